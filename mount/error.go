@@ -1,0 +1,108 @@
+package mount
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The operations named by [Error].Op.
+const (
+	OpMount   = "mount"
+	OpUnmount = "unmount"
+)
+
+// Error is a failed mount or unmount: what was asked, what the kernel or the
+// command said, why it failed, and whether it may have taken effect all the
+// same. Sensitive options are masked in every field.
+//
+// errors.Is finds both the [Cause] and the wrapped error, so
+// errors.Is(err, mount.ErrHelperMissing) and errors.Is(err, unix.EBUSY) both
+// work where they apply.
+type Error struct {
+	// Op is [OpMount] or [OpUnmount].
+	Op string
+	// Source, Target, FSType and Options are those of the request, sensitive
+	// options masked.
+	Source, Target, FSType string
+	Options                []string
+	// Kernel is the kernel's own message, if it gave one.
+	Kernel string
+	// Command is the command line that was run, if any, sensitive options
+	// masked, and Output what it printed.
+	Command, Output string
+	// Cause classifies the failure; [ErrUnknown] where nothing is known.
+	Cause Cause
+	// Uncertain says that the operation may have taken, or may yet take,
+	// effect.
+	Uncertain bool
+	// Err is the underlying error.
+	Err error
+}
+
+// Error says in one line what failed and why, then, where a command was run,
+// the command and its output in the kubelet's words ("Mounting command: …"),
+// then the advice.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.summary())
+	if e.Command != "" {
+		command, arguments, _ := strings.Cut(e.Command, " ")
+		noun := "Mounting"
+		if e.Op == OpUnmount {
+			noun = "Unmounting"
+		}
+		fmt.Fprintf(&b, "\n%s command: %s\n%s arguments: %s\nOutput: %s", noun, command, noun, arguments, strings.TrimSpace(e.Output))
+	}
+	if advice := e.Advice(); advice != "" {
+		b.WriteString("\n" + advice)
+	}
+	return b.String()
+}
+
+func (e *Error) summary() string {
+	what := e.Target
+	if e.Source != "" {
+		what = e.Source + " on " + e.Target
+	}
+	if e.FSType != "" {
+		what = e.FSType + " " + what
+	}
+	text := fmt.Sprintf("%s %s failed", e.Op, what)
+	if e.Cause != ErrUnknown && e.Cause != "" {
+		text += ": " + e.Cause.Error()
+	}
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	if e.Kernel != "" {
+		text += " (kernel: " + e.Kernel + ")"
+	}
+	if e.Uncertain {
+		text += "; it may still take effect"
+	}
+	return text
+}
+
+// Unwrap returns the cause and the underlying error.
+func (e *Error) Unwrap() []error {
+	var errs []error
+	if e.Cause != "" {
+		errs = append(errs, e.Cause)
+	}
+	if e.Err != nil {
+		errs = append(errs, e.Err)
+	}
+	return errs
+}
+
+// Advice is one or two sentences that tell the node's owner what to do, or
+// empty where nothing useful can be said.
+func (e *Error) Advice() string { return e.Cause.advice(e) }
+
+func (r Request) maskedOptions() []string {
+	options := append([]string(nil), r.Options...)
+	if len(r.Sensitive) > 0 {
+		options = append(options, masked)
+	}
+	return options
+}

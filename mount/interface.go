@@ -1,0 +1,148 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	k8smount "k8s.io/mount-utils"
+)
+
+// Interface is the mounter of k8s.io/mount-utils, so that every mounter
+// written for it fits. Callers in this module never use its methods directly
+// to mount or unmount; [Mount] and [Unmount] do.
+type Interface = k8smount.Interface
+
+// MountPoint is one line of [Interface].List.
+type MountPoint = k8smount.MountPoint
+
+// Request asks for one mount. Whoever takes a Request only reads it.
+type Request struct {
+	// Source is a device, server:/path, directory or, for file systems without
+	// a source, any word that shall show in the mount table.
+	Source string
+	// Target is the absolute path of an existing directory, or of an existing
+	// file where a file is bound. It must not be a symbolic link.
+	Target string
+	// FSType is the file system's type as mount(8) knows it; empty for a bind
+	// mount and a remount.
+	FSType string
+	// Options are mount(8)'s, one to an element: "ro", "bind", "size=1048576".
+	Options []string
+	// Sensitive are options that must never be shown, such as passwords. They
+	// are applied after Options.
+	Sensitive []string
+}
+
+// String formats the request as a mount(8) command line with every sensitive
+// option masked.
+func (r Request) String() string {
+	return "mount " + strings.Join(r.args(), " ")
+}
+
+const masked = "<masked>"
+
+// args are the arguments of mount(8), sensitive options masked.
+func (r Request) args() []string {
+	options := slices.Clone(r.Options)
+	if len(r.Sensitive) > 0 {
+		options = append(options, masked)
+	}
+	var args []string
+	if r.FSType != "" {
+		args = append(args, "-t", r.FSType)
+	}
+	if len(options) > 0 {
+		args = append(args, "-o", strings.Join(options, ","))
+	}
+	if r.Source != "" {
+		args = append(args, r.Source)
+	}
+	return append(args, r.Target)
+}
+
+// ContextMounter is implemented by mounters that can be interrupted. A mounter
+// without it is used by [Mount] and [Unmount] through its plain methods.
+type ContextMounter interface {
+	Interface
+	// MountContext mounts. Its errors are *[Error] values. It may be called
+	// from several goroutines. When ctx ends first it returns promptly, and
+	// the error says by Uncertain whether the mount may still appear.
+	MountContext(ctx context.Context, request Request) error
+	// UnmountContext unmounts the topmost mount at target by the rungs that
+	// options allow and returns the last rung it tried. Unmounting what is not
+	// mounted is an *[Error] with the cause [ErrNotMounted].
+	UnmountContext(ctx context.Context, target string, options UnmountOptions) (Rung, error)
+}
+
+// UnmountOptions say how hard to try. The zero value tries the normal unmount
+// only and waits for it as long as the context allows.
+type UnmountOptions struct {
+	// ForceAfter is how long the normal unmount may take before a forced one
+	// (umount2(2) MNT_FORCE, then a normal one again) is tried; 0 means never.
+	// On NFS, force may lose data that was not yet written to the server.
+	ForceAfter time.Duration
+	// LazyAfter is how long after the start the mount is detached (MNT_DETACH)
+	// at last; 0 means never. A file system on a block device is never
+	// detached lazily: its superblock would live on unseen.
+	LazyAfter time.Duration
+}
+
+// Rung is a step of the unmount ladder.
+type Rung int
+
+// The rungs, from harmless to last resort.
+const (
+	// RungNone: nothing was tried.
+	RungNone Rung = iota
+	// RungNormal: umount2(2) without MNT_FORCE or MNT_DETACH.
+	RungNormal
+	// RungForce: MNT_FORCE was used; on NFS unwritten data may be lost.
+	RungForce
+	// RungLazy: the mount is out of sight, its file system may still be in
+	// use; treat the volume as uncertain.
+	RungLazy
+)
+
+func (r Rung) String() string {
+	switch r {
+	case RungNone:
+		return "none"
+	case RungNormal:
+		return "normal"
+	case RungForce:
+		return "force"
+	case RungLazy:
+		return "lazy"
+	}
+	return fmt.Sprintf("Rung(%d)", int(r))
+}
+
+// Mount mounts with m, by [ContextMounter] if m implements it. Otherwise the
+// plain method runs in a goroutine of its own, one at a time for each target;
+// when ctx ends first, Mount returns an *[Error] with Uncertain set, and the
+// mount may still appear. Errors of a plain mounter are wrapped in an *[Error]
+// as well. Safe for concurrent use if m is.
+func Mount(ctx context.Context, m Interface, request Request) error {
+	if cm, ok := m.(ContextMounter); ok {
+		return cm.MountContext(ctx, request)
+	}
+	err := plainCalls.Do(ctx, request.Target, func() error {
+		return m.MountSensitive(request.Source, request.Target, request.FSType, request.Options, request.Sensitive)
+	})
+	return request.wrap(err)
+}
+
+// Unmount unmounts the topmost mount at target with m, by [ContextMounter] if
+// m implements it. Otherwise only the normal rung exists: the plain Unmount
+// runs in a goroutine of its own, one at a time for each target, and options
+// are ignored; when ctx ends first the *[Error] has Uncertain set.
+func Unmount(ctx context.Context, m Interface, target string, options UnmountOptions) (Rung, error) {
+	if cm, ok := m.(ContextMounter); ok {
+		return cm.UnmountContext(ctx, target, options)
+	}
+	err := plainCalls.Do(ctx, target, func() error { return m.Unmount(target) })
+	return RungNormal, wrapUnmount(target, err)
+}

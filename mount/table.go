@@ -1,0 +1,75 @@
+package mount
+
+import (
+	"context"
+	"slices"
+)
+
+// Entry is one mount of a mount table. Entries are copies; the caller owns
+// them.
+type Entry struct {
+	// ID and ParentID are the kernel's mount ids (mountinfo fields 1 and 2),
+	// unique only while the mount exists.
+	ID, ParentID int
+	// Device is the st_dev of the file system, as unix.Mkdev makes it.
+	Device uint64
+	// Root is the directory of the file system that is shown at Target: "/"
+	// for a whole file system, the bound directory for a bind mount.
+	Root string
+	// Target is the mount point.
+	Target string
+	// Source is the mount source as the file system reports it: a device,
+	// server:/path, or any word.
+	Source string
+	// FSType is the file system's type, with its subtype ("fuse.sshfs").
+	FSType string
+	// Options are those of this mount ("ro", "nosuid", "relatime").
+	Options []string
+	// SuperOptions are those of the file system, common to all its mounts
+	// ("rw", "size=1024k", "vers=4.2").
+	SuperOptions []string
+	// Propagation is the optional fields: "shared:1", "master:2"; empty for a
+	// private mount.
+	Propagation []string
+}
+
+// ReadOnly reports whether nothing can be written through this mount.
+func (e Entry) ReadOnly() bool {
+	return slices.Contains(e.Options, "ro") || slices.Contains(e.SuperOptions, "ro")
+}
+
+// Table says what is mounted. It never touches a mounted file system, so a
+// server that does not answer cannot block it. All methods are safe for
+// concurrent use.
+type Table interface {
+	// At returns the topmost mount whose target is path, and whether there is
+	// one. Path must be absolute; links in its parent directories are
+	// followed, its last element is not looked at.
+	At(path string) (Entry, bool, error)
+	// BySource returns the mounts with just this source, oldest first.
+	BySource(source string) ([]Entry, error)
+	// ByDevice returns the mounts of the file system with this st_dev, oldest
+	// first.
+	ByDevice(device uint64) ([]Entry, error)
+	// All returns every mount, oldest first.
+	All() ([]Entry, error)
+	// Subscribe returns a channel that receives after the table has changed.
+	// Changes are coalesced: one value may stand for many. The channel is
+	// closed when ctx ends or the table can no longer be watched.
+	Subscribe(ctx context.Context) <-chan struct{}
+}
+
+// tabler is implemented by mounters that keep a table of their own.
+type tabler interface {
+	Table() Table
+}
+
+// TableOf returns the table that m acts on: m's own if it has a method
+// Table() Table, as [FakeMounter] does, else the kernel's table of this
+// process's mount namespace. The error is that of opening the kernel's table.
+func TableOf(m Interface) (Table, error) {
+	if t, ok := m.(tabler); ok {
+		return t.Table(), nil
+	}
+	return KernelTable()
+}

@@ -1,0 +1,71 @@
+// Package flight makes calls that cannot be cancelled bearable.
+//
+// A mount, a stat or a statfs on a dead server may not return for hours, and
+// no context ends it. A [Group] runs such calls so that the caller's wait ends
+// with its context, while at most one call per key is ever outstanding:
+// retries against a dead server cost no further thread (kubernetes issue
+// 31272, containerd issue 10828).
+//
+// Like every package below util, it carries no promise of compatibility.
+package flight
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/podvol/podvol/util/keylock"
+)
+
+// Group runs calls, one at a time for each key. Its zero value is ready; it
+// must not be copied after first use. All methods are safe for concurrent use.
+type Group[K comparable] struct {
+	running keylock.Map[K]
+}
+
+// AbandonedError says that a wait ended before its call did.
+type AbandonedError struct {
+	// Started tells whether the call was begun, and so may still take effect;
+	// when false, an earlier call for the same key was still running.
+	Started bool
+	// Err is the cause of the context's end.
+	Err error
+}
+
+func (e *AbandonedError) Error() string {
+	if e.Started {
+		return fmt.Sprintf("gave up waiting for a call that is still running: %v", e.Err)
+	}
+	return fmt.Sprintf("gave up waiting for an earlier call that is still running: %v", e.Err)
+}
+
+// Unwrap returns the cause of the context's end.
+func (e *AbandonedError) Unwrap() error { return e.Err }
+
+// Do runs call in a goroutine of its own, after the previous call for key has
+// returned, and waits for it. It returns call's own error, or
+// *[AbandonedError] when ctx ends first; then call may still be running, and
+// the caller must not read what call writes. A context that has already ended
+// starts nothing.
+func (g *Group[K]) Do(ctx context.Context, key K, call func() error) error {
+	if ctx.Err() != nil {
+		return &AbandonedError{Err: context.Cause(ctx)}
+	}
+	unlock, err := g.running.Lock(ctx, key)
+	if err != nil {
+		return &AbandonedError{Err: err}
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer unlock()
+		done <- call()
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return &AbandonedError{Started: true, Err: context.Cause(ctx)}
+	}
+}
+
+// Running reports whether a call for key has not returned yet.
+func (g *Group[K]) Running(key K) bool { return g.running.Locked(key) }

@@ -1,0 +1,81 @@
+package keylock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/podvol/podvol/util/keylock"
+)
+
+func TestLockExcludesSameKeyOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var locks keylock.Map[string]
+		unlock, err := locks.Lock(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !locks.Locked("a") || locks.Locked("b") {
+			t.Fatal("Locked does not tell a held lock from a free one")
+		}
+		unlockB, err := locks.Lock(t.Context(), "b")
+		if err != nil {
+			t.Fatalf("another key waits for this one: %v", err)
+		}
+		unlockB()
+
+		acquired := make(chan struct{})
+		go func() {
+			again, err := locks.Lock(t.Context(), "a")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			close(acquired)
+			again()
+		}()
+		synctest.Wait()
+		select {
+		case <-acquired:
+			t.Fatal("two holders of one key")
+		default:
+		}
+		unlock()
+		unlock() // the second release must not free the next holder's lock
+		<-acquired
+		synctest.Wait()
+		if locks.Locked("a") {
+			t.Fatal("the lock is still held after its last release")
+		}
+	})
+}
+
+func TestLockGivesUpWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var locks keylock.Map[int]
+		unlock, err := locks.Lock(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unlock()
+		why := errors.New("the pod is gone")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, why)
+		defer cancel()
+		if _, err := locks.Lock(ctx, 1); !errors.Is(err, why) {
+			t.Fatalf("err = %v, want the context's cause", err)
+		}
+	})
+}
+
+func TestFreeLockIsTakenByEndedContext(t *testing.T) {
+	var locks keylock.Map[int]
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	unlock, err := locks.Lock(ctx, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+}

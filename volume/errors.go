@@ -1,0 +1,104 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Error is a failed operation on a volume of a pod. It says for whom it
+// failed; why is in Err.
+type Error struct {
+	// Op is what was tried, in the interface's word: "SetUp", "TearDown", ….
+	Op string
+	// Plugin is the plugin's name, Volume the volume's name in the pod or the
+	// PersistentVolume's.
+	Plugin, Volume string
+	// Pod is the pod's namespace and name, where known.
+	Pod types.NamespacedName
+	// PodUID is the pod's UID, where known.
+	PodUID types.UID
+	// Err is the reason.
+	Err error
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Op)
+	if e.Volume != "" {
+		fmt.Fprintf(&b, " of volume %q", e.Volume)
+	}
+	if e.Plugin != "" {
+		fmt.Fprintf(&b, " (%s)", e.Plugin)
+	}
+	switch {
+	case e.Pod.Name != "":
+		fmt.Fprintf(&b, " for pod %q", e.Pod.String())
+	case e.PodUID != "":
+		fmt.Fprintf(&b, " for the pod with UID %q", e.PodUID)
+	}
+	fmt.Fprintf(&b, " failed: %v", e.Err)
+	return b.String()
+}
+
+// Unwrap returns the reason.
+func (e *Error) Unwrap() error { return e.Err }
+
+// NothingDone marks err: whatever failed left the node as it was. An error
+// without the mark counts as uncertain, and its volume is torn down like a
+// mounted one. NothingDone(nil) is nil.
+func NothingDone(err error) error {
+	if err == nil || !IsUncertain(err) {
+		return err
+	}
+	return &nothingDoneError{err}
+}
+
+type nothingDoneError struct{ error }
+
+func (e *nothingDoneError) Unwrap() error { return e.error }
+
+// IsUncertain reports whether an operation that returned err may have left
+// something behind: true unless err is nil or carries the mark of
+// [NothingDone].
+func IsUncertain(err error) bool {
+	if err == nil {
+		return false
+	}
+	_, marked := errors.AsType[*nothingDoneError](err)
+	return !marked
+}
+
+// InvalidSpecError says that a volume or pod is refused before anything was
+// touched.
+type InvalidSpecError struct {
+	// Field is the path of the offending field as the manifest spells it, such
+	// as "nfs.server".
+	Field string
+	// Reason says what is wrong with it and what would be right.
+	Reason string
+}
+
+func (e *InvalidSpecError) Error() string {
+	return fmt.Sprintf("invalid %s: %s", e.Field, e.Reason)
+}
+
+// Invalid returns an *[InvalidSpecError] marked with [NothingDone].
+func Invalid(field, format string, args ...any) error {
+	return NothingDone(&InvalidSpecError{Field: field, Reason: fmt.Sprintf(format, args...)})
+}
+
+// ErrNotFound says that an object does not exist, as opposed to a failed
+// look-up. Roles and object sources return errors that match it.
+var ErrNotFound = errors.New("not found")
+
+// ObjectNotFoundError names the object that does not exist. It matches
+// [ErrNotFound].
+type ObjectNotFoundError struct{ Ref ObjectRef }
+
+func (e *ObjectNotFoundError) Error() string { return e.Ref.String() + " not found" }
+
+// Is makes errors.Is(err, ErrNotFound) true.
+func (e *ObjectNotFoundError) Is(target error) bool { return target == ErrNotFound }

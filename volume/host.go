@@ -1,0 +1,183 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"reflect"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/mount"
+)
+
+// VolumeHost is what every plugin needs of the node. Its methods do no I/O and
+// are safe for concurrent use. The directories are the kubelet's, so that a
+// node can be taken over in either direction.
+type VolumeHost interface {
+	// GetPodVolumeDir returns <root>/pods/<uid>/volumes/<plugin~>/<volume>.
+	GetPodVolumeDir(podUID types.UID, plugin, volume string) string
+	// GetPodPluginDir returns <root>/pods/<uid>/plugins/<plugin~>.
+	GetPodPluginDir(podUID types.UID, plugin string) string
+	// GetPluginDir returns <root>/plugins/<plugin>, the slash kept.
+	GetPluginDir(plugin string) string
+	// GetMounter returns the node's mounter.
+	GetMounter() mount.Interface
+	// GetNodeName returns the node's name.
+	GetNodeName() types.NodeName
+}
+
+// Host is the VolumeHost made of plain values. Each of its fields below
+// Mounter is a role; nil means that the host does not have it.
+type Host struct {
+	// RootDir is the absolute directory below which everything is.
+	RootDir  string
+	NodeName types.NodeName
+	Mounter  mount.Interface
+
+	Secrets      SecretGetter
+	ConfigMaps   ConfigMapGetter
+	Tokens       TokenRequester
+	TrustBundles TrustBundleGetter
+	Allocatable  AllocatableGetter
+	Events       EventSink
+	HostFiles    HostFiles
+}
+
+// SecretGetter reads secrets. A secret that does not exist is an error that
+// matches [ErrNotFound]. The caller must not change the result.
+type SecretGetter interface {
+	GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error)
+}
+
+// ConfigMapGetter reads config maps. A config map that does not exist is an
+// error that matches [ErrNotFound]. The caller must not change the result.
+type ConfigMapGetter interface {
+	GetConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
+}
+
+// TokenRequester issues service account tokens bound to a pod, as the API's
+// TokenRequest does: the request's audiences, expirationSeconds and
+// boundObjectRef go in, a copy with its status filled in comes out.
+type TokenRequester interface {
+	RequestToken(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+}
+
+// TrustBundleGetter reads the PEM certificates of cluster trust bundles. What
+// does not exist is an error that matches [ErrNotFound].
+type TrustBundleGetter interface {
+	GetTrustBundle(ctx context.Context, name string) (pem string, err error)
+	// GetTrustBundlesBySigner returns the union of the signer's bundles that
+	// the selector selects, without duplicates and in a stable order. A nil
+	// selector selects nothing, an empty one everything.
+	GetTrustBundlesBySigner(ctx context.Context, signer string, selector *metav1.LabelSelector) (pem string, err error)
+}
+
+// AllocatableGetter returns what the node's pods may use in all; a container
+// without a limit is limited by it.
+type AllocatableGetter interface {
+	GetAllocatable(ctx context.Context) (v1.ResourceList, error)
+}
+
+// EventSink takes events about pods. It does not block and never fails.
+type EventSink interface {
+	// Event reports something about a pod; eventType is v1.EventTypeNormal or
+	// v1.EventTypeWarning, reason one word such as "FailedMount".
+	Event(pod *v1.Pod, eventType, reason, message string)
+}
+
+// HostFiles is the host's file system for hostPath and local volumes, for
+// agents that see it elsewhere, as in a container. Absent: the process's own.
+type HostFiles interface {
+	// Stat follows links.
+	Stat(ctx context.Context, path string) (fs.FileInfo, error)
+	// MakeDir makes a directory and its missing parents with exactly perm.
+	MakeDir(ctx context.Context, path string, perm fs.FileMode) error
+	// MakeFile makes an empty file with exactly perm. Its directory must exist.
+	MakeFile(ctx context.Context, path string, perm fs.FileMode) error
+}
+
+// RoleHolder is implemented by hosts whose roles are other values than the
+// host itself, as [Host] does. Absent: the host itself is asked alone.
+type RoleHolder interface {
+	// Roles returns the values that may implement roles, never nil ones.
+	Roles() []any
+}
+
+// Role returns the host's implementation of the role R, an interface such as
+// [SecretGetter]: the host itself if it implements R, else the first of its
+// roles that does, else a *[MissingRoleError]. Plugins call it when a pod needs
+// the role, not in Init, so that a host without it can serve everything else.
+func Role[R any](host VolumeHost) (R, error) {
+	if r, ok := host.(R); ok {
+		return r, nil
+	}
+	if holder, ok := host.(RoleHolder); ok {
+		for _, role := range holder.Roles() {
+			if r, ok := role.(R); ok {
+				return r, nil
+			}
+		}
+	}
+	var none R
+	return none, &MissingRoleError{Role: reflect.TypeFor[R]().String()}
+}
+
+// MissingRoleError says that the host lacks a role that a volume needs.
+type MissingRoleError struct {
+	// Role is the interface's name, such as "volume.SecretGetter".
+	Role string
+}
+
+func (e *MissingRoleError) Error() string {
+	return fmt.Sprintf("this node has no %s; give the volume host one to use this kind of volume", e.Role)
+}
+
+// GetPodVolumeDir implements [VolumeHost].
+func (h *Host) GetPodVolumeDir(podUID types.UID, plugin, volume string) string {
+	return filepath.Join(h.podDir(podUID), "volumes", EscapeQualifiedName(plugin), volume)
+}
+
+// GetPodPluginDir implements [VolumeHost].
+func (h *Host) GetPodPluginDir(podUID types.UID, plugin string) string {
+	return filepath.Join(h.podDir(podUID), "plugins", EscapeQualifiedName(plugin))
+}
+
+// GetPluginDir implements [VolumeHost].
+func (h *Host) GetPluginDir(plugin string) string {
+	return filepath.Join(h.RootDir, "plugins", plugin)
+}
+
+// GetMounter implements [VolumeHost].
+func (h *Host) GetMounter() mount.Interface { return h.Mounter }
+
+// GetNodeName implements [VolumeHost].
+func (h *Host) GetNodeName() types.NodeName { return h.NodeName }
+
+// Roles implements [RoleHolder].
+func (h *Host) Roles() []any {
+	all := []any{h.Secrets, h.ConfigMaps, h.Tokens, h.TrustBundles, h.Allocatable, h.Events, h.HostFiles}
+	present := all[:0]
+	for _, role := range all {
+		if role != nil {
+			present = append(present, role)
+		}
+	}
+	return present
+}
+
+func (h *Host) podDir(podUID types.UID) string {
+	return filepath.Join(h.RootDir, "pods", string(podUID))
+}
+
+// EscapeQualifiedName replaces the slash of a qualified name by "~", as
+// directories below pods/ are named.
+func EscapeQualifiedName(name string) string { return strings.ReplaceAll(name, "/", "~") }
+
+// UnescapeQualifiedName undoes [EscapeQualifiedName].
+func UnescapeQualifiedName(name string) string { return strings.ReplaceAll(name, "~", "/") }

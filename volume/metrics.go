@@ -1,0 +1,36 @@
+package volume
+
+import (
+	"context"
+	"errors"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// MetricsProvider measures a volume.
+type MetricsProvider interface {
+	// GetMetrics measures and returns promptly when ctx ends. The error
+	// matches [ErrMetricsUnsupported] where the kind of volume has no metrics.
+	GetMetrics(ctx context.Context) (*Metrics, error)
+}
+
+// Metrics are the size and use of a volume. A nil field is not known.
+type Metrics struct {
+	// Time is when they were measured.
+	Time metav1.Time
+	// Used, Capacity and Available are in bytes. Used of a walked volume is
+	// the space its files occupy; of a file system, what is in use in all.
+	Used, Capacity, Available *resource.Quantity
+	// InodesUsed, Inodes and InodesFree are numbers of inodes.
+	InodesUsed, Inodes, InodesFree *resource.Quantity
+}
+
+// ErrMetricsUnsupported says that a volume has no metrics of its own.
+var ErrMetricsUnsupported = errors.New("this kind of volume has no metrics")
+
+// NoMetrics is the MetricsProvider of volumes without metrics.
+type NoMetrics struct{}
+
+// GetMetrics returns [ErrMetricsUnsupported].
+func (NoMetrics) GetMetrics(context.Context) (*Metrics, error) { return nil, ErrMetricsUnsupported }

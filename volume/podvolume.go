@@ -1,0 +1,76 @@
+package volume
+
+import (
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// PodVolume is the identity of one volume of one pod: what most mounters and
+// unmounters need to know, and the base that they embed. Its methods do no
+// I/O. It is a plain value.
+type PodVolume struct {
+	Host   VolumeHost
+	Plugin string
+	// Name is the spec's name ([Spec.Name]).
+	Name   string
+	PodUID types.UID
+	// Pod is the pod's namespace and name; empty for an unmounter.
+	Pod types.NamespacedName
+}
+
+// NewPodVolume returns the identity of a spec's volume in a pod. It refuses
+// names and UIDs that could lead out of the pod's directory.
+func NewPodVolume(host VolumeHost, plugin string, spec *Spec, pod *v1.Pod) (PodVolume, error) {
+	if pod == nil {
+		return PodVolume{}, Invalid("pod", "is missing")
+	}
+	pv, err := NewUnmountedPodVolume(host, plugin, spec.Name(), pod.UID)
+	pv.Pod = types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	return pv, err
+}
+
+// NewUnmountedPodVolume is NewPodVolume for an unmounter, which knows no pod
+// but its UID.
+func NewUnmountedPodVolume(host VolumeHost, plugin, volumeName string, podUID types.UID) (PodVolume, error) {
+	if err := CheckPathSegment("volume name", volumeName); err != nil {
+		return PodVolume{}, err
+	}
+	if err := CheckPathSegment("pod UID", string(podUID)); err != nil {
+		return PodVolume{}, err
+	}
+	return PodVolume{Host: host, Plugin: plugin, Name: volumeName, PodUID: podUID}, nil
+}
+
+// GetPath returns the volume's directory in the pod.
+func (v PodVolume) GetPath() string { return v.Host.GetPodVolumeDir(v.PodUID, v.Plugin, v.Name) }
+
+// Error wraps err in an *[Error] that names this volume. Error(op, nil) is nil.
+func (v PodVolume) Error(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Op: op, Plugin: v.Plugin, Volume: v.Name, Pod: v.Pod, PodUID: v.PodUID, Err: err}
+}
+
+// maxSegment is NAME_MAX of Linux's file systems, in bytes.
+const maxSegment = 255
+
+// CheckPathSegment refuses a string that cannot be the name of one directory
+// entry: empty, longer than 255 bytes, "." or "..", or with a slash or a
+// control character. What names the string in the error. The error is an
+// *[InvalidSpecError].
+func CheckPathSegment(what, s string) error {
+	switch {
+	case s == "":
+		return Invalid(what, "must not be empty")
+	case len(s) > maxSegment:
+		return Invalid(what, "has %d bytes, at most %d are allowed", len(s), maxSegment)
+	case s == "." || s == "..":
+		return Invalid(what, "must not be %q", s)
+	case strings.ContainsFunc(s, func(r rune) bool { return r == '/' || r < ' ' || r == 0x7f }):
+		return Invalid(what, "must not contain a slash or a control character: %q", s)
+	}
+	return nil
+}

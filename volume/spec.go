@@ -1,0 +1,52 @@
+package volume
+
+import (
+	v1 "k8s.io/api/core/v1"
+)
+
+// Spec is one volume as a plugin sees it: an inline volume of a pod, or a
+// PersistentVolume. Exactly one of Volume and PersistentVolume is set. A Spec
+// and what it points to are never changed once a plugin has seen it.
+type Spec struct {
+	Volume           *v1.Volume
+	PersistentVolume *v1.PersistentVolume
+	// ReadOnly is the pod's wish for a PersistentVolume
+	// (persistentVolumeClaim.readOnly). Inline sources carry their own.
+	ReadOnly bool
+	// InlineVolumeSpecForCSIMigration marks a PersistentVolume that was made
+	// from an inline volume by translation to CSI.
+	InlineVolumeSpecForCSIMigration bool
+	// Migrated marks a spec that was translated from an in-tree source to CSI.
+	Migrated bool
+}
+
+// NewSpecFromVolume returns the Spec of an inline volume. The Spec keeps the
+// pointer.
+func NewSpecFromVolume(v *v1.Volume) *Spec { return &Spec{Volume: v} }
+
+// NewSpecFromPersistentVolume returns the Spec of a PersistentVolume as a pod
+// uses it, read-only or not. The Spec keeps the pointer.
+func NewSpecFromPersistentVolume(pv *v1.PersistentVolume, readOnly bool) *Spec {
+	return &Spec{PersistentVolume: pv, ReadOnly: readOnly}
+}
+
+// Name is the volume's name in the pod, or the PersistentVolume's name. It
+// names the volume's directory. It is empty for a nil or empty Spec.
+func (s *Spec) Name() string {
+	switch {
+	case s == nil:
+		return ""
+	case s.Volume != nil:
+		return s.Volume.Name
+	case s.PersistentVolume != nil:
+		return s.PersistentVolume.Name
+	}
+	return ""
+}
+
+// IsKubeletExpandable reports whether the node may be asked to expand the
+// volume: inline sources cannot grow, of PersistentVolumes FlexVolume, CSI and
+// those with a file system of the node's can, as the plugin decides.
+func (s *Spec) IsKubeletExpandable() bool {
+	return s != nil && s.PersistentVolume != nil
+}
