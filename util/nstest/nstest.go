@@ -1,0 +1,295 @@
+// Package nstest runs tests that mount in a mount namespace of their own, so
+// that they act on the real kernel and leave nothing behind.
+//
+// [Run] starts the test binary again, for the calling test alone, in a new
+// mount namespace and, where it is not root, in a new user namespace. Like
+// every package below util, it carries no promise of compatibility.
+package nstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// modeVar is set in the child to the mode it runs in. Whoever finds it set
+	// starts no further child, so a test cannot multiply without end.
+	modeVar = "PODVOL_NSTEST"
+	// requireVar turns skips into failures, for machines that are known to be
+	// able.
+	requireVar = "PODVOL_NSTEST_REQUIRE"
+
+	modeRoot = "root"
+	modeUser = "user"
+
+	// nobody is the host's user and group behind the child of mode "user" when
+	// the tests themselves run as root.
+	nobody = 65534
+
+	// reportFD is the pipe by which the child says what it did.
+	reportFD = 3
+)
+
+// What the child reports.
+const (
+	reportRan     = "ran"
+	reportSkipped = "skipped"
+	reportDenied  = "denied: "
+)
+
+// Run runs f in a new mount namespace whose mounts propagate nowhere. As root
+// it runs f twice, as the sub-tests "root" and "user"; as an ordinary user
+// only as "user". In "user", f is root of a user namespace and an ordinary
+// user (65534 if the tests run as root) outside of it, as rootless agents are.
+//
+// f runs in another process: it sees neither variables that the calling test
+// has set nor its goroutines. What the test does before Run is done in the
+// child again; keep it cheap. f may call t.Run, t.Skip and t.TempDir as usual,
+// but not Run, and the caller must not use t.Chdir or t.Setenv. What is still
+// mounted below f's t.TempDir when f returns is unmounted; a sub-test of f sees
+// to that itself. Output and result are those of the sub-test. Run skips only
+// where the kernel denies namespaces, and not even then if
+// PODVOL_NSTEST_REQUIRE is set.
+func Run(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	if mode := os.Getenv(modeVar); mode != "" {
+		t.Run(mode, func(t *testing.T) { runInside(t, mode, f) })
+		return
+	}
+	if os.Geteuid() == 0 {
+		t.Run(modeRoot, func(t *testing.T) { startChild(t, modeRoot) })
+	}
+	t.Run(modeUser, func(t *testing.T) { startChild(t, modeUser) })
+}
+
+// runInside is what the child does.
+func runInside(t *testing.T, mode string, f func(t *testing.T)) {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		// Some distributions let the clone pass and then deny every capability
+		// in the new namespace.
+		if mode == modeUser && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)) {
+			report(t, reportDenied+err.Error())
+			t.SkipNow()
+		}
+		t.Fatalf("make / private: %v", err)
+	}
+	report(t, reportRan)
+	t.Cleanup(func() {
+		if t.Skipped() {
+			report(t, reportSkipped)
+		}
+	})
+	// Cleanups run last in, first out: the mounts go before t.TempDir removes
+	// what it finds, which would else be what the mounts show.
+	dir := filepath.Dir(t.TempDir())
+	t.Cleanup(func() { detachBelow(t, dir) })
+	f(t)
+}
+
+// detachBelow lazily unmounts everything below dir, newest first.
+func detachBelow(t *testing.T, dir string) {
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil {
+		t.Error(err)
+	}
+	for _, m := range slices.Backward(mounts) {
+		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			t.Errorf("unmount %s: %v", m.Mountpoint, err)
+		}
+	}
+}
+
+func report(t *testing.T, what string) {
+	if _, err := unix.Write(reportFD, []byte(what+"\n")); err != nil {
+		t.Errorf("report to the parent: %v", err)
+	}
+}
+
+// startChild runs the calling sub-test in a child process.
+func startChild(t *testing.T, mode string) {
+	// The parent-death signal is sent when the thread that forked ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	ctx, cancel := childContext(t)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", childArgs(t)...)
+	cmd.WaitDelay = 5 * time.Second
+	cmd.Env = append(os.Environ(), modeVar+"="+mode)
+	cmd.SysProcAttr = namespaces(mode)
+	if mode == modeUser && os.Geteuid() == 0 {
+		dir := userTempDir(t)
+		cmd.Env = append(cmd.Env, "TMPDIR="+dir, "HOME="+dir)
+	}
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	reports, err := reportPipe(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reports.Close()
+	err = cmd.Start()
+	for _, f := range cmd.ExtraFiles {
+		f.Close()
+	}
+	if kernelCannot(err) {
+		skip(t, fmt.Sprintf("the kernel denies a new namespace here: %v", err))
+	}
+	if err != nil {
+		t.Fatalf("start the test in a namespace: %v", err)
+	}
+	said, readErr := io.ReadAll(reports)
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("the test failed in its namespace (%s): %v", mode, err)
+	}
+	if readErr != nil {
+		t.Fatal(readErr)
+	}
+	judge(t, string(said))
+}
+
+// judge turns the reports of a child that exited with success into the
+// sub-test's result.
+func judge(t *testing.T, said string) {
+	lines := strings.Split(strings.TrimSpace(said), "\n")
+	switch last := lines[len(lines)-1]; {
+	case last == reportRan:
+	case last == reportSkipped:
+		t.Skip("skipped in its namespace, see above")
+	case strings.HasPrefix(last, reportDenied):
+		skip(t, "the kernel denies mounts in a new user namespace: "+strings.TrimPrefix(last, reportDenied))
+	default:
+		t.Fatalf("the child process did not run this test (it reported %q)", said)
+	}
+}
+
+func skip(t *testing.T, reason string) {
+	if os.Getenv(requireVar) != "" {
+		t.Fatal(reason)
+	}
+	t.Skip(reason)
+}
+
+// kernelCannot tells an error of clone(2) that says that namespaces are not to
+// be had (no privilege, not built in, limit 0) from any other.
+func kernelCannot(err error) bool {
+	for _, errno := range []syscall.Errno{unix.EPERM, unix.ENOSYS, unix.ENOSPC, unix.EINVAL} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+// childContext ends a little before the test's deadline, so that a hung child
+// is reported as this test's failure.
+func childContext(t *testing.T) (context.Context, context.CancelFunc) {
+	deadline, ok := t.Deadline()
+	if !ok {
+		return context.WithCancel(t.Context())
+	}
+	return context.WithDeadline(t.Context(), deadline.Add(-time.Until(deadline)/20))
+}
+
+// childArgs selects exactly this test. Flags that make the binary write files
+// (profiles, coverage, the test log) are not passed on: the parent's own would
+// be overwritten.
+func childArgs(t *testing.T) []string {
+	elements := strings.Split(t.Name(), "/")
+	for i, e := range elements {
+		elements[i] = "^" + regexp.QuoteMeta(e) + "$"
+	}
+	args := []string{"-test.run=" + strings.Join(elements, "/"), "-test.count=1"}
+	if testing.Verbose() {
+		args = append(args, "-test.v=true")
+	}
+	if testing.Short() {
+		args = append(args, "-test.short=true")
+	}
+	if deadline, ok := t.Deadline(); ok {
+		args = append(args, "-test.timeout="+time.Until(deadline).String())
+	}
+	return args
+}
+
+func namespaces(mode string) *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+	if mode == modeRoot {
+		return attr
+	}
+	attr.Cloneflags |= unix.CLONE_NEWUSER
+	uid, gid := os.Geteuid(), os.Getegid()
+	if uid == 0 {
+		uid, gid = nobody, nobody
+		attr.GidMappingsEnableSetgroups = true
+	}
+	attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
+	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}}
+	// Ids within the namespace; an ordinary user may not drop its groups.
+	attr.Credential = &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: !attr.GidMappingsEnableSetgroups}
+	return attr
+}
+
+func reportPipe(cmd *exec.Cmd) (*os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	cmd.ExtraFiles = []*os.File{w} // the first becomes reportFD
+	return r, nil
+}
+
+// userTempDir returns a directory that belongs to nobody and that nobody can
+// reach. The test's own temporary directory is closed to other users.
+func userTempDir(t *testing.T) string {
+	for _, base := range []string{os.TempDir(), "/tmp", "/var/tmp", "/dev/shm"} {
+		if !openToAll(base) {
+			continue
+		}
+		dir, err := os.MkdirTemp(base, "nstest-")
+		if err != nil {
+			continue
+		}
+		t.Cleanup(func() {
+			// Mounts of the child are not visible here: what is removed is
+			// what the child left in the directory itself.
+			if err := os.RemoveAll(dir); err != nil {
+				t.Errorf("remove the child's temporary directory: %v", err)
+			}
+		})
+		if err := os.Chown(dir, nobody, nobody); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	t.Fatal("no temporary directory is open to other users; set TMPDIR to one")
+	return ""
+}
+
+// openToAll reports whether every user may search dir and its parents.
+func openToAll(dir string) bool {
+	for {
+		info, err := os.Stat(dir)
+		if err != nil || info.Mode().Perm()&0o001 == 0 {
+			return false
+		}
+		if dir == "/" || dir == "." {
+			return dir == "/"
+		}
+		dir = filepath.Dir(dir)
+	}
+}
