@@ -1,0 +1,88 @@
+package volume
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// PersistentVolumePlugin is implemented by plugins whose source can be given
+// by a PersistentVolume. Absent: inline only.
+type PersistentVolumePlugin interface {
+	VolumePlugin
+	// GetAccessModes returns what the kind of storage can do at most.
+	GetAccessModes() []v1.PersistentVolumeAccessMode
+}
+
+// AsPersistentVolume returns p's [PersistentVolumePlugin], if it is one.
+func AsPersistentVolume(p VolumePlugin) (PersistentVolumePlugin, bool) {
+	c, ok := p.(PersistentVolumePlugin)
+	return c, ok
+}
+
+// MountOptionVolumePlugin is implemented by plugins that pass a
+// PersistentVolume's mount options on. Absent: a PersistentVolume with mount
+// options is refused.
+type MountOptionVolumePlugin interface {
+	VolumePlugin
+	SupportsMountOption() bool
+}
+
+// SupportsMountOption reports whether p passes mount options on; false for
+// plugins that are no [MountOptionVolumePlugin].
+func SupportsMountOption(p VolumePlugin) bool {
+	c, ok := p.(MountOptionVolumePlugin)
+	return ok && c.SupportsMountOption()
+}
+
+// DependentVolumePlugin is implemented by plugins whose volumes show the
+// contents of API objects. Absent: volumes depend on nothing.
+type DependentVolumePlugin interface {
+	VolumePlugin
+	// DependsOn returns the objects whose change calls for another SetUp of
+	// the pod's volume. It does no I/O and tolerates objects that do not exist.
+	DependsOn(*Spec, *v1.Pod) []ObjectRef
+}
+
+// DependsOn returns what the volume depends on; nothing for plugins that are
+// no [DependentVolumePlugin].
+func DependsOn(p VolumePlugin, spec *Spec, pod *v1.Pod) []ObjectRef {
+	if c, ok := p.(DependentVolumePlugin); ok {
+		return c.DependsOn(spec, pod)
+	}
+	return nil
+}
+
+// SourceDescriber is implemented by plugins that can say in one short word
+// where a volume's data comes from, without secrets, for people to read:
+// "10.0.0.1:/export". Absent: GetVolumeName is shown.
+type SourceDescriber interface {
+	VolumePlugin
+	DescribeSource(*Spec) string
+}
+
+// DescribeSource says where the volume's data comes from; see
+// [SourceDescriber].
+func DescribeSource(p VolumePlugin, spec *Spec) string {
+	if c, ok := p.(SourceDescriber); ok {
+		return c.DescribeSource(spec)
+	}
+	name, err := p.GetVolumeName(spec)
+	if err != nil {
+		return spec.Name()
+	}
+	return name
+}
+
+// SELinuxVolumePlugin is implemented by plugins that can mount with an SELinux
+// context. Absent: files are relabelled instead, where that is allowed.
+type SELinuxVolumePlugin interface {
+	VolumePlugin
+	SupportsSELinuxContextMount(ctx context.Context, spec *Spec) (bool, error)
+}
+
+// AsSELinux returns p's [SELinuxVolumePlugin], if it is one.
+func AsSELinux(p VolumePlugin) (SELinuxVolumePlugin, bool) {
+	c, ok := p.(SELinuxVolumePlugin)
+	return c, ok
+}

@@ -1,0 +1,125 @@
+package volume
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// RecycleEventRecorder takes the progress of a recycling: v1.EventTypeNormal
+// or v1.EventTypeWarning, and a message.
+type RecycleEventRecorder func(eventType, message string)
+
+// RecyclableVolumePlugin is implemented by plugins that can empty a released
+// PersistentVolume for its next claim. Absent: reclaim policy Recycle fails.
+type RecyclableVolumePlugin interface {
+	VolumePlugin
+	// Recycle removes everything below the volume, never a step outside it,
+	// and returns when done. It may be repeated after a failure.
+	Recycle(ctx context.Context, pvName string, spec *Spec, record RecycleEventRecorder) error
+}
+
+// AsRecyclable returns p's [RecyclableVolumePlugin], if it is one.
+func AsRecyclable(p VolumePlugin) (RecyclableVolumePlugin, bool) {
+	c, ok := p.(RecyclableVolumePlugin)
+	return c, ok
+}
+
+// DeletableVolumePlugin is implemented by plugins that can delete the storage
+// behind a PersistentVolume. Absent: reclaim policy Delete fails.
+type DeletableVolumePlugin interface {
+	VolumePlugin
+	// NewDeleter returns the deleter of the spec's storage; no I/O.
+	NewDeleter(spec *Spec) (Deleter, error)
+}
+
+// Deleter deletes the storage behind one volume.
+type Deleter interface {
+	Volume
+	// Delete deletes the storage; deleting what is gone succeeds.
+	Delete(ctx context.Context) error
+}
+
+// AsDeletable returns p's [DeletableVolumePlugin], if it is one.
+func AsDeletable(p VolumePlugin) (DeletableVolumePlugin, bool) {
+	c, ok := p.(DeletableVolumePlugin)
+	return c, ok
+}
+
+// VolumeOptions are the wishes of a claim and its storage class for a volume
+// that is to be made.
+type VolumeOptions struct {
+	// PVName is the name that the new PersistentVolume shall have.
+	PVName string
+	// PVC is the claim; it must not be changed.
+	PVC *v1.PersistentVolumeClaim
+	// Parameters are the storage class's.
+	Parameters map[string]string
+	// PersistentVolumeReclaimPolicy and MountOptions are the class's.
+	PersistentVolumeReclaimPolicy v1.PersistentVolumeReclaimPolicy
+	MountOptions                  []string
+}
+
+// ProvisionableVolumePlugin is implemented by plugins that can make storage.
+// Absent: classes that name the plugin as provisioner do not provision.
+type ProvisionableVolumePlugin interface {
+	VolumePlugin
+	// NewProvisioner returns the provisioner for one claim; no I/O. Parameters
+	// it does not know are refused.
+	NewProvisioner(VolumeOptions) (Provisioner, error)
+}
+
+// Provisioner makes the storage for one claim.
+type Provisioner interface {
+	// Provision makes the storage and returns its PersistentVolume, which the
+	// caller stores and owns. Repeating it returns the same storage.
+	Provision(ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error)
+}
+
+// AsProvisionable returns p's [ProvisionableVolumePlugin], if it is one.
+func AsProvisionable(p VolumePlugin) (ProvisionableVolumePlugin, bool) {
+	c, ok := p.(ProvisionableVolumePlugin)
+	return c, ok
+}
+
+// ExpandableVolumePlugin is implemented by plugins whose storage can grow.
+// Absent: requests to grow are refused.
+type ExpandableVolumePlugin interface {
+	VolumePlugin
+	RequiresFSResize() bool
+	// ExpandVolumeDevice grows the storage to at least newSize and returns its
+	// actual size. Repeating it is harmless.
+	ExpandVolumeDevice(ctx context.Context, spec *Spec, newSize, oldSize resource.Quantity) (resource.Quantity, error)
+}
+
+// AsExpandable returns p's [ExpandableVolumePlugin], if it is one.
+func AsExpandable(p VolumePlugin) (ExpandableVolumePlugin, bool) {
+	c, ok := p.(ExpandableVolumePlugin)
+	return c, ok
+}
+
+// NodeResizeOptions say what is to be grown on the node.
+type NodeResizeOptions struct {
+	VolumeSpec *Spec
+	// DevicePath is the device, DeviceMountPath where it is mounted,
+	// DeviceStagePath where CSI staged it; empty where there is none.
+	DevicePath, DeviceMountPath, DeviceStagePath string
+	NewSize, OldSize                             resource.Quantity
+}
+
+// NodeExpandableVolumePlugin is implemented by plugins that must act on the
+// node when their storage has grown. Absent: nothing is to do there.
+type NodeExpandableVolumePlugin interface {
+	VolumePlugin
+	RequiresFSResize() bool
+	// NodeExpand grows the file system; false means it must be called again
+	// after the volume is mounted.
+	NodeExpand(ctx context.Context, options NodeResizeOptions) (bool, error)
+}
+
+// AsNodeExpandable returns p's [NodeExpandableVolumePlugin], if it is one.
+func AsNodeExpandable(p VolumePlugin) (NodeExpandableVolumePlugin, bool) {
+	c, ok := p.(NodeExpandableVolumePlugin)
+	return c, ok
+}
