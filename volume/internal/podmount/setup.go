@@ -1,0 +1,135 @@
+package podmount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+)
+
+const (
+	// dirMode is that of the kubelet's directories below pods/.
+	dirMode = 0o750
+	// undoTimeout bounds the clean-up after a failure, whose own context may
+	// have ended already.
+	undoTimeout = 5 * time.Second
+	// makeAttempts bounds how often a parent may be removed under our feet.
+	makeAttempts = 3
+)
+
+// OccupiedError says that something else is mounted where a volume should be.
+type OccupiedError struct {
+	// Want describes the mount that was asked for, without options.
+	Want string
+	// Found is what the mount table shows.
+	Found mount.Entry
+}
+
+func (e *OccupiedError) Error() string {
+	return fmt.Sprintf("%s is wanted at %s, but %s is mounted there already; tear the volume down, then set it up again",
+		e.Want, e.Found.Target, describe(e.Found.FSType, e.Found.Source))
+}
+
+func describe(fsType, source string) string {
+	if fsType == "" {
+		return source
+	}
+	return fsType + " " + source
+}
+
+// SetUp mounts what request says at request.Target, whose missing parents it
+// makes with mode 0750. Where the topmost mount of the target is already the
+// wanted one, as same reports, it does nothing and made is false; any other
+// mount there is an *[OccupiedError]. When the mount fails, a mount that
+// appeared all the same is taken off again and the directory is removed if it
+// is empty; the error keeps the *[mount.Error] and is marked by
+// [volume.NothingDone] where nothing was left and nothing may still appear.
+func SetUp(ctx context.Context, m mount.Interface, request mount.Request, same func(mount.Entry) bool) (made bool, err error) {
+	mounted, err := Mounted(m, request, same)
+	if err != nil || mounted {
+		return false, err
+	}
+	if _, err := MakeDir(request.Target, dirMode); err != nil {
+		return false, volume.NothingDone(err)
+	}
+	if err := mount.Mount(ctx, m, request); err != nil {
+		return false, undo(ctx, m, request.Target, err)
+	}
+	return true, nil
+}
+
+// Mounted reports whether the topmost mount of the request's target is the
+// wanted one. Any other mount there is an *[OccupiedError].
+func Mounted(m mount.Interface, request mount.Request, same func(mount.Entry) bool) (bool, error) {
+	found, mounted, err := at(m, request.Target)
+	if err != nil || !mounted {
+		return false, volume.NothingDone(err)
+	}
+	if !same(found) {
+		return false, volume.NothingDone(&OccupiedError{Want: describe(request.FSType, request.Source), Found: found})
+	}
+	return true, nil
+}
+
+func at(m mount.Interface, dir string) (mount.Entry, bool, error) {
+	table, err := mount.TableOf(m)
+	if err != nil {
+		return mount.Entry{}, false, err
+	}
+	return table.At(dir)
+}
+
+// undo cleans up after the failed mount and returns its error, marked where
+// that is deserved.
+func undo(ctx context.Context, m mount.Interface, dir string, failure error) error {
+	if err := Undo(ctx, m, dir); err != nil {
+		return fmt.Errorf("%w; and cleaning up after it failed: %w", failure, err)
+	}
+	if e, ok := errors.AsType[*mount.Error](failure); ok && e.Uncertain {
+		return failure
+	}
+	return volume.NothingDone(failure)
+}
+
+// Undo is [TearDown] after a failed set-up: it works although ctx may have
+// ended, for a few seconds at most, and leaves a directory that is not empty
+// without complaint, since it held something before.
+func Undo(ctx context.Context, m mount.Interface, dir string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	// Removing the directory also makes a mount fail that is still under way.
+	err := TearDown(ctx, m, dir, mount.UnmountOptions{})
+	if _, held := errors.AsType[*NotEmptyError](err); held {
+		return nil
+	}
+	return err
+}
+
+// MakeDir makes dir, with perm less the umask, and its missing parents with
+// mode 0750, and reports whether dir was made or something of that name was
+// there.
+func MakeDir(dir string, perm fs.FileMode) (made bool, err error) {
+	for range makeAttempts {
+		if err = os.MkdirAll(filepath.Dir(dir), dirMode); err != nil {
+			return false, err
+		}
+		err = os.Mkdir(dir, perm)
+		switch {
+		case err == nil:
+			return true, nil
+		case errors.Is(err, fs.ErrExist):
+			return false, nil
+		case !errors.Is(err, unix.ENOENT):
+			return false, err
+		}
+	}
+	return false, err
+}

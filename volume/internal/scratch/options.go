@@ -1,0 +1,82 @@
+package scratch
+
+import (
+	"fmt"
+	"io/fs"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// Options say what the directory shall be.
+type Options struct {
+	// Medium is "" for the disk that holds the pod's directory, "Memory" for a
+	// tmpfs, "HugePages-<size>" for a hugetlbfs with pages of that size.
+	Medium v1.StorageMedium
+	// SizeBytes limits a tmpfs or hugetlbfs; 0 leaves it to the kernel (half
+	// of the memory, and all huge pages). A plain directory has no limit.
+	SizeBytes int64
+	// Mode is the directory's, permission bits and setgid, whatever the umask;
+	// 0 means 0777.
+	Mode fs.FileMode
+	// GID gets the directory, with rwx and the setgid bit, so that what is
+	// made in it belongs to the group too; nil leaves the process's group.
+	GID *int64
+	// Wrapped says that another kind of volume is built in the directory.
+	Wrapped bool
+}
+
+// defaultMode is what every container may use, whoever it runs as.
+const defaultMode fs.FileMode = 0o777
+
+// IsHugePages reports whether the medium is a hugetlbfs, with or without a
+// page size.
+func IsHugePages(medium v1.StorageMedium) bool {
+	return medium == v1.StorageMediumHugePages || strings.HasPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix))
+}
+
+// PageSize returns the page size in bytes of a medium "HugePages-<size>". The
+// error is a *[volume.InvalidSpecError].
+func PageSize(medium v1.StorageMedium) (int64, error) {
+	size, ok := strings.CutPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix))
+	if !ok {
+		return 0, volume.Invalid("emptyDir.medium", "%q names no page size; %q would", medium, "HugePages-2Mi")
+	}
+	quantity, err := resource.ParseQuantity(size)
+	if err != nil {
+		return 0, volume.Invalid("emptyDir.medium", "%q has no valid page size (%v); %q would be right", medium, err, "HugePages-2Mi")
+	}
+	pages := quantity.Value()
+	if pages <= 0 || pages&(pages-1) != 0 {
+		return 0, volume.Invalid("emptyDir.medium", "%q: a page size is a power of two, such as 2Mi", medium)
+	}
+	return pages, nil
+}
+
+// normal checks the options and fills in what they leave open.
+func (o Options) normal() (Options, error) {
+	if o.Mode == 0 {
+		o.Mode = defaultMode
+	}
+	if o.Mode&^(fs.ModePerm|fs.ModeSetgid) != 0 {
+		return o, volume.Invalid("mode", "%v has bits other than rwx and setgid", o.Mode)
+	}
+	if o.SizeBytes < 0 {
+		return o, volume.Invalid("emptyDir.sizeLimit", "must not be negative, is %d", o.SizeBytes)
+	}
+	if o.GID != nil {
+		if *o.GID < 0 || *o.GID >= 1<<32-1 {
+			return o, volume.Invalid("fsGroup", "%d is not a group id", *o.GID)
+		}
+		o.Mode |= fs.ModeSetgid | 0o070
+	}
+	return o, nil
+}
+
+func unknownMedium(medium v1.StorageMedium) error {
+	return volume.Invalid("emptyDir.medium", "%q is not one of %s", medium,
+		fmt.Sprintf("%q, %q and %q", "", v1.StorageMediumMemory, "HugePages-<size>"))
+}

@@ -1,0 +1,76 @@
+package scratch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
+)
+
+// NestedMountError says that a directory is kept, with all its contents,
+// because something is still mounted below it.
+type NestedMountError struct {
+	Dir string
+	// Mounts are the targets below Dir.
+	Mounts []string
+}
+
+func (e *NestedMountError) Error() string {
+	return fmt.Sprintf("%s is kept: %s still mounted below it; unmount that first", e.Dir, strings.Join(e.Mounts, ", "))
+}
+
+// TearDown takes every mount off dir, removes dir with its contents, and the
+// volume's marker; the directories above them stay. It is idempotent. It never
+// deletes across a mount: one that is left below dir is a *[NestedMountError]
+// and nothing is deleted. Calls for one dir must not overlap.
+func TearDown(ctx context.Context, v volume.PodVolume, dir string, wrapped bool) error {
+	m := v.Host.GetMounter()
+	if err := podmount.UnmountAll(ctx, m, dir, mount.UnmountOptions{}); err != nil {
+		return err
+	}
+	if err := remove(ctx, m, dir); err != nil {
+		return err
+	}
+	return markerOf(v, wrapped).clear()
+}
+
+func remove(ctx context.Context, m mount.Interface, dir string) error {
+	if err := checkNested(m, dir); err != nil {
+		return err
+	}
+	return podmount.RemoveDir(dir)
+}
+
+func checkNested(m mount.Interface, dir string) error {
+	table, err := mount.TableOf(m)
+	if err != nil {
+		return err
+	}
+	entries, err := table.All()
+	if err != nil {
+		return err
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var nested []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Target, real+"/") {
+			nested = append(nested, e.Target)
+		}
+	}
+	if len(nested) > 0 {
+		return &NestedMountError{Dir: dir, Mounts: nested}
+	}
+	return nil
+}
