@@ -1,0 +1,162 @@
+// Package durable writes small files that survive a crash.
+//
+// [WriteFile] replaces a file as a whole: whoever reads it, also after a crash
+// or loss of power at any moment, finds the old contents or the new, never a
+// part. When WriteFile or [Remove] has returned without error, the change
+// itself has reached the disk, as far as the file system and the disk keep
+// what fsync(2) promises.
+//
+// Like every package below util, it carries no promise of compatibility.
+package durable
+
+import (
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// Temporary files are named independently of their target, whose name may be
+// as long as a name can be.
+const tempPrefix, tempSuffix = ".durable-", ".tmp"
+
+// WriteFile makes path a regular file with these contents and exactly these
+// permissions, whatever the umask; type bits and setuid, setgid and sticky of
+// perm are ignored. A file or link that is there is replaced, links are not
+// followed; a directory is not replaced. The directory of path must exist.
+//
+// The error is an *[Error]. Unless it says so (Error.Replaced), the old file
+// is still there. Concurrent calls for one path leave the contents of one of
+// them. Data is not kept.
+func WriteFile(path string, data []byte, perm fs.FileMode) error {
+	dir, base, err := openParent(path)
+	if err != nil {
+		return &Error{Op: "write", Path: path, Err: err}
+	}
+	defer dir.Close()
+	temp := tempPrefix + rand.Text() + tempSuffix
+	if err := writeTemp(dir, temp, data, perm.Perm()); err != nil {
+		return &Error{Op: "write", Path: path, Err: err}
+	}
+	fd := int(dir.Fd())
+	if err := eintr.Do(func() error { return unix.Renameat(fd, temp, fd, base) }); err != nil {
+		unlink(fd, temp)
+		return &Error{Op: "write", Path: path, Err: err}
+	}
+	if err := dir.Sync(); err != nil {
+		return &Error{Op: "write", Path: path, Replaced: true, Err: err}
+	}
+	return nil
+}
+
+// Remove removes a file or link; that it is not there, or that its directory
+// is not, is success. It does not remove directories. The error is an
+// *[Error].
+func Remove(path string) error {
+	dir, base, err := openParent(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return &Error{Op: "remove", Path: path, Err: err}
+	}
+	defer dir.Close()
+	if err := unlink(int(dir.Fd()), base); err != nil {
+		return &Error{Op: "remove", Path: path, Err: err}
+	}
+	// Also when there was nothing to remove: an earlier Remove may have failed
+	// at this very step.
+	if err := dir.Sync(); err != nil {
+		return &Error{Op: "remove", Path: path, Replaced: true, Err: err}
+	}
+	return nil
+}
+
+// Sweep removes from dir what writers that crashed have left, and returns how
+// many files that were. It must not run while somebody writes in dir, whose
+// temporary file it would take away. A missing dir is success.
+func Sweep(dir string) (removed int, err error) {
+	d, err := openDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, &Error{Op: "sweep", Path: dir, Err: err}
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return 0, &Error{Op: "sweep", Path: dir, Err: err}
+	}
+	for _, name := range names {
+		if !IsTemp(name) {
+			continue
+		}
+		if err := unlink(int(d.Fd()), name); err != nil {
+			return removed, &Error{Op: "remove", Path: filepath.Join(dir, name), Err: err}
+		}
+		removed++
+	}
+	return removed, nil
+}
+
+// IsTemp reports whether a file of this name is the temporary file of a
+// writer, running or crashed. Readers of a directory skip such names.
+func IsTemp(name string) bool {
+	return strings.HasPrefix(name, tempPrefix) && strings.HasSuffix(name, tempSuffix)
+}
+
+func openParent(path string) (dir *os.File, base string, err error) {
+	base = filepath.Base(path)
+	if path == "" || strings.HasSuffix(path, "/") || base == "." || base == ".." {
+		return nil, "", errNotAFile
+	}
+	dir, err = openDir(filepath.Dir(path))
+	return dir, base, err
+}
+
+func openDir(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
+}
+
+// writeTemp leaves either a complete, synced file or none.
+func writeTemp(dir *os.File, temp string, data []byte, perm fs.FileMode) (err error) {
+	dirfd := int(dir.Fd())
+	fd, err := eintr.Get(func() (int, error) {
+		return unix.Openat(dirfd, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	})
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), temp)
+	defer func() {
+		if err = errors.Join(err, f.Close()); err != nil {
+			unlink(dirfd, temp)
+		}
+	}()
+	if perm != 0o600 {
+		if err := f.Chmod(perm); err != nil {
+			return err
+		}
+	}
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	// The inode is new, so fdatasync(2) writes its size and with it the rest
+	// of the inode; only time stamps may be left out.
+	return eintr.Do(func() error { return unix.Fdatasync(fd) })
+}
+
+func unlink(dirfd int, name string) error {
+	err := eintr.Do(func() error { return unix.Unlinkat(dirfd, name, 0) })
+	if err == unix.ENOENT {
+		return nil
+	}
+	return err
+}
