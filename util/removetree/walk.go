@@ -1,0 +1,229 @@
+package removetree
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+)
+
+const (
+	// maxOpen is how many levels of the tree keep their descriptor.
+	maxOpen = 32
+	// maxRetries bounds the fight against somebody who changes the tree while
+	// it is being deleted.
+	maxRetries = 10_000
+)
+
+// walk deletes depth first. Its stack holds the directories from the parent,
+// which stays, to the one being emptied.
+type walk struct {
+	kernel  kernel
+	stack   []frame
+	buffer  []byte
+	retries int
+}
+
+// frame is one open directory.
+type frame struct {
+	name string
+	// fd is -1 while the directory is too far up the stack to stay open.
+	fd int
+	id identity
+	// pending are the entries that are not yet deleted: directories, and what
+	// could not be unlinked at the first try.
+	pending []string
+}
+
+func (w *walk) run(ctx context.Context) error {
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		top := w.top()
+		var err error
+		switch {
+		case len(top.pending) > 0:
+			name := top.pending[len(top.pending)-1]
+			top.pending = top.pending[:len(top.pending)-1]
+			err = w.remove(ctx, name)
+		case len(w.stack) == 1:
+			return nil
+		default:
+			err = w.leave()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// remove deletes an entry of the top directory, or enters it if it is a
+// directory. What the entry is shows in how the kernel refuses.
+func (w *walk) remove(ctx context.Context, name string) error {
+	top := w.top()
+	err := unlink(top.fd, name, 0)
+	switch {
+	case err == nil || err == unix.ENOENT:
+		return nil
+	case err == unix.EBUSY:
+		return &MountError{Path: joinPath(w.stack, name)}
+	case err == unix.EACCES && w.widen():
+		return w.again(name)
+	case err == unix.EISDIR || err == unix.EPERM: // POSIX file systems say EPERM for a directory
+		return w.enter(ctx, name, err)
+	}
+	return w.failed("unlinkat", name, err)
+}
+
+func (w *walk) enter(ctx context.Context, name string, unlinkErr error) error {
+	top := w.top()
+	fd, err := w.kernel.openDir(top.fd, name)
+	if err == unix.EACCES {
+		fd, err = w.kernel.forceOpenDir(top.fd, name, top.id)
+	}
+	switch {
+	case err == unix.ENOENT:
+		return nil
+	case err == unix.EXDEV:
+		return &MountError{Path: joinPath(w.stack, name)}
+	case (err == unix.ENOTDIR || err == unix.ELOOP) && unlinkErr == unix.EPERM:
+		return w.failed("unlinkat", name, unlinkErr) // a file that must not be deleted
+	case err == unix.ENOTDIR || err == unix.ELOOP: // no longer a directory
+		return w.again(name)
+	case err != nil:
+		return w.failed("openat", name, err)
+	}
+	id, err := w.kernel.identify(fd)
+	if err != nil {
+		unix.Close(fd)
+		return w.failed("statx", name, err)
+	}
+	if !id.sameMount(top.id) {
+		unix.Close(fd)
+		return &MountError{Path: joinPath(w.stack, name)}
+	}
+	w.push(frame{name: name, fd: fd, id: id})
+	return w.empty(ctx)
+}
+
+// empty unlinks what it can of the top directory and notes the rest.
+func (w *walk) empty(ctx context.Context) error {
+	top := w.top()
+	var names []string
+	for {
+		n, err := eintr.Get(func() (int, error) { return unix.ReadDirent(top.fd, w.buffer) })
+		if err == unix.ENOENT || err == nil && n == 0 { // ENOENT: somebody else has removed it
+			return nil
+		}
+		if err != nil {
+			return w.failed("getdents64", "", err)
+		}
+		_, _, names = unix.ParseDirent(w.buffer[:n], -1, names[:0])
+		for _, name := range names {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if err := unlink(top.fd, name, 0); err != nil && err != unix.ENOENT {
+				top.pending = append(top.pending, name)
+			}
+		}
+	}
+}
+
+// leave removes the top directory, which is empty as far as we know.
+func (w *walk) leave() error {
+	child := *w.top()
+	if err := w.reopenParent(); err != nil {
+		return err
+	}
+	unix.Close(child.fd)
+	w.stack = w.stack[:len(w.stack)-1]
+	err := unlink(w.top().fd, child.name, unix.AT_REMOVEDIR)
+	switch {
+	case err == nil || err == unix.ENOENT:
+		return nil
+	case err == unix.EBUSY:
+		return &MountError{Path: joinPath(w.stack, child.name)}
+	case err == unix.EACCES && w.widen(),
+		err == unix.ENOTEMPTY, err == unix.EEXIST, err == unix.ENOTDIR: // somebody added to it or replaced it
+		return w.again(child.name)
+	}
+	return w.failed("unlinkat", child.name, err)
+}
+
+func (w *walk) push(f frame) {
+	w.stack = append(w.stack, f)
+	if far := len(w.stack) - 1 - maxOpen; far > 0 { // never the parent, whose descriptor is the caller's
+		unix.Close(w.stack[far].fd)
+		w.stack[far].fd = -1
+	}
+}
+
+// reopenParent opens the directory above the top one again if it was closed.
+// The top one may have been moved elsewhere meanwhile, so it looks whether
+// ".." is the directory it came from.
+func (w *walk) reopenParent() error {
+	parent := &w.stack[len(w.stack)-2]
+	if parent.fd >= 0 {
+		return nil
+	}
+	fd, err := w.kernel.openDir(w.top().fd, "..")
+	if err != nil {
+		return w.failed("openat", "..", err)
+	}
+	id, err := w.kernel.identify(fd)
+	if err == nil && id != parent.id {
+		err = errors.New("the directory was moved while it was being deleted")
+	}
+	if err != nil {
+		unix.Close(fd)
+		return w.failed("openat", "..", err)
+	}
+	parent.fd = fd
+	return nil
+}
+
+// widen gives the owner all permissions on the top directory and reports
+// whether that made a difference. The parent of the tree is not ours to change.
+func (w *walk) widen() bool {
+	if len(w.stack) == 1 {
+		return false
+	}
+	fd := w.top().fd
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&0o700 == 0o700 {
+		return false
+	}
+	return unix.Fchmod(fd, st.Mode&0o7777|0o700) == nil
+}
+
+func (w *walk) again(name string) error {
+	if w.retries++; w.retries > maxRetries {
+		return w.failed("remove", name, errors.New("the tree keeps changing while it is being deleted"))
+	}
+	top := w.top()
+	top.pending = append(top.pending, name)
+	return nil
+}
+
+func (w *walk) failed(op, name string, err error) error {
+	return &fs.PathError{Op: op, Path: joinPath(w.stack, name), Err: err}
+}
+
+func (w *walk) top() *frame { return &w.stack[len(w.stack)-1] }
+
+func (w *walk) close() {
+	for _, f := range w.stack[1:] {
+		if f.fd >= 0 {
+			unix.Close(f.fd)
+		}
+	}
+}
+
+func unlink(dirfd int, name string, flags int) error {
+	return eintr.Do(func() error { return unix.Unlinkat(dirfd, name, flags) })
+}
