@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,7 +36,22 @@ type OccupiedError struct {
 
 func (e *OccupiedError) Error() string {
 	return fmt.Sprintf("%s is wanted at %s, but %s is mounted there already; tear the volume down, then set it up again",
-		e.Want, e.Found.Target, describe(e.Found.FSType, e.Found.Source))
+		e.Want, e.Found.Target, describeEntry(e.Found))
+}
+
+func describeEntry(e mount.Entry) string {
+	access := "writable"
+	if e.ReadOnly() {
+		access = "read-only"
+	}
+	return describe(e.FSType, e.Source) + " (" + access + ")"
+}
+
+func describeRequest(r mount.Request) string {
+	if slices.Contains(r.Options, "ro") {
+		return describe(r.FSType, r.Source) + " (read-only)"
+	}
+	return describe(r.FSType, r.Source)
 }
 
 func describe(fsType, source string) string {
@@ -74,7 +90,7 @@ func Mounted(m mount.Interface, request mount.Request, same func(mount.Entry) bo
 		return false, volume.NothingDone(err)
 	}
 	if !same(found) {
-		return false, volume.NothingDone(&OccupiedError{Want: describe(request.FSType, request.Source), Found: found})
+		return false, volume.NothingDone(&OccupiedError{Want: describeRequest(request), Found: found})
 	}
 	return true, nil
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/eintr"
 )
 
 // NotEmptyError says that a directory is not removed because something is in
@@ -74,7 +75,7 @@ func UnmountAll(ctx context.Context, m mount.Interface, dir string, options moun
 // RemoveDir removes an empty directory; a missing one is success. The error is
 // a *[NotEmptyError] or an *[fs.PathError].
 func RemoveDir(dir string) error {
-	err := unix.Rmdir(dir)
+	err := eintr.Do(func() error { return unix.Rmdir(dir) })
 	switch {
 	case err == nil, errors.Is(err, unix.ENOENT):
 		return nil

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
@@ -50,7 +51,7 @@ func (m marker) set() error {
 
 // clear removes the marker and its directory; missing ones are success.
 func (m marker) clear() error {
-	err := unix.Unlink(m.ready())
+	err := eintr.Do(func() error { return unix.Unlink(m.ready()) })
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
 		return &fs.PathError{Op: "unlink", Path: m.ready(), Err: err}
 	}

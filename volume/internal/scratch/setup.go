@@ -17,7 +17,8 @@ import (
 
 // SetUp makes dir what o says. It is idempotent: a directory or mount that is
 // there with its marker is left as it is, with the contents, owner and mode
-// that the pod may have changed since. Where it fails, it removes what this
+// that the pod may have changed since; only the size of a tmpfs is brought up
+// to date. Where it fails, it removes what this
 // call made. Invalid options are a *[volume.InvalidSpecError], another mount at
 // dir is a *[podmount.OccupiedError], and errors that left nothing behind are
 // marked by [volume.NothingDone]. Calls for one dir must not overlap.
@@ -66,7 +67,7 @@ func setUpMount(ctx context.Context, m mount.Interface, dir string, o Options, m
 		return errors.Join(err, clearIf(ready, mark))
 	}
 	if ready && !made {
-		return nil
+		return resize(ctx, m, dir, o)
 	}
 	return complete(ctx, m, dir, o, mark, made)
 }

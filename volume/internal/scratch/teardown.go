@@ -8,10 +8,20 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
+
+// deletingPrefix begins the name of a directory whose contents are being
+// removed. The volume's directory is renamed before that, so that a pod of the
+// same UID that is set up again after a crash finds all of the old contents or
+// none.
+const deletingPrefix = "deleting~"
 
 // NestedMountError says that a directory is kept, with all its contents,
 // because something is still mounted below it.
@@ -44,7 +54,23 @@ func remove(ctx context.Context, m mount.Interface, dir string) error {
 	if err := checkNested(m, dir); err != nil {
 		return err
 	}
-	return podmount.RemoveDir(dir)
+	parent, name := filepath.Split(dir)
+	if strings.HasPrefix(name, deletingPrefix) {
+		return removetree.Remove(ctx, parent, name)
+	}
+	doomed := deletingPrefix + name
+	// An earlier removal may have been interrupted.
+	if err := removetree.Remove(ctx, parent, doomed); err != nil {
+		return err
+	}
+	err := podmount.RemoveDir(dir)
+	if !errors.Is(err, unix.ENOTEMPTY) {
+		return err
+	}
+	if err := eintr.Do(func() error { return unix.Rename(dir, filepath.Join(parent, doomed)) }); err != nil {
+		return &fs.PathError{Op: "rename", Path: dir, Err: err}
+	}
+	return removetree.Remove(ctx, parent, doomed)
 }
 
 func checkNested(m mount.Interface, dir string) error {

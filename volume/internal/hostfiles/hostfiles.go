@@ -1,0 +1,118 @@
+// Package hostfiles reaches the host's files for hostPath and local volumes:
+// through the host's role, or in the process's own file system, where a path
+// may lie on a server that does not answer.
+package hostfiles
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/volume"
+)
+
+// CheckPath refuses a path of a manifest that is not absolute or has an
+// element "..". The error is a *[volume.InvalidSpecError] for the field.
+func CheckPath(field, path string) error {
+	switch {
+	case path == "":
+		return volume.Invalid(field, "is required")
+	case !strings.HasPrefix(path, "/"):
+		return volume.Invalid(field, "must be an absolute path, is %q", path)
+	case strings.ContainsRune(path, 0):
+		return volume.Invalid(field, "must not contain a NUL byte: %q", path)
+	}
+	for element := range strings.SplitSeq(path, "/") {
+		if element == ".." {
+			return volume.Invalid(field, `must not contain "..": %q`, path)
+		}
+	}
+	return nil
+}
+
+// Own is the process's own file system as a [volume.HostFiles]. Each call ends
+// with its context, and at most one is outstanding for each path. The zero
+// value is ready; it must not be copied after first use. Safe for concurrent
+// use.
+type Own struct {
+	calls flight.Group[string]
+}
+
+// Of returns the host's role, or o where the host has none.
+func (o *Own) Of(host volume.VolumeHost) volume.HostFiles {
+	if files, err := volume.Role[volume.HostFiles](host); err == nil {
+		return files
+	}
+	return o
+}
+
+// Stat implements [volume.HostFiles].
+func (o *Own) Stat(ctx context.Context, path string) (fs.FileInfo, error) {
+	found := make(chan fs.FileInfo, 1)
+	err := o.calls.Do(ctx, path, func() error {
+		info, err := os.Stat(path)
+		found <- info
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return <-found, nil
+}
+
+// MakeDir implements [volume.HostFiles]. A directory that exists is success
+// and stays as it is.
+func (o *Own) MakeDir(ctx context.Context, path string, perm fs.FileMode) error {
+	return o.calls.Do(ctx, path, func() error { return makeDirs(filepath.Clean(path), perm) })
+}
+
+func makeDirs(path string, perm fs.FileMode) error {
+	err := makeDir(path, perm)
+	if errors.Is(err, fs.ErrNotExist) && filepath.Dir(path) != path {
+		if err := makeDirs(filepath.Dir(path), perm); err != nil {
+			return err
+		}
+		err = makeDir(path, perm)
+	}
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	info, statErr := os.Stat(path)
+	if statErr != nil {
+		return statErr
+	}
+	if !info.IsDir() {
+		return &fs.PathError{Op: "mkdir", Path: path, Err: unix.ENOTDIR}
+	}
+	return nil
+}
+
+func makeDir(path string, perm fs.FileMode) error {
+	if err := os.Mkdir(path, perm); err != nil {
+		return err
+	}
+	d, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Chmod(perm)
+}
+
+// MakeFile implements [volume.HostFiles]. A file that exists is an error that
+// matches [fs.ErrExist], and stays as it is.
+func (o *Own) MakeFile(ctx context.Context, path string, perm fs.FileMode) error {
+	return o.calls.Do(ctx, path, func() error {
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Chmod(perm), f.Close())
+	})
+}

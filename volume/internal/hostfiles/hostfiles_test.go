@@ -1,0 +1,163 @@
+package hostfiles_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/hostfiles"
+)
+
+func setUmask(t *testing.T, mask int) {
+	old := unix.Umask(mask)
+	t.Cleanup(func() { unix.Umask(old) })
+}
+
+func perm(t *testing.T, path string) fs.FileMode {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Mode().Perm()
+}
+
+func TestMakeDirMakesParentsWithExactlyThisMode(t *testing.T) {
+	base := t.TempDir()
+	if err := os.Chmod(base, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	setUmask(t, 0o077)
+	var own hostfiles.Own
+	for range 2 {
+		if err := own.MakeDir(t.Context(), filepath.Join(base, "a", "b", "c")+"/", 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, d := range []string{"a", "a/b", "a/b/c"} {
+		if got := perm(t, filepath.Join(base, d)); got != 0o755 {
+			t.Errorf("%s has mode %o", d, got)
+		}
+	}
+	if got := perm(t, base); got != 0o711 {
+		t.Errorf("a directory that was there has now mode %o", got)
+	}
+}
+
+func TestMakeDirOverAFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var own hostfiles.Own
+	for _, path := range []string{file, filepath.Join(file, "below")} {
+		if err := own.MakeDir(t.Context(), path, 0o755); !errors.Is(err, unix.ENOTDIR) {
+			t.Errorf("MakeDir(%s) = %v, want ENOTDIR", path, err)
+		}
+	}
+}
+
+func TestMakeFile(t *testing.T) {
+	base := t.TempDir()
+	setUmask(t, 0o077)
+	var own hostfiles.Own
+	file := filepath.Join(base, "file")
+	if err := own.MakeFile(t.Context(), file, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := perm(t, file); got != 0o644 {
+		t.Errorf("mode %o", got)
+	}
+	if err := os.WriteFile(file, []byte("data"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := own.MakeFile(t.Context(), file, 0o644); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("MakeFile of a file that exists = %v", err)
+	}
+	if data, err := os.ReadFile(file); err != nil || string(data) != "data" {
+		t.Errorf("the file was touched: %q, %v", data, err)
+	}
+	if err := own.MakeFile(t.Context(), filepath.Join(base, "no", "file"), 0o644); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("MakeFile without directory = %v", err)
+	}
+}
+
+func TestStatFollowsLinks(t *testing.T) {
+	base := t.TempDir()
+	link := filepath.Join(base, "link")
+	if err := os.Symlink(base, link); err != nil {
+		t.Fatal(err)
+	}
+	var own hostfiles.Own
+	info, err := own.Stat(t.Context(), link)
+	if err != nil || !info.IsDir() {
+		t.Errorf("Stat = %v, %v", info, err)
+	}
+	if _, err := own.Stat(t.Context(), filepath.Join(base, "missing")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Stat of nothing = %v", err)
+	}
+}
+
+func TestEndedContextAsksNothing(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	var own hostfiles.Own
+	_, err := own.Stat(ctx, "/")
+	if _, ok := errors.AsType[*flight.AbandonedError](err); !ok || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Stat = %v", err)
+	}
+}
+
+func TestCheckPath(t *testing.T) {
+	for _, good := range []string{"/", "/a", "/a/..b/c..", "/a//b/./"} {
+		if err := hostfiles.CheckPath("hostPath.path", good); err != nil {
+			t.Errorf("CheckPath(%q) = %v", good, err)
+		}
+	}
+	for _, bad := range []string{"", "a", "./a", "/..", "/a/../b", "../a", "/a\x00b"} {
+		err := hostfiles.CheckPath("hostPath.path", bad)
+		if e, ok := errors.AsType[*volume.InvalidSpecError](err); !ok || e.Field != "hostPath.path" {
+			t.Errorf("CheckPath(%q) = %v", bad, err)
+		}
+	}
+}
+
+func TestKind(t *testing.T) {
+	for path, want := range map[string]string{"/": "directory", "/proc/self/exe": "symbolic link", "/proc/version": "regular file", "/dev/null": "character device"} {
+		info, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := hostfiles.Kind(info.Mode()); got != want {
+			t.Errorf("Kind(%s) = %q, want %q", path, got, want)
+		}
+	}
+	for mode, want := range map[fs.FileMode]string{
+		fs.ModeSocket | 0o777: "socket", fs.ModeNamedPipe: "named pipe", fs.ModeDevice: "block device", fs.ModeIrregular: "special file",
+	} {
+		if got := hostfiles.Kind(mode); got != want {
+			t.Errorf("Kind(%v) = %q, want %q", mode, got, want)
+		}
+	}
+}
+
+type elsewhere struct{ volume.HostFiles }
+
+func TestTheHostsRoleComesFirst(t *testing.T) {
+	var own hostfiles.Own
+	role := elsewhere{}
+	with := &volume.Host{RootDir: "/r", HostFiles: role}
+	if got := own.Of(with); got != volume.HostFiles(role) {
+		t.Errorf("Of = %T", got)
+	}
+	if got := own.Of(&volume.Host{RootDir: "/r"}); got != volume.HostFiles(&own) {
+		t.Errorf("Of without role = %T", got)
+	}
+}
