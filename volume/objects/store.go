@@ -1,0 +1,361 @@
+package objects
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// Store keeps objects in memory. It is a [Source], a [Lister] and a [Writer]
+// of pods, claims, PersistentVolumes, storage classes, config maps, secrets,
+// service accounts, nodes and cluster trust bundles (v1beta1); other kinds are
+// answered by *[UnknownKindError].
+//
+// It behaves as the API does: every change gets a new resourceVersion, a
+// change that changes nothing is none, an object with finalizers outlives its
+// deletion until they are gone. Stored objects carry their kind and
+// apiVersion. A stored object is replaced and never changed, so that what Get
+// and List return stays as it was; the caller must not change it either.
+//
+// All methods are safe for concurrent use. Watchers are called from goroutines
+// of their own, never while the store is locked; they may call the store.
+type Store struct {
+	mu       sync.RWMutex
+	version  uint64
+	objects  map[string]map[types.NamespacedName]stored
+	watchers map[watchKey]map[*watcher]struct{}
+}
+
+// watchKey selects what is watched: one object, or with an empty name a kind.
+type watchKey volume.ObjectRef
+
+var (
+	_ Source = (*Store)(nil)
+	_ Lister = (*Store)(nil)
+	_ Writer = (*Store)(nil)
+)
+
+// NewStore returns an empty store.
+func NewStore() *Store {
+	return &Store{
+		objects:  make(map[string]map[types.NamespacedName]stored),
+		watchers: make(map[watchKey]map[*watcher]struct{}),
+	}
+}
+
+// Get implements [Source]. What does not exist is a
+// *[volume.ObjectNotFoundError].
+func (s *Store) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if _, ok := kindNamed(ref.Kind); !ok {
+		return nil, &UnknownKindError{Kind: ref.Kind}
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if object, ok := s.objects[ref.Kind][ref.NamespacedName]; ok {
+		return object, nil
+	}
+	return nil, &volume.ObjectNotFoundError{Ref: ref}
+}
+
+// Watch implements [Source].
+func (s *Store) Watch(ref volume.ObjectRef, f func(volume.ObjectRef)) (stop func()) {
+	return s.watch(watchKey(ref), f)
+}
+
+// List implements [Lister].
+func (s *Store) List(ctx context.Context, kind, namespace string) ([]metav1.Object, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if _, ok := kindNamed(kind); !ok {
+		return nil, &UnknownKindError{Kind: kind}
+	}
+	list := s.collect(kind, namespace)
+	slices.SortFunc(list, func(a, b metav1.Object) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+	})
+	return list, nil
+}
+
+func (s *Store) collect(kind, namespace string) []metav1.Object {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	list := make([]metav1.Object, 0, len(s.objects[kind]))
+	for key, object := range s.objects[kind] {
+		if namespace == "" || namespace == key.Namespace {
+			list = append(list, object)
+		}
+	}
+	return list
+}
+
+// WatchKind implements [Lister].
+func (s *Store) WatchKind(kind string, f func(volume.ObjectRef)) (stop func()) {
+	return s.watch(watchKey{Kind: kind}, f)
+}
+
+// Create implements [Writer]. It gives the object a UID and a creation time
+// where it has none. A resourceVersion must not be set.
+func (s *Store) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	k, ref, err := s.admit(ctx, object)
+	if err != nil {
+		return nil, err
+	}
+	if object.GetResourceVersion() != "" {
+		return nil, volume.Invalid("metadata.resourceVersion", "must not be set on %s, which is to be created", ref)
+	}
+	created := clone(k, object)
+	created.SetDeletionTimestamp(nil)
+	if created.GetUID() == "" {
+		created.SetUID(newUID())
+	}
+	if t := created.GetCreationTimestamp(); t.IsZero() {
+		created.SetCreationTimestamp(metav1.Now())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, exists := s.objects[ref.Kind][ref.NamespacedName]; exists {
+		return nil, fmt.Errorf("create %s: %w", ref, ErrExists)
+	}
+	return s.put(k, ref, created), nil
+}
+
+// Update implements [Writer]. UID, creation and deletion time stay as they
+// are. An object that is being deleted can lose finalizers but gain none; with
+// the last it is gone, and Update returns its last state.
+func (s *Store) Update(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	k, ref, err := s.admit(ctx, object)
+	if err != nil {
+		return nil, err
+	}
+	next := clone(k, object)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, err := s.expect(ref, Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
+	if err != nil {
+		return nil, fmt.Errorf("update %s: %w", ref, err)
+	}
+	if err := checkFinalizers(old, next); err != nil {
+		return nil, err
+	}
+	if k.moveStatus != nil {
+		k.moveStatus(next, clone(k, old))
+	}
+	inheritIdentity(next, old)
+	if next.GetDeletionTimestamp() != nil && len(next.GetFinalizers()) == 0 {
+		s.remove(ref)
+		return next, nil
+	}
+	return s.replace(k, ref, old, next), nil
+}
+
+// UpdateStatus implements [Writer]. A kind without status is refused.
+func (s *Store) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	k, ref, err := s.admit(ctx, object)
+	if err != nil {
+		return nil, err
+	}
+	if k.moveStatus == nil {
+		return nil, volume.Invalid("status", "a %s has no status", ref.Kind)
+	}
+	status := clone(k, object)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, err := s.expect(ref, Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
+	if err != nil {
+		return nil, fmt.Errorf("update the status of %s: %w", ref, err)
+	}
+	next := clone(k, old)
+	k.moveStatus(next, status)
+	return s.replace(k, ref, old, next), nil
+}
+
+// Delete implements [Writer].
+func (s *Store) Delete(ctx context.Context, ref volume.ObjectRef, preconditions Preconditions) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	k, ok := kindNamed(ref.Kind)
+	if !ok {
+		return &UnknownKindError{Kind: ref.Kind}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, err := s.expect(ref, preconditions)
+	if err != nil {
+		return fmt.Errorf("delete %s: %w", ref, err)
+	}
+	if len(old.GetFinalizers()) == 0 {
+		s.remove(ref)
+		return nil
+	}
+	if old.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	next := clone(k, old)
+	now := metav1.Now()
+	next.SetDeletionTimestamp(&now)
+	s.replace(k, ref, old, next)
+	return nil
+}
+
+// admit checks what can be checked without the stored object.
+func (s *Store) admit(ctx context.Context, object metav1.Object) (kind, volume.ObjectRef, error) {
+	if ctx.Err() != nil {
+		return kind{}, volume.ObjectRef{}, context.Cause(ctx)
+	}
+	return describe(object)
+}
+
+// expect returns the stored object if it is the one the caller believes in.
+func (s *Store) expect(ref volume.ObjectRef, p Preconditions) (stored, error) {
+	old, ok := s.objects[ref.Kind][ref.NamespacedName]
+	switch {
+	case !ok:
+		return nil, &volume.ObjectNotFoundError{Ref: ref}
+	case p.UID != "" && p.UID != old.GetUID():
+		return nil, fmt.Errorf("%w: its UID is %q, not %q", ErrConflict, old.GetUID(), p.UID)
+	case p.ResourceVersion != "" && p.ResourceVersion != old.GetResourceVersion():
+		return nil, fmt.Errorf("%w: it is at version %s, not %s", ErrConflict, old.GetResourceVersion(), p.ResourceVersion)
+	}
+	return old, nil
+}
+
+// replace stores next unless it equals old, and returns a copy of what is
+// stored.
+func (s *Store) replace(k kind, ref volume.ObjectRef, old, next stored) metav1.Object {
+	next.SetResourceVersion(old.GetResourceVersion())
+	if equality.Semantic.DeepEqual(old, next) {
+		return next
+	}
+	return s.put(k, ref, next)
+}
+
+func (s *Store) put(k kind, ref volume.ObjectRef, object stored) metav1.Object {
+	s.version++
+	object.SetResourceVersion(strconv.FormatUint(s.version, 10))
+	if s.objects[ref.Kind] == nil {
+		s.objects[ref.Kind] = make(map[types.NamespacedName]stored)
+	}
+	s.objects[ref.Kind][ref.NamespacedName] = object
+	s.notify(ref)
+	return clone(k, object)
+}
+
+func (s *Store) remove(ref volume.ObjectRef) {
+	s.version++
+	delete(s.objects[ref.Kind], ref.NamespacedName)
+	s.notify(ref)
+}
+
+// notify only queues; the watchers run elsewhere.
+func (s *Store) notify(ref volume.ObjectRef) {
+	for w := range s.watchers[watchKey(ref)] {
+		w.notify(ref)
+	}
+	for w := range s.watchers[watchKey{Kind: ref.Kind}] {
+		w.notify(ref)
+	}
+}
+
+func (s *Store) watch(key watchKey, f func(volume.ObjectRef)) (stop func()) {
+	w := newWatcher(f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watchers[key] == nil {
+		s.watchers[key] = make(map[*watcher]struct{})
+	}
+	s.watchers[key][w] = struct{}{}
+	return func() {
+		s.unwatch(key, w)
+		w.stop()
+	}
+}
+
+func (s *Store) unwatch(key watchKey, w *watcher) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.watchers[key], w)
+	if len(s.watchers[key]) == 0 {
+		delete(s.watchers, key)
+	}
+}
+
+func inheritIdentity(next, old stored) {
+	next.SetUID(old.GetUID())
+	next.SetCreationTimestamp(old.GetCreationTimestamp())
+	next.SetDeletionTimestamp(old.GetDeletionTimestamp().DeepCopy())
+}
+
+func checkFinalizers(old, next stored) error {
+	if old.GetDeletionTimestamp() == nil {
+		return nil
+	}
+	for _, f := range next.GetFinalizers() {
+		if !slices.Contains(old.GetFinalizers(), f) {
+			return volume.Invalid("metadata.finalizers", "%q cannot be added to an object that is being deleted", f)
+		}
+	}
+	return nil
+}
+
+// newUID returns a random UUID (version 4).
+func newUID() types.UID {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return FormatUID(b, 4)
+}
+
+// FormatUID writes 16 bytes as a UUID of the given version (RFC 9562); the
+// bits of version and variant are overwritten.
+func FormatUID(b [16]byte, version byte) types.UID {
+	b[6] = b[6]&0x0f | version<<4
+	b[8] = b[8]&0x3f | 0x80
+	return types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:]))
+}
+
+// List returns the objects of a kind as their own type, in order of namespace
+// and name; an empty namespace means all. The caller must not change them. A
+// kind that is not T's is an error.
+func List[T metav1.Object](ctx context.Context, l Lister, kind, namespace string) ([]T, error) {
+	list, err := l.List(ctx, kind, namespace)
+	if err != nil {
+		return nil, err
+	}
+	typed := make([]T, len(list))
+	for i, object := range list {
+		t, ok := object.(T)
+		if !ok {
+			return nil, fmt.Errorf("list objects of kind %s: got a %T, want a %T", kind, object, *new(T))
+		}
+		typed[i] = t
+	}
+	return typed, nil
+}
+
+// Get returns one object as its own type; see [Source].
+func Get[T metav1.Object](ctx context.Context, s Source, ref volume.ObjectRef) (T, error) {
+	var none T
+	object, err := s.Get(ctx, ref)
+	if err != nil {
+		return none, err
+	}
+	t, ok := object.(T)
+	if !ok {
+		return none, fmt.Errorf("get %s: got a %T, want a %T", ref, object, none)
+	}
+	return t, nil
+}

@@ -1,0 +1,75 @@
+package objects
+
+import (
+	"sync"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// watcher delivers changes to one function, in a goroutine that lives only
+// while there is something to deliver. A reference that waits for delivery is
+// not queued twice.
+type watcher struct {
+	f func(volume.ObjectRef)
+
+	mu      sync.Mutex
+	queue   []volume.ObjectRef
+	queued  map[volume.ObjectRef]bool
+	stopped bool
+	running chan struct{} // closed when the goroutine ends; nil without one
+}
+
+func newWatcher(f func(volume.ObjectRef)) *watcher {
+	return &watcher{f: f, queued: make(map[volume.ObjectRef]bool)}
+}
+
+// notify queues a change. It never blocks.
+func (w *watcher) notify(ref volume.ObjectRef) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped || w.queued[ref] {
+		return
+	}
+	w.queue = append(w.queue, ref)
+	w.queued[ref] = true
+	if w.running == nil {
+		w.running = make(chan struct{})
+		go w.deliver()
+	}
+}
+
+func (w *watcher) deliver() {
+	for {
+		ref, ok := w.next()
+		if !ok {
+			return
+		}
+		w.f(ref)
+	}
+}
+
+func (w *watcher) next() (volume.ObjectRef, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped || len(w.queue) == 0 {
+		close(w.running)
+		w.running = nil
+		return volume.ObjectRef{}, false
+	}
+	ref := w.queue[0]
+	w.queue = w.queue[1:]
+	// Out of the set before f runs: a change meanwhile is delivered once more.
+	delete(w.queued, ref)
+	return ref, true
+}
+
+// stop returns when f is not running and will not be called again.
+func (w *watcher) stop() {
+	w.mu.Lock()
+	w.stopped = true
+	running := w.running
+	w.mu.Unlock()
+	if running != nil {
+		<-running
+	}
+}
