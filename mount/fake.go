@@ -1,0 +1,168 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/flight"
+)
+
+// FakeMounter is a mount table in memory that behaves as the kernel's does,
+// with effects on real directories, so that code which mounts can be tested
+// without privilege. It is safe for concurrent use.
+//
+// It begins with one mount, an ext4 file system from /dev/root on "/", which
+// stands for everything that is really there. Mounts stack, binds resolve to
+// the file system that holds their source, a mount with mounts below it is
+// busy, and errors wrap the errno that umount2(2) or mount(2) would give.
+//
+// What a mount shows:
+//
+//   - tmpfs and other file systems that begin empty: a real, empty directory
+//     at the target, which is dropped with the last mount of the file system;
+//   - anything else with a source (NFS exports, devices): the directory given
+//     to [FakeMounter.Serve], or one of the fake's own for each source, which
+//     outlives the mount as a server's data does; the target is replaced by a
+//     symbolic link to it;
+//   - a bind: a symbolic link to what is bound.
+//
+// What was there before is moved aside and comes back, unchanged, with the
+// unmount. While something is mounted, rmdir of its target fails.
+//
+// Its limits: "/" cannot be mounted on. The process needs write access to the
+// target's parent. All mounts are private; making them shared or moving them
+// is EINVAL. Read-only is recorded but not enforced. Because binds are links,
+// what is mounted below a directory shows through every bind of it, and a bind
+// below its own source is a loop. Sizes are not enforced.
+type FakeMounter struct {
+	faults fault.Injector[Call]
+
+	mu       sync.Mutex
+	root     *fakeMount
+	mounts   []*fakeMount                // oldest first
+	children map[fakePlace]*fakeMount    // by where they are mounted
+	supers   map[fakeSuperKey]*fakeSuper // those that a second mount shares
+	slots    map[fakeDentry]*fakeSlot
+	sources  map[string]string // content by source
+	devices  map[string]uint64 // device numbers by device
+	lastID   int
+	lastAnon uint32
+	lastName int
+	scratch  string
+	watchers map[chan struct{}]struct{}
+}
+
+var (
+	_ ContextMounter = (*FakeMounter)(nil)
+	_ tabler         = (*FakeMounter)(nil)
+)
+
+// Fault is an injected fault: it hits the calls that Match selects, before or
+// after they take effect.
+type Fault = fault.Fault[Call]
+
+// NewFakeMounter returns a fake on which nothing but "/" is mounted. Close it
+// when done.
+func NewFakeMounter() *FakeMounter {
+	f := &FakeMounter{}
+	f.reset()
+	return f
+}
+
+// Close unmounts everything, newest first, so that what was hidden is back,
+// and removes the content the fake made. The fake is as new afterwards, but
+// for faults, the log and what was given to [FakeMounter.Serve]. Errors are
+// those of the file system; closing twice is allowed.
+func (f *FakeMounter) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	for len(f.mounts) > 1 {
+		if err := f.detach(f.mounts[len(f.mounts)-1]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	f.changed()
+	errs = append(errs, f.dropScratch())
+	return errors.Join(errs...)
+}
+
+// Serve makes later mounts of source show dir, which must exist: the content
+// of an export or a device. Binds and file systems that begin empty are not
+// concerned.
+func (f *FakeMounter) Serve(source, dir string) {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sources[source] = dir
+}
+
+// Inject adds faults to mounts and unmounts and returns the function that
+// takes just these away again; [fault.Injector] says how several go together.
+// A call that hangs does so until it is released or its context ends; the
+// plain methods of [Interface] have no context and hang until released. An
+// injected Err that is no *[Error] is wrapped in one.
+func (f *FakeMounter) Inject(faults ...Fault) (remove func()) { return f.faults.Inject(faults...) }
+
+// Calls returns all mounts and unmounts that were called, oldest first,
+// whether they failed or not. The caller owns the result.
+func (f *FakeMounter) Calls() []Call {
+	calls := f.faults.Calls()
+	for i := range calls {
+		calls[i] = calls[i].clone()
+	}
+	return calls
+}
+
+// ResetCalls empties the log.
+func (f *FakeMounter) ResetCalls() { f.faults.ResetCalls() }
+
+// Table returns the fake's mount table.
+func (f *FakeMounter) Table() Table { return fakeTable{f} }
+
+// MountContext implements [ContextMounter]. A mount that hangs when ctx ends
+// is uncertain, as it would be in the kernel.
+func (f *FakeMounter) MountContext(ctx context.Context, r Request) error {
+	call := newCall(OpMount, RungNone, r)
+	return r.wrap(f.do(ctx, call, func() error { return f.mount(r) }))
+}
+
+// do makes one call under the faults. A call that was cut short by ctx fails
+// with *[flight.AbandonedError].
+func (f *FakeMounter) do(ctx context.Context, call Call, effect func() error) error {
+	if ctx.Err() != nil {
+		return &flight.AbandonedError{Err: context.Cause(ctx)}
+	}
+	err := f.faults.Do(ctx, call, effect)
+	if err != nil && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+		return &flight.AbandonedError{Started: true, Err: err}
+	}
+	return err
+}
+
+func (f *FakeMounter) reset() {
+	f.root = &fakeMount{
+		id:     1,
+		super:  &fakeSuper{device: unix.Mkdev(8, 1), source: "/dev/root", fstype: "ext4", dir: "/", block: true},
+		path:   "/",
+		target: "/",
+		isDir:  true,
+	}
+	f.root.super.mounts = 1
+	f.mounts = []*fakeMount{f.root}
+	f.children = make(map[fakePlace]*fakeMount)
+	f.supers = make(map[fakeSuperKey]*fakeSuper)
+	f.slots = make(map[fakeDentry]*fakeSlot)
+	f.sources = make(map[string]string)
+	f.devices = make(map[string]uint64)
+	f.watchers = make(map[chan struct{}]struct{})
+	f.lastID = f.root.id
+}

@@ -1,0 +1,279 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/removetree"
+)
+
+// fakeSlot is a file or directory that is mounted on. What was there waits at
+// hidden; in its place stands the content of the newest mount.
+//
+// Mounts on top of a mount share the slot of the one that they cover.
+type fakeSlot struct {
+	at     fakeDentry
+	isDir  bool
+	hidden string
+	link   string // where the link points that stands there now; empty if none
+	stack  []*fakeMount
+}
+
+func (s *fakeSlot) top() *fakeMount {
+	if len(s.stack) == 0 {
+		return nil
+	}
+	return s.stack[len(s.stack)-1]
+}
+
+// real returns where a file really is at this moment.
+func (f *FakeMounter) real(d fakeDentry) string {
+	for p := d.path; p != "/"; p = path.Dir(p) {
+		if s := f.slots[fakeDentry{d.super, p}]; s != nil && s.hidden != "" {
+			return s.hidden + d.path[len(p):]
+		}
+	}
+	base := d.super.dir
+	if d.super.slot != nil {
+		base = f.location(d.super.slot)
+	}
+	return path.Join(base, d.path)
+}
+
+// location returns where the slot's mount is shown.
+func (f *FakeMounter) location(s *fakeSlot) string {
+	dir, base := path.Split(s.at.path)
+	return path.Join(f.real(fakeDentry{s.at.super, path.Clean(dir)}), base)
+}
+
+// slotFor returns the slot of a mount at p; a new one is not entered yet.
+func (f *FakeMounter) slotFor(p fakePlace) *fakeSlot {
+	if p.isMountRoot() && p.mount.slot != nil {
+		return p.mount.slot
+	}
+	if s := f.slots[p.dentry()]; s != nil {
+		return s
+	}
+	return &fakeSlot{at: p.dentry()}
+}
+
+// push shows m at the slot. After an error all is as before.
+func (f *FakeMounter) push(s *fakeSlot, m *fakeMount) error {
+	if len(s.stack) == 0 {
+		if err := f.hideOriginal(s); err != nil {
+			return err
+		}
+	} else if sameContent(s.top(), m) {
+		s.stack, m.slot = append(s.stack, m), s
+		return nil
+	} else if err := f.unshow(s, s.top()); err != nil {
+		return err
+	}
+	if err := f.show(s, m); err != nil {
+		return errors.Join(err, f.reveal(s))
+	}
+	s.stack, m.slot = append(s.stack, m), s
+	return nil
+}
+
+// remove takes m from its slot, shows what it hid, and drops the content of a
+// file system that was made for it and is mounted nowhere any more.
+func (f *FakeMounter) remove(m *fakeMount) error {
+	s := m.slot
+	wasTop := s.top() == m
+	s.stack = slices.DeleteFunc(s.stack, func(o *fakeMount) bool { return o == m })
+	var errs []error
+	if wasTop && (len(s.stack) == 0 || !sameContent(s.top(), m)) {
+		errs = append(errs, f.unshow(s, m), f.reveal(s))
+	}
+	if m.super.mounts == 0 {
+		errs = append(errs, f.dropContent(m.super))
+	}
+	return errors.Join(errs...)
+}
+
+func sameContent(a, b *fakeMount) bool { return a.super == b.super && a.path == b.path }
+
+// reveal shows what is left at a slot at which nothing is shown.
+func (f *FakeMounter) reveal(s *fakeSlot) error {
+	if top := s.top(); top != nil {
+		return f.show(s, top)
+	}
+	hidden := s.hidden
+	s.hidden = ""
+	delete(f.slots, s.at)
+	return f.move(hidden, f.location(s))
+}
+
+func (f *FakeMounter) hideOriginal(s *fakeSlot) error {
+	from := f.location(s)
+	hidden, err := f.setAside(from)
+	if err != nil {
+		return fmt.Errorf("moving aside what is there: %w", err)
+	}
+	s.hidden = hidden
+	f.slots[s.at] = s
+	return nil
+}
+
+// show puts m's content at a slot at which nothing is shown.
+func (f *FakeMounter) show(s *fakeSlot, m *fakeMount) error {
+	at := f.location(s)
+	switch {
+	case !m.first:
+		link := f.real(fakeDentry{m.super, m.path})
+		if err := os.Symlink(link, at); err != nil {
+			return err
+		}
+		s.link = link
+		return nil
+	case m.super.dir != "":
+		if err := f.move(m.super.dir, at); err != nil {
+			return err
+		}
+	default:
+		if err := makeRoot(at, m.super); err != nil {
+			return err
+		}
+	}
+	m.super.dir, m.super.slot = "", s
+	return nil
+}
+
+// unshow takes away what m shows at the slot, and keeps it if it is content.
+func (f *FakeMounter) unshow(s *fakeSlot, m *fakeMount) error {
+	at := f.location(s)
+	if s.link != "" {
+		s.link = ""
+		return unix.Unlink(at)
+	}
+	aside, err := f.setAside(at)
+	if err != nil {
+		return err
+	}
+	m.super.dir, m.super.slot = aside, nil
+	return nil
+}
+
+// makeRoot makes the root of a new, empty file system.
+func makeRoot(at string, s *fakeSuper) error {
+	options := s.rootOptions
+	if err := os.Mkdir(at, 0o700); err != nil {
+		return err
+	}
+	if options.uid != -1 || options.gid != -1 {
+		// Who may not give files away gets them in his own name.
+		if err := unix.Lchown(at, options.uid, options.gid); err != nil && err != unix.EPERM && err != unix.EINVAL {
+			return errors.Join(&os.PathError{Op: "chown", Path: at, Err: err}, unix.Rmdir(at))
+		}
+	}
+	if err := unix.Chmod(at, options.mode); err != nil {
+		return errors.Join(&os.PathError{Op: "chmod", Path: at, Err: err}, unix.Rmdir(at))
+	}
+	return nil
+}
+
+// dropContent forgets a file system that is mounted nowhere.
+func (f *FakeMounter) dropContent(s *fakeSuper) error {
+	delete(f.supers, s.key)
+	if !s.fresh || s.dir == "" {
+		return nil
+	}
+	return removeTree(s.dir)
+}
+
+// setAside moves a file out of sight and returns where it is.
+func (f *FakeMounter) setAside(from string) (string, error) {
+	to, err := f.scratchName("aside")
+	if err != nil {
+		return "", err
+	}
+	err = f.move(from, to)
+	if errors.Is(err, unix.EXDEV) {
+		to = path.Join(path.Dir(from), ".podvol-fake-"+path.Base(f.scratch)+"-"+path.Base(to))
+		err = f.move(from, to)
+	}
+	return to, err
+}
+
+// move renames a file and everything the fake knows to be below it.
+func (f *FakeMounter) move(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	follow := func(name string) (string, bool) {
+		if name == "" || !isBelow(name, from) {
+			return name, false
+		}
+		return to + name[len(from):], true
+	}
+	for source, dir := range f.sources {
+		f.sources[source], _ = follow(dir)
+	}
+	for _, m := range f.mounts {
+		m.super.dir, _ = follow(m.super.dir)
+	}
+	var errs []error
+	for _, s := range f.slots {
+		s.hidden, _ = follow(s.hidden)
+	}
+	for _, s := range f.slots {
+		if link, moved := follow(s.link); moved {
+			s.link = link
+			errs = append(errs, replaceLink(f.location(s), link))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func replaceLink(at, target string) error {
+	if err := unix.Unlink(at); err != nil {
+		return &os.PathError{Op: "unlink", Path: at, Err: err}
+	}
+	return os.Symlink(target, at)
+}
+
+// scratchName returns a new name in the fake's own directory, which is made
+// when it is first needed.
+func (f *FakeMounter) scratchName(kind string) (string, error) {
+	if f.scratch == "" {
+		dir, err := os.MkdirTemp("", "podvol-fake-")
+		if err != nil {
+			return "", err
+		}
+		if dir, err = filepath.EvalSymlinks(dir); err != nil {
+			return "", err
+		}
+		f.scratch = dir
+	}
+	f.lastName++
+	return path.Join(f.scratch, kind+strconv.Itoa(f.lastName)), nil
+}
+
+// dropScratch removes the fake's own directory and all content in it.
+func (f *FakeMounter) dropScratch() error {
+	if f.scratch == "" {
+		return nil
+	}
+	for source, dir := range f.sources {
+		if isBelow(dir, f.scratch) {
+			delete(f.sources, source)
+		}
+	}
+	err := removeTree(f.scratch)
+	f.scratch = ""
+	return err
+}
+
+// removeTree deletes what the fake itself made.
+func removeTree(name string) error {
+	return removetree.Remove(context.Background(), path.Dir(name), path.Base(name))
+}

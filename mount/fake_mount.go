@@ -1,0 +1,250 @@
+package mount
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// fakeMount is one mount.
+type fakeMount struct {
+	id     int
+	super  *fakeSuper
+	path   string // what of super is shown; "/" for all of it
+	parent *fakeMount
+	on     fakePlace // where it is mounted, in parent
+	target string
+	flags  fakeFlags
+	isDir  bool
+	slot   *fakeSlot // nil for "/"
+	first  bool      // it made the file system, and is where an empty one stands
+	gone   bool
+}
+
+// fakeSuper is a file system, as opposed to its mounts.
+type fakeSuper struct {
+	key      fakeSuperKey // zero if it is not shared by further mounts
+	device   uint64
+	source   string
+	fstype   string
+	options  []string
+	readOnly bool
+	block    bool
+	mounts   int
+	// Its content stands at slot if that is set, else at dir. Fresh means
+	// that the content goes with the last mount.
+	dir   string
+	slot  *fakeSlot
+	fresh bool
+	// rootOptions are those of the root of a file system that starts empty.
+	rootOptions fakeRoot
+}
+
+// fakeSuperKey is what two mounts must have in common to share a file system.
+// Options are empty for block devices, which can have only one.
+type fakeSuperKey struct{ source, fstype, options string }
+
+func (m *fakeMount) entry() Entry {
+	state := "rw"
+	if m.super.readOnly {
+		state = "ro"
+	}
+	e := Entry{
+		ID: m.id, Device: m.super.device, Root: m.path, Target: m.target,
+		Source: m.super.source, FSType: m.super.fstype,
+		Options:      m.flags.names(),
+		SuperOptions: slices.Concat([]string{state}, m.super.options),
+	}
+	if m.parent != nil {
+		e.ParentID = m.parent.id
+	}
+	return e
+}
+
+// mount is the effect of a request. The error holds an errno.
+func (f *FakeMounter) mount(r Request) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at, err := f.walk(r.Target, true)
+	if err != nil {
+		return err
+	}
+	options, err := parseFakeOptions(r)
+	if err != nil {
+		return err
+	}
+	switch {
+	case options.remount:
+		err = f.remount(at, options)
+	case at.mount == f.root && at.path == "/":
+		err = fmt.Errorf("the fake cannot mount on /: %w", unix.EBUSY)
+	case options.bind:
+		err = f.bind(r.Source, at, options)
+	default:
+		err = f.mountNew(r, at, options)
+	}
+	if err == nil {
+		f.changed()
+	}
+	return err
+}
+
+// remount changes the mount at p, and unless bind is set, its file system too.
+// What the options do not mention stays.
+func (f *FakeMounter) remount(p fakePlace, options fakeOptions) error {
+	if !p.isMountRoot() {
+		return unix.EINVAL
+	}
+	m := p.mount
+	if !options.bind {
+		changes := options.super
+		if m.super.fstype == "tmpfs" {
+			var err error
+			if changes, err = tmpfsOptions(changes); err != nil {
+				return err
+			}
+			changes = slices.DeleteFunc(changes, givenOnce)
+		}
+		m.super.options = setOptions(m.super.options, changes)
+		m.super.readOnly = options.applyTo(readOnlyFlag(m.super.readOnly))&flagReadOnly != 0
+	}
+	m.flags = options.applyTo(m.flags)
+	return nil
+}
+
+// givenOnce reports whether an option of tmpfs is ignored by a remount.
+func givenOnce(option string) bool {
+	name, _, _ := strings.Cut(option, "=")
+	return name == "mode" || name == "uid" || name == "gid"
+}
+
+func readOnlyFlag(readOnly bool) fakeFlags {
+	if readOnly {
+		return flagReadOnly
+	}
+	return 0
+}
+
+// bind mounts what source leads to at p, with the options of the mount that
+// holds it and then the requested ones.
+func (f *FakeMounter) bind(source string, p fakePlace, options fakeOptions) error {
+	if source == "" {
+		return unix.EINVAL
+	}
+	from, err := f.walk(source, true)
+	if err != nil {
+		return fmt.Errorf("bind source: %w", err)
+	}
+	isDir, err := f.isDir(from)
+	if err != nil {
+		return fmt.Errorf("bind source: %w", err)
+	}
+	// Taken before the bind, which may lie below its own source.
+	var below []*fakeMount
+	if options.recursive {
+		below = f.mountsBelow(from)
+	}
+	m := &fakeMount{super: from.mount.super, path: from.path, isDir: isDir, flags: options.applyTo(from.mount.flags)}
+	if err := f.attach(m, p); err != nil {
+		return err
+	}
+	copies := map[*fakeMount]*fakeMount{from.mount: m}
+	for _, b := range below {
+		c := &fakeMount{super: b.super, path: b.path, isDir: b.isDir, flags: b.flags}
+		if err := f.attach(c, fakePlace{copies[b.parent], b.on.path}); err != nil {
+			return fmt.Errorf("copy of %s: %w", b.target, firstError(err, f.detach(m)))
+		}
+		copies[b] = c
+	}
+	return nil
+}
+
+// firstError exists for clean-up after an error: the first is what to report.
+func firstError(err, _ error) error { return err }
+
+// mountsBelow are the mounts at and below p, parents first.
+func (f *FakeMounter) mountsBelow(p fakePlace) []*fakeMount {
+	var below []*fakeMount
+	for _, m := range f.mounts { // oldest first, and so parents first
+		if m.parent == p.mount && isBelow(m.on.path, p.path) || slices.Contains(below, m.parent) {
+			below = append(below, m)
+		}
+	}
+	return below
+}
+
+// isBelow reports whether p is dir or below it. Both are clean.
+func isBelow(p, dir string) bool {
+	return dir == "/" || p == dir || strings.HasPrefix(p, dir) && p[len(dir)] == '/'
+}
+
+// mountNew mounts a file system that has a type.
+func (f *FakeMounter) mountNew(r Request, p fakePlace, options fakeOptions) error {
+	fstype := r.FSType
+	if fstype == "" || fstype == "auto" {
+		if !strings.Contains(r.Source, ":/") {
+			return fmt.Errorf("the fake cannot guess the type of %q: %w", r.Source, unix.EINVAL)
+		}
+		fstype = "nfs" // as mount(8) takes it
+	}
+	super, err := f.super(r.Source, fstype, options)
+	if err != nil {
+		return err
+	}
+	if p.isMountRoot() && p.mount.super == super {
+		return unix.EBUSY // the kernel refuses the same thing on itself
+	}
+	m := &fakeMount{super: super, path: "/", isDir: true, flags: options.applyTo(0), first: super.fresh}
+	if err := f.attach(m, p); err != nil {
+		return err
+	}
+	if super.key != (fakeSuperKey{}) {
+		f.supers[super.key] = super
+	}
+	return nil
+}
+
+// attach puts a new mount at p and shows it.
+func (f *FakeMounter) attach(m *fakeMount, p fakePlace) error {
+	isDir, err := f.isDir(p)
+	if err != nil {
+		return err
+	}
+	if isDir != m.isDir {
+		return unix.ENOTDIR
+	}
+	m.parent, m.on = p.mount, p
+	m.target = path.Join(p.mount.target, strings.TrimPrefix(p.path, p.mount.path))
+	if p.mount.path == "/" {
+		m.target = path.Join(p.mount.target, p.path)
+	}
+	if err := f.push(f.slotFor(p), m); err != nil {
+		return err
+	}
+	f.lastID++
+	m.id = f.lastID
+	m.super.mounts++
+	f.mounts = append(f.mounts, m)
+	f.children[p] = m
+	return nil
+}
+
+// detach takes a mount and all that is on or below it out of the table, and
+// shows again what was hidden.
+func (f *FakeMounter) detach(m *fakeMount) error {
+	var first error
+	doomed := append([]*fakeMount{m}, f.mountsBelow(fakePlace{m, m.path})...)
+	for _, d := range slices.Backward(doomed) {
+		d.gone = true
+		delete(f.children, d.on)
+		f.mounts = slices.DeleteFunc(f.mounts, func(o *fakeMount) bool { return o == d })
+		d.super.mounts--
+		if err := f.remove(d); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}

@@ -1,0 +1,109 @@
+package mount
+
+import (
+	"context"
+	"io/fs"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Mount implements [Interface] by MountContext without a deadline.
+func (f *FakeMounter) Mount(source, target, fstype string, options []string) error {
+	return f.MountSensitive(source, target, fstype, options, nil)
+}
+
+// MountSensitive implements [Interface] by MountContext without a deadline.
+func (f *FakeMounter) MountSensitive(source, target, fstype string, options, sensitive []string) error {
+	return f.MountContext(context.Background(), Request{
+		Source: source, Target: target, FSType: fstype, Options: options, Sensitive: sensitive,
+	})
+}
+
+// MountSensitiveWithoutSystemd is MountSensitive.
+func (f *FakeMounter) MountSensitiveWithoutSystemd(source, target, fstype string, options, sensitive []string) error {
+	return f.MountSensitive(source, target, fstype, options, sensitive)
+}
+
+// MountSensitiveWithoutSystemdWithMountFlags is MountSensitive; the flags are
+// those of a command that the fake does not run.
+func (f *FakeMounter) MountSensitiveWithoutSystemdWithMountFlags(source, target, fstype string, options, sensitive, _ []string) error {
+	return f.MountSensitive(source, target, fstype, options, sensitive)
+}
+
+// Unmount implements [Interface]: the normal rung, without a deadline.
+func (f *FakeMounter) Unmount(target string) error {
+	_, err := f.UnmountContext(context.Background(), target, UnmountOptions{})
+	return err
+}
+
+// List returns all mounts, oldest first, "/" included.
+func (f *FakeMounter) List() ([]MountPoint, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	points := make([]MountPoint, len(f.mounts))
+	for i, m := range f.mounts {
+		points[i] = MountPoint{Device: m.super.source, Path: m.target, Type: m.super.fstype, Opts: m.procOptions()}
+	}
+	return points, nil
+}
+
+// IsMountPoint reports whether path, links followed, is a mount point. The
+// error matches [fs.ErrNotExist] where path does not exist.
+func (f *FakeMounter) IsMountPoint(path string) (bool, error) {
+	return f.isMountPoint(path, true)
+}
+
+// IsLikelyNotMountPoint reports whether path, its last element not followed,
+// is no mount point. Unlike its name it is exact, as it is on Linux since 5.8.
+func (f *FakeMounter) IsLikelyNotMountPoint(path string) (bool, error) {
+	is, err := f.isMountPoint(path, false)
+	return !is, err
+}
+
+// CanSafelySkipMountPointCheck is false: unmounting what is not mounted fails.
+func (f *FakeMounter) CanSafelySkipMountPointCheck() bool { return false }
+
+// GetMountRefs returns the targets of all mounts that show what path shows,
+// without the mount that path itself is on. Path may be a mount point or a
+// directory that is bound elsewhere; a missing one has no references.
+func (f *FakeMounter) GetMountRefs(path string) ([]string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at, err := f.walk(path, true)
+	if isMissing(err) {
+		return []string{}, nil
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	refs := []string{}
+	for _, m := range f.mounts {
+		if m != at.mount && m.super == at.mount.super && m.path == at.path {
+			refs = append(refs, m.target)
+		}
+	}
+	return refs, nil
+}
+
+func (f *FakeMounter) isMountPoint(path string, follow bool) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at, err := f.walk(path, follow)
+	if err != nil {
+		return false, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return at.isMountRoot(), nil
+}
+
+// procOptions are the options as /proc/mounts joins them.
+func (m *fakeMount) procOptions() []string {
+	e := m.entry()
+	options := []string{"rw"}
+	if e.ReadOnly() {
+		options[0] = "ro"
+	}
+	return slices.Concat(options, e.Options[1:], e.SuperOptions[1:])
+}
+
+func isMissing(err error) bool { return err == unix.ENOENT || err == unix.ENOTDIR }

@@ -1,0 +1,156 @@
+package mount
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// startsEmpty reports whether each mount of the type makes a new, empty file
+// system, whatever its source.
+func startsEmpty(fstype string) bool {
+	switch fstype {
+	case "tmpfs", "ramfs", "hugetlbfs", "proc", "sysfs", "devtmpfs", "devpts", "mqueue", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "bpf", "overlay":
+		return true
+	}
+	return false
+}
+
+// isBlock reports whether source is a block device.
+func isBlock(source string) bool {
+	return strings.HasPrefix(source, "/") && !strings.HasPrefix(source, "//")
+}
+
+// super returns the file system that a mount of source shows: the one that is
+// mounted already, if the kernel would share it, or a new one, which is not
+// entered anywhere yet.
+func (f *FakeMounter) super(source, fstype string, options fakeOptions) (*fakeSuper, error) {
+	s := &fakeSuper{
+		source: source, fstype: fstype, options: options.super,
+		readOnly: options.applyTo(0)&flagReadOnly != 0,
+	}
+	switch {
+	case startsEmpty(fstype):
+		s.fresh, s.device = true, f.anonymousDevice()
+		return s, s.initEmpty(options)
+	case source == "":
+		return nil, unix.EINVAL
+	case isBlock(source):
+		s.block = true
+		s.key = fakeSuperKey{source: source}
+	default:
+		s.key = networkKey(s, options)
+	}
+	if old := f.supers[s.key]; old != nil {
+		return old, canShare(old, s)
+	}
+	s.device = f.deviceOf(s)
+	dir, err := f.contentOf(source)
+	s.dir = dir
+	return s, err
+}
+
+// fakeRoot is the owner and mode of the root directory of a file system that
+// starts empty; an owner of -1 is whoever mounts.
+type fakeRoot struct {
+	uid, gid int
+	mode     uint32
+}
+
+func (s *fakeSuper) initEmpty(options fakeOptions) error {
+	var err error
+	if s.rootOptions, err = parseRoot(s.fstype, options.all()); err != nil {
+		return err
+	}
+	if s.fstype != "tmpfs" {
+		return nil
+	}
+	if _, err := tmpfsOptions(options.hidden); err != nil {
+		return err
+	}
+	shown, err := tmpfsOptions(s.options)
+	s.options = setOptions(nil, shown)
+	return err
+}
+
+// parseRoot reads mode, uid and gid. Tmpfs is open to all by default.
+func parseRoot(fstype string, options []string) (fakeRoot, error) {
+	root := fakeRoot{uid: -1, gid: -1, mode: 0o755}
+	if fstype == "tmpfs" {
+		root.mode = 0o1777
+	}
+	if value, ok := valueOf(options, "mode"); ok {
+		mode, err := parseMode(value)
+		if err != nil {
+			return fakeRoot{}, err
+		}
+		root.mode = mode
+	}
+	for name, id := range map[string]*int{"uid": &root.uid, "gid": &root.gid} {
+		value, ok := valueOf(options, name)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseUint(value, 10, 31)
+		if err != nil {
+			return fakeRoot{}, unix.EINVAL
+		}
+		*id = int(n)
+	}
+	return root, nil
+}
+
+// networkKey: NFS and its like share a file system only between mounts whose
+// options agree.
+func networkKey(s *fakeSuper, options fakeOptions) fakeSuperKey {
+	all := options.all()
+	slices.Sort(all)
+	return fakeSuperKey{s.source, s.fstype, fmt.Sprint(s.readOnly, all)}
+}
+
+// canShare refuses a second mount of a device that differs from the first.
+func canShare(mounted, wanted *fakeSuper) error {
+	if mounted.fstype != wanted.fstype || mounted.readOnly != wanted.readOnly {
+		return fmt.Errorf("%s is mounted already, as %s with readOnly=%t: %w",
+			mounted.source, mounted.fstype, mounted.readOnly, unix.EBUSY)
+	}
+	return nil
+}
+
+// deviceOf returns the device number: a block device has its own for good,
+// anything else the next one.
+func (f *FakeMounter) deviceOf(s *fakeSuper) uint64 {
+	if !s.block {
+		return f.anonymousDevice()
+	}
+	const major = 259 // block devices with dynamic numbers
+	if _, ok := f.devices[s.source]; !ok {
+		f.devices[s.source] = unix.Mkdev(major, uint32(len(f.devices)))
+	}
+	return f.devices[s.source]
+}
+
+func (f *FakeMounter) anonymousDevice() uint64 {
+	f.lastAnon++
+	return unix.Mkdev(0, f.lastAnon)
+}
+
+// contentOf returns the directory that mounts of source show.
+func (f *FakeMounter) contentOf(source string) (string, error) {
+	if dir, ok := f.sources[source]; ok {
+		return dir, nil
+	}
+	dir, err := f.scratchName("content")
+	if err != nil {
+		return "", err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", err
+	}
+	f.sources[source] = dir
+	return dir, nil
+}
