@@ -1,0 +1,84 @@
+package volumetest
+
+import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// AssertClean fails the test if anything is mounted, or anything is left below
+// the root's directories "pods" and "plugins".
+func (h *Host) AssertClean(t testing.TB) {
+	t.Helper()
+	h.assertNothingMounted(t)
+	for _, left := range h.leftovers(t) {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+// AssertTornDown is AssertClean for tests of a plugin alone. It bears with the
+// empty directories of a pod that its plugins share, which whoever runs the
+// plugins removes when the pod is gone: pods/<uid>, its "volumes" and
+// "plugins", and in these one for each plugin.
+func (h *Host) AssertTornDown(t testing.TB) {
+	t.Helper()
+	h.assertNothingMounted(t)
+	for _, left := range h.leftovers(t) {
+		if !isShared(left) {
+			t.Errorf("left behind: %s", left)
+		}
+	}
+}
+
+func (h *Host) assertNothingMounted(t testing.TB) {
+	t.Helper()
+	entries, err := h.Fake.Table().All()
+	if err != nil {
+		t.Error(err)
+	}
+	for _, e := range entries {
+		if e.Target != "/" {
+			t.Errorf("still mounted: %s %s on %s", e.FSType, e.Source, e.Target)
+		}
+	}
+}
+
+// leftovers lists what is below pods and plugins, relative to the root.
+// Directories end in a slash.
+func (h *Host) leftovers(t testing.TB) []string {
+	t.Helper()
+	var left []string
+	for _, top := range []string{"pods", "plugins"} {
+		dir := filepath.Join(h.RootDir, top)
+		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || path == dir {
+				return err
+			}
+			rel, err := filepath.Rel(h.RootDir, path)
+			if entry.IsDir() {
+				rel += "/"
+			}
+			left = append(left, rel)
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("looking for leftovers: %v", err)
+		}
+	}
+	return left
+}
+
+// isShared reports whether a leftover is a directory that all volumes of a
+// pod, or all of one plugin in a pod, share.
+func isShared(left string) bool {
+	if !strings.HasSuffix(left, "/") {
+		return false
+	}
+	parts := strings.Split(strings.TrimSuffix(left, "/"), "/") // pods <uid> volumes <plugin>
+	if parts[0] != "pods" || len(parts) > 4 {
+		return false
+	}
+	return len(parts) < 3 || parts[2] == "volumes" || parts[2] == "plugins"
+}

@@ -1,0 +1,148 @@
+package volumetest
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/podvol/podvol/util/fault"
+)
+
+// RoleCall is one call of a role's method. It is comparable.
+type RoleCall struct {
+	// Method is the method's name: GetSecret, GetConfigMap, RequestToken,
+	// GetTrustBundle, GetTrustBundlesBySigner or GetAllocatable.
+	Method string
+	// Namespace and Name say what was asked for: an object, a service
+	// account, or as Name a signer.
+	Namespace, Name string
+}
+
+// RoleFault is an injected fault of a role.
+type RoleFault = fault.Fault[RoleCall]
+
+// InjectRole adds faults to the roles' calls, events excepted, which can
+// neither block nor fail. It returns the function that takes them away again.
+func (h *Host) InjectRole(faults ...RoleFault) (remove func()) { return h.faults.Inject(faults...) }
+
+// RoleCalls returns the roles' calls, oldest first, failed ones included and
+// events excepted.
+func (h *Host) RoleCalls() []RoleCall { return h.faults.Calls() }
+
+// ResetRoleCalls empties the log of RoleCalls.
+func (h *Host) ResetRoleCalls() { h.faults.ResetCalls() }
+
+// roles implements all roles but events. It is not the Host itself, since that
+// would have them even with its fields set to nil.
+type roles struct{ host *Host }
+
+// serial counts tokens.
+type serial struct{ atomic.Int64 }
+
+func answer[T any](ctx context.Context, r *roles, call RoleCall, effect func() (T, error)) (T, error) {
+	var result T
+	err := r.host.faults.Do(ctx, call, func() (err error) {
+		result, err = effect()
+		return err
+	})
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return result, nil
+}
+
+func (r *roles) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	return answer(ctx, r, RoleCall{"GetSecret", namespace, name}, func() (*v1.Secret, error) {
+		return get[*v1.Secret](&r.host.objects, "Secret", namespace, name)
+	})
+}
+
+func (r *roles) GetConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
+	return answer(ctx, r, RoleCall{"GetConfigMap", namespace, name}, func() (*v1.ConfigMap, error) {
+		return get[*v1.ConfigMap](&r.host.objects, "ConfigMap", namespace, name)
+	})
+}
+
+func (r *roles) GetTrustBundle(ctx context.Context, name string) (string, error) {
+	return answer(ctx, r, RoleCall{Method: "GetTrustBundle", Name: name}, func() (string, error) {
+		bundle, err := get[*certificatesv1beta1.ClusterTrustBundle](&r.host.objects, "ClusterTrustBundle", "", name)
+		if err != nil {
+			return "", err
+		}
+		return bundle.Spec.TrustBundle, nil
+	})
+}
+
+func (r *roles) GetTrustBundlesBySigner(ctx context.Context, signer string, selector *metav1.LabelSelector) (string, error) {
+	return answer(ctx, r, RoleCall{Method: "GetTrustBundlesBySigner", Name: signer}, func() (string, error) {
+		selected, err := metav1.LabelSelectorAsSelector(selector)
+		if err != nil {
+			return "", err
+		}
+		return r.host.objects.bundlesOf(signer, selected), nil
+	})
+}
+
+// bundlesOf joins the bundles in the order of their names, equal ones once.
+func (m *objectMap) bundlesOf(signer string, selector labels.Selector) string {
+	bundles := m.trustBundles()
+	slices.SortFunc(bundles, func(a, b *certificatesv1beta1.ClusterTrustBundle) int { return cmp.Compare(a.Name, b.Name) })
+	var pems []string
+	for _, b := range bundles {
+		if b.Spec.SignerName == signer && selector.Matches(labels.Set(b.Labels)) && !slices.Contains(pems, b.Spec.TrustBundle) {
+			pems = append(pems, b.Spec.TrustBundle)
+		}
+	}
+	return strings.Join(pems, "")
+}
+
+func (r *roles) GetAllocatable(ctx context.Context) (v1.ResourceList, error) {
+	return answer(ctx, r, RoleCall{Method: "GetAllocatable"}, func() (v1.ResourceList, error) {
+		return r.host.NodeAllocatable.DeepCopy(), nil
+	})
+}
+
+// defaultExpiration is that of Kubernetes.
+const defaultExpiration int64 = 3600
+
+// RequestToken issues an unsigned JWT, each with another id.
+func (r *roles) RequestToken(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	return answer(ctx, r, RoleCall{"RequestToken", namespace, serviceAccount}, func() (*authenticationv1.TokenRequest, error) {
+		issued := request.DeepCopy()
+		seconds := defaultExpiration
+		if issued.Spec.ExpirationSeconds != nil {
+			seconds = *issued.Spec.ExpirationSeconds
+		}
+		now := r.host.Now()
+		expires := now.Add(time.Duration(seconds) * time.Second)
+		token, err := unsignedJWT(map[string]any{
+			"aud": issued.Spec.Audiences,
+			"exp": expires.Unix(),
+			"iat": now.Unix(),
+			"iss": "volumetest",
+			"jti": fmt.Sprintf("token-%d", r.host.tokens.Add(1)),
+			"sub": "system:serviceaccount:" + namespace + ":" + serviceAccount,
+		})
+		issued.Status = authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: metav1.NewTime(expires)}
+		return issued, err
+	})
+}
+
+func unsignedJWT(claims map[string]any) (string, error) {
+	payload, err := json.Marshal(claims)
+	encode := base64.RawURLEncoding.EncodeToString
+	return encode([]byte(`{"alg":"none"}`)) + "." + encode(payload) + ".", err
+}
