@@ -1,0 +1,75 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var (
+	// ErrClaimUnbound says that a claim has no PersistentVolume yet.
+	ErrClaimUnbound = errors.New("the claim is not bound")
+	// ErrClaimLost says that the PersistentVolume of a bound claim is gone.
+	ErrClaimLost = errors.New("the claim has lost its PersistentVolume")
+	// ErrBoundElsewhere says that claim and PersistentVolume do not belong to
+	// each other, so that using the volume would show another claim's data.
+	ErrBoundElsewhere = errors.New("the PersistentVolume belongs to another claim")
+)
+
+// BindingError says why a claim cannot be used. Err matches [ErrClaimUnbound],
+// [ErrClaimLost] or [ErrBoundElsewhere].
+type BindingError struct {
+	Claim types.NamespacedName
+	// Volume is the PersistentVolume's name; empty while there is none.
+	Volume string
+	// Detail says what was found and what to do.
+	Detail string
+	Err    error
+}
+
+func (e *BindingError) Error() string {
+	text := fmt.Sprintf("PersistentVolumeClaim %q: %v", e.Claim, e.Err)
+	if e.Volume != "" {
+		text = fmt.Sprintf("PersistentVolumeClaim %q with PersistentVolume %q: %v", e.Claim, e.Volume, e.Err)
+	}
+	return text + ": " + e.Detail
+}
+
+// Unwrap returns the sentinel.
+func (e *BindingError) Unwrap() error { return e.Err }
+
+// CheckBinding says whether a node may mount pv for pvc, by the kubelet's
+// rules: the claim is bound to this volume, and the volume's claimRef names
+// this very claim, its UID included. pv may be nil where it does not exist or
+// the claim names none. The error is a *[BindingError] marked with
+// [NothingDone]. Nothing is changed.
+func CheckBinding(pvc *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
+	refuse := func(err error, format string, args ...any) error {
+		claim := types.NamespacedName{Namespace: pvc.Namespace, Name: pvc.Name}
+		return NothingDone(&BindingError{Claim: claim, Volume: pvc.Spec.VolumeName, Err: err, Detail: fmt.Sprintf(format, args...)})
+	}
+	switch {
+	case pvc.Status.Phase == v1.ClaimLost:
+		return refuse(ErrClaimLost, "restore the PersistentVolume or make a new claim")
+	case pvc.Spec.VolumeName == "":
+		return refuse(ErrClaimUnbound, "it names no PersistentVolume; create one that fits, or name one in spec.volumeName")
+	case pvc.Status.Phase != v1.ClaimBound:
+		return refuse(ErrClaimUnbound, "its phase is %q; wait until it is Bound", pvc.Status.Phase)
+	case pv == nil:
+		return refuse(ErrClaimLost, "that PersistentVolume does not exist")
+	case pv.Name != pvc.Spec.VolumeName:
+		return refuse(ErrBoundElsewhere, "PersistentVolume %q is not the one that the claim is bound to", pv.Name)
+	}
+	ref := pv.Spec.ClaimRef
+	switch {
+	case ref == nil:
+		return refuse(ErrClaimUnbound, "the PersistentVolume has no claimRef yet")
+	case ref.Namespace != pvc.Namespace || ref.Name != pvc.Name:
+		return refuse(ErrBoundElsewhere, "its claimRef is \"%s/%s\"", ref.Namespace, ref.Name)
+	case ref.UID != pvc.UID:
+		return refuse(ErrBoundElsewhere, "its claimRef has the UID %q and this claim %q: the claim was deleted and made again", ref.UID, pvc.UID)
+	}
+	return nil
+}
