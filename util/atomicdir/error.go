@@ -1,0 +1,66 @@
+package atomicdir
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Error is a failed publication. It never shows contents.
+type Error struct {
+	// Op is the step that failed.
+	Op string
+	// Dir is the directory published into, Name the entry of it, if any.
+	Dir, Name string
+	// Published says that the new version is in place, and a step after that
+	// failed: visible names may be missing or outdated versions left.
+	Published bool
+	// Err is the reason; the cause of the context's end where that ended it.
+	Err error
+}
+
+func (e *Error) Error() string {
+	text := fmt.Sprintf("publish files in %s: %s", e.Dir, e.Op)
+	if e.Name != "" {
+		text += fmt.Sprintf(" %q", e.Name)
+	}
+	text += ": " + e.Err.Error()
+	if e.Published {
+		text += " (the new version is in place; publishing it again completes it)"
+	} else {
+		text += " (the files that were there before are unchanged)"
+	}
+	if advice := e.advice(); advice != "" {
+		text += "; " + advice
+	}
+	return text
+}
+
+// Unwrap returns the reason.
+func (e *Error) Unwrap() error { return e.Err }
+
+func (e *Error) advice() string {
+	switch {
+	case errors.Is(e.Err, unix.ENOSPC), errors.Is(e.Err, unix.EDQUOT):
+		return "its file system is full: free space or raise the volume's size limit (an update needs room for three versions)"
+	case errors.Is(e.Err, unix.EROFS):
+		return "its file system is read-only: see the kernel log"
+	case errors.Is(e.Err, unix.EACCES), errors.Is(e.Err, unix.EPERM):
+		return "the agent's user may not write there, or not set that owner"
+	}
+	return ""
+}
+
+// ForeignEntryError says that something that was not published here has the
+// name of a file to be published. It is left alone and nothing was changed.
+type ForeignEntryError struct {
+	// Dir is the directory, Name the entry in the way.
+	Dir, Name string
+}
+
+func (e *ForeignEntryError) Error() string {
+	return fmt.Sprintf("publish files in %s: %s exists and was not published; move it away or publish under another name",
+		e.Dir, filepath.Join(e.Dir, e.Name))
+}

@@ -1,0 +1,279 @@
+package atomicdir
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/removetree"
+)
+
+// publish makes tree the published version and returns what is current then.
+func (t *target) publish(ctx context.Context, current version, tree *node) (now version, changed bool, err error) {
+	inv, err := t.takeInventory(tree)
+	if err != nil {
+		return current, false, err
+	}
+	old := -1
+	if current.exists() {
+		if old, err = openDirAt(t.fd, current.name); err != nil {
+			return current, false, t.failed("open", current.name, err)
+		}
+		defer unix.Close(old)
+		var c comparer
+		if c.compare(old, tree) {
+			changed, err := t.repairLinks(ctx, inv)
+			return current, changed, err
+		}
+	}
+	next, err := t.replace(ctx, old, tree, inv)
+	if err != nil {
+		return current, false, err
+	}
+	return next, true, t.finish(context.WithoutCancel(ctx), current, inv)
+}
+
+// repairLinks completes what a crash or a failure left after its rename.
+func (t *target) repairLinks(ctx context.Context, inv inventory) (changed bool, err error) {
+	if len(inv.stale)+len(inv.missing) == 0 {
+		return false, nil
+	}
+	if err := t.removeLinks(ctx, inv.stale); err != nil {
+		return true, t.published(err)
+	}
+	_, err = t.makeLinks(ctx, inv.missing)
+	return true, t.published(err)
+}
+
+// replace writes a new version and makes ..data lead to it. Up to the first
+// change that can be seen, the end of ctx stops it; a failure undoes
+// everything. The current version is open as old, or old is -1 if there is
+// none.
+func (t *target) replace(ctx context.Context, old int, tree *node, inv inventory) (version, error) {
+	var undo undoList
+	whole := context.WithoutCancel(ctx)
+	next, err := t.writeVersion(ctx, old, tree, inv, &undo)
+	if err == nil {
+		err = t.makeNewData(ctx, next.name, &undo)
+	}
+	if err == nil && old >= 0 {
+		undo.add(func() error { _, err := t.makeLinks(whole, inv.stale); return err })
+		err = t.removeLinks(whole, inv.stale)
+	}
+	if err == nil {
+		err = t.renameData(whole)
+	}
+	if err != nil {
+		return version{}, undo.run(err)
+	}
+	return next, nil
+}
+
+// finish does what comes after the rename: links of new names, and removing
+// the versions before the previous one.
+func (t *target) finish(ctx context.Context, previous version, inv inventory) error {
+	if previous.exists() {
+		if _, err := t.makeLinks(ctx, inv.missing); err != nil {
+			return t.published(err)
+		}
+	}
+	for _, name := range inv.versions {
+		if name == previous.name {
+			continue
+		}
+		if err := t.removeVersion(ctx, name); err != nil {
+			return t.published(err)
+		}
+	}
+	return nil
+}
+
+// writeVersion writes the new version and, where there is no current one, the
+// visible links, which lead nowhere until the rename. The two are in different
+// directories, so the kernel lets them proceed in parallel.
+func (t *target) writeVersion(ctx context.Context, old int, tree *node, inv inventory, undo *undoList) (version, error) {
+	name, fd, err := t.makeVersion(ctx)
+	if err != nil {
+		return version{}, err
+	}
+	defer unix.Close(fd)
+	whole := context.WithoutCancel(ctx)
+	undo.add(func() error { return t.removeVersion(whole, name) })
+
+	var links sync.WaitGroup
+	var linksErr error
+	if old < 0 {
+		links.Go(func() {
+			if linksErr = t.removeLinks(ctx, inv.stale); linksErr != nil {
+				return
+			}
+			var made int
+			made, linksErr = t.makeLinks(ctx, inv.missing)
+			undo.add(func() error { return t.removeLinks(whole, inv.missing[:made]) })
+		})
+	}
+	err = t.writeDir(ctx, fd, old, tree)
+	links.Wait()
+	if err = errors.Join(err, linksErr); err != nil {
+		return version{}, err
+	}
+	var st unix.Stat_t
+	if err := fstat(fd, &st); err != nil {
+		return version{}, t.failed("stat", name, err)
+	}
+	return version{name: name, id: idOf(&st)}, nil
+}
+
+// writeDir fills the directory fd. Files that the current version, open as
+// old, is known to hold just so are linked, not written: no version is ever
+// changed, so they may share them.
+func (t *target) writeDir(ctx context.Context, fd, old int, n *node) error {
+	for i := range n.children {
+		child := &n.children[i]
+		if err := t.step(ctx, "write", child.name); err != nil {
+			return err
+		}
+		if child.file == nil {
+			if err := t.writeSubdir(ctx, fd, old, child); err != nil {
+				return err
+			}
+			continue
+		}
+		if child.same && link(old, fd, child.name) == nil {
+			continue
+		}
+		if err := makeFile(fd, child.name, child.file); err != nil {
+			return t.failed("write", child.name, err)
+		}
+	}
+	return nil
+}
+
+func (t *target) writeSubdir(ctx context.Context, fd, old int, n *node) error {
+	below, err := makeDir(fd, n.name)
+	if err != nil {
+		return t.failed("make directory", n.name, err)
+	}
+	defer unix.Close(below)
+	oldBelow := -1
+	if old >= 0 {
+		if oldBelow, err = openDirAt(old, n.name); err == nil {
+			defer unix.Close(oldBelow)
+		}
+	}
+	return t.writeDir(ctx, below, oldBelow, n)
+}
+
+// makeNewData makes the link that renameData puts in its place.
+func (t *target) makeNewData(ctx context.Context, version string, undo *undoList) error {
+	if err := t.step(ctx, "link", newDataName); err != nil {
+		return err
+	}
+	remove := func() error {
+		if err := unlink(t.fd, newDataName); err != nil {
+			return t.failed("remove", newDataName, err)
+		}
+		return nil
+	}
+	err := symlink(version, t.fd, newDataName)
+	if err == unix.EEXIST { // left by a crash
+		if err := remove(); err != nil {
+			return err
+		}
+		err = symlink(version, t.fd, newDataName)
+	}
+	if err != nil {
+		return t.failed("link", newDataName, err)
+	}
+	undo.add(remove)
+	return t.step(ctx, "replace", dataName) // last chance to stop
+}
+
+func (t *target) renameData(ctx context.Context) error {
+	if err := t.step(ctx, "replace", dataName); err != nil {
+		return err
+	}
+	if err := rename(t.fd, newDataName, dataName); err != nil {
+		return t.failed("replace", dataName, err)
+	}
+	return nil
+}
+
+// makeLinks makes visible links and returns how many of them are there, from
+// the first.
+func (t *target) makeLinks(ctx context.Context, names []string) (made int, err error) {
+	for made, name := range names {
+		if err := t.step(ctx, "link", name); err != nil {
+			return made, err
+		}
+		err := symlink(linkTo(name), t.fd, name)
+		if err == unix.EEXIST {
+			if link, _ := readlink(t.fd, name); link == linkTo(name) {
+				continue
+			}
+			return made, &ForeignEntryError{Dir: t.path, Name: name}
+		}
+		if err != nil {
+			return made, t.failed("link", name, err)
+		}
+	}
+	return len(names), nil
+}
+
+func (t *target) removeLinks(ctx context.Context, names []string) error {
+	for _, name := range names {
+		if err := t.step(ctx, "remove", name); err != nil {
+			return err
+		}
+		if err := unlink(t.fd, name); err != nil {
+			return t.failed("remove", name, err)
+		}
+	}
+	return nil
+}
+
+func (t *target) removeVersion(ctx context.Context, name string) error {
+	if err := t.step(ctx, "remove version", name); err != nil {
+		return err
+	}
+	if err := removetree.RemoveAt(ctx, t.dir, name); err != nil {
+		return t.failed("remove version", name, err)
+	}
+	return nil
+}
+
+// published marks an error that came after the rename.
+func (t *target) published(err error) error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		e.Published = true
+		return err
+	}
+	return &Error{Op: "complete", Dir: t.path, Published: true, Err: err}
+}
+
+// undoList is what has to be done after a failure, in reverse order.
+type undoList struct {
+	mu    sync.Mutex
+	steps []func() error
+}
+
+func (u *undoList) add(step func() error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.steps = append(u.steps, step)
+}
+
+// run undoes and returns err with what else failed.
+func (u *undoList) run(err error) error {
+	errs := []error{err}
+	for _, step := range slices.Backward(u.steps) {
+		errs = append(errs, step())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,108 @@
+package atomicdir
+
+import (
+	"context"
+	"path/filepath"
+	"sync"
+
+	"github.com/podvol/podvol/util/keylock"
+)
+
+// Publisher publishes sets of files and remembers what it published, so that
+// an unchanged set costs next to nothing. Its zero value is ready; it must not
+// be copied after first use. Its methods are safe for concurrent use;
+// publications into one directory take turns. At any time, one Publisher alone
+// should publish into a directory.
+type Publisher struct {
+	mu    sync.Mutex
+	known map[string]published // by cleaned path
+
+	busy keylock.Map[fileID]
+
+	// beforeStep, if not nil, is called before each step that changes the disk
+	// and can make it fail; tests set it.
+	beforeStep func(op, name string) error
+}
+
+// published is what was last published into a directory.
+type published struct {
+	dir     fileID
+	current version
+	digest  digest
+}
+
+// Publish makes files, by their paths ([CheckPath]), the published contents of
+// dir and reports whether that changed anything. What was published before and
+// is not in files disappears; everything else in dir is left alone. An empty
+// set is allowed.
+//
+// Dir must exist and be a directory itself, not a link to one; links among its
+// parents are followed, links beneath it never. Directories of nested paths
+// have mode 0755, and setgid where dir passes it on.
+//
+// Unchanged means that the same set was published by this Publisher and is
+// still in place, or, at the first call for dir, that names, contents, modes
+// and the owners that files asks for were found on disk. Then nothing is
+// written; times of last access may change as by any reader.
+//
+// Publish refuses the set with a *[PathError], and dir with a
+// *[ForeignEntryError], before anything is changed. Any other error is an
+// *[Error]. Unless it says otherwise (Error.Published), the previous version
+// is still in place as a whole. When ctx ends, Publish stops between two
+// steps; from the moment it begins to replace visible names, it finishes.
+func (p *Publisher) Publish(ctx context.Context, dir string, files map[string]File) (changed bool, err error) {
+	dir = filepath.Clean(dir)
+	t, err := openTarget(dir, p.beforeStep)
+	if err != nil {
+		return false, &Error{Op: "open", Dir: dir, Err: err}
+	}
+	defer t.close()
+	unlock, err := p.busy.Lock(ctx, t.id)
+	if err != nil {
+		return false, &Error{Op: "wait for another publication", Dir: dir, Err: err}
+	}
+	defer unlock()
+
+	want := digestOf(files)
+	current, err := t.currentVersion()
+	if err != nil {
+		return false, err
+	}
+	if known, ok := p.recall(dir); ok && current.exists() && known == (published{t.id, current, want}) {
+		return false, nil
+	}
+	tree, err := newTree(files)
+	if err != nil {
+		return false, err
+	}
+	p.Forget(dir)
+	current, changed, err = t.publish(ctx, current, &tree)
+	if err == nil {
+		p.remember(dir, published{t.id, current, want})
+	}
+	return changed, err
+}
+
+// Forget drops what is remembered of dir, for example when it was removed. The
+// next publication reads back what is there.
+func (p *Publisher) Forget(dir string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.known, filepath.Clean(dir))
+}
+
+func (p *Publisher) recall(dir string) (published, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known, ok := p.known[dir]
+	return known, ok
+}
+
+func (p *Publisher) remember(dir string, what published) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.known == nil {
+		p.known = make(map[string]published)
+	}
+	p.known[dir] = what
+}

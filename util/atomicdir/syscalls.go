@@ -1,0 +1,156 @@
+package atomicdir
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// The os package would do for all of this. It costs a registration with the
+// poller, which fails, for each file, and it joins paths; relative to an open
+// directory a file is created in two thirds of the time (see the benchmark).
+
+func idOf(st *unix.Stat_t) fileID { return fileID{dev: uint64(st.Dev), ino: st.Ino} }
+
+func fstat(fd int, st *unix.Stat_t) error {
+	return eintr.Do(func() error { return unix.Fstat(fd, st) })
+}
+
+func openAt(dirfd int, name string, flags int, mode uint32) (int, error) {
+	return eintr.Get(func() (int, error) {
+		return unix.Openat(dirfd, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+	})
+}
+
+func openDirAt(dirfd int, name string) (int, error) {
+	return openUnnoticed(dirfd, name, unix.O_RDONLY|unix.O_DIRECTORY)
+}
+
+// openUnnoticed opens without setting the time of access, where that is
+// allowed: for the owner of a file.
+func openUnnoticed(dirfd int, name string, flags int) (int, error) {
+	fd, err := openAt(dirfd, name, flags|unix.O_NOATIME, 0)
+	if err == unix.EPERM {
+		return openAt(dirfd, name, flags, 0)
+	}
+	return fd, err
+}
+
+func readlink(dirfd int, name string) (string, error) {
+	var buffer [512]byte // ours are shorter
+	n, err := eintr.Get(func() (int, error) { return unix.Readlinkat(dirfd, name, buffer[:]) })
+	if err != nil {
+		return "", err
+	}
+	return string(buffer[:n]), nil
+}
+
+func symlink(target string, dirfd int, name string) error {
+	return eintr.Do(func() error { return unix.Symlinkat(target, dirfd, name) })
+}
+
+// unlink removes what is no directory. That it is gone already is success.
+func unlink(dirfd int, name string) error {
+	err := eintr.Do(func() error { return unix.Unlinkat(dirfd, name, 0) })
+	if err == unix.ENOENT {
+		return nil
+	}
+	return err
+}
+
+// link may be forbidden or not supported.
+func link(from, to int, name string) error {
+	return eintr.Do(func() error { return unix.Linkat(from, name, to, name, 0) })
+}
+
+func rename(dirfd int, from, to string) error {
+	return eintr.Do(func() error { return unix.Renameat(dirfd, from, dirfd, to) })
+}
+
+// readNames lists a directory, which may be open as O_PATH.
+func readNames(dirfd int) ([]string, error) {
+	fd, err := openDirAt(dirfd, ".")
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	buffer := make([]byte, 32<<10)
+	var names []string
+	for {
+		n, err := eintr.Get(func() (int, error) { return unix.ReadDirent(fd, buffer) })
+		if err != nil || n == 0 {
+			return names, err
+		}
+		_, _, names = unix.ParseDirent(buffer[:n], -1, names)
+	}
+}
+
+// makeDir makes a directory of just dirMode and opens it. Setgid stays as the
+// parent passes it on, so that files below get the volume's group.
+func makeDir(dirfd int, name string) (int, error) {
+	if err := eintr.Do(func() error { return unix.Mkdirat(dirfd, name, dirMode) }); err != nil {
+		return -1, err
+	}
+	fd, err := openDirAt(dirfd, name)
+	if err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	err = fstat(fd, &st)
+	if err == nil && st.Mode&0o777 != dirMode {
+		err = eintr.Do(func() error { return unix.Fchmod(fd, st.Mode&unix.S_ISGID|dirMode) })
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// makeFile makes a file that does not exist yet.
+func makeFile(dirfd int, name string, f *File) (err error) {
+	mode := uint32(f.Mode)
+	fd, err := openAt(dirfd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closeErr := unix.Close(fd); err == nil && closeErr != unix.EINTR {
+			err = closeErr
+		}
+	}()
+	for data := f.Data; len(data) > 0; {
+		n, err := eintr.Get(func() (int, error) { return unix.Write(fd, data) })
+		if err != nil {
+			return err
+		}
+		data = data[n:]
+	}
+	if f.UID != nil || f.GID != nil {
+		uid, gid := ownerOf(f)
+		if err := eintr.Do(func() error { return unix.Fchown(fd, uid, gid) }); err != nil {
+			return err
+		}
+	}
+	// The umask or a default ACL may have taken something away.
+	var st unix.Stat_t
+	if err := fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&0o7777 != mode {
+		return eintr.Do(func() error { return unix.Fchmod(fd, mode) })
+	}
+	return nil
+}
+
+// ownerOf returns what chown(2) takes: -1 leaves as it is.
+func ownerOf(f *File) (uid, gid int) {
+	uid, gid = -1, -1
+	if f.UID != nil {
+		uid = int(*f.UID)
+	}
+	if f.GID != nil {
+		gid = int(*f.GID)
+	}
+	return uid, gid
+}

@@ -1,0 +1,178 @@
+package atomicdir
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+)
+
+const (
+	reserved    = ".."
+	dataName    = "..data"
+	newDataName = "..data_tmp"
+	dirMode     = 0o755
+)
+
+// versionName is what the kubelet and we call directories of versions.
+var versionName = regexp.MustCompile(`^\.\.[0-9]{4}(_[0-9]{2}){5}\.[0-9]+$`)
+
+// fileID tells files of one host apart while they exist.
+type fileID struct{ dev, ino uint64 }
+
+// version is a directory that holds one version of the files. The zero value
+// is none.
+type version struct {
+	name string
+	id   fileID
+}
+
+func (v version) exists() bool { return v.name != "" }
+
+// target is the open directory of one publication.
+type target struct {
+	path string
+	// dir is open as O_PATH: that alone is no access that anybody could notice.
+	dir    *os.File
+	fd     int
+	id     fileID
+	before func(op, name string) error
+}
+
+func openTarget(path string, before func(op, name string) error) (*target, error) {
+	fd, err := eintr.Get(func() (int, error) {
+		return unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, err
+	}
+	t := &target{path: path, dir: os.NewFile(uintptr(fd), path), fd: fd, before: before}
+	var st unix.Stat_t
+	if err := fstat(fd, &st); err != nil {
+		t.close()
+		return nil, err
+	}
+	t.id = idOf(&st)
+	return t, nil
+}
+
+func (t *target) close() { t.dir.Close() }
+
+// step comes before every change to the disk: it is where a publication can be
+// ended.
+func (t *target) step(ctx context.Context, op, name string) error {
+	if ctx.Err() != nil {
+		return t.failed(op, name, context.Cause(ctx))
+	}
+	if t.before != nil {
+		if err := t.before(op, name); err != nil {
+			return t.failed(op, name, err)
+		}
+	}
+	return nil
+}
+
+func (t *target) failed(op, name string, err error) error {
+	return &Error{Op: op, Dir: t.path, Name: name, Err: err}
+}
+
+// currentVersion is where ..data leads. A link to a version that is gone is
+// none; anything else in its place is not ours.
+func (t *target) currentVersion() (version, error) {
+	name, err := readlink(t.fd, dataName)
+	switch {
+	case err == unix.ENOENT:
+		return version{}, nil
+	case err == unix.EINVAL, err == nil && !versionName.MatchString(name):
+		return version{}, &ForeignEntryError{Dir: t.path, Name: dataName}
+	case err != nil:
+		return version{}, t.failed("read", dataName, err)
+	}
+	var st unix.Stat_t
+	err = eintr.Do(func() error { return unix.Fstatat(t.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	if err == unix.ENOENT || err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return version{}, nil
+	}
+	if err != nil {
+		return version{}, t.failed("stat", name, err)
+	}
+	return version{name: name, id: idOf(&st)}, nil
+}
+
+// inventory is what a publication finds in the directory beside ..data.
+type inventory struct {
+	// versions are the directories of all versions.
+	versions []string
+	// missing are visible names without their link, stale are visible links
+	// that are not or no longer right.
+	missing, stale []string
+}
+
+// takeInventory compares what is visible with what shall be. It refuses an
+// entry in the way that is not ours.
+func (t *target) takeInventory(tree *node) (inventory, error) {
+	names, err := readNames(t.fd)
+	if err != nil {
+		return inventory{}, t.failed("list", "", err)
+	}
+	wanted := make(map[string]bool, len(tree.children)) // false: its link was not found
+	for i := range tree.children {
+		wanted[tree.children[i].name] = false
+	}
+	var inv inventory
+	for _, name := range names {
+		if strings.HasPrefix(name, reserved) {
+			if versionName.MatchString(name) {
+				inv.versions = append(inv.versions, name)
+			}
+			continue
+		}
+		_, isWanted := wanted[name]
+		link, err := readlink(t.fd, name)
+		switch {
+		case err == nil && isWanted && link == linkTo(name):
+			wanted[name] = true
+		case err == nil && strings.HasPrefix(link, dataName+"/"):
+			inv.stale = append(inv.stale, name)
+		case err == nil || err == unix.EINVAL: // a foreign link or no link
+			if isWanted {
+				return inventory{}, &ForeignEntryError{Dir: t.path, Name: name}
+			}
+		case err != unix.ENOENT:
+			return inventory{}, t.failed("read", name, err)
+		}
+	}
+	for i := range tree.children {
+		if name := tree.children[i].name; !wanted[name] {
+			inv.missing = append(inv.missing, name)
+		}
+	}
+	return inv, nil
+}
+
+func linkTo(name string) string { return dataName + "/" + name }
+
+// makeVersion makes the empty directory of a new version.
+func (t *target) makeVersion(ctx context.Context) (name string, fd int, err error) {
+	for {
+		name = fmt.Sprintf("%s%d", time.Now().UTC().Format("..2006_01_02_15_04_05."), rand.Uint32())
+		if err := t.step(ctx, "make version", name); err != nil {
+			return "", -1, err
+		}
+		fd, err = makeDir(t.fd, name)
+		if err == unix.EEXIST {
+			continue
+		}
+		if err != nil {
+			return "", -1, t.failed("make version", name, err)
+		}
+		return name, fd, nil
+	}
+}
