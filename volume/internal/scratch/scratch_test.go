@@ -1,0 +1,607 @@
+package scratch_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/internal/scratch"
+)
+
+const memory = v1.StorageMediumMemory
+
+// bench is one volume of one pod on the fake mounter.
+type bench struct {
+	*testing.T
+	fake *mount.FakeMounter
+	host *volume.Host
+	v    volume.PodVolume
+	dir  string
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	b := &bench{T: t, fake: mount.NewFakeMounter()}
+	t.Cleanup(func() {
+		if err := b.fake.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	b.use(&volume.Host{RootDir: t.TempDir(), Mounter: b.fake})
+	return b
+}
+
+func (b *bench) use(host *volume.Host) {
+	b.host = host
+	b.v = volume.PodVolume{Host: host, Plugin: "kubernetes.io/empty-dir", Name: "vol", PodUID: "u1"}
+	b.dir = b.v.GetPath()
+}
+
+func (b *bench) setUp(o scratch.Options) {
+	b.Helper()
+	if err := scratch.SetUp(b.Context(), b.v, b.dir, o); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bench) tearDown(wrapped bool) {
+	b.Helper()
+	if err := scratch.TearDown(b.Context(), b.v, b.dir, wrapped); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bench) marker(wrapped bool) string {
+	name := "vol"
+	if wrapped {
+		name = "wrapped_vol"
+	}
+	return filepath.Join(b.host.RootDir, "pods/u1/plugins/kubernetes.io~empty-dir", name, "ready")
+}
+
+func (b *bench) wantReady(want, wrapped bool) {
+	b.Helper()
+	_, err := os.Lstat(b.marker(wrapped))
+	if got := err == nil; got != want {
+		b.Errorf("ready marker: %v (%v), want %v", got, err, want)
+	}
+}
+
+func (b *bench) wantMounts(want int) {
+	b.Helper()
+	if got := len(b.mounts()); got != want {
+		b.Errorf("%d mounts at the volume, want %d", got, want)
+	}
+}
+
+func (b *bench) mounts() (found []mount.Entry) {
+	b.Helper()
+	table, err := mount.TableOf(b.host.Mounter)
+	if err != nil {
+		b.Fatal(err)
+	}
+	all, err := table.All()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, e := range all {
+		if e.Target == b.dir {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+func (b *bench) wantMode(want fs.FileMode) {
+	b.Helper()
+	info, err := os.Stat(b.dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if got := info.Mode() &^ fs.ModeDir; got != want {
+		b.Errorf("mode %v, want %v", got, want)
+	}
+}
+
+// wantNothing checks that neither mount, directory nor marker is left.
+func (b *bench) wantNothing() {
+	b.Helper()
+	b.wantMounts(0)
+	for _, path := range []string{b.dir, filepath.Dir(b.marker(false)), filepath.Dir(b.marker(true)),
+		filepath.Join(filepath.Dir(b.dir), "deleting~vol")} {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			b.Errorf("%s is left (%v)", path, err)
+		}
+	}
+}
+
+func (b *bench) write(name string) string {
+	b.Helper()
+	path := filepath.Join(b.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		b.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("data"), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	return path
+}
+
+func (b *bench) wantData(path string) {
+	b.Helper()
+	if data, err := os.ReadFile(path); err != nil || string(data) != "data" {
+		b.Errorf("%s holds %q, %v", path, data, err)
+	}
+}
+
+func setUmask(t *testing.T, mask int) {
+	old := unix.Umask(mask)
+	t.Cleanup(func() { unix.Umask(old) })
+}
+
+func TestLifeOfEachMedium(t *testing.T) {
+	tests := map[string]scratch.Options{
+		"disk":               {},
+		"disk, wrapped":      {Wrapped: true},
+		"memory":             {Medium: memory},
+		"memory, wrapped":    {Medium: memory, SizeBytes: 1 << 20, Wrapped: true},
+		"huge pages":         {Medium: "HugePages-2Mi", SizeBytes: 4 << 20},
+		"huge pages of 1 Gi": {Medium: "HugePages-1Gi"},
+	}
+	for name, o := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			setUmask(t, 0o077)
+			b.setUp(o)
+			b.wantMode(0o777)
+			b.wantReady(true, o.Wrapped)
+			b.wantReady(false, !o.Wrapped)
+			file := b.write("a/b/file")
+			mounts := len(b.mounts())
+			if want := o.Medium != ""; want != (mounts == 1) {
+				t.Errorf("%d mounts", mounts)
+			}
+
+			// Again, after the pod has changed the directory itself.
+			if err := os.Chmod(b.dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			b.setUp(o)
+			b.wantData(file)
+			b.wantMode(0o700)
+			b.wantMounts(mounts)
+
+			b.tearDown(o.Wrapped)
+			b.wantNothing()
+			b.tearDown(o.Wrapped)
+			if _, err := os.Stat(filepath.Dir(b.dir)); err != nil {
+				t.Errorf("the parents are the manager's: %v", err)
+			}
+		})
+	}
+}
+
+func TestMountOptions(t *testing.T) {
+	tests := map[string]struct {
+		o       scratch.Options
+		fsType  string
+		options []string
+	}{
+		"memory":          {scratch.Options{Medium: memory}, "tmpfs", []string{"mode=0777", "noswap"}},
+		"limited memory":  {scratch.Options{Medium: memory, SizeBytes: 4096, Mode: 0o700}, "tmpfs", []string{"mode=0700", "size=4096", "noswap"}},
+		"huge pages":      {scratch.Options{Medium: "HugePages-2Mi"}, "hugetlbfs", []string{"mode=0777", "pagesize=2097152"}},
+		"some huge pages": {scratch.Options{Medium: "HugePages-1Gi", SizeBytes: 2 << 30}, "hugetlbfs", []string{"mode=0777", "size=2147483648", "pagesize=1073741824"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.setUp(test.o)
+			calls := b.fake.Calls()
+			if len(calls) != 1 || calls[0].FSType != test.fsType || !slices.Equal(calls[0].Options, test.options) {
+				t.Errorf("calls %v, want one of %s with %v", calls, test.fsType, test.options)
+			}
+		})
+	}
+}
+
+func TestModeAndGroup(t *testing.T) {
+	gid := int64(os.Getgid())
+	tests := map[string]struct {
+		o    scratch.Options
+		want fs.FileMode
+	}{
+		"given mode":               {scratch.Options{Mode: 0o750}, 0o750},
+		"given mode in memory":     {scratch.Options{Mode: 0o750, Medium: memory}, 0o750},
+		"group":                    {scratch.Options{GID: &gid}, 0o777 | fs.ModeSetgid},
+		"group that had no rights": {scratch.Options{GID: &gid, Mode: 0o700, Medium: memory}, 0o770 | fs.ModeSetgid},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			setUmask(t, 0o027)
+			b.setUp(test.o)
+			b.wantMode(test.want)
+		})
+	}
+}
+
+func TestGroupOfAnotherUser(t *testing.T) {
+	b := newBench(t)
+	gid := int64(54321)
+	err := scratch.SetUp(t.Context(), b.v, b.dir, scratch.Options{GID: &gid})
+	if os.Geteuid() != 0 {
+		if !errors.Is(err, fs.ErrPermission) || volume.IsUncertain(err) {
+			t.Errorf("SetUp = %v", err)
+		}
+		b.wantNothing()
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(b.dir, &st); err != nil || int64(st.Gid) != gid {
+		t.Errorf("group %d, %v", st.Gid, err)
+	}
+}
+
+func TestInvalidOptions(t *testing.T) {
+	negative, huge := int64(-1), int64(1)<<32-1
+	tests := map[string]scratch.Options{
+		"size":                     {Medium: memory, SizeBytes: -1},
+		"mode":                     {Mode: fs.ModeSymlink | 0o777},
+		"sticky":                   {Mode: fs.ModeSticky | 0o777},
+		"group":                    {GID: &negative},
+		"group that means nobody":  {GID: &huge},
+		"medium":                   {Medium: "Floppy"},
+		"huge pages without size":  {Medium: "HugePages"},
+		"huge pages of no size":    {Medium: "HugePages-"},
+		"huge pages of odd size":   {Medium: "HugePages-3Mi"},
+		"huge pages of minus size": {Medium: "HugePages--2Mi"},
+		"less than a page":         {Medium: "HugePages-2Mi", SizeBytes: 1 << 20},
+	}
+	for name, o := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			err := scratch.SetUp(t.Context(), b.v, b.dir, o)
+			if _, ok := errors.AsType[*volume.InvalidSpecError](err); !ok || volume.IsUncertain(err) {
+				t.Errorf("SetUp = %v", err)
+			}
+			if entries, err := os.ReadDir(b.host.RootDir); err != nil || len(entries) != 0 {
+				t.Errorf("the root holds %v (%v)", entries, err)
+			}
+		})
+	}
+}
+
+func TestOldKernelWithoutNoswap(t *testing.T) {
+	b := newBench(t)
+	b.fake.Inject(mount.Fault{Match: func(c mount.Call) bool { return slices.Contains(c.Options, "noswap") }, Err: unix.EINVAL})
+	b.setUp(scratch.Options{Medium: memory, SizeBytes: 4096})
+	b.wantMounts(1)
+	b.wantReady(true, false)
+	last := b.fake.Calls()[len(b.fake.Calls())-1]
+	if !slices.Contains(last.Options, "size=4096") || slices.Contains(last.Options, "noswap") {
+		t.Errorf("mounted with %v", last.Options)
+	}
+	b.wantMode(0o777)
+}
+
+func TestFailureLeavesNothing(t *testing.T) {
+	isMount := func(c mount.Call) bool { return c.Op == mount.OpMount }
+	for name, after := range map[string]bool{"before its effect": false, "after its effect": true} {
+		t.Run("mount fails "+name, func(t *testing.T) {
+			b := newBench(t)
+			b.fake.Inject(mount.Fault{Match: isMount, After: after, Err: unix.EPERM})
+			err := scratch.SetUp(t.Context(), b.v, b.dir, scratch.Options{Medium: memory})
+			if !errors.Is(err, unix.EPERM) || volume.IsUncertain(err) {
+				t.Errorf("SetUp = %v", err)
+			}
+			b.wantNothing()
+		})
+	}
+	for _, medium := range []v1.StorageMedium{"", memory} {
+		t.Run("marker cannot be written, medium "+string(medium), func(t *testing.T) {
+			b := newBench(t)
+			obstacle := filepath.Join(b.host.RootDir, "pods/u1/plugins")
+			if err := os.MkdirAll(filepath.Dir(obstacle), 0o750); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink("/proc", obstacle); err != nil {
+				t.Fatal(err)
+			}
+			err := scratch.SetUp(t.Context(), b.v, b.dir, scratch.Options{Medium: medium})
+			if err == nil || volume.IsUncertain(err) {
+				t.Errorf("SetUp = %v", err)
+			}
+			b.wantMounts(0)
+			if _, err := os.Lstat(b.dir); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the directory is left (%v)", err)
+			}
+		})
+	}
+	t.Run("context ended", func(t *testing.T) {
+		b := newBench(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := scratch.SetUp(ctx, b.v, b.dir, scratch.Options{}); !errors.Is(err, context.Canceled) || volume.IsUncertain(err) {
+			t.Errorf("SetUp = %v", err)
+		}
+		b.wantNothing()
+	})
+}
+
+func TestMarkerOutlivesTheMount(t *testing.T) {
+	b := newBench(t)
+	o := scratch.Options{Medium: memory}
+	b.setUp(o)
+	b.write("old")
+	// A reboot takes the mount, and leaves directory and marker.
+	if err := b.fake.Unmount(b.dir); err != nil {
+		t.Fatal(err)
+	}
+	b.setUp(o)
+	b.wantMounts(1)
+	b.wantMode(0o777)
+	if _, err := os.Lstat(filepath.Join(b.dir, "old")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("old contents: %v", err)
+	}
+
+	if err := b.fake.Unmount(b.dir); err != nil {
+		t.Fatal(err)
+	}
+	b.fake.Inject(mount.Fault{Err: unix.ENOMEM})
+	if err := scratch.SetUp(t.Context(), b.v, b.dir, o); !errors.Is(err, unix.ENOMEM) {
+		t.Errorf("SetUp = %v", err)
+	}
+	b.wantNothing()
+}
+
+func TestMountWithoutMarkerIsCompleted(t *testing.T) {
+	b := newBench(t)
+	o := scratch.Options{Medium: memory}
+	b.setUp(o)
+	file := b.write("file")
+	if err := os.Remove(b.marker(false)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(b.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b.setUp(o)
+	b.wantMounts(1)
+	b.wantMode(0o777)
+	b.wantReady(true, false)
+	b.wantData(file)
+}
+
+func TestDirectoryWithoutMarkerKeepsItsData(t *testing.T) {
+	b := newBench(t)
+	b.setUp(scratch.Options{})
+	file := b.write("file")
+	if err := os.Remove(b.marker(false)); err != nil {
+		t.Fatal(err)
+	}
+	b.setUp(scratch.Options{})
+	b.wantData(file)
+	b.wantReady(true, false)
+}
+
+func TestMarkerOutlivesTheDirectory(t *testing.T) {
+	b := newBench(t)
+	b.setUp(scratch.Options{})
+	if err := os.Remove(b.dir); err != nil {
+		t.Fatal(err)
+	}
+	b.setUp(scratch.Options{})
+	b.wantMode(0o777)
+}
+
+func TestAnotherMediumIsInTheWay(t *testing.T) {
+	for name, test := range map[string]struct{ first, second scratch.Options }{
+		"memory where disk is wanted":       {scratch.Options{Medium: memory}, scratch.Options{}},
+		"memory where huge pages is wanted": {scratch.Options{Medium: memory}, scratch.Options{Medium: "HugePages-2Mi"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.setUp(test.first)
+			file := b.write("file")
+			err := scratch.SetUp(t.Context(), b.v, b.dir, test.second)
+			if _, ok := errors.AsType[*podmount.OccupiedError](err); !ok || volume.IsUncertain(err) {
+				t.Errorf("SetUp = %v", err)
+			}
+			b.wantData(file)
+			b.wantMounts(1)
+		})
+	}
+}
+
+func TestResize(t *testing.T) {
+	b := newBench(t)
+	b.setUp(scratch.Options{Medium: memory, SizeBytes: 1 << 20})
+	file := b.write("file")
+	b.fake.ResetCalls()
+	b.setUp(scratch.Options{Medium: memory, SizeBytes: 1 << 20})
+	b.setUp(scratch.Options{Medium: memory, SizeBytes: 1<<20 - 1})
+	b.setUp(scratch.Options{Medium: memory})
+	if calls := b.fake.Calls(); len(calls) != 0 {
+		t.Errorf("the same size in pages was mounted again: %v", calls)
+	}
+	b.setUp(scratch.Options{Medium: memory, SizeBytes: 2 << 20})
+	calls := b.fake.Calls()
+	if len(calls) != 1 || !slices.Equal(calls[0].Options, []string{"remount", "size=2097152"}) {
+		t.Errorf("calls %v", calls)
+	}
+	b.wantMounts(1)
+	b.wantData(file)
+
+	b.fake.Inject(mount.Fault{Err: unix.EINVAL})
+	err := scratch.SetUp(t.Context(), b.v, b.dir, scratch.Options{Medium: memory, SizeBytes: 1})
+	if !errors.Is(err, unix.EINVAL) || volume.IsUncertain(err) {
+		t.Errorf("SetUp = %v", err)
+	}
+	b.wantMounts(1)
+	b.wantReady(true, false)
+	b.wantData(file)
+}
+
+func TestTearDownKeepsWhatIsMountedBelow(t *testing.T) {
+	b := newBench(t)
+	b.setUp(scratch.Options{})
+	file := b.write("file")
+	nested := filepath.Join(b.dir, "nested")
+	if err := os.Mkdir(nested, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.fake.Mount("tmpfs", nested, "tmpfs", nil); err != nil {
+		t.Fatal(err)
+	}
+	precious := b.write("nested/precious")
+	err := scratch.TearDown(t.Context(), b.v, b.dir, false)
+	e, ok := errors.AsType[*scratch.NestedMountError](err)
+	if !ok || !slices.Equal(e.Mounts, []string{nested}) || !strings.Contains(err.Error(), nested) {
+		t.Errorf("TearDown = %v", err)
+	}
+	b.wantData(file)
+	b.wantData(precious)
+	b.wantReady(true, false)
+	if err := b.fake.Unmount(nested); err != nil {
+		t.Fatal(err)
+	}
+	b.tearDown(false)
+	b.wantNothing()
+}
+
+func TestTearDownTakesEveryMountOff(t *testing.T) {
+	b := newBench(t)
+	b.setUp(scratch.Options{Medium: memory})
+	if err := b.fake.Mount("tmpfs", b.dir, "tmpfs", nil); err != nil {
+		t.Fatal(err)
+	}
+	b.wantMounts(2)
+	b.tearDown(false)
+	b.wantNothing()
+}
+
+func TestTearDownWhileBusy(t *testing.T) {
+	b := newBench(t)
+	b.setUp(scratch.Options{Medium: memory})
+	file := b.write("file")
+	remove := b.fake.Inject(mount.Fault{Err: unix.EBUSY})
+	if err := scratch.TearDown(t.Context(), b.v, b.dir, false); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("TearDown = %v", err)
+	}
+	b.wantData(file)
+	remove()
+	b.tearDown(false)
+	b.wantNothing()
+}
+
+func TestInterruptedTearDownIsFinished(t *testing.T) {
+	b := newBench(t)
+	b.setUp(scratch.Options{})
+	// A crash after the rename, before the contents were gone; then the same
+	// pod again.
+	b.write("old/file")
+	doomed := filepath.Join(filepath.Dir(b.dir), "deleting~vol")
+	if err := os.Rename(b.dir, doomed); err != nil {
+		t.Fatal(err)
+	}
+	b.setUp(scratch.Options{})
+	if entries, err := os.ReadDir(b.dir); err != nil || len(entries) != 0 {
+		t.Errorf("the new volume holds %v (%v)", entries, err)
+	}
+	b.write("new")
+	b.tearDown(false)
+	b.wantNothing()
+}
+
+func TestTearDownOfALeftoverByItsOwnName(t *testing.T) {
+	b := newBench(t)
+	b.v.Name = "deleting~vol"
+	b.dir = b.v.GetPath()
+	b.write("old/file")
+	b.tearDown(false)
+	entries, err := os.ReadDir(filepath.Dir(b.dir))
+	if err != nil || len(entries) != 0 {
+		t.Errorf("left: %v (%v)", entries, err)
+	}
+}
+
+func TestTearDownStopsWithItsContext(t *testing.T) {
+	b := newBench(t)
+	b.setUp(scratch.Options{})
+	b.write("file")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := scratch.TearDown(ctx, b.v, b.dir, false); !errors.Is(err, context.Canceled) {
+		t.Errorf("TearDown = %v", err)
+	}
+	b.tearDown(false)
+	b.wantNothing()
+}
+
+func TestTearDownRemovesLinksNotTheirTargets(t *testing.T) {
+	b := newBench(t)
+	b.setUp(scratch.Options{})
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.WriteFile(outside, []byte("data"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]string{"file": outside, "dir": filepath.Dir(outside)} {
+		if err := os.Symlink(target, filepath.Join(b.dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.tearDown(false)
+	b.wantNothing()
+	b.wantData(outside)
+}
+
+func TestRootBehindALink(t *testing.T) {
+	b := newBench(t)
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(b.host.RootDir, link); err != nil {
+		t.Fatal(err)
+	}
+	real := b.dir
+	b.use(&volume.Host{RootDir: link, Mounter: b.fake})
+	for _, medium := range []v1.StorageMedium{"", memory} {
+		b.setUp(scratch.Options{Medium: medium})
+		b.setUp(scratch.Options{Medium: medium})
+		b.write("file")
+		if medium == memory {
+			b.dir = real
+			b.wantMounts(1)
+			b.dir = b.v.GetPath()
+		}
+		b.tearDown(false)
+		b.wantNothing()
+	}
+}
+
+func TestMediumOf(t *testing.T) {
+	for want, entry := range map[v1.StorageMedium]mount.Entry{
+		"":               {FSType: "ext4"},
+		"Memory":         {FSType: "tmpfs"},
+		"HugePages":      {FSType: "hugetlbfs", SuperOptions: []string{"rw", "pagesize=x"}},
+		"HugePages-2Mi":  {FSType: "hugetlbfs", SuperOptions: []string{"rw", "pagesize=2M"}},
+		"HugePages-1Gi":  {FSType: "hugetlbfs", SuperOptions: []string{"rw", "pagesize=1024M"}},
+		"HugePages-64Ki": {FSType: "hugetlbfs", Options: []string{"pagesize=65536"}},
+	} {
+		if got := scratch.MediumOf(entry); got != want {
+			t.Errorf("MediumOf(%v) = %q, want %q", entry, got, want)
+		}
+	}
+}
