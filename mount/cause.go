@@ -26,6 +26,26 @@ const (
 	ErrNoSource           Cause = "the source does not exist"
 	ErrNotMounted         Cause = "not mounted"
 	ErrCanceled           Cause = "gave up waiting"
+	ErrTargetIsLink       Cause = "the mount point is a symbolic link"
+	ErrKindMismatch       Cause = "source and mount point are not both directories or both files"
+	ErrNoLockDaemon       Cause = "rpc.statd is not running on this node"
+	ErrIO                 Cause = "the device cannot be read"
 )
 
 func (c Cause) Error() string { return string(c) }
+
+// causedError is an error whose cause is known where it arises, or just that
+// cause where there is nothing to add.
+type causedError struct {
+	cause Cause
+	err   error // nil: nothing to add
+}
+
+func (e *causedError) Error() string {
+	if e.err == nil {
+		return e.cause.Error()
+	}
+	return e.err.Error()
+}
+
+func (e *causedError) Unwrap() error { return e.err }

@@ -1,5 +1,177 @@
 package mount
 
-func (c Cause) advice(*Error) string { return "" }
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"regexp"
+	"strings"
 
-func causeOf(error) Cause { return ErrUnknown }
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/flight"
+)
+
+// causeOf classifies an error: by the cause it carries, by errno, by the end of
+// a context, and at last by its text, as mounters that run mount(8) put the
+// output there.
+func causeOf(err error) Cause {
+	if err == nil {
+		return ErrUnknown
+	}
+	if cause, ok := errors.AsType[Cause](err); ok {
+		return cause
+	}
+	if caused, ok := errors.AsType[*causedError](err); ok {
+		return caused.cause
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return ErrTimedOut
+	case errors.Is(err, context.Canceled):
+		return ErrCanceled
+	}
+	if _, ok := errors.AsType[*flight.AbandonedError](err); ok {
+		return ErrCanceled // ended with a cause of the caller's own
+	}
+	if errno, ok := errors.AsType[unix.Errno](err); ok {
+		return causeOfErrno(errno)
+	}
+	return causeOfText(err.Error())
+}
+
+func causeOfErrno(errno unix.Errno) Cause {
+	switch errno {
+	case unix.EBUSY, unix.ETXTBSY:
+		return ErrBusy
+	case unix.EPERM, unix.EACCES:
+		return ErrNotPermitted
+	case unix.ENODEV:
+		return ErrNoFilesystem
+	case unix.ENOENT:
+		return ErrNoTarget
+	case unix.ESTALE:
+		return ErrStaleHandle
+	case unix.ETIMEDOUT, unix.EHOSTDOWN, unix.EHOSTUNREACH, unix.ENETUNREACH:
+		return ErrTimedOut
+	case unix.ECONNREFUSED, unix.ECONNRESET:
+		return ErrConnectionRefused
+	case unix.EROFS:
+		return ErrReadOnlyDevice
+	case unix.EPROTONOSUPPORT, unix.EOPNOTSUPP:
+		return ErrVersionUnsupported
+	case unix.EUCLEAN:
+		return ErrNeedsFsck
+	case unix.ENOTBLK, unix.ENXIO:
+		return ErrNoSource
+	case unix.EIO:
+		return ErrIO
+	}
+	return ErrUnknown
+}
+
+// symptom is what a tool prints for a cause.
+type symptom struct {
+	says  *regexp.Regexp
+	cause Cause
+}
+
+func (s symptom) in(text string) bool { return s.says.MatchString(text) }
+
+// symptoms lists the words of util-linux, nfs-utils and cifs-utils under
+// LC_ALL=C, the telling ones before the vague ones. Where mount(8) itself only
+// lists possibilities, the helper's own words have been found before.
+func symptoms() []symptom {
+	list := func(cause Cause, words ...string) symptom {
+		return symptom{regexp.MustCompile("(?i)" + strings.Join(words, "|")), cause}
+	}
+	return []symptom{
+		// Name and network, with any helper.
+		list(ErrNameResolution, `failed to resolve server`, `could not resolve address`, `name or service not known`,
+			`temporary failure in name resolution`, `can't get address for`, `unable to resolve`),
+		list(ErrNoLockDaemon, `rpc\.statd is not running`),
+		list(ErrVersionUnsupported, `requested nfs version or transport protocol is not supported`, `protocol not supported`,
+			`program/version mismatch`, `program not registered`, `mount error\(95\)`, `dialect`),
+		list(ErrConnectionRefused, `connection refused`, `mount error\(111\)`),
+		list(ErrTimedOut, `timed out`, `no route to host`, `network is unreachable`, `host is down`, `mount error\((11|101|110|112|113|115)\)`),
+		list(ErrStaleHandle, `stale (nfs )?file handle`),
+		// What the server says.
+		list(ErrNoSuchExport, `reason given by server: no such file or directory`, `mount error\((2|6)\)`,
+			`mount\.nfs4?: .*no such file or directory`, `failed to fetch volume file`),
+		list(ErrAccessDenied, `access denied by server`, `reason given by server: permission denied`, `mount error\((13|126)\)`,
+			`mount\.nfs4?: permission denied`, `mount error 1 = operation not permitted`),
+		// What the kernel lacks.
+		list(ErrNoFilesystem, `unknown filesystem type`, `filesystem not supported by the system`, `mount error\(19\)`,
+			`mount\.nfs4?: no such device`, `modprobe: .*not found`, `not configured in kernel`),
+		// What is wrong on the node.
+		list(ErrNotMounted, `: not mounted`, `no mount point specified`, `mountpoint not found`),
+		list(ErrNoTarget, `mount point .*does not exist`, `couldn't chdir to`),
+		list(ErrKindMismatch, `mount point is not a directory`, `is not a directory`),
+		list(ErrNoSource, `special device .* does not exist`, `is not a block device`, `no medium found`, `can't find (uuid|label)=`),
+		list(ErrBusy, `already mounted`, `target is busy`, `is busy`, `device or resource busy`, `mount error\(16\)`),
+		list(ErrNeedsFsck, `structure needs cleaning`, `run fsck`),
+		list(ErrReadOnlyDevice, `write-protected`, `read-only file system`, `cannot mount .* read-only`),
+		list(ErrIO, `can't read superblock`, `input/output error`),
+		list(ErrNotPermitted, `only root can`, `must be superuser`, `permission denied`, `operation not permitted`, `not permitted`),
+		list(ErrBadOption, `incorrect mount option`, `unknown mount option`, `unrecognized (mount )?option`, `unknown parameter`,
+			`parsing option`, `bad usage`, `mount error\(22\)`, `invalid argument`, `unknown option`, `unsupported option`),
+		list(ErrHelperMissing, `might need a /sbin/mount\.`, `missing codepage or helper program`, `need a helper program`),
+		list(ErrWrongFilesystem, `wrong fs type`, `bad superblock`),
+	}
+}
+
+// causeOfText classifies what a tool printed.
+func causeOfText(text string) Cause {
+	for _, s := range symptoms() {
+		if s.in(text) {
+			return s.cause
+		}
+	}
+	return ErrUnknown
+}
+
+// diagnose classifies a failed mount(8). Its output alone does not tell a
+// missing helper from a wrong option or a damaged file system ("wrong fs type,
+// bad option, bad superblock …"), so the node is asked what it has.
+func (m *HostMounter) diagnose(fstype string, failed *commandError) (cause Cause, also []Cause) {
+	if errors.Is(failed.err, exec.ErrNotFound) {
+		return ErrHelperMissing, nil
+	}
+	if errors.Is(failed.err, context.DeadlineExceeded) || errors.Is(failed.err, context.Canceled) {
+		return causeOf(failed.err), nil
+	}
+	if failed.output == "" {
+		return causeOf(failed.err), nil
+	}
+	return m.config.weigh(fstype, causeOfText(failed.output))
+}
+
+// weigh corrects what the output says by what the node has.
+func (c Config) weigh(fstype string, said Cause) (cause Cause, also []Cause) {
+	noHelper := wantsHelper(fstype) && !c.hasHelper(fstype)
+	switch said {
+	case ErrHelperMissing, ErrNoFilesystem:
+	case ErrWrongFilesystem, ErrBadOption, ErrUnknown:
+		if !noHelper {
+			return said, nil
+		}
+	default:
+		return said, nil
+	}
+	kernelLacks := inKernel(fstype) && (said == ErrNoFilesystem || c.kernelLacks(fstype))
+	switch {
+	case noHelper && kernelLacks && said == ErrNoFilesystem:
+		return ErrNoFilesystem, []Cause{ErrHelperMissing}
+	case noHelper && kernelLacks:
+		return ErrHelperMissing, []Cause{ErrNoFilesystem}
+	case noHelper:
+		return ErrHelperMissing, nil
+	case kernelLacks:
+		return ErrNoFilesystem, nil
+	case wantsHelper(fstype):
+		return ErrBadOption, nil // the helper is there: the type was not the problem
+	case said == ErrNoFilesystem:
+		return ErrNoFilesystem, nil
+	}
+	return ErrWrongFilesystem, nil
+}

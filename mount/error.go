@@ -15,7 +15,7 @@ const (
 // command said, why it failed, and whether it may have taken effect all the
 // same. Sensitive options are masked in every field.
 //
-// errors.Is finds both the [Cause] and the wrapped error, so
+// errors.Is finds the [Cause], those in Also and the wrapped error, so
 // errors.Is(err, mount.ErrHelperMissing) and errors.Is(err, unix.EBUSY) both
 // work where they apply.
 type Error struct {
@@ -32,6 +32,9 @@ type Error struct {
 	Command, Output string
 	// Cause classifies the failure; [ErrUnknown] where nothing is known.
 	Cause Cause
+	// Also are further causes that were found beside Cause, as where a node
+	// lacks both the helper and the kernel's part of a file system.
+	Also []Cause
 	// Uncertain says that the operation may have taken, or may yet take,
 	// effect.
 	Uncertain bool
@@ -71,7 +74,10 @@ func (e *Error) summary() string {
 	if e.Cause != ErrUnknown && e.Cause != "" {
 		text += ": " + e.Cause.Error()
 	}
-	if e.Err != nil {
+	for _, c := range e.Also {
+		text += ", and " + c.Error()
+	}
+	if e.Err != nil && e.Err.Error() != e.Cause.Error() {
 		text += ": " + e.Err.Error()
 	}
 	if e.Kernel != "" {
@@ -83,11 +89,14 @@ func (e *Error) summary() string {
 	return text
 }
 
-// Unwrap returns the cause and the underlying error.
+// Unwrap returns the causes and the underlying error.
 func (e *Error) Unwrap() []error {
 	var errs []error
 	if e.Cause != "" {
 		errs = append(errs, e.Cause)
+	}
+	for _, c := range e.Also {
+		errs = append(errs, c)
 	}
 	if e.Err != nil {
 		errs = append(errs, e.Err)
@@ -97,7 +106,13 @@ func (e *Error) Unwrap() []error {
 
 // Advice is one or two sentences that tell the node's owner what to do, or
 // empty where nothing useful can be said.
-func (e *Error) Advice() string { return e.Cause.advice(e) }
+func (e *Error) Advice() string {
+	sentences := []string{e.Cause.advice(e)}
+	for _, c := range e.Also {
+		sentences = append(sentences, c.advice(e))
+	}
+	return strings.TrimSpace(strings.Join(sentences, " "))
+}
 
 func (r Request) maskedOptions() []string {
 	options := append([]string(nil), r.Options...)

@@ -1,4 +1,207 @@
 package mount
 
-// KernelTable returns the table of this process's mount namespace.
-func KernelTable() (Table, error) { panic("being written") }
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const mountinfoPath = "/proc/self/mountinfo"
+
+// KernelTable returns the table of this process's mount namespace, as
+// /proc/self/mountinfo shows it. Every question reads the table anew; nothing
+// is kept open. The error is that of opening it.
+//
+// At cleans its path lexically. It first looks the path up as it is, and reads
+// links of parent directories only if there is no such mount, so that a mount
+// known by its real path is found without touching any file system.
+func KernelTable() (Table, error) {
+	f, err := os.Open(mountinfoPath)
+	if err != nil {
+		return nil, fmt.Errorf("open the mount table: %w", err)
+	}
+	return kernelTable{}, f.Close()
+}
+
+type kernelTable struct{}
+
+// All implements [Table].
+func (kernelTable) All() ([]Entry, error) {
+	f, err := os.Open(mountinfoPath)
+	if err != nil {
+		return nil, fmt.Errorf("open the mount table: %w", err)
+	}
+	defer f.Close()
+	entries, err := readUnchanged(f)
+	if err != nil {
+		return nil, fmt.Errorf("read the mount table: %w", err)
+	}
+	return entries, nil
+}
+
+// readUnchanged reads the table until it did not change meanwhile. The kernel
+// hands it out a page at a time; kernels before 5.8 lose lines when another
+// mount goes in between. After a few attempts the last reading has to do.
+func readUnchanged(f *os.File) (entries []Entry, err error) {
+	for range 5 {
+		if entries, err = parseMountinfo(f); err != nil {
+			return nil, err
+		}
+		if changed, err := pollChange(f, 0); err != nil || !changed {
+			return entries, err
+		}
+		if _, err := f.Seek(0, 0); err != nil {
+			return nil, err
+		}
+	}
+	return entries, nil
+}
+
+// BySource implements [Table].
+func (t kernelTable) BySource(source string) ([]Entry, error) {
+	return t.where(func(e Entry) bool { return e.Source == source })
+}
+
+// ByDevice implements [Table].
+func (t kernelTable) ByDevice(device uint64) ([]Entry, error) {
+	return t.where(func(e Entry) bool { return e.Device == device })
+}
+
+func (t kernelTable) where(keep func(Entry) bool) ([]Entry, error) {
+	entries, err := t.All()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(entries, func(e Entry) bool { return !keep(e) }), nil
+}
+
+// At implements [Table].
+func (t kernelTable) At(target string) (Entry, bool, error) {
+	if !filepath.IsAbs(target) {
+		return Entry{}, false, fmt.Errorf("look up a mount: %q is not an absolute path", target)
+	}
+	entries, err := t.All()
+	if err != nil {
+		return Entry{}, false, err
+	}
+	target = filepath.Clean(target)
+	if e, ok := mountedAt(entries, target); ok {
+		return e, true, nil
+	}
+	resolved, err := resolveParent(target)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return Entry{}, false, nil // where there is no directory there is no mount
+	}
+	if err != nil {
+		return Entry{}, false, fmt.Errorf("look up a mount: %w", err)
+	}
+	e, ok := mountedAt(entries, resolved)
+	return e, ok, nil
+}
+
+// resolveParent resolves the links in the parent of target, which is clean and
+// absolute.
+func resolveParent(target string) (string, error) {
+	if target == "/" {
+		return target, nil
+	}
+	parent, err := filepath.EvalSymlinks(filepath.Dir(target))
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(parent, filepath.Base(target)), nil
+}
+
+// mountedAt returns the topmost visible mount whose target is just target.
+func mountedAt(entries []Entry, target string) (Entry, bool) {
+	e, ok := mountOf(entries, target)
+	return e, ok && e.Target == target
+}
+
+// mountOf returns the mount in which target lies, target itself included: it
+// walks down from the root as the kernel does, so that a mount hidden by a
+// later one over its parent is not found. There may be none if the process's
+// root is no mount point. Target is clean, absolute and free of links.
+func mountOf(entries []Entry, target string) (Entry, bool) {
+	ids := make(map[int]bool, len(entries))
+	for _, e := range entries {
+		ids[e.ID] = true
+	}
+	// The mounts on the way, and those stacked on one mount, in their order.
+	var onTheWay []Entry
+	for _, e := range entries {
+		if within(target, e.Target) {
+			onTheWay = append(onTheWay, e)
+		}
+	}
+	var current Entry
+	found := false
+	for _, prefix := range prefixes(target) {
+		for {
+			i := slices.IndexFunc(onTheWay, func(e Entry) bool {
+				if e.Target != prefix || found && e.ID == current.ID {
+					return false
+				}
+				return found && e.ParentID == current.ID || !found && (!ids[e.ParentID] || e.ParentID == e.ID)
+			})
+			if i < 0 {
+				break
+			}
+			current, found = onTheWay[i], true
+			onTheWay = slices.Delete(onTheWay, i, i+1) // ends the loop on any input
+		}
+	}
+	return current, found
+}
+
+// prefixes returns the directories from the root to target: "/", "/a", "/a/b".
+func prefixes(target string) []string {
+	all := []string{"/"}
+	for i := 1; i < len(target); i++ {
+		if target[i] == '/' {
+			all = append(all, target[:i])
+		}
+	}
+	if target != "/" {
+		all = append(all, target)
+	}
+	return all
+}
+
+// within reports whether target is dir or lies below it.
+func within(target, dir string) bool {
+	if dir == "/" || target == dir {
+		return true
+	}
+	return strings.HasPrefix(target, dir) && target[len(dir)] == '/'
+}
+
+// refsOf returns the targets of the other mounts that show the same directory
+// as target does. Target is clean, absolute and free of links.
+func refsOf(entries []Entry, target string) []string {
+	own, ok := mountOf(entries, target)
+	if !ok {
+		return nil
+	}
+	root := path.Join(own.Root, strings.TrimPrefix(target, strings.TrimSuffix(own.Target, "/")))
+	var refs []string
+	for _, e := range entries {
+		if e.ID != own.ID && e.Target != target && e.Device == own.Device && e.Root == root {
+			refs = append(refs, e.Target)
+		}
+	}
+	return refs
+}
+
+// Subscribe implements [Table].
+func (kernelTable) Subscribe(ctx context.Context) <-chan struct{} {
+	return watchMountinfo(ctx, mountinfoPath)
+}

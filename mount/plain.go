@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/podvol/podvol/util/flight"
 )
 
@@ -16,6 +18,9 @@ var plainCalls flight.Group[string]
 func (r Request) wrap(err error) error {
 	return wrapCall(err, Error{Op: OpMount, Source: r.Source, Target: r.Target, FSType: r.FSType, Options: r.maskedOptions()})
 }
+
+// fail is wrap for errors that say that nothing was begun.
+func (r Request) fail(err error) error { return certain(r.wrap(err)) }
 
 func wrapUnmount(target string, err error) error {
 	return wrapCall(err, Error{Op: OpUnmount, Target: target})
@@ -31,7 +36,35 @@ func wrapCall(err error, e Error) error {
 	}
 	e.Err = err
 	e.Cause = causeOf(err)
-	_, e.Uncertain = errors.AsType[*flight.AbandonedError](err)
-	e.Uncertain = e.Uncertain || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	if e.Op == OpUnmount {
+		e.Cause, e.Also = causeOfUnmount(err, e.Cause)
+	}
+	e.Uncertain = leavesDoubt(err)
 	return &e
+}
+
+// leavesDoubt tells errors after which the call may yet take effect.
+func leavesDoubt(err error) bool {
+	if _, ok := errors.AsType[*flight.AbandonedError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*halfDoneError](err); ok {
+		return true
+	}
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// causeOfUnmount corrects a cause for what errnos mean to umount2(2): what does
+// not exist is not mounted either.
+func causeOfUnmount(err error, cause Cause) (Cause, []Cause) {
+	if _, ok := errors.AsType[*causedError](err); ok {
+		return cause, nil
+	}
+	switch {
+	case errors.Is(err, unix.EINVAL):
+		return ErrNotMounted, nil
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return ErrNoTarget, []Cause{ErrNotMounted}
+	}
+	return cause, nil
 }

@@ -1,0 +1,118 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+)
+
+// advice tells the node's owner what to do about a cause.
+func (c Cause) advice(e *Error) string {
+	server := serverOf(e.Source)
+	switch c {
+	case ErrHelperMissing:
+		return adviseHelper(e)
+	case ErrNoFilesystem:
+		return adviseKernel(e)
+	case ErrNameResolution:
+		return fmt.Sprintf("The node itself must be able to resolve %s: check the spelling and the node's DNS or /etc/hosts, or use an IP address; names of cluster services are known inside pods only.", server)
+	case ErrConnectionRefused:
+		return fmt.Sprintf("Start the file server on %s, or open its port (NFS 2049, and 111 for NFSv3; SMB 445) to this node.", server)
+	case ErrTimedOut:
+		return fmt.Sprintf("Check that %s is up and that no firewall or missing route keeps this node from reaching it.", server)
+	case ErrAccessDenied:
+		return fmt.Sprintf("Allow this node's address on %s (/etc/exports of an NFS server), or check user name and password.", server)
+	case ErrNoSuchExport:
+		return fmt.Sprintf("Check the path in %q; showmount -e %s lists what an NFS server exports.", e.Source, server)
+	case ErrVersionUnsupported:
+		return fmt.Sprintf("Ask for a version that %s speaks with a mount option such as nfsvers=4.1, nfsvers=3 or, for SMB, vers=3.0.", server)
+	case ErrNoLockDaemon:
+		return "Start rpc.statd (rpc-statd.service) on this node, or use NFSv4, or keep locks local with the mount option nolock."
+	case ErrStaleHandle:
+		return "The server no longer knows this directory: unmount it, check that the export still exists, and mount it again."
+	case ErrBadOption:
+		return "Check the mount options' spelling and values; the kernel log (dmesg) often names the one it refused."
+	default:
+		return c.adviseLocal(e)
+	}
+}
+
+// adviseLocal is the advice for causes on the node itself.
+func (c Cause) adviseLocal(e *Error) string {
+	switch c {
+	case ErrWrongFilesystem:
+		return fmt.Sprintf("See with blkid what is on %s, and set the volume's file system type to that.", e.Source)
+	case ErrNeedsFsck:
+		return fmt.Sprintf("Run fsck on %s while it is not mounted.", e.Source)
+	case ErrReadOnlyDevice:
+		return "Mount it read-only, or remove the write protection of the device."
+	case ErrIO:
+		return fmt.Sprintf("Check the device behind %s: the kernel log (dmesg) says what could not be read.", e.Source)
+	case ErrBusy:
+		return adviseBusy(e)
+	case ErrNotPermitted:
+		return "Mounting needs root, or CAP_SYS_ADMIN in the namespace that owns the mounts; a user namespace may mount only tmpfs, binds, overlay and FUSE, and cannot undo what it inherited."
+	case ErrNoTarget:
+		return fmt.Sprintf("Create %s first.", e.Target)
+	case ErrNoSource:
+		return fmt.Sprintf("Check that %s exists on this node.", e.Source)
+	case ErrTargetIsLink:
+		return fmt.Sprintf("Replace %s by a real directory; links are not followed so that a mount cannot be led astray.", e.Target)
+	case ErrKindMismatch:
+		return "Bind a directory on a directory and a file on a file."
+	}
+	return "" // nothing useful to say: unknown, given up, not mounted
+}
+
+func adviseBusy(e *Error) string {
+	if e.Op == OpUnmount {
+		return fmt.Sprintf("Something still uses it: fuser -vm %s lists the processes, findmnt -R %s the mounts below.", e.Target, e.Target)
+	}
+	return fmt.Sprintf("See with findmnt whether %s is mounted already, and with lsof what uses it.", e.Source)
+}
+
+func adviseHelper(e *Error) string {
+	if errors.Is(e.Err, exec.ErrNotFound) {
+		return "Install the mount command itself on this node: package util-linux (mount on Debian and Ubuntu)."
+	}
+	packages := map[string]string{
+		"nfs":       "nfs-common on Debian and Ubuntu, nfs-utils on RHEL, Fedora and Alpine, nfs-client on SUSE",
+		"cifs":      "cifs-utils on all distributions",
+		"ceph":      "ceph-common on all distributions",
+		"glusterfs": "glusterfs-client on Debian, Ubuntu and Alpine, glusterfs-fuse on RHEL and Fedora, glusterfs on SUSE",
+	}
+	name, ok := packages[family(e.FSType)]
+	if !ok {
+		return fmt.Sprintf("Install the package that brings /sbin/mount.%s on this node.", e.FSType)
+	}
+	return fmt.Sprintf("Install the %s client (/sbin/mount.%s) on this node: package %s.", familyName(e.FSType), e.FSType, name)
+}
+
+func familyName(fstype string) string {
+	switch family(fstype) {
+	case "nfs":
+		return "NFS"
+	case "cifs":
+		return "SMB"
+	case "ceph":
+		return "Ceph"
+	}
+	return family(fstype)
+}
+
+func adviseKernel(e *Error) string {
+	return fmt.Sprintf("Load the kernel's %s module on this node (modprobe %s), or run a kernel that has it; grep %s /proc/filesystems shows it once it is there.", e.FSType, family(e.FSType), e.FSType)
+}
+
+// serverOf names the server of a source in a sentence.
+func serverOf(source string) string {
+	if rest, ok := strings.CutPrefix(source, "//"); ok {
+		host, _, _ := strings.Cut(rest, "/")
+		return host
+	}
+	if i := strings.Index(source, ":/"); i > 0 {
+		return source[:i]
+	}
+	return "the server"
+}

@@ -1,0 +1,158 @@
+package mount
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	k8smount "k8s.io/mount-utils"
+)
+
+const (
+	// maxOutput is how much of mount(8)'s output is kept, in bytes.
+	maxOutput = 64 << 10
+	// outputGrace is how long output may stay open after mount(8) has ended,
+	// as by a daemon that it left behind.
+	outputGrace = time.Second
+)
+
+// commandError is a mount(8) that was run and failed.
+type commandError struct {
+	output    string // as it was printed
+	uncertain bool
+	err       error
+}
+
+func (e *commandError) Error() string { return e.err.Error() }
+func (e *commandError) Unwrap() error { return e.err }
+
+// mountByCommand runs mount(8), one at a time for each target.
+func (m *HostMounter) mountByCommand(ctx context.Context, r Request, flags []string) error {
+	args, _ := k8smount.MakeMountArgsSensitiveWithMountFlags(r.Source, r.Target, r.FSType, r.Options, r.Sensitive, flags)
+	err := m.calls.Do(ctx, mountKey(r.Target), func() error {
+		if err := checkTarget(r.Target); err != nil {
+			return err
+		}
+		return runCommand(ctx, m.config.MountCommand, args)
+	})
+	if err == nil {
+		return nil
+	}
+	e := Error{
+		Op: OpMount, Source: r.Source, Target: r.Target, FSType: r.FSType, Options: r.maskedOptions(),
+		Command: strings.Join(append(slices.Concat([]string{m.config.MountCommand}, flags), r.args()...), " "),
+	}
+	failed, ok := errors.AsType[*commandError](err)
+	if !ok {
+		return wrapCall(err, e)
+	}
+	e.Output = r.masker().Replace(failed.output)
+	e.Cause, e.Also = m.diagnose(r.FSType, failed)
+	e.Uncertain = failed.uncertain
+	e.Err = failed.err // an exit status or a failed start: no arguments in it
+	return &e
+}
+
+// checkTarget refuses a target that does not exist or is a link.
+func checkTarget(target string) error {
+	n := native{request: Request{Target: target}}
+	defer n.close()
+	_, err := n.openTarget()
+	return err
+}
+
+// runCommand runs mount(8) in a session of its own: it has no terminal to ask
+// for a password, and its whole process group is killed when ctx ends. It
+// returns a *commandError once the process has been reaped.
+func runCommand(ctx context.Context, command string, args []string) error {
+	var output cappedBuffer
+	cmd := exec.CommandContext(ctx, command, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C") // the output is diagnosed
+	cmd.Stdout, cmd.Stderr = &output, &output
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd.WaitDelay = outputGrace
+	err := cmd.Run()
+	if err == nil || errors.Is(err, exec.ErrWaitDelay) && cmd.ProcessState.Success() {
+		return nil
+	}
+	failed := &commandError{output: output.String(), err: err}
+	if cmd.ProcessState == nil {
+		return failed // it was never started
+	}
+	// Of mount(8)'s exit statuses these say that it did, or may have done,
+	// something; -1 is a signal.
+	failed.uncertain = slices.Contains([]int{-1, 4, 8, 16, 64}, cmd.ProcessState.ExitCode())
+	if ctx.Err() != nil {
+		failed.err = fmt.Errorf("mount(8) was killed: %w", context.Cause(ctx))
+	}
+	return failed
+}
+
+// cappedBuffer keeps the first maxOutput bytes.
+type cappedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (c *cappedBuffer) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.buf.Write(p[:min(len(p), maxOutput-c.buf.Len())])
+	return len(p), nil
+}
+
+func (c *cappedBuffer) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.buf.String()
+}
+
+// masker replaces each sensitive option and each value in one, as mount
+// helpers may print either.
+func (r Request) masker() *strings.Replacer {
+	var pairs []string
+	for _, element := range r.Sensitive {
+		for _, option := range append([]string{element}, splitOptions(element)...) {
+			_, value, _ := strings.Cut(option, "=")
+			for _, secret := range []string{option, value} {
+				if secret != "" {
+					pairs = append(pairs, secret, masked)
+				}
+			}
+		}
+	}
+	return strings.NewReplacer(pairs...)
+}
+
+// helperPath returns the file that mount(8) would run for a type, if there is
+// one.
+func (c Config) helperPath(fstype string) (string, bool) {
+	dirs := c.HelperDirs
+	if dirs == nil {
+		dirs = []string{"/sbin", "/sbin/fs.d", "/sbin/fs", "/usr/sbin", "/usr/local/sbin", "/bin", "/usr/bin"}
+	}
+	names := []string{"mount." + fstype}
+	if base, _, isSub := strings.Cut(fstype, "."); isSub {
+		names = append(names, "mount."+base)
+	}
+	for _, dir := range dirs {
+		for _, name := range names {
+			path := filepath.Join(dir, name)
+			if info, err := os.Stat(path); err == nil && !info.IsDir() {
+				return path, true
+			}
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,203 @@
+package mount
+
+import (
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// parsedOptions are mount options split by who understands them.
+type parsedOptions struct {
+	// Set and Clear are MS_* flags asked for and asked against.
+	Set, Clear uintptr
+	// Bind, Recursive, Remount: "bind", "rbind" (both), "remount".
+	Bind, Recursive, Remount bool
+	// Propagation are the MS_* values of propagation changes, in order, each
+	// with MS_REC where asked for.
+	Propagation []uintptr
+	// Data is for the file system, in order.
+	Data []string
+	// Command are options that only mount(8) can carry out.
+	Command []string
+}
+
+// perMountFlags are those flags that a bind mount has of its own. The others
+// belong to the file system.
+const perMountFlags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOSYMFOLLOW | atimeFlags
+
+// atimeFlags exclude each other, but for MS_NODIRATIME.
+const atimeFlags = unix.MS_NOATIME | unix.MS_RELATIME | unix.MS_STRICTATIME | unix.MS_NODIRATIME
+
+// oneAtimeOf are the flags of which a mount has just one.
+const oneAtimeOf = unix.MS_NOATIME | unix.MS_RELATIME | unix.MS_STRICTATIME
+
+// genericFlag returns what one of mount(8)'s file-system-independent words
+// does to the flags.
+func genericFlag(word string) (set, clear uintptr, ok bool) {
+	switch word {
+	case "ro":
+		return unix.MS_RDONLY, 0, true
+	case "rw":
+		return 0, unix.MS_RDONLY, true
+	case "nosuid":
+		return unix.MS_NOSUID, 0, true
+	case "suid":
+		return 0, unix.MS_NOSUID, true
+	case "nodev":
+		return unix.MS_NODEV, 0, true
+	case "dev":
+		return 0, unix.MS_NODEV, true
+	case "noexec":
+		return unix.MS_NOEXEC, 0, true
+	case "exec":
+		return 0, unix.MS_NOEXEC, true
+	case "nosymfollow":
+		return unix.MS_NOSYMFOLLOW, 0, true
+	case "symfollow":
+		return 0, unix.MS_NOSYMFOLLOW, true
+	case "noatime":
+		return unix.MS_NOATIME, oneAtimeOf &^ unix.MS_NOATIME, true
+	case "relatime":
+		return unix.MS_RELATIME, oneAtimeOf &^ unix.MS_RELATIME, true
+	case "strictatime":
+		return unix.MS_STRICTATIME, oneAtimeOf &^ unix.MS_STRICTATIME, true
+	case "atime":
+		return 0, unix.MS_NOATIME, true
+	case "norelatime":
+		return 0, unix.MS_RELATIME, true
+	case "nostrictatime":
+		return 0, unix.MS_STRICTATIME, true
+	case "nodiratime":
+		return unix.MS_NODIRATIME, 0, true
+	case "diratime":
+		return 0, unix.MS_NODIRATIME, true
+	case "sync":
+		return unix.MS_SYNCHRONOUS, 0, true
+	case "async":
+		return 0, unix.MS_SYNCHRONOUS, true
+	case "dirsync":
+		return unix.MS_DIRSYNC, 0, true
+	case "mand":
+		return unix.MS_MANDLOCK, 0, true
+	case "nomand":
+		return 0, unix.MS_MANDLOCK, true
+	case "lazytime":
+		return unix.MS_LAZYTIME, 0, true
+	case "nolazytime":
+		return 0, unix.MS_LAZYTIME, true
+	case "iversion":
+		return unix.MS_I_VERSION, 0, true
+	case "noiversion":
+		return 0, unix.MS_I_VERSION, true
+	case "silent":
+		return unix.MS_SILENT, 0, true
+	case "loud":
+		return 0, unix.MS_SILENT, true
+	}
+	return 0, 0, false
+}
+
+// propagationFlag returns the MS_* value of a propagation word.
+func propagationFlag(word string) (uintptr, bool) {
+	flags := map[string]uintptr{
+		"shared": unix.MS_SHARED, "slave": unix.MS_SLAVE, "private": unix.MS_PRIVATE, "unbindable": unix.MS_UNBINDABLE,
+	}
+	if flag, ok := flags[word]; ok {
+		return flag, true
+	}
+	flag, ok := flags[strings.TrimPrefix(word, "r")]
+	return flag | unix.MS_REC, ok
+}
+
+// isComment tells words that mean something to fstab, systemd or boot scripts
+// alone, and nothing to a mount that is made now.
+func isComment(word string) bool {
+	switch word {
+	case "", "defaults", "auto", "noauto", "nofail", "_netdev", "nouser", "nousers", "noowner", "nogroup":
+		return true
+	}
+	return strings.HasPrefix(word, "comment=") || strings.HasPrefix(word, "x-") && !isCommandOption(word)
+}
+
+// isCommandOption tells what mount(8) itself carries out.
+func isCommandOption(word string) bool {
+	name, _, _ := strings.Cut(word, "=")
+	switch name {
+	case "move", "loop", "offset", "sizelimit", "encryption", "helper", "uhelper", "user", "users", "owner", "group":
+		return true
+	}
+	return strings.HasPrefix(name, "verity.") || strings.HasPrefix(name, "X-") || strings.HasPrefix(name, "x-mount.")
+}
+
+// parseOptions splits options as mount(8) does: elements may themselves be
+// comma-separated lists, later words win over earlier ones. It never fails;
+// what it does not know is Data.
+func parseOptions(options ...string) parsedOptions {
+	var p parsedOptions
+	for _, list := range options {
+		for _, word := range splitOptions(list) {
+			p.add(word)
+		}
+	}
+	return p
+}
+
+func (p *parsedOptions) add(word string) {
+	if set, clear, ok := genericFlag(word); ok {
+		p.Set = p.Set&^clear | set
+		p.Clear = p.Clear&^set | clear
+		return
+	}
+	if flag, ok := propagationFlag(word); ok {
+		p.Propagation = append(p.Propagation, flag)
+		return
+	}
+	switch {
+	case word == "bind":
+		p.Bind = true
+	case word == "rbind":
+		p.Bind, p.Recursive = true, true
+	case word == "remount":
+		p.Remount = true
+	case isCommandOption(word):
+		p.Command = append(p.Command, word)
+	case !isComment(word):
+		p.Data = append(p.Data, word)
+	}
+}
+
+// apply returns the flags that result from those a mount has now.
+func (p parsedOptions) apply(current uintptr) uintptr { return current&^p.Clear | p.Set }
+
+// onlyPropagation: nothing is asked for but a change of propagation.
+func (p parsedOptions) onlyPropagation() bool {
+	return len(p.Propagation) > 0 && !p.Bind && !p.Remount && p.Set == 0 && p.Clear == 0 && len(p.Data) == 0 && len(p.Command) == 0
+}
+
+// flagsShown returns the MS_* flags behind options as a mount table shows
+// them. A mount that shows no atime word has strictatime.
+func flagsShown(options []string) uintptr {
+	p := parseOptions(options...)
+	flags := p.Set & perMountFlags
+	if flags&oneAtimeOf == 0 {
+		flags |= unix.MS_STRICTATIME
+	}
+	return flags
+}
+
+// splitOptions splits a comma-separated list as mount(8) does: a comma within
+// double quotes or after a backslash does not separate.
+func splitOptions(list string) []string {
+	var words []string
+	start, quoted := 0, false
+	for i := 0; i < len(list); i++ {
+		switch {
+		case list[i] == '"':
+			quoted = !quoted
+		case list[i] == ',' && !quoted && (i == 0 || list[i-1] != '\\'):
+			words = append(words, list[start:i])
+			start = i + 1
+		}
+	}
+	return append(words, list[start:])
+}

@@ -1,0 +1,274 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/flight"
+)
+
+// Config configures the host's mounter. Its zero value is what a node needs.
+type Config struct {
+	// Logger gets a debug line for every mount and unmount, sensitive options
+	// masked; nil logs nothing.
+	Logger *slog.Logger
+	// MountCommand is the mount(8) program for what system calls do not do;
+	// empty means "mount", searched in PATH.
+	MountCommand string
+	// HelperDirs is where mount(8) looks for mount.<type>; nil means its
+	// built-in list. It is used to explain failures.
+	HelperDirs []string
+	// FilesystemsFile lists what the kernel has; empty means
+	// /proc/filesystems. It is used to explain failures.
+	FilesystemsFile string
+	// ModulesDir is the directory of the running kernel's modules; empty means
+	// /lib/modules/<release>. It is used to explain failures.
+	ModulesDir string
+}
+
+// New returns the mounter of this host. It does no I/O.
+func New(c Config) *HostMounter {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.MountCommand == "" {
+		c.MountCommand = "mount"
+	}
+	return &HostMounter{config: c, sys: hostCalls{}, table: KernelTable}
+}
+
+// HostMounter mounts on this host, in the mount namespace of the process: bind
+// mounts, tmpfs, hugetlbfs, their remounts and changes of propagation by system
+// calls, everything else by mount(8) and its helpers. It answers questions from
+// the kernel's mount table. It implements [ContextMounter] and is safe for
+// concurrent use.
+//
+// The target is opened once without following a link at its end and mounted on
+// by descriptor, so a link that is put there meanwhile redirects nothing; a
+// target that is a link is refused ([ErrTargetIsLink]). Mounts by mount(8) make
+// the same check, but mount(8) looks the path up again.
+//
+// A bind mount keeps the flags of its source (nosuid, nodev, noexec, ro, atime)
+// unless an option says otherwise; options apply to the top mount of an rbind
+// only. A mount whose options cannot be applied is undone. mount(8) runs
+// without a systemd scope.
+type HostMounter struct {
+	config Config
+	calls  flight.Group[callKey]
+	sys    calls
+	table  func() (Table, error)
+}
+
+// callKey names the calls of which at most one is outstanding. Mounting and
+// normal unmounting exclude each other; the higher rungs have keys of their
+// own, so that they can pass a hung normal unmount.
+type callKey struct {
+	target string
+	rung   Rung
+}
+
+func mountKey(target string) callKey { return callKey{filepath.Clean(target), RungNormal} }
+
+// calls are the system calls that may hang, so that tests can let them.
+type calls interface {
+	mount(source, target, fstype string, flags uintptr, data string) error
+	unmount(target string, flags int) error
+}
+
+type hostCalls struct{}
+
+func (hostCalls) mount(source, target, fstype string, flags uintptr, data string) error {
+	return unix.Mount(source, target, fstype, flags, data)
+}
+
+func (hostCalls) unmount(target string, flags int) error { return unix.Unmount(target, flags) }
+
+// MountContext implements [ContextMounter]. After ctx has ended, a mount by
+// system call that had not reached the kernel yet is not made any more, and
+// the error is not Uncertain; a mount(8) that runs is killed with its process
+// group, and the error is Uncertain.
+func (m *HostMounter) MountContext(ctx context.Context, request Request) error {
+	return m.mount(ctx, request, nil)
+}
+
+// mount carries out a request; flags are for mount(8) and force its use.
+func (m *HostMounter) mount(ctx context.Context, r Request, flags []string) error {
+	start := time.Now()
+	err := m.tryMount(ctx, r, flags)
+	m.config.Logger.DebugContext(ctx, "mount", "request", r.String(), "took", time.Since(start), "error", err)
+	return err
+}
+
+func (m *HostMounter) tryMount(ctx context.Context, r Request, flags []string) error {
+	if err := r.check(); err != nil {
+		return r.fail(err)
+	}
+	if ctx.Err() != nil {
+		return r.fail(context.Cause(ctx)) // nothing was begun: certain
+	}
+	options := parseOptions(slices.Concat(r.Options, r.Sensitive)...)
+	if len(flags) == 0 && isNative(r, options) {
+		return m.mountNative(ctx, r, options)
+	}
+	return m.mountByCommand(ctx, r, flags)
+}
+
+// check refuses what no mount can be made of.
+func (r Request) check() error {
+	switch {
+	case r.Target == "":
+		return &causedError{ErrNoTarget, errors.New("no mount point was given")}
+	case !filepath.IsAbs(r.Target):
+		return &causedError{ErrNoTarget, fmt.Errorf("the mount point %q is not an absolute path", r.Target)}
+	case strings.ContainsRune(r.Target+r.Source+r.FSType, 0):
+		return &causedError{ErrBadOption, errors.New("a NUL byte in source, mount point or type")}
+	case strings.HasPrefix(r.FSType, "-"):
+		return &causedError{ErrBadOption, fmt.Errorf("%q is no file system type", r.FSType)}
+	}
+	if r.Source != "" {
+		if err := CheckSource(r.Source); err != nil {
+			return &causedError{ErrBadOption, err}
+		}
+	}
+	return nil
+}
+
+// Mount implements [Interface]; it waits without limit.
+func (m *HostMounter) Mount(source, target, fstype string, options []string) error {
+	return m.MountSensitive(source, target, fstype, options, nil)
+}
+
+// MountSensitive implements [Interface]; it waits without limit.
+func (m *HostMounter) MountSensitive(source, target, fstype string, options, sensitive []string) error {
+	return m.MountContext(context.Background(), Request{Source: source, Target: target, FSType: fstype, Options: options, Sensitive: sensitive})
+}
+
+// MountSensitiveWithoutSystemd implements [Interface]; no mount uses systemd.
+func (m *HostMounter) MountSensitiveWithoutSystemd(source, target, fstype string, options, sensitive []string) error {
+	return m.MountSensitive(source, target, fstype, options, sensitive)
+}
+
+// MountSensitiveWithoutSystemdWithMountFlags implements [Interface]; flags are
+// those of mount(8), which then makes the mount, whatever its type.
+func (m *HostMounter) MountSensitiveWithoutSystemdWithMountFlags(source, target, fstype string, options, sensitive, flags []string) error {
+	return m.mount(context.Background(), Request{Source: source, Target: target, FSType: fstype, Options: options, Sensitive: sensitive}, flags)
+}
+
+// Unmount implements [Interface]: the normal rung, without limit of time.
+func (m *HostMounter) Unmount(target string) error {
+	_, err := m.UnmountContext(context.Background(), target, UnmountOptions{})
+	return err
+}
+
+// List implements [Interface] from the mount table. Options are those of
+// /proc/mounts: of the mount and of its file system.
+func (m *HostMounter) List() ([]MountPoint, error) {
+	entries, err := m.entries()
+	if err != nil {
+		return nil, err
+	}
+	points := make([]MountPoint, 0, len(entries))
+	for _, e := range entries {
+		points = append(points, MountPoint{Device: e.Source, Path: e.Target, Type: e.FSType, Opts: e.allOptions()})
+	}
+	return points, nil
+}
+
+// allOptions are the options of the mount and of its file system, once each.
+func (e Entry) allOptions() []string {
+	all := []string{"rw"}
+	if e.ReadOnly() {
+		all[0] = "ro"
+	}
+	for _, o := range slices.Concat(e.Options, e.SuperOptions) {
+		if o != "ro" && o != "rw" && !slices.Contains(all, o) {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// IsMountPoint implements [Interface] from the mount table; a link is followed
+// only where the path itself is no mount point. The error matches
+// fs.ErrNotExist if file does not exist.
+func (m *HostMounter) IsMountPoint(file string) (bool, error) {
+	mounted, info, err := m.look(file)
+	if err != nil || mounted || info.Mode()&os.ModeSymlink == 0 {
+		return mounted, err
+	}
+	resolved, err := filepath.EvalSymlinks(file)
+	if err != nil {
+		return false, err
+	}
+	mounted, _, err = m.look(resolved)
+	return mounted, err
+}
+
+// IsLikelyNotMountPoint implements [Interface]. It is not a guess: bind mounts
+// are seen as well. The error matches fs.ErrNotExist if file does not exist.
+func (m *HostMounter) IsLikelyNotMountPoint(file string) (bool, error) {
+	mounted, _, err := m.look(file)
+	return !mounted, err
+}
+
+// look asks the table first, so that what is mounted is never touched.
+func (m *HostMounter) look(file string) (mounted bool, info os.FileInfo, err error) {
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return false, nil, err
+	}
+	table, err := m.table()
+	if err != nil {
+		return false, nil, err
+	}
+	_, mounted, err = table.At(abs)
+	if err != nil || mounted {
+		return mounted, nil, err
+	}
+	info, err = os.Lstat(abs)
+	return false, info, err
+}
+
+// CanSafelySkipMountPointCheck implements [Interface]: false, since unmounting
+// what is not mounted is an error here ([ErrNotMounted]).
+func (*HostMounter) CanSafelySkipMountPointCheck() bool { return false }
+
+// GetMountRefs implements [Interface] from the mount table: the other places
+// where the directory at pathname is mounted. What does not exist has none.
+func (m *HostMounter) GetMountRefs(pathname string) ([]string, error) {
+	entries, err := m.entries()
+	if err != nil {
+		return nil, err
+	}
+	clean := filepath.Clean(pathname)
+	if _, ok := mountedAt(entries, clean); ok {
+		return refsOf(entries, clean), nil
+	}
+	resolved, err := filepath.EvalSymlinks(clean)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return refsOf(entries, resolved), nil
+}
+
+func (m *HostMounter) entries() ([]Entry, error) {
+	table, err := m.table()
+	if err != nil {
+		return nil, err
+	}
+	return table.All()
+}
+
+var _ ContextMounter = (*HostMounter)(nil)

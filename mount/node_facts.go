@@ -1,0 +1,108 @@
+package mount
+
+import (
+	"bufio"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// wantsHelper reports whether mounts of a type go through mount.<type>.
+func wantsHelper(fstype string) bool {
+	switch family(fstype) {
+	case "nfs", "cifs", "ceph", "glusterfs", "fuse":
+		return true
+	}
+	return false
+}
+
+// inKernel reports whether a type is the kernel's own. The others are daemons
+// behind fuse, whose type mount(8) calls unknown when the helper lacks, or left
+// for mount(8) to find out.
+func inKernel(fstype string) bool {
+	switch family(fstype) {
+	case "glusterfs", "fuse", "auto", "":
+		return false
+	}
+	return true
+}
+
+// family puts variants of a type together.
+func family(fstype string) string {
+	base, _, _ := strings.Cut(fstype, ".")
+	switch base {
+	case "nfs4":
+		return "nfs"
+	case "smb3":
+		return "cifs"
+	case "fuseblk":
+		return "fuse"
+	}
+	return base
+}
+
+func (c Config) hasHelper(fstype string) bool {
+	_, ok := c.helperPath(fstype)
+	return ok
+}
+
+// kernelLacks reports whether the running kernel has the type neither built in
+// or loaded nor among its modules, as far as can be seen from here.
+func (c Config) kernelLacks(fstype string) bool {
+	return !c.isRegistered(fstype) && !c.hasModule(fstype)
+}
+
+// isRegistered looks the type up in /proc/filesystems.
+func (c Config) isRegistered(fstype string) bool {
+	path := c.FilesystemsFile
+	if path == "" {
+		path = "/proc/filesystems"
+	}
+	return anyLine(path, func(line string) bool {
+		fields := strings.Fields(line)
+		return len(fields) > 0 && fields[len(fields)-1] == fstype
+	})
+}
+
+// hasModule looks the type up among the kernel's modules: by its alias
+// "fs-<type>", else by the module's name.
+func (c Config) hasModule(fstype string) bool {
+	dir := c.ModulesDir
+	if dir == "" {
+		var name unix.Utsname
+		if err := unix.Uname(&name); err != nil {
+			return false
+		}
+		dir = filepath.Join("/lib/modules", unix.ByteSliceToString(name.Release[:]))
+	}
+	alias := "alias fs-" + fstype + " "
+	if anyLine(filepath.Join(dir, "modules.alias"), func(line string) bool { return strings.HasPrefix(line, alias) }) {
+		return true
+	}
+	isModule := func(line string) bool {
+		path, _, _ := strings.Cut(line, ":")
+		name, _, _ := strings.Cut(filepath.Base(path), ".ko")
+		return name == fstype || name == family(fstype)
+	}
+	return anyLine(filepath.Join(dir, "modules.dep"), isModule) || anyLine(filepath.Join(dir, "modules.builtin"), isModule)
+}
+
+// anyLine reports whether a file has such a line; a file that cannot be read
+// has none.
+func anyLine(path string, is func(line string) bool) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if is(lines.Text()) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,74 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// watchMountinfo sends after each change of the table in the file at path,
+// coalesced, until ctx ends; then the channel is closed and nothing of the
+// watch is left. Changes count from the call on.
+func watchMountinfo(ctx context.Context, path string) <-chan struct{} {
+	changes := make(chan struct{}, 1)
+	table, err := os.Open(path)
+	if err != nil {
+		close(changes)
+		return changes
+	}
+	wakeRead, wakeWrite, err := os.Pipe()
+	if err != nil {
+		table.Close()
+		close(changes)
+		return changes
+	}
+	// Closing the write end is what wakes the poll.
+	stop := context.AfterFunc(ctx, func() { wakeWrite.Close() })
+	go func() {
+		defer close(changes)
+		defer table.Close()
+		defer wakeRead.Close()
+		defer func() {
+			if stop() {
+				wakeWrite.Close()
+			}
+		}()
+		forwardChanges(ctx, table, wakeRead, changes)
+	}()
+	return changes
+}
+
+func forwardChanges(ctx context.Context, table, wake *os.File, changes chan<- struct{}) {
+	for ctx.Err() == nil {
+		changed, err := pollChange(table, -1, wake)
+		if err != nil || ctx.Err() != nil {
+			return
+		}
+		if !changed {
+			continue
+		}
+		select {
+		case changes <- struct{}{}:
+		default: // one is waiting to be received already
+		}
+	}
+}
+
+// pollChange waits until the table has changed since it was opened or last
+// polled, or one of wake becomes readable or is closed at its other end, for
+// at most timeout milliseconds; -1 means without limit.
+func pollChange(table *os.File, timeout int, wake ...*os.File) (changed bool, err error) {
+	fds := []unix.PollFd{{Fd: int32(table.Fd()), Events: unix.POLLPRI}}
+	for _, w := range wake {
+		fds = append(fds, unix.PollFd{Fd: int32(w.Fd()), Events: unix.POLLIN})
+	}
+	for {
+		_, err = unix.Poll(fds, timeout)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	return fds[0].Revents&(unix.POLLPRI|unix.POLLERR) != 0, err
+}
