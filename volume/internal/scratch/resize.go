@@ -26,7 +26,10 @@ func resize(ctx context.Context, m mount.Interface, dir string, o Options) error
 	if size, ok := byteOption(entry, "size"); ok && wholePages(size) == wholePages(o.SizeBytes) {
 		return nil
 	}
-	request := mount.Request{Target: dir, Options: []string{"remount", sizeOption(o.SizeBytes)}}
+	request := mount.Request{
+		Source: FSTypeMemory, Target: dir, FSType: FSTypeMemory,
+		Options: []string{"remount", sizeOption(o.SizeBytes)},
+	}
 	if err := mount.Mount(ctx, m, request); err != nil {
 		return volume.NothingDone(fmt.Errorf(
 			"the size of the volume in memory stays as it was; if its files need more than %d bytes, remove some or raise the limit: %w", o.SizeBytes, err))
