@@ -159,15 +159,23 @@ func (h *Host) GetMounter() mount.Interface { return h.Mounter }
 // GetNodeName implements [VolumeHost].
 func (h *Host) GetNodeName() types.NodeName { return h.NodeName }
 
-// Roles implements [RoleHolder].
+// Roles implements [RoleHolder]. Each role is narrowed to its own interface,
+// so that a value that is one role does not count as another that it could be
+// but was not given as.
 func (h *Host) Roles() []any {
-	all := []any{h.Secrets, h.ConfigMaps, h.Tokens, h.TrustBundles, h.Allocatable, h.Events, h.HostFiles}
-	present := all[:0]
-	for _, role := range all {
-		if role != nil {
+	var present []any
+	add := func(given bool, role any) {
+		if given {
 			present = append(present, role)
 		}
 	}
+	add(h.Secrets != nil, struct{ SecretGetter }{h.Secrets})
+	add(h.ConfigMaps != nil, struct{ ConfigMapGetter }{h.ConfigMaps})
+	add(h.Tokens != nil, struct{ TokenRequester }{h.Tokens})
+	add(h.TrustBundles != nil, struct{ TrustBundleGetter }{h.TrustBundles})
+	add(h.Allocatable != nil, struct{ AllocatableGetter }{h.Allocatable})
+	add(h.Events != nil, struct{ EventSink }{h.Events})
+	add(h.HostFiles != nil, struct{ HostFiles }{h.HostFiles})
 	return present
 }
 
