@@ -1,0 +1,71 @@
+package emptydir
+
+import (
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/scratch"
+)
+
+// mediumOf checks the medium and completes "HugePages" by the page size that
+// the pod's containers request.
+func mediumOf(source *v1.EmptyDirVolumeSource, pod *v1.Pod) (v1.StorageMedium, error) {
+	medium := source.Medium
+	switch {
+	case medium == v1.StorageMediumDefault, medium == v1.StorageMediumMemory:
+		return medium, nil
+	case medium == v1.StorageMediumHugePages:
+		return requestedPages(pod)
+	case scratch.IsHugePages(medium):
+		_, err := scratch.PageSize(medium)
+		return medium, err
+	}
+	return "", volume.Invalid("emptyDir.medium", `%q is not one of "", "Memory", "HugePages" and "HugePages-<size>"`, medium)
+}
+
+func requestedPages(pod *v1.Pod) (v1.StorageMedium, error) {
+	var found *resource.Quantity
+	for name := range hugePageResources(pod) {
+		size, err := resource.ParseQuantity(strings.TrimPrefix(name, v1.ResourceHugePagesPrefix))
+		if err != nil {
+			return "", volume.Invalid("resources", "%q names no page size: %v", name, err)
+		}
+		if found != nil && found.Cmp(size) != 0 {
+			return "", volume.Invalid("emptyDir.medium",
+				`"HugePages" is ambiguous, the pod's containers request several page sizes; use "HugePages-<size>"`)
+		}
+		found = &size
+	}
+	if found == nil {
+		return "", volume.Invalid("emptyDir.medium",
+			`"HugePages" needs a container that requests huge pages, or a page size as in "HugePages-2Mi"`)
+	}
+	medium := v1.StorageMedium(string(v1.StorageMediumHugePagesPrefix) + found.String())
+	_, err := scratch.PageSize(medium)
+	return medium, err
+}
+
+// hugePageResources are the names of the huge page resources that the pod or
+// one of its containers asks for. A limit implies a request.
+func hugePageResources(pod *v1.Pod) map[string]bool {
+	all := map[string]bool{}
+	add := func(resources v1.ResourceRequirements) {
+		for _, list := range []v1.ResourceList{resources.Requests, resources.Limits} {
+			for name := range list {
+				if strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
+					all[string(name)] = true
+				}
+			}
+		}
+	}
+	for _, c := range containers(pod) {
+		add(c.Resources)
+	}
+	if pod.Spec.Resources != nil {
+		add(*pod.Spec.Resources)
+	}
+	return all
+}

@@ -1,0 +1,81 @@
+package emptydir
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/scratch"
+)
+
+// directory is what mounter and unmounter have in common.
+type directory struct {
+	volume.PodVolume
+	meter *volume.Meter
+}
+
+// GetMetrics returns those of the volume's file system where it has one of its
+// own, and walks the directory where it shares the node's.
+func (d *directory) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
+	metrics, err := d.measure(ctx)
+	return metrics, d.Error("GetMetrics", err)
+}
+
+func (d *directory) measure(ctx context.Context) (*volume.Metrics, error) {
+	table, err := mount.TableOf(d.Host.GetMounter())
+	if err != nil {
+		return nil, err
+	}
+	_, mounted, err := table.At(d.GetPath())
+	if err != nil {
+		return nil, err
+	}
+	if mounted {
+		return d.meter.FileSystem(ctx, d.GetPath())
+	}
+	return d.meter.Tree(ctx, d.GetPath())
+}
+
+type mounter struct {
+	directory
+	medium          v1.StorageMedium
+	limit, podLimit int64
+}
+
+func (m *mounter) GetAttributes() volume.Attributes {
+	return volume.Attributes{Managed: true, SELinuxRelabel: true}
+}
+
+func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
+	return m.SetUpAt(ctx, m.GetPath(), args)
+}
+
+func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterArgs) error {
+	size, err := m.size(ctx, args)
+	if err != nil {
+		return m.Error("SetUp", volume.NothingDone(err))
+	}
+	return m.Error("SetUp", scratch.SetUp(ctx, m.PodVolume, dir, scratch.Options{
+		Medium: m.medium, SizeBytes: size, GID: args.FsGroup}))
+}
+
+func (m *mounter) size(ctx context.Context, args volume.MounterArgs) (int64, error) {
+	switch m.medium {
+	case v1.StorageMediumDefault:
+		return noLimit, nil
+	case v1.StorageMediumMemory:
+		return m.memorySize(ctx, args)
+	}
+	return least(m.limit, desired(args)), nil
+}
+
+type unmounter struct{ directory }
+
+func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.GetPath()) }
+
+// TearDownAt removes the volume with all its contents.
+func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
+	return u.Error("TearDown", scratch.TearDown(ctx, u.PodVolume, dir, false))
+}

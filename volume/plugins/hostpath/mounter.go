@@ -1,0 +1,54 @@
+package hostpath
+
+import (
+	"context"
+
+	"github.com/podvol/podvol/volume"
+)
+
+type mounter struct {
+	volume.PodVolume
+	plugin   *plugin
+	path     string
+	want     pathType
+	readOnly bool
+}
+
+// GetPath returns the path on the host.
+func (m *mounter) GetPath() string { return m.path }
+
+// GetAttributes reports Managed false: files of the node are never re-owned or
+// relabelled for a pod.
+func (m *mounter) GetAttributes() volume.Attributes {
+	return volume.Attributes{ReadOnly: m.readOnly}
+}
+
+// GetMetrics returns those of the file system that the path is on.
+func (m *mounter) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
+	metrics, err := m.plugin.meter.FileSystem(ctx, m.path)
+	return metrics, m.Error("GetMetrics", err)
+}
+
+func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
+	return m.SetUpAt(ctx, m.path, args)
+}
+
+// SetUpAt checks the path and creates it where its type says so. It makes
+// nothing at dir.
+func (m *mounter) SetUpAt(ctx context.Context, _ string, _ volume.MounterArgs) error {
+	return m.Error("SetUp", ensure(ctx, m.plugin.files.Of(m.Host), m.path, m.want))
+}
+
+type unmounter struct {
+	volume.PodVolume
+	volume.NoMetrics
+}
+
+// GetPath is empty: the path of a hostPath volume is in its spec alone.
+func (u *unmounter) GetPath() string { return "" }
+
+// TearDown does nothing: the path is the node's.
+func (u *unmounter) TearDown(context.Context) error { return nil }
+
+// TearDownAt does nothing: the path is the node's.
+func (u *unmounter) TearDownAt(context.Context, string) error { return nil }

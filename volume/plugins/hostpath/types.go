@@ -1,0 +1,140 @@
+package hostpath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/hostfiles"
+)
+
+const (
+	dirPerm  fs.FileMode = 0o755
+	filePerm fs.FileMode = 0o644
+)
+
+// pathType is what one of the API's types asks for.
+type pathType struct {
+	name v1.HostPathType
+	// isKind tells whether a file is of the type; nil accepts everything,
+	// what does not exist included.
+	isKind func(fs.FileMode) bool
+	// create makes what does not exist; nil where the type creates nothing.
+	create func(context.Context, volume.HostFiles, string) error
+	// instead is the type that creates what this one only looks for.
+	instead v1.HostPathType
+}
+
+func parseType(given *v1.HostPathType) (pathType, error) {
+	name := v1.HostPathUnset
+	if given != nil {
+		name = *given
+	}
+	t := pathType{name: name}
+	switch name {
+	case v1.HostPathUnset:
+	case v1.HostPathDirectoryOrCreate:
+		t.isKind, t.create = fs.FileMode.IsDir, makeDir
+	case v1.HostPathDirectory:
+		t.isKind, t.instead = fs.FileMode.IsDir, v1.HostPathDirectoryOrCreate
+	case v1.HostPathFileOrCreate:
+		t.isKind, t.create = fs.FileMode.IsRegular, makeFile
+	case v1.HostPathFile:
+		t.isKind, t.instead = fs.FileMode.IsRegular, v1.HostPathFileOrCreate
+	case v1.HostPathSocket:
+		t.isKind = isType(fs.ModeSocket)
+	case v1.HostPathCharDev:
+		t.isKind = isType(fs.ModeDevice | fs.ModeCharDevice)
+	case v1.HostPathBlockDev:
+		t.isKind = isType(fs.ModeDevice)
+	default:
+		return t, volume.Invalid("hostPath.type",
+			`%q is not one of "", DirectoryOrCreate, Directory, FileOrCreate, File, Socket, CharDevice and BlockDevice`, name)
+	}
+	return t, nil
+}
+
+func isType(want fs.FileMode) func(fs.FileMode) bool {
+	return func(mode fs.FileMode) bool { return mode.Type() == want }
+}
+
+func makeDir(ctx context.Context, files volume.HostFiles, path string) error {
+	return files.MakeDir(ctx, path, dirPerm)
+}
+
+func makeFile(ctx context.Context, files volume.HostFiles, path string) error {
+	return files.MakeFile(ctx, path, filePerm)
+}
+
+// PathError says that a hostPath is not what its type asks for.
+type PathError struct {
+	Path string
+	// Want is the type in the manifest.
+	Want v1.HostPathType
+	// Found says what is there instead; empty if nothing is.
+	Found string
+	// Instead is the type that would create the path, if there is one.
+	Instead v1.HostPathType
+	// Err is fs.ErrNotExist where nothing is there.
+	Err error
+}
+
+func (e *PathError) Error() string {
+	switch {
+	case e.Found != "":
+		return fmt.Sprintf("hostPath %q is a %s, its type asks for %s; correct hostPath.type or the path", e.Path, e.Found, e.Want)
+	case e.Instead != "":
+		return fmt.Sprintf("hostPath %q does not exist, its type asks for %s; create it on this node, or use the type %s", e.Path, e.Want, e.Instead)
+	case e.Want == v1.HostPathFileOrCreate:
+		return fmt.Sprintf("hostPath %q cannot be created: its directory does not exist on this node; create that first", e.Path)
+	}
+	return fmt.Sprintf("hostPath %q does not exist, its type asks for %s; start on this node what provides it", e.Path, e.Want)
+}
+
+// Unwrap returns Err.
+func (e *PathError) Unwrap() error { return e.Err }
+
+// ensure makes sure that path is what want asks for.
+func ensure(ctx context.Context, files volume.HostFiles, path string, want pathType) error {
+	if want.isKind == nil {
+		return nil
+	}
+	info, err := files.Stat(ctx, path)
+	if errors.Is(err, fs.ErrNotExist) && want.create != nil {
+		// Somebody may be faster; what counts is what is there afterwards.
+		if err := want.create(ctx, files, path); err != nil && !errors.Is(err, fs.ErrExist) {
+			return createError(path, want, err)
+		}
+		info, err = files.Stat(ctx, path)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return volume.NothingDone(&PathError{Path: path, Want: want.name, Instead: want.instead, Err: fs.ErrNotExist})
+	case err != nil:
+		return volume.NothingDone(unanswered(path, err))
+	case !want.isKind(info.Mode()):
+		return volume.NothingDone(&PathError{Path: path, Want: want.name, Found: hostfiles.Kind(info.Mode())})
+	}
+	return nil
+}
+
+// createError leaves an error of creating unmarked: parents may have been made.
+func createError(path string, want pathType, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return volume.NothingDone(&PathError{Path: path, Want: want.name, Err: fs.ErrNotExist})
+	}
+	return fmt.Errorf("hostPath %q cannot be created as %s: %w", path, want.name, unanswered(path, err))
+}
+
+// unanswered explains a call that did not return in time.
+func unanswered(path string, err error) error {
+	if _, ok := errors.AsType[*flight.AbandonedError](err); ok {
+		return fmt.Errorf("the file system at hostPath %q does not answer; if it is a network file system, look at its server: %w", path, err)
+	}
+	return err
+}

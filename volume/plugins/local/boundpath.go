@@ -1,0 +1,75 @@
+package local
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+)
+
+// boundPath finds out which directory of the node is bound at dir: one that
+// another mount of the same file system shows. certain is false where there is
+// none, or several.
+func boundPath(m mount.Interface, dir string) (found string, certain bool, err error) {
+	table, err := mount.TableOf(m)
+	if err != nil {
+		return "", false, err
+	}
+	bind, mounted, err := table.At(dir)
+	if err != nil || !mounted {
+		return "", false, err
+	}
+	all, err := table.All()
+	if err != nil {
+		return "", false, err
+	}
+	var paths []string
+	for _, e := range all {
+		p, ok := pathIn(e, bind)
+		if ok && !isPodVolume(p) && visible(e, p, all) && !slices.Contains(paths, p) {
+			paths = append(paths, p)
+		}
+	}
+	if len(paths) == 0 {
+		return "", false, nil
+	}
+	return paths[0], len(paths) == 1, nil
+}
+
+// pathIn returns where mount e shows the directory that bind shows.
+func pathIn(e, bind mount.Entry) (string, bool) {
+	if e.Device != bind.Device || e.ID == bind.ID {
+		return "", false
+	}
+	rest, ok := below(e.Root, bind.Root)
+	if !ok {
+		return "", false
+	}
+	return path.Join(e.Target, rest), true
+}
+
+// below returns what leads from dir to p, if p is dir or below it.
+func below(dir, p string) (string, bool) {
+	if dir == p {
+		return "", true
+	}
+	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// visible reports whether p is reached through e: no other mount covers it.
+func visible(e mount.Entry, p string, all []mount.Entry) bool {
+	top := e
+	for _, other := range all {
+		if _, ok := below(other.Target, p); ok && len(other.Target) >= len(top.Target) {
+			top = other
+		}
+	}
+	return top.ID == e.ID
+}
+
+// isPodVolume leaves out the binds of other pods.
+func isPodVolume(p string) bool {
+	return strings.Contains(p, "/volumes/"+volume.EscapeQualifiedName(PluginName)+"/")
+}

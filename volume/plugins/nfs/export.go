@@ -1,0 +1,109 @@
+package nfs
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+)
+
+// export is one directory of one server.
+type export struct {
+	server string // a name or an address, an IPv6 literal without brackets
+	path   string // absolute
+}
+
+// parseExport checks a source of a manifest. An IPv6 literal may come with or
+// without brackets, and with a zone. Errors are *[volume.InvalidSpecError]s or
+// what [mount.CheckSource] returns.
+func parseExport(source *v1.NFSVolumeSource) (export, error) {
+	server, err := parseServer(source.Server)
+	if err != nil {
+		return export{}, err
+	}
+	switch {
+	case source.Path == "":
+		return export{}, volume.Invalid("nfs.path", "is required")
+	case !strings.HasPrefix(source.Path, "/"):
+		return export{}, volume.Invalid("nfs.path", "must be an absolute path on the server, is %q", source.Path)
+	}
+	e := export{server: server, path: source.Path}
+	if err := mount.CheckSource(e.String()); err != nil {
+		return export{}, volume.NothingDone(fmt.Errorf("nfs source: %w", err))
+	}
+	return e, nil
+}
+
+func parseServer(given string) (string, error) {
+	if given == "" {
+		return "", volume.Invalid("nfs.server", "is required")
+	}
+	server, bracketed := unbracket(given)
+	if !bracketed && !strings.Contains(server, ":") {
+		return server, checkHostName(server)
+	}
+	// Whatever has brackets or a colon must be an IPv6 address, else the source
+	// would name another server or path than the manifest seems to.
+	if addr, err := netip.ParseAddr(server); err != nil || !addr.Is6() {
+		return "", volume.Invalid("nfs.server",
+			`%q is neither a host name nor an IPv4 or IPv6 address; a port belongs into the mount option "port="`, given)
+	}
+	return server, checkHostName(server)
+}
+
+func unbracket(server string) (string, bool) {
+	if inner, ok := strings.CutPrefix(server, "["); ok {
+		if inner, ok := strings.CutSuffix(inner, "]"); ok {
+			return inner, true
+		}
+	}
+	return server, false
+}
+
+// checkHostName refuses what cannot be part of a source: names are resolved by
+// the mount helper, which knows best what a name may be.
+func checkHostName(server string) error {
+	if strings.ContainsFunc(server, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`/\,[]"'`, r) }) {
+		return volume.Invalid("nfs.server", "%q has a character that no host name has", server)
+	}
+	return nil
+}
+
+// String is the mount source: server:/path, an IPv6 literal in brackets.
+func (e export) String() string {
+	if strings.Contains(e.server, ":") {
+		return "[" + e.server + "]:" + e.path
+	}
+	return e.server + ":" + e.path
+}
+
+// parseTableSource reads what the mount table shows as an NFS mount's source.
+func parseTableSource(source string) (export, bool) {
+	server, path, ok := strings.Cut(source, ":/")
+	if !ok || server == "" {
+		return export{}, false
+	}
+	server, _ = unbracket(server)
+	return export{server: server, path: "/" + path}, true
+}
+
+// same reports whether two exports are the same, however they are spelt: the
+// kernel drops superfluous slashes at the end of a path.
+func (e export) same(other export) bool {
+	return sameServer(e.server, other.server) && trimSlashes(e.path) == trimSlashes(other.path)
+}
+
+func sameServer(a, b string) bool {
+	addrA, errA := netip.ParseAddr(a)
+	addrB, errB := netip.ParseAddr(b)
+	if errA == nil && errB == nil {
+		return addrA == addrB
+	}
+	return strings.EqualFold(a, b)
+}
+
+func trimSlashes(path string) string { return strings.TrimRight(path, "/") }

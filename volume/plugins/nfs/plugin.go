@@ -1,0 +1,157 @@
+// Package nfs mounts exports of NFS servers: plugin kubernetes.io/nfs, inline
+// or by a PersistentVolume.
+//
+// Whether a share is mounted is asked of the mount table; the share itself is
+// never touched, since a server may not answer and a share may be closed to
+// root.
+package nfs
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvoptions"
+)
+
+// PluginName is the plugin's name.
+const PluginName = "kubernetes.io/nfs"
+
+// New returns the plugin.
+func New() volume.VolumePlugin { return &plugin{} }
+
+type plugin struct {
+	host  volume.VolumeHost
+	meter volume.Meter
+}
+
+var (
+	_ volume.PersistentVolumePlugin  = (*plugin)(nil)
+	_ volume.MountOptionVolumePlugin = (*plugin)(nil)
+	_ volume.SourceDescriber         = (*plugin)(nil)
+)
+
+func (p *plugin) Init(host volume.VolumeHost) error {
+	p.host = host
+	return nil
+}
+
+func (p *plugin) GetPluginName() string { return PluginName }
+
+func (p *plugin) CanSupport(spec *volume.Spec) bool {
+	_, ok := sourceOf(spec)
+	return ok
+}
+
+// GetVolumeName returns "server/path".
+func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) {
+	source, ok := sourceOf(spec)
+	if !ok {
+		return "", errNotNFS()
+	}
+	return source.Server + "/" + source.Path, nil
+}
+
+// DescribeSource returns "server:/path".
+func (p *plugin) DescribeSource(spec *volume.Spec) string {
+	source, ok := sourceOf(spec)
+	if !ok {
+		return ""
+	}
+	e, err := parseExport(source)
+	if err != nil {
+		return source.Server + ":" + source.Path
+	}
+	return e.String()
+}
+
+func (p *plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
+	return []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadOnlyMany, v1.ReadWriteMany}
+}
+
+func (p *plugin) SupportsMountOption() bool { return true }
+
+func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
+	pv, err := volume.NewPodVolume(p.host, PluginName, spec, pod)
+	if err != nil {
+		return nil, pv.Error("NewMounter", err)
+	}
+	m, err := newMounter(pv, spec)
+	if err != nil {
+		return nil, pv.Error("NewMounter", err)
+	}
+	m.meter = &p.meter
+	return m, nil
+}
+
+func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmounter, error) {
+	pv, err := volume.NewUnmountedPodVolume(p.host, PluginName, volumeName, podUID)
+	if err != nil {
+		return nil, err
+	}
+	return &unmounter{share{pv, &p.meter}}, nil
+}
+
+// ConstructVolumeSpec reads server, path and read-only from the mount table.
+// Without a mount, only the name is known.
+func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath string) (volume.ReconstructedVolume, error) {
+	rebuilt := &v1.NFSVolumeSource{}
+	result := volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(&v1.Volume{
+		Name: volumeName, VolumeSource: v1.VolumeSource{NFS: rebuilt}})}
+	table, err := mount.TableOf(p.host.GetMounter())
+	if err != nil {
+		return volume.ReconstructedVolume{}, err
+	}
+	entry, mounted, err := table.At(volumePath)
+	if err != nil {
+		return volume.ReconstructedVolume{}, err
+	}
+	if !mounted || !isNFS(entry) {
+		return result, nil
+	}
+	if e, ok := parseTableSource(entry.Source); ok {
+		rebuilt.Server, rebuilt.Path, rebuilt.ReadOnly = e.server, e.path, entry.ReadOnly()
+		// A mount of a part of the file system may be some other directory of
+		// the server's than the source says.
+		result.Complete = entry.Root == "" || entry.Root == "/"
+	}
+	return result, nil
+}
+
+// sourceOf returns the spec's NFS source, if it has one.
+func sourceOf(spec *volume.Spec) (*v1.NFSVolumeSource, bool) {
+	switch {
+	case spec == nil:
+		return nil, false
+	case spec.Volume != nil:
+		return spec.Volume.NFS, spec.Volume.NFS != nil
+	case spec.PersistentVolume != nil:
+		return spec.PersistentVolume.Spec.NFS, spec.PersistentVolume.Spec.NFS != nil
+	}
+	return nil, false
+}
+
+func errNotNFS() error { return volume.Invalid("volume", "has no nfs source") }
+
+func newMounter(pv volume.PodVolume, spec *volume.Spec) (*mounter, error) {
+	source, ok := sourceOf(spec)
+	if !ok {
+		return nil, errNotNFS()
+	}
+	if err := pvoptions.CheckFilesystem(spec, "nfs"); err != nil {
+		return nil, err
+	}
+	e, err := parseExport(source)
+	if err != nil {
+		return nil, err
+	}
+	readOnly := source.ReadOnly || pvoptions.ReadOnly(spec)
+	options, err := pvoptions.Options(spec, readOnly)
+	if err != nil {
+		return nil, err
+	}
+	return &mounter{share: share{PodVolume: pv}, export: e, options: options}, nil
+}

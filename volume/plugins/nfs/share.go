@@ -1,0 +1,75 @@
+package nfs
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
+)
+
+const fsType = "nfs"
+
+// A server that is gone for good never lets its share be unmounted in the
+// normal way. A minute is what the kubelet waits before it forces; a share
+// that is still there after two is detached, so that the pod can end.
+const (
+	forceAfter = time.Minute
+	lazyAfter  = 2 * time.Minute
+)
+
+// share is what mounter and unmounter have in common.
+type share struct {
+	volume.PodVolume
+	meter *volume.Meter
+}
+
+// GetMetrics returns those of the server's file system.
+func (s *share) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
+	metrics, err := s.meter.FileSystem(ctx, s.GetPath())
+	return metrics, s.Error("GetMetrics", err)
+}
+
+type mounter struct {
+	share
+	export  export
+	options []string
+}
+
+// GetAttributes reports Managed false: whose files are whose is the server's
+// business; supplementalGroups give a pod access.
+func (m *mounter) GetAttributes() volume.Attributes {
+	return volume.Attributes{ReadOnly: m.readOnly()}
+}
+
+func (m *mounter) readOnly() bool { return slices.Contains(m.options, "ro") }
+
+func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
+	return m.SetUpAt(ctx, m.GetPath(), args)
+}
+
+func (m *mounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs) error {
+	request := mount.Request{Source: m.export.String(), Target: dir, FSType: fsType, Options: slices.Clone(m.options)}
+	_, err := podmount.SetUp(ctx, m.Host.GetMounter(), request, m.isMounted)
+	return m.Error("SetUp", err)
+}
+
+// isMounted reports whether the entry is this share. A writable mount is not
+// what a read-only volume asked for.
+func (m *mounter) isMounted(entry mount.Entry) bool {
+	found, ok := parseTableSource(entry.Source)
+	return ok && isNFS(entry) && found.same(m.export) && (entry.ReadOnly() || !m.readOnly())
+}
+
+func isNFS(entry mount.Entry) bool { return entry.FSType == "nfs" || entry.FSType == "nfs4" }
+
+type unmounter struct{ share }
+
+func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.GetPath()) }
+
+func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
+	options := mount.UnmountOptions{ForceAfter: forceAfter, LazyAfter: lazyAfter}
+	return u.Error("TearDown", podmount.TearDown(ctx, u.Host.GetMounter(), dir, options))
+}

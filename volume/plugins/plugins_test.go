@@ -1,0 +1,53 @@
+package plugins_test
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/volumetest"
+)
+
+func TestAllFitTogether(t *testing.T) {
+	manager, err := volume.NewVolumePluginMgr(plugins.All(), volumetest.NewHost(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inline := func(s v1.VolumeSource) *volume.Spec {
+		return volume.NewSpecFromVolume(&v1.Volume{Name: "v", VolumeSource: s})
+	}
+	persistent := func(s v1.PersistentVolumeSource) *volume.Spec {
+		pv := &v1.PersistentVolume{}
+		pv.Name, pv.Spec.PersistentVolumeSource = "pv", s
+		return volume.NewSpecFromPersistentVolume(pv, false)
+	}
+	specs := map[string][]*volume.Spec{
+		"kubernetes.io/empty-dir":    {inline(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})},
+		"kubernetes.io/host-path":    {inline(v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{}}), persistent(v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{}})},
+		"kubernetes.io/local-volume": {persistent(v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{}})},
+		"kubernetes.io/nfs":          {inline(v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}), persistent(v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{}})},
+	}
+	for want, list := range specs {
+		for _, spec := range list {
+			p, err := manager.FindPluginBySpec(spec)
+			if err != nil || p.GetPluginName() != want {
+				t.Errorf("the plugin of %v is %v, %v; want %s", volume.SourceTypes(spec), p, err, want)
+			}
+		}
+	}
+}
+
+func TestAllReturnsFreshPlugins(t *testing.T) {
+	first, second := plugins.All(), plugins.All()
+	for i := range first {
+		if first[i] == second[i] {
+			t.Errorf("%s is shared by two calls", first[i].GetPluginName())
+		}
+	}
+	first[0] = nil
+	if second[0] == nil {
+		t.Error("the slice is shared")
+	}
+}
