@@ -1,0 +1,124 @@
+package localtoken
+
+import (
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// The limits of a token's life in seconds are those of the API's validation.
+const (
+	defaultExpiration = 3600
+	minExpiration     = 600
+	maxExpiration     = 1 << 32
+)
+
+// claims are what a Kubernetes service account token says.
+type claims struct {
+	Audience   []string         `json:"aud"`
+	Expiry     int64            `json:"exp"`
+	IssuedAt   int64            `json:"iat"`
+	Issuer     string           `json:"iss"`
+	ID         string           `json:"jti"`
+	Kubernetes kubernetesClaims `json:"kubernetes.io"`
+	NotBefore  int64            `json:"nbf"`
+	Subject    string           `json:"sub"`
+}
+
+type kubernetesClaims struct {
+	Namespace      string      `json:"namespace"`
+	Pod            *objectName `json:"pod,omitempty"`
+	ServiceAccount objectName  `json:"serviceaccount"`
+}
+
+type objectName struct {
+	Name string    `json:"name"`
+	UID  types.UID `json:"uid"`
+}
+
+func newClaims(namespace, serviceAccount string, uid types.UID, spec authenticationv1.TokenRequestSpec, now, expires time.Time) claims {
+	c := claims{
+		Issuer:    IssuerURL,
+		Subject:   "system:serviceaccount:" + namespace + ":" + serviceAccount,
+		Audience:  spec.Audiences,
+		IssuedAt:  now.Unix(),
+		NotBefore: now.Unix(),
+		Expiry:    expires.Unix(),
+		ID:        randomUUID(),
+		Kubernetes: kubernetesClaims{
+			Namespace:      namespace,
+			ServiceAccount: objectName{Name: serviceAccount, UID: uid},
+		},
+	}
+	if ref := spec.BoundObjectRef; ref != nil {
+		c.Kubernetes.Pod = &objectName{Name: ref.Name, UID: ref.UID}
+	}
+	return c
+}
+
+func setDefaults(spec *authenticationv1.TokenRequestSpec) {
+	if len(spec.Audiences) == 0 {
+		spec.Audiences = []string{IssuerURL}
+	}
+	if spec.ExpirationSeconds == nil {
+		spec.ExpirationSeconds = new(int64(defaultExpiration))
+	}
+}
+
+func checkRequest(namespace, serviceAccount string, request *authenticationv1.TokenRequest) error {
+	// A colon in either would make the subject mean another account.
+	if problems := validation.IsDNS1123Label(namespace); len(problems) > 0 {
+		return volume.Invalid("namespace", "%q: %s", namespace, strings.Join(problems, "; "))
+	}
+	if problems := validation.IsDNS1123Subdomain(serviceAccount); len(problems) > 0 {
+		return volume.Invalid("service account", "%q: %s", serviceAccount, strings.Join(problems, "; "))
+	}
+	if request == nil {
+		return volume.Invalid("token request", "is missing")
+	}
+	if slices.Contains(request.Spec.Audiences, "") {
+		return volume.Invalid("token request's spec.audiences", "must not hold an empty audience; leave the list empty for the default")
+	}
+	if s := request.Spec.ExpirationSeconds; s != nil && (*s < minExpiration || *s > maxExpiration) {
+		return volume.Invalid("token request's spec.expirationSeconds", "is %d, must be from %d to %d", *s, minExpiration, int64(maxExpiration))
+	}
+	return checkBoundObject(request.Spec.BoundObjectRef)
+}
+
+func checkBoundObject(ref *authenticationv1.BoundObjectReference) error {
+	const field = "token request's spec.boundObjectRef"
+	switch {
+	case ref == nil:
+		return nil
+	case ref.Kind != "Pod":
+		return volume.Invalid(field+".kind", "is %q; tokens can be bound to a Pod only", ref.Kind)
+	case ref.APIVersion != "v1":
+		return volume.Invalid(field+".apiVersion", `is %q, must be "v1"`, ref.APIVersion)
+	case ref.Name == "":
+		return volume.Invalid(field+".name", "must not be empty")
+	case ref.UID == "":
+		return volume.Invalid(field+".uid", "must not be empty")
+	}
+	return nil
+}
+
+func randomUUID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	return formatUUID(b, 4)
+}
+
+// formatUUID writes b as a UUID of this version (RFC 9562).
+func formatUUID(b [16]byte, version byte) string {
+	b[6] = b[6]&0x0f | version<<4
+	b[8] = b[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
