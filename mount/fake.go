@@ -129,18 +129,17 @@ func (f *FakeMounter) ResetCalls() { f.faults.ResetCalls() }
 func (f *FakeMounter) Table() Table { return fakeTable{f} }
 
 // MountContext implements [ContextMounter]. A mount that hangs when ctx ends
-// is uncertain, as it would be in the kernel.
+// is uncertain, as a mount by command is on the host.
 func (f *FakeMounter) MountContext(ctx context.Context, r Request) error {
-	call := newCall(OpMount, RungNone, r)
-	return r.wrap(f.do(ctx, call, func() error { return f.mount(r) }))
+	if ctx.Err() != nil {
+		return r.fail(context.Cause(ctx))
+	}
+	return r.wrap(f.do(ctx, newCall(OpMount, RungNone, r), func() error { return f.mount(r) }))
 }
 
 // do makes one call under the faults. A call that was cut short by ctx fails
 // with *[flight.AbandonedError].
 func (f *FakeMounter) do(ctx context.Context, call Call, effect func() error) error {
-	if ctx.Err() != nil {
-		return &flight.AbandonedError{Err: context.Cause(ctx)}
-	}
 	err := f.faults.Do(ctx, call, effect)
 	if err != nil && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
 		return &flight.AbandonedError{Started: true, Err: err}

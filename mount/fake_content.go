@@ -107,20 +107,20 @@ func (f *FakeMounter) reveal(s *fakeSlot) error {
 	if top := s.top(); top != nil {
 		return f.show(s, top)
 	}
-	hidden := s.hidden
-	s.hidden = ""
-	delete(f.slots, s.at)
-	return f.move(hidden, f.location(s))
+	return f.move(s.hidden, f.location(s), func(string) {
+		s.hidden = ""
+		delete(f.slots, s.at)
+	})
 }
 
 func (f *FakeMounter) hideOriginal(s *fakeSlot) error {
-	from := f.location(s)
-	hidden, err := f.setAside(from)
+	err := f.setAside(f.location(s), func(hidden string) {
+		s.hidden = hidden
+		f.slots[s.at] = s
+	})
 	if err != nil {
 		return fmt.Errorf("moving aside what is there: %w", err)
 	}
-	s.hidden = hidden
-	f.slots[s.at] = s
 	return nil
 }
 
@@ -136,15 +136,12 @@ func (f *FakeMounter) show(s *fakeSlot, m *fakeMount) error {
 		s.link = link
 		return nil
 	case m.super.dir != "":
-		if err := f.move(m.super.dir, at); err != nil {
-			return err
-		}
-	default:
-		if err := makeRoot(at, m.super); err != nil {
-			return err
-		}
+		return f.move(m.super.dir, at, func(string) { m.super.dir, m.super.slot = "", s })
 	}
-	m.super.dir, m.super.slot = "", s
+	if err := makeRoot(at, m.super); err != nil {
+		return err
+	}
+	m.super.slot = s
 	return nil
 }
 
@@ -155,12 +152,7 @@ func (f *FakeMounter) unshow(s *fakeSlot, m *fakeMount) error {
 		s.link = ""
 		return unix.Unlink(at)
 	}
-	aside, err := f.setAside(at)
-	if err != nil {
-		return err
-	}
-	m.super.dir, m.super.slot = aside, nil
-	return nil
+	return f.setAside(at, func(aside string) { m.super.dir, m.super.slot = aside, nil })
 }
 
 // makeRoot makes the root of a new, empty file system.
@@ -190,43 +182,45 @@ func (f *FakeMounter) dropContent(s *fakeSuper) error {
 	return removeTree(s.dir)
 }
 
-// setAside moves a file out of sight and returns where it is.
-func (f *FakeMounter) setAside(from string) (string, error) {
+// setAside moves a file out of sight and tells done where it is.
+func (f *FakeMounter) setAside(from string, done func(to string)) error {
 	to, err := f.scratchName("aside")
 	if err != nil {
-		return "", err
+		return err
 	}
-	err = f.move(from, to)
+	err = f.move(from, to, done)
 	if errors.Is(err, unix.EXDEV) {
 		to = path.Join(path.Dir(from), ".podvol-fake-"+path.Base(f.scratch)+"-"+path.Base(to))
-		err = f.move(from, to)
+		err = f.move(from, to, done)
 	}
-	return to, err
+	return err
 }
 
-// move renames a file and everything the fake knows to be below it.
-func (f *FakeMounter) move(from, to string) error {
+// move renames a file, lets done enter that, and corrects everything that the
+// fake knows to be below it.
+func (f *FakeMounter) move(from, to string, done func(to string)) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
-	follow := func(name string) (string, bool) {
+	follow := func(name string) string {
 		if name == "" || !isBelow(name, from) {
-			return name, false
+			return name
 		}
-		return to + name[len(from):], true
+		return to + name[len(from):]
 	}
 	for source, dir := range f.sources {
-		f.sources[source], _ = follow(dir)
+		f.sources[source] = follow(dir)
 	}
 	for _, m := range f.mounts {
-		m.super.dir, _ = follow(m.super.dir)
+		m.super.dir = follow(m.super.dir)
 	}
+	for _, s := range f.slots {
+		s.hidden = follow(s.hidden)
+	}
+	done(to)
 	var errs []error
 	for _, s := range f.slots {
-		s.hidden, _ = follow(s.hidden)
-	}
-	for _, s := range f.slots {
-		if link, moved := follow(s.link); moved {
+		if link := follow(s.link); link != s.link {
 			s.link = link
 			errs = append(errs, replaceLink(f.location(s), link))
 		}

@@ -1,9 +1,11 @@
 package mount
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -17,7 +19,7 @@ type fakeMount struct {
 	parent *fakeMount
 	on     fakePlace // where it is mounted, in parent
 	target string
-	flags  fakeFlags
+	flags  uintptr // of perMountFlags
 	isDir  bool
 	slot   *fakeSlot // nil for "/"
 	first  bool      // it made the file system, and is where an empty one stands
@@ -26,14 +28,14 @@ type fakeMount struct {
 
 // fakeSuper is a file system, as opposed to its mounts.
 type fakeSuper struct {
-	key      fakeSuperKey // zero if it is not shared by further mounts
-	device   uint64
-	source   string
-	fstype   string
-	options  []string
-	readOnly bool
-	block    bool
-	mounts   int
+	key     fakeSuperKey // zero if it is not shared by further mounts
+	device  uint64
+	source  string
+	fstype  string
+	options []string
+	flags   uintptr // of superFlags
+	block   bool
+	mounts  int
 	// Its content stands at slot if that is set, else at dir. Fresh means
 	// that the content goes with the last mount.
 	dir   string
@@ -48,15 +50,11 @@ type fakeSuper struct {
 type fakeSuperKey struct{ source, fstype, options string }
 
 func (m *fakeMount) entry() Entry {
-	state := "rw"
-	if m.super.readOnly {
-		state = "ro"
-	}
 	e := Entry{
 		ID: m.id, Device: m.super.device, Root: m.path, Target: m.target,
 		Source: m.super.source, FSType: m.super.fstype,
-		Options:      m.flags.names(),
-		SuperOptions: slices.Concat([]string{state}, m.super.options),
+		Options:      flagNames(m.flags),
+		SuperOptions: slices.Concat(superFlagNames(m.super.flags), m.super.options),
 	}
 	if m.parent != nil {
 		e.ParentID = m.parent.id
@@ -66,22 +64,27 @@ func (m *fakeMount) entry() Entry {
 
 // mount is the effect of a request. The error holds an errno.
 func (f *FakeMounter) mount(r Request) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	at, err := f.walk(r.Target, true)
-	if err != nil {
+	if err := r.check(); err != nil {
 		return err
 	}
 	options, err := parseFakeOptions(r)
 	if err != nil {
 		return err
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at, err := f.mountPoint(r.Target)
+	if err != nil {
+		return err
+	}
 	switch {
-	case options.remount:
+	case options.onlyPropagation():
+		return mustBeMounted(at)
+	case options.Remount:
 		err = f.remount(at, options)
 	case at.mount == f.root && at.path == "/":
-		err = fmt.Errorf("the fake cannot mount on /: %w", unix.EBUSY)
-	case options.bind:
+		err = &fakeError{"the fake cannot mount on /", unix.EBUSY}
+	case options.Bind:
 		err = f.bind(r.Source, at, options)
 	default:
 		err = f.mountNew(r, at, options)
@@ -92,15 +95,38 @@ func (f *FakeMounter) mount(r Request) error {
 	return err
 }
 
+// mountPoint looks up what is to be mounted on.
+func (f *FakeMounter) mountPoint(target string) (fakePlace, error) {
+	at, err := f.walk(target, false)
+	if isMissing(err) {
+		return at, &causedError{ErrNoTarget, err}
+	}
+	if err != nil {
+		return at, err
+	}
+	link, err := f.readlink(at)
+	if err == nil && link != "" && !at.isMountRoot() {
+		err = &causedError{ErrTargetIsLink, nil}
+	}
+	return at, err
+}
+
+func mustBeMounted(p fakePlace) error {
+	if !p.isMountRoot() {
+		return &causedError{ErrNotMounted, unix.EINVAL}
+	}
+	return nil
+}
+
 // remount changes the mount at p, and unless bind is set, its file system too.
 // What the options do not mention stays.
 func (f *FakeMounter) remount(p fakePlace, options fakeOptions) error {
-	if !p.isMountRoot() {
-		return unix.EINVAL
+	if err := mustBeMounted(p); err != nil {
+		return err
 	}
 	m := p.mount
-	if !options.bind {
-		changes := options.super
+	if !options.Bind {
+		changes := options.shown
 		if m.super.fstype == "tmpfs" {
 			var err error
 			if changes, err = tmpfsOptions(changes); err != nil {
@@ -109,9 +135,9 @@ func (f *FakeMounter) remount(p fakePlace, options fakeOptions) error {
 			changes = slices.DeleteFunc(changes, givenOnce)
 		}
 		m.super.options = setOptions(m.super.options, changes)
-		m.super.readOnly = options.applyTo(readOnlyFlag(m.super.readOnly))&flagReadOnly != 0
+		m.super.flags = options.apply(m.super.flags) & superFlags
 	}
-	m.flags = options.applyTo(m.flags)
+	m.flags = options.apply(m.flags) & perMountFlags
 	return nil
 }
 
@@ -121,33 +147,19 @@ func givenOnce(option string) bool {
 	return name == "mode" || name == "uid" || name == "gid"
 }
 
-func readOnlyFlag(readOnly bool) fakeFlags {
-	if readOnly {
-		return flagReadOnly
-	}
-	return 0
-}
-
 // bind mounts what source leads to at p, with the options of the mount that
 // holds it and then the requested ones.
 func (f *FakeMounter) bind(source string, p fakePlace, options fakeOptions) error {
-	if source == "" {
-		return unix.EINVAL
-	}
-	from, err := f.walk(source, true)
+	from, isDir, err := f.bindSource(source)
 	if err != nil {
-		return fmt.Errorf("bind source: %w", err)
-	}
-	isDir, err := f.isDir(from)
-	if err != nil {
-		return fmt.Errorf("bind source: %w", err)
+		return err
 	}
 	// Taken before the bind, which may lie below its own source.
 	var below []*fakeMount
-	if options.recursive {
+	if options.Recursive {
 		below = f.mountsBelow(from)
 	}
-	m := &fakeMount{super: from.mount.super, path: from.path, isDir: isDir, flags: options.applyTo(from.mount.flags)}
+	m := &fakeMount{super: from.mount.super, path: from.path, isDir: isDir, flags: options.apply(from.mount.flags) & perMountFlags}
 	if err := f.attach(m, p); err != nil {
 		return err
 	}
@@ -155,15 +167,22 @@ func (f *FakeMounter) bind(source string, p fakePlace, options fakeOptions) erro
 	for _, b := range below {
 		c := &fakeMount{super: b.super, path: b.path, isDir: b.isDir, flags: b.flags}
 		if err := f.attach(c, fakePlace{copies[b.parent], b.on.path}); err != nil {
-			return fmt.Errorf("copy of %s: %w", b.target, firstError(err, f.detach(m)))
+			return errors.Join(fmt.Errorf("copy of %s: %w", b.target, err), f.detach(m))
 		}
 		copies[b] = c
 	}
 	return nil
 }
 
-// firstError exists for clean-up after an error: the first is what to report.
-func firstError(err, _ error) error { return err }
+func (f *FakeMounter) bindSource(source string) (from fakePlace, isDir bool, err error) {
+	if from, err = f.walk(source, true); err == nil {
+		isDir, err = f.isDir(from)
+	}
+	if isMissing(err) {
+		err = &causedError{ErrNoSource, err}
+	}
+	return from, isDir, err
+}
 
 // mountsBelow are the mounts at and below p, parents first.
 func (f *FakeMounter) mountsBelow(p fakePlace) []*fakeMount {
@@ -186,7 +205,7 @@ func (f *FakeMounter) mountNew(r Request, p fakePlace, options fakeOptions) erro
 	fstype := r.FSType
 	if fstype == "" || fstype == "auto" {
 		if !strings.Contains(r.Source, ":/") {
-			return fmt.Errorf("the fake cannot guess the type of %q: %w", r.Source, unix.EINVAL)
+			return &fakeError{"the fake cannot guess the type of " + strconv.Quote(r.Source), unix.EINVAL}
 		}
 		fstype = "nfs" // as mount(8) takes it
 	}
@@ -197,7 +216,7 @@ func (f *FakeMounter) mountNew(r Request, p fakePlace, options fakeOptions) erro
 	if p.isMountRoot() && p.mount.super == super {
 		return unix.EBUSY // the kernel refuses the same thing on itself
 	}
-	m := &fakeMount{super: super, path: "/", isDir: true, flags: options.applyTo(0), first: super.fresh}
+	m := &fakeMount{super: super, path: "/", isDir: true, flags: options.apply(0) & perMountFlags, first: super.fresh}
 	if err := f.attach(m, p); err != nil {
 		return err
 	}
@@ -214,7 +233,7 @@ func (f *FakeMounter) attach(m *fakeMount, p fakePlace) error {
 		return err
 	}
 	if isDir != m.isDir {
-		return unix.ENOTDIR
+		return &causedError{ErrKindMismatch, unix.ENOTDIR}
 	}
 	m.parent, m.on = p.mount, p
 	m.target = path.Join(p.mount.target, strings.TrimPrefix(p.path, p.mount.path))

@@ -8,154 +8,92 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeFlags are the options of one mount, as opposed to its file system's.
-type fakeFlags uint
+// superFlags are those flags that a file system has, whatever its mounts have.
+const superFlags = unix.MS_RDONLY | unix.MS_SYNCHRONOUS | unix.MS_DIRSYNC | unix.MS_LAZYTIME
 
-const (
-	flagReadOnly fakeFlags = 1 << iota
-	flagNoSUID
-	flagNoDev
-	flagNoExec
-	flagNoATime
-	flagNoDirATime
-	flagStrictATime
-	flagNoSymFollow
-)
-
-// flagChange is what one option does to the flags of a mount.
-type flagChange struct{ set, clear fakeFlags }
-
-func (c flagChange) apply(flags fakeFlags) fakeFlags { return flags&^c.clear | c.set }
-
-// flagOption says what an option does to the flags of its mount, and whether
-// it is such an option.
-func flagOption(option string) (flagChange, bool) {
-	switch option {
-	case "ro":
-		return flagChange{set: flagReadOnly}, true
-	case "rw":
-		return flagChange{clear: flagReadOnly}, true
-	case "nosuid":
-		return flagChange{set: flagNoSUID}, true
-	case "suid":
-		return flagChange{clear: flagNoSUID}, true
-	case "nodev":
-		return flagChange{set: flagNoDev}, true
-	case "dev":
-		return flagChange{clear: flagNoDev}, true
-	case "noexec":
-		return flagChange{set: flagNoExec}, true
-	case "exec":
-		return flagChange{clear: flagNoExec}, true
-	case "noatime":
-		return flagChange{set: flagNoATime, clear: flagStrictATime}, true
-	case "strictatime":
-		return flagChange{set: flagStrictATime, clear: flagNoATime}, true
-	case "atime", "relatime", "norelatime", "nostrictatime":
-		return flagChange{clear: flagNoATime | flagStrictATime}, true
-	case "nodiratime":
-		return flagChange{set: flagNoDirATime}, true
-	case "diratime":
-		return flagChange{clear: flagNoDirATime}, true
-	case "nosymfollow":
-		return flagChange{set: flagNoSymFollow}, true
-	case "symfollow":
-		return flagChange{clear: flagNoSymFollow}, true
-	case "defaults":
-		return flagChange{clear: flagReadOnly | flagNoSUID | flagNoDev | flagNoExec}, true
-	}
-	return flagChange{}, false
-}
-
-// names lists the flags as mountinfo does.
-func (f fakeFlags) names() []string {
-	names := []string{"rw"}
-	if f&flagReadOnly != 0 {
-		names[0] = "ro"
-	}
-	add := func(on bool, name string) {
-		if on {
-			names = append(names, name)
-		}
-	}
-	add(f&flagNoSUID != 0, "nosuid")
-	add(f&flagNoDev != 0, "nodev")
-	add(f&flagNoExec != 0, "noexec")
-	add(f&flagNoATime != 0, "noatime")
-	add(f&flagNoDirATime != 0, "nodiratime")
-	add(f&(flagNoATime|flagStrictATime) == 0, "relatime")
-	add(f&flagNoSymFollow != 0, "nosymfollow")
-	return names
-}
-
-// fakeOptions are the options of a request, sorted by what they act on.
+// fakeOptions are the options of a request.
 type fakeOptions struct {
-	bind, recursive, remount bool
-	flags                    []flagChange
-	// super are the file system's own options that may be shown, hidden those
-	// that may not.
-	super, hidden []string
+	parsedOptions
+	// shown are those of Data that are not sensitive.
+	shown []string
 }
 
-// parseFakeOptions sorts options. It refuses, as EINVAL, what the fake cannot
-// do.
+// parseFakeOptions refuses what the fake cannot do.
 func parseFakeOptions(r Request) (fakeOptions, error) {
-	var o fakeOptions
-	for _, option := range splitFakeOptions(r.Options) {
-		if err := o.add(option, &o.super); err != nil {
-			return fakeOptions{}, err
+	o := fakeOptions{
+		parsedOptions: parseOptions(slices.Concat(r.Options, r.Sensitive)...),
+		shown:         parseOptions(r.Options...).Data,
+	}
+	for _, flag := range o.Propagation {
+		if flag&unix.MS_PRIVATE == 0 {
+			return o, badOption("all mounts of the fake are private")
 		}
 	}
-	for _, option := range splitFakeOptions(r.Sensitive) {
-		if err := o.add(option, &o.hidden); err != nil {
-			return fakeOptions{}, err
-		}
+	if slices.Contains(o.Command, "move") {
+		return o, badOption("the fake does not move mounts")
+	}
+	if o.Bind && len(o.Data) > 0 {
+		return o, badOption("options of a file system cannot be set by a bind mount")
 	}
 	return o, nil
 }
 
-func splitFakeOptions(options []string) []string {
-	var all []string
-	for _, o := range options {
-		all = append(all, strings.Split(o, ",")...)
-	}
-	return all
+// badOption is an EINVAL that says more.
+func badOption(reason string) error {
+	return &causedError{ErrBadOption, &fakeError{reason, unix.EINVAL}}
 }
 
-func (o *fakeOptions) add(option string, super *[]string) error {
-	if change, ok := flagOption(option); ok {
-		o.flags = append(o.flags, change)
-		return nil
+// fakeError is an errno with the reason for it.
+type fakeError struct {
+	reason string
+	errno  unix.Errno
+}
+
+func (e *fakeError) Error() string { return e.reason + ": " + e.errno.Error() }
+
+func (e *fakeError) Unwrap() error { return e.errno }
+
+// flagName is a flag and its word in mountinfo.
+type flagName struct {
+	on   bool
+	name string
+}
+
+// flagNames lists a mount's flags as mountinfo does.
+func flagNames(flags uintptr) []string {
+	has := func(mask uintptr) bool { return flags&mask != 0 }
+	return namesOf(flags,
+		flagName{has(unix.MS_NOSUID), "nosuid"},
+		flagName{has(unix.MS_NODEV), "nodev"},
+		flagName{has(unix.MS_NOEXEC), "noexec"},
+		flagName{has(unix.MS_NOATIME), "noatime"},
+		flagName{has(unix.MS_NODIRATIME), "nodiratime"},
+		flagName{!has(unix.MS_NOATIME | unix.MS_STRICTATIME), "relatime"},
+		flagName{has(unix.MS_NOSYMFOLLOW), "nosymfollow"},
+	)
+}
+
+// superFlagNames lists a file system's flags as mountinfo does.
+func superFlagNames(flags uintptr) []string {
+	return namesOf(flags,
+		flagName{flags&unix.MS_SYNCHRONOUS != 0, "sync"},
+		flagName{flags&unix.MS_DIRSYNC != 0, "dirsync"},
+		flagName{flags&unix.MS_LAZYTIME != 0, "lazytime"},
+	)
+}
+
+func namesOf(flags uintptr, others ...flagName) []string {
+	names := []string{"rw"}
+	if flags&unix.MS_RDONLY != 0 {
+		names[0] = "ro"
 	}
-	switch option {
-	case "bind":
-		o.bind = true
-	case "rbind":
-		o.bind, o.recursive = true, true
-	case "remount":
-		o.remount = true
-	case "move", "shared", "rshared", "slave", "rslave", "unbindable", "runbindable":
-		return unix.EINVAL
-	case "", "private", "rprivate", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "owner", "group":
-		// Already so, or meant for the command and not for the kernel.
-	default:
-		if !strings.HasPrefix(option, "x-") && !strings.HasPrefix(option, "X-") && !strings.HasPrefix(option, "comment=") {
-			*super = append(*super, option)
+	for _, o := range others {
+		if o.on {
+			names = append(names, o.name)
 		}
 	}
-	return nil
+	return names
 }
-
-// applyTo returns flags after the options, in their order.
-func (o fakeOptions) applyTo(flags fakeFlags) fakeFlags {
-	for _, change := range o.flags {
-		flags = change.apply(flags)
-	}
-	return flags
-}
-
-// all are the file system's own options, shown or not.
-func (o fakeOptions) all() []string { return slices.Concat(o.super, o.hidden) }
 
 // setOptions returns options with the changes applied: an option with a value
 // takes the place of the one with the same name.
@@ -174,7 +112,7 @@ func setOptions(options, changes []string) []string {
 }
 
 // tmpfsOptions is how tmpfs shows its options; those it does not know are
-// EINVAL.
+// refused.
 func tmpfsOptions(options []string) ([]string, error) {
 	shown := make([]string, 0, len(options))
 	for _, option := range options {
@@ -193,13 +131,13 @@ func tmpfsOptions(options []string) ([]string, error) {
 			shown = append(shown, option)
 		case "uid", "gid":
 			if _, err := strconv.ParseUint(value, 10, 32); err != nil {
-				return nil, unix.EINVAL
+				return nil, badOption("an owner that is no number")
 			}
 			shown = append(shown, option)
-		case "nr_inodes", "nr_blocks", "huge", "mpol", "inode32", "inode64", "noswap", "sync", "dirsync", "lazytime", "mand", "nomand":
+		case "nr_inodes", "nr_blocks", "huge", "mpol", "inode32", "inode64", "noswap":
 			shown = append(shown, option)
 		default:
-			return nil, unix.EINVAL
+			return nil, badOption("an option that tmpfs does not know")
 		}
 	}
 	return shown, nil
@@ -214,7 +152,7 @@ func tmpfsSize(value string) (string, error) {
 	digits := strings.TrimRight(value, "kKmMgG")
 	bytes, err := strconv.ParseUint(digits, 10, 63)
 	if err != nil || len(value)-len(digits) > 1 {
-		return "", unix.EINVAL
+		return "", badOption("a size that is no number")
 	}
 	switch strings.ToLower(value[len(digits):]) {
 	case "k":
@@ -231,7 +169,7 @@ func tmpfsSize(value string) (string, error) {
 func parseMode(value string) (uint32, error) {
 	mode, err := strconv.ParseUint(value, 8, 32)
 	if err != nil {
-		return 0, unix.EINVAL
+		return 0, badOption("a mode that is no octal number")
 	}
 	return uint32(mode) & 0o7777, nil
 }

@@ -2,8 +2,9 @@ package mount
 
 import (
 	"context"
+	"errors"
 	"io/fs"
-	"slices"
+	"path"
 
 	"golang.org/x/sys/unix"
 )
@@ -43,7 +44,7 @@ func (f *FakeMounter) List() ([]MountPoint, error) {
 	defer f.mu.Unlock()
 	points := make([]MountPoint, len(f.mounts))
 	for i, m := range f.mounts {
-		points[i] = MountPoint{Device: m.super.source, Path: m.target, Type: m.super.fstype, Opts: m.procOptions()}
+		points[i] = MountPoint{Device: m.super.source, Path: m.target, Type: m.super.fstype, Opts: m.entry().allOptions()}
 	}
 	return points, nil
 }
@@ -65,45 +66,36 @@ func (f *FakeMounter) IsLikelyNotMountPoint(path string) (bool, error) {
 func (f *FakeMounter) CanSafelySkipMountPointCheck() bool { return false }
 
 // GetMountRefs returns the targets of all mounts that show what path shows,
-// without the mount that path itself is on. Path may be a mount point or a
+// without the mounts at path itself. Path may be a mount point or a
 // directory that is bound elsewhere; a missing one has no references.
-func (f *FakeMounter) GetMountRefs(path string) ([]string, error) {
+func (f *FakeMounter) GetMountRefs(name string) ([]string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	at, err := f.walk(path, true)
+	at, err := f.walk(name, true)
 	if isMissing(err) {
 		return []string{}, nil
 	}
 	if err != nil {
-		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+		return nil, &fs.PathError{Op: "stat", Path: name, Err: err}
 	}
+	clean := path.Clean(name)
 	refs := []string{}
 	for _, m := range f.mounts {
-		if m != at.mount && m.super == at.mount.super && m.path == at.path {
+		if m != at.mount && m.target != clean && m.super == at.mount.super && m.path == at.path {
 			refs = append(refs, m.target)
 		}
 	}
 	return refs, nil
 }
 
-func (f *FakeMounter) isMountPoint(path string, follow bool) (bool, error) {
+func (f *FakeMounter) isMountPoint(name string, follow bool) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	at, err := f.walk(path, follow)
+	at, err := f.walk(name, follow)
 	if err != nil {
-		return false, &fs.PathError{Op: "stat", Path: path, Err: err}
+		return false, &fs.PathError{Op: "stat", Path: name, Err: err}
 	}
 	return at.isMountRoot(), nil
 }
 
-// procOptions are the options as /proc/mounts joins them.
-func (m *fakeMount) procOptions() []string {
-	e := m.entry()
-	options := []string{"rw"}
-	if e.ReadOnly() {
-		options[0] = "ro"
-	}
-	return slices.Concat(options, e.Options[1:], e.SuperOptions[1:])
-}
-
-func isMissing(err error) bool { return err == unix.ENOENT || err == unix.ENOTDIR }
+func isMissing(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) }

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -29,16 +30,14 @@ func isBlock(source string) bool {
 // mounted already, if the kernel would share it, or a new one, which is not
 // entered anywhere yet.
 func (f *FakeMounter) super(source, fstype string, options fakeOptions) (*fakeSuper, error) {
-	s := &fakeSuper{
-		source: source, fstype: fstype, options: options.super,
-		readOnly: options.applyTo(0)&flagReadOnly != 0,
-	}
+	s := &fakeSuper{source: source, fstype: fstype, options: options.shown, flags: options.apply(0) & superFlags}
 	switch {
 	case startsEmpty(fstype):
+		s.source = cmp.Or(source, fstype)
 		s.fresh, s.device = true, f.anonymousDevice()
 		return s, s.initEmpty(options)
 	case source == "":
-		return nil, unix.EINVAL
+		return nil, &causedError{ErrNoSource, unix.EINVAL}
 	case isBlock(source):
 		s.block = true
 		s.key = fakeSuperKey{source: source}
@@ -63,13 +62,13 @@ type fakeRoot struct {
 
 func (s *fakeSuper) initEmpty(options fakeOptions) error {
 	var err error
-	if s.rootOptions, err = parseRoot(s.fstype, options.all()); err != nil {
+	if s.rootOptions, err = parseRoot(s.fstype, options.Data); err != nil {
 		return err
 	}
 	if s.fstype != "tmpfs" {
 		return nil
 	}
-	if _, err := tmpfsOptions(options.hidden); err != nil {
+	if _, err := tmpfsOptions(options.Data); err != nil {
 		return err
 	}
 	shown, err := tmpfsOptions(s.options)
@@ -97,7 +96,7 @@ func parseRoot(fstype string, options []string) (fakeRoot, error) {
 		}
 		n, err := strconv.ParseUint(value, 10, 31)
 		if err != nil {
-			return fakeRoot{}, unix.EINVAL
+			return fakeRoot{}, badOption("an owner that is no number")
 		}
 		*id = int(n)
 	}
@@ -107,16 +106,15 @@ func parseRoot(fstype string, options []string) (fakeRoot, error) {
 // networkKey: NFS and its like share a file system only between mounts whose
 // options agree.
 func networkKey(s *fakeSuper, options fakeOptions) fakeSuperKey {
-	all := options.all()
-	slices.Sort(all)
-	return fakeSuperKey{s.source, s.fstype, fmt.Sprint(s.readOnly, all)}
+	data := slices.Sorted(slices.Values(options.Data))
+	return fakeSuperKey{s.source, s.fstype, fmt.Sprint(s.flags, data)}
 }
 
 // canShare refuses a second mount of a device that differs from the first.
 func canShare(mounted, wanted *fakeSuper) error {
-	if mounted.fstype != wanted.fstype || mounted.readOnly != wanted.readOnly {
-		return fmt.Errorf("%s is mounted already, as %s with readOnly=%t: %w",
-			mounted.source, mounted.fstype, mounted.readOnly, unix.EBUSY)
+	if mounted.fstype != wanted.fstype || (mounted.flags^wanted.flags)&unix.MS_RDONLY != 0 {
+		state := superFlagNames(mounted.flags)[0]
+		return &fakeError{mounted.source + " is mounted already, as " + mounted.fstype + " " + state, unix.EBUSY}
 	}
 	return nil
 }

@@ -2,171 +2,168 @@ package mount
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/podvol/podvol/util/flight"
 )
 
-// UnmountContext implements [ContextMounter]. A rung that fails or hangs gives
-// way to the next one when that one's time has come; what does not exist or is
-// not mounted fails at once. Each rung is a [Call] of its own, and faults say
-// which of them hang. Forcing by itself only frees what hangs in the kernel;
-// the normal unmount that follows it detaches the mount. A block device is not
-// detached lazily.
+// UnmountContext implements [ContextMounter]. A link at the end of target is
+// not followed.
+//
+// The ladder is the host's: normal, again and again while it only fails, until
+// ForceAfter; then force; then normal again until LazyAfter; then lazy, or for
+// a block device a last normal one. What is not mounted ends it at once. Each
+// attempt is a [Call], and faults say which of them hang or fail. As in the
+// kernel, forcing frees what hangs; it is the normal unmount after it that
+// takes the mount away here.
 func (f *FakeMounter) UnmountContext(ctx context.Context, target string, options UnmountOptions) (Rung, error) {
-	l := f.newLadder(target, options)
-	rung, err := l.climb(ctx)
-	return rung, wrapUnmount(target, err)
+	if !filepath.IsAbs(target) {
+		err := &causedError{ErrNoTarget, fmt.Errorf("the mount point %q is not an absolute path", target)}
+		return RungNone, wrapUnmount(target, err)
+	}
+	if ctx.Err() != nil {
+		return RungNone, certain(wrapUnmount(target, context.Cause(ctx)))
+	}
+	l := f.newLadder(target)
+	err := l.climb(ctx, options)
+	return l.last, wrapUnmount(target, err)
 }
 
-// fakeLadder is one unmount on its way through the rungs.
+// fakeLadder is one unmount on its way through the rungs. All of them act on
+// the mount that was found at the start.
 type fakeLadder struct {
-	fake   *FakeMounter
-	target string
-	// victim is the mount to go, or missing why there is none.
-	victim  *fakeMount
+	fake    *FakeMounter
+	target  string
+	victim  *fakeMount // nil if there is none, for the reason missing
 	missing error
-	// forceAt and lazyAt are when the rungs are due; zero is never.
-	forceAt, lazyAt time.Time
+	last    Rung
 }
 
-func (f *FakeMounter) newLadder(target string, options UnmountOptions) *fakeLadder {
+func (f *FakeMounter) newLadder(target string) *fakeLadder {
 	l := &fakeLadder{fake: f, target: target}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	at, err := f.walk(target, true)
+	at, err := f.walk(target, false)
 	switch {
 	case err != nil:
 		l.missing = err
-		return l
 	case !at.isMountRoot():
 		l.missing = unix.EINVAL
-		return l
-	}
-	l.victim = at.mount
-	start := time.Now()
-	if options.LazyAfter > 0 && !l.victim.super.block {
-		l.lazyAt = start.Add(options.LazyAfter)
-	}
-	if options.ForceAfter > 0 && (l.lazyAt.IsZero() || options.ForceAfter < options.LazyAfter) {
-		l.forceAt = start.Add(options.ForceAfter)
+	default:
+		l.victim = at.mount
 	}
 	return l
 }
 
-func (l *fakeLadder) climb(ctx context.Context) (Rung, error) {
-	if ctx.Err() != nil {
-		return RungNone, &flight.AbandonedError{Err: context.Cause(ctx)}
+func (l *fakeLadder) climb(ctx context.Context, o UnmountOptions) error {
+	if l.victim == nil {
+		return l.try(ctx, OpUnmount, RungNormal, func() error { return l.missing })
 	}
-	err := l.normal(ctx, RungNormal, l.next())
-	if err == nil || l.isFinal(ctx, err) {
-		return RungNormal, err
-	}
-	rung := RungNormal
-	if !l.forceAt.IsZero() {
-		rung = RungForce
-		// What forcing returns does not matter: the unmount after it tells.
-		_ = l.step(ctx, OpUnmountForce, RungForce, l.lazyAt, func() error { return nil })
-		err = l.normal(ctx, RungForce, l.lazyAt)
-		if err == nil || ctx.Err() != nil || l.lazyAt.IsZero() {
-			return rung, err
+	start := time.Now()
+	until := func(after time.Duration) (context.Context, context.CancelFunc) {
+		if after <= 0 {
+			return context.WithCancel(ctx)
 		}
-		if ended := sleepUntil(ctx, l.lazyAt); ended != nil {
-			return rung, ended
-		}
+		return context.WithDeadline(ctx, start.Add(after))
 	}
-	return RungLazy, l.step(ctx, OpUnmountLazy, RungLazy, time.Time{}, l.fake.detachLazily(l.victim))
-}
-
-// next is when the rung after the first is due.
-func (l *fakeLadder) next() time.Time {
-	if !l.forceAt.IsZero() {
-		return l.forceAt
+	toLazy := o.LazyAfter > 0
+	toForce := o.ForceAfter > 0 && (!toLazy || o.ForceAfter < o.LazyAfter)
+	first := o.LazyAfter
+	if toForce {
+		first = o.ForceAfter
 	}
-	return l.lazyAt
-}
 
-// isFinal reports whether no further rung can help, after waiting for it.
-func (l *fakeLadder) isFinal(ctx context.Context, err error) bool {
-	if l.missing != nil || l.next().IsZero() || errors.Is(err, unix.EINVAL) {
-		return true
-	}
-	return sleepUntil(ctx, l.next()) != nil
-}
-
-func (l *fakeLadder) normal(ctx context.Context, rung Rung, until time.Time) error {
-	return l.step(ctx, OpUnmount, rung, until, func() error {
-		if l.missing != nil {
-			return l.missing
-		}
-		return l.fake.unmount(l.victim)
-	})
-}
-
-// step makes one call, until the next rung is due.
-func (l *fakeLadder) step(ctx context.Context, op string, rung Rung, until time.Time, effect func() error) error {
-	if !until.IsZero() {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, until)
+	rungCtx, cancel := until(first)
+	defer cancel()
+	err := l.normal(rungCtx, RungNormal, toForce || toLazy)
+	if toForce && l.goesOn(ctx, err) {
+		rungCtx, cancel := until(o.LazyAfter)
 		defer cancel()
+		// Whatever forcing returns: the unmount after it tells.
+		_ = l.try(rungCtx, OpUnmountForce, RungForce, func() error { return nil })
+		err = l.normal(rungCtx, RungForce, toLazy)
 	}
-	err := l.fake.do(ctx, newCall(op, rung, Request{Target: l.target}), effect)
-	if err != nil && rung != RungNormal && l.fake.isGone(l.victim) && errors.Is(err, unix.EINVAL) {
+	if !toLazy || !l.goesOn(ctx, err) {
+		return err
+	}
+	if l.victim.super.block {
+		if err := l.normal(ctx, l.last, false); err != nil {
+			return fmt.Errorf("%w (%w)", err, errNotLazy)
+		}
 		return nil
 	}
-	return err
+	return l.try(ctx, OpUnmountLazy, RungLazy, func() error { return l.fake.unmountLazily(l.victim) })
+}
+
+// goesOn reports whether the next rung may help against err.
+func (l *fakeLadder) goesOn(ctx context.Context, err error) bool {
+	return ctx.Err() == nil && higherRungHelps(err)
+}
+
+// normal unmounts normally; with retry, again and again until ctx ends.
+func (l *fakeLadder) normal(ctx context.Context, rung Rung, retry bool) error {
+	for pause := busyFirst; ; pause = min(2*pause, busyLast) {
+		err := l.try(ctx, OpUnmount, rung, func() error { return l.fake.unmount(l.victim) })
+		if !retry || !l.goesOn(ctx, err) {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// try makes one call. Where an earlier one, failed as it seemed, has taken the
+// mount away, there is nothing left to do.
+func (l *fakeLadder) try(ctx context.Context, op string, rung Rung, effect func() error) error {
+	if l.last != RungNone && l.fake.isGone(l.victim) {
+		return nil
+	}
+	l.last = rung
+	return l.fake.do(ctx, newCall(op, rung, Request{Target: l.target}), effect)
 }
 
 // unmount is the effect of umount2(2) without flags.
 func (f *FakeMounter) unmount(m *fakeMount) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if m.gone {
-		return unix.EINVAL
-	}
 	if m == f.root {
-		return unix.EBUSY
+		return &fakeError{"the fake cannot unmount /", unix.EBUSY}
 	}
 	for _, other := range f.mounts {
 		if other.parent == m {
-			return fmt.Errorf("%s is mounted below or on it: %w", other.target, unix.EBUSY)
+			return &fakeError{other.target + " is mounted on or below it", unix.EBUSY}
 		}
+	}
+	return f.take(m)
+}
+
+// unmountLazily is the effect of umount2(2) with MNT_DETACH.
+func (f *FakeMounter) unmountLazily(m *fakeMount) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m == f.root {
+		return &fakeError{"the fake cannot unmount /", unix.EBUSY}
+	}
+	return f.take(m)
+}
+
+// take detaches a mount that may have gone meanwhile.
+func (f *FakeMounter) take(m *fakeMount) error {
+	if m.gone {
+		return unix.EINVAL
 	}
 	err := f.detach(m)
 	f.changed()
 	return err
 }
 
-func (f *FakeMounter) detachLazily(m *fakeMount) func() error {
-	return func() error {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if m.gone {
-			return nil
-		}
-		err := f.detach(m)
-		f.changed()
-		return err
-	}
-}
-
 func (f *FakeMounter) isGone(m *fakeMount) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return m.gone
-}
-
-func sleepUntil(ctx context.Context, at time.Time) error {
-	timer := time.NewTimer(time.Until(at))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return &flight.AbandonedError{Started: true, Err: context.Cause(ctx)}
-	}
 }
