@@ -58,15 +58,18 @@ func below(dir, p string) (string, bool) {
 	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// visible reports whether p is reached through e: no other mount covers it.
+// visible reports whether p is reached through mount e: no newer mount is at p
+// or at a directory above it.
 func visible(e mount.Entry, p string, all []mount.Entry) bool {
-	top := e
-	for _, other := range all {
-		if _, ok := below(other.Target, p); ok && len(other.Target) >= len(top.Target) {
-			top = other
+	for _, other := range slices.Backward(all) { // newest first
+		if other.ID == e.ID {
+			return true
+		}
+		if _, ok := below(other.Target, p); ok {
+			return false
 		}
 	}
-	return top.ID == e.ID
+	return false
 }
 
 // isPodVolume leaves out the binds of other pods.

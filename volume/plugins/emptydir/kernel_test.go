@@ -1,0 +1,63 @@
+package emptydir_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/plugins/emptydir"
+	"github.com/podvol/podvol/volume/volumetest"
+)
+
+func TestKernelMedia(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		root := t.TempDir()
+		p := emptydir.New()
+		if err := p.Init(&volume.Host{RootDir: root, Mounter: mount.New(mount.Config{})}); err != nil {
+			t.Fatal(err)
+		}
+		for _, medium := range []v1.StorageMedium{"", memory} {
+			pod := volumetest.Pod("web" + string(medium))
+			m := mounter(t, p, spec(medium, "1Mi"), pod)
+			setUp(t, m, volume.MounterArgs{})
+			setUp(t, m, volume.MounterArgs{})
+			err := os.WriteFile(filepath.Join(m.GetPath(), "big"), make([]byte, 2<<20), 0o600)
+			if limited := errors.Is(err, unix.ENOSPC); limited != (medium == memory) {
+				t.Errorf("medium %q: writing more than the limit: %v", medium, err)
+			}
+			metrics, err := m.GetMetrics(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if used := metrics.Used.Value(); used < 1<<20 || used > 3<<20 {
+				t.Errorf("medium %q: %d bytes used", medium, used)
+			}
+			if medium == memory && metrics.Capacity.Cmp(resource.MustParse("1Mi")) != 0 {
+				t.Errorf("capacity %v", metrics.Capacity)
+			}
+			rebuilt, err := p.ConstructVolumeSpec(t.Context(), "cache", m.GetPath())
+			if err != nil || rebuilt.Spec.Volume.EmptyDir.Medium != medium {
+				t.Errorf("ConstructVolumeSpec = %+v, %v", rebuilt, err)
+			}
+			if medium == memory {
+				setUp(t, mounter(t, p, spec(medium, "4Mi"), pod), volume.MounterArgs{})
+				if err := os.WriteFile(filepath.Join(m.GetPath(), "big"), make([]byte, 2<<20), 0o600); err != nil {
+					t.Errorf("after the limit was raised: %v", err)
+				}
+			}
+			tearDown(t, p, pod)
+			tearDown(t, p, pod)
+			if _, err := os.Lstat(m.GetPath()); err == nil {
+				t.Errorf("medium %q: the directory is left", medium)
+			}
+		}
+	})
+}
