@@ -1,0 +1,102 @@
+package volumemanager
+
+import (
+	"log/slog"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// Config is what a [Manager] is made of. RootDir, NodeName, Objects and
+// Plugins are required.
+type Config struct {
+	// RootDir is the absolute directory that the manager owns; it is made
+	// (0750) if it does not exist.
+	RootDir string
+	// NodeName is this node's name in the API.
+	NodeName string
+	// Objects is where claims, volumes, config maps, secrets, trust bundles
+	// and the node itself are read from.
+	Objects objects.Source
+	// Plugins are the volume plugins, plugins.All() for example. They must not
+	// be shared with another manager.
+	Plugins []volume.VolumePlugin
+
+	// Mounter mounts; nil means the host's, mount.New.
+	Mounter mount.Interface
+	// Tokens issues service account tokens; nil: volumes that need one fail.
+	Tokens volume.TokenRequester
+	// TrustBundles, nil: cluster trust bundles by name are read from Objects,
+	// those by signer fail unless Objects is an objects.Lister.
+	TrustBundles volume.TrustBundleGetter
+	// Allocatable tells the node's size to downwardAPI volumes and emptyDirs;
+	// nil: volumes that need it fail.
+	Allocatable volume.AllocatableGetter
+	// Events takes events about pods; nil: none are sent.
+	Events volume.EventSink
+	// HostFiles is the host's file system; nil means this process's.
+	HostFiles volume.HostFiles
+	// Logger takes what a node's owner may want to know; nil means silence.
+	Logger *slog.Logger
+}
+
+// New validates the configuration, does no I/O, and returns a manager that
+// waits for its Run. A configuration that cannot work is a
+// *volume.InvalidSpecError or an error of volume.VolumePluginMgr.InitPlugins.
+func New(config Config) (*Manager, error) {
+	if err := config.check(); err != nil {
+		return nil, err
+	}
+	if config.Mounter == nil {
+		config.Mounter = mount.New(mount.Config{Logger: config.Logger})
+	}
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	host := config.host()
+	plugins, err := volume.NewVolumePluginMgr(config.Plugins, host)
+	if err != nil {
+		return nil, err
+	}
+	return newManager(config, host, plugins), nil
+}
+
+func (c Config) check() error {
+	if !filepath.IsAbs(c.RootDir) || filepath.Clean(c.RootDir) == "/" {
+		return volume.Invalid("RootDir", "%q must be an absolute path below /", c.RootDir)
+	}
+	if err := volume.CheckPathSegment("NodeName", c.NodeName); err != nil {
+		return err
+	}
+	if c.Objects == nil {
+		return volume.Invalid("Objects", "must say where API objects come from")
+	}
+	if len(c.Plugins) == 0 {
+		return volume.Invalid("Plugins", "must not be empty; plugins.All() has those that need nothing special")
+	}
+	return nil
+}
+
+func (c Config) host() *volume.Host {
+	read := objectRoles{c.Objects}
+	host := &volume.Host{
+		RootDir:      filepath.Clean(c.RootDir),
+		NodeName:     types.NodeName(c.NodeName),
+		Mounter:      c.Mounter,
+		Secrets:      read,
+		ConfigMaps:   read,
+		Tokens:       c.Tokens,
+		TrustBundles: c.TrustBundles,
+		Allocatable:  c.Allocatable,
+		Events:       c.Events,
+		HostFiles:    c.HostFiles,
+	}
+	if host.TrustBundles == nil {
+		host.TrustBundles = read
+	}
+	return host
+}

@@ -1,0 +1,105 @@
+package volumemanager
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+)
+
+var (
+	// ErrNotMountedAnymore says that a volume was mounted once, and the mount
+	// table no longer shows it; the machine may have restarted.
+	ErrNotMountedAnymore = errors.New("it was mounted, but the mount table no longer shows it; set the pod up again")
+	// ErrOutcomeUnknown says that a set-up was begun and never confirmed.
+	ErrOutcomeUnknown = errors.New("its set-up was begun and not finished; set the pod up again, or tear it down")
+	// ErrNoRecord says that a volume's directory has no record.
+	ErrNoRecord = errors.New("its directory has no record; it was not made by this podvol, which leaves it alone")
+)
+
+// Inspect returns what is below a root directory, from records, directories
+// and mount table, without taking the root's lock and without touching any
+// volume's file system. Rows are ordered by pod and volume. The error joins
+// what could not be read, such as damaged records; the rows are valid besides
+// it. A root that does not exist has no volumes.
+func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
+	found, errs, err := records{recordsDir(rootDir)}.load()
+	if err != nil {
+		return nil, &RootError{rootDir, err}
+	}
+	known := make(map[volumeKey]bool, len(found))
+	rows := make([]VolumeStatus, 0, len(found))
+	for _, record := range found {
+		known[keyOf(record)] = true
+		rows = append(rows, statusOf(record, table))
+	}
+	unrecorded, err := volumeDirs(rootDir)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	for _, key := range unrecorded {
+		if !known[key] {
+			rows = append(rows, unknownStatus(rootDir, key))
+		}
+	}
+	slices.SortFunc(rows, compareStatus)
+	return rows, errors.Join(errs...)
+}
+
+// statusOf judges a recorded volume by its confirmation and the mount table.
+func statusOf(r *volume.Record, table mount.Table) VolumeStatus {
+	s := VolumeStatus{Pod: r.Pod, PodUID: r.PodUID, Volume: r.Volume, Plugin: r.Plugin, Source: r.Source, Path: r.Path, State: StateMounted}
+	if r.Confirmed == nil {
+		s.State, s.Err = StatePending, fmt.Errorf("volume %q of pod %s: %w", r.Volume, r.Pod, ErrOutcomeUnknown)
+		return s
+	}
+	s.Since, s.Duration = r.Confirmed.At, r.Confirmed.Took
+	if !r.Confirmed.MountPoint {
+		return s
+	}
+	_, mounted, err := table.At(r.Path)
+	if err == nil && !mounted {
+		err = ErrNotMountedAnymore
+	}
+	if err != nil {
+		s.State, s.Err = StateFailed, fmt.Errorf("volume %q of pod %s: %w", r.Volume, r.Pod, err)
+	}
+	return s
+}
+
+func unknownStatus(rootDir string, key volumeKey) VolumeStatus {
+	path := filepath.Join(podsDir(rootDir), string(key.podUID), "volumes", volume.EscapeQualifiedName(key.plugin), key.spec)
+	return VolumeStatus{PodUID: key.podUID, Volume: key.spec, Plugin: key.plugin, Path: path, State: StateFailed,
+		Err: fmt.Errorf("volume %q of the pod with UID %q: %w", key.spec, key.podUID, ErrNoRecord)}
+}
+
+func podsDir(rootDir string) string { return filepath.Join(rootDir, "pods") }
+
+// volumeDirs lists the volumes that have a directory, by names alone.
+func volumeDirs(rootDir string) ([]volumeKey, error) {
+	var keys []volumeKey
+	var errs []error
+	list := func(dir string) []fs.DirEntry {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		return entries
+	}
+	for _, pod := range list(podsDir(rootDir)) {
+		volumes := filepath.Join(podsDir(rootDir), pod.Name(), "volumes")
+		for _, plugin := range list(volumes) {
+			for _, name := range list(filepath.Join(volumes, plugin.Name())) {
+				keys = append(keys, volumeKey{types.UID(pod.Name()), volume.UnescapeQualifiedName(plugin.Name()), name.Name()})
+			}
+		}
+	}
+	return keys, errors.Join(errs...)
+}

@@ -1,0 +1,99 @@
+package volumemanager
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrRootBusy says that another process owns the root directory.
+var ErrRootBusy = errors.New("the root directory is in use")
+
+// RootBusyError names the process that owns the root directory. It matches
+// [ErrRootBusy].
+type RootBusyError struct {
+	RootDir string
+	// Holder describes the owner, "process 4711 (podvol)".
+	Holder string
+}
+
+func (e *RootBusyError) Error() string {
+	return fmt.Sprintf("%s is in use by %s; wait for it to end, or choose another root directory", e.RootDir, e.Holder)
+}
+
+// Is makes errors.Is(err, ErrRootBusy) true.
+func (e *RootBusyError) Is(target error) bool { return target == ErrRootBusy }
+
+// RootError says that the root directory cannot be used.
+type RootError struct {
+	RootDir string
+	Err     error
+}
+
+func (e *RootError) Error() string {
+	advice := "choose another root directory"
+	switch {
+	case errors.Is(e.Err, fs.ErrPermission), errors.Is(e.Err, unix.EROFS):
+		advice = "make it writable, or choose another root directory"
+	case errors.Is(e.Err, unix.ENOTDIR):
+		advice = "it, or one of its parents, is a file; choose another root directory"
+	}
+	return fmt.Sprintf("the root directory %s cannot be used: %v; %s", e.RootDir, e.Err, advice)
+}
+
+// Unwrap returns what the operating system said.
+func (e *RootError) Unwrap() error { return e.Err }
+
+// ownDir is the manager's own directory below the root.
+func ownDir(rootDir string) string { return filepath.Join(rootDir, "podvol") }
+
+// lockRoot makes the root directory ready and takes its lock. The lock is
+// flock(2)'s: it goes with the process, however that ends.
+func lockRoot(rootDir string) (unlock func(), err error) {
+	if err := os.MkdirAll(rootDir, 0o750); err != nil {
+		return nil, &RootError{rootDir, err}
+	}
+	if err := os.MkdirAll(recordsDir(rootDir), 0o700); err != nil {
+		return nil, &RootError{rootDir, err}
+	}
+	file, err := os.OpenFile(filepath.Join(ownDir(rootDir), "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, &RootError{rootDir, err}
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		defer file.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, &RootBusyError{RootDir: rootDir, Holder: holder(file)}
+		}
+		return nil, &RootError{rootDir, err}
+	}
+	if err := signHolder(file); err != nil {
+		file.Close()
+		return nil, &RootError{rootDir, err}
+	}
+	return func() { file.Close() }, nil
+}
+
+// signHolder writes down who holds the lock. The command's name only: its
+// arguments are nobody's business.
+func signHolder(file *os.File) error {
+	if err := file.Truncate(0); err != nil {
+		return err
+	}
+	_, err := file.WriteAt(fmt.Appendf(nil, "process %d (%s)\n", os.Getpid(), filepath.Base(os.Args[0])), 0)
+	return err
+}
+
+func holder(file *os.File) string {
+	text := make([]byte, 256)
+	n, _ := file.ReadAt(text, 0)
+	if who := strings.TrimSpace(string(text[:n])); who != "" {
+		return who
+	}
+	return "another process"
+}

@@ -1,0 +1,673 @@
+package volumemanager_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a root directory with a fake mount table and a store that outlive
+// the managers that run on them.
+type world struct {
+	t      testing.TB
+	root   string
+	fake   *mount.FakeMounter
+	store  *objects.Store
+	events *events
+}
+
+func newWorld(t testing.TB) *world {
+	w := &world{t: t, root: filepath.Join(t.TempDir(), "root"), fake: mount.NewFakeMounter(), store: objects.NewStore(), events: &events{}}
+	t.Cleanup(func() {
+		if err := w.fake.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func (w *world) config() volumemanager.Config {
+	return volumemanager.Config{
+		RootDir: w.root, NodeName: "node1", Objects: w.store, Plugins: plugins.All(), Mounter: w.fake, Events: w.events,
+	}
+}
+
+// start runs a manager until the test or stop ends it.
+func (w *world) start() (manager *volumemanager.Manager, stop func()) {
+	w.t.Helper()
+	manager, err := volumemanager.New(w.config())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- manager.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Errorf("Run: %v", err)
+		}
+	})
+	w.t.Cleanup(stop)
+	if err := manager.WaitForRecovery(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+	return manager, stop
+}
+
+func (w *world) add(objects ...metav1.Object) {
+	w.t.Helper()
+	for _, o := range objects {
+		if _, err := w.store.Create(context.Background(), o); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// assertClean fails if anything but the manager's own directory is left.
+func (w *world) assertClean() {
+	w.t.Helper()
+	if records := w.records(); len(records) > 0 {
+		w.t.Errorf("records are left: %v", records)
+	}
+	points, err := w.fake.List()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, p := range points {
+		if strings.HasPrefix(p.Path, w.root) {
+			w.t.Errorf("%s is still mounted", p.Path)
+		}
+	}
+	pods, err := os.ReadDir(filepath.Join(w.root, "pods"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		w.t.Fatal(err)
+	}
+	for _, p := range pods {
+		w.t.Errorf("pods/%s is left", p.Name())
+	}
+}
+
+func (w *world) records() []string {
+	w.t.Helper()
+	files, err := filepath.Glob(filepath.Join(w.root, "podvol", "records", "*"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return files
+}
+
+// untouched fails if anything was made or mounted below the root.
+func (w *world) untouched() {
+	w.t.Helper()
+	w.assertClean()
+	if calls := w.fake.Calls(); len(calls) > 0 {
+		w.t.Errorf("the mounter was called: %v", calls)
+	}
+}
+
+type events struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (e *events) Event(pod *v1.Pod, eventType, reason, message string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.list = append(e.list, fmt.Sprintf("%s %s %s %s", pod.Name, eventType, reason, message))
+}
+
+func (e *events) all() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]string(nil), e.list...)
+}
+
+func newPod(name string, volumes ...v1.Volume) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ops-test", Name: name, UID: types.UID("uid-" + name)},
+		Spec:       v1.PodSpec{NodeName: "node1", Volumes: volumes, Containers: []v1.Container{{Name: "c", Image: "i"}}},
+	}
+}
+
+func nfsVolume(name, server string) v1.Volume {
+	return v1.Volume{Name: name, VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: server, Path: "/nfs"}}}
+}
+
+func claimVolume(name, claim string, readOnly bool) v1.Volume {
+	return v1.Volume{Name: name, VolumeSource: v1.VolumeSource{
+		PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim, ReadOnly: readOnly}}}
+}
+
+func emptyDirVolume(name string, medium v1.StorageMedium) v1.Volume {
+	return v1.Volume{Name: name, VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: medium}}}
+}
+
+// boundPair is a claim and the NFS PersistentVolume it is bound to.
+func boundPair(claim, pv string) (*v1.PersistentVolumeClaim, *v1.PersistentVolume) {
+	size := v1.ResourceList{v1.ResourceStorage: resource.MustParse("10Gi")}
+	c := &v1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ops-test", Name: claim, UID: types.UID("claim-" + claim)},
+		Spec: v1.PersistentVolumeClaimSpec{AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteMany}, VolumeName: pv,
+			Resources: v1.VolumeResourceRequirements{Requests: size}},
+		Status: v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound},
+	}
+	v := &v1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: pv},
+		Spec: v1.PersistentVolumeSpec{
+			Capacity: size, AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteMany},
+			ClaimRef:               &v1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: "ops-test", Name: claim, UID: c.UID},
+			PersistentVolumeSource: v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{Server: "10.20.172.211", Path: "/nfs"}},
+		},
+		Status: v1.PersistentVolumeStatus{Phase: v1.VolumeBound},
+	}
+	return c, v
+}
+
+func TestClaimIsMountedFromItsPersistentVolume(t *testing.T) {
+	w := newWorld(t)
+	claim, pv := boundPair("nfs-211", "nfs211")
+	w.add(claim, pv)
+	manager, _ := w.start()
+	pod := newPod("web", claimVolume("vol1", "nfs-211", false))
+	recordsAtMount := -1
+	w.fake.Inject(mount.Fault{Match: func(c mount.Call) bool {
+		if c.Op == mount.OpMount {
+			recordsAtMount = len(w.records())
+		}
+		return false
+	}})
+	before := pod.DeepCopy()
+	volumes, err := manager.SetUpPod(t.Context(), pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := filepath.Join(w.root, "pods/uid-web/volumes/kubernetes.io~nfs/nfs211")
+	if path, ok := volumes.Path("vol1"); !ok || path != want {
+		t.Errorf("mounted at %q, %v; want %q", path, ok, want)
+	}
+	if recordsAtMount != 1 {
+		t.Errorf("%d records existed when the mounter was called, want 1", recordsAtMount)
+	}
+	calls := w.fake.Calls()
+	if len(calls) != 1 || calls[0].String() != "mount -t nfs 10.20.172.211:/nfs "+want {
+		t.Errorf("calls = %v", calls)
+	}
+	if diff := cmpDiff(before, pod); diff != "" {
+		t.Errorf("SetUpPod changed the pod:\n%s", diff)
+	}
+	if err := manager.TearDownPod(t.Context(), pod.UID); err != nil {
+		t.Fatal(err)
+	}
+	w.assertClean()
+	if err := manager.TearDownPod(t.Context(), pod.UID); err != nil {
+		t.Errorf("a second tear-down: %v", err)
+	}
+	if len(manager.Explain()) != 0 {
+		t.Errorf("Explain still knows %v", manager.Explain())
+	}
+}
+
+func TestReadOnlyClaim(t *testing.T) {
+	tests := map[string]struct {
+		volumes  []v1.Volume
+		readOnly bool
+	}{
+		"read-only":              {[]v1.Volume{claimVolume("a", "nfs-211", true)}, true},
+		"read-only by both":      {[]v1.Volume{claimVolume("a", "nfs-211", true), claimVolume("b", "nfs-211", true)}, true},
+		"one of two writes":      {[]v1.Volume{claimVolume("a", "nfs-211", true), claimVolume("b", "nfs-211", false)}, false},
+		"writable":               {[]v1.Volume{claimVolume("a", "nfs-211", false)}, false},
+		"beside another's claim": {[]v1.Volume{claimVolume("a", "nfs-211", true), emptyDirVolume("b", "")}, true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			claim, pv := boundPair("nfs-211", "nfs211")
+			w.add(claim, pv)
+			manager, _ := w.start()
+			volumes, err := manager.SetUpPod(t.Context(), newPod("web", tc.volumes...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			path, _ := volumes.Path("a")
+			entry, mounted, err := w.fake.Table().At(path)
+			if err != nil || !mounted || entry.ReadOnly() != tc.readOnly {
+				t.Errorf("entry = %+v, %v, %v; want mounted, read-only %v", entry, mounted, err, tc.readOnly)
+			}
+			for _, v := range tc.volumes {
+				if _, ok := volumes.Path(v.Name); !ok {
+					t.Errorf("volume %s is not mounted", v.Name)
+				}
+			}
+			if err := manager.TearDownPod(t.Context(), "uid-web"); err != nil {
+				t.Fatal(err)
+			}
+			w.assertClean()
+		})
+	}
+}
+
+func TestClaimsThatCannotBeUsed(t *testing.T) {
+	block := v1.PersistentVolumeBlock
+	tests := map[string]struct {
+		change func(*v1.PersistentVolumeClaim, *v1.PersistentVolume)
+		is     error
+		says   string
+	}{
+		"not bound": {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Spec.VolumeName = "" },
+			volume.ErrClaimUnbound, "ops-test/nfs-211"},
+		"no such claim": {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Name = "other" },
+			volume.ErrNotFound, "PersistentVolumeClaim ops-test/nfs-211"},
+		"no such volume": {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Spec.VolumeName = "gone" },
+			volume.ErrNotFound, "PersistentVolume gone"},
+		"bound elsewhere": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) { pv.Spec.ClaimRef.Name = "rival" },
+			nil, "rival"},
+		"bound to an earlier claim of that name": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) { pv.Spec.ClaimRef.UID = "old" },
+			nil, "nfs211"},
+		"block mode": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) { pv.Spec.VolumeMode = &block },
+			nil, "volumeMode Block"},
+		"another node's": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) { pv.Spec.NodeAffinity = affinity("node2") },
+			nil, "does not allow node node1"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			claim, pv := boundPair("nfs-211", "nfs211")
+			tc.change(claim, pv)
+			w.add(claim, pv)
+			manager, _ := w.start()
+			volumes, err := manager.SetUpPod(t.Context(), newPod("web", claimVolume("vol1", "nfs-211", false)))
+			if err == nil || (tc.is != nil && !errors.Is(err, tc.is)) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("err = %v, want one that says %q", err, tc.says)
+			}
+			if volumes.Volumes[0].State != volumemanager.StateFailed || !strings.Contains(err.Error(), "ops-test/web") {
+				t.Errorf("state %s, err %v; want failed, and the pod named", volumes.Volumes[0].State, err)
+			}
+			w.untouched()
+		})
+	}
+}
+
+func affinity(node string) *v1.VolumeNodeAffinity {
+	return &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
+		MatchExpressions: []v1.NodeSelectorRequirement{{Key: v1.LabelHostname, Operator: v1.NodeSelectorOpIn, Values: []string{node}}},
+	}}}}
+}
+
+func TestAffinityUsesTheNodesLabels(t *testing.T) {
+	w := newWorld(t)
+	claim, pv := boundPair("nfs-211", "nfs211")
+	pv.Spec.NodeAffinity = affinity("rack-7")
+	w.add(claim, pv, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", Labels: map[string]string{v1.LabelHostname: "rack-7"}}})
+	manager, _ := w.start()
+	if _, err := manager.SetUpPod(t.Context(), newPod("web", claimVolume("vol1", "nfs-211", false))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFailuresAreCollectedAndRepaired(t *testing.T) {
+	w := newWorld(t)
+	manager, _ := w.start()
+	refused := errors.New("connection refused")
+	remove := w.fake.Inject(mount.Fault{Err: refused, Match: func(c mount.Call) bool { return strings.HasPrefix(c.Source, "10.0.0.2:") }})
+	pod := newPod("web", nfsVolume("good", "10.0.0.1"), nfsVolume("bad", "10.0.0.2"), emptyDirVolume("scratch", ""))
+	volumes, err := manager.SetUpPod(t.Context(), pod)
+	var podErr *volumemanager.PodError
+	if !errors.As(err, &podErr) || len(podErr.Errs) != 1 || !errors.Is(err, refused) {
+		t.Fatalf("err = %v, want a PodError with one failure", err)
+	}
+	var volumeErr *volume.Error
+	if !errors.As(err, &volumeErr) || volumeErr.Volume != "bad" || volumeErr.Pod.Name != "web" {
+		t.Errorf("the error does not name volume and pod: %v", err)
+	}
+	states := map[string]volumemanager.VolumeState{}
+	for _, v := range volumes.Volumes {
+		states[v.Volume] = v.State
+	}
+	if diff := cmpDiff(map[string]volumemanager.VolumeState{"good": "mounted", "bad": "failed", "scratch": "mounted"}, states); diff != "" {
+		t.Error(diff)
+	}
+	if got := w.events.all(); len(got) != 1 || !strings.HasPrefix(got[0], `web Warning FailedMount MountVolume.SetUp failed for volume "bad" : `) {
+		t.Errorf("events = %q", got)
+	}
+	if n := len(w.records()); n != 2 {
+		t.Errorf("%d records, want those of the two mounted volumes", n)
+	}
+	remove()
+	if _, err := manager.SetUpPod(t.Context(), pod); err != nil {
+		t.Fatalf("the second call does not repair: %v", err)
+	}
+	if n := len(w.fake.Calls()); n != 3 {
+		t.Errorf("%d calls to the mounter, want 3: the mounted share must not be mounted again", n)
+	}
+	if err := manager.TearDownPod(t.Context(), pod.UID); err != nil {
+		t.Fatal(err)
+	}
+	w.assertClean()
+}
+
+func TestFailedTearDownKeepsItsRecordAndIsRepeated(t *testing.T) {
+	w := newWorld(t)
+	manager, _ := w.start()
+	pod := newPod("web", emptyDirVolume("a", v1.StorageMediumMemory), nfsVolume("b", "10.0.0.2"))
+	if _, err := manager.SetUpPod(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	busy := errors.New("target is busy")
+	remove := w.fake.Inject(mount.Fault{Err: busy, Match: func(c mount.Call) bool {
+		return c.Op == mount.OpUnmount && strings.HasSuffix(c.Target, "/a")
+	}})
+	err := manager.TearDownPod(t.Context(), pod.UID)
+	if !errors.Is(err, busy) || !strings.Contains(err.Error(), `"a"`) || !strings.Contains(err.Error(), "ops-test/web") {
+		t.Fatalf("err = %v", err)
+	}
+	if got := manager.Explain(); len(got) != 1 || got[0].Volume != "a" || got[0].State != volumemanager.StateFailed || len(w.records()) != 1 {
+		t.Errorf("Explain = %v, records %v; want just the failed volume", got, w.records())
+	}
+	remove()
+	if err := manager.TearDownPod(t.Context(), pod.UID); err != nil {
+		t.Fatal(err)
+	}
+	w.assertClean()
+}
+
+func TestTwoPodsShareAnExport(t *testing.T) {
+	w := newWorld(t)
+	manager, _ := w.start()
+	one, two := newPod("one", nfsVolume("v", "10.0.0.1")), newPod("two", nfsVolume("v", "10.0.0.1"))
+	for _, pod := range []*v1.Pod{one, two} {
+		if _, err := manager.SetUpPod(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := manager.TearDownPod(t.Context(), one.UID); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := w.fake.Table().BySource("10.0.0.1:/nfs")
+	if err != nil || len(entries) != 1 || !strings.Contains(entries[0].Target, "uid-two") {
+		t.Errorf("mounted: %v, %v; want the other pod's share alone", entries, err)
+	}
+}
+
+func TestHungVolumeDelaysNoOther(t *testing.T) {
+	w := newWorld(t)
+	manager, _ := w.start()
+	release := make(chan struct{})
+	w.fake.Inject(mount.Fault{Release: release, Match: func(c mount.Call) bool { return strings.HasPrefix(c.Source, "10.0.0.2:") }})
+	defer close(release)
+	pod := newPod("web", nfsVolume("hung", "10.0.0.2"), nfsVolume("good", "10.0.0.1"))
+	mounted := make(chan string, 8)
+	stop := manager.Subscribe(func(v volumemanager.VolumeStatus) {
+		if v.State == volumemanager.StateMounted {
+			mounted <- v.Volume
+		}
+	})
+	defer stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan *volumemanager.PodVolumes)
+	go func() {
+		volumes, _ := manager.SetUpPod(ctx, pod)
+		result <- volumes
+	}()
+	if got := <-mounted; got != "good" {
+		t.Fatalf("%s was mounted", got)
+	}
+	if err := manager.TearDownPod(t.Context(), "uid-other"); err != nil {
+		t.Errorf("another pod is delayed: %v", err)
+	}
+	cancel()
+	volumes := <-result
+	if volumes.Volumes[0].State == volumemanager.StateMounted || volumes.Volumes[0].Err == nil || volumes.Volumes[1].State != volumemanager.StateMounted {
+		t.Errorf("states after the wait: %+v", volumes.Volumes)
+	}
+}
+
+// stubborn is a plugin whose set-up ignores its context.
+type stubborn struct {
+	volume.VolumePlugin
+	release chan struct{}
+}
+
+func (p stubborn) GetPluginName() string { return "example.com/stubborn" }
+func (p stubborn) CanSupport(s *volume.Spec) bool {
+	return s != nil && s.Volume != nil && s.Volume.GitRepo != nil
+}
+func (p stubborn) GetVolumeName(*volume.Spec) (string, error) { return "stubborn", nil }
+func (p stubborn) Init(volume.VolumeHost) error               { return nil }
+func (p stubborn) NewMounter(*volume.Spec, *v1.Pod) (volume.Mounter, error) {
+	return stubbornVolume{release: p.release}, nil
+}
+func (p stubborn) NewUnmounter(string, types.UID) (volume.Unmounter, error) {
+	return stubbornVolume{}, nil
+}
+
+type stubbornVolume struct {
+	volume.NoMetrics
+	release chan struct{}
+}
+
+func (stubbornVolume) GetPath() string                  { return "/nowhere" }
+func (stubbornVolume) GetAttributes() volume.Attributes { return volume.Attributes{} }
+func (v stubbornVolume) SetUp(context.Context, volume.MounterArgs) error {
+	<-v.release
+	return nil
+}
+func (v stubbornVolume) SetUpAt(ctx context.Context, _ string, args volume.MounterArgs) error {
+	return v.SetUp(ctx, args)
+}
+func (stubbornVolume) TearDown(context.Context) error           { return nil }
+func (stubbornVolume) TearDownAt(context.Context, string) error { return nil }
+
+func TestPluginThatIgnoresItsContextHoldsNobody(t *testing.T) {
+	w := newWorld(t)
+	release := make(chan struct{})
+	config := w.config()
+	config.Plugins = append(config.Plugins, stubborn{release: release})
+	manager, err := volumemanager.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runCtx, stopRun := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- manager.Run(runCtx) }()
+	settled := make(chan volumemanager.VolumeStatus, 1)
+	stop := manager.Subscribe(func(v volumemanager.VolumeStatus) {
+		if v.State == volumemanager.StateMounted {
+			settled <- v
+		}
+	})
+	pod := newPod("web", v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{GitRepo: &v1.GitRepoVolumeSource{Repository: "r"}}})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	volumes, err := manager.SetUpPod(ctx, pod)
+	if !errors.Is(err, context.DeadlineExceeded) || volumes.Volumes[0].State != volumemanager.StatePending {
+		t.Errorf("state %s, err %v; want pending at the deadline", volumes.Volumes[0].State, err)
+	}
+	close(release)
+	if got := <-settled; got.Volume != "v" {
+		t.Errorf("settled %+v", got)
+	}
+	stop()
+	if err := manager.TearDownPod(t.Context(), pod.UID); err != nil {
+		t.Error(err)
+	}
+	stopRun()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOneOwnerForEachRoot(t *testing.T) {
+	w := newWorld(t)
+	first, stop := w.start()
+	second, err := volumemanager.New(w.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = second.Run(t.Context())
+	var busy *volumemanager.RootBusyError
+	if !errors.Is(err, volumemanager.ErrRootBusy) || !errors.As(err, &busy) || !strings.Contains(busy.Holder, fmt.Sprint(os.Getpid())) {
+		t.Fatalf("err = %v, want the holder named", err)
+	}
+	if _, err := second.SetUpPod(t.Context(), newPod("web")); !errors.Is(err, volumemanager.ErrStopped) {
+		t.Errorf("SetUpPod of the one that did not get the root: %v", err)
+	}
+	if err := first.Run(t.Context()); !errors.Is(err, volumemanager.ErrAlreadyRun) {
+		t.Errorf("a second Run: %v", err)
+	}
+	stop()
+	if _, err := first.SetUpPod(t.Context(), newPod("web")); !errors.Is(err, volumemanager.ErrStopped) {
+		t.Errorf("SetUpPod after Run: %v", err)
+	}
+	if err := first.TearDownPod(t.Context(), "u"); !errors.Is(err, volumemanager.ErrStopped) {
+		t.Errorf("TearDownPod after Run: %v", err)
+	}
+	w.start()
+}
+
+func TestBadInputTouchesNothing(t *testing.T) {
+	withUID := func(uid types.UID) *v1.Pod { p := newPod("web", emptyDirVolume("v", "")); p.UID = uid; return p }
+	tests := map[string]*v1.Pod{
+		"nil":                    nil,
+		"no UID":                 withUID(""),
+		"UID with a slash":       withUID("../../etc"),
+		"volume with a slash":    newPod("web", emptyDirVolume("a/b", "")),
+		"volume dot dot":         newPod("web", emptyDirVolume("..", "")),
+		"duplicate volume names": newPod("web", emptyDirVolume("a", ""), nfsVolume("a", "10.0.0.1")),
+		"no source":              newPod("web", v1.Volume{Name: "a"}),
+		"two sources": newPod("web", v1.Volume{Name: "a", VolumeSource: v1.VolumeSource{
+			EmptyDir: &v1.EmptyDirVolumeSource{}, HostPath: &v1.HostPathVolumeSource{Path: "/etc"}}}),
+		"NFS without server": newPod("web", nfsVolume("a", "")),
+		"one good, one bad":  newPod("web", emptyDirVolume("good", ""), nfsVolume("bad", "")),
+	}
+	for name, pod := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			manager, _ := w.start()
+			volumes, err := manager.SetUpPod(t.Context(), pod)
+			var invalid *volume.InvalidSpecError
+			if !errors.As(err, &invalid) || volumes == nil {
+				t.Errorf("err = %v, want an InvalidSpecError and a result", err)
+			}
+			if volume.IsUncertain(err) {
+				t.Errorf("a refusal counts as uncertain: %v", err)
+			}
+			w.untouched()
+		})
+	}
+}
+
+func TestConfigIsValidated(t *testing.T) {
+	w := newWorld(t)
+	tests := map[string]func(*volumemanager.Config){
+		"relative root":     func(c *volumemanager.Config) { c.RootDir = "root" },
+		"no root":           func(c *volumemanager.Config) { c.RootDir = "" },
+		"root is /":         func(c *volumemanager.Config) { c.RootDir = "/" },
+		"no node":           func(c *volumemanager.Config) { c.NodeName = "" },
+		"no objects":        func(c *volumemanager.Config) { c.Objects = nil },
+		"no plugins":        func(c *volumemanager.Config) { c.Plugins = nil },
+		"duplicate plugins": func(c *volumemanager.Config) { c.Plugins = append(plugins.All(), plugins.All()...) },
+	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			config := w.config()
+			change(&config)
+			if _, err := volumemanager.New(config); err == nil {
+				t.Error("accepted")
+			}
+		})
+	}
+}
+
+func TestUnusableRoot(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, root := range map[string]string{"a file": file, "below a file": filepath.Join(file, "root"), "cannot be written": "/proc/podvol"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.root = root
+			manager, err := volumemanager.New(w.config())
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = manager.Run(t.Context())
+			var rootErr *volumemanager.RootError
+			if !errors.As(err, &rootErr) || !strings.Contains(err.Error(), root) {
+				t.Errorf("err = %v, want a RootError", err)
+			}
+		})
+	}
+}
+
+func TestReplacedSourceIsRefused(t *testing.T) {
+	w := newWorld(t)
+	manager, _ := w.start()
+	if _, err := manager.SetUpPod(t.Context(), newPod("web", nfsVolume("v", "10.0.0.1"))); err != nil {
+		t.Fatal(err)
+	}
+	for name, changed := range map[string]v1.Volume{"another server": nfsVolume("v", "10.0.0.2"), "another type": emptyDirVolume("v", "")} {
+		t.Run(name, func(t *testing.T) {
+			_, err := manager.SetUpPod(t.Context(), newPod("web", changed))
+			var replaced *volumemanager.ReplacedError
+			if !errors.As(err, &replaced) || !strings.Contains(err.Error(), "10.0.0.1:/nfs") {
+				t.Errorf("err = %v, want a ReplacedError", err)
+			}
+			if entries, err := w.fake.Table().BySource("10.0.0.1:/nfs"); err != nil || len(entries) != 1 {
+				t.Errorf("the mounted volume was touched: %v, %v", entries, err)
+			}
+		})
+	}
+	if err := manager.TearDownPod(t.Context(), "uid-web"); err != nil {
+		t.Fatal(err)
+	}
+	w.assertClean()
+}
+
+func TestConcurrentCalls(t *testing.T) {
+	w := newWorld(t)
+	manager, _ := w.start()
+	var all sync.WaitGroup
+	for i := range 8 {
+		pod := newPod(fmt.Sprintf("p%d", i%4), nfsVolume("a", "10.0.0.1"), emptyDirVolume("b", ""), emptyDirVolume("c", v1.StorageMediumMemory))
+		all.Go(func() {
+			for range 5 {
+				if _, err := manager.SetUpPod(t.Context(), pod); err != nil {
+					t.Errorf("set up: %v", err)
+				}
+				manager.Explain()
+				if err := manager.TearDownPod(t.Context(), pod.UID); err != nil {
+					t.Errorf("tear down: %v", err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	for i := range 4 {
+		if err := manager.TearDownPod(t.Context(), types.UID(fmt.Sprintf("uid-p%d", i))); err != nil {
+			t.Error(err)
+		}
+	}
+	w.assertClean()
+}

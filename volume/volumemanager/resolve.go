@@ -1,0 +1,136 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// NodeAffinityError says that a volume belongs to other nodes.
+type NodeAffinityError struct{ PersistentVolume, Node string }
+
+func (e *NodeAffinityError) Error() string {
+	return fmt.Sprintf("the node affinity of PersistentVolume %s does not allow node %s; run the pod on a node that it names", e.PersistentVolume, e.Node)
+}
+
+// resolve returns the spec of a pod's volume: the volume itself, or the
+// PersistentVolume that its claim is bound to.
+func (m *Manager) resolve(ctx context.Context, pod *v1.Pod, v *v1.Volume) (*volume.Spec, error) {
+	if v.PersistentVolumeClaim == nil {
+		return volume.NewSpecFromVolume(v), nil
+	}
+	claim := types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}
+	pv, err := m.boundVolume(ctx, claim)
+	if err != nil {
+		return nil, volume.NothingDone(err)
+	}
+	return volume.NewSpecFromPersistentVolume(pv, readOnlyByAll(pod, claim.Name)), nil
+}
+
+func (m *Manager) boundVolume(ctx context.Context, name types.NamespacedName) (*v1.PersistentVolume, error) {
+	claim, err := get[*v1.PersistentVolumeClaim](ctx, m.config.Objects, volume.ObjectRef{Kind: "PersistentVolumeClaim", NamespacedName: name})
+	if err != nil {
+		return nil, err
+	}
+	if claim.Spec.VolumeName == "" {
+		return nil, volume.CheckBinding(claim, nil)
+	}
+	pv, err := get[*v1.PersistentVolume](ctx, m.config.Objects, volume.NewObjectRef("PersistentVolume", "", claim.Spec.VolumeName))
+	if err != nil {
+		return nil, err
+	}
+	if err := volume.CheckBinding(claim, pv); err != nil {
+		return nil, err
+	}
+	if err := volume.ValidatePersistentVolume(pv); err != nil {
+		return nil, err
+	}
+	if pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == v1.PersistentVolumeBlock {
+		return nil, &volume.UnsupportedError{Volume: pv.Name, Type: "volumeMode Block",
+			Reason: "raw devices are not mapped by this version", Replacement: "use volumeMode Filesystem"}
+	}
+	return pv, m.checkAffinity(ctx, pv)
+}
+
+func (m *Manager) checkAffinity(ctx context.Context, pv *v1.PersistentVolume) error {
+	if pv.Spec.NodeAffinity == nil {
+		return nil
+	}
+	labels := map[string]string{v1.LabelHostname: m.config.NodeName}
+	node, err := get[*v1.Node](ctx, m.config.Objects, volume.NewObjectRef("Node", "", m.config.NodeName))
+	switch {
+	case err == nil:
+		labels = node.Labels
+	case !errors.Is(err, volume.ErrNotFound):
+		return err
+	}
+	matches, err := volume.MatchesNode(pv, labels, m.config.NodeName)
+	if err != nil {
+		return err
+	}
+	if !matches {
+		return &NodeAffinityError{PersistentVolume: pv.Name, Node: m.config.NodeName}
+	}
+	return nil
+}
+
+// readOnlyByAll reports whether every volume of the pod that uses the claim
+// wants it read-only: they share one mount, so one writer decides.
+func readOnlyByAll(pod *v1.Pod, claimName string) bool {
+	for _, v := range pod.Spec.Volumes {
+		if c := v.PersistentVolumeClaim; c != nil && c.ClaimName == claimName && !c.ReadOnly {
+			return false
+		}
+	}
+	return true
+}
+
+// mounterArgs are the pod's wishes for all of its volumes.
+func mounterArgs(pod *v1.Pod) volume.MounterArgs {
+	args := volume.MounterArgs{FsUser: commonUser(pod)}
+	if sc := pod.Spec.SecurityContext; sc != nil {
+		args.FsGroup = sc.FSGroup
+		args.FSGroupChangePolicy = sc.FSGroupChangePolicy
+	}
+	return args
+}
+
+// commonUser is the user that every container runs as, or nil where they
+// differ or do not say.
+func commonUser(pod *v1.Pod) *int64 {
+	var podUser *int64
+	if pod.Spec.SecurityContext != nil {
+		podUser = pod.Spec.SecurityContext.RunAsUser
+	}
+	var user *int64
+	same := true
+	consider := func(sc *v1.SecurityContext) {
+		runs := podUser
+		if sc != nil && sc.RunAsUser != nil {
+			runs = sc.RunAsUser
+		}
+		if runs == nil || (user != nil && *user != *runs) {
+			same = false
+			return
+		}
+		user = runs
+	}
+	for i := range pod.Spec.InitContainers {
+		consider(pod.Spec.InitContainers[i].SecurityContext)
+	}
+	for i := range pod.Spec.Containers {
+		consider(pod.Spec.Containers[i].SecurityContext)
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		consider(pod.Spec.EphemeralContainers[i].SecurityContext)
+	}
+	if !same {
+		return nil
+	}
+	return user
+}

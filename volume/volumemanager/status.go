@@ -1,0 +1,112 @@
+package volumemanager
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// VolumeState is how far a volume is.
+type VolumeState string
+
+// The states.
+const (
+	// StatePending: an operation is under way, or its outcome is not known.
+	StatePending VolumeState = "pending"
+	// StateMounted: containers can use the volume.
+	StateMounted VolumeState = "mounted"
+	// StateFailed: the last operation failed; Err says why.
+	StateFailed VolumeState = "failed"
+	// StateUnmounted: the volume is gone. Only subscribers see it.
+	StateUnmounted VolumeState = "unmounted"
+)
+
+// VolumeStatus is what is known about one volume of one pod. It is a copy; the
+// caller owns it.
+type VolumeStatus struct {
+	Pod    types.NamespacedName
+	PodUID types.UID
+	// Volume is the volume's name in the pod.
+	Volume string
+	// Plugin is the plugin's name; empty while none is found.
+	Plugin string
+	// Source says where the data comes from, for people.
+	Source string
+	State  VolumeState
+	// Path is where the pod's containers find the volume; empty if it has none.
+	Path string
+	// Since is when the state was reached.
+	Since time.Time
+	// Duration is what the last finished operation took.
+	Duration time.Duration
+	// Err is the last operation's error, nil after a success.
+	Err error
+}
+
+func compareStatus(a, b VolumeStatus) int {
+	return cmp.Or(
+		strings.Compare(a.Pod.Namespace, b.Pod.Namespace),
+		strings.Compare(a.Pod.Name, b.Pod.Name),
+		cmp.Compare(a.PodUID, b.PodUID),
+		strings.Compare(a.Volume, b.Volume),
+	)
+}
+
+// PodVolumes are the volumes of one pod, in the pod's order.
+type PodVolumes struct {
+	Pod     types.NamespacedName
+	PodUID  types.UID
+	Volumes []VolumeStatus
+}
+
+// Path returns where the pod's containers find the volume of this name, and
+// whether it is mounted.
+func (p *PodVolumes) Path(volumeName string) (string, bool) {
+	i := slices.IndexFunc(p.Volumes, func(s VolumeStatus) bool { return s.Volume == volumeName })
+	if i < 0 || p.Volumes[i].State != StateMounted {
+		return "", false
+	}
+	return p.Volumes[i].Path, true
+}
+
+// PodError collects what went wrong with the volumes of one pod.
+type PodError struct {
+	// Op is "set up" or "tear down".
+	Op     string
+	Pod    types.NamespacedName
+	PodUID types.UID
+	// Errs are the failures, one a volume, in the pod's order.
+	Errs []error
+}
+
+func (e *PodError) Error() string {
+	pod := "pod " + e.Pod.String()
+	if e.Pod.Name == "" {
+		pod = "the pod with UID " + string(e.PodUID)
+	}
+	lines := make([]string, 0, 1+len(e.Errs))
+	lines = append(lines, fmt.Sprintf("%d of the volumes of %s could not be %s:", len(e.Errs), pod, past(e.Op)))
+	for _, err := range e.Errs {
+		lines = append(lines, err.Error())
+	}
+	return strings.Join(lines, "\n")
+}
+
+func past(op string) string {
+	if op == opTearDown {
+		return "torn down"
+	}
+	return op // "set up" is its own participle
+}
+
+// Unwrap returns the failures.
+func (e *PodError) Unwrap() []error { return e.Errs }
+
+const (
+	opSetUp    = "set up"
+	opTearDown = "tear down"
+)
