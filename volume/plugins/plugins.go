@@ -3,10 +3,14 @@ package plugins
 
 import (
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/plugins/configmap"
+	"github.com/podvol/podvol/volume/plugins/downwardapi"
 	"github.com/podvol/podvol/volume/plugins/emptydir"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
 	"github.com/podvol/podvol/volume/plugins/local"
 	"github.com/podvol/podvol/volume/plugins/nfs"
+	"github.com/podvol/podvol/volume/plugins/projected"
+	"github.com/podvol/podvol/volume/plugins/secret"
 )
 
 // All returns a new instance of each plugin, in a slice that is the caller's:
@@ -14,9 +18,13 @@ import (
 // [volume.VolumePluginMgr]; call All once for each.
 func All() []volume.VolumePlugin {
 	return []volume.VolumePlugin{
+		configmap.New(),
+		downwardapi.New(),
 		emptydir.New(),
 		hostpath.New(),
 		local.New(),
 		nfs.New(),
+		projected.New(),
+		secret.New(),
 	}
 }

@@ -1,0 +1,137 @@
+package projection
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/util/atomicdir"
+	"github.com/podvol/podvol/volume"
+)
+
+// readable is ORed into every file's mode when the pod has an fsGroup.
+const readable fs.FileMode = 0o440
+
+// collected are all files of a projection.
+type collected struct {
+	files map[string]atomicdir.File
+	// refreshAfter is when the first of them has to be asked for again; zero
+	// means never.
+	refreshAfter time.Time
+}
+
+// collector asks the host's roles for everything a projection shows. It
+// touches no file.
+type collector struct {
+	host   volume.VolumeHost
+	pod    *v1.Pod
+	args   volume.MounterArgs
+	mode   fs.FileMode
+	tokens *tokenCache
+	collected
+	paths pathSet
+}
+
+// collect reads all sources. The error joins those of all sources, so that
+// whoever has to provide what is missing sees all of it at once.
+func (p *Projection) collect(ctx context.Context, host volume.VolumeHost, pod *v1.Pod, args volume.MounterArgs, tokens *tokenCache) (collected, error) {
+	c := collector{
+		host: host, pod: pod, args: args, mode: p.mode(), tokens: tokens,
+		collected: collected{files: map[string]atomicdir.File{}},
+	}
+	var errs []error
+	for i := range p.Sources {
+		errs = append(errs, c.source(ctx, &p.Sources[i]))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return collected{}, err
+	}
+	return c.collected, nil
+}
+
+func (c *collector) source(ctx context.Context, s *Source) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if k, ok := s.keyed(); ok {
+		return c.keyed(ctx, s.Field, k)
+	}
+	switch {
+	case s.DownwardAPI != nil:
+		return c.downwardAPI(ctx, s.Field, s.DownwardAPI.Items)
+	case s.ServiceAccountToken != nil:
+		return c.token(ctx, s.Field, s.ServiceAccountToken)
+	default:
+		return c.trustBundle(ctx, s.Field, s.ClusterTrustBundle)
+	}
+}
+
+func (c *collector) downwardAPI(ctx context.Context, at string, items []v1.DownwardAPIVolumeFile) error {
+	for i := range items {
+		item, itemField := &items[i], fmt.Sprintf("%s.items[%d]", at, i)
+		value, err := c.reference(ctx, itemField, item)
+		if err != nil {
+			return err
+		}
+		if err := c.add(itemField, item.Path, atomicdir.File{Data: []byte(value), Mode: modeOr(item.Mode, c.mode)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *collector) reference(ctx context.Context, at string, item *v1.DownwardAPIVolumeFile) (string, error) {
+	if item.FieldRef != nil {
+		f, err := parseField(at+".fieldRef", item.FieldRef)
+		return f.of(c.pod), err
+	}
+	at += ".resourceFieldRef"
+	r, err := parseResource(at, item.ResourceFieldRef, c.pod)
+	if err != nil {
+		return "", err
+	}
+	value, err := r.value(ctx, c.host)
+	if err != nil {
+		return "", fmt.Errorf("%s: %s is not limited and what the node has cannot be told: %w", at, item.ResourceFieldRef.Resource, err)
+	}
+	return value, nil
+}
+
+// add puts a file into the set; a later file with the same path replaces an
+// earlier one.
+func (c *collector) add(origin, given string, file atomicdir.File) error {
+	clean := path.Clean(given)
+	if other, ok := c.paths.conflict(clean); ok {
+		return fmt.Errorf("%s: %q and %q of %s do not go together: one would be a file and the directory of the other; rename one by an item",
+			origin, given, other, c.paths.origins[other])
+	}
+	if c.args.FsGroup != nil {
+		file.GID = c.args.FsGroup
+		file.Mode |= readable
+	}
+	c.files[clean] = file
+	c.paths.add(clean, origin)
+	return nil
+}
+
+// addOwned adds a file made for this pod alone. Where it is known who may read
+// it, the pod's user or its fsGroup, nobody else may; the kubelet's rule.
+func (c *collector) addOwned(origin, given string, data []byte) error {
+	file := atomicdir.File{Data: data, Mode: c.mode, UID: c.args.FsUser}
+	if c.args.FsUser != nil || c.args.FsGroup != nil {
+		file.Mode = 0o600
+	}
+	return c.add(origin, given, file)
+}
+
+// due lowers refreshAfter to t.
+func (c *collector) due(t time.Time) {
+	if c.refreshAfter.IsZero() || t.Before(c.refreshAfter) {
+		c.refreshAfter = t
+	}
+}

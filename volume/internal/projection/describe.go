@@ -1,0 +1,75 @@
+package projection
+
+import (
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// DependsOn implements [volume.DependentVolumePlugin]: the config maps, secrets
+// and named trust bundles, and the pod itself where its own fields are shown.
+// Tokens are renewed by time, not by change; bundles that are selected by
+// signer have no name to refer to.
+func (p *Plugin) DependsOn(spec *volume.Spec, pod *v1.Pod) []volume.ObjectRef {
+	projection, ok := p.project(spec)
+	if !ok || pod == nil {
+		return nil
+	}
+	var refs []volume.ObjectRef
+	for i := range projection.Sources {
+		ref, ok := projection.Sources[i].dependsOn(pod)
+		if ok && !slices.Contains(refs, ref) {
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
+
+func (s *Source) dependsOn(pod *v1.Pod) (volume.ObjectRef, bool) {
+	if k, ok := s.keyed(); ok {
+		return volume.NewObjectRef(k.kind, pod.Namespace, k.name), true
+	}
+	switch {
+	case s.DownwardAPI != nil:
+		return volume.NewObjectRef("Pod", pod.Namespace, pod.Name), true
+	case s.ClusterTrustBundle != nil && s.ClusterTrustBundle.Name != nil:
+		return bundleRef(s.ClusterTrustBundle), true
+	}
+	return volume.ObjectRef{}, false
+}
+
+// DescribeSource implements [volume.SourceDescriber]: "configmap app-config",
+// "projected: token, secret tls".
+func (p *Plugin) DescribeSource(spec *volume.Spec) string {
+	projection, ok := p.project(spec)
+	if !ok {
+		return spec.Name()
+	}
+	var all []string
+	for i := range projection.Sources {
+		all = append(all, projection.Sources[i].describe())
+	}
+	text := strings.Join(all, ", ")
+	if len(projection.Sources) == 1 && projection.Sources[0].Field == projection.Field {
+		return text // the volume is its source
+	}
+	return projection.Field + ": " + text
+}
+
+func (s *Source) describe() string {
+	if k, ok := s.keyed(); ok {
+		return strings.TrimSpace(strings.ToLower(k.kind) + " " + k.name)
+	}
+	switch {
+	case s.ServiceAccountToken != nil:
+		return "token"
+	case s.ClusterTrustBundle != nil && s.ClusterTrustBundle.Name != nil:
+		return "trust bundle " + *s.ClusterTrustBundle.Name
+	case s.ClusterTrustBundle != nil:
+		return "trust bundles"
+	}
+	return strings.Join(s.kinds(), "+")
+}

@@ -1,0 +1,143 @@
+package projection
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/scratch"
+)
+
+const (
+	// dirMode is the volume's own: nobody but us has to write to it.
+	dirMode fs.FileMode = 0o755
+	// published is there once a first version is.
+	published = "..data"
+	// undoTime bounds the removal of what a failed set-up made, which goes on
+	// when the caller has given up.
+	undoTime = 10 * time.Second
+)
+
+// place is what mounter and unmounter have in common.
+type place struct {
+	volume.PodVolume
+	plugin *Plugin
+}
+
+// GetMetrics walks the volume.
+func (p *place) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
+	metrics, err := p.plugin.meter.Tree(ctx, p.GetPath())
+	return metrics, p.Error("GetMetrics", err)
+}
+
+// remove takes the volume away with all its files. What is remembered of it
+// goes first, so that a removal that fails half-way is not mistaken for an
+// unchanged volume later.
+func (p *place) remove(ctx context.Context, dir string) error {
+	p.plugin.publisher.Forget(dir)
+	return scratch.TearDown(ctx, p.PodVolume, dir, true)
+}
+
+type mounter struct {
+	place
+	projection  Projection
+	pod         *v1.Pod
+	mountPoints []string
+
+	mu           sync.Mutex
+	refreshAfter time.Time
+}
+
+var _ volume.Refresher = (*mounter)(nil)
+
+func (m *mounter) GetAttributes() volume.Attributes {
+	return volume.Attributes{ReadOnly: true, Managed: true, SELinuxRelabel: true}
+}
+
+// RefreshAfter is when the first token of the volume is due, as of the last
+// SetUp that succeeded.
+func (m *mounter) RefreshAfter() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.refreshAfter
+}
+
+func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
+	return m.SetUpAt(ctx, m.GetPath(), args)
+}
+
+// SetUpAt sets the volume up, or brings it up to date. It touches nothing
+// before it has all of the contents. A first set-up that fails leaves nothing;
+// an update that fails leaves the previous files.
+func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterArgs) error {
+	return m.Error("SetUp", m.setUp(ctx, dir, args))
+}
+
+func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs) error {
+	contents, err := m.projection.collect(ctx, m.Host, m.pod, args, &m.plugin.tokens)
+	if err != nil {
+		if isPublished(dir) {
+			return err
+		}
+		return volume.NothingDone(err)
+	}
+	err = scratch.SetUp(ctx, m.PodVolume, dir, scratch.Options{
+		Medium: m.plugin.kind.Medium, Mode: dirMode, GID: args.FsGroup, Wrapped: true})
+	if err != nil {
+		return err
+	}
+	update := isPublished(dir)
+	if err := m.publish(ctx, dir, contents); err != nil {
+		if update {
+			return err
+		}
+		return m.undo(ctx, dir, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.refreshAfter = contents.refreshAfter
+	return nil
+}
+
+func (m *mounter) publish(ctx context.Context, dir string, contents collected) error {
+	if _, err := m.plugin.publisher.Publish(ctx, dir, contents.files); err != nil {
+		return err
+	}
+	return makeMountPoints(dir, m.mountPoints, contents.files)
+}
+
+// undo removes a volume that was never complete.
+func (m *mounter) undo(ctx context.Context, dir string, err error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	if undoErr := m.remove(ctx, dir); undoErr != nil {
+		return errors.Join(err, fmt.Errorf("cleaning up after it failed too: %w", undoErr))
+	}
+	return volume.NothingDone(err)
+}
+
+// isPublished reports whether dir has files of a set-up that succeeded. When
+// that cannot be told it says yes, since no volume in use may be removed.
+func isPublished(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, published))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+type unmounter struct{ place }
+
+func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.GetPath()) }
+
+// TearDownAt removes the volume with all its files, and forgets the pod's
+// tokens; another volume of the pod that is still in use asks for new ones.
+func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
+	u.plugin.tokens.drop(u.PodUID)
+	return u.Error("TearDown", u.remove(ctx, dir))
+}

@@ -1,0 +1,122 @@
+package projection
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/util/atomicdir"
+	"github.com/podvol/podvol/volume"
+)
+
+// Kind is all in which the plugins differ.
+type Kind struct {
+	// Name is the plugin's name.
+	Name string
+	// Medium is where the files lie.
+	Medium v1.StorageMedium
+	// Empty is the kind's source without contents.
+	Empty v1.VolumeSource
+	// Project translates a volume; false means that it is of another kind. It
+	// does not check anything.
+	Project func(*v1.Volume) (Projection, bool)
+	// VolumeName is the answer of GetVolumeName; nil means the volume's name.
+	VolumeName func(*v1.Volume) string
+}
+
+// Plugin is the plugin of a kind. Beside the volume plugin itself it has the
+// capabilities [volume.DependentVolumePlugin] and [volume.SourceDescriber]; its
+// mounters are [volume.Refresher] values.
+type Plugin struct {
+	kind      Kind
+	host      volume.VolumeHost
+	publisher atomicdir.Publisher
+	tokens    tokenCache
+	meter     volume.Meter
+}
+
+var (
+	_ volume.DependentVolumePlugin = (*Plugin)(nil)
+	_ volume.SourceDescriber       = (*Plugin)(nil)
+)
+
+// NewPlugin returns the plugin of a kind.
+func NewPlugin(kind Kind) *Plugin { return &Plugin{kind: kind} }
+
+// Init implements [volume.VolumePlugin].
+func (p *Plugin) Init(host volume.VolumeHost) error {
+	p.host = host
+	return nil
+}
+
+// GetPluginName implements [volume.VolumePlugin].
+func (p *Plugin) GetPluginName() string { return p.kind.Name }
+
+// CanSupport implements [volume.VolumePlugin].
+func (p *Plugin) CanSupport(spec *volume.Spec) bool {
+	_, ok := p.project(spec)
+	return ok
+}
+
+// GetVolumeName implements [volume.VolumePlugin].
+func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
+	if !p.CanSupport(spec) {
+		return "", p.foreign(spec)
+	}
+	if p.kind.VolumeName != nil {
+		return p.kind.VolumeName(spec.Volume), nil
+	}
+	return spec.Name(), nil
+}
+
+// NewMounter implements [volume.VolumePlugin].
+func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
+	projection, ok := p.project(spec)
+	if !ok {
+		return nil, p.foreign(spec)
+	}
+	v, err := volume.NewPodVolume(p.host, p.kind.Name, spec, pod)
+	if err != nil {
+		return nil, err
+	}
+	if err := projection.validate(pod); err != nil {
+		return nil, v.Error("NewMounter", err)
+	}
+	mountPoints, err := nestedMountPoints(spec.Name(), pod)
+	if err != nil {
+		return nil, v.Error("NewMounter", err)
+	}
+	return &mounter{place: place{v, p}, projection: projection, pod: pod, mountPoints: mountPoints}, nil
+}
+
+// NewUnmounter implements [volume.VolumePlugin].
+func (p *Plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmounter, error) {
+	v, err := volume.NewUnmountedPodVolume(p.host, p.kind.Name, volumeName, podUID)
+	if err != nil {
+		return nil, err
+	}
+	return &unmounter{place{v, p}}, nil
+}
+
+// ConstructVolumeSpec implements [volume.VolumePlugin]. Where the files came
+// from cannot be told, so the spec's source is empty: it serves to tear the
+// volume down.
+func (p *Plugin) ConstructVolumeSpec(_ context.Context, volumeName, _ string) (volume.ReconstructedVolume, error) {
+	if err := volume.CheckPathSegment("volume name", volumeName); err != nil {
+		return volume.ReconstructedVolume{}, err
+	}
+	v := &v1.Volume{Name: volumeName, VolumeSource: *p.kind.Empty.DeepCopy()}
+	return volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(v)}, nil
+}
+
+func (p *Plugin) project(spec *volume.Spec) (Projection, bool) {
+	if spec == nil || spec.Volume == nil {
+		return Projection{}, false
+	}
+	return p.kind.Project(spec.Volume)
+}
+
+func (p *Plugin) foreign(spec *volume.Spec) error {
+	return volume.Invalid("volume "+spec.Name(), "is not of plugin %s", p.kind.Name)
+}

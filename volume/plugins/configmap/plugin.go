@@ -1,0 +1,46 @@
+// Package configmap is the plugin for configMap volumes, "kubernetes.io/configmap":
+// the data and binaryData of a config map as files, on the node's disk.
+//
+// Every key is a file, or those keys that items name, at their paths and with
+// their modes. Without optional, a config map or key that does not exist is an
+// error; with it, the volume goes without. Another SetUp brings the files up to
+// date, all at once; while nothing has changed it writes nothing.
+//
+// The host needs the role [volume.ConfigMapGetter].
+package configmap
+
+import (
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/projection"
+)
+
+// New returns the plugin.
+func New() volume.VolumePlugin {
+	return projection.NewPlugin(projection.Kind{
+		Name:       "kubernetes.io/configmap",
+		Medium:     v1.StorageMediumDefault,
+		Empty:      v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}},
+		Project:    project,
+		VolumeName: volumeName,
+	})
+}
+
+func project(v *v1.Volume) (projection.Projection, bool) {
+	s := v.ConfigMap
+	if s == nil {
+		return projection.Projection{}, false
+	}
+	const field = "configMap"
+	return projection.Projection{
+		Field:       field,
+		DefaultMode: s.DefaultMode,
+		Sources: []projection.Source{{Field: field, VolumeProjection: v1.VolumeProjection{
+			ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: s.LocalObjectReference, Items: s.Items, Optional: s.Optional},
+		}}},
+	}, true
+}
+
+// volumeName is the kubelet's.
+func volumeName(v *v1.Volume) string { return v.Name + "/" + v.ConfigMap.Name }

@@ -1,0 +1,45 @@
+// Package downwardapi is the plugin for downwardAPI volumes,
+// "kubernetes.io/downward-api": fields of the pod and resources of its
+// containers as files on a tmpfs.
+//
+// The fields are metadata.name, metadata.namespace, metadata.uid,
+// metadata.labels and metadata.annotations, whole (a line key="value" for each
+// entry) or one entry, as in metadata.labels['app']. The resources are limits
+// and requests of cpu, memory, ephemeral-storage and hugepages-<size>, divided
+// by the divisor and rounded up.
+//
+// The host needs the role [volume.AllocatableGetter] only for a limit that
+// neither container nor pod sets.
+package downwardapi
+
+import (
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/projection"
+)
+
+// New returns the plugin.
+func New() volume.VolumePlugin {
+	return projection.NewPlugin(projection.Kind{
+		Name:    "kubernetes.io/downward-api",
+		Medium:  v1.StorageMediumMemory,
+		Empty:   v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{}},
+		Project: project,
+	})
+}
+
+func project(v *v1.Volume) (projection.Projection, bool) {
+	s := v.DownwardAPI
+	if s == nil {
+		return projection.Projection{}, false
+	}
+	const field = "downwardAPI"
+	return projection.Projection{
+		Field:       field,
+		DefaultMode: s.DefaultMode,
+		Sources: []projection.Source{{Field: field, VolumeProjection: v1.VolumeProjection{
+			DownwardAPI: &v1.DownwardAPIProjection{Items: s.Items},
+		}}},
+	}, true
+}

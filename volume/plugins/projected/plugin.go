@@ -1,0 +1,47 @@
+// Package projected is the plugin for projected volumes,
+// "kubernetes.io/projected": config maps, secrets, the downward API, service
+// account tokens and cluster trust bundles together in one directory on a
+// tmpfs.
+//
+// Tokens are bound to the pod and renewed at 80 % of their life or after 24
+// hours: the mounter says when by [volume.Refresher]. Until then another SetUp
+// asks for none. A token that cannot be renewed is kept while it is valid, and
+// an event says so. A podCertificate source is refused with a
+// *[volume.UnsupportedError].
+//
+// The host needs the roles of the sources that pods use:
+// [volume.ConfigMapGetter], [volume.SecretGetter], [volume.TokenRequester],
+// [volume.TrustBundleGetter], [volume.AllocatableGetter].
+package projected
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/projection"
+)
+
+// New returns the plugin.
+func New() volume.VolumePlugin {
+	return projection.NewPlugin(projection.Kind{
+		Name:    "kubernetes.io/projected",
+		Medium:  v1.StorageMediumMemory,
+		Empty:   v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}},
+		Project: project,
+	})
+}
+
+func project(v *v1.Volume) (projection.Projection, bool) {
+	s := v.Projected
+	if s == nil {
+		return projection.Projection{}, false
+	}
+	const field = "projected"
+	p := projection.Projection{Field: field, DefaultMode: s.DefaultMode}
+	for i := range s.Sources {
+		p.Sources = append(p.Sources, projection.NewSource(fmt.Sprintf("%s.sources[%d]", field, i), s.Sources[i]))
+	}
+	return p, true
+}

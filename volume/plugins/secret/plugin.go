@@ -1,0 +1,48 @@
+// Package secret is the plugin for secret volumes, "kubernetes.io/secret": the
+// data of a secret as files on a tmpfs, so that it never reaches a disk.
+//
+// Every key is a file, or those keys that items name, at their paths and with
+// their modes. Without optional, a secret or key that does not exist is an
+// error; with it, the volume goes without. Another SetUp brings the files up to
+// date, all at once; while nothing has changed it writes nothing.
+//
+// The host needs the role [volume.SecretGetter].
+package secret
+
+import (
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/projection"
+)
+
+// New returns the plugin.
+func New() volume.VolumePlugin {
+	return projection.NewPlugin(projection.Kind{
+		Name:       "kubernetes.io/secret",
+		Medium:     v1.StorageMediumMemory,
+		Empty:      v1.VolumeSource{Secret: &v1.SecretVolumeSource{}},
+		Project:    project,
+		VolumeName: volumeName,
+	})
+}
+
+func project(v *v1.Volume) (projection.Projection, bool) {
+	s := v.Secret
+	if s == nil {
+		return projection.Projection{}, false
+	}
+	const field = "secret"
+	return projection.Projection{
+		Field:       field,
+		DefaultMode: s.DefaultMode,
+		Sources: []projection.Source{{Field: field, VolumeProjection: v1.VolumeProjection{
+			Secret: &v1.SecretProjection{
+				LocalObjectReference: v1.LocalObjectReference{Name: s.SecretName}, Items: s.Items, Optional: s.Optional,
+			},
+		}}},
+	}, true
+}
+
+// volumeName is the kubelet's.
+func volumeName(v *v1.Volume) string { return v.Secret.SecretName }
