@@ -57,7 +57,7 @@ func (m *HostMounter) mountByCommand(ctx context.Context, r Request, flags []str
 		return wrapCall(err, e)
 	}
 	e.Output = r.masker().Replace(failed.output)
-	e.Cause, e.Also = m.diagnose(r.FSType, failed)
+	e.Cause, e.Also = m.diagnose(r, failed)
 	e.Uncertain = failed.uncertain
 	e.Err = failed.err // an exit status or a failed start: no arguments in it
 	return &e
@@ -80,7 +80,7 @@ func runCommand(ctx context.Context, command string, args []string) error {
 	cmd.Env = append(os.Environ(), "LC_ALL=C") // the output is diagnosed
 	cmd.Stdout, cmd.Stderr = &output, &output
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd.Cancel = func() error { return killGroup(cmd.Process.Pid) }
 	cmd.WaitDelay = outputGrace
 	err := cmd.Run()
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) && cmd.ProcessState.Success() {
@@ -97,6 +97,14 @@ func runCommand(ctx context.Context, command string, args []string) error {
 		failed.err = fmt.Errorf("mount(8) was killed: %w", context.Cause(ctx))
 	}
 	return failed
+}
+
+func killGroup(leader int) error {
+	err := unix.Kill(-leader, unix.SIGKILL)
+	if errors.Is(err, unix.ESRCH) {
+		return os.ErrProcessDone
+	}
+	return err
 }
 
 // cappedBuffer keeps the first maxOutput bytes.

@@ -88,10 +88,11 @@ func symptoms() []symptom {
 	return []symptom{
 		// Name and network, with any helper.
 		list(ErrNameResolution, `failed to resolve server`, `could not resolve address`, `name or service not known`,
-			`temporary failure in name resolution`, `can't get address for`, `unable to resolve`),
+			`temporary failure in name resolution`, `can't get address for`, `dns resolution failed`),
 		list(ErrNoLockDaemon, `rpc\.statd is not running`),
 		list(ErrVersionUnsupported, `requested nfs version or transport protocol is not supported`, `protocol not supported`,
-			`program/version mismatch`, `program not registered`, `mount error\(95\)`, `dialect`),
+			`program/version mismatch`, `program not registered`, `nfs (mount )?version \S+ is not supported`,
+			`server abruptly closed the connection`, `mount error\(95\)`, `dialect`),
 		list(ErrConnectionRefused, `connection refused`, `mount error\(111\)`),
 		list(ErrTimedOut, `timed out`, `no route to host`, `network is unreachable`, `host is down`, `mount error\((11|101|110|112|113|115)\)`),
 		list(ErrStaleHandle, `stale (nfs )?file handle`),
@@ -104,9 +105,9 @@ func symptoms() []symptom {
 		list(ErrNoFilesystem, `unknown filesystem type`, `filesystem not supported by the system`, `mount error\(19\)`,
 			`mount\.nfs4?: no such device`, `modprobe: .*not found`, `not configured in kernel`),
 		// What is wrong on the node.
-		list(ErrNotMounted, `: not mounted`, `no mount point specified`, `mountpoint not found`),
-		list(ErrNoTarget, `mount point .*does not exist`, `couldn't chdir to`),
-		list(ErrKindMismatch, `mount point is not a directory`, `is not a directory`),
+		list(ErrNotMounted, `: not mounted`, `no mount point specified`, `mount point not mounted or bad option`),
+		list(ErrNoTarget, `mount point .*does not exist`, `symbolic link to nowhere`),
+		list(ErrKindMismatch, `mount point .*is not a directory`, `mount spec .* or point .* is not a directory`),
 		list(ErrNoSource, `special device .* does not exist`, `is not a block device`, `no medium found`, `can't find (uuid|label)=`),
 		list(ErrBusy, `already mounted`, `target is busy`, `is busy`, `device or resource busy`, `mount error\(16\)`),
 		list(ErrNeedsFsck, `structure needs cleaning`, `run fsck`),
@@ -114,7 +115,7 @@ func symptoms() []symptom {
 		list(ErrIO, `can't read superblock`, `input/output error`),
 		list(ErrNotPermitted, `only root can`, `must be superuser`, `permission denied`, `operation not permitted`, `not permitted`),
 		list(ErrBadOption, `incorrect mount option`, `unknown mount option`, `unrecognized (mount )?option`, `unknown parameter`,
-			`parsing option`, `bad usage`, `mount error\(22\)`, `invalid argument`, `unknown option`, `unsupported option`),
+			`unsupported nfs4? mount option`, `security flavor not supported`, `bad usage`, `mount error\(22\)`, `invalid argument`, `unknown option`, `unsupported option`),
 		list(ErrHelperMissing, `might need a /sbin/mount\.`, `missing codepage or helper program`, `need a helper program`),
 		list(ErrWrongFilesystem, `wrong fs type`, `bad superblock`),
 	}
@@ -133,7 +134,7 @@ func causeOfText(text string) Cause {
 // diagnose classifies a failed mount(8). Its output alone does not tell a
 // missing helper from a wrong option or a damaged file system ("wrong fs type,
 // bad option, bad superblock …"), so the node is asked what it has.
-func (m *HostMounter) diagnose(fstype string, failed *commandError) (cause Cause, also []Cause) {
+func (m *HostMounter) diagnose(r Request, failed *commandError) (cause Cause, also []Cause) {
 	if errors.Is(failed.err, exec.ErrNotFound) {
 		return ErrHelperMissing, nil
 	}
@@ -143,11 +144,12 @@ func (m *HostMounter) diagnose(fstype string, failed *commandError) (cause Cause
 	if failed.output == "" {
 		return causeOf(failed.err), nil
 	}
-	return m.config.weigh(fstype, causeOfText(failed.output))
+	return m.config.weigh(r, causeOfText(failed.output))
 }
 
 // weigh corrects what the output says by what the node has.
-func (c Config) weigh(fstype string, said Cause) (cause Cause, also []Cause) {
+func (c Config) weigh(r Request, said Cause) (cause Cause, also []Cause) {
+	fstype := r.FSType
 	noHelper := wantsHelper(fstype) && !c.hasHelper(fstype)
 	switch said {
 	case ErrHelperMissing, ErrNoFilesystem:
@@ -168,10 +170,17 @@ func (c Config) weigh(fstype string, said Cause) (cause Cause, also []Cause) {
 		return ErrHelperMissing, nil
 	case kernelLacks:
 		return ErrNoFilesystem, nil
-	case wantsHelper(fstype):
-		return ErrBadOption, nil // the helper is there: the type was not the problem
 	case said == ErrNoFilesystem:
 		return ErrNoFilesystem, nil
 	}
-	return ErrWrongFilesystem, nil
+	return withoutHelper(r), nil
+}
+
+// withoutHelper is what mount(8)'s list of possibilities means where no helper
+// is missing: options for what is not on a device, else the device's contents.
+func withoutHelper(r Request) Cause {
+	if wantsHelper(r.FSType) || !strings.HasPrefix(r.Source, "/dev/") {
+		return ErrBadOption
+	}
+	return ErrWrongFilesystem
 }

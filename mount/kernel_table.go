@@ -24,7 +24,7 @@ const mountinfoPath = "/proc/self/mountinfo"
 // links of parent directories only if there is no such mount, so that a mount
 // known by its real path is found without touching any file system.
 func KernelTable() (Table, error) {
-	f, err := os.Open(mountinfoPath)
+	f, err := openMountinfo(mountinfoPath)
 	if err != nil {
 		return nil, fmt.Errorf("open the mount table: %w", err)
 	}
@@ -35,7 +35,7 @@ type kernelTable struct{}
 
 // All implements [Table].
 func (kernelTable) All() ([]Entry, error) {
-	f, err := os.Open(mountinfoPath)
+	f, err := openMountinfo(mountinfoPath)
 	if err != nil {
 		return nil, fmt.Errorf("open the mount table: %w", err)
 	}

@@ -39,6 +39,9 @@ func wrapCall(err error, e Error) error {
 	if e.Op == OpUnmount {
 		e.Cause, e.Also = causeOfUnmount(err, e.Cause)
 	}
+	if e.Cause == ErrHelperMissing && !wantsHelper(e.FSType) {
+		e.Cause = withoutHelper(Request{Source: e.Source, FSType: e.FSType})
+	}
 	e.Uncertain = leavesDoubt(err)
 	return &e
 }

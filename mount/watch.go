@@ -13,7 +13,7 @@ import (
 // watch is left. Changes count from the call on.
 func watchMountinfo(ctx context.Context, path string) <-chan struct{} {
 	changes := make(chan struct{}, 1)
-	table, err := os.Open(path)
+	table, err := openMountinfo(path)
 	if err != nil {
 		close(changes)
 		return changes
@@ -38,6 +38,16 @@ func watchMountinfo(ctx context.Context, path string) <-chan struct{} {
 		forwardChanges(ctx, table, wakeRead, changes)
 	}()
 	return changes
+}
+
+// openMountinfo opens a mount table out of reach of Go's own poller, which would
+// take notice of changes in our place: each is told once for an open file.
+func openMountinfo(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 func forwardChanges(ctx context.Context, table, wake *os.File, changes chan<- struct{}) {

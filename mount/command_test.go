@@ -1,0 +1,189 @@
+package mount_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+)
+
+// fakeCommand writes a program that takes the place of mount(8).
+func fakeCommand(t *testing.T, script string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "mount")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// node is a Config of a node with just these helpers and file systems.
+func node(t *testing.T, command string, helpers, filesystems []string) mount.Config {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range helpers {
+		if err := os.WriteFile(filepath.Join(dir, "mount."+name), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := filepath.Join(dir, "filesystems")
+	if err := os.WriteFile(list, []byte("nodev\ttmpfs\n\text4\nnodev\t"+strings.Join(filesystems, "\nnodev\t")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return mount.Config{MountCommand: command, HelperDirs: []string{dir}, FilesystemsFile: list, ModulesDir: dir}
+}
+
+func TestCommandIsHandedTheRequest(t *testing.T) {
+	dir := t.TempDir()
+	seen := filepath.Join(dir, "seen")
+	m := mount.New(mount.Config{MountCommand: fakeCommand(t, `printf '%s\n' "$LC_ALL" "$@" >`+seen+"\n")})
+	request := mount.Request{Source: "10.20.172.211:/nfs", Target: dir, FSType: "nfs", Options: []string{"ro", "nfsvers=4.1"}, Sensitive: []string{"password=hunter2"}}
+	if err := m.MountContext(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(seen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "C\n-t\nnfs\n-o\nro,nfsvers=4.1,password=hunter2\n10.20.172.211:/nfs\n" + dir + "\n"
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Error(diff)
+	}
+	if err := m.MountSensitiveWithoutSystemdWithMountFlags("s", dir, "tmpfs", []string{"size=1k"}, nil, []string{"--flag"}); err != nil {
+		t.Fatal(err)
+	}
+	got, err = os.ReadFile(seen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "C\n--flag\n-t\ntmpfs\n-o\nsize=1k\ns\n" + dir + "\n"; string(got) != want {
+		t.Errorf("with mount flags: %q, want %q", got, want)
+	}
+}
+
+func TestCommandsErrorKeepsEverythingButSecrets(t *testing.T) {
+	dir := t.TempDir()
+	command := fakeCommand(t, "echo \"mount error: option username=bob,password=hunter2 and again hunter2\"; exit 32\n")
+	m := mount.New(mount.Config{MountCommand: command})
+	err := m.MountContext(t.Context(), mount.Request{
+		Source: "//srv/share", Target: dir, FSType: "cifs", Options: []string{"ro"}, Sensitive: []string{"username=bob,password=hunter2"},
+	})
+	e, ok := errors.AsType[*mount.Error](err)
+	if !ok {
+		t.Fatalf("err = %v", err)
+	}
+	text := err.Error()
+	if strings.Contains(text, "hunter2") || strings.Contains(text, "bob") {
+		t.Errorf("a secret shows:\n%s", text)
+	}
+	for _, want := range []string{
+		"Mounting command: " + command + "\n", "Mounting arguments: -t cifs -o ro,<masked> //srv/share " + dir + "\n", "Output: mount error: option",
+		"exit status 32",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing in:\n%s", want, text)
+		}
+	}
+	if e.Uncertain {
+		t.Error("exit status 32 says that nothing was mounted")
+	}
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 32 {
+		t.Errorf("the exit status is lost: %#v", e.Err)
+	}
+}
+
+func TestHungCommandIsKilledWithItsGroup(t *testing.T) {
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "alive")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The command and its child hold the pipe open as long as they live.
+	command := fakeCommand(t, "exec 3>"+fifo+"; echo started >&3; sleep 1000 & sleep 1000\n")
+	alive, err := os.OpenFile(fifo, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.Open(fifo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	m := mount.New(mount.Config{MountCommand: command})
+	failed := make(chan error, 1)
+	go func() {
+		failed <- m.MountContext(ctx, mount.Request{Source: "10.0.0.1:/e", Target: dir, FSType: "nfs"})
+	}()
+	started := make([]byte, len("started\n"))
+	if _, err := io.ReadFull(reader, started); err != nil {
+		t.Fatal(err)
+	}
+	alive.Close()
+	canceled := time.Now()
+	cancel()
+	err = <-failed
+	if took := time.Since(canceled); took > 5*time.Second {
+		t.Errorf("returned %v after its context ended", took)
+	}
+	e, ok := errors.AsType[*mount.Error](err)
+	if !ok || !e.Uncertain || !errors.Is(err, mount.ErrCanceled) || !errors.Is(err, context.Canceled) || e.Command == "" {
+		t.Errorf("err = %#v", err)
+	}
+	if rest, err := io.ReadAll(reader); err != nil || len(rest) != 0 { // ends when both are dead
+		t.Errorf("read %q, %v", rest, err)
+	}
+}
+
+func TestOneCommandForEachTarget(t *testing.T) {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "log")
+	m := mount.New(mount.Config{MountCommand: fakeCommand(t, "echo begin >>"+log+"; sleep 0.02; echo end >>"+log+"\n")})
+	const n = 5
+	failed := make(chan error, n)
+	for range n {
+		go func() {
+			failed <- m.MountContext(t.Context(), mount.Request{Source: "10.0.0.1:/e", Target: dir, FSType: "nfs"})
+		}()
+	}
+	for range n {
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+	}
+	got, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != strings.Repeat("begin\nend\n", n) {
+		t.Errorf("commands overlapped:\n%s", got)
+	}
+}
+
+func TestMissingCommand(t *testing.T) {
+	m := mount.New(mount.Config{MountCommand: "no-such-mount-command"})
+	err := m.MountContext(t.Context(), mount.Request{Source: "10.0.0.1:/e", Target: t.TempDir(), FSType: "nfs"})
+	e, ok := errors.AsType[*mount.Error](err)
+	if !ok || e.Uncertain || !errors.Is(err, mount.ErrHelperMissing) || !strings.Contains(e.Advice(), "util-linux") {
+		t.Errorf("err = %v", err)
+	}
+}
+
+func TestDaemonLeftBehindDoesNotHoldUpTheMount(t *testing.T) {
+	m := mount.New(mount.Config{MountCommand: fakeCommand(t, "sleep 3 &\n")})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := m.MountContext(ctx, mount.Request{Source: "x", Target: t.TempDir(), FSType: "fuse.sshfs"}); err != nil {
+		t.Error(err)
+	}
+}

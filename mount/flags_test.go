@@ -1,0 +1,93 @@
+package mount
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+func TestParseOptions(t *testing.T) {
+	tests := map[string]struct {
+		options []string
+		want    parsedOptions
+	}{
+		"none":           {},
+		"flags":          {[]string{"ro", "nosuid,nodev", "noexec"}, parsedOptions{Set: unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC}},
+		"the last wins":  {[]string{"ro", "nosuid", "rw"}, parsedOptions{Set: unix.MS_NOSUID, Clear: unix.MS_RDONLY}},
+		"and back again": {[]string{"rw", "ro"}, parsedOptions{Set: unix.MS_RDONLY}},
+		"atime excludes": {[]string{"noatime", "relatime"}, parsedOptions{Set: unix.MS_RELATIME, Clear: unix.MS_NOATIME | unix.MS_STRICTATIME}},
+		"bind":           {[]string{"bind", "ro"}, parsedOptions{Bind: true, Set: unix.MS_RDONLY}},
+		"rbind, rslave": {
+			[]string{"rbind", "private", "rslave"},
+			parsedOptions{Bind: true, Recursive: true, Propagation: []uintptr{unix.MS_PRIVATE, unix.MS_SLAVE | unix.MS_REC}},
+		},
+		"remount":            {[]string{"remount", "size=1m"}, parsedOptions{Remount: true, Data: []string{"size=1m"}}},
+		"data":               {[]string{"size=1m,mode=0700", `context="a,b"`, "noswap"}, parsedOptions{Data: []string{"size=1m", "mode=0700", `context="a,b"`, "noswap"}}},
+		"words for others":   {[]string{"defaults", "_netdev", "nofail", "noauto", "x-systemd.automount", "comment=x", ""}, parsedOptions{}},
+		"for mount(8) alone": {[]string{"loop=/dev/loop1", "X-mount.mkdir", "user=bob"}, parsedOptions{Command: []string{"loop=/dev/loop1", "X-mount.mkdir", "user=bob"}}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, parseOptions(tc.options...)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestEveryGenericWordHasItsOpposite(t *testing.T) {
+	for _, pair := range [][2]string{
+		{"ro", "rw"}, {"nosuid", "suid"}, {"nodev", "dev"}, {"noexec", "exec"}, {"nosymfollow", "symfollow"}, {"noatime", "atime"},
+		{"relatime", "norelatime"}, {"strictatime", "nostrictatime"}, {"nodiratime", "diratime"}, {"sync", "async"}, {"mand", "nomand"},
+		{"lazytime", "nolazytime"}, {"iversion", "noiversion"}, {"silent", "loud"},
+	} {
+		set := parseOptions(pair[0])
+		if set.Set == 0 || len(set.Data) > 0 {
+			t.Errorf("%s: %+v", pair[0], set)
+		}
+		if both := parseOptions(pair[0], pair[1]); both.Set != 0 || both.Clear&set.Set == 0 {
+			t.Errorf("%s, then %s: %+v", pair[0], pair[1], both)
+		}
+	}
+}
+
+func TestApplyKeepsWhatIsNotMentioned(t *testing.T) {
+	current := flagsShown([]string{"ro", "nosuid", "nodev", "noatime"})
+	if want := uintptr(unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME); current != want {
+		t.Fatalf("shown flags %#x, want %#x", current, want)
+	}
+	got := parseOptions("rw", "noexec", "relatime").apply(current)
+	if want := uintptr(unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_RELATIME); got != want {
+		t.Errorf("flags %#x, want %#x", got, want)
+	}
+	if got := flagsShown([]string{"rw"}); got != unix.MS_STRICTATIME {
+		t.Errorf("a mount without an atime word: %#x", got)
+	}
+}
+
+func TestWhatIsNative(t *testing.T) {
+	for _, tc := range []struct {
+		fstype  string
+		options []string
+		native  bool
+	}{
+		{"tmpfs", []string{"size=1m"}, true},
+		{"tmpfs", []string{"remount", "ro"}, true},
+		{"hugetlbfs", []string{"pagesize=2M"}, true},
+		{"", []string{"bind", "ro"}, true},
+		{"none", []string{"rbind"}, true},
+		{"", []string{"rshared"}, true},
+		{"", []string{"rshared", "ro"}, false},
+		{"", []string{"remount", "ro"}, false},
+		{"", []string{"remount", "bind", "ro"}, true},
+		{"nfs", []string{"ro"}, false},
+		{"ext4", nil, false},
+		{"tmpfs", []string{"X-mount.mkdir"}, false},
+		{"", []string{"move"}, false},
+	} {
+		if got := isNative(Request{FSType: tc.fstype}, parseOptions(tc.options...)); got != tc.native {
+			t.Errorf("%s %q: native is %v", tc.fstype, tc.options, got)
+		}
+	}
+}

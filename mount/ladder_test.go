@@ -1,0 +1,244 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// scripted is a kernel whose umount2(2) does as a test says.
+type scripted struct {
+	mu      sync.Mutex
+	entries []Entry
+	flags   []int // of each umount2 call, UMOUNT_NOFOLLOW taken off
+	// umount answers a call; it may block. A nil error unmounts the topmost.
+	umount func(flags int) error
+}
+
+func (s *scripted) mount(string, string, string, uintptr, string) error { return nil }
+
+func (s *scripted) unmount(_ string, flags int) error {
+	if flags&unix.UMOUNT_NOFOLLOW == 0 {
+		return errors.New("a link would have been followed")
+	}
+	flags &^= unix.UMOUNT_NOFOLLOW
+	s.mu.Lock()
+	s.flags = append(s.flags, flags)
+	s.mu.Unlock()
+	if err := s.umount(flags); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.entries) == 0 {
+		return unix.EINVAL
+	}
+	s.entries = s.entries[:len(s.entries)-1]
+	return nil
+}
+
+func (s *scripted) tried() []int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.flags)
+}
+
+func (s *scripted) At(string) (Entry, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.entries) == 0 {
+		return Entry{}, false, nil
+	}
+	return s.entries[len(s.entries)-1], true, nil
+}
+
+func (s *scripted) BySource(string) ([]Entry, error)          { return nil, nil }
+func (s *scripted) ByDevice(uint64) ([]Entry, error)          { return nil, nil }
+func (s *scripted) All() ([]Entry, error)                     { return nil, nil }
+func (s *scripted) Subscribe(context.Context) <-chan struct{} { return nil }
+
+func (s *scripted) mounter() *HostMounter {
+	m := New(Config{})
+	m.sys, m.table = s, func() (Table, error) { return s, nil }
+	return m
+}
+
+var nfsEntry = Entry{ID: 7, Device: unix.Mkdev(0, 50), Source: "10.0.0.1:/e", FSType: "nfs4", Target: "/t"}
+
+const (
+	force = unix.MNT_FORCE
+	lazy  = unix.MNT_DETACH
+)
+
+func TestLadder(t *testing.T) {
+	block := Entry{ID: 7, Device: unix.Mkdev(8, 1), Source: "/dev/sda1", FSType: "ext4", Target: "/t"}
+	btrfs := Entry{ID: 7, Device: unix.Mkdev(0, 51), Source: "/dev/sda2", FSType: "btrfs", Target: "/t"}
+	all := UnmountOptions{ForceAfter: 10 * time.Second, LazyAfter: 30 * time.Second}
+	tests := map[string]struct {
+		entries []Entry // nil: nfsEntry
+		options UnmountOptions
+		// answers are by rung: "hang", "busy", "gone", "denied" or "" for success.
+		normal, force, lazy string
+		// freed lets what hangs return with success after force was tried.
+		freed bool
+		rung  Rung
+		want  error
+		calls []int // nil: not looked at
+		took  time.Duration
+	}{
+		"normal works":                  {options: all, rung: RungNormal, calls: []int{0}},
+		"busy without rungs":            {normal: "busy", rung: RungNormal, want: ErrBusy, calls: []int{0}},
+		"not mounted ends the ladder":   {options: all, normal: "gone", entries: []Entry{}, rung: RungNormal, want: ErrNotMounted, calls: []int{0}},
+		"not permitted ends the ladder": {options: all, normal: "denied", rung: RungNormal, want: ErrNotPermitted, calls: []int{0}},
+		"hung, force unmounts":          {options: all, normal: "hang", rung: RungForce, calls: []int{0, force}, freed: true, took: 10 * time.Second},
+		"hung, force fails but frees the normal unmount": {
+			options: all, normal: "hang", force: "busy", freed: true, rung: RungForce, calls: []int{0, force}, took: 10 * time.Second,
+		},
+		"hung, force hangs too, lazy": {options: all, normal: "hang", force: "hang", rung: RungLazy, calls: []int{0, force, lazy}, took: 30 * time.Second},
+		"busy to the end":             {options: all, normal: "busy", force: "busy", lazy: "", rung: RungLazy, took: 30 * time.Second},
+		"lazy without force":          {options: UnmountOptions{LazyAfter: time.Second}, normal: "hang", rung: RungLazy, calls: []int{0, lazy}, took: time.Second},
+		"lazy before force":           {options: UnmountOptions{LazyAfter: time.Second, ForceAfter: time.Minute}, normal: "hang", rung: RungLazy, calls: []int{0, lazy}, took: time.Second},
+		"force without lazy, busy":    {options: UnmountOptions{ForceAfter: time.Second}, normal: "busy", force: "busy", rung: RungForce, want: ErrBusy, took: time.Second},
+		"a block device is not detached": {
+			entries: []Entry{block}, options: all, normal: "busy", force: "busy", rung: RungForce, want: ErrBusy, took: 30 * time.Second,
+		},
+		"nor is btrfs": {
+			entries: []Entry{btrfs}, options: UnmountOptions{LazyAfter: time.Second}, normal: "busy", rung: RungNormal, want: ErrBusy, took: time.Second,
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				forced, end := make(chan struct{}), make(chan struct{})
+				defer synctest.Wait()
+				defer close(end)
+				answer := func(how string) error {
+					switch how {
+					case "busy":
+						return unix.EBUSY
+					case "gone":
+						return unix.EINVAL
+					case "denied":
+						return unix.EPERM
+					case "hang":
+						if tc.freed {
+							<-forced
+							return nil
+						}
+						<-end
+						return unix.EIO
+					}
+					return nil
+				}
+				k := &scripted{entries: tc.entries}
+				if tc.entries == nil {
+					k.entries = []Entry{nfsEntry}
+				}
+				k.umount = func(flags int) error {
+					switch flags {
+					case force:
+						if tc.freed {
+							defer close(forced)
+						}
+						if tc.freed && tc.force == "" {
+							return unix.EBUSY // the normal one gets it
+						}
+						return answer(tc.force)
+					case lazy:
+						return answer(tc.lazy)
+					}
+					return answer(tc.normal)
+				}
+				start := time.Now()
+				rung, err := k.mounter().UnmountContext(t.Context(), "/t", tc.options)
+				if rung != tc.rung || !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
+					t.Errorf("rung %v, err = %v; want %v, %v", rung, err, tc.rung, tc.want)
+				}
+				if got := k.tried(); tc.calls != nil && !slices.Equal(got, tc.calls) {
+					t.Errorf("umount2 flags %v, want %v", got, tc.calls)
+				}
+				if slices.Contains(k.tried(), lazy) && tc.rung != RungLazy {
+					t.Error("it was detached lazily")
+				}
+				if took := time.Since(start); took != tc.took {
+					t.Errorf("took %v, want %v", took, tc.took)
+				}
+			})
+		})
+	}
+}
+
+func TestLadderNeverUnmountsWhatIsBeneath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		beneath := nfsEntry
+		beneath.ID = 3
+		forced := make(chan struct{})
+		k := &scripted{entries: []Entry{beneath, nfsEntry}}
+		k.umount = func(flags int) error {
+			if flags == force {
+				close(forced) // lets the hung normal unmount succeed
+				return unix.EBUSY
+			}
+			<-forced
+			return nil
+		}
+		rung, err := k.mounter().UnmountContext(t.Context(), "/t", UnmountOptions{ForceAfter: time.Second, LazyAfter: time.Minute})
+		if err != nil || rung != RungForce {
+			t.Errorf("rung %v, err = %v", rung, err)
+		}
+		if e, ok, _ := k.At("/t"); !ok || e.ID != 3 {
+			t.Errorf("what lay beneath is gone: %+v, %v", e, ok)
+		}
+	})
+}
+
+func TestUnmountGivesUpWithItsContextAndCostsOneCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan struct{})
+		k := &scripted{entries: []Entry{nfsEntry}, umount: func(int) error { <-end; return nil }}
+		m := k.mounter()
+		for range 20 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			rung, err := m.UnmountContext(ctx, "/t", UnmountOptions{})
+			cancel()
+			e, ok := errors.AsType[*Error](err)
+			if !ok || !e.Uncertain || rung != RungNormal || !errors.Is(err, ErrTimedOut) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("rung %v, err = %v", rung, err)
+			}
+			if e.Source != nfsEntry.Source || e.FSType != "nfs4" {
+				t.Errorf("the error does not say what was mounted: %+v", e)
+			}
+		}
+		if n := len(k.tried()); n != 1 {
+			t.Errorf("%d calls hang", n)
+		}
+		// Another target is not held up.
+		other := &scripted{entries: []Entry{nfsEntry}, umount: func(int) error { return nil }}
+		m.sys = other
+		if _, err := m.UnmountContext(t.Context(), "/other", UnmountOptions{}); err != nil {
+			t.Error(err)
+		}
+		close(end)
+		synctest.Wait()
+	})
+}
+
+func TestUnmountWithAnEndedContextTouchesNothing(t *testing.T) {
+	k := &scripted{entries: []Entry{nfsEntry}, umount: func(int) error { return nil }}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	rung, err := k.mounter().UnmountContext(ctx, "/t", UnmountOptions{})
+	e, ok := errors.AsType[*Error](err)
+	if !ok || rung != RungNone || e.Uncertain || !errors.Is(err, ErrCanceled) || len(k.tried()) != 0 {
+		t.Errorf("rung %v, err = %v, calls %v", rung, err, k.tried())
+	}
+	if _, err := k.mounter().UnmountContext(t.Context(), "t", UnmountOptions{}); !errors.Is(err, ErrNoTarget) {
+		t.Errorf("a relative target: %v", err)
+	}
+}

@@ -1,0 +1,67 @@
+package mount_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/podvol/podvol/mount"
+)
+
+func TestPlainMounterThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var entered atomic.Int32
+		m := plain{hang: release, entered: func() { entered.Add(1) }}
+		request := mount.Request{Source: "10.0.0.1:/e", Target: "/plain/hang", FSType: "nfs"}
+		for range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			start := time.Now()
+			err := mount.Mount(ctx, m, request)
+			cancel()
+			if e, ok := errors.AsType[*mount.Error](err); !ok || !e.Uncertain || !errors.Is(err, mount.ErrTimedOut) {
+				t.Fatalf("err = %v", err)
+			}
+			if took := time.Since(start); took != time.Second {
+				t.Errorf("took %v", took)
+			}
+		}
+		// The unmount waits for the mount that hangs on the same target …
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		rung, err := mount.Unmount(ctx, m, request.Target, mount.UnmountOptions{})
+		if e, ok := errors.AsType[*mount.Error](err); !ok || !e.Uncertain || rung != mount.RungNormal {
+			t.Errorf("rung %v, err = %v", rung, err)
+		}
+		if n := entered.Load(); n != 1 {
+			t.Errorf("%d calls hang for one target", n)
+		}
+		// … and no other target does.
+		if err := mount.Mount(t.Context(), plain{}, mount.Request{Target: "/plain/other"}); err != nil {
+			t.Error(err)
+		}
+		close(release)
+		synctest.Wait()
+		if err := mount.Mount(t.Context(), m, request); err != nil {
+			t.Errorf("after the release: %v", err)
+		}
+	})
+}
+
+func TestRequestStringMasks(t *testing.T) {
+	r := mount.Request{Source: "//srv/share", Target: "/t", FSType: "cifs", Options: []string{"ro"}, Sensitive: []string{"password=hunter2"}}
+	if got, want := r.String(), "mount -t cifs -o ro,<masked> //srv/share /t"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	err := mount.Mount(t.Context(), plain{err: errors.New("no luck")}, r)
+	if strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("a secret shows: %v", err)
+	}
+	if e, ok := errors.AsType[*mount.Error](err); !ok || strings.Join(e.Options, ",") != "ro,<masked>" {
+		t.Errorf("options %v", e.Options)
+	}
+}

@@ -1,0 +1,87 @@
+package mount_test
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/nstest"
+)
+
+func TestSubscribe(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		table, err := mount.KernelTable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := goleak.IgnoreCurrent()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		changes := table.Subscribe(ctx)
+		dir := t.TempDir()
+		wait := func(what string) {
+			t.Helper()
+			select {
+			case _, open := <-changes:
+				if !open {
+					t.Fatalf("%s: the channel is closed", what)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatalf("%s went unnoticed", what)
+			}
+		}
+		doMount(t, tmpfsAt(dir))
+		wait("a mount")
+		doMount(t, mount.Request{Target: dir, FSType: "tmpfs", Options: []string{"remount", "ro"}})
+		wait("a remount")
+		if err := unmountNow(t, dir); err != nil {
+			t.Fatal(err)
+		}
+		wait("an unmount")
+		for range 50 { // coalesced: nobody receives, nothing blocks
+			doMount(t, tmpfsAt(dir))
+			if err := unmountNow(t, dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wait("many mounts")
+		cancel()
+		for range changes { // ends when the channel is closed
+		}
+		if err := goleak.Find(before); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestSubscribeLeavesNothing(t *testing.T) {
+	table, err := mount.KernelTable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	openFiles := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	before, goroutines := openFiles(), goleak.IgnoreCurrent()
+	for range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		changes := table.Subscribe(ctx)
+		cancel()
+		for range changes {
+		}
+	}
+	if err := goleak.Find(goroutines); err != nil {
+		t.Error(err)
+	}
+	if after := openFiles(); after > before {
+		t.Errorf("%d files were left open", after-before)
+	}
+}
