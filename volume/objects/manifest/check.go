@@ -1,0 +1,91 @@
+package manifest
+
+import (
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// check refuses what the API server would refuse of an object that is no pod
+// and no workload.
+func check(p placed) error {
+	switch o := p.object.(type) {
+	case *v1.PersistentVolume:
+		return volume.ValidatePersistentVolume(o)
+	case *v1.PersistentVolumeClaim:
+		return volume.ValidatePersistentVolumeClaim(o)
+	case *v1.ConfigMap:
+		return errors.Join(checkName(p), checkConfigMap(o))
+	case *v1.Secret:
+		return errors.Join(checkName(p), checkKeys("data", o.Data))
+	case *storagev1.StorageClass:
+		return errors.Join(checkName(p), checkClass(o))
+	case *certificatesv1beta1.ClusterTrustBundle:
+		return errors.Join(volume.CheckPathSegment("metadata.name", o.Name), checkBundle(o))
+	}
+	return checkName(p)
+}
+
+func checkName(p placed) error {
+	name := p.object.GetName()
+	if name == "" {
+		return volume.Invalid("metadata.name", "must not be empty")
+	}
+	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
+		return volume.Invalid("metadata.name", "%q is no valid name: %s", name, strings.Join(wrong, "; "))
+	}
+	if ns := p.object.GetNamespace(); ns != "" {
+		if wrong := validation.IsDNS1123Label(ns); len(wrong) > 0 {
+			return volume.Invalid("metadata.namespace", "%q is no valid name: %s", ns, strings.Join(wrong, "; "))
+		}
+	}
+	return nil
+}
+
+func checkConfigMap(o *v1.ConfigMap) error {
+	faults := []error{checkKeys("data", o.Data), checkKeys("binaryData", o.BinaryData)}
+	for _, key := range slices.Sorted(maps.Keys(o.BinaryData)) {
+		if _, both := o.Data[key]; both {
+			faults = append(faults, volume.Invalid(fmt.Sprintf("binaryData[%s]", key), "the key is in data already"))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func checkKeys[V any](field string, data map[string]V) error {
+	var faults []error
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		if wrong := validation.IsConfigMapKey(key); len(wrong) > 0 {
+			faults = append(faults, volume.Invalid(fmt.Sprintf("%s[%s]", field, key), "%s", strings.Join(wrong, "; ")))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func checkClass(o *storagev1.StorageClass) error {
+	var faults []error
+	if o.Provisioner == "" {
+		faults = append(faults, volume.Invalid("provisioner", "must not be empty; kubernetes.io/no-provisioner is the one that makes no volumes"))
+	}
+	if m := o.VolumeBindingMode; m != nil && *m != storagev1.VolumeBindingImmediate && *m != storagev1.VolumeBindingWaitForFirstConsumer {
+		faults = append(faults, volume.Invalid("volumeBindingMode", "%q is not one of Immediate, WaitForFirstConsumer", *m))
+	}
+	return errors.Join(faults...)
+}
+
+func checkBundle(o *certificatesv1beta1.ClusterTrustBundle) error {
+	if block, _ := pem.Decode([]byte(o.Spec.TrustBundle)); block == nil {
+		return volume.Invalid("spec.trustBundle", "must hold at least one PEM certificate")
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package manifest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// Error is one fault of a manifest. It never contains a value from a document,
+// which may be a secret; only names and fields.
+type Error struct {
+	// File is the file's path; "-" is standard input.
+	File string
+	// Document counts the file's documents from 1; 0 where the file as a whole
+	// is at fault. Line is where the document begins, from 1.
+	Document, Line int
+	// Object is the kind, namespace and name, as far as they are known.
+	Object string
+	// Field is the path of the field at fault, where one is.
+	Field string
+	// Err is the reason.
+	Err error
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.File)
+	if e.Document > 0 {
+		fmt.Fprintf(&b, ": document %d (line %d)", e.Document, e.Line)
+	}
+	if e.Object != "" {
+		fmt.Fprintf(&b, ": %s", e.Object)
+	}
+	if _, named := errors.AsType[*volume.InvalidSpecError](e.Err); e.Field != "" && !named {
+		fmt.Fprintf(&b, ": %s", e.Field)
+	}
+	fmt.Fprintf(&b, ": %v", e.Err)
+	return b.String()
+}
+
+// Unwrap returns the reason.
+func (e *Error) Unwrap() error { return e.Err }
+
+var (
+	// ErrEmpty says that a file, a directory or the whole input holds no
+	// document.
+	ErrEmpty = errors.New("there is no manifest in it")
+	// ErrNotText says that a file is not UTF-8 text.
+	ErrNotText = errors.New("it is not a manifest: not UTF-8 text")
+	// ErrTooLarge says that a file is larger than [MaxFileBytes].
+	ErrTooLarge = fmt.Errorf("it is larger than the %d MiB that a manifest may have", MaxFileBytes>>20)
+	// ErrDuplicate says that two documents describe the same object.
+	ErrDuplicate = errors.New("the object is there twice")
+)
+
+// place is where an object comes from.
+type place struct {
+	file           string
+	document, line int
+}
+
+func (p place) String() string {
+	return fmt.Sprintf("%s, document %d (line %d)", p.file, p.document, p.line)
+}
+
+func (p place) fault(object, field string, err error) *Error {
+	return &Error{File: p.file, Document: p.document, Line: p.line, Object: object, Field: field, Err: err}
+}
+
+// faults returns an *[Error] for every *[volume.InvalidSpecError] joined in
+// err. The prefix is put before the fields below "spec.".
+func (p place) faults(object, prefix string, err error) (faults []error) {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			faults = append(faults, p.faults(object, prefix, e)...)
+		}
+		return faults
+	}
+	invalid, ok := errors.AsType[*volume.InvalidSpecError](err)
+	if !ok {
+		return []error{p.fault(object, "", err)}
+	}
+	field := invalid.Field
+	if strings.HasPrefix(field, "spec.") {
+		field = prefix + field
+	}
+	return []error{p.fault(object, field, volume.Invalid(field, "%s", invalid.Reason))}
+}

@@ -1,0 +1,254 @@
+package manifest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// Loader reads manifests for one node. Its zero value is ready.
+type Loader struct {
+	// NodeName is the node that the pods are for. Pods that name another one
+	// are left out; those that name none are put on it. Empty: the only node
+	// that the pods name, or without any the machine's host name.
+	NodeName string
+	// Stdin is read for the path "-"; nil means os.Stdin.
+	Stdin io.Reader
+}
+
+// Set is what manifests describe: a store with all their objects, pods of
+// workloads included, and what was left out.
+type Set struct {
+	*objects.Store
+	// NodeName is the node that the pods are for.
+	NodeName string
+	// Skipped lists what was read and left out, in order.
+	Skipped []Skipped
+
+	pods []*v1.Pod
+}
+
+// Skipped is an object that was left out.
+type Skipped struct {
+	// File and Document say where it is, as in [Error].
+	File     string
+	Document int
+	Ref      volume.ObjectRef
+	// Reason is a clause that says why.
+	Reason string
+}
+
+func (s Skipped) String() string {
+	return fmt.Sprintf("%s: document %d: %s is left out: %s", s.File, s.Document, s.Ref, s.Reason)
+}
+
+// Pods returns the pods as they were loaded, in the order of the manifests and
+// of their ordinals. The caller owns the slice, and must not change the pods.
+func (s *Set) Pods() []*v1.Pod { return slices.Clone(s.pods) }
+
+// Load reads manifests for the node that they name, or this machine; see
+// [Loader.Load].
+func Load(paths ...string) (*Set, error) { return Loader{}.Load(paths...) }
+
+// Load reads files, directories (their .yaml, .yml and .json files in order of
+// name, not those further below) and standard input ("-").
+//
+// Namespaces default to "default". Objects without metadata.uid get one that
+// is made from what they are and never from their content: kind, namespace and
+// name, and for pods the node and the ordinal too. Pods of workloads are named
+// <workload>-<ordinal>.
+//
+// The error joins an *[Error] for every fault (Unwrap() []error); then the Set
+// is nil. Nothing but the files is touched.
+func (l Loader) Load(paths ...string) (*Set, error) {
+	files, faults := l.read(paths)
+	return l.load(files, faults)
+}
+
+// Decode is Load for one manifest that is in memory; name stands for its file
+// in errors. It does not keep data.
+func (l Loader) Decode(name string, data []byte) (*Set, error) {
+	if err := checkText(data); err != nil {
+		return nil, &Error{File: name, Err: err}
+	}
+	return l.load([]file{{name: name, data: data}}, nil)
+}
+
+func (l Loader) load(files []file, faults []error) (*Set, error) {
+	var d decoder
+	for _, f := range files {
+		documents := split(f)
+		if len(documents) == 0 {
+			faults = append(faults, &Error{File: f.name, Err: ErrEmpty})
+		}
+		for _, doc := range documents {
+			d.document(doc)
+		}
+	}
+	b := builder{faults: append(faults, d.faults...), skipped: d.skipped}
+	b.sort(d.objects)
+	return b.build(l)
+}
+
+// builder makes a Set of decoded objects.
+type builder struct {
+	pods    []podAt
+	others  []placed
+	derived []placed // claims of StatefulSets
+	skipped []Skipped
+	faults  []error
+}
+
+func (b *builder) fault(errs ...error) { b.faults = append(b.faults, errs...) }
+
+// sort tells pods, workloads and the rest apart, and expands the workloads.
+func (b *builder) sort(found []placed) {
+	for _, p := range found {
+		if pod, ok := p.object.(*v1.Pod); ok {
+			b.pods = append(b.pods, podAt{placed: p, pod: pod, owner: p.ref()})
+		} else if w, ok := asWorkload(p); ok {
+			b.expand(w)
+		} else {
+			if secret, ok := p.object.(*v1.Secret); ok {
+				mergeStringData(secret)
+			}
+			b.others = append(b.others, p)
+			b.fault(p.faults(p.ref().String(), "", check(p))...)
+		}
+	}
+}
+
+func (b *builder) expand(w workload) {
+	count, err := w.count()
+	if err == nil {
+		err = checkName(w.placed)
+	}
+	if err != nil {
+		b.fault(w.faults(w.ref().String(), "", err)...)
+		return
+	}
+	if count == 0 {
+		b.validate(w.pod(0), w.ref()) // a template is checked though nobody uses it
+		b.skipped = append(b.skipped, Skipped{
+			File: w.file, Document: w.document, Ref: w.ref(), Reason: "it asks for no pods",
+		})
+	}
+	for i := range count {
+		pod := w.pod(i)
+		if i == 0 && !b.validate(pod, w.ref()) {
+			return
+		}
+		b.pods = append(b.pods, pod)
+		b.derived = append(b.derived, w.claimsOf(i)...)
+	}
+}
+
+// validate checks a pod; a workload's pods differ only in ways that cannot be
+// at fault, so one of them stands for all.
+func (b *builder) validate(p podAt, of volume.ObjectRef) bool {
+	pod := p.pod.DeepCopy()
+	if pod.UID == "" {
+		pod.UID = podUID("", of.Kind, of.Namespace, of.Name, p.ordinal)
+	}
+	faults := p.faults(of.String(), p.prefix, volume.ValidatePodVolumes(pod))
+	b.fault(faults...)
+	return len(faults) == 0
+}
+
+// mergeStringData does what the API server does with a secret's plain text.
+func mergeStringData(s *v1.Secret) {
+	if len(s.StringData) > 0 && s.Data == nil {
+		s.Data = make(map[string][]byte, len(s.StringData))
+	}
+	for key, value := range s.StringData {
+		s.Data[key] = []byte(value)
+	}
+	s.StringData = nil
+}
+
+func (b *builder) build(l Loader) (*Set, error) {
+	for _, p := range b.pods {
+		if p.prefix == "" {
+			b.validate(p, p.ref())
+		}
+	}
+	node, err := l.chooseNode(b.pods)
+	if err != nil {
+		b.fault(&Error{File: "manifests", Field: "spec.nodeName", Err: err})
+	}
+	pods, elsewhere := assign(b.pods, node)
+	b.checkDuplicates(pods)
+	if len(b.faults) > 0 {
+		return nil, errors.Join(b.faults...)
+	}
+	set := &Set{Store: objects.NewStore(), NodeName: node, Skipped: append(b.skipped, elsewhere...)}
+	if err := b.fill(set, pods); err != nil {
+		return nil, err
+	}
+	return set, nil
+}
+
+// checkDuplicates finds objects that are there twice, among them pods that
+// would share a directory, and drops the derived claims that are there in
+// their own right.
+func (b *builder) checkDuplicates(pods []podAt) {
+	first := make(map[volume.ObjectRef]place)
+	uids := make(map[types.UID]place)
+	enter := func(p placed) {
+		ref := p.ref()
+		if at, twice := first[ref]; twice {
+			b.fault(p.fault(ref.String(), "", fmt.Errorf("%w: it is also in %s", ErrDuplicate, at)))
+			return
+		}
+		first[ref] = p.place
+		uid := p.object.GetUID()
+		if at, twice := uids[uid]; uid != "" && twice {
+			b.fault(p.fault(ref.String(), "metadata.uid", fmt.Errorf("an object in %s has the same UID", at)))
+		}
+		uids[uid] = p.place
+	}
+	for _, p := range b.others {
+		enter(p)
+	}
+	for _, p := range pods {
+		enter(p.placed)
+	}
+	b.derived = slices.DeleteFunc(b.derived, func(p placed) bool {
+		_, there := first[p.ref()]
+		first[p.ref()] = p.place
+		if !there {
+			b.fault(p.faults(p.ref().String(), "", check(p))...)
+		}
+		return there
+	})
+}
+
+func (b *builder) fill(set *Set, pods []podAt) error {
+	for _, p := range slices.Concat(b.others, b.derived) {
+		if p.object.GetUID() == "" {
+			p.object.SetUID(objectUID(p.kind, p.object.GetNamespace(), p.object.GetName()))
+		}
+		if _, err := set.Create(context.Background(), p.object); err != nil {
+			return p.fault(p.ref().String(), "", err)
+		}
+	}
+	for _, p := range pods {
+		if _, err := set.Create(context.Background(), p.pod); err != nil {
+			return p.fault(p.ref().String(), "", err)
+		}
+		created, err := objects.Get[*v1.Pod](context.Background(), set, p.ref())
+		if err != nil {
+			return p.fault(p.ref().String(), "", err)
+		}
+		set.pods = append(set.pods, created)
+	}
+	return nil
+}

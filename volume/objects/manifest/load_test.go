@@ -1,0 +1,441 @@
+package manifest_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/manifest"
+)
+
+const pod = `apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers: [{name: web, volumeMounts: [{name: data, mountPath: /data}]}]
+  volumes: [{name: data, emptyDir: {}}]
+`
+
+// workload returns a manifest whose template has one volume "data".
+func workload(apiVersion, kind, name, spec string) string {
+	template := `template:
+    metadata: {labels: {app: x}}
+    spec:
+      containers: [{name: c, volumeMounts: [{name: data, mountPath: /data}]}]
+      volumes: [{name: data, emptyDir: {}}]
+`
+	if kind == "CronJob" {
+		template = "jobTemplate: {spec: {template: {spec: {containers: [{name: c}]}}}}\n"
+	}
+	return "apiVersion: " + apiVersion + "\nkind: " + kind + "\nmetadata: {name: " + name + ", namespace: ops}\nspec:\n  " + spec + "\n  " + template
+}
+
+func decode(t *testing.T, text string) *manifest.Set {
+	t.Helper()
+	set, err := manifest.Loader{NodeName: "node1"}.Decode("test.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func podNames(set *manifest.Set) (names []string) {
+	for _, p := range set.Pods() {
+		names = append(names, p.Namespace+"/"+p.Name)
+	}
+	return names
+}
+
+func TestWorkloadsBecomePods(t *testing.T) {
+	const apps, batch = "apps/v1", "batch/v1"
+	tests := map[string]struct {
+		text string
+		want []string
+	}{
+		"Pod":                        {pod, []string{"default/web"}},
+		"Deployment":                 {workload(apps, "Deployment", "d", "replicas: 2"), []string{"ops/d-0", "ops/d-1"}},
+		"replicas default to one":    {workload(apps, "ReplicaSet", "r", "minReadySeconds: 1"), []string{"ops/r-0"}},
+		"no replicas":                {workload(apps, "Deployment", "d", "replicas: 0"), nil},
+		"ReplicationController":      {workload("v1", "ReplicationController", "rc", "replicas: 1"), []string{"ops/rc-0"}},
+		"StatefulSet":                {workload(apps, "StatefulSet", "db", "replicas: 2"), []string{"ops/db-0", "ops/db-1"}},
+		"StatefulSet with a start":   {workload(apps, "StatefulSet", "db", "ordinals: {start: 5}"), []string{"ops/db-5"}},
+		"DaemonSet":                  {workload(apps, "DaemonSet", "ds", "minReadySeconds: 1"), []string{"ops/ds-0"}},
+		"Job":                        {workload(batch, "Job", "j", "parallelism: 3"), []string{"ops/j-0", "ops/j-1", "ops/j-2"}},
+		"Job with fewer completions": {workload(batch, "Job", "j", "{parallelism: 3, completions: 2"), nil},
+		"suspended Job":              {workload(batch, "Job", "j", "suspend: true"), nil},
+		"CronJob":                    {workload(batch, "CronJob", "cj", "schedule: '@daily'"), []string{"ops/cj-0"}},
+	}
+	fewer := tests["Job with fewer completions"]
+	fewer.text, fewer.want = workload(batch, "Job", "j", "parallelism: 3\n  completions: 2"), []string{"ops/j-0", "ops/j-1"}
+	tests["Job with fewer completions"] = fewer
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			set := decode(t, tc.text)
+			if diff := cmp.Diff(tc.want, podNames(set)); diff != "" {
+				t.Error(diff)
+			}
+			for _, p := range set.Pods() {
+				stored, err := objects.Get[*v1.Pod](t.Context(), set, volume.NewObjectRef("Pod", p.Namespace, p.Name))
+				if err != nil || !cmp.Equal(stored, p) {
+					t.Errorf("%s is not in the store: %v", p.Name, err)
+				}
+				if p.Spec.NodeName != "node1" || p.Spec.ServiceAccountName != "default" || p.UID == "" {
+					t.Errorf("%s lacks node, account or UID", p.Name)
+				}
+			}
+			if tc.want == nil && len(set.Skipped) != 1 {
+				t.Errorf("nobody is told that there are no pods: %v", set.Skipped)
+			}
+		})
+	}
+}
+
+func TestStatefulSetBringsItsClaims(t *testing.T) {
+	const claims = `replicas: 2
+  selector: {matchLabels: {app: db}}
+  volumeClaimTemplates:
+  - metadata: {name: data}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}`
+	const own = `
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data-db-1, namespace: ops, labels: {own: "yes"}}
+spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 2Gi}}}
+`
+	set := decode(t, workload("apps/v1", "StatefulSet", "db", claims)+own)
+	for i, p := range set.Pods() {
+		want := []string{"data-db-0", "data-db-1"}[i]
+		if len(p.Spec.Volumes) != 1 || p.Spec.Volumes[0].PersistentVolumeClaim.ClaimName != want {
+			t.Errorf("%s has volumes %v, want the claim %s in place of the emptyDir", p.Name, p.Spec.Volumes, want)
+		}
+		if p.Labels["apps.kubernetes.io/pod-index"] == "" {
+			t.Errorf("%s has labels %v", p.Name, p.Labels)
+		}
+	}
+	list, err := objects.List[*v1.PersistentVolumeClaim](t.Context(), set, "PersistentVolumeClaim", "ops")
+	if err != nil || len(list) != 2 {
+		t.Fatalf("%d claims, err %v; want two", len(list), err)
+	}
+	if list[0].Labels["app"] != "db" || list[0].UID == "" || list[1].Labels["own"] != "yes" {
+		t.Errorf("claims %v and %v; want the set's labels on one, and the other as it was written", list[0], list[1])
+	}
+}
+
+func TestUIDs(t *testing.T) {
+	uid := func(node, text string, n int) string {
+		set, err := manifest.Loader{NodeName: node}.Decode("x", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(set.Pods()[n].UID)
+	}
+	deployment := workload("apps/v1", "Deployment", "d", "replicas: 2")
+	edited := strings.ReplaceAll(deployment, "/data", "/other")
+	base := uid("node1", deployment, 0)
+	if got := uid("node1", edited, 0); got != base {
+		t.Error("an edit changes the UID")
+	}
+	for name, other := range map[string]string{
+		"ordinal":   uid("node1", deployment, 1),
+		"node":      uid("node2", deployment, 0),
+		"kind":      uid("node1", workload("apps/v1", "ReplicaSet", "d", "replicas: 2"), 0),
+		"name":      uid("node1", workload("apps/v1", "Deployment", "e", "replicas: 2"), 0),
+		"namespace": uid("node1", strings.Replace(deployment, "namespace: ops", "namespace: dev", 1), 0),
+	} {
+		if other == base {
+			t.Errorf("another %s has the same UID", name)
+		}
+	}
+	if got := uid("node1", strings.Replace(pod, "{name: web}", "{name: web, uid: my-own}", 1), 0); got != "my-own" {
+		t.Errorf("UID %q, want the manifest's own", got)
+	}
+}
+
+func TestOtherObjects(t *testing.T) {
+	set := decode(t, `
+apiVersion: v1
+kind: Secret
+metadata: {name: s}
+data: {a: b2xk, b: Yg==}
+stringData: {a: new}
+---
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: ConfigMap, metadata: {name: c}, data: {k: "1"}}
+- {apiVersion: v1, kind: Service, metadata: {name: svc}}
+---
+apiVersion: v1
+kind: PersistentVolumeList
+items: [{metadata: {name: pv, resourceVersion: "7"}, spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], hostPath: {path: /srv}}}]
+---
+[{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}},
+ {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node1"}}]
+---
+{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fast"}, "provisioner": "kubernetes.io/no-provisioner"}
+{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
+---
+# nothing but a comment
+---
+apiVersion: management.cattle.io/v3
+kind: Node
+metadata: {name: custom}
+`)
+	secret, err := objects.Get[*v1.Secret](t.Context(), set, volume.NewObjectRef("Secret", "default", "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string][]byte{"a": []byte("new"), "b": []byte("b")}, secret.Data); diff != "" || secret.StringData != nil {
+		t.Error(diff)
+	}
+	for _, ref := range []volume.ObjectRef{
+		volume.NewObjectRef("ConfigMap", "default", "c"), volume.NewObjectRef("PersistentVolume", "", "pv"),
+		volume.NewObjectRef("ServiceAccount", "default", "robot"), volume.NewObjectRef("Node", "", "node1"),
+		volume.NewObjectRef("StorageClass", "", "fast"),
+	} {
+		if _, err := set.Get(t.Context(), ref); err != nil {
+			t.Error(err)
+		}
+	}
+	var skipped []string
+	for _, s := range set.Skipped {
+		skipped = append(skipped, s.Ref.String())
+	}
+	if diff := cmp.Diff([]string{"Service svc", "Widget w", "Node custom"}, skipped); diff != "" {
+		t.Error(diff)
+	}
+	if last := set.Skipped[2]; last.Document != 7 || last.File != "test.yaml" {
+		t.Errorf("skipped %v, want document 7", last)
+	}
+}
+
+func TestNodes(t *testing.T) {
+	on := func(name, node string) string {
+		p := strings.Replace(pod, "name: web", "name: "+name, 1)
+		if node != "" {
+			p = strings.Replace(p, "spec:\n", "spec:\n  nodeName: "+node+"\n", 1)
+		}
+		return p + "---\n"
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		flag, text, node string
+		pods             []string
+		skipped          int
+	}{
+		"given":                  {"node1", on("a", "node1") + on("b", "node2") + on("c", ""), "node1", []string{"default/a", "default/c"}, 1},
+		"from the pods":          {"", on("a", "node2") + on("c", ""), "node2", []string{"default/a", "default/c"}, 0},
+		"from the machine":       {"", on("c", ""), strings.ToLower(host), []string{"default/c"}, 0},
+		"given, all are foreign": {"node3", on("a", "node1"), "node3", nil, 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			set, err := manifest.Loader{NodeName: tc.flag}.Decode("x", []byte(tc.text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.pods, podNames(set)); diff != "" || set.NodeName != tc.node || len(set.Skipped) != tc.skipped {
+				t.Errorf("node %q, skipped %v, pods %s", set.NodeName, set.Skipped, diff)
+			}
+		})
+	}
+	_, err = manifest.Loader{}.Decode("x", []byte(on("a", "node1")+on("b", "node2")))
+	if err == nil || !strings.Contains(err.Error(), "--node") || !strings.Contains(err.Error(), "node1, node2") {
+		t.Errorf("several nodes: %v", err)
+	}
+}
+
+// faultsOf returns "document field" of every fault.
+func faultsOf(t *testing.T, err error) (faults []string) {
+	t.Helper()
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		t.Fatalf("%v is no joined error", err)
+	}
+	for _, e := range joined.Unwrap() {
+		fault, ok := errors.AsType[*manifest.Error](e)
+		if !ok || fault.File == "" {
+			t.Fatalf("%v is no manifest.Error with a file", e)
+		}
+		faults = append(faults, string('0'+rune(fault.Document))+" "+fault.Field)
+	}
+	return faults
+}
+
+func TestBadManifests(t *testing.T) {
+	replace := func(old, new string) string {
+		if !strings.Contains(pod, old) {
+			t.Fatalf("the pod has no %q", old)
+		}
+		return strings.Replace(pod, old, new, 1)
+	}
+	tests := map[string]struct {
+		text string
+		want []string
+	}{
+		"unknown field":          {replace("spec:\n", "spec:\n  volumez: []\n"), []string{"1 spec.volumez"}},
+		"unknown field's case":   {replace("emptyDir", "emptydir"), []string{"1 spec.volumes[0].emptydir"}},
+		"duplicate field":        {replace("spec:\n", "spec:\n  hostNetwork: true\n  hostNetwork: true\n"), []string{"1 spec.hostNetwork"}},
+		"duplicate in a list":    {replace("emptyDir: {}", "emptyDir: {medium: Memory, medium: Memory}"), []string{"1 spec.volumes[0].emptyDir.medium"}},
+		"duplicate in JSON":      {`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"a":"","a":""}}`, []string{"1 data.a"}},
+		"wrong type":             {replace("emptyDir: {}", "nfs: {server: 7, path: /}"), []string{"1 spec.volumes[0].nfs.server"}},
+		"no quantity":            {replace("emptyDir: {}", "emptyDir: {sizeLimit: 10 Gi}"), []string{"1 spec.volumes[0].emptyDir.sizeLimit"}},
+		"no base64":              {"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {a: '*'}", []string{"1 data.a"}},
+		"no kind":                {replace("kind: Pod\n", ""), []string{"1 kind"}},
+		"no apiVersion":          {replace("apiVersion: v1\n", ""), []string{"1 apiVersion"}},
+		"misspelt kind":          {replace("kind: Pod", "kind: Pood"), []string{"1 "}},
+		"old apiVersion":         {workload("extensions/v1beta1", "Deployment", "d", "replicas: 1"), []string{"1 "}},
+		"unknown group":          {workload("aps/v1", "Deployment", "d", "replicas: 1"), []string{"1 "}},
+		"a scalar":               {"just text", []string{"1 "}},
+		"broken YAML":            {"a: [", []string{"1 "}},
+		"a mapping as a key":     {"{{a: b}: c}", []string{"1 "}},
+		"negative replicas":      {workload("apps/v1", "Deployment", "d", "replicas: -1"), []string{"1 spec.replicas"}},
+		"absurd replicas":        {workload("apps/v1", "Deployment", "d", "replicas: 2000000000"), []string{"1 spec.replicas"}},
+		"no template":            {"apiVersion: v1\nkind: ReplicationController\nmetadata: {name: rc}\nspec: {replicas: 1}", []string{"1 spec.template"}},
+		"fault in a template":    {strings.Replace(workload("apps/v1", "Deployment", "d", "replicas: 0"), "emptyDir: {}", "nfs: {path: x}", 1), []string{"1 spec.template.spec.volumes[0].nfs.server", "1 spec.template.spec.volumes[0].nfs.path"}},
+		"two sources":            {replace("emptyDir: {}", "emptyDir: {}, hostPath: {path: /}"), []string{"1 spec.volumes[0]"}},
+		"no source":              {replace("emptyDir: {}", ""), []string{"1 spec.volumes[0]"}},
+		"volume of that name":    {replace("[{name: data, mount", "[{name: date, mount"), []string{"1 spec.containers[0].volumeMounts[0].name"}},
+		"UID with a slash":       {replace("{name: web}", "{name: web, uid: a/b}"), []string{"1 metadata.uid"}},
+		"the same pod twice":     {pod + "---\n" + pod, []string{"2 "}},
+		"the same UID twice":     {replace("{name: web}", "{name: a, uid: u}") + "---\n" + replace("{name: web}", "{name: b, uid: u}"), []string{"2 metadata.uid"}},
+		"lists without end":      {strings.Repeat("[", 8) + strings.Repeat("]", 8), []string{"1 [0][0][0][0][0]"}},
+		"key in both":            {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {k: x}\nbinaryData: {k: eA==}", []string{"1 binaryData[k]"}},
+		"key with a slash":       {"apiVersion: v1\nkind: Secret\nmetadata: {name: c}\nstringData: {a/b: x}", []string{"1 data[a/b]"}},
+		"a volume without size":  {"apiVersion: v1\nkind: PersistentVolume\nmetadata: {name: p}\nspec: {capacity: {storage: -1}, accessModes: [X], nfs: {server: s, path: /}}", []string{"1 spec.capacity.storage", "1 spec.accessModes[0]"}},
+		"a class without one":    {"apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: c}\nvolumeBindingMode: Never", []string{"1 provisioner", "1 volumeBindingMode"}},
+		"all documents together": {"kind: Pod\n---\n" + replace("{}", "{sizeLimit: -1}") + "---\n# none\n---\n" + replace("spec:", "spek:"), []string{"1 apiVersion", "3 spek", "2 spec.volumes[0].emptyDir.sizeLimit"}},
+		"empty":                  {"", []string{"0 "}},
+		"comments alone":         {"# a\n---\n# b\n", []string{"0 "}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			set, err := manifest.Loader{}.Decode("bad.yaml", []byte(tc.text))
+			if err == nil || set != nil {
+				t.Fatal("accepted")
+			}
+			if diff := cmp.Diff(tc.want, faultsOf(t, err)); diff != "" {
+				t.Errorf("%v: %s", err, diff)
+			}
+		})
+	}
+}
+
+func TestErrorsSayWhere(t *testing.T) {
+	_, err := manifest.Loader{}.Decode("bad.yaml", []byte("# first\n---\n"+pod+"---\n"+strings.Replace(pod, "spec:", "spek:", 1)))
+	const want = `bad.yaml: document 2 (line 10): Pod default/web: spek: there is no such field`
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	_, err = manifest.Loader{}.Decode("bad.yaml", []byte("a: b\n---\nc: d\ne: }\n"))
+	if err == nil || !strings.Contains(err.Error(), "near line 3") {
+		t.Errorf("%v does not count lines from the file's first", err)
+	}
+}
+
+func TestErrorsDoNotShowSecrets(t *testing.T) {
+	for name, text := range map[string]string{
+		"no base64":     "data: {password: hunter2!}",
+		"a number":      "stringData: {password: 20022002}",
+		"a list":        "stringData: {password: [hunter2]}",
+		"broken YAML":   "stringData: {password: hunter2, [}",
+		"no anchor":     "stringData: {password: *hunter2}",
+		"an odd tag":    "stringData: {password: !!int hunter2}",
+		"a field wrong": "stringdata: {password: hunter2}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := manifest.Loader{}.Decode("s.yaml", []byte("apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n"+text))
+			if err == nil || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "20022002") {
+				t.Errorf("err = %v", err)
+			}
+		})
+	}
+}
+
+func TestMergeKeysAreNoDuplicates(t *testing.T) {
+	set := decode(t, `apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  volumes: [{name: a, emptyDir: &base {medium: Memory, sizeLimit: 1Mi}}, {name: b, emptyDir: {<<: *base, sizeLimit: 2Mi}}]
+  containers: [{name: c}]
+`)
+	b := set.Pods()[0].Spec.Volumes[1].EmptyDir
+	if b.Medium != v1.StorageMediumMemory || b.SizeLimit.String() != "2Mi" {
+		t.Errorf("merged to %v", b)
+	}
+}
+
+func TestPaths(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	named := func(name string) string { return strings.Replace(pod, "name: web", "name: "+name, 1) }
+	write("dir/b.yaml", named("b"))
+	write("dir/a.yml", "\ufeff"+strings.ReplaceAll(named("a"), "\n", "\r\n"))
+	write("dir/c.json", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"c"},"spec":{"containers":[{"name":"c"}]}}`)
+	write("dir/README.md", "no manifest")
+	write("dir/below/d.yaml", named("d"))
+	empty := filepath.Dir(write("empty/README.md", "no manifest"))
+	binary := write("binary.yaml", "\x7fELF\x00")
+	latin := write("latin.yaml", "a: \xe4")
+	huge := write("huge.yaml", "#"+strings.Repeat("x", manifest.MaxFileBytes))
+	single := write("single.yaml", named("single"))
+
+	loader := manifest.Loader{NodeName: "n", Stdin: strings.NewReader(named("stdin"))}
+	set, err := loader.Load(single, "-", filepath.Join(dir, "dir"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"default/single", "default/stdin", "default/a", "default/b", "default/c"}
+	if diff := cmp.Diff(want, podNames(set)); diff != "" {
+		t.Error(diff)
+	}
+	for name, tc := range map[string]struct {
+		paths []string
+		want  error
+	}{
+		"no path":         {nil, manifest.ErrEmpty},
+		"no such file":    {[]string{filepath.Join(dir, "none")}, fs.ErrNotExist},
+		"empty directory": {[]string{empty}, manifest.ErrEmpty},
+		"empty stdin":     {[]string{"-"}, manifest.ErrEmpty}, // it was read above
+		"binary":          {[]string{single, binary}, manifest.ErrNotText},
+		"not UTF-8":       {[]string{latin}, manifest.ErrNotText},
+		"too large":       {[]string{huge}, manifest.ErrTooLarge},
+		"the same twice":  {[]string{single, single}, manifest.ErrDuplicate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set, err := loader.Load(tc.paths...)
+			if !errors.Is(err, tc.want) || set != nil {
+				t.Errorf("err = %v, want %v", err, tc.want)
+			}
+		})
+	}
+	if _, err := loader.Load("-", "-"); err == nil || !strings.Contains(err.Error(), "only once") {
+		t.Errorf("standard input twice: %v", err)
+	}
+	_, err = loader.Load(single, filepath.Join(dir, "dir"), single)
+	if err == nil || strings.Count(err.Error(), single) != 2 {
+		t.Errorf("%v does not name both places", err)
+	}
+}
