@@ -7,6 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode/utf8"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,7 +30,8 @@ type Record struct {
 	Volume string               `json:"volume"`
 	// Plugin is the plugin's name.
 	Plugin string `json:"plugin"`
-	// Path is where the pod's containers find the volume.
+	// Path is where the pod's containers find the volume: absolute and clean,
+	// as filepath.Clean makes it.
 	Path string `json:"path"`
 	// Source describes the data's origin, for people.
 	Source string `json:"source,omitempty"`
@@ -36,6 +41,19 @@ type Record struct {
 	InlineVolume     *v1.Volume           `json:"inlineVolume,omitempty"`
 	PersistentVolume *v1.PersistentVolume `json:"persistentVolume,omitempty"`
 	ReadOnly         bool                 `json:"readOnly,omitempty"`
+
+	// Confirmed is nil until the volume is known to be set up. It is no part
+	// of the record proper; see [EncodeConfirmation].
+	Confirmed *Confirmation `json:"-"`
+}
+
+// Confirmation says that a recorded volume was set up.
+type Confirmation struct {
+	// At is when, Took how long it took.
+	At   time.Time     `json:"at"`
+	Took time.Duration `json:"took"`
+	// MountPoint says whether the mount table showed a mount at the path.
+	MountPoint bool `json:"mountPoint"`
 }
 
 // Spec returns the recorded spec; it shares the record's pointers.
@@ -77,15 +95,54 @@ func EncodeRecord(r *Record) ([]byte, error) {
 	return append(whole, '\n'), err
 }
 
-// DecodeRecord reads what [EncodeRecord] wrote. A newer schema is a
+// EncodeConfirmation returns the line that is appended to a record once its
+// volume is set up. It needs no sync: when it is lost, the volume is merely
+// uncertain again.
+func EncodeConfirmation(c Confirmation) ([]byte, error) {
+	line, err := json.Marshal(c)
+	return append(line, '\n'), err
+}
+
+// DecodeRecord reads what [EncodeRecord] wrote, with the last whole
+// confirmation that follows it, if any. A newer schema is a
 // *[RecordVersionError]; everything else that is wrong matches
-// [ErrRecordDamaged].
+// [ErrRecordDamaged], save a torn confirmation, which counts as none.
 func DecodeRecord(data []byte) (*Record, error) {
+	line, rest, whole := bytes.Cut(data, []byte{'\n'})
+	if !whole {
+		return nil, fmt.Errorf("%w: it is truncated", ErrRecordDamaged)
+	}
+	r, err := decodeLine(line)
+	if err != nil {
+		return nil, err
+	}
+	for line := range bytes.Lines(rest) {
+		if c := decodeConfirmation(line); c != nil {
+			r.Confirmed = c
+		}
+	}
+	return r, nil
+}
+
+// decodeConfirmation returns nil for every line that EncodeConfirmation would
+// not have written just so.
+func decodeConfirmation(line []byte) *Confirmation {
+	var c Confirmation
+	if err := json.Unmarshal(line, &c); err != nil {
+		return nil
+	}
+	if again, err := EncodeConfirmation(c); err != nil || !bytes.Equal(again, line) {
+		return nil
+	}
+	return &c
+}
+
+func decodeLine(line []byte) (*Record, error) {
 	var e envelope
-	if err := json.Unmarshal(data, &e); err != nil {
+	if err := json.Unmarshal(line, &e); err != nil {
 		return nil, fmt.Errorf("%w: %v", ErrRecordDamaged, err)
 	}
-	if e.Version > RecordVersion {
+	if e.Version > RecordVersion { // whose checksum may be another
 		return nil, &RecordVersionError{Version: e.Version, Supported: RecordVersion}
 	}
 	if e.Version < 1 {
@@ -93,6 +150,11 @@ func DecodeRecord(data []byte) (*Record, error) {
 	}
 	if checksum(e.Record) != e.SHA256 {
 		return nil, fmt.Errorf("%w: its checksum does not match", ErrRecordDamaged)
+	}
+	// The checksum does not cover the envelope's own spelling, which JSON
+	// allows to vary.
+	if again, err := json.Marshal(e); err != nil || !bytes.Equal(again, line) {
+		return nil, fmt.Errorf("%w: it was written by something else", ErrRecordDamaged)
 	}
 	decoder := json.NewDecoder(bytes.NewReader(e.Record))
 	decoder.DisallowUnknownFields()
@@ -116,10 +178,23 @@ func (r *Record) check() error {
 	if err := checkPluginName(r.Plugin); err != nil {
 		return err
 	}
+	if err := checkRecordPath(r.Path); err != nil {
+		return err
+	}
 	if (r.InlineVolume == nil) == (r.PersistentVolume == nil) {
 		return Invalid("record", "must hold either an inline volume or a PersistentVolume")
 	}
 	return CheckPathSegment("record's spec name", r.Spec().Name())
+}
+
+func checkRecordPath(path string) error {
+	switch {
+	case !filepath.IsAbs(path) || filepath.Clean(path) != path:
+		return Invalid("record's path", "%q must be an absolute path without superfluous elements", path)
+	case strings.ContainsRune(path, 0) || !utf8.ValidString(path): // JSON would change it
+		return Invalid("record's path", "must be UTF-8 without NUL bytes: %q", path)
+	}
+	return nil
 }
 
 // trimmed leaves out what no plugin reads and what only makes records large.

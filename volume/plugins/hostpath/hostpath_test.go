@@ -232,6 +232,19 @@ func TestLinksAreFollowed(t *testing.T) {
 	}
 }
 
+// A manifest may spell a path in several ways; what is recorded, shown and
+// bound is one of them.
+func TestPathIsCleaned(t *testing.T) {
+	p, _ := newPlugin(t)
+	m, err := p.NewMounter(inline("/var//lib/./data/", ""), pod())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := m.GetPath(); got != "/var/lib/data" {
+		t.Errorf("GetPath = %q", got)
+	}
+}
+
 func TestRefusedSpecs(t *testing.T) {
 	block := v1.PersistentVolumeBlock
 	blockPV := persistent("/data")

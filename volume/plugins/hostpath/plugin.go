@@ -7,6 +7,7 @@ package hostpath
 
 import (
 	"context"
+	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -86,7 +87,7 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 	if err != nil {
 		return nil, pv.Error("NewMounter", err)
 	}
-	return &mounter{PodVolume: pv, plugin: p, path: source.Path, want: want, readOnly: pvoptions.ReadOnly(spec)}, nil
+	return &mounter{PodVolume: pv, plugin: p, path: filepath.Clean(source.Path), want: want, readOnly: pvoptions.ReadOnly(spec)}, nil
 }
 
 func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmounter, error) {
