@@ -3,6 +3,7 @@ package volume
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -62,13 +63,24 @@ func (e *nothingDoneError) Unwrap() error { return e.error }
 
 // IsUncertain reports whether an operation that returned err may have left
 // something behind: true unless err is nil or carries the mark of
-// [NothingDone].
-func IsUncertain(err error) bool {
-	if err == nil {
-		return false
+// [NothingDone]. The mark holds through wrapping. Where an error wraps several,
+// as [errors.Join] and fmt.Errorf with several %w do, each of them must carry
+// the mark: that one of two attempts left nothing says nothing of the other.
+func IsUncertain(err error) bool { return err != nil && !marked(err) }
+
+// marked is no errors.As, which is content with one marked error among
+// several.
+func marked(err error) bool {
+	switch e := err.(type) {
+	case *nothingDoneError:
+		return true
+	case interface{ Unwrap() []error }:
+		wrapped := e.Unwrap()
+		return len(wrapped) > 0 && !slices.ContainsFunc(wrapped, IsUncertain)
+	case interface{ Unwrap() error }:
+		return marked(e.Unwrap())
 	}
-	_, marked := errors.AsType[*nothingDoneError](err)
-	return !marked
+	return false
 }
 
 // InvalidSpecError says that a volume or pod is refused before anything was

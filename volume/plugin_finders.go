@@ -2,7 +2,8 @@ package volume
 
 // The finders for a capability return the error of FindPluginBySpec or
 // FindPluginByName, or a *[CapabilityError] where the plugin lacks it. They
-// never return nil without an error.
+// never return nil without an error. Looking up does nothing to the node, and
+// all their errors are marked so.
 
 // FindPersistentPluginBySpec finds the spec's [PersistentVolumePlugin].
 func (m *VolumePluginMgr) FindPersistentPluginBySpec(spec *Spec) (PersistentVolumePlugin, error) {
@@ -42,7 +43,7 @@ func (m *VolumePluginMgr) FindAttachablePluginBySpec(spec *Spec) (AttachableVolu
 	if err != nil {
 		return nil, err
 	}
-	return agreed(p, "AttachableVolumePlugin", spec, p.CanAttach)
+	return agreed(p, "AttachableVolumePlugin", spec, "CanAttach", p.CanAttach)
 }
 
 // FindAttachablePluginByName finds an [AttachableVolumePlugin] by its name.
@@ -58,7 +59,7 @@ func (m *VolumePluginMgr) FindDeviceMountablePluginBySpec(spec *Spec) (DeviceMou
 	if err != nil {
 		return nil, err
 	}
-	return agreed(p, "DeviceMountableVolumePlugin", spec, p.CanDeviceMount)
+	return agreed(p, "DeviceMountableVolumePlugin", spec, "CanDeviceMount", p.CanDeviceMount)
 }
 
 // FindDeviceMountablePluginByName finds a [DeviceMountableVolumePlugin] by its
@@ -121,11 +122,11 @@ func capable[C any](p VolumePlugin, err error, capability string, as func(Volume
 	return c, nil
 }
 
-func agreed[C VolumePlugin](p C, capability string, spec *Spec, can func(*Spec) (bool, error)) (C, error) {
+func agreed[C VolumePlugin](p C, capability string, spec *Spec, op string, can func(*Spec) (bool, error)) (C, error) {
 	var none C
 	ok, err := can(spec)
 	if err != nil {
-		return none, err
+		return none, NothingDone(&Error{Op: op, Plugin: p.GetPluginName(), Volume: spec.Name(), Err: err})
 	}
 	if !ok {
 		return none, NothingDone(&CapabilityError{Plugin: p.GetPluginName(), Capability: capability})

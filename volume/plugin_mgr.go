@@ -97,10 +97,14 @@ func (m *VolumePluginMgr) Plugins() []VolumePlugin {
 
 // FindPluginBySpec returns the one plugin that supports the spec. None is an
 // *[UnsupportedError] for the API's own volume types, which says why and what
-// to use instead; several are an *[AmbiguousPluginError].
+// to use instead; several are an *[AmbiguousPluginError]. A spec with no
+// source, or with several, is an *[InvalidSpecError].
 func (m *VolumePluginMgr) FindPluginBySpec(spec *Spec) (VolumePlugin, error) {
 	if spec == nil || (spec.Volume == nil) == (spec.PersistentVolume == nil) {
 		return nil, Invalid("volume spec", "must hold either a volume or a PersistentVolume")
+	}
+	if types := SourceTypes(spec); len(types) > 1 {
+		return nil, NothingDone(wrongSources(spec, types)) // whichever of them have plugins
 	}
 	var found []VolumePlugin
 	for _, p := range m.Plugins() {

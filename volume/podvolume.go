@@ -2,6 +2,8 @@ package volume
 
 import (
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,8 +29,11 @@ func NewPodVolume(host VolumeHost, plugin string, spec *Spec, pod *v1.Pod) (PodV
 		return PodVolume{}, Invalid("pod", "is missing")
 	}
 	pv, err := NewUnmountedPodVolume(host, plugin, spec.Name(), pod.UID)
+	if err != nil {
+		return PodVolume{}, err
+	}
 	pv.Pod = types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-	return pv, err
+	return pv, nil
 }
 
 // NewUnmountedPodVolume is NewPodVolume for an unmounter, which knows no pod
@@ -58,9 +63,9 @@ func (v PodVolume) Error(op string, err error) error {
 const maxSegment = 255
 
 // CheckPathSegment refuses a string that cannot be the name of one directory
-// entry: empty, longer than 255 bytes, "." or "..", or with a slash or a
-// control character. What names the string in the error. The error is an
-// *[InvalidSpecError].
+// entry or would not survive being written down: empty, longer than 255 bytes,
+// "." or "..", no UTF-8, or with a slash or a control character. What names the
+// string in the error. The error is an *[InvalidSpecError].
 func CheckPathSegment(what, s string) error {
 	switch {
 	case s == "":
@@ -69,7 +74,9 @@ func CheckPathSegment(what, s string) error {
 		return Invalid(what, "has %d bytes, at most %d are allowed", len(s), maxSegment)
 	case s == "." || s == "..":
 		return Invalid(what, "must not be %q", s)
-	case strings.ContainsFunc(s, func(r rune) bool { return r == '/' || r < ' ' || r == 0x7f }):
+	case !utf8.ValidString(s): // JSON would change it
+		return Invalid(what, "must be UTF-8: %q", s)
+	case strings.ContainsFunc(s, func(r rune) bool { return r == '/' || unicode.IsControl(r) }):
 		return Invalid(what, "must not contain a slash or a control character: %q", s)
 	}
 	return nil

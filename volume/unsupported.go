@@ -56,12 +56,16 @@ func setPointers(source reflect.Value) (names []string) {
 func unsupported(spec *Spec) error {
 	types := SourceTypes(spec)
 	if len(types) != 1 {
-		return &InvalidSpecError{
-			Field:  fmt.Sprintf("volume %q", spec.Name()),
-			Reason: fmt.Sprintf("must have exactly one source, has %d: %s", len(types), list(types)),
-		}
+		return wrongSources(spec, types)
 	}
 	return NewUnsupportedError(spec.Name(), types[0])
+}
+
+func wrongSources(spec *Spec, types []string) *InvalidSpecError {
+	return &InvalidSpecError{
+		Field:  fmt.Sprintf("volume %q", spec.Name()),
+		Reason: "must have exactly one source, has " + countSources(types),
+	}
 }
 
 // Phrases that the table below repeats.
