@@ -24,10 +24,17 @@ func TestAllFitTogether(t *testing.T) {
 		return volume.NewSpecFromPersistentVolume(pv, false)
 	}
 	specs := map[string][]*volume.Spec{
+		"kubernetes.io/configmap":    {inline(v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}})},
+		"kubernetes.io/downward-api": {inline(v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{}})},
 		"kubernetes.io/empty-dir":    {inline(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})},
 		"kubernetes.io/host-path":    {inline(v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{}}), persistent(v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{}})},
 		"kubernetes.io/local-volume": {persistent(v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{}})},
 		"kubernetes.io/nfs":          {inline(v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}), persistent(v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{}})},
+		"kubernetes.io/projected":    {inline(v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}})},
+		"kubernetes.io/secret":       {inline(v1.VolumeSource{Secret: &v1.SecretVolumeSource{}})},
+	}
+	if len(specs) != len(plugins.All()) {
+		t.Errorf("%d plugins, %d are tested", len(plugins.All()), len(specs))
 	}
 	for want, list := range specs {
 		for _, spec := range list {

@@ -277,3 +277,35 @@ func TestLazyDetachKeepsTheDirectoryForOnce(t *testing.T) {
 		wantGone(t, fake, request.Target)
 	})
 }
+
+func TestUnmountThatFailsAfterItsEffect(t *testing.T) {
+	fake, request := newFake(t)
+	if _, err := podmount.SetUp(t.Context(), fake, request, isShare); err != nil {
+		t.Fatal(err)
+	}
+	fake.Inject(mount.Fault{Match: isUnmount, Nth: 1, After: true, Err: unix.EIO})
+	if err := podmount.TearDown(t.Context(), fake, request.Target, mount.UnmountOptions{}); !errors.Is(err, unix.EIO) {
+		t.Errorf("TearDown = %v", err)
+	}
+	if err := podmount.TearDown(t.Context(), fake, request.Target, mount.UnmountOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	wantGone(t, fake, request.Target)
+}
+
+func TestMetricsOfWhatIsNotMounted(t *testing.T) {
+	fake, request := newFake(t)
+	var meter volume.Meter
+	if _, err := podmount.SetUp(t.Context(), fake, request, isShare); err != nil {
+		t.Fatal(err)
+	}
+	if metrics, err := podmount.Metrics(t.Context(), fake, &meter, request.Target); err != nil || metrics.Capacity == nil {
+		t.Errorf("Metrics = %+v, %v", metrics, err)
+	}
+	if err := podmount.UnmountAll(t.Context(), fake, request.Target, mount.UnmountOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := podmount.Metrics(t.Context(), fake, &meter, request.Target); !errors.Is(err, mount.ErrNotMounted) {
+		t.Errorf("Metrics = %v", err)
+	}
+}

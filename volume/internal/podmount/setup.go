@@ -109,10 +109,10 @@ func undo(ctx context.Context, m mount.Interface, dir string, failure error) err
 	if err := Undo(ctx, m, dir); err != nil {
 		return fmt.Errorf("%w; and cleaning up after it failed: %w", failure, err)
 	}
-	if e, ok := errors.AsType[*mount.Error](failure); ok && e.Uncertain {
-		return failure
+	if e, ok := errors.AsType[*mount.Error](failure); ok && !e.Uncertain {
+		return volume.NothingDone(failure)
 	}
-	return volume.NothingDone(failure)
+	return failure
 }
 
 // Undo is [TearDown] after a failed set-up: it works although ctx may have

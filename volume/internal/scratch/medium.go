@@ -56,13 +56,14 @@ func sizeOption(bytes int64) string { return "size=" + strconv.FormatInt(bytes, 
 
 // mountMedium mounts the request, without noswap where the kernel refuses it:
 // only trying tells.
-func mountMedium(ctx context.Context, m mount.Interface, request mount.Request, same func(mount.Entry) bool) (made bool, err error) {
-	made, err = podmount.SetUp(ctx, m, request, same)
+func mountMedium(ctx context.Context, m mount.Interface, request mount.Request, same func(mount.Entry) bool) error {
+	_, err := podmount.SetUp(ctx, m, request, same)
 	if !slices.Contains(request.Options, noSwap) || !refusedOption(err) {
-		return made, err
+		return err
 	}
 	request.Options = slices.DeleteFunc(slices.Clone(request.Options), func(o string) bool { return o == noSwap })
-	return podmount.SetUp(ctx, m, request, same)
+	_, err = podmount.SetUp(ctx, m, request, same)
+	return err
 }
 
 func refusedOption(err error) bool {

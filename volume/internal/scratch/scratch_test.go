@@ -423,6 +423,7 @@ func TestAnotherMediumIsInTheWay(t *testing.T) {
 			}
 			b.wantData(file)
 			b.wantMounts(1)
+			b.wantReady(true, false)
 		})
 	}
 }

@@ -62,22 +62,23 @@ func setUpMount(ctx context.Context, m mount.Interface, dir string, o Options, m
 		return err
 	}
 	same := func(e mount.Entry) bool { return e.FSType == request.FSType }
-	made, err := mountMedium(ctx, m, request, same)
-	if err != nil {
-		return errors.Join(err, clearIf(ready, mark))
-	}
-	if ready && !made {
+	mounted, err := podmount.Mounted(m, request, same)
+	switch {
+	case err != nil:
+		return err
+	case mounted && ready:
 		return resize(ctx, m, dir, o)
+	case mounted:
+		return complete(ctx, m, dir, o, mark, false)
 	}
-	return complete(ctx, m, dir, o, mark, made)
-}
-
-// clearIf drops the marker of a volume whose mount is gone.
-func clearIf(ready bool, mark marker) error {
-	if !ready {
-		return nil
+	// A marker without its mount outlived a reboot, and says nothing.
+	if err := mark.clear(); err != nil {
+		return volume.NothingDone(err)
 	}
-	return mark.clear()
+	if err := mountMedium(ctx, m, request, same); err != nil {
+		return err
+	}
+	return complete(ctx, m, dir, o, mark, true)
 }
 
 // complete does what remains once the directory or mount is there, and undoes

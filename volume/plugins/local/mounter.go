@@ -21,7 +21,7 @@ type bound struct {
 
 // GetMetrics returns those of the file system that the directory is on.
 func (b *bound) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
-	metrics, err := b.plugin.meter.FileSystem(ctx, b.GetPath())
+	metrics, err := podmount.Metrics(ctx, b.Host.GetMounter(), &b.plugin.meter, b.GetPath())
 	return metrics, b.Error("GetMetrics", err)
 }
 

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -477,7 +476,10 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	tearDown(t, p, "vol1", "u1")
-	if _, err := m.GetMetrics(t.Context()); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("metrics of nothing: %v", err)
+	if err := os.MkdirAll(m.GetPath(), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if metrics, err := m.GetMetrics(t.Context()); !errors.Is(err, mount.ErrNotMounted) {
+		t.Errorf("metrics of what is not mounted: %+v, %v", metrics, err)
 	}
 }

@@ -28,7 +28,7 @@ type share struct {
 
 // GetMetrics returns those of the server's file system.
 func (s *share) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
-	metrics, err := s.meter.FileSystem(ctx, s.GetPath())
+	metrics, err := podmount.Metrics(ctx, s.Host.GetMounter(), s.meter, s.GetPath())
 	return metrics, s.Error("GetMetrics", err)
 }
 
