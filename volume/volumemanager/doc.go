@@ -16,6 +16,6 @@
 // The root directory has the kubelet's layout (pods/, plugins/) plus podvol/,
 // which is the manager's own:
 //
-//	podvol/lock       held while a manager runs; names its holder
-//	podvol/records/   one file for each volume
+//	podvol/lock      held while a manager runs; names its holder
+//	podvol/records   the journal of the volumes' records
 package volumemanager

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/journal"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -30,21 +31,25 @@ var (
 // what could not be read, such as damaged records; the rows are valid besides
 // it. A root that does not exist has no volumes.
 func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
-	found, errs, err := records{recordsDir(rootDir)}.load()
+	held, errs, err := journal.Read(recordsPath(rootDir))
 	if err != nil {
 		return nil, &RootError{rootDir, err}
 	}
+	found, unreadable := decodeRecords(held)
 	known := make(map[volumeKey]bool, len(found))
 	rows := make([]VolumeStatus, 0, len(found))
 	for _, record := range found {
 		known[keyOf(record)] = true
 		rows = append(rows, statusOf(record, table))
 	}
-	unrecorded, err := volumeDirs(rootDir)
+	for _, err := range unreadable {
+		errs = append(errs, err)
+	}
+	dirs, err := volumeDirs(rootDir)
 	if err != nil {
 		errs = append(errs, err)
 	}
-	for _, key := range unrecorded {
+	for _, key := range dirs {
 		if !known[key] {
 			rows = append(rows, unknownStatus(rootDir, key))
 		}

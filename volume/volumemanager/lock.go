@@ -58,7 +58,7 @@ func lockRoot(rootDir string) (unlock func(), err error) {
 	if err := os.MkdirAll(rootDir, 0o750); err != nil {
 		return nil, &RootError{rootDir, err}
 	}
-	if err := os.MkdirAll(recordsDir(rootDir), 0o700); err != nil {
+	if err := os.MkdirAll(ownDir(rootDir), 0o700); err != nil {
 		return nil, &RootError{rootDir, err}
 	}
 	file, err := os.OpenFile(filepath.Join(ownDir(rootDir), "lock"), os.O_RDWR|os.O_CREATE, 0o600)

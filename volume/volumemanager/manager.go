@@ -26,8 +26,8 @@ type Manager struct {
 	config  Config
 	host    *volume.Host
 	plugins *volume.VolumePluginMgr
-	records records
 	log     *slog.Logger
+	records records // set before ready is closed
 
 	operations flight.Group[volumeKey]
 	podDirs    podDirs
@@ -41,19 +41,23 @@ type Manager struct {
 	stopping bool
 	actual   actualState
 	watchers map[*watcher]struct{}
+
+	// unreadable are the volumes whose records must not be overwritten, by
+	// volumeKey.String. It is not changed after recovery.
+	unreadable map[string]*UnreadableRecordError
 }
 
 func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMgr) *Manager {
 	return &Manager{
-		config:   config,
-		host:     host,
-		plugins:  plugins,
-		records:  records{recordsDir(host.RootDir)},
-		log:      config.Logger,
-		ready:    make(chan struct{}),
-		stopped:  make(chan struct{}),
-		actual:   make(actualState),
-		watchers: make(map[*watcher]struct{}),
+		config:     config,
+		host:       host,
+		plugins:    plugins,
+		log:        config.Logger,
+		ready:      make(chan struct{}),
+		stopped:    make(chan struct{}),
+		actual:     make(actualState),
+		unreadable: make(map[string]*UnreadableRecordError),
+		watchers:   make(map[*watcher]struct{}),
 	}
 }
 
@@ -77,7 +81,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	close(m.ready)
 	<-ctx.Done()
-	return nil
+	m.drain()
+	return m.records.close()
 }
 
 func (m *Manager) begin() bool {
@@ -88,14 +93,21 @@ func (m *Manager) begin() bool {
 	return first
 }
 
-// end cancels the calls and waits for them; what hangs in the kernel on their
+// drain cancels the calls and waits for them; what hangs in the kernel on their
 // behalf is left behind, as the contract of util/flight says.
+func (m *Manager) drain() {
+	m.end()
+	m.calls.Wait()
+}
+
+// end lets no more calls in and cancels those under way. It may be repeated.
 func (m *Manager) end() {
 	m.mu.Lock()
-	m.stopping = true
-	m.mu.Unlock()
-	close(m.stopped)
-	m.calls.Wait()
+	defer m.mu.Unlock()
+	if !m.stopping {
+		m.stopping = true
+		close(m.stopped)
+	}
 }
 
 // WaitForRecovery waits until Run owns the root directory and knows what is
@@ -141,15 +153,20 @@ func (m *Manager) recover() error {
 	if err != nil {
 		return err
 	}
-	if _, err := durable.Sweep(m.records.dir); err != nil {
+	if _, err := durable.Sweep(ownDir(m.host.RootDir)); err != nil {
 		return err
 	}
-	found, damaged, err := m.records.load()
+	opened, found, unreadable, damaged, err := openRecords(m.host.RootDir)
 	if err != nil {
 		return err
 	}
+	m.records = opened
 	for _, err := range damaged {
+		m.log.Warn("a part of the volume records is damaged", "error", err)
+	}
+	for _, err := range unreadable {
 		m.log.Warn("a volume record cannot be read", "error", err)
+		m.unreadable[err.Volume] = err
 	}
 	for _, record := range found {
 		line, err := volume.EncodeRecord(record)

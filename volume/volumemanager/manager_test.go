@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/journal"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
@@ -108,14 +109,20 @@ func (w *world) assertClean() {
 	}
 }
 
-func (w *world) records() []string {
+// records returns the volumes that have a record.
+func (w *world) records() (keys []string) {
 	w.t.Helper()
-	files, err := filepath.Glob(filepath.Join(w.root, "podvol", "records", "*"))
-	if err != nil {
-		w.t.Fatal(err)
+	held, damaged, err := journal.Read(w.recordsPath())
+	if err != nil || len(damaged) > 0 {
+		w.t.Fatal(err, damaged)
 	}
-	return files
+	for _, entry := range held {
+		keys = append(keys, entry.Key)
+	}
+	return keys
 }
+
+func (w *world) recordsPath() string { return filepath.Join(w.root, "podvol", "records") }
 
 // untouched fails if anything was made or mounted below the root.
 func (w *world) untouched() {

@@ -1,18 +1,13 @@
 package volumemanager
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
+	"bytes"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/util/journal"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -27,99 +22,86 @@ func keyOf(r *volume.Record) volumeKey {
 	return volumeKey{podUID: r.PodUID, plugin: r.Plugin, spec: r.Spec().Name()}
 }
 
-func recordsDir(rootDir string) string { return filepath.Join(ownDir(rootDir), "records") }
+// String is the volume's path below pods/, as far as the key goes.
+func (k volumeKey) String() string {
+	return string(k.podUID) + "/" + volume.EscapeQualifiedName(k.plugin) + "/" + k.spec
+}
 
-// records are the files below podvol/records, one for each volume.
-type records struct{ dir string }
+// records are the volumes' records in the journal below podvol/. It is a
+// journal and not a file for each, since a record must reach the disk before
+// its volume is touched, and the sync of an append is all that this costs.
+type records struct{ journal *journal.Journal }
 
-const recordSuffix = ".json"
+func recordsPath(rootDir string) string { return filepath.Join(ownDir(rootDir), "records") }
 
-// path names a record's file by the pod's UID, for people, and a digest of the
-// whole key, since the three names together may exceed what a file name holds.
-func (r records) path(key volumeKey) string {
-	sum := sha256.Sum256([]byte(string(key.podUID) + "\x00" + key.plugin + "\x00" + key.spec))
-	uid := string(key.podUID)
-	if len(uid) > 64 {
-		uid = uid[:64]
+// openRecords opens the journal of a root that the caller owns, and returns
+// the records and what could not be read.
+func openRecords(rootDir string) (r records, found []*volume.Record, unreadable []*UnreadableRecordError, damaged []error, err error) {
+	j, held, damaged, err := journal.Open(recordsPath(rootDir))
+	if err != nil {
+		return records{}, nil, nil, nil, err
 	}
-	return filepath.Join(r.dir, uid+"_"+hex.EncodeToString(sum[:12])+recordSuffix)
+	found, unreadable = decodeRecords(held)
+	return records{j}, found, unreadable, damaged, nil
 }
 
 // write stores an encoded record and returns when it will survive a crash.
 func (r records) write(key volumeKey, line []byte) error {
-	return durable.WriteFile(r.path(key), line, 0o600)
+	return r.journal.Put(key.String(), bytes.TrimSuffix(line, []byte{'\n'}))
 }
 
-// confirm appends the confirmation to a record that is there.
+// confirm notes that the recorded volume is set up.
 func (r records) confirm(key volumeKey, c volume.Confirmation) error {
 	line, err := volume.EncodeConfirmation(c)
 	if err != nil {
 		return err
 	}
-	file, err := os.OpenFile(r.path(key), os.O_WRONLY|os.O_APPEND, 0)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	_, err = file.Write(line)
-	return err
+	return r.journal.Note(key.String(), bytes.TrimSuffix(line, []byte{'\n'}))
 }
 
 // remove deletes the record; a missing one is success.
-func (r records) remove(key volumeKey) error { return durable.Remove(r.path(key)) }
+func (r records) remove(key volumeKey) error { return r.journal.Delete(key.String()) }
 
-// DamagedRecordError says which record cannot be read. The volume it stood
-// for, if it is mounted, is left alone.
-type DamagedRecordError struct {
-	Path string
-	Err  error
+func (r records) close() error { return r.journal.Close() }
+
+// UnreadableRecordError is a record that this podvol cannot read. The volume
+// it stands for, if it is mounted, is left alone, and the record is kept.
+type UnreadableRecordError struct {
+	// Volume is the volume's path below pods/, without "volumes".
+	Volume string
+	Err    error
 }
 
-func (e *DamagedRecordError) Error() string {
-	return fmt.Sprintf("%s: %v; its volume is left as it is, and the record too", e.Path, e.Err)
+func (e *UnreadableRecordError) Error() string {
+	return fmt.Sprintf("the record of volume %s cannot be read: %v; the volume is left as it is, and the record too", e.Volume, e.Err)
 }
 
 // Unwrap returns the reason, which matches volume.ErrRecordDamaged or is a
 // *volume.RecordVersionError.
-func (e *DamagedRecordError) Unwrap() error { return e.Err }
+func (e *UnreadableRecordError) Unwrap() error { return e.Err }
 
-// load reads all records, and says which it could not read. A directory that
-// does not exist has none.
-func (r records) load() (found []*volume.Record, damaged []error, err error) {
-	entries, err := os.ReadDir(r.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, entry := range entries {
-		if !strings.HasSuffix(entry.Name(), recordSuffix) {
+func decodeRecords(held []journal.Entry) (found []*volume.Record, unreadable []*UnreadableRecordError) {
+	for _, entry := range held {
+		record, err := decodeRecord(entry)
+		if err != nil {
+			unreadable = append(unreadable, &UnreadableRecordError{Volume: entry.Key, Err: err})
 			continue
 		}
-		path := filepath.Join(r.dir, entry.Name())
-		record, err := r.read(path)
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // removed by its owner meanwhile
-		case err != nil:
-			damaged = append(damaged, &DamagedRecordError{Path: path, Err: err})
-		default:
-			found = append(found, record)
-		}
+		found = append(found, record)
 	}
-	return found, damaged, nil
+	return found, unreadable
 }
 
-func (r records) read(path string) (*volume.Record, error) {
-	data, err := os.ReadFile(path)
+func decodeRecord(entry journal.Entry) (*volume.Record, error) {
+	lines := append(bytes.Clone(entry.Value), '\n')
+	if entry.Note != nil {
+		lines = append(append(lines, entry.Note...), '\n')
+	}
+	record, err := volume.DecodeRecord(lines)
 	if err != nil {
 		return nil, err
 	}
-	record, err := volume.DecodeRecord(data)
-	if err != nil {
-		return nil, err
-	}
-	if r.path(keyOf(record)) != path {
+	if keyOf(record).String() != entry.Key {
 		return nil, fmt.Errorf("%w: it is another volume's", volume.ErrRecordDamaged)
 	}
 	return record, nil

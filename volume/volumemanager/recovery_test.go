@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/journal"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -131,50 +132,98 @@ func TestInspect(t *testing.T) {
 	}
 }
 
+// A record that cannot be read stays, and so does its volume.
 func TestUnreadableRecords(t *testing.T) {
 	tests := map[string]struct {
-		spoil func([]byte) []byte
+		spoil func(value string) string
 		is    func(error) bool
 	}{
-		"truncated": {func(b []byte) []byte { return b[:len(b)/2] }, isDamaged},
-		"empty":     {func([]byte) []byte { return nil }, isDamaged},
-		"altered":   {func(b []byte) []byte { return []byte(strings.Replace(string(b), "10.0.0.1", "10.0.0.9", 1)) }, isDamaged},
-		"newer": {func(b []byte) []byte { return []byte(strings.Replace(string(b), `"version":1`, `"version":9`, 1)) },
+		"altered": {func(v string) string { return strings.Replace(v, "10.0.0.1", "10.0.0.9", 1) }, isDamaged},
+		"foreign": {func(string) string { return `{"some":"thing"}` }, isDamaged},
+		"newer": {func(v string) string { return strings.Replace(v, `"version":1`, `"version":9`, 1) },
 			func(err error) bool { var v *volume.RecordVersionError; return errors.As(err, &v) && v.Version == 9 }},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			manager, stop := w.start()
-			if _, err := manager.SetUpPod(t.Context(), newPod("web", nfsVolume("v", "10.0.0.1"))); err != nil {
+			pod := newPod("web", nfsVolume("v", "10.0.0.1"))
+			if _, err := manager.SetUpPod(t.Context(), pod); err != nil {
 				t.Fatal(err)
 			}
 			stop()
-			file := w.records()[0]
-			whole, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			spoiled := tc.spoil(whole)
-			if err := os.WriteFile(file, spoiled, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			_, err = volumemanager.Inspect(w.root, w.fake.Table())
-			var damaged *volumemanager.DamagedRecordError
-			if !errors.As(err, &damaged) || damaged.Path != file || !tc.is(err) {
+			spoiled := spoilRecord(t, w.recordsPath(), tc.spoil)
+			_, err := volumemanager.Inspect(w.root, w.fake.Table())
+			var unreadable *volumemanager.UnreadableRecordError
+			if !errors.As(err, &unreadable) || unreadable.Volume != spoiled.Key || !tc.is(err) {
 				t.Errorf("Inspect: %v", err)
 			}
-			manager, _ = w.start()
+			manager, stop = w.start()
+			if _, err := manager.SetUpPod(t.Context(), pod); !errors.As(err, &unreadable) || !tc.is(err) {
+				t.Errorf("set-up over the record: %v", err)
+			}
 			if err := manager.TearDownPod(t.Context(), "uid-web"); err != nil {
 				t.Errorf("tear-down of what is not known: %v", err)
 			}
-			if kept, err := os.ReadFile(file); err != nil || string(kept) != string(spoiled) {
-				t.Errorf("the record was touched: %v", err)
+			stop()
+			held, _, err := journal.Read(w.recordsPath())
+			if err != nil || len(held) != 1 || held[0].Key != spoiled.Key || string(held[0].Value) != string(spoiled.Value) {
+				t.Errorf("the record was touched: %v, %v", held, err)
 			}
 			if entries, err := w.fake.Table().BySource("10.0.0.1:/nfs"); err != nil || len(entries) != 1 {
 				t.Errorf("the volume was touched: %v, %v", entries, err)
 			}
 		})
+	}
+}
+
+// spoilRecord changes the value of the only record.
+func spoilRecord(t *testing.T, path string, spoil func(string) string) journal.Entry {
+	t.Helper()
+	j, held, _, err := journal.Open(path)
+	if err != nil || len(held) != 1 {
+		t.Fatal(err, held)
+	}
+	held[0].Value = []byte(spoil(string(held[0].Value)))
+	if err := j.Put(held[0].Key, held[0].Value); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return held[0]
+}
+
+func TestDamagedJournalIsKept(t *testing.T) {
+	w := newWorld(t)
+	manager, stop := w.start()
+	if _, err := manager.SetUpPod(t.Context(), newPod("web", nfsVolume("a", "10.0.0.1"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := manager.SetUpPod(t.Context(), newPod("web2", nfsVolume("b", "10.0.0.1"))); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	text, err := os.ReadFile(w.recordsPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	spoiled := strings.Replace(string(text), "uid-web", "uid-wob", 1)
+	if err := os.WriteFile(w.recordsPath(), []byte(spoiled), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := volumemanager.Inspect(w.root, w.fake.Table())
+	var damaged *journal.DamagedError
+	if !errors.As(err, &damaged) || len(rows) != 2 {
+		t.Errorf("Inspect: %v, rows %v", err, rows)
+	}
+	manager, _ = w.start()
+	if got := manager.Explain(); len(got) != 1 || got[0].Volume != "b" {
+		t.Errorf("Explain = %v", got)
+	}
+	kept, err := filepath.Glob(w.recordsPath() + ".damaged-*")
+	if err != nil || len(kept) != 1 {
+		t.Errorf("the damaged file is not kept: %v, %v", kept, err)
 	}
 }
 
@@ -187,10 +236,9 @@ func TestRecordsArePrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]os.FileMode{
-		filepath.Join(w.root, "podvol"):         0o700,
-		filepath.Join(w.root, "podvol/lock"):    0o600,
-		filepath.Join(w.root, "podvol/records"): 0o700,
-		w.records()[0]:                          0o600,
+		filepath.Join(w.root, "podvol"):      0o700,
+		filepath.Join(w.root, "podvol/lock"): 0o600,
+		w.recordsPath():                      0o600,
 	} {
 		info, err := os.Stat(path)
 		if err != nil || info.Mode().Perm() != want {

@@ -221,6 +221,9 @@ func (m *Manager) apply(ctx context.Context, s *setUp, start time.Time) error {
 // admit refuses what would hide or replace a volume that is there already, and
 // returns what is known about the volume itself, which is empty for a new one.
 func (m *Manager) admit(s *setUp) (before actualVolume, err error) {
+	if unreadable, ok := m.unreadable[s.key.String()]; ok {
+		return actualVolume{}, volume.NothingDone(unreadable)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for key, other := range m.actual[s.key.podUID] {

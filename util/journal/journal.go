@@ -1,0 +1,275 @@
+// Package journal keeps a small set of keyed values in one file, appended to
+// and never overwritten, so that each change costs one short write and at most
+// one sync, however many values there are.
+//
+// Changes that are made at the same time share their write and their sync. The
+// file has one line for each change, with a checksum; it is compacted when it
+// is opened and when it has grown to several times what it holds. A crash at
+// any moment loses at most what no call has returned for. Lines that cannot be
+// read are reported and kept in a copy of the file, never dropped.
+//
+// A journal belongs to one process; the caller holds a lock to make it so.
+// [Read] may be used beside it.
+//
+// Like every package below util, it carries no promise of compatibility.
+package journal
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// Entry is what the journal holds for one key. Values are JSON.
+type Entry struct {
+	Key   string
+	Value json.RawMessage
+	// Note is what was noted about the value since it was put, nil if nothing.
+	Note json.RawMessage
+}
+
+// Journal is an open journal. All methods are safe for concurrent use.
+type Journal struct {
+	path string
+
+	mu      sync.Mutex
+	file    *os.File
+	end     int64  // where the next line goes
+	zeroed  int64  // up to where the file is allocated and zero
+	compact int64  // the size at which the file is compacted
+	next    *batch // collects changes while another batch is written
+	writing bool
+	broken  error // set for good when the file's state is not known any more
+	idle    sync.Cond
+}
+
+// batch is changes that are written, and if asked for synced, together.
+type batch struct {
+	lines []byte
+	sync  bool
+	done  chan struct{} // closed when err is set
+	err   error
+}
+
+// allocate is how far ahead the file is filled with zeros. Writing into them
+// changes no metadata of the file, which makes its sync several times cheaper
+// than that of an append.
+const allocate = 256 << 10
+
+// slack is how much beyond twice its contents a journal may grow.
+const slack = 1 << 20
+
+// Open opens the journal at path, creates it (0600) if it is not there, and
+// returns what it holds, in no particular order, and what could not be read:
+// for each damaged line a *[DamagedError]; the whole file is then kept beside
+// the journal under the name that the errors tell. A torn last line, as a crash
+// leaves it, is no damage.
+func Open(path string) (j *Journal, held []Entry, damaged []error, err error) {
+	held, damaged, err = Read(path)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if len(damaged) > 0 {
+		if err := keepDamaged(path, damaged); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	j = &Journal{path: path}
+	j.idle.L = &j.mu
+	if err := j.rewrite(held); err != nil {
+		return nil, nil, nil, err
+	}
+	return j, held, damaged, nil
+}
+
+// Put sets the value of key, drops its note, and returns when that will
+// survive a crash. The value must be valid JSON. After an error the old value,
+// or the new one, will be found.
+func (j *Journal) Put(key string, value json.RawMessage) error {
+	return j.change(line{Op: opPut, Key: key, Value: value}, true)
+}
+
+// Note sets the note of key and returns when it is written. It does not wait
+// for the disk: a crash may lose it. The note of a key without value is lost.
+func (j *Journal) Note(key string, note json.RawMessage) error {
+	return j.change(line{Op: opNote, Key: key, Value: note}, false)
+}
+
+// Delete removes key and returns when that will survive a crash. A key that is
+// not there is success.
+func (j *Journal) Delete(key string) error {
+	return j.change(line{Op: opDelete, Key: key}, true)
+}
+
+// Close waits for the changes under way and closes the file. Calls after it
+// fail with os.ErrClosed.
+func (j *Journal) Close() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for j.writing {
+		j.idle.Wait()
+	}
+	if errors.Is(j.broken, os.ErrClosed) {
+		return nil
+	}
+	j.broken = os.ErrClosed
+	return j.file.Close()
+}
+
+func (j *Journal) change(l line, sync bool) error {
+	text, err := l.encode()
+	if err != nil {
+		return err
+	}
+	b, err := j.enqueue(text, sync)
+	if err != nil {
+		return err
+	}
+	<-b.done
+	return b.err
+}
+
+func (j *Journal) enqueue(text []byte, sync bool) (*batch, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.broken != nil {
+		return nil, &BrokenError{Path: j.path, Err: j.broken}
+	}
+	if j.next == nil {
+		j.next = &batch{done: make(chan struct{})}
+	}
+	b := j.next
+	b.lines = append(b.lines, text...)
+	b.sync = b.sync || sync
+	if !j.writing {
+		j.writing = true
+		go j.writeAll()
+	}
+	return b, nil
+}
+
+// writeAll writes batch after batch until none is waiting.
+func (j *Journal) writeAll() {
+	for {
+		j.mu.Lock()
+		b := j.next
+		j.next = nil
+		if b == nil {
+			j.writing = false
+			j.idle.Broadcast()
+			j.mu.Unlock()
+			return
+		}
+		broken := j.broken
+		j.mu.Unlock()
+		if broken != nil {
+			b.err = &BrokenError{Path: j.path, Err: broken}
+		} else {
+			b.err = j.write(b)
+		}
+		close(b.done)
+	}
+}
+
+// write appends a batch. Only writeAll calls it, so the file and its offsets
+// are its own.
+func (j *Journal) write(b *batch) error {
+	end := j.end + int64(len(b.lines))
+	if end > j.zeroed {
+		if err := j.extend(end); err != nil {
+			return &Error{Op: "extend", Path: j.path, Err: err}
+		}
+	}
+	if _, err := j.file.WriteAt(b.lines, j.end); err != nil {
+		j.breakDown(err) // a part of the lines may be there
+		return &Error{Op: "write", Path: j.path, Err: err}
+	}
+	if b.sync {
+		fd := int(j.file.Fd())
+		if err := eintr.Do(func() error { return unix.Fdatasync(fd) }); err != nil {
+			// The kernel may have dropped the pages: what the disk holds is
+			// known only after reading it again.
+			j.breakDown(err)
+			return &Error{Op: "sync", Path: j.path, Err: err}
+		}
+	}
+	j.end = end
+	if j.end < j.compact {
+		return nil
+	}
+	return j.compactNow()
+}
+
+// extend fills the file with zeros beyond what is needed.
+func (j *Journal) extend(end int64) error {
+	zeroed := (end/allocate + 1) * allocate
+	if _, err := j.file.WriteAt(make([]byte, zeroed-j.zeroed), j.zeroed); err != nil {
+		return err
+	}
+	j.zeroed = zeroed
+	return nil
+}
+
+// compactNow rewrites the file with what it holds. A failure is harmless: the
+// old file goes on, and the next batch tries again.
+func (j *Journal) compactNow() error {
+	held, damaged, err := Read(j.path)
+	if err != nil || len(damaged) > 0 {
+		j.compact = 2 * j.end // it is sorted out when the journal is next opened
+		return nil
+	}
+	old := j.file
+	if err := j.rewrite(held); err != nil {
+		if j.file == old {
+			j.compact = j.end + slack
+			return nil
+		}
+		j.breakDown(err)
+		return err
+	}
+	return old.Close()
+}
+
+// rewrite replaces the file by one with just these entries and opens it. When
+// it fails before the replacement, j.file is as before.
+func (j *Journal) rewrite(held []Entry) error {
+	var text []byte
+	for _, e := range held {
+		lines := []line{{Op: opPut, Key: e.Key, Value: e.Value}}
+		if e.Note != nil {
+			lines = append(lines, line{Op: opNote, Key: e.Key, Value: e.Note})
+		}
+		for _, l := range lines {
+			encoded, err := l.encode()
+			if err != nil {
+				return err
+			}
+			text = append(text, encoded...)
+		}
+	}
+	end := int64(len(text))
+	zeroed := (end/allocate + 1) * allocate
+	text = append(text, make([]byte, zeroed-end)...)
+	if err := durable.WriteFile(j.path, text, 0o600); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(j.path, os.O_RDWR, 0)
+	if err != nil {
+		j.file = nil
+		return &Error{Op: "open", Path: j.path, Err: err}
+	}
+	j.file, j.end, j.zeroed, j.compact = file, end, zeroed, 2*end+slack
+	return nil
+}
+
+func (j *Journal) breakDown(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.broken = err
+}

@@ -1,0 +1,152 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"strconv"
+
+	"github.com/podvol/podvol/util/durable"
+)
+
+// line is one change: eight hexadecimal digits of CRC-32C over the JSON that
+// follows them after a space.
+type line struct {
+	Op    string          `json:"op"`
+	Key   string          `json:"key"`
+	Value json.RawMessage `json:"value,omitempty"`
+}
+
+const (
+	opPut    = "put"
+	opNote   = "note"
+	opDelete = "delete"
+)
+
+// sumLen is the length of the checksum and the space behind it.
+const sumLen = 9
+
+func (l line) encode() ([]byte, error) {
+	body, err := json.Marshal(l)
+	if err != nil {
+		return nil, fmt.Errorf("the journal's entry %q: %w", l.Key, err)
+	}
+	text := make([]byte, 0, sumLen+len(body)+1)
+	text = fmt.Appendf(text, "%08x ", checksum(body))
+	text = append(text, body...)
+	return append(text, '\n'), nil
+}
+
+func checksum(body []byte) uint32 {
+	return crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli))
+}
+
+var (
+	errChecksum = errors.New("its checksum does not match")
+	errForm     = errors.New("it is not a line of a journal")
+)
+
+func decode(text []byte) (line, error) {
+	if len(text) < sumLen || text[sumLen-1] != ' ' {
+		return line{}, errForm
+	}
+	sum, err := strconv.ParseUint(string(text[:sumLen-1]), 16, 32)
+	if err != nil {
+		return line{}, errForm
+	}
+	body := text[sumLen:]
+	if uint32(sum) != checksum(body) {
+		return line{}, errChecksum
+	}
+	var l line
+	if err := json.Unmarshal(body, &l); err != nil {
+		return line{}, fmt.Errorf("%w: %w", errForm, err)
+	}
+	switch l.Op {
+	case opPut, opNote, opDelete:
+		return l, nil
+	}
+	return line{}, fmt.Errorf("it asks for %q, which this version does not know", l.Op)
+}
+
+// Read returns what the journal at path holds, without changing it and beside
+// its owner, if it has one: the changes that were whole at this moment. Damaged
+// lines are *[DamagedError]s. A journal that does not exist holds nothing.
+func Read(path string) (held []Entry, damaged []error, err error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, &Error{Op: "read", Path: path, Err: err}
+	}
+	held, damaged = parse(path, text)
+	return held, damaged, nil
+}
+
+// parse replays the lines. Lines that cannot be read count as damage only when
+// a whole one follows: what comes last was being written in a crash.
+func parse(path string, text []byte) (held []Entry, damaged []error) {
+	text, _, _ = bytes.Cut(text, []byte{0}) // the zeros that are written into next
+	entries := make(map[string]*Entry)
+	var order, suspects = []string(nil), []error(nil)
+	number := 0
+	for raw := range bytes.Lines(text) {
+		number++
+		text, whole := bytes.CutSuffix(raw, []byte{'\n'})
+		l, err := decode(text)
+		if !whole {
+			err = errForm
+		}
+		if err != nil {
+			suspects = append(suspects, &DamagedError{Path: path, Line: number, Err: err})
+			continue
+		}
+		damaged = append(damaged, suspects...)
+		suspects = nil
+		switch l.Op {
+		case opPut:
+			if entries[l.Key] == nil {
+				order = append(order, l.Key)
+			}
+			entries[l.Key] = &Entry{Key: l.Key, Value: l.Value}
+		case opNote:
+			if e := entries[l.Key]; e != nil {
+				e.Note = l.Value
+			}
+		case opDelete:
+			delete(entries, l.Key)
+		}
+	}
+	for _, key := range order {
+		if e := entries[key]; e != nil {
+			held = append(held, *e)
+			delete(entries, key) // a key that was deleted and put again is in order twice
+		}
+	}
+	return held, damaged
+}
+
+// keepDamaged copies the file beside itself, under a name that is free, and
+// tells the name to the errors.
+func keepDamaged(path string, damaged []error) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return &Error{Op: "read", Path: path, Err: err}
+	}
+	text, _, _ = bytes.Cut(text, []byte{0})
+	kept := fmt.Sprintf("%s.damaged-%08x", path, checksum(text))
+	if err := durable.WriteFile(kept, text, 0o600); err != nil {
+		return err
+	}
+	for _, err := range damaged {
+		if d, ok := errors.AsType[*DamagedError](err); ok {
+			d.Kept = kept
+		}
+	}
+	return nil
+}
