@@ -365,6 +365,33 @@ func TestHostsRoleIsUsed(t *testing.T) {
 	}
 }
 
+// lateFiles is a host on which somebody else makes the file just after it was
+// found missing.
+type lateFiles struct {
+	fakeFiles
+	asked *int
+}
+
+func (f lateFiles) Stat(ctx context.Context, path string) (fs.FileInfo, error) {
+	*f.asked++
+	if *f.asked == 1 {
+		return nil, fs.ErrNotExist
+	}
+	return f.fakeFiles.Stat(ctx, path)
+}
+
+func (f lateFiles) MakeFile(context.Context, string, fs.FileMode) error { return fs.ErrExist }
+
+func TestSomebodyElseCreatesIt(t *testing.T) {
+	for mode, fits := range map[fs.FileMode]bool{0o600: true, fs.ModeDir: false} {
+		p, h := newPlugin(t)
+		h.HostFiles = lateFiles{fakeFiles{mode: mode}, new(int)}
+		if err := setUp(t, p, inline("/run/app.pid", v1.HostPathFileOrCreate)); (err == nil) != fits {
+			t.Errorf("mode %v: SetUp = %v", mode, err)
+		}
+	}
+}
+
 // A hostPath on a dead network file system.
 func TestHungPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -373,9 +373,21 @@ func TestAnotherShareIsMounted(t *testing.T) {
 			t.Errorf("%s: SetUp = %v", name, err)
 		}
 	}
+	// Neither is a FUSE file system that calls itself by the share's name.
+	fuse := mounter(t, p, inline("server", "/nfs"), "u2")
+	if err := os.MkdirAll(fuse.GetPath(), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Fake.Mount("server:/nfs", fuse.GetPath(), "fuse.sshfs", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := errors.AsType[*podmount.OccupiedError](fuse.SetUp(t.Context(), volume.MounterArgs{})); !ok {
+		t.Error("a FUSE file system was taken for the share")
+	}
+	h.Fake.ResetCalls()
 	setUp(t, mounter(t, p, inline("SERVER", "/nfs/"), "u1"))
-	if n := len(h.Fake.Calls()); n != 1 {
-		t.Errorf("%d calls", n)
+	if calls := h.Fake.Calls(); len(calls) != 0 {
+		t.Errorf("the share was mounted again: %v", calls)
 	}
 }
 
