@@ -2,47 +2,65 @@ package atomicdir
 
 import (
 	"bytes"
+	"runtime"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
 )
 
-// comparer reads a version back.
-type comparer struct{ buffer []byte }
+// compareChunk is how many files are worth a goroutine of their own when a
+// version is read back; system calls are most of that work.
+const compareChunk = 128
 
 // compare marks the files below n that the directory fd holds just so, and
 // reports whether it holds them all and nothing else. What cannot be read is
 // not the same.
-func (c *comparer) compare(fd int, n *node) bool {
+func compare(fd int, n *node) bool {
 	names, err := readNames(fd)
 	same := err == nil && len(names) == len(n.children)
+	compareFiles(fd, n.children)
 	for i := range n.children {
 		child := &n.children[i]
-		if child.file != nil {
-			child.same = c.sameFile(fd, child.name, child.file)
-			same = same && child.same
-			continue
+		if child.file == nil {
+			child.same = compareDir(fd, child)
 		}
-		below, err := openDirAt(fd, child.name)
-		if err != nil {
-			same = false
-			continue
-		}
-		if !isPlainDir(below) || !c.compare(below, child) {
-			same = false
-		}
-		unix.Close(below)
+		same = same && child.same
 	}
 	return same
 }
 
-func isPlainDir(fd int) bool {
+func compareDir(fd int, n *node) bool {
+	below, err := openDirAt(fd, n.name)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(below)
 	var st unix.Stat_t
-	return fstat(fd, &st) == nil && st.Mode&0o777 == dirMode
+	// Both, so that equal files are marked whatever the directory's mode.
+	return compare(below, n) && fstat(below, &st) == nil && st.Mode&0o777 == dirMode
 }
 
-func (c *comparer) sameFile(dirfd int, name string, f *File) bool {
+// compareFiles marks the files among the entries of one directory.
+func compareFiles(dirfd int, children []node) {
+	workers := min(runtime.GOMAXPROCS(0), (len(children)+compareChunk-1)/compareChunk)
+	var wait sync.WaitGroup
+	for w := range workers {
+		part := children[w*len(children)/workers : (w+1)*len(children)/workers]
+		wait.Go(func() {
+			buffer := make([]byte, 16<<10)
+			for i := range part {
+				if part[i].file != nil {
+					part[i].same = sameFile(dirfd, part[i].name, part[i].file, buffer)
+				}
+			}
+		})
+	}
+	wait.Wait()
+}
+
+func sameFile(dirfd int, name string, f *File, buffer []byte) bool {
 	fd, err := openUnnoticed(dirfd, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return false
@@ -55,12 +73,9 @@ func (c *comparer) sameFile(dirfd int, name string, f *File) bool {
 	if f.UID != nil && int64(st.Uid) != *f.UID || f.GID != nil && int64(st.Gid) != *f.GID {
 		return false
 	}
-	if c.buffer == nil {
-		c.buffer = make([]byte, 64<<10)
-	}
 	for rest := f.Data; len(rest) > 0; {
-		n, err := eintr.Get(func() (int, error) { return unix.Read(fd, c.buffer) })
-		if err != nil || n == 0 || n > len(rest) || !bytes.Equal(c.buffer[:n], rest[:n]) {
+		n, err := eintr.Get(func() (int, error) { return unix.Read(fd, buffer) })
+		if err != nil || n == 0 || n > len(rest) || !bytes.Equal(buffer[:n], rest[:n]) {
 			return false
 		}
 		rest = rest[n:]

@@ -13,21 +13,27 @@ import (
 
 // publish makes tree the published version and returns what is current then.
 func (t *target) publish(ctx context.Context, current version, tree *node) (now version, changed bool, err error) {
-	inv, err := t.takeInventory(tree)
-	if err != nil {
-		return current, false, err
-	}
 	old := -1
 	if current.exists() {
 		if old, err = openDirAt(t.fd, current.name); err != nil {
 			return current, false, t.failed("open", current.name, err)
 		}
 		defer unix.Close(old)
-		var c comparer
-		if c.compare(old, tree) {
-			changed, err := t.repairLinks(ctx, inv)
-			return current, changed, err
-		}
+	}
+	// Both only read, and at a start of the agent both matter.
+	var same bool
+	var reading sync.WaitGroup
+	if old >= 0 {
+		reading.Go(func() { same = compare(old, tree) })
+	}
+	inv, err := t.takeInventory(tree)
+	reading.Wait()
+	if err != nil {
+		return current, false, err
+	}
+	if same {
+		changed, err := t.repairLinks(ctx, inv)
+		return current, changed, err
 	}
 	next, err := t.replace(ctx, old, tree, inv)
 	if err != nil {
@@ -124,7 +130,7 @@ func (t *target) writeVersion(ctx context.Context, old int, tree *node, inv inve
 	if err := fstat(fd, &st); err != nil {
 		return version{}, t.failed("stat", name, err)
 	}
-	return version{name: name, id: idOf(&st)}, nil
+	return versionOf(name, &st), nil
 }
 
 // writeDir fills the directory fd. Files that the current version, open as

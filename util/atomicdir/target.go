@@ -32,6 +32,13 @@ type fileID struct{ dev, ino uint64 }
 type version struct {
 	name string
 	id   fileID
+	// changed is the directory's time of change, since inode numbers are used
+	// again. Once written, the directory of a version never changes.
+	changed unix.Timespec
+}
+
+func versionOf(name string, st *unix.Stat_t) version {
+	return version{name: name, id: idOf(st), changed: st.Ctim}
 }
 
 func (v version) exists() bool { return v.name != "" }
@@ -103,7 +110,7 @@ func (t *target) currentVersion() (version, error) {
 	if err != nil {
 		return version{}, t.failed("stat", name, err)
 	}
-	return version{name: name, id: idOf(&st)}, nil
+	return versionOf(name, &st), nil
 }
 
 // inventory is what a publication finds in the directory beside ..data.

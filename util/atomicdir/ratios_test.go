@@ -1,0 +1,183 @@
+package atomicdir
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// assertVar makes TestRatios fail beyond its limits. Unset, it only prints:
+// times on a busy machine are no property of the code.
+const assertVar = "PODVOL_ASSERT_RATIOS"
+
+// stopwatch is what a measured case and a testing.B have in common.
+type stopwatch interface {
+	StartTimer()
+	StopTimer()
+}
+
+// workload is one thing to measure: it makes what it needs in an empty
+// directory of its own and runs the watch just while it does it. Nothing is
+// deleted before the end of all measuring, since ext4 is slow for minutes in
+// using freed inodes again.
+type workload struct {
+	name string
+	run  func(tb testing.TB, dir string, files map[string]File, watch stopwatch)
+}
+
+func publishTimed(tb testing.TB, watch stopwatch, p *Publisher, dir string, files map[string]File, want bool) {
+	tb.Helper()
+	watch.StartTimer()
+	changed, err := p.Publish(tb.Context(), dir, files)
+	watch.StopTimer()
+	if err != nil || changed != want {
+		tb.Fatalf("Publish = %v, %v, want %v", changed, err, want)
+	}
+}
+
+var workloads = []workload{
+	{"os.WriteFile", func(tb testing.TB, dir string, files map[string]File, watch stopwatch) {
+		names := slices.Sorted(maps.Keys(files))
+		watch.StartTimer()
+		for _, name := range names {
+			if err := os.WriteFile(filepath.Join(dir, name), files[name].Data, files[name].Mode); err != nil {
+				tb.Fatal(err)
+			}
+		}
+		watch.StopTimer()
+	}},
+	{"first", func(tb testing.TB, dir string, files map[string]File, watch stopwatch) {
+		publishTimed(tb, watch, new(Publisher), dir, files, true)
+	}},
+	{"unchanged by digest", func(tb testing.TB, dir string, files map[string]File, watch stopwatch) {
+		var p Publisher
+		mustPublish(tb, &p, dir, files)
+		publishTimed(tb, watch, &p, dir, files, false)
+	}},
+	{"unchanged by reading back", func(tb testing.TB, dir string, files map[string]File, watch stopwatch) {
+		mustPublish(tb, new(Publisher), dir, files)
+		publishTimed(tb, watch, new(Publisher), dir, files, false)
+	}},
+	{"one changed", func(tb testing.TB, dir string, files map[string]File, watch stopwatch) {
+		// The third version, so that the first is removed within the time.
+		var p Publisher
+		mustPublish(tb, &p, dir, files)
+		mustPublish(tb, &p, dir, oneChanged(files, "second"))
+		publishTimed(tb, watch, &p, dir, oneChanged(files, "third"), true)
+	}},
+}
+
+func thousandFiles() map[string]File {
+	files := make(map[string]File, 1000)
+	for n := range 1000 {
+		files[fmt.Sprintf("file-%04d", n)] = File{Data: []byte(strings.Repeat("x", 96) + fmt.Sprintf("%04d", n)), Mode: 0o644}
+	}
+	return files
+}
+
+func oneChanged(files map[string]File, data string) map[string]File {
+	files = maps.Clone(files)
+	files["file-0500"] = File{Data: []byte(data), Mode: 0o644}
+	return files
+}
+
+// TestRatios measures the cases in turn, so that all meet the same weather,
+// and prints medians and their ratios:
+//
+//	go test ./util/atomicdir -run Ratios -v
+func TestRatios(t *testing.T) {
+	assert := os.Getenv(assertVar) != ""
+	rounds := 3
+	if assert || testing.Verbose() {
+		rounds = 15
+	}
+	files, base := thousandFiles(), spreadDir(t)
+	times := make(map[string][]time.Duration)
+	for range rounds {
+		for _, w := range workloads {
+			var watch clock
+			w.run(t, freshDir(t, base), files, &watch)
+			times[w.name] = append(times[w.name], watch.total)
+		}
+	}
+	median := func(name string) time.Duration {
+		slices.Sort(times[name])
+		return times[name][len(times[name])/2]
+	}
+	for _, w := range workloads {
+		t.Logf("%-26s %v", w.name, median(w.name).Round(time.Microsecond))
+	}
+	for _, r := range []struct {
+		name, to string
+		limit    float64
+	}{
+		{"first", "os.WriteFile", 1.5},
+		{"unchanged by digest", "first", 0.05},
+		{"unchanged by reading back", "first", 0.35},
+		{"one changed", "first", 1},
+	} {
+		ratio := float64(median(r.name)) / float64(median(r.to))
+		t.Logf("%-26s %.3f of %s (limit %v)", r.name, ratio, r.to, r.limit)
+		if assert && ratio > r.limit {
+			t.Errorf("%s takes %.3f of %s, more than %v", r.name, ratio, r.to, r.limit)
+		}
+	}
+}
+
+func BenchmarkPublish(b *testing.B) {
+	files, base := thousandFiles(), spreadDir(b)
+	for _, w := range workloads {
+		b.Run(w.name, func(b *testing.B) {
+			b.StopTimer()
+			for range b.N {
+				w.run(b, freshDir(b, base), files, b)
+			}
+		})
+	}
+}
+
+// spreadDir returns a directory that ext4 is asked to spread the subdirectories
+// of over the disk (like chattr +T): beside inodes that were freed within the
+// last minutes, by whatever test ran before, creating files is many times
+// slower. Other file systems refuse, and do not need it.
+func spreadDir(tb testing.TB) string {
+	tb.Helper()
+	base := tb.TempDir()
+	fd, err := unix.Open(base, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer unix.Close(fd)
+	const topDir = 0x00020000 // FS_TOPDIR_FL
+	if flags, err := unix.IoctlGetInt(fd, unix.FS_IOC_GETFLAGS); err == nil {
+		if err := unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, flags|topDir); err != nil {
+			tb.Logf("directories are not spread: %v", err)
+		}
+	}
+	return base
+}
+
+func freshDir(tb testing.TB, base string) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp(base, "")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return dir
+}
+
+// clock is the stopwatch of a test.
+type clock struct {
+	started time.Time
+	total   time.Duration
+}
+
+func (c *clock) StartTimer() { c.started = time.Now() }
+func (c *clock) StopTimer()  { c.total += time.Since(c.started) }
