@@ -185,7 +185,7 @@ func (t *target) makeNewData(ctx context.Context, version string, undo *undoList
 		return nil
 	}
 	err := symlink(version, t.fd, newDataName)
-	if err == unix.EEXIST { // left by a crash
+	if errors.Is(err, unix.EEXIST) { // left by a crash
 		if err := remove(); err != nil {
 			return err
 		}
@@ -216,7 +216,7 @@ func (t *target) makeLinks(ctx context.Context, names []string) (made int, err e
 			return made, err
 		}
 		err := symlink(linkTo(name), t.fd, name)
-		if err == unix.EEXIST {
+		if errors.Is(err, unix.EEXIST) {
 			if link, _ := readlink(t.fd, name); link == linkTo(name) {
 				continue
 			}

@@ -2,6 +2,7 @@ package atomicdir
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -95,16 +96,16 @@ func (t *target) failed(op, name string, err error) error {
 func (t *target) currentVersion() (version, error) {
 	name, err := readlink(t.fd, dataName)
 	switch {
-	case err == unix.ENOENT:
+	case errors.Is(err, unix.ENOENT):
 		return version{}, nil
-	case err == unix.EINVAL, err == nil && !versionName.MatchString(name):
+	case errors.Is(err, unix.EINVAL), err == nil && !versionName.MatchString(name):
 		return version{}, &ForeignEntryError{Dir: t.path, Name: dataName}
 	case err != nil:
 		return version{}, t.failed("read", dataName, err)
 	}
 	var st unix.Stat_t
 	err = eintr.Do(func() error { return unix.Fstatat(t.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
-	if err == unix.ENOENT || err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if errors.Is(err, unix.ENOENT) || err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return version{}, nil
 	}
 	if err != nil {
@@ -148,11 +149,11 @@ func (t *target) takeInventory(tree *node) (inventory, error) {
 			wanted[name] = true
 		case err == nil && strings.HasPrefix(link, dataName+"/"):
 			inv.stale = append(inv.stale, name)
-		case err == nil || err == unix.EINVAL: // a foreign link or no link
+		case err == nil || errors.Is(err, unix.EINVAL): // a foreign link or no link
 			if isWanted {
 				return inventory{}, &ForeignEntryError{Dir: t.path, Name: name}
 			}
-		case err != unix.ENOENT:
+		case !errors.Is(err, unix.ENOENT):
 			return inventory{}, t.failed("read", name, err)
 		}
 	}
@@ -174,7 +175,7 @@ func (t *target) makeVersion(ctx context.Context) (name string, fd int, err erro
 			return "", -1, err
 		}
 		fd, err = makeDir(t.fd, name)
-		if err == unix.EEXIST {
+		if errors.Is(err, unix.EEXIST) {
 			continue
 		}
 		if err != nil {

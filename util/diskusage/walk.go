@@ -2,6 +2,7 @@ package diskusage
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"path/filepath"
 
@@ -70,11 +71,10 @@ func (w *walk) run(ctx context.Context) error {
 // enter goes into a directory, if it still is one and the same.
 func (w *walk) enter(ctx context.Context, name string) error {
 	fd, err := openDir(w.top().fd, name)
-	switch err {
-	case nil:
-	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP:
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return nil
-	default:
+	}
+	if err != nil {
 		return w.failed("open", name, err)
 	}
 	dir, err := w.stat(fd, "")
@@ -100,7 +100,7 @@ func (w *walk) read(ctx context.Context) error {
 	var names []string
 	for {
 		n, err := eintr.Get(func() (int, error) { return unix.ReadDirent(top.fd, w.buffer) })
-		if err == unix.ENOENT || err == nil && n == 0 { // ENOENT: removed meanwhile
+		if errors.Is(err, unix.ENOENT) || err == nil && n == 0 { // ENOENT: removed meanwhile
 			return nil
 		}
 		if err != nil {
@@ -112,7 +112,7 @@ func (w *walk) read(ctx context.Context) error {
 				return context.Cause(ctx)
 			}
 			f, err := w.stat(top.fd, name)
-			if err == unix.ENOENT {
+			if errors.Is(err, unix.ENOENT) {
 				continue
 			}
 			if err != nil {

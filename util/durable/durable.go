@@ -155,7 +155,7 @@ func writeTemp(dir *os.File, temp string, data []byte, perm fs.FileMode) (err er
 
 func unlink(dirfd int, name string) error {
 	err := eintr.Do(func() error { return unix.Unlinkat(dirfd, name, 0) })
-	if err == unix.ENOENT {
+	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	return err

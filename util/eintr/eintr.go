@@ -8,13 +8,17 @@
 // Like every package below util, it carries no promise of compatibility.
 package eintr
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
 
 // Do calls f until it returns something else than EINTR. It must not be used
 // for close(2), which has always closed.
 func Do(f func() error) error {
 	for {
-		if err := f(); err != unix.EINTR {
+		if err := f(); !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}
@@ -23,7 +27,7 @@ func Do(f func() error) error {
 // Get is [Do] for calls with a result.
 func Get[T any](f func() (T, error)) (T, error) {
 	for {
-		if v, err := f(); err != unix.EINTR {
+		if v, err := f(); !errors.Is(err, unix.EINTR) {
 			return v, err
 		}
 	}

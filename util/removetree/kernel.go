@@ -1,6 +1,7 @@
 package removetree
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -42,7 +43,7 @@ func (k kernel) identify(fd int) (identity, error) {
 			}
 			return id, nil
 		}
-		if err != unix.ENOSYS && err != unix.EPERM { // EPERM: an older container runtime's seccomp filter
+		if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) { // EPERM: an older container runtime's seccomp filter
 			return identity{}, err
 		}
 	}
@@ -62,7 +63,7 @@ func (k kernel) open(dirfd int, name string, flags int) (int, error) {
 	if k.openat2 {
 		how := &unix.OpenHow{Flags: uint64(flags), Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS}
 		fd, err := eintr.Get(func() (int, error) { return unix.Openat2(dirfd, name, how) })
-		if err != unix.ENOSYS && err != unix.EPERM && err != unix.EAGAIN {
+		if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EAGAIN) {
 			return fd, err
 		}
 	}
@@ -93,7 +94,7 @@ func (k kernel) forceOpenDir(dirfd int, name string, parent identity) (int, erro
 // chmodPath is fchmod(2) for an O_PATH descriptor.
 func chmodPath(fd int, mode uint32) error {
 	err := unix.Fchmodat(fd, "", mode, unix.AT_EMPTY_PATH)
-	if err == unix.ENOSYS || err == unix.EOPNOTSUPP || err == unix.EINVAL || err == unix.ENOENT { // before Linux 6.6
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // before Linux 6.6
 		return unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), mode)
 	}
 	return err

@@ -67,13 +67,13 @@ func (w *walk) remove(ctx context.Context, name string) error {
 	top := w.top()
 	err := unlink(top.fd, name, 0)
 	switch {
-	case err == nil || err == unix.ENOENT:
+	case err == nil || errors.Is(err, unix.ENOENT):
 		return nil
-	case err == unix.EBUSY:
+	case errors.Is(err, unix.EBUSY):
 		return &MountError{Path: joinPath(w.stack, name)}
-	case err == unix.EACCES && w.widen():
+	case errors.Is(err, unix.EACCES) && w.widen():
 		return w.again(name)
-	case err == unix.EISDIR || err == unix.EPERM: // POSIX file systems say EPERM for a directory
+	case errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM): // POSIX file systems say EPERM for a directory
 		return w.enter(ctx, name, err)
 	}
 	return w.failed("unlinkat", name, err)
@@ -82,17 +82,17 @@ func (w *walk) remove(ctx context.Context, name string) error {
 func (w *walk) enter(ctx context.Context, name string, unlinkErr error) error {
 	top := w.top()
 	fd, err := w.kernel.openDir(top.fd, name)
-	if err == unix.EACCES {
+	if errors.Is(err, unix.EACCES) {
 		fd, err = w.kernel.forceOpenDir(top.fd, name, top.id)
 	}
 	switch {
-	case err == unix.ENOENT:
+	case errors.Is(err, unix.ENOENT):
 		return nil
-	case err == unix.EXDEV:
+	case errors.Is(err, unix.EXDEV):
 		return &MountError{Path: joinPath(w.stack, name)}
-	case (err == unix.ENOTDIR || err == unix.ELOOP) && unlinkErr == unix.EPERM:
+	case (errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)) && errors.Is(unlinkErr, unix.EPERM):
 		return w.failed("unlinkat", name, unlinkErr) // a file that must not be deleted
-	case err == unix.ENOTDIR || err == unix.ELOOP: // no longer a directory
+	case errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP): // no longer a directory
 		return w.again(name)
 	case err != nil:
 		return w.failed("openat", name, err)
@@ -116,7 +116,7 @@ func (w *walk) empty(ctx context.Context) error {
 	var names []string
 	for {
 		n, err := eintr.Get(func() (int, error) { return unix.ReadDirent(top.fd, w.buffer) })
-		if err == unix.ENOENT || err == nil && n == 0 { // ENOENT: somebody else has removed it
+		if errors.Is(err, unix.ENOENT) || err == nil && n == 0 { // ENOENT: somebody else has removed it
 			return nil
 		}
 		if err != nil {
@@ -127,7 +127,7 @@ func (w *walk) empty(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			if err := unlink(top.fd, name, 0); err != nil && err != unix.ENOENT {
+			if err := unlink(top.fd, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 				top.pending = append(top.pending, name)
 			}
 		}
@@ -144,12 +144,12 @@ func (w *walk) leave() error {
 	w.stack = w.stack[:len(w.stack)-1]
 	err := unlink(w.top().fd, child.name, unix.AT_REMOVEDIR)
 	switch {
-	case err == nil || err == unix.ENOENT:
+	case err == nil || errors.Is(err, unix.ENOENT):
 		return nil
-	case err == unix.EBUSY:
+	case errors.Is(err, unix.EBUSY):
 		return &MountError{Path: joinPath(w.stack, child.name)}
-	case err == unix.EACCES && w.widen(),
-		err == unix.ENOTEMPTY, err == unix.EEXIST, err == unix.ENOTDIR: // somebody added to it or replaced it
+	case errors.Is(err, unix.EACCES) && w.widen(),
+		errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST), errors.Is(err, unix.ENOTDIR): // somebody added to it or replaced it
 		return w.again(child.name)
 	}
 	return w.failed("unlinkat", child.name, err)
