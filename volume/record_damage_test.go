@@ -1,0 +1,152 @@
+package volume_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// envelope wraps a record's JSON as EncodeRecord does, with a right checksum.
+func envelope(version int, body string) []byte {
+	return fmt.Appendf(nil, `{"version":%d,"sha256":"%x","record":%s}`+"\n", version, sha256.Sum256([]byte(body)), body)
+}
+
+// body cuts the record's own JSON out of an encoded record.
+func body(t *testing.T, encoded []byte) string {
+	t.Helper()
+	_, rest, found := strings.Cut(string(encoded), `"record":`)
+	if !found {
+		t.Fatalf("no record in %s", encoded)
+	}
+	return strings.TrimSuffix(rest, "}\n")
+}
+
+func wantDamaged(t *testing.T, what string, data []byte) {
+	t.Helper()
+	if r, err := volume.DecodeRecord(data); r != nil || !errors.Is(err, volume.ErrRecordDamaged) {
+		t.Errorf("%s: got %+v, %v, want ErrRecordDamaged", what, r, err)
+	}
+}
+
+func TestTruncatedRecord(t *testing.T) {
+	for _, r := range []*volume.Record{inlineRecord(), persistentRecord()} {
+		data := encode(t, r)
+		for n := range len(data) {
+			wantDamaged(t, fmt.Sprintf("the first %d of %d bytes", n, len(data)), data[:n])
+		}
+	}
+}
+
+func TestAlteredRecord(t *testing.T) {
+	data := encode(t, inlineRecord())
+	versionAt := bytes.IndexByte(data, '1')
+	for at := range data {
+		for bit := range 8 {
+			altered := bytes.Clone(data)
+			altered[at] ^= 1 << bit
+			what := fmt.Sprintf("bit %d of byte %d (%q to %q)", bit, at, data[at], altered[at])
+			if at == versionAt && '2' <= altered[at] && altered[at] <= '9' {
+				// It cannot be told from a newer one, and is left alone as well.
+				wantNewer(t, what, altered, int(altered[at]-'0'))
+				continue
+			}
+			wantDamaged(t, what, altered)
+		}
+	}
+}
+
+func wantNewer(t *testing.T, what string, data []byte, version int) {
+	t.Helper()
+	r, err := volume.DecodeRecord(data)
+	newer, ok := errors.AsType[*volume.RecordVersionError](err)
+	if !ok || r != nil || newer.Version != version || newer.Supported != volume.RecordVersion || errors.Is(err, volume.ErrRecordDamaged) {
+		t.Errorf("%s: got %+v, %v, want a RecordVersionError of %d", what, r, err, version)
+	}
+}
+
+func TestNewerRecord(t *testing.T) {
+	wantNewer(t, "the next version", envelope(2, `{"something":"else"}`), 2)
+	wantNewer(t, "another checksum", []byte(`{"version":3,"blake3":"00","record":[1]}`+"\n"), 3)
+	wantNewer(t, "far ahead", envelope(1000, `{}`), 1000)
+}
+
+func TestDamagedRecords(t *testing.T) {
+	good := body(t, encode(t, inlineRecord()))
+	if _, err := volume.DecodeRecord(envelope(1, good)); err != nil {
+		t.Fatalf("the test's own envelope: %v", err)
+	}
+	pvBody := body(t, encode(t, persistentRecord()))
+	for name, data := range map[string][]byte{
+		"empty":                   {},
+		"a newline":               []byte("\n"),
+		"no JSON":                 []byte("record\n"),
+		"null":                    []byte("null\n"),
+		"an array":                []byte("[]\n"),
+		"no version":              []byte(`{"record":{}}` + "\n"),
+		"version 0":               envelope(0, good),
+		"version -1":              envelope(-1, good),
+		"no record":               []byte(`{"version":1,"sha256":""}` + "\n"),
+		"an empty record":         envelope(1, `{}`),
+		"a null record":           envelope(1, `null`),
+		"a field too many":        envelope(1, strings.Replace(good, "{", `{"x":1,`, 1)),
+		"a field of wrong type":   envelope(1, strings.Replace(good, `"0a1b-2c"`, `7`, 1)),
+		"a UID that leads out":    envelope(1, strings.Replace(good, `"0a1b-2c"`, `"../.."`, 1)),
+		"a relative path":         envelope(1, strings.Replace(good, `"path":"/`, `"path":"`, 1)),
+		"a path that leads out":   envelope(1, strings.Replace(good, `"path":"/var`, `"path":"/var/..`, 1)),
+		"an unqualified plugin":   envelope(1, strings.Replace(good, "kubernetes.io/nfs", "nfs", 1)),
+		"two specs":               envelope(1, strings.TrimSuffix(good, "}")+`,"persistentVolume":{"metadata":{"name":"x"},"spec":{}}}`),
+		"a name that leads out":   envelope(1, strings.ReplaceAll(pvBody, `"nfs211"`, `"../../etc"`)),
+		"indented":                []byte(strings.Replace(string(envelope(1, good)), `{"version"`, `{ "version"`, 1)),
+		"a member of version 2":   []byte(strings.Replace(string(envelope(1, good)), `"record"`, `"mac":"","record"`, 1)),
+		"another record's digest": []byte(strings.Replace(string(encode(t, inlineRecord())), good, pvBody, 1)),
+		"a confirmation alone":    []byte(confirmation(t, volume.Confirmation{At: time.Unix(0, 0)})),
+	} {
+		wantDamaged(t, name, data)
+	}
+}
+
+// No input is taken for a record that could not be written again, and every
+// refusal is one of the two documented ones.
+func FuzzDecodeRecord(f *testing.F) {
+	for _, r := range []*volume.Record{inlineRecord(), persistentRecord()} {
+		data, err := volume.EncodeRecord(r)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+		_, rest, _ := bytes.Cut(data, []byte(`"record":`))
+		f.Add(bytes.TrimSuffix(rest, []byte("}\n")))
+		f.Add(append(data, `{"at":"2030-01-02T03:04:05Z","took":1,"mountPoint":true}`+"\n"...))
+	}
+	f.Add([]byte(`{"version":2,"sha256":"","record":{}}` + "\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		fuzzDecode(t, data)
+		fuzzDecode(t, envelope(volume.RecordVersion, string(data))) // past the checksum
+	})
+}
+
+func fuzzDecode(t *testing.T, data []byte) {
+	t.Helper()
+	r, err := volume.DecodeRecord(data)
+	if err != nil {
+		_, newer := errors.AsType[*volume.RecordVersionError](err)
+		if r != nil || newer == errors.Is(err, volume.ErrRecordDamaged) {
+			t.Fatalf("got %+v, %v", r, err)
+		}
+		return
+	}
+	again := encode(t, r)
+	reread, err := volume.DecodeRecord(again)
+	if err != nil {
+		t.Fatalf("%s\nwas read, written as\n%s\nand not read again: %v", data, again, err)
+	}
+	if third := encode(t, reread); !bytes.Equal(again, third) {
+		t.Fatalf("the record changes each time it is written:\n%s\n%s", again, third)
+	}
+}

@@ -1,0 +1,210 @@
+package volume_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+)
+
+func inlineRecord() *volume.Record {
+	return &volume.Record{
+		PodUID:       "0a1b-2c",
+		Pod:          types.NamespacedName{Namespace: "ops", Name: "web"},
+		Volume:       "data",
+		Plugin:       "kubernetes.io/nfs",
+		Path:         "/var/lib/podvol/pods/0a1b-2c/volumes/kubernetes.io~nfs/data",
+		Source:       "10.0.0.1:/export",
+		Options:      []string{"ro", "vers=4.2"},
+		InlineVolume: nfsSpec().Volume,
+	}
+}
+
+func persistentRecord() *volume.Record {
+	pv := nfsPV()
+	pv.UID = "pv-uid"
+	pv.Annotations = map[string]string{"note": "<kept> & unchanged\u2028"}
+	pv.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: resource.MustParse("10Gi")}
+	pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteMany}
+	pv.Spec.MountOptions = []string{"hard"}
+	return &volume.Record{
+		PodUID: "0a1b-2c", Pod: types.NamespacedName{Namespace: "ops", Name: "web"}, Volume: "vol1",
+		Plugin: "kubernetes.io/nfs", Path: "/r/pods/0a1b-2c/volumes/kubernetes.io~nfs/nfs211",
+		PersistentVolume: pv, ReadOnly: true,
+	}
+}
+
+func encode(t *testing.T, r *volume.Record) []byte {
+	t.Helper()
+	data, err := volume.EncodeRecord(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestRecordRoundTrip(t *testing.T) {
+	for name, r := range map[string]*volume.Record{"inline": inlineRecord(), "PersistentVolume": persistentRecord()} {
+		t.Run(name, func(t *testing.T) {
+			data := encode(t, r)
+			if n := strings.Count(string(data), "\n"); n != 1 || data[len(data)-1] != '\n' {
+				t.Errorf("a record of %d lines: %q", n, data)
+			}
+			got, err := volume.DecodeRecord(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(r, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(r.Spec(), got.Spec()); diff != "" {
+				t.Errorf("spec (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Nodes in the field hold records of this form; a change to it needs a new
+// schema version and code that reads the old one.
+func TestRecordOfVersion1(t *testing.T) {
+	const golden = `{"version":1,"sha256":"079efe77734e3fd61109597c14b1c29af2bc2200a430a2cc9506116776bc82d3","record":{"podUID":"0a1b-2c","pod":{"Namespace":"ops","Name":"web"},"volume":"data","plugin":"kubernetes.io/nfs","path":"/var/lib/podvol/pods/0a1b-2c/volumes/kubernetes.io~nfs/data","source":"10.0.0.1:/export","options":["ro","vers=4.2"],"inlineVolume":{"name":"data","nfs":{"server":"10.0.0.1","path":"/export"}}}}
+`
+	if diff := cmp.Diff(golden, string(encode(t, inlineRecord()))); diff != "" {
+		t.Errorf("what is written (-want +got):\n%s", diff)
+	}
+	got, err := volume.DecodeRecord([]byte(golden))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(inlineRecord(), got); diff != "" {
+		t.Errorf("what is read (-want +got):\n%s", diff)
+	}
+}
+
+func TestRecordLeavesOutManagedFields(t *testing.T) {
+	r := persistentRecord()
+	r.PersistentVolume.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)}}}
+	data := encode(t, r)
+	if strings.Contains(string(data), "managedFields") || strings.Contains(string(data), "kubectl") {
+		t.Errorf("the record holds them: %s", data)
+	}
+	if len(r.PersistentVolume.ManagedFields) != 1 {
+		t.Error("the caller's PersistentVolume was changed")
+	}
+	got, err := volume.DecodeRecord(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(persistentRecord(), got); diff != "" {
+		t.Errorf("something else was left out (-want +got):\n%s", diff)
+	}
+}
+
+func TestEncodeRecordRefuses(t *testing.T) {
+	for name, spoil := range map[string]func(*volume.Record){
+		"no pod UID":                  func(r *volume.Record) { r.PodUID = "" },
+		"a pod UID that leads out":    func(r *volume.Record) { r.PodUID = "../x" },
+		"no volume":                   func(r *volume.Record) { r.Volume = "" },
+		"a volume that leads out":     func(r *volume.Record) { r.Volume = "a/../b" },
+		"no path":                     func(r *volume.Record) { r.Path = "" },
+		"a relative path":             func(r *volume.Record) { r.Path = "var/lib/data" },
+		"a path with ..":              func(r *volume.Record) { r.Path = "/var/lib/../data" },
+		"a path that leads above /":   func(r *volume.Record) { r.Path = "/../data" },
+		"a path with a final slash":   func(r *volume.Record) { r.Path = "/var/lib/data/" },
+		"a path with a doubled slash": func(r *volume.Record) { r.Path = "/var//lib" },
+		"a path with a NUL":           func(r *volume.Record) { r.Path = "/var/\x00" },
+		"a path that is no UTF-8":     func(r *volume.Record) { r.Path = "/var/\xff" },
+		"no spec":                     func(r *volume.Record) { r.InlineVolume = nil },
+		"two specs":                   func(r *volume.Record) { r.PersistentVolume = nfsPV() },
+		"a spec whose name leads out": func(r *volume.Record) { r.InlineVolume.Name = "../../etc" },
+		"a spec without name":         func(r *volume.Record) { r.InlineVolume.Name = "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := inlineRecord()
+			spoil(r)
+			data, err := volume.EncodeRecord(r)
+			if _, ok := errors.AsType[*volume.InvalidSpecError](err); !ok || data != nil {
+				t.Errorf("got %q, %v", data, err)
+			}
+		})
+	}
+	for _, plugin := range []string{"", "nfs", "../nfs", "kubernetes.io~nfs"} {
+		r := inlineRecord()
+		r.Plugin = plugin
+		data, err := volume.EncodeRecord(r)
+		if _, ok := errors.AsType[*volume.PluginNameError](err); !ok || data != nil {
+			t.Errorf("plugin %q: got %q, %v", plugin, data, err)
+		}
+	}
+	root := inlineRecord()
+	root.Path = "/" // a hostPath may be just this
+	encode(t, root)
+}
+
+func confirmation(t *testing.T, c volume.Confirmation) string {
+	t.Helper()
+	line, err := volume.EncodeConfirmation(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(line)
+}
+
+func TestConfirmations(t *testing.T) {
+	first := volume.Confirmation{At: time.Date(2030, 1, 2, 3, 4, 5, 600, time.UTC), Took: 1500 * time.Millisecond, MountPoint: true}
+	second := volume.Confirmation{At: time.Date(2030, 1, 2, 4, 0, 0, 0, time.FixedZone("", 3600)), Took: time.Second}
+	one, two := confirmation(t, first), confirmation(t, second)
+	if want := `{"at":"2030-01-02T03:04:05.0000006Z","took":1500000000,"mountPoint":true}` + "\n"; one != want {
+		t.Errorf("written %q, want %q", one, want)
+	}
+	for _, tc := range []struct {
+		name, appended string
+		want           *volume.Confirmation
+	}{
+		{"none", "", nil},
+		{"one", one, &first},
+		{"two: the last counts", one + two, &second},
+		{"two, the other way", two + one, &first},
+		{"an empty line between", one + "\n" + two, &second},
+		{"torn after a whole one", one + two[:len(two)/2], &first},
+		{"torn before its newline", strings.TrimSuffix(one, "\n"), nil},
+		{"garbage", "\x00\x00\x00\n", nil},
+		{"garbage after a whole one", one + "\x00\x00\x00\n", &first},
+		{"something else in JSON", "null\n{}\n[]\n", nil},
+		{"of another spelling", strings.Replace(one, "mountPoint", "MountPoint", 1), nil},
+		{"with a field too many", strings.Replace(one, "}", `,"x":1}`, 1), nil},
+		{"glued to a torn one", two[:10] + one, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := volume.DecodeRecord(append(encode(t, inlineRecord()), tc.appended...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := inlineRecord()
+			want.Confirmed = tc.want
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	for n := range len(one) {
+		got, err := volume.DecodeRecord(append(encode(t, inlineRecord()), one[:n]...))
+		if err != nil || got.Confirmed != nil {
+			t.Errorf("torn after %d bytes: %+v, %v", n, got, err)
+		}
+	}
+	// It is no part of the record: writing the record again forgets it.
+	confirmed := inlineRecord()
+	confirmed.Confirmed = &first
+	if diff := cmp.Diff(string(encode(t, inlineRecord())), string(encode(t, confirmed))); diff != "" {
+		t.Errorf("the confirmation is in the record:\n%s", diff)
+	}
+}
