@@ -1,0 +1,234 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// Objects is what a binder needs of an object store.
+type Objects interface {
+	objects.Source
+	objects.Lister
+	objects.Writer
+}
+
+// Binder binds claims to the volumes that fit ([Match]).
+type Binder struct {
+	Objects Objects
+	// LedgerDir is the directory of the bindings, below the root of the node;
+	// it is made where it is missing (0700). All who bind volumes for one root
+	// use the same: it is locked while somebody does, across processes.
+	LedgerDir string
+	// NodeName is the node that the pods are on. Volumes that cannot be
+	// reached from it are not considered, whether the class binds at once or
+	// waits for its first consumer.
+	NodeName string
+}
+
+// maxAttempts is how often a binding is tried anew when another writer was
+// faster.
+const maxAttempts = 5
+
+// BindPods binds all claims of the pods that are not bound yet, those that
+// name a volume or have one recorded first, the rest in order of the pods. It
+// is idempotent: after a crash at any point a second call completes what the
+// first began, with the same volumes.
+//
+// Each binding is on disk before a store shows it. The error joins an
+// *[UnboundError] for every claim that cannot be bound (Unwrap() []error); the
+// others are bound nevertheless. A claim that does not exist matches
+// [volume.ErrNotFound].
+func (b *Binder) BindPods(ctx context.Context, pods []*v1.Pod) error {
+	refs := claimsOf(pods)
+	if len(refs) == 0 {
+		return nil
+	}
+	l, err := openLedger(ctx, b.LedgerDir)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	s := &session{Binder: b, ledger: l}
+	if err := s.look(ctx); err != nil {
+		return err
+	}
+	var faults []error
+	var open []*v1.PersistentVolumeClaim
+	for _, ref := range refs {
+		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, b.Objects, ref)
+		if err != nil {
+			faults = append(faults, &UnboundError{Claim: ref.NamespacedName, Err: err})
+			continue
+		}
+		if _, recorded := l.of(claim); recorded || claim.Spec.VolumeName != "" {
+			faults = append(faults, s.bind(ctx, claim))
+		} else {
+			open = append(open, claim)
+		}
+	}
+	for _, claim := range open {
+		faults = append(faults, s.bind(ctx, claim))
+	}
+	return errors.Join(faults...)
+}
+
+// claimsOf returns the claims that the pods use, each once.
+func claimsOf(pods []*v1.Pod) (refs []volume.ObjectRef) {
+	seen := make(map[volume.ObjectRef]bool)
+	for _, pod := range pods {
+		for _, v := range pod.Spec.Volumes {
+			if v.PersistentVolumeClaim == nil {
+				continue
+			}
+			ref := volume.NewObjectRef("PersistentVolumeClaim", pod.Namespace, v.PersistentVolumeClaim.ClaimName)
+			if !seen[ref] {
+				seen[ref] = true
+				refs = append(refs, ref)
+			}
+		}
+	}
+	return refs
+}
+
+// session is one call of BindPods, while the ledger is locked.
+type session struct {
+	*Binder
+	ledger       *ledger
+	defaultClass string
+	nodeLabels   map[string]string
+}
+
+func (s *session) look(ctx context.Context) error {
+	classes, err := objects.List[*storagev1.StorageClass](ctx, s.Objects, "StorageClass", "")
+	if err != nil {
+		return fmt.Errorf("bind claims: %w", err)
+	}
+	s.defaultClass = DefaultClass(classes)
+	node, err := objects.Get[*v1.Node](ctx, s.Objects, volume.NewObjectRef("Node", "", s.NodeName))
+	switch {
+	case err == nil:
+		s.nodeLabels = node.Labels
+	case !errors.Is(err, volume.ErrNotFound):
+		return fmt.Errorf("bind claims: %w", err)
+	}
+	return nil
+}
+
+// bind binds one claim, trying anew when the volume or the claim changed.
+func (s *session) bind(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	var err error
+	for range maxAttempts {
+		if err = s.tryBind(ctx, claim); !errors.Is(err, objects.ErrConflict) {
+			break
+		}
+		fresh, getErr := objects.Get[*v1.PersistentVolumeClaim](ctx, s.Objects, volume.NewObjectRef("PersistentVolumeClaim", claim.Namespace, claim.Name))
+		if getErr != nil {
+			err = getErr
+			break
+		}
+		claim = fresh
+	}
+	if err == nil {
+		return nil
+	}
+	if _, told := errors.AsType[*UnboundError](err); told {
+		return err
+	}
+	return &UnboundError{Claim: nameOf(claim), Err: err}
+}
+
+func (s *session) tryBind(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	if claim.UID == "" {
+		return volume.Invalid("metadata.uid", "a claim without UID cannot be told from a later one of its name")
+	}
+	volumes, err := objects.List[*v1.PersistentVolume](ctx, s.Objects, "PersistentVolume", "")
+	if err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(volumes, func(pv *v1.PersistentVolume) bool { return volume.CheckBinding(claim, pv) == nil }); i >= 0 {
+		return s.ledger.record(claim.Spec.VolumeName, claim) // bound already, be it by somebody else
+	}
+	w, err := s.wanted(ctx, claim, volumes)
+	if err != nil {
+		return err
+	}
+	pv, err := Match(w, volumes)
+	if err != nil {
+		return explain(err)
+	}
+	_, before := s.ledger.of(claim)
+	if err := s.ledger.record(pv.Name, claim); err != nil {
+		return err
+	}
+	err = s.write(ctx, pv, claim)
+	if !before && errors.Is(err, objects.ErrConflict) {
+		// Somebody else changed the volume before it was used.
+		return errors.Join(err, s.ledger.withdraw(pv.Name))
+	}
+	return err
+}
+
+// wanted returns the claim as it is to be matched: the ledger's volume is the
+// only one for a claim that has one, and out of reach for every other claim. A
+// volume that another claim names is left to that claim, unless the volume
+// itself names this one.
+func (s *session) wanted(ctx context.Context, claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) (Wanted, error) {
+	w := Wanted{
+		Claim: claim, DefaultClass: s.defaultClass,
+		NodeName: s.NodeName, NodeLabels: s.nodeLabels, Reserved: make(map[string]string),
+	}
+	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, s.Objects, "PersistentVolumeClaim", "")
+	if err != nil {
+		return w, err
+	}
+	for _, other := range claims {
+		if other.UID != claim.UID && other.Spec.VolumeName != "" && claim.Spec.VolumeName == "" {
+			w.Reserved[other.Spec.VolumeName] = nameOf(other).String()
+		}
+	}
+	for _, pv := range volumes {
+		if preBound(pv, claim) {
+			delete(w.Reserved, pv.Name)
+		}
+	}
+	for _, e := range s.ledger.entries {
+		if !e.isFor(claim) {
+			w.Reserved[e.Volume] = e.claim() + ", as recorded"
+		}
+	}
+	mine, recorded := s.ledger.of(claim)
+	if !recorded {
+		return w, nil
+	}
+	delete(w.Reserved, mine.Volume)
+	if named := claim.Spec.VolumeName; named != "" && named != mine.Volume {
+		return w, &UnboundError{Claim: nameOf(claim), Volume: mine.Volume, Err: fmt.Errorf(
+			"%w: the claim names volume %q, and is recorded as bound to %q", volume.ErrBoundElsewhere, named, mine.Volume)}
+	}
+	w.Claim = claim.DeepCopy()
+	w.Claim.Spec.VolumeName = mine.Volume
+	return w, nil
+}
+
+// explain sharpens the sentinel of a claim that can have one volume only.
+func explain(err error) error {
+	e, ok := errors.AsType[*UnboundError](err)
+	if !ok || e.Volume == "" {
+		return err
+	}
+	switch {
+	case len(e.Rejected) == 0:
+		e.Err = volume.ErrClaimLost
+	case e.Rejected[0].Reason == BoundElsewhere:
+		e.Err = volume.ErrBoundElsewhere
+	}
+	return e
+}

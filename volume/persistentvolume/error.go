@@ -1,0 +1,94 @@
+package persistentvolume
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// Reason is why a claim cannot have a volume.
+type Reason string
+
+// The reasons, in the words of messages.
+const (
+	BoundElsewhere   Reason = "belongs to another claim"
+	NotAvailable     Reason = "not available"
+	OtherVolumeMode  Reason = "other volume mode"
+	OtherAccessModes Reason = "other access modes"
+	OtherClass       Reason = "other storage class"
+	OtherLabels      Reason = "labels do not match the selector"
+	TooSmall         Reason = "too small"
+	OtherNode        Reason = "not reachable from this node"
+)
+
+// Rejection says why a claim cannot have one volume.
+type Rejection struct {
+	Volume string
+	Reason Reason
+	// Detail is what was found, such as the volume's size; may be empty.
+	Detail string
+}
+
+// UnboundError says that a claim could not be bound. Err is the sentinel
+// [volume.ErrClaimUnbound], [volume.ErrClaimLost] or
+// [volume.ErrBoundElsewhere], or what went wrong on the way.
+type UnboundError struct {
+	Claim types.NamespacedName
+	// Volume is the only volume that was considered, where the claim or the
+	// ledger names one.
+	Volume string
+	// Rejected holds every volume that was considered.
+	Rejected []Rejection
+	Err      error
+}
+
+// maxNamed is how many volumes a message names for each reason.
+const maxNamed = 3
+
+func (e *UnboundError) Error() string {
+	text := fmt.Sprintf("bind PersistentVolumeClaim %q: %v", e.Claim, e.Err)
+	switch {
+	case len(e.Rejected) > 0:
+		return text + ": " + e.reasons()
+	case e.Volume != "" && (errors.Is(e.Err, volume.ErrClaimUnbound) || errors.Is(e.Err, volume.ErrClaimLost)):
+		return fmt.Sprintf("%s: PersistentVolume %q, which it is for, does not exist; create it", text, e.Volume)
+	case errors.Is(e.Err, volume.ErrClaimUnbound):
+		return text + ": there is no PersistentVolume; create one"
+	}
+	return text
+}
+
+// Unwrap returns Err.
+func (e *UnboundError) Unwrap() error { return e.Err }
+
+// reasons groups the rejections, in the order of their first volume.
+func (e *UnboundError) reasons() string {
+	var order []Reason
+	named := make(map[Reason][]string)
+	for _, r := range e.Rejected {
+		if !slices.Contains(order, r.Reason) {
+			order = append(order, r.Reason)
+		}
+		name := r.Volume
+		if r.Detail != "" {
+			name += ": " + r.Detail
+		}
+		named[r.Reason] = append(named[r.Reason], name)
+	}
+	parts := make([]string, 0, len(order))
+	for _, reason := range order {
+		names := named[reason]
+		more := ""
+		if len(names) > maxNamed {
+			more = fmt.Sprintf(" and %d more", len(names)-maxNamed)
+			names = names[:maxNamed]
+		}
+		parts = append(parts, fmt.Sprintf("%s (%s%s)", reason, strings.Join(names, "; "), more))
+	}
+	return strings.Join(parts, ", ")
+}

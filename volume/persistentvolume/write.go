@@ -1,0 +1,77 @@
+package persistentvolume
+
+import (
+	"context"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Annotations of bound claims and volumes.
+const (
+	annBindCompleted     = "pv.kubernetes.io/bind-completed"
+	annBoundByController = "pv.kubernetes.io/bound-by-controller"
+	yes                  = "yes"
+)
+
+// write shows a recorded binding in the store: first the volume, so that no
+// other claim takes it, then the claim; their phases after both. Every step
+// may have been done already.
+func (s *session) write(ctx context.Context, pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) error {
+	pv, err := update(ctx, s.Objects.Update, boundVolume(pv, claim))
+	if err != nil {
+		return fmt.Errorf("bind volume %q: %w", pv.GetName(), err)
+	}
+	claim, err = update(ctx, s.Objects.Update, boundClaim(claim, pv.Name))
+	if err != nil {
+		return fmt.Errorf("bind to volume %q: %w", pv.Name, err)
+	}
+	pv.Status.Phase, pv.Status.Message, pv.Status.Reason = v1.VolumeBound, "", ""
+	if pv, err = update(ctx, s.Objects.UpdateStatus, pv); err != nil {
+		return fmt.Errorf("mark volume %q as bound: %w", pv.GetName(), err)
+	}
+	claim.Status.Phase = v1.ClaimBound
+	claim.Status.AccessModes = pv.Spec.AccessModes
+	claim.Status.Capacity = v1.ResourceList{v1.ResourceStorage: pv.Spec.Capacity[v1.ResourceStorage]}
+	if _, err = update(ctx, s.Objects.UpdateStatus, claim); err != nil {
+		return fmt.Errorf("mark it as bound: %w", err)
+	}
+	return nil
+}
+
+// update writes an object and returns what is stored; on an error it returns
+// the object, so that it can be named.
+func update[T metav1.Object](ctx context.Context, f func(context.Context, metav1.Object) (metav1.Object, error), object T) (T, error) {
+	stored, err := f(ctx, object)
+	if err != nil {
+		return object, err
+	}
+	typed, ok := stored.(T)
+	if !ok {
+		return object, fmt.Errorf("the store answered with a %T", stored)
+	}
+	return typed, nil
+}
+
+func boundVolume(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) *v1.PersistentVolume {
+	pv = pv.DeepCopy()
+	if pv.Spec.ClaimRef == nil {
+		metav1.SetMetaDataAnnotation(&pv.ObjectMeta, annBoundByController, yes)
+		pv.Spec.ClaimRef = new(v1.ObjectReference)
+	}
+	ref := pv.Spec.ClaimRef
+	ref.APIVersion, ref.Kind = v1.SchemeGroupVersion.String(), "PersistentVolumeClaim"
+	ref.Namespace, ref.Name, ref.UID = claim.Namespace, claim.Name, claim.UID
+	return pv
+}
+
+func boundClaim(claim *v1.PersistentVolumeClaim, volumeName string) *v1.PersistentVolumeClaim {
+	claim = claim.DeepCopy()
+	if claim.Spec.VolumeName == "" {
+		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, annBoundByController, yes)
+	}
+	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, annBindCompleted, yes)
+	claim.Spec.VolumeName = volumeName
+	return claim
+}
