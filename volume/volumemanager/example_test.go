@@ -2,6 +2,7 @@ package volumemanager_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -13,52 +14,49 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-// The whole of it: read a manifest, run a manager, set a pod's volumes up, and
-// tear them down again. With the fake mounter it needs no privilege; leave
-// Mounter out to mount for real.
+// The whole of it: read a manifest, run a manager, set the volumes of its pods
+// up, and tear them down again. With the fake mounter it needs no privilege.
 func Example() {
 	dir, err := os.MkdirTemp("", "node-")
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
+	mounter := mount.NewFakeMounter()
+	defer mounter.Close()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	if err := setUpAndTearDown(ctx, stop, dir, mounter); err != nil {
+		log.Fatal(err)
+	}
+	// Output: redis-persistent-storage is mounted: 10.244.1.4:/k8s-nfs/redis/data at redis-persistent-storage
+}
 
+func setUpAndTearDown(ctx context.Context, stop func(), dir string, mounter mount.Interface) error {
 	// README: begin
 	objs, err := manifest.Load("../../testdata/redis-nfs.yaml")
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	node, err := volumemanager.New(volumemanager.Config{
-		RootDir:  dir,
-		NodeName: objs.NodeName,
-		Objects:  objs,
-		Plugins:  plugins.All(),
-		Mounter:  mount.NewFakeMounter(), // leave out to mount for real
+		RootDir: dir, NodeName: objs.NodeName, Objects: objs, Plugins: plugins.All(),
+		Mounter: mounter, // mount.NewFakeMounter() to try it; leave it out to mount for real
 	})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() { done <- node.Run(ctx) }()
-
+	done := make(chan error, 1)
+	go func() { done <- node.Run(ctx) }() // owns dir until ctx ends; mounts stay
 	for _, pod := range objs.Pods() {
 		volumes, err := node.SetUpPod(ctx, pod) // every volume mounted, or which is not and why
-		if err != nil {
-			log.Print(err)
-		}
 		for _, v := range volumes.Volumes {
-			fmt.Println(v.Volume, v.State, v.Source, "at", filepath.Base(v.Path))
+			fmt.Printf("%s is %s: %s at %s\n", v.Volume, v.State, v.Source, filepath.Base(v.Path))
 		}
-		if err := node.TearDownPod(ctx, pod.UID); err != nil {
-			log.Print(err)
+		if err := errors.Join(err, node.TearDownPod(ctx, pod.UID)); err != nil {
+			return err
 		}
 	}
 	stop()
-	if err := <-done; err != nil {
-		log.Print(err)
-	}
+	return <-done
 	// README: end
-
-	// Output: redis-persistent-storage mounted 10.244.1.4:/k8s-nfs/redis/data at redis-persistent-storage
 }

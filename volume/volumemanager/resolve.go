@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
 )
 
 // NodeAffinityError says that a volume belongs to other nodes.
@@ -33,14 +34,14 @@ func (m *Manager) resolve(ctx context.Context, pod *v1.Pod, v *v1.Volume) (*volu
 }
 
 func (m *Manager) boundVolume(ctx context.Context, name types.NamespacedName) (*v1.PersistentVolume, error) {
-	claim, err := get[*v1.PersistentVolumeClaim](ctx, m.config.Objects, volume.ObjectRef{Kind: "PersistentVolumeClaim", NamespacedName: name})
+	claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, m.config.Objects, volume.ObjectRef{Kind: "PersistentVolumeClaim", NamespacedName: name})
 	if err != nil {
 		return nil, err
 	}
 	if claim.Spec.VolumeName == "" {
 		return nil, volume.CheckBinding(claim, nil)
 	}
-	pv, err := get[*v1.PersistentVolume](ctx, m.config.Objects, volume.NewObjectRef("PersistentVolume", "", claim.Spec.VolumeName))
+	pv, err := objects.Get[*v1.PersistentVolume](ctx, m.config.Objects, volume.NewObjectRef("PersistentVolume", "", claim.Spec.VolumeName))
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +63,7 @@ func (m *Manager) checkAffinity(ctx context.Context, pv *v1.PersistentVolume) er
 		return nil
 	}
 	labels := map[string]string{v1.LabelHostname: m.config.NodeName}
-	node, err := get[*v1.Node](ctx, m.config.Objects, volume.NewObjectRef("Node", "", m.config.NodeName))
+	node, err := objects.Get[*v1.Node](ctx, m.config.Objects, volume.NewObjectRef("Node", "", m.config.NodeName))
 	switch {
 	case err == nil:
 		labels = node.Labels

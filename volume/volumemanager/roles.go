@@ -2,7 +2,6 @@ package volumemanager
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
@@ -24,15 +23,15 @@ var (
 )
 
 func (r objectRoles) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
-	return get[*v1.Secret](ctx, r.source, volume.NewObjectRef("Secret", namespace, name))
+	return objects.Get[*v1.Secret](ctx, r.source, volume.NewObjectRef("Secret", namespace, name))
 }
 
 func (r objectRoles) GetConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
-	return get[*v1.ConfigMap](ctx, r.source, volume.NewObjectRef("ConfigMap", namespace, name))
+	return objects.Get[*v1.ConfigMap](ctx, r.source, volume.NewObjectRef("ConfigMap", namespace, name))
 }
 
 func (r objectRoles) GetTrustBundle(ctx context.Context, name string) (string, error) {
-	bundle, err := get[*certificatesv1beta1.ClusterTrustBundle](ctx, r.source, trustBundle(name))
+	bundle, err := objects.Get[*certificatesv1beta1.ClusterTrustBundle](ctx, r.source, trustBundle(name))
 	if err != nil {
 		return "", err
 	}
@@ -69,18 +68,4 @@ func (r objectRoles) GetTrustBundlesBySigner(ctx context.Context, signer string,
 
 func trustBundle(name string) volume.ObjectRef {
 	return volume.NewObjectRef("ClusterTrustBundle", "", name)
-}
-
-// get reads one object as the Go type that its kind must have.
-func get[T metav1.Object](ctx context.Context, source objects.Source, ref volume.ObjectRef) (T, error) {
-	var none T
-	object, err := source.Get(ctx, ref)
-	if err != nil {
-		return none, err
-	}
-	typed, ok := object.(T)
-	if !ok {
-		return none, fmt.Errorf("the object source answered %s with a %T", ref, object)
-	}
-	return typed, nil
 }

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects/manifest"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+// unboundClaims are the claims that could not be bound, and why.
+type unboundClaims map[types.NamespacedName]error
+
+// bindClaims binds the pods' claims, which a node never does itself, and
+// records the bindings below the root directory.
+func bindClaims(ctx context.Context, rootDir string, set *manifest.Set, pods []*v1.Pod) (unboundClaims, error) {
+	binder := &persistentvolume.Binder{
+		Objects:   set.Store,
+		LedgerDir: filepath.Join(rootDir, "podvol", "bindings"),
+		NodeName:  set.NodeName,
+	}
+	err := binder.BindPods(ctx, pods)
+	if err == nil {
+		return nil, nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return nil, err
+	}
+	unbound := make(unboundClaims)
+	for _, err := range joined.Unwrap() {
+		claim, ok := errors.AsType[*persistentvolume.UnboundError](err)
+		if !ok {
+			return nil, err
+		}
+		unbound[claim.Claim] = err
+	}
+	return unbound, nil
+}
+
+// explain puts the reason why a claim could not be bound in the place of the
+// node's finding that it is not.
+func (u unboundClaims) explain(err error) error {
+	unbound, ok := errors.AsType[*volume.BindingError](err)
+	if !ok || u[unbound.Claim] == nil {
+		return err
+	}
+	own, ok := errors.AsType[*volume.Error](err)
+	if !ok {
+		return u[unbound.Claim]
+	}
+	explained := *own
+	explained.Err = u[unbound.Claim]
+	return &explained
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// addRootDir adds --root-dir.
+func addRootDir(flags *pflag.FlagSet, rootDir *string) {
+	flags.StringVar(rootDir, "root-dir", defaultRootDir(), "directory below which all volumes and records are")
+}
+
+func defaultRootDir() string {
+	if os.Geteuid() == 0 {
+		return "/var/lib/podvol"
+	}
+	if runtime := os.Getenv("XDG_RUNTIME_DIR"); runtime != "" {
+		return filepath.Join(runtime, "podvol")
+	}
+	return ""
+}
+
+func checkRootDir(rootDir string) (string, error) {
+	if rootDir == "" {
+		return "", usagef("say where volumes shall be with --root-dir: XDG_RUNTIME_DIR is not set")
+	}
+	abs, err := filepath.Abs(rootDir)
+	if err != nil {
+		return "", usagef("--root-dir %s: %w", rootDir, err)
+	}
+	return abs, nil
+}
+
+func parsePod(value string) (types.NamespacedName, error) {
+	namespace, name, ok := strings.Cut(value, "/")
+	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return types.NamespacedName{}, usagef("--pod %q must be NAMESPACE/NAME", value)
+	}
+	return types.NamespacedName{Namespace: namespace, Name: name}, nil
+}

@@ -1,0 +1,106 @@
+// Command podvol mounts the volumes of the pods in a manifest on this machine,
+// shows them, and unmounts them again.
+//
+//	podvol mount   -f pod.yaml    mount, and print where each volume is
+//	podvol status                 print what is mounted
+//	podvol unmount -f pod.yaml    unmount
+//
+// It is the main job of the podvol library as a program: everything it does is
+// a call of volume/volumemanager, volume/objects/manifest or
+// volume/persistentvolume.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
+}
+
+// streams are where a command reads and writes: data goes to out, all else to
+// err.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// The exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1 // a volume, or the operation, failed
+	exitUsage  = 2 // the command line or a manifest is wrong; nothing was touched
+)
+
+// errReported ends a command whose failures have been printed already.
+var errReported = errors.New("some volumes failed")
+
+// usageError marks what the user can mend in the command line or the manifest.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...)}
+}
+
+func run(ctx context.Context, args []string, s streams) int {
+	root := rootCommand(s)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	if _, usage := errors.AsType[*usageError](err); usage {
+		fmt.Fprintln(s.err, "podvol:", err)
+		return exitUsage
+	}
+	if !errors.Is(err, errReported) {
+		fmt.Fprintln(s.err, "podvol:", err)
+	}
+	return exitFailed
+}
+
+func rootCommand(s streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "podvol",
+		Short:         "Mount the volumes of pods on this machine",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		// A wrong word is a usage error; without Args cobra prints help for it.
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q; see podvol --help", args[0])
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SetIn(s.in)
+	root.SetOut(s.out)
+	root.SetErr(s.err)
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usagef("%w; see %s --help", err, c.CommandPath())
+	})
+	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s))
+	return root
+}
+
+// noArgs refuses arguments that are no flags.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("%s takes no arguments, got %q; name manifests with -f", c.CommandPath(), args[0])
+	}
+	return nil
+}

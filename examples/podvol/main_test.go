@@ -1,0 +1,432 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/nstest"
+)
+
+// podvol runs the command and returns its exit code and output.
+func podvol(t *testing.T, stdin string, args ...string) (code int, out, errOut string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	code = run(t.Context(), args, streams{in: strings.NewReader(stdin), out: &o, err: &e})
+	return code, o.String(), e.String()
+}
+
+// mustPodvol also requires the exit code.
+func mustPodvol(t *testing.T, want int, args ...string) (out, errOut string) {
+	t.Helper()
+	code, out, errOut := podvol(t, "", args...)
+	if code != want {
+		t.Fatalf("podvol %s: exit code %d, want %d\nstdout:\n%s\nstderr:\n%s", strings.Join(args, " "), code, want, out, errOut)
+	}
+	return out, errOut
+}
+
+func rowsOf(t *testing.T, text string) []row {
+	t.Helper()
+	var rows []row
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&rows); err != nil {
+		t.Fatalf("not a list of rows: %v\n%s", err, text)
+	}
+	return rows
+}
+
+// tree lists everything below a directory.
+func tree(t *testing.T, dir string) (paths []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		paths = append(paths, path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+const web = "../../testdata/web.yaml"
+
+func manifestFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "manifest.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestFakeMountShowsEverythingAndTouchesNothing(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	root := filepath.Join(t.TempDir(), "root")
+	out, errOut := mustPodvol(t, exitOK, "mount", "--fake", "-f", web, "--root-dir", root, "-o", "json")
+	rows := rowsOf(t, out)
+	if len(rows) < 7 {
+		t.Errorf("%d rows, want at least seven volumes", len(rows))
+	}
+	for _, r := range rows {
+		if r.State != "mounted" || r.Error != "" || r.Path == "" || r.Plugin == "" || !strings.Contains(r.Pod, "/") {
+			t.Errorf("row %+v", r)
+		}
+		if strings.Contains(r.Path, temp) {
+			t.Errorf("the row shows the temporary directory: %s", r.Path)
+		}
+	}
+	if !strings.Contains(errOut, "mount -t tmpfs") || !strings.Contains(errOut, root+"/pods/") || strings.Contains(errOut, temp) {
+		t.Errorf("the commands are not shown, or with the temporary directory:\n%s", errOut)
+	}
+	if _, err := os.Stat(root); !os.IsNotExist(err) {
+		t.Errorf("the root directory was touched: %v", err)
+	}
+	if left := tree(t, temp); len(left) != 1 {
+		t.Errorf("left in the temporary directory: %v", left)
+	}
+}
+
+func TestFakeMountMakesNoHostPath(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	file := manifestFile(t, `
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: shop}
+spec:
+  containers: [{name: c, image: i}]
+  volumes:
+  - {name: data, hostPath: {path: `+dir+`, type: DirectoryOrCreate}}
+`)
+	_, errOut := mustPodvol(t, exitOK, "mount", "--fake", "-f", file, "--pod", "shop/web")
+	if !strings.Contains(errOut, "mkdir -p -m 0755 "+dir) {
+		t.Errorf("the command is not shown:\n%s", errOut)
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("the host path was made: %v", err)
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	good := manifestFile(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i}], volumes: [{name: v, emptyDir: {}}]}\n")
+	tests := map[string][]string{
+		"no manifest":          {"mount", "--fake"},
+		"missing file":         {"mount", "--fake", "-f", "/nonexistent.yaml"},
+		"unknown flag":         {"mount", "--fake", "--bogus"},
+		"unknown command":      {"mounts"},
+		"an argument":          {"mount", "--fake", good},
+		"unknown output":       {"mount", "--fake", "-f", good, "-o", "xml"},
+		"malformed pod":        {"mount", "--fake", "-f", good, "--pod", "web"},
+		"no such pod":          {"mount", "--fake", "-f", good, "--pod", "default/other"},
+		"timeout":              {"mount", "--fake", "-f", good, "--timeout", "0s"},
+		"empty manifest":       {"mount", "--fake", "-f", manifestFile(t, "")},
+		"binary manifest":      {"mount", "--fake", "-f", manifestFile(t, "\x7fELF\x00\x01\x02")},
+		"unknown field":        {"mount", "--fake", "-f", manifestFile(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {volums: []}\n")},
+		"only a config map":    {"mount", "--fake", "-f", manifestFile(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n")},
+		"unmount what":         {"unmount"},
+		"unmount all and more": {"unmount", "--all", "--pod", "a/b"},
+		"unmount malformed":    {"unmount", "--pod", "a"},
+		"status argument":      {"status", "x"},
+		"status output":        {"status", "-o", "xml"},
+	}
+	for name, args := range tests {
+		t.Run(name, func(t *testing.T) {
+			code, out, errOut := podvol(t, "", args...)
+			if code != exitUsage || out != "" || !strings.HasPrefix(errOut, "podvol: ") {
+				t.Errorf("exit code %d, want %d\nstdout: %s\nstderr: %s", code, exitUsage, out, errOut)
+			}
+		})
+	}
+}
+
+func TestRootDirThatCannotBeUsed(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, errOut := mustPodvol(t, exitFailed, "mount", "-f", web, "--root-dir", file)
+		if !strings.Contains(errOut, file) || !strings.Contains(errOut, "choose another root directory") {
+			t.Errorf("stderr: %s", errOut)
+		}
+	})
+}
+
+func TestFailedVolumeKeepsItsErrorUnderItsRow(t *testing.T) {
+	file := manifestFile(t, `
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers: [{name: c, image: i}]
+  volumes:
+  - {name: good, emptyDir: {}}
+  - {name: bad, configMap: {name: missing}}
+  - {name: old, gitRepo: {repository: "https://example.com/r.git"}}
+`)
+	out, errOut := mustPodvol(t, exitFailed, "mount", "--fake", "-f", file)
+	if !strings.Contains(out, "good") || strings.Contains(out, "not found") {
+		t.Errorf("stdout: %s", out)
+	}
+	for _, want := range []string{"default/web bad: ", "ConfigMap default/missing", "clone in an init container"} {
+		if !strings.Contains(errOut, want) {
+			t.Errorf("stderr lacks %q:\n%s", want, errOut)
+		}
+	}
+	out, _ = mustPodvol(t, exitFailed, "mount", "--fake", "-f", file, "-o", "yaml")
+	var rows []row
+	if err := yaml.UnmarshalStrict([]byte(out), &rows); err != nil || len(rows) != 3 {
+		t.Fatalf("%v in\n%s", err, out)
+	}
+	if rows[0].State != "mounted" || rows[1].State != "failed" || rows[1].Error == "" {
+		t.Errorf("rows = %+v", rows)
+	}
+}
+
+func TestClaimIsBoundAndMounted(t *testing.T) {
+	out, errOut := mustPodvol(t, exitOK, "mount", "--fake", "-f", "../../testdata/nfs-web.yaml", "-o", "json")
+	rows := rowsOf(t, out)
+	if len(rows) != 2 {
+		t.Fatalf("%d rows, want one for each replica", len(rows))
+	}
+	for _, r := range rows {
+		if r.Source != "10.244.1.4:/" || !strings.HasSuffix(r.Path, "/volumes/kubernetes.io~nfs/nfs") {
+			t.Errorf("row %+v", r)
+		}
+		if !strings.Contains(errOut, "mount -t nfs 10.244.1.4:/ "+r.Path) {
+			t.Errorf("no mount command for %s:\n%s", r.Path, errOut)
+		}
+	}
+}
+
+func TestUnboundClaimSaysWhy(t *testing.T) {
+	file := manifestFile(t, `
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: small}
+spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteMany], nfs: {server: 127.0.0.1, path: /}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: large}
+spec: {accessModes: [ReadWriteMany], storageClassName: "", resources: {requests: {storage: 5Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers: [{name: c, image: i}]
+  volumes: [{name: v, persistentVolumeClaim: {claimName: large}}, {name: ok, emptyDir: {}}]
+`)
+	out, errOut := mustPodvol(t, exitFailed, "mount", "--fake", "-f", file)
+	if !strings.Contains(errOut, "too small (small: 1Gi") || !strings.Contains(errOut, "5Gi") {
+		t.Errorf("stderr does not say which volume was too small:\n%s", errOut)
+	}
+	if !strings.Contains(out, "mounted") {
+		t.Errorf("the other volume is not mounted:\n%s", out)
+	}
+}
+
+func TestMountStatusUnmount(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		root := filepath.Join(t.TempDir(), "root")
+		out, errOut := mustPodvol(t, exitOK, "mount", "-f", web, "--root-dir", root, "-o", "json")
+		mounted := rowsOf(t, out)
+		if len(mounted) < 7 || !strings.Contains(errOut, "To unmount: ") || !strings.Contains(errOut, "unmount -f "+web+" --root-dir "+root) {
+			t.Errorf("%d rows, stderr %s", len(mounted), errOut)
+		}
+		checkWeb(t, mounted)
+
+		out, _ = mustPodvol(t, exitOK, "status", "--root-dir", root, "-o", "json")
+		status := rowsOf(t, out)
+		if len(status) != len(mounted) {
+			t.Errorf("status has %d rows, mount had %d", len(status), len(mounted))
+		}
+		for _, r := range status {
+			if r.State != "mounted" || !slices.ContainsFunc(mounted, func(m row) bool { return m.Path == r.Path && m.Volume == r.Volume && m.Source == r.Source }) {
+				t.Errorf("status row %+v", r)
+			}
+		}
+		mustPodvol(t, exitOK, "mount", "-f", web, "--root-dir", root)
+
+		mustPodvol(t, exitOK, "unmount", "-f", web, "--root-dir", root)
+		assertNothingMountedBelow(t, root)
+		if pods, err := os.ReadDir(filepath.Join(root, "pods")); err == nil && len(pods) > 0 {
+			t.Errorf("left: %v", tree(t, filepath.Join(root, "pods")))
+		}
+		out, _ = mustPodvol(t, exitOK, "status", "--root-dir", root, "-o", "json")
+		if len(rowsOf(t, out)) != 0 {
+			t.Errorf("status after unmount: %s", out)
+		}
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
+	})
+}
+
+// checkWeb looks at what the containers would see.
+func checkWeb(t *testing.T, rows []row) {
+	t.Helper()
+	table, err := mount.KernelTable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
+		if _, err := os.Stat(r.Path); err != nil {
+			t.Errorf("%s: %v", r.Volume, err)
+		}
+		onTmpfs := r.Plugin == "kubernetes.io/secret" || r.Plugin == "kubernetes.io/downward-api" || r.Plugin == "kubernetes.io/projected"
+		entry, isMount, err := table.At(r.Path)
+		if err != nil || (onTmpfs && (!isMount || entry.FSType != "tmpfs")) {
+			t.Errorf("%s: mount %+v, %v, %v", r.Volume, entry, isMount, err)
+		}
+		if onTmpfs || r.Plugin == "kubernetes.io/configmap" {
+			files, err := os.ReadDir(r.Path)
+			if err != nil || len(files) < 3 { // a version, ..data, and at least one file
+				t.Errorf("%s has %v, %v", r.Volume, files, err)
+			}
+		}
+	}
+}
+
+func assertNothingMountedBelow(t *testing.T, dir string) {
+	t.Helper()
+	table, err := mount.KernelTable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := table.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		if strings.HasPrefix(e.Target, dir+"/") {
+			t.Errorf("%s is still mounted", e.Target)
+		}
+	}
+}
+
+func TestUnmountSelects(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		file := manifestFile(t, `
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: web, namespace: shop}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  serviceName: web
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers: [{name: c, image: i}]
+      volumes: [{name: v, emptyDir: {medium: Memory}}]
+`)
+		root := filepath.Join(t.TempDir(), "root")
+		mustPodvol(t, exitOK, "mount", "-f", file, "--root-dir", root)
+		remaining := func() (pods []string) {
+			out, _ := mustPodvol(t, exitOK, "status", "--root-dir", root, "-o", "json")
+			for _, r := range rowsOf(t, out) {
+				pods = append(pods, r.Pod)
+			}
+			return pods
+		}
+		mustPodvol(t, exitOK, "unmount", "--pod", "shop/web-1", "--root-dir", root)
+		if got := remaining(); !slices.Equal(got, []string{"shop/web-0", "shop/web-2"}) {
+			t.Errorf("after --pod: %v", got)
+		}
+		mustPodvol(t, exitOK, "unmount", "-f", file, "--pod", "shop/web-2", "--root-dir", root)
+		if got := remaining(); !slices.Equal(got, []string{"shop/web-0"}) {
+			t.Errorf("after -f and --pod: %v", got)
+		}
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
+		if got := remaining(); len(got) != 0 {
+			t.Errorf("after --all: %v", got)
+		}
+		assertNothingMountedBelow(t, root)
+	})
+}
+
+func TestManifestFromStandardInput(t *testing.T) {
+	text, err := os.ReadFile(web)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, out, errOut := podvol(t, string(text), "mount", "--fake", "-f", "-")
+	if code != exitOK || strings.Count(out, "mounted") < 7 {
+		t.Errorf("exit code %d\n%s\n%s", code, out, errOut)
+	}
+}
+
+// The machine has no NFS client, or its kernel no NFS: the command says which,
+// and what to do. The server is this machine, so that nothing leaves it where
+// NFS is there after all.
+func TestMissingNFSClient(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		text, err := os.ReadFile("../../testdata/nfs211.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := manifestFile(t, strings.ReplaceAll(string(text), "10.20.172.211", "127.0.0.1"))
+		root := filepath.Join(t.TempDir(), "root")
+		start := time.Now()
+		out, errOut := mustPodvol(t, exitFailed, "mount", "-f", file, "--root-dir", root)
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("took %v", took)
+		}
+		if strings.Count(out, "failed") != 2 {
+			t.Errorf("stdout:\n%s", out)
+		}
+		wants := []string{"Mounting command: mount", "Mounting arguments: -t nfs 127.0.0.1:/nfs " + root, "Output: mount"}
+		if missing := missingNFS(t); missing != "" {
+			wants = append(wants, missing, "nfs-common", "nfs-utils", "nfs-client")
+		}
+		for _, want := range wants {
+			if !strings.Contains(errOut, want) {
+				t.Errorf("stderr lacks %q:\n%s", want, errOut)
+			}
+		}
+		assertNothingMountedBelow(t, root)
+		if pods, err := os.ReadDir(filepath.Join(root, "pods")); err == nil && len(pods) > 0 {
+			t.Errorf("left: %v", tree(t, filepath.Join(root, "pods")))
+		}
+	})
+}
+
+// missingNFS says what this machine lacks, in the command's words.
+func missingNFS(t *testing.T) string {
+	t.Helper()
+	known, err := os.ReadFile("/proc/filesystems")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(known), "\tnfs") {
+		return mount.ErrNoFilesystem.Error()
+	}
+	for _, dir := range []string{"/sbin", "/usr/sbin", "/usr/local/sbin"} {
+		if _, err := os.Stat(filepath.Join(dir, "mount.nfs")); err == nil {
+			return ""
+		}
+	}
+	return mount.ErrHelperMissing.Error()
+}
+
+func TestInterruptEndsAMount(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, errOut bytes.Buffer
+	code := run(ctx, []string{"mount", "--fake", "-f", web}, streams{in: strings.NewReader(""), out: &out, err: &errOut})
+	if code != exitFailed {
+		t.Errorf("exit code %d\n%s\n%s", code, &out, &errOut)
+	}
+}

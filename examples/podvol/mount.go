@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume/objects/manifest"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// mountOptions are the flags of podvol mount.
+type mountOptions struct {
+	files    []string
+	rootDir  string
+	nodeName string
+	pod      string
+	fake     bool
+	output   string
+	timeout  time.Duration
+}
+
+// kubeletPodWait is how long a kubelet waits for a pod's volumes.
+const kubeletPodWait = 2*time.Minute + 3*time.Second
+
+func mountCommand(s streams) *cobra.Command {
+	var o mountOptions
+	c := &cobra.Command{
+		Use:   "mount -f FILE|DIR|- [-f …]",
+		Short: "Mount the volumes of the pods in manifests",
+		Long: "Mounts the volumes of every pod in the manifests, and of every replica of the\n" +
+			"workloads in them, and prints one row per volume. Claims that are not bound are\n" +
+			"bound to a PersistentVolume of the manifests first. A second call refreshes what\n" +
+			"is there and repairs what failed; pods that are not in the manifests are left\n" +
+			"alone.\n\n" +
+			"Exit code: 0 when all volumes are mounted, 1 when some are not, 2 for a wrong\n" +
+			"command line or manifest.",
+		Example: "  podvol mount -f testdata/web.yaml\n" +
+			"  podvol mount --fake -f testdata/web.yaml    # only show what would be done",
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return mountPods(c.Context(), s, o) },
+	}
+	flags := c.Flags()
+	flags.StringArrayVarP(&o.files, "filename", "f", nil, "manifest file, directory of manifests, or - for standard input (repeatable)")
+	flags.StringVar(&o.nodeName, "node", "", "this node's name; pods of other nodes are left out (default: the node that the manifests name, else the host name)")
+	flags.StringVar(&o.pod, "pod", "", "mount only this pod, as NAMESPACE/NAME")
+	flags.BoolVar(&o.fake, "fake", false, "mount nothing: print the commands that would run, and touch nothing outside a temporary directory")
+	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, json or yaml")
+	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
+	addRootDir(flags, &o.rootDir)
+	return c
+}
+
+func mountPods(ctx context.Context, s streams, o mountOptions) error {
+	if o.timeout <= 0 {
+		return usagef("--timeout %s must be positive", o.timeout)
+	}
+	rootDir, err := checkRootDir(o.rootDir)
+	if err != nil {
+		return err
+	}
+	rows, err := newPrinter(o.output, s.out, s.err)
+	if err != nil {
+		return err
+	}
+	set, pods, err := loadPods(s, o.files, o.nodeName, o.pod)
+	if err != nil {
+		return err
+	}
+	where, err := newPlace(rootDir, o.fake)
+	if err != nil {
+		return err
+	}
+	defer where.close()
+	node, err := startNode(ctx, where.config(set))
+	if err != nil {
+		return err
+	}
+	unbound, err := bindClaims(ctx, where.rootDir, set, pods)
+	if err != nil {
+		return errors.Join(err, node.stop())
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	report := newReport(rows, s.err, volumesOf(pods))
+	report.edit = func(v *volumemanager.VolumeStatus) { v.Err = unbound.explain(v.Err) }
+	report.rename = where.rename
+	err = report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { setUpPods(ctx, node, pods, show) })
+	if err := errors.Join(err, node.stop()); err != nil {
+		return err
+	}
+	where.printCommands(s.err)
+	if !o.fake && report.something {
+		fmt.Fprintf(s.err, "To unmount: %s\n", unmountCommandLine(o, rootDir, pods))
+	}
+	if report.failed {
+		return errReported
+	}
+	return nil
+}
+
+// setUpPods sets all pods up at once.
+func setUpPods(ctx context.Context, node *node, pods []*v1.Pod, show func(volumemanager.VolumeStatus)) {
+	var all sync.WaitGroup
+	for _, pod := range pods {
+		all.Go(func() {
+			// The error is in the rows.
+			volumes, _ := node.SetUpPod(ctx, pod)
+			for _, v := range volumes.Volumes {
+				show(v)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// volumesOf lists the rows to expect, in the manifests' order.
+func volumesOf(pods []*v1.Pod) (expected []rowKey) {
+	for _, pod := range pods {
+		for _, v := range pod.Spec.Volumes {
+			expected = append(expected, rowKey{pod.UID, v.Name})
+		}
+	}
+	return expected
+}
+
+// unmountCommandLine is what undoes this mount.
+func unmountCommandLine(o mountOptions, rootDir string, pods []*v1.Pod) string {
+	words := []string{programName(), "unmount"}
+	if slices.Contains(o.files, "-") {
+		// Standard input is gone by then.
+		for _, pod := range pods {
+			words = append(words, "--pod", pod.Namespace+"/"+pod.Name)
+		}
+	} else {
+		for _, file := range o.files {
+			words = append(words, "-f", file)
+		}
+		if o.pod != "" {
+			words = append(words, "--pod", o.pod)
+		}
+		if o.nodeName != "" {
+			words = append(words, "--node", o.nodeName)
+		}
+	}
+	if rootDir != defaultRootDir() {
+		words = append(words, "--root-dir", rootDir)
+	}
+	return shellJoin(words)
+}
+
+// loadPods reads the manifests and selects the pods; every error is the
+// user's to mend.
+func loadPods(s streams, files []string, nodeName, only string) (*manifest.Set, []*v1.Pod, error) {
+	if len(files) == 0 {
+		return nil, nil, usagef("name at least one manifest with -f")
+	}
+	set, err := manifest.Loader{NodeName: nodeName, Stdin: s.in}.Load(files...)
+	if err != nil {
+		return nil, nil, &usageError{err}
+	}
+	for _, skipped := range set.Skipped {
+		fmt.Fprintln(s.err, "podvol:", skipped)
+	}
+	pods := set.Pods()
+	if only != "" {
+		name, err := parsePod(only)
+		if err != nil {
+			return nil, nil, err
+		}
+		pods = slices.DeleteFunc(pods, func(p *v1.Pod) bool { return p.Namespace != name.Namespace || p.Name != name.Name })
+		if len(pods) == 0 {
+			return nil, nil, usagef("the manifests have no pod %s for node %s", name, set.NodeName)
+		}
+	}
+	if len(pods) == 0 {
+		return nil, nil, usagef("the manifests have no pod for node %s", set.NodeName)
+	}
+	return set, pods, nil
+}

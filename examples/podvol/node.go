@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/localtoken"
+	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// node is a volume manager that runs for as long as the command does.
+type node struct {
+	*volumemanager.Manager
+	stop func() error
+}
+
+// nodeConfig is what differs between the commands.
+type nodeConfig struct {
+	rootDir, nodeName string
+	objects           objects.Source
+	mounter           mount.Interface
+	hostFiles         volume.HostFiles
+	log               *slog.Logger
+}
+
+// startNode starts a manager and returns when it owns the root directory.
+func startNode(ctx context.Context, c nodeConfig) (*node, error) {
+	manager, err := volumemanager.New(volumemanager.Config{
+		RootDir:     c.rootDir,
+		NodeName:    c.nodeName,
+		Objects:     c.objects,
+		Plugins:     plugins.All(),
+		Mounter:     c.mounter,
+		Tokens:      localtoken.New(filepath.Join(c.rootDir, "podvol", "token.key")),
+		Allocatable: machine{objects: c.objects, node: types.NodeName(c.nodeName)},
+		HostFiles:   c.hostFiles,
+		Logger:      c.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	// The manager outlives an interrupt: what is under way is finished or
+	// reported, and then stop ends it.
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- manager.Run(running) }()
+	stop := func() error { cancel(); return <-ended }
+	if err := manager.WaitForRecovery(ctx); err != nil {
+		if runErr := stop(); runErr != nil {
+			return nil, runErr // why it stopped, such as a root in use
+		}
+		return nil, fmt.Errorf("waiting for %s: %w", c.rootDir, err)
+	}
+	return &node{Manager: manager, stop: stop}, nil
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/removetree"
+	"github.com/podvol/podvol/volume/objects/manifest"
+)
+
+// place is where volumes are mounted: below the root directory, or for a
+// rehearsal below a temporary one that goes away again, with a mounter that
+// only keeps books.
+type place struct {
+	rootDir string // where things happen
+	shown   string // what the user is told
+	fake    *mount.FakeMounter
+	files   *rehearsedFiles
+}
+
+// newPlace returns the place to mount at; it refuses a process that may not
+// mount.
+func newPlace(rootDir string, fake bool) (*place, error) {
+	if !fake {
+		return &place{rootDir: rootDir, shown: rootDir}, mayMount()
+	}
+	temp, err := os.MkdirTemp("", "podvol-fake-")
+	if err != nil {
+		return nil, err
+	}
+	return &place{rootDir: filepath.Join(temp, "root"), shown: rootDir, fake: mount.NewFakeMounter(), files: &rehearsedFiles{}}, nil
+}
+
+// errMayNotMount says what mounting needs.
+var errMayNotMount = errors.New("mounting needs the capability CAP_SYS_ADMIN: run as root, or in a user namespace (unshare -rm); --fake shows what would be done without it")
+
+// mayMount looks at the process's effective capabilities.
+func mayMount() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return fmt.Errorf("asking for this process's capabilities: %w", err)
+	}
+	if data[0].Effective&(1<<unix.CAP_SYS_ADMIN) == 0 {
+		return errMayNotMount
+	}
+	return nil
+}
+
+func (p *place) config(set *manifest.Set) nodeConfig {
+	c := nodeConfig{rootDir: p.rootDir, nodeName: set.NodeName, objects: set}
+	if p.fake != nil {
+		c.mounter, c.hostFiles = p.fake, p.files
+	}
+	return c
+}
+
+// rename turns what happened below the temporary directory into what would
+// happen below the root.
+func (p *place) rename(text string) string {
+	if p.fake == nil {
+		return text
+	}
+	return strings.ReplaceAll(text, p.rootDir, p.shown)
+}
+
+// printCommands prints what a rehearsal would have run.
+func (p *place) printCommands(w io.Writer) {
+	if p.fake == nil {
+		return
+	}
+	commands := p.files.commands()
+	for _, call := range p.fake.Calls() {
+		commands = append(commands, call.String())
+	}
+	fmt.Fprintln(w, "Nothing was mounted. These commands would run, beside directories and files made below the root directory:")
+	for _, c := range commands {
+		fmt.Fprintln(w, "  "+p.rename(c))
+	}
+	if len(commands) == 0 {
+		fmt.Fprintln(w, "  none")
+	}
+}
+
+// close removes the rehearsal's directory.
+func (p *place) close() {
+	if p.fake == nil {
+		return
+	}
+	temp := filepath.Dir(p.rootDir)
+	err := errors.Join(p.fake.Close(), removetree.Remove(context.Background(), filepath.Dir(temp), filepath.Base(temp)))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "podvol: the temporary directory stays behind:", err)
+	}
+}
+
+// rehearsedFiles sees the host's files and only remembers what should be made.
+type rehearsedFiles struct {
+	mu   sync.Mutex
+	made map[string]fs.FileMode
+	log  []string
+}
+
+// Stat implements volume.HostFiles: what was made in the rehearsal exists.
+func (r *rehearsedFiles) Stat(_ context.Context, path string) (fs.FileInfo, error) {
+	r.mu.Lock()
+	mode, made := r.made[path]
+	r.mu.Unlock()
+	if made {
+		return rehearsedFile{filepath.Base(path), mode}, nil
+	}
+	return os.Stat(path)
+}
+
+// MakeDir implements volume.HostFiles.
+func (r *rehearsedFiles) MakeDir(_ context.Context, path string, perm fs.FileMode) error {
+	return r.make(path, perm|fs.ModeDir, "mkdir -p -m %04o %s", perm)
+}
+
+// MakeFile implements volume.HostFiles.
+func (r *rehearsedFiles) MakeFile(_ context.Context, path string, perm fs.FileMode) error {
+	return r.make(path, perm, "install -m %04o /dev/null %s", perm)
+}
+
+func (r *rehearsedFiles) make(path string, mode fs.FileMode, command string, perm fs.FileMode) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.made == nil {
+		r.made = make(map[string]fs.FileMode)
+	}
+	r.made[path] = mode
+	r.log = append(r.log, fmt.Sprintf(command, perm, shellJoin([]string{path})))
+	return nil
+}
+
+func (r *rehearsedFiles) commands() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.log...)
+}
+
+// rehearsedFile is the FileInfo of what would have been made.
+type rehearsedFile struct {
+	name string
+	mode fs.FileMode
+}
+
+func (f rehearsedFile) Name() string       { return f.name }
+func (f rehearsedFile) Size() int64        { return 0 }
+func (f rehearsedFile) Mode() fs.FileMode  { return f.mode }
+func (f rehearsedFile) ModTime() time.Time { return time.Time{} }
+func (f rehearsedFile) IsDir() bool        { return f.mode.IsDir() }
+func (f rehearsedFile) Sys() any           { return nil }
+
+// programName is how the user called this program, also under go run.
+func programName() string {
+	if strings.Contains(os.Args[0], string(filepath.Separator)+"go-build") {
+		return "go run ./examples/podvol"
+	}
+	return os.Args[0]
+}

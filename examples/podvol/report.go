@@ -1,0 +1,168 @@
+package main
+
+import (
+	"cmp"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// rowKey is the volume that a row is about.
+type rowKey struct {
+	pod    types.UID
+	volume string
+}
+
+func keyOf(v volumemanager.VolumeStatus) rowKey { return rowKey{v.PodUID, v.Volume} }
+
+// report prints one row for each volume as soon as its outcome is known, so
+// that a slow volume holds no other row back.
+type report struct {
+	printer  printer
+	progress *progress
+	order    map[rowKey]int
+	// edit may complete a status before it is printed, rename its texts.
+	edit   func(*volumemanager.VolumeStatus)
+	rename func(string) string
+
+	failed    bool // some volume has an error
+	something bool // some volume is, or may be, mounted
+
+	mu    sync.Mutex
+	known []volumemanager.VolumeStatus // not yet printed
+	seen  map[rowKey]bool
+	news  chan struct{}
+}
+
+func newReport(p printer, errOut io.Writer, expected []rowKey) *report {
+	r := &report{
+		printer:  p,
+		progress: newProgress(errOut),
+		order:    make(map[rowKey]int, len(expected)),
+		edit:     func(*volumemanager.VolumeStatus) {},
+		rename:   func(s string) string { return s },
+		seen:     make(map[rowKey]bool, len(expected)),
+		news:     make(chan struct{}, 1),
+	}
+	for i, key := range expected {
+		r.order[key] = i
+	}
+	return r
+}
+
+// settle is how long rows are kept back to print them in order; what takes
+// longer is printed when it is ready, and the terminal shows progress.
+const settle = time.Second
+
+// run prints the outcomes that work shows and that the manager reports
+// meanwhile, until work returns.
+func (r *report) run(manager *volumemanager.Manager, work func(show func(volumemanager.VolumeStatus))) error {
+	stop := manager.Subscribe(func(v volumemanager.VolumeStatus) {
+		if v.State != volumemanager.StatePending {
+			r.show(v)
+		}
+	})
+	defer stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		work(r.show)
+	}()
+	start := time.Now()
+	tick := time.NewTicker(settle)
+	defer tick.Stop()
+	news := (<-chan struct{})(nil) // not listened to before rows have settled
+	for {
+		select {
+		case <-ended:
+			if err := r.flush(); err != nil {
+				return err
+			}
+			return r.printer.close()
+		case <-tick.C:
+			news = r.news
+			if err := r.flush(); err != nil {
+				return err
+			}
+			r.progress.show(len(r.order)-r.count(), time.Since(start))
+		case <-news:
+			if err := r.flush(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// show takes a volume's outcome; only the first of an expected volume counts.
+func (r *report) show(v volumemanager.VolumeStatus) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := keyOf(v)
+	if _, expected := r.order[key]; !expected || r.seen[key] {
+		return
+	}
+	r.seen[key] = true
+	r.known = append(r.known, v)
+	select {
+	case r.news <- struct{}{}:
+	default:
+	}
+}
+
+func (r *report) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.seen)
+}
+
+func (r *report) take() []volumemanager.VolumeStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.known
+	r.known = nil
+	slices.SortStableFunc(known, func(a, b volumemanager.VolumeStatus) int {
+		return cmp.Compare(r.order[keyOf(a)], r.order[keyOf(b)])
+	})
+	return known
+}
+
+func (r *report) flush() error {
+	known := r.take()
+	r.progress.clear()
+	for _, v := range known {
+		r.edit(&v)
+		if v.Err != nil {
+			r.failed = true
+		}
+		if v.State != volumemanager.StateFailed || volume.IsUncertain(v.Err) {
+			r.something = true
+		}
+		row := rowOf(v)
+		row.Path, row.Error, row.Source = r.rename(row.Path), r.rename(row.Error), r.rename(row.Source)
+		if err := r.printer.add(row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shellJoin quotes words for a POSIX shell where they need it.
+func shellJoin(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = w
+		if w == "" || strings.ContainsFunc(w, func(r rune) bool {
+			return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,@%+", r)
+		}) {
+			quoted[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(quoted, " ")
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+func statusCommand(s streams) *cobra.Command {
+	var rootDir, output string
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Print the volumes below the root directory",
+		Long: "Prints one row per volume below the root directory, from its records, its\n" +
+			"directories and the mount table. It changes nothing, takes no lock and never\n" +
+			"touches a volume, so it answers also while a server does not.",
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error { return status(s, rootDir, output) },
+	}
+	addRootDir(c.Flags(), &rootDir)
+	c.Flags().StringVarP(&output, "output", "o", "table", "how to print: table, json or yaml")
+	return c
+}
+
+func status(s streams, rootDir, output string) error {
+	rootDir, err := checkRootDir(rootDir)
+	if err != nil {
+		return err
+	}
+	rows, err := newPrinter(output, s.out, s.err)
+	if err != nil {
+		return err
+	}
+	table, err := mount.KernelTable()
+	if err != nil {
+		return err
+	}
+	volumes, unreadable := volumemanager.Inspect(rootDir, table)
+	if _, fatal := errors.AsType[*volumemanager.RootError](unreadable); fatal {
+		return unreadable
+	}
+	for _, v := range volumes {
+		if err := rows.add(rowOf(v)); err != nil {
+			return err
+		}
+	}
+	if err := rows.close(); err != nil {
+		return err
+	}
+	if len(volumes) == 0 {
+		fmt.Fprintf(s.err, "No volumes below %s.\n", rootDir)
+	}
+	return unreadable
+}

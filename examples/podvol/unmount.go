@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// unmountOptions are the flags of podvol unmount.
+type unmountOptions struct {
+	files    []string
+	rootDir  string
+	nodeName string
+	pods     []string
+	all      bool
+	output   string
+	timeout  time.Duration
+}
+
+func unmountCommand(s streams) *cobra.Command {
+	var o unmountOptions
+	c := &cobra.Command{
+		Use:   "unmount [-f FILE|DIR|-] [--pod NAMESPACE/NAME] [--all]",
+		Short: "Unmount the volumes of pods",
+		Long: "Unmounts the volumes of the pods in the manifests, of the pods named, or of all\n" +
+			"pods below the root directory, as far as podvol mounted them, removes their\n" +
+			"directories, and prints one row per volume. Make sure that nothing uses them.\n" +
+			"Data that outlives pods (NFS, hostPath, local) stays; emptyDirs are emptied.",
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return unmountPods(c.Context(), s, o) },
+	}
+	flags := c.Flags()
+	flags.StringArrayVarP(&o.files, "filename", "f", nil, "manifest file, directory of manifests, or - for standard input (repeatable)")
+	flags.StringVar(&o.nodeName, "node", "", "this node's name, if mount was given one")
+	flags.StringArrayVar(&o.pods, "pod", nil, "unmount this pod, as NAMESPACE/NAME; with -f: only this one of the manifests (repeatable)")
+	flags.BoolVar(&o.all, "all", false, "unmount all pods below the root directory")
+	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, json or yaml")
+	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
+	addRootDir(flags, &o.rootDir)
+	return c
+}
+
+func (o unmountOptions) check() error {
+	switch {
+	case o.timeout <= 0:
+		return usagef("--timeout %s must be positive", o.timeout)
+	case o.all && (len(o.files) > 0 || len(o.pods) > 0):
+		return usagef("--all goes without -f and --pod")
+	case !o.all && len(o.files) == 0 && len(o.pods) == 0:
+		return usagef("say what to unmount with -f, --pod or --all")
+	}
+	return nil
+}
+
+func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	rootDir, err := checkRootDir(o.rootDir)
+	if err != nil {
+		return err
+	}
+	rows, err := newPrinter(o.output, s.out, s.err)
+	if err != nil {
+		return err
+	}
+	selected, err := selectPods(s, o)
+	if err != nil {
+		return err
+	}
+	if err := mayMount(); err != nil {
+		return err
+	}
+	node, err := startNode(ctx, nodeConfig{rootDir: rootDir, nodeName: "localhost", objects: objects.NewStore()})
+	if err != nil {
+		return err
+	}
+	volumes := slices.DeleteFunc(node.Explain(), func(v volumemanager.VolumeStatus) bool { return !selected(v) })
+	if len(volumes) == 0 {
+		fmt.Fprintf(s.err, "Nothing to unmount below %s.\n", rootDir)
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	expected := make([]rowKey, len(volumes))
+	for i, v := range volumes {
+		expected[i] = keyOf(v)
+	}
+	report := newReport(rows, s.err, expected)
+	err = report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { tearDownPods(ctx, node, volumes, show) })
+	if err := errors.Join(err, node.stop()); err != nil {
+		return err
+	}
+	if report.failed {
+		return errReported
+	}
+	return nil
+}
+
+// selectPods returns which volumes the flags mean.
+func selectPods(s streams, o unmountOptions) (func(volumemanager.VolumeStatus) bool, error) {
+	if o.all {
+		return func(volumemanager.VolumeStatus) bool { return true }, nil
+	}
+	names := make(map[types.NamespacedName]bool)
+	for _, value := range o.pods {
+		name, err := parsePod(value)
+		if err != nil {
+			return nil, err
+		}
+		names[name] = true
+	}
+	if len(o.files) == 0 {
+		return func(v volumemanager.VolumeStatus) bool { return names[v.Pod] }, nil
+	}
+	_, pods, err := loadPods(s, o.files, o.nodeName, "")
+	if err != nil {
+		return nil, err
+	}
+	uids := make(map[types.UID]bool)
+	for _, pod := range pods {
+		uids[pod.UID] = len(names) == 0 || names[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]
+	}
+	return func(v volumemanager.VolumeStatus) bool { return uids[v.PodUID] }, nil
+}
+
+// tearDownPods tears all pods of these volumes down at once.
+func tearDownPods(ctx context.Context, node *node, volumes []volumemanager.VolumeStatus, show func(volumemanager.VolumeStatus)) {
+	pods := make(map[types.UID][]volumemanager.VolumeStatus)
+	for _, v := range volumes {
+		pods[v.PodUID] = append(pods[v.PodUID], v)
+	}
+	var all sync.WaitGroup
+	for uid, volumes := range pods {
+		all.Go(func() {
+			err := node.TearDownPod(ctx, uid)
+			for _, v := range volumes {
+				show(stillPending(v, err))
+			}
+		})
+	}
+	all.Wait()
+}
+
+// stillPending is the row of a volume whose tear-down was not finished; those
+// that were are on the way already.
+func stillPending(v volumemanager.VolumeStatus, err error) volumemanager.VolumeStatus {
+	v.State, v.Err = volumemanager.StatePending, err
+	if podErr, ok := errors.AsType[*volumemanager.PodError](err); ok {
+		for _, e := range podErr.Errs {
+			if own, ok := errors.AsType[*volume.Error](e); ok && own.Volume == v.Volume {
+				v.Err = e
+			}
+		}
+	}
+	return v
+}

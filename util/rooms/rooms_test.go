@@ -1,0 +1,183 @@
+package rooms
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/podvol/podvol"
+
+// mayImport lists, for each room, the rooms that its packages may import
+// beside packages of their own room. A room is the longest of these prefixes.
+func mayImport() map[string][]string {
+	plugins := []string{"util", "mount", "volume", "volume/internal"}
+	return map[string][]string{
+		"util":                    {},
+		"mount":                   {"util"},
+		"volume":                  {"util", "mount"},
+		"volume/internal":         {"util", "mount", "volume"},
+		"volume/objects":          {"util", "volume"},
+		"volume/persistentvolume": {"util", "volume", "volume/objects"},
+		"volume/volumemanager":    {"util", "mount", "volume", "volume/objects"},
+		"volume/plugins":          plugins,
+		"volume/volumetest":       {"util", "mount", "volume"},
+		"examples": {"util", "mount", "volume", "volume/plugins", "volume/objects", "volume/persistentvolume",
+			"volume/volumemanager"},
+	}
+}
+
+// testSupport are packages that only tests import.
+func testSupport() []string {
+	return []string{"volume/volumetest", "util/nstest", "util/rooms"}
+}
+
+// coreModules are all the modules that the core, everything but examples and
+// what is for tests, may be built with. A new one is a choice to defend where it is added.
+func coreModules() []string {
+	return []string{
+		module,
+		"github.com/fxamacker/cbor/v2", "github.com/x448/float16", // apimachinery's serializers
+		"github.com/go-logr/logr", "k8s.io/klog/v2", // mount-utils' and apimachinery's logging
+		"github.com/json-iterator/go", "github.com/modern-go/concurrent", "github.com/modern-go/reflect2",
+		"github.com/moby/sys/mountinfo",
+		"go.yaml.in/yaml/v2", "gopkg.in/inf.v0",
+		"golang.org/x/net", "golang.org/x/sys", "golang.org/x/text",
+		"k8s.io/api", "k8s.io/apimachinery", "k8s.io/kube-openapi", "k8s.io/mount-utils", "k8s.io/utils",
+		"sigs.k8s.io/json", "sigs.k8s.io/randfill", "sigs.k8s.io/structured-merge-diff/v6", "sigs.k8s.io/yaml",
+	}
+}
+
+type goPackage struct {
+	ImportPath                         string
+	Imports, TestImports, XTestImports []string
+	Module                             *struct{ Path string }
+	Standard                           bool
+}
+
+func goList(t *testing.T, args ...string) []goPackage {
+	t.Helper()
+	command := exec.Command("go", append([]string{"list", "-json=ImportPath,Imports,TestImports,XTestImports,Module,Standard"}, args...)...)
+	command.Dir = "../.."
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("%v: %v", command, err)
+	}
+	var packages []goPackage
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p goPackage
+		err := decoder.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return packages
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, p)
+	}
+}
+
+// inModule returns the package's path below the module, and whether it is
+// there.
+func inModule(importPath string) (string, bool) {
+	return strings.CutPrefix(importPath, module+"/")
+}
+
+func roomOf(path string) string {
+	room := ""
+	for prefix := range mayImport() {
+		if (path == prefix || strings.HasPrefix(path, prefix+"/")) && len(prefix) > len(room) {
+			room = prefix
+		}
+	}
+	return room
+}
+
+func TestImportDirection(t *testing.T) {
+	packages := goList(t, "./...")
+	if len(packages) < 20 {
+		t.Fatalf("only %d packages are listed; the test sees the wrong tree", len(packages))
+	}
+	for _, p := range packages {
+		path, _ := inModule(p.ImportPath)
+		room := roomOf(path)
+		if room == "" {
+			t.Errorf("%s lies in no room", path)
+			continue
+		}
+		for _, imported := range p.Imports {
+			target, ours := inModule(imported)
+			if !ours {
+				continue
+			}
+			if other := roomOf(target); other != room && !slices.Contains(mayImport()[room], other) {
+				t.Errorf("%s imports %s: %s may only import %v", path, target, room, mayImport()[room])
+			}
+			if slices.Contains(testSupport(), target) {
+				t.Errorf("%s imports %s, which is for tests only", path, target)
+			}
+		}
+	}
+}
+
+func TestPluginsDoNotImportEachOther(t *testing.T) {
+	const plugins = "volume/plugins/"
+	for _, p := range goList(t, "./volume/plugins/...") {
+		path, _ := inModule(p.ImportPath)
+		if !strings.HasPrefix(path, plugins) {
+			continue
+		}
+		for _, imported := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
+			if target, ours := inModule(imported); ours && strings.HasPrefix(target, plugins) && target != path {
+				t.Errorf("%s imports %s; plugins must not know each other", path, target)
+			}
+		}
+	}
+}
+
+func TestCoreDependencies(t *testing.T) {
+	args := []string{"-deps"}
+	for _, p := range goList(t, "./util/...", "./mount/...", "./volume/...") {
+		if path, _ := inModule(p.ImportPath); !slices.Contains(testSupport(), path) {
+			args = append(args, p.ImportPath)
+		}
+	}
+	seen := map[string]bool{}
+	for _, p := range goList(t, args...) {
+		if p.Standard || p.Module == nil || seen[p.Module.Path] {
+			continue
+		}
+		seen[p.Module.Path] = true
+		if !slices.Contains(coreModules(), p.Module.Path) {
+			t.Errorf("the core pulls in %s (for %s)", p.Module.Path, p.ImportPath)
+		}
+	}
+	for _, allowed := range coreModules() {
+		if !seen[allowed] {
+			t.Errorf("the core no longer needs %s; take it off the list", allowed)
+		}
+	}
+}
+
+func TestTopLevel(t *testing.T) {
+	out, err := exec.Command("git", "-C", "../..", "ls-files").Output()
+	if err != nil {
+		t.Logf("not a git checkout, looking at the packages alone: %v", err)
+		out = nil
+		for _, p := range goList(t, "./...") {
+			path, _ := inModule(p.ImportPath)
+			out = append(out, path+"\n"...)
+		}
+	}
+	agreed := []string{"volume", "mount", "util", "examples", "testdata", "go.mod", "go.sum", "LICENSE", "README.md"}
+	for file := range strings.Lines(string(out)) {
+		top, _, _ := strings.Cut(strings.TrimSpace(file), "/")
+		if !strings.HasPrefix(top, ".") && !slices.Contains(agreed, top) {
+			t.Errorf("%s is not in the agreed top level %v", top, agreed)
+		}
+	}
+}
