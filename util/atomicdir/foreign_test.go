@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -238,13 +239,13 @@ func TestContextEndsBetweenSteps(t *testing.T) {
 	cause := errors.New("the agent stops")
 	old, now := map[string]string{"a": "1", "goes": "1"}, map[string]string{"a": "2", "comes": "2", "n/m": "2"}
 	stopped := 0
-	for step := 1; ; step++ {
+	for step := int64(1); ; step++ {
 		dir := t.TempDir()
 		mustPublish(t, new(Publisher), dir, text(old))
 		ctx, cancel := context.WithCancelCause(t.Context())
-		steps := 0
+		var steps atomic.Int64
 		p := Publisher{beforeStep: func(string, string) error {
-			if steps++; steps == step {
+			if steps.Add(1) == step {
 				cancel(cause)
 			}
 			return nil
@@ -253,7 +254,7 @@ func TestContextEndsBetweenSteps(t *testing.T) {
 		cancel(nil)
 		if err == nil {
 			wantVisible(t, dir, now)
-			if steps < step {
+			if steps.Load() < step {
 				break
 			}
 			continue

@@ -35,11 +35,22 @@ func (t *target) publish(ctx context.Context, current version, tree *node) (now 
 		changed, err := t.repairLinks(ctx, inv)
 		return current, changed, err
 	}
+	// The version before the current one has stayed until now. Its removal
+	// goes on beside the writing: it is in another directory, and it makes room.
+	var outdated sync.WaitGroup
+	var outdatedErr error
+	outdated.Go(func() { outdatedErr = t.removeVersions(ctx, inv.versions, current.name) })
 	next, err := t.replace(ctx, old, tree, inv)
+	outdated.Wait()
 	if err != nil {
 		return current, false, err
 	}
-	return next, true, t.finish(context.WithoutCancel(ctx), current, inv)
+	if current.exists() { // else they were made before
+		if _, err := t.makeLinks(context.WithoutCancel(ctx), inv.missing); err != nil {
+			return next, true, t.published(err)
+		}
+	}
+	return next, true, t.published(outdatedErr)
 }
 
 // repairLinks completes what a crash or a failure left after its rename.
@@ -76,25 +87,6 @@ func (t *target) replace(ctx context.Context, old int, tree *node, inv inventory
 		return version{}, undo.run(err)
 	}
 	return next, nil
-}
-
-// finish does what comes after the rename: links of new names, and removing
-// the versions before the previous one.
-func (t *target) finish(ctx context.Context, previous version, inv inventory) error {
-	if previous.exists() {
-		if _, err := t.makeLinks(ctx, inv.missing); err != nil {
-			return t.published(err)
-		}
-	}
-	for _, name := range inv.versions {
-		if name == previous.name {
-			continue
-		}
-		if err := t.removeVersion(ctx, name); err != nil {
-			return t.published(err)
-		}
-	}
-	return nil
 }
 
 // writeVersion writes the new version and, where there is no current one, the
@@ -236,6 +228,18 @@ func (t *target) removeLinks(ctx context.Context, names []string) error {
 		}
 		if err := unlink(t.fd, name); err != nil {
 			return t.failed("remove", name, err)
+		}
+	}
+	return nil
+}
+
+func (t *target) removeVersions(ctx context.Context, names []string, keep string) error {
+	for _, name := range names {
+		if name == keep {
+			continue
+		}
+		if err := t.removeVersion(ctx, name); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -89,9 +89,13 @@ func oneChanged(files map[string]File, data string) map[string]File {
 }
 
 // TestRatios measures the cases in turn, so that all meet the same weather,
-// and prints medians and their ratios:
+// and prints ratios of medians and of the fastest rounds:
 //
 //	go test ./util/atomicdir -run Ratios -v
+//
+// The limits are for the fastest rounds, since what disturbs a round only ever
+// makes it slower: other processes, and on ext4 inodes that were freed within
+// the last minutes, which make a round several times slower at random.
 func TestRatios(t *testing.T) {
 	assert := os.Getenv(assertVar) != ""
 	rounds := 3
@@ -107,12 +111,9 @@ func TestRatios(t *testing.T) {
 			times[w.name] = append(times[w.name], watch.total)
 		}
 	}
-	median := func(name string) time.Duration {
-		slices.Sort(times[name])
-		return times[name][len(times[name])/2]
-	}
 	for _, w := range workloads {
-		t.Logf("%-26s %v", w.name, median(w.name).Round(time.Microsecond))
+		slices.Sort(times[w.name])
+		t.Logf("%-26s median %-12v fastest %v", w.name, times[w.name][rounds/2], times[w.name][0])
 	}
 	for _, r := range []struct {
 		name, to string
@@ -123,10 +124,10 @@ func TestRatios(t *testing.T) {
 		{"unchanged by reading back", "first", 0.35},
 		{"one changed", "first", 1},
 	} {
-		ratio := float64(median(r.name)) / float64(median(r.to))
-		t.Logf("%-26s %.3f of %s (limit %v)", r.name, ratio, r.to, r.limit)
-		if assert && ratio > r.limit {
-			t.Errorf("%s takes %.3f of %s, more than %v", r.name, ratio, r.to, r.limit)
+		ratioOf := func(round int) float64 { return float64(times[r.name][round]) / float64(times[r.to][round]) }
+		t.Logf("%-26s median %-12.3f fastest %.3f of %s (limit %v)", r.name, ratioOf(rounds/2), ratioOf(0), r.to, r.limit)
+		if assert && ratioOf(0) > r.limit {
+			t.Errorf("%s takes %.3f of %s, more than %v", r.name, ratioOf(0), r.to, r.limit)
 		}
 	}
 }
