@@ -1,6 +1,7 @@
 package projection
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,7 @@ type collector struct {
 	pod    *v1.Pod
 	args   volume.MounterArgs
 	mode   fs.FileMode
+	user   *int64
 	tokens *tokenCache
 	collected
 	paths pathSet
@@ -41,7 +43,7 @@ type collector struct {
 // whoever has to provide what is missing sees all of it at once.
 func (p *Projection) collect(ctx context.Context, host volume.VolumeHost, pod *v1.Pod, args volume.MounterArgs, tokens *tokenCache) (collected, error) {
 	c := collector{
-		host: host, pod: pod, args: args, mode: p.mode(), tokens: tokens,
+		host: host, pod: pod, args: args, mode: p.mode(), user: p.DefaultUser, tokens: tokens,
 		collected: collected{files: map[string]atomicdir.File{}},
 	}
 	var errs []error
@@ -78,7 +80,7 @@ func (c *collector) downwardAPI(ctx context.Context, at string, items []v1.Downw
 		if err != nil {
 			return err
 		}
-		if err := c.add(itemField, item.Path, atomicdir.File{Data: []byte(value), Mode: modeOr(item.Mode, c.mode)}); err != nil {
+		if err := c.add(itemField, item.Path, []byte(value), item.Mode, item.User); err != nil {
 			return err
 		}
 	}
@@ -102,9 +104,25 @@ func (c *collector) reference(ctx context.Context, at string, item *v1.DownwardA
 	return value, nil
 }
 
-// add puts a file into the set; a later file with the same path replaces an
+// add adds a file with the mode and owner that were written down for it, else
+// those of the volume.
+func (c *collector) add(origin, given string, data []byte, mode *int32, user *int64) error {
+	return c.put(origin, given, atomicdir.File{Data: data, Mode: modeOr(mode, c.mode), UID: cmp.Or(user, c.user)})
+}
+
+// addOwned adds a file made for this pod alone. Where it is known who may read
+// it, the pod's user or its fsGroup, nobody else may; the kubelet's rule.
+func (c *collector) addOwned(origin, given string, data []byte, user *int64) error {
+	file := atomicdir.File{Data: data, Mode: c.mode, UID: cmp.Or(user, c.user, c.args.FsUser)}
+	if c.args.FsUser != nil || c.args.FsGroup != nil {
+		file.Mode = 0o600
+	}
+	return c.put(origin, given, file)
+}
+
+// put puts a file into the set; a later file with the same path replaces an
 // earlier one.
-func (c *collector) add(origin, given string, file atomicdir.File) error {
+func (c *collector) put(origin, given string, file atomicdir.File) error {
 	clean := path.Clean(given)
 	if other, ok := c.paths.conflict(clean); ok {
 		return fmt.Errorf("%s: %q and %q of %s do not go together: one would be a file and the directory of the other; rename one by an item",
@@ -117,16 +135,6 @@ func (c *collector) add(origin, given string, file atomicdir.File) error {
 	c.files[clean] = file
 	c.paths.add(clean, origin)
 	return nil
-}
-
-// addOwned adds a file made for this pod alone. Where it is known who may read
-// it, the pod's user or its fsGroup, nobody else may; the kubelet's rule.
-func (c *collector) addOwned(origin, given string, data []byte) error {
-	file := atomicdir.File{Data: data, Mode: c.mode, UID: c.args.FsUser}
-	if c.args.FsUser != nil || c.args.FsGroup != nil {
-		file.Mode = 0o600
-	}
-	return c.add(origin, given, file)
 }
 
 // due lowers refreshAfter to t.

@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/podvol/podvol/util/atomicdir"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -38,7 +37,7 @@ func (c *collector) keyed(ctx context.Context, at string, k keyed) error {
 		if !ok {
 			return &MissingError{Field: itemField, Ref: ref, Key: item.Key}
 		}
-		if err := c.add(itemField, item.Path, atomicdir.File{Data: value, Mode: modeOr(item.Mode, c.mode)}); err != nil {
+		if err := c.add(itemField, item.Path, value, item.Mode, item.User); err != nil {
 			return err
 		}
 	}
@@ -52,7 +51,7 @@ func (c *collector) allKeys(at string, ref volume.ObjectRef, data map[string][]b
 		if faults := validation.IsConfigMapKey(key); len(faults) > 0 {
 			return fmt.Errorf("%s: %s: key %q cannot be a file's name: %s", at, ref, key, strings.Join(faults, "; "))
 		}
-		if err := c.add(at, key, atomicdir.File{Data: data[key], Mode: c.mode}); err != nil {
+		if err := c.add(at, key, data[key], nil, nil); err != nil {
 			return err
 		}
 	}

@@ -36,7 +36,7 @@ func (c *collector) token(ctx context.Context, at string, t *v1.ServiceAccountTo
 			key.namespace+"/"+key.serviceAccount, got.expires.UTC().Format("2006-01-02 15:04:05 MST"), got.kept))
 	}
 	c.due(got.due)
-	return c.addOwned(at, t.Path, []byte(got.secret()))
+	return c.addOwned(at, t.Path, []byte(got.secret()), t.User)
 }
 
 // warn reports to the pod's events, if the host has any.

@@ -29,7 +29,7 @@ func (c *collector) trustBundle(ctx context.Context, at string, b *v1.ClusterTru
 	default:
 		return lookUpError(at, ref, err)
 	}
-	return c.addOwned(at, b.Path, []byte(pem))
+	return c.addOwned(at, b.Path, []byte(pem), b.User)
 }
 
 func (c *collector) readBundle(ctx context.Context, b *v1.ClusterTrustBundleProjection) (string, error) {

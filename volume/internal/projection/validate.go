@@ -2,6 +2,7 @@ package projection
 
 import (
 	"fmt"
+	"math"
 	"path"
 	"strings"
 
@@ -29,6 +30,9 @@ func (p *Projection) validate(pod *v1.Pod) error {
 	}
 	if len(p.Sources) == 0 {
 		return volume.Invalid(p.Field+".sources", "must not be empty; name at least one source")
+	}
+	if err := checkUser(p.Field+".defaultUser", p.DefaultUser); err != nil {
+		return err
 	}
 	for i := range p.Sources {
 		if err := v.source(&p.Sources[i]); err != nil {
@@ -82,7 +86,7 @@ func (v *validator) keyed(field string, k keyed) error {
 		if item.Key == "" {
 			return volume.Invalid(itemField+".key", "must not be empty")
 		}
-		if err := v.file(itemField, item.Path, item.Mode); err != nil {
+		if err := v.file(itemField, item.Path, item.Mode, item.User); err != nil {
 			return err
 		}
 	}
@@ -92,7 +96,7 @@ func (v *validator) keyed(field string, k keyed) error {
 func (v *validator) downwardAPI(field string, items []v1.DownwardAPIVolumeFile) error {
 	for i := range items {
 		item, itemField := &items[i], fmt.Sprintf("%s.items[%d]", field, i)
-		if err := v.file(itemField, item.Path, item.Mode); err != nil {
+		if err := v.file(itemField, item.Path, item.Mode, item.User); err != nil {
 			return err
 		}
 		if (item.FieldRef == nil) == (item.ResourceFieldRef == nil) {
@@ -118,11 +122,11 @@ func (v *validator) token(field string, t *v1.ServiceAccountTokenProjection) err
 	if e := t.ExpirationSeconds; e != nil && (*e < minExpiration || *e > maxExpiration) {
 		return volume.Invalid(field+".expirationSeconds", "must be between %d and %d, is %d", minExpiration, maxExpiration, *e)
 	}
-	return v.file(field, t.Path, nil)
+	return v.file(field, t.Path, nil, t.User)
 }
 
 func (v *validator) trustBundle(field string, b *v1.ClusterTrustBundleProjection) error {
-	if err := v.file(field, b.Path, nil); err != nil {
+	if err := v.file(field, b.Path, nil, b.User); err != nil {
 		return err
 	}
 	switch {
@@ -141,12 +145,15 @@ func (v *validator) trustBundle(field string, b *v1.ClusterTrustBundleProjection
 	return nil
 }
 
-// file checks a path and a mode that the user wrote down.
-func (v *validator) file(field, given string, mode *int32) error {
+// file checks what was written down about a file.
+func (v *validator) file(field, given string, mode *int32, user *int64) error {
 	if err := atomicdir.CheckPath(given); err != nil {
 		return volume.Invalid(field+".path", "%v", err)
 	}
 	if err := checkMode(field+".mode", mode); err != nil {
+		return err
+	}
+	if err := checkUser(field+".user", user); err != nil {
 		return err
 	}
 	clean := path.Clean(given)
@@ -158,6 +165,13 @@ func (v *validator) file(field, given string, mode *int32) error {
 			given, other, v.paths.origins[other])
 	}
 	v.paths.add(clean, field)
+	return nil
+}
+
+func checkUser(field string, user *int64) error {
+	if user != nil && (*user < 0 || *user > math.MaxInt32) {
+		return volume.Invalid(field, "must be between 0 and %d, is %d", math.MaxInt32, *user)
+	}
 	return nil
 }
 

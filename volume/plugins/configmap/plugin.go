@@ -36,6 +36,7 @@ func project(v *v1.Volume) (projection.Projection, bool) {
 	return projection.Projection{
 		Field:       field,
 		DefaultMode: s.DefaultMode,
+		DefaultUser: s.DefaultUser,
 		Sources: []projection.Source{{Field: field, VolumeProjection: v1.VolumeProjection{
 			ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: s.LocalObjectReference, Items: s.Items, Optional: s.Optional},
 		}}},

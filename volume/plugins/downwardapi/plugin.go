@@ -38,6 +38,7 @@ func project(v *v1.Volume) (projection.Projection, bool) {
 	return projection.Projection{
 		Field:       field,
 		DefaultMode: s.DefaultMode,
+		DefaultUser: s.DefaultUser,
 		Sources: []projection.Source{{Field: field, VolumeProjection: v1.VolumeProjection{
 			DownwardAPI: &v1.DownwardAPIProjection{Items: s.Items},
 		}}},

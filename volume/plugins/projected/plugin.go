@@ -39,7 +39,7 @@ func project(v *v1.Volume) (projection.Projection, bool) {
 		return projection.Projection{}, false
 	}
 	const field = "projected"
-	p := projection.Projection{Field: field, DefaultMode: s.DefaultMode}
+	p := projection.Projection{Field: field, DefaultMode: s.DefaultMode, DefaultUser: s.DefaultUser}
 	for i := range s.Sources {
 		p.Sources = append(p.Sources, projection.NewSource(fmt.Sprintf("%s.sources[%d]", field, i), s.Sources[i]))
 	}

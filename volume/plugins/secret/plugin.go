@@ -36,6 +36,7 @@ func project(v *v1.Volume) (projection.Projection, bool) {
 	return projection.Projection{
 		Field:       field,
 		DefaultMode: s.DefaultMode,
+		DefaultUser: s.DefaultUser,
 		Sources: []projection.Source{{Field: field, VolumeProjection: v1.VolumeProjection{
 			Secret: &v1.SecretProjection{
 				LocalObjectReference: v1.LocalObjectReference{Name: s.SecretName}, Items: s.Items, Optional: s.Optional,
