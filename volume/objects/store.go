@@ -3,7 +3,6 @@ package objects
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"fmt"
 	"slices"
 	"strconv"
@@ -310,21 +309,6 @@ func checkFinalizers(old, next stored) error {
 		}
 	}
 	return nil
-}
-
-// newUID returns a random UUID (version 4).
-func newUID() types.UID {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return FormatUID(b, 4)
-}
-
-// FormatUID writes 16 bytes as a UUID of the given version (RFC 9562); the
-// bits of version and variant are overwritten.
-func FormatUID(b [16]byte, version byte) types.UID {
-	b[6] = b[6]&0x0f | version<<4
-	b[8] = b[8]&0x3f | 0x80
-	return types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:]))
 }
 
 // List returns the objects of a kind as their own type, in order of namespace

@@ -156,7 +156,7 @@ func (b *builder) expand(w workload) {
 func (b *builder) validate(p podAt, of volume.ObjectRef) bool {
 	pod := p.pod.DeepCopy()
 	if pod.UID == "" {
-		pod.UID = podUID("", of.Kind, of.Namespace, of.Name, p.ordinal)
+		pod.UID = objects.DerivedPodUID("", of.Kind, of.Namespace, of.Name, p.ordinal)
 	}
 	faults := p.faults(of.String(), p.prefix, volume.ValidatePodVolumes(pod))
 	b.fault(faults...)
@@ -234,7 +234,7 @@ func (b *builder) checkDuplicates(pods []podAt) {
 func (b *builder) fill(set *Set, pods []podAt) error {
 	for _, p := range slices.Concat(b.others, b.derived) {
 		if p.object.GetUID() == "" {
-			p.object.SetUID(objectUID(p.kind, p.object.GetNamespace(), p.object.GetName()))
+			p.object.SetUID(objects.DerivedUID(p.kind, p.object.GetNamespace(), p.object.GetName()))
 		}
 		if _, err := set.Create(context.Background(), p.object); err != nil {
 			return p.fault(p.ref().String(), "", err)

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
 )
 
 // chooseNode returns the node that the pods are for: the loader's; else the
@@ -58,7 +59,7 @@ func assign(pods []podAt, node string) (here []podAt, skipped []Skipped) {
 func (p podAt) settle(node string) {
 	p.pod.Spec.NodeName = node
 	if p.pod.UID == "" {
-		p.pod.UID = podUID(node, p.owner.Kind, p.owner.Namespace, p.owner.Name, p.ordinal)
+		p.pod.UID = objects.DerivedPodUID(node, p.owner.Kind, p.owner.Namespace, p.owner.Name, p.ordinal)
 	}
 	if p.pod.Spec.ServiceAccountName == "" {
 		p.pod.Spec.ServiceAccountName = defaultAccount(&p.pod.Spec)
