@@ -91,7 +91,7 @@ func TestRecordOfVersion1(t *testing.T) {
 
 func TestRecordLeavesOutManagedFields(t *testing.T) {
 	r := persistentRecord()
-	r.PersistentVolume.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)}}}
+	r.PersistentVolume.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}}
 	data := encode(t, r)
 	if strings.Contains(string(data), "managedFields") || strings.Contains(string(data), "kubectl") {
 		t.Errorf("the record holds them: %s", data)
