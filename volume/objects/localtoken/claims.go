@@ -110,15 +110,11 @@ func checkBoundObject(ref *authenticationv1.BoundObjectReference) error {
 	return nil
 }
 
+// randomUUID returns a UUID of version 4 (RFC 9562).
 func randomUUID() string {
 	var b [16]byte
-	rand.Read(b[:]) // never fails
-	return formatUUID(b, 4)
-}
-
-// formatUUID writes b as a UUID of this version (RFC 9562).
-func formatUUID(b [16]byte, version byte) string {
-	b[6] = b[6]&0x0f | version<<4
+	_, _ = rand.Read(b[:]) // never fails
+	b[6] = b[6]&0x0f | 4<<4
 	b[8] = b[8]&0x3f | 0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

@@ -2,7 +2,6 @@ package localtoken
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
 )
 
 // IssuerURL is the issuer of every token, and the audience of those that are
@@ -28,7 +28,7 @@ type Issuer struct {
 	// ServiceAccountUID, if not nil, looks a service account's UID up, for the
 	// claim kubernetes.io/serviceaccount/uid. It may not know the account: an
 	// empty UID, and an error that matches [volume.ErrNotFound], fall back to
-	// a UID made from namespace and name. It must be set before the first
+	// [objects.DerivedUID], which accounts from manifests have too. It must be set before the first
 	// token is requested.
 	ServiceAccountUID func(ctx context.Context, namespace, name string) (types.UID, error)
 
@@ -127,9 +127,6 @@ func (i *Issuer) serviceAccountUID(ctx context.Context, namespace, name string) 
 	return uid, err
 }
 
-// derivedUID is the same on every machine and at all times, so that a token's
-// subject does not change when the machine restarts.
 func derivedUID(namespace, name string) types.UID {
-	sum := sha256.Sum256([]byte("ServiceAccount\x00" + namespace + "\x00" + name))
-	return types.UID(formatUUID([16]byte(sum[:16]), 8))
+	return objects.DerivedUID("ServiceAccount", namespace, name)
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/localtoken"
 )
 
@@ -219,10 +220,12 @@ func TestServiceAccountUID(t *testing.T) {
 		return dig(t, verify(t, issuer, result.Status.Token), "kubernetes.io", "serviceaccount", "uid").(string)
 	}
 	derived := uidOf(t, newIssuer(t), "ops", "builder")
+	if want := string(objects.DerivedUID("ServiceAccount", "ops", "builder")); derived != want {
+		t.Errorf("a token says %q, an account from a manifest has %q", derived, want)
+	}
 	if again := uidOf(t, newIssuer(t), "ops", "builder"); again != derived {
 		t.Errorf("another machine says %q, this one %q", again, derived)
 	}
-	// "ops"+"builder" and "op"+"sbuilder" must not be one account.
 	for _, other := range [][2]string{{"ops", "other"}, {"dev", "builder"}, {"op", "sbuilder"}} {
 		if uidOf(t, newIssuer(t), other[0], other[1]) == derived {
 			t.Errorf("%v has the UID of ops/builder", other)
