@@ -14,9 +14,12 @@ func addRootDir(flags *pflag.FlagSet, rootDir *string) {
 	flags.StringVar(rootDir, "root-dir", defaultRootDir(), "directory below which all volumes and records are")
 }
 
+const systemRootDir = "/var/lib/podvol"
+
+// defaultRootDir is empty where an ordinary user has no place of his own.
 func defaultRootDir() string {
 	if os.Geteuid() == 0 {
-		return "/var/lib/podvol"
+		return systemRootDir
 	}
 	if runtime := os.Getenv("XDG_RUNTIME_DIR"); runtime != "" {
 		return filepath.Join(runtime, "podvol")

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +20,16 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/nstest"
 )
+
+// mainVar makes the test binary the command itself.
+const mainVar = "PODVOL_TEST_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(mainVar) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
 
 // podvol runs the command and returns its exit code and output.
 func podvol(t *testing.T, stdin string, args ...string) (code int, out, errOut string) {
@@ -231,7 +244,7 @@ spec:
   volumes: [{name: v, persistentVolumeClaim: {claimName: large}}, {name: ok, emptyDir: {}}]
 `)
 	out, errOut := mustPodvol(t, exitFailed, "mount", "--fake", "-f", file)
-	if !strings.Contains(errOut, "too small (small: 1Gi") || !strings.Contains(errOut, "5Gi") {
+	if !strings.Contains(errOut, "too small (small: 1Gi of 5Gi)") {
 		t.Errorf("stderr does not say which volume was too small:\n%s", errOut)
 	}
 	if !strings.Contains(out, "mounted") {
@@ -428,5 +441,86 @@ func TestInterruptEndsAMount(t *testing.T) {
 	code := run(ctx, []string{"mount", "--fake", "-f", web}, streams{in: strings.NewReader(""), out: &out, err: &errOut})
 	if code != exitFailed {
 		t.Errorf("exit code %d\n%s\n%s", code, &out, &errOut)
+	}
+}
+
+// Without the right to mount the command says so in one line, before it
+// touches anything; --fake works all the same.
+func TestWithoutTheRightToMount(t *testing.T) {
+	dir := t.TempDir()
+	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	binary := filepath.Join(dir, "podvol")
+	copyFile(t, "/proc/self/exe", binary, 0o755)
+	text, err := os.ReadFile(web)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asUser := func(args ...string) (code int, out, errOut string) {
+		var o, e bytes.Buffer
+		c := exec.CommandContext(t.Context(), binary, args...)
+		c.Env = []string{mainVar + "=1", "TMPDIR=/tmp"}
+		c.Stdin, c.Stdout, c.Stderr, c.Dir = bytes.NewReader(text), &o, &e, "/"
+		if os.Geteuid() == 0 {
+			c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		}
+		if err := c.Run(); err != nil && c.ProcessState == nil {
+			t.Fatal(err)
+		}
+		return c.ProcessState.ExitCode(), o.String(), e.String()
+	}
+	root := filepath.Join(dir, "root")
+	code, out, errOut := asUser("mount", "-f", "-", "--root-dir", root)
+	if code != exitFailed || out != "" || strings.Count(errOut, "\n") != 1 || !strings.Contains(errOut, "CAP_SYS_ADMIN") || !strings.Contains(errOut, "--fake") {
+		t.Errorf("exit code %d\nstdout: %s\nstderr: %s", code, out, errOut)
+	}
+	code, out, errOut = asUser("mount", "--fake", "-f", "-")
+	if code != exitOK || strings.Count(out, "mounted") < 7 {
+		t.Errorf("--fake: exit code %d\nstdout: %s\nstderr: %s", code, out, errOut)
+	}
+	if code, _, errOut = asUser("mount", "-f", "-"); code != exitUsage || !strings.Contains(errOut, "--root-dir") {
+		t.Errorf("without XDG_RUNTIME_DIR: exit code %d\nstderr: %s", code, errOut)
+	}
+	if _, err := os.Stat(root); !os.IsNotExist(err) {
+		t.Errorf("the root directory was touched: %v", err)
+	}
+}
+
+func copyFile(t *testing.T, from, to string, mode os.FileMode) {
+	t.Helper()
+	source, err := os.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer source.Close()
+	target, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(target, source); err != nil {
+		t.Fatal(err)
+	}
+	if err := target.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The keys of a row are what scripts rely on.
+func TestRowKeys(t *testing.T) {
+	out, _ := mustPodvol(t, exitOK, "mount", "--fake", "-f", web, "-o", "json")
+	var rows []map[string]any
+	if err := json.Unmarshal([]byte(out), &rows); err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for key := range rows[0] {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	if want := []string{"durationSeconds", "error", "path", "plugin", "pod", "source", "state", "volume"}; !slices.Equal(keys, want) {
+		t.Errorf("keys %v, want %v", keys, want)
 	}
 }

@@ -61,6 +61,9 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	if o.timeout <= 0 {
 		return usagef("--timeout %s must be positive", o.timeout)
 	}
+	if o.fake && o.rootDir == "" {
+		o.rootDir = systemRootDir // which is only shown
+	}
 	rootDir, err := checkRootDir(o.rootDir)
 	if err != nil {
 		return err

@@ -153,7 +153,7 @@ func (w Wanted) rejectClass(pv *v1.PersistentVolume, selector labels.Selector) *
 func (w Wanted) rejectSize(pv *v1.PersistentVolume, _ labels.Selector) *Rejection {
 	have, want := pv.Spec.Capacity[v1.ResourceStorage], w.Claim.Spec.Resources.Requests[v1.ResourceStorage]
 	if have.Cmp(want) < 0 {
-		return &Rejection{Reason: TooSmall, Detail: have.String()}
+		return &Rejection{Reason: TooSmall, Detail: fmt.Sprintf("%s of %s", have.String(), want.String())}
 	}
 	return nil
 }
