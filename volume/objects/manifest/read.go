@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,7 +67,8 @@ func (l Loader) readPath(path string) ([]file, []error) {
 	return readFile(path, f)
 }
 
-// readDir reads the manifests of a directory, not of those below it.
+// readDir reads the manifests of a directory, not of those below it, nor what
+// is no file, such as a pipe that nobody writes to.
 func (l Loader) readDir(dir string) (files []file, faults []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -74,7 +76,7 @@ func (l Loader) readDir(dir string) (files []file, faults []error) {
 	}
 	none := true
 	for _, entry := range entries { // in order of their names
-		if entry.IsDir() || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(entry.Name())) {
+		if entry.Type()&^fs.ModeSymlink != 0 || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(entry.Name())) {
 			continue
 		}
 		none = false
