@@ -63,10 +63,10 @@ func NewHost(t testing.TB) *Host {
 		Now: time.Now,
 		t:   t,
 	}
-	r := &roles{h}
 	h.Host = volume.Host{
 		RootDir: root, NodeName: NodeName, Mounter: h.Fake,
-		Secrets: r, ConfigMaps: r, Tokens: r, TrustBundles: r, Allocatable: r, Events: &h.events,
+		Secrets: secretRole{h}, ConfigMaps: configMapRole{h}, Tokens: tokenRole{h},
+		TrustBundles: trustBundleRole{h}, Allocatable: allocatableRole{h}, Events: &h.events,
 	}
 	t.Cleanup(func() {
 		h.objects.assertUnchanged(t)

@@ -44,16 +44,22 @@ func (h *Host) RoleCalls() []RoleCall { return h.faults.Calls() }
 // ResetRoleCalls empties the log of RoleCalls.
 func (h *Host) ResetRoleCalls() { h.faults.ResetCalls() }
 
-// roles implements all roles but events. It is not the Host itself, since that
-// would have them even with its fields set to nil.
-type roles struct{ host *Host }
+// The roles, each a type of its own, so that setting a field of the Host to nil
+// takes just that role away.
+type (
+	secretRole      struct{ host *Host }
+	configMapRole   struct{ host *Host }
+	trustBundleRole struct{ host *Host }
+	tokenRole       struct{ host *Host }
+	allocatableRole struct{ host *Host }
+)
 
 // serial counts tokens.
 type serial struct{ atomic.Int64 }
 
-func answer[T any](ctx context.Context, r *roles, call RoleCall, effect func() (T, error)) (T, error) {
+func answer[T any](ctx context.Context, h *Host, call RoleCall, effect func() (T, error)) (T, error) {
 	var result T
-	err := r.host.faults.Do(ctx, call, func() (err error) {
+	err := h.faults.Do(ctx, call, func() (err error) {
 		result, err = effect()
 		return err
 	})
@@ -64,20 +70,20 @@ func answer[T any](ctx context.Context, r *roles, call RoleCall, effect func() (
 	return result, nil
 }
 
-func (r *roles) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
-	return answer(ctx, r, RoleCall{"GetSecret", namespace, name}, func() (*v1.Secret, error) {
+func (r secretRole) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	return answer(ctx, r.host, RoleCall{"GetSecret", namespace, name}, func() (*v1.Secret, error) {
 		return get[*v1.Secret](&r.host.objects, "Secret", namespace, name)
 	})
 }
 
-func (r *roles) GetConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
-	return answer(ctx, r, RoleCall{"GetConfigMap", namespace, name}, func() (*v1.ConfigMap, error) {
+func (r configMapRole) GetConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
+	return answer(ctx, r.host, RoleCall{"GetConfigMap", namespace, name}, func() (*v1.ConfigMap, error) {
 		return get[*v1.ConfigMap](&r.host.objects, "ConfigMap", namespace, name)
 	})
 }
 
-func (r *roles) GetTrustBundle(ctx context.Context, name string) (string, error) {
-	return answer(ctx, r, RoleCall{Method: "GetTrustBundle", Name: name}, func() (string, error) {
+func (r trustBundleRole) GetTrustBundle(ctx context.Context, name string) (string, error) {
+	return answer(ctx, r.host, RoleCall{Method: "GetTrustBundle", Name: name}, func() (string, error) {
 		bundle, err := get[*certificatesv1beta1.ClusterTrustBundle](&r.host.objects, "ClusterTrustBundle", "", name)
 		if err != nil {
 			return "", err
@@ -86,8 +92,8 @@ func (r *roles) GetTrustBundle(ctx context.Context, name string) (string, error)
 	})
 }
 
-func (r *roles) GetTrustBundlesBySigner(ctx context.Context, signer string, selector *metav1.LabelSelector) (string, error) {
-	return answer(ctx, r, RoleCall{Method: "GetTrustBundlesBySigner", Name: signer}, func() (string, error) {
+func (r trustBundleRole) GetTrustBundlesBySigner(ctx context.Context, signer string, selector *metav1.LabelSelector) (string, error) {
+	return answer(ctx, r.host, RoleCall{Method: "GetTrustBundlesBySigner", Name: signer}, func() (string, error) {
 		selected, err := metav1.LabelSelectorAsSelector(selector)
 		if err != nil {
 			return "", err
@@ -109,8 +115,8 @@ func (m *objectMap) bundlesOf(signer string, selector labels.Selector) string {
 	return strings.Join(pems, "")
 }
 
-func (r *roles) GetAllocatable(ctx context.Context) (v1.ResourceList, error) {
-	return answer(ctx, r, RoleCall{Method: "GetAllocatable"}, func() (v1.ResourceList, error) {
+func (r allocatableRole) GetAllocatable(ctx context.Context) (v1.ResourceList, error) {
+	return answer(ctx, r.host, RoleCall{Method: "GetAllocatable"}, func() (v1.ResourceList, error) {
 		return r.host.NodeAllocatable.DeepCopy(), nil
 	})
 }
@@ -119,8 +125,8 @@ func (r *roles) GetAllocatable(ctx context.Context) (v1.ResourceList, error) {
 const defaultExpiration int64 = 3600
 
 // RequestToken issues an unsigned JWT, each with another id.
-func (r *roles) RequestToken(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
-	return answer(ctx, r, RoleCall{"RequestToken", namespace, serviceAccount}, func() (*authenticationv1.TokenRequest, error) {
+func (r tokenRole) RequestToken(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	return answer(ctx, r.host, RoleCall{"RequestToken", namespace, serviceAccount}, func() (*authenticationv1.TokenRequest, error) {
 		issued := request.DeepCopy()
 		seconds := defaultExpiration
 		if issued.Spec.ExpirationSeconds != nil {
