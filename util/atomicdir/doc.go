@@ -12,7 +12,7 @@
 // replaces ..data by one rename. Whoever opens a file sees one version of it;
 // whoever opens ..data as a directory sees one version of all files for as
 // long as it stays open, since the version before the current one is kept
-// until the next publication begins. Links for names that go are removed before the
+// until the next one is in place. Links for names that go are removed before the
 // rename and links for new names made after it, so that none ever dangles.
 // With the first publication all files appear by the rename.
 //

@@ -44,7 +44,7 @@ func (e *Error) Unwrap() error { return e.Err }
 func (e *Error) advice() string {
 	switch {
 	case errors.Is(e.Err, unix.ENOSPC), errors.Is(e.Err, unix.EDQUOT):
-		return "its file system is full: free space or raise the volume's size limit (an update needs room for the old and the new version)"
+		return "its file system is full: free space or raise the volume's size limit (an update needs room for three versions)"
 	case errors.Is(e.Err, unix.EROFS):
 		return "its file system is read-only: see the kernel log"
 	case errors.Is(e.Err, unix.EACCES), errors.Is(e.Err, unix.EPERM):

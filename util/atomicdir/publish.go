@@ -35,22 +35,19 @@ func (t *target) publish(ctx context.Context, current version, tree *node) (now 
 		changed, err := t.repairLinks(ctx, inv)
 		return current, changed, err
 	}
-	// The version before the current one has stayed until now. Its removal
-	// goes on beside the writing: it is in another directory, and it makes room.
-	var outdated sync.WaitGroup
-	var outdatedErr error
-	outdated.Go(func() { outdatedErr = t.removeVersions(ctx, inv.versions, current.name) })
 	next, err := t.replace(ctx, old, tree, inv)
-	outdated.Wait()
 	if err != nil {
 		return current, false, err
 	}
+	whole := context.WithoutCancel(ctx)
 	if current.exists() { // else they were made before
-		if _, err := t.makeLinks(context.WithoutCancel(ctx), inv.missing); err != nil {
+		if _, err := t.makeLinks(whole, inv.missing); err != nil {
 			return next, true, t.published(err)
 		}
 	}
-	return next, true, t.published(outdatedErr)
+	// Not earlier, though it would make room: a reader who has just resolved
+	// ..data to the version before the current one still needs it.
+	return next, true, t.published(t.removeVersions(whole, inv.versions, current.name))
 }
 
 // repairLinks completes what a crash or a failure left after its rename.

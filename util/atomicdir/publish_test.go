@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -247,6 +248,21 @@ func TestReadersKeepTheirVersion(t *testing.T) {
 	if _, err := held.ReadFile("a"); err != nil {
 		t.Errorf("gone without a further update: %v", err)
 	}
+	// It stays until the next version is in place, and goes then.
+	looked := false
+	p.beforeStep = func(op, name string) error {
+		if op == "replace" {
+			looked = true
+			if _, err := held.ReadFile("a"); err != nil {
+				t.Errorf("gone before the next version is in place: %v", err)
+			}
+		}
+		return nil
+	}
+	mustPublish(t, &p, dir, text(map[string]string{"a": "3"}))
+	if _, err := held.ReadFile("a"); !looked || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the outdated version stays: %v", err)
+	}
 }
 
 // While updates run, whoever opens ..data sees one whole version, no visible
@@ -267,21 +283,27 @@ func TestUpdatesAreAtomicForReaders(t *testing.T) {
 	mustPublish(t, &p, dir, set(0))
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
+	var begun atomic.Int64
 	go func() {
 		defer close(done)
 		for reads := 0; ctx.Err() == nil || reads == 0; reads++ {
-			checkReader(t, dir)
+			checkReader(t, dir, &begun)
 		}
 	}()
 	for n := range 300 {
+		begun.Add(1)
 		mustPublish(t, &p, dir, set(n))
 	}
 	stop()
 	<-done
 }
 
-func checkReader(t *testing.T, dir string) {
+func checkReader(t *testing.T, dir string, begun *atomic.Int64) {
+	before := begun.Load()
 	a, err := os.ReadFile(filepath.Join(dir, "always"))
+	if errors.Is(err, fs.ErrNotExist) && begun.Load() != before {
+		return // the open was suspended for the whole time of an update
+	}
 	if err != nil || strings.Count(string(a), string(a[:1])) != len(a) {
 		t.Errorf("one open: %q, %v", a, err)
 	}
