@@ -55,6 +55,7 @@ type FakeMounter struct {
 	lastAnon uint32
 	lastName int
 	scratch  string
+	spare    map[string][]string // links in scratch, by what they point to
 	watchers map[chan struct{}]struct{}
 }
 
@@ -162,6 +163,7 @@ func (f *FakeMounter) reset() {
 	f.slots = make(map[fakeDentry]*fakeSlot)
 	f.sources = make(map[string]string)
 	f.devices = make(map[string]uint64)
+	f.spare = make(map[string][]string)
 	f.watchers = make(map[chan struct{}]struct{})
 	f.lastID = f.root.id
 }

@@ -130,7 +130,7 @@ func (f *FakeMounter) show(s *fakeSlot, m *fakeMount) error {
 	switch {
 	case !m.first:
 		link := f.real(fakeDentry{m.super, m.path})
-		if err := os.Symlink(link, at); err != nil {
+		if err := f.placeLink(link, at); err != nil {
 			return err
 		}
 		s.link = link
@@ -149,8 +149,9 @@ func (f *FakeMounter) show(s *fakeSlot, m *fakeMount) error {
 func (f *FakeMounter) unshow(s *fakeSlot, m *fakeMount) error {
 	at := f.location(s)
 	if s.link != "" {
+		link := s.link
 		s.link = ""
-		return unix.Unlink(at)
+		return f.takeLink(link, at)
 	}
 	return f.setAside(at, func(aside string) { m.super.dir, m.super.slot = aside, nil })
 }
@@ -163,7 +164,7 @@ func makeRoot(at string, s *fakeSuper) error {
 	}
 	if options.uid != -1 || options.gid != -1 {
 		// Who may not give files away gets them in his own name.
-		if err := unix.Lchown(at, options.uid, options.gid); err != nil && err != unix.EPERM && err != unix.EINVAL {
+		if err := unix.Lchown(at, options.uid, options.gid); err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINVAL) {
 			return errors.Join(&os.PathError{Op: "chown", Path: at, Err: err}, unix.Rmdir(at))
 		}
 	}
@@ -228,6 +229,38 @@ func (f *FakeMounter) move(from, to string, done func(to string)) error {
 	return errors.Join(errs...)
 }
 
+// maxSpare bounds the links that are kept for each target.
+const maxSpare = 16
+
+// placeLink makes a link or takes one that was used before: a new inode can
+// cost more than all the rest of a mount, since ext4 searches past those that
+// were freed in the last seconds.
+func (f *FakeMounter) placeLink(target, at string) error {
+	spare := f.spare[target]
+	if len(spare) == 0 {
+		return os.Symlink(target, at)
+	}
+	f.spare[target] = spare[:len(spare)-1]
+	if os.Rename(spare[len(spare)-1], at) == nil {
+		return nil
+	}
+	return os.Symlink(target, at)
+}
+
+// takeLink takes a link away.
+func (f *FakeMounter) takeLink(target, at string) error {
+	if len(f.spare[target]) < maxSpare {
+		if to, err := f.scratchName("link"); err == nil && os.Rename(at, to) == nil {
+			f.spare[target] = append(f.spare[target], to)
+			return nil
+		}
+	}
+	if err := unix.Unlink(at); err != nil {
+		return &os.PathError{Op: "unlink", Path: at, Err: err}
+	}
+	return nil
+}
+
 func replaceLink(at, target string) error {
 	if err := unix.Unlink(at); err != nil {
 		return &os.PathError{Op: "unlink", Path: at, Err: err}
@@ -262,6 +295,7 @@ func (f *FakeMounter) dropScratch() error {
 			delete(f.sources, source)
 		}
 	}
+	clear(f.spare)
 	err := removeTree(f.scratch)
 	f.scratch = ""
 	return err

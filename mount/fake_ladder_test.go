@@ -1,0 +1,219 @@
+package mount_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+)
+
+func isOp(op string) func(mount.Call) bool { return func(c mount.Call) bool { return c.Op == op } }
+
+// attempts are the calls' operations and rungs.
+func attempts(f *mount.FakeMounter) []string {
+	var all []string
+	for _, c := range f.Calls() {
+		all = append(all, c.Op+" "+c.Rung.String())
+	}
+	return all
+}
+
+func TestFakeUnmountLadder(t *testing.T) {
+	never := make(chan struct{})
+	options := mount.UnmountOptions{ForceAfter: time.Minute, LazyAfter: 2 * time.Minute}
+	tests := map[string]struct {
+		source  string // of an NFS mount unless given
+		faults  []mount.Fault
+		options mount.UnmountOptions
+		rung    mount.Rung
+		err     error
+		took    time.Duration
+		calls   []string
+		stays   bool
+	}{
+		"nothing hangs": {options: options, rung: mount.RungNormal, calls: []string{"unmount normal"}},
+		"hangs once": {
+			faults:  []mount.Fault{{Match: isOp(mount.OpUnmount), Nth: 1, Release: never}},
+			options: options, rung: mount.RungForce, took: time.Minute,
+			calls: []string{"unmount normal", "unmount-force force", "unmount force"},
+		},
+		"hangs for good": {
+			faults:  []mount.Fault{{Match: isOp(mount.OpUnmount), Release: never}},
+			options: options, rung: mount.RungLazy, took: 2 * time.Minute,
+			calls: []string{"unmount normal", "unmount-force force", "unmount force", "unmount-lazy lazy"},
+		},
+		"forcing fails": {
+			faults: []mount.Fault{
+				{Match: isOp(mount.OpUnmount), Nth: 1, Release: never},
+				{Match: isOp(mount.OpUnmountForce), Err: unix.EBUSY},
+			},
+			options: options, rung: mount.RungForce, took: time.Minute,
+			calls: []string{"unmount normal", "unmount-force force", "unmount force"},
+		},
+		"without force": {
+			faults:  []mount.Fault{{Match: isOp(mount.OpUnmount), Release: never}},
+			options: mount.UnmountOptions{LazyAfter: time.Minute}, rung: mount.RungLazy, took: time.Minute,
+			calls: []string{"unmount normal", "unmount-lazy lazy"},
+		},
+		"without lazy": {
+			faults:  []mount.Fault{{Match: isOp(mount.OpUnmount), Release: never}},
+			options: mount.UnmountOptions{ForceAfter: time.Minute}, rung: mount.RungForce, took: time.Hour,
+			err: context.DeadlineExceeded, stays: true,
+			calls: []string{"unmount normal", "unmount-force force", "unmount force"},
+		},
+		"without a ladder": {
+			faults: []mount.Fault{{Match: isOp(mount.OpUnmount), Release: never}},
+			rung:   mount.RungNormal, took: time.Hour, err: context.DeadlineExceeded, stays: true,
+			calls: []string{"unmount normal"},
+		},
+		"fails without a ladder": {
+			faults: []mount.Fault{{Match: isOp(mount.OpUnmount), Err: unix.EBUSY}},
+			rung:   mount.RungNormal, err: mount.ErrBusy, stays: true,
+			calls: []string{"unmount normal"},
+		},
+		"even lazy fails": {
+			faults: []mount.Fault{
+				{Match: isOp(mount.OpUnmount), Release: never},
+				{Match: isOp(mount.OpUnmountLazy), Err: unix.EPERM},
+			},
+			options: options, rung: mount.RungLazy, took: 2 * time.Minute, err: mount.ErrNotPermitted, stays: true,
+			calls: []string{"unmount normal", "unmount-force force", "unmount force", "unmount-lazy lazy"},
+		},
+		"busy for a while": {
+			faults:  []mount.Fault{{Match: isOp(mount.OpUnmount), Nth: 1, Err: unix.EBUSY}},
+			options: options, rung: mount.RungNormal, took: 50 * time.Millisecond,
+			calls: []string{"unmount normal", "unmount normal"},
+		},
+		"not permitted": {
+			faults:  []mount.Fault{{Match: isOp(mount.OpUnmount), Err: unix.EPERM}},
+			options: options, rung: mount.RungNormal, err: mount.ErrNotPermitted, stays: true,
+			calls: []string{"unmount normal"},
+		},
+		"hangs after its effect": {
+			faults:  []mount.Fault{{Match: isOp(mount.OpUnmount), After: true, Release: never}},
+			options: options, rung: mount.RungNormal, took: time.Minute,
+			calls: []string{"unmount normal"},
+		},
+		"a block device is not detached": {
+			source:  "/dev/sdx",
+			faults:  []mount.Fault{{Match: isOp(mount.OpUnmount), Release: never}},
+			options: mount.UnmountOptions{LazyAfter: time.Minute}, rung: mount.RungNormal, took: time.Hour,
+			err: context.DeadlineExceeded, stays: true,
+			calls: []string{"unmount normal", "unmount normal"},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			f, root := newFake(t, "v")
+			target := filepath.Join(root, "v")
+			request := mount.Request{Source: "server:/x", Target: target, FSType: "nfs"}
+			if tc.source != "" {
+				request.Source, request.FSType = tc.source, "ext4"
+			}
+			mustMount(t, f, request)
+			f.ResetCalls()
+			synctest.Test(t, func(t *testing.T) {
+				faults := slices.Clone(tc.faults)
+				for i := range faults {
+					if faults[i].Release != nil {
+						faults[i].Release = make(chan struct{}) // of virtual time's own
+					}
+				}
+				defer f.Inject(faults...)()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				start := time.Now()
+				rung, err := f.UnmountContext(ctx, target, tc.options)
+				if rung != tc.rung || !errors.Is(err, tc.err) || (err == nil) != (tc.err == nil) {
+					t.Errorf("UnmountContext = %v, %v; want %v, %v", rung, err, tc.rung, tc.err)
+				}
+				if took := time.Since(start); took != tc.took {
+					t.Errorf("it took %v, want %v", took, tc.took)
+				}
+			})
+			if diff := cmp.Diff(tc.calls, attempts(f)); diff != "" {
+				t.Errorf("calls (-want +got):\n%s", diff)
+			}
+			if _, mounted, err := f.Table().At(target); err != nil || mounted != tc.stays {
+				t.Errorf("mounted = %v, %v; want %v", mounted, err, tc.stays)
+			}
+		})
+	}
+}
+
+func TestFakeLadderTakesOnlyOneOfAStack(t *testing.T) {
+	f, root := newFake(t)
+	for range 2 {
+		mustMount(t, f, mount.Request{Source: "tmpfs", Target: root, FSType: "tmpfs"})
+	}
+	f.Inject(mount.Fault{Match: isOp(mount.OpUnmount), After: true, Nth: 1, Err: unix.EIO})
+	synctest.Test(t, func(t *testing.T) {
+		if _, err := f.UnmountContext(t.Context(), root, mount.UnmountOptions{LazyAfter: time.Minute}); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, mounted, _ := f.Table().At(root); !mounted {
+		t.Error("the retry took the mount below as well")
+	}
+	mustUnmount(t, f, root)
+}
+
+func TestFakeHangs(t *testing.T) {
+	f, root := newFake(t)
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		remove := f.Inject(mount.Fault{Match: isOp(mount.OpMount), Release: release})
+		request := mount.Request{Source: "server:/x", Target: root, FSType: "nfs"}
+		reason := errors.New("the pod is gone")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Minute, func() { cancel(reason) })
+		err := f.MountContext(ctx, request)
+		if e, ok := errors.AsType[*mount.Error](err); !ok || !e.Uncertain || !errors.Is(err, reason) || !errors.Is(err, mount.ErrCanceled) {
+			t.Errorf("a hung mount, given up: %v", err)
+		}
+		err = f.MountContext(ctx, request)
+		if e, ok := errors.AsType[*mount.Error](err); !ok || e.Uncertain || !errors.Is(err, reason) {
+			t.Errorf("a mount with a context that had ended: %v", err)
+		}
+		done := make(chan error)
+		go func() { done <- f.Mount("server:/x", root, "nfs", nil) }()
+		synctest.Wait()
+		// The hung mount holds no lock.
+		if is, err := f.IsMountPoint(root); is || err != nil {
+			t.Errorf("IsMountPoint = %v, %v", is, err)
+		}
+		close(release)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		remove()
+	})
+}
+
+func TestFakeFaults(t *testing.T) {
+	f, root := newFake(t)
+	mine := errors.New("mine")
+	remove := f.Inject(mount.Fault{Match: isOp(mount.OpMount), After: true, Err: mine, Delay: time.Millisecond})
+	err := f.Mount("server:/x", root, "nfs", nil)
+	if _, ok := errors.AsType[*mount.Error](err); !ok || !errors.Is(err, mine) {
+		t.Errorf("err = %v", err)
+	}
+	if is, _ := f.IsMountPoint(root); !is {
+		t.Error("the fault after the effect prevented it")
+	}
+	remove()
+	mustUnmount(t, f, root)
+	helper := &mount.Error{Op: mount.OpMount, Target: root, Cause: mount.ErrHelperMissing}
+	f.Inject(mount.Fault{Err: helper})
+	if err := f.Mount("server:/x", root, "nfs", nil); err != error(helper) {
+		t.Errorf("an injected *Error comes out as %#v", err)
+	}
+}
