@@ -59,6 +59,8 @@ func (c Cause) adviseLocal(e *Error) string {
 		return fmt.Sprintf("Check that %s exists on this node.", e.Source)
 	case ErrTargetIsLink:
 		return fmt.Sprintf("Replace %s by a real directory; links are not followed so that a mount cannot be led astray.", e.Target)
+	case ErrTargetReplaced:
+		return fmt.Sprintf("Find out who else changes the directory of %s: nobody but this agent should be able to.", e.Target)
 	case ErrKindMismatch:
 		return "Bind a directory on a directory and a file on a file."
 	}

@@ -27,6 +27,7 @@ const (
 	ErrNotMounted         Cause = "not mounted"
 	ErrCanceled           Cause = "gave up waiting"
 	ErrTargetIsLink       Cause = "the mount point is a symbolic link"
+	ErrTargetReplaced     Cause = "the mount point was replaced while it was being mounted on"
 	ErrKindMismatch       Cause = "source and mount point are not both directories or both files"
 	ErrNoLockDaemon       Cause = "rpc.statd is not running on this node"
 	ErrIO                 Cause = "the device cannot be read"

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -56,7 +55,7 @@ func (m *HostMounter) mountByCommand(ctx context.Context, r Request, flags []str
 	if !ok {
 		return wrapCall(err, e)
 	}
-	e.Output = r.masker().Replace(failed.output)
+	e.Output = r.mask(failed.output)
 	e.Cause, e.Also = m.diagnose(r, failed)
 	e.Uncertain = failed.uncertain
 	e.Err = failed.err // an exit status or a failed start: no arguments in it
@@ -94,7 +93,7 @@ func runCommand(ctx context.Context, command string, args []string) error {
 	// something; -1 is a signal.
 	failed.uncertain = slices.Contains([]int{-1, 4, 8, 16, 64}, cmd.ProcessState.ExitCode())
 	if ctx.Err() != nil {
-		failed.err = fmt.Errorf("mount(8) was killed: %w", context.Cause(ctx))
+		failed.err = fmt.Errorf("mount(8) was killed: %w", ended(ctx))
 	}
 	return failed
 }
@@ -124,43 +123,4 @@ func (c *cappedBuffer) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.buf.String()
-}
-
-// masker replaces each sensitive option and each value in one, as mount
-// helpers may print either.
-func (r Request) masker() *strings.Replacer {
-	var pairs []string
-	for _, element := range r.Sensitive {
-		for _, option := range append([]string{element}, splitOptions(element)...) {
-			_, value, _ := strings.Cut(option, "=")
-			for _, secret := range []string{option, value} {
-				if secret != "" {
-					pairs = append(pairs, secret, masked)
-				}
-			}
-		}
-	}
-	return strings.NewReplacer(pairs...)
-}
-
-// helperPath returns the file that mount(8) would run for a type, if there is
-// one.
-func (c Config) helperPath(fstype string) (string, bool) {
-	dirs := c.HelperDirs
-	if dirs == nil {
-		dirs = []string{"/sbin", "/sbin/fs.d", "/sbin/fs", "/usr/sbin", "/usr/local/sbin", "/bin", "/usr/bin"}
-	}
-	names := []string{"mount." + fstype}
-	if base, _, isSub := strings.Cut(fstype, "."); isSub {
-		names = append(names, "mount."+base)
-	}
-	for _, dir := range dirs {
-		for _, name := range names {
-			path := filepath.Join(dir, name)
-			if info, err := os.Stat(path); err == nil && !info.IsDir() {
-				return path, true
-			}
-		}
-	}
-	return "", false
 }

@@ -119,7 +119,8 @@ func TestHungCommandIsKilledWithItsGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer reader.Close()
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancelCause(t.Context())
+	errGone := errors.New("the pod is gone")
 	m := mount.New(mount.Config{MountCommand: command})
 	failed := make(chan error, 1)
 	go func() {
@@ -131,13 +132,13 @@ func TestHungCommandIsKilledWithItsGroup(t *testing.T) {
 	}
 	alive.Close()
 	canceled := time.Now()
-	cancel()
+	cancel(errGone)
 	err = <-failed
 	if took := time.Since(canceled); took > 5*time.Second {
 		t.Errorf("returned %v after its context ended", took)
 	}
 	e, ok := errors.AsType[*mount.Error](err)
-	if !ok || !e.Uncertain || !errors.Is(err, mount.ErrCanceled) || !errors.Is(err, context.Canceled) || e.Command == "" {
+	if !ok || !e.Uncertain || !errors.Is(err, mount.ErrCanceled) || !errors.Is(err, errGone) || e.Command == "" {
 		t.Errorf("err = %#v", err)
 	}
 	if rest, err := io.ReadAll(reader); err != nil || len(rest) != 0 { // ends when both are dead

@@ -138,10 +138,8 @@ func (m *HostMounter) diagnose(r Request, failed *commandError) (cause Cause, al
 	if errors.Is(failed.err, exec.ErrNotFound) {
 		return ErrHelperMissing, nil
 	}
-	if errors.Is(failed.err, context.DeadlineExceeded) || errors.Is(failed.err, context.Canceled) {
-		return causeOf(failed.err), nil
-	}
-	if failed.output == "" {
+	_, killed := errors.AsType[*causedError](failed.err)
+	if killed || failed.output == "" {
 		return causeOf(failed.err), nil
 	}
 	return m.config.weigh(r, causeOfText(failed.output))

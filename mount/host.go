@@ -113,13 +113,23 @@ func (m *HostMounter) tryMount(ctx context.Context, r Request, flags []string) e
 		return r.fail(err)
 	}
 	if ctx.Err() != nil {
-		return r.fail(context.Cause(ctx)) // nothing was begun: certain
+		return r.fail(ended(ctx)) // nothing was begun: certain
 	}
 	options := parseOptions(slices.Concat(r.Options, r.Sensitive)...)
 	if len(flags) == 0 && isNative(r, options) {
 		return m.mountNative(ctx, r, options)
 	}
 	return m.mountByCommand(ctx, r, flags)
+}
+
+// ended is the error of a context that has ended, with a cause of the caller's
+// own or not.
+func ended(ctx context.Context) error {
+	cause := ErrCanceled
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		cause = ErrTimedOut
+	}
+	return &causedError{cause, context.Cause(ctx)}
 }
 
 // check refuses what no mount can be made of.

@@ -114,6 +114,46 @@ func TestTmpfsBadOption(t *testing.T) {
 	})
 }
 
+func TestHugetlbfs(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		err := mount.Mount(t.Context(), mount.New(mount.Config{}), mount.Request{Target: dir, FSType: "hugetlbfs", Options: []string{"mode=0700", "nosuid"}})
+		e, mounted := entryAt(t, dir)
+		switch {
+		case inUserNamespace(t): // the kernel keeps huge pages from user namespaces
+			if !errors.Is(err, mount.ErrNotPermitted) || mounted {
+				t.Errorf("err = %v, mounted = %v", err, mounted)
+			}
+		case errors.Is(err, mount.ErrNoFilesystem): // a kernel without huge pages
+		case err != nil || e.FSType != "hugetlbfs" || !slices.Contains(e.Options, "nosuid"):
+			t.Errorf("err = %v, mounted %+v", err, e)
+		}
+	})
+}
+
+// ramfs stands for the types that need no device and go through mount(8).
+func TestMountCommandOfThisSystem(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := makeDir(t, t.TempDir(), "a,b c")
+		doMount(t, mount.Request{Source: "by-command", Target: dir, FSType: "ramfs", Options: []string{"nosuid", "noexec"}})
+		if e, ok := entryAt(t, dir); !ok || e.Source != "by-command" || e.FSType != "ramfs" || !slices.Contains(e.Options, "noexec") {
+			t.Errorf("mounted: %v, as %+v", ok, e)
+		}
+		doMount(t, mount.Request{Target: dir, Options: []string{"remount", "ro"}})
+		if e, _ := entryAt(t, dir); !e.ReadOnly() {
+			t.Errorf("remounted as %+v", e)
+		}
+		if err := unmountNow(t, dir); err != nil {
+			t.Error(err)
+		}
+		err := mount.Mount(t.Context(), mount.New(mount.Config{}), mount.Request{Source: "10.0.0.1:/x", Target: dir, FSType: "no-such-type"})
+		e, ok := errors.AsType[*mount.Error](err)
+		if !ok || e.Uncertain || !strings.Contains(err.Error(), "Mounting arguments: -t no-such-type 10.0.0.1:/x "+dir+"\nOutput: mount: ") {
+			t.Errorf("an unknown type: %v", err)
+		}
+	})
+}
+
 func TestBind(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		top := t.TempDir()

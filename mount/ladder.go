@@ -50,7 +50,7 @@ func (m *HostMounter) tryUnmount(ctx context.Context, target string, options Unm
 		return RungNone, wrapUnmount(target, err)
 	}
 	if ctx.Err() != nil {
-		return RungNone, certain(wrapUnmount(target, context.Cause(ctx)))
+		return RungNone, certain(wrapUnmount(target, ended(ctx)))
 	}
 	l := &ladder{m: m, target: filepath.Clean(target)}
 	if err := l.climb(ctx, options); err != nil {

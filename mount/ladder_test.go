@@ -231,8 +231,8 @@ func TestUnmountGivesUpWithItsContextAndCostsOneCall(t *testing.T) {
 
 func TestUnmountWithAnEndedContextTouchesNothing(t *testing.T) {
 	k := &scripted{entries: []Entry{nfsEntry}, umount: func(int) error { return nil }}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("a cause of the caller's own"))
 	rung, err := k.mounter().UnmountContext(ctx, "/t", UnmountOptions{})
 	e, ok := errors.AsType[*Error](err)
 	if !ok || rung != RungNone || e.Uncertain || !errors.Is(err, ErrCanceled) || len(k.tried()) != 0 {

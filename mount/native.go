@@ -249,7 +249,7 @@ func (n *native) bind(target *os.File) error {
 	if err != nil {
 		return fmt.Errorf("bind: %w", err)
 	}
-	return n.orUndo(n.finishBind)
+	return n.orUndo(target, n.finishBind)
 }
 
 // finishBind gives the new bind mount its own options.
@@ -280,7 +280,7 @@ func (n *native) mountNew(target *os.File) error {
 	if err != nil {
 		return n.explain(err)
 	}
-	return n.orUndo(n.propagate)
+	return n.orUndo(target, n.propagate)
 }
 
 // explain adds what an errno means for these file systems.
@@ -291,21 +291,46 @@ func (n *native) explain(err error) error {
 	return err
 }
 
-// orUndo does finish to the mount just made, and unmounts it again if that
-// fails.
-func (n *native) orUndo(finish func(mounted *os.File) error) error {
+// orUndo does finish to the mount just made on target, and unmounts it again if
+// that fails or if the mount is not where it was asked for.
+func (n *native) orUndo(target *os.File, finish func(mounted *os.File) error) error {
 	mounted, err := n.reopenTarget()
+	if err == nil {
+		err = checkCovers(mounted, target)
+	}
 	if err == nil {
 		err = finish(mounted)
 	}
 	if err == nil {
 		return nil
 	}
-	path := filepath.Join(fdPath(n.parent), n.name)
-	if undoErr := n.sys.unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); undoErr != nil {
+	if undoErr := n.undo(target); undoErr != nil {
 		return &halfDoneError{err, undoErr}
 	}
 	return err
+}
+
+// checkCovers makes sure that mounted is another mount than target lies in: a
+// directory that took the target's place before the mount is not.
+func checkCovers(mounted, target *os.File) error {
+	id, err := mountID(mounted)
+	if err != nil {
+		return err
+	}
+	below, err := mountID(target)
+	if err == nil && id == below {
+		err = &causedError{ErrTargetReplaced, nil}
+	}
+	return err
+}
+
+// undo unmounts what was mounted on target, wherever that is by now.
+func (n *native) undo(target *os.File) error {
+	path, err := os.Readlink(fdPath(target))
+	if err != nil {
+		return err
+	}
+	return n.sys.unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 }
 
 // halfDoneError is a mount that failed after it was made and could not be

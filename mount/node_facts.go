@@ -106,3 +106,25 @@ func anyLine(path string, is func(line string) bool) bool {
 	}
 	return false
 }
+
+// helperPath returns the file that mount(8) would run for a type, if there is
+// one.
+func (c Config) helperPath(fstype string) (string, bool) {
+	dirs := c.HelperDirs
+	if dirs == nil {
+		dirs = []string{"/sbin", "/sbin/fs.d", "/sbin/fs", "/usr/sbin", "/usr/local/sbin", "/bin", "/usr/bin"}
+	}
+	names := []string{"mount." + fstype}
+	if base, _, isSub := strings.Cut(fstype, "."); isSub {
+		names = append(names, "mount."+base)
+	}
+	for _, dir := range dirs {
+		for _, name := range names {
+			path := filepath.Join(dir, name)
+			if info, err := os.Stat(path); err == nil && !info.IsDir() {
+				return path, true
+			}
+		}
+	}
+	return "", false
+}

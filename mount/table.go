@@ -14,7 +14,8 @@ type Entry struct {
 	// Device is the st_dev of the file system, as unix.Mkdev makes it.
 	Device uint64
 	// Root is the directory of the file system that is shown at Target: "/"
-	// for a whole file system, the bound directory for a bind mount.
+	// for a whole file system, the bound directory for a bind mount. It ends in
+	// "//deleted" once that directory has been removed.
 	Root string
 	// Target is the mount point.
 	Target string

@@ -1,0 +1,61 @@
+package mount
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// plainly is the length in bytes from which a secret value is masked wherever
+// it occurs. Shorter ones are masked as whole words only: a text in which each
+// "1" is masked tells nobody anything.
+const plainly = 4
+
+// mask replaces each sensitive option, and each value in one, in what a mount
+// helper printed.
+func (r Request) mask(text string) string {
+	var secrets []string
+	for _, element := range r.Sensitive {
+		for _, option := range append([]string{element}, splitOptions(element)...) {
+			_, value, _ := strings.Cut(option, "=")
+			secrets = append(secrets, option, value)
+		}
+	}
+	// The longest first, so that none is cut up by another that is a part of it.
+	slices.SortFunc(secrets, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	for _, secret := range slices.Compact(secrets) {
+		switch {
+		case secret == "":
+		case len(secret) >= plainly:
+			text = strings.ReplaceAll(text, secret, masked)
+		default:
+			text = maskWord(text, secret)
+		}
+	}
+	return text
+}
+
+// maskWord masks word where no letter or digit touches it.
+func maskWord(text, word string) string {
+	var b strings.Builder
+	for {
+		i := strings.Index(text, word)
+		if i < 0 {
+			return b.String() + text
+		}
+		end := i + len(word)
+		b.WriteString(text[:i])
+		if i > 0 && isWordByte(text[i-1]) || i == 0 && endsInWord(b.String()) || end < len(text) && isWordByte(text[end]) {
+			b.WriteString(word)
+		} else {
+			b.WriteString(masked)
+		}
+		text = text[end:]
+	}
+}
+
+func endsInWord(s string) bool { return s != "" && isWordByte(s[len(s)-1]) }
+
+func isWordByte(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c == '_' || c >= 0x80
+}
