@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
@@ -33,13 +34,21 @@ type nodeConfig struct {
 
 // startNode starts a manager and returns when it owns the root directory.
 func startNode(ctx context.Context, c nodeConfig) (*node, error) {
+	tokens := localtoken.New(filepath.Join(c.rootDir, "podvol", "token.key"))
+	tokens.ServiceAccountUID = func(ctx context.Context, namespace, name string) (types.UID, error) {
+		account, err := objects.Get[*v1.ServiceAccount](ctx, c.objects, volume.NewObjectRef("ServiceAccount", namespace, name))
+		if err != nil {
+			return "", err
+		}
+		return account.UID, nil
+	}
 	manager, err := volumemanager.New(volumemanager.Config{
 		RootDir:     c.rootDir,
 		NodeName:    c.nodeName,
 		Objects:     c.objects,
 		Plugins:     plugins.All(),
 		Mounter:     c.mounter,
-		Tokens:      localtoken.New(filepath.Join(c.rootDir, "podvol", "token.key")),
+		Tokens:      tokens,
 		Allocatable: machine{objects: c.objects, node: types.NodeName(c.nodeName)},
 		HostFiles:   c.hostFiles,
 		Logger:      c.log,

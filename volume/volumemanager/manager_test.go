@@ -1,6 +1,7 @@
 package volumemanager_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -265,6 +266,16 @@ func TestReadOnlyClaim(t *testing.T) {
 				if _, ok := volumes.Path(v.Name); !ok {
 					t.Errorf("volume %s is not mounted", v.Name)
 				}
+			}
+			before, err := os.ReadFile(w.recordsPath())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := manager.SetUpPod(t.Context(), newPod("web", tc.volumes...)); err != nil {
+				t.Fatal(err)
+			}
+			if after, err := os.ReadFile(w.recordsPath()); err != nil || !bytes.Equal(before, after) {
+				t.Errorf("a second set-up writes records, %v", err)
 			}
 			if err := manager.TearDownPod(t.Context(), "uid-web"); err != nil {
 				t.Fatal(err)

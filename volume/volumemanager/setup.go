@@ -111,6 +111,7 @@ func (p *PodVolumes) err(op string) error {
 // setUp is one volume of one pod about to be set up.
 type setUp struct {
 	pod     *v1.Pod
+	volume  string // the volume's name in the pod
 	key     volumeKey
 	plugin  volume.VolumePlugin
 	mounter volume.Mounter
@@ -121,7 +122,7 @@ func (m *Manager) setUpVolume(ctx context.Context, pod *v1.Pod, v *v1.Volume) Vo
 	start := time.Now()
 	s, err := m.prepare(ctx, pod, v)
 	if err != nil {
-		s = &setUp{pod: pod, record: &volume.Record{Pod: podName(pod), PodUID: pod.UID, Volume: v.Name}}
+		s = &setUp{pod: pod, volume: v.Name, record: &volume.Record{Pod: podName(pod), PodUID: pod.UID, Volume: v.Name}}
 		m.event(s, err)
 		status := s.status(stateOf(err), start, err)
 		m.notify(status)
@@ -142,10 +143,12 @@ func (m *Manager) setUpVolume(ctx context.Context, pod *v1.Pod, v *v1.Volume) Vo
 
 func (s *setUp) status(state VolumeState, start time.Time, err error) VolumeStatus {
 	now := time.Now()
+	named := *s.record
+	named.Volume = s.volume
 	return VolumeStatus{
-		Pod: s.record.Pod, PodUID: s.record.PodUID, Volume: s.record.Volume,
+		Pod: s.record.Pod, PodUID: s.record.PodUID, Volume: s.volume,
 		Plugin: s.record.Plugin, Source: s.record.Source, Path: s.record.Path,
-		State: state, Since: now, Duration: now.Sub(start), Err: wrap(s.record, "SetUp", err),
+		State: state, Since: now, Duration: now.Sub(start), Err: wrap(&named, "SetUp", err),
 	}
 }
 
@@ -180,7 +183,7 @@ func (m *Manager) prepare(ctx context.Context, pod *v1.Pod, v *v1.Volume) (*setU
 	record := &volume.Record{
 		PodUID:           pod.UID,
 		Pod:              podName(pod),
-		Volume:           v.Name,
+		Volume:           firstOfClaim(pod, v),
 		Plugin:           plugin.GetPluginName(),
 		Path:             mounter.GetPath(),
 		Source:           volume.DescribeSource(plugin, spec),
@@ -188,7 +191,22 @@ func (m *Manager) prepare(ctx context.Context, pod *v1.Pod, v *v1.Volume) (*setU
 		PersistentVolume: spec.PersistentVolume,
 		ReadOnly:         spec.ReadOnly,
 	}
-	return &setUp{pod: pod, key: keyOf(record), plugin: plugin, mounter: mounter, record: record}, nil
+	return &setUp{pod: pod, volume: v.Name, key: keyOf(record), plugin: plugin, mounter: mounter, record: record}, nil
+}
+
+// firstOfClaim is the name that the record has: volumes of a pod that use the
+// same claim are one directory, and share its record.
+func firstOfClaim(pod *v1.Pod, v *v1.Volume) string {
+	if v.PersistentVolumeClaim == nil {
+		return v.Name
+	}
+	for i := range pod.Spec.Volumes {
+		other := &pod.Spec.Volumes[i]
+		if c := other.PersistentVolumeClaim; c != nil && c.ClaimName == v.PersistentVolumeClaim.ClaimName {
+			return other.Name
+		}
+	}
+	return v.Name
 }
 
 func checkMountOptions(plugin volume.VolumePlugin, spec *volume.Spec) error {
@@ -237,7 +255,7 @@ func (m *Manager) admit(s *setUp) (before actualVolume, err error) {
 			continue
 		}
 		if sameDir || sameVolume {
-			return actualVolume{}, volume.NothingDone(&ReplacedError{Volume: s.record.Volume, Was: describe(other.record), Is: describe(s.record)})
+			return actualVolume{}, volume.NothingDone(&ReplacedError{Volume: s.volume, Was: describe(other.record), Is: describe(s.record)})
 		}
 	}
 	return before, nil
@@ -341,5 +359,5 @@ func (m *Manager) event(s *setUp, err error) {
 		return
 	}
 	m.config.Events.Event(s.pod, v1.EventTypeWarning, "FailedMount",
-		fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", s.record.Volume, err))
+		fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", s.volume, err))
 }
