@@ -21,7 +21,6 @@ import (
 // Mounts on top of a mount share the slot of the one that they cover.
 type fakeSlot struct {
 	at     fakeDentry
-	isDir  bool
 	hidden string
 	link   string // where the link points that stands there now; empty if none
 	stack  []*fakeMount

@@ -101,11 +101,11 @@ func (f *FakeMounter) mountPoint(target string) (fakePlace, error) {
 	if isMissing(err) {
 		return at, &causedError{ErrNoTarget, err}
 	}
-	if err != nil {
+	if err != nil || at.isMountRoot() {
 		return at, err
 	}
 	link, err := f.readlink(at)
-	if err == nil && link != "" && !at.isMountRoot() {
+	if err == nil && link != "" {
 		err = &causedError{ErrTargetIsLink, nil}
 	}
 	return at, err
