@@ -31,8 +31,10 @@ var errNotLazy = errors.New("a file system on a block device is not detached laz
 // normal again, whatever force returned, until LazyAfter; then lazy. Each rung
 // acts only as long as the mount that was found at the start is still the
 // topmost at target, so that a second attempt never unmounts what was mounted
-// beneath. Without a further rung a busy mount is [ErrBusy] at once. Errors that
-// no rung can help against (not mounted, not permitted) end the ladder.
+// beneath. Force is skipped if LazyAfter comes before ForceAfter. Without a
+// further rung a busy mount is [ErrBusy] at once. Errors that no rung can help
+// against (not mounted, not permitted) end the ladder. No umount.<type> helper
+// is run.
 //
 // A file system on a block device is never detached lazily: those with a
 // device number of their own, and those that span several devices (btrfs,
