@@ -135,9 +135,16 @@ func (m *Manager) setUpVolume(ctx context.Context, pod *v1.Pod, v *v1.Volume) Vo
 		m.publish(s.key, s.status(stateOf(err), start, err))
 		return err
 	})
-	if err != nil {
-		m.event(s, err)
+	if err == nil {
+		return s.status(StateMounted, start, nil)
 	}
+	if stateOf(err) == StatePending {
+		// It may have ended at the very moment that the wait did.
+		if current, ok := m.current(s.key); ok && current.status.State == StateMounted {
+			return s.status(StateMounted, start, nil)
+		}
+	}
+	m.event(s, err)
 	return s.status(stateOf(err), start, err)
 }
 
