@@ -80,9 +80,10 @@ type ContextMounter interface {
 // UnmountOptions say how hard to try. The zero value tries the normal unmount
 // only and waits for it as long as the context allows.
 type UnmountOptions struct {
-	// ForceAfter is how long the normal unmount may take before a forced one
-	// (umount2(2) MNT_FORCE, then a normal one again) is tried; 0 means never.
-	// On NFS, force may lose data that was not yet written to the server.
+	// ForceAfter is how long the normal unmount may take, and is repeated while
+	// the mount is only busy, before a forced one (umount2(2) MNT_FORCE, then a
+	// normal one again) is tried; 0 means never. On NFS, force may lose data
+	// that was not yet written to the server.
 	ForceAfter time.Duration
 	// LazyAfter is how long after the start the mount is detached (MNT_DETACH)
 	// at last; 0 means never. A file system on a block device is never
