@@ -3,7 +3,8 @@ package journal
 import "fmt"
 
 // Error is a failed operation on the journal's file; the change that it was
-// for may be found or not when the journal is next opened.
+// for may be found or not when the journal is next opened. The next change
+// first tries to put the file right. Err is os.ErrClosed after Close.
 type Error struct {
 	Op, Path string
 	Err      error
@@ -16,21 +17,8 @@ func (e *Error) Error() string {
 // Unwrap returns what the operating system said.
 func (e *Error) Unwrap() error { return e.Err }
 
-// BrokenError says that the journal takes no changes any more, because it was
-// closed or because an earlier write or sync failed; open it again.
-type BrokenError struct {
-	Path string
-	Err  error
-}
-
-func (e *BrokenError) Error() string {
-	return fmt.Sprintf("the journal %s takes no more changes: %v", e.Path, e.Err)
-}
-
-// Unwrap returns the earlier failure, or os.ErrClosed.
-func (e *BrokenError) Unwrap() error { return e.Err }
-
-// DamagedError is a line that cannot be read, with whole lines after it.
+// DamagedError is a line that cannot be read although it was written to its
+// end.
 type DamagedError struct {
 	Path string
 	Line int // counted from 1

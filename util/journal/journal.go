@@ -39,14 +39,20 @@ type Journal struct {
 	path string
 
 	mu      sync.Mutex
-	file    *os.File
-	end     int64  // where the next line goes
-	zeroed  int64  // up to where the file is allocated and zero
-	compact int64  // the size at which the file is compacted
 	next    *batch // collects changes while another batch is written
-	writing bool
-	broken  error // set for good when the file's state is not known any more
+	writing bool   // writeAll runs
+	closed  bool
 	idle    sync.Cond
+
+	// What follows belongs to writeAll while it runs.
+	file    *os.File
+	end     int64 // where the next line goes
+	zeroed  int64 // up to where the file is allocated and zero
+	compact int64 // the size at which the file is compacted
+	// suspect is set when it is not known what the file on disk holds; it is
+	// read and written anew before the next change.
+	suspect bool
+	replace func(path string, data []byte) error // durable.WriteFile, save in tests
 }
 
 // batch is changes that are written, and if asked for synced, together.
@@ -80,13 +86,15 @@ func Open(path string) (j *Journal, held []Entry, damaged []error, err error) {
 			return nil, nil, nil, err
 		}
 	}
-	j = &Journal{path: path}
+	j = &Journal{path: path, replace: replaceFile}
 	j.idle.L = &j.mu
 	if err := j.rewrite(held); err != nil {
 		return nil, nil, nil, err
 	}
 	return j, held, damaged, nil
 }
+
+func replaceFile(path string, data []byte) error { return durable.WriteFile(path, data, 0o600) }
 
 // Put sets the value of key, drops its note, and returns when that will
 // survive a crash. The value must be valid JSON. After an error the old value,
@@ -115,10 +123,10 @@ func (j *Journal) Close() error {
 	for j.writing {
 		j.idle.Wait()
 	}
-	if errors.Is(j.broken, os.ErrClosed) {
+	if j.closed {
 		return nil
 	}
-	j.broken = os.ErrClosed
+	j.closed = true
 	return j.file.Close()
 }
 
@@ -138,8 +146,8 @@ func (j *Journal) change(l line, sync bool) error {
 func (j *Journal) enqueue(text []byte, sync bool) (*batch, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.broken != nil {
-		return nil, &BrokenError{Path: j.path, Err: j.broken}
+	if j.closed {
+		return nil, &Error{Op: "write", Path: j.path, Err: os.ErrClosed}
 	}
 	if j.next == nil {
 		j.next = &batch{done: make(chan struct{})}
@@ -166,20 +174,19 @@ func (j *Journal) writeAll() {
 			j.mu.Unlock()
 			return
 		}
-		broken := j.broken
 		j.mu.Unlock()
-		if broken != nil {
-			b.err = &BrokenError{Path: j.path, Err: broken}
-		} else {
-			b.err = j.write(b)
-		}
+		b.err = j.write(b)
 		close(b.done)
 	}
 }
 
-// write appends a batch. Only writeAll calls it, so the file and its offsets
-// are its own.
+// write appends a batch.
 func (j *Journal) write(b *batch) error {
+	if j.suspect {
+		if err := j.repair(); err != nil {
+			return err
+		}
+	}
 	end := j.end + int64(len(b.lines))
 	if end > j.zeroed {
 		if err := j.extend(end); err != nil {
@@ -187,23 +194,39 @@ func (j *Journal) write(b *batch) error {
 		}
 	}
 	if _, err := j.file.WriteAt(b.lines, j.end); err != nil {
-		j.breakDown(err) // a part of the lines may be there
+		j.suspect = true // a part of the lines may be there
 		return &Error{Op: "write", Path: j.path, Err: err}
 	}
 	if b.sync {
 		fd := int(j.file.Fd())
 		if err := eintr.Do(func() error { return unix.Fdatasync(fd) }); err != nil {
-			// The kernel may have dropped the pages: what the disk holds is
-			// known only after reading it again.
-			j.breakDown(err)
+			j.suspect = true // the kernel may have dropped the pages
 			return &Error{Op: "sync", Path: j.path, Err: err}
 		}
 	}
 	j.end = end
-	if j.end < j.compact {
-		return nil
+	if j.end >= j.compact {
+		j.compactNow()
 	}
-	return j.compactNow()
+	return nil
+}
+
+// repair writes what the file shows into a new one.
+func (j *Journal) repair() error {
+	held, damaged, err := Read(j.path)
+	if err != nil {
+		return err
+	}
+	if len(damaged) > 0 {
+		if err := keepDamaged(j.path, damaged); err != nil {
+			return err
+		}
+	}
+	if err := j.rewrite(held); err != nil {
+		return err
+	}
+	j.suspect = false
+	return nil
 }
 
 // extend fills the file with zeros beyond what is needed.
@@ -216,30 +239,46 @@ func (j *Journal) extend(end int64) error {
 	return nil
 }
 
-// compactNow rewrites the file with what it holds. A failure is harmless: the
-// old file goes on, and the next batch tries again.
-func (j *Journal) compactNow() error {
+// compactNow rewrites the file with what it holds. A failure is no failure of
+// the change that asked for it: the old file goes on.
+func (j *Journal) compactNow() {
 	held, damaged, err := Read(j.path)
 	if err != nil || len(damaged) > 0 {
 		j.compact = 2 * j.end // it is sorted out when the journal is next opened
-		return nil
+		return
 	}
-	old := j.file
 	if err := j.rewrite(held); err != nil {
-		if j.file == old {
-			j.compact = j.end + slack
-			return nil
-		}
-		j.breakDown(err)
-		return err
+		j.compact = j.end + slack
+		// The new file may be in place, but not for sure on disk.
+		own, ok := errors.AsType[*durable.Error](err)
+		j.suspect = !ok || own.Replaced
 	}
-	return old.Close()
 }
 
 // rewrite replaces the file by one with just these entries and opens it. When
-// it fails before the replacement, j.file is as before.
+// it fails j.file is as before, which need not be the file at j.path any more.
 func (j *Journal) rewrite(held []Entry) error {
-	var text []byte
+	text, err := encodeEntries(held)
+	if err != nil {
+		return err
+	}
+	end := int64(len(text))
+	zeroed := (end/allocate + 1) * allocate
+	if err := j.replace(j.path, append(text, make([]byte, zeroed-end)...)); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(j.path, os.O_RDWR, 0)
+	if err != nil {
+		return &Error{Op: "open", Path: j.path, Err: err}
+	}
+	if j.file != nil {
+		j.file.Close() // the old one: nothing in it is waited for
+	}
+	j.file, j.end, j.zeroed, j.compact = file, end, zeroed, 2*end+slack
+	return nil
+}
+
+func encodeEntries(held []Entry) (text []byte, err error) {
 	for _, e := range held {
 		lines := []line{{Op: opPut, Key: e.Key, Value: e.Value}}
 		if e.Note != nil {
@@ -248,28 +287,10 @@ func (j *Journal) rewrite(held []Entry) error {
 		for _, l := range lines {
 			encoded, err := l.encode()
 			if err != nil {
-				return err
+				return nil, err
 			}
 			text = append(text, encoded...)
 		}
 	}
-	end := int64(len(text))
-	zeroed := (end/allocate + 1) * allocate
-	text = append(text, make([]byte, zeroed-end)...)
-	if err := durable.WriteFile(j.path, text, 0o600); err != nil {
-		return err
-	}
-	file, err := os.OpenFile(j.path, os.O_RDWR, 0)
-	if err != nil {
-		j.file = nil
-		return &Error{Op: "open", Path: j.path, Err: err}
-	}
-	j.file, j.end, j.zeroed, j.compact = file, end, zeroed, 2*end+slack
-	return nil
-}
-
-func (j *Journal) breakDown(err error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.broken = err
+	return text, nil
 }

@@ -48,6 +48,7 @@ func checksum(body []byte) uint32 {
 var (
 	errChecksum = errors.New("its checksum does not match")
 	errForm     = errors.New("it is not a line of a journal")
+	errHole     = errors.New("it has lost a part to zeros")
 )
 
 func decode(text []byte) (line, error) {
@@ -88,26 +89,28 @@ func Read(path string) (held []Entry, damaged []error, err error) {
 	return held, damaged, nil
 }
 
-// parse replays the lines. Lines that cannot be read count as damage only when
-// a whole one follows: what comes last was being written in a crash.
+// parse replays the lines. The file is written into zeros, so a line that a
+// crash cut off lacks its end and is followed by zeros at most; every other
+// line that cannot be read is damage, wherever it stands.
 func parse(path string, text []byte) (held []Entry, damaged []error) {
-	text, _, _ = bytes.Cut(text, []byte{0}) // the zeros that are written into next
 	entries := make(map[string]*Entry)
-	var order, suspects = []string(nil), []error(nil)
+	var order []string
 	number := 0
-	for raw := range bytes.Lines(text) {
+	for raw := range bytes.Lines(bytes.TrimRight(text, "\x00")) {
 		number++
-		text, whole := bytes.CutSuffix(raw, []byte{'\n'})
-		l, err := decode(text)
-		if !whole {
-			err = errForm
+		whole, ended := bytes.CutSuffix(raw, []byte{'\n'})
+		if !ended {
+			break
 		}
+		if hole := bytes.LastIndexByte(whole, 0); hole >= 0 {
+			damaged = append(damaged, &DamagedError{Path: path, Line: number, Err: errHole})
+			whole = whole[hole+1:]
+		}
+		l, err := decode(whole)
 		if err != nil {
-			suspects = append(suspects, &DamagedError{Path: path, Line: number, Err: err})
+			damaged = append(damaged, &DamagedError{Path: path, Line: number, Err: err})
 			continue
 		}
-		damaged = append(damaged, suspects...)
-		suspects = nil
 		switch l.Op {
 		case opPut:
 			if entries[l.Key] == nil {
@@ -138,7 +141,7 @@ func keepDamaged(path string, damaged []error) error {
 	if err != nil {
 		return &Error{Op: "read", Path: path, Err: err}
 	}
-	text, _, _ = bytes.Cut(text, []byte{0})
+	text = bytes.TrimRight(text, "\x00")
 	kept := fmt.Sprintf("%s.damaged-%08x", path, checksum(text))
 	if err := durable.WriteFile(kept, text, 0o600); err != nil {
 		return err
