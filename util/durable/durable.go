@@ -2,9 +2,9 @@
 //
 // [WriteFile] replaces a file as a whole: whoever reads it, also after a crash
 // or loss of power at any moment, finds the old contents or the new, never a
-// part. When WriteFile or [Remove] has returned without error, the change
-// itself has reached the disk, as far as the file system and the disk keep
-// what fsync(2) promises.
+// part. [Create] makes one as a whole, and never replaces. When either or
+// [Remove] has returned without error, the change itself has reached the disk,
+// as far as the file system and the disk keep what fsync(2) promises.
 //
 // Like every package below util, it carries no promise of compatibility.
 package durable
@@ -40,7 +40,7 @@ func WriteFile(path string, data []byte, perm fs.FileMode) error {
 		return &Error{Op: "write", Path: path, Err: err}
 	}
 	defer dir.Close()
-	temp := tempPrefix + rand.Text() + tempSuffix
+	temp := newTemp()
 	if err := writeTemp(dir, temp, data, perm.Perm()); err != nil {
 		return &Error{Op: "write", Path: path, Err: err}
 	}
@@ -51,6 +51,36 @@ func WriteFile(path string, data []byte, perm fs.FileMode) error {
 	}
 	if err := dir.Sync(); err != nil {
 		return &Error{Op: "write", Path: path, Replaced: true, Err: err}
+	}
+	return nil
+}
+
+// Create is [WriteFile] for a path where nothing is yet. Whatever is there, be
+// it a dangling link, stays as it is, and the error matches [fs.ErrExist]; then
+// that has reached the disk too. Of concurrent calls for one path exactly one
+// succeeds. The file system must know hard links.
+func Create(path string, data []byte, perm fs.FileMode) error {
+	dir, base, err := openParent(path)
+	if err != nil {
+		return &Error{Op: "create", Path: path, Err: err}
+	}
+	defer dir.Close()
+	temp := newTemp()
+	if err := writeTemp(dir, temp, data, perm.Perm()); err != nil {
+		return &Error{Op: "create", Path: path, Err: err}
+	}
+	fd := int(dir.Fd())
+	linked := eintr.Do(func() error { return unix.Linkat(fd, temp, fd, base, 0) })
+	unlink(fd, temp) // if it cannot be, Sweep finds it
+	if linked != nil && !errors.Is(linked, fs.ErrExist) {
+		return &Error{Op: "create", Path: path, Err: linked}
+	}
+	// Also for a file that was there: who made it may not have come this far.
+	if err := dir.Sync(); err != nil {
+		return &Error{Op: "create", Path: path, Replaced: linked == nil, Err: err}
+	}
+	if linked != nil {
+		return &Error{Op: "create", Path: path, Err: linked}
 	}
 	return nil
 }
@@ -105,6 +135,8 @@ func Sweep(dir string) (removed int, err error) {
 	}
 	return removed, nil
 }
+
+func newTemp() string { return tempPrefix + rand.Text() + tempSuffix }
 
 // IsTemp reports whether a file of this name is the temporary file of a
 // writer, running or crashed. Readers of a directory skip such names.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -100,6 +101,88 @@ func TestWriteFileReplacesLinkNotItsTarget(t *testing.T) {
 	}
 	if got, _ := os.ReadFile(path); string(got) != "new" {
 		t.Errorf("contents = %q", got)
+	}
+}
+
+func TestCreate(t *testing.T) {
+	old := unix.Umask(0o777)
+	t.Cleanup(func() { unix.Umask(old) })
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil { // the umask was for it too
+		t.Fatal(err)
+	}
+	longest := strings.Repeat("n", 255)
+	path := filepath.Join(dir, longest)
+	if err := durable.Create(path, []byte("contents"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(path)
+	info, statErr := os.Lstat(path)
+	if err != nil || string(got) != "contents" || statErr != nil || info.Mode() != 0o640 {
+		t.Errorf("%q, %v; %v, %v", got, err, info, statErr)
+	}
+	if diff := cmp.Diff([]string{longest}, names(t, dir)); diff != "" {
+		t.Errorf("other files were left (-want +got):\n%s", diff)
+	}
+	missing := filepath.Join(dir, "missing", "record")
+	err = durable.Create(missing, nil, 0o600)
+	if failure, ok := errors.AsType[*durable.Error](err); !ok || failure.Path != missing || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("in a missing directory: %v", err)
+	}
+}
+
+func TestCreateReplacesNothing(t *testing.T) {
+	for name, prepare := range map[string]func(path string) error{
+		"a file":          func(path string) error { return os.WriteFile(path, []byte("old"), 0o600) },
+		"a directory":     func(path string) error { return os.Mkdir(path, 0o700) },
+		"a dangling link": func(path string) error { return os.Symlink("nowhere", path) },
+		"a pipe":          func(path string) error { return unix.Mkfifo(path, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "record")
+			if err := prepare(path); err != nil {
+				t.Fatal(err)
+			}
+			before, err := os.Lstat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = durable.Create(path, []byte("new"), 0o600)
+			if failure, ok := errors.AsType[*durable.Error](err); !ok || failure.Replaced || !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), path) {
+				t.Errorf("err = %v, want fs.ErrExist", err)
+			}
+			after, err := os.Lstat(path)
+			if err != nil || !os.SameFile(before, after) || after.Size() != before.Size() {
+				t.Errorf("it was changed: %v, %v", after, err)
+			}
+			if diff := cmp.Diff([]string{"record"}, names(t, dir)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestOneOfManyCreates(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "record")
+	var created atomic.Int32
+	var creators sync.WaitGroup
+	for n := range 8 {
+		creators.Go(func() {
+			switch err := durable.Create(path, fmt.Append(nil, n), 0o600); {
+			case err == nil:
+				created.Add(1)
+			case !errors.Is(err, fs.ErrExist):
+				t.Error(err)
+			}
+			if got, err := os.ReadFile(path); err != nil || len(got) != 1 {
+				t.Errorf("%q, %v", got, err)
+			}
+		})
+	}
+	creators.Wait()
+	if n := created.Load(); n != 1 {
+		t.Errorf("%d calls succeeded, want 1", n)
 	}
 }
 

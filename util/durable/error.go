@@ -12,7 +12,7 @@ var errNotAFile = errors.New("this is not the path of a file")
 
 // Error is a failed write or removal. It never shows contents.
 type Error struct {
-	// Op is "write", "remove" or "sweep".
+	// Op is "write", "create", "remove" or "sweep".
 	Op string
 	// Path is the file that was to change, or the directory to be swept.
 	Path string
@@ -51,6 +51,7 @@ func (e *Error) Advice() string {
 		{unix.EACCES, "the permissions of " + dir + " or of one of its parents forbid it"},
 		{unix.EPERM, "the owner or an attribute (lsattr) of " + dir + " forbids it"},
 		{unix.ENOENT, "the directory " + dir + " does not exist"},
+		{unix.EEXIST, "what is there is not replaced"},
 		{unix.EISDIR, e.Path + " is a directory, which is not touched"},
 	} {
 		if errors.Is(e.Err, a.err) {

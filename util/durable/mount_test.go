@@ -39,6 +39,9 @@ func TestFullAndReadOnlyFileSystem(t *testing.T) {
 			}
 		}
 		fails(durable.WriteFile(path, make([]byte, 1<<20), 0o600), unix.ENOSPC, "full")
+		if err := durable.Create(filepath.Join(dir, "large"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+			t.Errorf("Create: %v", err)
+		}
 		if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -54,7 +53,7 @@ const (
 
 // readOrCreateKey returns the key at path, making one if there is none.
 // However many do so at once, in whatever processes, all get the same key: the
-// first link(2) wins, and the others read its file.
+// first to create the file wins, and the others read it.
 func readOrCreateKey(path string) (*ecdsa.PrivateKey, error) {
 	key, err := readKey(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -75,18 +74,8 @@ func createKey(path string) error {
 	if err != nil {
 		return err
 	}
-	candidate := filepath.Join(filepath.Dir(path), candidateName())
-	if err := durable.WriteFile(candidate, pem.EncodeToMemory(&pem.Block{Type: pemType, Bytes: der}), 0o600); err != nil {
-		return err
-	}
-	linked := os.Link(candidate, path)
-	// Remove also syncs the directory, and with it the new name.
-	return errors.Join(linked, durable.Remove(candidate))
+	return durable.Create(path, pem.EncodeToMemory(&pem.Block{Type: pemType, Bytes: der}), 0o600)
 }
-
-// candidateName is a name that [durable.IsTemp] knows, so that what a crash
-// leaves is swept away with other leftovers.
-func candidateName() string { return ".durable-" + rand.Text() + ".tmp" }
 
 // readKey returns an error that matches fs.ErrNotExist only where there is no
 // file.
