@@ -119,7 +119,7 @@ func (s *Store) Create(ctx context.Context, object metav1.Object) (metav1.Object
 	created := clone(k, object)
 	created.SetDeletionTimestamp(nil)
 	if created.GetUID() == "" {
-		created.SetUID(newUID())
+		created.SetUID(NewUID())
 	}
 	if t := created.GetCreationTimestamp(); t.IsZero() {
 		created.SetCreationTimestamp(metav1.Now())

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// newUID returns a random UUID (version 4, RFC 9562).
-func newUID() types.UID {
+// NewUID returns a random UUID (version 4, RFC 9562).
+func NewUID() types.UID {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return formatUID(b, 4)

@@ -1,8 +1,6 @@
 package localtoken
 
 import (
-	"crypto/rand"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
 )
 
 // The limits of a token's life in seconds are those of the API's validation.
@@ -52,7 +51,7 @@ func newClaims(namespace, serviceAccount string, uid types.UID, spec authenticat
 		IssuedAt:  now.Unix(),
 		NotBefore: now.Unix(),
 		Expiry:    expires.Unix(),
-		ID:        randomUUID(),
+		ID:        string(objects.NewUID()),
 		Kubernetes: kubernetesClaims{
 			Namespace:      namespace,
 			ServiceAccount: objectName{Name: serviceAccount, UID: uid},
@@ -108,13 +107,4 @@ func checkBoundObject(ref *authenticationv1.BoundObjectReference) error {
 		return volume.Invalid(field+".uid", "must not be empty")
 	}
 	return nil
-}
-
-// randomUUID returns a UUID of version 4 (RFC 9562).
-func randomUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6] = b[6]&0x0f | 4<<4
-	b[8] = b[8]&0x3f | 0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
