@@ -71,6 +71,9 @@ func setUpMount(ctx context.Context, m mount.Interface, dir string, o Options, m
 	case mounted:
 		return complete(ctx, m, dir, o, mark, false)
 	}
+	if err := checkNothingHidden(dir, o.Medium); err != nil {
+		return volume.NothingDone(err)
+	}
 	// A marker without its mount outlived a reboot, and says nothing.
 	if err := mark.clear(); err != nil {
 		return volume.NothingDone(err)

@@ -296,6 +296,29 @@ func TestAnotherMediumIsInTheWay(t *testing.T) {
 	}
 }
 
+// A volume whose medium was edited while the pod ran.
+func TestFilesOnDiskAreNotHidden(t *testing.T) {
+	b := newBench(t)
+	b.setUp(scratch.Options{})
+	file := b.write("file")
+	err := scratch.SetUp(t.Context(), b.v, b.dir, scratch.Options{Medium: memory})
+	hidden, ok := errors.AsType[*scratch.HiddenFilesError](err)
+	if !ok || hidden.Dir != b.dir || hidden.Medium != memory || volume.IsUncertain(err) {
+		t.Errorf("SetUp = %v", err)
+	}
+	b.wantMounts(0)
+	b.wantData(file)
+	b.wantReady(true, false)
+
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	b.setUp(scratch.Options{Medium: memory})
+	b.wantMounts(1)
+	b.tearDown(false)
+	b.wantNothing()
+}
+
 func TestResize(t *testing.T) {
 	b := newBench(t)
 	b.setUp(scratch.Options{Medium: memory, SizeBytes: 1 << 20})
