@@ -22,37 +22,43 @@ type Group[K comparable] struct {
 	running keylock.Map[K]
 }
 
-// AbandonedError says that a wait ended before its call did.
+// AbandonedError says that a wait ended before its call did. With neither
+// Started nor Earlier, nothing was begun because the context had already ended.
 type AbandonedError struct {
-	// Started tells whether the call was begun, and so may still take effect;
-	// when false, an earlier call for the same key was still running.
+	// Started tells whether the call was begun, and so may still take effect.
 	Started bool
+	// Earlier tells that the call was not begun because an earlier one for the
+	// same key was still running, which may still take effect.
+	Earlier bool
 	// Err is the cause of the context's end.
 	Err error
 }
 
 func (e *AbandonedError) Error() string {
-	if e.Started {
+	switch {
+	case e.Started:
 		return fmt.Sprintf("gave up waiting for a call that is still running: %v", e.Err)
+	case e.Earlier:
+		return fmt.Sprintf("gave up waiting for an earlier call that is still running: %v", e.Err)
 	}
-	return fmt.Sprintf("gave up waiting for an earlier call that is still running: %v", e.Err)
+	return fmt.Sprintf("nothing was begun: %v", e.Err)
 }
 
 // Unwrap returns the cause of the context's end.
 func (e *AbandonedError) Unwrap() error { return e.Err }
 
 // Do runs call in a goroutine of its own, after the previous call for key has
-// returned, and waits for it. It returns call's own error, or
-// *[AbandonedError] when ctx ends first; then call may still be running, and
-// the caller must not read what call writes. A context that has already ended
-// starts nothing.
+// returned, and waits for it. It returns call's own error, also where ctx ends
+// at the same moment, or *[AbandonedError] when ctx ends first; then call may
+// still be running, and the caller must not read what call writes. A context
+// that has already ended starts nothing.
 func (g *Group[K]) Do(ctx context.Context, key K, call func() error) error {
 	if ctx.Err() != nil {
 		return &AbandonedError{Err: context.Cause(ctx)}
 	}
 	unlock, err := g.running.Lock(ctx, key)
 	if err != nil {
-		return &AbandonedError{Err: err}
+		return &AbandonedError{Earlier: true, Err: err}
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -63,9 +69,11 @@ func (g *Group[K]) Do(ctx context.Context, key K, call func() error) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	default:
 		return &AbandonedError{Started: true, Err: context.Cause(ctx)}
 	}
 }
-
-// Running reports whether a call for key has not returned yet.
-func (g *Group[K]) Running(key K) bool { return g.running.Locked(key) }

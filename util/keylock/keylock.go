@@ -45,14 +45,6 @@ func (m *Map[K]) Lock(ctx context.Context, key K) (unlock func(), err error) {
 	}
 }
 
-// Locked reports whether somebody holds the lock of key at this moment.
-func (m *Map[K]) Locked(key K) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	l, ok := m.locks[key]
-	return ok && len(l.held) == 1
-}
-
 func (m *Map[K]) enter(key K) *lock {
 	m.mu.Lock()
 	defer m.mu.Unlock()
