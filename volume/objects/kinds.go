@@ -2,6 +2,8 @@ package objects
 
 import (
 	"fmt"
+	"reflect"
+	"slices"
 
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
@@ -29,10 +31,18 @@ type stored interface {
 	runtime.Object
 }
 
-// kind is what the store must know about one kind of object.
+// Kind is one kind of object that [Store] keeps.
+type Kind struct {
+	schema.GroupVersionKind
+	Namespaced bool
+	// New makes an empty object, without name and kind.
+	New func() metav1.Object
+}
+
+// kind is what else the store must know about a kind.
 type kind struct {
-	gvk        schema.GroupVersionKind
-	namespaced bool
+	Kind
+	goType reflect.Type
 	// moveStatus makes to's status from's; nil where the kind has no status.
 	// The two share memory afterwards.
 	moveStatus func(to, from metav1.Object)
@@ -40,90 +50,73 @@ type kind struct {
 
 // kinds is the table of everything that is kept.
 var kinds = []kind{
-	{gvk: v1.SchemeGroupVersion.WithKind("Pod"), namespaced: true,
-		moveStatus: func(to, from metav1.Object) { to.(*v1.Pod).Status = from.(*v1.Pod).Status }},
-	{gvk: v1.SchemeGroupVersion.WithKind("PersistentVolume"),
-		moveStatus: func(to, from metav1.Object) {
-			to.(*v1.PersistentVolume).Status = from.(*v1.PersistentVolume).Status
-		}},
-	{gvk: v1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), namespaced: true,
-		moveStatus: func(to, from metav1.Object) {
-			to.(*v1.PersistentVolumeClaim).Status = from.(*v1.PersistentVolumeClaim).Status
-		}},
-	{gvk: v1.SchemeGroupVersion.WithKind("Node"),
-		moveStatus: func(to, from metav1.Object) { to.(*v1.Node).Status = from.(*v1.Node).Status }},
-	{gvk: v1.SchemeGroupVersion.WithKind("ConfigMap"), namespaced: true},
-	{gvk: v1.SchemeGroupVersion.WithKind("Secret"), namespaced: true},
-	{gvk: v1.SchemeGroupVersion.WithKind("ServiceAccount"), namespaced: true},
-	{gvk: storagev1.SchemeGroupVersion.WithKind("StorageClass")},
-	{gvk: certificatesv1beta1.SchemeGroupVersion.WithKind("ClusterTrustBundle")},
+	kindOf(v1.SchemeGroupVersion, true, func(to, from *v1.Pod) { to.Status = from.Status }),
+	kindOf(v1.SchemeGroupVersion, false, func(to, from *v1.PersistentVolume) { to.Status = from.Status }),
+	kindOf(v1.SchemeGroupVersion, true, func(to, from *v1.PersistentVolumeClaim) { to.Status = from.Status }),
+	kindOf(v1.SchemeGroupVersion, false, func(to, from *v1.Node) { to.Status = from.Status }),
+	kindOf[v1.ConfigMap](v1.SchemeGroupVersion, true, nil),
+	kindOf[v1.Secret](v1.SchemeGroupVersion, true, nil),
+	kindOf[v1.ServiceAccount](v1.SchemeGroupVersion, true, nil),
+	kindOf[storagev1.StorageClass](storagev1.SchemeGroupVersion, false, nil),
+	kindOf[certificatesv1beta1.ClusterTrustBundle](certificatesv1beta1.SchemeGroupVersion, false, nil),
 }
 
-// kindOf names the kind of a Go value.
-func kindOf(object metav1.Object) string {
-	switch object.(type) {
-	case *v1.Pod:
-		return "Pod"
-	case *v1.PersistentVolume:
-		return "PersistentVolume"
-	case *v1.PersistentVolumeClaim:
-		return "PersistentVolumeClaim"
-	case *v1.Node:
-		return "Node"
-	case *v1.ConfigMap:
-		return "ConfigMap"
-	case *v1.Secret:
-		return "Secret"
-	case *v1.ServiceAccount:
-		return "ServiceAccount"
-	case *storagev1.StorageClass:
-		return "StorageClass"
-	case *certificatesv1beta1.ClusterTrustBundle:
-		return "ClusterTrustBundle"
+// kindOf is the kind of a Go type, whose name is the kind's.
+func kindOf[T any, P interface {
+	*T
+	stored
+}](version schema.GroupVersion, namespaced bool, moveStatus func(to, from P)) kind {
+	k := kind{goType: reflect.TypeFor[P](), Kind: Kind{
+		GroupVersionKind: version.WithKind(reflect.TypeFor[T]().Name()),
+		Namespaced:       namespaced,
+		New:              func() metav1.Object { return P(new(T)) },
+	}}
+	if moveStatus != nil {
+		k.moveStatus = func(to, from metav1.Object) { moveStatus(to.(P), from.(P)) }
 	}
-	return ""
+	return k
+}
+
+// Kinds returns the kinds that a [Store] keeps. The slice is the caller's.
+func Kinds() []Kind {
+	all := make([]Kind, 0, len(kinds))
+	for _, k := range kinds {
+		all = append(all, k.Kind)
+	}
+	return all
 }
 
 func kindNamed(name string) (kind, bool) {
-	for _, k := range kinds {
-		if k.gvk.Kind == name {
-			return k, true
-		}
+	i := slices.IndexFunc(kinds, func(k kind) bool { return k.Kind.Kind == name })
+	if i < 0 {
+		return kind{}, false
 	}
-	return kind{}, false
+	return kinds[i], true
 }
 
 // describe returns an object's kind and reference, and refuses what the store
 // could not keep.
 func describe(object metav1.Object) (kind, volume.ObjectRef, error) {
-	k, ok := kindNamed(kindOf(object))
-	if !ok {
+	goType := reflect.TypeOf(object)
+	i := slices.IndexFunc(kinds, func(k kind) bool { return k.goType == goType })
+	if i < 0 {
 		return kind{}, volume.ObjectRef{}, &UnknownKindError{Kind: fmt.Sprintf("%T", object)}
 	}
-	ref := volume.NewObjectRef(k.gvk.Kind, object.GetNamespace(), object.GetName())
+	k := kinds[i]
+	ref := volume.NewObjectRef(k.Kind.Kind, object.GetNamespace(), object.GetName())
 	switch {
 	case ref.Name == "":
 		return k, ref, volume.Invalid("metadata.name", "a %s must have a name", ref.Kind)
-	case k.namespaced && ref.Namespace == "":
+	case k.Namespaced && ref.Namespace == "":
 		return k, ref, volume.Invalid("metadata.namespace", "%s must have a namespace", ref)
-	case !k.namespaced && ref.Namespace != "":
+	case !k.Namespaced && ref.Namespace != "":
 		return k, ref, volume.Invalid("metadata.namespace", "a %s belongs to no namespace", ref.Kind)
 	}
 	return k, ref, nil
 }
 
-// RefOf returns the reference to an object of a kind that [Store] keeps, by
-// its Go type; for others the error is an *[UnknownKindError].
-func RefOf(object metav1.Object) (volume.ObjectRef, error) {
-	name := kindOf(object)
-	if name == "" {
-		return volume.ObjectRef{}, &UnknownKindError{Kind: fmt.Sprintf("%T", object)}
-	}
-	return volume.NewObjectRef(name, object.GetNamespace(), object.GetName()), nil
-}
-
 func clone(k kind, object metav1.Object) stored {
 	c := object.(stored).DeepCopyObject().(stored)
-	c.GetObjectKind().SetGroupVersionKind(k.gvk)
+	c.GetObjectKind().SetGroupVersionKind(k.GroupVersionKind)
 	return c
 }

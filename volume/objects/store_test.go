@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -316,5 +318,37 @@ func TestConcurrentUpdatesLoseNothing(t *testing.T) {
 	wg.Wait()
 	if got := len(get(t, s, "data").Annotations); got != 160 {
 		t.Errorf("%d of 160 updates survived", got)
+	}
+}
+
+func TestEveryKindIsKept(t *testing.T) {
+	s := objects.NewStore()
+	for _, kind := range objects.Kinds() {
+		object := kind.New()
+		object.SetName("x")
+		if kind.Namespaced {
+			object.SetNamespace("ops")
+		}
+		create(t, s, object)
+		ref := volume.NewObjectRef(kind.Kind, object.GetNamespace(), "x")
+		got, err := s.Get(t.Context(), ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if gvk := got.(runtime.Object).GetObjectKind().GroupVersionKind(); gvk != kind.GroupVersionKind {
+			t.Errorf("%s is stored as %s", ref, gvk)
+		}
+		if reflect.TypeOf(got) != reflect.TypeOf(object) {
+			t.Errorf("%s is a %T, and New makes a %T", ref, got, object)
+		}
+		if kind.Namespaced {
+			object.SetNamespace("")
+		} else {
+			object.SetNamespace("ops")
+		}
+		_, err = s.Create(t.Context(), object)
+		if _, refused := errors.AsType[*volume.InvalidSpecError](err); !refused {
+			t.Errorf("%s with the other scope: err = %v", ref, err)
+		}
 	}
 }

@@ -19,17 +19,13 @@ import (
 func contents(t *testing.T, set *manifest.Set) map[volume.ObjectRef]metav1.Object {
 	t.Helper()
 	all := make(map[volume.ObjectRef]metav1.Object)
-	for _, kind := range []string{"Pod", "PersistentVolume", "PersistentVolumeClaim", "Node", "ConfigMap", "Secret",
-		"ServiceAccount", "StorageClass", "ClusterTrustBundle"} {
-		list, err := set.List(t.Context(), kind, "")
+	for _, kind := range objects.Kinds() {
+		list, err := set.List(t.Context(), kind.Kind, "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, object := range list {
-			ref, err := objects.RefOf(object)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ref := volume.NewObjectRef(kind.Kind, object.GetNamespace(), object.GetName())
 			plain := object.(runtime.Object).DeepCopyObject().(metav1.Object)
 			plain.SetResourceVersion("")
 			plain.SetCreationTimestamp(metav1.Time{})
