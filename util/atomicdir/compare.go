@@ -14,24 +14,38 @@ import (
 // version is read back; system calls are most of that work.
 const compareChunk = 128
 
-// compare marks the files below n that the directory fd holds just so, and
-// reports whether it holds them all and nothing else. What cannot be read is
-// not the same.
-func compare(fd int, n *node) bool {
+// owner is what files are given by their creation.
+type owner struct{ uid, gid uint32 }
+
+// of is the owner that a file shall have: its own, else that of creation.
+func (o owner) of(f *File) owner {
+	if f.UID != nil {
+		o.uid = uint32(*f.UID)
+	}
+	if f.GID != nil {
+		o.gid = uint32(*f.GID)
+	}
+	return o
+}
+
+// compare marks the files below n that the directory fd holds just so, created
+// being the owner of those without one, and reports whether it holds them all
+// and nothing else. What cannot be read is not the same.
+func compare(fd int, n *node, created owner) bool {
 	names, err := readNames(fd)
 	same := err == nil && len(names) == len(n.children)
-	compareFiles(fd, n.children)
+	compareFiles(fd, n.children, created)
 	for i := range n.children {
 		child := &n.children[i]
 		if child.file == nil {
-			child.same = compareDir(fd, child)
+			child.same = compareDir(fd, child, created)
 		}
 		same = same && child.same
 	}
 	return same
 }
 
-func compareDir(fd int, n *node) bool {
+func compareDir(fd int, n *node, created owner) bool {
 	below, err := openDirAt(fd, n.name)
 	if err != nil {
 		return false
@@ -39,11 +53,11 @@ func compareDir(fd int, n *node) bool {
 	defer unix.Close(below)
 	var st unix.Stat_t
 	// Both, so that equal files are marked whatever the directory's mode.
-	return compare(below, n) && fstat(below, &st) == nil && st.Mode&0o777 == dirMode
+	return compare(below, n, created) && fstat(below, &st) == nil && st.Mode&0o777 == dirMode
 }
 
 // compareFiles marks the files among the entries of one directory.
-func compareFiles(dirfd int, children []node) {
+func compareFiles(dirfd int, children []node, created owner) {
 	workers := min(runtime.GOMAXPROCS(0), (len(children)+compareChunk-1)/compareChunk)
 	var wait sync.WaitGroup
 	for w := range workers {
@@ -52,7 +66,7 @@ func compareFiles(dirfd int, children []node) {
 			buffer := make([]byte, 16<<10)
 			for i := range part {
 				if part[i].file != nil {
-					part[i].same = sameFile(dirfd, part[i].name, part[i].file, buffer)
+					part[i].same = sameFile(dirfd, part[i].name, part[i].file, created, buffer)
 				}
 			}
 		})
@@ -60,7 +74,7 @@ func compareFiles(dirfd int, children []node) {
 	wait.Wait()
 }
 
-func sameFile(dirfd int, name string, f *File, buffer []byte) bool {
+func sameFile(dirfd int, name string, f *File, created owner, buffer []byte) bool {
 	fd, err := openUnnoticed(dirfd, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return false
@@ -70,7 +84,7 @@ func sameFile(dirfd int, name string, f *File, buffer []byte) bool {
 	if fstat(fd, &st) != nil || st.Mode != unix.S_IFREG|uint32(f.Mode) || st.Size != int64(len(f.Data)) {
 		return false
 	}
-	if f.UID != nil && int64(st.Uid) != *f.UID || f.GID != nil && int64(st.Gid) != *f.GID {
+	if created.of(f) != (owner{st.Uid, st.Gid}) {
 		return false
 	}
 	for rest := f.Data; len(rest) > 0; {

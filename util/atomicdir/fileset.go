@@ -19,7 +19,8 @@ type File struct {
 	// Mode is its permissions, exactly, whatever the umask. Other bits are
 	// refused.
 	Mode fs.FileMode
-	// UID and GID own the file; nil leaves what its creation gives.
+	// UID and GID own the file; nil means the owner that its creation gives:
+	// the process's user, and its group or that of a setgid directory.
 	UID, GID *int64
 }
 

@@ -141,6 +141,11 @@ func TestRememberedOnlyWhileItIsTrue(t *testing.T) {
 			v := mustReadlink(dir)
 			return errors.Join(os.RemoveAll(v), os.Mkdir(v, 0o755))
 		},
+		"a name removed": func(dir string) error { return os.Remove(filepath.Join(dir, "a")) },
+		"a name led elsewhere": func(dir string) error {
+			a := filepath.Join(dir, "a")
+			return errors.Join(os.Remove(a), os.Symlink("..data/b", a))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "volume")
@@ -161,19 +166,20 @@ func TestRememberedOnlyWhileItIsTrue(t *testing.T) {
 }
 
 // Unchanged contents write nothing: no time stamp changes and nobody who
-// watches is woken. By the stored digest nobody notices even a read.
+// watches for changes is woken. By the stored digest no file is even read.
 func TestUnchangedWritesNothing(t *testing.T) {
 	dir := t.TempDir()
 	files := text(map[string]string{"a": "1", "nested/b": "2"})
 	var p Publisher
 	mustPublish(t, &p, dir, files)
-	watch := func(mask uint32) (events func() int) {
+	version := versions(t, dir)[0]
+	watch := func(mask uint32, paths ...string) (events func() int) {
 		fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { unix.Close(fd) })
-		for _, path := range []string{dir, versions(t, dir)[0], filepath.Join(versions(t, dir)[0], "nested")} {
+		for _, path := range paths {
 			if _, err := unix.InotifyAddWatch(fd, path, mask); err != nil {
 				t.Fatal(err)
 			}
@@ -185,8 +191,8 @@ func TestUnchangedWritesNothing(t *testing.T) {
 	}
 	const writing = unix.IN_ALL_EVENTS &^ (unix.IN_OPEN | unix.IN_ACCESS | unix.IN_CLOSE_NOWRITE)
 	before := stamps(t, dir)
-	writes := watch(writing)
-	all := watch(unix.IN_ALL_EVENTS) // last: setting up reads
+	writes := watch(writing, dir, version, filepath.Join(version, "nested"))
+	all := watch(unix.IN_ALL_EVENTS, version, filepath.Join(version, "nested"))
 	if mustPublish(t, &p, dir, files) {
 		t.Error("changed, by digest")
 	}

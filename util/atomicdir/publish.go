@@ -24,7 +24,7 @@ func (t *target) publish(ctx context.Context, current version, tree *node) (now 
 	var same bool
 	var reading sync.WaitGroup
 	if old >= 0 {
-		reading.Go(func() { same = compare(old, tree) })
+		reading.Go(func() { same = compare(old, tree, t.created) })
 	}
 	inv, err := t.takeInventory(tree)
 	reading.Wait()
@@ -50,7 +50,17 @@ func (t *target) publish(ctx context.Context, current version, tree *node) (now 
 	return next, true, t.published(t.removeVersions(whole, inv.versions, current.name))
 }
 
-// repairLinks completes what a crash or a failure left after its rename.
+// repair puts the visible names right, where the version is known to be.
+func (t *target) repair(ctx context.Context, tree *node) (changed bool, err error) {
+	inv, err := t.takeInventory(tree)
+	if err != nil {
+		return false, err
+	}
+	return t.repairLinks(ctx, inv)
+}
+
+// repairLinks completes what a crash or a failure left after its rename, or
+// what somebody else undid.
 func (t *target) repairLinks(ctx context.Context, inv inventory) (changed bool, err error) {
 	if len(inv.stale)+len(inv.missing) == 0 {
 		return false, nil

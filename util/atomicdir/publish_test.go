@@ -228,6 +228,58 @@ func TestModesAndOwnersAreExact(t *testing.T) {
 	}
 }
 
+// A file without an owner has that of its creation, whoever had it before.
+func TestOwnersThatAreDropped(t *testing.T) {
+	euid, egid := os.Geteuid(), os.Getegid()
+	other := func(t *testing.T, p *Publisher, dir string) *int64 {
+		t.Helper()
+		// Any other group will do; without privilege, only one's own can.
+		groups, err := os.Getgroups()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, gid := range append(groups, 5678) {
+			id := int64(gid)
+			_, err := p.Publish(t.Context(), dir, map[string]File{"a": {Mode: 0o644, GID: &id}})
+			if gid != egid && err == nil {
+				return &id
+			}
+		}
+		t.Skip("this process may not give files to any other group")
+		return nil
+	}
+	wantOwner := func(dir string, uid, gid int) {
+		t.Helper()
+		info, err := os.Stat(filepath.Join(dir, "a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st := info.Sys().(*syscall.Stat_t); int(st.Uid) != uid || int(st.Gid) != gid {
+			t.Errorf("owner %d:%d, want %d:%d", st.Uid, st.Gid, uid, gid)
+		}
+	}
+	for name, next := range map[string]func(*Publisher) *Publisher{
+		"while it is remembered": func(p *Publisher) *Publisher { return p },
+		"after a restart":        func(*Publisher) *Publisher { return new(Publisher) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			p := new(Publisher)
+			gid := other(t, p, dir)
+			wantOwner(dir, euid, int(*gid))
+			set := map[string]File{"a": {Mode: 0o644}}
+			p = next(p)
+			if !mustPublish(t, p, dir, set) {
+				t.Error("not changed")
+			}
+			wantOwner(dir, euid, egid)
+			if mustPublish(t, next(p), dir, set) {
+				t.Error("changed again")
+			}
+		})
+	}
+}
+
 func TestReadersKeepTheirVersion(t *testing.T) {
 	dir := t.TempDir()
 	var p Publisher

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/podvol/podvol/util/keylock"
 )
 
@@ -26,6 +28,13 @@ type Publisher struct {
 
 // published is what was last published into a directory.
 type published struct {
+	contents
+	// changed is when dir was last changed, by the publication or before it
+	// was found unchanged.
+	changed unix.Timespec
+}
+
+type contents struct {
 	dir     fileID
 	current version
 	digest  digest
@@ -41,9 +50,10 @@ type published struct {
 // have mode 0755, and setgid where dir passes it on.
 //
 // Unchanged means that the same set was published by this Publisher and is
-// still in place, or, at the first call for dir, that names, contents, modes
-// and the owners that files asks for were found on disk. Then nothing is
-// written; times of last access may change as by any reader.
+// still in place, all its names visible, or, at the first call for dir, that
+// names, contents, modes and owners were found on disk. Then nothing is
+// written; times of last access may change as by any reader. A visible name
+// that somebody removed is made again.
 //
 // Publish refuses the set with a *[PathError], and dir with a
 // *[ForeignEntryError], before anything is changed. Any other error is an
@@ -68,19 +78,31 @@ func (p *Publisher) Publish(ctx context.Context, dir string, files map[string]Fi
 	if err != nil {
 		return false, err
 	}
-	if known, ok := p.recall(dir); ok && current.exists() && known == (published{t.id, current, want}) {
-		return false, nil
+	known, ok := p.recall(dir)
+	inPlace := ok && current.exists() && known.contents == contents{t.id, current, want}
+	if inPlace && known.changed == t.changed {
+		// The clock of a file system may be too coarse to show the last change.
+		if whole, err := t.shows(files); err != nil || whole {
+			return false, err
+		}
 	}
 	tree, err := newTree(files)
 	if err != nil {
 		return false, err
 	}
 	p.Forget(dir)
-	current, changed, err = t.publish(ctx, current, &tree)
-	if err == nil {
-		p.remember(dir, published{t.id, current, want})
+	if inPlace {
+		changed, err = t.repair(ctx, &tree)
+	} else {
+		current, changed, err = t.publish(ctx, current, &tree)
 	}
-	return changed, err
+	if err != nil {
+		return changed, err
+	}
+	if last, err := t.lastChange(); err == nil { // else the next call reads back
+		p.remember(dir, published{contents{t.id, current, want}, last})
+	}
+	return changed, nil
 }
 
 // Forget drops what is remembered of dir, for example when it was removed. The

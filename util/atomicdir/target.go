@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path"
 	"regexp"
 	"strings"
 	"time"
@@ -48,27 +49,62 @@ func (v version) exists() bool { return v.name != "" }
 type target struct {
 	path string
 	// dir is open as O_PATH: that alone is no access that anybody could notice.
-	dir    *os.File
-	fd     int
-	id     fileID
-	before func(op, name string) error
+	dir *os.File
+	fd  int
+	id  fileID
+	// changed is when the directory was last changed, as it was opened.
+	changed unix.Timespec
+	// created owns what is made below.
+	created owner
+	before  func(op, name string) error
 }
 
-func openTarget(path string, before func(op, name string) error) (*target, error) {
+func openTarget(dir string, before func(op, name string) error) (*target, error) {
 	fd, err := eintr.Get(func() (int, error) {
-		return unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		return unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
 		return nil, err
 	}
-	t := &target{path: path, dir: os.NewFile(uintptr(fd), path), fd: fd, before: before}
+	t := &target{path: dir, dir: os.NewFile(uintptr(fd), dir), fd: fd, before: before}
 	var st unix.Stat_t
 	if err := fstat(fd, &st); err != nil {
 		t.close()
 		return nil, err
 	}
-	t.id = idOf(&st)
+	t.id, t.changed = idOf(&st), st.Ctim
+	t.created = owner{uint32(os.Geteuid()), uint32(os.Getegid())}
+	if st.Mode&unix.S_ISGID != 0 {
+		t.created.gid = st.Gid
+	}
 	return t, nil
+}
+
+// shows reports whether there is an entry for every visible name of files.
+func (t *target) shows(files map[string]File) (bool, error) {
+	names, err := readNames(t.fd)
+	if err != nil {
+		return false, t.failed("list", "", err)
+	}
+	there := make(map[string]bool, len(names))
+	for _, name := range names {
+		there[name] = true
+	}
+	for p := range files {
+		if name, _, _ := strings.Cut(path.Clean(p), "/"); !there[name] {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// lastChange is when the directory was last changed, as of now.
+func (t *target) lastChange() (unix.Timespec, error) {
+	var st unix.Stat_t
+	if err := fstat(t.fd, &st); err != nil {
+		return unix.Timespec{}, t.failed("stat", "", err)
+	}
+	return st.Ctim, nil
 }
 
 func (t *target) close() { t.dir.Close() }
