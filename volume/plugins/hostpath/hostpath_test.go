@@ -286,10 +286,13 @@ func TestPersistentVolume(t *testing.T) {
 
 func TestNamesAndCapabilities(t *testing.T) {
 	p, _ := newPlugin(t)
-	for _, spec := range []*volume.Spec{inline("/data", ""), persistent("/data")} {
-		if name, err := p.GetVolumeName(spec); err != nil || name != "/data" || !p.CanSupport(spec) || volume.DescribeSource(p, spec) != "/data" {
+	for _, spec := range []*volume.Spec{inline("/data", ""), inline("/data/", ""), persistent("/data")} {
+		if name, err := p.GetVolumeName(spec); err != nil || name != "/data" || !p.CanSupport(spec) {
 			t.Errorf("GetVolumeName = %q, %v", name, err)
 		}
+	}
+	if got := volume.DescribeSource(p, inline("/data", "")); got != "/data" {
+		t.Errorf("DescribeSource = %s", got)
 	}
 	for _, spec := range []*volume.Spec{nil, {}, volume.NewSpecFromVolume(&v1.Volume{}), volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{}, true)} {
 		if _, err := p.GetVolumeName(spec); err == nil || p.CanSupport(spec) {

@@ -46,13 +46,13 @@ func (p *plugin) CanSupport(spec *volume.Spec) bool {
 	return ok
 }
 
-// GetVolumeName returns the path.
+// GetVolumeName returns the clean path.
 func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 	source, ok := sourceOf(spec)
 	if !ok {
 		return "", errNotHostPath()
 	}
-	return source.Path, nil
+	return filepath.Clean(source.Path), nil
 }
 
 // DescribeSource returns the path.

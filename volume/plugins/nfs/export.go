@@ -91,19 +91,20 @@ func parseTableSource(source string) (export, bool) {
 	return export{server: server, path: "/" + path}, true
 }
 
-// same reports whether two exports are the same, however they are spelt: the
-// kernel drops superfluous slashes at the end of a path.
-func (e export) same(other export) bool {
-	return sameServer(e.server, other.server) && trimSlashes(e.path) == trimSlashes(other.path)
-}
+// same reports whether two exports are the same, however they are spelt.
+func (e export) same(other export) bool { return e.normal() == other.normal() }
 
-func sameServer(a, b string) bool {
-	addrA, errA := netip.ParseAddr(a)
-	addrB, errB := netip.ParseAddr(b)
-	if errA == nil && errB == nil {
-		return addrA == addrB
+// normal is the one spelling that all of the same export have: case means
+// nothing in the name of a server, an address can be written in several ways,
+// and the kernel drops superfluous slashes at the end of a path.
+func (e export) normal() export {
+	server := strings.ToLower(e.server)
+	if addr, err := netip.ParseAddr(e.server); err == nil {
+		server = addr.String()
 	}
-	return strings.EqualFold(a, b)
+	path := strings.TrimRight(e.path, "/")
+	if path == "" {
+		path = "/"
+	}
+	return export{server: server, path: path}
 }
-
-func trimSlashes(path string) string { return strings.TrimRight(path, "/") }

@@ -459,6 +459,20 @@ func TestNamesAndCapabilities(t *testing.T) {
 			t.Error("CanSupport = false")
 		}
 	}
+	for want, specs := range map[string][]*volume.Spec{
+		"fd00::1//x":  {inline("fd00::1", "/x"), inline("[fd00::1]", "/x"), inline("FD00:0::1", "/x/"), persistent("fd00::1", "/x//")},
+		"10.0.0.1//":  {inline("10.0.0.1", "/"), inline("10.0.0.1", "//")},
+		"server//X/y": {inline("server", "/X/y"), inline("Server", "/X/y/")},
+	} {
+		for _, spec := range specs {
+			if name, err := p.GetVolumeName(spec); err != nil || name != want {
+				t.Errorf("GetVolumeName = %q, %v, want %q", name, err, want)
+			}
+		}
+	}
+	if name, err := p.GetVolumeName(inline("a:b", "/x")); err == nil || volume.IsUncertain(err) {
+		t.Errorf("GetVolumeName of no server = %q, %v", name, err)
+	}
 	if got := volume.DescribeSource(p, inline("fd00::1", "/nfs")); got != "[fd00::1]:/nfs" {
 		t.Errorf("DescribeSource = %s", got)
 	}

@@ -46,13 +46,19 @@ func (p *plugin) CanSupport(spec *volume.Spec) bool {
 	return ok
 }
 
-// GetVolumeName returns "server/path".
+// GetVolumeName returns "server/path" in the kubelet's form, the same for every
+// spelling of the same export.
 func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 	source, ok := sourceOf(spec)
 	if !ok {
 		return "", errNotNFS()
 	}
-	return source.Server + "/" + source.Path, nil
+	e, err := parseExport(source)
+	if err != nil {
+		return "", err
+	}
+	e = e.normal()
+	return e.server + "/" + e.path, nil
 }
 
 // DescribeSource returns "server:/path".
