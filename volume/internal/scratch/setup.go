@@ -30,7 +30,7 @@ func SetUp(ctx context.Context, v volume.PodVolume, dir string, o Options) error
 	if ctx.Err() != nil {
 		return volume.NothingDone(context.Cause(ctx))
 	}
-	mark := markerOf(v, o.Wrapped)
+	mark := markerOf(v, dir, o.Wrapped)
 	ready, err := mark.isSet()
 	if err != nil {
 		return volume.NothingDone(err)

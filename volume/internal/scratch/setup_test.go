@@ -266,6 +266,48 @@ func TestDirectoryWithoutMarkerKeepsItsData(t *testing.T) {
 	b.wantReady(true, false)
 }
 
+// Each directory of a volume is set up for itself.
+func TestSeveralDirectories(t *testing.T) {
+	b := newBench(t)
+	b.setUp(scratch.Options{})
+	other := filepath.Join(b.host.RootDir, "other")
+	if err := os.Mkdir(other, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mode := func(want fs.FileMode) {
+		t.Helper()
+		if info, err := os.Stat(other); err != nil || info.Mode().Perm() != want {
+			t.Errorf("mode %v (%v), want %v", info.Mode(), err, want)
+		}
+	}
+	setUp := func() {
+		t.Helper()
+		if err := scratch.SetUp(t.Context(), b.v, other, scratch.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setUp()
+	mode(0o777)
+	// Once set up, what the pod changed stays, here and there.
+	for _, dir := range []string{b.dir, other} {
+		if err := os.Chmod(dir, 0o750); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setUp()
+	b.setUp(scratch.Options{})
+	mode(0o750)
+	b.wantMode(0o750)
+
+	if err := scratch.TearDown(t.Context(), b.v, other, false); err != nil {
+		t.Fatal(err)
+	}
+	b.wantReady(true, false)
+	b.wantMode(0o750)
+	b.tearDown(false)
+	b.wantNothing()
+}
+
 func TestMarkerOutlivesTheDirectory(t *testing.T) {
 	b := newBench(t)
 	b.setUp(scratch.Options{})

@@ -47,7 +47,7 @@ func TearDown(ctx context.Context, v volume.PodVolume, dir string, wrapped bool)
 	if err := remove(ctx, m, dir); err != nil {
 		return err
 	}
-	return markerOf(v, wrapped).clear()
+	return markerOf(v, dir, wrapped).clear()
 }
 
 func remove(ctx context.Context, m mount.Interface, dir string) error {
