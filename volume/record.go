@@ -23,11 +23,12 @@ const RecordVersion = 1
 // a restarted node knows what is mounted, for whom, and how to undo it. It
 // holds no secrets.
 type Record struct {
-	// PodUID, Pod and Volume say whose it is: Volume is the volume's name in
-	// the pod, which differs from the spec's name for claims.
-	PodUID types.UID            `json:"podUID"`
-	Pod    types.NamespacedName `json:"pod"`
-	Volume string               `json:"volume"`
+	// PodUID and Pod say whose it is. Volumes are its names in the pod, which
+	// differ from the spec's name for claims, and are several where the pod
+	// names a claim more than once.
+	PodUID  types.UID            `json:"podUID"`
+	Pod     types.NamespacedName `json:"pod"`
+	Volumes []string             `json:"volumes"`
 	// Plugin is the plugin's name.
 	Plugin string `json:"plugin"`
 	// Path is where the pod's containers find the volume: absolute and clean,
@@ -89,7 +90,7 @@ func EncodeRecord(r *Record) ([]byte, error) {
 	}
 	body, err := json.Marshal(r.trimmed())
 	if err != nil {
-		return nil, fmt.Errorf("encoding the record of volume %q: %w", r.Volume, err)
+		return nil, fmt.Errorf("encoding the record of volume %q: %w", r.Volumes[0], err)
 	}
 	whole, err := json.Marshal(envelope{Version: RecordVersion, SHA256: checksum(body), Record: body})
 	return append(whole, '\n'), err
@@ -156,10 +157,10 @@ func decodeLine(line []byte) (*Record, error) {
 	if again, err := json.Marshal(e); err != nil || !bytes.Equal(again, line) {
 		return nil, fmt.Errorf("%w: it was written by something else", ErrRecordDamaged)
 	}
-	decoder := json.NewDecoder(bytes.NewReader(e.Record))
-	decoder.DisallowUnknownFields()
+	// Fields that this version does not know are passed over: what it knows
+	// suffices to tear the volume down.
 	r := &Record{}
-	if err := decoder.Decode(r); err != nil {
+	if err := json.Unmarshal(e.Record, r); err != nil {
 		return nil, fmt.Errorf("%w: %v", ErrRecordDamaged, err)
 	}
 	if err := r.check(); err != nil {
@@ -172,8 +173,13 @@ func (r *Record) check() error {
 	if err := CheckPathSegment("record's pod UID", string(r.PodUID)); err != nil {
 		return err
 	}
-	if err := CheckPathSegment("record's volume", r.Volume); err != nil {
-		return err
+	if len(r.Volumes) == 0 {
+		return Invalid("record", "must name the volume")
+	}
+	for _, name := range r.Volumes {
+		if err := CheckPathSegment("record's volume", name); err != nil {
+			return err
+		}
 	}
 	if err := checkPluginName(r.Plugin); err != nil {
 		return err

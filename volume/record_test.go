@@ -19,7 +19,7 @@ func inlineRecord() *volume.Record {
 	return &volume.Record{
 		PodUID:       "0a1b-2c",
 		Pod:          types.NamespacedName{Namespace: "ops", Name: "web"},
-		Volume:       "data",
+		Volumes:      []string{"data"},
 		Plugin:       "kubernetes.io/nfs",
 		Path:         "/var/lib/podvol/pods/0a1b-2c/volumes/kubernetes.io~nfs/data",
 		Source:       "10.0.0.1:/export",
@@ -36,7 +36,7 @@ func persistentRecord() *volume.Record {
 	pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteMany}
 	pv.Spec.MountOptions = []string{"hard"}
 	return &volume.Record{
-		PodUID: "0a1b-2c", Pod: types.NamespacedName{Namespace: "ops", Name: "web"}, Volume: "vol1",
+		PodUID: "0a1b-2c", Pod: types.NamespacedName{Namespace: "ops", Name: "web"}, Volumes: []string{"vol1", "again"},
 		Plugin: "kubernetes.io/nfs", Path: "/r/pods/0a1b-2c/volumes/kubernetes.io~nfs/nfs211",
 		PersistentVolume: pv, ReadOnly: true,
 	}
@@ -75,7 +75,7 @@ func TestRecordRoundTrip(t *testing.T) {
 // Nodes in the field hold records of this form; a change to it needs a new
 // schema version and code that reads the old one.
 func TestRecordOfVersion1(t *testing.T) {
-	const golden = `{"version":1,"sha256":"079efe77734e3fd61109597c14b1c29af2bc2200a430a2cc9506116776bc82d3","record":{"podUID":"0a1b-2c","pod":{"Namespace":"ops","Name":"web"},"volume":"data","plugin":"kubernetes.io/nfs","path":"/var/lib/podvol/pods/0a1b-2c/volumes/kubernetes.io~nfs/data","source":"10.0.0.1:/export","options":["ro","vers=4.2"],"inlineVolume":{"name":"data","nfs":{"server":"10.0.0.1","path":"/export"}}}}
+	const golden = `{"version":1,"sha256":"b0824b5e4ecdb8274911fea2ff85dbbd33cca8d6a2e266f26c06fa0a518b96c2","record":{"podUID":"0a1b-2c","pod":{"Namespace":"ops","Name":"web"},"volumes":["data"],"plugin":"kubernetes.io/nfs","path":"/var/lib/podvol/pods/0a1b-2c/volumes/kubernetes.io~nfs/data","source":"10.0.0.1:/export","options":["ro","vers=4.2"],"inlineVolume":{"name":"data","nfs":{"server":"10.0.0.1","path":"/export"}}}}
 `
 	if diff := cmp.Diff(golden, string(encode(t, inlineRecord()))); diff != "" {
 		t.Errorf("what is written (-want +got):\n%s", diff)
@@ -112,8 +112,8 @@ func TestEncodeRecordRefuses(t *testing.T) {
 	for name, spoil := range map[string]func(*volume.Record){
 		"no pod UID":                  func(r *volume.Record) { r.PodUID = "" },
 		"a pod UID that leads out":    func(r *volume.Record) { r.PodUID = "../x" },
-		"no volume":                   func(r *volume.Record) { r.Volume = "" },
-		"a volume that leads out":     func(r *volume.Record) { r.Volume = "a/../b" },
+		"no volume":                   func(r *volume.Record) { r.Volumes = nil },
+		"a volume that leads out":     func(r *volume.Record) { r.Volumes = []string{"v", "a/../b"} },
 		"no path":                     func(r *volume.Record) { r.Path = "" },
 		"a relative path":             func(r *volume.Record) { r.Path = "var/lib/data" },
 		"a path with ..":              func(r *volume.Record) { r.Path = "/var/lib/../data" },

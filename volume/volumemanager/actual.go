@@ -8,67 +8,116 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// actualState is the actual state of the world: the volumes that have a record
-// or an operation, by pod. The manager's mutex guards it.
-type actualState map[types.UID]map[volumeKey]*actualVolume
+// actualState is the actual state of the world, by pod. The manager's mutex
+// guards it.
+type actualState map[types.UID]*actualPod
 
-// actualVolume is what is known about one of them.
+// actualPod is what is known about the volumes of one pod.
+type actualPod struct {
+	// mounts are the directories that have a record, or are about to.
+	mounts map[volumeKey]*actualVolume
+	// rows are the last known status of each of the pod's volumes by name,
+	// also of those that never came as far as a directory.
+	rows map[string]VolumeStatus
+}
+
+// actualVolume is one directory.
 type actualVolume struct {
-	record *volume.Record // nil while none is written
+	record *volume.Record // nil where it cannot be read
 	line   []byte         // the record as encoded, to see whether it changed
-	status VolumeStatus
+	source string         // the plugin's name of the source, to see whether it changed
+	// unreadable says why the record cannot be read; then the volume is left
+	// alone.
+	unreadable *UnreadableRecordError
 }
 
-// volume returns the entry for key and makes it if there is none.
-func (a actualState) volume(key volumeKey) *actualVolume {
-	if a[key.podUID] == nil {
-		a[key.podUID] = make(map[volumeKey]*actualVolume)
-	}
-	v, ok := a[key.podUID][key]
+// pod returns the entry for a pod and makes it if there is none.
+func (a actualState) pod(uid types.UID) *actualPod {
+	p, ok := a[uid]
 	if !ok {
-		v = &actualVolume{}
-		a[key.podUID][key] = v
+		p = &actualPod{mounts: make(map[volumeKey]*actualVolume), rows: make(map[string]VolumeStatus)}
+		a[uid] = p
 	}
-	return v
+	return p
 }
 
-func (a actualState) remove(key volumeKey) {
-	delete(a[key.podUID], key)
-	if len(a[key.podUID]) == 0 {
-		delete(a, key.podUID)
+// tidy drops a pod of which nothing is known any more.
+func (a actualState) tidy(uid types.UID) {
+	if p, ok := a[uid]; ok && len(p.mounts) == 0 && len(p.rows) == 0 {
+		delete(a, uid)
 	}
 }
 
-// current returns a copy of what is known about the volume.
-func (m *Manager) current(key volumeKey) (actualVolume, bool) {
+// mounted returns a copy of what is known about a directory.
+func (m *Manager) mounted(key volumeKey) (actualVolume, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	v, ok := m.actual[key.podUID][key]
-	if !ok {
-		return actualVolume{}, false
+	if p, ok := m.actual[key.podUID]; ok {
+		if v, ok := p.mounts[key]; ok {
+			return *v, true
+		}
 	}
-	return *v, true
+	return actualVolume{}, false
 }
 
-// volumesOf returns the keys of a pod's volumes, ordered by volume name.
-func (m *Manager) volumesOf(podUID types.UID) []volumeKey {
+// set replaces what is known about a directory; the zero value removes it.
+func (m *Manager) set(key volumeKey, v actualVolume) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	volumes := m.actual[podUID]
-	keys := make([]volumeKey, 0, len(volumes))
-	for key := range volumes {
-		keys = append(keys, key)
+	p := m.actual.pod(key.podUID)
+	if v.record == nil && v.unreadable == nil {
+		delete(p.mounts, key)
+		m.actual.tidy(key.podUID)
+		return
 	}
-	slices.SortFunc(keys, func(a, b volumeKey) int {
-		return compareStatus(volumes[a].status, volumes[b].status)
-	})
+	p.mounts[key] = &v
+}
+
+// mountsOf returns the keys of a pod's directories, in a stable order.
+func (m *Manager) mountsOf(podUID types.UID) []volumeKey {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var keys []volumeKey
+	if p, ok := m.actual[podUID]; ok {
+		for key := range p.mounts {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, compareKeys)
 	return keys
 }
 
-// publish sets a volume's status and tells the subscribers.
-func (m *Manager) publish(key volumeKey, status VolumeStatus) {
+// publish sets a volume's status and tells the subscribers. A volume that is
+// gone has no row any more.
+func (m *Manager) publish(status VolumeStatus) {
 	m.mu.Lock()
-	m.actual.volume(key).status = status
+	if status.State == StateUnmounted {
+		if p, ok := m.actual[status.PodUID]; ok {
+			delete(p.rows, status.Volume)
+			m.actual.tidy(status.PodUID)
+		}
+	} else {
+		m.actual.pod(status.PodUID).rows[status.Volume] = status
+	}
 	m.mu.Unlock()
 	m.notify(status)
+}
+
+// rowsOf returns the rows of a pod's volumes with these names, or of all of
+// them where none are given.
+func (m *Manager) rowsOf(podUID types.UID, names ...string) []VolumeStatus {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var rows []VolumeStatus
+	p, ok := m.actual[podUID]
+	if !ok {
+		return nil
+	}
+	for name, row := range p.rows {
+		if len(names) == 0 || slices.Contains(names, name) {
+			rows = append(rows, row)
+		}
+	}
+	slices.SortFunc(rows, compareStatus)
+	return rows
 }

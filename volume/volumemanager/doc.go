@@ -16,6 +16,8 @@
 // The root directory has the kubelet's layout (pods/, plugins/) plus podvol/,
 // which is the manager's own:
 //
-//	podvol/lock      held while a manager runs; names its holder
-//	podvol/records   the journal of the volumes' records
+//	podvol/lock        held while a manager runs; names its holder
+//	podvol/records     the journal of the volumes' records
+//	podvol/bindings/   the ledger of persistentvolume, where a program binds claims
+//	podvol/token.key   the key of objects/localtoken, where a program issues tokens
 package volumemanager

@@ -23,7 +23,7 @@ var (
 	// ErrOutcomeUnknown says that a set-up was begun and never confirmed.
 	ErrOutcomeUnknown = errors.New("its set-up was begun and not finished; set the pod up again, or tear it down")
 	// ErrNoRecord says that a volume's directory has no record.
-	ErrNoRecord = errors.New("its directory has no record; it was not made by this podvol, which leaves it alone")
+	ErrNoRecord = errors.New("its directory has no record: podvol did not make it, or the record was lost; it is left alone")
 )
 
 // Inspect returns what is below a root directory, from records, directories
@@ -32,6 +32,10 @@ var (
 // what could not be read, such as damaged records; the rows are valid besides
 // it. A root that does not exist has no volumes.
 func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
+	mounted, err := newMounts(rootDir, table)
+	if err != nil {
+		return nil, err
+	}
 	held, errs, err := journal.Read(recordsPath(rootDir))
 	if err != nil {
 		return nil, &RootError{rootDir, err}
@@ -41,10 +45,14 @@ func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
 	rows := make([]VolumeStatus, 0, len(found))
 	for _, record := range found {
 		known[keyOf(record)] = true
-		rows = append(rows, statusOf(record, table))
+		rows = append(rows, statusOf(record, mounted)...)
 	}
 	for _, err := range unreadable {
 		errs = append(errs, err)
+		if key, ok := parseKey(err.Volume); ok {
+			known[key] = true
+			rows = append(rows, err.status(key))
+		}
 	}
 	dirs, err := volumeDirs(rootDir)
 	if err != nil {
@@ -59,25 +67,29 @@ func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
 	return rows, errors.Join(errs...)
 }
 
-// statusOf judges a recorded volume by its confirmation and the mount table.
-func statusOf(r *volume.Record, table mount.Table) VolumeStatus {
-	s := VolumeStatus{Pod: r.Pod, PodUID: r.PodUID, Volume: r.Volume, Plugin: r.Plugin, Source: r.Source, Path: r.Path, State: StateMounted}
-	if r.Confirmed == nil {
-		s.State, s.Err = StatePending, fmt.Errorf("volume %q of pod %s: %w", r.Volume, r.Pod, ErrOutcomeUnknown)
-		return s
+// statusOf judges a recorded volume by its confirmation and the mount table:
+// one row for each of its names in the pod.
+func statusOf(r *volume.Record, mounted mounts) []VolumeStatus {
+	s := VolumeStatus{Pod: r.Pod, PodUID: r.PodUID, Plugin: r.Plugin, Source: r.Source, Path: r.Path, State: StateMounted}
+	var reason error
+	switch c := r.Confirmed; {
+	case c == nil:
+		s.State, reason = StatePending, ErrOutcomeUnknown
+	case c.MountPoint && !mounted.has(r.Path):
+		s.State, reason = StateFailed, ErrNotMountedAnymore
 	}
-	s.Since, s.Duration = r.Confirmed.At, r.Confirmed.Took
-	if !r.Confirmed.MountPoint {
-		return s
+	if r.Confirmed != nil {
+		s.Since, s.Duration = r.Confirmed.At, r.Confirmed.Took
 	}
-	_, mounted, err := table.At(r.Path)
-	if err == nil && !mounted {
-		err = ErrNotMountedAnymore
+	rows := make([]VolumeStatus, len(r.Volumes))
+	for i, name := range r.Volumes {
+		rows[i] = s
+		rows[i].Volume = name
+		if reason != nil {
+			rows[i].Err = fmt.Errorf("volume %q of pod %s: %w", name, r.Pod, reason)
+		}
 	}
-	if err != nil {
-		s.State, s.Err = StateFailed, fmt.Errorf("volume %q of pod %s: %w", r.Volume, r.Pod, err)
-	}
-	return s
+	return rows
 }
 
 func unknownStatus(rootDir string, key volumeKey) VolumeStatus {

@@ -49,8 +49,10 @@ func (e *RootError) Error() string {
 // Unwrap returns what the operating system said.
 func (e *RootError) Unwrap() error { return e.Err }
 
-// ownDir is the manager's own directory below the root.
-func ownDir(rootDir string) string { return filepath.Join(rootDir, "podvol") }
+// StateDir returns the directory below a root that is podvol's own: the
+// manager's, and that of programs around it, for what must outlive them. It
+// has the mode 0700 and is not locked by itself; see the package comment.
+func StateDir(rootDir string) string { return filepath.Join(rootDir, "podvol") }
 
 // lockRoot makes the root directory ready and takes its lock. The lock is
 // flock(2)'s: it goes with the process, however that ends.
@@ -58,10 +60,13 @@ func lockRoot(rootDir string) (unlock func(), err error) {
 	if err := os.MkdirAll(rootDir, 0o750); err != nil {
 		return nil, &RootError{rootDir, err}
 	}
-	if err := os.MkdirAll(ownDir(rootDir), 0o700); err != nil {
+	if err := os.MkdirAll(StateDir(rootDir), 0o700); err != nil {
 		return nil, &RootError{rootDir, err}
 	}
-	file, err := os.OpenFile(filepath.Join(ownDir(rootDir), "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err := os.Chmod(StateDir(rootDir), 0o700); err != nil { // one that was there
+		return nil, &RootError{rootDir, err}
+	}
+	file, err := os.OpenFile(filepath.Join(StateDir(rootDir), "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, &RootError{rootDir, err}
 	}

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
-	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/volume"
@@ -30,6 +30,7 @@ type Manager struct {
 	records records // set before ready is closed
 
 	operations flight.Group[volumeKey]
+	running    sync.WaitGroup // operations, also those that nobody waits for
 	podDirs    podDirs
 
 	ready   chan struct{} // closed when the records have been read
@@ -41,23 +42,18 @@ type Manager struct {
 	stopping bool
 	actual   actualState
 	watchers map[*watcher]struct{}
-
-	// unreadable are the volumes whose records must not be overwritten, by
-	// volumeKey.String. It is not changed after recovery.
-	unreadable map[string]*UnreadableRecordError
 }
 
 func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMgr) *Manager {
 	return &Manager{
-		config:     config,
-		host:       host,
-		plugins:    plugins,
-		log:        config.Logger,
-		ready:      make(chan struct{}),
-		stopped:    make(chan struct{}),
-		actual:     make(actualState),
-		unreadable: make(map[string]*UnreadableRecordError),
-		watchers:   make(map[*watcher]struct{}),
+		config:   config,
+		host:     host,
+		plugins:  plugins,
+		log:      config.Logger,
+		ready:    make(chan struct{}),
+		stopped:  make(chan struct{}),
+		actual:   make(actualState),
+		watchers: make(map[*watcher]struct{}),
 	}
 }
 
@@ -66,6 +62,10 @@ func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMg
 // returns nil. Mounts stay. A root that is owned by another process is a
 // *[RootBusyError], one that cannot be used a *[RootError]; a second call
 // returns [ErrAlreadyRun].
+//
+// An operation that hangs in the kernel does not keep Run from returning, but
+// the root stays locked until it ends, or the process does: what it may still
+// do must not surprise the next owner.
 func (m *Manager) Run(ctx context.Context) error {
 	if !m.begin() {
 		return ErrAlreadyRun
@@ -75,14 +75,15 @@ func (m *Manager) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer unlock()
 	if err := m.recover(); err != nil {
+		unlock()
 		return &RootError{m.host.RootDir, err}
 	}
 	close(m.ready)
 	<-ctx.Done()
-	m.drain()
-	return m.records.close()
+	m.end()
+	m.calls.Wait()
+	return m.release(unlock)
 }
 
 func (m *Manager) begin() bool {
@@ -91,13 +92,6 @@ func (m *Manager) begin() bool {
 	first := !m.ran
 	m.ran = true
 	return first
-}
-
-// drain cancels the calls and waits for them; what hangs in the kernel on their
-// behalf is left behind, as the contract of util/flight says.
-func (m *Manager) drain() {
-	m.end()
-	m.calls.Wait()
 }
 
 // end lets no more calls in and cancels those under way. It may be repeated.
@@ -110,10 +104,39 @@ func (m *Manager) end() {
 	}
 }
 
+// release closes the records and unlocks the root after the last operation has
+// ended, for which it waits only so long.
+func (m *Manager) release(unlock func()) error {
+	released := make(chan error, 1)
+	go func() {
+		m.running.Wait()
+		err := m.records.close()
+		unlock()
+		released <- err
+	}()
+	patience := time.NewTimer(grace)
+	defer patience.Stop()
+	select {
+	case err := <-released:
+		return err
+	case <-patience.C:
+		m.log.Warn("an operation on a volume hangs; the root directory stays locked until it ends", "rootDir", m.host.RootDir)
+		return nil
+	}
+}
+
 // WaitForRecovery waits until Run owns the root directory and knows what is
 // there. It returns [ErrStopped] when Run has ended, and the cause of ctx's
 // end when that comes first.
 func (m *Manager) WaitForRecovery(ctx context.Context) error {
+	select {
+	case <-m.stopped:
+		return ErrStopped
+	default:
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	select {
 	case <-m.ready:
 		return nil
@@ -149,11 +172,11 @@ func (m *Manager) enter(ctx context.Context) (inner context.Context, leave func(
 
 // recover learns from the records and the mount table what is there.
 func (m *Manager) recover() error {
-	table, err := mount.TableOf(m.host.Mounter)
+	mounted, err := readMounts(m.host.RootDir, m.host.Mounter)
 	if err != nil {
 		return err
 	}
-	if _, err := durable.Sweep(ownDir(m.host.RootDir)); err != nil {
+	if _, err := durable.Sweep(StateDir(m.host.RootDir)); err != nil {
 		return err
 	}
 	opened, found, unreadable, damaged, err := openRecords(m.host.RootDir)
@@ -166,28 +189,60 @@ func (m *Manager) recover() error {
 	}
 	for _, err := range unreadable {
 		m.log.Warn("a volume record cannot be read", "error", err)
-		m.unreadable[err.Volume] = err
+		m.recoverUnreadable(err)
 	}
 	for _, record := range found {
-		line, err := volume.EncodeRecord(record)
-		if err != nil {
+		if err := m.recoverRecord(record, mounted); err != nil {
 			return err
 		}
-		v := m.actual.volume(keyOf(record))
-		v.record, v.line, v.status = record, line, statusOf(record, table)
 	}
 	return nil
 }
 
+func (m *Manager) recoverRecord(record *volume.Record, mounted mounts) error {
+	line, err := volume.EncodeRecord(record)
+	if err != nil {
+		return err
+	}
+	m.set(keyOf(record), actualVolume{record: record, line: line, source: m.sourceName(record)})
+	for _, row := range statusOf(record, mounted) {
+		m.actual.pod(record.PodUID).rows[row.Volume] = row
+	}
+	return nil
+}
+
+func (m *Manager) recoverUnreadable(unreadable *UnreadableRecordError) {
+	key, ok := parseKey(unreadable.Volume)
+	if !ok {
+		return // it is no volume's, and nothing will ask for it
+	}
+	m.set(key, actualVolume{unreadable: unreadable})
+	m.actual.pod(key.podUID).rows[key.spec] = unreadable.status(key)
+}
+
+// sourceName is the plugin's name of a recorded source; empty where the plugin
+// does not know it any more.
+func (m *Manager) sourceName(record *volume.Record) string {
+	plugin, err := m.plugins.FindPluginByName(record.Plugin)
+	if err != nil {
+		return ""
+	}
+	name, err := plugin.GetVolumeName(record.Spec())
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
 // Explain returns the status of every volume that is mounted, being worked on,
-// or recorded, ordered by pod and volume.
+// failed or recorded, ordered by pod and volume.
 func (m *Manager) Explain() []VolumeStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var all []VolumeStatus
-	for _, volumes := range m.actual {
-		for _, v := range volumes {
-			all = append(all, v.status)
+	for _, pod := range m.actual {
+		for _, row := range pod.rows {
+			all = append(all, row)
 		}
 	}
 	slices.SortFunc(all, compareStatus)

@@ -1,7 +1,6 @@
 package volumemanager_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -36,6 +36,9 @@ type world struct {
 	fake   *mount.FakeMounter
 	store  *objects.Store
 	events *events
+
+	plugins   []volume.VolumePlugin // nil: plugins.All()
+	hostFiles volume.HostFiles
 }
 
 func newWorld(t testing.TB) *world {
@@ -49,9 +52,13 @@ func newWorld(t testing.TB) *world {
 }
 
 func (w *world) config() volumemanager.Config {
-	return volumemanager.Config{
-		RootDir: w.root, NodeName: "node1", Objects: w.store, Plugins: plugins.All(), Mounter: w.fake, Events: w.events,
+	c := volumemanager.Config{
+		RootDir: w.root, NodeName: "node1", Objects: w.store, Plugins: plugins.All(), Mounter: w.fake, Events: w.events, HostFiles: w.hostFiles,
 	}
+	if w.plugins != nil {
+		c.Plugins = w.plugins
+	}
+	return c
 }
 
 // start runs a manager until the test or stop ends it.
@@ -236,113 +243,6 @@ func TestClaimIsMountedFromItsPersistentVolume(t *testing.T) {
 	}
 }
 
-func TestReadOnlyClaim(t *testing.T) {
-	tests := map[string]struct {
-		volumes  []v1.Volume
-		readOnly bool
-	}{
-		"read-only":              {[]v1.Volume{claimVolume("a", "nfs-211", true)}, true},
-		"read-only by both":      {[]v1.Volume{claimVolume("a", "nfs-211", true), claimVolume("b", "nfs-211", true)}, true},
-		"one of two writes":      {[]v1.Volume{claimVolume("a", "nfs-211", true), claimVolume("b", "nfs-211", false)}, false},
-		"writable":               {[]v1.Volume{claimVolume("a", "nfs-211", false)}, false},
-		"beside another's claim": {[]v1.Volume{claimVolume("a", "nfs-211", true), emptyDirVolume("b", "")}, true},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			claim, pv := boundPair("nfs-211", "nfs211")
-			w.add(claim, pv)
-			manager, _ := w.start()
-			volumes, err := manager.SetUpPod(t.Context(), newPod("web", tc.volumes...))
-			if err != nil {
-				t.Fatal(err)
-			}
-			path, _ := volumes.Path("a")
-			entry, mounted, err := w.fake.Table().At(path)
-			if err != nil || !mounted || entry.ReadOnly() != tc.readOnly {
-				t.Errorf("entry = %+v, %v, %v; want mounted, read-only %v", entry, mounted, err, tc.readOnly)
-			}
-			for _, v := range tc.volumes {
-				if _, ok := volumes.Path(v.Name); !ok {
-					t.Errorf("volume %s is not mounted", v.Name)
-				}
-			}
-			before, err := os.ReadFile(w.recordsPath())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := manager.SetUpPod(t.Context(), newPod("web", tc.volumes...)); err != nil {
-				t.Fatal(err)
-			}
-			if after, err := os.ReadFile(w.recordsPath()); err != nil || !bytes.Equal(before, after) {
-				t.Errorf("a second set-up writes records, %v", err)
-			}
-			if err := manager.TearDownPod(t.Context(), "uid-web"); err != nil {
-				t.Fatal(err)
-			}
-			w.assertClean()
-		})
-	}
-}
-
-func TestClaimsThatCannotBeUsed(t *testing.T) {
-	block := v1.PersistentVolumeBlock
-	tests := map[string]struct {
-		change func(*v1.PersistentVolumeClaim, *v1.PersistentVolume)
-		is     error
-		says   string
-	}{
-		"not bound": {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Spec.VolumeName = "" },
-			volume.ErrClaimUnbound, "ops-test/nfs-211"},
-		"no such claim": {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Name = "other" },
-			volume.ErrNotFound, "PersistentVolumeClaim ops-test/nfs-211"},
-		"no such volume": {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Spec.VolumeName = "gone" },
-			volume.ErrNotFound, "PersistentVolume gone"},
-		"bound elsewhere": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) { pv.Spec.ClaimRef.Name = "rival" },
-			nil, "rival"},
-		"bound to an earlier claim of that name": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) { pv.Spec.ClaimRef.UID = "old" },
-			nil, "nfs211"},
-		"block mode": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) { pv.Spec.VolumeMode = &block },
-			nil, "volumeMode Block"},
-		"another node's": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) { pv.Spec.NodeAffinity = affinity("node2") },
-			nil, "does not allow node node1"},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			claim, pv := boundPair("nfs-211", "nfs211")
-			tc.change(claim, pv)
-			w.add(claim, pv)
-			manager, _ := w.start()
-			volumes, err := manager.SetUpPod(t.Context(), newPod("web", claimVolume("vol1", "nfs-211", false)))
-			if err == nil || (tc.is != nil && !errors.Is(err, tc.is)) || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("err = %v, want one that says %q", err, tc.says)
-			}
-			if volumes.Volumes[0].State != volumemanager.StateFailed || !strings.Contains(err.Error(), "ops-test/web") {
-				t.Errorf("state %s, err %v; want failed, and the pod named", volumes.Volumes[0].State, err)
-			}
-			w.untouched()
-		})
-	}
-}
-
-func affinity(node string) *v1.VolumeNodeAffinity {
-	return &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
-		MatchExpressions: []v1.NodeSelectorRequirement{{Key: v1.LabelHostname, Operator: v1.NodeSelectorOpIn, Values: []string{node}}},
-	}}}}
-}
-
-func TestAffinityUsesTheNodesLabels(t *testing.T) {
-	w := newWorld(t)
-	claim, pv := boundPair("nfs-211", "nfs211")
-	pv.Spec.NodeAffinity = affinity("rack-7")
-	w.add(claim, pv, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", Labels: map[string]string{v1.LabelHostname: "rack-7"}}})
-	manager, _ := w.start()
-	if _, err := manager.SetUpPod(t.Context(), newPod("web", claimVolume("vol1", "nfs-211", false))); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestFailuresAreCollectedAndRepaired(t *testing.T) {
 	w := newWorld(t)
 	manager, _ := w.start()
@@ -497,42 +397,31 @@ func (stubbornVolume) TearDown(context.Context) error           { return nil }
 func (stubbornVolume) TearDownAt(context.Context, string) error { return nil }
 
 func TestPluginThatIgnoresItsContextHoldsNobody(t *testing.T) {
-	w := newWorld(t)
-	release := make(chan struct{})
-	config := w.config()
-	config.Plugins = append(config.Plugins, stubborn{release: release})
-	manager, err := volumemanager.New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	runCtx, stopRun := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- manager.Run(runCtx) }()
-	settled := make(chan volumemanager.VolumeStatus, 1)
-	stop := manager.Subscribe(func(v volumemanager.VolumeStatus) {
-		if v.State == volumemanager.StateMounted {
-			settled <- v
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		release := make(chan struct{})
+		w.plugins = append(plugins.All(), stubborn{release: release})
+		manager, stop := w.start()
+		defer stop()
+		pod := newPod("web", v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{GitRepo: &v1.GitRepoVolumeSource{Repository: "r"}}})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		volumes, err := manager.SetUpPod(ctx, pod)
+		if !errors.Is(err, context.DeadlineExceeded) || volumes.Volumes[0].State != volumemanager.StatePending {
+			t.Errorf("state %s, err %v; want pending at the deadline", volumes.Volumes[0].State, err)
+		}
+		if got := manager.Explain(); got[0].State != volumemanager.StatePending {
+			t.Errorf("Explain = %+v", got)
+		}
+		close(release)
+		synctest.Wait()
+		if got := manager.Explain(); got[0].State != volumemanager.StateMounted {
+			t.Errorf("after its end: %+v", got)
+		}
+		if err := manager.TearDownPod(t.Context(), pod.UID); err != nil {
+			t.Error(err)
 		}
 	})
-	pod := newPod("web", v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{GitRepo: &v1.GitRepoVolumeSource{Repository: "r"}}})
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	volumes, err := manager.SetUpPod(ctx, pod)
-	if !errors.Is(err, context.DeadlineExceeded) || volumes.Volumes[0].State != volumemanager.StatePending {
-		t.Errorf("state %s, err %v; want pending at the deadline", volumes.Volumes[0].State, err)
-	}
-	close(release)
-	if got := <-settled; got.Volume != "v" {
-		t.Errorf("settled %+v", got)
-	}
-	stop()
-	if err := manager.TearDownPod(t.Context(), pod.UID); err != nil {
-		t.Error(err)
-	}
-	stopRun()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
 }
 
 func TestOneOwnerForEachRoot(t *testing.T) {

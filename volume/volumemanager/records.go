@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -27,12 +28,23 @@ func (k volumeKey) String() string {
 	return string(k.podUID) + "/" + volume.EscapeQualifiedName(k.plugin) + "/" + k.spec
 }
 
+func compareKeys(a, b volumeKey) int { return strings.Compare(a.String(), b.String()) }
+
+// parseKey undoes String.
+func parseKey(s string) (volumeKey, bool) {
+	parts := strings.Split(s, "/")
+	if len(parts) != 3 {
+		return volumeKey{}, false
+	}
+	return volumeKey{types.UID(parts[0]), volume.UnescapeQualifiedName(parts[1]), parts[2]}, true
+}
+
 // records are the volumes' records in the journal below podvol/. It is a
 // journal and not a file for each, since a record must reach the disk before
 // its volume is touched, and the sync of an append is all that this costs.
 type records struct{ journal *journal.Journal }
 
-func recordsPath(rootDir string) string { return filepath.Join(ownDir(rootDir), "records") }
+func recordsPath(rootDir string) string { return filepath.Join(StateDir(rootDir), "records") }
 
 // openRecords opens the journal of a root that the caller owns, and returns
 // the records and what could not be read.
@@ -70,6 +82,11 @@ type UnreadableRecordError struct {
 	// Volume is the volume's path below pods/, without "volumes".
 	Volume string
 	Err    error
+}
+
+// status is the row of a volume whose record cannot be read.
+func (e *UnreadableRecordError) status(key volumeKey) VolumeStatus {
+	return VolumeStatus{PodUID: key.podUID, Volume: key.spec, Plugin: key.plugin, State: StateFailed, Err: e}
 }
 
 func (e *UnreadableRecordError) Error() string {

@@ -162,8 +162,11 @@ func TestUnreadableRecords(t *testing.T) {
 			if _, err := manager.SetUpPod(t.Context(), pod); !errors.As(err, &unreadable) || !tc.is(err) {
 				t.Errorf("set-up over the record: %v", err)
 			}
-			if err := manager.TearDownPod(t.Context(), "uid-web"); err != nil {
-				t.Errorf("tear-down of what is not known: %v", err)
+			if err := manager.TearDownPod(t.Context(), "uid-web"); !errors.As(err, &unreadable) || !tc.is(err) {
+				t.Errorf("tear-down: %v", err)
+			}
+			if got := manager.Explain(); len(got) != 1 || got[0].State != volumemanager.StateFailed {
+				t.Errorf("Explain = %+v", got)
 			}
 			stop()
 			held, _, err := journal.Read(w.recordsPath())

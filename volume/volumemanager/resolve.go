@@ -48,9 +48,6 @@ func (m *Manager) boundVolume(ctx context.Context, name types.NamespacedName) (*
 	if err := volume.CheckBinding(claim, pv); err != nil {
 		return nil, err
 	}
-	if err := volume.ValidatePersistentVolume(pv); err != nil {
-		return nil, err
-	}
 	if pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == v1.PersistentVolumeBlock {
 		return nil, &volume.UnsupportedError{Volume: pv.Name, Type: "volumeMode Block",
 			Reason: "raw devices are not mapped by this version", Replacement: "use volumeMode Filesystem"}
@@ -62,7 +59,7 @@ func (m *Manager) checkAffinity(ctx context.Context, pv *v1.PersistentVolume) er
 	if pv.Spec.NodeAffinity == nil {
 		return nil
 	}
-	labels := map[string]string{v1.LabelHostname: m.config.NodeName}
+	var labels map[string]string // without a Node object just the host name, which MatchesNode knows
 	node, err := objects.Get[*v1.Node](ctx, m.config.Objects, volume.NewObjectRef("Node", "", m.config.NodeName))
 	switch {
 	case err == nil:

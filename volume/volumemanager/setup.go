@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -113,107 +114,93 @@ type setUp struct {
 	pod     *v1.Pod
 	volume  string // the volume's name in the pod
 	key     volumeKey
-	plugin  volume.VolumePlugin
 	mounter volume.Mounter
 	record  *volume.Record
+	source  string // the plugin's name of the source
 }
 
 func (m *Manager) setUpVolume(ctx context.Context, pod *v1.Pod, v *v1.Volume) VolumeStatus {
 	start := time.Now()
 	s, err := m.prepare(ctx, pod, v)
 	if err != nil {
-		s = &setUp{pod: pod, volume: v.Name, record: &volume.Record{Pod: podName(pod), PodUID: pod.UID, Volume: v.Name}}
-		m.event(s, err)
-		status := s.status(stateOf(err), start, err)
-		m.notify(status)
+		m.event(ctx, s, err)
+		status := s.status(StateFailed, start, err)
+		m.publish(status)
 		return status
 	}
-	m.publish(s.key, s.status(StatePending, start, nil))
-	err = m.operations.Do(ctx, s.key, func() error {
+	abandoned, err := m.operate(ctx, s.key, func() error {
+		m.publish(s.status(StatePending, start, nil))
 		err := m.apply(ctx, s, start)
-		// Also when nobody waits any more.
-		m.publish(s.key, s.status(stateOf(err), start, err))
+		m.publish(s.status(stateAfter(err), start, err))
 		return err
 	})
-	if err == nil {
-		return s.status(StateMounted, start, nil)
+	if abandoned != nil {
+		return s.status(StatePending, start, abandoned)
 	}
-	if stateOf(err) == StatePending {
-		// It may have ended at the very moment that the wait did.
-		if current, ok := m.current(s.key); ok && current.status.State == StateMounted {
-			return s.status(StateMounted, start, nil)
-		}
+	if err != nil {
+		m.event(ctx, s, err)
 	}
-	m.event(s, err)
-	return s.status(stateOf(err), start, err)
+	return s.status(stateAfter(err), start, err)
 }
 
 func (s *setUp) status(state VolumeState, start time.Time, err error) VolumeStatus {
 	now := time.Now()
-	named := *s.record
-	named.Volume = s.volume
 	return VolumeStatus{
 		Pod: s.record.Pod, PodUID: s.record.PodUID, Volume: s.volume,
 		Plugin: s.record.Plugin, Source: s.record.Source, Path: s.record.Path,
-		State: state, Since: now, Duration: now.Sub(start), Err: wrap(&named, "SetUp", err),
+		State: state, Since: now, Duration: now.Sub(start), Err: wrap(s.record, s.volume, "SetUp", err),
 	}
 }
 
-// stateOf is the state after an operation: pending where it still runs.
-func stateOf(err error) VolumeState {
-	if err == nil {
-		return StateMounted
+func stateAfter(err error) VolumeState {
+	if err != nil {
+		return StateFailed
 	}
-	if _, abandoned := errors.AsType[*flight.AbandonedError](err); abandoned {
-		return StatePending
-	}
-	return StateFailed
+	return StateMounted
 }
 
-// prepare finds out, without touching anything, what is to be done.
+// prepare finds out, without touching anything, what is to be done. With an
+// error, the result says as much as was found.
 func (m *Manager) prepare(ctx context.Context, pod *v1.Pod, v *v1.Volume) (*setUp, error) {
+	record := &volume.Record{PodUID: pod.UID, Pod: podName(pod), Volumes: namesOf(pod, v)}
+	s := &setUp{pod: pod, volume: v.Name, record: record}
 	spec, err := m.resolve(ctx, pod, v)
 	if err != nil {
-		return nil, err
+		return s, err
 	}
+	record.InlineVolume, record.PersistentVolume, record.ReadOnly = spec.Volume, spec.PersistentVolume, spec.ReadOnly
 	plugin, err := m.plugins.FindPluginBySpec(spec)
 	if err != nil {
-		return nil, err
+		return s, err
 	}
+	record.Plugin, record.Source = plugin.GetPluginName(), volume.DescribeSource(plugin, spec)
 	if err := checkMountOptions(plugin, spec); err != nil {
-		return nil, err
+		return s, err
 	}
-	mounter, err := plugin.NewMounter(spec, pod)
-	if err != nil {
-		return nil, err
+	if s.mounter, err = plugin.NewMounter(spec, pod); err != nil {
+		return s, err
 	}
-	record := &volume.Record{
-		PodUID:           pod.UID,
-		Pod:              podName(pod),
-		Volume:           firstOfClaim(pod, v),
-		Plugin:           plugin.GetPluginName(),
-		Path:             mounter.GetPath(),
-		Source:           volume.DescribeSource(plugin, spec),
-		InlineVolume:     spec.Volume,
-		PersistentVolume: spec.PersistentVolume,
-		ReadOnly:         spec.ReadOnly,
+	if s.source, err = plugin.GetVolumeName(spec); err != nil {
+		return s, err
 	}
-	return &setUp{pod: pod, volume: v.Name, key: keyOf(record), plugin: plugin, mounter: mounter, record: record}, nil
+	record.Path = s.mounter.GetPath()
+	s.key = keyOf(record)
+	return s, nil
 }
 
-// firstOfClaim is the name that the record has: volumes of a pod that use the
-// same claim are one directory, and share its record.
-func firstOfClaim(pod *v1.Pod, v *v1.Volume) string {
+// namesOf returns the pod's volumes that are the same directory as v: those of
+// the same claim.
+func namesOf(pod *v1.Pod, v *v1.Volume) (names []string) {
 	if v.PersistentVolumeClaim == nil {
-		return v.Name
+		return []string{v.Name}
 	}
 	for i := range pod.Spec.Volumes {
 		other := &pod.Spec.Volumes[i]
 		if c := other.PersistentVolumeClaim; c != nil && c.ClaimName == v.PersistentVolumeClaim.ClaimName {
-			return other.Name
+			names = append(names, other.Name)
 		}
 	}
-	return v.Name
+	return names
 }
 
 func checkMountOptions(plugin volume.VolumePlugin, spec *volume.Spec) error {
@@ -226,80 +213,60 @@ func checkMountOptions(plugin volume.VolumePlugin, spec *volume.Spec) error {
 
 // apply is the operation: record, sync, act, confirm.
 func (m *Manager) apply(ctx context.Context, s *setUp, start time.Time) error {
-	before, err := m.admit(s)
+	line, err := volume.EncodeRecord(s.record)
 	if err != nil {
 		return err
 	}
-	confirmed, err := m.writeRecord(s, before)
+	before, err := m.admit(s, line)
 	if err != nil {
-		return volume.NothingDone(err)
+		return err
+	}
+	if !bytes.Equal(before.line, line) {
+		if err := m.records.write(s.key, line); err != nil {
+			m.set(s.key, before)
+			return volume.NothingDone(err)
+		}
 	}
 	if err := s.mounter.SetUp(ctx, mounterArgs(s.pod)); err != nil {
-		if before.record == nil && !volume.IsUncertain(err) {
-			m.forget(s.key)
+		if !volume.IsUncertain(err) {
+			m.restore(s.key, before, line)
 		}
 		return err
 	}
-	return m.confirm(s, confirmed, start)
+	return m.confirm(s, line, start)
 }
 
 // admit refuses what would hide or replace a volume that is there already, and
-// returns what is known about the volume itself, which is empty for a new one.
-func (m *Manager) admit(s *setUp) (before actualVolume, err error) {
-	if unreadable, ok := m.unreadable[s.key.String()]; ok {
-		return actualVolume{}, volume.NothingDone(unreadable)
-	}
+// else enters the new one, so that no other set-up is admitted beside it. It
+// returns what was known before, which is empty for a new volume.
+func (m *Manager) admit(s *setUp, line []byte) (before actualVolume, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for key, other := range m.actual[s.key.podUID] {
+	pod := m.actual.pod(s.key.podUID)
+	for key, other := range pod.mounts {
+		if key == s.key && other.unreadable != nil {
+			return before, volume.NothingDone(other.unreadable)
+		}
 		if other.record == nil {
 			continue
 		}
-		sameDir := key == s.key
-		sameVolume := other.record.Volume == s.record.Volume
-		if sameDir && m.sameSource(s, other.record) {
+		if key == s.key && other.source == s.source && (other.record.PersistentVolume == nil) == (s.record.PersistentVolume == nil) {
 			before = *other
 			continue
 		}
-		if sameDir || sameVolume {
+		if key == s.key || slices.Contains(other.record.Volumes, s.volume) {
 			return actualVolume{}, volume.NothingDone(&ReplacedError{Volume: s.volume, Was: describe(other.record), Is: describe(s.record)})
 		}
 	}
+	entered := actualVolume{record: s.record, line: line, source: s.source}
+	if bytes.Equal(before.line, line) {
+		entered.record = before.record // which may be confirmed
+	}
+	pod.mounts[s.key] = &entered
 	return before, nil
 }
 
-// writeRecord makes sure that the record on disk is this one, and returns its
-// confirmation, if it has one.
-func (m *Manager) writeRecord(s *setUp, before actualVolume) (*volume.Confirmation, error) {
-	line, err := volume.EncodeRecord(s.record)
-	if err != nil {
-		return nil, err
-	}
-	if bytes.Equal(before.line, line) {
-		return before.record.Confirmed, nil
-	}
-	if err := m.records.write(s.key, line); err != nil {
-		return nil, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	v := m.actual.volume(s.key)
-	v.record, v.line = s.record, line
-	return nil, nil
-}
-
 func describe(r *volume.Record) string { return r.Plugin + " " + r.Source }
-
-// sameSource reports whether both mean the same data, so that a set-up may
-// refresh the one that is there.
-func (m *Manager) sameSource(s *setUp, old *volume.Record) bool {
-	if (old.PersistentVolume == nil) != (s.record.PersistentVolume == nil) {
-		return false
-	}
-	was, errWas := s.plugin.GetVolumeName(old.Spec())
-	is, errIs := s.plugin.GetVolumeName(s.record.Spec())
-	return errWas == nil && errIs == nil && was == is
-}
 
 // ReplacedError says that a pod's volume is mounted from another source than
 // is now asked for. Its containers may be using it, so it is left alone.
@@ -309,60 +276,79 @@ func (e *ReplacedError) Error() string {
 	return fmt.Sprintf("volume %q is mounted from %s, but %s is asked for; tear the pod down first", e.Volume, e.Was, e.Is)
 }
 
+// restore puts the record back as it was before a set-up that did nothing. A
+// record too many is harmless, so failing to do it is only logged.
+func (m *Manager) restore(key volumeKey, before actualVolume, line []byte) {
+	var err error
+	switch {
+	case before.record == nil:
+		err = m.records.remove(key)
+	case !bytes.Equal(before.line, line):
+		err = m.records.write(key, before.line)
+		if err == nil && before.record.Confirmed != nil {
+			err = m.records.confirm(key, *before.record.Confirmed)
+		}
+	}
+	if err != nil {
+		m.log.Warn("a volume record could not be put back", "podUID", key.podUID, "volume", key.spec, "error", err)
+		return
+	}
+	m.set(key, before)
+}
+
 // confirm notes that the volume is set up, unless that is known. Losing the
 // note is harmless, so failing to write it is no failure of the volume.
-func (m *Manager) confirm(s *setUp, known *volume.Confirmation, start time.Time) error {
-	table, err := mount.TableOf(m.host.Mounter)
+func (m *Manager) confirm(s *setUp, line []byte, start time.Time) error {
+	below, err := m.mountedBelow(s.record.Path)
 	if err != nil {
 		return err
 	}
-	_, mounted, err := table.At(s.record.Path)
-	if err != nil {
-		return err
-	}
-	if known != nil && known.MountPoint == mounted {
+	current, ok := m.mounted(s.key)
+	if ok && current.record.Confirmed != nil && current.record.Confirmed.MountPoint == below {
 		return nil
 	}
 	now := time.Now()
-	c := &volume.Confirmation{At: now, Took: now.Sub(start), MountPoint: mounted}
+	c := &volume.Confirmation{At: now, Took: now.Sub(start), MountPoint: below}
 	if err := m.records.confirm(s.key, *c); err != nil {
-		m.log.Warn("a volume record could not be confirmed", "volume", s.record.Volume, "podUID", s.record.PodUID, "error", err)
+		m.log.Warn("a volume record could not be confirmed", "volume", s.volume, "podUID", s.record.PodUID, "error", err)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	v := m.actual.volume(s.key)
-	confirmed := *v.record
+	confirmed := *s.record
 	confirmed.Confirmed = c
-	v.record = &confirmed
+	m.set(s.key, actualVolume{record: &confirmed, line: line, source: s.source})
 	return nil
 }
 
-// forget removes the record of a volume that is known not to be there.
-func (m *Manager) forget(key volumeKey) {
-	if err := m.records.remove(key); err != nil {
-		m.log.Warn("a volume record could not be removed", "podUID", key.podUID, "volume", key.spec, "error", err)
-		return
+// mountedBelow reports whether a volume's path is a mount point of its own. A
+// path outside the root, a hostPath's, is somebody else's matter.
+func (m *Manager) mountedBelow(path string) (bool, error) {
+	if !strings.HasPrefix(path, podsDir(m.host.RootDir)+"/") {
+		return false, nil
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	v := m.actual.volume(key)
-	v.record, v.line = nil, nil
+	table, err := mount.TableOf(m.host.Mounter)
+	if err != nil {
+		return false, err
+	}
+	_, mounted, err := table.At(path)
+	return mounted, err
 }
 
-// wrap makes sure that an error names volume and pod; nil stays nil.
-func wrap(r *volume.Record, op string, err error) error {
+// wrap makes sure that an error names the volume as the pod does, and the pod;
+// nil stays nil.
+func wrap(r *volume.Record, volumeName, op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if own, ok := errors.AsType[*volume.Error](err); ok && own.PodUID == r.PodUID {
-		return err
+	e := &volume.Error{Op: op, Plugin: r.Plugin, Volume: volumeName, Pod: r.Pod, PodUID: r.PodUID, Err: err}
+	if own, ok := err.(*volume.Error); ok {
+		e.Op, e.Err = own.Op, own.Err // it says the same, with the spec's name
 	}
-	return &volume.Error{Op: op, Plugin: r.Plugin, Volume: r.Volume, Pod: r.Pod, PodUID: r.PodUID, Err: err}
+	return e
 }
 
-// event reports a failure in the kubelet's words.
-func (m *Manager) event(s *setUp, err error) {
-	if m.config.Events == nil {
+// event reports a failure in the kubelet's words, but not that somebody waits
+// no more.
+func (m *Manager) event(ctx context.Context, s *setUp, err error) {
+	if m.config.Events == nil || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
 		return
 	}
 	m.config.Events.Event(s.pod, v1.EventTypeWarning, "FailedMount",

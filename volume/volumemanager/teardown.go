@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,53 +26,89 @@ func (m *Manager) TearDownPod(ctx context.Context, podUID types.UID) error {
 		return err
 	}
 	defer leave()
-	keys := m.volumesOf(podUID)
-	result := &PodVolumes{PodUID: podUID, Volumes: make([]VolumeStatus, len(keys))}
+	keys := m.mountsOf(podUID)
+	rows := make([][]VolumeStatus, len(keys))
 	var all sync.WaitGroup
 	for i, key := range keys {
-		all.Go(func() { result.Volumes[i] = m.tearDownVolume(ctx, key) })
+		all.Go(func() { rows[i] = m.tearDownMount(ctx, key) })
 	}
 	all.Wait()
-	if len(keys) > 0 {
+	result := &PodVolumes{PodUID: podUID, Volumes: slices.Concat(rows...)}
+	if len(result.Volumes) > 0 {
 		result.Pod = result.Volumes[0].Pod
+	}
+	if len(m.mountsOf(podUID)) == 0 {
+		m.dropRows(podUID)
 	}
 	m.podDirs.removeEmpty(ctx, m.host.RootDir, podUID)
 	return result.err(opTearDown)
 }
 
-func (m *Manager) tearDownVolume(ctx context.Context, key volumeKey) VolumeStatus {
-	start := time.Now()
-	before, _ := m.current(key)
-	err := m.operations.Do(ctx, key, func() error {
-		current, ok := m.current(key)
-		if !ok {
-			return nil
-		}
-		err := m.unapply(ctx, key, current)
-		m.finishTearDown(key, current, start, err)
-		return err
-	})
-	return torn(key, before.status, start, err)
+// dropRows ends what is known of a pod's volumes that never came as far as a
+// directory.
+func (m *Manager) dropRows(podUID types.UID) {
+	for _, row := range m.rowsOf(podUID) {
+		row.State, row.Err = StateUnmounted, nil
+		m.publish(row)
+	}
 }
 
-// torn is the status after a tear-down.
-func torn(key volumeKey, before VolumeStatus, start time.Time, err error) VolumeStatus {
-	after := before
-	after.Since = time.Now()
-	after.Duration = after.Since.Sub(start)
-	after.State = StateUnmounted
-	record := &volume.Record{Plugin: key.plugin, Volume: before.Volume, Pod: before.Pod, PodUID: key.podUID}
-	after.Err = wrap(record, "TearDown", err)
-	if err != nil {
-		after.State = stateOf(err)
+// tearDownMount tears one directory down and returns the rows of the volumes
+// that it was, afterwards.
+func (m *Manager) tearDownMount(ctx context.Context, key volumeKey) []VolumeStatus {
+	start := time.Now()
+	before := m.rowsOfMount(key)
+	abandoned, err := m.operate(ctx, key, func() error {
+		err := m.unapply(ctx, key)
+		for _, row := range torn(m.rowsOfMount(key), StateUnmounted, start, err) {
+			m.publish(row)
+		}
+		return err
+	})
+	if abandoned != nil {
+		return torn(before, StatePending, start, abandoned)
+	}
+	return torn(before, StateUnmounted, start, err)
+}
+
+// rowsOfMount returns the rows of the volumes that a directory is.
+func (m *Manager) rowsOfMount(key volumeKey) []VolumeStatus {
+	v, ok := m.mounted(key)
+	if !ok {
+		return nil
+	}
+	if v.unreadable != nil {
+		return []VolumeStatus{v.unreadable.status(key)}
+	}
+	return m.rowsOf(key.podUID, v.record.Volumes...)
+}
+
+// torn returns the rows after a tear-down: in this state, or failed.
+func torn(rows []VolumeStatus, state VolumeState, start time.Time, err error) []VolumeStatus {
+	after := slices.Clone(rows)
+	now := time.Now()
+	for i := range after {
+		row := &after[i]
+		row.Since, row.Duration, row.State, row.Err = now, now.Sub(start), state, nil
+		if err == nil {
+			continue
+		}
+		if state == StateUnmounted {
+			row.State = StateFailed
+		}
+		row.Err = wrap(&volume.Record{Plugin: row.Plugin, Pod: row.Pod, PodUID: row.PodUID}, row.Volume, "TearDown", err)
 	}
 	return after
 }
 
 // unapply is the operation: act, then remove the record.
-func (m *Manager) unapply(ctx context.Context, key volumeKey, current actualVolume) error {
-	if current.record == nil {
-		return nil // it was never begun, or is known to be gone
+func (m *Manager) unapply(ctx context.Context, key volumeKey) error {
+	v, ok := m.mounted(key)
+	if !ok {
+		return nil // it was torn down meanwhile
+	}
+	if v.unreadable != nil {
+		return volume.NothingDone(v.unreadable)
 	}
 	plugin, err := m.plugins.FindPluginByName(key.plugin)
 	if err != nil {
@@ -85,17 +122,4 @@ func (m *Manager) unapply(ctx context.Context, key volumeKey, current actualVolu
 		return err
 	}
 	return m.records.remove(key)
-}
-
-// finishTearDown publishes the outcome, also when nobody waits any more.
-func (m *Manager) finishTearDown(key volumeKey, current actualVolume, start time.Time, err error) {
-	status := torn(key, current.status, start, err)
-	if err != nil {
-		m.publish(key, status)
-		return
-	}
-	m.mu.Lock()
-	m.actual.remove(key)
-	m.mu.Unlock()
-	m.notify(status)
 }

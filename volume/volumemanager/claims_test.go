@@ -1,0 +1,122 @@
+package volumemanager_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+func TestReadOnlyClaim(t *testing.T) {
+	tests := map[string]struct {
+		volumes  []v1.Volume
+		readOnly bool
+	}{
+		"read-only":              {[]v1.Volume{claimVolume("a", "nfs-211", true)}, true},
+		"read-only by both":      {[]v1.Volume{claimVolume("a", "nfs-211", true), claimVolume("b", "nfs-211", true)}, true},
+		"one of two writes":      {[]v1.Volume{claimVolume("a", "nfs-211", true), claimVolume("b", "nfs-211", false)}, false},
+		"writable":               {[]v1.Volume{claimVolume("a", "nfs-211", false)}, false},
+		"beside another's claim": {[]v1.Volume{claimVolume("a", "nfs-211", true), emptyDirVolume("b", "")}, true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			claim, pv := boundPair("nfs-211", "nfs211")
+			w.add(claim, pv)
+			manager, _ := w.start()
+			volumes, err := manager.SetUpPod(t.Context(), newPod("web", tc.volumes...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			path, _ := volumes.Path("a")
+			entry, mounted, err := w.fake.Table().At(path)
+			if err != nil || !mounted || entry.ReadOnly() != tc.readOnly {
+				t.Errorf("entry = %+v, %v, %v; want mounted, read-only %v", entry, mounted, err, tc.readOnly)
+			}
+			for _, v := range tc.volumes {
+				if _, ok := volumes.Path(v.Name); !ok {
+					t.Errorf("volume %s is not mounted", v.Name)
+				}
+			}
+			before, err := os.ReadFile(w.recordsPath())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := manager.SetUpPod(t.Context(), newPod("web", tc.volumes...)); err != nil {
+				t.Fatal(err)
+			}
+			if after, err := os.ReadFile(w.recordsPath()); err != nil || !bytes.Equal(before, after) {
+				t.Errorf("a second set-up writes records, %v", err)
+			}
+			if err := manager.TearDownPod(t.Context(), "uid-web"); err != nil {
+				t.Fatal(err)
+			}
+			w.assertClean()
+		})
+	}
+}
+
+func TestClaimsThatCannotBeUsed(t *testing.T) {
+	block := v1.PersistentVolumeBlock
+	tests := map[string]struct {
+		change func(*v1.PersistentVolumeClaim, *v1.PersistentVolume)
+		is     error
+		says   string
+	}{
+		"not bound": {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Spec.VolumeName = "" },
+			volume.ErrClaimUnbound, "ops-test/nfs-211"},
+		"no such claim": {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Name = "other" },
+			volume.ErrNotFound, "PersistentVolumeClaim ops-test/nfs-211"},
+		"no such volume": {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Spec.VolumeName = "gone" },
+			volume.ErrNotFound, "PersistentVolume gone"},
+		"bound elsewhere": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) { pv.Spec.ClaimRef.Name = "rival" },
+			nil, "rival"},
+		"bound to an earlier claim of that name": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) { pv.Spec.ClaimRef.UID = "old" },
+			nil, "nfs211"},
+		"block mode": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) { pv.Spec.VolumeMode = &block },
+			nil, "volumeMode Block"},
+		"another node's": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) { pv.Spec.NodeAffinity = affinity("node2") },
+			nil, "does not allow node node1"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			claim, pv := boundPair("nfs-211", "nfs211")
+			tc.change(claim, pv)
+			w.add(claim, pv)
+			manager, _ := w.start()
+			volumes, err := manager.SetUpPod(t.Context(), newPod("web", claimVolume("vol1", "nfs-211", false)))
+			if err == nil || (tc.is != nil && !errors.Is(err, tc.is)) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("err = %v, want one that says %q", err, tc.says)
+			}
+			if volumes.Volumes[0].State != volumemanager.StateFailed || !strings.Contains(err.Error(), "ops-test/web") {
+				t.Errorf("state %s, err %v; want failed, and the pod named", volumes.Volumes[0].State, err)
+			}
+			w.untouched()
+		})
+	}
+}
+
+func affinity(node string) *v1.VolumeNodeAffinity {
+	return &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
+		MatchExpressions: []v1.NodeSelectorRequirement{{Key: v1.LabelHostname, Operator: v1.NodeSelectorOpIn, Values: []string{node}}},
+	}}}}
+}
+
+func TestAffinityUsesTheNodesLabels(t *testing.T) {
+	w := newWorld(t)
+	claim, pv := boundPair("nfs-211", "nfs211")
+	pv.Spec.NodeAffinity = affinity("rack-7")
+	w.add(claim, pv, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", Labels: map[string]string{v1.LabelHostname: "rack-7"}}})
+	manager, _ := w.start()
+	if _, err := manager.SetUpPod(t.Context(), newPod("web", claimVolume("vol1", "nfs-211", false))); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,45 @@
+package volumemanager
+
+import (
+	"path/filepath"
+	"strings"
+
+	"github.com/podvol/podvol/mount"
+)
+
+// mounts is one look at the mount table: what is mounted below the root
+// directory. One look serves any number of volumes.
+type mounts struct {
+	root    string // as paths below it begin
+	real    string // as the mount table has it, links resolved
+	targets map[string]bool
+}
+
+func readMounts(rootDir string, mounter mount.Interface) (mounts, error) {
+	table, err := mount.TableOf(mounter)
+	if err != nil {
+		return mounts{}, err
+	}
+	return newMounts(rootDir, table)
+}
+
+func newMounts(rootDir string, table mount.Table) (mounts, error) {
+	entries, err := table.All()
+	if err != nil {
+		return mounts{}, err
+	}
+	m := mounts{root: rootDir, real: rootDir, targets: make(map[string]bool, len(entries))}
+	if real, err := filepath.EvalSymlinks(rootDir); err == nil {
+		m.real = real
+	}
+	for _, e := range entries {
+		m.targets[e.Target] = true
+	}
+	return m, nil
+}
+
+// has reports whether something is mounted at a path below the root.
+func (m mounts) has(path string) bool {
+	below, ok := strings.CutPrefix(path, m.root+"/")
+	return ok && (m.targets[path] || m.targets[filepath.Join(m.real, below)])
+}
