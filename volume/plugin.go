@@ -24,7 +24,7 @@ type VolumePlugin interface {
 	CanSupport(*Spec) bool
 	// GetVolumeName returns a name of the source, the same for every spec that
 	// means the same data, for example "server/export". An error says that the
-	// spec is not of this plugin.
+	// spec is not of this plugin or is invalid.
 	GetVolumeName(*Spec) (string, error)
 	// NewMounter returns the mounter of the spec's volume for the pod. It does
 	// no I/O and refuses every spec that can be seen to be invalid.

@@ -9,6 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// DeletingPrefix begins the name of a directory beside volumes whose contents
+// are being removed. No volume's name can begin so. After a crash the next
+// teardown of the volume removes what is left of it.
+const DeletingPrefix = "deleting~"
+
 // PodVolume is the identity of one volume of one pod: what most mounters and
 // unmounters need to know, and the base that they embed. Its methods do no
 // I/O. It is a plain value.

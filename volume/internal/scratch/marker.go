@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -16,7 +18,8 @@ import (
 )
 
 const (
-	pluginName    = "kubernetes.io/empty-dir"
+	// PluginName is that of emptyDir volumes, whose marker all of them have.
+	PluginName    = "kubernetes.io/empty-dir"
 	wrappedPrefix = "wrapped_"
 	readyName     = "ready"
 )
@@ -34,7 +37,7 @@ func markerOf(v volume.PodVolume, at string, wrapped bool) marker {
 	if at = filepath.Clean(at); at != filepath.Clean(v.GetPath()) {
 		name = fmt.Sprintf("%s-%x", readyName, sha256.Sum256([]byte(at)))
 	}
-	return marker{filepath.Join(v.Host.GetPodPluginDir(v.PodUID, pluginName), volumeName), name}
+	return marker{filepath.Join(v.Host.GetPodPluginDir(v.PodUID, PluginName), volumeName), name}
 }
 
 func (m marker) ready() string { return filepath.Join(m.dir, m.name) }
@@ -64,8 +67,16 @@ func (m marker) clear() error {
 		return &fs.PathError{Op: "unlink", Path: m.ready(), Err: err}
 	}
 	err = podmount.RemoveDir(m.dir)
-	if others, _ := filepath.Glob(filepath.Join(m.dir, readyName+"*")); len(others) > 0 {
+	if _, held := errors.AsType[*podmount.NotEmptyError](err); held && m.hasSiblings() {
 		return nil
 	}
 	return err
+}
+
+// hasSiblings reports whether the volume is set up at another directory too.
+func (m marker) hasSiblings() bool {
+	entries, err := os.ReadDir(m.dir)
+	return err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		return strings.HasPrefix(e.Name(), readyName)
+	})
 }

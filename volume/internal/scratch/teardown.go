@@ -17,12 +17,6 @@ import (
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
-// deletingPrefix begins the name of a directory whose contents are being
-// removed. The volume's directory is renamed before that, so that a pod of the
-// same UID that is set up again after a crash finds all of the old contents or
-// none.
-const deletingPrefix = "deleting~"
-
 // NestedMountError says that a directory is kept, with all its contents,
 // because something is still mounted below it.
 type NestedMountError struct {
@@ -55,10 +49,10 @@ func remove(ctx context.Context, m mount.Interface, dir string) error {
 		return err
 	}
 	parent, name := filepath.Split(dir)
-	if strings.HasPrefix(name, deletingPrefix) {
+	if strings.HasPrefix(name, volume.DeletingPrefix) {
 		return removetree.Remove(ctx, parent, name)
 	}
-	doomed := deletingPrefix + name
+	doomed := volume.DeletingPrefix + name
 	// An earlier removal may have been interrupted.
 	if err := removetree.Remove(ctx, parent, doomed); err != nil {
 		return err
@@ -67,6 +61,8 @@ func remove(ctx context.Context, m mount.Interface, dir string) error {
 	if !errors.Is(err, unix.ENOTEMPTY) {
 		return err
 	}
+	// A pod of the same UID that is set up again after a crash finds all of the
+	// old contents or none.
 	if err := eintr.Do(func() error { return unix.Rename(dir, filepath.Join(parent, doomed)) }); err != nil {
 		return &fs.PathError{Op: "rename", Path: dir, Err: err}
 	}

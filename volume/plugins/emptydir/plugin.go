@@ -18,7 +18,7 @@ import (
 )
 
 // PluginName is the plugin's name.
-const PluginName = "kubernetes.io/empty-dir"
+const PluginName = scratch.PluginName
 
 // New returns the plugin.
 func New() volume.VolumePlugin { return &plugin{} }
