@@ -133,7 +133,7 @@ func (f *FakeMounter) Table() Table { return fakeTable{f} }
 // is uncertain, as a mount by command is on the host.
 func (f *FakeMounter) MountContext(ctx context.Context, r Request) error {
 	if ctx.Err() != nil {
-		return r.fail(context.Cause(ctx))
+		return r.fail(ended(ctx))
 	}
 	return r.wrap(f.do(ctx, newCall(OpMount, RungNone, r), func() error { return f.mount(r) }))
 }

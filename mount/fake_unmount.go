@@ -2,9 +2,6 @@ package mount
 
 import (
 	"context"
-	"fmt"
-	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,112 +16,64 @@ import (
 // kernel, forcing frees what hangs; it is the normal unmount after it that
 // takes the mount away here.
 func (f *FakeMounter) UnmountContext(ctx context.Context, target string, options UnmountOptions) (Rung, error) {
-	if !filepath.IsAbs(target) {
-		err := &causedError{ErrNoTarget, fmt.Errorf("the mount point %q is not an absolute path", target)}
-		return RungNone, wrapUnmount(target, err)
+	if err := refuseUnmount(ctx, target); err != nil {
+		return RungNone, err
 	}
-	if ctx.Err() != nil {
-		return RungNone, certain(wrapUnmount(target, context.Cause(ctx)))
-	}
-	l := f.newLadder(target)
+	l := ladder{on: &fakeUnmount{fake: f, target: target}}
 	err := l.climb(ctx, options)
 	return l.last, wrapUnmount(target, err)
 }
 
-// fakeLadder is one unmount on its way through the rungs. All of them act on
-// the mount that was found at the start.
-type fakeLadder struct {
+// fakeUnmount is one unmount by the fake.
+type fakeUnmount struct {
 	fake    *FakeMounter
 	target  string
 	victim  *fakeMount // nil if there is none, for the reason missing
 	missing error
-	last    Rung
 }
 
-func (f *FakeMounter) newLadder(target string) *fakeLadder {
-	l := &fakeLadder{fake: f, target: target}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	at, err := f.walk(target, false)
+func (u *fakeUnmount) find(context.Context) {
+	u.fake.mu.Lock()
+	defer u.fake.mu.Unlock()
+	at, err := u.fake.walk(u.target, false)
 	switch {
 	case err != nil:
-		l.missing = err
+		u.missing = err
 	case !at.isMountRoot():
-		l.missing = unix.EINVAL
+		u.missing = unix.EINVAL
 	default:
-		l.victim = at.mount
-	}
-	return l
-}
-
-func (l *fakeLadder) climb(ctx context.Context, o UnmountOptions) error {
-	if l.victim == nil {
-		return l.try(ctx, OpUnmount, RungNormal, func() error { return l.missing })
-	}
-	start := time.Now()
-	until := func(after time.Duration) (context.Context, context.CancelFunc) {
-		if after <= 0 {
-			return context.WithCancel(ctx)
-		}
-		return context.WithDeadline(ctx, start.Add(after))
-	}
-	toLazy := o.LazyAfter > 0
-	toForce := o.ForceAfter > 0 && (!toLazy || o.ForceAfter < o.LazyAfter)
-	first := o.LazyAfter
-	if toForce {
-		first = o.ForceAfter
-	}
-
-	rungCtx, cancel := until(first)
-	defer cancel()
-	err := l.normal(rungCtx, RungNormal, toForce || toLazy)
-	if toForce && l.goesOn(ctx, err) {
-		rungCtx, cancel := until(o.LazyAfter)
-		defer cancel()
-		// Whatever forcing returns: the unmount after it tells.
-		_ = l.try(rungCtx, OpUnmountForce, RungForce, func() error { return nil })
-		err = l.normal(rungCtx, RungForce, toLazy)
-	}
-	if !toLazy || !l.goesOn(ctx, err) {
-		return err
-	}
-	if l.victim.super.block {
-		if err := l.normal(ctx, l.last, false); err != nil {
-			return fmt.Errorf("%w (%w)", err, errNotLazy)
-		}
-		return nil
-	}
-	return l.try(ctx, OpUnmountLazy, RungLazy, func() error { return l.fake.unmountLazily(l.victim) })
-}
-
-// goesOn reports whether the next rung may help against err.
-func (l *fakeLadder) goesOn(ctx context.Context, err error) bool {
-	return ctx.Err() == nil && higherRungHelps(err)
-}
-
-// normal unmounts normally; with retry, again and again until ctx ends.
-func (l *fakeLadder) normal(ctx context.Context, rung Rung, retry bool) error {
-	for pause := busyFirst; ; pause = min(2*pause, busyLast) {
-		err := l.try(ctx, OpUnmount, rung, func() error { return l.fake.unmount(l.victim) })
-		if !retry || !l.goesOn(ctx, err) {
-			return err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return err
-		}
+		u.victim = at.mount
 	}
 }
 
-// try makes one call. Where an earlier one, failed as it seemed, has taken the
-// mount away, there is nothing left to do.
-func (l *fakeLadder) try(ctx context.Context, op string, rung Rung, effect func() error) error {
-	if l.last != RungNone && l.fake.isGone(l.victim) {
-		return nil
+func (u *fakeUnmount) attempt(ctx context.Context, rung Rung, flags int) (made bool, err error) {
+	if u.isGone() {
+		return false, nil
 	}
-	l.last = rung
-	return l.fake.do(ctx, newCall(op, rung, Request{Target: l.target}), effect)
+	op, effect := OpUnmount, u.fake.unmount
+	switch flags {
+	case unix.MNT_FORCE:
+		op, effect = OpUnmountForce, func(*fakeMount) error { return nil }
+	case unix.MNT_DETACH:
+		op, effect = OpUnmountLazy, u.fake.unmountLazily
+	}
+	return true, u.fake.do(ctx, newCall(op, rung, Request{Target: u.target}), func() error {
+		if u.victim == nil {
+			return u.missing
+		}
+		return effect(u.victim)
+	})
+}
+
+func (u *fakeUnmount) onBlock(context.Context) bool {
+	return u.victim == nil || u.victim.super.block
+}
+
+// isGone reports whether the mount that was found has been unmounted since.
+func (u *fakeUnmount) isGone() bool {
+	u.fake.mu.Lock()
+	defer u.fake.mu.Unlock()
+	return u.victim != nil && u.victim.gone
 }
 
 // unmount is the effect of umount2(2) without flags.
@@ -152,18 +101,12 @@ func (f *FakeMounter) unmountLazily(m *fakeMount) error {
 	return f.take(m)
 }
 
-// take detaches a mount that may have gone meanwhile.
+// take detaches a mount, unless it has gone meanwhile.
 func (f *FakeMounter) take(m *fakeMount) error {
 	if m.gone {
-		return unix.EINVAL
+		return nil
 	}
 	err := f.detach(m)
 	f.changed()
 	return err
-}
-
-func (f *FakeMounter) isGone(m *fakeMount) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return m.gone
 }

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/flight"
 )
 
 const (
@@ -21,55 +21,41 @@ const (
 )
 
 // errNotLazy says that the last rung was not taken.
-var errNotLazy = errors.New("a file system on a block device is not detached lazily")
+var errNotLazy = errors.New("a file system that is, or may be, on a block device is not detached lazily")
 
-// UnmountContext implements [ContextMounter]. A link at the end of target is
-// not followed.
-//
-// The rungs, each in a goroutine of its own that a hung one does not hold up:
-// normal, and again while it is only busy, until ForceAfter; then force; then
-// normal again, whatever force returned, until LazyAfter; then lazy. Each rung
-// acts only as long as the mount that was found at the start is still the
-// topmost at target, so that a second attempt never unmounts what was mounted
-// beneath. Force is skipped if LazyAfter comes before ForceAfter. Without a
-// further rung a busy mount is [ErrBusy] at once. Errors that no rung can help
-// against (not mounted, not permitted) end the ladder. No umount.<type> helper
-// is run.
-//
-// A file system on a block device is never detached lazily: those with a
-// device number of their own, and those that span several devices (btrfs,
-// bcachefs, zfs, ubifs, or a source below /dev), whose number tells nothing.
-func (m *HostMounter) UnmountContext(ctx context.Context, target string, options UnmountOptions) (Rung, error) {
-	start := time.Now()
-	rung, err := m.tryUnmount(ctx, target, options)
-	m.config.Logger.DebugContext(ctx, "unmount", "target", target, "rung", rung.String(), "took", time.Since(start), "error", err)
-	return rung, err
-}
-
-func (m *HostMounter) tryUnmount(ctx context.Context, target string, options UnmountOptions) (Rung, error) {
-	if !filepath.IsAbs(target) {
-		err := &causedError{ErrNoTarget, fmt.Errorf("the mount point %q is not an absolute path", target)}
-		return RungNone, wrapUnmount(target, err)
-	}
-	if ctx.Err() != nil {
-		return RungNone, certain(wrapUnmount(target, ended(ctx)))
-	}
-	l := &ladder{m: m, target: filepath.Clean(target)}
-	if err := l.climb(ctx, options); err != nil {
-		return l.last, l.fail(err)
-	}
-	return l.last, nil
-}
-
-// ladder is one unmount under way.
+// ladder is one unmount on its way through the rungs. It is the same for the
+// host and for the fake, which differ in what they do on each.
 type ladder struct {
-	m      *HostMounter
-	target string
-	// mounted and known are the mount to be unmounted, once it is looked up.
-	mounted Entry
-	known   bool
+	on unmounter
 	// last is the last rung that was tried.
 	last Rung
+	// hung says that a call was given up while it, or one before it, was still
+	// running.
+	hung bool
+}
+
+// unmounter makes the calls of one unmount. All of them act on the mount that
+// was found at the start; where it is gone already that is success.
+type unmounter interface {
+	// find finds the mount that is to be unmounted, if it can.
+	find(ctx context.Context)
+	// attempt makes one umount2(2) call for rung and tells whether it was
+	// made, or may have been.
+	attempt(ctx context.Context, rung Rung, flags int) (made bool, err error)
+	// onBlock tells whether the mount is on a block device, or may be.
+	onBlock(ctx context.Context) bool
+}
+
+// refuseUnmount refuses, as a certain *[Error], what no unmount can begin with.
+func refuseUnmount(ctx context.Context, target string) error {
+	if !filepath.IsAbs(target) {
+		err := &causedError{ErrNoTarget, fmt.Errorf("the mount point %q is not an absolute path", target)}
+		return wrapUnmount(target, err)
+	}
+	if ctx.Err() != nil {
+		return certain(wrapUnmount(target, ended(ctx)))
+	}
+	return nil
 }
 
 // climb tries the rungs in turn.
@@ -81,61 +67,37 @@ func (l *ladder) climb(ctx context.Context, o UnmountOptions) error {
 		}
 		return context.WithDeadline(ctx, start.Add(after))
 	}
-	toForce, toLazy := o.ForceAfter > 0, o.LazyAfter > 0
-	first := o.ForceAfter
-	if !toForce || toLazy && o.LazyAfter < first {
-		first, toForce = o.LazyAfter, false
+	toLazy := o.LazyAfter > 0
+	toForce := o.ForceAfter > 0 && (!toLazy || o.ForceAfter < o.LazyAfter)
+	first := o.LazyAfter
+	if toForce {
+		first = o.ForceAfter
 	}
 
 	normalCtx, cancel := until(first)
 	defer cancel()
-	l.lookUp(normalCtx)
+	l.on.find(normalCtx)
 	err := l.normal(normalCtx, toForce || toLazy)
-	if ctx.Err() != nil || !higherRungHelps(err) {
-		return err
-	}
-	if toForce {
+	if toForce && goesOn(ctx, err) {
 		forceCtx, cancel := until(o.LazyAfter)
 		defer cancel()
-		l.last = RungForce
 		forceErr := l.try(forceCtx, RungForce, unix.MNT_FORCE)
-		if err = l.normal(forceCtx, toLazy); err != nil && forceErr != nil && !toLazy {
+		err = l.normal(forceCtx, toLazy)
+		if err != nil && forceErr != nil && !toLazy {
 			err = fmt.Errorf("%w (the forced unmount: %v)", err, forceErr)
 		}
-		if ctx.Err() != nil || !higherRungHelps(err) {
-			return err
-		}
 	}
-	if !toLazy {
+	if !toLazy || !goesOn(ctx, err) {
 		return err
 	}
 	return l.lazy(ctx)
 }
 
-// lookUp finds the mount that is to be unmounted. Where it cannot be found in
-// time the rungs act on whatever is topmost.
-func (l *ladder) lookUp(ctx context.Context) {
-	var found Entry
-	var ok bool
-	err := l.m.calls.Do(ctx, callKey{l.target, RungNone}, func() error {
-		table, err := l.m.table()
-		if err != nil {
-			return err
-		}
-		found, ok, err = table.At(l.target)
-		return err
-	})
-	if err == nil {
-		l.mounted, l.known = found, ok
-	}
-}
-
 // normal unmounts normally; with retry, again and again until ctx ends.
 func (l *ladder) normal(ctx context.Context, retry bool) error {
-	l.last = max(l.last, RungNormal)
 	for pause := busyFirst; ; pause = min(2*pause, busyLast) {
-		err := l.try(ctx, RungNormal, 0)
-		if !retry || ctx.Err() != nil || !higherRungHelps(err) {
+		err := l.try(ctx, max(l.last, RungNormal), 0)
+		if !retry || !goesOn(ctx, err) {
 			return err
 		}
 		select {
@@ -149,50 +111,33 @@ func (l *ladder) normal(ctx context.Context, retry bool) error {
 // lazy detaches the mount, unless it is on a block device; then a normal
 // unmount that still hangs is waited for.
 func (l *ladder) lazy(ctx context.Context) error {
-	if l.known && onBlockDevice(l.mounted) {
-		if err := l.normal(ctx, false); err != nil {
-			return fmt.Errorf("%w (%w)", err, errNotLazy)
-		}
-		return nil
+	if !l.on.onBlock(ctx) {
+		return l.try(ctx, RungLazy, unix.MNT_DETACH)
 	}
-	l.last = RungLazy
-	return l.try(ctx, RungLazy, unix.MNT_DETACH)
+	if err := l.normal(ctx, false); err != nil {
+		return fmt.Errorf("%w (%w)", err, errNotLazy)
+	}
+	return nil
 }
 
-// try makes one umount2(2) call, after an earlier one of the same rung has
-// returned. A mount that is gone already is success.
+// try makes one call.
 func (l *ladder) try(ctx context.Context, rung Rung, flags int) error {
-	known, id := l.known, l.mounted.ID
-	return l.m.calls.Do(ctx, callKey{l.target, rung}, func() error {
-		if known {
-			now, ok, err := l.m.at(l.target)
-			if err == nil && (!ok || now.ID != id) {
-				return nil
-			}
-		}
-		return l.m.sys.unmount(l.target, flags|unix.UMOUNT_NOFOLLOW)
-	})
+	if ctx.Err() != nil {
+		return &flight.AbandonedError{Earlier: l.hung, Err: context.Cause(ctx)}
+	}
+	made, err := l.on.attempt(ctx, rung, flags)
+	if made {
+		l.last = rung
+	}
+	if _, ok := errors.AsType[*flight.AbandonedError](err); ok {
+		l.hung = true
+	}
+	return err
 }
 
-func (m *HostMounter) at(target string) (Entry, bool, error) {
-	table, err := m.table()
-	if err != nil {
-		return Entry{}, false, err
-	}
-	return table.At(target)
-}
-
-// fail makes the *Error of a failed unmount. The kernel says EINVAL both where
-// nothing is mounted and where a mount belongs to a more privileged namespace.
-func (l *ladder) fail(err error) error {
-	if errors.Is(err, unix.EINVAL) && l.known {
-		err = &causedError{ErrNotPermitted, fmt.Errorf("the mount is locked by the namespace it came from: %w", err)}
-	}
-	e := Error{Op: OpUnmount, Target: l.target}
-	if l.known {
-		e.Source, e.FSType = l.mounted.Source, l.mounted.FSType
-	}
-	return wrapCall(err, e)
+// goesOn reports whether a further attempt may help against err.
+func goesOn(ctx context.Context, err error) bool {
+	return ctx.Err() == nil && higherRungHelps(err)
 }
 
 // higherRungHelps tells errors of a mount that exists and will not go from
@@ -207,12 +152,4 @@ func higherRungHelps(err error) bool {
 		}
 	}
 	return true
-}
-
-// onBlockDevice reports whether the file system's data is on a block device.
-func onBlockDevice(e Entry) bool {
-	if unix.Major(e.Device) != 0 || strings.HasPrefix(e.Source, "/dev/") {
-		return true
-	}
-	return slices.Contains([]string{"btrfs", "bcachefs", "zfs", "ubifs"}, e.FSType)
 }

@@ -17,6 +17,8 @@ type scripted struct {
 	mu      sync.Mutex
 	entries []Entry
 	flags   []int // of each umount2 call, UMOUNT_NOFOLLOW taken off
+	// look comes before each look at the table, and may block; nil does nothing.
+	look func() error
 	// umount answers a call; it may block. A nil error unmounts the topmost.
 	umount func(flags int) error
 }
@@ -50,6 +52,11 @@ func (s *scripted) tried() []int {
 }
 
 func (s *scripted) At(string) (Entry, bool, error) {
+	if s.look != nil {
+		if err := s.look(); err != nil {
+			return Entry{}, false, err
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.entries) == 0 {
@@ -107,6 +114,9 @@ func TestLadder(t *testing.T) {
 		"force without lazy, busy":    {options: UnmountOptions{ForceAfter: time.Second}, normal: "busy", force: "busy", rung: RungForce, want: ErrBusy, took: time.Second},
 		"a block device is not detached": {
 			entries: []Entry{block}, options: all, normal: "busy", force: "busy", rung: RungForce, want: ErrBusy, took: 30 * time.Second,
+		},
+		"nor is it forced when lazy would be due": {
+			entries: []Entry{block}, options: UnmountOptions{ForceAfter: time.Second, LazyAfter: time.Second}, normal: "busy", rung: RungNormal, want: ErrBusy, took: time.Second,
 		},
 		"nor is btrfs": {
 			entries: []Entry{btrfs}, options: UnmountOptions{LazyAfter: time.Second}, normal: "busy", rung: RungNormal, want: ErrBusy, took: time.Second,
@@ -194,6 +204,71 @@ func TestLadderNeverUnmountsWhatIsBeneath(t *testing.T) {
 		}
 		if e, ok, _ := k.At("/t"); !ok || e.ID != 3 {
 			t.Errorf("what lay beneath is gone: %+v, %v", e, ok)
+		}
+	})
+}
+
+func TestLadderDetachesOnlyWhatItKnows(t *testing.T) {
+	block := Entry{ID: 7, Device: unix.Mkdev(8, 1), Source: "/dev/sda1", FSType: "ext4", Target: "/t"}
+	for name, tc := range map[string]struct {
+		entry   Entry
+		unknown time.Duration // how long the table cannot be read
+		rung    Rung
+		want    error
+	}{
+		"known too late to be a share":        {entry: nfsEntry, unknown: time.Second, rung: RungLazy},
+		"known too late to be a block device": {entry: block, unknown: time.Second, rung: RungNormal, want: ErrBusy},
+		"never known":                         {entry: nfsEntry, unknown: time.Hour, rung: RungNormal, want: ErrBusy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				k := &scripted{entries: []Entry{tc.entry}}
+				k.look = func() error {
+					if time.Since(start) < tc.unknown {
+						return unix.ENOMEM
+					}
+					return nil
+				}
+				k.umount = func(flags int) error {
+					if flags == lazy {
+						return nil
+					}
+					return unix.EBUSY
+				}
+				rung, err := k.mounter().UnmountContext(t.Context(), "/t", UnmountOptions{LazyAfter: 2 * time.Second})
+				if rung != tc.rung || !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
+					t.Errorf("rung %v, err = %v; want %v, %v", rung, err, tc.rung, tc.want)
+				}
+				if detached := slices.Contains(k.tried(), lazy); detached != (tc.rung == RungLazy) {
+					t.Errorf("detached: %v", detached)
+				}
+			})
+		})
+	}
+}
+
+func TestLadderReportsOnlyRungsThatReachedTheKernel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan struct{})
+		k := &scripted{entries: []Entry{nfsEntry}}
+		k.umount = func(int) error { <-end; return unix.EIO }
+		k.look = func() error {
+			if len(k.tried()) > 0 {
+				<-end // the table hangs as soon as the first call does
+			}
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		rung, err := k.mounter().UnmountContext(ctx, "/t", UnmountOptions{ForceAfter: time.Second, LazyAfter: 2 * time.Second})
+		if e, ok := errors.AsType[*Error](err); !ok || !e.Uncertain || !errors.Is(err, ErrTimedOut) || rung != RungNormal {
+			t.Errorf("rung %v, err = %v", rung, err)
+		}
+		close(end)
+		synctest.Wait()
+		if got := k.tried(); !slices.Equal(got, []int{0}) {
+			t.Errorf("umount2 flags %v; those after the first came when nobody waited any more", got)
 		}
 	})
 }
