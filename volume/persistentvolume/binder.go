@@ -199,9 +199,9 @@ func (s *session) wanted(ctx context.Context, claim *v1.PersistentVolumeClaim, v
 			delete(w.Reserved, pv.Name)
 		}
 	}
-	for _, e := range s.ledger.entries {
-		if !e.isFor(claim) {
-			w.Reserved[e.Volume] = e.claim() + ", as recorded"
+	for _, e := range s.ledger.byVolume {
+		if e.key() != keyOf(claim) {
+			w.Reserved[e.Volume] = e.key().String() + ", as recorded"
 		}
 	}
 	mine, recorded := s.ledger.of(claim)
@@ -209,9 +209,10 @@ func (s *session) wanted(ctx context.Context, claim *v1.PersistentVolumeClaim, v
 		return w, nil
 	}
 	delete(w.Reserved, mine.Volume)
-	if named := claim.Spec.VolumeName; named != "" && named != mine.Volume {
-		return w, &UnboundError{Claim: nameOf(claim), Volume: mine.Volume, Err: fmt.Errorf(
-			"%w: the claim names volume %q, and is recorded as bound to %q", volume.ErrBoundElsewhere, named, mine.Volume)}
+	if named := claim.Spec.VolumeName; named != "" {
+		if err := s.ledger.check(mine, named); err != nil {
+			return w, err
+		}
 	}
 	w.Claim = claim.DeepCopy()
 	w.Claim.Spec.VolumeName = mine.Volume

@@ -36,7 +36,8 @@ type Rejection struct {
 
 // UnboundError says that a claim could not be bound. Err is the sentinel
 // [volume.ErrClaimUnbound], [volume.ErrClaimLost] or
-// [volume.ErrBoundElsewhere], or what went wrong on the way.
+// [volume.ErrBoundElsewhere], a *[RecordedError], or what went wrong on the
+// way.
 type UnboundError struct {
 	Claim types.NamespacedName
 	// Volume is the only volume that was considered, where the claim or the
@@ -92,3 +93,21 @@ func (e *UnboundError) reasons() string {
 	}
 	return strings.Join(parts, ", ")
 }
+
+// RecordedError says that a claim is to have another volume than the one that
+// the ledger has for it. It matches [volume.ErrBoundElsewhere].
+type RecordedError struct {
+	Claim types.NamespacedName
+	// Volume is what the claim names or the store shows, Recorded the ledger's.
+	Volume, Recorded string
+	// Record is the ledger's file.
+	Record string
+}
+
+func (e *RecordedError) Error() string {
+	return fmt.Sprintf("it is recorded as bound to volume %q, and is to have %q: let it have %q; or, if its data is in %q and nobody's in %q, remove %s",
+		e.Recorded, e.Volume, e.Recorded, e.Volume, e.Recorded, e.Record)
+}
+
+// Unwrap returns [volume.ErrBoundElsewhere].
+func (e *RecordedError) Unwrap() error { return volume.ErrBoundElsewhere }

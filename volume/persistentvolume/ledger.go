@@ -2,6 +2,7 @@ package persistentvolume
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,18 +34,25 @@ type entry struct {
 	Time          time.Time `json:"time"`
 }
 
-func (e entry) isFor(pvc *v1.PersistentVolumeClaim) bool {
-	return e.Namespace == pvc.Namespace && e.Name == pvc.Name && e.UID == pvc.UID
+// claimKey is one claim, and not a later one of its name.
+type claimKey struct {
+	types.NamespacedName
+	uid types.UID
 }
 
-func (e entry) claim() string { return e.Namespace + "/" + e.Name }
+func keyOf(pvc *v1.PersistentVolumeClaim) claimKey { return claimKey{nameOf(pvc), pvc.UID} }
+
+func (e entry) key() claimKey {
+	return claimKey{types.NamespacedName{Namespace: e.Namespace, Name: e.Name}, e.UID}
+}
 
 // ledger is the directory of bindings, one file for each volume, open and
-// locked.
+// locked. No claim has two.
 type ledger struct {
-	dir     string
-	lock    *os.File
-	entries map[string]entry // by volume
+	dir      string
+	lock     *os.File
+	byVolume map[string]entry
+	byClaim  map[claimKey]entry
 }
 
 // openLedger waits for the ledger's lock and reads all bindings. A file that
@@ -57,9 +65,13 @@ func openLedger(ctx context.Context, dir string) (*ledger, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ledger of bindings %s: lock: %w", dir, err)
 	}
-	l := &ledger{dir: dir, lock: lock, entries: make(map[string]entry)}
+	l := &ledger{dir: dir, lock: lock, byVolume: make(map[string]entry), byClaim: make(map[claimKey]entry)}
+	if _, err := durable.Sweep(dir); err != nil {
+		l.close()
+		return nil, fmt.Errorf("ledger of bindings: %w", err)
+	}
 	if err := l.load(); err != nil {
-		lock.Close()
+		l.close()
 		return nil, err
 	}
 	return l, nil
@@ -99,22 +111,35 @@ func (l *ledger) load() error {
 		return fmt.Errorf("ledger of bindings: %w", err)
 	}
 	for _, file := range files {
-		name, isEntry := strings.CutSuffix(file.Name(), ".json")
-		if !isEntry || durable.IsTemp(file.Name()) {
+		if !strings.HasSuffix(file.Name(), fileSuffix) {
 			continue
 		}
-		e, err := readEntry(filepath.Join(l.dir, file.Name()))
-		if err == nil && e.Volume != name {
-			err = fmt.Errorf("it is about the volume %q", e.Volume)
+		path := filepath.Join(l.dir, file.Name())
+		e, err := readEntry(path)
+		if err == nil {
+			err = l.admit(e, file.Name())
 		}
 		if err != nil {
-			return fmt.Errorf("ledger of bindings: %s: %w; nothing is bound until it is put right, so that no claim is shown another's data",
-				filepath.Join(l.dir, file.Name()), err)
+			return fmt.Errorf("ledger of bindings: %s: %w; nothing is bound until it is put right, so that no claim is shown another's data", path, err)
 		}
-		l.entries[e.Volume] = e
 	}
 	return nil
 }
+
+// admit takes an entry in that was read from a file.
+func (l *ledger) admit(e entry, file string) error {
+	if file != fileName(e.Volume) {
+		return fmt.Errorf("it is about the volume %q", e.Volume)
+	}
+	if other, ok := l.byClaim[e.key()]; ok {
+		return fmt.Errorf("claim %s has volume %q, and by %s volume %q: remove the record of the one that does not hold its data",
+			e.key(), e.Volume, l.path(other.Volume), other.Volume)
+	}
+	l.put(e)
+	return nil
+}
+
+func (l *ledger) put(e entry) { l.byVolume[e.Volume], l.byClaim[e.key()] = e, e }
 
 func readEntry(path string) (entry, error) {
 	data, err := os.ReadFile(path)
@@ -136,21 +161,19 @@ func readEntry(path string) (entry, error) {
 
 // of returns the binding of a claim, this very one.
 func (l *ledger) of(pvc *v1.PersistentVolumeClaim) (entry, bool) {
-	for _, e := range l.entries {
-		if e.isFor(pvc) {
-			return e, true
-		}
-	}
-	return entry{}, false
+	e, ok := l.byClaim[keyOf(pvc)]
+	return e, ok
 }
 
-// record writes a binding down, durably. An existing one stays.
+// record writes a binding down, durably. An existing one stays: it is the same
+// one, or an error.
 func (l *ledger) record(volumeName string, pvc *v1.PersistentVolumeClaim) error {
-	if e, ok := l.entries[volumeName]; ok {
-		if e.isFor(pvc) {
-			return nil
-		}
-		return fmt.Errorf("%w: volume %q is recorded for %s", volume.ErrBoundElsewhere, volumeName, e.claim())
+	if e, ok := l.of(pvc); ok {
+		return l.check(e, volumeName)
+	}
+	if e, ok := l.byVolume[volumeName]; ok {
+		return fmt.Errorf("%w: volume %q is recorded for %s; give the claim another one, or, if nobody needs what that claim has in it, remove %s",
+			volume.ErrBoundElsewhere, volumeName, e.key(), l.path(volumeName))
 	}
 	if err := volume.CheckPathSegment("metadata.name", volumeName); err != nil {
 		return err
@@ -160,11 +183,22 @@ func (l *ledger) record(volumeName string, pvc *v1.PersistentVolumeClaim) error 
 	if err != nil {
 		return err
 	}
-	if err := durable.WriteFile(l.path(volumeName), append(data, '\n'), 0o600); err != nil {
+	if err := durable.Create(l.path(volumeName), append(data, '\n'), 0o600); err != nil {
 		return fmt.Errorf("record that volume %q is bound: %w", volumeName, err)
 	}
-	l.entries[volumeName] = e
+	l.put(e)
 	return nil
+}
+
+// check refuses another volume for a claim than the recorded one.
+func (l *ledger) check(e entry, volumeName string) error {
+	if e.Volume == volumeName {
+		return nil
+	}
+	claim := e.key().NamespacedName
+	return &UnboundError{Claim: claim, Volume: e.Volume, Err: &RecordedError{
+		Claim: claim, Volume: volumeName, Recorded: e.Volume, Record: l.path(e.Volume),
+	}}
 }
 
 // withdraw takes a binding back that was recorded and never used.
@@ -172,8 +206,24 @@ func (l *ledger) withdraw(volumeName string) error {
 	if err := durable.Remove(l.path(volumeName)); err != nil {
 		return fmt.Errorf("withdraw the binding of volume %q: %w", volumeName, err)
 	}
-	delete(l.entries, volumeName)
+	delete(l.byClaim, l.byVolume[volumeName].key())
+	delete(l.byVolume, volumeName)
 	return nil
 }
 
-func (l *ledger) path(volumeName string) string { return filepath.Join(l.dir, volumeName+".json") }
+func (l *ledger) path(volumeName string) string { return filepath.Join(l.dir, fileName(volumeName)) }
+
+const (
+	fileSuffix = ".json"
+	maxFile    = 255 // bytes in a file's name
+)
+
+// fileName is the volume's name where a file's name has room for it, else its
+// beginning and a digest of the whole.
+func fileName(volumeName string) string {
+	if len(volumeName)+len(fileSuffix) <= maxFile {
+		return volumeName + fileSuffix
+	}
+	end := fmt.Sprintf("~%x%s", sha256.Sum256([]byte(volumeName)), fileSuffix)
+	return strings.ToValidUTF8(volumeName[:maxFile-len(end)], "") + end
+}
