@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -20,7 +21,8 @@ type Objects interface {
 	objects.Writer
 }
 
-// Binder binds claims to the volumes that fit ([Match]).
+// Binder binds claims to the volumes that fit ([Match]). It is safe for
+// concurrent use, and must not be copied after first use.
 type Binder struct {
 	Objects Objects
 	// LedgerDir is the directory of the bindings, below the root of the node;
@@ -31,6 +33,8 @@ type Binder struct {
 	// reached from it are not considered, whether the class binds at once or
 	// waits for its first consumer.
 	NodeName string
+
+	locking flight.Group[string] // waits for the ledger's lock
 }
 
 // maxAttempts is how often a binding is tried anew when another writer was
@@ -51,7 +55,7 @@ func (b *Binder) BindPods(ctx context.Context, pods []*v1.Pod) error {
 	if len(refs) == 0 {
 		return nil
 	}
-	l, err := openLedger(ctx, b.LedgerDir)
+	l, err := openLedger(ctx, &b.locking, b.LedgerDir)
 	if err != nil {
 		return err
 	}

@@ -11,12 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/durable"
-	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/volume"
 )
@@ -57,11 +55,11 @@ type ledger struct {
 
 // openLedger waits for the ledger's lock and reads all bindings. A file that
 // cannot be understood is an error: guessing could show data to another claim.
-func openLedger(ctx context.Context, dir string) (*ledger, error) {
+func openLedger(ctx context.Context, waiting *flight.Group[string], dir string) (*ledger, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("ledger of bindings: %w", err)
 	}
-	lock, err := lockDir(ctx, dir)
+	lock, err := lockDir(ctx, waiting, dir)
 	if err != nil {
 		return nil, fmt.Errorf("ledger of bindings %s: lock: %w", dir, err)
 	}
@@ -78,32 +76,6 @@ func openLedger(ctx context.Context, dir string) (*ledger, error) {
 }
 
 func (l *ledger) close() { l.lock.Close() } // which unlocks
-
-// lockDir locks a directory against every other opener, in this process too.
-func lockDir(ctx context.Context, dir string) (*os.File, error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	var group flight.Group[string]
-	err = group.Do(ctx, dir, func() error {
-		err := eintr.Do(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX) })
-		if err == nil && ctx.Err() != nil {
-			err = context.Cause(ctx) // nobody waits any more
-		}
-		if err != nil {
-			f.Close()
-		}
-		return err
-	})
-	if err != nil {
-		if a, ok := errors.AsType[*flight.AbandonedError](err); ok && !a.Started {
-			f.Close()
-		}
-		return nil, err
-	}
-	return f, nil
-}
 
 func (l *ledger) load() error {
 	files, err := os.ReadDir(l.dir)

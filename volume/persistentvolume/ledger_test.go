@@ -1,14 +1,18 @@
 package persistentvolume_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -71,6 +75,92 @@ func TestAClaimIsNeverRecordedTwice(t *testing.T) {
 			t.Errorf("err = %v", err)
 		}
 	})
+}
+
+// endsUnseen is a context that has ended for who waits for its end, and not for
+// who asks: one who asked a moment too early.
+type endsUnseen struct{ context.Context }
+
+func (endsUnseen) Done() <-chan struct{} {
+	ended := make(chan struct{})
+	close(ended)
+	return ended
+}
+
+func TestALockIsNeverLeftBehind(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which would close what was left
+	dir := t.TempDir()
+	other := lockedByOther(t, dir)
+	b := binder(storeOf(t, newPV("a", "1Gi"), newClaim("data", "1Gi")), dir)
+	if err := b.BindPods(endsUnseen{t.Context()}, []*v1.Pod{podOf("data")}); err == nil {
+		t.Fatal("the lock was not waited for")
+	}
+	other.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := b.BindPods(ctx, []*v1.Pod{podOf("data")}); err != nil {
+		t.Errorf("who gave up holds the lock: %v", err)
+	}
+	if n := descriptorsOf(t, dir); n != 0 {
+		t.Errorf("%d descriptors of the ledger are left", n)
+	}
+}
+
+// lockedByOther locks the ledger until the file is closed.
+func lockedByOther(t *testing.T, dir string) *os.File {
+	t.Helper()
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// However often one waits in vain for the lock, one thread waits.
+func TestWaitingForTheLockCostsOneThread(t *testing.T) {
+	dir := t.TempDir()
+	other := lockedByOther(t, dir)
+	b := binder(storeOf(t, newPV("a", "1Gi"), newClaim("data", "1Gi")), dir)
+	for range 5 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		err := b.BindPods(ctx, []*v1.Pod{podOf("data")})
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), dir) {
+			t.Fatalf("err = %v", err)
+		}
+	}
+	if n := descriptorsOf(t, dir); n != 2 { // other's, and one that waits
+		t.Errorf("%d descriptors of the ledger are open, want 2", n)
+	}
+	other.Close()
+	if err := b.BindPods(t.Context(), []*v1.Pod{podOf("data")}); err != nil {
+		t.Error(err)
+	}
+	if n := descriptorsOf(t, dir); n != 0 {
+		t.Errorf("%d descriptors of the ledger are left", n)
+	}
+}
+
+func descriptorsOf(t *testing.T, dir string) (n int) {
+	t.Helper()
+	want, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	descriptors, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil || len(descriptors) == 0 {
+		t.Fatalf("no descriptors: %v", err)
+	}
+	for _, d := range descriptors {
+		if info, err := os.Stat(d); err == nil && os.SameFile(info, want) {
+			n++
+		}
+	}
+	return n
 }
 
 func TestWhatACrashLeftIsSwept(t *testing.T) {
