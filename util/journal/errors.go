@@ -17,18 +17,23 @@ func (e *Error) Error() string {
 // Unwrap returns what the operating system said.
 func (e *Error) Unwrap() error { return e.Err }
 
-// DamagedError is a line that cannot be read although it was written to its
-// end.
+// DamagedError is a run of lines that cannot be read although they were
+// written to their end.
 type DamagedError struct {
 	Path string
-	Line int // counted from 1
+	// Line, counted from 1, to Last are the lines that are damaged.
+	Line, Last int
 	// Kept is where the damaged file was copied to; empty after Read.
 	Kept string
 	Err  error
 }
 
 func (e *DamagedError) Error() string {
-	text := fmt.Sprintf("line %d of the journal %s is damaged: %v", e.Line, e.Path, e.Err)
+	where := fmt.Sprintf("line %d", e.Line)
+	if e.Last > e.Line {
+		where = fmt.Sprintf("lines %d to %d", e.Line, e.Last)
+	}
+	text := fmt.Sprintf("%s of the journal %s cannot be read: %v", where, e.Path, e.Err)
 	if e.Kept != "" {
 		text += "; the whole file is kept as " + e.Kept
 	}

@@ -8,7 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/util/nstest"
 )
 
 var errDisk = errors.New("input/output error")
@@ -102,4 +105,82 @@ func TestFailedWriteIsRepaired(t *testing.T) {
 	if err := j.Put("f", json.RawMessage("5")); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
+}
+
+// Changes are synced before they return, notes are not; a sync that fails
+// fails its change.
+func TestSync(t *testing.T) {
+	j, path := openForFailure(t)
+	syncs := 0
+	j.flush = func(*os.File) error { syncs++; return nil }
+	for name, change := range map[string]func() error{
+		"put":    func() error { return j.Put("a", json.RawMessage("1")) },
+		"delete": func() error { return j.Delete("b") },
+	} {
+		syncs = 0
+		if err := change(); err != nil || syncs != 1 {
+			t.Errorf("%s: %d syncs, %v", name, syncs, err)
+		}
+	}
+	syncs = 0
+	if err := j.Note("a", json.RawMessage("2")); err != nil || syncs != 0 {
+		t.Errorf("note: %d syncs, %v", syncs, err)
+	}
+	j.flush = func(*os.File) error { return errDisk }
+	if err := j.Put("a", json.RawMessage("3")); !errors.Is(err, errDisk) {
+		t.Errorf("err = %v", err)
+	}
+	j.flush = fdatasync
+	if err := j.Put("c", json.RawMessage("4")); err != nil {
+		t.Error(err)
+	}
+	if got := keysIn(t, path); got != "a c" {
+		t.Errorf("the file holds %q", got)
+	}
+}
+
+// On a full disk what is there can be opened and, within what is allocated,
+// changed: a tear-down may be what makes room.
+func TestFullDisk(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=512k"); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, "j")
+		j, _, _, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := j.Put("a", json.RawMessage("1")); err != nil {
+			t.Fatal(err)
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "fill"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+			t.Fatalf("the disk is not full: %v", err)
+		}
+		j, held, _, err := Open(path)
+		if err != nil || len(held) != 1 {
+			t.Fatalf("held %v, %v", held, err)
+		}
+		defer j.Close()
+		if err := j.Delete("a"); err != nil {
+			t.Errorf("delete on a full disk: %v", err)
+		}
+		big := json.RawMessage(`"` + strings.Repeat("x", 400<<10) + `"`)
+		if err := j.Put("b", big); !errors.Is(err, unix.ENOSPC) {
+			t.Errorf("put on a full disk: %v", err)
+		}
+		if err := os.Remove(filepath.Join(dir, "fill")); err != nil {
+			t.Fatal(err)
+		}
+		if err := j.Put("c", json.RawMessage("2")); err != nil {
+			t.Errorf("after room was made: %v", err)
+		}
+		if got := keysIn(t, path); got != "c" {
+			t.Errorf("the file holds %q", got)
+		}
+	})
 }

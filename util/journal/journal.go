@@ -52,7 +52,9 @@ type Journal struct {
 	// suspect is set when it is not known what the file on disk holds; it is
 	// read and written anew before the next change.
 	suspect bool
-	replace func(path string, data []byte) error // durable.WriteFile, save in tests
+	// Seams for tests: durable.WriteFile and fdatasync(2).
+	replace func(path string, data []byte) error
+	flush   func(*os.File) error
 }
 
 // batch is changes that are written, and if asked for synced, together.
@@ -76,25 +78,37 @@ const slack = 1 << 20
 // for each damaged line a *[DamagedError]; the whole file is then kept beside
 // the journal under the name that the errors tell. A torn last line, as a crash
 // leaves it, is no damage.
+//
+// A file that needs no mending is used as it is, so that a journal on a full
+// disk can be opened: what it is for may be to make room.
 func Open(path string) (j *Journal, held []Entry, damaged []error, err error) {
-	held, damaged, err = Read(path)
+	j = &Journal{path: path, replace: replaceFile, flush: fdatasync}
+	j.idle.L = &j.mu
+	content, err := readContent(path)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if len(damaged) > 0 {
-		if err := keepDamaged(path, damaged); err != nil {
+	if len(content.damaged) > 0 {
+		if err := keepDamaged(path, content.damaged); err != nil {
 			return nil, nil, nil, err
 		}
 	}
-	j = &Journal{path: path, replace: replaceFile}
-	j.idle.L = &j.mu
-	if err := j.rewrite(held); err != nil {
+	if content.exists && !content.torn && len(content.damaged) == 0 && content.end < 2*slack {
+		err = j.use(content.end)
+	} else {
+		err = j.rewrite(content.held)
+	}
+	if err != nil {
 		return nil, nil, nil, err
 	}
-	return j, held, damaged, nil
+	return j, content.held, content.damaged, nil
 }
 
 func replaceFile(path string, data []byte) error { return durable.WriteFile(path, data, 0o600) }
+
+func fdatasync(file *os.File) error {
+	return eintr.Do(func() error { return unix.Fdatasync(int(file.Fd())) })
+}
 
 // Put sets the value of key, drops its note, and returns when that will
 // survive a crash. The value must be valid JSON. After an error the old value,
@@ -189,17 +203,14 @@ func (j *Journal) write(b *batch) error {
 	}
 	end := j.end + int64(len(b.lines))
 	if end > j.zeroed {
-		if err := j.extend(end); err != nil {
-			return &Error{Op: "extend", Path: j.path, Err: err}
-		}
+		j.extend(end)
 	}
 	if _, err := j.file.WriteAt(b.lines, j.end); err != nil {
 		j.suspect = true // a part of the lines may be there
 		return &Error{Op: "write", Path: j.path, Err: err}
 	}
 	if b.sync {
-		fd := int(j.file.Fd())
-		if err := eintr.Do(func() error { return unix.Fdatasync(fd) }); err != nil {
+		if err := j.flush(j.file); err != nil {
 			j.suspect = true // the kernel may have dropped the pages
 			return &Error{Op: "sync", Path: j.path, Err: err}
 		}
@@ -229,14 +240,13 @@ func (j *Journal) repair() error {
 	return nil
 }
 
-// extend fills the file with zeros beyond what is needed.
-func (j *Journal) extend(end int64) error {
+// extend fills the file with zeros beyond what is needed. That only saves
+// time, so a disk without room for them is no failure yet.
+func (j *Journal) extend(end int64) {
 	zeroed := (end/allocate + 1) * allocate
-	if _, err := j.file.WriteAt(make([]byte, zeroed-j.zeroed), j.zeroed); err != nil {
-		return err
+	if _, err := j.file.WriteAt(make([]byte, zeroed-j.zeroed), j.zeroed); err == nil {
+		j.zeroed = zeroed
 	}
-	j.zeroed = zeroed
-	return nil
 }
 
 // compactNow rewrites the file with what it holds. A failure is no failure of
@@ -262,19 +272,27 @@ func (j *Journal) rewrite(held []Entry) error {
 	if err != nil {
 		return err
 	}
-	end := int64(len(text))
-	zeroed := (end/allocate + 1) * allocate
-	if err := j.replace(j.path, append(text, make([]byte, zeroed-end)...)); err != nil {
+	if err := j.replace(j.path, text); err != nil {
 		return err
 	}
+	return j.use(int64(len(text)))
+}
+
+// use opens the file, which holds lines up to end and only zeros beyond.
+func (j *Journal) use(end int64) error {
 	file, err := os.OpenFile(j.path, os.O_RDWR, 0)
 	if err != nil {
+		return &Error{Op: "open", Path: j.path, Err: err}
+	}
+	info, err := file.Stat()
+	if err != nil {
+		file.Close()
 		return &Error{Op: "open", Path: j.path, Err: err}
 	}
 	if j.file != nil {
 		j.file.Close() // the old one: nothing in it is waited for
 	}
-	j.file, j.end, j.zeroed, j.compact = file, end, zeroed, 2*end+slack
+	j.file, j.end, j.zeroed, j.compact = file, end, info.Size(), 2*end+slack
 	return nil
 }
 

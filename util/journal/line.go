@@ -78,37 +78,55 @@ func decode(text []byte) (line, error) {
 // its owner, if it has one: the changes that were whole at this moment. Damaged
 // lines are *[DamagedError]s. A journal that does not exist holds nothing.
 func Read(path string) (held []Entry, damaged []error, err error) {
+	c, err := readContent(path)
+	return c.held, c.damaged, err
+}
+
+// content is what a journal's file holds.
+type content struct {
+	held    []Entry
+	damaged []error
+	exists  bool
+	torn    bool  // a line was cut off
+	end     int64 // where the lines end
+}
+
+func readContent(path string) (content, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
+		return content{}, nil
 	}
 	if err != nil {
-		return nil, nil, &Error{Op: "read", Path: path, Err: err}
+		return content{}, &Error{Op: "read", Path: path, Err: err}
 	}
-	held, damaged = parse(path, text)
-	return held, damaged, nil
+	c := parse(path, text)
+	c.exists = true
+	return c, nil
 }
 
 // parse replays the lines. The file is written into zeros, so a line that a
 // crash cut off lacks its end and is followed by zeros at most; every other
 // line that cannot be read is damage, wherever it stands.
-func parse(path string, text []byte) (held []Entry, damaged []error) {
+func parse(path string, text []byte) (c content) {
 	entries := make(map[string]*Entry)
 	var order []string
+	text = bytes.TrimRight(text, "\x00")
 	number := 0
-	for raw := range bytes.Lines(bytes.TrimRight(text, "\x00")) {
+	for raw := range bytes.Lines(text) {
 		number++
 		whole, ended := bytes.CutSuffix(raw, []byte{'\n'})
 		if !ended {
+			c.torn = true
 			break
 		}
+		c.end += int64(len(raw))
 		if hole := bytes.LastIndexByte(whole, 0); hole >= 0 {
-			damaged = append(damaged, &DamagedError{Path: path, Line: number, Err: errHole})
+			c.damage(path, number, errHole)
 			whole = whole[hole+1:]
 		}
 		l, err := decode(whole)
 		if err != nil {
-			damaged = append(damaged, &DamagedError{Path: path, Line: number, Err: err})
+			c.damage(path, number, err)
 			continue
 		}
 		switch l.Op {
@@ -127,11 +145,22 @@ func parse(path string, text []byte) (held []Entry, damaged []error) {
 	}
 	for _, key := range order {
 		if e := entries[key]; e != nil {
-			held = append(held, *e)
+			c.held = append(c.held, *e)
 			delete(entries, key) // a key that was deleted and put again is in order twice
 		}
 	}
-	return held, damaged
+	return c
+}
+
+// damage notes a damaged line; neighbours count as one.
+func (c *content) damage(path string, number int, err error) {
+	if len(c.damaged) > 0 {
+		if last, ok := errors.AsType[*DamagedError](c.damaged[len(c.damaged)-1]); ok && last.Last >= number-1 {
+			last.Last = number
+			return
+		}
+	}
+	c.damaged = append(c.damaged, &DamagedError{Path: path, Line: number, Last: number, Err: err})
 }
 
 // keepDamaged copies the file beside itself, under a name that is free, and
