@@ -172,12 +172,15 @@ func (s *session) tryBind(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 	if err := s.ledger.record(pv.Name, claim); err != nil {
 		return err
 	}
-	err = s.write(ctx, pv, claim)
+	taken, err := s.take(ctx, pv, claim)
 	if !before && errors.Is(err, objects.ErrConflict) {
 		// Somebody else changed the volume before it was used.
 		return errors.Join(err, s.ledger.withdraw(pv.Name))
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return s.complete(ctx, taken, claim)
 }
 
 // wanted returns the claim as it is to be matched: the ledger's volume is the

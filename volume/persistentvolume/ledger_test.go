@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
@@ -75,6 +76,35 @@ func TestAClaimIsNeverRecordedTwice(t *testing.T) {
 			t.Errorf("err = %v", err)
 		}
 	})
+}
+
+// What the store shows as bound is in the ledger, whoever was faster.
+func TestAShownBindingIsNotWithdrawn(t *testing.T) {
+	dir := t.TempDir()
+	s := storeOf(t, newPV("a", "1Gi"), newClaim("data", "1Gi"))
+	err := binder(changingClaims{s}, dir).BindPods(t.Context(), []*v1.Pod{podOf("data")})
+	if !errors.Is(err, objects.ErrConflict) {
+		t.Fatalf("err = %v", err)
+	}
+	if getPV(t, s, "a").Spec.ClaimRef == nil {
+		t.Fatal("the volume was not bound, so this tests nothing")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "a.json")); err != nil {
+		t.Errorf("the store shows the volume as bound, and the ledger does not: %v", err)
+	}
+	if err := binder(s, dir).BindPods(t.Context(), []*v1.Pod{podOf("data")}); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// changingClaims is a store in which somebody else changes claims all the time.
+type changingClaims struct{ *objects.Store }
+
+func (c changingClaims) Update(ctx context.Context, o metav1.Object) (metav1.Object, error) {
+	if _, ok := o.(*v1.PersistentVolumeClaim); ok {
+		return nil, objects.ErrConflict
+	}
+	return c.Store.Update(ctx, o)
 }
 
 // endsUnseen is a context that has ended for who waits for its end, and not for

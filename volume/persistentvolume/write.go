@@ -15,15 +15,21 @@ const (
 	yes                  = "yes"
 )
 
-// write shows a recorded binding in the store: first the volume, so that no
-// other claim takes it, then the claim; their phases after both. Every step
-// may have been done already.
-func (s *session) write(ctx context.Context, pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) error {
+// take shows a recorded binding in the volume, so that no other claim takes it,
+// and returns the volume. That may have been done already, as may the steps of
+// complete.
+func (s *session) take(ctx context.Context, pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
 	pv, err := update(ctx, s.Objects.Update, boundVolume(pv, claim))
 	if err != nil {
-		return fmt.Errorf("bind volume %q: %w", pv.GetName(), err)
+		return nil, fmt.Errorf("bind volume %q: %w", pv.Name, err)
 	}
-	claim, err = update(ctx, s.Objects.Update, boundClaim(claim, pv.Name))
+	return pv, nil
+}
+
+// complete shows the binding of a volume that is taken in the claim, then in
+// the phases of both.
+func (s *session) complete(ctx context.Context, pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) error {
+	claim, err := update(ctx, s.Objects.Update, boundClaim(claim, pv.Name))
 	if err != nil {
 		return fmt.Errorf("bind to volume %q: %w", pv.Name, err)
 	}
