@@ -11,6 +11,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 // unboundClaims are the claims that could not be bound, and why.
@@ -21,24 +22,17 @@ type unboundClaims map[types.NamespacedName]error
 func bindClaims(ctx context.Context, rootDir string, set *manifest.Set, pods []*v1.Pod) (unboundClaims, error) {
 	binder := &persistentvolume.Binder{
 		Objects:   set.Store,
-		LedgerDir: filepath.Join(rootDir, "podvol", "bindings"),
+		LedgerDir: filepath.Join(volumemanager.StateDir(rootDir), "bindings"),
 		NodeName:  set.NodeName,
 	}
 	err := binder.BindPods(ctx, pods)
-	if err == nil {
-		return nil, nil
-	}
-	joined, ok := err.(interface{ Unwrap() []error })
+	failed, ok := errors.AsType[*persistentvolume.PodsError](err)
 	if !ok {
 		return nil, err
 	}
 	unbound := make(unboundClaims)
-	for _, err := range joined.Unwrap() {
-		claim, ok := errors.AsType[*persistentvolume.UnboundError](err)
-		if !ok {
-			return nil, err
-		}
-		unbound[claim.Claim] = err
+	for _, claim := range failed.Unbound {
+		unbound[claim.Claim] = claim
 	}
 	return unbound, nil
 }
@@ -52,9 +46,9 @@ func (u unboundClaims) explain(err error) error {
 	}
 	own, ok := errors.AsType[*volume.Error](err)
 	if !ok {
-		return u[unbound.Claim]
+		return volume.NothingDone(u[unbound.Claim])
 	}
 	explained := *own
-	explained.Err = u[unbound.Claim]
+	explained.Err = volume.NothingDone(u[unbound.Claim])
 	return &explained
 }

@@ -29,7 +29,7 @@ func defaultRootDir() string {
 
 func checkRootDir(rootDir string) (string, error) {
 	if rootDir == "" {
-		return "", usagef("say where volumes shall be with --root-dir: XDG_RUNTIME_DIR is not set")
+		return "", usagef("say where volumes shall be with --root-dir DIR: it is empty, and there is no XDG_RUNTIME_DIR to take instead; mount --fake needs neither")
 	}
 	abs, err := filepath.Abs(rootDir)
 	if err != nil {

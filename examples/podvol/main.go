@@ -20,11 +20,17 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	// A reader that goes away must not end a mount half-way; its error is
+	// reported in the end.
+	signal.Ignore(unix.SIGPIPE)
 	os.Exit(run(ctx, os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
 }
 
@@ -39,7 +45,7 @@ type streams struct {
 const (
 	exitOK     = 0
 	exitFailed = 1 // a volume, or the operation, failed
-	exitUsage  = 2 // the command line or a manifest is wrong; nothing was touched
+	exitUsage  = 2 // the command line, the root directory or a manifest is wrong; nothing was touched
 )
 
 // errReported ends a command whose failures have been printed already.
@@ -62,7 +68,9 @@ func run(ctx context.Context, args []string, s streams) int {
 	if err == nil {
 		return exitOK
 	}
-	if _, usage := errors.AsType[*usageError](err); usage {
+	_, usage := errors.AsType[*usageError](err)
+	_, unusable := errors.AsType[*volumemanager.RootError](err)
+	if usage || unusable {
 		fmt.Fprintln(s.err, "podvol:", err)
 		return exitUsage
 	}

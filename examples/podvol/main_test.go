@@ -170,7 +170,7 @@ func TestRootDirThatCannotBeUsed(t *testing.T) {
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, errOut := mustPodvol(t, exitFailed, "mount", "-f", web, "--root-dir", file)
+		_, errOut := mustPodvol(t, exitUsage, "mount", "-f", web, "--root-dir", file)
 		if !strings.Contains(errOut, file) || !strings.Contains(errOut, "choose another root directory") {
 			t.Errorf("stderr: %s", errOut)
 		}
@@ -505,6 +505,65 @@ func copyFile(t *testing.T, from, to string, mode os.FileMode) {
 	}
 	if err := target.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestDefaultRootDir(t *testing.T) {
+	want := filepath.Join("/run/user/7", "podvol")
+	if os.Geteuid() == 0 {
+		want = "/var/lib/podvol"
+	}
+	t.Setenv("XDG_RUNTIME_DIR", "/run/user/7")
+	if got := defaultRootDir(); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestUnmountAllSaysWhatItLeavesAlone(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		root := filepath.Join(t.TempDir(), "root")
+		mustPodvol(t, exitOK, "mount", "-f", web, "--root-dir", root)
+		if err := os.Remove(filepath.Join(root, "podvol", "records")); err != nil {
+			t.Fatal(err)
+		}
+		_, errOut := mustPodvol(t, exitFailed, "unmount", "--all", "--root-dir", root)
+		if !strings.Contains(errOut, "6 volumes below "+root+" were left alone") {
+			t.Errorf("stderr: %s", errOut)
+		}
+		mustPodvol(t, exitOK, "mount", "-f", web, "--root-dir", root) // which takes them over
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
+		assertNothingMountedBelow(t, root)
+		missing := filepath.Join(root, "missing")
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", missing)
+		if _, err := os.Stat(missing); !os.IsNotExist(err) {
+			t.Errorf("unmount made its root directory: %v", err)
+		}
+	})
+}
+
+// blockedReader is a standard input on which nothing ever comes.
+type blockedReader struct{ ended <-chan struct{} }
+
+func (b blockedReader) Read([]byte) (int, error) { <-b.ended; return 0, io.EOF }
+
+func TestInterruptEndsReading(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	defer close(ended)
+	time.AfterFunc(10*time.Millisecond, cancel)
+	var out, errOut bytes.Buffer
+	code := run(ctx, []string{"mount", "--fake", "-f", "-"}, streams{in: blockedReader{ended}, out: &out, err: &errOut})
+	if code != exitFailed || !strings.Contains(errOut.String(), "interrupted") {
+		t.Errorf("exit code %d, stderr %s", code, &errOut)
+	}
+}
+
+func TestEmptyLists(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "root")
+	for format, want := range map[string]string{"json": "[]\n", "yaml": "[]\n", "table": ""} {
+		if out, _ := mustPodvol(t, exitOK, "status", "--root-dir", root, "-o", format); out != want {
+			t.Errorf("%s: %q", format, out)
+		}
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -72,7 +74,7 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	if err != nil {
 		return err
 	}
-	set, pods, err := loadPods(s, o.files, o.nodeName, o.pod)
+	set, pods, err := loadPods(ctx, s, o.files, o.nodeName, o.pod)
 	if err != nil {
 		return err
 	}
@@ -81,7 +83,9 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 		return err
 	}
 	defer where.close()
-	node, err := startNode(ctx, where.config(set))
+	config := where.config(set)
+	config.log = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	node, err := startNode(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -106,6 +110,27 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 		return errReported
 	}
 	return nil
+}
+
+// load reads manifests, but waits for standard input or a pipe only as long as
+// nobody interrupts.
+func load(ctx context.Context, loader manifest.Loader, files []string) (set *manifest.Set, err error) {
+	read := make(chan struct{})
+	var loaded *manifest.Set
+	var loadErr error
+	go func() {
+		defer close(read)
+		loaded, loadErr = loader.Load(files...)
+	}()
+	select {
+	case <-read:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("interrupted while reading manifests: %w", context.Cause(ctx))
+	}
+	if loadErr != nil {
+		return nil, &usageError{loadErr}
+	}
+	return loaded, nil
 }
 
 // setUpPods sets all pods up at once.
@@ -135,7 +160,7 @@ func volumesOf(pods []*v1.Pod) (expected []rowKey) {
 
 // unmountCommandLine is what undoes this mount.
 func unmountCommandLine(o mountOptions, rootDir string, pods []*v1.Pod) string {
-	words := []string{programName(), "unmount"}
+	words := append(programName(os.Args[0]), "unmount")
 	if slices.Contains(o.files, "-") {
 		// Standard input is gone by then.
 		for _, pod := range pods {
@@ -160,13 +185,13 @@ func unmountCommandLine(o mountOptions, rootDir string, pods []*v1.Pod) string {
 
 // loadPods reads the manifests and selects the pods; every error is the
 // user's to mend.
-func loadPods(s streams, files []string, nodeName, only string) (*manifest.Set, []*v1.Pod, error) {
+func loadPods(ctx context.Context, s streams, files []string, nodeName, only string) (*manifest.Set, []*v1.Pod, error) {
 	if len(files) == 0 {
 		return nil, nil, usagef("name at least one manifest with -f")
 	}
-	set, err := manifest.Loader{NodeName: nodeName, Stdin: s.in}.Load(files...)
+	set, err := load(ctx, manifest.Loader{NodeName: nodeName, Stdin: s.in}, files)
 	if err != nil {
-		return nil, nil, &usageError{err}
+		return nil, nil, err
 	}
 	for _, skipped := range set.Skipped {
 		fmt.Fprintln(s.err, "podvol:", skipped)

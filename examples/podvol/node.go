@@ -34,7 +34,7 @@ type nodeConfig struct {
 
 // startNode starts a manager and returns when it owns the root directory.
 func startNode(ctx context.Context, c nodeConfig) (*node, error) {
-	tokens := localtoken.New(filepath.Join(c.rootDir, "podvol", "token.key"))
+	tokens := localtoken.New(filepath.Join(volumemanager.StateDir(c.rootDir), "token.key"))
 	tokens.ServiceAccountUID = func(ctx context.Context, namespace, name string) (types.UID, error) {
 		account, err := objects.Get[*v1.ServiceAccount](ctx, c.objects, volume.NewObjectRef("ServiceAccount", namespace, name))
 		if err != nil {

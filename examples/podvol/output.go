@@ -39,11 +39,11 @@ func rowOf(s volumemanager.VolumeStatus) row {
 	return r
 }
 
-// printer prints rows to out, as they come or all at the end.
+// printer prints each row as it comes, so that a slow volume holds no other
+// row back.
 type printer interface {
-	// add prints a row now, or keeps it.
 	add(row) error
-	// close prints what was kept.
+	// close ends the output.
 	close() error
 }
 
@@ -52,20 +52,15 @@ func newPrinter(format string, out, errOut io.Writer) (printer, error) {
 	case "table":
 		return &tablePrinter{out: out, err: errOut}, nil
 	case "json":
-		return &documentPrinter{out: out, err: errOut, marshal: marshalJSON}, nil
+		return &jsonPrinter{out: out, err: errOut}, nil
 	case "yaml":
-		return &documentPrinter{out: out, err: errOut, marshal: func(rows []row) ([]byte, error) { return yaml.Marshal(rows) }}, nil
+		return &yamlPrinter{out: out, err: errOut}, nil
 	}
 	return nil, usagef("-o %q must be table, json or yaml", format)
 }
 
-func marshalJSON(rows []row) ([]byte, error) {
-	text, err := json.MarshalIndent(rows, "", "  ")
-	return append(text, '\n'), err
-}
-
-// tablePrinter prints each row at once, so that a slow volume holds no other
-// row back; therefore the columns have fixed widths, the widest last.
+// tablePrinter prints columns of fixed widths, the widest last, since it does
+// not know the rows to come.
 type tablePrinter struct {
 	out, err io.Writer
 	begun    bool
@@ -90,35 +85,60 @@ func (p *tablePrinter) add(r row) error {
 
 func (p *tablePrinter) close() error { return nil }
 
-// documentPrinter prints one list of all rows.
-type documentPrinter struct {
+// jsonPrinter prints one list, an element for each row.
+type jsonPrinter struct {
 	out, err io.Writer
-	rows     []row
-	marshal  func([]row) ([]byte, error)
+	begun    bool
 }
 
-func (p *documentPrinter) add(r row) error {
-	p.rows = append(p.rows, r)
-	return nil
-}
-
-func (p *documentPrinter) close() error {
-	if p.rows == nil {
-		p.rows = []row{}
-	}
-	text, err := p.marshal(p.rows)
+func (p *jsonPrinter) add(r row) error {
+	element, err := json.MarshalIndent(r, "  ", "  ")
 	if err != nil {
 		return err
 	}
-	if _, err := p.out.Write(text); err != nil {
+	before := ",\n  "
+	if !p.begun {
+		p.begun, before = true, "[\n  "
+	}
+	if _, err := fmt.Fprintf(p.out, "%s%s", before, element); err != nil {
 		return err
 	}
-	for _, r := range p.rows {
-		if err := printError(p.err, r); err != nil {
-			return err
-		}
+	return printError(p.err, r)
+}
+
+func (p *jsonPrinter) close() error {
+	end := "\n]\n"
+	if !p.begun {
+		end = "[]\n"
 	}
-	return nil
+	_, err := io.WriteString(p.out, end)
+	return err
+}
+
+// yamlPrinter prints one list, an element for each row.
+type yamlPrinter struct {
+	out, err io.Writer
+	begun    bool
+}
+
+func (p *yamlPrinter) add(r row) error {
+	p.begun = true
+	element, err := yaml.Marshal([]row{r})
+	if err != nil {
+		return err
+	}
+	if _, err := p.out.Write(element); err != nil {
+		return err
+	}
+	return printError(p.err, r)
+}
+
+func (p *yamlPrinter) close() error {
+	if p.begun {
+		return nil
+	}
+	_, err := io.WriteString(p.out, "[]\n")
+	return err
 }
 
 // printError prints a row's error, indented, to where errors go.

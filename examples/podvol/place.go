@@ -43,7 +43,7 @@ func newPlace(rootDir string, fake bool) (*place, error) {
 }
 
 // errMayNotMount says what mounting needs.
-var errMayNotMount = errors.New("mounting needs the capability CAP_SYS_ADMIN: run as root, or in a user namespace (unshare -rm); --fake shows what would be done without it")
+var errMayNotMount = errors.New("mounting and unmounting need the capability CAP_SYS_ADMIN: run as root, or in a user namespace (unshare -rm) with --root-dir; podvol mount --fake shows what would be done without it")
 
 // mayMount looks at the process's effective capabilities.
 func mayMount() error {
@@ -163,10 +163,11 @@ func (f rehearsedFile) ModTime() time.Time { return time.Time{} }
 func (f rehearsedFile) IsDir() bool        { return f.mode.IsDir() }
 func (f rehearsedFile) Sys() any           { return nil }
 
-// programName is how the user called this program, also under go run.
-func programName() string {
-	if strings.Contains(os.Args[0], string(filepath.Separator)+"go-build") {
-		return "go run ./examples/podvol"
+// programName returns the words by which the user called this program, given
+// its os.Args[0], which under go run is nothing to show.
+func programName(arg0 string) []string {
+	if strings.Contains(arg0, string(filepath.Separator)+"go-build") {
+		return []string{"go", "run", "./examples/podvol"}
 	}
-	return os.Args[0]
+	return []string{arg0}
 }

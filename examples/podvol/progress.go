@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/term"
@@ -25,16 +26,23 @@ func newProgress(w io.Writer) *progress {
 
 const clearLine = "\r\x1b[K"
 
-func (p *progress) show(waiting int, elapsed time.Duration) {
-	if p.terminal == nil || waiting == 0 {
+// maxNamed is how many volumes the line names.
+const maxNamed = 3
+
+func (p *progress) show(waiting []string, elapsed time.Duration) {
+	if p.terminal == nil || len(waiting) == 0 {
 		return
 	}
 	p.shown = true
 	noun := "volumes"
-	if waiting == 1 {
+	if len(waiting) == 1 {
 		noun = "volume"
 	}
-	fmt.Fprintf(p.terminal, "%sWaiting for %d %s (%ds) …", clearLine, waiting, noun, int(elapsed.Seconds()))
+	named, more := waiting, ""
+	if len(waiting) > maxNamed {
+		named, more = waiting[:maxNamed], ", …"
+	}
+	fmt.Fprintf(p.terminal, "%sWaiting for %d %s (%ds): %s%s", clearLine, len(waiting), noun, int(elapsed.Seconds()), strings.Join(named, ", "), more)
 }
 
 func (p *progress) clear() {

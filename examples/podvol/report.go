@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"io"
 	"slices"
 	"strings"
@@ -62,7 +63,7 @@ func newReport(p printer, errOut io.Writer, expected []rowKey) *report {
 const settle = time.Second
 
 // run prints the outcomes that work shows and that the manager reports
-// meanwhile, until work returns.
+// meanwhile, until work returns, also when printing fails on the way.
 func (r *report) run(manager *volumemanager.Manager, work func(show func(volumemanager.VolumeStatus))) error {
 	stop := manager.Subscribe(func(v volumemanager.VolumeStatus) {
 		if v.State != volumemanager.StatePending {
@@ -79,23 +80,17 @@ func (r *report) run(manager *volumemanager.Manager, work func(show func(volumem
 	tick := time.NewTicker(settle)
 	defer tick.Stop()
 	news := (<-chan struct{})(nil) // not listened to before rows have settled
+	var printing error
 	for {
 		select {
 		case <-ended:
-			if err := r.flush(); err != nil {
-				return err
-			}
-			return r.printer.close()
+			return errors.Join(printing, r.flush(), r.printer.close())
 		case <-tick.C:
 			news = r.news
-			if err := r.flush(); err != nil {
-				return err
-			}
-			r.progress.show(len(r.order)-r.count(), time.Since(start))
+			printing = errors.Join(printing, r.flush())
+			r.progress.show(r.waiting(), time.Since(start))
 		case <-news:
-			if err := r.flush(); err != nil {
-				return err
-			}
+			printing = errors.Join(printing, r.flush())
 		}
 	}
 }
@@ -116,10 +111,21 @@ func (r *report) show(v volumemanager.VolumeStatus) {
 	}
 }
 
-func (r *report) count() int {
+// waiting returns the names of the volumes that are waited for, in order.
+func (r *report) waiting() (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.seen)
+	keys := make([]rowKey, 0, len(r.order))
+	for key := range r.order {
+		if !r.seen[key] {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, func(a, b rowKey) int { return cmp.Compare(r.order[a], r.order[b]) })
+	for _, key := range keys {
+		names = append(names, key.volume)
+	}
+	return names
 }
 
 func (r *report) take() []volumemanager.VolumeStatus {
@@ -133,7 +139,7 @@ func (r *report) take() []volumemanager.VolumeStatus {
 	return known
 }
 
-func (r *report) flush() error {
+func (r *report) flush() (printing error) {
 	known := r.take()
 	r.progress.clear()
 	for _, v := range known {
@@ -146,11 +152,9 @@ func (r *report) flush() error {
 		}
 		row := rowOf(v)
 		row.Path, row.Error, row.Source = r.rename(row.Path), r.rename(row.Error), r.rename(row.Source)
-		if err := r.printer.add(row); err != nil {
-			return err
-		}
+		printing = errors.Join(printing, r.printer.add(row))
 	}
-	return nil
+	return printing
 }
 
 // shellJoin quotes words for a POSIX shell where they need it.

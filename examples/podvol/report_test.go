@@ -91,7 +91,7 @@ func TestHungVolumeHoldsNoRowBack(t *testing.T) {
 		if got := printed(); !slices.Equal(got, []string{"first failed", "last mounted"}) {
 			t.Errorf("after a second: %q", got)
 		}
-		if !strings.Contains(terminal.String(), "Waiting for 2 volumes (1s)") {
+		if !strings.Contains(terminal.String(), "Waiting for 2 volumes (1s): hung, late") {
 			t.Errorf("no progress: %q", terminal.String())
 		}
 		time.Sleep(10 * time.Second)
@@ -121,5 +121,17 @@ func TestShellJoin(t *testing.T) {
 	got := shellJoin([]string{"podvol", "-f", "my pod.yaml", "it's", "", "a=b/c.d-e_f:g"})
 	if want := `podvol -f 'my pod.yaml' 'it'\''s' '' a=b/c.d-e_f:g`; got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestProgramName(t *testing.T) {
+	for arg0, want := range map[string]string{
+		"/tmp/go-build123/b001/exe/podvol": "go run ./examples/podvol",
+		"/usr/local/bin/podvol":            "/usr/local/bin/podvol",
+		"/opt/my tools/podvol":             "'/opt/my tools/podvol'",
+	} {
+		if got := shellJoin(programName(arg0)); got != want {
+			t.Errorf("%s: %s, want %s", arg0, got, want)
+		}
 	}
 }

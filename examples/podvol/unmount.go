@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -74,14 +78,21 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 	if err != nil {
 		return err
 	}
-	selected, err := selectPods(s, o)
+	selected, err := selectPods(ctx, s, o)
 	if err != nil {
 		return err
+	}
+	if _, err := os.Stat(rootDir); errors.Is(err, fs.ErrNotExist) {
+		fmt.Fprintf(s.err, "Nothing to unmount: %s does not exist.\n", rootDir)
+		return rows.close()
 	}
 	if err := mayMount(); err != nil {
 		return err
 	}
-	node, err := startNode(ctx, nodeConfig{rootDir: rootDir, nodeName: "localhost", objects: objects.NewStore()})
+	node, err := startNode(ctx, nodeConfig{
+		rootDir: rootDir, nodeName: "localhost", objects: objects.NewStore(),
+		log: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
 	if err != nil {
 		return err
 	}
@@ -103,11 +114,29 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 	if report.failed {
 		return errReported
 	}
+	if o.all {
+		return leftAlone(rootDir)
+	}
 	return nil
 }
 
+// leftAlone is an error when volumes without a record are left below the root:
+// whoever unmounts all of them should know.
+func leftAlone(rootDir string) error {
+	table, err := mount.KernelTable()
+	if err != nil {
+		return err
+	}
+	left, err := volumemanager.Inspect(rootDir, table)
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	return fmt.Errorf("%d volumes below %s were left alone, since podvol has no record of them; %s status shows them",
+		len(left), rootDir, shellJoin(programName(os.Args[0])))
+}
+
 // selectPods returns which volumes the flags mean.
-func selectPods(s streams, o unmountOptions) (func(volumemanager.VolumeStatus) bool, error) {
+func selectPods(ctx context.Context, s streams, o unmountOptions) (func(volumemanager.VolumeStatus) bool, error) {
 	if o.all {
 		return func(volumemanager.VolumeStatus) bool { return true }, nil
 	}
@@ -122,7 +151,7 @@ func selectPods(s streams, o unmountOptions) (func(volumemanager.VolumeStatus) b
 	if len(o.files) == 0 {
 		return func(v volumemanager.VolumeStatus) bool { return names[v.Pod] }, nil
 	}
-	_, pods, err := loadPods(s, o.files, o.nodeName, "")
+	_, pods, err := loadPods(ctx, s, o.files, o.nodeName, "")
 	if err != nil {
 		return nil, err
 	}
