@@ -100,6 +100,15 @@ func TestValidatePodVolumes(t *testing.T) {
 		"projection: same path": {func(p *v1.Pod) { projected(p).Sources[0].ServiceAccountToken.Path = "./ca.pem" }, []string{all + ".sources[1].clusterTrustBundle.path"}},
 		"token of a minute":     {func(p *v1.Pod) { projected(p).Sources[0].ServiceAccountToken.ExpirationSeconds = ptr.To[int64](60) }, []string{all + ".sources[0].serviceAccountToken.expirationSeconds"}},
 		"bundle without name":   {func(p *v1.Pod) { projected(p).Sources[1].ClusterTrustBundle.Name = nil }, []string{all + ".sources[1].clusterTrustBundle"}},
+		"projection: no source": {func(p *v1.Pod) { projected(p).Sources = nil }, []string{all + ".sources"}},
+		"file and directory": {func(p *v1.Pod) { projected(p).Sources[0].ServiceAccountToken.Path = "ca.pem/token" },
+			[]string{all + ".sources[1].clusterTrustBundle.path"}},
+		"bundle with selector": {func(p *v1.Pod) { projected(p).Sources[1].ClusterTrustBundle.LabelSelector = &metav1.LabelSelector{} },
+			[]string{all + ".sources[1].clusterTrustBundle.labelSelector"}},
+		"config map with slash": {func(p *v1.Pod) { conf(p).Name = "a/b" }, []string{conf0 + ".name"}},
+		"negative user":         {func(p *v1.Pod) { conf(p).DefaultUser = ptr.To[int64](-1) }, []string{conf0 + ".defaultUser"}},
+		"item path too long":    {func(p *v1.Pod) { conf(p).Items[0].Path = strings.Repeat("x", 256) }, []string{conf0 + ".items[0].path"}},
+		"odd huge page size":    {func(p *v1.Pod) { data(p).EmptyDir.Medium = "HugePages-3Mi" }, []string{v0 + ".emptyDir.medium"}},
 		"mount of no volume":    {func(p *v1.Pod) { web(p).VolumeMounts[0].Name = "nix" }, []string{"spec.containers[0].volumeMounts[0].name"}},
 		"device of no volume":   {func(p *v1.Pod) { web(p).VolumeDevices = []v1.VolumeDevice{{Name: "nix", DevicePath: "/dev/x"}} }, []string{"spec.containers[0].volumeDevices[0].name"}},
 		"subPath out of it":     {func(p *v1.Pod) { web(p).VolumeMounts[0].SubPath = "../x" }, []string{"spec.containers[0].volumeMounts[0].subPath"}},
@@ -127,6 +136,23 @@ func TestValidatePodVolumes(t *testing.T) {
 	}
 	if fields(t, volume.ValidatePodVolumes(nil)) == nil {
 		t.Error("no pod is accepted")
+	}
+}
+
+// What a plugin refuses of its own source is named without the pod around it.
+func TestFieldsOfOneSource(t *testing.T) {
+	files := &v1.Volume{VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{
+		DefaultMode: ptr.To[int32](-1), Items: []v1.KeyToPath{{Key: "k", Path: "/p"}}}}}
+	want := []string{"secret.defaultMode", "secret.items[0].path", "secret.secretName"}
+	if got := fields(t, volume.ValidateFiles(files)); !slices.Equal(got, want) {
+		t.Errorf("refused %q, want %q", got, want)
+	}
+	dir := &v1.EmptyDirVolumeSource{Medium: "Tape", SizeLimit: ptr.To(resource.MustParse("-1"))}
+	if got, want := fields(t, volume.ValidateEmptyDir(dir)), []string{"emptyDir.medium", "emptyDir.sizeLimit"}; !slices.Equal(got, want) {
+		t.Errorf("refused %q, want %q", got, want)
+	}
+	if err := errors.Join(volume.ValidateFiles(&v1.Volume{}), volume.ValidateEmptyDir(&v1.EmptyDirVolumeSource{})); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -36,7 +36,7 @@ type collector struct {
 	user   *int64
 	tokens *tokenCache
 	collected
-	paths pathSet
+	paths atomicdir.PathSet
 }
 
 // collect reads all sources. The error joins those of all sources, so that
@@ -124,16 +124,17 @@ func (c *collector) addOwned(origin, given string, data []byte, user *int64) err
 // earlier one.
 func (c *collector) put(origin, given string, file atomicdir.File) error {
 	clean := path.Clean(given)
-	if other, ok := c.paths.conflict(clean); ok {
+	if other, ok := c.paths.Conflict(clean); ok {
+		otherOrigin, _ := c.paths.Origin(other)
 		return fmt.Errorf("%s: %q and %q of %s do not go together: one would be a file and the directory of the other; rename one by an item",
-			origin, given, other, c.paths.origins[other])
+			origin, given, other, otherOrigin)
 	}
 	if c.args.FsGroup != nil {
 		file.GID = c.args.FsGroup
 		file.Mode |= readable
 	}
 	c.files[clean] = file
-	c.paths.add(clean, origin)
+	c.paths.Add(clean, origin)
 	return nil
 }
 

@@ -71,5 +71,5 @@ func (s *Source) describe() string {
 	case s.ClusterTrustBundle != nil:
 		return "trust bundles"
 	}
-	return strings.Join(s.kinds(), "+")
+	return strings.Join(volume.ProjectionTypes(&s.VolumeProjection), "+")
 }

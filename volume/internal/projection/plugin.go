@@ -80,6 +80,9 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 	if err != nil {
 		return nil, err
 	}
+	if err := volume.ValidateFiles(spec.Volume); err != nil {
+		return nil, v.Error("NewMounter", err)
+	}
 	if err := projection.validate(pod); err != nil {
 		return nil, v.Error("NewMounter", err)
 	}

@@ -4,6 +4,8 @@ import (
 	"io/fs"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
 )
 
 // Projection is what a volume shows.
@@ -32,8 +34,8 @@ type Source struct {
 // goes on to the kind of source, where that is clear.
 func NewSource(field string, p v1.VolumeProjection) Source {
 	s := Source{Field: field, VolumeProjection: p}
-	if kinds := s.kinds(); len(kinds) == 1 {
-		s.Field += "." + kinds[0]
+	if types := volume.ProjectionTypes(&p); len(types) == 1 {
+		s.Field += "." + types[0]
 	}
 	return s
 }
@@ -65,26 +67,6 @@ func (s *Source) keyed() (keyed, bool) {
 		return keyed{"Secret", s.Secret.Name, s.Secret.Items, isTrue(s.Secret.Optional)}, true
 	}
 	return keyed{}, false
-}
-
-// kinds are the kinds of source that are set, as manifests spell them.
-func (s *Source) kinds() (kinds []string) {
-	for _, k := range []struct {
-		name string
-		set  bool
-	}{
-		{"secret", s.Secret != nil},
-		{"downwardAPI", s.DownwardAPI != nil},
-		{"configMap", s.ConfigMap != nil},
-		{"serviceAccountToken", s.ServiceAccountToken != nil},
-		{"clusterTrustBundle", s.ClusterTrustBundle != nil},
-		{"podCertificate", s.PodCertificate != nil},
-	} {
-		if k.set {
-			kinds = append(kinds, k.name)
-		}
-	}
-	return kinds
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }

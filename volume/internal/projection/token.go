@@ -11,7 +11,9 @@ import (
 )
 
 const (
-	defaultServiceAccount = "default"
+	// defaultExpiration is in seconds, the API's.
+	defaultExpiration     int64 = 3600
+	defaultServiceAccount       = "default"
 	// eventTokenKept is the reason of the event that tells that a token could
 	// not be renewed in time and the old one, still valid, is kept.
 	eventTokenKept = "TokenRefreshFailed"

@@ -31,25 +31,22 @@ func (o Options) request(dir string) (mount.Request, error) {
 	if o.SizeBytes > 0 {
 		request.Options = append(request.Options, sizeOption(o.SizeBytes))
 	}
-	switch {
-	case o.Medium == v1.StorageMediumMemory:
+	if o.Medium == v1.StorageMediumMemory {
 		request.Source, request.FSType = FSTypeMemory, FSTypeMemory
 		request.Options = append(request.Options, noSwap)
 		return request, nil
-	case IsHugePages(o.Medium):
-		pageSize, err := PageSize(o.Medium)
-		if err != nil {
-			return mount.Request{}, err
-		}
-		if o.SizeBytes > 0 && o.SizeBytes < pageSize {
-			return mount.Request{}, volume.Invalid("emptyDir.sizeLimit",
-				"%d bytes are less than one page of medium %s; ask for a multiple of the page size", o.SizeBytes, o.Medium)
-		}
-		request.Source, request.FSType = FSTypeHugePages, FSTypeHugePages
-		request.Options = append(request.Options, "pagesize="+strconv.FormatInt(pageSize, 10))
-		return request, nil
 	}
-	return mount.Request{}, unknownMedium(o.Medium)
+	pageSize, err := volume.HugePageSize("emptyDir.medium", o.Medium)
+	if err != nil {
+		return mount.Request{}, err
+	}
+	if o.SizeBytes > 0 && o.SizeBytes < pageSize {
+		return mount.Request{}, volume.Invalid("emptyDir.sizeLimit",
+			"%d bytes are less than one page of medium %s; ask for a multiple of the page size", o.SizeBytes, o.Medium)
+	}
+	request.Source, request.FSType = FSTypeHugePages, FSTypeHugePages
+	request.Options = append(request.Options, "pagesize="+strconv.FormatInt(pageSize, 10))
+	return request, nil
 }
 
 func sizeOption(bytes int64) string { return "size=" + strconv.FormatInt(bytes, 10) }

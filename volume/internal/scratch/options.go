@@ -1,12 +1,9 @@
 package scratch
 
 import (
-	"fmt"
 	"io/fs"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/podvol/podvol/volume"
 )
@@ -32,30 +29,6 @@ type Options struct {
 // defaultMode is what every container may use, whoever it runs as.
 const defaultMode fs.FileMode = 0o777
 
-// IsHugePages reports whether the medium is a hugetlbfs, with or without a
-// page size.
-func IsHugePages(medium v1.StorageMedium) bool {
-	return medium == v1.StorageMediumHugePages || strings.HasPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix))
-}
-
-// PageSize returns the page size in bytes of a medium "HugePages-<size>". The
-// error is a *[volume.InvalidSpecError].
-func PageSize(medium v1.StorageMedium) (int64, error) {
-	size, ok := strings.CutPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix))
-	if !ok {
-		return 0, volume.Invalid("emptyDir.medium", "%q names no page size; %q would", medium, "HugePages-2Mi")
-	}
-	quantity, err := resource.ParseQuantity(size)
-	if err != nil {
-		return 0, volume.Invalid("emptyDir.medium", "%q has no valid page size (%v); %q would be right", medium, err, "HugePages-2Mi")
-	}
-	pages := quantity.Value()
-	if pages <= 0 || pages&(pages-1) != 0 {
-		return 0, volume.Invalid("emptyDir.medium", "%q: a page size is a power of two, such as 2Mi", medium)
-	}
-	return pages, nil
-}
-
 // normal checks the options and fills in what they leave open.
 func (o Options) normal() (Options, error) {
 	if o.Mode == 0 {
@@ -74,9 +47,4 @@ func (o Options) normal() (Options, error) {
 		o.Mode |= fs.ModeSetgid | 0o070
 	}
 	return o, nil
-}
-
-func unknownMedium(medium v1.StorageMedium) error {
-	return volume.Invalid("emptyDir.medium", "%q is not one of %s", medium,
-		fmt.Sprintf("%q, %q and %q", "", v1.StorageMediumMemory, "HugePages-<size>"))
 }

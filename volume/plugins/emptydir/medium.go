@@ -7,23 +7,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/scratch"
 )
 
-// mediumOf checks the medium and completes "HugePages" by the page size that
-// the pod's containers request.
+// mediumOf returns the medium of a valid source. It completes "HugePages" by
+// the page size that the pod's containers request.
 func mediumOf(source *v1.EmptyDirVolumeSource, pod *v1.Pod) (v1.StorageMedium, error) {
-	medium := source.Medium
-	switch {
-	case medium == v1.StorageMediumDefault, medium == v1.StorageMediumMemory:
-		return medium, nil
-	case medium == v1.StorageMediumHugePages:
+	if source.Medium == v1.StorageMediumHugePages {
 		return requestedPages(pod)
-	case scratch.IsHugePages(medium):
-		_, err := scratch.PageSize(medium)
-		return medium, err
 	}
-	return "", volume.Invalid("emptyDir.medium", `%q is not one of "", "Memory", "HugePages" and "HugePages-<size>"`, medium)
+	return source.Medium, nil
 }
 
 func requestedPages(pod *v1.Pod) (v1.StorageMedium, error) {
@@ -44,7 +36,7 @@ func requestedPages(pod *v1.Pod) (v1.StorageMedium, error) {
 			`"HugePages" needs a container that requests huge pages, or a page size as in "HugePages-2Mi"`)
 	}
 	medium := v1.StorageMedium(string(v1.StorageMediumHugePagesPrefix) + found.String())
-	_, err := scratch.PageSize(medium)
+	_, err := volume.HugePageSize("emptyDir.medium", medium)
 	return medium, err
 }
 

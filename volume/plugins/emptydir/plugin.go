@@ -69,18 +69,17 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		return nil, pv.Error("NewMounter", errNotEmptyDir())
 	}
 	source := spec.Volume.EmptyDir
-	m, err := mediumOf(source, pod)
-	if err != nil {
+	if err := volume.ValidateEmptyDir(source); err != nil {
 		return nil, pv.Error("NewMounter", err)
 	}
-	limit, err := sizeLimit(source)
+	m, err := mediumOf(source, pod)
 	if err != nil {
 		return nil, pv.Error("NewMounter", err)
 	}
 	return &mounter{
 		directory: directory{pv, &p.meter},
 		medium:    m,
-		limit:     limit,
+		limit:     sizeLimit(source),
 		podLimit:  podMemoryLimit(pod),
 	}, nil
 }

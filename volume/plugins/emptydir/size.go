@@ -13,14 +13,11 @@ import (
 // noLimit is the zero size; a sizeLimit of 0 means the same, as in the kubelet.
 const noLimit int64 = 0
 
-func sizeLimit(source *v1.EmptyDirVolumeSource) (int64, error) {
+func sizeLimit(source *v1.EmptyDirVolumeSource) int64 {
 	if source.SizeLimit == nil {
-		return noLimit, nil
+		return noLimit
 	}
-	if source.SizeLimit.Sign() < 0 {
-		return noLimit, volume.Invalid("emptyDir.sizeLimit", "must not be negative, is %s", source.SizeLimit)
-	}
-	return source.SizeLimit.Value(), nil
+	return source.SizeLimit.Value()
 }
 
 // podMemoryLimit is the most memory that the pod may use, if everything in it

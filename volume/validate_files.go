@@ -1,0 +1,200 @@
+package volume
+
+import (
+	"fmt"
+	"math"
+	"path"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/util/atomicdir"
+)
+
+// Bounds of a projected token's life in seconds, as in the API.
+const (
+	minTokenSeconds int64 = 600
+	maxTokenSeconds int64 = 1 << 32
+)
+
+const maxMode = 0o777
+
+// ValidateFiles refuses a volume whose configMap, secret, downwardAPI or
+// projected source can be seen to be wrong without looking at any object: it
+// is what [ValidatePodVolumes] checks of such a volume. The error is as there,
+// its fields begin with the source, as in "configMap.items[0].path". A source
+// that is not set is not looked at.
+func ValidateFiles(v *v1.Volume) error {
+	var c checker
+	c.files("", v)
+	return c.err()
+}
+
+// files checks the sources that are made of files.
+func (c *checker) files(prefix string, v *v1.Volume) {
+	f := fileChecker{checker: c}
+	if s := v.ConfigMap; s != nil {
+		field := join(prefix, "configMap")
+		f.defaults(field, s.DefaultMode, s.DefaultUser)
+		f.segment(field+".name", s.Name)
+		f.items(field, s.Items)
+	}
+	if s := v.Secret; s != nil {
+		field := join(prefix, "secret")
+		f.defaults(field, s.DefaultMode, s.DefaultUser)
+		f.segment(field+".secretName", s.SecretName)
+		f.items(field, s.Items)
+	}
+	if s := v.DownwardAPI; s != nil {
+		field := join(prefix, "downwardAPI")
+		f.defaults(field, s.DefaultMode, s.DefaultUser)
+		f.downwardItems(field, s.Items)
+	}
+	if s := v.Projected; s != nil {
+		field := join(prefix, "projected")
+		f.defaults(field, s.DefaultMode, s.DefaultUser)
+		f.projected(field, s)
+	}
+}
+
+func join(prefix, field string) string {
+	if prefix == "" {
+		return field
+	}
+	return prefix + "." + field
+}
+
+// fileChecker checks the files of one volume.
+type fileChecker struct {
+	*checker
+	// paths are those written down so far.
+	paths atomicdir.PathSet
+}
+
+func (c *fileChecker) defaults(field string, mode *int32, user *int64) {
+	c.mode(field+".defaultMode", mode)
+	c.user(field+".defaultUser", user)
+}
+
+func (c *fileChecker) items(field string, items []v1.KeyToPath) {
+	for i, item := range items {
+		field := fmt.Sprintf("%s.items[%d]", field, i)
+		c.required(field+".key", item.Key)
+		c.file(field, item.Path, item.Mode, item.User)
+	}
+}
+
+func (c *fileChecker) downwardItems(field string, items []v1.DownwardAPIVolumeFile) {
+	for i, item := range items {
+		field := fmt.Sprintf("%s.items[%d]", field, i)
+		c.file(field, item.Path, item.Mode, item.User)
+		if (item.FieldRef == nil) == (item.ResourceFieldRef == nil) {
+			c.refuse(field, "must have exactly one of fieldRef and resourceFieldRef")
+		}
+	}
+}
+
+func (c *fileChecker) projected(field string, s *v1.ProjectedVolumeSource) {
+	if len(s.Sources) == 0 {
+		c.refuse(field+".sources", "must not be empty; name at least one source")
+	}
+	for i := range s.Sources {
+		c.projection(fmt.Sprintf("%s.sources[%d]", field, i), &s.Sources[i])
+	}
+}
+
+func (c *fileChecker) projection(field string, p *v1.VolumeProjection) {
+	if types := ProjectionTypes(p); len(types) != 1 {
+		c.refuse(field, "must have exactly one source, has %s", countSources(types))
+	}
+	if s := p.ConfigMap; s != nil {
+		c.segment(field+".configMap.name", s.Name)
+		c.items(field+".configMap", s.Items)
+	}
+	if s := p.Secret; s != nil {
+		c.segment(field+".secret.name", s.Name)
+		c.items(field+".secret", s.Items)
+	}
+	if s := p.DownwardAPI; s != nil {
+		c.downwardItems(field+".downwardAPI", s.Items)
+	}
+	if s := p.ServiceAccountToken; s != nil {
+		c.token(field+".serviceAccountToken", s)
+	}
+	if s := p.ClusterTrustBundle; s != nil {
+		c.trustBundle(field+".clusterTrustBundle", s)
+	}
+}
+
+// ProjectionTypes returns the kinds of source that are set in one source of a
+// projected volume, as a manifest spells them. A valid one has one.
+func ProjectionTypes(p *v1.VolumeProjection) (types []string) {
+	for _, t := range []struct {
+		name string
+		set  bool
+	}{
+		{"secret", p.Secret != nil}, {"downwardAPI", p.DownwardAPI != nil}, {"configMap", p.ConfigMap != nil},
+		{"serviceAccountToken", p.ServiceAccountToken != nil}, {"clusterTrustBundle", p.ClusterTrustBundle != nil},
+		{"podCertificate", p.PodCertificate != nil},
+	} {
+		if t.set {
+			types = append(types, t.name)
+		}
+	}
+	return types
+}
+
+func (c *fileChecker) token(field string, s *v1.ServiceAccountTokenProjection) {
+	c.file(field, s.Path, nil, s.User)
+	if e := s.ExpirationSeconds; e != nil && (*e < minTokenSeconds || *e > maxTokenSeconds) {
+		c.refuse(field+".expirationSeconds", "must be between %d and %d, is %d", minTokenSeconds, maxTokenSeconds, *e)
+	}
+}
+
+func (c *fileChecker) trustBundle(field string, s *v1.ClusterTrustBundleProjection) {
+	c.file(field, s.Path, nil, s.User)
+	switch {
+	case (s.Name == nil) == (s.SignerName == nil):
+		c.refuse(field, "must have exactly one of name and signerName")
+	case s.Name != nil && s.LabelSelector != nil:
+		c.refuse(field+".labelSelector", "selects among the bundles of a signerName; it cannot be used with name")
+	case s.Name != nil:
+		c.segment(field+".name", *s.Name)
+	default:
+		c.required(field+".signerName", *s.SignerName)
+	}
+	c.labelSelector(field+".labelSelector", s.LabelSelector)
+}
+
+// file checks what was written down about one file, and that it goes together
+// with the volume's others.
+func (c *fileChecker) file(field, given string, mode *int32, user *int64) {
+	c.mode(field+".mode", mode)
+	c.user(field+".user", user)
+	if err := atomicdir.CheckPath(given); err != nil {
+		c.refuse(field+".path", "%v", err)
+		return
+	}
+	clean := path.Clean(given)
+	if other, taken := c.paths.Origin(clean); taken {
+		c.refuse(field+".path", "%q is the path of %s too; give each file a path of its own", given, other)
+		return
+	}
+	if other, ok := c.paths.Conflict(clean); ok {
+		origin, _ := c.paths.Origin(other)
+		c.refuse(field+".path", "%q and %q of %s do not go together: one would be a file and the directory of the other", given, other, origin)
+		return
+	}
+	c.paths.Add(clean, field)
+}
+
+func (c *checker) mode(field string, mode *int32) {
+	if mode != nil && (*mode < 0 || *mode > maxMode) {
+		c.refuse(field, "must be between 0 and 0777 (511), is %#o (%d)", *mode, *mode)
+	}
+}
+
+func (c *checker) user(field string, user *int64) {
+	if user != nil && (*user < 0 || *user > math.MaxInt32) {
+		c.refuse(field, "must be between 0 and %d, is %d", math.MaxInt32, *user)
+	}
+}
