@@ -46,10 +46,11 @@ const maxAttempts = 5
 // is idempotent: after a crash at any point a second call completes what the
 // first began, with the same volumes.
 //
-// Each binding is on disk before a store shows it. The error joins an
-// *[UnboundError] for every claim that cannot be bound (Unwrap() []error); the
-// others are bound nevertheless. A claim that does not exist matches
-// [volume.ErrNotFound].
+// Each binding is on disk before a store shows it. The error is a *[PodsError]
+// with every claim that could not be bound; the others are bound nevertheless.
+// A claim that does not exist matches [volume.ErrNotFound]. Any other error
+// says that nothing was begun: the ledger could not be opened, or what concerns
+// all claims not be looked up.
 func (b *Binder) BindPods(ctx context.Context, pods []*v1.Pod) error {
 	refs := claimsOf(pods)
 	if len(refs) == 0 {
@@ -64,24 +65,32 @@ func (b *Binder) BindPods(ctx context.Context, pods []*v1.Pod) error {
 	if err := s.look(ctx); err != nil {
 		return err
 	}
-	var faults []error
+	var unbound []*UnboundError
+	bind := func(claim *v1.PersistentVolumeClaim) {
+		if err := s.bind(ctx, claim); err != nil {
+			unbound = append(unbound, err)
+		}
+	}
 	var open []*v1.PersistentVolumeClaim
 	for _, ref := range refs {
 		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, b.Objects, ref)
 		if err != nil {
-			faults = append(faults, &UnboundError{Claim: ref.NamespacedName, Err: err})
+			unbound = append(unbound, &UnboundError{Claim: ref.NamespacedName, Err: err})
 			continue
 		}
 		if _, recorded := l.of(claim); recorded || claim.Spec.VolumeName != "" {
-			faults = append(faults, s.bind(ctx, claim))
+			bind(claim)
 		} else {
 			open = append(open, claim)
 		}
 	}
 	for _, claim := range open {
-		faults = append(faults, s.bind(ctx, claim))
+		bind(claim)
 	}
-	return errors.Join(faults...)
+	if len(unbound) > 0 {
+		return &PodsError{Unbound: unbound}
+	}
+	return nil
 }
 
 // claimsOf returns the claims that the pods use, each once.
@@ -127,7 +136,7 @@ func (s *session) look(ctx context.Context) error {
 }
 
 // bind binds one claim, trying anew when the volume or the claim changed.
-func (s *session) bind(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+func (s *session) bind(ctx context.Context, claim *v1.PersistentVolumeClaim) *UnboundError {
 	var err error
 	for range maxAttempts {
 		if err = s.tryBind(ctx, claim); !errors.Is(err, objects.ErrConflict) {
@@ -143,8 +152,8 @@ func (s *session) bind(ctx context.Context, claim *v1.PersistentVolumeClaim) err
 	if err == nil {
 		return nil
 	}
-	if _, told := errors.AsType[*UnboundError](err); told {
-		return err
+	if told, ok := errors.AsType[*UnboundError](err); ok {
+		return told
 	}
 	return &UnboundError{Claim: nameOf(claim), Err: err}
 }

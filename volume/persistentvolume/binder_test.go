@@ -96,17 +96,16 @@ func TestEveryClaimGetsItsOwnError(t *testing.T) {
 	s := storeOf(t, newPV("a", "1Gi"), newPV("taken", "9Gi", forClaim("other", "")),
 		newClaim("fits", "1Gi"), newClaim("large", "5Gi"), newClaim("stolen", "1Gi", naming("taken")), newClaim("lost", "1Gi", naming("nix")))
 	err := binder(s, t.TempDir()).BindPods(t.Context(), []*v1.Pod{podOf("missing", "large", "stolen", "lost", "fits")})
-	joined, ok := err.(interface{ Unwrap() []error })
+	failed, ok := errors.AsType[*persistentvolume.PodsError](err)
 	if !ok {
 		t.Fatalf("err = %v", err)
 	}
 	got := make(map[string]error)
-	for _, e := range joined.Unwrap() {
-		unbound, ok := errors.AsType[*persistentvolume.UnboundError](e)
-		if !ok {
-			t.Fatalf("%v is no UnboundError", e)
+	for _, unbound := range failed.Unbound {
+		got[unbound.Claim.Name] = unbound
+		if !errors.Is(err, unbound) || !strings.Contains(err.Error(), unbound.Error()) {
+			t.Errorf("%v does not hold %v", err, unbound)
 		}
-		got[unbound.Claim.Name] = e
 	}
 	for claim, want := range map[string]error{
 		"missing": volume.ErrNotFound, "large": volume.ErrClaimUnbound, "stolen": volume.ErrBoundElsewhere, "lost": volume.ErrClaimLost,

@@ -94,6 +94,29 @@ func (e *UnboundError) reasons() string {
 	return strings.Join(parts, ", ")
 }
 
+// PodsError says which claims of some pods could not be bound. The others were.
+type PodsError struct {
+	// Unbound has one error for each of these claims, never none.
+	Unbound []*UnboundError
+}
+
+func (e *PodsError) Error() string {
+	lines := make([]string, 0, len(e.Unbound))
+	for _, unbound := range e.Unbound {
+		lines = append(lines, unbound.Error())
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap returns the errors of the claims.
+func (e *PodsError) Unwrap() []error {
+	errs := make([]error, 0, len(e.Unbound))
+	for _, unbound := range e.Unbound {
+		errs = append(errs, unbound)
+	}
+	return errs
+}
+
 // RecordedError says that a claim is to have another volume than the one that
 // the ledger has for it. It matches [volume.ErrBoundElsewhere].
 type RecordedError struct {
