@@ -3,6 +3,7 @@ package mount
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -124,13 +125,13 @@ func (r Rung) String() string {
 // Mount mounts with m, by [ContextMounter] if m implements it. Otherwise the
 // plain method runs in a goroutine of its own, one at a time for each target;
 // when ctx ends first, Mount returns an *[Error] with Uncertain set, and the
-// mount may still appear. Errors of a plain mounter are wrapped in an *[Error]
+// mount may still appear; with a ctx that has ended nothing is begun. Errors of a plain mounter are wrapped in an *[Error]
 // as well. Safe for concurrent use if m is.
 func Mount(ctx context.Context, m Interface, request Request) error {
 	if cm, ok := m.(ContextMounter); ok {
 		return cm.MountContext(ctx, request)
 	}
-	err := plainCalls.Do(ctx, request.Target, func() error {
+	err := plainCalls.Do(ctx, filepath.Clean(request.Target), func() error {
 		return m.MountSensitive(request.Source, request.Target, request.FSType, request.Options, request.Sensitive)
 	})
 	return request.wrap(err)
@@ -144,6 +145,9 @@ func Unmount(ctx context.Context, m Interface, target string, options UnmountOpt
 	if cm, ok := m.(ContextMounter); ok {
 		return cm.UnmountContext(ctx, target, options)
 	}
-	err := plainCalls.Do(ctx, target, func() error { return m.Unmount(target) })
+	err := plainCalls.Do(ctx, filepath.Clean(target), func() error { return m.Unmount(target) })
+	if nothingBegun(err) {
+		return RungNone, wrapUnmount(target, err)
+	}
 	return RungNormal, wrapUnmount(target, err)
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // plainCalls holds the outstanding calls of mounters that know no context, by
-// target. It is the one variable of this package: a call hangs in the kernel
+// cleaned target. It is the one variable of this package: a call hangs in the kernel
 // on behalf of the whole process, so "one goroutine for each target" is a
 // property of the process too, whoever the callers are.
 var plainCalls flight.Group[string]
@@ -49,12 +49,18 @@ func wrapCall(err error, e Error) error {
 // leavesDoubt tells errors after which the call may yet take effect.
 func leavesDoubt(err error) bool {
 	if _, ok := errors.AsType[*flight.AbandonedError](err); ok {
-		return true
+		return !nothingBegun(err)
 	}
 	if _, ok := errors.AsType[*halfDoneError](err); ok {
 		return true
 	}
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// nothingBegun tells a call for which its context had ended too early.
+func nothingBegun(err error) bool {
+	abandoned, ok := errors.AsType[*flight.AbandonedError](err)
+	return ok && !abandoned.Started && !abandoned.Earlier
 }
 
 // causeOfUnmount corrects a cause for what errnos mean to umount2(2): what does

@@ -52,6 +52,46 @@ func TestPlainMounterThatHangs(t *testing.T) {
 	})
 }
 
+func TestPlainCallsKnowATargetByEverySpelling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var entered atomic.Int32
+		m := plain{hang: release, entered: func() { entered.Add(1) }}
+		for _, target := range []string{"/plain/spelt", "/plain/spelt/", "/plain//spelt", "/plain/./spelt"} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			err := mount.Mount(ctx, m, mount.Request{Source: "10.0.0.1:/e", Target: target, FSType: "nfs"})
+			if !errors.Is(err, mount.ErrTimedOut) {
+				t.Errorf("mount on %s: %v", target, err)
+			}
+			cancel()
+			ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+			if _, err := mount.Unmount(ctx, m, target, mount.UnmountOptions{}); !errors.Is(err, mount.ErrTimedOut) {
+				t.Errorf("unmount of %s: %v", target, err)
+			}
+			cancel()
+		}
+		if n := entered.Load(); n != 1 {
+			t.Errorf("%d calls hang for one target", n)
+		}
+		close(release)
+		synctest.Wait()
+	})
+}
+
+func TestPlainMounterIsNotCalledWithoutTime(t *testing.T) {
+	m := plain{entered: func() { t.Error("called") }}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := mount.Mount(ctx, m, mount.Request{Source: "10.0.0.1:/e", Target: "/plain/ended", FSType: "nfs"})
+	if e, ok := errors.AsType[*mount.Error](err); !ok || e.Uncertain || !errors.Is(err, mount.ErrCanceled) {
+		t.Errorf("mount: %v", err)
+	}
+	rung, err := mount.Unmount(ctx, m, "/plain/ended", mount.UnmountOptions{})
+	if e, ok := errors.AsType[*mount.Error](err); !ok || e.Uncertain || rung != mount.RungNone || !errors.Is(err, mount.ErrCanceled) {
+		t.Errorf("unmount: rung %v, %v", rung, err)
+	}
+}
+
 func TestRequestStringMasks(t *testing.T) {
 	r := mount.Request{Source: "//srv/share", Target: "/t", FSType: "cifs", Options: []string{"ro"}, Sensitive: []string{"password=hunter2"}}
 	if got, want := r.String(), "mount -t cifs -o ro,<masked> //srv/share /t"; got != want {
