@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -18,7 +19,8 @@ import (
 type unboundClaims map[types.NamespacedName]error
 
 // bindClaims binds the pods' claims, which a node never does itself, and
-// records the bindings below the root directory.
+// records the bindings below the root directory. A claim that is recorded
+// otherwise than the manifests say is an error: no pod must be mounted then.
 func bindClaims(ctx context.Context, rootDir string, set *manifest.Set, pods []*v1.Pod) (unboundClaims, error) {
 	binder := &persistentvolume.Binder{
 		Objects:   set.Store,
@@ -32,9 +34,23 @@ func bindClaims(ctx context.Context, rootDir string, set *manifest.Set, pods []*
 	}
 	unbound := make(unboundClaims)
 	for _, claim := range failed.Unbound {
+		if shownBound(ctx, set, claim.Claim) {
+			return nil, claim
+		}
 		unbound[claim.Claim] = claim
 	}
 	return unbound, nil
+}
+
+// shownBound reports whether a node would mount the claim, because the
+// manifests say that it is bound.
+func shownBound(ctx context.Context, set *manifest.Set, name types.NamespacedName) bool {
+	claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, set, volume.NewObjectRef("PersistentVolumeClaim", name.Namespace, name.Name))
+	if err != nil {
+		return false
+	}
+	pv, err := objects.Get[*v1.PersistentVolume](ctx, set, volume.NewObjectRef("PersistentVolume", "", claim.Spec.VolumeName))
+	return err == nil && volume.CheckBinding(claim, pv) == nil
 }
 
 // explain puts the reason why a claim could not be bound in the place of the
