@@ -86,3 +86,28 @@ func CheckPathSegment(what, s string) error {
 	}
 	return nil
 }
+
+// CheckAbsolutePath refuses a path of a manifest that is empty, not absolute,
+// has an element "..", or contains a NUL byte. What names the path in the
+// error, an *[InvalidSpecError].
+func CheckAbsolutePath(what, p string) error {
+	switch {
+	case p == "":
+		return Invalid(what, "must not be empty")
+	case p[0] != '/':
+		return Invalid(what, "must be an absolute path, is %q", p)
+	}
+	return checkNoBacksteps(what, p)
+}
+
+func checkNoBacksteps(what, p string) error {
+	for element := range strings.SplitSeq(p, "/") {
+		if element == ".." {
+			return Invalid(what, "must not contain \"..\": %q", p)
+		}
+	}
+	if strings.IndexByte(p, 0) >= 0 {
+		return Invalid(what, "must not contain a NUL byte: %q", p)
+	}
+	return nil
+}

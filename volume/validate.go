@@ -154,25 +154,13 @@ func (c *checker) localPath(field, p string) {
 }
 
 func (c *checker) noBacksteps(field, p string) {
-	for part := range strings.SplitSeq(p, "/") {
-		if part == ".." {
-			c.refuse(field, "%q must not contain \"..\"", p)
-			return
-		}
-	}
-	if strings.ContainsRune(p, 0) {
-		c.refuse(field, "must not contain a NUL byte")
+	if err := checkNoBacksteps(field, p); err != nil {
+		c.faults = append(c.faults, err)
 	}
 }
 
-// absolutePath refuses all but absolute paths without "..".
 func (c *checker) absolutePath(field, p string) {
-	switch {
-	case p == "":
-		c.refuse(field, "must not be empty")
-	case !path.IsAbs(p):
-		c.refuse(field, "%q must be an absolute path", p)
-	default:
-		c.noBacksteps(field, p)
+	if err := CheckAbsolutePath(field, p); err != nil {
+		c.faults = append(c.faults, err)
 	}
 }

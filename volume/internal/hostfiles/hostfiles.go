@@ -9,32 +9,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/volume"
 )
-
-// CheckPath refuses a path of a manifest that is not absolute or has an
-// element "..". The error is a *[volume.InvalidSpecError] for the field.
-func CheckPath(field, path string) error {
-	switch {
-	case path == "":
-		return volume.Invalid(field, "is required")
-	case !strings.HasPrefix(path, "/"):
-		return volume.Invalid(field, "must be an absolute path, is %q", path)
-	case strings.ContainsRune(path, 0):
-		return volume.Invalid(field, "must not contain a NUL byte: %q", path)
-	}
-	for element := range strings.SplitSeq(path, "/") {
-		if element == ".." {
-			return volume.Invalid(field, `must not contain "..": %q`, path)
-		}
-	}
-	return nil
-}
 
 // Own is the process's own file system as a [volume.HostFiles]. Each call ends
 // with its context, and at most one is outstanding for each path. The zero

@@ -115,20 +115,6 @@ func TestEndedContextAsksNothing(t *testing.T) {
 	}
 }
 
-func TestCheckPath(t *testing.T) {
-	for _, good := range []string{"/", "/a", "/a/..b/c..", "/a//b/./"} {
-		if err := hostfiles.CheckPath("hostPath.path", good); err != nil {
-			t.Errorf("CheckPath(%q) = %v", good, err)
-		}
-	}
-	for _, bad := range []string{"", "a", "./a", "/..", "/a/../b", "../a", "/a\x00b"} {
-		err := hostfiles.CheckPath("hostPath.path", bad)
-		if e, ok := errors.AsType[*volume.InvalidSpecError](err); !ok || e.Field != "hostPath.path" {
-			t.Errorf("CheckPath(%q) = %v", bad, err)
-		}
-	}
-}
-
 func TestKind(t *testing.T) {
 	for path, want := range map[string]string{"/": "directory", "/proc/self/exe": "symbolic link", "/proc/version": "regular file", "/dev/null": "character device"} {
 		info, err := os.Lstat(path)

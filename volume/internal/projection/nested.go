@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/util/atomicdir"
+	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -61,9 +62,9 @@ func volumeMounts(pod *v1.Pod) func(yield func([]v1.VolumeMount) bool) {
 
 func mountedInside(outer v1.VolumeMount, mounts []v1.VolumeMount) (inside []string) {
 	for _, inner := range mounts {
-		relative, below := strings.CutPrefix(inContainer(inner), strings.TrimSuffix(inContainer(outer), "/")+"/")
-		if below && relative != "" && !slices.ContainsFunc(mounts, func(m v1.VolumeMount) bool {
-			return strictlyBelow(inContainer(outer), inContainer(m)) && strictlyBelow(inContainer(m), inContainer(inner))
+		relative, ok := below.Cut(inContainer(outer), inContainer(inner))
+		if ok && relative != "" && !slices.ContainsFunc(mounts, func(m v1.VolumeMount) bool {
+			return below.Strictly(inContainer(outer), inContainer(m)) && below.Strictly(inContainer(m), inContainer(inner))
 		}) {
 			inside = append(inside, relative)
 		}
@@ -73,10 +74,6 @@ func mountedInside(outer v1.VolumeMount, mounts []v1.VolumeMount) (inside []stri
 
 // inContainer is where a mount goes; ".." stops at the container's root.
 func inContainer(m v1.VolumeMount) string { return path.Clean("/" + m.MountPath) }
-
-func strictlyBelow(dir, p string) bool {
-	return p != dir && strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
-}
 
 // makeMountPoints makes the directories in the volume. One whose first element
 // is the name of a published file or directory is left out: what is published

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
@@ -87,7 +88,7 @@ func checkNested(m mount.Interface, dir string) error {
 	}
 	var nested []string
 	for _, e := range entries {
-		if strings.HasPrefix(e.Target, real+"/") {
+		if below.Strictly(real, e.Target) {
 			nested = append(nested, e.Target)
 		}
 	}

@@ -80,7 +80,7 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 	if err := pvoptions.CheckFilesystem(spec, "hostPath"); err != nil {
 		return nil, pv.Error("NewMounter", err)
 	}
-	if err := hostfiles.CheckPath("hostPath.path", source.Path); err != nil {
+	if err := volume.CheckAbsolutePath("hostPath.path", source.Path); err != nil {
 		return nil, pv.Error("NewMounter", err)
 	}
 	want, err := parseType(source.Type)

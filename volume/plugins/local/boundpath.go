@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -43,19 +44,11 @@ func pathIn(e, bind mount.Entry) (string, bool) {
 	if e.Device != bind.Device || e.ID == bind.ID {
 		return "", false
 	}
-	rest, ok := below(e.Root, bind.Root)
+	rest, ok := below.Cut(e.Root, bind.Root)
 	if !ok {
 		return "", false
 	}
 	return path.Join(e.Target, rest), true
-}
-
-// below returns what leads from dir to p, if p is dir or below it.
-func below(dir, p string) (string, bool) {
-	if dir == p {
-		return "", true
-	}
-	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
 
 // visible reports whether p is reached through mount e: no newer mount is at p
@@ -65,7 +58,7 @@ func visible(e mount.Entry, p string, all []mount.Entry) bool {
 		if other.ID == e.ID {
 			return true
 		}
-		if _, ok := below(other.Target, p); ok {
+		if _, ok := below.Cut(other.Target, p); ok {
 			return false
 		}
 	}

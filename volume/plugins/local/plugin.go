@@ -88,7 +88,7 @@ func (p *plugin) newMounter(pv volume.PodVolume, spec *volume.Spec) (*mounter, e
 	if err := pvoptions.CheckFilesystem(spec, "local"); err != nil {
 		return nil, err
 	}
-	if err := hostfiles.CheckPath("local.path", source.Path); err != nil {
+	if err := volume.CheckAbsolutePath("local.path", source.Path); err != nil {
 		return nil, err
 	}
 	readOnly := pvoptions.ReadOnly(spec)

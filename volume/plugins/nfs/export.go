@@ -25,11 +25,8 @@ func parseExport(source *v1.NFSVolumeSource) (export, error) {
 	if err != nil {
 		return export{}, err
 	}
-	switch {
-	case source.Path == "":
-		return export{}, volume.Invalid("nfs.path", "is required")
-	case !strings.HasPrefix(source.Path, "/"):
-		return export{}, volume.Invalid("nfs.path", "must be an absolute path on the server, is %q", source.Path)
+	if err := volume.CheckAbsolutePath("nfs.path", source.Path); err != nil {
+		return export{}, err
 	}
 	e := export{server: server, path: source.Path}
 	if err := mount.CheckSource(e.String()); err != nil {
