@@ -28,29 +28,35 @@ type PodVolume struct {
 }
 
 // NewPodVolume returns the identity of a spec's volume in a pod. It refuses
-// names and UIDs that could lead out of the pod's directory.
+// names and UIDs that could lead out of the pod's directory. The error is
+// NewMounter's, an *[Error] with an *[InvalidSpecError].
 func NewPodVolume(host VolumeHost, plugin string, spec *Spec, pod *v1.Pod) (PodVolume, error) {
+	v := PodVolume{Host: host, Plugin: plugin, Name: spec.Name()}
 	if pod == nil {
-		return PodVolume{}, Invalid("pod", "is missing")
+		return PodVolume{}, v.Error("NewMounter", Invalid("pod", "is missing"))
 	}
-	pv, err := NewUnmountedPodVolume(host, plugin, spec.Name(), pod.UID)
-	if err != nil {
-		return PodVolume{}, err
+	v.PodUID, v.Pod = pod.UID, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	if err := v.check(); err != nil {
+		return PodVolume{}, v.Error("NewMounter", err)
 	}
-	pv.Pod = types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-	return pv, nil
+	return v, nil
 }
 
 // NewUnmountedPodVolume is NewPodVolume for an unmounter, which knows no pod
-// but its UID.
+// but its UID; the error is NewUnmounter's.
 func NewUnmountedPodVolume(host VolumeHost, plugin, volumeName string, podUID types.UID) (PodVolume, error) {
-	if err := CheckPathSegment("volume name", volumeName); err != nil {
-		return PodVolume{}, err
+	v := PodVolume{Host: host, Plugin: plugin, Name: volumeName, PodUID: podUID}
+	if err := v.check(); err != nil {
+		return PodVolume{}, v.Error("NewUnmounter", err)
 	}
-	if err := CheckPathSegment("pod UID", string(podUID)); err != nil {
-		return PodVolume{}, err
+	return v, nil
+}
+
+func (v PodVolume) check() error {
+	if err := CheckPathSegment("volume name", v.Name); err != nil {
+		return err
 	}
-	return PodVolume{Host: host, Plugin: plugin, Name: volumeName, PodUID: podUID}, nil
+	return CheckPathSegment("pod UID", string(v.PodUID))
 }
 
 // GetPath returns the volume's directory in the pod.

@@ -115,6 +115,9 @@ func TestPodVolumeOfBadNames(t *testing.T) {
 		if _, ok := errors.AsType[*volume.InvalidSpecError](err); !ok || v != (volume.PodVolume{}) || volume.IsUncertain(err) {
 			t.Errorf("%s: got %+v, %v", what, v, err)
 		}
+		if told, ok := errors.AsType[*volume.Error](err); !ok || told.Plugin != "x/y" || told.Op == "" || strings.ContainsAny(err.Error(), "\x00\x1b\n") {
+			t.Errorf("%s: %v does not say what failed for whom", what, err)
+		}
 	}
 	pod := func(uid string) *v1.Pod {
 		p := &v1.Pod{}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/kind"
 	"github.com/podvol/podvol/volume/internal/scratch"
 )
 
@@ -21,30 +22,24 @@ import (
 const PluginName = scratch.PluginName
 
 // New returns the plugin.
-func New() volume.VolumePlugin { return &plugin{} }
+func New() volume.VolumePlugin {
+	return &plugin{Kind: kind.Kind[v1.EmptyDirVolumeSource]{
+		Name: PluginName, Field: "emptyDir",
+		Inline: func(s *v1.VolumeSource) *v1.EmptyDirVolumeSource { return s.EmptyDir },
+	}}
+}
 
 type plugin struct {
-	host  volume.VolumeHost
+	kind.Kind[v1.EmptyDirVolumeSource]
 	meter volume.Meter
 }
 
 var _ volume.SourceDescriber = (*plugin)(nil)
 
-func (p *plugin) Init(host volume.VolumeHost) error {
-	p.host = host
-	return nil
-}
-
-func (p *plugin) GetPluginName() string { return PluginName }
-
-func (p *plugin) CanSupport(spec *volume.Spec) bool {
-	return spec != nil && spec.Volume != nil && spec.Volume.EmptyDir != nil
-}
-
 // GetVolumeName returns the volume's name: its data has no other.
 func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) {
-	if !p.CanSupport(spec) {
-		return "", errNotEmptyDir()
+	if _, err := p.Source(spec); err != nil {
+		return "", err
 	}
 	return spec.Name(), nil
 }
@@ -61,31 +56,20 @@ func (p *plugin) DescribeSource(spec *volume.Spec) string {
 }
 
 func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
-	pv, err := volume.NewPodVolume(p.host, PluginName, spec, pod)
-	if err != nil {
-		return nil, pv.Error("NewMounter", err)
-	}
-	if !p.CanSupport(spec) {
-		return nil, pv.Error("NewMounter", errNotEmptyDir())
-	}
-	source := spec.Volume.EmptyDir
-	if err := volume.ValidateEmptyDir(source); err != nil {
-		return nil, pv.Error("NewMounter", err)
-	}
-	m, err := mediumOf(source, pod)
-	if err != nil {
-		return nil, pv.Error("NewMounter", err)
-	}
-	return &mounter{
-		directory: directory{pv, &p.meter},
-		medium:    m,
-		limit:     sizeLimit(source),
-		podLimit:  podMemoryLimit(pod),
-	}, nil
+	return p.Mounter(spec, pod, func(pv volume.PodVolume, source *v1.EmptyDirVolumeSource) (volume.Mounter, error) {
+		if err := volume.ValidateEmptyDir(source); err != nil {
+			return nil, err
+		}
+		m, err := mediumOf(source, pod)
+		if err != nil {
+			return nil, err
+		}
+		return &mounter{directory: directory{pv, &p.meter}, medium: m, limit: sizeLimit(source), podLimit: podMemoryLimit(pod)}, nil
+	})
 }
 
 func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmounter, error) {
-	pv, err := volume.NewUnmountedPodVolume(p.host, PluginName, volumeName, podUID)
+	pv, err := volume.NewUnmountedPodVolume(p.Host, PluginName, volumeName, podUID)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +79,7 @@ func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmou
 // ConstructVolumeSpec tells the medium by the mount table. The size limit is
 // not known any more, so the spec is never complete.
 func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath string) (volume.ReconstructedVolume, error) {
-	table, err := mount.TableOf(p.host.GetMounter())
+	table, err := mount.TableOf(p.Host.GetMounter())
 	if err != nil {
 		return volume.ReconstructedVolume{}, err
 	}
@@ -110,8 +94,6 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 	return volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(&v1.Volume{
 		Name: volumeName, VolumeSource: v1.VolumeSource{EmptyDir: source}})}, nil
 }
-
-func errNotEmptyDir() error { return volume.Invalid("volume", "has no emptyDir source") }
 
 // containers are all of the pod's that have resources of their own.
 func containers(pod *v1.Pod) []v1.Container {

@@ -2,7 +2,8 @@
 // kubernetes.io/host-path, inline or by a PersistentVolume.
 //
 // The path is checked, and created where its type says so. Nothing is ever
-// made below the pod's directory: containers get the path itself.
+// made below the pod's directory: containers get the path itself. A
+// PersistentVolume whose only access mode is ReadOnlyMany is read-only.
 package hostpath
 
 import (
@@ -14,6 +15,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
+	"github.com/podvol/podvol/volume/internal/kind"
 	"github.com/podvol/podvol/volume/internal/pvoptions"
 )
 
@@ -21,10 +23,16 @@ import (
 const PluginName = "kubernetes.io/host-path"
 
 // New returns the plugin.
-func New() volume.VolumePlugin { return &plugin{} }
+func New() volume.VolumePlugin {
+	return &plugin{Kind: kind.Kind[v1.HostPathVolumeSource]{
+		Name: PluginName, Field: "hostPath",
+		Inline:     func(s *v1.VolumeSource) *v1.HostPathVolumeSource { return s.HostPath },
+		Persistent: func(s *v1.PersistentVolumeSource) *v1.HostPathVolumeSource { return s.HostPath },
+	}}
+}
 
 type plugin struct {
-	host  volume.VolumeHost
+	kind.Kind[v1.HostPathVolumeSource]
 	files hostfiles.Own
 	meter volume.Meter
 }
@@ -34,31 +42,19 @@ var (
 	_ volume.SourceDescriber        = (*plugin)(nil)
 )
 
-func (p *plugin) Init(host volume.VolumeHost) error {
-	p.host = host
-	return nil
-}
-
-func (p *plugin) GetPluginName() string { return PluginName }
-
-func (p *plugin) CanSupport(spec *volume.Spec) bool {
-	_, ok := sourceOf(spec)
-	return ok
-}
-
 // GetVolumeName returns the clean path.
 func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) {
-	source, ok := sourceOf(spec)
-	if !ok {
-		return "", errNotHostPath()
+	source, err := p.Source(spec)
+	if err != nil {
+		return "", err
 	}
 	return filepath.Clean(source.Path), nil
 }
 
 // DescribeSource returns the path.
 func (p *plugin) DescribeSource(spec *volume.Spec) string {
-	source, ok := sourceOf(spec)
-	if !ok {
+	source, err := p.Source(spec)
+	if err != nil {
 		return ""
 	}
 	return source.Path
@@ -69,29 +65,23 @@ func (p *plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
 }
 
 func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
-	pv, err := volume.NewPodVolume(p.host, PluginName, spec, pod)
-	if err != nil {
-		return nil, pv.Error("NewMounter", err)
-	}
-	source, ok := sourceOf(spec)
-	if !ok {
-		return nil, pv.Error("NewMounter", errNotHostPath())
-	}
-	if err := pvoptions.CheckFilesystem(spec, "hostPath"); err != nil {
-		return nil, pv.Error("NewMounter", err)
-	}
-	if err := volume.CheckAbsolutePath("hostPath.path", source.Path); err != nil {
-		return nil, pv.Error("NewMounter", err)
-	}
-	want, err := parseType(source.Type)
-	if err != nil {
-		return nil, pv.Error("NewMounter", err)
-	}
-	return &mounter{PodVolume: pv, plugin: p, path: filepath.Clean(source.Path), want: want, readOnly: pvoptions.ReadOnly(spec)}, nil
+	return p.Mounter(spec, pod, func(pv volume.PodVolume, source *v1.HostPathVolumeSource) (volume.Mounter, error) {
+		if err := pvoptions.CheckFilesystem(spec, "hostPath"); err != nil {
+			return nil, err
+		}
+		if err := volume.CheckAbsolutePath("hostPath.path", source.Path); err != nil {
+			return nil, err
+		}
+		want, err := parseType(source.Type)
+		if err != nil {
+			return nil, err
+		}
+		return &mounter{PodVolume: pv, plugin: p, path: filepath.Clean(source.Path), want: want, readOnly: pvoptions.ReadOnly(spec)}, nil
+	})
 }
 
 func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmounter, error) {
-	pv, err := volume.NewUnmountedPodVolume(p.host, PluginName, volumeName, podUID)
+	pv, err := volume.NewUnmountedPodVolume(p.Host, PluginName, volumeName, podUID)
 	if err != nil {
 		return nil, err
 	}
@@ -107,17 +97,3 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, _ string) (v
 		VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: volumeName}},
 	})}, nil
 }
-
-func sourceOf(spec *volume.Spec) (*v1.HostPathVolumeSource, bool) {
-	switch {
-	case spec == nil:
-		return nil, false
-	case spec.Volume != nil:
-		return spec.Volume.HostPath, spec.Volume.HostPath != nil
-	case spec.PersistentVolume != nil:
-		return spec.PersistentVolume.Spec.HostPath, spec.PersistentVolume.Spec.HostPath != nil
-	}
-	return nil, false
-}
-
-func errNotHostPath() error { return volume.Invalid("volume", "has no hostPath source") }

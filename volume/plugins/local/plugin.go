@@ -1,7 +1,8 @@
 // Package local gives pods directories of the node that are declared as
 // PersistentVolumes: plugin kubernetes.io/local-volume. The directory is bound
 // into the pod's. Whether this node is the volume's node (spec.nodeAffinity)
-// is for the caller to see to.
+// is for the caller to see to. A volume whose only access mode is ReadOnlyMany
+// is bound read-only.
 package local
 
 import (
@@ -12,6 +13,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
+	"github.com/podvol/podvol/volume/internal/kind"
 	"github.com/podvol/podvol/volume/internal/pvoptions"
 )
 
@@ -19,10 +21,15 @@ import (
 const PluginName = "kubernetes.io/local-volume"
 
 // New returns the plugin.
-func New() volume.VolumePlugin { return &plugin{} }
+func New() volume.VolumePlugin {
+	return &plugin{Kind: kind.Kind[v1.LocalVolumeSource]{
+		Name: PluginName, Field: "local",
+		Persistent: func(s *v1.PersistentVolumeSource) *v1.LocalVolumeSource { return s.Local },
+	}}
+}
 
 type plugin struct {
-	host  volume.VolumeHost
+	kind.Kind[v1.LocalVolumeSource]
 	files hostfiles.Own
 	meter volume.Meter
 }
@@ -33,30 +40,18 @@ var (
 	_ volume.SourceDescriber         = (*plugin)(nil)
 )
 
-func (p *plugin) Init(host volume.VolumeHost) error {
-	p.host = host
-	return nil
-}
-
-func (p *plugin) GetPluginName() string { return PluginName }
-
-func (p *plugin) CanSupport(spec *volume.Spec) bool {
-	_, ok := sourceOf(spec)
-	return ok
-}
-
 // GetVolumeName returns the PersistentVolume's name, which is unique.
 func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) {
-	if _, ok := sourceOf(spec); !ok {
-		return "", errNotLocal()
+	if _, err := p.Source(spec); err != nil {
+		return "", err
 	}
 	return spec.Name(), nil
 }
 
 // DescribeSource returns the path.
 func (p *plugin) DescribeSource(spec *volume.Spec) string {
-	source, ok := sourceOf(spec)
-	if !ok {
+	source, err := p.Source(spec)
+	if err != nil {
 		return ""
 	}
 	return source.Path
@@ -69,38 +64,23 @@ func (p *plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
 func (p *plugin) SupportsMountOption() bool { return true }
 
 func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
-	pv, err := volume.NewPodVolume(p.host, PluginName, spec, pod)
-	if err != nil {
-		return nil, pv.Error("NewMounter", err)
-	}
-	m, err := p.newMounter(pv, spec)
-	if err != nil {
-		return nil, pv.Error("NewMounter", err)
-	}
-	return m, nil
-}
-
-func (p *plugin) newMounter(pv volume.PodVolume, spec *volume.Spec) (*mounter, error) {
-	source, ok := sourceOf(spec)
-	if !ok {
-		return nil, errNotLocal()
-	}
-	if err := pvoptions.CheckFilesystem(spec, "local"); err != nil {
-		return nil, err
-	}
-	if err := volume.CheckAbsolutePath("local.path", source.Path); err != nil {
-		return nil, err
-	}
-	readOnly := pvoptions.ReadOnly(spec)
-	options, err := pvoptions.Options(spec, readOnly)
-	if err != nil {
-		return nil, err
-	}
-	return &mounter{bound: bound{pv, p}, path: source.Path, options: options}, nil
+	return p.Mounter(spec, pod, func(pv volume.PodVolume, source *v1.LocalVolumeSource) (volume.Mounter, error) {
+		if err := pvoptions.CheckFilesystem(spec, "local"); err != nil {
+			return nil, err
+		}
+		if err := volume.CheckAbsolutePath("local.path", source.Path); err != nil {
+			return nil, err
+		}
+		options, err := pvoptions.Options(spec, pvoptions.ReadOnly(spec))
+		if err != nil {
+			return nil, err
+		}
+		return &mounter{bound: bound{pv, p}, path: source.Path, options: options}, nil
+	})
 }
 
 func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmounter, error) {
-	pv, err := volume.NewUnmountedPodVolume(p.host, PluginName, volumeName, podUID)
+	pv, err := volume.NewUnmountedPodVolume(p.Host, PluginName, volumeName, podUID)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +90,7 @@ func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmou
 // ConstructVolumeSpec finds the bound directory by the mount table. It is
 // complete where the table leaves no doubt about the directory's path.
 func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath string) (volume.ReconstructedVolume, error) {
-	path, certain, err := boundPath(p.host.GetMounter(), volumePath)
+	path, certain, err := boundPath(p.Host.GetMounter(), volumePath)
 	if err != nil {
 		return volume.ReconstructedVolume{}, err
 	}
@@ -121,12 +101,3 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 	pv.Spec.VolumeMode = &filesystem
 	return volume.ReconstructedVolume{Spec: volume.NewSpecFromPersistentVolume(pv, false), Complete: certain}, nil
 }
-
-func sourceOf(spec *volume.Spec) (*v1.LocalVolumeSource, bool) {
-	if spec == nil || spec.PersistentVolume == nil {
-		return nil, false
-	}
-	return spec.PersistentVolume.Spec.Local, spec.PersistentVolume.Spec.Local != nil
-}
-
-func errNotLocal() error { return volume.Invalid("persistent volume", "has no local source") }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/kind"
 	"github.com/podvol/podvol/volume/internal/pvoptions"
 )
 
@@ -21,10 +22,16 @@ import (
 const PluginName = "kubernetes.io/nfs"
 
 // New returns the plugin.
-func New() volume.VolumePlugin { return &plugin{} }
+func New() volume.VolumePlugin {
+	return &plugin{Kind: kind.Kind[v1.NFSVolumeSource]{
+		Name: PluginName, Field: "nfs",
+		Inline:     func(s *v1.VolumeSource) *v1.NFSVolumeSource { return s.NFS },
+		Persistent: func(s *v1.PersistentVolumeSource) *v1.NFSVolumeSource { return s.NFS },
+	}}
+}
 
 type plugin struct {
-	host  volume.VolumeHost
+	kind.Kind[v1.NFSVolumeSource]
 	meter volume.Meter
 }
 
@@ -34,24 +41,12 @@ var (
 	_ volume.SourceDescriber         = (*plugin)(nil)
 )
 
-func (p *plugin) Init(host volume.VolumeHost) error {
-	p.host = host
-	return nil
-}
-
-func (p *plugin) GetPluginName() string { return PluginName }
-
-func (p *plugin) CanSupport(spec *volume.Spec) bool {
-	_, ok := sourceOf(spec)
-	return ok
-}
-
 // GetVolumeName returns "server/path" in the kubelet's form, the same for every
 // spelling of the same export.
 func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) {
-	source, ok := sourceOf(spec)
-	if !ok {
-		return "", errNotNFS()
+	source, err := p.Source(spec)
+	if err != nil {
+		return "", err
 	}
 	e, err := parseExport(source)
 	if err != nil {
@@ -63,8 +58,8 @@ func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 
 // DescribeSource returns "server:/path".
 func (p *plugin) DescribeSource(spec *volume.Spec) string {
-	source, ok := sourceOf(spec)
-	if !ok {
+	source, err := p.Source(spec)
+	if err != nil {
 		return ""
 	}
 	e, err := parseExport(source)
@@ -81,20 +76,24 @@ func (p *plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
 func (p *plugin) SupportsMountOption() bool { return true }
 
 func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
-	pv, err := volume.NewPodVolume(p.host, PluginName, spec, pod)
-	if err != nil {
-		return nil, pv.Error("NewMounter", err)
-	}
-	m, err := newMounter(pv, spec)
-	if err != nil {
-		return nil, pv.Error("NewMounter", err)
-	}
-	m.meter = &p.meter
-	return m, nil
+	return p.Mounter(spec, pod, func(pv volume.PodVolume, source *v1.NFSVolumeSource) (volume.Mounter, error) {
+		if err := pvoptions.CheckFilesystem(spec, "nfs"); err != nil {
+			return nil, err
+		}
+		e, err := parseExport(source)
+		if err != nil {
+			return nil, err
+		}
+		options, err := pvoptions.Options(spec, source.ReadOnly || pvoptions.ReadOnly(spec))
+		if err != nil {
+			return nil, err
+		}
+		return &mounter{share: share{pv, &p.meter}, export: e, options: options}, nil
+	})
 }
 
 func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmounter, error) {
-	pv, err := volume.NewUnmountedPodVolume(p.host, PluginName, volumeName, podUID)
+	pv, err := volume.NewUnmountedPodVolume(p.Host, PluginName, volumeName, podUID)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +106,7 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 	rebuilt := &v1.NFSVolumeSource{}
 	result := volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(&v1.Volume{
 		Name: volumeName, VolumeSource: v1.VolumeSource{NFS: rebuilt}})}
-	table, err := mount.TableOf(p.host.GetMounter())
+	table, err := mount.TableOf(p.Host.GetMounter())
 	if err != nil {
 		return volume.ReconstructedVolume{}, err
 	}
@@ -125,39 +124,4 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 		result.Complete = entry.Root == "" || entry.Root == "/"
 	}
 	return result, nil
-}
-
-// sourceOf returns the spec's NFS source, if it has one.
-func sourceOf(spec *volume.Spec) (*v1.NFSVolumeSource, bool) {
-	switch {
-	case spec == nil:
-		return nil, false
-	case spec.Volume != nil:
-		return spec.Volume.NFS, spec.Volume.NFS != nil
-	case spec.PersistentVolume != nil:
-		return spec.PersistentVolume.Spec.NFS, spec.PersistentVolume.Spec.NFS != nil
-	}
-	return nil, false
-}
-
-func errNotNFS() error { return volume.Invalid("volume", "has no nfs source") }
-
-func newMounter(pv volume.PodVolume, spec *volume.Spec) (*mounter, error) {
-	source, ok := sourceOf(spec)
-	if !ok {
-		return nil, errNotNFS()
-	}
-	if err := pvoptions.CheckFilesystem(spec, "nfs"); err != nil {
-		return nil, err
-	}
-	e, err := parseExport(source)
-	if err != nil {
-		return nil, err
-	}
-	readOnly := source.ReadOnly || pvoptions.ReadOnly(spec)
-	options, err := pvoptions.Options(spec, readOnly)
-	if err != nil {
-		return nil, err
-	}
-	return &mounter{share: share{PodVolume: pv}, export: e, options: options}, nil
 }
