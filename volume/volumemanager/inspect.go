@@ -98,10 +98,6 @@ func unknownStatus(rootDir string, key volumeKey) VolumeStatus {
 		Err: fmt.Errorf("volume %q of the pod with UID %q: %w", key.spec, key.podUID, ErrNoRecord)}
 }
 
-// deletingPrefix marks a directory that is being emptied; no volume's name can
-// begin so.
-const deletingPrefix = "deleting~"
-
 func podsDir(rootDir string) string { return filepath.Join(rootDir, "pods") }
 
 // volumeDirs lists the volumes that have a directory, by names alone.
@@ -119,7 +115,7 @@ func volumeDirs(rootDir string) ([]volumeKey, error) {
 		volumes := filepath.Join(podsDir(rootDir), pod.Name(), "volumes")
 		for _, plugin := range list(volumes) {
 			for _, name := range list(filepath.Join(volumes, plugin.Name())) {
-				if strings.HasPrefix(name.Name(), deletingPrefix) {
+				if strings.HasPrefix(name.Name(), volume.DeletingPrefix) {
 					continue // the rest of a volume that still has its record
 				}
 				keys = append(keys, volumeKey{types.UID(pod.Name()), volume.UnescapeQualifiedName(plugin.Name()), name.Name()})

@@ -15,9 +15,9 @@ import (
 
 // ReadOnly reports whether the pod must not write to a spec's volume, as far
 // as the PersistentVolume says: the claim is used read-only, or the
-// PersistentVolume offers no access mode but ReadOnlyMany. The kubelet leaves
-// the latter to the drivers; here it holds for every kind of volume, since
-// nobody who offers only that means to be written to.
+// PersistentVolume offers no access mode but ReadOnlyMany. The latter
+// holds for every kind of volume: who offers only that does not mean to be
+// written to.
 func ReadOnly(spec *volume.Spec) bool {
 	if spec.PersistentVolume == nil {
 		return false
