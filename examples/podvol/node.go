@@ -35,6 +35,7 @@ type nodeConfig struct {
 // startNode starts a manager and returns when it owns the root directory.
 func startNode(ctx context.Context, c nodeConfig) (*node, error) {
 	tokens := localtoken.New(filepath.Join(volumemanager.StateDir(c.rootDir), "token.key"))
+	tokens.NodeName = c.nodeName
 	tokens.ServiceAccountUID = func(ctx context.Context, namespace, name string) (types.UID, error) {
 		account, err := objects.Get[*v1.ServiceAccount](ctx, c.objects, volume.NewObjectRef("ServiceAccount", namespace, name))
 		if err != nil {

@@ -153,6 +153,9 @@ func (s *session) bind(ctx context.Context, claim *v1.PersistentVolumeClaim) *Un
 		return nil
 	}
 	if told, ok := errors.AsType[*UnboundError](err); ok {
+		if e, recorded := s.ledger.of(claim); recorded && e.Volume == told.Volume {
+			told.Record = s.ledger.path(e.Volume)
+		}
 		return told
 	}
 	return &UnboundError{Claim: nameOf(claim), Err: err}

@@ -43,6 +43,8 @@ type UnboundError struct {
 	// Volume is the only volume that was considered, where the claim or the
 	// ledger names one.
 	Volume string
+	// Record is the ledger's file that names Volume; empty where none does.
+	Record string
 	// Rejected holds every volume that was considered.
 	Rejected []Rejection
 	Err      error
@@ -57,7 +59,11 @@ func (e *UnboundError) Error() string {
 	case len(e.Rejected) > 0:
 		return text + ": " + e.reasons()
 	case e.Volume != "" && (errors.Is(e.Err, volume.ErrClaimUnbound) || errors.Is(e.Err, volume.ErrClaimLost)):
-		return fmt.Sprintf("%s: PersistentVolume %q, which it is for, does not exist; create it", text, e.Volume)
+		text = fmt.Sprintf("%s: PersistentVolume %q, which it is for, does not exist; create it", text, e.Volume)
+		if e.Record != "" {
+			text += fmt.Sprintf(", or remove the record of that binding, %s, to give the claim another volume", e.Record)
+		}
+		return text
 	case errors.Is(e.Err, volume.ErrClaimUnbound):
 		return text + ": there is no PersistentVolume; create one"
 	}

@@ -34,18 +34,19 @@ type claims struct {
 
 type kubernetesClaims struct {
 	Namespace      string      `json:"namespace"`
+	Node           *objectName `json:"node,omitempty"`
 	Pod            *objectName `json:"pod,omitempty"`
 	ServiceAccount objectName  `json:"serviceaccount"`
 }
 
 type objectName struct {
 	Name string    `json:"name"`
-	UID  types.UID `json:"uid"`
+	UID  types.UID `json:"uid,omitempty"`
 }
 
-func newClaims(namespace, serviceAccount string, uid types.UID, spec authenticationv1.TokenRequestSpec, now, expires time.Time) claims {
+func (i *Issuer) newClaims(namespace, serviceAccount string, uid types.UID, spec authenticationv1.TokenRequestSpec, now, expires time.Time) claims {
 	c := claims{
-		Issuer:    IssuerURL,
+		Issuer:    IssuerName,
 		Subject:   "system:serviceaccount:" + namespace + ":" + serviceAccount,
 		Audience:  spec.Audiences,
 		IssuedAt:  now.Unix(),
@@ -59,13 +60,16 @@ func newClaims(namespace, serviceAccount string, uid types.UID, spec authenticat
 	}
 	if ref := spec.BoundObjectRef; ref != nil {
 		c.Kubernetes.Pod = &objectName{Name: ref.Name, UID: ref.UID}
+		if i.NodeName != "" {
+			c.Kubernetes.Node = &objectName{Name: i.NodeName}
+		}
 	}
 	return c
 }
 
 func setDefaults(spec *authenticationv1.TokenRequestSpec) {
 	if len(spec.Audiences) == 0 {
-		spec.Audiences = []string{IssuerURL}
+		spec.Audiences = []string{IssuerName}
 	}
 	if spec.ExpirationSeconds == nil {
 		spec.ExpirationSeconds = new(int64(defaultExpiration))

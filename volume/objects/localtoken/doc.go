@@ -3,6 +3,6 @@
 //
 // The tokens are JSON web tokens with the claims that Kubernetes' own have,
 // signed with ES256 (RFC 7518) by a key that never leaves this machine. No
-// cluster trusts them: their issuer is [IssuerURL], a name that cannot exist.
+// cluster trusts them: their issuer is [IssuerName], a name that cannot exist.
 // Who wants to verify them takes the key from [Issuer.JWKS].
 package localtoken

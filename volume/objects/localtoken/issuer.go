@@ -16,10 +16,10 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// IssuerURL is the issuer of every token, and the audience of those that are
+// IssuerName is the issuer of every token, and the audience of those that are
 // requested without one. The domain "invalid" is reserved by RFC 2606, so
 // nobody can ever own it.
-const IssuerURL = "https://podvol.invalid"
+const IssuerName = "podvol.invalid"
 
 // Issuer signs tokens with the key in one file. It is a [volume.TokenRequester];
 // all methods are safe for concurrent use, also by several issuers and
@@ -28,9 +28,14 @@ type Issuer struct {
 	// ServiceAccountUID, if not nil, looks a service account's UID up, for the
 	// claim kubernetes.io/serviceaccount/uid. It may not know the account: an
 	// empty UID, and an error that matches [volume.ErrNotFound], fall back to
-	// [objects.DerivedUID], which accounts from manifests have too. It must be set before the first
-	// token is requested.
+	// [objects.DerivedUID], which accounts from manifests have too. It must be
+	// set before the first token is requested.
 	ServiceAccountUID func(ctx context.Context, namespace, name string) (types.UID, error)
+
+	// NodeName, if not empty, is the node of every pod, for the claim
+	// kubernetes.io/node of tokens that are bound to a pod. It must be set
+	// before the first token is requested.
+	NodeName string
 
 	keyPath string
 	key     atomic.Pointer[signingKey] // nil until first needed
@@ -47,7 +52,7 @@ func New(keyPath string) *Issuer { return &Issuer{keyPath: keyPath} }
 
 // RequestToken issues a token as the API's TokenRequest does: valid from now
 // on for expirationSeconds, 3600 unless given, at least 600 and at most 2^32;
-// for the audiences, [IssuerURL] unless given. A boundObjectRef must name a
+// for the audiences, [IssuerName] unless given. A boundObjectRef must name a
 // Pod with its UID; the binding is a claim only, the token stays valid when
 // the pod is gone.
 //
@@ -72,7 +77,7 @@ func (i *Issuer) RequestToken(ctx context.Context, namespace, serviceAccount str
 	}
 	now := time.Now().Truncate(time.Second) // claims have whole seconds
 	expires := now.Add(time.Duration(*result.Spec.ExpirationSeconds) * time.Second)
-	token, err := key.sign(newClaims(namespace, serviceAccount, uid, result.Spec, now, expires))
+	token, err := key.sign(i.newClaims(namespace, serviceAccount, uid, result.Spec, now, expires))
 	if err != nil {
 		return nil, fmt.Errorf("signing a token for service account %s/%s: %w", namespace, serviceAccount, err)
 	}

@@ -35,6 +35,7 @@ func newIssuer(t *testing.T) *localtoken.Issuer {
 // The whole of a token, as a verifier sees it.
 func TestTokenOfAPod(t *testing.T) {
 	issuer := newIssuer(t)
+	issuer.NodeName = "node1"
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond) // between two whole seconds
 		request := &authenticationv1.TokenRequest{
@@ -70,7 +71,7 @@ func TestTokenOfAPod(t *testing.T) {
 		}
 		account := dig(t, claims, "kubernetes.io", "serviceaccount", "uid").(string)
 		wantClaims := map[string]any{
-			"iss": "https://podvol.invalid",
+			"iss": "podvol.invalid",
 			"sub": "system:serviceaccount:ops:builder",
 			"aud": []any{"vault", "https://example.com"},
 			"iat": float64(now.Unix()),
@@ -79,6 +80,7 @@ func TestTokenOfAPod(t *testing.T) {
 			"jti": id,
 			"kubernetes.io": map[string]any{
 				"namespace":      "ops",
+				"node":           map[string]any{"name": "node1"},
 				"pod":            map[string]any{"name": "web-0", "uid": "uid-of-web-0"},
 				"serviceaccount": map[string]any{"name": "builder", "uid": account},
 			},
@@ -108,7 +110,7 @@ func TestDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{localtoken.IssuerURL}, result.Spec.Audiences); diff != "" {
+	if diff := cmp.Diff([]string{localtoken.IssuerName}, result.Spec.Audiences); diff != "" {
 		t.Errorf("audiences (-want +got):\n%s", diff)
 	}
 	if s := result.Spec.ExpirationSeconds; s == nil || *s != 3600 {
