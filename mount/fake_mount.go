@@ -195,11 +195,6 @@ func (f *FakeMounter) mountsBelow(p fakePlace) []*fakeMount {
 	return below
 }
 
-// isBelow reports whether p is dir or below it. Both are clean.
-func isBelow(p, dir string) bool {
-	return dir == "/" || p == dir || strings.HasPrefix(p, dir) && p[len(dir)] == '/'
-}
-
 // mountNew mounts a file system that has a type.
 func (f *FakeMounter) mountNew(r Request, p fakePlace, options fakeOptions) error {
 	fstype := r.FSType

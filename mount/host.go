@@ -43,7 +43,7 @@ func New(c Config) *HostMounter {
 	if c.MountCommand == "" {
 		c.MountCommand = "mount"
 	}
-	return &HostMounter{config: c, sys: hostCalls{}, table: KernelTable}
+	return &HostMounter{config: c, sys: hostCalls{}, table: kernelTable{}}
 }
 
 // HostMounter mounts on this host, in the mount namespace of the process: bind
@@ -65,7 +65,7 @@ type HostMounter struct {
 	config Config
 	calls  flight.Group[callKey]
 	sys    calls
-	table  func() (Table, error)
+	table  Table
 }
 
 // callKey names the calls of which at most one is outstanding. Mounting and
@@ -182,7 +182,7 @@ func (m *HostMounter) Unmount(target string) error {
 // List implements [Interface] from the mount table. Options are those of
 // /proc/mounts: of the mount and of its file system.
 func (m *HostMounter) List() ([]MountPoint, error) {
-	entries, err := m.entries()
+	entries, err := m.table.All()
 	if err != nil {
 		return nil, err
 	}
@@ -236,11 +236,7 @@ func (m *HostMounter) look(file string) (mounted bool, info os.FileInfo, err err
 	if err != nil {
 		return false, nil, err
 	}
-	table, err := m.table()
-	if err != nil {
-		return false, nil, err
-	}
-	_, mounted, err = table.At(abs)
+	_, mounted, err = m.table.At(abs)
 	if err != nil || mounted {
 		return mounted, nil, err
 	}
@@ -255,7 +251,7 @@ func (*HostMounter) CanSafelySkipMountPointCheck() bool { return false }
 // GetMountRefs implements [Interface] from the mount table: the other places
 // where the directory at pathname is mounted. What does not exist has none.
 func (m *HostMounter) GetMountRefs(pathname string) ([]string, error) {
-	entries, err := m.entries()
+	entries, err := m.table.All()
 	if err != nil {
 		return nil, err
 	}
@@ -271,14 +267,6 @@ func (m *HostMounter) GetMountRefs(pathname string) ([]string, error) {
 		return nil, err
 	}
 	return refsOf(entries, resolved), nil
-}
-
-func (m *HostMounter) entries() ([]Entry, error) {
-	table, err := m.table()
-	if err != nil {
-		return nil, err
-	}
-	return table.All()
 }
 
 var _ ContextMounter = (*HostMounter)(nil)

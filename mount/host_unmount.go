@@ -65,7 +65,7 @@ func (u *hostUnmount) find(ctx context.Context) {
 	var found Entry
 	var ok bool
 	err := u.m.calls.Do(ctx, callKey{u.target, RungNone}, func() (err error) {
-		found, ok, err = u.m.at(u.target)
+		found, ok, err = u.m.table.At(u.target)
 		return err
 	})
 	if err == nil {
@@ -80,7 +80,7 @@ func (u *hostUnmount) attempt(ctx context.Context, _ Rung, flags int) (made bool
 	known, id := u.known, u.mounted.ID
 	err = u.m.calls.Do(ctx, unmountKey(u.target, flags), func() error {
 		if known {
-			now, ok, err := u.m.at(u.target)
+			now, ok, err := u.m.table.At(u.target)
 			if err == nil && (!ok || now.ID != id) {
 				return nil
 			}
@@ -109,14 +109,6 @@ func (u *hostUnmount) onBlock(ctx context.Context) bool {
 		u.find(ctx)
 	}
 	return !u.known || onBlockDevice(u.mounted)
-}
-
-func (m *HostMounter) at(target string) (Entry, bool, error) {
-	table, err := m.table()
-	if err != nil {
-		return Entry{}, false, err
-	}
-	return table.At(target)
 }
 
 // fail makes the *Error of a failed unmount. The kernel says EINVAL both where

@@ -18,11 +18,8 @@ const mountinfoPath = "/proc/self/mountinfo"
 
 // KernelTable returns the table of this process's mount namespace, as
 // /proc/self/mountinfo shows it. Every question reads the table anew; nothing
-// is kept open. The error is that of opening it.
-//
-// At cleans its path lexically. It first looks the path up as it is, and reads
-// links of parent directories only if there is no such mount, so that a mount
-// known by its real path is found without touching any file system.
+// is kept open. The error is that of opening it, so that a process without
+// /proc learns of it at once.
 func KernelTable() (Table, error) {
 	f, err := openMountinfo(mountinfoPath)
 	if err != nil {
@@ -92,36 +89,70 @@ func (t kernelTable) At(target string) (Entry, bool, error) {
 	if err != nil {
 		return Entry{}, false, err
 	}
-	target = filepath.Clean(target)
+	e, ok, err := lookUp(entries, filepath.Clean(target), os.Readlink)
+	if err != nil {
+		return Entry{}, false, fmt.Errorf("look up a mount: %w", err)
+	}
+	return e, ok, nil
+}
+
+// lookUp finds the topmost mount at target, which is clean and absolute. It
+// reads links only where the table alone cannot tell: whatever links there are
+// in the parents, the mount's target ends in the same name.
+func lookUp(entries []Entry, target string, readlink func(string) (string, error)) (Entry, bool, error) {
 	if e, ok := mountedAt(entries, target); ok {
 		return e, true, nil
 	}
-	resolved, err := resolveParent(target)
+	name := path.Base(target)
+	if !slices.ContainsFunc(entries, func(e Entry) bool { return path.Base(e.Target) == name }) {
+		return Entry{}, false, nil
+	}
+	parent, err := resolve(entries, path.Dir(target), readlink)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return Entry{}, false, nil // where there is no directory there is no mount
 	}
 	if err != nil {
-		return Entry{}, false, fmt.Errorf("look up a mount: %w", err)
+		return Entry{}, false, err
 	}
-	e, ok := mountedAt(entries, resolved)
+	e, ok := mountedAt(entries, path.Join(parent, name))
 	return e, ok, nil
 }
 
-// resolveParent resolves the links in the parent of target, which is clean and
-// absolute.
-func resolveParent(target string) (string, error) {
-	if target == "/" {
-		return target, nil
+// resolve follows the links in dir, which is clean and absolute. A mount point
+// is no link, so it is passed without a look.
+func resolve(entries []Entry, dir string, readlink func(string) (string, error)) (string, error) {
+	at, rest := "/", strings.Split(dir, "/")
+	for links := 0; len(rest) > 0; {
+		next := path.Join(at, rest[0]) // at is free of links: ".." is its parent
+		rest = rest[1:]
+		if _, mounted := mountedAt(entries, next); mounted || isBelow(at, next) {
+			at = next
+			continue
+		}
+		link, err := readlink(next)
+		if errors.Is(err, unix.EINVAL) {
+			at = next // no link
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		if links++; links > maxLinks {
+			return "", &fs.PathError{Op: "readlink", Path: dir, Err: unix.ELOOP}
+		}
+		if path.IsAbs(link) {
+			at = "/"
+		}
+		rest = append(strings.Split(link, "/"), rest...)
 	}
-	parent, err := filepath.EvalSymlinks(filepath.Dir(target))
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(parent, filepath.Base(target)), nil
+	return at, nil
 }
 
 // mountedAt returns the topmost visible mount whose target is just target.
 func mountedAt(entries []Entry, target string) (Entry, bool) {
+	if !slices.ContainsFunc(entries, func(e Entry) bool { return e.Target == target }) {
+		return Entry{}, false // the usual answer, and cheap
+	}
 	e, ok := mountOf(entries, target)
 	return e, ok && e.Target == target
 }
@@ -138,7 +169,7 @@ func mountOf(entries []Entry, target string) (Entry, bool) {
 	// The mounts on the way, and those stacked on one mount, in their order.
 	var onTheWay []Entry
 	for _, e := range entries {
-		if within(target, e.Target) {
+		if isBelow(target, e.Target) {
 			onTheWay = append(onTheWay, e)
 		}
 	}
@@ -176,12 +207,9 @@ func prefixes(target string) []string {
 	return all
 }
 
-// within reports whether target is dir or lies below it.
-func within(target, dir string) bool {
-	if dir == "/" || target == dir {
-		return true
-	}
-	return strings.HasPrefix(target, dir) && target[len(dir)] == '/'
+// isBelow reports whether p is dir or lies below it. Both are clean and absolute.
+func isBelow(p, dir string) bool {
+	return dir == "/" || p == dir || strings.HasPrefix(p, dir) && p[len(dir)] == '/'
 }
 
 // refsOf returns the targets of the other mounts that show the same directory

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -115,6 +116,53 @@ func TestMountedAt(t *testing.T) {
 	e, ok := mountedAt([]Entry{{ID: 5, ParentID: 1, Target: "/proc"}, {ID: 6, ParentID: 5, Target: "/proc"}}, "/proc")
 	if !ok || e.ID != 6 {
 		t.Errorf("without a root: mount %d, %v", e.ID, ok)
+	}
+}
+
+func TestLookUpReadsLinksOnlyWhereTheTableCannotTell(t *testing.T) {
+	entries := parseCaptured(t)
+	links := map[string]string{
+		"/l": "/a", "/up": "a/../l/.", "/src/far": "../../l", "/loop": "/loop", "/twice": "/up",
+		"/b/hidden": "/a", // in the tmpfs on /b, over the mount of that name
+	}
+	for target, want := range map[string]struct {
+		id   int
+		read []string
+		err  error
+	}{
+		"/a/deep":         {id: 32},
+		"/src/a/none":     {}, // no mount is called none
+		"/a/x/deep":       {read: []string{"/a/x"}},
+		"/a/deep/deep":    {}, // both parents are mount points
+		"/a/deep/x/deep":  {read: []string{"/a/deep/x"}},
+		"/l/deep":         {id: 32, read: []string{"/l"}},
+		"/up/deep":        {id: 32, read: []string{"/up", "/l"}},
+		"/twice/deep":     {id: 32, read: []string{"/twice", "/up", "/l"}},
+		"/src/far/deep":   {id: 32, read: []string{"/src", "/src/far", "/l"}},
+		"/b/hidden/deep":  {id: 32, read: []string{"/b/hidden"}},
+		"/missing/x/deep": {read: []string{"/missing"}},
+		"/loop/deep":      {read: slices.Repeat([]string{"/loop"}, maxLinks+1), err: unix.ELOOP},
+		"/stale/deep":     {read: []string{"/stale"}, err: unix.ESTALE},
+	} {
+		var read []string
+		e, ok, err := lookUp(entries, target, func(name string) (string, error) {
+			read = append(read, name)
+			switch link, isLink := links[name]; {
+			case isLink:
+				return link, nil
+			case name == "/missing":
+				return "", &os.PathError{Op: "readlink", Path: name, Err: unix.ENOENT}
+			case name == "/stale":
+				return "", &os.PathError{Op: "readlink", Path: name, Err: unix.ESTALE}
+			}
+			return "", &os.PathError{Op: "readlink", Path: name, Err: unix.EINVAL}
+		})
+		if ok != (want.id != 0) || e.ID != want.id || !errors.Is(err, want.err) {
+			t.Errorf("%s: mount %d, %v, %v; want %d, %v", target, e.ID, ok, err, want.id, want.err)
+		}
+		if diff := cmp.Diff(want.read, read); diff != "" {
+			t.Errorf("%s: read as links (-want +got):\n%s", target, diff)
+		}
 	}
 }
 

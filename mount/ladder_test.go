@@ -72,7 +72,7 @@ func (s *scripted) Subscribe(context.Context) <-chan struct{} { return nil }
 
 func (s *scripted) mounter() *HostMounter {
 	m := New(Config{})
-	m.sys, m.table = s, func() (Table, error) { return s, nil }
+	m.sys, m.table = s, s
 	return m
 }
 

@@ -147,12 +147,12 @@ func TestTargetReplacedMeanwhile(t *testing.T) {
 				if e, ok := errors.AsType[*Error](err); !ok || e.Uncertain || !errors.Is(err, ErrTargetIsLink) && !errors.Is(err, ErrTargetReplaced) {
 					t.Errorf("err = %v", err)
 				}
-				entries, err := m.entries()
+				entries, err := m.table.All()
 				if err != nil {
 					t.Fatal(err)
 				}
 				for _, e := range entries {
-					if within(e.Target, top) {
+					if isBelow(e.Target, top) {
 						t.Errorf("a mount is left: %+v", e)
 					}
 				}

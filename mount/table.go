@@ -39,13 +39,20 @@ func (e Entry) ReadOnly() bool {
 	return slices.Contains(e.Options, "ro") || slices.Contains(e.SuperOptions, "ro")
 }
 
-// Table says what is mounted. It never touches a mounted file system, so a
-// server that does not answer cannot block it. All methods are safe for
-// concurrent use.
+// Table says what is mounted. It asks the mount table and not what is mounted,
+// so a server that does not answer cannot block it; the one exception is a path
+// given to At that leads through such a server's file system. All methods are
+// safe for concurrent use.
 type Table interface {
 	// At returns the topmost mount whose target is path, and whether there is
-	// one. Path must be absolute; links in its parent directories are
-	// followed, its last element is not looked at.
+	// one. Path must be absolute and is cleaned lexically; links in its parent
+	// directories are followed, its last element is not looked at.
+	//
+	// Nothing but the table is touched where a mount has just this path, or
+	// none has a path that ends in the same element. Else the parents are read
+	// as links, one after the other, except those that are mount points
+	// themselves. This may block where a parent lies inside a file system that
+	// does not answer.
 	At(path string) (Entry, bool, error)
 	// BySource returns the mounts with just this source, oldest first.
 	BySource(source string) ([]Entry, error)
@@ -67,10 +74,11 @@ type tabler interface {
 
 // TableOf returns the table that m acts on: m's own if it has a method
 // Table() Table, as [FakeMounter] does, else the kernel's table of this
-// process's mount namespace. The error is that of opening the kernel's table.
+// process's mount namespace. It opens nothing: a table that cannot be read says
+// so when it is asked, and the error is nil.
 func TableOf(m Interface) (Table, error) {
 	if t, ok := m.(tabler); ok {
 		return t.Table(), nil
 	}
-	return KernelTable()
+	return kernelTable{}, nil
 }
