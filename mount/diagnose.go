@@ -70,21 +70,22 @@ func causeOfErrno(errno unix.Errno) Cause {
 	return ErrUnknown
 }
 
-// symptom is what a tool prints for a cause.
+// symptom is what a tool prints for a cause: regular expressions, in any case.
 type symptom struct {
-	says  *regexp.Regexp
 	cause Cause
+	words []string
 }
 
-func (s symptom) in(text string) bool { return s.says.MatchString(text) }
+// in compiles what it looks for, as most texts are known by an early symptom.
+func (s symptom) in(text string) bool {
+	return regexp.MustCompile("(?i)" + strings.Join(s.words, "|")).MatchString(text)
+}
 
 // symptoms lists the words of util-linux, nfs-utils and cifs-utils under
 // LC_ALL=C, the telling ones before the vague ones. Where mount(8) itself only
 // lists possibilities, the helper's own words have been found before.
 func symptoms() []symptom {
-	list := func(cause Cause, words ...string) symptom {
-		return symptom{regexp.MustCompile("(?i)" + strings.Join(words, "|")), cause}
-	}
+	list := func(cause Cause, words ...string) symptom { return symptom{cause, words} }
 	return []symptom{
 		// Name and network, with any helper.
 		list(ErrNameResolution, `failed to resolve server`, `could not resolve address`, `name or service not known`,
