@@ -3,6 +3,7 @@ package manifest
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 )
 
@@ -67,7 +68,7 @@ func splitJSON(part document) []document {
 	for {
 		var value json.RawMessage
 		err := decoder.Decode(&value)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return values
 		}
 		if err != nil {
