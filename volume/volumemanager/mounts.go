@@ -2,9 +2,9 @@ package volumemanager
 
 import (
 	"path/filepath"
-	"strings"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/below"
 )
 
 // mounts is one look at the mount table: what is mounted below the root
@@ -40,6 +40,6 @@ func newMounts(rootDir string, table mount.Table) (mounts, error) {
 
 // has reports whether something is mounted at a path below the root.
 func (m mounts) has(path string) bool {
-	below, ok := strings.CutPrefix(path, m.root+"/")
-	return ok && (m.targets[path] || m.targets[filepath.Join(m.real, below)])
+	rest, ok := below.Cut(m.root, path)
+	return ok && (m.targets[path] || m.targets[filepath.Join(m.real, rest)])
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -299,16 +299,16 @@ func (m *Manager) restore(key volumeKey, before actualVolume, line []byte) {
 // confirm notes that the volume is set up, unless that is known. Losing the
 // note is harmless, so failing to write it is no failure of the volume.
 func (m *Manager) confirm(s *setUp, line []byte, start time.Time) error {
-	below, err := m.mountedBelow(s.record.Path)
+	mounted, err := m.mountedBelow(s.record.Path)
 	if err != nil {
 		return err
 	}
 	current, ok := m.mounted(s.key)
-	if ok && current.record.Confirmed != nil && current.record.Confirmed.MountPoint == below {
+	if ok && current.record.Confirmed != nil && current.record.Confirmed.MountPoint == mounted {
 		return nil
 	}
 	now := time.Now()
-	c := &volume.Confirmation{At: now, Took: now.Sub(start), MountPoint: below}
+	c := &volume.Confirmation{At: now, Took: now.Sub(start), MountPoint: mounted}
 	if err := m.records.confirm(s.key, *c); err != nil {
 		m.log.Warn("a volume record could not be confirmed", "volume", s.volume, "podUID", s.record.PodUID, "error", err)
 	}
@@ -321,7 +321,7 @@ func (m *Manager) confirm(s *setUp, line []byte, start time.Time) error {
 // mountedBelow reports whether a volume's path is a mount point of its own. A
 // path outside the root, a hostPath's, is somebody else's matter.
 func (m *Manager) mountedBelow(path string) (bool, error) {
-	if !strings.HasPrefix(path, podsDir(m.host.RootDir)+"/") {
+	if !below.Strictly(podsDir(m.host.RootDir), path) {
 		return false, nil
 	}
 	table, err := mount.TableOf(m.host.Mounter)

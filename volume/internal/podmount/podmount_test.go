@@ -309,3 +309,26 @@ func TestMetricsOfWhatIsNotMounted(t *testing.T) {
 		t.Errorf("Metrics = %v", err)
 	}
 }
+
+func TestMakeDirFollowsNoLink(t *testing.T) {
+	base := t.TempDir()
+	elsewhere := filepath.Join(base, "elsewhere")
+	if err := os.Mkdir(elsewhere, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	link, file := filepath.Join(base, "link"), filepath.Join(base, "file")
+	if err := os.Symlink(elsewhere, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for dir, says := range map[string]string{link: "symbolic link", file: "a file"} {
+		if _, err := podmount.MakeDir(dir, 0o755); !errors.Is(err, unix.ENOTDIR) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+	if made, err := podmount.MakeDir(elsewhere, 0o755); made || err != nil {
+		t.Errorf("a directory that is there: %v, %v", made, err)
+	}
+}

@@ -130,8 +130,8 @@ func Undo(ctx context.Context, m mount.Interface, dir string) error {
 }
 
 // MakeDir makes dir, with perm less the umask, and its missing parents with
-// mode 0750, and reports whether dir was made or something of that name was
-// there.
+// mode 0750, and reports whether dir was made or was there. Anything else of
+// that name, a link to a directory too, is an error.
 func MakeDir(dir string, perm fs.FileMode) (made bool, err error) {
 	for range makeAttempts {
 		if err = os.MkdirAll(filepath.Dir(dir), dirMode); err != nil {
@@ -142,10 +142,34 @@ func MakeDir(dir string, perm fs.FileMode) (made bool, err error) {
 		case err == nil:
 			return true, nil
 		case errors.Is(err, fs.ErrExist):
-			return false, nil
+			return false, checkDir(dir)
 		case !errors.Is(err, unix.ENOENT):
 			return false, err
 		}
 	}
 	return false, err
+}
+
+// checkDir refuses what stands where a volume's directory should be: a link
+// would lead the pod, and the volume's files, somewhere else.
+func checkDir(dir string) error {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%s is a %s where the volume's directory should be; find out who put it there, and remove it: %w",
+			dir, kindOf(info.Mode()), unix.ENOTDIR)
+	}
+	return nil
+}
+
+func kindOf(mode fs.FileMode) string {
+	switch {
+	case mode&fs.ModeSymlink != 0:
+		return "symbolic link"
+	case mode.IsRegular():
+		return "file"
+	}
+	return "special file"
 }
