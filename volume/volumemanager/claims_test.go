@@ -120,3 +120,25 @@ func TestAffinityUsesTheNodesLabels(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A PersistentVolume and an inline volume of one name would be one directory.
+func TestNamesakes(t *testing.T) {
+	for range 10 {
+		w := newWorld(t)
+		claim, pv := boundPair("nfs-211", "nfs211")
+		w.add(claim, pv)
+		manager, stop := w.start()
+		volumes, err := manager.SetUpPod(t.Context(), newPod("web", claimVolume("data", "nfs-211", false), nfsVolume("nfs211", "10.0.0.1")))
+		if err == nil || !strings.Contains(err.Error(), "rename the volume") {
+			t.Fatalf("err = %v", err)
+		}
+		if volumes.Volumes[0].State != volumemanager.StateFailed || volumes.Volumes[1].State != volumemanager.StateMounted {
+			t.Fatalf("rows %+v", volumes.Volumes)
+		}
+		volumes, err = manager.SetUpPod(t.Context(), newPod("other", claimVolume("data", "nfs-211", false), emptyDirVolume("nfs211", "")))
+		if err != nil {
+			t.Fatalf("other plugins have other directories: %v, %+v", err, volumes)
+		}
+		stop()
+	}
+}

@@ -177,6 +177,9 @@ func (m *Manager) prepare(ctx context.Context, pod *v1.Pod, v *v1.Volume) (*setU
 	if err := checkMountOptions(plugin, spec); err != nil {
 		return s, err
 	}
+	if err := m.checkNamesake(pod, spec, plugin); err != nil {
+		return s, err
+	}
 	if s.mounter, err = plugin.NewMounter(spec, pod); err != nil {
 		return s, err
 	}
@@ -209,6 +212,25 @@ func checkMountOptions(plugin volume.VolumePlugin, spec *volume.Spec) error {
 		return nil
 	}
 	return volume.Invalid("spec.mountOptions", "volumes of %s take no mount options; remove them from PersistentVolume %s", plugin.GetPluginName(), pv.Name)
+}
+
+// checkNamesake refuses a PersistentVolume whose directory is that of an inline
+// volume of the pod: directories are named after both alike.
+func (m *Manager) checkNamesake(pod *v1.Pod, spec *volume.Spec, plugin volume.VolumePlugin) error {
+	if spec.PersistentVolume == nil {
+		return nil
+	}
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if v.PersistentVolumeClaim != nil || v.Name != spec.Name() {
+			continue
+		}
+		other, err := m.plugins.FindPluginBySpec(volume.NewSpecFromVolume(v))
+		if err == nil && other.GetPluginName() == plugin.GetPluginName() {
+			return volume.Invalid("volume "+v.Name, "has the name of PersistentVolume %s, which this pod uses too, so that both would have one directory; rename the volume", v.Name)
+		}
+	}
+	return nil
 }
 
 // apply is the operation: record, sync, act, confirm.
