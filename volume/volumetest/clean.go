@@ -4,8 +4,11 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/podvol/podvol/mount"
 )
 
 // AssertClean fails the test if anything is mounted, or anything is left below
@@ -34,15 +37,26 @@ func (h *Host) AssertTornDown(t testing.TB) {
 
 func (h *Host) assertNothingMounted(t testing.TB) {
 	t.Helper()
-	entries, err := h.Fake.Table().All()
+	for _, e := range h.mounts(t) {
+		t.Errorf("still mounted: %s %s on %s", e.FSType, e.Source, e.Target)
+	}
+}
+
+// mounts are those on the fake, or below the root on a kernel that has others.
+func (h *Host) mounts(t testing.TB) []mount.Entry {
+	t.Helper()
+	table, err := mount.TableOf(h.GetMounter())
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	entries, err := table.All()
 	if err != nil {
 		t.Error(err)
 	}
-	for _, e := range entries {
-		if e.Target != "/" {
-			t.Errorf("still mounted: %s %s on %s", e.FSType, e.Source, e.Target)
-		}
-	}
+	return slices.DeleteFunc(entries, func(e mount.Entry) bool {
+		return e.Target == "/" || h.Fake == nil && !strings.HasPrefix(e.Target, h.RootDir+"/")
+	})
 }
 
 // leftovers lists what is below pods and plugins, relative to the root.

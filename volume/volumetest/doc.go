@@ -1,5 +1,28 @@
 // Package volumetest is for the tests of plugin authors.
 //
+// # Proving a plugin correct
+//
+// [Run] checks a plugin against the whole contract of package volume: what it
+// refuses, that it can be called again after every failure and every crash,
+// that it never touches what is not its own. The author names a few volumes
+// that must work and a few that must be refused:
+//
+//	func TestConformance(t *testing.T) {
+//		volumetest.Run(t, myplugin.New, volumetest.Suite{
+//			Working: []volumetest.Case{{
+//				Name: "inline",
+//				Spec: volumetest.Inline(v1.VolumeSource{…}),
+//				Want: volumetest.Want{Files: map[string]volumetest.File{"index.html": {Content: "hello"}}},
+//			}},
+//		})
+//	}
+//
+// Everything runs on a fake mounter without privilege, and again with real
+// mounts where the kernel lets a test have a mount namespace. Checks of
+// optional capabilities run where the plugin has them.
+//
+// # A fake node
+//
 // [NewHost] gives a plugin a whole fake node: directories below t.TempDir, a
 // [mount.FakeMounter], and every role of a volume host in memory, with
 // injected faults. Nothing in it needs privilege:
@@ -10,4 +33,18 @@
 //	if err := plugin.Init(host); err != nil { … }
 //
 // No product package imports it.
+//
+// # Adding a check
+//
+// A check is a value: its name "group/what", the sentence of the contract that
+// it proves, and a function, in the list of its group (checks_<group>.go); the
+// groups are joined in allChecks. The function gets a kit, which is a
+// testing.TB whose failures carry the sentence, and a case. kit.node makes a
+// new plugin on a new node, Node.volume the case's volume in a pod, Node.restart
+// the same node with another instance of the plugin; kit.bubble gives virtual
+// time. A check must hold for every plugin: it never asks for a plugin's name,
+// and derives what it expects from the case. It must fail for some broken
+// plugin, which the self-test has to show. The list below is rewritten by
+//
+//	go test ./volume/volumetest -run TestListOfChecks -update
 package volumetest

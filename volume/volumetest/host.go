@@ -25,7 +25,8 @@ const NodeName types.NodeName = "node1"
 // concurrent use; its fields must be set before the host is used.
 type Host struct {
 	volume.Host
-	// Fake is the mounter, the same as GetMounter returns.
+	// Fake is the mounter, the same as GetMounter returns; nil on a [Node] that
+	// mounts for real.
 	Fake *mount.FakeMounter
 	// NodeAllocatable is what the role Allocatable answers.
 	NodeAllocatable v1.ResourceList
@@ -33,7 +34,7 @@ type Host struct {
 	Now func() time.Time
 
 	t       testing.TB
-	objects objectMap
+	objects *objectMap
 	events  eventLog
 	faults  fault.Injector[RoleCall]
 	tokens  serial
@@ -46,6 +47,21 @@ var _ volume.VolumeHost = (*Host)(nil)
 // test fails if anybody changed an object that a role had returned.
 func NewHost(t testing.TB) *Host {
 	t.Helper()
+	fake := mount.NewFakeMounter()
+	h := newHost(t, newRoot(t), fake, &objectMap{})
+	h.Fake = fake
+	t.Cleanup(func() {
+		h.objects.assertUnchanged(t)
+		if err := h.Fake.Close(); err != nil {
+			t.Errorf("closing the fake mounter: %v", err)
+		}
+	})
+	return h
+}
+
+// newRoot returns a root directory with an empty directory "pods".
+func newRoot(t testing.TB) string {
+	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -53,27 +69,26 @@ func NewHost(t testing.TB) *Host {
 	if err := os.Mkdir(filepath.Join(root, "pods"), 0o750); err != nil {
 		t.Fatal(err)
 	}
+	return root
+}
+
+// newHost returns a host on what may outlive a host: root, mounter, objects.
+func newHost(t testing.TB, root string, mounter mount.Interface, objects *objectMap) *Host {
 	h := &Host{
-		Fake: mount.NewFakeMounter(),
 		NodeAllocatable: v1.ResourceList{
 			v1.ResourceCPU:              resource.MustParse("4"),
 			v1.ResourceMemory:           resource.MustParse("8Gi"),
 			v1.ResourceEphemeralStorage: resource.MustParse("100Gi"),
 		},
-		Now: time.Now,
-		t:   t,
+		Now:     time.Now,
+		t:       t,
+		objects: objects,
 	}
 	h.Host = volume.Host{
-		RootDir: root, NodeName: NodeName, Mounter: h.Fake,
+		RootDir: root, NodeName: NodeName, Mounter: mounter,
 		Secrets: secretRole{h}, ConfigMaps: configMapRole{h}, Tokens: tokenRole{h},
 		TrustBundles: trustBundleRole{h}, Allocatable: allocatableRole{h}, Events: &h.events,
 	}
-	t.Cleanup(func() {
-		h.objects.assertUnchanged(t)
-		if err := h.Fake.Close(); err != nil {
-			t.Errorf("closing the fake mounter: %v", err)
-		}
-	})
 	return h
 }
 

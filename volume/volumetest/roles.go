@@ -72,19 +72,19 @@ func answer[T any](ctx context.Context, h *Host, call RoleCall, effect func() (T
 
 func (r secretRole) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
 	return answer(ctx, r.host, RoleCall{"GetSecret", namespace, name}, func() (*v1.Secret, error) {
-		return get[*v1.Secret](&r.host.objects, "Secret", namespace, name)
+		return get[*v1.Secret](r.host.objects, "Secret", namespace, name)
 	})
 }
 
 func (r configMapRole) GetConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
 	return answer(ctx, r.host, RoleCall{"GetConfigMap", namespace, name}, func() (*v1.ConfigMap, error) {
-		return get[*v1.ConfigMap](&r.host.objects, "ConfigMap", namespace, name)
+		return get[*v1.ConfigMap](r.host.objects, "ConfigMap", namespace, name)
 	})
 }
 
 func (r trustBundleRole) GetTrustBundle(ctx context.Context, name string) (string, error) {
 	return answer(ctx, r.host, RoleCall{Method: "GetTrustBundle", Name: name}, func() (string, error) {
-		bundle, err := get[*certificatesv1beta1.ClusterTrustBundle](&r.host.objects, "ClusterTrustBundle", "", name)
+		bundle, err := get[*certificatesv1beta1.ClusterTrustBundle](r.host.objects, "ClusterTrustBundle", "", name)
 		if err != nil {
 			return "", err
 		}

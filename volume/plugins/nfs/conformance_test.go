@@ -1,0 +1,34 @@
+package nfs_test
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume/plugins/nfs"
+	"github.com/podvol/podvol/volume/volumetest"
+)
+
+func TestConformance(t *testing.T) {
+	source := v1.NFSVolumeSource{Server: "10.0.0.1", Path: "/export"}
+	serve := func(n *volumetest.Node) { n.Serve("10.0.0.1:/export", map[string]string{"index.html": "hello"}) }
+	files := map[string]volumetest.File{"index.html": {Content: "hello"}}
+	volumetest.Run(t, nfs.New, volumetest.Suite{
+		Working: []volumetest.Case{
+			{
+				Name: "inline", Spec: volumetest.Inline(v1.VolumeSource{NFS: &source}), Prepare: serve, Shared: true,
+				Want:     volumetest.Want{Files: files, Mount: &volumetest.Mount{Source: "10.0.0.1:/export", FSType: "nfs"}},
+				NoKernel: "no NFS server is there",
+			},
+			{
+				Name: "persistent", Spec: volumetest.Persistent(v1.PersistentVolumeSource{NFS: &source}, true), Prepare: serve, Shared: true,
+				Want:     volumetest.Want{Files: files, ReadOnly: true, Mount: &volumetest.Mount{FSType: "nfs", Options: []string{"ro"}}},
+				NoKernel: "no NFS server is there",
+			},
+		},
+		Refused: []volumetest.RefusedCase{
+			{Name: "no server", Spec: volumetest.Inline(v1.VolumeSource{NFS: &v1.NFSVolumeSource{Path: "/export"}}), Because: "nfs.server"},
+			{Name: "a relative path", Spec: volumetest.Inline(v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "s", Path: "export"}}), Because: "nfs.path"},
+		},
+	})
+}

@@ -1,0 +1,59 @@
+package volumetest
+
+import (
+	"context"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/fault"
+)
+
+// kernelMounter mounts for real, under injected faults.
+type kernelMounter struct {
+	mount.ContextMounter
+	faults fault.Injector[mount.Call]
+}
+
+func newKernelMounter() *kernelMounter {
+	return &kernelMounter{ContextMounter: mount.New(mount.Config{})}
+}
+
+var _ faultyMounter = (*kernelMounter)(nil)
+
+func (m *kernelMounter) Inject(faults ...mount.Fault) (remove func()) {
+	return m.faults.Inject(faults...)
+}
+
+func (m *kernelMounter) Calls() []mount.Call { return m.faults.Calls() }
+
+func (m *kernelMounter) ResetCalls() { m.faults.ResetCalls() }
+
+// MountContext implements [mount.ContextMounter]. A fault that hits it leaves
+// open whether the mount took effect.
+func (m *kernelMounter) MountContext(ctx context.Context, r mount.Request) error {
+	call := mount.Call{Op: mount.OpMount, Source: r.Source, Target: r.Target, FSType: r.FSType, Options: r.Options}
+	var own error
+	err := m.faults.Do(ctx, call, func() error {
+		own = m.ContextMounter.MountContext(ctx, r)
+		return own
+	})
+	if err == nil || err == own {
+		return err
+	}
+	return &mount.Error{Op: mount.OpMount, Source: r.Source, Target: r.Target, FSType: r.FSType,
+		Options: r.Options, Cause: mount.ErrUnknown, Uncertain: true, Err: err}
+}
+
+// UnmountContext implements [mount.ContextMounter].
+func (m *kernelMounter) UnmountContext(ctx context.Context, target string, o mount.UnmountOptions) (mount.Rung, error) {
+	call := mount.Call{Op: mount.OpUnmount, Target: target, Rung: mount.RungNormal}
+	var rung mount.Rung
+	var own error
+	err := m.faults.Do(ctx, call, func() error {
+		rung, own = m.ContextMounter.UnmountContext(ctx, target, o)
+		return own
+	})
+	if err == nil || err == own {
+		return rung, err
+	}
+	return rung, &mount.Error{Op: mount.OpUnmount, Target: target, Cause: mount.ErrUnknown, Uncertain: true, Err: err}
+}

@@ -1,0 +1,33 @@
+package volumetest
+
+import (
+	"runtime/debug"
+	"testing"
+	"testing/synctest"
+)
+
+// kit is what a check works with. It is a testing.TB whose failures carry the
+// check's sentence.
+type kit struct {
+	*reporter
+	test   *testing.T
+	runner runner
+	on     environment
+}
+
+// catch turns a panic of the plugin into a failure of the check.
+func (k *kit) catch() {
+	if p := recover(); p != nil {
+		k.Errorf("the plugin panicked: %v\n%s", p, debug.Stack())
+	}
+}
+
+// bubble runs f with virtual time: what hangs for an hour takes no time at
+// all. f must let every goroutine end; see [testing/synctest].
+func (k *kit) bubble(f func(*kit)) {
+	synctest.Test(k.test, func(t *testing.T) {
+		inner := k.runner.newKit(t, k.on, k.check, k.waived)
+		defer inner.catch()
+		f(inner)
+	})
+}

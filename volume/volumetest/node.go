@@ -1,0 +1,209 @@
+package volumetest
+
+import (
+	"context"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+)
+
+// Node is a node with one plugin, as a check uses it.
+type Node struct {
+	*Host
+	// Dir is an empty directory outside the node's root, for what is the
+	// source of a volume: a hostPath, the content of an export.
+	Dir string
+	// Kernel says that mounts are real, and Fake is nil.
+	Kernel bool
+
+	kit     *kit
+	plugin  volume.VolumePlugin
+	mounter faultyMounter
+	working Case
+}
+
+// faultyMounter is a mounter under injected faults: [mount.FakeMounter], or
+// the kernel's.
+type faultyMounter interface {
+	mount.ContextMounter
+	Inject(faults ...mount.Fault) (remove func())
+	Calls() []mount.Call
+	ResetCalls()
+}
+
+// node returns a new node for a case, whose source is prepared.
+func (k *kit) node(c Case) *Node {
+	k.Helper()
+	n := &Node{Dir: newSource(k), Kernel: k.on == onKernel, kit: k, working: c}
+	if n.Kernel {
+		n.Host = newKernelHost(k)
+	} else {
+		n.Host = NewHost(k)
+	}
+	n.mounter = n.GetMounter().(faultyMounter)
+	n.Add(k.runner.suite.Objects...)
+	if c.Prepare != nil {
+		c.Prepare(n)
+	}
+	n.start()
+	return n
+}
+
+func newSource(t testing.TB) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// newKernelHost returns a host whose mounts are real.
+func newKernelHost(t testing.TB) *Host {
+	t.Helper()
+	h := newHost(t, newRoot(t), newKernelMounter(), &objectMap{})
+	t.Cleanup(func() {
+		h.objects.assertUnchanged(t)
+		// What a failed check left must not be deleted with its directory.
+		for _, e := range slices.Backward(h.mounts(t)) {
+			if err := unix.Unmount(e.Target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+				t.Errorf("unmount %s: %v", e.Target, err)
+			}
+		}
+	})
+	return h
+}
+
+// start gives the node a new plugin.
+func (n *Node) start() {
+	n.t.Helper()
+	n.plugin = n.kit.runner.newPlugin()
+	if err := n.plugin.Init(n.Host); err != nil {
+		n.t.Fatalf("Init: %v", err)
+	}
+}
+
+// restart returns the node as it is after the agent was started again: root,
+// mounts and objects stay; plugin, host and everything they remember is new.
+func (n *Node) restart() *Node {
+	n.t.Helper()
+	again := *n
+	again.Host = newHost(n.t, n.RootDir, n.GetMounter(), n.objects)
+	again.Fake = n.Fake
+	again.NodeAllocatable, again.Now = n.NodeAllocatable, n.Now
+	again.start()
+	return &again
+}
+
+// pod returns a pod that uses the spec.
+func (n *Node) pod(name string, spec *volume.Spec) *v1.Pod {
+	pod := Pod(name)
+	if spec.Volume != nil {
+		pod.Spec.Volumes = []v1.Volume{*spec.Volume.DeepCopy()}
+	}
+	if n.working.Pod != nil {
+		n.working.Pod(pod)
+	}
+	return pod
+}
+
+// podVolume is the case's volume in one pod.
+type podVolume struct {
+	node *Node
+	spec *volume.Spec
+	pod  *v1.Pod
+	volume.Mounter
+}
+
+// volume returns the case's volume in the pod of this name.
+func (n *Node) volume(podName string) *podVolume {
+	n.t.Helper()
+	spec := n.working.Spec(n)
+	return n.volumeOf(spec, n.pod(podName, spec))
+}
+
+func (n *Node) volumeOf(spec *volume.Spec, pod *v1.Pod) *podVolume {
+	n.t.Helper()
+	m, err := n.plugin.NewMounter(spec, pod)
+	if err != nil {
+		n.t.Fatalf("NewMounter: %v", err)
+	}
+	return &podVolume{node: n, spec: spec, pod: pod, Mounter: m}
+}
+
+// same returns the volume as a restarted node sees it.
+func (v *podVolume) same(n *Node) *podVolume {
+	n.t.Helper()
+	return n.volumeOf(v.spec, v.pod)
+}
+
+func (v *podVolume) setUp(ctx context.Context) error { return v.SetUp(ctx, v.node.working.Args) }
+
+func (v *podVolume) mustSetUp() {
+	v.node.t.Helper()
+	if err := v.setUp(v.node.t.Context()); err != nil {
+		v.node.t.Fatalf("SetUp: %v", err)
+	}
+}
+
+func (v *podVolume) unmounter() volume.Unmounter {
+	v.node.t.Helper()
+	u, err := v.node.plugin.NewUnmounter(v.spec.Name(), v.pod.UID)
+	if err != nil {
+		v.node.t.Fatalf("NewUnmounter: %v", err)
+	}
+	return u
+}
+
+func (v *podVolume) tearDown(ctx context.Context) error { return v.unmounter().TearDown(ctx) }
+
+func (v *podVolume) mustTearDown() {
+	v.node.t.Helper()
+	if err := v.tearDown(v.node.t.Context()); err != nil {
+		v.node.t.Fatalf("TearDown: %v", err)
+	}
+}
+
+// owned reports whether the volume has a directory of its own below the root,
+// as all have but those that hand out a path of the node.
+func (v *podVolume) owned() bool {
+	return strings.HasPrefix(v.GetPath(), v.node.RootDir+"/")
+}
+
+// persistentVolume returns one with this source, of volume mode Filesystem.
+func persistentVolume(source v1.PersistentVolumeSource) *v1.PersistentVolume {
+	filesystem := v1.PersistentVolumeFilesystem
+	pv := &v1.PersistentVolume{}
+	pv.Name = "pv"
+	pv.Spec = v1.PersistentVolumeSpec{
+		Capacity:               v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")},
+		AccessModes:            []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+		VolumeMode:             &filesystem,
+		PersistentVolumeSource: *source.DeepCopy(),
+	}
+	return pv
+}
+
+func writeFiles(t testing.TB, dir string, files map[string]string) {
+	t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), fs.FileMode(0o755)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(files[name]), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

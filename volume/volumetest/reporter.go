@@ -1,0 +1,64 @@
+package volumetest
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// reporter is the testing.TB of a check: a failure carries the sentence of the
+// contract that it breaks, and does not count if the check is waived.
+type reporter struct {
+	testing.TB
+	check  check
+	waived *failures // nil: not waived
+}
+
+// failures are those of a waived check.
+type failures struct {
+	reason string
+	mu     sync.Mutex
+	count  int
+}
+
+func (f *failures) none() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.count == 0
+}
+
+func (r *reporter) report(text string) {
+	r.Helper()
+	text = strings.TrimRight(text, "\n")
+	if r.waived == nil {
+		r.TB.Errorf("%s\ncheck %s: %s", text, r.check.name, r.check.proves)
+		return
+	}
+	r.waived.mu.Lock()
+	defer r.waived.mu.Unlock()
+	r.waived.count++
+	r.Logf("waived (%s): %s", r.waived.reason, text)
+}
+
+// stop ends the test: as failed, or as skipped where it is waived.
+func (r *reporter) stop() {
+	if r.waived == nil {
+		r.TB.FailNow()
+	}
+	r.SkipNow()
+}
+
+func (r *reporter) Error(args ...any) { r.Helper(); r.report(fmt.Sprintln(args...)) }
+func (r *reporter) Errorf(format string, args ...any) {
+	r.Helper()
+	r.report(fmt.Sprintf(format, args...))
+}
+func (r *reporter) Fatal(args ...any) { r.Helper(); r.report(fmt.Sprintln(args...)); r.stop() }
+func (r *reporter) Fatalf(format string, args ...any) {
+	r.Helper()
+	r.report(fmt.Sprintf(format, args...))
+	r.stop()
+}
+func (r *reporter) Fail()    { r.Helper(); r.report("failed") }
+func (r *reporter) FailNow() { r.Helper(); r.report("failed"); r.stop() }

@@ -1,0 +1,126 @@
+package volumetest
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+)
+
+// assertShown fails unless the volume shows what its case wants.
+func (v *podVolume) assertShown() {
+	t, want := v.node.t, v.node.working.Want
+	t.Helper()
+	dir := v.GetPath()
+	if got := v.GetAttributes().ReadOnly; got != want.ReadOnly {
+		t.Errorf("GetAttributes().ReadOnly = %v, want %v", got, want.ReadOnly)
+	}
+	if v.owned() {
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+			t.Errorf("after SetUp there is no directory at GetPath() %s: %v", dir, err)
+			return
+		}
+	}
+	if want.Mode != 0 {
+		v.assertMode(dir, want.Mode)
+	}
+	for _, name := range slices.Sorted(maps.Keys(want.Files)) {
+		v.assertFile(filepath.Join(dir, name), want.Files[name])
+	}
+	if want.Mount != nil {
+		v.assertMounted(*want.Mount)
+	}
+}
+
+const modeBits = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
+
+func (v *podVolume) assertMode(path string, want fs.FileMode) {
+	v.node.t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		v.node.t.Error(err)
+		return
+	}
+	if got := info.Mode() & modeBits; got != want&modeBits {
+		v.node.t.Errorf("%s has mode %v, want %v", path, got, want&modeBits)
+	}
+}
+
+func (v *podVolume) assertFile(path string, want File) {
+	t := v.node.t
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Errorf("the volume does not show a file: %v", err)
+		return
+	}
+	if string(content) != want.Content {
+		t.Errorf("%s contains %q, want %q", path, content, want.Content)
+	}
+	if want.Mode != 0 {
+		v.assertMode(path, want.Mode)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Error(err)
+		return
+	}
+	if want.UID != nil && int64(st.Uid) != *want.UID {
+		t.Errorf("%s belongs to user %d, want %d", path, st.Uid, *want.UID)
+	}
+	if want.GID != nil && int64(st.Gid) != *want.GID {
+		t.Errorf("%s belongs to group %d, want %d", path, st.Gid, *want.GID)
+	}
+}
+
+func (v *podVolume) assertMounted(want Mount) {
+	t := v.node.t
+	t.Helper()
+	entry, mounted := v.entry()
+	if !mounted {
+		t.Errorf("nothing is mounted at %s", v.GetPath())
+		return
+	}
+	if want.Source != "" && entry.Source != want.Source {
+		t.Errorf("%s is mounted at %s, want %s", entry.Source, v.GetPath(), want.Source)
+	}
+	if want.FSType != "" && entry.FSType != want.FSType {
+		t.Errorf("a %s is mounted at %s, want %s", entry.FSType, v.GetPath(), want.FSType)
+	}
+	for _, o := range want.Options {
+		if !slices.Contains(entry.Options, o) && !slices.Contains(entry.SuperOptions, o) {
+			t.Errorf("the mount at %s has options %v and %v, without %q", v.GetPath(), entry.Options, entry.SuperOptions, o)
+		}
+	}
+}
+
+// entry is what the mount table shows at the volume's path.
+func (v *podVolume) entry() (mount.Entry, bool) {
+	v.node.t.Helper()
+	table, err := mount.TableOf(v.node.GetMounter())
+	if err != nil {
+		v.node.t.Fatal(err)
+	}
+	entry, mounted, err := table.At(v.GetPath())
+	if err != nil {
+		v.node.t.Fatal(err)
+	}
+	return entry, mounted
+}
+
+// assertGone fails if anything is left of the volume's own directory.
+func (v *podVolume) assertGone() {
+	v.node.t.Helper()
+	if !v.owned() {
+		return
+	}
+	if _, err := os.Lstat(v.GetPath()); !errors.Is(err, fs.ErrNotExist) {
+		v.node.t.Errorf("after TearDown the directory %s is still there (%v)", v.GetPath(), err)
+	}
+}

@@ -1,0 +1,192 @@
+package volumetest
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// Suite is what an author knows of a plugin: volumes that must work, and
+// volumes that must be refused. [Run] checks the rest of the contract by them.
+type Suite struct {
+	// Working are the volumes that must work; at least one.
+	Working []Case
+	// Refused are the volumes that must be refused.
+	Refused []RefusedCase
+	// Objects are known to the roles of every host: secrets, config maps,
+	// cluster trust bundles.
+	Objects []metav1.Object
+	// Canary is a secret that is part of the contents or the sensitive mount
+	// options of a working case. It must not show anywhere else. Empty: the
+	// plugin handles no secrets.
+	Canary string
+	// Waivers are the checks that the plugin is known to fail.
+	Waivers []Waiver
+}
+
+// Case is a volume that must work.
+type Case struct {
+	Name string
+	// Spec returns the volume; each call returns a new value. Where the source
+	// is a path it lies below the node's Dir.
+	Spec func(*Node) *volume.Spec
+	// Prepare, if not nil, makes the source before anything is called: files
+	// in the node's Dir, an export by [Node.Serve].
+	Prepare func(*Node)
+	// Pod, if not nil, changes the pod that uses the volume. It is called for
+	// several pods.
+	Pod func(*v1.Pod)
+	// Args are the pod's wishes.
+	Args volume.MounterArgs
+	// Shared: every pod that uses this source sees the same data. Otherwise
+	// each has its own.
+	Shared bool
+	// Want is what SetUp must show.
+	Want Want
+	// NoKernel says why the case cannot run on a real kernel, such as that no
+	// server is there to mount from. Empty: it can.
+	NoKernel string
+}
+
+// Want is what a volume that is set up must show.
+type Want struct {
+	// Files are the files by their paths in the volume. There may be others.
+	Files map[string]File
+	// Mode is the mode of the volume's own directory; 0: not looked at.
+	Mode fs.FileMode
+	// ReadOnly is that of [volume.Attributes].
+	ReadOnly bool
+	// Mount is what the mount table must show; nil: not looked at.
+	Mount *Mount
+}
+
+// File is a file that a volume must show.
+type File struct {
+	Content string
+	// Mode are the permission bits; 0: not looked at.
+	Mode fs.FileMode
+	// UID and GID own the file; nil: not looked at.
+	UID, GID *int64
+}
+
+// Mount is an entry that the mount table must have. Empty fields are not
+// looked at.
+type Mount struct {
+	Source, FSType string
+	// Options are among those of the mount or of its file system.
+	Options []string
+}
+
+// RefusedCase is a volume that must be refused, when its mounter is made or
+// when it is set up.
+type RefusedCase struct {
+	Name    string
+	Spec    func(*Node) *volume.Spec
+	Prepare func(*Node)
+	Pod     func(*v1.Pod)
+	// Because is a part of the error's text that tells the pod's author what
+	// to change.
+	Because string
+}
+
+// Waiver says that a plugin is known to fail a check. The check runs all the
+// same: one that passes makes the run fail, so that waivers go once they are
+// not needed any more.
+type Waiver struct {
+	// Check is the check's name, such as "lifecycle/setup-n-times".
+	Check string
+	// Reason says why a user can live with it.
+	Reason string
+	// Case restricts the waiver to one case; empty: all of them.
+	Case string
+	// On restricts it to "fake" or "kernel"; empty: both.
+	On string
+}
+
+// Inline returns a [Case.Spec] for a volume "vol" with this source.
+func Inline(source v1.VolumeSource) func(*Node) *volume.Spec {
+	return func(*Node) *volume.Spec {
+		return volume.NewSpecFromVolume(&v1.Volume{Name: "vol", VolumeSource: *source.DeepCopy()})
+	}
+}
+
+// Persistent returns a [Case.Spec] for a PersistentVolume "pv" of 1Gi with
+// this source, which the pod uses read-only or not.
+func Persistent(source v1.PersistentVolumeSource, readOnly bool) func(*Node) *volume.Spec {
+	return func(*Node) *volume.Spec {
+		return volume.NewSpecFromPersistentVolume(persistentVolume(source), readOnly)
+	}
+}
+
+// check finds the mistakes in a suite that would make checks vacuous.
+func (s *Suite) check(all []check) error {
+	var errs []error
+	if len(s.Working) == 0 {
+		errs = append(errs, errors.New("the suite has no working case; give it at least one volume that the plugin must mount"))
+	}
+	names := map[string]bool{}
+	for _, c := range s.Working {
+		errs = append(errs, checkCase(names, c.Name, c.Spec != nil))
+	}
+	refused := map[string]bool{}
+	for _, c := range s.Refused {
+		errs = append(errs, checkCase(refused, c.Name, c.Spec != nil))
+	}
+	for _, w := range s.Waivers {
+		errs = append(errs, w.check(all, names, refused))
+	}
+	return errors.Join(errs...)
+}
+
+func checkCase(seen map[string]bool, name string, hasSpec bool) error {
+	switch {
+	case name == "":
+		return errors.New("a case has no name")
+	case seen[name]:
+		return fmt.Errorf("two cases are named %q", name)
+	case !hasSpec:
+		return fmt.Errorf("case %q has no Spec", name)
+	}
+	seen[name] = true
+	return nil
+}
+
+func (w Waiver) check(all []check, working, refused map[string]bool) error {
+	if w.Reason == "" {
+		return fmt.Errorf("the waiver of check %q has no reason; say why a user can live with it", w.Check)
+	}
+	if w.On != "" && w.On != string(onFake) && w.On != string(onKernel) {
+		return fmt.Errorf("the waiver of check %q is restricted to %q; it can be %q, %q or empty", w.Check, w.On, onFake, onKernel)
+	}
+	if w.Case != "" && !working[w.Case] && !refused[w.Case] {
+		return fmt.Errorf("the waiver of check %q is for case %q, which the suite does not have", w.Check, w.Case)
+	}
+	for _, c := range all {
+		if c.name == w.Check {
+			return nil
+		}
+	}
+	return fmt.Errorf("a waiver is for check %q, which does not exist; see the package documentation for their names", w.Check)
+}
+
+// Write makes files in the node's Dir, by their paths there.
+func (n *Node) Write(files map[string]string) {
+	n.t.Helper()
+	writeFiles(n.t, n.Dir, files)
+}
+
+// Serve makes the fake show the node's Dir, with these files, to mounts of a
+// source: an NFS export, a device.
+func (n *Node) Serve(source string, files map[string]string) {
+	n.t.Helper()
+	if n.Kernel {
+		n.t.Fatalf("nothing serves %s on a real kernel; say so in the case's NoKernel", source)
+	}
+	n.Write(files)
+	n.Fake.Serve(source, n.Dir)
+}
