@@ -52,6 +52,13 @@ func allChecks() []check {
 	return slices.Concat(
 		contractChecks(),
 		lifecycleChecks(),
+		restartChecks(),
+		faultChecks(),
+		crashChecks(),
+		cancelChecks(),
+		concurrencyChecks(),
+		hostilityChecks(),
+		metricsChecks(),
 	)
 }
 

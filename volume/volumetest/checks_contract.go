@@ -1,15 +1,148 @@
 package volumetest
 
+import (
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+)
+
 // contractChecks are about what a plugin answers without doing anything.
 func contractChecks() []check {
 	return []check{
+		{
+			name:     "contract/plugin-name",
+			proves:   "GetPluginName returns a qualified name, such as \"example.com/archive\", which never changes.",
+			fakeOnly: true,
+			once:     checkPluginName,
+		},
+		{
+			name:     "contract/init",
+			proves:   "Init does no I/O and needs no role: a role is asked for when a pod needs it, so that a host without it can serve everything else.",
+			fakeOnly: true,
+			once:     checkInit,
+		},
+		{
+			name:     "contract/can-support",
+			proves:   "CanSupport is true for the plugin's own kind of source, judged by the kind only, and it and everything else that looks at a spec does no I/O.",
+			fakeOnly: true,
+			each:     checkNoIO,
+		},
 		{
 			name:     "contract/volume-name",
 			proves:   "GetVolumeName returns the same name for every spec that means the same data, also in another process.",
 			fakeOnly: true,
 			each:     checkVolumeName,
 		},
+		{
+			name:     "contract/foreign-specs",
+			proves:   "A spec that is nil, empty or of another plugin is not supported, and is refused with an error and without a panic.",
+			fakeOnly: true,
+			once:     checkForeignSpecs,
+		},
+		{
+			name:     "contract/missing-pod",
+			proves:   "NewMounter refuses a pod that is missing or has no UID.",
+			fakeOnly: true,
+			each:     checkMissingPod,
+		},
+		{
+			name:    "contract/refused",
+			proves:  "What is invalid is refused before anything is touched, by an error that says so and that leads to what is wrong.",
+			refused: checkRefused,
+		},
+		{
+			name:   "contract/arguments",
+			proves: "A plugin never changes its arguments: spec, pod and options are as before once the volume was set up, refreshed and torn down.",
+			each:   checkArguments,
+		},
+		{
+			name:     "contract/access-modes",
+			proves:   "GetAccessModes returns what the kind of storage can do: at least one mode, each known to the API and named once, in a slice of the caller's own.",
+			fakeOnly: true,
+			needs:    capable("PersistentVolumePlugin", volume.AsPersistentVolume),
+			once:     checkAccessModes,
+		},
+		{
+			name:     "contract/descriptions",
+			proves:   "DescribeSource and DependsOn answer the same for equal specs, do no I/O, and tolerate specs of other plugins.",
+			fakeOnly: true,
+			each:     checkDescriptions,
+		},
 	}
+}
+
+func checkPluginName(k *kit) {
+	p := k.runner.newPlugin()
+	name := p.GetPluginName()
+	if _, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{p}, NewHost(k)); err != nil {
+		k.Errorf("the plugin cannot be registered: %v", err)
+	}
+	if after := p.GetPluginName(); after != name {
+		k.Errorf("GetPluginName = %q before Init, %q after it", name, after)
+	}
+	if other := k.runner.newPlugin().GetPluginName(); other != name {
+		k.Errorf("another instance is named %q, this one %q", other, name)
+	}
+}
+
+func checkInit(k *kit) {
+	h := NewHost(k)
+	h.Secrets, h.ConfigMaps, h.Tokens, h.TrustBundles, h.Allocatable, h.Events = nil, nil, nil, nil, nil, nil
+	if err := k.runner.newPlugin().Init(h); err != nil {
+		k.Errorf("Init on a host without roles: %v", err)
+	}
+	h.assertUntouched(k)
+}
+
+// assertUntouched fails if anything was asked of the mounter or a role, or
+// anything is below the root.
+func (h *Host) assertUntouched(k *kit) {
+	k.Helper()
+	if calls := h.mounterCalls(); len(calls) > 0 {
+		k.Errorf("the mounter was called: %v", calls)
+	}
+	if calls := h.RoleCalls(); len(calls) > 0 {
+		k.Errorf("roles were called: %v", calls)
+	}
+	for _, left := range h.leftovers(k) {
+		k.Errorf("%s was made", left)
+	}
+}
+
+func checkNoIO(k *kit, c Case) {
+	n := k.node(c)
+	spec := c.Spec(n)
+	pod := n.pod("a", spec)
+	source := snapshot(k, n.Dir)
+	if !n.plugin.CanSupport(spec) {
+		k.Errorf("CanSupport is false for this case's spec")
+	}
+	if _, err := n.plugin.GetVolumeName(spec); err != nil {
+		k.Errorf("GetVolumeName: %v", err)
+	}
+	m, err := n.plugin.NewMounter(spec, pod)
+	if err != nil {
+		k.Fatalf("NewMounter: %v", err)
+	}
+	u, err := n.plugin.NewUnmounter(spec.Name(), pod.UID)
+	if err != nil {
+		k.Fatalf("NewUnmounter: %v", err)
+	}
+	m.GetAttributes()
+	if path := m.GetPath(); !filepath.IsAbs(path) || filepath.Clean(path) != path {
+		k.Errorf("the mounter's GetPath() is %q, which is no clean absolute path", path)
+	}
+	if path := u.GetPath(); path != "" && path != m.GetPath() {
+		k.Errorf("the unmounter's GetPath() is %q, the mounter's %q", path, m.GetPath())
+	}
+	n.assertUntouched(k)
+	assertSame(k, "the source", source, snapshot(k, n.Dir))
 }
 
 func checkVolumeName(k *kit, c Case) {
@@ -23,4 +156,213 @@ func checkVolumeName(k *kit, c Case) {
 			k.Errorf("GetVolumeName = %q, %v; before it was %q", got, err, first)
 		}
 	}
+}
+
+func checkForeignSpecs(k *kit) {
+	n := k.node(Case{})
+	pod := Pod("a")
+	for what, spec := range foreignSpecs(n.plugin) {
+		if n.plugin.CanSupport(spec) {
+			k.Errorf("CanSupport is true for %s", what)
+			continue
+		}
+		if name, err := n.plugin.GetVolumeName(spec); err == nil {
+			k.Errorf("GetVolumeName of %s is %q without an error", what, name)
+		}
+		if m, err := n.plugin.NewMounter(spec, pod); err == nil {
+			k.Errorf("NewMounter of %s returns %T without an error", what, m)
+		}
+	}
+	n.assertUntouched(k)
+}
+
+// foreignSpecs are nil and empty specs, and one with each source of the API
+// that the plugin does not claim.
+func foreignSpecs(p volume.VolumePlugin) map[string]*volume.Spec {
+	specs := map[string]*volume.Spec{
+		"a nil spec":                         nil,
+		"an empty spec":                      {},
+		"a volume without source":            volume.NewSpecFromVolume(&v1.Volume{Name: "vol"}),
+		"a PersistentVolume without source":  volume.NewSpecFromPersistentVolume(persistentVolume(v1.PersistentVolumeSource{}), false),
+		"a volume without name and source":   volume.NewSpecFromVolume(&v1.Volume{}),
+		"a PersistentVolume without a thing": volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{}, false),
+	}
+	for name, source := range sources[v1.VolumeSource]() {
+		spec := volume.NewSpecFromVolume(&v1.Volume{Name: "vol", VolumeSource: source})
+		if !p.CanSupport(spec) {
+			specs["an inline "+name] = spec
+		}
+	}
+	for name, source := range sources[v1.PersistentVolumeSource]() {
+		spec := volume.NewSpecFromPersistentVolume(persistentVolume(source), false)
+		if !p.CanSupport(spec) {
+			specs["a PersistentVolume of "+name] = spec
+		}
+	}
+	return specs
+}
+
+// sources returns, for each field of the API's union S, a value with just that
+// field, empty.
+func sources[S any]() map[string]S {
+	all := map[string]S{}
+	for field := range reflect.TypeFor[S]().Fields() {
+		if field.Type.Kind() != reflect.Pointer {
+			continue
+		}
+		var source S
+		reflect.ValueOf(&source).Elem().FieldByIndex(field.Index).Set(reflect.New(field.Type.Elem()))
+		all[field.Name] = source
+	}
+	return all
+}
+
+func checkMissingPod(k *kit, c Case) {
+	n := k.node(c)
+	spec := c.Spec(n)
+	noUID := n.pod("a", spec)
+	noUID.UID = ""
+	for what, pod := range map[string]*v1.Pod{"no pod": nil, "a pod without UID": noUID} {
+		if _, err := n.plugin.NewMounter(spec, pod); err == nil {
+			k.Errorf("NewMounter accepts %s", what)
+		}
+	}
+	if _, err := n.plugin.NewUnmounter(spec.Name(), ""); err == nil {
+		k.Errorf("NewUnmounter accepts an empty pod UID")
+	}
+	if _, err := n.plugin.NewUnmounter("", "uid"); err == nil {
+		k.Errorf("NewUnmounter accepts an empty volume name")
+	}
+}
+
+func checkRefused(k *kit, refused RefusedCase) {
+	n := k.node(Case{Spec: refused.Spec, Prepare: refused.Prepare, Pod: refused.Pod})
+	spec := refused.Spec(n)
+	source := snapshot(k, n.Dir)
+	err := n.tryToSetUp(k, spec, n.pod("a", spec))
+	if err == nil {
+		k.Fatalf("the volume is not refused")
+	}
+	if !strings.Contains(err.Error(), refused.Because) {
+		k.Errorf("the error does not contain %q: %v", refused.Because, err)
+	}
+	if len(n.mounts(k)) > 0 || len(n.mounterCalls()) > 0 {
+		k.Errorf("the mounter was called for a volume that is refused: %v", n.mounterCalls())
+	}
+	n.AssertTornDown(k)
+	assertSame(k, "the source", source, snapshot(k, n.Dir))
+}
+
+// tryToSetUp returns the first error of making a mounter and setting up. One of
+// SetUp must be marked by NothingDone.
+func (n *Node) tryToSetUp(k *kit, spec *volume.Spec, pod *v1.Pod) error {
+	m, err := n.plugin.NewMounter(spec, pod)
+	if err != nil {
+		return err
+	}
+	err = m.SetUp(k.Context(), n.working.Args)
+	if volume.IsUncertain(err) {
+		k.Errorf("the error of SetUp is not marked by volume.NothingDone, although nothing was touched: %v", err)
+	}
+	return err
+}
+
+func checkArguments(k *kit, c Case) {
+	n := k.node(c)
+	v := n.volume("a")
+	spec, pod, args := copySpec(v.spec), v.pod.DeepCopy(), copyArgs(c.Args)
+	n.plugin.CanSupport(v.spec)
+	if _, err := n.plugin.GetVolumeName(v.spec); err != nil {
+		k.Error(err)
+	}
+	volume.DescribeSource(n.plugin, v.spec)
+	volume.DependsOn(n.plugin, v.spec, v.pod)
+	v.mustSetUp()
+	v.mustSetUp()
+	// Metrics may be unsupported.
+	_, _ = v.GetMetrics(k.Context())
+	v.mustTearDown()
+	for what, diff := range map[string]string{
+		"spec": cmp.Diff(spec, v.spec), "pod": cmp.Diff(pod, v.pod), "arguments": cmp.Diff(args, copyArgs(n.working.Args)),
+	} {
+		if diff != "" {
+			k.Errorf("the %s was changed (-before +after):\n%s", what, diff)
+		}
+	}
+}
+
+func copySpec(s *volume.Spec) *volume.Spec {
+	c := *s
+	c.Volume, c.PersistentVolume = s.Volume.DeepCopy(), s.PersistentVolume.DeepCopy()
+	return &c
+}
+
+func copyArgs(a volume.MounterArgs) volume.MounterArgs {
+	clone := func(n *int64) *int64 {
+		if n == nil {
+			return nil
+		}
+		return new(*n)
+	}
+	a.FsUser, a.FsGroup = clone(a.FsUser), clone(a.FsGroup)
+	if a.DesiredSize != nil {
+		a.DesiredSize = new(a.DesiredSize.DeepCopy())
+	}
+	if a.FSGroupChangePolicy != nil {
+		a.FSGroupChangePolicy = new(*a.FSGroupChangePolicy)
+	}
+	return a
+}
+
+func checkAccessModes(k *kit) {
+	p, _ := volume.AsPersistentVolume(k.runner.newPlugin())
+	modes := slices.Clone(p.GetAccessModes())
+	if len(modes) == 0 {
+		k.Errorf("there is none")
+	}
+	known := []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadOnlyMany, v1.ReadWriteMany, v1.ReadWriteOncePod}
+	for i, mode := range modes {
+		if !slices.Contains(known, mode) {
+			k.Errorf("%q is no access mode of the API", mode)
+		}
+		if slices.Contains(modes[:i], mode) {
+			k.Errorf("%q is there twice", mode)
+		}
+	}
+	for i, given := 0, p.GetAccessModes(); i < len(given); i++ {
+		given[i] = "changed by the caller"
+	}
+	if again := p.GetAccessModes(); !slices.Equal(again, modes) {
+		k.Errorf("after the caller changed the slice, the plugin answers %v", again)
+	}
+}
+
+func checkDescriptions(k *kit, c Case) {
+	n := k.node(c)
+	spec := c.Spec(n)
+	pod := n.pod("a", spec)
+	source := volume.DescribeSource(n.plugin, spec)
+	if source == "" || strings.ContainsAny(source, "\n\x00") {
+		k.Errorf("DescribeSource = %q, which is no short word for people", source)
+	}
+	refs := volume.DependsOn(n.plugin, spec, pod)
+	for _, ref := range refs {
+		if ref.Kind == "" || ref.Name == "" {
+			k.Errorf("DependsOn names an object without kind or name: %v", ref)
+		}
+	}
+	again := n.restart()
+	if got := volume.DescribeSource(again.plugin, c.Spec(n)); got != source {
+		k.Errorf("DescribeSource = %q, then %q", source, got)
+	}
+	if diff := cmp.Diff(refs, volume.DependsOn(again.plugin, c.Spec(n), pod)); diff != "" {
+		k.Errorf("DependsOn answers differently for an equal spec:\n%s", diff)
+	}
+	for _, foreign := range foreignSpecs(n.plugin) {
+		if d, ok := n.plugin.(volume.SourceDescriber); ok {
+			d.DescribeSource(foreign)
+		}
+		volume.DependsOn(n.plugin, foreign, pod)
+	}
+	n.assertUntouched(k)
 }

@@ -1,5 +1,16 @@
 package volumetest
 
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/volume"
+)
+
 // lifecycleChecks are about SetUp and TearDown when nothing goes wrong.
 func lifecycleChecks() []check {
 	return []check{
@@ -13,23 +24,114 @@ func lifecycleChecks() []check {
 			},
 		},
 		{
+			name:   "lifecycle/setup-at-existing-directory",
+			proves: "SetUp works on a directory that is there already, as after a crash, and TearDown removes it.",
+			each:   checkExistingDirectory,
+		},
+		{
+			name:   "lifecycle/setup-at",
+			proves: "SetUp is SetUpAt with GetPath, and TearDown is TearDownAt with GetPath.",
+			each:   checkAt,
+		},
+		{
 			name:   "lifecycle/setup-n-times",
 			proves: "SetUp is idempotent: on a volume that is set up already it succeeds, and mounts nothing a second time.",
 			each:   checkSetUpTwice,
 		},
 		{
+			name:   "lifecycle/read-only",
+			proves: "What GetAttributes calls read-only by a mount of its own cannot be written to, and other volumes can.",
+			each:   checkReadOnly,
+		},
+		{
 			name:   "lifecycle/teardown",
-			proves: "TearDown unmounts the volume and removes its directory and what the plugin keeps beside it.",
+			proves: "TearDown unmounts the volume and removes its directory and what the plugin keeps beside it, also what a pod wrote into a volume of its own.",
+			each:   checkTearDown,
+		},
+		{
+			name:   "lifecycle/teardown-n-times",
+			proves: "TearDown is idempotent.",
 			each: func(k *kit, c Case) {
 				n := k.node(c)
 				v := n.volume("a")
 				v.mustSetUp()
-				v.mustTearDown()
-				v.assertGone()
+				for range 3 {
+					v.mustTearDown()
+					v.assertGone()
+				}
 				n.AssertTornDown(k)
 			},
 		},
+		{
+			name:   "lifecycle/teardown-never-set-up",
+			proves: "What was never set up is torn down with success, and the source stays as it is.",
+			each:   checkTearDownNeverSetUp,
+		},
+		{
+			name:   "lifecycle/setup-again",
+			proves: "A volume that was torn down can be set up again.",
+			each: func(k *kit, c Case) {
+				n := k.node(c)
+				v := n.volume("a")
+				for range 3 {
+					v.mustSetUp()
+					v.assertShown()
+					v.mustTearDown()
+					v.assertGone()
+				}
+				n.AssertTornDown(k)
+			},
+		},
+		{
+			name:   "lifecycle/several-pods",
+			proves: "Several pods have volumes of the same source at a time; each sees what it must, and the teardown of one leaves the others.",
+			each:   checkSeveralPods,
+		},
+		{
+			name:   "lifecycle/several-volumes",
+			proves: "A pod has several volumes of a plugin at a time, and the teardown of one leaves the others.",
+			each:   checkSeveralVolumes,
+		},
+		{
+			name:   "lifecycle/source-kept",
+			proves: "Data outside the node's own directories is never removed or changed by TearDown.",
+			each:   checkSourceKept,
+		},
 	}
+}
+
+func checkExistingDirectory(k *kit, c Case) {
+	n := k.node(c)
+	v := n.volume("a")
+	if v.owned() {
+		if err := os.MkdirAll(v.GetPath(), 0o750); err != nil {
+			k.Fatal(err)
+		}
+	}
+	v.mustSetUp()
+	v.assertShown()
+	v.mustTearDown()
+	v.assertGone()
+	n.AssertTornDown(k)
+}
+
+func checkAt(k *kit, c Case) {
+	n := k.node(c)
+	v := n.volume("a")
+	if err := v.SetUpAt(k.Context(), v.GetPath(), c.Args); err != nil {
+		k.Fatalf("SetUpAt: %v", err)
+	}
+	v.assertShown()
+	mounts := len(n.mounts(k))
+	v.mustSetUp()
+	if got := len(n.mounts(k)); got != mounts {
+		k.Errorf("%d mounts after SetUp, %d after SetUpAt with the same path", got, mounts)
+	}
+	if err := v.unmounter().TearDownAt(k.Context(), v.GetPath()); err != nil {
+		k.Fatalf("TearDownAt: %v", err)
+	}
+	v.assertGone()
+	n.AssertTornDown(k)
 }
 
 func checkSetUpTwice(k *kit, c Case) {
@@ -44,4 +146,120 @@ func checkSetUpTwice(k *kit, c Case) {
 			k.Fatalf("%d mounts after another SetUp, %d before", got, mounts)
 		}
 	}
+}
+
+func checkReadOnly(k *kit, c Case) {
+	v := k.node(c).volume("a")
+	v.mustSetUp()
+	entry, mounted := v.entry()
+	enforced, readOnly := mounted && entry.ReadOnly(), v.GetAttributes().ReadOnly
+	if enforced && !readOnly {
+		k.Errorf("the mount is read-only, GetAttributes says that the volume is not")
+	}
+	if !v.owned() || readOnly && !enforced || enforced && k.on == onFake {
+		// A path of the node's; contents that the plugin keeps up to date, which
+		// containers are given read-only; the fake, which records read-only alone.
+		return
+	}
+	err := os.WriteFile(filepath.Join(v.GetPath(), "written"), nil, 0o600)
+	if enforced != errors.Is(err, unix.EROFS) || err != nil && !enforced {
+		k.Errorf("writing into a volume whose read-only is %v: %v", readOnly, err)
+	}
+}
+
+func checkTearDown(k *kit, c Case) {
+	n := k.node(c)
+	v := n.volume("a")
+	v.mustSetUp()
+	if v.owned() && !v.GetAttributes().ReadOnly {
+		writeFiles(k, v.GetPath(), map[string]string{"a/b/written-by-the-pod": "data"})
+	}
+	v.mustTearDown()
+	v.assertGone()
+	n.AssertTornDown(k)
+}
+
+func checkTearDownNeverSetUp(k *kit, c Case) {
+	n := k.node(c)
+	source := snapshot(k, n.Dir)
+	v := n.volume("a")
+	v.mustTearDown()
+	n.AssertTornDown(k)
+	assertSame(k, "the source", source, snapshot(k, n.Dir))
+}
+
+func checkSeveralPods(k *kit, c Case) {
+	n := k.node(c)
+	a, b := n.volume("a"), n.volume("b")
+	if a.owned() && a.GetPath() == b.GetPath() {
+		k.Fatalf("two pods have their volumes at the same path %s", a.GetPath())
+	}
+	a.mustSetUp()
+	b.mustSetUp()
+	a.assertShown()
+	b.assertShown()
+	if a.owned() && !c.Want.ReadOnly {
+		checkShared(k, a, b)
+	}
+	a.mustTearDown()
+	a.assertGone()
+	b.assertShown()
+	b.mustSetUp()
+	b.assertShown()
+	b.mustTearDown()
+	b.assertGone()
+	n.AssertTornDown(k)
+}
+
+func checkShared(k *kit, a, b *podVolume) {
+	k.Helper()
+	writeFiles(k, a.GetPath(), map[string]string{"written-by-a": "data"})
+	_, err := os.Stat(filepath.Join(b.GetPath(), "written-by-a"))
+	if seen := err == nil; seen != a.node.working.Shared {
+		k.Errorf("another pod sees what one has written: %v (%v), the case says %v", seen, err, a.node.working.Shared)
+	}
+}
+
+// checkSeveralVolumes gives a pod the same source twice, by names of which one
+// begins with the other.
+func checkSeveralVolumes(k *kit, c Case) {
+	n := k.node(c)
+	first := n.volume("a")
+	spec := n.named(first.spec.Name() + "-2")
+	second := n.volumeOf(spec, n.pod("a", spec))
+	for _, v := range []*podVolume{first, second} {
+		v.mustSetUp()
+		v.assertShown()
+	}
+	first.mustTearDown()
+	first.assertGone()
+	second.assertShown()
+	second.mustTearDown()
+	n.AssertTornDown(k)
+}
+
+// named returns the case's spec under another name.
+func (n *Node) named(name string) *volume.Spec {
+	spec := copySpec(n.working.Spec(n))
+	if spec.Volume != nil {
+		spec.Volume.Name = name
+	} else {
+		spec.PersistentVolume.Name = name
+	}
+	return spec
+}
+
+func checkSourceKept(k *kit, c Case) {
+	n := k.node(c)
+	v := n.volume("a")
+	v.mustSetUp()
+	writeFiles(k, n.Dir, map[string]string{"kept/deep/file": "data"})
+	if err := os.Symlink("/nowhere", filepath.Join(n.Dir, "kept", "link")); err != nil && !errors.Is(err, fs.ErrExist) {
+		k.Fatal(err)
+	}
+	before := snapshot(k, n.Dir)
+	v.mustSetUp()
+	v.mustTearDown()
+	v.mustTearDown()
+	assertSame(k, "the source", before, snapshot(k, n.Dir))
 }

@@ -45,6 +45,13 @@ func (h *Host) assertNothingMounted(t testing.TB) {
 // mounts are those on the fake, or below the root on a kernel that has others.
 func (h *Host) mounts(t testing.TB) []mount.Entry {
 	t.Helper()
+	return slices.DeleteFunc(h.allMounts(t), func(e mount.Entry) bool {
+		return e.Target == "/" || h.Fake == nil && !strings.HasPrefix(e.Target, h.RootDir+"/")
+	})
+}
+
+func (h *Host) allMounts(t testing.TB) []mount.Entry {
+	t.Helper()
 	table, err := mount.TableOf(h.GetMounter())
 	if err != nil {
 		t.Error(err)
@@ -54,9 +61,7 @@ func (h *Host) mounts(t testing.TB) []mount.Entry {
 	if err != nil {
 		t.Error(err)
 	}
-	return slices.DeleteFunc(entries, func(e mount.Entry) bool {
-		return e.Target == "/" || h.Fake == nil && !strings.HasPrefix(e.Target, h.RootDir+"/")
-	})
+	return entries
 }
 
 // leftovers lists what is below pods and plugins, relative to the root.

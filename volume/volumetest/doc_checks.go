@@ -1,7 +1,56 @@
 // # The checks
 //
+//   - contract/plugin-name: GetPluginName returns a qualified name, such as "example.com/archive", which never changes. (on the fake only)
+//   - contract/init: Init does no I/O and needs no role: a role is asked for when a pod needs it, so that a host without it can serve everything else. (on the fake only)
+//   - contract/can-support: CanSupport is true for the plugin's own kind of source, judged by the kind only, and it and everything else that looks at a spec does no I/O. (on the fake only)
 //   - contract/volume-name: GetVolumeName returns the same name for every spec that means the same data, also in another process. (on the fake only)
+//   - contract/foreign-specs: A spec that is nil, empty or of another plugin is not supported, and is refused with an error and without a panic. (on the fake only)
+//   - contract/missing-pod: NewMounter refuses a pod that is missing or has no UID. (on the fake only)
+//   - contract/refused: What is invalid is refused before anything is touched, by an error that says so and that leads to what is wrong.
+//   - contract/arguments: A plugin never changes its arguments: spec, pod and options are as before once the volume was set up, refreshed and torn down.
+//   - contract/access-modes: GetAccessModes returns what the kind of storage can do: at least one mode, each known to the API and named once, in a slice of the caller's own. (on the fake only; of every PersistentVolumePlugin)
+//   - contract/descriptions: DescribeSource and DependsOn answer the same for equal specs, do no I/O, and tolerate specs of other plugins. (on the fake only)
 //   - lifecycle/setup: SetUp makes the volume appear at GetPath, whose parents it creates, with its contents, modes, owner and mount options.
+//   - lifecycle/setup-at-existing-directory: SetUp works on a directory that is there already, as after a crash, and TearDown removes it.
+//   - lifecycle/setup-at: SetUp is SetUpAt with GetPath, and TearDown is TearDownAt with GetPath.
 //   - lifecycle/setup-n-times: SetUp is idempotent: on a volume that is set up already it succeeds, and mounts nothing a second time.
-//   - lifecycle/teardown: TearDown unmounts the volume and removes its directory and what the plugin keeps beside it.
+//   - lifecycle/read-only: What GetAttributes calls read-only by a mount of its own cannot be written to, and other volumes can.
+//   - lifecycle/teardown: TearDown unmounts the volume and removes its directory and what the plugin keeps beside it, also what a pod wrote into a volume of its own.
+//   - lifecycle/teardown-n-times: TearDown is idempotent.
+//   - lifecycle/teardown-never-set-up: What was never set up is torn down with success, and the source stays as it is.
+//   - lifecycle/setup-again: A volume that was torn down can be set up again.
+//   - lifecycle/several-pods: Several pods have volumes of the same source at a time; each sees what it must, and the teardown of one leaves the others.
+//   - lifecycle/several-volumes: A pod has several volumes of a plugin at a time, and the teardown of one leaves the others.
+//   - lifecycle/source-kept: Data outside the node's own directories is never removed or changed by TearDown.
+//   - restart/from-record: After a restart, another instance goes on with the spec from the volume's record: SetUp finds the volume as it is, TearDown removes it.
+//   - restart/reconstructed: Without a record, ConstructVolumeSpec rebuilds from name, directory and mount table a spec that suffices to tear the volume down.
+//   - restart/complete: A rebuilt spec that is called complete mounts the same volume again: it has the same volume name, and SetUp finds the volume as it is.
+//   - restart/nothing-left: ConstructVolumeSpec of a volume of which an empty directory or nothing is left is not called complete unless nothing was guessed, and tearing it down succeeds.
+//   - faults/setup-retried: Whichever call fails during SetUp, another SetUp succeeds, and TearDown leaves nothing.
+//   - faults/setup-torn-down: Whichever call fails during SetUp, TearDown puts right what it left.
+//   - faults/nothing-done: Where SetUp fails with an error that is marked by NothingDone, it left neither mount, directory nor file.
+//   - faults/refresh: Whichever call fails during another SetUp, a volume that is in use stays as it is.
+//   - faults/teardown-retried: Whichever call fails during TearDown, either nothing is left, or there is an error and another TearDown succeeds.
+//   - faults/teardown-set-up: Whichever call fails during TearDown, the volume can be set up again.
+//   - faults/cause: An error keeps its cause, so that errors.Is finds it.
+//   - crash/setup-set-up: At whichever call the process dies during SetUp, SetUp of a new process succeeds.
+//   - crash/setup-torn-down: At whichever call the process dies during SetUp, TearDown of a new process leaves nothing.
+//   - crash/teardown-set-up: At whichever call the process dies during TearDown, SetUp of a new process succeeds.
+//   - crash/teardown-torn-down: At whichever call the process dies during TearDown, TearDown of a new process leaves nothing.
+//   - cancel/before: A context that has ended before the call is an error that wraps its cause, unless nothing was left to do that could block; the volume can be set up and torn down afterwards. (on the fake only)
+//   - cancel/during: When the context ends during SetUp or TearDown, at whichever call, the volume can be set up and torn down afterwards. (on the fake only)
+//   - cancel/hang: When a call hangs for ever, at whichever call, SetUp and TearDown return when their context ends, and no goroutine is left once the call returns. (on the fake only)
+//   - cancel/all-hangs: When every call hangs from some call on, SetUp and TearDown return half a minute after their context ended at the latest, and recover once calls return again. (on the fake only)
+//   - concurrency/pods: A plugin is used from several goroutines at a time: several pods set up and tear down volumes of one source at once.
+//   - concurrency/volumes: A plugin is used from several goroutines at a time: several volumes of one pod are set up and torn down at once.
+//   - concurrency/questions: A plugin answers questions while its volumes are set up and torn down.
+//   - hostility/names: A volume name or pod UID that is no name of one directory entry is refused before anything is touched.
+//   - hostility/odd-names: Every name that one directory entry can have works, or is refused by NewMounter.
+//   - hostility/link-as-volume: A link at the place of the volume is not followed: nothing outside is changed, whether SetUp and TearDown succeed or not.
+//   - hostility/link-between-calls: A link that is put in the place of the volume between two calls, at whichever call, is not followed: nothing outside is changed, and no mount is left there.
+//   - hostility/links-inside: A link that a pod has made in its volume is not followed by SetUp, TearDown or GetMetrics.
+//   - hostility/canary: Secret material never reaches an error, an event, a record, a name or the text of a call, whichever call fails. (on the fake only)
+//   - metrics/sane: GetMetrics of a volume that is set up returns numbers that fit together, or ErrMetricsUnsupported.
+//   - metrics/not-set-up: GetMetrics of a volume that is not set up is an error, never the numbers of what is there instead, and changes nothing.
+//   - metrics/bounded: GetMetrics returns when its context ends. (on the fake only)
 package volumetest

@@ -31,3 +31,11 @@ func (k *kit) bubble(f func(*kit)) {
 		f(inner)
 	})
 }
+
+// explain says after a failure in which situation it was. It is deferred.
+func (k *kit) explain(format string, args ...any) {
+	k.Helper()
+	if k.failed() {
+		k.Logf("this was: "+format, args...)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -13,6 +14,8 @@ type reporter struct {
 	testing.TB
 	check  check
 	waived *failures // nil: not waived
+	// failures counts them, waived or not.
+	failures atomic.Int64
 }
 
 // failures are those of a waived check.
@@ -30,6 +33,7 @@ func (f *failures) none() bool {
 
 func (r *reporter) report(text string) {
 	r.Helper()
+	r.failures.Add(1)
 	text = strings.TrimRight(text, "\n")
 	if r.waived == nil {
 		r.TB.Errorf("%s\ncheck %s: %s", text, r.check.name, r.check.proves)
@@ -62,3 +66,5 @@ func (r *reporter) Fatalf(format string, args ...any) {
 }
 func (r *reporter) Fail()    { r.Helper(); r.report("failed") }
 func (r *reporter) FailNow() { r.Helper(); r.report("failed"); r.stop() }
+
+func (r *reporter) failed() bool { return r.failures.Load() > 0 }

@@ -76,7 +76,9 @@ func (r runner) units(e environment, c check) (units []unit) {
 		return []unit{{run: c.once}}
 	case c.refused != nil:
 		for _, refused := range r.suite.Refused {
-			units = append(units, unit{refused.Name, func(k *kit) { c.refused(k, refused) }})
+			if e == onFake || refused.NoKernel == "" {
+				units = append(units, unit{refused.Name, func(k *kit) { c.refused(k, refused) }})
+			}
 		}
 	case c.each != nil:
 		for _, working := range r.suite.Working {

@@ -22,8 +22,8 @@ type Suite struct {
 	// cluster trust bundles.
 	Objects []metav1.Object
 	// Canary is a secret that is part of the contents or the sensitive mount
-	// options of a working case. It must not show anywhere else. Empty: the
-	// plugin handles no secrets.
+	// options of every working case. It must not show anywhere else. Empty:
+	// the plugin handles no secrets.
 	Canary string
 	// Waivers are the checks that the plugin is known to fail.
 	Waivers []Waiver
@@ -92,6 +92,8 @@ type RefusedCase struct {
 	// Because is a part of the error's text that tells the pod's author what
 	// to change.
 	Because string
+	// NoKernel is as in [Case].
+	NoKernel string
 }
 
 // Waiver says that a plugin is known to fail a check. The check runs all the

@@ -1,0 +1,182 @@
+package volumetest
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"testing/synctest"
+	"time"
+
+	"github.com/podvol/podvol/volume"
+)
+
+const (
+	// patience is the deadline of an operation that hangs.
+	patience = 10 * time.Second
+	// grace is what cleaning up may take after it, where everything hangs.
+	grace = 30 * time.Second
+)
+
+// cancelChecks are about contexts that end. Time is virtual.
+func cancelChecks() []check {
+	operations := []func() operation{setUpOperation, refreshOperation, tearDownOperation}
+	return []check{
+		{
+			name:     "cancel/before",
+			proves:   "A context that has ended before the call is an error that wraps its cause, unless nothing was left to do that could block; the volume can be set up and torn down afterwards.",
+			fakeOnly: true,
+			each:     forAll(operations, checkCancelledBefore),
+		},
+		{
+			name:     "cancel/during",
+			proves:   "When the context ends during SetUp or TearDown, at whichever call, the volume can be set up and torn down afterwards.",
+			fakeOnly: true,
+			each:     forAll(operations, checkCancelledDuring),
+		},
+		{
+			name:     "cancel/hang",
+			proves:   "When a call hangs for ever, at whichever call, SetUp and TearDown return when their context ends, and no goroutine is left once the call returns.",
+			fakeOnly: true,
+			each:     forAll(operations, func(k *kit, c Case, op operation) { checkHang(k, c, op, false) }),
+		},
+		{
+			name:     "cancel/all-hangs",
+			proves:   "When every call hangs from some call on, SetUp and TearDown return half a minute after their context ended at the latest, and recover once calls return again.",
+			fakeOnly: true,
+			each:     forAll(operations, func(k *kit, c Case, op operation) { checkHang(k, c, op, true) }),
+		},
+	}
+}
+
+func forAll(operations []func() operation, f func(*kit, Case, operation)) func(*kit, Case) {
+	return func(k *kit, c Case) {
+		for _, operation := range operations {
+			f(k, c, operation())
+		}
+	}
+}
+
+func checkCancelledBefore(k *kit, c Case, op operation) {
+	k.bubble(func(k *kit) {
+		defer k.explain("%s with a context that had ended", op.name)
+		n := k.node(c)
+		v := n.volume("a")
+		op.prepare(v)
+		ctx, cancel := context.WithCancel(k.Context())
+		cancel()
+		err := op.run(ctx, v)
+		if err != nil && !errors.Is(err, context.Canceled) {
+			k.Errorf("the error does not wrap context.Canceled: %v", err)
+		}
+		v.recover(k)
+	})
+}
+
+// recover sets the volume up and tears it down.
+func (v *podVolume) recover(k *kit) {
+	k.Helper()
+	v.mustSetUp()
+	v.assertShown()
+	v.mustTearDown()
+	v.assertGone()
+	v.node.AssertTornDown(k)
+}
+
+func checkCancelledDuring(k *kit, c Case, op operation) {
+	for _, p := range k.points(c, op) {
+		k.bubble(func(k *kit) {
+			defer k.explain("%s, whose context ended in %s", op.name, p)
+			v := k.node(c).volume("a")
+			op.prepare(v)
+			ctx, cancel := context.WithCancel(k.Context())
+			defer cancel()
+			remove := v.node.disturb(p, disturbance{hook: cancel})
+			err := op.run(ctx, v)
+			remove()
+			if err != nil && !errors.Is(err, context.Canceled) {
+				k.Errorf("the error does not wrap context.Canceled: %v", err)
+			}
+			v.recover(k)
+		})
+	}
+}
+
+func checkHang(k *kit, c Case, op operation, onward bool) {
+	for _, p := range k.points(c, op) {
+		k.bubble(func(k *kit) {
+			defer k.explain("%s, where %s hung", op.name, p)
+			v := k.node(c).volume("a")
+			op.prepare(v)
+			before := goroutines()
+			late := v.hang(k, op, p, onward)
+			switch {
+			case !onward && late > time.Second:
+				k.Errorf("%s returned %v after its context had ended", op.name, late)
+			case late > grace:
+				k.Errorf("%s returned %v after its context had ended, although all hung", op.name, late)
+			}
+			// What was left running may take its time to notice.
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if after := goroutines(); len(after) > len(before) {
+				k.Errorf("%d goroutines are left, %d were there before:\n%s", len(after), len(before), strings.Join(after, "\n\n"))
+			}
+			v.recover(k)
+		})
+	}
+}
+
+// hang runs the operation until it returns although the point's call hangs,
+// then releases the call. It returns how long after its context's end the
+// operation returned.
+func (v *podVolume) hang(k *kit, op operation, p point, onward bool) (late time.Duration) {
+	k.Helper()
+	release := make(chan struct{})
+	remove := v.node.disturb(p, disturbance{release: release, onward: onward})
+	defer func() {
+		remove()
+		close(release)
+	}()
+	ctx, cancel := context.WithTimeout(k.Context(), patience)
+	defer cancel()
+	deadline := time.Now().Add(patience)
+	done := make(chan error, 1)
+	go func() { done <- op.run(ctx, v) }()
+	select {
+	case err := <-done:
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			k.Errorf("the error does not wrap context.DeadlineExceeded: %v", err)
+		}
+		if onward && err != nil && !volume.IsUncertain(err) && len(v.node.mounts(k)) > 0 && op.name == "SetUp" {
+			k.Errorf("the error is marked by NothingDone, but something is mounted: %v", err)
+		}
+	case <-time.After(patience + time.Hour):
+		defer func() { <-done }()
+		return time.Hour
+	}
+	return time.Since(deadline)
+}
+
+// goroutines returns the stacks of this bubble's goroutines.
+func goroutines() (stacks []string) {
+	buffer := make([]byte, 1<<20)
+	buffer = buffer[:runtime.Stack(buffer, true)]
+	all := strings.Split(string(buffer), "\n\n")
+	bubble := bubbleOf(all[0]) // the first is the caller's
+	for _, stack := range all {
+		if bubbleOf(stack) == bubble {
+			stacks = append(stacks, stack)
+		}
+	}
+	return stacks
+}
+
+// bubbleOf returns the number of the bubble from the first line of a stack:
+// "goroutine 7 [running, synctest bubble 3]:".
+func bubbleOf(stack string) string {
+	header, _, _ := strings.Cut(stack, "\n")
+	_, bubble, _ := strings.Cut(header, "synctest bubble ")
+	bubble, _, _ = strings.Cut(bubble, "]")
+	return bubble
+}

@@ -1,0 +1,87 @@
+package volumetest
+
+import (
+	"context"
+	"errors"
+	"testing/synctest"
+)
+
+// errDead is what calls of a dead process get when the check is over.
+var errDead = errors.New("the process is dead")
+
+// crashChecks let the process die at every call of the mounter and the roles,
+// before its effect and after it, and start another on the same root and
+// mounts.
+func crashChecks() []check {
+	setUp := func(v *podVolume) {
+		v.mustSetUp()
+		v.assertShown()
+		v.mustTearDown()
+	}
+	return []check{
+		{
+			name:   "crash/setup-set-up",
+			proves: "At whichever call the process dies during SetUp, SetUp of a new process succeeds.",
+			each:   crash(setUpOperation, setUp),
+		},
+		{
+			name:   "crash/setup-torn-down",
+			proves: "At whichever call the process dies during SetUp, TearDown of a new process leaves nothing.",
+			each:   crash(setUpOperation, (*podVolume).mustTearDown),
+		},
+		{
+			name:   "crash/teardown-set-up",
+			proves: "At whichever call the process dies during TearDown, SetUp of a new process succeeds.",
+			each:   crash(tearDownOperation, setUp),
+		},
+		{
+			name:   "crash/teardown-torn-down",
+			proves: "At whichever call the process dies during TearDown, TearDown of a new process leaves nothing.",
+			each:   crash(tearDownOperation, (*podVolume).mustTearDown),
+		},
+	}
+}
+
+func crash(operation func() operation, recover func(*podVolume)) func(*kit, Case) {
+	return func(k *kit, c Case) {
+		op := operation()
+		for _, p := range k.points(c, op) {
+			k.bubble(func(k *kit) {
+				defer k.explain("%s, where the process died in %s", op.name, p)
+				n := k.node(c)
+				v := n.volume("a")
+				op.prepare(v)
+				source := snapshot(k, n.Dir)
+				bury := v.die(op, p)
+				// Also where a check below ends the test.
+				defer bury()
+				again := n.restart()
+				recover(v.same(again))
+				v.assertGone()
+				again.AssertTornDown(k)
+				assertSame(k, "the source", source, snapshot(k, n.Dir))
+			})
+		}
+	}
+}
+
+// die runs the operation until it has reached the point, and leaves it hanging
+// there. The call that hangs then, and whatever the dead would call after it,
+// never takes effect; bury lets its goroutines end.
+func (v *podVolume) die(op operation, p point) (bury func()) {
+	release, done := make(chan struct{}), make(chan struct{})
+	remove := v.node.disturb(p, disturbance{err: errDead, release: release, onward: true})
+	go func() {
+		defer close(done)
+		// Nobody is left to hear of an error.
+		_ = op.run(context.Background(), v)
+	}()
+	synctest.Wait()
+	remove()
+	return func() {
+		v.node.disturb(point{n: 1}, disturbance{err: errDead, onward: true})
+		v.node.disturb(point{role: true, n: 1}, disturbance{err: errDead, onward: true})
+		close(release)
+		<-done
+	}
+}

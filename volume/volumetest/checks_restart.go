@@ -1,0 +1,182 @@
+package volumetest
+
+import (
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// restartChecks are about an agent that was started again while volumes are
+// set up.
+func restartChecks() []check {
+	return []check{
+		{
+			name:   "restart/from-record",
+			proves: "After a restart, another instance goes on with the spec from the volume's record: SetUp finds the volume as it is, TearDown removes it.",
+			each:   checkFromRecord,
+		},
+		{
+			name:   "restart/reconstructed",
+			proves: "Without a record, ConstructVolumeSpec rebuilds from name, directory and mount table a spec that suffices to tear the volume down.",
+			each:   checkReconstructed,
+		},
+		{
+			name:   "restart/complete",
+			proves: "A rebuilt spec that is called complete mounts the same volume again: it has the same volume name, and SetUp finds the volume as it is.",
+			each:   checkComplete,
+		},
+		{
+			name:   "restart/nothing-left",
+			proves: "ConstructVolumeSpec of a volume of which an empty directory or nothing is left is not called complete unless nothing was guessed, and tearing it down succeeds.",
+			each:   checkNothingLeft,
+		},
+	}
+}
+
+// record writes the volume's record and reads it again, as a restart does.
+func (v *podVolume) record() *volume.Record {
+	t := v.node.t
+	t.Helper()
+	data, err := volume.EncodeRecord(&volume.Record{
+		PodUID: v.pod.UID, Pod: types.NamespacedName{Namespace: v.pod.Namespace, Name: v.pod.Name},
+		Volume: v.spec.Name(), Plugin: v.node.plugin.GetPluginName(), Path: v.GetPath(),
+		Source:       volume.DescribeSource(v.node.plugin, v.spec),
+		InlineVolume: v.spec.Volume, PersistentVolume: v.spec.PersistentVolume, ReadOnly: v.spec.ReadOnly,
+	})
+	if err != nil {
+		t.Fatalf("the volume cannot be recorded: %v", err)
+	}
+	record, err := volume.DecodeRecord(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return record
+}
+
+func checkFromRecord(k *kit, c Case) {
+	n := k.node(c)
+	v := n.volume("a")
+	v.mustSetUp()
+	record := v.record()
+	if diff := cmp.Diff(v.spec, record.Spec()); diff != "" {
+		k.Errorf("the spec does not survive being recorded (-before +after):\n%s", diff)
+	}
+	mounts := len(n.mounts(k))
+	again := n.restart()
+	w := again.volumeOf(record.Spec(), v.pod)
+	if w.GetPath() != v.GetPath() {
+		k.Errorf("after the restart GetPath() is %s, before it was %s", w.GetPath(), v.GetPath())
+	}
+	w.mustSetUp()
+	w.assertShown()
+	if got := len(n.mounts(k)); got != mounts {
+		k.Errorf("%d mounts after the restart, %d before", got, mounts)
+	}
+	last := again.restart()
+	last.volumeOf(record.Spec(), v.pod).mustTearDown()
+	w.assertGone()
+	last.AssertTornDown(k)
+}
+
+// reconstruct rebuilds the volume's spec by a new instance of the plugin.
+func (v *podVolume) reconstruct(k *kit, n *Node) volume.ReconstructedVolume {
+	k.Helper()
+	rebuilt, err := n.plugin.ConstructVolumeSpec(k.Context(), v.spec.Name(), v.GetPath())
+	if err != nil {
+		k.Fatalf("ConstructVolumeSpec: %v", err)
+	}
+	if rebuilt.Spec == nil {
+		k.Fatalf("ConstructVolumeSpec returns neither spec nor error")
+	}
+	if got := rebuilt.Spec.Name(); got != v.spec.Name() {
+		k.Errorf("the rebuilt spec is named %q, want %q", got, v.spec.Name())
+	}
+	if !n.plugin.CanSupport(rebuilt.Spec) {
+		k.Errorf("the plugin does not support the spec that it rebuilt: %+v", rebuilt.Spec)
+	}
+	return rebuilt
+}
+
+func checkReconstructed(k *kit, c Case) {
+	n := k.node(c)
+	v := n.volume("a")
+	v.mustSetUp()
+	again := n.restart()
+	before := len(again.mounter.Calls())
+	rebuilt := v.reconstruct(k, again)
+	if got := len(again.mounter.Calls()); got != before {
+		k.Errorf("ConstructVolumeSpec mounts or unmounts: %v", again.mounterCalls()[before:])
+	}
+	v.assertShown()
+	if !rebuilt.Complete && testing.Verbose() {
+		k.Logf("fields that the record alone keeps (-original +rebuilt):\n%s", cmp.Diff(v.spec, rebuilt.Spec))
+	}
+	u, err := again.plugin.NewUnmounter(rebuilt.Spec.Name(), v.pod.UID)
+	if err != nil {
+		k.Fatalf("NewUnmounter: %v", err)
+	}
+	if err := u.TearDown(k.Context()); err != nil {
+		k.Fatalf("TearDown of a rebuilt volume: %v", err)
+	}
+	v.assertGone()
+	again.AssertTornDown(k)
+}
+
+func checkComplete(k *kit, c Case) {
+	n := k.node(c)
+	v := n.volume("a")
+	v.mustSetUp()
+	mounts := len(n.mounts(k))
+	again := n.restart()
+	rebuilt := v.reconstruct(k, again)
+	if !rebuilt.Complete {
+		return
+	}
+	v.assertSameName(k, again, rebuilt.Spec)
+	w := again.volumeOf(rebuilt.Spec, v.pod)
+	if got, want := w.GetAttributes(), v.GetAttributes(); got != want {
+		k.Errorf("the attributes of the rebuilt volume are %+v, want %+v", got, want)
+	}
+	w.mustSetUp()
+	w.assertShown()
+	if got := len(n.mounts(k)); got != mounts {
+		k.Errorf("%d mounts after SetUp with the rebuilt spec, %d before", got, mounts)
+	}
+	w.mustTearDown()
+	w.mustSetUp()
+	w.assertShown()
+}
+
+func (v *podVolume) assertSameName(k *kit, n *Node, rebuilt *volume.Spec) {
+	k.Helper()
+	want, err := n.plugin.GetVolumeName(v.spec)
+	if err != nil {
+		k.Fatal(err)
+	}
+	if got, err := n.plugin.GetVolumeName(rebuilt); err != nil || got != want {
+		k.Errorf("the rebuilt spec is called complete, but its volume name is %q (%v), want %q", got, err, want)
+	}
+}
+
+func checkNothingLeft(k *kit, c Case) {
+	for _, directory := range []bool{false, true} {
+		n := k.node(c)
+		v := n.volume("a")
+		if directory && v.owned() {
+			if err := os.MkdirAll(v.GetPath(), 0o750); err != nil {
+				k.Fatal(err)
+			}
+		}
+		rebuilt := v.reconstruct(k, n)
+		if rebuilt.Complete {
+			v.assertSameName(k, n, rebuilt.Spec)
+		}
+		v.mustTearDown()
+		v.assertGone()
+		n.AssertTornDown(k)
+	}
+}

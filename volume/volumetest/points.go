@@ -1,0 +1,145 @@
+package volumetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/fault"
+)
+
+// errInjected is what a call fails with that a check lets fail.
+var errInjected = errors.New("a fault that the check injected")
+
+// point is a place in an operation where the outside world can act: a call of
+// the mounter or of a role, before its effect or after it.
+type point struct {
+	role bool
+	// n is the call's number among those of its kind, from 1.
+	n     int
+	after bool
+}
+
+func (p point) String() string {
+	kind, when := "mounter", "before"
+	if p.role {
+		kind = "roles"
+	}
+	if p.after {
+		when = "after"
+	}
+	return fmt.Sprintf("call %d of the %s, %s its effect", p.n, kind, when)
+}
+
+// operation is one of SetUp and TearDown as a check disturbs it.
+type operation struct {
+	name string
+	// prepare brings the volume into the state that the operation begins with.
+	prepare func(*podVolume)
+	run     func(context.Context, *podVolume) error
+}
+
+func setUpOperation() operation {
+	return operation{
+		name:    "SetUp",
+		prepare: func(*podVolume) {},
+		run:     func(ctx context.Context, v *podVolume) error { return v.setUp(ctx) },
+	}
+}
+
+func tearDownOperation() operation {
+	return operation{
+		name:    "TearDown",
+		prepare: (*podVolume).mustSetUp,
+		run:     func(ctx context.Context, v *podVolume) error { return v.tearDown(ctx) },
+	}
+}
+
+// refreshOperation is SetUp of what is set up already.
+func refreshOperation() operation {
+	op := setUpOperation()
+	op.name, op.prepare = "another SetUp", (*podVolume).mustSetUp
+	return op
+}
+
+// points counts the calls of an undisturbed run and returns all points.
+func (k *kit) points(c Case, op operation) []point {
+	k.Helper()
+	var mounter, roles int
+	k.bubble(func(k *kit) {
+		n := k.node(c)
+		v := n.volume("a")
+		op.prepare(v)
+		n.mounter.ResetCalls()
+		n.ResetRoleCalls()
+		if err := op.run(k.Context(), v); err != nil {
+			k.Fatalf("%s without any fault: %v", op.name, err)
+		}
+		mounter, roles = len(n.mounter.Calls()), len(n.RoleCalls())
+	})
+	var all []point
+	for _, after := range []bool{false, true} {
+		for i := range mounter {
+			all = append(all, point{n: i + 1, after: after})
+		}
+		for i := range roles {
+			all = append(all, point{role: true, n: i + 1, after: after})
+		}
+	}
+	return all
+}
+
+// disturbance is what happens at a point.
+type disturbance struct {
+	err     error
+	release <-chan struct{} // if not nil, the call hangs until it is closed
+	// hook, if not nil, is called when the call is made, under the injector's
+	// lock: it must not mount.
+	hook func()
+	// onward disturbs the later calls, of mounter and roles, as well.
+	onward bool
+}
+
+// disturb arms the point; calls count from now on.
+func (n *Node) disturb(p point, d disturbance) (remove func()) {
+	reached := make(chan struct{})
+	var removeMounter, removeRole func()
+	if p.role {
+		removeRole = n.InjectRole(faultAt[RoleCall](p, d, reached))
+		removeMounter = n.mounter.Inject(faultOnward[mount.Call](d, reached))
+	} else {
+		removeMounter = n.mounter.Inject(faultAt[mount.Call](p, d, reached))
+		removeRole = n.InjectRole(faultOnward[RoleCall](d, reached))
+	}
+	return func() { removeMounter(); removeRole() }
+}
+
+// faultAt hits the point's call.
+func faultAt[C any](p point, d disturbance, reached chan struct{}) fault.Fault[C] {
+	seen := 0
+	match := func(C) bool {
+		seen++
+		if seen == p.n {
+			close(reached)
+			if d.hook != nil {
+				d.hook()
+			}
+		}
+		return seen == p.n || seen > p.n && d.onward
+	}
+	return fault.Fault[C]{Match: match, After: p.after, Err: d.err, Release: d.release}
+}
+
+// faultOnward hits calls of the other kind after the point was reached.
+func faultOnward[C any](d disturbance, reached chan struct{}) fault.Fault[C] {
+	match := func(C) bool {
+		select {
+		case <-reached:
+			return d.onward
+		default:
+			return false
+		}
+	}
+	return fault.Fault[C]{Match: match, Err: d.err, Release: d.release}
+}
