@@ -47,8 +47,14 @@ var _ volume.VolumeHost = (*Host)(nil)
 // test fails if anybody changed an object that a role had returned.
 func NewHost(t testing.TB) *Host {
 	t.Helper()
+	return newFakeHost(t, t.TempDir())
+}
+
+// newFakeHost is NewHost on an empty directory.
+func newFakeHost(t testing.TB, dir string) *Host {
+	t.Helper()
 	fake := mount.NewFakeMounter()
-	h := newHost(t, newRoot(t), fake, &objectMap{})
+	h := newHost(t, newRoot(t, dir), fake, &objectMap{})
 	h.Fake = fake
 	t.Cleanup(func() {
 		h.objects.assertUnchanged(t)
@@ -59,10 +65,10 @@ func NewHost(t testing.TB) *Host {
 	return h
 }
 
-// newRoot returns a root directory with an empty directory "pods".
-func newRoot(t testing.TB) string {
+// newRoot makes dir a root directory, with an empty directory "pods".
+func newRoot(t testing.TB, dir string) string {
 	t.Helper()
-	root, err := filepath.EvalSymlinks(t.TempDir())
+	root, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func (k *kit) node(c Case) *Node {
 	if n.Kernel {
 		n.Host = newKernelHost(k)
 	} else {
-		n.Host = NewHost(k)
+		n.Host = newFakeHost(k, k.TempDir())
 	}
 	n.mounter = n.GetMounter().(faultyMounter)
 	n.Add(k.runner.suite.Objects...)
@@ -72,7 +72,7 @@ func newSource(t testing.TB) string {
 // newKernelHost returns a host whose mounts are real.
 func newKernelHost(t testing.TB) *Host {
 	t.Helper()
-	h := newHost(t, newRoot(t), newKernelMounter(), &objectMap{})
+	h := newHost(t, newRoot(t, t.TempDir()), newKernelMounter(), &objectMap{})
 	t.Cleanup(func() {
 		h.objects.assertUnchanged(t)
 		// What a failed check left must not be deleted with its directory.

@@ -10,33 +10,61 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// boundPath finds out which directory of the node is bound at dir: one that
-// another mount of the same file system shows. certain is false where there is
-// none, or several.
-func boundPath(m mount.Interface, dir string) (found string, certain bool, err error) {
+// binding is what the mount table tells of a bound directory.
+type binding struct {
+	// path is the directory of the node; empty where it is not known.
+	path     string
+	readOnly bool
+	// certain: the path is the only one, and the volume has no mount options
+	// of its own.
+	certain bool
+}
+
+// findBinding finds out which directory of the node is bound at dir: one that
+// another mount of the same file system shows. It is not certain where there
+// is none, or several.
+func findBinding(m mount.Interface, dir string) (binding, error) {
 	table, err := mount.TableOf(m)
 	if err != nil {
-		return "", false, err
+		return binding{}, err
 	}
 	bind, mounted, err := table.At(dir)
 	if err != nil || !mounted {
-		return "", false, err
+		return binding{}, err
 	}
 	all, err := table.All()
 	if err != nil {
-		return "", false, err
+		return binding{}, err
 	}
+	found := binding{readOnly: bind.ReadOnly()}
 	var paths []string
 	for _, e := range all {
 		p, ok := pathIn(e, bind)
 		if ok && !isPodVolume(p) && visible(e, p, all) && !slices.Contains(paths, p) {
 			paths = append(paths, p)
+			found.certain = len(paths) == 1 && sameOptions(e, bind)
 		}
 	}
-	if len(paths) == 0 {
-		return "", false, nil
+	if len(paths) > 0 {
+		found.path = paths[0]
 	}
-	return paths[0], len(paths) == 1, nil
+	return found, nil
+}
+
+// sameOptions reports whether a bind has the options of the mount that it was
+// made from, read-only left aside: others were asked for.
+func sameOptions(origin, bind mount.Entry) bool {
+	return slices.Equal(withoutAccess(origin.Options), withoutAccess(bind.Options))
+}
+
+func withoutAccess(options []string) (kept []string) {
+	for _, o := range options {
+		if o != "ro" && o != "rw" {
+			kept = append(kept, o)
+		}
+	}
+	slices.Sort(kept)
+	return kept
 }
 
 // pathIn returns where mount e shows the directory that bind shows.

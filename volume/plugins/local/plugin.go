@@ -88,16 +88,17 @@ func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmou
 }
 
 // ConstructVolumeSpec finds the bound directory by the mount table. It is
-// complete where the table leaves no doubt about the directory's path.
+// complete where the table leaves no doubt about the directory's path and the
+// volume has no mount options of its own; their names are lost.
 func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath string) (volume.ReconstructedVolume, error) {
-	path, certain, err := boundPath(p.Host.GetMounter(), volumePath)
+	found, err := findBinding(p.Host.GetMounter(), volumePath)
 	if err != nil {
 		return volume.ReconstructedVolume{}, err
 	}
 	filesystem := v1.PersistentVolumeFilesystem
 	pv := &v1.PersistentVolume{}
 	pv.Name = volumeName
-	pv.Spec.Local = &v1.LocalVolumeSource{Path: path}
+	pv.Spec.Local = &v1.LocalVolumeSource{Path: found.path}
 	pv.Spec.VolumeMode = &filesystem
-	return volume.ReconstructedVolume{Spec: volume.NewSpecFromPersistentVolume(pv, false), Complete: certain}, nil
+	return volume.ReconstructedVolume{Spec: volume.NewSpecFromPersistentVolume(pv, found.readOnly), Complete: found.certain}, nil
 }

@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 	"github.com/podvol/podvol/volume/volumetest"
 )
@@ -24,6 +25,13 @@ func TestConformance(t *testing.T) {
 				Name: "persistent", Spec: volumetest.Persistent(v1.PersistentVolumeSource{NFS: &source}, true), Prepare: serve, Shared: true,
 				Want:     volumetest.Want{Files: files, ReadOnly: true, Mount: &volumetest.Mount{FSType: "nfs", Options: []string{"ro"}}},
 				NoKernel: "no NFS server is there",
+			},
+			{
+				Name: "options", Prepare: serve, Shared: true, NoKernel: "no NFS server is there",
+				Spec: func(*volumetest.Node) *volume.Spec {
+					return persistent("10.0.0.1", "/export", func(pv *v1.PersistentVolume) { pv.Spec.MountOptions = []string{"noexec", "vers=4.1"} })
+				},
+				Want: volumetest.Want{Files: files, Mount: &volumetest.Mount{FSType: "nfs", Options: []string{"noexec", "vers=4.1"}}},
 			},
 		},
 		Refused: []volumetest.RefusedCase{

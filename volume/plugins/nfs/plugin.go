@@ -8,6 +8,7 @@ package nfs
 
 import (
 	"context"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -101,6 +102,8 @@ func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmou
 }
 
 // ConstructVolumeSpec reads server, path and read-only from the mount table.
+// Options of the network file system itself, such as vers, are not told apart
+// from its defaults.
 // Without a mount, only the name is known.
 func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath string) (volume.ReconstructedVolume, error) {
 	rebuilt := &v1.NFSVolumeSource{}
@@ -120,8 +123,15 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 	if e, ok := parseTableSource(entry.Source); ok {
 		rebuilt.Server, rebuilt.Path, rebuilt.ReadOnly = e.server, e.path, entry.ReadOnly()
 		// A mount of a part of the file system may be some other directory of
-		// the server's than the source says.
-		result.Complete = entry.Root == "" || entry.Root == "/"
+		// the server's than the source says. Options other than the usual ones
+		// are those of a PersistentVolume, of which only some can be told.
+		result.Complete = (entry.Root == "" || entry.Root == "/") && hasUsualOptions(entry)
 	}
 	return result, nil
+}
+
+// hasUsualOptions reports whether a mount has only the options that every
+// mount has.
+func hasUsualOptions(entry mount.Entry) bool {
+	return !slices.ContainsFunc(entry.Options, func(o string) bool { return o != "rw" && o != "ro" && o != "relatime" })
 }

@@ -1,0 +1,34 @@
+package configmap_test
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume/plugins/configmap"
+	"github.com/podvol/podvol/volume/volumetest"
+)
+
+func TestConformance(t *testing.T) {
+	source := func(name string, items ...v1.KeyToPath) v1.VolumeSource {
+		return v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: name}, Items: items}}
+	}
+	volumetest.Run(t, configmap.New, volumetest.Suite{
+		Objects: []metav1.Object{&v1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "config"},
+			Data:       map[string]string{"app.yaml": "level: debug\n"}, BinaryData: map[string][]byte{"logo": {0x89}},
+		}},
+		Working: []volumetest.Case{
+			{Name: "whole", Spec: volumetest.Inline(source("config")), Want: volumetest.Want{ReadOnly: true, Mode: 0o755,
+				Files: map[string]volumetest.File{"app.yaml": {Content: "level: debug\n", Mode: 0o644}, "logo": {Content: "\x89"}}}},
+			{Name: "items", Spec: volumetest.Inline(source("config", v1.KeyToPath{Key: "app.yaml", Path: "etc/app.yaml", Mode: new(int32(0o400))})),
+				Want: volumetest.Want{ReadOnly: true, Files: map[string]volumetest.File{"etc/app.yaml": {Content: "level: debug\n", Mode: 0o400}}}},
+		},
+		Refused: []volumetest.RefusedCase{
+			{Name: "missing object", Spec: volumetest.Inline(source("none")), Because: "ConfigMap default/none"},
+			{Name: "missing key", Spec: volumetest.Inline(source("config", v1.KeyToPath{Key: "none", Path: "p"})), Because: "none"},
+			{Name: "path outside", Spec: volumetest.Inline(source("config", v1.KeyToPath{Key: "logo", Path: "../logo"})), Because: "../logo"},
+		},
+	})
+}

@@ -1,0 +1,44 @@
+package projected_test
+
+import (
+	"testing"
+
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume/plugins/projected"
+	"github.com/podvol/podvol/volume/volumetest"
+)
+
+func TestConformance(t *testing.T) {
+	const canary = "a-canary-sings"
+	named := func(name string) v1.LocalObjectReference { return v1.LocalObjectReference{Name: name} }
+	source := func(secret string) v1.VolumeSource {
+		return v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
+			{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(int64(3607))}},
+			{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: named("kube-root-ca.crt")}},
+			{DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{{Path: "namespace", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}}}},
+			{Secret: &v1.SecretProjection{LocalObjectReference: named(secret)}},
+			{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Path: "roots.pem", Name: new("roots")}},
+		}}}
+	}
+	roots := &certificatesv1beta1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "roots"}}
+	roots.Spec.TrustBundle = "PEM\n"
+	volumetest.Run(t, projected.New, volumetest.Suite{
+		Canary: canary,
+		Objects: []metav1.Object{
+			&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": "CA"}},
+			&v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}, Data: map[string][]byte{"key": []byte(canary)}},
+			roots,
+		},
+		Working: []volumetest.Case{{
+			Name: "every source", Spec: volumetest.Inline(source("s")), Want: volumetest.Want{
+				ReadOnly: true, Mount: &volumetest.Mount{FSType: "tmpfs"}, Files: map[string]volumetest.File{
+					"ca.crt": {Content: "CA", Mode: 0o644}, "namespace": {Content: "default"}, "key": {Content: canary}, "roots.pem": {Content: "PEM\n"}}},
+		}},
+		Refused: []volumetest.RefusedCase{
+			{Name: "missing secret", Spec: volumetest.Inline(source("none")), Because: "Secret default/none"},
+		},
+	})
+}
