@@ -59,6 +59,8 @@ func allChecks() []check {
 		concurrencyChecks(),
 		hostilityChecks(),
 		metricsChecks(),
+		deviceChecks(),
+		storageChecks(),
 	)
 }
 

@@ -43,7 +43,7 @@ func (v *podVolume) record() *volume.Record {
 	t.Helper()
 	data, err := volume.EncodeRecord(&volume.Record{
 		PodUID: v.pod.UID, Pod: types.NamespacedName{Namespace: v.pod.Namespace, Name: v.pod.Name},
-		Volume: v.spec.Name(), Plugin: v.node.plugin.GetPluginName(), Path: v.GetPath(),
+		Volumes: []string{v.spec.Name()}, Plugin: v.node.plugin.GetPluginName(), Path: v.GetPath(),
 		Source:       volume.DescribeSource(v.node.plugin, v.spec),
 		InlineVolume: v.spec.Volume, PersistentVolume: v.spec.PersistentVolume, ReadOnly: v.spec.ReadOnly,
 	})

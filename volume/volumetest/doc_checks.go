@@ -53,4 +53,14 @@
 //   - metrics/sane: GetMetrics of a volume that is set up returns numbers that fit together, or ErrMetricsUnsupported.
 //   - metrics/not-set-up: GetMetrics of a volume that is not set up is an error, never the numbers of what is there instead, and changes nothing.
 //   - metrics/bounded: GetMetrics returns when its context ends. (on the fake only)
+//   - device/mount: MountDevice and UnmountDevice are idempotent: mounted already and not mounted at all are success, and UnmountDevice leaves neither mount nor mount point. (of every DeviceMountableVolumePlugin)
+//   - device/path: GetDeviceMountPath does no I/O, is the same in every process, and leads to a place of the plugin's own. (of every DeviceMountableVolumePlugin)
+//   - device/refs: GetDeviceMountRefs finds the pods' mounts of a device from the mount table, and none when they are gone. (of every DeviceMountableVolumePlugin)
+//   - attach/idempotent: Attach and Detach are idempotent: attached already is success with the same path, detached already is success. (of every AttachableVolumePlugin)
+//   - block/idempotent: The calls of a block volume are idempotent, give the same paths again, and leave nothing once they are undone. (of every BlockVolumePlugin)
+//   - storage/expand: ExpandVolumeDevice grows the storage to at least the new size and returns its actual size, and repeating it is harmless. (of every ExpandableVolumePlugin)
+//   - storage/node-expand: NodeExpand of a volume that is set up grows its file system, and repeating it is harmless. (of every NodeExpandableVolumePlugin)
+//   - storage/recycle: Recycle removes everything below the volume and never a step outside it, and may be repeated. (of every RecyclableVolumePlugin)
+//   - storage/provision: Provision makes storage that the plugin supports, under the name that was asked for, and repeating it returns the same; deleting it, also again, succeeds. (of every ProvisionableVolumePlugin)
+//   - storage/provision-refused: NewProvisioner refuses parameters that it does not know. (on the fake only; of every ProvisionableVolumePlugin)
 package volumetest

@@ -25,6 +25,8 @@ type Suite struct {
 	// options of every working case. It must not show anywhere else. Empty:
 	// the plugin handles no secrets.
 	Canary string
+	// Parameters are the storage class's with which the plugin provisions.
+	Parameters map[string]string
 	// Waivers are the checks that the plugin is known to fail.
 	Waivers []Waiver
 }
