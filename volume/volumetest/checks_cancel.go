@@ -119,8 +119,10 @@ func checkHang(k *kit, c Case, op operation, onward bool) {
 			// What was left running may take its time to notice.
 			time.Sleep(time.Hour)
 			synctest.Wait()
-			if after := goroutines(); len(after) > len(before) {
-				k.Errorf("%d goroutines are left, %d were there before:\n%s", len(after), len(before), strings.Join(after, "\n\n"))
+			for id, stack := range goroutines() {
+				if before[id] == "" {
+					k.Errorf("a goroutine is left:\n%s", stack)
+				}
 			}
 			v.recover(k)
 		})
@@ -158,15 +160,17 @@ func (v *podVolume) hang(k *kit, op operation, p point, onward bool) (late time.
 	return time.Since(deadline)
 }
 
-// goroutines returns the stacks of this bubble's goroutines.
-func goroutines() (stacks []string) {
+// goroutines returns the stacks of this bubble's goroutines by their ids.
+func goroutines() map[string]string {
+	stacks := map[string]string{}
 	buffer := make([]byte, 1<<20)
 	buffer = buffer[:runtime.Stack(buffer, true)]
 	all := strings.Split(string(buffer), "\n\n")
 	bubble := bubbleOf(all[0]) // the first is the caller's
 	for _, stack := range all {
 		if bubbleOf(stack) == bubble {
-			stacks = append(stacks, stack)
+			id, _, _ := strings.Cut(stack, " [")
+			stacks[id] = stack
 		}
 	}
 	return stacks

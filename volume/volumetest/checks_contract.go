@@ -93,7 +93,7 @@ func checkPluginName(k *kit) {
 
 func checkInit(k *kit) {
 	h := newFakeHost(k, k.TempDir())
-	h.Secrets, h.ConfigMaps, h.Tokens, h.TrustBundles, h.Allocatable, h.Events = nil, nil, nil, nil, nil, nil
+	h.Secrets, h.ConfigMaps, h.Tokens, h.TrustBundles, h.Allocatable, h.Events, h.HostFiles = nil, nil, nil, nil, nil, nil, nil
 	if err := k.runner.newPlugin().Init(h); err != nil {
 		k.Errorf("Init on a host without roles: %v", err)
 	}
@@ -269,8 +269,10 @@ func (n *Node) tryToSetUp(k *kit, spec *volume.Spec, pod *v1.Pod) error {
 
 func checkArguments(k *kit, c Case) {
 	n := k.node(c)
-	v := n.volume("a")
-	spec, pod, args := copySpec(v.spec), v.pod.DeepCopy(), copyArgs(c.Args)
+	given := c.Spec(n)
+	givenPod := n.pod("a", given)
+	spec, pod, args := copySpec(given), givenPod.DeepCopy(), copyArgs(c.Args)
+	v := n.volumeOf(given, givenPod)
 	n.plugin.CanSupport(v.spec)
 	if _, err := n.plugin.GetVolumeName(v.spec); err != nil {
 		k.Error(err)

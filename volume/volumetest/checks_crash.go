@@ -59,7 +59,7 @@ func crash(operation func() operation, recover func(*podVolume)) func(*kit, Case
 				recover(v.same(again))
 				v.assertGone()
 				again.AssertTornDown(k)
-				assertSame(k, "the source", source, snapshot(k, n.Dir))
+				assertKept(k, "the source", source, snapshot(k, n.Dir))
 			})
 		}
 	}

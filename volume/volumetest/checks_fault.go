@@ -91,7 +91,7 @@ func sweep(operation func() operation, recover func(*podVolume, error)) func(*ki
 				recover(v, err)
 				v.assertGone()
 				n.AssertTornDown(k)
-				assertSame(k, "the source", source, snapshot(k, n.Dir))
+				assertKept(k, "the source", source, snapshot(k, n.Dir))
 			})
 		}
 	}

@@ -20,7 +20,7 @@ import (
 const NodeName types.NodeName = "node1"
 
 // Host is a fake node. Its role fields (Secrets, ConfigMaps, Tokens,
-// TrustBundles, Allocatable, Events) are filled with what the other methods
+// TrustBundles, Allocatable, Events, HostFiles) are filled with what the other methods
 // feed; set one to nil to take that role away. Its methods are safe for
 // concurrent use; its fields must be set before the host is used.
 type Host struct {
@@ -94,6 +94,7 @@ func newHost(t testing.TB, root string, mounter mount.Interface, objects *object
 		RootDir: root, NodeName: NodeName, Mounter: mounter,
 		Secrets: secretRole{h}, ConfigMaps: configMapRole{h}, Tokens: tokenRole{h},
 		TrustBundles: trustBundleRole{h}, Allocatable: allocatableRole{h}, Events: &h.events,
+		HostFiles: hostFilesRole{h},
 	}
 	return h
 }

@@ -23,8 +23,16 @@ func (k *kit) catch() {
 }
 
 // bubble runs f with virtual time: what hangs for an hour takes no time at
-// all. f must let every goroutine end; see [testing/synctest].
+// all. See [testing/synctest]. A goroutine that the plugin leaves for ever is a
+// failure.
 func (k *kit) bubble(f func(*kit)) {
+	k.Helper()
+	defer func() {
+		// Panics of f itself do not come here.
+		if p := recover(); p != nil {
+			k.Errorf("the plugin left goroutines that wait for ever: %v", p)
+		}
+	}()
 	synctest.Test(k.test, func(t *testing.T) {
 		inner := k.runner.newKit(t, k.on, k.check, k.waived)
 		defer inner.catch()

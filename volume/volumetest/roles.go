@@ -23,10 +23,11 @@ import (
 // RoleCall is one call of a role's method. It is comparable.
 type RoleCall struct {
 	// Method is the method's name: GetSecret, GetConfigMap, RequestToken,
-	// GetTrustBundle, GetTrustBundlesBySigner or GetAllocatable.
+	// GetTrustBundle, GetTrustBundlesBySigner, GetAllocatable, Stat, MakeDir or
+	// MakeFile.
 	Method string
 	// Namespace and Name say what was asked for: an object, a service
-	// account, or as Name a signer.
+	// account, or as Name a signer or a path.
 	Namespace, Name string
 }
 

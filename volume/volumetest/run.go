@@ -1,7 +1,9 @@
 package volumetest
 
 import (
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/podvol/podvol/util/nstest"
@@ -44,16 +46,20 @@ type runner struct {
 func (r runner) runOn(t *testing.T, e environment) {
 	p := r.newPlugin()
 	var groups [][]check
+	absent := map[string]bool{}
 	for _, c := range allChecks() {
 		switch last := len(groups) - 1; {
 		case !c.runsOn(e):
 		case c.needs != nil && !c.needs.has(p):
-			t.Logf("%s is left out: the plugin is no %s", c.name, c.needs.name)
+			absent[c.needs.name] = true
 		case last >= 0 && groups[last][0].group() == c.group():
 			groups[last] = append(groups[last], c)
 		default:
 			groups = append(groups, []check{c})
 		}
+	}
+	if len(absent) > 0 {
+		t.Logf("checks are left out that need: %s", strings.Join(slices.Sorted(maps.Keys(absent)), ", "))
 	}
 	for _, group := range groups {
 		t.Run(group[0].group(), func(t *testing.T) {

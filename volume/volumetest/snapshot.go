@@ -3,6 +3,7 @@ package volumetest
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -55,6 +56,16 @@ func assertSame(t testing.TB, what string, before, after map[string]string) {
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("%s changed (-before +after):\n%s", what, diff)
 	}
+}
+
+// assertKept is assertSame but for what is new.
+func assertKept(t testing.TB, what string, before, after map[string]string) {
+	t.Helper()
+	maps.DeleteFunc(after, func(name, _ string) bool {
+		_, old := before[name]
+		return !old
+	})
+	assertSame(t, what, before, after)
 }
 
 // mounterCalls are all calls of the host's mounter.
