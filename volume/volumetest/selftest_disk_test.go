@@ -1,0 +1,342 @@
+package volumetest
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
+)
+
+// disk is note with every optional capability, each as small as it can be: a
+// device is a directory of the node. The fields are what broken disks do
+// otherwise.
+type disk struct {
+	*note
+	attached memory
+
+	devicePath  func(*volume.Spec) string
+	mountDevice func(context.Context, mount.Request) error
+	deviceRefs  func(path string) ([]string, error)
+	attach      func(name string) error
+	mapDevice   func(path string) error
+	grow        func(size resource.Quantity) (resource.Quantity, error)
+	growOnNode  func(path string) error
+	keepsFile   func(name string) bool
+	knows       func(parameter string) bool
+	deleteData  func(name string) error
+}
+
+var (
+	_ volume.AttachableVolumePlugin     = (*disk)(nil)
+	_ volume.BlockVolumePlugin          = (*disk)(nil)
+	_ volume.ExpandableVolumePlugin     = (*disk)(nil)
+	_ volume.NodeExpandableVolumePlugin = (*disk)(nil)
+	_ volume.RecyclableVolumePlugin     = (*disk)(nil)
+	_ volume.DeletableVolumePlugin      = (*disk)(nil)
+	_ volume.ProvisionableVolumePlugin  = (*disk)(nil)
+)
+
+func newDisk() volume.VolumePlugin { return alteredDisk(func(*disk) {})() }
+
+// alteredDisk returns what makes disks with a defect.
+func alteredDisk(alter func(*disk)) func() volume.VolumePlugin {
+	return func() volume.VolumePlugin {
+		d := &disk{note: &note{}}
+		d.devicePath = func(spec *volume.Spec) string {
+			return filepath.Join(d.host.GetPluginDir(noteName), "mounts", spec.Name())
+		}
+		d.mountDevice = func(ctx context.Context, request mount.Request) error {
+			_, err := podmount.SetUp(ctx, d.host.GetMounter(), request, func(mount.Entry) bool { return true })
+			return err
+		}
+		d.deviceRefs = func(path string) ([]string, error) { return d.host.GetMounter().GetMountRefs(path) }
+		d.attach = func(string) error { return nil }
+		d.mapDevice = func(path string) error { return os.WriteFile(path, nil, 0o600) }
+		d.grow = func(size resource.Quantity) (resource.Quantity, error) { return size, nil }
+		d.growOnNode = func(string) error { return nil }
+		d.keepsFile = func(string) bool { return false }
+		d.knows = func(parameter string) bool { return parameter == "pool" }
+		d.deleteData = func(string) error { return nil }
+		alter(d)
+		return d
+	}
+}
+
+func diskSuite() Suite {
+	return Suite{
+		Working: []Case{{
+			Name: "disk", Spec: noteDirectory(false), Shared: true,
+			Prepare: func(n *Node) { n.Write(map[string]string{noteFile: noteText}) },
+		}},
+		Parameters: map[string]string{"pool": "fast"},
+	}
+}
+
+func TestDiskPasses(t *testing.T) { Run(t, newDisk, diskSuite()) }
+
+func (d *disk) NewDeviceMounter() (volume.DeviceMounter, error)     { return diskDevice{d}, nil }
+func (d *disk) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return diskDevice{d}, nil }
+func (d *disk) NewAttacher() (volume.Attacher, error)               { return diskDevice{d}, nil }
+func (d *disk) NewDetacher() (volume.Detacher, error)               { return diskDevice{d}, nil }
+func (d *disk) CanDeviceMount(*volume.Spec) (bool, error)           { return true, nil }
+func (d *disk) CanAttach(*volume.Spec) (bool, error)                { return true, nil }
+func (d *disk) RequiresFSResize() bool                              { return true }
+
+func (d *disk) GetDeviceMountRefs(path string) ([]string, error) { return d.deviceRefs(path) }
+
+type diskDevice struct{ *disk }
+
+func (d diskDevice) GetDeviceMountPath(spec *volume.Spec) (string, error) {
+	return d.devicePath(spec), nil
+}
+
+func (d diskDevice) MountDevice(ctx context.Context, _ *volume.Spec, device, path string, _ volume.DeviceMounterArgs) error {
+	return d.mountDevice(ctx, mount.Request{Source: device, Target: path, Options: []string{"bind"}})
+}
+
+func (d diskDevice) UnmountDevice(ctx context.Context, path string) error {
+	return podmount.TearDown(ctx, d.host.GetMounter(), path, mount.UnmountOptions{})
+}
+
+func (d diskDevice) Attach(_ context.Context, spec *volume.Spec, _ types.NodeName) (string, error) {
+	name, err := d.GetVolumeName(spec)
+	if err != nil {
+		return "", err
+	}
+	if err := d.attach(name); err != nil {
+		return "", err
+	}
+	d.attached.add(name)
+	return name, nil
+}
+
+func (d diskDevice) VolumesAreAttached(_ context.Context, specs []*volume.Spec, _ types.NodeName) (map[*volume.Spec]bool, error) {
+	all := map[*volume.Spec]bool{}
+	for _, spec := range specs {
+		name, err := d.GetVolumeName(spec)
+		if err != nil {
+			return nil, err
+		}
+		all[spec] = d.attached.has(name)
+	}
+	return all, nil
+}
+
+func (d diskDevice) WaitForAttach(_ context.Context, _ *volume.Spec, path string, _ *v1.Pod, _ time.Duration) (string, error) {
+	return path, nil
+}
+
+func (d diskDevice) Detach(_ context.Context, name string, _ types.NodeName) error {
+	d.attached.remove(name)
+	return nil
+}
+
+func (d *disk) NewBlockVolumeMapper(spec *volume.Spec, pod *v1.Pod) (volume.BlockVolumeMapper, error) {
+	m, err := d.newMounter(spec, pod)
+	if err != nil {
+		return nil, err
+	}
+	return &diskBlock{m.noteVolume, d}, nil
+}
+
+func (d *disk) NewBlockVolumeUnmapper(name string, uid types.UID) (volume.BlockVolumeUnmapper, error) {
+	u, err := d.newUnmounter(name, uid)
+	if err != nil {
+		return nil, err
+	}
+	return &diskBlock{u.noteVolume, d}, nil
+}
+
+func (d *disk) ConstructBlockVolumeSpec(ctx context.Context, _ types.UID, name, path string) (*volume.Spec, error) {
+	rebuilt, err := d.ConstructVolumeSpec(ctx, name, path)
+	return rebuilt.Spec, err
+}
+
+// diskBlock is a block volume whose device and link are empty files.
+type diskBlock struct {
+	noteVolume
+	disk *disk
+}
+
+func (b *diskBlock) GetGlobalMapPath(spec *volume.Spec) (string, error) {
+	return filepath.Join(b.Host.GetPluginDir(noteName), "volumeDevices", spec.Name()), nil
+}
+
+func (b *diskBlock) GetPodDeviceMapPath() (dir, name string) {
+	return b.Host.GetPodPluginDir(b.PodUID, noteName), b.Name
+}
+
+func (b *diskBlock) path(kind string) string {
+	dir, name := b.GetPodDeviceMapPath()
+	return filepath.Join(dir, kind+name)
+}
+
+func (b *diskBlock) GetStagingPath() string { return b.path("staged-") }
+
+func (b *diskBlock) SetUpDevice(context.Context) (string, error) {
+	dir, _ := b.GetPodDeviceMapPath()
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return "", err
+	}
+	return b.GetStagingPath(), os.WriteFile(b.GetStagingPath(), nil, 0o600)
+}
+
+func (b *diskBlock) MapPodDevice(context.Context) (string, error) {
+	path := b.path("mapped-")
+	return path, b.disk.mapDevice(path)
+}
+
+func (b *diskBlock) TearDownDevice(_ context.Context, _, staged string) error {
+	return removeFile(staged)
+}
+
+func (b *diskBlock) UnmapPodDevice(context.Context) error { return removeFile(b.path("mapped-")) }
+
+func removeFile(path string) error {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (d *disk) ExpandVolumeDevice(_ context.Context, _ *volume.Spec, size, _ resource.Quantity) (resource.Quantity, error) {
+	return d.grow(size)
+}
+
+func (d *disk) NodeExpand(_ context.Context, options volume.NodeResizeOptions) (bool, error) {
+	return true, d.growOnNode(options.DeviceMountPath)
+}
+
+func (d *disk) Recycle(_ context.Context, _ string, spec *volume.Spec, _ volume.RecycleEventRecorder) error {
+	_, options, _ := flexOf(spec)
+	entries, err := os.ReadDir(options["path"])
+	for _, e := range entries {
+		if !d.keepsFile(e.Name()) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(options["path"], e.Name())))
+		}
+	}
+	return err
+}
+
+func (d *disk) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
+	for parameter := range options.Parameters {
+		if !d.knows(parameter) {
+			return nil, volume.Invalid("parameters."+parameter, "is not known")
+		}
+	}
+	return diskStorage{disk: d, options: options}, nil
+}
+
+func (d *disk) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
+	return diskStorage{disk: d, name: spec.Name()}, nil
+}
+
+// diskStorage is the storage behind a volume, of which there is only the name.
+type diskStorage struct {
+	volume.NoMetrics
+	disk    *disk
+	name    string
+	options volume.VolumeOptions
+}
+
+func (s diskStorage) GetPath() string { return "/pool/" + s.name }
+
+func (s diskStorage) Delete(context.Context) error { return s.disk.deleteData(s.name) }
+
+func (s diskStorage) Provision(context.Context, *v1.Node, []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
+	claim := s.options.PVC.Spec
+	return &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: s.options.PVName}, Spec: v1.PersistentVolumeSpec{
+		Capacity:    v1.ResourceList{v1.ResourceStorage: claim.Resources.Requests[v1.ResourceStorage]},
+		AccessModes: slices.Clone(claim.AccessModes),
+		PersistentVolumeSource: v1.PersistentVolumeSource{FlexVolume: &v1.FlexPersistentVolumeSource{
+			Driver: noteName, Options: map[string]string{"path": "/pool/" + s.options.PVName}}},
+	}}, nil
+}
+
+// once returns a function that fails when it is called with a name again.
+func once() func(name string) error {
+	var done memory
+	return func(name string) error {
+		if done.has(name) {
+			return errors.New("done already")
+		}
+		done.add(name)
+		return nil
+	}
+}
+
+func brokenDisks() []broken {
+	all := []broken{
+		{
+			defect: "it mounts a device each time", breaks: "device/mount",
+			plugin: alteredDisk(func(d *disk) {
+				d.mountDevice = func(ctx context.Context, r mount.Request) error {
+					if err := os.MkdirAll(r.Target, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
+						return err
+					}
+					return mount.Mount(ctx, d.host.GetMounter(), r)
+				}
+			}),
+		},
+		{
+			defect: "its devices are mounted among the pods", breaks: "device/path",
+			plugin: alteredDisk(func(d *disk) {
+				d.devicePath = func(spec *volume.Spec) string { return d.host.GetPodVolumeDir("all", noteName, spec.Name()) }
+			}),
+		},
+		{
+			defect: "it does not know who uses a device", breaks: "device/refs",
+			plugin: alteredDisk(func(d *disk) { d.deviceRefs = func(string) ([]string, error) { return nil, nil } }),
+		},
+		{
+			defect: "it attaches just once", breaks: "attach/idempotent",
+			plugin: alteredDisk(func(d *disk) { d.attach = once() }),
+		},
+		{
+			defect: "it maps a device just once", breaks: "block/idempotent",
+			plugin: alteredDisk(func(d *disk) { d.mapDevice = once() }),
+		},
+		{
+			defect: "it grows by less than was asked for", breaks: "storage/expand",
+			plugin: alteredDisk(func(d *disk) {
+				d.grow = func(resource.Quantity) (resource.Quantity, error) { return resource.MustParse(oldSize), nil }
+			}),
+		},
+		{
+			defect: "it grows a file system just once", breaks: "storage/node-expand",
+			plugin: alteredDisk(func(d *disk) { d.growOnNode = once() }),
+		},
+		{
+			defect: "it leaves hidden files", breaks: "storage/recycle",
+			plugin: alteredDisk(func(d *disk) {
+				d.keepsFile = func(name string) bool { return strings.HasPrefix(name, ".") }
+			}),
+		},
+		{
+			defect: "it deletes just once", breaks: "storage/provision",
+			plugin: alteredDisk(func(d *disk) { d.deleteData = once() }),
+		},
+		{
+			defect: "it takes any parameter", breaks: "storage/provision-refused",
+			plugin: alteredDisk(func(d *disk) { d.knows = func(string) bool { return true } }),
+		},
+	}
+	for i := range all {
+		all[i].suite = func(s *Suite) { *s = diskSuite() }
+	}
+	return all
+}

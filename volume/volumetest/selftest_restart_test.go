@@ -1,0 +1,162 @@
+package volumetest
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+)
+
+func brokenRestart() []broken {
+	return []broken{
+		{
+			defect: "it knows only in memory what is mounted",
+			breaks: "restart/from-record",
+			alter: func() alteration {
+				var up memory
+				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+					if m.path != "" && !up.has(dir) && mountedAt(&m.noteVolume, dir) {
+						return mount.Mount(ctx, m.Host.GetMounter(), mount.Request{Source: m.path, Target: dir, Options: []string{"bind", "ro"}})
+					}
+					err := m.SetUpAt(ctx, dir, noArgs)
+					if err == nil {
+						up.add(dir)
+					}
+					return err
+				}}
+			},
+		},
+		{
+			defect: "it rebuilds specs under another name",
+			breaks: "restart/reconstructed",
+			also:   []string{"restart/complete", "restart/nothing-left"},
+			alter: func() alteration {
+				return alteration{construct: func(p *note, ctx context.Context, name, path string) (volume.ReconstructedVolume, error) {
+					return p.ConstructVolumeSpec(ctx, name+"-rebuilt", path)
+				}}
+			},
+		},
+		{
+			defect: "it takes what it guesses for complete",
+			breaks: "restart/complete",
+			alter: func() alteration {
+				return alteration{construct: func(p *note, ctx context.Context, name, path string) (volume.ReconstructedVolume, error) {
+					rebuilt, err := p.ConstructVolumeSpec(ctx, name, path)
+					rebuilt.Complete = mountedAt(&noteVolume{volume.PodVolume{Host: p.host}, nil}, path)
+					return rebuilt, err
+				}}
+			},
+		},
+		{
+			defect: "it takes an empty directory for complete",
+			breaks: "restart/nothing-left",
+			alter: func() alteration {
+				return alteration{construct: func(p *note, ctx context.Context, name, path string) (volume.ReconstructedVolume, error) {
+					rebuilt, err := p.ConstructVolumeSpec(ctx, name, path)
+					rebuilt.Complete = !mountedAt(&noteVolume{volume.PodVolume{Host: p.host}, nil}, path)
+					return rebuilt, err
+				}}
+			},
+		},
+	}
+}
+
+var errUnderWay = errors.New("another process is at it")
+
+func brokenCrash() []broken {
+	return []broken{
+		{
+			defect: "it waits for the end of a SetUp that has died",
+			breaks: "crash/setup-set-up",
+			alter: func() alteration {
+				return alteration{
+					setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+						return m.marked(refuse, func() error { return m.SetUpAt(ctx, dir, noArgs) })
+					},
+					tearDownAt: func(ctx context.Context, u *noteUnmounter, dir string) error {
+						return errors.Join(u.TearDownAt(ctx, dir), u.unmark())
+					},
+				}
+			},
+		},
+		{
+			defect: "it forgets what a SetUp that died keeps beside the volume",
+			breaks: "crash/setup-torn-down",
+			alter: func() alteration {
+				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+					return m.marked(replace, func() error { return m.SetUpAt(ctx, dir, noArgs) })
+				}}
+			},
+		},
+		{
+			defect: "it waits for the end of a TearDown that has died, to set up",
+			breaks: "crash/teardown-set-up",
+			alter: func() alteration {
+				return alteration{
+					setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+						if _, err := os.Lstat(m.marker()); err == nil {
+							return errUnderWay
+						}
+						return m.SetUpAt(ctx, dir, noArgs)
+					},
+					tearDownAt: func(ctx context.Context, u *noteUnmounter, dir string) error {
+						return u.marked(replace, func() error { return u.TearDownAt(ctx, dir) })
+					},
+				}
+			},
+		},
+		{
+			defect: "it waits for the end of a TearDown that has died",
+			breaks: "crash/teardown-torn-down",
+			alter: func() alteration {
+				return alteration{
+					setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+						return errors.Join(m.SetUpAt(ctx, dir, noArgs), m.unmark())
+					},
+					tearDownAt: func(ctx context.Context, u *noteUnmounter, dir string) error {
+						return u.marked(refuse, func() error { return u.TearDownAt(ctx, dir) })
+					},
+				}
+			},
+		},
+	}
+}
+
+// What to do with a marker that is there already.
+const (
+	refuse  = os.O_EXCL
+	replace = 0
+)
+
+// marker is a file that is there while an operation runs.
+func (v *noteVolume) marker() string {
+	return filepath.Join(v.Host.GetPodPluginDir(v.PodUID, noteName), "m-"+v.Name)
+}
+
+func (v *noteVolume) marked(existing int, f func() error) error {
+	if err := os.MkdirAll(filepath.Dir(v.marker()), 0o750); err != nil {
+		return volume.NothingDone(err)
+	}
+	file, err := os.OpenFile(v.marker(), os.O_CREATE|os.O_WRONLY|existing, 0o600)
+	if err != nil {
+		return errUnderWay
+	}
+	file.Close()
+	if err := f(); err != nil {
+		// errors.Join would take the mark of NothingDone away.
+		_ = v.unmark()
+		return err
+	}
+	return v.unmark()
+}
+
+func (v *noteVolume) unmark() error {
+	if err := os.Remove(v.marker()); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
