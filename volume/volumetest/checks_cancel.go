@@ -23,28 +23,24 @@ func cancelChecks() []check {
 	operations := []func() operation{setUpOperation, refreshOperation, tearDownOperation}
 	return []check{
 		{
-			name:     "cancel/before",
-			proves:   "A context that has ended before the call is an error that wraps its cause, unless nothing was left to do that could block; the volume can be set up and torn down afterwards.",
-			fakeOnly: true,
-			each:     forAll(operations, checkCancelledBefore),
+			name:   "cancel/before",
+			proves: "A context that has ended before the call is an error that wraps its cause, unless nothing was left to do that could block; the volume can be set up and torn down afterwards.",
+			each:   forAll(operations, checkCancelledBefore),
 		},
 		{
-			name:     "cancel/during",
-			proves:   "When the context ends during SetUp or TearDown, at whichever call, the volume can be set up and torn down afterwards.",
-			fakeOnly: true,
-			each:     forAll(operations, checkCancelledDuring),
+			name:   "cancel/during",
+			proves: "When the context ends during SetUp or TearDown, at whichever call, the volume can be set up and torn down afterwards.",
+			each:   forAll(operations, checkCancelledDuring),
 		},
 		{
-			name:     "cancel/hang",
-			proves:   "When a call hangs for ever, at whichever call, SetUp and TearDown return when their context ends, and no goroutine is left once the call returns.",
-			fakeOnly: true,
-			each:     forAll(operations, func(k *kit, c Case, op operation) { checkHang(k, c, op, false) }),
+			name:   "cancel/hang",
+			proves: "When a call hangs for ever, at whichever call, SetUp and TearDown return when their context ends, and no goroutine is left once the call returns.",
+			each:   forAll(operations, func(k *kit, c Case, op operation) { checkHang(k, c, op, false) }),
 		},
 		{
-			name:     "cancel/all-hangs",
-			proves:   "When every call hangs from some call on, SetUp and TearDown return half a minute after their context ended at the latest, and recover once calls return again.",
-			fakeOnly: true,
-			each:     forAll(operations, func(k *kit, c Case, op operation) { checkHang(k, c, op, true) }),
+			name:   "cancel/all-hangs",
+			proves: "When every call hangs from some call on, SetUp and TearDown return half a minute after their context ended at the latest, and recover once calls return again.",
+			each:   forAll(operations, func(k *kit, c Case, op operation) { checkHang(k, c, op, true) }),
 		},
 	}
 }

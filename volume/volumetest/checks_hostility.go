@@ -189,7 +189,7 @@ func checkLinkBetweenCalls(k *kit, c Case) {
 				dir := n.outside(k)
 				before := snapshot(k, dir)
 				op.prepare(v)
-				aside := filepath.Join(filepath.Dir(dir), "aside")
+				aside := filepath.Join(newSource(k), "aside")
 				n.disturb(p, disturbance{hook: func() { swap(v.GetPath(), aside, dir) }})
 				// Both may fail.
 				_ = op.run(k.Context(), v)

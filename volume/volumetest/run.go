@@ -41,9 +41,12 @@ func Run(t *testing.T, newPlugin func() volume.VolumePlugin, suite Suite) {
 type runner struct {
 	newPlugin func() volume.VolumePlugin
 	suite     *Suite
+	// memory is where directories are made; empty: on disk.
+	memory string
 }
 
 func (r runner) runOn(t *testing.T, e environment) {
+	r.memory = memoryFor(t, e)
 	p := r.newPlugin()
 	var groups [][]check
 	absent := map[string]bool{}

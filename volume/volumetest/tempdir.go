@@ -2,6 +2,8 @@ package volumetest
 
 import (
 	"os"
+	"path/filepath"
+	"testing"
 
 	"golang.org/x/sys/unix"
 )
@@ -9,17 +11,57 @@ import (
 // memoryDir is in memory on most machines.
 const memoryDir = "/dev/shm"
 
-// TempDir is that of testing.TB, in memory where there is such a directory,
-// unless TMPDIR says where to be or mounts are real: a run makes and removes
-// thousands of files, which takes a disk seconds.
-func (k *kit) TempDir() string {
-	k.Helper()
-	if k.on == onKernel || os.Getenv("TMPDIR") != "" || !isMemory(memoryDir) {
-		return k.reporter.TempDir()
+// memoryFor returns a directory in memory for the nodes of a run, which makes and
+// removes thousands of files: a disk takes seconds for that. It is empty where
+// there is none, or where TMPDIR says where to be.
+func memoryFor(t *testing.T, e environment) string {
+	t.Helper()
+	if e == onKernel {
+		return ownMemory(t)
+	}
+	if os.Getenv("TMPDIR") != "" || !isMemory(memoryDir) {
+		return ""
 	}
 	dir, err := os.MkdirTemp(memoryDir, "volumetest-")
 	if err != nil { // it may be closed to this user
+		return ""
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("removing the run's directory: %v", err)
+		}
+	})
+	return dir
+}
+
+// ownMemory mounts a tmpfs in this mount namespace.
+func ownMemory(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("volumetest", dir, "tmpfs", 0, ""); err != nil {
+		t.Logf("on disk, since there is no tmpfs: %v", err)
+		return ""
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
+	return dir
+}
+
+// TempDir is that of testing.TB, in memory where there is any.
+func (k *kit) TempDir() string {
+	k.Helper()
+	if k.runner.memory == "" {
 		return k.reporter.TempDir()
+	}
+	dir, err := os.MkdirTemp(k.runner.memory, "")
+	if err != nil {
+		k.Fatal(err)
 	}
 	k.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
