@@ -40,6 +40,23 @@ func brokenLifecycle() []broken {
 			},
 		},
 		{
+			defect: "it opens a file of a read-only mount for writing",
+			breaks: "lifecycle/setup",
+			on:     onKernel, // the fake only records read-only
+			alter: func() alteration {
+				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+					if err := m.SetUpAt(ctx, dir, noArgs); err != nil {
+						return err
+					}
+					file, err := os.OpenFile(filepath.Join(dir, noteFile), os.O_WRONLY, 0)
+					if err != nil {
+						return err
+					}
+					return file.Close()
+				}}
+			},
+		},
+		{
 			defect: "it must make the directory itself",
 			breaks: "lifecycle/setup-at-existing-directory",
 			also:   []string{"cancel/all-hangs", "cancel/hang", "crash/setup-set-up", "crash/teardown-set-up", "faults/teardown-set-up"},

@@ -62,6 +62,29 @@ func brokenRestart() []broken {
 				}}
 			},
 		},
+		{
+			defect: "it takes a marker on disk for a mount",
+			breaks: "restart/rebooted",
+			alter:  trusting,
+		},
+	}
+}
+
+// trusting believes its marker on disk that a volume is mounted.
+func trusting() alteration {
+	return alteration{
+		setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+			if _, err := os.Lstat(m.marker()); err == nil {
+				return nil
+			}
+			if err := m.SetUpAt(ctx, dir, noArgs); err != nil {
+				return err
+			}
+			return errors.Join(os.MkdirAll(filepath.Dir(m.marker()), 0o750), os.WriteFile(m.marker(), nil, 0o600))
+		},
+		tearDownAt: func(ctx context.Context, u *noteUnmounter, dir string) error {
+			return errors.Join(u.unmark(), u.TearDownAt(ctx, dir))
+		},
 	}
 }
 
