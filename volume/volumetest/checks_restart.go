@@ -2,11 +2,13 @@ package volumetest
 
 import (
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -33,6 +35,11 @@ func restartChecks() []check {
 			name:   "restart/nothing-left",
 			proves: "ConstructVolumeSpec of a volume of which an empty directory or nothing is left is not called complete unless nothing was guessed, and tearing it down succeeds.",
 			each:   checkNothingLeft,
+		},
+		{
+			name:   "restart/rebooted",
+			proves: "After a reboot, which takes all mounts and leaves directories and files, SetUp makes the volume appear again and TearDown leaves nothing.",
+			each:   checkRebooted,
 		},
 	}
 }
@@ -178,5 +185,32 @@ func checkNothingLeft(k *kit, c Case) {
 		v.mustTearDown()
 		v.assertGone()
 		n.AssertTornDown(k)
+	}
+}
+
+func checkRebooted(k *kit, c Case) {
+	for _, setUp := range []bool{true, false} {
+		n := k.node(c)
+		v := n.volume("a")
+		v.mustSetUp()
+		n.reboot(k)
+		w := v.same(n.restart())
+		if setUp {
+			w.mustSetUp()
+			w.assertShown()
+		}
+		w.mustTearDown()
+		w.assertGone()
+		n.AssertTornDown(k)
+	}
+}
+
+// reboot takes every mount away, newest first, without the plugin's knowledge.
+func (n *Node) reboot(k *kit) {
+	k.Helper()
+	for _, e := range slices.Backward(n.mounts(k)) {
+		if _, err := mount.Unmount(k.Context(), n.mounter, e.Target, mount.UnmountOptions{}); err != nil {
+			k.Fatalf("rebooting: %v", err)
+		}
 	}
 }

@@ -26,6 +26,7 @@
 //   - restart/reconstructed: Without a record, ConstructVolumeSpec rebuilds from name, directory and mount table a spec that suffices to tear the volume down.
 //   - restart/complete: A rebuilt spec that is called complete mounts the same volume again: it has the same volume name, and SetUp finds the volume as it is.
 //   - restart/nothing-left: ConstructVolumeSpec of a volume of which an empty directory or nothing is left is not called complete unless nothing was guessed, and tearing it down succeeds.
+//   - restart/rebooted: After a reboot, which takes all mounts and leaves directories and files, SetUp makes the volume appear again and TearDown leaves nothing.
 //   - faults/setup-retried: Whichever call fails during SetUp, another SetUp succeeds, and TearDown leaves nothing.
 //   - faults/setup-torn-down: Whichever call fails during SetUp, TearDown puts right what it left.
 //   - faults/nothing-done: Where SetUp fails with an error that is marked by NothingDone, it left neither mount, directory nor file.
@@ -37,10 +38,10 @@
 //   - crash/setup-torn-down: At whichever call the process dies during SetUp, TearDown of a new process leaves nothing.
 //   - crash/teardown-set-up: At whichever call the process dies during TearDown, SetUp of a new process succeeds.
 //   - crash/teardown-torn-down: At whichever call the process dies during TearDown, TearDown of a new process leaves nothing.
-//   - cancel/before: A context that has ended before the call is an error that wraps its cause, unless nothing was left to do that could block; the volume can be set up and torn down afterwards. (on the fake only)
-//   - cancel/during: When the context ends during SetUp or TearDown, at whichever call, the volume can be set up and torn down afterwards. (on the fake only)
-//   - cancel/hang: When a call hangs for ever, at whichever call, SetUp and TearDown return when their context ends, and no goroutine is left once the call returns. (on the fake only)
-//   - cancel/all-hangs: When every call hangs from some call on, SetUp and TearDown return half a minute after their context ended at the latest, and recover once calls return again. (on the fake only)
+//   - cancel/before: A context that has ended before the call is an error that wraps its cause, unless nothing was left to do that could block; the volume can be set up and torn down afterwards.
+//   - cancel/during: When the context ends during SetUp or TearDown, at whichever call, the volume can be set up and torn down afterwards.
+//   - cancel/hang: When a call hangs for ever, at whichever call, SetUp and TearDown return when their context ends, and no goroutine is left once the call returns.
+//   - cancel/all-hangs: When every call hangs from some call on, SetUp and TearDown return half a minute after their context ended at the latest, and recover once calls return again.
 //   - concurrency/pods: A plugin is used from several goroutines at a time: several pods set up and tear down volumes of one source at once.
 //   - concurrency/volumes: A plugin is used from several goroutines at a time: several volumes of one pod are set up and torn down at once.
 //   - concurrency/questions: A plugin answers questions while its volumes are set up and torn down.
