@@ -193,6 +193,23 @@ func brokenMetrics() []broken {
 			},
 		},
 		{
+			defect: "it writes a file to measure",
+			breaks: "metrics/sane",
+			on:     onKernel, // the fake only records that a mount is read-only
+			maybe:  []string{"concurrency/questions"},
+			alter: func() alteration {
+				return alteration{metrics: func(ctx context.Context, v *noteVolume) (*volume.Metrics, error) {
+					probe := filepath.Join(v.GetPath(), ".probe")
+					if mountedAt(v, v.GetPath()) {
+						if err := errors.Join(os.WriteFile(probe, nil, 0o600), os.Remove(probe)); err != nil {
+							return nil, err
+						}
+					}
+					return v.GetMetrics(ctx)
+				}}
+			},
+		},
+		{
 			defect: "it measures the node where there is no volume",
 			breaks: "metrics/not-set-up",
 			alter: func() alteration {

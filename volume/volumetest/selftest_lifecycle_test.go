@@ -27,7 +27,13 @@ func brokenLifecycle() []broken {
 		{
 			defect: "it writes something else",
 			breaks: "lifecycle/setup",
-			also:   []string{"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang", "concurrency/pods", "concurrency/volumes", "crash/setup-set-up", "crash/teardown-set-up", "faults/refresh", "faults/setup-retried", "faults/teardown-set-up", "hostility/odd-names", "lifecycle/setup-again", "lifecycle/setup-at", "lifecycle/setup-at-existing-directory", "lifecycle/setup-n-times", "lifecycle/several-pods", "lifecycle/several-volumes", "restart/from-record", "restart/reconstructed"},
+			also: []string{
+				"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang", "concurrency/pods", "concurrency/volumes",
+				"crash/setup-set-up", "crash/teardown-set-up", "faults/refresh", "faults/setup-retried",
+				"faults/teardown-set-up", "hostility/odd-names", "lifecycle/setup-again", "lifecycle/setup-at",
+				"lifecycle/setup-at-existing-directory", "lifecycle/setup-n-times", "lifecycle/several-pods",
+				"lifecycle/several-volumes", "restart/from-record", "restart/rebooted", "restart/reconstructed",
+			},
 			alter: func() alteration {
 				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
 					other := *m
@@ -40,26 +46,12 @@ func brokenLifecycle() []broken {
 			},
 		},
 		{
-			defect: "it opens a file of a read-only mount for writing",
-			breaks: "lifecycle/setup",
-			on:     onKernel, // the fake only records read-only
-			alter: func() alteration {
-				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
-					if err := m.SetUpAt(ctx, dir, noArgs); err != nil {
-						return err
-					}
-					file, err := os.OpenFile(filepath.Join(dir, noteFile), os.O_WRONLY, 0)
-					if err != nil {
-						return err
-					}
-					return file.Close()
-				}}
-			},
-		},
-		{
 			defect: "it must make the directory itself",
 			breaks: "lifecycle/setup-at-existing-directory",
-			also:   []string{"cancel/all-hangs", "cancel/hang", "crash/setup-set-up", "crash/teardown-set-up", "faults/teardown-set-up"},
+			also: []string{
+				"cancel/all-hangs", "cancel/hang", "crash/setup-set-up", "crash/teardown-set-up", "faults/teardown-set-up",
+				"restart/rebooted",
+			},
 			alter: func() alteration {
 				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
 					if _, err := os.Lstat(dir); err == nil && !mountedAt(&m.noteVolume, dir) {
@@ -137,7 +129,10 @@ func brokenLifecycle() []broken {
 		{
 			defect: "it tears down only what it remembers",
 			breaks: "lifecycle/teardown-never-set-up",
-			also:   []string{"crash/setup-torn-down", "crash/teardown-torn-down", "restart/from-record", "restart/nothing-left", "restart/reconstructed"},
+			also: []string{
+				"crash/setup-torn-down", "crash/teardown-torn-down", "restart/from-record", "restart/nothing-left",
+				"restart/rebooted", "restart/reconstructed",
+			},
 			alter: func() alteration {
 				var up memory
 				return alteration{tearDownAt: func(ctx context.Context, u *noteUnmounter, dir string) error {
@@ -154,7 +149,10 @@ func brokenLifecycle() []broken {
 		{
 			defect: "what was torn down stays so",
 			breaks: "lifecycle/setup-again",
-			also:   []string{"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang", "concurrency/pods", "concurrency/questions", "concurrency/volumes", "faults/teardown-set-up"},
+			also: []string{
+				"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang", "concurrency/pods",
+				"concurrency/questions", "concurrency/volumes", "faults/teardown-set-up",
+			},
 			alter: func() alteration {
 				var down memory
 				return alteration{tearDownAt: func(ctx context.Context, u *noteUnmounter, dir string) error {
