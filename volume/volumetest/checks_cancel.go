@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"strings"
+	"sync"
 	"testing/synctest"
 	"time"
 
@@ -132,10 +133,11 @@ func (v *podVolume) hang(k *kit, op operation, p point, onward bool) (late time.
 	k.Helper()
 	release := make(chan struct{})
 	remove := v.node.disturb(p, disturbance{release: release, onward: onward})
-	defer func() {
+	free := sync.OnceFunc(func() {
 		remove()
 		close(release)
-	}()
+	})
+	defer free()
 	ctx, cancel := context.WithTimeout(k.Context(), patience)
 	defer cancel()
 	deadline := time.Now().Add(patience)
@@ -146,11 +148,12 @@ func (v *podVolume) hang(k *kit, op operation, p point, onward bool) (late time.
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			k.Errorf("the error does not wrap context.DeadlineExceeded: %v", err)
 		}
-		if onward && err != nil && !volume.IsUncertain(err) && len(v.node.mounts(k)) > 0 && op.name == "SetUp" {
+		if err != nil && !volume.IsUncertain(err) && len(v.node.mounts(k)) > 0 && op.name == "SetUp" {
 			k.Errorf("the error is marked by NothingDone, but something is mounted: %v", err)
 		}
 	case <-time.After(patience + time.Hour):
-		defer func() { <-done }()
+		free()
+		<-done
 		return time.Hour
 	}
 	return time.Since(deadline)
