@@ -55,7 +55,7 @@ func brokenFaults() []broken {
 		{
 			defect: "it says that nothing was done although it does not clean up",
 			breaks: "faults/nothing-done",
-			also:   []string{"cancel/all-hangs"},
+			also:   []string{"cancel/all-hangs", "cancel/hang"},
 			alter: func() alteration {
 				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
 					if m.path == "" || mountedAt(&m.noteVolume, dir) {
