@@ -88,7 +88,7 @@ func checkCancelledDuring(k *kit, c Case, op operation) {
 			op.prepare(v)
 			ctx, cancel := context.WithCancel(k.Context())
 			defer cancel()
-			remove := v.node.disturb(p, disturbance{hook: cancel})
+			_, remove := v.node.disturb(p, disturbance{hook: cancel})
 			err := op.run(ctx, v)
 			remove()
 			if err != nil && !errors.Is(err, context.Canceled) {
@@ -132,7 +132,7 @@ func checkHang(k *kit, c Case, op operation, onward bool) {
 func (v *podVolume) hang(k *kit, op operation, p point, onward bool) (late time.Duration) {
 	k.Helper()
 	release := make(chan struct{})
-	remove := v.node.disturb(p, disturbance{release: release, onward: onward})
+	_, remove := v.node.disturb(p, disturbance{release: release, onward: onward})
 	free := sync.OnceFunc(func() {
 		remove()
 		close(release)

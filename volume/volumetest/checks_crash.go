@@ -70,12 +70,18 @@ func crash(operation func() operation, recover func(*podVolume)) func(*kit, Case
 // never takes effect; bury lets its goroutines end.
 func (v *podVolume) die(op operation, p point) (bury func()) {
 	release, done := make(chan struct{}), make(chan struct{})
-	remove := v.node.disturb(p, disturbance{err: errDead, release: release, onward: true})
+	reached, remove := v.node.disturb(p, disturbance{err: errDead, release: release, onward: true})
 	go func() {
 		defer close(done)
 		// Nobody is left to hear of an error.
 		_ = op.run(context.Background(), v)
 	}()
+	// Wait alone also returns while a plugin sleeps on its way to the point.
+	select {
+	case <-reached:
+	case <-done:
+	}
+	// The effect, where the process dies after it.
 	synctest.Wait()
 	remove()
 	return func() {

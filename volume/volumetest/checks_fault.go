@@ -84,7 +84,7 @@ func sweep(operation func() operation, recover func(*podVolume, error)) func(*ki
 				v := n.volume("a")
 				op.prepare(v)
 				source := snapshot(k, n.Dir)
-				remove := n.disturb(p, disturbance{err: errInjected})
+				_, remove := n.disturb(p, disturbance{err: errInjected})
 				n.mounter.ResetCalls()
 				err := op.run(k.Context(), v)
 				remove()

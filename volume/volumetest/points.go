@@ -101,9 +101,10 @@ type disturbance struct {
 	onward bool
 }
 
-// disturb arms the point; calls count from now on.
-func (n *Node) disturb(p point, d disturbance) (remove func()) {
-	reached := make(chan struct{})
+// disturb arms the point; calls count from now on. reached is closed when the
+// point's call is made.
+func (n *Node) disturb(p point, d disturbance) (reached chan struct{}, remove func()) {
+	reached = make(chan struct{})
 	var removeMounter, removeRole func()
 	if p.role {
 		removeRole = n.InjectRole(faultAt[RoleCall](p, d, reached))
@@ -112,7 +113,7 @@ func (n *Node) disturb(p point, d disturbance) (remove func()) {
 		removeMounter = n.mounter.Inject(faultAt[mount.Call](p, d, reached))
 		removeRole = n.InjectRole(faultOnward[RoleCall](d, reached))
 	}
-	return func() { removeMounter(); removeRole() }
+	return reached, func() { removeMounter(); removeRole() }
 }
 
 // faultAt hits the point's call.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
@@ -111,6 +112,17 @@ func brokenCrash() []broken {
 			breaks: "crash/setup-torn-down",
 			alter: func() alteration {
 				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+					return m.marked(replace, func() error { return m.SetUpAt(ctx, dir, noArgs) })
+				}}
+			},
+		},
+		{
+			defect: "it rests before a SetUp whose death leaves something beside the volume",
+			breaks: "crash/setup-torn-down",
+			alter: func() alteration {
+				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+					// The check must wait for the point, not for the process to be quiet.
+					time.Sleep(time.Millisecond)
 					return m.marked(replace, func() error { return m.SetUpAt(ctx, dir, noArgs) })
 				}}
 			},
