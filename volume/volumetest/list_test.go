@@ -80,10 +80,15 @@ func TestChecksAreWellFormed(t *testing.T) {
 
 func TestSuiteMistakes(t *testing.T) {
 	working := []Case{{Name: "a", Spec: Inline(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})}}
+	refused := RefusedCase{Name: "r", Spec: working[0].Spec, Because: "it"}
+	because := refused
+	because.Because = ""
+	far := working[0]
+	far.NoKernel = "no server"
 	waiver := func(change func(*Waiver)) Suite {
 		w := Waiver{Check: "lifecycle/setup", Reason: "known"}
 		change(&w)
-		return Suite{Working: working, Waivers: []Waiver{w}}
+		return Suite{Working: working, Refused: []RefusedCase{refused}, Waivers: []Waiver{w}}
 	}
 	tests := map[string]struct {
 		suite Suite
@@ -98,10 +103,24 @@ func TestSuiteMistakes(t *testing.T) {
 		"waived no reason": {waiver(func(w *Waiver) { w.Reason = "" }), "no reason"},
 		"waived case":      {waiver(func(w *Waiver) { w.Case = "b" }), `case "b", which the suite does not have`},
 		"waived place":     {waiver(func(w *Waiver) { w.On = "moon" }), `restricted to "moon"`},
+		"no because":       {Suite{Working: working, Refused: []RefusedCase{because}}, "has no Because"},
+		"waived on a kernel for the fake only": {waiver(func(w *Waiver) { w.Check, w.On = "contract/init", "kernel" }),
+			`on "kernel", where it never runs`},
+		"waived on a kernel without one": {Suite{Working: []Case{far}, Waivers: []Waiver{{Check: "lifecycle/setup", On: "kernel", Reason: "known"}}},
+			"where it never runs"},
+		"waived without capability": {waiver(func(w *Waiver) { w.Check = "device/mount" }), "never runs: the plugin is no "},
+		"waived for a refused case": {waiver(func(w *Waiver) { w.Case = "r" }), `for case "r" on "", where it never runs`},
+		"waived for a working case": {waiver(func(w *Waiver) { w.Check, w.Case = "contract/refused", "a" }), "where it never runs"},
+		"waived for a case of none": {waiver(func(w *Waiver) { w.Check, w.Case = "contract/init", "a" }), "where it never runs"},
+		"waived without refused":    {Suite{Working: working, Waivers: []Waiver{{Check: "contract/refused", Reason: "known"}}}, "where it never runs"},
+		"waived twice": {Suite{Working: working, Waivers: []Waiver{{Check: "lifecycle/setup", Reason: "known"},
+			{Check: "lifecycle/setup", Case: "a", On: "fake", Reason: "known"}}}, "waived twice"},
+		"waived apart": {Suite{Working: working, Waivers: []Waiver{{Check: "lifecycle/setup", On: "kernel", Reason: "known"},
+			{Check: "lifecycle/setup", On: "fake", Reason: "known"}}}, ""},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			err := tc.suite.check(allChecks())
+			err := tc.suite.check(allChecks(), &note{})
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("err = %v, want %q", err, tc.want)
 			}

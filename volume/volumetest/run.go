@@ -23,12 +23,12 @@ import (
 // must not use t.Parallel, t.Chdir or t.Setenv, and calls Run once.
 func Run(t *testing.T, newPlugin func() volume.VolumePlugin, suite Suite) {
 	t.Helper()
-	if err := suite.check(allChecks()); err != nil {
+	if err := suite.check(allChecks(), newPlugin()); err != nil {
 		t.Fatalf("the suite is wrong:\n%v", err)
 	}
 	r := runner{newPlugin: newPlugin, suite: &suite}
 	t.Run(string(onFake), func(t *testing.T) { r.runOn(t, onFake) })
-	if !slices.ContainsFunc(suite.Working, func(c Case) bool { return c.NoKernel == "" }) {
+	if !suite.onKernel() {
 		t.Logf("not on a kernel: %s", suite.Working[0].NoKernel)
 		return
 	}
@@ -77,22 +77,26 @@ func (r runner) runOn(t *testing.T, e environment) {
 type unit struct {
 	name string // of the case; empty for a check that runs once
 	run  func(*kit)
+	// waiver is the one that covers it; nil: none.
+	waiver   *Waiver
+	failures failures // where it is waived
+	ran      bool
 }
 
-func (r runner) units(e environment, c check) (units []unit) {
+func (r runner) units(e environment, c check) (units []*unit) {
 	switch {
 	case c.once != nil:
-		return []unit{{run: c.once}}
+		return []*unit{{run: c.once}}
 	case c.refused != nil:
 		for _, refused := range r.suite.Refused {
 			if e == onFake || refused.NoKernel == "" {
-				units = append(units, unit{refused.Name, func(k *kit) { c.refused(k, refused) }})
+				units = append(units, &unit{name: refused.Name, run: func(k *kit) { c.refused(k, refused) }})
 			}
 		}
 	case c.each != nil:
 		for _, working := range r.suite.Working {
 			if e == onFake || working.NoKernel == "" {
-				units = append(units, unit{working.Name, func(k *kit) { c.each(k, working) }})
+				units = append(units, &unit{name: working.Name, run: func(k *kit) { c.each(k, working) }})
 			}
 		}
 	}
@@ -101,55 +105,65 @@ func (r runner) units(e environment, c check) (units []unit) {
 
 func (r runner) runCheck(t *testing.T, e environment, c check) {
 	units := r.units(e, c)
-	for _, w := range r.suite.Waivers {
-		if w.covers(e, c) {
-			r.runWaived(t, e, c, w, units)
-			return
+	for _, u := range units {
+		u.waiver = r.waiverOf(e, c, u)
+		r.runUnit(t, e, c, u)
+	}
+	for i := range r.suite.Waivers {
+		assertNeeded(t, &r.suite.Waivers[i], c, units)
+	}
+}
+
+// waiverOf returns the unit's waiver; a suite has one at most.
+func (r runner) waiverOf(e environment, c check, u *unit) *Waiver {
+	for i := range r.suite.Waivers {
+		if w := &r.suite.Waivers[i]; w.covers(e, c, u) {
+			return w
 		}
 	}
-	for _, u := range units {
-		r.runUnit(t, e, c, u, nil)
-	}
+	return nil
 }
 
-func (w Waiver) covers(e environment, c check) bool {
-	return w.Check == c.name && (w.On == "" || w.On == string(e))
+func (w Waiver) covers(e environment, c check, u *unit) bool {
+	return w.Check == c.name && (w.On == "" || w.On == string(e)) && (w.Case == "" || w.Case == u.name)
 }
 
-// runWaived runs the waived units so that they cannot fail, the others as
-// usual.
-func (r runner) runWaived(t *testing.T, e environment, c check, w Waiver, units []unit) {
-	failures := &failures{reason: w.Reason}
-	var waived, ran int
+// assertNeeded fails if nothing that the waiver covers has failed.
+func assertNeeded(t *testing.T, w *Waiver, c check, units []*unit) {
+	t.Helper()
+	waived := 0
 	for _, u := range units {
-		if w.Case != "" && w.Case != u.name {
-			r.runUnit(t, e, c, u, nil)
+		if u.waiver != w {
 			continue
 		}
-		waived++
-		if r.runUnit(t, e, c, u, failures) {
-			ran++
+		// With -run, only some may have run, which says nothing.
+		if !u.ran || !u.failures.none() {
+			return
 		}
+		waived++
 	}
-	// With -run, only some may have run, which says nothing.
-	if waived == ran && ran > 0 && failures.none() {
+	if waived > 0 {
 		t.Errorf("check %s passes although it is waived (%s); remove the waiver", c.name, w.Reason)
 	}
 }
 
-// runUnit reports whether the unit was run at all.
-func (r runner) runUnit(t *testing.T, e environment, c check, u unit, waived *failures) (ran bool) {
-	run := func(t *testing.T) {
-		ran = true
+// runUnit runs a waived unit so that it cannot fail, others as usual.
+func (r runner) runUnit(t *testing.T, e environment, c check, u *unit) {
+	var waived *failures
+	if u.waiver != nil {
+		u.failures.reason = u.waiver.Reason
+		waived = &u.failures
+	}
+	name := u.name
+	if name == "" {
+		name = "suite"
+	}
+	t.Run(name, func(t *testing.T) {
+		u.ran = true
 		k := r.newKit(t, e, c, waived)
 		defer k.catch()
 		u.run(k)
-	}
-	if u.name == "" {
-		u.name = "suite"
-	}
-	t.Run(u.name, run)
-	return ran
+	})
 }
 
 func (r runner) newKit(t *testing.T, e environment, c check, waived *failures) *kit {

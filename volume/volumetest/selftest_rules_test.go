@@ -76,6 +76,24 @@ func suiteMistakes() []suiteMistake {
 			s.Refused[0].Because = "no such reason"
 			s.Waivers = []Waiver{{Check: "contract/refused", Case: "another option", On: "kernel", Reason: "everybody knows"}}
 		}, says: "check contract/refused", fails: "contract/refused"},
+		{name: "a waiver for each case", change: func(s *Suite) {
+			s.Refused[0].Because, s.Refused[1].Because = "no such reason", "no such reason"
+			s.Waivers = []Waiver{
+				{Check: "contract/refused", Case: "another option", Reason: "everybody knows"},
+				{Check: "contract/refused", Case: "no secret", Reason: "nobody minds"},
+			}
+		}, says: "waived (nobody minds)", passes: true},
+		{name: "the second waiver of a check is not needed", change: func(s *Suite) {
+			s.Refused[0].Because = "no such reason"
+			s.Waivers = []Waiver{
+				{Check: "contract/refused", Case: "another option", Reason: "everybody knows"},
+				{Check: "contract/refused", Case: "no secret", Reason: "nobody minds"},
+			}
+		}, says: "passes although it is waived (nobody minds)", fails: "contract/refused"},
+		{name: "a waiver of what never runs", change: waive(Waiver{Check: "contract/init", On: "kernel", Reason: "known"}),
+			says: "where it never runs"},
+		{name: "a refused volume for any reason", change: func(s *Suite) { s.Refused[0].Because = "" },
+			says: "has no Because"},
 		{name: "waiver of another case", change: func(s *Suite) {
 			s.Refused[0].Because, s.Refused[1].Because = "no such reason", "no such reason"
 			s.Waivers = []Waiver{{Check: "contract/refused", Case: "another option", Reason: "everybody knows"}}

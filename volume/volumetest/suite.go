@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -92,7 +93,7 @@ type RefusedCase struct {
 	Prepare func(*Node)
 	Pod     func(*v1.Pod)
 	// Because is a part of the error's text that tells the pod's author what
-	// to change.
+	// to change. It must not be empty: any mistake would do as a refusal.
 	Because string
 	// NoKernel is as in [Case].
 	NoKernel string
@@ -100,7 +101,8 @@ type RefusedCase struct {
 
 // Waiver says that a plugin is known to fail a check. The check runs all the
 // same: one that passes makes the run fail, so that waivers go once they are
-// not needed any more.
+// not needed any more. One that covers nothing that runs, or what another
+// covers as well, makes the suite wrong.
 type Waiver struct {
 	// Check is the check's name, such as "lifecycle/setup-n-times".
 	Check string
@@ -128,7 +130,7 @@ func Persistent(source v1.PersistentVolumeSource, readOnly bool) func(*Node) *vo
 }
 
 // check finds the mistakes in a suite that would make checks vacuous.
-func (s *Suite) check(all []check) error {
+func (s *Suite) check(all []check, p volume.VolumePlugin) error {
 	var errs []error
 	if len(s.Working) == 0 {
 		errs = append(errs, errors.New("the suite has no working case; give it at least one volume that the plugin must mount"))
@@ -140,9 +142,22 @@ func (s *Suite) check(all []check) error {
 	refused := map[string]bool{}
 	for _, c := range s.Refused {
 		errs = append(errs, checkCase(refused, c.Name, c.Spec != nil))
+		if c.Because == "" {
+			errs = append(errs, fmt.Errorf("refused case %q has no Because; give a part of the error that tells what to change", c.Name))
+		}
 	}
-	for _, w := range s.Waivers {
+	for i, w := range s.Waivers {
 		errs = append(errs, w.check(all, names, refused))
+		if slices.ContainsFunc(s.Waivers[:i], w.overlaps) {
+			errs = append(errs, fmt.Errorf("check %q of case %q is waived twice; an empty Case or On covers all", w.Check, w.Case))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	// These can be told only of a suite that is right otherwise.
+	for _, w := range s.Waivers {
+		errs = append(errs, s.checkRuns(w, all, p))
 	}
 	return errors.Join(errs...)
 }
@@ -176,6 +191,42 @@ func (w Waiver) check(all []check, working, refused map[string]bool) error {
 		}
 	}
 	return fmt.Errorf("a waiver is for check %q, which does not exist; see the package documentation for their names", w.Check)
+}
+
+// overlaps reports whether two waivers can cover the same.
+func (w Waiver) overlaps(other Waiver) bool {
+	same := func(a, b string) bool { return a == b || a == "" || b == "" }
+	return w.Check == other.Check && same(w.Case, other.Case) && same(w.On, other.On)
+}
+
+// checkRuns refuses a waiver of what never runs: nothing would ever tell that
+// it is not needed.
+func (s *Suite) checkRuns(w Waiver, all []check, p volume.VolumePlugin) error {
+	for _, c := range all {
+		if c.name != w.Check {
+			continue
+		}
+		if c.needs != nil && !c.needs.has(p) {
+			return fmt.Errorf("check %q is waived, but never runs: the plugin is no %s", w.Check, c.needs.name)
+		}
+		for _, e := range []environment{onFake, onKernel} {
+			covered := func(u *unit) bool { return w.covers(e, c, u) }
+			if s.runsOn(e, c) && slices.ContainsFunc((runner{suite: s}).units(e, c), covered) {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("check %q is waived for case %q on %q, where it never runs; empty stands for all", w.Check, w.Case, w.On)
+}
+
+// runsOn reports whether the check runs there at all.
+func (s *Suite) runsOn(e environment, c check) bool {
+	return c.runsOn(e) && (e == onFake || s.onKernel())
+}
+
+// onKernel reports whether anything of the suite can run on a kernel.
+func (s *Suite) onKernel() bool {
+	return slices.ContainsFunc(s.Working, func(c Case) bool { return c.NoKernel == "" })
 }
 
 // Write makes files in the node's Dir, by their paths there.
