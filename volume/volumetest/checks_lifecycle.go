@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 
 	"golang.org/x/sys/unix"
 
@@ -40,7 +41,7 @@ func lifecycleChecks() []check {
 		},
 		{
 			name:   "lifecycle/read-only",
-			proves: "What GetAttributes calls read-only by a mount of its own cannot be written to, and other volumes can.",
+			proves: "What a spec asks for read-only is called so by GetAttributes and mounted so; what is mounted read-only cannot be written to, and other volumes can.",
 			each:   checkReadOnly,
 		},
 		{
@@ -153,6 +154,11 @@ func checkReadOnly(k *kit, c Case) {
 	v.mustSetUp()
 	entry, mounted := v.entry()
 	enforced, readOnly := mounted && entry.ReadOnly(), v.GetAttributes().ReadOnly
+	if wanted := wantsReadOnly(v.spec); wanted && !readOnly {
+		k.Errorf("the spec asks for a read-only volume, GetAttributes says that it is not")
+	} else if wanted && v.owned() && mounted && !enforced {
+		k.Errorf("the spec asks for a read-only volume, but the mount has the options %v", entry.Options)
+	}
 	if enforced && !readOnly {
 		k.Errorf("the mount is read-only, GetAttributes says that the volume is not")
 	}
@@ -165,6 +171,30 @@ func checkReadOnly(k *kit, c Case) {
 	if enforced != errors.Is(err, unix.EROFS) || err != nil && !enforced {
 		k.Errorf("writing into a volume whose read-only is %v: %v", readOnly, err)
 	}
+}
+
+// wantsReadOnly reports whether the spec, or its source's own field ReadOnly,
+// asks for it.
+func wantsReadOnly(spec *volume.Spec) bool {
+	if spec.PersistentVolume != nil {
+		return spec.ReadOnly || sourceReadOnly(spec.PersistentVolume.Spec.PersistentVolumeSource)
+	}
+	return spec.Volume != nil && sourceReadOnly(spec.Volume.VolumeSource)
+}
+
+// sourceReadOnly looks at the one source that is set in a union of the API.
+func sourceReadOnly(union any) bool {
+	for _, source := range reflect.ValueOf(union).Fields() {
+		if source.Kind() != reflect.Pointer || source.IsNil() {
+			continue
+		}
+		// CSI's is a pointer.
+		if field := source.Elem().FieldByName("ReadOnly"); field.IsValid() {
+			field = reflect.Indirect(field)
+			return field.IsValid() && field.Bool()
+		}
+	}
+	return false
 }
 
 func checkTearDown(k *kit, c Case) {

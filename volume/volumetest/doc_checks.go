@@ -14,7 +14,7 @@
 //   - lifecycle/setup-at-existing-directory: SetUp works on a directory that is there already, as after a crash, and TearDown removes it.
 //   - lifecycle/setup-at: SetUp is SetUpAt with GetPath, and TearDown is TearDownAt with GetPath.
 //   - lifecycle/setup-n-times: SetUp is idempotent: on a volume that is set up already it succeeds, and mounts nothing a second time.
-//   - lifecycle/read-only: What GetAttributes calls read-only by a mount of its own cannot be written to, and other volumes can.
+//   - lifecycle/read-only: What a spec asks for read-only is called so by GetAttributes and mounted so; what is mounted read-only cannot be written to, and other volumes can.
 //   - lifecycle/teardown: TearDown unmounts the volume and removes its directory and what the plugin keeps beside it, also what a pod wrote into a volume of its own.
 //   - lifecycle/teardown-n-times: TearDown is idempotent.
 //   - lifecycle/teardown-never-set-up: What was never set up is torn down with success, and the source stays as it is.

@@ -93,6 +93,18 @@ func brokenLifecycle() []broken {
 			},
 		},
 		{
+			defect: "it says that it is read-only, and is not",
+			breaks: "lifecycle/read-only",
+			suite:  func(s *Suite) { s.Working[1].Want.Mount = nil },
+			alter: func() alteration {
+				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+					writable := *m
+					writable.readOnly = false
+					return writable.SetUpAt(ctx, dir, noArgs)
+				}}
+			},
+		},
+		{
 			defect: "it tears only what it wrote itself down",
 			breaks: "lifecycle/teardown",
 			also:   []string{"hostility/links-inside", "lifecycle/several-pods", "lifecycle/source-kept"},
