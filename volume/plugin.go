@@ -56,7 +56,12 @@ type Volume interface {
 	MetricsProvider
 }
 
-// Mounter sets one volume of one pod up.
+// Mounter sets one volume of one pod up. The caller sees to it that calls of
+// SetUpAt and TearDownAt for one volume of one pod never overlap, on whichever
+// mounter and unmounter they are made; a call that was given up by its ctx may
+// still be waiting for the kernel. Everything else may be called meanwhile, and
+// other volumes of the pod, and volumes of other pods, are set up and torn down
+// at the same time.
 type Mounter interface {
 	Volume
 	// GetAttributes describes the volume as it will be set up.
@@ -98,7 +103,8 @@ type Attributes struct {
 	SELinuxRelabel bool
 }
 
-// Unmounter tears one volume of one pod down.
+// Unmounter tears one volume of one pod down. Calls for one volume of one pod
+// never overlap, as [Mounter] says.
 type Unmounter interface {
 	Volume
 	// TearDown is TearDownAt with GetPath.

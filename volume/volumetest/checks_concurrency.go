@@ -15,7 +15,7 @@ func concurrencyChecks() []check {
 	return []check{
 		{
 			name:   "concurrency/pods",
-			proves: "A plugin is used from several goroutines at a time: several pods set up and tear down volumes of one source at once.",
+			proves: "A plugin is used from several goroutines at a time: several pods set up and tear down volumes of one source at once. Calls for one volume of one pod never overlap: the caller makes them one after the other.",
 			each: func(k *kit, c Case) {
 				checkAtOnce(k, c, func(n *Node, i int) *podVolume { return n.volume(fmt.Sprintf("pod%d", i)) })
 			},
@@ -46,6 +46,7 @@ func checkAtOnce(k *kit, c Case, volumeFor func(*Node, int) *podVolume) {
 	for i := range workers {
 		v := volumeFor(n, i)
 		group.Go(func() {
+			defer k.catch()
 			for range 2 {
 				if err := v.setUp(k.Context()); err != nil {
 					k.Errorf("SetUp at once with others: %v", err)
@@ -69,6 +70,7 @@ func checkQuestions(k *kit, c Case) {
 	var group sync.WaitGroup
 	for range workers {
 		group.Go(func() {
+			defer k.catch()
 			for {
 				n.ask(k, v)
 				select {

@@ -14,6 +14,7 @@
 //   - lifecycle/setup-at-existing-directory: SetUp works on a directory that is there already, as after a crash, and TearDown removes it.
 //   - lifecycle/setup-at: SetUp is SetUpAt with GetPath, and TearDown is TearDownAt with GetPath.
 //   - lifecycle/setup-n-times: SetUp is idempotent: on a volume that is set up already it succeeds, and mounts nothing a second time.
+//   - lifecycle/refresh: Another SetUp shows what the volume's objects contain by then.
 //   - lifecycle/read-only: What a spec asks for read-only is called so by GetAttributes and mounted so; what is mounted read-only cannot be written to, and other volumes can.
 //   - lifecycle/teardown: TearDown unmounts the volume and removes its directory and what the plugin keeps beside it, also what a pod wrote into a volume of its own.
 //   - lifecycle/teardown-n-times: TearDown is idempotent.
@@ -42,7 +43,7 @@
 //   - cancel/during: When the context ends during SetUp or TearDown, at whichever call, the volume can be set up and torn down afterwards.
 //   - cancel/hang: When a call hangs for ever, at whichever call, SetUp and TearDown return when their context ends, and no goroutine is left once the call returns.
 //   - cancel/all-hangs: When every call hangs from some call on, SetUp and TearDown return half a minute after their context ended at the latest, and recover once calls return again.
-//   - concurrency/pods: A plugin is used from several goroutines at a time: several pods set up and tear down volumes of one source at once.
+//   - concurrency/pods: A plugin is used from several goroutines at a time: several pods set up and tear down volumes of one source at once. Calls for one volume of one pod never overlap: the caller makes them one after the other.
 //   - concurrency/volumes: A plugin is used from several goroutines at a time: several volumes of one pod are set up and torn down at once.
 //   - concurrency/questions: A plugin answers questions while its volumes are set up and torn down.
 //   - hostility/names: A volume name or pod UID that is no name of one directory entry is refused before anything is touched.
