@@ -105,7 +105,8 @@ func checkHang(k *kit, c Case, op operation, onward bool) {
 			defer k.explain("%s, where %s hung", op.name, p)
 			v := k.node(c).volume("a")
 			op.prepare(v)
-			before := goroutines()
+			bubble := currentBubble()
+			before := goroutines(bubble)
 			late := v.hang(k, op, p, onward)
 			switch {
 			case !onward && late > time.Second:
@@ -116,7 +117,7 @@ func checkHang(k *kit, c Case, op operation, onward bool) {
 			// What was left running may take its time to notice.
 			time.Sleep(time.Hour)
 			synctest.Wait()
-			for id, stack := range goroutines() {
+			for id, stack := range goroutines(bubble) {
 				if before[id] == "" {
 					k.Errorf("a goroutine is left:\n%s", stack)
 				}
@@ -141,10 +142,12 @@ func (v *podVolume) hang(k *kit, op operation, p point, onward bool) (late time.
 	ctx, cancel := context.WithTimeout(k.Context(), patience)
 	defer cancel()
 	deadline := time.Now().Add(patience)
-	done := make(chan error, 1)
-	go func() { done <- op.run(ctx, v) }()
+	done := k.async(func() error { return op.run(ctx, v) })
 	select {
 	case err := <-done:
+		if errors.Is(err, errPanicked) {
+			return 0
+		}
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			k.Errorf("the error does not wrap context.DeadlineExceeded: %v", err)
 		}
@@ -159,20 +162,24 @@ func (v *podVolume) hang(k *kit, op operation, p point, onward bool) (late time.
 	return time.Since(deadline)
 }
 
-// goroutines returns the stacks of this bubble's goroutines by their ids.
-func goroutines() map[string]string {
+// goroutines returns the stacks of a bubble's goroutines by their ids.
+func goroutines(bubble string) map[string]string {
 	stacks := map[string]string{}
 	buffer := make([]byte, 1<<20)
 	buffer = buffer[:runtime.Stack(buffer, true)]
-	all := strings.Split(string(buffer), "\n\n")
-	bubble := bubbleOf(all[0]) // the first is the caller's
-	for _, stack := range all {
+	for stack := range strings.SplitSeq(string(buffer), "\n\n") {
 		if bubbleOf(stack) == bubble {
 			id, _, _ := strings.Cut(stack, " [")
 			stacks[id] = stack
 		}
 	}
 	return stacks
+}
+
+// currentBubble returns the number of the caller's.
+func currentBubble() string {
+	header := make([]byte, 1<<8)
+	return bubbleOf(string(header[:runtime.Stack(header, false)]))
 }
 
 // bubbleOf returns the number of the bubble from the first line of a stack:

@@ -69,17 +69,15 @@ func crash(operation func() operation, recover func(*podVolume)) func(*kit, Case
 // there. The call that hangs then, and whatever the dead would call after it,
 // never takes effect; bury lets its goroutines end.
 func (v *podVolume) die(op operation, p point) (bury func()) {
-	release, done := make(chan struct{}), make(chan struct{})
+	release := make(chan struct{})
 	reached, remove := v.node.disturb(p, disturbance{err: errDead, release: release, onward: true})
-	go func() {
-		defer close(done)
-		// Nobody is left to hear of an error.
-		_ = op.run(context.Background(), v)
-	}()
+	done := v.node.kit.async(func() error { return op.run(context.Background(), v) })
 	// Wait alone also returns while a plugin sleeps on its way to the point.
+	ended := false
 	select {
 	case <-reached:
 	case <-done:
+		ended = true
 	}
 	// The effect, where the process dies after it.
 	synctest.Wait()
@@ -88,6 +86,9 @@ func (v *podVolume) die(op operation, p point) (bury func()) {
 		v.node.disturb(point{n: 1}, disturbance{err: errDead, onward: true})
 		v.node.disturb(point{role: true, n: 1}, disturbance{err: errDead, onward: true})
 		close(release)
-		<-done
+		if !ended {
+			// Nobody is left to hear of an error.
+			<-done
+		}
 	}
 }

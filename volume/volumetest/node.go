@@ -2,6 +2,7 @@ package volumetest
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -159,14 +160,29 @@ func (v *podVolume) mustSetUp() {
 
 func (v *podVolume) unmounter() volume.Unmounter {
 	v.node.t.Helper()
-	u, err := v.node.plugin.NewUnmounter(v.spec.Name(), v.pod.UID)
+	u, err := v.newUnmounter()
 	if err != nil {
-		v.node.t.Fatalf("NewUnmounter: %v", err)
+		v.node.t.Fatal(err)
 	}
 	return u
 }
 
-func (v *podVolume) tearDown(ctx context.Context) error { return v.unmounter().TearDown(ctx) }
+func (v *podVolume) newUnmounter() (volume.Unmounter, error) {
+	u, err := v.node.plugin.NewUnmounter(v.spec.Name(), v.pod.UID)
+	if err != nil {
+		return nil, fmt.Errorf("NewUnmounter: %w", err)
+	}
+	return u, nil
+}
+
+// tearDown may be called from any goroutine, so it does not end the test.
+func (v *podVolume) tearDown(ctx context.Context) error {
+	u, err := v.newUnmounter()
+	if err != nil {
+		return err
+	}
+	return u.TearDown(ctx)
+}
 
 func (v *podVolume) mustTearDown() {
 	v.node.t.Helper()

@@ -16,7 +16,9 @@ import (
 // an ordinary user where the tests run as root, else as an ordinary user. The
 // package documentation lists the checks. Every check and case gets a new
 // plugin, host and directories; newPlugin must share nothing between two
-// calls. A failure names the sentence of the contract that it breaks.
+// calls. A failure names the sentence of the contract that it breaks. Time is
+// virtual in many checks, which fail if a goroutine of the plugin outlives
+// them: neither Init nor a call may leave one.
 //
 // For the kernel, Run starts the test binary again for the calling test alone,
 // so what the test does before Run is done again; keep it cheap. The caller

@@ -66,6 +66,7 @@ func brokenRestart() []broken {
 		{
 			defect: "it takes a marker on disk for a mount",
 			breaks: "restart/rebooted",
+			also:   []string{"lifecycle/refresh"},
 			alter:  trusting,
 		},
 	}
@@ -113,6 +114,22 @@ func brokenCrash() []broken {
 			alter: func() alteration {
 				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
 					return m.marked(replace, func() error { return m.SetUpAt(ctx, dir, noArgs) })
+				}}
+			},
+		},
+		{
+			defect: "it takes it for granted that the secret can be had",
+			breaks: "crash/setup-torn-down",
+			also: []string{
+				"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang", "contract/refused", "crash/setup-set-up", "faults/cause",
+				"faults/nothing-done", "faults/refresh", "faults/setup-retried", "faults/setup-torn-down", "hostility/canary",
+			},
+			alter: func() alteration {
+				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+					if _, err := m.signature(ctx); err != nil {
+						panic(err)
+					}
+					return m.SetUpAt(ctx, dir, noArgs)
 				}}
 			},
 		},

@@ -13,7 +13,8 @@ import (
 	"github.com/podvol/podvol/mount"
 )
 
-// assertShown fails unless the volume shows what its case wants.
+// assertShown fails unless the volume shows what its case wants. It may be
+// called from any goroutine.
 func (v *podVolume) assertShown() {
 	t, want := v.node.t, v.node.working.Want
 	t.Helper()
@@ -82,7 +83,11 @@ func (v *podVolume) assertFile(path string, want File) {
 func (v *podVolume) assertMounted(want Mount) {
 	t := v.node.t
 	t.Helper()
-	entry, mounted := v.entry()
+	entry, mounted, err := v.lookUp()
+	if err != nil {
+		t.Error(err)
+		return
+	}
 	if !mounted {
 		t.Errorf("nothing is mounted at %s", v.GetPath())
 		return
@@ -103,15 +108,19 @@ func (v *podVolume) assertMounted(want Mount) {
 // entry is what the mount table shows at the volume's path.
 func (v *podVolume) entry() (mount.Entry, bool) {
 	v.node.t.Helper()
-	table, err := mount.TableOf(v.node.GetMounter())
-	if err != nil {
-		v.node.t.Fatal(err)
-	}
-	entry, mounted, err := table.At(v.GetPath())
+	entry, mounted, err := v.lookUp()
 	if err != nil {
 		v.node.t.Fatal(err)
 	}
 	return entry, mounted
+}
+
+func (v *podVolume) lookUp() (mount.Entry, bool, error) {
+	table, err := mount.TableOf(v.node.GetMounter())
+	if err != nil {
+		return mount.Entry{}, false, err
+	}
+	return table.At(v.GetPath())
 }
 
 // assertGone fails if anything is left of the volume's own directory.
