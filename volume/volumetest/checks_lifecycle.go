@@ -3,9 +3,11 @@ package volumetest
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -38,6 +40,11 @@ func lifecycleChecks() []check {
 			name:   "lifecycle/setup-n-times",
 			proves: "SetUp is idempotent: on a volume that is set up already it succeeds, and mounts nothing a second time.",
 			each:   checkSetUpTwice,
+		},
+		{
+			name:   "lifecycle/refresh",
+			proves: "Another SetUp shows what the volume's objects contain by then.",
+			each:   checkRefresh,
 		},
 		{
 			name:   "lifecycle/read-only",
@@ -147,6 +154,24 @@ func checkSetUpTwice(k *kit, c Case) {
 			k.Fatalf("%d mounts after another SetUp, %d before", got, mounts)
 		}
 	}
+}
+
+func checkRefresh(k *kit, c Case) {
+	if c.Update == nil {
+		return
+	}
+	n := k.node(c)
+	v := n.volume("a")
+	v.mustSetUp()
+	v.assertShown()
+	c.Update(n)
+	v = v.same(n)
+	v.mustSetUp()
+	for _, name := range slices.Sorted(maps.Keys(c.Updated)) {
+		v.assertFile(filepath.Join(v.GetPath(), name), c.Updated[name])
+	}
+	v.mustTearDown()
+	n.AssertTornDown(k)
 }
 
 func checkReadOnly(k *kit, c Case) {

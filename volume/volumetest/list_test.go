@@ -103,6 +103,7 @@ func TestSuiteMistakes(t *testing.T) {
 		"waived no reason": {waiver(func(w *Waiver) { w.Reason = "" }), "no reason"},
 		"waived case":      {waiver(func(w *Waiver) { w.Case = "b" }), `case "b", which the suite does not have`},
 		"waived place":     {waiver(func(w *Waiver) { w.On = "moon" }), `restricted to "moon"`},
+		"update alone":     {Suite{Working: []Case{{Name: "a", Spec: working[0].Spec, Update: func(*Node) {}}}}, "both Update and Updated"},
 		"no because":       {Suite{Working: working, Refused: []RefusedCase{because}}, "has no Because"},
 		"waived on a kernel for the fake only": {waiver(func(w *Waiver) { w.Check, w.On = "contract/init", "kernel" }),
 			`on "kernel", where it never runs`},

@@ -30,7 +30,7 @@ func brokenLifecycle() []broken {
 			also: []string{
 				"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang", "concurrency/pods", "concurrency/volumes",
 				"crash/setup-set-up", "crash/teardown-set-up", "faults/refresh", "faults/setup-retried",
-				"faults/teardown-set-up", "hostility/odd-names", "lifecycle/setup-again", "lifecycle/setup-at",
+				"faults/teardown-set-up", "hostility/odd-names", "lifecycle/refresh", "lifecycle/setup-again", "lifecycle/setup-at",
 				"lifecycle/setup-at-existing-directory", "lifecycle/setup-n-times", "lifecycle/several-pods",
 				"lifecycle/several-volumes", "restart/from-record", "restart/rebooted", "restart/reconstructed",
 			},
@@ -79,6 +79,18 @@ func brokenLifecycle() []broken {
 				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
 					if m.path != "" && mountedAt(&m.noteVolume, dir) {
 						return mount.Mount(ctx, m.Host.GetMounter(), mount.Request{Source: m.path, Target: dir, Options: []string{"bind", "ro"}})
+					}
+					return m.SetUpAt(ctx, dir, noArgs)
+				}}
+			},
+		},
+		{
+			defect: "it never looks at its secret again",
+			breaks: "lifecycle/refresh",
+			alter: func() alteration {
+				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+					if _, err := os.Stat(filepath.Join(dir, noteFile)); err == nil {
+						return nil
 					}
 					return m.SetUpAt(ctx, dir, noArgs)
 				}}

@@ -55,6 +55,8 @@ func noteSuite() Suite {
 				Name: "inline", Spec: Inline(text("text", noteText)),
 				Want: Want{Mode: 0o755, Mount: &Mount{FSType: "tmpfs"},
 					Files: map[string]File{noteFile: {Content: noteText + noteCanary, Mode: 0o640}}},
+				Update:  func(n *Node) { n.Add(noteSecret(noteCanary + "!")) },
+				Updated: map[string]File{noteFile: {Content: noteText + noteCanary + "!", Mode: 0o640}},
 			},
 			{
 				Name: "persistent", Spec: noteDirectory(true), Shared: true,
@@ -71,11 +73,15 @@ func noteSuite() Suite {
 				return Inline(source)(n)
 			}},
 		},
-		Objects: []metav1.Object{&v1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "signature"},
-			Data:       map[string][]byte{"value": []byte(noteCanary)},
-		}},
-		Canary: noteCanary,
+		Objects: []metav1.Object{noteSecret(noteCanary)},
+		Canary:  noteCanary,
+	}
+}
+
+func noteSecret(value string) *v1.Secret {
+	return &v1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "signature"},
+		Data:       map[string][]byte{"value": []byte(value)},
 	}
 }
 

@@ -51,6 +51,10 @@ type Case struct {
 	Shared bool
 	// Want is what SetUp must show.
 	Want Want
+	// Update, if not nil, changes what a volume that is set up shows, such as
+	// an object, by [Host.Add]; another SetUp must then show the files Updated.
+	Update  func(*Node)
+	Updated map[string]File
 	// NoKernel says why the case cannot run on a real kernel, such as that no
 	// server is there to mount from. Empty: it can.
 	NoKernel string
@@ -138,6 +142,9 @@ func (s *Suite) check(all []check, p volume.VolumePlugin) error {
 	names := map[string]bool{}
 	for _, c := range s.Working {
 		errs = append(errs, checkCase(names, c.Name, c.Spec != nil))
+		if (c.Update == nil) != (len(c.Updated) == 0) {
+			errs = append(errs, fmt.Errorf("case %q must have both Update and Updated, or neither", c.Name))
+		}
 	}
 	refused := map[string]bool{}
 	for _, c := range s.Refused {
