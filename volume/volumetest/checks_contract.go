@@ -35,13 +35,13 @@ func contractChecks() []check {
 		},
 		{
 			name:     "contract/volume-name",
-			proves:   "GetVolumeName returns the same name for every spec that means the same data, also in another process.",
+			proves:   "GetVolumeName returns the same name for every spec that means the same data, however often it is asked, also of another instance: a name of the source, whatever the volume is called. Where each pod has data of its own, the volume's name may be part of it; a PersistentVolume's may be all of it.",
 			fakeOnly: true,
 			each:     checkVolumeName,
 		},
 		{
 			name:     "contract/foreign-specs",
-			proves:   "A spec that is nil, empty or of another plugin is not supported, and is refused with an error and without a panic.",
+			proves:   "A spec that is nil, empty or of another plugin (of any kind of source of which the suite has no case) is not supported, and is refused with an error and without a panic.",
 			fakeOnly: true,
 			once:     checkForeignSpecs,
 		},
@@ -93,11 +93,13 @@ func checkPluginName(k *kit) {
 
 func checkInit(k *kit) {
 	h := newFakeHost(k, k.TempDir())
+	root := snapshot(k, h.RootDir)
 	h.Secrets, h.ConfigMaps, h.Tokens, h.TrustBundles, h.Allocatable, h.Events, h.HostFiles = nil, nil, nil, nil, nil, nil, nil
 	if err := k.runner.newPlugin().Init(h); err != nil {
 		k.Errorf("Init on a host without roles: %v", err)
 	}
 	h.assertUntouched(k)
+	assertSame(k, "the root", root, snapshot(k, h.RootDir))
 }
 
 // assertUntouched fails if anything was asked of the mounter or a role, or
@@ -145,6 +147,9 @@ func checkNoIO(k *kit, c Case) {
 	assertSame(k, "the source", source, snapshot(k, n.Dir))
 }
 
+// timesAsked shows an answer that depends on the order of a map.
+const timesAsked = 50
+
 func checkVolumeName(k *kit, c Case) {
 	n := k.node(c)
 	first, err := n.plugin.GetVolumeName(c.Spec(n))
@@ -152,8 +157,27 @@ func checkVolumeName(k *kit, c Case) {
 		k.Fatalf("GetVolumeName = %q, %v", first, err)
 	}
 	for _, again := range []*Node{n, n.restart()} {
-		if got, err := again.plugin.GetVolumeName(c.Spec(n)); got != first || err != nil {
-			k.Errorf("GetVolumeName = %q, %v; before it was %q", got, err, first)
+		for range timesAsked {
+			if got, err := again.plugin.GetVolumeName(c.Spec(n)); got != first || err != nil {
+				k.Fatalf("GetVolumeName = %q, %v; before it was %q", got, err, first)
+			}
+		}
+	}
+	spec, other := c.Spec(n), n.named("another-name")
+	got, err := n.plugin.GetVolumeName(other)
+	switch {
+	case err != nil:
+		k.Errorf("GetVolumeName of the same source in a volume of another name: %v", err)
+	case got == first:
+	case spec.PersistentVolume != nil && first == spec.Name() && got == other.Name():
+	case !c.Shared && got == strings.ReplaceAll(first, spec.Name(), other.Name()):
+	default:
+		k.Errorf("GetVolumeName of the same source is %q in volume %s, %q in volume %s", first, spec.Name(), got, other.Name())
+	}
+	if pv := other.PersistentVolume; pv != nil {
+		other = volume.NewSpecFromPersistentVolume(pv, !other.ReadOnly)
+		if again, err := n.plugin.GetVolumeName(other); again != got || err != nil {
+			k.Errorf("GetVolumeName = %q, %v, where the pod uses the volume read-only: %v; else it is %q", again, err, other.ReadOnly, got)
 		}
 	}
 }
@@ -161,9 +185,9 @@ func checkVolumeName(k *kit, c Case) {
 func checkForeignSpecs(k *kit) {
 	n := k.node(Case{})
 	pod := Pod("a")
-	for what, spec := range foreignSpecs(n.plugin) {
+	for what, spec := range n.foreignSpecs() {
 		if n.plugin.CanSupport(spec) {
-			k.Errorf("CanSupport is true for %s", what)
+			k.Errorf("CanSupport is true for %s; if the plugin serves that kind, give the suite a case of it", what)
 			continue
 		}
 		if name, err := n.plugin.GetVolumeName(spec); err == nil {
@@ -176,9 +200,10 @@ func checkForeignSpecs(k *kit) {
 	n.assertUntouched(k)
 }
 
-// foreignSpecs are nil and empty specs, and one with each source of the API
-// that the plugin does not claim.
-func foreignSpecs(p volume.VolumePlugin) map[string]*volume.Spec {
+// foreignSpecs are nil and empty specs, and one with each source of the API.
+// The kinds of the suite's cases are among them only where the plugin itself
+// says that an empty one is not its own, as those with a driver do.
+func (n *Node) foreignSpecs() map[string]*volume.Spec {
 	specs := map[string]*volume.Spec{
 		"a nil spec":                         nil,
 		"an empty spec":                      {},
@@ -187,19 +212,67 @@ func foreignSpecs(p volume.VolumePlugin) map[string]*volume.Spec {
 		"a volume without name and source":   volume.NewSpecFromVolume(&v1.Volume{}),
 		"a PersistentVolume without a thing": volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{}, false),
 	}
-	for name, source := range sources[v1.VolumeSource]() {
-		spec := volume.NewSpecFromVolume(&v1.Volume{Name: "vol", VolumeSource: source})
-		if !p.CanSupport(spec) {
-			specs["an inline "+name] = spec
-		}
-	}
-	for name, source := range sources[v1.PersistentVolumeSource]() {
-		spec := volume.NewSpecFromPersistentVolume(persistentVolume(source), false)
-		if !p.CanSupport(spec) {
-			specs["a PersistentVolume of "+name] = spec
+	for kind, spec := range anyKind() {
+		if !n.kit.runner.suite.hasKind(kind, n) || !n.plugin.CanSupport(spec) {
+			specs[kind] = spec
 		}
 	}
 	return specs
+}
+
+// anyKind returns a spec of every kind of source, by words for the kind.
+func anyKind() map[string]*volume.Spec {
+	specs := map[string]*volume.Spec{}
+	for name, source := range sources[v1.VolumeSource]() {
+		specs["an inline "+name] = volume.NewSpecFromVolume(&v1.Volume{Name: "vol", VolumeSource: source})
+	}
+	for name, source := range sources[v1.PersistentVolumeSource]() {
+		specs["a PersistentVolume of "+name] = volume.NewSpecFromPersistentVolume(persistentVolume(source), false)
+	}
+	return specs
+}
+
+// hasKind reports whether a case of the suite is of this kind.
+func (s *Suite) hasKind(kind string, n *Node) bool {
+	for _, c := range s.Working {
+		if slices.Contains(kindsOf(c.Spec(n)), kind) {
+			return true
+		}
+	}
+	for _, c := range s.Refused {
+		if slices.Contains(kindsOf(c.Spec(n)), kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// kindsOf returns the kinds of a spec, in the words of anyKind: one, in a spec
+// that is valid.
+func kindsOf(spec *volume.Spec) (kinds []string) {
+	switch {
+	case spec == nil:
+	case spec.Volume != nil:
+		for _, name := range setFields(spec.Volume.VolumeSource) {
+			kinds = append(kinds, "an inline "+name)
+		}
+	case spec.PersistentVolume != nil:
+		for _, name := range setFields(spec.PersistentVolume.Spec.PersistentVolumeSource) {
+			kinds = append(kinds, "a PersistentVolume of "+name)
+		}
+	}
+	return kinds
+}
+
+// setFields names the fields of an API's union that are set.
+func setFields(union any) (names []string) {
+	value := reflect.ValueOf(union)
+	for field := range value.Type().Fields() {
+		if field.Type.Kind() == reflect.Pointer && !value.FieldByIndex(field.Index).IsNil() {
+			names = append(names, field.Name)
+		}
+	}
+	return names
 }
 
 // sources returns, for each field of the API's union S, a value with just that
@@ -260,7 +333,8 @@ func (n *Node) tryToSetUp(k *kit, spec *volume.Spec, pod *v1.Pod) error {
 	if err != nil {
 		return err
 	}
-	err = m.SetUp(k.Context(), n.working.Args)
+	v := &podVolume{node: n, spec: spec, pod: pod, Mounter: m}
+	err = v.setUp(k.Context())
 	if volume.IsUncertain(err) {
 		k.Errorf("the error of SetUp is not marked by volume.NothingDone, although nothing was touched: %v", err)
 	}
@@ -360,7 +434,7 @@ func checkDescriptions(k *kit, c Case) {
 	if diff := cmp.Diff(refs, volume.DependsOn(again.plugin, c.Spec(n), pod)); diff != "" {
 		k.Errorf("DependsOn answers differently for an equal spec:\n%s", diff)
 	}
-	for _, foreign := range foreignSpecs(n.plugin) {
+	for _, foreign := range n.foreignSpecs() {
 		if d, ok := n.plugin.(volume.SourceDescriber); ok {
 			d.DescribeSource(foreign)
 		}

@@ -3,8 +3,8 @@
 //   - contract/plugin-name: GetPluginName returns a qualified name, such as "example.com/archive", which never changes. (on the fake only)
 //   - contract/init: Init does no I/O and needs no role: a role is asked for when a pod needs it, so that a host without it can serve everything else. (on the fake only)
 //   - contract/can-support: CanSupport is true for the plugin's own kind of source, judged by the kind only, and it and everything else that looks at a spec does no I/O. (on the fake only)
-//   - contract/volume-name: GetVolumeName returns the same name for every spec that means the same data, also in another process. (on the fake only)
-//   - contract/foreign-specs: A spec that is nil, empty or of another plugin is not supported, and is refused with an error and without a panic. (on the fake only)
+//   - contract/volume-name: GetVolumeName returns the same name for every spec that means the same data, however often it is asked, also of another instance: a name of the source, whatever the volume is called. Where each pod has data of its own, the volume's name may be part of it; a PersistentVolume's may be all of it. (on the fake only)
+//   - contract/foreign-specs: A spec that is nil, empty or of another plugin (of any kind of source of which the suite has no case) is not supported, and is refused with an error and without a panic. (on the fake only)
 //   - contract/missing-pod: NewMounter refuses a pod that is missing or has no UID. (on the fake only)
 //   - contract/refused: What is invalid is refused before anything is touched, by an error that says so and that leads to what is wrong.
 //   - contract/arguments: A plugin never changes its arguments: spec, pod and options are as before once the volume was set up, refreshed and torn down.

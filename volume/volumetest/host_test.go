@@ -217,6 +217,7 @@ func TestAssertClean(t *testing.T) {
 		"a volume's directory": {dirs: []string{"pods/u/volumes/x~y/v"}, unclean: true, notTornDown: true},
 		"shared directories":   {dirs: []string{"pods/u/volumes/x~y", "pods/u/plugins/x~y"}, unclean: true},
 		"a plugin's directory": {dirs: []string{"plugins/x/y"}, unclean: true, notTornDown: true},
+		"a cache at the root":  {dirs: []string{"cache"}, unclean: true, notTornDown: true},
 		"a mount":              {dirs: []string{"elsewhere"}, mounts: []string{"elsewhere"}, unclean: true, notTornDown: true},
 	}
 	for name, tc := range tests {

@@ -2,7 +2,10 @@ package volumetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
@@ -29,6 +32,15 @@ func brokenContract() []broken {
 						return err
 					}
 					return p.Init(host)
+				}}
+			},
+		},
+		{
+			defect: "it makes the plugins' directory to start",
+			breaks: "contract/init",
+			alter: func() alteration {
+				return alteration{init: func(p *note, host volume.VolumeHost) error {
+					return errors.Join(p.Init(host), os.MkdirAll(filepath.Dir(host.GetPluginDir("any")), 0o755))
 				}}
 			},
 		},
@@ -62,10 +74,57 @@ func brokenContract() []broken {
 			},
 		},
 		{
+			defect: "it names a volume by what comes first in a map",
+			breaks: "contract/volume-name",
+			maybe:  []string{"contract/descriptions"},
+			suite:  func(s *Suite) { s.Working = s.Working[:1] },
+			alter: func() alteration {
+				return alteration{volumeName: func(p *note, spec *volume.Spec) (string, error) {
+					_, err := p.GetVolumeName(spec)
+					for name := range map[string]bool{"driver": true, "text": true} {
+						return name, err
+					}
+					return "", err
+				}}
+			},
+		},
+		{
+			defect: "it names a volume by source and volume",
+			breaks: "contract/volume-name",
+			alter: func() alteration {
+				return alteration{volumeName: func(p *note, spec *volume.Spec) (string, error) {
+					name, err := p.GetVolumeName(spec)
+					return name + spec.Name(), err
+				}}
+			},
+		},
+		{
+			defect: "it names a source that pods share by the volume",
+			breaks: "contract/volume-name",
+			suite:  func(s *Suite) { s.Working = s.Working[:1]; s.Working[0].Shared = true },
+			also:   []string{"lifecycle/several-pods"}, // the suite is wrong
+			alter: func() alteration {
+				return alteration{volumeName: func(p *note, spec *volume.Spec) (string, error) {
+					_, err := p.GetVolumeName(spec)
+					return spec.Name(), err
+				}}
+			},
+		},
+		{
 			defect: "it names what it does not support",
 			breaks: "contract/foreign-specs",
+			also:   []string{"contract/volume-name"}, // by the volume alone
 			alter: func() alteration {
 				return alteration{volumeName: func(_ *note, spec *volume.Spec) (string, error) { return "note-" + spec.Name(), nil }}
+			},
+		},
+		{
+			defect: "it claims every inline volume",
+			breaks: "contract/foreign-specs",
+			alter: func() alteration {
+				return alteration{canSupport: func(p *note, spec *volume.Spec) bool {
+					return p.CanSupport(spec) || spec != nil && spec.Volume != nil && spec.Volume.VolumeSource != v1.VolumeSource{}
+				}}
 			},
 		},
 		{
