@@ -26,6 +26,9 @@ type Fault[C any] struct {
 	Nth int
 	// After lets the call take effect before it is delayed, hangs or fails.
 	After bool
+	// Hook, if not nil, is called before the call is delayed, hangs or fails.
+	// It may call the fake, unless that holds a lock meanwhile.
+	Hook func()
 	// Err is what the call returns; nil leaves the call's own result.
 	Err error
 	// Delay is added to the call.
@@ -121,6 +124,9 @@ func suffer[C any](ctx context.Context, hits []Fault[C], after bool) error {
 	for _, f := range hits {
 		if f.After != after {
 			continue
+		}
+		if f.Hook != nil {
+			f.Hook()
 		}
 		if err := wait(ctx, f.Delay, f.Release); err != nil {
 			return err

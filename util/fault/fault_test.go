@@ -66,6 +66,18 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+func TestHook(t *testing.T) {
+	for after, want := range map[bool][]string{false: {"hook", "effect"}, true: {"effect", "hook"}} {
+		var injector fault.Injector[string]
+		var order []string
+		injector.Inject(fault.Fault[string]{After: after, Hook: func() { order = append(order, "hook") }})
+		err := injector.Do(t.Context(), "a", func() error { order = append(order, "effect"); return nil })
+		if err != nil || !slices.Equal(order, want) {
+			t.Errorf("after = %v: %v, %v; want %v", after, order, err, want)
+		}
+	}
+}
+
 func TestHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var injector fault.Injector[string]

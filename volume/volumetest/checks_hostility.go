@@ -177,8 +177,8 @@ func checkLinkAsVolume(k *kit, c Case) {
 }
 
 func checkLinkBetweenCalls(k *kit, c Case) {
-	for _, op := range []operation{setUpOperation(), tearDownOperation()} {
-		for _, p := range k.points(c, op) {
+	for _, op := range []operation{setUpOperation(), refreshOperation(), tearDownOperation()} {
+		for _, p := range append([]point{beforeAll}, k.points(c, op)...) {
 			k.bubble(func(k *kit) {
 				defer k.explain("%s, where the volume became a link at %s", op.name, p)
 				n := k.node(c)
@@ -190,7 +190,12 @@ func checkLinkBetweenCalls(k *kit, c Case) {
 				before := snapshot(k, dir)
 				op.prepare(v)
 				aside := filepath.Join(newSource(k), "aside")
-				n.disturb(p, disturbance{hook: func() { swap(v.GetPath(), aside, dir) }})
+				swap := func() { swap(v.GetPath(), aside, dir) }
+				if p == beforeAll {
+					swap()
+				} else {
+					n.disturb(p, disturbance{hook: swap})
+				}
 				// Both may fail.
 				_ = op.run(k.Context(), v)
 				n.assertUntouchedOutside(k, dir, before)

@@ -21,7 +21,13 @@ type point struct {
 	after bool
 }
 
+// beforeAll is before the operation, which plugins have that make no calls.
+var beforeAll = point{}
+
 func (p point) String() string {
+	if p == beforeAll {
+		return "its beginning"
+	}
 	kind, when := "mounter", "before"
 	if p.role {
 		kind = "roles"
@@ -78,6 +84,11 @@ func (k *kit) points(c Case, op operation) []point {
 		}
 		mounter, roles = len(n.mounter.Calls()), len(n.RoleCalls())
 	})
+	if mounter+roles == 0 {
+		k.Logf("%s makes no calls of the mounter and the roles: there is nothing to disturb", op.name)
+	} else {
+		k.Logf("%s makes %d calls of the mounter and %d of the roles, each disturbed before and after its effect", op.name, mounter, roles)
+	}
 	var all []point
 	for _, after := range []bool{false, true} {
 		for i := range mounter {
@@ -94,8 +105,7 @@ func (k *kit) points(c Case, op operation) []point {
 type disturbance struct {
 	err     error
 	release <-chan struct{} // if not nil, the call hangs until it is closed
-	// hook, if not nil, is called when the call is made, under the injector's
-	// lock: it must not mount.
+	// hook, if not nil, is called at the point, before all else.
 	hook func()
 	// onward disturbs the later calls, of mounter and roles, as well.
 	onward bool
@@ -123,13 +133,10 @@ func faultAt[C any](p point, d disturbance, reached chan struct{}) fault.Fault[C
 		seen++
 		if seen == p.n {
 			close(reached)
-			if d.hook != nil {
-				d.hook()
-			}
 		}
 		return seen == p.n || seen > p.n && d.onward
 	}
-	return fault.Fault[C]{Match: match, After: p.after, Err: d.err, Release: d.release}
+	return fault.Fault[C]{Match: match, After: p.after, Hook: d.hook, Err: d.err, Release: d.release}
 }
 
 // faultOnward hits calls of the other kind after the point was reached.

@@ -142,7 +142,7 @@ func brokenContract() []broken {
 		{
 			defect: "it looks for the secret after mounting",
 			breaks: "contract/refused",
-			also:   []string{"cancel/all-hangs", "cancel/hang", "faults/nothing-done", "hostility/link-between-calls"},
+			also:   []string{"cancel/all-hangs", "cancel/hang", "faults/nothing-done"},
 			alter:  func() alteration { return alteration{setUpAt: mountFirst} },
 		},
 		{

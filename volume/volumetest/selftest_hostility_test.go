@@ -13,7 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
 // exclusively is SetUpAt for plugins that fail while another SetUp with the
@@ -120,6 +122,31 @@ func brokenHostility() []broken {
 			alter:  func() alteration { return alteration{setUpAt: changeMode} },
 		},
 		{
+			defect: "it writes by the volume's path after mounting",
+			breaks: "hostility/link-between-calls",
+			alter:  func() alteration { return alteration{setUpAt: writeByPath} },
+		},
+		{
+			defect: "it empties what it has unmounted by its path",
+			breaks: "hostility/link-between-calls",
+			also:   []string{"hostility/link-as-volume"},
+			on:     onKernel,
+			alter: func() alteration {
+				return alteration{tearDownAt: func(ctx context.Context, u *noteUnmounter, dir string) error {
+					if mountedAt(&u.noteVolume, dir) {
+						if _, err := mount.Unmount(ctx, u.Host.GetMounter(), dir, mount.UnmountOptions{}); err != nil {
+							return err
+						}
+					}
+					entries, _ := os.ReadDir(dir)
+					for _, e := range entries {
+						_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+					}
+					return u.TearDownAt(ctx, dir)
+				}}
+			},
+		},
+		{
 			defect: "it opens what is in the volume to all, links too",
 			breaks: "hostility/links-inside",
 			alter: func() alteration {
@@ -174,6 +201,22 @@ func changeMode(ctx context.Context, m *noteMounter, dir string) error {
 		_ = os.Remove(dir)
 	}
 	return err
+}
+
+// writeByPath is SetUpAt that follows a link in the place of a tmpfs.
+func writeByPath(ctx context.Context, m *noteMounter, dir string) error {
+	if m.path != "" {
+		return m.SetUpAt(ctx, dir, noArgs)
+	}
+	signature, err := m.signature(ctx)
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	request := mount.Request{Source: "tmpfs", Target: dir, FSType: "tmpfs", Options: []string{"mode=0755"}}
+	if _, err := podmount.SetUp(ctx, m.Host.GetMounter(), request, func(e mount.Entry) bool { return e.FSType == "tmpfs" }); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, noteFile), append([]byte(m.text), signature...), 0o640)
 }
 
 func brokenMetrics() []broken {

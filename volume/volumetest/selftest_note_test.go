@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -15,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
@@ -272,11 +272,29 @@ func (m *noteMounter) write(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	err = durable.WriteFile(filepath.Join(dir, noteFile), append([]byte(m.text), signature...), 0o640)
+	err = writeBelow(dir, noteFile, append([]byte(m.text), signature...))
 	if err != nil && made {
 		return errors.Join(err, podmount.Undo(ctx, m.Host.GetMounter(), dir))
 	}
 	return err
+}
+
+// writeBelow does not follow a link in the place of dir that leads elsewhere.
+func writeBelow(dir, name string, data []byte) error {
+	parent, err := os.OpenRoot(filepath.Dir(dir))
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	root, err := parent.OpenRoot(filepath.Base(dir))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := root.WriteFile(name+".new", data, 0o640); err != nil {
+		return err
+	}
+	return root.Rename(name+".new", name)
 }
 
 func (m *noteMounter) signature(ctx context.Context) ([]byte, error) {
