@@ -151,7 +151,7 @@ func (v *podVolume) hang(k *kit, op operation, p point, onward bool) (late time.
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			k.Errorf("the error does not wrap context.DeadlineExceeded: %v", err)
 		}
-		if err != nil && !volume.IsUncertain(err) && len(v.node.mounts(k)) > 0 && op.name == "SetUp" {
+		if err != nil && !volume.IsUncertain(err) && len(v.node.podMounts(k)) > 0 && op.name == "SetUp" {
 			k.Errorf("the error is marked by NothingDone, but something is mounted: %v", err)
 		}
 	case <-time.After(patience + time.Hour):

@@ -2,7 +2,6 @@ package volumetest
 
 import (
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -75,37 +74,15 @@ func (n *Node) device(k *kit, podName string) (d device, ok bool) {
 	if d.path, err = d.mount.GetDeviceMountPath(d.spec); err != nil {
 		k.Fatalf("GetDeviceMountPath: %v", err)
 	}
-	d.attached = n.attach(k, d.podVolume)
+	if d.attached, err = n.attach(k.Context(), d.spec, d.pod); err != nil {
+		k.Fatal(err)
+	}
 	return d, true
-}
-
-func (n *Node) attach(k *kit, v *podVolume) string {
-	k.Helper()
-	p, ok := volume.AsAttachable(n.plugin)
-	if !ok {
-		return ""
-	}
-	if can, err := p.CanAttach(v.spec); err != nil || !can {
-		return ""
-	}
-	a, err := p.NewAttacher()
-	if err != nil {
-		k.Fatalf("NewAttacher: %v", err)
-	}
-	path, err := a.Attach(k.Context(), v.spec, NodeName)
-	if err != nil {
-		k.Fatalf("Attach: %v", err)
-	}
-	if path, err = a.WaitForAttach(k.Context(), v.spec, path, v.pod, time.Minute); err != nil {
-		k.Fatalf("WaitForAttach: %v", err)
-	}
-	return path
 }
 
 func (d device) mustMount(k *kit) {
 	k.Helper()
-	args := volume.DeviceMounterArgs{FsGroup: d.node.working.Args.FsGroup, SELinuxLabel: d.node.working.Args.SELinuxLabel}
-	if err := d.mount.MountDevice(k.Context(), d.spec, d.attached, d.path, args); err != nil {
+	if err := d.mount.MountDevice(k.Context(), d.spec, d.attached, d.path, d.node.deviceArgs()); err != nil {
 		k.Fatalf("MountDevice: %v", err)
 	}
 }
@@ -178,10 +155,15 @@ func checkDeviceRefs(k *kit, c Case) {
 		return
 	}
 	d.mustMount(k)
-	d.mustSetUp()
+	// The pod's part alone: the device stays until mustUnmount.
+	if err := d.SetUp(k.Context(), c.Args); err != nil {
+		k.Fatalf("SetUp: %v", err)
+	}
 	d.assertShown()
 	d.assertRefs(k, 1)
-	d.mustTearDown()
+	if err := d.unmounter().TearDown(k.Context()); err != nil {
+		k.Fatalf("TearDown: %v", err)
+	}
 	d.assertRefs(k, 0)
 	d.mustUnmount(k, n)
 	n.assertNothingMounted(k)

@@ -33,7 +33,9 @@ func faultChecks() []check {
 			each: sweep(setUpOperation, func(v *podVolume, err error) {
 				if err == nil || volume.IsUncertain(err) {
 					v.mustTearDown()
+					return
 				}
+				v.releaseMounted()
 			}),
 		},
 		{

@@ -126,6 +126,7 @@ func checkExistingDirectory(k *kit, c Case) {
 func checkAt(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
+	v.mustStage()
 	if err := v.SetUpAt(k.Context(), v.GetPath(), c.Args); err != nil {
 		k.Fatalf("SetUpAt: %v", err)
 	}
@@ -138,6 +139,7 @@ func checkAt(k *kit, c Case) {
 	if err := v.unmounter().TearDownAt(k.Context(), v.GetPath()); err != nil {
 		k.Fatalf("TearDownAt: %v", err)
 	}
+	v.mustRelease()
 	v.assertGone()
 	n.AssertTornDown(k)
 }

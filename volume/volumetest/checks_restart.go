@@ -129,6 +129,7 @@ func checkReconstructed(k *kit, c Case) {
 	if err := u.TearDown(k.Context()); err != nil {
 		k.Fatalf("TearDown of a rebuilt volume: %v", err)
 	}
+	v.same(again).mustRelease()
 	v.assertGone()
 	again.AssertTornDown(k)
 }

@@ -81,6 +81,13 @@ func checkNodeExpand(k *kit, c Case) {
 	v.mustSetUp()
 	options := volume.NodeResizeOptions{VolumeSpec: v.spec, DeviceMountPath: v.GetPath(),
 		NewSize: resource.MustParse(newSize), OldSize: resource.MustParse(oldSize)}
+	device, err := v.staged()
+	if err != nil {
+		k.Fatal(err)
+	}
+	if device != nil {
+		options.DeviceMountPath = device.path
+	}
 	for range 2 {
 		if _, err := p.NodeExpand(k.Context(), options); err != nil {
 			k.Fatalf("NodeExpand: %v", err)

@@ -32,6 +32,8 @@ type Node struct {
 	plugin  volume.VolumePlugin
 	mounter faultyMounter
 	working Case
+	devices *devices
+	agent   *agent
 }
 
 // faultyMounter is a mounter under injected faults: [mount.FakeMounter], or
@@ -46,7 +48,7 @@ type faultyMounter interface {
 // node returns a new node for a case, whose source is prepared.
 func (k *kit) node(c Case) *Node {
 	k.Helper()
-	n := &Node{Dir: newSource(k), Kernel: k.on == onKernel, kit: k, working: c}
+	n := &Node{Dir: newSource(k), Kernel: k.on == onKernel, kit: k, working: c, devices: newDevices(), agent: &agent{}}
 	if n.Kernel {
 		n.Host = newKernelHost(k)
 	} else {
@@ -101,7 +103,7 @@ func (n *Node) restart() *Node {
 	n.t.Helper()
 	again := *n
 	again.Host = newHost(n.t, n.RootDir, n.GetMounter(), n.objects)
-	again.Fake = n.Fake
+	again.Fake, again.agent = n.Fake, &agent{}
 	again.NodeAllocatable, again.Now = n.NodeAllocatable, n.Now
 	again.start()
 	return &again
@@ -149,7 +151,14 @@ func (v *podVolume) same(n *Node) *podVolume {
 	return n.volumeOf(v.spec, v.pod)
 }
 
-func (v *podVolume) setUp(ctx context.Context) error { return v.SetUp(ctx, v.node.working.Args) }
+// setUp mounts the volume as a node does: where it needs a device, that is
+// attached and mounted first.
+func (v *podVolume) setUp(ctx context.Context) error {
+	if err := v.stage(ctx); err != nil {
+		return err
+	}
+	return v.SetUp(ctx, v.node.working.Args)
+}
 
 func (v *podVolume) mustSetUp() {
 	v.node.t.Helper()
@@ -175,13 +184,17 @@ func (v *podVolume) newUnmounter() (volume.Unmounter, error) {
 	return u, nil
 }
 
-// tearDown may be called from any goroutine, so it does not end the test.
+// tearDown unmounts the volume as a node does: with the last pod its device
+// goes, if it has one. It may be called from any goroutine, so it does not end the test.
 func (v *podVolume) tearDown(ctx context.Context) error {
 	u, err := v.newUnmounter()
 	if err != nil {
 		return err
 	}
-	return u.TearDown(ctx)
+	if err := u.TearDown(ctx); err != nil {
+		return err
+	}
+	return v.release(ctx)
 }
 
 func (v *podVolume) mustTearDown() {

@@ -2,7 +2,9 @@ package volumetest
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -57,7 +59,8 @@ func alteredDisk(alter func(*disk)) func() volume.VolumePlugin {
 	return func() volume.VolumePlugin {
 		d := &disk{note: &note{}}
 		d.devicePath = func(spec *volume.Spec) string {
-			return filepath.Join(d.host.GetPluginDir(noteName), "mounts", spec.Name())
+			name, _ := d.GetVolumeName(spec) // of which there may be several specs
+			return filepath.Join(d.host.GetPluginDir(noteName), "mounts", hex.EncodeToString([]byte(filepath.Base(name))))
 		}
 		d.mountDevice = func(ctx context.Context, request mount.Request) error {
 			_, err := podmount.SetUp(ctx, d.host.GetMounter(), request, func(mount.Entry) bool { return true })
@@ -81,12 +84,36 @@ func diskSuite() Suite {
 		Working: []Case{{
 			Name: "disk", Spec: noteDirectory(false), Shared: true,
 			Prepare: func(n *Node) { n.Write(map[string]string{noteFile: noteText}) },
+			Want:    Want{Files: map[string]File{noteFile: {Content: noteText}}},
 		}},
 		Parameters: map[string]string{"pool": "fast"},
 	}
 }
 
 func TestDiskPasses(t *testing.T) { Run(t, newDisk, diskSuite()) }
+
+// NewMounter returns one that binds the device into the pod.
+func (d *disk) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
+	m, err := d.newMounter(spec, pod)
+	if err != nil {
+		return nil, err
+	}
+	m.path = d.devicePath(spec)
+	return diskMounter{m}, nil
+}
+
+type diskMounter struct{ *noteMounter }
+
+func (m diskMounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
+	return m.SetUpAt(ctx, m.GetPath(), args)
+}
+
+func (m diskMounter) SetUpAt(ctx context.Context, dir string, args volume.MounterArgs) error {
+	if !mountedAt(&m.noteVolume, m.path) {
+		return m.Error("SetUp", volume.NothingDone(fmt.Errorf("the device at %s: %w", m.path, mount.ErrNotMounted)))
+	}
+	return m.noteMounter.SetUpAt(ctx, dir, args)
+}
 
 func (d *disk) NewDeviceMounter() (volume.DeviceMounter, error)     { return diskDevice{d}, nil }
 func (d *disk) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return diskDevice{d}, nil }
@@ -282,7 +309,25 @@ func once() func(name string) error {
 func brokenDisks() []broken {
 	all := []broken{
 		{
-			defect: "it mounts a device each time", breaks: "device/mount",
+			defect: "it never mounts a device once that has failed", breaks: "faults/setup-retried",
+			also: []string{"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang"},
+			plugin: alteredDisk(func(d *disk) {
+				var bad memory
+				mountDevice := d.mountDevice
+				d.mountDevice = func(ctx context.Context, r mount.Request) error {
+					if bad.has(r.Target) {
+						return errors.New("the device is bad")
+					}
+					err := mountDevice(ctx, r)
+					if err != nil {
+						bad.add(r.Target)
+					}
+					return err
+				}
+			}),
+		},
+		{
+			defect: "it mounts a device each time", breaks: "device/mount", also: []string{"restart/from-record"},
 			plugin: alteredDisk(func(d *disk) {
 				d.mountDevice = func(ctx context.Context, r mount.Request) error {
 					if err := os.MkdirAll(r.Target, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -295,7 +340,7 @@ func brokenDisks() []broken {
 		{
 			defect: "its devices are mounted among the pods", breaks: "device/path",
 			plugin: alteredDisk(func(d *disk) {
-				d.devicePath = func(spec *volume.Spec) string { return d.host.GetPodVolumeDir("all", noteName, spec.Name()) }
+				d.devicePath = func(*volume.Spec) string { return d.host.GetPodVolumeDir("all", noteName, "device") }
 			}),
 		},
 		{
@@ -304,6 +349,10 @@ func brokenDisks() []broken {
 		},
 		{
 			defect: "it attaches just once", breaks: "attach/idempotent",
+			also: []string{
+				"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang", "concurrency/pods", "concurrency/questions",
+				"concurrency/volumes", "faults/setup-retried", "faults/teardown-set-up", "lifecycle/setup-again", "storage/recycle",
+			},
 			plugin: alteredDisk(func(d *disk) { d.attach = once() }),
 		},
 		{
