@@ -3,7 +3,13 @@ package volumetest
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing/synctest"
+
+	"golang.org/x/sys/unix"
 )
 
 // errDead is what calls of a dead process get when the check is over.
@@ -67,7 +73,8 @@ func crash(operation func() operation, recover func(*podVolume)) func(*kit, Case
 
 // die runs the operation until it has reached the point, and leaves it hanging
 // there. The call that hangs then, and whatever the dead would call after it,
-// never takes effect; bury lets its goroutines end.
+// never takes effect; bury lets its goroutines end. Its descriptors below the
+// node's root are closed, but what it has mapped into memory stays.
 func (v *podVolume) die(op operation, p point) (bury func()) {
 	release := make(chan struct{})
 	reached, remove := v.node.disturb(p, disturbance{err: errDead, release: release, onward: true})
@@ -81,6 +88,7 @@ func (v *podVolume) die(op operation, p point) (bury func()) {
 	}
 	// The effect, where the process dies after it.
 	synctest.Wait()
+	v.node.closeDescriptors()
 	remove()
 	return func() {
 		v.node.disturb(point{n: 1}, disturbance{err: errDead, onward: true})
@@ -89,6 +97,37 @@ func (v *podVolume) die(op operation, p point) (bury func()) {
 		if !ended {
 			// Nobody is left to hear of an error.
 			<-done
+		}
+	}
+}
+
+// closeDescriptors takes the descriptors below the node's root from this
+// process, as a death does: they would keep mounts busy. Their numbers stay in
+// use until the dead close them, so that they close nobody else's.
+func (n *Node) closeDescriptors() {
+	n.t.Helper()
+	const dir = "/proc/self/fd"
+	null, err := unix.Open("/dev/null", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		n.t.Fatalf("open /dev/null: %v", err)
+	}
+	defer unix.Close(null)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, e := range entries {
+		// That of ReadDir itself is gone.
+		target, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err != nil || target != n.RootDir && !strings.HasPrefix(target, n.RootDir+"/") {
+			continue
+		}
+		fd, err := strconv.Atoi(e.Name())
+		if err == nil {
+			err = unix.Dup3(null, fd, unix.O_CLOEXEC)
+		}
+		if err != nil {
+			n.t.Errorf("closing what a dead process has open at %s: %v", target, err)
 		}
 	}
 }

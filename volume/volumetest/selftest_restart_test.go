@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"testing"
 	"time"
 
 	"github.com/podvol/podvol/mount"
@@ -88,6 +89,25 @@ func trusting() alteration {
 			return errors.Join(u.unmark(), u.TearDownAt(ctx, dir))
 		},
 	}
+}
+
+// TestHoldingPasses runs the kit on a plugin that has its volume open during a
+// call: its death closes that, so that what is mounted is not busy.
+func TestHoldingPasses(t *testing.T) {
+	Run(t, altered(func() alteration {
+		return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+			if err := m.SetUpAt(ctx, dir, noArgs); err != nil || m.path != "" {
+				return err
+			}
+			held, err := os.OpenRoot(dir)
+			if err != nil {
+				return err
+			}
+			defer held.Close()
+			_, err = m.signature(ctx)
+			return err
+		}}
+	}), noteSuite())
 }
 
 var errUnderWay = errors.New("another process is at it")
