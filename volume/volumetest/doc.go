@@ -21,6 +21,25 @@
 // mounts where the kernel lets a test have a mount namespace. Checks of
 // optional capabilities run where the plugin has them.
 //
+// Where a plugin attaches and mounts devices, SetUp means for the checks what a
+// node does: Attach, WaitForAttach and MountDevice before the first pod's
+// SetUp, and UnmountDevice and Detach after the last pod's TearDown. So faults,
+// crashes and cancellation meet their calls too.
+//
+// # What is not checked
+//
+// Faults, crashes and hangs strike where a plugin calls the mounter or a role
+// of the host, and nowhere else: not in what it does with files, devices or
+// servers by itself. They sweep SetUp and TearDown in the sense above, and hang
+// GetMetrics; the calls of block volumes, ExpandVolumeDevice, NodeExpand,
+// Recycle, Provision and Delete are checked without faults.
+//
+// The answers of some capabilities are not compared with anything, since only
+// the storage knows what is right: SupportsMountOption, RefreshAfter,
+// SupportsSELinuxContextMount, RequiresFSResize. NewDeleter is checked with
+// what the plugin's own Provision has made, so not where it cannot provision;
+// ConstructBlockVolumeSpec is not called.
+//
 // # A fake node
 //
 // [NewHost] gives a plugin a whole fake node: directories below t.TempDir, a
