@@ -25,6 +25,8 @@ type check struct {
 	proves string
 	// fakeOnly: there is nothing that a kernel could do otherwise.
 	fakeOnly bool
+	// block: it runs for cases of volumeMode Block, the others for file systems.
+	block bool
 	// needs is the capability that the plugin must have; nil: none.
 	needs *capability
 	// once runs once for a suite, each for every working case, refused for

@@ -40,6 +40,7 @@ func deviceChecks() []check {
 		{
 			name:   "block/idempotent",
 			proves: "The calls of a block volume are idempotent, give the same paths again, and leave nothing once they are undone.",
+			block:  true,
 			needs:  capable("BlockVolumePlugin", volume.AsBlock),
 			each:   checkBlock,
 		},
@@ -228,7 +229,10 @@ func checkBlock(k *kit, c Case) {
 	p, _ := volume.AsBlock(n.plugin)
 	m, err := p.NewBlockVolumeMapper(spec, pod)
 	if err != nil {
-		return // no block volume
+		k.Fatalf("NewBlockVolumeMapper: %v", err)
+	}
+	if _, err := n.attach(k.Context(), spec, pod); err != nil {
+		k.Fatal(err)
 	}
 	var global, staged, published [2]string
 	for i := range staged {
@@ -246,6 +250,13 @@ func checkBlock(k *kit, c Case) {
 		k.Errorf("called again, the paths are others: %q, %q, %q", global, staged, published)
 	}
 	n.assertUnmapped(k, spec.Name(), pod.UID, global[0], staged[0])
+	name, err := n.plugin.GetVolumeName(spec)
+	if err != nil {
+		k.Fatalf("GetVolumeName: %v", err)
+	}
+	if err := n.detach(k.Context(), spec, name); err != nil {
+		k.Fatal(err)
+	}
 }
 
 // assertUnmapped undoes a block volume twice, by a new instance.

@@ -25,6 +25,7 @@ import (
 // must not use t.Parallel, t.Chdir or t.Setenv, and calls Run once.
 func Run(t *testing.T, newPlugin func() volume.VolumePlugin, suite Suite) {
 	t.Helper()
+	suite.findBlocks(t)
 	if err := suite.check(allChecks(), newPlugin()); err != nil {
 		t.Fatalf("the suite is wrong:\n%v", err)
 	}
@@ -97,7 +98,7 @@ func (r runner) units(e environment, c check) (units []*unit) {
 		}
 	case c.each != nil:
 		for _, working := range r.suite.Working {
-			if e == onFake || working.NoKernel == "" {
+			if working.block == c.block && (e == onFake || working.NoKernel == "") {
 				units = append(units, &unit{name: working.Name, run: func(k *kit) { c.each(k, working) }})
 			}
 		}

@@ -85,6 +85,12 @@ func diskSuite() Suite {
 			Name: "disk", Spec: noteDirectory(false), Shared: true,
 			Prepare: func(n *Node) { n.Write(map[string]string{noteFile: noteText}) },
 			Want:    Want{Files: map[string]File{noteFile: {Content: noteText}}},
+		}, {
+			Name: "block", Shared: true,
+			Spec: func(n *Node) *volume.Spec {
+				return PersistentBlock(v1.PersistentVolumeSource{FlexVolume: &v1.FlexPersistentVolumeSource{
+					Driver: noteName, Options: map[string]string{"path": n.Dir}}})(n)
+			},
 		}},
 		Parameters: map[string]string{"pool": "fast"},
 	}
@@ -173,7 +179,12 @@ func (d diskDevice) Detach(_ context.Context, name string, _ types.NodeName) err
 }
 
 func (d *disk) NewBlockVolumeMapper(spec *volume.Spec, pod *v1.Pod) (volume.BlockVolumeMapper, error) {
-	m, err := d.newMounter(spec, pod)
+	if !isBlock(spec) {
+		return nil, volume.Invalid("spec.volumeMode", "must be Block")
+	}
+	plain := copySpec(spec)
+	plain.PersistentVolume.Spec.VolumeMode = nil
+	m, err := d.newMounter(plain, pod)
 	if err != nil {
 		return nil, err
 	}

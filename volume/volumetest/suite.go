@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,7 +37,9 @@ type Suite struct {
 type Case struct {
 	Name string
 	// Spec returns the volume; each call returns a new value. Where the source
-	// is a path it lies below the node's Dir.
+	// is a path it lies below the node's Dir. It is also called where nothing
+	// is prepared. A PersistentVolume of volumeMode Block is used by the calls
+	// of a block volume only, all others by those of file systems.
 	Spec func(*Node) *volume.Spec
 	// Prepare, if not nil, makes the source before anything is called: files
 	// in the node's Dir, an export by [Node.Serve].
@@ -58,6 +61,9 @@ type Case struct {
 	// NoKernel says why the case cannot run on a real kernel, such as that no
 	// server is there to mount from. Empty: it can.
 	NoKernel string
+
+	// block is what [Suite.findBlocks] found.
+	block bool
 }
 
 // Want is what a volume that is set up must show.
@@ -133,6 +139,48 @@ func Persistent(source v1.PersistentVolumeSource, readOnly bool) func(*Node) *vo
 	}
 }
 
+// PersistentBlock is [Persistent] with volumeMode Block, for pods that write.
+func PersistentBlock(source v1.PersistentVolumeSource) func(*Node) *volume.Spec {
+	return func(*Node) *volume.Spec {
+		pv := persistentVolume(source)
+		pv.Spec.VolumeMode = new(v1.PersistentVolumeBlock)
+		return volume.NewSpecFromPersistentVolume(pv, false)
+	}
+}
+
+func isBlock(spec *volume.Spec) bool {
+	if spec == nil || spec.PersistentVolume == nil {
+		return false
+	}
+	mode := spec.PersistentVolume.Spec.VolumeMode
+	return mode != nil && *mode == v1.PersistentVolumeBlock
+}
+
+// findBlocks asks each case's spec for its mode.
+func (s *Suite) findBlocks(t testing.TB) {
+	t.Helper()
+	s.Working = slices.Clone(s.Working)
+	for i, c := range s.Working {
+		if c.Spec != nil {
+			h := newFakeHost(t, t.TempDir())
+			s.Working[i].block = isBlock(c.Spec(&Node{Host: h, Dir: newSource(t)}))
+		}
+	}
+}
+
+// checkBlocks finds a capability without a case, and the other way round.
+func (s *Suite) checkBlocks(p volume.VolumePlugin) error {
+	_, able := volume.AsBlock(p)
+	i := slices.IndexFunc(s.Working, func(c Case) bool { return c.block })
+	switch {
+	case able && i < 0:
+		return errors.New("the plugin is a BlockVolumePlugin, but no working case has volumeMode Block; add one, see PersistentBlock")
+	case !able && i >= 0:
+		return fmt.Errorf("case %q has volumeMode Block, but the plugin is no BlockVolumePlugin", s.Working[i].Name)
+	}
+	return nil
+}
+
 // check finds the mistakes in a suite that would make checks vacuous.
 func (s *Suite) check(all []check, p volume.VolumePlugin) error {
 	var errs []error
@@ -153,6 +201,7 @@ func (s *Suite) check(all []check, p volume.VolumePlugin) error {
 			errs = append(errs, fmt.Errorf("refused case %q has no Because; give a part of the error that tells what to change", c.Name))
 		}
 	}
+	errs = append(errs, s.checkBlocks(p))
 	for i, w := range s.Waivers {
 		errs = append(errs, w.check(all, names, refused))
 		if slices.ContainsFunc(s.Waivers[:i], w.overlaps) {

@@ -1,0 +1,36 @@
+package volumetest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// TestBlockCases gives suites the wrong cases for what the plugin can do.
+func TestBlockCases(t *testing.T) {
+	fileSystem := func(s *Suite) {
+		s.Working = slices.DeleteFunc(s.Working, func(c Case) bool { return c.Name == "block" })
+	}
+	for name, tc := range map[string]struct {
+		plugin volume.VolumePlugin
+		change func(*Suite)
+		want   string // empty: no mistake
+	}{
+		"both":                {newDisk(), func(*Suite) {}, ""},
+		"capability unproved": {newDisk(), fileSystem, "no working case has volumeMode Block"},
+		"no capability":       {newNote(), func(*Suite) {}, `case "block" has volumeMode Block, but`},
+		"neither":             {newNote(), fileSystem, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := diskSuite()
+			tc.change(&s)
+			s.findBlocks(t)
+			err := s.check(allChecks(), tc.plugin)
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("err = %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
