@@ -1,6 +1,8 @@
 package volumetest
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -14,13 +16,18 @@ import (
 type canary struct {
 	*kit
 	secret string
+	output *output
 }
 
 func checkCanary(k *kit, c Case) {
 	if k.runner.suite.Canary == "" {
 		return
 	}
-	for _, op := range []operation{setUpOperation(), refreshOperation(), tearDownOperation()} {
+	o := captureOutput(k)
+	defer o.restore()
+	for _, op := range []operation{
+		setUpOperation(), refreshOperation(), tearDownOperation(), metricsOperation(), reconstructOperation(),
+	} {
 		for _, p := range k.points(c, op) {
 			k.bubble(func(k *kit) {
 				defer k.explain("%s, where %s failed", op.name, p)
@@ -28,20 +35,46 @@ func checkCanary(k *kit, c Case) {
 				v := n.volume("a")
 				op.prepare(v)
 				n.disturb(p, disturbance{err: errInjected})
-				k.canary().lookAround(v, op.run(k.Context(), v))
+				k.canary(o).lookAround(v, op.run(k.Context(), v))
 			})
 		}
+	}
+	for _, refused := range k.runner.suite.Refused {
+		n := k.node(Case{Spec: refused.Spec, Prepare: refused.Prepare, Pod: refused.Pod})
+		spec := refused.Spec(n)
+		m, err := n.plugin.NewMounter(spec, n.pod("a", spec))
+		if err == nil {
+			err = m.SetUp(k.Context(), volume.MounterArgs{})
+		}
+		k.canary(o).lookAtError("of what is refused", err)
 	}
 	n := k.node(c)
 	v := n.volume("a")
 	v.mustSetUp()
-	k.canary().lookAround(v, nil)
+	k.canary(o).lookAround(v, nil)
 	if !v.holds(k.runner.suite.Canary) {
 		k.Errorf("the volume does not hold the canary, so the check shows nothing; put it into an object that the case uses, or a sensitive option")
 	}
 }
 
-func (k *kit) canary() canary { return canary{k, k.runner.suite.Canary} }
+func metricsOperation() operation {
+	return operation{name: "GetMetrics", prepare: (*podVolume).mustSetUp, run: func(ctx context.Context, v *podVolume) error {
+		_, err := v.GetMetrics(ctx)
+		if errors.Is(err, volume.ErrMetricsUnsupported) {
+			return nil
+		}
+		return err
+	}}
+}
+
+func reconstructOperation() operation {
+	return operation{name: "ConstructVolumeSpec", prepare: (*podVolume).mustSetUp, run: func(ctx context.Context, v *podVolume) error {
+		_, err := v.node.plugin.ConstructVolumeSpec(ctx, v.spec.Name(), v.GetPath())
+		return err
+	}}
+}
+
+func (k *kit) canary(o *output) canary { return canary{k, k.runner.suite.Canary, o} }
 
 func (c canary) look(what string, value any) {
 	c.Helper()
@@ -53,21 +86,69 @@ func (c canary) look(what string, value any) {
 	}
 }
 
+// lookAtError looks at the error and at all that it wraps.
+func (c canary) lookAtError(what string, err error) {
+	c.Helper()
+	if err == nil {
+		return
+	}
+	c.look("the error "+what, err)
+	switch wrapper := err.(type) {
+	case interface{ Unwrap() error }:
+		c.lookAtError(what, wrapper.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, wrapped := range wrapper.Unwrap() {
+			c.lookAtError(what, wrapped)
+		}
+	}
+}
+
 // lookAround looks everywhere after an operation that returned err.
 func (c canary) lookAround(v *podVolume, err error) {
 	c.Helper()
-	if err != nil {
-		c.look("the error", err.Error())
-	}
+	p := v.node.plugin
+	c.lookAtError("of the operation", err)
 	for _, call := range v.node.mounterCalls() {
 		c.look("a call of the mounter", call)
 	}
 	c.look("an event", v.node.RecordedEvents())
-	c.look("the source's description", volume.DescribeSource(v.node.plugin, v.spec))
-	name, err := v.node.plugin.GetVolumeName(v.spec)
+	c.look("the source's description", volume.DescribeSource(p, v.spec))
+	name, err := p.GetVolumeName(v.spec)
 	c.look("the volume's name", fmt.Sprint(name, err))
 	record, err := volume.EncodeRecord(v.record())
 	c.look("the record", fmt.Sprint(string(record), err))
+	_, err = p.NewMounter(v.spec, nil)
+	c.lookAtError("of NewMounter without a pod", err)
+	rebuilt, err := p.ConstructVolumeSpec(c.Context(), v.spec.Name(), v.GetPath())
+	c.lookAtError("of ConstructVolumeSpec", err)
+	if rebuilt.Spec != nil {
+		c.look("the rebuilt spec", *rebuilt.Spec)
+	}
+	_, err = v.GetMetrics(c.Context())
+	c.lookAtError("of GetMetrics", err)
+	c.lookAtFiles(v)
+	c.look("a log or what was printed", c.output.take(c))
+}
+
+// lookAtFiles looks at every file below the root but those of the volume.
+func (c canary) lookAtFiles(v *podVolume) {
+	c.Helper()
+	err := filepath.WalkDir(v.node.RootDir, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case path == v.GetPath() && entry.IsDir():
+			return fs.SkipDir
+		case !entry.Type().IsRegular():
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		c.look("the file "+path, string(content))
+		return err
+	})
+	if err != nil {
+		c.Errorf("looking for the canary in files: %v", err)
+	}
 }
 
 // holds reports whether the secret is where it belongs: in the volume's files

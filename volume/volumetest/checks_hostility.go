@@ -39,7 +39,7 @@ func hostilityChecks() []check {
 		},
 		{
 			name:     "hostility/canary",
-			proves:   "Secret material never reaches an error, an event, a record, a name or the text of a call, whichever call fails.",
+			proves:   "Secret material never reaches an error, a log, the standard output, an event, a record, a name, the text of a call or a file outside the volume, whichever call fails.",
 			fakeOnly: true,
 			each:     checkCanary,
 		},

@@ -51,7 +51,7 @@
 //   - hostility/link-as-volume: A link at the place of the volume is not followed: nothing outside is changed, whether SetUp and TearDown succeed or not.
 //   - hostility/link-between-calls: A link that is put in the place of the volume between two calls, at whichever call, is not followed: nothing outside is changed, and no mount is left there.
 //   - hostility/links-inside: A link that a pod has made in its volume is not followed by SetUp, TearDown or GetMetrics.
-//   - hostility/canary: Secret material never reaches an error, an event, a record, a name or the text of a call, whichever call fails. (on the fake only)
+//   - hostility/canary: Secret material never reaches an error, a log, the standard output, an event, a record, a name, the text of a call or a file outside the volume, whichever call fails. (on the fake only)
 //   - metrics/sane: GetMetrics of a volume that is set up returns numbers that fit together, or ErrMetricsUnsupported.
 //   - metrics/not-set-up: GetMetrics of a volume that is not set up is an error, never the numbers of what is there instead, and changes nothing.
 //   - metrics/bounded: GetMetrics returns when its context ends. (on the fake only)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -178,8 +180,66 @@ func brokenHostility() []broken {
 				}}
 			},
 		},
+		tells("it logs the secret", func(secret string) { slog.Debug("read", "secret", secret) }),
+		tells("it logs the secret the old way", func(secret string) { log.Print(secret) }),
+		tells("it prints the secret", func(secret string) { fmt.Println(secret) }),
+		{
+			defect: "its errors keep the secret",
+			breaks: "hostility/canary",
+			alter: func() alteration {
+				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+					err := m.SetUpAt(ctx, dir, noArgs)
+					if err == nil {
+						return nil
+					}
+					secret, _ := m.signature(ctx)
+					return &secretiveError{err, string(secret)}
+				}}
+			},
+		},
+		{
+			defect: "it keeps the secret beside the volume",
+			breaks: "hostility/canary",
+			alter: func() alteration {
+				return alteration{
+					setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+						if err := m.SetUpAt(ctx, dir, noArgs); err != nil {
+							return err
+						}
+						secret, err := m.signature(ctx)
+						return errors.Join(err, os.MkdirAll(filepath.Dir(m.marker()), 0o750), os.WriteFile(m.marker(), secret, 0o600))
+					},
+					tearDownAt: func(ctx context.Context, u *noteUnmounter, dir string) error {
+						return errors.Join(u.unmark(), u.TearDownAt(ctx, dir))
+					},
+				}
+			},
+		},
 	}
 }
+
+// tells is a plugin that tells the secret to somebody once it is set up.
+func tells(defect string, tell func(secret string)) broken {
+	return broken{defect: defect, breaks: "hostility/canary", alter: func() alteration {
+		return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+			err := m.SetUpAt(ctx, dir, noArgs)
+			if err == nil {
+				if secret, _ := m.signature(ctx); len(secret) > 0 {
+					tell(string(secret))
+				}
+			}
+			return err
+		}}
+	}}
+}
+
+// secretiveError says nothing of the secret that it has.
+type secretiveError struct {
+	error
+	secret string
+}
+
+func (e *secretiveError) Unwrap() error { return e.error }
 
 // changeMode makes the directory and changes its mode before the tmpfs hides
 // it; in between it asks for the secret.
