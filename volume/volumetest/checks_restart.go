@@ -1,9 +1,9 @@
 package volumetest
 
 import (
+	"fmt"
 	"os"
 	"slices"
-	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,7 +28,7 @@ func restartChecks() []check {
 		},
 		{
 			name:   "restart/complete",
-			proves: "A rebuilt spec that is called complete mounts the same volume again: it has the same volume name, and SetUp finds the volume as it is.",
+			proves: "A rebuilt spec that is called complete equals the original, and mounts the same volume again: it has the same volume name, SetUp finds the volume as it is, and after TearDown SetUp asks the same of mounter and roles.",
 			each:   checkComplete,
 		},
 		{
@@ -119,7 +119,8 @@ func checkReconstructed(k *kit, c Case) {
 		k.Errorf("ConstructVolumeSpec mounts or unmounts: %v", again.mounterCalls()[before:])
 	}
 	v.assertShown()
-	if !rebuilt.Complete && testing.Verbose() {
+	if !rebuilt.Complete {
+		// A failure shows it, and -v.
 		k.Logf("fields that the record alone keeps (-original +rebuilt):\n%s", cmp.Diff(v.spec, rebuilt.Spec))
 	}
 	u, err := again.plugin.NewUnmounter(rebuilt.Spec.Name(), v.pod.UID)
@@ -137,7 +138,7 @@ func checkReconstructed(k *kit, c Case) {
 func checkComplete(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
-	v.mustSetUp()
+	calls := n.callsOf(v.mustSetUp)
 	mounts := len(n.mounts(k))
 	again := n.restart()
 	rebuilt := v.reconstruct(k, again)
@@ -145,6 +146,7 @@ func checkComplete(k *kit, c Case) {
 		return
 	}
 	v.assertSameName(k, again, rebuilt.Spec)
+	k.assertEqualSpecs(v.spec, rebuilt.Spec)
 	w := again.volumeOf(rebuilt.Spec, v.pod)
 	if got, want := w.GetAttributes(), v.GetAttributes(); got != want {
 		k.Errorf("the attributes of the rebuilt volume are %+v, want %+v", got, want)
@@ -155,8 +157,48 @@ func checkComplete(k *kit, c Case) {
 		k.Errorf("%d mounts after SetUp with the rebuilt spec, %d before", got, mounts)
 	}
 	w.mustTearDown()
-	w.mustSetUp()
+	if diff := cmp.Diff(calls, again.callsOf(w.mustSetUp)); diff != "" {
+		k.Errorf("SetUp by the rebuilt spec calls the mounter and roles otherwise (-original +rebuilt):\n%s", diff)
+	}
 	w.assertShown()
+}
+
+// callsOf returns the calls of mounter and roles that f makes, in words.
+func (n *Node) callsOf(f func()) (calls []string) {
+	n.mounter.ResetCalls()
+	n.ResetRoleCalls()
+	f()
+	for _, call := range n.mounterCalls() {
+		calls = append(calls, call.String())
+	}
+	for _, call := range n.RoleCalls() {
+		calls = append(calls, fmt.Sprintf("%+v", call))
+	}
+	return calls
+}
+
+// assertEqualSpecs compares a rebuilt spec that is called complete. One of the
+// other form, inline or persistent, can be told only by what it does.
+func (k *kit) assertEqualSpecs(original, rebuilt *volume.Spec) {
+	k.Helper()
+	if equal := k.runner.suite.Equal; equal != nil {
+		if !equal(original, rebuilt) {
+			k.Errorf("the rebuilt spec is called complete, but is not Equal (-original +rebuilt):\n%s", cmp.Diff(original, rebuilt))
+		}
+		return
+	}
+	var diff string
+	switch {
+	case original.Volume != nil && rebuilt.Volume != nil:
+		diff = cmp.Diff(original.Volume.VolumeSource, rebuilt.Volume.VolumeSource)
+	case original.PersistentVolume != nil && rebuilt.PersistentVolume != nil:
+		a, b := original.PersistentVolume.Spec, rebuilt.PersistentVolume.Spec
+		diff = cmp.Diff(a.PersistentVolumeSource, b.PersistentVolumeSource) + cmp.Diff(a.MountOptions, b.MountOptions) +
+			cmp.Diff(original.ReadOnly, rebuilt.ReadOnly)
+	}
+	if diff != "" {
+		k.Errorf("the rebuilt spec is called complete, but differs (-original +rebuilt):\n%s", diff)
+	}
 }
 
 func (v *podVolume) assertSameName(k *kit, n *Node, rebuilt *volume.Spec) {

@@ -25,7 +25,7 @@
 //   - lifecycle/source-kept: Data outside the node's own directories is never removed or changed by TearDown.
 //   - restart/from-record: After a restart, another instance goes on with the spec from the volume's record: SetUp finds the volume as it is, TearDown removes it.
 //   - restart/reconstructed: Without a record, ConstructVolumeSpec rebuilds from name, directory and mount table a spec that suffices to tear the volume down.
-//   - restart/complete: A rebuilt spec that is called complete mounts the same volume again: it has the same volume name, and SetUp finds the volume as it is.
+//   - restart/complete: A rebuilt spec that is called complete equals the original, and mounts the same volume again: it has the same volume name, SetUp finds the volume as it is, and after TearDown SetUp asks the same of mounter and roles.
 //   - restart/nothing-left: ConstructVolumeSpec of a volume of which an empty directory or nothing is left is not called complete unless nothing was guessed, and tearing it down succeeds.
 //   - restart/rebooted: After a reboot, which takes all mounts and leaves directories and files, SetUp makes the volume appear again and TearDown leaves nothing.
 //   - faults/setup-retried: Whichever call fails during SetUp, another SetUp succeeds, and TearDown leaves nothing.

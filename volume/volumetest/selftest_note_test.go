@@ -53,7 +53,7 @@ func noteSuite() Suite {
 		Working: []Case{
 			{
 				Name: "inline", Spec: Inline(text("text", noteText)),
-				Want: Want{Mode: 0o755, Mount: &Mount{FSType: "tmpfs"},
+				Want: Want{Mode: 0o755, Exact: true, Mount: &Mount{FSType: "tmpfs"},
 					Files: map[string]File{noteFile: {Content: noteText + noteCanary, Mode: 0o640}}},
 				Update:  func(n *Node) { n.Add(noteSecret(noteCanary + "!")) },
 				Updated: map[string]File{noteFile: {Content: noteText + noteCanary + "!", Mode: 0o640}},

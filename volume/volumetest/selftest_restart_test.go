@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 )
@@ -54,6 +56,44 @@ func brokenRestart() []broken {
 			},
 		},
 		{
+			defect: "it calls a spec complete that lacks an option",
+			breaks: "restart/complete",
+			suite: func(s *Suite) {
+				spec := s.Working[0].Spec
+				s.Working = s.Working[:1]
+				s.Working[0].Spec = func(n *Node) *volume.Spec {
+					given := spec(n)
+					given.Volume.FlexVolume.FSType = "ext4"
+					return given
+				}
+			},
+			alter: func() alteration { return alteration{construct: constructText} },
+		},
+		{
+			defect: "it calls a spec complete that is set up otherwise",
+			breaks: "restart/complete",
+			also:   []string{"hostility/canary"}, // the spec has the secret
+			suite: func(s *Suite) {
+				s.Working = s.Working[:1]
+				s.Equal = func(_, _ *volume.Spec) bool { return true }
+			},
+			alter: func() alteration {
+				return alteration{
+					volumeName: func(p *note, spec *volume.Spec) (string, error) {
+						_, err := p.GetVolumeName(spec)
+						return "note", err
+					},
+					construct: func(p *note, ctx context.Context, name, path string) (volume.ReconstructedVolume, error) {
+						rebuilt, err := constructText(p, ctx, name, path)
+						flex := rebuilt.Spec.Volume.FlexVolume
+						// The text keeps the signature, which is not asked for any more.
+						flex.SecretRef, flex.Options = nil, map[string]string{"text": noteText + noteCanary}
+						return rebuilt, err
+					},
+				}
+			},
+		},
+		{
 			defect: "it takes an empty directory for complete",
 			breaks: "restart/nothing-left",
 			alter: func() alteration {
@@ -71,6 +111,15 @@ func brokenRestart() []broken {
 			alter:  trusting,
 		},
 	}
+}
+
+// constructText rebuilds the suite's inline note, complete where it is mounted.
+func constructText(p *note, _ context.Context, name, path string) (volume.ReconstructedVolume, error) {
+	return volume.ReconstructedVolume{
+		Complete: mountedAt(&noteVolume{volume.PodVolume{Host: p.host}, nil}, path),
+		Spec: volume.NewSpecFromVolume(&v1.Volume{Name: name, VolumeSource: v1.VolumeSource{FlexVolume: &v1.FlexVolumeSource{
+			Driver: noteName, SecretRef: &v1.LocalObjectReference{Name: "signature"}, Options: map[string]string{"text": noteText}}}}),
+	}, nil
 }
 
 // trusting believes its marker on disk that a volume is mounted.

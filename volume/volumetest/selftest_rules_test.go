@@ -57,6 +57,12 @@ func suiteMistakes() []suiteMistake {
 		}, says: "want 12345", fails: "lifecycle/setup"},
 		{name: "missing file", change: func(s *Suite) { s.Working[0].Want.Files["missing"] = File{} },
 			says: "the volume does not show a file", fails: "lifecycle/setup"},
+		{name: "one file more than wanted", change: func(s *Suite) {
+			s.Working[1].Want.Exact = true
+			s.Working[1].Prepare = func(n *Node) {
+				n.Write(map[string]string{noteFile: noteText + noteCanary, "deep/more": "x"})
+			}
+		}, says: "the volume shows deep/more, which is not wanted", fails: "lifecycle/setup"},
 		{name: "wrong directory mode", change: func(s *Suite) { s.Working[0].Want.Mode = 0o700 },
 			says: "has mode -rwxr-xr-x, want -rwx------", fails: "lifecycle/setup"},
 		{name: "wrong mount type", change: func(s *Suite) { s.Working[0].Want.Mount = &Mount{FSType: "nfs"} },

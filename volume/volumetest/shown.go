@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -33,6 +34,9 @@ func (v *podVolume) assertShown() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(want.Files)) {
 		v.assertFile(filepath.Join(dir, name), want.Files[name])
+	}
+	if want.Exact {
+		v.assertNothingElse(want.Files)
 	}
 	if want.Mount != nil {
 		v.assertMounted(*want.Mount)
@@ -61,7 +65,7 @@ func (v *podVolume) assertFile(path string, want File) {
 		t.Errorf("the volume does not show a file: %v", err)
 		return
 	}
-	if string(content) != want.Content {
+	if string(content) != want.Content && !want.Varies {
 		t.Errorf("%s contains %q, want %q", path, content, want.Content)
 	}
 	if want.Mode != 0 {
@@ -77,6 +81,46 @@ func (v *podVolume) assertFile(path string, want File) {
 	}
 	if want.GID != nil && int64(st.Gid) != *want.GID {
 		t.Errorf("%s belongs to group %d, want %d", path, st.Gid, *want.GID)
+	}
+}
+
+// assertNothingElse fails if the volume shows more than the files. Links at its
+// top are followed, as those of a published set of files are.
+func (v *podVolume) assertNothingElse(files map[string]File) {
+	t := v.node.t
+	t.Helper()
+	wanted := map[string]bool{}
+	for name := range files {
+		for ; name != "."; name = filepath.Dir(name) {
+			wanted[name] = true
+		}
+	}
+	entries, err := os.ReadDir(v.GetPath())
+	if err != nil {
+		t.Error(err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "..") {
+			continue
+		}
+		top, err := filepath.EvalSymlinks(filepath.Join(v.GetPath(), e.Name()))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		err = filepath.WalkDir(top, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			rel, err := filepath.Rel(top, path)
+			if name := filepath.Join(e.Name(), rel); !wanted[name] {
+				t.Errorf("the volume shows %s, which is not wanted", name)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }
 

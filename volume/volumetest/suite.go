@@ -27,6 +27,11 @@ type Suite struct {
 	// options of every working case. It must not show anywhere else. Empty:
 	// the plugin handles no secrets.
 	Canary string
+	// Equal says whether a rebuilt spec that the plugin calls complete is as good
+	// as the original. Nil: if both are inline or both persistent, source,
+	// mount options and read-only wish must be the same. It adds to what is
+	// asked anyway: the same name, attributes, calls of the mounter and roles.
+	Equal func(original, rebuilt *volume.Spec) bool
 	// Parameters are the storage class's with which the plugin provisions.
 	Parameters map[string]string
 	// Waivers are the checks that the plugin is known to fail.
@@ -68,8 +73,12 @@ type Case struct {
 
 // Want is what a volume that is set up must show.
 type Want struct {
-	// Files are the files by their paths in the volume. There may be others.
+	// Files are the files by their paths in the volume. There may be others,
+	// unless Exact is set.
 	Files map[string]File
+	// Exact: the volume shows nothing but Files, and the directories in which
+	// they are. Names at its top that begin with ".." are the plugin's own.
+	Exact bool
 	// Mode is the mode of the volume's own directory; 0: not looked at.
 	Mode fs.FileMode
 	// ReadOnly is that of [volume.Attributes].
@@ -81,6 +90,8 @@ type Want struct {
 // File is a file that a volume must show.
 type File struct {
 	Content string
+	// Varies: the content is another each time, and not looked at.
+	Varies bool
 	// Mode are the permission bits; 0: not looked at.
 	Mode fs.FileMode
 	// UID and GID own the file; nil: not looked at.

@@ -20,14 +20,14 @@ func TestConformance(t *testing.T) {
 			Data:       map[string]string{"app.yaml": "level: debug\n"}, BinaryData: map[string][]byte{"logo": {0x89}},
 		}},
 		Working: []volumetest.Case{
-			{Name: "whole", Spec: volumetest.Inline(source("config")), Want: volumetest.Want{ReadOnly: true, Mode: 0o755,
+			{Name: "whole", Spec: volumetest.Inline(source("config")), Want: volumetest.Want{Exact: true, ReadOnly: true, Mode: 0o755,
 				Files: map[string]volumetest.File{"app.yaml": {Content: "level: debug\n", Mode: 0o644}, "logo": {Content: "\x89"}}},
 				Update: func(n *volumetest.Node) {
 					n.Add(&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "config"}, Data: map[string]string{"app.yaml": "level: info\n"}})
 				},
 				Updated: map[string]volumetest.File{"app.yaml": {Content: "level: info\n", Mode: 0o644}}},
 			{Name: "items", Spec: volumetest.Inline(source("config", v1.KeyToPath{Key: "app.yaml", Path: "etc/app.yaml", Mode: new(int32(0o400))})),
-				Want: volumetest.Want{ReadOnly: true, Files: map[string]volumetest.File{"etc/app.yaml": {Content: "level: debug\n", Mode: 0o400}}}},
+				Want: volumetest.Want{Exact: true, ReadOnly: true, Files: map[string]volumetest.File{"etc/app.yaml": {Content: "level: debug\n", Mode: 0o400}}}},
 		},
 		Refused: []volumetest.RefusedCase{
 			{Name: "missing object", Spec: volumetest.Inline(source("none")), Because: "ConfigMap default/none"},

@@ -24,7 +24,7 @@ func TestConformance(t *testing.T) {
 	volumetest.Run(t, downwardapi.New, volumetest.Suite{
 		Working: []volumetest.Case{{
 			Name: "labels and limits", Spec: volumetest.Inline(source("metadata.namespace")), Pod: pod, Want: volumetest.Want{
-				ReadOnly: true, Mount: &volumetest.Mount{FSType: "tmpfs"}, Files: map[string]volumetest.File{
+				Exact: true, ReadOnly: true, Mount: &volumetest.Mount{FSType: "tmpfs"}, Files: map[string]volumetest.File{
 					"labels": {Content: `app="web"`, Mode: 0o644}, "field": {Content: "default"}, "cpus": {Content: "4"}}},
 		}},
 		Refused: []volumetest.RefusedCase{

@@ -34,8 +34,8 @@ func TestConformance(t *testing.T) {
 		},
 		Working: []volumetest.Case{{
 			Name: "every source", Spec: volumetest.Inline(source("s")), Want: volumetest.Want{
-				ReadOnly: true, Mount: &volumetest.Mount{FSType: "tmpfs"}, Files: map[string]volumetest.File{
-					"ca.crt": {Content: "CA", Mode: 0o644}, "namespace": {Content: "default"}, "key": {Content: canary}, "roots.pem": {Content: "PEM\n"}}},
+				Exact: true, ReadOnly: true, Mount: &volumetest.Mount{FSType: "tmpfs"}, Files: map[string]volumetest.File{
+					"token": {Varies: true}, "ca.crt": {Content: "CA", Mode: 0o644}, "namespace": {Content: "default"}, "key": {Content: canary}, "roots.pem": {Content: "PEM\n"}}},
 		}},
 		Refused: []volumetest.RefusedCase{
 			{Name: "missing secret", Spec: volumetest.Inline(source("none")), Because: "Secret default/none"},

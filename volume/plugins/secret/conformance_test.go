@@ -22,7 +22,7 @@ func TestConformance(t *testing.T) {
 		}},
 		Working: []volumetest.Case{{
 			Name: "whole", Spec: volumetest.Inline(source("tls", new(int32(0o400)))), Want: volumetest.Want{
-				ReadOnly: true, Mount: &volumetest.Mount{FSType: "tmpfs"},
+				Exact: true, ReadOnly: true, Mount: &volumetest.Mount{FSType: "tmpfs"},
 				Files: map[string]volumetest.File{"tls.key": {Content: canary, Mode: 0o400}}},
 		}},
 		Refused: []volumetest.RefusedCase{
