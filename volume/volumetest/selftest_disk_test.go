@@ -361,10 +361,10 @@ func brokenDisks() []broken {
 		{
 			defect: "it attaches just once", breaks: "attach/idempotent",
 			also: []string{
-				"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang", "concurrency/pods", "concurrency/questions",
+				"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang", "concurrency/questions",
 				"faults/setup-retried", "faults/teardown-set-up", "lifecycle/setup-again", "storage/recycle",
 			},
-			maybe:  []string{"concurrency/volumes"}, // all may attach at the same time
+			maybe:  []string{"concurrency/pods", "concurrency/volumes"}, // all may attach at the same time
 			plugin: alteredDisk(func(d *disk) { d.attach = once() }),
 		},
 		{
