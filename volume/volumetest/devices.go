@@ -220,7 +220,7 @@ func (n *Node) attach(ctx context.Context, spec *volume.Spec, pod *v1.Pod) (stri
 	}
 	path, err := a.Attach(ctx, spec, NodeName)
 	if err != nil {
-		return "", fmt.Errorf("Attach: %w", err)
+		return "", fmt.Errorf("attaching: %w", err)
 	}
 	if path, err = a.WaitForAttach(ctx, spec, path, pod, time.Minute); err != nil {
 		return "", fmt.Errorf("WaitForAttach: %w", err)
@@ -238,7 +238,7 @@ func (n *Node) detach(ctx context.Context, spec *volume.Spec, name string) error
 		return fmt.Errorf("NewDetacher: %w", err)
 	}
 	if err := d.Detach(ctx, name, NodeName); err != nil {
-		return fmt.Errorf("Detach: %w", err)
+		return fmt.Errorf("detaching: %w", err)
 	}
 	return nil
 }
