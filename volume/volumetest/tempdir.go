@@ -1,11 +1,14 @@
 package volumetest
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/removetree"
 )
 
 // memoryDir is in memory on most machines.
@@ -26,12 +29,18 @@ func memoryFor(t *testing.T, e environment) string {
 	if err != nil { // it may be closed to this user
 		return ""
 	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Errorf("removing the run's directory: %v", err)
-		}
-	})
+	t.Cleanup(func() { removeTempDir(t, dir) })
 	return dir
+}
+
+// removeTempDir removes a directory in which plugins that may be broken have
+// worked: a mount that one of them left, and that could not be taken off, shows
+// somebody's data, which must not go with the directory.
+func removeTempDir(t testing.TB, dir string) {
+	t.Helper()
+	if err := removetree.Remove(context.Background(), filepath.Dir(dir), filepath.Base(dir)); err != nil {
+		t.Errorf("a directory of the checks stays behind: %v", err)
+	}
 }
 
 // ownMemory mounts a tmpfs in this mount namespace.
@@ -63,11 +72,7 @@ func (k *kit) TempDir() string {
 	if err != nil {
 		k.Fatal(err)
 	}
-	k.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			k.Errorf("removing the check's directory: %v", err)
-		}
-	})
+	k.Cleanup(func() { removeTempDir(k, dir) })
 	return dir
 }
 
