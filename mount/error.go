@@ -25,13 +25,23 @@ type Error struct {
 	// options masked.
 	Source, Target, FSType string
 	Options                []string
-	// Kernel is the kernel's own message, if it gave one.
+	// Kernel is the kernel's own message, if it gave one: the lines of the file
+	// system context's log (fsopen(2)), joined by "; ".
 	Kernel string
+	// Option is the option that was refused, where the kernel or the command
+	// named it; a sensitive one is masked.
+	Option string
+	// Capability is what the caller lacks where the cause is [ErrNotPermitted]
+	// and it could be told: "CAP_SYS_ADMIN".
+	Capability string
 	// Command is the command line that was run, if any, sensitive options
 	// masked, and Output what it printed.
 	Command, Output string
 	// Cause classifies the failure; [ErrUnknown] where nothing is known.
 	Cause Cause
+	// Holders are processes that keep a busy mount in use, at most ten, where
+	// [UnmountOptions].Holders asked for them.
+	Holders []Holder
 	// Also are further causes that were found beside Cause, as where a node
 	// lacks both the helper and the kernel's part of a file system.
 	Also []Cause

@@ -18,6 +18,11 @@ import (
 
 // Config configures the host's mounter. Its zero value is what a node needs.
 type Config struct {
+	// Via forces system calls or mount(8); its zero value chooses.
+	Via Via
+	// Resolver turns the names of file servers into addresses where no helper
+	// does; nil means [net.DefaultResolver].
+	Resolver Resolver
 	// Logger gets a debug line for every mount and unmount, sensitive options
 	// masked; nil logs nothing.
 	Logger *slog.Logger

@@ -90,6 +90,9 @@ type UnmountOptions struct {
 	// at last; 0 means never. A file system on a block device is never
 	// detached lazily: its superblock would live on unseen.
 	LazyAfter time.Duration
+	// Holders asks for the processes that hold a mount which stays busy, at
+	// most ten, in [Error].Holders. It looks through all of /proc.
+	Holders bool
 }
 
 // Rung is a step of the unmount ladder.

@@ -1,0 +1,42 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+)
+
+// Via is the way a mount is made.
+type Via int
+
+// The ways.
+const (
+	// ViaBest uses system calls where the kernel can make the mount alone, and
+	// mount(8) where it cannot: for types that have a helper, such as FUSE, for
+	// NFS with Kerberos, and for options that mount(8) itself carries out.
+	ViaBest Via = iota
+	// ViaSystemCalls starts no process; what needs one is refused.
+	ViaSystemCalls
+	// ViaCommand runs mount(8) for everything, as mount-utils does.
+	ViaCommand
+)
+
+func (v Via) String() string {
+	switch v {
+	case ViaBest:
+		return "best"
+	case ViaSystemCalls:
+		return "system calls"
+	case ViaCommand:
+		return "command"
+	}
+	return fmt.Sprintf("Via(%d)", int(v))
+}
+
+// Resolver looks up host names; [net.Resolver] is one. It must be safe for
+// concurrent use.
+type Resolver interface {
+	// LookupNetIP returns the addresses of host, best first; network is "ip",
+	// "ip4" or "ip6".
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
