@@ -19,11 +19,8 @@ func causeOf(err error) Cause {
 	if err == nil {
 		return ErrUnknown
 	}
-	if cause, ok := errors.AsType[Cause](err); ok {
+	if cause := causeCarried(err); cause != "" {
 		return cause
-	}
-	if caused, ok := errors.AsType[*causedError](err); ok {
-		return caused.cause
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -38,6 +35,17 @@ func causeOf(err error) Cause {
 		return causeOfErrno(errno)
 	}
 	return causeOfText(err.Error())
+}
+
+// causeCarried returns the cause that an error was given where it arose, or "".
+func causeCarried(err error) Cause {
+	if cause, ok := errors.AsType[Cause](err); ok {
+		return cause
+	}
+	if caused, ok := errors.AsType[*causedError](err); ok {
+		return caused.cause
+	}
+	return ""
 }
 
 func causeOfErrno(errno unix.Errno) Cause {

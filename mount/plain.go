@@ -16,7 +16,13 @@ import (
 var plainCalls flight.Group[string]
 
 func (r Request) wrap(err error) error {
-	return wrapCall(err, Error{Op: OpMount, Source: r.Source, Target: r.Target, FSType: r.FSType, Options: r.maskedOptions()})
+	e := Error{Op: OpMount, Source: r.Source, Target: r.Target, FSType: r.FSType, Options: r.maskedOptions()}
+	if said, ok := errors.AsType[*kernelError](err); ok {
+		e.Kernel = r.mask(message(said.lines))
+		e.Cause, e.Option = causeOfKernel(r, said.err, said.lines)
+		e.Option = r.mask(e.Option)
+	}
+	return wrapCall(err, e)
 }
 
 // fail is wrap for errors that say that nothing was begun.
@@ -35,7 +41,11 @@ func wrapCall(err error, e Error) error {
 		return own
 	}
 	e.Err = err
-	e.Cause = causeOf(err)
+	if known := causeCarried(err); known != "" {
+		e.Cause, e.Option = known, ""
+	} else if e.Cause == "" {
+		e.Cause = causeOf(err)
+	}
 	if e.Op == OpUnmount {
 		e.Cause, e.Also = causeOfUnmount(err, e.Cause)
 	}
