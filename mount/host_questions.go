@@ -1,0 +1,94 @@
+package mount
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// List implements [Interface] from the mount table. Options are those of
+// /proc/mounts: of the mount and of its file system.
+func (m *HostMounter) List() ([]MountPoint, error) {
+	entries, err := m.table.All()
+	if err != nil {
+		return nil, err
+	}
+	points := make([]MountPoint, 0, len(entries))
+	for _, e := range entries {
+		points = append(points, MountPoint{Device: e.Source, Path: e.Target, Type: e.FSType, Opts: e.allOptions()})
+	}
+	return points, nil
+}
+
+// allOptions are the options of the mount and of its file system, once each.
+func (e Entry) allOptions() []string {
+	all := []string{"rw"}
+	if e.ReadOnly() {
+		all[0] = "ro"
+	}
+	for _, o := range slices.Concat(e.Options, e.SuperOptions) {
+		if o != "ro" && o != "rw" && !slices.Contains(all, o) {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// IsMountPoint implements [Interface] from the mount table; a link is followed
+// only where the path itself is no mount point. The error matches
+// fs.ErrNotExist if file does not exist.
+func (m *HostMounter) IsMountPoint(file string) (bool, error) {
+	mounted, info, err := m.look(file)
+	if err != nil || mounted || info.Mode()&os.ModeSymlink == 0 {
+		return mounted, err
+	}
+	resolved, err := filepath.EvalSymlinks(file)
+	if err != nil {
+		return false, err
+	}
+	mounted, _, err = m.look(resolved)
+	return mounted, err
+}
+
+// IsLikelyNotMountPoint implements [Interface]. It is not a guess: bind mounts
+// are seen as well. The error matches fs.ErrNotExist if file does not exist.
+func (m *HostMounter) IsLikelyNotMountPoint(file string) (bool, error) {
+	mounted, _, err := m.look(file)
+	return !mounted, err
+}
+
+// look asks the table first, so that what is mounted is never touched.
+func (m *HostMounter) look(file string) (mounted bool, info os.FileInfo, err error) {
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return false, nil, err
+	}
+	_, mounted, err = m.table.At(abs)
+	if err != nil || mounted {
+		return mounted, nil, err
+	}
+	info, err = os.Lstat(abs)
+	return false, info, err
+}
+
+// GetMountRefs implements [Interface] from the mount table: the other places
+// where the directory at pathname is mounted. What does not exist has none.
+func (m *HostMounter) GetMountRefs(pathname string) ([]string, error) {
+	entries, err := m.table.All()
+	if err != nil {
+		return nil, err
+	}
+	clean := filepath.Clean(pathname)
+	if _, ok := mountedAt(entries, clean); ok {
+		return refsOf(entries, clean), nil
+	}
+	resolved, err := filepath.EvalSymlinks(clean)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return refsOf(entries, resolved), nil
+}
