@@ -30,6 +30,7 @@ const (
 	ErrTargetReplaced     Cause = "the mount point was replaced while it was being mounted on"
 	ErrKindMismatch       Cause = "source and mount point are not both directories or both files"
 	ErrNoLockDaemon       Cause = "rpc.statd is not running on this node"
+	ErrNeedsCommand       Cause = "the mount needs mount(8), which is not to be used here"
 	ErrIO                 Cause = "the device cannot be read"
 )
 

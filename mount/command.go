@@ -66,8 +66,7 @@ func (m *HostMounter) mountByCommand(ctx context.Context, r Request, flags []str
 func checkTarget(target string) error {
 	n := native{request: Request{Target: target}}
 	defer n.close()
-	_, err := n.openTarget()
-	return err
+	return n.openTarget()
 }
 
 // runCommand runs mount(8) in a session of its own: it has no terminal to ask

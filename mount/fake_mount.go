@@ -33,7 +33,7 @@ type fakeSuper struct {
 	source  string
 	fstype  string
 	options []string
-	flags   uintptr // of superFlags
+	flags   uintptr // of perSuperFlags
 	block   bool
 	mounts  int
 	// Its content stands at slot if that is set, else at dir. Fresh means
@@ -135,9 +135,14 @@ func (f *FakeMounter) remount(p fakePlace, options fakeOptions) error {
 			changes = slices.DeleteFunc(changes, givenOnce)
 		}
 		m.super.options = setOptions(m.super.options, changes)
-		m.super.flags = options.apply(m.super.flags) & superFlags
+		m.super.flags = options.applyToSuper(m.super.flags)
 	}
-	m.flags = options.apply(m.flags) & perMountFlags
+	m.flags = options.applyToMount(m.flags)
+	if options.isDeep() {
+		for _, below := range f.mountsBelow(fakePlace{m, m.path}) {
+			below.flags = options.applyBelow(below.flags)
+		}
+	}
 	return nil
 }
 
@@ -159,13 +164,13 @@ func (f *FakeMounter) bind(source string, p fakePlace, options fakeOptions) erro
 	if options.Recursive {
 		below = f.mountsBelow(from)
 	}
-	m := &fakeMount{super: from.mount.super, path: from.path, isDir: isDir, flags: options.apply(from.mount.flags) & perMountFlags}
+	m := &fakeMount{super: from.mount.super, path: from.path, isDir: isDir, flags: options.applyToMount(from.mount.flags)}
 	if err := f.attach(m, p); err != nil {
 		return err
 	}
 	copies := map[*fakeMount]*fakeMount{from.mount: m}
 	for _, b := range below {
-		c := &fakeMount{super: b.super, path: b.path, isDir: b.isDir, flags: b.flags}
+		c := &fakeMount{super: b.super, path: b.path, isDir: b.isDir, flags: options.applyBelow(b.flags)}
 		if err := f.attach(c, fakePlace{copies[b.parent], b.on.path}); err != nil {
 			return errors.Join(fmt.Errorf("copy of %s: %w", b.target, err), f.detach(m))
 		}
@@ -211,7 +216,7 @@ func (f *FakeMounter) mountNew(r Request, p fakePlace, options fakeOptions) erro
 	if p.isMountRoot() && p.mount.super == super {
 		return unix.EBUSY // the kernel refuses the same thing on itself
 	}
-	m := &fakeMount{super: super, path: "/", isDir: true, flags: options.apply(0) & perMountFlags, first: super.fresh}
+	m := &fakeMount{super: super, path: "/", isDir: true, flags: options.applyToMount(0), first: super.fresh}
 	if err := f.attach(m, p); err != nil {
 		return err
 	}

@@ -8,9 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// superFlags are those flags that a file system has, whatever its mounts have.
-const superFlags = unix.MS_RDONLY | unix.MS_SYNCHRONOUS | unix.MS_DIRSYNC | unix.MS_LAZYTIME
-
 // fakeOptions are the options of a request.
 type fakeOptions struct {
 	parsedOptions

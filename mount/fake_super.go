@@ -30,7 +30,7 @@ func isBlock(source string) bool {
 // mounted already, if the kernel would share it, or a new one, which is not
 // entered anywhere yet.
 func (f *FakeMounter) super(source, fstype string, options fakeOptions) (*fakeSuper, error) {
-	s := &fakeSuper{source: source, fstype: fstype, options: options.shown, flags: options.apply(0) & superFlags}
+	s := &fakeSuper{source: source, fstype: fstype, options: options.shown, flags: options.applyToSuper(0)}
 	switch {
 	case startsEmpty(fstype):
 		s.source = cmp.Or(source, fstype)

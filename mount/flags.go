@@ -10,6 +10,11 @@ import (
 type parsedOptions struct {
 	// Set and Clear are MS_* flags asked for and asked against.
 	Set, Clear uintptr
+	// DeepSet and DeepClear are those of Set and Clear that hold for the mounts
+	// below as well: "ro=recursive".
+	DeepSet, DeepClear uintptr
+	// ReadOnlyAt is where ro or rw holds: "ro=vfs", "ro=fs".
+	ReadOnlyAt layer
 	// Bind, Recursive, Remount: "bind", "rbind" (both), "remount".
 	Bind, Recursive, Remount bool
 	// Propagation are the MS_* values of propagation changes, in order, each
@@ -21,6 +26,16 @@ type parsedOptions struct {
 	Command []string
 }
 
+// layer is what an option belongs to: a mount, or the file system that it
+// shows together with other mounts.
+type layer int
+
+const (
+	bothLayers layer = iota
+	mountLayer       // mount(8)'s "vfs"
+	superLayer       // mount(8)'s "fs"
+)
+
 // perMountFlags are those flags that a bind mount has of its own. The others
 // belong to the file system.
 const perMountFlags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOSYMFOLLOW | atimeFlags
@@ -30,6 +45,10 @@ const atimeFlags = unix.MS_NOATIME | unix.MS_RELATIME | unix.MS_STRICTATIME | un
 
 // oneAtimeOf are the flags of which a mount has just one.
 const oneAtimeOf = unix.MS_NOATIME | unix.MS_RELATIME | unix.MS_STRICTATIME
+
+// perSuperFlags are those flags that a file system has of its own, whatever its
+// mounts have.
+const perSuperFlags = unix.MS_RDONLY | unix.MS_SYNCHRONOUS | unix.MS_DIRSYNC | unix.MS_MANDLOCK | unix.MS_LAZYTIME | unix.MS_I_VERSION
 
 // genericFlag returns what one of mount(8)'s file-system-independent words
 // does to the flags.
@@ -143,9 +162,7 @@ func parseOptions(options ...string) parsedOptions {
 }
 
 func (p *parsedOptions) add(word string) {
-	if set, clear, ok := genericFlag(word); ok {
-		p.Set = p.Set&^clear | set
-		p.Clear = p.Clear&^set | clear
+	if p.addFlag(word) {
 		return
 	}
 	if flag, ok := propagationFlag(word); ok {
@@ -166,8 +183,96 @@ func (p *parsedOptions) add(word string) {
 	}
 }
 
-// apply returns the flags that result from those a mount has now.
-func (p parsedOptions) apply(current uintptr) uintptr { return current&^p.Clear | p.Set }
+// addFlag takes one of the file-system-independent words, with where it holds
+// in the syntax of mount(8) 2.39: "nosuid=recursive", "ro=vfs". A word of which
+// the same flags are said anew holds no more.
+func (p *parsedOptions) addFlag(word string) bool {
+	name, where, limited := strings.Cut(word, "=")
+	set, clear, ok := genericFlag(name)
+	if !ok {
+		return false
+	}
+	recursive, at := false, bothLayers
+	if limited {
+		if recursive, at, ok = holdsWhere(where); !ok {
+			return false
+		}
+	}
+	p.Set = p.Set&^clear | set
+	p.Clear = p.Clear&^set | clear
+	p.DeepSet &^= set | clear
+	p.DeepClear &^= set | clear
+	if recursive {
+		p.DeepSet |= set
+		p.DeepClear |= clear
+	}
+	if (set|clear)&unix.MS_RDONLY != 0 {
+		p.ReadOnlyAt = at
+	}
+	return true
+}
+
+// holdsWhere reads what stands behind a word: "vfs", "fs", "recursive" or, in
+// quotes, several of them.
+func holdsWhere(where string) (recursive bool, at layer, ok bool) {
+	vfs, fs := false, false
+	for _, w := range strings.Split(strings.Trim(where, `"`), ",") {
+		switch w {
+		case "recursive":
+			recursive = true
+		case "vfs":
+			vfs = true
+		case "fs":
+			fs = true
+		default:
+			return false, bothLayers, false
+		}
+	}
+	switch {
+	case vfs && !fs:
+		at = mountLayer
+	case fs && !vfs:
+		at = superLayer
+	}
+	return recursive, at, true
+}
+
+// ofMount are the flags asked for and against that belong to the mount.
+func (p parsedOptions) ofMount() (set, clear uintptr) {
+	return p.of(perMountFlags, superLayer)
+}
+
+// ofSuper are the flags asked for and against that belong to the file system.
+func (p parsedOptions) ofSuper() (set, clear uintptr) {
+	return p.of(perSuperFlags, mountLayer)
+}
+
+func (p parsedOptions) of(flags uintptr, other layer) (set, clear uintptr) {
+	if p.ReadOnlyAt == other {
+		flags &^= unix.MS_RDONLY
+	}
+	return p.Set & flags, p.Clear & flags
+}
+
+// applyToMount returns the flags of a mount that result from those it has now.
+func (p parsedOptions) applyToMount(current uintptr) uintptr {
+	set, clear := p.ofMount()
+	return current&^clear | set
+}
+
+// applyToSuper does the same for the flags of a file system.
+func (p parsedOptions) applyToSuper(current uintptr) uintptr {
+	set, clear := p.ofSuper()
+	return current&^clear | set
+}
+
+// applyBelow does the same for the mounts below.
+func (p parsedOptions) applyBelow(current uintptr) uintptr {
+	return current&^p.DeepClear&perMountFlags | p.DeepSet&perMountFlags
+}
+
+// isDeep: something is asked for that holds for the mounts below as well.
+func (p parsedOptions) isDeep() bool { return (p.DeepSet|p.DeepClear)&perMountFlags != 0 }
 
 // onlyPropagation: nothing is asked for but a change of propagation.
 func (p parsedOptions) onlyPropagation() bool {
@@ -177,8 +282,7 @@ func (p parsedOptions) onlyPropagation() bool {
 // flagsShown returns the MS_* flags behind options as a mount table shows
 // them. A mount that shows no atime word has strictatime.
 func flagsShown(options []string) uintptr {
-	p := parseOptions(options...)
-	flags := p.Set & perMountFlags
+	flags := parseOptions(options...).Set & perMountFlags
 	if flags&oneAtimeOf == 0 {
 		flags |= unix.MS_STRICTATIME
 	}

@@ -57,37 +57,11 @@ func TestApplyKeepsWhatIsNotMentioned(t *testing.T) {
 	if want := uintptr(unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME); current != want {
 		t.Fatalf("shown flags %#x, want %#x", current, want)
 	}
-	got := parseOptions("rw", "noexec", "relatime").apply(current)
+	got := parseOptions("rw", "noexec", "relatime").applyToMount(current)
 	if want := uintptr(unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_RELATIME); got != want {
 		t.Errorf("flags %#x, want %#x", got, want)
 	}
 	if got := flagsShown([]string{"rw"}); got != unix.MS_STRICTATIME {
 		t.Errorf("a mount without an atime word: %#x", got)
-	}
-}
-
-func TestWhatIsNative(t *testing.T) {
-	for _, tc := range []struct {
-		fstype  string
-		options []string
-		native  bool
-	}{
-		{"tmpfs", []string{"size=1m"}, true},
-		{"tmpfs", []string{"remount", "ro"}, true},
-		{"hugetlbfs", []string{"pagesize=2M"}, true},
-		{"", []string{"bind", "ro"}, true},
-		{"none", []string{"rbind"}, true},
-		{"", []string{"rshared"}, true},
-		{"", []string{"rshared", "ro"}, false},
-		{"", []string{"remount", "ro"}, false},
-		{"", []string{"remount", "bind", "ro"}, true},
-		{"nfs", []string{"ro"}, false},
-		{"ext4", nil, false},
-		{"tmpfs", []string{"X-mount.mkdir"}, false},
-		{"", []string{"move"}, false},
-	} {
-		if got := isNative(Request{FSType: tc.fstype}, parseOptions(tc.options...)); got != tc.native {
-			t.Errorf("%s %q: native is %v", tc.fstype, tc.options, got)
-		}
 	}
 }

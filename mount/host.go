@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/mount/internal/mountapi"
 	"github.com/podvol/podvol/util/flight"
 )
 
@@ -47,7 +48,7 @@ func New(c Config) *HostMounter {
 	if c.MountCommand == "" {
 		c.MountCommand = "mount"
 	}
-	return &HostMounter{config: c, sys: hostCalls{}, table: kernelTable{}}
+	return &HostMounter{config: c, sys: hostCalls{}, api: mountapi.Kernel{}, table: kernelTable{}}
 }
 
 // HostMounter mounts on this host, in the mount namespace of the process: bind
@@ -69,6 +70,7 @@ type HostMounter struct {
 	config Config
 	calls  flight.Group[callKey]
 	sys    calls
+	api    mountapi.Calls
 	table  Table
 }
 
@@ -82,17 +84,12 @@ type callKey struct {
 
 func mountKey(target string) callKey { return callKey{filepath.Clean(target), RungNormal} }
 
-// calls are the system calls that may hang, so that tests can let them.
+// calls are the unmounting system calls, so that tests can let them hang.
 type calls interface {
-	mount(source, target, fstype string, flags uintptr, data string) error
 	unmount(target string, flags int) error
 }
 
 type hostCalls struct{}
-
-func (hostCalls) mount(source, target, fstype string, flags uintptr, data string) error {
-	return unix.Mount(source, target, fstype, flags, data)
-}
 
 func (hostCalls) unmount(target string, flags int) error { return unix.Unmount(target, flags) }
 
@@ -120,10 +117,14 @@ func (m *HostMounter) tryMount(ctx context.Context, r Request, flags []string) e
 		return r.fail(ended(ctx)) // nothing was begun: certain
 	}
 	options := parseOptions(slices.Concat(r.Options, r.Sensitive)...)
-	if len(flags) == 0 && isNative(r, options) {
-		return m.mountNative(ctx, r, options)
+	native, err := m.choose(ctx, r, options, flags)
+	if err != nil {
+		return r.fail(err)
 	}
-	return m.mountByCommand(ctx, r, flags)
+	if !native {
+		return m.mountByCommand(ctx, r, flags)
+	}
+	return m.mountNative(ctx, r, options)
 }
 
 // ended is the error of a context that has ended, with a cause of the caller's

@@ -131,22 +131,26 @@ func TestHugetlbfs(t *testing.T) {
 	})
 }
 
-// ramfs stands for the types that need no device and go through mount(8).
 func TestMountCommandOfThisSystem(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		dir := makeDir(t, t.TempDir(), "a,b c")
-		doMount(t, mount.Request{Source: "by-command", Target: dir, FSType: "ramfs", Options: []string{"nosuid", "noexec"}})
+		m := mount.New(mount.Config{Via: mount.ViaCommand})
+		if err := m.Mount("by-command", dir, "ramfs", []string{"nosuid", "noexec"}); err != nil {
+			t.Fatal(err)
+		}
 		if e, ok := entryAt(t, dir); !ok || e.Source != "by-command" || e.FSType != "ramfs" || !slices.Contains(e.Options, "noexec") {
 			t.Errorf("mounted: %v, as %+v", ok, e)
 		}
-		doMount(t, mount.Request{Target: dir, Options: []string{"remount", "ro"}})
+		if err := m.Mount("", dir, "", []string{"remount", "ro"}); err != nil {
+			t.Fatal(err)
+		}
 		if e, _ := entryAt(t, dir); !e.ReadOnly() {
 			t.Errorf("remounted as %+v", e)
 		}
 		if err := unmountNow(t, dir); err != nil {
 			t.Error(err)
 		}
-		err := mount.Mount(t.Context(), mount.New(mount.Config{}), mount.Request{Source: "10.0.0.1:/x", Target: dir, FSType: "no-such-type"})
+		err := m.Mount("10.0.0.1:/x", dir, "no-such-type", nil)
 		e, ok := errors.AsType[*mount.Error](err)
 		if !ok || e.Uncertain || !strings.Contains(err.Error(), "Mounting arguments: -t no-such-type 10.0.0.1:/x "+dir+"\nOutput: mount: ") {
 			t.Errorf("an unknown type: %v", err)

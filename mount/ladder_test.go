@@ -23,8 +23,6 @@ type scripted struct {
 	umount func(flags int) error
 }
 
-func (s *scripted) mount(string, string, string, uintptr, string) error { return nil }
-
 func (s *scripted) unmount(_ string, flags int) error {
 	if flags&unix.UMOUNT_NOFOLLOW == 0 {
 		return errors.New("a link would have been followed")

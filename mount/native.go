@@ -1,34 +1,17 @@
 package mount
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/mount/internal/mountapi"
 	"github.com/podvol/podvol/util/flight"
 )
-
-// isNative tells requests that system calls alone carry out.
-func isNative(r Request, o parsedOptions) bool {
-	if len(o.Command) > 0 {
-		return false
-	}
-	switch r.FSType {
-	case "tmpfs", "hugetlbfs":
-		return true
-	case "", "none", "bind":
-		return o.Bind || o.onlyPropagation()
-	}
-	return o.Bind
-}
 
 // gate decides between a mount that is about to be made and a caller that has
 // given up: whoever comes first wins.
@@ -37,19 +20,26 @@ type gate struct{ taken atomic.Bool }
 // take reports whether the caller is the first.
 func (g *gate) take() bool { return g.taken.CompareAndSwap(false, true) }
 
-// errGivenUp is seen by nobody: the caller has left when it is returned.
+// errGivenUp says that a request ended before it took effect.
 var errGivenUp = errors.New("given up before the mount was made")
 
-// mountNative carries a native request out in a goroutine of its own. If ctx
-// ends before the mount system call it will not be made.
+// mountNative carries a request out by system calls, in a goroutine of its own.
+// Until the one call that takes effect it only prepares: what is given up
+// before is certain not to be made.
 func (m *HostMounter) mountNative(ctx context.Context, r Request, o parsedOptions) error {
 	var g gate
 	err := m.calls.Do(ctx, mountKey(r.Target), func() error {
-		n := native{sys: m.sys, gate: &g, request: r, options: o}
+		n := native{api: m.api, undo: m.sys.unmount, table: m.table, gate: &g, request: r, options: o}
 		defer n.close()
-		return n.run()
+		return n.run(ctx)
 	})
-	failure := r.wrap(err)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, errGivenUp) {
+		return r.fail(ended(ctx))
+	}
+	failure := m.explain(r, err)
 	if abandoned, ok := errors.AsType[*flight.AbandonedError](err); ok && abandoned.Started && g.take() {
 		return certain(failure)
 	}
@@ -64,66 +54,101 @@ func certain(err error) error {
 	return err
 }
 
-// native is one native mount under way.
+// native is one request under way. What it does with the new mount API is in
+// native_*.go; native_legacy.go does the same with mount(2) alone.
 type native struct {
-	sys     calls
+	api     mountapi.Calls
+	undo    func(path string, flags int) error // umount2(2)
+	table   Table
 	gate    *gate
 	request Request
 	options parsedOptions
+
 	// parent and name are the target: the parent is opened once, and a name
 	// that is a mount point can be neither renamed nor replaced.
-	parent *os.File
+	parent int
 	name   string
-	open   []*os.File
+	// target is the mount point, opened once, and at what it was then.
+	target int
+	at     place
+	// committed: the gate has been taken.
+	committed bool
+	open      []int
 }
 
 func (n *native) close() {
-	for _, f := range n.open {
-		f.Close()
+	for _, fd := range n.open {
+		unix.Close(fd)
 	}
 }
 
-func (n *native) run() error {
-	target, err := n.openTarget()
-	if err != nil {
+// keep makes close close a descriptor.
+func (n *native) keep(fd int) int {
+	n.open = append(n.open, fd)
+	return fd
+}
+
+func (n *native) run(ctx context.Context) error {
+	if err := n.openTarget(); err != nil {
 		return err
 	}
 	switch {
 	case n.options.onlyPropagation():
-		return n.setPropagation(target)
+		return n.setPropagation(ctx)
+	case n.options.Remount && n.options.Bind:
+		return n.remountBind(ctx)
 	case n.options.Remount:
-		return n.remount(target)
+		return n.remount(ctx)
 	case n.options.Bind:
-		return n.bind(target)
+		return n.bind(ctx)
+	case family(n.request.FSType) == "nfs":
+		return n.mountNFS(ctx)
 	}
-	return n.mountNew(target)
+	return n.mountNew(ctx, filesystem{n.request.FSType, sourceOf(n.request), n.options.Data})
+}
+
+// commit is to be called before the call that takes effect, which is not made
+// if it returns an error.
+func (n *native) commit(ctx context.Context) error {
+	if n.committed {
+		return nil // it fell back from one call to another
+	}
+	if ctx.Err() != nil || !n.gate.take() {
+		return errGivenUp
+	}
+	n.committed = true
+	return nil
 }
 
 // openTarget opens the mount point and refuses a link. What is mounted there
 // already is what is opened.
-func (n *native) openTarget() (*os.File, error) {
+func (n *native) openTarget() error {
 	target := filepath.Clean(n.request.Target)
 	parent, err := openPath(unix.AT_FDCWD, filepath.Dir(target), unix.O_DIRECTORY)
 	if err != nil {
-		return nil, targetError(err)
+		return targetError(err)
 	}
-	n.open = append(n.open, parent)
-	n.parent, n.name = parent, filepath.Base(target)
+	n.parent, n.name = n.keep(parent), filepath.Base(target)
 	if target == "/" {
 		n.name = "."
 	}
-	return n.reopenTarget()
+	n.target, n.at, err = n.openNamed()
+	return err
 }
 
-// reopenTarget opens the target again: after a mount, the root of what was
-// mounted.
-func (n *native) reopenTarget() (*os.File, error) {
-	f, err := openPath(int(n.parent.Fd()), n.name, unix.O_NOFOLLOW)
+// openNamed opens what is at the target's name now: after a mount, the root of
+// what was mounted.
+func (n *native) openNamed() (int, place, error) {
+	fd, err := openPath(n.parent, n.name, unix.O_NOFOLLOW)
 	if err != nil {
-		return nil, targetError(err)
+		return -1, place{}, targetError(err)
 	}
-	n.open = append(n.open, f)
-	return f, refuseLink(f)
+	n.keep(fd)
+	at, err := look(fd, "")
+	if err == nil && at.isLink() {
+		err = &causedError{ErrTargetIsLink, nil}
+	}
+	return fd, at, err
 }
 
 func targetError(err error) error {
@@ -133,204 +158,46 @@ func targetError(err error) error {
 	return err
 }
 
-func refuseLink(f *os.File) error {
-	var st unix.Stat_t
-	if err := unix.Fstatat(int(f.Fd()), "", &st, unix.AT_EMPTY_PATH|unix.AT_NO_AUTOMOUNT); err != nil {
+// attach shows a mount that was made out of sight at the target: the one call
+// that takes effect. Propagation comes after it, since the kernel makes what is
+// attached below a shared mount shared.
+func (n *native) attach(ctx context.Context, mount int) error {
+	if err := n.commit(ctx); err != nil {
 		return err
 	}
-	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		return &causedError{ErrTargetIsLink, nil}
+	if err := n.api.MoveMount(mount, n.target); err != nil {
+		return lacking(n.explainAttach(mount, err))
 	}
-	return nil
-}
-
-// openPath opens a path without opening what is there.
-func openPath(dir int, path string, flags int) (*os.File, error) {
-	fd, err := unix.Openat(dir, path, unix.O_PATH|unix.O_CLOEXEC|flags, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	return os.NewFile(uintptr(fd), path), nil
-}
-
-// fdPath is the path by which the kernel finds just what f is.
-func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
-
-func (n *native) setPropagation(target *os.File) error {
-	if !n.gate.take() {
-		return errGivenUp
-	}
-	err := n.propagate(target)
-	if errors.Is(err, unix.EINVAL) && !isMountRoot(target) {
-		return &causedError{ErrNotMounted, err}
-	}
-	return err
-}
-
-func (n *native) propagate(f *os.File) error {
-	for _, flag := range n.options.Propagation {
-		if err := n.sys.mount("", fdPath(f), "", flag, ""); err != nil {
-			return fmt.Errorf("set the propagation: %w", err)
-		}
-	}
-	return nil
-}
-
-// remount changes the options of what is mounted at the target, and keeps
-// those that are not mentioned.
-func (n *native) remount(target *os.File) error {
-	current, err := flagsOf(target)
-	if err != nil {
-		return err
-	}
-	flags := unix.MS_REMOUNT | n.options.apply(current)
-	if n.options.Bind {
-		if err := n.checkBindOptions(); err != nil {
-			return err
-		}
-		flags |= unix.MS_BIND
-	}
-	if !n.gate.take() {
-		return errGivenUp
-	}
-	err = n.sys.mount("", fdPath(target), "", flags, strings.Join(n.options.Data, ","))
-	if errors.Is(err, unix.EINVAL) && !isMountRoot(target) {
-		return &causedError{ErrNotMounted, err}
-	}
-	if err != nil {
-		return n.explain(fmt.Errorf("remount: %w", err))
-	}
-	return n.propagate(target)
-}
-
-// checkBindOptions refuses what a bind mount cannot have of its own; the
-// kernel would ignore it.
-func (n *native) checkBindOptions() error {
-	if data := n.options.Data; len(data) > 0 {
-		return &causedError{ErrBadOption, fmt.Errorf("%s of a file system cannot be set by a bind mount", optionCount(len(data)))}
-	}
-	if n.options.Set&^(perMountFlags|unix.MS_SILENT) != 0 {
-		return &causedError{ErrBadOption, errors.New("sync, dirsync, mand, lazytime and iversion belong to the file system and cannot be set by a bind mount")}
-	}
-	return nil
-}
-
-// optionCount counts rather than names: an option may be sensitive.
-func optionCount(n int) string {
-	if n == 1 {
-		return "one option"
-	}
-	return fmt.Sprintf("%d options", n)
-}
-
-func (n *native) bind(target *os.File) error {
-	if err := n.checkBindOptions(); err != nil {
-		return err
-	}
-	source, err := openPath(unix.AT_FDCWD, n.request.Source, 0)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		return &causedError{ErrNoSource, err}
-	}
-	if err != nil {
-		return err
-	}
-	n.open = append(n.open, source)
-	flags := uintptr(unix.MS_BIND)
-	if n.options.Recursive {
-		flags |= unix.MS_REC
-	}
-	if !n.gate.take() {
-		return errGivenUp
-	}
-	err = n.sys.mount(fdPath(source), fdPath(target), "", flags, "")
-	if errors.Is(err, unix.ENOTDIR) {
-		return &causedError{ErrKindMismatch, err}
-	}
-	if err != nil {
-		return fmt.Errorf("bind: %w", err)
-	}
-	return n.orUndo(target, n.finishBind)
-}
-
-// finishBind gives the new bind mount its own options.
-func (n *native) finishBind(mounted *os.File) error {
-	if n.options.Set&perMountFlags != 0 || n.options.Clear&perMountFlags != 0 {
-		current, err := flagsOf(mounted)
-		if err != nil {
-			return err
-		}
-		flags := unix.MS_REMOUNT | unix.MS_BIND | n.options.apply(current)
-		if err := n.sys.mount("", fdPath(mounted), "", flags, ""); err != nil {
-			return fmt.Errorf("apply the options of the bind mount: %w", err)
-		}
-	}
-	return n.propagate(mounted)
-}
-
-// mountNew mounts a tmpfs or hugetlbfs.
-func (n *native) mountNew(target *os.File) error {
-	if !n.gate.take() {
-		return errGivenUp
-	}
-	source := n.request.Source
-	if source == "" {
-		source = n.request.FSType
-	}
-	err := n.sys.mount(source, fdPath(target), n.request.FSType, n.options.Set, strings.Join(n.options.Data, ","))
-	if err != nil {
-		return n.explain(err)
-	}
-	return n.orUndo(target, n.propagate)
-}
-
-// explain adds what an errno means for these file systems.
-func (n *native) explain(err error) error {
-	if errors.Is(err, unix.EINVAL) && len(n.options.Data) > 0 {
-		return &causedError{ErrBadOption, err}
-	}
-	return err
-}
-
-// orUndo does finish to the mount just made on target, and unmounts it again if
-// that fails or if the mount is not where it was asked for.
-func (n *native) orUndo(target *os.File, finish func(mounted *os.File) error) error {
-	mounted, err := n.reopenTarget()
+	err := n.checkCovered()
 	if err == nil {
-		err = checkCovers(mounted, target)
-	}
-	if err == nil {
-		err = finish(mounted)
+		err = n.propagate(mount)
 	}
 	if err == nil {
 		return nil
 	}
-	if undoErr := n.undo(target); undoErr != nil {
+	if undoErr := n.undo(fdPath(mount), unix.MNT_DETACH); undoErr != nil {
 		return &halfDoneError{err, undoErr}
 	}
 	return err
 }
 
-// checkCovers makes sure that mounted is another mount than target lies in: a
-// directory that took the target's place before the mount is not.
-func checkCovers(mounted, target *os.File) error {
-	id, err := mountID(mounted)
-	if err != nil {
-		return err
+// checkCovered makes sure that the target's name leads to another mount than
+// the one that target lies in: a link or directory that took its place before
+// the mount does not.
+func (n *native) checkCovered() error {
+	if n.name == "." {
+		return nil // "/" cannot be replaced
 	}
-	below, err := mountID(target)
-	if err == nil && id == below {
-		err = &causedError{ErrTargetReplaced, nil}
+	now, err := look(n.parent, n.name)
+	switch {
+	case err != nil:
+		return targetError(err)
+	case now.isLink():
+		return &causedError{ErrTargetIsLink, nil}
+	case now.mount == n.at.mount:
+		return &causedError{ErrTargetReplaced, nil}
 	}
-	return err
-}
-
-// undo unmounts what was mounted on target, wherever that is by now.
-func (n *native) undo(target *os.File) error {
-	path, err := os.Readlink(fdPath(target))
-	if err != nil {
-		return err
-	}
-	return n.sys.unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	return nil
 }
 
 // halfDoneError is a mount that failed after it was made and could not be
@@ -342,48 +209,3 @@ func (e *halfDoneError) Error() string {
 }
 
 func (e *halfDoneError) Unwrap() error { return e.err }
-
-// flagsOf returns the flags of the mount that f lies in, from the mount table:
-// statfs(2) would ask a server.
-func flagsOf(f *os.File) (uintptr, error) {
-	id, err := mountID(f)
-	if err != nil {
-		return 0, err
-	}
-	entries, err := kernelTable{}.All()
-	if err != nil {
-		return 0, err
-	}
-	for _, e := range entries {
-		if e.ID == id {
-			return flagsShown(e.Options), nil
-		}
-	}
-	return 0, fmt.Errorf("mount %d is not in the mount table", id)
-}
-
-// isMountRoot reports whether f is the root of a mount; what it cannot find out
-// counts as one.
-func isMountRoot(f *os.File) bool {
-	var st unix.Statx_t
-	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &st)
-	if err != nil || st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
-		return true
-	}
-	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
-}
-
-func mountID(f *os.File) (int, error) {
-	info, err := os.Open(fmt.Sprintf("/proc/self/fdinfo/%d", f.Fd()))
-	if err != nil {
-		return 0, err
-	}
-	defer info.Close()
-	lines := bufio.NewScanner(info)
-	for lines.Scan() {
-		if id, ok := strings.CutPrefix(lines.Text(), "mnt_id:"); ok {
-			return strconv.Atoi(strings.TrimSpace(id))
-		}
-	}
-	return 0, errors.Join(errors.New("the kernel does not show the mount of a descriptor"), lines.Err())
-}

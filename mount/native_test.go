@@ -13,32 +13,34 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/mount/internal/mountapi"
 	"github.com/podvol/podvol/util/nstest"
 )
 
-// stalled is a kernel whose mount(2) waits and then does nothing.
+// stalled is a kernel whose move_mount waits and then does nothing.
 type stalled struct {
-	hostCalls
+	mountapi.Kernel
 	before func()
 }
 
-func (s stalled) mount(string, string, string, uintptr, string) error {
-	s.before()
-	return nil
-}
+func (s stalled) Fsopen(string) (int, error)                 { return unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0) }
+func (s stalled) SetString(int, string, string) error        { return nil }
+func (s stalled) Create(int) error                           { return nil }
+func (s stalled) Fsmount(context int, _ uint64) (int, error) { return unix.Dup(context) }
+func (s stalled) MoveMount(int, int) error                   { s.before(); return unix.EIO }
 
-// refusing is the kernel, but for some flags of mount(2) and any umount2(2).
+// refusing is the kernel, but for any change of propagation and any umount2(2).
 type refusing struct {
+	mountapi.Kernel
 	hostCalls
-	flags uintptr
-	undo  error // nil: umount2 works
+	undo error // nil: umount2 works
 }
 
-func (r refusing) mount(source, target, fstype string, flags uintptr, data string) error {
-	if flags&r.flags != 0 {
-		return unix.EPERM
+func (refusing) MountSetattr(mount int, recursive bool, a unix.MountAttr) error {
+	if a.Propagation != 0 {
+		return unix.ENOMEM
 	}
-	return r.hostCalls.mount(source, target, fstype, flags, data)
+	return mountapi.Kernel{}.MountSetattr(mount, recursive, a)
 }
 
 func (r refusing) unmount(target string, flags int) error {
@@ -54,7 +56,7 @@ func TestNativeMountGivenUp(t *testing.T) {
 		end := make(chan struct{})
 		m := New(Config{})
 		var made int
-		m.sys = stalled{before: func() { made++; <-end }}
+		m.api = stalled{before: func() { made++; <-end }}
 		// The first has reached the kernel when its caller leaves: uncertain.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -81,14 +83,14 @@ func TestGate(t *testing.T) {
 		t.Error("not exactly one may take it")
 	}
 	// The caller was first: the mount is not made.
-	n := native{sys: stalled{before: func() { t.Error("mounted") }}, gate: &g, request: Request{Target: t.TempDir(), FSType: "tmpfs"}}
+	n := native{api: stalled{before: func() { t.Error("mounted") }}, gate: &g, request: Request{Target: t.TempDir(), FSType: "tmpfs"}}
 	defer n.close()
-	if err := n.run(); !errors.Is(err, errGivenUp) {
+	if err := n.run(t.Context()); !errors.Is(err, errGivenUp) {
 		t.Errorf("err = %v", err)
 	}
 }
 
-func TestBindWhoseOptionsAreRefused(t *testing.T) {
+func TestMountThatCannotBeFinishedIsUndone(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		for name, undo := range map[string]error{"undone": nil, "undoing fails": unix.EBUSY} {
 			dir := filepath.Join(t.TempDir(), "dir")
@@ -96,10 +98,10 @@ func TestBindWhoseOptionsAreRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			m := New(Config{})
-			m.sys = refusing{flags: unix.MS_REMOUNT, undo: undo}
-			err := m.MountContext(t.Context(), Request{Source: dir, Target: dir, Options: []string{"bind", "ro"}})
+			m.api, m.sys = refusing{}, refusing{undo: undo}
+			err := m.MountContext(t.Context(), Request{Source: dir, Target: dir, Options: []string{"bind", "shared"}})
 			e, ok := errors.AsType[*Error](err)
-			if !ok || !errors.Is(err, ErrNotPermitted) || e.Uncertain != (undo != nil) {
+			if !ok || !errors.Is(err, unix.ENOMEM) || e.Uncertain != (undo != nil) {
 				t.Errorf("%s: err = %v", name, err)
 			}
 			if mounted, err := m.IsMountPoint(dir); err != nil || mounted != (undo != nil) {
@@ -109,15 +111,15 @@ func TestBindWhoseOptionsAreRefused(t *testing.T) {
 	})
 }
 
-// swapping puts something else in the target's place just before mount(2).
+// swapping puts something else in the target's place just before the mount.
 type swapping struct {
-	hostCalls
+	mountapi.Kernel
 	swap func()
 }
 
-func (s swapping) mount(source, target, fstype string, flags uintptr, data string) error {
+func (s swapping) MoveMount(mount, target int) error {
 	s.swap()
-	return s.hostCalls.mount(source, target, fstype, flags, data)
+	return s.Kernel.MoveMount(mount, target)
 }
 
 func TestTargetReplacedMeanwhile(t *testing.T) {
@@ -135,7 +137,7 @@ func TestTargetReplacedMeanwhile(t *testing.T) {
 					}
 				}
 				m := New(Config{})
-				m.sys = swapping{swap: func() {
+				m.api = swapping{swap: func() {
 					if err := os.Rename(target, target+"-moved"); err != nil {
 						t.Error(err)
 					}
@@ -161,10 +163,16 @@ func TestTargetReplacedMeanwhile(t *testing.T) {
 	})
 }
 
+// denying is a kernel that lets nobody mount.
+type denying struct{ mountapi.Kernel }
+
+func (denying) Fsopen(string) (int, error)                          { return -1, unix.EPERM }
+func (denying) Mount(string, string, string, uintptr, string) error { return unix.EPERM }
+
 func TestLogIsMasked(t *testing.T) {
 	var b strings.Builder
 	m := New(Config{Logger: slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-	m.sys = refusing{flags: unix.MS_RDONLY}
+	m.api = denying{}
 	err := m.MountContext(t.Context(), Request{Target: t.TempDir(), FSType: "tmpfs", Options: []string{"ro", "size=1m"}, Sensitive: []string{"secret=hunter2"}})
 	log := b.String()
 	if !errors.Is(err, ErrNotPermitted) || strings.Contains(log+err.Error(), "hunter2") || !strings.Contains(log, "size=1m") || !strings.Contains(log, "not permitted") {

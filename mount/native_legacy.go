@@ -1,0 +1,231 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// This file does with mount(2) alone what the other native_*.go files do with
+// the calls that came with Linux 5.2 to 5.14. The results are the same, but a
+// mount is seen before its options are complete, and is undone if they cannot
+// be had.
+
+// mountNewByMount2 mounts a file system.
+func (n *native) mountNewByMount2(ctx context.Context, fs filesystem) error {
+	if err := n.commit(ctx); err != nil {
+		return err
+	}
+	flags := n.options.Set
+	if n.options.ReadOnlyAt == mountLayer {
+		flags &^= unix.MS_RDONLY
+	}
+	err := n.api.Mount(fs.source, fdPath(n.target), fs.fstype, flags, strings.Join(fs.data, ","))
+	if err != nil {
+		return n.explainMount2(err)
+	}
+	return n.finishOrUndo(func(mount int) error {
+		if n.options.ReadOnlyAt != bothLayers || n.options.isDeep() {
+			return n.remountEach(mount)
+		}
+		return nil
+	})
+}
+
+// explainMount2 adds what an errno means where only one call was made.
+func (n *native) explainMount2(err error) error {
+	failure := &kernelError{step: stepCreate, err: err}
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		failure.step = stepOpen
+	case errors.Is(err, unix.ENOTDIR) && !n.at.isDir():
+		return &causedError{ErrKindMismatch, failure}
+	}
+	return failure
+}
+
+// bindByMount2 binds a directory or file.
+func (n *native) bindByMount2(ctx context.Context) error {
+	source, err := openPath(unix.AT_FDCWD, n.request.Source, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return &causedError{ErrNoSource, err}
+	}
+	if err != nil {
+		return err
+	}
+	n.keep(source)
+	flags := uintptr(unix.MS_BIND)
+	if n.options.Recursive {
+		flags |= unix.MS_REC
+	}
+	if err := n.commit(ctx); err != nil {
+		return err
+	}
+	err = n.api.Mount(fdPath(source), fdPath(n.target), "", flags, "")
+	if errors.Is(err, unix.ENOTDIR) {
+		return &causedError{ErrKindMismatch, err}
+	}
+	if err != nil {
+		return &kernelError{step: stepBind, err: err}
+	}
+	return n.finishOrUndo(func(mount int) error {
+		if set, clear := n.options.ofMount(); set|clear == 0 {
+			return nil
+		}
+		return n.remountEach(mount)
+	})
+}
+
+// finishOrUndo does finish to the mount just made on target, and unmounts it
+// again if that fails or if the mount is not where it was asked for.
+func (n *native) finishOrUndo(finish func(mount int) error) error {
+	err := n.checkCovered()
+	if err == nil {
+		var mount int
+		if mount, _, err = n.openNamed(); err == nil {
+			err = finish(mount)
+		}
+		if err == nil {
+			err = n.propagate(mount)
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	if undoErr := n.undoMount2(); undoErr != nil {
+		return &halfDoneError{err, undoErr}
+	}
+	return err
+}
+
+// undoMount2 unmounts what was mounted on target, wherever that is by now.
+func (n *native) undoMount2() error {
+	path, err := os.Readlink(fdPath(n.target))
+	if err != nil {
+		return err
+	}
+	return n.undo(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+}
+
+// remountByMount2 changes the options of the mount at the target, and unless
+// bind is asked for, those of its file system.
+func (n *native) remountByMount2() error {
+	if n.options.Bind {
+		return n.remountEach(n.target)
+	}
+	e, err := mountWithID(n.table, n.at.mount)
+	if err != nil {
+		return err
+	}
+	// mount(2) clears what is not mentioned, and knows read-only once.
+	flags := unix.MS_REMOUNT | n.options.applyToMount(flagsShown(e.Options))&^unix.MS_RDONLY
+	flags |= n.options.applyToSuper(superFlagsShown(e.SuperOptions)) | n.options.Set&unix.MS_SILENT
+	if err := n.api.Mount("", fdPath(n.target), "", flags, strings.Join(n.options.Data, ",")); err != nil {
+		return &kernelError{step: stepRemount, err: err}
+	}
+	readOnly := func(flags uintptr) bool { return flags&unix.MS_RDONLY != 0 }
+	if n.options.isDeep() || readOnly(flags) != readOnly(n.options.applyToMount(flagsShown(e.Options))) {
+		return n.remountFrom(n.target, flagsShown(e.Options))
+	}
+	return nil
+}
+
+// remountEach gives the mount its own options, and those below it theirs, one
+// after the other.
+func (n *native) remountEach(mount int) error {
+	at, err := look(mount, "")
+	if err != nil {
+		return err
+	}
+	e, err := mountWithID(n.table, at.mount)
+	if err != nil {
+		return err
+	}
+	return n.remountFrom(mount, flagsShown(e.Options))
+}
+
+func (n *native) remountFrom(mount int, current uintptr) error {
+	if err := n.remountOne(mount, current, n.options.applyToMount(current)); err != nil {
+		return err
+	}
+	if !n.options.isDeep() {
+		return nil
+	}
+	at, err := look(mount, "")
+	if err != nil {
+		return err
+	}
+	entries, err := n.table.All()
+	if err != nil {
+		return err
+	}
+	within := map[int]bool{at.mount: true}
+	for _, e := range entries { // parents first
+		if !within[e.ParentID] || within[e.ID] {
+			continue
+		}
+		within[e.ID] = true
+		if err := n.remountBelow(mount, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remountBelow changes a mount below the one that is open as top. One that is
+// covered by another cannot be reached, nor can anybody else.
+func (n *native) remountBelow(top int, e Entry) error {
+	at, err := os.Readlink(fdPath(top))
+	if err != nil {
+		return err
+	}
+	below, err := openPath(top, "."+strings.TrimPrefix(e.Target, strings.TrimSuffix(at, "/")), unix.O_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(below)
+	found, err := look(below, "")
+	if err != nil || found.mount != e.ID {
+		return err
+	}
+	current := flagsShown(e.Options)
+	return n.remountOne(below, current, n.options.applyBelow(current))
+}
+
+// remountOne sets the flags of one mount. Mount(2) takes a call without a way
+// of atime for one to leave it.
+func (n *native) remountOne(mount int, current, flags uintptr) error {
+	if flags&oneAtimeOf == 0 {
+		flags |= unix.MS_RELATIME
+	}
+	err := n.api.Mount("", fdPath(mount), "", unix.MS_REMOUNT|unix.MS_BIND|flags, "")
+	if errors.Is(err, unix.EPERM) && current&^flags != 0 {
+		return lockedError(namesOfFlags(current &^ flags))
+	}
+	if err != nil {
+		return fmt.Errorf("apply the options of the mount: %w", err)
+	}
+	return nil
+}
+
+// namesOfFlags names the flags that were to be taken away; mount(2) does not
+// say which of them is locked.
+func namesOfFlags(flags uintptr) []string {
+	var names []string
+	for _, a := range attributeNames() {
+		if flags&a.flag != 0 {
+			names = append(names, a.on)
+		}
+	}
+	return names
+}
+
+// superFlagsShown returns the flags behind a file system's options as a mount
+// table shows them.
+func superFlagsShown(options []string) uintptr {
+	return parseOptions(options...).Set & perSuperFlags
+}
