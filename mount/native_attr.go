@@ -103,7 +103,7 @@ func (n *native) setAttributesOf(mount int, recursive bool, change unix.MountAtt
 	case errors.Is(err, unix.EINVAL) && (change.Attr_set|change.Attr_clr)&unix.MOUNT_ATTR_NOSYMFOLLOW != 0:
 		return &lackingError{err} // before Linux 5.14
 	}
-	return lacking(&kernelError{step: stepAttributes, err: err})
+	return lacking(&kernelError{call: "mount_setattr", err: err})
 }
 
 // explainDenied finds out which flags may not be taken away, on a copy that

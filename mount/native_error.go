@@ -9,38 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// step is what was being done when the kernel refused.
-type step string
-
+// The calls by which a failure is told apart from another.
 const (
-	stepOpen        step = "open the file system's type"
-	stepOption      step = "set a mount option"
-	stepCreate      step = "open the file system"
-	stepMount       step = "make a mount of it"
-	stepAttributes  step = "set the options of the mount"
-	stepAttach      step = "attach the mount"
-	stepRemount     step = "remount"
-	stepBind        step = "bind"
-	stepPropagation step = "set the propagation"
+	callOpen   = "fsopen"
+	callOption = "fsconfig"
+	callCreate = "open the file system"
+	callAttach = "move_mount"
 )
 
-// kernelError is a refusal by the kernel.
-type kernelError struct {
-	step step
-	// option is the one that was refused, as it was given, or empty. It may be
-	// sensitive, and so may log be.
-	option string
-	// log is what the file-system context says, each with its level in front.
-	log []string
-	err error
-}
-
-func (e *kernelError) Error() string { return fmt.Sprintf("%s: %v", e.step, e.err) }
-func (e *kernelError) Unwrap() error { return e.err }
-
-// optionError is an error about an option that is not the kernel's message.
+// optionError is an error about one option of the request.
 type optionError struct {
-	option string // may be sensitive
+	option string // as it was given; it may be sensitive
 	err    error
 }
 
@@ -77,41 +56,25 @@ func lackingOrDenied(err error) error {
 // explain makes the *Error of a failed native request: why the kernel refused
 // it, by errno, by what was being done, and by what the node has.
 func (m *HostMounter) explain(r Request, err error) error {
-	e := Error{Op: OpMount, Source: r.Source, Target: r.Target, FSType: r.FSType, Options: r.maskedOptions()}
+	failure := r.wrap(err)
+	e, ok := errors.AsType[*Error](failure)
+	if !ok || causeCarried(err) != "" && e.Option != "" {
+		return failure
+	}
+	if about, ok := errors.AsType[*optionError](err); ok {
+		e.Option = r.maskOption(about.option)
+	}
 	refused, ok := errors.AsType[*kernelError](err)
-	if !ok {
-		if wrong, ok := errors.AsType[*optionError](err); ok {
-			e.Option = r.maskOption(wrong.option)
-		}
-		return wrapCall(err, e)
+	if !ok || causeCarried(err) != "" {
+		return failure
 	}
-	e.Option = r.maskOption(refused.option)
-	e.Kernel = r.mask(kernelMessage(refused.log))
-	if _, ok := errors.AsType[*causedError](err); ok {
-		return wrapCall(err, e)
+	switch {
+	case refused.call == callOption && !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.EPERM):
+		e.Cause = ErrBadOption
+	case refused.call == callOpen && errors.Is(err, unix.ENODEV):
+		e.Cause, e.Also = m.config.weigh(r, ErrNoFilesystem)
 	}
-	e.Err = err
-	e.Cause, e.Also = m.causeOfRefusal(r, refused)
-	e.Uncertain = leavesDoubt(err)
-	return &e
-}
-
-// kernelMessage joins what went wrong; where the kernel names no error, its
-// warnings and information have to do.
-func kernelMessage(log []string) string {
-	var errs, others []string
-	for _, line := range log {
-		if text, ok := strings.CutPrefix(line, "e "); ok {
-			errs = append(errs, text)
-			continue
-		}
-		_, text, _ := strings.Cut(line, " ")
-		others = append(others, text)
-	}
-	if len(errs) > 0 {
-		others = errs
-	}
-	return strings.Join(others, "; ")
+	return failure
 }
 
 // maskOption shows an option; of a sensitive one its name at most.
@@ -131,53 +94,9 @@ func (r Request) maskOption(option string) string {
 	return r.mask(option)
 }
 
-// causeOfRefusal says what an errno means to a mount by system calls.
-func (m *HostMounter) causeOfRefusal(r Request, e *kernelError) (Cause, []Cause) {
-	switch e.step {
-	case stepOpen:
-		if errors.Is(e.err, unix.ENODEV) {
-			return m.config.weigh(r, ErrNoFilesystem)
-		}
-	case stepOption:
-		if !errors.Is(e.err, unix.ENOMEM) && !errors.Is(e.err, unix.EPERM) {
-			return ErrBadOption, nil
-		}
-	case stepCreate, stepRemount:
-		return causeOfCreate(r, e), nil
-	}
-	return causeOf(e.err), nil
-}
-
-// causeOfCreate says why a file system could not be opened or changed. The
-// kernel says EINVAL both of a wrong option and of a device that holds
-// something else; it names the option if that was it.
-func causeOfCreate(r Request, e *kernelError) Cause {
-	device := strings.HasPrefix(r.Source, "/") && e.step == stepCreate
-	switch errno, _ := errors.AsType[unix.Errno](e.err); errno {
-	case unix.EINVAL:
-		if device && len(e.log) == 0 {
-			return ErrWrongFilesystem
-		}
-		return ErrBadOption
-	case unix.ENODEV:
-		return ErrNoFilesystem
-	case unix.ENOENT, unix.ENOTDIR:
-		return ErrNoSource
-	case unix.EACCES:
-		if device {
-			return ErrReadOnlyDevice // the VFS's word for a device that cannot be written
-		}
-	case unix.ENOMEDIUM:
-		return ErrNoSource
-	case unix.EOPNOTSUPP:
-		return ErrBadOption
-	}
-	return causeOf(e.err)
-}
-
 // explainSource says why what is to be bound cannot be.
 func (n *native) explainSource(err error) error {
-	failure := &kernelError{step: stepBind, err: &os.PathError{Op: "open_tree", Path: n.request.Source, Err: err}}
+	failure := &kernelError{call: "open_tree", err: &os.PathError{Op: "bind", Path: n.request.Source, Err: err}}
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return &causedError{ErrNoSource, failure}
@@ -211,7 +130,7 @@ func (n *native) explainUncopied(err error) error {
 // explainAttach says why a mount cannot be attached: the kernel says EINVAL
 // where mount(2) would have told the kinds apart.
 func (n *native) explainAttach(mount int, err error) error {
-	failure := &kernelError{step: stepAttach, err: err}
+	failure := &kernelError{call: callAttach, err: err}
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOTDIR) {
 		return failure
 	}

@@ -38,10 +38,10 @@ func (n *native) mountNewByMount2(ctx context.Context, fs filesystem) error {
 
 // explainMount2 adds what an errno means where only one call was made.
 func (n *native) explainMount2(err error) error {
-	failure := &kernelError{step: stepCreate, err: err}
+	failure := &kernelError{call: "mount", err: err}
 	switch {
 	case errors.Is(err, unix.ENODEV):
-		failure.step = stepOpen
+		failure.call = callOpen
 	case errors.Is(err, unix.ENOTDIR) && !n.at.isDir():
 		return &causedError{ErrKindMismatch, failure}
 	}
@@ -70,7 +70,7 @@ func (n *native) bindByMount2(ctx context.Context) error {
 		return &causedError{ErrKindMismatch, err}
 	}
 	if err != nil {
-		return &kernelError{step: stepBind, err: err}
+		return &kernelError{call: "bind", err: err}
 	}
 	return n.finishOrUndo(func(mount int) error {
 		if set, clear := n.options.ofMount(); set|clear == 0 {
@@ -125,7 +125,7 @@ func (n *native) remountByMount2() error {
 	flags := unix.MS_REMOUNT | n.options.applyToMount(flagsShown(e.Options))&^unix.MS_RDONLY
 	flags |= n.options.applyToSuper(superFlagsShown(e.SuperOptions)) | n.options.Set&unix.MS_SILENT
 	if err := n.api.Mount("", fdPath(n.target), "", flags, strings.Join(n.options.Data, ",")); err != nil {
-		return &kernelError{step: stepRemount, err: err}
+		return &kernelError{call: "remount", err: err}
 	}
 	readOnly := func(flags uintptr) bool { return flags&unix.MS_RDONLY != 0 }
 	if n.options.isDeep() || readOnly(flags) != readOnly(n.options.applyToMount(flagsShown(e.Options))) {

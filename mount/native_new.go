@@ -106,7 +106,7 @@ func (n *native) create(fs filesystem) (mount int, err error) {
 func (n *native) createOnce(fs filesystem) (mount int, err error) {
 	context, err := n.api.Fsopen(fs.fstype)
 	if err != nil {
-		return -1, lackingOrDenied(&kernelError{step: stepOpen, err: err})
+		return -1, lackingOrDenied(&kernelError{call: callOpen, err: err})
 	}
 	defer unix.Close(context)
 	c := configuration{n.api, context}
@@ -121,7 +121,7 @@ func (n *native) createOnce(fs filesystem) (mount int, err error) {
 		return -1, err
 	}
 	if err := n.api.Create(context); err != nil {
-		return -1, c.failed(stepCreate, "", err)
+		return -1, c.failed(callCreate, err)
 	}
 	ofMount, _ := n.options.ofMount()
 	mount, err = n.api.Fsmount(context, attributesOf(ofMount))
@@ -129,7 +129,7 @@ func (n *native) createOnce(fs filesystem) (mount int, err error) {
 		return -1, &lackingError{err} // before Linux 5.14
 	}
 	if err != nil {
-		return -1, c.failed(stepMount, "", err)
+		return -1, c.failed("fsmount", err)
 	}
 	return mount, nil
 }
@@ -142,7 +142,7 @@ func (n *native) refuseTwice(mount int) error {
 	}
 	made, err := look(mount, "")
 	if err == nil && made.device == n.at.device {
-		err = &causedError{ErrBusy, &kernelError{step: stepAttach, err: unix.EBUSY}}
+		err = &causedError{ErrBusy, &kernelError{call: callAttach, err: unix.EBUSY}}
 	}
 	return err
 }
@@ -157,7 +157,7 @@ func (c configuration) setOptions(options []string) error {
 	for _, option := range options {
 		key, value, hasValue := strings.Cut(option, "=")
 		if genericName(key) {
-			return &kernelError{step: stepOption, option: option, err: unix.EINVAL} // "ro=nonsense"
+			return &optionError{option, &kernelError{call: callOption, err: unix.EINVAL}} // "ro=nonsense"
 		}
 		var err error
 		switch {
@@ -185,19 +185,23 @@ func (c configuration) setFlags(words []string) error {
 }
 
 func (c configuration) setFlag(key string) error {
-	return c.failed(stepOption, key, c.api.SetFlag(c.context, key))
+	return c.refused(key, c.api.SetFlag(c.context, key))
 }
 
 func (c configuration) setString(key, value string) error {
-	return c.failed(stepOption, key+"="+value, c.api.SetString(c.context, key, value))
+	return c.refused(key+"="+value, c.api.SetString(c.context, key, value))
 }
 
-// failed adds what the kernel says about an error.
-func (c configuration) failed(step step, option string, err error) error {
+func (c configuration) refused(option string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return lacking(&kernelError{step: step, option: option, log: c.api.Log(c.context), err: err})
+	return &optionError{option, c.failed(callOption, err)}
+}
+
+// failed adds what the kernel says about an error.
+func (c configuration) failed(call string, err error) error {
+	return lacking(&kernelError{call: call, lines: c.api.Log(c.context), err: err})
 }
 
 // genericName reports whether a key is a file-system-independent word.

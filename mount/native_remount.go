@@ -46,7 +46,7 @@ func (n *native) reconfigure() error {
 	}
 	context, err := n.api.Fspick(n.target)
 	if err != nil {
-		return lackingOrDenied(&kernelError{step: stepOpen, err: err})
+		return lackingOrDenied(&kernelError{call: "fspick", err: err})
 	}
 	defer unix.Close(context)
 	c := configuration{n.api, context}
@@ -64,7 +64,7 @@ func (n *native) reconfigure() error {
 		return err
 	}
 	if err := n.api.Reconfigure(context); err != nil {
-		return errors.Join(c.failed(stepRemount, "", err), n.restore(before))
+		return errors.Join(c.failed("remount", err), n.restore(before))
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func (n *native) propagate(mount int) error {
 			err = n.api.Mount("", fdPath(mount), "", flag, "")
 		}
 		if err != nil {
-			return &kernelError{step: stepPropagation, err: err}
+			return &kernelError{call: "set the propagation", err: err}
 		}
 	}
 	return nil
