@@ -32,7 +32,7 @@ func (c Cause) advice(e *Error) string {
 	case ErrStaleHandle:
 		return "The server no longer knows this directory: unmount it, check that the export still exists, and mount it again."
 	case ErrBadOption:
-		return "Check the mount options' spelling and values; the kernel log (dmesg) often names the one it refused."
+		return adviseOption(e)
 	default:
 		return c.adviseLocal(e)
 	}
@@ -52,7 +52,13 @@ func (c Cause) adviseLocal(e *Error) string {
 	case ErrBusy:
 		return adviseBusy(e)
 	case ErrNotPermitted:
-		return "Mounting needs root, or CAP_SYS_ADMIN in the namespace that owns the mounts; a user namespace may mount only tmpfs, binds, overlay and FUSE, and cannot undo what it inherited."
+		return adviseNotPermitted(e)
+	case ErrLocked:
+		return "Unmount it in the mount namespace it came from, or detach the whole tree that came with it."
+	case ErrUserNamespace:
+		return "Run this agent in the initial user namespace; a user namespace may mount only tmpfs, proc, sysfs, binds, overlay and FUSE, and cannot change what it inherited."
+	case ErrSecurityPolicy:
+		return "Look for a denial of AppArmor or SELinux in the kernel or audit log (dmesg, ausearch -m avc), and allow mount and umount2 in the seccomp and AppArmor profiles of the container this runs in."
 	case ErrNoTarget:
 		return fmt.Sprintf("Create %s first.", e.Target)
 	case ErrNoSource:
@@ -66,10 +72,34 @@ func (c Cause) adviseLocal(e *Error) string {
 	case ErrKindMismatch:
 		return "Bind a directory on a directory and a file on a file."
 	}
-	return "" // nothing useful to say: unknown, given up, not mounted
+	return "" // see silent
+}
+
+// silent are the causes that have no advice: there is nothing to do about them,
+// or nothing is known.
+func silent() []Cause { return []Cause{ErrUnknown, ErrNotMounted, ErrCanceled} }
+
+func adviseOption(e *Error) string {
+	if e.Option != "" {
+		return fmt.Sprintf("Correct or remove the mount option %q.", e.Option)
+	}
+	return "Check the mount options' spelling and values; the kernel log (dmesg) often names the one it refused."
+}
+
+func adviseNotPermitted(e *Error) string {
+	if e.Capability != "" {
+		return fmt.Sprintf("Give this process %s: run it as root, or in a privileged container.", e.Capability)
+	}
+	if len(e.Also) > 0 {
+		return "" // they have their own
+	}
+	return "Mounting needs root, or CAP_SYS_ADMIN in the namespace that owns the mounts."
 }
 
 func adviseBusy(e *Error) string {
+	if len(e.Holders) > 0 {
+		return "End what holds it, or let it go elsewhere."
+	}
 	if e.Op == OpUnmount {
 		return fmt.Sprintf("Something still uses it: fuser -vm %s lists the processes, findmnt -R %s the mounts below.", e.Target, e.Target)
 	}
@@ -78,19 +108,13 @@ func adviseBusy(e *Error) string {
 
 func adviseHelper(e *Error) string {
 	if errors.Is(e.Err, exec.ErrNotFound) {
-		return "Install the mount command itself on this node: package util-linux (mount on Debian and Ubuntu)."
+		return fmt.Sprintf("Install the mount command itself (util-linux) on this node: %s.", packageFor("mount", e.Distribution))
 	}
-	packages := map[string]string{
-		"nfs":       "nfs-common on Debian and Ubuntu, nfs-utils on RHEL, Fedora and Alpine, nfs-client on SUSE",
-		"cifs":      "cifs-utils on all distributions",
-		"ceph":      "ceph-common on all distributions",
-		"glusterfs": "glusterfs-client on Debian, Ubuntu and Alpine, glusterfs-fuse on RHEL and Fedora, glusterfs on SUSE",
-	}
-	name, ok := packages[family(e.FSType)]
-	if !ok {
+	install := packageFor(family(e.FSType), e.Distribution)
+	if install == "" {
 		return fmt.Sprintf("Install the package that brings /sbin/mount.%s on this node.", e.FSType)
 	}
-	return fmt.Sprintf("Install the %s client (/sbin/mount.%s) on this node: package %s.", familyName(e.FSType), e.FSType, name)
+	return fmt.Sprintf("Install the %s client (/sbin/mount.%s) on this node: %s.", familyName(e.FSType), e.FSType, install)
 }
 
 func familyName(fstype string) string {
@@ -101,12 +125,21 @@ func familyName(fstype string) string {
 		return "SMB"
 	case "ceph":
 		return "Ceph"
+	case "fuse":
+		return "FUSE"
 	}
 	return family(fstype)
 }
 
 func adviseKernel(e *Error) string {
-	return fmt.Sprintf("Load the kernel's %s module on this node (modprobe %s), or run a kernel that has it; grep %s /proc/filesystems shows it once it is there.", e.FSType, family(e.FSType), e.FSType)
+	module := family(e.FSType)
+	text := fmt.Sprintf("Load the kernel's %s module on this node (modprobe %s), or run a kernel that has it; grep %s /proc/filesystems shows it once it is there.", e.FSType, module, e.FSType)
+	if len(e.Distribution) > 0 {
+		if install := packageFor("kernel", e.Distribution); install != "" {
+			text += fmt.Sprintf(" Modules that are not installed by default come with: %s.", install)
+		}
+	}
+	return text
 }
 
 // serverOf names the server of a source in a sentence.

@@ -40,7 +40,7 @@ func node(t *testing.T, command string, helpers, filesystems []string) mount.Con
 	if err := os.WriteFile(list, []byte("nodev\ttmpfs\n\text4\nnodev\t"+strings.Join(filesystems, "\nnodev\t")+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return mount.Config{Via: mount.ViaCommand, MountCommand: command, HelperDirs: []string{dir}, FilesystemsFile: list, ModulesDir: dir}
+	return mount.Config{Via: mount.ViaCommand, MountCommand: command, HelperDirs: []string{dir}, FilesystemsFile: list, ModulesDir: dir, OSReleaseFile: dir + "/os-release"}
 }
 
 func TestCommandIsHandedTheRequest(t *testing.T) {

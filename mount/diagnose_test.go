@@ -33,7 +33,7 @@ func TestDiagnosis(t *testing.T) {
 		also    []mount.Cause
 		advice  []string
 	}{
-		{"mount-nfs-no-helper.txt", nfs, noHelper, mount.ErrHelperMissing, nil, []string{"nfs-common on Debian and Ubuntu", "nfs-utils on RHEL, Fedora and Alpine", "nfs-client on SUSE", "/sbin/mount.nfs"}},
+		{"mount-nfs-no-helper.txt", nfs, noHelper, mount.ErrHelperMissing, nil, []string{"nfs-common on Debian and Ubuntu", "nfs-utils on RHEL and Fedora, Alpine, Arch", "nfs-client on SUSE", "/sbin/mount.nfs"}},
 		{"mount-nfs-no-helper.txt", nfs, neither, mount.ErrHelperMissing, []mount.Cause{mount.ErrNoFilesystem}, []string{"nfs-common", "modprobe nfs"}},
 		{"mount-nfs-no-helper.txt", nfs, both, mount.ErrBadOption, nil, []string{"options"}},
 		{"mount-nfs-no-helper-old.txt", nfs, noHelper, mount.ErrHelperMissing, nil, []string{"nfs-common"}},

@@ -32,7 +32,8 @@ type Error struct {
 	// named it; a sensitive one is masked.
 	Option string
 	// Capability is what the caller lacks where the cause is [ErrNotPermitted]
-	// and it could be told: "CAP_SYS_ADMIN".
+	// and it could be told: "CAP_SYS_ADMIN", or "CAP_DAC_READ_SEARCH" where a
+	// directory on the way is closed to it.
 	Capability string
 	// Command is the command line that was run, if any, sensitive options
 	// masked, and Output what it printed.
@@ -45,6 +46,9 @@ type Error struct {
 	// Also are further causes that were found beside Cause, as where a node
 	// lacks both the helper and the kernel's part of a file system.
 	Also []Cause
+	// Distribution is the node's, where advice names a package: ID and then
+	// ID_LIKE of os-release(5); empty where it is unknown.
+	Distribution []string
 	// Uncertain says that the operation may have taken, or may yet take,
 	// effect.
 	Uncertain bool
@@ -87,11 +91,20 @@ func (e *Error) summary() string {
 	for _, c := range e.Also {
 		text += ", and " + c.Error()
 	}
+	if e.Option != "" {
+		text += fmt.Sprintf(" %q", e.Option)
+	}
+	if e.Capability != "" {
+		text += ", for lack of " + e.Capability
+	}
 	if e.Err != nil && e.Err.Error() != e.Cause.Error() {
 		text += ": " + e.Err.Error()
 	}
 	if e.Kernel != "" {
 		text += " (kernel: " + e.Kernel + ")"
+	}
+	if len(e.Holders) > 0 {
+		text += "; held by " + heldBy(e.Holders)
 	}
 	if e.Uncertain {
 		text += "; it may still take effect"
@@ -117,11 +130,13 @@ func (e *Error) Unwrap() []error {
 // Advice is one or two sentences that tell the node's owner what to do, or
 // empty where nothing useful can be said.
 func (e *Error) Advice() string {
-	sentences := []string{e.Cause.advice(e)}
-	for _, c := range e.Also {
-		sentences = append(sentences, c.advice(e))
+	var sentences []string
+	for _, c := range append([]Cause{e.Cause}, e.Also...) {
+		if sentence := c.advice(e); sentence != "" {
+			sentences = append(sentences, sentence)
+		}
 	}
-	return strings.TrimSpace(strings.Join(sentences, " "))
+	return strings.Join(sentences, " ")
 }
 
 func (r Request) maskedOptions() []string {

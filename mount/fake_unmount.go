@@ -10,8 +10,10 @@ import (
 // not followed.
 //
 // The ladder is the host's: normal, again and again while it only fails, until
-// ForceAfter; then force; then normal again until LazyAfter; then lazy, or for
-// a block device a last normal one. What is not mounted ends it at once. Each
+// ForceAfter; then force, where the type has it; then normal again until
+// LazyAfter; then lazy, or for a block device a last normal one. What is not
+// mounted ends it at once. No process holds a mount of the fake, so errors name
+// none. Each
 // attempt is a [Call], and faults say which of them hang or fail. As in the
 // kernel, forcing frees what hangs; it is the normal unmount after it that
 // takes the mount away here.
@@ -67,6 +69,10 @@ func (u *fakeUnmount) attempt(ctx context.Context, rung Rung, flags int) (made b
 
 func (u *fakeUnmount) onBlock(context.Context) bool {
 	return u.victim == nil || u.victim.super.block
+}
+
+func (u *fakeUnmount) hasForce(context.Context) bool {
+	return u.victim == nil || hasForce(u.victim.super.fstype)
 }
 
 // isGone reports whether the mount that was found has been unmounted since.

@@ -24,7 +24,8 @@ type Config struct {
 	// does; nil means [net.DefaultResolver].
 	Resolver Resolver
 	// Logger gets a debug line for every mount and unmount, sensitive options
-	// masked; nil logs nothing.
+	// masked, and a warning where an unmount may have lost something; nil logs
+	// nothing.
 	Logger *slog.Logger
 	// MountCommand is the mount(8) program for what system calls do not do;
 	// empty means "mount", searched in PATH.
@@ -38,6 +39,14 @@ type Config struct {
 	// ModulesDir is the directory of the running kernel's modules; empty means
 	// /lib/modules/<release>. It is used to explain failures.
 	ModulesDir string
+	// OSReleaseFile names the node's distribution (os-release(5)); empty means
+	// /etc/os-release, or else /usr/lib/os-release. It is used to explain
+	// failures.
+	OSReleaseFile string
+	// SystemdDir exists where systemd runs the host; empty means
+	// /run/systemd/system (sd_booted(3)). There a helper that leaves a daemon
+	// behind runs in a scope of its own.
+	SystemdDir string
 }
 
 // New returns the mounter of this host. It does no I/O.
@@ -104,7 +113,7 @@ func (m *HostMounter) MountContext(ctx context.Context, request Request) error {
 // mount carries out a request; flags are for mount(8) and force its use.
 func (m *HostMounter) mount(ctx context.Context, r Request, flags []string) error {
 	start := time.Now()
-	err := m.tryMount(ctx, r, flags)
+	err := m.config.withFacts(m.tryMount(ctx, r, flags))
 	m.config.Logger.DebugContext(ctx, "mount", "request", r.String(), "took", time.Since(start), "error", err)
 	return err
 }

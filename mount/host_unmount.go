@@ -4,9 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
+	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,15 +23,21 @@ import (
 // not followed.
 //
 // The rungs, each in a goroutine of its own that a hung one does not hold up:
-// normal, and again while it is only busy, until ForceAfter; then force; then
-// normal again, whatever force returned, until LazyAfter; then lazy. Each rung
-// acts only as long as the mount that was found at the start is still the
-// topmost at target, so that a second attempt never unmounts what was mounted
-// beneath. Force is skipped where lazy is due first or at the same time.
-// Without a further rung a busy mount is [ErrBusy] at once. Errors that no rung
-// can help against (not mounted, not permitted) end the ladder. A rung that did
-// not get as far as its system call is not reported. No umount.<type> helper is
-// run.
+// normal, and again while it is only busy, until ForceAfter; then force, where
+// the type has it (nfs, cifs, ceph, 9p, fuse and their variants); then normal
+// again, whatever force returned, until LazyAfter; then lazy. Each rung acts
+// only as long as the mount that was found at the start is still the topmost
+// at target, so that a second attempt never unmounts what was mounted beneath.
+// Force is skipped where lazy is due first or at the same time. Without a
+// further rung a busy mount is [ErrBusy] at once. Errors that no rung can help
+// against (not mounted, not permitted) end the ladder. A rung that did not get
+// as far as its system call is not reported. No umount.<type> helper is run.
+// An unmount that took more than the normal rung is logged as a warning, with
+// what may be lost ([Rung.Loss]).
+//
+// The kernel is given the target by a descriptor of its parent directory, so
+// that a link put among its parents after the mount was found leads nowhere;
+// a target that leads elsewhere by then is [ErrTargetReplaced].
 //
 // A file system on a block device is never detached lazily: those with a
 // device number of their own, those that span several devices (btrfs,
@@ -34,21 +45,12 @@ import (
 // and whatever cannot be found in the mount table.
 func (m *HostMounter) UnmountContext(ctx context.Context, target string, options UnmountOptions) (Rung, error) {
 	start := time.Now()
-	rung, err := m.tryUnmount(ctx, target, options)
-	m.config.Logger.DebugContext(ctx, "unmount", "target", target, "rung", rung.String(), "took", time.Since(start), "error", err)
-	return rung, err
-}
-
-func (m *HostMounter) tryUnmount(ctx context.Context, target string, options UnmountOptions) (Rung, error) {
-	if err := refuseUnmount(ctx, target); err != nil {
-		return RungNone, err
-	}
 	u := &hostUnmount{m: m, target: filepath.Clean(target)}
-	l := ladder{on: u}
-	if err := l.climb(ctx, options); err != nil {
-		return l.last, u.fail(err)
+	rung, err := u.run(ctx, target, options)
+	if log := m.config.Logger; rung > RungNormal || log.Enabled(ctx, slog.LevelDebug) {
+		u.log(ctx, log, rung, time.Since(start), err)
 	}
-	return l.last, nil
+	return rung, err
 }
 
 // hostUnmount is one unmount by the kernel. Where the mount was not found, the
@@ -56,42 +58,143 @@ func (m *HostMounter) tryUnmount(ctx context.Context, target string, options Unm
 type hostUnmount struct {
 	m      *HostMounter
 	target string
-	// mounted and known are the mount to be unmounted, once it is found.
-	mounted Entry
-	known   bool
+	// found is the mount to be unmounted; nil until it is found. An abandoned
+	// call may set it.
+	found atomic.Pointer[Entry]
 }
 
-func (u *hostUnmount) find(ctx context.Context) {
-	var found Entry
-	var ok bool
-	err := u.m.calls.Do(ctx, callKey{u.target, RungNone}, func() (err error) {
-		found, ok, err = u.m.table.At(u.target)
-		return err
-	})
-	if err == nil {
-		u.mounted, u.known = found, ok
+func (u *hostUnmount) run(ctx context.Context, target string, options UnmountOptions) (Rung, error) {
+	if err := refuseUnmount(ctx, target); err != nil {
+		return RungNone, err
 	}
+	l := ladder{on: u}
+	if err := l.climb(ctx, options); err != nil {
+		return l.last, u.fail(ctx, err, options)
+	}
+	return l.last, nil
+}
+
+func (u *hostUnmount) log(ctx context.Context, log *slog.Logger, rung Rung, took time.Duration, err error) {
+	fstype := ""
+	if found := u.found.Load(); found != nil {
+		fstype = found.FSType
+	}
+	level := slog.LevelDebug
+	attrs := []slog.Attr{slog.String("target", u.target), slog.String("type", fstype), slog.String("rung", rung.String()), slog.Duration("took", took), slog.Any("error", err)}
+	if loss := rung.Loss(fstype); loss != "" {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.String("loss", loss))
+	}
+	log.LogAttrs(ctx, level, "unmount", attrs...)
+}
+
+// exactTable is implemented by tables that can tell what is mounted at just a
+// path, canonical as in the table, without a look at anything else.
+type exactTable interface {
+	atExactly(path string) (Entry, bool, error)
+}
+
+// find finds the mount at the target, by the table alone where it can, and else
+// in a goroutine, as a parent of the target may lie in a file system that does
+// not answer.
+func (u *hostUnmount) find(ctx context.Context) {
+	if table, ok := u.m.table.(exactTable); ok {
+		if e, ok, err := table.atExactly(u.target); err == nil && ok {
+			u.found.Store(&e)
+			return
+		}
+	}
+	u.known(ctx)
+}
+
+// known returns the mount, or nil. It looks again where it was not found, as
+// the table could not be read.
+func (u *hostUnmount) known(ctx context.Context) *Entry {
+	if found := u.found.Load(); found != nil {
+		return found
+	}
+	// The error is that of giving up; then nothing is known.
+	_ = u.m.calls.Do(ctx, callKey{u.target, RungNone}, func() error {
+		if e, ok, err := u.m.table.At(u.target); err == nil && ok {
+			u.found.CompareAndSwap(nil, &e)
+		}
+		return nil
+	})
+	return u.found.Load()
 }
 
 // attempt makes a call after an earlier one of the same kind has returned. The
 // call is not made any more once ctx has ended.
 func (u *hostUnmount) attempt(ctx context.Context, _ Rung, flags int) (made bool, err error) {
 	var g gate
-	known, id := u.known, u.mounted.ID
 	err = u.m.calls.Do(ctx, unmountKey(u.target, flags), func() error {
-		if known {
-			now, ok, err := u.m.table.At(u.target)
-			if err == nil && (!ok || now.ID != id) {
-				return nil
-			}
-		}
-		if !g.take() {
-			return errGivenUp
-		}
-		return u.m.sys.unmount(u.target, flags|unix.UMOUNT_NOFOLLOW)
+		return u.unmount(&g, flags|unix.UMOUNT_NOFOLLOW)
 	})
 	abandoned, ok := errors.AsType[*flight.AbandonedError](err)
 	return ok && abandoned.Earlier || !g.take(), err
+}
+
+// unmount makes the system call, if the mount is still there.
+func (u *hostUnmount) unmount(g *gate, flags int) error {
+	dir := filepath.Dir(u.target)
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	defer unix.Close(fd)
+	parent := "/proc/self/fd/" + strconv.Itoa(fd)
+	if gone, err := u.isGone(parent); gone || err != nil {
+		return err
+	}
+	name := u.target
+	if name != "/" {
+		name = parent + "/" + filepath.Base(name)
+	}
+	if !g.take() {
+		return errGivenUp
+	}
+	err = u.m.sys.unmount(name, flags)
+	if errors.Is(err, unix.EINVAL) {
+		if gone, _ := u.isGone(parent); gone {
+			return nil // somebody else was faster
+		}
+	}
+	return err
+}
+
+// isGone reports whether the mount that was found has been unmounted since. It
+// is an error if it still is where it was and the target leads elsewhere.
+func (u *hostUnmount) isGone(parent string) (bool, error) {
+	found := u.found.Load()
+	if found == nil {
+		return false, nil
+	}
+	dir, err := os.Readlink(parent)
+	if err != nil {
+		return false, nil // without /proc there is no telling
+	}
+	at := u.target
+	if at != "/" {
+		at = path.Join(dir, filepath.Base(u.target))
+	}
+	if now, ok, err := u.at(at); err != nil || ok && now.ID == found.ID {
+		return false, nil
+	}
+	if at == found.Target {
+		return true, nil
+	}
+	if was, ok, err := u.at(found.Target); err == nil && ok && was.ID == found.ID {
+		return false, &causedError{ErrTargetReplaced, fmt.Errorf("what was mounted is at %s, and %s leads to %s by now", found.Target, u.target, at)}
+	}
+	return true, nil
+}
+
+// at returns what is mounted at a path without links.
+func (u *hostUnmount) at(path string) (Entry, bool, error) {
+	if table, ok := u.m.table.(exactTable); ok {
+		return table.atExactly(path)
+	}
+	return u.m.table.At(path)
 }
 
 func unmountKey(target string, flags int) callKey {
@@ -105,23 +208,31 @@ func unmountKey(target string, flags int) callKey {
 }
 
 func (u *hostUnmount) onBlock(ctx context.Context) bool {
-	if !u.known {
-		u.find(ctx)
-	}
-	return !u.known || onBlockDevice(u.mounted)
+	found := u.known(ctx)
+	return found == nil || onBlockDevice(*found)
+}
+
+func (u *hostUnmount) hasForce(ctx context.Context) bool {
+	found := u.known(ctx)
+	return found == nil || hasForce(found.FSType)
 }
 
 // fail makes the *Error of a failed unmount. The kernel says EINVAL both where
 // nothing is mounted and where a mount belongs to a more privileged namespace.
-func (u *hostUnmount) fail(err error) error {
-	if errors.Is(err, unix.EINVAL) && u.known {
-		err = &causedError{ErrNotPermitted, fmt.Errorf("the mount is locked by the namespace it came from: %w", err)}
-	}
+func (u *hostUnmount) fail(ctx context.Context, err error, options UnmountOptions) error {
+	found := u.found.Load()
 	e := Error{Op: OpUnmount, Target: u.target}
-	if u.known {
-		e.Source, e.FSType = u.mounted.Source, u.mounted.FSType
+	if found != nil {
+		e.Source, e.FSType = found.Source, found.FSType
+		if errors.Is(err, unix.EINVAL) {
+			err = &causedError{ErrNotPermitted, err}
+			e.Also = []Cause{ErrLocked}
+		}
 	}
-	return wrapCall(err, e)
+	if options.Holders && found != nil && errors.Is(err, unix.EBUSY) {
+		e.Holders = u.m.holders(ctx, *found)
+	}
+	return u.m.config.withFacts(wrapCall(err, e))
 }
 
 // onBlockDevice reports whether the file system's data is on a block device.

@@ -44,6 +44,9 @@ type unmounter interface {
 	attempt(ctx context.Context, rung Rung, flags int) (made bool, err error)
 	// onBlock tells whether the mount is on a block device, or may be.
 	onBlock(ctx context.Context) bool
+	// hasForce tells whether the mount's type does anything when forced, or
+	// may.
+	hasForce(ctx context.Context) bool
 }
 
 // refuseUnmount refuses, as a certain *[Error], what no unmount can begin with.
@@ -81,7 +84,10 @@ func (l *ladder) climb(ctx context.Context, o UnmountOptions) error {
 	if toForce && goesOn(ctx, err) {
 		forceCtx, cancel := until(o.LazyAfter)
 		defer cancel()
-		forceErr := l.try(forceCtx, RungForce, unix.MNT_FORCE)
+		var forceErr error
+		if l.on.hasForce(forceCtx) {
+			forceErr = l.try(forceCtx, RungForce, unix.MNT_FORCE)
+		}
 		err = l.normal(forceCtx, toLazy)
 		if err != nil && forceErr != nil && !toLazy {
 			err = fmt.Errorf("%w (the forced unmount: %v)", err, forceErr)

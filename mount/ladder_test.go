@@ -76,6 +76,8 @@ func (s *scripted) mounter() *HostMounter {
 
 var nfsEntry = Entry{ID: 7, Device: unix.Mkdev(0, 50), Source: "10.0.0.1:/e", FSType: "nfs4", Target: "/t"}
 
+var tmpfsEntry = Entry{ID: 7, Device: unix.Mkdev(0, 52), Source: "tmpfs", FSType: "tmpfs", Target: "/t"}
+
 const (
 	force = unix.MNT_FORCE
 	lazy  = unix.MNT_DETACH
@@ -111,10 +113,16 @@ func TestLadder(t *testing.T) {
 		"lazy before force":           {options: UnmountOptions{LazyAfter: time.Second, ForceAfter: time.Minute}, normal: "hang", rung: RungLazy, calls: []int{0, lazy}, took: time.Second},
 		"force without lazy, busy":    {options: UnmountOptions{ForceAfter: time.Second}, normal: "busy", force: "busy", rung: RungForce, want: ErrBusy, took: time.Second},
 		"a block device is not detached": {
-			entries: []Entry{block}, options: all, normal: "busy", force: "busy", rung: RungForce, want: ErrBusy, took: 30 * time.Second,
+			entries: []Entry{block}, options: all, normal: "busy", rung: RungNormal, want: ErrBusy, took: 30 * time.Second,
 		},
 		"nor is it forced when lazy would be due": {
 			entries: []Entry{block}, options: UnmountOptions{ForceAfter: time.Second, LazyAfter: time.Second}, normal: "busy", rung: RungNormal, want: ErrBusy, took: time.Second,
+		},
+		"force is for types that have it": {
+			entries: []Entry{tmpfsEntry}, options: all, normal: "busy", rung: RungLazy, took: 30 * time.Second,
+		},
+		"without force and lazy a busy one is tried until force would be due": {
+			entries: []Entry{tmpfsEntry}, options: UnmountOptions{ForceAfter: time.Second}, normal: "busy", rung: RungNormal, want: ErrBusy, took: time.Second,
 		},
 		"nor is btrfs": {
 			entries: []Entry{btrfs}, options: UnmountOptions{LazyAfter: time.Second}, normal: "busy", rung: RungNormal, want: ErrBusy, took: time.Second,
@@ -170,6 +178,9 @@ func TestLadder(t *testing.T) {
 				}
 				if got := k.tried(); tc.calls != nil && !slices.Equal(got, tc.calls) {
 					t.Errorf("umount2 flags %v, want %v", got, tc.calls)
+				}
+				if slices.Contains(k.tried(), force) && tc.rung < RungForce {
+					t.Error("it was forced")
 				}
 				if slices.Contains(k.tried(), lazy) && tc.rung != RungLazy {
 					t.Error("it was detached lazily")

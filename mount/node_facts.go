@@ -2,6 +2,7 @@ package mount
 
 import (
 	"bufio"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -127,4 +128,48 @@ func (c Config) helperPath(fstype string) (string, bool) {
 		}
 	}
 	return "", false
+}
+
+// withFacts adds to the *Error err what the node can tell about its cause, and
+// returns it.
+func (c Config) withFacts(err error) error {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		return err
+	}
+	if errors.Is(e, ErrHelperMissing) || errors.Is(e, ErrNoFilesystem) {
+		e.Distribution = c.distribution()
+	}
+	if e.Cause == ErrNotPermitted {
+		if own, err := ownPrivileges(); err == nil {
+			own.explainDenial(e)
+		}
+	}
+	return err
+}
+
+// distribution returns ID and ID_LIKE of os-release(5), or nothing.
+func (c Config) distribution() []string {
+	paths := []string{c.OSReleaseFile}
+	if c.OSReleaseFile == "" {
+		paths = []string{"/etc/os-release", "/usr/lib/os-release"}
+	}
+	var id, like []string
+	for _, path := range paths {
+		anyLine(path, func(line string) bool {
+			name, value, _ := strings.Cut(line, "=")
+			words := strings.Fields(strings.ToLower(strings.Trim(value, `"'`)))
+			switch name {
+			case "ID":
+				id = words
+			case "ID_LIKE":
+				like = words
+			}
+			return false
+		})
+		if len(id) > 0 {
+			break
+		}
+	}
+	return append(id, like...)
 }

@@ -47,7 +47,9 @@ func wrapCall(err error, e Error) error {
 		e.Cause = causeOf(err)
 	}
 	if e.Op == OpUnmount {
-		e.Cause, e.Also = causeOfUnmount(err, e.Cause)
+		var also []Cause
+		e.Cause, also = causeOfUnmount(err, e.Cause)
+		e.Also = append(e.Also, also...)
 	}
 	if e.Cause == ErrHelperMissing && !wantsHelper(e.FSType) {
 		e.Cause = withoutHelper(Request{Source: e.Source, FSType: e.FSType})

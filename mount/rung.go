@@ -1,0 +1,42 @@
+package mount
+
+import "strings"
+
+// Loss says in a sentence what may be lost, or left behind, by an unmount of
+// a file system of this type that took this rung; it is empty where nothing is.
+// An empty type stands for any.
+func (r Rung) Loss(fstype string) string {
+	switch r {
+	case RungForce:
+		return lossByForce(fstype)
+	case RungLazy:
+		return "The file system lives on out of sight until its last user is gone; what was not yet written is written then, or lost if its server or daemon stays away."
+	}
+	return ""
+}
+
+func lossByForce(fstype string) string {
+	switch family(fstype) {
+	case "fuse", "glusterfs":
+		return "The daemon was cut off: requests that it had not answered have failed, and what it had not stored yet may be lost."
+	case "nfs", "cifs", "ceph", "9p", "lustre":
+		return "Requests under way have failed, and data that was written but had not reached the server may be lost."
+	case "":
+		return "Requests under way may have failed, and data that had not reached the server or daemon may be lost."
+	}
+	return "" // the kernel does the same as without force
+}
+
+// hasForce reports whether umount2(2) with MNT_FORCE does more for a type than
+// without: its super block operations have umount_begin (Linux 6.18: nfs, cifs,
+// ceph, 9p and fuse; lustre outside of the tree). For virtiofs, which is fuse
+// inside, the kernel leaves it out (fuse's no_force_umount). The type is
+// as the mount table shows it.
+func hasForce(fstype string) bool {
+	base, _, _ := strings.Cut(fstype, ".")
+	switch base {
+	case "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "fuse", "fuseblk", "lustre":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,11 @@
+package mount
+
+// atExactly implements exactTable.
+func (t kernelTable) atExactly(target string) (Entry, bool, error) {
+	entries, err := t.All()
+	if err != nil {
+		return Entry{}, false, err
+	}
+	e, ok := mountedAt(entries, target)
+	return e, ok, nil
+}
