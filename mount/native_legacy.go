@@ -29,8 +29,8 @@ func (n *native) mountNewByMount2(ctx context.Context, fs filesystem) error {
 		return n.explainMount2(err)
 	}
 	return n.finishOrUndo(func(mount int) error {
-		if n.options.ReadOnlyAt != bothLayers || n.options.isDeep() {
-			return n.remountEach(mount)
+		if n.options.ReadOnlyAt != bothLayers {
+			return n.remountFrom(mount, n.options.Set&perMountFlags&^unix.MS_RDONLY)
 		}
 		return nil
 	})
