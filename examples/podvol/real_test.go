@@ -151,7 +151,7 @@ func TestMissingNFSClient(t *testing.T) {
 		}
 		wants := []string{"Mounting command: mount", "Mounting arguments: -t nfs 127.0.0.1:/nfs " + root, "Output: mount"}
 		if missing := missingNFS(t); missing != "" {
-			wants = append(wants, missing, "nfs-common", "nfs-utils", "nfs-client")
+			wants = append(wants, missing, "Install the NFS client (/sbin/mount.nfs)")
 		}
 		for _, want := range wants {
 			if !strings.Contains(errOut, want) {

@@ -29,7 +29,7 @@ exit 32
 	}
 	p := nfs.New()
 	host := &volume.Host{RootDir: filepath.Join(dir, "root"), Mounter: mount.New(mount.Config{
-		MountCommand: command, HelperDirs: []string{dir}, FilesystemsFile: filesystems,
+		MountCommand: command, HelperDirs: []string{dir}, FilesystemsFile: filesystems, OSReleaseFile: filepath.Join(dir, "os-release"),
 	})}
 	if err := p.Init(host); err != nil {
 		t.Fatal(err)
