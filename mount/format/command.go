@@ -1,0 +1,104 @@
+package format
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxOutput is how much of a program's output is kept, in bytes.
+const maxOutput = 64 << 10
+
+// find returns the path of a program. The error names it.
+func (f *Formatter) find(name string) (string, error) {
+	dirs := f.config.ToolDirs
+	if dirs == nil {
+		dirs = append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin", "/usr/bin", "/bin")
+	}
+	for _, dir := range dirs {
+		if !filepath.IsAbs(dir) {
+			continue
+		}
+		path := filepath.Join(dir, name)
+		info, err := os.Stat(path)
+		if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s: %w", name, exec.ErrNotFound)
+}
+
+// command is a program with its arguments.
+type command struct {
+	path string
+	args []string
+	keep *os.File // inherited, so that its lock lasts as long as the program
+}
+
+func (c *command) String() string {
+	return strings.Join(append([]string{filepath.Base(c.path)}, c.args...), " ")
+}
+
+// finish runs a program that must not be cut short, to its end whatever happens
+// to the caller or to this process: in a session of its own, and with a file
+// for its output, as a pipe would kill it once nobody reads.
+func (c *command) finish() (output string, err error) {
+	fd, err := unix.MemfdCreate("output", unix.MFD_CLOEXEC)
+	if err != nil {
+		return "", os.NewSyscallError("memfd_create", err)
+	}
+	file := os.NewFile(uintptr(fd), "output")
+	defer file.Close()
+	cmd := exec.Command(c.path, c.args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.Stdout, cmd.Stderr = file, file
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if c.keep != nil {
+		cmd.ExtraFiles = []*os.File{c.keep}
+	}
+	err = cmd.Run()
+	return readOutput(file), err
+}
+
+func readOutput(file *os.File) string {
+	b, err := io.ReadAll(io.NewSectionReader(file, 0, maxOutput))
+	if err != nil {
+		return fmt.Sprintf("(the output cannot be read: %v)", err)
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// query runs a program that only reads; it is killed with its process group
+// when ctx ends.
+func (c *command) query(ctx context.Context) (stdout string, err error) {
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, c.path, c.args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.Stdout = &out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	err = cmd.Run()
+	return out.String(), err
+}
+
+// exitStatus returns the status a program exited with, or -1.
+func exitStatus(err error) int {
+	if err == nil {
+		return 0
+	}
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode()
+	}
+	return -1
+}

@@ -1,0 +1,181 @@
+package format
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/flight"
+)
+
+// DefaultFSType is the file system that is made where none is asked for.
+const DefaultFSType = "ext4"
+
+// Config configures a [Formatter].
+type Config struct {
+	// Mounter mounts; it must not be nil.
+	Mounter mount.Interface
+	// Logger gets a line for every mkfs, fsck and resize; nil logs nothing.
+	Logger *slog.Logger
+	// MaxFormats is how many mkfs of this Formatter may run at once, as each may
+	// keep a disk busy for minutes; 0 means any number.
+	MaxFormats int
+	// SlotTimeout is for how long a mkfs counts towards MaxFormats; 0 means
+	// until it is done. One that runs longer goes on without being counted.
+	SlotTimeout time.Duration
+	// ToolDirs is where programs are looked for; nil means PATH and then
+	// /usr/sbin, /sbin, /usr/bin, /bin.
+	ToolDirs []string
+}
+
+// Formatter formats, checks, grows and mounts devices of this host. It is safe
+// for concurrent use; what is done to one device is done one after the other.
+type Formatter struct {
+	config Config
+	calls  flight.Group[uint64] // by device number
+	slots  chan struct{}
+}
+
+// New returns a Formatter. It does no I/O.
+func New(c Config) *Formatter {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	f := &Formatter{config: c}
+	if c.MaxFormats > 0 {
+		f.slots = make(chan struct{}, c.MaxFormats)
+	}
+	return f
+}
+
+// Check says when an existing file system is checked before it is mounted.
+type Check int
+
+// The policies.
+const (
+	// CheckWritable checks before a mount that may write: fsck -a, which corrects
+	// what can be corrected safely.
+	CheckWritable Check = iota
+	// CheckNever leaves it to the kernel's journal.
+	CheckNever
+)
+
+// Request asks for a device to be mounted, and to be formatted before where it
+// is blank. Whoever takes a Request only reads it.
+type Request struct {
+	// Request is the mount. Source is the path of a block device; an empty
+	// FSType means [DefaultFSType].
+	mount.Request
+	// FormatOptions are further arguments of the mkfs, before its defaults.
+	// Nothing checks them: they must not come from somebody untrusted.
+	FormatOptions []string
+	// Check is when fsck runs.
+	Check Check
+}
+
+// Result is what FormatAndMount did, as far as it came.
+type Result struct {
+	// Found is the one file system that was on the device, or empty.
+	Found string
+	// Formatted tells that a file system was made.
+	Formatted bool
+	// Corrected tells that fsck found errors and corrected all of them.
+	Corrected bool
+	// Unchecked says why fsck gave no verdict where one was due, or is empty:
+	// it is not installed, the device is in use, or fsck itself failed. The
+	// mount was tried all the same.
+	Unchecked string
+}
+
+// FormatAndMount mounts a device, after making a file system on it if it is
+// proven blank (the package comment says how), or checking the one it has.
+//
+// A file system other than the one asked for is never replaced: the mount is
+// tried as asked, since ext4 mounts ext3, and where it fails the error has the
+// reason [ErrWrongFilesystem] and names what was found. A device that is in use
+// already is neither formatted nor checked, but mounted a second time if it has
+// a file system. Calling again after success mounts again, without formatting.
+//
+// Errors are *[Error], or the *mount.Error of a mount that failed though the
+// file system is the right one. When ctx ends the wait ends, and the error says
+// by Uncertain whether a mkfs or fsck was begun; that goes on, and the next call
+// for the device waits for it.
+func (f *Formatter) FormatAndMount(ctx context.Context, request Request) (Result, error) {
+	r := request
+	if r.FSType == "" {
+		r.FSType = DefaultFSType
+	}
+	if strings.Trim(r.FSType, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
+		return Result{}, fail(OpProbe, r, ErrNotSupported, nil)
+	}
+	prepared, err := f.prepare(ctx, r)
+	if err != nil {
+		return prepared.Result, err
+	}
+	err = mount.Mount(ctx, f.config.Mounter, r.Request)
+	if err == nil {
+		return prepared.Result, nil
+	}
+	if prepared.content.has("") && !prepared.content.has(r.FSType) {
+		wrong := fail(OpMount, r, ErrWrongFilesystem, err)
+		wrong.Found = prepared.content
+		return prepared.Result, wrong
+	}
+	return prepared.Result, err
+}
+
+// fail makes the *Error of a failed step.
+func fail(op string, r Request, reason Reason, err error) *Error {
+	return &Error{Op: op, Device: r.Source, FSType: r.FSType, Reason: reason, Err: err}
+}
+
+// prepared is a device that can be mounted.
+type prepared struct {
+	Result
+	content Content // before it was formatted
+}
+
+// prepare formats or checks the device, one call at a time for each.
+func (f *Formatter) prepare(ctx context.Context, r Request) (prepared, error) {
+	number, err := deviceNumber(r.Source)
+	if err != nil {
+		return prepared{}, fail(OpProbe, r, ErrNotBlockDevice, err)
+	}
+	// The goroutine writes done only when its caller is sure to read it later,
+	// or not at all.
+	results := make(chan prepared, 1)
+	var begun gate
+	err = f.calls.Do(ctx, number, func() error {
+		p := preparation{Formatter: f, request: r, begun: &begun}
+		err := p.run(ctx)
+		results <- p.prepared
+		return err
+	})
+	if abandoned, ok := errors.AsType[*flight.AbandonedError](err); ok {
+		e := fail(OpProbe, r, ErrCanceled, abandoned.Err)
+		e.Uncertain = abandoned.Started && !begun.take() || abandoned.Earlier
+		return prepared{}, e
+	}
+	return <-results, err
+}
+
+// isReadOnly reports whether a mount is asked for that cannot write. The last
+// of "ro" and "rw" counts.
+func isReadOnly(r mount.Request) bool {
+	readOnly := false
+	for _, element := range slices.Concat(r.Options, r.Sensitive) {
+		for option := range strings.SplitSeq(element, ",") {
+			switch option {
+			case "ro":
+				readOnly = true
+			case "rw":
+				readOnly = false
+			}
+		}
+	}
+	return readOnly
+}
