@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount/internal/mountapi"
+	"github.com/podvol/podvol/mount/internal/statmount"
 	"github.com/podvol/podvol/util/flight"
 )
 
@@ -57,7 +58,8 @@ func New(c Config) *HostMounter {
 	if c.MountCommand == "" {
 		c.MountCommand = "mount"
 	}
-	return &HostMounter{config: c, sys: hostCalls{}, api: mountapi.Kernel{}, table: kernelTable{}}
+	index := newIndex(statmount.Host{})
+	return &HostMounter{config: c, sys: hostCalls{}, api: mountapi.Kernel{}, index: index, table: index}
 }
 
 // HostMounter mounts on this host, in the mount namespace of the process: bind
@@ -80,7 +82,8 @@ type HostMounter struct {
 	calls  flight.Group[callKey]
 	sys    calls
 	api    mountapi.Calls
-	table  Table
+	index  *index
+	table  Table // index, but in tests
 }
 
 // callKey names the calls of which at most one is outstanding. Mounting and

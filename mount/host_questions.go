@@ -7,18 +7,20 @@ import (
 	"slices"
 )
 
+// Table returns the mount table of this process's mount namespace, which the
+// mounter keeps for its own questions.
+func (m *HostMounter) Table() Table { return m.table }
+
 // List implements [Interface] from the mount table. Options are those of
 // /proc/mounts: of the mount and of its file system.
+//
+// Where the kernel gave no signal of a change since the table was read last,
+// the list is a copy from memory. There is no signal where a directory above a
+// mount point is renamed, and where the options of a file system are changed
+// from another mount namespace or by the kernel itself (read-only after an
+// error): [Table].All reads those as well.
 func (m *HostMounter) List() ([]MountPoint, error) {
-	entries, err := m.table.All()
-	if err != nil {
-		return nil, err
-	}
-	points := make([]MountPoint, 0, len(entries))
-	for _, e := range entries {
-		points = append(points, MountPoint{Device: e.Source, Path: e.Target, Type: e.FSType, Opts: e.allOptions()})
-	}
-	return points, nil
+	return m.index.list()
 }
 
 // allOptions are the options of the mount and of its file system, once each.
@@ -75,13 +77,13 @@ func (m *HostMounter) look(file string) (mounted bool, info os.FileInfo, err err
 // GetMountRefs implements [Interface] from the mount table: the other places
 // where the directory at pathname is mounted. What does not exist has none.
 func (m *HostMounter) GetMountRefs(pathname string) ([]string, error) {
-	entries, err := m.table.All()
+	clean := filepath.Clean(pathname)
+	mounted, err := m.index.isMounted(clean)
 	if err != nil {
 		return nil, err
 	}
-	clean := filepath.Clean(pathname)
-	if _, ok := mountedAt(entries, clean); ok {
-		return refsOf(entries, clean), nil
+	if mounted {
+		return m.index.refs(clean)
 	}
 	resolved, err := filepath.EvalSymlinks(clean)
 	if errors.Is(err, os.ErrNotExist) {
@@ -90,5 +92,5 @@ func (m *HostMounter) GetMountRefs(pathname string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return refsOf(entries, resolved), nil
+	return m.index.refs(resolved)
 }

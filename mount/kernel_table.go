@@ -16,18 +16,8 @@ import (
 
 const mountinfoPath = "/proc/self/mountinfo"
 
-// KernelTable returns the table of this process's mount namespace, as
-// /proc/self/mountinfo shows it. Every question reads the table anew; nothing
-// is kept open. The error is that of opening it, so that a process without
-// /proc learns of it at once.
-func KernelTable() (Table, error) {
-	f, err := openMountinfo(mountinfoPath)
-	if err != nil {
-		return nil, fmt.Errorf("open the mount table: %w", err)
-	}
-	return kernelTable{}, f.Close()
-}
-
+// kernelTable reads mountinfo anew for every question and keeps nothing. It is
+// what an [index] must agree with, and the answer where that has none.
 type kernelTable struct{}
 
 // All implements [Table].
@@ -89,43 +79,81 @@ func (t kernelTable) At(target string) (Entry, bool, error) {
 	if err != nil {
 		return Entry{}, false, err
 	}
-	e, ok, err := lookUp(entries, filepath.Clean(target), os.Readlink)
+	e, ok, _, err := lookUp(lines(entries), filepath.Clean(target), os.Readlink)
 	if err != nil {
 		return Entry{}, false, fmt.Errorf("look up a mount: %w", err)
 	}
 	return e, ok, nil
 }
 
-// lookUp finds the topmost mount at target, which is clean and absolute. It
-// reads links only where the table alone cannot tell: whatever links there are
-// in the parents, the mount's target ends in the same name.
-func lookUp(entries []Entry, target string, readlink func(string) (string, error)) (Entry, bool, error) {
-	if e, ok := mountedAt(entries, target); ok {
-		return e, true, nil
-	}
-	name := path.Base(target)
-	if !slices.ContainsFunc(entries, func(e Entry) bool { return path.Base(e.Target) == name }) {
-		return Entry{}, false, nil
-	}
-	parent, err := resolve(entries, path.Dir(target), readlink)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return Entry{}, false, nil // where there is no directory there is no mount
-	}
-	if err != nil {
-		return Entry{}, false, err
-	}
-	e, ok := mountedAt(entries, path.Join(parent, name))
+// view is what looking a path up takes of a table.
+type view interface {
+	// mountedAt returns the topmost visible mount whose target is just target,
+	// which is clean, absolute and free of links.
+	mountedAt(target string) (Entry, bool, error)
+	// named reports whether a target ends in this name.
+	named(name string) (bool, error)
+}
+
+// lines is the view of a list of mounts.
+type lines []Entry
+
+func (l lines) mountedAt(target string) (Entry, bool, error) {
+	e, ok := mountedAt(l, target)
 	return e, ok, nil
 }
 
+func (l lines) named(name string) (bool, error) {
+	return slices.ContainsFunc(l, func(e Entry) bool { return path.Base(e.Target) == name }), nil
+}
+
+// lookUp finds the topmost mount at target, which is clean and absolute. It
+// reads links only where the table alone cannot tell: whatever links there are
+// in the parents, the mount's target ends in the same name. Place is the path
+// without links if they had to be followed. An error of following them is a
+// *linkError.
+func lookUp(v view, target string, readlink func(string) (string, error)) (e Entry, ok bool, place string, err error) {
+	if e, ok, err = v.mountedAt(target); ok || err != nil {
+		return e, ok, "", err
+	}
+	name := path.Base(target)
+	if named, err := v.named(name); !named || err != nil {
+		return Entry{}, false, "", err
+	}
+	parent, err := resolve(v, path.Dir(target), readlink)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return Entry{}, false, "", nil // where there is no directory there is no mount
+	}
+	if err != nil {
+		return Entry{}, false, "", err
+	}
+	place = path.Join(parent, name)
+	e, ok, err = v.mountedAt(place)
+	return e, ok, place, err
+}
+
+// linkError is a failure to follow the links in a path.
+type linkError struct{ err error }
+
+func (e *linkError) Error() string { return e.err.Error() }
+func (e *linkError) Unwrap() error { return e.err }
+
 // resolve follows the links in dir, which is clean and absolute. A mount point
 // is no link, so it is passed without a look.
-func resolve(entries []Entry, dir string, readlink func(string) (string, error)) (string, error) {
+func resolve(v view, dir string, readlink func(string) (string, error)) (string, error) {
 	at, rest := "/", strings.Split(dir, "/")
 	for links := 0; len(rest) > 0; {
 		next := path.Join(at, rest[0]) // at is free of links: ".." is its parent
 		rest = rest[1:]
-		if _, mounted := mountedAt(entries, next); mounted || isBelow(at, next) {
+		if isBelow(at, next) {
+			at = next
+			continue
+		}
+		_, mounted, err := v.mountedAt(next)
+		if err != nil {
+			return "", err
+		}
+		if mounted {
 			at = next
 			continue
 		}
@@ -135,10 +163,10 @@ func resolve(entries []Entry, dir string, readlink func(string) (string, error))
 			continue
 		}
 		if err != nil {
-			return "", err
+			return "", &linkError{err}
 		}
 		if links++; links > maxLinks {
-			return "", &fs.PathError{Op: "readlink", Path: dir, Err: unix.ELOOP}
+			return "", &linkError{&fs.PathError{Op: "readlink", Path: dir, Err: unix.ELOOP}}
 		}
 		if path.IsAbs(link) {
 			at = "/"
@@ -153,8 +181,10 @@ func mountedAt(entries []Entry, target string) (Entry, bool) {
 	if !slices.ContainsFunc(entries, func(e Entry) bool { return e.Target == target }) {
 		return Entry{}, false // the usual answer, and cheap
 	}
-	e, ok := mountOf(entries, target)
-	return e, ok && e.Target == target
+	if e, ok := mountOf(entries, target); ok && e.Target == target {
+		return e, true
+	}
+	return Entry{}, false
 }
 
 // mountOf returns the mount in which target lies, target itself included: it
@@ -219,7 +249,7 @@ func refsOf(entries []Entry, target string) []string {
 	if !ok {
 		return nil
 	}
-	root := path.Join(own.Root, strings.TrimPrefix(target, strings.TrimSuffix(own.Target, "/")))
+	root := own.shows(target)
 	var refs []string
 	for _, e := range entries {
 		if e.ID != own.ID && e.Target != target && e.Device == own.Device && e.Root == root {
@@ -227,6 +257,12 @@ func refsOf(entries []Entry, target string) []string {
 		}
 	}
 	return refs
+}
+
+// shows is the directory of the file system that is seen at p, which lies at or
+// below the target.
+func (e Entry) shows(p string) string {
+	return path.Join(e.Root, strings.TrimPrefix(p, strings.TrimSuffix(e.Target, "/")))
 }
 
 // Subscribe implements [Table].

@@ -145,7 +145,7 @@ func TestLookUpReadsLinksOnlyWhereTheTableCannotTell(t *testing.T) {
 		"/stale/deep":     {read: []string{"/stale"}, err: unix.ESTALE},
 	} {
 		var read []string
-		e, ok, err := lookUp(entries, target, func(name string) (string, error) {
+		e, ok, _, err := lookUp(lines(entries), target, func(name string) (string, error) {
 			read = append(read, name)
 			switch link, isLink := links[name]; {
 			case isLink:

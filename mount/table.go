@@ -2,7 +2,11 @@ package mount
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
+
+	"github.com/podvol/podvol/mount/internal/statmount"
 )
 
 // Entry is one mount of a mount table. Entries are copies; the caller owns
@@ -39,6 +43,20 @@ func (e Entry) ReadOnly() bool {
 	return slices.Contains(e.Options, "ro") || slices.Contains(e.SuperOptions, "ro")
 }
 
+// Option returns the value of an option of the mount or of its file system, and
+// whether it is there: "4.2" for "vers", "" for "nosuid". The mount's own come
+// first; of several the last one counts, as it does for the kernel.
+func (e Entry) Option(name string) (value string, ok bool) {
+	for _, options := range [][]string{e.Options, e.SuperOptions} {
+		for _, o := range slices.Backward(options) {
+			if key, value, _ := strings.Cut(o, "="); key == name {
+				return value, true
+			}
+		}
+	}
+	return "", false
+}
+
 // Table says what is mounted. It asks the mount table and not what is mounted,
 // so a server that does not answer cannot block it; the one exception is a path
 // given to At that leads through such a server's file system. All methods are
@@ -73,12 +91,30 @@ type tabler interface {
 }
 
 // TableOf returns the table that m acts on: m's own if it has a method
-// Table() Table, as [FakeMounter] does, else the kernel's table of this
-// process's mount namespace. It opens nothing: a table that cannot be read says
-// so when it is asked, and the error is nil.
+// Table() Table, as [HostMounter] and [FakeMounter] do. Any other mounter is
+// taken to act on this process's mount namespace; its table keeps nothing open
+// and reads /proc/self/mountinfo for each question, so that whoever asks often
+// does so by [New] or [KernelTable]. It opens nothing: a table that cannot be
+// read says so when it is asked, and the error is nil.
 func TableOf(m Interface) (Table, error) {
 	if t, ok := m.(tabler); ok {
 		return t.Table(), nil
 	}
 	return kernelTable{}, nil
+}
+
+// KernelTable returns a table of this process's mount namespace, kept in memory
+// and brought up to date before each answer. It holds two descriptors, which
+// are closed when it is no longer used. The error is that of opening the mount
+// table, so that a process without /proc learns of it at once.
+//
+// The table is that of the process. A thread that was given another mount
+// namespace or root directory (unshare(2), chroot(2)) gets the same answers,
+// slower.
+func KernelTable() (Table, error) {
+	f, err := openMountinfo(mountinfoPath)
+	if err != nil {
+		return nil, fmt.Errorf("open the mount table: %w", err)
+	}
+	return newIndex(statmount.Host{}), f.Close()
 }

@@ -1,0 +1,295 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount/internal/statmount"
+)
+
+// index is the table of the process's mount namespace, kept in memory and
+// brought up to date before each answer: the kernel's signals are asked for
+// once, without waiting, and the mounts of the answer are read again, since
+// what a mount shows may change without a signal. It has no goroutine. Its two
+// descriptors are opened at the first question and closed when the index is
+// dropped.
+//
+// Signals: mountinfo is readable with priority after a mount was attached,
+// detached, moved or given other options; a fanotify group, where there is one,
+// names those that were attached or detached. Neither tells of renamed or
+// removed directories, of options of a file system that were changed from
+// another namespace or by fsconfig(2), and mountinfo not of propagation changed
+// by mount(2).
+//
+// The lock is never held while a file system is asked: what is below it are
+// questions about mounts only. The links in a path are read without it.
+type index struct {
+	kernel statmount.Kernel
+	path   string // of mountinfo
+
+	mu     sync.Mutex
+	root   rootDir  // of the process, when the descriptors were opened
+	info   *os.File // nil before the first question
+	events *os.File // nil if the kernel has none, or denies them
+	// byMountinfo: the kernel has no calls for single mounts, or they do not
+	// tell all that mountinfo does.
+	byMountinfo bool
+	graph       *graph
+	// signals counts those that have come; complete is its value when the whole
+	// table was read last, loads the number of these times.
+	signals, complete, loads uint64
+	// fresh: the whole table was read since the question was asked.
+	fresh bool
+	// edition counts the changes of the graph; points were made of listed.
+	edition, listed uint64
+	points          []MountPoint
+	way             []*node // scratch of walks
+}
+
+func newIndex(kernel statmount.Kernel) *index {
+	return &index{kernel: kernel, path: mountinfoPath}
+}
+
+// maxTries is how often an answer is sought again after the graph turned out to
+// be old. A table that changes faster is read at once, from mountinfo.
+const maxTries = 3
+
+var errRestless = errors.New("the mount table changes too fast")
+
+// answer brings the graph up to date and lets f answer from it, until f has
+// met nothing that was out of date.
+func (x *index) answer(f func() (old bool, err error)) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.fresh = false
+	if err := x.refresh(); err != nil {
+		return err
+	}
+	for range maxTries {
+		old, err := f()
+		if err != nil || !old {
+			return err
+		}
+		if err := x.load(); err != nil {
+			return err
+		}
+	}
+	return errRestless
+}
+
+// At implements [Table].
+func (x *index) At(target string) (Entry, bool, error) {
+	if !filepath.IsAbs(target) {
+		return Entry{}, false, fmt.Errorf("look up a mount: %q is not an absolute path", target)
+	}
+	clean := filepath.Clean(target)
+	e, ok, place, err := lookUp(x, clean, os.Readlink)
+	if err == nil && !ok && place != "" {
+		e, ok, err = x.lookAgain(place)
+	}
+	if isOfFiles(err) {
+		return Entry{}, false, fmt.Errorf("look up a mount: %w", err)
+	}
+	if err != nil {
+		return kernelTable{}.At(clean)
+	}
+	return e, ok, nil
+}
+
+// isOfFiles tells the errors of the links in a path from those of the table.
+func isOfFiles(err error) bool {
+	_, ok := errors.AsType[*linkError](err)
+	return ok
+}
+
+// lookAgain makes sure that nothing is mounted at place, where a directory
+// above a mount point may have been renamed: there is no signal of that. What
+// is looked at lies in a directory that was looked at for links already.
+func (x *index) lookAgain(place string) (Entry, bool, error) {
+	if _, ok, err := x.mountedAt(path.Dir(place)); ok || err != nil {
+		return Entry{}, false, err // no directory to be renamed lies between
+	}
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, place, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, 0, &st)
+	if err != nil || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return Entry{}, false, nil
+	}
+	x.mu.Lock()
+	err = x.load()
+	x.mu.Unlock()
+	if err != nil {
+		return Entry{}, false, err
+	}
+	return x.mountedAt(place)
+}
+
+// mountedAt implements [view]: the mounts on the way to target are read again.
+func (x *index) mountedAt(target string) (found Entry, ok bool, err error) {
+	err = x.answer(func() (old bool, err error) {
+		x.way = x.graph.walk(target, x.way)
+		last := len(x.way) - 1
+		if ok = last >= 0 && x.way[last].entry.Target == target; !ok {
+			return false, nil
+		}
+		if old, err = x.recheck(x.onWay()); old || err != nil {
+			return old, err
+		}
+		found = x.way[last].entry.clone()
+		return false, nil
+	})
+	return found, ok && err == nil, err
+}
+
+// isMounted is whether something is mounted at just target, which is clean.
+func (x *index) isMounted(target string) (bool, error) {
+	_, ok, err := x.mountedAt(target)
+	if err != nil {
+		entries, err := kernelTable{}.All()
+		_, ok = mountedAt(entries, target)
+		return ok, err
+	}
+	return ok, nil
+}
+
+// onWay yields the mounts of the last walk that may be elsewhere now: all but
+// those at the root, which no directory lies above, and always the last.
+func (x *index) onWay() iter.Seq[*node] {
+	return func(yield func(*node) bool) {
+		for i, n := range x.way {
+			if (i == len(x.way)-1 || n.entry.Target != "/") && !yield(n) {
+				return
+			}
+		}
+	}
+}
+
+// named implements [view].
+func (x *index) named(name string) (bool, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.graph != nil && x.graph.byName.has(name), nil
+}
+
+// recheck reads mounts again and reports whether one was not where the graph
+// has it.
+func (x *index) recheck(nodes iter.Seq[*node]) (old bool, err error) {
+	if x.byMountinfo {
+		return false, nil
+	}
+	var few [8]uint64
+	ids := few[:0]
+	for n := range nodes {
+		ids = append(ids, n.id)
+	}
+	return x.read(ids)
+}
+
+// BySource implements [Table].
+func (x *index) BySource(source string) ([]Entry, error) {
+	found, err := x.hits(func(g *graph) iter.Seq[*node] { return g.bySource.all(source) })
+	if err != nil {
+		return kernelTable{}.BySource(source)
+	}
+	return found, nil
+}
+
+// ByDevice implements [Table].
+func (x *index) ByDevice(device uint64) ([]Entry, error) {
+	found, err := x.hits(func(g *graph) iter.Seq[*node] { return g.byDevice.all(device) })
+	if err != nil {
+		return kernelTable{}.ByDevice(device)
+	}
+	return found, nil
+}
+
+func (x *index) hits(of func(*graph) iter.Seq[*node]) (found []Entry, err error) {
+	err = x.answer(func() (old bool, err error) {
+		if old, err = x.recheck(of(x.graph)); old || err != nil {
+			return old, err
+		}
+		found = clones(inOrder(of(x.graph)))
+		return false, nil
+	})
+	return found, err
+}
+
+// All implements [Table]: every mount is read anew, in about the time that
+// reading mountinfo takes.
+func (x *index) All() (all []Entry, err error) {
+	err = x.answer(func() (old bool, err error) {
+		if !x.fresh {
+			return true, nil
+		}
+		all = clones(x.graph.all())
+		return false, nil
+	})
+	if err != nil {
+		return kernelTable{}.All()
+	}
+	return all, nil
+}
+
+// list is the table as mount-utils shows it, from memory where there was no
+// signal since it was read.
+func (x *index) list() (points []MountPoint, err error) {
+	err = x.answer(func() (old bool, err error) {
+		if x.complete != x.signals {
+			return true, nil
+		}
+		if x.points == nil || x.listed != x.edition {
+			x.points, x.listed = pointsOf(entries(x.graph.all())), x.edition
+		}
+		points = clonePoints(x.points)
+		return false, nil
+	})
+	if err != nil {
+		entries, err := kernelTable{}.All()
+		return pointsOf(slices.Values(entries)), err
+	}
+	return points, nil
+}
+
+// refs returns the targets of the other mounts that show the same directory as
+// target does, see [refsOf].
+func (x *index) refs(target string) (refs []string, err error) {
+	err = x.answer(func() (old bool, err error) {
+		refs = nil
+		x.way = x.graph.walk(target, x.way)
+		if len(x.way) == 0 {
+			return false, nil
+		}
+		own := x.way[len(x.way)-1]
+		if old, err = x.recheck(x.onWay()); old || err != nil {
+			return old, err
+		}
+		same := x.graph.byRoot.all(shown{own.entry.Device, own.entry.shows(target)})
+		if old, err = x.recheck(same); old || err != nil {
+			return old, err
+		}
+		for _, n := range inOrder(same) {
+			if n != own && n.entry.Target != target {
+				refs = append(refs, n.entry.Target)
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		entries, err := kernelTable{}.All()
+		return refsOf(entries, target), err
+	}
+	return refs, nil
+}
+
+// Subscribe implements [Table].
+func (x *index) Subscribe(ctx context.Context) <-chan struct{} {
+	return watchMountinfo(ctx, x.path)
+}
