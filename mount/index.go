@@ -271,7 +271,7 @@ func (x *index) refs(target string) (refs []string, err error) {
 		if old, err = x.recheck(x.onWay()); old || err != nil {
 			return old, err
 		}
-		same := x.graph.byRoot.all(shown{own.entry.Device, own.entry.shows(target)})
+		same := x.graph.byRoot.all(window{own.entry.Device, own.entry.shows(target)})
 		if old, err = x.recheck(same); old || err != nil {
 			return old, err
 		}

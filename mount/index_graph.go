@@ -38,7 +38,7 @@ type graph struct {
 	byName   bucket[string] // the last element of the target
 	bySource bucket[string]
 	byDevice bucket[uint64]
-	byRoot   bucket[shown]
+	byRoot   bucket[window]
 	// ordered is all nodes, oldest first; nil when it has to be made again.
 	ordered []*node
 }
@@ -49,8 +49,8 @@ type spot struct {
 	target string
 }
 
-// shown is the directory that a mount shows.
-type shown struct {
+// window is the directory that a mount shows.
+type window struct {
 	device uint64
 	root   string
 }
@@ -66,13 +66,13 @@ func newGraph(size int) *graph {
 		byName:   newBucket[string](3, size/4),
 		bySource: newBucket[string](4, size/4),
 		byDevice: newBucket[uint64](5, size/4),
-		byRoot:   newBucket[shown](6, size/2),
+		byRoot:   newBucket[window](6, size/2),
 	}
 }
 
-func (n *node) spot() spot   { return spot{n.parent, n.entry.Target} }
-func (n *node) shown() shown { return shown{n.entry.Device, n.entry.Root} }
-func (n *node) name() string { return path.Base(n.entry.Target) }
+func (n *node) spot() spot     { return spot{n.parent, n.entry.Target} }
+func (n *node) window() window { return window{n.entry.Device, n.entry.Root} }
+func (n *node) name() string   { return path.Base(n.entry.Target) }
 
 func (g *graph) add(n *node) {
 	g.nodes[n.id] = n
@@ -82,7 +82,7 @@ func (g *graph) add(n *node) {
 	g.byName.add(n.name(), n)
 	g.bySource.add(n.entry.Source, n)
 	g.byDevice.add(n.entry.Device, n)
-	g.byRoot.add(n.shown(), n)
+	g.byRoot.add(n.window(), n)
 	if last := len(g.ordered) - 1; last >= 0 && g.ordered[last].age < n.age {
 		g.ordered = append(g.ordered, n) // the usual case: a new mount
 	} else {
@@ -98,7 +98,7 @@ func (g *graph) remove(n *node) {
 	g.byName.remove(n.name(), n)
 	g.bySource.remove(n.entry.Source, n)
 	g.byDevice.remove(n.entry.Device, n)
-	g.byRoot.remove(n.shown(), n)
+	g.byRoot.remove(n.window(), n)
 	if i, ok := slices.BinarySearchFunc(g.ordered, n, byAge); ok {
 		g.ordered = slices.Delete(g.ordered, i, i+1)
 	}

@@ -84,9 +84,11 @@ func (w *world) pick(from []string) string { return from[w.rand.IntN(len(from))]
 // fill makes the directories that are missing, and links to some.
 func (w *world) fill() {
 	_ = unix.Mount("", w.base, "", unix.MS_REMOUNT, "") // a remount of a bind of it may have made it read-only
-	for _, a := range worldNames[:4] {
+	for _, a := range worldNames {
 		for _, b := range worldNames {
-			_ = os.MkdirAll(filepath.Join(w.base, a, b, "same"), 0o755) // what lies in a read-only mount is not made
+			if _, err := os.Lstat(filepath.Join(w.base, a, b, "same")); err != nil {
+				_ = os.MkdirAll(filepath.Join(w.base, a, b, "same"), 0o755) // in a read-only mount there will be none
+			}
 		}
 	}
 	_ = os.Symlink(filepath.Join(w.base, "a"), filepath.Join(w.base, "link"))
@@ -152,11 +154,12 @@ func (w *world) step() (signalled bool) {
 	case 11:
 		if signalled = false; w.renames {
 			err = os.Rename(at, other)
-		}
-	case 12:
-		if signalled = false; w.renames {
+		} else {
 			err = removeDirs(at)
 		}
+	case 12:
+		signalled = false
+		err = removeDirs(at)
 	case 13:
 		at = w.target()
 		err = mountBeneath(at)
