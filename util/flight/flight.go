@@ -51,7 +51,8 @@ func (e *AbandonedError) Unwrap() error { return e.Err }
 // returned, and waits for it. It returns call's own error, also where ctx ends
 // at the same moment, or *[AbandonedError] when ctx ends first; then call may
 // still be running, and the caller must not read what call writes. A context
-// that has already ended starts nothing.
+// that has already ended starts nothing, and for one that never ends
+// (context.Background) call runs in the caller's own goroutine.
 func (g *Group[K]) Do(ctx context.Context, key K, call func() error) error {
 	if ctx.Err() != nil {
 		return &AbandonedError{Err: context.Cause(ctx)}
@@ -59,6 +60,10 @@ func (g *Group[K]) Do(ctx context.Context, key K, call func() error) error {
 	unlock, err := g.running.Lock(ctx, key)
 	if err != nil {
 		return &AbandonedError{Earlier: true, Err: err}
+	}
+	if ctx.Done() == nil { // it never ends, so nobody would leave
+		defer unlock()
+		return call()
 	}
 	done := make(chan error, 1)
 	go func() {

@@ -3,6 +3,7 @@ package flight_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -94,5 +95,30 @@ func TestResultThatIsReadyIsNotAbandoned(t *testing.T) {
 				t.Fatalf("try %d: err = %v, want the result of the call", try, err)
 			}
 		}
+	})
+}
+
+// A wait that nobody can end needs no goroutine of its own.
+func TestEndlessContextRunsInTheCallersGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g flight.Group[string]
+		before, during := runtime.NumGoroutine(), 0
+		if err := g.Do(context.Background(), "key", func() error { during = runtime.NumGoroutine(); return nil }); err != nil {
+			t.Error(err)
+		}
+		if during != before {
+			t.Errorf("%d goroutines during the call, %d before it", during, before)
+		}
+		// It excludes others for its key all the same.
+		release, entered := make(chan struct{}), make(chan struct{})
+		go g.Do(context.Background(), "key", func() error { close(entered); <-release; return nil })
+		<-entered
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := g.Do(ctx, "key", func() error { return nil })
+		if abandoned, ok := errors.AsType[*flight.AbandonedError](err); !ok || !abandoned.Earlier {
+			t.Errorf("err = %v", err)
+		}
+		close(release)
 	})
 }

@@ -1,0 +1,152 @@
+package mount_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	k8smount "k8s.io/mount-utils"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/nstest"
+)
+
+// assertVar makes TestMountFigures fail beyond its limits times this factor.
+// Unset, it only prints: times on a busy machine are no property of the code.
+const assertVar = "PODVOL_ASSERT_FIGURES"
+
+// mountWay is one way to mount and to unmount again.
+type mountWay struct {
+	name    string
+	mount   func(source, target, fstype string, options []string) error
+	unmount func(target string) error
+}
+
+func mountWays() []mountWay {
+	ours, theirs := mount.New(mount.Config{Via: mount.ViaSystemCalls}), k8smount.New("")
+	bare := func(source, target, fstype string, options []string) error {
+		var flags uintptr
+		if fstype == "" {
+			flags = unix.MS_BIND
+		}
+		return unix.Mount(source, target, fstype, flags, "")
+	}
+	return []mountWay{
+		{"podvol", ours.Mount, ours.Unmount},
+		{"mount-utils", theirs.Mount, theirs.Unmount},
+		{"bare calls", bare, func(target string) error { return unix.Unmount(target, 0) }},
+	}
+}
+
+// mountKind is what is mounted.
+type mountKind struct {
+	name, source, fstype string
+	options              []string
+}
+
+func mountKinds(source string) []mountKind {
+	return []mountKind{{"tmpfs", "tmpfs", "tmpfs", nil}, {"bind", source, "", []string{"bind"}}}
+}
+
+func (k mountKind) once(tb testing.TB, w mountWay, target string) {
+	tb.Helper()
+	if err := w.mount(k.source, target, k.fstype, k.options); err != nil {
+		tb.Fatal(err)
+	}
+	if err := w.unmount(target); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// fillTable mounts until the table has this many mounts of a private tmpfs.
+func fillTable(tb testing.TB, dir string, count int) {
+	tb.Helper()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+		tb.Fatal(err)
+	}
+	for i := range count - 1 {
+		target := filepath.Join(dir, strconv.Itoa(i))
+		if err := os.Mkdir(target, 0o755); err != nil {
+			tb.Fatal(err)
+		}
+		if err := unix.Mount("tmpfs", target, "tmpfs", 0, "size=4k"); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+// TestMountFigures measures mounting and unmounting side by side and prints the
+// ratios of the medians:
+//
+//	go test ./mount -run Figures -v
+//
+// The limits are for the medians of short rounds, in turn, so that all meet the
+// same weather.
+func TestMountFigures(t *testing.T) {
+	slack, asserted := assertedSlack(t)
+	nstest.Run(t, func(t *testing.T) {
+		for _, count := range []int{10, 2000} {
+			t.Run(fmt.Sprintf("%d mounts", count), func(t *testing.T) { measureMounts(t, count, slack, asserted) })
+		}
+	})
+}
+
+func measureMounts(t *testing.T, count int, slack float64, asserted bool) {
+	top := t.TempDir()
+	fillTable(t, top, count)
+	defer unix.Unmount(top, unix.MNT_DETACH)
+	source, target := makeDir(t, top, "source"), makeDir(t, top, "target")
+	rounds := 3
+	if asserted || testing.Verbose() {
+		rounds = 15
+	}
+	for _, kind := range mountKinds(source) {
+		times := map[string][]time.Duration{}
+		for range rounds {
+			for _, way := range mountWays() {
+				kind.once(t, way, target) // whatever the first one costs is no property of the second
+				repeats := 200
+				if way.name == "mount-utils" {
+					repeats = 3
+				}
+				start := time.Now()
+				for range repeats {
+					kind.once(t, way, target)
+				}
+				times[way.name] = append(times[way.name], time.Since(start)/time.Duration(repeats))
+			}
+		}
+		median := func(name string) time.Duration {
+			slices.Sort(times[name])
+			return times[name][rounds/2]
+		}
+		ours, theirs, bare := median("podvol"), median("mount-utils"), median("bare calls")
+		faster, slower := float64(theirs)/float64(ours), float64(ours)/float64(bare)
+		t.Logf("%-5s at %4d mounts: median %v; mount-utils %v, %.0f times that (limit 50); bare calls %v, %.2f times those (limit 2)",
+			kind.name, count, ours, theirs, faster, bare, slower)
+		if asserted && faster < 50/slack {
+			t.Errorf("%s is only %.0f times faster than mount-utils, not 50 by %v", kind.name, faster, slack)
+		}
+		if asserted && slower > 2*slack {
+			t.Errorf("%s takes %.2f of the bare calls, more than 2 times %v", kind.name, slower, slack)
+		}
+	}
+}
+
+func assertedSlack(t *testing.T) (slack float64, asserted bool) {
+	t.Helper()
+	text := os.Getenv(assertVar)
+	if text == "" {
+		return 1, false
+	}
+	slack, err := strconv.ParseFloat(text, 64)
+	if err != nil || slack < 1 {
+		t.Fatalf("%s must be a factor of at least 1, is %q", assertVar, text)
+	}
+	return slack, true
+}
