@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -15,6 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	k8smount "k8s.io/mount-utils"
+
+	"github.com/podvol/podvol/util/flight"
 )
 
 const (
@@ -23,33 +26,67 @@ const (
 	// outputGrace is how long output may stay open after mount(8) has ended,
 	// as by a daemon that it left behind.
 	outputGrace = time.Second
+	// killGrace is how long the end of a killed mount(8) is waited for, so that
+	// the mount table can tell whether it left anything.
+	killGrace = 500 * time.Millisecond
 )
 
 // commandError is a mount(8) that was run and failed.
 type commandError struct {
 	output    string // as it was printed
 	uncertain bool
-	err       error
+	// ended says that all who could still write output have ended, or closed
+	// it on purpose as daemons do.
+	ended bool
+	err   error
 }
 
 func (e *commandError) Error() string { return e.err.Error() }
 func (e *commandError) Unwrap() error { return e.err }
 
-// mountByCommand runs mount(8), one at a time for each target.
-func (m *HostMounter) mountByCommand(ctx context.Context, r Request, flags []string) error {
-	args, _ := k8smount.MakeMountArgsSensitiveWithMountFlags(r.Source, r.Target, r.FSType, r.Options, r.Sensitive, flags)
-	err := m.calls.Do(ctx, mountKey(r.Target), func() error {
-		if err := checkTarget(r.Target); err != nil {
+// runner says how mount(8) is to be run.
+type runner struct {
+	flags   []string // of mount(8), before everything else
+	noScope bool     // never in a systemd scope
+}
+
+// mountByCommand runs mount(8), one at a time for each target. Sensitive
+// options are kept out of its argument list where the helper takes them
+// otherwise (handOver). What it mounted is looked for in the mount table: what
+// was led elsewhere is undone and [ErrTargetReplaced].
+//
+// When ctx ends the command is killed, and for killGrace its end is waited for:
+// the error is certain if all that it started has ended and nothing new is in
+// the mount table.
+func (m *HostMounter) mountByCommand(ctx context.Context, r Request, how runner) error {
+	given := m.config.handOver(r)
+	line := m.inCommand(ctx, r, given, how)
+	waitCtx, cancel := lingering(ctx, killGrace)
+	defer cancel()
+	err := m.calls.Do(waitCtx, mountKey(r.Target), func() error {
+		if ctx.Err() != nil {
+			return &flight.AbandonedError{Err: context.Cause(ctx)} // it waited for an earlier one
+		}
+		l := landing{m: m, request: r, parent: -1}
+		defer l.close()
+		if err := l.prepare(); err != nil {
 			return err
 		}
-		return runCommand(ctx, m.config.MountCommand, args)
+		err := runCommand(ctx, line, given)
+		if failed, ok := errors.AsType[*commandError](err); ok {
+			failed.uncertain = failed.uncertain && !(failed.ended && l.provesNothing())
+		}
+		if err != nil {
+			return err
+		}
+		return l.check()
 	})
 	if err == nil {
 		return nil
 	}
 	e := Error{
 		Op: OpMount, Source: r.Source, Target: r.Target, FSType: r.FSType, Options: r.maskedOptions(),
-		Command: strings.Join(append(slices.Concat([]string{m.config.MountCommand}, flags), r.args()...), " "),
+		Command: line.shown,
 	}
 	failed, ok := errors.AsType[*commandError](err)
 	if !ok {
@@ -57,34 +94,66 @@ func (m *HostMounter) mountByCommand(ctx context.Context, r Request, flags []str
 	}
 	e.Output = r.mask(failed.output)
 	e.Cause, e.Also = m.diagnose(r, failed)
+	if e.Cause == ErrBadOption {
+		e.Option = r.maskOption(optionIn(failed.output))
+	}
 	e.Uncertain = failed.uncertain
 	e.Err = failed.err // an exit status or a failed start: no arguments in it
 	return &e
 }
 
-// checkTarget refuses a target that does not exist or is a link.
-func checkTarget(target string) error {
-	n := native{request: Request{Target: target}}
-	defer n.close()
-	return n.openTarget()
+// inCommand is the command line of a request, in a scope where it needs one.
+func (m *HostMounter) inCommand(ctx context.Context, r Request, given handover, how runner) commandLine {
+	line := commandLine{name: m.config.MountCommand}
+	line.args, _ = k8smount.MakeMountArgsSensitiveWithMountFlags(r.Source, r.Target, r.FSType, r.Options, given.args, how.flags)
+	line.shown = strings.Join(append(slices.Concat([]string{line.name}, how.flags), r.args()...), " ")
+	if how.noScope {
+		return line
+	}
+	return m.inScope(ctx, r, line)
+}
+
+// lingering returns a context that ends a while after ctx, for the same cause.
+func lingering(ctx context.Context, while time.Duration) (context.Context, context.CancelFunc) {
+	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		late := time.NewTimer(while)
+		defer late.Stop()
+		select {
+		case <-late.C:
+			end(context.Cause(ctx))
+		case <-longer.Done():
+		}
+	})
+	return longer, func() { stop(); end(nil) }
 }
 
 // runCommand runs mount(8) in a session of its own: it has no terminal to ask
 // for a password, and its whole process group is killed when ctx ends. It
 // returns a *commandError once the process has been reaped.
-func runCommand(ctx context.Context, command string, args []string) error {
+func runCommand(ctx context.Context, line commandLine, given handover) error {
+	inherited, err := given.files()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, f := range inherited {
+			f.Close()
+		}
+	}()
 	var output cappedBuffer
-	cmd := exec.CommandContext(ctx, command, args...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C") // the output is diagnosed
+	cmd := exec.CommandContext(ctx, line.name, line.args...)
+	cmd.Env = append(append(os.Environ(), "LC_ALL=C"), given.env...) // the output is diagnosed
 	cmd.Stdout, cmd.Stderr = &output, &output
+	cmd.ExtraFiles = inherited
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return killGroup(cmd.Process.Pid) }
 	cmd.WaitDelay = outputGrace
-	err := cmd.Run()
+	err = cmd.Run()
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) && cmd.ProcessState.Success() {
 		return nil
 	}
-	failed := &commandError{output: output.String(), err: err}
+	failed := &commandError{output: output.String(), ended: output.hasEnded(), err: err}
 	if cmd.ProcessState == nil {
 		return failed // it was never started
 	}
@@ -107,8 +176,9 @@ func killGroup(leader int) error {
 
 // cappedBuffer keeps the first maxOutput bytes.
 type cappedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
+	mu    sync.Mutex
+	buf   bytes.Buffer
+	ended bool
 }
 
 func (c *cappedBuffer) Write(p []byte) (int, error) {
@@ -116,6 +186,22 @@ func (c *cappedBuffer) Write(p []byte) (int, error) {
 	defer c.mu.Unlock()
 	c.buf.Write(p[:min(len(p), maxOutput-c.buf.Len())])
 	return len(p), nil
+}
+
+// ReadFrom is what [exec.Cmd] uses to copy. It alone learns whether the output
+// came to its end or was given up.
+func (c *cappedBuffer) ReadFrom(r io.Reader) (int64, error) {
+	n, err := io.Copy(struct{ io.Writer }{c}, r)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = err == nil
+	return n, err
+}
+
+func (c *cappedBuffer) hasEnded() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended
 }
 
 func (c *cappedBuffer) String() string {

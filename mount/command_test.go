@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/nstest"
 )
 
 // fakeCommand writes a program that takes the place of mount(8).
@@ -138,12 +139,119 @@ func TestHungCommandIsKilledWithItsGroup(t *testing.T) {
 		t.Errorf("returned %v after its context ended", took)
 	}
 	e, ok := errors.AsType[*mount.Error](err)
-	if !ok || !e.Uncertain || !errors.Is(err, mount.ErrCanceled) || !errors.Is(err, errGone) || e.Command == "" {
+	if !ok || e.Uncertain || !errors.Is(err, mount.ErrCanceled) || !errors.Is(err, errGone) || e.Command == "" {
 		t.Errorf("err = %#v", err)
 	}
 	if rest, err := io.ReadAll(reader); err != nil || len(rest) != 0 { // ends when both are dead
 		t.Errorf("read %q, %v", rest, err)
 	}
+}
+
+// TestKilledCommand: what cannot be seen to have ended may yet mount.
+func TestKilledCommand(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fstype, script string
+		options        []string
+		uncertain      bool
+	}{
+		"all of it has ended":              {fstype: "nfs", script: "sleep 1000 & echo started; sleep 1000"},
+		"a child has left the group":       {fstype: "nfs", script: "setsid sh -c 'echo started; sleep 3' & sleep 1000", uncertain: true},
+		"it may go on in the background":   {fstype: "nfs", options: []string{"bg"}, script: "echo started; sleep 1000", uncertain: true},
+		"a daemon may have been left":      {fstype: "fuse.sshfs", script: "echo started; sleep 1000", uncertain: true},
+		"of the exit statuses, interrupt":  {fstype: "nfs", script: "echo started; exit 8"},
+		"with a child that may still work": {fstype: "nfs", script: "setsid sleep 3 & echo started; exit 8", uncertain: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			fifo := filepath.Join(dir, "started")
+			if err := unix.Mkfifo(fifo, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			command := fakeCommand(t, strings.Replace(tc.script, "echo started", "echo started >"+fifo, 1)+"\n")
+			m := mount.New(mount.Config{Via: mount.ViaCommand, MountCommand: command})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			failed := make(chan error, 1)
+			go func() {
+				failed <- m.MountContext(ctx, mount.Request{Source: "10.0.0.1:/e", Target: dir, FSType: tc.fstype, Options: tc.options})
+			}()
+			if _, err := os.ReadFile(fifo); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(tc.script, "exit") {
+				cancel()
+			}
+			err := <-failed
+			if e, ok := errors.AsType[*mount.Error](err); !ok || e.Uncertain != tc.uncertain {
+				t.Errorf("err = %v", err)
+			}
+		})
+	}
+}
+
+func TestKilledCommandThatHasMounted(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		fifo := filepath.Join(t.TempDir(), "started")
+		if err := unix.Mkfifo(fifo, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m := mount.New(mount.Config{Via: mount.ViaCommand, MountCommand: fakeCommand(t, "mount -t tmpfs x "+dir+"; echo >"+fifo+"; sleep 1000\n")})
+		ctx, cancel := context.WithCancel(t.Context())
+		failed := make(chan error, 1)
+		go func() {
+			failed <- m.MountContext(ctx, mount.Request{Source: "10.0.0.1:/e", Target: dir, FSType: "nfs"})
+		}()
+		if _, err := os.ReadFile(fifo); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		err := <-failed
+		if e, ok := errors.AsType[*mount.Error](err); !ok || !e.Uncertain {
+			t.Errorf("err = %v", err)
+		}
+	})
+}
+
+func TestCommandLedElsewhere(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		top := t.TempDir()
+		good, evil := makeDir(t, top, "good", "volume"), makeDir(t, top, "evil", "volume")
+		doMount(t, tmpfsAt(evil)) // stays
+		link := filepath.Join(top, "link")
+		if err := os.Symlink(filepath.Dir(good), link); err != nil {
+			t.Fatal(err)
+		}
+		target := link + "/volume"
+		request := mount.Request{Source: "x", Target: target, FSType: "tmpfs"}
+
+		straight := mount.New(mount.Config{Via: mount.ViaCommand})
+		if err := straight.MountContext(t.Context(), request); err != nil {
+			t.Fatalf("through a link that stays: %v", err)
+		}
+		if _, ok := entryAt(t, good); !ok {
+			t.Error("nothing is mounted")
+		}
+		if err := unmountNow(t, target); err != nil {
+			t.Fatal(err)
+		}
+
+		swap := fakeCommand(t, "ln -sfn "+filepath.Dir(evil)+" "+link+"; exec mount \"$@\"\n")
+		err := mount.New(mount.Config{Via: mount.ViaCommand, MountCommand: swap}).MountContext(t.Context(), request)
+		if e, ok := errors.AsType[*mount.Error](err); !ok || !errors.Is(err, mount.ErrTargetReplaced) || e.Uncertain {
+			t.Errorf("err = %v", err)
+		}
+		if _, ok := entryAt(t, good); ok {
+			t.Error("it is mounted where it should be after all")
+		}
+		if err := unmountNow(t, evil); err != nil {
+			t.Error(err)
+		}
+		if e, ok := entryAt(t, evil); ok {
+			t.Errorf("what was led astray is left: %+v", e)
+		}
+	})
 }
 
 func TestOneCommandForEachTarget(t *testing.T) {

@@ -108,20 +108,21 @@ func (hostCalls) unmount(target string, flags int) error { return unix.Unmount(t
 // MountContext implements [ContextMounter]. After ctx has ended, a mount by
 // system call that had not reached the kernel yet is not made any more, and
 // the error is not Uncertain; a mount(8) that runs is killed with its process
-// group, and the error is Uncertain.
+// group, and the error is Uncertain unless all that it started is seen to have
+// ended and the mount table shows nothing new.
 func (m *HostMounter) MountContext(ctx context.Context, request Request) error {
-	return m.mount(ctx, request, nil)
+	return m.mount(ctx, request, runner{})
 }
 
-// mount carries out a request; flags are for mount(8) and force its use.
-func (m *HostMounter) mount(ctx context.Context, r Request, flags []string) error {
+// mount carries out a request; flags for mount(8) force its use.
+func (m *HostMounter) mount(ctx context.Context, r Request, how runner) error {
 	start := time.Now()
-	err := m.config.withFacts(m.tryMount(ctx, r, flags))
+	err := m.config.withFacts(m.tryMount(ctx, r, how))
 	m.config.Logger.DebugContext(ctx, "mount", "request", r.String(), "took", time.Since(start), "error", err)
 	return err
 }
 
-func (m *HostMounter) tryMount(ctx context.Context, r Request, flags []string) error {
+func (m *HostMounter) tryMount(ctx context.Context, r Request, how runner) error {
 	if err := r.check(); err != nil {
 		return r.fail(err)
 	}
@@ -129,12 +130,12 @@ func (m *HostMounter) tryMount(ctx context.Context, r Request, flags []string) e
 		return r.fail(ended(ctx)) // nothing was begun: certain
 	}
 	options := parseOptions(slices.Concat(r.Options, r.Sensitive)...)
-	native, err := m.choose(ctx, r, options, flags)
+	native, err := m.choose(ctx, r, options, how.flags)
 	if err != nil {
 		return r.fail(err)
 	}
 	if !native {
-		return m.mountByCommand(ctx, r, flags)
+		return m.mountByCommand(ctx, r, how)
 	}
 	return m.mountNative(ctx, r, options)
 }
@@ -179,15 +180,17 @@ func (m *HostMounter) MountSensitive(source, target, fstype string, options, sen
 	return m.MountContext(context.Background(), Request{Source: source, Target: target, FSType: fstype, Options: options, Sensitive: sensitive})
 }
 
-// MountSensitiveWithoutSystemd implements [Interface]; no mount uses systemd.
+// MountSensitiveWithoutSystemd implements [Interface]; it waits without
+// limit and starts no systemd scope.
 func (m *HostMounter) MountSensitiveWithoutSystemd(source, target, fstype string, options, sensitive []string) error {
-	return m.MountSensitive(source, target, fstype, options, sensitive)
+	return m.MountSensitiveWithoutSystemdWithMountFlags(source, target, fstype, options, sensitive, nil)
 }
 
 // MountSensitiveWithoutSystemdWithMountFlags implements [Interface]; flags are
-// those of mount(8), which then makes the mount, whatever its type.
+// those of mount(8), which then makes the mount, whatever its type, and starts
+// no systemd scope.
 func (m *HostMounter) MountSensitiveWithoutSystemdWithMountFlags(source, target, fstype string, options, sensitive, flags []string) error {
-	return m.mount(context.Background(), Request{Source: source, Target: target, FSType: fstype, Options: options, Sensitive: sensitive}, flags)
+	return m.mount(context.Background(), Request{Source: source, Target: target, FSType: fstype, Options: options, Sensitive: sensitive}, runner{flags: flags, noScope: true})
 }
 
 // Unmount implements [Interface]: the normal rung, without limit of time.

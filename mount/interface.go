@@ -33,7 +33,9 @@ type Request struct {
 	// Options are mount(8)'s, one to an element: "ro", "bind", "size=1048576".
 	Options []string
 	// Sensitive are options that must never be shown, such as passwords. They
-	// are applied after Options.
+	// are applied after Options. Where a helper mounts, user and password for
+	// CIFS and the key for Ceph are handed to it unseen; other helpers know no
+	// other way than the argument list, which every user of the node can read.
 	Sensitive []string
 }
 
