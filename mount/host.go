@@ -71,12 +71,14 @@ func New(c Config) *HostMounter {
 // The target is opened once without following a link at its end and mounted on
 // by descriptor, so a link that is put there meanwhile redirects nothing; a
 // target that is a link is refused ([ErrTargetIsLink]). Mounts by mount(8) make
-// the same check, but mount(8) looks the path up again.
+// the same check, but mount(8) looks the path up again; what it mounted
+// elsewhere is undone ([ErrTargetReplaced]).
 //
 // A bind mount keeps the flags of its source (nosuid, nodev, noexec, ro, atime)
 // unless an option says otherwise; options apply to the top mount of an rbind
-// only. A mount whose options cannot be applied is undone. mount(8) runs
-// without a systemd scope.
+// only. A mount whose options cannot be applied is undone. Where systemd runs
+// the host, a helper that leaves a daemon behind (FUSE, glusterfs) runs in a
+// scope of its own, which outlives this process's; no other mount does.
 type HostMounter struct {
 	config Config
 	calls  flight.Group[callKey]
