@@ -53,6 +53,7 @@ type index struct {
 	edition, listed uint64
 	points          []MountPoint
 	way             []*node // scratch of walks
+	buffer          []byte  // scratch of single reads
 }
 
 func newIndex(kernel statmount.Kernel) *index {
@@ -74,6 +75,11 @@ func (x *index) answer(f func() (old bool, err error)) error {
 	if err := x.refresh(); err != nil {
 		return err
 	}
+	return x.answerAgain(f)
+}
+
+// answerAgain is answer without looking for signals.
+func (x *index) answerAgain(f func() (old bool, err error)) error {
 	for range maxTries {
 		old, err := f()
 		if err != nil || !old {
@@ -92,7 +98,11 @@ func (x *index) At(target string) (Entry, bool, error) {
 		return Entry{}, false, fmt.Errorf("look up a mount: %q is not an absolute path", target)
 	}
 	clean := filepath.Clean(target)
-	e, ok, place, err := lookUp(x, clean, os.Readlink)
+	e, ok, err := x.mountedAt(clean)
+	place := ""
+	if err == nil && !ok {
+		e, ok, place, err = lookUp(refreshed{x}, clean, os.Readlink)
+	}
 	if err == nil && !ok && place != "" {
 		e, ok, err = x.lookAgain(place)
 	}
@@ -132,21 +142,52 @@ func (x *index) lookAgain(place string) (Entry, bool, error) {
 	return x.mountedAt(place)
 }
 
-// mountedAt implements [view]: the mounts on the way to target are read again.
-func (x *index) mountedAt(target string) (found Entry, ok bool, err error) {
+// mountedAt is [mountedAt]; the mount that is found is read again.
+func (x *index) mountedAt(target string) (e Entry, ok bool, err error) {
 	err = x.answer(func() (old bool, err error) {
-		x.way = x.graph.walk(target, x.way)
-		last := len(x.way) - 1
-		if ok = last >= 0 && x.way[last].entry.Target == target; !ok {
-			return false, nil
-		}
-		if old, err = x.recheck(x.onWay()); old || err != nil {
-			return old, err
-		}
-		found = x.way[last].entry.clone()
-		return false, nil
+		e, ok, old, err = x.find(target)
+		return old, err
 	})
-	return found, ok && err == nil, err
+	return e, ok, err
+}
+
+func (x *index) find(target string) (e Entry, ok, old bool, err error) {
+	if !x.graph.byTarget.has(target) {
+		return Entry{}, false, false, nil // the usual answer, and cheap
+	}
+	x.way = x.graph.walk(target, x.way)
+	last := len(x.way) - 1
+	if last < 0 || x.way[last].entry.Target != target {
+		return Entry{}, false, false, nil
+	}
+	// Those on the way need not be read: their part of the target is in its own.
+	if old, err = x.recheck(one(x.way[last])); old || err != nil {
+		return Entry{}, false, old, err
+	}
+	return x.way[last].entry.clone(), true, false, nil
+}
+
+// refreshed is the view of an index that was brought up to date for a question
+// and need not be for each part of it.
+type refreshed struct{ x *index }
+
+func (r refreshed) mountedAt(target string) (e Entry, ok bool, err error) {
+	r.x.mu.Lock()
+	defer r.x.mu.Unlock()
+	if r.x.graph == nil {
+		return Entry{}, false, errElsewhere // closed by another question
+	}
+	err = r.x.answerAgain(func() (old bool, err error) {
+		e, ok, old, err = r.x.find(target)
+		return old, err
+	})
+	return e, ok, err
+}
+
+func (r refreshed) named(name string) (bool, error) {
+	r.x.mu.Lock()
+	defer r.x.mu.Unlock()
+	return r.x.graph != nil && r.x.graph.byName.has(name), nil
 }
 
 // isMounted is whether something is mounted at just target, which is clean.
@@ -158,25 +199,6 @@ func (x *index) isMounted(target string) (bool, error) {
 		return ok, err
 	}
 	return ok, nil
-}
-
-// onWay yields the mounts of the last walk that may be elsewhere now: all but
-// those at the root, which no directory lies above, and always the last.
-func (x *index) onWay() iter.Seq[*node] {
-	return func(yield func(*node) bool) {
-		for i, n := range x.way {
-			if (i == len(x.way)-1 || n.entry.Target != "/") && !yield(n) {
-				return
-			}
-		}
-	}
-}
-
-// named implements [view].
-func (x *index) named(name string) (bool, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.graph != nil && x.graph.byName.has(name), nil
 }
 
 // recheck reads mounts again and reports whether one was not where the graph
@@ -191,6 +213,10 @@ func (x *index) recheck(nodes iter.Seq[*node]) (old bool, err error) {
 		ids = append(ids, n.id)
 	}
 	return x.read(ids)
+}
+
+func one(n *node) iter.Seq[*node] {
+	return func(yield func(*node) bool) { yield(n) }
 }
 
 // BySource implements [Table].
@@ -268,7 +294,7 @@ func (x *index) refs(target string) (refs []string, err error) {
 			return false, nil
 		}
 		own := x.way[len(x.way)-1]
-		if old, err = x.recheck(x.onWay()); old || err != nil {
+		if old, err = x.recheck(one(own)); old || err != nil {
 			return old, err
 		}
 		same := x.graph.byRoot.all(window{own.entry.Device, own.entry.shows(target)})

@@ -143,12 +143,18 @@ func (x *index) read(ids []uint64) (moved bool, err error) {
 	parts := min(1+len(ids)/512, runtime.GOMAXPROCS(0), 4)
 	found := make([]findings, parts)
 	if parts == 1 {
-		x.readPart(ids, &found[0])
+		if x.buffer == nil {
+			x.buffer = make([]byte, 4096)
+		}
+		x.readPart(ids, &x.buffer, &found[0])
 	} else {
 		var readers sync.WaitGroup
 		for i := range parts {
 			part := ids[i*len(ids)/parts : (i+1)*len(ids)/parts]
-			readers.Go(func() { x.readPart(part, &found[i]) })
+			readers.Go(func() {
+				buffer := make([]byte, 4096)
+				x.readPart(part, &buffer, &found[i])
+			})
 		}
 		readers.Wait()
 	}
@@ -184,16 +190,16 @@ func (x *index) forget(n *node) {
 
 // readPart is one of several readers: it changes nodes of its own part only,
 // and those only where the graph does not go by it.
-func (x *index) readPart(ids []uint64, found *findings) {
-	words, buffer := newWords(), make([]byte, 4096)
+func (x *index) readPart(ids []uint64, buffer *[]byte, found *findings) {
+	var w words
 	for _, id := range ids {
 		known, want := x.graph.nodes[id], changing
 		if known == nil {
 			want |= lasting
 		}
-		r, err := x.readRecord(id, want, &buffer)
+		r, err := x.readRecord(id, want, buffer)
 		if err == nil && known != nil && isShown(r) && !known.isAt(r) {
-			r, err = x.readRecord(id, changing|lasting, &buffer)
+			r, err = x.readRecord(id, changing|lasting, buffer)
 			known = nil
 		}
 		switch {
@@ -203,11 +209,11 @@ func (x *index) readPart(ids []uint64, found *findings) {
 			found.err = err
 			return
 		case known == nil:
-			n := newNode(r, words)
+			n := newNode(r, &w)
 			n.load = x.loads
 			found.placed = append(found.placed, n)
 		default:
-			found.changed = known.update(r, words) || found.changed
+			found.changed = known.update(r, &w) || found.changed
 			known.load = x.loads
 		}
 	}

@@ -3,7 +3,6 @@ package mount
 import (
 	"fmt"
 	"slices"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -28,29 +27,40 @@ type sight struct {
 }
 
 // words keeps strings and lists of which a table has many of the same.
+// Its zero value is ready for use.
 type words struct {
 	texts map[string]string
-	lists map[string][]string
+	lists map[listOf][]string
 }
 
-func newWords() *words {
-	return &words{texts: make(map[string]string), lists: make(map[string][]string)}
+// listOf is what a list of options is made of: flags and text of a file system,
+// or the attributes of a mount.
+type listOf struct {
+	ofMount bool
+	flags   uint64
+	text    string
 }
 
 func (w *words) text(b []byte) string {
 	if s, ok := w.texts[string(b)]; ok {
 		return s
 	}
+	if w.texts == nil {
+		w.texts = make(map[string]string)
+	}
 	s := string(b)
 	w.texts[s] = s
 	return s
 }
 
-func (w *words) list(key string, make func() []string) []string {
-	l, ok := w.lists[key]
+func (w *words) list(of listOf, words func() []string) []string {
+	l, ok := w.lists[of]
 	if !ok {
-		l = make()
-		w.lists[key] = l
+		if w.lists == nil {
+			w.lists = make(map[listOf][]string)
+		}
+		l = words()
+		w.lists[of] = l
 	}
 	return l
 }
@@ -96,8 +106,8 @@ func (n *node) update(r statmount.Record, w *words) bool {
 
 // describe makes the lists of the entry as mountinfo shows them.
 func (n *node) describe(w *words) {
-	n.entry.Options = w.list("m"+strconv.FormatUint(n.seen.attributes, 16), func() []string { return attributeWords(n.seen.attributes) })
-	n.entry.SuperOptions = w.list("s"+strconv.FormatUint(uint64(n.seen.superFlags), 16)+","+n.seen.options, func() []string {
+	n.entry.Options = w.list(listOf{true, n.seen.attributes, ""}, func() []string { return attributeWords(n.seen.attributes) })
+	n.entry.SuperOptions = w.list(listOf{false, uint64(n.seen.superFlags), n.seen.options}, func() []string {
 		return append(superFlagWords(n.seen.superFlags), splitShown(n.seen.options)...)
 	})
 	n.entry.Propagation = propagationWords(n.seen.flow)
