@@ -1,0 +1,283 @@
+package mount_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/nstest"
+)
+
+// Of the FUSE protocol (linux/fuse.h) what a server needs to be mounted.
+const (
+	fuseGetattr = 3
+	fuseInit    = 26
+)
+
+type fuseIn struct {
+	Len, Opcode          uint32
+	Unique, Node         uint64
+	UID, GID, PID, Extra uint32
+}
+
+type fuseOut struct {
+	Len    uint32
+	Error  int32
+	Unique uint64
+}
+
+type fuseInitOut struct {
+	Major, Minor, MaxReadahead, Flags uint32
+	MaxBackground, Congestion         uint16
+	MaxWrite, Granularity             uint32
+	MaxPages, MapAlignment            uint16
+	Flags2, MaxStackDepth             uint32
+	_                                 [12]uint16
+}
+
+type fuseAttrOut struct {
+	Valid, ValidNsecAndDummy                             uint64
+	Ino, Size, Blocks, Atime, Mtime, Ctime               uint64
+	AtimeNsec, MtimeNsec, CtimeNsec                      uint32
+	Mode, Nlink, UID, GID, Rdev, Blksize, AttributeFlags uint32
+}
+
+// silentFUSE is a FUSE file system whose server answers the first question
+// about its root and then never again.
+type silentFUSE struct {
+	target string
+	device *os.File
+	// asked receives for each question that was left without an answer.
+	asked chan uint32
+	// gone is closed when the server has lost its mount or was closed.
+	gone chan struct{}
+}
+
+// mountSilentFUSE mounts one; it is released at the end of the test.
+func mountSilentFUSE(t *testing.T, target string) *silentFUSE {
+	t.Helper()
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)
+	if err := unix.Mount("silent", target, "fuse.silent", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		t.Fatal(err)
+	}
+	// Only now: the device cannot be polled before it is mounted.
+	device := os.NewFile(uintptr(fd), "/dev/fuse")
+	s := &silentFUSE{target: target, device: device, asked: make(chan uint32, 64), gone: make(chan struct{})}
+	go s.serve()
+	t.Cleanup(s.release)
+	if _, err := os.Lstat(target); err != nil {
+		t.Fatalf("the first question: %v", err)
+	}
+	return s
+}
+
+// release closes the server, which fails all that waits for it.
+func (s *silentFUSE) release() {
+	s.device.Close()
+	<-s.gone
+}
+
+func (s *silentFUSE) serve() {
+	defer close(s.gone)
+	request := make([]byte, 1<<17)
+	for answered := false; ; {
+		n, err := s.device.Read(request)
+		if err != nil {
+			return // unmounted, aborted or closed
+		}
+		var in fuseIn
+		if _, err := binary.Decode(request[:n], binary.NativeEndian, &in); err != nil {
+			return
+		}
+		switch {
+		case in.Opcode == fuseInit:
+			s.answer(in, fuseInitOut{Major: 7, Minor: 31, MaxWrite: 4096})
+		case in.Opcode == fuseGetattr && !answered:
+			answered = true
+			s.answer(in, fuseAttrOut{Ino: 1, Mode: unix.S_IFDIR | 0o755, Nlink: 2})
+		default:
+			s.asked <- in.Opcode
+		}
+	}
+}
+
+func (s *silentFUSE) answer(in fuseIn, body any) {
+	var b bytes.Buffer
+	size := binary.Size(fuseOut{}) + binary.Size(body)
+	binary.Write(&b, binary.NativeEndian, fuseOut{Len: uint32(size), Unique: in.Unique})
+	binary.Write(&b, binary.NativeEndian, body)
+	if _, err := s.device.Write(b.Bytes()); err != nil {
+		s.device.Close() // so that nobody waits for a broken server
+	}
+}
+
+// withStuckProcess mounts a silent file system and starts a process that asks
+// it something and hangs.
+func withStuckProcess(t *testing.T, target string) (*silentFUSE, int) {
+	t.Helper()
+	s := mountSilentFUSE(t, target)
+	pid := startHolder(t, "/proc/self/exe", "stat "+target, nil)
+	t.Cleanup(s.release) // before the process is waited for
+	if opcode := <-s.asked; opcode != fuseGetattr {
+		t.Fatalf("the process asks %d", opcode)
+	}
+	return s, pid
+}
+
+// promptly fails the test if f takes long enough to have touched the file
+// system: that would take for ever.
+func promptly(t *testing.T, what string, f func() error) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatalf("%s hangs", what)
+	}
+}
+
+func TestQuestionsAboutASilentFileSystem(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		target := t.TempDir()
+		withStuckProcess(t, target)
+		m := mount.New(mount.Config{})
+		table, err := mount.TableOf(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		promptly(t, "At", func() error {
+			e, ok, err := table.At(target)
+			if !ok || e.FSType != "fuse.silent" {
+				t.Errorf("At = %+v, %v", e, ok)
+			}
+			return err
+		})
+		promptly(t, "IsMountPoint", func() error {
+			is, err := m.IsMountPoint(target)
+			if !is {
+				t.Error("it is no mount point")
+			}
+			return err
+		})
+		promptly(t, "IsLikelyNotMountPoint", func() error {
+			not, err := m.IsLikelyNotMountPoint(target)
+			if not {
+				t.Error("it is likely no mount point")
+			}
+			return err
+		})
+		promptly(t, "List", func() error { _, err := m.List(); return err })
+		promptly(t, "GetMountRefs", func() error { _, err := m.GetMountRefs(target); return err })
+	})
+}
+
+func TestLadderOnASilentFileSystem(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		var log bytes.Buffer
+		m := mount.New(mount.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		isMounted := func(target string) bool { _, ok := entryAt(t, target); return ok }
+		for _, tc := range []struct {
+			name    string
+			options mount.UnmountOptions
+			limit   time.Duration // of the context; 0 is none
+			rung    mount.Rung
+			err     error
+			freed   bool // the stuck process goes on
+			loss    string
+		}{
+			{name: "normal alone", rung: mount.RungNormal, err: mount.ErrBusy},
+			{name: "normal, as long as the context lasts", options: mount.UnmountOptions{ForceAfter: time.Hour}, limit: 300 * time.Millisecond, rung: mount.RungNormal, err: mount.ErrBusy},
+			{name: "force", options: mount.UnmountOptions{ForceAfter: 100 * time.Millisecond, LazyAfter: time.Hour}, rung: mount.RungForce, freed: true, loss: "The daemon was cut off"},
+			{name: "lazy", options: mount.UnmountOptions{LazyAfter: 100 * time.Millisecond}, rung: mount.RungLazy, loss: "lives on out of sight"},
+		} {
+			t.Run(tc.name, func(t *testing.T) {
+				leaks := goleak.IgnoreCurrent()
+				log.Reset()
+				target, other := t.TempDir(), t.TempDir()
+				s, pid := withStuckProcess(t, target)
+				ctx, cancel := context.WithCancel(t.Context())
+				if tc.limit > 0 {
+					ctx, cancel = context.WithTimeout(t.Context(), tc.limit)
+				}
+				defer cancel()
+				start := time.Now()
+				rung, err := m.UnmountContext(ctx, target, tc.options)
+				if rung != tc.rung || !errors.Is(err, tc.err) || (err == nil) != (tc.err == nil) {
+					t.Errorf("rung %v, err = %v", rung, err)
+				}
+				if took := time.Since(start); took > 3*time.Second {
+					t.Errorf("it took %v", took)
+				}
+				if isMounted(target) != (tc.err != nil) {
+					t.Errorf("mounted: %v", tc.err == nil)
+				}
+				if text := log.String(); tc.loss == "" && text != "" || !strings.Contains(text, tc.loss) {
+					t.Errorf("the log says %q, want %q", text, tc.loss)
+				}
+				select {
+				case <-s.gone:
+					if !tc.freed {
+						t.Error("its server was cut off")
+					}
+				case <-time.After(200 * time.Millisecond):
+					if tc.freed {
+						t.Error("its server still serves")
+					}
+				}
+				if err := unix.Kill(pid, 0); err != nil {
+					t.Errorf("the stuck process: %v", err)
+				}
+				// No other mount is held up, whatever hangs here.
+				doMount(t, tmpfsAt(other))
+				if err := unmountNow(t, other); err != nil {
+					t.Error(err)
+				}
+				s.release()
+				if tc.err != nil {
+					// What waited fails now, and lets go of the mount a moment later.
+					if _, err := m.UnmountContext(t.Context(), target, mount.UnmountOptions{LazyAfter: 10 * time.Second}); err != nil {
+						t.Error(err)
+					}
+				}
+				goleak.VerifyNone(t, leaks, goleak.IgnoreTopFunction("os/exec.(*Cmd).watchCtx"))
+			})
+		}
+	})
+}
+
+func TestHolderStuckInASilentFileSystem(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		target := t.TempDir()
+		mountSilentFUSE(t, target)
+		held, err := unix.Open(target, unix.O_PATH, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(held)
+		promptly(t, "the search for holders", func() error {
+			if e := busyError(t, target); len(e.Holders) != 1 || e.Holders[0].PID != os.Getpid() || e.Holders[0].How != "open file "+target {
+				t.Errorf("holders %q", e.Holders)
+			}
+			return nil
+		})
+	})
+}
