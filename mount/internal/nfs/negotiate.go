@@ -23,6 +23,8 @@ const (
 	// addressPatience is how long one of several addresses may take to answer
 	// where ctx sets no closer limit.
 	addressPatience = 15 * time.Second
+	// headStart is how long before ctx's deadline a server has timed out.
+	headStart = 100 * time.Millisecond
 )
 
 // Negotiate resolves the server, and for one version after the other, and one
@@ -34,12 +36,13 @@ const (
 // without a pseudo file system do.
 //
 // Try's errors are judged by the errno in them, a *[FinalError] ends it. The
-// error is a *[Failure], or a *[ResolveError], or the cause of ctx's end.
+// error is a *[Failure] or a *[ResolveError]. What has not answered a little
+// before ctx's deadline has timed out, so that the caller learns what it was.
 func (c *Client) Negotiate(ctx context.Context, s Source, o Options, try func(context.Context, Attempt) error) (Result, error) {
 	start := time.Now()
 	for pause := retryFirst; ; pause = min(2*pause, retryLast) {
 		result, err := c.negotiateOnce(ctx, s, o, try)
-		if err == nil || !isTemporary(err) || time.Since(start)+pause > o.Retry {
+		if err == nil || !isTemporary(err) || time.Since(start)+pause > o.Retry || endsWithin(ctx, pause) {
 			return result, err
 		}
 		timer := time.NewTimer(pause)
@@ -50,6 +53,11 @@ func (c *Client) Negotiate(ctx context.Context, s Source, o Options, try func(co
 			return result, err // says more than that ctx ended
 		}
 	}
+}
+
+func endsWithin(ctx context.Context, d time.Duration) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && time.Until(deadline) <= d
 }
 
 // isTemporary tells errors that may pass: the server or its name is not there.
@@ -93,10 +101,12 @@ func (c *Client) negotiateOnce(ctx context.Context, s Source, o Options, try fun
 	if o.Address.IsValid() {
 		host = o.Address.String()
 	}
+	lookUp, cancel := share(ctx, 1)
+	defer cancel()
 	var err error
-	if n.addresses, err = c.resolve(ctx, host, o.Transport); err != nil {
-		if ctx.Err() != nil {
-			err = &ResolveError{host, context.Cause(ctx)}
+	if n.addresses, err = c.resolve(lookUp, host, o.Transport); err != nil {
+		if lookUp.Err() != nil {
+			err = &ResolveError{host, context.Cause(lookUp)} // a resolver may have words of its own for it
 		}
 		return Result{}, err
 	}
@@ -199,14 +209,21 @@ func (n *negotiation) tryAddress(ctx context.Context, v Version, address netip.A
 	return attempt, n.try(ctx, attempt)
 }
 
-// share gives the first of several addresses its part of the time left.
+// share gives the first of several addresses its part of the time left, and the
+// last what is left but for a twentieth, at most headStart.
 func share(ctx context.Context, parts int) (context.Context, context.CancelFunc) {
-	if parts == 1 {
+	deadline, limited := ctx.Deadline()
+	if !limited && parts == 1 {
 		return context.WithCancel(ctx)
 	}
+	left := time.Until(deadline)
+	left -= min(left/20, headStart)
+	if parts == 1 {
+		return context.WithTimeout(ctx, left)
+	}
 	patience := addressPatience
-	if deadline, ok := ctx.Deadline(); ok {
-		patience = min(patience, time.Until(deadline)/time.Duration(parts))
+	if limited {
+		patience = min(patience, left/time.Duration(parts))
 	}
 	return context.WithTimeout(ctx, patience)
 }
