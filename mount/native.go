@@ -29,7 +29,7 @@ var errGivenUp = errors.New("given up before the mount was made")
 func (m *HostMounter) mountNative(ctx context.Context, r Request, o parsedOptions) error {
 	var g gate
 	err := m.calls.Do(ctx, mountKey(r.Target), func() error {
-		n := native{api: m.api, undo: m.sys.unmount, table: m.table, gate: &g, request: r, options: o}
+		n := native{api: m.api, undo: m.sys.unmount, table: m.table, gate: &g, config: m.config, request: r, options: o}
 		defer n.close()
 		return n.run(ctx)
 	})
@@ -61,6 +61,7 @@ type native struct {
 	undo    func(path string, flags int) error // umount2(2)
 	table   Table
 	gate    *gate
+	config  Config
 	request Request
 	options parsedOptions
 

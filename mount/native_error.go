@@ -64,6 +64,9 @@ func (m *HostMounter) explain(r Request, err error) error {
 	if about, ok := errors.AsType[*optionError](err); ok {
 		e.Option = r.maskOption(about.option)
 	}
+	if about, ok := errors.AsType[*nfsError](err); ok {
+		about.complete(e)
+	}
 	refused, ok := errors.AsType[*kernelError](err)
 	if !ok || causeCarried(err) != "" {
 		return failure
