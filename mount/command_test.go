@@ -47,7 +47,7 @@ func node(t *testing.T, command string, helpers, filesystems []string) mount.Con
 func TestCommandIsHandedTheRequest(t *testing.T) {
 	dir := t.TempDir()
 	seen := filepath.Join(dir, "seen")
-	m := mount.New(mount.Config{MountCommand: fakeCommand(t, `printf '%s\n' "$LC_ALL" "$@" >`+seen+"\n")})
+	m := mount.New(mount.Config{Via: mount.ViaCommand, MountCommand: fakeCommand(t, `printf '%s\n' "$LC_ALL" "$@" >`+seen+"\n")})
 	request := mount.Request{Source: "10.20.172.211:/nfs", Target: dir, FSType: "nfs", Options: []string{"ro", "nfsvers=4.1"}, Sensitive: []string{"password=hunter2"}}
 	if err := m.MountContext(t.Context(), request); err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestHungCommandIsKilledWithItsGroup(t *testing.T) {
 	defer reader.Close()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	errGone := errors.New("the pod is gone")
-	m := mount.New(mount.Config{MountCommand: command})
+	m := mount.New(mount.Config{Via: mount.ViaCommand, MountCommand: command})
 	failed := make(chan error, 1)
 	go func() {
 		failed <- m.MountContext(ctx, mount.Request{Source: "10.0.0.1:/e", Target: dir, FSType: "nfs"})
@@ -257,7 +257,7 @@ func TestCommandLedElsewhere(t *testing.T) {
 func TestOneCommandForEachTarget(t *testing.T) {
 	dir := t.TempDir()
 	log := filepath.Join(dir, "log")
-	m := mount.New(mount.Config{MountCommand: fakeCommand(t, "echo begin >>"+log+"; sleep 0.02; echo end >>"+log+"\n")})
+	m := mount.New(mount.Config{Via: mount.ViaCommand, MountCommand: fakeCommand(t, "echo begin >>"+log+"; sleep 0.02; echo end >>"+log+"\n")})
 	const n = 5
 	failed := make(chan error, n)
 	for range n {
@@ -280,7 +280,7 @@ func TestOneCommandForEachTarget(t *testing.T) {
 }
 
 func TestMissingCommand(t *testing.T) {
-	m := mount.New(mount.Config{MountCommand: "no-such-mount-command"})
+	m := mount.New(mount.Config{Via: mount.ViaCommand, MountCommand: "no-such-mount-command"})
 	err := m.MountContext(t.Context(), mount.Request{Source: "10.0.0.1:/e", Target: t.TempDir(), FSType: "nfs"})
 	e, ok := errors.AsType[*mount.Error](err)
 	if !ok || e.Uncertain || !errors.Is(err, mount.ErrHelperMissing) || !strings.Contains(e.Advice(), "util-linux") {

@@ -12,8 +12,9 @@ import (
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
 
-// What a node without the NFS client says, and what the user gets to read.
-func TestNodeWithoutNFSClient(t *testing.T) {
+// What a node says that has mount(8) mount NFS and lacks its helper, and what
+// the user gets to read.
+func TestNodeWithoutNFSHelper(t *testing.T) {
 	dir := t.TempDir()
 	command := filepath.Join(dir, "mount")
 	script := `#!/bin/sh
@@ -29,6 +30,7 @@ exit 32
 	}
 	p := nfs.New()
 	host := &volume.Host{RootDir: filepath.Join(dir, "root"), Mounter: mount.New(mount.Config{
+		Via:          mount.ViaCommand,
 		MountCommand: command, HelperDirs: []string{dir}, FilesystemsFile: filesystems, OSReleaseFile: filepath.Join(dir, "os-release"),
 	})}
 	if err := p.Init(host); err != nil {
