@@ -7,14 +7,12 @@
 package nstest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -24,6 +22,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/rerun"
 )
 
 const (
@@ -126,9 +126,9 @@ func startChild(t *testing.T, mode string) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	ctx, cancel := childContext(t)
+	ctx, cancel := rerun.Context(t)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", childArgs(t)...)
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", rerun.Args(t)...)
 	cmd.WaitDelay = 5 * time.Second
 	// The race detector makes each process wait for a second at its end. What is
 	// set already comes later and wins.
@@ -196,37 +196,6 @@ func kernelCannot(err error) bool {
 		}
 	}
 	return false
-}
-
-// childContext ends a little before the test's deadline, so that a hung child
-// is reported as this test's failure.
-func childContext(t *testing.T) (context.Context, context.CancelFunc) {
-	deadline, ok := t.Deadline()
-	if !ok {
-		return context.WithCancel(t.Context())
-	}
-	return context.WithDeadline(t.Context(), deadline.Add(-time.Until(deadline)/20))
-}
-
-// childArgs selects exactly this test. Flags that make the binary write files
-// (profiles, coverage, the test log) are not passed on: the parent's own would
-// be overwritten.
-func childArgs(t *testing.T) []string {
-	elements := strings.Split(t.Name(), "/")
-	for i, e := range elements {
-		elements[i] = "^" + regexp.QuoteMeta(e) + "$"
-	}
-	args := []string{"-test.run=" + strings.Join(elements, "/"), "-test.count=1"}
-	if testing.Verbose() {
-		args = append(args, "-test.v=true")
-	}
-	if testing.Short() {
-		args = append(args, "-test.short=true")
-	}
-	if deadline, ok := t.Deadline(); ok {
-		args = append(args, "-test.timeout="+time.Until(deadline).String())
-	}
-	return args
 }
 
 func namespaces(mode string) *syscall.SysProcAttr {

@@ -1,0 +1,52 @@
+// Package vmtest runs tests in a Linux kernel of their own: Debian's, under
+// QEMU. Tests of file systems and servers that the host's kernel lacks or must
+// not be bothered with run there as root, and so do the tests of any package
+// on a kernel older than the host's.
+//
+// # What it needs
+//
+// A Linux host on amd64 with the Debian packages qemu-system-x86 and
+// busybox-static. The kernel is that of Debian's package linux-image-amd64,
+// fetched with apt-get and unpacked once below the user's cache directory; it
+// is not installed, and root is not needed. Elsewhere than on Debian,
+// PODVOL_VMTEST_KERNEL names a directory into which a kernel package was
+// unpacked (boot/vmlinuz-*, lib/modules/*); it also chooses another kernel.
+//
+// # How to use it
+//
+// A test that needs the machine calls [Run]:
+//
+//	func TestExport(t *testing.T) {
+//		vmtest.Run(t, func(t *testing.T) {
+//			// root of the machine's kernel
+//			t.Run("version 3", …)
+//			t.Run("version 4.2", …)
+//		})
+//	}
+//
+// It runs only where PODVOL_VMTEST is set, and then it must:
+//
+//	PODVOL_VMTEST=1 go test ./volume/plugins/nfs
+//
+// One Run is one boot, of two to four seconds; sub-tests share it. All tests of
+// a package, those that know nothing of this package too, run in one boot
+// through the command vmrun:
+//
+//	go test -exec 'go run github.com/podvol/podvol/util/vmtest/vmrun' ./mount
+//
+// A Run within such a machine uses that machine. Emulation makes computing ten
+// times slower and more; PODVOL_VMTEST=kvm uses the host's KVM instead, where
+// that works.
+//
+// # What a test finds in the machine
+//
+// The host's files at their paths, with whatever the calling user may read.
+// The root can be written; what is written is lost at the end and never
+// reaches the host. TMPDIR is an empty tmpfs. /proc, /sys, /dev and /run are the
+// machine's own, /sys/fs/cgroup is a cgroup2, modules are loaded on demand
+// (loop, ext4, xfs, btrfs, overlay, fuse, nfs, nfsd, …). No service runs. The
+// only network is the loopback interface, with 127.0.0.1 and ::1. Arguments,
+// environment and working directory are the caller's; standard input is empty.
+//
+// Like every package below util, it carries no promise of compatibility.
+package vmtest
