@@ -89,7 +89,7 @@ func (s symptom) in(text string) bool {
 	return regexp.MustCompile("(?i)" + strings.Join(s.words, "|")).MatchString(text)
 }
 
-// symptoms lists the words of util-linux, nfs-utils and cifs-utils under
+// symptoms lists the words of util-linux, nfs-utils, cifs-utils and mount.ceph under
 // LC_ALL=C, the telling ones before the vague ones. Where mount(8) itself only
 // lists possibilities, the helper's own words have been found before.
 func symptoms() []symptom {
@@ -97,18 +97,18 @@ func symptoms() []symptom {
 	return []symptom{
 		// Name and network, with any helper.
 		list(ErrNameResolution, `failed to resolve server`, `could not resolve address`, `name or service not known`,
-			`temporary failure in name resolution`, `can't get address for`, `dns resolution failed`),
+			`failed to resolve source`, `temporary failure in name resolution`, `can't get address for`, `dns resolution failed`),
 		list(ErrNoLockDaemon, `rpc\.statd is not running`),
 		list(ErrVersionUnsupported, `requested nfs version or transport protocol is not supported`, `protocol not supported`,
 			`program/version mismatch`, `program not registered`, `nfs (mount )?version \S+ is not supported`,
 			`server abruptly closed the connection`, `mount error\(95\)`, `dialect`),
 		list(ErrConnectionRefused, `connection refused`, `mount error\(111\)`),
-		list(ErrTimedOut, `timed out`, `no route to host`, `network is unreachable`, `host is down`, `mount error\((11|101|110|112|113|115)\)`),
+		list(ErrTimedOut, `timed out`, `no mds server is up`, `no route to host`, `network is unreachable`, `host is down`, `mount error\((11|101|110|112|113|115)\)`),
 		list(ErrStaleHandle, `stale (nfs )?file handle`),
 		// What the server says.
-		list(ErrNoSuchExport, `reason given by server: no such file or directory`, `mount error\((2|6)\)`,
+		list(ErrNoSuchExport, `reason given by server: no such file or directory`, `mount error\((2|6)\)`, `mount error 2 =`,
 			`mount\.nfs4?: .*no such file or directory`, `failed to fetch volume file`),
-		list(ErrAccessDenied, `access denied by server`, `reason given by server: permission denied`, `mount error\((13|126)\)`,
+		list(ErrAccessDenied, `access denied by server`, `reason given by server: permission denied`, `mount error\((13|126)\)`, `mount error 13 =`,
 			`mount\.nfs4?: permission denied`, `mount error 1 = operation not permitted`),
 		// What the kernel lacks.
 		list(ErrNoFilesystem, `unknown filesystem type`, `filesystem not supported by the system`, `mount error\(19\)`,
@@ -123,7 +123,7 @@ func symptoms() []symptom {
 		list(ErrReadOnlyDevice, `write-protected`, `read-only file system`, `cannot mount .* read-only`),
 		list(ErrIO, `can't read superblock`, `input/output error`),
 		list(ErrNotPermitted, `only root can`, `must be superuser`, `permission denied`, `operation not permitted`, `not permitted`),
-		list(ErrBadOption, `incorrect mount option`, `unknown mount option`, `unrecognized (mount )?option`, `unknown parameter`,
+		list(ErrBadOption, `incorrect mount option`, `unknown mount option`, `unrecognized (mount )?option`, `(unknown|unsupported) parameter`, `(bad|unexpected) value for`,
 			`unsupported nfs4? mount option`, `security flavor not supported`, `bad usage`, `mount error\(22\)`, `invalid argument`, `unknown option`, `unsupported option`),
 		list(ErrHelperMissing, `might need a /sbin/mount\.`, `missing codepage or helper program`, `need a helper program`),
 		list(ErrWrongFilesystem, `wrong fs type`, `bad superblock`),

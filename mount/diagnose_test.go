@@ -23,6 +23,8 @@ func TestDiagnosis(t *testing.T) {
 	cifs := mount.Request{Source: "//10.0.0.9/share", FSType: "cifs"}
 	gluster := mount.Request{Source: "g1:/vol", FSType: "glusterfs"}
 	disk := mount.Request{Source: "/dev/sdb1", FSType: "ext4"}
+	ceph := mount.Request{Source: "10.0.0.7:6789:/", FSType: "ceph"}
+	sshfs := mount.Request{Source: "host:/dir", FSType: "fuse.sshfs"}
 	plan9 := mount.Request{Source: "host0", FSType: "9p"}
 	const both, noHelper, noKernel, neither = "both", "no helper", "no kernel", "neither"
 	tests := []struct {
@@ -76,6 +78,15 @@ func TestDiagnosis(t *testing.T) {
 		{"denied.txt", disk, both, mount.ErrNotPermitted, nil, nil},
 		{"no-target.txt", disk, both, mount.ErrNoTarget, nil, nil},
 		{"9p-option.txt", plan9, both, mount.ErrBadOption, nil, nil},
+		{"new-api-option.txt", disk, both, mount.ErrBadOption, nil, []string{`option "frobnicate"`}},
+		{"new-api-value.txt", disk, both, mount.ErrBadOption, nil, []string{`option "commit"`}},
+		{"new-api-fsck.txt", disk, both, mount.ErrNeedsFsck, nil, nil},
+		{"new-api-nfs-no-helper.txt", nfs, noHelper, mount.ErrHelperMissing, nil, []string{"nfs-common"}},
+		{"ceph-denied.txt", ceph, both, mount.ErrAccessDenied, nil, []string{"password"}},
+		{"ceph-laggy.txt", ceph, both, mount.ErrTimedOut, nil, []string{"10.0.0.7:6789 is up"}},
+		{"ceph-name.txt", ceph, both, mount.ErrNameResolution, nil, nil},
+		{"fuse-option.txt", sshfs, both, mount.ErrBadOption, nil, []string{`option "frobnicate"`}},
+		{"fusermount-option.txt", sshfs, both, mount.ErrBadOption, nil, []string{`option "frobnicate"`}},
 		{"silent.txt", nfs, both, mount.ErrUnknown, nil, nil},
 	}
 	var replayed []string
@@ -83,10 +94,10 @@ func TestDiagnosis(t *testing.T) {
 		t.Run(tc.file+", "+tc.has, func(t *testing.T) {
 			var helpers, filesystems []string
 			if tc.has != noHelper && tc.has != neither {
-				helpers = []string{"nfs", "cifs"}
+				helpers = []string{"nfs", "cifs", "ceph", "fuse"}
 			}
 			if tc.has != noKernel && tc.has != neither {
-				filesystems = []string{"nfs", "cifs", "9p"}
+				filesystems = []string{"nfs", "cifs", "ceph", "9p"}
 			}
 			path, err := filepath.Abs(filepath.Join(recorded, tc.file))
 			if err != nil {
@@ -111,6 +122,9 @@ func TestDiagnosis(t *testing.T) {
 				if !errors.Is(err, also) {
 					t.Errorf("errors.Is does not find %q", also)
 				}
+			}
+			if named := strings.Contains(e.Advice(), "option \""); named != (e.Option != "") {
+				t.Errorf("the option is %q, and the advice: %s", e.Option, e.Advice())
 			}
 			for _, words := range tc.advice {
 				if !strings.Contains(e.Advice(), words) {

@@ -63,6 +63,9 @@ func hold(how string) error {
 		if _, err := os.Lstat(path); err != nil {
 			fmt.Println("stat:", err)
 		}
+	case "mount":
+		tryToMount(path)
+		return nil
 	case "exe", "nothing":
 	default:
 		return fmt.Errorf("no way %q to hold", way)

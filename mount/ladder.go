@@ -152,6 +152,9 @@ func higherRungHelps(err error) bool {
 	if err == nil {
 		return false
 	}
+	if _, ok := errors.AsType[*causedError](err); ok {
+		return false // the target leads elsewhere by now
+	}
 	for _, final := range []error{unix.EINVAL, unix.ENOENT, unix.ENOTDIR, unix.EPERM, unix.EACCES, unix.ELOOP, unix.ENAMETOOLONG, unix.ENOSYS} {
 		if errors.Is(err, final) {
 			return false

@@ -21,8 +21,13 @@ func (r Request) wrap(err error) error {
 		e.Kernel = r.mask(message(said.lines))
 		e.Cause, e.Option = causeOfKernel(r, said.err, said.lines)
 		e.Option = r.mask(e.Option)
+		return wrapCall(err, e)
 	}
-	return wrapCall(err, e)
+	failure := wrapCall(err, e)
+	if own, ok := errors.AsType[*Error](failure); ok && own.Cause == ErrBadOption && own.Option == "" && causeCarried(err) == "" {
+		own.Option = r.maskOption(optionIn(err.Error())) // a mounter that runs mount(8)
+	}
+	return failure
 }
 
 // fail is wrap for errors that say that nothing was begun.
