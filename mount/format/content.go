@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -130,7 +131,7 @@ func Inspect(ctx context.Context, device io.ReaderAt, size int64) (Content, erro
 		}
 		found.Signatures = append(found.Signatures, more...)
 	}
-	found.Signatures = withoutBootSector(found.Signatures)
+	found.Signatures = withoutEchoes(found.Signatures)
 	if len(found.Signatures) > 0 {
 		return found, nil
 	}
@@ -139,21 +140,18 @@ func Inspect(ctx context.Context, device io.ReaderAt, size int64) (Content, erro
 	return found, err
 }
 
-// withoutBootSector drops the partition table that every boot sector looks
-// like, where it belongs to a file system or to something else that was
-// recognised in the first sector.
-func withoutBootSector(all []Signature) []Signature {
-	owned := false
-	for _, s := range all {
-		owned = owned || s.Offset >= 0 && s.Offset < 512 && s.Type != "dos" && s.Kind == Filesystem
-	}
-	var kept []Signature
-	for _, s := range all {
-		if !owned || s.Type != "dos" {
-			kept = append(kept, s)
-		}
-	}
-	return kept
+// withoutEchoes drops what belongs to a file system that was recognised: the
+// boot sector in its first sector, which looks like a partition table, and the
+// copies of its superblock.
+func withoutEchoes(all []Signature) []Signature {
+	return slices.DeleteFunc(slices.Clone(all), func(s Signature) bool {
+		return slices.ContainsFunc(all, func(owner Signature) bool {
+			if owner.Kind != Filesystem {
+				return false
+			}
+			return s.Type == "dos" && owner.Offset < 512 || s.Kind == Remains && s.Type == owner.Type
+		})
+	})
 }
 
 // firstData returns the first byte that is not zero where all should be.

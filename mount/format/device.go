@@ -1,7 +1,6 @@
 package format
 
 import (
-	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -51,27 +50,4 @@ func openDevice(path string, flags int) (*device, error) {
 		return nil, err
 	}
 	return &device{f, size}, nil
-}
-
-var errWriteProtected = errors.New("the device is write-protected")
-
-// lockDevice takes the lock that users of this package hold while they format.
-// It belongs to the open file, so a mkfs that inherits it keeps it. It is not
-// flock(2), which udev and some mkfs take themselves. The error is EAGAIN where
-// another has it, and errWriteProtected where nothing can be written.
-func lockDevice(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	if readOnly, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKROGET); err == nil && readOnly != 0 {
-		f.Close()
-		return nil, errWriteProtected
-	}
-	lock := unix.Flock_t{Type: unix.F_WRLCK}
-	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
 }

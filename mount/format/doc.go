@@ -18,8 +18,9 @@
 //
 // A mkfs opens the device with O_EXCL itself, so the proof's own descriptor has
 // to be closed a moment before. A lock (fcntl(2), F_OFD_SETLK) on the device
-// node spans the proof and the mkfs, so that of several users of this package,
-// in one process or in several, only one formats. Another program that makes a
+// node, exclusive from before the proof to the end of the mkfs or fsck and then
+// shared until it is mounted, lets only one of several users of this package at
+// the device, in one process or in several. Another program that makes a
 // file system in that moment, of a few milliseconds, is told by mkfs.xfs and
 // mkfs.btrfs, which run without their force flags and look again; mkfs.ext4
 // does not look.

@@ -129,6 +129,10 @@ func (e *Error) Advice() string {
 		return adviseTool(e.FSType)
 	case ErrUncorrected:
 		return fmt.Sprintf("It was not mounted. Take a copy of the device if you can, then run fsck %s by hand.", e.Device)
+	case ErrResizeFailed:
+		if strings.Contains(e.Output, "Permission denied to resize filesystem") {
+			return "To grow a mounted ext2, ext3 or ext4, the agent needs CAP_SYS_RESOURCE."
+		}
 	}
 	return "" // the program's own output says more than a sentence could
 }

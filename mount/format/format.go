@@ -99,6 +99,8 @@ type Result struct {
 // reason [ErrWrongFilesystem] and names what was found. A device that is in use
 // already is neither formatted nor checked, but mounted a second time if it has
 // a file system. Calling again after success mounts again, without formatting.
+// While another process has the device for the same purpose, the error is
+// [ErrInUse], and it is worth another try later.
 //
 // Errors are *[Error], or the *mount.Error of a mount that failed though the
 // file system is the right one. When ctx ends the wait ends, and the error says
@@ -112,55 +114,29 @@ func (f *Formatter) FormatAndMount(ctx context.Context, request Request) (Result
 	if strings.Trim(r.FSType, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
 		return Result{}, fail(OpProbe, r, ErrNotSupported, nil)
 	}
-	prepared, err := f.prepare(ctx, r)
+	number, err := deviceNumber(r.Source)
 	if err != nil {
-		return prepared.Result, err
+		return Result{}, fail(OpProbe, r, ErrNotBlockDevice, err)
 	}
-	err = mount.Mount(ctx, f.config.Mounter, r.Request)
-	if err == nil {
-		return prepared.Result, nil
+	results := make(chan Result, 1) // read only once the call has returned
+	var begun gate
+	err = f.calls.Do(ctx, number, func() error {
+		p := preparation{Formatter: f, request: r, begun: &begun}
+		err := p.run(ctx)
+		results <- p.Result
+		return err
+	})
+	if abandoned, ok := errors.AsType[*flight.AbandonedError](err); ok && abandoned.Err == context.Cause(ctx) {
+		e := fail(OpProbe, r, ErrCanceled, abandoned.Err)
+		e.Uncertain = abandoned.Started && !begun.close() || abandoned.Earlier
+		return Result{}, e
 	}
-	if prepared.content.has("") && !prepared.content.has(r.FSType) {
-		wrong := fail(OpMount, r, ErrWrongFilesystem, err)
-		wrong.Found = prepared.content
-		return prepared.Result, wrong
-	}
-	return prepared.Result, err
+	return <-results, err
 }
 
 // fail makes the *Error of a failed step.
 func fail(op string, r Request, reason Reason, err error) *Error {
 	return &Error{Op: op, Device: r.Source, FSType: r.FSType, Reason: reason, Err: err}
-}
-
-// prepared is a device that can be mounted.
-type prepared struct {
-	Result
-	content Content // before it was formatted
-}
-
-// prepare formats or checks the device, one call at a time for each.
-func (f *Formatter) prepare(ctx context.Context, r Request) (prepared, error) {
-	number, err := deviceNumber(r.Source)
-	if err != nil {
-		return prepared{}, fail(OpProbe, r, ErrNotBlockDevice, err)
-	}
-	// The goroutine writes done only when its caller is sure to read it later,
-	// or not at all.
-	results := make(chan prepared, 1)
-	var begun gate
-	err = f.calls.Do(ctx, number, func() error {
-		p := preparation{Formatter: f, request: r, begun: &begun}
-		err := p.run(ctx)
-		results <- p.prepared
-		return err
-	})
-	if abandoned, ok := errors.AsType[*flight.AbandonedError](err); ok {
-		e := fail(OpProbe, r, ErrCanceled, abandoned.Err)
-		e.Uncertain = abandoned.Started && !begun.take() || abandoned.Earlier
-		return prepared{}, e
-	}
-	return <-results, err
 }
 
 // isReadOnly reports whether a mount is asked for that cannot write. The last

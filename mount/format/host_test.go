@@ -122,7 +122,7 @@ func TestABlankDeviceIsFormattedOnceAndKeepsItsFiles(t *testing.T) {
 				// While it is mounted it is mounted once more, and left alone.
 				second := t.TempDir()
 				got, err = f.FormatAndMount(t.Context(), request(d.Path, second, fstype))
-				if err != nil || got.Formatted || got.Unchecked == "" {
+				if err != nil || got.Formatted || got.Unchecked != string(format.ErrInUse) {
 					t.Fatalf("beside itself: %+v, %v", got, err)
 				}
 				if b, err := os.ReadFile(filepath.Join(second, "file")); err != nil || string(b) != "kept" {

@@ -8,14 +8,26 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
 )
 
-// gate decides between a program that is about to be started and a caller that
+// gate decides between what is about to be done to a device and a caller that
 // has given up: whoever comes first wins.
-type gate struct{ taken atomic.Bool }
+type gate struct{ state atomic.Int32 }
 
-// take reports whether the caller is the first.
-func (g *gate) take() bool { return g.taken.CompareAndSwap(false, true) }
+const (
+	gatePassed = 1 + iota
+	gateClosed
+)
+
+// pass reports whether something may be done. It may be asked again.
+func (g *gate) pass() bool {
+	return g.state.CompareAndSwap(0, gatePassed) || g.state.Load() == gatePassed
+}
+
+// close keeps everything from being done, and reports whether nothing was.
+func (g *gate) close() bool { return g.state.CompareAndSwap(0, gateClosed) }
 
 // errGivenUp is seen by nobody: the caller has left when it is returned.
 var errGivenUp = errors.New("given up before anything was begun")
@@ -25,24 +37,102 @@ type preparation struct {
 	*Formatter
 	request Request
 	begun   *gate
-	prepared
+	lock    *os.File
+	// sharing says why the lock is the shared one, and the device cannot be
+	// formatted; empty where it is exclusive.
+	sharing Reason
+	content Content // before it was formatted
+	Result
 }
 
+// run does all of it, under the lock.
 func (p *preparation) run(ctx context.Context) error {
+	if err := p.takeLock(); err != nil {
+		return err
+	}
+	defer func() { p.lock.Close() }()
+	if err := p.prepare(ctx); err != nil {
+		return err
+	}
+	if p.sharing == "" {
+		shared, err := share(p.lock)
+		if err != nil {
+			return p.lockError(err)
+		}
+		p.lock = shared
+	}
+	return p.mount(ctx)
+}
+
+// prepare makes sure that there is a file system.
+func (p *preparation) prepare(ctx context.Context) error {
 	exclusive, err := p.look(ctx)
 	if err != nil {
 		return err
 	}
 	p.Found, _ = p.content.Filesystem()
 	switch {
+	case p.content.Blank() && p.sharing != "":
+		return p.fail(OpFormat, p.sharing, nil)
 	case p.content.Blank() && !exclusive:
 		return p.fail(OpFormat, ErrInUse, unix.EBUSY)
 	case p.content.Blank():
 		return p.format(ctx)
 	case !p.content.has(""):
 		return p.foundError(ErrNotBlank)
+	case p.request.Check == CheckNever || isReadOnly(p.request.Request):
+		return nil
+	case p.sharing != "":
+		p.Unchecked = string(p.sharing)
+	case !exclusive:
+		p.Unchecked = string(ErrInUse)
 	}
-	return p.check(ctx, exclusive)
+	return p.check(ctx)
+}
+
+// takeLock takes the exclusive lock where the device may be written to, else
+// the shared one.
+func (p *preparation) takeLock() (err error) {
+	if isReadOnly(p.request.Request) {
+		p.sharing = ErrReadOnly
+	} else {
+		p.lock, err = lockExclusively(p.request.Source)
+	}
+	switch {
+	case errors.Is(err, unix.EBUSY): // mounted, on kernels that then let nobody write
+		p.sharing = ErrInUse
+	case errors.Is(err, errWriteProtected), errors.Is(err, unix.EROFS):
+		p.sharing = ErrReadOnly
+	}
+	if p.sharing != "" {
+		p.lock, err = lockShared(p.request.Source)
+	}
+	if err != nil {
+		return p.lockError(err)
+	}
+	return nil
+}
+
+func (p *preparation) lockError(err error) error {
+	if errors.Is(err, unix.EAGAIN) {
+		return p.fail(OpProbe, ErrInUse, errors.New("another process is formatting, checking or mounting it"))
+	}
+	return p.openError(err)
+}
+
+// mount mounts what is on the device now, under the shared lock: another's claim
+// would make it fail.
+func (p *preparation) mount(ctx context.Context) error {
+	if !p.begun.pass() {
+		return errGivenUp
+	}
+	err := mount.Mount(ctx, p.config.Mounter, p.request.Request)
+	if err != nil && p.content.has("") && !p.content.has(p.request.FSType) {
+		wrong := fail(OpMount, p.request, ErrWrongFilesystem, err)
+		wrong.Found = p.content
+		return wrong
+	}
+	return err
 }
 
 func (p *preparation) fail(op string, reason Reason, err error) error {
@@ -55,11 +145,16 @@ func (p *preparation) foundError(reason Reason) error {
 	return e
 }
 
-// look finds out what is on the device, and whether nobody else has it.
+// look finds out what is on the device and, under the exclusive lock, whether
+// nobody else has claimed it. Under the shared one it claims nothing, as that
+// would make another's mount fail.
 func (p *preparation) look(ctx context.Context) (exclusive bool, err error) {
-	device, err := openDevice(p.request.Source, unix.O_EXCL)
-	exclusive = err == nil
-	if errors.Is(err, unix.EBUSY) {
+	var device *device
+	if p.sharing == "" {
+		device, err = openDevice(p.request.Source, unix.O_EXCL)
+		exclusive = err == nil
+	}
+	if !exclusive && (err == nil || errors.Is(err, unix.EBUSY)) {
 		device, err = openDevice(p.request.Source, 0)
 	}
 	if err != nil {
@@ -96,21 +191,13 @@ func (p *preparation) inspect(ctx context.Context, device *device) (Content, err
 	return Content{}, p.fail(OpProbe, ErrUnreadable, err)
 }
 
-// format makes a file system, after the device was found blank, by looking
-// again under the lock: the first look may be older than another's mkfs.
+// format makes a file system. It looks once more after it has waited for a slot,
+// so that nothing comes between what was seen and the mkfs.
 func (p *preparation) format(ctx context.Context) error {
-	if isReadOnly(p.request.Request) {
-		return p.fail(OpFormat, ErrReadOnly, nil)
-	}
 	mkfs, err := p.mkfs()
 	if err != nil {
 		return err
 	}
-	lock, err := lockDevice(p.request.Source)
-	if err != nil {
-		return p.lockError(err)
-	}
-	defer lock.Close()
 	release, err := p.takeSlot(ctx)
 	if err != nil {
 		return p.fail(OpFormat, ErrCanceled, err)
@@ -123,12 +210,11 @@ func (p *preparation) format(ctx context.Context) error {
 	case !exclusive:
 		return p.fail(OpFormat, ErrInUse, unix.EBUSY)
 	case !p.content.Blank():
-		return p.run(ctx) // another made one meanwhile
+		return p.foundError(ErrInUse) // somebody wrote to it just now
 	}
-	if !p.begun.take() {
+	if !p.begun.pass() {
 		return errGivenUp
 	}
-	mkfs.keep = lock
 	output, err := mkfs.finish()
 	p.config.Logger.InfoContext(ctx, "mkfs", "command", mkfs.String(), "error", err)
 	if err != nil {
@@ -138,16 +224,6 @@ func (p *preparation) format(ctx context.Context) error {
 	}
 	p.Formatted = true
 	return nil
-}
-
-func (p *preparation) lockError(err error) error {
-	switch {
-	case errors.Is(err, unix.EAGAIN):
-		return p.fail(OpFormat, ErrInUse, errors.New("another process is formatting it"))
-	case errors.Is(err, unix.EROFS), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, errWriteProtected):
-		return p.fail(OpFormat, ErrReadOnly, err)
-	}
-	return p.openError(err)
 }
 
 // mkfs is the command that makes the file system: mount-utils' defaults, save
@@ -165,7 +241,7 @@ func (p *preparation) mkfs() (*command, error) {
 		// the super-user.
 		args = append(args, "-F", "-m0")
 	}
-	return &command{path: path, args: append(args, p.request.Source)}, nil
+	return &command{path: path, args: append(args, p.request.Source), keep: p.lock}, nil
 }
 
 // takeSlot waits for one of the mkfs that may run at once.
@@ -189,16 +265,11 @@ const (
 
 // check runs fsck on a file system that is to be written to. That fsck cannot
 // run is no reason not to mount.
-func (p *preparation) check(ctx context.Context, exclusive bool) error {
-	if p.request.Check == CheckNever || isReadOnly(p.request.Request) {
-		return nil
-	}
+func (p *preparation) check(ctx context.Context) error {
 	if p.Found == "" {
 		p.Unchecked = fmt.Sprintf("it has %s", p.content)
-		return nil
 	}
-	if !exclusive {
-		p.Unchecked = "the device is in use"
+	if p.Unchecked != "" {
 		return nil
 	}
 	path, err := p.find("fsck")
@@ -206,10 +277,10 @@ func (p *preparation) check(ctx context.Context, exclusive bool) error {
 		p.Unchecked = err.Error()
 		return nil
 	}
-	if !p.begun.take() {
+	if !p.begun.pass() {
 		return errGivenUp
 	}
-	fsck := &command{path: path, args: []string{"-T", "-t", p.Found, "-a", p.request.Source}}
+	fsck := &command{path: path, args: []string{"-T", "-t", p.Found, "-a", p.request.Source}, keep: p.lock}
 	output, err := fsck.finish()
 	status := exitStatus(err)
 	p.config.Logger.InfoContext(ctx, "fsck", "command", fsck.String(), "status", status, "output", output)

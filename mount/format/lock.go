@@ -1,0 +1,60 @@
+package format
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// The locks that users of this package hold on a device node: an exclusive one
+// to claim, format or check the device, a shared one to look at it and to mount
+// it. They belong to the open file, so a mkfs that inherits it keeps it. They
+// are not flock(2), which udev and some mkfs take themselves.
+
+var errWriteProtected = errors.New("the device is write-protected")
+
+// lockExclusively takes the exclusive lock. The error is EAGAIN where another
+// has a lock, errWriteProtected where nothing can be written, and EBUSY where
+// the kernel lets nobody write to what is mounted.
+func lockExclusively(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	if readOnly, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKROGET); err == nil && readOnly != 0 {
+		f.Close()
+		return nil, errWriteProtected
+	}
+	return lock(f, unix.F_WRLCK)
+}
+
+// lockShared takes the shared lock. The error is EAGAIN where another has the
+// exclusive one.
+func lockShared(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return lock(f, unix.F_RDLCK)
+}
+
+// share exchanges the exclusive lock, whose file is closed, for the shared one,
+// and leaves nobody a moment in between. A device open for writing cannot be
+// mounted on some kernels.
+func share(exclusive *os.File) (*os.File, error) {
+	defer exclusive.Close()
+	if _, err := lock(exclusive, unix.F_RDLCK); err != nil {
+		return nil, err
+	}
+	return lockShared(exclusive.Name())
+}
+
+// lock takes a lock on f, or exchanges the one it has. It closes f if it fails.
+func lock(f *os.File, kind int16) (*os.File, error) {
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind}); err != nil {
+		f.Close()
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return f, nil
+}
