@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 )
 
@@ -48,6 +49,12 @@ func isTag(source string) bool {
 		return ok
 	}
 	return false
+}
+
+// isImage reports whether a source is the image of a disk in a file.
+func isImage(source string) bool {
+	info, err := os.Stat(source)
+	return err == nil && info.Mode().IsRegular()
 }
 
 // isPseudo tells types that have no helper anywhere, so that nobody need look.

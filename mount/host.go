@@ -139,7 +139,11 @@ func (m *HostMounter) tryMount(ctx context.Context, r Request, how runner) error
 	if !native {
 		return m.mountByCommand(ctx, r, how)
 	}
-	return m.mountNative(ctx, r, options)
+	err = m.mountNative(ctx, r, options)
+	if m.config.Via == ViaBest && errors.Is(err, unix.ENOTBLK) && isImage(r.Source) {
+		return m.mountByCommand(ctx, r, how) // it finds a loop device for it
+	}
+	return err
 }
 
 // ended is the error of a context that has ended, with a cause of the caller's

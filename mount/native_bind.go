@@ -82,7 +82,7 @@ func (n *native) flagsOfTarget() (uintptr, error) {
 func (n *native) checkBindOptions() error {
 	if data := n.options.Data; len(data) > 0 {
 		return &causedError{ErrBadOption, &optionError{
-			option: data[0],
+			option: n.request.maskOption(data[0]),
 			err:    fmt.Errorf("%s of a file system cannot be set by a bind mount", optionCount(len(data))),
 		}}
 	}

@@ -19,7 +19,7 @@ const (
 
 // optionError is an error about one option of the request.
 type optionError struct {
-	option string // as it was given; it may be sensitive
+	option string // masked where it is sensitive
 	err    error
 }
 
@@ -62,7 +62,7 @@ func (m *HostMounter) explain(r Request, err error) error {
 		return failure
 	}
 	if about, ok := errors.AsType[*optionError](err); ok {
-		e.Option = r.maskOption(about.option)
+		e.Option = about.option
 	}
 	if about, ok := errors.AsType[*nfsError](err); ok {
 		about.complete(e)

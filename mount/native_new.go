@@ -109,7 +109,7 @@ func (n *native) createOnce(fs filesystem) (mount int, err error) {
 		return -1, lackingOrDenied(&kernelError{call: callOpen, err: err})
 	}
 	defer unix.Close(context)
-	c := configuration{n.api, context}
+	c := configuration{n.api, n.request, context}
 	if err := c.setString("source", fs.source); err != nil {
 		return -1, err
 	}
@@ -147,9 +147,11 @@ func (n *native) refuseTwice(mount int) error {
 	return err
 }
 
-// configuration fills in a file-system context.
+// configuration fills in a file-system context. Its errors are masked: they
+// are handed on as they are.
 type configuration struct {
 	api     mountapi.Calls
+	request Request
 	context int
 }
 
@@ -157,7 +159,7 @@ func (c configuration) setOptions(options []string) error {
 	for _, option := range options {
 		key, value, hasValue := strings.Cut(option, "=")
 		if genericName(key) {
-			return &optionError{option, &kernelError{call: callOption, err: unix.EINVAL}} // "ro=nonsense"
+			return c.refused(option, unix.EINVAL) // "ro=nonsense"
 		}
 		var err error
 		switch {
@@ -196,12 +198,16 @@ func (c configuration) refused(option string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &optionError{option, c.failed(callOption, err)}
+	return &optionError{c.request.maskOption(option), c.failed(callOption, err)}
 }
 
 // failed adds what the kernel says about an error.
 func (c configuration) failed(call string, err error) error {
-	return lacking(&kernelError{call: call, lines: c.api.Log(c.context), err: err})
+	lines := c.api.Log(c.context)
+	for i, line := range lines {
+		lines[i] = c.request.mask(line)
+	}
+	return lacking(&kernelError{call: call, lines: lines, err: err})
 }
 
 // genericName reports whether a key is a file-system-independent word.

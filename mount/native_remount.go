@@ -49,7 +49,7 @@ func (n *native) reconfigure() error {
 		return lackingOrDenied(&kernelError{call: "fspick", err: err})
 	}
 	defer unix.Close(context)
-	c := configuration{n.api, context}
+	c := configuration{n.api, n.request, context}
 	if err := c.setFlags(words); err != nil {
 		return err
 	}
