@@ -1,0 +1,84 @@
+package mount_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	k8smount "k8s.io/mount-utils"
+
+	"github.com/podvol/podvol/mount"
+)
+
+// Mounting, asking and unmounting are the same on the host, where the mounter
+// comes from mount.New, and on the fake.
+func Example() {
+	dir, err := os.MkdirTemp("", "podvol-example-")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.Remove(dir)
+	target := filepath.Join(dir, "cache")
+	if err := os.Mkdir(target, 0o755); err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.Remove(target)
+
+	fake := mount.NewFakeMounter() // mount.New(mount.Config{}) mounts for real
+	defer fake.Close()
+	var mounter mount.Interface = fake
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	err = mount.Mount(ctx, mounter, mount.Request{
+		Source: "scratch", Target: target, FSType: "tmpfs", Options: []string{"size=1m", "nosuid"},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	table, err := mount.TableOf(mounter)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	entry, mounted, err := table.At(target)
+	fmt.Println(entry.FSType, "from", entry.Source, "is mounted:", mounted, err)
+
+	rung, err := mount.Unmount(ctx, mounter, target, mount.UnmountOptions{ForceAfter: 30 * time.Second, LazyAfter: time.Minute})
+	fmt.Println("unmounted by the", rung, "rung:", err)
+	// Output:
+	// tmpfs from scratch is mounted: true <nil>
+	// unmounted by the normal rung: <nil>
+}
+
+// The host's mounter takes the place of mount-utils' in code that knows nothing
+// of podvol.
+func ExampleNew_dropIn() {
+	var mounter k8smount.Interface = mount.New(mount.Config{})
+	mounted, err := mounter.IsMountPoint("/proc")
+	fmt.Println(mounted, err)
+	// Output: true <nil>
+}
+
+// An error says what failed and why, and what to do about it.
+func ExampleError() {
+	mounter := mount.New(mount.Config{Via: mount.ViaSystemCalls})
+	err := mount.Mount(context.Background(), mounter, mount.Request{
+		Source: "scratch", Target: "/does/not/exist", FSType: "tmpfs",
+	})
+	if e, ok := errors.AsType[*mount.Error](err); ok && errors.Is(err, mount.ErrNoTarget) {
+		fmt.Println(e.Cause)
+		fmt.Println(e.Advice())
+		fmt.Println("may still happen:", e.Uncertain)
+	}
+	// Output:
+	// the mount point does not exist
+	// Create /does/not/exist first.
+	// may still happen: false
+}
