@@ -50,7 +50,8 @@ type Config struct {
 	SystemdDir string
 }
 
-// New returns the mounter of this host. It does no I/O.
+// New returns the mounter of this host. It does no I/O: what this kernel has is
+// found out by each mount, so that a module loaded later is used.
 func New(c Config) *HostMounter {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -62,23 +63,51 @@ func New(c Config) *HostMounter {
 	return &HostMounter{config: c, sys: hostCalls{}, api: mountapi.Kernel{}, index: index, table: index}
 }
 
-// HostMounter mounts on this host, in the mount namespace of the process: bind
-// mounts, tmpfs, hugetlbfs, their remounts and changes of propagation by system
-// calls, everything else by mount(8) and its helpers. It answers questions from
-// the kernel's mount table. It implements [ContextMounter] and is safe for
-// concurrent use.
+// HostMounter mounts on this host, in the mount namespace of the process, and
+// answers questions from the kernel's mount table. It implements
+// [ContextMounter] and is safe for concurrent use.
+//
+// How ([Config].Via may force one of them):
+//
+//   - By system calls: bind mounts, remounts, changes of propagation, NFS, and
+//     every type that the kernel has and no helper is installed for: tmpfs,
+//     hugetlbfs, proc, overlay, ext4, xfs, btrfs and so on. A file system is
+//     made with fsopen, fsconfig and fsmount, a bind mount with open_tree
+//     (Linux 5.2); it gets all its options while nobody can see it, by
+//     mount_setattr (5.12), and move_mount attaches it at last. Where the kernel
+//     lacks one of these calls, or a filter of system calls denies it, or an
+//     option does not fit into fsconfig (longer than 255 bytes, a comma within),
+//     mount(2) is used: the result is the same, but the mount may be seen before
+//     its options are complete, and is undone if they cannot be had.
+//   - By mount(8): types with a helper (FUSE, cifs, ceph, glusterfs, any type of
+//     which mount.<type> is in [Config].HelperDirs), NFS with Kerberos, a type
+//     that is to be found out, images in a file, and the options that mount(8)
+//     itself carries out (loop, X-mount.*, user …).
+//
+// All of mount(8)'s file-system-independent options are understood, those of
+// version 2.39 with it: "ro=recursive", "nosuid=recursive" hold for all mounts
+// below as well, "ro=vfs" for the mount alone, "ro=fs" for its file system
+// alone. Words for fstab and systemd (x-*, _netdev, nofail …) mean nothing here.
+// /etc/fstab is not read. All other options are the file system's. Of options
+// that exclude each other the last wins. A remount keeps what it does not
+// mention. A device that is write-protected is mounted read-only on request
+// only, not silently as mount(8) does; an image in a file gets its loop device
+// from mount(8).
 //
 // The target is opened once without following a link at its end and mounted on
 // by descriptor, so a link that is put there meanwhile redirects nothing; a
-// target that is a link is refused ([ErrTargetIsLink]). Mounts by mount(8) make
-// the same check, but mount(8) looks the path up again; what it mounted
-// elsewhere is undone ([ErrTargetReplaced]).
+// target that is a link is refused ([ErrTargetIsLink]), and so is one that was
+// replaced meanwhile ([ErrTargetReplaced]). Mounts by mount(8) make the same
+// check, but mount(8) looks the path up again; what it mounted elsewhere is
+// undone.
 //
 // A bind mount keeps the flags of its source (nosuid, nodev, noexec, ro, atime)
-// unless an option says otherwise; options apply to the top mount of an rbind
-// only. A mount whose options cannot be applied is undone. Where systemd runs
-// the host, a helper that leaves a daemon behind (FUSE, glusterfs) runs in a
-// scope of its own, which outlives this process's; no other mount does.
+// unless an option says otherwise; without "=recursive" options apply to the
+// top mount of an rbind only. Flags that the namespace of the source keeps
+// locked (mount_namespaces(7)) cannot be taken away: [ErrNotPermitted], with
+// the flag in [Error].Option. Where systemd runs the host, a helper that leaves
+// a daemon behind (FUSE, glusterfs) runs in a scope of its own, which outlives
+// this process's; no other mount does.
 type HostMounter struct {
 	config Config
 	calls  flight.Group[callKey]
@@ -107,11 +136,15 @@ type hostCalls struct{}
 
 func (hostCalls) unmount(target string, flags int) error { return unix.Unmount(target, flags) }
 
-// MountContext implements [ContextMounter]. After ctx has ended, a mount by
-// system call that had not reached the kernel yet is not made any more, and
-// the error is not Uncertain; a mount(8) that runs is killed with its process
-// group, and the error is Uncertain unless all that it started is seen to have
-// ended and the mount table shows nothing new.
+// MountContext implements [ContextMounter]. A mount by system calls is prepared
+// out of sight and takes effect by one call, before which ctx is looked at: if
+// ctx ends earlier, whatever hangs then, it will never appear, and the error is
+// not Uncertain. Uncertain is only a mount whose last call itself is under way;
+// with mount(2) alone that is the whole mount. A mount(8) that runs is killed
+// with its process group, and the error is Uncertain unless all that it started
+// is seen to have ended and the mount table shows nothing new.
+//
+// A context that never ends (context.Background) costs no goroutine.
 func (m *HostMounter) MountContext(ctx context.Context, request Request) error {
 	return m.mount(ctx, request, runner{})
 }

@@ -30,7 +30,8 @@ type Request struct {
 	// FSType is the file system's type as mount(8) knows it; empty for a bind
 	// mount and a remount.
 	FSType string
-	// Options are mount(8)'s, one to an element: "ro", "bind", "size=1048576".
+	// Options are mount(8)'s, one to an element or separated by commas: "ro",
+	// "bind", "size=1048576". See [HostMounter] for what is understood.
 	Options []string
 	// Sensitive are options that must never be shown, such as passwords. They
 	// are applied after Options. Where a helper mounts, user and password for

@@ -13,9 +13,11 @@ type Via int
 const (
 	// ViaBest uses system calls where the kernel can make the mount alone, and
 	// mount(8) where it cannot: for types that have a helper, such as FUSE, for
-	// NFS with Kerberos, and for options that mount(8) itself carries out.
+	// NFS with Kerberos, and for options that mount(8) itself carries out. See
+	// [HostMounter] for which is which.
 	ViaBest Via = iota
-	// ViaSystemCalls starts no process; what needs one is refused.
+	// ViaSystemCalls starts no process; what needs one is refused before
+	// anything is touched ([ErrNeedsCommand]).
 	ViaSystemCalls
 	// ViaCommand runs mount(8) for everything, as mount-utils does.
 	ViaCommand
