@@ -155,6 +155,9 @@ func runCommand(ctx context.Context, line commandLine, given handover) error {
 	}
 	failed := &commandError{output: output.String(), ended: output.hasEnded(), err: err}
 	if cmd.ProcessState == nil {
+		if errors.Is(err, os.ErrNotExist) { // by its path; by its name exec says so itself
+			failed.err = &exec.Error{Name: cmd.Path, Err: exec.ErrNotFound}
+		}
 		return failed // it was never started
 	}
 	// Of mount(8)'s exit statuses these say that it did, or may have done,

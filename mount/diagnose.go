@@ -116,7 +116,8 @@ func symptoms() []symptom {
 		// What is wrong on the node.
 		list(ErrNotMounted, `: not mounted`, `no mount point specified`, `mount point not mounted or bad option`),
 		list(ErrNoTarget, `mount point .*does not exist`, `symbolic link to nowhere`),
-		list(ErrKindMismatch, `mount point .*is not a directory`, `mount spec .* or point .* is not a directory`),
+		list(ErrKindMismatch, `mount point .*is not a directory`, `mount spec .* or point .* is not a directory`,
+			`mount\(2\) system call failed: not a directory`), // the mount point was found to exist before
 		list(ErrNoSource, `special device .* does not exist`, `is not a block device`, `no medium found`, `can't find (uuid|label)=`),
 		list(ErrBusy, `already mounted`, `target is busy`, `is busy`, `device or resource busy`, `mount error\(16\)`),
 		list(ErrNeedsFsck, `structure needs cleaning`, `run fsck`),
@@ -160,6 +161,12 @@ func (c Config) weigh(r Request, said Cause) (cause Cause, also []Cause) {
 	noHelper := wantsHelper(fstype) && !c.hasHelper(fstype)
 	switch said {
 	case ErrHelperMissing, ErrNoFilesystem:
+	case ErrNoSource:
+		// mount(8) takes the source of a type that it does not know for a device.
+		if strings.HasPrefix(r.Source, "/") || !inKernel(fstype) || !c.kernelLacks(fstype) {
+			return said, nil
+		}
+		return ErrNoFilesystem, nil
 	case ErrWrongFilesystem, ErrBadOption, ErrUnknown:
 		if !noHelper {
 			return said, nil
