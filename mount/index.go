@@ -73,20 +73,32 @@ func (x *index) answer(f func() (old bool, err error)) error {
 	defer x.mu.Unlock()
 	x.fresh = false
 	if err := x.refresh(); err != nil {
-		return err
+		return x.failed(err)
 	}
 	return x.answerAgain(f)
+}
+
+// failed lets the next question begin anew: signals that were taken may not
+// have been followed.
+func (x *index) failed(err error) error {
+	if !errors.Is(err, errElsewhere) {
+		x.close()
+	}
+	return err
 }
 
 // answerAgain is answer without looking for signals.
 func (x *index) answerAgain(f func() (old bool, err error)) error {
 	for range maxTries {
 		old, err := f()
-		if err != nil || !old {
-			return err
+		if err == nil && !old {
+			return nil
 		}
-		if err := x.load(); err != nil {
-			return err
+		if err == nil {
+			err = x.load()
+		}
+		if err != nil {
+			return x.failed(err)
 		}
 	}
 	return errRestless
@@ -124,22 +136,25 @@ func isOfFiles(err error) bool {
 // lookAgain makes sure that nothing is mounted at place, where a directory
 // above a mount point may have been renamed: there is no signal of that. What
 // is looked at lies in a directory that was looked at for links already.
-func (x *index) lookAgain(place string) (Entry, bool, error) {
+func (x *index) lookAgain(place string) (e Entry, ok bool, err error) {
 	if _, ok, err := x.mountedAt(path.Dir(place)); ok || err != nil {
 		return Entry{}, false, err // no directory to be renamed lies between
 	}
 	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, place, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, 0, &st)
+	err = unix.Statx(unix.AT_FDCWD, place, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, 0, &st)
 	if err != nil || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
 		return Entry{}, false, nil
 	}
-	x.mu.Lock()
-	err = x.load()
-	x.mu.Unlock()
-	if err != nil {
-		return Entry{}, false, err
-	}
-	return x.mountedAt(place)
+	first := true
+	err = x.answer(func() (old bool, err error) {
+		if first {
+			first = false
+			return true, nil
+		}
+		e, ok, old, err = x.find(place)
+		return old, err
+	})
+	return e, ok, err
 }
 
 // mountedAt is [mountedAt]; the mount that is found is read again.

@@ -294,6 +294,12 @@ func (w *world) check(q questioned, signalled bool) {
 	}
 }
 
+// inUserMode: the tables of user namespaces are no other ones, so that some do.
+func inUserMode() bool {
+	uidMap, _ := os.ReadFile("/proc/self/uid_map")
+	return !strings.Contains(string(uidMap), "4294967295")
+}
+
 func TestIndexAnswersAsMountinfoOnRandomTables(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		reads := 0
@@ -309,8 +315,8 @@ func TestIndexAnswersAsMountinfoOnRandomTables(t *testing.T) {
 			all[i].index = newIndex(all[i].kernel)
 		}
 		tables, worlds := 1000, 10
-		if testing.Short() {
-			tables = 100
+		if testing.Short() || inUserMode() {
+			tables, worlds = 200, 4
 		}
 		for seed := range uint64(worlds) {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -332,8 +338,10 @@ func TestIndexAnswersAsMountinfoOnRandomTables(t *testing.T) {
 					if w.rand.IntN(3) == 0 {
 						w.check(all[2], signalled)
 					}
-					w.settle()
-					w.check(all[3+w.rand.IntN(3)], true)
+					if w.rand.IntN(3) == 0 {
+						w.settle()
+						w.check(all[3+w.rand.IntN(3)], true)
+					}
 				}
 				t.Logf("%d mounts were compared", w.seen)
 			})
