@@ -318,8 +318,9 @@ func (noNames) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, err
 	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
-// recordedCauses are those that no kernel here can be brought to; what tools
-// print for them is recorded, and replayed by TestDiagnosis.
+// recordedCauses are those that only a file server brings about, for which a
+// kernel with an NFS client and server is needed; what tools print for them is
+// recorded, and replayed by TestDiagnosis.
 func recordedCauses() map[string]string {
 	return map[string]string{
 		"ErrAccessDenied":       "nfs-denied.txt",
