@@ -121,10 +121,13 @@ func (x *index) takeEvents() error {
 	var ids []uint64
 	complete := true
 	buffer := make([]byte, 16<<10)
-	for waiting := true; waiting; {
+	for {
 		n, err := unix.Read(int(x.events.Fd()), buffer)
 		if errors.Is(err, unix.EINTR) {
 			continue
+		}
+		if errors.Is(err, unix.EAGAIN) {
+			break
 		}
 		if err != nil {
 			return os.NewSyscallError("read mount events", err)
@@ -133,9 +136,6 @@ func (x *index) takeEvents() error {
 		ids, all = statmount.Events(buffer[:n], ids)
 		if complete = complete && all && len(ids) < maxEvents; !complete {
 			ids = ids[:0]
-		}
-		if waiting, err = isReadable(x.events); err != nil {
-			return err
 		}
 	}
 	if !complete {
@@ -146,15 +146,6 @@ func (x *index) takeEvents() error {
 
 // maxEvents is how many are followed one by one.
 const maxEvents = 4096
-
-func isReadable(f *os.File) (bool, error) {
-	fds := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLIN}}
-	n, err := unix.Poll(fds, 0)
-	if errors.Is(err, unix.EINTR) {
-		return true, nil
-	}
-	return n > 0, err
-}
 
 // follow reads mounts that were attached, detached or moved, and those that
 // changed with them: what is mounted below has another target then, and what is

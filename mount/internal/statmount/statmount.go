@@ -29,8 +29,8 @@ type Kernel interface {
 	// ENOENT that there is no such mount (any more).
 	Read(id uint64, want Fields, buffer []byte) (Record, error)
 	// Watch opens a group that tells of each mount that is attached to or
-	// detached from the process's mount namespace. Reading blocks while there
-	// is no event; poll(2) tells.
+	// detached from the process's mount namespace. Reading never blocks: it is
+	// EAGAIN while there is no event.
 	Watch() (*os.File, error)
 }
 

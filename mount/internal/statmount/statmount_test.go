@@ -136,6 +136,9 @@ func TestHost(t *testing.T) {
 		if told, complete := Events(read[:n], nil); !complete || !slices.Contains(told, newest) {
 			t.Errorf("events of %v, %v; want %d", told, complete, newest)
 		}
+		if _, err := unix.Read(int(events.Fd()), read); !errors.Is(err, unix.EAGAIN) {
+			t.Errorf("reading on: %v", err)
+		}
 	})
 }
 

@@ -19,6 +19,12 @@ func (Host) Watch() (*os.File, error) {
 		return nil, os.NewSyscallError("fanotify_init", err)
 	}
 	group := os.NewFile(uintptr(fd), "mount events")
+	// Only now: a file that is made of what does not block is handed to Go's own
+	// poller, which would wake up for each event.
+	if err := unix.SetNonblock(fd, true); err != nil {
+		group.Close()
+		return nil, os.NewSyscallError("fcntl", err)
+	}
 	err = unix.FanotifyMark(fd, unix.FAN_MARK_ADD|unix.FAN_MARK_MNTNS, unix.FAN_MNT_ATTACH|unix.FAN_MNT_DETACH, int(namespace.Fd()), "")
 	if err != nil {
 		group.Close()
