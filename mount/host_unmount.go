@@ -61,7 +61,14 @@ type hostUnmount struct {
 	// found is the mount to be unmounted; nil until it is found. An abandoned
 	// call may set it.
 	found atomic.Pointer[Entry]
+	// foundAt is when the caller found it, zero if a call did.
+	foundAt time.Time
 }
+
+// stillFresh is how long what the table said is taken for true without asking
+// it again. It is there to save the first attempt a second look; whoever had to
+// wait for another call looks again.
+const stillFresh = time.Millisecond
 
 func (u *hostUnmount) run(ctx context.Context, target string, options UnmountOptions) (Rung, error) {
 	if err := refuseUnmount(ctx, target); err != nil {
@@ -101,6 +108,7 @@ func (u *hostUnmount) find(ctx context.Context) {
 	if table, ok := u.m.table.(exactTable); ok {
 		if e, ok, err := table.atExactly(u.target); err == nil && ok {
 			u.found.Store(&e)
+			u.foundAt = time.Now()
 			return
 		}
 	}
@@ -143,7 +151,7 @@ func (u *hostUnmount) unmount(g *gate, flags int) error {
 	}
 	defer unix.Close(fd)
 	parent := "/proc/self/fd/" + strconv.Itoa(fd)
-	if gone, err := u.isGone(parent); gone || err != nil {
+	if gone, err := u.isGone(parent, stillFresh); gone || err != nil {
 		return err
 	}
 	name := u.target
@@ -155,7 +163,7 @@ func (u *hostUnmount) unmount(g *gate, flags int) error {
 	}
 	err = u.m.sys.unmount(name, flags)
 	if errors.Is(err, unix.EINVAL) {
-		if gone, _ := u.isGone(parent); gone {
+		if gone, _ := u.isGone(parent, 0); gone {
 			return nil // somebody else was faster
 		}
 	}
@@ -163,8 +171,9 @@ func (u *hostUnmount) unmount(g *gate, flags int) error {
 }
 
 // isGone reports whether the mount that was found has been unmounted since. It
-// is an error if it still is where it was and the target leads elsewhere.
-func (u *hostUnmount) isGone(parent string) (bool, error) {
+// is an error if it still is where it was and the target leads elsewhere. What
+// was found no longer ago than fresh is not looked for again.
+func (u *hostUnmount) isGone(parent string, fresh time.Duration) (bool, error) {
 	found := u.found.Load()
 	if found == nil {
 		return false, nil
@@ -176,6 +185,9 @@ func (u *hostUnmount) isGone(parent string) (bool, error) {
 	at := u.target
 	if at != "/" {
 		at = path.Join(dir, filepath.Base(u.target))
+	}
+	if at == found.Target && time.Since(u.foundAt) < fresh {
+		return false, nil
 	}
 	if now, ok, err := u.at(at); err != nil || ok && now.ID == found.ID {
 		return false, nil
