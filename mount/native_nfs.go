@@ -126,8 +126,13 @@ func explainNFS(err error) error {
 	failed := &nfsError{err: err}
 	if failure, ok := errors.AsType[*nfs.Failure](err); ok {
 		for _, refused := range failure.Refused {
-			if _, ok := errors.AsType[*nfs.StatdError](refused.Err); ok {
+			switch _, noStatd := errors.AsType[*nfs.StatdError](refused.Err); {
+			case noStatd:
 				failed.also = append(failed.also, ErrNoLockDaemon)
+			case errors.Is(refused.Err, unix.ENOENT) && errors.Is(failure.Err, unix.EACCES):
+				// Linux servers hide from NFSv4 what a client may not see, and deny
+				// to NFSv3 what does not exist: it may be either.
+				failed.also = append(failed.also, ErrNoSuchExport)
 			}
 		}
 	}

@@ -1,0 +1,145 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount/internal/mountapi"
+	"github.com/podvol/podvol/util/nstest"
+)
+
+// nfsKernel is a kernel with an NFS client whose servers say no.
+type nfsKernel struct {
+	mountapi.Calls
+	fsopen, option, create error
+	log                    []string
+	told                   []string
+}
+
+func (k *nfsKernel) Fsopen(string) (int, error) {
+	if k.fsopen != nil {
+		return -1, k.fsopen
+	}
+	return unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+}
+
+func (k *nfsKernel) SetFlag(_ int, key string) error { return k.SetString(0, key, "") }
+
+func (k *nfsKernel) SetString(_ int, key, value string) error {
+	k.told = append(k.told, key+"="+value)
+	if key == "rsize" {
+		return k.option
+	}
+	return nil
+}
+
+func (k *nfsKernel) Create(int) error { return k.create }
+func (k *nfsKernel) Log(int) []string { return k.log }
+
+// noHosts is a resolver that knows no name, after a while.
+type noHosts struct{ after time.Duration }
+
+func (r noHosts) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr, error) {
+	select {
+	case <-time.After(r.after):
+		return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func mountNFSOn(t *testing.T, k *nfsKernel, limit time.Duration, source string, options ...string) *Error {
+	t.Helper()
+	k.Calls = mountapi.Kernel{}
+	m := New(Config{Resolver: noHosts{}, Via: ViaSystemCalls})
+	m.api = k
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	err := m.MountContext(ctx, Request{Source: source, Target: t.TempDir(), FSType: "nfs", Options: options})
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		t.Fatalf("%v is no *Error", err)
+	}
+	if e.Uncertain {
+		t.Errorf("nothing can appear any more: %v", err)
+	}
+	return e
+}
+
+// Over RDMA nothing is asked before the mount: what the kernel says decides.
+func TestWhatTheKernelSaysOfNFS(t *testing.T) {
+	tests := map[string]struct {
+		kernel  nfsKernel
+		options []string
+		cause   Cause
+		words   string
+	}{
+		"no NFS":              {nfsKernel{fsopen: unix.ENODEV}, nil, ErrNoFilesystem, "modprobe nfs"},
+		"denied":              {nfsKernel{create: unix.EACCES}, nil, ErrAccessDenied, "NFSv4.2"},
+		"not permitted":       {nfsKernel{create: unix.EPERM}, []string{"vers=4"}, ErrAccessDenied, ""},
+		"no path":             {nfsKernel{create: unix.ENOENT}, []string{"vers=4"}, ErrNoSuchExport, "showmount"},
+		"a file on the path":  {nfsKernel{create: unix.ENOTDIR}, nil, ErrNoSuchExport, ""},
+		"stale":               {nfsKernel{create: unix.ESTALE}, nil, ErrStaleHandle, ""},
+		"refused":             {nfsKernel{create: unix.ECONNREFUSED}, []string{"vers=4"}, ErrConnectionRefused, ""},
+		"timed out":           {nfsKernel{create: unix.ETIMEDOUT}, nil, ErrTimedOut, ""},
+		"no route":            {nfsKernel{create: unix.EHOSTUNREACH}, nil, ErrTimedOut, ""},
+		"not this version":    {nfsKernel{create: unix.EPROTONOSUPPORT}, []string{"vers=4.1"}, ErrVersionUnsupported, "version 4.1 was asked for"},
+		"none of 4":           {nfsKernel{create: unix.EPROTONOSUPPORT}, []string{"vers=4"}, ErrVersionUnsupported, "NFSv4.1: open"},
+		"a refused value":     {nfsKernel{option: unix.EINVAL, log: []string{"e NFS: Bad value for 'rsize'"}}, []string{"rsize=x"}, ErrBadOption, "Bad value for 'rsize'"},
+		"options that clash":  {nfsKernel{create: unix.EINVAL, log: []string{"e NFS: 'Migration' not supported for this NFS version"}}, []string{"vers=4.2", "migration"}, ErrBadOption, "Migration"},
+		"a version not built": {nfsKernel{create: unix.EPROTONOSUPPORT, log: []string{"e NFS: Version unavailable"}}, []string{"vers=4.2"}, ErrNoFilesystem, "Version unavailable"},
+	}
+	nstest.Run(t, func(t *testing.T) {
+		for name, test := range tests {
+			e := mountNFSOn(t, &test.kernel, 10*time.Second, "10.0.0.1:/e", append(test.options, "proto=rdma")...)
+			if e.Cause != test.cause || !strings.Contains(e.Error(), test.words) {
+				t.Errorf("%s: %v; want %v and %q", name, e, test.cause, test.words)
+			}
+		}
+	})
+}
+
+func TestNFSIsNotMountedBlindly(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	_, port, _ := net.SplitHostPort(silent.Addr().String())
+	tests := map[string]struct {
+		source string
+		option string
+		cause  Cause
+		words  string
+	}{
+		"a name nobody knows":   {"nowhere.test:/e", "fg", ErrNameResolution, "resolve nowhere.test"},
+		"a server that is mute": {"127.0.0.1:/e", "port=" + port, ErrTimedOut, "NFS at 127.0.0.1:" + port},
+		"nothing there":         {"127.0.0.1:/e", "vers=4,port=1", ErrConnectionRefused, "NFS at 127.0.0.1:1"},
+		"a bad option":          {"127.0.0.1:/e", "port=x", ErrBadOption, "port"},
+		"a bad source":          {"fd00::1:/e", "fg", ErrBadOption, "brackets"},
+		"a version never made":  {"127.0.0.1:/e", "vers=5", ErrVersionUnsupported, "NFSv5"},
+		"Kerberos":              {"127.0.0.1:/e", "sec=krb5", ErrNeedsCommand, "Kerberos"},
+		"TLS":                   {"127.0.0.1:/e", "xprtsec=mtls", ErrNeedsCommand, "tlshd"},
+	}
+	for name, test := range tests {
+		k := &nfsKernel{}
+		e := mountNFSOn(t, k, 300*time.Millisecond, test.source, test.option)
+		if e.Cause != test.cause || !strings.Contains(e.Error(), test.words) {
+			t.Errorf("%s: %v; want %v and %q", name, e, test.cause, test.words)
+		}
+		if len(k.told) != 0 {
+			t.Errorf("%s: the kernel was told %q", name, k.told)
+		}
+		if test.words == "port" && e.Option != "port" {
+			t.Errorf("%s: option %q", name, e.Option)
+		}
+	}
+}
