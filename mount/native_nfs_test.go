@@ -16,24 +16,24 @@ import (
 	"github.com/podvol/podvol/util/nstest"
 )
 
-// nfsKernel is a kernel with an NFS client whose servers say no.
-type nfsKernel struct {
+// sayingKernel is a kernel with an NFS client whose servers say no.
+type sayingKernel struct {
 	mountapi.Calls
 	fsopen, option, create error
 	log                    []string
 	told                   []string
 }
 
-func (k *nfsKernel) Fsopen(string) (int, error) {
+func (k *sayingKernel) Fsopen(string) (int, error) {
 	if k.fsopen != nil {
 		return -1, k.fsopen
 	}
 	return unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }
 
-func (k *nfsKernel) SetFlag(_ int, key string) error { return k.SetString(0, key, "") }
+func (k *sayingKernel) SetFlag(_ int, key string) error { return k.SetString(0, key, "") }
 
-func (k *nfsKernel) SetString(_ int, key, value string) error {
+func (k *sayingKernel) SetString(_ int, key, value string) error {
 	k.told = append(k.told, key+"="+value)
 	if key == "rsize" {
 		return k.option
@@ -41,8 +41,8 @@ func (k *nfsKernel) SetString(_ int, key, value string) error {
 	return nil
 }
 
-func (k *nfsKernel) Create(int) error { return k.create }
-func (k *nfsKernel) Log(int) []string { return k.log }
+func (k *sayingKernel) Create(int) error { return k.create }
+func (k *sayingKernel) Log(int) []string { return k.log }
 
 // noHosts is a resolver that knows no name, after a while.
 type noHosts struct{ after time.Duration }
@@ -56,7 +56,7 @@ func (r noHosts) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr,
 	}
 }
 
-func mountNFSOn(t *testing.T, k *nfsKernel, limit time.Duration, source string, options ...string) *Error {
+func mountNFSOn(t *testing.T, k *sayingKernel, limit time.Duration, source string, options ...string) *Error {
 	t.Helper()
 	k.Calls = mountapi.Kernel{}
 	m := New(Config{Resolver: noHosts{}, Via: ViaSystemCalls})
@@ -77,25 +77,25 @@ func mountNFSOn(t *testing.T, k *nfsKernel, limit time.Duration, source string, 
 // Over RDMA nothing is asked before the mount: what the kernel says decides.
 func TestWhatTheKernelSaysOfNFS(t *testing.T) {
 	tests := map[string]struct {
-		kernel  nfsKernel
+		kernel  sayingKernel
 		options []string
 		cause   Cause
 		words   string
 	}{
-		"no NFS":              {nfsKernel{fsopen: unix.ENODEV}, nil, ErrNoFilesystem, "modprobe nfs"},
-		"denied":              {nfsKernel{create: unix.EACCES}, nil, ErrAccessDenied, "NFSv4.2"},
-		"not permitted":       {nfsKernel{create: unix.EPERM}, []string{"vers=4"}, ErrAccessDenied, ""},
-		"no path":             {nfsKernel{create: unix.ENOENT}, []string{"vers=4"}, ErrNoSuchExport, "showmount"},
-		"a file on the path":  {nfsKernel{create: unix.ENOTDIR}, nil, ErrNoSuchExport, ""},
-		"stale":               {nfsKernel{create: unix.ESTALE}, nil, ErrStaleHandle, ""},
-		"refused":             {nfsKernel{create: unix.ECONNREFUSED}, []string{"vers=4"}, ErrConnectionRefused, ""},
-		"timed out":           {nfsKernel{create: unix.ETIMEDOUT}, nil, ErrTimedOut, ""},
-		"no route":            {nfsKernel{create: unix.EHOSTUNREACH}, nil, ErrTimedOut, ""},
-		"not this version":    {nfsKernel{create: unix.EPROTONOSUPPORT}, []string{"vers=4.1"}, ErrVersionUnsupported, "version 4.1 was asked for"},
-		"none of 4":           {nfsKernel{create: unix.EPROTONOSUPPORT}, []string{"vers=4"}, ErrVersionUnsupported, "NFSv4.1: open"},
-		"a refused value":     {nfsKernel{option: unix.EINVAL, log: []string{"e NFS: Bad value for 'rsize'"}}, []string{"rsize=x"}, ErrBadOption, "Bad value for 'rsize'"},
-		"options that clash":  {nfsKernel{create: unix.EINVAL, log: []string{"e NFS: 'Migration' not supported for this NFS version"}}, []string{"vers=4.2", "migration"}, ErrBadOption, "Migration"},
-		"a version not built": {nfsKernel{create: unix.EPROTONOSUPPORT, log: []string{"e NFS: Version unavailable"}}, []string{"vers=4.2"}, ErrNoFilesystem, "Version unavailable"},
+		"no NFS":              {sayingKernel{fsopen: unix.ENODEV}, nil, ErrNoFilesystem, "modprobe nfs"},
+		"denied":              {sayingKernel{create: unix.EACCES}, nil, ErrAccessDenied, "NFSv4.2"},
+		"not permitted":       {sayingKernel{create: unix.EPERM}, []string{"vers=4"}, ErrAccessDenied, ""},
+		"no path":             {sayingKernel{create: unix.ENOENT}, []string{"vers=4"}, ErrNoSuchExport, "showmount"},
+		"a file on the path":  {sayingKernel{create: unix.ENOTDIR}, nil, ErrNoSuchExport, ""},
+		"stale":               {sayingKernel{create: unix.ESTALE}, nil, ErrStaleHandle, ""},
+		"refused":             {sayingKernel{create: unix.ECONNREFUSED}, []string{"vers=4"}, ErrConnectionRefused, ""},
+		"timed out":           {sayingKernel{create: unix.ETIMEDOUT}, nil, ErrTimedOut, ""},
+		"no route":            {sayingKernel{create: unix.EHOSTUNREACH}, nil, ErrTimedOut, ""},
+		"not this version":    {sayingKernel{create: unix.EPROTONOSUPPORT}, []string{"vers=4.1"}, ErrVersionUnsupported, "version 4.1 was asked for"},
+		"none of 4":           {sayingKernel{create: unix.EPROTONOSUPPORT}, []string{"vers=4"}, ErrVersionUnsupported, "NFSv4.1: open"},
+		"a refused value":     {sayingKernel{option: unix.EINVAL, log: []string{"e NFS: Bad value for 'rsize'"}}, []string{"rsize=x"}, ErrBadOption, "Bad value for 'rsize'"},
+		"options that clash":  {sayingKernel{create: unix.EINVAL, log: []string{"e NFS: 'Migration' not supported for this NFS version"}}, []string{"vers=4.2", "migration"}, ErrBadOption, "Migration"},
+		"a version not built": {sayingKernel{create: unix.EPROTONOSUPPORT, log: []string{"e NFS: Version unavailable"}}, []string{"vers=4.2"}, ErrNoFilesystem, "Version unavailable"},
 	}
 	nstest.Run(t, func(t *testing.T) {
 		for name, test := range tests {
@@ -130,7 +130,7 @@ func TestNFSIsNotMountedBlindly(t *testing.T) {
 		"TLS":                   {"127.0.0.1:/e", "xprtsec=mtls", ErrNeedsCommand, "tlshd"},
 	}
 	for name, test := range tests {
-		k := &nfsKernel{}
+		k := &sayingKernel{}
 		e := mountNFSOn(t, k, 300*time.Millisecond, test.source, test.option)
 		if e.Cause != test.cause || !strings.Contains(e.Error(), test.words) {
 			t.Errorf("%s: %v; want %v and %q", name, e, test.cause, test.words)
