@@ -102,6 +102,12 @@ func TestFakeUnmountLadder(t *testing.T) {
 			options: options, rung: mount.RungNormal, took: time.Minute,
 			calls: []string{"unmount normal"},
 		},
+		"a type that cannot be forced": {
+			source:  "/dev/sdx",
+			faults:  []mount.Fault{{Match: isOp(mount.OpUnmount), Nth: 1, Release: never}},
+			options: mount.UnmountOptions{ForceAfter: time.Minute}, rung: mount.RungNormal, took: time.Minute,
+			calls: []string{"unmount normal", "unmount normal"},
+		},
 		"a block device is not detached": {
 			source:  "/dev/sdx",
 			faults:  []mount.Fault{{Match: isOp(mount.OpUnmount), Release: never}},

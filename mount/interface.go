@@ -86,8 +86,9 @@ type ContextMounter interface {
 type UnmountOptions struct {
 	// ForceAfter is how long the normal unmount may take, and is repeated while
 	// the mount is only busy, before a forced one (umount2(2) MNT_FORCE, then a
-	// normal one again) is tried; 0 means never. On NFS, force may lose data
-	// that was not yet written to the server.
+	// normal one again) is tried; 0 means never. Types for which force does
+	// nothing more get only the normal one again; [Rung.Loss] says what may be
+	// lost with the others.
 	ForceAfter time.Duration
 	// LazyAfter is how long after the start the mount is detached (MNT_DETACH)
 	// at last; 0 means never. A file system on a block device is never
@@ -107,7 +108,8 @@ const (
 	RungNone Rung = iota
 	// RungNormal: umount2(2) without MNT_FORCE or MNT_DETACH.
 	RungNormal
-	// RungForce: MNT_FORCE was used; on NFS unwritten data may be lost.
+	// RungForce: MNT_FORCE was used; on NFS unwritten data may be lost
+	// ([Rung.Loss]).
 	RungForce
 	// RungLazy: the mount is out of sight, its file system may still be in
 	// use; treat the volume as uncertain.
