@@ -1,6 +1,7 @@
 package format
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -158,17 +159,18 @@ func withoutEchoes(all []Signature) []Signature {
 func firstData(ctx context.Context, r *reader) (offset int64, found bool, err error) {
 	head := min(r.size, headZeroes)
 	tail := max(head, r.size-tailZeroes)
+	zeroes := make([]byte, windowSize)
 	for _, part := range [][2]int64{{0, head}, {tail, r.size}} {
 		for at := part[0]; at < part[1]; at += windowSize {
 			b, err := r.read(ctx, at, int(min(windowSize, part[1]-at)))
 			if err != nil {
 				return 0, false, err
 			}
-			for i, c := range b {
-				if c != 0 {
-					return at + int64(i), true, nil
-				}
+			if bytes.Equal(b, zeroes[:len(b)]) {
+				continue
 			}
+			i := bytes.IndexFunc(b, func(c rune) bool { return c != 0 })
+			return at + int64(i), true, nil
 		}
 	}
 	return 0, false, nil

@@ -191,8 +191,7 @@ func (p *preparation) inspect(ctx context.Context, device *device) (Content, err
 	return Content{}, p.fail(OpProbe, ErrUnreadable, err)
 }
 
-// format makes a file system. It looks once more after it has waited for a slot,
-// so that nothing comes between what was seen and the mkfs.
+// format makes a file system.
 func (p *preparation) format(ctx context.Context) error {
 	mkfs, err := p.mkfs()
 	if err != nil {
@@ -203,14 +202,10 @@ func (p *preparation) format(ctx context.Context) error {
 		return p.fail(OpFormat, ErrCanceled, err)
 	}
 	defer release()
-	exclusive, err := p.look(ctx)
-	switch {
-	case err != nil:
-		return err
-	case !exclusive:
-		return p.fail(OpFormat, ErrInUse, unix.EBUSY)
-	case !p.content.Blank():
-		return p.foundError(ErrInUse) // somebody wrote to it just now
+	if p.slots != nil { // the look before may be old by now
+		if err := p.lookAgain(ctx); err != nil {
+			return err
+		}
 	}
 	if !p.begun.pass() {
 		return errGivenUp
@@ -223,6 +218,20 @@ func (p *preparation) format(ctx context.Context) error {
 		return e
 	}
 	p.Formatted = true
+	return nil
+}
+
+// lookAgain makes sure that the device is still blank and nobody else's.
+func (p *preparation) lookAgain(ctx context.Context) error {
+	exclusive, err := p.look(ctx)
+	switch {
+	case err != nil:
+		return err
+	case !exclusive:
+		return p.fail(OpFormat, ErrInUse, unix.EBUSY)
+	case !p.content.Blank():
+		return p.foundError(ErrInUse)
+	}
 	return nil
 }
 

@@ -240,3 +240,41 @@ func TestNoMoreThanMaxFormatsAtOnce(t *testing.T) {
 		}
 	})
 }
+
+func TestADeviceIsLookedAtAgainAfterAWait(t *testing.T) {
+	onHost(t, func(t *testing.T) {
+		h := holdMkfs(t)
+		f := format.New(format.Config{Mounter: mount.New(mount.Config{}), ToolDirs: []string{h.dir, "/usr/sbin", "/sbin"}, MaxFormats: 1})
+		first, second := loopdev.New(t, 64*mib), loopdev.New(t, 64*mib)
+		type outcome struct {
+			format.Result
+			err error
+		}
+		start := func(d *loopdev.Device) chan outcome {
+			done, target := make(chan outcome, 1), t.TempDir()
+			go func() {
+				got, err := f.FormatAndMount(t.Context(), request(d.Path, target, "ext4"))
+				done <- outcome{got, err}
+			}()
+			return done
+		}
+		one := start(first)
+		h.wait(t)
+		// Written to before the slot is free: whether the first or the second look
+		// sees it, it is not formatted.
+		two := start(second)
+		writeAt(t, second.Path, 12345, "precious")
+		before := content(t, second)
+		h.letGo(t)
+		if got := <-one; got.err != nil {
+			t.Error(got.err)
+		}
+		got := <-two
+		if e, ok := errors.AsType[*format.Error](got.err); !ok || got.Formatted || e.Found.DataOffset != 12345 {
+			t.Errorf("%+v", got)
+		}
+		if content(t, second) != before {
+			t.Error("the device was changed")
+		}
+	})
+}
