@@ -34,7 +34,7 @@ type fakeUnmount struct {
 	missing error
 }
 
-func (u *fakeUnmount) find(context.Context) {
+func (u *fakeUnmount) find(context.Context, bool) {
 	u.fake.mu.Lock()
 	defer u.fake.mu.Unlock()
 	at, err := u.fake.walk(u.target, false)

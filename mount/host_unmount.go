@@ -104,7 +104,10 @@ type exactTable interface {
 // find finds the mount at the target, by the table alone where it can, and else
 // in a goroutine, as a parent of the target may lie in a file system that does
 // not answer.
-func (u *hostUnmount) find(ctx context.Context) {
+func (u *hostUnmount) find(ctx context.Context, once bool) {
+	if once && ctx.Done() == nil && !u.m.calls.Running(mountKey(u.target)) {
+		return // the kernel acts on what is topmost now, and nobody leaves who must be told what that was
+	}
 	if table, ok := u.m.table.(exactTable); ok {
 		if e, ok, err := table.atExactly(u.target); err == nil && ok {
 			u.found.Store(&e)
@@ -233,6 +236,9 @@ func (u *hostUnmount) hasForce(ctx context.Context) bool {
 // nothing is mounted and where a mount belongs to a more privileged namespace.
 func (u *hostUnmount) fail(ctx context.Context, err error, options UnmountOptions) error {
 	found := u.found.Load()
+	if _, gaveUp := errors.AsType[*flight.AbandonedError](err); found == nil && !gaveUp {
+		found = u.known(ctx)
+	}
 	e := Error{Op: OpUnmount, Target: u.target}
 	if found != nil {
 		e.Source, e.FSType = found.Source, found.FSType

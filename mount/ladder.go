@@ -37,8 +37,10 @@ type ladder struct {
 // unmounter makes the calls of one unmount. All of them act on the mount that
 // was found at the start; where it is gone already that is success.
 type unmounter interface {
-	// find finds the mount that is to be unmounted, if it can.
-	find(ctx context.Context)
+	// find finds the mount that is to be unmounted, if it can. With once only
+	// one attempt will be made: then only who comes after another call for the
+	// same target has to know it.
+	find(ctx context.Context, once bool)
 	// attempt makes one umount2(2) call for rung and tells whether it was
 	// made, or may have been.
 	attempt(ctx context.Context, rung Rung, flags int) (made bool, err error)
@@ -79,7 +81,7 @@ func (l *ladder) climb(ctx context.Context, o UnmountOptions) error {
 
 	normalCtx, cancel := until(first)
 	defer cancel()
-	l.on.find(normalCtx)
+	l.on.find(normalCtx, !toForce && !toLazy)
 	err := l.normal(normalCtx, toForce || toLazy)
 	if toForce && goesOn(ctx, err) {
 		forceCtx, cancel := until(o.LazyAfter)

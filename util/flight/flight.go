@@ -47,6 +47,10 @@ func (e *AbandonedError) Error() string {
 // Unwrap returns the cause of the context's end.
 func (e *AbandonedError) Unwrap() error { return e.Err }
 
+// Running reports whether a call for key is outstanding, though nobody may wait
+// for it any more. By the time of the answer it may be otherwise.
+func (g *Group[K]) Running(key K) bool { return g.running.InUse(key) }
+
 // Do runs call in a goroutine of its own, after the previous call for key has
 // returned, and waits for it. It returns call's own error, also where ctx ends
 // at the same moment, or *[AbandonedError] when ctx ends first; then call may

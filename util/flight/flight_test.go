@@ -122,3 +122,23 @@ func TestEndlessContextRunsInTheCallersGoroutine(t *testing.T) {
 		close(release)
 	})
 }
+
+func TestRunningTellsOfAbandonedCallsToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g flight.Group[string]
+		release := make(chan struct{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := g.Do(ctx, "key", func() error { <-release; return nil }); err == nil {
+			t.Error("the call was not abandoned")
+		}
+		if !g.Running("key") || g.Running("other") {
+			t.Errorf("Running = %v, of another key %v", g.Running("key"), g.Running("other"))
+		}
+		close(release)
+		synctest.Wait()
+		if g.Running("key") {
+			t.Error("it still runs")
+		}
+	})
+}

@@ -45,6 +45,15 @@ func (m *Map[K]) Lock(ctx context.Context, key K) (unlock func(), err error) {
 	}
 }
 
+// InUse reports whether somebody holds the lock of key or waits for it. By the
+// time of the answer it may be otherwise.
+func (m *Map[K]) InUse(key K) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, ok := m.locks[key]
+	return ok
+}
+
 func (m *Map[K]) enter(key K) *lock {
 	m.mu.Lock()
 	defer m.mu.Unlock()
