@@ -330,6 +330,23 @@ func (x *index) refs(target string) (refs []string, err error) {
 	return refs, nil
 }
 
+// below implements [belower].
+func (x *index) below(dir string) ([]Entry, error) {
+	found, err := x.hits(func(g *graph) iter.Seq[*node] {
+		return func(yield func(*node) bool) {
+			for _, n := range g.all() {
+				if isStrictlyBelow(n.entry.Target, dir) && !yield(n) {
+					return
+				}
+			}
+		}
+	})
+	if err != nil {
+		return Below(kernelTable{}, dir)
+	}
+	return found, nil
+}
+
 // Subscribe implements [Table].
 func (x *index) Subscribe(ctx context.Context) <-chan struct{} {
 	return watchMountinfo(ctx, x.path)

@@ -242,6 +242,9 @@ func isBelow(p, dir string) bool {
 	return dir == "/" || p == dir || strings.HasPrefix(p, dir) && p[len(dir)] == '/'
 }
 
+// isStrictlyBelow reports whether p lies below dir and is not dir itself.
+func isStrictlyBelow(p, dir string) bool { return p != dir && isBelow(p, dir) }
+
 // refsOf returns the targets of the other mounts that show the same directory
 // as target does. Target is clean, absolute and free of links.
 func refsOf(entries []Entry, target string) []string {

@@ -85,6 +85,27 @@ type Table interface {
 	Subscribe(ctx context.Context) <-chan struct{}
 }
 
+// belower is implemented by tables that find what is mounted below a directory
+// without reading every mount anew.
+type belower interface {
+	below(dir string) ([]Entry, error)
+}
+
+// Below returns the mounts whose target lies below dir, oldest first, but not
+// one at dir itself. Dir must be absolute, clean and free of links. A table of
+// this package's answers from memory and reads only those mounts anew; for
+// others it is a part of All.
+func Below(t Table, dir string) ([]Entry, error) {
+	if b, ok := t.(belower); ok {
+		return b.below(dir)
+	}
+	all, err := t.All()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(e Entry) bool { return !isStrictlyBelow(e.Target, dir) }), nil
+}
+
 // tabler is implemented by mounters that keep a table of their own.
 type tabler interface {
 	Table() Table

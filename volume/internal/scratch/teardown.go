@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
@@ -75,10 +74,6 @@ func checkNested(m mount.Interface, dir string) error {
 	if err != nil {
 		return err
 	}
-	entries, err := table.All()
-	if err != nil {
-		return err
-	}
 	real, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -86,14 +81,16 @@ func checkNested(m mount.Interface, dir string) error {
 	if err != nil {
 		return err
 	}
-	var nested []string
-	for _, e := range entries {
-		if below.Strictly(real, e.Target) {
-			nested = append(nested, e.Target)
-		}
+	nested, err := mount.Below(table, real)
+	if err != nil {
+		return err
 	}
-	if len(nested) > 0 {
-		return &NestedMountError{Dir: dir, Mounts: nested}
+	if len(nested) == 0 {
+		return nil
 	}
-	return nil
+	refused := &NestedMountError{Dir: dir}
+	for _, e := range nested {
+		refused.Mounts = append(refused.Mounts, e.Target)
+	}
+	return refused
 }
