@@ -25,8 +25,9 @@ type Config struct {
 	// does; nil means [net.DefaultResolver].
 	Resolver Resolver
 	// Logger gets a debug line for every mount and unmount, sensitive options
-	// masked, and a warning where an unmount may have lost something; nil logs
-	// nothing.
+	// masked, one of level Info with the version for every NFS mount made
+	// without helper, and a warning where an unmount may have lost something;
+	// nil logs nothing.
 	Logger *slog.Logger
 	// MountCommand is the mount(8) program for what system calls do not do;
 	// empty means "mount", searched in PATH.
@@ -83,6 +84,15 @@ func New(c Config) *HostMounter {
 //     which mount.<type> is in [Config].HelperDirs), NFS with Kerberos, a type
 //     that is to be found out, images in a file, and the options that mount(8)
 //     itself carries out (loop, X-mount.*, user …).
+//
+// NFS by system calls takes the options of nfs(5). Without a version, 4.2, 4.1,
+// 4.0 and 3 are tried in turn, as mount.nfs does; the log and the mount table's
+// "vers" have the one it came to be. The server is looked at first, since the kernel
+// does not heed ctx. NFSv3 without "nolock" or
+// "local_lock=all" needs an rpc.statd that answers on this node
+// ([ErrNoLockDaemon]). Nothing is retried unless "retry=" says so, and "bg" is
+// "fg": a mount has its result when the call returns. "ro" holds for this mount
+// and leaves the file system, which other mounts share, writable.
 //
 // All of mount(8)'s file-system-independent options are understood, those of
 // version 2.39 with it: "ro=recursive", "nosuid=recursive" hold for all mounts

@@ -1,4 +1,4 @@
-package mount_test
+package mount
 
 import (
 	"bytes"
@@ -17,7 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/podvol/podvol/mount"
+	"golang.org/x/sys/unix"
+
 	"github.com/podvol/podvol/util/vmtest"
 )
 
@@ -34,13 +35,13 @@ func (h testHosts) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr,
 
 // nfsClient mounts NFS with no helper anywhere, and no mount(8) either.
 type nfsClient struct {
-	*mount.HostMounter
+	*HostMounter
 	log *bytes.Buffer
 }
 
 func newNFSClient() nfsClient {
 	var log bytes.Buffer
-	return nfsClient{mount.New(mount.Config{
+	return nfsClient{New(Config{
 		MountCommand: "no-such-mount-command", HelperDirs: []string{"/nonexistent"},
 		Resolver: testHosts{"files.test": "127.0.0.1", "files6.test": "::1", "void.test": "127.0.0.3"},
 		Logger:   slog.New(slog.NewJSONHandler(&log, nil)),
@@ -49,7 +50,7 @@ func newNFSClient() nfsClient {
 
 // mounted mounts, checks that the file is there, that the table has the
 // version, and that the log says what was tried; it returns what the table says.
-func (c nfsClient) mounted(t *testing.T, r mount.Request, version string, refused int) mount.Entry {
+func (c nfsClient) mounted(t *testing.T, r Request, version string, refused int) Entry {
 	t.Helper()
 	r.Target = t.TempDir()
 	c.log.Reset()
@@ -84,17 +85,17 @@ func (c nfsClient) mounted(t *testing.T, r mount.Request, version string, refuse
 }
 
 // fails expects a cause, at once and for certain, and nothing mounted.
-func (c nfsClient) fails(t *testing.T, r mount.Request, cause mount.Cause) *mount.Error {
+func (c nfsClient) fails(t *testing.T, r Request, cause Cause) *Error {
 	t.Helper()
 	r.Target = t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	err := c.MountContext(ctx, r)
-	e, ok := errors.AsType[*mount.Error](err)
+	e, ok := errors.AsType[*Error](err)
 	if !ok || e.Cause != cause || e.Uncertain || e.Command != "" {
 		t.Fatalf("%s: %#v\n%v\nwant %v", r, e, err, cause)
 	}
-	if e.Advice() == "" && cause != mount.ErrNeedsCommand {
+	if e.Advice() == "" && cause != ErrNeedsCommand {
 		t.Errorf("no advice: %v", err)
 	}
 	if points, err := c.IsMountPoint(r.Target); err != nil || points {
@@ -103,9 +104,9 @@ func (c nfsClient) fails(t *testing.T, r mount.Request, cause mount.Cause) *moun
 	return e
 }
 
-func entryOf(t *testing.T, m mount.Interface, target string) mount.Entry {
+func entryOf(t *testing.T, m Interface, target string) Entry {
 	t.Helper()
-	table, err := mount.TableOf(m)
+	table, err := TableOf(m)
 	must(t, err)
 	entry, ok, err := table.At(target)
 	if err != nil || !ok {
@@ -114,8 +115,8 @@ func entryOf(t *testing.T, m mount.Interface, target string) mount.Entry {
 	return entry
 }
 
-func nfsRequest(source string, options ...string) mount.Request {
-	return mount.Request{Source: source, FSType: "nfs", Options: options}
+func nfsRequest(source string, options ...string) Request {
+	return Request{Source: source, FSType: "nfs", Options: options}
 }
 
 // TestNFSWithoutHelper mounts what the kernel's own server exports.
@@ -130,6 +131,13 @@ func TestNFSWithoutHelper(t *testing.T) {
 		stopStatd := s.statd()
 		t.Run("versions", func(t *testing.T) { testNFSVersions(t, c) })
 		t.Run("options", func(t *testing.T) { testNFSOptions(t, s, c) })
+		t.Run("kernels without fsopen", func(t *testing.T) {
+			old := newNFSClient()
+			old.api = lackingCalls(unix.ENOSYS, "fsopen")
+			old.mounted(t, nfsRequest("127.0.0.1:/data", "ro"), "4.2", 0)
+			old.mounted(t, nfsRequest("[::1]:/data", "vers=3"), "3", 0)
+			old.fails(t, nfsRequest("127.0.0.1:/data/nothing"), ErrNoSuchExport)
+		})
 		t.Run("refusals", func(t *testing.T) { testNFSRefusals(t, c) })
 		t.Run("a server that falls silent", func(t *testing.T) { testNFSGivenUp(t, c) })
 		stopStatd()
@@ -137,8 +145,8 @@ func TestNFSWithoutHelper(t *testing.T) {
 		t.Run("fallback", func(t *testing.T) { testNFSFallback(t, s, c) })
 		s.stop()
 		t.Run("no server", func(t *testing.T) {
-			c.fails(t, nfsRequest("127.0.0.1:/data"), mount.ErrConnectionRefused)
-			c.fails(t, nfsRequest("[::1]:/data", "vers=4.1"), mount.ErrConnectionRefused)
+			c.fails(t, nfsRequest("127.0.0.1:/data"), ErrConnectionRefused)
+			c.fails(t, nfsRequest("[::1]:/data", "vers=4.1"), ErrConnectionRefused)
 		})
 	})
 }
@@ -190,57 +198,57 @@ func testNFSOptions(t *testing.T, s *nfsServer, c nfsClient) {
 
 func testNFSRefusals(t *testing.T, c nfsClient) {
 	tests := map[string]struct {
-		request mount.Request
-		cause   mount.Cause
+		request Request
+		cause   Cause
 	}{
-		"no such path, any version": {nfsRequest("127.0.0.1:/data/nothing"), mount.ErrNoSuchExport},
-		"no such path, 4.2":         {nfsRequest("127.0.0.1:/data/nothing", "vers=4.2"), mount.ErrNoSuchExport},
-		"no such path, 3":           {nfsRequest("127.0.0.1:/data/nothing", "vers=3"), mount.ErrNoSuchExport},
-		"no such export, 4.2":       {nfsRequest("127.0.0.1:/nothing", "vers=4.2"), mount.ErrNoSuchExport},
-		"not for us, any version":   {nfsRequest("127.0.0.1:/denied"), mount.ErrAccessDenied},
-		"not for us, 3":             {nfsRequest("127.0.0.1:/denied", "vers=3"), mount.ErrAccessDenied},
-		"an unknown name":           {nfsRequest("nowhere.test:/data"), mount.ErrNameResolution},
-		"nothing listens":           {nfsRequest("127.0.0.1:/data", "port=2050", "vers=4.2"), mount.ErrConnectionRefused},
-		"no rpcbind":                {nfsRequest("void.test:/data", "port=2050", "vers=4"), mount.ErrConnectionRefused},
-		"a version of the future":   {nfsRequest("127.0.0.1:/data", "vers=4.9"), mount.ErrVersionUnsupported},
-		"version 2":                 {nfsRequest("127.0.0.1:/data", "vers=2"), mount.ErrVersionUnsupported},
-		"no source":                 {nfsRequest("/dev/sda1"), mount.ErrBadOption},
+		"no such path, any version": {nfsRequest("127.0.0.1:/data/nothing"), ErrNoSuchExport},
+		"no such path, 4.2":         {nfsRequest("127.0.0.1:/data/nothing", "vers=4.2"), ErrNoSuchExport},
+		"no such path, 3":           {nfsRequest("127.0.0.1:/data/nothing", "vers=3"), ErrNoSuchExport},
+		"no such export, 4.2":       {nfsRequest("127.0.0.1:/nothing", "vers=4.2"), ErrNoSuchExport},
+		"not for us, any version":   {nfsRequest("127.0.0.1:/denied"), ErrAccessDenied},
+		"not for us, 3":             {nfsRequest("127.0.0.1:/denied", "vers=3"), ErrAccessDenied},
+		"an unknown name":           {nfsRequest("nowhere.test:/data"), ErrNameResolution},
+		"nothing listens":           {nfsRequest("127.0.0.1:/data", "port=2050", "vers=4.2"), ErrConnectionRefused},
+		"no rpcbind":                {nfsRequest("void.test:/data", "port=2050", "vers=4"), ErrConnectionRefused},
+		"a version of the future":   {nfsRequest("127.0.0.1:/data", "vers=4.9"), ErrVersionUnsupported},
+		"version 2":                 {nfsRequest("127.0.0.1:/data", "vers=2"), ErrVersionUnsupported},
+		"no source":                 {nfsRequest("/dev/sda1"), ErrBadOption},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) { c.fails(t, test.request, test.cause) })
 	}
 	t.Run("not exported at all", func(t *testing.T) {
-		e := c.fails(t, nfsRequest("127.0.0.1:/nothing"), mount.ErrAccessDenied)
-		if !errors.Is(e, mount.ErrNoSuchExport) || !strings.Contains(e.Advice(), "showmount") {
+		e := c.fails(t, nfsRequest("127.0.0.1:/nothing"), ErrAccessDenied)
+		if !errors.Is(e, ErrNoSuchExport) || !strings.Contains(e.Advice(), "showmount") {
 			t.Errorf("not both causes: %v", e)
 		}
 	})
 	t.Run("an unknown option", func(t *testing.T) {
-		e := c.fails(t, nfsRequest("127.0.0.1:/data", "frobnicate=1"), mount.ErrBadOption)
+		e := c.fails(t, nfsRequest("127.0.0.1:/data", "frobnicate=1"), ErrBadOption)
 		if !strings.Contains(e.Option, "frobnicate") || !strings.Contains(e.Kernel, "frobnicate") {
 			t.Errorf("option %q, the kernel: %q", e.Option, e.Kernel)
 		}
 	})
 	t.Run("a value out of range", func(t *testing.T) {
-		e := c.fails(t, nfsRequest("127.0.0.1:/data", "nconnect=99"), mount.ErrBadOption)
+		e := c.fails(t, nfsRequest("127.0.0.1:/data", "nconnect=99"), ErrBadOption)
 		if !strings.Contains(e.Option, "nconnect") || e.Kernel == "" {
 			t.Errorf("option %q, the kernel: %q", e.Option, e.Kernel)
 		}
 	})
 	t.Run("an option of ours", func(t *testing.T) {
-		if e := c.fails(t, nfsRequest("127.0.0.1:/data", "mountport=x"), mount.ErrBadOption); e.Option != "mountport" {
+		if e := c.fails(t, nfsRequest("127.0.0.1:/data", "mountport=x"), ErrBadOption); e.Option != "mountport" {
 			t.Errorf("option %q", e.Option)
 		}
 	})
 	t.Run("Kerberos", func(t *testing.T) {
-		alone := mount.New(mount.Config{Via: mount.ViaSystemCalls})
-		e := nfsClient{alone, c.log}.fails(t, nfsRequest("127.0.0.1:/data", "sec=krb5p"), mount.ErrNeedsCommand)
+		alone := New(Config{Via: ViaSystemCalls})
+		e := nfsClient{alone, c.log}.fails(t, nfsRequest("127.0.0.1:/data", "sec=krb5p"), ErrNeedsCommand)
 		if !strings.Contains(e.Error(), "Kerberos") {
 			t.Error(e)
 		}
 		r := nfsRequest("127.0.0.1:/data", "sec=krb5p")
 		r.Target = t.TempDir()
-		if err := c.MountContext(t.Context(), r); !errors.Is(err, mount.ErrHelperMissing) {
+		if err := c.MountContext(t.Context(), r); !errors.Is(err, ErrHelperMissing) {
 			t.Errorf("with mount(8): %v", err)
 		}
 	})
@@ -257,8 +265,8 @@ func testNFSGivenUp(t *testing.T, c nfsClient) {
 	defer cancel()
 	start := time.Now()
 	err := c.MountContext(ctx, r)
-	e, ok := errors.AsType[*mount.Error](err)
-	if !ok || e.Cause != mount.ErrTimedOut || e.Uncertain || time.Since(start) > 5*time.Second {
+	e, ok := errors.AsType[*Error](err)
+	if !ok || e.Cause != ErrTimedOut || e.Uncertain || time.Since(start) > 5*time.Second {
 		t.Fatalf("%v after %v", err, time.Since(start))
 	}
 	release()
@@ -306,11 +314,11 @@ func holdingProxy(t *testing.T, to string) (port string, release func()) {
 }
 
 func testNFSWithoutStatd(t *testing.T, c nfsClient) {
-	e := c.fails(t, nfsRequest("127.0.0.1:/data", "vers=3"), mount.ErrNoLockDaemon)
+	e := c.fails(t, nfsRequest("127.0.0.1:/data", "vers=3"), ErrNoLockDaemon)
 	if !strings.Contains(e.Advice(), "nolock") {
 		t.Errorf("advice: %s", e.Advice())
 	}
-	c.fails(t, nfsRequest("127.0.0.1:/data", "vers=3", "local_lock=flock"), mount.ErrNoLockDaemon)
+	c.fails(t, nfsRequest("127.0.0.1:/data", "vers=3", "local_lock=flock"), ErrNoLockDaemon)
 	entry := c.mounted(t, nfsRequest("127.0.0.1:/data", "vers=3", "nolock"), "3", 0)
 	if lock, _ := entry.Option("local_lock"); lock != "all" {
 		t.Errorf("nolock shows as %q", entry.SuperOptions)
@@ -322,16 +330,19 @@ func testNFSWithoutStatd(t *testing.T, c nfsClient) {
 func testNFSFallback(t *testing.T, s *nfsServer, c nfsClient) {
 	s.serve("+3 +4 -4.2")
 	c.mounted(t, nfsRequest("127.0.0.1:/data"), "4.1", 1)
-	c.fails(t, nfsRequest("127.0.0.1:/data", "vers=4.2"), mount.ErrVersionUnsupported)
+	c.fails(t, nfsRequest("127.0.0.1:/data", "vers=4.2"), ErrVersionUnsupported)
 	s.serve("+3 +4 -4.2 -4.1")
 	c.mounted(t, nfsRequest("127.0.0.1:/data"), "4.0", 2)
+	old := newNFSClient()
+	old.api = lackingCalls(unix.ENOSYS, "fsopen")
+	old.mounted(t, nfsRequest("127.0.0.1:/data"), "4.0", 2)
 	s.serve("+3 -4")
-	c.fails(t, nfsRequest("127.0.0.1:/data"), mount.ErrNoLockDaemon) // rather than locks that are silently local
+	c.fails(t, nfsRequest("127.0.0.1:/data"), ErrNoLockDaemon) // rather than locks that are silently local
 	c.mounted(t, nfsRequest("127.0.0.1:/data", "nolock"), "3", 1)
-	c.fails(t, nfsRequest("127.0.0.1:/data", "vers=4"), mount.ErrVersionUnsupported)
+	c.fails(t, nfsRequest("127.0.0.1:/data", "vers=4"), ErrVersionUnsupported)
 	stop := s.statd()
 	c.mounted(t, nfsRequest("files6.test:/data"), "3", 1)
 	stop()
 	s.serve("-3 +4 +4.1 +4.2")
-	c.fails(t, nfsRequest("127.0.0.1:/data", "vers=3", "nolock"), mount.ErrVersionUnsupported)
+	c.fails(t, nfsRequest("127.0.0.1:/data", "vers=3", "nolock"), ErrVersionUnsupported)
 }

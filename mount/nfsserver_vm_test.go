@@ -1,4 +1,4 @@
-package mount_test
+package mount
 
 import (
 	"context"
@@ -175,10 +175,3 @@ func (s *nfsServer) listen(family int, address unix.Sockaddr) {
 
 // stop stops nfsd.
 func (s *nfsServer) stop() { s.set("threads", "0") }
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

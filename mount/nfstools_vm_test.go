@@ -1,4 +1,4 @@
-package mount_test
+package mount
 
 import (
 	"errors"
