@@ -26,6 +26,7 @@ import (
 //	bind SRC DST, rbind SRC DST
 //	ro P, rw P                    remount the file system
 //	bind-ro P, bind-rw P          remount the mount alone
+//	rbind-rro SRC DST, rro P      read-only with all mounts below
 //	umount P, lazy P
 //	mkdir P, file P, link DST P   ordinary calls
 type step string
@@ -73,7 +74,13 @@ func (kernelWorld) mount(source, target, fstype string, options ...string) error
 	for _, o := range options {
 		all |= flags[o]
 	}
-	return unix.Mount(source, target, fstype, all, "")
+	recursive := slices.Contains(options, "ro=recursive")
+	if all&unix.MS_REMOUNT == 0 || !recursive {
+		if err := unix.Mount(source, target, fstype, all, ""); err != nil || !recursive {
+			return err
+		}
+	}
+	return unix.MountSetattr(unix.AT_FDCWD, target, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 }
 
 func (kernelWorld) unmount(target string, lazy bool) error {
@@ -110,6 +117,10 @@ func take(w world, base string, s step) error {
 		return w.mount("", at, "", "remount", words[0])
 	case "bind-ro":
 		return w.mount("", at, "", "remount", "bind", "ro")
+	case "rbind-rro":
+		return w.mount(other, at, "", "rbind", "ro=recursive")
+	case "rro":
+		return w.mount("", at, "", "remount", "bind", "ro=recursive")
 	case "bind-rw":
 		return w.mount("", at, "", "remount", "bind", "rw")
 	case "umount":
@@ -266,6 +277,8 @@ func TestFakeIsAsTheKernel(t *testing.T) {
 		"rbind":                       {steps: []step{"tmpfs a/x", "file in a/x/in", "rbind a b", "umount b", "umount a/x"}, shows: map[string]string{"b/x/in": "in"}},
 		"rbind deep":                  {steps: []step{"tmpfs a/x", "mkdir a/x/z", "bind c a/x/z", "tmpfs a/x/z", "rbind a b", "umount b/x/z", "umount b/x/z", "umount b/x", "umount b"}},
 		"rbind below itself":          {steps: []step{"tmpfs a", "mkdir a/d", "rbind a a/d", "umount a", "umount a/d"}},
+		"rbind, read-only throughout": {steps: []step{"tmpfs a/x", "mkdir a/x/z", "bind c a/x/z", "rbind-rro a b", "bind-rw b/x", "bind b/x c"}},
+		"read-only throughout":        {steps: []step{"tmpfs a", "mkdir a/d", "tmpfs a/d", "bind a b", "rro a", "bind-rw a", "rro nothing", "rro b/x"}},
 		"lazy":                        {steps: []step{"tmpfs a", "mkdir a/d", "tmpfs a/d", "lazy a", "umount a/d"}},
 		"lazy keeps what is bound":    {steps: []step{"tmpfs a", "file in a/in", "bind a b", "mkdir a/d", "tmpfs a/d", "lazy a"}, shows: map[string]string{"b/in": "in"}},
 		"dots":                        {steps: []step{"tmpfs a", "tmpfs a/../b", "bind a/../b c", "umount a/..//b/"}},
@@ -293,10 +306,10 @@ func TestFakeIsAsTheKernelAtRandom(t *testing.T) {
 	paths := rapid.SampledFrom([]string{"a", "a/x", "b", "b/y", "b/x", "c", "c/x", "la/x", "f", "g", "c/../a", "nothing", "f/x"})
 	steps := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
 		action := rapid.SampledFrom([]string{
-			"tmpfs", "bind", "bind", "rbind", "bind-ro", "bind-rw", "umount", "umount", "umount", "lazy", "mkdir",
+			"tmpfs", "bind", "bind", "rbind", "rbind-rro", "rro", "bind-ro", "bind-rw", "umount", "umount", "umount", "lazy", "mkdir",
 		}).Draw(t, "action")
 		words := []string{action, paths.Draw(t, "path")}
-		if action == "bind" || action == "rbind" {
+		if action == "bind" || action == "rbind" || action == "rbind-rro" {
 			words = append(words, paths.Draw(t, "target"))
 		}
 		return step(strings.Join(words, " "))
