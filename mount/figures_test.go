@@ -3,9 +3,11 @@ package mount_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -154,4 +156,50 @@ func assertedSlack(t *testing.T) (slack float64, asserted bool) {
 		t.Fatalf("%s must be a factor of at least 1, is %q", assertVar, text)
 	}
 	return slack, true
+}
+
+// benchVar is set in the process that BenchmarkMount starts.
+const benchVar = "PODVOL_MOUNT_BENCHMARK"
+
+// BenchmarkMount mounts and unmounts in each way, in a mount namespace of its
+// own, which takes a process of its own; that one's figures are the ones
+// printed. It needs root.
+func BenchmarkMount(b *testing.B) {
+	if os.Getenv(benchVar) == "" {
+		child := exec.CommandContext(b.Context(), "/proc/self/exe", "-test.run=^$", "-test.bench=^BenchmarkMount$", "-test.benchmem", "-test.benchtime=300ms")
+		child.Env = append(os.Environ(), benchVar+"=1")
+		child.Stdout, child.Stderr = os.Stdout, os.Stderr
+		child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
+		if err := child.Run(); err != nil {
+			b.Fatal(err)
+		}
+		return
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		b.Fatal(err)
+	}
+	for _, count := range []int{10, 2000} {
+		b.Run(fmt.Sprintf("mounts=%d", count), func(b *testing.B) { benchmarkWays(b, count) })
+	}
+}
+
+func benchmarkWays(b *testing.B, count int) {
+	top := b.TempDir()
+	fillTable(b, top, count)
+	defer unix.Unmount(top, unix.MNT_DETACH)
+	source, target := filepath.Join(top, "source"), filepath.Join(top, "target")
+	for _, dir := range []string{source, target} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, kind := range mountKinds(source) {
+		for _, way := range mountWays() {
+			b.Run(kind.name+"/"+way.name, func(b *testing.B) {
+				for b.Loop() {
+					kind.once(b, way, target)
+				}
+			})
+		}
+	}
 }
