@@ -87,12 +87,12 @@ func New(c Config) *HostMounter {
 //
 // NFS by system calls takes the options of nfs(5). Without a version, 4.2, 4.1,
 // 4.0 and 3 are tried in turn, as mount.nfs does; the log and the mount table's
-// "vers" have the one it came to be. The server is looked at first, since the kernel
-// does not heed ctx. NFSv3 without "nolock" or
-// "local_lock=all" needs an rpc.statd that answers on this node
-// ([ErrNoLockDaemon]). Nothing is retried unless "retry=" says so, and "bg" is
-// "fg": a mount has its result when the call returns. "ro" holds for this mount
-// and leaves the file system, which other mounts share, writable.
+// "vers" have the one it came to be. The server is looked at first, since the
+// kernel does not heed ctx. NFSv3 without "nolock" or "local_lock=all" needs an
+// rpc.statd that answers on this node ([ErrNoLockDaemon]). Nothing is retried
+// unless "retry=" says so, and "bg" is "fg": a mount has its result when the
+// call returns. "ro" holds for this mount and leaves the file system, which
+// other mounts share, writable.
 //
 // All of mount(8)'s file-system-independent options are understood, those of
 // version 2.39 with it: "ro=recursive", "nosuid=recursive" hold for all mounts
