@@ -318,22 +318,22 @@ func (noNames) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, err
 	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
-// recordedCauses are those that only a file server brings about, for which a
-// kernel with an NFS client and server is needed; what tools print for them is
-// recorded, and replayed by TestDiagnosis.
+// recordedCauses are those that no test brings about; what tools print for them
+// is recorded, and replayed by TestDiagnosis.
 func recordedCauses() map[string]string {
-	return map[string]string{
-		"ErrAccessDenied":       "nfs-denied.txt",
-		"ErrNoSuchExport":       "nfs-no-export.txt",
-		"ErrVersionUnsupported": "nfs-version.txt",
-		"ErrStaleHandle":        "nfs-stale.txt",
-		"ErrNoLockDaemon":       "nfs-statd.txt",
-	}
+	return map[string]string{"ErrStaleHandle": "nfs-stale.txt"}
 }
 
-// testedElsewhere are those that need a scene of their own.
+// testedElsewhere are those that need a scene of their own, or a kernel with an
+// NFS client and server.
 func testedElsewhere() map[string]string {
-	return map[string]string{"ErrTargetReplaced": "TestCommandLedElsewhere"}
+	return map[string]string{
+		"ErrTargetReplaced":     "TestCommandLedElsewhere",
+		"ErrAccessDenied":       "TestNFSWithoutHelper",
+		"ErrNoSuchExport":       "TestNFSWithoutHelper",
+		"ErrVersionUnsupported": "TestNFSWithoutHelper",
+		"ErrNoLockDaemon":       "TestNFSWithoutHelper",
+	}
 }
 
 func TestCausesForReal(t *testing.T) {
