@@ -157,8 +157,8 @@ func readRecord(conn io.Reader) ([]byte, error) {
 			return nil, err
 		}
 		mark := binary.BigEndian.Uint32(header[:])
-		n := int(mark &^ lastFragment)
-		if len(record)+n > maxReply {
+		n, ok := fragmentLength(mark, len(record))
+		if !ok {
 			return nil, errors.New("it answers, but not in RPC")
 		}
 		fragment := make([]byte, n)
@@ -169,6 +169,17 @@ func readRecord(conn io.Reader) ([]byte, error) {
 			return record, nil
 		}
 	}
+}
+
+// fragmentLength checks the length in a fragment's mark against the bytes of
+// the record that were read already. It is compared before it becomes an int,
+// which has 32 bits on some machines.
+func fragmentLength(mark uint32, have int) (n int, ok bool) {
+	claimed := mark &^ uint32(lastFragment)
+	if claimed > maxReply || int(claimed) > maxReply-have {
+		return 0, false
+	}
+	return int(claimed), true
 }
 
 // exchangeDatagrams sends until it is answered.

@@ -44,15 +44,26 @@ func (r *reader) uint32() uint32 {
 }
 
 func (r *reader) bytes() []byte {
-	n := int(r.uint32())
-	padded := (n + 3) &^ 3
-	if n > maxString || padded > len(r.left) {
+	n, padded, ok := opaqueLength(r.uint32(), len(r.left))
+	if !ok {
 		r.bad, r.left = true, nil
 		return nil
 	}
 	b := r.left[:n]
 	r.left = r.left[padded:]
 	return b
+}
+
+// opaqueLength checks a length that a reply claims against the bytes that are
+// left, and returns it without and with its padding. It is compared before it
+// becomes an int, which has 32 bits on some machines.
+func opaqueLength(claimed uint32, left int) (n, padded int, ok bool) {
+	if claimed > maxString {
+		return 0, 0, false
+	}
+	n = int(claimed)
+	padded = (n + 3) &^ 3
+	return n, padded, padded <= left
 }
 
 func (r *reader) err() error {
