@@ -66,7 +66,7 @@ func isPseudo(fstype string) bool {
 	return false
 }
 
-// chooses system calls or mount(8) for a request, or refuses it. A remount
+// choose decides between system calls and mount(8) for a request, or refuses it. A remount
 // without a type is that of what is mounted.
 func (m *HostMounter) choose(ctx context.Context, r Request, o parsedOptions, flags []string) (native bool, err error) {
 	if m.config.Via == ViaCommand {

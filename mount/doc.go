@@ -12,7 +12,9 @@
 //
 // Callers use the functions [Mount] and [Unmount], which bring a context to all
 // three, and [TableOf] for questions. A question is answered from the mount
-// table and never by touching the file system, so that a dead server cannot
-// block it. Failures are *[Error] values with a typed [Cause] and a sentence of
-// advice.
+// table and not by what is mounted, so that a dead server cannot block it. Only
+// of a path that is no mount point itself the links are read, and IsMountPoint
+// looks whether it exists; this may block where the path leads through the file
+// system of such a server. Failures are *[Error] values with a typed [Cause] and
+// a sentence of advice.
 package mount

@@ -154,7 +154,8 @@ func (hostCalls) unmount(target string, flags int) error { return unix.Unmount(t
 // with its process group, and the error is Uncertain unless all that it started
 // is seen to have ended and the mount table shows nothing new.
 //
-// A context that never ends (context.Background) costs no goroutine.
+// With a context that never ends (context.Background) a mount by system calls
+// costs no goroutine; mount(8) has one for its output in any case.
 func (m *HostMounter) MountContext(ctx context.Context, request Request) error {
 	return m.mount(ctx, request, runner{})
 }

@@ -133,8 +133,9 @@ func (r Rung) String() string {
 // Mount mounts with m, by [ContextMounter] if m implements it. Otherwise the
 // plain method runs in a goroutine of its own, one at a time for each target;
 // when ctx ends first, Mount returns an *[Error] with Uncertain set, and the
-// mount may still appear; with a ctx that has ended nothing is begun. Errors of a plain mounter are wrapped in an *[Error]
-// as well. Safe for concurrent use if m is.
+// mount may still appear; with a ctx that has ended nothing is begun. Errors of
+// a plain mounter are wrapped in an *[Error] as well. Safe for concurrent use if
+// m is.
 func Mount(ctx context.Context, m Interface, request Request) error {
 	if cm, ok := m.(ContextMounter); ok {
 		return cm.MountContext(ctx, request)

@@ -22,7 +22,7 @@ const (
 	ipprotoUDP = 17
 )
 
-// errNotRegistered is a service that rpcbind does not know.
+// notRegisteredError is a service that rpcbind does not know.
 type notRegisteredError struct {
 	program  program
 	version  uint32
