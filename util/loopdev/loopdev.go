@@ -19,7 +19,7 @@ import (
 // Device is a loop device that exists until the test's cleanup.
 type Device struct {
 	// Path is the device node, and Backing the file with its content, which a
-	// test may write to or truncate: what lies beyond its end cannot be read.
+	// test may write to.
 	Path, Backing string
 	open          *os.File
 }
@@ -69,6 +69,18 @@ func (d *Device) Resize(t testing.TB, size int64) {
 	if err := unix.IoctlSetInt(int(d.open.Fd()), unix.LOOP_SET_CAPACITY, 0); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Cut returns a device with d's content and size, of which what lies at left
+// and beyond cannot be read; d itself shrinks to left.
+//
+// Truncating d's file would not do on every kernel: the older ones show zeroes
+// beyond the end of a file, but not beyond that of a device.
+func (d *Device) Cut(t testing.TB, left int64) *Device {
+	t.Helper()
+	cut := Of(t, d.Path, unix.LO_FLAGS_DIRECT_IO)
+	d.Resize(t, left)
+	return cut
 }
 
 // attach takes a free device. Others may be quicker, so it tries again.
