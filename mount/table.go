@@ -94,7 +94,9 @@ type belower interface {
 // Below returns the mounts whose target lies below dir, oldest first, but not
 // one at dir itself. Dir must be absolute, clean and free of links. A table of
 // this package's answers from memory and reads only those mounts anew; for
-// others it is a part of All.
+// others it is a part of All. The kernel gives no sign when a directory above a
+// mount point is renamed, so that such a mount may be missing until the next
+// change of the table: whoever deletes must not cross a mount either.
 func Below(t Table, dir string) ([]Entry, error) {
 	if b, ok := t.(belower); ok {
 		return b.below(dir)

@@ -2,52 +2,81 @@ package format
 
 import (
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
 )
 
 // device is an open block device.
 type device struct {
 	*os.File
 	size int64 // in bytes
+	node node
 }
 
-// deviceNumber returns the number of the block device at path, links followed.
-// Only the device node is looked at.
-func deviceNumber(path string) (uint64, error) {
+// node is a block device as it was found under a name, links resolved. A link or
+// node that leads elsewhere later is refused, so that what is proven blank and
+// what is formatted is one device.
+type node struct {
+	path   string
+	number uint64
+}
+
+// nodeAt finds the block device at path. Only the device node is looked at.
+func nodeAt(path string) (node, error) {
+	resolved, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return node{}, err
+	}
 	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return 0, &os.PathError{Op: "stat", Path: path, Err: err}
+	if err := eintr.Do(func() error { return unix.Stat(resolved, &st) }); err != nil {
+		return node{}, &os.PathError{Op: "stat", Path: resolved, Err: err}
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return 0, &os.PathError{Op: "open", Path: path, Err: unix.ENOTBLK}
+		return node{}, &os.PathError{Op: "open", Path: resolved, Err: unix.ENOTBLK}
 	}
-	return st.Rdev, nil
+	return node{resolved, st.Rdev}, nil
+}
+
+// open opens the device. The error is ENOTBLK where the path leads to another
+// one by now.
+func (n node) open(flags int) (*os.File, error) {
+	var fd int
+	err := eintr.Do(func() (err error) {
+		fd, err = unix.Open(n.path, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+		return err
+	})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: n.path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), n.path)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || st.Rdev != n.number {
+		f.Close()
+		return nil, &os.PathError{Op: "open", Path: n.path, Err: unix.ENOTBLK}
+	}
+	return f, nil
 }
 
 // openDevice opens a block device for reading. With O_EXCL it fails with EBUSY
 // where something on this node has claimed it: a mount, swap, RAID, the device
 // mapper, or another O_EXCL. What the kernel had cached of it is dropped, so
 // that what is read is what the device has.
-func openDevice(path string, flags int) (*device, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|flags, 0)
+func openDevice(n node, flags int) (*device, error) {
+	f, err := n.open(unix.O_RDONLY | flags)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	f := os.NewFile(uintptr(fd), path)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		f.Close()
-		return nil, &os.PathError{Op: "open", Path: path, Err: unix.ENOTBLK}
+		return nil, err
 	}
 	if flags&unix.O_EXCL != 0 {
 		// Needs CAP_SYS_ADMIN, as the mount will; without it the cache has to do.
-		unix.IoctlSetInt(fd, unix.BLKFLSBUF, 0)
+		unix.IoctlSetInt(int(f.Fd()), unix.BLKFLSBUF, 0)
 	}
 	size, err := f.Seek(0, 2)
 	if err != nil {
 		f.Close()
 		return nil, err
 	}
-	return &device{f, size}, nil
+	return &device{f, size, n}, nil
 }

@@ -2,7 +2,6 @@ package format
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -114,19 +113,20 @@ func (f *Formatter) FormatAndMount(ctx context.Context, request Request) (Result
 	if strings.Trim(r.FSType, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
 		return Result{}, fail(OpProbe, r, ErrNotSupported, nil)
 	}
-	number, err := deviceNumber(r.Source)
+	device, err := nodeAt(r.Source)
 	if err != nil {
 		return Result{}, fail(OpProbe, r, ErrNotBlockDevice, err)
 	}
 	results := make(chan Result, 1) // read only once the call has returned
 	var begun gate
-	err = f.calls.Do(ctx, number, func() error {
-		p := preparation{Formatter: f, request: r, begun: &begun}
+	err = f.calls.Do(ctx, device.number, func() error {
+		p := preparation{Formatter: f, request: r, node: device, begun: &begun}
 		err := p.run(ctx)
 		results <- p.Result
 		return err
 	})
-	if abandoned, ok := errors.AsType[*flight.AbandonedError](err); ok && abandoned.Err == context.Cause(ctx) {
+	// The call's own error may well wrap another of this type.
+	if abandoned, ok := err.(*flight.AbandonedError); ok {
 		e := fail(OpProbe, r, ErrCanceled, abandoned.Err)
 		e.Uncertain = abandoned.Started && !begun.close() || abandoned.Earlier
 		return Result{}, e

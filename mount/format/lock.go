@@ -17,8 +17,8 @@ var errWriteProtected = errors.New("the device is write-protected")
 // lockExclusively takes the exclusive lock. The error is EAGAIN where another
 // has a lock, errWriteProtected where nothing can be written, and EBUSY where
 // the kernel lets nobody write to what is mounted.
-func lockExclusively(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+func lockExclusively(n node) (*os.File, error) {
+	f, err := n.open(unix.O_RDWR)
 	if err != nil {
 		return nil, err
 	}
@@ -31,8 +31,8 @@ func lockExclusively(path string) (*os.File, error) {
 
 // lockShared takes the shared lock. The error is EAGAIN where another has the
 // exclusive one.
-func lockShared(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+func lockShared(n node) (*os.File, error) {
+	f, err := n.open(unix.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
@@ -42,12 +42,12 @@ func lockShared(path string) (*os.File, error) {
 // share exchanges the exclusive lock, whose file is closed, for the shared one,
 // and leaves nobody a moment in between. A device open for writing cannot be
 // mounted on some kernels.
-func share(exclusive *os.File) (*os.File, error) {
+func share(n node, exclusive *os.File) (*os.File, error) {
 	defer exclusive.Close()
 	if _, err := lock(exclusive, unix.F_RDLCK); err != nil {
 		return nil, err
 	}
-	return lockShared(exclusive.Name())
+	return lockShared(n)
 }
 
 // lock takes a lock on f, or exchanges the one it has. It closes f if it fails.

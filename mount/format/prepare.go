@@ -36,6 +36,7 @@ var errGivenUp = errors.New("given up before anything was begun")
 type preparation struct {
 	*Formatter
 	request Request
+	node    node
 	begun   *gate
 	lock    *os.File
 	// sharing says why the lock is the shared one, and the device cannot be
@@ -55,7 +56,7 @@ func (p *preparation) run(ctx context.Context) error {
 		return err
 	}
 	if p.sharing == "" {
-		shared, err := share(p.lock)
+		shared, err := share(p.node, p.lock)
 		if err != nil {
 			return p.lockError(err)
 		}
@@ -96,7 +97,7 @@ func (p *preparation) takeLock() (err error) {
 	if isReadOnly(p.request.Request) {
 		p.sharing = ErrReadOnly
 	} else {
-		p.lock, err = lockExclusively(p.request.Source)
+		p.lock, err = lockExclusively(p.node)
 	}
 	switch {
 	case errors.Is(err, unix.EBUSY): // mounted, on kernels that then let nobody write
@@ -105,7 +106,7 @@ func (p *preparation) takeLock() (err error) {
 		p.sharing = ErrReadOnly
 	}
 	if p.sharing != "" {
-		p.lock, err = lockShared(p.request.Source)
+		p.lock, err = lockShared(p.node)
 	}
 	if err != nil {
 		return p.lockError(err)
@@ -126,7 +127,9 @@ func (p *preparation) mount(ctx context.Context) error {
 	if !p.begun.pass() {
 		return errGivenUp
 	}
-	err := mount.Mount(ctx, p.config.Mounter, p.request.Request)
+	request := p.request.Request
+	request.Source = p.node.path
+	err := mount.Mount(ctx, p.config.Mounter, request)
 	if err != nil && p.content.has("") && !p.content.has(p.request.FSType) {
 		wrong := fail(OpMount, p.request, ErrWrongFilesystem, err)
 		wrong.Found = p.content
@@ -151,11 +154,11 @@ func (p *preparation) foundError(reason Reason) error {
 func (p *preparation) look(ctx context.Context) (exclusive bool, err error) {
 	var device *device
 	if p.sharing == "" {
-		device, err = openDevice(p.request.Source, unix.O_EXCL)
+		device, err = openDevice(p.node, unix.O_EXCL)
 		exclusive = err == nil
 	}
 	if !exclusive && (err == nil || errors.Is(err, unix.EBUSY)) {
-		device, err = openDevice(p.request.Source, 0)
+		device, err = openDevice(p.node, 0)
 	}
 	if err != nil {
 		return false, p.openError(err)
@@ -180,7 +183,7 @@ func (p *preparation) openError(err error) error {
 func (p *preparation) inspect(ctx context.Context, device *device) (Content, error) {
 	content, err := Inspect(ctx, device, device.size)
 	if err == nil && len(content.Signatures) == 0 {
-		content.Signatures, err = p.askBlkid(ctx, p.request.Source)
+		content.Signatures, err = p.askBlkid(ctx, p.node.path)
 	}
 	switch {
 	case err == nil:
@@ -250,7 +253,7 @@ func (p *preparation) mkfs() (*command, error) {
 		// the super-user.
 		args = append(args, "-F", "-m0")
 	}
-	return &command{path: path, args: append(args, p.request.Source), keep: p.lock}, nil
+	return &command{path: path, args: append(args, p.node.path), keep: p.lock}, nil
 }
 
 // takeSlot waits for one of the mkfs that may run at once.
@@ -289,7 +292,7 @@ func (p *preparation) check(ctx context.Context) error {
 	if !p.begun.pass() {
 		return errGivenUp
 	}
-	fsck := &command{path: path, args: []string{"-T", "-t", p.Found, "-a", p.request.Source}, keep: p.lock}
+	fsck := &command{path: path, args: []string{"-T", "-t", p.Found, "-a", p.node.path}, keep: p.lock}
 	output, err := fsck.finish()
 	status := exitStatus(err)
 	p.config.Logger.InfoContext(ctx, "fsck", "command", fsck.String(), "status", status, "output", output)

@@ -55,12 +55,12 @@ func (f *Formatter) Resize(ctx context.Context, device, mountPoint string) (grow
 
 // onDevice makes a call, one at a time for each device.
 func (f *Formatter) onDevice(ctx context.Context, device string, call func() error) error {
-	number, err := deviceNumber(device)
+	n, err := nodeAt(device)
 	if err != nil {
 		return &Error{Op: OpResize, Device: device, Reason: ErrNotBlockDevice, Err: err}
 	}
-	err = f.calls.Do(ctx, number, call)
-	if abandoned, ok := errors.AsType[*flight.AbandonedError](err); ok {
+	err = f.calls.Do(ctx, n.number, call)
+	if abandoned, ok := err.(*flight.AbandonedError); ok {
 		return &Error{Op: OpResize, Device: device, Reason: ErrCanceled, Uncertain: abandoned.Started || abandoned.Earlier, Err: abandoned.Err}
 	}
 	return err
@@ -105,7 +105,11 @@ func (f *Formatter) sizes(ctx context.Context, path, mountPoint string) (sizes, 
 	fail := func(reason Reason, fstype string, err error) error {
 		return &Error{Op: OpResize, Device: path, FSType: fstype, Reason: reason, Err: err}
 	}
-	device, err := openDevice(path, 0)
+	n, err := nodeAt(path)
+	var device *device
+	if err == nil {
+		device, err = openDevice(n, 0)
+	}
 	if errors.Is(err, unix.ENOTBLK) {
 		return sizes{}, fail(ErrNotBlockDevice, "", err)
 	}

@@ -2,7 +2,6 @@ package format
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"unsafe"
@@ -75,8 +74,8 @@ func xfsSize(device *device, mountPoint string) (sizes, error) {
 	if err != nil {
 		return sizes{}, err
 	}
-	if own, err := deviceNumber(device.Name()); err != nil || own != number {
-		return sizes{}, errors.Join(err, fmt.Errorf("%s is not mounted at %s", device.Name(), mountPoint))
+	if device.node.number != number {
+		return sizes{}, fmt.Errorf("%s is not mounted at %s", device.Name(), mountPoint)
 	}
 	return sizes{filesystem: int64(g.DataBlocks) * int64(g.BlockSize), block: int64(g.BlockSize)}, nil
 }
