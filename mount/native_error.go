@@ -15,6 +15,7 @@ const (
 	callOption = "fsconfig"
 	callCreate = "open the file system"
 	callAttach = "move_mount"
+	callMount  = "mount"
 )
 
 // optionError is an error about one option of the request.

@@ -17,6 +17,10 @@ import (
 
 // mountNewByMount2 mounts a file system.
 func (n *native) mountNewByMount2(ctx context.Context, fs filesystem) error {
+	data, err := dataOfMount2(fs.data)
+	if err != nil {
+		return err
+	}
 	if err := n.commit(ctx); err != nil {
 		return err
 	}
@@ -24,8 +28,7 @@ func (n *native) mountNewByMount2(ctx context.Context, fs filesystem) error {
 	if n.options.ReadOnlyAt == mountLayer {
 		flags &^= unix.MS_RDONLY
 	}
-	err := n.api.Mount(fs.source, fdPath(n.target), fs.fstype, flags, strings.Join(fs.data, ","))
-	if err != nil {
+	if err := n.api.Mount(fs.source, fdPath(n.target), fs.fstype, flags, data); err != nil {
 		return n.explainMount2(err)
 	}
 	return n.finishOrUndo(func(mount int) error {
@@ -36,9 +39,19 @@ func (n *native) mountNewByMount2(ctx context.Context, fs filesystem) error {
 	})
 }
 
+// dataOfMount2 joins the options of a file system. Mount(2) reads one page with
+// a NUL at its end and silently leaves out what is behind it.
+func dataOfMount2(options []string) (string, error) {
+	data := strings.Join(options, ",")
+	if most := os.Getpagesize() - 1; len(data) > most {
+		return "", &causedError{ErrBadOption, fmt.Errorf("the options of the file system have %d bytes and mount(2) takes at most %d, shorten them or the paths in them", len(data), most)}
+	}
+	return data, nil
+}
+
 // explainMount2 adds what an errno means where only one call was made.
 func (n *native) explainMount2(err error) error {
-	failure := &kernelError{call: "mount", err: err}
+	failure := &kernelError{call: callMount, err: err}
 	switch {
 	case errors.Is(err, unix.ENODEV):
 		failure.call = callOpen
@@ -117,6 +130,10 @@ func (n *native) remountByMount2() error {
 	if n.options.Bind {
 		return n.remountEach(n.target)
 	}
+	data, err := dataOfMount2(n.options.Data)
+	if err != nil {
+		return err
+	}
 	e, err := mountWithID(n.table, n.at.mount)
 	if err != nil {
 		return err
@@ -124,7 +141,7 @@ func (n *native) remountByMount2() error {
 	// mount(2) clears what is not mentioned, and knows read-only once.
 	flags := unix.MS_REMOUNT | n.options.applyToMount(flagsShown(e.Options))&^unix.MS_RDONLY
 	flags |= n.options.applyToSuper(superFlagsShown(e.SuperOptions)) | n.options.Set&unix.MS_SILENT
-	if err := n.api.Mount("", fdPath(n.target), "", flags, strings.Join(n.options.Data, ",")); err != nil {
+	if err := n.api.Mount("", fdPath(n.target), "", flags, data); err != nil {
 		return &kernelError{call: "remount", err: err}
 	}
 	readOnly := func(flags uintptr) bool { return flags&unix.MS_RDONLY != 0 }

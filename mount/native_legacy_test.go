@@ -243,3 +243,40 @@ func TestMount2SaysWhy(t *testing.T) {
 		}
 	})
 }
+
+// Mount(2) would leave out what is behind the first page without a word.
+func TestOptionsThatMount2WouldCutAreRefused(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		target := t.TempDir()
+		m := New(Config{Via: ViaSystemCalls})
+		// Exactly as many bytes as fit, the last option counting, and one more.
+		options := func(length int) []string {
+			const first, last = "iversion,", ",mode=0700"
+			filler := length - len(last)
+			list := strings.Repeat("size=1m,", filler/8-2)
+			list += "size=1" + strings.Repeat("0", filler-len(list)-6)
+			if len(list)+len(last) != length || strings.Count(list, "0") > 24 {
+				t.Fatalf("a list of %d bytes for %d", len(list)+len(last), length)
+			}
+			return splitOptions(first + list + last)
+		}
+		fits := os.Getpagesize() - 1
+		err := m.MountContext(t.Context(), Request{Source: "x", Target: target, FSType: "tmpfs", Options: options(fits + 1)})
+		if e, ok := errors.AsType[*Error](err); !ok || e.Cause != ErrBadOption || e.Uncertain || !strings.Contains(err.Error(), "shorten") {
+			t.Errorf("one byte too much: %v", err)
+		}
+		if e, there, err := m.Table().At(target); there || err != nil {
+			t.Fatalf("mounted all the same: %+v, %v", e, err)
+		}
+		if err := m.MountContext(t.Context(), Request{Source: "x", Target: target, FSType: "tmpfs", Options: options(fits)}); err != nil {
+			t.Fatalf("a full page: %v", err)
+		}
+		if e, _, _ := m.Table().At(target); !slices.Contains(e.SuperOptions, "mode=700") {
+			t.Errorf("a full page: mounted with %v", e.SuperOptions)
+		}
+		err = m.MountContext(t.Context(), Request{Target: target, FSType: "tmpfs", Options: append([]string{"remount"}, options(fits+1)...)})
+		if e, ok := errors.AsType[*Error](err); !ok || e.Cause != ErrBadOption || e.Uncertain || !strings.Contains(err.Error(), "shorten") {
+			t.Errorf("a remount with one byte too much: %v", err)
+		}
+	})
+}

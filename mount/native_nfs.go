@@ -83,10 +83,16 @@ func (n *native) tryNFS(ctx context.Context, a nfs.Attempt) error {
 	if about, ok := errors.AsType[*optionError](err); ok && strings.HasPrefix(about.option, "vers=") {
 		return fmt.Errorf("this kernel does not know the version: %w", unix.EPROTONOSUPPORT)
 	}
-	if failed, ok := errors.AsType[*kernelError](err); ok && failed.call != callOption && failed.call != callAttach && causeCarried(err) == "" {
+	if failed, ok := errors.AsType[*kernelError](err); ok && asksServer(failed) && causeCarried(err) == "" {
 		return err
 	}
 	return &nfs.FinalError{Err: err}
+}
+
+// asksServer reports whether a call that failed was one of those for which the
+// kernel talks to the server. All others are about this node alone.
+func asksServer(failed *kernelError) bool {
+	return failed.call == callCreate || failed.call == callMount
 }
 
 func refusals(refused []nfs.Refusal) []string {
@@ -202,7 +208,7 @@ func causeOfNFSErrno(failed *kernelError) Cause {
 	switch {
 	case failed.call == callOpen && errors.Is(failed, unix.ENODEV):
 		return ErrNoFilesystem
-	case failed.call == callOpen, failed.call == callOption, failed.call == callAttach:
+	case !asksServer(failed):
 		return ""
 	case errors.Is(failed, unix.EPERM):
 		return ErrAccessDenied
