@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount/internal/statmount"
+	"github.com/podvol/podvol/util/eintr"
 )
 
 // index is the table of the process's mount namespace, kept in memory and
@@ -34,6 +35,7 @@ import (
 // questions about mounts only. The links in a path are read without it.
 type index struct {
 	kernel statmount.Kernel
+	statx  statx
 	path   string // of mountinfo
 
 	mu     sync.Mutex
@@ -56,8 +58,11 @@ type index struct {
 	buffer          []byte  // scratch of single reads
 }
 
+// statx is statx(2), so that tests can have it answer otherwise.
+type statx func(dir int, path string, flags, mask int, st *unix.Statx_t) error
+
 func newIndex(kernel statmount.Kernel) *index {
-	return &index{kernel: kernel, path: mountinfoPath}
+	return &index{kernel: kernel, statx: unix.Statx, path: mountinfoPath}
 }
 
 // maxTries is how often an answer is sought again after the graph turned out to
@@ -140,10 +145,8 @@ func (x *index) lookAgain(place string) (e Entry, ok bool, err error) {
 	if _, ok, err := x.mountedAt(path.Dir(place)); ok || err != nil {
 		return Entry{}, false, err // no directory to be renamed lies between
 	}
-	var st unix.Statx_t
-	err = unix.Statx(unix.AT_FDCWD, place, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, 0, &st)
-	if err != nil || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
-		return Entry{}, false, nil
+	if maybe, err := x.mayBeMounted(place); err != nil || !maybe {
+		return Entry{}, false, err
 	}
 	first := true
 	err = x.answer(func() (old bool, err error) {
@@ -155,6 +158,22 @@ func (x *index) lookAgain(place string) (e Entry, ok bool, err error) {
 		return old, err
 	})
 	return e, ok, err
+}
+
+// mayBeMounted looks at a place without following a link there and without
+// asking a server. An error says nothing of it, but that it does not exist.
+func (x *index) mayBeMounted(place string) (bool, error) {
+	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_STATX_DONT_SYNC | unix.AT_NO_AUTOMOUNT
+	var st unix.Statx_t
+	err := eintr.Do(func() error { return x.statx(unix.AT_FDCWD, place, flags, 0, &st) })
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return false, nil
+	}
+	if err != nil {
+		return false, &os.PathError{Op: "statx", Path: place, Err: err}
+	}
+	told := st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 // since Linux 5.8
+	return !told || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
 // mountedAt is [mountedAt]; the mount that is found is read again.

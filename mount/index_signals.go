@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount/internal/statmount"
+	"github.com/podvol/podvol/util/eintr"
 )
 
 // errElsewhere: the calling thread has another root directory or mount
@@ -23,10 +24,14 @@ type rootDir struct {
 }
 
 // rootAt asks no server: the attributes may be old ones.
-func rootAt(path string) (rootDir, error) {
-	const uniqueMountID = 0x4000 // STATX_MNT_ID_UNIQUE, since 6.8; the short one since 5.8
+func (x *index) rootAt(path string) (rootDir, error) {
+	const (
+		flags         = unix.AT_STATX_DONT_SYNC | unix.AT_NO_AUTOMOUNT
+		uniqueMountID = 0x4000 // STATX_MNT_ID_UNIQUE, since 6.8; the short one since 5.8
+		mask          = unix.STATX_INO | unix.STATX_MNT_ID | uniqueMountID
+	)
 	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_INO|unix.STATX_MNT_ID|uniqueMountID, &st)
+	err := eintr.Do(func() error { return x.statx(unix.AT_FDCWD, path, flags, mask, &st) })
 	if err != nil {
 		return rootDir{}, &os.PathError{Op: "statx", Path: path, Err: err}
 	}
@@ -37,12 +42,12 @@ func rootAt(path string) (rootDir, error) {
 // the kernel gives a signal of it. The error matches errElsewhere on a thread
 // that has left the others.
 func (x *index) refresh() error {
-	here, err := rootAt("/")
+	here, err := x.rootAt("/")
 	if err != nil {
 		return err
 	}
 	if x.info == nil || here != x.root {
-		process, err := rootAt("/proc/self/root/.")
+		process, err := x.rootAt("/proc/self/root/.")
 		if err != nil {
 			return fmt.Errorf("open the mount table: %w", err)
 		}
@@ -103,12 +108,7 @@ func (x *index) poll() (changed, named bool, err error) {
 	if x.events != nil {
 		fds[1].Fd = int32(x.events.Fd())
 	}
-	for {
-		_, err = unix.Poll(fds, 0)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
+	_, err = eintr.Get(func() (int, error) { return unix.Poll(fds, 0) })
 	changed, named = fds[0].Revents != 0, fds[1].Revents != 0
 	if changed || named {
 		x.signals++
@@ -122,10 +122,7 @@ func (x *index) takeEvents() error {
 	complete := true
 	buffer := make([]byte, 16<<10)
 	for {
-		n, err := unix.Read(int(x.events.Fd()), buffer)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
+		n, err := eintr.Get(func() (int, error) { return unix.Read(int(x.events.Fd()), buffer) })
 		if errors.Is(err, unix.EAGAIN) {
 			break
 		}

@@ -2,10 +2,11 @@ package mount
 
 import (
 	"context"
-	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
 )
 
 // watchMountinfo sends after each change of the table in the file at path,
@@ -43,7 +44,7 @@ func watchMountinfo(ctx context.Context, path string) <-chan struct{} {
 // openMountinfo opens a mount table out of reach of Go's own poller, which would
 // take notice of changes in our place: each is told once for an open file.
 func openMountinfo(path string) (*os.File, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := eintr.Get(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
@@ -74,11 +75,6 @@ func pollChange(table *os.File, timeout int, wake ...*os.File) (changed bool, er
 	for _, w := range wake {
 		fds = append(fds, unix.PollFd{Fd: int32(w.Fd()), Events: unix.POLLIN})
 	}
-	for {
-		_, err = unix.Poll(fds, timeout)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
+	_, err = eintr.Get(func() (int, error) { return unix.Poll(fds, timeout) })
 	return fds[0].Revents&(unix.POLLPRI|unix.POLLERR) != 0, err
 }
