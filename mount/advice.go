@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"strings"
 )
 
@@ -60,6 +61,9 @@ func (c Cause) adviseLocal(e *Error) string {
 	case ErrSecurityPolicy:
 		return "Look for a denial of AppArmor or SELinux in the kernel or audit log (dmesg, ausearch -m avc), and allow mount and umount2 in the seccomp and AppArmor profiles of the container this runs in."
 	case ErrNoTarget:
+		if !filepath.IsAbs(e.Target) {
+			return "Give the mount point as an absolute path."
+		}
 		return fmt.Sprintf("Create %s first.", e.Target)
 	case ErrNoSource:
 		return fmt.Sprintf("Check that %s exists on this node.", e.Source)
@@ -109,6 +113,9 @@ func adviseBusy(e *Error) string {
 func adviseHelper(e *Error) string {
 	if errors.Is(e.Err, exec.ErrNotFound) {
 		return fmt.Sprintf("Install the mount command itself (util-linux) on this node: %s.", packageFor("mount", e.Distribution))
+	}
+	if _, program, ok := strings.Cut(e.FSType, "."); ok && family(e.FSType) == "fuse" {
+		return fmt.Sprintf("Install the package that brings the program %s, and FUSE itself (%s), on this node.", program, packageFor("fuse", e.Distribution))
 	}
 	install := packageFor(family(e.FSType), e.Distribution)
 	if install == "" {

@@ -17,7 +17,7 @@ func (c Config) needsCommand(r Request, o parsedOptions, flags []string) string 
 	case len(o.Command) > 0:
 		name, _, _ := strings.Cut(o.Command[0], "=")
 		return fmt.Sprintf("the option %s is one that mount(8) carries out", name)
-	case o.onlyPropagation(), o.Bind:
+	case o.onlyPropagation(r), o.Bind:
 		return ""
 	}
 	return c.typeNeedsCommand(r, o)

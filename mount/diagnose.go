@@ -152,7 +152,16 @@ func (m *HostMounter) diagnose(r Request, failed *commandError) (cause Cause, al
 	if killed || failed.output == "" {
 		return causeOf(failed.err), nil
 	}
+	if programMissing(failed.output) {
+		return ErrHelperMissing, nil
+	}
 	return m.config.weigh(r, causeOfText(failed.output))
+}
+
+// programMissing tells mount.fuse's words for lack of the program that a FUSE
+// type is named after: whatever helpers the node has, that one it lacks.
+func programMissing(output string) bool {
+	return symptom{words: []string{`/bin/sh: .*not found`, `failed to exec.*no such file`}}.in(output)
 }
 
 // weigh corrects what the output says by what the node has.

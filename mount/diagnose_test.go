@@ -85,6 +85,7 @@ func TestDiagnosis(t *testing.T) {
 		{"ceph-denied.txt", ceph, both, mount.ErrAccessDenied, nil, []string{"password"}},
 		{"ceph-laggy.txt", ceph, both, mount.ErrTimedOut, nil, []string{"10.0.0.7:6789 is up"}},
 		{"ceph-name.txt", ceph, both, mount.ErrNameResolution, nil, nil},
+		{"fuse-no-sshfs.txt", sshfs, both, mount.ErrHelperMissing, nil, []string{"sshfs"}},
 		{"fuse-option.txt", sshfs, both, mount.ErrBadOption, nil, []string{`option "frobnicate"`}},
 		{"fusermount-option.txt", sshfs, both, mount.ErrBadOption, nil, []string{`option "frobnicate"`}},
 		{"silent.txt", nfs, both, mount.ErrUnknown, nil, nil},

@@ -78,7 +78,7 @@ func (f *FakeMounter) mount(r Request) error {
 		return err
 	}
 	switch {
-	case options.onlyPropagation():
+	case options.onlyPropagation(r):
 		return mustBeMounted(at)
 	case options.Remount:
 		err = f.remount(at, options)

@@ -52,13 +52,19 @@ func (f *FakeMounter) List() ([]MountPoint, error) {
 // IsMountPoint reports whether path, links followed, is a mount point. The
 // error matches [fs.ErrNotExist] where path does not exist.
 func (f *FakeMounter) IsMountPoint(path string) (bool, error) {
-	return f.isMountPoint(path, true)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at, err := f.walk(path, true)
+	if err != nil {
+		return false, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return at.isMountRoot(), nil
 }
 
-// IsLikelyNotMountPoint reports whether path, its last element not followed,
-// is no mount point. Unlike its name it is exact, as it is on Linux since 5.8.
+// IsLikelyNotMountPoint is the contrary of IsMountPoint, errors included. Unlike
+// its name it is exact.
 func (f *FakeMounter) IsLikelyNotMountPoint(path string) (bool, error) {
-	is, err := f.isMountPoint(path, false)
+	is, err := f.IsMountPoint(path)
 	return !is, err
 }
 
@@ -86,16 +92,6 @@ func (f *FakeMounter) GetMountRefs(name string) ([]string, error) {
 		}
 	}
 	return refs, nil
-}
-
-func (f *FakeMounter) isMountPoint(name string, follow bool) (bool, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	at, err := f.walk(name, follow)
-	if err != nil {
-		return false, &fs.PathError{Op: "stat", Path: name, Err: err}
-	}
-	return at.isMountRoot(), nil
 }
 
 func isMissing(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) }

@@ -215,7 +215,7 @@ func TestFakeQuestions(t *testing.T) {
 		if is, err := f.IsMountPoint(at(name)); is != want.isMountPoint || err != nil {
 			t.Errorf("IsMountPoint(%s) = %v, %v", name, is, err)
 		}
-		if not, err := f.IsLikelyNotMountPoint(at(name)); not == want.at || err != nil {
+		if not, err := f.IsLikelyNotMountPoint(at(name)); not == want.isMountPoint || err != nil {
 			t.Errorf("IsLikelyNotMountPoint(%s) = %v, %v", name, not, err)
 		}
 	}

@@ -274,9 +274,11 @@ func (p parsedOptions) applyBelow(current uintptr) uintptr {
 // isDeep: something is asked for that holds for the mounts below as well.
 func (p parsedOptions) isDeep() bool { return (p.DeepSet|p.DeepClear)&perMountFlags != 0 }
 
-// onlyPropagation: nothing is asked for but a change of propagation.
-func (p parsedOptions) onlyPropagation() bool {
-	return len(p.Propagation) > 0 && !p.Bind && !p.Remount && p.Set == 0 && p.Clear == 0 && len(p.Data) == 0 && len(p.Command) == 0
+// onlyPropagation: nothing is asked for but a change of propagation of what is
+// mounted at the target. With a source or a type it is that of a new mount.
+func (p parsedOptions) onlyPropagation(r Request) bool {
+	return (r.FSType == "" || r.FSType == "none") && (r.Source == "" || r.Source == "none" || r.Source == r.Target) &&
+		len(p.Propagation) > 0 && !p.Bind && !p.Remount && p.Set == 0 && p.Clear == 0 && len(p.Data) == 0 && len(p.Command) == 0
 }
 
 // flagsShown returns the MS_* flags behind options as a mount table shows

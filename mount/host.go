@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/mount/internal/mountapi"
 	"github.com/podvol/podvol/mount/internal/statmount"
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/flight"
 )
 
@@ -144,7 +145,18 @@ type calls interface {
 
 type hostCalls struct{}
 
-func (hostCalls) unmount(target string, flags int) error { return unix.Unmount(target, flags) }
+// unmount is umount2(2), repeated for some milliseconds while the mount is busy:
+// a process that this one is just starting holds copies of all its descriptors,
+// those of a mount under way too, from fork(2) until execve(2).
+func (hostCalls) unmount(target string, flags int) error {
+	for pause := 100 * time.Microsecond; ; pause *= 2 {
+		err := eintr.Do(func() error { return unix.Unmount(target, flags) })
+		if !errors.Is(err, unix.EBUSY) || pause > 10*time.Millisecond {
+			return err
+		}
+		time.Sleep(pause)
+	}
+}
 
 // MountContext implements [ContextMounter]. A mount by system calls is prepared
 // out of sight and takes effect by one call, before which ctx is looked at: if
@@ -212,7 +224,8 @@ func (r Request) check() error {
 	case strings.HasPrefix(r.FSType, "-"):
 		return &causedError{ErrBadOption, fmt.Errorf("%q is no file system type", r.FSType)}
 	}
-	if r.Source != "" {
+	isPath := filepath.IsAbs(r.Source) && parseOptions(r.Options...).Bind // whatever its name is
+	if r.Source != "" && !isPath {
 		if err := CheckSource(r.Source); err != nil {
 			return &causedError{ErrBadOption, err}
 		}

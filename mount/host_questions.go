@@ -2,9 +2,12 @@ package mount
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+
+	"golang.org/x/sys/unix"
 )
 
 // Table returns the mount table of this process's mount namespace, which the
@@ -53,10 +56,11 @@ func (m *HostMounter) IsMountPoint(file string) (bool, error) {
 	return mounted, err
 }
 
-// IsLikelyNotMountPoint implements [Interface]. It is not a guess: bind mounts
-// are seen as well. The error matches fs.ErrNotExist if file does not exist.
+// IsLikelyNotMountPoint implements [Interface]: the contrary of IsMountPoint,
+// links followed and errors included. It is not a guess: bind mounts are seen as
+// well.
 func (m *HostMounter) IsLikelyNotMountPoint(file string) (bool, error) {
-	mounted, _, err := m.look(file)
+	mounted, err := m.IsMountPoint(file)
 	return !mounted, err
 }
 
@@ -75,7 +79,8 @@ func (m *HostMounter) look(file string) (mounted bool, info os.FileInfo, err err
 }
 
 // GetMountRefs implements [Interface] from the mount table: the other places
-// where the directory at pathname is mounted. What does not exist has none.
+// where the directory at pathname is mounted. What does not exist, or leads
+// nowhere, has none.
 func (m *HostMounter) GetMountRefs(pathname string) ([]string, error) {
 	clean := filepath.Clean(pathname)
 	mounted, err := m.index.isMounted(clean)
@@ -86,7 +91,7 @@ func (m *HostMounter) GetMountRefs(pathname string) ([]string, error) {
 		return m.index.refs(clean)
 	}
 	resolved, err := filepath.EvalSymlinks(clean)
-	if errors.Is(err, os.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return nil, nil
 	}
 	if err != nil {

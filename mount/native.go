@@ -94,7 +94,7 @@ func (n *native) run(ctx context.Context) error {
 		return err
 	}
 	switch {
-	case n.options.onlyPropagation():
+	case n.options.onlyPropagation(n.request):
 		return n.setPropagation(ctx)
 	case n.options.Remount && n.options.Bind:
 		return n.remountBind(ctx)

@@ -97,7 +97,8 @@ type Result struct {
 // tried as asked, since ext4 mounts ext3, and where it fails the error has the
 // reason [ErrWrongFilesystem] and names what was found. A device that is in use
 // already is neither formatted nor checked, but mounted a second time if it has
-// a file system. Calling again after success mounts again, without formatting.
+// a file system. Calling again after success mounts again at another target,
+// without formatting; at the same one it is the mount's ErrBusy.
 // While another process has the device for the same purpose, the error is
 // [ErrInUse], and it is worth another try later.
 //

@@ -130,7 +130,7 @@ func (p *preparation) mount(ctx context.Context) error {
 	request := p.request.Request
 	request.Source = p.node.path
 	err := mount.Mount(ctx, p.config.Mounter, request)
-	if err != nil && p.content.has("") && !p.content.has(p.request.FSType) {
+	if err != nil && !errors.Is(err, mount.ErrBusy) && p.content.has("") && !p.content.has(p.request.FSType) {
 		wrong := fail(OpMount, p.request, ErrWrongFilesystem, err)
 		wrong.Found = p.content
 		return wrong

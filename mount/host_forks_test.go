@@ -1,0 +1,82 @@
+package mount_test
+
+import (
+	"os/exec"
+	"sync"
+	"testing"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/nstest"
+)
+
+// A process that is being started holds copies of the descriptors of mounts
+// under way; nobody may see his mount busy for that.
+func TestUnmountWhileProcessesAreStarted(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m, dir := mount.New(mount.Config{}), t.TempDir()
+		stop := make(chan struct{})
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						if err := exec.Command("/bin/true").Run(); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				}
+			})
+		}
+		for range 2000 {
+			if err := m.Mount("x", dir, "tmpfs", nil); err != nil {
+				t.Error(err)
+				break
+			}
+			if err := m.Unmount(dir); err != nil {
+				t.Error(err)
+				break
+			}
+		}
+		close(stop)
+		all.Wait()
+	})
+}
+
+// Options alone change what is mounted; with a source they are a new mount's.
+func TestPropagationOfANewMount(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		for name, m := range map[string]mount.Interface{"host": mount.New(mount.Config{}), "command": mount.New(mount.Config{Via: mount.ViaCommand})} {
+			t.Run(name, func(t *testing.T) {
+				dir := t.TempDir()
+				for _, r := range []mount.Request{
+					{Source: "one", Target: dir, FSType: "tmpfs"},
+					{Source: "two", Target: dir, FSType: "tmpfs", Options: []string{"shared"}},
+				} {
+					if err := mount.Mount(t.Context(), m, r); err != nil {
+						t.Fatal(err)
+					}
+				}
+				table, err := mount.KernelTable()
+				if err != nil {
+					t.Fatal(err)
+				}
+				e, ok, err := table.At(dir)
+				if err != nil || !ok || e.Source != "two" || len(e.Propagation) != 1 {
+					t.Errorf("%+v, %v, %v", e, ok, err)
+				}
+				if below, err := table.BySource("one"); err != nil || len(below) != 1 || len(below[0].Propagation) != 0 {
+					t.Errorf("beneath: %+v, %v", below, err)
+				}
+				for range 2 {
+					if err := m.Unmount(dir); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	})
+}
