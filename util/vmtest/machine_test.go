@@ -88,8 +88,11 @@ func TestCommandOneOutput(t *testing.T) {
 		t.Errorf("exit code %d, want 137 for a killed process", code)
 	}
 	lines := strings.Split(strings.TrimSpace(both.String()), "\n")
-	if len(lines) != 40000 || lines[0] != "out 0" || lines[1] != "err 0" || lines[39999] != "err 19999" {
-		t.Errorf("%d lines, from %q and %q to %q", len(lines), lines[0], lines[1], lines[len(lines)-1])
+	if len(lines) != 40000 {
+		t.Fatalf("%d lines, want 40000; the last is %q", len(lines), lines[len(lines)-1])
+	}
+	if lines[0] != "out 0" || lines[1] != "err 0" || lines[39999] != "err 19999" {
+		t.Errorf("the lines are from %q and %q to %q", lines[0], lines[1], lines[len(lines)-1])
 	}
 }
 

@@ -3,9 +3,9 @@ package vmtest
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 )
@@ -23,13 +23,14 @@ func portNames() []string { return []string{portConsole, portOut, portErr, portR
 
 // result is what the machine has said through its result port, line by line:
 //
-//	up             the command starts
-//	report <line>  a line that the command left in its report
-//	exit <code>    the command has ended and its output is out
-//	failed <what>  the machine could not start the command
+//	up                       the command starts
+//	report <line>            a line that the command left in its report
+//	exit <code> <out> <err>  the command has ended, after that many bytes of output
+//	failed <what>            the machine could not start the command
 type result struct {
 	up, ended bool
 	code      int
+	out, err  int64
 	failure   string
 	reports   []string
 	copyErr   error
@@ -45,8 +46,8 @@ func (r *result) line(line string) {
 	case "failed":
 		r.failure = rest
 	case "exit":
-		code, err := strconv.Atoi(rest)
-		r.code, r.ended = code, err == nil
+		n, err := fmt.Sscan(rest, &r.code, &r.out, &r.err)
+		r.ended = n == 3 && err == nil
 	}
 }
 
@@ -56,6 +57,7 @@ type ports struct {
 	writers       []io.Writer
 	onUp          func() bool // the command starts
 	onEnd         func()      // nothing more is to come
+	out, err      *arrivals
 }
 
 func openPorts(c Command, console *tail, alsoTo io.Writer) (*ports, error) {
@@ -63,7 +65,7 @@ func openPorts(c Command, console *tail, alsoTo io.Writer) (*ports, error) {
 	if alsoTo != nil {
 		consoleTo = io.MultiWriter(console, alsoTo)
 	}
-	p := &ports{writers: []io.Writer{consoleTo, c.Stdout, c.Stderr}}
+	p := &ports{writers: []io.Writer{consoleTo, c.Stdout, c.Stderr}, out: newArrivals(), err: newArrivals()}
 	for range portNames() {
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -93,8 +95,9 @@ func (p *ports) copy() (outcome func() *result) {
 	var r result
 	var wg sync.WaitGroup
 	errs := make([]error, len(p.writers))
+	counts := []*arrivals{newArrivals(), p.out, p.err}
 	for i, w := range p.writers {
-		wg.Go(func() { errs[i] = drain(w, p.local[i]) })
+		wg.Go(func() { errs[i] = drain(w, p.local[i], counts[i]) })
 	}
 	wg.Go(func() { p.follow(&r, p.local[len(p.writers)]) })
 	return func() *result {
@@ -115,6 +118,10 @@ func (p *ports) follow(r *result, from io.Reader) {
 		if r.up {
 			p.onUp()
 		}
+		if r.ended {
+			p.out.await(r.out)
+			p.err.await(r.err)
+		}
 		if r.ended || r.failure != "" {
 			p.onEnd()
 		}
@@ -123,15 +130,56 @@ func (p *ports) follow(r *result, from io.Reader) {
 
 // drain copies to w, if it is not nil, and reads on if w fails: the machine
 // would else wait for its reader.
-func drain(w io.Writer, from io.Reader) error {
+func drain(w io.Writer, from io.Reader, count *arrivals) error {
+	defer count.end()
 	if w == nil {
 		w = io.Discard
 	}
-	_, err := io.Copy(w, from)
+	counted := io.TeeReader(from, count)
+	_, err := io.Copy(w, counted)
 	if err != nil {
-		_, _ = io.Copy(io.Discard, from)
+		_, _ = io.Copy(io.Discard, counted)
 	}
 	return err
+}
+
+// arrivals counts the bytes that have come through a port. Each port comes at
+// its own pace: the result may be here before the output.
+type arrivals struct {
+	mu      sync.Mutex
+	changed *sync.Cond
+	bytes   int64
+	ended   bool
+}
+
+func newArrivals() *arrivals {
+	a := &arrivals{}
+	a.changed = sync.NewCond(&a.mu)
+	return a
+}
+
+func (a *arrivals) Write(b []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.bytes += int64(len(b))
+	a.changed.Broadcast()
+	return len(b), nil
+}
+
+func (a *arrivals) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ended = true
+	a.changed.Broadcast()
+}
+
+// await waits until so many bytes, or all that will ever come, are here.
+func (a *arrivals) await(bytes int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for a.bytes < bytes && !a.ended {
+		a.changed.Wait()
+	}
 }
 
 // tail keeps the end of what is written to it. It may be used by several
