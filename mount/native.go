@@ -29,7 +29,7 @@ var errGivenUp = errors.New("given up before the mount was made")
 func (m *HostMounter) mountNative(ctx context.Context, r Request, o parsedOptions) error {
 	var g gate
 	err := m.calls.Do(ctx, mountKey(r.Target), func() error {
-		n := native{api: m.api, undo: m.sys.unmount, table: m.table, gate: &g, config: m.config, request: r, options: o}
+		n := native{api: m.api, undo: m.sys.unmount, statx: unix.Statx, table: m.table, gate: &g, config: m.config, request: r, options: o}
 		defer n.close()
 		return n.run(ctx)
 	})
@@ -59,6 +59,7 @@ func certain(err error) error {
 type native struct {
 	api     mountapi.Calls
 	undo    func(path string, flags int) error // umount2(2)
+	statx   statx                              // for the target
 	table   Table
 	gate    *gate
 	config  Config
@@ -134,7 +135,22 @@ func (n *native) openTarget() error {
 		n.name = "."
 	}
 	n.target, n.at, err = n.openNamed()
+	if err == nil && n.at.untold {
+		n.at.root, err = n.isRootOfMount()
+	}
 	return err
+}
+
+// isRootOfMount finds out what statx(2) says since Linux 5.8: the way from the
+// parent to the target leads into another mount just where the target is one's
+// root. "/" has no parent, and the mount table tells.
+func (n *native) isRootOfMount() (bool, error) {
+	if n.name == "." {
+		e, err := mountWithID(n.table, n.at.mount)
+		return e.Target == "/", err
+	}
+	from, err := look(n.parent, "")
+	return from.mount != n.at.mount, err
 }
 
 // openNamed opens what is at the target's name now: after a mount, the root of
@@ -145,7 +161,7 @@ func (n *native) openNamed() (int, place, error) {
 		return -1, place{}, targetError(err)
 	}
 	n.keep(fd)
-	at, err := look(fd, "")
+	at, err := lookBy(n.statx, fd, "")
 	if err == nil && at.isLink() {
 		err = &causedError{ErrTargetIsLink, nil}
 	}

@@ -29,22 +29,27 @@ type place struct {
 	mode   uint16
 	mount  int    // the id of the mount it lies in, as in the mount table
 	device uint64 // of the file system, as unix.Mkdev makes it
-	root   bool   // it is that mount's root, or may be
+	root   bool   // it is that mount's root
+	// untold: whether it is the root is not known, as before Linux 5.8.
+	untold bool
 }
 
 func (p place) isLink() bool { return p.mode&unix.S_IFMT == unix.S_IFLNK }
 func (p place) isDir() bool  { return p.mode&unix.S_IFMT == unix.S_IFDIR }
 
 // look looks at what is at name in dir, which may be a link, or at dir itself.
-func look(dir int, name string) (place, error) {
+func look(dir int, name string) (place, error) { return lookBy(unix.Statx, dir, name) }
+
+func lookBy(call statx, dir int, name string) (place, error) {
 	const flags = unix.AT_EMPTY_PATH | unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 	var st unix.Statx_t
-	err := eintr.Do(func() error { return unix.Statx(dir, name, flags, unix.STATX_TYPE|unix.STATX_MNT_ID, &st) })
+	err := eintr.Do(func() error { return call(dir, name, flags, unix.STATX_TYPE|unix.STATX_MNT_ID, &st) })
 	if err != nil {
 		return place{}, &os.PathError{Op: "statx", Path: name, Err: err}
 	}
 	p := place{mode: st.Mode, mount: int(st.Mnt_id), device: unix.Mkdev(st.Dev_major, st.Dev_minor)}
-	p.root = st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+	p.root = st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+	p.untold = st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0
 	if st.Mask&unix.STATX_MNT_ID == 0 { // before Linux 5.8
 		p.mount, err = mountIDAt(dir, name)
 	}
