@@ -16,9 +16,9 @@ const plainly = 4
 func (r Request) mask(text string) string {
 	var secrets []string
 	for _, element := range r.Sensitive {
-		for _, option := range append([]string{element}, splitOptions(element)...) {
-			_, value, _ := strings.Cut(option, "=")
-			secrets = append(secrets, option, value)
+		for _, spelt := range spellings(element) {
+			_, value, _ := strings.Cut(spelt, "=")
+			secrets = append(secrets, spelt, value)
 		}
 	}
 	// The longest first, so that none is cut up by another that is a part of it.
@@ -34,6 +34,24 @@ func (r Request) mask(text string) string {
 	}
 	return text
 }
+
+// spellings are the ways in which an element of Sensitive may be printed: as a
+// whole and each option in it, as given and without the quotes and backslashes
+// that protect commas; and the parts that one falls into for a program that does
+// not know of these.
+func spellings(element string) []string {
+	var all []string
+	for _, option := range append([]string{element}, splitOptions(element)...) {
+		unescaped := strings.ReplaceAll(option, `\,`, ",")
+		all = append(all, option, unescaped, unquoted(option), unquoted(unescaped))
+	}
+	for part := range strings.SplitSeq(element, ",") {
+		all = append(all, part, unquoted(strings.TrimSuffix(part, `\`)))
+	}
+	return all
+}
+
+func unquoted(option string) string { return strings.ReplaceAll(option, `"`, "") }
 
 // maskWord masks word where no letter or digit touches it.
 func maskWord(text, word string) string {

@@ -15,6 +15,14 @@ func TestMask(t *testing.T) {
 		{[]string{"x=y"}, "you may say y", "you may say <masked>"},
 		{[]string{"a=secret", "b=secretive"}, "secretive", "<masked>"},
 		{[]string{"hunter2"}, "hunter2", "<masked>"},
+		// A comma in a secret: with and without what protects it, and in parts.
+		{[]string{`key="open,sesame"`}, `got "open,sesame", open,sesame!`, "got <masked>, <masked>!"},
+		{[]string{`key="open,sesame"`}, `key=open,sesame; key="open,sesame"`, "<masked>; <masked>"},
+		{[]string{`key=open\,sesame`}, `got open\,sesame, open,sesame`, "got <masked>, <masked>"},
+		{[]string{`ro,key="open,sesame",x="p\,q\,r"`}, `open,sesame and p,q,r`, "<masked> and <masked>"},
+		{[]string{`key="open,sesame"`}, `Unknown parameter 'sesame', bad value 'open'`, "Unknown parameter '<masked>', bad value '<masked>'"},
+		{[]string{`key="open,sesame"`}, `Unknown parameter 'sesame"', bad value '"open'`, "Unknown parameter '<masked>', bad value '<masked>'"},
+		{[]string{`key=open\,sesame`}, `bad value 'open\', 'open', 'sesame'`, "bad value '<masked>', '<masked>', '<masked>'"},
 	}
 	for _, tc := range tests {
 		if got := (Request{Sensitive: tc.sensitive}).mask(tc.text); got != tc.want {
