@@ -3,6 +3,7 @@ package mount
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -37,13 +38,16 @@ func wrapUnmount(target string, err error) error {
 	return wrapCall(err, Error{Op: OpUnmount, Target: target})
 }
 
-// wrapCall makes an *Error of err, unless it is one already.
+// wrapCall makes an *Error of err. Of one that is an *Error already it returns a
+// copy: it may be one that a mounter gives to everybody.
 func wrapCall(err error, e Error) error {
 	if err == nil {
 		return nil
 	}
 	if own, ok := errors.AsType[*Error](err); ok {
-		return own
+		e = *own
+		e.Also = slices.Clip(e.Also)
+		return &e
 	}
 	e.Err = err
 	if known := causeCarried(err); known != "" {

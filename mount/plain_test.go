@@ -3,11 +3,16 @@ package mount_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/podvol/podvol/mount"
 )
@@ -89,6 +94,33 @@ func TestPlainMounterIsNotCalledWithoutTime(t *testing.T) {
 	rung, err := mount.Unmount(ctx, m, "/plain/ended", mount.UnmountOptions{})
 	if e, ok := errors.AsType[*mount.Error](err); !ok || e.Uncertain || rung != mount.RungNone || !errors.Is(err, mount.ErrCanceled) {
 		t.Errorf("unmount: rung %v, %v", rung, err)
+	}
+}
+
+// An *Error of a mounter may be one that it gives to everybody.
+func TestErrorOfAPlainMounterStaysAsItIs(t *testing.T) {
+	also := append(make([]mount.Cause, 0, 8), mount.ErrBusy)
+	shared := &mount.Error{Op: mount.OpMount, Cause: mount.ErrBadOption, Also: also, Err: errors.New("Unknown parameter 'sise'")}
+	before := *shared
+	m := plain{err: shared}
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			err := mount.Mount(t.Context(), m, mount.Request{Target: fmt.Sprint("/plain/", i), FSType: "tmpfs", Options: []string{"sise=1"}})
+			e, ok := errors.AsType[*mount.Error](err)
+			if !ok || e == shared || e.Cause != mount.ErrBadOption || !errors.Is(err, mount.ErrBusy) {
+				t.Errorf("err = %v", err)
+				return
+			}
+			e.Uncertain, e.Also = true, append(e.Also, mount.ErrIO) // it is the caller's own
+		})
+	}
+	all.Wait()
+	if diff := cmp.Diff(before, *shared, cmpopts.EquateErrors()); diff != "" {
+		t.Errorf("the mounter's error was changed (-before +after):\n%s", diff)
+	}
+	if beyond := also[:2][1]; beyond != "" {
+		t.Errorf("behind its causes there is now %q", beyond)
 	}
 }
 
