@@ -67,7 +67,7 @@ func (m *HostMounter) mountByCommand(ctx context.Context, r Request, how runner)
 		if ctx.Err() != nil {
 			return &flight.AbandonedError{Err: context.Cause(ctx)} // it waited for an earlier one
 		}
-		l := landing{m: m, request: r, parent: -1}
+		l := landing{m: m, request: r, flags: how.flags, parent: -1}
 		defer l.close()
 		if err := l.prepare(); err != nil {
 			return err

@@ -3,6 +3,7 @@ package mount_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -159,6 +160,9 @@ func TestKilledCommand(t *testing.T) {
 		"it may go on in the background":   {fstype: "nfs", options: []string{"bg"}, script: "echo started; sleep 1000", uncertain: true},
 		"a daemon may have been left":      {fstype: "fuse.sshfs", script: "echo started; sleep 1000", uncertain: true},
 		"of the exit statuses, interrupt":  {fstype: "nfs", script: "echo started; exit 8"},
+		"a remount shows no new mount":     {fstype: "nfs", options: []string{"remount", "ro"}, script: "echo started; sleep 1000", uncertain: true},
+		"nor does propagation":             {fstype: "nfs", options: []string{"rshared"}, script: "echo started; sleep 1000", uncertain: true},
+		"a move shows it elsewhere":        {fstype: "nfs", options: []string{"move"}, script: "echo started; sleep 1000", uncertain: true},
 		"with a child that may still work": {fstype: "nfs", script: "setsid sleep 3 & echo started; exit 8", uncertain: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -210,6 +214,89 @@ func TestKilledCommandThatHasMounted(t *testing.T) {
 		err := <-failed
 		if e, ok := errors.AsType[*mount.Error](err); !ok || !e.Uncertain {
 			t.Errorf("err = %v", err)
+		}
+	})
+}
+
+// A killed remount may have been made: it leaves no new mount to tell by.
+func TestKilledCommandThatHasRemounted(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		target, fifo := t.TempDir(), filepath.Join(t.TempDir(), "done")
+		doMount(t, tmpfsAt(target, "size=4k"))
+		if err := unix.Mkfifo(fifo, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m := mount.New(mount.Config{Via: mount.ViaCommand, MountCommand: fakeCommand(t, "mount -o remount,bind,ro "+target+"; echo >"+fifo+"; sleep 1000\n")})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		failed := make(chan error, 1)
+		go func() { failed <- m.MountContext(ctx, tmpfsAt(target, "remount", "bind", "ro")) }()
+		if _, err := os.ReadFile(fifo); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		err := <-failed
+		if now, ok := entryAt(t, target); !ok || !now.ReadOnly() {
+			t.Fatalf("it was not remounted: %+v", now)
+		}
+		if e, ok := errors.AsType[*mount.Error](err); !ok || !e.Uncertain {
+			t.Errorf("err = %v", err)
+		}
+	})
+}
+
+// With flags of the caller's own, mount(8) may do anything.
+func TestFailedCommandWithFlagsIsUncertain(t *testing.T) {
+	m := mount.New(mount.Config{MountCommand: fakeCommand(t, "exit 8\n")})
+	err := m.MountSensitiveWithoutSystemdWithMountFlags("x", t.TempDir(), "tmpfs", nil, nil, []string{"--move"})
+	if e, ok := errors.AsType[*mount.Error](err); !ok || !e.Uncertain {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// Mounts that end while mount(8) runs leave their ids to the one that it makes,
+// which is new all the same.
+func TestCommandWhoseMountGetsAnOldID(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		top := t.TempDir()
+		doMount(t, tmpfsAt(top, "size=1m"))
+		evil, target := makeDir(t, top, "evil", "volume"), makeDir(t, top, "good", "volume")
+		link := filepath.Join(top, "link")
+		for name, tc := range map[string]struct {
+			script    string
+			left      bool
+			uncertain bool
+			want      error
+		}{
+			"failed after it mounted": {script: "mount -t tmpfs x " + target + "; exit 64", left: true, uncertain: true},
+			"led elsewhere":           {script: "ln -sfn " + filepath.Dir(evil) + " " + link + "; mount -t tmpfs x " + link + "/volume", want: mount.ErrTargetReplaced},
+		} {
+			if err := os.Symlink(filepath.Dir(target), link); err != nil {
+				t.Fatal(err)
+			}
+			script := "umount"
+			for i := range 20 {
+				other := makeDir(t, top, fmt.Sprint("other-", i))
+				doMount(t, tmpfsAt(other, "size=4k"))
+				script += " " + other
+			}
+			m := mount.New(mount.Config{Via: mount.ViaCommand, MountCommand: fakeCommand(t, script+"\n"+tc.script+"\n")})
+			err := m.MountContext(t.Context(), tmpfsAt(link+"/volume"))
+			e, ok := errors.AsType[*mount.Error](err)
+			if !ok || e.Uncertain != tc.uncertain || tc.want != nil && !errors.Is(err, tc.want) {
+				t.Errorf("%s: err = %v", name, err)
+			}
+			if at, left := mountsBelow(t, top); len(left) > 0 != tc.left {
+				t.Errorf("%s: left at %v", name, at)
+			}
+			if tc.left {
+				if err := unmountNow(t, target); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := os.Remove(link); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,44 +15,55 @@ import (
 type landing struct {
 	m       *HostMounter
 	request Request
+	// flags are those of mount(8) that the caller has given.
+	flags []string
 	// parent is the directory that held the target before, and name the
 	// target in it.
 	parent int
 	name   string
-	// before are the ids of all mounts then.
-	before map[int]bool
+	// before are all mounts then, by their ids.
+	before map[int]sighting
 }
 
 // prepare opens the target's parent, refuses a target that does not exist or is
 // a link, and notes what is mounted.
 func (l *landing) prepare() error {
 	target := filepath.Clean(l.request.Target)
-	dir := filepath.Dir(target)
-	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := openPath(unix.AT_FDCWD, filepath.Dir(target), unix.O_DIRECTORY)
 	if err != nil {
-		return targetError(&os.PathError{Op: "open", Path: dir, Err: err})
+		return targetError(err)
 	}
 	l.parent, l.name = fd, filepath.Base(target)
 	if target == "/" {
 		l.name = "."
 	}
-	var st unix.Stat_t
-	err = unix.Fstatat(fd, l.name, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT)
+	at, err := look(fd, l.name)
 	switch {
 	case err != nil:
-		return targetError(&os.PathError{Op: "stat", Path: target, Err: err})
-	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
+		return targetError(err)
+	case at.isLink():
 		return &causedError{ErrTargetIsLink, nil}
 	}
-	entries, err := l.m.table.All()
+	seen, err := sightingsOf(l.m.table)
 	if err != nil {
 		return err
 	}
-	l.before = make(map[int]bool, len(entries))
-	for _, e := range entries {
-		l.before[e.ID] = true
+	l.before = make(map[int]sighting, len(seen))
+	for _, s := range seen {
+		l.before[s.ID] = s
 	}
 	return nil
+}
+
+// newAt returns the mount at path, which is canonical, if it was not there
+// before.
+func (l *landing) newAt(path string) (s sighting, isNew bool, err error) {
+	s, ok, err := sightingAt(l.m.table, path)
+	if err != nil || !ok {
+		return sighting{}, false, err
+	}
+	before, known := l.before[s.ID]
+	return s, !known || !before.isSame(s), nil
 }
 
 func (l *landing) close() {
@@ -64,7 +74,7 @@ func (l *landing) close() {
 
 // place is the path of the target that was opened, by now.
 func (l *landing) place() (string, error) {
-	dir, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(l.parent))
+	dir, err := os.Readlink(fdPath(l.parent))
 	return path.Join(dir, l.name), err
 }
 
@@ -74,8 +84,8 @@ func (l *landing) isHere() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	e, ok, err := l.m.table.At(place)
-	return ok && !l.before[e.ID], err
+	_, isNew, err := l.newAt(place)
+	return isNew, err
 }
 
 // check undoes a mount that was led elsewhere. A command that mounted nothing
@@ -86,33 +96,38 @@ func (l *landing) check() error {
 		return nil // it did what it was asked, as far as can be seen
 	}
 	e, ok, err := l.m.table.At(l.request.Target)
-	if err != nil || !ok || l.before[e.ID] {
+	if err != nil || !ok {
+		return nil
+	}
+	astray, isNew, err := l.newAt(e.Target)
+	if err != nil || !isNew {
 		return nil
 	}
 	// What was mounted elsewhere meanwhile is where the target's path leads to.
 	place, _ := l.place()
-	if e.Target == place {
+	if astray.Target == place {
 		return nil
 	}
-	replaced := &causedError{ErrTargetReplaced, fmt.Errorf("mount(8) mounted on %s instead of %s", e.Target, place)}
-	undo := &hostUnmount{m: l.m, target: e.Target}
-	undo.found.Store(&e)
+	replaced := &causedError{ErrTargetReplaced, fmt.Errorf("mount(8) mounted on %s instead of %s", astray.Target, place)}
+	undo := &hostUnmount{m: l.m, target: astray.Target}
+	undo.found.Store(&astray)
 	var g gate
 	if err := undo.unmount(&g, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 		return &halfDoneError{replaced, err}
 	}
-	return replaced
+	return afterDetaching(replaced, &astray.Entry)
 }
 
-// provesNothing reports whether nothing was mounted for sure, now that all that
-// the command started has ended.
+// provesNothing reports whether nothing was done for sure, now that all that
+// the command started has ended. The mount table shows it of a new mount only.
 func (l *landing) provesNothing() bool {
-	for _, option := range parseOptions(slices.Concat(l.request.Options, l.request.Sensitive)...).Data {
-		if option == "bg" {
-			return false // mount.nfs goes on in the background
-		}
-	}
-	if l.m.config.leavesDaemon(l.request.FSType) {
+	options := parseOptions(slices.Concat(l.request.Options, l.request.Sensitive)...)
+	switch {
+	case len(l.flags) > 0, options.Remount, len(options.Propagation) > 0, slices.Contains(options.Command, "move"):
+		return false // it changes, or may change, a mount that was there before
+	case slices.Contains(options.Data, "bg"):
+		return false // mount.nfs goes on in the background
+	case l.m.config.leavesDaemon(l.request.FSType):
 		return false
 	}
 	here, err := l.isHere()

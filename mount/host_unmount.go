@@ -9,7 +9,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -60,15 +59,12 @@ type hostUnmount struct {
 	target string
 	// found is the mount to be unmounted; nil until it is found. An abandoned
 	// call may set it.
-	found atomic.Pointer[Entry]
-	// foundAt is when the caller found it, zero if a call did.
-	foundAt time.Time
+	found atomic.Pointer[sighting]
+	// blind: the kernel may act on what is topmost when the only call is made,
+	// since nobody leaves who must be told what that was. Whoever has to wait
+	// for another call looks all the same.
+	blind bool
 }
-
-// stillFresh is how long what the table said is taken for true without asking
-// it again. It is there to save the first attempt a second look; whoever had to
-// wait for another call looks again.
-const stillFresh = time.Millisecond
 
 func (u *hostUnmount) run(ctx context.Context, target string, options UnmountOptions) (Rung, error) {
 	if err := refuseUnmount(ctx, target); err != nil {
@@ -95,23 +91,22 @@ func (u *hostUnmount) log(ctx context.Context, log *slog.Logger, rung Rung, took
 	log.LogAttrs(ctx, level, "unmount", attrs...)
 }
 
-// exactTable is implemented by tables that can tell what is mounted at just a
-// path, canonical as in the table, without a look at anything else.
-type exactTable interface {
-	atExactly(path string) (Entry, bool, error)
+// find implements [unmounter]: the mount is found when the first call is made,
+// or before a wait for an earlier one.
+func (u *hostUnmount) find(ctx context.Context, once bool) {
+	u.blind = once && ctx.Done() == nil
 }
 
-// find finds the mount at the target, by the table alone where it can, and else
-// in a goroutine, as a parent of the target may lie in a file system that does
-// not answer.
-func (u *hostUnmount) find(ctx context.Context, once bool) {
-	if once && ctx.Done() == nil && !u.m.calls.Running(mountKey(u.target)) {
-		return // the kernel acts on what is topmost now, and nobody leaves who must be told what that was
+// findBeforeWaiting finds the mount at the target while another call is under
+// way: by the table alone where it can, and else in a goroutine, as a parent of
+// the target may lie in a file system that does not answer.
+func (u *hostUnmount) findBeforeWaiting(ctx context.Context) {
+	if u.found.Load() != nil {
+		return
 	}
 	if table, ok := u.m.table.(exactTable); ok {
-		if e, ok, err := table.atExactly(u.target); err == nil && ok {
-			u.found.Store(&e)
-			u.foundAt = time.Now()
+		if s, ok, err := table.atExactly(u.target); err == nil && ok {
+			u.found.CompareAndSwap(nil, &s)
 			return
 		}
 	}
@@ -120,14 +115,18 @@ func (u *hostUnmount) find(ctx context.Context, once bool) {
 
 // known returns the mount, or nil. It looks again where it was not found, as
 // the table could not be read.
-func (u *hostUnmount) known(ctx context.Context) *Entry {
+func (u *hostUnmount) known(ctx context.Context) *sighting {
 	if found := u.found.Load(); found != nil {
 		return found
 	}
 	// The error is that of giving up; then nothing is known.
 	_ = u.m.calls.Do(ctx, callKey{u.target, RungNone}, func() error {
-		if e, ok, err := u.m.table.At(u.target); err == nil && ok {
-			u.found.CompareAndSwap(nil, &e)
+		e, ok, err := u.m.table.At(u.target)
+		if err != nil || !ok {
+			return err
+		}
+		if s, ok, err := sightingAt(u.m.table, e.Target); err == nil && ok {
+			u.found.CompareAndSwap(nil, &s)
 		}
 		return nil
 	})
@@ -138,7 +137,7 @@ func (u *hostUnmount) known(ctx context.Context) *Entry {
 // call is not made any more once ctx has ended.
 func (u *hostUnmount) attempt(ctx context.Context, _ Rung, flags int) (made bool, err error) {
 	var g gate
-	err = u.m.calls.Do(ctx, unmountKey(u.target, flags), func() error {
+	err = u.m.calls.DoNoticing(ctx, unmountKey(u.target, flags), func() { u.findBeforeWaiting(ctx) }, func() error {
 		return u.unmount(&g, flags|unix.UMOUNT_NOFOLLOW)
 	})
 	abandoned, ok := errors.AsType[*flight.AbandonedError](err)
@@ -147,26 +146,24 @@ func (u *hostUnmount) attempt(ctx context.Context, _ Rung, flags int) (made bool
 
 // unmount makes the system call, if the mount is still there.
 func (u *hostUnmount) unmount(g *gate, flags int) error {
-	dir := filepath.Dir(u.target)
-	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	parent, err := openPath(unix.AT_FDCWD, filepath.Dir(u.target), unix.O_DIRECTORY)
 	if err != nil {
-		return &os.PathError{Op: "open", Path: dir, Err: err}
+		return err
 	}
-	defer unix.Close(fd)
-	parent := "/proc/self/fd/" + strconv.Itoa(fd)
-	if gone, err := u.isGone(parent, stillFresh); gone || err != nil {
+	defer unix.Close(parent)
+	if gone, err := u.isGone(parent); gone || err != nil {
 		return err
 	}
 	name := u.target
 	if name != "/" {
-		name = parent + "/" + filepath.Base(name)
+		name = fdPath(parent) + "/" + filepath.Base(name)
 	}
 	if !g.take() {
 		return errGivenUp
 	}
 	err = u.m.sys.unmount(name, flags)
 	if errors.Is(err, unix.EINVAL) {
-		if gone, _ := u.isGone(parent, 0); gone {
+		if gone, _ := u.isGone(parent); gone {
 			return nil // somebody else was faster
 		}
 	}
@@ -174,14 +171,14 @@ func (u *hostUnmount) unmount(g *gate, flags int) error {
 }
 
 // isGone reports whether the mount that was found has been unmounted since. It
-// is an error if it still is where it was and the target leads elsewhere. What
-// was found no longer ago than fresh is not looked for again.
-func (u *hostUnmount) isGone(parent string, fresh time.Duration) (bool, error) {
+// is an error if it still is where it was and the target leads elsewhere. If
+// none was found yet, it is the one that is there now.
+func (u *hostUnmount) isGone(parent int) (bool, error) {
 	found := u.found.Load()
-	if found == nil {
+	if found == nil && u.blind {
 		return false, nil
 	}
-	dir, err := os.Readlink(parent)
+	dir, err := os.Readlink(fdPath(parent))
 	if err != nil {
 		return false, nil // without /proc there is no telling
 	}
@@ -189,27 +186,24 @@ func (u *hostUnmount) isGone(parent string, fresh time.Duration) (bool, error) {
 	if at != "/" {
 		at = path.Join(dir, filepath.Base(u.target))
 	}
-	if at == found.Target && time.Since(u.foundAt) < fresh {
+	now, ok, err := sightingAt(u.m.table, at)
+	switch {
+	case err != nil:
 		return false, nil
-	}
-	if now, ok, err := u.at(at); err != nil || ok && now.ID == found.ID {
+	case found == nil:
+		if ok {
+			u.found.CompareAndSwap(nil, &now)
+		}
 		return false, nil
-	}
-	if at == found.Target {
+	case ok && now.isSame(*found):
+		return false, nil
+	case at == found.Target:
 		return true, nil
 	}
-	if was, ok, err := u.at(found.Target); err == nil && ok && was.ID == found.ID {
+	if was, ok, err := sightingAt(u.m.table, found.Target); err == nil && ok && was.isSame(*found) {
 		return false, &causedError{ErrTargetReplaced, fmt.Errorf("what was mounted is at %s, and %s leads to %s by now", found.Target, u.target, at)}
 	}
 	return true, nil
-}
-
-// at returns what is mounted at a path without links.
-func (u *hostUnmount) at(path string) (Entry, bool, error) {
-	if table, ok := u.m.table.(exactTable); ok {
-		return table.atExactly(path)
-	}
-	return u.m.table.At(path)
 }
 
 func unmountKey(target string, flags int) callKey {
@@ -224,7 +218,7 @@ func unmountKey(target string, flags int) callKey {
 
 func (u *hostUnmount) onBlock(ctx context.Context) bool {
 	found := u.known(ctx)
-	return found == nil || onBlockDevice(*found)
+	return found == nil || onBlockDevice(found.Entry)
 }
 
 func (u *hostUnmount) hasForce(ctx context.Context) bool {
@@ -248,7 +242,7 @@ func (u *hostUnmount) fail(ctx context.Context, err error, options UnmountOption
 		}
 	}
 	if options.Holders && found != nil && errors.Is(err, unix.EBUSY) {
-		e.Holders = u.m.holders(ctx, *found)
+		e.Holders = u.m.holders(ctx, found.Entry)
 	}
 	return u.m.config.withFacts(wrapCall(err, e))
 }

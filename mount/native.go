@@ -192,10 +192,24 @@ func (n *native) attach(ctx context.Context, mount int) error {
 	if err == nil {
 		return nil
 	}
+	made := n.entryOf(mount)
 	if undoErr := n.undo(fdPath(mount), unix.MNT_DETACH); undoErr != nil {
 		return &halfDoneError{err, undoErr}
 	}
-	return err
+	return afterDetaching(err, made)
+}
+
+// entryOf finds the mount of a descriptor in the mount table; nil if it cannot.
+func (n *native) entryOf(mount int) *Entry {
+	at, err := look(mount, "")
+	if err != nil {
+		return nil
+	}
+	e, err := mountWithID(n.table, at.mount)
+	if err != nil {
+		return nil
+	}
+	return &e
 }
 
 // checkCovered makes sure that the target's name leads to another mount than
@@ -226,3 +240,15 @@ func (e *halfDoneError) Error() string {
 }
 
 func (e *halfDoneError) Unwrap() error { return e.err }
+
+var errMayLive = errors.New("it is off the mount table, but whoever entered it meanwhile keeps its block device in use")
+
+// afterDetaching is err, which made undo the mount e (nil if it is not known) by
+// detaching it. A file system on a block device lives on while somebody is in
+// it, so what it is on must not be touched yet.
+func afterDetaching(err error, e *Entry) error {
+	if e != nil && !onBlockDevice(*e) {
+		return err
+	}
+	return &halfDoneError{err, errMayLive}
+}

@@ -109,19 +109,24 @@ func (n *native) finishOrUndo(finish func(mount int) error) error {
 	if err == nil {
 		return nil
 	}
-	if undoErr := n.undoMount2(); undoErr != nil {
-		return &halfDoneError{err, undoErr}
-	}
-	return err
+	return n.undoMount2(err)
 }
 
-// undoMount2 unmounts what was mounted on target, wherever that is by now.
-func (n *native) undoMount2() error {
-	path, err := os.Readlink(fdPath(n.target))
-	if err != nil {
-		return err
+// undoMount2 unmounts what was mounted on target, wherever that is by now, and
+// returns the error with what is left of it.
+func (n *native) undoMount2(err error) error {
+	path, undoErr := os.Readlink(fdPath(n.target))
+	if undoErr != nil {
+		return &halfDoneError{err, undoErr}
 	}
-	return n.undo(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	made, known, lookErr := sightingAt(n.table, path)
+	if undoErr := n.undo(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); undoErr != nil {
+		return &halfDoneError{err, undoErr}
+	}
+	if lookErr != nil || !known {
+		return afterDetaching(err, nil)
+	}
+	return afterDetaching(err, &made.Entry)
 }
 
 // remountByMount2 changes the options of the mount at the target, and unless

@@ -47,10 +47,6 @@ func (e *AbandonedError) Error() string {
 // Unwrap returns the cause of the context's end.
 func (e *AbandonedError) Unwrap() error { return e.Err }
 
-// Running reports whether a call for key is outstanding, though nobody may wait
-// for it any more. By the time of the answer it may be otherwise.
-func (g *Group[K]) Running(key K) bool { return g.running.InUse(key) }
-
 // Do runs call in a goroutine of its own, after the previous call for key has
 // returned, and waits for it. It returns call's own error, also where ctx ends
 // at the same moment, or *[AbandonedError] when ctx ends first; then call may
@@ -58,12 +54,26 @@ func (g *Group[K]) Running(key K) bool { return g.running.InUse(key) }
 // that has already ended starts nothing, and for one that never ends
 // (context.Background) call runs in the caller's own goroutine.
 func (g *Group[K]) Do(ctx context.Context, key K, call func() error) error {
+	return g.DoNoticing(ctx, key, func() {}, call)
+}
+
+// DoNoticing is [Group.Do] for a call that must know whether others came
+// between. If call cannot begin at once, since an earlier one for key is
+// outstanding, waiting is called first, in the caller's goroutine; it has
+// returned before call begins. If it is not called, no other call for key ran
+// between the call of DoNoticing and that of call. Waiting must not block
+// longer than ctx allows.
+func (g *Group[K]) DoNoticing(ctx context.Context, key K, waiting func(), call func() error) error {
 	if ctx.Err() != nil {
 		return &AbandonedError{Err: context.Cause(ctx)}
 	}
-	unlock, err := g.running.Lock(ctx, key)
-	if err != nil {
-		return &AbandonedError{Earlier: true, Err: err}
+	unlock, free := g.running.TryLock(key)
+	if !free {
+		waiting()
+		var err error
+		if unlock, err = g.running.Lock(ctx, key); err != nil {
+			return &AbandonedError{Earlier: true, Err: err}
+		}
 	}
 	if ctx.Done() == nil { // it never ends, so nobody would leave
 		defer unlock()

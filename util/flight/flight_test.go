@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -123,22 +124,39 @@ func TestEndlessContextRunsInTheCallersGoroutine(t *testing.T) {
 	})
 }
 
-func TestRunningTellsOfAbandonedCallsToo(t *testing.T) {
+func TestDoNoticingTellsWhetherItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g flight.Group[string]
+		var order []string
+		note := func(word string) { order = append(order, word) }
+		do := func(ctx context.Context, key string) error {
+			return g.DoNoticing(ctx, key, func() { note("waits") }, func() error { note("runs"); return nil })
+		}
+		if err := do(t.Context(), "key"); err != nil {
+			t.Error(err)
+		}
 		release := make(chan struct{})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := g.Do(ctx, "key", func() error { <-release; return nil }); err == nil {
 			t.Error("the call was not abandoned")
 		}
-		if !g.Running("key") || g.Running("other") {
-			t.Errorf("Running = %v, of another key %v", g.Running("key"), g.Running("other"))
+		if err := do(t.Context(), "other"); err != nil {
+			t.Error(err)
 		}
-		close(release)
+		waited := make(chan error)
+		go func() { waited <- do(context.Background(), "key") }() // for one that nobody waits for
 		synctest.Wait()
-		if g.Running("key") {
-			t.Error("it still runs")
+		note("released")
+		close(release)
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+		if err := do(t.Context(), "key"); err != nil {
+			t.Error(err)
+		}
+		if want := []string{"runs", "runs", "waits", "released", "runs", "runs"}; !slices.Equal(order, want) {
+			t.Errorf("%v, want %v", order, want)
 		}
 	})
 }

@@ -45,13 +45,17 @@ func (m *Map[K]) Lock(ctx context.Context, key K) (unlock func(), err error) {
 	}
 }
 
-// InUse reports whether somebody holds the lock of key or waits for it. By the
-// time of the answer it may be otherwise.
-func (m *Map[K]) InUse(key K) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	_, ok := m.locks[key]
-	return ok
+// TryLock takes the lock of key if it is free, and reports whether it did. It
+// never waits. Unlock is as for [Map.Lock].
+func (m *Map[K]) TryLock(key K) (unlock func(), ok bool) {
+	l := m.enter(key)
+	select {
+	case l.held <- struct{}{}:
+		return m.release(key, l), true
+	default:
+		m.leave(key, l)
+		return nil, false
+	}
 }
 
 func (m *Map[K]) enter(key K) *lock {

@@ -80,3 +80,25 @@ func TestFreeLockIsTakenByEndedContext(t *testing.T) {
 	}
 	unlock()
 }
+
+func TestTryLockNeverWaits(t *testing.T) {
+	var locks keylock.Map[string]
+	unlock, ok := locks.TryLock("a")
+	if !ok {
+		t.Fatal("a free lock is not taken")
+	}
+	if _, ok := locks.TryLock("a"); ok {
+		t.Error("two holders of one key")
+	}
+	if other, ok := locks.TryLock("b"); !ok {
+		t.Error("another key is held")
+	} else {
+		other()
+	}
+	unlock()
+	unlock, ok = locks.TryLock("a")
+	if !ok {
+		t.Fatal("it was not released")
+	}
+	unlock()
+}

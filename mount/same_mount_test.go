@@ -1,0 +1,186 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount/internal/mountapi"
+	"github.com/podvol/podvol/mount/internal/statmount"
+	"github.com/podvol/podvol/util/nstest"
+)
+
+// While an unmount waits for a busy mount to become free, somebody else
+// unmounts it and mounts anew, and the kernel hands out the same id again: what
+// is there now is left alone.
+func TestUnmountLeavesTheMountThatCameAfterIt(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		host := New(Config{})
+		if _, err := host.index.All(); err != nil {
+			t.Fatal(err)
+		}
+		for name, tc := range map[string]struct {
+			kernel statmount.Kernel
+			second string // its source
+		}{
+			"alike but for the source, no unique ids": {poorKernel{list: true}, "second"},
+			"another source": {statmount.Host{}, "second"},
+			"alike in all":   {statmount.Host{}, "first"},
+		} {
+			if tc.second == "first" && host.index.byMountinfo {
+				continue // this kernel cannot tell them apart
+			}
+			t.Run(name, func(t *testing.T) {
+				reused := false
+				for round := 0; round < 40 && !reused; round++ {
+					target := t.TempDir()
+					must(t, unix.Mount("first", target, "tmpfs", 0, ""))
+					before := lineAt(t, target)
+					m := New(Config{})
+					m.index = newIndex(tc.kernel)
+					m.table = m.index
+					m.sys = &busyOnce{meanwhile: func() {
+						must(t, unix.Unmount(target, 0))
+						must(t, unix.Mount(tc.second, target, "tmpfs", 0, ""))
+					}}
+					if _, err := m.UnmountContext(t.Context(), target, UnmountOptions{LazyAfter: time.Minute}); err != nil {
+						t.Errorf("what was to be unmounted is gone: %v", err)
+					}
+					after := lineAt(t, target)
+					reused = after.ID == before.ID
+					must(t, unix.Unmount(target, 0))
+				}
+				if !reused {
+					t.Error("the kernel never handed an id out again, so nothing was tested")
+				}
+			})
+		}
+	})
+}
+
+// lineAt is the line of mountinfo for what must be mounted at target.
+func lineAt(t *testing.T, target string) Entry {
+	t.Helper()
+	e, ok, err := kernelTable{}.At(target)
+	if err != nil || !ok {
+		t.Fatalf("nothing is mounted at %s, %v", target, err)
+	}
+	return e
+}
+
+// exactScripted is a scripted kernel whose table tells mounts apart.
+type exactScripted struct{ *scripted }
+
+func (s exactScripted) atExactly(path string) (sighting, bool, error) {
+	e, ok, err := s.At(path)
+	return sighting{Entry: e, unique: uint64(e.ID)}, ok, err
+}
+
+func (s exactScripted) sightings() ([]sighting, error) { return nil, nil }
+
+// Who had to wait for another unmount of the same target does not go on with
+// what lay beneath, however little time has passed.
+func TestSecondUnmountLeavesWhatIsBeneath(t *testing.T) {
+	for name, withEnd := range map[string]bool{"with a context that may end": true, "without end": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := context.Background()
+				if withEnd {
+					ctx = t.Context()
+				}
+				beneath := nfsEntry
+				beneath.ID = 3
+				free := make(chan struct{})
+				k := &scripted{entries: []Entry{beneath, nfsEntry}, umount: func(int) error { <-free; return nil }}
+				m := k.mounter()
+				m.table = exactScripted{k}
+				done := make(chan error)
+				for range 2 {
+					go func() {
+						_, err := m.UnmountContext(ctx, "/t", UnmountOptions{})
+						done <- err
+					}()
+					synctest.Wait() // the first is in the kernel, the second waits for it
+				}
+				close(free)
+				for range 2 {
+					if err := <-done; err != nil {
+						t.Error(err)
+					}
+				}
+				if e, ok, _ := k.At("/t"); !ok || e.ID != 3 || len(k.tried()) != 1 {
+					t.Errorf("left is %+v, %v, after %d calls", e, ok, len(k.tried()))
+				}
+			})
+		})
+	}
+}
+
+// onDisk is a table in which everything is on a block device.
+type onDisk struct{ Table }
+
+func (d onDisk) At(path string) (Entry, bool, error) {
+	e, ok, err := d.Table.At(path)
+	e.Device = unix.Mkdev(8, 1)
+	return e, ok, err
+}
+
+func (d onDisk) All() ([]Entry, error) {
+	all, err := d.Table.All()
+	for i := range all {
+		all[i].Device = unix.Mkdev(8, 1)
+	}
+	return all, err
+}
+
+// A mount that is detached again because it went astray may still be used by
+// whoever entered it; only for a block device does that matter.
+func TestDetachedBlockDeviceIsUncertain(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		for name, lacking := range map[string]string{"new calls": "", "mount(2)": "fsopen", "mount(8)": "all"} {
+			for _, block := range []bool{false, true} {
+				top := t.TempDir()
+				good, evil, link := filepath.Join(top, "good"), filepath.Join(top, "evil"), filepath.Join(top, "link")
+				for _, dir := range []string{good, evil} {
+					must(t, os.MkdirAll(filepath.Join(dir, "volume"), 0o755))
+				}
+				must(t, os.Symlink(good, link))
+				m := New(Config{Via: ViaSystemCalls})
+				target := filepath.Join(good, "volume")
+				if lacking == "all" {
+					command := filepath.Join(top, "mount")
+					must(t, os.WriteFile(command, []byte("#!/bin/sh\nln -sfn "+evil+" "+link+"; exec mount \"$@\"\n"), 0o755))
+					m = New(Config{Via: ViaCommand, MountCommand: command})
+					target = link + "/volume"
+				}
+				m.api = hooked{kernel: mountapi.Kernel{}, before: func(call string) error {
+					switch call {
+					case lacking:
+						return unix.ENOSYS
+					case "move_mount", "mount":
+						must(t, os.Rename(target, target+"-moved"))
+						must(t, os.Mkdir(target, 0o755))
+					}
+					return nil
+				}}
+				if block {
+					m.table = onDisk{m.table}
+				}
+				err := m.MountContext(t.Context(), Request{Source: "x", Target: target, FSType: "tmpfs"})
+				if e, ok := errors.AsType[*Error](err); !ok || !errors.Is(err, ErrTargetReplaced) || e.Uncertain != block {
+					t.Errorf("%s, block device %v: %v", name, block, err)
+				}
+				left, err := Below(kernelTable{}, top)
+				if err != nil || len(left) > 0 {
+					t.Errorf("%s: left are %v, %v", name, left, err)
+				}
+			}
+		}
+	})
+}
