@@ -2,13 +2,14 @@ package mount
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	k8smount "k8s.io/mount-utils"
+
+	"github.com/podvol/podvol/util/flight"
 )
 
 // Interface is the mounter of k8s.io/mount-utils, so that every mounter
@@ -99,36 +100,11 @@ type UnmountOptions struct {
 	Holders bool
 }
 
-// Rung is a step of the unmount ladder.
-type Rung int
-
-// The rungs, from harmless to last resort.
-const (
-	// RungNone: nothing was tried.
-	RungNone Rung = iota
-	// RungNormal: umount2(2) without MNT_FORCE or MNT_DETACH.
-	RungNormal
-	// RungForce: MNT_FORCE was used; on NFS unwritten data may be lost
-	// ([Rung.Loss]).
-	RungForce
-	// RungLazy: the mount is out of sight, its file system may still be in
-	// use; treat the volume as uncertain.
-	RungLazy
-)
-
-func (r Rung) String() string {
-	switch r {
-	case RungNone:
-		return "none"
-	case RungNormal:
-		return "normal"
-	case RungForce:
-		return "force"
-	case RungLazy:
-		return "lazy"
-	}
-	return fmt.Sprintf("Rung(%d)", int(r))
-}
+// plainCalls holds the outstanding calls of mounters that know no context, by
+// cleaned target. It is the one variable of this package: a call hangs in the kernel
+// on behalf of the whole process, so "one goroutine for each target" is a
+// property of the process too, whoever the callers are.
+var plainCalls flight.Group[string]
 
 // Mount mounts with m, by [ContextMounter] if m implements it. Otherwise the
 // plain method runs in a goroutine of its own, one at a time for each target;

@@ -81,17 +81,3 @@ func mountIDOf(fd int) (int, error) {
 	}
 	return 0, errors.New("the kernel does not show the mount of a descriptor")
 }
-
-// mountWithID finds a mount in the mount table: statfs(2) would ask a server.
-func mountWithID(table Table, id int) (Entry, error) {
-	entries, err := table.All()
-	if err != nil {
-		return Entry{}, err
-	}
-	for _, e := range entries {
-		if e.ID == id {
-			return e, nil
-		}
-	}
-	return Entry{}, fmt.Errorf("mount %d is not in the mount table", id)
-}

@@ -1,6 +1,40 @@
 package mount
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
+
+// Rung is a step of the unmount ladder.
+type Rung int
+
+// The rungs, from harmless to last resort.
+const (
+	// RungNone: nothing was tried.
+	RungNone Rung = iota
+	// RungNormal: umount2(2) without MNT_FORCE or MNT_DETACH.
+	RungNormal
+	// RungForce: MNT_FORCE was used; on NFS unwritten data may be lost
+	// ([Rung.Loss]).
+	RungForce
+	// RungLazy: the mount is out of sight, its file system may still be in
+	// use; treat the volume as uncertain.
+	RungLazy
+)
+
+func (r Rung) String() string {
+	switch r {
+	case RungNone:
+		return "none"
+	case RungNormal:
+		return "normal"
+	case RungForce:
+		return "force"
+	case RungLazy:
+		return "lazy"
+	}
+	return fmt.Sprintf("Rung(%d)", int(r))
+}
 
 // Loss says in a sentence what may be lost, or left behind, by an unmount of
 // a file system of this type that took this rung; it is empty where nothing is.

@@ -141,3 +141,17 @@ func KernelTable() (Table, error) {
 	}
 	return newIndex(statmount.Host{}), f.Close()
 }
+
+// mountWithID finds a mount in the mount table: statfs(2) would ask a server.
+func mountWithID(table Table, id int) (Entry, error) {
+	entries, err := table.All()
+	if err != nil {
+		return Entry{}, err
+	}
+	for _, e := range entries {
+		if e.ID == id {
+			return e, nil
+		}
+	}
+	return Entry{}, fmt.Errorf("mount %d is not in the mount table", id)
+}

@@ -1,10 +1,6 @@
 package mount
 
-import (
-	"context"
-	"fmt"
-	"net/netip"
-)
+import "fmt"
 
 // Via is the way a mount is made.
 type Via int
@@ -33,12 +29,4 @@ func (v Via) String() string {
 		return "command"
 	}
 	return fmt.Sprintf("Via(%d)", int(v))
-}
-
-// Resolver looks up host names; [net.Resolver] is one. It must be safe for
-// concurrent use.
-type Resolver interface {
-	// LookupNetIP returns the addresses of host, best first; network is "ip",
-	// "ip4" or "ip6".
-	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }

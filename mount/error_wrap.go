@@ -10,12 +10,7 @@ import (
 	"github.com/podvol/podvol/util/flight"
 )
 
-// plainCalls holds the outstanding calls of mounters that know no context, by
-// cleaned target. It is the one variable of this package: a call hangs in the kernel
-// on behalf of the whole process, so "one goroutine for each target" is a
-// property of the process too, whoever the callers are.
-var plainCalls flight.Group[string]
-
+// wrap makes the *Error of a failed mount of the request, masked.
 func (r Request) wrap(err error) error {
 	e := Error{Op: OpMount, Source: r.Source, Target: r.Target, FSType: r.FSType, Options: r.maskedOptions()}
 	if said, ok := errors.AsType[*kernelError](err); ok {
