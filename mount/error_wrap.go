@@ -3,15 +3,18 @@ package mount
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/flight"
 )
 
-// wrap makes the *Error of a failed mount of the request, masked.
+// wrap makes the *Error of a failed mount of the request, masked. One that is an
+// *Error already is left as it is: a mounter may give the same to everybody.
 func (r Request) wrap(err error) error {
+	if given, ok := errors.AsType[*Error](err); ok {
+		return given
+	}
 	e := Error{Op: OpMount, Source: r.Source, Target: r.Target, FSType: r.FSType, Options: r.maskedOptions()}
 	if said, ok := errors.AsType[*kernelError](err); ok {
 		e.Kernel = r.mask(message(said.lines))
@@ -33,16 +36,13 @@ func wrapUnmount(target string, err error) error {
 	return wrapCall(err, Error{Op: OpUnmount, Target: target})
 }
 
-// wrapCall makes an *Error of err. Of one that is an *Error already it returns a
-// copy: it may be one that a mounter gives to everybody.
+// wrapCall makes an *Error of err, unless it is one already.
 func wrapCall(err error, e Error) error {
 	if err == nil {
 		return nil
 	}
 	if own, ok := errors.AsType[*Error](err); ok {
-		e = *own
-		e.Also = slices.Clip(e.Also)
-		return &e
+		return own
 	}
 	e.Err = err
 	if known := causeCarried(err); known != "" {
