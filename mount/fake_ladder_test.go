@@ -219,7 +219,8 @@ func TestFakeFaults(t *testing.T) {
 	mustUnmount(t, f, root)
 	helper := &mount.Error{Op: mount.OpMount, Target: root, Cause: mount.ErrHelperMissing}
 	f.Inject(mount.Fault{Err: helper})
-	if err := f.Mount("server:/x", root, "nfs", nil); err != error(helper) {
+	err = f.Mount("server:/x", root, "nfs", nil)
+	if got, ok := errors.AsType[*mount.Error](err); !ok || cmp.Diff(helper, got) != "" {
 		t.Errorf("an injected *Error comes out as %#v", err)
 	}
 }
