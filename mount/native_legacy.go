@@ -214,7 +214,12 @@ func (n *native) remountBelow(top int, e Entry) error {
 	if err != nil || found.mount != e.ID {
 		return err
 	}
-	current := flagsShown(e.Options)
+	// Its id is its own only since it is open: before, another may have had it.
+	now, ok, err := sightingAt(n.table, e.Target)
+	if err != nil || !ok || now.ID != e.ID {
+		return err
+	}
+	current := flagsShown(now.Options)
 	return n.remountOne(below, current, n.options.applyBelow(current))
 }
 
