@@ -65,6 +65,9 @@ func openPorts(c Command, console *tail, alsoTo io.Writer) (*ports, error) {
 	if alsoTo != nil {
 		consoleTo = io.MultiWriter(console, alsoTo)
 	}
+	if c.oneOutput() {
+		c.Stderr = nil // the port is not used, and its end is no business of the writer's
+	}
 	p := &ports{writers: []io.Writer{consoleTo, c.Stdout, c.Stderr}, out: newArrivals(), err: newArrivals()}
 	for range portNames() {
 		r, w, err := os.Pipe()
