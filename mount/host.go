@@ -151,7 +151,7 @@ type hostCalls struct{}
 func (hostCalls) unmount(target string, flags int) error {
 	for pause := 100 * time.Microsecond; ; pause *= 2 {
 		err := eintr.Do(func() error { return unix.Unmount(target, flags) })
-		if !errors.Is(err, unix.EBUSY) || pause > 10*time.Millisecond {
+		if !errors.Is(err, unix.EBUSY) || pause > 25*time.Millisecond {
 			return err
 		}
 		time.Sleep(pause)

@@ -196,7 +196,7 @@ func (n *native) attach(ctx context.Context, mount int) error {
 	if undoErr := n.undo(fdPath(mount), unix.MNT_DETACH); undoErr != nil {
 		return &halfDoneError{err, undoErr}
 	}
-	return afterDetaching(err, made)
+	return n.afterDetaching(err, made)
 }
 
 // entryOf finds the mount of a descriptor in the mount table; nil if it cannot.
@@ -231,17 +231,26 @@ func (n *native) checkCovered() error {
 	return nil
 }
 
-// halfDoneError is a mount that failed after it was made and could not be
-// undone.
+// halfDoneError is a mount, or a change of one, that failed after a part of it
+// had taken effect, which could not be undone.
 type halfDoneError struct{ err, undoErr error }
 
 func (e *halfDoneError) Error() string {
-	return fmt.Sprintf("%v; and undoing the mount failed: %v", e.err, e.undoErr)
+	return fmt.Sprintf("%v; and what was done is not undone: %v", e.err, e.undoErr)
 }
 
 func (e *halfDoneError) Unwrap() error { return e.err }
 
 var errMayLive = errors.New("it is off the mount table, but whoever entered it meanwhile keeps its block device in use")
+
+// afterDetaching is [afterDetaching], save that a bind mount that lives on unseen
+// keeps nothing in use that was not before.
+func (n *native) afterDetaching(err error, e *Entry) error {
+	if n.options.Bind {
+		return err
+	}
+	return afterDetaching(err, e)
+}
 
 // afterDetaching is err, which made undo the mount e (nil if it is not known) by
 // detaching it. A file system on a block device lives on while somebody is in

@@ -59,17 +59,13 @@ func (n *native) remountBind(ctx context.Context) error {
 	if !n.at.root {
 		return &causedError{ErrNotMounted, unix.EINVAL}
 	}
-	if err := n.commit(ctx); err != nil {
+	return n.remountWith(ctx, func() error {
+		err := n.setAttributes(n.target, n.flagsOfTarget)
+		if _, ok := errors.AsType[*lackingError](err); ok {
+			return n.remountByMount2()
+		}
 		return err
-	}
-	err := n.setAttributes(n.target, n.flagsOfTarget)
-	if _, ok := errors.AsType[*lackingError](err); ok {
-		return n.remountByMount2()
-	}
-	if err != nil {
-		return err
-	}
-	return n.propagate(n.target)
+	})
 }
 
 func (n *native) flagsOfTarget() (uintptr, error) {

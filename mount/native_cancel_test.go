@@ -131,3 +131,37 @@ func TestContextEndsJustBeforeTheLastCall(t *testing.T) {
 		}
 	})
 }
+
+// A remount of which a part has taken effect is not called certain.
+func TestPartOfARemountLeavesDoubt(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		m := New(Config{Via: ViaSystemCalls})
+		if err := m.Mount("x", dir, "tmpfs", nil); err != nil {
+			t.Fatal(err)
+		}
+		changes := 0
+		m.api = hooked{before: func(call string) error {
+			if call == "mount_setattr" {
+				if changes++; changes > 1 {
+					return unix.EIO
+				}
+			}
+			return nil
+		}}
+		err := m.MountContext(t.Context(), Request{Target: dir, Options: []string{"remount", "bind", "noexec", "shared"}})
+		if e, ok := errors.AsType[*Error](err); !ok || !e.Uncertain || !errors.Is(err, unix.EIO) {
+			t.Errorf("err = %v", err)
+		}
+		m.api = hooked{before: func(call string) error {
+			if call == "mount_setattr" {
+				return unix.EIO
+			}
+			return nil
+		}}
+		err = m.MountContext(t.Context(), Request{Target: dir, Options: []string{"remount", "bind", "noexec", "shared"}})
+		if e, ok := errors.AsType[*Error](err); !ok || e.Uncertain {
+			t.Errorf("nothing has changed: %v", err)
+		}
+	})
+}

@@ -124,9 +124,9 @@ func (n *native) undoMount2(err error) error {
 		return &halfDoneError{err, undoErr}
 	}
 	if lookErr != nil || !known {
-		return afterDetaching(err, nil)
+		return n.afterDetaching(err, nil)
 	}
-	return afterDetaching(err, &made.Entry)
+	return n.afterDetaching(err, &made.Entry)
 }
 
 // remountByMount2 changes the options of the mount at the target, and unless
@@ -151,7 +151,9 @@ func (n *native) remountByMount2() error {
 	}
 	readOnly := func(flags uintptr) bool { return flags&unix.MS_RDONLY != 0 }
 	if n.options.isDeep() || readOnly(flags) != readOnly(n.options.applyToMount(flagsShown(e.Options))) {
-		return n.remountFrom(n.target, flagsShown(e.Options))
+		if err := n.remountFrom(n.target, flagsShown(e.Options)); err != nil {
+			return &halfDoneError{err, errStaysChanged}
+		}
 	}
 	return nil
 }

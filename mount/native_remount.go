@@ -33,8 +33,14 @@ func (n *native) remountWith(ctx context.Context, change func() error) error {
 	if err := change(); err != nil {
 		return err
 	}
-	return n.propagate(n.target)
+	if err := n.propagate(n.target); err != nil {
+		return &halfDoneError{err, errStaysChanged}
+	}
+	return nil
 }
+
+// errStaysChanged says why a remount that failed is not undone.
+var errStaysChanged = errors.New("the options are changed already")
 
 // reconfigure does it by the new calls. Until the file system has been told
 // everything nothing is changed.
@@ -71,6 +77,9 @@ func (n *native) reconfigure() error {
 
 // restore gives the mount the flags back that it had.
 func (n *native) restore(flags uintptr) error {
+	if n.options.isDeep() {
+		return &halfDoneError{errors.New("the file system refuses"), errStaysChanged}
+	}
 	set, clear := n.options.ofMount()
 	if (set|clear)&perMountFlags == 0 {
 		return nil
