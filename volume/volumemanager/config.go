@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -36,6 +37,12 @@ type Config struct {
 	// Allocatable tells the node's size to downwardAPI volumes and emptyDirs;
 	// nil: volumes that need it fail.
 	Allocatable volume.AllocatableGetter
+	// Containers tells which pods' containers are gone; nil: nobody but the
+	// callers of TearDownPod, so that volumes of other pods are kept.
+	Containers PodContainers
+	// SetUpTimeout is how long one attempt to set a volume up may take; 0 means
+	// two minutes. The attempt is repeated after that, as after every failure.
+	SetUpTimeout time.Duration
 	// Events takes events about pods; nil: none are sent.
 	Events volume.EventSink
 	// HostFiles is the host's file system; nil means this process's.
@@ -56,6 +63,9 @@ func New(config Config) (*Manager, error) {
 	}
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	if config.SetUpTimeout <= 0 {
+		config.SetUpTimeout = 2 * time.Minute
 	}
 	host := config.host()
 	plugins, err := volume.NewVolumePluginMgr(config.Plugins, host)

@@ -71,12 +71,12 @@ func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
 // one row for each of its names in the pod.
 func statusOf(r *volume.Record, mounted mounts) []VolumeStatus {
 	s := VolumeStatus{Pod: r.Pod, PodUID: r.PodUID, Plugin: r.Plugin, Source: r.Source, Path: r.Path, State: StateMounted}
-	var reason error
-	switch c := r.Confirmed; {
-	case c == nil:
-		s.State, reason = StatePending, ErrOutcomeUnknown
-	case c.MountPoint && !mounted.has(r.Path):
-		s.State, reason = StateFailed, ErrNotMountedAnymore
+	reason := reasonOf(r, mounted)
+	switch reason {
+	case ErrOutcomeUnknown:
+		s.State = StatePending
+	case ErrNotMountedAnymore:
+		s.State = StateFailed
 	}
 	if r.Confirmed != nil {
 		s.Since, s.Duration = r.Confirmed.At, r.Confirmed.Took
@@ -90,6 +90,17 @@ func statusOf(r *volume.Record, mounted mounts) []VolumeStatus {
 		}
 	}
 	return rows
+}
+
+// reasonOf says why a recorded volume may not be usable, or nil.
+func reasonOf(r *volume.Record, mounted mounts) error {
+	switch c := r.Confirmed; {
+	case c == nil:
+		return ErrOutcomeUnknown
+	case c.MountPoint && !mounted.has(r.Path):
+		return ErrNotMountedAnymore
+	}
+	return nil
 }
 
 func unknownStatus(rootDir string, key volumeKey) VolumeStatus {

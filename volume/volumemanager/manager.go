@@ -8,8 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/podvol/podvol/util/durable"
-	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -20,8 +21,8 @@ var (
 	ErrAlreadyRun = errors.New("the volume manager runs only once")
 )
 
-// Manager sets up and tears down the volumes of pods below one root directory.
-// All methods are safe for concurrent use.
+// Manager keeps the volumes of pods below one root directory as they are
+// wanted. All methods are safe for concurrent use.
 type Manager struct {
 	config  Config
 	host    *volume.Host
@@ -29,19 +30,21 @@ type Manager struct {
 	log     *slog.Logger
 	records records // set before ready is closed
 
-	operations flight.Group[volumeKey]
-	running    sync.WaitGroup // operations, also those that nobody waits for
-	podDirs    podDirs
+	running sync.WaitGroup // operations, also those that nobody waits for
+	podDirs podDirs
 
 	ready   chan struct{} // closed when the records have been read
 	stopped chan struct{} // closed when Run ends
+	wake    chan struct{} // holds a value while the queue is not empty
 
-	mu       sync.Mutex
-	ran      bool
-	calls    sync.WaitGroup // calls let in by enter; Add only under mu while not stopping
-	stopping bool
-	actual   actualState
-	watchers map[*watcher]struct{}
+	mu           sync.Mutex
+	ran          bool
+	stopping     bool
+	pods         map[types.UID]*podState
+	declarations int
+	complete     bool // every pod has been declared once
+	queue        []*slot
+	watchers     map[*watcher]struct{}
 }
 
 func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMgr) *Manager {
@@ -52,16 +55,17 @@ func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMg
 		log:      config.Logger,
 		ready:    make(chan struct{}),
 		stopped:  make(chan struct{}),
-		actual:   make(actualState),
+		wake:     make(chan struct{}, 1),
+		pods:     make(map[types.UID]*podState),
 		watchers: make(map[*watcher]struct{}),
 	}
 }
 
-// Run locks the root directory, reads its records, and serves the other
-// methods until ctx ends; then it cancels what is under way, waits for it, and
-// returns nil. Mounts stay. A root that is owned by another process is a
-// *[RootBusyError], one that cannot be used a *[RootError]; a second call
-// returns [ErrAlreadyRun].
+// Run locks the root directory, reads its records, and keeps the volumes of
+// the declared pods as they are wanted until ctx ends; then it cancels what is
+// under way, waits for it, and returns nil. Mounts stay. A root that is owned by
+// another process is a *[RootBusyError], one that cannot be used a
+// *[RootError]; a second call returns [ErrAlreadyRun].
 //
 // An operation that hangs in the kernel does not keep Run from returning, but
 // the root stays locked until it ends, or the process does: what it may still
@@ -79,11 +83,13 @@ func (m *Manager) Run(ctx context.Context) error {
 		unlock()
 		return &RootError{m.host.RootDir, err}
 	}
+	if m.config.Containers != nil {
+		defer m.config.Containers.WatchContainers(m.containersChanged)()
+	}
 	close(m.ready)
-	<-ctx.Done()
+	m.reconcileAll(ctx)
 	m.end()
-	m.calls.Wait()
-	return m.release(unlock)
+	return m.close(unlock)
 }
 
 func (m *Manager) begin() bool {
@@ -94,22 +100,46 @@ func (m *Manager) begin() bool {
 	return first
 }
 
-// end lets no more calls in and cancels those under way. It may be repeated.
+// end lets nothing new begin. It may be repeated.
 func (m *Manager) end() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.stopping {
-		m.stopping = true
-		close(m.stopped)
+	if m.stopping {
+		return
+	}
+	m.stopping = true
+	close(m.stopped)
+	for _, p := range m.pods {
+		for _, s := range p.slots {
+			s.stopRetry()
+			if s.refresh != nil {
+				s.refresh.Stop()
+			}
+		}
 	}
 }
 
-// release closes the records and unlocks the root after the last operation has
+// stopWatches ends the watches of all objects, after the last operation.
+func (m *Manager) stopWatches() {
+	m.mu.Lock()
+	var watches []watch
+	for _, p := range m.pods {
+		for _, s := range p.slots {
+			watches = append(watches, s.watches...)
+			s.watches = nil
+		}
+	}
+	m.mu.Unlock()
+	stopAll(watches)
+}
+
+// close closes the records and unlocks the root after the last operation has
 // ended, for which it waits only so long.
-func (m *Manager) release(unlock func()) error {
+func (m *Manager) close(unlock func()) error {
 	released := make(chan error, 1)
 	go func() {
 		m.running.Wait()
+		m.stopWatches()
 		err := m.records.close()
 		unlock()
 		released <- err
@@ -147,29 +177,6 @@ func (m *Manager) WaitForRecovery(ctx context.Context) error {
 	}
 }
 
-// enter waits for recovery and lets a call in. The returned context also ends
-// when the manager stops; leave must be called.
-func (m *Manager) enter(ctx context.Context) (inner context.Context, leave func(), err error) {
-	if err := m.WaitForRecovery(ctx); err != nil {
-		return nil, nil, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.stopping {
-		return nil, nil, ErrStopped
-	}
-	m.calls.Add(1)
-	inner, cancel := context.WithCancelCause(ctx)
-	go func() {
-		select {
-		case <-m.stopped:
-			cancel(ErrStopped)
-		case <-inner.Done():
-		}
-	}()
-	return inner, func() { cancel(nil); m.calls.Done() }, nil
-}
-
 // recover learns from the records and the mount table what is there.
 func (m *Manager) recover() error {
 	mounted, err := readMounts(m.host.RootDir, m.host.Mounter)
@@ -204,10 +211,15 @@ func (m *Manager) recoverRecord(record *volume.Record, mounted mounts) error {
 	if err != nil {
 		return err
 	}
-	m.set(keyOf(record), actualVolume{record: record, line: line, source: m.sourceName(record)})
-	for _, row := range statusOf(record, mounted) {
-		m.actual.pod(record.PodUID).rows[row.Volume] = row
+	row := statusOf(record, mounted)[0]
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.recovered(keyOf(record), record.Volumes)
+	s.actual.record, s.actual.digest, s.actual.source = record, digestOf(line), m.sourceName(record)
+	if s.pod.name.Name == "" {
+		s.pod.name = record.Pod
 	}
+	s.state, s.since, s.took, s.err = row.State, row.Since, row.Duration, reasonOf(record, mounted)
 	return nil
 }
 
@@ -216,8 +228,24 @@ func (m *Manager) recoverUnreadable(unreadable *UnreadableRecordError) {
 	if !ok {
 		return // it is no volume's, and nothing will ask for it
 	}
-	m.set(key, actualVolume{unreadable: unreadable})
-	m.actual.pod(key.podUID).rows[key.spec] = unreadable.status(key)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.recovered(key, []string{key.spec})
+	s.actual.unreadable = unreadable
+	s.state = StateFailed
+}
+
+// recovered returns the slot of a directory that was found, which may be
+// wanted already. The caller holds the lock.
+func (m *Manager) recovered(key volumeKey, names []string) *slot {
+	p := m.pod(key.podUID)
+	s := p.slot(names)
+	if s.actual.exists() {
+		s = &slot{pod: p, names: names}
+		p.slots = append(p.slots, s)
+	}
+	s.actual.key = key
+	return s
 }
 
 // sourceName is the plugin's name of a recorded source; empty where the plugin
@@ -234,15 +262,15 @@ func (m *Manager) sourceName(record *volume.Record) string {
 	return name
 }
 
-// Explain returns the status of every volume that is mounted, being worked on,
-// failed or recorded, ordered by pod and volume.
+// Explain returns the status of every volume that is wanted, mounted, being
+// worked on, failed or recorded, ordered by pod and volume.
 func (m *Manager) Explain() []VolumeStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var all []VolumeStatus
-	for _, pod := range m.actual {
-		for _, row := range pod.rows {
-			all = append(all, row)
+	for _, p := range m.pods {
+		for _, s := range p.slots {
+			all = append(all, s.rows()...)
 		}
 	}
 	slices.SortFunc(all, compareStatus)

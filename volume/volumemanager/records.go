@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -70,6 +71,23 @@ func (r records) confirm(key volumeKey, c volume.Confirmation) error {
 	}
 	return r.journal.Note(key.String(), bytes.TrimSuffix(line, []byte{'\n'}))
 }
+
+// rewrite stores a record as it was, with its confirmation.
+func (r records) rewrite(key volumeKey, record *volume.Record) error {
+	line, err := volume.EncodeRecord(record)
+	if err != nil {
+		return err
+	}
+	if err := r.write(key, line); err != nil || record.Confirmed == nil {
+		return err
+	}
+	return r.confirm(key, *record.Confirmed)
+}
+
+// recordDigest stands for an encoded record.
+type recordDigest [sha256.Size]byte
+
+func digestOf(line []byte) recordDigest { return sha256.Sum256(line) }
 
 // remove deletes the record; a missing one is success.
 func (r records) remove(key volumeKey) error { return r.journal.Delete(key.String()) }

@@ -53,7 +53,8 @@ func TestRecordsThatCannotBeWritten(t *testing.T) {
 	if err := manager.TearDownPod(ctx, "uid-1"); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("tear-down that leaves its record: %v", err)
 	}
-	if rows := manager.rowsOf("uid-1"); len(rows) != 1 || rows[0].State != StateFailed {
+	rows := manager.Explain()
+	if len(rows) != 2 || rows[0].PodUID != "uid-1" || rows[0].State != StateFailed || rows[0].Wanted || !rows[1].Wanted {
 		t.Errorf("rows = %+v", rows)
 	}
 	cancel()

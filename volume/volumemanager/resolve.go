@@ -21,27 +21,27 @@ func (e *NodeAffinityError) Error() string {
 
 // resolve returns the spec of a pod's volume: the volume itself, or the
 // PersistentVolume that its claim is bound to.
-func (m *Manager) resolve(ctx context.Context, pod *v1.Pod, v *v1.Volume) (*volume.Spec, error) {
+func (m *Manager) resolve(ctx context.Context, source objects.Source, pod *v1.Pod, v *v1.Volume) (*volume.Spec, error) {
 	if v.PersistentVolumeClaim == nil {
 		return volume.NewSpecFromVolume(v), nil
 	}
 	claim := types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}
-	pv, err := m.boundVolume(ctx, claim)
+	pv, err := m.boundVolume(ctx, source, claim)
 	if err != nil {
 		return nil, volume.NothingDone(err)
 	}
 	return volume.NewSpecFromPersistentVolume(pv, readOnlyByAll(pod, claim.Name)), nil
 }
 
-func (m *Manager) boundVolume(ctx context.Context, name types.NamespacedName) (*v1.PersistentVolume, error) {
-	claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, m.config.Objects, volume.ObjectRef{Kind: "PersistentVolumeClaim", NamespacedName: name})
+func (m *Manager) boundVolume(ctx context.Context, source objects.Source, name types.NamespacedName) (*v1.PersistentVolume, error) {
+	claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, source, volume.ObjectRef{Kind: "PersistentVolumeClaim", NamespacedName: name})
 	if err != nil {
 		return nil, err
 	}
 	if claim.Spec.VolumeName == "" {
 		return nil, volume.CheckBinding(claim, nil)
 	}
-	pv, err := objects.Get[*v1.PersistentVolume](ctx, m.config.Objects, volume.NewObjectRef("PersistentVolume", "", claim.Spec.VolumeName))
+	pv, err := objects.Get[*v1.PersistentVolume](ctx, source, volume.NewObjectRef("PersistentVolume", "", claim.Spec.VolumeName))
 	if err != nil {
 		return nil, err
 	}
@@ -52,15 +52,15 @@ func (m *Manager) boundVolume(ctx context.Context, name types.NamespacedName) (*
 		return nil, &volume.UnsupportedError{Volume: pv.Name, Type: "volumeMode Block",
 			Reason: "raw devices are not mapped by this version", Replacement: "use volumeMode Filesystem"}
 	}
-	return pv, m.checkAffinity(ctx, pv)
+	return pv, m.checkAffinity(ctx, source, pv)
 }
 
-func (m *Manager) checkAffinity(ctx context.Context, pv *v1.PersistentVolume) error {
+func (m *Manager) checkAffinity(ctx context.Context, source objects.Source, pv *v1.PersistentVolume) error {
 	if pv.Spec.NodeAffinity == nil {
 		return nil
 	}
 	var labels map[string]string // without a Node object just the host name, which MatchesNode knows
-	node, err := objects.Get[*v1.Node](ctx, m.config.Objects, volume.NewObjectRef("Node", "", m.config.NodeName))
+	node, err := objects.Get[*v1.Node](ctx, source, volume.NewObjectRef("Node", "", m.config.NodeName))
 	switch {
 	case err == nil:
 		labels = node.Labels

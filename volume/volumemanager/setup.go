@@ -1,209 +1,118 @@
 package volumemanager
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/volume"
 )
 
-// SetUpPod sets up every volume of the pod, those of claims through the
-// PersistentVolume they are bound to, and returns when all have succeeded or
-// failed, or ctx ends. It is idempotent: a second call refreshes contents and
-// repairs what failed. The result is never nil and has a row for each of the
-// pod's volumes. Invalid volumes are refused before any is touched; failures
-// are collected in a *[PodError]. Before Run has recovered, SetUpPod waits for
-// it; after Run, the error is [ErrStopped]. The pod is not changed and not
-// kept.
-func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error) {
-	result := pendingVolumes(pod)
-	if err := checkPod(pod); err != nil {
-		return result.failed(err), err
-	}
-	ctx, leave, err := m.enter(ctx)
-	if err != nil {
-		return result.failed(err), err
-	}
-	defer leave()
-	pod = pod.DeepCopy() // an abandoned operation may outlive the call
-	if err := m.setUpVolumes(ctx, pod, result); err != nil {
-		return result.failed(err), err
-	}
-	err = result.err(opSetUp)
-	if err != nil {
-		m.podDirs.removeEmpty(ctx, m.host.RootDir, pod.UID)
-	}
-	return result, err
-}
-
-func (m *Manager) setUpVolumes(ctx context.Context, pod *v1.Pod, result *PodVolumes) error {
-	done, err := m.podDirs.use(ctx, pod.UID)
-	if err != nil {
-		return err
-	}
-	defer done()
-	var all sync.WaitGroup
-	for i := range pod.Spec.Volumes {
-		all.Go(func() {
-			result.Volumes[i] = m.setUpVolume(ctx, pod, &pod.Spec.Volumes[i])
-		})
-	}
-	all.Wait()
-	return nil
-}
-
-func checkPod(pod *v1.Pod) error {
-	if pod == nil {
-		return volume.Invalid("pod", "is missing")
-	}
-	if err := volume.CheckPathSegment("pod UID", string(pod.UID)); err != nil {
-		return err
-	}
-	return volume.ValidatePodVolumes(pod)
-}
-
-func pendingVolumes(pod *v1.Pod) *PodVolumes {
-	if pod == nil {
-		return &PodVolumes{}
-	}
-	result := &PodVolumes{Pod: podName(pod), PodUID: pod.UID, Volumes: make([]VolumeStatus, len(pod.Spec.Volumes))}
-	now := time.Now()
-	for i, v := range pod.Spec.Volumes {
-		result.Volumes[i] = VolumeStatus{Pod: result.Pod, PodUID: pod.UID, Volume: v.Name, State: StatePending, Since: now}
-	}
-	return result
-}
-
-func podName(pod *v1.Pod) types.NamespacedName {
-	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-}
-
-// failed gives every volume the same error.
-func (p *PodVolumes) failed(err error) *PodVolumes {
-	for i := range p.Volumes {
-		p.Volumes[i].State, p.Volumes[i].Err = StateFailed, err
-	}
-	return p
-}
-
-func (p *PodVolumes) err(op string) error {
-	var errs []error
-	for _, v := range p.Volumes {
-		if v.Err != nil {
-			errs = append(errs, v.Err)
-		}
-	}
-	if len(errs) == 0 {
-		return nil
-	}
-	return &PodError{Op: op, Pod: p.Pod, PodUID: p.PodUID, Errs: errs}
-}
-
-// setUp is one volume of one pod about to be set up.
+// setUp is one attempt to set a slot's directory up.
 type setUp struct {
 	pod     *v1.Pod
-	volume  string // the volume's name in the pod
-	key     volumeKey
+	slot    *slot
 	mounter volume.Mounter
 	record  *volume.Record
+	key     volumeKey
 	source  string // the plugin's name of the source
 }
 
-func (m *Manager) setUpVolume(ctx context.Context, pod *v1.Pod, v *v1.Volume) VolumeStatus {
-	start := time.Now()
-	s, err := m.prepare(ctx, pod, v)
-	if err != nil {
-		m.event(ctx, s, err)
-		status := s.status(StateFailed, start, err)
-		m.publish(status)
-		return status
+// setUp sets a slot up as its pod was declared last.
+func (m *Manager) setUp(ctx context.Context, s *slot) error {
+	ctx, cancel := context.WithTimeout(ctx, m.config.SetUpTimeout)
+	defer cancel()
+	m.mu.Lock()
+	u := &setUp{slot: s, pod: s.pod.pod, record: &volume.Record{PodUID: s.pod.uid, Pod: s.pod.name, Volumes: s.names}}
+	m.mu.Unlock()
+	err := m.trySetUp(ctx, u)
+	if err == nil {
+		m.refreshLater(s, u.mounter)
+		return nil
 	}
-	abandoned, err := m.operate(ctx, s.key, func() error {
-		m.publish(s.status(StatePending, start, nil))
-		err := m.apply(ctx, s, start)
-		m.publish(s.status(stateAfter(err), start, err))
+	m.event(ctx, u, err)
+	m.removeEmptyDirs(ctx, s.pod)
+	return err
+}
+
+func (m *Manager) trySetUp(ctx context.Context, u *setUp) error {
+	done, err := m.podDirs.use(ctx, u.pod.UID)
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	defer done()
+	depends := dependencies{m, u.slot}
+	defer depends.settle()
+	err = m.prepare(ctx, depends, u)
+	m.show(u)
+	if err != nil {
 		return err
-	})
-	if abandoned != nil {
-		return s.status(StatePending, start, abandoned)
 	}
-	if err != nil {
-		m.event(ctx, s, err)
-	}
-	return s.status(stateAfter(err), start, err)
+	return m.apply(ctx, u)
 }
 
-func (s *setUp) status(state VolumeState, start time.Time, err error) VolumeStatus {
-	now := time.Now()
-	return VolumeStatus{
-		Pod: s.record.Pod, PodUID: s.record.PodUID, Volume: s.volume,
-		Plugin: s.record.Plugin, Source: s.record.Source, Path: s.record.Path,
-		State: state, Since: now, Duration: now.Sub(start), Err: wrap(s.record, s.volume, "SetUp", err),
-	}
+// show makes what was found out part of the volume's rows.
+func (m *Manager) show(u *setUp) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	u.slot.shown = u.record
+	m.publish(u.slot)
 }
 
-func stateAfter(err error) VolumeState {
-	if err != nil {
-		return StateFailed
+// removeEmptyDirs removes the pod's directories once none of its volumes has
+// anything in them.
+func (m *Manager) removeEmptyDirs(ctx context.Context, p *podState) {
+	m.mu.Lock()
+	used := slices.ContainsFunc(p.slots, func(s *slot) bool { return s.actual.exists() })
+	m.mu.Unlock()
+	if !used {
+		m.podDirs.removeEmpty(ctx, m.host.RootDir, p.uid)
 	}
-	return StateMounted
 }
 
 // prepare finds out, without touching anything, what is to be done. With an
-// error, the result says as much as was found.
-func (m *Manager) prepare(ctx context.Context, pod *v1.Pod, v *v1.Volume) (*setUp, error) {
-	record := &volume.Record{PodUID: pod.UID, Pod: podName(pod), Volumes: namesOf(pod, v)}
-	s := &setUp{pod: pod, volume: v.Name, record: record}
-	spec, err := m.resolve(ctx, pod, v)
+// error, the record says as much as was found.
+func (m *Manager) prepare(ctx context.Context, depends dependencies, u *setUp) error {
+	spec, err := m.resolve(ctx, depends, u.pod, volumeNamed(u.pod, u.record.Volumes[0]))
 	if err != nil {
-		return s, err
+		return err
 	}
-	record.InlineVolume, record.PersistentVolume, record.ReadOnly = spec.Volume, spec.PersistentVolume, spec.ReadOnly
+	u.record.InlineVolume, u.record.PersistentVolume, u.record.ReadOnly = spec.Volume, spec.PersistentVolume, spec.ReadOnly
 	plugin, err := m.plugins.FindPluginBySpec(spec)
 	if err != nil {
-		return s, err
+		return err
 	}
-	record.Plugin, record.Source = plugin.GetPluginName(), volume.DescribeSource(plugin, spec)
+	u.record.Plugin, u.record.Source = plugin.GetPluginName(), volume.DescribeSource(plugin, spec)
 	if err := checkMountOptions(plugin, spec); err != nil {
-		return s, err
+		return err
 	}
-	if err := m.checkNamesake(pod, spec, plugin); err != nil {
-		return s, err
+	if err := m.checkNamesake(u.pod, spec, plugin); err != nil {
+		return err
 	}
-	if s.mounter, err = plugin.NewMounter(spec, pod); err != nil {
-		return s, err
+	for _, ref := range volume.DependsOn(plugin, spec, u.pod) {
+		depends.on(ref)
 	}
-	if s.source, err = plugin.GetVolumeName(spec); err != nil {
-		return s, err
+	if u.mounter, err = plugin.NewMounter(spec, u.pod); err != nil {
+		return err
 	}
-	record.Path = s.mounter.GetPath()
-	s.key = keyOf(record)
-	return s, nil
+	if u.source, err = plugin.GetVolumeName(spec); err != nil {
+		return err
+	}
+	u.record.Path = u.mounter.GetPath()
+	u.key = keyOf(u.record)
+	return nil
 }
 
-// namesOf returns the pod's volumes that are the same directory as v: those of
-// the same claim.
-func namesOf(pod *v1.Pod, v *v1.Volume) (names []string) {
-	if v.PersistentVolumeClaim == nil {
-		return []string{v.Name}
-	}
-	for i := range pod.Spec.Volumes {
-		other := &pod.Spec.Volumes[i]
-		if c := other.PersistentVolumeClaim; c != nil && c.ClaimName == v.PersistentVolumeClaim.ClaimName {
-			names = append(names, other.Name)
-		}
-	}
-	return names
+// volumeNamed returns the pod's volume of this name, which it has.
+func volumeNamed(pod *v1.Pod, name string) *v1.Volume {
+	i := slices.IndexFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
+	return &pod.Spec.Volumes[i]
 }
 
 func checkMountOptions(plugin volume.VolumePlugin, spec *volume.Spec) error {
@@ -233,59 +142,68 @@ func (m *Manager) checkNamesake(pod *v1.Pod, spec *volume.Spec, plugin volume.Vo
 	return nil
 }
 
-// apply is the operation: record, sync, act, confirm.
-func (m *Manager) apply(ctx context.Context, s *setUp, start time.Time) error {
-	line, err := volume.EncodeRecord(s.record)
+// apply is the operation itself: record, sync, act, confirm.
+func (m *Manager) apply(ctx context.Context, u *setUp) error {
+	line, err := volume.EncodeRecord(u.record)
 	if err != nil {
 		return err
 	}
-	before, err := m.admit(s, line)
+	digest := digestOf(line)
+	before, err := m.admit(u, digest)
 	if err != nil {
 		return err
 	}
-	if !bytes.Equal(before.line, line) {
-		if err := m.records.write(s.key, line); err != nil {
-			m.set(s.key, before)
+	if before.digest != digest {
+		if err := m.records.write(u.key, line); err != nil {
+			m.setActual(u.slot, before)
 			return volume.NothingDone(err)
 		}
 	}
-	if err := s.mounter.SetUp(ctx, mounterArgs(s.pod)); err != nil {
+	start := time.Now()
+	if err := u.mounter.SetUp(ctx, mounterArgs(u.pod)); err != nil {
 		if !volume.IsUncertain(err) {
-			m.restore(s.key, before, line)
+			m.restore(u, before, digest)
 		}
 		return err
 	}
-	return m.confirm(s, line, start)
+	return m.confirm(u, digest, start)
 }
 
 // admit refuses what would hide or replace a volume that is there already, and
-// else enters the new one, so that no other set-up is admitted beside it. It
-// returns what was known before, which is empty for a new volume.
-func (m *Manager) admit(s *setUp, line []byte) (before actualVolume, err error) {
+// else enters the new one. It returns what was known before, which is empty for
+// a new volume.
+func (m *Manager) admit(u *setUp, digest recordDigest) (before actualVolume, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	pod := m.actual.pod(s.key.podUID)
-	for key, other := range pod.mounts {
-		if key == s.key && other.unreadable != nil {
-			return before, volume.NothingDone(other.unreadable)
-		}
-		if other.record == nil {
-			continue
-		}
-		if key == s.key && other.source == s.source && (other.record.PersistentVolume == nil) == (s.record.PersistentVolume == nil) {
-			before = *other
-			continue
-		}
-		if key == s.key || slices.Contains(other.record.Volumes, s.volume) {
-			return actualVolume{}, volume.NothingDone(&ReplacedError{Volume: s.volume, Was: describe(other.record), Is: describe(s.record)})
-		}
+	before = u.slot.actual
+	if before.unreadable != nil {
+		return before, volume.NothingDone(before.unreadable)
 	}
-	entered := actualVolume{record: s.record, line: line, source: s.source}
-	if bytes.Equal(before.line, line) {
+	if r := before.record; r != nil && (before.key != u.key || before.source != u.source || (r.PersistentVolume == nil) != (u.record.PersistentVolume == nil)) {
+		return before, volume.NothingDone(&ReplacedError{Volume: u.record.Volumes[0], Was: describe(r), Is: describe(u.record)})
+	}
+	for _, other := range u.slot.pod.slots {
+		if other == u.slot || !other.actual.exists() || other.actual.key != u.key {
+			continue
+		}
+		if other.actual.unreadable != nil {
+			return before, volume.NothingDone(other.actual.unreadable)
+		}
+		return before, volume.NothingDone(&ReplacedError{Volume: u.record.Volumes[0], Was: describe(other.actual.record), Is: describe(u.record)})
+	}
+	entered := actualVolume{key: u.key, record: u.record, digest: digest, source: u.source}
+	if before.digest == digest && before.record != nil {
 		entered.record = before.record // which may be confirmed
 	}
-	pod.mounts[s.key] = &entered
+	u.slot.actual = entered
 	return before, nil
+}
+
+// setActual replaces what is known of a slot's directory.
+func (m *Manager) setActual(s *slot, a actualVolume) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.actual = a
 }
 
 func describe(r *volume.Record) string { return r.Plugin + " " + r.Source }
@@ -300,43 +218,42 @@ func (e *ReplacedError) Error() string {
 
 // restore puts the record back as it was before a set-up that did nothing. A
 // record too many is harmless, so failing to do it is only logged.
-func (m *Manager) restore(key volumeKey, before actualVolume, line []byte) {
+func (m *Manager) restore(u *setUp, before actualVolume, digest recordDigest) {
 	var err error
 	switch {
 	case before.record == nil:
-		err = m.records.remove(key)
-	case !bytes.Equal(before.line, line):
-		err = m.records.write(key, before.line)
-		if err == nil && before.record.Confirmed != nil {
-			err = m.records.confirm(key, *before.record.Confirmed)
-		}
+		err = m.records.remove(u.key)
+	case before.digest != digest:
+		err = m.records.rewrite(u.key, before.record)
 	}
 	if err != nil {
-		m.log.Warn("a volume record could not be put back", "podUID", key.podUID, "volume", key.spec, "error", err)
+		m.log.Warn("a volume record could not be put back", "podUID", u.key.podUID, "volume", u.key.spec, "error", err)
 		return
 	}
-	m.set(key, before)
+	m.setActual(u.slot, before)
 }
 
 // confirm notes that the volume is set up, unless that is known. Losing the
 // note is harmless, so failing to write it is no failure of the volume.
-func (m *Manager) confirm(s *setUp, line []byte, start time.Time) error {
-	mounted, err := m.mountedBelow(s.record.Path)
+func (m *Manager) confirm(u *setUp, digest recordDigest, start time.Time) error {
+	mounted, err := m.mountedBelow(u.record.Path)
 	if err != nil {
 		return err
 	}
-	current, ok := m.mounted(s.key)
-	if ok && current.record.Confirmed != nil && current.record.Confirmed.MountPoint == mounted {
+	m.mu.Lock()
+	known := u.slot.actual.record.Confirmed
+	m.mu.Unlock()
+	if known != nil && known.MountPoint == mounted {
 		return nil
 	}
 	now := time.Now()
 	c := &volume.Confirmation{At: now, Took: now.Sub(start), MountPoint: mounted}
-	if err := m.records.confirm(s.key, *c); err != nil {
-		m.log.Warn("a volume record could not be confirmed", "volume", s.volume, "podUID", s.record.PodUID, "error", err)
+	if err := m.records.confirm(u.key, *c); err != nil {
+		m.log.Warn("a volume record could not be confirmed", "volume", u.record.Volumes[0], "podUID", u.record.PodUID, "error", err)
 	}
-	confirmed := *s.record
+	confirmed := *u.record
 	confirmed.Confirmed = c
-	m.set(s.key, actualVolume{record: &confirmed, line: line, source: s.source})
+	m.setActual(u.slot, actualVolume{key: u.key, record: &confirmed, digest: digest, source: u.source})
 	return nil
 }
 
@@ -367,12 +284,13 @@ func wrap(r *volume.Record, volumeName, op string, err error) error {
 	return e
 }
 
-// event reports a failure in the kubelet's words, but not that somebody waits
-// no more.
-func (m *Manager) event(ctx context.Context, s *setUp, err error) {
-	if m.config.Events == nil || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+// event reports a failure in the kubelet's words, but not that it was given up.
+func (m *Manager) event(ctx context.Context, u *setUp, err error) {
+	if m.config.Events == nil || errors.Is(context.Cause(ctx), ErrWithdrawn) || errors.Is(context.Cause(ctx), context.Canceled) {
 		return
 	}
-	m.config.Events.Event(s.pod, v1.EventTypeWarning, "FailedMount",
-		fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", s.volume, err))
+	for _, name := range u.record.Volumes {
+		m.config.Events.Event(u.pod, v1.EventTypeWarning, "FailedMount",
+			fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", name, wrap(u.record, name, "SetUp", err)))
+	}
 }

@@ -43,7 +43,20 @@ type VolumeStatus struct {
 	Since time.Time
 	// Duration is what the last finished operation took.
 	Duration time.Duration
-	// Err is the last operation's error, nil after a success.
+	// Wanted: the pod is declared, and not deleted.
+	Wanted bool
+	// Operation is what is under way, "set-up" or "tear-down", and Began when
+	// it began; empty and zero if nothing is. An operation that hangs keeps one
+	// thread.
+	Operation string
+	Began     time.Time
+	// Failures counts the attempts that failed since the last success or the
+	// last new reason to try; NextRetry is when the next one is due, zero if
+	// none is.
+	Failures  int
+	NextRetry time.Time
+	// Err is the last operation's error, nil after a success. A mounted volume
+	// has one where its last refresh failed.
 	Err error
 }
 
@@ -97,7 +110,7 @@ func (e *PodError) Error() string {
 }
 
 func past(op string) string {
-	if op == opTearDown {
+	if op == podTearDown {
 		return "torn down"
 	}
 	return op // "set up" is its own participle
@@ -107,6 +120,6 @@ func past(op string) string {
 func (e *PodError) Unwrap() []error { return e.Errs }
 
 const (
-	opSetUp    = "set up"
-	opTearDown = "tear down"
+	podSetUp    = "set up"
+	podTearDown = "tear down"
 )

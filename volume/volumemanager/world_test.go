@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -34,6 +35,9 @@ type world struct {
 
 	plugins   []volume.VolumePlugin // nil: plugins.All()
 	hostFiles volume.HostFiles
+
+	setUpTimeout time.Duration
+	containers   volumemanager.PodContainers
 }
 
 func newWorld(t testing.TB) *world {
@@ -49,6 +53,7 @@ func newWorld(t testing.TB) *world {
 func (w *world) config() volumemanager.Config {
 	c := volumemanager.Config{
 		RootDir: w.root, NodeName: "node1", Objects: w.store, Plugins: plugins.All(), Mounter: w.fake, Events: w.events, HostFiles: w.hostFiles,
+		SetUpTimeout: w.setUpTimeout, Containers: w.containers,
 	}
 	if w.plugins != nil {
 		c.Plugins = w.plugins

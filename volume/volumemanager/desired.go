@@ -1,0 +1,171 @@
+package volumemanager
+
+import (
+	"errors"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+)
+
+var (
+	// ErrUnknownPod says that a pod was never declared.
+	ErrUnknownPod = errors.New("the pod was never declared: call PutPod first")
+	// ErrWithdrawn says that a pod was deleted while somebody waited for its
+	// volumes.
+	ErrWithdrawn = errors.New("the pod was deleted meanwhile")
+	// ErrSuperseded says that a pod was declared with other volumes, or again,
+	// while somebody waited.
+	ErrSuperseded = errors.New("the pod was declared anew meanwhile")
+)
+
+// PutPod declares that the pod runs, or is about to run, on this node, so that
+// its volumes are set up and kept up, and returns at once. Declaring it again
+// updates it in place: a changed label reaches the downwardAPI volumes that
+// show it. A pod that is being torn down is set up again after that. Before
+// Run, the wish is kept; after it the error is [ErrStopped]. Volumes that are
+// invalid are refused with a *volume.InvalidSpecError, and nothing is changed.
+// The pod is copied.
+func (m *Manager) PutPod(pod *v1.Pod) error {
+	if err := checkPod(pod); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stopping {
+		return ErrStopped
+	}
+	if p := m.pods[pod.UID]; p == nil || !p.wanted || !samePod(p.pod, pod) {
+		m.declare(pod)
+	}
+	return nil
+}
+
+// samePod reports whether two pods want the same of their volumes.
+func samePod(a, b *v1.Pod) bool {
+	return equality.Semantic.DeepEqual(a.Labels, b.Labels) && equality.Semantic.DeepEqual(a.Annotations, b.Annotations) &&
+		equality.Semantic.DeepEqual(a.Spec, b.Spec)
+}
+
+// declare makes the pod the wish. The caller holds the lock.
+func (m *Manager) declare(pod *v1.Pod) *podState {
+	p := m.pod(pod.UID)
+	m.declarations++
+	p.declaration = m.declarations
+	p.name, p.pod = podName(pod), pod.DeepCopy() // operations may outlive the call
+	p.wanted, p.deleted, p.released = true, false, false
+	for _, s := range p.slots {
+		s.wanted = false
+	}
+	for i := range p.pod.Spec.Volumes {
+		names := namesOf(p.pod, &p.pod.Spec.Volumes[i])
+		s := p.slot(names)
+		if s.wanted {
+			continue // another volume of the same claim
+		}
+		s.wanted, s.names = true, names
+		m.renew(s)
+	}
+	p.announce()
+	return p
+}
+
+// DeletePod declares that the pod shall go, and returns at once. Its volumes
+// are torn down when [Config].Containers says that its containers are gone;
+// without that role they wait for [Manager.TearDownPod], which is the caller's
+// promise of it. A pod that nobody knows is left at that.
+func (m *Manager) DeletePod(podUID types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.withdraw(podUID, false)
+}
+
+// withdraw takes the wish for a pod back. The caller holds the lock.
+func (m *Manager) withdraw(podUID types.UID, released bool) {
+	p, ok := m.pods[podUID]
+	if !ok {
+		return
+	}
+	m.declarations++
+	p.declaration = m.declarations
+	p.wanted, p.deleted, p.released = false, true, p.released || released
+	for _, s := range slices.Clone(p.slots) {
+		if s.doing == opSetUp {
+			s.giveUp(ErrWithdrawn)
+		}
+		m.renew(s)
+	}
+	p.announce()
+}
+
+// PodsComplete declares that every pod of this node has been declared: what is
+// left of others may be torn down from now on, once their containers are gone
+// as with [Manager.DeletePod]. Until then nothing is torn down but what was
+// deleted by name. It returns at once and may be repeated.
+func (m *Manager) PodsComplete() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.complete = true
+	for _, p := range m.pods {
+		if p.pod == nil {
+			for _, s := range p.slots {
+				m.renew(s)
+			}
+		}
+	}
+}
+
+// leaves reports whether a pod is to go: it was deleted by name, or is not in
+// the complete set.
+func (m *Manager) leaves(p *podState) bool {
+	return !p.wanted && (p.deleted || p.pod == nil && m.complete)
+}
+
+// renew gives a slot a reason for another operation, at once. The caller holds
+// the lock.
+func (m *Manager) renew(s *slot) {
+	s.generation++
+	s.failures = 0
+	s.stopRetry()
+	m.enqueue(s)
+}
+
+// touch is renew for those that do not hold the lock: something that the slot
+// depends on has changed.
+func (m *Manager) touch(s *slot) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.renew(s)
+}
+
+func checkPod(pod *v1.Pod) error {
+	if pod == nil {
+		return volume.Invalid("pod", "is missing")
+	}
+	if err := volume.CheckPathSegment("pod UID", string(pod.UID)); err != nil {
+		return err
+	}
+	return volume.ValidatePodVolumes(pod)
+}
+
+func podName(pod *v1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}
+
+// namesOf returns the pod's volumes that are the same directory as v: those of
+// the same claim.
+func namesOf(pod *v1.Pod, v *v1.Volume) (names []string) {
+	if v.PersistentVolumeClaim == nil {
+		return []string{v.Name}
+	}
+	for i := range pod.Spec.Volumes {
+		other := &pod.Spec.Volumes[i]
+		if c := other.PersistentVolumeClaim; c != nil && c.ClaimName == v.PersistentVolumeClaim.ClaimName {
+			names = append(names, other.Name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,223 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/podvol/podvol/volume"
+)
+
+const (
+	// backOffFirst and backOffLast bound the pause after a failure, which
+	// doubles: the kubelet's.
+	backOffFirst = 500 * time.Millisecond
+	backOffLast  = 2*time.Minute + 2*time.Second
+
+	// grace is how long an operation that is told to give up may take to say
+	// what became of it.
+	grace = 2 * time.Second
+)
+
+// enqueue has the slot reconciled. The caller holds the lock.
+func (m *Manager) enqueue(s *slot) {
+	if s.queued || m.stopping {
+		return
+	}
+	s.queued = true
+	m.queue = append(m.queue, s)
+	select {
+	case m.wake <- struct{}{}:
+	default: // awake already
+	}
+}
+
+// reconcileAll reconciles what is enqueued until ctx ends. It never blocks on
+// anything but an empty queue: operations run in goroutines of their own.
+func (m *Manager) reconcileAll(ctx context.Context) {
+	for {
+		select {
+		case <-m.wake:
+		case <-ctx.Done():
+			return
+		}
+		m.mu.Lock()
+		queue := m.queue
+		m.queue = nil
+		for _, s := range queue {
+			s.queued = false
+			m.reconcile(ctx, s)
+		}
+		m.mu.Unlock()
+	}
+}
+
+// reconcile compares what is wanted of a slot with what there is, and starts
+// at most one operation. The caller holds the lock.
+func (m *Manager) reconcile(ctx context.Context, s *slot) {
+	if s.doing != opNone || m.stopping {
+		return // it is enqueued again when the operation ends
+	}
+	op := m.decide(s)
+	if op == opNone {
+		return
+	}
+	limit, cancel := context.WithCancelCause(ctx)
+	s.doing, s.began, s.giveUp = op, time.Now(), cancel
+	generation := s.generation
+	m.running.Add(1)
+	go func() {
+		defer m.running.Done()
+		defer cancel(nil)
+		m.finish(s, op, generation, m.operate(limit, s, op))
+	}()
+}
+
+// decide says what is to be done about a slot now. What does not exist and is
+// not wanted is dropped at once.
+func (m *Manager) decide(s *slot) operation {
+	p := s.pod
+	waits := s.retry != nil || s.attempted == s.generation
+	switch {
+	case p.wanted && s.wanted:
+		if !waits {
+			return opSetUp
+		}
+	case p.wanted || !m.leaves(p):
+	case !s.actual.exists():
+		m.drop(s)
+	case waits:
+	case p.released:
+		return opTearDown
+	case m.config.Containers != nil:
+		return opRelease
+	}
+	return opNone
+}
+
+func (m *Manager) operate(ctx context.Context, s *slot, op operation) error {
+	switch op {
+	case opSetUp:
+		return m.setUp(ctx, s)
+	case opTearDown:
+		return m.tearDown(ctx, s)
+	}
+	return m.release(ctx, s)
+}
+
+// finish takes down what became of an operation.
+func (m *Manager) finish(s *slot, op operation, generation int, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	if op != opRelease {
+		s.took = now.Sub(s.began)
+	}
+	s.doing, s.giveUp, s.attempted = opNone, nil, generation
+	if op == opRelease && err == nil {
+		m.renewAll(s.pod) // the pod is released, or the role will call again
+	}
+	s.err = err
+	if err != nil {
+		m.fail(s, op, now)
+	} else {
+		m.succeed(s, op, generation, now)
+	}
+	m.publish(s)
+	if !s.actual.exists() && m.leaves(s.pod) {
+		m.drop(s)
+		return
+	}
+	m.enqueue(s)
+}
+
+func (m *Manager) succeed(s *slot, op operation, generation int, now time.Time) {
+	s.failures = 0
+	switch op {
+	case opSetUp:
+		s.applied = generation
+		m.enter(s, StateMounted, now)
+	case opTearDown:
+		m.enter(s, StateUnmounted, now)
+	}
+}
+
+// fail notes a failure and has it repeated after a pause. A volume that is
+// mounted stays so when only its refresh has failed.
+func (m *Manager) fail(s *slot, op operation, now time.Time) {
+	if !(op == opSetUp && s.applied > 0 && s.state == StateMounted && !volume.IsUncertain(s.err)) {
+		m.enter(s, StateFailed, now)
+	}
+	if m.stopping || errors.Is(s.err, ErrWithdrawn) {
+		return
+	}
+	pause := backOffLast
+	if s.failures < 8 {
+		pause = min(backOffFirst<<s.failures, backOffLast)
+	}
+	s.failures++
+	s.retryAt = now.Add(pause)
+	s.retry = time.AfterFunc(pause, func() { m.retryNow(s) })
+}
+
+func (m *Manager) enter(s *slot, state VolumeState, now time.Time) {
+	if s.state != state {
+		s.state, s.since = state, now
+	}
+}
+
+// retryNow is the end of a pause.
+func (m *Manager) retryNow(s *slot) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.retry == nil {
+		return
+	}
+	s.stopRetry()
+	s.generation++
+	m.enqueue(s)
+}
+
+func (s *slot) stopRetry() {
+	if s.retry != nil {
+		s.retry.Stop()
+		s.retry, s.retryAt = nil, time.Time{}
+	}
+}
+
+// drop forgets a slot of which nothing is left, and the pod with its last one.
+func (m *Manager) drop(s *slot) {
+	p := s.pod
+	i := slices.Index(p.slots, s)
+	if i < 0 {
+		return
+	}
+	p.slots = slices.Delete(p.slots, i, i+1)
+	s.stopRetry()
+	if s.refresh != nil {
+		s.refresh.Stop()
+	}
+	if len(s.watches) > 0 {
+		watches := s.watches
+		s.watches = nil
+		m.running.Go(func() { stopAll(watches) }) // stopping may wait for a call that waits for the lock
+	}
+	if s.state != StateUnmounted {
+		s.state, s.err, s.since = StateUnmounted, nil, time.Now()
+		m.publish(s)
+	}
+	p.announce()
+	if len(p.slots) == 0 && !p.wanted {
+		delete(m.pods, p.uid)
+	}
+}
+
+// publish tells the subscribers and those that wait. The caller holds the
+// lock.
+func (m *Manager) publish(s *slot) {
+	for _, row := range s.rows() {
+		m.notify(row)
+	}
+	s.pod.announce()
+}

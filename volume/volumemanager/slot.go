@@ -1,0 +1,195 @@
+package volumemanager
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// podState is what is wanted of one pod and what there is of it: the pod's part
+// of the desired and of the actual state of the world. The manager's mutex
+// guards it.
+type podState struct {
+	uid  types.UID
+	name types.NamespacedName
+	// pod is the pod as it was declared last; nil if nobody has since the start.
+	pod *v1.Pod
+	// declaration counts up with each declaration, over all pods.
+	declaration int
+	// wanted: declared, and not deleted since.
+	wanted bool
+	// deleted: somebody has said that this pod shall go.
+	deleted bool
+	// released: somebody has promised that none of its containers runs.
+	released bool
+	slots    []*slot
+	// changed is closed at the next change of the pod or one of its slots; nil
+	// while nobody waits.
+	changed chan struct{}
+}
+
+// slot is one directory of a pod: one volume, or several of one claim.
+type slot struct {
+	pod   *podState
+	names []string // the pod's volumes that are this directory
+
+	// wanted: the pod as it was declared last has these volumes.
+	wanted bool
+	// generation counts the reasons for another operation, attempted and
+	// applied say which of them the last operation, and the last success, took
+	// up.
+	generation, attempted, applied int
+
+	// actual is what may be on disk; its zero value: nothing.
+	actual actualVolume
+
+	// shown is what status rows say of a volume that has no record.
+	shown *volume.Record
+	state VolumeState
+	since time.Time
+	took  time.Duration
+	err   error
+
+	queued   bool
+	doing    operation
+	began    time.Time
+	giveUp   context.CancelCauseFunc // ends the operation that is under way
+	failures int
+	retry    *time.Timer
+	retryAt  time.Time
+
+	watches []watch // belongs to the operation under way
+	refresh *time.Timer
+}
+
+// operation is what is being done about a slot.
+type operation int
+
+const (
+	opNone operation = iota
+	opSetUp
+	opTearDown
+	// opRelease asks whether the pod's containers are gone.
+	opRelease
+)
+
+func (o operation) String() string {
+	switch o {
+	case opSetUp:
+		return "set-up"
+	case opTearDown:
+		return "tear-down"
+	case opRelease:
+		return "look at its containers"
+	}
+	return ""
+}
+
+// actualVolume is what is known of a directory.
+type actualVolume struct {
+	key    volumeKey
+	record *volume.Record // nil where there is none, or it cannot be read
+	digest recordDigest   // of the record as it is stored, to see whether it changed
+	source string         // the plugin's name of the source, to see whether it changed
+	// unreadable says why the record cannot be read; then the volume is left
+	// alone.
+	unreadable *UnreadableRecordError
+}
+
+func (a actualVolume) exists() bool { return a.record != nil || a.unreadable != nil }
+
+// pod returns the state of a pod and makes it if there is none. The caller
+// holds the lock.
+func (m *Manager) pod(uid types.UID) *podState {
+	p, ok := m.pods[uid]
+	if !ok {
+		p = &podState{uid: uid}
+		m.pods[uid] = p
+	}
+	return p
+}
+
+// slot returns the slot for these volumes: the one that has just them, else one
+// that nobody wants any more and has one of them, else a new one.
+func (p *podState) slot(names []string) *slot {
+	fits := func(s *slot) bool { return slices.Equal(s.names, names) }
+	overlaps := func(s *slot) bool {
+		return !s.wanted && slices.ContainsFunc(names, func(n string) bool { return slices.Contains(s.names, n) })
+	}
+	for _, is := range []func(*slot) bool{fits, overlaps} {
+		if i := slices.IndexFunc(p.slots, is); i >= 0 {
+			return p.slots[i]
+		}
+	}
+	s := &slot{pod: p, names: names, state: StatePending, since: time.Now()}
+	p.slots = append(p.slots, s)
+	return s
+}
+
+// announce wakes those that wait for a change of the pod.
+func (p *podState) announce() {
+	if p.changed != nil {
+		close(p.changed)
+		p.changed = nil
+	}
+}
+
+// nextChange returns the channel that is closed at the next change.
+func (p *podState) nextChange() <-chan struct{} {
+	if p.changed == nil {
+		p.changed = make(chan struct{})
+	}
+	return p.changed
+}
+
+// describe returns the record that rows are made of.
+func (s *slot) describe() *volume.Record {
+	switch {
+	case s.actual.record != nil:
+		return s.actual.record
+	case s.shown != nil:
+		return s.shown
+	}
+	return &volume.Record{PodUID: s.pod.uid, Pod: s.pod.name, Plugin: s.actual.key.plugin}
+}
+
+// rows are the status of the slot's volumes.
+func (s *slot) rows() []VolumeStatus {
+	if s.actual.unreadable != nil && s.shown == nil {
+		return []VolumeStatus{s.actual.unreadable.status(s.actual.key)}
+	}
+	r := s.describe()
+	row := VolumeStatus{
+		Pod: s.pod.name, PodUID: s.pod.uid, Plugin: r.Plugin, Source: r.Source, Path: r.Path,
+		State: s.state, Since: s.since, Duration: s.took, Wanted: s.wanted && s.pod.wanted,
+		Failures: s.failures, NextRetry: s.retryAt,
+	}
+	if s.doing != opNone {
+		row.Operation, row.Began = s.doing.String(), s.began
+	}
+	rows := make([]VolumeStatus, len(s.names))
+	for i, name := range s.names {
+		rows[i] = row
+		rows[i].Volume = name
+		rows[i].Err = s.errorOf(name)
+	}
+	return rows
+}
+
+// errorOf is the slot's last error, in the name of one of its volumes.
+func (s *slot) errorOf(name string) error {
+	if s.err == nil {
+		return nil
+	}
+	op := "SetUp"
+	if s.state == StateFailed && !(s.wanted && s.pod.wanted) {
+		op = "TearDown"
+	}
+	r := s.describe()
+	return wrap(&volume.Record{Plugin: r.Plugin, Pod: s.pod.name, PodUID: s.pod.uid}, name, op, s.err)
+}

@@ -1,0 +1,356 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// SetUpPod declares the pod as [Manager.PutPod] does and waits until each of
+// its volumes is mounted, or an attempt at it has failed, or ctx ends. Unlike
+// PutPod it always begins an attempt, so that a second call refreshes contents
+// and repairs what failed, whatever pause was due. The result is never nil and
+// has a row for each of the pod's volumes.
+//
+// Invalid volumes are refused before any is touched; failures are collected in
+// a *[PodError]. The wish stays after a failure and after the end of ctx: the
+// volumes are tried again with a growing pause until the pod is deleted. Before
+// Run has recovered, SetUpPod waits for it; after Run, the error is
+// [ErrStopped]. [ErrWithdrawn] and [ErrSuperseded] say that somebody else
+// declared otherwise meanwhile. The pod is copied.
+func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error) {
+	if err := checkPod(pod); err != nil {
+		return pendingVolumes(pod).failed(err), err
+	}
+	if err := m.WaitForRecovery(ctx); err != nil {
+		return pendingVolumes(pod).failed(err), err
+	}
+	goal, err := m.declared(pod)
+	if err != nil {
+		return pendingVolumes(pod).failed(err), err
+	}
+	err = m.await(ctx, pod.UID, func(p *podState) (bool, error) {
+		if err := goal.overtaken(p); err != nil {
+			return true, err
+		}
+		return goal.attempted(), nil
+	})
+	result := m.volumesOf(pod, err)
+	return result, result.err(podSetUp, err)
+}
+
+// WaitForMounted waits until every volume of a declared pod is mounted as it
+// was declared, through all failures and pauses. When ctx ends first, the error
+// is a *[PodError] that says of each volume what it waits for, and the wish
+// stays. A pod that was never declared is [ErrUnknownPod]; one that was deleted
+// meanwhile is [ErrWithdrawn]; after Run, the error is [ErrStopped].
+func (m *Manager) WaitForMounted(ctx context.Context, podUID types.UID) error {
+	if err := m.WaitForRecovery(ctx); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	p, ok := m.pods[podUID]
+	if !ok || p.pod == nil {
+		m.mu.Unlock()
+		return ErrUnknownPod
+	}
+	goal := goalOf(p)
+	pod := p.pod
+	m.mu.Unlock()
+	err := m.await(ctx, podUID, func(p *podState) (bool, error) {
+		if p == nil || !p.wanted {
+			return true, ErrWithdrawn
+		}
+		return goal.applied(), nil
+	})
+	if err == nil || errors.Is(err, ErrStopped) || errors.Is(err, ErrWithdrawn) {
+		return err
+	}
+	return m.volumesOf(pod, err).err(podSetUp, err)
+}
+
+// TearDownPod deletes the pod as [Manager.DeletePod] does and waits until each
+// of its volumes is gone, or an attempt at it has failed, or ctx ends. The
+// caller promises that the pod's containers no longer run. It is idempotent; a
+// pod without volumes is torn down with success. Failures are collected in a
+// *[PodError]; their volumes keep their records and are tried again with a
+// growing pause, or by another call at once. Data that outlives pods (NFS,
+// hostPath, local) stays. Waiting for Run and [ErrStopped] are as for SetUpPod.
+func (m *Manager) TearDownPod(ctx context.Context, podUID types.UID) error {
+	if err := volume.CheckPathSegment("pod UID", string(podUID)); err != nil {
+		return err
+	}
+	if err := m.WaitForRecovery(ctx); err != nil {
+		return err
+	}
+	goal, known := m.deleted(podUID)
+	if !known {
+		m.podDirs.removeEmpty(ctx, m.host.RootDir, podUID)
+		return nil
+	}
+	return m.awaitGone(ctx, podUID, func(p *podState) bool { return len(p.slots) == 0 || goal.attempted() })
+}
+
+// WaitForUnmounted waits until nothing is left of a pod's volumes, through all
+// failures and pauses. When ctx ends first, the error is a *[PodError] that
+// says of each volume what it waits for. A pod that nobody knows is gone. A pod
+// that is declared again meanwhile is [ErrSuperseded].
+func (m *Manager) WaitForUnmounted(ctx context.Context, podUID types.UID) error {
+	if err := m.WaitForRecovery(ctx); err != nil {
+		return err
+	}
+	return m.awaitGone(ctx, podUID, func(p *podState) bool { return len(p.slots) == 0 })
+}
+
+func (m *Manager) awaitGone(ctx context.Context, podUID types.UID, done func(*podState) bool) error {
+	err := m.await(ctx, podUID, func(p *podState) (bool, error) {
+		switch {
+		case p == nil:
+			return true, nil
+		case p.wanted:
+			return true, ErrSuperseded
+		}
+		return done(p), nil
+	})
+	if errors.Is(err, ErrSuperseded) || errors.Is(err, ErrStopped) {
+		return err
+	}
+	result := m.remains(podUID, err)
+	return result.err(podTearDown, err)
+}
+
+// await waits until done says so of the pod, which is nil once nothing is known
+// of it. The error is done's, [ErrStopped] or the cause of ctx's end.
+func (m *Manager) await(ctx context.Context, podUID types.UID, done func(*podState) (bool, error)) error {
+	for {
+		changed, err := m.check(podUID, done)
+		if changed == nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-m.stopped:
+			return ErrStopped
+		}
+	}
+}
+
+func (m *Manager) check(podUID types.UID, done func(*podState) (bool, error)) (changed <-chan struct{}, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pods[podUID]
+	if ok, err := done(p); ok || err != nil || p == nil {
+		return nil, err
+	}
+	return p.nextChange(), nil
+}
+
+// goal is what one wait is for: these slots at these generations.
+type goal struct {
+	pod         *v1.Pod
+	declaration int
+	slots       []*slot
+	generations []int
+}
+
+// goalOf returns the wish as it is now. The caller holds the lock.
+func goalOf(p *podState) goal {
+	g := goal{pod: p.pod, declaration: p.declaration}
+	for _, s := range p.slots {
+		if s.wanted || !p.wanted {
+			g.slots = append(g.slots, s)
+			g.generations = append(g.generations, s.generation)
+		}
+	}
+	return g
+}
+
+func (m *Manager) declared(pod *v1.Pod) (goal, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stopping {
+		return goal{}, ErrStopped
+	}
+	return goalOf(m.declare(pod)), nil
+}
+
+func (m *Manager) deleted(podUID types.UID) (g goal, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.withdraw(podUID, true)
+	p, ok := m.pods[podUID]
+	if !ok {
+		return goal{}, false
+	}
+	return goalOf(p), true
+}
+
+// overtaken says that the wish is not this goal any more.
+func (g goal) overtaken(p *podState) error {
+	switch {
+	case p == nil || !p.wanted:
+		return ErrWithdrawn
+	case p.declaration != g.declaration && !equality.Semantic.DeepEqual(p.pod.Spec.Volumes, g.pod.Spec.Volumes):
+		return ErrSuperseded
+	}
+	return nil
+}
+
+// attempted reports whether each slot was tried since.
+func (g goal) attempted() bool {
+	for i, s := range g.slots {
+		if s.attempted < g.generations[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// applied reports whether each slot is mounted as it was declared.
+func (g goal) applied() bool {
+	for i, s := range g.slots {
+		if s.applied < g.generations[i] || s.state != StateMounted {
+			return false
+		}
+	}
+	return true
+}
+
+// PendingError says what a volume was waiting for when somebody's patience
+// ended. The wish for the volume stays.
+type PendingError struct {
+	Pod    types.NamespacedName
+	Volume string
+	// Waits says what for.
+	Waits string
+	// Last is the error of the last attempt, if one has failed.
+	Last error
+	// Cause is why the wait ended.
+	Cause error
+}
+
+func (e *PendingError) Error() string {
+	text := fmt.Sprintf("volume %q of pod %s: %v while waiting for %s", e.Volume, e.Pod, e.Cause, e.Waits)
+	if e.Last != nil {
+		text += fmt.Sprintf("; the last attempt failed: %v", e.Last)
+	}
+	return text
+}
+
+// Unwrap returns the cause and the last attempt's error.
+func (e *PendingError) Unwrap() []error {
+	if e.Last == nil {
+		return []error{e.Cause}
+	}
+	return []error{e.Cause, e.Last}
+}
+
+// pending turns the row of a volume that somebody stopped waiting for into one
+// that says so.
+func pending(row VolumeStatus, cause error, tearDown bool) VolumeStatus {
+	e := &PendingError{Pod: row.Pod, Volume: row.Volume, Last: row.Err, Cause: cause}
+	switch {
+	case row.Operation != "":
+		e.Waits = fmt.Sprintf("its %s of %s, under way for %s", row.Operation, row.Source, time.Since(row.Began).Round(time.Millisecond))
+	case !row.NextRetry.IsZero():
+		e.Waits = fmt.Sprintf("the next attempt in %s", time.Until(row.NextRetry).Round(time.Millisecond))
+	case tearDown:
+		e.Waits = "its containers to be gone"
+	default:
+		e.Waits = "its set-up to begin"
+	}
+	row.State, row.Err = StatePending, e
+	return row
+}
+
+func pendingVolumes(pod *v1.Pod) *PodVolumes {
+	if pod == nil {
+		return &PodVolumes{}
+	}
+	result := &PodVolumes{Pod: podName(pod), PodUID: pod.UID, Volumes: make([]VolumeStatus, len(pod.Spec.Volumes))}
+	now := time.Now()
+	for i, v := range pod.Spec.Volumes {
+		result.Volumes[i] = VolumeStatus{Pod: result.Pod, PodUID: pod.UID, Volume: v.Name, State: StatePending, Since: now}
+	}
+	return result
+}
+
+// failed gives every volume the same error.
+func (p *PodVolumes) failed(err error) *PodVolumes {
+	for i := range p.Volumes {
+		p.Volumes[i].State, p.Volumes[i].Err = StateFailed, err
+	}
+	return p
+}
+
+// volumesOf returns the pod's volumes as they are when a wait ends, by its
+// error where it was not to the end.
+func (m *Manager) volumesOf(pod *v1.Pod, ended error) *PodVolumes {
+	result := pendingVolumes(pod)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, ok := m.pods[pod.UID]
+	if !ok {
+		return result.failed(ended)
+	}
+	for _, s := range p.slots {
+		for _, row := range s.rows() {
+			i := slices.IndexFunc(result.Volumes, func(v VolumeStatus) bool { return v.Volume == row.Volume })
+			if i < 0 {
+				continue
+			}
+			if ended != nil && (row.State != StateMounted || s.doing != opNone) {
+				row = pending(row, ended, false)
+			}
+			result.Volumes[i] = row
+		}
+	}
+	return result
+}
+
+// remains returns what is left of a pod.
+func (m *Manager) remains(podUID types.UID, ended error) *PodVolumes {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	result := &PodVolumes{PodUID: podUID}
+	p, ok := m.pods[podUID]
+	if !ok {
+		return result
+	}
+	result.Pod = p.name
+	for _, s := range p.slots {
+		for _, row := range s.rows() {
+			if ended != nil {
+				row = pending(row, ended, true)
+			}
+			result.Volumes = append(result.Volumes, row)
+		}
+	}
+	slices.SortFunc(result.Volumes, compareStatus)
+	return result
+}
+
+// err collects the errors of the volumes; ended is why a wait ended early, if
+// no volume says it.
+func (p *PodVolumes) err(op string, ended error) error {
+	var errs []error
+	for _, v := range p.Volumes {
+		if v.Err != nil {
+			errs = append(errs, v.Err)
+		}
+	}
+	if len(errs) == 0 {
+		return ended
+	}
+	return &PodError{Op: op, Pod: p.Pod, PodUID: p.PodUID, Errs: errs}
+}
