@@ -5,8 +5,6 @@ import (
 	"errors"
 	"slices"
 	"time"
-
-	"github.com/podvol/podvol/volume"
 )
 
 const (
@@ -146,7 +144,7 @@ func (m *Manager) succeed(s *slot, op operation, generation int, now time.Time) 
 // fail notes a failure and has it repeated after a pause. A volume that is
 // mounted stays so when only its refresh has failed.
 func (m *Manager) fail(s *slot, op operation, now time.Time) {
-	if !(op == opSetUp && s.applied > 0 && s.state == StateMounted && !volume.IsUncertain(s.err)) {
+	if !(op == opSetUp && s.state == StateMounted) {
 		m.enter(s, StateFailed, now)
 	}
 	if m.stopping || errors.Is(s.err, ErrWithdrawn) {

@@ -68,6 +68,13 @@ func (w *world) start() (manager *volumemanager.Manager, stop func()) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	return manager, w.run(manager)
+}
+
+// run runs a manager until the test or stop ends it, and waits until it has
+// recovered.
+func (w *world) run(manager *volumemanager.Manager) (stop func()) {
+	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- manager.Run(ctx) }()
@@ -81,7 +88,7 @@ func (w *world) start() (manager *volumemanager.Manager, stop func()) {
 	if err := manager.WaitForRecovery(context.Background()); err != nil {
 		w.t.Fatal(err)
 	}
-	return manager, stop
+	return stop
 }
 
 func (w *world) add(objects ...metav1.Object) {
@@ -198,3 +205,5 @@ func boundPair(claim, pv string) (*v1.PersistentVolumeClaim, *v1.PersistentVolum
 	}
 	return c, v
 }
+
+func noPreconditions() objects.Preconditions { return objects.Preconditions{} }
