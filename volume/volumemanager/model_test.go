@@ -1,0 +1,380 @@
+package volumemanager_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// The model test runs random histories against a manager on virtual time, and
+// checks after each step what must always hold, and at the end that the node
+// has come to what is wanted. A history that fails is shrunk and printed;
+// -rapid.failfile replays it. More of them: -rapid.checks 100000, longer ones:
+// -model.steps 200.
+var modelSteps = flag.Int("model.steps", 40, "the length of the model test's histories")
+
+// step is one step of a history.
+type step struct {
+	Do  action
+	Pod int           // which pod, config map or claim
+	For time.Duration // how long
+}
+
+func (s step) String() string { return fmt.Sprintf("%s(%d, %v)", s.Do, s.Pod, s.For) }
+
+type action string
+
+const (
+	putPod      action = "put the pod"
+	deletePod   action = "delete the pod"
+	tearDownPod action = "tear the pod down"
+	endPod      action = "end the pod's containers"
+	complete    action = "pods are complete"
+	setConfig   action = "change the config map"
+	loseConfig  action = "delete the config map"
+	loseClaim   action = "delete the claim"
+	makeClaim   action = "create the claim"
+	failMounts  action = "mounts fail before their effect"
+	spoilMounts action = "mounts fail after their effect"
+	failUnmount action = "unmounts fail"
+	hangMounts  action = "mounts hang"
+	endFaults   action = "faults end"
+	pass        action = "time passes"
+	restart     action = "the manager restarts"
+)
+
+const modelPods = 4
+
+func history() *rapid.Generator[[]step] {
+	actions := []action{putPod, putPod, putPod, deletePod, tearDownPod, endPod, complete, setConfig, loseConfig, loseClaim, makeClaim,
+		failMounts, spoilMounts, failUnmount, hangMounts, endFaults, pass, pass, restart}
+	one := rapid.Custom(func(t *rapid.T) step {
+		return step{
+			Do:  rapid.SampledFrom(actions).Draw(t, "action"),
+			Pod: rapid.IntRange(0, modelPods-1).Draw(t, "pod"),
+			For: rapid.SampledFrom([]time.Duration{0, time.Millisecond, 600 * time.Millisecond, 10 * time.Second, 5 * time.Minute}).Draw(t, "for"),
+		}
+	})
+	return rapid.SliceOfN(one, 1, *modelSteps)
+}
+
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		steps := history().Draw(rt, "history")
+		var failure error
+		synctest.Test(t, func(t *testing.T) { failure = newModel(t).run(steps) })
+		if failure != nil {
+			rt.Fatalf("%v", failure)
+		}
+	})
+}
+
+// model is what the world should look like, beside the world.
+type model struct {
+	*world
+	manager *volumemanager.Manager
+	stop    func()
+	role    *runningPods
+	faults  []func()
+	served  string
+
+	wanted  [modelPods]bool
+	content string // of the config map; empty: there is none
+	claim   bool
+}
+
+// runningPods is the containers role: a pod runs from its declaration on until
+// its end.
+type runningPods struct {
+	mu   sync.Mutex
+	runs map[types.UID]bool
+	f    func(types.UID)
+}
+
+func (r *runningPods) ContainersGone(_ context.Context, podUID types.UID) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.runs[podUID], nil
+}
+
+func (r *runningPods) WatchContainers(f func(types.UID)) (stop func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.f = f
+	return func() {}
+}
+
+func (r *runningPods) set(podUID types.UID, runs bool) {
+	r.mu.Lock()
+	r.runs[podUID] = runs
+	f := r.f
+	r.mu.Unlock()
+	if !runs && f != nil {
+		f(podUID)
+	}
+}
+
+func (r *runningPods) is(podUID types.UID) bool {
+	gone, _ := r.ContainersGone(context.Background(), podUID)
+	return !gone
+}
+
+func newModel(t *testing.T) *model {
+	m := &model{world: newWorld(t), role: &runningPods{runs: map[types.UID]bool{}}, served: t.TempDir()}
+	if err := os.WriteFile(filepath.Join(m.served, "data"), []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, server := range []string{"10.0.0.1", "10.20.172.211"} {
+		m.fake.Serve(server+":/nfs", m.served)
+	}
+	m.containers = m.role
+	m.setUpTimeout = time.Minute
+	m.setConfig("0")
+	m.makeClaim()
+	m.manager, m.stop = m.start()
+	return m
+}
+
+func modelPod(i int) *v1.Pod {
+	name := fmt.Sprintf("p%d", i)
+	switch i {
+	case 0:
+		return newPod(name, nfsVolume("share", "10.0.0.1"), emptyDirVolume("scratch", ""))
+	case 1:
+		return newPod(name, configMapVolume("settings", "settings"), emptyDirVolume("memory", v1.StorageMediumMemory))
+	case 2:
+		return newPod(name, claimVolume("one", "nfs-211", false), claimVolume("two", "nfs-211", false))
+	}
+	return newPod(name, nfsVolume("share", "10.0.0.1"), configMapVolume("settings", "settings"))
+}
+
+func podUID(i int) types.UID { return modelPod(i).UID }
+
+func (m *model) run(steps []step) error {
+	defer func() { m.stop() }()
+	for i, s := range steps {
+		m.do(s)
+		synctest.Wait()
+		if err := m.check(); err != nil {
+			return fmt.Errorf("after step %d of %v: %w", i, steps, err)
+		}
+	}
+	if err := m.converge(); err != nil {
+		return fmt.Errorf("at the end of %v: %w", steps, err)
+	}
+	return nil
+}
+
+func (m *model) do(s step) {
+	switch s.Do {
+	case putPod:
+		m.put(s.Pod)
+	case deletePod:
+		m.wanted[s.Pod] = false
+		m.manager.DeletePod(podUID(s.Pod))
+	case tearDownPod:
+		m.wanted[s.Pod] = false
+		m.role.set(podUID(s.Pod), false)
+		ctx, cancel := context.WithTimeout(context.Background(), s.For+time.Millisecond)
+		defer cancel()
+		_ = m.manager.TearDownPod(ctx, podUID(s.Pod))
+	case endPod:
+		if !m.wanted[s.Pod] {
+			m.role.set(podUID(s.Pod), false)
+		}
+	case complete:
+		m.manager.PodsComplete()
+	case setConfig:
+		m.setConfig(s.For.String())
+	case loseConfig:
+		m.lose(volume.NewObjectRef("ConfigMap", "ops-test", "settings"))
+		m.content = ""
+	case loseClaim:
+		m.lose(volume.NewObjectRef("PersistentVolumeClaim", "ops-test", "nfs-211"))
+		m.claim = false
+	case makeClaim:
+		m.makeClaim()
+	case pass:
+		time.Sleep(s.For)
+	case restart:
+		m.restart()
+	default:
+		m.fault(s)
+	}
+}
+
+func (m *model) put(i int) {
+	m.role.set(podUID(i), true)
+	m.wanted[i] = true
+	if err := m.manager.PutPod(modelPod(i)); err != nil {
+		m.t.Error(err)
+	}
+}
+
+func (m *model) restart() {
+	m.stop()
+	m.manager, m.stop = m.start()
+	for i, wanted := range m.wanted {
+		if wanted {
+			m.put(i)
+		}
+	}
+}
+
+func (m *model) setConfig(content string) {
+	object := &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ops-test", Name: "settings"}, Data: map[string]string{"content": content}}
+	store := m.store.Update
+	if m.content == "" {
+		store = m.store.Create
+	}
+	if _, err := store(context.Background(), object); err != nil {
+		m.t.Error(err)
+	}
+	m.content = content
+}
+
+func (m *model) makeClaim() {
+	if m.claim {
+		return
+	}
+	claim, pv := boundPair("nfs-211", "nfs211")
+	m.add(claim.DeepCopy())
+	if _, err := m.store.Get(context.Background(), volume.NewObjectRef("PersistentVolume", "", "nfs211")); err != nil {
+		m.add(pv)
+	}
+	m.claim = true
+}
+
+func (m *model) lose(ref volume.ObjectRef) {
+	if err := m.store.Delete(context.Background(), ref, noPreconditions()); err != nil && !errors.Is(err, volume.ErrNotFound) {
+		m.t.Error(err)
+	}
+}
+
+func (m *model) fault(s step) {
+	of := podUID(s.Pod)
+	f := mount.Fault{Err: errors.New("injected")}
+	f.Match = func(c mount.Call) bool { return isMount(c) && strings.Contains(c.Target, string(of)) }
+	switch s.Do {
+	case spoilMounts:
+		f.After = true
+	case failUnmount:
+		f.Match = func(c mount.Call) bool { return isUnmount(c) && strings.Contains(c.Target, string(of)) }
+	case hangMounts:
+		release := make(chan struct{})
+		f.Err, f.Release = nil, release
+		m.faults = append(m.faults, m.fake.Inject(f), sync.OnceFunc(func() { close(release) }))
+		return
+	case endFaults:
+		m.endFaults()
+		return
+	}
+	m.faults = append(m.faults, m.fake.Inject(f))
+}
+
+func (m *model) endFaults() {
+	for _, end := range m.faults {
+		end()
+	}
+	m.faults = nil
+}
+
+// check checks what holds at any time.
+func (m *model) check() error {
+	records := m.records()
+	entries, err := m.fake.Table().All()
+	if err != nil {
+		return err
+	}
+	var targets []string
+	for _, e := range entries {
+		below, ok := strings.CutPrefix(e.Target, filepath.Join(m.root, "pods")+"/")
+		if !ok {
+			continue
+		}
+		if slices.Contains(targets, e.Target) {
+			return fmt.Errorf("%s is mounted twice", e.Target)
+		}
+		targets = append(targets, e.Target)
+		if key := strings.Replace(below, "/volumes/", "/", 1); !slices.Contains(records, key) {
+			return fmt.Errorf("%s is mounted without a record; there are those of %v", e.Target, records)
+		}
+	}
+	if data, err := os.ReadFile(filepath.Join(m.served, "data")); err != nil || string(data) != "precious" {
+		return fmt.Errorf("the server's data: %q, %v", data, err)
+	}
+	return m.checkRows(targets)
+}
+
+// checkRows compares what the manager says with what is there.
+func (m *model) checkRows(targets []string) error {
+	for _, row := range m.manager.Explain() {
+		if row.Plugin == "kubernetes.io/nfs" && row.State == volumemanager.StateMounted && row.Operation == "" && !slices.Contains(targets, row.Path) {
+			return fmt.Errorf("volume %s of %s is said to be mounted, and is not", row.Volume, row.PodUID)
+		}
+		if row.State == volumemanager.StateUnmounted {
+			return fmt.Errorf("volume %s of %s is still explained", row.Volume, row.PodUID)
+		}
+	}
+	return nil
+}
+
+// converge ends all faults, gives the manager what it waits for, and checks
+// that it comes to what is wanted by itself.
+func (m *model) converge() error {
+	m.endFaults()
+	if m.content == "" {
+		m.setConfig("again")
+	}
+	m.makeClaim()
+	m.manager.PodsComplete()
+	time.Sleep(10 * time.Minute)
+	synctest.Wait()
+	if err := m.check(); err != nil {
+		return err
+	}
+	left := m.records()
+	for i, wanted := range m.wanted {
+		pod := modelPod(i)
+		has := slices.ContainsFunc(left, func(key string) bool { return strings.HasPrefix(key, string(pod.UID)+"/") })
+		switch {
+		case wanted:
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			err := m.manager.WaitForMounted(ctx, pod.UID)
+			cancel()
+			if err != nil {
+				return err
+			}
+		case has && !m.role.is(pod.UID):
+			return fmt.Errorf("%s is gone, and has left %v", pod.UID, left)
+		}
+	}
+	for _, name := range []string{"p1", "p3"} {
+		i := int(name[1] - '0')
+		if !m.wanted[i] {
+			continue
+		}
+		if got := m.file(name, "configmap", "settings", "content"); got != m.content {
+			return fmt.Errorf("%s shows %q, want %q", name, got, m.content)
+		}
+	}
+	return nil
+}
