@@ -42,6 +42,12 @@ type Record struct {
 	InlineVolume     *v1.Volume           `json:"inlineVolume,omitempty"`
 	PersistentVolume *v1.PersistentVolume `json:"persistentVolume,omitempty"`
 	ReadOnly         bool                 `json:"readOnly,omitempty"`
+	// Rebuilt says that the record was made from what was found on disk
+	// (ReconstructedVolume): its volume's name in the pod is the spec's, and the
+	// spec is inline even if it came from a PersistentVolume. Guessed says that
+	// the source is not certain either.
+	Rebuilt bool `json:"rebuilt,omitempty"`
+	Guessed bool `json:"guessed,omitempty"`
 
 	// Confirmed is nil until the volume is known to be set up. It is no part
 	// of the record proper; see [EncodeConfirmation].

@@ -40,6 +40,11 @@ type Config struct {
 	// Containers tells which pods' containers are gone; nil: nobody but the
 	// callers of TearDownPod, so that volumes of other pods are kept.
 	Containers PodContainers
+	// Adopt takes volumes over that are below RootDir without a record, as a
+	// kubelet leaves them: a record is rebuilt for each from its directory and
+	// the mount table. Refused while a kubelet runs on this machine. Without it
+	// they are left alone.
+	Adopt bool
 	// SetUpTimeout is how long one attempt to set a volume up may take; 0 means
 	// two minutes. The attempt is repeated after that, as after every failure.
 	SetUpTimeout time.Duration

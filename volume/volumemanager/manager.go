@@ -79,7 +79,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := m.recover(); err != nil {
+	if err := m.recover(ctx); err != nil {
 		unlock()
 		return &RootError{m.host.RootDir, err}
 	}
@@ -177,8 +177,17 @@ func (m *Manager) WaitForRecovery(ctx context.Context) error {
 	}
 }
 
-// recover learns from the records and the mount table what is there.
-func (m *Manager) recover() error {
+// recover learns from the records and the mount table what is there, after the
+// mount helpers of a dead owner have been ended: they could mount later.
+func (m *Manager) recover(ctx context.Context) error {
+	if m.config.Adopt {
+		if err := refuseKubelet(procDir); err != nil {
+			return err
+		}
+	}
+	if err := m.endHelpers(ctx); err != nil {
+		return err
+	}
 	mounted, err := readMounts(m.host.RootDir, m.host.Mounter)
 	if err != nil {
 		return err
@@ -202,6 +211,9 @@ func (m *Manager) recover() error {
 		if err := m.recoverRecord(record, mounted); err != nil {
 			return err
 		}
+	}
+	if m.config.Adopt {
+		return m.adopt(ctx, mounted)
 	}
 	return nil
 }

@@ -10,9 +10,9 @@ import (
 // mounts is one look at the mount table: what is mounted below the root
 // directory. One look serves any number of volumes.
 type mounts struct {
-	root    string // as paths below it begin
-	real    string // as the mount table has it, links resolved
-	targets map[string]bool
+	root    string         // as paths below it begin
+	real    string         // as the mount table has it, links resolved
+	targets map[string]int // how many mounts are there
 }
 
 func readMounts(rootDir string, mounter mount.Interface) (mounts, error) {
@@ -28,12 +28,12 @@ func newMounts(rootDir string, table mount.Table) (mounts, error) {
 	if err != nil {
 		return mounts{}, err
 	}
-	m := mounts{root: rootDir, real: rootDir, targets: make(map[string]bool, len(entries))}
+	m := mounts{root: rootDir, real: rootDir, targets: make(map[string]int, len(entries))}
 	if real, err := filepath.EvalSymlinks(rootDir); err == nil {
 		m.real = real
 	}
 	for _, e := range entries {
-		m.targets[e.Target] = true
+		m.targets[e.Target]++
 	}
 	return m, nil
 }
@@ -41,5 +41,15 @@ func newMounts(rootDir string, table mount.Table) (mounts, error) {
 // has reports whether something is mounted at a path below the root.
 func (m mounts) has(path string) bool {
 	rest, ok := below.Cut(m.root, path)
-	return ok && (m.targets[path] || m.targets[filepath.Join(m.real, rest)])
+	return ok && (m.targets[path] > 0 || m.targets[filepath.Join(m.real, rest)] > 0)
+}
+
+// shown returns a target below the root as paths begin, links not resolved.
+func (m mounts) shown(target string) (string, bool) {
+	for _, root := range []string{m.root, m.real} {
+		if rest, ok := below.Cut(root, target); ok {
+			return filepath.Join(m.root, rest), true
+		}
+	}
+	return "", false
 }

@@ -175,12 +175,13 @@ func (m *Manager) apply(ctx context.Context, u *setUp) error {
 func (m *Manager) admit(u *setUp, digest recordDigest) (before actualVolume, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.takeOver(u)
 	before = u.slot.actual
 	if before.unreadable != nil {
 		return before, volume.NothingDone(before.unreadable)
 	}
-	if r := before.record; r != nil && (before.key != u.key || before.source != u.source || (r.PersistentVolume == nil) != (u.record.PersistentVolume == nil)) {
-		return before, volume.NothingDone(&ReplacedError{Volume: u.record.Volumes[0], Was: describe(r), Is: describe(u.record)})
+	if before.record != nil && !u.continues(before) {
+		return before, u.replaces(before)
 	}
 	for _, other := range u.slot.pod.slots {
 		if other == u.slot || !other.actual.exists() || other.actual.key != u.key {
@@ -189,7 +190,7 @@ func (m *Manager) admit(u *setUp, digest recordDigest) (before actualVolume, err
 		if other.actual.unreadable != nil {
 			return before, volume.NothingDone(other.actual.unreadable)
 		}
-		return before, volume.NothingDone(&ReplacedError{Volume: u.record.Volumes[0], Was: describe(other.actual.record), Is: describe(u.record)})
+		return before, u.replaces(other.actual)
 	}
 	entered := actualVolume{key: u.key, record: u.record, digest: digest, source: u.source}
 	if before.digest == digest && before.record != nil {
@@ -197,6 +198,39 @@ func (m *Manager) admit(u *setUp, digest recordDigest) (before actualVolume, err
 	}
 	u.slot.actual = entered
 	return before, nil
+}
+
+// takeOver moves a directory that was found on disk, under the name of its spec,
+// to the slot that turns out to want it.
+func (m *Manager) takeOver(u *setUp) {
+	if u.slot.actual.exists() {
+		return
+	}
+	for _, other := range u.slot.pod.slots {
+		r := other.actual.record
+		if other == u.slot || other.wanted || other.doing != opNone || r == nil || !r.Rebuilt || other.actual.key != u.key {
+			continue
+		}
+		u.slot.actual, other.actual = other.actual, actualVolume{}
+		m.drop(other)
+		return
+	}
+}
+
+// continues reports whether the set-up is of the volume that is there.
+func (u *setUp) continues(before actualVolume) bool {
+	r := before.record
+	if before.key != u.key {
+		return false
+	}
+	if r.Rebuilt {
+		return r.Guessed || before.source == u.source
+	}
+	return before.source == u.source && (r.PersistentVolume == nil) == (u.record.PersistentVolume == nil)
+}
+
+func (u *setUp) replaces(before actualVolume) error {
+	return volume.NothingDone(&ReplacedError{Volume: u.record.Volumes[0], Was: describe(before.record), Is: describe(u.record)})
 }
 
 // setActual replaces what is known of a slot's directory.

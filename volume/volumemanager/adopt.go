@@ -1,0 +1,126 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// procDir is where processes are looked up.
+const procDir = "/proc"
+
+// ErrKubeletRuns says that a kubelet runs on this machine, whose volumes must
+// not be taken over under its hands.
+var ErrKubeletRuns = errors.New("a kubelet runs on this machine; stop it before its volumes are adopted")
+
+// refuseKubelet fails while a process called kubelet runs.
+func refuseKubelet(proc string) error {
+	for _, pid := range processes(proc) {
+		if commandOf(proc, pid) == "kubelet" {
+			return fmt.Errorf("%w (process %d)", ErrKubeletRuns, pid)
+		}
+	}
+	return nil
+}
+
+// processes lists the ids of all processes that can be seen.
+func processes(proc string) (pids []int) {
+	entries, err := os.ReadDir(proc)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// commandOf is the name of a process's program, empty if it is gone.
+func commandOf(proc string, pid int) string {
+	text, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "comm"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSuffix(string(text), "\n")
+}
+
+// adopt makes a record for each directory of a volume that has none. What no
+// plugin knows is left alone.
+func (m *Manager) adopt(ctx context.Context, mounted mounts) error {
+	dirs, err := volumeDirs(m.host.RootDir)
+	if err != nil {
+		return err
+	}
+	for _, key := range dirs {
+		if m.isRecorded(key) {
+			continue
+		}
+		if err := m.adoptOne(ctx, key, mounted); err != nil {
+			m.log.Warn("a volume cannot be adopted and is left alone", "podUID", key.podUID, "plugin", key.plugin, "volume", key.spec, "error", err)
+		}
+	}
+	return nil
+}
+
+func (m *Manager) isRecorded(key volumeKey) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, ok := m.pods[key.podUID]
+	if !ok {
+		return false
+	}
+	for _, s := range p.slots {
+		if s.actual.exists() && s.actual.key == key {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *Manager) adoptOne(ctx context.Context, key volumeKey, mounted mounts) error {
+	record, err := m.rebuild(ctx, key)
+	if err != nil {
+		return err
+	}
+	line, err := volume.EncodeRecord(record)
+	if err != nil {
+		return err
+	}
+	if err := m.records.write(key, line); err != nil {
+		return err
+	}
+	record.Confirmed = &volume.Confirmation{At: time.Now(), MountPoint: mounted.has(record.Path)}
+	if err := m.records.confirm(key, *record.Confirmed); err != nil {
+		return err
+	}
+	m.log.Info("adopted a volume without a record", "podUID", key.podUID, "plugin", key.plugin, "volume", key.spec, "source", record.Source, "guessed", record.Guessed)
+	return m.recoverRecord(record, mounted)
+}
+
+// rebuild makes a record from a volume's directory and the mount table.
+func (m *Manager) rebuild(ctx context.Context, key volumeKey) (*volume.Record, error) {
+	plugin, err := m.plugins.FindPluginByName(key.plugin)
+	if err != nil {
+		return nil, err
+	}
+	path := m.host.GetPodVolumeDir(key.podUID, key.plugin, key.spec)
+	found, err := plugin.ConstructVolumeSpec(ctx, key.spec, path)
+	if err != nil {
+		return nil, err
+	}
+	return &volume.Record{
+		PodUID: key.podUID, Volumes: []string{key.spec}, Plugin: key.plugin, Path: path,
+		Source:       volume.DescribeSource(plugin, found.Spec),
+		InlineVolume: found.Spec.Volume, PersistentVolume: found.Spec.PersistentVolume, ReadOnly: found.Spec.ReadOnly,
+		Rebuilt: true, Guessed: !found.Complete,
+	}, nil
+}

@@ -1,0 +1,261 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/journal"
+)
+
+// ProblemKind says what is wrong below a root directory.
+type ProblemKind string
+
+// The kinds.
+const (
+	// ProblemUnfinished is the rest of a set-up that was begun and not
+	// confirmed.
+	ProblemUnfinished ProblemKind = "unfinished set-up"
+	// ProblemNotMounted is a recorded mount that is gone, as after a reboot.
+	ProblemNotMounted ProblemKind = "record without mount"
+	// ProblemStacked is a second mount on top of a volume's.
+	ProblemStacked ProblemKind = "mounted twice"
+	// ProblemNoRecord is a volume's directory, or a mount there, without a
+	// record.
+	ProblemNoRecord ProblemKind = "volume without record"
+	// ProblemStrayMount is a mount below pods/ that is at no volume's place.
+	ProblemStrayMount ProblemKind = "mount that is no volume"
+	// ProblemUnreadable is a record, or a part of the records' file, that
+	// cannot be read.
+	ProblemUnreadable ProblemKind = "unreadable record"
+	// ProblemHelper is a mount helper of an owner that is dead.
+	ProblemHelper ProblemKind = "mount helper of a dead owner"
+)
+
+// Problem is one thing that is wrong, and what can be done about it.
+type Problem struct {
+	Kind   ProblemKind
+	Pod    types.NamespacedName
+	PodUID types.UID
+	// Volume is the volume's name, as far as it is known; Path where it is.
+	Volume, Path string
+	// PID is the helper's.
+	PID int
+	// Err says what is wrong.
+	Err error
+	// Repair says what [Repair] does about it; empty: nothing, and Advice says
+	// what the node's owner can do.
+	Repair, Advice string
+
+	repair func(context.Context, *Manager) error
+}
+
+// Check looks for what is wrong below config.RootDir and changes nothing. It
+// takes no lock; while another process owns the root, what that is about to do
+// may look like a problem. With config.Adopt, volumes without records are
+// planned to be given one. Only RootDir, Mounter, Plugins and Adopt matter of
+// the configuration, but all of it must be valid.
+func Check(ctx context.Context, config Config) ([]Problem, error) {
+	m, err := New(config)
+	if err != nil {
+		return nil, err
+	}
+	return m.examine(ctx)
+}
+
+// Repair owns the root directory as [Manager.Run] does, looks for what is
+// wrong, repairs what can be, and calls done with each problem and the error of
+// its repair. Nothing is ever removed recursively but by a plugin that tears its
+// own recorded volume down; what podvol has no record of is only touched with
+// config.Adopt, and then only given a record. Errors are those of Run.
+func Repair(ctx context.Context, config Config, done func(Problem, error)) error {
+	m, err := New(config)
+	if err != nil {
+		return err
+	}
+	if config.Adopt {
+		if err := refuseKubelet(procDir); err != nil {
+			return err
+		}
+	}
+	unlock, err := lockRoot(m.host.RootDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	problems, err := m.examine(ctx)
+	if err != nil {
+		return err
+	}
+	if m.records, _, _, _, err = openRecords(m.host.RootDir); err != nil {
+		return &RootError{m.host.RootDir, err}
+	}
+	defer m.records.close()
+	for _, p := range problems {
+		if p.repair == nil {
+			done(p, nil)
+			continue
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		done(p, p.repair(ctx, m))
+	}
+	return nil
+}
+
+// examine makes the plan: helpers first, since they may still mount, then what
+// is mounted too often, then the volumes.
+func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
+	root := m.host.RootDir
+	table, err := mount.TableOf(m.host.Mounter)
+	if err != nil {
+		return nil, err
+	}
+	mounted, err := newMounts(root, table)
+	if err != nil {
+		return nil, err
+	}
+	held, damaged, err := journal.Read(recordsPath(root))
+	if err != nil {
+		return nil, &RootError{root, err}
+	}
+	found, unreadable := decodeRecords(held)
+	var problems []Problem
+	for _, h := range findHelpers(procDir, root) {
+		problems = append(problems, helperProblem(h))
+	}
+	known := make(map[volumeKey]bool)
+	var volumes []Problem
+	for _, r := range found {
+		key := keyOf(r)
+		known[key] = true
+		if p, ok := recordProblem(key, actualVolume{key: key, record: r}, reasonOf(r, mounted)); ok {
+			volumes = append(volumes, p)
+		}
+	}
+	for _, err := range unreadable {
+		if key, ok := parseKey(err.Volume); ok {
+			known[key] = true
+		}
+		volumes = append(volumes, Problem{Kind: ProblemUnreadable, Volume: err.Volume, Err: err,
+			Advice: "If a newer podvol wrote it, use that one; else unmount the volume by hand and restore the records from a backup."})
+	}
+	for _, err := range damaged {
+		volumes = append(volumes, Problem{Kind: ProblemUnreadable, Path: recordsPath(root), Err: err,
+			Advice: "The damaged file is kept beside the new one when a manager starts; its volumes have no record any more."})
+	}
+	problems = append(problems, m.mountProblems(mounted, known)...)
+	problems = append(problems, volumes...)
+	orphans, err := m.orphans(ctx, mounted, known)
+	return append(problems, orphans...), err
+}
+
+func helperProblem(h helper) Problem {
+	return Problem{Kind: ProblemHelper, PID: h.PID, Path: h.Target,
+		Err:    fmt.Errorf("%s was started by an owner of the root directory, and may mount at any time", h),
+		Repair: fmt.Sprintf("kill process %d", h.PID),
+		repair: func(ctx context.Context, _ *Manager) error { return h.end(ctx) }}
+}
+
+func recordProblem(key volumeKey, v actualVolume, reason error) (Problem, bool) {
+	p := Problem{Pod: v.record.Pod, PodUID: key.podUID, Volume: strings.Join(v.record.Volumes, ","), Path: v.record.Path, Err: reason,
+		Repair: "tear it down: unmount what is mounted, remove its directory and its record",
+		repair: func(ctx context.Context, m *Manager) error {
+			err := m.unapply(ctx, v)
+			m.podDirs.removeEmpty(ctx, m.host.RootDir, key.podUID)
+			return err
+		}}
+	switch {
+	case errors.Is(reason, ErrOutcomeUnknown):
+		p.Kind = ProblemUnfinished
+	case errors.Is(reason, ErrNotMountedAnymore):
+		p.Kind = ProblemNotMounted
+	default:
+		return Problem{}, false
+	}
+	return p, true
+}
+
+// mountProblems are mounts that no record explains, or not all of them.
+func (m *Manager) mountProblems(mounted mounts, known map[volumeKey]bool) (problems []Problem) {
+	for target, count := range mounted.targets {
+		path, ok := mounted.shown(target)
+		if !ok || !below.Strictly(podsDir(m.host.RootDir), path) {
+			continue
+		}
+		key, isVolume := keyOfPath(m.host.RootDir, path)
+		switch {
+		case !isVolume:
+			problems = append(problems, Problem{Kind: ProblemStrayMount, Path: path, PodUID: key.podUID,
+				Err:    errors.New("something is mounted here that is no volume"),
+				Advice: "Find out who mounts here; umount " + path + " when it is not needed."})
+		case count > 1 && known[key]:
+			problems = append(problems, Problem{Kind: ProblemStacked, Path: path, PodUID: key.podUID, Volume: key.spec,
+				Err:    fmt.Errorf("%d mounts lie on top of each other", count),
+				Repair: fmt.Sprintf("unmount the upper %d", count-1),
+				repair: func(ctx context.Context, m *Manager) error { return m.unstack(ctx, path, count-1) }})
+		}
+	}
+	slices.SortFunc(problems, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
+	return problems
+}
+
+// unstack unmounts the upper mounts, normally: what uses them is not torn away.
+func (m *Manager) unstack(ctx context.Context, path string, n int) error {
+	for range n {
+		if _, err := mount.Unmount(ctx, m.host.Mounter, path, mount.UnmountOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keyOfPath returns the volume whose place a path below pods/ is.
+func keyOfPath(rootDir, path string) (volumeKey, bool) {
+	rest, _ := below.Cut(podsDir(rootDir), path)
+	parts := strings.Split(rest, string(filepath.Separator))
+	key, ok := parseKey(strings.Join(slices.DeleteFunc(slices.Clone(parts), func(s string) bool { return s == "volumes" }), "/"))
+	if len(parts) != 4 || parts[1] != "volumes" || !ok {
+		return volumeKey{podUID: types.UID(parts[0])}, false
+	}
+	return key, true
+}
+
+// orphans are volumes' directories without a record.
+func (m *Manager) orphans(ctx context.Context, mounted mounts, known map[volumeKey]bool) (problems []Problem, err error) {
+	dirs, err := volumeDirs(m.host.RootDir)
+	for _, key := range dirs {
+		if known[key] {
+			continue
+		}
+		row := unknownStatus(m.host.RootDir, key)
+		p := Problem{Kind: ProblemNoRecord, PodUID: key.podUID, Volume: key.spec, Path: row.Path, Err: ErrNoRecord,
+			Advice: "If no other agent uses this root directory, --adopt makes records for such volumes."}
+		if m.config.Adopt {
+			m.planAdoption(ctx, &p, key, mounted)
+		}
+		problems = append(problems, p)
+	}
+	return problems, err
+}
+
+func (m *Manager) planAdoption(ctx context.Context, p *Problem, key volumeKey, mounted mounts) {
+	record, err := m.rebuild(ctx, key)
+	if err != nil {
+		p.Err, p.Advice = fmt.Errorf("%w; and it cannot be adopted: %w", ErrNoRecord, err), "Unmount it by hand and remove its empty directory."
+		return
+	}
+	p.Repair, p.Advice = "make a record of it: "+describe(record), ""
+	if record.Guessed {
+		p.Repair += ", whose source is guessed"
+	}
+	p.repair = func(ctx context.Context, m *Manager) error { return m.adoptOne(ctx, key, mounted) }
+}

@@ -1,0 +1,109 @@
+package volumemanager
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/below"
+)
+
+// helper is a mount(8), umount(8) or one of their helpers that works on
+// something below the root directory.
+type helper struct {
+	PID     int
+	Command string
+	Target  string
+}
+
+func (h helper) String() string {
+	return fmt.Sprintf("process %d (%s) on %s", h.PID, h.Command, h.Target)
+}
+
+// findHelpers finds the helpers that work below rootDir. Whoever owns the root
+// and has started none knows that they are a dead owner's.
+func findHelpers(proc, rootDir string) (found []helper) {
+	for _, pid := range processes(proc) {
+		command := commandOf(proc, pid)
+		if !isMountCommand(command) || pid == os.Getpid() {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cmdline"))
+		if err != nil {
+			continue // it has ended
+		}
+		for _, arg := range bytes.Split(text, []byte{0}) {
+			if below.Strictly(podsDir(rootDir), string(arg)) || below.Strictly(filepath.Join(rootDir, "plugins"), string(arg)) {
+				found = append(found, helper{pid, command, string(arg)})
+				break
+			}
+		}
+	}
+	return found
+}
+
+func isMountCommand(command string) bool {
+	return command == "mount" || command == "umount" || strings.HasPrefix(command, "mount.") || strings.HasPrefix(command, "umount.")
+}
+
+// helperPatience is how long a killed process may take to end. One that hangs in
+// the kernel does not.
+const helperPatience = 5 * time.Second
+
+// endHelpers kills the helpers of a dead owner and waits for their end. The
+// processes are held by descriptor, so that a number that is used again hits
+// nobody else.
+func (m *Manager) endHelpers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, helperPatience)
+	defer cancel()
+	var errs []error
+	for _, h := range findHelpers(procDir, m.host.RootDir) {
+		err := h.end(ctx)
+		if err != nil {
+			err = fmt.Errorf("%s was left by a dead owner of the root directory and cannot be ended: %w", h, err)
+			errs = append(errs, err)
+			continue
+		}
+		m.log.Warn("ended a mount helper of a dead owner", "pid", h.PID, "command", h.Command, "target", h.Target)
+	}
+	return errors.Join(errs...)
+}
+
+func (h helper) end(ctx context.Context) error {
+	process, err := unix.PidfdOpen(h.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(process)
+	if commandOf(procDir, h.PID) != h.Command {
+		return nil // another one by now
+	}
+	if err := unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	deadline, _ := ctx.Deadline()
+	fds := []unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, int(max(0, time.Until(deadline).Milliseconds())))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return err
+		case n == 0:
+			return errors.New("it was killed and does not end; it may hang in the kernel")
+		default:
+			return nil
+		}
+	}
+}
