@@ -4,6 +4,7 @@
 //	podvol mount   -f pod.yaml    mount, and print where each volume is
 //	podvol status                 print what is mounted
 //	podvol unmount -f pod.yaml    unmount
+//	podvol fsck                   look for leftovers, and repair them
 //
 // It is the main job of the podvol library as a program: everything it does is
 // a call of volume/volumemanager, volume/objects/manifest or
@@ -101,7 +102,7 @@ func rootCommand(s streams) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w; see %s --help", err, c.CommandPath())
 	})
-	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s))
+	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s))
 	return root
 }
 

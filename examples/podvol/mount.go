@@ -31,6 +31,10 @@ type mountOptions struct {
 // kubeletPodWait is how long a kubelet waits for a pod's volumes.
 const kubeletPodWait = 2*time.Minute + 3*time.Second
 
+// lastWord is how long an attempt that has run out of time may take to say what
+// it was waiting for.
+const lastWord = 2 * time.Second
+
 func mountCommand(s streams) *cobra.Command {
 	var o mountOptions
 	c := &cobra.Command{
@@ -85,6 +89,7 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	defer where.close()
 	config := where.config(set)
 	config.log = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	config.setUpTimeout = o.timeout
 	node, err := startNode(ctx, config)
 	if err != nil {
 		return err
@@ -93,7 +98,7 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	if err != nil {
 		return errors.Join(err, node.stop())
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	ctx, cancel := context.WithTimeout(ctx, o.timeout+lastWord)
 	defer cancel()
 	report := newReport(rows, s.err, volumesOf(pods))
 	report.edit = func(v *volumemanager.VolumeStatus) { v.Err = unbound.explain(v.Err) }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -29,6 +30,7 @@ type nodeConfig struct {
 	objects           objects.Source
 	mounter           mount.Interface
 	hostFiles         volume.HostFiles
+	setUpTimeout      time.Duration // of one attempt; 0 is the manager's own
 	log               *slog.Logger
 }
 
@@ -52,7 +54,9 @@ func startNode(ctx context.Context, c nodeConfig) (*node, error) {
 		Tokens:      tokens,
 		Allocatable: machine{objects: c.objects, node: types.NodeName(c.nodeName)},
 		HostFiles:   c.hostFiles,
-		Logger:      c.log,
+
+		SetUpTimeout: c.setUpTimeout,
+		Logger:       c.log,
 	})
 	if err != nil {
 		return nil, err

@@ -186,7 +186,9 @@ func stillPending(v volumemanager.VolumeStatus, err error) volumemanager.VolumeS
 	v.State, v.Err = volumemanager.StatePending, err
 	if podErr, ok := errors.AsType[*volumemanager.PodError](err); ok {
 		for _, e := range podErr.Errs {
-			if own, ok := errors.AsType[*volume.Error](e); ok && own.Volume == v.Volume {
+			own, ok := errors.AsType[*volume.Error](e)
+			pending, waits := errors.AsType[*volumemanager.PendingError](e)
+			if ok && own.Volume == v.Volume || waits && pending.Volume == v.Volume {
 				v.Err = e
 			}
 		}

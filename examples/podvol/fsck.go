@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// fsckOptions are the flags of podvol fsck.
+type fsckOptions struct {
+	rootDir, output string
+	repair, adopt   bool
+}
+
+func fsckCommand(s streams) *cobra.Command {
+	var o fsckOptions
+	c := &cobra.Command{
+		Use:   "fsck [--repair] [--adopt]",
+		Short: "Look for leftovers below the root directory, and repair them",
+		Long: "Compares records, directories, the mount table and running mount helpers, and\n" +
+			"prints what is wrong and what would be done about it. With --repair it is done:\n" +
+			"set-ups that were never finished and records whose mounts are gone are torn\n" +
+			"down, mounts on top of each other are unmounted but for the lowest, and mount\n" +
+			"helpers of an agent that is dead are ended. Nothing is removed recursively.\n\n" +
+			"What podvol has no record of is left alone, unless --adopt says that nobody else\n" +
+			"uses this root directory: then a record is made of it, so that podvol knows it\n" +
+			"from now on. --adopt is refused while a kubelet runs.\n\n" +
+			"Exit code: 0 when nothing is wrong, or everything was repaired, else 1.",
+		Example: "  podvol fsck\n" +
+			"  podvol fsck --repair\n" +
+			"  podvol fsck --root-dir /var/lib/kubelet --adopt    # only show what would be adopted",
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return fsck(c.Context(), s, o) },
+	}
+	flags := c.Flags()
+	flags.BoolVar(&o.repair, "repair", false, "repair what can be")
+	flags.BoolVar(&o.adopt, "adopt", false, "make records of volumes that have none")
+	flags.StringVarP(&o.output, "output", "o", "text", "how to print: text, json or yaml")
+	addRootDir(flags, &o.rootDir)
+	return c
+}
+
+func fsck(ctx context.Context, s streams, o fsckOptions) error {
+	rootDir, err := checkRootDir(o.rootDir)
+	if err != nil {
+		return err
+	}
+	list, err := newProblemList(o.output, s.out)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(rootDir); errors.Is(err, fs.ErrNotExist) {
+		fmt.Fprintf(s.err, "Nothing to check: %s does not exist.\n", rootDir)
+		return list.close()
+	}
+	config := volumemanager.Config{
+		RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: plugins.All(), Adopt: o.adopt,
+		Logger: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	if o.repair {
+		err = repairRoot(ctx, config, list)
+	} else {
+		err = checkRoot(ctx, config, list)
+	}
+	if err := errors.Join(err, list.close()); err != nil {
+		return err
+	}
+	switch {
+	case list.count == 0:
+		fmt.Fprintf(s.err, "Nothing is wrong below %s.\n", rootDir)
+		return nil
+	case list.open == 0:
+		return nil
+	case !o.repair && list.repairable > 0:
+		fmt.Fprintf(s.err, "To repair: %s\n", shellJoin(append(programName(os.Args[0]), repairArgs(o, rootDir)...)))
+	}
+	return errReported
+}
+
+func repairArgs(o fsckOptions, rootDir string) []string {
+	args := []string{"fsck", "--repair", "--root-dir", rootDir}
+	if o.adopt {
+		args = append(args, "--adopt")
+	}
+	return args
+}
+
+func checkRoot(ctx context.Context, config volumemanager.Config, list *problemList) error {
+	problems, err := volumemanager.Check(ctx, config)
+	for _, p := range problems {
+		list.add(p, false, nil)
+	}
+	return err
+}
+
+func repairRoot(ctx context.Context, config volumemanager.Config, list *problemList) error {
+	if err := mayMount(); err != nil {
+		return err
+	}
+	return volumemanager.Repair(ctx, config, func(p volumemanager.Problem, err error) { list.add(p, p.Repair != "", err) })
+}
+
+// problemRow is one problem as printed; its keys are part of the command's
+// contract.
+type problemRow struct {
+	Problem  string `json:"problem"`
+	Pod      string `json:"pod,omitempty"`
+	Volume   string `json:"volume,omitempty"`
+	Path     string `json:"path,omitempty"`
+	PID      int    `json:"pid,omitempty"`
+	Detail   string `json:"detail"`
+	Repair   string `json:"repair,omitempty"`
+	Advice   string `json:"advice,omitempty"`
+	Repaired bool   `json:"repaired"`
+	Error    string `json:"error,omitempty"`
+}
+
+// problemList prints problems, text as they come, JSON and YAML at the end.
+type problemList struct {
+	out    io.Writer
+	format string
+	rows   []problemRow
+	// count is all problems, open those that are not repaired, repairable those
+	// of them that can be.
+	count, open, repairable int
+}
+
+func newProblemList(format string, out io.Writer) (*problemList, error) {
+	switch format {
+	case "text", "json", "yaml":
+		return &problemList{out: out, format: format, rows: []problemRow{}}, nil
+	}
+	return nil, usagef("-o %q must be text, json or yaml", format)
+}
+
+func (l *problemList) add(p volumemanager.Problem, tried bool, err error) {
+	row := problemRow{
+		Problem: string(p.Kind), Volume: p.Volume, Path: p.Path, PID: p.PID, Detail: p.Err.Error(),
+		Repair: p.Repair, Advice: p.Advice, Repaired: tried && err == nil,
+	}
+	switch {
+	case p.Pod.Name != "":
+		row.Pod = p.Pod.String()
+	case p.PodUID != "":
+		row.Pod = string(p.PodUID)
+	}
+	if err != nil {
+		row.Error = err.Error()
+	}
+	l.count++
+	if !row.Repaired {
+		l.open++
+		if p.Repair != "" {
+			l.repairable++
+		}
+	}
+	l.rows = append(l.rows, row)
+	if l.format == "text" {
+		l.print(row)
+	}
+}
+
+func (l *problemList) print(r problemRow) {
+	fmt.Fprintf(l.out, "%s: %s\n", r.Problem, r.Path)
+	if r.Pod != "" {
+		fmt.Fprintf(l.out, "  pod:    %s\n", r.Pod)
+	}
+	fmt.Fprintf(l.out, "  wrong:  %s\n", r.Detail)
+	switch {
+	case r.Repaired:
+		fmt.Fprintf(l.out, "  done:   %s\n", r.Repair)
+	case r.Error != "":
+		fmt.Fprintf(l.out, "  failed: %s: %s\n", r.Repair, r.Error)
+	case r.Repair != "":
+		fmt.Fprintf(l.out, "  repair: %s\n", r.Repair)
+	}
+	if r.Advice != "" {
+		fmt.Fprintf(l.out, "  advice: %s\n", r.Advice)
+	}
+}
+
+func (l *problemList) close() error {
+	if l.format == "text" {
+		return nil
+	}
+	text, err := json.MarshalIndent(l.rows, "", "  ")
+	if err == nil && l.format == "yaml" {
+		text, err = yaml.JSONToYAML(text)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(l.out, "%s\n", text)
+	return err
+}
