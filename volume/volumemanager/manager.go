@@ -8,9 +8,11 @@ import (
 	"sync"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -30,8 +32,9 @@ type Manager struct {
 	log     *slog.Logger
 	records records // set before ready is closed
 
-	running sync.WaitGroup // operations, also those that nobody waits for
-	podDirs podDirs
+	running     sync.WaitGroup // operations, also those that nobody waits for
+	podDirs     podDirs
+	deviceLocks keylock.Map[v1.UniqueVolumeName]
 
 	ready   chan struct{} // closed when the records have been read
 	stopped chan struct{} // closed when Run ends
@@ -45,19 +48,25 @@ type Manager struct {
 	complete     bool // every pod has been declared once
 	queue        []*slot
 	watchers     map[*watcher]struct{}
+	devices      map[deviceKey]*deviceMount
+	attachments  map[v1.UniqueVolumeName]*attachment
+	reported     map[v1.UniqueVolumeName]struct{} // in use, in the node's status
+	attached     map[v1.UniqueVolumeName]string   // with the devices' paths; nil until somebody says
 }
 
 func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMgr) *Manager {
 	return &Manager{
-		config:   config,
-		host:     host,
-		plugins:  plugins,
-		log:      config.Logger,
-		ready:    make(chan struct{}),
-		stopped:  make(chan struct{}),
-		wake:     make(chan struct{}, 1),
-		pods:     make(map[types.UID]*podState),
-		watchers: make(map[*watcher]struct{}),
+		config:      config,
+		host:        host,
+		plugins:     plugins,
+		log:         config.Logger,
+		ready:       make(chan struct{}),
+		stopped:     make(chan struct{}),
+		wake:        make(chan struct{}, 1),
+		pods:        make(map[types.UID]*podState),
+		watchers:    make(map[*watcher]struct{}),
+		devices:     make(map[deviceKey]*deviceMount),
+		attachments: make(map[v1.UniqueVolumeName]*attachment),
 	}
 }
 
@@ -228,6 +237,7 @@ func (m *Manager) recoverRecord(record *volume.Record, mounted mounts) error {
 	defer m.mu.Unlock()
 	s := m.recovered(keyOf(record), record.Volumes)
 	s.actual.record, s.actual.digest, s.actual.source = record, digestOf(line), m.sourceName(record)
+	m.recoverDevice(s, record, mounted)
 	if s.pod.name.Name == "" {
 		s.pod.name = record.Pod
 	}

@@ -76,7 +76,7 @@ func (m *Manager) reconcile(ctx context.Context, s *slot) {
 // not wanted is dropped at once.
 func (m *Manager) decide(s *slot) operation {
 	p := s.pod
-	waits := s.retry != nil || s.attempted == s.generation
+	waits := s.retry != nil || s.attempted == s.generation || s.isAwaiting()
 	switch {
 	case p.wanted && s.wanted:
 		if !waits {
@@ -112,7 +112,11 @@ func (m *Manager) finish(s *slot, op operation, generation int, err error) {
 	if op != opRelease {
 		s.took = now.Sub(s.began)
 	}
-	s.doing, s.giveUp, s.attempted = opNone, nil, generation
+	s.doing, s.giveUp = opNone, nil
+	if m.finishWaiting(s, generation, err) {
+		return
+	}
+	s.attempted = generation
 	if op == opRelease && err == nil {
 		m.renewAll(s.pod) // the pod is released, or the role will call again
 	}
@@ -192,6 +196,7 @@ func (m *Manager) drop(s *slot) {
 		return
 	}
 	p.slots = slices.Delete(p.slots, i, i+1)
+	m.leave(s)
 	s.stopRetry()
 	if s.refresh != nil {
 		s.refresh.Stop()

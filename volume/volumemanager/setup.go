@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,8 @@ type setUp struct {
 	mounter volume.Mounter
 	record  *volume.Record
 	key     volumeKey
-	source  string // the plugin's name of the source
+	source  string     // the plugin's name of the source
+	device  *deviceUse // nil: none
 }
 
 // setUp sets a slot up as its pod was declared last.
@@ -62,6 +64,9 @@ func (m *Manager) show(u *setUp) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	u.slot.shown = u.record
+	if u.key != (volumeKey{}) { // a look-up that has failed says nothing
+		m.join(u.slot, u.device)
+	}
 	m.publish(u.slot)
 }
 
@@ -106,7 +111,8 @@ func (m *Manager) prepare(ctx context.Context, depends dependencies, u *setUp) e
 	}
 	u.record.Path = u.mounter.GetPath()
 	u.key = keyOf(u.record)
-	return nil
+	u.device, err = deviceOf(plugin, spec)
+	return err
 }
 
 // volumeNamed returns the pod's volume of this name, which it has.
@@ -160,13 +166,23 @@ func (m *Manager) apply(ctx context.Context, u *setUp) error {
 		}
 	}
 	start := time.Now()
-	if err := u.mounter.SetUp(ctx, mounterArgs(u.pod)); err != nil {
+	if err := m.act(ctx, u); err != nil {
 		if !volume.IsUncertain(err) {
 			m.restore(u, before, digest)
 		}
 		return err
 	}
 	return m.confirm(u, digest, start)
+}
+
+// act mounts the device, if the volume has one, and then the volume.
+func (m *Manager) act(ctx context.Context, u *setUp) error {
+	if u.device != nil {
+		if err := m.stage(ctx, u); err != nil {
+			return err
+		}
+	}
+	return u.mounter.SetUp(ctx, mounterArgs(u.pod))
 }
 
 // admit refuses what would hide or replace a volume that is there already, and
@@ -192,7 +208,10 @@ func (m *Manager) admit(u *setUp, digest recordDigest) (before actualVolume, err
 		}
 		return before, u.replaces(other.actual)
 	}
-	entered := actualVolume{key: u.key, record: u.record, digest: digest, source: u.source}
+	if err := u.slot.admissible(); err != nil {
+		return before, volume.NothingDone(err)
+	}
+	entered := actualVolume{key: u.key, record: u.record, digest: digest, source: u.source, device: cmp.Or(u.device, before.device)}
 	if before.digest == digest && before.record != nil {
 		entered.record = before.record // which may be confirmed
 	}
@@ -253,6 +272,9 @@ func (e *ReplacedError) Error() string {
 // restore puts the record back as it was before a set-up that did nothing. A
 // record too many is harmless, so failing to do it is only logged.
 func (m *Manager) restore(u *setUp, before actualVolume, digest recordDigest) {
+	if before.record == nil && u.device != nil && !m.letGoOf(u.slot, u.device.device) {
+		return // the record must stay for the device's sake
+	}
 	var err error
 	switch {
 	case before.record == nil:
@@ -275,7 +297,7 @@ func (m *Manager) confirm(u *setUp, digest recordDigest, start time.Time) error 
 		return err
 	}
 	m.mu.Lock()
-	known := u.slot.actual.record.Confirmed
+	known, device := u.slot.actual.record.Confirmed, u.slot.actual.device
 	m.mu.Unlock()
 	if known != nil && known.MountPoint == mounted {
 		return nil
@@ -287,7 +309,7 @@ func (m *Manager) confirm(u *setUp, digest recordDigest, start time.Time) error 
 	}
 	confirmed := *u.record
 	confirmed.Confirmed = c
-	m.setActual(u.slot, actualVolume{key: u.key, record: &confirmed, digest: digest, source: u.source})
+	m.setActual(u.slot, actualVolume{key: u.key, record: &confirmed, digest: digest, source: u.source, device: device})
 	return nil
 }
 
@@ -323,8 +345,19 @@ func (m *Manager) event(ctx context.Context, u *setUp, err error) {
 	if m.config.Events == nil || errors.Is(context.Cause(ctx), ErrWithdrawn) || errors.Is(context.Cause(ctx), context.Canceled) {
 		return
 	}
+	if _, waits := errors.AsType[*AttachmentError](err); waits {
+		return
+	}
 	for _, name := range u.record.Volumes {
 		m.config.Events.Event(u.pod, v1.EventTypeWarning, "FailedMount",
-			fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", name, wrap(u.record, name, "SetUp", err)))
+			fmt.Sprintf("MountVolume.%s failed for volume %q : %v", failedStep(err), name, wrap(u.record, name, "SetUp", err)))
 	}
+}
+
+// failedStep is the kubelet's word for the part of a set-up that has failed.
+func failedStep(err error) string {
+	if own, ok := errors.AsType[*volume.Error](err); ok && (own.Op == "MountDevice" || own.Op == "WaitForAttach") {
+		return own.Op
+	}
+	return "SetUp"
 }

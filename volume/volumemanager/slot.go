@@ -44,6 +44,9 @@ type slot struct {
 	// applied say which of them the last operation, and the last success, took
 	// up.
 	generation, attempted, applied int
+	// awaited is the generation whose operation ended waiting for a report about
+	// the attachment.
+	awaited int
 
 	// actual is what may be on disk; its zero value: nothing.
 	actual actualVolume
@@ -62,6 +65,8 @@ type slot struct {
 	failures int
 	retry    *time.Timer
 	retryAt  time.Time
+
+	attachment *attachment // nil: nothing attachable
 
 	watches []watch // belongs to the operation under way
 	refresh *time.Timer
@@ -96,6 +101,7 @@ type actualVolume struct {
 	record *volume.Record // nil where there is none, or it cannot be read
 	digest recordDigest   // of the record as it is stored, to see whether it changed
 	source string         // the plugin's name of the source, to see whether it changed
+	device *deviceUse     // what it needs of its node; nil: nothing, or not known
 	// unreadable says why the record cannot be read; then the volume is left
 	// alone.
 	unreadable *UnreadableRecordError
@@ -167,7 +173,7 @@ func (s *slot) rows() []VolumeStatus {
 	row := VolumeStatus{
 		Pod: s.pod.name, PodUID: s.pod.uid, Plugin: r.Plugin, Source: r.Source, Path: r.Path,
 		State: s.state, Since: s.since, Duration: s.took, Wanted: s.wanted && s.pod.wanted,
-		Failures: s.failures, NextRetry: s.retryAt,
+		Failures: s.failures, NextRetry: s.retryAt, Attachment: s.attachmentTrouble(),
 	}
 	if s.doing != opNone {
 		row.Operation, row.Began = s.doing.String(), s.began

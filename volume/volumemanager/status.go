@@ -15,7 +15,8 @@ type VolumeState string
 
 // The states.
 const (
-	// StatePending: an operation is under way, or its outcome is not known.
+	// StatePending: an operation is under way, or its outcome is not known, or
+	// the volume waits for a report about its attachment.
 	StatePending VolumeState = "pending"
 	// StateMounted: containers can use the volume.
 	StateMounted VolumeState = "mounted"
@@ -58,6 +59,9 @@ type VolumeStatus struct {
 	// Err is the last operation's error, nil after a success. A mounted volume
 	// has one where its last refresh failed.
 	Err error
+	// Attachment is what an attachable volume waits for before it can be
+	// mounted, or that it was detached while it is mounted; nil otherwise.
+	Attachment *AttachmentError
 }
 
 func compareStatus(a, b VolumeStatus) int {

@@ -6,12 +6,13 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// tearDown undoes a slot: act, then remove the record.
+// tearDown undoes a slot: act, let go of the device, and only then remove the
+// record.
 func (m *Manager) tearDown(ctx context.Context, s *slot) error {
 	m.mu.Lock()
 	was := s.actual
 	m.mu.Unlock()
-	if err := m.unapply(ctx, was); err != nil {
+	if err := m.unapply(ctx, s, was); err != nil {
 		return err
 	}
 	m.setActual(s, actualVolume{})
@@ -19,7 +20,7 @@ func (m *Manager) tearDown(ctx context.Context, s *slot) error {
 	return nil
 }
 
-func (m *Manager) unapply(ctx context.Context, was actualVolume) error {
+func (m *Manager) unapply(ctx context.Context, s *slot, was actualVolume) error {
 	if was.unreadable != nil {
 		return volume.NothingDone(was.unreadable)
 	}
@@ -32,6 +33,9 @@ func (m *Manager) unapply(ctx context.Context, was actualVolume) error {
 		return err
 	}
 	if err := unmounter.TearDown(ctx); err != nil {
+		return err
+	}
+	if err := m.unstage(ctx, s, was, plugin); err != nil {
 		return err
 	}
 	return m.records.remove(was.key)

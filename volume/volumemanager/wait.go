@@ -235,6 +235,8 @@ type PendingError struct {
 	Waits string
 	// Last is the error of the last attempt, if one has failed.
 	Last error
+	// Attachment is the report that it was waiting for, if it was for one.
+	Attachment *AttachmentError
 	// Cause is why the wait ended.
 	Cause error
 }
@@ -247,12 +249,16 @@ func (e *PendingError) Error() string {
 	return text
 }
 
-// Unwrap returns the cause and the last attempt's error.
+// Unwrap returns the cause, the last attempt's error and the attachment's.
 func (e *PendingError) Unwrap() []error {
-	if e.Last == nil {
-		return []error{e.Cause}
+	errs := []error{e.Cause}
+	if e.Last != nil {
+		errs = append(errs, e.Last)
 	}
-	return []error{e.Cause, e.Last}
+	if e.Attachment != nil {
+		errs = append(errs, e.Attachment)
+	}
+	return errs
 }
 
 // pending turns the row of a volume that somebody stopped waiting for into one
@@ -262,6 +268,8 @@ func pending(row VolumeStatus, cause error, tearDown bool) VolumeStatus {
 	switch {
 	case row.Operation != "":
 		e.Waits = fmt.Sprintf("its %s of %s, under way for %s", row.Operation, row.Source, time.Since(row.Began).Round(time.Millisecond))
+	case row.Attachment != nil && !row.Attachment.Mounted:
+		e.Waits, e.Attachment = row.Attachment.wait(), row.Attachment
 	case !row.NextRetry.IsZero():
 		e.Waits = fmt.Sprintf("the next attempt in %s", time.Until(row.NextRetry).Round(time.Millisecond))
 	case tearDown:
