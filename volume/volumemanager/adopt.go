@@ -71,19 +71,22 @@ func (m *Manager) adopt(ctx context.Context, mounted mounts) error {
 	return nil
 }
 
-func (m *Manager) isRecorded(key volumeKey) bool {
+func (m *Manager) isRecorded(key volumeKey) bool { return m.slotAt(key) != nil }
+
+// slotAt returns the slot of a directory that is there; nil: none.
+func (m *Manager) slotAt(key volumeKey) *slot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p, ok := m.pods[key.podUID]
 	if !ok {
-		return false
+		return nil
 	}
 	for _, s := range p.slots {
 		if s.actual.exists() && s.actual.key == key {
-			return true
+			return s
 		}
 	}
-	return false
+	return nil
 }
 
 func (m *Manager) adoptOne(ctx context.Context, key volumeKey, mounted mounts) error {

@@ -114,11 +114,34 @@ func (m *Manager) letGo(s *slot, key deviceKey) bool {
 	if _, held := d.holders[s]; held && d.touched && len(d.holders) == 1 {
 		return false
 	}
+	m.forget(s, key)
+	return true
+}
+
+// forget takes a slot off a device, of which it has nothing after all. The
+// caller holds the lock.
+func (m *Manager) forget(s *slot, key deviceKey) {
+	d := m.devices[key]
+	if d == nil {
+		return
+	}
 	delete(d.holders, s)
 	if len(d.holders) == 0 {
 		delete(m.devices, key)
 	}
-	return true
+}
+
+// passDevice makes another slot the holder of what a volume has. The caller
+// holds the lock.
+func (m *Manager) passDevice(from, to *slot, use *deviceUse) {
+	if use == nil {
+		return
+	}
+	m.join(to, use)
+	if use.device.path != "" {
+		m.hold(to, use.device)
+		m.forget(from, use.device)
+	}
 }
 
 // letGoOf is letGo for those that do not hold the lock.

@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/journal"
+	"github.com/podvol/podvol/volume"
 )
 
 // ProblemKind says what is wrong below a root directory.
@@ -94,7 +95,7 @@ func Repair(ctx context.Context, config Config, done func(Problem, error)) error
 	if err != nil {
 		return err
 	}
-	if m.records, _, _, _, err = openRecords(m.host.RootDir); err != nil {
+	if err := m.load(); err != nil {
 		return &RootError{m.host.RootDir, err}
 	}
 	defer m.records.close()
@@ -107,6 +108,24 @@ func Repair(ctx context.Context, config Config, done func(Problem, error)) error
 			return context.Cause(ctx)
 		}
 		done(p, p.repair(ctx, m))
+	}
+	return nil
+}
+
+// load reads the records, so that it is known who shares a device.
+func (m *Manager) load() error {
+	mounted, err := readMounts(m.host.RootDir, m.host.Mounter)
+	if err != nil {
+		return err
+	}
+	var found []*volume.Record
+	if m.records, found, _, _, err = openRecords(m.host.RootDir); err != nil {
+		return err
+	}
+	for _, r := range found {
+		if err := m.recoverRecord(r, mounted); err != nil {
+			return errors.Join(err, m.records.close())
+		}
 	}
 	return nil
 }
@@ -169,7 +188,11 @@ func recordProblem(key volumeKey, v actualVolume, reason error) (Problem, bool) 
 	p := Problem{Pod: v.record.Pod, PodUID: key.podUID, Volume: strings.Join(v.record.Volumes, ","), Path: v.record.Path, Err: reason,
 		Repair: "tear it down: unmount what is mounted, remove its directory and its record",
 		repair: func(ctx context.Context, m *Manager) error {
-			err := m.unapply(ctx, v)
+			s := m.slotAt(key)
+			if s == nil {
+				return nil // gone since the plan was made
+			}
+			err := m.unapply(ctx, s, s.actual)
 			m.podDirs.removeEmpty(ctx, m.host.RootDir, key.podUID)
 			return err
 		}}

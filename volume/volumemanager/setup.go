@@ -211,6 +211,9 @@ func (m *Manager) admit(u *setUp, digest recordDigest) (before actualVolume, err
 	if err := u.slot.admissible(); err != nil {
 		return before, volume.NothingDone(err)
 	}
+	if d := before.device; d != nil && u.device != nil && d.device != u.device.device {
+		m.forget(u.slot, d.device) // the source was guessed, and wrongly
+	}
 	entered := actualVolume{key: u.key, record: u.record, digest: digest, source: u.source, device: cmp.Or(u.device, before.device)}
 	if before.digest == digest && before.record != nil {
 		entered.record = before.record // which may be confirmed
@@ -230,6 +233,7 @@ func (m *Manager) takeOver(u *setUp) {
 		if other == u.slot || other.wanted || other.doing != opNone || r == nil || !r.Rebuilt || other.actual.key != u.key {
 			continue
 		}
+		m.passDevice(other, u.slot, other.actual.device)
 		u.slot.actual, other.actual = other.actual, actualVolume{}
 		m.drop(other)
 		return
