@@ -126,7 +126,9 @@ func (m *Manager) finish(s *slot, op operation, generation int, err error) {
 	} else {
 		m.succeed(s, op, generation, now)
 	}
+	s.ended = op
 	m.publish(s)
+	s.ended = opNone
 	if !s.actual.exists() && m.leaves(s.pod) {
 		m.drop(s)
 		return

@@ -61,6 +61,7 @@ type slot struct {
 	queued   bool
 	doing    operation
 	began    time.Time
+	ended    operation               // while its outcome is published
 	giveUp   context.CancelCauseFunc // ends the operation that is under way
 	failures int
 	retry    *time.Timer
@@ -177,6 +178,9 @@ func (s *slot) rows() []VolumeStatus {
 	}
 	if s.doing != opNone {
 		row.Operation, row.Began = s.doing.String(), s.began
+	}
+	if s.ended != opRelease {
+		row.Ended = s.ended.String()
 	}
 	rows := make([]VolumeStatus, len(s.names))
 	for i, name := range s.names {

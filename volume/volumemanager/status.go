@@ -51,6 +51,10 @@ type VolumeStatus struct {
 	// thread.
 	Operation string
 	Began     time.Time
+	// Ended is the operation whose outcome this status is: "set-up" or
+	// "tear-down", successful unless Err says otherwise, after Duration. Only
+	// subscribers see it, once for each operation and volume.
+	Ended string
 	// Failures counts the attempts that failed since the last success or the
 	// last new reason to try; NextRetry is when the next one is due, zero if
 	// none is.

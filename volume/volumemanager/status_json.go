@@ -1,0 +1,131 @@
+package volumemanager
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+)
+
+// statusJSON is [VolumeStatus] as JSON; its keys are part of the contract.
+type statusJSON struct {
+	Namespace       string     `json:"namespace"`
+	Pod             string     `json:"pod"`
+	PodUID          types.UID  `json:"podUID"`
+	Volume          string     `json:"volume"`
+	Plugin          string     `json:"plugin"`
+	Source          string     `json:"source"`
+	Path            string     `json:"path"`
+	State           string     `json:"state"`
+	Wanted          bool       `json:"wanted"`
+	Since           *time.Time `json:"since,omitempty"`
+	DurationSeconds float64    `json:"durationSeconds"`
+	Operation       string     `json:"operation,omitempty"`
+	Began           *time.Time `json:"began,omitempty"`
+	Failures        int        `json:"failures"`
+	NextRetry       *time.Time `json:"nextRetry,omitempty"`
+	Error           string     `json:"error,omitempty"`
+	Cause           string     `json:"cause,omitempty"`
+	Uncertain       bool       `json:"uncertain,omitempty"`
+}
+
+// MarshalJSON writes the status for other programs: keys that do not change,
+// times as RFC 3339 says and absent where they are zero, durations in seconds.
+// The error becomes its text ("error"), one word for its cause ("cause", such as
+// "NotFound", "HelperMissing" or "Unknown"), and whether it may have left
+// something behind ("uncertain"); all three are absent without an error. There
+// is no way back: an error is more than its text.
+func (s VolumeStatus) MarshalJSON() ([]byte, error) {
+	out := statusJSON{
+		Namespace: s.Pod.Namespace, Pod: s.Pod.Name, PodUID: s.PodUID, Volume: s.Volume,
+		Plugin: s.Plugin, Source: s.Source, Path: s.Path, State: string(s.State), Wanted: s.Wanted,
+		Since: presentTime(s.Since), DurationSeconds: s.Duration.Seconds(),
+		Operation: s.Operation, Began: presentTime(s.Began),
+		Failures: s.Failures, NextRetry: presentTime(s.NextRetry),
+	}
+	if s.Err != nil {
+		out.Error, out.Cause, out.Uncertain = s.Err.Error(), causeOf(s.Err), volume.IsUncertain(s.Err)
+	}
+	return json.Marshal(out)
+}
+
+func presentTime(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+// causeOf returns the word for what is behind an error: the first of these that
+// it is, the more telling ones before.
+func causeOf(err error) string {
+	for _, c := range causes() {
+		if c.is(err) {
+			return c.word
+		}
+	}
+	return "Unknown"
+}
+
+type cause struct {
+	word string
+	is   func(error) bool
+}
+
+func causes() []cause {
+	return []cause{
+		sentinel("HelperMissing", mount.ErrHelperMissing),
+		sentinel("NoFilesystem", mount.ErrNoFilesystem),
+		sentinel("NameResolution", mount.ErrNameResolution),
+		sentinel("ConnectionRefused", mount.ErrConnectionRefused),
+		sentinel("AccessDenied", mount.ErrAccessDenied),
+		sentinel("NoSuchExport", mount.ErrNoSuchExport),
+		sentinel("VersionUnsupported", mount.ErrVersionUnsupported),
+		sentinel("StaleHandle", mount.ErrStaleHandle),
+		sentinel("BadOption", mount.ErrBadOption),
+		sentinel("WrongFilesystem", mount.ErrWrongFilesystem),
+		sentinel("NeedsFsck", mount.ErrNeedsFsck),
+		sentinel("ReadOnlyDevice", mount.ErrReadOnlyDevice),
+		sentinel("Busy", mount.ErrBusy),
+		sentinel("NotPermitted", mount.ErrNotPermitted),
+		sentinel("NoTarget", mount.ErrNoTarget),
+		sentinel("NoSource", mount.ErrNoSource),
+		sentinel("TargetIsLink", mount.ErrTargetIsLink),
+		sentinel("TargetReplaced", mount.ErrTargetReplaced),
+		sentinel("KindMismatch", mount.ErrKindMismatch),
+		sentinel("NoLockDaemon", mount.ErrNoLockDaemon),
+		sentinel("IO", mount.ErrIO),
+		typed[*NodeAffinityError]("NodeAffinity"),
+		typed[*ReplacedError]("Replaced"),
+		typed[*UnreadableRecordError]("UnreadableRecord"),
+		typed[*volume.UnsupportedError]("Unsupported"),
+		typed[*volume.MissingRoleError]("MissingRole"),
+		typed[*volume.InvalidSpecError]("InvalidSpec"),
+		sentinel("ClaimUnbound", volume.ErrClaimUnbound),
+		sentinel("ClaimLost", volume.ErrClaimLost),
+		sentinel("BoundElsewhere", volume.ErrBoundElsewhere),
+		sentinel("NotFound", volume.ErrNotFound),
+		sentinel("NotMountedAnymore", ErrNotMountedAnymore),
+		sentinel("OutcomeUnknown", ErrOutcomeUnknown),
+		sentinel("NoRecord", ErrNoRecord),
+		sentinel("Withdrawn", ErrWithdrawn),
+		sentinel("TimedOut", mount.ErrTimedOut),
+		sentinel("TimedOut", context.DeadlineExceeded),
+		sentinel("Canceled", mount.ErrCanceled),
+		sentinel("Canceled", context.Canceled),
+	}
+}
+
+func sentinel(word string, target error) cause {
+	return cause{word, func(err error) bool { return errors.Is(err, target) }}
+}
+
+func typed[E error](word string) cause {
+	return cause{word, func(err error) bool { _, ok := errors.AsType[E](err); return ok }}
+}

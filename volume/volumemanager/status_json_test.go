@@ -1,0 +1,112 @@
+package volumemanager_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+func TestStatusAsJSON(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.FixedZone("east", 3600))
+	full := volumemanager.VolumeStatus{
+		Pod: types.NamespacedName{Namespace: "shop", Name: "web"}, PodUID: "u", Volume: "v", Plugin: "kubernetes.io/nfs", Source: "s:/e",
+		State: volumemanager.StateFailed, Path: "/p", Since: at, Duration: 1500 * time.Millisecond, Wanted: true,
+		Operation: "set-up", Began: at, Failures: 3, NextRetry: at,
+		Err: &volume.Error{Op: "SetUp", Err: volume.NothingDone(mount.ErrHelperMissing)},
+	}
+	tests := map[string]struct {
+		status volumemanager.VolumeStatus
+		want   map[string]any
+	}{
+		"everything": {full, map[string]any{
+			"namespace": "shop", "pod": "web", "podUID": "u", "volume": "v", "plugin": "kubernetes.io/nfs", "source": "s:/e",
+			"state": "failed", "path": "/p", "since": "2026-01-02T02:04:05Z", "durationSeconds": 1.5, "wanted": true,
+			"operation": "set-up", "began": "2026-01-02T02:04:05Z", "failures": 3.0, "nextRetry": "2026-01-02T02:04:05Z",
+			"error": full.Err.Error(), "cause": "HelperMissing",
+		}},
+		"nothing": {volumemanager.VolumeStatus{}, map[string]any{
+			"namespace": "", "pod": "", "podUID": "", "volume": "", "plugin": "", "source": "", "state": "", "path": "",
+			"durationSeconds": 0.0, "wanted": false, "failures": 0.0,
+		}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			text, err := json.Marshal([]volumemanager.VolumeStatus{tc.status})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []map[string]any
+			if err := json.Unmarshal(text, &got); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]map[string]any{tc.want}, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestCausesInJSON(t *testing.T) {
+	for word, err := range map[string]error{
+		"Unknown":      errors.New("x"),
+		"NotFound":     fmt.Errorf("look up: %w", &volume.ObjectNotFoundError{}),
+		"MissingRole":  &volume.MissingRoleError{},
+		"InvalidSpec":  volume.Invalid("f", "x"),
+		"ClaimUnbound": volume.ErrClaimUnbound,
+		"TimedOut":     mount.ErrTimedOut,
+		"Replaced":     errors.Join(errors.New("x"), &volumemanager.ReplacedError{}),
+	} {
+		text, marshalErr := json.Marshal(volumemanager.VolumeStatus{Err: err})
+		var got struct {
+			Cause     string
+			Uncertain bool
+		}
+		if err := json.Unmarshal(text, &got); marshalErr != nil || err != nil || got.Cause != word {
+			t.Errorf("%s: %s, %v, %v", word, text, marshalErr, err)
+		}
+		if got.Uncertain != volume.IsUncertain(err) {
+			t.Errorf("%s: uncertain is %v", word, got.Uncertain)
+		}
+	}
+}
+
+// Subscribers can count operations: each is told of once, with its outcome.
+func TestSubscribersSeeEachOperationEndOnce(t *testing.T) {
+	w := newWorld(t)
+	manager, _ := w.start()
+	var mu sync.Mutex
+	var ended []string
+	stop := manager.Subscribe(func(s volumemanager.VolumeStatus) {
+		mu.Lock()
+		defer mu.Unlock()
+		if s.Ended != "" {
+			ended = append(ended, fmt.Sprintf("%s %s %v", s.Volume, s.Ended, s.Err == nil))
+		}
+	})
+	pod := newPod("web", emptyDirVolume("scratch", ""))
+	bad := newPod("bad", claimVolume("data", "missing", false))
+	if _, err := manager.SetUpPod(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := manager.SetUpPod(t.Context(), bad); err == nil {
+		t.Fatal("a missing claim was mounted")
+	}
+	if err := errors.Join(manager.TearDownPod(t.Context(), bad.UID), manager.TearDownPod(t.Context(), pod.UID)); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	want := []string{"scratch set-up true", "data set-up false", "scratch tear-down true"}
+	if diff := cmp.Diff(want, ended); diff != "" {
+		t.Error(diff)
+	}
+}
