@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -95,14 +97,14 @@ func TestDevicesOfPodsThatComeAndGo(t *testing.T) {
 		fault.Fault[diskCall]{Match: func(c diskCall) bool { return c.Op == "MountDevice" && rand.IntN(8) == 0 }, Err: volume.NothingDone(errors.New("refused"))},
 		fault.Fault[diskCall]{Match: func(c diskCall) bool { return rand.IntN(8) == 0 }, After: true, Err: errors.New("by chance, too late")},
 	)
-	pods := make([]*v1.Pod, 8)
+	pods := make([]*v1.Pod, 6)
 	for i := range pods {
 		pods[i] = diskPod(fmt.Sprint("p", i), "a", "b")
 	}
 	var all sync.WaitGroup
 	for _, pod := range pods {
 		all.Go(func() {
-			for range 25 {
+			for range 10 {
 				_, _ = manager.SetUpPod(t.Context(), pod) // it may fail
 				_ = manager.TearDownPod(t.Context(), pod.UID)
 			}
@@ -391,4 +393,118 @@ func TestRecoveryWithASpeechlessPlugin(t *testing.T) {
 	d.speechless.Store(nil)
 	mustTearDown(t, manager, pod)
 	w.assertNoDevices()
+}
+
+// A pod that is told to go while its device hangs leaves nothing behind.
+func TestPodGoesWhileItsDeviceHangs(t *testing.T) {
+	for _, after := range []bool{false, true} {
+		t.Run(fmt.Sprint("after its effect ", after), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				d := w.withDisks()
+				manager, stop := w.start()
+				defer stop()
+				remove := d.calls.Inject(fault.Fault[diskCall]{Match: isDiskCall("MountDevice"), After: after, Release: make(chan struct{})})
+				pod, other := diskPod("web", "a"), diskPod("other", "a")
+				for _, p := range []*v1.Pod{pod, other} {
+					if err := manager.PutPod(p); err != nil {
+						t.Fatal(err)
+					}
+				}
+				synctest.Wait()
+				began := time.Now()
+				mustTearDown(t, manager, pod, other)
+				if time.Since(began) > 0 {
+					t.Errorf("it took %s", time.Since(began))
+				}
+				remove()
+				w.assertNoDevices()
+			})
+		})
+	}
+}
+
+// Who repairs a root counts as a manager does.
+func TestRepairLeavesSharedDevices(t *testing.T) {
+	w := newWorld(t)
+	d := w.withDisks()
+	manager, stop := w.start()
+	good, bad := diskPod("good", "a"), diskPod("bad", "a")
+	mustSetUp(t, manager, good)
+	died := errors.New("the process died")
+	remove := d.calls.Inject(fault.Fault[diskCall]{Match: isDiskCall("SetUp"), After: true, Err: died})
+	if _, err := manager.SetUpPod(t.Context(), bad); !errors.Is(err, died) {
+		t.Fatal(err)
+	}
+	stop()
+	remove()
+	d.log()
+	if diff := cmpDiff([]string{string(volumemanager.ProblemUnfinished)}, w.repair(false)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmpDiff([]string{"TearDown uid-bad"}, d.log()); diff != "" {
+		t.Error(diff)
+	}
+	manager, _ = w.start()
+	mustTearDown(t, manager, good)
+	w.assertNoDevices()
+}
+
+// A device below a root without records is known by the pods that use it, and
+// goes with the last one.
+func TestAdoptedDevices(t *testing.T) {
+	w := newWorld(t)
+	d := w.withDisks()
+	manager, stop := w.start()
+	pod, gone := diskPod("web", "a"), diskPod("gone", "a")
+	mustSetUp(t, manager, pod, gone)
+	stop()
+	if err := os.RemoveAll(filepath.Join(w.root, "podvol")); err != nil {
+		t.Fatal(err)
+	}
+	d.log()
+	config := w.config()
+	config.Adopt = true
+	manager, err := volumemanager.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.run(manager)
+	mustSetUp(t, manager, pod)
+	mustTearDown(t, manager, pod)
+	if diff := cmpDiff([]string{"SetUp uid-web", "TearDown uid-web"}, d.log()); diff != "" {
+		t.Error(diff)
+	}
+	mustTearDown(t, manager, gone)
+	if diff := cmpDiff([]string{"TearDown uid-gone", "UnmountDevice a"}, d.log()); diff != "" {
+		t.Error(diff)
+	}
+	w.assertNoDevices()
+}
+
+// Two PersistentVolumes of one disk, each of which has a place of its own.
+func TestTwoPlacesOfOneVolume(t *testing.T) {
+	w := newWorld(t)
+	d := w.withDisks()
+	manager, _ := w.start()
+	var pods []*v1.Pod
+	for _, name := range []string{"one", "two"} {
+		claim, pv := boundPair("claim-"+name, "pv-"+name)
+		pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{GCEPersistentDisk: diskSource("a")}
+		w.add(claim, pv)
+		pods = append(pods, newPod(name, claimVolume("d", "claim-"+name, false)))
+	}
+	mustSetUp(t, manager, pods...)
+	if diff := cmpDiff([]string{"pv-one", "pv-two"}, w.mountedDevices()); diff != "" {
+		t.Error(diff)
+	}
+	mustTearDown(t, manager, pods[0])
+	if diff := cmpDiff([]string{"pv-two"}, w.mountedDevices()); diff != "" {
+		t.Error(diff)
+	}
+	mustTearDown(t, manager, pods[1])
+	w.assertNoDevices()
+	if n := d.count("UnmountDevice pv-two"); n != 1 {
+		t.Errorf("%d", n)
+	}
 }

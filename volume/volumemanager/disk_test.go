@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -30,9 +31,9 @@ type disk struct {
 	host  volume.VolumeHost
 	calls fault.Injector[diskCall]
 
-	noDevices  bool // CanDeviceMount
+	bound      sync.Map // of the pods' volumes' paths to the places they are bound to
+	noDevices  bool     // what CanDeviceMount denies
 	speechless atomic.Pointer[error]
-	violations atomic.Int32
 }
 
 // diskCall is a call of the plugin: whose it is says which disk, or which pod.
@@ -68,17 +69,25 @@ func (d *disk) NewUnmounter(name string, pod types.UID) (volume.Unmounter, error
 	return &diskVolume{disk: d, pod: pod, dir: d.host.GetPodVolumeDir(pod, diskPlugin, name)}, nil
 }
 
-func (d *disk) ConstructVolumeSpec(context.Context, string, string) (volume.ReconstructedVolume, error) {
-	return volume.ReconstructedVolume{}, fmt.Errorf("not rebuilt")
+func (d *disk) ConstructVolumeSpec(_ context.Context, name, _ string) (volume.ReconstructedVolume, error) {
+	source := v1.VolumeSource{GCEPersistentDisk: diskSource(strings.TrimPrefix(name, "v-"))}
+	return volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(&v1.Volume{Name: name, VolumeSource: source}), Complete: true}, nil
 }
 func (d *disk) GetAccessModes() []v1.PersistentVolumeAccessMode     { return nil }
 func (d *disk) NewDeviceMounter() (volume.DeviceMounter, error)     { return d, nil }
 func (d *disk) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return d, nil }
-func (d *disk) GetDeviceMountPath(s *volume.Spec) (string, error)   { return d.place(pdName(s)), nil }
 func (d *disk) place(name string) string {
 	return filepath.Join(d.host.GetPluginDir(diskPlugin), "mounts", name)
 }
 func (d *disk) GetDeviceMountRefs(path string) (refs []string, _ error) { return d.binds(path), nil }
+
+// GetDeviceMountPath gives each PersistentVolume a place of its own.
+func (d *disk) GetDeviceMountPath(s *volume.Spec) (string, error) {
+	if s.PersistentVolume != nil {
+		return d.place(s.Name()), nil
+	}
+	return d.place(pdName(s)), nil
+}
 
 func (d *disk) CanDeviceMount(*volume.Spec) (bool, error) {
 	if err := d.speechless.Load(); err != nil {
@@ -100,7 +109,7 @@ func (d *disk) binds(path string) (targets []string) {
 	}
 	all, _ := table.ByDevice(at.Device)
 	for _, e := range all {
-		if e.Target != path {
+		if source, ok := d.bound.Load(e.Target); ok && source == path {
 			targets = append(targets, e.Target)
 		}
 	}
@@ -149,15 +158,16 @@ func (v *diskVolume) SetUp(ctx context.Context, args volume.MounterArgs) error {
 func (v *diskVolume) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs) error {
 	d := v.disk
 	return d.calls.Do(ctx, diskCall{Op: "SetUp", Whose: string(v.pod)}, func() error {
-		source := v.source
+		request := mount.Request{Source: v.source, Target: dir, Options: []string{"bind"}}
 		if d.noDevices {
-			source = "/dev/" + filepath.Base(source)
+			request = mount.Request{Source: "/dev/" + filepath.Base(v.source), Target: dir, FSType: "ext4"}
 		} else if table, err := mount.TableOf(d.host.GetMounter()); err != nil {
 			return err
-		} else if _, mounted, _ := table.At(source); !mounted {
-			d.t.Errorf("pod %s is bound to %s, where nothing is mounted", v.pod, source)
+		} else if _, mounted, _ := table.At(v.source); !mounted {
+			d.t.Errorf("pod %s is bound to %s, where nothing is mounted", v.pod, v.source)
 		}
-		_, err := podmount.SetUp(ctx, d.host.GetMounter(), mount.Request{Source: source, Target: dir, Options: []string{"bind"}}, anyMount)
+		d.bound.Store(dir, v.source)
+		_, err := podmount.SetUp(ctx, d.host.GetMounter(), request, anyMount)
 		return err
 	})
 }

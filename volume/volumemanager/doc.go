@@ -13,6 +13,12 @@
 // each volume, and none waits for another: a server that does not answer
 // delays its own volume only.
 //
+// A device that its plugin mounts once per node is mounted before the first of
+// its pods' volumes and unmounted after the last, by the records of these
+// alone. A volume that must be attached waits until the node's status lists it
+// in use and it is reported attached: see [Manager.VolumesInUse],
+// [Manager.ReportedInUse] and [Manager.SetVolumesAttached].
+//
 // The root directory has the kubelet's layout (pods/, plugins/) plus podvol/,
 // which is the manager's own:
 //
