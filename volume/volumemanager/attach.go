@@ -14,12 +14,19 @@ import (
 // a declared pod wants, from the moment that its claim is resolved, or that are
 // still mounted here: what belongs into the node's status.volumesInUse, so that
 // nobody detaches them. A volume leaves the list after its device is unmounted.
+// Until the manager has recovered the result is nil, which must not be
+// reported: what is mounted is not known yet.
 //
 // The list may have changed when a volume's status says so; see
 // [Manager.Subscribe]. Each call must be followed by a report and
 // [Manager.ReportedInUse]: a volume that is left out of the list counts as
 // unreported from then on.
 func (m *Manager) VolumesInUse() []v1.UniqueVolumeName {
+	select {
+	case <-m.ready:
+	default:
+		return nil
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	names := make([]v1.UniqueVolumeName, 0, len(m.attachments))
@@ -238,7 +245,9 @@ func (s *slot) admissible() error {
 
 // isAwaiting reports whether the slot does nothing until a report comes, or
 // another reason to look at it again.
-func (s *slot) isAwaiting() bool { return s.attachment != nil && s.awaited == s.generation }
+func (s *slot) isAwaiting() bool {
+	return s.attachment != nil && s.generation > 0 && s.awaited == s.generation
+}
 
 // finishWaiting takes down that an operation ended since a report is missing,
 // if it did; this is no failure, and no attempt either: those that wait for one

@@ -339,9 +339,18 @@ func TestRestartWithAttachedVolumes(t *testing.T) {
 		stop()
 		d.log()
 
-		manager, stop = w.start()
-		defer stop()
+		manager, err := volumemanager.New(w.config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := manager.VolumesInUse(); got != nil {
+			t.Errorf("in use before the records are read: %v", got)
+		}
+		defer w.run(manager)()
 		assertInUse(t, manager, "a", "b")
+		if row := rowOf(t, manager, "two"); row.Attachment != nil || row.State != volumemanager.StateMounted {
+			t.Errorf("nobody has said anything: %+v", row)
+		}
 		late := diskPod("late", "a")
 		declare(t, manager, one, late)
 		if err := manager.WaitForMounted(t.Context(), one.UID); err != nil {

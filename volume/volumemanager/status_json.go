@@ -32,14 +32,16 @@ type statusJSON struct {
 	Error           string     `json:"error,omitempty"`
 	Cause           string     `json:"cause,omitempty"`
 	Uncertain       bool       `json:"uncertain,omitempty"`
+	Attachment      string     `json:"attachment,omitempty"`
 }
 
 // MarshalJSON writes the status for other programs: keys that do not change,
 // times as RFC 3339 says and absent where they are zero, durations in seconds.
 // The error becomes its text ("error"), one word for its cause ("cause", such as
 // "NotFound", "HelperMissing" or "Unknown"), and whether it may have left
-// something behind ("uncertain"); all three are absent without an error. There
-// is no way back: an error is more than its text.
+// something behind ("uncertain"); all three are absent without an error. What
+// is amiss with the attachment becomes its text ("attachment"). There is no way
+// back: an error is more than its text.
 func (s VolumeStatus) MarshalJSON() ([]byte, error) {
 	out := statusJSON{
 		Namespace: s.Pod.Namespace, Pod: s.Pod.Name, PodUID: s.PodUID, Volume: s.Volume,
@@ -50,6 +52,9 @@ func (s VolumeStatus) MarshalJSON() ([]byte, error) {
 	}
 	if s.Err != nil {
 		out.Error, out.Cause, out.Uncertain = s.Err.Error(), causeOf(s.Err), volume.IsUncertain(s.Err)
+	}
+	if s.Attachment != nil {
+		out.Attachment = s.Attachment.Error()
 	}
 	return json.Marshal(out)
 }
@@ -102,6 +107,7 @@ func causes() []cause {
 		sentinel("NoLockDaemon", mount.ErrNoLockDaemon),
 		sentinel("IO", mount.ErrIO),
 		typed[*NodeAffinityError]("NodeAffinity"),
+		typed[*AttachmentError]("Attachment"),
 		typed[*ReplacedError]("Replaced"),
 		typed[*UnreadableRecordError]("UnreadableRecord"),
 		typed[*volume.UnsupportedError]("Unsupported"),

@@ -34,6 +34,12 @@ func TestStatusAsJSON(t *testing.T) {
 			"operation": "set-up", "began": "2026-01-02T02:04:05Z", "failures": 3.0, "nextRetry": "2026-01-02T02:04:05Z",
 			"error": full.Err.Error(), "cause": "HelperMissing",
 		}},
+		"waiting": {volumemanager.VolumeStatus{State: volumemanager.StatePending,
+			Attachment: &volumemanager.AttachmentError{Volume: "example.com/disk/a", Node: "node1", ReportedInUse: true}}, map[string]any{
+			"namespace": "", "pod": "", "podUID": "", "volume": "", "plugin": "", "source": "", "state": "pending", "path": "",
+			"durationSeconds": 0.0, "wanted": false, "failures": 0.0,
+			"attachment": "example.com/disk/a waits to be reported attached to node node1",
+		}},
 		"nothing": {volumemanager.VolumeStatus{}, map[string]any{
 			"namespace": "", "pod": "", "podUID": "", "volume": "", "plugin": "", "source": "", "state": "", "path": "",
 			"durationSeconds": 0.0, "wanted": false, "failures": 0.0,
