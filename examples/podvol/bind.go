@@ -22,34 +22,49 @@ type unboundClaims map[types.NamespacedName]error
 // records the bindings below the root directory. A claim that is recorded
 // otherwise than the manifests say is an error: no pod must be mounted then.
 func bindClaims(ctx context.Context, rootDir string, set *manifest.Set, pods []*v1.Pod) (unboundClaims, error) {
-	binder := &persistentvolume.Binder{
-		Objects:   set.Store,
-		LedgerDir: filepath.Join(volumemanager.StateDir(rootDir), "bindings"),
-		NodeName:  set.NodeName,
-	}
-	err := binder.BindPods(ctx, pods)
-	failed, ok := errors.AsType[*persistentvolume.PodsError](err)
-	if !ok {
+	unbound, refused, err := bindPods(ctx, rootDir, set.NodeName, set.Store, pods)
+	if err != nil {
 		return nil, err
 	}
-	unbound := make(unboundClaims)
-	for _, claim := range failed.Unbound {
-		if shownBound(ctx, set, claim.Claim) {
-			return nil, claim
-		}
-		unbound[claim.Claim] = claim
+	for _, claim := range refused {
+		return nil, claim
 	}
 	return unbound, nil
 }
 
+// bindPods is bindClaims for those who go on with the other pods: refused are
+// the claims whose pods must not be mounted, since a node would believe the
+// manifests.
+func bindPods(ctx context.Context, rootDir, nodeName string, store *objects.Store, pods []*v1.Pod) (unbound, refused unboundClaims, err error) {
+	binder := &persistentvolume.Binder{
+		Objects:   store,
+		LedgerDir: filepath.Join(volumemanager.StateDir(rootDir), "bindings"),
+		NodeName:  nodeName,
+	}
+	err = binder.BindPods(ctx, pods)
+	failed, ok := errors.AsType[*persistentvolume.PodsError](err)
+	if !ok {
+		return nil, nil, err
+	}
+	unbound, refused = make(unboundClaims), make(unboundClaims)
+	for _, claim := range failed.Unbound {
+		if shownBound(ctx, store, claim.Claim) {
+			refused[claim.Claim] = claim
+		} else {
+			unbound[claim.Claim] = claim
+		}
+	}
+	return unbound, refused, nil
+}
+
 // shownBound reports whether a node would mount the claim, because the
 // manifests say that it is bound.
-func shownBound(ctx context.Context, set *manifest.Set, name types.NamespacedName) bool {
-	claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, set, volume.NewObjectRef("PersistentVolumeClaim", name.Namespace, name.Name))
+func shownBound(ctx context.Context, source objects.Source, name types.NamespacedName) bool {
+	claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, source, volume.NewObjectRef("PersistentVolumeClaim", name.Namespace, name.Name))
 	if err != nil {
 		return false
 	}
-	pv, err := objects.Get[*v1.PersistentVolume](ctx, set, volume.NewObjectRef("PersistentVolume", "", claim.Spec.VolumeName))
+	pv, err := objects.Get[*v1.PersistentVolume](ctx, source, volume.NewObjectRef("PersistentVolume", "", claim.Spec.VolumeName))
 	return err == nil && volume.CheckBinding(claim, pv) == nil
 }
 

@@ -5,6 +5,7 @@
 //	podvol status                 print what is mounted
 //	podvol unmount -f pod.yaml    unmount
 //	podvol fsck                   look for leftovers, and repair them
+//	podvol run-node -f DIR        keep the pods of a directory of manifests mounted
 //
 // It is the main job of the podvol library as a program: everything it does is
 // a call of volume/volumemanager, volume/objects/manifest or
@@ -102,7 +103,7 @@ func rootCommand(s streams) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w; see %s --help", err, c.CommandPath())
 	})
-	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s))
+	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s), runNodeCommand(s))
 	return root
 }
 

@@ -87,7 +87,7 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 		return err
 	}
 	defer where.close()
-	config := where.config(set)
+	config := where.config(set.NodeName, set)
 	config.log = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	config.setUpTimeout = o.timeout
 	node, err := startNode(ctx, config)

@@ -30,7 +30,8 @@ type nodeConfig struct {
 	objects           objects.Source
 	mounter           mount.Interface
 	hostFiles         volume.HostFiles
-	setUpTimeout      time.Duration // of one attempt; 0 is the manager's own
+	setUpTimeout      time.Duration               // of one attempt; 0 is the manager's own
+	containers        volumemanager.PodContainers // nil: whoever calls TearDownPod
 	log               *slog.Logger
 }
 
@@ -55,6 +56,7 @@ func startNode(ctx context.Context, c nodeConfig) (*node, error) {
 		Allocatable: machine{objects: c.objects, node: types.NodeName(c.nodeName)},
 		HostFiles:   c.hostFiles,
 
+		Containers:   c.containers,
 		SetUpTimeout: c.setUpTimeout,
 		Logger:       c.log,
 	})

@@ -16,7 +16,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/removetree"
-	"github.com/podvol/podvol/volume/objects/manifest"
+	"github.com/podvol/podvol/volume/objects"
 )
 
 // place is where volumes are mounted: below the root directory, or for a
@@ -58,8 +58,8 @@ func mayMount() error {
 	return nil
 }
 
-func (p *place) config(set *manifest.Set) nodeConfig {
-	c := nodeConfig{rootDir: p.rootDir, nodeName: set.NodeName, objects: set}
+func (p *place) config(nodeName string, source objects.Source) nodeConfig {
+	c := nodeConfig{rootDir: p.rootDir, nodeName: nodeName, objects: source}
 	if p.fake != nil {
 		c.mounter, c.hostFiles = p.fake, p.files
 	}

@@ -1,0 +1,334 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/manifest"
+)
+
+// manifestDir is what the manifests of a directory say, each in the last
+// version that was good.
+type manifestDir struct {
+	dir    string
+	loader manifest.Loader      // with a node's name
+	say    func(message string) // to the user
+	files  map[string]*watchedFile
+	fault  string // why the directory cannot be read
+}
+
+// watchedFile is one file.
+type watchedFile struct {
+	name   string
+	good   *contents // the last good version; nil: there was none
+	digest [sha256.Size]byte
+	fault  string    // what is wrong with the file as it is now
+	gone   time.Time // when it was missed first; zero while it is there
+}
+
+// contents are what a good file says.
+type contents struct {
+	objects map[volume.ObjectRef]metav1.Object // without pods
+	pods    map[volume.ObjectRef]*v1.Pod
+	skipped []manifest.Skipped
+}
+
+// afterGone is how long a file must be missing until it counts as removed.
+// Editors rename a file away before they write its next version, and what is
+// in an emptyDir must not be lost to that.
+const afterGone = 500 * time.Millisecond
+
+func newManifestDir(dir, nodeName string, say func(string)) *manifestDir {
+	return &manifestDir{dir: dir, loader: manifest.Loader{NodeName: nodeName}, say: say, files: make(map[string]*watchedFile)}
+}
+
+// scan reads the directory as it is now. It returns in how long it should be
+// called again though no event says so; 0 if it need not be.
+func (d *manifestDir) scan(now time.Time) (again time.Duration) {
+	names, err := manifestNames(d.dir)
+	if err != nil {
+		// That it cannot be read does not mean that nothing is wanted.
+		d.complain(&d.fault, fmt.Sprintf("the manifests cannot be read, so that all stays as it is: %v", err))
+		return 0
+	}
+	if d.fault != "" {
+		d.fault = ""
+		d.say(fmt.Sprintf("the manifests in %s can be read again", d.dir))
+	}
+	var fresh []candidate
+	for _, name := range names {
+		if c, ok := d.read(name); ok {
+			fresh = append(fresh, c)
+		}
+	}
+	again = d.age(names, now)
+	d.admitAll(fresh)
+	return again
+}
+
+// manifestNames lists the files that are manifests by their names, as package
+// manifest does, save hidden ones, which are editors'.
+func manifestNames(dir string) (names []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if e.Type()&^fs.ModeSymlink == 0 && !strings.HasPrefix(e.Name(), ".") &&
+			slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(e.Name())) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// candidate is a new version of a file that may become the good one.
+type candidate struct {
+	file     *watchedFile
+	digest   [sha256.Size]byte
+	contents *contents
+}
+
+// read returns the file's new version, if there is a valid one.
+func (d *manifestDir) read(name string) (candidate, bool) {
+	path := filepath.Join(d.dir, name)
+	data, err := readWhole(path)
+	if errors.Is(err, fs.ErrNotExist) && !isLink(path) {
+		return candidate{}, false // it has just gone, and age sees it
+	}
+	file := d.files[name]
+	if file == nil {
+		file = &watchedFile{name: name}
+		d.files[name] = file
+	}
+	file.gone = time.Time{}
+	if errors.Is(err, errBeingWritten) {
+		return candidate{}, false // its end is an event
+	}
+	if err != nil {
+		d.refuse(file, &manifest.Error{File: path, Err: err})
+		return candidate{}, false
+	}
+	digest := sha256.Sum256(data)
+	if file.good != nil && digest == file.digest {
+		d.settled(file)
+		return candidate{}, false
+	}
+	set, err := d.loader.Decode(path, data)
+	if err != nil {
+		d.refuse(file, err)
+		return candidate{}, false
+	}
+	read, err := contentsOf(set)
+	if err != nil {
+		d.refuse(file, err)
+		return candidate{}, false
+	}
+	return candidate{file, digest, read}, true
+}
+
+func isLink(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode()&fs.ModeSymlink != 0
+}
+
+func contentsOf(set *manifest.Set) (*contents, error) {
+	c := &contents{objects: make(map[volume.ObjectRef]metav1.Object), pods: make(map[volume.ObjectRef]*v1.Pod), skipped: set.Skipped}
+	for _, pod := range set.Pods() {
+		c.pods[volume.NewObjectRef("Pod", pod.Namespace, pod.Name)] = pod
+	}
+	for _, kind := range objects.Kinds() {
+		if kind.Kind == "Pod" {
+			continue
+		}
+		list, err := set.List(context.Background(), kind.Kind, "")
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range list {
+			c.objects[volume.NewObjectRef(kind.Kind, o.GetNamespace(), o.GetName())] = o
+		}
+	}
+	return c, nil
+}
+
+// age notes which files are missing, drops those that have been for long
+// enough, and returns when the next one will have been.
+func (d *manifestDir) age(names []string, now time.Time) (again time.Duration) {
+	for name, file := range d.files {
+		if slices.Contains(names, name) {
+			continue
+		}
+		if file.gone.IsZero() {
+			file.gone = now
+		}
+		left := afterGone - now.Sub(file.gone)
+		if left <= 0 || file.good == nil {
+			delete(d.files, name)
+			continue
+		}
+		if again == 0 || left < again {
+			again = left
+		}
+	}
+	return again
+}
+
+// admitAll makes candidates good, unless they have an object that another file
+// has: which of the two would be meant? An object may move from one candidate
+// to another, so they are tried until none can be admitted any more.
+func (d *manifestDir) admitAll(candidates []candidate) {
+	for {
+		left := slices.DeleteFunc(slices.Clone(candidates), d.admit)
+		if len(left) == len(candidates) || len(left) == 0 {
+			for _, c := range left {
+				d.refuse(c.file, d.conflict(c))
+			}
+			return
+		}
+		candidates = left
+	}
+}
+
+func (d *manifestDir) admit(c candidate) bool {
+	if d.conflict(c) != nil {
+		return false
+	}
+	c.file.good, c.file.digest = c.contents, c.digest
+	d.settled(c.file)
+	for _, s := range c.contents.skipped {
+		d.say(s.String())
+	}
+	return true
+}
+
+// conflict says which object another file has too; files that are missing have
+// none.
+func (d *manifestDir) conflict(c candidate) error {
+	for _, other := range d.sorted() {
+		if other == c.file || other.good == nil || !other.gone.IsZero() {
+			continue
+		}
+		for ref := range c.contents.objects {
+			if _, twice := other.good.objects[ref]; twice {
+				return d.twice(c, ref, other)
+			}
+		}
+		for ref, pod := range c.contents.pods {
+			for otherRef, otherPod := range other.good.pods {
+				if ref == otherRef || pod.UID == otherPod.UID {
+					return d.twice(c, ref, other)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (d *manifestDir) twice(c candidate, ref volume.ObjectRef, other *watchedFile) error {
+	return &manifest.Error{File: filepath.Join(d.dir, c.file.name), Object: ref.String(),
+		Err: fmt.Errorf("%w: it is also in %s", manifest.ErrDuplicate, other.name)}
+}
+
+// refuse keeps the last good version of a file.
+func (d *manifestDir) refuse(file *watchedFile, err error) {
+	text := err.Error()
+	if file.good != nil {
+		text += fmt.Sprintf("; the last good version of %s stays in force", file.name)
+	}
+	d.complain(&file.fault, text)
+}
+
+// settled says that a file that was refused is good again.
+func (d *manifestDir) settled(file *watchedFile) {
+	if file.fault != "" {
+		file.fault = ""
+		d.say(fmt.Sprintf("%s is good again", filepath.Join(d.dir, file.name)))
+	}
+}
+
+// complain says what is wrong, once.
+func (d *manifestDir) complain(fault *string, text string) {
+	if *fault != text {
+		*fault = text
+		d.say(text)
+	}
+}
+
+// complete reports whether nothing is missing: every file that is there has
+// had a good version, so that a pod that is in none of them is not wanted.
+func (d *manifestDir) complete() bool {
+	for _, file := range d.files {
+		if file.good == nil {
+			return false
+		}
+	}
+	return d.fault == ""
+}
+
+// faults counts the files that are refused as they are.
+func (d *manifestDir) faults() (n int) {
+	for _, file := range d.files {
+		if file.fault != "" {
+			n++
+		}
+	}
+	if d.fault != "" {
+		n++
+	}
+	return n
+}
+
+// sorted returns the files in order of their names, those that are missing
+// last.
+func (d *manifestDir) sorted() []*watchedFile {
+	files := make([]*watchedFile, 0, len(d.files))
+	for _, file := range d.files {
+		files = append(files, file)
+	}
+	slices.SortFunc(files, func(a, b *watchedFile) int {
+		if a.gone.IsZero() != b.gone.IsZero() {
+			if a.gone.IsZero() {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.name, b.name)
+	})
+	return files
+}
+
+// wanted returns all objects and pods of all files.
+func (d *manifestDir) wanted() *contents {
+	all := &contents{objects: make(map[volume.ObjectRef]metav1.Object), pods: make(map[volume.ObjectRef]*v1.Pod)}
+	for _, file := range d.sorted() {
+		if file.good == nil {
+			continue
+		}
+		for ref, o := range file.good.objects {
+			if _, there := all.objects[ref]; !there {
+				all.objects[ref] = o
+			}
+		}
+		for ref, pod := range file.good.pods {
+			if _, there := all.pods[ref]; !there {
+				all.pods[ref] = pod
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// nodeMetrics are a node's metrics, under the kubelet's names and with its
+// labels and buckets (pkg/volume/util/metrics.go and
+// pkg/kubelet/volumemanager/metrics of Kubernetes v1.37), so that dashboards
+// made for kubelets work.
+type nodeMetrics struct {
+	registry  *prometheus.Registry
+	durations *prometheus.HistogramVec
+	endToEnd  *prometheus.HistogramVec
+}
+
+func newNodeMetrics(node *volumemanager.Manager) *nodeMetrics {
+	buckets := []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}
+	m := &nodeMetrics{
+		registry: prometheus.NewRegistry(),
+		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "storage_operation_duration_seconds", Help: "How long an operation on a volume took.", Buckets: buckets,
+		}, []string{"volume_plugin", "operation_name", "status", "migrated"}),
+		endToEnd: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "volume_operation_total_seconds", Help: "How long an operation on a volume took that succeeded.", Buckets: buckets,
+		}, []string{"plugin_name", "operation_name"}),
+	}
+	found, failed := recovered(node.Explain())
+	m.registry.MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		m.durations, m.endToEnd, newVolumesCollector(node), found, failed,
+	)
+	return m
+}
+
+// recovered counts what the node found when it began, of its own records.
+func recovered(rows []volumemanager.VolumeStatus) (found, failed prometheus.Counter) {
+	found = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "reconstruct_volume_operations_total", Help: "Volumes that were there at the start, readable records or not.",
+	})
+	failed = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "reconstruct_volume_operations_errors_total", Help: "Volumes that were there at the start and whose records cannot be used.",
+	})
+	for _, v := range rows {
+		found.Inc()
+		if v.State == volumemanager.StateFailed {
+			failed.Inc()
+		}
+	}
+	return found, failed
+}
+
+// observe takes the outcome of an operation.
+func (m *nodeMetrics) observe(v volumemanager.VolumeStatus) {
+	if v.Ended == "" {
+		return
+	}
+	operation, status, seconds := operationName(v.Ended), "success", v.Duration.Seconds()
+	if v.Err != nil {
+		status = "fail-unknown"
+	} else {
+		m.endToEnd.WithLabelValues(v.Plugin, operation).Observe(seconds)
+	}
+	m.durations.WithLabelValues(v.Plugin, operation, status, "false").Observe(seconds)
+}
+
+// operationName is the kubelet's name of an operation.
+func operationName(operation string) string {
+	switch operation {
+	case "set-up":
+		return "volume_mount"
+	case "tear-down":
+		return "volume_unmount"
+	}
+	return operation
+}
+
+// volumesCollector counts volumes when it is asked.
+type volumesCollector struct {
+	node              *volumemanager.Manager
+	volumes, inFlight *prometheus.Desc
+}
+
+func newVolumesCollector(node *volumemanager.Manager) volumesCollector {
+	return volumesCollector{
+		node: node,
+		volumes: prometheus.NewDesc("volume_manager_total_volumes",
+			"Volumes that are wanted (desired_state_of_world), and that are mounted or left to be unmounted (actual_state_of_world).",
+			[]string{"plugin_name", "state"}, nil),
+		inFlight: prometheus.NewDesc("podvol_volume_operations_in_flight",
+			"Operations that are under way; each that hangs keeps a thread.", []string{"plugin_name", "operation_name"}, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c volumesCollector) Describe(descs chan<- *prometheus.Desc) {
+	descs <- c.volumes
+	descs <- c.inFlight
+}
+
+// Collect implements prometheus.Collector.
+func (c volumesCollector) Collect(metrics chan<- prometheus.Metric) {
+	type labels struct{ plugin, what string }
+	volumes, operations := make(map[labels]int), make(map[labels]int)
+	for _, v := range c.node.Explain() {
+		if v.Wanted {
+			volumes[labels{v.Plugin, "desired_state_of_world"}]++
+		}
+		if v.State == volumemanager.StateMounted || !v.Wanted {
+			volumes[labels{v.Plugin, "actual_state_of_world"}]++
+		}
+		if v.Operation != "" {
+			operations[labels{v.Plugin, operationName(v.Operation)}]++
+		}
+	}
+	for l, n := range volumes {
+		metrics <- prometheus.MustNewConstMetric(c.volumes, prometheus.GaugeValue, float64(n), l.plugin, l.what)
+	}
+	for l, n := range operations {
+		metrics <- prometheus.MustNewConstMetric(c.inFlight, prometheus.GaugeValue, float64(n), l.plugin, l.what)
+	}
+}

@@ -1,0 +1,321 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// runNodeOptions are the flags of podvol run-node.
+type runNodeOptions struct {
+	dir           string
+	rootDir       string
+	nodeName      string
+	fake          bool
+	output        string
+	metricsAddr   string
+	unmountOnExit bool
+}
+
+func runNodeCommand(s streams) *cobra.Command {
+	var o runNodeOptions
+	c := &cobra.Command{
+		Use:   "run-node -f DIR",
+		Short: "Keep the volumes of the pods in a directory of manifests mounted",
+		Long: "Watches a directory of manifests, as a kubelet does for its static pods, and\n" +
+			"keeps the volumes of their pods mounted until it is stopped: a new file's pods\n" +
+			"are mounted, a changed ConfigMap or Secret reaches its volumes at once, the pods\n" +
+			"of a removed file are torn down. It prints a row whenever a volume changes.\n\n" +
+			"Each file stands for itself. One that cannot be read, is invalid, or has an\n" +
+			"object that another file has too, keeps its last good version, and standard error\n" +
+			"says so once. A directory that is missing changes nothing. Pods of other nodes are\n" +
+			"left out. A pod that has lost a volume, or has another source for one, is torn\n" +
+			"down and set up again.\n\n" +
+			"All of the root directory is this command's: pods that podvol mount left there and\n" +
+			"that are in no manifest are torn down, once every manifest has been read.\n" +
+			"Make sure that nothing uses the volumes of pods that you remove.\n\n" +
+			"SIGTERM and SIGINT stop it; mounts stay, and the next run takes them over, unless\n" +
+			"--unmount-on-exit is given.",
+		Example: "  podvol run-node -f /etc/podvol/manifests --metrics-addr 9090\n" +
+			"  curl http://127.0.0.1:9090/explain",
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return runNode(c.Context(), s, o) },
+	}
+	flags := c.Flags()
+	flags.StringVarP(&o.dir, "filename", "f", "", "directory of manifests: its .yaml, .yml and .json files, hidden ones left out")
+	flags.StringVar(&o.nodeName, "node", "", "this node's name; pods of other nodes are left out (default: the host name)")
+	flags.BoolVar(&o.fake, "fake", false, "mount nothing: at the end, print the commands that would have run")
+	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, or json for one object a line")
+	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve /metrics, /explain and /healthz at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")
+	flags.BoolVar(&o.unmountOnExit, "unmount-on-exit", false, "unmount everything below the root directory when stopped")
+	addRootDir(flags, &o.rootDir)
+	return c
+}
+
+// check completes the options.
+func (o *runNodeOptions) check() error {
+	if o.dir == "" {
+		return usagef("name a directory of manifests with -f")
+	}
+	dir, err := filepath.Abs(o.dir)
+	if err != nil {
+		return usagef("-f %s: %w", o.dir, err)
+	}
+	o.dir = dir
+	if info, err := os.Stat(dir); err != nil {
+		return usagef("-f: %w", err)
+	} else if !info.IsDir() {
+		return usagef("-f %s is no directory; podvol mount takes files", dir)
+	}
+	if o.fake && o.rootDir == "" {
+		o.rootDir = systemRootDir // which is only shown
+	}
+	if o.rootDir, err = checkRootDir(o.rootDir); err != nil {
+		return err
+	}
+	if o.nodeName == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return usagef("this machine's name is not known: %w; say which node this is with --node", err)
+		}
+		o.nodeName = strings.ToLower(host)
+	}
+	return nil
+}
+
+func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
+	if err := o.check(); err != nil {
+		return err
+	}
+	out, err := newRowStream(o.output, s.out, s.err)
+	if err != nil {
+		return err
+	}
+	server, err := listen(ctx, o.metricsAddr)
+	if err != nil {
+		return err
+	}
+	defer server.close()
+	where, err := newPlace(o.rootDir, o.fake)
+	if err != nil {
+		return err
+	}
+	defer where.close()
+	out.rename = where.rename
+	store := objects.NewStore()
+	config := where.config(o.nodeName, store)
+	config.containers = noContainers{}
+	config.log = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	node, err := startNode(ctx, config)
+	if err != nil {
+		return err
+	}
+	// The watch comes before the first look, so that no change goes unseen.
+	watch, err := watchDir(o.dir)
+	if err != nil {
+		return errors.Join(err, node.stop())
+	}
+	defer watch.close()
+	say := func(text string) { fmt.Fprintln(s.err, "podvol:", text) }
+	run := &nodeRun{
+		node: node, out: out, watch: watch, say: say, unmountOnExit: o.unmountOnExit,
+		dir:  newManifestDir(o.dir, o.nodeName, say),
+		keep: newKeeper(node.Manager, store, where.rootDir, o.nodeName, say),
+	}
+	out.edit = run.keep.explain
+	metrics := newNodeMetrics(node.Manager)
+	server.serve(metrics, run.explain)
+	defer node.Subscribe(func(v volumemanager.VolumeStatus) { metrics.observe(v); out.take(v) })()
+	if server.url != "" {
+		say("metrics are at " + server.url + "/metrics, the state of volumes at " + server.url + "/explain")
+	}
+	err = run.untilStopped(ctx)
+	if err := errors.Join(err, node.stop(), out.flush(nil)); err != nil {
+		return err
+	}
+	where.printCommands(s.err)
+	if run.failed {
+		return errReported
+	}
+	return nil
+}
+
+// nodeRun is one run of the command.
+type nodeRun struct {
+	node  *node
+	out   *rowStream
+	watch *dirWatch
+	dir   *manifestDir
+	keep  *keeper
+	say   func(string)
+
+	unmountOnExit bool
+	told          string // about the manifests, last
+	complete      bool   // the node has been told that it knows all pods
+	failed        bool   // something is still mounted that should not be
+}
+
+func (r *nodeRun) untilStopped(ctx context.Context) error {
+	due := time.NewTimer(0) // the first look; later, at files that were missing
+	defer due.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return r.end(ctx)
+		case <-r.watch.changed:
+			err = r.look(ctx, due)
+		case <-due.C:
+			err = r.look(ctx, due)
+		case uid := <-r.keep.gone:
+			err = r.keep.renew(uid)
+		case <-r.out.news:
+			err = r.out.flush(func(v volumemanager.VolumeStatus) { r.keep.see(ctx, v) })
+		}
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+}
+
+// look makes what the directory says now the wish.
+func (r *nodeRun) look(ctx context.Context, due *time.Timer) error {
+	if again := r.dir.scan(time.Now()); again > 0 {
+		due.Reset(again)
+	}
+	want := r.dir.wanted()
+	if err := r.keep.apply(ctx, want); err != nil {
+		return err
+	}
+	if !r.complete && r.dir.complete() {
+		r.complete = true
+		r.node.PodsComplete()
+	}
+	volumes := 0
+	for _, pod := range want.pods {
+		volumes += len(pod.Spec.Volumes)
+	}
+	told := fmt.Sprintf("pods: %d, volumes: %d, files refused: %d", len(want.pods), volumes, r.dir.faults())
+	if !r.complete {
+		told += "; pods in no manifest are kept until every manifest has been read"
+	}
+	if told != r.told {
+		r.told = told
+		r.say(told)
+	}
+	return nil
+}
+
+// end is the command's end; the second signal ends it at once.
+func (r *nodeRun) end(ctx context.Context) error {
+	if !r.unmountOnExit {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kubeletPodWait)
+	defer cancel()
+	var mu sync.Mutex
+	tearDownPods(ctx, r.node, r.node.Explain(), func(v volumemanager.VolumeStatus) {
+		if v.Err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			r.failed = true
+			r.out.take(v)
+		}
+	})
+	return nil
+}
+
+// explain is what /explain shows.
+func (r *nodeRun) explain() []volumemanager.VolumeStatus {
+	rows := r.node.Explain()
+	for i := range rows {
+		r.keep.explain(&rows[i])
+		rows[i].Path = r.out.rename(rows[i].Path)
+	}
+	return rows
+}
+
+// rowStream prints a row whenever a volume's state, or its error, is another
+// one than was printed last.
+type rowStream struct {
+	add    func(row) error
+	edit   func(*volumemanager.VolumeStatus)
+	rename func(string) string
+	news   chan struct{}
+
+	mu      sync.Mutex
+	queue   []volumemanager.VolumeStatus
+	printed map[rowKey]string
+}
+
+func newRowStream(format string, out, errOut io.Writer) (*rowStream, error) {
+	r := &rowStream{news: make(chan struct{}, 1), printed: make(map[rowKey]string), rename: func(s string) string { return s }}
+	switch format {
+	case "table":
+		r.add = (&tablePrinter{out: out, err: errOut}).add
+	case "json":
+		encoder := json.NewEncoder(out)
+		r.add = func(row row) error { return encoder.Encode(row) }
+	default:
+		return nil, usagef("-o %q must be table or json", format)
+	}
+	return r, nil
+}
+
+// take queues a status; it never blocks, as the manager asks of subscribers.
+func (r *rowStream) take(v volumemanager.VolumeStatus) {
+	if v.State == volumemanager.StatePending {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.queue = append(r.queue, v)
+	select {
+	case r.news <- struct{}{}:
+	default:
+	}
+}
+
+// flush prints what is queued, and shows each to see.
+func (r *rowStream) flush(see func(volumemanager.VolumeStatus)) error {
+	r.mu.Lock()
+	queue := r.queue
+	r.queue = nil
+	r.mu.Unlock()
+	var failed error
+	for _, v := range queue {
+		failed = errors.Join(failed, r.print(v))
+		if see != nil {
+			see(v)
+		}
+	}
+	return failed
+}
+
+func (r *rowStream) print(v volumemanager.VolumeStatus) error {
+	r.edit(&v)
+	row := rowOf(v)
+	row.Path, row.Error, row.Source = r.rename(row.Path), r.rename(row.Error), r.rename(row.Source)
+	what := strings.Join([]string{row.State, row.Source, row.Path, row.Error}, "\x00")
+	if r.printed[keyOf(v)] == what {
+		return nil
+	}
+	r.printed[keyOf(v)] = what
+	if v.State == volumemanager.StateUnmounted {
+		delete(r.printed, keyOf(v))
+	}
+	return r.add(row)
+}
