@@ -508,3 +508,79 @@ func TestTwoPlacesOfOneVolume(t *testing.T) {
 		t.Errorf("%d", n)
 	}
 }
+
+// Two pods that come at once share one mount, and one that comes while the
+// device is being unmounted has it mounted again.
+func TestPodsThatMeetAtADevice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		d := w.withDisks()
+		manager, stop := w.start()
+		defer stop()
+		release := make(chan struct{})
+		d.calls.Inject(
+			fault.Fault[diskCall]{Match: isDiskCall("MountDevice"), Nth: 1, Release: release},
+			fault.Fault[diskCall]{Match: isDiskCall("UnmountDevice"), Nth: 1, Release: release},
+		)
+		one, two, three := diskPod("one", "a"), diskPod("two", "a"), diskPod("three", "a")
+		declare(t, manager, one, two)
+		release <- struct{}{}
+		for _, pod := range []*v1.Pod{one, two} {
+			if err := manager.WaitForMounted(t.Context(), pod.UID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := d.count("MountDevice a"); n != 1 {
+			t.Errorf("mounted %d times", n)
+		}
+		mustTearDown(t, manager, one)
+		d.log()
+		result := make(chan error, 1)
+		go func() { result <- manager.TearDownPod(t.Context(), two.UID) }()
+		synctest.Wait()
+		declare(t, manager, three)
+		release <- struct{}{}
+		if err := manager.WaitForMounted(t.Context(), three.UID); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-result; err != nil {
+			t.Error(err)
+		}
+		want := []string{"TearDown uid-two", "UnmountDevice a", "MountDevice a", "SetUp uid-three"}
+		if diff := cmpDiff(want, d.log()); diff != "" {
+			t.Error(diff)
+		}
+		mustTearDown(t, manager, three)
+		w.assertNoDevices()
+	})
+}
+
+// An adopted volume is found under its own name; the claim that turns out to
+// want it takes its device over.
+func TestAdoptedDeviceOfAClaim(t *testing.T) {
+	w := newWorld(t)
+	d := w.withDisks()
+	claim, pv := boundPair("data", "pv-a")
+	pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{GCEPersistentDisk: diskSource("a")}
+	w.add(claim, pv)
+	manager, stop := w.start()
+	pod := newPod("web", claimVolume("d", "data", false))
+	mustSetUp(t, manager, pod)
+	stop()
+	if err := os.RemoveAll(filepath.Join(w.root, "podvol")); err != nil {
+		t.Fatal(err)
+	}
+	config := w.config()
+	config.Adopt = true
+	manager, err := volumemanager.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.run(manager)
+	mustSetUp(t, manager, pod)
+	mustTearDown(t, manager, pod)
+	w.assertNoDevices()
+	if n := d.count("MountDevice a"); n != 1 {
+		t.Errorf("mounted %d times", n)
+	}
+}

@@ -70,6 +70,11 @@ func (d *disk) NewUnmounter(name string, pod types.UID) (volume.Unmounter, error
 }
 
 func (d *disk) ConstructVolumeSpec(_ context.Context, name, _ string) (volume.ReconstructedVolume, error) {
+	if of, ok := strings.CutPrefix(name, "pv-"); ok {
+		_, pv := boundPair("", name)
+		pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{GCEPersistentDisk: diskSource(of)}
+		return volume.ReconstructedVolume{Spec: volume.NewSpecFromPersistentVolume(pv, false), Complete: true}, nil
+	}
 	source := v1.VolumeSource{GCEPersistentDisk: diskSource(strings.TrimPrefix(name, "v-"))}
 	return volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(&v1.Volume{Name: name, VolumeSource: source}), Complete: true}, nil
 }
