@@ -1,0 +1,201 @@
+package volumemanager_test
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// silent is the server of the tests that never answers, answering the other.
+const (
+	answering = "10.0.0.1"
+	silent    = "10.0.0.2"
+)
+
+func ofSilent(op string) func(mount.Call) bool {
+	return func(c mount.Call) bool { return c.Op == op && strings.HasPrefix(c.Source, silent+":") }
+}
+
+// threads is how many the process has.
+func threads(t *testing.T) int {
+	t.Helper()
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(tasks)
+}
+
+// load is what retries must not add to.
+type load struct{ goroutines, threads int }
+
+func loadNow(t *testing.T) load { return load{runtime.NumGoroutine(), threads(t)} }
+
+// grownFrom fails the test if there is more than before. The runtime may start a
+// few threads of its own at any time; what is left behind by each of a
+// thousand attempts is more than that.
+func (l load) grownFrom(t *testing.T, before load) {
+	t.Helper()
+	if l.goroutines > before.goroutines+5 || l.threads > before.threads+10 {
+		t.Errorf("%+v before, %+v now", before, l)
+	}
+}
+
+// statusOf is the one row of a pod.
+func statusOf(t *testing.T, manager *volumemanager.Manager, pod string) volumemanager.VolumeStatus {
+	t.Helper()
+	for _, row := range manager.Explain() {
+		if row.Pod.Name == pod {
+			return row
+		}
+	}
+	t.Fatalf("Explain does not know %s", pod)
+	return volumemanager.VolumeStatus{}
+}
+
+// readyWithin fails the test unless the pod's volumes are mounted that soon.
+func readyWithin(t *testing.T, limit time.Duration, setUp func() error) {
+	t.Helper()
+	start := time.Now()
+	if err := setUp(); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took > limit {
+		t.Errorf("a pod of the answering server took %v", took)
+	}
+}
+
+func TestAServerThatNeverAnswersHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		manager, _ := w.start()
+		w.fake.Inject(mount.Fault{Match: ofSilent(mount.OpMount), Release: make(chan struct{})})
+		hung := newPod("hung", nfsVolume("v", silent))
+		began := time.Now()
+		if err := manager.PutPod(hung); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		for _, name := range []string{"one", "two"} {
+			readyWithin(t, time.Second, func() error {
+				_, err := manager.SetUpPod(t.Context(), newPod(name, nfsVolume("v", answering), emptyDirVolume("e", "")))
+				return err
+			})
+		}
+		if row := statusOf(t, manager, "hung"); row.Operation != "set-up" || !row.Began.Equal(began) || row.State != volumemanager.StatePending {
+			t.Errorf("Explain = %+v", row)
+		}
+		const soon, tries = 10, 1000
+		var first load
+		for n := 1; n <= tries; n++ {
+			time.Sleep(time.Minute) // well within an attempt
+			synctest.Wait()
+			if row := statusOf(t, manager, "hung"); row.Operation != "set-up" || row.Failures != n-1 {
+				t.Fatalf("at attempt %d: %+v", n, row)
+			}
+			if n == soon {
+				first = loadNow(t)
+			}
+			if n < tries {
+				time.Sleep(time.Until(nextAttempt(t, manager)))
+				synctest.Wait()
+			}
+		}
+		loadNow(t).grownFrom(t, first)
+		start := time.Now()
+		if err := manager.TearDownPod(t.Context(), hung.UID); err != nil {
+			t.Errorf("tear-down of what never was mounted: %v", err)
+		}
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if left := mountsOf(t, w, silent); left != 0 || len(w.records()) != 4 {
+			t.Errorf("%d mounts of the silent server, records %v", left, w.records())
+		}
+	})
+}
+
+// nextAttempt waits for the end of the hung pod's attempt and returns when the
+// next one begins.
+func nextAttempt(t *testing.T, manager *volumemanager.Manager) time.Time {
+	t.Helper()
+	for range 10 {
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if next := statusOf(t, manager, "hung").NextRetry; !next.IsZero() {
+			return next
+		}
+		if row := statusOf(t, manager, "hung"); row.Operation == "set-up" && time.Since(row.Began) < time.Minute {
+			return time.Now() // it has begun already, after a short pause
+		}
+	}
+	t.Fatal("the attempt does not end")
+	return time.Time{}
+}
+
+func mountsOf(t *testing.T, w *world, server string) int {
+	t.Helper()
+	entries, err := w.fake.Table().BySource(server + ":/nfs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func TestPodsOfADeadServerAreDeletedByTheLadder(t *testing.T) {
+	hangs := func(nth int) func(chan struct{}) mount.Fault {
+		return func(never chan struct{}) mount.Fault {
+			return mount.Fault{Match: func(c mount.Call) bool { return c.Op == mount.OpUnmount && strings.Contains(c.Target, "uid-hung") }, Nth: nth, Release: never}
+		}
+	}
+	tests := map[string]struct {
+		fault func(chan struct{}) mount.Fault
+		took  time.Duration // until the volume is gone, the ladder's and that of one pause
+	}{
+		"force frees it": {hangs(1), time.Minute},
+		"only lazy does": {hangs(0), 2*time.Minute + 500*time.Millisecond},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				manager, _ := w.start()
+				hung := newPod("hung", nfsVolume("v", silent))
+				if _, err := manager.SetUpPod(t.Context(), hung); err != nil {
+					t.Fatal(err)
+				}
+				w.fake.Inject(tc.fault(make(chan struct{})))
+				start := time.Now()
+				ended := make(chan error, 1)
+				go func() { ended <- manager.TearDownPod(t.Context(), hung.UID) }()
+				time.Sleep(30 * time.Second)
+				if row := statusOf(t, manager, "hung"); row.Operation != "tear-down" || !row.Began.Equal(start) {
+					t.Errorf("Explain = %+v", row)
+				}
+				readyWithin(t, time.Second, func() error {
+					_, err := manager.SetUpPod(t.Context(), newPod("one", nfsVolume("v", answering)))
+					return err
+				})
+				if err := <-ended; err != nil && !errors.As(err, new(*volumemanager.PodError)) {
+					t.Error(err)
+				}
+				if err := manager.WaitForUnmounted(t.Context(), hung.UID); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(start); took != tc.took {
+					t.Errorf("it took %v, want %v", took, tc.took)
+				}
+				if left := mountsOf(t, w, silent); left != 0 || len(w.records()) != 1 {
+					t.Errorf("%d mounts of the silent server, records %v", left, w.records())
+				}
+			})
+		})
+	}
+}
