@@ -1,15 +1,23 @@
 package volumemanager_test
 
 import (
+	"context"
 	"errors"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -198,4 +206,111 @@ func TestPodsOfADeadServerAreDeletedByTheLadder(t *testing.T) {
 			})
 		})
 	}
+}
+
+// withFUSE gives the world's managers the plugin and the kernel.
+func (w *world) withFUSE(t *testing.T, options mount.UnmountOptions) *fusePlugin {
+	p := &fusePlugin{t: t, options: options}
+	w.plugins = append(plugins.All(), p)
+	w.mounter = mount.New(mount.Config{Via: mount.ViaSystemCalls})
+	return p
+}
+
+// startStuck starts a process that asks the silent server something and hangs.
+// It is waited for at the end of the test, after the server has been closed.
+func startStuck(t *testing.T, s *fuseServer, path string) (ended <-chan error) {
+	t.Helper()
+	s.silent.Store(true)
+	cmd := exec.Command("stat", path)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	t.Cleanup(func() {
+		s.close()
+		<-done
+	})
+	<-s.asked
+	return done
+}
+
+func TestAFileSystemThatStopsAnsweringHoldsUpNoOther(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.withFUSE(t, mount.UnmountOptions{ForceAfter: 200 * time.Millisecond, LazyAfter: time.Minute})
+		manager, _ := w.start()
+		hung, waits := newPod("hung", fuseVolume("v", "")), newPod("waits")
+		volumes, err := manager.SetUpPod(t.Context(), hung)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path, _ := volumes.Path("v")
+		startStuck(t, p.server(hung), path)
+		waits.Spec.Volumes = []v1.Volume{fuseVolume("v", filepath.Join(path, "directory"))}
+		began := time.Now()
+		if err := manager.PutPod(waits); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"one", "two"} {
+			readyWithin(t, time.Second, func() error {
+				_, err := manager.SetUpPod(t.Context(), newPod(name, fuseVolume("v", ""), emptyDirVolume("m", v1.StorageMediumMemory)))
+				return err
+			})
+		}
+		if row := statusOf(t, manager, "waits"); row.Operation != "set-up" || row.Began.Before(began) || row.Began.After(time.Now()) {
+			t.Errorf("Explain = %+v", row)
+		}
+		if err := manager.TearDownPod(t.Context(), waits.UID); err != nil {
+			t.Errorf("tear-down of what waits for the silent server: %v", err)
+		}
+
+		start := time.Now()
+		if err := manager.TearDownPod(t.Context(), hung.UID); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("the deletion of the hung pod took %v", took)
+		}
+		for _, name := range []string{"one", "two"} {
+			if err := manager.TearDownPod(t.Context(), types.UID("uid-"+name)); err != nil {
+				t.Error(err)
+			}
+		}
+		w.assertClean()
+	})
+}
+
+func TestAMountThatHangsInTheKernelIsNotAddedTo(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.withFUSE(t, mount.UnmountOptions{ForceAfter: 200 * time.Millisecond, LazyAfter: time.Minute})
+		manager, _ := w.start()
+		hung, waits := newPod("hung", fuseVolume("v", "")), newPod("waits")
+		volumes, err := manager.SetUpPod(t.Context(), hung)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path, _ := volumes.Path("v")
+		startStuck(t, p.server(hung), path)
+		p.patience = 2 * time.Millisecond
+		waits.Spec.Volumes = []v1.Volume{fuseVolume("v", filepath.Join(path, "directory"))}
+		const soon, tries = 10, 1000
+		var first load
+		for n := 1; n <= tries; n++ {
+			if _, err := manager.SetUpPod(t.Context(), waits); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("attempt %d: %v", n, err)
+			}
+			if n == soon {
+				first = loadNow(t)
+			}
+		}
+		loadNow(t).grownFrom(t, first)
+		for _, pod := range []*v1.Pod{waits, hung} {
+			if err := manager.TearDownPod(t.Context(), pod.UID); err != nil {
+				t.Error(err)
+			}
+		}
+		w.assertClean()
+	})
 }

@@ -34,6 +34,7 @@ type world struct {
 	events *events
 
 	plugins   []volume.VolumePlugin // nil: plugins.All()
+	mounter   mount.Interface       // nil: the fake
 	hostFiles volume.HostFiles
 
 	setUpTimeout time.Duration
@@ -57,6 +58,9 @@ func (w *world) config() volumemanager.Config {
 	}
 	if w.plugins != nil {
 		c.Plugins = w.plugins
+	}
+	if w.mounter != nil {
+		c.Mounter = w.mounter
 	}
 	return c
 }
@@ -106,7 +110,7 @@ func (w *world) assertClean() {
 	if records := w.records(); len(records) > 0 {
 		w.t.Errorf("records are left: %v", records)
 	}
-	points, err := w.fake.List()
+	points, err := w.config().Mounter.List()
 	if err != nil {
 		w.t.Fatal(err)
 	}
