@@ -232,7 +232,7 @@ func (r *nodeRun) end(ctx context.Context) error {
 			mu.Lock()
 			defer mu.Unlock()
 			r.failed = true
-			r.out.take(v)
+			r.out.put(v)
 		}
 	})
 	return nil
@@ -275,11 +275,16 @@ func newRowStream(format string, out, errOut io.Writer) (*rowStream, error) {
 	return r, nil
 }
 
-// take queues a status; it never blocks, as the manager asks of subscribers.
+// take queues the outcome of an operation; it never blocks, as the manager asks
+// of subscribers.
 func (r *rowStream) take(v volumemanager.VolumeStatus) {
-	if v.State == volumemanager.StatePending {
-		return
+	if v.Ended != "" || v.State == volumemanager.StateUnmounted {
+		r.put(v)
 	}
+}
+
+// put queues a status.
+func (r *rowStream) put(v volumemanager.VolumeStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.queue = append(r.queue, v)
