@@ -50,6 +50,7 @@ type FakeMounter struct {
 	supers   map[fakeSuperKey]*fakeSuper // those that a second mount shares
 	slots    map[fakeDentry]*fakeSlot
 	sources  map[string]string // content by source
+	names    fakeNames         // what is kept in sources, supers and slots
 	devices  map[string]uint64 // device numbers by device
 	lastID   int
 	lastAnon uint32
@@ -103,7 +104,7 @@ func (f *FakeMounter) Serve(source, dir string) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.sources[source] = dir
+	f.serve(source, dir)
 }
 
 // Inject adds faults to mounts and unmounts and returns the function that
@@ -162,6 +163,7 @@ func (f *FakeMounter) reset() {
 	f.supers = make(map[fakeSuperKey]*fakeSuper)
 	f.slots = make(map[fakeDentry]*fakeSlot)
 	f.sources = make(map[string]string)
+	f.names = make(fakeNames)
 	f.devices = make(map[string]uint64)
 	f.spare = make(map[string][]string)
 	f.watchers = make(map[chan struct{}]struct{})

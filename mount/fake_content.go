@@ -107,14 +107,14 @@ func (f *FakeMounter) reveal(s *fakeSlot) error {
 		return f.show(s, top)
 	}
 	return f.move(s.hidden, f.location(s), func(string) {
-		s.hidden = ""
+		f.rename(&s.hidden, "")
 		delete(f.slots, s.at)
 	})
 }
 
 func (f *FakeMounter) hideOriginal(s *fakeSlot) error {
 	err := f.setAside(f.location(s), func(hidden string) {
-		s.hidden = hidden
+		f.rename(&s.hidden, hidden)
 		f.slots[s.at] = s
 	})
 	if err != nil {
@@ -132,10 +132,13 @@ func (f *FakeMounter) show(s *fakeSlot, m *fakeMount) error {
 		if err := f.placeLink(link, at); err != nil {
 			return err
 		}
-		s.link = link
+		f.rename(&s.link, link)
 		return nil
 	case m.super.dir != "":
-		return f.move(m.super.dir, at, func(string) { m.super.dir, m.super.slot = "", s })
+		return f.move(m.super.dir, at, func(string) {
+			f.rename(&m.super.dir, "")
+			m.super.slot = s
+		})
 	}
 	if err := makeRoot(at, m.super); err != nil {
 		return err
@@ -149,10 +152,13 @@ func (f *FakeMounter) unshow(s *fakeSlot, m *fakeMount) error {
 	at := f.location(s)
 	if s.link != "" {
 		link := s.link
-		s.link = ""
+		f.rename(&s.link, "")
 		return f.takeLink(link, at)
 	}
-	return f.setAside(at, func(aside string) { m.super.dir, m.super.slot = aside, nil })
+	return f.setAside(at, func(aside string) {
+		f.rename(&m.super.dir, aside)
+		m.super.slot = nil
+	})
 }
 
 // makeRoot makes the root of a new, empty file system.
@@ -176,10 +182,12 @@ func makeRoot(at string, s *fakeSuper) error {
 // dropContent forgets a file system that is mounted nowhere.
 func (f *FakeMounter) dropContent(s *fakeSuper) error {
 	delete(f.supers, s.key)
-	if !s.fresh || s.dir == "" {
+	dir := s.dir
+	f.rename(&s.dir, "")
+	if !s.fresh || dir == "" {
 		return nil
 	}
-	return removeTree(s.dir)
+	return removeTree(dir)
 }
 
 // setAside moves a file out of sight and tells done where it is.
@@ -202,27 +210,32 @@ func (f *FakeMounter) move(from, to string, done func(to string)) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
-	follow := func(name string) string {
-		if name == "" || !isBelow(name, from) {
-			return name
+	done(to)
+	if f.names[from] == 0 {
+		return nil
+	}
+	follow := func(kept *string) (changed bool) {
+		if *kept == "" || !isBelow(*kept, from) {
+			return false
 		}
-		return to + name[len(from):]
+		f.rename(kept, to+(*kept)[len(from):])
+		return true
 	}
 	for source, dir := range f.sources {
-		f.sources[source] = follow(dir)
+		if isBelow(dir, from) {
+			f.serve(source, to+dir[len(from):])
+		}
 	}
 	for _, m := range f.mounts {
-		m.super.dir = follow(m.super.dir)
+		follow(&m.super.dir)
 	}
 	for _, s := range f.slots {
-		s.hidden = follow(s.hidden)
+		follow(&s.hidden)
 	}
-	done(to)
 	var errs []error
 	for _, s := range f.slots {
-		if link := follow(s.link); link != s.link {
-			s.link = link
-			errs = append(errs, replaceLink(f.location(s), link))
+		if follow(&s.link) {
+			errs = append(errs, replaceLink(f.location(s), s.link))
 		}
 	}
 	return errors.Join(errs...)
@@ -291,6 +304,7 @@ func (f *FakeMounter) dropScratch() error {
 	}
 	for source, dir := range f.sources {
 		if isBelow(dir, f.scratch) {
+			f.names.add(dir, -1)
 			delete(f.sources, source)
 		}
 	}

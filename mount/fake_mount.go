@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -23,6 +24,7 @@ type fakeMount struct {
 	isDir  bool
 	slot   *fakeSlot // nil for "/"
 	first  bool      // it made the file system, and is where an empty one stands
+	mounts int       // those that it is the parent of
 	gone   bool
 }
 
@@ -191,6 +193,9 @@ func (f *FakeMounter) bindSource(source string) (from fakePlace, isDir bool, err
 
 // mountsBelow are the mounts at and below p, parents first.
 func (f *FakeMounter) mountsBelow(p fakePlace) []*fakeMount {
+	if p.mount.mounts == 0 {
+		return nil
+	}
 	var below []*fakeMount
 	for _, m := range f.mounts { // oldest first, and so parents first
 		if m.parent == p.mount && isBelow(m.on.path, p.path) || slices.Contains(below, m.parent) {
@@ -218,6 +223,9 @@ func (f *FakeMounter) mountNew(r Request, p fakePlace, options fakeOptions) erro
 	}
 	m := &fakeMount{super: super, path: "/", isDir: true, flags: options.applyToMount(0), first: super.fresh}
 	if err := f.attach(m, p); err != nil {
+		if super.mounts == 0 {
+			f.rename(&super.dir, "") // it is not kept
+		}
 		return err
 	}
 	if super.key != (fakeSuperKey{}) {
@@ -246,6 +254,7 @@ func (f *FakeMounter) attach(m *fakeMount, p fakePlace) error {
 	f.lastID++
 	m.id = f.lastID
 	m.super.mounts++
+	m.parent.mounts++
 	f.mounts = append(f.mounts, m)
 	f.children[p] = m
 	return nil
@@ -259,11 +268,20 @@ func (f *FakeMounter) detach(m *fakeMount) error {
 	for _, d := range slices.Backward(doomed) {
 		d.gone = true
 		delete(f.children, d.on)
-		f.mounts = slices.DeleteFunc(f.mounts, func(o *fakeMount) bool { return o == d })
+		f.forget(d)
 		d.super.mounts--
+		d.parent.mounts--
 		if err := f.remove(d); err != nil && first == nil {
 			first = err
 		}
 	}
 	return first
+}
+
+// forget takes a mount out of the list, which is in the order of the numbers.
+func (f *FakeMounter) forget(m *fakeMount) {
+	i, ok := slices.BinarySearchFunc(f.mounts, m.id, func(o *fakeMount, id int) int { return cmp.Compare(o.id, id) })
+	if ok {
+		f.mounts = slices.Delete(f.mounts, i, i+1)
+	}
 }

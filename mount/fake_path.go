@@ -2,7 +2,6 @@ package mount
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path"
 	"strings"
@@ -40,6 +39,7 @@ func (f *FakeMounter) walk(name string, follow bool) (fakePlace, error) {
 		return fakePlace{}, unix.EINVAL
 	}
 	at := f.top(fakePlace{f.root, "/"})
+	dir := f.real(at.dentry()) // where at really is
 	rest := strings.Split(name, "/")
 	for links := 0; len(rest) > 0; {
 		element := rest[0]
@@ -49,19 +49,27 @@ func (f *FakeMounter) walk(name string, follow bool) (fakePlace, error) {
 			continue
 		case "..":
 			at = f.up(at)
+			dir = f.real(at.dentry())
 			continue
 		}
 		next := fakePlace{at.mount, path.Join(at.path, element)}
 		if top := f.top(next); top != next {
 			at = top
+			dir = f.real(at.dentry())
 			continue
 		}
-		target, err := f.readlink(next)
+		if f.slots[next.dentry()] != nil { // what stands there is the fake's own, and no link
+			at = next
+			dir = f.real(at.dentry())
+			continue
+		}
+		file := path.Join(dir, element)
+		target, err := readlink(file)
 		if err != nil {
 			return fakePlace{}, err
 		}
 		if target == "" || !follow && len(rest) == 0 {
-			at = next
+			at, dir = next, file
 			continue
 		}
 		if links++; links > maxLinks {
@@ -69,6 +77,7 @@ func (f *FakeMounter) walk(name string, follow bool) (fakePlace, error) {
 		}
 		if path.IsAbs(target) {
 			at = f.top(fakePlace{f.root, "/"})
+			dir = f.real(at.dentry())
 		}
 		rest = append(strings.Split(target, "/"), rest...)
 	}
@@ -80,16 +89,20 @@ func (f *FakeMounter) readlink(p fakePlace) (string, error) {
 	if f.slots[p.dentry()] != nil {
 		return "", nil // what stands there is the fake's own
 	}
-	name := f.real(p.dentry())
-	info, err := os.Lstat(name)
-	if err != nil {
-		return "", errnoOf(err)
-	}
-	if info.Mode()&fs.ModeSymlink == 0 {
+	return readlink(f.real(p.dentry()))
+}
+
+// readlink returns what a link points to, empty if it is no link.
+func readlink(name string) (string, error) {
+	var target [unix.PathMax]byte
+	n, err := unix.Readlink(name, target[:])
+	if errors.Is(err, unix.EINVAL) {
 		return "", nil
 	}
-	target, err := os.Readlink(name)
-	return target, errnoOf(err)
+	if err != nil {
+		return "", err
+	}
+	return string(target[:n]), nil
 }
 
 // isDir reports whether p, which is no link, is a directory.

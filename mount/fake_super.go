@@ -49,7 +49,7 @@ func (f *FakeMounter) super(source, fstype string, options fakeOptions) (*fakeSu
 	}
 	s.device = f.deviceOf(s)
 	dir, err := f.contentOf(source)
-	s.dir = dir
+	f.rename(&s.dir, dir)
 	return s, err
 }
 
@@ -149,6 +149,6 @@ func (f *FakeMounter) contentOf(source string) (string, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
-	f.sources[source] = dir
+	f.serve(source, dir)
 	return dir, nil
 }

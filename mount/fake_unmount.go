@@ -2,6 +2,7 @@ package mount
 
 import (
 	"context"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -89,10 +90,9 @@ func (f *FakeMounter) unmount(m *fakeMount) error {
 	if m == f.root {
 		return &fakeError{"the fake cannot unmount /", unix.EBUSY}
 	}
-	for _, other := range f.mounts {
-		if other.parent == m {
-			return &fakeError{other.target + " is mounted on or below it", unix.EBUSY}
-		}
+	if m.mounts > 0 {
+		i := slices.IndexFunc(f.mounts, func(other *fakeMount) bool { return other.parent == m })
+		return &fakeError{f.mounts[i].target + " is mounted on or below it", unix.EBUSY}
 	}
 	return f.take(m)
 }
