@@ -99,6 +99,9 @@ func (m *Manager) withdraw(podUID types.UID, released bool) {
 		m.renew(s)
 	}
 	p.announce()
+	if len(p.slots) == 0 {
+		delete(m.pods, podUID) // nobody else would
+	}
 }
 
 // PodsComplete declares that every pod of this node has been declared: what is

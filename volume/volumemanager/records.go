@@ -29,8 +29,6 @@ func (k volumeKey) String() string {
 	return string(k.podUID) + "/" + volume.EscapeQualifiedName(k.plugin) + "/" + k.spec
 }
 
-func compareKeys(a, b volumeKey) int { return strings.Compare(a.String(), b.String()) }
-
 // parseKey undoes String.
 func parseKey(s string) (volumeKey, bool) {
 	parts := strings.Split(s, "/")

@@ -62,3 +62,19 @@ func TestRecordsThatCannotBeWritten(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A pod without volumes leaves nothing behind when it is deleted.
+func TestPodsWithoutVolumesAreForgotten(t *testing.T) {
+	manager, err := New(Config{RootDir: filepath.Join(t.TempDir(), "root"), NodeName: "n", Objects: objects.NewStore(), Plugins: plugins.All(), Mounter: mount.NewFakeMounter()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}}
+	if err := manager.PutPod(pod); err != nil {
+		t.Fatal(err)
+	}
+	manager.DeletePod("u")
+	if len(manager.pods) != 0 {
+		t.Errorf("%d pods are known", len(manager.pods))
+	}
+}
