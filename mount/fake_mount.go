@@ -26,6 +26,7 @@ type fakeMount struct {
 	first  bool      // it made the file system, and is where an empty one stands
 	mounts int       // those that it is the parent of
 	gone   bool
+	users  int
 }
 
 // fakeSuper is a file system, as opposed to its mounts.
@@ -38,6 +39,7 @@ type fakeSuper struct {
 	flags   uintptr // of perSuperFlags
 	block   bool
 	mounts  int
+	users   int
 	// Its content stands at slot if that is set, else at dir. Fresh means
 	// that the content goes with the last mount.
 	dir   string

@@ -13,9 +13,8 @@ import (
 // The ladder is the host's: normal, again and again while it only fails, until
 // ForceAfter; then force, where the type has it; then normal again until
 // LazyAfter; then lazy, or for a block device a last normal one. What is not
-// mounted ends it at once. No process holds a mount of the fake, so errors name
-// none. Each
-// attempt is a [Call], and faults say which of them hang or fail. As in the
+// mounted ends it at once. Only [FakeMounter.Use] holds a mount of the fake, and
+// errors name no holders. Each attempt is a [Call], and faults say which of them hang or fail. As in the
 // kernel, forcing frees what hangs; it is the normal unmount after it that
 // takes the mount away here.
 func (f *FakeMounter) UnmountContext(ctx context.Context, target string, options UnmountOptions) (Rung, error) {
@@ -89,6 +88,9 @@ func (f *FakeMounter) unmount(m *fakeMount) error {
 	defer f.mu.Unlock()
 	if m == f.root {
 		return &fakeError{"the fake cannot unmount /", unix.EBUSY}
+	}
+	if m.users > 0 {
+		return &fakeError{"a user of the fake has it in use", unix.EBUSY}
 	}
 	if m.mounts > 0 {
 		i := slices.IndexFunc(f.mounts, func(other *fakeMount) bool { return other.parent == m })

@@ -17,6 +17,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -226,7 +227,10 @@ func startStuck(t *testing.T, s *fuseServer, path string) (ended <-chan error) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
+	go func() {
+		done <- cmd.Wait() // fails, as the file system does
+		close(done)
+	}()
 	t.Cleanup(func() {
 		s.close()
 		<-done
@@ -310,6 +314,76 @@ func TestAMountThatHangsInTheKernelIsNotAddedTo(t *testing.T) {
 			if err := manager.TearDownPod(t.Context(), pod.UID); err != nil {
 				t.Error(err)
 			}
+		}
+		w.assertClean()
+	})
+}
+
+func TestALazilyDetachedVolumeStaysWhileItIsInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		manager, _ := w.start()
+		hung := newPod("hung", nfsVolume("v", silent))
+		volumes, err := manager.SetUpPod(t.Context(), hung)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path, _ := volumes.Path("v")
+		done, err := w.fake.Use(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // by the ladder, and then by asking
+			err := manager.TearDownPod(t.Context(), hung.UID)
+			if detached, ok := errors.AsType[*volume.DetachedError](err); !ok || !detached.InUse() {
+				t.Fatalf("err = %v", err)
+			}
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if row := statusOf(t, manager, "hung"); row.State != volumemanager.StateFailed || row.NextRetry.IsZero() || len(w.records()) != 1 {
+			t.Errorf("Explain = %+v, records %v", row, w.records())
+		}
+		if _, err := os.Lstat(path); err != nil {
+			t.Errorf("its directory: %v", err)
+		}
+		done()
+		if err := manager.WaitForUnmounted(t.Context(), hung.UID); err != nil {
+			t.Error(err)
+		}
+		w.assertClean()
+	})
+}
+
+func TestADetachedFUSEFileSystemStaysWhileItIsInUse(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := w.withFUSE(t, mount.UnmountOptions{LazyAfter: 100 * time.Millisecond})
+		manager, _ := w.start()
+		hung := newPod("hung", fuseVolume("v", ""))
+		volumes, err := manager.SetUpPod(t.Context(), hung)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path, _ := volumes.Path("v")
+		s := p.server(hung)
+		ended := startStuck(t, s, path)
+		for range 2 {
+			err := manager.TearDownPod(t.Context(), hung.UID)
+			if detached, ok := errors.AsType[*volume.DetachedError](err); !ok || !detached.InUse() || len(w.records()) != 1 {
+				t.Fatalf("err = %v, records %v", err, w.records())
+			}
+		}
+		select {
+		case err := <-ended:
+			t.Errorf("the process was cut off: %v", err)
+		default:
+		}
+		s.close()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		if err := manager.WaitForUnmounted(ctx, hung.UID); err != nil {
+			t.Error(err)
 		}
 		w.assertClean()
 	})

@@ -106,6 +106,9 @@ type actualVolume struct {
 	// unreadable says why the record cannot be read; then the volume is left
 	// alone.
 	unreadable *UnreadableRecordError
+	// detached says that nothing is mounted any more, but the file system may
+	// be in use out of sight; nil otherwise. It is not recorded.
+	detached *volume.DetachedError
 }
 
 func (a actualVolume) exists() bool { return a.record != nil || a.unreadable != nil }

@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"context"
+	"errors"
 
 	"github.com/podvol/podvol/volume"
 )
@@ -12,12 +13,28 @@ func (m *Manager) tearDown(ctx context.Context, s *slot) error {
 	m.mu.Lock()
 	was := s.actual
 	m.mu.Unlock()
+	if was.detached != nil && was.detached.InUse() {
+		return was.detached
+	}
 	if err := m.unapply(ctx, s, was); err != nil {
+		m.noteDetached(s, err)
 		return err
 	}
 	m.setActual(s, actualVolume{})
 	m.removeEmptyDirs(ctx, s.pod)
 	return nil
+}
+
+// noteDetached remembers that a volume was detached lazily: it stays, with its
+// record and its device, until the file system is gone.
+func (m *Manager) noteDetached(s *slot, err error) {
+	detached, ok := errors.AsType[*volume.DetachedError](err)
+	if !ok {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.actual.detached = detached
 }
 
 func (m *Manager) unapply(ctx context.Context, s *slot, was actualVolume) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/volume"
 )
 
 // NotEmptyError says that a directory is not removed because something is in
@@ -23,18 +24,10 @@ func (e *NotEmptyError) Error() string {
 // Unwrap returns ENOTEMPTY.
 func (e *NotEmptyError) Unwrap() error { return unix.ENOTEMPTY }
 
-// DetachedError says that a mount had to be detached lazily: it is out of
-// sight, but its file system may still be in use. The directory was left; the
-// next teardown removes it.
-type DetachedError struct {
-	// Mount is what was detached.
-	Mount mount.Entry
-}
-
-func (e *DetachedError) Error() string {
-	return fmt.Sprintf("%s did not unmount from %s and was detached; its file system may still be in use, and what was not yet written may be lost; tear the volume down again to remove the directory",
-		describe(e.Mount.FSType, e.Mount.Source), e.Mount.Target)
-}
+// DetachedError is what TearDown fails with after a lazy detach. It says it
+// once: whoever tears down again must ask it first whether the file system is
+// gone.
+type DetachedError = volume.DetachedError
 
 // TearDown takes every mount off dir and removes dir. It is idempotent. A
 // directory that is not empty after that is a *[NotEmptyError]; nothing is
@@ -49,24 +42,34 @@ func TearDown(ctx context.Context, m mount.Interface, dir string, options mount.
 // UnmountAll takes every mount off dir, topmost first, until the table shows
 // none. Where one had to be detached lazily the error is a *[DetachedError].
 func UnmountAll(ctx context.Context, m mount.Interface, dir string, options mount.UnmountOptions) error {
-	var detached error
+	detached := new(DetachedError)
 	for last := -1; ; {
 		entry, mounted, err := at(m, dir)
 		if err != nil {
 			return err
 		}
 		if !mounted {
-			return detached
+			if len(detached.Superblocks) > 0 {
+				return detached
+			}
+			return nil
 		}
 		if entry.ID == last {
 			return fmt.Errorf("%s is still mounted at %s after it was unmounted", describe(entry.FSType, entry.Source), dir)
 		}
+		var superblock mount.Superblock
+		if options.LazyAfter > 0 {
+			superblock = mount.SuperblockOf(m, entry) // which may be out of sight later
+		}
 		rung, err := mount.Unmount(ctx, m, dir, options)
 		if err != nil && !errors.Is(err, mount.ErrNotMounted) {
+			if len(detached.Superblocks) > 0 {
+				return errors.Join(err, detached)
+			}
 			return err
 		}
 		if rung == mount.RungLazy {
-			detached = &DetachedError{Mount: entry}
+			detached.Mount, detached.Superblocks = entry, append(detached.Superblocks, superblock)
 		}
 		last = entry.ID
 	}

@@ -1,0 +1,96 @@
+package mount_test
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/nstest"
+)
+
+// wantAlive fails the test unless it is known whether the file system lives.
+func wantAlive(t *testing.T, s mount.Superblock, want bool) {
+	t.Helper()
+	if alive, known := s.Alive(); alive != want || !known {
+		t.Errorf("Alive = %v, known %v; want %v", alive, known, want)
+	}
+}
+
+func TestSuperblockOutlivesALazyUnmount(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		target, other := t.TempDir(), t.TempDir()
+		s, _ := withStuckProcess(t, target)
+		m := mount.New(mount.Config{})
+		entry, _ := entryAt(t, target)
+		superblock := mount.SuperblockOf(m, entry)
+		wantAlive(t, superblock, true)
+		if rung, err := m.UnmountContext(t.Context(), target, mount.UnmountOptions{LazyAfter: 50 * time.Millisecond}); rung != mount.RungLazy || err != nil {
+			t.Fatal(rung, err)
+		}
+		wantAlive(t, superblock, true)
+		s.release() // and the process fails, and ends
+		for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+			if alive, _ := superblock.Alive(); !alive {
+				break
+			}
+			if time.Since(start) > 10*time.Second {
+				t.Fatal("nobody uses the file system, and it seems to live")
+			}
+		}
+		// Its number may be another's now.
+		mountSilentFUSE(t, other)
+		wantAlive(t, superblock, false)
+	})
+}
+
+func TestSuperblockOfWhichNothingIsKnown(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		target := t.TempDir()
+		doMount(t, tmpfsAt(target))
+		entry, _ := entryAt(t, target)
+		m := mount.New(mount.Config{})
+		onDisk := entry
+		onDisk.Device = unix.Mkdev(7, 0) // whose directory is the device's
+		for name, s := range map[string]mount.Superblock{"tmpfs": mount.SuperblockOf(m, entry), "block device": mount.SuperblockOf(m, onDisk), "zero value": {}} {
+			if alive, known := s.Alive(); alive || known {
+				t.Errorf("%s: Alive = %v, known %v", name, alive, known)
+			}
+		}
+	})
+}
+
+func TestFakeInUse(t *testing.T) {
+	f, root := newFake(t, "v", "w")
+	v, w := filepath.Join(root, "v"), filepath.Join(root, "w")
+	mustMount(t, f, mount.Request{Source: "server:/x", Target: v, FSType: "nfs"})
+	mustMount(t, f, mount.Request{Source: "server:/x", Target: w, FSType: "nfs"})
+	entry, _, err := f.Table().At(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	superblock := mount.SuperblockOf(f, entry)
+	if _, err := f.Use(root); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("Use of what is not mounted: %v", err)
+	}
+	done, err := f.Use(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Unmount(v); !errors.Is(err, mount.ErrBusy) {
+		t.Errorf("Unmount = %v", err)
+	}
+	if rung, err := f.UnmountContext(t.Context(), v, mount.UnmountOptions{LazyAfter: time.Nanosecond}); rung != mount.RungLazy || err != nil {
+		t.Fatal(rung, err)
+	}
+	if err := f.Unmount(w); err != nil {
+		t.Error(err)
+	}
+	wantAlive(t, superblock, true)
+	done()
+	done()
+	wantAlive(t, superblock, false)
+}
