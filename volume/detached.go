@@ -9,7 +9,8 @@ import (
 // DetachedError says that a volume's mount had to be detached lazily: it is out
 // of sight, but its file system may still be in use, and what was not yet
 // written may be written later, or be lost. The volume is not torn down before
-// the file system is gone; its directory was left.
+// the file system is gone; its directory was left. Which file system that was is
+// not recorded: after a restart the volume counts as unmounted.
 type DetachedError struct {
 	// Mount is what was detached last.
 	Mount mount.Entry
