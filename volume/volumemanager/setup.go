@@ -39,7 +39,7 @@ func (m *Manager) setUp(ctx context.Context, s *slot) error {
 		return nil
 	}
 	m.event(ctx, u, err)
-	m.removeEmptyDirs(ctx, s.pod)
+	m.removeEmptyDirs(ctx, s)
 	return err
 }
 
@@ -71,13 +71,16 @@ func (m *Manager) show(u *setUp) {
 }
 
 // removeEmptyDirs removes the pod's directories once none of its volumes has
-// anything in them.
-func (m *Manager) removeEmptyDirs(ctx context.Context, p *podState) {
+// anything in them, or only what is about to go: of volumes that are torn down at
+// the same time, the last one finds the directories empty.
+func (m *Manager) removeEmptyDirs(ctx context.Context, s *slot) {
 	m.mu.Lock()
-	used := slices.ContainsFunc(p.slots, func(s *slot) bool { return s.actual.exists() })
+	used := slices.ContainsFunc(s.pod.slots, func(other *slot) bool {
+		return other.actual.exists() && other.doing != opTearDown
+	})
 	m.mu.Unlock()
 	if !used {
-		m.podDirs.removeEmpty(ctx, m.host.RootDir, p.uid)
+		m.podDirs.removeEmpty(ctx, m.host.RootDir, s.pod.uid)
 	}
 }
 

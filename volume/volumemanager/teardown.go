@@ -7,8 +7,8 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// tearDown undoes a slot: act, let go of the device, and only then remove the
-// record.
+// tearDown undoes a slot: act, let go of the device, remove what is empty then,
+// and only after that the record: nothing else leads a later owner there.
 func (m *Manager) tearDown(ctx context.Context, s *slot) error {
 	m.mu.Lock()
 	was := s.actual
@@ -21,7 +21,6 @@ func (m *Manager) tearDown(ctx context.Context, s *slot) error {
 		return err
 	}
 	m.setActual(s, actualVolume{})
-	m.removeEmptyDirs(ctx, s.pod)
 	return nil
 }
 
@@ -55,5 +54,6 @@ func (m *Manager) unapply(ctx context.Context, s *slot, was actualVolume) error 
 	if err := m.unstage(ctx, s, was, plugin); err != nil {
 		return err
 	}
+	m.removeEmptyDirs(ctx, s)
 	return m.records.remove(was.key)
 }
