@@ -69,12 +69,14 @@ func describe(fsType, source string) string {
 // is empty; the error keeps the *[mount.Error] and is marked by
 // [volume.NothingDone] where nothing was left and nothing may still appear.
 func SetUp(ctx context.Context, m mount.Interface, request mount.Request, same func(mount.Entry) bool) (made bool, err error) {
-	mounted, err := Mounted(m, request, same)
-	if err != nil || mounted {
-		return false, err
-	}
-	if _, err := MakeDir(request.Target, dirMode); err != nil {
-		return false, volume.NothingDone(err)
+	if newDir(request.Target, dirMode) != nil { // on a new directory nothing is mounted
+		mounted, err := Mounted(m, request, same)
+		if err != nil || mounted {
+			return false, err
+		}
+		if _, err := MakeDir(request.Target, dirMode); err != nil {
+			return false, volume.NothingDone(err)
+		}
 	}
 	if err := mount.Mount(ctx, m, request); err != nil {
 		return false, undo(ctx, m, request.Target, err)
@@ -133,21 +135,25 @@ func Undo(ctx context.Context, m mount.Interface, dir string) error {
 // mode 0750, and reports whether dir was made or was there. Anything else of
 // that name, a link to a directory too, is an error.
 func MakeDir(dir string, perm fs.FileMode) (made bool, err error) {
+	err = newDir(dir, perm)
+	if errors.Is(err, fs.ErrExist) {
+		return false, checkDir(dir)
+	}
+	return err == nil, err
+}
+
+// newDir is MakeDir for what must not be there. It does not look at what is,
+// which may be a mount whose server never answers.
+func newDir(dir string, perm fs.FileMode) (err error) {
 	for range makeAttempts {
 		if err = os.MkdirAll(filepath.Dir(dir), dirMode); err != nil {
-			return false, err
+			return err
 		}
-		err = os.Mkdir(dir, perm)
-		switch {
-		case err == nil:
-			return true, nil
-		case errors.Is(err, fs.ErrExist):
-			return false, checkDir(dir)
-		case !errors.Is(err, unix.ENOENT):
-			return false, err
+		if err = os.Mkdir(dir, perm); !errors.Is(err, unix.ENOENT) {
+			return err
 		}
 	}
-	return false, err
+	return err
 }
 
 // checkDir refuses what stands where a volume's directory should be: a link
