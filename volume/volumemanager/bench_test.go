@@ -2,9 +2,7 @@ package volumemanager_test
 
 import (
 	"fmt"
-	"slices"
 	"testing"
-	"time"
 
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -35,27 +33,5 @@ func BenchmarkSetUpPodAgain(b *testing.B) {
 	setUpOne(b, manager, 0)
 	for b.Loop() {
 		setUpOne(b, manager, 0)
-	}
-}
-
-// TestFigures prints how long a set-up takes: below a millisecond on a quiet
-// machine. It asserts nothing of that, since a time by itself says more of the
-// machine's load than of the code.
-func TestFigures(t *testing.T) {
-	w := newWorld(t)
-	manager, _ := w.start()
-	const rounds = 200
-	took := make([]time.Duration, rounds)
-	for i := range took {
-		start := time.Now()
-		setUpOne(t, manager, i)
-		took[i] = time.Since(start)
-	}
-	slices.Sort(took)
-	median := took[rounds/2]
-	t.Logf("SetUpPod with one NFS volume: median %v of %d", median, rounds)
-	volumes := manager.Explain()
-	if len(volumes) != rounds || slices.ContainsFunc(volumes, func(v volumemanager.VolumeStatus) bool { return v.State != volumemanager.StateMounted }) {
-		t.Errorf("%d volumes, not all mounted", len(volumes))
 	}
 }

@@ -41,8 +41,13 @@ type world struct {
 	containers   volumemanager.PodContainers
 }
 
+// newWorldIn leaves to the caller to clean up.
+func newWorldIn(t testing.TB, dir string) *world {
+	return &world{t: t, root: filepath.Join(dir, "root"), fake: mount.NewFakeMounter(), store: objects.NewStore(), events: &events{}}
+}
+
 func newWorld(t testing.TB) *world {
-	w := &world{t: t, root: filepath.Join(t.TempDir(), "root"), fake: mount.NewFakeMounter(), store: objects.NewStore(), events: &events{}}
+	w := newWorldIn(t, t.TempDir())
 	t.Cleanup(func() {
 		if err := w.fake.Close(); err != nil {
 			t.Error(err)
