@@ -152,7 +152,8 @@ func TestTableFigures(t *testing.T) {
 				if count == 20000 {
 					limit("refs, 500 of them in the time of mount-utils", 500*float64(ownRefs)/float64(utilsRefs), 1)
 					limit("list, 5 of them in the time of mount-utils", 5*float64(ownList)/float64(utilsList), 1)
-					limit("cold load in ms", float64(cold)/1e6, 60)
+					// 60 ms, where mount-utils lists the same table in 61.
+					limit("cold load in the time of mount-utils' list", float64(cold)/float64(utilsList), 1)
 				}
 			})
 		}
