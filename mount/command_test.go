@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,7 +24,12 @@ import (
 func fakeCommand(t *testing.T, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "mount")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+	// A process that another test forks meanwhile would have it open for
+	// writing until its exec, and the kernel then refuses to run it.
+	syscall.ForkLock.RLock()
+	err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	return path
