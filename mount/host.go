@@ -145,13 +145,13 @@ type calls interface {
 
 type hostCalls struct{}
 
-// unmount is umount2(2), repeated for some milliseconds while the mount is busy:
+// unmount is umount2(2), repeated for a fifth of a second while the mount is busy:
 // a process that this one is just starting holds copies of all its descriptors,
 // those of a mount under way too, from fork(2) until execve(2).
 func (hostCalls) unmount(target string, flags int) error {
 	for pause := 100 * time.Microsecond; ; pause *= 2 {
 		err := eintr.Do(func() error { return unix.Unmount(target, flags) })
-		if !errors.Is(err, unix.EBUSY) || pause > 25*time.Millisecond {
+		if !errors.Is(err, unix.EBUSY) || pause > 100*time.Millisecond {
 			return err
 		}
 		time.Sleep(pause)

@@ -58,6 +58,11 @@ func TestIndexFindsRenamedMountsWhateverStatxSays(t *testing.T) {
 				if e, ok, err := x.At(moved); !ok || err != nil || e.Target != moved {
 					t.Errorf("at its new name: %+v, %v, %v", e, ok, err)
 				}
+				if x.byMountinfo {
+					// Only statmount tells that what was found is no longer there.
+					must(t, unix.Mount("a signal", base, "tmpfs", 0, ""))
+					must(t, unix.Unmount(base, 0))
+				}
 				agree(t, x, moved, target, empty, filepath.Join(base, "gone", "target"))
 				must(t, unix.Unmount(moved, 0))
 			})
@@ -83,8 +88,12 @@ func TestInterruptedIndexKeepsItsTable(t *testing.T) {
 				t.Fatal(ok, err)
 			}
 		}
-		if x.graph == nil || x.loads != 1 || calls == 0 {
-			t.Errorf("the table was read %d times, and is kept: %v; %d calls of statx(2)", x.loads, x.graph != nil, calls)
+		loads := x.loads
+		if x.byMountinfo {
+			loads = x.edition
+		}
+		if x.graph == nil || loads != 1 || calls == 0 {
+			t.Errorf("the table was read %d times, and is kept: %v; %d calls of statx(2)", loads, x.graph != nil, calls)
 		}
 	})
 }
