@@ -81,8 +81,7 @@ type MounterArgs struct {
 	// FsUser owns projected tokens when every container of the pod runs as it.
 	FsUser *int64
 	// FsGroup shall own the volume's files where the plugin manages ownership
-	// (Attributes.Managed); the caller applies it to plugins that do not
-	// themselves.
+	// (Attributes.Managed); SetUpAt sees to it, most easily by [SetOwnership].
 	FsGroup *int64
 	// FSGroupChangePolicy says when ownership is changed; nil means Always.
 	FSGroupChangePolicy *v1.PodFSGroupChangePolicy
@@ -91,6 +90,10 @@ type MounterArgs struct {
 	DesiredSize *resource.Quantity
 	// SELinuxLabel is the mount context; empty means none.
 	SELinuxLabel string
+	// Progress is told how far a set-up is that takes long; nil: nobody wants
+	// to know. It is called by one goroutine at a time, from when SetUpAt is
+	// called until it returns, and does not block.
+	Progress func(Progress)
 }
 
 // Attributes describe a mounted volume.
