@@ -13,6 +13,7 @@ import (
 
 	"github.com/podvol/podvol/util/atomicdir"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/downward"
 )
 
 // readable is ORed into every file's mode when the pod has an fsGroup.
@@ -89,15 +90,18 @@ func (c *collector) downwardAPI(ctx context.Context, at string, items []v1.Downw
 
 func (c *collector) reference(ctx context.Context, at string, item *v1.DownwardAPIVolumeFile) (string, error) {
 	if item.FieldRef != nil {
-		f, err := parseField(at+".fieldRef", item.FieldRef)
-		return f.of(c.pod), err
+		f, err := downward.VolumeField(at+".fieldRef", item.FieldRef)
+		if err != nil {
+			return "", err
+		}
+		return f.Of(c.pod), nil
 	}
 	at += ".resourceFieldRef"
-	r, err := parseResource(at, item.ResourceFieldRef, c.pod)
+	r, err := downward.VolumeResource(at, item.ResourceFieldRef, c.pod)
 	if err != nil {
 		return "", err
 	}
-	value, err := r.value(ctx, c.host)
+	value, err := r.Value(ctx, c.host)
 	if err != nil {
 		return "", fmt.Errorf("%s: %s is not limited and what the node has cannot be told: %w", at, item.ResourceFieldRef.Resource, err)
 	}

@@ -6,6 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/downward"
 )
 
 // validate refuses what [volume.ValidateFiles] leaves: sources that are not
@@ -32,9 +33,9 @@ func (p *Projection) validate(pod *v1.Pod) error {
 
 func checkReference(field string, item *v1.DownwardAPIVolumeFile, pod *v1.Pod) error {
 	if item.FieldRef != nil {
-		_, err := parseField(field+".fieldRef", item.FieldRef)
+		_, err := downward.VolumeField(field+".fieldRef", item.FieldRef)
 		return err
 	}
-	_, err := parseResource(field+".resourceFieldRef", item.ResourceFieldRef, pod)
+	_, err := downward.VolumeResource(field+".resourceFieldRef", item.ResourceFieldRef, pod)
 	return err
 }

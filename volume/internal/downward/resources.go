@@ -1,4 +1,4 @@
-package projection
+package downward
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// containerResource is a parsed resourceFieldRef.
-type containerResource struct {
+// Resource is a parsed resourceFieldRef.
+type Resource struct {
 	container v1.ResourceRequirements
 	// pod are the pod's own resources, which a container without limits of its
 	// own shares; may be nil.
@@ -23,22 +23,38 @@ type containerResource struct {
 	divisor resource.Quantity
 }
 
-// parseResource checks a resourceFieldRef. The error is a
-// *[volume.InvalidSpecError].
-func parseResource(at string, ref *v1.ResourceFieldSelector, pod *v1.Pod) (containerResource, error) {
+// VolumeResource checks the resourceFieldRef of a volume's file; at is where it
+// is, as errors name it. The error is a *[volume.InvalidSpecError].
+func VolumeResource(at string, ref *v1.ResourceFieldSelector, pod *v1.Pod) (Resource, error) {
 	if ref.ContainerName == "" {
-		return containerResource{}, volume.Invalid(at+".containerName", "must not be empty in a volume")
+		return Resource{}, volume.Invalid(at+".containerName", "must not be empty in a volume")
 	}
-	container, ok := findContainer(pod, ref.ContainerName)
-	if !ok {
-		return containerResource{}, volume.Invalid(at+".containerName", "the pod has no container and no init container %q", ref.ContainerName)
+	return parseResource(at, ref, pod, nil)
+}
+
+// VariableResource checks the resourceFieldRef of an environment variable of
+// the container own, whose resources are meant where none is named. The error
+// is a *[volume.InvalidSpecError].
+func VariableResource(at string, ref *v1.ResourceFieldSelector, pod *v1.Pod, own *v1.Container) (Resource, error) {
+	if ref.ContainerName != "" {
+		own = nil
+	}
+	return parseResource(at, ref, pod, own)
+}
+
+func parseResource(at string, ref *v1.ResourceFieldSelector, pod *v1.Pod, container *v1.Container) (Resource, error) {
+	if container == nil {
+		var ok bool
+		if container, ok = findContainer(pod, ref.ContainerName); !ok {
+			return Resource{}, volume.Invalid(at+".containerName", "the pod has no container and no init container %q", ref.ContainerName)
+		}
 	}
 	which, name, _ := strings.Cut(ref.Resource, ".")
 	if (which != "limits" && which != "requests") || !isContainerResource(name) {
-		return containerResource{}, volume.Invalid(at+".resource",
+		return Resource{}, volume.Invalid(at+".resource",
 			"%q is not limits or requests of cpu, memory, ephemeral-storage or hugepages-<size>, such as limits.cpu", ref.Resource)
 	}
-	r := containerResource{container: container.Resources, pod: pod.Spec.Resources, name: v1.ResourceName(name), limit: which == "limits"}
+	r := Resource{container: container.Resources, pod: pod.Spec.Resources, name: v1.ResourceName(name), limit: which == "limits"}
 	var err error
 	r.divisor, err = parseDivisor(at+".divisor", ref.Divisor, r.name)
 	return r, err
@@ -84,10 +100,10 @@ func parseDivisor(at string, given resource.Quantity, name v1.ResourceName) (res
 	return divisor, nil
 }
 
-// value is the resource in units of the divisor, rounded up. Only a limit that
+// Value is the resource in units of the divisor, rounded up. Only a limit that
 // neither container nor pod sets needs the host's allocatable resources, and
 // the role that knows them.
-func (r *containerResource) value(ctx context.Context, host volume.VolumeHost) (string, error) {
+func (r *Resource) Value(ctx context.Context, host volume.VolumeHost) (string, error) {
 	quantity, err := r.quantity(ctx, host)
 	if err != nil {
 		return "", err
@@ -98,7 +114,7 @@ func (r *containerResource) value(ctx context.Context, host volume.VolumeHost) (
 	return ceil(quantity.Value(), r.divisor.Value()), nil
 }
 
-func (r *containerResource) quantity(ctx context.Context, host volume.VolumeHost) (resource.Quantity, error) {
+func (r *Resource) quantity(ctx context.Context, host volume.VolumeHost) (resource.Quantity, error) {
 	limit, limited := r.limits()
 	if !r.limit {
 		// The API makes a limit the request of who has none.
@@ -118,7 +134,7 @@ func (r *containerResource) quantity(ctx context.Context, host volume.VolumeHost
 	return allocatable[r.name], err
 }
 
-func (r *containerResource) limits() (resource.Quantity, bool) {
+func (r *Resource) limits() (resource.Quantity, bool) {
 	if limit, ok := r.container.Limits[r.name]; ok && !limit.IsZero() {
 		return limit, true
 	}
