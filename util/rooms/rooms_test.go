@@ -22,12 +22,13 @@ func mayImport() map[string][]string {
 		"volume":                  {"util", "mount"},
 		"volume/internal":         {"util", "mount", "volume"},
 		"volume/objects":          {"util", "volume"},
+		"volume/containerenv":     {"util", "volume", "volume/internal", "volume/objects"},
 		"volume/persistentvolume": {"util", "volume", "volume/objects"},
 		"volume/volumemanager":    {"util", "mount", "volume", "volume/objects"},
 		"volume/plugins":          plugins,
 		"volume/volumetest":       {"util", "mount", "volume"},
 		"examples": {"util", "mount", "volume", "volume/plugins", "volume/objects", "volume/persistentvolume",
-			"volume/volumemanager"},
+			"volume/containerenv", "volume/volumemanager"},
 	}
 }
 
