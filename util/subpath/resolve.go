@@ -1,0 +1,79 @@
+package subpath
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// maxTries bounds how often something is tried again because somebody else
+// changed it meanwhile. The kernel gives up with EAGAIN when anything on the
+// machine was renamed or mounted while it followed a "..": about one call in
+// fifty next to a process that does nothing else than rename.
+const maxTries = 128
+
+// resolve opens a place with O_PATH. The errors are those of [Open].
+func (k kernel) resolve(at place) (int, error) {
+	if k.openat2 == nil {
+		return walkTo(at)
+	}
+	for range maxTries {
+		fd, err := k.openBeneath(at)
+		switch {
+		case err == nil:
+			return fd, nil
+		case errors.Is(err, unix.EAGAIN):
+			continue
+		case errors.Is(err, unix.ENOENT):
+			return -1, at.failed("openat2", err)
+		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+			return -1, at.explain(err)
+		}
+		// ENOSYS: before Linux 5.6. EPERM: the filter of an older container
+		// runtime. EACCES: perhaps only fs.protected_symlinks, which keeps
+		// others' links in a directory like /tmp from being followed; as the
+		// kubelet we follow them, for nobody can mislead us.
+		return walkTo(at)
+	}
+	return -1, &BusyError{Volume: at.volume, Path: at.path, Tries: maxTries}
+}
+
+// openBeneath opens a directory first of all, since that mounts an automount
+// that the path ends at.
+func (k kernel) openBeneath(at place) (int, error) {
+	how := unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_DIRECTORY,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	open := func() (int, error) { return k.openat2(at.fd, at.path, &how) }
+	fd, err := eintr.Get(open)
+	if errors.Is(err, unix.ENOTDIR) {
+		how.Flags &^= unix.O_DIRECTORY
+		return eintr.Get(open)
+	}
+	return fd, err
+}
+
+// explain finds which element the kernel refused, by another walk. What it
+// finds may have changed; it does not change what was refused.
+func (p place) explain(refusal error) error {
+	fd, err := walkTo(p)
+	if err == nil {
+		unix.Close(fd)
+	}
+	if escape, ok := errors.AsType[*EscapeError](err); ok && !errors.Is(refusal, unix.ENOTDIR) { // ELOOP: a magic link
+		return escape
+	}
+	if file, ok := errors.AsType[*NotDirectoryError](err); ok && errors.Is(refusal, unix.ENOTDIR) {
+		return file
+	}
+	switch {
+	case errors.Is(refusal, unix.EXDEV):
+		return &EscapeError{Volume: p.volume, Path: p.path}
+	case errors.Is(refusal, unix.ENOTDIR):
+		return &NotDirectoryError{Volume: p.volume, Path: p.path}
+	}
+	return p.failed("openat2", refusal)
+}

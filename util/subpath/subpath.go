@@ -1,0 +1,129 @@
+package subpath
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// maxPath is PATH_MAX with its NUL byte.
+const maxPath = 4096
+
+// Check refuses, with an *[InvalidPathError], a path that is empty, absolute,
+// has an element "..", contains a NUL byte, or is longer than Linux allows.
+// It does what the functions here do first, without looking at a file system.
+func Check(p string) error {
+	_, err := clean(p)
+	return err
+}
+
+func clean(p string) (string, error) {
+	reason := ""
+	switch {
+	case p == "":
+		reason = "is empty"
+	case p[0] == '/':
+		reason = "must be relative to the volume"
+	case len(p) >= maxPath:
+		reason = "is too long"
+	case strings.IndexByte(p, 0) >= 0:
+		reason = "contains a NUL byte"
+	}
+	for element := range strings.SplitSeq(p, "/") {
+		if element == ".." {
+			reason = `must not contain ".."`
+		}
+	}
+	if reason != "" {
+		return "", &InvalidPathError{Path: p, Reason: reason}
+	}
+	return path.Clean(p), nil
+}
+
+// Open opens what is at path beneath root, a file of any kind, with O_PATH:
+// nothing is read, no device is opened and no FIFO waits. Path is slash
+// separated and relative; "." is root itself. Where path ends at a mount, what
+// is mounted is opened; an automount is triggered.
+//
+// The error is an *[InvalidPathError], *[EscapeError], *[NotDirectoryError] or
+// *[BusyError], or an [*os.PathError]: one that matches [os.ErrNotExist] if there
+// is nothing, also at the end of a link, ELOOP after more than 40 links.
+func Open(root *os.File, path string) (*os.File, error) {
+	return system().open(root, path)
+}
+
+// OpenOrMake is [Open] that makes what is missing: directories with the mode of
+// root, set-group-id and sticky bits included, whatever the umask, as the
+// kubelet does. Their owner is the calling process' user; their group is that
+// of the directory above if that has the set-group-id bit. What exists is left
+// as it is.
+//
+// Beyond the errors of Open there are *[ReadOnlyError], *[DanglingError] for a
+// link to nothing, and an [*os.PathError] if a directory cannot be made; some
+// of them may have been.
+func OpenOrMake(root *os.File, path string) (*os.File, error) {
+	return system().openOrMake(root, path)
+}
+
+// MakePoint makes what something can be mounted on at path beneath root, if it
+// does not exist: a directory of mode 0755, or an empty file of mode 0644.
+// Directories on the way are made with 0755. If root or one of these has the
+// set-group-id bit, they inherit it. It is success if there is a directory
+// already, or for dir == false anything else than a directory; a link is
+// followed.
+//
+// The error is one of [OpenOrMake]'s, or a *[KindError].
+func MakePoint(root *os.File, path string, dir bool) error {
+	return system().makePoint(root, path, dir)
+}
+
+// kernel is what the kernel offers; tests take away from it.
+type kernel struct {
+	// openat2 is nil for the walk alone.
+	openat2 func(dir int, path string, how *unix.OpenHow) (int, error)
+	// unshare gives the thread a umask of its own.
+	unshare func(flags int) error
+}
+
+func system() kernel { return kernel{openat2: unix.Openat2, unshare: unix.Unshare} }
+
+func (k kernel) open(root *os.File, p string) (*os.File, error) {
+	p, err := clean(p)
+	if err != nil {
+		return nil, err
+	}
+	defer runtime.KeepAlive(root)
+	fd, err := k.resolve(place{fd: int(root.Fd()), volume: root.Name(), path: p})
+	if err != nil {
+		return nil, err
+	}
+	return newFile(fd, root, p), nil
+}
+
+func newFile(fd int, root *os.File, p string) *os.File {
+	return os.NewFile(uintptr(fd), filepath.Join(root.Name(), p))
+}
+
+// place is a clean path beneath a root.
+type place struct {
+	fd           int
+	volume, path string
+}
+
+func (p place) failed(op string, err error) error {
+	return &os.PathError{Op: op, Path: filepath.Join(p.volume, p.path), Err: err}
+}
+
+func stat(fd int) (unix.Stat_t, error) {
+	var st unix.Stat_t
+	err := eintr.Do(func() error { return unix.Fstat(fd, &st) })
+	return st, err
+}
+
+func isDir(st unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
