@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 )
@@ -35,6 +36,7 @@ type Manager struct {
 	running     sync.WaitGroup // operations, also those that nobody waits for
 	podDirs     podDirs
 	deviceLocks keylock.Map[v1.UniqueVolumeName]
+	reaches     flight.Group[string] // looks at paths that may hang
 
 	ready   chan struct{} // closed when the records have been read
 	stopped chan struct{} // closed when Run ends

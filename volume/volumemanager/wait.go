@@ -265,20 +265,27 @@ func (e *PendingError) Unwrap() []error {
 // that says so.
 func pending(row VolumeStatus, cause error, tearDown bool) VolumeStatus {
 	e := &PendingError{Pod: row.Pod, Volume: row.Volume, Last: row.Err, Cause: cause}
-	switch {
-	case row.Operation != "":
-		e.Waits = fmt.Sprintf("its %s of %s, under way for %s", row.Operation, row.Source, time.Since(row.Began).Round(time.Millisecond))
-	case row.Attachment != nil && !row.Attachment.Mounted:
-		e.Waits, e.Attachment = row.Attachment.wait(), row.Attachment
-	case !row.NextRetry.IsZero():
-		e.Waits = fmt.Sprintf("the next attempt in %s", time.Until(row.NextRetry).Round(time.Millisecond))
-	case tearDown:
-		e.Waits = "its containers to be gone"
-	default:
-		e.Waits = "its set-up to begin"
+	otherwise := "its set-up to begin"
+	if tearDown {
+		otherwise = "its containers to be gone"
 	}
+	e.Waits, e.Attachment = row.waitsFor(otherwise)
 	row.State, row.Err = StatePending, e
 	return row
+}
+
+// waitsFor says what the volume waits for, and the report about its attachment
+// if it is that.
+func (s VolumeStatus) waitsFor(otherwise string) (string, *AttachmentError) {
+	switch {
+	case s.Operation != "":
+		return fmt.Sprintf("its %s of %s, under way for %s", s.Operation, s.Source, time.Since(s.Began).Round(time.Millisecond)), nil
+	case s.Attachment != nil && !s.Attachment.Mounted:
+		return s.Attachment.wait(), s.Attachment
+	case !s.NextRetry.IsZero():
+		return fmt.Sprintf("the next attempt in %s", time.Until(s.NextRetry).Round(time.Millisecond)), nil
+	}
+	return otherwise, nil
 }
 
 func pendingVolumes(pod *v1.Pod) *PodVolumes {

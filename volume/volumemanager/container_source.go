@@ -1,0 +1,85 @@
+package volumemanager
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/volume"
+)
+
+// source finds out what is to be bound.
+func (c *container) source(ctx context.Context, p *containerMount) error {
+	if p.asked.SubPath != "" || p.asked.SubPathExpr != "" {
+		return volume.NothingDone(&volume.UnsupportedError{Volume: p.Volume, Type: "subPath", Reason: "sub-paths are not bound by this version", Replacement: "mount the whole volume"})
+	}
+	p.Source = p.volume.record.Path
+	seen, err := c.m.look(ctx, p.volume.record)
+	if err != nil {
+		return err
+	}
+	p.File = seen.file
+	p.inherit(seen.mount)
+	return nil
+}
+
+// inherit takes over what a bind has of the mount that it is made from.
+func (p *containerMount) inherit(from mount.Entry) {
+	p.ReadOnly = p.ReadOnly || from.ReadOnly()
+	p.Locked = lockedFlags(from)
+}
+
+// lockedFlags are the flags of a mount that a bind of it must not lose, in the
+// table's order.
+func lockedFlags(e mount.Entry) (flags []string) {
+	keep := []string{"ro", "nosuid", "nodev", "noexec", "noatime", "nodiratime", "nosymfollow"}
+	for _, option := range e.Options {
+		if slices.Contains(keep, option) {
+			flags = append(flags, option)
+		}
+	}
+	return flags
+}
+
+// sourceLook is what there is at a volume's path.
+type sourceLook struct {
+	mount mount.Entry // in which it lies
+	file  bool
+}
+
+// look looks at a volume's path. A mount point of the manager's own is looked up
+// in the mount table alone, so that a server that does not answer cannot hold
+// it up; anything else, until ctx ends.
+func (m *Manager) look(ctx context.Context, r *volume.Record) (sourceLook, error) {
+	table, err := mount.TableOf(m.host.Mounter)
+	if err != nil {
+		return sourceLook{}, err
+	}
+	own := below.Strictly(podsDir(m.host.RootDir), r.Path)
+	if own {
+		e, mounted, err := table.At(r.Path)
+		if err != nil || mounted {
+			return sourceLook{mount: e}, err
+		}
+		if r.Confirmed != nil && r.Confirmed.MountPoint {
+			return sourceLook{}, ErrNotMountedAnymore
+		}
+	}
+	var seen sourceLook
+	err = m.reaches.Do(ctx, r.Path, func() error {
+		info, err := os.Stat(r.Path)
+		if err != nil {
+			return err
+		}
+		seen.file = !info.IsDir()
+		seen.mount, err = mount.Containing(table, r.Path)
+		return err
+	})
+	if err != nil {
+		return sourceLook{}, fmt.Errorf("cannot look at what is to be shown to the container: %w", err)
+	}
+	return seen, nil
+}
