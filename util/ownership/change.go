@@ -1,0 +1,102 @@
+package ownership
+
+import (
+	"errors"
+	"io/fs"
+	"strconv"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/treewalk"
+)
+
+// kernel says which of the newer system calls to use. Where the kernel lacks
+// one, the older way is taken by itself; a false field forces that in tests.
+type kernel struct {
+	tree treewalk.Options
+	// fchmodat2 (Linux 6.6) changes the mode of an O_PATH descriptor.
+	fchmodat2 bool
+}
+
+// wanted returns the mode that a file is to have: its own, and more.
+func (g Group) wanted(i treewalk.Info) uint32 {
+	mode := i.Mode & 0o7777
+	switch {
+	case i.IsLink(): // which has none of its own
+		return mode
+	case g.ReadOnly:
+		mode |= 0o440
+	default:
+		mode |= 0o660
+	}
+	if i.IsDir() {
+		mode |= unix.S_ISGID | 0o110
+	}
+	return mode
+}
+
+// has reports whether a file is as it should be.
+func (g Group) has(i treewalk.Info) bool {
+	return i.GID == g.ID && i.Mode&0o7777 == g.wanted(i)
+}
+
+// change is one change of a tree, shared by its workers.
+type change struct {
+	group        Group
+	tree         *treewalk.Tree
+	readOnlyTree bool
+	noFchmodat2  atomic.Bool
+	done         atomic.Int64
+}
+
+func (c *change) count(files int64) { c.done.Add(files) }
+
+// fix changes a file that is open, perhaps as O_PATH, unless it is right.
+func (c *change) fix(fd int, i treewalk.Info) error {
+	mode := c.group.wanted(i)
+	chmod := i.Mode&0o7777 != mode
+	if i.GID != c.group.ID {
+		err := eintr.Do(func() error {
+			return unix.Fchownat(fd, "", -1, int(c.group.ID), unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW)
+		})
+		if err != nil {
+			return c.failed(opChown, i, err)
+		}
+		// The kernel takes setuid and setgid off an executable with that.
+		chmod = chmod || mode&(unix.S_ISUID|unix.S_ISGID) != 0 && !i.IsDir()
+	}
+	if !chmod {
+		return nil
+	}
+	if err := c.chmod(fd, mode); err != nil {
+		return c.failed(opChmod, i, err)
+	}
+	return nil
+}
+
+// chmod is fchmod(2) for a descriptor that may be an O_PATH one.
+func (c *change) chmod(fd int, mode uint32) error {
+	if !c.noFchmodat2.Load() {
+		err := eintr.Do(func() error { return unix.Fchmodat(fd, "", mode, unix.AT_EMPTY_PATH) })
+		if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EPERM) { // EPERM: perhaps an older container runtime's seccomp filter
+			return err
+		}
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			c.noFchmodat2.Store(true)
+		}
+	}
+	return eintr.Do(func() error { return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode) })
+}
+
+// failed is the error for a file that could not be changed; nil for one that
+// nobody can change. Its path is added by the walk.
+func (c *change) failed(op string, i treewalk.Info, err error) error {
+	if errors.Is(err, unix.EPERM) && i.Fixed || errors.Is(err, unix.EROFS) && !c.readOnlyTree {
+		return nil
+	}
+	return pathError(op, "", err)
+}
+
+func pathError(op, path string, err error) error { return &fs.PathError{Op: op, Path: path, Err: err} }

@@ -1,0 +1,74 @@
+package ownership
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/treewalk"
+)
+
+// visitor is one worker's part of a change.
+type visitor struct {
+	*change
+	// wrong: the last file was not right, so that the next one is opened at
+	// once instead of being looked at first.
+	wrong bool
+}
+
+// Visit looks at a file. A directory is left to Enter, which has it open.
+func (v *visitor) Visit(dirfd int, name string, kind uint8) (enter bool, err error) {
+	if kind == unix.DT_DIR {
+		return true, nil
+	}
+	v.count(1)
+	if !v.wrong {
+		info, err := v.tree.Stat(dirfd, name)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			return false, nil
+		case err != nil:
+			return false, pathError("statx", "", err)
+		case !v.tree.Holds(info):
+			return false, nil
+		case info.IsDir():
+			return true, nil
+		case v.group.has(info):
+			return false, nil
+		}
+	}
+	return v.open(dirfd, name)
+}
+
+// open looks at a file by a descriptor, and changes it by that: the name may be
+// another file's at any time.
+func (v *visitor) open(dirfd int, name string) (enter bool, err error) {
+	fd, err := v.tree.OpenPath(dirfd, name)
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EXDEV):
+		return false, nil
+	case err != nil:
+		return false, pathError("open", "", err)
+	}
+	defer unix.Close(fd)
+	info, err := v.tree.Stat(fd, "")
+	switch {
+	case err != nil:
+		return false, pathError("statx", "", err)
+	case !v.tree.Holds(info):
+		return false, nil
+	case info.IsDir():
+		return true, nil
+	}
+	if v.wrong = !v.group.has(info); !v.wrong {
+		return false, nil
+	}
+	return false, v.fix(fd, info)
+}
+
+// Enter gives a directory to the group before it is read: what is made in it
+// after that inherits the group, and what was made before is found.
+func (v *visitor) Enter(fd int, info treewalk.Info) error {
+	v.count(1)
+	return v.fix(fd, info)
+}
