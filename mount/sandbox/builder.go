@@ -1,0 +1,182 @@
+package sandbox
+
+import (
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount/internal/mountapi"
+)
+
+// builder makes the root of a sandbox. It works with descriptors only: what was
+// looked up once is not looked up again.
+type builder struct {
+	api          mountapi.Calls
+	newUser      bool
+	pidNamespace bool
+
+	// root is what the program will have as "/", and exchanged whether that is
+	// another directory than this process' own.
+	root      int
+	exchanged bool
+	// rootTree is the copy of [Config].Root and rootPlace that directory, over
+	// which the copy is attached; both are -1 without a Root.
+	rootTree, rootPlace int
+	// trees are all mounts, in order, attached nowhere yet.
+	trees []tree
+	// kept are all open descriptors.
+	kept []int
+
+	// applied are the trees attached so far.
+	applied []appliedMount
+	// skeletons are the mount ids of the directories made by cover, and
+	// readOnly those that must not be written to in the end.
+	skeletons map[uint64]bool
+	readOnly  []int
+}
+
+// appliedMount is a mount that is in its place: a real path, no links in it.
+type appliedMount struct {
+	tree
+	path string
+}
+
+func (b *builder) keep(fd int) int {
+	b.kept = append(b.kept, fd)
+	return fd
+}
+
+func (b *builder) close() {
+	for _, fd := range b.kept {
+		unix.Close(fd)
+	}
+	b.kept = nil
+}
+
+// open opens everything on the host that is to be shown.
+func (b *builder) open(o *order) *Error {
+	b.skeletons = map[uint64]bool{}
+	b.rootTree, b.rootPlace = -1, -1
+	root, err := openPath(unix.AT_FDCWD, "/", unix.O_DIRECTORY)
+	if err != nil {
+		return failed("open the root", "/", err)
+	}
+	b.root = b.keep(root)
+	if o.Root != "" && path.Clean(o.Root) != "/" {
+		if err := b.openRoot(o.Root); err != nil {
+			return err
+		}
+	}
+	if err := b.openOwn(o); err != nil {
+		return err
+	}
+	for _, m := range o.Mounts {
+		t, err := b.openSource(m)
+		if err != nil {
+			return err.of(m.Mount)
+		}
+		b.trees = append(b.trees, t)
+	}
+	return nil
+}
+
+// assemble attaches everything and exchanges the root.
+func (b *builder) assemble() *Error {
+	if b.rootTree >= 0 {
+		if err := b.api.MoveMount(b.rootTree, b.rootPlace); err != nil {
+			return failed("attach the root", "", err)
+		}
+		b.root, b.exchanged = b.rootTree, true
+	}
+	for _, t := range b.trees {
+		if err := b.apply(t); err != nil {
+			return err.of(t.Mount)
+		}
+	}
+	for _, skeleton := range b.readOnly {
+		if err := b.api.MountSetattr(skeleton, false, unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+			return failed("make a directory read-only", "", err)
+		}
+	}
+	if !b.exchanged {
+		return nil
+	}
+	return b.exchangeRoot()
+}
+
+// apply attaches a tree at its destination.
+func (b *builder) apply(t tree) *Error {
+	target, err := b.mountPoint(t)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(target)
+	if isDir, err := isDirectory(target); err != nil || isDir != t.dir {
+		if err != nil {
+			return failed("look at the destination", t.Destination, err)
+		}
+		return as(ErrKindMismatch, "mount", t.Destination, nil)
+	}
+	if err := b.mayCover(target, t); err != nil {
+		return err
+	}
+	if err := b.api.MoveMount(t.fd, target); err != nil {
+		return failed("attach the mount", t.Destination, err)
+	}
+	if t.own {
+		return nil
+	}
+	real, lookErr := realPath(t.fd)
+	if lookErr != nil {
+		return failed("look where the mount is", t.Destination, lookErr)
+	}
+	b.applied = append(b.applied, appliedMount{t, real})
+	return nil
+}
+
+// mayCover refuses a mount that would appear on the host and stay there.
+func (b *builder) mayCover(target int, t tree) *Error {
+	in, err := b.volumeAt(target)
+	if err != nil {
+		return failed("look where the destination is", t.Destination, err)
+	}
+	if in == nil || in.Propagation != PropagationShared {
+		return nil
+	}
+	e := as(ErrPropagates, "mount", t.Destination, nil)
+	e.Advice = "it lies in the Bidirectional mount at " + in.Destination + ": give it a destination outside of that"
+	return e
+}
+
+// exchangeRoot makes an open directory, the root of a mount, this process'
+// root and forgets the old one (pivot_root(2), with the same directory twice).
+func (b *builder) exchangeRoot() *Error {
+	old, err := openPath(unix.AT_FDCWD, "/", unix.O_DIRECTORY)
+	if err != nil {
+		return failed("open the old root", "/", err)
+	}
+	defer unix.Close(old)
+	if err := unix.Fchdir(b.root); err != nil {
+		return failed("change to the new root", "", err)
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		e := as(ErrRoot, "pivot_root", "", err)
+		e.Advice = "run it from a root that is a mount of its own, and neither the initial RAM disk nor a chroot"
+		return e
+	}
+	if err := unix.Fchdir(old); err != nil {
+		return failed("change to the old root", "", err)
+	}
+	// Copies of Bidirectional mounts may hang in the old root: to unmount what
+	// is below such a peer is to unmount it on the host.
+	if err := b.api.Mount("", ".", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return failed("cut the old root off from the host", "", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return failed("forget the old root", "", err)
+	}
+	if err := unix.Chdir("/"); err != nil {
+		return failed("change to the new root", "", err)
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package sandbox
+
+import (
+	"io"
+	"os"
+
+	"github.com/podvol/podvol/mount"
+)
+
+// The propagations of a [Mount].
+const (
+	PropagationPrivate = "rprivate" // as is the empty string
+	PropagationSlave   = "rslave"
+	PropagationShared  = "rshared"
+)
+
+// Mount is one mount of the container.
+type Mount struct {
+	// Volume is a name for error messages; it may be empty.
+	Volume string
+	// Source is what is bound, on the host, with the mounts below it. Links in
+	// it are followed: it is the caller's own path, not a stranger's.
+	Source string
+	// Destination is absolute and clean, in the container.
+	Destination string
+	// ReadOnly makes the mount read-only, but not those below it;
+	// RecursiveReadOnly makes those read-only as well.
+	ReadOnly, RecursiveReadOnly bool
+	// Propagation is one of the constants above.
+	Propagation string
+	// File says that Source is no directory: where the mount point is missing it
+	// is a file. A Source of the other kind is an error.
+	File bool
+	// UIDMappings and GIDMappings, where there are any, show the files with
+	// other owners ([mount.IDMapping]): an idmapped mount, or an error.
+	UIDMappings, GIDMappings []mount.IDMapping
+}
+
+// Credential are the ids of the program, in the user namespace where there is
+// one.
+type Credential struct {
+	UID, GID uint32
+	// Groups are all its supplementary groups; with KeepGroups they are
+	// ignored, and the caller's are kept.
+	Groups     []uint32
+	KeepGroups bool
+}
+
+// UserNamespace is a new user namespace for the program. ContainerIDs are those
+// inside of it. A mapping that the caller may not make itself (any but that of
+// its own single id, without CAP_SETUID) is made by newuidmap(1) and
+// newgidmap(1).
+type UserNamespace struct {
+	UIDMappings, GIDMappings []mount.IDMapping
+}
+
+// Config says what is run and what it sees. Nothing in it is changed or kept
+// after the program has begun.
+type Config struct {
+	// Args is the program and its arguments, at least the former. Without a
+	// slash in it the program is looked up in the PATH of Env, in the root that
+	// it will have.
+	Args []string
+	// Env is its whole environment, as "NAME=value".
+	Env []string
+	// Dir is its working directory, in its root; empty means "/".
+	Dir string
+	// Stdin, Stdout and Stderr are as those of [os/exec.Cmd]: nil is /dev/null, an
+	// *os.File is passed on as it is.
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+
+	// Root is a directory of the machine that becomes the program's root;
+	// empty: the machine's own root.
+	Root string
+	// Mounts are applied in this order: one that lies in another comes after it.
+	Mounts []Mount
+
+	// UserNamespace, where it is not nil, gives the program a user namespace of
+	// its own, which an ordinary user needs to mount anything.
+	UserNamespace *UserNamespace
+	// PIDNamespace gives it process ids of its own and a /proc that shows only
+	// them. It is process 1 there: signals that it has no handler for are
+	// ignored, and when it ends, all that it has started ends.
+	PIDNamespace bool
+
+	// Credential nil means the caller's ids, or those of root in a new user
+	// namespace.
+	Credential *Credential
+	// Capabilities, if not nil, are the only ones the program can ever have:
+	// names as "CAP_CHOWN" or "CHOWN". For another user than root they are made
+	// ambient, so that it has them. Nil leaves what the ids entail.
+	Capabilities []string
+	// NoNewPrivileges sets no_new_privs (prctl(2)).
+	NoNewPrivileges bool
+
+	// Signals that arrive here are sent to the program. Those of a terminal
+	// (Ctrl-C) reach it by themselves: it stays in the caller's process group.
+	Signals <-chan os.Signal
+}

@@ -1,0 +1,67 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount/internal/mountapi"
+)
+
+// Main must be called at the start of main, before flags are read or anything
+// is begun, by every program that uses this package (a test binary: in
+// TestMain). It returns at once, unless this process was started by [Start] to
+// become a sandbox; then it builds it, executes the program and never returns.
+//
+// It is a second run of the same program because Go can run no code of its own
+// between fork(2) and execve(2).
+func Main() {
+	if len(os.Args) != 1 || os.Args[0] != childName {
+		return
+	}
+	// Capabilities belong to the thread that has them, and execve(2) takes over
+	// those of the thread that calls it.
+	runtime.LockOSThread()
+	os.Exit(child())
+}
+
+// child is the child's whole life, if it does not become the program.
+func child() int {
+	unix.CloseOnExec(orderFD)
+	unix.CloseOnExec(answerFD)
+	orders, answers := os.NewFile(orderFD, "order"), json.NewEncoder(os.NewFile(answerFD, "answer"))
+	var o order
+	if err := json.NewDecoder(orders).Decode(&o); err != nil {
+		return 125 // the parent has died, or knows by itself
+	}
+	failure := o.build(mountapi.Kernel{})
+	if failure == nil {
+		failure = o.execute(orders, answers)
+	}
+	_ = answers.Encode(answer{Failed: send(failure)})
+	return failure.ExitCode()
+}
+
+// build makes what the program sees.
+func (o *order) build(api mountapi.Calls) *Error {
+	mask := unix.Umask(0)
+	defer unix.Umask(mask)
+	b := &builder{api: api, newUser: o.NewUser, pidNamespace: o.PIDNamespace}
+	defer b.close()
+	// What is on the host is looked up with the caller's own ids, before the
+	// namespace is cut off: a Bidirectional mount is a peer of the host's.
+	if err := b.open(o); err != nil {
+		return err
+	}
+	if o.NewUser {
+		if err := becomeIDs(o.Builder.UID, o.Builder.GID); err != nil {
+			return err
+		}
+	}
+	if err := api.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return failed("cut the namespace off from the host", "/", err)
+	}
+	return b.assemble()
+}

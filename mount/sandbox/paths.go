@@ -1,0 +1,48 @@
+package sandbox
+
+import (
+	"errors"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// resolveTries bounds the repetitions of a look-up that somebody's renames
+// disturb.
+const resolveTries = 1000
+
+// openPath opens a path without opening what is there.
+func openPath(dir int, path string, flags int) (int, error) {
+	return eintr.Get(func() (int, error) { return unix.Openat(dir, path, unix.O_PATH|unix.O_CLOEXEC|flags, 0) })
+}
+
+// openIn opens a path as if dir were the root: links and ".." stay inside it.
+func openIn(dir int, path string, resolve uint64) (int, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | resolve}
+	for try := 1; ; try++ {
+		fd, err := eintr.Get(func() (int, error) { return unix.Openat2(dir, path, &how) })
+		if !errors.Is(err, unix.EAGAIN) || try == resolveTries {
+			return fd, err
+		}
+	}
+}
+
+// look asks about an open file; no server is asked.
+func look(fd int) (unix.Statx_t, error) {
+	const flags = unix.AT_EMPTY_PATH | unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+	const mask = unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_UID | unix.STATX_GID | unix.STATX_INO | unix.STATX_MNT_ID
+	var st unix.Statx_t
+	err := eintr.Do(func() error { return unix.Statx(fd, "", flags, mask, &st) })
+	return st, err
+}
+
+func isDirectory(fd int) (bool, error) {
+	st, err := look(fd)
+	return st.Mode&unix.S_IFMT == unix.S_IFDIR, err
+}
+
+// realPath is where an open file is, seen from this process' root.
+func realPath(fd int) (string, error) { return os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)) }

@@ -1,0 +1,135 @@
+package sandbox_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// probeName is the first argument by which this test binary is the program in
+// the sandbox.
+const probeName = "sandbox-probe"
+
+// seen is what the program says about itself.
+type seen struct {
+	Mounts   []*mountinfo.Info
+	UID, GID int
+	Groups   []int
+	Dir      string
+	PID      int
+	Env      []string
+	Status   map[string]string // of /proc/self/status
+	Results  []string          // one for each thing it was told to do
+}
+
+// probe does what its arguments say and prints what it sees.
+func probe(args []string) int {
+	s := seen{UID: os.Getuid(), GID: os.Getgid(), PID: os.Getpid(), Env: os.Environ()}
+	s.Groups, _ = os.Getgroups()
+	s.Dir, _ = os.Getwd()
+	var err error
+	if s.Mounts, err = mountinfo.GetMounts(nil); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 99
+	}
+	s.Status = status()
+	for _, arg := range args {
+		verb, what, _ := strings.Cut(arg, ":")
+		switch verb {
+		case "exit":
+			var code int
+			fmt.Sscan(what, &code)
+			return code
+		case "die":
+			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+			select {}
+		case "hang":
+			fmt.Println("ready")
+			select {}
+		case "await":
+			c := make(chan os.Signal, 1)
+			signal.Notify(c, syscall.SIGTERM)
+			fmt.Println("ready")
+			<-c
+			return 42
+		}
+		s.Results = append(s.Results, act(verb, what))
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(s); err != nil {
+		return 98
+	}
+	return 0
+}
+
+// act does one thing and says how it went.
+func act(verb, what string) string {
+	switch verb {
+	case "read":
+		content, err := os.ReadFile(what)
+		return outcome(string(content), err)
+	case "write":
+		return outcome("written", os.WriteFile(what, []byte("by the program"), 0o644))
+	case "mkdir":
+		return outcome("made", os.Mkdir(what, 0o755))
+	case "list":
+		entries, err := os.ReadDir(what)
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return outcome(strings.Join(names, " "), err)
+	case "stat":
+		var st unix.Stat_t
+		err := unix.Lstat(what, &st)
+		return outcome(fmt.Sprintf("%o %d:%d", st.Mode, st.Uid, st.Gid), err)
+	case "link":
+		target, err := os.Readlink(what)
+		return outcome(target, err)
+	case "mount":
+		return outcome("mounted", unix.Mount("by-the-program", what, "tmpfs", 0, "size=64k"))
+	}
+	return "what is " + verb + "?"
+}
+
+func outcome(result string, err error) string {
+	if errno, ok := errors.AsType[unix.Errno](err); ok {
+		return unix.ErrnoName(errno)
+	}
+	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
+		return pathError.Err.Error()
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return result
+}
+
+func status() map[string]string {
+	content, _ := os.ReadFile("/proc/self/status")
+	fields := map[string]string{}
+	for line := range strings.Lines(string(content)) {
+		name, value, _ := strings.Cut(line, ":")
+		fields[name] = strings.TrimSpace(value)
+	}
+	return fields
+}
+
+// at returns the topmost mount at a path.
+func (s seen) at(path string) *mountinfo.Info {
+	var top *mountinfo.Info
+	for _, m := range s.Mounts {
+		if m.Mountpoint == filepath.Clean(path) {
+			top = m
+		}
+	}
+	return top
+}

@@ -1,0 +1,189 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// tree is a copy of a mount, with what is below it, that is attached nowhere
+// yet. Nobody can see it, so what is to be read-only never was writable.
+type tree struct {
+	Mount
+	fd  int
+	dir bool
+	// own: it is one of the root's own (/proc, /sys, /dev), whose place may be
+	// no link.
+	own bool
+}
+
+// openRoot copies the directory that will be the root.
+func (b *builder) openRoot(dir string) *Error {
+	place, err := openPath(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
+	if err != nil {
+		return sourceFailed("open the root", dir, err)
+	}
+	b.rootPlace = b.keep(place)
+	if b.rootTree, err = b.api.OpenTree(place, "", true); err != nil {
+		b.rootTree = -1
+		return failed("copy the mount of the root", dir, err)
+	}
+	b.keep(b.rootTree)
+	if err := b.api.MountSetattr(b.rootTree, true, unix.MountAttr{Propagation: unix.MS_PRIVATE}); err != nil {
+		return failed("make the root private", dir, err)
+	}
+	return nil
+}
+
+// openOwn opens what a root has beside the caller's mounts.
+func (b *builder) openOwn(o *order) *Error {
+	for _, m := range []Mount{{Destination: "/proc"}, {Destination: "/sys", RecursiveReadOnly: true}, {Destination: "/dev", Propagation: PropagationSlave}} {
+		fresh := m.Destination == "/proc" && b.pidNamespace
+		if b.rootTree < 0 && !fresh || slices.ContainsFunc(o.Mounts, func(asked orderedMount) bool { return asked.Destination == m.Destination }) {
+			continue
+		}
+		if b.rootTree >= 0 && b.hasMount(m.Destination) {
+			continue
+		}
+		var t tree
+		var err *Error
+		if fresh {
+			t, err = b.freshProc(m)
+		} else {
+			m.Source = m.Destination
+			t, err = b.openSource(orderedMount{Mount: m})
+		}
+		if err != nil {
+			return err.of(m)
+		}
+		t.own = true
+		b.trees = append(b.trees, t)
+	}
+	return nil
+}
+
+// hasMount reports whether the new root has a mount there already.
+func (b *builder) hasMount(destination string) bool {
+	fd, err := openIn(b.rootTree, destination, unix.RESOLVE_NO_SYMLINKS)
+	if err != nil {
+		return false // it is looked at again when it is needed
+	}
+	defer unix.Close(fd)
+	st, err := look(fd)
+	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+}
+
+// freshProc makes the /proc of a new pid namespace.
+func (b *builder) freshProc(m Mount) (tree, *Error) {
+	const attributes = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+	fd, err := b.newFilesystem("proc", nil, attributes)
+	if err == nil {
+		return tree{Mount: m, fd: b.keep(fd), dir: true}, nil
+	}
+	e := failed("mount a /proc of its own", "", err)
+	if errors.Is(err, unix.EPERM) {
+		e.Advice = "a user namespace may not where parts of the machine's /proc are covered, as in most containers; do without a pid namespace"
+	}
+	return tree{}, e
+}
+
+// openSource copies what is to be mounted and gives the copy everything that
+// it is to have.
+func (b *builder) openSource(m orderedMount) (tree, *Error) {
+	source, err := openPath(unix.AT_FDCWD, m.Source, 0)
+	if err != nil {
+		return tree{}, sourceFailed("open the source", m.Source, err)
+	}
+	defer unix.Close(source)
+	isDir, err := isDirectory(source)
+	if err != nil {
+		return tree{}, failed("look at the source", m.Source, err)
+	}
+	if isDir == m.File {
+		return tree{}, as(ErrKindMismatch, "open the source", m.Source, nil)
+	}
+	if m.Propagation == PropagationShared {
+		if err := checkShared(source, m.Source); err != nil {
+			return tree{}, err
+		}
+	}
+	fd, err := b.api.OpenTree(source, "", true)
+	if err != nil {
+		return tree{}, copyFailed(m.Source, err)
+	}
+	t := tree{Mount: m.Mount, fd: b.keep(fd), dir: isDir}
+	return t, b.configure(t, m.IDMap)
+}
+
+// configure sets the attributes of a tree that nobody sees yet.
+func (b *builder) configure(t tree, idMap int) *Error {
+	if idMap > 0 {
+		unix.CloseOnExec(idMap)
+		change := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(idMap)}
+		if err := b.api.MountSetattr(t.fd, true, change); err != nil {
+			return b.idMapFailed(t, err)
+		}
+	}
+	if t.ReadOnly || t.RecursiveReadOnly {
+		if err := b.api.MountSetattr(t.fd, t.RecursiveReadOnly, unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+			return failed("make it read-only", t.Source, err)
+		}
+	}
+	if err := b.api.MountSetattr(t.fd, true, unix.MountAttr{Propagation: propagation(t.Propagation)}); err != nil {
+		return failed("set the propagation", t.Source, err)
+	}
+	return nil
+}
+
+func propagation(word string) uint64 {
+	switch word {
+	case PropagationSlave:
+		return unix.MS_SLAVE
+	case PropagationShared:
+		return unix.MS_SHARED
+	}
+	return unix.MS_PRIVATE
+}
+
+// checkShared refuses a source that is no peer of anything.
+func checkShared(source int, path string) *Error {
+	st, err := look(source)
+	if err != nil {
+		return failed("look at the source", path, err)
+	}
+	found, err := mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) {
+		return uint64(info.ID) != st.Mnt_id, uint64(info.ID) == st.Mnt_id
+	})
+	if err != nil || len(found) == 0 {
+		return failed("find the mount of", path, errors.Join(err, errors.New("it is in no mount table")))
+	}
+	if strings.Contains(found[0].Optional, "shared:") {
+		return nil
+	}
+	e := as(ErrNotShared, "set the propagation of", path, fmt.Errorf("it lies in the mount at %s", found[0].Mountpoint))
+	e.Advice = "share that on the host (mount --make-rshared " + found[0].Mountpoint + "), or ask for HostToContainer"
+	return e
+}
+
+func sourceFailed(op, path string, err error) *Error {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return as(ErrNoSource, op, path, err)
+	}
+	return failed(op, path, err)
+}
+
+func copyFailed(path string, err error) *Error {
+	e := failed("copy the mount of", path, err)
+	if errors.Is(err, unix.EINVAL) {
+		e.Advice = "the mount it lies in is unbindable"
+	}
+	return e
+}
+
+func (b *builder) idMapFailed(t tree, err error) *Error {
+	return as(ErrIDMap, "show it with other owners", t.Source, err)
+}

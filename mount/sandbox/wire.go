@@ -1,0 +1,115 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+)
+
+// childName is how the child knows what it is: its first argument, which no
+// shell gives by accident and no environment hands down.
+const childName = "podvol-sandbox"
+
+// The child's descriptors.
+const (
+	orderFD  = 3 // its order, by a pipe that the parent holds open while it lives
+	answerFD = 4 // what became of it
+	firstFD  = 5 // the user namespaces of idmapped mounts
+)
+
+// order is what the parent tells the child.
+type order struct {
+	Args, Env       []string
+	Dir, Root       string
+	Mounts          []orderedMount
+	NewUser         bool       // it is in a user namespace of its own
+	Builder         Credential // the ids there by which mounts are made
+	PIDNamespace    bool
+	Credential      *Credential
+	Capabilities    []string
+	NoNewPrivileges bool
+}
+
+// orderedMount is a Mount with the descriptor of its user namespace.
+type orderedMount struct {
+	Mount
+	IDMap int // 0: it has none
+}
+
+// answer is one line from the child: that it executes the program now, and then
+// only if that failed, or before if something else did, why.
+type answer struct {
+	Executes bool        `json:",omitempty"`
+	Failed   *sentError `json:",omitempty"`
+}
+
+// sentError is an *Error on its way.
+type sentError struct {
+	Op, Volume, Destination, Path, Advice, Text string
+	Cause                                       Cause
+	Errno                                       unix.Errno
+}
+
+func send(err *Error) *sentError {
+	s := &sentError{Op: err.Op, Volume: err.Volume, Destination: err.Destination, Path: err.Path, Advice: err.Advice, Cause: err.Cause}
+	if err.Err != nil {
+		s.Text = err.Err.Error()
+	}
+	if errno, ok := errors.AsType[unix.Errno](err.Err); ok {
+		s.Errno = errno
+	}
+	return s
+}
+
+func (s *sentError) received() *Error {
+	e := &Error{Op: s.Op, Volume: s.Volume, Destination: s.Destination, Path: s.Path, Advice: s.Advice, Cause: s.Cause}
+	if s.Text != "" || s.Errno != 0 {
+		e.Err = &farError{s.Text, s.Errno}
+	}
+	return e
+}
+
+// farError is an error of the child's: its text, and its errno for errors.Is.
+type farError struct {
+	text  string
+	errno unix.Errno
+}
+
+func (e *farError) Error() string { return e.text }
+
+func (e *farError) Unwrap() error {
+	if e.errno == 0 {
+		return nil
+	}
+	return e.errno
+}
+
+// readAnswer reads until the child executes its program, which closes the pipe,
+// or ends.
+func readAnswer(from io.Reader) (executes bool, failure *Error) {
+	decoder := json.NewDecoder(from)
+	for {
+		var a answer
+		if err := decoder.Decode(&a); err != nil {
+			return executes, failure
+		}
+		executes = executes || a.Executes
+		if a.Failed != nil {
+			failure = a.Failed.received()
+		}
+	}
+}
+
+// isMapped reports whether the namespace has an id.
+func isMapped(mappings []mount.IDMapping, id uint32) bool {
+	for _, m := range mappings {
+		if id >= m.ContainerID && id-m.ContainerID < m.Size {
+			return true
+		}
+	}
+	return false
+}
