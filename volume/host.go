@@ -153,6 +153,13 @@ func (h *Host) GetPluginDir(plugin string) string {
 	return filepath.Join(h.RootDir, "plugins", plugin)
 }
 
+// GetPodVolumeDeviceDir returns <root>/pods/<uid>/volumeDevices/<plugin~>, where
+// the links to the devices of a pod's block volumes are.
+func GetPodVolumeDeviceDir(host VolumeHost, podUID types.UID, plugin string) string {
+	pod := filepath.Dir(filepath.Dir(host.GetPodPluginDir(podUID, plugin)))
+	return filepath.Join(pod, "volumeDevices", EscapeQualifiedName(plugin))
+}
+
 // GetMounter implements [VolumeHost].
 func (h *Host) GetMounter() mount.Interface { return h.Mounter }
 

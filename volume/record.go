@@ -31,8 +31,9 @@ type Record struct {
 	Volumes []string             `json:"volumes"`
 	// Plugin is the plugin's name.
 	Plugin string `json:"plugin"`
-	// Path is where the pod's containers find the volume: absolute and clean,
-	// as filepath.Clean makes it.
+	// Path is where the pod's containers find the volume, which is the pod's
+	// link to the device for a block volume: absolute and clean, as
+	// filepath.Clean makes it.
 	Path string `json:"path"`
 	// Source describes the data's origin, for people.
 	Source string `json:"source,omitempty"`
@@ -61,6 +62,17 @@ type Confirmation struct {
 	Took time.Duration `json:"took"`
 	// MountPoint says whether the mount table showed a mount at the path.
 	MountPoint bool `json:"mountPoint"`
+	// Device is the device of a block volume; nil for file systems.
+	Device *MappedDevice `json:"device,omitempty"`
+}
+
+// MappedDevice is where the device of a block volume is found.
+type MappedDevice struct {
+	// Node is the device's node, links resolved.
+	Node string `json:"node"`
+	// Bind is where that is bound for the pod below plugins/, which the mount
+	// table shows while the volume is there.
+	Bind string `json:"bind"`
 }
 
 // Spec returns the recorded spec; it shares the record's pointers.

@@ -50,3 +50,13 @@ func (s *Spec) Name() string {
 func (s *Spec) IsKubeletExpandable() bool {
 	return s != nil && s.PersistentVolume != nil
 }
+
+// IsBlock reports whether the volume is shown to containers as a device, not as
+// a file system: a PersistentVolume of volumeMode Block.
+func (s *Spec) IsBlock() bool {
+	if s == nil || s.PersistentVolume == nil {
+		return false
+	}
+	mode := s.PersistentVolume.Spec.VolumeMode
+	return mode != nil && *mode == v1.PersistentVolumeBlock
+}

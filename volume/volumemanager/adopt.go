@@ -98,10 +98,14 @@ func (m *Manager) adoptOne(ctx context.Context, key volumeKey, mounted mounts) e
 	if err != nil {
 		return err
 	}
+	device, err := m.foundDevice(record)
+	if err != nil {
+		return err
+	}
 	if err := m.records.write(key, line); err != nil {
 		return err
 	}
-	record.Confirmed = &volume.Confirmation{At: time.Now(), MountPoint: mounted.has(record.Path)}
+	record.Confirmed = &volume.Confirmation{At: time.Now(), MountPoint: mounted.has(record.Path), Device: device}
 	if err := m.records.confirm(key, *record.Confirmed); err != nil {
 		return err
 	}
@@ -114,6 +118,9 @@ func (m *Manager) rebuild(ctx context.Context, key volumeKey) (*volume.Record, e
 	plugin, err := m.plugins.FindPluginByName(key.plugin)
 	if err != nil {
 		return nil, err
+	}
+	if m.hasDeviceLink(key) {
+		return m.rebuildBlock(ctx, key, plugin)
 	}
 	path := m.host.GetPodVolumeDir(key.podUID, key.plugin, key.spec)
 	found, err := plugin.ConstructVolumeSpec(ctx, key.spec, path)

@@ -48,6 +48,10 @@ type Config struct {
 	// SetUpTimeout is how long one attempt to set a volume up may take; 0 means
 	// two minutes. The attempt is repeated after that, as after every failure.
 	SetUpTimeout time.Duration
+	// DeviceHolder keeps block volumes' devices from being replaced; nil means
+	// loop devices, as the kubelet's, for which the node needs the kernel's loop
+	// module.
+	DeviceHolder DeviceHolder
 	// Events takes events about pods; nil: none are sent.
 	Events volume.EventSink
 	// HostFiles is the host's file system; nil means this process's.
@@ -71,6 +75,9 @@ func New(config Config) (*Manager, error) {
 	}
 	if config.SetUpTimeout <= 0 {
 		config.SetUpTimeout = 2 * time.Minute
+	}
+	if config.DeviceHolder == nil {
+		config.DeviceHolder = new(loopHolder)
 	}
 	host := config.host()
 	plugins, err := volume.NewVolumePluginMgr(config.Plugins, host)

@@ -2,18 +2,22 @@ package volumemanager
 
 import (
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 )
 
 // deviceUse is what a volume needs of its node besides the pod's own mount.
 type deviceUse struct {
-	plugin volume.DeviceMountableVolumePlugin
-	device deviceKey                     // its path is empty where nothing is mounted once per node
-	attach volume.AttachableVolumePlugin // nil where nothing is attached
+	plugin volume.VolumePlugin
+	mounts volume.DeviceMountableVolumePlugin // nil for a block volume
+	block  volume.BlockVolumePlugin           // nil for a file system
+	device deviceKey                          // its path is empty where nothing is done once per node
+	attach volume.AttachableVolumePlugin      // nil where nothing is attached
 }
 
-// deviceKey is one place where a device is mounted. Two PersistentVolumes may
+// deviceKey is one place where a device is mounted, or that a block volume's
+// device is bound below for its pods. Two PersistentVolumes may
 // name one volume and still have a place each.
 type deviceKey struct {
 	name v1.UniqueVolumeName
@@ -36,22 +40,25 @@ type deviceMount struct {
 type deviceState struct {
 	// touched: it may be mounted, or half mounted.
 	touched bool
-	// mounted: it is, and mountPoint says whether the mount table showed it.
+	// mounted: it is, and mountPoint says whether the mount table showed it. A
+	// block volume's device is set up instead, which no mount table shows.
 	mounted, mountPoint bool
+	// attachedAt is where a block volume's attached device is, if it is known.
+	attachedAt string
 }
 
 // deviceOf finds out what a spec needs, without I/O; nil: nothing. With an
 // error it says what the spec may need, as far as that can be said.
-func deviceOf(plugin volume.VolumePlugin, spec *volume.Spec) (*deviceUse, error) {
-	mountable, ok := volume.AsDeviceMountable(plugin)
-	if !ok {
+func deviceOf(plugin volume.VolumePlugin, spec *volume.Spec, podUID types.UID) (*deviceUse, error) {
+	mountable, mounts := volume.AsDeviceMountable(plugin)
+	if !mounts && !spec.IsBlock() {
 		return nil, nil
 	}
 	name, err := plugin.GetVolumeName(spec)
 	if err != nil {
 		return nil, volume.NothingDone(err)
 	}
-	use := &deviceUse{plugin: mountable, device: deviceKey{name: v1.UniqueVolumeName(plugin.GetPluginName() + "/" + name)}}
+	use := &deviceUse{plugin: plugin, device: deviceKey{name: v1.UniqueVolumeName(plugin.GetPluginName() + "/" + name)}}
 	if attachable, ok := volume.AsAttachable(plugin); ok {
 		attaches, err := attachable.CanAttach(spec)
 		if attaches || err != nil {
@@ -61,7 +68,31 @@ func deviceOf(plugin volume.VolumePlugin, spec *volume.Spec) (*deviceUse, error)
 			return use, use.failed("CanAttach", spec, volume.NothingDone(err))
 		}
 	}
-	mounts, err := mountable.CanDeviceMount(spec)
+	if spec.IsBlock() {
+		return use, use.ofBlock(spec, podUID)
+	}
+	use.mounts = mountable
+	return use.ofMount(spec)
+}
+
+// ofBlock adds what a block volume needs: its device is set up once per node.
+func (use *deviceUse) ofBlock(spec *volume.Spec, podUID types.UID) (err error) {
+	if use.block, err = blockPlugin(use.plugin, spec); err != nil {
+		return volume.NothingDone(err)
+	}
+	unmapper, err := use.block.NewBlockVolumeUnmapper(spec.Name(), podUID) // it needs no pod, as a mapper does
+	if err != nil {
+		return use.failed("NewBlockVolumeUnmapper", spec, volume.NothingDone(err))
+	}
+	if use.device.path, err = unmapper.GetGlobalMapPath(spec); err != nil {
+		return use.failed("GetGlobalMapPath", spec, volume.NothingDone(err))
+	}
+	return nil
+}
+
+// ofMount adds what a file system needs, and returns nil where that is nothing.
+func (use *deviceUse) ofMount(spec *volume.Spec) (_ *deviceUse, err error) {
+	mounts, err := use.mounts.CanDeviceMount(spec)
 	switch {
 	case err != nil:
 		return use, use.failed("CanDeviceMount", spec, volume.NothingDone(err))
@@ -75,7 +106,7 @@ func deviceOf(plugin volume.VolumePlugin, spec *volume.Spec) (*deviceUse, error)
 }
 
 func (use *deviceUse) mountPath(spec *volume.Spec) (string, error) {
-	mounter, err := use.plugin.NewDeviceMounter()
+	mounter, err := use.mounts.NewDeviceMounter()
 	if err != nil {
 		return "", use.failed("NewDeviceMounter", spec, volume.NothingDone(err))
 	}
@@ -171,7 +202,7 @@ func (m *Manager) recoverDevice(s *slot, record *volume.Record, mounted mounts) 
 	if err != nil {
 		return // nor can it be torn down
 	}
-	use, err := deviceOf(plugin, record.Spec())
+	use, err := deviceOf(plugin, record.Spec(), record.PodUID)
 	m.join(s, use)
 	if err != nil {
 		m.log.Warn("what a recorded volume needs of its node is not known; it is asked again before the volume is torn down", "podUID", record.PodUID, "volume", record.Volumes[0], "error", err)
@@ -183,7 +214,11 @@ func (m *Manager) recoverDevice(s *slot, record *volume.Record, mounted mounts) 
 	}
 	d := m.hold(s, use.device)
 	d.touched = true
-	if c := record.Confirmed; c != nil && c.MountPoint && mounted.has(record.Path) && mounted.has(use.device.path) {
+	switch c := record.Confirmed; {
+	case c == nil:
+	case c.Device != nil && mounted.has(c.Device.Bind):
+		d.mounted = true
+	case c.MountPoint && mounted.has(record.Path) && mounted.has(use.device.path):
 		d.mounted, d.mountPoint = true, true
 	}
 }

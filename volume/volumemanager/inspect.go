@@ -79,7 +79,7 @@ func statusOf(r *volume.Record, mounted mounts) []VolumeStatus {
 		s.State = StateFailed
 	}
 	if r.Confirmed != nil {
-		s.Since, s.Duration = r.Confirmed.At, r.Confirmed.Took
+		s.Since, s.Duration, s.Device = r.Confirmed.At, r.Confirmed.Took, deviceNodeOf(r)
 	}
 	rows := make([]VolumeStatus, len(r.Volumes))
 	for i, name := range r.Volumes {
@@ -97,21 +97,28 @@ func reasonOf(r *volume.Record, mounted mounts) error {
 	switch c := r.Confirmed; {
 	case c == nil:
 		return ErrOutcomeUnknown
-	case c.MountPoint && !mounted.has(r.Path):
+	case c.MountPoint && !mounted.has(r.Path), c.Device != nil && !mounted.has(c.Device.Bind):
 		return ErrNotMountedAnymore
 	}
 	return nil
 }
 
 func unknownStatus(rootDir string, key volumeKey) VolumeStatus {
-	path := filepath.Join(podsDir(rootDir), string(key.podUID), "volumes", volume.EscapeQualifiedName(key.plugin), key.spec)
+	place := func(kind string) string {
+		return filepath.Join(podsDir(rootDir), string(key.podUID), kind, volume.EscapeQualifiedName(key.plugin), key.spec)
+	}
+	path := place("volumes")
+	if _, err := os.Readlink(place("volumeDevices")); err == nil {
+		path = place("volumeDevices")
+	}
 	return VolumeStatus{PodUID: key.podUID, Volume: key.spec, Plugin: key.plugin, Path: path, State: StateFailed,
 		Err: fmt.Errorf("volume %q of the pod with UID %q: %w", key.spec, key.podUID, ErrNoRecord)}
 }
 
 func podsDir(rootDir string) string { return filepath.Join(rootDir, "pods") }
 
-// volumeDirs lists the volumes that have a directory, by names alone.
+// volumeDirs lists the volumes that have a directory, or a link to a device, by
+// names alone.
 func volumeDirs(rootDir string) ([]volumeKey, error) {
 	var keys []volumeKey
 	var errs []error
@@ -123,13 +130,15 @@ func volumeDirs(rootDir string) ([]volumeKey, error) {
 		return entries
 	}
 	for _, pod := range list(podsDir(rootDir)) {
-		volumes := filepath.Join(podsDir(rootDir), pod.Name(), "volumes")
-		for _, plugin := range list(volumes) {
-			for _, name := range list(filepath.Join(volumes, plugin.Name())) {
-				if strings.HasPrefix(name.Name(), volume.DeletingPrefix) {
-					continue // the rest of a volume that still has its record
+		for _, kind := range []string{"volumes", "volumeDevices"} {
+			volumes := filepath.Join(podsDir(rootDir), pod.Name(), kind)
+			for _, plugin := range list(volumes) {
+				for _, name := range list(filepath.Join(volumes, plugin.Name())) {
+					if strings.HasPrefix(name.Name(), volume.DeletingPrefix) {
+						continue // the rest of a volume that still has its record
+					}
+					keys = append(keys, volumeKey{types.UID(pod.Name()), volume.UnescapeQualifiedName(plugin.Name()), name.Name()})
 				}
-				keys = append(keys, volumeKey{types.UID(pod.Name()), volume.UnescapeQualifiedName(plugin.Name()), name.Name()})
 			}
 		}
 	}

@@ -48,10 +48,6 @@ func (m *Manager) boundVolume(ctx context.Context, source objects.Source, name t
 	if err := volume.CheckBinding(claim, pv); err != nil {
 		return nil, err
 	}
-	if pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == v1.PersistentVolumeBlock {
-		return nil, &volume.UnsupportedError{Volume: pv.Name, Type: "volumeMode Block",
-			Reason: "raw devices are not mapped by this version", Replacement: "use volumeMode Filesystem"}
-	}
 	return pv, m.checkAffinity(ctx, source, pv)
 }
 

@@ -19,7 +19,8 @@ import (
 type setUp struct {
 	pod     *v1.Pod
 	slot    *slot
-	mounter volume.Mounter
+	mounter volume.Mounter // nil for a block volume
+	mapping *mapping       // nil for a file system
 	record  *volume.Record
 	key     volumeKey
 	source  string     // the plugin's name of the source
@@ -92,6 +93,9 @@ func (m *Manager) prepare(ctx context.Context, depends dependencies, u *setUp) e
 		return err
 	}
 	u.record.InlineVolume, u.record.PersistentVolume, u.record.ReadOnly = spec.Volume, spec.PersistentVolume, spec.ReadOnly
+	if err := checkMode(u.pod, u.record.Volumes, spec); err != nil {
+		return err
+	}
 	plugin, err := m.plugins.FindPluginBySpec(spec)
 	if err != nil {
 		return err
@@ -106,16 +110,27 @@ func (m *Manager) prepare(ctx context.Context, depends dependencies, u *setUp) e
 	for _, ref := range volume.DependsOn(plugin, spec, u.pod) {
 		depends.on(ref)
 	}
-	if u.mounter, err = plugin.NewMounter(spec, u.pod); err != nil {
+	if err := u.prepareVolume(plugin, spec); err != nil {
 		return err
 	}
 	if u.source, err = plugin.GetVolumeName(spec); err != nil {
 		return err
 	}
-	u.record.Path = u.mounter.GetPath()
 	u.key = keyOf(u.record)
-	u.device, err = deviceOf(plugin, spec)
+	u.device, err = deviceOf(plugin, spec, u.pod.UID)
 	return err
+}
+
+// prepareVolume finds out where the volume will be.
+func (u *setUp) prepareVolume(plugin volume.VolumePlugin, spec *volume.Spec) (err error) {
+	if spec.IsBlock() {
+		return u.prepareBlock(plugin, spec)
+	}
+	if u.mounter, err = plugin.NewMounter(spec, u.pod); err != nil {
+		return err
+	}
+	u.record.Path = u.mounter.GetPath()
+	return nil
 }
 
 // volumeNamed returns the pod's volume of this name, which it has.
@@ -185,6 +200,9 @@ func (m *Manager) act(ctx context.Context, u *setUp) error {
 			return err
 		}
 	}
+	if u.mapping != nil {
+		return m.mapDevice(ctx, u)
+	}
 	return u.mounter.SetUp(ctx, mounterArgs(u.pod))
 }
 
@@ -249,6 +267,9 @@ func (u *setUp) continues(before actualVolume) bool {
 	if before.key != u.key {
 		return false
 	}
+	if r.Spec().IsBlock() != u.record.Spec().IsBlock() {
+		return false
+	}
 	if r.Rebuilt {
 		return r.Guessed || before.source == u.source
 	}
@@ -306,11 +327,12 @@ func (m *Manager) confirm(u *setUp, digest recordDigest, start time.Time) error 
 	m.mu.Lock()
 	known, device := u.slot.actual.record.Confirmed, u.slot.actual.device
 	m.mu.Unlock()
-	if known != nil && known.MountPoint == mounted {
+	mapped := u.mappedDevice()
+	if known != nil && known.MountPoint == mounted && equalDevices(known.Device, mapped) {
 		return nil
 	}
 	now := time.Now()
-	c := &volume.Confirmation{At: now, Took: now.Sub(start), MountPoint: mounted}
+	c := &volume.Confirmation{At: now, Took: now.Sub(start), MountPoint: mounted, Device: mapped}
 	if err := m.records.confirm(u.key, *c); err != nil {
 		m.log.Warn("a volume record could not be confirmed", "volume", u.record.Volumes[0], "podUID", u.record.PodUID, "error", err)
 	}
@@ -355,16 +377,26 @@ func (m *Manager) event(ctx context.Context, u *setUp, err error) {
 	if _, waits := errors.AsType[*AttachmentError](err); waits {
 		return
 	}
+	reason, step := failedStep(err, u.mapping != nil)
 	for _, name := range u.record.Volumes {
-		m.config.Events.Event(u.pod, v1.EventTypeWarning, "FailedMount",
-			fmt.Sprintf("MountVolume.%s failed for volume %q : %v", failedStep(err), name, wrap(u.record, name, "SetUp", err)))
+		m.config.Events.Event(u.pod, v1.EventTypeWarning, reason,
+			fmt.Sprintf("%s failed for volume %q : %v", step, name, wrap(u.record, name, "SetUp", err)))
 	}
 }
 
-// failedStep is the kubelet's word for the part of a set-up that has failed.
-func failedStep(err error) string {
-	if own, ok := errors.AsType[*volume.Error](err); ok && (own.Op == "MountDevice" || own.Op == "WaitForAttach") {
-		return own.Op
+// failedStep are the kubelet's words for the part of a set-up that has failed.
+func failedStep(err error, block bool) (reason, step string) {
+	op := "SetUp"
+	if own, ok := errors.AsType[*volume.Error](err); ok {
+		op = own.Op
 	}
-	return "SetUp"
+	switch {
+	case block && op == "SetUp":
+		return "FailedMapVolume", "MapVolume"
+	case block:
+		return "FailedMapVolume", "MapVolume." + op
+	case op == "MountDevice" || op == "WaitForAttach":
+		return "FailedMount", "MountVolume." + op
+	}
+	return "FailedMount", "MountVolume.SetUp"
 }

@@ -34,6 +34,9 @@ func (m *Manager) stage(ctx context.Context, u *setUp) error {
 	if err != nil || u.device.device.path == "" {
 		return err
 	}
+	if u.mapping != nil {
+		return m.setUpDevice(ctx, u, devicePath)
+	}
 	return m.mountDevice(ctx, u, devicePath)
 }
 
@@ -107,7 +110,7 @@ func (m *Manager) waitForAttach(ctx context.Context, u *setUp) (string, error) {
 
 func (m *Manager) mountDevice(ctx context.Context, u *setUp, devicePath string) error {
 	spec, key := u.record.Spec(), u.device.device
-	mounter, err := u.device.plugin.NewDeviceMounter()
+	mounter, err := u.device.mounts.NewDeviceMounter()
 	if err != nil {
 		return u.device.failed("NewDeviceMounter", spec, volume.NothingDone(err))
 	}
@@ -155,15 +158,27 @@ func (m *Manager) unstage(ctx context.Context, s *slot, was actualVolume, plugin
 	if !m.mustUnmount(s, use.device) {
 		return nil // another one came meanwhile
 	}
-	unmounter, err := use.plugin.NewDeviceUnmounter()
+	if use.block != nil {
+		err = m.tearDownDevice(ctx, use, spec, was.key.podUID)
+	} else {
+		err = unmountDevice(ctx, use, spec)
+	}
+	if err != nil {
+		return err
+	}
+	m.setDevice(use.device, deviceState{})
+	m.letGoOf(s, use.device)
+	return nil
+}
+
+func unmountDevice(ctx context.Context, use *deviceUse, spec *volume.Spec) error {
+	unmounter, err := use.mounts.NewDeviceUnmounter()
 	if err != nil {
 		return use.failed("NewDeviceUnmounter", spec, volume.NothingDone(err))
 	}
 	if err := unmounter.UnmountDevice(ctx, use.device.path); err != nil {
 		return use.failed("UnmountDevice", spec, err)
 	}
-	m.setDevice(use.device, deviceState{})
-	m.letGoOf(s, use.device)
 	return nil
 }
 
@@ -174,7 +189,7 @@ func (m *Manager) deviceOfActual(ctx context.Context, s *slot, was actualVolume,
 	if was.device != nil {
 		return was.device, nil
 	}
-	use, err := deviceOf(plugin, was.record.Spec())
+	use, err := deviceOf(plugin, was.record.Spec(), was.key.podUID)
 	if err != nil || use == nil || use.device.path == "" {
 		return use, err
 	}

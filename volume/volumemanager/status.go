@@ -40,6 +40,9 @@ type VolumeStatus struct {
 	State  VolumeState
 	// Path is where the pod's containers find the volume; empty if it has none.
 	Path string
+	// Device is the node of a block volume's device, once it is mapped; Path is
+	// the pod's link to it. Empty for file systems.
+	Device string
 	// Since is when the state was reached.
 	Since time.Time
 	// Duration is what the last finished operation took.

@@ -21,6 +21,7 @@ type statusJSON struct {
 	Plugin          string     `json:"plugin"`
 	Source          string     `json:"source"`
 	Path            string     `json:"path"`
+	Device          string     `json:"device,omitempty"`
 	State           string     `json:"state"`
 	Wanted          bool       `json:"wanted"`
 	Since           *time.Time `json:"since,omitempty"`
@@ -45,7 +46,7 @@ type statusJSON struct {
 func (s VolumeStatus) MarshalJSON() ([]byte, error) {
 	out := statusJSON{
 		Namespace: s.Pod.Namespace, Pod: s.Pod.Name, PodUID: s.PodUID, Volume: s.Volume,
-		Plugin: s.Plugin, Source: s.Source, Path: s.Path, State: string(s.State), Wanted: s.Wanted,
+		Plugin: s.Plugin, Source: s.Source, Path: s.Path, Device: s.Device, State: string(s.State), Wanted: s.Wanted,
 		Since: presentTime(s.Since), DurationSeconds: s.Duration.Seconds(),
 		Operation: s.Operation, Began: presentTime(s.Began),
 		Failures: s.Failures, NextRetry: presentTime(s.NextRetry),

@@ -44,11 +44,7 @@ func (m *Manager) unapply(ctx context.Context, s *slot, was actualVolume) error 
 	if err != nil {
 		return volume.NothingDone(err)
 	}
-	unmounter, err := plugin.NewUnmounter(was.key.spec, was.key.podUID)
-	if err != nil {
-		return err
-	}
-	if err := unmounter.TearDown(ctx); err != nil {
+	if err := m.unpublish(ctx, was, plugin); err != nil {
 		return err
 	}
 	if err := m.unstage(ctx, s, was, plugin); err != nil {
@@ -56,4 +52,16 @@ func (m *Manager) unapply(ctx context.Context, s *slot, was actualVolume) error 
 	}
 	m.removeEmptyDirs(ctx, s)
 	return m.records.remove(was.key)
+}
+
+// unpublish takes the volume from the pod; its device, if it has one, stays.
+func (m *Manager) unpublish(ctx context.Context, was actualVolume, plugin volume.VolumePlugin) error {
+	if was.record.Spec().IsBlock() {
+		return m.unmapDevice(ctx, was, plugin)
+	}
+	unmounter, err := plugin.NewUnmounter(was.key.spec, was.key.podUID)
+	if err != nil {
+		return err
+	}
+	return unmounter.TearDown(ctx)
 }

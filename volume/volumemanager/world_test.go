@@ -36,6 +36,7 @@ type world struct {
 	plugins   []volume.VolumePlugin // nil: plugins.All()
 	mounter   mount.Interface       // nil: the fake
 	hostFiles volume.HostFiles
+	holder    volumemanager.DeviceHolder
 
 	setUpTimeout time.Duration
 	containers   volumemanager.PodContainers
@@ -59,7 +60,7 @@ func newWorld(t testing.TB) *world {
 func (w *world) config() volumemanager.Config {
 	c := volumemanager.Config{
 		RootDir: w.root, NodeName: "node1", Objects: w.store, Plugins: plugins.All(), Mounter: w.fake, Events: w.events, HostFiles: w.hostFiles,
-		SetUpTimeout: w.setUpTimeout, Containers: w.containers,
+		SetUpTimeout: w.setUpTimeout, Containers: w.containers, DeviceHolder: w.holder,
 	}
 	if w.plugins != nil {
 		c.Plugins = w.plugins

@@ -1,0 +1,259 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/loophold"
+	"github.com/podvol/podvol/volume"
+)
+
+// DeviceHolder keeps a block volume's device open while a pod has it, so that
+// the kernel cannot give its number to another device: else a device that was
+// detached and another attached would be the pod's without anybody's knowing.
+// A hold outlives the process.
+type DeviceHolder interface {
+	// Hold holds the device at path, a bind mount of its node. Held already is
+	// success.
+	Hold(ctx context.Context, path string) error
+	// Release ends the hold; none is success, also where path is gone.
+	Release(ctx context.Context, path string) error
+}
+
+// loopHolder is the kubelet's way: a loop device.
+type loopHolder struct{ calls flight.Group[string] }
+
+func (l *loopHolder) Hold(ctx context.Context, path string) error {
+	return l.calls.Do(ctx, path, func() error {
+		_, err := loophold.Hold(path)
+		return err
+	})
+}
+
+func (l *loopHolder) Release(ctx context.Context, path string) error {
+	return l.calls.Do(ctx, path, func() error { return loophold.Release(path) })
+}
+
+// ReplacedDeviceError says that a pod's device is not the volume's any more.
+type ReplacedDeviceError struct{ Volume, Bind, Device string }
+
+func (e *ReplacedDeviceError) Error() string {
+	return fmt.Sprintf("volume %q is mapped, but %s is another device by now than the one that its pod has (bound at %s); tear the pod down, and find out who replaced the device", e.Volume, e.Device, e.Bind)
+}
+
+// mapping is a block volume on its way to a pod. On disk it is what the kubelet
+// makes, in this order:
+//
+//	<global>/<podUID>                            the device's node, bound
+//	/dev/loop<n>                                 holds that open
+//	pods/<uid>/volumeDevices/<plugin~>/<name>    a link to the device
+//
+// The link comes last, since containers find the device by it.
+type mapping struct {
+	mapper volume.BlockVolumeMapper
+	place  blockPlace
+	device string // links resolved; empty until it is known
+}
+
+// blockPlace is where a pod's block volume is on disk.
+type blockPlace struct{ global, bind, dir, link string }
+
+func placeOf(v volume.BlockVolume, spec *volume.Spec, podUID types.UID) (blockPlace, error) {
+	global, err := v.GetGlobalMapPath(spec)
+	if err != nil {
+		return blockPlace{}, err
+	}
+	dir, name := v.GetPodDeviceMapPath()
+	return blockPlace{global: global, bind: filepath.Join(global, string(podUID)), dir: dir, link: filepath.Join(dir, name)}, nil
+}
+
+// prepareBlock is the part of prepare that block volumes have for themselves.
+func (u *setUp) prepareBlock(plugin volume.VolumePlugin, spec *volume.Spec) error {
+	able, err := blockPlugin(plugin, spec)
+	if err != nil {
+		return err
+	}
+	mapper, err := able.NewBlockVolumeMapper(spec, u.pod)
+	if err != nil {
+		return err
+	}
+	place, err := placeOf(mapper, spec, u.pod.UID)
+	if err != nil {
+		return err
+	}
+	u.mapping = &mapping{mapper: mapper, place: place}
+	u.record.Path = place.link
+	return nil
+}
+
+func blockPlugin(plugin volume.VolumePlugin, spec *volume.Spec) (volume.BlockVolumePlugin, error) {
+	able, ok := volume.AsBlock(plugin)
+	if !ok {
+		return nil, &volume.UnsupportedError{Volume: spec.Name(), Type: "volumeMode Block",
+			Reason: plugin.GetPluginName() + " has no devices", Replacement: "use volumeMode Filesystem"}
+	}
+	return able, nil
+}
+
+// mapDevice publishes the device, which is staged, to the pod. Each step finds
+// what an earlier attempt has done.
+func (m *Manager) mapDevice(ctx context.Context, u *setUp) error {
+	spec := u.record.Spec()
+	published, err := u.mapping.mapper.MapPodDevice(ctx)
+	if err != nil {
+		return u.device.failed("MapPodDevice", spec, err)
+	}
+	if published == "" {
+		published = m.attachedPath(u.device.device)
+	}
+	if published == "" {
+		return u.device.failed("MapPodDevice", spec, errors.New("device path of the volume is empty"))
+	}
+	if err := m.publishDevice(ctx, u, published); err != nil {
+		return u.device.failed("MapBlockVolume", spec, err)
+	}
+	return nil
+}
+
+// publishDevice does for every plugin what MapBlockVolume does in the kubelet.
+func (m *Manager) publishDevice(ctx context.Context, u *setUp, published string) error {
+	place := u.mapping.place
+	node, err := m.deviceNode(ctx, published)
+	if err != nil {
+		return err
+	}
+	if err := m.bindDevice(ctx, u, node); err != nil {
+		return err
+	}
+	if err := m.config.DeviceHolder.Hold(ctx, place.bind); err != nil {
+		return fmt.Errorf("the device cannot be kept from being replaced: %w", err)
+	}
+	if err := linkTo(node, place); err != nil {
+		return err
+	}
+	u.mapping.device = node
+	return nil
+}
+
+// deviceNode resolves the links that lead to a device, which may lie anywhere.
+func (m *Manager) deviceNode(ctx context.Context, path string) (string, error) {
+	node := make(chan string, 1)
+	err := m.reaches.Do(ctx, path, func() error {
+		resolved, err := filepath.EvalSymlinks(path)
+		node <- resolved
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return <-node, nil
+}
+
+func (m *Manager) bindDevice(ctx context.Context, u *setUp, node string) error {
+	bind := u.mapping.place.bind
+	bound, err := m.isMountPoint(bind)
+	if err != nil {
+		return err
+	}
+	if bound {
+		return m.checkBound(ctx, u, node)
+	}
+	if err := makeBindPoint(bind); err != nil {
+		return err
+	}
+	return mount.Mount(ctx, m.host.Mounter, mount.Request{Source: node, Target: bind, Options: []string{"bind"}})
+}
+
+// checkBound refuses to call another device the pod's.
+func (m *Manager) checkBound(ctx context.Context, u *setUp, node string) error {
+	same := make(chan bool, 1)
+	err := m.reaches.Do(ctx, u.mapping.place.bind, func() error {
+		has, err := deviceNumber(u.mapping.place.bind)
+		if err != nil {
+			return err
+		}
+		is, err := deviceNumber(node)
+		same <- has == is
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if !<-same {
+		return &ReplacedDeviceError{Volume: u.record.Volumes[0], Bind: u.mapping.place.bind, Device: node}
+	}
+	return nil
+}
+
+func deviceNumber(path string) (uint64, error) {
+	var st unix.Stat_t
+	if err := eintr.Do(func() error { return unix.Stat(path, &st) }); err != nil {
+		return 0, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return uint64(st.Rdev), nil
+}
+
+// makeBindPoint makes the empty file that a node is bound on.
+func makeBindPoint(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_CLOEXEC, 0o640)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil // of an earlier attempt; if it is something else, the mount says so
+	case err != nil:
+		return err
+	}
+	return file.Close()
+}
+
+// linkTo makes the pod's link. One that leads elsewhere is of an earlier
+// attempt, when the device had another name.
+func linkTo(node string, place blockPlace) error {
+	if err := os.MkdirAll(place.dir, 0o750); err != nil {
+		return err
+	}
+	err := os.Symlink(node, place.link)
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	was, err := os.Readlink(place.link)
+	switch {
+	case err != nil:
+		return fmt.Errorf("what is at the place of the pod's device is no link; find out who put it there, and remove it: %w", err)
+	case was == node:
+		return nil
+	}
+	return errors.Join(os.Remove(place.link), os.Symlink(node, place.link))
+}
+
+// mappedDevice is what the confirmation says of a block volume.
+func (u *setUp) mappedDevice() *volume.MappedDevice {
+	if u.mapping == nil {
+		return nil
+	}
+	return &volume.MappedDevice{Node: u.mapping.device, Bind: u.mapping.place.bind}
+}
+
+func equalDevices(a, b *volume.MappedDevice) bool {
+	return a == b || a != nil && b != nil && *a == *b
+}
+
+// deviceNodeOf is the device of a recorded block volume that is mapped.
+func deviceNodeOf(r *volume.Record) string {
+	if r.Confirmed == nil || r.Confirmed.Device == nil {
+		return ""
+	}
+	return r.Confirmed.Device.Node
+}

@@ -1,0 +1,367 @@
+package volumemanager_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+func TestBlockVolumes(t *testing.T) {
+	w := newWorld(t)
+	d, h := w.withBlockDisks()
+	manager, _ := w.start()
+	one, two := blockPod("one", "a"), blockPod("two", "a", "b")
+	mustSetUp(t, manager, one)
+	want := []string{"SetUpDevice pv-a", "MapPodDevice uid-one", "bind uid-one", "Hold uid-one"}
+	if diff := cmpDiff(want, d.log()); diff != "" {
+		t.Error(diff)
+	}
+	mustSetUp(t, manager, two)
+	if n := d.count("SetUpDevice pv-a"); n != 0 {
+		t.Errorf("the device is set up %d times more for another pod", n)
+	}
+	w.assertMapped(d, h, "one", "a")
+	w.assertMapped(d, h, "two", "a")
+	w.assertMapped(d, h, "two", "b")
+	d.log()
+	mustSetUp(t, manager, one)
+	if diff := cmpDiff([]string{"MapPodDevice uid-one", "Hold uid-one"}, d.log()); diff != "" {
+		t.Errorf("again:\n%s", diff)
+	}
+	mustTearDown(t, manager, one)
+	want = []string{"Release uid-one", "unbind uid-one", "UnmapPodDevice uid-one"}
+	if diff := cmpDiff(want, d.log()); diff != "" {
+		t.Error(diff)
+	}
+	w.assertMapped(d, h, "two", "a")
+	mustTearDown(t, manager, two)
+	if d.count("TearDownDevice pv-a") != 1 || d.count("TearDownDevice pv-b") != 1 {
+		t.Errorf("calls %q", d.log())
+	}
+	w.assertNoBlocks(d, h)
+}
+
+func TestBlockVolumeStatus(t *testing.T) {
+	w := newWorld(t)
+	d, _ := w.withBlockDisks()
+	manager, stop := w.start()
+	result, err := manager.SetUpPod(t.Context(), blockPod("web", "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(w.root, "pods/uid-web/volumeDevices/example.com~disk/pv-a")
+	if path, ok := result.Path("v-a"); !ok || path != link {
+		t.Errorf("Path = %q, %v", path, ok)
+	}
+	check := func(row volumemanager.VolumeStatus) {
+		t.Helper()
+		text, err := json.Marshal(row)
+		if row.State != volumemanager.StateMounted || row.Path != link || row.Device != d.node("a") || err != nil ||
+			!strings.Contains(string(text), fmt.Sprintf(`"device":%q`, d.node("a"))) {
+			t.Errorf("%+v\n%s, %v", row, text, err)
+		}
+	}
+	check(result.Volumes[0])
+	stop()
+	rows, err := volumemanager.Inspect(w.root, w.fake.Table())
+	if err != nil || len(rows) != 1 {
+		t.Fatal(rows, err)
+	}
+	check(rows[0])
+}
+
+// The process dies before or after any step; the next one finishes either way,
+// and so does the same one when it was only an error.
+func TestCrashAroundABlockVolume(t *testing.T) {
+	for _, step := range []string{"SetUpDevice", "MapPodDevice", "bind", "Hold", "Release", "unbind", "UnmapPodDevice", "TearDownDevice"} {
+		for _, after := range []bool{false, true} {
+			for _, shared := range []bool{false, true} {
+				for _, finish := range []string{"set up", "tear down"} {
+					for _, crash := range []bool{false, true} {
+						t.Run(fmt.Sprintf("%s after=%v shared=%v then %s crash=%v", step, after, shared, finish, crash), func(t *testing.T) {
+							w := newWorld(t)
+							d, h := w.withBlockDisks()
+							manager, stop := w.start()
+							pod, other := blockPod("web", "a"), blockPod("other", "a")
+							if shared {
+								mustSetUp(t, manager, other)
+							}
+							remove := d.dies(step, after)
+							_, _ = manager.SetUpPod(t.Context(), pod)
+							_ = manager.TearDownPod(t.Context(), pod.UID)
+							remove()
+							if crash {
+								stop()
+								manager, _ = w.start()
+							}
+							if finish == "set up" {
+								mustSetUp(t, manager, pod)
+								w.assertMapped(d, h, "web", "a")
+							}
+							mustTearDown(t, manager, pod)
+							if shared {
+								w.assertMapped(d, h, "other", "a")
+								mustTearDown(t, manager, other)
+							}
+							w.assertNoBlocks(d, h)
+						})
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestBlockVolumeAfterARestart(t *testing.T) {
+	w := newWorld(t)
+	d, h := w.withBlockDisks()
+	manager, stop := w.start()
+	one, two := blockPod("one", "a"), blockPod("two", "a")
+	mustSetUp(t, manager, one, two)
+	stop()
+	d.log()
+	manager, _ = w.start()
+	mustSetUp(t, manager, one)
+	mustTearDown(t, manager, one)
+	want := []string{"MapPodDevice uid-one", "Hold uid-one", "Release uid-one", "unbind uid-one", "UnmapPodDevice uid-one"}
+	if diff := cmpDiff(want, d.log()); diff != "" {
+		t.Error(diff)
+	}
+	w.assertMapped(d, h, "two", "a")
+	mustTearDown(t, manager, two)
+	w.assertNoBlocks(d, h)
+}
+
+// After a reboot the links are there, and nothing else.
+func TestBlockVolumeAfterAReboot(t *testing.T) {
+	for _, next := range []string{"set up", "tear down", "repair"} {
+		t.Run(next, func(t *testing.T) {
+			w := newWorld(t)
+			d, h := w.withBlockDisks()
+			manager, stop := w.start()
+			pod := blockPod("web", "a")
+			mustSetUp(t, manager, pod)
+			stop()
+			if err := w.fake.Close(); err != nil {
+				t.Fatal(err)
+			}
+			clear(h.held)
+			clear(d.ready)
+			rows, err := volumemanager.Inspect(w.root, w.fake.Table())
+			if err != nil || len(rows) != 1 || !errors.Is(rows[0].Err, volumemanager.ErrNotMountedAnymore) {
+				t.Errorf("rows %+v, %v", rows, err)
+			}
+			if next == "repair" {
+				if diff := cmpDiff([]string{string(volumemanager.ProblemNotMounted)}, w.repair(false)); diff != "" {
+					t.Error(diff)
+				}
+				w.assertNoBlocks(d, h)
+				return
+			}
+			manager, _ = w.start()
+			if next == "set up" {
+				mustSetUp(t, manager, pod)
+				w.assertMapped(d, h, "web", "a")
+			}
+			mustTearDown(t, manager, pod)
+			w.assertNoBlocks(d, h)
+		})
+	}
+}
+
+// A kubelet's block volume, or one whose record was lost, is known by its link.
+func TestAdoptedBlockVolume(t *testing.T) {
+	w := newWorld(t)
+	d, h := w.withBlockDisks()
+	manager, stop := w.start()
+	stays, goes := blockPod("stays", "a"), blockPod("goes", "a")
+	mustSetUp(t, manager, stays, goes)
+	stop()
+	if err := os.RemoveAll(filepath.Join(w.root, "podvol")); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := volumemanager.Inspect(w.root, w.fake.Table())
+	if err != nil || len(rows) != 2 || !errors.Is(rows[0].Err, volumemanager.ErrNoRecord) || !strings.Contains(rows[0].Path, "/volumeDevices/") {
+		t.Errorf("rows %+v, %v", rows, err)
+	}
+	// Without adoption its device is left alone, also when another pod goes.
+	manager, stop = w.start()
+	other := blockPod("other", "a")
+	mustSetUp(t, manager, other)
+	if err := manager.TearDownPod(t.Context(), other.UID); err == nil || !strings.Contains(err.Error(), "still bound") {
+		t.Errorf("TearDownPod = %v", err)
+	}
+	if n := d.count("TearDownDevice pv-a"); n != 0 {
+		t.Errorf("torn down %d times", n)
+	}
+	stop()
+
+	config := w.config()
+	config.Adopt = true
+	manager, err = volumemanager.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.run(manager)
+	d.log()
+	mustSetUp(t, manager, stays)
+	w.assertMapped(d, h, "stays", "a")
+	if n := d.count("bind uid-stays"); n != 0 {
+		t.Errorf("bound again")
+	}
+	mustTearDown(t, manager, stays, goes, other)
+	w.assertNoBlocks(d, h)
+}
+
+func TestAttachableBlockVolume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		d, h := w.withBlockDisks()
+		d.attaches = true
+		d.published = func(string) string { return "" } // then it is the attached device
+		manager, stop := w.start()
+		defer stop()
+		pod := blockPod("web", "a")
+		declare(t, manager, pod)
+		if calls := d.log(); len(calls) != 0 || len(manager.VolumesInUse()) != 1 {
+			t.Errorf("before it is attached: %q, in use %v", calls, manager.VolumesInUse())
+		}
+		attached := filepath.Join(d.dev, "attached")
+		if err := os.Symlink(d.node("a"), attached+"-part1"); err != nil {
+			t.Fatal(err)
+		}
+		manager.ReportedInUse(manager.VolumesInUse())
+		manager.SetVolumesAttached([]v1.AttachedVolume{{Name: diskPlugin + "/a", DevicePath: attached}})
+		if err := manager.WaitForMounted(t.Context(), pod.UID); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmpDiff([]string{"WaitForAttach a", "SetUpDevice pv-a", "MapPodDevice uid-web", "bind uid-web", "Hold uid-web"}, d.log()); diff != "" {
+			t.Error(diff)
+		}
+		w.assertMapped(d, h, "web", "a")
+		mustTearDown(t, manager, pod)
+		if names := manager.VolumesInUse(); len(names) != 0 {
+			t.Errorf("still in use: %v", names)
+		}
+		w.assertNoBlocks(d, h)
+	})
+}
+
+func TestFailedBlockVolumes(t *testing.T) {
+	refused := errors.New("no such disk")
+	for step, want := range map[string]string{
+		"SetUpDevice":  "MapVolume.SetUpDevice failed",
+		"MapPodDevice": "MapVolume.MapPodDevice failed",
+		"bind":         "MapVolume.MapBlockVolume failed",
+		"Hold":         "MapVolume.MapBlockVolume failed",
+	} {
+		t.Run(step, func(t *testing.T) {
+			w := newWorld(t)
+			d, h := w.withBlockDisks()
+			manager, _ := w.start()
+			remove := d.calls.Inject(fault.Fault[diskCall]{Match: isDiskCall(step), Err: refused})
+			pod := blockPod("web", "a")
+			if _, err := manager.SetUpPod(t.Context(), pod); !errors.Is(err, refused) {
+				t.Errorf("err = %v", err)
+			}
+			if got := w.events.all(); len(got) != 1 || !strings.HasPrefix(got[0], "web Warning FailedMapVolume "+want+` for volume "v-a" : `) {
+				t.Errorf("events = %q", got)
+			}
+			remove()
+			mustTearDown(t, manager, pod)
+			w.assertNoBlocks(d, h)
+		})
+	}
+}
+
+func TestVolumeModesThatDoNotFit(t *testing.T) {
+	for name, tc := range map[string]struct {
+		volume v1.Volume
+		use    func(c *v1.Container)
+		want   []string
+	}{
+		"a device that is mounted": {claimVolume("v", "a", false),
+			func(c *v1.Container) { c.VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/data"}} },
+			[]string{`volumeMounts[0] of container "c"`, `volume "v"`, "volumeDevices"}},
+		"a claim's file system as a device": {claimVolume("v", "files", false),
+			func(c *v1.Container) { c.VolumeDevices = []v1.VolumeDevice{{Name: "v", DevicePath: "/dev/x"}} },
+			[]string{`volumeDevices[0] of container "c"`, `volume "v"`, "volumeMounts"}},
+		"an emptyDir as a device": {emptyDirVolume("v", ""),
+			func(c *v1.Container) { c.VolumeDevices = []v1.VolumeDevice{{Name: "v", DevicePath: "/dev/x"}} },
+			[]string{`volumeDevices[0] of container "c"`, `volume "v"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			d, _ := w.withBlockDisks()
+			claim, pv := boundPair("files", "pv-files")
+			w.add(claim, pv)
+			manager, _ := w.start()
+			pod := newPod("web", tc.volume)
+			tc.use(&pod.Spec.Containers[0])
+			_, err := manager.SetUpPod(t.Context(), pod)
+			if _, ok := errors.AsType[*volume.InvalidSpecError](err); !ok {
+				t.Errorf("err = %v", err)
+			}
+			for _, part := range tc.want {
+				if !strings.Contains(fmt.Sprint(err), part) {
+					t.Errorf("%v does not say %s", err, part)
+				}
+			}
+			if calls := d.log(); len(calls) > 0 {
+				t.Errorf("calls %q", calls)
+			}
+			w.untouched()
+		})
+	}
+}
+
+func TestBlockVolumeOfAPluginWithoutDevices(t *testing.T) {
+	w := newWorld(t)
+	claim, pv := boundPair("data", "pv-nfs")
+	claim.Spec.VolumeMode, pv.Spec.VolumeMode = new(v1.PersistentVolumeBlock), new(v1.PersistentVolumeBlock)
+	w.add(claim, pv)
+	manager, _ := w.start()
+	_, err := manager.SetUpPod(t.Context(), blockPod("web", "data"))
+	if e, ok := errors.AsType[*volume.UnsupportedError](err); !ok || e.Volume != "pv-nfs" {
+		t.Errorf("err = %v", err)
+	}
+	w.untouched()
+}
+
+// What stands where a pod's link should be is somebody's, and stays.
+func TestNoLinkAtTheDevicesPlace(t *testing.T) {
+	w := newWorld(t)
+	d, _ := w.withBlockDisks()
+	manager, _ := w.start()
+	dir := filepath.Join(w.root, "pods/uid-web/volumeDevices/example.com~disk")
+	file := filepath.Join(dir, "pv-a")
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(file, []byte("precious"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	pod := blockPod("web", "a")
+	if _, err := manager.SetUpPod(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "no link") {
+		t.Errorf("SetUpPod = %v", err)
+	}
+	if err := manager.TearDownPod(t.Context(), pod.UID); err == nil || !strings.Contains(err.Error(), "no link") {
+		t.Errorf("TearDownPod = %v", err)
+	}
+	if text, err := os.ReadFile(file); string(text) != "precious" || err != nil {
+		t.Errorf("the file holds %q, %v", text, err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	mustTearDown(t, manager, pod)
+	_ = d
+}
