@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -35,7 +36,7 @@ func (s *fakeSlot) top() *fakeMount {
 
 // real returns where a file really is at this moment.
 func (f *FakeMounter) real(d fakeDentry) string {
-	for p := d.path; p != "/"; p = path.Dir(p) {
+	for p := d.path; p != "" && p != "/"; p = p[:strings.LastIndexByte(p, '/')] {
 		if s := f.slots[fakeDentry{d.super, p}]; s != nil && s.hidden != "" {
 			return s.hidden + d.path[len(p):]
 		}

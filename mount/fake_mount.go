@@ -101,16 +101,12 @@ func (f *FakeMounter) mount(r Request) error {
 
 // mountPoint looks up what is to be mounted on.
 func (f *FakeMounter) mountPoint(target string) (fakePlace, error) {
-	at, err := f.walk(target, false)
-	if isMissing(err) {
+	at, isLink, err := f.walkTo(target, false)
+	switch {
+	case isMissing(err):
 		return at, &causedError{ErrNoTarget, err}
-	}
-	if err != nil || at.isMountRoot() {
-		return at, err
-	}
-	link, err := f.readlink(at)
-	if err == nil && link != "" {
-		err = &causedError{ErrTargetIsLink, nil}
+	case err == nil && isLink:
+		return at, &causedError{ErrTargetIsLink, nil}
 	}
 	return at, err
 }

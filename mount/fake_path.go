@@ -32,18 +32,27 @@ const maxLinks = 40
 // follow is set or a slash comes after it, and mounts are stepped into. Links
 // that stand for mounts are not links to it. The error is an errno.
 func (f *FakeMounter) walk(name string, follow bool) (fakePlace, error) {
+	at, _, err := f.walkTo(name, follow)
+	return at, err
+}
+
+// walkTo is walk, and reports whether what it came to is a link.
+func (f *FakeMounter) walkTo(name string, follow bool) (at fakePlace, isLink bool, err error) {
 	if name == "" {
-		return fakePlace{}, unix.ENOENT
+		return fakePlace{}, false, unix.ENOENT
 	}
 	if !path.IsAbs(name) {
-		return fakePlace{}, unix.EINVAL
+		return fakePlace{}, false, unix.EINVAL
 	}
-	at := f.top(fakePlace{f.root, "/"})
+	at = f.top(fakePlace{f.root, "/"})
 	dir := f.real(at.dentry()) // where at really is
 	rest := strings.Split(name, "/")
 	for links := 0; len(rest) > 0; {
+		if below, n := f.plain(at, dir, rest); n > 0 {
+			at.path, dir, rest = path.Join(at.path, below), path.Join(dir, below), rest[n:]
+		}
 		element := rest[0]
-		rest = rest[1:]
+		rest, isLink = rest[1:], false
 		switch element {
 		case "", ".":
 			continue
@@ -66,14 +75,14 @@ func (f *FakeMounter) walk(name string, follow bool) (fakePlace, error) {
 		file := path.Join(dir, element)
 		target, err := readlink(file)
 		if err != nil {
-			return fakePlace{}, err
+			return fakePlace{}, false, err
 		}
 		if target == "" || !follow && len(rest) == 0 {
-			at, dir = next, file
+			at, dir, isLink = next, file, target != ""
 			continue
 		}
 		if links++; links > maxLinks {
-			return fakePlace{}, unix.ELOOP
+			return fakePlace{}, false, unix.ELOOP
 		}
 		if path.IsAbs(target) {
 			at = f.top(fakePlace{f.root, "/"})
@@ -81,15 +90,37 @@ func (f *FakeMounter) walk(name string, follow bool) (fakePlace, error) {
 		}
 		rest = append(strings.Split(target, "/"), rest...)
 	}
-	return at, nil
+	return at, isLink, nil
 }
 
-// readlink returns what the link at p points to, empty if p is no link.
-func (f *FakeMounter) readlink(p fakePlace) (string, error) {
-	if f.slots[p.dentry()] != nil {
-		return "", nil // what stands there is the fake's own
+// plain returns how many of these elements, and never the last, are no more
+// than directories, in which nothing is mounted and no link leads elsewhere,
+// and the path that they make. One system call tells it of all of them, which is
+// what most of a mount would cost otherwise.
+func (f *FakeMounter) plain(at fakePlace, dir string, rest []string) (below string, n int) {
+	place := fakePlace{at.mount, strings.TrimSuffix(at.path, "/")}
+	for n < len(rest)-1 {
+		if e := rest[n]; e == ".." {
+			break
+		} else if e != "" && e != "." {
+			place.path += "/" + e
+			if f.children[place] != nil || f.slots[place.dentry()] != nil {
+				break
+			}
+		}
+		n++
 	}
-	return readlink(f.real(p.dentry()))
+	if n < 2 { // not worth it
+		return "", 0
+	}
+	below = strings.Join(rest[:n], "/")
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
+	base, err := unix.Openat2(unix.AT_FDCWD, path.Join(dir, below), how)
+	if err != nil {
+		return "", 0 // one after the other tells why
+	}
+	unix.Close(base)
+	return below, n
 }
 
 // readlink returns what a link points to, empty if it is no link.
