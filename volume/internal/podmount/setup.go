@@ -144,14 +144,16 @@ func MakeDir(dir string, perm fs.FileMode) (made bool, err error) {
 
 // newDir is MakeDir for what must not be there. It does not look at what is,
 // which may be a mount whose server never answers.
-func newDir(dir string, perm fs.FileMode) (err error) {
+func newDir(dir string, perm fs.FileMode) error {
+	err := os.Mkdir(dir, perm)
 	for range makeAttempts {
-		if err = os.MkdirAll(filepath.Dir(dir), dirMode); err != nil {
+		if !errors.Is(err, unix.ENOENT) {
 			return err
 		}
-		if err = os.Mkdir(dir, perm); !errors.Is(err, unix.ENOENT) {
+		if err := newDir(filepath.Dir(dir), dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
+		err = os.Mkdir(dir, perm)
 	}
 	return err
 }
