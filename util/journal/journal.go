@@ -70,8 +70,9 @@ type batch struct {
 // than that of an append.
 const allocate = 256 << 10
 
-// slack is how much beyond twice its contents a journal may grow.
-const slack = 1 << 20
+// slack is how much beyond twice its contents a journal may grow: more than
+// thousands of entries need, so that none is compacted for growing only.
+const slack = 4 << 20
 
 // Open opens the journal at path, creates it (0600) if it is not there, and
 // returns what it holds, in no particular order, and what could not be read:
