@@ -9,8 +9,11 @@ import (
 
 func TestMain(m *testing.M) {
 	sandbox.Main()
-	if os.Args[0] == probeName {
+	switch os.Args[0] {
+	case probeName:
 		os.Exit(probe(os.Args[1:]))
+	case parentName:
+		os.Exit(parent())
 	}
 	os.Exit(m.Run())
 }

@@ -1,15 +1,17 @@
 package sandbox_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
+	"testing"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -55,6 +57,10 @@ func probe(args []string) int {
 		case "hang":
 			fmt.Println("ready")
 			select {}
+		case "wait": // until its standard input ends
+			fmt.Println("ready")
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			continue
 		case "await":
 			c := make(chan os.Signal, 1)
 			signal.Notify(c, syscall.SIGTERM)
@@ -104,9 +110,6 @@ func outcome(result string, err error) string {
 	if errno, ok := errors.AsType[unix.Errno](err); ok {
 		return unix.ErrnoName(errno)
 	}
-	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
-		return pathError.Err.Error()
-	}
 	if err != nil {
 		return err.Error()
 	}
@@ -132,4 +135,16 @@ func (s seen) at(path string) *mountinfo.Info {
 		}
 	}
 	return top
+}
+
+// lines is what a program has printed.
+type lines struct{ bytes.Buffer }
+
+func (l *lines) results(t *testing.T) []string {
+	t.Helper()
+	var s seen
+	if err := json.Unmarshal(l.Bytes(), &s); err != nil {
+		t.Fatalf("the program says %q: %v", l.String(), err)
+	}
+	return s.Results
 }

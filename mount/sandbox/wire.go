@@ -43,7 +43,7 @@ type orderedMount struct {
 // answer is one line from the child: that it executes the program now, and then
 // only if that failed, or before if something else did, why.
 type answer struct {
-	Executes bool        `json:",omitempty"`
+	Executes bool       `json:",omitempty"`
 	Failed   *sentError `json:",omitempty"`
 }
 

@@ -1,0 +1,132 @@
+package sandbox_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount/sandbox"
+	"github.com/podvol/podvol/util/nstest"
+)
+
+func symlink(t *testing.T, target, path string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A root's links lead nowhere but into the root.
+func TestLinksOfARootLeadNowhereElse(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		victim, root := mkdir(t, dir+"/victim"), mkdir(t, dir+"/root")
+		write(t, victim+"/file", "of the host")
+		write(t, dir+"/volume/key", "value")
+		symlink(t, victim, root+"/absolute")
+		symlink(t, "../../../../../../../../../.."+victim, root+"/relative")
+		symlink(t, "run", root+"/var")
+		mkdir(t, root+"/run")
+		mkdir(t, root+victim) // what the links lead to in the root
+		before := snapshot(t, victim)
+		for _, destination := range []string{"/absolute/a/b", "/relative/c", "/var/secrets", "/absolute"} {
+			t.Run(destination, func(t *testing.T) {
+				c := inRoot(t, program(t, "read:"+destination+"/key"), root)
+				c.Mounts = append(c.Mounts, sandbox.Mount{Source: dir + "/volume", Destination: destination})
+				s, _ := run(t, c)
+				if want := []string{"value"}; !slices.Equal(s.Results, want) {
+					t.Errorf("results %q, want %q", s.Results, want)
+				}
+				if after := snapshot(t, victim); !slices.Equal(before, after) {
+					t.Errorf("the victim was\n%q and is now\n%q", before, after)
+				}
+			})
+		}
+	})
+}
+
+func TestALinkThatLeadsNowhereIsNamed(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		write(t, dir+"/volume/key", "value")
+		symlink(t, "/nowhere", dir+"/root/a")
+		c := inRoot(t, program(t), dir+"/root")
+		c.Mounts = append(c.Mounts, sandbox.Mount{Volume: "v", Source: dir + "/volume", Destination: "/a/b"})
+		if e := fails(t, c); !errors.Is(e, sandbox.ErrLink) || e.Volume != "v" || e.Destination != "/a/b" {
+			t.Errorf("%v", e)
+		}
+	})
+}
+
+// CVE-2019-19921: /proc of the image is a link (into a volume), so that the
+// runtime's own mounts land elsewhere.
+func TestCVE201919921(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		for _, own := range []string{"/proc", "/sys", "/dev"} {
+			t.Run(own[1:], func(t *testing.T) {
+				dir := t.TempDir()
+				mkdir(t, dir+"/root/evil")
+				symlink(t, "evil", dir+"/root"+own)
+				e := fails(t, inRoot(t, program(t), dir+"/root"))
+				if !errors.Is(e, sandbox.ErrLink) || e.Destination != own {
+					t.Errorf("%v", e)
+				}
+			})
+		}
+	})
+}
+
+// CVE-2021-30465: a directory on the way to a destination is exchanged for a
+// link out of the root while the mounts are made.
+func TestCVE202130465(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		root, victim := dir+"/root", dir+"/victim"
+		write(t, victim+"/d/file", "of the host")
+		write(t, dir+"/volume/key", "value")
+		mkdir(t, root+"/a/d")
+		symlink(t, victim, root+"/b")
+		before := snapshot(t, victim)
+
+		swapping, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for swapping.Err() == nil {
+				_ = unix.Renameat2(unix.AT_FDCWD, root+"/a", unix.AT_FDCWD, root+"/b", unix.RENAME_EXCHANGE)
+			}
+		}()
+		c := inRoot(t, program(t, "list:/v"), root)
+		c.Mounts = append(c.Mounts,
+			sandbox.Mount{Source: dir + "/volume", Destination: "/a/d"},
+			sandbox.Mount{Source: victim + "/d", Destination: "/v"},
+		)
+		for range 40 {
+			var out lines
+			c.Stdout = &out
+			_, err := sandbox.Run(t.Context(), c)
+			if e, ok := errors.AsType[*sandbox.Error](err); err != nil && !ok {
+				t.Error(err)
+			} else if ok && !errors.Is(e, sandbox.ErrLink) && !errors.Is(e, unix.EEXIST) {
+				t.Error(e)
+			}
+			// What the host's directory shows is never the volume.
+			if err == nil && !slices.Contains(out.results(t), "file") {
+				t.Errorf("the program sees %q in the host's directory", out.results(t))
+			}
+		}
+		stop()
+		<-ended
+		if after := snapshot(t, victim); !slices.Equal(before, after) {
+			t.Errorf("the victim was\n%q and is now\n%q", before, after)
+		}
+	})
+}
