@@ -35,6 +35,11 @@ import (
 // What was there before is moved aside and comes back, unchanged, with the
 // unmount. While something is mounted, rmdir of its target fails.
 //
+// A source may be a descriptor, "/proc/<pid>/fd/<number>": it leads to what was
+// opened, whatever its name leads to now. Since mounts are links here, it is not
+// known through which one that was opened: where several show the same
+// directory, the flags are those of the newest.
+//
 // Its limits: "/" cannot be mounted on. The process needs write access to the
 // target's parent. All mounts are private; making them shared or moving them
 // is EINVAL. Read-only is recorded but not enforced. Because binds are links,

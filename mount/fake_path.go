@@ -84,6 +84,12 @@ func (f *FakeMounter) walkTo(name string, follow bool) (at fakePlace, isLink boo
 		if links++; links > maxLinks {
 			return fakePlace{}, false, unix.ELOOP
 		}
+		if next.mount == f.root && isDescriptor(next.path) {
+			if shown, ok := f.shownAt(target); ok {
+				at, dir = shown, target
+				continue
+			}
+		}
 		if path.IsAbs(target) {
 			at = f.top(fakePlace{f.root, "/"})
 			dir = f.real(at.dentry())

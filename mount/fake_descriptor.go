@@ -1,0 +1,32 @@
+package mount
+
+import (
+	"path"
+	"strings"
+)
+
+// isDescriptor reports whether a path is a link of /proc that stands for a
+// descriptor of a process: /proc/<pid>/fd/<number>.
+func isDescriptor(p string) bool {
+	parts := strings.Split(p, "/")
+	return len(parts) == 5 && parts[1] == "proc" && parts[3] == "fd"
+}
+
+// shownAt finds what a descriptor leads to, of which the kernel only tells where
+// it really is: through which of the fake's mounts it was opened is not known.
+// It is taken to be the one that shows least around it, and of those that show
+// the same the newest. A file that no mount shows but the root is looked up by
+// its name.
+func (f *FakeMounter) shownAt(real string) (fakePlace, bool) {
+	var at fakePlace
+	longest := -1
+	for _, m := range f.mounts { // oldest first
+		base := f.real(fakeDentry{m.super, m.path})
+		if m == f.root || len(base) < longest || !isBelow(real, base) {
+			continue
+		}
+		longest = len(base)
+		at = fakePlace{m, path.Join(m.path, strings.TrimPrefix(real, base))}
+	}
+	return at, longest >= 0
+}
