@@ -145,6 +145,7 @@ type containerMount struct {
 	index  int // among the container's volumeMounts
 	asked  *v1.VolumeMount
 	volume mountedVolume
+	fixed  bool // what Source lies in is mounted read-only
 }
 
 func (c *container) mounts(ctx context.Context) ([]ContainerMount, error) {
@@ -160,6 +161,9 @@ func (c *container) mounts(ctx context.Context) ([]ContainerMount, error) {
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
+	}
+	if err := c.makeNestedPoints(ctx, planned); err != nil {
+		return nil, err
 	}
 	mounts := make([]ContainerMount, len(planned))
 	for i, p := range planned {
@@ -211,6 +215,9 @@ func (c *container) planOne(i int) (*containerMount, error) {
 		return nil, v.failed(err)
 	}
 	if p.RecursiveReadOnly, err = c.recursiveReadOnly(i); err != nil {
+		return nil, v.failed(err)
+	}
+	if p.SubPath, err = c.subPath(i); err != nil {
 		return nil, v.failed(err)
 	}
 	return p, nil

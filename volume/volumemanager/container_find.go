@@ -129,12 +129,7 @@ type mountedVolume struct {
 	attributes volume.Attributes
 }
 
-func (v mountedVolume) isBlock() bool { return isBlock(v.record.Spec()) }
-
-func isBlock(spec *volume.Spec) bool {
-	pv := spec.PersistentVolume
-	return pv != nil && pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == v1.PersistentVolumeBlock
-}
+func (v mountedVolume) isBlock() bool { return v.record.Spec().IsBlock() }
 
 // readOnly reports whether no container can write to the volume by this name. A
 // claim that the pod names twice is mounted writable if one of the names is.

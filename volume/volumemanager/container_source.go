@@ -11,25 +11,26 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// source finds out what is to be bound.
+// source finds out what is to be bound, and binds a sub-path to where it is taken
+// from.
 func (c *container) source(ctx context.Context, p *containerMount) error {
-	if p.asked.SubPath != "" || p.asked.SubPathExpr != "" {
-		return volume.NothingDone(&volume.UnsupportedError{Volume: p.Volume, Type: "subPath", Reason: "sub-paths are not bound by this version", Replacement: "mount the whole volume"})
+	var seen sourceLook
+	var err error
+	if p.SubPath == "" {
+		p.Source = p.volume.record.Path
+		seen, err = c.m.look(ctx, p.volume.record)
+	} else {
+		b := c.subPathBind(p)
+		p.Source = b.target
+		seen, err = b.do(ctx)
 	}
-	p.Source = p.volume.record.Path
-	seen, err := c.m.look(ctx, p.volume.record)
 	if err != nil {
 		return err
 	}
-	p.File = seen.file
-	p.inherit(seen.mount)
+	p.File, p.fixed = seen.file, seen.mount.ReadOnly()
+	p.ReadOnly = p.ReadOnly || p.fixed
+	p.Locked = lockedFlags(seen.mount)
 	return nil
-}
-
-// inherit takes over what a bind has of the mount that it is made from.
-func (p *containerMount) inherit(from mount.Entry) {
-	p.ReadOnly = p.ReadOnly || from.ReadOnly()
-	p.Locked = lockedFlags(from)
 }
 
 // lockedFlags are the flags of a mount that a bind of it must not lose, in the

@@ -65,7 +65,7 @@ func TestContainerMounts(t *testing.T) {
 	pod := mounting(newPod("web",
 		claimVolume("written", "data", false), claimVolume("read", "data", true),
 		emptyDirVolume("scratch", v1.StorageMediumMemory), hostPathVolume("host", host),
-		v1.Volume{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "data"}}}},
+		configMapVolume("config", "data"),
 	),
 		v1.VolumeMount{Name: "config", MountPath: "/etc/config/"},
 		v1.VolumeMount{Name: "written", MountPath: "data", MountPropagation: ptr(v1.MountPropagationHostToContainer)},

@@ -36,7 +36,9 @@ type Manager struct {
 	running     sync.WaitGroup // operations, also those that nobody waits for
 	podDirs     podDirs
 	deviceLocks keylock.Map[v1.UniqueVolumeName]
-	reaches     flight.Group[string] // looks at paths that may hang
+	// reaches are looks at paths that may hang, and what is bound by them.
+	reaches      flight.Group[string]
+	subPathLocks keylock.Map[subPathsKey]
 
 	ready   chan struct{} // closed when the records have been read
 	stopped chan struct{} // closed when Run ends

@@ -58,7 +58,7 @@ func (d *podDirs) removeEmpty(ctx context.Context, rootDir string, podUID types.
 		return
 	}
 	pod := filepath.Join(podsDir(rootDir), string(podUID))
-	for _, sub := range []string{"volumes", "volumeDevices", "plugins"} {
+	for _, sub := range []string{"volumes", "volumeDevices", "plugins", "volume-subpaths"} {
 		removeEmptyTree(filepath.Join(pod, sub))
 	}
 	_ = unix.Rmdir(pod)

@@ -7,8 +7,9 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// tearDown undoes a slot: act, let go of the device, remove what is empty then,
-// and only after that the record: nothing else leads a later owner there.
+// tearDown undoes a slot: unbind its sub-paths, act, let go of the device,
+// remove what is empty then, and only after that the record: nothing else leads
+// a later owner there.
 func (m *Manager) tearDown(ctx context.Context, s *slot) error {
 	m.mu.Lock()
 	was := s.actual
@@ -44,8 +45,15 @@ func (m *Manager) unapply(ctx context.Context, s *slot, was actualVolume) error 
 	if err != nil {
 		return volume.NothingDone(err)
 	}
+	detached, err := m.unbind(ctx, was.key.subPaths())
+	if err != nil {
+		return err
+	}
 	if err := m.unpublish(ctx, was, plugin); err != nil {
 		return err
+	}
+	if detached != nil && detached.InUse() {
+		return detached
 	}
 	if err := m.unstage(ctx, s, was, plugin); err != nil {
 		return err

@@ -1,0 +1,103 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/subpath"
+	"github.com/podvol/podvol/volume"
+)
+
+// NestedMountPointError says that a volume is to be mounted inside another one
+// which is read-only and has no such mount point.
+type NestedMountPointError struct {
+	// Outer is the pod's name of the read-only volume, Point the missing mount
+	// point beneath what is mounted of it.
+	Outer, Point string
+	// Destination is the mount point in the container.
+	Destination string
+}
+
+func (e *NestedMountPointError) Error() string {
+	return fmt.Sprintf("it is to be mounted at %s, which is %q in volume %q; that is read-only and has no such mount point: make it there beforehand, or mount one of the two elsewhere",
+		e.Destination, e.Point, e.Outer)
+}
+
+// Is makes errors.Is(err, fs.ErrNotExist) true.
+func (e *NestedMountPointError) Is(target error) bool { return target == fs.ErrNotExist }
+
+// makeNestedPoints makes the mount points of those that lie inside other
+// volumes. A runtime would make them itself, but not through a mount that is
+// read-only in the container. The mounts are in order, and have their sources.
+func (c *container) makeNestedPoints(ctx context.Context, mounts []*containerMount) error {
+	var errs []error
+	for i, inner := range mounts {
+		outer, point := enclosing(mounts[:i], inner)
+		if outer == nil {
+			continue
+		}
+		if err := c.makeNestedPoint(ctx, outer, inner, point); err != nil {
+			errs = append(errs, inner.volume.failed(err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// enclosing is the innermost of the mounts that a destination lies in, if there
+// is one.
+func enclosing(mounts []*containerMount, inner *containerMount) (outer *containerMount, point string) {
+	for _, m := range mounts {
+		if rest, ok := below.Cut(m.Destination, inner.Destination); ok && (outer == nil || len(m.Destination) > len(outer.Destination)) {
+			outer, point = m, rest
+		}
+	}
+	return outer, point
+}
+
+func (c *container) makeNestedPoint(ctx context.Context, outer, inner *containerMount, point string) error {
+	if outer.File {
+		return volume.Invalid(c.mountField(inner.index)+".mountPath", "%s lies in %s, where volume %q shows a file", inner.Destination, outer.Destination, outer.Volume)
+	}
+	readOnly := outer.volume.readOnly() || outer.fixed
+	err := c.m.reaches.Do(ctx, outer.Source+"\x00"+point, func() error {
+		root, err := openPlace(outer.Source)
+		if err != nil {
+			return err
+		}
+		defer root.Close()
+		if readOnly {
+			return checkPoint(root, point, !inner.File)
+		}
+		return subpath.MakePoint(root, point, !inner.File)
+	})
+	if errors.Is(err, fs.ErrNotExist) && (readOnly || isReadOnly(err)) {
+		return volume.NothingDone(&NestedMountPointError{Outer: outer.Volume, Point: point, Destination: inner.Destination})
+	}
+	if err != nil {
+		return fmt.Errorf("the mount point %s in volume %q cannot be made: %w", inner.Destination, outer.Volume, err)
+	}
+	return nil
+}
+
+func isReadOnly(err error) bool {
+	_, ok := errors.AsType[*subpath.ReadOnlyError](err)
+	return ok
+}
+
+// checkPoint looks for a mount point where none can be made.
+func checkPoint(root *os.File, point string, dir bool) error {
+	file, err := subpath.Open(root, point)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	is, err := identify(file)
+	if err == nil && is.dir != dir {
+		err = &subpath.KindError{Volume: root.Name(), Path: point, Dir: dir}
+	}
+	return err
+}

@@ -1,0 +1,333 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/expand"
+	"github.com/podvol/podvol/util/subpath"
+	"github.com/podvol/podvol/volume"
+)
+
+// subPathsDir is where the sub-paths of a pod's volumes are bound: the kubelet's
+// layout, in which a volume's plugin is no part of its name.
+func subPathsDir(rootDir string, podUID types.UID) string {
+	return filepath.Join(podsDir(rootDir), string(podUID), "volume-subpaths")
+}
+
+// subPathsKey is a directory below volume-subpaths.
+type subPathsKey struct {
+	podUID types.UID
+	spec   string
+}
+
+func (k volumeKey) subPaths() subPathsKey { return subPathsKey{k.podUID, k.spec} }
+
+func (k subPathsKey) dir(rootDir string) string {
+	return filepath.Join(subPathsDir(rootDir, k.podUID), k.spec)
+}
+
+// subPath is the part of a volume that a volumeMount asks for, expanded; empty:
+// the whole volume.
+func (c *container) subPath(i int) (string, error) {
+	asked := &c.spec.VolumeMounts[i]
+	path, field := asked.SubPath, c.mountField(i)+".subPath"
+	if asked.SubPathExpr != "" {
+		var missing []string
+		field += "Expr"
+		path, missing = expand.Expand(asked.SubPathExpr, expand.Map(c.options.Env))
+		switch {
+		case len(missing) > 0:
+			return "", volume.Invalid(field, "%q needs the environment variable %s, which container %q does not have", asked.SubPathExpr, strings.Join(missing, ", "), c.spec.Name)
+		case path == "":
+			return "", volume.Invalid(field, "%q expands to nothing, which would be the whole volume; give its variables values", asked.SubPathExpr)
+		}
+	}
+	if path == "" {
+		return "", nil
+	}
+	if err := subpath.Check(path); err != nil {
+		return "", volume.Invalid(field, "%v", err)
+	}
+	return filepath.Clean(path), nil
+}
+
+// subPathBind is one sub-path on its way to its place below volume-subpaths,
+// from where the runtime takes it: no name that a container can change lies on
+// the way to it.
+type subPathBind struct {
+	m        *Manager
+	volume   mountedVolume
+	path     string // beneath the volume
+	target   string
+	readOnly bool
+}
+
+func (c *container) subPathBind(p *containerMount) *subPathBind {
+	dir := p.volume.key.subPaths().dir(c.m.host.RootDir)
+	return &subPathBind{
+		m: c.m, volume: p.volume, path: p.SubPath,
+		target:   filepath.Join(dir, c.spec.Name, strconv.Itoa(p.index)),
+		readOnly: p.volume.readOnly(),
+	}
+}
+
+// do has the sub-path bound, and waits for it as long as ctx allows. One call
+// for a target is under way at a time, and none is begun after the manager has
+// stopped.
+func (b *subPathBind) do(ctx context.Context) (sourceLook, error) {
+	var made sourceLook
+	err := b.m.reaches.Do(ctx, b.target, func() (err error) {
+		done, err := b.m.keepRoot()
+		if err != nil {
+			return err
+		}
+		defer done()
+		made, err = b.bind(ctx)
+		return err
+	})
+	if err != nil {
+		return sourceLook{}, err
+	}
+	return made, nil
+}
+
+// keepRoot keeps the root locked, after the manager has stopped, until done is
+// called.
+func (m *Manager) keepRoot() (done func(), err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stopping {
+		return nil, ErrStopped
+	}
+	m.running.Add(1)
+	return m.running.Done, nil
+}
+
+// bind resolves the sub-path and compares it with what is bound already. Both
+// ask the volume's file system, which may hang: so nobody waits for them but
+// who wants the same.
+func (b *subPathBind) bind(ctx context.Context) (sourceLook, error) {
+	file, err := b.open()
+	if err != nil {
+		return sourceLook{}, err
+	}
+	defer file.Close()
+	want, err := identify(file)
+	if err != nil {
+		return sourceLook{}, err
+	}
+	table, err := mount.TableOf(b.m.host.Mounter)
+	if err != nil {
+		return sourceLook{}, err
+	}
+	bound, err := b.isBound(table, want)
+	if err == nil && !bound {
+		err = b.rebind(ctx, file, want)
+	}
+	if err != nil {
+		return sourceLook{}, err
+	}
+	e, mounted, err := table.At(b.target)
+	if err == nil && !mounted {
+		err = ErrNotMountedAnymore // by somebody else
+	}
+	return sourceLook{mount: e, file: !want.dir}, err
+}
+
+// open opens the sub-path beneath the volume's root.
+func (b *subPathBind) open() (*os.File, error) {
+	root, err := openPlace(b.volume.record.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	if err := b.m.checkMounted(b.volume.record); err != nil {
+		return nil, err // what was opened is the empty mount point
+	}
+	if !b.readOnly {
+		return subpath.OpenOrMake(root, b.path)
+	}
+	file, err := subpath.Open(root, b.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = &subpath.ReadOnlyError{Volume: root.Name(), Path: b.path}
+	}
+	return file, err
+}
+
+// checkMounted refuses a volume whose mount point is bare.
+func (m *Manager) checkMounted(r *volume.Record) error {
+	if r.Confirmed == nil || !r.Confirmed.MountPoint {
+		return nil
+	}
+	mounted, err := m.mountedBelow(r.Path)
+	if err == nil && !mounted {
+		err = ErrNotMountedAnymore
+	}
+	return err
+}
+
+// openPlace opens a path of the manager's own, or one that a manifest may name
+// freely, without opening what is there.
+func openPlace(path string) (*os.File, error) {
+	fd, err := eintr.Get(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// fileIdentity tells a file from every other one that exists at the same time.
+type fileIdentity struct {
+	device, inode uint64
+	dir           bool
+}
+
+func identify(f *os.File) (fileIdentity, error) {
+	var st unix.Stat_t
+	if err := eintr.Do(func() error { return unix.Fstat(int(f.Fd()), &st) }); err != nil {
+		return fileIdentity{}, &fs.PathError{Op: "stat", Path: f.Name(), Err: err}
+	}
+	return fileIdentity{st.Dev, st.Ino, st.Mode&unix.S_IFMT == unix.S_IFDIR}, nil
+}
+
+// isBound reports whether the target shows what is wanted, with all flags of
+// the volume's mount. As long as it is bound, no other file has its number.
+func (b *subPathBind) isBound(table mount.Table, want fileIdentity) (bool, error) {
+	at, mounted, err := table.At(b.target)
+	if err != nil || !mounted {
+		return false, err
+	}
+	from, mounted, err := table.At(b.volume.record.Path)
+	if err != nil {
+		return false, err
+	}
+	if mounted && from.Device == at.Device && !containsAll(lockedFlags(at), lockedFlags(from)) {
+		return false, nil
+	}
+	file, err := openPlace(b.target)
+	if err != nil {
+		return false, nil //nolint:nilerr // a server that has forgotten the file: it is bound anew
+	}
+	defer file.Close()
+	is, err := identify(file)
+	return err == nil && is == want, nil
+}
+
+func containsAll(all, some []string) bool {
+	return !slices.ContainsFunc(some, func(s string) bool { return !slices.Contains(all, s) })
+}
+
+// rebind binds what is wanted to the target, in place of what is there. Nothing
+// here asks the volume's file system, so that a tear-down can wait for it.
+func (b *subPathBind) rebind(ctx context.Context, file *os.File, want fileIdentity) error {
+	unlock, err := b.m.subPathLocks.Lock(ctx, b.volume.key.subPaths())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // nobody waits for it any more
+	}
+	if err := b.m.mayBind(b.volume); err != nil {
+		return err
+	}
+	done, err := b.m.podDirs.use(ctx, b.volume.key.podUID)
+	if err != nil {
+		return err
+	}
+	defer done()
+	// What is begun from here on is seen through: under the lock it must be
+	// known what is mounted.
+	ctx = context.WithoutCancel(ctx)
+	if err := b.clear(ctx, want.dir); err != nil {
+		return err
+	}
+	return mount.Mount(ctx, b.m.host.Mounter, mount.Request{
+		Source:  fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), file.Fd()), // a mounter may be another process
+		Target:  b.target,
+		Options: []string{"bind"},
+	})
+}
+
+// mayBind refuses a volume that is being torn down, or was: whoever is admitted
+// holds the lock that the tear-down takes first.
+func (m *Manager) mayBind(v mountedVolume) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pods[v.key.podUID]
+	if p == nil || !p.wanted {
+		return ErrWithdrawn
+	}
+	for _, s := range p.slots {
+		if s.actual.key == v.key && s.actual.exists() && s.doing != opTearDown {
+			return nil
+		}
+	}
+	return ErrWithdrawn
+}
+
+// clear makes the target a bare mount point.
+func (b *subPathBind) clear(ctx context.Context, dir bool) error {
+	if err := b.m.unmountAll(ctx, b.target, mount.UnmountOptions{}); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(b.target), 0o750); err != nil {
+		return err
+	}
+	err := makeMountPoint(b.target, dir)
+	if errors.Is(err, fs.ErrExist) { // of the other kind, perhaps
+		if err := removeMountPoint(b.target); err != nil {
+			return err
+		}
+		err = makeMountPoint(b.target, dir)
+	}
+	return err
+}
+
+func makeMountPoint(path string, dir bool) error {
+	if dir {
+		return os.Mkdir(path, 0o750)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o640)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// removeMountPoint removes an empty directory or file; nothing else is ours.
+func removeMountPoint(path string) error {
+	err := eintr.Do(func() error { return unix.Rmdir(path) })
+	if !errors.Is(err, unix.ENOTDIR) {
+		return pathError("rmdir", path, err)
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() || info.Size() > 0 {
+		return pathError("remove", path, unix.EEXIST)
+	}
+	return pathError("unlink", path, eintr.Do(func() error { return unix.Unlink(path) }))
+}
+
+// pathError is nil for nil, and for what is not there.
+func pathError(op, path string, err error) error {
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return &fs.PathError{Op: op, Path: path, Err: err}
+}

@@ -1,0 +1,123 @@
+package volumemanager
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
+)
+
+// subPathPatience is how long a bound sub-path may stay busy before it is
+// detached, where it can be told later whether its file system is gone.
+const subPathPatience = 30 * time.Second
+
+// unmountAll takes every mount off a path.
+func (m *Manager) unmountAll(ctx context.Context, path string, options mount.UnmountOptions) error {
+	return podmount.UnmountAll(ctx, m.host.Mounter, path, options)
+}
+
+// unbind unmounts the sub-paths of a volume and removes their mount points. The
+// mount table says which there are, so that it does not matter who bound them,
+// or how that ended. What had to be detached is no failure of unbind: the caller
+// goes on, and returns it at the end.
+func (m *Manager) unbind(ctx context.Context, key subPathsKey) (detached *volume.DetachedError, err error) {
+	dir := key.dir(m.host.RootDir)
+	// A directory that is gone, or can be removed, has nothing mounted in it.
+	if err := eintr.Do(func() error { return unix.Rmdir(dir) }); err == nil || errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	unlock, err := m.subPathLocks.Lock(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	bound, err := m.mountsIn(dir)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, e := range bound {
+		err := m.unmountAll(ctx, e.Target, m.subPathLadder(e))
+		if d, ok := errors.AsType[*volume.DetachedError](err); ok {
+			detached, err = joinDetached(detached, d), nil
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return detached, err
+	}
+	return detached, removeMountPoints(dir)
+}
+
+// mountsIn lists the mounts below a directory of the manager's, deepest first.
+func (m *Manager) mountsIn(dir string) ([]mount.Entry, error) {
+	table, err := mount.TableOf(m.host.Mounter)
+	if err != nil {
+		return nil, err
+	}
+	real, err := filepath.EvalSymlinks(dir) // a root directory may lie behind links
+	if err != nil {
+		return nil, err
+	}
+	bound, err := mount.Below(table, real)
+	if err != nil {
+		return nil, err
+	}
+	slices.Reverse(bound)
+	slices.SortStableFunc(bound, func(a, b mount.Entry) int {
+		return cmp.Compare(strings.Count(b.Target, "/"), strings.Count(a.Target, "/"))
+	})
+	return bound, nil
+}
+
+// subPathLadder is how hard to try. Unmounting a bind asks no server while the
+// volume itself is mounted; force would hit all of its mounts.
+func (m *Manager) subPathLadder(e mount.Entry) mount.UnmountOptions {
+	options := mount.UnmountOptions{Holders: true}
+	if _, known := mount.SuperblockOf(m.host.Mounter, e).Alive(); known {
+		options.LazyAfter = subPathPatience
+	}
+	return options
+}
+
+func joinDetached(a, b *volume.DetachedError) *volume.DetachedError {
+	if a == nil {
+		return b
+	}
+	return &volume.DetachedError{Mount: b.Mount, Superblocks: slices.Concat(a.Superblocks, b.Superblocks)}
+}
+
+// removeMountPoints removes what sub-paths were bound to: <container>/<index>.
+func removeMountPoints(dir string) error {
+	containers, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, c := range containers {
+		container := filepath.Join(dir, c.Name())
+		points, err := os.ReadDir(container)
+		if err != nil {
+			return err
+		}
+		for _, p := range points {
+			if err := removeMountPoint(filepath.Join(container, p.Name())); err != nil {
+				return err
+			}
+		}
+		if err := podmount.RemoveDir(container); err != nil {
+			return err
+		}
+	}
+	return podmount.RemoveDir(dir)
+}
