@@ -42,7 +42,7 @@ type fuseOut struct {
 type fuseServer struct {
 	device *os.File
 	silent atomic.Bool
-	// asked receives once there is a question that gets no answer.
+	// asked receives once a process waits for an answer that does not come.
 	asked chan struct{}
 	gone  chan struct{}
 }
@@ -60,15 +60,15 @@ func (s *fuseServer) serve() {
 			return
 		}
 		switch {
+		case in.Opcode == fuseInit: // the mount's own, which may be read after it fell silent
+			body := make([]uint32, 16) // struct fuse_init_out
+			body[0], body[1], body[5] = 7, 31, 4096
+			s.answer(in, 0, body)
 		case s.silent.Load():
 			select {
 			case s.asked <- struct{}{}:
 			default:
 			}
-		case in.Opcode == fuseInit:
-			body := make([]uint32, 16) // struct fuse_init_out
-			body[0], body[1], body[5] = 7, 31, 4096
-			s.answer(in, 0, body)
 		case in.Opcode == fuseGetattr:
 			body := make([]uint32, 26) // struct fuse_attr_out, valid for no time
 			body[4], body[19], body[20] = 1, unix.S_IFDIR|0o755, 2
