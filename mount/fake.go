@@ -54,9 +54,10 @@ type FakeMounter struct {
 	children map[fakePlace]*fakeMount    // by where they are mounted
 	supers   map[fakeSuperKey]*fakeSuper // those that a second mount shares
 	slots    map[fakeDentry]*fakeSlot
-	sources  map[string]string // content by source
-	names    fakeNames         // what is kept in sources, supers and slots
-	devices  map[string]uint64 // device numbers by device
+	sources  map[string]string     // content by source
+	names    fakeNames             // what is kept in sources, supers and slots
+	devices  map[string]uint64     // device numbers by device
+	asked    map[uint64]*fakeSuper // those that SuperblockOf was asked for, by device number
 	lastID   int
 	lastAnon uint32
 	lastName int
@@ -170,6 +171,7 @@ func (f *FakeMounter) reset() {
 	f.sources = make(map[string]string)
 	f.names = make(fakeNames)
 	f.devices = make(map[string]uint64)
+	f.asked = make(map[uint64]*fakeSuper)
 	f.spare = make(map[string][]string)
 	f.watchers = make(map[chan struct{}]struct{})
 	f.lastID = f.root.id

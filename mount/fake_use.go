@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"fmt"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -40,10 +41,32 @@ func (f *FakeMounter) superblock(e Entry) Superblock {
 	if err != nil || at.mount.super.device != e.Device {
 		return Superblock{}
 	}
-	s := at.mount.super
-	return Superblock{func() (alive, known bool) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return s.mounts > 0 || s.users > 0, true
-	}}
+	f.asked[e.Device] = at.mount.super
+	return f.superblockOf(e.Device)
+}
+
+// superblockByKey implements superblocker.
+func (f *FakeMounter) superblockByKey(key string) Superblock {
+	var device uint64
+	if n, err := fmt.Sscanf(key, fakeKey, &device); n != 1 || err != nil {
+		return Superblock{key: func() string { return key }}
+	}
+	return f.superblockOf(device)
+}
+
+// fakeKey is the form of the keys of the fake's file systems.
+const fakeKey = "fake %d"
+
+// superblockOf is a file system that was asked for before; the fake gives no
+// device number twice.
+func (f *FakeMounter) superblockOf(device uint64) Superblock {
+	return Superblock{
+		alive: func() (alive, known bool) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			s := f.asked[device]
+			return s != nil && (s.mounts > 0 || s.users > 0), true
+		},
+		key: func() string { return fmt.Sprintf(fakeKey, device) },
+	}
 }

@@ -3,6 +3,7 @@ package mount_test
 import (
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,6 +33,11 @@ func TestSuperblockOutlivesALazyUnmount(t *testing.T) {
 			t.Fatal(rung, err)
 		}
 		wantAlive(t, superblock, true)
+		recalled := mount.SuperblockByKey(m, superblock.Key())
+		wantAlive(t, recalled, true)
+		anotherBoot := strings.Split(superblock.Key(), " ")
+		anotherBoot[1] = "another-boot"
+		wantAlive(t, mount.SuperblockByKey(m, strings.Join(anotherBoot, " ")), false)
 		s.release() // and the process fails, and ends
 		for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 			if alive, _ := superblock.Alive(); !alive {
@@ -44,6 +50,7 @@ func TestSuperblockOutlivesALazyUnmount(t *testing.T) {
 		// Its number may be another's now.
 		mountSilentFUSE(t, other)
 		wantAlive(t, superblock, false)
+		wantAlive(t, recalled, false)
 	})
 }
 
@@ -56,8 +63,15 @@ func TestSuperblockOfWhichNothingIsKnown(t *testing.T) {
 		onDisk := entry
 		onDisk.Device = unix.Mkdev(7, 0) // whose directory is the device's
 		for name, s := range map[string]mount.Superblock{"tmpfs": mount.SuperblockOf(m, entry), "block device": mount.SuperblockOf(m, onDisk), "zero value": {}} {
-			if alive, known := s.Alive(); alive || known {
-				t.Errorf("%s: Alive = %v, known %v", name, alive, known)
+			for _, s := range []mount.Superblock{s, mount.SuperblockByKey(m, s.Key())} {
+				if alive, known := s.Alive(); alive || known {
+					t.Errorf("%s: Alive = %v, known %v", name, alive, known)
+				}
+			}
+		}
+		for _, key := range []string{"", "kernel", "fake 7", mount.SuperblockOf(m, entry).Key() + " ../../x 1", mount.SuperblockOf(m, entry).Key() + " 0:9 x"} {
+			if alive, known := mount.SuperblockByKey(m, key).Alive(); alive || known {
+				t.Errorf("key %q: Alive = %v, known %v", key, alive, known)
 			}
 		}
 	})
@@ -89,8 +103,11 @@ func TestFakeInUse(t *testing.T) {
 	if err := f.Unmount(w); err != nil {
 		t.Error(err)
 	}
+	recalled := mount.SuperblockByKey(f, superblock.Key())
 	wantAlive(t, superblock, true)
+	wantAlive(t, recalled, true)
 	done()
 	done()
 	wantAlive(t, superblock, false)
+	wantAlive(t, recalled, false)
 }

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/podvol/podvol/mount"
 )
@@ -9,8 +10,7 @@ import (
 // DetachedError says that a volume's mount had to be detached lazily: it is out
 // of sight, but its file system may still be in use, and what was not yet
 // written may be written later, or be lost. The volume is not torn down before
-// the file system is gone; its directory was left. Which file system that was is
-// not recorded: after a restart the volume counts as unmounted.
+// the file system is gone; its directory was left.
 type DetachedError struct {
 	// Mount is what was detached last.
 	Mount mount.Entry
@@ -23,7 +23,7 @@ func (e *DetachedError) Error() string {
 	if e.Mount.FSType != "" {
 		what = e.Mount.FSType + " " + what
 	}
-	return fmt.Sprintf("%s did not unmount from %s and was detached; its file system may still be in use, and what was not yet written may be lost; the volume stays until the file system is gone: end the processes that use it, or bring its server back",
+	return fmt.Sprintf("%s did not unmount from %s and was detached; its file system may still be in use, and what was not yet written may be lost; the volume stays until the file system is gone: end the processes that use it, bring its server back, or restart the machine",
 		what, e.Mount.Target)
 }
 
@@ -36,4 +36,36 @@ func (e *DetachedError) InUse() bool {
 		}
 	}
 	return false
+}
+
+// Detachment is a [DetachedError] as it is written down, so that a restarted
+// node still knows that the file system may be in use.
+type Detachment struct {
+	At time.Time `json:"at"`
+	// Source, FSType and Target are those of what was detached last.
+	Source string `json:"source,omitempty"`
+	FSType string `json:"fsType,omitempty"`
+	Target string `json:"target,omitempty"`
+	// Superblocks are the keys of the file systems; see mount.Superblock.Key.
+	Superblocks []string `json:"superblocks"`
+}
+
+// Detachment returns what is to be written down of a volume that was detached
+// at the given time.
+func (e *DetachedError) Detachment(at time.Time) *Detachment {
+	d := &Detachment{At: at, Source: e.Mount.Source, FSType: e.Mount.FSType, Target: e.Mount.Target}
+	for _, s := range e.Superblocks {
+		d.Superblocks = append(d.Superblocks, s.Key())
+	}
+	return d
+}
+
+// Recall returns the error that was written down. The mounter is the one that
+// the volume was mounted with, or one like it.
+func (d *Detachment) Recall(m mount.Interface) *DetachedError {
+	e := &DetachedError{Mount: mount.Entry{Source: d.Source, FSType: d.FSType, Target: d.Target}}
+	for _, key := range d.Superblocks {
+		e.Superblocks = append(e.Superblocks, mount.SuperblockByKey(m, key))
+	}
+	return e
 }

@@ -49,6 +49,9 @@ type Record struct {
 	// the source is not certain either.
 	Rebuilt bool `json:"rebuilt,omitempty"`
 	Guessed bool `json:"guessed,omitempty"`
+	// Detached says that the volume's mount was detached while its file system
+	// may have been in use; nil: not, or it was mounted again.
+	Detached *Detachment `json:"detached,omitempty"`
 
 	// Confirmed is nil until the volume is known to be set up. It is no part
 	// of the record proper; see [EncodeConfirmation].

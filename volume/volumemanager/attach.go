@@ -168,7 +168,7 @@ func (a *attachment) inUse() bool {
 // An operation that is under way looks again when it ends.
 func (a *attachment) proceed() {
 	for s := range a.users {
-		if s.doing == opNone && (s.isAwaiting() || s.state == StateFailed) && s.pod.wanted && s.awaits() == nil {
+		if s.doing == opNone && (s.isAwaiting() || s.state == StateFailed || s.state == StateDetached) && s.pod.wanted && s.awaits() == nil {
 			a.m.renew(s)
 		}
 	}

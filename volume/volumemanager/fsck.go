@@ -26,6 +26,9 @@ const (
 	ProblemUnfinished ProblemKind = "unfinished set-up"
 	// ProblemNotMounted is a recorded mount that is gone, as after a reboot.
 	ProblemNotMounted ProblemKind = "record without mount"
+	// ProblemDetached is a volume whose mount was detached lazily, and whose file
+	// system may be in use.
+	ProblemDetached ProblemKind = "detached volume"
 	// ProblemStacked is a second mount on top of a volume's.
 	ProblemStacked ProblemKind = "mounted twice"
 	// ProblemNoRecord is a volume's directory, or a mount there, without a
@@ -134,11 +137,7 @@ func (m *Manager) load() error {
 // is mounted too often, then the volumes.
 func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
 	root := m.host.RootDir
-	table, err := mount.TableOf(m.host.Mounter)
-	if err != nil {
-		return nil, err
-	}
-	mounted, err := newMounts(root, table)
+	mounted, err := readMounts(root, m.host.Mounter)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +195,13 @@ func recordProblem(key volumeKey, v actualVolume, reason error) (Problem, bool) 
 			m.podDirs.removeEmpty(ctx, m.host.RootDir, key.podUID)
 			return err
 		}}
-	switch {
+	switch detached, ok := errors.AsType[*volume.DetachedError](reason); {
+	case ok:
+		p.Kind = ProblemDetached
+		if detached.InUse() {
+			p.Repair, p.repair = "", nil
+			p.Advice = "End the processes that use the file system or bring its server back, then repair again; after a restart of the machine it is gone."
+		}
 	case errors.Is(reason, ErrOutcomeUnknown):
 		p.Kind = ProblemUnfinished
 	case errors.Is(reason, ErrNotMountedAnymore):

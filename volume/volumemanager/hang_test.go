@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -319,10 +320,35 @@ func TestAMountThatHangsInTheKernelIsNotAddedTo(t *testing.T) {
 	})
 }
 
+// isDetached fails the test unless the hung pod's volume is known to be
+// detached, with its record and its directory.
+func (w *world) isDetached(manager *volumemanager.Manager, path string) {
+	w.t.Helper()
+	table, err := mount.TableOf(w.config().Mounter)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	inspected, err := volumemanager.Inspect(w.root, table)
+	if err != nil {
+		w.t.Error(err)
+	}
+	for _, row := range slices.Concat(manager.Explain(), inspected) {
+		if row.State != volumemanager.StateDetached || !errors.As(row.Err, new(*volume.DetachedError)) {
+			w.t.Errorf("status %+v", row)
+		}
+	}
+	if len(inspected) != 1 || len(w.records()) != 1 {
+		w.t.Errorf("%d rows, records %v", len(inspected), w.records())
+	}
+	if _, err := os.Lstat(path); err != nil {
+		w.t.Errorf("its directory: %v", err)
+	}
+}
+
 func TestALazilyDetachedVolumeStaysWhileItIsInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		manager, _ := w.start()
+		manager, stop := w.start()
 		hung := newPod("hung", nfsVolume("v", silent))
 		volumes, err := manager.SetUpPod(t.Context(), hung)
 		if err != nil {
@@ -341,12 +367,18 @@ func TestALazilyDetachedVolumeStaysWhileItIsInUse(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if row := statusOf(t, manager, "hung"); row.State != volumemanager.StateFailed || row.NextRetry.IsZero() || len(w.records()) != 1 {
-			t.Errorf("Explain = %+v, records %v", row, w.records())
+		w.isDetached(manager, path)
+		stop()
+		manager, _ = w.start() // which knows it by the record
+		w.isDetached(manager, path)
+		problems, err := volumemanager.Check(t.Context(), w.config())
+		if err != nil || len(problems) != 1 || problems[0].Kind != volumemanager.ProblemDetached || problems[0].Repair != "" {
+			t.Errorf("the plan: %+v, %v", problems, err)
 		}
-		if _, err := os.Lstat(path); err != nil {
-			t.Errorf("its directory: %v", err)
+		if err := manager.TearDownPod(t.Context(), hung.UID); !errors.As(err, new(*volume.DetachedError)) {
+			t.Errorf("err = %v", err)
 		}
+		w.isDetached(manager, path)
 		done()
 		if err := manager.WaitForUnmounted(t.Context(), hung.UID); err != nil {
 			t.Error(err)
@@ -359,7 +391,7 @@ func TestADetachedFUSEFileSystemStaysWhileItIsInUse(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		p := w.withFUSE(t, mount.UnmountOptions{LazyAfter: 100 * time.Millisecond})
-		manager, _ := w.start()
+		manager, stop := w.start()
 		hung := newPod("hung", fuseVolume("v", ""))
 		volumes, err := manager.SetUpPod(t.Context(), hung)
 		if err != nil {
@@ -373,6 +405,13 @@ func TestADetachedFUSEFileSystemStaysWhileItIsInUse(t *testing.T) {
 			if detached, ok := errors.AsType[*volume.DetachedError](err); !ok || !detached.InUse() || len(w.records()) != 1 {
 				t.Fatalf("err = %v, records %v", err, w.records())
 			}
+		}
+		w.isDetached(manager, path)
+		stop()
+		manager, _ = w.start() // which knows it by the record
+		w.isDetached(manager, path)
+		if err := manager.TearDownPod(t.Context(), hung.UID); !errors.As(err, new(*volume.DetachedError)) {
+			t.Errorf("after a restart: %v", err)
 		}
 		select {
 		case err := <-ended:

@@ -72,10 +72,12 @@ func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
 func statusOf(r *volume.Record, mounted mounts) []VolumeStatus {
 	s := VolumeStatus{Pod: r.Pod, PodUID: r.PodUID, Plugin: r.Plugin, Source: r.Source, Path: r.Path, State: StateMounted}
 	reason := reasonOf(r, mounted)
-	switch reason {
-	case ErrOutcomeUnknown:
+	switch {
+	case r.Detached != nil:
+		s.State, s.Since = StateDetached, r.Detached.At
+	case reason == ErrOutcomeUnknown:
 		s.State = StatePending
-	case ErrNotMountedAnymore:
+	case reason == ErrNotMountedAnymore:
 		s.State = StateFailed
 	}
 	if r.Confirmed != nil {
@@ -95,6 +97,8 @@ func statusOf(r *volume.Record, mounted mounts) []VolumeStatus {
 // reasonOf says why a recorded volume may not be usable, or nil.
 func reasonOf(r *volume.Record, mounted mounts) error {
 	switch c := r.Confirmed; {
+	case r.Detached != nil:
+		return r.Detached.Recall(mounted.mounter)
 	case c == nil:
 		return ErrOutcomeUnknown
 	case c.MountPoint && !mounted.has(r.Path), c.Device != nil && !mounted.has(c.Device.Bind):

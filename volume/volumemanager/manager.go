@@ -241,6 +241,9 @@ func (m *Manager) recoverRecord(record *volume.Record, mounted mounts) error {
 	defer m.mu.Unlock()
 	s := m.recovered(keyOf(record), record.Volumes)
 	s.actual.record, s.actual.digest, s.actual.source = record, digestOf(line), m.sourceName(record)
+	if record.Detached != nil {
+		s.actual.detached = record.Detached.Recall(m.host.Mounter)
+	}
 	m.recoverDevice(s, record, mounted)
 	if s.pod.name.Name == "" {
 		s.pod.name = record.Pod

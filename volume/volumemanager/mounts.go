@@ -10,9 +10,10 @@ import (
 // mounts is one look at the mount table: what is mounted below the root
 // directory. One look serves any number of volumes.
 type mounts struct {
-	root    string         // as paths below it begin
-	real    string         // as the mount table has it, links resolved
-	targets map[string]int // how many mounts are there
+	root    string          // as paths below it begin
+	real    string          // as the mount table has it, links resolved
+	targets map[string]int  // how many mounts are there
+	mounter mount.Interface // whose file systems can be asked for; nil: the kernel's
 }
 
 func readMounts(rootDir string, mounter mount.Interface) (mounts, error) {
@@ -20,7 +21,9 @@ func readMounts(rootDir string, mounter mount.Interface) (mounts, error) {
 	if err != nil {
 		return mounts{}, err
 	}
-	return newMounts(rootDir, table)
+	m, err := newMounts(rootDir, table)
+	m.mounter = mounter
+	return m, err
 }
 
 func newMounts(rootDir string, table mount.Table) (mounts, error) {

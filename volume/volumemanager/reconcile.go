@@ -151,7 +151,7 @@ func (m *Manager) succeed(s *slot, op operation, generation int, now time.Time) 
 // mounted stays so when only its refresh has failed.
 func (m *Manager) fail(s *slot, op operation, now time.Time) {
 	if !(op == opSetUp && s.state == StateMounted) {
-		m.enter(s, StateFailed, now)
+		m.enter(s, s.failedState(), now)
 	}
 	if m.stopping || errors.Is(s.err, ErrWithdrawn) {
 		return
@@ -163,6 +163,14 @@ func (m *Manager) fail(s *slot, op operation, now time.Time) {
 	s.failures++
 	s.retryAt = now.Add(pause)
 	s.retry = time.AfterFunc(pause, func() { m.retryNow(s) })
+}
+
+// failedState is the state of a volume whose operation has failed.
+func (s *slot) failedState() VolumeState {
+	if s.actual.detached != nil {
+		return StateDetached
+	}
+	return StateFailed
 }
 
 func (m *Manager) enter(s *slot, state VolumeState, now time.Time) {

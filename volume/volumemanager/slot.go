@@ -107,7 +107,7 @@ type actualVolume struct {
 	// alone.
 	unreadable *UnreadableRecordError
 	// detached says that nothing is mounted any more, but the file system may
-	// be in use out of sight; nil otherwise. It is not recorded.
+	// be in use out of sight; nil otherwise. The record has it too.
 	detached *volume.DetachedError
 }
 
@@ -200,7 +200,7 @@ func (s *slot) errorOf(name string) error {
 		return nil
 	}
 	op := "SetUp"
-	if s.state == StateFailed && !(s.wanted && s.pod.wanted) {
+	if (s.state == StateFailed || s.state == StateDetached) && !(s.wanted && s.pod.wanted) {
 		op = "TearDown"
 	}
 	r := s.describe()

@@ -22,6 +22,10 @@ const (
 	StateMounted VolumeState = "mounted"
 	// StateFailed: the last operation failed; Err says why.
 	StateFailed VolumeState = "failed"
+	// StateDetached: the volume's mount had to be detached lazily, and its file
+	// system may still be in use; Err says which. The volume stays until it is
+	// gone.
+	StateDetached VolumeState = "detached"
 	// StateUnmounted: the volume is gone. Only subscribers see it.
 	StateUnmounted VolumeState = "unmounted"
 )

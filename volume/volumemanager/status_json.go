@@ -86,6 +86,7 @@ type cause struct {
 
 func causes() []cause {
 	return []cause{
+		typed[*volume.DetachedError]("Detached"),
 		sentinel("HelperMissing", mount.ErrHelperMissing),
 		sentinel("NoFilesystem", mount.ErrNoFilesystem),
 		sentinel("NameResolution", mount.ErrNameResolution),

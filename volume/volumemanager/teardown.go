@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/podvol/podvol/volume"
 )
@@ -14,32 +15,43 @@ func (m *Manager) tearDown(ctx context.Context, s *slot) error {
 	m.mu.Lock()
 	was := s.actual
 	m.mu.Unlock()
-	if was.detached != nil && was.detached.InUse() {
-		return was.detached
-	}
 	if err := m.unapply(ctx, s, was); err != nil {
-		m.noteDetached(s, err)
+		m.noteDetached(s, was, err)
 		return err
 	}
 	m.setActual(s, actualVolume{})
 	return nil
 }
 
-// noteDetached remembers that a volume was detached lazily: it stays, with its
-// record and its device, until the file system is gone.
-func (m *Manager) noteDetached(s *slot, err error) {
+// noteDetached remembers, and writes down, that a volume was detached lazily: it
+// stays, with its record and its device, until the file system is gone. Until
+// the note is on disk a crash lets the volume count as unmounted.
+func (m *Manager) noteDetached(s *slot, was actualVolume, err error) {
 	detached, ok := errors.AsType[*volume.DetachedError](err)
-	if !ok {
+	if !ok || was.record == nil || detached == was.detached {
 		return
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s.actual.detached = detached
+	is := was
+	record := *was.record
+	record.Detached, record.Confirmed = detached.Detachment(time.Now()), nil
+	is.record, is.detached = &record, detached
+	line, err := volume.EncodeRecord(&record)
+	if err == nil {
+		is.digest = digestOf(line)
+		err = m.records.write(was.key, line)
+	}
+	if err != nil {
+		m.log.Warn("a volume that was detached while it may be in use could not be recorded as such; after a restart it counts as unmounted", "podUID", was.key.podUID, "volume", was.key.spec, "error", err)
+	}
+	m.setActual(s, is)
 }
 
 func (m *Manager) unapply(ctx context.Context, s *slot, was actualVolume) error {
 	if was.unreadable != nil {
 		return volume.NothingDone(was.unreadable)
+	}
+	if was.detached != nil && was.detached.InUse() {
+		return was.detached
 	}
 	plugin, err := m.plugins.FindPluginByName(was.key.plugin)
 	if err != nil {
