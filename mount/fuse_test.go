@@ -201,11 +201,12 @@ func TestLadderOnASilentFileSystem(t *testing.T) {
 			limit   time.Duration // of the context; 0 is none
 			rung    mount.Rung
 			err     error
-			freed   bool // the stuck process goes on
+			or      error // what the same may be called, where the kernel is slow
+			freed   bool  // the stuck process goes on
 			loss    string
 		}{
 			{name: "normal alone", rung: mount.RungNormal, err: mount.ErrBusy},
-			{name: "normal, as long as the context lasts", options: mount.UnmountOptions{ForceAfter: time.Hour}, limit: 300 * time.Millisecond, rung: mount.RungNormal, err: mount.ErrBusy},
+			{name: "normal, as long as the context lasts", options: mount.UnmountOptions{ForceAfter: time.Hour}, limit: 300 * time.Millisecond, rung: mount.RungNormal, err: mount.ErrBusy, or: context.DeadlineExceeded},
 			{name: "force", options: mount.UnmountOptions{ForceAfter: 100 * time.Millisecond, LazyAfter: time.Hour}, rung: mount.RungForce, freed: true, loss: "The daemon was cut off"},
 			{name: "lazy", options: mount.UnmountOptions{LazyAfter: 100 * time.Millisecond}, rung: mount.RungLazy, loss: "lives on out of sight"},
 		} {
@@ -221,7 +222,8 @@ func TestLadderOnASilentFileSystem(t *testing.T) {
 				defer cancel()
 				start := time.Now()
 				rung, err := m.UnmountContext(ctx, target, tc.options)
-				if rung != tc.rung || !errors.Is(err, tc.err) || (err == nil) != (tc.err == nil) {
+				as := errors.Is(err, tc.err) || tc.or != nil && errors.Is(err, tc.or)
+				if rung != tc.rung || !as || (err == nil) != (tc.err == nil) {
 					t.Errorf("rung %v, err = %v", rung, err)
 				}
 				if took := time.Since(start); took > 3*time.Second {
