@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/util/fault"
@@ -364,4 +365,40 @@ func TestNoLinkAtTheDevicesPlace(t *testing.T) {
 	}
 	mustTearDown(t, manager, pod)
 	_ = d
+}
+
+func TestContainerDevices(t *testing.T) {
+	w := newWorld(t)
+	d, h := w.withBlockDisks()
+	claim, pv := blockPair("c", "pv-c")
+	claim.Spec.AccessModes, pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadOnlyMany}, []v1.PersistentVolumeAccessMode{v1.ReadOnlyMany}
+	w.add(claim, pv)
+	if err := os.WriteFile(d.node("c"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	manager, stop := w.start()
+	pod := blockPod("web", "a", "b", "c")
+	pod.Spec.Volumes[1].PersistentVolumeClaim.ReadOnly = true
+	if _, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{}); !errors.Is(err, volumemanager.ErrUnknownPod) {
+		t.Errorf("err = %v", err)
+	}
+	mustSetUp(t, manager, pod)
+	stop()
+	manager, _ = w.start()
+	mustSetUp(t, manager, pod)
+	mounts, devices, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+	if err != nil || len(mounts) != 0 {
+		t.Fatal(mounts, err)
+	}
+	dir := filepath.Join(w.root, "pods/uid-web/volumeDevices/example.com~disk")
+	want := []volumemanager.ContainerDevice{
+		{Volume: "v-a", Source: filepath.Join(dir, "pv-a"), Destination: "/dev/a", Permissions: "rwm"},
+		{Volume: "v-b", Source: filepath.Join(dir, "pv-b"), Destination: "/dev/b", Permissions: "r"},
+		{Volume: "v-c", Source: filepath.Join(dir, "pv-c"), Destination: "/dev/c", Permissions: "r"},
+	}
+	if diff := cmp.Diff(want, devices); diff != "" {
+		t.Error(diff)
+	}
+	mustTearDown(t, manager, pod)
+	w.assertNoBlocks(d, h)
 }

@@ -92,7 +92,7 @@ type ContainerDevice struct {
 	// Destination its absolute, clean path in the container.
 	Source, Destination string
 	// Permissions are those of the device cgroup, "rwm", or "r" where the claim
-	// is read-only.
+	// is read-only, or the PersistentVolume offers nothing but ReadOnlyMany.
 	Permissions string
 }
 

@@ -162,6 +162,7 @@ func (m *Manager) mountedVolume(pod *v1.Pod, name string) (mountedVolume, error)
 		return v, v.failed(err)
 	}
 	if v.isBlock() {
+		v.attributes.ReadOnly = offersOnlyReading(v.record.PersistentVolume)
 		return v, nil
 	}
 	mounter, err := plugin.NewMounter(v.record.Spec(), pod)
