@@ -13,7 +13,9 @@ import (
 // binding is what the mount table tells of a bound directory.
 type binding struct {
 	// path is the directory of the node; empty where it is not known.
-	path     string
+	path string
+	// source is that of the mount which shows the path.
+	source   string
 	readOnly bool
 	// certain: the path is the only one, and the volume has no mount options
 	// of its own.
@@ -42,6 +44,7 @@ func findBinding(m mount.Interface, dir string) (binding, error) {
 		p, ok := pathIn(e, bind)
 		if ok && !isPodVolume(p) && visible(e, p, all) && !slices.Contains(paths, p) {
 			paths = append(paths, p)
+			found.source = e.Source
 			found.certain = len(paths) == 1 && sameOptions(e, bind)
 		}
 	}

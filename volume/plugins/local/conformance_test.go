@@ -26,6 +26,10 @@ func TestConformance(t *testing.T) {
 			{Name: "writable", Spec: disk(false), Prepare: write, Shared: true, Want: volumetest.Want{Files: files, Mount: &volumetest.Mount{}}},
 			{Name: "read-only", Spec: disk(true, "noexec"), Prepare: write, Shared: true,
 				Want: volumetest.Want{Files: files, ReadOnly: true, Mount: &volumetest.Mount{Options: []string{"ro", "noexec"}}}},
+			{Name: "device", Spec: func(n *volumetest.Node) *volume.Spec {
+				return volumetest.PersistentBlock(v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: filepath.Join(n.Dir, "device")}})(n)
+			}, Prepare: func(n *volumetest.Node) { n.HostFiles = deviceFiles{n.HostFiles} }, Shared: true,
+				NoKernel: "ordinary users have no block devices; root's are tested beside"},
 		},
 		Refused: []volumetest.RefusedCase{
 			{Name: "missing", Spec: disk(false), Because: "does not exist"},

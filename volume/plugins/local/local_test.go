@@ -188,9 +188,8 @@ func TestSourceIsNoDirectory(t *testing.T) {
 	check(file, "regular file")
 	check("/dev/null", "character device")
 	h.HostFiles = deviceFiles{}
-	err := check("/dev/vdz", "block volumes are not supported yet")
-	if _, ok := errors.AsType[*volume.UnsupportedError](err); !ok {
-		t.Errorf("SetUp = %v, want an *UnsupportedError", err)
+	if err := check("/dev/vdz", "MountDevice"); !errors.Is(err, mount.ErrNotMounted) {
+		t.Errorf("SetUp = %v", err)
 	}
 	if calls := h.Fake.Calls(); len(calls) != 0 {
 		t.Errorf("calls %v", calls)

@@ -56,31 +56,61 @@ func (m *mounter) bind(ctx context.Context, dir string) error {
 	if err != nil || mounted {
 		return err
 	}
-	if err := m.checkSource(ctx); err != nil {
+	isDevice, err := m.checkSource(ctx)
+	if err != nil {
 		return volume.NothingDone(err)
+	}
+	if isDevice {
+		if request, err = m.bindOfDevice(dir); err != nil {
+			return volume.NothingDone(err)
+		}
 	}
 	_, err = podmount.SetUp(ctx, m.Host.GetMounter(), request, same)
 	return err
 }
 
+// bindOfDevice binds what MountDevice has mounted, with its options; only
+// read-only is the pod's own.
+func (m *mounter) bindOfDevice(dir string) (mount.Request, error) {
+	request := mount.Request{Source: m.plugin.deviceMountPath(m.Name), Target: dir, Options: []string{"bind"}}
+	if m.readOnly() {
+		request.Options = append(request.Options, "ro")
+	}
+	table, err := mount.TableOf(m.Host.GetMounter())
+	if err != nil {
+		return request, err
+	}
+	_, mounted, err := table.At(request.Source)
+	if err == nil && !mounted {
+		err = fmt.Errorf("local.path %q is a block device, and its file system must be mounted at %s first (MountDevice): %w", m.path, request.Source, mount.ErrNotMounted)
+	}
+	return request, err
+}
+
 // checkSource explains what the kernel would only call EINVAL or ENOTDIR.
-func (m *mounter) checkSource(ctx context.Context) error {
-	info, err := m.plugin.files.Of(m.Host).Stat(ctx, m.path)
+func (m *mounter) checkSource(ctx context.Context) (isDevice bool, err error) {
+	info, err := m.plugin.stat(ctx, m.path)
+	switch {
+	case err != nil:
+		return false, err
+	case info.Mode().Type() == fs.ModeDevice:
+		return true, nil
+	case !info.IsDir():
+		return false, volume.Invalid("local.path", "%q is a %s, a directory or a block device is needed", m.path, hostfiles.Kind(info.Mode()))
+	}
+	return false, nil
+}
+
+// stat looks at a path of the node.
+func (p *plugin) stat(ctx context.Context, path string) (fs.FileInfo, error) {
+	info, err := p.files.Of(p.Host).Stat(ctx, path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("local.path %q does not exist on this node; create the directory or mount its disk there: %w", m.path, err)
+		return nil, fmt.Errorf("local.path %q does not exist on this node; create the directory or mount its disk there: %w", path, err)
 	case err != nil:
-		return fmt.Errorf("local.path %q: %w", m.path, err)
-	case info.Mode().Type() == fs.ModeDevice:
-		return &volume.UnsupportedError{
-			Type:        "local",
-			Reason:      fmt.Sprintf("local.path %q is a block device, and block volumes are not supported yet", m.path),
-			Replacement: "make a file system on the device, mount it, and give the mount point as local.path",
-		}
-	case !info.IsDir():
-		return volume.Invalid("local.path", "%q is a %s, a directory is needed", m.path, hostfiles.Kind(info.Mode()))
+		return nil, fmt.Errorf("local.path %q: %w", path, err)
 	}
-	return nil
+	return info, nil
 }
 
 type unmounter struct{ bound }

@@ -1,16 +1,20 @@
 // Package local gives pods directories of the node that are declared as
 // PersistentVolumes: plugin kubernetes.io/local-volume. The directory is bound
-// into the pod's. Whether this node is the volume's node (spec.nodeAffinity)
+// into the pod's. Where the path is a block device, its file system is mounted
+// once on the node, after a blank device was given one, and that is bound into
+// the pods'; or pods get the device itself, with volumeMode Block. Whether this node is the volume's node (spec.nodeAffinity)
 // is for the caller to see to. A volume whose only access mode is ReadOnlyMany
 // is bound read-only.
 package local
 
 import (
 	"context"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/mount/format"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
 	"github.com/podvol/podvol/volume/internal/kind"
@@ -32,12 +36,18 @@ type plugin struct {
 	kind.Kind[v1.LocalVolumeSource]
 	files hostfiles.Own
 	meter volume.Meter
+
+	formatting sync.Once
+	formats    *format.Formatter // of formatter
 }
 
 var (
 	_ volume.PersistentVolumePlugin  = (*plugin)(nil)
 	_ volume.MountOptionVolumePlugin = (*plugin)(nil)
 	_ volume.SourceDescriber         = (*plugin)(nil)
+
+	_ volume.DeviceMountableVolumePlugin = (*plugin)(nil)
+	_ volume.BlockVolumePlugin           = (*plugin)(nil)
 )
 
 // GetVolumeName returns the PersistentVolume's name, which is unique.
@@ -94,6 +104,9 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 	found, err := findBinding(p.Host.GetMounter(), volumePath)
 	if err != nil {
 		return volume.ReconstructedVolume{}, err
+	}
+	if found.path == p.deviceMountPath(volumeName) {
+		found.path, found.certain = found.source, false // the device, by one of its names
 	}
 	filesystem := v1.PersistentVolumeFilesystem
 	pv := &v1.PersistentVolume{}

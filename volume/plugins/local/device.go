@@ -1,0 +1,149 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/internal/pvoptions"
+)
+
+// CanDeviceMount reports whether the volume is a file system. Whether its path is
+// a directory or a device with one cannot be told without I/O, so a directory
+// has a device mount too, which does nothing.
+func (p *plugin) CanDeviceMount(spec *volume.Spec) (bool, error) {
+	if _, err := p.Source(spec); err != nil {
+		return false, err
+	}
+	return !spec.IsBlock(), nil
+}
+
+func (p *plugin) NewDeviceMounter() (volume.DeviceMounter, error) { return &device{p}, nil }
+
+func (p *plugin) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return &device{p}, nil }
+
+// GetDeviceMountRefs implements [volume.DeviceMountableVolumePlugin]. Of a
+// directory there are none.
+func (p *plugin) GetDeviceMountRefs(deviceMountPath string) (refs []string, err error) {
+	table, err := mount.TableOf(p.Host.GetMounter())
+	if err != nil {
+		return nil, err
+	}
+	own, mounted, err := table.At(deviceMountPath)
+	if err != nil || !mounted {
+		return nil, err
+	}
+	all, err := table.ByDevice(own.Device)
+	for _, e := range all {
+		if e.Target != own.Target {
+			refs = append(refs, e.Target)
+		}
+	}
+	return refs, err
+}
+
+// deviceMountPath is the kubelet's place for a volume whose path is a device.
+func (p *plugin) deviceMountPath(volumeName string) string {
+	return filepath.Join(p.Host.GetPluginDir(PluginName), "mounts", volumeName)
+}
+
+// device mounts the file systems of volumes whose path is a block device.
+type device struct{ plugin *plugin }
+
+func (d *device) GetDeviceMountPath(spec *volume.Spec) (string, error) {
+	if _, err := d.plugin.Source(spec); err != nil {
+		return "", err
+	}
+	if err := volume.CheckPathSegment("volume name", spec.Name()); err != nil {
+		return "", err
+	}
+	return d.plugin.deviceMountPath(spec.Name()), nil
+}
+
+// MountDevice mounts the file system of a device; a blank one is given one
+// before, of type local.fsType, as package format says. For a directory nothing
+// is done. It is mounted read-only where the PersistentVolume offers nothing
+// else: a single pod's wish is for its own bind.
+func (d *device) MountDevice(ctx context.Context, spec *volume.Spec, _, deviceMountPath string, _ volume.DeviceMounterArgs) error {
+	return d.failed("MountDevice", spec, d.mount(ctx, spec, deviceMountPath))
+}
+
+func (d *device) mount(ctx context.Context, spec *volume.Spec, path string) error {
+	source, err := d.plugin.Source(spec)
+	if err != nil {
+		return err
+	}
+	mounter := d.plugin.Host.GetMounter()
+	request := mount.Request{Source: source.Path, Target: path}
+	// The table names the device by another path than the volume may.
+	if mounted, err := podmount.Mounted(mounter, request, func(mount.Entry) bool { return true }); err != nil || mounted {
+		return err
+	}
+	isDevice, err := d.plugin.isDevice(ctx, source.Path)
+	if err != nil || !isDevice {
+		return volume.NothingDone(err)
+	}
+	writable := *spec
+	writable.ReadOnly = false
+	if request.Options, err = pvoptions.Options(spec, pvoptions.ReadOnly(&writable)); err != nil {
+		return err
+	}
+	if source.FSType != nil {
+		request.FSType = *source.FSType
+	}
+	if _, err := podmount.MakeDir(path, 0o750); err != nil {
+		return volume.NothingDone(err)
+	}
+	if _, err := d.plugin.formatter().FormatAndMount(ctx, format.Request{Request: request}); err != nil {
+		return d.undo(ctx, path, err)
+	}
+	return nil
+}
+
+// undo cleans up after a mount that has failed. The error is marked where
+// nothing was left and nothing goes on.
+func (d *device) undo(ctx context.Context, path string, failure error) error {
+	if err := podmount.Undo(ctx, d.plugin.Host.GetMounter(), path); err != nil {
+		return errors.Join(failure, err)
+	}
+	if e, ok := errors.AsType[*format.Error](failure); ok && e.Uncertain {
+		return failure
+	}
+	if e, ok := errors.AsType[*mount.Error](failure); ok && e.Uncertain {
+		return failure
+	}
+	return volume.NothingDone(failure)
+}
+
+// UnmountDevice never forces and never detaches: a device that is out of sight
+// would still be in use.
+func (d *device) UnmountDevice(ctx context.Context, deviceMountPath string) error {
+	err := podmount.TearDown(ctx, d.plugin.Host.GetMounter(), deviceMountPath, mount.UnmountOptions{})
+	if err != nil {
+		return &volume.Error{Op: "UnmountDevice", Plugin: PluginName, Volume: filepath.Base(deviceMountPath), Err: err}
+	}
+	return nil
+}
+
+func (d *device) failed(op string, spec *volume.Spec, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &volume.Error{Op: op, Plugin: PluginName, Volume: spec.Name(), Err: err}
+}
+
+// isDevice reports whether a path is a block device.
+func (p *plugin) isDevice(ctx context.Context, path string) (bool, error) {
+	info, err := p.stat(ctx, path)
+	return err == nil && info.Mode().Type() == fs.ModeDevice, err
+}
+
+func (p *plugin) formatter() *format.Formatter {
+	p.formatting.Do(func() { p.formats = format.New(format.Config{Mounter: p.Host.GetMounter()}) })
+	return p.formats
+}
