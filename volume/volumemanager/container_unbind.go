@@ -18,9 +18,12 @@ import (
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
-// subPathPatience is how long a bound sub-path may stay busy before it is
-// detached, where it can be told later whether its file system is gone.
-const subPathPatience = 30 * time.Second
+// These are how long a bound sub-path may stay busy before what is asked of its
+// server is cut off, and before it is detached.
+const (
+	subPathForceAfter = 30 * time.Second
+	subPathLazyAfter  = time.Minute
+)
 
 // unmountAll takes every mount off a path.
 func (m *Manager) unmountAll(ctx context.Context, path string, options mount.UnmountOptions) error {
@@ -82,11 +85,12 @@ func (m *Manager) mountsIn(dir string) ([]mount.Entry, error) {
 }
 
 // subPathLadder is how hard to try. Unmounting a bind asks no server while the
-// volume itself is mounted; force would hit all of its mounts.
+// volume itself is mounted, but a process that waits for the server keeps it
+// busy. Detached is only what of it can be told later that it is gone.
 func (m *Manager) subPathLadder(e mount.Entry) mount.UnmountOptions {
 	options := mount.UnmountOptions{Holders: true}
 	if _, known := mount.SuperblockOf(m.host.Mounter, e).Alive(); known {
-		options.LazyAfter = subPathPatience
+		options.ForceAfter, options.LazyAfter = subPathForceAfter, subPathLazyAfter
 	}
 	return options
 }
