@@ -62,7 +62,7 @@ func (c *change) fix(fd int, i treewalk.Info) error {
 			return unix.Fchownat(fd, "", -1, int(c.group.ID), unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW)
 		})
 		if err != nil {
-			return c.failed(opChown, i, err)
+			return c.failed(opChown, fd, err)
 		}
 		// The kernel takes setuid and setgid off an executable with that.
 		chmod = chmod || mode&(unix.S_ISUID|unix.S_ISGID) != 0 && !i.IsDir()
@@ -71,7 +71,7 @@ func (c *change) fix(fd int, i treewalk.Info) error {
 		return nil
 	}
 	if err := c.chmod(fd, mode); err != nil {
-		return c.failed(opChmod, i, err)
+		return c.failed(opChmod, fd, err)
 	}
 	return nil
 }
@@ -92,8 +92,8 @@ func (c *change) chmod(fd int, mode uint32) error {
 
 // failed is the error for a file that could not be changed; nil for one that
 // nobody can change. Its path is added by the walk.
-func (c *change) failed(op string, i treewalk.Info, err error) error {
-	if errors.Is(err, unix.EPERM) && i.Fixed || errors.Is(err, unix.EROFS) && !c.readOnlyTree {
+func (c *change) failed(op string, fd int, err error) error {
+	if errors.Is(err, unix.EPERM) && treewalk.Fixed(fd) || errors.Is(err, unix.EROFS) && !c.readOnlyTree {
 		return nil
 	}
 	return pathError(op, "", err)

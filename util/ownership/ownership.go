@@ -40,6 +40,9 @@ type Options struct {
 // progressEvery is how often progress is reported.
 const progressEvery = time.Second
 
+// workersPerProcessor is more than one since some of them wait for the disk.
+const workersPerProcessor = 2
+
 // maxMoved is how often a walk is repeated since directories were moved.
 const maxMoved = 5
 
@@ -103,7 +106,7 @@ func (c *change) root(dir string) error {
 
 func (c *change) walk(ctx context.Context) (err error) {
 	for range maxMoved {
-		err = c.tree.Walk(ctx, runtime.GOMAXPROCS(0), func() treewalk.Visitor { return &visitor{change: c} })
+		err = c.tree.Walk(ctx, workersPerProcessor*runtime.GOMAXPROCS(0), func() treewalk.Visitor { return &visitor{change: c} })
 		if !errors.Is(err, treewalk.ErrMoved) {
 			return err
 		}

@@ -160,7 +160,7 @@ func onKernels(t *testing.T, test func(t *testing.T, k kernel, gid uint32)) {
 }
 
 // ownGroup is another group than the process's where it may give files to one.
-func ownGroup(t *testing.T) uint32 {
+func ownGroup(t testing.TB) uint32 {
 	t.Helper()
 	const another = 4711
 	err := os.Chown(t.TempDir(), -1, another)

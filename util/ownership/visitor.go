@@ -43,7 +43,7 @@ func (v *visitor) Visit(dirfd int, name string, kind uint8) (enter bool, err err
 // open looks at a file by a descriptor, and changes it by that: the name may be
 // another file's at any time.
 func (v *visitor) open(dirfd int, name string) (enter bool, err error) {
-	fd, err := v.tree.OpenPath(dirfd, name)
+	fd, info, err := v.tree.OpenPath(dirfd, name)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EXDEV):
 		return false, nil
@@ -51,13 +51,7 @@ func (v *visitor) open(dirfd int, name string) (enter bool, err error) {
 		return false, pathError("open", "", err)
 	}
 	defer unix.Close(fd)
-	info, err := v.tree.Stat(fd, "")
-	switch {
-	case err != nil:
-		return false, pathError("statx", "", err)
-	case !v.tree.Holds(info):
-		return false, nil
-	case info.IsDir():
+	if info.IsDir() {
 		return true, nil
 	}
 	if v.wrong = !v.group.has(info); !v.wrong {

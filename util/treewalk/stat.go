@@ -13,12 +13,9 @@ import (
 type Info struct {
 	Mode, GID, Links uint32
 	Blocks           uint64
-	// Fixed: the file is immutable or may only be appended to, as far as the
-	// file system tells.
-	Fixed bool
+	Dev, Ino         uint64
 
-	Dev, Ino uint64
-	mount    uint64 // 0 if not known
+	mount uint64 // 0 if not known
 }
 
 // IsDir reports whether it is a directory.
@@ -63,8 +60,7 @@ func (t *Tree) Stat(dirfd int, name string) (Info, error) {
 	}
 	i := Info{
 		Mode: uint32(st.Mode), GID: st.Gid, Links: st.Nlink, Blocks: st.Blocks,
-		Fixed: st.Attributes&(unix.STATX_ATTR_IMMUTABLE|unix.STATX_ATTR_APPEND) != 0,
-		Dev:   unix.Mkdev(st.Dev_major, st.Dev_minor), Ino: st.Ino,
+		Dev: unix.Mkdev(st.Dev_major, st.Dev_minor), Ino: st.Ino,
 	}
 	if st.Mask&unix.STATX_MNT_ID != 0 {
 		i.mount = st.Mnt_id
@@ -81,50 +77,10 @@ func statByStat(dirfd int, name string, flags int) (Info, error) {
 	return Info{Mode: st.Mode, GID: st.Gid, Links: uint32(st.Nlink), Blocks: uint64(st.Blocks), Dev: uint64(st.Dev), Ino: st.Ino}, nil
 }
 
-// OpenPath opens an entry of an open directory without access to it (O_PATH):
-// a link itself, a device or pipe without waking its driver. Where something
-// is mounted there the error is EXDEV, or, on kernels without openat2(2), the
-// result is not one that the tree [Tree.Holds].
-func (t *Tree) OpenPath(dirfd int, name string) (int, error) {
-	return t.open(dirfd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC)
-}
-
-// openDir opens a directory for reading; a mount is EXDEV.
-func (t *Tree) openDir(dirfd int, name string) (int, Info, error) {
-	if t.noOpenat2.Load() { // look before an automount is triggered
-		if info, err := t.Stat(dirfd, name); err != nil || !t.Holds(info) {
-			return -1, Info{}, orCrossing(err)
-		}
-	}
-	fd, err := t.open(dirfd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
-	if err != nil {
-		return -1, Info{}, err
-	}
-	info, err := t.Stat(fd, "")
-	if err != nil || !t.Holds(info) {
-		unix.Close(fd)
-		return -1, Info{}, orCrossing(err)
-	}
-	return fd, info, nil
-}
-
-func orCrossing(err error) error {
-	if err == nil {
-		return unix.EXDEV
-	}
-	return err
-}
-
-func (t *Tree) open(dirfd int, name string, flags int) (int, error) {
-	if !t.noOpenat2.Load() {
-		how := unix.OpenHow{Flags: uint64(flags), Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS}
-		fd, err := eintr.Get(func() (int, error) { return unix.Openat2(dirfd, name, &how) })
-		switch {
-		case errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM): // or an older container runtime's seccomp filter
-			t.noOpenat2.Store(true)
-		case !errors.Is(err, unix.EAGAIN):
-			return fd, err
-		}
-	}
-	return eintr.Get(func() (int, error) { return unix.Openat(dirfd, name, flags, 0) })
+// Fixed reports whether an open file is immutable or may only be appended to,
+// as far as its file system tells.
+func Fixed(fd int) bool {
+	var st unix.Statx_t
+	err := eintr.Do(func() error { return unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st) })
+	return err == nil && st.Attributes&(unix.STATX_ATTR_IMMUTABLE|unix.STATX_ATTR_APPEND) != 0
 }
