@@ -66,7 +66,11 @@ func (o *order) executeFirst() *Error {
 				return e
 			}
 		case errors.Is(err, unix.EACCES):
-			denied = err
+			// A directory of the PATH that may not be searched has nothing to find,
+			// as for shells.
+			if name == candidate || unix.Access(candidate, unix.F_OK) == nil {
+				denied = err
+			}
 		default:
 			return as(ErrProgram, "execute", candidate, err)
 		}

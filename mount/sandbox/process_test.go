@@ -61,6 +61,17 @@ func TestExitCodes(t *testing.T) {
 	})
 }
 
+// Root's home is closed to the child of the mode "user".
+func TestPathWithAClosedDirectory(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		c := program(t)
+		c.Args, c.Env = []string{"podvol-no-such-program"}, []string{"PATH=/root:/usr/bin"}
+		if code, err := sandbox.Run(t.Context(), c); code != 127 || !errors.Is(err, sandbox.ErrProgramNotFound) {
+			t.Errorf("Run: %d, %v", code, err)
+		}
+	})
+}
+
 func TestStandardStreamsEnvironmentAndDirectory(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
