@@ -50,7 +50,7 @@ var changing = map[uint64]string{
 	unix.SYS_FTRUNCATE: "ftruncate", unix.SYS_FALLOCATE: "fallocate", unix.SYS_FSYNC: "fsync", unix.SYS_FDATASYNC: "fdatasync",
 	unix.SYS_FCHMOD: "fchmod", unix.SYS_FCHMODAT: "fchmodat", unix.SYS_FCHMODAT2: "fchmodat2",
 	unix.SYS_FCHOWN: "fchown", unix.SYS_FCHOWNAT: "fchownat", unix.SYS_FSETXATTR: "fsetxattr", unix.SYS_FLOCK: "flock",
-	unix.SYS_UTIMENSAT: "utimensat",
+	unix.SYS_UTIMENSAT: "utimensat", unix.SYS_IOCTL: "ioctl",
 }
 
 // syscallInfo is struct ptrace_syscall_info (ptrace(2), Linux 5.3): the same on
@@ -206,6 +206,9 @@ func (p *tracee) changes(tid int, info *syscallInfo) (string, bool) {
 		return path(0), true
 	case unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_MOVE_MOUNT, unix.SYS_LINKAT:
 		return path(1) + " " + peekString(tid, info.args[3]), true
+	case unix.SYS_IOCTL:
+		request := info.args[1]
+		return fmt.Sprintf("ioctl %#x", request), request == unix.LOOP_CONFIGURE || request == unix.LOOP_SET_FD || request == unix.LOOP_CLR_FD
 	case unix.SYS_SYMLINKAT:
 		return path(2), true
 	case unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_WRITEV, unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE, unix.SYS_FSYNC, unix.SYS_FDATASYNC,
