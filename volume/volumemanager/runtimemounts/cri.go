@@ -1,0 +1,81 @@
+package runtimemounts
+
+import "github.com/podvol/podvol/volume/volumemanager"
+
+// CRIMount is an element of "mounts" in a CRI ContainerConfig (runtime.v1 of
+// Kubernetes 1.30 and later). Its JSON has the names of the protocol's fields
+// and the enumeration's numbers, which protojson reads as well as crictl.
+type CRIMount struct {
+	ContainerPath     string         `json:"container_path"`
+	HostPath          string         `json:"host_path"`
+	Readonly          bool           `json:"readonly,omitempty"`
+	SELinuxRelabel    bool           `json:"selinux_relabel,omitempty"`
+	Propagation       CRIPropagation `json:"propagation,omitempty"`
+	UIDMappings       []CRIIDMapping `json:"uidMappings,omitempty"`
+	GIDMappings       []CRIIDMapping `json:"gidMappings,omitempty"`
+	RecursiveReadOnly bool           `json:"recursive_read_only,omitempty"`
+}
+
+// CRIPropagation is CRI's MountPropagation.
+type CRIPropagation int32
+
+// The propagations, under the protocol's names.
+const (
+	CRIPropagationPrivate         CRIPropagation = 0 // PROPAGATION_PRIVATE
+	CRIPropagationHostToContainer CRIPropagation = 1 // PROPAGATION_HOST_TO_CONTAINER
+	CRIPropagationBidirectional   CRIPropagation = 2 // PROPAGATION_BIDIRECTIONAL
+)
+
+// CRIIDMapping maps ids between a container and the host.
+type CRIIDMapping struct {
+	HostID      uint32 `json:"host_id"`
+	ContainerID uint32 `json:"container_id"`
+	Length      uint32 `json:"length"`
+}
+
+// CRIDevice is an element of "devices" in a CRI ContainerConfig.
+type CRIDevice struct {
+	ContainerPath string `json:"container_path"`
+	HostPath      string `json:"host_path"`
+	Permissions   string `json:"permissions"`
+}
+
+// CRIMounts returns the mounts for a CRI ContainerConfig. The runtime finds out
+// itself which flags of the source it must keep.
+func CRIMounts(mounts []volumemanager.ContainerMount) []CRIMount {
+	all := make([]CRIMount, 0, len(mounts))
+	for _, m := range mounts {
+		all = append(all, CRIMount{
+			ContainerPath: m.Destination, HostPath: m.Source, Readonly: m.ReadOnly, RecursiveReadOnly: m.RecursiveReadOnly,
+			SELinuxRelabel: m.SELinuxRelabel, Propagation: criPropagation(m.Propagation),
+			UIDMappings: criMappings(m.UIDMappings), GIDMappings: criMappings(m.GIDMappings),
+		})
+	}
+	return all
+}
+
+func criPropagation(p volumemanager.Propagation) CRIPropagation {
+	switch p {
+	case volumemanager.PropagationSlave:
+		return CRIPropagationHostToContainer
+	case volumemanager.PropagationShared:
+		return CRIPropagationBidirectional
+	}
+	return CRIPropagationPrivate
+}
+
+func criMappings(mappings []volumemanager.IDMapping) (all []CRIIDMapping) {
+	for _, m := range mappings {
+		all = append(all, CRIIDMapping{HostID: m.HostID, ContainerID: m.ContainerID, Length: m.Size})
+	}
+	return all
+}
+
+// CRIDevices returns the devices for a CRI ContainerConfig.
+func CRIDevices(devices []volumemanager.ContainerDevice) []CRIDevice {
+	all := make([]CRIDevice, 0, len(devices))
+	for _, d := range devices {
+		all = append(all, CRIDevice{ContainerPath: d.Destination, HostPath: d.Source, Permissions: d.Permissions})
+	}
+	return all
+}

@@ -1,0 +1,111 @@
+package runtimemounts
+
+import (
+	"encoding/csv"
+	"fmt"
+	"strings"
+
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// InexpressibleError says that a runtime has no words for a mount or device.
+type InexpressibleError struct {
+	// Form is where it cannot be said: "docker run -v".
+	Form string
+	// Volume is the pod's name of the volume, Destination where it goes.
+	Volume, Destination string
+	// Reason says what cannot be said, and what can be done.
+	Reason string
+}
+
+func (e *InexpressibleError) Error() string {
+	return fmt.Sprintf("volume %q at %s cannot be given to %s: %s", e.Volume, e.Destination, e.Form, e.Reason)
+}
+
+// DockerMountArgs returns an argument --mount and its value for each mount, for
+// docker run of Docker 25 or later. Values are comma separated as docker reads
+// them, so that a path may contain commas, quotes and colons. Mounts inside a
+// mount that is read-only, but not recursively, stay writable, as with
+// Kubernetes (bind-recursive=writable; without it docker would make them
+// read-only where the kernel can). An idmapped mount is an *[InexpressibleError].
+func DockerMountArgs(mounts []volumemanager.ContainerMount) ([]string, error) {
+	args := make([]string, 0, 2*len(mounts))
+	for _, m := range mounts {
+		if err := dockerHasNoMappings("docker run --mount", m); err != nil {
+			return nil, err
+		}
+		fields := []string{"type=bind", "source=" + m.Source, "target=" + m.Destination, "bind-propagation=" + string(m.Propagation)}
+		switch {
+		case m.RecursiveReadOnly:
+			fields = append(fields, "readonly", "bind-recursive=readonly")
+		case m.ReadOnly:
+			fields = append(fields, "readonly", "bind-recursive=writable")
+		}
+		args = append(args, "--mount", commaSeparated(fields))
+	}
+	return args, nil
+}
+
+// commaSeparated quotes as RFC 4180 says, which is how docker reads it.
+func commaSeparated(fields []string) string {
+	var b strings.Builder
+	w := csv.NewWriter(&b)
+	_ = w.Write(fields) // a strings.Builder takes everything
+	w.Flush()
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// DockerVolumeArgs returns an argument -v and its value for each mount, which
+// is what people type. It can say less than [DockerMountArgs]: a path with a
+// colon, a recursively read-only mount and an idmapped one are
+// *[InexpressibleError] values. With Docker 25 and later, mounts inside a
+// read-only one are read-only too, where the kernel can. Files are relabelled
+// with what all containers share (z) where that is wanted; docker ignores it
+// without SELinux.
+func DockerVolumeArgs(mounts []volumemanager.ContainerMount) ([]string, error) {
+	const form = "docker run -v"
+	args := make([]string, 0, 2*len(mounts))
+	for _, m := range mounts {
+		if err := dockerHasNoMappings(form, m); err != nil {
+			return nil, err
+		}
+		refused := &InexpressibleError{Form: form, Volume: m.Volume, Destination: m.Destination}
+		if strings.Contains(m.Source+m.Destination, ":") {
+			refused.Reason = "a path with a colon would be read as several fields; use --mount"
+			return nil, refused
+		}
+		if m.RecursiveReadOnly {
+			refused.Reason = "it must be recursively read-only, which -v does not promise; use --mount"
+			return nil, refused
+		}
+		options := []string{string(m.Propagation)}
+		if m.ReadOnly {
+			options = append([]string{"ro"}, options...)
+		}
+		if m.SELinuxRelabel {
+			options = append(options, "z")
+		}
+		args = append(args, "-v", m.Source+":"+m.Destination+":"+strings.Join(options, ","))
+	}
+	return args, nil
+}
+
+func dockerHasNoMappings(form string, m volumemanager.ContainerMount) error {
+	if len(m.UIDMappings) == 0 && len(m.GIDMappings) == 0 {
+		return nil
+	}
+	return &InexpressibleError{Form: form, Volume: m.Volume, Destination: m.Destination, Reason: "docker makes no idmapped mounts; run the pod without a user namespace"}
+}
+
+// DockerDeviceArgs returns an argument --device and its value for each device.
+// A path with a colon is an *[InexpressibleError].
+func DockerDeviceArgs(devices []volumemanager.ContainerDevice) ([]string, error) {
+	args := make([]string, 0, 2*len(devices))
+	for _, d := range devices {
+		if strings.Contains(d.Source+d.Destination, ":") {
+			return nil, &InexpressibleError{Form: "docker run --device", Volume: d.Volume, Destination: d.Destination, Reason: "a path with a colon would be read as several fields; choose another devicePath"}
+		}
+		args = append(args, "--device", d.Source+":"+d.Destination+":"+d.Permissions)
+	}
+	return args, nil
+}

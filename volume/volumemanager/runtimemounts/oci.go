@@ -1,0 +1,123 @@
+package runtimemounts
+
+import (
+	"fmt"
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// OCIMount is an element of "mounts" in a bundle's config.json (OCI runtime
+// specification 1.2).
+type OCIMount struct {
+	Destination string         `json:"destination"`
+	Type        string         `json:"type,omitempty"`
+	Source      string         `json:"source,omitempty"`
+	Options     []string       `json:"options,omitempty"`
+	UIDMappings []OCIIDMapping `json:"uidMappings,omitempty"`
+	GIDMappings []OCIIDMapping `json:"gidMappings,omitempty"`
+}
+
+// OCIIDMapping maps ids between a container and the host.
+type OCIIDMapping struct {
+	ContainerID uint32 `json:"containerID"`
+	HostID      uint32 `json:"hostID"`
+	Size        uint32 `json:"size"`
+}
+
+// OCIDevice is an element of "linux.devices": a device that the runtime makes.
+type OCIDevice struct {
+	Path     string `json:"path"`
+	Type     string `json:"type"`
+	Major    int64  `json:"major"`
+	Minor    int64  `json:"minor"`
+	FileMode uint32 `json:"fileMode"` // permission bits
+	UID      uint32 `json:"uid"`
+	GID      uint32 `json:"gid"`
+}
+
+// OCIDeviceRule is an element of "linux.resources.devices": what the container
+// may do with a device.
+type OCIDeviceRule struct {
+	Allow  bool   `json:"allow"`
+	Type   string `json:"type"`
+	Major  int64  `json:"major"`
+	Minor  int64  `json:"minor"`
+	Access string `json:"access"`
+}
+
+// OCIMounts returns the mounts for a bundle's config.json. Binds are recursive,
+// as Kubernetes' are, and repeat the flags of their source, which a runtime
+// that sets one flag would lose otherwise.
+func OCIMounts(mounts []volumemanager.ContainerMount) []OCIMount {
+	all := make([]OCIMount, 0, len(mounts))
+	for _, m := range mounts {
+		all = append(all, OCIMount{
+			Destination: m.Destination, Type: "bind", Source: m.Source, Options: ociOptions(m),
+			UIDMappings: ociMappings(m.UIDMappings), GIDMappings: ociMappings(m.GIDMappings),
+		})
+	}
+	return all
+}
+
+func ociOptions(m volumemanager.ContainerMount) []string {
+	options := []string{"rbind", string(m.Propagation)}
+	switch {
+	case m.RecursiveReadOnly:
+		options = append(options, "rro")
+	case m.ReadOnly:
+		options = append(options, "ro")
+	}
+	for _, flag := range m.Locked {
+		if flag != "ro" { // which ReadOnly says as well
+			options = append(options, flag)
+		}
+	}
+	if len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0 {
+		options = append(options, "idmap")
+	}
+	return options
+}
+
+func ociMappings(mappings []volumemanager.IDMapping) (all []OCIIDMapping) {
+	for _, m := range mappings {
+		all = append(all, OCIIDMapping(m))
+	}
+	return all
+}
+
+// OCIDevices returns the devices for a bundle's config.json, with the numbers,
+// permissions and owner of those on the host, and the rules that let the
+// container use them. It looks at each device, which cannot hang: they are the
+// node's. The error is an [*fs.PathError], with ENODEV for what is no device.
+func OCIDevices(devices []volumemanager.ContainerDevice) ([]OCIDevice, []OCIDeviceRule, error) {
+	made := make([]OCIDevice, 0, len(devices))
+	rules := make([]OCIDeviceRule, 0, len(devices))
+	for _, d := range devices {
+		var st unix.Stat_t
+		if err := eintr.Do(func() error { return unix.Stat(d.Source, &st) }); err != nil {
+			return nil, nil, &fs.PathError{Op: "stat", Path: d.Source, Err: err}
+		}
+		kind := ociDeviceType(st.Mode)
+		if kind == "" {
+			return nil, nil, fmt.Errorf("volume %q is no device: %w", d.Volume, &fs.PathError{Op: "stat", Path: d.Source, Err: unix.ENODEV})
+		}
+		major, minor := int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))
+		made = append(made, OCIDevice{Path: d.Destination, Type: kind, Major: major, Minor: minor, FileMode: st.Mode & 0o777, UID: st.Uid, GID: st.Gid})
+		rules = append(rules, OCIDeviceRule{Allow: true, Type: kind, Major: major, Minor: minor, Access: d.Permissions})
+	}
+	return made, rules, nil
+}
+
+func ociDeviceType(mode uint32) string {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFBLK:
+		return "b"
+	case unix.S_IFCHR:
+		return "c"
+	}
+	return ""
+}
