@@ -22,6 +22,7 @@ import (
 type fsckOptions struct {
 	rootDir, output string
 	repair, adopt   bool
+	inside          string // as runOptions.inside
 }
 
 func fsckCommand(s streams) *cobra.Command {
@@ -33,7 +34,9 @@ func fsckCommand(s streams) *cobra.Command {
 			"prints what is wrong and what would be done about it. With --repair it is done:\n" +
 			"set-ups that were never finished and records whose mounts are gone are torn\n" +
 			"down, mounts on top of each other are unmounted but for the lowest, and mount\n" +
-			"helpers of an agent that is dead are ended. Nothing is removed recursively.\n\n" +
+			"helpers of an agent that is dead are ended. Nothing is removed recursively, but\n" +
+			"the root directories of podvol run whose process is gone, after what is mounted\n" +
+			"there is unmounted. Only for these an ordinary user may use --repair.\n\n" +
 			"What podvol has no record of is left alone, unless --adopt says that nobody else\n" +
 			"uses this root directory: then a record is made of it, so that podvol knows it\n" +
 			"from now on. --adopt is refused while a kubelet runs.\n\n" +
@@ -48,7 +51,9 @@ func fsckCommand(s streams) *cobra.Command {
 	flags.BoolVar(&o.repair, "repair", false, "repair what can be")
 	flags.BoolVar(&o.adopt, "adopt", false, "make records of volumes that have none")
 	flags.StringVarP(&o.output, "output", "o", "text", "how to print: text, json or yaml")
-	addRootDir(flags, &o.rootDir)
+	flags.StringVar(&o.rootDir, "root-dir", runBase(), "directory below which all volumes and records are")
+	flags.StringVar(&o.inside, insideFlag, "", "")
+	_ = flags.MarkHidden(insideFlag)
 	return c
 }
 
@@ -65,14 +70,18 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 		fmt.Fprintf(s.err, "Nothing to check: %s does not exist.\n", rootDir)
 		return list.close()
 	}
+	o.rootDir = rootDir
 	config := volumemanager.Config{
 		RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: plugins.All(), Adopt: o.adopt,
 		Logger: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
-	if o.repair {
-		err = repairRoot(ctx, config, list)
+	if !o.repair {
+		err = errors.Join(checkRoot(ctx, config, list), checkRuns(rootDir, list))
+	} else if proceed, enterErr := mayRepair(ctx, s, o, config); !proceed {
+		removeEmptyRuns(rootDir)
+		return enterErr
 	} else {
-		err = checkRoot(ctx, config, list)
+		err = errors.Join(repairRoot(ctx, config, list), repairRuns(ctx, rootDir, config.Logger, list))
 	}
 	if err := errors.Join(err, list.close()); err != nil {
 		return err
@@ -105,8 +114,32 @@ func checkRoot(ctx context.Context, config volumemanager.Config, list *problemLi
 	return err
 }
 
+// mayRepair makes sure that the repair may unmount. An ordinary user has
+// nothing mounted here that a repair could see but what runs have left, and
+// gets a user namespace for that: then mayRepair returns false and how that
+// ended.
+func mayRepair(ctx context.Context, s streams, o fsckOptions, config volumemanager.Config) (bool, error) {
+	if o.inside == "" && mayMount() != nil {
+		problems, err := volumemanager.Check(ctx, config)
+		if err != nil {
+			return false, err
+		}
+		if len(problems) > 0 || o.adopt {
+			return false, mayMount()
+		}
+		dead, _, err := deadRuns(o.rootDir)
+		if err := errors.Join(err, release(dead)); err != nil || len(dead) == 0 {
+			return true, err
+		}
+	}
+	return becomeMounter(ctx, s, o.inside, func(inside string) []string {
+		return append(repairArgs(o, o.rootDir), "--"+insideFlag, inside, "-o", o.output)
+	})
+}
+
+// repairRoot leaves a root alone at which nothing is wrong.
 func repairRoot(ctx context.Context, config volumemanager.Config, list *problemList) error {
-	if err := mayMount(); err != nil {
+	if problems, err := volumemanager.Check(ctx, config); err != nil || len(problems) == 0 {
 		return err
 	}
 	return volumemanager.Repair(ctx, config, func(p volumemanager.Problem, err error) { list.add(p, p.Repair != "", err) })

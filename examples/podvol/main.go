@@ -5,6 +5,7 @@
 //	podvol status                 print what is mounted
 //	podvol unmount -f pod.yaml    unmount
 //	podvol fsck                   look for leftovers, and repair them
+//	podvol run -f pod.yaml -- CMD run a command with the volumes of a container
 //	podvol run-node -f DIR        keep the pods of a directory of manifests mounted
 //
 // It is the main job of the podvol library as a program: everything it does is
@@ -23,10 +24,12 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 func main() {
+	sandbox.Main() // run starts itself again in new namespaces
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
@@ -70,6 +73,12 @@ func run(ctx context.Context, args []string, s streams) int {
 	if err == nil {
 		return exitOK
 	}
+	if own, ok := errors.AsType[*exitError](err); ok {
+		if own.err != nil && !errors.Is(own.err, errReported) {
+			fmt.Fprintln(s.err, "podvol:", own.err)
+		}
+		return own.code
+	}
 	_, usage := errors.AsType[*usageError](err)
 	_, unusable := errors.AsType[*volumemanager.RootError](err)
 	if usage || unusable {
@@ -103,7 +112,7 @@ func rootCommand(s streams) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w; see %s --help", err, c.CommandPath())
 	})
-	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s), runNodeCommand(s))
+	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), runNodeCommand(s))
 	return root
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/nstest"
 )
 
@@ -24,6 +25,7 @@ import (
 const mainVar = "PODVOL_TEST_MAIN"
 
 func TestMain(m *testing.M) {
+	sandbox.Main()
 	if os.Getenv(mainVar) != "" {
 		main()
 	}

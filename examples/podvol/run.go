@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/mount/sandbox"
+	"github.com/podvol/podvol/volume/objects/manifest"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// exitRunFailed is run's exit code where podvol failed, not the program: 1 and 2
+// are the program's own. Shells and docker run use the same, with 126 and 127.
+const exitRunFailed = 125
+
+// exitError ends the command with a code of its own. Without an error there is
+// nothing to print.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// runOptions are the flags of podvol run.
+type runOptions struct {
+	files     []string
+	rootDir   string
+	nodeName  string
+	pod       string
+	container string
+	rootfs    string
+	timeout   time.Duration
+	command   []string // empty: the container's own
+
+	// inside is set where podvol started itself again in a user namespace, to
+	// why that has only one id, or no other id than it has.
+	inside string
+}
+
+func runCommand(s streams) *cobra.Command {
+	var o runOptions
+	c := &cobra.Command{
+		Use:   "run -f FILE|DIR|- [--pod NAMESPACE/NAME] [--container NAME] [--rootfs DIR] [-- CMD ARG…]",
+		Short: "Run a command with the volumes of a container",
+		Long: "Sets the volumes of a pod up, runs CMD where they are mounted as the container\n" +
+			"would see them, and takes everything down again. Needs no root: an ordinary user\n" +
+			"gets a user namespace, with the ids of /etc/subuid and /etc/subgid where newuidmap\n" +
+			"and newgidmap are installed, else with its own id alone, as root.\n\n" +
+			"CMD sees the container's mounts in a mount namespace of its own, the container's\n" +
+			"environment on top of the caller's, and the working directory of the container,\n" +
+			"else the caller's. With --rootfs that directory is its root, and nothing of the\n" +
+			"caller's environment but TERM is left. It runs as the user and groups of the\n" +
+			"security context; fsGroup is one of them. Without CMD, the container's command and\n" +
+			"args are run. Init containers are not run, but --container can name one. This is no\n" +
+			"security boundary, and network, capabilities and resources are the caller's.\n\n" +
+			"Each run has a root directory of its own, DIR/podvol/runs/<run> below the root\n" +
+			"directory, which goes with it; should podvol be killed, fsck --repair clears up.\n" +
+			"Claims are bound as by podvol mount, and stay bound. Processes that CMD leaves in\n" +
+			"the background keep the mounts that they see, and lose emptyDirs.\n\n" +
+			"Signals are passed on. Exit code: that of CMD, 128+n where signal n ended it; 125\n" +
+			"when podvol itself failed, 126 when CMD cannot be executed, 127 when there is none.",
+		Example: "  podvol run -f testdata/tour.yaml -- sh -c 'env; ls -l /etc/tour'\n" +
+			"  podvol run -f testdata/tour.yaml -- sh -i",
+		RunE: func(c *cobra.Command, args []string) error {
+			o.command = args
+			return runFailure(runPod(c.Context(), s, o))
+		},
+	}
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return runFailure(usagef("%w; see %s --help", err, c.CommandPath()))
+	})
+	flags := c.Flags()
+	flags.SetInterspersed(false) // what follows CMD is CMD's
+	flags.StringArrayVarP(&o.files, "filename", "f", nil, "manifest file, directory of manifests, or - for standard input (repeatable)")
+	flags.StringVar(&o.nodeName, "node", "", "this node's name (default: the node that the manifests name, else the host name)")
+	flags.StringVar(&o.pod, "pod", "", "the pod, as NAMESPACE/NAME (default: the only one)")
+	flags.StringVar(&o.container, "container", "", "the container, or init container (default: the first container)")
+	flags.StringVar(&o.rootfs, "rootfs", "", "directory that becomes CMD's root (default: this machine's)")
+	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
+	flags.StringVar(&o.rootDir, "root-dir", runBase(), "directory below which each run has its root directory")
+	flags.StringVar(&o.inside, insideFlag, "", "")
+	_ = flags.MarkHidden(insideFlag)
+	return c
+}
+
+// runFailure makes the error of podvol's own.
+func runFailure(err error) error {
+	if _, done := errors.AsType[*exitError](err); err == nil || done {
+		return err
+	}
+	return &exitError{exitRunFailed, err}
+}
+
+func (o runOptions) check() error {
+	if o.timeout <= 0 {
+		return usagef("--timeout %s must be positive", o.timeout)
+	}
+	return checkRootfs(o.rootfs)
+}
+
+func runPod(ctx context.Context, s streams, o runOptions) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	base, err := checkRootDir(o.rootDir)
+	if err != nil {
+		return err
+	}
+	o.rootDir = base
+	inside, err := becomeMounter(ctx, s, o.inside, o.args)
+	if !inside {
+		removeEmptyRuns(base) // the run was another process's, which does not know whose base it is
+		return err
+	}
+	set, pods, err := loadPods(ctx, s, o.files, o.nodeName, o.pod)
+	if err != nil {
+		return err
+	}
+	job, err := newJob(ctx, s, o, set, pods)
+	if err != nil {
+		return err
+	}
+	root, err := newRunRoot(base, job.pod.Namespace+"_"+job.pod.Name)
+	if err != nil {
+		return err
+	}
+	code, err := job.run(ctx, s, o, root)
+	switch {
+	case err == nil && code == 0:
+		return nil
+	case err == nil:
+		return &exitError{code: code}
+	case code == 0: // the program ended well, but then something stayed behind
+		code = exitRunFailed
+	}
+	return &exitError{code, err}
+}
+
+// args are the arguments by which podvol starts itself again.
+func (o runOptions) args(inside string) []string {
+	args := []string{"run", "--" + insideFlag, inside, "--root-dir", o.rootDir, "--timeout", o.timeout.String(),
+		"--node", o.nodeName, "--pod", o.pod, "--container", o.container, "--rootfs", o.rootfs}
+	for _, file := range o.files {
+		args = append(args, "-f", file)
+	}
+	return append(append(args, "--"), o.command...)
+}
+
+// run does what there is to do at root, and removes it in the end. An error
+// comes with the exit code that it makes.
+func (j *job) run(ctx context.Context, s streams, o runOptions, root *runRoot) (code int, err error) {
+	signals := takeSignals()
+	defer signals.stop()
+	settingUp, done := signals.interruptible(ctx)
+	code, err = j.runAt(settingUp, s, o, root, signals)
+	done()
+	removing, done := signals.interruptible(context.WithoutCancel(ctx))
+	defer done()
+	if removeErr := root.remove(removing); removeErr != nil {
+		err = errors.Join(err, fmt.Errorf("%s stays behind: %w; when nothing uses it any more: %s", root.path(), removeErr,
+			shellJoin(append(programName(executable()), "fsck", "--repair", "--root-dir", o.rootDir))))
+	}
+	return code, err
+}
+
+// runAt owns the root while the program runs.
+func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot, signals *signals) (code int, err error) {
+	node, err := startNode(ctx, nodeConfig{
+		rootDir: root.path(), nodeName: j.set.NodeName, objects: j.set, setUpTimeout: o.timeout,
+		log: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return exitRunFailed, err
+	}
+	defer func() { err = errors.Join(err, node.stop()) }()
+	if err := j.setUp(ctx, s, o, node); err != nil {
+		return exitRunFailed, errors.Join(err, j.tearDown(context.WithoutCancel(ctx), o, node, signals))
+	}
+	code, err = j.execute(ctx, s, o, node, signals)
+	return code, errors.Join(err, j.tearDown(context.WithoutCancel(ctx), o, node, signals))
+}
+
+// setUp mounts the pod's volumes; errReported says that their errors are
+// printed.
+func (j *job) setUp(ctx context.Context, s streams, o runOptions, node *node) error {
+	pods := []*v1.Pod{j.pod}
+	// The ledger of bindings is not the run's: data must never be shown to
+	// another claim by the next one.
+	unbound, err := bindClaims(ctx, o.rootDir, j.set, pods)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout+lastWord)
+	defer cancel()
+	report := newReport(failurePrinter{s.err}, s.err, volumesOf(pods))
+	report.edit = func(v *volumemanager.VolumeStatus) { v.Err = unbound.explain(v.Err) }
+	if err := report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { setUpPods(ctx, node, pods, show) }); err != nil {
+		return err
+	}
+	if report.failed {
+		return errReported
+	}
+	return nil
+}
+
+// execute runs the program where the volumes are mounted.
+func (j *job) execute(ctx context.Context, s streams, o runOptions, node *node, signals *signals) (code int, err error) {
+	config, err := j.sandbox(ctx, node)
+	if err != nil {
+		return exitRunFailed, err
+	}
+	config.Root, config.Stdin, config.Stdout, config.Stderr = o.rootfs, s.in, s.out, s.err
+	if ctx.Err() != nil {
+		return exitRunFailed, fmt.Errorf("interrupted before %s was run: %w", config.Args[0], context.Cause(ctx))
+	}
+	var done func()
+	config.Signals, done = signals.forwarded()
+	defer done()
+	// From here on it is the program's affair when to end.
+	return sandbox.Run(context.WithoutCancel(ctx), config)
+}
+
+// tearDown unmounts the volumes; another signal ends the wait for it.
+func (j *job) tearDown(ctx context.Context, o runOptions, node *node, signals *signals) error {
+	ctx, done := signals.interruptible(ctx)
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	return node.TearDownPod(ctx, j.pod.UID)
+}
+
+// job is what shall be run: one container of one pod.
+type job struct {
+	set       *manifest.Set
+	pod       *v1.Pod
+	container *v1.Container
+	program   program
+}
+
+// failurePrinter prints what failed and no rows: standard output is the
+// program's.
+type failurePrinter struct{ err io.Writer }
+
+func (p failurePrinter) add(r row) error { return printError(p.err, r) }
+func (p failurePrinter) close() error    { return nil }
