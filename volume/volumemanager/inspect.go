@@ -20,6 +20,9 @@ var (
 	// ErrNotMountedAnymore says that a volume was mounted once, and the mount
 	// table no longer shows it; the machine may have restarted.
 	ErrNotMountedAnymore = errors.New("it was mounted, but the mount table no longer shows it; set the pod up again")
+	// ErrVanished says that a volume's mount is gone although the manager has not
+	// unmounted it.
+	ErrVanished = errors.New("its mount has vanished")
 	// ErrOutcomeUnknown says that a set-up was begun and never confirmed.
 	ErrOutcomeUnknown = errors.New("its set-up was begun and not finished; set the pod up again, or tear it down")
 	// ErrNoRecord says that a volume's directory has no record.

@@ -75,8 +75,8 @@ func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMg
 }
 
 // Run locks the root directory, reads its records, and keeps the volumes of
-// the declared pods as they are wanted until ctx ends; then it cancels what is
-// under way, waits for it, and returns nil. Mounts stay. A root that is owned by
+// the declared pods as they are wanted until ctx ends, also where somebody else
+// unmounts them; then it cancels what is under way, waits for it, and returns nil. Mounts stay. A root that is owned by
 // another process is a *[RootBusyError], one that cannot be used a
 // *[RootError]; a second call returns [ErrAlreadyRun].
 //
@@ -92,6 +92,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	watching, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
+	changes := m.subscribeMounts(watching) // before the table is read for the first time
 	if err := m.recover(ctx); err != nil {
 		unlock()
 		return &RootError{m.host.RootDir, err}
@@ -100,6 +103,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		defer m.config.Containers.WatchContainers(m.containersChanged)()
 	}
 	close(m.ready)
+	m.running.Go(func() { m.watchMounts(watching, changes) })
 	m.reconcileAll(ctx)
 	m.end()
 	return m.close(unlock)

@@ -120,6 +120,7 @@ func causes() []cause {
 		sentinel("BoundElsewhere", volume.ErrBoundElsewhere),
 		sentinel("NotFound", volume.ErrNotFound),
 		sentinel("NotMountedAnymore", ErrNotMountedAnymore),
+		sentinel("Vanished", ErrVanished),
 		sentinel("OutcomeUnknown", ErrOutcomeUnknown),
 		sentinel("NoRecord", ErrNoRecord),
 		sentinel("Withdrawn", ErrWithdrawn),

@@ -1,0 +1,145 @@
+package volumemanager
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+)
+
+const (
+	// lookAfter is how long changes of the mount table are gathered before it is
+	// looked at: most are the manager's own.
+	lookAfter = time.Second
+	// lookShare is the least pause between two looks, in times what the last one
+	// took, so that a long table that changes all the time costs little.
+	lookShare = 50
+)
+
+// subscribeMounts begins to listen to the mount table; nil: it cannot be.
+func (m *Manager) subscribeMounts(ctx context.Context) <-chan struct{} {
+	table, err := mount.TableOf(m.host.Mounter)
+	if err != nil {
+		m.log.Warn("the mount table cannot be watched; mounts that vanish go unnoticed", "error", err)
+		return nil
+	}
+	return table.Subscribe(ctx)
+}
+
+// watchMounts looks for mounts that somebody else took away whenever the mount
+// table has changed, until ctx ends. Without a change nothing runs.
+func (m *Manager) watchMounts(ctx context.Context, changes <-chan struct{}) {
+	if changes == nil {
+		return
+	}
+	pause := lookAfter
+	for range changes {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-changes: // the look sees these too
+		default:
+		}
+		start := time.Now()
+		if err := m.lookForVanished(); err != nil {
+			m.log.Warn("the mount table cannot be read; mounts that vanish go unnoticed", "error", err)
+		}
+		pause = max(lookAfter, lookShare*time.Since(start))
+	}
+}
+
+// standing is a slot whose mounts should be in the table, as it was before the
+// table was read.
+type standing struct {
+	slot       *slot
+	record     *volume.Record
+	generation int
+	paths      []string
+}
+
+// lookForVanished compares the table with what is known to be mounted, and has
+// what is gone mounted again where it is wanted.
+func (m *Manager) lookForVanished() error {
+	expected := m.standing()
+	if len(expected) == 0 {
+		return nil
+	}
+	mounted, err := readMounts(m.host.RootDir, m.host.Mounter)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range expected {
+		for _, path := range e.paths {
+			if !mounted.has(path) {
+				m.vanished(e, path)
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// standing returns the slots that are mounted and that nothing is done about.
+func (m *Manager) standing() (expected []standing) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range m.pods {
+		for _, s := range p.slots {
+			r := s.actual.record
+			if s.state != StateMounted || s.doing != opNone || r == nil || r.Confirmed == nil {
+				continue
+			}
+			e := standing{slot: s, record: r, generation: s.generation}
+			if r.Confirmed.MountPoint {
+				e.paths = append(e.paths, r.Path)
+			}
+			if use := s.actual.device; use != nil {
+				if d := m.devices[use.device]; d != nil && d.mounted && d.mountPoint {
+					e.paths = append(e.paths, use.device.path)
+				}
+			}
+			if len(e.paths) > 0 {
+				expected = append(expected, e)
+			}
+		}
+	}
+	return expected
+}
+
+// vanished takes down that a mount is gone, unless something was done about
+// its volume meanwhile. The caller holds the lock.
+func (m *Manager) vanished(e standing, path string) {
+	s := e.slot
+	if s.state != StateMounted || s.doing != opNone || s.actual.record != e.record || s.generation != e.generation {
+		return
+	}
+	m.enter(s, StateFailed, time.Now())
+	s.err = fmt.Errorf("%w: somebody has unmounted %s", ErrVanished, path)
+	m.log.Warn("a mount has vanished: somebody else has unmounted it", "podUID", s.pod.uid, "volume", s.names[0], "path", path, "wanted", s.wanted && s.pod.wanted)
+	if s.wanted && s.pod.wanted {
+		m.eventVanished(s, path)
+		m.renew(s)
+	}
+	m.publish(s)
+}
+
+// eventVanished tells the pod's owner: what containers have mounted already may
+// differ from what is mounted from now on.
+func (m *Manager) eventVanished(s *slot, path string) {
+	if m.config.Events == nil {
+		return
+	}
+	for _, name := range s.names {
+		m.config.Events.Event(s.pod.pod, v1.EventTypeWarning, "VolumeMountVanished",
+			fmt.Sprintf("the mount of volume %q at %s is gone: somebody has unmounted it; it is set up again", name, path))
+	}
+}
