@@ -297,10 +297,21 @@ func (s crashSite) assertMounts(t *testing.T, when string) {
 		}
 		seen[target] = true
 		rest, _ := filepath.Rel(filepath.Join(s.root, "pods"), target)
-		if !slices.Contains(records, strings.Replace(rest, "/volumes/", "/", 1)) {
+		if !slices.ContainsFunc(records, func(key string) bool { return isOf(rest, key) }) {
 			t.Errorf("%s: %s is mounted without a record, which are %v", when, target, records)
 		}
 	}
+}
+
+// isOf reports whether a mount, by its path below pods/, is that of the volume
+// with this record, or shows a part of it.
+func isOf(path, key string) bool {
+	pod, rest, _ := strings.Cut(path, "/")
+	if part, ok := strings.CutPrefix(rest, "volume-subpaths/"); ok {
+		spec, _, _ := strings.Cut(part, "/")
+		return strings.HasPrefix(key, pod+"/") && strings.HasSuffix(key, "/"+spec)
+	}
+	return key == pod+"/"+strings.TrimPrefix(rest, "volumes/")
 }
 
 func (s crashSite) assertData(t *testing.T) {
