@@ -175,7 +175,7 @@ func (s *slot) rows() []VolumeStatus {
 	}
 	r := s.describe()
 	row := VolumeStatus{
-		Pod: s.pod.name, PodUID: s.pod.uid, Plugin: r.Plugin, Source: r.Source, Path: r.Path, Device: deviceNodeOf(r),
+		Pod: s.pod.name, PodUID: s.pod.uid, Plugin: r.Plugin, Source: r.Source, Claim: claimOf(r), Path: r.Path, Device: deviceNodeOf(r),
 		State: s.state, Since: s.since, Duration: s.took, Wanted: s.wanted && s.pod.wanted,
 		Failures: s.failures, NextRetry: s.retryAt, Attachment: s.attachmentTrouble(),
 	}

@@ -41,7 +41,10 @@ type VolumeStatus struct {
 	Plugin string
 	// Source says where the data comes from, for people.
 	Source string
-	State  VolumeState
+	// Claim is the claim that a PersistentVolume was mounted for; empty for
+	// other volumes, and where no claim is known yet.
+	Claim types.NamespacedName
+	State VolumeState
 	// Path is where the pod's containers find the volume; empty if it has none.
 	Path string
 	// Device is the node of a block volume's device, once it is mapped; Path is

@@ -20,6 +20,7 @@ type statusJSON struct {
 	Volume          string     `json:"volume"`
 	Plugin          string     `json:"plugin"`
 	Source          string     `json:"source"`
+	Claim           string     `json:"claim,omitempty"`
 	Path            string     `json:"path"`
 	Device          string     `json:"device,omitempty"`
 	State           string     `json:"state"`
@@ -37,7 +38,8 @@ type statusJSON struct {
 }
 
 // MarshalJSON writes the status for other programs: keys that do not change,
-// times as RFC 3339 says and absent where they are zero, durations in seconds.
+// times as RFC 3339 says and absent where they are zero, durations in seconds, the
+// claim as "namespace/name".
 // The error becomes its text ("error"), one word for its cause ("cause", such as
 // "NotFound", "HelperMissing" or "Unknown"), and whether it may have left
 // something behind ("uncertain"); all three are absent without an error. What
@@ -50,6 +52,9 @@ func (s VolumeStatus) MarshalJSON() ([]byte, error) {
 		Since: presentTime(s.Since), DurationSeconds: s.Duration.Seconds(),
 		Operation: s.Operation, Began: presentTime(s.Began),
 		Failures: s.Failures, NextRetry: presentTime(s.NextRetry),
+	}
+	if s.Claim.Name != "" {
+		out.Claim = s.Claim.String()
 	}
 	if s.Err != nil {
 		out.Error, out.Cause, out.Uncertain = s.Err.Error(), causeOf(s.Err), volume.IsUncertain(s.Err)
