@@ -15,10 +15,17 @@ type nodeMetrics struct {
 	registry  *prometheus.Registry
 	durations *prometheus.HistogramVec
 	endToEnd  *prometheus.HistogramVec
+	// What was there when the node began.
+	found, lost, cleaned, cleanedErrors prometheus.Counter
+	unusable                            map[rowKey]bool // and has not been torn down yet
 }
 
-func newNodeMetrics(node *volumemanager.Manager) *nodeMetrics {
+// newNodeMetrics takes the volumes that were there when the node began.
+func newNodeMetrics(node *volumemanager.Manager, rows []volumemanager.VolumeStatus) *nodeMetrics {
 	buckets := []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
 	m := &nodeMetrics{
 		registry: prometheus.NewRegistry(),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -27,33 +34,27 @@ func newNodeMetrics(node *volumemanager.Manager) *nodeMetrics {
 		endToEnd: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "volume_operation_total_seconds", Help: "How long an operation on a volume took that succeeded.", Buckets: buckets,
 		}, []string{"plugin_name", "operation_name"}),
+		found:         counter("reconstruct_volume_operations_total", "Volumes that were there at the start, readable records or not."),
+		lost:          counter("reconstruct_volume_operations_errors_total", "Volumes that were there at the start and cannot be used as they are."),
+		cleaned:       counter("force_cleaned_failed_volume_operations_total", "Attempts to tear down volumes that could not be used at the start."),
+		cleanedErrors: counter("force_cleaned_failed_volume_operation_errors_total", "Attempts of these that failed."),
+		unusable:      make(map[rowKey]bool),
 	}
-	found, failed := recovered(node.Explain())
+	for _, v := range rows {
+		m.found.Inc()
+		if v.State == volumemanager.StateFailed {
+			m.lost.Inc()
+			m.unusable[keyOf(v)] = true
+		}
+	}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.durations, m.endToEnd, newVolumesCollector(node), found, failed,
+		m.durations, m.endToEnd, newVolumesCollector(node), newStatsCollector(node), m.found, m.lost, m.cleaned, m.cleanedErrors,
 	)
 	return m
 }
 
-// recovered counts what the node found when it began, of its own records.
-func recovered(rows []volumemanager.VolumeStatus) (found, failed prometheus.Counter) {
-	found = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "reconstruct_volume_operations_total", Help: "Volumes that were there at the start, readable records or not.",
-	})
-	failed = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "reconstruct_volume_operations_errors_total", Help: "Volumes that were there at the start and whose records cannot be used.",
-	})
-	for _, v := range rows {
-		found.Inc()
-		if v.State == volumemanager.StateFailed {
-			failed.Inc()
-		}
-	}
-	return found, failed
-}
-
-// observe takes the outcome of an operation.
+// observe takes the outcome of an operation; one after the other.
 func (m *nodeMetrics) observe(v volumemanager.VolumeStatus) {
 	if v.Ended == "" {
 		return
@@ -65,6 +66,23 @@ func (m *nodeMetrics) observe(v volumemanager.VolumeStatus) {
 		m.endToEnd.WithLabelValues(v.Plugin, operation).Observe(seconds)
 	}
 	m.durations.WithLabelValues(v.Plugin, operation, status, "false").Observe(seconds)
+	m.observeUnusable(v)
+}
+
+func (m *nodeMetrics) observeUnusable(v volumemanager.VolumeStatus) {
+	key := keyOf(v)
+	switch {
+	case !m.unusable[key]:
+	case v.Ended == "tear-down":
+		m.cleaned.Inc()
+		if v.Err != nil {
+			m.cleanedErrors.Inc()
+			return
+		}
+		delete(m.unusable, key)
+	case v.Err == nil: // it was set up again
+		delete(m.unusable, key)
+	}
 }
 
 // operationName is the kubelet's name of an operation.

@@ -136,7 +136,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 		keep: newKeeper(node.Manager, store, where.rootDir, o.nodeName, say),
 	}
 	out.edit = run.keep.explain
-	metrics := newNodeMetrics(node.Manager)
+	metrics := newNodeMetrics(node.Manager, node.Explain())
 	server.serve(metrics, run.explain)
 	defer node.Subscribe(func(v volumemanager.VolumeStatus) { metrics.observe(v); out.take(v) })()
 	if server.url != "" {

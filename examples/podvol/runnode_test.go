@@ -464,10 +464,27 @@ func TestRunNodeServesMetricsAndExplains(t *testing.T) {
 		t.Errorf("/healthz: %q", got)
 	}
 
+	n.put("c.yaml", podNamed("c", "{name: disk, persistentVolumeClaim: {claimName: d}}")+`---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: d, namespace: shop}
+spec: {storageClassName: "", accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: pv}
+spec: {storageClassName: "", accessModes: [ReadWriteOnce], capacity: {storage: 1Gi}, nfs: {server: 10.244.1.4, path: /}}
+`)
+	n.row("disk", "mounted")
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(string(get(t, url+"/metrics"))))
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, name := range []string{"capacity_bytes", "available_bytes", "used_bytes"} {
+		if got := metricValue(t, families["kubelet_volume_stats_"+name], map[string]string{"namespace": "shop", "persistentvolumeclaim": "d"}); got < 0 {
+			t.Errorf("%s is %v", name, got)
+		}
 	}
 	for _, tc := range []struct {
 		name string
@@ -481,6 +498,9 @@ func TestRunNodeServesMetricsAndExplains(t *testing.T) {
 		{"storage_operation_duration_seconds", map[string]string{"volume_plugin": "kubernetes.io/empty-dir", "operation_name": "volume_unmount", "status": "success", "migrated": "false"}, 1},
 		{"volume_operation_total_seconds", map[string]string{"plugin_name": "kubernetes.io/empty-dir", "operation_name": "volume_mount"}, 2},
 		{"reconstruct_volume_operations_total", nil, 0},
+		{"reconstruct_volume_operations_errors_total", nil, 0},
+		{"force_cleaned_failed_volume_operations_total", nil, 0},
+		{"force_cleaned_failed_volume_operation_errors_total", nil, 0},
 	} {
 		if got := metricValue(t, families[tc.name], tc.with); got != tc.want {
 			t.Errorf("%s%v is %v, want %v", tc.name, tc.with, got, tc.want)
