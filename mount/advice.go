@@ -73,6 +73,8 @@ func (c Cause) adviseLocal(e *Error) string {
 		return fmt.Sprintf("Find out who else changes the directory of %s: nobody but this agent should be able to.", e.Target)
 	case ErrNeedsCommand:
 		return "Allow mount(8) on this node (Via: ViaBest), or ask for what the kernel can do alone: a file system type it has itself, and no options that mount(8) carries out."
+	case ErrNoIDMap:
+		return "Put the volume on a file system whose mounts can be idmapped (ext4, xfs; btrfs since Linux 5.15, tmpfs since 6.3), mount it as root outside of user namespaces, or give its files the owners that the pod expects."
 	case ErrKindMismatch:
 		return "Bind a directory on a directory and a file on a file."
 	}

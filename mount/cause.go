@@ -81,6 +81,9 @@ const (
 	// ErrNeedsCommand: [ViaSystemCalls] was asked for, and the mount cannot be
 	// made by system calls alone.
 	ErrNeedsCommand Cause = "the mount needs mount(8), which is not to be used here"
+	// ErrNoIDMap: an idmapped mount cannot be made of it; an [IDMapError] says
+	// why.
+	ErrNoIDMap Cause = "the files cannot be shown with other owners"
 	// ErrIO: EIO; "can't read superblock", "Input/output error".
 	ErrIO Cause = "the device cannot be read"
 	// ErrLocked, beside ErrNotPermitted: the mount came from a more privileged

@@ -323,6 +323,7 @@ func recordedCauses() map[string]string {
 // NFS client and server.
 func testedElsewhere() map[string]string {
 	return map[string]string{
+		"ErrNoIDMap":            "TestIDMapsAreRefused",
 		"ErrTargetReplaced":     "TestCommandLedElsewhere",
 		"ErrAccessDenied":       "TestNFSWithoutHelper",
 		"ErrNoSuchExport":       "TestNFSWithoutHelper",

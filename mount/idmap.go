@@ -13,31 +13,38 @@ import (
 
 // IDMapping maps Size ids, from ContainerID on, to those from HostID on, as a
 // line of /proc/<pid>/uid_map does (user_namespaces(7)). For an idmapped mount
-// ContainerID is the owner as stored in the file system, and HostID the owner
-// that is shown.
+// ContainerID is the owner as the file system has it, and HostID the owner that
+// is shown: those of a pod's user namespace show it the volume as it is.
 type IDMapping struct {
 	ContainerID, HostID, Size uint32
 }
 
-// NewIDMap returns a descriptor of a new user namespace with these mappings, as
-// an idmapped mount is made from (mount_setattr(2)). The namespace lives as
-// long as the descriptor, or a mount made from it. It needs CAP_SETUID and
-// CAP_SETGID, and that the kernel lets a process be traced: the namespace comes
-// from a child that is stopped before its first instruction, and killed.
-func NewIDMap(ctx context.Context, uids, gids []IDMapping) (*os.File, error) {
+// IDMap says with which owners the files of a mount are shown. An owner that it
+// does not map is shown as the overflow id (65534), and no file can be made for
+// an id that none is mapped to (EOVERFLOW).
+type IDMap struct {
+	UIDs, GIDs []IDMapping
+}
+
+// Namespace returns a descriptor of a new user namespace with these mappings, as
+// mount_setattr(2) takes it. It lives as long as the descriptor, or a mount
+// made from it. The namespace comes from a child that is stopped before its
+// first instruction and killed: the caller needs CAP_SETUID and CAP_SETGID, and
+// a kernel that lets it trace its own children.
+func (m IDMap) Namespace(ctx context.Context) (*os.File, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return nil, context.Cause(ctx)
 	}
-	if len(uids) == 0 || len(gids) == 0 {
-		return nil, errors.New("an id map needs users and groups")
+	if len(m.UIDs) == 0 || len(m.GIDs) == 0 {
+		return nil, errors.New("no users or no groups are mapped")
 	}
-	// The child is traced, and dies with, the thread that made it.
+	// The child is traced by, and dies with, the thread that made it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	child, err := os.StartProcess("/proc/self/exe", []string{"podvol-idmap"}, &os.ProcAttr{Sys: &syscall.SysProcAttr{
 		Cloneflags:                 unix.CLONE_NEWUSER,
-		UidMappings:                sysMappings(uids),
-		GidMappings:                sysMappings(gids),
+		UidMappings:                sysMappings(m.UIDs),
+		GidMappings:                sysMappings(m.GIDs),
 		GidMappingsEnableSetgroups: true,
 		Pdeathsig:                  syscall.SIGKILL,
 		Ptrace:                     true, // it stops in execve(2)
@@ -48,12 +55,11 @@ func NewIDMap(ctx context.Context, uids, gids []IDMapping) (*os.File, error) {
 	space, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", child.Pid))
 	_ = child.Kill()
 	_, waitErr := child.Wait()
-	if err != nil {
-		return nil, err
-	}
-	if waitErr != nil {
+	if err == nil && waitErr != nil {
 		space.Close()
-		return nil, waitErr
+	}
+	if err := errors.Join(err, waitErr); err != nil {
+		return nil, err
 	}
 	return space, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 
@@ -27,9 +28,15 @@ var errGivenUp = errors.New("given up before the mount was made")
 // Until the one call that takes effect it only prepares: what is given up
 // before is certain not to be made.
 func (m *HostMounter) mountNative(ctx context.Context, r Request, o parsedOptions) error {
+	return m.nativeMount(ctx, r, o, nil)
+}
+
+// nativeMount is mountNative; with idMap, a user namespace, it is an idmapped
+// bind mount.
+func (m *HostMounter) nativeMount(ctx context.Context, r Request, o parsedOptions, idMap *os.File) error {
 	var g gate
 	err := m.calls.Do(ctx, mountKey(r.Target), func() error {
-		n := native{api: m.api, undo: m.sys.unmount, statx: unix.Statx, table: m.table, gate: &g, config: m.config, request: r, options: o}
+		n := native{api: m.api, undo: m.sys.unmount, statx: unix.Statx, table: m.table, gate: &g, config: m.config, request: r, options: o, idMap: idMap}
 		defer n.close()
 		return n.run(ctx)
 	})
@@ -65,6 +72,7 @@ type native struct {
 	config  Config
 	request Request
 	options parsedOptions
+	idMap   *os.File // of an idmapped mount; nil else
 
 	// parent and name are the target: the parent is opened once, and a name
 	// that is a mount point can be neither renamed nor replaced.
@@ -95,6 +103,8 @@ func (n *native) run(ctx context.Context) error {
 		return err
 	}
 	switch {
+	case n.idMap != nil:
+		return n.bindIDMapped(ctx)
 	case n.options.onlyPropagation(n.request):
 		return n.setPropagation(ctx)
 	case n.options.Remount && n.options.Bind:

@@ -27,6 +27,9 @@ func (n *native) bindOutOfSight(ctx context.Context) error {
 		return n.explainSource(err)
 	}
 	n.keep(tree)
+	if err := n.mapIDs(tree); err != nil {
+		return err
+	}
 	// A copy is in no table: what it has is what its source has.
 	current := func() (uintptr, error) { return n.flagsOfSource() }
 	if err := n.setAttributes(tree, current); err != nil {

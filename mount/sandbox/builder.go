@@ -71,7 +71,7 @@ func (b *builder) open(o *order) *Error {
 		return err
 	}
 	for _, m := range o.Mounts {
-		t, err := b.openSource(m)
+		t, err := b.treeOf(m)
 		if err != nil {
 			return err.of(m.Mount)
 		}

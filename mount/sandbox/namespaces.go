@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/internal/mountapi"
 )
 
 // attributes are the namespaces of the child, and that it dies with us.
@@ -50,20 +51,39 @@ func inside(mappings []mount.IDMapping) uint32 {
 	return mappings[0].ContainerID
 }
 
-// addSpaces makes the user namespaces of the idmapped mounts, which must not be
-// the child's business: it may have no ids of the host's by then.
-func (l *launch) addSpaces(ctx context.Context, mounts []Mount) error {
-	for i, m := range mounts {
+// addIDMapped makes the copies that show other owners. It is done here and not
+// in the child, which in a user namespace of its own may not.
+func (l *launch) addIDMapped(ctx context.Context) *Error {
+	for i := range l.order.Mounts {
+		m := &l.order.Mounts[i]
 		if len(m.UIDMappings) == 0 {
 			continue
 		}
-		space, err := mount.NewIDMap(ctx, m.UIDMappings, m.GIDMappings)
+		tree, err := openIDMapped(ctx, m.Mount)
 		if err != nil {
-			e := as(ErrIDMap, "make the mapping", m.Source, err)
-			return e.of(m)
+			return err.of(m.Mount)
 		}
-		l.order.Mounts[i].IDMap = firstFD + len(l.spaces)
-		l.spaces = append(l.spaces, space)
+		m.Tree = firstFD + len(l.trees)
+		l.trees = append(l.trees, tree)
 	}
+	l.cmd.ExtraFiles = append(l.cmd.ExtraFiles, l.trees...)
 	return nil
+}
+
+func openIDMapped(ctx context.Context, m Mount) (*os.File, *Error) {
+	ids := mount.IDMap{UIDs: m.UIDMappings, GIDs: m.GIDMappings}
+	space, err := ids.Namespace(ctx)
+	if err != nil {
+		e := as(ErrIDMap, "make the mapping for", m.Source, err)
+		e.Advice = "it takes CAP_SETUID and CAP_SETGID, and ids that are mapped here"
+		return nil, e
+	}
+	defer space.Close()
+	b := builder{api: mountapi.Kernel{}}
+	t, failure := b.openSource(m, int(space.Fd()))
+	if failure != nil {
+		b.close()
+		return nil, failure
+	}
+	return os.NewFile(uintptr(t.fd), m.Source), nil
 }

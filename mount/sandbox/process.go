@@ -129,12 +129,13 @@ func exitCodeOf(err error) int {
 
 // launch is a child about to be started, and what it needs at hand.
 type launch struct {
-	cmd            *exec.Cmd
-	order          order
-	namespace      *UserNamespace
-	orders         *os.File // to the child
-	answers        *os.File // from it
-	childs, spaces []*os.File
+	cmd       *exec.Cmd
+	order     order
+	namespace *UserNamespace
+	orders    *os.File   // to the child
+	answers   *os.File   // from it
+	childs    []*os.File // the child's ends of these
+	trees     []*os.File // of idmapped mounts
 }
 
 // prepare makes everything that is needed before the child is there.
@@ -158,10 +159,7 @@ func prepare(ctx context.Context, c *Config) (_ *launch, err error) {
 		return nil, failed("make a pipe", "", err)
 	}
 	l.childs, l.answers = append(l.childs, theirs), answers
-	if err := l.addSpaces(ctx, c.Mounts); err != nil {
-		return nil, err
-	}
-	l.cmd.ExtraFiles = append(append([]*os.File(nil), l.childs...), l.spaces...)
+	l.cmd.ExtraFiles = append(l.cmd.ExtraFiles, l.childs...)
 	return l, nil
 }
 
@@ -194,6 +192,9 @@ func orderOf(c *Config) order {
 // begin starts the child, maps its ids, gives it its order, and waits until it
 // executes the program.
 func (l *launch) begin(ctx context.Context) error {
+	if err := l.addIDMapped(ctx); err != nil {
+		return err
+	}
 	if err := l.cmd.Start(); err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -229,10 +230,10 @@ func (l *launch) begin(ctx context.Context) error {
 
 // closeAll closes what the parent still holds.
 func (l *launch) closeAll() {
-	for _, f := range append(append(l.childs, l.spaces...), l.orders, l.answers) {
+	for _, f := range append(append(l.childs, l.trees...), l.orders, l.answers) {
 		if f != nil {
 			f.Close()
 		}
 	}
-	l.childs, l.spaces, l.orders, l.answers = nil, nil, nil, nil
+	l.childs, l.trees, l.orders, l.answers = nil, nil, nil, nil
 }

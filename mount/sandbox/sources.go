@@ -8,6 +8,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
 )
 
 // tree is a copy of a mount, with what is below it, that is attached nowhere
@@ -55,7 +57,7 @@ func (b *builder) openOwn(o *order) *Error {
 			t, err = b.freshProc(m)
 		} else {
 			m.Source = m.Destination
-			t, err = b.openSource(orderedMount{Mount: m})
+			t, err = b.openSource(m, noIDMap)
 		}
 		if err != nil {
 			return err.of(m)
@@ -91,9 +93,25 @@ func (b *builder) freshProc(m Mount) (tree, *Error) {
 	return tree{}, e
 }
 
+// noIDMap stands for the user namespace of a mount that shows owners as they are.
+const noIDMap = -1
+
+// treeOf returns the copy that the parent has made, or makes one.
+func (b *builder) treeOf(m orderedMount) (tree, *Error) {
+	if m.Tree == 0 {
+		return b.openSource(m.Mount, noIDMap)
+	}
+	unix.CloseOnExec(m.Tree)
+	isDir, err := isDirectory(b.keep(m.Tree))
+	if err != nil {
+		return tree{}, failed("look at the source", m.Source, err)
+	}
+	return tree{Mount: m.Mount, fd: m.Tree, dir: isDir}, nil
+}
+
 // openSource copies what is to be mounted and gives the copy everything that
-// it is to have.
-func (b *builder) openSource(m orderedMount) (tree, *Error) {
+// it is to have. idMap is a descriptor of a user namespace.
+func (b *builder) openSource(m Mount, idMap int) (tree, *Error) {
 	source, err := openPath(unix.AT_FDCWD, m.Source, 0)
 	if err != nil {
 		return tree{}, sourceFailed("open the source", m.Source, err)
@@ -115,17 +133,16 @@ func (b *builder) openSource(m orderedMount) (tree, *Error) {
 	if err != nil {
 		return tree{}, copyFailed(m.Source, err)
 	}
-	t := tree{Mount: m.Mount, fd: b.keep(fd), dir: isDir}
-	return t, b.configure(t, m.IDMap)
+	t := tree{Mount: m, fd: b.keep(fd), dir: isDir}
+	return t, b.configure(t, idMap)
 }
 
 // configure sets the attributes of a tree that nobody sees yet.
 func (b *builder) configure(t tree, idMap int) *Error {
-	if idMap > 0 {
-		unix.CloseOnExec(idMap)
+	if idMap != noIDMap {
 		change := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(idMap)}
 		if err := b.api.MountSetattr(t.fd, true, change); err != nil {
-			return b.idMapFailed(t, err)
+			return as(ErrIDMap, "show it with other owners", t.Source, mount.NewIDMapError(t.Source, err))
 		}
 	}
 	if t.ReadOnly || t.RecursiveReadOnly {
@@ -182,8 +199,4 @@ func copyFailed(path string, err error) *Error {
 		e.Advice = "the mount it lies in is unbindable"
 	}
 	return e
-}
-
-func (b *builder) idMapFailed(t tree, err error) *Error {
-	return as(ErrIDMap, "show it with other owners", t.Source, err)
 }

@@ -18,7 +18,7 @@ const childName = "podvol-sandbox"
 const (
 	orderFD  = 3 // its order, by a pipe that the parent holds open while it lives
 	answerFD = 4 // what became of it
-	firstFD  = 5 // the user namespaces of idmapped mounts
+	firstFD  = 5 // the copies of idmapped mounts
 )
 
 // order is what the parent tells the child.
@@ -34,10 +34,11 @@ type order struct {
 	NoNewPrivileges bool
 }
 
-// orderedMount is a Mount with the descriptor of its user namespace.
+// orderedMount is a Mount, and where the parent has copied it already the
+// copy's descriptor.
 type orderedMount struct {
 	Mount
-	IDMap int // 0: it has none
+	Tree int
 }
 
 // answer is one line from the child: that it executes the program now, and then

@@ -1,0 +1,90 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// BindIDMapped makes a bind mount whose files appear with other owners, and
+// files that are made in it get the owners on disk that lead there; nothing in
+// the file system is changed, and no other mount of it either (mount_setattr(2),
+// MOUNT_ATTR_IDMAP). The request is one for [HostMounter.MountContext] whose
+// options ask for a bind mount; with rbind the mounts below are mapped as well,
+// all or none. ctx, the target and errors are treated as there.
+//
+// Where it cannot be made, the error is an *[Error] with the cause [ErrNoIDMap]
+// and an *[IDMapError] that says why. It is never replaced by a change of the
+// files' owners.
+func (m *HostMounter) BindIDMapped(ctx context.Context, r Request, ids IDMap) error {
+	if err := r.check(); err != nil {
+		return r.fail(err)
+	}
+	o := parseOptions(slices.Concat(r.Options, r.Sensitive)...)
+	if !o.Bind || o.Remount || len(o.Command) > 0 {
+		return r.fail(&causedError{ErrBadOption, errors.New("an idmapped mount is a new bind mount: the options must say bind or rbind, and nothing that only mount(8) does")})
+	}
+	space, err := ids.Namespace(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return r.fail(ended(ctx))
+		}
+		return r.fail(&causedError{ErrNoIDMap, noNamespaceError(r.Source, err)})
+	}
+	defer space.Close()
+	return m.config.withFacts(m.nativeMount(ctx, r, o, space))
+}
+
+// ProbeIDMap reports whether [HostMounter.BindIDMapped] can be expected to work
+// for the file system at path: nil, or the *[IDMapError] it would fail with. It
+// tries on a copy of the mount that nobody sees.
+func (m *HostMounter) ProbeIDMap(ctx context.Context, path string) error {
+	ids := []IDMapping{{HostID: 0, Size: 1}}
+	space, err := IDMap{UIDs: ids, GIDs: ids}.Namespace(ctx)
+	if err != nil {
+		return noNamespaceError(path, err)
+	}
+	return m.calls.Do(ctx, callKey{target: "probe " + path}, func() error {
+		defer space.Close()
+		tree, err := m.api.OpenTree(unix.AT_FDCWD, path, false)
+		if err != nil {
+			return NewIDMapError(path, err)
+		}
+		defer unix.Close(tree)
+		if err := m.api.MountSetattr(tree, false, idMapped(space)); err != nil {
+			return NewIDMapError(path, err)
+		}
+		return nil
+	})
+}
+
+func idMapped(space *os.File) unix.MountAttr {
+	return unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(space.Fd())}
+}
+
+// bindIDMapped is bind for a mount with another view of its owners. Nothing
+// stands in for a call that this kernel lacks.
+func (n *native) bindIDMapped(ctx context.Context) error {
+	if err := n.checkBindOptions(); err != nil {
+		return err
+	}
+	err := n.bindOutOfSight(ctx)
+	if _, ok := errors.AsType[*lackingError](err); ok {
+		return &causedError{ErrNoIDMap, NewIDMapError(n.request.Source, err)}
+	}
+	return err
+}
+
+// mapIDs changes the owners that a copy shows which nobody sees yet.
+func (n *native) mapIDs(tree int) error {
+	if n.idMap == nil {
+		return nil
+	}
+	if err := n.api.MountSetattr(tree, n.options.Recursive, idMapped(n.idMap)); err != nil {
+		return &causedError{ErrNoIDMap, NewIDMapError(n.request.Source, err)}
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// IDMapError says why the files of a mount cannot be shown with other owners.
+type IDMapError struct {
+	// Source is what was to be mounted, FSType its file system's type (empty
+	// where it could not be found out), and Mount where that is mounted.
+	Source, FSType, Mount string
+	// Since is the first version of Linux that can do it for this type: "6.3";
+	// empty where it is none that is known.
+	Since string
+	// Reason is what is in the way.
+	Reason string
+	// Err is the underlying error.
+	Err error
+}
+
+func (e *IDMapError) Error() string {
+	what := e.Source
+	if e.FSType != "" {
+		what += " (" + e.FSType + ")"
+	}
+	return fmt.Sprintf("%s cannot be shown with other owners: %s: %v", what, e.Reason, e.Err)
+}
+
+// Unwrap returns the underlying error.
+func (e *IDMapError) Unwrap() error { return e.Err }
+
+// idMapSince is the version of Linux since which a file system's mounts can be
+// idmapped: mount_setattr(2), and for those later than the page the FS_ALLOW_IDMAP
+// of the kernel's sources.
+func idMapSince(fstype string) string {
+	switch fstype {
+	case "ext2", "ext3", "ext4", "xfs", "vfat", "msdos":
+		return "5.12"
+	case "btrfs", "ntfs3":
+		return "5.15"
+	case "f2fs":
+		return "5.18"
+	case "erofs", "overlay":
+		return "5.19"
+	case "squashfs":
+		return "6.2"
+	case "tmpfs":
+		return "6.3"
+	case "ceph":
+		return "6.7"
+	case "hugetlbfs":
+		return "6.9"
+	}
+	return ""
+}
+
+// NewIDMapError explains err, which the kernel gave when the mount of source was
+// to be idmapped (open_tree(2), mount_setattr(2)), or a user namespace was to be
+// made for it. It looks at the mount table and never at what is in the source.
+func NewIDMapError(source string, err error) *IDMapError {
+	e := &IDMapError{Source: source, Err: err}
+	found, lookErr := entryHolding(source)
+	if lookErr == nil {
+		e.FSType, e.Mount, e.Since = found.FSType, found.Target, idMapSince(found.FSType)
+	}
+	e.Reason = e.reason(slices.Contains(found.Options, "idmapped"))
+	return e
+}
+
+// noNamespaceError is for mappings of which no user namespace can be made.
+func noNamespaceError(source string, err error) *IDMapError {
+	return &IDMapError{Source: source, Reason: "no user namespace with these ids is to be had, which takes CAP_SETUID and CAP_SETGID, and ids that are mapped here", Err: err}
+}
+
+// entryHolding finds the mount that a path lies in.
+func entryHolding(path string) (Entry, error) {
+	fd, err := openPath(unix.AT_FDCWD, path, 0)
+	if err != nil {
+		return Entry{}, err
+	}
+	defer unix.Close(fd)
+	at, err := look(fd, "")
+	if err != nil {
+		return Entry{}, err
+	}
+	return mountWithID(kernelTable{}, at.mount)
+}
+
+func (e *IDMapError) reason(already bool) string {
+	refused := errors.Is(e.Err, unix.EINVAL)
+	switch {
+	case already:
+		return "its mount is idmapped already, and that cannot be done twice"
+	case errors.Is(e.Err, unix.ENOSYS):
+		return "the kernel has no idmapped mounts; they need Linux " + orElse(e.Since, "5.12") + ", and no filter of system calls that denies mount_setattr"
+	case errors.Is(e.Err, unix.EPERM):
+		return e.denied()
+	case refused && family(e.FSType) == "fuse":
+		return "a FUSE server must offer it (FUSE_ALLOW_IDMAP, with default_permissions, Linux 6.12), and this one does not"
+	case refused && e.FSType == "overlay":
+		return "overlay needs Linux 5.19 and layers that can be idmapped themselves"
+	case refused && e.Since != "":
+		return "its file system needs Linux " + e.Since + " for it, as do all mounted below it for their own versions"
+	case refused && e.FSType != "":
+		return "its file system cannot in any version of Linux that is known here"
+	}
+	return "the kernel does not make it"
+}
+
+func (e *IDMapError) denied() string {
+	if p, err := ownPrivileges(); err == nil && p.inUserNamespace {
+		return "in a user namespace only file systems that were mounted there can be idmapped"
+	}
+	return "it needs CAP_SYS_ADMIN, and CAP_SETUID and CAP_SETGID for the mapping"
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
