@@ -10,8 +10,13 @@ import (
 
 // DeviceMounterArgs are the wishes for a device that is mounted once per node.
 type DeviceMounterArgs struct {
+	// FsGroup is for file systems that take a group as a mount option; the
+	// files are given to it where the device is bound into a pod ([SetOwnership]).
 	FsGroup      *int64
 	SELinuxLabel string
+	// Progress is told how far a mount is that takes long, as [MounterArgs]
+	// says; nil: nobody wants to know.
+	Progress func(Progress)
 }
 
 // DeviceMountableVolumePlugin is implemented by plugins that mount a device

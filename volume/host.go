@@ -102,6 +102,14 @@ type HostFiles interface {
 	MakeFile(ctx context.Context, path string, perm fs.FileMode) error
 }
 
+// HostOwnership is implemented by a [HostFiles] that can give the host's trees
+// to a group. Absent: local volumes of pods with an fsGroup are refused, for
+// what this process sees under their path is not theirs.
+type HostOwnership interface {
+	// SetOwnership is [SetOwnership] for a path of the host.
+	SetOwnership(ctx context.Context, path string, attributes Attributes, args MounterArgs) error
+}
+
 // RoleHolder is implemented by hosts whose roles are other values than the
 // host itself, as [Host] does. Absent: the host itself is asked alone.
 type RoleHolder interface {
@@ -183,6 +191,8 @@ func (h *Host) Roles() []any {
 	add(h.Allocatable != nil, struct{ AllocatableGetter }{h.Allocatable})
 	add(h.Events != nil, struct{ EventSink }{h.Events})
 	add(h.HostFiles != nil, struct{ HostFiles }{h.HostFiles})
+	owner, can := h.HostFiles.(HostOwnership)
+	add(can, struct{ HostOwnership }{owner})
 	return present
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/podvol/podvol/util/ownership"
 )
 
-// settingOwner is what [Progress] says of a walk that gives files to a group.
-const settingOwner = "setting the owner of files"
+// SettingOwner is what [Progress] says of a walk that gives files to a group.
+const SettingOwner = "setting the owner of files"
 
 // SetOwnership gives the tree at dir to args.FsGroup, for the SetUpAt of a
 // plugin whose volumes are attributes.Managed. Without a group, and for volumes
@@ -43,7 +43,7 @@ func SetOwnership(ctx context.Context, dir string, attributes Attributes, args M
 		OnRootMismatch: args.FSGroupChangePolicy != nil && *args.FSGroupChangePolicy == v1.FSGroupChangeOnRootMismatch,
 	}
 	if report := args.Progress; report != nil {
-		o.Progress = func(done int64) { report(Progress{Doing: settingOwner, Done: done}) }
+		o.Progress = func(done int64) { report(Progress{Doing: SettingOwner, Done: done}) }
 	}
 	return ownership.Set(ctx, dir, ownership.Group{ID: uint32(gid)}, o)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/removetree"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -131,6 +132,19 @@ func (r *rehearsedFiles) MakeDir(_ context.Context, path string, perm fs.FileMod
 // MakeFile implements volume.HostFiles.
 func (r *rehearsedFiles) MakeFile(_ context.Context, path string, perm fs.FileMode) error {
 	return r.make(path, perm, "install -m %04o /dev/null %s", perm)
+}
+
+// SetOwnership implements volume.HostOwnership.
+func (r *rehearsedFiles) SetOwnership(_ context.Context, path string, attributes volume.Attributes, args volume.MounterArgs) error {
+	if args.FsGroup == nil || !attributes.Managed || attributes.ReadOnly {
+		return nil
+	}
+	words := shellJoin([]string{path})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.log = append(r.log, fmt.Sprintf("chgrp -R %d %s", *args.FsGroup, words), fmt.Sprintf("chmod -R ug+rwX %s", words),
+		fmt.Sprintf("find %s -type d -exec chmod g+s {} +", words))
+	return nil
 }
 
 func (r *rehearsedFiles) make(path string, mode fs.FileMode, command string, perm fs.FileMode) error {

@@ -74,6 +74,10 @@ type Request struct {
 	FormatOptions []string
 	// Check is when fsck runs.
 	Check Check
+	// Progress is told what takes long when it begins, "making a file system of type ext4" or
+	// "checking the file system", which do not say how far they are; nil: nobody
+	// is. It is not called once FormatAndMount has returned.
+	Progress func(doing string)
 }
 
 // Result is what FormatAndMount did, as far as it came.
@@ -118,6 +122,8 @@ func (f *Formatter) FormatAndMount(ctx context.Context, request Request) (Result
 	if err != nil {
 		return Result{}, fail(OpProbe, r, ErrNotBlockDevice, err)
 	}
+	r, stop := r.untilReturn()
+	defer stop()
 	results := make(chan Result, 1) // read only once the call has returned
 	var begun gate
 	err = f.calls.Do(ctx, device.number, func() error {

@@ -213,6 +213,7 @@ func (p *preparation) format(ctx context.Context) error {
 	if !p.begun.pass() {
 		return errGivenUp
 	}
+	p.request.Progress("making a file system of type " + p.request.FSType)
 	output, err := mkfs.finish()
 	p.config.Logger.InfoContext(ctx, "mkfs", "command", mkfs.String(), "error", err)
 	if err != nil {
@@ -293,6 +294,7 @@ func (p *preparation) check(ctx context.Context) error {
 		return errGivenUp
 	}
 	fsck := &command{path: path, args: []string{"-T", "-t", p.Found, "-a", p.node.path}, keep: p.lock}
+	p.request.Progress("checking the file system")
 	output, err := fsck.finish()
 	status := exitStatus(err)
 	p.config.Logger.InfoContext(ctx, "fsck", "command", fsck.String(), "status", status, "output", output)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+
+	"github.com/podvol/podvol/volume"
 )
 
 // hostFilesRole is the process's own file system, under faults.
@@ -31,5 +33,11 @@ func (r hostFilesRole) MakeFile(ctx context.Context, path string, perm fs.FileMo
 			return err
 		}
 		return errors.Join(f.Chmod(perm), f.Close())
+	})
+}
+
+func (r hostFilesRole) SetOwnership(ctx context.Context, path string, attributes volume.Attributes, args volume.MounterArgs) error {
+	return r.host.faults.Do(ctx, RoleCall{Method: "SetOwnership", Name: path}, func() error {
+		return volume.SetOwnership(ctx, path, attributes, args)
 	})
 }

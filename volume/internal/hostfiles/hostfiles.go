@@ -22,6 +22,7 @@ import (
 // use.
 type Own struct {
 	calls flight.Group[string]
+	owner volume.Ownership
 }
 
 // Of returns the host's role, or o where the host has none.
@@ -30,6 +31,25 @@ func (o *Own) Of(host volume.VolumeHost) volume.HostFiles {
 		return files
 	}
 	return o
+}
+
+// OwnerOf returns who gives the host's trees to groups: o, unless the host has a
+// role for its files; then that role, or a *[volume.MissingRoleError] where it
+// cannot.
+func (o *Own) OwnerOf(host volume.VolumeHost) (volume.HostOwnership, error) {
+	owner, err := volume.Role[volume.HostOwnership](host)
+	if err == nil {
+		return owner, nil
+	}
+	if o.Of(host) == volume.HostFiles(o) {
+		return o, nil
+	}
+	return nil, err
+}
+
+// SetOwnership implements [volume.HostOwnership].
+func (o *Own) SetOwnership(ctx context.Context, path string, attributes volume.Attributes, args volume.MounterArgs) error {
+	return o.owner.Set(ctx, path, attributes, args)
 }
 
 // Stat implements [volume.HostFiles].

@@ -69,11 +69,11 @@ func (d *device) GetDeviceMountPath(spec *volume.Spec) (string, error) {
 // before, of type local.fsType, as package format says. For a directory nothing
 // is done. It is mounted read-only where the PersistentVolume offers nothing
 // else: a single pod's wish is for its own bind.
-func (d *device) MountDevice(ctx context.Context, spec *volume.Spec, _, deviceMountPath string, _ volume.DeviceMounterArgs) error {
-	return d.failed("MountDevice", spec, d.mount(ctx, spec, deviceMountPath))
+func (d *device) MountDevice(ctx context.Context, spec *volume.Spec, _, deviceMountPath string, args volume.DeviceMounterArgs) error {
+	return d.failed("MountDevice", spec, d.mount(ctx, spec, deviceMountPath, args))
 }
 
-func (d *device) mount(ctx context.Context, spec *volume.Spec, path string) error {
+func (d *device) mount(ctx context.Context, spec *volume.Spec, path string, args volume.DeviceMounterArgs) error {
 	source, err := d.plugin.Source(spec)
 	if err != nil {
 		return err
@@ -99,7 +99,11 @@ func (d *device) mount(ctx context.Context, spec *volume.Spec, path string) erro
 	if _, err := podmount.MakeDir(path, 0o750); err != nil {
 		return volume.NothingDone(err)
 	}
-	if _, err := d.plugin.formatter().FormatAndMount(ctx, format.Request{Request: request}); err != nil {
+	r := format.Request{Request: request}
+	if args.Progress != nil {
+		r.Progress = func(doing string) { args.Progress(volume.Progress{Doing: doing}) }
+	}
+	if _, err := d.plugin.formatter().FormatAndMount(ctx, r); err != nil {
 		return d.undo(ctx, path, err)
 	}
 	return nil

@@ -25,11 +25,16 @@ func newPlugin(t *testing.T) (volume.VolumePlugin, *volumetest.Host) {
 	t.Helper()
 	h := volumetest.NewHost(t)
 	h.HostFiles = nil
+	return pluginOf(t, h), h
+}
+
+func pluginOf(t *testing.T, h volume.VolumeHost) volume.VolumePlugin {
+	t.Helper()
 	p := local.New()
 	if err := p.Init(h); err != nil {
 		t.Fatal(err)
 	}
-	return p, h
+	return p
 }
 
 func pod(uid types.UID) *v1.Pod {

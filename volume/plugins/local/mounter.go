@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
@@ -27,6 +29,7 @@ func (b *bound) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 
 type mounter struct {
 	bound
+	pod     *v1.Pod
 	path    string
 	options []string
 }
@@ -43,11 +46,11 @@ func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
 	return m.SetUpAt(ctx, m.GetPath(), args)
 }
 
-func (m *mounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs) error {
-	return m.Error("SetUp", m.bind(ctx, dir))
+func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterArgs) error {
+	return m.Error("SetUp", m.bind(ctx, dir, args))
 }
 
-func (m *mounter) bind(ctx context.Context, dir string) error {
+func (m *mounter) bind(ctx context.Context, dir string, args volume.MounterArgs) error {
 	request := mount.Request{Source: m.path, Target: dir, Options: append([]string{"bind"}, m.options...)}
 	// The table cannot always tell the path of a bound directory, so any mount
 	// at the pod's own directory for this volume is taken for ours.
@@ -65,6 +68,11 @@ func (m *mounter) bind(ctx context.Context, dir string) error {
 			return volume.NothingDone(err)
 		}
 	}
+	done, err := m.own(ctx, request, args)
+	if err != nil {
+		return volume.NothingDone(err) // that tearing down could undo
+	}
+	defer done()
 	_, err = podmount.SetUp(ctx, m.Host.GetMounter(), request, same)
 	return err
 }

@@ -5,6 +5,10 @@
 // the pods'; or pods get the device itself, with volumeMode Block. Whether this node is the volume's node (spec.nodeAffinity)
 // is for the caller to see to. A volume whose only access mode is ReadOnlyMany
 // is bound read-only.
+//
+// A volume is given to the pod's fsGroup before it is bound, so that one that is
+// bound has been given to it whole. As with the kubelet, only the first pod's
+// fsGroup counts as long as several use the volume.
 package local
 
 import (
@@ -15,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
 	"github.com/podvol/podvol/volume/internal/kind"
@@ -36,6 +41,8 @@ type plugin struct {
 	kind.Kind[v1.LocalVolumeSource]
 	files hostfiles.Own
 	meter volume.Meter
+	// owning are the volumes that are being given to a group and bound.
+	owning keylock.Map[string]
 
 	formatting sync.Once
 	formats    *format.Formatter // of formatter
@@ -85,7 +92,7 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		if err != nil {
 			return nil, err
 		}
-		return &mounter{bound: bound{pv, p}, path: source.Path, options: options}, nil
+		return &mounter{bound: bound{pv, p}, pod: pod, path: source.Path, options: options}, nil
 	})
 }
 
