@@ -59,6 +59,11 @@ func (s crashSite) pod() *v1.Pod {
 		v1.Volume{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: s.host}}})
 }
 
+// brokenPod has a volume whose set-up makes directories, and fails.
+func (s crashSite) brokenPod() *v1.Pod {
+	return newPod("broken", fuseVolume("v", filepath.Join(s.host, "missing")))
+}
+
 func settings(version string) *v1.ConfigMap {
 	return &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ops-test", Name: "settings"}, Data: map[string]string{"a": version, "b": version}}
 }
@@ -97,6 +102,12 @@ func TestCrashScenario(t *testing.T) {
 		}
 	}
 	note(notedData)
+	if _, err := manager.SetUpPod(t.Context(), s.brokenPod()); err == nil {
+		t.Fatal("the broken pod was set up")
+	}
+	if err := manager.TearDownPod(t.Context(), s.brokenPod().UID); err != nil {
+		t.Fatal(err)
+	}
 	changes := make(chan struct{}, 16)
 	unsubscribe := manager.Subscribe(func(row volumemanager.VolumeStatus) {
 		if row.Volume == "settings" && row.Ended != "" {
@@ -122,7 +133,7 @@ func (s crashSite) start(t *testing.T, version string, role volumemanager.PodCon
 	w := &world{t: t, root: s.root, store: objects.NewStore(), events: &events{}}
 	w.add(settings(version))
 	config := w.config()
-	config.Mounter, config.Plugins, config.Containers = nil, plugins.All(), role
+	config.Mounter, config.Plugins, config.Containers = nil, append(plugins.All(), &fusePlugin{t: t}), role
 	m, err := volumemanager.New(config)
 	if err != nil {
 		t.Fatal(err)
@@ -192,6 +203,7 @@ func crashOnce(t *testing.T, base string, at killPoint) (killed bool) {
 			}
 		}()
 		s.assertMounts(t, "after the kill")
+		s.assertKnown(t)
 		progress, err := os.ReadFile(s.progress)
 		if err != nil {
 			t.Fatal(err)
@@ -235,8 +247,10 @@ func (s crashSite) setUpAgain(t *testing.T, kept bool) {
 	for _, name := range []string{"a", "b"} {
 		assertFile(t, filepath.Join(s.path("configmap", "settings"), name), "2")
 	}
-	if err := m.TearDownPod(ctx, crashPodUID); err != nil {
-		t.Fatal(err)
+	for _, uid := range []types.UID{crashPodUID, s.brokenPod().UID} {
+		if err := m.TearDownPod(ctx, uid); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -251,8 +265,10 @@ func (s crashSite) release(t *testing.T, kept bool) {
 	m.PodsComplete()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if err := m.WaitForUnmounted(ctx, crashPodUID); err != nil {
-		t.Fatal(err)
+	for _, uid := range []types.UID{crashPodUID, s.brokenPod().UID} {
+		if err := m.WaitForUnmounted(ctx, uid); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -312,6 +328,21 @@ func isOf(path, key string) bool {
 		return strings.HasPrefix(key, pod+"/") && strings.HasSuffix(key, "/"+spec)
 	}
 	return key == pod+"/"+strings.TrimPrefix(rest, "volumes/")
+}
+
+// assertKnown: whatever a pod has on disk, a record leads there.
+func (s crashSite) assertKnown(t *testing.T) {
+	t.Helper()
+	pods, err := os.ReadDir(filepath.Join(s.root, "pods"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	records := s.records(t)
+	for _, pod := range pods {
+		if !slices.ContainsFunc(records, func(key string) bool { return strings.HasPrefix(key, pod.Name()+"/") }) {
+			t.Errorf("after the kill: pods/%s is there, and no record knows it; the records are %v", pod.Name(), records)
+		}
+	}
 }
 
 func (s crashSite) assertData(t *testing.T) {

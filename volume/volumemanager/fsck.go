@@ -191,9 +191,10 @@ func recordProblem(key volumeKey, v actualVolume, reason error) (Problem, bool) 
 			if s == nil {
 				return nil // gone since the plan was made
 			}
-			err := m.unapply(ctx, s, s.actual)
-			m.podDirs.removeEmpty(ctx, m.host.RootDir, key.podUID)
-			return err
+			m.mu.Lock()
+			s.doing = opTearDown // as it is for its pod's other volumes from now on
+			m.mu.Unlock()
+			return m.tearDown(ctx, s)
 		}}
 	switch detached, ok := errors.AsType[*volume.DetachedError](reason); {
 	case ok:

@@ -25,6 +25,7 @@ type setUp struct {
 	key     volumeKey
 	source  string     // the plugin's name of the source
 	device  *deviceUse // nil: none
+	undo    func()     // puts the record back, after the directories are gone; nil: it stays
 }
 
 // setUp sets a slot up as its pod was declared last.
@@ -40,7 +41,7 @@ func (m *Manager) setUp(ctx context.Context, s *slot) error {
 		return nil
 	}
 	m.event(ctx, u, err)
-	m.removeEmptyDirs(ctx, s)
+	m.undoSetUp(ctx, u)
 	return err
 }
 
@@ -71,13 +72,35 @@ func (m *Manager) show(u *setUp) {
 	m.publish(u.slot)
 }
 
+// undoSetUp undoes a failed set-up, as far as it is known to have done nothing:
+// first what is empty, and then the record, without which nobody would know of
+// the directories.
+func (m *Manager) undoSetUp(ctx context.Context, u *setUp) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace) // its own may have ended
+	defer cancel()
+	if u.undo == nil {
+		m.removeEmptyDirs(ctx, u.slot)
+		return
+	}
+	m.setUndoing(u.slot, true)
+	defer m.setUndoing(u.slot, false)
+	m.removeEmptyDirs(ctx, u.slot)
+	u.undo()
+}
+
+func (m *Manager) setUndoing(s *slot, undoing bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.undoing = undoing
+}
+
 // removeEmptyDirs removes the pod's directories once none of its volumes has
-// anything in them, or only what is about to go: of volumes that are torn down at
-// the same time, the last one finds the directories empty.
+// anything in them, or only what is about to go: of volumes that are torn down
+// or undone at the same time, the last one finds the directories empty.
 func (m *Manager) removeEmptyDirs(ctx context.Context, s *slot) {
 	m.mu.Lock()
 	used := slices.ContainsFunc(s.pod.slots, func(other *slot) bool {
-		return other.actual.exists() && other.doing != opTearDown
+		return other.actual.exists() && other.doing != opTearDown && !other.undoing
 	})
 	m.mu.Unlock()
 	if !used {
@@ -186,7 +209,7 @@ func (m *Manager) apply(ctx context.Context, u *setUp) error {
 	start := time.Now()
 	if err := m.act(ctx, u); err != nil {
 		if !volume.IsUncertain(err) {
-			m.restore(u, before, digest)
+			u.undo = func() { m.restore(u, before, digest) }
 		}
 		return err
 	}

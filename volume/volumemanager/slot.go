@@ -62,6 +62,7 @@ type slot struct {
 	doing    operation
 	began    time.Time
 	ended    operation               // while its outcome is published
+	undoing  bool                    // a set-up that has done nothing; its record is about to go
 	giveUp   context.CancelCauseFunc // ends the operation that is under way
 	failures int
 	retry    *time.Timer
