@@ -1,0 +1,53 @@
+package volume_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+)
+
+func TestAddSELinuxMountOption(t *testing.T) {
+	options := make([]string, 1, 4)
+	options[0] = "noatime"
+	const label = "system_u:object_r:container_file_t:s0:c15,c25"
+	got := volume.AddSELinuxMountOption(options, label)
+	if want := []string{"noatime", `context="` + label + `"`}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if spare := options[:2][1]; spare != "" {
+		t.Errorf("the caller's slice was written to: %q", spare)
+	}
+	if got := volume.AddSELinuxMountOption(options, ""); !slices.Equal(got, options) {
+		t.Errorf("without a label: %q", got)
+	}
+	// The commas of a label end no option.
+	fake := mount.NewFakeMounter()
+	t.Cleanup(func() {
+		if err := fake.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	dir := t.TempDir()
+	if err := fake.Mount("/dev/sda", dir, "ext4", got); err != nil {
+		t.Fatal(err)
+	}
+	e, _, err := fake.Table().At(dir)
+	if err != nil || !slices.ContainsFunc(e.SuperOptions, func(o string) bool { return o == `context="`+label+`"` }) {
+		t.Errorf("mounted with %q, %v", e.SuperOptions, err)
+	}
+}
+
+func TestCheckSELinuxLabel(t *testing.T) {
+	for _, good := range []string{"", "s0", "s0:c1,c2", "s0-s15:c0.c1023", "system_u:object_r:container_file_t:s0"} {
+		if err := volume.CheckSELinuxLabel("level", good); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, bad := range []string{`s0",exec,context="x`, "s0 c1", "s0\n", "s0=", `s0\`} {
+		if err := volume.CheckSELinuxLabel("level", bad); err == nil {
+			t.Errorf("%q is accepted", bad)
+		}
+	}
+}
