@@ -39,6 +39,8 @@ type Record struct {
 	Source string `json:"source,omitempty"`
 	// Options are the mount options without secrets.
 	Options []string `json:"options,omitempty"`
+	// SELinuxLabel is the label that its file system is mounted with; empty: none.
+	SELinuxLabel string `json:"seLinuxLabel,omitempty"`
 	// The spec: either of the two, and the pod's wish for read-only.
 	InlineVolume     *v1.Volume           `json:"inlineVolume,omitempty"`
 	PersistentVolume *v1.PersistentVolume `json:"persistentVolume,omitempty"`

@@ -131,6 +131,7 @@ func (m *Manager) rebuild(ctx context.Context, key volumeKey) (*volume.Record, e
 		PodUID: key.podUID, Volumes: []string{key.spec}, Plugin: key.plugin, Path: path,
 		Source:       volume.DescribeSource(plugin, found.Spec),
 		InlineVolume: found.Spec.Volume, PersistentVolume: found.Spec.PersistentVolume, ReadOnly: found.Spec.ReadOnly,
-		Rebuilt: true, Guessed: !found.Complete,
+		SELinuxLabel: found.SELinuxMountContext,
+		Rebuilt:      true, Guessed: !found.Complete,
 	}, nil
 }

@@ -43,6 +43,8 @@ type deviceState struct {
 	// mounted: it is, and mountPoint says whether the mount table showed it. A
 	// block volume's device is set up instead, which no mount table shows.
 	mounted, mountPoint bool
+	// label is the SELinux label that it is mounted with; empty: none.
+	label string
 	// attachedAt is where a block volume's attached device is, if it is known.
 	attachedAt string
 }
@@ -213,7 +215,7 @@ func (m *Manager) recoverDevice(s *slot, record *volume.Record, mounted mounts) 
 		return
 	}
 	d := m.hold(s, use.device)
-	d.touched = true
+	d.touched, d.label = true, record.SELinuxLabel
 	switch c := record.Confirmed; {
 	case c == nil:
 	case c.Device != nil && mounted.has(c.Device.Bind):

@@ -140,8 +140,10 @@ func (m *Manager) prepare(ctx context.Context, depends dependencies, u *setUp) e
 		return err
 	}
 	u.key = keyOf(u.record)
-	u.device, err = deviceOf(plugin, spec, u.pod.UID)
-	return err
+	if u.device, err = deviceOf(plugin, spec, u.pod.UID); err != nil {
+		return err
+	}
+	return m.label(ctx, u, plugin, spec)
 }
 
 // prepareVolume finds out where the volume will be.
@@ -154,6 +156,13 @@ func (u *setUp) prepareVolume(plugin volume.VolumePlugin, spec *volume.Spec) (er
 	}
 	u.record.Path = u.mounter.GetPath()
 	return nil
+}
+
+// mounterArgs are the wishes of the pod for this volume.
+func (u *setUp) mounterArgs() volume.MounterArgs {
+	args := mounterArgs(u.pod)
+	args.SELinuxLabel = u.record.SELinuxLabel
+	return args
 }
 
 // volumeNamed returns the pod's volume of this name, which it has.
@@ -226,7 +235,7 @@ func (m *Manager) act(ctx context.Context, u *setUp) error {
 	if u.mapping != nil {
 		return m.mapDevice(ctx, u)
 	}
-	return u.mounter.SetUp(ctx, mounterArgs(u.pod))
+	return u.mounter.SetUp(ctx, u.mounterArgs())
 }
 
 // admit refuses what would hide or replace a volume that is there already, and

@@ -30,6 +30,9 @@ func (m *Manager) stage(ctx context.Context, u *setUp) error {
 	if err != nil || there {
 		return err
 	}
+	if err := m.relabel(ctx, u); err != nil {
+		return err
+	}
 	devicePath, err := m.waitForAttach(ctx, u)
 	if err != nil || u.device.device.path == "" {
 		return err
@@ -65,11 +68,14 @@ func (m *Manager) staged(u *setUp) (bool, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.conflict(u); err != nil {
+		return false, err
+	}
 	if u.device.device.path == "" {
 		if u.slot.state == StateMounted {
 			return true, nil
 		}
-	} else if d := m.devices[u.device.device]; d.mounted && (onTable || !d.mountPoint) {
+	} else if d := m.devices[u.device.device]; d.mounted && !d.mislabelled(u) && (onTable || !d.mountPoint) {
 		return true, nil
 	}
 	return false, volume.NothingDone(asError(u.slot.awaits()))
@@ -114,8 +120,9 @@ func (m *Manager) mountDevice(ctx context.Context, u *setUp, devicePath string) 
 	if err != nil {
 		return u.device.failed("NewDeviceMounter", spec, volume.NothingDone(err))
 	}
-	before := m.setDevice(key, deviceState{touched: true})
-	args := mounterArgs(u.pod)
+	label := u.record.SELinuxLabel
+	before := m.setDevice(key, deviceState{touched: true, label: label})
+	args := u.mounterArgs()
 	deviceArgs := volume.DeviceMounterArgs{FsGroup: args.FsGroup, SELinuxLabel: args.SELinuxLabel}
 	if err := mounter.MountDevice(ctx, spec, devicePath, key.path, deviceArgs); err != nil {
 		if !volume.IsUncertain(err) {
@@ -123,7 +130,7 @@ func (m *Manager) mountDevice(ctx context.Context, u *setUp, devicePath string) 
 		}
 		return u.device.failed("MountDevice", spec, err)
 	}
-	after := deviceState{touched: true, mounted: true}
+	after := deviceState{touched: true, mounted: true, label: label}
 	if after.mountPoint, err = m.isMountPoint(key.path); err != nil {
 		return u.device.failed("MountDevice", spec, err)
 	}
@@ -147,8 +154,12 @@ func (m *Manager) setDevice(key deviceKey, is deviceState) (was deviceState) {
 func (m *Manager) unstage(ctx context.Context, s *slot, was actualVolume, plugin volume.VolumePlugin) error {
 	spec := was.record.Spec()
 	use, err := m.deviceOfActual(ctx, s, was, plugin)
-	if err != nil || use == nil || use.device.path == "" || m.letGoOf(s, use.device) {
+	if err != nil || use == nil || use.device.path == "" {
 		return err
+	}
+	if m.letGoOf(s, use.device) {
+		m.wakeConflicting(use.device)
+		return nil
 	}
 	unlock, err := m.lockDevice(ctx, use, spec, "UnmountDevice")
 	if err != nil {
@@ -168,6 +179,7 @@ func (m *Manager) unstage(ctx context.Context, s *slot, was actualVolume, plugin
 	}
 	m.setDevice(use.device, deviceState{})
 	m.letGoOf(s, use.device)
+	m.wakeConflicting(use.device)
 	return nil
 }
 

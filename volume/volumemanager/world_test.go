@@ -37,6 +37,9 @@ type world struct {
 	mounter   mount.Interface       // nil: the fake
 	hostFiles volume.HostFiles
 	holder    volumemanager.DeviceHolder
+	seLinux   volumemanager.SELinuxLabels // nil: the node has none
+
+	seLinuxMount bool
 
 	setUpTimeout time.Duration
 	containers   volumemanager.PodContainers
@@ -61,6 +64,7 @@ func (w *world) config() volumemanager.Config {
 	c := volumemanager.Config{
 		RootDir: w.root, NodeName: "node1", Objects: w.store, Plugins: plugins.All(), Mounter: w.fake, Events: w.events, HostFiles: w.hostFiles,
 		SetUpTimeout: w.setUpTimeout, Containers: w.containers, DeviceHolder: w.holder,
+		SELinux: w.seLinux, SELinuxMount: w.seLinuxMount,
 	}
 	if w.plugins != nil {
 		c.Plugins = w.plugins
