@@ -66,7 +66,8 @@ type Config struct {
 	// Dir is its working directory, in its root; empty means "/".
 	Dir string
 	// Stdin, Stdout and Stderr are as those of [os/exec.Cmd]: nil is /dev/null, an
-	// *os.File is passed on as it is.
+	// *os.File is passed on as it is, and what is written to another Writer more
+	// than five seconds after the program has ended is lost.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 

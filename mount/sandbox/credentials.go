@@ -14,7 +14,7 @@ func (o *order) settle() *Error {
 	if err != nil {
 		return as(ErrConfig, "read Capabilities", "", err)
 	}
-	if o.Capabilities != nil {
+	if o.LimitCapabilities {
 		if err := set.bound(); err != nil {
 			return failed("limit the capabilities", "", err)
 		}
@@ -42,7 +42,7 @@ func (o *order) settle() *Error {
 func (o *order) takeCapabilities(set capabilitySet) error {
 	ordinary := os.Geteuid() != 0
 	switch {
-	case o.Capabilities != nil:
+	case o.LimitCapabilities:
 		have, err := permitted()
 		if err != nil {
 			return err

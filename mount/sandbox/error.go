@@ -124,6 +124,7 @@ func (e *Error) ExitCode() int {
 }
 
 const (
+	adviceMain   = "main must call sandbox.Main before anything else"
 	adviceKernel = "this needs Linux 5.12, and no filter of system calls that denies openat2, open_tree, move_mount and mount_setattr"
 	adviceUserNS = "run it as root, or allow user namespaces: user.max_user_namespaces, kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns (sysctl) decide"
 )

@@ -1,9 +1,11 @@
 package sandbox
 
 import (
+	"encoding/gob"
 	"encoding/json"
 	"os"
 	"runtime"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -18,7 +20,7 @@ import (
 // It is a second run of the same program because Go can run no code of its own
 // between fork(2) and execve(2).
 func Main() {
-	if len(os.Args) != 1 || os.Args[0] != childName {
+	if !isChild() {
 		return
 	}
 	// Capabilities belong to the thread that has them, and execve(2) takes over
@@ -27,21 +29,42 @@ func Main() {
 	os.Exit(child())
 }
 
+func isChild() bool { return len(os.Args) == 1 && os.Args[0] == childName }
+
 // child is the child's whole life, if it does not become the program.
 func child() int {
-	unix.CloseOnExec(orderFD)
-	unix.CloseOnExec(answerFD)
 	orders, answers := os.NewFile(orderFD, "order"), json.NewEncoder(os.NewFile(answerFD, "answer"))
 	var o order
-	if err := json.NewDecoder(orders).Decode(&o); err != nil {
+	if err := gob.NewDecoder(orders).Decode(&o); err != nil {
 		return 125 // the parent has died, or knows by itself
 	}
-	failure := o.build(mountapi.Kernel{})
+	failure := closeOnExec()
+	if failure == nil {
+		failure = o.build(mountapi.Kernel{})
+	}
+	if failure != nil && failure.Cause == ErrNotPermitted && failure.Advice == "" && o.NewUser {
+		failure.Advice = adviceUserNS
+	}
 	if failure == nil {
 		failure = o.execute(orders, answers)
 	}
 	_ = answers.Encode(answer{Failed: send(failure)})
 	return failure.ExitCode()
+}
+
+// closeOnExec keeps from the program what it has not been given: besides our own
+// descriptors those that somebody has let the caller inherit.
+func closeOnExec() *Error {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return failed("list the open descriptors", "", err)
+	}
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
 }
 
 // build makes what the program sees.

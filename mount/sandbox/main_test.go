@@ -4,10 +4,15 @@ import (
 	"os"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/podvol/podvol/mount/sandbox"
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(forgetfulVar) != "" {
+		os.Exit(forgetful())
+	}
 	sandbox.Main()
 	switch os.Args[0] {
 	case probeName:
@@ -15,5 +20,5 @@ func TestMain(m *testing.M) {
 	case parentName:
 		os.Exit(parent())
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }

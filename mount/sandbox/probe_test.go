@@ -97,6 +97,10 @@ func act(verb, what string) string {
 		var st unix.Stat_t
 		err := unix.Lstat(what, &st)
 		return outcome(fmt.Sprintf("%o %d:%d", st.Mode, st.Uid, st.Gid), err)
+	case "inherited": // descriptors that execve(2) did not close, as seen by their flag
+		return inherited()
+	case "hex":
+		return fmt.Sprintf("%x", os.Getenv(what))
 	case "link":
 		target, err := os.Readlink(what)
 		return outcome(target, err)
@@ -104,6 +108,19 @@ func act(verb, what string) string {
 		return outcome("mounted", unix.Mount("by-the-program", what, "tmpfs", 0, "size=64k"))
 	}
 	return "what is " + verb + "?"
+}
+
+// inherited lists open files that this process did not open: what Go opens is
+// closed on exec.
+func inherited() string {
+	var all []string
+	for fd := range 1024 {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err == nil && flags&unix.FD_CLOEXEC == 0 {
+			all = append(all, fmt.Sprint(fd))
+		}
+	}
+	return strings.Join(all, " ")
 }
 
 func outcome(result string, err error) string {

@@ -2,7 +2,7 @@ package sandbox
 
 import (
 	"context"
-	"encoding/json"
+	"encoding/gob"
 	"errors"
 	"os"
 	"os/exec"
@@ -33,6 +33,11 @@ type Process struct {
 // the program runs, Start returns its cause. Whoever starts a program must call
 // Wait.
 func Start(ctx context.Context, c Config) (*Process, error) {
+	if isChild() { // else each would start the next
+		e := as(ErrConfig, "start", "", errors.New("this process is to become a sandbox itself"))
+		e.Advice = adviceMain
+		return nil, e
+	}
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
@@ -174,7 +179,7 @@ func command(ctx context.Context, c *Config) *exec.Cmd {
 func orderOf(c *Config) order {
 	o := order{
 		Args: c.Args, Env: c.Env, Dir: c.Dir, Root: c.Root, PIDNamespace: c.PIDNamespace,
-		Credential: c.Credential, Capabilities: c.Capabilities, NoNewPrivileges: c.NoNewPrivileges,
+		Credential: c.Credential, LimitCapabilities: c.Capabilities != nil, Capabilities: c.Capabilities, NoNewPrivileges: c.NoNewPrivileges,
 	}
 	for _, m := range c.Mounts {
 		o.Mounts = append(o.Mounts, orderedMount{Mount: m})
@@ -213,7 +218,7 @@ func (l *launch) begin(ctx context.Context) error {
 		}
 	}
 	// A child that has died gives EPIPE; what it says counts.
-	_ = json.NewEncoder(l.orders).Encode(l.order)
+	_ = gob.NewEncoder(l.orders).Encode(l.order)
 	executes, failure := readAnswer(l.answers)
 	switch {
 	case failure != nil:
@@ -222,7 +227,7 @@ func (l *launch) begin(ctx context.Context) error {
 		return context.Cause(ctx)
 	case !executes:
 		e := as(ErrDied, "wait for it", "", nil)
-		e.Advice = "look for a killed process in the kernel's log; main must call sandbox.Main first"
+		e.Advice = adviceMain + "; if it does, the kernel's log may say what was killed"
 		return e
 	}
 	return nil

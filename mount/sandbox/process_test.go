@@ -76,11 +76,15 @@ func TestStandardStreamsEnvironmentAndDirectory(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
 		c := program(t)
-		c.Env = append(c.Env, "SECRET=hidden")
+		c.Env = append(c.Env, "BYTES=\xff\x00 is no Unicode"[:7])
 		c.Dir = dir
+		c.Args = append(c.Args, "hex:BYTES", "inherited")
 		s, _ := run(t, c)
-		if s.Dir != dir || !slices.Equal(s.Env, c.Env) {
+		if len(s.Env) != len(c.Env) || s.Dir != dir {
 			t.Errorf("the program is in %s with %q, want %s with %q", s.Dir, s.Env, dir, c.Env)
+		}
+		if want := []string{"ff", "0 1 2"}; !slices.Equal(s.Results, want) {
+			t.Errorf("results %q, want %q", s.Results, want)
 		}
 		c.Dir = dir + "/none"
 		if e := fails(t, c); !errors.Is(e, unix.ENOENT) || e.Path != c.Dir {
@@ -163,6 +167,28 @@ func TestAProcessIDNamespace(t *testing.T) {
 			if !slices.Contains(entries, "1") || slices.Contains(entries, fmt.Sprint(os.Getpid())) {
 				t.Errorf("/proc shows %q", entries)
 			}
+		}
+	})
+}
+
+// forgetfulVar makes this test binary a program that forgets to call
+// sandbox.Main.
+const forgetfulVar = "SANDBOX_FORGETFUL"
+
+func forgetful() int {
+	code, err := sandbox.Run(context.Background(), sandbox.Config{Args: []string{"true"}, UserNamespace: onlyMe(), Stderr: os.Stderr})
+	fmt.Fprintln(os.Stderr, err)
+	return code
+}
+
+func TestAForgottenMainIsNamed(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+		cmd.Env = append(os.Environ(), forgetfulVar+"=1")
+		out, err := cmd.CombinedOutput()
+		exit, ok := errors.AsType[*exec.ExitError](err)
+		if !ok || exit.ExitCode() != 125 || strings.Count(string(out), "main must call sandbox.Main") != 2 {
+			t.Errorf("%v: %s", err, out)
 		}
 	})
 }

@@ -101,7 +101,6 @@ func (b *builder) treeOf(m orderedMount) (tree, *Error) {
 	if m.Tree == 0 {
 		return b.openSource(m.Mount, noIDMap)
 	}
-	unix.CloseOnExec(m.Tree)
 	isDir, err := isDirectory(b.keep(m.Tree))
 	if err != nil {
 		return tree{}, failed("look at the source", m.Source, err)

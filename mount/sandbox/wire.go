@@ -21,17 +21,19 @@ const (
 	firstFD  = 5 // the copies of idmapped mounts
 )
 
-// order is what the parent tells the child.
+// order is what the parent tells the child, by gob: paths and variables are
+// bytes, not Unicode.
 type order struct {
-	Args, Env       []string
-	Dir, Root       string
-	Mounts          []orderedMount
-	NewUser         bool       // it is in a user namespace of its own
-	Builder         Credential // the ids there by which mounts are made
-	PIDNamespace    bool
-	Credential      *Credential
-	Capabilities    []string
-	NoNewPrivileges bool
+	Args, Env         []string
+	Dir, Root         string
+	Mounts            []orderedMount
+	NewUser           bool       // it is in a user namespace of its own
+	Builder           Credential // the ids there by which mounts are made
+	PIDNamespace      bool
+	Credential        *Credential
+	LimitCapabilities bool // to Capabilities, which may be none
+	Capabilities      []string
+	NoNewPrivileges   bool
 }
 
 // orderedMount is a Mount, and where the parent has copied it already the
