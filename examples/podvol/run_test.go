@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
+
 	"github.com/podvol/podvol/util/nstest"
 )
 
@@ -36,6 +38,84 @@ func TestRunTour(t *testing.T) {
 			if !strings.Contains(out, want) {
 				t.Errorf("%q is not in\n%s", want, out)
 			}
+		}
+		assertNoRuns(t, base)
+	})
+}
+
+const nestedRun = `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: content}
+data: {a: value-a, b: value-b}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: nested}
+spec:
+  initContainers:
+  - name: prepare
+    image: i
+    volumeMounts: [{name: memory, mountPath: /prepared}]
+  containers:
+  - name: app
+    image: i
+    env: [{name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
+    volumeMounts:
+    - {name: dir, mountPath: /dir}
+    - {name: memory, mountPath: /dir/nested, mountPropagation: HostToContainer}
+    - {name: content, mountPath: /dir/nested/content}
+    - {name: memory, mountPath: /read-only, readOnly: true}
+    - {name: memory, mountPath: /recursive, readOnly: true, recursiveReadOnly: Enabled}
+    - {name: dir, mountPath: /part, subPath: logs/app}
+    - {name: dir, mountPath: /expanded, subPathExpr: $(POD)-data}
+    - {name: content, mountPath: /one/file.conf, subPath: b}
+  volumes:
+  - {name: dir, emptyDir: {}}
+  - {name: memory, emptyDir: {medium: Memory}}
+  - {name: content, configMap: {name: content}}
+`
+
+// What the program sees is what its own mount table says.
+func TestRunSeesItsMounts(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		base, file := t.TempDir(), manifestFile(t, nestedRun)
+		out, errOut := mustPodvol(t, exitOK, "run", "-f", file, "--root-dir", base, "--", "sh", "-ec", `
+			cat /dir/nested/content/a /proc/self/mountinfo
+			echo shared > /dir/nested/file
+			cat /read-only/file /recursive/file >&2
+			! touch /read-only/x 2> /dev/null
+			! touch /dir/nested/content/x 2> /dev/null
+			touch /dir/x
+			echo log > /part/file
+			cat /dir/logs/app/file /one/file.conf >&2
+			ls -d /dir/nested-data >&2`)
+		table, found := strings.CutPrefix(out, "value-a")
+		if !found || errOut != "shared\nshared\nlog\nvalue-b/dir/nested-data\n" {
+			t.Errorf("stdout %s\nstderr %s", out, errOut)
+		}
+		mounts, err := mountinfo.GetMountsFromReader(strings.NewReader(table), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for path, want := range map[string]struct{ options, fstype string }{
+			"/dir": {"rw", ""}, "/dir/nested": {"rw", "tmpfs"}, "/dir/nested/content": {"ro", ""},
+			"/read-only": {"ro", "tmpfs"}, "/recursive": {"ro", "tmpfs"},
+			"/part": {"rw", ""}, "/expanded": {"rw", ""}, "/one/file.conf": {"ro", ""},
+		} {
+			i := slices.IndexFunc(mounts, func(m *mountinfo.Info) bool { return m.Mountpoint == path })
+			if i < 0 {
+				t.Errorf("%s is not in the program's mount table:\n%s", path, table)
+				continue
+			}
+			m := mounts[i]
+			if !strings.HasPrefix(m.Options, want.options) || (want.fstype != "" && m.FSType != want.fstype) || strings.Contains(m.Optional, "shared:") {
+				t.Errorf("%+v, want %+v", m, want)
+			}
+		}
+		out, _ = mustPodvol(t, exitOK, "run", "-f", file, "--root-dir", base, "--container", "prepare", "--", "sh", "-c", "ls -d /prepared /dir 2> /dev/null || true")
+		if out != "/prepared\n" {
+			t.Errorf("the init container sees %q", out)
 		}
 		assertNoRuns(t, base)
 	})

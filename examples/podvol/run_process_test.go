@@ -1,0 +1,564 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/nstest"
+)
+
+// runner is podvol as a process of its own, by a user.
+type runner struct {
+	binary string // that every user may execute
+	root   string // the root directory, or else the default below home
+	home   string
+	env    []string
+	attr   syscall.SysProcAttr
+}
+
+// ownProcess runs podvol as the user that the tests run as.
+func ownProcess(t *testing.T) *runner {
+	t.Helper()
+	dir := t.TempDir()
+	openUp(t, dir)
+	r := &runner{binary: filepath.Join(dir, "podvol"), env: append(os.Environ(), mainVar+"=1"), root: filepath.Join(t.TempDir(), "root")}
+	copyFile(t, "/proc/self/exe", r.binary, 0o755)
+	return r
+}
+
+// ordinaryUser is the user behind asOrdinaryUser where the tests run as root.
+const ordinaryUser = 65534
+
+// asOrdinaryUser runs podvol as a user without rights: another one if the tests
+// run as root, so that files that it must reach have to be open to all.
+func asOrdinaryUser(t *testing.T) *runner {
+	t.Helper()
+	r := ownProcess(t)
+	home := t.TempDir()
+	openUp(t, home)
+	if os.Geteuid() == 0 {
+		r.attr.Credential = &syscall.Credential{Uid: ordinaryUser, Gid: ordinaryUser}
+		if err := os.Chown(home, ordinaryUser, ordinaryUser); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.home, r.root = home, ""
+	r.env = append(r.env, "XDG_RUNTIME_DIR="+home, "TMPDIR="+home)
+	return r
+}
+
+// base is where runs of this runner are.
+func (r *runner) base() string {
+	if r.root != "" {
+		return r.root
+	}
+	return filepath.Join(r.home, "podvol")
+}
+
+// assertNothingLeft checks that no run has left anything.
+func (r *runner) assertNothingLeft(t *testing.T) {
+	t.Helper()
+	assertNothingMountedBelow(t, r.base())
+	if left, err := os.ReadDir(r.base()); !os.IsNotExist(err) && (r.root == "" || len(left) > 0) {
+		t.Errorf("%s is left: %v, %v", r.base(), left, err)
+	}
+}
+
+// openUp lets every user into a directory and those around it.
+func openUp(t *testing.T, dir string) {
+	t.Helper()
+	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// openFile is a manifest that every user can read.
+func openFile(t *testing.T, text string) string {
+	t.Helper()
+	file := manifestFile(t, text)
+	openUp(t, filepath.Dir(file))
+	if err := os.Chmod(file, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func (r *runner) command(t *testing.T, args ...string) *exec.Cmd {
+	if r.root != "" {
+		args = slices.Insert(slices.Clone(args), 1, "--root-dir", r.root)
+	}
+	c := exec.CommandContext(t.Context(), r.binary, args...)
+	c.Env, c.Dir = r.env, "/"
+	attr := r.attr
+	c.SysProcAttr = &attr
+	return c
+}
+
+// run runs it to its end.
+func (r *runner) run(t *testing.T, want int, args ...string) (out, errOut string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	c := r.command(t, args...)
+	c.Stdout, c.Stderr = &o, &e
+	if err := c.Run(); err != nil && c.ProcessState == nil {
+		t.Fatal(err)
+	}
+	if code := c.ProcessState.ExitCode(); code != want {
+		t.Fatalf("podvol %s: exit code %d, want %d\nstdout: %s\nstderr: %s", strings.Join(args, " "), code, want, &o, &e)
+	}
+	return o.String(), e.String()
+}
+
+// started is a podvol run whose program has said that it is ready.
+type started struct {
+	*exec.Cmd
+	out    io.Reader
+	errOut *bytes.Buffer
+}
+
+func (r *runner) start(t *testing.T, args ...string) *started {
+	t.Helper()
+	s := &started{Cmd: r.command(t, args...), errOut: &bytes.Buffer{}}
+	s.Stderr = s.errOut
+	out, err := s.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.out = out
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ready := make([]byte, len("ready\n"))
+	if _, err := io.ReadFull(out, ready); err != nil || string(ready) != "ready\n" {
+		_ = s.Wait()
+		t.Fatalf("it says %q, %v\nstderr: %s", ready, err, s.errOut)
+	}
+	return s
+}
+
+// end returns what else it says, and its exit code.
+func (s *started) end(t *testing.T) (out string, code int) {
+	t.Helper()
+	rest, err := io.ReadAll(s.out)
+	if err != nil {
+		t.Error(err)
+	}
+	_ = s.Wait() // the state says it
+	return string(rest), s.ProcessState.ExitCode()
+}
+
+func TestRunAsOrdinaryUser(t *testing.T) {
+	r := asOrdinaryUser(t)
+	text, err := os.ReadFile(tour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := openFile(t, string(text))
+	out, _ := r.run(t, 0, "run", "-f", file)
+	for _, want := range []string{"Hello from a config map", "only-an-example", "/tour/config ro"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	r.assertNothingLeft(t)
+	out, _ = r.run(t, 0, "run", "-f", openFile(t, nestedRun), "--", "sh", "-ec", "echo file > /part/x; cat /dir/logs/app/x; id -u; grep -c ' /dir/nested ' /proc/self/mountinfo")
+	if out != "file\n0\n1\n" {
+		t.Errorf("%q", out)
+	}
+	r.run(t, 9, "run", "-f", file, "--", "sh", "-c", "exit 9")
+	r.run(t, 137, "run", "-f", file, "--", "sh", "-c", "kill -KILL $$")
+	r.assertNothingLeft(t)
+	out, errOut := r.run(t, exitRunFailed, "run", "-f", file, "--rootfs", "/nonexistent", "--", "echo", "run")
+	if out != "" || !strings.Contains(errOut, "/nonexistent") {
+		t.Errorf("stdout %s, stderr %s", out, errOut)
+	}
+}
+
+// Without a directory of its own in XDG_RUNTIME_DIR, a user has a private one
+// among the temporary files; one that anybody could have made is not trusted.
+func TestRunAmongTemporaryFiles(t *testing.T) {
+	r := asOrdinaryUser(t)
+	home := r.home
+	r.env = append(r.env, "XDG_RUNTIME_DIR=")
+	text, err := os.ReadFile(tour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := openFile(t, string(text))
+	r.run(t, 0, "run", "-f", file, "--", "true")
+	if left, err := os.ReadDir(home); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	uid := os.Geteuid()
+	if uid == 0 {
+		uid = ordinaryUser
+	}
+	foreign := filepath.Join(home, fmt.Sprintf("podvol-%d", uid))
+	if err := os.Mkdir(foreign, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(foreign, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	_, errOut := r.run(t, exitRunFailed, "run", "-f", file, "--", "true")
+	if !strings.Contains(errOut, foreign) || !strings.Contains(errOut, "choose another root directory") {
+		t.Errorf("stderr %s", errOut)
+	}
+}
+
+const withIDs = `
+apiVersion: v1
+kind: Pod
+metadata: {name: ids}
+spec:
+  securityContext: {runAsUser: 1234, runAsGroup: 345, fsGroup: 56, supplementalGroups: [78]}
+  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v/data}]}]
+  volumes: [{name: v, emptyDir: {}}]
+`
+
+// All of the ids that are not mapped are named, before anything is touched.
+func TestRunNeedsIDs(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		base, file := t.TempDir(), openFile(t, withIDs)
+		args := []string{"run", "-f", file, "--root-dir", base, "--", "sh", "-c", "id -u; id -g; id -G; stat -c %g:%a /v/data; touch /v/data/x"}
+		if os.Getenv("PODVOL_NSTEST") == "user" {
+			out, errOut := mustPodvol(t, exitRunFailed, args...)
+			assertNamesIDs(t, out, errOut)
+			assertNoRuns(t, base)
+			return
+		}
+		out, _ := mustPodvol(t, exitOK, args...)
+		assertRanWithIDs(t, out)
+		assertNoRuns(t, base)
+		withSubordinateIDs(t)
+	})
+}
+
+func assertNamesIDs(t *testing.T, out, errOut string) {
+	t.Helper()
+	for _, want := range []string{
+		"default/ids", "user 1234 (spec.securityContext.runAsUser)", "group 345 (spec.securityContext.runAsGroup)",
+		"group 56 (spec.securityContext.fsGroup)", "group 78 (spec.securityContext.supplementalGroups[0])", "as root",
+	} {
+		if out != "" || !strings.Contains(errOut, want) {
+			t.Errorf("%q is not in %s; stdout %s", want, errOut, out)
+		}
+	}
+}
+
+func assertRanWithIDs(t *testing.T, out string) {
+	t.Helper()
+	lines := strings.Split(out, "\n")
+	if len(lines) < 4 || lines[0] != "1234" || lines[1] != "345" || lines[3] != "56:2777" {
+		t.Fatalf("%q", lines)
+	}
+	groups := strings.Fields(lines[2])
+	if len(groups) != 3 || !strings.Contains(lines[2], "56") || !strings.Contains(lines[2], "78") {
+		t.Errorf("groups %q", groups)
+	}
+}
+
+// withSubordinateIDs goes on as an ordinary user, with and without ids of
+// others. It needs the package uidmap.
+func withSubordinateIDs(t *testing.T) {
+	r := asOrdinaryUser(t)
+	file := openFile(t, withIDs)
+	args := []string{"run", "-f", file, "--", "sh", "-c", "id -u; id -g; id -G; stat -c %g:%a /v/data; touch /v/data/x"}
+	give := func(text string) {
+		t.Helper()
+		granted := filepath.Join(t.TempDir(), "granted")
+		if err := os.WriteFile(granted, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{"/etc/subuid", "/etc/subgid"} {
+			if err := unix.Mount(granted, path, "", unix.MS_BIND, ""); err != nil {
+				t.Fatalf("%s: %v; install the package uidmap", path, err)
+			}
+			t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+		}
+	}
+	give("someone:500000:65536\n")
+	out, errOut := r.run(t, exitRunFailed, args...)
+	assertNamesIDs(t, out, errOut)
+	if !strings.Contains(errOut, "usermod --add-subuids") {
+		t.Errorf("it does not say what to do: %s", errOut)
+	}
+
+	give(fmt.Sprintf("%d:500000:65536\n", ordinaryUser))
+	out, _ = r.run(t, 0, args...)
+	assertRanWithIDs(t, out)
+
+	give(fmt.Sprintf("%d:500000:60\n", ordinaryUser))
+	out, errOut = r.run(t, exitRunFailed, args...)
+	if strings.Contains(errOut, "group 56") || !strings.Contains(errOut, "group 78") || !strings.Contains(errOut, "fewer ids") {
+		t.Errorf("with too few: %s%s", out, errOut)
+	}
+
+	// What the files say, and what newuidmap is told, differ: it refuses.
+	give(fmt.Sprintf("%d:500000:65536\n", ordinaryUser))
+	helpers := t.TempDir()
+	openUp(t, helpers)
+	for _, name := range []string{"newuidmap", "newgidmap"} {
+		if err := os.WriteFile(filepath.Join(helpers, name), []byte("#!/bin/sh\necho not today >&2\nexit 1\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.env = append(r.env, "PATH="+helpers+":"+os.Getenv("PATH"))
+	out, errOut = r.run(t, exitRunFailed, args...)
+	assertNamesIDs(t, out, errOut)
+	if !strings.Contains(errOut, "not today") {
+		t.Errorf("it does not say why: %s", errOut)
+	}
+
+	r.env = append(r.env, "PATH=/nonexistent")
+	out, errOut = r.run(t, exitRunFailed, args...)
+	assertNamesIDs(t, out, errOut)
+	if !strings.Contains(errOut, "install newuidmap (package uidmap") {
+		t.Errorf("it does not say what to install: %s", errOut)
+	}
+	r.assertNothingLeft(t)
+}
+
+// A machine that makes no user namespaces: the error names the setting. Here it
+// is one of a user namespace's own.
+func TestRunWhereUserNamespacesAreDenied(t *testing.T) {
+	r := ownProcess(t)
+	script := `echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --inh-caps -sys_admin --bounding-set -sys_admin "$0" "$@"`
+	c := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "sh", "-c", script, r.binary, "run", "--root-dir", r.root, "-f", openFile(t, withIDs), "--", "echo", "run")
+	c.Env = r.env
+	out, err := c.CombinedOutput()
+	if c.ProcessState == nil {
+		t.Fatal(err)
+	}
+	if code := c.ProcessState.ExitCode(); code != exitRunFailed || !strings.Contains(string(out), "sysctl -w user.max_user_namespaces=") || strings.Contains(string(out), "run\n") {
+		t.Errorf("exit code %d: %s", code, out)
+	}
+	r.assertNothingLeft(t)
+}
+
+func TestRunPassesSignalsOn(t *testing.T) {
+	for name, user := range map[string]func(*testing.T) *runner{"own": ownProcess, "ordinary": asOrdinaryUser} {
+		t.Run(name, func(t *testing.T) {
+			nstest.Run(t, func(t *testing.T) {
+				if os.Getenv("PODVOL_NSTEST") == "user" && name == "ordinary" {
+					user = ownProcess // there are no two users here
+				}
+				r := user(t)
+				file := openFile(t, withoutIDs)
+				for _, sent := range []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGUSR1} {
+					script := fmt.Sprintf(`trap 'echo got; exit 3' %d; echo ready; while :; do sleep 0.05; done`, sent)
+					s := r.start(t, "run", "-f", file, "--", "sh", "-c", script)
+					if err := s.Process.Signal(sent); err != nil {
+						t.Fatal(err)
+					}
+					if out, code := s.end(t); out != "got\n" || code != 3 {
+						t.Errorf("%v: %q, exit code %d, stderr %s", sent, out, code, s.errOut)
+					}
+				}
+				s := r.start(t, "run", "-f", file, "--", "sh", "-c", "echo ready; exec sleep 100")
+				if err := s.Process.Signal(unix.SIGTERM); err != nil {
+					t.Fatal(err)
+				}
+				if _, code := s.end(t); code != 143 {
+					t.Errorf("exit code %d", code)
+				}
+				r.assertNothingLeft(t)
+			})
+		})
+	}
+}
+
+var withoutIDs = regexp.MustCompile(`(?m)^  securityContext:.*\n`).ReplaceAllString(withIDs, "")
+
+// Whatever kills podvol kills the program too, and fsck --repair removes the
+// rest; a run that lives it leaves alone.
+func TestRunIsKilled(t *testing.T) {
+	for name, user := range map[string]func(*testing.T) *runner{"own": ownProcess, "ordinary": asOrdinaryUser} {
+		t.Run(name, func(t *testing.T) {
+			nstest.Run(t, func(t *testing.T) {
+				if os.Getenv("PODVOL_NSTEST") == "user" && name == "ordinary" {
+					user = ownProcess
+				}
+				r := user(t)
+				file := openFile(t, nestedRun)
+				script := `echo x > /dir/file; echo y > /part/file; echo ready; exec sleep 100`
+				killed := r.start(t, "run", "-f", file, "--", "sh", "-c", script)
+				path := onlyEntry(t, runsDir(r.base()))
+				lives := r.start(t, "run", "-f", file, "--", "sh", "-c", "trap 'cat /dir/file; exit 4' TERM; echo lives > /dir/file; echo ready; while :; do sleep 0.05; done")
+				if err := killed.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+				if out, _ := killed.end(t); out != "" { // its end closes the output that the program shares
+					t.Errorf("it says %q", out)
+				}
+				// The kernel may close the lock a moment after the output.
+				lock, err := lockDir(path, unix.LOCK_EX)
+				if err != nil {
+					t.Fatal(err)
+				}
+				lock.Close()
+				out, errOut := r.run(t, exitFailed, "fsck", "-o", "json")
+				problems := problemsOf(t, out)
+				if len(problems) != 1 || problems[0].Problem != string(problemDeadRun) || problems[0].Pod != "default/nested" || problems[0].Path != path || !strings.Contains(errOut, "fsck --repair") {
+					t.Errorf("stdout %s\nstderr %s", out, errOut)
+				}
+				out, _ = r.run(t, exitOK, "fsck", "--repair", "-o", "json")
+				if problems := problemsOf(t, out); len(problems) != 1 || !problems[0].Repaired {
+					t.Errorf("stdout %s", out)
+				}
+				if _, err := os.Stat(path); !os.IsNotExist(err) {
+					t.Errorf("%s is left: %v", path, err)
+				}
+				assertNothingMountedBelow(t, path)
+				if err := lives.Process.Signal(unix.SIGTERM); err != nil {
+					t.Fatal(err)
+				}
+				if out, code := lives.end(t); out != "lives\n" || code != 4 {
+					t.Errorf("the other run: %q, exit code %d, stderr %s", out, code, lives.errOut)
+				}
+				r.assertNothingLeft(t)
+			})
+		})
+	}
+}
+
+func onlyEntry(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("%s has %v, %v", dir, entries, err)
+	}
+	return filepath.Join(dir, entries[0].Name())
+}
+
+// waitFor reads until a text has come.
+func waitFor(t *testing.T, from io.Reader, text string) {
+	t.Helper()
+	var seen []byte
+	buffer := make([]byte, 1)
+	for !bytes.HasSuffix(seen, []byte(text)) {
+		if _, err := from.Read(buffer); err != nil {
+			t.Fatalf("waiting for %q: %v after %q", text, err, seen)
+		}
+		seen = append(seen, buffer...)
+	}
+}
+
+// openTerminal returns a new pseudo-terminal: the side of who types, and the
+// side of programs.
+func openTerminal(t *testing.T) (typist, program *os.File) {
+	t.Helper()
+	typist, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { typist.Close() })
+	if err := unix.IoctlSetPointerInt(int(typist.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(typist.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return typist, program
+}
+
+func TestRunAtATerminal(t *testing.T) {
+	for name, user := range map[string]func(*testing.T) *runner{"own": ownProcess, "ordinary": asOrdinaryUser} {
+		t.Run(name, func(t *testing.T) {
+			if name == "own" && os.Geteuid() != 0 {
+				user = asOrdinaryUser
+			}
+			r := user(t)
+			file := openFile(t, withoutIDs)
+			start := func(args ...string) (*exec.Cmd, *os.File) {
+				typist, program := openTerminal(t)
+				c := r.command(t, append([]string{"run", "-f", file, "--"}, args...)...)
+				c.Stdin, c.Stdout, c.Stderr = program, program, program
+				c.SysProcAttr.Setsid, c.SysProcAttr.Setctty = true, true
+				if err := c.Start(); err != nil {
+					t.Fatal(err)
+				}
+				program.Close()
+				stuck := time.AfterFunc(patience, func() { _ = c.Process.Kill() })
+				t.Cleanup(func() { stuck.Stop() })
+				return c, typist
+			}
+			// The terminal's own signal arrives once, not once more from podvol.
+			c, typist := start("sh", "-c", `n=0; trap 'n=$((n+1)); echo caught $n' INT; echo ready; read line; read line; echo $n times; exit $n`)
+			waitFor(t, typist, "ready\r\n")
+			if _, err := typist.WriteString("\x03"); err != nil {
+				t.Fatal(err)
+			}
+			waitFor(t, typist, "caught 1\r\n")
+			if _, err := typist.WriteString("one\ntwo\n"); err != nil {
+				t.Fatal(err)
+			}
+			waitFor(t, typist, "1 times\r\n")
+			_ = c.Wait()
+			if code := c.ProcessState.ExitCode(); code != 1 {
+				t.Errorf("exit code %d", code)
+			}
+			// An interactive shell has job control. (By itself it would not exit with a
+			// stopped job.)
+			c, typist = start("sh", "-ic", `set -m; echo shell $$; sleep 100 & fg > /dev/null; echo stopped by $?; kill -KILL %1; exec sh -c "exit 5"`)
+			waitFor(t, typist, "shell ")
+			shell := readNumber(t, typist)
+			for group := c.Process.Pid; group == c.Process.Pid || group == shell; group = inForegroundOf(t, typist) {
+				time.Sleep(time.Millisecond) // a shell tells nobody when it has handed the terminal over
+			}
+			if _, err := typist.WriteString("\x1a"); err != nil {
+				t.Fatal(err)
+			}
+			waitFor(t, typist, "stopped by 148\r\n")
+			_ = c.Wait()
+			if code := c.ProcessState.ExitCode(); code != 5 {
+				t.Errorf("exit code %d", code)
+			}
+			r.assertNothingLeft(t)
+		})
+	}
+}
+
+// readNumber reads a line with a number.
+func readNumber(t *testing.T, from io.Reader) int {
+	t.Helper()
+	line, err := bufio.NewReaderSize(from, 16).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func inForegroundOf(t *testing.T, terminal *os.File) int {
+	t.Helper()
+	group, err := unix.IoctlGetInt(int(terminal.Fd()), unix.TIOCGPGRP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return group
+}
