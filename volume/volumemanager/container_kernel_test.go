@@ -3,6 +3,7 @@ package volumemanager_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -264,6 +265,7 @@ func TestSubPathOfAHungFileSystem(t *testing.T) {
 				t.Errorf("err = %v", err)
 			}
 		}
+		assertWholeVolumeOfAHungFileSystem(t, manager, hung, path)
 		other := mounting(newPod("other", emptyDirVolume("v", "")), mount)
 		readyWithin(t, time.Second, func() error {
 			setUp(t, manager, other)
@@ -276,6 +278,57 @@ func TestSubPathOfAHungFileSystem(t *testing.T) {
 			t.Errorf("the tear-down took %v", took)
 		}
 		tearDown(t, manager, other)
+		w.assertClean()
+	})
+}
+
+// assertWholeVolumeOfAHungFileSystem: what the mount table shows is answered by
+// it; a directory of the host's inside is waited for.
+func assertWholeVolumeOfAHungFileSystem(t *testing.T, manager *volumemanager.Manager, hung *v1.Pod, path string) {
+	t.Helper()
+	hung = mounting(hung.DeepCopy(), v1.VolumeMount{Name: "v", MountPath: "/v"})
+	if err := manager.PutPod(hung); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if mounts, _, err := manager.ContainerMounts(ctx, hung.UID, "c", volumemanager.ContainerOptions{}); err != nil || mounts[0].Source != path {
+		t.Errorf("the whole volume: %+v, %v", mounts, err)
+	}
+	inside := mounting(newPod("inside", hostPathVolume("h", filepath.Join(path, "directory"))), v1.VolumeMount{Name: "h", MountPath: "/h"})
+	setUp(t, manager, inside)
+	ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, _, err := manager.ContainerMounts(ctx, inside.UID, "c", volumemanager.ContainerOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a directory inside: %v", err)
+	}
+	tearDown(t, manager, inside)
+}
+
+// A hundred sub-paths a pod, which have taken the kubelet hours to unmount
+// (kubernetes issue 105642).
+func TestHundredSubPathsOnTheKernel(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.onKernel()
+		manager, _ := w.start()
+		pod := newPod("web", emptyDirVolume("v", ""))
+		for i := range 100 {
+			pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts,
+				v1.VolumeMount{Name: "v", MountPath: fmt.Sprint("/v", i), SubPath: fmt.Sprint("dir/", i)})
+		}
+		setUp(t, manager, pod)
+		start := time.Now()
+		containerMounts(t, manager, pod)
+		bound := time.Now()
+		containerMounts(t, manager, pod)
+		again := time.Now()
+		tearDown(t, manager, pod)
+		gone := time.Now()
+		t.Logf("bound in %v, looked at again in %v, torn down in %v", bound.Sub(start), again.Sub(bound), gone.Sub(again))
+		if gone.Sub(start) > 5*time.Second {
+			t.Errorf("all that took %v", gone.Sub(start))
+		}
 		w.assertClean()
 	})
 }

@@ -64,6 +64,11 @@ func (c *container) makeNestedPoint(ctx context.Context, outer, inner *container
 	}
 	readOnly := outer.volume.readOnly() || outer.fixed
 	err := c.m.reaches.Do(ctx, outer.Source+"\x00"+point, func() error {
+		done, err := c.m.keepRoot()
+		if err != nil {
+			return err
+		}
+		defer done()
 		root, err := openPlace(outer.Source)
 		if err != nil {
 			return err
