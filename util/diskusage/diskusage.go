@@ -5,7 +5,10 @@ package diskusage
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
+	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,88 +24,93 @@ type Usage struct {
 	Inodes int64
 }
 
+// Budget bounds a measurement. A zero field bounds nothing.
+type Budget struct {
+	// Inodes is how many inodes are counted at most.
+	Inodes int64
+	// Time is how long it may take. It is looked at between system calls.
+	Time time.Duration
+}
+
+// BudgetError says that a measurement has used up its budget. What was counted
+// until then is returned beside it: the tree is at least that large.
+type BudgetError struct {
+	// Path is the root of the tree.
+	Path string
+	// Budget is what was given; its other field than the one that was used up
+	// is zero.
+	Budget Budget
+}
+
+func (e *BudgetError) Error() string {
+	if e.Budget.Inodes > 0 {
+		return fmt.Sprintf("measuring %s: it has more than %d files and directories, and no more are counted", e.Path, e.Budget.Inodes)
+	}
+	return fmt.Sprintf("measuring %s: it takes longer than %v", e.Path, e.Budget.Time)
+}
+
+// maxWorkers bounds the threads of one measurement, also of one that hangs.
+const maxWorkers = 4
+
 // Walk measures the tree at dir. If dir is a link it is followed; links
 // beneath it are not. A file with several names in the tree counts once. What
 // is mounted beneath dir does not count, whatever its file system.
 //
 // The tree may change meanwhile: what disappears or is moved is counted or is
 // not. Neither the depth of the tree nor the number of its files costs file
-// descriptors. Walk works serially.
+// descriptors. As many threads as there are processors walk, at most 4; a
+// directory with many files is shared among them too.
 //
 // The error is a *[fs.PathError], for example for a directory that must not be
 // read, or the cause of ctx's end, which is looked at between system calls; one
 // that hangs is not interrupted. What was counted until then is returned with
 // the error.
 func Walk(ctx context.Context, dir string) (Usage, error) {
-	return measure(ctx, dir, true)
+	return WalkWithin(ctx, dir, Budget{})
 }
 
-// measure can be told to do without the mount ids of statx(2), which Linux has
-// since 5.8. Without them only mounts of another file system are noticed.
-func measure(ctx context.Context, dir string, mountIDs bool) (Usage, error) {
+// WalkWithin is [Walk] with a budget. The error may also be a *[BudgetError].
+func WalkWithin(ctx context.Context, dir string, budget Budget) (Usage, error) {
+	return measure(ctx, dir, options{budget: budget, workers: min(runtime.GOMAXPROCS(0), maxWorkers), mountIDs: true})
+}
+
+// options are what tests vary.
+type options struct {
+	budget  Budget
+	workers int
+	// mountIDs says to use the mount ids of statx(2), which Linux has since
+	// 5.8. Without them only mounts of another file system are noticed.
+	mountIDs bool
+	// plainStat says to call statx by golang.org/x/sys/unix.
+	plainStat bool
+}
+
+func measure(ctx context.Context, dir string, o options) (Usage, error) {
+	if o.budget.Time > 0 {
+		over := &BudgetError{Path: dir, Budget: Budget{Time: o.budget.Time}}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, o.budget.Time, over)
+		defer cancel()
+	}
 	fd, err := eintr.Get(func() (int, error) {
 		return unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
 		return Usage{}, &fs.PathError{Op: "open", Path: dir, Err: err}
 	}
-	w := walk{mountIDs: mountIDs, seen: make(map[fileID]struct{}), buffer: make([]byte, 32<<10)}
-	defer w.close()
-	w.stack = []frame{{name: dir, fd: fd}}
-	root, err := w.stat(fd, "")
-	if err != nil {
-		return Usage{}, &fs.PathError{Op: "statx", Path: dir, Err: err}
+	t := newTree(dir, o)
+	w := t.newWalk(frame{name: dir, fd: fd})
+	if err := w.begin(); err != nil {
+		unix.Close(fd)
+		return Usage{}, err
 	}
-	w.stack[0].id, w.root = root.fileID, root
-	w.count(root)
-	err = w.run(ctx)
-	return w.usage, err
-}
-
-type fileID struct{ dev, ino uint64 }
-
-// file is what a measurement asks about a file.
-type file struct {
-	fileID
-	mount  uint64 // 0 if not known
-	mode   uint32
-	links  uint32
-	blocks uint64
-}
-
-func (f file) isDir() bool { return f.mode&unix.S_IFMT == unix.S_IFDIR }
-
-// sameMount reports whether both are on one mount, or, where mount ids are not
-// known, on one file system.
-func (f file) sameMount(other file) bool {
-	if f.mount != 0 && other.mount != 0 {
-		return f.mount == other.mount
+	defer context.AfterFunc(ctx, func() { t.stop(context.Cause(ctx)) })()
+	if ctx.Err() != nil { // what AfterFunc does may come too late
+		t.stop(context.Cause(ctx))
 	}
-	return f.dev == other.dev
-}
-
-// stat describes an entry of a directory, or the open file itself for an empty
-// name. It does not wait for a server.
-func (w *walk) stat(dirfd int, name string) (file, error) {
-	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
-	if name == "" {
-		flags |= unix.AT_EMPTY_PATH
-	}
-	var st unix.Statx_t
-	err := eintr.Do(func() error {
-		return unix.Statx(dirfd, name, flags, unix.STATX_TYPE|unix.STATX_NLINK|unix.STATX_INO|unix.STATX_BLOCKS|unix.STATX_MNT_ID, &st)
-	})
-	if err != nil {
-		return file{}, err
-	}
-	f := file{
-		fileID: fileID{dev: unix.Mkdev(st.Dev_major, st.Dev_minor), ino: st.Ino},
-		mode:   uint32(st.Mode),
-		links:  st.Nlink,
-		blocks: st.Blocks,
-	}
-	if w.mountIDs && st.Mask&unix.STATX_MNT_ID != 0 {
-		f.mount = st.Mnt_id
-	}
-	return f, nil
+	w.run(nil)
+	t.walks.Wait()
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	return t.usage, t.err
 }

@@ -57,8 +57,8 @@ func TestWalkAgreesWithDu(t *testing.T) {
 	}
 	dir := t.TempDir()
 	generate(t, dir)
-	for _, mountIDs := range []bool{true, false} {
-		got, err := measure(t.Context(), dir, mountIDs)
+	for _, o := range []options{{workers: 1, mountIDs: true}, {workers: 1}, {workers: 3, mountIDs: true, plainStat: true}, {workers: 4, mountIDs: true}} {
+		got, err := measure(t.Context(), dir, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +187,7 @@ func TestMountsDoNotCount(t *testing.T) {
 			mountIDs bool
 			want     int64 // the root, the file, and the bind mount's place before it is mounted
 		}{{true, 3}, {false, 3}} {
-			got, err := measure(t.Context(), dir, tc.mountIDs)
+			got, err := measure(t.Context(), dir, options{workers: 2, mountIDs: tc.mountIDs})
 			if err != nil || got.Inodes != tc.want || got.Bytes > 1<<19 {
 				t.Errorf("mount ids %v: %+v, %v, want %d inodes", tc.mountIDs, got, err, tc.want)
 			}
@@ -195,27 +195,6 @@ func TestMountsDoNotCount(t *testing.T) {
 		mount(elsewhere, filepath.Join(dir, "bind"), "", unix.MS_BIND)
 		if got, err := Walk(t.Context(), dir); err != nil || got.Inodes != 2 || got.Bytes > 1<<19 {
 			t.Errorf("with a bind mount of the same file system: %+v, %v, want 2 inodes", got, err)
-		}
-	})
-}
-
-func BenchmarkWalk(b *testing.B) {
-	dir := b.TempDir()
-	for n := range 20_000 {
-		write(b, filepath.Join(dir, fmt.Sprint(n%20), fmt.Sprint(n%200), fmt.Sprint(n)), 10)
-	}
-	b.Run("walk", func(b *testing.B) {
-		for b.Loop() {
-			if _, err := Walk(b.Context(), dir); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("du", func(b *testing.B) {
-		for b.Loop() {
-			if err := exec.CommandContext(b.Context(), "du", "-s", "-x", dir).Run(); err != nil {
-				b.Skip("this machine has no du to compare with")
-			}
 		}
 	})
 }

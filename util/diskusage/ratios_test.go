@@ -1,0 +1,226 @@
+package diskusage
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// assertVar makes TestRatios fail beyond its limits times this factor. Unset,
+// it only prints: times on a busy machine are no property of the code.
+const assertVar = "PODVOL_ASSERT_FIGURES"
+
+// plainWalk is what the kubelet does (pkg/volume/util/fs, DiskUsage): the same
+// question asked with filepath.Walk.
+func plainWalk(dir string) (Usage, error) {
+	var usage Usage
+	seen := make(map[fileID]struct{})
+	var root *syscall.Stat_t
+	err := filepath.Walk(dir, func(path string, info fs.FileInfo, err error) error {
+		if err != nil {
+			return err
+		}
+		st := info.Sys().(*syscall.Stat_t)
+		if root == nil {
+			root = st
+		}
+		if st.Dev != root.Dev {
+			return filepath.SkipDir
+		}
+		if st.Nlink > 1 && !info.IsDir() {
+			id := fileID{dev: st.Dev, ino: st.Ino}
+			if _, ok := seen[id]; ok {
+				return nil
+			}
+			seen[id] = struct{}{}
+		}
+		usage.Bytes += st.Blocks * blockSize
+		usage.Inodes++
+		return nil
+	})
+	return usage, err
+}
+
+func du(tb testing.TB, dir string) Usage {
+	tb.Helper()
+	out, err := exec.CommandContext(tb.Context(), "du", "-s", "-x", "-B512", dir).Output()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	blocks, err := strconv.ParseInt(strings.Fields(string(out))[0], 10, 64)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return Usage{Bytes: blocks * blockSize}
+}
+
+// contender is one way to measure a tree.
+type contender struct {
+	name string
+	run  func(tb testing.TB, dir string) Usage
+}
+
+func contenders() []contender {
+	walkWith := func(workers int, plainStat bool) func(tb testing.TB, dir string) Usage {
+		return func(tb testing.TB, dir string) Usage {
+			usage, err := measure(tb.Context(), dir, options{workers: workers, mountIDs: true, plainStat: plainStat})
+			if err != nil {
+				tb.Fatal(err)
+			}
+			return usage
+		}
+	}
+	return []contender{
+		{"du -s", du},
+		{"filepath.Walk", func(tb testing.TB, dir string) Usage {
+			usage, err := plainWalk(dir)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			return usage
+		}},
+		{"one worker", walkWith(1, false)},
+		{"one, plain statx", walkWith(1, true)},
+		{"Walk", walkWith(min(runtime.GOMAXPROCS(0), maxWorkers), false)},
+	}
+}
+
+// manyFiles makes a tree with this many files, a hundred in a directory, and
+// with some hard links.
+func manyFiles(tb testing.TB, files int) string {
+	tb.Helper()
+	base := tb.TempDir()
+	spread(tb, base)
+	for n := range files / 100 {
+		dir := filepath.Join(base, fmt.Sprint(n/50), fmt.Sprint(n%50))
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			tb.Fatal(err)
+		}
+		fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		for m := range 100 {
+			name := fmt.Sprintf("file-%02d", m)
+			if m == 99 { // a hard link
+				if err := unix.Linkat(fd, "file-00", fd, name, 0); err != nil {
+					tb.Fatal(err)
+				}
+				continue
+			}
+			if err := unix.Mknodat(fd, name, unix.S_IFREG|0o644, 0); err != nil {
+				tb.Fatal(err)
+			}
+			if m%10 == 0 {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte("some content"), 0o644); err != nil {
+					tb.Fatal(err)
+				}
+			}
+		}
+		unix.Close(fd)
+	}
+	// What is delayed would be allocated while it is measured.
+	fd, err := unix.Open(base, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Syncfs(fd); err != nil {
+		tb.Fatal(err)
+	}
+	return base
+}
+
+// spread asks ext4 to lay subdirectories out over the disk, as beside inodes
+// that were freed a moment ago making files is slow. Others refuse.
+func spread(tb testing.TB, dir string) {
+	tb.Helper()
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer unix.Close(fd)
+	const topDir = 0x00020000 // FS_TOPDIR_FL
+	if flags, err := unix.IoctlGetInt(fd, unix.FS_IOC_GETFLAGS); err == nil {
+		_ = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, flags|topDir)
+	}
+}
+
+// TestRatios measures a tree of 100,000 files in turn by all ways, so that all
+// meet the same weather, and prints ratios of medians and of the fastest
+// rounds:
+//
+//	go test ./util/diskusage -run Ratios -v
+//
+// The limits are for the fastest rounds, since what disturbs a round only ever
+// makes it slower, and for two processors.
+func TestRatios(t *testing.T) {
+	slack, asserted := assertedSlack(t)
+	rounds, files := 3, 10_000
+	if asserted || testing.Verbose() {
+		rounds, files = 15, 100_000
+	}
+	dir := manyFiles(t, files)
+	times := make(map[string][]time.Duration)
+	answers := make(map[string]Usage)
+	for range rounds {
+		for _, c := range contenders() {
+			started := time.Now()
+			answers[c.name] = c.run(t, dir)
+			times[c.name] = append(times[c.name], time.Since(started))
+		}
+	}
+	want := answers["filepath.Walk"]
+	for _, c := range contenders() {
+		slices.Sort(times[c.name])
+		t.Logf("%-18s median %-12v fastest %v", c.name, times[c.name][rounds/2], times[c.name][0])
+		if got := answers[c.name]; got.Bytes != want.Bytes || got.Inodes != want.Inodes && c.name != "du -s" {
+			t.Errorf("%s says %+v, want %+v", c.name, got, want)
+		}
+	}
+	for _, r := range []struct {
+		to    string
+		limit float64
+	}{{"du -s", 1.8}, {"filepath.Walk", 3}} {
+		timesFaster := func(round int) float64 { return float64(times[r.to][round]) / float64(times["Walk"][round]) }
+		t.Logf("%-18s median %-12.2f fastest %.2f times as fast as %s (limit %v)", "Walk", timesFaster(rounds/2), timesFaster(0), r.to, r.limit)
+		if asserted && timesFaster(0) < r.limit/slack {
+			t.Errorf("Walk is %.2f times as fast as %s, less than %v/%v", timesFaster(0), r.to, r.limit, slack)
+		}
+	}
+}
+
+func assertedSlack(t *testing.T) (slack float64, asserted bool) {
+	t.Helper()
+	text := os.Getenv(assertVar)
+	if text == "" {
+		return 0, false
+	}
+	slack, err := strconv.ParseFloat(text, 64)
+	if err != nil || slack < 1 {
+		t.Fatalf("%s must be a factor of at least 1, is %q", assertVar, text)
+	}
+	return slack, true
+}
+
+func BenchmarkWalk(b *testing.B) {
+	dir := manyFiles(b, 20_000)
+	for _, c := range contenders() {
+		b.Run(c.name, func(b *testing.B) {
+			for b.Loop() {
+				c.run(b, dir)
+			}
+		})
+	}
+}

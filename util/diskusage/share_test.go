@@ -1,0 +1,167 @@
+package diskusage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// bushy has many files in one directory, many directories in one, and depth.
+func bushy(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	generate(t, filepath.Join(dir, "generated"))
+	if err := os.Mkdir(filepath.Join(dir, "flat"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 4000 {
+		name := filepath.Join(dir, "flat", fmt.Sprintf("a-rather-long-name-%d", n))
+		switch {
+		case n%10 == 0:
+			if err := os.Mkdir(name, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(name, "file"), n)
+		case n%10 == 1: // the other name may be another worker's
+			if err := os.Link(filepath.Join(dir, "generated/5/10/208"), name); err != nil {
+				t.Fatal(err)
+			}
+		default:
+			if err := unix.Mknod(name, unix.S_IFREG|0o644, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return dir
+}
+
+func TestWorkersAgree(t *testing.T) {
+	dir := bushy(t)
+	want, err := plainWalk(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, workers := range []int{1, 2, 3, 4, 16} {
+		for range 20 {
+			if got, err := measure(t.Context(), dir, options{workers: workers, mountIDs: true}); err != nil || got != want {
+				t.Fatalf("%d workers say %+v, %v, want %+v", workers, got, err, want)
+			}
+		}
+	}
+}
+
+// Work is given away, and comes back: a second worker counts some of it.
+func TestWorkIsShared(t *testing.T) {
+	dir := bushy(t)
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := newTree(dir, options{workers: 2, mountIDs: true})
+	first := tree.newWalk(frame{name: dir, fd: fd})
+	if err := first.begin(); err != nil {
+		t.Fatal(err)
+	}
+	first.run(nil)
+	tree.walks.Wait()
+	if first.usage.Inodes >= tree.usage.Inodes || first.usage.Inodes == 0 {
+		t.Errorf("the first walk counted %d of %d inodes", first.usage.Inodes, tree.usage.Inodes)
+	}
+	if free := tree.free.Load(); free != 1 {
+		t.Errorf("%d workers are free afterwards, want the other one", free)
+	}
+}
+
+func TestBudgetOfInodes(t *testing.T) {
+	dir := bushy(t)
+	whole, err := Walk(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, workers := range []int{1, 4} {
+		o := options{workers: workers, mountIDs: true, budget: Budget{Inodes: whole.Inodes}}
+		if got, err := measure(t.Context(), dir, o); err != nil || got != whole {
+			t.Errorf("a budget that suffices: %+v, %v", got, err)
+		}
+		for _, most := range []int64{1, 100, whole.Inodes - 1} {
+			o.budget.Inodes = most
+			got, err := measure(t.Context(), dir, o)
+			over, ok := errors.AsType[*BudgetError](err)
+			if !ok || over.Budget.Inodes != most || over.Path != dir || got.Inodes != most || got.Bytes > whole.Bytes {
+				t.Errorf("%d workers with a budget of %d: %+v, %v", workers, most, got, err)
+			}
+		}
+	}
+}
+
+func TestBudgetOfTime(t *testing.T) {
+	dir := bushy(t)
+	if _, err := WalkWithin(t.Context(), dir, Budget{Time: time.Hour}); err != nil {
+		t.Errorf("a budget that suffices: %v", err)
+	}
+	got, err := WalkWithin(t.Context(), dir, Budget{Time: time.Nanosecond})
+	if over, ok := errors.AsType[*BudgetError](err); !ok || over.Budget != (Budget{Time: time.Nanosecond}) || got.Inodes > 4000 {
+		t.Errorf("%+v, %v, want that the time was over", got, err)
+	}
+}
+
+// A walk whose work was given to it says where in the whole tree it failed.
+func TestErrorsOfSharedWork(t *testing.T) {
+	tree := newTree("/tree", options{workers: 2})
+	w := tree.newWalk(frame{name: "/tree/a", fd: -1})
+	w.stack = append(w.stack, frame{name: "b", fd: -1})
+	if err := w.failed("statx", "file", unix.EIO); err.Error() != "statx /tree/a/b/file: input/output error" {
+		t.Errorf("err = %v", err)
+	}
+	if err := w.entries(make([]byte, 64)); !errors.Is(err, unix.EIO) {
+		t.Errorf("entries without a length: %v", err)
+	}
+}
+
+// Deep and wide, with few descriptors to spare.
+func TestFewDescriptors(t *testing.T) {
+	dir := t.TempDir()
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 300 {
+		for _, name := range []string{"directory", "beside", "beside/below", "more"} {
+			if err := unix.Mkdirat(fd, name, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		below, err := unix.Openat(fd, "directory", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(fd)
+		fd = below
+	}
+	unix.Close(fd)
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	few := before
+	few.Cur = uint64(len(open)) + 4*(maxOpen+4)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	got, err := measure(t.Context(), dir, options{workers: 4, mountIDs: true})
+	if restored := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); restored != nil {
+		t.Fatal(restored)
+	}
+	if err != nil || got.Inodes != 4*300+1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
