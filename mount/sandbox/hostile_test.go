@@ -53,15 +53,33 @@ func TestLinksOfARootLeadNowhereElse(t *testing.T) {
 	})
 }
 
-func TestALinkThatLeadsNowhereIsNamed(t *testing.T) {
+// As the /var/run of many images.
+func TestALinkThatLeadsNowhereYet(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
+		for name, target := range map[string]string{"relative": "../run/x", "absolute": "/run/x", "out of the root": "../../../../../run/x"} {
+			t.Run(name, func(t *testing.T) {
+				dir := t.TempDir()
+				write(t, dir+"/volume/key", "value")
+				symlink(t, target, dir+"/root/var/run")
+				before := snapshot(t, dir+"/root")
+				c := inRoot(t, program(t, "read:/var/run/secrets/key", "read:/run/x/secrets/key"), dir+"/root")
+				c.Mounts = append(c.Mounts, sandbox.Mount{Volume: "v", Source: dir + "/volume", Destination: "/var/run/secrets"})
+				s, _ := run(t, c)
+				if want := []string{"value", "value"}; !slices.Equal(s.Results, want) {
+					t.Errorf("results %q, want %q", s.Results, want)
+				}
+				if after := snapshot(t, dir+"/root"); !slices.Equal(before, after) {
+					t.Errorf("the root was\n%q and is now\n%q", before, after)
+				}
+			})
+		}
 		dir := t.TempDir()
-		write(t, dir+"/volume/key", "value")
-		symlink(t, "/nowhere", dir+"/root/a")
+		symlink(t, "b", dir+"/root/a")
+		symlink(t, "a", dir+"/root/b")
 		c := inRoot(t, program(t), dir+"/root")
-		c.Mounts = append(c.Mounts, sandbox.Mount{Volume: "v", Source: dir + "/volume", Destination: "/a/b"})
+		c.Mounts = append(c.Mounts, sandbox.Mount{Volume: "v", Source: dir, Destination: "/a/b"})
 		if e := fails(t, c); !errors.Is(e, sandbox.ErrLink) || e.Volume != "v" || e.Destination != "/a/b" {
-			t.Errorf("%v", e)
+			t.Errorf("links in a circle: %v", e)
 		}
 	})
 }

@@ -46,3 +46,10 @@ func isDirectory(fd int) (bool, error) {
 
 // realPath is where an open file is, seen from this process' root.
 func realPath(fd int) (string, error) { return os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)) }
+
+// readLink reads an open link. ENOENT says that it is none.
+func readLink(link int) (string, error) {
+	target := make([]byte, unix.PathMax)
+	n, err := eintr.Get(func() (int, error) { return unix.Readlinkat(link, "", target) })
+	return string(target[:max(n, 0)]), err
+}

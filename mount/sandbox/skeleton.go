@@ -14,36 +14,48 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 )
 
+// maxLinks is how many links that lead nowhere yet are followed, as the kernel
+// does with others.
+const maxLinks = 40
+
 // mountPoint opens the destination of a tree. Where there is none, one is made,
 // in the machine's memory only.
 func (b *builder) mountPoint(t tree) (int, *Error) {
-	resolve := uint64(0)
-	if t.own {
-		resolve = unix.RESOLVE_NO_SYMLINKS
-	}
-	fd, err := openIn(b.root, t.Destination, resolve)
-	if err == nil {
-		return fd, nil
-	}
-	if !errors.Is(err, unix.ENOENT) {
-		return -1, destinationFailed(t.Destination, err)
-	}
-	parent, missing, failure := b.deepest(t.Destination, resolve)
-	if failure != nil {
-		return -1, failure
-	}
-	defer unix.Close(parent)
-	dir := parent
-	if !b.isSkeleton(parent) {
-		if dir, failure = b.cover(parent, t); failure != nil {
+	destination := t.Destination
+	for range maxLinks {
+		fd, err := openIn(b.root, destination, t.resolve())
+		if err == nil {
+			return fd, nil
+		}
+		if !errors.Is(err, unix.ENOENT) {
+			return -1, destinationFailed(destination, err)
+		}
+		parent, missing, failure := b.deepest(destination, t.resolve())
+		if failure != nil {
 			return -1, failure
 		}
+		through, err := b.throughLink(parent, missing, t)
+		if err == nil && through == "" {
+			fd, failure = b.makePoint(parent, missing, t)
+		}
+		unix.Close(parent)
+		switch {
+		case err != nil:
+			return -1, destinationFailed(destination, err)
+		case through == "":
+			return fd, failure
+		}
+		destination = through
 	}
-	fd, err = makePoint(dir, missing, t.dir)
-	if err != nil {
-		return -1, failed("make the mount point", t.Destination, err)
+	return -1, as(ErrLink, "resolve the destination", t.Destination, unix.ELOOP)
+}
+
+// resolve are the restrictions of openat2(2) for the destination.
+func (t tree) resolve() uint64 {
+	if t.own {
+		return unix.RESOLVE_NO_SYMLINKS
 	}
-	return fd, nil
+	return 0
 }
 
 // deepest opens the deepest parent of a destination that exists, and returns
@@ -58,17 +70,64 @@ func (b *builder) deepest(destination string, resolve uint64) (int, []string, *E
 			return -1, nil, destinationFailed(dir, err)
 		}
 		rest, _ := below.Cut(dir, destination)
-		missing := strings.Split(rest, "/")
-		// A link that leads nowhere exists all the same.
-		if link, err := openPath(fd, missing[0], unix.O_NOFOLLOW); err == nil {
-			unix.Close(link)
-			unix.Close(fd)
-			e := as(ErrLink, "resolve the destination", destination, fmt.Errorf("%s is a link that leads nowhere in this root", path.Join(dir, missing[0])))
-			e.Advice = "make what it points to, or mount at that place instead"
-			return -1, nil, e
-		}
-		return fd, missing, nil
+		return fd, strings.Split(rest, "/"), nil
 	}
+}
+
+// throughLink returns the destination that is meant where the first missing
+// name is a link to what does not exist, as /var/run often is in small roots;
+// else it is empty.
+func (b *builder) throughLink(parent int, missing []string, t tree) (string, error) {
+	link, err := openPath(parent, missing[0], unix.O_NOFOLLOW)
+	if err != nil {
+		return "", nil // it is missing indeed
+	}
+	defer unix.Close(link)
+	target, err := readLink(link)
+	switch {
+	case errors.Is(err, unix.ENOENT): // no link: somebody has made it meanwhile
+		return t.Destination, nil
+	case err != nil:
+		return "", err
+	case t.own:
+		return "", unix.ELOOP
+	}
+	if !path.IsAbs(target) {
+		dir, err := b.pathInRoot(parent)
+		if err != nil {
+			return "", err
+		}
+		target = path.Join(dir, target)
+	}
+	return path.Join("/", target, path.Join(missing[1:]...)), nil
+}
+
+// pathInRoot is where an open directory is, as the program will see it.
+func (b *builder) pathInRoot(fd int) (string, error) {
+	root, err := realPath(b.root)
+	if err != nil {
+		return "", err
+	}
+	real, err := realPath(fd)
+	rest, _ := below.Cut(root, real)
+	return "/" + rest, err
+}
+
+// makePoint makes the mount point below a parent, which is covered first unless
+// it is ours already.
+func (b *builder) makePoint(parent int, missing []string, t tree) (int, *Error) {
+	dir := parent
+	if !b.isSkeleton(parent) {
+		var failure *Error
+		if dir, failure = b.cover(parent, t); failure != nil {
+			return -1, failure
+		}
+	}
+	fd, err := makeBelow(dir, missing, t.dir)
+	if err != nil {
+		return -1, failed("make the mount point", t.Destination, err)
+	}
+	return fd, nil
 }
 
 func destinationFailed(path string, err error) *Error {
@@ -252,12 +311,11 @@ func (b *builder) show(skeleton, dir int, name string) error {
 }
 
 func copyLink(skeleton, link int, name string, st unix.Statx_t) error {
-	target := make([]byte, unix.PathMax)
-	n, err := eintr.Get(func() (int, error) { return unix.Readlinkat(link, "", target) })
+	target, err := readLink(link)
 	if err != nil {
 		return err
 	}
-	if err := unix.Symlinkat(string(target[:n]), skeleton, name); err != nil {
+	if err := unix.Symlinkat(target, skeleton, name); err != nil {
 		return err
 	}
 	err = unix.Fchownat(skeleton, name, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW)
@@ -281,9 +339,9 @@ func makeEntry(dir int, name string, isDir bool) (int, error) {
 	return openPath(dir, name, unix.O_NOFOLLOW)
 }
 
-// makePoint makes directories below one that is ours, and the mount point in
-// the last.
-func makePoint(dir int, names []string, isDir bool) (int, error) {
+// makeBelow makes directories below one that is ours, and the mount point in the
+// last.
+func makeBelow(dir int, names []string, isDir bool) (int, error) {
 	last := len(names) - 1
 	parent := dir
 	for i, name := range names {
