@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -399,6 +400,72 @@ func TestContainerDevices(t *testing.T) {
 	if diff := cmp.Diff(want, devices); diff != "" {
 		t.Error(diff)
 	}
+	mustTearDown(t, manager, pod)
+	w.assertNoBlocks(d, h)
+}
+
+// A device that somebody else has unbound is bound again.
+func TestVanishedBlockVolume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		d, h := w.withBlockDisks()
+		manager, stop := w.start()
+		defer stop()
+		pod := blockPod("web", "a")
+		mustSetUp(t, manager, pod)
+		if err := w.fake.Unmount(w.binds()[0]); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if err := manager.WaitForMounted(t.Context(), pod.UID); err != nil {
+			t.Fatal(err)
+		}
+		w.assertMapped(d, h, "web", "a")
+		mustTearDown(t, manager, pod)
+		w.assertNoBlocks(d, h)
+	})
+}
+
+func TestFsckOfBlockVolumes(t *testing.T) {
+	w := newWorld(t)
+	d, h := w.withBlockDisks()
+	w.leave(blockPod("web", "a", "b"))
+	if problems := w.check(false); len(problems) != 0 {
+		t.Errorf("of a healthy root: %+v", problems)
+	}
+	if err := os.RemoveAll(filepath.Join(w.root, "podvol")); err != nil {
+		t.Fatal(err)
+	}
+	noRecord := string(volumemanager.ProblemNoRecord)
+	if diff := cmpDiff([]string{noRecord + " (not repaired)", noRecord + " (not repaired)"}, kinds(w.check(false))); diff != "" {
+		t.Error(diff)
+	}
+	link := filepath.Join(w.root, "pods/uid-web/volumeDevices/example.com~disk/pv-b")
+	if err := os.Remove(link); err != nil {
+		t.Fatal(err)
+	}
+	stray := string(volumemanager.ProblemStrayMount) + " (not repaired)"
+	problems := w.check(true)
+	if diff := cmpDiff([]string{stray, noRecord}, kinds(problems)); diff != "" {
+		t.Error(diff)
+	}
+	bind := w.binds()[1]
+	if p := problems[len(problems)-1]; p.Path != bind || p.PodUID != "uid-web" || !strings.Contains(p.Advice, "losetup -j "+bind) {
+		t.Errorf("problem %+v", p)
+	}
+	if diff := cmpDiff([]string{stray, noRecord}, w.repair(true)); diff != "" {
+		t.Error(diff)
+	}
+	// Its own steps are what the advice says.
+	delete(h.held, bind)
+	if err := errors.Join(w.fake.Unmount(bind), os.Remove(bind), os.Remove(filepath.Dir(bind))); err != nil {
+		t.Fatal(err)
+	}
+	d.ready["pv-b"] = false
+	manager, _ := w.start()
+	pod := blockPod("web", "a")
+	mustSetUp(t, manager, pod)
 	mustTearDown(t, manager, pod)
 	w.assertNoBlocks(d, h)
 }

@@ -172,8 +172,9 @@ func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
 	}
 	problems = append(problems, m.mountProblems(mounted, known)...)
 	problems = append(problems, volumes...)
-	orphans, err := m.orphans(ctx, mounted, known)
-	return append(problems, orphans...), err
+	dirs, err := volumeDirs(root)
+	problems = append(problems, m.orphans(ctx, mounted, known, dirs)...)
+	return append(problems, m.deviceProblems(mounted, known, dirs)...), err
 }
 
 func helperProblem(h helper) Problem {
@@ -259,8 +260,7 @@ func keyOfPath(rootDir, path string) (volumeKey, bool) {
 }
 
 // orphans are volumes' directories without a record.
-func (m *Manager) orphans(ctx context.Context, mounted mounts, known map[volumeKey]bool) (problems []Problem, err error) {
-	dirs, err := volumeDirs(m.host.RootDir)
+func (m *Manager) orphans(ctx context.Context, mounted mounts, known map[volumeKey]bool, dirs []volumeKey) (problems []Problem) {
 	for _, key := range dirs {
 		if known[key] {
 			continue
@@ -273,7 +273,7 @@ func (m *Manager) orphans(ctx context.Context, mounted mounts, known map[volumeK
 		}
 		problems = append(problems, p)
 	}
-	return problems, err
+	return problems
 }
 
 func (m *Manager) planAdoption(ctx context.Context, p *Problem, key volumeKey, mounted mounts) {

@@ -102,6 +102,9 @@ func (m *Manager) standing() (expected []standing) {
 			if r.Confirmed.MountPoint {
 				e.paths = append(e.paths, r.Path)
 			}
+			if device := r.Confirmed.Device; device != nil {
+				e.paths = append(e.paths, device.Bind)
+			}
 			if use := s.actual.device; use != nil {
 				if d := m.devices[use.device]; d != nil && d.mounted && d.mountPoint {
 					e.paths = append(e.paths, use.device.path)
