@@ -56,6 +56,8 @@ func startNode(ctx context.Context, c nodeConfig) (*node, error) {
 		Allocatable: machine{objects: c.objects, node: types.NodeName(c.nodeName)},
 		HostFiles:   c.hostFiles,
 
+		SELinux:      nodeLabels(c.log),
+		SELinuxMount: true, // as kubelets since 1.37
 		Containers:   c.containers,
 		SetUpTimeout: c.setUpTimeout,
 		Logger:       c.log,
