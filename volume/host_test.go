@@ -19,6 +19,7 @@ func TestHostDirectories(t *testing.T) {
 	for _, tc := range []struct{ got, want string }{
 		{h.GetPodVolumeDir("0a-1b", "kubernetes.io/nfs", "nfs211"), "/var/lib/kubelet/pods/0a-1b/volumes/kubernetes.io~nfs/nfs211"},
 		{h.GetPodVolumeDir("0a-1b", "kubernetes.io/csi", "pv-1"), "/var/lib/kubelet/pods/0a-1b/volumes/kubernetes.io~csi/pv-1"},
+		{volume.GetPodVolumeDeviceDir(h, "0a-1b", "kubernetes.io/csi"), "/var/lib/kubelet/pods/0a-1b/volumeDevices/kubernetes.io~csi"},
 		{h.GetPodPluginDir("0a-1b", "kubernetes.io/empty-dir"), "/var/lib/kubelet/pods/0a-1b/plugins/kubernetes.io~empty-dir"},
 		{h.GetPluginDir("kubernetes.io/local-volume"), "/var/lib/kubelet/plugins/kubernetes.io/local-volume"},
 		{h.GetPluginDir("kubernetes.io/csi"), "/var/lib/kubelet/plugins/kubernetes.io/csi"},

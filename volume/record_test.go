@@ -38,7 +38,7 @@ func persistentRecord() *volume.Record {
 	return &volume.Record{
 		PodUID: "0a1b-2c", Pod: types.NamespacedName{Namespace: "ops", Name: "web"}, Volumes: []string{"vol1", "again"},
 		Plugin: "kubernetes.io/nfs", Path: "/r/pods/0a1b-2c/volumes/kubernetes.io~nfs/nfs211",
-		PersistentVolume: pv, ReadOnly: true,
+		PersistentVolume: pv, ReadOnly: true, SELinuxLabel: "system_u:object_r:container_file_t:s0:c1,c2",
 	}
 }
 
@@ -206,5 +206,22 @@ func TestConfirmations(t *testing.T) {
 	confirmed.Confirmed = &first
 	if diff := cmp.Diff(string(encode(t, inlineRecord())), string(encode(t, confirmed))); diff != "" {
 		t.Errorf("the confirmation is in the record:\n%s", diff)
+	}
+}
+
+// What a block volume's confirmation says comes back.
+func TestConfirmationOfADevice(t *testing.T) {
+	c := volume.Confirmation{At: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), Took: time.Second,
+		Device: &volume.MappedDevice{Node: "/dev/sdb", Bind: "/r/plugins/kubernetes.io~local-volume/volumeDevices/pv/0a1b-2c"}}
+	line, err := volume.EncodeConfirmation(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := volume.DecodeRecord(append(encode(t, persistentRecord()), line...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(&c, r.Confirmed); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -38,6 +38,28 @@ func TestSpec(t *testing.T) {
 	}
 }
 
+func TestIsBlock(t *testing.T) {
+	of := func(mode *v1.PersistentVolumeMode) *volume.Spec {
+		pv := nfsPV()
+		pv.Spec.VolumeMode = mode
+		return volume.NewSpecFromPersistentVolume(pv, false)
+	}
+	for name, tc := range map[string]struct {
+		spec *volume.Spec
+		want bool
+	}{
+		"block":       {of(new(v1.PersistentVolumeBlock)), true},
+		"file system": {of(new(v1.PersistentVolumeFilesystem)), false},
+		"unsaid":      {of(nil), false},
+		"inline":      {nfsSpec(), false},
+		"nil":         {nil, false},
+	} {
+		if got := tc.spec.IsBlock(); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func TestObjectRefString(t *testing.T) {
 	for want, ref := range map[string]volume.ObjectRef{
 		"Secret ops/tls":          volume.NewObjectRef("Secret", "ops", "tls"),

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -215,4 +217,62 @@ func killAroundBlock(t *testing.T, base, disk string, at killPoint, next string)
 		}
 	})
 	return killed
+}
+
+// A local volume whose path is a blank device: it is formatted and mounted once,
+// and bound into each pod; the last pod takes it with it, also after a restart.
+func TestKernelLocalFileSystemOfADevice(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		if !strings.HasSuffix(t.Name(), "/root") {
+			noDeviceForUsers(t)
+			return
+		}
+		if _, err := exec.LookPath("mkfs.ext4"); err != nil {
+			return // what is said then is tested with the plugin
+		}
+		disk := loopdev.New(t, 32<<20)
+		w := blockWorld(t, disk.Path)
+		claim, pv := boundPair("files", "pv-files")
+		pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: disk.Path}}
+		w.add(claim, pv)
+		manager, stop := w.start()
+		one, two := newPod("one", claimVolume("v", "files", false)), newPod("two", claimVolume("v", "files", false))
+		mustSetUp(t, manager, one, two)
+		stop()
+		manager, _ = w.start()
+		first, err := manager.SetUpPod(t.Context(), one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := manager.SetUpPod(t.Context(), two)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write, _ := first.Path("v")
+		read, _ := second.Path("v")
+		if err := os.WriteFile(filepath.Join(write, "file"), []byte("shared"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := os.ReadFile(filepath.Join(read, "file")); string(text) != "shared" || err != nil {
+			t.Errorf("the other pod reads %q, %v", text, err)
+		}
+		place := filepath.Join(w.root, "plugins/kubernetes.io/local-volume/mounts/pv-files")
+		mounted := func() bool {
+			t.Helper()
+			points, err := w.mounter.List()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.ContainsFunc(points, func(p mount.MountPoint) bool { return p.Path == place })
+		}
+		mustTearDown(t, manager, one)
+		if !mounted() {
+			t.Error("the device is unmounted under a pod")
+		}
+		mustTearDown(t, manager, two)
+		if _, err := os.Lstat(place); mounted() || !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the device's mount point is left (%v)", err)
+		}
+		w.assertClean()
+	})
 }
