@@ -26,6 +26,8 @@ type setUp struct {
 	source  string     // the plugin's name of the source
 	device  *deviceUse // nil: none
 	undo    func()     // puts the record back, after the directories are gone; nil: it stays
+	// progress is what the plugin reports to.
+	progress *progress
 }
 
 // setUp sets a slot up as its pod was declared last.
@@ -35,6 +37,8 @@ func (m *Manager) setUp(ctx context.Context, s *slot) error {
 	m.mu.Lock()
 	u := &setUp{slot: s, pod: s.pod.pod, record: &volume.Record{PodUID: s.pod.uid, Pod: s.pod.name, Volumes: s.names}}
 	m.mu.Unlock()
+	u.progress = m.newProgress(u)
+	defer u.progress.end()
 	err := m.trySetUp(ctx, u)
 	if err == nil {
 		m.refreshLater(s, u.mounter)
@@ -162,6 +166,7 @@ func (u *setUp) prepareVolume(plugin volume.VolumePlugin, spec *volume.Spec) (er
 func (u *setUp) mounterArgs() volume.MounterArgs {
 	args := mounterArgs(u.pod)
 	args.SELinuxLabel = u.record.SELinuxLabel
+	args.Progress = u.progress.report
 	return args
 }
 
@@ -362,6 +367,9 @@ func (m *Manager) confirm(u *setUp, digest recordDigest, start time.Time) error 
 	mapped := u.mappedDevice()
 	if known != nil && known.MountPoint == mounted && equalDevices(known.Device, mapped) {
 		return nil
+	}
+	if known == nil {
+		m.adviseGroups(u)
 	}
 	now := time.Now()
 	c := &volume.Confirmation{At: now, Took: now.Sub(start), MountPoint: mounted, Device: mapped}

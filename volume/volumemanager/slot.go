@@ -63,6 +63,7 @@ type slot struct {
 	began    time.Time
 	ended    operation               // while its outcome is published
 	undoing  bool                    // a set-up that has done nothing; its record is about to go
+	progress *volume.Progress        // of the set-up that is under way; nil: nothing was said
 	giveUp   context.CancelCauseFunc // ends the operation that is under way
 	failures int
 	retry    *time.Timer
@@ -182,6 +183,9 @@ func (s *slot) rows() []VolumeStatus {
 	}
 	if s.doing != opNone {
 		row.Operation, row.Began = s.doing.String(), s.began
+	}
+	if s.progress != nil {
+		row.Progress = *s.progress
 	}
 	if s.ended != opRelease {
 		row.Ended = s.ended.String()

@@ -123,7 +123,7 @@ func (m *Manager) mountDevice(ctx context.Context, u *setUp, devicePath string) 
 	label := u.record.SELinuxLabel
 	before := m.setDevice(key, deviceState{touched: true, label: label})
 	args := u.mounterArgs()
-	deviceArgs := volume.DeviceMounterArgs{FsGroup: args.FsGroup, SELinuxLabel: args.SELinuxLabel}
+	deviceArgs := volume.DeviceMounterArgs{FsGroup: args.FsGroup, SELinuxLabel: args.SELinuxLabel, Progress: args.Progress}
 	if err := mounter.MountDevice(ctx, spec, devicePath, key.path, deviceArgs); err != nil {
 		if !volume.IsUncertain(err) {
 			m.setDevice(key, before)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
 )
 
 // VolumeState is how far a volume is.
@@ -61,6 +63,9 @@ type VolumeStatus struct {
 	// thread.
 	Operation string
 	Began     time.Time
+	// Progress is how far a set-up is that takes long; its zero value: nothing
+	// was said.
+	Progress volume.Progress
 	// Ended is the operation whose outcome this status is: "set-up" or
 	// "tear-down", successful unless Err says otherwise, after Duration. Only
 	// subscribers see it, once for each operation and volume.

@@ -14,27 +14,35 @@ import (
 
 // statusJSON is [VolumeStatus] as JSON; its keys are part of the contract.
 type statusJSON struct {
-	Namespace       string     `json:"namespace"`
-	Pod             string     `json:"pod"`
-	PodUID          types.UID  `json:"podUID"`
-	Volume          string     `json:"volume"`
-	Plugin          string     `json:"plugin"`
-	Source          string     `json:"source"`
-	Claim           string     `json:"claim,omitempty"`
-	Path            string     `json:"path"`
-	Device          string     `json:"device,omitempty"`
-	State           string     `json:"state"`
-	Wanted          bool       `json:"wanted"`
-	Since           *time.Time `json:"since,omitempty"`
-	DurationSeconds float64    `json:"durationSeconds"`
-	Operation       string     `json:"operation,omitempty"`
-	Began           *time.Time `json:"began,omitempty"`
-	Failures        int        `json:"failures"`
-	NextRetry       *time.Time `json:"nextRetry,omitempty"`
-	Error           string     `json:"error,omitempty"`
-	Cause           string     `json:"cause,omitempty"`
-	Uncertain       bool       `json:"uncertain,omitempty"`
-	Attachment      string     `json:"attachment,omitempty"`
+	Namespace       string        `json:"namespace"`
+	Pod             string        `json:"pod"`
+	PodUID          types.UID     `json:"podUID"`
+	Volume          string        `json:"volume"`
+	Plugin          string        `json:"plugin"`
+	Source          string        `json:"source"`
+	Claim           string        `json:"claim,omitempty"`
+	Path            string        `json:"path"`
+	Device          string        `json:"device,omitempty"`
+	State           string        `json:"state"`
+	Wanted          bool          `json:"wanted"`
+	Since           *time.Time    `json:"since,omitempty"`
+	DurationSeconds float64       `json:"durationSeconds"`
+	Operation       string        `json:"operation,omitempty"`
+	Began           *time.Time    `json:"began,omitempty"`
+	Progress        *progressJSON `json:"progress,omitempty"`
+	Failures        int           `json:"failures"`
+	NextRetry       *time.Time    `json:"nextRetry,omitempty"`
+	Error           string        `json:"error,omitempty"`
+	Cause           string        `json:"cause,omitempty"`
+	Uncertain       bool          `json:"uncertain,omitempty"`
+	Attachment      string        `json:"attachment,omitempty"`
+}
+
+// progressJSON is [volume.Progress] as JSON.
+type progressJSON struct {
+	Doing string `json:"doing"`
+	Done  int64  `json:"done"`
+	Total int64  `json:"total,omitempty"`
 }
 
 // MarshalJSON writes the status for other programs: keys that do not change,
@@ -55,6 +63,9 @@ func (s VolumeStatus) MarshalJSON() ([]byte, error) {
 	}
 	if s.Claim.Name != "" {
 		out.Claim = s.Claim.String()
+	}
+	if s.Progress != (volume.Progress{}) {
+		out.Progress = &progressJSON{s.Progress.Doing, s.Progress.Done, s.Progress.Total}
 	}
 	if s.Err != nil {
 		out.Error, out.Cause, out.Uncertain = s.Err.Error(), causeOf(s.Err), volume.IsUncertain(s.Err)

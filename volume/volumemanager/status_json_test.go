@@ -21,7 +21,7 @@ func TestStatusAsJSON(t *testing.T) {
 	full := volumemanager.VolumeStatus{
 		Pod: types.NamespacedName{Namespace: "shop", Name: "web"}, PodUID: "u", Volume: "v", Plugin: "kubernetes.io/nfs", Source: "s:/e", Claim: types.NamespacedName{Namespace: "shop", Name: "data"},
 		State: volumemanager.StateFailed, Path: "/p", Since: at, Duration: 1500 * time.Millisecond, Wanted: true,
-		Operation: "set-up", Began: at, Failures: 3, NextRetry: at,
+		Operation: "set-up", Began: at, Progress: volume.Progress{Doing: "unpacking", Done: 3}, Failures: 3, NextRetry: at,
 		Err: &volume.Error{Op: "SetUp", Err: volume.NothingDone(mount.ErrHelperMissing)},
 	}
 	tests := map[string]struct {
@@ -31,7 +31,7 @@ func TestStatusAsJSON(t *testing.T) {
 		"everything": {full, map[string]any{
 			"namespace": "shop", "pod": "web", "podUID": "u", "volume": "v", "plugin": "kubernetes.io/nfs", "source": "s:/e", "claim": "shop/data",
 			"state": "failed", "path": "/p", "since": "2026-01-02T02:04:05Z", "durationSeconds": 1.5, "wanted": true,
-			"operation": "set-up", "began": "2026-01-02T02:04:05Z", "failures": 3.0, "nextRetry": "2026-01-02T02:04:05Z",
+			"operation": "set-up", "began": "2026-01-02T02:04:05Z", "progress": map[string]any{"doing": "unpacking", "done": 3.0}, "failures": 3.0, "nextRetry": "2026-01-02T02:04:05Z",
 			"error": full.Err.Error(), "cause": "HelperMissing",
 		}},
 		"waiting": {volumemanager.VolumeStatus{State: volumemanager.StatePending,
