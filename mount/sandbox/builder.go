@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"path"
 
 	"golang.org/x/sys/unix"
@@ -12,8 +13,8 @@ import (
 // looked up once is not looked up again.
 type builder struct {
 	api          mountapi.Calls
-	newUser      bool
 	pidNamespace bool
+	pivot        func(newRoot, putOld string) error // pivot_root(2)
 
 	// root is what the program will have as "/", and exchanged whether that is
 	// another directory than this process' own.
@@ -159,10 +160,12 @@ func (b *builder) exchangeRoot() *Error {
 	if err := unix.Fchdir(b.root); err != nil {
 		return failed("change to the new root", "", err)
 	}
-	if err := unix.PivotRoot(".", "."); err != nil {
-		e := as(ErrRoot, "pivot_root", "", err)
-		e.Advice = "run it from a root that is a mount of its own, and neither the initial RAM disk nor a chroot"
-		return e
+	err = b.pivot(".", ".")
+	if errors.Is(err, unix.EINVAL) {
+		return enterRoot()
+	}
+	if err != nil {
+		return as(ErrRoot, "pivot_root", "", err)
 	}
 	if err := unix.Fchdir(old); err != nil {
 		return failed("change to the old root", "", err)
@@ -177,6 +180,16 @@ func (b *builder) exchangeRoot() *Error {
 	}
 	if err := unix.Chdir("/"); err != nil {
 		return failed("change to the new root", "", err)
+	}
+	return nil
+}
+
+// enterRoot is for machines that run from their initial RAM disk, which cannot
+// be exchanged (pivot_root(2)): the working directory becomes the root, and the
+// old one stays in the namespace, out of sight.
+func enterRoot() *Error {
+	if err := unix.Chroot("."); err != nil {
+		return as(ErrRoot, "chroot", "", err)
 	}
 	return nil
 }

@@ -54,8 +54,8 @@ type UserNamespace struct {
 	UIDMappings, GIDMappings []mount.IDMapping
 }
 
-// Config says what is run and what it sees. Nothing in it is changed or kept
-// after the program has begun.
+// Config says what is run and what it sees. Nothing in it is changed, and but for
+// Signals and the streams nothing is kept once the program has begun.
 type Config struct {
 	// Args is the program and its arguments, at least the former. Without a
 	// slash in it the program is looked up in the PATH of Env, in the root that

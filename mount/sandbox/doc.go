@@ -58,7 +58,9 @@
 // # What it needs
 //
 // Linux 5.12 (openat2(2) came with 5.6, mount_setattr(2) with 5.12), and
-// CAP_SYS_ADMIN or the right to make a user namespace. On an older kernel, or
+// CAP_SYS_ADMIN or the right to make a user namespace. Where the machine runs
+// from its initial RAM disk, which pivot_root(2) cannot exchange, a new root is
+// entered by chroot(2). On an older kernel, or
 // under a filter of system calls that denies these, the answer is an [Error]
 // with [ErrKernelTooOld].
 package sandbox

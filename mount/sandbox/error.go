@@ -41,8 +41,8 @@ const (
 	ErrPropagates Cause = "the mount would stay on the host"
 	// ErrIDMap: the idmapped mount cannot be made.
 	ErrIDMap Cause = "the volume cannot be shown with other owners"
-	// ErrRoot: the root cannot be exchanged, as where the machine runs from its
-	// initial RAM disk or the caller in a chroot(2).
+	// ErrRoot: the root cannot be exchanged, as where the caller is in a
+	// chroot(2).
 	ErrRoot Cause = "the root cannot be exchanged"
 	// ErrProgramNotFound and ErrProgram: there is no such program, and it cannot
 	// be executed.

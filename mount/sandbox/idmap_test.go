@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"slices"
 	"testing"
 
@@ -10,14 +11,31 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/sandbox"
+	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/nstest"
 )
+
+// mountExt4 mounts a file system that every kernel with idmapped mounts has them
+// for.
+func mountExt4(t *testing.T, target string) {
+	t.Helper()
+	device := loopdev.New(t, 16<<20)
+	if out, err := exec.Command("mkfs.ext4", "-q", device.Path).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := unix.Mount(device.Path, target, "ext4", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // A volume of root's, as a pod in a user namespace sees it, and as a program of
 // the host's.
 func TestIDMappedMounts(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		source := t.TempDir() + "/source"
+		source := t.TempDir()
+		if hasAllIDs(t) {
+			mountExt4(t, source)
+		}
 		write(t, source+"/file", "content")
 		ids := []mount.IDMapping{{ContainerID: 0, HostID: 100000, Size: 1000}}
 		volume := sandbox.Mount{Volume: "data", Source: source, Destination: "/podvol", UIDMappings: ids, GIDMappings: ids}

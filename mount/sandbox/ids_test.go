@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -162,10 +161,7 @@ func TestAnOrdinaryUser(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	self := filepath.Join(dir, "sandbox.test")
-	if err := os.Rename(copyOfSelf(t), self); err != nil {
-		t.Fatal(err)
-	}
+	self := copyOfSelf(t, dir)
 	home := mkdir(t, dir+"/home")
 	cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestAsTheOrdinaryUser$", "-test.v=true", "-test.count=1")
 	cmd.Env = append(os.Environ(), "TMPDIR="+home, ordinaryVar+"=1")

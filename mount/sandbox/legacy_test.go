@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"errors"
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -48,10 +49,40 @@ func TestOldKernelsAreNamed(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		o := order{Args: []string{"true"}, Mounts: []orderedMount{{Mount: Mount{Volume: "v", Source: t.TempDir(), Destination: "/podvol-missing"}}}}
 		for _, call := range []string{"open_tree", "mount_setattr", "move_mount", "fsopen"} {
-			err := o.build(without{call: call})
+			err := o.build(without{call: call}, unix.PivotRoot)
 			if err == nil || !errors.Is(err, ErrKernelTooOld) || err.Volume != "v" || err.Advice == "" {
 				t.Errorf("without %s: %v", call, err)
 			}
+		}
+	})
+}
+
+// The initial RAM disk cannot be exchanged; the new root is entered instead.
+func TestARootThatCannotBeExchanged(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		source := t.TempDir()
+		if err := os.WriteFile(source+"/key", []byte("value"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		old, err := os.Open("/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer old.Close()
+		o := order{Args: []string{"true"}, Mounts: []orderedMount{{Mount: Mount{Source: source, Destination: "/podvol-missing/a"}}}}
+		refused := 0
+		failure := o.build(mountapi.Kernel{}, func(string, string) error { refused++; return unix.EINVAL })
+		content, readErr := os.ReadFile("/podvol-missing/a/key")
+		// Back to what the clean-up knows.
+		if err := errors.Join(old.Chdir(), unix.Chroot(".")); err != nil {
+			t.Fatal(err)
+		}
+		if failure != nil || refused != 1 || string(content) != "value" || readErr != nil {
+			t.Errorf("%v, refused %d times; read %q, %v", failure, refused, content, readErr)
+		}
+		failure = o.build(mountapi.Kernel{}, func(string, string) error { return unix.EPERM })
+		if failure == nil || !errors.Is(failure, ErrRoot) {
+			t.Errorf("where it is not permitted: %v", failure)
 		}
 	})
 }

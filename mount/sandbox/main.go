@@ -3,6 +3,7 @@ package sandbox
 import (
 	"encoding/gob"
 	"encoding/json"
+	"errors"
 	"os"
 	"runtime"
 	"strconv"
@@ -40,7 +41,7 @@ func child() int {
 	}
 	failure := closeOnExec()
 	if failure == nil {
-		failure = o.build(mountapi.Kernel{})
+		failure = o.build(mountapi.Kernel{}, unix.PivotRoot)
 	}
 	if failure != nil && failure.Cause == ErrNotPermitted && failure.Advice == "" && o.NewUser {
 		failure.Advice = adviceUserNS
@@ -68,10 +69,10 @@ func closeOnExec() *Error {
 }
 
 // build makes what the program sees.
-func (o *order) build(api mountapi.Calls) *Error {
+func (o *order) build(api mountapi.Calls, pivot func(newRoot, putOld string) error) *Error {
 	mask := unix.Umask(0)
 	defer unix.Umask(mask)
-	b := &builder{api: api, newUser: o.NewUser, pidNamespace: o.PIDNamespace}
+	b := &builder{api: api, pivot: pivot, pidNamespace: o.PIDNamespace}
 	defer b.close()
 	// What is on the host is looked up with the caller's own ids, before the
 	// namespace is cut off: a Bidirectional mount is a peer of the host's.
@@ -83,7 +84,13 @@ func (o *order) build(api mountapi.Calls) *Error {
 			return err
 		}
 	}
-	if err := api.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+	err := api.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, "")
+	if errors.Is(err, unix.EINVAL) {
+		e := as(ErrRoot, "cut the namespace off from the host", "/", err)
+		e.Advice = "run it from a root that is a mount of its own, not in a chroot of a plain directory"
+		return e
+	}
+	if err != nil {
 		return failed("cut the namespace off from the host", "/", err)
 	}
 	return b.assemble()

@@ -27,19 +27,19 @@ func program(t *testing.T, actions ...string) sandbox.Config {
 	return sandbox.Config{
 		Args:   append([]string{probeName}, actions...),
 		Env:    []string{"GORACE=atexit_sleep_ms=20", "PATH=" + binDir},
-		Mounts: []sandbox.Mount{{Volume: "program", Source: copyOfSelf(t), Destination: binDir + "/" + probeName, File: true, ReadOnly: true}},
+		Mounts: []sandbox.Mount{{Volume: "program", Source: copyOfSelf(t, t.TempDir()), Destination: binDir + "/" + probeName, File: true, ReadOnly: true}},
 	}
 }
 
-// copyOfSelf is this test binary where everybody may execute it.
-func copyOfSelf(t *testing.T) string {
+// copyOfSelf puts this test binary where everybody who reaches dir may execute it.
+func copyOfSelf(t *testing.T, dir string) string {
 	t.Helper()
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer self.Close()
-	path := filepath.Join(t.TempDir(), probeName)
+	path := filepath.Join(dir, probeName)
 	program, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755)
 	if err != nil {
 		t.Fatal(err)
