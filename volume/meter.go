@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math"
 	"math/bits"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -17,32 +18,61 @@ import (
 	"github.com/podvol/podvol/util/flight"
 )
 
+// maxTreeTime bounds a walk, which goes on when its caller has given up.
+const maxTreeTime = 2 * time.Minute
+
 // Meter measures directories for plugins' metrics. Of each path at most one
 // measurement is under way, however often it is asked for, so that a server
-// that does not answer costs one thread and not one a scrape (kubernetes issues
-// 62917, 122491). A plugin owns one and shares it among its volumes. Its zero
-// value is ready; it must not be copied after first use. Its methods are safe
-// for concurrent use and return promptly when ctx ends.
+// that does not answer costs one thread, a walk four at most, and not one a
+// scrape (kubernetes issues 62917, 122491). Who asks while a measurement that
+// began earlier is under way gets one that began after the question, shared
+// with all who ask meanwhile. A plugin owns one and shares it among its
+// volumes. Its zero value is ready; it must not be copied after first use. Its
+// methods are safe for concurrent use and return promptly when ctx ends.
+//
+// What does not finish in time has a last value: where ctx ends, or the budget
+// of a walk is used up, the metrics that were measured last are returned beside
+// the error, with their own Time, if that was within the last hour; see
+// [MeterError]. The walk itself goes on within its budget when its caller has
+// left, and so is the last value next time, however impatient all callers are.
 type Meter struct {
+	// TreeBudget bounds each walk of [Meter.Tree]. If its Time is zero, that
+	// is two minutes. It must not be changed after first use.
+	TreeBudget diskusage.Budget
+
 	calls flight.Group[string]
+	last  lastMetrics
 }
 
 // MeterError is a failed measurement.
 type MeterError struct {
 	// Path is the directory that was to be measured.
 	Path string
+	// Measured is when the metrics that are returned beside this error were
+	// measured. It is zero if none are, and for AtLeast.
+	Measured metav1.Time
+	// AtLeast says that the metrics that are returned beside this error are of
+	// an unfinished walk, and none older are known: what is used is at least
+	// that much.
+	AtLeast bool
 	// Err is the reason: [fs.ErrNotExist], a *[flight.AbandonedError] when ctx
-	// ended first, or what the file system answered.
+	// ended first, a *[diskusage.BudgetError], or what the file system
+	// answered.
 	Err error
 }
 
 func (e *MeterError) Error() string {
 	text := fmt.Sprintf("measure the volume at %s: %v", e.Path, e.Err)
-	if _, hung := errors.AsType[*flight.AbandonedError](e.Err); hung {
-		return text + "; the file system has not answered in time: see whether its server or disk is alive"
+	if isAbandoned(e.Err) {
+		text += "; the file system has not answered in time: see whether its server or disk is alive, or whether it has very many files"
 	}
-	if errors.Is(e.Err, fs.ErrNotExist) {
-		return text + "; the volume is not set up"
+	switch {
+	case errors.Is(e.Err, fs.ErrNotExist):
+		text += "; the volume is not set up"
+	case !e.Measured.IsZero():
+		text += "; the last numbers known are of " + e.Measured.UTC().Format(time.RFC3339)
+	case e.AtLeast:
+		text += "; the numbers given are lower bounds"
 	}
 	return text
 }
@@ -52,40 +82,83 @@ func (e *MeterError) Unwrap() error { return e.Err }
 
 // FileSystem returns size and use of the whole file system at path (statfs(2)):
 // what df says. The numbers of inodes are unknown, nil, where the file system
-// does not count them. The error is a *[MeterError].
+// does not count them. The error is a *[MeterError], which tells whether there
+// are older metrics beside it.
 func (m *Meter) FileSystem(ctx context.Context, path string) (*Metrics, error) {
-	return m.measure(ctx, path, fileSystem)
+	return m.measure(ctx, meterKey{path: path}, func() (*Metrics, error) { return fileSystem(path) })
 }
 
 // Tree returns the space and the inodes that the tree at path itself occupies
-// ([diskusage.Walk]) as Used and InodesUsed, and of its file system capacity
-// and what is available. The error is a *[MeterError].
+// ([diskusage.WalkWithin]) as Used and InodesUsed, and of its file system
+// capacity and what is available. The error is a *[MeterError], which tells
+// whether there are older or incomplete metrics beside it.
 func (m *Meter) Tree(ctx context.Context, path string) (*Metrics, error) {
-	return m.measure(ctx, path, func(path string) (*Metrics, error) {
-		metrics, err := fileSystem(path)
-		if err != nil {
-			return nil, err
-		}
-		usage, err := diskusage.Walk(ctx, path)
-		if err != nil {
-			return nil, err
-		}
-		metrics.Used = binary(usage.Bytes)
-		metrics.InodesUsed = binary(usage.Inodes)
-		return metrics, nil
-	})
+	budget := m.TreeBudget
+	if budget.Time == 0 {
+		budget.Time = maxTreeTime
+	}
+	walk := context.WithoutCancel(ctx)
+	return m.measure(ctx, meterKey{path: path, tree: true}, func() (*Metrics, error) { return tree(walk, path, budget) })
 }
 
-func (m *Meter) measure(ctx context.Context, path string, call func(string) (*Metrics, error)) (*Metrics, error) {
-	var metrics *Metrics
-	err := m.calls.Do(ctx, path, func() (err error) {
-		metrics, err = call(path)
+// tree returns metrics beside a *[diskusage.BudgetError], too.
+func tree(ctx context.Context, path string, budget diskusage.Budget) (*Metrics, error) {
+	metrics, err := fileSystem(path)
+	if err != nil {
+		return nil, err
+	}
+	usage, err := diskusage.WalkWithin(ctx, path, budget)
+	if err != nil && !isUnfinished(err) {
+		return nil, err
+	}
+	metrics.Used = binary(usage.Bytes)
+	metrics.InodesUsed = binary(usage.Inodes)
+	return metrics, err
+}
+
+func (m *Meter) measure(ctx context.Context, key meterKey, call func() (*Metrics, error)) (*Metrics, error) {
+	asked := time.Now()
+	var metrics *Metrics // not to be read before the call is over
+	err := m.calls.Do(ctx, key.path, func() (err error) {
+		var known bool
+		if metrics, known = m.last.since(key, asked); known {
+			return nil
+		}
+		began := time.Now()
+		if metrics, err = call(); err == nil {
+			m.last.keep(key, began, metrics)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			m.last.forget(key)
+		}
 		return err
 	})
-	if err != nil {
-		return nil, &MeterError{Path: path, Err: err}
+	if err == nil {
+		return metrics, nil
 	}
-	return metrics, nil
+	failure := &MeterError{Path: key.path, Err: err}
+	if !isAbandoned(err) && !isUnfinished(err) {
+		return nil, failure
+	}
+	if last, known := m.last.since(key, asked.Add(-keepMetrics)); known {
+		failure.Measured = last.Time
+		return last, failure
+	}
+	if isUnfinished(err) {
+		failure.AtLeast = true
+		return metrics, failure
+	}
+	return nil, failure
+}
+
+func isAbandoned(err error) bool {
+	_, ok := errors.AsType[*flight.AbandonedError](err)
+	return ok
+}
+
+func isUnfinished(err error) bool {
+	_, ok := errors.AsType[*diskusage.BudgetError](err)
+	return ok
 }
 
 func fileSystem(path string) (*Metrics, error) {

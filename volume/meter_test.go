@@ -111,7 +111,7 @@ func TestMeterOfHungFileSystem(t *testing.T) {
 		var calls atomic.Int32
 		for range 50 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			_, err := meter.measure(ctx, "/hung", func(string) (*Metrics, error) {
+			_, err := meter.measure(ctx, meterKey{path: "/hung"}, func() (*Metrics, error) {
 				calls.Add(1)
 				<-release
 				return &Metrics{}, nil

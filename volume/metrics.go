@@ -12,12 +12,14 @@ import (
 type MetricsProvider interface {
 	// GetMetrics measures and returns promptly when ctx ends. The error
 	// matches [ErrMetricsUnsupported] where the kind of volume has no metrics.
+	// Beside an error there may be metrics, of an earlier time (see their Time)
+	// or incomplete, as the error says; [Meter] does so.
 	GetMetrics(ctx context.Context) (*Metrics, error)
 }
 
 // Metrics are the size and use of a volume. A nil field is not known.
 type Metrics struct {
-	// Time is when they were measured.
+	// Time is when they were measured; of a walk, when it began.
 	Time metav1.Time
 	// Used, Capacity and Available are in bytes. Used of a walked volume is
 	// the space its files occupy; of a file system, what is in use in all.

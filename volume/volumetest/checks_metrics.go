@@ -105,8 +105,12 @@ func checkMetricsBounded(k *kit, c Case) {
 		v.mustSetUp()
 		ctx, cancel := context.WithCancel(k.Context())
 		cancel()
-		if m, err := v.GetMetrics(ctx); (m == nil) == (err == nil) {
-			k.Errorf("with a context that has ended, GetMetrics = %v, %v", m, err)
+		m, err := v.GetMetrics(ctx)
+		if m == nil && err == nil {
+			k.Errorf("with a context that has ended, GetMetrics returns nothing")
+		}
+		if m != nil && m.Time.IsZero() { // also what is returned beside an error
+			k.Errorf("with a context that has ended, GetMetrics = %+v, %v, without a time", m, err)
 		}
 	})
 }

@@ -1,0 +1,83 @@
+package volume
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+const (
+	// keepMetrics is how long the last metrics of a path are worth something.
+	keepMetrics = time.Hour
+	// fewMetrics is how many are kept without looking whether they are old.
+	fewMetrics = 64
+)
+
+// meterKey is what was measured: the tree at a path, or its file system.
+type meterKey struct {
+	path string
+	tree bool
+}
+
+// lastMetrics remembers what was measured of each path, for an hour: nobody says
+// when a path will never be asked for again. Its zero value is ready.
+type lastMetrics struct {
+	mu      sync.Mutex
+	of      map[meterKey]measured
+	sweepAt int // how many there may be before the old ones go
+}
+
+type measured struct {
+	began   time.Time
+	metrics *Metrics // never changed
+}
+
+// since returns a copy of the last metrics, if these were begun to be measured
+// after a moment.
+func (l *lastMetrics) since(key meterKey, moment time.Time) (*Metrics, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last, ok := l.of[key]
+	if !ok || !last.began.After(moment) {
+		return nil, false
+	}
+	return last.metrics.clone(), true
+}
+
+// keep remembers a copy.
+func (l *lastMetrics) keep(key meterKey, began time.Time, metrics *Metrics) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of == nil {
+		l.of = make(map[meterKey]measured)
+	}
+	l.of[key] = measured{began: began, metrics: metrics.clone()}
+	if len(l.of) <= max(l.sweepAt, fewMetrics) {
+		return
+	}
+	for key, last := range l.of {
+		if time.Since(last.began) > keepMetrics {
+			delete(l.of, key)
+		}
+	}
+	l.sweepAt = 2 * len(l.of)
+}
+
+func (l *lastMetrics) forget(key meterKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.of, key)
+}
+
+func (m *Metrics) clone() *Metrics {
+	copied := *m
+	for _, q := range []**resource.Quantity{
+		&copied.Used, &copied.Capacity, &copied.Available, &copied.InodesUsed, &copied.Inodes, &copied.InodesFree,
+	} {
+		if *q != nil {
+			*q = new((*q).DeepCopy())
+		}
+	}
+	return &copied
+}
