@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -14,6 +15,9 @@ import (
 // a declared pod wants, from the moment that its claim is resolved, or that are
 // still mounted here: what belongs into the node's status.volumesInUse, so that
 // nobody detaches them. A volume leaves the list after its device is unmounted.
+// While a record cannot be read, all volumes of its plugin stay listed that are
+// reported attached or were reported in use: it may be any of them.
+//
 // Until the manager has recovered the result is nil, which must not be
 // reported: what is mounted is not known yet.
 //
@@ -35,12 +39,41 @@ func (m *Manager) VolumesInUse() []v1.UniqueVolumeName {
 			names = append(names, name)
 		}
 	}
+	names = m.appendHidden(names)
 	slices.Sort(names)
+	names = slices.Compact(names)
 	// A report that lacks a volume may be on its way to whoever detaches.
 	maps.DeleteFunc(m.reported, func(name v1.UniqueVolumeName, _ struct{}) bool {
 		_, listed := slices.BinarySearch(names, name)
 		return !listed
 	})
+	return names
+}
+
+// appendHidden adds what may be the volumes whose records cannot be read: which
+// they are nobody knows, so it is every volume of the same plugins that the
+// node's status has. The caller holds the lock.
+func (m *Manager) appendHidden(names []v1.UniqueVolumeName) []v1.UniqueVolumeName {
+	hidden := make(map[string]bool)
+	for _, p := range m.pods {
+		for _, s := range p.slots {
+			if s.actual.unreadable != nil {
+				hidden[s.actual.key.plugin+"/"] = true
+			}
+		}
+	}
+	for prefix := range hidden {
+		for name := range m.attached {
+			if strings.HasPrefix(string(name), prefix) {
+				names = append(names, name)
+			}
+		}
+		for name := range m.reported {
+			if strings.HasPrefix(string(name), prefix) {
+				names = append(names, name)
+			}
+		}
+	}
 	return names
 }
 

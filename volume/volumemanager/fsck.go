@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/journal"
 	"github.com/podvol/podvol/volume"
 )
@@ -36,6 +33,11 @@ const (
 	ProblemNoRecord ProblemKind = "volume without record"
 	// ProblemStrayMount is a mount below pods/ that is at no volume's place.
 	ProblemStrayMount ProblemKind = "mount that is no volume"
+	// ProblemStraySubPath is a part of a volume that is mounted for a container
+	// below pods/<uid>/volume-subpaths, where the pod has no such volume.
+	ProblemStraySubPath ProblemKind = "sub-path without volume"
+	// ProblemStrayDevice is a mount below plugins/ that no volume's record needs.
+	ProblemStrayDevice ProblemKind = "device mount without record"
 	// ProblemUnreadable is a record, or a part of the records' file, that
 	// cannot be read.
 	ProblemUnreadable ProblemKind = "unreadable record"
@@ -150,19 +152,15 @@ func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
 	for _, h := range findHelpers(procDir, root) {
 		problems = append(problems, helperProblem(h))
 	}
-	known := make(map[volumeKey]bool)
+	known := m.explain(found, unreadable, damaged)
 	var volumes []Problem
 	for _, r := range found {
 		key := keyOf(r)
-		known[key] = true
 		if p, ok := recordProblem(key, actualVolume{key: key, record: r}, reasonOf(r, mounted)); ok {
 			volumes = append(volumes, p)
 		}
 	}
 	for _, err := range unreadable {
-		if key, ok := parseKey(err.Volume); ok {
-			known[key] = true
-		}
 		volumes = append(volumes, Problem{Kind: ProblemUnreadable, Volume: err.Volume, Err: err,
 			Advice: "If a newer podvol wrote it, use that one; else unmount the volume by hand and restore the records from a backup."})
 	}
@@ -170,11 +168,10 @@ func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
 		volumes = append(volumes, Problem{Kind: ProblemUnreadable, Path: recordsPath(root), Err: err,
 			Advice: "The damaged file is kept beside the new one when a manager starts; its volumes have no record any more."})
 	}
-	problems = append(problems, m.mountProblems(mounted, known)...)
-	problems = append(problems, volumes...)
 	dirs, err := volumeDirs(root)
-	problems = append(problems, m.orphans(ctx, mounted, known, dirs)...)
-	return append(problems, m.deviceProblems(mounted, known, dirs)...), err
+	orphans := m.orphans(ctx, mounted, known, dirs)
+	problems = append(problems, m.mountProblems(mounted, known)...)
+	return slices.Concat(problems, volumes, orphans, m.strayMounts(mounted, known), m.deviceProblems(mounted, known.volumes, dirs)), err
 }
 
 func helperProblem(h helper) Problem {
@@ -214,74 +211,32 @@ func recordProblem(key volumeKey, v actualVolume, reason error) (Problem, bool) 
 	return p, true
 }
 
-// mountProblems are mounts that no record explains, or not all of them.
-func (m *Manager) mountProblems(mounted mounts, known map[volumeKey]bool) (problems []Problem) {
-	for target, count := range mounted.targets {
-		path, ok := mounted.shown(target)
-		if !ok || !below.Strictly(podsDir(m.host.RootDir), path) {
-			continue
-		}
-		key, isVolume := keyOfPath(m.host.RootDir, path)
-		switch {
-		case !isVolume:
-			problems = append(problems, Problem{Kind: ProblemStrayMount, Path: path, PodUID: key.podUID,
-				Err:    errors.New("something is mounted here that is no volume"),
-				Advice: "Find out who mounts here; umount " + path + " when it is not needed."})
-		case count > 1 && known[key]:
-			problems = append(problems, Problem{Kind: ProblemStacked, Path: path, PodUID: key.podUID, Volume: key.spec,
-				Err:    fmt.Errorf("%d mounts lie on top of each other", count),
-				Repair: fmt.Sprintf("unmount the upper %d", count-1),
-				repair: func(ctx context.Context, m *Manager) error { return m.unstack(ctx, path, count-1) }})
-		}
-	}
-	slices.SortFunc(problems, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
-	return problems
-}
-
-// unstack unmounts the upper mounts, normally: what uses them is not torn away.
-func (m *Manager) unstack(ctx context.Context, path string, n int) error {
-	for range n {
-		if _, err := mount.Unmount(ctx, m.host.Mounter, path, mount.UnmountOptions{}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// keyOfPath returns the volume whose place a path below pods/ is.
-func keyOfPath(rootDir, path string) (volumeKey, bool) {
-	rest, _ := below.Cut(podsDir(rootDir), path)
-	parts := strings.Split(rest, string(filepath.Separator))
-	key, ok := parseKey(strings.Join(slices.DeleteFunc(slices.Clone(parts), func(s string) bool { return s == "volumes" }), "/"))
-	if len(parts) != 4 || parts[1] != "volumes" || !ok {
-		return volumeKey{podUID: types.UID(parts[0])}, false
-	}
-	return key, true
-}
-
 // orphans are volumes' directories without a record.
-func (m *Manager) orphans(ctx context.Context, mounted mounts, known map[volumeKey]bool, dirs []volumeKey) (problems []Problem) {
+func (m *Manager) orphans(ctx context.Context, mounted mounts, known *explained, dirs []volumeKey) (problems []Problem) {
 	for _, key := range dirs {
-		if known[key] {
+		if known.volumes[key] {
 			continue
 		}
 		row := unknownStatus(m.host.RootDir, key)
 		p := Problem{Kind: ProblemNoRecord, PodUID: key.podUID, Volume: key.spec, Path: row.Path, Err: ErrNoRecord,
 			Advice: "If no other agent uses this root directory, --adopt makes records for such volumes."}
 		if m.config.Adopt {
-			m.planAdoption(ctx, &p, key, mounted)
+			m.planAdoption(ctx, &p, key, mounted, known)
 		}
 		problems = append(problems, p)
 	}
 	return problems
 }
 
-func (m *Manager) planAdoption(ctx context.Context, p *Problem, key volumeKey, mounted mounts) {
+func (m *Manager) planAdoption(ctx context.Context, p *Problem, key volumeKey, mounted mounts, known *explained) {
+	known.subPaths[key.subPaths()] = true
 	record, err := m.rebuild(ctx, key)
 	if err != nil {
+		known.incomplete = true
 		p.Err, p.Advice = fmt.Errorf("%w; and it cannot be adopted: %w", ErrNoRecord, err), "Unmount it by hand and remove its empty directory."
 		return
 	}
+	m.explainDevice(known, record)
 	p.Repair, p.Advice = "make a record of it: "+describe(record), ""
 	if record.Guessed {
 		p.Repair += ", whose source is guessed"

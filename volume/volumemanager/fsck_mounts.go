@@ -1,0 +1,206 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
+)
+
+// explained is what records say is there.
+type explained struct {
+	volumes  map[volumeKey]bool
+	subPaths map[subPathsKey]bool
+	pods     map[types.UID]bool
+	devices  []string // where devices are mounted, or bound below
+	// incomplete: there may be more than the records say.
+	incomplete bool
+}
+
+func (m *Manager) explain(found []*volume.Record, unreadable []*UnreadableRecordError, damaged []error) *explained {
+	known := &explained{volumes: make(map[volumeKey]bool), subPaths: make(map[subPathsKey]bool), pods: make(map[types.UID]bool)}
+	add := func(key volumeKey) {
+		known.volumes[key], known.subPaths[key.subPaths()], known.pods[key.podUID] = true, true, true
+	}
+	for _, r := range found {
+		add(keyOf(r))
+		m.explainDevice(known, r)
+	}
+	for _, err := range unreadable {
+		if key, ok := parseKey(err.Volume); ok {
+			add(key)
+		}
+	}
+	known.incomplete = known.incomplete || len(unreadable) > 0 || len(damaged) > 0
+	return known
+}
+
+// explainDevice adds where a recorded volume has its device mounted.
+func (m *Manager) explainDevice(known *explained, r *volume.Record) {
+	if c := r.Confirmed; c != nil && c.Device != nil {
+		known.devices = append(known.devices, c.Device.Bind)
+	}
+	plugin, err := m.plugins.FindPluginByName(r.Plugin)
+	if err != nil {
+		known.incomplete = true
+		return
+	}
+	use, err := deviceOf(plugin, r.Spec(), r.PodUID)
+	if err != nil {
+		known.incomplete = true
+		return
+	}
+	if use != nil && use.device.path != "" {
+		known.devices = append(known.devices, use.device.path)
+	}
+}
+
+func (known *explained) isDevice(path string) bool {
+	return slices.ContainsFunc(known.devices, func(dir string) bool { return path == dir || below.Strictly(dir, path) })
+}
+
+// strayMounts are mounts at places of sub-paths and devices that no record
+// explains.
+func (m *Manager) strayMounts(mounted mounts, known *explained) (problems []Problem) {
+	seen := make(map[subPathsKey]bool)
+	for target, count := range mounted.targets {
+		path, ok := mounted.shown(target)
+		if !ok {
+			continue
+		}
+		if key, dir, ok := m.subPathOf(path); ok {
+			if !known.subPaths[key] && !seen[key] {
+				seen[key] = true
+				problems = append(problems, m.straySubPath(key, dir, known))
+			}
+		} else if m.isDevicePlace(path) && !known.isDevice(path) {
+			problems = append(problems, m.strayDevice(path, count, known))
+		}
+	}
+	slices.SortFunc(problems, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
+	return problems
+}
+
+// isDevicePlace reports whether a path is one where a device may be mounted for
+// all pods. What is bound for block volumes is looked at elsewhere.
+func (m *Manager) isDevicePlace(path string) bool {
+	rest, ok := below.Cut(filepath.Join(m.host.RootDir, "plugins"), path)
+	return ok && rest != "" && !slices.Contains(strings.Split(rest, string(filepath.Separator)), "volumeDevices")
+}
+
+// subPathOf returns whose sub-path a path below pods/ is, and the directory of
+// all those of its volume.
+func (m *Manager) subPathOf(path string) (key subPathsKey, dir string, ok bool) {
+	rest, ok := below.Cut(podsDir(m.host.RootDir), path)
+	parts := strings.Split(rest, string(filepath.Separator))
+	if !ok || len(parts) < 4 {
+		return subPathsKey{}, "", false
+	}
+	key = subPathsKey{podUID: types.UID(parts[0]), spec: parts[2]}
+	dir = key.dir(m.host.RootDir)
+	return key, dir, below.Strictly(dir, path)
+}
+
+func (m *Manager) straySubPath(key subPathsKey, dir string, known *explained) Problem {
+	p := Problem{Kind: ProblemStraySubPath, PodUID: key.podUID, Volume: key.spec, Path: dir,
+		Err: errors.New("parts of a volume are mounted here for containers, but no record knows the volume")}
+	switch {
+	case known.incomplete:
+		p.Advice = "Some records cannot be read, and one of them may explain it; see to these first."
+	case !known.pods[key.podUID] && !m.config.Adopt:
+		p.Advice = "If no other agent uses this root directory, --adopt unmounts them."
+	default:
+		p.Repair = "unmount what is mounted below it, and remove the empty directories"
+		p.repair = func(ctx context.Context, m *Manager) error {
+			detached, err := m.unbind(ctx, key)
+			if err == nil && detached != nil {
+				err = detached
+			}
+			m.podDirs.removeEmpty(ctx, m.host.RootDir, key.podUID)
+			return err
+		}
+	}
+	return p
+}
+
+func (m *Manager) strayDevice(path string, count int, known *explained) Problem {
+	p := Problem{Kind: ProblemStrayDevice, Path: path, Err: errors.New("something is mounted here for all pods of the node, and no record of a volume needs it")}
+	own := slices.ContainsFunc(m.config.Plugins, func(plugin volume.VolumePlugin) bool {
+		_, mounts := volume.AsDeviceMountable(plugin)
+		return mounts && below.Strictly(m.host.GetPluginDir(plugin.GetPluginName()), path)
+	})
+	switch {
+	case known.incomplete:
+		p.Advice = "Some records cannot be read, and one of them may explain it; see to these first."
+	case !own:
+		p.Advice = "Find out who mounts here; umount " + path + " when it is not needed."
+	case !m.config.Adopt:
+		p.Advice = "If no other agent uses this root directory, --adopt unmounts it."
+	default:
+		p.Repair = "unmount it and remove its empty directory"
+		p.repair = func(ctx context.Context, m *Manager) error {
+			if err := m.unstack(ctx, path, count); err != nil {
+				return err
+			}
+			return podmount.RemoveDir(path)
+		}
+	}
+	return p
+}
+
+// mountProblems are mounts that no record explains, or not all of them.
+func (m *Manager) mountProblems(mounted mounts, known *explained) (problems []Problem) {
+	for target, count := range mounted.targets {
+		path, ok := mounted.shown(target)
+		if !ok || !below.Strictly(podsDir(m.host.RootDir), path) {
+			continue
+		}
+		if _, _, ok := m.subPathOf(path); ok {
+			continue
+		}
+		key, isVolume := keyOfPath(m.host.RootDir, path)
+		switch {
+		case !isVolume:
+			problems = append(problems, Problem{Kind: ProblemStrayMount, Path: path, PodUID: key.podUID,
+				Err:    errors.New("something is mounted here that is no volume"),
+				Advice: "Find out who mounts here; umount " + path + " when it is not needed."})
+		case count > 1 && known.volumes[key]:
+			problems = append(problems, Problem{Kind: ProblemStacked, Path: path, PodUID: key.podUID, Volume: key.spec,
+				Err:    fmt.Errorf("%d mounts lie on top of each other", count),
+				Repair: fmt.Sprintf("unmount the upper %d", count-1),
+				repair: func(ctx context.Context, m *Manager) error { return m.unstack(ctx, path, count-1) }})
+		}
+	}
+	slices.SortFunc(problems, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
+	return problems
+}
+
+// unstack unmounts the upper mounts, normally: what uses them is not torn away.
+func (m *Manager) unstack(ctx context.Context, path string, n int) error {
+	for range n {
+		if _, err := mount.Unmount(ctx, m.host.Mounter, path, mount.UnmountOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keyOfPath returns the volume whose place a path below pods/ is.
+func keyOfPath(rootDir, path string) (volumeKey, bool) {
+	rest, _ := below.Cut(podsDir(rootDir), path)
+	parts := strings.Split(rest, string(filepath.Separator))
+	key, ok := parseKey(strings.Join(slices.DeleteFunc(slices.Clone(parts), func(s string) bool { return s == "volumes" }), "/"))
+	if len(parts) != 4 || parts[1] != "volumes" || !ok {
+		return volumeKey{podUID: types.UID(parts[0])}, false
+	}
+	return key, true
+}
