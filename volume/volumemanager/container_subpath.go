@@ -249,9 +249,8 @@ func (b *subPathBind) rebind(ctx context.Context, file *os.File, want fileIdenti
 		return err
 	}
 	defer done()
-	// What is begun from here on is seen through: under the lock it must be
-	// known what is mounted.
-	ctx = context.WithoutCancel(ctx)
+	ctx, cancel := b.m.untilStopped(ctx)
+	defer cancel()
 	if err := b.clear(ctx, want.dir); err != nil {
 		return err
 	}
@@ -260,6 +259,21 @@ func (b *subPathBind) rebind(ctx context.Context, file *os.File, want fileIdenti
 		Target:  b.target,
 		Options: []string{"bind"},
 	})
+}
+
+// untilStopped returns a context for what is seen through though the caller has
+// left, since it must be known under the lock what is mounted. After the manager
+// has stopped nobody asks for that, and the next one looks for itself.
+func (m *Manager) untilStopped(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		select {
+		case <-m.stopped:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 // mayBind refuses a volume that is being torn down, or was: whoever is admitted

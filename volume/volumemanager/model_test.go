@@ -59,13 +59,14 @@ const (
 	endFaults   action = "faults end"
 	pass        action = "time passes"
 	restart     action = "the manager restarts"
+	askMounts   action = "a container's mounts are asked for"
 )
 
 const modelPods = 4
 
 func history() *rapid.Generator[[]step] {
 	actions := []action{putPod, putPod, putPod, deletePod, tearDownPod, endPod, complete, setConfig, loseConfig, loseClaim, makeClaim,
-		failMounts, spoilMounts, failUnmount, hangMounts, endFaults, pass, pass, restart}
+		failMounts, spoilMounts, failUnmount, hangMounts, endFaults, pass, pass, restart, askMounts, askMounts}
 	one := rapid.Custom(func(t *rapid.T) step {
 		return step{
 			Do:  rapid.SampledFrom(actions).Draw(t, "action"),
@@ -157,13 +158,19 @@ func modelPod(i int) *v1.Pod {
 	name := fmt.Sprintf("p%d", i)
 	switch i {
 	case 0:
-		return newPod(name, nfsVolume("share", "10.0.0.1"), emptyDirVolume("scratch", ""))
+		return mounting(newPod(name, nfsVolume("share", "10.0.0.1"), emptyDirVolume("scratch", "")),
+			part("share", "logs/"+name), part("scratch", "x"), part("scratch", "y"))
 	case 1:
-		return newPod(name, configMapVolume("settings", "settings"), emptyDirVolume("memory", v1.StorageMediumMemory))
+		return mounting(newPod(name, configMapVolume("settings", "settings"), emptyDirVolume("memory", v1.StorageMediumMemory)),
+			part("settings", "content"), part("memory", "x"))
 	case 2:
-		return newPod(name, claimVolume("one", "nfs-211", false), claimVolume("two", "nfs-211", false))
+		return mounting(newPod(name, claimVolume("one", "nfs-211", false), claimVolume("two", "nfs-211", false)), part("one", "x"), part("two", "x"))
 	}
-	return newPod(name, nfsVolume("share", "10.0.0.1"), configMapVolume("settings", "settings"))
+	return mounting(newPod(name, nfsVolume("share", "10.0.0.1"), configMapVolume("settings", "settings")), part("settings", "content"))
+}
+
+func part(volume, subPath string) v1.VolumeMount {
+	return v1.VolumeMount{Name: volume, MountPath: "/" + volume + "-" + strings.ReplaceAll(subPath, "/", "-"), SubPath: subPath}
 }
 
 func podUID(i int) types.UID { return modelPod(i).UID }
@@ -216,8 +223,25 @@ func (m *model) do(s step) {
 		time.Sleep(s.For)
 	case restart:
 		m.restart()
+	case askMounts:
+		m.askMounts(s)
 	default:
 		m.fault(s)
+	}
+}
+
+// askMounts: what a container is shown is mounted.
+func (m *model) askMounts(s step) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.For+time.Millisecond)
+	defer cancel()
+	mounts, _, err := m.manager.ContainerMounts(ctx, podUID(s.Pod), "c", volumemanager.ContainerOptions{})
+	if err == nil && len(mounts) != len(modelPod(s.Pod).Spec.Containers[0].VolumeMounts) {
+		m.t.Errorf("pod %d is shown %+v", s.Pod, mounts)
+	}
+	for _, shown := range mounts {
+		if _, mounted, err := m.fake.Table().At(shown.Source); !mounted || err != nil {
+			m.t.Errorf("%s is shown, and is not mounted: %v", shown.Source, err)
+		}
 	}
 }
 
@@ -314,7 +338,7 @@ func (m *model) check() error {
 			return fmt.Errorf("%s is mounted twice", e.Target)
 		}
 		targets = append(targets, e.Target)
-		if key := strings.Replace(below, "/volumes/", "/", 1); !slices.Contains(records, key) {
+		if !slices.ContainsFunc(records, func(key string) bool { return isOf(below, key) }) {
 			return fmt.Errorf("%s is mounted without a record; there are those of %v", e.Target, records)
 		}
 	}
