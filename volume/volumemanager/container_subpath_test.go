@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -407,4 +409,86 @@ func TestRefusedNestedMountPoints(t *testing.T) {
 			w.assertClean()
 		})
 	}
+}
+
+// However calls and tear-downs meet, nothing is left bound.
+func TestContainerMountsRacesWithTearDown(t *testing.T) {
+	w := newWorld(t)
+	manager, _ := w.start()
+	for round := range 60 {
+		pod := mounting(newPod("web", emptyDirVolume("v", ""), emptyDirVolume("m", v1.StorageMediumMemory)),
+			v1.VolumeMount{Name: "v", MountPath: "/x", SubPath: "x"}, v1.VolumeMount{Name: "m", MountPath: "/y", SubPath: "y/z"}, v1.VolumeMount{Name: "v", MountPath: "/y/z/v"})
+		setUp(t, manager, pod)
+		var all sync.WaitGroup
+		errs := make([]error, 4)
+		for i := range errs {
+			all.Go(func() {
+				if i == round%len(errs) {
+					errs[i] = manager.TearDownPod(context.Background(), pod.UID)
+					return
+				}
+				_, _, errs[i] = manager.ContainerMounts(context.Background(), pod.UID, "c", volumemanager.ContainerOptions{})
+			})
+		}
+		all.Wait()
+		if err := errs[round%len(errs)]; err != nil {
+			t.Fatalf("round %d: the tear-down: %v", round, err)
+		}
+		w.assertClean()
+		if t.Failed() {
+			t.Fatalf("in round %d; the others: %v", round, errs)
+		}
+	}
+}
+
+// A sub-path that stays busy is detached by the ladder, and the volume stays
+// until its file system is gone.
+func TestBusySubPathIsDetached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		manager, _ := w.start()
+		pod := mounting(newPod("web", nfsVolume("v", answering)), v1.VolumeMount{Name: "v", MountPath: "/v", SubPath: "x"})
+		setUp(t, manager, pod)
+		done, err := w.fake.Use(containerMounts(t, manager, pod)[0].Source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		err = manager.TearDownPod(t.Context(), pod.UID)
+		if detached, ok := errors.AsType[*volume.DetachedError](err); !ok || !detached.InUse() || time.Since(start) != time.Minute {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+		if entries, err := w.fake.Table().BySource(answering + ":/nfs"); err != nil || len(entries) > 0 || len(w.records()) != 1 {
+			t.Errorf("%v, %v, records %v", entries, err, w.records())
+		}
+		done()
+		if err := manager.WaitForUnmounted(t.Context(), pod.UID); err != nil {
+			t.Error(err)
+		}
+		w.assertClean()
+	})
+}
+
+// A sub-path on a disk is never detached: it is tried again, and the error names
+// what is busy.
+func TestBusySubPathOfADisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		manager, _ := w.start()
+		pod := mounting(newPod("web", emptyDirVolume("v", "")), v1.VolumeMount{Name: "v", MountPath: "/v", SubPath: "x"})
+		setUp(t, manager, pod)
+		source := containerMounts(t, manager, pod)[0].Source
+		done, err := w.fake.Use(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := manager.TearDownPod(t.Context(), pod.UID); !errors.Is(err, mount.ErrBusy) || !strings.Contains(err.Error(), source) {
+			t.Errorf("err = %v", err)
+		}
+		done()
+		if err := manager.WaitForUnmounted(t.Context(), pod.UID); err != nil {
+			t.Error(err)
+		}
+		w.assertClean()
+	})
 }

@@ -287,3 +287,17 @@ func putFile(t testing.TB, path, content string) {
 		t.Fatal(err)
 	}
 }
+
+// A user namespace has no devices, as the API server says too.
+func TestContainerDevicesInAUserNamespace(t *testing.T) {
+	w := newWorld(t)
+	w.withBlockDisks()
+	manager, _ := w.start()
+	pod := blockPod("one", "a")
+	setUp(t, manager, pod)
+	mapped := []volumemanager.IDMapping{{HostID: 65536, Size: 1}}
+	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{UIDMappings: mapped, GIDMappings: mapped})
+	if invalid, ok := errors.AsType[*volume.InvalidSpecError](err); !ok || invalid.Field != "spec.containers[0].volumeDevices" {
+		t.Errorf("err = %v", err)
+	}
+}

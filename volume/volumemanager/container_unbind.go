@@ -35,16 +35,16 @@ func (m *Manager) unmountAll(ctx context.Context, path string, options mount.Unm
 // or how that ended. What had to be detached is no failure of unbind: the caller
 // goes on, and returns it at the end.
 func (m *Manager) unbind(ctx context.Context, key subPathsKey) (detached *volume.DetachedError, err error) {
+	unlock, err := m.subPathLocks.Lock(ctx, key) // what was admitted before is waited for
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	dir := key.dir(m.host.RootDir)
 	// A directory that is gone, or can be removed, has nothing mounted in it.
 	if err := eintr.Do(func() error { return unix.Rmdir(dir) }); err == nil || errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}
-	unlock, err := m.subPathLocks.Lock(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
 	bound, err := m.mountsIn(dir)
 	if err != nil {
 		return nil, err
