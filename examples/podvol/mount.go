@@ -89,6 +89,7 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	defer where.close()
 	config := where.config(set.NodeName, set)
 	config.log = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	config.events = loggedEvents{config.log, where.rename}
 	config.setUpTimeout = o.timeout
 	node, err := startNode(ctx, config)
 	if err != nil {

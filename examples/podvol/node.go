@@ -31,6 +31,7 @@ type nodeConfig struct {
 	mounter           mount.Interface
 	hostFiles         volume.HostFiles
 	setUpTimeout      time.Duration               // of one attempt; 0 is the manager's own
+	events            volume.EventSink            // nil: nobody is told
 	containers        volumemanager.PodContainers // nil: whoever calls TearDownPod
 	log               *slog.Logger
 }
@@ -60,6 +61,7 @@ func startNode(ctx context.Context, c nodeConfig) (*node, error) {
 		SELinuxMount: true, // as kubelets since 1.37
 		Containers:   c.containers,
 		SetUpTimeout: c.setUpTimeout,
+		Events:       c.events,
 		Logger:       c.log,
 	})
 	if err != nil {

@@ -38,6 +38,7 @@ type report struct {
 
 	mu    sync.Mutex
 	known []volumemanager.VolumeStatus // not yet printed
+	doing map[rowKey]volume.Progress   // of those that say how far they are
 	seen  map[rowKey]bool
 	news  chan struct{}
 }
@@ -49,6 +50,7 @@ func newReport(p printer, errOut io.Writer, expected []rowKey) *report {
 		order:    make(map[rowKey]int, len(expected)),
 		edit:     func(*volumemanager.VolumeStatus) {},
 		rename:   func(s string) string { return s },
+		doing:    make(map[rowKey]volume.Progress),
 		seen:     make(map[rowKey]bool, len(expected)),
 		news:     make(chan struct{}, 1),
 	}
@@ -68,7 +70,9 @@ func (r *report) run(manager *volumemanager.Manager, work func(show func(volumem
 	stop := manager.Subscribe(func(v volumemanager.VolumeStatus) {
 		if v.State != volumemanager.StatePending {
 			r.show(v)
+			return
 		}
+		r.note(v)
 	})
 	defer stop()
 	ended := make(chan struct{})
@@ -111,7 +115,17 @@ func (r *report) show(v volumemanager.VolumeStatus) {
 	}
 }
 
-// waiting returns the names of the volumes that are waited for, in order.
+// note remembers how far a volume is.
+func (r *report) note(v volumemanager.VolumeStatus) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if v.Progress != (volume.Progress{}) {
+		r.doing[keyOf(v)] = v.Progress
+	}
+}
+
+// waiting returns the names of the volumes that are waited for, in order, and
+// how far those are that say it.
 func (r *report) waiting() (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,7 +137,11 @@ func (r *report) waiting() (names []string) {
 	}
 	slices.SortFunc(keys, func(a, b rowKey) int { return cmp.Compare(r.order[a], r.order[b]) })
 	for _, key := range keys {
-		names = append(names, key.volume)
+		name := key.volume
+		if doing, ok := r.doing[key]; ok {
+			name += " (" + doing.String() + ")"
+		}
+		names = append(names, name)
 	}
 	return names
 }

@@ -180,9 +180,10 @@ func (j *job) run(ctx context.Context, s streams, o runOptions, root *runRoot) (
 
 // runAt owns the root while the program runs.
 func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot, signals *signals) (code int, err error) {
+	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	node, err := startNode(ctx, nodeConfig{
 		rootDir: root.path(), nodeName: j.set.NodeName, objects: j.set, setUpTimeout: o.timeout,
-		log: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		log: log, events: loggedEvents{log, func(s string) string { return s }},
 	})
 	if err != nil {
 		return exitRunFailed, err

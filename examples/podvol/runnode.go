@@ -119,6 +119,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	config := where.config(o.nodeName, store)
 	config.containers = noContainers{}
 	config.log = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	config.events = loggedEvents{config.log, where.rename}
 	node, err := startNode(ctx, config)
 	if err != nil {
 		return err
