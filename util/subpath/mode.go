@@ -43,7 +43,7 @@ func (m *maker) setMode(fd int) error {
 		return unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
-		return nil //nolint:nilerr // it cannot be seen whether it is empty
+		return nil // it cannot be seen whether it is empty
 	}
 	defer unix.Close(dir)
 	if int(st.Uid) != os.Geteuid() || !isEmpty(dir) {
