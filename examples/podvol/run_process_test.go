@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"io"
@@ -447,8 +446,8 @@ func onlyEntry(t *testing.T, dir string) string {
 	return filepath.Join(dir, entries[0].Name())
 }
 
-// waitFor reads until a text has come.
-func waitFor(t *testing.T, from io.Reader, text string) {
+// waitFor reads until a text has come, and returns what came with it.
+func waitFor(t *testing.T, from io.Reader, text string) string {
 	t.Helper()
 	var seen []byte
 	buffer := make([]byte, 1)
@@ -458,6 +457,7 @@ func waitFor(t *testing.T, from io.Reader, text string) {
 		}
 		seen = append(seen, buffer...)
 	}
+	return string(seen)
 }
 
 // openTerminal returns a new pseudo-terminal: the side of who types, and the
@@ -521,9 +521,13 @@ func TestRunAtATerminal(t *testing.T) {
 			}
 			// An interactive shell has job control. (By itself it would not exit with a
 			// stopped job.)
-			c, typist = start("sh", "-ic", `set -m; echo shell $$; sleep 100 & fg > /dev/null; echo stopped by $?; kill -KILL %1; exec sh -c "exit 5"`)
+			c, typist = start("sh", "-ic", `set -m; echo shell $$; sh -c "echo started; exec sleep 100" & fg > /dev/null; echo stopped by $?; kill -KILL %1; exec sh -c "exit 5"`)
 			waitFor(t, typist, "shell ")
-			shell := readNumber(t, typist)
+			shell, err := strconv.Atoi(strings.TrimSpace(waitFor(t, typist, "\n")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			waitFor(t, typist, "started\r\n")
 			for group := c.Process.Pid; group == c.Process.Pid || group == shell; group = inForegroundOf(t, typist) {
 				time.Sleep(time.Millisecond) // a shell tells nobody when it has handed the terminal over
 			}
@@ -538,20 +542,6 @@ func TestRunAtATerminal(t *testing.T) {
 			r.assertNothingLeft(t)
 		})
 	}
-}
-
-// readNumber reads a line with a number.
-func readNumber(t *testing.T, from io.Reader) int {
-	t.Helper()
-	line, err := bufio.NewReaderSize(from, 16).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(line))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
 
 func inForegroundOf(t *testing.T, terminal *os.File) int {
