@@ -44,7 +44,7 @@ func newPlace(rootDir string, fake bool) (*place, error) {
 }
 
 // errMayNotMount says what mounting needs.
-var errMayNotMount = errors.New("mounting and unmounting need the capability CAP_SYS_ADMIN: run as root, or in a user namespace (unshare -rm) with --root-dir; podvol mount --fake shows what would be done without it")
+var errMayNotMount = errors.New("mounting and unmounting need the capability CAP_SYS_ADMIN: run as root, or in a user namespace (unshare -rm) with --root-dir; without it, podvol mount --fake shows what would be done, and podvol run -f FILE -- CMD shows the volumes to a command")
 
 // mayMount looks at the process's effective capabilities.
 func mayMount() error {
