@@ -1,9 +1,6 @@
 package volume
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,8 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// RecordVersion is the schema version that [EncodeRecord] writes.
-const RecordVersion = 1
+// RecordVersion is the schema version that [EncodeRecord] writes. Version 1 had
+// a checksum of its own, which is passed over: whoever stores records sees to
+// it that they are whole.
+const RecordVersion = 2
 
 // Record is what is written down about a volume before it is mounted, so that
 // a restarted node knows what is mounted, for whom, and how to undo it. It
@@ -85,7 +84,7 @@ func (r *Record) Spec() *Spec {
 	return &Spec{Volume: r.InlineVolume, PersistentVolume: r.PersistentVolume, ReadOnly: r.ReadOnly}
 }
 
-// ErrRecordDamaged says that a record is truncated, altered or none at all.
+// ErrRecordDamaged says that a record is truncated, or none at all.
 var ErrRecordDamaged = errors.New("the volume record is damaged")
 
 // RecordVersionError says that a record was written by a newer podvol.
@@ -95,18 +94,17 @@ func (e *RecordVersionError) Error() string {
 	return fmt.Sprintf("the volume record has schema version %d, this podvol reads up to %d; use the newer podvol that wrote it", e.Version, e.Supported)
 }
 
-// envelope is a record on disk: the checksum tells a truncated or altered
-// record from a whole one, the version comes first so that every version can
-// read it.
+// envelope is a record on disk. The version comes first and can be read by
+// every version.
 type envelope struct {
 	Version int             `json:"version"`
-	SHA256  string          `json:"sha256"`
 	Record  json.RawMessage `json:"record"`
 }
 
-// EncodeRecord returns the record as one line of JSON. A record without pod
-// UID, volume, plugin, path or exactly one spec is refused with an
-// *[InvalidSpecError]. The record is not changed.
+// EncodeRecord returns the record as JSON on one line, without a newline. A
+// record without pod UID, volume, plugin, path or exactly one spec is refused
+// with an *[InvalidSpecError]. The record is not changed. Nothing in it tells an
+// altered record from a good one: it is to be stored with a checksum.
 func EncodeRecord(r *Record) ([]byte, error) {
 	if err := r.check(); err != nil {
 		return nil, err
@@ -115,79 +113,40 @@ func EncodeRecord(r *Record) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding the record of volume %q: %w", r.Volumes[0], err)
 	}
-	whole, err := json.Marshal(envelope{Version: RecordVersion, SHA256: checksum(body), Record: body})
-	return append(whole, '\n'), err
+	return json.Marshal(envelope{Version: RecordVersion, Record: body})
 }
 
-// EncodeConfirmation returns the line that is appended to a record once its
-// volume is set up. It needs no sync: when it is lost, the volume is merely
-// uncertain again.
-func EncodeConfirmation(c Confirmation) ([]byte, error) {
-	line, err := json.Marshal(c)
-	return append(line, '\n'), err
-}
+// EncodeConfirmation returns what is noted about a record once its volume is
+// set up. It needs no sync: when it is lost, the volume is merely uncertain
+// again.
+func EncodeConfirmation(c Confirmation) ([]byte, error) { return json.Marshal(c) }
 
-// DecodeRecord reads what [EncodeRecord] wrote, with the last whole
-// confirmation that follows it, if any. A newer schema is a
-// *[RecordVersionError]; everything else that is wrong matches
-// [ErrRecordDamaged], save a torn confirmation, which counts as none.
-func DecodeRecord(data []byte) (*Record, error) {
-	line, rest, whole := bytes.Cut(data, []byte{'\n'})
-	if !whole {
-		return nil, fmt.Errorf("%w: it is truncated", ErrRecordDamaged)
-	}
-	r, err := decodeLine(line)
-	if err != nil {
-		return nil, err
-	}
-	for line := range bytes.Lines(rest) {
-		if c := decodeConfirmation(line); c != nil {
-			r.Confirmed = c
-		}
-	}
-	return r, nil
-}
-
-// decodeConfirmation returns nil for every line that EncodeConfirmation would
-// not have written just so.
-func decodeConfirmation(line []byte) *Confirmation {
-	var c Confirmation
-	if err := json.Unmarshal(line, &c); err != nil {
-		return nil
-	}
-	if again, err := EncodeConfirmation(c); err != nil || !bytes.Equal(again, line) {
-		return nil
-	}
-	return &c
-}
-
-func decodeLine(line []byte) (*Record, error) {
+// DecodeRecord reads what [EncodeRecord] of this version or an older one wrote,
+// and the confirmation that was noted about it; empty, or not to be read: none.
+// A newer schema is a *[RecordVersionError]; everything else that is wrong
+// matches [ErrRecordDamaged]. Fields that this version does not know are passed
+// over: what it knows suffices to tear the volume down.
+func DecodeRecord(record, confirmation []byte) (*Record, error) {
 	var e envelope
-	if err := json.Unmarshal(line, &e); err != nil {
+	if err := json.Unmarshal(record, &e); err != nil {
 		return nil, fmt.Errorf("%w: %v", ErrRecordDamaged, err)
 	}
-	if e.Version > RecordVersion { // whose checksum may be another
+	switch {
+	case e.Version > RecordVersion:
 		return nil, &RecordVersionError{Version: e.Version, Supported: RecordVersion}
-	}
-	if e.Version < 1 {
+	case e.Version < 1:
 		return nil, fmt.Errorf("%w: schema version %d", ErrRecordDamaged, e.Version)
 	}
-	if checksum(e.Record) != e.SHA256 {
-		return nil, fmt.Errorf("%w: its checksum does not match", ErrRecordDamaged)
-	}
-	// The checksum does not cover the envelope's own spelling, which JSON
-	// allows to vary.
-	if again, err := json.Marshal(e); err != nil || !bytes.Equal(again, line) {
-		return nil, fmt.Errorf("%w: it was written by something else", ErrRecordDamaged)
-	}
-	// Fields that this version does not know are passed over: what it knows
-	// suffices to tear the volume down.
 	r := &Record{}
 	if err := json.Unmarshal(e.Record, r); err != nil {
 		return nil, fmt.Errorf("%w: %v", ErrRecordDamaged, err)
 	}
 	if err := r.check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRecordDamaged, err)
+	}
+	var c Confirmation
+	if json.Unmarshal(confirmation, &c) == nil && !c.At.IsZero() {
+		r.Confirmed = &c
 	}
 	return r, nil
 }
@@ -236,9 +195,4 @@ func (r *Record) trimmed() *Record {
 	pv.ManagedFields = nil
 	c.PersistentVolume = &pv
 	return &c
-}
-
-func checksum(data []byte) string {
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
 }

@@ -336,7 +336,7 @@ func TestRepairNeedsTheRoot(t *testing.T) {
 func TestFsckSaysWhatItCannotRead(t *testing.T) {
 	w := newWorld(t)
 	w.leave(newPod("web", nfsVolume("v", "10.0.0.1")))
-	spoilRecord(t, w.recordsPath(), func(v string) string { return strings.Replace(v, `"version":1`, `"version":9`, 1) })
+	spoilRecord(t, w.recordsPath(), func(v string) string { return strings.Replace(v, `"version":2`, `"version":9`, 1) })
 	problems := w.check(true)
 	var newer *volume.RecordVersionError
 	if len(problems) != 1 || problems[0].Repair != "" || problems[0].Advice == "" || !errors.As(problems[0].Err, &newer) {

@@ -1,7 +1,6 @@
 package volumemanager
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"path/filepath"
@@ -58,7 +57,7 @@ func openRecords(rootDir string) (r records, found []*volume.Record, unreadable 
 
 // write stores an encoded record and returns when it will survive a crash.
 func (r records) write(key volumeKey, line []byte) error {
-	return r.journal.Put(key.String(), bytes.TrimSuffix(line, []byte{'\n'}))
+	return r.journal.Put(key.String(), line)
 }
 
 // confirm notes that the recorded volume is set up.
@@ -67,7 +66,7 @@ func (r records) confirm(key volumeKey, c volume.Confirmation) error {
 	if err != nil {
 		return err
 	}
-	return r.journal.Note(key.String(), bytes.TrimSuffix(line, []byte{'\n'}))
+	return r.journal.Note(key.String(), line)
 }
 
 // rewrite stores a record as it was, with its confirmation.
@@ -126,11 +125,7 @@ func decodeRecords(held []journal.Entry) (found []*volume.Record, unreadable []*
 }
 
 func decodeRecord(entry journal.Entry) (*volume.Record, error) {
-	lines := append(bytes.Clone(entry.Value), '\n')
-	if entry.Note != nil {
-		lines = append(append(lines, entry.Note...), '\n')
-	}
-	record, err := volume.DecodeRecord(lines)
+	record, err := volume.DecodeRecord(entry.Value, entry.Note)
 	if err != nil {
 		return nil, err
 	}

@@ -138,9 +138,9 @@ func TestUnreadableRecords(t *testing.T) {
 		spoil func(value string) string
 		is    func(error) bool
 	}{
-		"altered": {func(v string) string { return strings.Replace(v, "10.0.0.1", "10.0.0.9", 1) }, isDamaged},
-		"foreign": {func(string) string { return `{"some":"thing"}` }, isDamaged},
-		"newer": {func(v string) string { return strings.Replace(v, `"version":1`, `"version":9`, 1) },
+		"another's": {func(v string) string { return strings.Replace(v, "uid-web", "uid-wob", 1) }, isDamaged},
+		"foreign":   {func(string) string { return `{"some":"thing"}` }, isDamaged},
+		"newer": {func(v string) string { return strings.Replace(v, `"version":2`, `"version":9`, 1) },
 			func(err error) bool { var v *volume.RecordVersionError; return errors.As(err, &v) && v.Version == 9 }},
 	}
 	for name, tc := range tests {

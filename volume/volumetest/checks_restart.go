@@ -57,7 +57,7 @@ func (v *podVolume) record() *volume.Record {
 	if err != nil {
 		t.Fatalf("the volume cannot be recorded: %v", err)
 	}
-	record, err := volume.DecodeRecord(data)
+	record, err := volume.DecodeRecord(data, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
