@@ -43,6 +43,7 @@ func (s step) String() string { return fmt.Sprintf("%s(%d, %v)", s.Do, s.Pod, s.
 type action string
 
 const (
+	nothing     action = "nothing" // what others are shrunk to
 	putPod      action = "put the pod"
 	deletePod   action = "delete the pod"
 	tearDownPod action = "tear the pod down"
@@ -62,11 +63,12 @@ const (
 	askMounts   action = "a container's mounts are asked for"
 )
 
-const modelPods = 4
+const modelPods = 7
 
 func history() *rapid.Generator[[]step] {
-	actions := []action{putPod, putPod, putPod, deletePod, tearDownPod, endPod, complete, setConfig, loseConfig, loseClaim, makeClaim,
+	actions := []action{nothing, putPod, putPod, putPod, deletePod, tearDownPod, endPod, complete, setConfig, loseConfig, loseClaim, makeClaim,
 		failMounts, spoilMounts, failUnmount, hangMounts, endFaults, pass, pass, restart, askMounts, askMounts}
+	actions = append(actions, deviceActions()...)
 	one := rapid.Custom(func(t *rapid.T) step {
 		return step{
 			Do:  rapid.SampledFrom(actions).Draw(t, "action"),
@@ -74,7 +76,9 @@ func history() *rapid.Generator[[]step] {
 			For: rapid.SampledFrom([]time.Duration{0, time.Millisecond, 600 * time.Millisecond, 10 * time.Second, 5 * time.Minute}).Draw(t, "for"),
 		}
 	})
-	return rapid.SliceOfN(one, 1, *modelSteps)
+	return rapid.Map(rapid.SliceOfN(one, *modelSteps/4, *modelSteps), func(steps []step) []step {
+		return slices.DeleteFunc(slices.Clone(steps), func(s step) bool { return s.Do == nothing })
+	})
 }
 
 func TestModel(t *testing.T) {
@@ -97,6 +101,10 @@ type model struct {
 	faults  []func()
 	served  string
 
+	disk       *disk
+	complaints *complaints
+	controller controller
+
 	wanted  [modelPods]bool
 	content string // of the config map; empty: there is none
 	claim   bool
@@ -107,13 +115,23 @@ type model struct {
 type runningPods struct {
 	mu   sync.Mutex
 	runs map[types.UID]bool
+	lost bool // it does not know
 	f    func(types.UID)
 }
 
 func (r *runningPods) ContainersGone(_ context.Context, podUID types.UID) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.lost {
+		return false, errors.New("the runtime does not answer")
+	}
 	return !r.runs[podUID], nil
+}
+
+func (r *runningPods) lose(lost bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lost = lost
 }
 
 func (r *runningPods) WatchContainers(f func(types.UID)) (stop func()) {
@@ -134,8 +152,9 @@ func (r *runningPods) set(podUID types.UID, runs bool) {
 }
 
 func (r *runningPods) is(podUID types.UID) bool {
-	gone, _ := r.ContainersGone(context.Background(), podUID)
-	return !gone
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.runs[podUID]
 }
 
 func newModel(t *testing.T) *model {
@@ -146,6 +165,7 @@ func newModel(t *testing.T) *model {
 	for _, server := range []string{"10.0.0.1", "10.20.172.211"} {
 		m.fake.Serve(server+":/nfs", m.served)
 	}
+	m.withModelDisks()
 	m.containers = m.role
 	m.setUpTimeout = time.Minute
 	m.setConfig("0")
@@ -165,6 +185,14 @@ func modelPod(i int) *v1.Pod {
 			part("settings", "content"), part("memory", "x"))
 	case 2:
 		return mounting(newPod(name, claimVolume("one", "nfs-211", false), claimVolume("two", "nfs-211", false)), part("one", "x"), part("two", "x"))
+	case 4:
+		return mounting(diskPod(name, localDisk, netDisk), part("v-"+localDisk, "x"), part("v-"+netDisk, "y"))
+	case 5:
+		return diskPod(name, localDisk)
+	case 6:
+		pod := diskPod(name, netDisk)
+		pod.Spec.Volumes = append(pod.Spec.Volumes, nfsVolume("share", "10.0.0.1"))
+		return pod
 	}
 	return mounting(newPod(name, nfsVolume("share", "10.0.0.1"), configMapVolume("settings", "settings")), part("settings", "content"))
 }
@@ -180,6 +208,7 @@ func (m *model) run(steps []step) error {
 	for i, s := range steps {
 		m.do(s)
 		synctest.Wait()
+		m.cluster()
 		if err := m.check(); err != nil {
 			return fmt.Errorf("after step %d of %v: %w", i, steps, err)
 		}
@@ -226,7 +255,9 @@ func (m *model) do(s step) {
 	case askMounts:
 		m.askMounts(s)
 	default:
-		m.fault(s)
+		if !m.doDevices(s) {
+			m.fault(s)
+		}
 	}
 }
 
@@ -256,6 +287,7 @@ func (m *model) put(i int) {
 func (m *model) restart() {
 	m.stop()
 	m.manager, m.stop = m.start()
+	m.tellAttached() // as far as the node's status says
 	for i, wanted := range m.wanted {
 		if wanted {
 			m.put(i)
@@ -330,14 +362,14 @@ func (m *model) check() error {
 	}
 	var targets []string
 	for _, e := range entries {
-		below, ok := strings.CutPrefix(e.Target, filepath.Join(m.root, "pods")+"/")
-		if !ok {
-			continue
-		}
 		if slices.Contains(targets, e.Target) {
 			return fmt.Errorf("%s is mounted twice", e.Target)
 		}
 		targets = append(targets, e.Target)
+		below, ok := strings.CutPrefix(e.Target, filepath.Join(m.root, "pods")+"/")
+		if !ok {
+			continue
+		}
 		if !slices.ContainsFunc(records, func(key string) bool { return isOf(below, key) }) {
 			return fmt.Errorf("%s is mounted without a record; there are those of %v", e.Target, records)
 		}
@@ -345,24 +377,26 @@ func (m *model) check() error {
 	if data, err := os.ReadFile(filepath.Join(m.served, "data")); err != nil || string(data) != "precious" {
 		return fmt.Errorf("the server's data: %q, %v", data, err)
 	}
+	if err := m.checkDevices(targets); err != nil {
+		return err
+	}
 	return m.checkRows(targets)
 }
 
 // checkRows compares what the manager says with what is there.
 func (m *model) checkRows(targets []string) error {
-	for _, row := range m.manager.Explain() {
-		if row.Plugin == "kubernetes.io/nfs" && row.State == volumemanager.StateMounted && row.Operation == "" && !slices.Contains(targets, row.Path) {
+	rows := m.manager.Explain()
+	for _, row := range rows {
+		if (row.Plugin == "kubernetes.io/nfs" || row.Plugin == diskPlugin) && row.State == volumemanager.StateMounted && row.Operation == "" && !slices.Contains(targets, row.Path) {
 			return fmt.Errorf("volume %s of %s is said to be mounted, and is not", row.Volume, row.PodUID)
 		}
 		if row.State == volumemanager.StateUnmounted {
 			return fmt.Errorf("volume %s of %s is still explained", row.Volume, row.PodUID)
 		}
 	}
-	return nil
+	return m.checkEvents(rows)
 }
 
-// converge ends all faults, gives the manager what it waits for, and checks
-// that it comes to what is wanted by itself.
 // isHeld reports whether what is left of a pod is a volume that was detached and
 // whose file system another pod of the same server has mounted: nobody can tell
 // whether the first one still uses it.
@@ -376,6 +410,8 @@ func (m *model) isHeld(pod *v1.Pod) bool {
 	})
 }
 
+// converge ends all faults, gives the manager what it waits for, and checks
+// that it comes to what is wanted by itself.
 func (m *model) converge() error {
 	m.endFaults()
 	if m.content == "" {
@@ -383,9 +419,19 @@ func (m *model) converge() error {
 	}
 	m.makeClaim()
 	m.manager.PodsComplete()
-	time.Sleep(10 * time.Minute)
+	for range 10 { // what the cluster does makes the node go on, and the other way round
+		synctest.Wait()
+		m.cluster()
+		time.Sleep(time.Minute)
+	}
 	synctest.Wait()
 	if err := m.check(); err != nil {
+		return err
+	}
+	if err := m.checkDevicesAtEnd(); err != nil {
+		return err
+	}
+	if err := m.checkRests(); err != nil {
 		return err
 	}
 	left := m.records()
@@ -412,6 +458,21 @@ func (m *model) converge() error {
 		if got := m.file(name, "configmap", "settings", "content"); got != m.content {
 			return fmt.Errorf("%s shows %q, want %q", name, got, m.content)
 		}
+	}
+	return nil
+}
+
+// checkRests checks that a node that has come to what is wanted does nothing
+// more: no mount is tried, and no event sent.
+func (m *model) checkRests() error {
+	calls, events := len(m.fake.Calls()), len(m.events.all())
+	time.Sleep(10 * time.Minute)
+	synctest.Wait()
+	if more := m.fake.Calls()[calls:]; len(more) > 0 {
+		return fmt.Errorf("it goes on with %v", more)
+	}
+	if more := m.events.all()[events:]; len(more) > 0 {
+		return fmt.Errorf("it goes on with %v", more)
 	}
 	return nil
 }
