@@ -53,6 +53,33 @@ func TestLinksOfARootLeadNowhereElse(t *testing.T) {
 	})
 }
 
+// A volume's content is a stranger's too: a link in it, on the way to a nested
+// mount.
+func TestLinksInAVolumeLeadNowhereElse(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		victim, root := mkdir(t, dir+"/victim"), mkdir(t, dir+"/root")
+		write(t, victim+"/file", "of the host")
+		write(t, dir+"/nested/key", "value")
+		symlink(t, "../../../../../../../../.."+victim, dir+"/volume/link")
+		before := [][]string{snapshot(t, victim), snapshot(t, dir+"/volume"), snapshot(t, root)}
+		c := inRoot(t, program(t, "read:/data/link/x/key", "read:"+victim+"/x/key"), root)
+		c.Mounts = append(c.Mounts,
+			sandbox.Mount{Source: dir + "/volume", Destination: "/data"},
+			sandbox.Mount{Source: dir + "/nested", Destination: "/data/link/x"},
+		)
+		s, _ := run(t, c)
+		if want := []string{"value", "value"}; !slices.Equal(s.Results, want) {
+			t.Errorf("results %q, want %q", s.Results, want)
+		}
+		for i, path := range []string{victim, dir + "/volume", root} {
+			if after := snapshot(t, path); !slices.Equal(before[i], after) {
+				t.Errorf("%s was\n%q and is now\n%q", path, before[i], after)
+			}
+		}
+	})
+}
+
 // As the /var/run of many images.
 func TestALinkThatLeadsNowhereYet(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

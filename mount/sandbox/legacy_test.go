@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -85,4 +86,37 @@ func TestARootThatCannotBeExchanged(t *testing.T) {
 			t.Errorf("where it is not permitted: %v", failure)
 		}
 	})
+}
+
+// Before Linux 5.6, or under a filter of system calls, there is no openat2(2),
+// and nothing weaker stands in for it.
+func TestWithoutOpenat2(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		denyOpenat2(t)
+		o := order{Args: []string{"true"}, Mounts: []orderedMount{{Mount: Mount{Volume: "v", Source: t.TempDir(), Destination: "/proc"}}}}
+		err := o.build(mountapi.Kernel{}, unix.PivotRoot)
+		if err == nil || !errors.Is(err, ErrKernelTooOld) || err.Volume != "v" {
+			t.Errorf("%v; want ErrKernelTooOld", err)
+		}
+	})
+}
+
+// denyOpenat2 answers openat2(2) with ENOSYS in all threads of this process,
+// for good.
+func denyOpenat2(t *testing.T) {
+	t.Helper()
+	const setModeFilter, syncThreads, allow, refuse = 1, 1, 0x7fff0000, 0x00050000
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the call's number
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_OPENAT2, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: refuse | uint32(unix.ENOSYS)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: allow},
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	filter := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, setModeFilter, syncThreads, uintptr(unsafe.Pointer(&filter))); errno != 0 {
+		t.Fatalf("install a filter of system calls: %v", errno)
+	}
 }
