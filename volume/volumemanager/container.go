@@ -102,18 +102,27 @@ type ContainerDevice struct {
 // of parent directories first. Init and ephemeral containers are containers
 // like any other. The results are the caller's.
 //
+// Sub-paths are made where they are missing, and bound to a place of the pod's
+// own, from where the runtime takes them. Mount points of volumes inside others
+// are made as well. The package comment has more.
+//
 // Each of the volumes must be mounted ([Manager.SetUpPod]). One that is not is a
 // *volume.Error with a *[NotMountedError] that says what it waits for. A
 // volumeMount or container that cannot be is a *volume.InvalidSpecError, a
 // recursively read-only mount that the runtime cannot make a
-// *[RecursiveReadOnlyError]. Faults of several volumes are joined (errors.Join).
-// A name that no container has is an *[UnknownContainerError], a pod that was
-// never declared [ErrUnknownPod], one that was deleted [ErrWithdrawn]. Before
-// Run has recovered, the call waits for it; after Run the error is
-// [ErrStopped].
+// *[RecursiveReadOnlyError], a mount point that is missing in a read-only volume
+// a *[NestedMountPointError]. The errors of a sub-path are those of package
+// util/subpath: *subpath.EscapeError where it leads out of its volume,
+// *subpath.ReadOnlyError where it is missing and cannot be made. Faults of
+// several volumes are joined (errors.Join). A name that no container has is an
+// *[UnknownContainerError], a pod that was never declared [ErrUnknownPod], one
+// that was deleted [ErrWithdrawn]. Before Run has recovered, the call waits for
+// it; after Run the error is [ErrStopped].
 //
 // What may hang on a server that does not answer is waited for until ctx ends.
-// It is safe to call it concurrently, also for the same container.
+// It is safe to call it concurrently, also for the same container, and to repeat
+// it: what is bound already stays, unless the volume has something else there by
+// now.
 func (m *Manager) ContainerMounts(ctx context.Context, podUID types.UID, container string, options ContainerOptions) ([]ContainerMount, []ContainerDevice, error) {
 	if err := m.WaitForRecovery(ctx); err != nil {
 		return nil, nil, err

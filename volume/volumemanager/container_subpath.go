@@ -254,11 +254,15 @@ func (b *subPathBind) rebind(ctx context.Context, file *os.File, want fileIdenti
 	if err := b.clear(ctx, want.dir); err != nil {
 		return err
 	}
-	return mount.Mount(ctx, b.m.host.Mounter, mount.Request{
+	err = mount.Mount(ctx, b.m.host.Mounter, mount.Request{
 		Source:  fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), file.Fd()), // a mounter may be another process
 		Target:  b.target,
 		Options: []string{"bind"},
 	})
+	if err != nil {
+		return fmt.Errorf("its sub-path %q cannot be bound: %w", b.path, err)
+	}
+	return nil
 }
 
 // untilStopped returns a context for what is seen through though the caller has
