@@ -59,6 +59,9 @@ type runner struct {
 // the error is certain if all that it started has ended and nothing new is in
 // the mount table.
 func (m *HostMounter) mountByCommand(ctx context.Context, r Request, how runner) error {
+	if isDescriptor(r.Source) {
+		how.flags = append([]string{noCanonicalize}, how.flags...)
+	}
 	given := m.config.handOver(r)
 	line := m.inCommand(ctx, r, given, how)
 	waitCtx, cancel := lingering(ctx, killGrace)

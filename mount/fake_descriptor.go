@@ -5,13 +5,6 @@ import (
 	"strings"
 )
 
-// isDescriptor reports whether a path is a link of /proc that stands for a
-// descriptor of a process: /proc/<pid>/fd/<number>.
-func isDescriptor(p string) bool {
-	parts := strings.Split(p, "/")
-	return len(parts) == 5 && parts[1] == "proc" && parts[3] == "fd"
-}
-
 // shownAt finds what a descriptor leads to, of which the kernel only tells where
 // it really is: through which of the fake's mounts it was opened is not known.
 // It is taken to be the one that shows least around it, and of those that show

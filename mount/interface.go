@@ -23,7 +23,9 @@ type MountPoint = k8smount.MountPoint
 // Request asks for one mount. Whoever takes a Request only reads it.
 type Request struct {
 	// Source is a device, server:/path, directory or, for file systems without
-	// a source, any word that shall show in the mount table.
+	// a source, any word that shall show in the mount table. A bind of
+	// "/proc/<pid>/fd/<number>" shows what that descriptor leads to, whatever its
+	// name leads to by now.
 	Source string
 	// Target is the absolute path of an existing directory, or of an existing
 	// file where a file is bound. It must not be a symbolic link.
@@ -117,6 +119,9 @@ func Mount(ctx context.Context, m Interface, request Request) error {
 		return cm.MountContext(ctx, request)
 	}
 	err := plainCalls.Do(ctx, filepath.Clean(request.Target), func() error {
+		if isDescriptor(request.Source) {
+			return m.MountSensitiveWithoutSystemdWithMountFlags(request.Source, request.Target, request.FSType, request.Options, request.Sensitive, []string{noCanonicalize})
+		}
 		return m.MountSensitive(request.Source, request.Target, request.FSType, request.Options, request.Sensitive)
 	})
 	return request.wrap(err)

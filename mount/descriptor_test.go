@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	k8smount "k8s.io/mount-utils"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/nstest"
@@ -24,6 +25,31 @@ func TestBindOfADescriptor(t *testing.T) {
 		fake := mount.NewFakeMounter()
 		defer fake.Close()
 		testBindOfADescriptor(t, fake, fake)
+	})
+}
+
+// mount(8) does not look the descriptor's name up either, which leads to another
+// file by then, be it run by this package's mounter or by mount-utils'.
+func TestBindOfADescriptorByCommand(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		for name, m := range map[string]mount.Interface{"ours": mount.New(mount.Config{Via: mount.ViaCommand}), "mount-utils": k8smount.New("")} {
+			volume, target := t.TempDir(), t.TempDir()
+			putFile(t, "wanted", makeDir(t, volume, "sub"), "file")
+			file, err := os.OpenFile(filepath.Join(volume, "sub"), unix.O_PATH, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer file.Close()
+			doMount(t, tmpfsAt(volume))
+			putFile(t, "other", makeDir(t, volume, "sub"), "file")
+			r := mount.Request{Source: fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), file.Fd()), Target: target, Options: []string{"bind"}}
+			if err := mount.Mount(t.Context(), m, r); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if content, err := os.ReadFile(filepath.Join(target, "file")); err != nil || string(content) != "wanted" {
+				t.Errorf("%s shows %q, %v", name, content, err)
+			}
+		}
 	})
 }
 
