@@ -154,7 +154,7 @@ func TestCVE202130465(t *testing.T) {
 			sandbox.Mount{Source: dir + "/volume", Destination: "/a/d"},
 			sandbox.Mount{Source: victim + "/d", Destination: "/v"},
 		)
-		rounds := 40
+		rounds := 15
 		if testing.Short() {
 			rounds = 5
 		}
