@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,11 +24,15 @@ import (
 // servers answer for volumes by name, or never.
 type servers struct {
 	silent map[string]bool
-	asked  map[string]int
+
+	mu    sync.Mutex
+	asked map[string]int
 }
 
 func (s *servers) measure(ctx context.Context, _ types.UID, name string) (*volume.Metrics, error) {
+	s.mu.Lock()
 	s.asked[name]++
+	s.mu.Unlock()
 	switch {
 	case s.silent[name]:
 		<-ctx.Done()
