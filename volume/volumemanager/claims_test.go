@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -96,8 +99,12 @@ func TestClaimsThatCannotBeUsed(t *testing.T) {
 			if err == nil || (tc.is != nil && !errors.Is(err, tc.is)) || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("err = %v, want one that says %q", err, tc.says)
 			}
-			if volumes.Volumes[0].State != volumemanager.StateFailed || !strings.Contains(err.Error(), "ops-test/web") {
-				t.Errorf("state %s, err %v; want failed, and the pod named", volumes.Volumes[0].State, err)
+			state := volumemanager.StateFailed
+			if errors.Is(tc.is, volume.ErrClaimUnbound) {
+				state = volumemanager.StatePending
+			}
+			if volumes.Volumes[0].State != state || !strings.Contains(err.Error(), "ops-test/web") {
+				t.Errorf("state %s, err %v; want %s, and the pod named", volumes.Volumes[0].State, err, state)
 			}
 			w.untouched()
 		})
@@ -141,4 +148,49 @@ func TestNamesakes(t *testing.T) {
 		}
 		stop()
 	}
+}
+
+// A claim that nobody has bound yet is waited for, which is no failure.
+func TestAClaimThatIsBeingBoundIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		claim, pv := boundPair("nfs-211", "nfs211")
+		bound := claim.DeepCopy()
+		claim.Spec.VolumeName, claim.Status.Phase = "", v1.ClaimPending
+		w.add(claim, pv)
+		manager, _ := w.start()
+		var states []volumemanager.VolumeState
+		stop := manager.Subscribe(func(v volumemanager.VolumeStatus) { states = append(states, v.State) })
+		pod := newPod("web", claimVolume("vol1", "nfs-211", false))
+		if err := manager.PutPod(pod); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if row := statusOf(t, manager, "web"); row.State != volumemanager.StatePending || !errors.Is(row.Err, volume.ErrClaimUnbound) {
+			t.Errorf("Explain = %+v", row)
+		}
+		bound.Status.Phase = v1.ClaimBound
+		if _, err := w.store.Update(t.Context(), bound); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.store.UpdateStatus(t.Context(), bound); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if err := manager.WaitForMounted(t.Context(), pod.UID); err != nil || time.Since(start) > 0 {
+			t.Errorf("mounted after %v: %v", time.Since(start), err)
+		}
+		stop()
+		if slices.Contains(states, volumemanager.StateFailed) {
+			t.Errorf("states %v", states)
+		}
+		if events := w.events.all(); len(events) > 0 {
+			t.Errorf("events %q", events)
+		}
+		if err := manager.TearDownPod(t.Context(), pod.UID); err != nil {
+			t.Error(err)
+		}
+		w.assertClean()
+	})
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"github.com/podvol/podvol/volume"
 )
 
 const (
@@ -167,8 +169,11 @@ func (m *Manager) fail(s *slot, op operation, now time.Time) {
 
 // failedState is the state of a volume whose operation has failed.
 func (s *slot) failedState() VolumeState {
-	if s.actual.detached != nil {
+	switch {
+	case s.actual.detached != nil:
 		return StateDetached
+	case errors.Is(s.err, volume.ErrClaimUnbound):
+		return StatePending // for whoever binds claims, which is watched
 	}
 	return StateFailed
 }

@@ -414,7 +414,7 @@ func (m *Manager) event(ctx context.Context, u *setUp, err error) {
 	if m.config.Events == nil || errors.Is(context.Cause(ctx), ErrWithdrawn) || errors.Is(context.Cause(ctx), context.Canceled) {
 		return
 	}
-	if _, waits := errors.AsType[*AttachmentError](err); waits {
+	if _, waits := errors.AsType[*AttachmentError](err); waits || errors.Is(err, volume.ErrClaimUnbound) {
 		return
 	}
 	reason, step := failedStep(err, u.mapping != nil)

@@ -18,7 +18,8 @@ type VolumeState string
 // The states.
 const (
 	// StatePending: an operation is under way, or its outcome is not known, or
-	// the volume waits for a report about its attachment.
+	// the volume waits for a report about its attachment, or for its claim to be
+	// bound; then Err says so.
 	StatePending VolumeState = "pending"
 	// StateMounted: containers can use the volume.
 	StateMounted VolumeState = "mounted"
