@@ -57,6 +57,19 @@ func StateDir(rootDir string) string { return filepath.Join(rootDir, "podvol") }
 // lockRoot makes the root directory ready and takes its lock. The lock is
 // flock(2)'s: it goes with the process, however that ends.
 func lockRoot(rootDir string) (unlock func(), err error) {
+	for range lockAttempts {
+		// Whoever removes the empty directories that he leaves may do so between
+		// two steps here.
+		if unlock, err = tryLockRoot(rootDir); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return unlock, err
+}
+
+const lockAttempts = 100
+
+func tryLockRoot(rootDir string) (unlock func(), err error) {
 	if err := os.MkdirAll(rootDir, 0o750); err != nil {
 		return nil, &RootError{rootDir, err}
 	}
