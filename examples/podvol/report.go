@@ -165,7 +165,7 @@ func (r *report) flush() (printing error) {
 		if v.Err != nil {
 			r.failed = true
 		}
-		if v.State != volumemanager.StateFailed || volume.IsUncertain(v.Err) {
+		if v.Err == nil || volume.IsUncertain(v.Err) {
 			r.something = true
 		}
 		row := rowOf(v)

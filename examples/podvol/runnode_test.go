@@ -409,7 +409,7 @@ func TestRunNodeBindsClaims(t *testing.T) {
 	leaks(t)
 	n := runInProcess(t, t.TempDir(), filepath.Join(t.TempDir(), "root"), "--fake")
 	n.put("pod.yaml", podNamed("a", "{name: v, persistentVolumeClaim: {claimName: d}}")+claim)
-	if r := n.row("v", "failed"); !strings.Contains(r.Error, "there is no PersistentVolume") {
+	if r := n.row("v", "pending"); !strings.Contains(r.Error, "there is no PersistentVolume") {
 		t.Errorf("row %+v", r)
 	}
 	n.put("pv.yaml", pvHead+"  hostPath: {path: /srv}\n")
