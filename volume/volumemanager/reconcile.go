@@ -125,6 +125,7 @@ func (m *Manager) finish(s *slot, op operation, generation int, err error) {
 	s.err = err
 	if err != nil {
 		m.fail(s, op, now)
+		m.retryUnlessConflicting(s)
 	} else {
 		m.succeed(s, op, generation, now)
 	}

@@ -174,7 +174,7 @@ func (m *Manager) relabel(ctx context.Context, u *setUp) error {
 }
 
 // wakeConflicting has those tried again that waited for the device's label to
-// go.
+// go. An operation that is under way looks again when it ends.
 func (m *Manager) wakeConflicting(key deviceKey) {
 	if m.config.SELinux == nil {
 		return
@@ -183,9 +183,26 @@ func (m *Manager) wakeConflicting(key deviceKey) {
 	defer m.mu.Unlock()
 	for _, p := range m.pods {
 		for _, s := range p.slots {
-			if e, ok := errors.AsType[*SELinuxConflictError](s.err); ok && e.device == key && p.wanted && s.wanted {
-				m.renew(s)
+			if e, ok := errors.AsType[*SELinuxConflictError](s.err); ok && e.device == key && s.doing == opNone {
+				m.retryUnlessConflicting(s)
 			}
 		}
 	}
+}
+
+// retryUnlessConflicting has a slot tried again at once whose last attempt met
+// a label that has gone since. The caller holds the lock.
+func (m *Manager) retryUnlessConflicting(s *slot) {
+	e, ok := errors.AsType[*SELinuxConflictError](s.err)
+	if !ok || !s.pod.wanted || !s.wanted {
+		return
+	}
+	if d := m.devices[e.device]; d == nil || !d.touched || d.label != e.Mounted || !d.heldByOthersThan(s) {
+		m.renew(s)
+	}
+}
+
+func (d *deviceMount) heldByOthersThan(s *slot) bool {
+	_, held := d.holders[s]
+	return len(d.holders) > 1 || !held && len(d.holders) == 1
 }
