@@ -144,10 +144,6 @@ func TestSubPathThatLeadsOut(t *testing.T) {
 }
 
 func TestMissingSubPathOfAReadOnlyVolume(t *testing.T) {
-	w := newWorld(t)
-	claim, pv := boundPair("data", "nfs211")
-	w.add(claim, pv, configMap("config", map[string]string{"key": "value"}))
-	manager, _ := w.start()
 	for name, tc := range map[string]struct {
 		volume v1.Volume
 		fails  bool
@@ -157,6 +153,10 @@ func TestMissingSubPathOfAReadOnlyVolume(t *testing.T) {
 		"writable claim":  {claimVolume("config", "data", false), false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			claim, pv := boundPair("data", "nfs211")
+			w.add(claim, pv, configMap("config", map[string]string{"key": "value"}))
+			manager, _ := w.start()
 			pod := mounting(newPod("web", tc.volume), v1.VolumeMount{Name: "config", MountPath: "/etc/typo", SubPath: "kye", ReadOnly: true})
 			setUp(t, manager, pod)
 			_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
