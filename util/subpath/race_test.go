@@ -15,7 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var resolutions = flag.Int("subpath.resolutions", 200_000, "how often TestRace resolves a path, each way")
+var resolutionsFlag = flag.Int("subpath.resolutions", 0, "how often TestRace resolves a path, each way (200000, with -short 20000)")
+
+// resolutions is the number that the command line asks for.
+func resolutions() int {
+	switch {
+	case *resolutionsFlag > 0:
+		return *resolutionsFlag
+	case testing.Short():
+		return 20_000
+	}
+	return 200_000
+}
 
 // swapper is a container that plays with its volume: directories, links out
 // and links that stay change places without end.
@@ -118,7 +129,7 @@ func TestRace(t *testing.T) {
 			}
 			swaps := startSwapper(t, root, pairs)
 			results := make(map[string]int)
-			for n := range *resolutions {
+			for n := range resolutions() {
 				path := paths[n%len(paths)]
 				file, err := k.open(root, path)
 				results[outcome(err)]++
@@ -184,7 +195,7 @@ func TestRaceWhileMaking(t *testing.T) {
 			must(t, unix.Chmod(root.Name(), 0o2777))
 			swaps := startSwapper(t, root, append(pairs, [2]string{"private", "x"}, [2]string{"private", "x"}))
 			results := make(map[string]int)
-			for n := range *resolutions / 1000 {
+			for n := range max(200, resolutions()/1000) {
 				for _, dir := range []string{"a/b/c", "a/b", "a", "x/b/c"} {
 					file, err := k.openOrMake(root, fmt.Sprintf("%s/new-%d/below", dir, n))
 					if results[outcome(err)]++; err == nil {
@@ -228,7 +239,7 @@ func TestRaceForWhatIsMade(t *testing.T) {
 			pairs := [][2]string{{"new", "out"}, {"new", "private"}, {"new/below", "out"}}
 			swaps := startSwapper(t, root, slices.Concat(pairs, pairs))
 			results := make(map[string]int)
-			for range *resolutions / 1000 {
+			for range max(200, resolutions()/1000) {
 				file, err := k.openOrMake(root, "new/below/further")
 				if results[outcome(err)]++; err == nil {
 					file.Close()
