@@ -62,6 +62,9 @@ func TestSubPathsAfterACrash(t *testing.T) {
 		if !strings.HasSuffix(t.Name(), "/root") {
 			every = 5
 		}
+		if testing.Short() {
+			every *= 5
+		}
 		points := 0
 		for n := 1; subPathCrashOnce(t, base, killPoint{n, n/every%2 == 0}); n += every {
 			points++
