@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/podvol/podvol/volume"
 )
 
@@ -65,13 +67,21 @@ func (m *Manager) reconcile(ctx context.Context, s *slot) {
 	}
 	limit, cancel := context.WithCancelCause(ctx)
 	s.doing, s.began, s.giveUp = op, time.Now(), cancel
-	generation := s.generation
+	w := wish{generation: s.generation, pod: s.pod.pod, names: s.names}
 	m.running.Add(1)
 	go func() {
 		defer m.running.Done()
 		defer cancel(nil)
-		m.finish(s, op, generation, m.operate(limit, s, op))
+		m.finish(s, op, w.generation, m.operate(limit, s, op, w))
 	}()
+}
+
+// wish is what an operation is about, as it was when the operation was decided
+// on: the pod may be declared anew, with other volumes, before it has begun.
+type wish struct {
+	generation int
+	pod        *v1.Pod
+	names      []string // those of the pod's volumes that are the slot's
 }
 
 // decide says what is to be done about a slot now. What does not exist and is
@@ -96,10 +106,10 @@ func (m *Manager) decide(s *slot) operation {
 	return opNone
 }
 
-func (m *Manager) operate(ctx context.Context, s *slot, op operation) error {
+func (m *Manager) operate(ctx context.Context, s *slot, op operation, w wish) error {
 	switch op {
 	case opSetUp:
-		return m.setUp(ctx, s)
+		return m.setUp(ctx, s, w)
 	case opTearDown:
 		return m.tearDown(ctx, s)
 	}

@@ -30,13 +30,11 @@ type setUp struct {
 	progress *progress
 }
 
-// setUp sets a slot up as its pod was declared last.
-func (m *Manager) setUp(ctx context.Context, s *slot) error {
+// setUp sets a slot up as its pod was declared when that was decided on.
+func (m *Manager) setUp(ctx context.Context, s *slot, w wish) error {
 	ctx, cancel := context.WithTimeout(ctx, m.config.SetUpTimeout)
 	defer cancel()
-	m.mu.Lock()
-	u := &setUp{slot: s, pod: s.pod.pod, record: &volume.Record{PodUID: s.pod.uid, Pod: s.pod.name, Volumes: s.names}}
-	m.mu.Unlock()
+	u := &setUp{slot: s, pod: w.pod, record: &volume.Record{PodUID: w.pod.UID, Pod: podName(w.pod), Volumes: w.names}}
 	u.progress = m.newProgress(u)
 	defer u.progress.end()
 	err := m.trySetUp(ctx, u)
