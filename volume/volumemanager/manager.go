@@ -96,6 +96,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer stopWatching()
 	changes := m.subscribeMounts(watching) // before the table is read for the first time
 	if err := m.recover(ctx); err != nil {
+		err = errors.Join(err, m.records.close())
 		unlock()
 		return &RootError{m.host.RootDir, err}
 	}

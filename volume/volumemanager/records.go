@@ -89,7 +89,13 @@ func digestOf(line []byte) recordDigest { return sha256.Sum256(line) }
 // remove deletes the record; a missing one is success.
 func (r records) remove(key volumeKey) error { return r.journal.Delete(key.String()) }
 
-func (r records) close() error { return r.journal.Close() }
+// close ends the writing; of records that were never opened, it does nothing.
+func (r records) close() error {
+	if r.journal == nil {
+		return nil
+	}
+	return r.journal.Close()
+}
 
 // UnreadableRecordError is a record that this podvol cannot read. The volume
 // it stands for, if it is mounted, is left alone, and the record is kept.

@@ -249,3 +249,32 @@ func TestRecordsArePrivate(t *testing.T) {
 		}
 	}
 }
+
+// A start that fails leaves nothing open: its process may try again.
+func TestFailedStartClosesTheRecords(t *testing.T) {
+	w := newWorld(t)
+	if err := os.MkdirAll(filepath.Join(w.root, "pods"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(w.root, "pods", "no-pod"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config := w.config()
+	config.Adopt = true
+	manager, err := volumemanager.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := manager.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "no-pod") {
+		t.Errorf("Run: %v", err)
+	}
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if path, err := os.Readlink(filepath.Join("/proc/self/fd", fd.Name())); err == nil && path == w.recordsPath() {
+			t.Errorf("descriptor %s of %s is still open", fd.Name(), path)
+		}
+	}
+}
