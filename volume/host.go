@@ -84,7 +84,11 @@ type AllocatableGetter interface {
 	GetAllocatable(ctx context.Context) (v1.ResourceList, error)
 }
 
-// EventSink takes events about pods. It does not block and never fails.
+// EventSink takes events about pods. It never fails, and does not block for
+// long: what the event is about goes on only afterwards. It is called from
+// several goroutines at once, never with a lock of the volume manager held, so
+// that it may call the manager's methods that do not block. The pod is only
+// read.
 type EventSink interface {
 	// Event reports something about a pod; eventType is v1.EventTypeNormal or
 	// v1.EventTypeWarning, reason one word such as "FailedMount".

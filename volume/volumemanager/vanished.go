@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -75,17 +76,22 @@ func (m *Manager) lookForVanished() error {
 	if err != nil {
 		return err
 	}
+	m.tellVanished(m.noteVanished(expected, mounted))
+	return nil
+}
+
+// noteVanished takes down what is gone, and returns what its pods are to be
+// told.
+func (m *Manager) noteVanished(expected []standing, mounted mounts) (gone []vanishedMount) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range expected {
-		for _, path := range e.paths {
-			if !mounted.has(path) {
-				m.vanished(e, path)
-				break
-			}
+		i := slices.IndexFunc(e.paths, func(path string) bool { return !mounted.has(path) })
+		if i >= 0 && m.vanished(e, e.paths[i]) {
+			gone = append(gone, vanishedMount{e.slot.pod.pod, e.slot.names, e.paths[i]})
 		}
 	}
-	return nil
+	return gone
 }
 
 // standing returns the slots that are mounted and that nothing is done about.
@@ -119,30 +125,42 @@ func (m *Manager) standing() (expected []standing) {
 }
 
 // vanished takes down that a mount is gone, unless something was done about
-// its volume meanwhile. The caller holds the lock.
-func (m *Manager) vanished(e standing, path string) {
+// its volume meanwhile, and reports whether a pod that wants it is to be told.
+// The caller holds the lock.
+func (m *Manager) vanished(e standing, path string) (tell bool) {
 	s := e.slot
 	if s.state != StateMounted || s.doing != opNone || s.actual.record != e.record || s.generation != e.generation {
-		return
+		return false
 	}
+	wanted := s.wanted && s.pod.wanted
 	m.enter(s, StateFailed, time.Now())
 	s.err = fmt.Errorf("%w: somebody has unmounted %s", ErrVanished, path)
-	m.log.Warn("a mount has vanished: somebody else has unmounted it", "podUID", s.pod.uid, "volume", s.names[0], "path", path, "wanted", s.wanted && s.pod.wanted)
-	if s.wanted && s.pod.wanted {
-		m.eventVanished(s, path)
+	m.log.Warn("a mount has vanished: somebody else has unmounted it", "podUID", s.pod.uid, "volume", s.names[0], "path", path, "wanted", wanted)
+	if wanted {
 		m.renew(s)
 	}
 	m.publish(s)
+	return wanted
 }
 
-// eventVanished tells the pod's owner: what containers have mounted already may
-// differ from what is mounted from now on.
-func (m *Manager) eventVanished(s *slot, path string) {
+// vanishedMount is what a pod is told of a mount that is gone.
+type vanishedMount struct {
+	pod   *v1.Pod
+	names []string // the pod's volumes that it was
+	path  string
+}
+
+// tellVanished tells the pods' owners: what containers have mounted already may
+// differ from what is mounted from now on. The sink may call the manager, so
+// the caller must not hold the lock.
+func (m *Manager) tellVanished(gone []vanishedMount) {
 	if m.config.Events == nil {
 		return
 	}
-	for _, name := range s.names {
-		m.config.Events.Event(s.pod.pod, v1.EventTypeWarning, "VolumeMountVanished",
-			fmt.Sprintf("the mount of volume %q at %s is gone: somebody has unmounted it; it is set up again", name, path))
+	for _, g := range gone {
+		for _, name := range g.names {
+			m.config.Events.Event(g.pod, v1.EventTypeWarning, "VolumeMountVanished",
+				fmt.Sprintf("the mount of volume %q at %s is gone: somebody has unmounted it; it is set up again", name, g.path))
+		}
 	}
 }

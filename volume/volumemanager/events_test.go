@@ -1,0 +1,81 @@
+package volumemanager_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// curiousSink asks the manager about each event that it gets.
+type curiousSink struct {
+	t       *testing.T
+	manager *volumemanager.Manager
+	got     chan string
+}
+
+func (s *curiousSink) Event(pod *v1.Pod, _, reason, _ string) {
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		s.manager.Explain()
+		if err := s.manager.PutPod(pod); err != nil {
+			s.t.Error(err)
+		}
+	}()
+	select {
+	case <-asked:
+	case <-time.After(10 * time.Second):
+		s.t.Errorf("the manager does not answer while event %s is sent", reason)
+	}
+	s.got <- reason
+}
+
+func (s *curiousSink) expect(reason string) {
+	s.t.Helper()
+	for {
+		select {
+		case got := <-s.got:
+			if got == reason {
+				return
+			}
+		case <-time.After(20 * time.Second):
+			s.t.Fatalf("no event %s", reason)
+		}
+	}
+}
+
+func TestEventSinksMayAskTheManager(t *testing.T) {
+	w := newWorld(t)
+	sink := &curiousSink{t: t, got: make(chan string, 100)}
+	config := w.config()
+	config.Events = sink
+	manager, err := volumemanager.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink.manager = manager
+	w.run(manager)
+
+	group := int64(2000)
+	pod := newPod("web", nfsVolume("share", answering))
+	pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: &group}
+	remove := w.fake.Inject(mount.Fault{Match: isMount, Nth: 1, Err: errors.New("refused")})
+	if _, err := manager.SetUpPod(t.Context(), pod); err == nil {
+		t.Fatal("the mount was not refused")
+	}
+	sink.expect("FailedMount")
+	remove()
+	mustSetUp(t, manager, pod)
+	sink.expect("FSGroupNotApplied")
+	if err := w.fake.Unmount(statusOf(t, manager, "web").Path); err != nil {
+		t.Fatal(err)
+	}
+	sink.expect("VolumeMountVanished")
+	mustTearDown(t, manager, pod)
+	w.assertClean()
+}
