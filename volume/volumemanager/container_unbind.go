@@ -33,7 +33,7 @@ func (m *Manager) unmountAll(ctx context.Context, path string, options mount.Unm
 // unbind unmounts the sub-paths of a volume and removes their mount points. The
 // mount table says which there are, so that it does not matter who bound them,
 // or how that ended. What had to be detached is no failure of unbind: the caller
-// goes on, and returns it at the end.
+// goes on, and returns it at the end. It is also said beside a failure.
 func (m *Manager) unbind(ctx context.Context, key subPathsKey) (detached *volume.DetachedError, err error) {
 	unlock, err := m.subPathLocks.Lock(ctx, key) // what was admitted before is waited for
 	if err != nil {
@@ -53,7 +53,10 @@ func (m *Manager) unbind(ctx context.Context, key subPathsKey) (detached *volume
 	for _, e := range bound {
 		err := m.unmountAll(ctx, e.Target, m.subPathLadder(e))
 		if d, ok := errors.AsType[*volume.DetachedError](err); ok {
-			detached, err = joinDetached(detached, d), nil
+			detached = joinDetached(detached, d)
+		}
+		if isDetached(err) {
+			err = nil
 		}
 		errs = append(errs, err)
 	}
@@ -93,13 +96,6 @@ func (m *Manager) subPathLadder(e mount.Entry) mount.UnmountOptions {
 		options.ForceAfter, options.LazyAfter = subPathForceAfter, subPathLazyAfter
 	}
 	return options
-}
-
-func joinDetached(a, b *volume.DetachedError) *volume.DetachedError {
-	if a == nil {
-		return b
-	}
-	return &volume.DetachedError{Mount: b.Mount, Superblocks: slices.Concat(a.Superblocks, b.Superblocks)}
 }
 
 // removeMountPoints removes what sub-paths were bound to: <container>/<index>.

@@ -122,8 +122,8 @@ func (m *Manager) straySubPath(key subPathsKey, dir string, known *explained) Pr
 		p.Repair = "unmount what is mounted below it, and remove the empty directories"
 		p.repair = func(ctx context.Context, m *Manager) error {
 			detached, err := m.unbind(ctx, key)
-			if err == nil && detached != nil {
-				err = detached
+			if detached != nil {
+				err = errors.Join(err, detached)
 			}
 			m.podDirs.removeEmpty(ctx, m.host.RootDir, key.podUID)
 			return err

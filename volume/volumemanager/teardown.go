@@ -3,6 +3,8 @@ package volumemanager
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/podvol/podvol/volume"
@@ -50,19 +52,26 @@ func (m *Manager) unapply(ctx context.Context, s *slot, was actualVolume) error 
 	if was.unreadable != nil {
 		return volume.NothingDone(was.unreadable)
 	}
-	if was.detached != nil && was.detached.InUse() {
-		return was.detached
+	detached := was.detached
+	if detached != nil {
+		switch left, err := m.partlyMounted(was); {
+		case err != nil:
+			return alsoDetached(detached, err)
+		case !left && detached.InUse():
+			return detached
+		}
 	}
 	plugin, err := m.plugins.FindPluginByName(was.key.plugin)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
-	detached, err := m.unbind(ctx, was.key.subPaths())
-	if err != nil {
-		return err
+	more, err := m.unbind(ctx, was.key.subPaths())
+	detached = joinDetached(detached, more)
+	if err == nil {
+		err = m.unpublish(ctx, was, plugin)
 	}
-	if err := m.unpublish(ctx, was, plugin); err != nil {
-		return err
+	if err != nil {
+		return alsoDetached(detached, err)
 	}
 	if detached != nil && detached.InUse() {
 		return detached
@@ -72,6 +81,57 @@ func (m *Manager) unapply(ctx context.Context, s *slot, was actualVolume) error 
 	}
 	m.removeEmptyDirs(ctx, s)
 	return m.records.remove(was.key)
+}
+
+// partlyMounted reports whether more of a volume is mounted than what was
+// detached: something else has failed then.
+func (m *Manager) partlyMounted(was actualVolume) (bool, error) {
+	mounted, err := m.mountedBelow(was.record.Path)
+	if err != nil || mounted {
+		return mounted, err
+	}
+	parts, err := m.mountsIn(was.key.subPaths().dir(m.host.RootDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return len(parts) > 0, err
+}
+
+// alsoDetached is a failure after something was detached, which no later
+// attempt will see.
+func alsoDetached(detached *volume.DetachedError, err error) error {
+	if detached == nil {
+		return err
+	}
+	last, ok := errors.AsType[*volume.DetachedError](err)
+	if !ok {
+		return errors.Join(detached, err)
+	}
+	detached = joinDetached(detached, last)
+	if isDetached(err) {
+		return detached
+	}
+	return errors.Join(detached, err)
+}
+
+// isDetached reports whether an error says nothing else.
+func isDetached(err error) bool {
+	if of, ok := err.(*volume.Error); ok {
+		err = of.Err
+	}
+	_, only := err.(*volume.DetachedError)
+	return only
+}
+
+// joinDetached is what was detached then and now, either of which may be nil.
+func joinDetached(then, now *volume.DetachedError) *volume.DetachedError {
+	switch {
+	case then == nil:
+		return now
+	case now == nil:
+		return then
+	}
+	return &volume.DetachedError{Mount: now.Mount, Superblocks: slices.Concat(then.Superblocks, now.Superblocks)}
 }
 
 // unpublish takes the volume from the pod; its device, if it has one, stays.
