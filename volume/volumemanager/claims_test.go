@@ -2,10 +2,12 @@ package volumemanager_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -150,6 +153,17 @@ func TestNamesakes(t *testing.T) {
 	}
 }
 
+// countingSource counts the objects that are read.
+type countingSource struct {
+	objects.Source
+	reads atomic.Int32
+}
+
+func (s *countingSource) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
+	s.reads.Add(1)
+	return s.Source.Get(ctx, ref)
+}
+
 // A claim that nobody has bound yet is waited for, which is no failure.
 func TestAClaimThatIsBeingBoundIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -158,17 +172,32 @@ func TestAClaimThatIsBeingBoundIsWaitedFor(t *testing.T) {
 		bound := claim.DeepCopy()
 		claim.Spec.VolumeName, claim.Status.Phase = "", v1.ClaimPending
 		w.add(claim, pv)
-		manager, _ := w.start()
+		source := &countingSource{Source: w.store}
+		config := w.config()
+		config.Objects = source
+		manager, err := volumemanager.New(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.run(manager)
 		var states []volumemanager.VolumeState
 		stop := manager.Subscribe(func(v volumemanager.VolumeStatus) { states = append(states, v.State) })
 		pod := newPod("web", claimVolume("vol1", "nfs-211", false))
 		if err := manager.PutPod(pod); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Hour)
 		synctest.Wait()
-		if row := statusOf(t, manager, "web"); row.State != volumemanager.StatePending || !errors.Is(row.Err, volume.ErrClaimUnbound) {
+		reads := source.reads.Load()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := manager.WaitForMounted(ctx, pod.UID); err == nil || !strings.Contains(err.Error(), "while waiting for claim ops-test/nfs-211 to be bound") {
+			t.Errorf("WaitForMounted: %v", err)
+		}
+		if row := statusOf(t, manager, "web"); row.State != volumemanager.StatePending || !errors.Is(row.Err, volume.ErrClaimUnbound) || !row.NextRetry.IsZero() {
 			t.Errorf("Explain = %+v", row)
+		}
+		if n := source.reads.Load() - reads; n > 0 {
+			t.Errorf("%d reads of objects that do not change", n)
 		}
 		bound.Status.Phase = v1.ClaimBound
 		if _, err := w.store.Update(t.Context(), bound); err != nil {

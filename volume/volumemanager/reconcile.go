@@ -160,13 +160,14 @@ func (m *Manager) succeed(s *slot, op operation, generation int, now time.Time) 
 	}
 }
 
-// fail notes a failure and has it repeated after a pause. A volume that is
-// mounted stays so when only its refresh has failed.
+// fail notes a failure and has it repeated after a pause, unless only a change
+// of the claim can help, which is watched for. A volume that is mounted stays so
+// when only its refresh has failed.
 func (m *Manager) fail(s *slot, op operation, now time.Time) {
 	if !(op == opSetUp && s.state == StateMounted) {
 		m.enter(s, s.failedState(), now)
 	}
-	if m.stopping || errors.Is(s.err, ErrWithdrawn) {
+	if m.stopping || errors.Is(s.err, ErrWithdrawn) || errors.Is(s.err, volume.ErrClaimUnbound) {
 		return
 	}
 	pause := backOffLast

@@ -73,7 +73,7 @@ type VolumeStatus struct {
 	Ended string
 	// Failures counts the attempts that failed since the last success or the
 	// last new reason to try; NextRetry is when the next one is due, zero if
-	// none is.
+	// none is, as for a claim that is not bound: its change is watched for.
 	Failures  int
 	NextRetry time.Time
 	// Err is the last operation's error, nil after a success. A mounted volume

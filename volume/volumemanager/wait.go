@@ -285,6 +285,9 @@ func (s VolumeStatus) waitsFor(otherwise string) (string, *AttachmentError) {
 	case !s.NextRetry.IsZero():
 		return fmt.Sprintf("the next attempt in %s", time.Until(s.NextRetry).Round(time.Millisecond)), nil
 	}
+	if e, ok := errors.AsType[*volume.BindingError](s.Err); ok && s.Wanted && errors.Is(e, volume.ErrClaimUnbound) {
+		return fmt.Sprintf("claim %s to be bound", e.Claim), nil
+	}
 	return otherwise, nil
 }
 
