@@ -69,7 +69,7 @@ func (c *container) makeNestedPoint(ctx context.Context, outer, inner *container
 			return err
 		}
 		defer done()
-		root, err := openPlace(outer.Source)
+		root, err := c.m.openSource(outer)
 		if err != nil {
 			return err
 		}
@@ -86,6 +86,14 @@ func (c *container) makeNestedPoint(ctx context.Context, outer, inner *container
 		return fmt.Errorf("the mount point %s in volume %q cannot be made: %w", inner.Destination, outer.Volume, err)
 	}
 	return nil
+}
+
+// openSource opens what a container is shown.
+func (m *Manager) openSource(shown *containerMount) (*os.File, error) {
+	if shown.SubPath != "" {
+		return m.openMounted(shown.Source)
+	}
+	return m.openVolume(shown.volume.record)
 }
 
 func isReadOnly(err error) bool {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/expand"
 	"github.com/podvol/podvol/util/subpath"
@@ -149,14 +150,11 @@ func (b *subPathBind) bind(ctx context.Context) (sourceLook, error) {
 
 // open opens the sub-path beneath the volume's root.
 func (b *subPathBind) open() (*os.File, error) {
-	root, err := openPlace(b.volume.record.Path)
+	root, err := b.m.openVolume(b.volume.record)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	if err := b.m.checkMounted(b.volume.record); err != nil {
-		return nil, err // what was opened is the empty mount point
-	}
 	if !b.readOnly {
 		return subpath.OpenOrMake(root, b.path)
 	}
@@ -167,16 +165,30 @@ func (b *subPathBind) open() (*os.File, error) {
 	return file, err
 }
 
-// checkMounted refuses a volume whose mount point is bare.
-func (m *Manager) checkMounted(r *volume.Record) error {
-	if r.Confirmed == nil || !r.Confirmed.MountPoint {
-		return nil
+// openVolume opens the root of a volume, but no bare mount point.
+func (m *Manager) openVolume(r *volume.Record) (*os.File, error) {
+	if r.Confirmed == nil || !r.Confirmed.MountPoint || !below.Strictly(podsDir(m.host.RootDir), r.Path) {
+		return openPlace(r.Path)
 	}
-	mounted, err := m.mountedBelow(r.Path)
+	return m.openMounted(r.Path)
+}
+
+// openMounted opens what is mounted at a path: only after that does the mount
+// table say that it was no bare mount point.
+func (m *Manager) openMounted(path string) (*os.File, error) {
+	root, err := openPlace(path)
+	if err != nil {
+		return nil, err
+	}
+	mounted, err := m.isMountPoint(path)
 	if err == nil && !mounted {
 		err = ErrNotMountedAnymore
 	}
-	return err
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	return root, nil
 }
 
 // openPlace opens a path of the manager's own, or one that a manifest may name

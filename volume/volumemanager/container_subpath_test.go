@@ -411,6 +411,38 @@ func TestRefusedNestedMountPoints(t *testing.T) {
 	}
 }
 
+// Nothing is made in what was below a volume that has vanished meanwhile.
+func TestNestedMountPointInAVolumeThatVanishes(t *testing.T) {
+	for name, subPath := range map[string]string{"whole": "", "a part of it": "part"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			manager, _ := w.start()
+			pod := mounting(newPod("web", emptyDirVolume("outer", v1.StorageMediumMemory), emptyDirVolume("inner", "")),
+				v1.VolumeMount{Name: "outer", MountPath: "/dir", SubPath: subPath},
+				v1.VolumeMount{Name: "inner", MountPath: "/dir/in", SubPath: "x"})
+			setUp(t, manager, pod)
+			vanishes := w.volumeDir("web", "empty-dir", "outer")
+			if subPath != "" {
+				vanishes = w.boundAt("web", "outer", 0)
+			}
+			w.fake.Inject(mount.Fault{
+				Match: func(c mount.Call) bool { return isMount(c) && c.Target == w.boundAt("web", "inner", 1) },
+				Hook: func() {
+					if err := w.fake.Unmount(vanishes); err != nil {
+						t.Error(err)
+					}
+				},
+			})
+			_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+			if !errors.Is(err, volumemanager.ErrNotMountedAnymore) {
+				t.Errorf("err = %v", err)
+			}
+			tearDown(t, manager, pod)
+			w.assertClean()
+		})
+	}
+}
+
 // However calls and tear-downs meet, nothing is left bound.
 func TestContainerMountsRacesWithTearDown(t *testing.T) {
 	w := newWorld(t)
