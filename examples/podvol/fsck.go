@@ -36,7 +36,8 @@ func fsckCommand(s streams) *cobra.Command {
 			"down, mounts on top of each other are unmounted but for the lowest, and mount\n" +
 			"helpers of an agent that is dead are ended. Nothing is removed recursively, but\n" +
 			"the root directories of podvol run whose process is gone, after what is mounted\n" +
-			"there is unmounted. Only for these an ordinary user may use --repair.\n\n" +
+			"there is unmounted: only those that it has marked as its own, as this user, where\n" +
+			"nobody else can write. Only for these an ordinary user may use --repair.\n\n" +
 			"What podvol has no record of is left alone, unless --adopt says that nobody else\n" +
 			"uses this root directory: then a record is made of it, so that podvol knows it\n" +
 			"from now on. --adopt is refused while a kubelet runs.\n\n" +
@@ -76,30 +77,35 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 		Logger: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if !o.repair {
-		err = errors.Join(checkRoot(ctx, config, list), checkRuns(rootDir, list))
-	} else if proceed, enterErr := mayRepair(ctx, s, o, config); !proceed {
-		removeEmptyRuns(rootDir)
-		return enterErr
-	} else {
-		err = errors.Join(repairRoot(ctx, config, list), repairRuns(ctx, rootDir, config.Logger, list))
+		err := errors.Join(checkRoot(ctx, config, list), checkRuns(rootDir, list))
+		return o.conclude(s, list, errors.Join(err, list.close()))
 	}
-	if err := errors.Join(err, list.close()); err != nil {
+	defer removeEmptyBase(rootDir)
+	if proceed, err := mayRepair(ctx, s, o, config); !proceed {
 		return err
 	}
+	err = errors.Join(repairRoot(ctx, config, list), repairRuns(ctx, rootDir, config.Logger, list))
+	return o.conclude(s, list, errors.Join(err, list.close()))
+}
+
+// conclude says what the list comes to.
+func (o fsckOptions) conclude(s streams, list *problemList, err error) error {
 	switch {
+	case err != nil:
+		return err
 	case list.count == 0:
-		fmt.Fprintf(s.err, "Nothing is wrong below %s.\n", rootDir)
+		fmt.Fprintf(s.err, "Nothing is wrong below %s.\n", o.rootDir)
 		return nil
 	case list.open == 0:
 		return nil
 	case !o.repair && list.repairable > 0:
-		fmt.Fprintf(s.err, "To repair: %s\n", shellJoin(append(programName(os.Args[0]), repairArgs(o, rootDir)...)))
+		fmt.Fprintf(s.err, "To repair: %s\n", shellJoin(append(programName(os.Args[0]), o.repairArgs()...)))
 	}
 	return errReported
 }
 
-func repairArgs(o fsckOptions, rootDir string) []string {
-	args := []string{"fsck", "--repair", "--root-dir", rootDir}
+func (o fsckOptions) repairArgs() []string {
+	args := []string{"fsck", "--repair", "--root-dir", o.rootDir}
 	if o.adopt {
 		args = append(args, "--adopt")
 	}
@@ -127,13 +133,14 @@ func mayRepair(ctx context.Context, s streams, o fsckOptions, config volumemanag
 		if len(problems) > 0 || o.adopt {
 			return false, mayMount()
 		}
-		dead, _, err := deadRuns(o.rootDir)
-		if err := errors.Join(err, release(dead)); err != nil || len(dead) == 0 {
+		dead, done, err := deadRuns(o.rootDir)
+		done()
+		if err != nil || len(dead) == 0 {
 			return true, err
 		}
 	}
 	return becomeMounter(ctx, s, o.inside, func(inside string) []string {
-		return append(repairArgs(o, o.rootDir), "--"+insideFlag, inside, "-o", o.output)
+		return append(o.repairArgs(), "--"+insideFlag, inside, "-o", o.output)
 	})
 }
 

@@ -18,35 +18,36 @@ const problemDeadRun volumemanager.ProblemKind = "run of a dead process"
 
 // checkRuns lists the runs whose process is gone.
 func checkRuns(rootDir string, list *problemList) error {
-	dead, _, err := deadRuns(rootDir)
+	dead, done, err := deadRuns(rootDir)
+	defer done()
 	for _, r := range dead {
 		list.add(r.problem(), false, nil)
 	}
-	return errors.Join(err, release(dead))
+	return err
 }
 
 // repairRuns tears down what such runs have left, and removes their root
 // directories. One that cannot be removed holds up no other.
 func repairRuns(ctx context.Context, rootDir string, log *slog.Logger, list *problemList) error {
-	dead, _, err := deadRuns(rootDir)
+	dead, done, err := deadRuns(rootDir)
+	defer done()
 	if err != nil {
 		return err
 	}
-	for i, r := range dead {
+	for _, r := range dead {
 		if ctx.Err() != nil {
-			return errors.Join(context.Cause(ctx), release(dead[i:]))
+			return context.Cause(ctx)
 		}
 		p := r.problem()
 		list.add(p, true, r.clearUp(ctx, log))
 	}
-	removeEmptyRuns(rootDir)
 	return nil
 }
 
 func (r *runRoot) problem() volumemanager.Problem {
 	p := volumemanager.Problem{
 		Kind: problemDeadRun, Path: r.path(),
-		Err:    errors.New("podvol run was killed before it could remove its root directory"),
+		Err:    errors.New("a podvol run has ended and left its root directory: it was killed, or could not take its volumes down"),
 		Repair: "tear down what is left of its volumes and remove the directory",
 	}
 	table, err := mount.KernelTable()
@@ -66,7 +67,7 @@ func (r *runRoot) problem() volumemanager.Problem {
 func (r *runRoot) clearUp(ctx context.Context, log *slog.Logger) error {
 	err := tearDownAll(ctx, r.path(), log)
 	if err != nil {
-		return errors.Join(err, r.lock.Close())
+		return err
 	}
 	return r.remove(ctx)
 }

@@ -124,7 +124,7 @@ func runPod(ctx context.Context, s streams, o runOptions) error {
 	o.rootDir = base
 	inside, err := becomeMounter(ctx, s, o.inside, o.args)
 	if !inside {
-		removeEmptyRuns(base) // the run was another process's, which does not know whose base it is
+		removeEmptyBase(base) // the run was another process's, which takes it for one that was named
 		return err
 	}
 	set, pods, err := loadPods(ctx, s, o.files, o.nodeName, o.pod)
@@ -140,6 +140,8 @@ func runPod(ctx context.Context, s streams, o runOptions) error {
 		return err
 	}
 	code, err := job.run(ctx, s, o, root)
+	root.place.close()
+	removeEmptyBase(base)
 	switch {
 	case err == nil && code == 0:
 		return nil

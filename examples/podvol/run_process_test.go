@@ -69,7 +69,7 @@ func TestRunAmongTemporaryFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, errOut := r.run(t, exitRunFailed, "run", "-f", file, "--", "true")
-	if !strings.Contains(errOut, foreign) || !strings.Contains(errOut, "choose another root directory") {
+	if !strings.Contains(errOut, foreign) || !strings.Contains(errOut, "--root-dir") {
 		t.Errorf("stderr %s", errOut)
 	}
 }
@@ -260,8 +260,11 @@ func TestRunIsKilled(t *testing.T) {
 					t.Errorf("it says %q", out)
 				}
 				// The kernel may close the lock a moment after the output.
-				lock, err := lockDir(path, unix.LOCK_EX)
+				lock, err := os.Open(path)
 				if err != nil {
+					t.Fatal(err)
+				}
+				if err := lockDir(lock, unix.LOCK_EX); err != nil {
 					t.Fatal(err)
 				}
 				lock.Close()

@@ -3,11 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -16,28 +17,20 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-// runRoot is the root directory of one run: it is made for it, locked while the
-// run lives, and removed with all that is in it. A directory whose lock is free
-// is what a run has left that was killed.
+// runRoot is the root directory of one run: it is made and marked for it, locked
+// while the run lives, and removed with all that is in it. A marked directory
+// whose lock is free is what a run has left that was killed.
 type runRoot struct {
-	base string
-	name string
-	lock *os.File // the directory itself
+	place *runsPlace
+	name  string
+	lock  *os.File // the directory itself
 }
 
-// runBase is the directory below which runs have theirs, unless --root-dir says
-// otherwise: the default root directory, or where an ordinary user has none, a
-// private one among the temporary files.
-func runBase() string {
-	if dir := defaultRootDir(); dir != "" {
-		return dir
-	}
-	return filepath.Join(os.TempDir(), "podvol-"+strconv.Itoa(os.Geteuid()))
-}
+// runMarker is the file that tells a run's root directory from a directory of
+// somebody else's. It comes first and goes last.
+const runMarker = ".podvol-run"
 
-func runsDir(base string) string { return filepath.Join(volumemanager.StateDir(base), "runs") }
-
-func (r *runRoot) path() string { return filepath.Join(runsDir(r.base), r.name) }
+func (r *runRoot) path() string { return filepath.Join(runsDir(r.place.base), r.name) }
 
 // maxLabel keeps a run's name well below what a file system takes.
 const maxLabel = 100
@@ -61,61 +54,169 @@ func newRunRoot(base, label string) (*runRoot, error) {
 	return nil, &volumemanager.RootError{RootDir: base, Err: errors.New("it is removed again and again")}
 }
 
-func tryRunRoot(base, label string) (*runRoot, error) {
-	if err := makePrivate(base); err != nil {
+func tryRunRoot(base, label string) (_ *runRoot, err error) {
+	place, err := makeRunsPlace(base)
+	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(runsDir(base), 0o700); err != nil {
-		return nil, err
-	}
+	r := &runRoot{place: place}
+	defer func() {
+		if err != nil {
+			r.close()
+			place.close()
+		}
+	}()
 	// Nobody takes a directory for abandoned between its making and its locking.
-	runs, err := lockDir(runsDir(base), unix.LOCK_SH)
+	if err := lockDir(place.runs, unix.LOCK_SH); err != nil {
+		return nil, err
+	}
+	defer unlockDir(place.runs)
+	path, err := os.MkdirTemp(runsDir(base), label+".") // nobody else can change that path
 	if err != nil {
 		return nil, err
 	}
-	defer runs.Close()
-	path, err := os.MkdirTemp(runsDir(base), label+".")
-	if err != nil {
+	r.name = filepath.Base(path)
+	if r.lock, err = openDirAt(place.runs, r.name); err != nil {
 		return nil, err
 	}
-	lock, err := lockDir(path, unix.LOCK_EX|unix.LOCK_NB)
-	if err != nil {
+	if err := lockDir(r.lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, err
 	}
-	return &runRoot{base: base, name: filepath.Base(path), lock: lock}, nil
+	return r, r.mark()
 }
 
-// makePrivate makes the base. Where it lies among other users' files it must be
-// nobody else's.
-func makePrivate(base string) error {
-	if err := os.MkdirAll(filepath.Dir(base), 0o755); err != nil {
+func (r *runRoot) mark() error {
+	fd, err := unix.Openat(int(r.lock.Fd()), runMarker, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return &fs.PathError{Op: "create", Path: filepath.Join(r.path(), runMarker), Err: err}
+	}
+	return unix.Close(fd)
+}
+
+// isOurs reports whether a run has made the directory. One that was killed
+// before it could mark it, or after it removed the marker, leaves it empty.
+func (r *runRoot) isOurs() (bool, error) {
+	if checkOwn(r.lock, 0o077) != nil {
+		return false, nil
+	}
+	var marker unix.Stat_t
+	err := unix.Fstatat(int(r.lock.Fd()), runMarker, &marker, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil {
+		return marker.Mode&unix.S_IFMT == unix.S_IFREG && int(marker.Uid) == os.Geteuid(), nil
+	}
+	number := r.name[strings.LastIndexByte(r.name, '.')+1:] // os.MkdirTemp's
+	if _, unnumbered := strconv.ParseUint(number, 10, 64); unnumbered != nil || !errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	names, err := r.names()
+	return len(names) == 0, err
+}
+
+func (r *runRoot) names() ([]string, error) {
+	dir, err := openDirAt(r.lock, ".")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return dir.Readdirnames(-1)
+}
+
+// remove removes the directory with all that is in it, but nothing that is
+// mounted there, and those around it that are empty now.
+func (r *runRoot) remove(ctx context.Context) error {
+	defer r.close()
+	names, err := r.names()
+	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(base, 0o700); !errors.Is(err, fs.ErrExist) {
+	names = slices.DeleteFunc(names, func(name string) bool { return name == runMarker })
+	for _, name := range append(names, runMarker) {
+		if err := removetree.RemoveAt(ctx, r.lock, name); err != nil {
+			return err
+		}
+	}
+	if err := removetree.RemoveAt(ctx, r.place.runs, r.name); err != nil {
 		return err
 	}
-	if filepath.Dir(base) != filepath.Clean(os.TempDir()) {
-		return nil
-	}
-	var stat unix.Stat_t
-	if err := unix.Lstat(base, &stat); err != nil {
-		return &fs.PathError{Op: "lstat", Path: base, Err: err}
-	}
-	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || int(stat.Uid) != os.Geteuid() || stat.Mode&0o022 != 0 {
-		return fmt.Errorf("%s is no directory of this user's alone, and lies where everybody can make one", base)
-	}
+	r.place.removeEmpty()
 	return nil
 }
 
-// lockDir opens a directory and locks it; a busy one is unix.EWOULDBLOCK where
-// how says not to wait. A directory that was removed meanwhile is
-// [fs.ErrNotExist].
-func lockDir(path string, how int) (*os.File, error) {
-	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+// close gives the lock back and leaves the directory as it is.
+func (r *runRoot) close() {
+	if r.lock != nil {
+		r.lock.Close()
+	}
+}
+
+// deadRuns returns the runs whose process is gone, locked until done is called.
+// A directory that no run has made is none.
+func deadRuns(base string) (dead []*runRoot, done func(), err error) {
+	place, err := openRunsPlace(base)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, func() {}, nil
+	}
+	if err != nil {
+		return nil, func() {}, &volumemanager.RootError{RootDir: base, Err: err}
+	}
+	dead, err = place.dead()
+	return dead, func() {
+		for _, r := range dead {
+			r.close()
+		}
+		place.close()
+	}, err
+}
+
+func (p *runsPlace) dead() (dead []*runRoot, err error) {
+	err = lockDir(p.runs, unix.LOCK_EX)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
-	err = eintr.Do(func() error { return unix.Flock(int(dir.Fd()), how) })
+	defer unlockDir(p.runs)
+	names, err := p.runs.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		r := &runRoot{place: p, name: name}
+		abandoned, err := r.isAbandoned()
+		if err != nil {
+			r.close()
+			return dead, err
+		}
+		if !abandoned {
+			r.close()
+			continue
+		}
+		dead = append(dead, r)
+	}
+	return dead, nil
+}
+
+// isAbandoned locks what a run has left.
+func (r *runRoot) isAbandoned() (bool, error) {
+	var err error
+	if r.lock, err = openDirAt(r.place.runs, r.name); err != nil {
+		return false, nil // gone, or no run
+	}
+	if ours, err := r.isOurs(); err != nil || !ours {
+		return false, err
+	}
+	err = lockDir(r.lock, unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) { // it lives, or is gone
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// lockDir locks a directory; a busy one is unix.EWOULDBLOCK where how says not
+// to wait. A directory that was removed meanwhile is [fs.ErrNotExist].
+func lockDir(dir *os.File, how int) error {
+	err := eintr.Do(func() error { return unix.Flock(int(dir.Fd()), how) })
 	var stat unix.Stat_t
 	if err == nil {
 		err = unix.Fstat(int(dir.Fd()), &stat)
@@ -124,71 +225,9 @@ func lockDir(path string, how int) (*os.File, error) {
 		err = unix.ENOENT
 	}
 	if err != nil {
-		dir.Close()
-		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
+		return &fs.PathError{Op: "lock", Path: dir.Name(), Err: err}
 	}
-	return dir, nil
-}
-
-// remove removes the directory with all that is in it, but nothing that is
-// mounted there, and those around it that are empty now.
-func (r *runRoot) remove(ctx context.Context) error {
-	defer r.lock.Close()
-	if err := removetree.Remove(ctx, runsDir(r.base), r.name); err != nil {
-		return err
-	}
-	removeEmptyRuns(r.base)
 	return nil
 }
 
-// removeEmptyRuns removes what is around runs, as far as it is empty. What is
-// not keeps the rest, and that is no error.
-func removeEmptyRuns(base string) {
-	for _, dir := range []string{runsDir(base), volumemanager.StateDir(base)} {
-		if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT {
-			return
-		}
-	}
-	if base == runBase() {
-		_ = unix.Rmdir(base)
-	}
-}
-
-// deadRuns returns the runs whose process is gone, locked, until release is
-// called; alive is how many others there are.
-func deadRuns(base string) (dead []*runRoot, alive int, err error) {
-	runs, err := lockDir(runsDir(base), unix.LOCK_EX)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, 0, nil
-	}
-	if err != nil {
-		return nil, 0, err
-	}
-	defer runs.Close()
-	entries, err := runs.ReadDir(-1)
-	if err != nil {
-		return nil, 0, err
-	}
-	for _, e := range entries {
-		r := &runRoot{base: base, name: e.Name()}
-		r.lock, err = lockDir(r.path(), unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case errors.Is(err, unix.EWOULDBLOCK):
-			alive++
-		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP): // gone, or no run
-		case err != nil:
-			return nil, 0, errors.Join(err, release(dead))
-		default:
-			dead = append(dead, r)
-		}
-	}
-	return dead, alive, nil
-}
-
-func release(runs []*runRoot) error {
-	var errs []error
-	for _, r := range runs {
-		errs = append(errs, r.lock.Close())
-	}
-	return errors.Join(errs...)
-}
+func unlockDir(dir *os.File) { _ = unix.Flock(int(dir.Fd()), unix.LOCK_UN) }
