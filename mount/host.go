@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -145,16 +146,39 @@ type calls interface {
 
 type hostCalls struct{}
 
-// unmount is umount2(2), repeated for a fifth of a second while the mount is busy:
-// a process that this one is just starting holds copies of all its descriptors,
-// those of a mount under way too, from fork(2) until execve(2).
+// unmount is umount2(2), repeated while the mount is busy: a process that this
+// one is just starting holds copies of all its descriptors, those of a mount
+// under way too, from fork(2) until execve(2) closes them. It is waited for, and
+// then for a fifth of a second, since execve closes them as it ends.
 func (hostCalls) unmount(target string, flags int) error {
-	for pause := 100 * time.Microsecond; ; pause *= 2 {
+	const first = 100 * time.Microsecond
+	for pause := first; ; pause *= 2 {
 		err := eintr.Do(func() error { return unix.Unmount(target, flags) })
-		if !errors.Is(err, unix.EBUSY) || pause > 100*time.Millisecond {
+		if !errors.Is(err, unix.EBUSY) || pause > 200*time.Millisecond {
 			return err
 		}
+		if pause == first {
+			awaitForks()
+		}
 		time.Sleep(pause)
+	}
+}
+
+// awaitForks waits, for a second at most, for the processes that are being
+// started to reach execve(2). It may hang there: their program's file system is
+// any.
+func awaitForks() {
+	none := make(chan struct{})
+	go func() {
+		syscall.ForkLock.RLock() // held by package syscall from fork to execve
+		close(none)
+		syscall.ForkLock.RUnlock()
+	}()
+	limit := time.NewTimer(time.Second)
+	defer limit.Stop()
+	select {
+	case <-none:
+	case <-limit.C:
 	}
 }
 

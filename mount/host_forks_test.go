@@ -1,9 +1,12 @@
 package mount_test
 
 import (
+	"os"
 	"os/exec"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/nstest"
@@ -47,6 +50,29 @@ func TestUnmountWhileProcessesAreStarted(t *testing.T) {
 		}
 		close(stop)
 		all.Wait()
+	})
+}
+
+// However long starting a process takes, its copies of descriptors are no use of
+// the mount.
+func TestUnmountWaitsForAProcessThatIsBeingStarted(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m, dir := mount.New(mount.Config{}), t.TempDir()
+		if err := m.Mount("x", dir, "tmpfs", nil); err != nil {
+			t.Fatal(err)
+		}
+		copied, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		syscall.ForkLock.Lock() // as between fork and execve
+		time.AfterFunc(500*time.Millisecond, func() {
+			copied.Close()
+			syscall.ForkLock.Unlock()
+		})
+		if err := m.Unmount(dir); err != nil {
+			t.Error(err)
+		}
 	})
 }
 
