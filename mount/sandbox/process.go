@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"runtime"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,7 +32,8 @@ type Process struct {
 // Start begins the program and returns when it runs, or when it is known that
 // it will not: an *[Error]. ctx ends the program as in [Run]; when it ends before
 // the program runs, Start returns its cause. Whoever starts a program must call
-// Wait.
+// Wait. After an error nothing is left of it, nor does anything use the streams
+// of the configuration any more, unless the process hangs in the kernel.
 func Start(ctx context.Context, c Config) (*Process, error) {
 	if isChild() { // else each would start the next
 		e := as(ErrConfig, "start", "", errors.New("this process is to become a sandbox itself"))
@@ -50,15 +52,28 @@ func Start(ctx context.Context, c Config) (*Process, error) {
 	select {
 	case <-p.begun:
 	case <-ctx.Done():
+		p.endsSoon()
 		return nil, context.Cause(ctx)
 	}
 	if p.failure != nil {
+		p.endsSoon()
 		return nil, p.failure
 	}
 	if c.Signals != nil {
 		go p.forward(c.Signals)
 	}
 	return p, nil
+}
+
+// endsSoon waits for the end of a process that was killed, unless it takes
+// longer than endAfter, and reports whether it has come.
+func (p *Process) endsSoon() bool {
+	select {
+	case <-p.done:
+		return true
+	case <-time.After(endAfter):
+		return false // it hangs in the kernel and ends when that lets it
+	}
 }
 
 // PID is the program's process id, as the caller sees it.

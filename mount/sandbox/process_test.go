@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -57,6 +58,34 @@ func TestExitCodes(t *testing.T) {
 					t.Errorf("Run: %d, %v; want %d, %v", code, err, tc.code, tc.cause)
 				}
 			})
+		}
+	})
+}
+
+// tail is an output that knows whether it was read to its end.
+type tail struct{ ended atomic.Bool }
+
+func (o *tail) Write(p []byte) (int, error) { return len(p), nil }
+
+func (o *tail) ReadFrom(r io.Reader) (n int64, err error) {
+	n, err = io.Copy(io.Discard, r)
+	o.ended.Store(true)
+	return n, err
+}
+
+// What was not begun does not use the caller's output any more.
+func TestNothingIsWrittenAfterAFailedStart(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		for range 10 {
+			var out, errs tail
+			c := program(t)
+			c.Args, c.Stdout, c.Stderr = []string{"podvol-no-such-program"}, &out, &errs
+			if _, err := sandbox.Start(t.Context(), c); !errors.Is(err, sandbox.ErrProgramNotFound) {
+				t.Fatalf("Start: %v", err)
+			}
+			if !out.ended.Load() || !errs.ended.Load() {
+				t.Fatal("its output was not at its end when Start returned")
+			}
 		}
 	})
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// endAfter is how long Run waits for a program that was killed, and for what
-// still holds its output.
+// endAfter is how long a program that was killed is waited for, and what still
+// holds its output.
 const endAfter = 5 * time.Second
 
 // Run runs the program to its end and returns its exit code as a shell's $?:
@@ -28,10 +28,8 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 		return p.Wait()
 	case <-ctx.Done():
 	}
-	select {
-	case <-p.done:
-		return p.Wait()
-	case <-time.After(endAfter):
-		return killedCode, context.Cause(ctx) // it hangs in the kernel and ends when that lets it
+	if !p.endsSoon() {
+		return killedCode, context.Cause(ctx)
 	}
+	return p.Wait()
 }
