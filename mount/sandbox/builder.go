@@ -3,6 +3,7 @@ package sandbox
 import (
 	"errors"
 	"path"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -135,17 +136,25 @@ func (b *builder) apply(t tree) *Error {
 	return nil
 }
 
-// mayCover refuses a mount that would appear on the host and stay there.
+// mayCover refuses a mount that would appear on the host and stay there. What is
+// shared here is a Bidirectional mount: all else has been made a slave or
+// private. The kernel is asked, since where a path leads somebody may change.
 func (b *builder) mayCover(target int, t tree) *Error {
-	in, err := b.volumeAt(target)
-	if err != nil {
-		return failed("look where the destination is", t.Destination, err)
+	if !slices.ContainsFunc(b.applied, func(a appliedMount) bool { return a.Propagation == PropagationShared }) {
+		return nil
 	}
-	if in == nil || in.Propagation != PropagationShared {
+	covered, err := mountOf(target)
+	if err != nil {
+		return failed("find the mount of the destination", t.Destination, err)
+	}
+	if !isShared(covered) {
 		return nil
 	}
 	e := as(ErrPropagates, "mount", t.Destination, nil)
-	e.Advice = "it lies in the Bidirectional mount at " + in.Destination + ": give it a destination outside of that"
+	e.Advice = "it lies in a Bidirectional mount: give it a destination outside of that"
+	if in, err := b.volumeAt(target); err == nil && in != nil {
+		e.Advice = "it lies in the Bidirectional mount at " + in.Destination + ": give it a destination outside of that"
+	}
 	return e
 }
 

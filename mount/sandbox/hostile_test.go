@@ -111,6 +111,30 @@ func TestALinkThatLeadsNowhereYet(t *testing.T) {
 	})
 }
 
+// What ".." means behind a link is where the link leads, not the name before it.
+func TestALinkThatLeadsUpBehindAnother(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		write(t, dir+"/volume/key", "value")
+		mkdir(t, dir+"/root/deep/dir")
+		symlink(t, "/deep/dir", dir+"/root/l")
+		symlink(t, "l/../x", dir+"/root/dst")
+		symlink(t, "/none/../x", dir+"/root/nowhere")
+		c := inRoot(t, program(t, "read:/dst/key", "read:/deep/x/key", "read:/dst/a/key", "list:/deep"), dir+"/root")
+		volume := sandbox.Mount{Volume: "v", Source: dir + "/volume", Destination: "/dst"}
+		c.Mounts = append(c.Mounts, volume)
+		s, _ := run(t, c)
+		if want := []string{"value", "value", "ENOENT", "dir x"}; !slices.Equal(s.Results, want) {
+			t.Errorf("results %q, want %q", s.Results, want)
+		}
+		volume.Destination = "/nowhere"
+		c.Mounts[len(c.Mounts)-1] = volume
+		if e := fails(t, c); !errors.Is(e, sandbox.ErrLink) || e.Destination != "/nowhere" {
+			t.Errorf("a link that no file made can lead anywhere: %v", e)
+		}
+	})
+}
+
 // CVE-2019-19921: /proc of the image is a link (into a volume), so that the
 // runtime's own mounts land elsewhere.
 func TestCVE201919921(t *testing.T) {

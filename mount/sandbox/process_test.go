@@ -182,19 +182,23 @@ func TestTheContextEndsTheProgram(t *testing.T) {
 
 func TestAProcessIDNamespace(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		for _, withRoot := range []bool{false, true} {
+		mounted := t.TempDir() // a root that has a /proc, of the caller's processes
+		if err := unix.Mount("/proc", mkdir(t, mounted+"/proc"), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			t.Fatal(err)
+		}
+		for _, root := range []string{"", t.TempDir(), mounted} {
 			c := program(t, "list:/proc")
-			if withRoot {
-				c = inRoot(t, c, t.TempDir())
+			if root != "" {
+				c = inRoot(t, c, root)
 			}
 			c.PIDNamespace = true
 			s, _ := run(t, c)
 			if s.PID != 1 {
-				t.Errorf("the program is process %d", s.PID)
+				t.Errorf("root %q: the program is process %d", root, s.PID)
 			}
 			entries := strings.Fields(s.Results[0])
 			if !slices.Contains(entries, "1") || slices.Contains(entries, fmt.Sprint(os.Getpid())) {
-				t.Errorf("/proc shows %q", entries)
+				t.Errorf("root %q: /proc shows %q", root, entries)
 			}
 		}
 	})

@@ -165,3 +165,25 @@ func TestPropagationThatCannotBe(t *testing.T) {
 		}
 	})
 }
+
+// A mount that covers an earlier, deeper one decides what lies in it.
+func TestNothingLandsInABidirectionalMountThatCoversAnother(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		for name, last := range map[string]string{"an existing destination": "/a/b/c", "a missing one": "/a/b/missing"} {
+			dir := t.TempDir()
+			mountShared(t, dir+"/shared")
+			mkdir(t, dir+"/shared/b/c")
+			mkdir(t, dir+"/private/c")
+			mkdir(t, dir+"/root/a/b")
+			c := inRoot(t, program(t), dir+"/root")
+			c.Mounts = append(c.Mounts,
+				sandbox.Mount{Volume: "deep", Source: dir + "/private", Destination: "/a/b"},
+				sandbox.Mount{Volume: "both", Source: dir + "/shared", Destination: "/a", Propagation: "rshared"},
+				sandbox.Mount{Volume: "last", Source: dir + "/private", Destination: last},
+			)
+			if e := fails(t, c); e.Volume != "last" || !errors.Is(e, sandbox.ErrPropagates) || !strings.Contains(e.Advice, "mount at /a:") {
+				t.Errorf("%s: %v", name, e)
+			}
+		}
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -61,17 +62,29 @@ func (t tree) resolve() uint64 {
 // deepest opens the deepest parent of a destination that exists, and returns
 // the names below it.
 func (b *builder) deepest(destination string, resolve uint64) (int, []string, *Error) {
-	for dir := path.Dir(destination); ; dir = path.Dir(dir) {
+	names := namesOf(destination)
+	for n := len(names) - 1; ; n-- {
+		dir := "/" + strings.Join(names[:max(n, 0)], "/")
 		fd, err := openIn(b.root, dir, resolve)
-		if errors.Is(err, unix.ENOENT) && dir != "/" {
+		if errors.Is(err, unix.ENOENT) && n > 0 {
 			continue
 		}
 		if err != nil {
 			return -1, nil, destinationFailed(dir, err)
 		}
-		rest, _ := below.Cut(dir, destination)
-		return fd, strings.Split(rest, "/"), nil
+		missing := names[max(n, 0):]
+		if len(missing) == 0 || slices.Contains(missing, "..") {
+			unix.Close(fd)
+			return -1, nil, as(ErrLink, "resolve the destination", destination, unix.ENOENT)
+		}
+		return fd, missing, nil
 	}
+}
+
+// namesOf splits a path. A ".." stays: what it means behind a link only the
+// kernel knows.
+func namesOf(path string) []string {
+	return slices.DeleteFunc(strings.Split(path, "/"), func(name string) bool { return name == "" || name == "." })
 }
 
 // throughLink returns the destination that is meant where the first missing
@@ -97,9 +110,9 @@ func (b *builder) throughLink(parent int, missing []string, t tree) (string, err
 		if err != nil {
 			return "", err
 		}
-		target = path.Join(dir, target)
+		target = dir + "/" + target
 	}
-	return path.Join("/", target, path.Join(missing[1:]...)), nil
+	return target + "/" + strings.Join(missing[1:], "/"), nil
 }
 
 // pathInRoot is where an open directory is, as the program will see it.
@@ -156,14 +169,13 @@ func (b *builder) volumeAt(fd int) (*appliedMount, error) {
 	if err != nil {
 		return nil, err
 	}
-	var innermost *appliedMount
-	for i := range b.applied {
-		a := &b.applied[i]
-		if _, inside := below.Cut(a.path, real); inside && (innermost == nil || len(a.path) >= len(innermost.path)) {
-			innermost = a
+	// A later mount covers an earlier one, also one that is deeper.
+	for i := range slices.Backward(b.applied) {
+		if _, inside := below.Cut(b.applied[i].path, real); inside {
+			return &b.applied[i], nil
 		}
 	}
-	return innermost, nil
+	return nil, nil
 }
 
 // cover mounts a tmpfs over a directory that shows everything the directory has
@@ -200,6 +212,9 @@ func (b *builder) cover(dir int, t tree) (int, *Error) {
 // mayBeCovered refuses directories whose content must not be hidden or cannot be
 // shown again.
 func (b *builder) mayBeCovered(dir int, t tree) *Error {
+	if err := b.mayCover(dir, t); err != nil {
+		return err
+	}
 	in, err := b.volumeAt(dir)
 	if err != nil {
 		return failed("look where the destination is", t.Destination, err)

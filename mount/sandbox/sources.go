@@ -48,7 +48,7 @@ func (b *builder) openOwn(o *order) *Error {
 		if b.rootTree < 0 && !fresh || slices.ContainsFunc(o.Mounts, func(asked orderedMount) bool { return asked.Destination == m.Destination }) {
 			continue
 		}
-		if b.rootTree >= 0 && b.hasMount(m.Destination) {
+		if !fresh && b.rootTree >= 0 && b.hasMount(m.Destination) {
 			continue
 		}
 		var t tree
@@ -167,23 +167,37 @@ func propagation(word string) uint64 {
 
 // checkShared refuses a source that is no peer of anything.
 func checkShared(source int, path string) *Error {
-	st, err := look(source)
+	found, err := mountOf(source)
 	if err != nil {
-		return failed("look at the source", path, err)
+		return failed("find the mount of", path, err)
+	}
+	if isShared(found) {
+		return nil
+	}
+	e := as(ErrNotShared, "set the propagation of", path, fmt.Errorf("it lies in the mount at %s", found.Mountpoint))
+	e.Advice = "share that on the host (mount --make-rshared " + found.Mountpoint + "), or ask for HostToContainer"
+	return e
+}
+
+// mountOf returns the mount that an open file lies in.
+func mountOf(fd int) (*mountinfo.Info, error) {
+	st, err := look(fd)
+	if err != nil {
+		return nil, err
 	}
 	found, err := mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) {
 		return uint64(info.ID) != st.Mnt_id, uint64(info.ID) == st.Mnt_id
 	})
-	if err != nil || len(found) == 0 {
-		return failed("find the mount of", path, errors.Join(err, errors.New("it is in no mount table")))
+	if err == nil && len(found) == 0 {
+		err = errors.New("it is in no mount table")
 	}
-	if strings.Contains(found[0].Optional, "shared:") {
-		return nil
+	if err != nil {
+		return nil, err
 	}
-	e := as(ErrNotShared, "set the propagation of", path, fmt.Errorf("it lies in the mount at %s", found[0].Mountpoint))
-	e.Advice = "share that on the host (mount --make-rshared " + found[0].Mountpoint + "), or ask for HostToContainer"
-	return e
+	return found[0], nil
 }
+
+func isShared(m *mountinfo.Info) bool { return strings.Contains(m.Optional, "shared:") }
 
 func sourceFailed(op, path string, err error) *Error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
