@@ -18,6 +18,12 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // execute becomes the program; it returns only why not.
 func (o *order) execute(parent *os.File, answers *json.Encoder) *Error {
+	// The working directory may be one that only those may search who build the
+	// sandbox, or only the program's user.
+	there, failure := o.changeDir()
+	if failure != nil {
+		return failure
+	}
 	if err := o.settle(); err != nil {
 		return err
 	}
@@ -29,17 +35,39 @@ func (o *order) execute(parent *os.File, answers *json.Encoder) *Error {
 	if orphaned(parent) {
 		os.Exit(killedCode)
 	}
-	dir := o.Dir
-	if dir == "" {
-		dir = "/"
+	if !there {
+		there, failure = o.changeDir()
 	}
-	if err := unix.Chdir(dir); err != nil {
-		return failed("change to the working directory", dir, err)
+	switch {
+	case failure != nil:
+		return failure
+	case !there:
+		return failed("change to the working directory", o.Dir, unix.EACCES)
 	}
 	if err := answers.Encode(answer{Executes: true}); err != nil {
 		return failed("answer the parent", "", err)
 	}
 	return o.executeFirst()
+}
+
+// changeDir changes to the working directory, or says that this user may not.
+func (o *order) changeDir() (there bool, failure *Error) {
+	dir := o.Dir
+	if dir == "" {
+		dir = "/"
+	}
+	err := unix.Chdir(dir)
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, unix.EACCES):
+		return false, nil
+	}
+	failure = failed("change to the working directory", dir, err)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		failure.Advice = "make it in the program's root, or choose another (a container's is its workingDir)"
+	}
+	return false, failure
 }
 
 func orphaned(parent *os.File) bool {

@@ -60,6 +60,35 @@ func TestIDsOfTheProgram(t *testing.T) {
 	})
 }
 
+func TestAWorkingDirectoryThatTheProgramsUserMayNotSearch(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		ids := otherIDs(t)
+		root := mkdir(t, t.TempDir()+"/root")
+		mkdir(t, root+"/closed/in")
+		if err := os.Chmod(root+"/closed", 0o700); err != nil {
+			t.Fatal(err)
+		}
+		c := inRoot(t, program(t), root)
+		c.Credential, c.Dir = ids, "/closed/in"
+		if s, _ := run(t, c); ids.UID != 0 && s.UID != int(ids.UID) {
+			t.Errorf("the program is user %d", s.UID)
+		}
+		c.Dir = "/missing"
+		if e := fails(t, c); !errors.Is(e, unix.ENOENT) || e.Path != c.Dir || !strings.Contains(e.Advice, "workingDir") {
+			t.Error(e)
+		}
+		if !hasAllIDs(t) {
+			return
+		}
+		many := []mount.IDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}}
+		c.UserNamespace = &sandbox.UserNamespace{UIDMappings: many, GIDMappings: many}
+		c.Dir = "/closed/in" // to an owner whom the namespace does not have
+		if e := fails(t, c); !errors.Is(e, sandbox.ErrNotPermitted) || e.Path != c.Dir {
+			t.Error(e)
+		}
+	})
+}
+
 func TestCapabilitiesAndNoNewPrivileges(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		c := program(t)
