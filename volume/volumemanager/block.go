@@ -13,7 +13,6 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/util/loophold"
 	"github.com/podvol/podvol/volume"
 )
@@ -22,26 +21,38 @@ import (
 // the kernel cannot give its number to another device: else a device that was
 // detached and another attached would be the pod's without anybody's knowing.
 // A hold outlives the process.
+//
+// Both calls may block as long as the device does. The manager waits no longer
+// than an operation's context allows, makes one call for a path at a time, and
+// keeps its root directory locked until each has returned.
 type DeviceHolder interface {
 	// Hold holds the device at path, a bind mount of its node. Held already is
 	// success.
-	Hold(ctx context.Context, path string) error
+	Hold(path string) error
 	// Release ends the hold; none is success, also where path is gone.
-	Release(ctx context.Context, path string) error
+	Release(path string) error
 }
 
 // loopHolder is the kubelet's way: a loop device.
-type loopHolder struct{ calls flight.Group[string] }
+type loopHolder struct{}
 
-func (l *loopHolder) Hold(ctx context.Context, path string) error {
-	return l.calls.Do(ctx, path, func() error {
-		_, err := loophold.Hold(path)
-		return err
-	})
+func (loopHolder) Hold(path string) error {
+	_, err := loophold.Hold(path)
+	return err
 }
 
-func (l *loopHolder) Release(ctx context.Context, path string) error {
-	return l.calls.Do(ctx, path, func() error { return loophold.Release(path) })
+func (loopHolder) Release(path string) error { return loophold.Release(path) }
+
+// holding makes one of the holder's calls.
+func (m *Manager) holding(ctx context.Context, bind string, call func(path string) error) error {
+	return m.reaches.Do(ctx, bind, func() error {
+		done, err := m.keepRoot()
+		if err != nil {
+			return err
+		}
+		defer done()
+		return call(bind)
+	})
 }
 
 // ReplacedDeviceError says that a pod's device is not the volume's any more.
@@ -135,7 +146,7 @@ func (m *Manager) publishDevice(ctx context.Context, u *setUp, published string)
 	if err := m.bindDevice(ctx, u, node); err != nil {
 		return err
 	}
-	if err := m.config.DeviceHolder.Hold(ctx, place.bind); err != nil {
+	if err := m.holding(ctx, place.bind, m.config.DeviceHolder.Hold); err != nil {
 		return fmt.Errorf("the device cannot be kept from being replaced: %w", err)
 	}
 	if err := linkTo(node, place); err != nil {

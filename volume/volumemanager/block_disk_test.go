@@ -119,8 +119,8 @@ type holds struct {
 	held map[string]bool
 }
 
-func (h *holds) Hold(ctx context.Context, path string) error {
-	return h.disk.calls.Do(ctx, diskCall{Op: "Hold", Whose: filepath.Base(path)}, func() error {
+func (h *holds) Hold(path string) error {
+	return h.disk.calls.Do(context.Background(), diskCall{Op: "Hold", Whose: filepath.Base(path)}, func() error {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.held[path] = true
@@ -128,8 +128,8 @@ func (h *holds) Hold(ctx context.Context, path string) error {
 	})
 }
 
-func (h *holds) Release(ctx context.Context, path string) error {
-	return h.disk.calls.Do(ctx, diskCall{Op: "Release", Whose: filepath.Base(path)}, func() error {
+func (h *holds) Release(path string) error {
+	return h.disk.calls.Do(context.Background(), diskCall{Op: "Release", Whose: filepath.Base(path)}, func() error {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		delete(h.held, path)

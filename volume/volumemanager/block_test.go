@@ -1,6 +1,7 @@
 package volumemanager_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -339,6 +341,77 @@ func TestBlockVolumeOfAPluginWithoutDevices(t *testing.T) {
 		t.Errorf("err = %v", err)
 	}
 	w.untouched()
+}
+
+// An unmount that says that nothing is mounted, while the table shows a mount,
+// is an error and not a reason to try again at once.
+func TestUnbindingThatChangesNothing(t *testing.T) {
+	w := newWorld(t)
+	d, h := w.withBlockDisks()
+	manager, _ := w.start()
+	pod := blockPod("web", "a")
+	mustSetUp(t, manager, pod)
+	calls := 0
+	var remove func()
+	remove = w.fake.Inject(mount.Fault{Err: mount.ErrNotMounted,
+		Match: func(c mount.Call) bool { return !isMount(c) },
+		Hook: func() {
+			if calls++; calls == 100 {
+				remove()
+			}
+		}})
+	if err := manager.TearDownPod(t.Context(), pod.UID); err == nil || !strings.Contains(err.Error(), "still mounted") {
+		t.Errorf("err = %v", err)
+	}
+	remove()
+	if calls > 10 {
+		t.Errorf("unmounted %d times", calls)
+	}
+	mustTearDown(t, manager, pod)
+	w.assertNoBlocks(d, h)
+}
+
+// A device whose opening blocks holds up nobody but its pod, and whoever owns
+// the root next waits until nothing more can come of it.
+func TestHoldThatBlocks(t *testing.T) {
+	for _, step := range []string{"Hold", "Release"} {
+		t.Run(step, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				d, h := w.withBlockDisks()
+				w.setUpTimeout = time.Second
+				release := make(chan struct{})
+				remove := d.calls.Inject(fault.Fault[diskCall]{Match: isDiskCall(step), Release: release})
+				manager, stop := w.start()
+				pod, other := blockPod("web", "a"), newPod("other", emptyDirVolume("v", ""))
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				_, err := manager.SetUpPod(ctx, pod)
+				if step == "Release" {
+					err = manager.TearDownPod(ctx, pod.UID)
+				}
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("err = %v", err)
+				}
+				mustSetUp(t, manager, other)
+				stop()
+				next, err := volumemanager.New(w.config())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := next.Run(t.Context()); !errors.As(err, new(*volumemanager.RootBusyError)) {
+					t.Errorf("the next owner: %v", err)
+				}
+				remove()
+				close(release)
+				synctest.Wait()
+				manager, stop = w.start()
+				defer stop()
+				mustTearDown(t, manager, pod, other)
+				w.assertNoBlocks(d, h)
+			})
+		})
+	}
 }
 
 // What stands where a pod's link should be is somebody's, and stays.

@@ -86,7 +86,7 @@ func New(config Config) (*Manager, error) {
 		config.SetUpTimeout = 2 * time.Minute
 	}
 	if config.DeviceHolder == nil {
-		config.DeviceHolder = new(loopHolder)
+		config.DeviceHolder = loopHolder{}
 	}
 	host := config.host()
 	plugins, err := volume.NewVolumePluginMgr(config.Plugins, host)

@@ -95,15 +95,20 @@ func Repair(ctx context.Context, config Config, done func(Problem, error)) error
 	if err != nil {
 		return err
 	}
-	defer unlock()
 	problems, err := m.examine(ctx)
 	if err != nil {
+		unlock()
 		return err
 	}
 	if err := m.load(); err != nil {
+		unlock()
 		return &RootError{m.host.RootDir, err}
 	}
-	defer m.records.close()
+	err = m.repairAll(ctx, problems, done)
+	return errors.Join(err, m.close(unlock))
+}
+
+func (m *Manager) repairAll(ctx context.Context, problems []Problem, done func(Problem, error)) error {
 	for _, p := range problems {
 		if p.repair == nil {
 			done(p, nil)

@@ -34,30 +34,17 @@ func (m *Manager) unmapDevice(ctx context.Context, was actualVolume, plugin volu
 	if err := unlink(place.link); err != nil {
 		return err
 	}
-	if err := m.config.DeviceHolder.Release(ctx, place.bind); err != nil {
+	if err := m.holding(ctx, place.bind, m.config.DeviceHolder.Release); err != nil {
 		return err
 	}
-	if err := m.unbindDevice(ctx, place.bind); err != nil {
+	// Never lazily: what is out of sight would still be in use.
+	if err := m.unmountAll(ctx, place.bind, mount.UnmountOptions{}); err != nil {
 		return err
 	}
 	if err := removeBindPoint(place.bind); err != nil {
 		return err
 	}
 	return unmapper.UnmapPodDevice(ctx)
-}
-
-// unbindDevice takes every mount off the place where a device is bound, never
-// lazily: what is out of sight would still be in use.
-func (m *Manager) unbindDevice(ctx context.Context, bind string) error {
-	for {
-		mounted, err := m.isMountPoint(bind)
-		if err != nil || !mounted {
-			return err
-		}
-		if _, err := mount.Unmount(ctx, m.host.Mounter, bind, mount.UnmountOptions{}); err != nil && !errors.Is(err, mount.ErrNotMounted) {
-			return err
-		}
-	}
 }
 
 // unlink removes a link; a missing one is success, and anything else stays.
