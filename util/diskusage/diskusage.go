@@ -5,14 +5,12 @@ package diskusage
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io/fs"
 	"runtime"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/treewalk"
 )
 
 // Usage is what a tree occupies.
@@ -71,18 +69,14 @@ func Walk(ctx context.Context, dir string) (Usage, error) {
 
 // WalkWithin is [Walk] with a budget. The error may also be a *[BudgetError].
 func WalkWithin(ctx context.Context, dir string, budget Budget) (Usage, error) {
-	return measure(ctx, dir, options{budget: budget, workers: min(runtime.GOMAXPROCS(0), maxWorkers), mountIDs: true})
+	return measure(ctx, dir, options{budget: budget, workers: min(runtime.GOMAXPROCS(0), maxWorkers)})
 }
 
 // options are what tests vary.
 type options struct {
 	budget  Budget
 	workers int
-	// mountIDs says to use the mount ids of statx(2), which Linux has since
-	// 5.8. Without them only mounts of another file system are noticed.
-	mountIDs bool
-	// plainStat says to call statx by golang.org/x/sys/unix.
-	plainStat bool
+	tree    treewalk.Options
 }
 
 func measure(ctx context.Context, dir string, o options) (Usage, error) {
@@ -92,25 +86,20 @@ func measure(ctx context.Context, dir string, o options) (Usage, error) {
 		ctx, cancel = context.WithTimeoutCause(ctx, o.budget.Time, over)
 		defer cancel()
 	}
-	fd, err := eintr.Get(func() (int, error) {
-		return unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	})
+	o.tree.CachedAttributes = true // a server is not waited for
+	tree, err := treewalk.Open(dir, o.tree)
 	if err != nil {
-		return Usage{}, &fs.PathError{Op: "open", Path: dir, Err: err}
-	}
-	t := newTree(dir, o)
-	w := t.newWalk(frame{name: dir, fd: fd})
-	if err := w.begin(); err != nil {
-		unix.Close(fd)
 		return Usage{}, err
 	}
-	defer context.AfterFunc(ctx, func() { t.stop(context.Cause(ctx)) })()
-	if ctx.Err() != nil { // what AfterFunc does may come too late
-		t.stop(context.Cause(ctx))
+	defer tree.Close()
+	m := &measurement{tree: tree, dir: dir, budget: o.budget.Inodes, seen: make(map[fileID]struct{})}
+	_, root := tree.Root()
+	if err := m.newCounter().count(root); err != nil {
+		return Usage{}, err
 	}
-	w.run(nil)
-	t.walks.Wait()
-	t.lock.Lock()
-	defer t.lock.Unlock()
-	return t.usage, t.err
+	err = tree.Walk(ctx, o.workers, func() treewalk.Visitor { return m.newCounter() })
+	if errors.Is(err, treewalk.ErrMoved) { // like anything else that is moved, counted or not
+		err = nil
+	}
+	return m.usage(), err
 }

@@ -15,7 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/treewalk"
 )
+
+// nothingNew is an old kernel.
+var nothingNew = treewalk.Options{WithoutMountIDs: true, WithoutOpenat2: true}
 
 func write(t testing.TB, path string, size int) {
 	t.Helper()
@@ -57,7 +61,7 @@ func TestWalkAgreesWithDu(t *testing.T) {
 	}
 	dir := t.TempDir()
 	generate(t, dir)
-	for _, o := range []options{{workers: 1, mountIDs: true}, {workers: 1}, {workers: 3, mountIDs: true, plainStat: true}, {workers: 4, mountIDs: true}} {
+	for _, o := range []options{{workers: 1}, {workers: 1, tree: nothingNew}, {workers: 4}} {
 		got, err := measure(t.Context(), dir, o)
 		if err != nil {
 			t.Fatal(err)
@@ -183,13 +187,11 @@ func TestMountsDoNotCount(t *testing.T) {
 		}
 		mount("tmpfs", filepath.Join(dir, "tmpfs"), "tmpfs", 0)
 		write(t, filepath.Join(dir, "tmpfs", "big"), 1<<20)
-		for _, tc := range []struct {
-			mountIDs bool
-			want     int64 // the root, the file, and the bind mount's place before it is mounted
-		}{{true, 3}, {false, 3}} {
-			got, err := measure(t.Context(), dir, options{workers: 2, mountIDs: tc.mountIDs})
-			if err != nil || got.Inodes != tc.want || got.Bytes > 1<<19 {
-				t.Errorf("mount ids %v: %+v, %v, want %d inodes", tc.mountIDs, got, err, tc.want)
+		const want = 3 // the root, the file, and the bind mount's place before it is mounted
+		for _, kernel := range []treewalk.Options{{}, nothingNew} {
+			got, err := measure(t.Context(), dir, options{workers: 2, tree: kernel})
+			if err != nil || got.Inodes != want || got.Bytes > 1<<19 {
+				t.Errorf("with %+v: %+v, %v, want %d inodes", kernel, got, err, want)
 			}
 		}
 		mount(elsewhere, filepath.Join(dir, "bind"), "", unix.MS_BIND)

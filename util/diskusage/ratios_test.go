@@ -72,9 +72,9 @@ type contender struct {
 }
 
 func contenders() []contender {
-	walkWith := func(workers int, plainStat bool) func(tb testing.TB, dir string) Usage {
+	walkWith := func(workers int) func(tb testing.TB, dir string) Usage {
 		return func(tb testing.TB, dir string) Usage {
-			usage, err := measure(tb.Context(), dir, options{workers: workers, mountIDs: true, plainStat: plainStat})
+			usage, err := measure(tb.Context(), dir, options{workers: workers})
 			if err != nil {
 				tb.Fatal(err)
 			}
@@ -90,9 +90,8 @@ func contenders() []contender {
 			}
 			return usage
 		}},
-		{"one worker", walkWith(1, false)},
-		{"one, plain statx", walkWith(1, true)},
-		{"Walk", walkWith(min(runtime.GOMAXPROCS(0), maxWorkers), false)},
+		{"one worker", walkWith(1)},
+		{"Walk", walkWith(min(runtime.GOMAXPROCS(0), maxWorkers))},
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"strconv"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -48,10 +49,29 @@ type change struct {
 	tree         *treewalk.Tree
 	readOnlyTree bool
 	noFchmodat2  atomic.Bool
-	done         atomic.Int64
+
+	mu       sync.Mutex
+	visitors []*visitor
 }
 
-func (c *change) count(files int64) { c.done.Add(files) }
+// newVisitor is for another worker of the walk.
+func (c *change) newVisitor() treewalk.Visitor {
+	v := &visitor{change: c}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.visitors = append(c.visitors, v)
+	return v
+}
+
+// done is how many files have been looked at.
+func (c *change) done() (files int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, v := range c.visitors {
+		files += v.done.Load()
+	}
+	return files
+}
 
 // fix changes a file that is open, perhaps as O_PATH, unless it is right.
 func (c *change) fix(fd int, i treewalk.Info) error {

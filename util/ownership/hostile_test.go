@@ -249,13 +249,15 @@ func TestProgress(t *testing.T) {
 
 func TestProgressIsReportedEachSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var c change
+		c := new(change)
+		c.newVisitor()
+		c.newVisitor()
 		var reported []int64
 		stop := c.report(func(done int64) { reported = append(reported, done) })
-		for range 2 {
+		for _, v := range c.visitors {
 			time.Sleep(progressEvery)
 			synctest.Wait()
-			c.count(5)
+			v.done.Add(5)
 		}
 		stop()
 		if got := fmt.Sprint(reported); got != "[0 0 5 10]" {

@@ -92,11 +92,11 @@ func set(ctx context.Context, dir string, g Group, o Options, k kernel) error {
 // opened.
 func (c *change) root(dir string) error {
 	fd, _ := c.tree.Root()
-	info, err := c.tree.Stat(fd, "")
+	info, err := c.tree.StatOpen(fd)
 	if err != nil {
 		return pathError("statx", dir, err)
 	}
-	c.count(1)
+	c.visitors[0].done.Add(1)
 	err = c.fix(fd, info)
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		e.Path = dir
@@ -106,7 +106,7 @@ func (c *change) root(dir string) error {
 
 func (c *change) walk(ctx context.Context) (err error) {
 	for range maxMoved {
-		err = c.tree.Walk(ctx, workersPerProcessor*runtime.GOMAXPROCS(0), func() treewalk.Visitor { return &visitor{change: c} })
+		err = c.tree.Walk(ctx, workersPerProcessor*runtime.GOMAXPROCS(0), c.newVisitor)
 		if !errors.Is(err, treewalk.ErrMoved) {
 			return err
 		}
@@ -129,7 +129,7 @@ func (c *change) report(progress func(int64)) (stop func()) {
 		for {
 			select {
 			case <-tick.C:
-				progress(c.done.Load())
+				progress(c.done())
 			case <-end:
 				return
 			}
@@ -138,7 +138,7 @@ func (c *change) report(progress func(int64)) (stop func()) {
 	return func() {
 		close(end)
 		reporter.Wait()
-		progress(c.done.Load())
+		progress(c.done())
 	}
 }
 

@@ -2,7 +2,9 @@ package ownership
 
 import (
 	"errors"
+	"sync/atomic"
 
+	"golang.org/x/sys/cpu"
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/treewalk"
@@ -14,14 +16,18 @@ type visitor struct {
 	// wrong: the last file was not right, so that the next one is opened at
 	// once instead of being looked at first.
 	wrong bool
+	// done is counted by each on its own, on a cache line of its own, since
+	// processors wait for each other where they count together.
+	done atomic.Int64
+	_    cpu.CacheLinePad
 }
 
 // Visit looks at a file. A directory is left to Enter, which has it open.
-func (v *visitor) Visit(dirfd int, name string, kind uint8) (enter bool, err error) {
+func (v *visitor) Visit(dirfd int, name treewalk.Name, kind uint8) (enter bool, err error) {
 	if kind == unix.DT_DIR {
 		return true, nil
 	}
-	v.count(1)
+	v.done.Add(1)
 	if !v.wrong {
 		info, err := v.tree.Stat(dirfd, name)
 		switch {
@@ -42,7 +48,7 @@ func (v *visitor) Visit(dirfd int, name string, kind uint8) (enter bool, err err
 
 // open looks at a file by a descriptor, and changes it by that: the name may be
 // another file's at any time.
-func (v *visitor) open(dirfd int, name string) (enter bool, err error) {
+func (v *visitor) open(dirfd int, name treewalk.Name) (enter bool, err error) {
 	fd, info, err := v.tree.OpenPath(dirfd, name)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EXDEV):
@@ -63,6 +69,6 @@ func (v *visitor) open(dirfd int, name string) (enter bool, err error) {
 // Enter gives a directory to the group before it is read: what is made in it
 // after that inherits the group, and what was made before is found.
 func (v *visitor) Enter(fd int, info treewalk.Info) error {
-	v.count(1)
+	v.done.Add(1)
 	return v.fix(fd, info)
 }

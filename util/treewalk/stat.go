@@ -1,7 +1,7 @@
 package treewalk
 
 import (
-	"errors"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -35,13 +35,15 @@ func (t *Tree) Holds(i Info) bool {
 	return i.Dev == t.root.Dev
 }
 
-// Stat describes an entry of an open directory, or the open file itself for an
-// empty name. It neither follows a link nor triggers an automount.
-func (t *Tree) Stat(dirfd int, name string) (Info, error) {
-	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT
-	if name == "" {
-		flags |= unix.AT_EMPTY_PATH
-	}
+// Stat describes an entry of an open directory. It neither follows a link nor
+// triggers an automount.
+func (t *Tree) Stat(dirfd int, name Name) (Info, error) { return t.stat(dirfd, name, 0) }
+
+// StatOpen describes an open file.
+func (t *Tree) StatOpen(fd int) (Info, error) { return t.stat(fd, Name{0}, unix.AT_EMPTY_PATH) }
+
+func (t *Tree) stat(dirfd int, name Name, flags int) (Info, error) {
+	flags |= unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT
 	if t.options.WithoutMountIDs {
 		return statByStat(dirfd, name, flags)
 	}
@@ -51,12 +53,12 @@ func (t *Tree) Stat(dirfd int, name string) (Info, error) {
 		sync = unix.AT_STATX_DONT_SYNC
 	}
 	var st unix.Statx_t
-	err := eintr.Do(func() error { return unix.Statx(dirfd, name, flags|sync, mask, &st) })
-	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // EPERM: an older container runtime's seccomp filter
+	switch errno := statx(dirfd, name, flags|sync, mask, &st); errno {
+	case 0:
+	case unix.ENOSYS, unix.EPERM: // EPERM: an older container runtime's seccomp filter
 		return statByStat(dirfd, name, flags)
-	}
-	if err != nil {
-		return Info{}, err
+	default:
+		return Info{}, errno
 	}
 	i := Info{
 		Mode: uint32(st.Mode), GID: st.Gid, Links: st.Nlink, Blocks: st.Blocks,
@@ -68,10 +70,21 @@ func (t *Tree) Stat(dirfd int, name string) (Info, error) {
 	return i, nil
 }
 
+// statx is [unix.Statx] for a [Name].
+func statx(dirfd int, name Name, flags, mask int, st *unix.Statx_t) unix.Errno {
+	for {
+		_, _, errno := unix.Syscall6(unix.SYS_STATX, uintptr(dirfd), uintptr(unsafe.Pointer(unsafe.SliceData(name))),
+			uintptr(flags), uintptr(mask), uintptr(unsafe.Pointer(st)), 0)
+		if errno != unix.EINTR {
+			return errno
+		}
+	}
+}
+
 // statByStat is for kernels without statx.
-func statByStat(dirfd int, name string, flags int) (Info, error) {
+func statByStat(dirfd int, name Name, flags int) (Info, error) {
 	var st unix.Stat_t
-	if err := eintr.Do(func() error { return unix.Fstatat(dirfd, name, &st, flags) }); err != nil {
+	if err := eintr.Do(func() error { return unix.Fstatat(dirfd, name.String(), &st, flags) }); err != nil {
 		return Info{}, err
 	}
 	return Info{Mode: st.Mode, GID: st.Gid, Links: uint32(st.Nlink), Blocks: uint64(st.Blocks), Dev: uint64(st.Dev), Ino: st.Ino}, nil

@@ -3,8 +3,9 @@
 //
 //   - Nobody who changes the tree meanwhile can lead a walk out of it: links
 //     are never followed.
-//   - It never crosses a mount, not even a bind mount of the same file system,
-//     and does not trigger automounts.
+//   - It never crosses a mount, not even a bind mount of the same file system
+//     where the kernel tells them apart, and looks before it opens, so as not
+//     to trigger automounts.
 //   - Neither the depth of the tree nor the number of its files costs file
 //     descriptors: each worker has a few dozen open at most.
 //   - Idle workers get half of what another has before it, be that directories
@@ -64,7 +65,7 @@ func Open(dir string, o Options) (*Tree, error) {
 	}
 	t := &Tree{path: dir, fd: fd, options: o}
 	t.noOpenat2.Store(o.WithoutOpenat2)
-	if t.root, err = t.Stat(fd, ""); err != nil {
+	if t.root, err = t.StatOpen(fd); err != nil {
 		unix.Close(fd)
 		return nil, &fs.PathError{Op: "statx", Path: dir, Err: err}
 	}
@@ -83,10 +84,11 @@ func (t *Tree) Root() (fd int, info Info) { return t.fd, t.root }
 // gets it from the walk.
 type Visitor interface {
 	// Visit looks at an entry of the directory that is open as dirfd, and
-	// reports whether it is a directory to go into. Kind is the entry's type as
-	// the directory knows it, unix.DT_UNKNOWN where it does not. The entry may
-	// be a mount point and may have changed or disappeared.
-	Visit(dirfd int, name string, kind uint8) (enter bool, err error)
+	// reports whether it is a directory to go into. The name is valid during
+	// the call only. Kind is the entry's type as the directory knows it,
+	// unix.DT_UNKNOWN where it does not. The entry may be a mount point and may
+	// have changed or disappeared.
+	Visit(dirfd int, name Name, kind uint8) (enter bool, err error)
 	// Enter looks at a directory on the tree's mount, open as fd, before its
 	// entries are read. It is not called for the root.
 	Enter(fd int, info Info) error

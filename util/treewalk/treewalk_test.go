@@ -29,7 +29,7 @@ type counter struct {
 	each func(dirfd int, name string) error
 }
 
-func (c counter) Visit(dirfd int, name string, kind uint8) (bool, error) {
+func (c counter) Visit(dirfd int, name Name, kind uint8) (bool, error) {
 	info, err := c.tree.Stat(dirfd, name)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
@@ -41,7 +41,7 @@ func (c counter) Visit(dirfd int, name string, kind uint8) (bool, error) {
 	c.seen[info.Ino]++
 	c.mu.Unlock()
 	if c.each != nil {
-		if err := c.each(dirfd, name); err != nil {
+		if err := c.each(dirfd, name.String()); err != nil {
 			return false, err
 		}
 	}
@@ -237,5 +237,64 @@ func TestErrorsNameThePath(t *testing.T) {
 	})
 	if failure, ok := errors.AsType[*fs.PathError](err); !ok || failure.Path != filepath.Join(root, "a/b/c") || !errors.Is(err, unix.EIO) {
 		t.Errorf("err = %v", err)
+	}
+}
+
+// split counts by worker.
+type split struct{ entries int }
+
+func (s *split) Visit(_ int, _ Name, kind uint8) (bool, error) {
+	s.entries++
+	return kind == unix.DT_DIR, nil
+}
+
+func (s *split) Enter(int, Info) error { return nil }
+
+// Of many entries of one directory and of many directories, another worker
+// gets some.
+func TestWorkIsShared(t *testing.T) {
+	for name, path := range map[string]string{
+		"one directory":    "file %d",
+		"many directories": "%d/below",
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			for n := range 1000 {
+				if err := os.MkdirAll(filepath.Join(root, fmt.Sprintf(path, n)), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tree, err := Open(root, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tree.Close()
+			var workers []*split
+			err = tree.Walk(t.Context(), 2, func() Visitor {
+				workers = append(workers, new(split))
+				return workers[len(workers)-1]
+			})
+			if err != nil || len(workers) != 2 || workers[0].entries == 0 || workers[1].entries == 0 {
+				t.Errorf("%d workers, %v", len(workers), err)
+			}
+		})
+	}
+}
+
+func TestEntriesThatAreNone(t *testing.T) {
+	tree, err := Open(t.TempDir(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	w := newWorker(&walk{tree: tree, ctx: t.Context()}, new(split))
+	w.path, w.stack = "/tree/a", []frame{{}, {name: "b"}}
+	for _, length := range []byte{0, 19, 20, 65} {
+		entries := make([]byte, 64)
+		entries[direntLength] = length
+		err := w.visit(entries)
+		if failure, ok := errors.AsType[*fs.PathError](err); !ok || failure.Path != "/tree/a/b" || !errors.Is(err, unix.EIO) {
+			t.Errorf("length %d: err = %v", length, err)
+		}
 	}
 }

@@ -15,9 +15,10 @@ import (
 const (
 	// maxOpen is how many levels of the tree keep their descriptor.
 	maxOpen = 32
-	// worthSharing is how many entries of one directory are worth waking
-	// another worker for.
-	worthSharing = 64
+	// bufferSize is that of what getdents64(2) fills: about a thousand entries.
+	bufferSize = 32 << 10
+	// worthSharing is how much of that is worth waking another worker for.
+	worthSharing = 4 << 10
 )
 
 // task is a part of the tree: a directory to read, or some entries of one.
@@ -26,7 +27,7 @@ type task struct {
 	fd      int    // the worker's own, but for the root
 	id      Info
 	unread  bool
-	entries []entry // not visited yet
+	entries []byte // not visited yet, as getdents64 wrote them
 	dirs    []string
 }
 
@@ -35,7 +36,6 @@ type worker struct {
 	walk    *walk
 	visitor Visitor
 	buffer  []byte
-	entries []entry
 	path    string  // of the bottom of the stack
 	stack   []frame // from there to the directory being visited
 }
@@ -55,7 +55,7 @@ func newWorker(w *walk, v Visitor) *worker { return &worker{walk: w, visitor: v}
 // run walks through a part of the tree. An error ends the whole walk.
 func (w *worker) run(t task) {
 	if w.buffer == nil {
-		w.buffer = make([]byte, 32<<10)
+		w.buffer = make([]byte, bufferSize)
 	}
 	w.path = t.path
 	w.stack = append(w.stack[:0], frame{fd: t.fd, id: t.id, dirs: t.dirs})
@@ -125,25 +125,33 @@ func (w *worker) read() error {
 		if err != nil {
 			return w.failed("getdents64", "", err)
 		}
-		w.entries = parse(w.buffer[:n], w.entries[:0])
-		if err := w.visit(w.shareEntries(w.entries)); err != nil {
+		if err := w.visit(w.shareEntries(w.buffer[:n])); err != nil {
 			return err
 		}
 	}
 }
 
-func (w *worker) visit(entries []entry) error {
+func (w *worker) visit(entries []byte) error {
 	top := w.top()
-	for _, e := range entries {
+	for len(entries) > 0 {
 		if w.walk.ctx.Err() != nil {
 			return context.Cause(w.walk.ctx)
 		}
-		enter, err := w.visitor.Visit(top.fd, e.name, e.kind)
+		length := entryLength(entries)
+		if length == 0 {
+			return w.failed("getdents64", "", unix.EIO)
+		}
+		name, kind := Name(entries[direntName:length]), entries[direntKind]
+		entries = entries[length:]
+		if name.special() {
+			continue
+		}
+		enter, err := w.visitor.Visit(top.fd, name, kind)
 		if err != nil {
-			return w.named(e.name, err)
+			return w.named(name.String(), err)
 		}
 		if enter {
-			top.dirs = append(top.dirs, e.name)
+			top.dirs = append(top.dirs, name.String())
 		}
 	}
 	return nil
@@ -151,13 +159,12 @@ func (w *worker) visit(entries []entry) error {
 
 // shareEntries gives half of the top directory's entries to an idle worker, if
 // there is one, and returns the rest.
-func (w *worker) shareEntries(entries []entry) []entry {
-	half := len(entries) / 2
-	if half < worthSharing {
+func (w *worker) shareEntries(entries []byte) []byte {
+	if len(entries) < worthSharing || len(w.walk.free) == 0 {
 		return entries
 	}
-	top := len(w.stack) - 1
-	if w.share(top, func(t *task) { t.entries = slices.Clone(entries[half:]) }) {
+	half := middle(entries)
+	if w.share(len(w.stack)-1, func(t *task) { t.entries = slices.Clone(entries[half:]) }) {
 		return entries[:half]
 	}
 	return entries
@@ -193,9 +200,9 @@ func (w *worker) share(level int, part func(*task)) bool {
 		return false
 	}
 	f := &w.stack[level]
-	fd, err := eintr.Get(func() (int, error) { return unix.FcntlInt(uintptr(f.fd), unix.F_DUPFD_CLOEXEC, 0) })
+	fd, err := openAgain(f.fd)
 	if err != nil {
-		return false // too many open files; then alone
+		return false // too many open files, for example; then alone
 	}
 	t := task{path: w.pathTo(level+1, ""), fd: fd, id: f.id}
 	select {

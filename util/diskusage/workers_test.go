@@ -48,32 +48,10 @@ func TestWorkersAgree(t *testing.T) {
 	}
 	for _, workers := range []int{1, 2, 3, 4, 16} {
 		for range 20 {
-			if got, err := measure(t.Context(), dir, options{workers: workers, mountIDs: true}); err != nil || got != want {
+			if got, err := measure(t.Context(), dir, options{workers: workers}); err != nil || got != want {
 				t.Fatalf("%d workers say %+v, %v, want %+v", workers, got, err, want)
 			}
 		}
-	}
-}
-
-// Work is given away, and comes back: a second worker counts some of it.
-func TestWorkIsShared(t *testing.T) {
-	dir := bushy(t)
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree := newTree(dir, options{workers: 2, mountIDs: true})
-	first := tree.newWalk(frame{name: dir, fd: fd})
-	if err := first.begin(); err != nil {
-		t.Fatal(err)
-	}
-	first.run(nil)
-	tree.walks.Wait()
-	if first.usage.Inodes >= tree.usage.Inodes || first.usage.Inodes == 0 {
-		t.Errorf("the first walk counted %d of %d inodes", first.usage.Inodes, tree.usage.Inodes)
-	}
-	if free := tree.free.Load(); free != 1 {
-		t.Errorf("%d workers are free afterwards, want the other one", free)
 	}
 }
 
@@ -84,7 +62,7 @@ func TestBudgetOfInodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, workers := range []int{1, 4} {
-		o := options{workers: workers, mountIDs: true, budget: Budget{Inodes: whole.Inodes}}
+		o := options{workers: workers, budget: Budget{Inodes: whole.Inodes}}
 		if got, err := measure(t.Context(), dir, o); err != nil || got != whole {
 			t.Errorf("a budget that suffices: %+v, %v", got, err)
 		}
@@ -107,19 +85,6 @@ func TestBudgetOfTime(t *testing.T) {
 	got, err := WalkWithin(t.Context(), dir, Budget{Time: time.Nanosecond})
 	if over, ok := errors.AsType[*BudgetError](err); !ok || over.Budget != (Budget{Time: time.Nanosecond}) || got.Inodes > 4000 {
 		t.Errorf("%+v, %v, want that the time was over", got, err)
-	}
-}
-
-// A walk whose work was given to it says where in the whole tree it failed.
-func TestErrorsOfSharedWork(t *testing.T) {
-	tree := newTree("/tree", options{workers: 2})
-	w := tree.newWalk(frame{name: "/tree/a", fd: -1})
-	w.stack = append(w.stack, frame{name: "b", fd: -1})
-	if err := w.failed("statx", "file", unix.EIO); err.Error() != "statx /tree/a/b/file: input/output error" {
-		t.Errorf("err = %v", err)
-	}
-	if err := w.entries(make([]byte, 64)); !errors.Is(err, unix.EIO) {
-		t.Errorf("entries without a length: %v", err)
 	}
 }
 
@@ -153,11 +118,11 @@ func TestFewDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	few := before
-	few.Cur = uint64(len(open)) + 4*(maxOpen+4)
+	few.Cur = uint64(len(open)) + 4*36 // what four workers have open at most
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
 		t.Fatal(err)
 	}
-	got, err := measure(t.Context(), dir, options{workers: 4, mountIDs: true})
+	got, err := measure(t.Context(), dir, options{workers: 4})
 	if restored := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); restored != nil {
 		t.Fatal(restored)
 	}
