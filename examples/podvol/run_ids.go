@@ -35,26 +35,31 @@ func (n neededID) String() string {
 }
 
 // idsOf returns the ids of one container; its own security context comes before
-// the pod's.
+// the pod's, and what it overrides is not needed.
 func idsOf(pod *v1.Pod, container *v1.Container) (i ids) {
-	if c := pod.Spec.SecurityContext; c != nil {
-		i.user = i.need(c.RunAsUser, "spec.securityContext.runAsUser", false)
-		i.group = i.need(c.RunAsGroup, "spec.securityContext.runAsGroup", true)
-		for n := range c.SupplementalGroups {
-			i.need(&c.SupplementalGroups[n], fmt.Sprintf("spec.securityContext.supplementalGroups[%d]", n), true)
-		}
-		i.groups = append(i.groups, c.SupplementalGroups...)
-		if c.FSGroup != nil {
-			i.groups = append(i.groups, *i.need(c.FSGroup, "spec.securityContext.fsGroup", true))
-		}
+	ofPod, own := pod.Spec.SecurityContext, container.SecurityContext
+	if ofPod == nil {
+		ofPod = &v1.PodSecurityContext{}
 	}
-	if c := container.SecurityContext; c != nil {
-		if user := i.need(c.RunAsUser, "securityContext.runAsUser of container "+container.Name, false); user != nil {
-			i.user = user
-		}
-		if group := i.need(c.RunAsGroup, "securityContext.runAsGroup of container "+container.Name, true); group != nil {
-			i.group = group
-		}
+	if own == nil {
+		own = &v1.SecurityContext{}
+	}
+	if own.RunAsUser != nil {
+		i.user = i.need(own.RunAsUser, "securityContext.runAsUser of container "+container.Name, false)
+	} else {
+		i.user = i.need(ofPod.RunAsUser, "spec.securityContext.runAsUser", false)
+	}
+	if own.RunAsGroup != nil {
+		i.group = i.need(own.RunAsGroup, "securityContext.runAsGroup of container "+container.Name, true)
+	} else {
+		i.group = i.need(ofPod.RunAsGroup, "spec.securityContext.runAsGroup", true)
+	}
+	for n := range ofPod.SupplementalGroups {
+		i.need(&ofPod.SupplementalGroups[n], fmt.Sprintf("spec.securityContext.supplementalGroups[%d]", n), true)
+	}
+	i.groups = append(i.groups, ofPod.SupplementalGroups...)
+	if ofPod.FSGroup != nil {
+		i.groups = append(i.groups, *i.need(ofPod.FSGroup, "spec.securityContext.fsGroup", true))
 	}
 	return i
 }

@@ -24,6 +24,7 @@ type program struct {
 	args, env  []string
 	dir        string
 	credential *sandbox.Credential
+	confinement
 	// containerEnv is the container's own part of env.
 	containerEnv map[string]string
 }
@@ -43,10 +44,16 @@ func newJob(ctx context.Context, s streams, o runOptions, set *manifest.Set, pod
 	if j.program.credential, err = credentialOf(pod, container, o.inside); err != nil {
 		return nil, err
 	}
+	if j.program.confinement, err = confinementOf(pod, container, j.program.credential); err != nil {
+		return nil, err
+	}
 	env, err := containerenv.Resolve(ctx, withAddresses(pod), container, containerenv.Sources{
 		Objects: set, Allocatable: machine{objects: set, node: types.NodeName(set.NodeName)}})
 	if err != nil {
 		return nil, err
+	}
+	if fields := notHonoured(pod, container); len(fields) > 0 {
+		fmt.Fprintf(s.err, "podvol: container %q asks for what podvol run does not do: %s\n", container.Name, strings.Join(fields, ", "))
 	}
 	for _, skipped := range env.Skipped {
 		fmt.Fprintln(s.err, "podvol:", skipped)
@@ -107,9 +114,6 @@ func commandOf(given []string, container *v1.Container, env *containerenv.Enviro
 	return env.Expand(slices.Concat(container.Command, container.Args)), nil
 }
 
-// basePath is where programs are looked for in a root of its own.
-const basePath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 // baseEnvironment is what lies under the container's own: all of the caller's
 // on its own machine, hardly any in another root.
 func baseEnvironment(rootfs string, credential *sandbox.Credential) []string {
@@ -120,7 +124,7 @@ func baseEnvironment(rootfs string, credential *sandbox.Credential) []string {
 	if credential != nil && credential.UID != 0 {
 		home = "/"
 	}
-	return []string{"PATH=" + basePath, "HOME=" + home, "TERM=" + cmp.Or(os.Getenv("TERM"), "dumb")}
+	return []string{"PATH=" + sandbox.DefaultPath, "HOME=" + home, "TERM=" + cmp.Or(os.Getenv("TERM"), "dumb")}
 }
 
 // onTop returns the container's environment with those of the base's variables
@@ -207,7 +211,10 @@ func (j *job) sandbox(ctx context.Context, node *node) (sandbox.Config, error) {
 	if err != nil {
 		return sandbox.Config{}, err
 	}
-	config := sandbox.Config{Args: j.program.args, Env: j.program.env, Dir: j.program.dir, Credential: j.program.credential}
+	config := sandbox.Config{
+		Args: j.program.args, Env: j.program.env, Dir: j.program.dir, Credential: j.program.credential,
+		Capabilities: j.program.capabilities, NoNewPrivileges: j.program.noNewPrivileges,
+	}
 	for _, m := range mounts {
 		config.Mounts = append(config.Mounts, sandbox.Mount{
 			Volume: m.Volume, Source: m.Source, Destination: m.Destination, File: m.File,
@@ -215,7 +222,11 @@ func (j *job) sandbox(ctx context.Context, node *node) (sandbox.Config, error) {
 		})
 	}
 	for _, d := range devices {
-		config.Mounts = append(config.Mounts, sandbox.Mount{Volume: d.Volume, Source: d.Source, Destination: d.Destination, File: true})
+		m, err := deviceMount(d)
+		if err != nil {
+			return sandbox.Config{}, err
+		}
+		config.Mounts = append(config.Mounts, m)
 	}
 	return config, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 
+	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/nstest"
 )
 
@@ -276,7 +277,7 @@ func TestRunInARootOfItsOwn(t *testing.T) {
 		os.Setenv("PODVOL_TEST_ONLY", "caller's")
 		out, _ := mustPodvol(t, exitOK, "run", "-f", tour, "--root-dir", base, "--rootfs", rootfs, "--", "sh", "-c", "env; pwd; ls / /tour; cat /tour/config/greeting")
 		lines := strings.Split(out, "\n")
-		for _, want := range []string{"PATH=" + basePath, "HOME=/root", "POD=tour", "COLOUR=blue", "/", "tour", "scratch", "Hello from a config map"} {
+		for _, want := range []string{"PATH=" + sandbox.DefaultPath, "HOME=/root", "POD=tour", "COLOUR=blue", "/", "tour", "scratch", "Hello from a config map"} {
 			if !slices.Contains(lines, want) {
 				t.Errorf("%q is not a line of\n%s", want, out)
 			}

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// capabilityNames are those of capabilities(7), each at its number.
-func capabilityNames() []string {
+// CapabilityNames returns those of capabilities(7) up to Linux 5.9, each at its
+// number, without "CAP_".
+func CapabilityNames() []string {
 	return []string{"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
 		"LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER", "SYS_MODULE",
 		"SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE", "SYS_RESOURCE", "SYS_TIME",
@@ -19,7 +20,7 @@ func capabilityNames() []string {
 
 // capability returns the number of a capability.
 func capability(name string) (int, error) {
-	n := slices.Index(capabilityNames(), strings.TrimPrefix(strings.ToUpper(name), "CAP_"))
+	n := slices.Index(CapabilityNames(), strings.TrimPrefix(strings.ToUpper(name), "CAP_"))
 	if n < 0 {
 		return 0, fmt.Errorf("there is no capability %q", name)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 )
 
-// defaultPath is searched where the program's environment has no PATH.
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+// DefaultPath is searched where the program's environment has no PATH.
+const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // execute becomes the program; it returns only why not.
 func (o *order) execute(parent *os.File, answers *json.Encoder) *Error {
@@ -110,7 +110,7 @@ func (o *order) executeFirst() *Error {
 }
 
 func inPath(name string, env []string) []string {
-	path := defaultPath
+	path := DefaultPath
 	for _, variable := range env {
 		if value, ok := strings.CutPrefix(variable, "PATH="); ok {
 			path = value
