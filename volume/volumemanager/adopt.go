@@ -77,16 +77,7 @@ func (m *Manager) isRecorded(key volumeKey) bool { return m.slotAt(key) != nil }
 func (m *Manager) slotAt(key volumeKey) *slot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	p, ok := m.pods[key.podUID]
-	if !ok {
-		return nil
-	}
-	for _, s := range p.slots {
-		if s.actual.exists() && s.actual.key == key {
-			return s
-		}
-	}
-	return nil
+	return m.pods[key.podUID].find(func(s *slot) bool { return s.actual.exists() && s.actual.key == key })
 }
 
 func (m *Manager) adoptOne(ctx context.Context, key volumeKey, mounted mounts) error {

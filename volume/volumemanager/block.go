@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/loophold"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
 // DeviceHolder keeps a block volume's device open while a pod has it, so that
@@ -179,7 +180,9 @@ func (m *Manager) bindDevice(ctx context.Context, u *setUp, node string) error {
 	if bound {
 		return m.checkBound(ctx, u, node)
 	}
-	if err := makeBindPoint(bind); err != nil {
+	// What is there is of an earlier attempt; if it is something else, the mount
+	// says so.
+	if err := podmount.MakePoint(bind, false); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return mount.Mount(ctx, m.host.Mounter, mount.Request{Source: node, Target: bind, Options: []string{"bind"}})
@@ -212,21 +215,6 @@ func deviceNumber(path string) (uint64, error) {
 		return 0, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 	return uint64(st.Rdev), nil
-}
-
-// makeBindPoint makes the empty file that a node is bound on.
-func makeBindPoint(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return err
-	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_CLOEXEC, 0o640)
-	switch {
-	case errors.Is(err, fs.ErrExist):
-		return nil // of an earlier attempt; if it is something else, the mount says so
-	case err != nil:
-		return err
-	}
-	return file.Close()
 }
 
 // linkTo makes the pod's link. One that leads elsewhere is of an earlier

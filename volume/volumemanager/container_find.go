@@ -180,11 +180,10 @@ func (m *Manager) usable(pod *v1.Pod, name string) (*slot, error) {
 	if p == nil || !p.wanted {
 		return nil, ErrWithdrawn
 	}
-	i := slices.IndexFunc(p.slots, func(s *slot) bool { return s.wanted && slices.Contains(s.names, name) })
-	if i < 0 {
+	s := p.find(func(s *slot) bool { return s.wanted && slices.Contains(s.names, name) })
+	if s == nil {
 		return nil, volume.NothingDone(&NotMountedError{Waits: "the pod to be declared with it"})
 	}
-	s := p.slots[i]
 	// What was rebuilt from a directory's name is not known well enough.
 	if s.state == StateMounted && s.actual.record != nil && !s.actual.record.Rebuilt && s.doing != opTearDown {
 		return s, nil

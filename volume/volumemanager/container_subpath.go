@@ -15,11 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/expand"
 	"github.com/podvol/podvol/util/subpath"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
 // subPathsDir is where the sub-paths of a pod's volumes are bound: the kubelet's
@@ -165,42 +165,6 @@ func (b *subPathBind) open() (*os.File, error) {
 	return file, err
 }
 
-// openVolume opens the root of a volume, but no bare mount point.
-func (m *Manager) openVolume(r *volume.Record) (*os.File, error) {
-	if r.Confirmed == nil || !r.Confirmed.MountPoint || !below.Strictly(podsDir(m.host.RootDir), r.Path) {
-		return openPlace(r.Path)
-	}
-	return m.openMounted(r.Path)
-}
-
-// openMounted opens what is mounted at a path: only after that does the mount
-// table say that it was no bare mount point.
-func (m *Manager) openMounted(path string) (*os.File, error) {
-	root, err := openPlace(path)
-	if err != nil {
-		return nil, err
-	}
-	mounted, err := m.isMountPoint(path)
-	if err == nil && !mounted {
-		err = ErrNotMountedAnymore
-	}
-	if err != nil {
-		root.Close()
-		return nil, err
-	}
-	return root, nil
-}
-
-// openPlace opens a path of the manager's own, or one that a manifest may name
-// freely, without opening what is there.
-func openPlace(path string) (*os.File, error) {
-	fd, err := eintr.Get(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) })
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	return os.NewFile(uintptr(fd), path), nil
-}
-
 // fileIdentity tells a file from every other one that exists at the same time.
 type fileIdentity struct {
 	device, inode uint64
@@ -301,12 +265,10 @@ func (m *Manager) mayBind(v mountedVolume) error {
 	if p == nil || !p.wanted {
 		return ErrWithdrawn
 	}
-	for _, s := range p.slots {
-		if s.actual.key == v.key && s.actual.exists() && s.doing != opTearDown {
-			return nil
-		}
+	if p.find(func(s *slot) bool { return s.actual.key == v.key && s.actual.exists() && s.doing != opTearDown }) == nil {
+		return ErrWithdrawn
 	}
-	return ErrWithdrawn
+	return nil
 }
 
 // clear makes the target a bare mount point.
@@ -314,50 +276,12 @@ func (b *subPathBind) clear(ctx context.Context, dir bool) error {
 	if err := b.m.unmountAll(ctx, b.target, mount.UnmountOptions{}); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(b.target), 0o750); err != nil {
-		return err
-	}
-	err := makeMountPoint(b.target, dir)
+	err := podmount.MakePoint(b.target, dir)
 	if errors.Is(err, fs.ErrExist) { // of the other kind, perhaps
-		if err := removeMountPoint(b.target); err != nil {
+		if err := podmount.RemovePoint(b.target); err != nil {
 			return err
 		}
-		err = makeMountPoint(b.target, dir)
+		err = podmount.MakePoint(b.target, dir)
 	}
 	return err
-}
-
-func makeMountPoint(path string, dir bool) error {
-	if dir {
-		return os.Mkdir(path, 0o750)
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o640)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
-// removeMountPoint removes an empty directory or file; nothing else is ours.
-func removeMountPoint(path string) error {
-	err := eintr.Do(func() error { return unix.Rmdir(path) })
-	if !errors.Is(err, unix.ENOTDIR) {
-		return pathError("rmdir", path, err)
-	}
-	info, err := os.Lstat(path)
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() || info.Size() > 0 {
-		return pathError("remove", path, unix.EEXIST)
-	}
-	return pathError("unlink", path, eintr.Do(func() error { return unix.Unlink(path) }))
-}
-
-// pathError is nil for nil, and for what is not there.
-func pathError(op, path string, err error) error {
-	if err == nil || errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	return &fs.PathError{Op: op, Path: path, Err: err}
 }

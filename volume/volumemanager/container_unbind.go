@@ -1,13 +1,10 @@
 package volumemanager
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -66,27 +63,6 @@ func (m *Manager) unbind(ctx context.Context, key subPathsKey) (detached *volume
 	return detached, removeMountPoints(dir)
 }
 
-// mountsIn lists the mounts below a directory of the manager's, deepest first.
-func (m *Manager) mountsIn(dir string) ([]mount.Entry, error) {
-	table, err := mount.TableOf(m.host.Mounter)
-	if err != nil {
-		return nil, err
-	}
-	real, err := filepath.EvalSymlinks(dir) // a root directory may lie behind links
-	if err != nil {
-		return nil, err
-	}
-	bound, err := mount.Below(table, real)
-	if err != nil {
-		return nil, err
-	}
-	slices.Reverse(bound)
-	slices.SortStableFunc(bound, func(a, b mount.Entry) int {
-		return cmp.Compare(strings.Count(b.Target, "/"), strings.Count(a.Target, "/"))
-	})
-	return bound, nil
-}
-
 // subPathLadder is how hard to try. Unmounting a bind asks no server while the
 // volume itself is mounted, but a process that waits for the server keeps it
 // busy. Detached is only what of it can be told later that it is gone.
@@ -111,7 +87,7 @@ func removeMountPoints(dir string) error {
 			return err
 		}
 		for _, p := range points {
-			if err := removeMountPoint(filepath.Join(container, p.Name())); err != nil {
+			if err := podmount.RemovePoint(filepath.Join(container, p.Name())); err != nil {
 				return err
 			}
 		}

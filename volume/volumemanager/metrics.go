@@ -42,21 +42,18 @@ func (m *Manager) Metrics(ctx context.Context, podUID types.UID, volumeName stri
 func (m *Manager) mountedRecord(podUID types.UID, volumeName string) (*volume.Record, *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	p, ok := m.pods[podUID]
-	if !ok {
-		return nil, nil
-	}
-	i := slices.IndexFunc(p.slots, func(s *slot) bool {
+	p := m.pods[podUID]
+	s := p.find(func(s *slot) bool {
 		return s.state == StateMounted && s.actual.record != nil && slices.Contains(s.names, volumeName)
 	})
-	if i < 0 {
+	if s == nil {
 		return nil, nil
 	}
 	pod := p.pod
 	if pod == nil { // not declared since the start
 		pod = &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.name.Namespace, Name: p.name.Name, UID: p.uid}}
 	}
-	return p.slots[i].actual.record, pod
+	return s.actual.record, pod
 }
 
 // claimOf is the claim that a recorded volume was mounted for.

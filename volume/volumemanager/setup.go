@@ -10,8 +10,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -378,20 +376,6 @@ func (m *Manager) confirm(u *setUp, digest recordDigest, start time.Time) error 
 	confirmed.Confirmed = c
 	m.setActual(u.slot, actualVolume{key: u.key, record: &confirmed, digest: digest, source: u.source, device: device})
 	return nil
-}
-
-// mountedBelow reports whether a volume's path is a mount point of its own. A
-// path outside the root, a hostPath's, is somebody else's matter.
-func (m *Manager) mountedBelow(path string) (bool, error) {
-	if !below.Strictly(podsDir(m.host.RootDir), path) {
-		return false, nil
-	}
-	table, err := mount.TableOf(m.host.Mounter)
-	if err != nil {
-		return false, err
-	}
-	_, mounted, err := table.At(path)
-	return mounted, err
 }
 
 // wrap makes sure that an error names the volume as the pod does, and the pod;

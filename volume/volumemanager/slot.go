@@ -134,13 +134,24 @@ func (p *podState) slot(names []string) *slot {
 		return !s.wanted && slices.ContainsFunc(names, func(n string) bool { return slices.Contains(s.names, n) })
 	}
 	for _, is := range []func(*slot) bool{fits, overlaps} {
-		if i := slices.IndexFunc(p.slots, is); i >= 0 {
-			return p.slots[i]
+		if s := p.find(is); s != nil {
+			return s
 		}
 	}
 	s := &slot{pod: p, names: names, state: StatePending, since: time.Now()}
 	p.slots = append(p.slots, s)
 	return s
+}
+
+// find returns the first slot that is as asked for; nil: none.
+func (p *podState) find(is func(*slot) bool) *slot {
+	if p == nil {
+		return nil
+	}
+	if i := slices.IndexFunc(p.slots, is); i >= 0 {
+		return p.slots[i]
+	}
+	return nil
 }
 
 // announce wakes those that wait for a change of the pod.

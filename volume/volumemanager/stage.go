@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -79,18 +78,6 @@ func (m *Manager) staged(u *setUp) (bool, error) {
 		return true, nil
 	}
 	return false, volume.NothingDone(asError(u.slot.awaits()))
-}
-
-func (m *Manager) isMountPoint(path string) (bool, error) {
-	if path == "" {
-		return false, nil
-	}
-	table, err := mount.TableOf(m.host.Mounter)
-	if err != nil {
-		return false, err
-	}
-	_, mounted, err := table.At(path)
-	return mounted, err
 }
 
 // waitForAttach waits until the device has appeared, and returns its path;

@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
 // unmapDevice takes the device from the pod: mapDevice's steps in reverse, each
@@ -41,7 +42,7 @@ func (m *Manager) unmapDevice(ctx context.Context, was actualVolume, plugin volu
 	if err := m.unmountAll(ctx, place.bind, mount.UnmountOptions{}); err != nil {
 		return err
 	}
-	if err := removeBindPoint(place.bind); err != nil {
+	if err := podmount.RemovePoint(place.bind); err != nil {
 		return err
 	}
 	return unmapper.UnmapPodDevice(ctx)
@@ -58,30 +59,7 @@ func unlink(path string) error {
 	case info.Mode().Type() != fs.ModeSymlink:
 		return fmt.Errorf("%s is at the place of the pod's device, but no link; nothing was deleted: find out who put it there", path)
 	}
-	return removeFile(path)
-}
-
-// removeBindPoint removes an empty file; a missing one is success, and what has
-// content stays.
-func removeBindPoint(path string) error {
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	case !info.Mode().IsRegular() || info.Size() > 0:
-		return fmt.Errorf("nothing is mounted at %s any more, but it is no empty file; nothing was deleted: find out who put it there", path)
-	}
-	return removeFile(path)
-}
-
-func removeFile(path string) error {
-	err := eintr.Do(func() error { return unix.Unlink(path) })
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return &fs.PathError{Op: "unlink", Path: path, Err: err}
-	}
-	return nil
+	return podmount.Unlink(path)
 }
 
 // setUpDevice makes the device of a block volume ready on this node.

@@ -268,7 +268,7 @@ func TestLazyDetachKeepsTheDirectoryForOnce(t *testing.T) {
 		fake.Inject(mount.Fault{Match: func(c mount.Call) bool { return isUnmount(c) && c.Rung != mount.RungLazy }, Release: never})
 		ladder := mount.UnmountOptions{ForceAfter: time.Minute, LazyAfter: 2 * time.Minute}
 		err := podmount.TearDown(t.Context(), fake, request.Target, ladder)
-		if e, ok := errors.AsType[*podmount.DetachedError](err); !ok || e.Mount.Source != source || !volume.IsUncertain(err) {
+		if e, ok := errors.AsType[*volume.DetachedError](err); !ok || e.Mount.Source != source || !volume.IsUncertain(err) {
 			t.Fatalf("TearDown = %v, want a *DetachedError", err)
 		}
 		if err := podmount.TearDown(t.Context(), fake, request.Target, ladder); err != nil {

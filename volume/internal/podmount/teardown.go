@@ -24,12 +24,9 @@ func (e *NotEmptyError) Error() string {
 // Unwrap returns ENOTEMPTY.
 func (e *NotEmptyError) Unwrap() error { return unix.ENOTEMPTY }
 
-// DetachedError is what TearDown fails with after a lazy detach. It says it
-// once: whoever tears down again must ask it first whether the file system is
-// gone.
-type DetachedError = volume.DetachedError
-
-// TearDown takes every mount off dir and removes dir. It is idempotent. A
+// TearDown takes every mount off dir and removes dir. It is idempotent. After a
+// lazy detach it fails with a *[volume.DetachedError], which it says once: who
+// tears down again must ask that first whether the file system is gone. A
 // directory that is not empty after that is a *[NotEmptyError]; nothing is
 // ever deleted but the empty directory.
 func TearDown(ctx context.Context, m mount.Interface, dir string, options mount.UnmountOptions) error {
@@ -40,9 +37,9 @@ func TearDown(ctx context.Context, m mount.Interface, dir string, options mount.
 }
 
 // UnmountAll takes every mount off dir, topmost first, until the table shows
-// none. Where one had to be detached lazily the error is a *[DetachedError].
+// none. Where one had to be detached lazily the error is a *[volume.DetachedError].
 func UnmountAll(ctx context.Context, m mount.Interface, dir string, options mount.UnmountOptions) error {
-	detached := new(DetachedError)
+	detached := new(volume.DetachedError)
 	for last := -1; ; {
 		entry, mounted, err := at(m, dir)
 		if err != nil {

@@ -93,7 +93,7 @@ func TestTearDownFromADeadServer(t *testing.T) {
 		start := time.Now()
 		u := unmounter(t, p, "vol1", "u1")
 		err := u.TearDown(t.Context())
-		if _, ok := errors.AsType[*podmount.DetachedError](err); !ok || !volume.IsUncertain(err) {
+		if _, ok := errors.AsType[*volume.DetachedError](err); !ok || !volume.IsUncertain(err) {
 			t.Errorf("TearDown = %v, want it to say that the share was detached", err)
 		}
 		if took := time.Since(start); took < time.Minute || took > 5*time.Minute {
