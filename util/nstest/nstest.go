@@ -101,17 +101,27 @@ func runInside(t *testing.T, mode string, f func(t *testing.T)) {
 	f(t)
 }
 
-// detachBelow lazily unmounts everything below dir, newest first.
+// detachBelow lazily unmounts everything below dir, newest first. In a user
+// namespace what came along with a recursive bind is locked to the mount it is
+// on (mount_namespaces(7)), and goes with that.
 func detachBelow(t *testing.T, dir string) {
+	var failed []error
+	for _, m := range slices.Backward(mountsBelow(t, dir)) {
+		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			failed = append(failed, fmt.Errorf("unmount %s: %w", m.Mountpoint, err))
+		}
+	}
+	if left := mountsBelow(t, dir); len(left) > 0 {
+		t.Errorf("%d mounts are left below %s: %v", len(left), dir, errors.Join(failed...))
+	}
+}
+
+func mountsBelow(t *testing.T, dir string) []*mountinfo.Info {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
 		t.Error(err)
 	}
-	for _, m := range slices.Backward(mounts) {
-		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-			t.Errorf("unmount %s: %v", m.Mountpoint, err)
-		}
-	}
+	return mounts
 }
 
 func report(t *testing.T, what string) {

@@ -94,3 +94,12 @@ func TestOutcomeIsTheChilds(t *testing.T) {
 		})
 	}
 }
+
+// In a user namespace the kernel gives none of these up alone.
+func TestRecursiveBindsOfOthersMountsAreDetached(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		if err := unix.Mount("/", t.TempDir(), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
