@@ -8,6 +8,8 @@
 package loophold
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -57,8 +59,12 @@ func Hold(path string) (device string, err error) {
 		return "", err
 	}
 	defer control.Close()
+	tag, err := tagOf(path)
+	if err != nil {
+		return "", err
+	}
 	for range attempts {
-		device, err := take(control, file, configure)
+		device, err := take(control, file, tag, configure)
 		if !errors.Is(err, unix.EBUSY) {
 			return device, err
 		}
@@ -66,8 +72,26 @@ func Hold(path string) (device string, err error) {
 	return "", errors.New("every free loop device was taken by others; try again")
 }
 
+// tag is the name that a loop device keeps of what it holds (lo_file_name),
+// which nothing can change but its owner. The kernel's own name for it,
+// backing_file, is only "/" once the bind mount has been detached.
+type tag [unix.LO_NAME_SIZE]byte
+
+func tagOf(path string) (t tag, err error) {
+	real, err := realPath(path)
+	sum := sha256.Sum256([]byte(real))
+	copy(t[:], "podvol:"+hex.EncodeToString(sum[:24]))
+	return t, err
+}
+
+// realPath resolves the links that lead to the parent of path.
+func realPath(path string) (string, error) {
+	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
+	return filepath.Join(parent, filepath.Base(path)), err
+}
+
 // take makes a free loop device one of file. EBUSY: somebody was quicker.
-func take(control, file *os.File, configure func(loop, file int) error) (string, error) {
+func take(control, file *os.File, name tag, configure func(loop, file int, name tag) error) (string, error) {
 	number, err := eintr.Get(func() (int, error) { return unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE) })
 	if err != nil {
 		return "", os.NewSyscallError("LOOP_CTL_GET_FREE", err)
@@ -78,41 +102,49 @@ func take(control, file *os.File, configure func(loop, file int) error) (string,
 		return "", err
 	}
 	defer loop.Close()
-	if err := configure(int(loop.Fd()), int(file.Fd())); err != nil {
+	if err := configure(int(loop.Fd()), int(file.Fd()), name); err != nil {
 		return "", &os.PathError{Op: "attach", Path: path, Err: err}
 	}
 	return path, nil
 }
 
 // configure attaches in one step, so that a crash leaves all or nothing.
-func configure(loop, file int) error {
-	config := unix.LoopConfig{Fd: uint32(file), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_READ_ONLY}}
+func configure(loop, file int, name tag) error {
+	config := unix.LoopConfig{Fd: uint32(file), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_READ_ONLY, File_name: name}}
 	err := eintr.Do(func() error { return unix.IoctlLoopConfigure(loop, &config) })
 	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EINVAL) { // before Linux 5.8
-		return configureOld(loop, file)
+		return configureOld(loop, file, name)
 	}
 	return err
 }
 
 // configureOld is configure for kernels without LOOP_CONFIGURE. A descriptor
 // that cannot write makes the device read-only.
-func configureOld(loop, file int) error {
-	return eintr.Do(func() error { return unix.IoctlSetInt(loop, unix.LOOP_SET_FD, file) })
+func configureOld(loop, file int, name tag) error {
+	if err := eintr.Do(func() error { return unix.IoctlSetInt(loop, unix.LOOP_SET_FD, file) }); err != nil {
+		return err
+	}
+	info := unix.LoopInfo64{Flags: unix.LO_FLAGS_READ_ONLY, File_name: name}
+	return eintr.Do(func() error { return unix.IoctlLoopSetStatus64(loop, &info) })
 }
 
-// Holding returns the loop devices that hold path, by /sys alone. The parent of
-// path may lead there by links, as the kernel's own name for it does not.
-func Holding(path string) (devices []string, err error) { return holding(sysBlock, path) }
+// Holding returns the loop devices that hold path, by /sys; those whose bind
+// mount was detached are asked themselves. The parent of path may lead there by
+// links, as the kernel's own name for it does not.
+func Holding(path string) (devices []string, err error) { return holding(sysBlock, path, nameOf) }
 
-func holding(sys, path string) (devices []string, err error) {
-	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
+func holding(sys, path string, nameOf func(device string) tag) (devices []string, err error) {
+	want, err := realPath(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil // and nothing is at path
 	case err != nil:
 		return nil, err
 	}
-	want := filepath.Join(parent, filepath.Base(path))
+	name, err := tagOf(path)
+	if err != nil {
+		return nil, err
+	}
 	blocks, err := os.ReadDir(sys)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -125,11 +157,37 @@ func holding(sys, path string) (devices []string, err error) {
 		if err != nil {
 			continue // nothing is attached, or no more
 		}
-		if name := strings.TrimSuffix(string(backing), "\n"); name == want || name == want+" (deleted)" {
-			devices = append(devices, "/dev/"+b.Name())
+		device := "/dev/" + b.Name()
+		switch strings.TrimSuffix(string(backing), "\n") {
+		case want, want + " (deleted)":
+			devices = append(devices, device)
+		case "/":
+			if nameOf(device) == name {
+				devices = append(devices, device)
+			}
 		}
 	}
 	return devices, nil
+}
+
+// nameOf is what a loop device says that it holds; empty where it is not told.
+func nameOf(device string) (name tag) {
+	loop, err := os.OpenFile(device, os.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return name
+	}
+	defer loop.Close()
+	err = eintr.Do(func() error {
+		info, err := unix.IoctlLoopGetStatus64(int(loop.Fd()))
+		if err == nil {
+			name = info.File_name
+		}
+		return err
+	})
+	if err != nil {
+		return tag{}
+	}
+	return name
 }
 
 // Release ends every hold of path; none is success. A loop device that somebody
