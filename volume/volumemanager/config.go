@@ -45,8 +45,9 @@ type Config struct {
 	// the mount table. Refused while a kubelet runs on this machine. Without it
 	// they are left alone.
 	Adopt bool
-	// SetUpTimeout is how long one attempt to set a volume up may take; 0 means
-	// two minutes. The attempt is repeated after that, as after every failure.
+	// SetUpTimeout is how long one attempt to set a volume up may take without
+	// progress that its plugin reports; 0 means two minutes. The attempt is
+	// repeated after that, as after every failure.
 	SetUpTimeout time.Duration
 	// DeviceHolder keeps block volumes' devices from being replaced; nil means
 	// loop devices, as the kubelet's, for which the node needs the kernel's loop

@@ -25,9 +25,10 @@ const (
 
 // progress is how far one set-up is.
 type progress struct {
-	manager *Manager
-	setUp   *setUp
-	began   time.Time
+	manager  *Manager
+	setUp    *setUp
+	patience *patience
+	began    time.Time
 
 	mu    sync.Mutex // also held while an event is sent, so that none comes after end
 	last  volume.Progress
@@ -37,8 +38,8 @@ type progress struct {
 	timer *time.Timer // of the next event; nil while nothing was reported
 }
 
-func (m *Manager) newProgress(u *setUp) *progress {
-	return &progress{manager: m, setUp: u, began: time.Now()}
+func (m *Manager) newProgress(u *setUp, waits *patience) *progress {
+	return &progress{manager: m, setUp: u, patience: waits, began: time.Now()}
 }
 
 // report takes what a plugin says.
@@ -49,6 +50,9 @@ func (p *progress) report(now volume.Progress) {
 		return
 	}
 	other := now.Doing != p.last.Doing
+	if now != p.last { // saying the same again is no progress
+		p.patience.putOff()
+	}
 	p.last = now
 	if p.timer == nil && p.manager.config.Events != nil {
 		p.timer = time.AfterFunc(progressAfter-time.Since(p.began), p.tell)

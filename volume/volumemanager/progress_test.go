@@ -2,6 +2,7 @@ package volumemanager_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -120,6 +121,64 @@ func TestProgressEvents(t *testing.T) {
 				}
 				if diff := cmpDiff(test.want, got); diff != "" {
 					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+// walks is a plugin whose set-up makes progress for so many seconds, which it
+// then reports again and again.
+type walks struct {
+	stubborn
+	seconds int64
+	stalls  bool
+}
+
+func (p walks) NewMounter(*volume.Spec, *v1.Pod) (volume.Mounter, error) {
+	return walkedVolume{walks: p}, nil
+}
+
+type walkedVolume struct {
+	stubbornVolume
+	walks walks
+}
+
+func (v walkedVolume) SetUp(ctx context.Context, args volume.MounterArgs) error {
+	for done := int64(0); v.walks.stalls || done < v.walks.seconds; done++ {
+		args.Progress(volume.Progress{Doing: volume.SettingOwner, Done: min(done, v.walks.seconds)})
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+	return nil
+}
+
+// What makes progress is not given up, nor said to have failed; what only says
+// the same again is.
+func TestTimeRunsWithoutProgressOnly(t *testing.T) {
+	for name, stalls := range map[string]bool{"it makes progress": false, "it stalls": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.plugins = []volume.VolumePlugin{walks{seconds: 100, stalls: stalls}}
+				w.setUpTimeout = 30 * time.Second
+				manager, stop := w.start()
+				defer stop()
+				if err := manager.PutPod(slowPod()); err != nil {
+					t.Fatal(err)
+				}
+				failed := func() bool { return strings.Contains(strings.Join(w.events.all(), "\n"), "FailedMount") }
+				time.Sleep(99 * time.Second)
+				if failed() {
+					t.Errorf("events = %q", w.events.all())
+				}
+				time.Sleep(32 * time.Second)
+				row := manager.Explain()[0]
+				if failed() != stalls || errors.Is(row.Err, context.DeadlineExceeded) != stalls || (row.State == volumemanager.StateMounted) == stalls {
+					t.Errorf("events = %q, the volume is %v, %v", w.events.all(), row.State, row.Err)
 				}
 			})
 		})

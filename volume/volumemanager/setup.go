@@ -30,10 +30,11 @@ type setUp struct {
 
 // setUp sets a slot up as its pod was declared when that was decided on.
 func (m *Manager) setUp(ctx context.Context, s *slot, w wish) error {
-	ctx, cancel := context.WithTimeout(ctx, m.config.SetUpTimeout)
-	defer cancel()
+	waits := newPatience(ctx, m.config.SetUpTimeout)
+	defer waits.end()
+	ctx = waits
 	u := &setUp{slot: s, pod: w.pod, record: &volume.Record{PodUID: w.pod.UID, Pod: podName(w.pod), Volumes: w.names}}
-	u.progress = m.newProgress(u)
+	u.progress = m.newProgress(u, waits)
 	defer u.progress.end()
 	err := m.trySetUp(ctx, u)
 	if err == nil {
