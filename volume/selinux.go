@@ -14,6 +14,18 @@ func AddSELinuxMountOption(options []string, label string) []string {
 	return append(append(added, options...), `context="`+label+`"`)
 }
 
+// SELinuxMountOption returns the label that AddSELinuxMountOption gave a file
+// system, by the options that the mount table shows of it, where only a label
+// with commas is quoted (Linux 6.12, security/selinux/hooks.c); empty: none.
+func SELinuxMountOption(options []string) string {
+	for _, o := range options {
+		if label, ok := strings.CutPrefix(o, "context="); ok {
+			return strings.Trim(label, `"`)
+		}
+	}
+	return ""
+}
+
 // CheckSELinuxLabel refuses what is no label, or part of one: a quote or a comma
 // elsewhere than between categories would smuggle mount options in. The error is
 // an *[InvalidSpecError].

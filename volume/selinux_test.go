@@ -37,6 +37,15 @@ func TestAddSELinuxMountOption(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(e.SuperOptions, func(o string) bool { return o == `context="`+label+`"` }) {
 		t.Errorf("mounted with %q, %v", e.SuperOptions, err)
 	}
+	if got := volume.SELinuxMountOption(e.SuperOptions); got != label {
+		t.Errorf("SELinuxMountOption = %q", got)
+	}
+	if got := volume.SELinuxMountOption([]string{"rw", "context=u:r:t:s0"}); got != "u:r:t:s0" {
+		t.Errorf("a label without commas: %q", got)
+	}
+	if got := volume.SELinuxMountOption([]string{"rw", "fscontext=u:r:t:s0"}); got != "" {
+		t.Errorf("a file system without one: %q", got)
+	}
 }
 
 func TestCheckSELinuxLabel(t *testing.T) {

@@ -33,6 +33,9 @@ type deviceMount struct {
 	// disk. A slot that lets go while there are others is done; the last one
 	// unmounts first.
 	holders map[*slot]struct{}
+	// waiters are the slots that wait until the others have let go, since the
+	// device is mounted with a label that is not theirs.
+	waiters map[*slot]struct{}
 	deviceState
 }
 
@@ -43,7 +46,7 @@ type deviceState struct {
 	// mounted: it is, and mountPoint says whether the mount table showed it. A
 	// block volume's device is set up instead, which no mount table shows.
 	mounted, mountPoint bool
-	// label is the SELinux label that it is mounted with; empty: none.
+	// label is the SELinux label that it is mounted with, if touched; empty: none.
 	label string
 	// attachedAt is where a block volume's attached device is, if it is known.
 	attachedAt string
@@ -129,7 +132,7 @@ func (use *deviceUse) failed(op string, spec *volume.Spec, err error) error {
 func (m *Manager) hold(s *slot, key deviceKey) *deviceMount {
 	d := m.devices[key]
 	if d == nil {
-		d = &deviceMount{holders: make(map[*slot]struct{})}
+		d = &deviceMount{holders: make(map[*slot]struct{}), waiters: make(map[*slot]struct{})}
 		m.devices[key] = d
 	}
 	d.holders[s] = struct{}{}
@@ -162,6 +165,7 @@ func (m *Manager) forget(s *slot, key deviceKey) {
 	if len(d.holders) == 0 {
 		delete(m.devices, key)
 	}
+	m.wakeWaiters(d)
 }
 
 // passDevice makes another slot the holder of what a volume has. The caller
@@ -215,12 +219,28 @@ func (m *Manager) recoverDevice(s *slot, record *volume.Record, mounted mounts) 
 		return
 	}
 	d := m.hold(s, use.device)
-	d.touched, d.label = true, record.SELinuxLabel
+	d.recoverLabel(use.device.path, record, mounted)
+	d.touched = true
 	switch c := record.Confirmed; {
 	case c == nil:
 	case c.Device != nil && mounted.has(c.Device.Bind):
 		d.mounted = true
 	case c.MountPoint && mounted.has(record.Path) && mounted.has(use.device.path):
 		d.mounted, d.mountPoint = true, true
+	}
+}
+
+// recoverLabel finds out which label the device is mounted with. A confirmed
+// record says it; another may have been written by a set-up that was about to
+// find out that the label is another one, so it is asked for in the mount table.
+func (d *deviceMount) recoverLabel(path string, record *volume.Record, mounted mounts) {
+	switch {
+	case record.Confirmed != nil:
+		d.label = record.SELinuxLabel
+	case d.touched: // another record says it, or did already
+	case mounted.has(path):
+		d.label = mounted.label(path)
+	default:
+		d.label = record.SELinuxLabel
 	}
 }

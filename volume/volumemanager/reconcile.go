@@ -65,6 +65,7 @@ func (m *Manager) reconcile(ctx context.Context, s *slot) {
 	if op == opNone {
 		return
 	}
+	s.waitForLabel(nil) // it looks for itself
 	limit, cancel := context.WithCancelCause(ctx)
 	s.doing, s.began, s.giveUp = op, time.Now(), cancel
 	w := wish{generation: s.generation, pod: s.pod.pod, names: s.names}
@@ -134,8 +135,7 @@ func (m *Manager) finish(s *slot, op operation, generation int, err error) {
 	}
 	s.err = err
 	if err != nil {
-		m.fail(s, op, now)
-		m.retryUnlessConflicting(s)
+		m.fail(s, op, generation, now)
 	} else {
 		m.succeed(s, op, generation, now)
 	}
@@ -160,14 +160,15 @@ func (m *Manager) succeed(s *slot, op operation, generation int, now time.Time) 
 	}
 }
 
-// fail notes a failure and has it repeated after a pause, unless only a change
-// of the claim can help, which is watched for. A volume that is mounted stays so
-// when only its refresh has failed.
-func (m *Manager) fail(s *slot, op operation, now time.Time) {
+// fail notes a failure and has it repeated: after a pause, or at once if there
+// has been another reason since it began, or only when the claim changes, where
+// nothing else helps. A volume that is mounted stays so when only its refresh has
+// failed.
+func (m *Manager) fail(s *slot, op operation, generation int, now time.Time) {
 	if !(op == opSetUp && s.state == StateMounted) {
 		m.enter(s, s.failedState(), now)
 	}
-	if m.stopping || errors.Is(s.err, ErrWithdrawn) || errors.Is(s.err, volume.ErrClaimUnbound) {
+	if m.stopping || s.generation != generation || errors.Is(s.err, ErrWithdrawn) || errors.Is(s.err, volume.ErrClaimUnbound) {
 		return
 	}
 	pause := backOffLast
@@ -224,6 +225,7 @@ func (m *Manager) drop(s *slot) {
 	}
 	p.slots = slices.Delete(p.slots, i, i+1)
 	m.leave(s)
+	s.waitForLabel(nil)
 	s.stopRetry()
 	if s.refresh != nil {
 		s.refresh.Stop()

@@ -2,7 +2,6 @@ package volumemanager
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -44,7 +43,6 @@ type SELinuxConflictError struct {
 	// Mounted is the label that it is mounted with, Asked the one asked for;
 	// empty: none.
 	Mounted, Asked string
-	device         deviceKey
 }
 
 func (e *SELinuxConflictError) Error() string {
@@ -141,15 +139,52 @@ func (m *Manager) mountedLabel(u *setUp) (label string, mounted bool) {
 	return "", false
 }
 
-// conflict says that the device is mounted with another label for others. The
-// caller holds the lock.
+// conflict says that the device is mounted with another label for others; then
+// the slot is tried again when they have let go of it. The caller holds the
+// lock.
 func (m *Manager) conflict(u *setUp) error {
-	key := u.device.device
-	d := m.devices[key]
-	if d == nil || !d.mislabelled(u) || len(d.holders) < 2 {
+	if u.device == nil {
 		return nil
 	}
-	return volume.NothingDone(&SELinuxConflictError{Volume: u.record.Spec().Name(), Mounted: d.label, Asked: u.record.SELinuxLabel, device: key})
+	d := m.devices[u.device.device]
+	if d == nil || !d.mislabelled(u) || !d.isOthers(u.slot) {
+		return nil
+	}
+	u.slot.waitForLabel(d)
+	return volume.NothingDone(&SELinuxConflictError{Volume: u.record.Spec().Name(), Mounted: d.label, Asked: u.record.SELinuxLabel})
+}
+
+// waitForLabel makes the slot wait for the label of a device to go; nil: of
+// none. The caller holds the lock.
+func (s *slot) waitForLabel(d *deviceMount) {
+	if s.labelled != nil {
+		delete(s.labelled.waiters, s)
+	}
+	s.labelled = d
+	if d != nil {
+		d.waiters[s] = struct{}{}
+	}
+}
+
+// isOthers reports whether others than the slot keep the device as it is
+// mounted. The caller holds the lock.
+func (d *deviceMount) isOthers(s *slot) bool {
+	_, held := d.holders[s]
+	return d.touched && (len(d.holders) > 1 || !held && len(d.holders) == 1)
+}
+
+// wakeWaiters has those tried again that nobody else's label keeps from the
+// device any more. The caller holds the lock.
+func (m *Manager) wakeWaiters(d *deviceMount) {
+	for s := range d.waiters {
+		if d.isOthers(s) {
+			continue
+		}
+		s.waitForLabel(nil)
+		if s.wanted && s.pod.wanted {
+			m.renew(s)
+		}
+	}
 }
 
 func (d *deviceMount) mislabelled(u *setUp) bool {
@@ -171,38 +206,4 @@ func (m *Manager) relabel(ctx context.Context, u *setUp) error {
 	}
 	m.setDevice(u.device.device, deviceState{})
 	return nil
-}
-
-// wakeConflicting has those tried again that waited for the device's label to
-// go. An operation that is under way looks again when it ends.
-func (m *Manager) wakeConflicting(key deviceKey) {
-	if m.config.SELinux == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, p := range m.pods {
-		for _, s := range p.slots {
-			if e, ok := errors.AsType[*SELinuxConflictError](s.err); ok && e.device == key && s.doing == opNone {
-				m.retryUnlessConflicting(s)
-			}
-		}
-	}
-}
-
-// retryUnlessConflicting has a slot tried again at once whose last attempt met
-// a label that has gone since. The caller holds the lock.
-func (m *Manager) retryUnlessConflicting(s *slot) {
-	e, ok := errors.AsType[*SELinuxConflictError](s.err)
-	if !ok || !s.pod.wanted || !s.wanted {
-		return
-	}
-	if d := m.devices[e.device]; d == nil || !d.touched || d.label != e.Mounted || !d.heldByOthersThan(s) {
-		m.renew(s)
-	}
-}
-
-func (d *deviceMount) heldByOthersThan(s *slot) bool {
-	_, held := d.holders[s]
-	return len(d.holders) > 1 || !held && len(d.holders) == 1
 }

@@ -266,6 +266,9 @@ func (m *Manager) admit(u *setUp, digest recordDigest) (before actualVolume, err
 	if err := u.slot.admissible(); err != nil {
 		return before, volume.NothingDone(err)
 	}
+	if err := m.conflict(u); err != nil {
+		return before, err
+	}
 	if d := before.device; d != nil && u.device != nil && d.device != u.device.device {
 		m.forget(u.slot, d.device) // the source was guessed, and wrongly
 	}

@@ -69,7 +69,8 @@ type slot struct {
 	retry    *time.Timer
 	retryAt  time.Time
 
-	attachment *attachment // nil: nothing attachable
+	attachment *attachment  // nil: nothing attachable
+	labelled   *deviceMount // whose label the slot waits for to go; nil: none
 
 	watches []watch // belongs to the operation under way
 	refresh *time.Timer

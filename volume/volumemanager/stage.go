@@ -145,7 +145,6 @@ func (m *Manager) unstage(ctx context.Context, s *slot, was actualVolume, plugin
 		return err
 	}
 	if m.letGoOf(s, use.device) {
-		m.wakeConflicting(use.device)
 		return nil
 	}
 	unlock, err := m.lockDevice(ctx, use, spec, "UnmountDevice")
@@ -166,7 +165,6 @@ func (m *Manager) unstage(ctx context.Context, s *slot, was actualVolume, plugin
 	}
 	m.setDevice(use.device, deviceState{})
 	m.letGoOf(s, use.device)
-	m.wakeConflicting(use.device)
 	return nil
 }
 
