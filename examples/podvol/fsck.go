@@ -22,7 +22,7 @@ import (
 type fsckOptions struct {
 	rootDir, output string
 	repair, adopt   bool
-	inside          string // as runOptions.inside
+	again
 }
 
 func fsckCommand(s streams) *cobra.Command {
@@ -53,8 +53,7 @@ func fsckCommand(s streams) *cobra.Command {
 	flags.BoolVar(&o.adopt, "adopt", false, "make records of volumes that have none")
 	flags.StringVarP(&o.output, "output", "o", "text", "how to print: text, json or yaml")
 	flags.StringVar(&o.rootDir, "root-dir", runBase(), "directory below which all volumes and records are")
-	flags.StringVar(&o.inside, insideFlag, "", "")
-	_ = flags.MarkHidden(insideFlag)
+	o.again.add(flags)
 	return c
 }
 
@@ -125,7 +124,7 @@ func checkRoot(ctx context.Context, config volumemanager.Config, list *problemLi
 // gets a user namespace for that: then mayRepair returns false and how that
 // ended.
 func mayRepair(ctx context.Context, s streams, o fsckOptions, config volumemanager.Config) (bool, error) {
-	if o.inside == "" && mayMount() != nil {
+	if !o.inside && mayMount() != nil {
 		problems, err := volumemanager.Check(ctx, config)
 		if err != nil {
 			return false, err
@@ -139,9 +138,7 @@ func mayRepair(ctx context.Context, s streams, o fsckOptions, config volumemanag
 			return true, err
 		}
 	}
-	return becomeMounter(ctx, s, o.inside, func(inside string) []string {
-		return append(o.repairArgs(), "--"+insideFlag, inside, "-o", o.output)
-	})
+	return becomeMounter(ctx, s, o.again, func() []string { return append(o.repairArgs(), "-o", o.output) })
 }
 
 // repairRoot leaves a root alone at which nothing is wrong.

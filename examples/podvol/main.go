@@ -30,9 +30,13 @@ import (
 
 func main() {
 	sandbox.Main() // run starts itself again in new namespaces
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	ctx := context.Background()
+	if ending := notIgnored(os.Interrupt, unix.SIGTERM); len(ending) > 0 {
+		var stop func()
+		ctx, stop = signal.NotifyContext(ctx, ending...)
+		defer stop()
+		context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	}
 	// A reader that goes away must not end a mount half-way; its error is
 	// reported in the end.
 	signal.Ignore(unix.SIGPIPE)

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -47,9 +46,7 @@ type runOptions struct {
 	timeout   time.Duration
 	command   []string // empty: the container's own
 
-	// inside is set where podvol started itself again in a user namespace, to
-	// why that has only one id, or no other id than it has.
-	inside string
+	again
 }
 
 func runCommand(s streams) *cobra.Command {
@@ -65,15 +62,22 @@ func runCommand(s streams) *cobra.Command {
 			"environment on top of the caller's, and the working directory of the container,\n" +
 			"else the caller's. With --rootfs that directory is its root, and nothing of the\n" +
 			"caller's environment but TERM is left. It runs as the user and groups of the\n" +
-			"security context; fsGroup is one of them. Without CMD, the container's command and\n" +
-			"args are run. Init containers are not run, but --container can name one. This is no\n" +
-			"security boundary, and network, capabilities and resources are the caller's.\n\n" +
+			"security context, fsGroup among them, without the capabilities that it drops (as\n" +
+			"another user than root: without any then), and with no_new_privs where it forbids\n" +
+			"privilege escalation; what else it asks for is named and not done. Without CMD, the\n" +
+			"container's command and args are run. Init containers are not run, but --container\n" +
+			"can name one. This is no security boundary, and network, processes and resources\n" +
+			"are the caller's.\n\n" +
 			"Each run has a root directory of its own, DIR/podvol/runs/<run> below the root\n" +
-			"directory, which goes with it; should podvol be killed, fsck --repair clears up.\n" +
-			"Claims are bound as by podvol mount, and stay bound. Processes that CMD leaves in\n" +
-			"the background keep the mounts that they see, and lose emptyDirs.\n\n" +
-			"Signals are passed on. Exit code: that of CMD, 128+n where signal n ended it; 125\n" +
-			"when podvol itself failed, 126 when CMD cannot be executed, 127 when there is none.",
+			"directory, which goes with it. Should podvol be killed, so is CMD, but not what CMD\n" +
+			"has started, nor a CMD that is setuid; fsck --repair clears up. Claims are bound as\n" +
+			"by podvol mount, and stay bound. Processes that CMD leaves in the background keep\n" +
+			"the mounts that they see, and lose emptyDirs.\n\n" +
+			"Signals are passed on, but for SIGINT and SIGQUIT while podvol is in a terminal's\n" +
+			"foreground: those the terminal has sent to CMD as well, so send SIGTERM to podvol\n" +
+			"alone. Until CMD has begun they end podvol. Exit code: that of CMD, 128+n where\n" +
+			"signal n ended it; 125 when podvol itself failed, 126 when CMD cannot be executed,\n" +
+			"127 when there is none.",
 		Example: "  podvol run -f testdata/tour.yaml -- sh -c 'env; ls -l /etc/tour'\n" +
 			"  podvol run -f testdata/tour.yaml -- sh -i",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -93,8 +97,7 @@ func runCommand(s streams) *cobra.Command {
 	flags.StringVar(&o.rootfs, "rootfs", "", "directory that becomes CMD's root (default: this machine's)")
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
 	flags.StringVar(&o.rootDir, "root-dir", runBase(), "directory below which each run has its root directory")
-	flags.StringVar(&o.inside, insideFlag, "", "")
-	_ = flags.MarkHidden(insideFlag)
+	o.again.add(flags)
 	return c
 }
 
@@ -122,7 +125,7 @@ func runPod(ctx context.Context, s streams, o runOptions) error {
 		return err
 	}
 	o.rootDir = base
-	inside, err := becomeMounter(ctx, s, o.inside, o.args)
+	inside, err := becomeMounter(ctx, s, o.again, o.args)
 	if !inside {
 		removeEmptyBase(base) // the run was another process's, which takes it for one that was named
 		return err
@@ -153,9 +156,10 @@ func runPod(ctx context.Context, s streams, o runOptions) error {
 	return &exitError{code, err}
 }
 
-// args are the arguments by which podvol starts itself again.
-func (o runOptions) args(inside string) []string {
-	args := []string{"run", "--" + insideFlag, inside, "--root-dir", o.rootDir, "--timeout", o.timeout.String(),
+// args are the arguments by which podvol starts itself again, but for what again
+// adds.
+func (o runOptions) args() []string {
+	args := []string{"run", "--root-dir", o.rootDir, "--timeout", o.timeout.String(),
 		"--node", o.nodeName, "--pod", o.pod, "--container", o.container, "--rootfs", o.rootfs}
 	for _, file := range o.files {
 		args = append(args, "-f", file)
@@ -169,33 +173,38 @@ func (j *job) run(ctx context.Context, s streams, o runOptions, root *runRoot) (
 	signals := takeSignals()
 	defer signals.stop()
 	settingUp, done := signals.interruptible(ctx)
-	code, err = j.runAt(settingUp, s, o, root, signals)
+	code, err, left := j.runAt(settingUp, s, o, root, signals)
 	done()
-	removing, done := signals.interruptible(context.WithoutCancel(ctx))
-	defer done()
-	if removeErr := root.remove(removing); removeErr != nil {
-		err = errors.Join(err, fmt.Errorf("%s stays behind: %w; when nothing uses it any more: %s", root.path(), removeErr,
+	if left == nil {
+		removing, done := signals.interruptible(context.WithoutCancel(ctx))
+		defer done()
+		left = root.remove(removing)
+	}
+	if left != nil {
+		// Whoever repairs that needs all of it: records say what may be mounted.
+		root.close()
+		err = errors.Join(err, fmt.Errorf("%s stays behind: %w; when nothing uses it any more: %s", root.path(), left,
 			shellJoin(append(programName(executable()), "fsck", "--repair", "--root-dir", o.rootDir))))
 	}
 	return code, err
 }
 
-// runAt owns the root while the program runs.
-func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot, signals *signals) (code int, err error) {
+// runAt owns the root while the program runs; left is why something may be
+// mounted there still.
+func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot, signals *signals) (code int, err, left error) {
 	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	node, err := startNode(ctx, nodeConfig{
 		rootDir: root.path(), nodeName: j.set.NodeName, objects: j.set, setUpTimeout: o.timeout,
 		log: log, events: loggedEvents{log, func(s string) string { return s }},
 	})
 	if err != nil {
-		return exitRunFailed, err
+		return exitRunFailed, err, nil
 	}
-	defer func() { err = errors.Join(err, node.stop()) }()
-	if err := j.setUp(ctx, s, o, node); err != nil {
-		return exitRunFailed, errors.Join(err, j.tearDown(context.WithoutCancel(ctx), o, node, signals))
+	if code, err = exitRunFailed, j.setUp(ctx, s, o, node); err == nil {
+		code, err = j.execute(ctx, s, o, node, signals)
 	}
-	code, err = j.execute(ctx, s, o, node, signals)
-	return code, errors.Join(err, j.tearDown(context.WithoutCancel(ctx), o, node, signals))
+	left = j.tearDown(context.WithoutCancel(ctx), o, node, signals)
+	return code, err, errors.Join(left, node.stop())
 }
 
 // setUp mounts the pod's volumes; errReported says that their errors are
@@ -228,14 +237,7 @@ func (j *job) execute(ctx context.Context, s streams, o runOptions, node *node, 
 		return exitRunFailed, err
 	}
 	config.Root, config.Stdin, config.Stdout, config.Stderr = o.rootfs, s.in, s.out, s.err
-	if ctx.Err() != nil {
-		return exitRunFailed, fmt.Errorf("interrupted before %s was run: %w", config.Args[0], context.Cause(ctx))
-	}
-	var done func()
-	config.Signals, done = signals.forwarded()
-	defer done()
-	// From here on it is the program's affair when to end.
-	return sandbox.Run(context.WithoutCancel(ctx), config)
+	return signals.run(ctx, config)
 }
 
 // tearDown unmounts the volumes; another signal ends the wait for it.

@@ -41,7 +41,7 @@ func newJob(ctx context.Context, s streams, o runOptions, set *manifest.Set, pod
 		return nil, err
 	}
 	j := &job{set: set, pod: pod, container: container}
-	if j.program.credential, err = credentialOf(pod, container, o.inside); err != nil {
+	if j.program.credential, err = credentialOf(pod, container, o.missingIDs); err != nil {
 		return nil, err
 	}
 	if j.program.confinement, err = confinementOf(pod, container, j.program.credential); err != nil {

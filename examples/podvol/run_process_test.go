@@ -156,6 +156,8 @@ func withSubordinateIDs(t *testing.T) {
 	out, _ = r.run(t, 0, args...)
 	assertRanWithIDs(t, out)
 
+	withInterruptedStart(t)
+
 	give(fmt.Sprintf("%d:500000:60\n", ordinaryUser))
 	out, errOut = r.run(t, exitRunFailed, args...)
 	if strings.Contains(errOut, "group 56") || !strings.Contains(errOut, "group 78") || !strings.Contains(errOut, "fewer ids") {
@@ -164,14 +166,7 @@ func withSubordinateIDs(t *testing.T) {
 
 	// What the files say, and what newuidmap is told, differ: it refuses.
 	give(fmt.Sprintf("%d:500000:65536\n", ordinaryUser))
-	helpers := t.TempDir()
-	openUp(t, helpers)
-	for _, name := range []string{"newuidmap", "newgidmap"} {
-		if err := os.WriteFile(filepath.Join(helpers, name), []byte("#!/bin/sh\necho not today >&2\nexit 1\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r.env = append(r.env, "PATH="+helpers+":"+os.Getenv("PATH"))
+	r.withHelpers(t, "echo not today >&2\nexit 1")
 	out, errOut = r.run(t, exitRunFailed, args...)
 	assertNamesIDs(t, out, errOut)
 	if !strings.Contains(errOut, "not today") {

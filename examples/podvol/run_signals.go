@@ -1,13 +1,19 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount/sandbox"
 )
 
 // signals directs the signals that would end podvol, or that programs take
@@ -20,13 +26,15 @@ type signals struct {
 	deliver func(os.Signal)
 }
 
-// signalsKept is how many signals wait for a program that takes none.
+// signalsKept is how many signals wait for their delivery.
 const signalsKept = 16
 
 // takeSignals begins to take them; until somebody wants them they are lost.
 func takeSignals() *signals {
 	s := &signals{arriving: make(chan os.Signal, signalsKept), ended: make(chan struct{}), deliver: func(os.Signal) {}}
-	signal.Notify(s.arriving, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2)
+	if wanted := notIgnored(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2); len(wanted) > 0 {
+		signal.Notify(s.arriving, wanted...)
+	}
 	go func() {
 		for {
 			select {
@@ -55,33 +63,110 @@ func (s *signals) to(deliver func(os.Signal)) (done func()) {
 	return func() { s.to(func(os.Signal) {}) }
 }
 
+// notIgnored leaves out the signals that the caller has had ignored, as nohup
+// and shells do for what is to go on without them. (No signal at all means every
+// one to [signal.Notify].)
+func notIgnored(wanted ...os.Signal) []os.Signal {
+	return slices.DeleteFunc(wanted, signal.Ignored)
+}
+
 // interruptible returns a context that the next signal ends, until done is
 // called.
 func (s *signals) interruptible(ctx context.Context) (_ context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	lost := s.to(func(arrived os.Signal) {
-		if arrived != unix.SIGUSR1 && arrived != unix.SIGUSR2 {
-			cancel(fmt.Errorf("interrupted by signal %q", arrived))
+		if endsPodvol(arrived) {
+			cancel(bySignal(arrived))
 		}
 	})
 	return ctx, func() { lost(); cancel(nil) }
 }
 
-// forwarded returns the signals that a program in this process group should
-// have, until done is called. What a terminal sends to its foreground process
-// group, the program has already.
-func (s *signals) forwarded() (_ <-chan os.Signal, done func()) {
-	program := make(chan os.Signal, signalsKept)
+func endsPodvol(s os.Signal) bool { return s != unix.SIGUSR1 && s != unix.SIGUSR2 }
+
+func bySignal(s os.Signal) error { return fmt.Errorf("interrupted by signal %q", s) }
+
+// interruptedError says that a program did not begin because podvol was told to
+// end.
+type interruptedError struct {
+	program string
+	err     error
+}
+
+func (e *interruptedError) Error() string {
+	return fmt.Sprintf("interrupted before %s was run: %v", e.program, e.err)
+}
+
+func (e *interruptedError) Unwrap() error { return e.err }
+
+// beginsWithin is how long a program that is about to begin may take when it is
+// interrupted. It may have begun already without our knowing, and then it is to
+// get the signal rather than to be killed.
+const beginsWithin = time.Second
+
+// run runs a program in its sandbox. Until it has begun, the end of ctx and
+// signals end that, with an *interruptedError; from then on it is the program's
+// affair when to end, and the signals are its.
+func (s *signals) run(ctx context.Context, c sandbox.Config) (code int, err error) {
+	beginning, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	begun := make(chan struct{})
+	interrupt := func(why error) {
+		go func() {
+			select {
+			case <-begun:
+			case <-time.After(beginsWithin):
+				cancel(why)
+			}
+		}()
+	}
+	var held []os.Signal // guarded by s.mu
+	var interrupted error
 	lost := s.to(func(arrived os.Signal) {
-		if (arrived == unix.SIGINT || arrived == unix.SIGQUIT) && inForeground() {
-			return
-		}
-		select {
-		case program <- arrived:
-		default: // it has enough of them
+		held = append(held, arrived)
+		if endsPodvol(arrived) && interrupted == nil {
+			interrupted = bySignal(arrived)
+			interrupt(interrupted)
 		}
 	})
-	return program, lost
+	defer lost()
+	if ctx.Err() != nil {
+		return exitRunFailed, &interruptedError{c.Args[0], context.Cause(ctx)}
+	}
+	defer context.AfterFunc(ctx, func() { interrupt(context.Cause(ctx)) })()
+
+	process, err := sandbox.Start(beginning, c)
+	close(begun)
+	if err != nil {
+		lost() // no signal comes any more
+		return failureToRun(c.Args[0], err, cmp.Or(interrupted, context.Cause(beginning)))
+	}
+	s.mu.Lock()
+	for _, early := range held {
+		forward(process, early)
+	}
+	s.deliver = func(arrived os.Signal) { forward(process, arrived) }
+	s.mu.Unlock()
+	return process.Wait()
+}
+
+func failureToRun(program string, err, interrupted error) (int, error) {
+	if interrupted != nil {
+		return exitRunFailed, &interruptedError{program, interrupted}
+	}
+	if failed, ok := errors.AsType[*sandbox.Error](err); ok {
+		return failed.ExitCode(), err
+	}
+	return exitRunFailed, err
+}
+
+// forward sends a signal to a program in this process group. What a terminal
+// sends to its foreground process group, the program has already.
+func forward(program *sandbox.Process, arrived os.Signal) {
+	if (arrived == unix.SIGINT || arrived == unix.SIGQUIT) && inForeground() {
+		return
+	}
+	_ = program.Signal(arrived) // it has ended
 }
 
 // inForeground reports whether this process belongs to its terminal's

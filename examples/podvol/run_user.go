@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"os/user"
 	"strconv"
 	"strings"
+	"syscall"
 
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
@@ -17,43 +20,87 @@ import (
 	"github.com/podvol/podvol/util/userns"
 )
 
-// insideFlag tells podvol that it started itself again in a user namespace.
-// Its value says what to do where an id is missing there.
-const insideFlag = "inside"
+// again are the flags by which podvol tells itself that it is in a user
+// namespace that it has made.
+type again struct {
+	inside bool
+	// missingIDs says what to do where an id is missing there.
+	missingIDs string
+}
+
+const (
+	insideFlag     = "inside"
+	missingIDsFlag = "missing-ids"
+)
+
+func (a *again) add(flags *pflag.FlagSet) {
+	flags.BoolVar(&a.inside, insideFlag, false, "")
+	flags.StringVar(&a.missingIDs, missingIDsFlag, "", "")
+	_ = flags.MarkHidden(insideFlag)
+	_ = flags.MarkHidden(missingIDsFlag)
+}
 
 // becomeMounter makes sure that volumes can be mounted. Whoever may not, is
 // started again in a user namespace; then it returns false, and how that ended:
-// nil, or an *exitError. again are the arguments for that.
-func becomeMounter(ctx context.Context, s streams, inside string, again func(inside string) []string) (bool, error) {
+// nil, or an *exitError. args are the arguments for that.
+func becomeMounter(ctx context.Context, s streams, a again, args func() []string) (bool, error) {
 	err := mayMount()
 	switch {
-	case inside != "" && err != nil:
+	case a.inside && err != nil:
 		// The namespace was made, and gives no rights in it.
 		return false, userns.Explain(os.DirFS("/proc/sys"), err)
-	case inside != "":
-		// As on most machines, so that propagation works as there.
-		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
-			return false, userns.Explain(os.DirFS("/proc/sys"), fmt.Errorf("share the mounts of the new namespace: %w", err))
-		}
-		return true, nil
+	case a.inside:
+		return shareMounts()
 	case errors.Is(err, errMayNotMount):
-		return false, runInUserNamespace(ctx, s, again)
+		return false, runInUserNamespace(ctx, s, args)
 	}
 	return err == nil, err
 }
 
+// shareMounts makes propagation work as on most machines. On a machine itself it
+// would change that for everybody.
+func shareMounts() (bool, error) {
+	ids, err := userns.UIDs()
+	if err != nil {
+		return false, err
+	}
+	if ids.Has(math.MaxUint32 - 1) { // the last of all, which nobody can hand on
+		return false, usagef("--%s is for podvol itself, in a user namespace that it has made; leave it out", insideFlag)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
+		return false, userns.Explain(os.DirFS("/proc/sys"), fmt.Errorf("share the mounts of the new namespace: %w", err))
+	}
+	return true, nil
+}
+
 // runInUserNamespace starts podvol again in a user namespace, with all ids that
 // this user may map, or if that fails with its own alone.
-func runInUserNamespace(ctx context.Context, s streams, again func(inside string) []string) error {
+func runInUserNamespace(ctx context.Context, s streams, args func() []string) error {
+	signals := takeSignals()
+	defer signals.stop()
+	start := func(ids *sandbox.UserNamespace, missing string) error {
+		return startAgain(ctx, s, signals, ids, append([]string{args()[0], "--" + insideFlag, "--" + missingIDsFlag, missing}, args()[1:]...))
+	}
 	ids, why := ownRanges()
 	if ids != nil {
-		err := startAgain(ctx, s, ids, again(why))
-		if !errors.Is(err, sandbox.ErrNoIDs) {
+		err := start(ids, why)
+		if !errors.Is(err, sandbox.ErrNoIDs) || wasKilled(err) {
 			return err
 		}
 		why = fmt.Sprintf("newuidmap and newgidmap cannot map more (%v); mend that, or run as root", err)
 	}
-	return startAgain(ctx, s, singleID(), again(why))
+	return start(singleID(), why)
+}
+
+// wasKilled reports whether a helper did not refuse but was ended by somebody,
+// who then wants no second attempt either.
+func wasKilled(err error) bool {
+	helper, ok := errors.AsType[*exec.ExitError](err)
+	if !ok {
+		return false
+	}
+	status, ok := helper.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled()
 }
 
 func singleID() *sandbox.UserNamespace {
@@ -105,19 +152,15 @@ func subordinate(path string, own int, who []string) (mappings []mount.IDMapping
 
 // startAgain runs podvol in a user namespace to its end. The error is an
 // *exitError for every exit code but 0, and has been printed there.
-func startAgain(ctx context.Context, s streams, ids *sandbox.UserNamespace, args []string) error {
+func startAgain(ctx context.Context, s streams, signals *signals, ids *sandbox.UserNamespace, args []string) error {
 	dir, err := os.Getwd()
 	if err != nil {
 		return fmt.Errorf("finding out the working directory: %w", err)
 	}
-	signals := takeSignals()
-	defer signals.stop()
-	forwarded, done := signals.forwarded()
-	defer done()
-	code, err := sandbox.Run(context.WithoutCancel(ctx), sandbox.Config{
+	code, err := signals.run(ctx, sandbox.Config{
 		Args: append([]string{executable()}, args...), Env: os.Environ(), Dir: dir,
 		Stdin: s.in, Stdout: s.out, Stderr: s.err,
-		UserNamespace: ids, Signals: forwarded,
+		UserNamespace: ids,
 	})
 	switch {
 	case errors.Is(err, sandbox.ErrNoIDs):
