@@ -36,8 +36,6 @@ type Record struct {
 	Path string `json:"path"`
 	// Source describes the data's origin, for people.
 	Source string `json:"source,omitempty"`
-	// Options are the mount options without secrets.
-	Options []string `json:"options,omitempty"`
 	// SELinuxLabel is the label that its file system is mounted with; empty: none.
 	SELinuxLabel string `json:"seLinuxLabel,omitempty"`
 	// The spec: either of the two, and the pod's wish for read-only.

