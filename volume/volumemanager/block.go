@@ -218,7 +218,8 @@ func deviceNumber(path string) (uint64, error) {
 }
 
 // linkTo makes the pod's link. One that leads elsewhere is of an earlier
-// attempt, when the device had another name.
+// attempt, when the device had another name; it is replaced in one step, so that
+// containers always find a device.
 func linkTo(node string, place blockPlace) error {
 	if err := os.MkdirAll(place.dir, 0o750); err != nil {
 		return err
@@ -234,8 +235,23 @@ func linkTo(node string, place blockPlace) error {
 	case was == node:
 		return nil
 	}
-	return errors.Join(os.Remove(place.link), os.Symlink(node, place.link))
+	return replaceLink(node, place)
 }
+
+// replaceLink makes the link beside the bind, where nobody takes it for a
+// volume, and renames it to its place. What a crash leaves goes with the next
+// attempt, or when the device is taken from the pod.
+func replaceLink(node string, place blockPlace) error {
+	if err := unlink(place.newLink()); err != nil {
+		return err
+	}
+	if err := os.Symlink(node, place.newLink()); err != nil {
+		return err
+	}
+	return os.Rename(place.newLink(), place.link)
+}
+
+func (p blockPlace) newLink() string { return p.bind + ".link" }
 
 // mappedDevice is what the confirmation says of a block volume.
 func (u *setUp) mappedDevice() *volume.MappedDevice {

@@ -414,6 +414,28 @@ func TestHoldThatBlocks(t *testing.T) {
 	}
 }
 
+// A pod's link that leads elsewhere is replaced, also after a crash in the middle
+// of that.
+func TestLinkToAnotherDevice(t *testing.T) {
+	w := newWorld(t)
+	d, h := w.withBlockDisks()
+	manager, _ := w.start()
+	pod := blockPod("web", "a")
+	mustSetUp(t, manager, pod)
+	link := filepath.Join(w.root, "pods/uid-web/volumeDevices/example.com~disk/pv-a")
+	leftover := w.binds()[0] + ".link"
+	if err := errors.Join(os.Remove(link), os.Symlink("/dev/renamed", link), os.Symlink("/dev/other", leftover)); err != nil {
+		t.Fatal(err)
+	}
+	mustSetUp(t, manager, pod)
+	w.assertMapped(d, h, "web", "a")
+	if err := os.Symlink("/dev/other", leftover); err != nil {
+		t.Errorf("after it was replaced: %v", err)
+	}
+	mustTearDown(t, manager, pod)
+	w.assertNoBlocks(d, h)
+}
+
 // What stands where a pod's link should be is somebody's, and stays.
 func TestNoLinkAtTheDevicesPlace(t *testing.T) {
 	w := newWorld(t)

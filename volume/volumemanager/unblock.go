@@ -32,8 +32,10 @@ func (m *Manager) unmapDevice(ctx context.Context, was actualVolume, plugin volu
 	if err != nil {
 		return err
 	}
-	if err := unlink(place.link); err != nil {
-		return err
+	for _, link := range []string{place.link, place.newLink()} {
+		if err := unlink(link); err != nil {
+			return err
+		}
 	}
 	if err := m.holding(ctx, place.bind, m.config.DeviceHolder.Release); err != nil {
 		return err
