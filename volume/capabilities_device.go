@@ -90,37 +90,59 @@ func AsAttachable(p VolumePlugin) (AttachableVolumePlugin, bool) {
 
 // BlockVolumePlugin is implemented by plugins that can hand a raw block device
 // to a pod. Absent: volumeMode Block is refused.
+//
+// The manager does the rest for each of them, as the kubelet does: it binds the
+// device's node below the global map path, keeps it from being replaced, and
+// makes the pod's link to it.
 type BlockVolumePlugin interface {
 	VolumePlugin
+	// NewBlockVolumeMapper and NewBlockVolumeUnmapper do no I/O. The latter has
+	// to do with what a record says, also of a pod that is gone.
 	NewBlockVolumeMapper(spec *Spec, pod *v1.Pod) (BlockVolumeMapper, error)
 	NewBlockVolumeUnmapper(volumeName string, podUID types.UID) (BlockVolumeUnmapper, error)
+	// ConstructBlockVolumeSpec rebuilds a spec of volumeMode Block from the
+	// pod's link at volumePath, where there is no record.
 	ConstructBlockVolumeSpec(ctx context.Context, podUID types.UID, volumeName, volumePath string) (*Spec, error)
 }
 
-// BlockVolume is a block volume of a pod at its place on disk.
+// BlockVolume is a block volume of a pod at its place on disk. The paths are
+// asked for without I/O.
 type BlockVolume interface {
-	// GetGlobalMapPath returns the directory of the device's links, one a pod.
+	// GetGlobalMapPath returns the directory, below plugins/, in which the
+	// device's node is bound for each pod, by the pod's UID. It is the same for
+	// all pods of a volume, and nothing else is in it.
 	GetGlobalMapPath(spec *Spec) (string, error)
 	// GetPodDeviceMapPath returns directory and name of the pod's own link.
 	GetPodDeviceMapPath() (dir, name string)
+	// GetStagingPath returns where the plugin itself has mounted something for
+	// the volume, so that it is known whose that is; empty: nowhere.
+	GetStagingPath() string
 	MetricsProvider
 }
 
-// BlockVolumeMapper makes a device available to a pod.
+// BlockVolumeMapper makes a device available to a pod. Errors count as
+// uncertain unless they say that nothing was done ([NothingDone]).
 type BlockVolumeMapper interface {
 	BlockVolume
-	GetStagingPath() string
-	// SetUpDevice prepares the device on the node and returns its staging path.
+	// SetUpDevice prepares the device on the node, once for all pods, and
+	// returns its staging path; prepared already is success.
 	SetUpDevice(ctx context.Context) (stagingPath string, err error)
-	// MapPodDevice publishes it to the pod and returns the path to link to.
+	// MapPodDevice publishes it to the pod and returns the device's path, which
+	// may be a link to it; published already is success. An empty path stands
+	// for the path that the device was attached at.
 	MapPodDevice(ctx context.Context) (publishPath string, err error)
 }
 
-// BlockVolumeUnmapper undoes a BlockVolumeMapper's work.
+// BlockVolumeUnmapper undoes a BlockVolumeMapper's work. What is undone already
+// is success.
 type BlockVolumeUnmapper interface {
 	BlockVolume
-	TearDownDevice(ctx context.Context, mapPath, devicePath string) error
+	// UnmapPodDevice takes the device from the pod; link and bind are gone.
 	UnmapPodDevice(ctx context.Context) error
+	// TearDownDevice undoes SetUpDevice when no pod has the device any more.
+	// mapPath is the global map path, which was removed; devicePath is where the
+	// device was attached, empty where that is not known.
+	TearDownDevice(ctx context.Context, mapPath, devicePath string) error
 }
 
 // AsBlock returns p's [BlockVolumePlugin], if it is one.

@@ -540,7 +540,7 @@ func TestFsckOfBlockVolumes(t *testing.T) {
 	if err := os.Remove(link); err != nil {
 		t.Fatal(err)
 	}
-	stray := string(volumemanager.ProblemStrayMount) + " (not repaired)"
+	stray := string(volumemanager.ProblemStrayDevice) + " (not repaired)"
 	problems := w.check(true)
 	if diff := cmpDiff([]string{stray, noRecord}, kinds(problems)); diff != "" {
 		t.Error(diff)

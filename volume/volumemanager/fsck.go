@@ -176,7 +176,7 @@ func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
 	dirs, err := volumeDirs(root)
 	orphans := m.orphans(ctx, mounted, known, dirs)
 	problems = append(problems, m.mountProblems(mounted, known)...)
-	return slices.Concat(problems, volumes, orphans, m.strayMounts(mounted, known), m.deviceProblems(mounted, known.volumes, dirs)), err
+	return slices.Concat(problems, volumes, orphans, m.strayMounts(mounted, known)), err
 }
 
 func helperProblem(h helper) Problem {
@@ -225,12 +225,25 @@ func (m *Manager) orphans(ctx context.Context, mounted mounts, known *explained,
 		row := unknownStatus(m.host.RootDir, key)
 		p := Problem{Kind: ProblemNoRecord, PodUID: key.podUID, Volume: key.spec, Path: row.Path, Err: ErrNoRecord,
 			Advice: "If no other agent uses this root directory, --adopt makes records for such volumes."}
-		if m.config.Adopt {
+		switch {
+		case m.config.Adopt:
 			m.planAdoption(ctx, &p, key, mounted, known)
+		case m.hasDeviceLink(key):
+			m.explainLink(ctx, key, known)
 		}
 		problems = append(problems, p)
 	}
 	return problems
+}
+
+// explainLink adds where the device is mounted that a pod's link leads to.
+func (m *Manager) explainLink(ctx context.Context, key volumeKey, known *explained) {
+	record, err := m.rebuild(ctx, key)
+	if err != nil {
+		known.incomplete = true
+		return
+	}
+	m.explainDevice(known, record)
 }
 
 func (m *Manager) planAdoption(ctx context.Context, p *Problem, key volumeKey, mounted mounts, known *explained) {

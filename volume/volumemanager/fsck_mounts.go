@@ -21,7 +21,7 @@ type explained struct {
 	volumes  map[volumeKey]bool
 	subPaths map[subPathsKey]bool
 	pods     map[types.UID]bool
-	devices  []string // where devices are mounted, or bound below
+	devices  []string // where devices are mounted, or bound
 	// incomplete: there may be more than the records say.
 	incomplete bool
 }
@@ -47,7 +47,7 @@ func (m *Manager) explain(found []*volume.Record, unreadable []*UnreadableRecord
 // explainDevice adds where a recorded volume has its device mounted.
 func (m *Manager) explainDevice(known *explained, r *volume.Record) {
 	if c := r.Confirmed; c != nil && c.Device != nil {
-		known.devices = append(known.devices, c.Device.Bind)
+		known.devices = append(known.devices, c.Device.Bind, c.Device.Node)
 	}
 	plugin, err := m.plugins.FindPluginByName(r.Plugin)
 	if err != nil {
@@ -59,8 +59,25 @@ func (m *Manager) explainDevice(known *explained, r *volume.Record) {
 		known.incomplete = true
 		return
 	}
-	if use != nil && use.device.path != "" {
+	switch {
+	case use == nil || use.device.path == "":
+	case use.block == nil:
 		known.devices = append(known.devices, use.device.path)
+	default:
+		known.devices = append(known.devices, use.bindOf(r.PodUID))
+		known.addStaged(use, r)
+	}
+}
+
+// addStaged adds where a plugin may have mounted something for a block volume.
+func (known *explained) addStaged(use *deviceUse, r *volume.Record) {
+	unmapper, err := use.block.NewBlockVolumeUnmapper(r.Spec().Name(), r.PodUID)
+	if err != nil {
+		known.incomplete = true
+		return
+	}
+	if staged := unmapper.GetStagingPath(); staged != "" {
+		known.devices = append(known.devices, staged)
 	}
 }
 
@@ -91,10 +108,15 @@ func (m *Manager) strayMounts(mounted mounts, known *explained) (problems []Prob
 }
 
 // isDevicePlace reports whether a path is one where a device may be mounted for
-// all pods. What is bound for block volumes is looked at elsewhere.
+// all pods, or bound for one.
 func (m *Manager) isDevicePlace(path string) bool {
-	rest, ok := below.Cut(filepath.Join(m.host.RootDir, "plugins"), path)
-	return ok && rest != "" && !slices.Contains(strings.Split(rest, string(filepath.Separator)), "volumeDevices")
+	return below.Strictly(filepath.Join(m.host.RootDir, "plugins"), path)
+}
+
+// isBlockPlace reports whether a path below plugins/ is one of raw devices, in
+// the kubelet's layout: volumeDevices/<volume>/<podUID>.
+func isBlockPlace(path string) bool {
+	return slices.Contains(strings.Split(path, string(filepath.Separator)), "volumeDevices")
 }
 
 // subPathOf returns whose sub-path a path below pods/ is, and the directory of
@@ -141,6 +163,10 @@ func (m *Manager) strayDevice(path string, count int, known *explained) Problem 
 	switch {
 	case known.incomplete:
 		p.Advice = "Some records cannot be read, and one of them may explain it; see to these first."
+	case isBlockPlace(path):
+		p.PodUID = types.UID(filepath.Base(path))
+		p.Err = errors.New("a device is bound here for a pod of which nothing else is left")
+		p.Advice = "When nobody needs the device: losetup -j " + path + " shows the loop device that holds it, losetup -d ends that; then umount " + path + "."
 	case !own:
 		p.Advice = "Find out who mounts here; umount " + path + " when it is not needed."
 	case !m.config.Adopt:

@@ -2,9 +2,9 @@
 // PersistentVolumes: plugin kubernetes.io/local-volume. The directory is bound
 // into the pod's. Where the path is a block device, its file system is mounted
 // once on the node, after a blank device was given one, and that is bound into
-// the pods'; or pods get the device itself, with volumeMode Block. Whether this node is the volume's node (spec.nodeAffinity)
-// is for the caller to see to. A volume whose only access mode is ReadOnlyMany
-// is bound read-only.
+// the pods'; or pods get the device itself, with volumeMode Block. Whether this
+// node is the volume's node (spec.nodeAffinity) is for the caller to see to. A
+// volume whose only access mode is ReadOnlyMany is bound read-only.
 //
 // A volume is given to the pod's fsGroup before it is bound, so that one that is
 // bound has been given to it whole. As with the kubelet, only the first pod's
