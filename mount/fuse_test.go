@@ -3,9 +3,7 @@ package mount_test
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"strings"
@@ -17,123 +15,33 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/silentfuse"
 )
 
-// Of the FUSE protocol (linux/fuse.h) what a server needs to be mounted.
-const (
-	fuseGetattr = 3
-	fuseInit    = 26
-)
-
-type fuseIn struct {
-	Len, Opcode          uint32
-	Unique, Node         uint64
-	UID, GID, PID, Extra uint32
-}
-
-type fuseOut struct {
-	Len    uint32
-	Error  int32
-	Unique uint64
-}
-
-type fuseInitOut struct {
-	Major, Minor, MaxReadahead, Flags uint32
-	MaxBackground, Congestion         uint16
-	MaxWrite, Granularity             uint32
-	MaxPages, MapAlignment            uint16
-	Flags2, MaxStackDepth             uint32
-	_                                 [12]uint16
-}
-
-type fuseAttrOut struct {
-	Valid, ValidNsecAndDummy                             uint64
-	Ino, Size, Blocks, Atime, Mtime, Ctime               uint64
-	AtimeNsec, MtimeNsec, CtimeNsec                      uint32
-	Mode, Nlink, UID, GID, Rdev, Blksize, AttributeFlags uint32
-}
-
-// silentFUSE is a FUSE file system whose server answers the first question
-// about its root and then never again.
-type silentFUSE struct {
-	target string
-	device *os.File
-	// asked receives for each question that was left without an answer.
-	asked chan uint32
-	// gone is closed when the server has lost its mount or was closed.
-	gone chan struct{}
-}
-
-// mountSilentFUSE mounts one; it is released at the end of the test.
-func mountSilentFUSE(t *testing.T, target string) *silentFUSE {
+// mountSilentFUSE mounts a file system whose server answers one question about
+// its root and then never again. It is closed at the end of the test.
+func mountSilentFUSE(t *testing.T, target string) *silentfuse.Server {
 	t.Helper()
-	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	s, err := silentfuse.Mount("silent", target)
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)
-	if err := unix.Mount("silent", target, "fuse.silent", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
-		t.Fatal(err)
-	}
-	// Only now: the device cannot be polled before it is mounted.
-	device := os.NewFile(uintptr(fd), "/dev/fuse")
-	s := &silentFUSE{target: target, device: device, asked: make(chan uint32, 64), gone: make(chan struct{})}
-	go s.serve()
-	t.Cleanup(s.release)
+	t.Cleanup(s.Close)
 	if _, err := os.Lstat(target); err != nil {
 		t.Fatalf("the first question: %v", err)
 	}
+	s.FallSilent()
 	return s
-}
-
-// release closes the server, which fails all that waits for it.
-func (s *silentFUSE) release() {
-	s.device.Close()
-	<-s.gone
-}
-
-func (s *silentFUSE) serve() {
-	defer close(s.gone)
-	request := make([]byte, 1<<17)
-	for answered := false; ; {
-		n, err := s.device.Read(request)
-		if err != nil {
-			return // unmounted, aborted or closed
-		}
-		var in fuseIn
-		if _, err := binary.Decode(request[:n], binary.NativeEndian, &in); err != nil {
-			return
-		}
-		switch {
-		case in.Opcode == fuseInit:
-			s.answer(in, fuseInitOut{Major: 7, Minor: 31, MaxWrite: 4096})
-		case in.Opcode == fuseGetattr && !answered:
-			answered = true
-			s.answer(in, fuseAttrOut{Ino: 1, Mode: unix.S_IFDIR | 0o755, Nlink: 2})
-		default:
-			s.asked <- in.Opcode
-		}
-	}
-}
-
-func (s *silentFUSE) answer(in fuseIn, body any) {
-	var b bytes.Buffer
-	size := binary.Size(fuseOut{}) + binary.Size(body)
-	binary.Write(&b, binary.NativeEndian, fuseOut{Len: uint32(size), Unique: in.Unique})
-	binary.Write(&b, binary.NativeEndian, body)
-	if _, err := s.device.Write(b.Bytes()); err != nil {
-		s.device.Close() // so that nobody waits for a broken server
-	}
 }
 
 // withStuckProcess mounts a silent file system and starts a process that asks
 // it something and hangs.
-func withStuckProcess(t *testing.T, target string) (*silentFUSE, int) {
+func withStuckProcess(t *testing.T, target string) (*silentfuse.Server, int) {
 	t.Helper()
 	s := mountSilentFUSE(t, target)
 	pid := startHolder(t, "/proc/self/exe", "stat "+target, nil)
-	t.Cleanup(s.release) // before the process is waited for
-	if opcode := <-s.asked; opcode != fuseGetattr {
+	t.Cleanup(s.Close) // before the process is waited for
+	if opcode := <-s.Asked(); opcode != silentfuse.Getattr {
 		t.Fatalf("the process asks %d", opcode)
 	}
 	return s, pid
@@ -236,7 +144,7 @@ func TestLadderOnASilentFileSystem(t *testing.T) {
 					t.Errorf("the log says %q, want %q", text, tc.loss)
 				}
 				select {
-				case <-s.gone:
+				case <-s.Gone():
 					if !tc.freed {
 						t.Error("its server was cut off")
 					}
@@ -253,7 +161,7 @@ func TestLadderOnASilentFileSystem(t *testing.T) {
 				if err := unmountNow(t, other); err != nil {
 					t.Error(err)
 				}
-				s.release()
+				s.Close()
 				if tc.err != nil {
 					// What waited fails now, and lets go of the mount a moment later.
 					if _, err := m.UnmountContext(t.Context(), target, mount.UnmountOptions{LazyAfter: 10 * time.Second}); err != nil {

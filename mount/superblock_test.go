@@ -38,7 +38,7 @@ func TestSuperblockOutlivesALazyUnmount(t *testing.T) {
 		anotherBoot := strings.Split(superblock.Key(), " ")
 		anotherBoot[1] = "another-boot"
 		wantAlive(t, mount.SuperblockByKey(m, strings.Join(anotherBoot, " ")), false)
-		s.release() // and the process fails, and ends
+		s.Close() // and the process fails, and ends
 		for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 			if alive, _ := superblock.Alive(); !alive {
 				break

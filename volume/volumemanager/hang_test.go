@@ -18,6 +18,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/silentfuse"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -220,9 +221,9 @@ func (w *world) withFUSE(t *testing.T, options mount.UnmountOptions) *fusePlugin
 
 // startStuck starts a process that asks the silent server something and hangs.
 // It is waited for at the end of the test, after the server has been closed.
-func startStuck(t *testing.T, s *fuseServer, path string) (ended <-chan error) {
+func startStuck(t *testing.T, s *silentfuse.Server, path string) (ended <-chan error) {
 	t.Helper()
-	s.silent.Store(true)
+	s.FallSilent()
 	cmd := exec.Command("stat", path)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -233,10 +234,10 @@ func startStuck(t *testing.T, s *fuseServer, path string) (ended <-chan error) {
 		close(done)
 	}()
 	t.Cleanup(func() {
-		s.close()
+		s.Close()
 		<-done
 	})
-	<-s.asked
+	<-s.Asked()
 	return done
 }
 
@@ -418,7 +419,7 @@ func TestADetachedFUSEFileSystemStaysWhileItIsInUse(t *testing.T) {
 			t.Errorf("the process was cut off: %v", err)
 		default:
 		}
-		s.close()
+		s.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		if err := manager.WaitForUnmounted(ctx, hung.UID); err != nil {
