@@ -95,7 +95,9 @@ type Config struct {
 	// NoNewPrivileges sets no_new_privs (prctl(2)).
 	NoNewPrivileges bool
 
-	// Signals that arrive here are sent to the program. Those of a terminal
-	// (Ctrl-C) reach it by themselves: it stays in the caller's process group.
+	// Signals that arrive here are sent to the program. Before it has begun
+	// SIGINT, SIGTERM, SIGHUP and SIGQUIT end the launch, and others wait. Those of a
+	// terminal (Ctrl-C) reach it by themselves: it stays in the caller's process
+	// group.
 	Signals <-chan os.Signal
 }

@@ -3,7 +3,9 @@ package sandbox
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,7 +51,7 @@ const (
 	ErrProgramNotFound Cause = "the program was not found"
 	ErrProgram         Cause = "the program cannot be executed"
 	// ErrDied: the child ended before it could begin the program, as when
-	// somebody killed it.
+	// somebody killed it, or a signal ended the launch: see [Error].Signal.
 	ErrDied Cause = "the sandbox ended before its program began"
 )
 
@@ -67,6 +69,8 @@ type Error struct {
 	Path string
 	// Cause classifies it.
 	Cause Cause
+	// Signal is, with ErrDied, the signal that ended it; 0: none.
+	Signal syscall.Signal
 	// Advice says what to do; it may be empty.
 	Advice string
 	// Err is the underlying error. Of one that happened in the child only the
@@ -112,8 +116,12 @@ func (e *Error) Unwrap() []error {
 }
 
 // ExitCode is what a shell, or docker run, would exit with: 127 for a program
-// that was not found, 126 for one that cannot be executed, and 125 for all else.
+// that was not found, 126 for one that cannot be executed, 128+n where signal n
+// ended it, and 125 for all else.
 func (e *Error) ExitCode() int {
+	if e.Signal != 0 {
+		return 128 + int(e.Signal)
+	}
 	switch e.Cause {
 	case ErrProgramNotFound:
 		return 127
@@ -147,4 +155,14 @@ func failed(op, path string, err error) *Error {
 // as is failed with a cause that is known.
 func as(cause Cause, op, path string, err error) *Error {
 	return &Error{Op: op, Path: path, Cause: cause, Err: err}
+}
+
+// died is for a child, or a helper, that a signal ended.
+func died(op string, signal os.Signal) *Error {
+	e := as(ErrDied, op, "", fmt.Errorf("signal: %v", signal))
+	e.Signal, _ = signal.(syscall.Signal)
+	if e.Signal == unix.SIGKILL {
+		e.Advice = "the kernel's log may say what was killed, as for want of memory"
+	}
+	return e
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
@@ -31,9 +32,10 @@ type Process struct {
 
 // Start begins the program and returns when it runs, or when it is known that
 // it will not: an *[Error]. ctx ends the program as in [Run]; when it ends before
-// the program runs, Start returns its cause. Whoever starts a program must call
-// Wait. After an error nothing is left of it, nor does anything use the streams
-// of the configuration any more, unless the process hangs in the kernel.
+// the program runs, Start returns its cause. After an error nothing is left of
+// it, nor does anything use the streams of the configuration any more, unless the
+// process hangs in the kernel; that is waited for at most ten seconds. Nobody has
+// to call Wait.
 func Start(ctx context.Context, c Config) (*Process, error) {
 	if isChild() { // else each would start the next
 		e := as(ErrConfig, "start", "", errors.New("this process is to become a sandbox itself"))
@@ -47,20 +49,25 @@ func Start(ctx context.Context, c Config) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	launching, interrupt := context.WithCancelCause(ctx)
+	defer interrupt(nil)
 	p := &Process{cmd: l.cmd, begun: make(chan struct{}), done: make(chan struct{})}
-	go p.run(ctx, l)
+	if c.Signals != nil {
+		go p.forward(c.Signals, interrupt)
+	}
+	go p.run(ctx, launching, l)
 	select {
 	case <-p.begun:
-	case <-ctx.Done():
-		p.endsSoon()
-		return nil, context.Cause(ctx)
+	case <-launching.Done():
+		select {
+		case <-p.begun: // or not: it may have begun before it could be ended
+		case <-time.After(endAfter):
+			return nil, context.Cause(launching)
+		}
 	}
 	if p.failure != nil {
 		p.endsSoon()
 		return nil, p.failure
-	}
-	if c.Signals != nil {
-		go p.forward(c.Signals)
 	}
 	return p, nil
 }
@@ -89,30 +96,53 @@ func (p *Process) Wait() (code int, err error) {
 	return p.code, p.err
 }
 
-func (p *Process) forward(signals <-chan os.Signal) {
-	for {
+// forward sends the program its signals. Those that come before it has begun
+// wait for it, and a deadly one ends the launch.
+func (p *Process) forward(signals <-chan os.Signal, interrupt context.CancelCauseFunc) {
+	var early []os.Signal
+	for begun := p.begun; ; {
 		select {
 		case s, open := <-signals:
-			if !open {
+			switch {
+			case !open:
+				signals = nil
+			case begun == nil:
+				_ = p.Signal(s) // it has ended
+			default:
+				early = append(early, s)
+				if isDeadly(s) {
+					interrupt(died("begin the program", s))
+				}
+			}
+		case <-begun:
+			if p.failure != nil {
 				return
 			}
-			_ = p.Signal(s) // it has ended
+			begun = nil
+			for _, s := range early {
+				_ = p.Signal(s)
+			}
 		case <-p.done:
 			return
 		}
 	}
 }
 
+// isDeadly reports whether a signal is one of those that people and supervisors
+// end a program with.
+func isDeadly(s os.Signal) bool {
+	return slices.Contains([]os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT}, s)
+}
+
 // run keeps its thread for as long as the program runs: the signal for the
 // death of the parent is sent when the thread ends that forked.
-func (p *Process) run(ctx context.Context, l *launch) {
+func (p *Process) run(ctx, launching context.Context, l *launch) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer close(p.done)
 
-	p.failure = l.begin(ctx)
-	if p.failure != nil && l.cmd.Process != nil {
-		_ = l.cmd.Process.Kill()
+	if err := l.begin(launching); err != nil {
+		p.failure = l.abandon(err)
 	}
 	l.closeAll()
 	close(p.begun)
@@ -120,7 +150,9 @@ func (p *Process) run(ctx context.Context, l *launch) {
 		return
 	}
 	err := l.cmd.Wait()
-	p.code, p.err = ended(ctx, l.cmd.ProcessState, err)
+	if p.failure == nil {
+		p.code, p.err = ended(ctx, l.cmd.ProcessState, err)
+	}
 }
 
 // ended tells the end of the program from an error about it.
@@ -210,42 +242,85 @@ func orderOf(c *Config) order {
 }
 
 // begin starts the child, maps its ids, gives it its order, and waits until it
-// executes the program.
+// executes the program. It returns an *Error or the cause of ctx.
 func (l *launch) begin(ctx context.Context) error {
 	if err := l.addIDMapped(ctx); err != nil {
-		return err
+		return orCause(ctx, err)
+	}
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
 	}
 	if err := l.cmd.Start(); err != nil {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		e := as(ErrNoNamespace, "start a process in new namespaces", "", err)
-		e.Advice = adviceUserNS
-		return e
+		return orCause(ctx, startFailed(err))
 	}
+	spare := context.AfterFunc(ctx, func() { _ = l.cmd.Process.Kill() })
+	defer spare()
 	for _, f := range l.childs {
 		f.Close()
 	}
 	l.childs = nil
 	if l.namespace != nil {
 		if err := mapIDs(ctx, l.cmd.Process.Pid, l.namespace); err != nil {
-			return err
+			return orCause(ctx, err)
 		}
 	}
 	// A child that has died gives EPIPE; what it says counts.
 	_ = gob.NewEncoder(l.orders).Encode(l.order)
 	executes, failure := readAnswer(l.answers)
 	switch {
+	case !spare(): // also if it has just begun
+		return context.Cause(ctx)
 	case failure != nil:
 		return failure
-	case !executes && ctx.Err() != nil:
-		return context.Cause(ctx)
 	case !executes:
-		e := as(ErrDied, "wait for it", "", nil)
-		e.Advice = adviceMain + "; if it does, the kernel's log may say what was killed"
-		return e
+		return as(ErrDied, "begin the program", "", nil)
 	}
 	return nil
+}
+
+// orCause returns why ctx has ended, where it has: then that is why err is.
+func orCause(ctx context.Context, err *Error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// startFailed is for a child that was not made.
+func startFailed(err error) *Error {
+	const op = "start a process in new namespaces"
+	switch {
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		e := failed(op, "", err)
+		e.Advice = "the machine, or the limits of this user (ulimit -u, ulimit -n) or of its cgroup, have no room for it"
+		return e
+	case errors.Is(err, unix.ENOENT):
+		e := failed(op, "", err)
+		e.Advice = "/proc must be mounted"
+		return e
+	}
+	e := as(ErrNoNamespace, op, "", err)
+	e.Advice = adviceUserNS
+	return e
+}
+
+// abandon ends the child of a launch that failed, so that nothing of it is left,
+// and returns why it did: the child's end may tell.
+func (l *launch) abandon(err error) error {
+	if l.cmd.Process == nil {
+		return err
+	}
+	_ = l.cmd.Process.Kill()
+	state, waitErr := l.cmd.Process.Wait() // what the streams still need Cmd.Wait does
+	e, ok := errors.AsType[*Error](err)
+	if !ok || e.Cause != ErrDied || e.Signal != 0 || waitErr != nil {
+		return err
+	}
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return died(e.Op, status.Signal())
+	}
+	e.Advice = adviceMain
+	return e
 }
 
 // closeAll closes what the parent still holds.

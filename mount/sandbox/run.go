@@ -16,7 +16,8 @@ const endAfter = 5 * time.Second
 //
 // Where the program could not be begun, the error is an *[Error], and the code
 // that error's [Error.ExitCode]. Nothing is left in the caller's mount
-// namespace then or later. Should the caller itself be killed, the program is
+// namespace then or later, but what the program has mounted itself in a
+// Bidirectional mount. Should the caller itself be killed, the program is
 // too. Safe for concurrent use.
 func Run(ctx context.Context, c Config) (code int, err error) {
 	p, err := Start(ctx, c)

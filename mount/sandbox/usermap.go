@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -73,6 +74,11 @@ func mapByHelper(ctx context.Context, helper, allowed string, pid int, mappings 
 	output, err := exec.CommandContext(ctx, helper, args...).CombinedOutput()
 	if err == nil {
 		return nil
+	}
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+			return died(helper, status.Signal()) // by Ctrl-C, for example: it has not refused
+		}
 	}
 	e := as(ErrNoIDs, "map "+described(mappings)+" by", helper, err)
 	if said := strings.TrimSpace(string(output)); said != "" {
