@@ -140,7 +140,7 @@ func (m *Manager) mapDevice(ctx context.Context, u *setUp) error {
 // publishDevice does for every plugin what MapBlockVolume does in the kubelet.
 func (m *Manager) publishDevice(ctx context.Context, u *setUp, published string) error {
 	place := u.mapping.place
-	node, err := m.deviceNode(ctx, published)
+	node, err := m.resolveNode(ctx, published)
 	if err != nil {
 		return err
 	}
@@ -157,8 +157,8 @@ func (m *Manager) publishDevice(ctx context.Context, u *setUp, published string)
 	return nil
 }
 
-// deviceNode resolves the links that lead to a device, which may lie anywhere.
-func (m *Manager) deviceNode(ctx context.Context, path string) (string, error) {
+// resolveNode resolves the links that lead to a device, which may lie anywhere.
+func (m *Manager) resolveNode(ctx context.Context, path string) (string, error) {
 	node := make(chan string, 1)
 	err := m.reaches.Do(ctx, path, func() error {
 		resolved, err := filepath.EvalSymlinks(path)

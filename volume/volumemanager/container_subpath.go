@@ -225,7 +225,7 @@ func (b *subPathBind) rebind(ctx context.Context, file *os.File, want fileIdenti
 		return err
 	}
 	defer done()
-	ctx, cancel := b.m.untilStopped(ctx)
+	ctx, cancel := b.m.uncancelled(ctx)
 	defer cancel()
 	if err := b.clear(ctx, want.dir); err != nil {
 		return err
@@ -241,10 +241,10 @@ func (b *subPathBind) rebind(ctx context.Context, file *os.File, want fileIdenti
 	return nil
 }
 
-// untilStopped returns a context for what is seen through though the caller has
+// uncancelled returns a context for what is seen through though the caller has
 // left, since it must be known under the lock what is mounted. After the manager
 // has stopped nobody asks for that, and the next one looks for itself.
-func (m *Manager) untilStopped(ctx context.Context) (context.Context, context.CancelFunc) {
+func (m *Manager) uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
 		select {
