@@ -86,6 +86,11 @@ type recordDigest [sha256.Size]byte
 
 func digestOf(line []byte) recordDigest { return sha256.Sum256(line) }
 
+func digestOfRecord(record *volume.Record) (recordDigest, error) {
+	line, err := volume.EncodeRecord(record)
+	return digestOf(line), err
+}
+
 // remove deletes the record; a missing one is success.
 func (r records) remove(key volumeKey) error { return r.journal.Delete(key.String()) }
 

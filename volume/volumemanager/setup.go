@@ -202,6 +202,7 @@ func (m *Manager) checkNamesake(pod *v1.Pod, spec *volume.Spec, plugin volume.Vo
 
 // apply is the operation itself: record, sync, act, confirm.
 func (m *Manager) apply(ctx context.Context, u *setUp) error {
+	u.record.Detached = m.detachment(u.slot)
 	line, err := volume.EncodeRecord(u.record)
 	if err != nil {
 		return err
@@ -225,6 +226,18 @@ func (m *Manager) apply(ctx context.Context, u *setUp) error {
 		return err
 	}
 	return m.confirm(u, digest, start)
+}
+
+// detachment is the note that a slot's volume was detached lazily; nil: none.
+// Until the volume is mounted again, whatever fails meanwhile, it must not be
+// forgotten that its file system may be in use.
+func (m *Manager) detachment(s *slot) *volume.Detachment {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.actual.record == nil {
+		return nil
+	}
+	return s.actual.record.Detached
 }
 
 // act mounts the device, if the volume has one, and then the volume.
@@ -272,7 +285,7 @@ func (m *Manager) admit(u *setUp, digest recordDigest) (before actualVolume, err
 	if d := before.device; d != nil && u.device != nil && d.device != u.device.device {
 		m.forget(u.slot, d.device) // the source was guessed, and wrongly
 	}
-	entered := actualVolume{key: u.key, record: u.record, digest: digest, source: u.source, device: cmp.Or(u.device, before.device)}
+	entered := actualVolume{key: u.key, record: u.record, digest: digest, source: u.source, device: cmp.Or(u.device, before.device), detached: before.detached}
 	if before.digest == digest && before.record != nil {
 		entered.record = before.record // which may be confirmed
 	}
@@ -373,11 +386,16 @@ func (m *Manager) confirm(u *setUp, digest recordDigest, start time.Time) error 
 	}
 	now := time.Now()
 	c := &volume.Confirmation{At: now, Took: now.Sub(start), MountPoint: mounted, Device: mapped}
-	if err := m.records.confirm(u.key, *c); err != nil {
+	confirmed := *u.record
+	confirmed.Confirmed, confirmed.Detached = c, nil
+	if u.record.Detached == nil {
+		err = m.records.confirm(u.key, *c)
+	} else if digest, err = digestOfRecord(&confirmed); err == nil {
+		err = m.records.rewrite(u.key, &confirmed)
+	}
+	if err != nil {
 		m.log.Warn("a volume record could not be confirmed", "volume", u.record.Volumes[0], "podUID", u.record.PodUID, "error", err)
 	}
-	confirmed := *u.record
-	confirmed.Confirmed = c
 	m.setActual(u.slot, actualVolume{key: u.key, record: &confirmed, digest: digest, source: u.source, device: device})
 	return nil
 }
