@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/flight"
 )
 
 // BindIDMapped makes a bind mount whose files appear with other owners, and
@@ -34,7 +36,6 @@ func (m *HostMounter) BindIDMapped(ctx context.Context, r Request, ids IDMap) er
 		}
 		return r.fail(&causedError{ErrNoIDMap, noNamespaceError(r.Source, err)})
 	}
-	defer space.Close()
 	return m.config.withFacts(m.nativeMount(ctx, r, o, space))
 }
 
@@ -47,8 +48,7 @@ func (m *HostMounter) ProbeIDMap(ctx context.Context, path string) error {
 	if err != nil {
 		return noNamespaceError(path, err)
 	}
-	return m.calls.Do(ctx, callKey{target: "probe " + path}, func() error {
-		defer space.Close()
+	return m.doOwning(ctx, callKey{target: "probe " + path}, space, func() error {
 		tree, err := m.api.OpenTree(unix.AT_FDCWD, path, false)
 		if err != nil {
 			return NewIDMapError(path, err)
@@ -59,6 +59,19 @@ func (m *HostMounter) ProbeIDMap(ctx context.Context, path string) error {
 		}
 		return nil
 	})
+}
+
+// doOwning runs a call that uses space (nil: none) and may outlive the wait for
+// it: space is closed when the call has returned, or was never begun.
+func (m *HostMounter) doOwning(ctx context.Context, key callKey, space *os.File, call func() error) error {
+	err := m.calls.Do(ctx, key, func() error {
+		defer space.Close()
+		return call()
+	})
+	if abandoned, ok := errors.AsType[*flight.AbandonedError](err); ok && !abandoned.Started {
+		space.Close()
+	}
+	return err
 }
 
 func idMapped(space *os.File) unix.MountAttr {

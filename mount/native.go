@@ -31,11 +31,11 @@ func (m *HostMounter) mountNative(ctx context.Context, r Request, o parsedOption
 	return m.nativeMount(ctx, r, o, nil)
 }
 
-// nativeMount is mountNative; with idMap, a user namespace, it is an idmapped
-// bind mount.
+// nativeMount is mountNative; with idMap, a user namespace that it closes, it is
+// an idmapped bind mount.
 func (m *HostMounter) nativeMount(ctx context.Context, r Request, o parsedOptions, idMap *os.File) error {
 	var g gate
-	err := m.calls.Do(ctx, mountKey(r.Target), func() error {
+	err := m.doOwning(ctx, mountKey(r.Target), idMap, func() error {
 		n := native{api: m.api, undo: m.sys.unmount, statx: unix.Statx, table: m.table, gate: &g, config: m.config, request: r, options: o, idMap: idMap}
 		defer n.close()
 		return n.run(ctx)
