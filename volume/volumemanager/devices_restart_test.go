@@ -1,11 +1,13 @@
 package volumemanager_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -178,4 +180,40 @@ func TestAdoptedDeviceOfAClaim(t *testing.T) {
 	if n := d.count("MountDevice a"); n != 1 {
 		t.Errorf("mounted %d times", n)
 	}
+}
+
+// An adopted volume that is mounted stays so for the claim that turns out to
+// want it, before anybody has reported its attachment.
+func TestAdoptedVolumeOfAClaimStaysMounted(t *testing.T) {
+	w := newWorld(t)
+	w.withAttachableDisks()
+	claim, pv := boundPair("data", "pv-a")
+	pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{GCEPersistentDisk: diskSource("a")}
+	w.add(claim, pv)
+	manager, stop := w.start()
+	manager.ReportedInUse([]v1.UniqueVolumeName{unique("a")})
+	manager.SetVolumesAttached([]v1.AttachedVolume{{Name: unique("a"), DevicePath: "/dev/a"}})
+	pod := newPod("web", claimVolume("d", "data", false))
+	mustSetUp(t, manager, pod)
+	stop()
+	if err := os.RemoveAll(filepath.Join(w.root, "podvol")); err != nil {
+		t.Fatal(err)
+	}
+	config := w.config()
+	config.Adopt = true
+	manager, err := volumemanager.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.run(manager)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := manager.SetUpPod(ctx, pod); err != nil {
+		t.Fatal(err)
+	}
+	if row := statusOf(t, manager, "web"); row.State != volumemanager.StateMounted {
+		t.Errorf("Explain = %+v", row)
+	}
+	mustTearDown(t, manager, pod)
+	w.assertNoDevices()
 }

@@ -306,6 +306,7 @@ func (m *Manager) takeOver(u *setUp) {
 		}
 		m.passDevice(other, u.slot, other.actual.device)
 		u.slot.actual, other.actual = other.actual, actualVolume{}
+		u.slot.state, u.slot.since, u.slot.took = other.state, other.since, other.took
 		m.drop(other)
 		return
 	}
