@@ -218,7 +218,7 @@ func (j *job) sandbox(ctx context.Context, node *node) (sandbox.Config, error) {
 	for _, m := range mounts {
 		config.Mounts = append(config.Mounts, sandbox.Mount{
 			Volume: m.Volume, Source: m.Source, Destination: m.Destination, File: m.File,
-			ReadOnly: m.ReadOnly, RecursiveReadOnly: m.RecursiveReadOnly, Propagation: string(m.Propagation),
+			ReadOnly: m.ReadOnly, RecursiveReadOnly: m.RecursiveReadOnly, Propagation: m.Propagation,
 		})
 	}
 	for _, d := range devices {

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/internal/mountapi"
 )
 
@@ -140,7 +141,7 @@ func (b *builder) apply(t tree) *Error {
 // shared here is a Bidirectional mount: all else has been made a slave or
 // private. The kernel is asked, since where a path leads somebody may change.
 func (b *builder) mayCover(target int, t tree) *Error {
-	if !slices.ContainsFunc(b.applied, func(a appliedMount) bool { return a.Propagation == PropagationShared }) {
+	if !slices.ContainsFunc(b.applied, func(a appliedMount) bool { return a.Propagation == mount.PropagationShared }) {
 		return nil
 	}
 	covered, err := mountOf(target)

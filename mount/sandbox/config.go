@@ -7,13 +7,6 @@ import (
 	"github.com/podvol/podvol/mount"
 )
 
-// The propagations of a [Mount].
-const (
-	PropagationPrivate = "rprivate" // as is the empty string
-	PropagationSlave   = "rslave"
-	PropagationShared  = "rshared"
-)
-
 // Mount is one mount of the container.
 type Mount struct {
 	// Volume is a name for error messages; it may be empty.
@@ -26,8 +19,8 @@ type Mount struct {
 	// ReadOnly makes the mount read-only, but not those below it;
 	// RecursiveReadOnly makes those read-only as well.
 	ReadOnly, RecursiveReadOnly bool
-	// Propagation is one of the constants above.
-	Propagation string
+	// Propagation may be empty, which is [mount.PropagationPrivate].
+	Propagation mount.Propagation
 	// File says that Source is no directory: where the mount point is missing it
 	// is a file. A Source of the other kind is an error.
 	File bool

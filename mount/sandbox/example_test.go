@@ -45,7 +45,7 @@ func onlyMe() *sandbox.UserNamespace {
 func ExampleError() {
 	_, err := sandbox.Run(context.Background(), sandbox.Config{
 		Args:   []string{"true"},
-		Mounts: []sandbox.Mount{{Volume: "data", Source: "/", Destination: "/data", Propagation: sandbox.PropagationShared}},
+		Mounts: []sandbox.Mount{{Volume: "data", Source: "/", Destination: "/data", Propagation: mount.PropagationShared}},
 		// Bidirectional and a user namespace exclude each other.
 		UserNamespace: onlyMe(),
 	})

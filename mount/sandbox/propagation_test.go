@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/nstest"
 )
@@ -35,7 +36,7 @@ func TestPropagationIsShownByTheMountTable(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		source := t.TempDir() + "/source"
 		mountShared(t, source)
-		for propagation, want := range map[string]string{"": "", "rprivate": "", "rslave": "master:", "rshared": "shared:"} {
+		for propagation, want := range map[mount.Propagation]string{"": "", "rprivate": "", "rslave": "master:", "rshared": "shared:"} {
 			for _, withRoot := range []bool{false, true} {
 				c := program(t)
 				if withRoot {

@@ -43,7 +43,7 @@ func (b *builder) openRoot(dir string) *Error {
 
 // openOwn opens what a root has beside the caller's mounts.
 func (b *builder) openOwn(o *order) *Error {
-	for _, m := range []Mount{{Destination: "/proc"}, {Destination: "/sys", RecursiveReadOnly: true}, {Destination: "/dev", Propagation: PropagationSlave}} {
+	for _, m := range []Mount{{Destination: "/proc"}, {Destination: "/sys", RecursiveReadOnly: true}, {Destination: "/dev", Propagation: mount.PropagationSlave}} {
 		fresh := m.Destination == "/proc" && b.pidNamespace
 		if b.rootTree < 0 && !fresh || slices.ContainsFunc(o.Mounts, func(asked orderedMount) bool { return asked.Destination == m.Destination }) {
 			continue
@@ -123,7 +123,7 @@ func (b *builder) openSource(m Mount, idMap int) (tree, *Error) {
 	if isDir == m.File {
 		return tree{}, as(ErrKindMismatch, "open the source", m.Source, nil)
 	}
-	if m.Propagation == PropagationShared {
+	if m.Propagation == mount.PropagationShared {
 		if err := checkShared(source, m.Source); err != nil {
 			return tree{}, err
 		}
@@ -155,11 +155,11 @@ func (b *builder) configure(t tree, idMap int) *Error {
 	return nil
 }
 
-func propagation(word string) uint64 {
+func propagation(word mount.Propagation) uint64 {
 	switch word {
-	case PropagationSlave:
+	case mount.PropagationSlave:
 		return unix.MS_SLAVE
-	case PropagationShared:
+	case mount.PropagationShared:
 		return unix.MS_SHARED
 	}
 	return unix.MS_PRIVATE

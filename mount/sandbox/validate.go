@@ -6,6 +6,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/podvol/podvol/mount"
 )
 
 // validate finds what contradicts itself before anything is begun.
@@ -60,9 +62,9 @@ func (m Mount) validate(inUserNamespace bool) *Error {
 		return as(ErrConfig, "read the destination", "", errors.New("it is the root: that is what Root is for"))
 	case m.Source == "":
 		return as(ErrConfig, "read the source", "", errors.New("there is none"))
-	case !slices.Contains([]string{"", PropagationPrivate, PropagationSlave, PropagationShared}, m.Propagation):
+	case !slices.Contains([]mount.Propagation{"", mount.PropagationPrivate, mount.PropagationSlave, mount.PropagationShared}, m.Propagation):
 		return as(ErrConfig, "read the propagation", "", fmt.Errorf("%q is none", m.Propagation))
-	case m.Propagation == PropagationShared && inUserNamespace:
+	case m.Propagation == mount.PropagationShared && inUserNamespace:
 		err := as(ErrNotShared, "set the propagation", "", errors.New("the mounts of a new user namespace are never peers of the host's"))
 		err.Advice = "run it without a user namespace, or ask for HostToContainer (rslave)"
 		return err

@@ -9,24 +9,23 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 )
 
-// Propagation says how mounts that are made later cross between the host and a
-// container (mount_namespaces(7)). Its values are the words of mount(8) and of
-// the OCI runtime specification.
-type Propagation string
+// Propagation is [mount.Propagation], and IDMapping [mount.IDMapping]: of the
+// latter ContainerID is the first id in the container, and HostID on the host.
+type (
+	Propagation = mount.Propagation
+	IDMapping   = mount.IDMapping
+)
 
 // The propagations, with the pod's word for each.
 const (
-	PropagationPrivate Propagation = "rprivate" // None: in neither direction
-	PropagationSlave   Propagation = "rslave"   // HostToContainer
-	PropagationShared  Propagation = "rshared"  // Bidirectional
+	PropagationPrivate = mount.PropagationPrivate // None: in neither direction
+	PropagationSlave   = mount.PropagationSlave   // HostToContainer
+	PropagationShared  = mount.PropagationShared  // Bidirectional
 )
-
-// IDMapping maps Size ids, of which ContainerID is the first in the container,
-// to those that begin with HostID on the host.
-type IDMapping struct{ ContainerID, HostID, Size uint32 }
 
 // RuntimeFeatures is what a container runtime on this node can do. Its zero
 // value is a runtime of which nothing is known.
