@@ -23,8 +23,9 @@
 // in their order. Nothing is ever created, in the machine's files or in the
 // root's: where a destination does not exist, its deepest existing parent is
 // covered by a tmpfs that only this namespace has, with the same owner and mode
-// and everything that was in it bound to its place again (links made again),
-// and the mount point is made there. What the program then creates in that one
+// and everything that was in it bound to its place again (links made again), and
+// the mount point is made there. Access control lists and security labels of
+// that directory are not copied. What the program then creates in that one
 // directory itself lives in memory and goes with it; what it creates further
 // down goes where it always went. A destination missing inside another mount of
 // the list is an error, since its mount point would have to be made in a volume.

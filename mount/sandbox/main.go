@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"runtime"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -56,14 +55,8 @@ func child() int {
 // closeOnExec keeps from the program what it has not been given: besides our own
 // descriptors those that somebody has let the caller inherit.
 func closeOnExec() *Error {
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return failed("list the open descriptors", "", err)
-	}
-	for _, e := range entries {
-		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
-			unix.CloseOnExec(fd)
-		}
+	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil { // Linux 5.11
+		return failed("let go of open descriptors", "", err)
 	}
 	return nil
 }

@@ -292,7 +292,11 @@ func (b *builder) fill(skeleton, dir int) *Error {
 	for _, name := range names {
 		err := b.show(skeleton, dir, name)
 		if err != nil && !errors.Is(err, unix.ENOENT) { // gone since
-			return failed("show again", name, err)
+			e := failed("show again", name, err)
+			if errors.Is(err, unix.EINVAL) {
+				e.Advice = "it may be an unbindable mount; make the mount point first, or choose another"
+			}
+			return e
 		}
 	}
 	return nil
