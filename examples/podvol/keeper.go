@@ -219,27 +219,34 @@ func (k *keeper) explain(v *volumemanager.VolumeStatus) {
 }
 
 // replaceLeftovers replaces the pods that have a volume mounted that they do
-// not want any more.
+// not want any more. What was found and not made by podvol is none: a set-up may
+// find that the pod wants it by another name, and else it goes with the pod.
 func (k *keeper) replaceLeftovers(ctx context.Context) {
-	for _, v := range k.node.Explain() {
-		if !v.Wanted && k.pods[v.PodUID] != nil {
-			k.replace(ctx, v.PodUID)
+	rows := k.node.Explain()
+	for _, v := range rows {
+		if !v.Wanted && !v.Found && k.pods[v.PodUID] != nil {
+			k.replace(ctx, v.PodUID, rows)
 		}
 	}
 }
 
-// see replaces a pod that wants another source for a volume.
+// see replaces a pod that wants another source for a volume, unless what is
+// there was found.
 func (k *keeper) see(ctx context.Context, v volumemanager.VolumeStatus) {
-	if _, other := errors.AsType[*volumemanager.ReplacedError](v.Err); other && v.Wanted {
-		k.replace(ctx, v.PodUID)
+	if _, other := errors.AsType[*volumemanager.ReplacedError](v.Err); other && v.Wanted && !v.Found {
+		k.replace(ctx, v.PodUID, k.node.Explain())
 	}
 }
 
 // replace tears a pod down and sets it up again as it is wanted then, as a
-// kubelet restarts a static pod that has changed; once for each version.
-func (k *keeper) replace(ctx context.Context, uid types.UID) {
+// kubelet restarts a static pod that has changed; once for each version. A pod
+// with a record that cannot be read is kept: it could not be torn down to its
+// end, and so would not come back.
+func (k *keeper) replace(ctx context.Context, uid types.UID, rows []volumemanager.VolumeStatus) {
 	pod := k.pods[uid]
-	if pod == nil || k.replacing[uid] || k.replaced[uid] == pod {
+	if pod == nil || k.replacing[uid] || k.replaced[uid] == pod || slices.ContainsFunc(rows, func(v volumemanager.VolumeStatus) bool {
+		return v.PodUID == uid && isUnreadable(v)
+	}) {
 		return
 	}
 	k.replacing[uid], k.replaced[uid] = true, pod
@@ -254,6 +261,11 @@ func (k *keeper) replace(ctx context.Context, uid types.UID) {
 		case <-ctx.Done():
 		}
 	}()
+}
+
+func isUnreadable(v volumemanager.VolumeStatus) bool {
+	_, unreadable := errors.AsType[*volumemanager.UnreadableRecordError](v.Err)
+	return unreadable
 }
 
 // renew declares a replaced pod again.

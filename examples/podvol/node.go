@@ -33,6 +33,7 @@ type nodeConfig struct {
 	setUpTimeout      time.Duration               // of one attempt; 0 is the manager's own
 	events            volume.EventSink            // nil: nobody is told
 	containers        volumemanager.PodContainers // nil: whoever calls TearDownPod
+	adopt             bool
 	log               *slog.Logger
 }
 
@@ -60,6 +61,7 @@ func startNode(ctx context.Context, c nodeConfig) (*node, error) {
 		SELinux:      nodeLabels(c.log),
 		SELinuxMount: true, // as kubelets since 1.37
 		Containers:   c.containers,
+		Adopt:        c.adopt,
 		SetUpTimeout: c.setUpTimeout,
 		Events:       c.events,
 		Logger:       c.log,

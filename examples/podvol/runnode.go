@@ -9,12 +9,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -28,6 +30,7 @@ type runNodeOptions struct {
 	output        string
 	metricsAddr   string
 	unmountOnExit bool
+	adopt         bool
 }
 
 func runNodeCommand(s streams) *cobra.Command {
@@ -46,7 +49,10 @@ func runNodeCommand(s streams) *cobra.Command {
 			"down and set up again.\n\n" +
 			"All of the root directory is this command's: pods that podvol mount left there and\n" +
 			"that are in no manifest are torn down, once every manifest has been read.\n" +
-			"Make sure that nothing uses the volumes of pods that you remove.\n\n" +
+			"Make sure that nothing uses the volumes of pods that you remove. Volumes that\n" +
+			"podvol has no record of are left alone, and a pod's volume fails where there is\n" +
+			"one of them, unless --adopt says that no other agent uses this root directory:\n" +
+			"then they are taken over as they are. --adopt is refused while a kubelet runs.\n\n" +
 			"SIGTERM and SIGINT stop it; mounts stay, and the next run takes them over, unless\n" +
 			"--unmount-on-exit is given.",
 		Example: "  podvol run-node -f /etc/podvol/manifests --metrics-addr 9090\n" +
@@ -61,6 +67,7 @@ func runNodeCommand(s streams) *cobra.Command {
 	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, or json for one object a line")
 	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve /metrics, /explain and /healthz at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")
 	flags.BoolVar(&o.unmountOnExit, "unmount-on-exit", false, "unmount everything below the root directory when stopped")
+	flags.BoolVar(&o.adopt, "adopt", false, "take over volumes below the root directory that podvol has no record of")
 	addRootDir(flags, &o.rootDir)
 	return c
 }
@@ -117,7 +124,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	out.rename = where.rename
 	store := objects.NewStore()
 	config := where.config(o.nodeName, store)
-	config.containers = noContainers{}
+	config.containers, config.adopt = noContainers{}, o.adopt
 	config.log = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	config.events = loggedEvents{config.log, where.rename}
 	node, err := startNode(ctx, config)
@@ -131,6 +138,9 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	}
 	defer watch.close()
 	say := func(text string) { fmt.Fprintln(s.err, "podvol:", text) }
+	if err := sayUnrecorded(where.rootDir, say); err != nil {
+		return errors.Join(err, node.stop())
+	}
 	run := &nodeRun{
 		node: node, out: out, watch: watch, say: say, unmountOnExit: o.unmountOnExit,
 		dir:  newManifestDir(o.dir, o.nodeName, say),
@@ -150,6 +160,21 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	where.printCommands(s.err)
 	if run.failed {
 		return errReported
+	}
+	return nil
+}
+
+// sayUnrecorded says how many volumes there are that podvol has no record of.
+func sayUnrecorded(rootDir string, say func(string)) error {
+	table, err := mount.KernelTable()
+	if err != nil {
+		return err
+	}
+	rows, _ := volumemanager.Inspect(rootDir, table) // what cannot be read, the manager has said
+	rows = slices.DeleteFunc(rows, func(v volumemanager.VolumeStatus) bool { return !errors.Is(v.Err, volumemanager.ErrNoRecord) })
+	if len(rows) > 0 {
+		say(fmt.Sprintf("%d volumes below %s are left alone, since podvol has no record of them, such as %s; if no other agent uses this root directory, --adopt takes them over",
+			len(rows), rootDir, rows[0].Path))
 	}
 	return nil
 }

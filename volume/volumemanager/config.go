@@ -40,10 +40,13 @@ type Config struct {
 	// Containers tells which pods' containers are gone; nil: nobody but the
 	// callers of TearDownPod, so that volumes of other pods are kept.
 	Containers PodContainers
-	// Adopt takes volumes over that are below RootDir without a record, as a
-	// kubelet leaves them: a record is rebuilt for each from its directory and
-	// the mount table. Refused while a kubelet runs on this machine. Without it
-	// they are left alone.
+	// Adopt takes volumes over that are below RootDir without a record when Run
+	// starts, as a kubelet leaves them: a record is rebuilt for each from its
+	// directory and the mount table, and a pod that wants it finds it as it is.
+	// Refused while a kubelet runs on this machine. Without it they are left
+	// alone, also where a pod is declared that has just them: that volume fails
+	// with an *UnrecordedError, since whoever sets a volume up tears it down one
+	// day, with the data that another agent may have put there.
 	Adopt bool
 	// SetUpTimeout is how long one attempt to set a volume up may take without
 	// progress that its plugin reports; 0 means two minutes. The attempt is

@@ -28,6 +28,8 @@ var (
 // show it. A pod that is being torn down is set up again after that. Before
 // Run, the wish is kept; after it the error is [ErrStopped]. Volumes that are
 // invalid are refused with a *volume.InvalidSpecError, and nothing is changed.
+// A volume at whose place there is one without a record, which podvol has not
+// made, is not set up but fails with an *[UnrecordedError]: see [Config].Adopt.
 // The pod is copied.
 func (m *Manager) PutPod(pod *v1.Pod) error {
 	if err := checkPod(pod); err != nil {

@@ -152,7 +152,7 @@ func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
 	if err != nil {
 		return nil, &RootError{root, err}
 	}
-	found, unreadable := decodeRecords(held)
+	found, unreadable := decodeRecords(root, held)
 	var problems []Problem
 	for _, h := range findHelpers(procDir, root) {
 		problems = append(problems, helperProblem(h))

@@ -43,7 +43,7 @@ func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
 	if err != nil {
 		return nil, &RootError{rootDir, err}
 	}
-	found, unreadable := decodeRecords(held)
+	found, unreadable := decodeRecords(rootDir, held)
 	known := make(map[volumeKey]bool, len(found))
 	rows := make([]VolumeStatus, 0, len(found))
 	for _, record := range found {
@@ -73,7 +73,7 @@ func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
 // statusOf judges a recorded volume by its confirmation and the mount table:
 // one row for each of its names in the pod.
 func statusOf(r *volume.Record, mounted mounts) []VolumeStatus {
-	s := VolumeStatus{Pod: r.Pod, PodUID: r.PodUID, Plugin: r.Plugin, Source: r.Source, Claim: claimOf(r), Path: r.Path, State: StateMounted}
+	s := VolumeStatus{Pod: r.Pod, PodUID: r.PodUID, Plugin: r.Plugin, Source: r.Source, Claim: claimOf(r), Path: r.Path, State: StateMounted, Found: r.Rebuilt}
 	reason := reasonOf(r, mounted)
 	switch {
 	case r.Detached != nil:
@@ -110,7 +110,8 @@ func reasonOf(r *volume.Record, mounted mounts) error {
 	return nil
 }
 
-func unknownStatus(rootDir string, key volumeKey) VolumeStatus {
+// volumePlace is where a volume is that is known by its key alone.
+func volumePlace(rootDir string, key volumeKey) string {
 	place := func(kind string) string {
 		return filepath.Join(podsDir(rootDir), string(key.podUID), kind, volume.EscapeQualifiedName(key.plugin), key.spec)
 	}
@@ -118,7 +119,11 @@ func unknownStatus(rootDir string, key volumeKey) VolumeStatus {
 	if _, err := os.Readlink(place("volumeDevices")); err == nil {
 		path = place("volumeDevices")
 	}
-	return VolumeStatus{PodUID: key.podUID, Volume: key.spec, Plugin: key.plugin, Path: path, State: StateFailed,
+	return path
+}
+
+func unknownStatus(rootDir string, key volumeKey) VolumeStatus {
+	return VolumeStatus{PodUID: key.podUID, Volume: key.spec, Plugin: key.plugin, Path: volumePlace(rootDir, key), State: StateFailed, Found: true,
 		Err: fmt.Errorf("volume %q of the pod with UID %q: %w", key.spec, key.podUID, ErrNoRecord)}
 }
 

@@ -266,7 +266,7 @@ func (m *Manager) recoverUnreadable(unreadable *UnreadableRecordError) {
 	defer m.mu.Unlock()
 	s := m.recovered(key, []string{key.spec})
 	s.actual.unreadable = unreadable
-	s.state = StateFailed
+	s.state, s.err = StateFailed, unreadable
 }
 
 // recovered returns the slot of a directory that was found, which may be

@@ -51,7 +51,7 @@ func openRecords(rootDir string) (r records, found []*volume.Record, unreadable 
 	if err != nil {
 		return records{}, nil, nil, nil, err
 	}
-	found, unreadable = decodeRecords(held)
+	found, unreadable = decodeRecords(rootDir, held)
 	return records{j}, found, unreadable, damaged, nil
 }
 
@@ -107,12 +107,15 @@ func (r records) close() error {
 type UnreadableRecordError struct {
 	// Volume is the volume's path below pods/, without "volumes".
 	Volume string
-	Err    error
+	// Path is the volume's directory; empty where the record has not even the
+	// key of a volume.
+	Path string
+	Err  error
 }
 
 // status is the row of a volume whose record cannot be read.
 func (e *UnreadableRecordError) status(key volumeKey) VolumeStatus {
-	return VolumeStatus{PodUID: key.podUID, Volume: key.spec, Plugin: key.plugin, State: StateFailed, Err: e}
+	return VolumeStatus{PodUID: key.podUID, Volume: key.spec, Plugin: key.plugin, Path: e.Path, State: StateFailed, Found: true, Err: e}
 }
 
 func (e *UnreadableRecordError) Error() string {
@@ -123,11 +126,15 @@ func (e *UnreadableRecordError) Error() string {
 // *volume.RecordVersionError.
 func (e *UnreadableRecordError) Unwrap() error { return e.Err }
 
-func decodeRecords(held []journal.Entry) (found []*volume.Record, unreadable []*UnreadableRecordError) {
+func decodeRecords(rootDir string, held []journal.Entry) (found []*volume.Record, unreadable []*UnreadableRecordError) {
 	for _, entry := range held {
 		record, err := decodeRecord(entry)
 		if err != nil {
-			unreadable = append(unreadable, &UnreadableRecordError{Volume: entry.Key, Err: err})
+			e := &UnreadableRecordError{Volume: entry.Key, Err: err}
+			if key, ok := parseKey(entry.Key); ok {
+				e.Path = volumePlace(rootDir, key)
+			}
+			unreadable = append(unreadable, e)
 			continue
 		}
 		found = append(found, record)

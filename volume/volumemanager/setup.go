@@ -212,6 +212,12 @@ func (m *Manager) apply(ctx context.Context, u *setUp) error {
 	if err != nil {
 		return err
 	}
+	if !before.exists() {
+		if err := m.refuseUnrecorded(u.key); err != nil {
+			m.setActual(u.slot, before)
+			return volume.NothingDone(err)
+		}
+	}
 	if before.digest != digest {
 		if err := m.records.write(u.key, line); err != nil {
 			m.setActual(u.slot, before)
@@ -294,8 +300,12 @@ func (m *Manager) admit(u *setUp, digest recordDigest) (before actualVolume, err
 }
 
 // takeOver moves a directory that was found on disk, under the name of its spec,
-// to the slot that turns out to want it.
+// to the slot that turns out to want it, and puts aside one that only has the
+// name of what it wants.
 func (m *Manager) takeOver(u *setUp) {
+	if a := u.slot.actual; a.isFound() && a.key != u.key {
+		m.putAside(u.slot)
+	}
 	if u.slot.actual.exists() {
 		return
 	}
@@ -307,6 +317,9 @@ func (m *Manager) takeOver(u *setUp) {
 		m.passDevice(other, u.slot, other.actual.device)
 		u.slot.actual, other.actual = other.actual, actualVolume{}
 		u.slot.state, u.slot.since, u.slot.took = other.state, other.since, other.took
+		if slices.ContainsFunc(other.pod.slots, func(s *slot) bool { return s != other && slices.Contains(s.names, other.names[0]) }) {
+			other.state = StateUnmounted // of which nobody is told: the pod has a volume of that name
+		}
 		m.drop(other)
 		return
 	}

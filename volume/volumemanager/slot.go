@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -179,18 +180,20 @@ func (s *slot) describe() *volume.Record {
 	case s.shown != nil:
 		return s.shown
 	}
-	return &volume.Record{PodUID: s.pod.uid, Pod: s.pod.name, Plugin: s.actual.key.plugin}
+	r := &volume.Record{PodUID: s.pod.uid, Pod: s.pod.name, Plugin: s.actual.key.plugin}
+	if u := s.actual.unreadable; u != nil {
+		r.Path = u.Path
+	}
+	return r
 }
 
 // rows are the status of the slot's volumes.
 func (s *slot) rows() []VolumeStatus {
-	if s.actual.unreadable != nil && s.shown == nil {
-		return []VolumeStatus{s.actual.unreadable.status(s.actual.key)}
-	}
 	r := s.describe()
 	row := VolumeStatus{
 		Pod: s.pod.name, PodUID: s.pod.uid, Plugin: r.Plugin, Source: r.Source, Claim: claimOf(r), Path: r.Path, Device: deviceNodeOf(r),
 		State: s.state, Since: s.since, Duration: s.took, Wanted: s.wanted && s.pod.wanted,
+		Found:    s.actual.isFound(),
 		Failures: s.failures, NextRetry: s.retryAt, Attachment: s.attachmentTrouble(),
 	}
 	if s.doing != opNone {
@@ -213,7 +216,11 @@ func (s *slot) rows() []VolumeStatus {
 
 // errorOf is the slot's last error, in the name of one of its volumes.
 func (s *slot) errorOf(name string) error {
-	if s.err == nil {
+	err := s.err
+	if u := s.actual.unreadable; u != nil && !errors.Is(err, error(u)) {
+		err = errors.Join(u, err) // whatever else has failed since
+	}
+	if err == nil {
 		return nil
 	}
 	op := "SetUp"
@@ -221,5 +228,5 @@ func (s *slot) errorOf(name string) error {
 		op = "TearDown"
 	}
 	r := s.describe()
-	return wrap(&volume.Record{Plugin: r.Plugin, Pod: s.pod.name, PodUID: s.pod.uid}, name, op, s.err)
+	return wrap(&volume.Record{Plugin: r.Plugin, Pod: s.pod.name, PodUID: s.pod.uid}, name, op, err)
 }

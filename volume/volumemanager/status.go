@@ -59,6 +59,10 @@ type VolumeStatus struct {
 	Duration time.Duration
 	// Wanted: the pod is declared, and not deleted.
 	Wanted bool
+	// Found: it is known from its directory or an unreadable record alone, and
+	// Volume is the directory's name: for a PersistentVolume that is its own, not
+	// the pod's. A set-up of the pod's volumes finds out whose it is.
+	Found bool
 	// Operation is what is under way, "set-up" or "tear-down", and Began when
 	// it began; empty and zero if nothing is. An operation that hangs keeps one
 	// thread.
