@@ -188,7 +188,8 @@ func TestUnmountAllSaysWhatItLeavesAlone(t *testing.T) {
 		if !strings.Contains(errOut, "6 volumes below "+root+" were left alone") {
 			t.Errorf("stderr: %s", errOut)
 		}
-		mustPodvol(t, exitOK, "mount", "-f", web, "--root-dir", root) // which takes them over
+		mustPodvol(t, exitOK, "fsck", "--repair", "--adopt", "--root-dir", root)
+		mustPodvol(t, exitOK, "mount", "-f", web, "--root-dir", root)
 		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
 		assertNothingMountedBelow(t, root)
 		missing := filepath.Join(root, "missing")

@@ -25,7 +25,7 @@ type UnrecordedError struct {
 
 func (e *UnrecordedError) Error() string {
 	return fmt.Sprintf("at %s there is %s, and no record says that podvol made it; it is left alone. If another agent uses this root directory, choose one of your own; "+
-		"if none does, have it adopted first (--adopt, Config.Adopt)", e.Path, e.Found)
+		"if none does, have it adopted first: Config.Adopt, or podvol fsck --repair --adopt", e.Path, e.Found)
 }
 
 // Is makes errors.Is(err, ErrNoRecord) true.
