@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/podvol/podvol/mount"
 )
@@ -123,5 +124,5 @@ func (m *Manager) putAside(s *slot) {
 	}
 	s.pod.slots = append(s.pod.slots, own)
 	m.passDevice(s, own, s.actual.device)
-	s.actual = actualVolume{}
+	s.actual, s.state, s.since = actualVolume{}, StatePending, time.Now()
 }
