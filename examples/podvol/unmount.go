@@ -173,25 +173,29 @@ func tearDownPods(ctx context.Context, node *node, volumes []volumemanager.Volum
 		all.Go(func() {
 			err := node.TearDownPod(ctx, uid)
 			for _, v := range volumes {
-				show(stillPending(v, err))
+				if v, pending := stillPending(v, err); pending {
+					show(v)
+				}
 			}
 		})
 	}
 	all.Wait()
 }
 
-// stillPending is the row of a volume whose tear-down was not finished; those
-// that were are on the way already.
-func stillPending(v volumemanager.VolumeStatus, err error) volumemanager.VolumeStatus {
+// stillPending is the row of a volume whose tear-down was not finished, which is
+// none of those that a pod's error does not speak of.
+func stillPending(v volumemanager.VolumeStatus, err error) (row volumemanager.VolumeStatus, pending bool) {
 	v.State, v.Err = volumemanager.StatePending, err
-	if podErr, ok := errors.AsType[*volumemanager.PodError](err); ok {
-		for _, e := range podErr.Errs {
-			own, ok := errors.AsType[*volume.Error](e)
-			pending, waits := errors.AsType[*volumemanager.PendingError](e)
-			if ok && own.Volume == v.Volume || waits && pending.Volume == v.Volume {
-				v.Err = e
-			}
+	podErr, ok := errors.AsType[*volumemanager.PodError](err)
+	if !ok {
+		return v, err != nil
+	}
+	for _, e := range podErr.Errs {
+		own, ok := errors.AsType[*volume.Error](e)
+		waiting, waits := errors.AsType[*volumemanager.PendingError](e)
+		if ok && own.Volume == v.Volume || waits && waiting.Volume == v.Volume {
+			v.Err, pending = e, true
 		}
 	}
-	return v
+	return v, pending
 }

@@ -61,13 +61,14 @@ const (
 	pass        action = "time passes"
 	restart     action = "the manager restarts"
 	askMounts   action = "a container's mounts are asked for"
+	earlyWord   action = "the manager restarts, and hears of a pod before it is declared"
 )
 
 const modelPods = 7
 
 func history() *rapid.Generator[[]step] {
 	actions := []action{nothing, putPod, putPod, putPod, deletePod, tearDownPod, endPod, complete, setConfig, loseConfig, loseClaim, makeClaim,
-		failMounts, spoilMounts, failUnmount, hangMounts, endFaults, pass, pass, restart, askMounts, askMounts}
+		failMounts, spoilMounts, failUnmount, hangMounts, endFaults, pass, pass, restart, earlyWord, askMounts, askMounts}
 	actions = append(actions, deviceActions()...)
 	one := rapid.Custom(func(t *rapid.T) step {
 		return step{
@@ -251,7 +252,9 @@ func (m *model) do(s step) {
 	case pass:
 		time.Sleep(s.For)
 	case restart:
-		m.restart()
+		m.restart(nil)
+	case earlyWord:
+		m.restart(func() { m.hearEarly(s.Pod) })
 	case askMounts:
 		m.askMounts(s)
 	default:
@@ -284,9 +287,31 @@ func (m *model) put(i int) {
 	}
 }
 
-func (m *model) restart() {
+// hearEarly has the role speak about a pod of the last run that nobody has
+// announced yet: nothing of it may go.
+func (m *model) hearEarly(i int) {
+	before := m.records()
+	m.role.mu.Lock()
+	f, runs := m.role.f, m.role.runs[podUID(i)]
+	m.role.runs[podUID(i)] = false
+	m.role.mu.Unlock()
+	f(podUID(i))
+	synctest.Wait()
+	if after := m.records(); len(after) != len(before) {
+		m.t.Errorf("before pods were complete, of %v only %v were left", before, after)
+	}
+	m.role.mu.Lock()
+	m.role.runs[podUID(i)] = runs
+	m.role.mu.Unlock()
+}
+
+// restart restarts the manager; early is what happens before a pod is declared.
+func (m *model) restart(early func()) {
 	m.stop()
 	m.manager, m.stop = m.start()
+	if early != nil {
+		early()
+	}
 	m.tellAttached() // as far as the node's status says
 	for i, wanted := range m.wanted {
 		if wanted {

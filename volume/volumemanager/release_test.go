@@ -117,7 +117,36 @@ func TestNothingIsTornDownWithoutAPromise(t *testing.T) {
 		if rows := manager.Explain(); len(rows) != 1 || rows[0].State != volumemanager.StateMounted {
 			t.Errorf("rows = %+v", rows)
 		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := manager.WaitForUnmounted(short, "uid-web"); err == nil || !strings.Contains(err.Error(), "call TearDownPod") {
+			t.Errorf("err = %v, want what to do", err)
+		}
 		if err := manager.TearDownPod(t.Context(), "uid-web"); err != nil {
+			t.Error(err)
+		}
+		w.assertClean()
+	})
+}
+
+// A pod of an earlier run that nobody has announced is kept until all pods are
+// complete, whatever the role says of it before.
+func TestNothingIsTornDownBeforePodsAreComplete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.leave(newPod("web", nfsVolume("a", "10.0.0.1")))
+		role := &containers{gone: map[types.UID]bool{}}
+		w.containers = role
+		manager, stop := w.start()
+		defer stop()
+		role.end("uid-web")
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if rows := manager.Explain(); len(rows) != 1 || rows[0].State != volumemanager.StateMounted {
+			t.Errorf("before all pods are complete: %+v", rows)
+		}
+		manager.PodsComplete()
+		if err := manager.WaitForUnmounted(t.Context(), "uid-web"); err != nil {
 			t.Error(err)
 		}
 		w.assertClean()

@@ -262,16 +262,20 @@ func (e *PendingError) Unwrap() []error {
 }
 
 // pending turns the row of a volume that somebody stopped waiting for into one
-// that says so.
-func pending(row VolumeStatus, cause error, tearDown bool) VolumeStatus {
+// that says so; otherwise is what it waits for if the row does not say it.
+func pending(row VolumeStatus, cause error, otherwise string) VolumeStatus {
 	e := &PendingError{Pod: row.Pod, Volume: row.Volume, Last: row.Err, Cause: cause}
-	otherwise := "its set-up to begin"
-	if tearDown {
-		otherwise = "its containers to be gone"
-	}
 	e.Waits, e.Attachment = row.waitsFor(otherwise)
 	row.State, row.Err = StatePending, e
 	return row
+}
+
+// goneBefore is what the tear-down of a pod waits for. The caller holds the lock.
+func (m *Manager) goneBefore(p *podState) string {
+	if m.config.Containers == nil && !p.released {
+		return "somebody to say that its containers are gone: Config.Containers is nil, so call TearDownPod"
+	}
+	return "its containers to be gone"
 }
 
 // waitsFor says what the volume waits for, and the report about its attachment
@@ -328,7 +332,7 @@ func (m *Manager) volumesOf(pod *v1.Pod, ended error) *PodVolumes {
 				continue
 			}
 			if ended != nil && (row.State != StateMounted || s.doing != opNone) {
-				row = pending(row, ended, false)
+				row = pending(row, ended, "its set-up to begin")
 			}
 			result.Volumes[i] = row
 		}
@@ -349,7 +353,7 @@ func (m *Manager) remains(podUID types.UID, ended error) *PodVolumes {
 	for _, s := range p.slots {
 		for _, row := range s.rows() {
 			if ended != nil {
-				row = pending(row, ended, true)
+				row = pending(row, ended, m.goneBefore(p))
 			}
 			result.Volumes = append(result.Volumes, row)
 		}
