@@ -57,20 +57,34 @@ func TestRunAmongTemporaryFiles(t *testing.T) {
 	if left, err := os.ReadDir(home); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
-	uid := os.Geteuid()
+	uid, others := os.Geteuid(), os.Geteuid()
 	if uid == 0 {
-		uid = ordinaryUser
+		uid, others = ordinaryUser, ordinaryUser-1
 	}
-	foreign := filepath.Join(home, fmt.Sprintf("podvol-%d", uid))
-	if err := os.Mkdir(foreign, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(foreign, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	_, errOut := r.run(t, exitRunFailed, "run", "-f", file, "--", "true")
-	if !strings.Contains(errOut, foreign) || !strings.Contains(errOut, "--root-dir") {
-		t.Errorf("stderr %s", errOut)
+	dir := filepath.Join(home, fmt.Sprintf("podvol-%d", uid))
+	for name, foreign := range map[string]struct {
+		owner int
+		mode  os.FileMode
+		says  string
+	}{
+		"another user's":      {others, 0o755, "belongs to another user"},
+		"everybody can write": {uid, 0o777, "can be changed by others"},
+		"a group can write":   {uid, 0o770, "can be changed by others"},
+	} {
+		if name == "another user's" && others == uid {
+			continue // nobody but root can make one
+		}
+		// What is inside is the user's own: but whose is around it can put
+		// something else there.
+		must(t, os.MkdirAll(filepath.Join(dir, "podvol"), 0o700))
+		must(t, os.Lchown(filepath.Join(dir, "podvol"), uid, -1))
+		must(t, os.Lchown(dir, foreign.owner, -1))
+		must(t, os.Chmod(dir, foreign.mode))
+		_, errOut := r.run(t, exitRunFailed, "run", "-f", file, "--", "true")
+		if !strings.Contains(errOut, dir+" "+foreign.says) || !strings.Contains(errOut, "--root-dir") {
+			t.Errorf("%s: stderr %s", name, errOut)
+		}
+		must(t, os.RemoveAll(dir))
 	}
 }
 

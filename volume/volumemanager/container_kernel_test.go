@@ -130,6 +130,34 @@ func TestSubPathKeepsFlags(t *testing.T) {
 	})
 }
 
+// A flag that the volume's mount gets while the sub-path is bound is the next
+// container's.
+func TestBoundSubPathGetsNewFlags(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.onKernel()
+		host := t.TempDir()
+		if err := unix.Mount("tmpfs", host, "tmpfs", 0, "size=64k"); err != nil {
+			t.Fatal(err)
+		}
+		manager, _ := w.start()
+		pod := mounting(newPod("web", hostPathVolume("h", host)), v1.VolumeMount{Name: "h", MountPath: "/dir", SubPath: "dir"})
+		setUp(t, manager, pod)
+		if m := containerMounts(t, manager, pod)[0]; slices.Contains(m.Locked, "noexec") {
+			t.Errorf("before: %+v", m)
+		}
+		if err := unix.Mount("", host, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NOEXEC, ""); err != nil {
+			t.Fatal(err)
+		}
+		m := containerMounts(t, manager, pod)[0]
+		if !slices.Contains(m.Locked, "noexec") || !slices.Contains(mountEntry(t, m.Source).Options, "noexec") {
+			t.Errorf("the volume is mounted noexec, the sub-path is not: %+v", m)
+		}
+		tearDown(t, manager, pod)
+		w.assertClean()
+	})
+}
+
 // A container that runs goes on seeing what it was started with; the next one
 // sees the config map as it is now.
 func TestSubPathRefreshIsForTheNextContainer(t *testing.T) {

@@ -78,6 +78,11 @@ func TestSubPath(t *testing.T) {
 			t.Errorf("%s: %v, %v", made, info.Mode(), err)
 		}
 	}
+	for at := filepath.Dir(w.boundAt("web", "scratch", 1)); at != w.root; at = filepath.Dir(at) {
+		if info, err := os.Stat(at); err != nil || info.Mode().Perm()&^0o750 != 0 {
+			t.Errorf("the sub-path's mode is not for what is around its place: %s: %v, %v", at, info.Mode(), err)
+		}
+	}
 	putFile(t, filepath.Join(w.boundAt("web", "scratch", 1), "new"), "seen")
 	mustRead(t, filepath.Join(dir, "a/made/here/new"), "seen")
 	mustRead(t, w.boundAt("web", "scratch", 3), "content")

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
@@ -57,5 +59,27 @@ func TestRemovePointKeepsWhatIsSomebodys(t *testing.T) {
 	}
 	if err := podmount.RemovePoint(dir); !errors.As(err, new(*podmount.NotEmptyError)) {
 		t.Errorf("of a full directory: %v", err)
+	}
+}
+
+// What lies around a mount point lets nobody else in, whatever the umask is.
+func TestMakePointLetsNobodyElseIn(t *testing.T) {
+	before := unix.Umask(0)
+	t.Cleanup(func() { unix.Umask(before) })
+	dir := t.TempDir()
+	for name, isDir := range map[string]bool{"a/b/dir": true, "c/d/file": false} {
+		path := filepath.Join(dir, name)
+		if err := podmount.MakePoint(path, isDir); err != nil {
+			t.Fatal(err)
+		}
+		for p := path; p != dir; p = filepath.Dir(p) {
+			want := fs.ModeDir | 0o750
+			if p == path && !isDir {
+				want = 0o640
+			}
+			if info, err := os.Lstat(p); err != nil || info.Mode() != want {
+				t.Errorf("%s has mode %v, %v; want %v", p, info.Mode(), err, want)
+			}
+		}
 	}
 }

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/loopdev"
+	"github.com/podvol/podvol/util/nstest"
+)
+
+const withPropagation = `
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - name: c
+    image: i
+    securityContext: {privileged: true}
+    volumeMounts:
+    - {name: host, mountPath: /podvol-private}
+    - {name: host, mountPath: /podvol-slave, mountPropagation: HostToContainer}
+    - {name: host, mountPath: /podvol-shared, mountPropagation: Bidirectional}
+    - {name: host, mountPath: /podvol-ro, readOnly: true}
+    - {name: host, mountPath: /podvol-rro, readOnly: true, recursiveReadOnly: Enabled}
+  volumes: [{name: host, hostPath: {path: %s}}]
+`
+
+// Propagation and recursive read-only mounts are what the program's own mount
+// table says of the volume and of a mount inside it.
+func TestRunShowsWhatIsMountedInside(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		base, dir := t.TempDir(), filepath.Join(t.TempDir(), "host")
+		must(t, os.Mkdir(dir, 0o755))
+		must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"))
+		must(t, unix.Mount("", dir, "", unix.MS_SHARED, ""))
+		inside := filepath.Join(dir, "inside")
+		must(t, os.Mkdir(inside, 0o755))
+		must(t, unix.Mount("tmpfs", inside, "tmpfs", 0, "size=64k"))
+		out, _ := mustPodvol(t, exitOK, "run", "-f", manifestFile(t, fmt.Sprintf(withPropagation, dir)), "--root-dir", base, "--", "cat", "/proc/self/mountinfo")
+		table, err := mountinfo.GetMountsFromReader(strings.NewReader(out), nil)
+		must(t, err)
+		for at, want := range map[string]struct{ propagation, access, insideAccess string }{
+			"/podvol-private": {"", "rw", "rw"},
+			"/podvol-slave":   {"master", "rw", "rw"},
+			"/podvol-shared":  {"shared", "rw", "rw"},
+			"/podvol-ro":      {"", "ro", "rw"},
+			"/podvol-rro":     {"", "ro", "ro"},
+		} {
+			for path, access := range map[string]string{at: want.access, at + "/inside": want.insideAccess} {
+				i := slices.IndexFunc(table, func(m *mountinfo.Info) bool { return m.Mountpoint == path })
+				if i < 0 {
+					t.Errorf("%s is not in the program's mount table:\n%s", path, out)
+					continue
+				}
+				propagation, _, _ := strings.Cut(table[i].Optional, ":")
+				options, _, _ := strings.Cut(table[i].Options, ",")
+				if propagation != want.propagation || options != access {
+					t.Errorf("%s: %q and %q, want %q and %q", path, propagation, options, want.propagation, access)
+				}
+			}
+		}
+		assertNoRuns(t, base)
+	})
+}
+
+const withDevice = `
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: pv}
+spec: {capacity: {storage: 1Mi}, accessModes: [ReadWriteOnce], volumeMode: Block, local: {path: %s},
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: Exists}]}]}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: claim}
+spec: {accessModes: [ReadWriteOnce], storageClassName: "", volumeMode: Block, volumeName: pv, resources: {requests: {storage: 1Mi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers: [{name: c, image: i, volumeDevices: [{name: disk, devicePath: /dev/podvol-disk}]}]
+  volumes: [{name: disk, persistentVolumeClaim: {claimName: claim}}]
+`
+
+// What the program writes to its device is on the disk. A user namespace gets no
+// devices, and the run says so.
+func TestRunGivesTheProgramItsDevice(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		base := t.TempDir()
+		if os.Getenv("PODVOL_NSTEST") == "user" {
+			_, errOut := mustPodvol(t, exitRunFailed, "run", "-f", manifestFile(t, fmt.Sprintf(withDevice, "/dev/null")), "--root-dir", base, "--", "true")
+			if !strings.Contains(errOut, "a block device is needed") {
+				t.Errorf("stderr %s", errOut)
+			}
+			return
+		}
+		disk := loopdev.New(t, 1<<20)
+		out, _ := mustPodvol(t, exitOK, "run", "-f", manifestFile(t, fmt.Sprintf(withDevice, disk.Path)), "--root-dir", base, "--",
+			"sh", "-ec", "test -b /dev/podvol-disk; echo of the program | dd of=/dev/podvol-disk conv=fsync 2> /dev/null; echo done")
+		if out != "done\n" {
+			t.Errorf("stdout %s", out)
+		}
+		if content, err := os.ReadFile(disk.Backing); err != nil || !strings.HasPrefix(string(content), "of the program\n") {
+			t.Errorf("the disk begins with %.20q, %v", content, err)
+		}
+		assertNothingMountedBelow(t, base)
+	})
+}
