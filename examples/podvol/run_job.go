@@ -52,7 +52,7 @@ func newJob(ctx context.Context, s streams, o runOptions, set *manifest.Set, pod
 	if err != nil {
 		return nil, err
 	}
-	if fields := notHonoured(pod, container); len(fields) > 0 {
+	if fields := notHonoured(pod, container, o.inside); len(fields) > 0 {
 		fmt.Fprintf(s.err, "podvol: container %q asks for what podvol run does not do: %s\n", container.Name, strings.Join(fields, ", "))
 	}
 	for _, skipped := range env.Skipped {

@@ -71,6 +71,19 @@ func TestRunShowsWhatIsMountedInside(t *testing.T) {
 	})
 }
 
+// What an ordinary user's program mounts stays in the user namespace, whatever
+// its own mount table says.
+func TestRunSaysThatMountsDoNotReachTheMachine(t *testing.T) {
+	r := asOrdinaryUser(t)
+	dir := t.TempDir()
+	openUp(t, dir)
+	_, errOut := r.run(t, exitOK, "run", "-f", openFile(t, fmt.Sprintf(withPropagation, dir)), "--", "true")
+	if !strings.Contains(errOut, "volumeMounts[2].mountPropagation Bidirectional") || !strings.Contains(errOut, "run as root") {
+		t.Errorf("stderr %s", errOut)
+	}
+	r.assertNothingLeft(t)
+}
+
 const withDevice = `
 apiVersion: v1
 kind: PersistentVolume

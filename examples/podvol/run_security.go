@@ -73,9 +73,15 @@ func isNamed(list []v1.Capability, name string) bool {
 	return slices.ContainsFunc(list, func(c v1.Capability) bool { return plainCapability(c) == name })
 }
 
-// notHonoured returns the fields that ask for a confinement which the program
-// does not get.
-func notHonoured(pod *v1.Pod, container *v1.Container) (fields []string) {
+// notHonoured returns the fields that ask for what the program does not get:
+// confinement, and that its mounts appear on a machine where podvol itself may
+// not mount.
+func notHonoured(pod *v1.Pod, container *v1.Container, inUserNamespace bool) (fields []string) {
+	for i, m := range container.VolumeMounts {
+		if p := m.MountPropagation; inUserNamespace && p != nil && *p == v1.MountPropagationBidirectional {
+			fields = append(fields, fmt.Sprintf("volumeMounts[%d].mountPropagation Bidirectional (what an ordinary user mounts does not reach the machine: run as root)", i))
+		}
+	}
 	security, ofPod := container.SecurityContext, pod.Spec.SecurityContext
 	if security == nil {
 		security = &v1.SecurityContext{}
