@@ -221,12 +221,6 @@ func (j *job) sandbox(ctx context.Context, node *node) (sandbox.Config, error) {
 			ReadOnly: m.ReadOnly, RecursiveReadOnly: m.RecursiveReadOnly, Propagation: m.Propagation,
 		})
 	}
-	for _, d := range devices {
-		m, err := deviceMount(d)
-		if err != nil {
-			return sandbox.Config{}, err
-		}
-		config.Mounts = append(config.Mounts, m)
-	}
-	return config, nil
+	config.Mounts, err = withDevices(ctx, config.Mounts, devices)
+	return config, err
 }

@@ -100,30 +100,36 @@ apiVersion: v1
 kind: Pod
 metadata: {name: web}
 spec:
-  containers: [{name: c, image: i, volumeDevices: [{name: disk, devicePath: /dev/podvol-disk}]}]
-  volumes: [{name: disk, persistentVolumeClaim: {claimName: claim}}]
+  containers:
+  - name: c
+    image: i
+    volumeDevices: [{name: disk, devicePath: %s}]
+    volumeMounts: [{name: empty, mountPath: /podvol-empty}, {name: empty, mountPath: /podvol-empty/deep, readOnly: true}]
+  volumes: [{name: disk, persistentVolumeClaim: {claimName: claim}}, {name: empty, emptyDir: {}}]
 `
 
-// What the program writes to its device is on the disk. A user namespace gets no
-// devices, and the run says so.
+// What the program writes to its device is on the disk, wherever the device is.
+// A user namespace gets no devices, and the run says so.
 func TestRunGivesTheProgramItsDevice(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		base := t.TempDir()
 		if os.Getenv("PODVOL_NSTEST") == "user" {
-			_, errOut := mustPodvol(t, exitRunFailed, "run", "-f", manifestFile(t, fmt.Sprintf(withDevice, "/dev/null")), "--root-dir", base, "--", "true")
+			_, errOut := mustPodvol(t, exitRunFailed, "run", "-f", manifestFile(t, fmt.Sprintf(withDevice, "/dev/null", "/dev/podvol-disk")), "--root-dir", base, "--", "true")
 			if !strings.Contains(errOut, "a block device is needed") {
 				t.Errorf("stderr %s", errOut)
 			}
 			return
 		}
 		disk := loopdev.New(t, 1<<20)
-		out, _ := mustPodvol(t, exitOK, "run", "-f", manifestFile(t, fmt.Sprintf(withDevice, disk.Path)), "--root-dir", base, "--",
-			"sh", "-ec", "test -b /dev/podvol-disk; echo of the program | dd of=/dev/podvol-disk conv=fsync 2> /dev/null; echo done")
-		if out != "done\n" {
-			t.Errorf("stdout %s", out)
-		}
-		if content, err := os.ReadFile(disk.Backing); err != nil || !strings.HasPrefix(string(content), "of the program\n") {
-			t.Errorf("the disk begins with %.20q, %v", content, err)
+		for _, at := range []string{"/dev/podvol-disk", "/podvol-empty/dev/disk", "/podvol-empty/deep/disk"} {
+			out, _ := mustPodvol(t, exitOK, "run", "-f", manifestFile(t, fmt.Sprintf(withDevice, disk.Path, at)), "--root-dir", base, "--",
+				"sh", "-ec", `test -b $0; echo "written to $0" | dd of=$0 conv=fsync 2> /dev/null; echo done`, at)
+			if out != "done\n" {
+				t.Errorf("%s: stdout %s", at, out)
+			}
+			if content, err := os.ReadFile(disk.Backing); err != nil || !strings.HasPrefix(string(content), "written to "+at+"\n") {
+				t.Errorf("%s: the disk begins with %.40q, %v", at, content, err)
+			}
 		}
 		assertNothingMountedBelow(t, base)
 	})
