@@ -128,7 +128,7 @@ func (n *native) explainUncopied(err error) error {
 	if n.options.Recursive {
 		return err
 	}
-	return &causedError{ErrNotPermitted, fmt.Errorf("the mounts below it are locked by the namespace that they came from, bind them along with rbind: %w", err)}
+	return &causedError{ErrNotPermitted, fmt.Errorf("the mounts below it are locked by the namespace that they came from, and a user namespace cannot bind it without them: bind them along (rbind), or do it as root: %w", err)}
 }
 
 // explainAttach says why a mount cannot be attached: the kernel says EINVAL

@@ -67,7 +67,7 @@ func runCommand(s streams) *cobra.Command {
 			"privilege escalation; what else it asks for is named and not done. Without CMD, the\n" +
 			"container's command and args are run. Init containers are not run, but --container\n" +
 			"can name one. This is no security boundary, and network, processes and resources\n" +
-			"are the caller's.\n\n" +
+			"are the caller's. hostUsers: false changes nothing: no ids are mapped for the pod.\n\n" +
 			"Each run has a root directory of its own, DIR/podvol/runs/<run> below the root\n" +
 			"directory, which goes with it. Should podvol be killed, so is CMD, but not what CMD\n" +
 			"has started, nor a CMD that is setuid; fsck --repair clears up. Claims are bound as\n" +
