@@ -134,3 +134,23 @@ func TestRunGivesTheProgramItsDevice(t *testing.T) {
 		assertNothingMountedBelow(t, base)
 	})
 }
+
+// A volume in place of the machine's /proc takes away what podvol itself looks
+// at, and the error says so.
+func TestRunRefusesAnotherProc(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		base := t.TempDir()
+		_, errOut := mustPodvol(t, exitRunFailed, "run", "--root-dir", base, "-f", manifestFile(t, `
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /proc}]}]
+  volumes: [{name: v, emptyDir: {}}]
+`), "--", "true")
+		if !strings.Contains(errOut, `volume "v" at /proc`) || !strings.Contains(errOut, "mount the volume elsewhere") {
+			t.Errorf("stderr %s", errOut)
+		}
+		assertNoRuns(t, base)
+	})
+}

@@ -45,7 +45,15 @@ func isDirectory(fd int) (bool, error) {
 }
 
 // realPath is where an open file is, seen from this process' root.
-func realPath(fd int) (string, error) { return os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)) }
+func realPath(fd int) (string, error) {
+	real, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	if errors.Is(err, unix.ENOENT) { // an open file has one, wherever it is
+		e := as(ErrConfig, "look where the mount is", "", err)
+		e.Advice = "a mount that covers /proc must show the machine's: mount the volume elsewhere"
+		return "", e
+	}
+	return real, err
+}
 
 // readLink reads an open link. ENOENT says that it is none.
 func readLink(link int) (string, error) {

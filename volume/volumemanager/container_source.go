@@ -2,7 +2,9 @@ package volumemanager
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 
@@ -79,6 +81,9 @@ func (m *Manager) look(ctx context.Context, r *volume.Record) (sourceLook, error
 		seen.mount, err = mount.Containing(table, r.Path)
 		return err
 	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return sourceLook{}, fmt.Errorf("what is to be shown to the container does not exist: %w; make it on the node, or let a hostPath's type do that (DirectoryOrCreate, FileOrCreate)", err)
+	}
 	if err != nil {
 		return sourceLook{}, fmt.Errorf("cannot look at what is to be shown to the container: %w", err)
 	}

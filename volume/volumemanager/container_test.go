@@ -3,6 +3,7 @@ package volumemanager_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -300,4 +301,19 @@ func TestContainerDevicesInAUserNamespace(t *testing.T) {
 	if invalid, ok := errors.AsType[*volume.InvalidSpecError](err); !ok || invalid.Field != "spec.containers[0].volumeDevices" {
 		t.Errorf("err = %v", err)
 	}
+}
+
+// A hostPath of no type is not looked at before a container needs it.
+func TestMissingHostPath(t *testing.T) {
+	w := newWorld(t)
+	manager, _ := w.start()
+	missing := filepath.Join(t.TempDir(), "missing")
+	pod := mounting(newPod("web", hostPathVolume("h", missing)), v1.VolumeMount{Name: "h", MountPath: "/h"})
+	setUp(t, manager, pod)
+	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), missing) || !strings.Contains(err.Error(), "DirectoryOrCreate") {
+		t.Errorf("err = %v", err)
+	}
+	tearDown(t, manager, pod)
+	w.assertClean()
 }
