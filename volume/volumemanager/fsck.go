@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -79,8 +82,13 @@ func Check(ctx context.Context, config Config) ([]Problem, error) {
 // Repair owns the root directory as [Manager.Run] does, looks for what is
 // wrong, repairs what can be, and calls done with each problem and the error of
 // its repair. Nothing is ever removed recursively but by a plugin that tears its
-// own recorded volume down; what podvol has no record of is only touched with
-// config.Adopt, and then only given a record. Errors are those of Run.
+// own recorded volume down.
+//
+// What podvol has no record of is only touched with config.Adopt: volumes are
+// given a record then, and devices' mounts that no record needs are unmounted.
+// Sub-paths without a volume count as podvol's own if it has a record of another
+// volume of their pod. A damaged record is removed once nothing is left at its
+// volume's place. Errors are those of Run.
 func Repair(ctx context.Context, config Config, done func(Problem, error)) error {
 	m, err := New(config)
 	if err != nil {
@@ -166,8 +174,7 @@ func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
 		}
 	}
 	for _, err := range unreadable {
-		volumes = append(volumes, Problem{Kind: ProblemUnreadable, Volume: err.Volume, Err: err,
-			Advice: "If a newer podvol wrote it, use that one; else unmount the volume by hand and restore the records from a backup."})
+		volumes = append(volumes, unreadableProblem(err))
 	}
 	for _, err := range damaged {
 		volumes = append(volumes, Problem{Kind: ProblemUnreadable, Path: recordsPath(root), Err: err,
@@ -214,6 +221,46 @@ func recordProblem(key volumeKey, v actualVolume, reason error) (Problem, bool) 
 		return Problem{}, false
 	}
 	return p, true
+}
+
+// unreadableProblem is a record that cannot be read. A damaged one can go once
+// nothing is left of its volume; what a newer podvol wrote is for that one.
+func unreadableProblem(err *UnreadableRecordError) Problem {
+	p := Problem{Kind: ProblemUnreadable, Volume: err.Volume, Path: err.Path, Err: err,
+		Advice: "If a newer podvol wrote it, use that one; else unmount what is there, remove its directory, and repair again: then the record goes."}
+	key, ok := parseKey(err.Volume)
+	if !ok || !errors.Is(err, volume.ErrRecordDamaged) {
+		return p
+	}
+	p.PodUID, p.Volume = key.podUID, key.spec
+	if gone, _ := isGone(err.Path); !gone {
+		return p
+	}
+	p.Repair, p.Advice = "remove the record: nothing is left of its volume", ""
+	p.repair = func(_ context.Context, m *Manager) error {
+		gone, failure := isGone(err.Path)
+		if failure != nil {
+			return failure
+		}
+		if !gone {
+			return err
+		}
+		return m.records.remove(key)
+	}
+	return p
+}
+
+// isGone reports whether nothing has this name. It does not touch what has it,
+// whose server may not answer.
+func isGone(path string) (bool, error) {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == filepath.Base(path) }), nil
 }
 
 // orphans are volumes' directories without a record.

@@ -180,6 +180,34 @@ func TestUnreadableRecords(t *testing.T) {
 	}
 }
 
+// A damaged record goes when its volume has gone, and no sooner.
+func TestDamagedRecordOfAVolumeThatIsGone(t *testing.T) {
+	w := newWorld(t)
+	w.leave(newPod("web", nfsVolume("v", "10.0.0.1")))
+	spoilRecord(t, w.recordsPath(), func(string) string { return `{"some":"thing"}` })
+	kept := []string{string(volumemanager.ProblemUnreadable) + " (not repaired)"}
+	if diff := cmp.Diff(kept, w.repair(false)); diff != "" {
+		t.Errorf("while it is mounted:\n%s", diff)
+	}
+	path := w.check(false)[0].Path
+	if err := w.fake.Unmount(path); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(kept, w.repair(false)); diff != "" {
+		t.Errorf("while its directory is there:\n%s", diff)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{string(volumemanager.ProblemUnreadable)}, w.repair(false)); diff != "" {
+		t.Errorf("when nothing is left:\n%s", diff)
+	}
+	if held, _, err := journal.Read(w.recordsPath()); err != nil || len(held) != 0 {
+		t.Errorf("the records are %v, %v", held, err)
+	}
+	w.leave(newPod("web", nfsVolume("v", "10.0.0.1")))
+}
+
 // spoilRecord changes the value of the only record.
 func spoilRecord(t *testing.T, path string, spoil func(string) string) journal.Entry {
 	t.Helper()
