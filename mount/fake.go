@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"path/filepath"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -55,6 +54,7 @@ type FakeMounter struct {
 	supers   map[fakeSuperKey]*fakeSuper // those that a second mount shares
 	slots    map[fakeDentry]*fakeSlot
 	sources  map[string]string     // content by source
+	served   map[string]struct{}   // those of sources that were given to Serve
 	names    fakeNames             // what is kept in sources, supers and slots
 	devices  map[string]uint64     // device numbers by device
 	asked    map[uint64]*fakeSuper // those that SuperblockOf was asked for, by device number
@@ -99,18 +99,6 @@ func (f *FakeMounter) Close() error {
 	f.changed()
 	errs = append(errs, f.dropScratch())
 	return errors.Join(errs...)
-}
-
-// Serve makes later mounts of source show dir, which must exist: the content
-// of an export or a device. Binds and file systems that begin empty are not
-// concerned.
-func (f *FakeMounter) Serve(source, dir string) {
-	if real, err := filepath.EvalSymlinks(dir); err == nil {
-		dir = real
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.serve(source, dir)
 }
 
 // Inject adds faults to mounts and unmounts and returns the function that
@@ -169,6 +157,7 @@ func (f *FakeMounter) reset() {
 	f.supers = make(map[fakeSuperKey]*fakeSuper)
 	f.slots = make(map[fakeDentry]*fakeSlot)
 	f.sources = make(map[string]string)
+	f.served = make(map[string]struct{})
 	f.names = make(fakeNames)
 	f.devices = make(map[string]uint64)
 	f.asked = make(map[uint64]*fakeSuper)

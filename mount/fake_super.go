@@ -3,7 +3,6 @@ package mount
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -135,20 +134,4 @@ func (f *FakeMounter) deviceOf(s *fakeSuper) uint64 {
 func (f *FakeMounter) anonymousDevice() uint64 {
 	f.lastAnon++
 	return unix.Mkdev(0, f.lastAnon)
-}
-
-// contentOf returns the directory that mounts of source show.
-func (f *FakeMounter) contentOf(source string) (string, error) {
-	if dir, ok := f.sources[source]; ok {
-		return dir, nil
-	}
-	dir, err := f.scratchName("content")
-	if err != nil {
-		return "", err
-	}
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return "", err
-	}
-	f.serve(source, dir)
-	return dir, nil
 }

@@ -1,0 +1,85 @@
+package mount
+
+import (
+	"cmp"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// Serve makes later mounts of source show dir, which must exist: the content
+// of an export or a device. A mount of a directory below a network source, as
+// "server:/export/sub" is below "server:/export", shows that directory of dir;
+// of several sources that were served the longest counts. Where dir has no such
+// directory, or a link leads to it, the mount fails with [ErrNoSuchExport], as
+// it does on a server. Binds and file systems that begin empty are not
+// concerned.
+func (f *FakeMounter) Serve(source, dir string) {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.served[source] = struct{}{}
+	f.serve(source, dir)
+}
+
+// contentOf returns the directory that mounts of source show.
+func (f *FakeMounter) contentOf(source string) (string, error) {
+	if dir, ok := f.sources[source]; ok {
+		return dir, nil
+	}
+	if export, below, ok := f.exportOf(source); ok {
+		return directoryBelow(f.sources[export], below)
+	}
+	dir, err := f.scratchName("content")
+	if err != nil {
+		return "", err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", err
+	}
+	f.serve(source, dir)
+	return dir, nil
+}
+
+// exportOf finds the longest network source that was served and holds this one.
+func (f *FakeMounter) exportOf(source string) (export, below string, ok bool) {
+	for served := range f.served {
+		if !strings.Contains(served, ":/") || len(served) < len(export) {
+			continue
+		}
+		rest, holds := strings.CutPrefix(source, strings.TrimRight(served, "/")+"/")
+		if holds {
+			export, below, ok = served, cmp.Or(strings.Trim(rest, "/"), "."), true
+		}
+	}
+	return export, below, ok
+}
+
+// directoryBelow is what a server does with the path of a mount: it follows no
+// links, and never leaves what it exports.
+func directoryBelow(dir, below string) (string, error) {
+	root, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	defer unix.Close(root)
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS}
+	err = eintr.Do(func() error {
+		found, err := unix.Openat2(root, below, how)
+		if err == nil {
+			unix.Close(found)
+		}
+		return err
+	})
+	if err != nil {
+		return "", &causedError{ErrNoSuchExport, unix.ENOENT}
+	}
+	return path.Join(dir, below), nil
+}
