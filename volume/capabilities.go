@@ -74,6 +74,26 @@ func DescribeSource(p VolumePlugin, spec *Spec) string {
 	return name
 }
 
+// WorkMountPlugin is implemented by plugins that mount something for themselves
+// for a while, which is no volume: an export in which they make a directory.
+// Absent: none of a plugin's mounts but its volumes and devices are its own.
+type WorkMountPlugin interface {
+	VolumePlugin
+	// GetWorkDir returns the directory, strictly below that of the plugin, in
+	// which these mounts have one directory each. Whatever is mounted there when
+	// nothing of the plugin runs was left by a crash. It does no I/O.
+	GetWorkDir() string
+}
+
+// WorkDir returns where p mounts something for itself, if it does; see
+// [WorkMountPlugin].
+func WorkDir(p VolumePlugin) (dir string, ok bool) {
+	if c, ok := p.(WorkMountPlugin); ok {
+		return c.GetWorkDir(), true
+	}
+	return "", false
+}
+
 // SELinuxVolumePlugin is implemented by plugins that can mount with an SELinux
 // context. Absent: files are relabelled instead, where that is allowed.
 type SELinuxVolumePlugin interface {

@@ -2,6 +2,8 @@
 package plugins
 
 import (
+	"slices"
+
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/configmap"
 	"github.com/podvol/podvol/volume/plugins/downwardapi"
@@ -16,15 +18,30 @@ import (
 // All returns a new instance of each plugin, in a slice that is the caller's:
 // append plugins of your own, or leave some out. A plugin belongs to one
 // [volume.VolumePluginMgr]; call All once for each.
-func All() []volume.VolumePlugin {
-	return []volume.VolumePlugin{
+//
+// Replacements take the place of the stock plugin of the same name, such as an
+// nfs.New(config); those with names of their own are appended. What the manager
+// says of two of one name holds for replacements too.
+func All(replacements ...volume.VolumePlugin) []volume.VolumePlugin {
+	all := []volume.VolumePlugin{
 		configmap.New(),
 		downwardapi.New(),
 		emptydir.New(),
 		hostpath.New(),
 		local.New(),
-		nfs.New(),
+		nfs.New(nfs.Config{}),
 		projected.New(),
 		secret.New(),
 	}
+	replaced := make(map[string]bool)
+	for _, r := range replacements {
+		name := r.GetPluginName()
+		i := slices.IndexFunc(all, func(p volume.VolumePlugin) bool { return p.GetPluginName() == name })
+		if i < 0 || replaced[name] {
+			all = append(all, r)
+			continue
+		}
+		all[i], replaced[name] = r, true
+	}
+	return all
 }

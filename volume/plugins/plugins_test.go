@@ -2,11 +2,13 @@ package plugins_test
 
 import (
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/plugins/nfs"
 	"github.com/podvol/podvol/volume/volumetest"
 )
 
@@ -58,3 +60,27 @@ func TestAllReturnsFreshPlugins(t *testing.T) {
 		t.Error("the slice is shared")
 	}
 }
+
+func TestReplacementsTakeThePlaceOfTheStockPlugin(t *testing.T) {
+	own := nfs.New(nfs.Config{LazyAfter: time.Hour})
+	foreign := other{nfs.New(nfs.Config{})}
+	all := plugins.All(own, foreign)
+	if len(all) != len(plugins.All())+1 || all[len(all)-1] != volume.VolumePlugin(foreign) {
+		t.Errorf("%d plugins, the last is %v", len(all), all[len(all)-1])
+	}
+	manager, err := volume.NewVolumePluginMgr(all, volumetest.NewHost(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := manager.FindPluginByName(nfs.PluginName); err != nil || p != own {
+		t.Errorf("the plugin is %v, %v", p, err)
+	}
+	if _, err := volume.NewVolumePluginMgr(plugins.All(own, nfs.New(nfs.Config{})), volumetest.NewHost(t)); err == nil {
+		t.Error("two replacements of one name were accepted")
+	}
+}
+
+// other is a plugin with a name that no stock plugin has.
+type other struct{ volume.VolumePlugin }
+
+func (other) GetPluginName() string { return "example.com/other" }

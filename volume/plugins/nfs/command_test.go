@@ -28,7 +28,7 @@ exit 32
 			t.Fatal(err)
 		}
 	}
-	p := nfs.New()
+	p := nfs.New(nfs.Config{})
 	host := &volume.Host{RootDir: filepath.Join(dir, "root"), Mounter: mount.New(mount.Config{
 		Via:          mount.ViaCommand,
 		MountCommand: command, HelperDirs: []string{dir}, FilesystemsFile: filesystems, OSReleaseFile: filepath.Join(dir, "os-release"),

@@ -14,7 +14,7 @@ func TestConformance(t *testing.T) {
 	source := v1.NFSVolumeSource{Server: "10.0.0.1", Path: "/export"}
 	serve := func(n *volumetest.Node) { n.Serve("10.0.0.1:/export", map[string]string{"index.html": "hello"}) }
 	files := map[string]volumetest.File{"index.html": {Content: "hello"}}
-	volumetest.Run(t, nfs.New, volumetest.Suite{
+	volumetest.Run(t, func() volume.VolumePlugin { return nfs.New(nfs.Config{}) }, volumetest.Suite{
 		Working: []volumetest.Case{
 			{
 				Name: "inline", Spec: volumetest.Inline(v1.VolumeSource{NFS: &source}), Prepare: serve, Shared: true,

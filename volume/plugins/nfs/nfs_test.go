@@ -21,7 +21,7 @@ import (
 func newPlugin(t *testing.T) (volume.VolumePlugin, *volumetest.Host) {
 	t.Helper()
 	h := volumetest.NewHost(t)
-	p := nfs.New()
+	p := nfs.New(nfs.Config{})
 	if err := p.Init(h); err != nil {
 		t.Fatal(err)
 	}

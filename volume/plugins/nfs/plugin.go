@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/kind"
 	"github.com/podvol/podvol/volume/internal/pvoptions"
@@ -23,8 +24,8 @@ import (
 const PluginName = "kubernetes.io/nfs"
 
 // New returns the plugin.
-func New() volume.VolumePlugin {
-	return &plugin{Kind: kind.Kind[v1.NFSVolumeSource]{
+func New(config Config) volume.VolumePlugin {
+	return &plugin{config: config, Kind: kind.Kind[v1.NFSVolumeSource]{
 		Name: PluginName, Field: "nfs",
 		Inline:     func(s *v1.VolumeSource) *v1.NFSVolumeSource { return s.NFS },
 		Persistent: func(s *v1.PersistentVolumeSource) *v1.NFSVolumeSource { return s.NFS },
@@ -33,13 +34,16 @@ func New() volume.VolumePlugin {
 
 type plugin struct {
 	kind.Kind[v1.NFSVolumeSource]
-	meter volume.Meter
+	config  Config
+	meter   volume.Meter
+	working keylock.Map[string] // the agent's own mounts, by name
 }
 
 var (
 	_ volume.PersistentVolumePlugin  = (*plugin)(nil)
 	_ volume.MountOptionVolumePlugin = (*plugin)(nil)
 	_ volume.SourceDescriber         = (*plugin)(nil)
+	_ volume.WorkMountPlugin         = (*plugin)(nil)
 )
 
 // GetVolumeName returns "server/path" in the kubelet's form, the same for every
@@ -89,7 +93,7 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		if err != nil {
 			return nil, err
 		}
-		return &mounter{share: share{pv, &p.meter}, export: e, options: options}, nil
+		return &mounter{share: share{pv, p}, export: e, options: options}, nil
 	})
 }
 
@@ -98,7 +102,7 @@ func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmou
 	if err != nil {
 		return nil, err
 	}
-	return &unmounter{share{pv, &p.meter}}, nil
+	return &unmounter{share{pv, p}}, nil
 }
 
 // ConstructVolumeSpec reads server, path and read-only from the mount table.

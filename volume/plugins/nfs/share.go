@@ -3,7 +3,6 @@ package nfs
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
@@ -12,23 +11,15 @@ import (
 
 const fsType = "nfs"
 
-// A server that is gone for good never lets its share be unmounted in the
-// normal way. A minute is what the kubelet waits before it forces; a share
-// that is still there after two is detached, so that the pod can end.
-const (
-	forceAfter = time.Minute
-	lazyAfter  = 2 * time.Minute
-)
-
 // share is what mounter and unmounter have in common.
 type share struct {
 	volume.PodVolume
-	meter *volume.Meter
+	plugin *plugin
 }
 
 // GetMetrics returns those of the server's file system.
 func (s *share) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
-	metrics, err := podmount.Metrics(ctx, s.Host.GetMounter(), s.meter, s.GetPath())
+	metrics, err := podmount.Metrics(ctx, s.Host.GetMounter(), &s.plugin.meter, s.GetPath())
 	return metrics, s.Error("GetMetrics", err)
 }
 
@@ -70,6 +61,5 @@ type unmounter struct{ share }
 func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.GetPath()) }
 
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
-	options := mount.UnmountOptions{ForceAfter: forceAfter, LazyAfter: lazyAfter}
-	return u.Error("TearDown", podmount.TearDown(ctx, u.Host.GetMounter(), dir, options))
+	return u.Error("TearDown", podmount.TearDown(ctx, u.Host.GetMounter(), dir, u.plugin.ladder()))
 }

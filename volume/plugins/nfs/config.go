@@ -1,0 +1,33 @@
+package nfs
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/podvol/podvol/mount"
+)
+
+// Config is how the plugin behaves on a node. Its zero value is what most nodes
+// need: everything that a node's administrator has to opt into is off. It is
+// read by [New] only.
+type Config struct {
+	// ForceAfter is how long a normal unmount may take before a forced one is
+	// tried, which loses what was not yet written to a server that does not
+	// answer; LazyAfter is how long after its beginning the mount is detached at
+	// last, so that its pod can end. 0 means one minute, which is what the
+	// kubelet waits before it forces, and two; less than 0 means never.
+	ForceAfter, LazyAfter time.Duration
+}
+
+const (
+	defaultForceAfter = time.Minute
+	defaultLazyAfter  = 2 * time.Minute
+)
+
+// ladder is how volumes are unmounted.
+func (p *plugin) ladder() mount.UnmountOptions {
+	return mount.UnmountOptions{
+		ForceAfter: max(0, cmp.Or(p.config.ForceAfter, defaultForceAfter)),
+		LazyAfter:  max(0, cmp.Or(p.config.LazyAfter, defaultLazyAfter)),
+	}
+}

@@ -1,0 +1,211 @@
+package nfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
+)
+
+const (
+	// workDir is where the plugin mounts exports for itself, below its own
+	// directory and so in nobody's pod.
+	workDir = "work"
+	// workGrace is how much longer than its context a caller waits, so that what
+	// notices the end at once leaves no mount behind.
+	workGrace = 5 * time.Second
+)
+
+// GetWorkDir implements [volume.WorkMountPlugin].
+func (p *plugin) GetWorkDir() string { return filepath.Join(p.Host.GetPluginDir(PluginName), workDir) }
+
+// workMount is an export that the agent mounts for itself, to make or remove
+// directories of it.
+type workMount struct {
+	plugin  *plugin
+	export  export
+	options []string
+	dir     string
+}
+
+// withExport mounts an export for the agent itself, nosuid, nodev and noexec,
+// and calls f with its root directory; then it unmounts it. No pod ever sees
+// that mount. There is one at a time for each name, which becomes a directory's:
+// what a crash left there is unmounted first.
+//
+// f sees nothing but this export: the mount table says so before anything is
+// opened, and of what was opened. Root is readable if the server lets the agent
+// list it, and else opened with O_PATH; it is closed when f has returned.
+//
+// The wait ends some seconds after ctx at the latest, with a
+// *[flight.AbandonedError] that matches the cause of ctx's end. f may then still
+// run, on a server that does not answer, so it must not write to what the caller
+// reads; it should look at ctx between its steps. Its mount is taken away by
+// force after ForceAfter, which ends its calls, and detached after LazyAfter.
+// The error is f's own, joined by that of the unmount.
+func (p *plugin) withExport(ctx context.Context, e export, options []string, name string, f func(ctx context.Context, root *os.File) error) error {
+	if err := volume.CheckPathSegment("name of a work mount", name); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return volume.NothingDone(&flight.AbandonedError{Err: context.Cause(ctx)})
+	}
+	unlock, err := p.working.Lock(ctx, name)
+	if err != nil {
+		return volume.NothingDone(&flight.AbandonedError{Earlier: true, Err: err})
+	}
+	w := &workMount{plugin: p, export: e, options: withoutRights(options), dir: filepath.Join(p.GetWorkDir(), name)}
+	done := make(chan error, 1)
+	go func() {
+		defer unlock()
+		w.run(ctx, f, done)
+	}()
+	return awaitWork(ctx, done)
+}
+
+// awaitWork waits for what is done, and a little longer than ctx.
+func awaitWork(ctx context.Context, done <-chan error) error {
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	patience := time.NewTimer(workGrace)
+	defer patience.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-patience.C:
+		return &flight.AbandonedError{Started: true, Err: context.Cause(ctx)}
+	}
+}
+
+// withoutRights adds what keeps the files of a server from meaning anything to
+// this node.
+func withoutRights(options []string) []string {
+	options = slices.Clone(options)
+	for _, o := range []string{"nosuid", "nodev", "noexec"} {
+		if !slices.Contains(options, o) {
+			options = append(options, o)
+		}
+	}
+	return options
+}
+
+// run mounts, calls f and unmounts, tells done the result, and returns when f
+// has returned too.
+func (w *workMount) run(ctx context.Context, f func(context.Context, *os.File) error, done chan<- error) {
+	if err := w.mount(ctx); err != nil {
+		done <- err
+		return
+	}
+	used := make(chan error, 1)
+	go func() { used <- w.use(ctx, f) }()
+	err, returned := awaitUse(ctx, used)
+	done <- errors.Join(err, w.unmount(ctx))
+	if !returned {
+		<-used
+	}
+}
+
+// awaitUse waits for f, which has until shortly after ctx.
+func awaitUse(ctx context.Context, used <-chan error) (err error, returned bool) {
+	select {
+	case err := <-used:
+		return err, true
+	case <-ctx.Done():
+	}
+	patience := time.NewTimer(workGrace / 2)
+	defer patience.Stop()
+	select {
+	case err := <-used:
+		return err, true
+	case <-patience.C:
+		return &flight.AbandonedError{Started: true, Err: context.Cause(ctx)}, false
+	}
+}
+
+// mount mounts the export in place of whatever a crash left there.
+func (w *workMount) mount(ctx context.Context) error {
+	m := w.plugin.Host.GetMounter()
+	if err := podmount.TearDown(ctx, m, w.dir, w.plugin.ladder()); err != nil {
+		return volume.NothingDone(fmt.Errorf("unmounting what an earlier run has left: %w", err))
+	}
+	request := mount.Request{Source: w.export.String(), Target: w.dir, FSType: fsType, Options: w.options}
+	never := func(mount.Entry) bool { return false }
+	_, err := podmount.SetUp(ctx, m, request, never)
+	return err
+}
+
+// use opens the root of what is mounted, if it is the export, and calls f.
+func (w *workMount) use(ctx context.Context, f func(context.Context, *os.File) error) error {
+	table, err := mount.TableOf(w.plugin.Host.GetMounter())
+	if err != nil {
+		return err
+	}
+	found, mounted, err := table.At(w.dir)
+	if err != nil {
+		return err
+	}
+	if !mounted || !w.isExport(found) {
+		return w.changed(found)
+	}
+	root, err := openRoot(w.dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	// The name may lead elsewhere by now.
+	if found, err = mount.Holding(table, root); err != nil {
+		return err
+	}
+	if !w.isExport(found) {
+		return w.changed(found)
+	}
+	return f(ctx, root)
+}
+
+// openRoot opens a directory for reading, if the server allows that, else just
+// to find others from there.
+func openRoot(dir string) (*os.File, error) {
+	root, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, unix.EACCES) {
+		root, err = os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	}
+	return root, err
+}
+
+func (w *workMount) isExport(e mount.Entry) bool {
+	found, ok := parseTableSource(e.Source)
+	return ok && isNFS(e) && found.same(w.export) && (e.Root == "" || e.Root == "/")
+}
+
+func (w *workMount) changed(found mount.Entry) error {
+	return fmt.Errorf("%s was mounted at %s, where the mount table now shows %q: who else mounts or unmounts there?", w.export, w.dir, found.Source)
+}
+
+// unmount works although ctx may have ended, for as long as the ladder takes.
+func (w *workMount) unmount(ctx context.Context) error {
+	ladder := w.plugin.ladder()
+	patience := max(ladder.ForceAfter, ladder.LazyAfter, defaultLazyAfter) + workGrace
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	err := podmount.TearDown(ctx, w.plugin.Host.GetMounter(), w.dir, ladder)
+	if _, detached := errors.AsType[*volume.DetachedError](err); detached {
+		err = errors.Join(err, podmount.RemoveDir(w.dir))
+	}
+	if err != nil {
+		return fmt.Errorf("unmounting %s from the agent's own %s: %w", w.export, w.dir, err)
+	}
+	return nil
+}
