@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/nfsserver"
 	"github.com/podvol/podvol/util/vmtest"
 )
 
@@ -121,14 +122,12 @@ func nfsRequest(source string, options ...string) Request {
 
 // TestNFSWithoutHelper mounts what the kernel's own server exports.
 func TestNFSWithoutHelper(t *testing.T) {
-	var tools string
-	if os.Getenv("PODVOL_VMTEST") != "" || vmtest.Inside() {
-		tools = nfsServerTools(t)
-	}
+	packages := nfsserver.Unpack(t)
 	vmtest.Run(t, func(t *testing.T) {
-		s := startNFSServer(t, tools)
+		s := nfsserver.Start(t, packages, nfsserver.Config{Exports: []nfsserver.Export{{Path: "/data"}, {Path: "/denied", Denied: true}}})
+		s.Put("/data/hello", "hello")
 		c := newNFSClient()
-		stopStatd := s.statd()
+		stopStatd := nfsserver.Statd(t, packages)
 		t.Run("versions", func(t *testing.T) { testNFSVersions(t, c) })
 		t.Run("options", func(t *testing.T) { testNFSOptions(t, s, c) })
 		t.Run("kernels without fsopen", func(t *testing.T) {
@@ -142,8 +141,8 @@ func TestNFSWithoutHelper(t *testing.T) {
 		t.Run("a server that falls silent", func(t *testing.T) { testNFSGivenUp(t, c) })
 		stopStatd()
 		t.Run("locks", func(t *testing.T) { testNFSWithoutStatd(t, c) })
-		t.Run("fallback", func(t *testing.T) { testNFSFallback(t, s, c) })
-		s.stop()
+		t.Run("fallback", func(t *testing.T) { testNFSFallback(t, s, c, packages) })
+		s.Stop()
 		t.Run("no server", func(t *testing.T) {
 			c.fails(t, nfsRequest("127.0.0.1:/data"), ErrConnectionRefused)
 			c.fails(t, nfsRequest("[::1]:/data", "vers=4.1"), ErrConnectionRefused)
@@ -170,7 +169,7 @@ func testNFSVersions(t *testing.T, c nfsClient) {
 	})
 }
 
-func testNFSOptions(t *testing.T, s *nfsServer, c nfsClient) {
+func testNFSOptions(t *testing.T, s *nfsserver.Server, c nfsClient) {
 	entry := c.mounted(t, nfsRequest("files.test:/data", "soft,timeo=50,retrans=3", "noexec", "nosuid", "_netdev", "port=2049"), "4.2", 0)
 	all := slices.Concat(entry.Options, entry.SuperOptions)
 	for _, want := range []string{"soft", "timeo=50", "retrans=3", "noexec", "nosuid", "proto=tcp", "addr=127.0.0.1", "clientaddr=127.0.0.1"} {
@@ -185,7 +184,7 @@ func testNFSOptions(t *testing.T, s *nfsServer, c nfsClient) {
 	}
 	writable := c.mounted(t, nfsRequest("files.test:/data"), "4.2", 0)
 	must(t, os.WriteFile(filepath.Join(writable.Target, "new"), []byte("data"), 0o644))
-	if data, err := os.ReadFile(s.path("data/new")); err != nil || string(data) != "data" {
+	if data, err := os.ReadFile(s.Path("data/new")); err != nil || string(data) != "data" {
 		t.Errorf("the server has %q, %v", data, err)
 	}
 	three := c.mounted(t, nfsRequest("127.0.0.1:/data", "vers=3", "nolock", "proto=tcp", "mountproto=udp"), "3", 0)
@@ -327,22 +326,22 @@ func testNFSWithoutStatd(t *testing.T, c nfsClient) {
 	c.mounted(t, nfsRequest("127.0.0.1:/data"), "4.2", 0)
 }
 
-func testNFSFallback(t *testing.T, s *nfsServer, c nfsClient) {
-	s.serve("+3 +4 -4.2")
+func testNFSFallback(t *testing.T, s *nfsserver.Server, c nfsClient, packages nfsserver.Packages) {
+	s.Speak("3", "4.0", "4.1")
 	c.mounted(t, nfsRequest("127.0.0.1:/data"), "4.1", 1)
 	c.fails(t, nfsRequest("127.0.0.1:/data", "vers=4.2"), ErrVersionUnsupported)
-	s.serve("+3 +4 -4.2 -4.1")
+	s.Speak("3", "4.0")
 	c.mounted(t, nfsRequest("127.0.0.1:/data"), "4.0", 2)
 	old := newNFSClient()
 	old.api = lackingCalls(unix.ENOSYS, "fsopen")
 	old.mounted(t, nfsRequest("127.0.0.1:/data"), "4.0", 2)
-	s.serve("+3 -4")
+	s.Speak("3")
 	c.fails(t, nfsRequest("127.0.0.1:/data"), ErrNoLockDaemon) // rather than locks that are silently local
 	c.mounted(t, nfsRequest("127.0.0.1:/data", "nolock"), "3", 1)
 	c.fails(t, nfsRequest("127.0.0.1:/data", "vers=4"), ErrVersionUnsupported)
-	stop := s.statd()
+	stop := nfsserver.Statd(t, packages)
 	c.mounted(t, nfsRequest("files6.test:/data"), "3", 1)
 	stop()
-	s.serve("-3 +4 +4.1 +4.2")
+	s.Speak("4.0", "4.1", "4.2")
 	c.fails(t, nfsRequest("127.0.0.1:/data", "vers=3", "nolock"), ErrVersionUnsupported)
 }

@@ -1,0 +1,83 @@
+package nfsserver
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Statd starts what the client of NFSv3 needs for locks, rpc.statd and the
+// rpcbind that it registers with unless one runs; stop ends statd, and so does
+// the end of the test. Without it nothing in the machine is a lock client.
+func Statd(t testing.TB, p Packages) (stop func()) {
+	t.Helper()
+	machine := place{}
+	if answersAt(111) != nil {
+		if err := p.configure("localhost"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := startDaemon(t, machine, p, 111, "rpcbind", "-f"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := startDaemon(t, machine, p, 20049, "rpc.statd", "-F", "--no-notify", "-p", "20049")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.stop
+}
+
+// Helper gives the machine the NFS client's tools until the test ends: dir has
+// mount.nfs, mount.nfs4, umount.nfs and umount.nfs4 for those who look there
+// (mount.Config's HelperDirs), and /sbin has them for mount(8), which looks
+// nowhere else. Without it the machine has none, unless the host has.
+func Helper(t testing.TB, p Packages) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for _, name := range []string{"mount.nfs", "mount.nfs4", "umount.nfs", "umount.nfs4"} {
+		if err := p.wrap(name, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+		link := filepath.Join("/sbin", name)
+		if err := os.Symlink(filepath.Join(dir, name), link); errors.Is(err, fs.ErrExist) {
+			continue
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Remove(link) })
+	}
+	return dir
+}
+
+// wrap writes a script that runs a program of the packages under its own name.
+func (p Packages) wrap(program, file string) error {
+	line, err := p.line(program)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, fmt.Appendf(nil, "#!/bin/sh\nexec %s \"$@\"\n", strings.Join(line, " ")), 0o755)
+}
+
+// Hosts adds names to the machine's /etc/hosts until the test ends, for tools
+// that resolve names themselves.
+func Hosts(t testing.TB, addresses map[string]string) {
+	t.Helper()
+	before, err := os.ReadFile("/etc/hosts")
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		t.Fatal(err)
+	}
+	after := before
+	for name, address := range addresses {
+		after = fmt.Appendf(after, "%s %s\n", address, name)
+	}
+	if err := os.WriteFile("/etc/hosts", after, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.WriteFile("/etc/hosts", before, 0o644) })
+}

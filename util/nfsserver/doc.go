@@ -1,0 +1,23 @@
+// Package nfsserver runs NFS servers in a virtual machine of package vmtest,
+// for tests of whatever mounts what they export. The servers are Debian's
+// packages, unpacked below the user's cache directory and never installed.
+//
+//	func TestShare(t *testing.T) {
+//		packages := nfsserver.Unpack(t) // on the host; free where no machine is asked for
+//		vmtest.Run(t, func(t *testing.T) {
+//			s := nfsserver.Start(t, packages, nfsserver.Config{Exports: []nfsserver.Export{{Path: "/data"}}})
+//			s.Put("/data/hello", "hello")
+//			// mount s.Address()+":/data"
+//			s.Speak("3", "4.0")
+//			s.Unexport("/data")
+//			s.Stop()
+//		})
+//	}
+//
+// Everything ends with the test that started it, in the reverse order: a test
+// unmounts before its server ends by mounting after it was started and using
+// t.Cleanup.
+//
+// The machine has neither the client's helpers nor its lock daemon, until a
+// test asks for them with [Helper] and [Statd].
+package nfsserver

@@ -1,0 +1,98 @@
+package nfsserver
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// place is where a server lives: in the machine itself, or in namespaces of its
+// own.
+type place struct{ calls chan func() }
+
+// do calls f at the place. Programs that f starts live there too. f must not
+// end its goroutine.
+func (p place) do(f func() error) error {
+	if p.calls == nil {
+		return f()
+	}
+	result := make(chan error)
+	p.calls <- func() { result <- f() }
+	return <-result
+}
+
+// newPlace makes a thread with namespaces of its own: of the network, with
+// nothing in it but the loopback interface, of mounts, and of the host's name.
+// It ends with the test.
+func newPlace(t testing.TB, hostname string) (place, error) {
+	p := place{make(chan func())}
+	ready := make(chan error)
+	go p.serve(hostname, ready)
+	if err := <-ready; err != nil {
+		return place{}, err
+	}
+	t.Cleanup(func() { close(p.calls) })
+	return p, nil
+}
+
+// serve never unlocks its thread, which therefore ends with it.
+func (p place) serve(hostname string, ready chan<- error) {
+	runtime.LockOSThread()
+	err := enter(hostname)
+	ready <- err
+	if err != nil {
+		return
+	}
+	for call := range p.calls {
+		call()
+	}
+}
+
+func enter(hostname string) error {
+	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	if err := unix.Sethostname([]byte(hostname)); err != nil {
+		return fmt.Errorf("set the host's name: %w", err)
+	}
+	for _, dir := range []string{"/etc", "/run", "/var/lib/nfs"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(hostname, dir, "tmpfs", 0, "mode=755"); err != nil {
+			return fmt.Errorf("mount a tmpfs at %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// configure writes what the daemons of a place read.
+func (p Packages) configure(hostname string) error {
+	for _, dir := range []string{"/var/lib/nfs/sm", "/var/lib/nfs/sm.bak", "/var/lib/nfs/v4recovery", "/run/rpcbind"} { // without v4recovery the grace period cannot be ended
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	netconfig, err := os.ReadFile(filepath.Join(p.dir, "etc/netconfig"))
+	if err != nil {
+		return err
+	}
+	for file, content := range map[string]string{
+		"/etc/netconfig":     string(netconfig),
+		"/etc/passwd":        "root:x:0:0::/:/bin/false\n_rpc:x:1:65534::/run/rpcbind:/bin/false\nstatd:x:2:65534::/:/bin/false\nnobody:x:65534:65534::/:/bin/false\n",
+		"/etc/group":         "root:x:0:\nnogroup:x:65534:\n",
+		"/etc/hosts":         "127.0.0.1 localhost " + hostname + "\n::1 localhost\n",
+		"/etc/services":      "sunrpc 111/tcp portmapper\nsunrpc 111/udp portmapper\nnfs 2049/tcp\nnfs 2049/udp\n",
+		"/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\nservices: files\nnetgroup: files\n",
+		"/var/lib/nfs/rmtab": "",
+	} {
+		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
