@@ -94,6 +94,31 @@ func WorkDir(p VolumePlugin) (dir string, ok bool) {
 	return "", false
 }
 
+// SourceComparer is implemented by plugins whose volumes can lie within one
+// another, as directories do. Absent: volumes share data if GetVolumeName is
+// the same for both.
+type SourceComparer interface {
+	VolumePlugin
+	// SharesData reports whether files of one of the specs' volumes are also
+	// the other's. Both are specs that the plugin supports. No I/O: two names
+	// of one server look like two servers.
+	SharesData(a, b *Spec) (bool, error)
+}
+
+// SharesData reports whether files of one volume are also the other's; see
+// [SourceComparer].
+func SharesData(p VolumePlugin, a, b *Spec) (bool, error) {
+	if c, ok := p.(SourceComparer); ok {
+		return c.SharesData(a, b)
+	}
+	nameOfA, err := p.GetVolumeName(a)
+	if err != nil {
+		return false, err
+	}
+	nameOfB, err := p.GetVolumeName(b)
+	return err == nil && nameOfA == nameOfB, err
+}
+
 // SELinuxVolumePlugin is implemented by plugins that can mount with an SELinux
 // context. Absent: files are relabelled instead, where that is allowed.
 type SELinuxVolumePlugin interface {

@@ -16,7 +16,9 @@ type RecycleEventRecorder func(eventType, message string)
 type RecyclableVolumePlugin interface {
 	VolumePlugin
 	// Recycle removes everything below the volume, never a step outside it,
-	// and returns when done. It may be repeated after a failure.
+	// and returns nil only when nothing is left there. It may be repeated after
+	// a failure. Whether the data may be destroyed it asks the host's
+	// [ReleaseVerifier].
 	Recycle(ctx context.Context, pvName string, spec *Spec, record RecycleEventRecorder) error
 }
 

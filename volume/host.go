@@ -47,6 +47,8 @@ type Host struct {
 	Allocatable  AllocatableGetter
 	Events       EventSink
 	HostFiles    HostFiles
+	Pods         PodRunner
+	Releases     ReleaseVerifier
 }
 
 // SecretGetter reads secrets. A secret that does not exist is an error that
@@ -195,6 +197,8 @@ func (h *Host) Roles() []any {
 	add(h.Allocatable != nil, struct{ AllocatableGetter }{h.Allocatable})
 	add(h.Events != nil, struct{ EventSink }{h.Events})
 	add(h.HostFiles != nil, struct{ HostFiles }{h.HostFiles})
+	add(h.Pods != nil, struct{ PodRunner }{h.Pods})
+	add(h.Releases != nil, struct{ ReleaseVerifier }{h.Releases})
 	owner, can := h.HostFiles.(HostOwnership)
 	add(can, struct{ HostOwnership }{owner})
 	return present

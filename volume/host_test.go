@@ -78,6 +78,8 @@ func roleTests() map[string]roleTest {
 		"Allocatable":  {func(h *volume.Host) { h.Allocatable = struct{ volume.AllocatableGetter }{} }, ask[volume.AllocatableGetter], "volume.AllocatableGetter"},
 		"Events":       {func(h *volume.Host) { h.Events = struct{ volume.EventSink }{} }, ask[volume.EventSink], "volume.EventSink"},
 		"HostFiles":    {func(h *volume.Host) { h.HostFiles = struct{ volume.HostFiles }{} }, ask[volume.HostFiles], "volume.HostFiles"},
+		"Pods":         {func(h *volume.Host) { h.Pods = struct{ volume.PodRunner }{} }, ask[volume.PodRunner], "volume.PodRunner"},
+		"Releases":     {func(h *volume.Host) { h.Releases = struct{ volume.ReleaseVerifier }{} }, ask[volume.ReleaseVerifier], "volume.ReleaseVerifier"},
 	}
 }
 

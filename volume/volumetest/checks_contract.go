@@ -94,7 +94,7 @@ func checkPluginName(k *kit) {
 func checkInit(k *kit) {
 	h := newFakeHost(k, k.TempDir())
 	root := snapshot(k, h.RootDir)
-	h.Secrets, h.ConfigMaps, h.Tokens, h.TrustBundles, h.Allocatable, h.Events, h.HostFiles = nil, nil, nil, nil, nil, nil, nil
+	h.Host = volume.Host{RootDir: h.RootDir, NodeName: h.NodeName, Mounter: h.Mounter}
 	if err := k.runner.newPlugin().Init(h); err != nil {
 		k.Errorf("Init on a host without roles: %v", err)
 	}
