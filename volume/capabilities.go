@@ -76,22 +76,22 @@ func DescribeSource(p VolumePlugin, spec *Spec) string {
 
 // WorkMountPlugin is implemented by plugins that mount something for themselves
 // for a while, which is no volume: an export in which they make a directory.
-// Absent: none of a plugin's mounts but its volumes and devices are its own.
+// Absent: a plugin's only mounts are volumes and devices.
 type WorkMountPlugin interface {
 	VolumePlugin
 	// GetWorkDir returns the directory, strictly below that of the plugin, in
-	// which these mounts have one directory each. Whatever is mounted there when
-	// nothing of the plugin runs was left by a crash. It does no I/O.
+	// which these mounts have one directory each. It does no I/O.
 	GetWorkDir() string
+	// SweepWork unmounts and removes what a crash left there, and leaves alone
+	// what this plugin works with at present. It may wait for a server that does
+	// not answer, and is idempotent.
+	SweepWork(context.Context) error
 }
 
-// WorkDir returns where p mounts something for itself, if it does; see
-// [WorkMountPlugin].
-func WorkDir(p VolumePlugin) (dir string, ok bool) {
-	if c, ok := p.(WorkMountPlugin); ok {
-		return c.GetWorkDir(), true
-	}
-	return "", false
+// AsWorkMount returns p's [WorkMountPlugin], if it is one.
+func AsWorkMount(p VolumePlugin) (WorkMountPlugin, bool) {
+	c, ok := p.(WorkMountPlugin)
+	return c, ok
 }
 
 // SourceComparer is implemented by plugins whose volumes can lie within one

@@ -41,6 +41,9 @@ const (
 	ProblemStraySubPath ProblemKind = "sub-path without volume"
 	// ProblemStrayDevice is a mount below plugins/ that no volume's record needs.
 	ProblemStrayDevice ProblemKind = "device mount without record"
+	// ProblemWorkMount is a mount that a plugin made for itself, as to make a
+	// directory of an export, when nothing works there any more.
+	ProblemWorkMount ProblemKind = "mount of a plugin's own"
 	// ProblemUnreadable is a record, or a part of the records' file, that
 	// cannot be read.
 	ProblemUnreadable ProblemKind = "unreadable record"

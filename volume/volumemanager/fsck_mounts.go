@@ -85,8 +85,8 @@ func (known *explained) isDevice(path string) bool {
 	return slices.ContainsFunc(known.devices, func(dir string) bool { return path == dir || below.Strictly(dir, path) })
 }
 
-// strayMounts are mounts at places of sub-paths and devices that no record
-// explains.
+// strayMounts are mounts at places of sub-paths, devices and plugins' own work
+// that no record explains.
 func (m *Manager) strayMounts(mounted mounts, known *explained) (problems []Problem) {
 	seen := make(map[subPathsKey]bool)
 	for target, count := range mounted.targets {
@@ -99,6 +99,8 @@ func (m *Manager) strayMounts(mounted mounts, known *explained) (problems []Prob
 				seen[key] = true
 				problems = append(problems, m.straySubPath(key, dir, known))
 			}
+		} else if plugin, ok := m.worksAt(path); ok {
+			problems = append(problems, leftWork(plugin, path))
 		} else if m.isDevicePlace(path) && !known.isDevice(path) {
 			problems = append(problems, m.strayDevice(path, count, known))
 		}

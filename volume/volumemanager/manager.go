@@ -104,6 +104,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		defer m.config.Containers.WatchContainers(m.containersChanged)()
 	}
 	close(m.ready)
+	m.sweepWork(ctx)
 	m.running.Go(func() { m.watchMounts(watching, changes) })
 	m.reconcileAll(ctx)
 	m.end()

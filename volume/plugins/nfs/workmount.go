@@ -17,17 +17,9 @@ import (
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
-const (
-	// workDir is where the plugin mounts exports for itself, below its own
-	// directory and so in nobody's pod.
-	workDir = "work"
-	// workGrace is how much longer than its context a caller waits, so that what
-	// notices the end at once leaves no mount behind.
-	workGrace = 5 * time.Second
-)
-
-// GetWorkDir implements [volume.WorkMountPlugin].
-func (p *plugin) GetWorkDir() string { return filepath.Join(p.Host.GetPluginDir(PluginName), workDir) }
+// workGrace is how much longer than its context a caller waits, so that what
+// notices the end at once leaves no mount behind.
+const workGrace = 5 * time.Second
 
 // workMount is an export that the agent mounts for itself, to make or remove
 // directories of it.
@@ -137,13 +129,13 @@ func awaitUse(ctx context.Context, used <-chan error) (err error, returned bool)
 
 // mount mounts the export in place of whatever a crash left there.
 func (w *workMount) mount(ctx context.Context) error {
-	m := w.plugin.Host.GetMounter()
-	if err := podmount.TearDown(ctx, m, w.dir, w.plugin.ladder()); err != nil {
+	err := w.plugin.removeWork(ctx, w.dir)
+	if _, gone := errors.AsType[*volume.DetachedError](err); err != nil && !gone {
 		return volume.NothingDone(fmt.Errorf("unmounting what an earlier run has left: %w", err))
 	}
 	request := mount.Request{Source: w.export.String(), Target: w.dir, FSType: fsType, Options: w.options}
 	never := func(mount.Entry) bool { return false }
-	_, err := podmount.SetUp(ctx, m, request, never)
+	_, err = podmount.SetUp(ctx, w.plugin.Host.GetMounter(), request, never)
 	return err
 }
 
@@ -200,10 +192,7 @@ func (w *workMount) unmount(ctx context.Context) error {
 	patience := max(ladder.ForceAfter, ladder.LazyAfter, defaultLazyAfter) + workGrace
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	err := podmount.TearDown(ctx, w.plugin.Host.GetMounter(), w.dir, ladder)
-	if _, detached := errors.AsType[*volume.DetachedError](err); detached {
-		err = errors.Join(err, podmount.RemoveDir(w.dir))
-	}
+	err := w.plugin.removeWork(ctx, w.dir)
 	if err != nil {
 		return fmt.Errorf("unmounting %s from the agent's own %s: %w", w.export, w.dir, err)
 	}

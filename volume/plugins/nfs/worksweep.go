@@ -1,0 +1,66 @@
+package nfs
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
+)
+
+// workDir is where the plugin mounts exports for itself, below its own
+// directory and so in nobody's pod.
+const workDir = "work"
+
+// GetWorkDir implements [volume.WorkMountPlugin].
+func (p *plugin) GetWorkDir() string { return filepath.Join(p.Host.GetPluginDir(PluginName), workDir) }
+
+// SweepWork implements [volume.WorkMountPlugin]. It works on all leftovers at
+// the same time, by the ladder: a dead server does not delay those of another.
+func (p *plugin) SweepWork(ctx context.Context) error {
+	names, err := p.workNames()
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(names))
+	var all sync.WaitGroup
+	for i, name := range names {
+		unlock, free := p.working.TryLock(name)
+		if !free {
+			continue // somebody works there, or clears it up already
+		}
+		all.Go(func() {
+			defer unlock()
+			errs[i] = p.removeWork(ctx, filepath.Join(p.GetWorkDir(), name))
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// removeWork unmounts what is mounted at one of the work directories and removes
+// it. Where that took detaching, the error is a *[volume.DetachedError], and
+// nothing is left to be done.
+func (p *plugin) removeWork(ctx context.Context, dir string) error {
+	err := podmount.TearDown(ctx, p.Host.GetMounter(), dir, p.ladder())
+	if _, detached := errors.AsType[*volume.DetachedError](err); detached {
+		return errors.Join(err, podmount.RemoveDir(dir))
+	}
+	return err
+}
+
+// workNames are the names in the work directory, which is this node's own.
+func (p *plugin) workNames() (names []string, err error) {
+	entries, err := os.ReadDir(p.GetWorkDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
+}

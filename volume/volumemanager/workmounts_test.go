@@ -1,0 +1,80 @@
+package volumemanager_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+)
+
+// leaveWork leaves what a crashed agent had mounted for itself.
+func (w *world) leaveWork(names ...string) {
+	w.t.Helper()
+	for _, name := range names {
+		dir := filepath.Join(w.workDir(), name)
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			w.t.Fatal(err)
+		}
+		if err := w.fake.Mount("10.0.0.9:/"+name, dir, "nfs", nil); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func (w *world) workDir() string { return filepath.Join(w.root, "plugins/kubernetes.io/nfs/work") }
+
+func (w *world) assertNoWork() {
+	w.t.Helper()
+	if left, err := os.ReadDir(w.workDir()); err != nil || len(left) > 0 {
+		w.t.Errorf("left of the plugin's own work: %v, %v", left, err)
+	}
+}
+
+func TestFsckKnowsWhatPluginsMountForThemselves(t *testing.T) {
+	w := newWorld(t)
+	w.leaveWork("a", "b")
+	want := []string{"mount of a plugin's own", "mount of a plugin's own"}
+	if diff := cmpDiff(want, w.repair(false)); diff != "" {
+		t.Error(diff)
+	}
+	if problems := w.check(false); len(problems) > 0 {
+		t.Errorf("after the repair: %+v", problems)
+	}
+	w.assertNoWork()
+	w.assertClean()
+}
+
+// What is left of a dead server's is taken away by force, and delays nobody.
+func TestManagerUnmountsWhatPluginsHadMountedForThemselves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.leaveWork("alive", "dead")
+		w.fake.Inject(mount.Fault{
+			Match: func(c mount.Call) bool { return filepath.Base(c.Target) == "dead" && c.Op == mount.OpUnmount },
+			Err:   unix.EBUSY,
+		})
+		manager, stop := w.start()
+		pod := newPod("web", nfsVolume("v", "10.0.0.1"))
+		begun := time.Now()
+		setUp(t, manager, pod)
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("a volume of another server took %v", took)
+		}
+		synctest.Wait()
+		if _, err := os.Lstat(filepath.Join(w.workDir(), "alive")); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("what was left of a server that answers: %v", err)
+		}
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		w.assertNoWork()
+		tearDown(t, manager, pod)
+		stop()
+		w.assertClean()
+	})
+}
