@@ -65,6 +65,20 @@ func Create(path string, data []byte, perm fs.FileMode) error {
 		return &Error{Op: "create", Path: path, Err: err}
 	}
 	defer dir.Close()
+	return createIn(dir, base, path, data, perm)
+}
+
+// CreateAt is [Create] for a file of this name in a directory that is already
+// open for reading, however it can be reached by now. The name under which it
+// was opened appears in errors only.
+func CreateAt(dir *os.File, name string, data []byte, perm fs.FileMode) error {
+	if err := checkName(dir, "create", name); err != nil {
+		return err
+	}
+	return createIn(dir, name, filepath.Join(dir.Name(), name), data, perm)
+}
+
+func createIn(dir *os.File, base, path string, data []byte, perm fs.FileMode) error {
 	temp := newTemp()
 	if err := writeTemp(dir, temp, data, perm.Perm()); err != nil {
 		return &Error{Op: "create", Path: path, Err: err}
@@ -97,6 +111,19 @@ func Remove(path string) error {
 		return &Error{Op: "remove", Path: path, Err: err}
 	}
 	defer dir.Close()
+	return removeIn(dir, base, path)
+}
+
+// RemoveAt is [Remove] in a directory that is already open for reading, as for
+// [CreateAt].
+func RemoveAt(dir *os.File, name string) error {
+	if err := checkName(dir, "remove", name); err != nil {
+		return err
+	}
+	return removeIn(dir, name, filepath.Join(dir.Name(), name))
+}
+
+func removeIn(dir *os.File, base, path string) error {
 	if err := unlink(int(dir.Fd()), base); err != nil {
 		return &Error{Op: "remove", Path: path, Err: err}
 	}
@@ -142,6 +169,14 @@ func newTemp() string { return tempPrefix + rand.Text() + tempSuffix }
 // writer, running or crashed. Readers of a directory skip such names.
 func IsTemp(name string) bool {
 	return strings.HasPrefix(name, tempPrefix) && strings.HasSuffix(name, tempSuffix)
+}
+
+// checkName refuses what would lead out of dir.
+func checkName(dir *os.File, op, name string) error {
+	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
+		return &Error{Op: op, Path: filepath.Join(dir.Name(), name), Err: errNotAFile}
+	}
+	return nil
 }
 
 func openParent(path string) (dir *os.File, base string, err error) {
