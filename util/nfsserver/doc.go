@@ -14,6 +14,18 @@
 //		})
 //	}
 //
+// A server with a name is in network, mount and UTS namespaces of its own: any
+// number of them are truly different servers, which no client takes for one,
+// and the wire to each can be cut or slowed down:
+//
+//	one := nfsserver.Start(t, packages, nfsserver.Config{Name: "one"})
+//	two := nfsserver.Start(t, packages, nfsserver.Config{Name: "two"})
+//	one.Drop()                         // silence, not refusal; mounts hang
+//	one.Pass()
+//	one.Delay(300 * time.Millisecond)  // slow
+//	one.Restart()                      // clients carry on
+//	one.Replace()                      // every file handle is stale
+//
 // Everything ends with the test that started it, in the reverse order: a test
 // unmounts before its server ends by mounting after it was started and using
 // t.Cleanup.

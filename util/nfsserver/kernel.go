@@ -2,6 +2,7 @@ package nfsserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -39,6 +40,9 @@ func (k *kernelServer) prepare(ctx context.Context) error {
 	if err := k.export(ctx); err != nil {
 		return err
 	}
+	if err := k.remember(); err != nil {
+		return err
+	}
 	if _, err := startDaemon(k.s.t, k.s.at, k.s.packages, 20048, "rpc.mountd", "-F", "-p", "20048"); err != nil {
 		return err
 	}
@@ -52,10 +56,32 @@ func (k *kernelServer) prepare(ctx context.Context) error {
 	})
 }
 
+// remember starts what keeps book of clients in namespaces: the kernel does so
+// by itself in the first one only, and else lets no grace period be ended.
+func (k *kernelServer) remember() error {
+	if k.s.wire == nil {
+		return nil
+	}
+	const pipes, books = "/run/rpc_pipefs", "/var/lib/nfs/nfsdcld"
+	err := k.s.at.do(func() error {
+		for _, dir := range []string{pipes, books} {
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				return err
+			}
+		}
+		return unix.Mount("rpc_pipefs", pipes, "rpc_pipefs", 0, "")
+	})
+	if err != nil {
+		return fmt.Errorf("mount rpc_pipefs: %w", err)
+	}
+	_, err = startDaemon(k.s.t, k.s.at, k.s.packages, 0, "nfsdcld", "-F", "-p", pipes, "-s", books)
+	return err
+}
+
 func (k *kernelServer) export(ctx context.Context) error {
 	var lines strings.Builder
-	for i, e := range k.s.config.Exports {
-		lines.WriteString(k.line(e, 100*k.s.era+i+1))
+	for _, e := range k.s.config.Exports {
+		lines.WriteString(k.line(e, k.s.exportID(e.Path)))
 	}
 	err := k.s.at.do(func() error { return os.WriteFile("/etc/exports", []byte(lines.String()), 0o644) })
 	if err != nil {
@@ -101,7 +127,10 @@ func (k *kernelServer) start(context.Context) error {
 		if err := set("threads", "2"); err != nil {
 			return err
 		}
-		return set("v4_end_grace", "Y")
+		if err := set("v4_end_grace", "Y"); !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		return nil // no grace period was to be ended
 	})
 }
 

@@ -2,6 +2,7 @@ package nfsserver
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -37,6 +38,24 @@ func newPlace(t testing.TB, hostname string) (place, error) {
 	}
 	t.Cleanup(func() { close(p.calls) })
 	return p, nil
+}
+
+// newNode makes a place with a wire to the machine.
+func newNode(t testing.TB, hostname string) (place, *network, error) {
+	links, err := net.Interfaces()
+	if err != nil {
+		return place{}, nil, err
+	}
+	number := 1
+	for _, link := range links {
+		number = max(number, link.Index) // no two wires have the same, at any time
+	}
+	at, err := newPlace(t, hostname)
+	if err != nil {
+		return place{}, nil, err
+	}
+	wire := newNetwork(hostname, byte(number))
+	return at, wire, wire.connect(at)
 }
 
 // serve never unlocks its thread, which therefore ends with it.

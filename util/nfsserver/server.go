@@ -68,11 +68,13 @@ type Server struct {
 	config   Config
 	at       place
 	root     string
+	wire     *network // nil in the machine itself
 	backend  backend
 	running  bool
-	// era distinguishes the file handles given out before and after
+	// ids are the numbers that file handles of an export have; all are new after
 	// [Server.Replace].
-	era int
+	ids    map[string]int
+	lastID int
 }
 
 // backend is the software of one server. All is called at the server's place
@@ -91,7 +93,7 @@ type backend interface {
 // must have unmounted by then.
 func Start(t testing.TB, p Packages, c Config) *Server {
 	t.Helper()
-	s := &Server{t: t, packages: p, config: c, root: filepath.Join(t.TempDir(), "exported")}
+	s := &Server{t: t, packages: p, config: c, ids: map[string]int{}, root: filepath.Join(t.TempDir(), "exported")}
 	if s.config.Versions == nil {
 		s.config.Versions = AllVersions()
 	}
@@ -109,11 +111,12 @@ func (s *Server) begin(ctx context.Context) (err error) {
 	if err := s.makeRoot(); err != nil {
 		return err
 	}
-	hostname := s.config.Name
-	if s.config.Name == "" {
-		hostname = "localhost"
-	} else if s.at, err = newPlace(s.t, s.config.Name); err != nil {
-		return err
+	hostname := "localhost"
+	if s.config.Name != "" {
+		hostname = s.config.Name
+		if s.at, s.wire, err = newNode(s.t, hostname); err != nil {
+			return err
+		}
 	}
 	if err := s.at.do(func() error { return s.packages.configure(hostname) }); err != nil {
 		return err
@@ -160,6 +163,15 @@ func (s *Server) makeRoot() error {
 	return nil
 }
 
+// exportID is an export's number, which no other ever has.
+func (s *Server) exportID(path string) int {
+	if s.ids[path] == 0 {
+		s.lastID++
+		s.ids[path] = s.lastID
+	}
+	return s.ids[path]
+}
+
 func (s *Server) makeExports() error {
 	for _, e := range s.config.Exports {
 		if err := os.MkdirAll(s.Path(e.Path), 0o755); err != nil {
@@ -179,12 +191,21 @@ func (s *Server) Put(name, content string) {
 	s.must("put a file", os.WriteFile(s.Path(name), []byte(content), 0o644))
 }
 
-// Address is the server's IPv4 address, Address6 its IPv6 address without
-// brackets.
-func (s *Server) Address() string { return "127.0.0.1" }
+// Address is the server's IPv4 address.
+func (s *Server) Address() string {
+	if s.wire == nil {
+		return "127.0.0.1"
+	}
+	return s.wire.server.v4.Addr().String()
+}
 
 // Address6 is the server's IPv6 address, without brackets.
-func (s *Server) Address6() string { return "::1" }
+func (s *Server) Address6() string {
+	if s.wire == nil {
+		return "::1"
+	}
+	return s.wire.server.v6.Addr().String()
+}
 
 // String names the software and the server.
 func (s *Server) String() string {
@@ -222,7 +243,7 @@ func (s *Server) Restart() {
 func (s *Server) Replace() {
 	s.t.Helper()
 	s.Stop()
-	s.era++
+	clear(s.ids)
 	s.Start()
 }
 
@@ -235,7 +256,8 @@ func (s *Server) Speak(versions ...string) {
 }
 
 // SetExports exports these and nothing else from now on, while the server
-// runs; what clients have mounted of others becomes stale.
+// runs. What clients have mounted of others becomes stale; a kernel server that
+// exports nothing at all to a client denies it access instead.
 func (s *Server) SetExports(exports ...Export) {
 	s.t.Helper()
 	s.config.Exports = slices.Clone(exports)

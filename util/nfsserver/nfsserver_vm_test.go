@@ -1,0 +1,132 @@
+package nfsserver_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/nfsserver"
+	"github.com/podvol/podvol/util/vmtest"
+)
+
+// mountNFS mounts without any helper.
+func mountNFS(t *testing.T, server, path, options string) (string, error) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount(server+":"+path, dir, "nfs", 0, "addr="+server+","+options); err != nil {
+		return "", err
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir, nil
+}
+
+func mustMount(t *testing.T, server, path, options string) string {
+	t.Helper()
+	dir, err := mountNFS(t, server, path, options)
+	if err != nil {
+		t.Fatalf("mount %s:%s with %s: %v", server, path, options, err)
+	}
+	return dir
+}
+
+func wantFile(t *testing.T, file, content string) {
+	t.Helper()
+	if data, err := os.ReadFile(file); err != nil || string(data) != content {
+		t.Errorf("%s has %q, %v; want %q", file, data, err, content)
+	}
+}
+
+func TestServers(t *testing.T) {
+	packages := nfsserver.Unpack(t)
+	vmtest.Run(t, func(t *testing.T) {
+		one := nfsserver.Start(t, packages, nfsserver.Config{Name: "one", Exports: []nfsserver.Export{{Path: "/data"}, {Path: "/denied", Denied: true}}})
+		two := nfsserver.Start(t, packages, nfsserver.Config{Name: "two", Exports: []nfsserver.Export{{Path: "/data"}, {Path: "/more"}}})
+		one.Put("/data/who", "one")
+		two.Put("/data/who", "two")
+		t.Run("several at once", func(t *testing.T) {
+			for _, version := range nfsserver.AllVersions() {
+				options := "nolock,vers=" + version
+				wantFile(t, filepath.Join(mustMount(t, one.Address(), "/data", options), "who"), "one")
+				wantFile(t, filepath.Join(mustMount(t, two.Address(), "/data", options), "who"), "two")
+			}
+		})
+		t.Run("denied", func(t *testing.T) {
+			if _, err := mountNFS(t, one.Address(), "/denied", "vers=4.2"); err == nil {
+				t.Error("mounted all the same")
+			}
+		})
+		t.Run("dropped", func(t *testing.T) { testDropped(t, one, two) })
+		t.Run("delayed", func(t *testing.T) { testDelayed(t, two) })
+		t.Run("replaced", func(t *testing.T) {
+			dir := mustMount(t, one.Address(), "/data", "vers=4.2,soft,timeo=50,noac")
+			one.Restart()
+			wantFile(t, filepath.Join(dir, "who"), "one")
+			one.Replace()
+			if _, err := os.ReadFile(filepath.Join(dir, "who")); !errors.Is(err, unix.ESTALE) {
+				t.Errorf("after the server was replaced: %v", err)
+			}
+		})
+		t.Run("taken away", func(t *testing.T) {
+			dir := mustMount(t, two.Address(), "/data", "vers=4.2,soft,timeo=50,noac")
+			two.Unexport("/data")
+			if _, err := os.ReadFile(filepath.Join(dir, "who")); !errors.Is(err, unix.ESTALE) {
+				t.Errorf("after the export was taken away: %v", err)
+			}
+		})
+		t.Run("stopped", func(t *testing.T) {
+			one.Stop()
+			if err := dial(one.Address(), 5*time.Second); !errors.Is(err, unix.ECONNREFUSED) {
+				t.Errorf("a stopped server answers with %v", err)
+			}
+		})
+	})
+}
+
+func testDropped(t *testing.T, one, two *nfsserver.Server) {
+	dir := mustMount(t, one.Address(), "/data", "vers=4.2,noac")
+	wantFile(t, filepath.Join(dir, "who"), "one")
+	one.Drop()
+	for _, address := range []string{one.Address(), one.Address6()} {
+		if err := dial(address, 2*time.Second); !os.IsTimeout(err) {
+			t.Errorf("%s is not silent: %v", address, err)
+		}
+	}
+	if err := dial(two.Address(), 5*time.Second); err != nil {
+		t.Errorf("another server: %v", err)
+	}
+	one.Pass()
+	if err := dial(one.Address(), 5*time.Second); err != nil {
+		t.Error(err)
+	}
+	wantFile(t, filepath.Join(dir, "who"), "one")
+}
+
+func testDelayed(t *testing.T, s *nfsserver.Server) {
+	const delay = 300 * time.Millisecond
+	s.Delay(delay)
+	for _, address := range []string{s.Address(), s.Address6()} {
+		start := time.Now()
+		if err := dial(address, 10*time.Second); err != nil || time.Since(start) < delay {
+			t.Errorf("%s answered after %v: %v", address, time.Since(start), err)
+		}
+	}
+	s.Delay(0)
+}
+
+func dial(address string, patience time.Duration) error {
+	conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(netip.MustParseAddr(address), 2049).String(), patience)
+	if err == nil {
+		conn.Close()
+	}
+	return err
+}
