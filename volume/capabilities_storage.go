@@ -17,7 +17,8 @@ type RecyclableVolumePlugin interface {
 	VolumePlugin
 	// Recycle removes everything below the volume, never a step outside it,
 	// and returns nil only when nothing is left there. It may be repeated after
-	// a failure. Whether the data may be destroyed it asks the host's
+	// a failure, by another process too. When ctx ends it returns within half a
+	// minute. Whether the data may be destroyed it asks the host's
 	// [ReleaseVerifier].
 	Recycle(ctx context.Context, pvName string, spec *Spec, record RecycleEventRecorder) error
 }
@@ -39,7 +40,9 @@ type DeletableVolumePlugin interface {
 // Deleter deletes the storage behind one volume.
 type Deleter interface {
 	Volume
-	// Delete deletes the storage; deleting what is gone succeeds.
+	// Delete deletes the storage and nothing else; deleting what is gone
+	// succeeds. Where it fails or the process dies, calling it again deletes
+	// the rest. When ctx ends it returns within half a minute.
 	Delete(ctx context.Context) error
 }
 
@@ -75,7 +78,9 @@ type ProvisionableVolumePlugin interface {
 // Provisioner makes the storage for one claim.
 type Provisioner interface {
 	// Provision makes the storage and returns its PersistentVolume, which the
-	// caller stores and owns. Repeating it returns the same storage.
+	// caller stores and owns. Repeating it, also at the same time, after a
+	// failure or by another process, returns the same storage and makes no
+	// other. When ctx ends it returns within half a minute.
 	Provision(ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error)
 }
 

@@ -16,8 +16,8 @@ const (
 	onKernel environment = "kernel"
 )
 
-// check is one check of the contract. Exactly one of once, each and refused is
-// set.
+// check is one check of the contract. Exactly one of once, each, refused and
+// storage is set.
 type check struct {
 	// name is "group/what".
 	name string
@@ -30,10 +30,11 @@ type check struct {
 	// needs is the capability that the plugin must have; nil: none.
 	needs *capability
 	// once runs once for a suite, each for every working case, refused for
-	// every refused one.
+	// every refused one, storage for each that is to be provisioned.
 	once    func(*kit)
 	each    func(*kit, Case)
 	refused func(*kit, RefusedCase)
+	storage func(*kit, StorageCase)
 }
 
 // capability is an optional interface of plugins.
@@ -63,6 +64,8 @@ func allChecks() []check {
 		metricsChecks(),
 		deviceChecks(),
 		storageChecks(),
+		recycleChecks(),
+		provisionChecks(),
 	)
 }
 

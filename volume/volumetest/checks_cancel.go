@@ -105,35 +105,59 @@ func checkHang(k *kit, c Case, op operation, onward bool) {
 			defer k.explain("%s, where %s hung", op.name, p)
 			v := k.node(c).volume("a")
 			op.prepare(v)
-			bubble := currentBubble()
-			before := goroutines(bubble)
-			late := v.hang(k, op, p, onward)
-			switch {
-			case !onward && late > time.Second:
-				k.Errorf("%s returned %v after its context had ended", op.name, late)
-			case late > grace:
-				k.Errorf("%s returned %v after its context had ended, although all hung", op.name, late)
-			}
-			// What was left running may take its time to notice.
-			time.Sleep(time.Hour)
-			synctest.Wait()
-			for id, stack := range goroutines(bubble) {
-				if before[id] == "" {
-					k.Errorf("a goroutine is left:\n%s", stack)
-				}
-			}
+			v.node.hang(k, p, onward, hanging{
+				name: op.name,
+				run:  func(ctx context.Context) error { return op.run(ctx, v) },
+				failed: func(err error) {
+					if !volume.IsUncertain(err) && len(v.node.podMounts(k)) > 0 && op.name == "SetUp" {
+						k.Errorf("the error is marked by NothingDone, but something is mounted: %v", err)
+					}
+				},
+			})
 			v.recover(k)
 		})
 	}
 }
 
-// hang runs the operation until it returns although the point's call hangs,
-// then releases the call. It returns how long after its context's end the
-// operation returned.
-func (v *podVolume) hang(k *kit, op operation, p point, onward bool) (late time.Duration) {
+// hanging is what runs while a call hangs.
+type hanging struct {
+	name string
+	run  func(context.Context) error
+	// allowed is how long after its context's end it may return; 0: a second.
+	allowed time.Duration
+	// failed, if not nil, looks at its error while the call still hangs.
+	failed func(error)
+}
+
+// hang fails unless what runs returns in time although the point's call hangs,
+// and leaves no goroutine once the call has returned.
+func (n *Node) hang(k *kit, p point, onward bool, h hanging) {
+	k.Helper()
+	bubble := currentBubble()
+	before := goroutines(bubble)
+	late := n.lateness(k, p, onward, h)
+	switch {
+	case !onward && late > max(h.allowed, time.Second):
+		k.Errorf("%s returned %v after its context had ended", h.name, late)
+	case late > grace:
+		k.Errorf("%s returned %v after its context had ended, although all hung", h.name, late)
+	}
+	// What was left running may take its time to notice.
+	time.Sleep(time.Hour)
+	synctest.Wait()
+	for id, stack := range goroutines(bubble) {
+		if before[id] == "" {
+			k.Errorf("a goroutine is left:\n%s", stack)
+		}
+	}
+}
+
+// lateness runs something until it returns although the point's call hangs,
+// then releases the call. It returns how long after its context's end that was.
+func (n *Node) lateness(k *kit, p point, onward bool, h hanging) time.Duration {
 	k.Helper()
 	release := make(chan struct{})
-	_, remove := v.node.disturb(p, disturbance{release: release, onward: onward})
+	_, remove := n.disturb(p, disturbance{release: release, onward: onward})
 	free := sync.OnceFunc(func() {
 		remove()
 		close(release)
@@ -142,7 +166,7 @@ func (v *podVolume) hang(k *kit, op operation, p point, onward bool) (late time.
 	ctx, cancel := context.WithTimeout(k.Context(), patience)
 	defer cancel()
 	deadline := time.Now().Add(patience)
-	done := k.async(func() error { return op.run(ctx, v) })
+	done := k.async(func() error { return h.run(ctx) })
 	select {
 	case err := <-done:
 		if errors.Is(err, errPanicked) {
@@ -151,8 +175,8 @@ func (v *podVolume) hang(k *kit, op operation, p point, onward bool) (late time.
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			k.Errorf("the error does not wrap context.DeadlineExceeded: %v", err)
 		}
-		if err != nil && !volume.IsUncertain(err) && len(v.node.podMounts(k)) > 0 && op.name == "SetUp" {
-			k.Errorf("the error is marked by NothingDone, but something is mounted: %v", err)
+		if err != nil && h.failed != nil {
+			h.failed(err)
 		}
 	case <-time.After(patience + time.Hour):
 		free()

@@ -58,7 +58,7 @@ func crash(operation func() operation, recover func(*podVolume)) func(*kit, Case
 				v := n.volume("a")
 				op.prepare(v)
 				source := snapshot(k, n.Dir)
-				bury := v.die(op, p)
+				bury := n.die(p, func(ctx context.Context) error { return op.run(ctx, v) })
 				// Also where a check below ends the test.
 				defer bury()
 				again := n.restart()
@@ -71,14 +71,14 @@ func crash(operation func() operation, recover func(*podVolume)) func(*kit, Case
 	}
 }
 
-// die runs the operation until it has reached the point, and leaves it hanging
+// die runs something until it has reached the point, and leaves it hanging
 // there. The call that hangs then, and whatever the dead would call after it,
 // never takes effect; bury lets its goroutines end. Its descriptors below the
 // node's root are closed, but what it has mapped into memory stays.
-func (v *podVolume) die(op operation, p point) (bury func()) {
+func (n *Node) die(p point, run func(context.Context) error) (bury func()) {
 	release := make(chan struct{})
-	reached, remove := v.node.disturb(p, disturbance{err: errDead, release: release, onward: true})
-	done := v.node.kit.async(func() error { return op.run(context.Background(), v) })
+	reached, remove := n.disturb(p, disturbance{err: errDead, release: release, onward: true})
+	done := n.kit.async(func() error { return run(context.Background()) })
 	// Wait alone also returns while a plugin sleeps on its way to the point.
 	ended := false
 	select {
@@ -88,11 +88,11 @@ func (v *podVolume) die(op operation, p point) (bury func()) {
 	}
 	// The effect, where the process dies after it.
 	synctest.Wait()
-	v.node.closeDescriptors()
+	n.closeDescriptors()
 	remove()
 	return func() {
-		v.node.disturb(point{n: 1}, disturbance{err: errDead, onward: true})
-		v.node.disturb(point{role: true, n: 1}, disturbance{err: errDead, onward: true})
+		n.disturb(point{n: 1}, disturbance{err: errDead, onward: true})
+		n.disturb(point{role: true, n: 1}, disturbance{err: errDead, onward: true})
 		close(release)
 		if !ended {
 			// Nobody is left to hear of an error.

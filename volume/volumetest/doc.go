@@ -30,15 +30,36 @@
 //
 // Faults, crashes and hangs strike where a plugin calls the mounter or a role
 // of the host, and nowhere else: not in what it does with files, devices or
-// servers by itself. They sweep SetUp and TearDown in the sense above, and hang
-// GetMetrics; the calls of block volumes, ExpandVolumeDevice, NodeExpand,
-// Recycle, Provision and Delete are checked without faults.
+// servers by itself. They sweep SetUp and TearDown in the sense above, Recycle,
+// Provision and Delete, and hang GetMetrics; the calls of block volumes,
+// ExpandVolumeDevice and NodeExpand are checked without faults.
 //
 // The answers of some capabilities are not compared with anything, since only
 // the storage knows what is right: SupportsMountOption, RefreshAfter,
-// SupportsSELinuxContextMount, RequiresFSResize. NewDeleter is checked with
-// what the plugin's own Provision has made, so not where it cannot provision;
-// ConstructBlockVolumeSpec is not called.
+// SupportsSELinuxContextMount, RequiresFSResize. ConstructBlockVolumeSpec is
+// not called.
+//
+// # Storage that a plugin recycles, provisions and deletes
+//
+// A plugin that recycles needs a working case that is a PersistentVolume which
+// pods may write to. It gets that as a controller would hand it over, with the
+// UID of the claim that has left; the host's role Releases says yes, unless a
+// check says otherwise, and its role Pods sets a recycler pod's volumes up by
+// the plugin itself, empties them and tears them down.
+//
+// A plugin that provisions needs at least one [StorageCase]:
+//
+//	Storage: []volumetest.StorageCase{{
+//		Name:    "a directory of an export",
+//		Prepare: func(n *volumetest.Node) { n.Serve("10.0.0.1:/export", nil) },
+//		Parameters: func(*volumetest.Node) map[string]string {
+//			return map[string]string{"server": "10.0.0.1", "share": "/export"}
+//		},
+//	}},
+//
+// What it makes for a claim must come to lie below the node's Dir, which such a
+// server shows: that is how the checks see what is leaked, and what is deleted
+// of others. A case whose Delete retains or archives the data says Keeps.
 //
 // # A fake node
 //

@@ -21,8 +21,10 @@ const NodeName types.NodeName = "node1"
 
 // Host is a fake node. Its role fields (Secrets, ConfigMaps, Tokens,
 // TrustBundles, Allocatable, Events, HostFiles) are filled with what the other methods
-// feed; set one to nil to take that role away. Its methods are safe for
-// concurrent use; its fields must be set before the host is used.
+// feed; set one to nil to take that role away. Releases says of every
+// PersistentVolume that its data may be destroyed; nobody runs Pods but on a
+// [Node]. Its methods are safe for concurrent use; its fields must be set before
+// the host is used.
 type Host struct {
 	volume.Host
 	// Fake is the mounter, the same as GetMounter returns; nil on a [Node] that
@@ -94,7 +96,7 @@ func newHost(t testing.TB, root string, mounter mount.Interface, objects *object
 		RootDir: root, NodeName: NodeName, Mounter: mounter,
 		Secrets: secretRole{h}, ConfigMaps: configMapRole{h}, Tokens: tokenRole{h},
 		TrustBundles: trustBundleRole{h}, Allocatable: allocatableRole{h}, Events: &h.events,
-		HostFiles: hostFilesRole{h},
+		HostFiles: hostFilesRole{h}, Releases: releaseRole{h},
 	}
 	return h
 }

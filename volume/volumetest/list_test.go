@@ -59,7 +59,7 @@ func TestChecksAreWellFormed(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range allChecks() {
 		kinds := 0
-		for _, set := range []bool{c.once != nil, c.each != nil, c.refused != nil} {
+		for _, set := range []bool{c.once != nil, c.each != nil, c.refused != nil, c.storage != nil} {
 			if set {
 				kinds++
 			}
@@ -116,6 +116,8 @@ func TestSuiteMistakes(t *testing.T) {
 		"waived without refused":    {Suite{Working: working, Waivers: []Waiver{{Check: "contract/refused", Reason: "known"}}}, "where it never runs"},
 		"waived twice": {Suite{Working: working, Waivers: []Waiver{{Check: "lifecycle/setup", Reason: "known"},
 			{Check: "lifecycle/setup", Case: "a", On: "fake", Reason: "known"}}}, "waived twice"},
+		"storage alone":   {Suite{Working: working, Storage: []StorageCase{{Name: "s"}}}, "no ProvisionableVolumePlugin"},
+		"storage unnamed": {Suite{Working: working, Storage: []StorageCase{{}}}, "no name"},
 		"waived apart": {Suite{Working: working, Waivers: []Waiver{{Check: "lifecycle/setup", On: "kernel", Reason: "known"},
 			{Check: "lifecycle/setup", On: "fake", Reason: "known"}}}, ""},
 	}

@@ -48,7 +48,13 @@ type faultyMounter interface {
 // node returns a new node for a case, whose source is prepared.
 func (k *kit) node(c Case) *Node {
 	k.Helper()
-	n := &Node{Dir: newSource(k), Kernel: k.on == onKernel, kit: k, working: c, devices: newDevices(), agent: &agent{}}
+	return k.nodeWith(c, newSource(k))
+}
+
+// nodeWith is node with a Dir that may be another node's too.
+func (k *kit) nodeWith(c Case, dir string) *Node {
+	k.Helper()
+	n := &Node{Dir: dir, Kernel: k.on == onKernel, kit: k, working: c, devices: newDevices(), agent: &agent{}}
 	if n.Kernel {
 		n.Host = newKernelHost(k)
 	} else {
@@ -92,6 +98,7 @@ func newKernelHost(t testing.TB) *Host {
 func (n *Node) start() {
 	n.t.Helper()
 	n.plugin = n.kit.runner.newPlugin()
+	n.Pods = podRunnerRole{n}
 	if err := n.plugin.Init(n.Host); err != nil {
 		n.t.Fatalf("Init: %v", err)
 	}

@@ -72,22 +72,30 @@ func refreshOperation() operation {
 // points counts the calls of an undisturbed run and returns all points.
 func (k *kit) points(c Case, op operation) []point {
 	k.Helper()
+	return k.pointsOf(op.name, func(k *kit) (*Node, func(context.Context) error) {
+		v := k.node(c).volume("a")
+		op.prepare(v)
+		return v.node, func(ctx context.Context) error { return op.run(ctx, v) }
+	})
+}
+
+// pointsOf is points of whatever begin makes ready to run.
+func (k *kit) pointsOf(name string, begin func(*kit) (*Node, func(context.Context) error)) []point {
+	k.Helper()
 	var mounter, roles int
 	k.bubble(func(k *kit) {
-		n := k.node(c)
-		v := n.volume("a")
-		op.prepare(v)
+		n, run := begin(k)
 		n.mounter.ResetCalls()
 		n.ResetRoleCalls()
-		if err := op.run(k.Context(), v); err != nil {
-			k.Fatalf("%s without any fault: %v", op.name, err)
+		if err := run(k.Context()); err != nil {
+			k.Fatalf("%s without any fault: %v", name, err)
 		}
 		mounter, roles = len(n.mounter.Calls()), len(n.RoleCalls())
 	})
 	if mounter+roles == 0 {
-		k.Logf("%s makes no calls of the mounter and the roles: there is nothing to disturb", op.name)
+		k.Logf("%s makes no calls of the mounter and the roles: there is nothing to disturb", name)
 	} else {
-		k.Logf("%s makes %d calls of the mounter and %d of the roles, each disturbed before and after its effect", op.name, mounter, roles)
+		k.Logf("%s makes %d calls of the mounter and %d of the roles, each disturbed before and after its effect", name, mounter, roles)
 	}
 	var all []point
 	for _, after := range []bool{false, true} {

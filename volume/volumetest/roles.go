@@ -23,8 +23,8 @@ import (
 // RoleCall is one call of a role's method. It is comparable.
 type RoleCall struct {
 	// Method is the method's name: GetSecret, GetConfigMap, RequestToken,
-	// GetTrustBundle, GetTrustBundlesBySigner, GetAllocatable, Stat, MakeDir or
-	// MakeFile.
+	// GetTrustBundle, GetTrustBundlesBySigner, GetAllocatable, Stat, MakeDir,
+	// MakeFile, VerifyReleased or RunPod.
 	Method string
 	// Namespace and Name say what was asked for: an object, a service
 	// account, or as Name a signer or a path.

@@ -96,6 +96,12 @@ func (r runner) units(e environment, c check) (units []*unit) {
 				units = append(units, &unit{name: refused.Name, run: func(k *kit) { c.refused(k, refused) }})
 			}
 		}
+	case c.storage != nil:
+		for _, storage := range r.suite.Storage {
+			if e == onFake || storage.NoKernel == "" {
+				units = append(units, &unit{name: storage.Name, run: func(k *kit) { c.storage(k, storage) }})
+			}
+		}
 	case c.each != nil:
 		for _, working := range r.suite.Working {
 			if working.block == c.block && (e == onFake || working.NoKernel == "") {

@@ -8,14 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
@@ -29,6 +26,7 @@ import (
 type disk struct {
 	*note
 	attached memory
+	diskStore
 
 	devicePath  func(*volume.Spec) string
 	mountDevice func(context.Context, mount.Request) error
@@ -37,9 +35,6 @@ type disk struct {
 	mapDevice   func(path string) error
 	grow        func(size resource.Quantity) (resource.Quantity, error)
 	growOnNode  func(path string) error
-	keepsFile   func(name string) bool
-	knows       func(parameter string) bool
-	deleteData  func(name string) error
 }
 
 var (
@@ -71,9 +66,7 @@ func alteredDisk(alter func(*disk)) func() volume.VolumePlugin {
 		d.mapDevice = func(path string) error { return os.WriteFile(path, nil, 0o600) }
 		d.grow = func(size resource.Quantity) (resource.Quantity, error) { return size, nil }
 		d.growOnNode = func(string) error { return nil }
-		d.keepsFile = func(string) bool { return false }
-		d.knows = func(parameter string) bool { return parameter == "pool" }
-		d.deleteData = func(string) error { return nil }
+		d.diskStore = newDiskStore(d.note)
 		alter(d)
 		return d
 	}
@@ -92,7 +85,7 @@ func diskSuite() Suite {
 					Driver: noteName, Options: map[string]string{"path": n.Dir}}})(n)
 			},
 		}},
-		Parameters: map[string]string{"pool": "fast"},
+		Storage: []StorageCase{{Name: "pool", Parameters: func(n *Node) map[string]string { return map[string]string{"pool": n.Dir} }}},
 	}
 }
 
@@ -259,52 +252,6 @@ func (d *disk) NodeExpand(_ context.Context, options volume.NodeResizeOptions) (
 	return true, d.growOnNode(options.DeviceMountPath)
 }
 
-func (d *disk) Recycle(_ context.Context, _ string, spec *volume.Spec, _ volume.RecycleEventRecorder) error {
-	_, options, _ := flexOf(spec)
-	entries, err := os.ReadDir(options["path"])
-	for _, e := range entries {
-		if !d.keepsFile(e.Name()) {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(options["path"], e.Name())))
-		}
-	}
-	return err
-}
-
-func (d *disk) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
-	for parameter := range options.Parameters {
-		if !d.knows(parameter) {
-			return nil, volume.Invalid("parameters."+parameter, "is not known")
-		}
-	}
-	return diskStorage{disk: d, options: options}, nil
-}
-
-func (d *disk) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
-	return diskStorage{disk: d, name: spec.Name()}, nil
-}
-
-// diskStorage is the storage behind a volume, of which there is only the name.
-type diskStorage struct {
-	volume.NoMetrics
-	disk    *disk
-	name    string
-	options volume.VolumeOptions
-}
-
-func (s diskStorage) GetPath() string { return "/pool/" + s.name }
-
-func (s diskStorage) Delete(context.Context) error { return s.disk.deleteData(s.name) }
-
-func (s diskStorage) Provision(context.Context, *v1.Node, []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
-	claim := s.options.PVC.Spec
-	return &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: s.options.PVName}, Spec: v1.PersistentVolumeSpec{
-		Capacity:    v1.ResourceList{v1.ResourceStorage: claim.Resources.Requests[v1.ResourceStorage]},
-		AccessModes: slices.Clone(claim.AccessModes),
-		PersistentVolumeSource: v1.PersistentVolumeSource{FlexVolume: &v1.FlexPersistentVolumeSource{
-			Driver: noteName, Options: map[string]string{"path": "/pool/" + s.options.PVName}}},
-	}}, nil
-}
-
 // once returns a function that fails when it is called with a name again.
 func once() func(name string) error {
 	var done memory
@@ -362,7 +309,10 @@ func brokenDisks() []broken {
 			defect: "it attaches just once", breaks: "attach/idempotent",
 			also: []string{
 				"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang", "concurrency/questions",
-				"faults/setup-retried", "faults/teardown-set-up", "lifecycle/setup-again", "storage/recycle",
+				"faults/setup-retried", "faults/teardown-set-up", "lifecycle/setup-again",
+				"recycle/empties", "recycle/faults", "recycle/cancel", "provision/made", "provision/faults", "provision/crash",
+				"provision/cancel", "provision/same-claim", "provision/several-claims",
+				"delete/provisioned", "delete/given", "delete/faults", "delete/cancel",
 			},
 			maybe:  []string{"concurrency/pods", "concurrency/volumes"}, // all may attach at the same time
 			plugin: alteredDisk(func(d *disk) { d.attach = once() }),
@@ -381,21 +331,8 @@ func brokenDisks() []broken {
 			defect: "it grows a file system just once", breaks: "storage/node-expand",
 			plugin: alteredDisk(func(d *disk) { d.growOnNode = once() }),
 		},
-		{
-			defect: "it leaves hidden files", breaks: "storage/recycle",
-			plugin: alteredDisk(func(d *disk) {
-				d.keepsFile = func(name string) bool { return strings.HasPrefix(name, ".") }
-			}),
-		},
-		{
-			defect: "it deletes just once", breaks: "storage/provision",
-			plugin: alteredDisk(func(d *disk) { d.deleteData = once() }),
-		},
-		{
-			defect: "it takes any parameter", breaks: "storage/provision-refused",
-			plugin: alteredDisk(func(d *disk) { d.knows = func(string) bool { return true } }),
-		},
 	}
+	all = append(all, brokenStorage()...)
 	for i := range all {
 		all[i].suite = func(s *Suite) { *s = diskSuite() }
 	}

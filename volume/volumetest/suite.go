@@ -32,8 +32,9 @@ type Suite struct {
 	// mount options and read-only wish must be the same. It adds to what is
 	// asked anyway: the same name, attributes, calls of the mounter and roles.
 	Equal func(original, rebuilt *volume.Spec) bool
-	// Parameters are the storage class's with which the plugin provisions.
-	Parameters map[string]string
+	// Storage is what the plugin must provision and delete: at least one, of a
+	// plugin that provisions.
+	Storage []StorageCase
 	// Waivers are the checks that the plugin is known to fail.
 	Waivers []Waiver
 }
@@ -69,6 +70,28 @@ type Case struct {
 
 	// block is what [Suite.findBlocks] found.
 	block bool
+}
+
+// StorageCase is storage that a [volume.ProvisionableVolumePlugin] must make for
+// any claim of 1Gi, and delete again, if it is a [volume.DeletableVolumePlugin].
+type StorageCase struct {
+	Name string
+	// Prepare, if not nil, makes where the storage will be, such as an export
+	// by [Node.Serve]. All that the plugin makes for a claim must lie below the
+	// node's Dir, or the checks do not see what it leaks; what is there before
+	// is somebody else's and must stay as it is.
+	Prepare func(*Node)
+	// Parameters, if not nil, returns the storage class's. Each call returns a
+	// new map.
+	Parameters func(*Node) map[string]string
+	// MountOptions are the storage class's.
+	MountOptions []string
+	// Keeps: Delete succeeds and leaves the data somewhere below the node's
+	// Dir, where it was or elsewhere. Otherwise Dir is afterwards as it was
+	// before Provision.
+	Keeps bool
+	// NoKernel is as in [Case].
+	NoKernel string
 }
 
 // Want is what a volume that is set up must show.
@@ -192,6 +215,18 @@ func (s *Suite) checkBlocks(p volume.VolumePlugin) error {
 	return nil
 }
 
+// checkStorage finds a capability without a case, and the other way round.
+func (s *Suite) checkStorage(p volume.VolumePlugin) error {
+	_, able := volume.AsProvisionable(p)
+	switch {
+	case able && len(s.Storage) == 0:
+		return errors.New("the plugin is a ProvisionableVolumePlugin, but the suite has no Storage; give it at least one StorageCase")
+	case !able && len(s.Storage) > 0:
+		return fmt.Errorf("the suite has the Storage %q, but the plugin is no ProvisionableVolumePlugin", s.Storage[0].Name)
+	}
+	return nil
+}
+
 // check finds the mistakes in a suite that would make checks vacuous.
 func (s *Suite) check(all []check, p volume.VolumePlugin) error {
 	var errs []error
@@ -212,9 +247,13 @@ func (s *Suite) check(all []check, p volume.VolumePlugin) error {
 			errs = append(errs, fmt.Errorf("refused case %q has no Because; give a part of the error that tells what to change", c.Name))
 		}
 	}
-	errs = append(errs, s.checkBlocks(p))
+	storage := map[string]bool{}
+	for _, c := range s.Storage {
+		errs = append(errs, checkCase(storage, c.Name, true))
+	}
+	errs = append(errs, s.checkBlocks(p), s.checkStorage(p))
 	for i, w := range s.Waivers {
-		errs = append(errs, w.check(all, names, refused))
+		errs = append(errs, w.check(all, names, refused, storage))
 		if slices.ContainsFunc(s.Waivers[:i], w.overlaps) {
 			errs = append(errs, fmt.Errorf("check %q of case %q is waived twice; an empty Case or On covers all", w.Check, w.Case))
 		}
@@ -242,14 +281,15 @@ func checkCase(seen map[string]bool, name string, hasSpec bool) error {
 	return nil
 }
 
-func (w Waiver) check(all []check, working, refused map[string]bool) error {
+func (w Waiver) check(all []check, named ...map[string]bool) error {
 	if w.Reason == "" {
 		return fmt.Errorf("the waiver of check %q has no reason; say why a user can live with it", w.Check)
 	}
 	if w.On != "" && w.On != string(onFake) && w.On != string(onKernel) {
 		return fmt.Errorf("the waiver of check %q is restricted to %q; it can be %q, %q or empty", w.Check, w.On, onFake, onKernel)
 	}
-	if w.Case != "" && !working[w.Case] && !refused[w.Case] {
+	has := func(names map[string]bool) bool { return names[w.Case] }
+	if w.Case != "" && !slices.ContainsFunc(named, has) {
 		return fmt.Errorf("the waiver of check %q is for case %q, which the suite does not have", w.Check, w.Case)
 	}
 	for _, c := range all {

@@ -1,0 +1,152 @@
+package volumetest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// recycleChecks are about Recycle, of cases that are PersistentVolumes which
+// can be written to.
+func recycleChecks() []check {
+	of := func(f func(deed, *kit)) func(*kit, Case) {
+		return func(k *kit, c Case) {
+			if isRecyclable(k, c) {
+				f(recycleDeed(c), k)
+			}
+		}
+	}
+	recyclable := capable("RecyclableVolumePlugin", volume.AsRecyclable)
+	return []check{
+		{
+			name:   "recycle/empties",
+			proves: "Recycle removes everything below the volume and never a step outside it, and may be repeated.",
+			needs:  recyclable,
+			each: of(func(d deed, k *kit) {
+				t := d.begin(k)
+				if err := t.run(k.Context()); err != nil {
+					k.Fatalf("Recycle: %v", err)
+				}
+				t.settle(t.node)
+			}),
+		},
+		{
+			name:   "recycle/released",
+			proves: "Recycle removes nothing where the host's ReleaseVerifier says that the data must not be destroyed, and keeps its reason.",
+			needs:  recyclable,
+			each:   checkNotReleased,
+		},
+		{
+			name:   "recycle/faults",
+			proves: "Whichever call fails during Recycle, the error keeps its cause, and another Recycle empties the volume and leaves no mount.",
+			needs:  recyclable,
+			each:   of(deed.sweepFaults),
+		},
+		{
+			name:   "recycle/crash",
+			proves: "At whichever call the process dies during Recycle, Recycle of a new process empties the volume and leaves no mount.",
+			needs:  recyclable,
+			each:   of(deed.sweepCrashes),
+		},
+		{
+			name:   "recycle/cancel",
+			proves: "When the context ends before Recycle, during it or while calls hang, it returns half a minute later at the latest with the cause, and another Recycle empties the volume.",
+			needs:  recyclable,
+			each:   of(deed.sweepEnds),
+		},
+	}
+}
+
+// isRecyclable is false of cases that no reclaim policy is for.
+func isRecyclable(k *kit, c Case) bool {
+	v := k.node(c).volume("a")
+	return v.spec.PersistentVolume != nil && !v.GetAttributes().ReadOnly
+}
+
+// released returns the spec as a controller has it when its claim is gone.
+func released(spec *volume.Spec) *volume.Spec {
+	spec = copySpec(spec)
+	pv := spec.PersistentVolume
+	pv.UID = "uid-of-pv"
+	if pv.Spec.ClaimRef == nil {
+		pv.Spec.ClaimRef = &v1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: "default", Name: "claim", UID: "uid-of-claim"}
+	}
+	pv.Status.Phase = v1.VolumeReleased
+	return spec
+}
+
+func (n *Node) recycle(ctx context.Context, spec *volume.Spec) error {
+	p, _ := volume.AsRecyclable(n.plugin)
+	return p.Recycle(ctx, spec.Name(), spec, func(string, string) {})
+}
+
+// litter gives the volume what a claim left in it.
+func (v *podVolume) litter(k *kit, outside string) {
+	k.Helper()
+	v.mustSetUp()
+	writeFiles(k, v.GetPath(), map[string]string{".hidden": "data", "deep/er/file": "data"})
+	for _, name := range []string{"link", "deep/link"} {
+		if err := os.Symlink(outside, filepath.Join(v.GetPath(), name)); err != nil {
+			k.Fatal(err)
+		}
+	}
+	v.mustTearDown()
+}
+
+func recycleDeed(c Case) deed {
+	return deed{name: "Recycle", begin: func(k *kit) *trial {
+		n := k.node(c)
+		outside := n.outside(k)
+		before := snapshot(k, outside)
+		v := n.volume("a")
+		v.litter(k, outside)
+		spec := released(v.spec)
+		given := copySpec(spec)
+		return &trial{
+			node: n,
+			run:  func(ctx context.Context) error { return n.recycle(ctx, spec) },
+			settle: func(n *Node) {
+				k.Helper()
+				for range 2 {
+					if err := n.recycle(k.Context(), given); err != nil {
+						k.Fatalf("Recycle: %v", err)
+					}
+					n.assertNothingHeld(k)
+				}
+				v.same(n).assertEmpty(k)
+				n.assertUntouchedOutside(k, outside, before)
+			},
+		}
+	}}
+}
+
+// assertEmpty looks at the volume as its next claim's pod does.
+func (v *podVolume) assertEmpty(k *kit) {
+	k.Helper()
+	v.mustSetUp()
+	entries, err := os.ReadDir(v.GetPath())
+	if err != nil || len(entries) > 0 {
+		k.Errorf("after Recycle the volume contains %v, %v", entries, err)
+	}
+	v.mustTearDown()
+}
+
+func checkNotReleased(k *kit, c Case) {
+	if !isRecyclable(k, c) {
+		return
+	}
+	n := k.node(c)
+	n.Releases = refuser{}
+	v := n.volume("a")
+	v.mustSetUp()
+	writeFiles(k, v.GetPath(), map[string]string{"data/of-a-pod": "data"})
+	before := snapshot(k, v.GetPath())
+	assertInUse(k, "Recycle", n.recycle(k.Context(), released(v.spec)))
+	assertSame(k, "a volume in use", before, snapshot(k, v.GetPath()))
+	v.mustTearDown()
+	n.assertNothingHeld(k)
+}

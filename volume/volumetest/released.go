@@ -1,0 +1,81 @@
+package volumetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// releaseRole lets everything be destroyed.
+type releaseRole struct{ host *Host }
+
+// VerifyReleased implements [volume.ReleaseVerifier].
+func (r releaseRole) VerifyReleased(ctx context.Context, pv *v1.PersistentVolume) error {
+	return r.host.faults.Do(ctx, RoleCall{Method: "VerifyReleased", Name: pv.Name}, func() error { return nil })
+}
+
+// podRunnerRole runs recyclers: it sets a pod's volumes up by the node's plugin,
+// empties them as the pod would, and tears them down.
+type podRunnerRole struct{ node *Node }
+
+// RunPod implements [volume.PodRunner].
+func (r podRunnerRole) RunPod(ctx context.Context, pod *v1.Pod, record volume.RecycleEventRecorder) error {
+	return r.node.faults.Do(ctx, RoleCall{"RunPod", pod.Namespace, pod.Name}, func() error {
+		pod = pod.DeepCopy()
+		pod.UID = types.UID("uid-of-" + pod.Name)
+		for i := range pod.Spec.Volumes {
+			if err := r.empty(ctx, volume.NewSpecFromVolume(&pod.Spec.Volumes[i]), pod); err != nil {
+				return fmt.Errorf("pod %s: %w", pod.Name, err)
+			}
+		}
+		record(v1.EventTypeNormal, "the pod has emptied its volumes")
+		return nil
+	})
+}
+
+func (r podRunnerRole) empty(ctx context.Context, spec *volume.Spec, pod *v1.Pod) error {
+	m, err := r.node.plugin.NewMounter(spec, pod)
+	if err != nil {
+		return err
+	}
+	u, err := r.node.plugin.NewUnmounter(spec.Name(), pod.UID)
+	if err != nil {
+		return err
+	}
+	if err := m.SetUp(ctx, volume.MounterArgs{}); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(m.GetPath())
+	for _, e := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(m.GetPath(), e.Name())))
+	}
+	return errors.Join(err, u.TearDown(ctx))
+}
+
+// inUseError says that data is in use that was to be destroyed.
+type inUseError struct{ pv string }
+
+func (e *inUseError) Error() string { return fmt.Sprintf("a pod uses %s", e.pv) }
+
+// refuser lets nothing be destroyed.
+type refuser struct{}
+
+// VerifyReleased implements [volume.ReleaseVerifier].
+func (refuser) VerifyReleased(_ context.Context, pv *v1.PersistentVolume) error {
+	return &inUseError{pv.Name}
+}
+
+// assertInUse fails unless the error is the refuser's.
+func assertInUse(k *kit, what string, err error) {
+	k.Helper()
+	if _, ok := errors.AsType[*inUseError](err); !ok {
+		k.Errorf("%s of a volume that is in use = %v, want the reason of the ReleaseVerifier", what, err)
+	}
+}
