@@ -25,6 +25,7 @@ type walk struct {
 	stack   []frame
 	buffer  []byte
 	retries int
+	removed func() // called after each removal, unless nil
 }
 
 // frame is one open directory.
@@ -65,7 +66,7 @@ func (w *walk) run(ctx context.Context) error {
 // directory. What the entry is shows in how the kernel refuses.
 func (w *walk) remove(ctx context.Context, name string) error {
 	top := w.top()
-	err := unlink(top.fd, name, 0)
+	err := w.unlink(top.fd, name, 0)
 	switch {
 	case err == nil || errors.Is(err, unix.ENOENT):
 		return nil
@@ -107,27 +108,30 @@ func (w *walk) enter(ctx context.Context, name string, unlinkErr error) error {
 		return &MountError{Path: joinPath(w.stack, name)}
 	}
 	w.push(frame{name: name, fd: fd, id: id})
-	return w.empty(ctx)
+	_, err = w.empty(ctx)
+	return err
 }
 
-// empty unlinks what it can of the top directory and notes the rest.
-func (w *walk) empty(ctx context.Context) error {
+// empty unlinks what it can of the top directory and notes the rest. It returns
+// how many entries it has found.
+func (w *walk) empty(ctx context.Context) (found int, err error) {
 	top := w.top()
 	var names []string
 	for {
 		n, err := eintr.Get(func() (int, error) { return unix.ReadDirent(top.fd, w.buffer) })
 		if errors.Is(err, unix.ENOENT) || err == nil && n == 0 { // ENOENT: somebody else has removed it
-			return nil
+			return found, nil
 		}
 		if err != nil {
-			return w.failed("getdents64", "", err)
+			return found, w.failed("getdents64", "", err)
 		}
 		_, _, names = unix.ParseDirent(w.buffer[:n], -1, names[:0])
+		found += len(names)
 		for _, name := range names {
 			if ctx.Err() != nil {
-				return context.Cause(ctx)
+				return found, context.Cause(ctx)
 			}
-			if err := unlink(top.fd, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+			if err := w.unlink(top.fd, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 				top.pending = append(top.pending, name)
 			}
 		}
@@ -142,7 +146,7 @@ func (w *walk) leave() error {
 	}
 	unix.Close(child.fd)
 	w.stack = w.stack[:len(w.stack)-1]
-	err := unlink(w.top().fd, child.name, unix.AT_REMOVEDIR)
+	err := w.unlink(w.top().fd, child.name, unix.AT_REMOVEDIR)
 	switch {
 	case err == nil || errors.Is(err, unix.ENOENT):
 		return nil
@@ -224,6 +228,10 @@ func (w *walk) close() {
 	}
 }
 
-func unlink(dirfd int, name string, flags int) error {
-	return eintr.Do(func() error { return unix.Unlinkat(dirfd, name, flags) })
+func (w *walk) unlink(dirfd int, name string, flags int) error {
+	err := eintr.Do(func() error { return unix.Unlinkat(dirfd, name, flags) })
+	if err == nil && w.removed != nil {
+		w.removed()
+	}
+	return err
 }

@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os"
 	"sync"
 	"sync/atomic"
 
@@ -63,8 +64,23 @@ func Open(dir string, o Options) (*Tree, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
 	}
+	return newTree(dir, fd, o)
+}
+
+// OpenAt is [Open] of a directory that is open already, be it with O_PATH. The
+// tree has a descriptor of its own; dir's name appears in errors only.
+func OpenAt(dir *os.File, o Options) (*Tree, error) {
+	fd, err := openAgain(int(dir.Fd()))
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: dir.Name(), Err: err}
+	}
+	return newTree(dir.Name(), fd, o)
+}
+
+func newTree(dir string, fd int, o Options) (*Tree, error) {
 	t := &Tree{path: dir, fd: fd, options: o}
 	t.noOpenat2.Store(o.WithoutOpenat2)
+	var err error
 	if t.root, err = t.StatOpen(fd); err != nil {
 		unix.Close(fd)
 		return nil, &fs.PathError{Op: "statx", Path: dir, Err: err}

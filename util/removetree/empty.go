@@ -1,0 +1,62 @@
+package removetree
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// EmptyAt removes everything in an open directory, as [RemoveAt] would, but not
+// the directory itself, whose mode and owner stay. After each removal it calls
+// removed, which may be nil. It returns nil once it has read the directory and
+// found nothing there. Its position is not used, and it may have been opened
+// with O_PATH.
+func EmptyAt(ctx context.Context, dir *os.File, removed func()) error {
+	return emptyAt(ctx, dir, removed, kernel{openat2: true, mountID: true})
+}
+
+func emptyAt(ctx context.Context, dir *os.File, removed func(), k kernel) error {
+	fd, err := eintr.Get(func() (int, error) {
+		return unix.Openat(int(dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return &fs.PathError{Op: "openat", Path: dir.Name(), Err: err}
+	}
+	defer unix.Close(fd)
+	id, err := k.identify(fd)
+	if err != nil {
+		return &fs.PathError{Op: "statx", Path: dir.Name(), Err: err}
+	}
+	w := &walk{
+		kernel:  k,
+		removed: removed,
+		stack:   []frame{{name: dir.Name(), fd: fd, id: id}},
+		buffer:  make([]byte, 32<<10),
+	}
+	defer w.close()
+	for range maxRetries {
+		found, err := w.emptyRoot(ctx)
+		if err != nil || found == 0 {
+			return err
+		}
+	}
+	return w.failed("remove", "", errors.New("the directory keeps being filled while it is being emptied"))
+}
+
+// emptyRoot removes what it finds in the only directory of the stack, and
+// returns how much that was. A file system may leave entries out while others
+// are being removed, so only a reading that finds nothing is the end.
+func (w *walk) emptyRoot(ctx context.Context) (found int, err error) {
+	if _, err := unix.Seek(w.top().fd, 0, unix.SEEK_SET); err != nil {
+		return 0, w.failed("lseek", "", err)
+	}
+	if found, err = w.empty(ctx); err != nil {
+		return found, err
+	}
+	return found, w.run(ctx)
+}
