@@ -1,0 +1,183 @@
+package persistentvolume
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// Use is one use of a PersistentVolume's data.
+type Use struct {
+	// By is the claim, pod or PersistentVolume.
+	By volume.ObjectRef
+	// How says what of it uses the data.
+	How string
+}
+
+// InUseError says who uses the data of a PersistentVolume that is to be
+// destroyed.
+type InUseError struct {
+	Volume string
+	// Uses are never none.
+	Uses []Use
+}
+
+func (e *InUseError) Error() string {
+	parts := make([]string, 0, maxNamed+1)
+	for i, use := range e.Uses {
+		if i == maxNamed {
+			parts = append(parts, fmt.Sprintf("%d more", len(e.Uses)-maxNamed))
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%s (%s)", use.By, use.How))
+	}
+	return fmt.Sprintf("the data of PersistentVolume %q is still used by %s; it is reclaimed once they are gone", e.Volume, strings.Join(parts, ", "))
+}
+
+// useFinder looks for uses of one released volume.
+type useFinder struct {
+	pv     *v1.PersistentVolume
+	spec   *volume.Spec
+	plugin volume.VolumePlugin
+	claims map[types.NamespacedName]*v1.PersistentVolumeClaim
+	uses   []Use
+}
+
+func (r *ReleaseVerifier) findUses(ctx context.Context, pv *v1.PersistentVolume) ([]Use, error) {
+	f := &useFinder{pv: pv, spec: volume.NewSpecFromPersistentVolume(pv, false), claims: map[types.NamespacedName]*v1.PersistentVolumeClaim{}}
+	var err error
+	if f.plugin, err = r.Plugins.FindPluginBySpec(f.spec); err != nil {
+		return nil, err
+	}
+	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, r.Objects, kindClaim, metav1.NamespaceAll)
+	if err != nil {
+		return nil, err
+	}
+	f.addClaims(claims)
+	volumes, err := objects.List[*v1.PersistentVolume](ctx, r.Objects, kindVolume, metav1.NamespaceAll)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.addVolumes(volumes); err != nil {
+		return nil, err
+	}
+	pods, err := objects.List[*v1.Pod](ctx, r.Objects, kindPod, metav1.NamespaceAll)
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range pods {
+		if err := f.addPod(pod); err != nil {
+			return nil, err
+		}
+	}
+	return f.uses, nil
+}
+
+func (f *useFinder) add(kind, namespace, name, format string, args ...any) {
+	f.uses = append(f.uses, Use{By: volume.NewObjectRef(kind, namespace, name), How: fmt.Sprintf(format, args...)})
+}
+
+// addClaims notes the claim that has not left the volume after all, and any
+// other that names it.
+func (f *useFinder) addClaims(claims []*v1.PersistentVolumeClaim) {
+	for _, claim := range claims {
+		f.claims[nameOf(claim)] = claim
+		switch {
+		case claim.UID == f.pv.Spec.ClaimRef.UID:
+			f.add(kindClaim, claim.Namespace, claim.Name, "the volume's own claim still exists")
+		case claim.Spec.VolumeName == f.pv.Name:
+			f.add(kindClaim, claim.Namespace, claim.Name, "it names the volume")
+		}
+	}
+}
+
+// addVolumes notes other PersistentVolumes that show this data. In which phase
+// they are makes no difference: nobody has said that their data may go.
+func (f *useFinder) addVolumes(volumes []*v1.PersistentVolume) error {
+	for _, other := range volumes {
+		if other.Name == f.pv.Name {
+			continue
+		}
+		shares, err := f.shares(volume.NewSpecFromPersistentVolume(other, false))
+		if err != nil {
+			return fmt.Errorf("compare it with PersistentVolume %q: %w", other.Name, err)
+		}
+		if shares {
+			f.add(kindVolume, "", other.Name, "shows the same data as %s", volume.DescribeSource(f.plugin, f.spec))
+		}
+	}
+	return nil
+}
+
+func (f *useFinder) shares(other *volume.Spec) (bool, error) {
+	if !f.plugin.CanSupport(other) {
+		return false, nil
+	}
+	return volume.SharesData(f.plugin, f.spec, other)
+}
+
+// addPod notes which volumes of a pod that has not ended show this data.
+func (f *useFinder) addPod(pod *v1.Pod) error {
+	if pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed || f.isRecycler(pod) {
+		return nil
+	}
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if claim, ok := claimOf(pod, v); ok {
+			if f.usesClaim(pod, claim) {
+				f.add(kindPod, pod.Namespace, pod.Name, "volume %q, claim %q", v.Name, claim.Name)
+			}
+			continue
+		}
+		shares, err := f.shares(volume.NewSpecFromVolume(v))
+		if err != nil {
+			return fmt.Errorf("compare it with volume %q of pod \"%s/%s\": %w", v.Name, pod.Namespace, pod.Name, err)
+		}
+		if shares {
+			f.add(kindPod, pod.Namespace, pod.Name, "volume %q", v.Name)
+		}
+	}
+	return nil
+}
+
+// isRecycler reports whether a pod is the one that empties this volume for this
+// very release, left by a controller that was restarted.
+func (f *useFinder) isRecycler(pod *v1.Pod) bool {
+	return pod.Labels[volume.RecyclerLabel] == volume.ReleaseID(f.pv) && pod.Annotations[volume.RecyclerAnnotation] == f.pv.Name
+}
+
+// claimOf returns the claim of a pod's volume; that of an ephemeral one is
+// named after pod and volume.
+func claimOf(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}, true
+	case v.Ephemeral != nil:
+		return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name + "-" + v.Name}, true
+	}
+	return types.NamespacedName{}, false
+}
+
+// usesClaim reports whether a pod's claim of this name gives it the volume. A
+// new claim of the old one's name gives it another volume, but not to pods that
+// are older than that claim: they were started with the old one.
+func (f *useFinder) usesClaim(pod *v1.Pod, name types.NamespacedName) bool {
+	claim := f.claims[name]
+	if claim != nil && claim.Spec.VolumeName == f.pv.Name {
+		return true
+	}
+	ref := f.pv.Spec.ClaimRef
+	if name.Namespace != ref.Namespace || name.Name != ref.Name {
+		return false
+	}
+	started := claim != nil && claim.UID != ref.UID && claim.Spec.VolumeName != "" &&
+		!pod.CreationTimestamp.IsZero() && !pod.CreationTimestamp.Before(&claim.CreationTimestamp)
+	return !started
+}

@@ -1,0 +1,45 @@
+package nfs
+
+import (
+	"path"
+
+	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/volume"
+)
+
+var _ volume.SourceComparer = (*plugin)(nil)
+
+// SharesData reports whether two volumes are the same directory of the same
+// server, or one is a directory of the other. A server that goes by two names,
+// and two paths that the server makes the same, as NFSv4 does below fsid=0,
+// cannot be told to be the same.
+func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
+	first, err := p.exportOf(a)
+	if err != nil {
+		return false, err
+	}
+	second, err := p.exportOf(b)
+	if err != nil {
+		return false, err
+	}
+	return first.overlaps(second), nil
+}
+
+func (p *plugin) exportOf(spec *volume.Spec) (export, error) {
+	source, err := p.Source(spec)
+	if err != nil {
+		return export{}, err
+	}
+	return parseExport(source)
+}
+
+// overlaps reports whether one of two exports holds the other.
+func (e export) overlaps(other export) bool {
+	a, b := e.normal(), other.normal()
+	if a.server != b.server {
+		return false
+	}
+	_, above := below.Cut(path.Clean(a.path), path.Clean(b.path))
+	_, beneath := below.Cut(path.Clean(b.path), path.Clean(a.path))
+	return above || beneath
+}
