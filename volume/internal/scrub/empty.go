@@ -1,0 +1,20 @@
+package scrub
+
+import (
+	"context"
+	"os"
+
+	"github.com/podvol/podvol/util/removetree"
+)
+
+// Empty deletes everything in root, hidden files too, but not root, whose mode
+// and owner stay. It returns nil only after it has read root and found nothing.
+// Root may have been opened with O_PATH.
+//
+// The error is an *[IncompleteError]: a *[removetree.MountError] if something
+// is mounted below root, which is left alone, the cause of ctx's end, or a
+// *[io/fs.PathError]. ctx is looked at between system calls.
+func Empty(ctx context.Context, root *os.File, reporting Reporting) error {
+	m := newMeter(reporting)
+	return m.result(removetree.EmptyAt(ctx, root, m.step))
+}
