@@ -61,6 +61,7 @@ func allChecks() []check {
 		cancelChecks(),
 		concurrencyChecks(),
 		hostilityChecks(),
+		ownershipChecks(),
 		metricsChecks(),
 		deviceChecks(),
 		storageChecks(),

@@ -123,7 +123,7 @@ func checkOddNames(k *kit, c Case) {
 }
 
 // outside makes a directory of somebody else's.
-func (n *Node) outside(k *kit) string {
+func (k *kit) outside() string {
 	k.Helper()
 	dir := newSource(k)
 	writeFiles(k, dir, map[string]string{"precious": "data", "deep/er/file": "data"})
@@ -151,7 +151,7 @@ func checkLinkAsVolume(k *kit, c Case) {
 	if !v.owned() {
 		return
 	}
-	dir := n.outside(k)
+	dir := k.outside()
 	before := snapshot(k, dir)
 	if err := os.MkdirAll(filepath.Dir(v.GetPath()), 0o750); err != nil {
 		k.Fatal(err)
@@ -186,7 +186,7 @@ func checkLinkBetweenCalls(k *kit, c Case) {
 				if !v.owned() {
 					return
 				}
-				dir := n.outside(k)
+				dir := k.outside()
 				before := snapshot(k, dir)
 				op.prepare(v)
 				aside := filepath.Join(newSource(k), "aside")
@@ -223,7 +223,7 @@ func checkLinksInside(k *kit, c Case) {
 	if !v.owned() || v.GetAttributes().ReadOnly {
 		return
 	}
-	dir := n.outside(k)
+	dir := k.outside()
 	before := snapshot(k, dir)
 	v.mustSetUp()
 	writeFiles(k, v.GetPath(), map[string]string{"below/file": "data"})

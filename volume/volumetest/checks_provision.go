@@ -324,7 +324,7 @@ func checkDeleteGiven(k *kit, c Case) {
 	if v.spec.PersistentVolume == nil || v.GetAttributes().ReadOnly {
 		return // reclaim policies are for others
 	}
-	outside := n.outside(k)
+	outside := k.outside()
 	beforeOutside := snapshot(k, outside)
 	v.litter(k, outside)
 	before := snapshot(k, n.Dir)

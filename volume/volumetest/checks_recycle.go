@@ -100,7 +100,7 @@ func (v *podVolume) litter(k *kit, outside string) {
 func recycleDeed(c Case) deed {
 	return deed{name: "Recycle", begin: func(k *kit) *trial {
 		n := k.node(c)
-		outside := n.outside(k)
+		outside := k.outside()
 		before := snapshot(k, outside)
 		v := n.volume("a")
 		v.litter(k, outside)

@@ -52,6 +52,9 @@
 //   - hostility/link-between-calls: A link that is put in the place of the volume between two calls, at whichever call, is not followed: nothing outside is changed, and no mount is left there.
 //   - hostility/links-inside: A link that a pod has made in its volume is not followed by SetUp, TearDown or GetMetrics.
 //   - hostility/canary: Secret material never reaches an error, a log, the standard output, an event, a record, a name, the text of a call or a file outside the volume, whichever call fails. (on the fake only)
+//   - ownership/fsgroup: After SetUp with an fsGroup, all files of a volume that is Managed belong to it: it may read them and, unless the volume is read-only, write them, and directories pass it on; another SetUp leaves that so. Links are not followed.
+//   - ownership/unmanaged: An fsGroup changes nothing outside the node's own directories for a volume that is not Managed.
+//   - ownership/progress: Progress is told by one goroutine at a time, and never after SetUp has returned; it says what is done in one line, Done never goes back, and where Total is known Done ends there.
 //   - metrics/sane: GetMetrics of a volume that is set up returns numbers that fit together, or ErrMetricsUnsupported.
 //   - metrics/not-set-up: GetMetrics of a volume that is not set up is an error, never the numbers of what is there instead, and changes nothing.
 //   - metrics/bounded: GetMetrics returns when its context ends. (on the fake only)

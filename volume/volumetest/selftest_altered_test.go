@@ -27,7 +27,8 @@ type alteration struct {
 	attributes func(*noteMounter) volume.Attributes
 	setUp      func(context.Context, *noteMounter) error // SetUp alone
 	setUpAt    func(context.Context, *noteMounter, string) error
-	tearDown   func(context.Context, *noteUnmounter) error // TearDown alone
+	setUpWith  func(context.Context, *noteMounter, string, volume.MounterArgs) error // instead of setUpAt
+	tearDown   func(context.Context, *noteUnmounter) error                           // TearDown alone
 	tearDownAt func(context.Context, *noteUnmounter, string) error
 	metrics    func(context.Context, *noteVolume) (*volume.Metrics, error)
 }
@@ -148,6 +149,9 @@ func (m *alteredMounter) SetUp(ctx context.Context, args volume.MounterArgs) err
 }
 
 func (m *alteredMounter) SetUpAt(ctx context.Context, dir string, args volume.MounterArgs) error {
+	if f := m.alter.setUpWith; f != nil {
+		return f(ctx, m.noteMounter, dir, args)
+	}
 	if f := m.alter.setUpAt; f != nil {
 		return f(ctx, m.noteMounter, dir)
 	}

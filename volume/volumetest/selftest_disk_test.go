@@ -309,7 +309,7 @@ func brokenDisks() []broken {
 			defect: "it attaches just once", breaks: "attach/idempotent",
 			also: []string{
 				"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang", "concurrency/questions",
-				"faults/setup-retried", "faults/teardown-set-up", "lifecycle/setup-again",
+				"faults/setup-retried", "faults/teardown-set-up", "lifecycle/setup-again", "ownership/progress",
 				"recycle/empties", "recycle/faults", "recycle/cancel", "provision/made", "provision/faults", "provision/crash",
 				"provision/cancel", "provision/same-claim", "provision/several-claims",
 				"delete/provisioned", "delete/given", "delete/faults", "delete/cancel",

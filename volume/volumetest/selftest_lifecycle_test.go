@@ -119,7 +119,7 @@ func brokenLifecycle() []broken {
 		{
 			defect: "it tears only what it wrote itself down",
 			breaks: "lifecycle/teardown",
-			also:   []string{"hostility/links-inside", "lifecycle/several-pods", "lifecycle/source-kept"},
+			also:   []string{"hostility/links-inside", "lifecycle/several-pods", "lifecycle/source-kept", "ownership/progress"},
 			alter: func() alteration {
 				return alteration{tearDownAt: func(ctx context.Context, u *noteUnmounter, dir string) error {
 					entries, _ := os.ReadDir(dir)

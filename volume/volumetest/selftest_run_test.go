@@ -186,6 +186,7 @@ func allBroken() []broken {
 		brokenCancel(),
 		brokenConcurrency(),
 		brokenHostility(),
+		brokenOwnership(),
 		brokenMetrics(),
 		brokenDisks(),
 	)
