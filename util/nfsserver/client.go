@@ -22,11 +22,11 @@ func Statd(t testing.TB, p Packages) (stop func()) {
 		if err := p.configure("localhost"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := startDaemon(t, machine, p, 111, "rpcbind", "-f"); err != nil {
+		if _, err := startDaemon(t, machine, p, listens(111), "rpcbind", "-f"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	d, err := startDaemon(t, machine, p, 20049, "rpc.statd", "-F", "--no-notify", "-p", "20049")
+	d, err := startDaemon(t, machine, p, listens(20049), "rpc.statd", "-F", "--no-notify", "-p", "20049")
 	if err != nil {
 		t.Fatal(err)
 	}

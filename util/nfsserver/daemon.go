@@ -3,9 +3,9 @@ package nfsserver
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -13,20 +13,24 @@ import (
 	"time"
 )
 
-// startPatience is for a program's start on an emulated processor.
-const startPatience = 30 * time.Second
+// What programs may take to start and to end, on an emulated processor.
+const (
+	startPatience = 30 * time.Second
+	stopPatience  = 10 * time.Second
+)
 
 // daemon is a program that runs in the foreground.
 type daemon struct {
-	name   string
-	stop   func() // ends it and waits for that; idempotent
-	output *locked
+	name    string
+	stop    func() // ends it and waits for that; idempotent
+	process *os.Process
+	output  *locked
 }
 
-// startDaemon starts a program of the packages at a place and waits until it
-// listens at a TCP port there, unless that is 0. It ends with the test, which shows what it has
-// said if it failed.
-func startDaemon(t testing.TB, at place, p Packages, port int, name string, args ...string) (*daemon, error) {
+// startDaemon starts a program of the packages at a place and waits until it is
+// ready there; nil means that nobody needs to wait. It ends with the test, which
+// shows what it has said if it failed.
+func startDaemon(t testing.TB, at place, p Packages, ready func(*daemon) bool, name string, args ...string) (*daemon, error) {
 	cmd, err := p.command(context.Background(), name, args...)
 	if err != nil {
 		return nil, err
@@ -36,13 +40,14 @@ func startDaemon(t testing.TB, at place, p Packages, port int, name string, args
 	if err := at.do(cmd.Start); err != nil {
 		return nil, err
 	}
+	d.process = cmd.Process
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	d.stop = sync.OnceFunc(func() {
 		cmd.Process.Signal(syscall.SIGTERM) // so that it takes itself off rpcbind's list
 		select {
 		case <-ended:
-		case <-time.After(startPatience):
+		case <-time.After(stopPatience):
 			cmd.Process.Kill()
 			<-ended
 		}
@@ -53,29 +58,58 @@ func startDaemon(t testing.TB, at place, p Packages, port int, name string, args
 			t.Logf("%s said: %s", name, d.output)
 		}
 	})
-	if port == 0 {
+	if ready == nil {
 		return d, nil
 	}
-	return d, d.waitFor(at, port, ended)
+	return d, d.waitFor(at, ready, ended)
 }
 
-func (d *daemon) waitFor(at place, port int, ended chan error) error {
+// listens is ready once a TCP port of its place is open.
+func listens(port int) func(*daemon) bool {
+	return func(*daemon) bool { return answersAt(port) == nil }
+}
+
+// says is ready once it has said so.
+func says(text string) func(*daemon) bool {
+	return func(d *daemon) bool { return strings.Contains(d.output.String(), text) }
+}
+
+func (d *daemon) waitFor(at place, ready func(*daemon) bool, ended chan error) error {
 	deadline := time.Now().Add(startPatience)
 	for {
-		err := at.do(func() error { return answersAt(port) })
-		if err == nil {
+		isReady := false
+		at.do(func() error {
+			isReady = ready(d)
+			return nil
+		})
+		if isReady {
 			return nil
 		}
 		select {
 		case err := <-ended:
 			ended <- err
-			return fmt.Errorf("%s has ended: %w: %s", d.name, errors.Join(err), d.output)
+			return fmt.Errorf("%s has ended: %w: %s", d.name, err, d.output)
 		case <-time.After(20 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s does not listen at %d: %s", d.name, port, d.output)
+			return fmt.Errorf("%s is not ready: %s", d.name, d.output)
 		}
 	}
+}
+
+// reload has it read its configuration again, and waits until it says so.
+func (d *daemon) reload(done string) error {
+	said := strings.Count(d.output.String(), done)
+	if err := d.process.Signal(syscall.SIGHUP); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(startPatience); strings.Count(d.output.String(), done) == said; {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s has not read its configuration again: %s", d.name, d.output)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return nil
 }
 
 func answersAt(port int) error {

@@ -26,6 +26,13 @@
 //	one.Restart()                      // clients carry on
 //	one.Replace()                      // every file handle is stale
 //
+// # nfs-ganesha
+//
+// [Ganesha] serves the same tmpfs through its FSAL VFS: file handles of tmpfs
+// work for it (open_by_handle_at(2)), and an export's Filesystem_id takes the
+// place of the UUID that a tmpfs lacks, so FSAL MEM is not needed. It looks for
+// its file system in /etc/mtab, runs without D-Bus, and maps no names.
+//
 // Everything ends with the test that started it, in the reverse order: a test
 // unmounts before its server ends by mounting after it was started and using
 // t.Cleanup.

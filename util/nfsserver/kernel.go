@@ -43,7 +43,7 @@ func (k *kernelServer) prepare(ctx context.Context) error {
 	if err := k.remember(); err != nil {
 		return err
 	}
-	if _, err := startDaemon(k.s.t, k.s.at, k.s.packages, 20048, "rpc.mountd", "-F", "-p", "20048"); err != nil {
+	if _, err := startDaemon(k.s.t, k.s.at, k.s.packages, listens(20048), "rpc.mountd", "-F", "-p", "20048"); err != nil {
 		return err
 	}
 	return k.s.at.do(func() error {
@@ -74,7 +74,7 @@ func (k *kernelServer) remember() error {
 	if err != nil {
 		return fmt.Errorf("mount rpc_pipefs: %w", err)
 	}
-	_, err = startDaemon(k.s.t, k.s.at, k.s.packages, 0, "nfsdcld", "-F", "-p", pipes, "-s", books)
+	_, err = startDaemon(k.s.t, k.s.at, k.s.packages, nil, "nfsdcld", "-F", "-p", pipes, "-s", books)
 	return err
 }
 

@@ -49,47 +49,68 @@ func wantFile(t *testing.T, file, content string) {
 func TestServers(t *testing.T) {
 	packages := nfsserver.Unpack(t)
 	vmtest.Run(t, func(t *testing.T) {
-		one := nfsserver.Start(t, packages, nfsserver.Config{Name: "one", Exports: []nfsserver.Export{{Path: "/data"}, {Path: "/denied", Denied: true}}})
-		two := nfsserver.Start(t, packages, nfsserver.Config{Name: "two", Exports: []nfsserver.Export{{Path: "/data"}, {Path: "/more"}}})
+		exports := []nfsserver.Export{{Path: "/data"}, {Path: "/more"}, {Path: "/denied", Denied: true}}
+		one := nfsserver.Start(t, packages, nfsserver.Config{Name: "one", Exports: exports})
+		two := nfsserver.Start(t, packages, nfsserver.Config{Name: "two", Exports: exports})
+		three := nfsserver.Start(t, packages, nfsserver.Config{Name: "three", Kind: nfsserver.Ganesha, Exports: exports})
 		one.Put("/data/who", "one")
 		two.Put("/data/who", "two")
+		three.Put("/data/who", "three")
 		t.Run("several at once", func(t *testing.T) {
 			for _, version := range nfsserver.AllVersions() {
 				options := "nolock,vers=" + version
 				wantFile(t, filepath.Join(mustMount(t, one.Address(), "/data", options), "who"), "one")
 				wantFile(t, filepath.Join(mustMount(t, two.Address(), "/data", options), "who"), "two")
-			}
-		})
-		t.Run("denied", func(t *testing.T) {
-			if _, err := mountNFS(t, one.Address(), "/denied", "vers=4.2"); err == nil {
-				t.Error("mounted all the same")
+				wantFile(t, filepath.Join(mustMount(t, three.Address(), "/data", options), "who"), "three")
 			}
 		})
 		t.Run("dropped", func(t *testing.T) { testDropped(t, one, two) })
 		t.Run("delayed", func(t *testing.T) { testDelayed(t, two) })
-		t.Run("replaced", func(t *testing.T) {
-			dir := mustMount(t, one.Address(), "/data", "vers=4.2,soft,timeo=50,noac")
-			one.Restart()
-			wantFile(t, filepath.Join(dir, "who"), "one")
-			one.Replace()
-			if _, err := os.ReadFile(filepath.Join(dir, "who")); !errors.Is(err, unix.ESTALE) {
-				t.Errorf("after the server was replaced: %v", err)
-			}
-		})
-		t.Run("taken away", func(t *testing.T) {
-			dir := mustMount(t, two.Address(), "/data", "vers=4.2,soft,timeo=50,noac")
-			two.Unexport("/data")
-			if _, err := os.ReadFile(filepath.Join(dir, "who")); !errors.Is(err, unix.ESTALE) {
-				t.Errorf("after the export was taken away: %v", err)
-			}
-		})
-		t.Run("stopped", func(t *testing.T) {
-			one.Stop()
-			if err := dial(one.Address(), 5*time.Second); !errors.Is(err, unix.ECONNREFUSED) {
-				t.Errorf("a stopped server answers with %v", err)
-			}
-		})
+		for _, s := range []*nfsserver.Server{one, three} {
+			t.Run(s.String(), func(t *testing.T) { testChanges(t, s) })
+		}
 	})
+}
+
+// testChanges changes a server in every way there is.
+func testChanges(t *testing.T, s *nfsserver.Server) {
+	if _, err := mountNFS(t, s.Address(), "/denied", "vers=4.2"); err == nil {
+		t.Error("mounted what is denied")
+	}
+	dir := mustMount(t, s.Address(), "/data", "vers=4.2,soft,timeo=50,noac")
+	read := func() error {
+		_, err := os.ReadFile(filepath.Join(dir, "who"))
+		return err
+	}
+	s.Restart()
+	if err := read(); err != nil {
+		t.Errorf("after a restart: %v", err)
+	}
+	s.Unexport("/data")
+	if err := read(); !errors.Is(err, unix.ESTALE) {
+		t.Errorf("after the export was taken away: %v", err)
+	}
+	s.SetExports(nfsserver.Export{Path: "/data", ReadOnly: true}, nfsserver.Export{Path: "/more"})
+	if err := read(); err != nil {
+		t.Errorf("after it was there again: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "new"), nil, 0o644); !errors.Is(err, unix.EROFS) {
+		t.Errorf("written to an export that is read-only now: %v", err)
+	}
+	s.Replace()
+	if err := read(); !errors.Is(err, unix.ESTALE) {
+		t.Errorf("after the server was replaced: %v", err)
+	}
+	s.Speak("4.1")
+	if _, err := mountNFS(t, s.Address(), "/data", "vers=4.2"); err == nil {
+		t.Error("mounted with a version that the server lacks")
+	}
+	mustMount(t, s.Address(), "/data", "vers=4.1")
+	s.Stop()
+	if err := dial(s.Address(), 5*time.Second); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("a stopped server answers with %v", err)
+	}
+	s.Start() // so that what is mounted can be unmounted
 }
 
 func testDropped(t *testing.T, one, two *nfsserver.Server) {

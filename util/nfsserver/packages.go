@@ -21,7 +21,7 @@ type Packages struct{ dir string }
 
 // names are the packages that bring the programs.
 func names() []string {
-	return []string{"nfs-kernel-server", "nfs-common", "rpcbind"}
+	return []string{"nfs-kernel-server", "nfs-common", "rpcbind", "nfs-ganesha", "nfs-ganesha-vfs"}
 }
 
 // Unpack returns the packages, fetched with apt-get and unpacked below the
@@ -37,7 +37,7 @@ func Unpack(t testing.TB) Packages {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := Packages{filepath.Join(cache, "podvol", "nfsserver")}
+	p := Packages{filepath.Join(cache, "podvol", "nfsservers")}
 	if _, err := os.Stat(p.dir); err == nil {
 		return p
 	}
@@ -124,8 +124,11 @@ func (p Packages) line(program string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	libraries := filepath.Join(p.dir, "lib/x86_64-linux-gnu") + ":" + filepath.Join(p.dir, "usr/lib/x86_64-linux-gnu")
-	return []string{filepath.Join(p.dir, "lib64/ld-linux-x86-64.so.2"), "--library-path", libraries, path}, nil
+	var libraries []string
+	for _, dir := range []string{"lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/ganesha"} {
+		libraries = append(libraries, filepath.Join(p.dir, dir))
+	}
+	return []string{filepath.Join(p.dir, "lib64/ld-linux-x86-64.so.2"), "--library-path", strings.Join(libraries, ":"), path}, nil
 }
 
 func (p Packages) command(ctx context.Context, program string, args ...string) (*exec.Cmd, error) {

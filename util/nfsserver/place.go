@@ -1,6 +1,7 @@
 package nfsserver
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -78,12 +80,35 @@ func enter(hostname string) error {
 	if err := unix.Sethostname([]byte(hostname)); err != nil {
 		return fmt.Errorf("set the host's name: %w", err)
 	}
+	if err := forgetNFS(); err != nil {
+		return fmt.Errorf("forget what the machine has mounted: %w", err)
+	}
 	for _, dir := range []string{"/etc", "/run", "/var/lib/nfs"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 		if err := unix.Mount(hostname, dir, "tmpfs", 0, "mode=755"); err != nil {
 			return fmt.Errorf("mount a tmpfs at %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// forgetNFS takes the copies of the machine's NFS mounts away, which would
+// keep their servers in use.
+func forgetNFS() error {
+	file, err := os.Open("/proc/thread-self/mountinfo")
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	mounts, err := mountinfo.GetMountsFromReader(file, mountinfo.FSTypeFilter("nfs", "nfs4"))
+	if err != nil {
+		return err
+	}
+	for _, m := range mounts {
+		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) { // below another one
+			return err
 		}
 	}
 	return nil

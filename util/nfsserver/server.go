@@ -49,6 +49,8 @@ const (
 	// Kernel is the NFS server of the Linux kernel with the daemons of
 	// nfs-utils.
 	Kernel Kind = iota
+	// Ganesha is nfs-ganesha, a server in user space.
+	Ganesha
 )
 
 // String is the software's name.
@@ -56,6 +58,8 @@ func (k Kind) String() string {
 	switch k {
 	case Kernel:
 		return "nfsd"
+	case Ganesha:
+		return "ganesha"
 	}
 	return fmt.Sprintf("Kind(%d)", int(k))
 }
@@ -77,8 +81,7 @@ type Server struct {
 	lastID int
 }
 
-// backend is the software of one server. All is called at the server's place
-// but what takes a context, which has to go there itself.
+// backend is the software of one server. It goes to the server's place itself.
 type backend interface {
 	// prepare starts what runs beside the server, once.
 	prepare(ctx context.Context) error
@@ -124,10 +127,12 @@ func (s *Server) begin(ctx context.Context) (err error) {
 	switch s.config.Kind {
 	case Kernel:
 		s.backend = &kernelServer{s}
+	case Ganesha:
+		s.backend = &ganesha{s: s}
 	default:
 		return fmt.Errorf("there is no server of %v", s.config.Kind)
 	}
-	if _, err := startDaemon(s.t, s.at, s.packages, 111, "rpcbind", "-f"); err != nil {
+	if _, err := startDaemon(s.t, s.at, s.packages, listens(111), "rpcbind", "-f"); err != nil {
 		return err
 	}
 	if err := s.makeExports(); err != nil {
