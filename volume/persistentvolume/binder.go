@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -21,7 +20,7 @@ type Objects interface {
 	objects.Writer
 }
 
-// Binder binds claims to the volumes that fit ([Match]). It is safe for
+// Binder binds claims to the volumes that fit ([Index.Match]). It is safe for
 // concurrent use, and must not be copied after first use.
 type Binder struct {
 	Objects Objects
@@ -114,23 +113,53 @@ func claimsOf(pods []*v1.Pod) (refs []volume.ObjectRef) {
 // session is one call of BindPods, while the ledger is locked.
 type session struct {
 	*Binder
-	ledger       *ledger
-	defaultClass string
-	nodeLabels   map[string]string
+	ledger *ledger
+	index  *Index
+	// circumstances are those of every claim.
+	circumstances Wanted
 }
 
+// look looks everything up that concerns all claims. What others change later
+// shows in conflicts.
 func (s *session) look(ctx context.Context) error {
+	s.circumstances.NodeName = s.NodeName
 	classes, err := objects.List[*storagev1.StorageClass](ctx, s.Objects, "StorageClass", "")
 	if err != nil {
 		return fmt.Errorf("bind claims: %w", err)
 	}
-	s.defaultClass = DefaultClass(classes)
+	s.circumstances.DefaultClass = DefaultClass(classes)
 	node, err := objects.Get[*v1.Node](ctx, s.Objects, volume.NewObjectRef("Node", "", s.NodeName))
 	switch {
 	case err == nil:
-		s.nodeLabels = node.Labels
+		s.circumstances.NodeLabels = node.Labels
 	case !errors.Is(err, volume.ErrNotFound):
 		return fmt.Errorf("bind claims: %w", err)
+	}
+	if err := s.fill(ctx); err != nil {
+		return fmt.Errorf("bind claims: %w", err)
+	}
+	return nil
+}
+
+// fill makes the index of all volumes and what they are kept for.
+func (s *session) fill(ctx context.Context) error {
+	volumes, err := objects.List[*v1.PersistentVolume](ctx, s.Objects, "PersistentVolume", "")
+	if err != nil {
+		return err
+	}
+	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, s.Objects, "PersistentVolumeClaim", "")
+	if err != nil {
+		return err
+	}
+	s.index = NewIndex()
+	for _, claim := range claims {
+		s.index.PutClaim(claim)
+	}
+	for _, e := range s.ledger.byVolume {
+		s.index.Record(e.Volume, e.claim())
+	}
+	for _, pv := range volumes {
+		s.index.Put(pv)
 	}
 	return nil
 }
@@ -165,77 +194,69 @@ func (s *session) tryBind(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 	if claim.UID == "" {
 		return volume.Invalid("metadata.uid", "a claim without UID cannot be told from a later one of its name")
 	}
-	volumes, err := objects.List[*v1.PersistentVolume](ctx, s.Objects, "PersistentVolume", "")
-	if err != nil {
-		return err
+	named := claim.Spec.VolumeName
+	if pv, ok := s.index.Volume(named); ok && volume.CheckBinding(claim, pv) == nil {
+		return s.record(named, claim) // bound already, be it by somebody else
 	}
-	if i := slices.IndexFunc(volumes, func(pv *v1.PersistentVolume) bool { return volume.CheckBinding(claim, pv) == nil }); i >= 0 {
-		return s.ledger.record(claim.Spec.VolumeName, claim) // bound already, be it by somebody else
+	mine, before := s.ledger.of(claim)
+	if before && named != "" {
+		if err := s.ledger.check(mine, named); err != nil {
+			return err
+		}
 	}
-	w, err := s.wanted(ctx, claim, volumes)
-	if err != nil {
-		return err
-	}
-	pv, err := Match(w, volumes)
+	w := s.circumstances
+	w.Claim = claim
+	reserved, err := s.index.Reserve(w)
 	if err != nil {
 		return explain(err)
 	}
-	_, before := s.ledger.of(claim)
-	if err := s.ledger.record(pv.Name, claim); err != nil {
+	defer reserved.Release()
+	pv := reserved.Volume()
+	if err := s.record(pv.Name, claim); err != nil {
 		return err
 	}
 	taken, err := s.take(ctx, pv, claim)
-	if !before && errors.Is(err, objects.ErrConflict) {
+	if err == nil {
+		reserved.Commit(taken)
+		err = s.complete(ctx, taken, claim)
+	} else if !before && errors.Is(err, objects.ErrConflict) {
 		// Somebody else changed the volume before it was used.
-		return errors.Join(err, s.ledger.withdraw(pv.Name))
+		err = errors.Join(err, s.withdraw(pv.Name))
 	}
-	if err != nil {
-		return err
+	if errors.Is(err, objects.ErrConflict) {
+		err = errors.Join(err, s.refresh(ctx, pv.Name))
 	}
-	return s.complete(ctx, taken, claim)
+	return err
 }
 
-// wanted returns the claim as it is to be matched: the ledger's volume is the
-// only one for a claim that has one, and out of reach for every other claim. A
-// volume that another claim names is left to that claim, unless the volume
-// itself names this one.
-func (s *session) wanted(ctx context.Context, claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) (Wanted, error) {
-	w := Wanted{
-		Claim: claim, DefaultClass: s.defaultClass,
-		NodeName: s.NodeName, NodeLabels: s.nodeLabels, Reserved: make(map[string]string),
+func (s *session) record(volumeName string, claim *v1.PersistentVolumeClaim) error {
+	if err := s.ledger.record(volumeName, claim); err != nil {
+		return err
 	}
-	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, s.Objects, "PersistentVolumeClaim", "")
-	if err != nil {
-		return w, err
+	s.index.Record(volumeName, IDOf(claim))
+	return nil
+}
+
+func (s *session) withdraw(volumeName string) error {
+	if err := s.ledger.withdraw(volumeName); err != nil {
+		return err
 	}
-	for _, other := range claims {
-		if other.UID != claim.UID && other.Spec.VolumeName != "" && claim.Spec.VolumeName == "" {
-			w.Reserved[other.Spec.VolumeName] = nameOf(other).String()
-		}
+	s.index.Forget(volumeName)
+	return nil
+}
+
+// refresh looks a volume up anew that somebody else has changed.
+func (s *session) refresh(ctx context.Context, volumeName string) error {
+	pv, err := objects.Get[*v1.PersistentVolume](ctx, s.Objects, volume.NewObjectRef("PersistentVolume", "", volumeName))
+	switch {
+	case err == nil:
+		s.index.Put(pv)
+	case errors.Is(err, volume.ErrNotFound):
+		s.index.Delete(volumeName)
+	default:
+		return err
 	}
-	for _, pv := range volumes {
-		if preBound(pv, claim) {
-			delete(w.Reserved, pv.Name)
-		}
-	}
-	for _, e := range s.ledger.byVolume {
-		if e.key() != keyOf(claim) {
-			w.Reserved[e.Volume] = e.key().String() + ", as recorded"
-		}
-	}
-	mine, recorded := s.ledger.of(claim)
-	if !recorded {
-		return w, nil
-	}
-	delete(w.Reserved, mine.Volume)
-	if named := claim.Spec.VolumeName; named != "" {
-		if err := s.ledger.check(mine, named); err != nil {
-			return w, err
-		}
-	}
-	w.Claim = claim.DeepCopy()
-	w.Claim.Spec.VolumeName = mine.Volume
-	return w, nil
+	return nil
 }
 
 // explain sharpens the sentinel of a claim that can have one volume only.

@@ -2,7 +2,7 @@
 // each claim the volume that fits, as Kubernetes' PersistentVolume controller
 // does.
 //
-// [Match] chooses, [Binder] binds: it writes the choice into a ledger on disk
+// [Index] chooses, [Binder] binds: it writes the choice into a ledger on disk
 // before it uses it, and the ledger outranks every object store. So a volume
 // that was ever given to a claim is never given to another one, even if the
 // store is an in-memory one that forgets; data is never shown to another

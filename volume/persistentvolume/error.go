@@ -3,7 +3,6 @@ package persistentvolume
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -16,14 +15,16 @@ type Reason string
 
 // The reasons, in the words of messages.
 const (
-	BoundElsewhere   Reason = "belongs to another claim"
-	NotAvailable     Reason = "not available"
-	OtherVolumeMode  Reason = "other volume mode"
-	OtherAccessModes Reason = "other access modes"
-	OtherClass       Reason = "other storage class"
-	OtherLabels      Reason = "labels do not match the selector"
-	TooSmall         Reason = "too small"
-	OtherNode        Reason = "not reachable from this node"
+	BoundElsewhere       Reason = "belongs to another claim"
+	NotAvailable         Reason = "not available"
+	Invalid              Reason = "invalid"
+	OtherVolumeMode      Reason = "other volume mode"
+	OtherAccessModes     Reason = "other access modes"
+	OtherAttributesClass Reason = "other volume attributes class"
+	OtherClass           Reason = "other storage class"
+	OtherLabels          Reason = "labels do not match the selector"
+	TooSmall             Reason = "too small"
+	OtherNode            Reason = "not reachable from this node"
 )
 
 // Rejection says why a claim cannot have one volume.
@@ -34,10 +35,18 @@ type Rejection struct {
 	Detail string
 }
 
+// Rejected is some volumes that a claim cannot have for one reason.
+type Rejected struct {
+	Reason Reason
+	Count  int
+	// First are the first three of them, by size, then name.
+	First []Rejection
+}
+
 // UnboundError says that a claim could not be bound. Err is the sentinel
 // [volume.ErrClaimUnbound], [volume.ErrClaimLost] or
-// [volume.ErrBoundElsewhere], a *[RecordedError], or what went wrong on the
-// way.
+// [volume.ErrBoundElsewhere], a *[RecordedError], a *[volume.InvalidSpecError]
+// about the claim, or what went wrong on the way.
 type UnboundError struct {
 	Claim types.NamespacedName
 	// Volume is the only volume that was considered, where the claim or the
@@ -45,12 +54,12 @@ type UnboundError struct {
 	Volume string
 	// Record is the ledger's file that names Volume; empty where none does.
 	Record string
-	// Rejected holds every volume that was considered.
-	Rejected []Rejection
+	// Rejected holds every volume that was considered, by its first reason.
+	Rejected []Rejected
 	Err      error
 }
 
-// maxNamed is how many volumes a message names for each reason.
+// maxNamed is how many volumes are named for each reason.
 const maxNamed = 3
 
 func (e *UnboundError) Error() string {
@@ -73,29 +82,22 @@ func (e *UnboundError) Error() string {
 // Unwrap returns Err.
 func (e *UnboundError) Unwrap() error { return e.Err }
 
-// reasons groups the rejections, in the order of their first volume.
 func (e *UnboundError) reasons() string {
-	var order []Reason
-	named := make(map[Reason][]string)
-	for _, r := range e.Rejected {
-		if !slices.Contains(order, r.Reason) {
-			order = append(order, r.Reason)
+	parts := make([]string, 0, len(e.Rejected))
+	for _, group := range e.Rejected {
+		names := make([]string, 0, len(group.First))
+		for _, r := range group.First {
+			if r.Detail == "" {
+				names = append(names, r.Volume)
+			} else {
+				names = append(names, r.Volume+": "+r.Detail)
+			}
 		}
-		name := r.Volume
-		if r.Detail != "" {
-			name += ": " + r.Detail
-		}
-		named[r.Reason] = append(named[r.Reason], name)
-	}
-	parts := make([]string, 0, len(order))
-	for _, reason := range order {
-		names := named[reason]
 		more := ""
-		if len(names) > maxNamed {
-			more = fmt.Sprintf(" and %d more", len(names)-maxNamed)
-			names = names[:maxNamed]
+		if n := group.Count - len(names); n > 0 {
+			more = fmt.Sprintf(" and %d more", n)
 		}
-		parts = append(parts, fmt.Sprintf("%s (%s%s)", reason, strings.Join(names, "; "), more))
+		parts = append(parts, fmt.Sprintf("%s (%s%s)", group.Reason, strings.Join(names, "; "), more))
 	}
 	return strings.Join(parts, ", ")
 }

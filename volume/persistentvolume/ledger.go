@@ -32,16 +32,8 @@ type entry struct {
 	Time          time.Time `json:"time"`
 }
 
-// claimKey is one claim, and not a later one of its name.
-type claimKey struct {
-	types.NamespacedName
-	uid types.UID
-}
-
-func keyOf(pvc *v1.PersistentVolumeClaim) claimKey { return claimKey{nameOf(pvc), pvc.UID} }
-
-func (e entry) key() claimKey {
-	return claimKey{types.NamespacedName{Namespace: e.Namespace, Name: e.Name}, e.UID}
+func (e entry) claim() ClaimID {
+	return ClaimID{types.NamespacedName{Namespace: e.Namespace, Name: e.Name}, e.UID}
 }
 
 // ledger is the directory of bindings, one file for each volume, open and
@@ -50,7 +42,7 @@ type ledger struct {
 	dir      string
 	lock     *os.File
 	byVolume map[string]entry
-	byClaim  map[claimKey]entry
+	byClaim  map[ClaimID]entry
 }
 
 // openLedger waits for the ledger's lock and reads all bindings. A file that
@@ -63,7 +55,7 @@ func openLedger(ctx context.Context, waiting *flight.Group[string], dir string) 
 	if err != nil {
 		return nil, fmt.Errorf("ledger of bindings %s: lock: %w", dir, err)
 	}
-	l := &ledger{dir: dir, lock: lock, byVolume: make(map[string]entry), byClaim: make(map[claimKey]entry)}
+	l := &ledger{dir: dir, lock: lock, byVolume: make(map[string]entry), byClaim: make(map[ClaimID]entry)}
 	if _, err := durable.Sweep(dir); err != nil {
 		l.close()
 		return nil, fmt.Errorf("ledger of bindings: %w", err)
@@ -103,15 +95,15 @@ func (l *ledger) admit(e entry, file string) error {
 	if file != fileName(e.Volume) {
 		return fmt.Errorf("it is about the volume %q", e.Volume)
 	}
-	if other, ok := l.byClaim[e.key()]; ok {
+	if other, ok := l.byClaim[e.claim()]; ok {
 		return fmt.Errorf("claim %s has volume %q, and by %s volume %q: remove the record of the one that does not hold its data",
-			e.key(), e.Volume, l.path(other.Volume), other.Volume)
+			e.claim(), e.Volume, l.path(other.Volume), other.Volume)
 	}
 	l.put(e)
 	return nil
 }
 
-func (l *ledger) put(e entry) { l.byVolume[e.Volume], l.byClaim[e.key()] = e, e }
+func (l *ledger) put(e entry) { l.byVolume[e.Volume], l.byClaim[e.claim()] = e, e }
 
 func readEntry(path string) (entry, error) {
 	data, err := os.ReadFile(path)
@@ -133,7 +125,7 @@ func readEntry(path string) (entry, error) {
 
 // of returns the binding of a claim, this very one.
 func (l *ledger) of(pvc *v1.PersistentVolumeClaim) (entry, bool) {
-	e, ok := l.byClaim[keyOf(pvc)]
+	e, ok := l.byClaim[IDOf(pvc)]
 	return e, ok
 }
 
@@ -145,7 +137,7 @@ func (l *ledger) record(volumeName string, pvc *v1.PersistentVolumeClaim) error 
 	}
 	if e, ok := l.byVolume[volumeName]; ok {
 		return fmt.Errorf("%w: volume %q is recorded for %s; give the claim another one, or, if nobody needs what that claim has in it, remove %s",
-			volume.ErrBoundElsewhere, volumeName, e.key(), l.path(volumeName))
+			volume.ErrBoundElsewhere, volumeName, e.claim(), l.path(volumeName))
 	}
 	if err := volume.CheckPathSegment("metadata.name", volumeName); err != nil {
 		return err
@@ -167,7 +159,7 @@ func (l *ledger) check(e entry, volumeName string) error {
 	if e.Volume == volumeName {
 		return nil
 	}
-	claim := e.key().NamespacedName
+	claim := e.claim().NamespacedName
 	return &UnboundError{Claim: claim, Volume: e.Volume, Err: &RecordedError{
 		Claim: claim, Volume: volumeName, Recorded: e.Volume, Record: l.path(e.Volume),
 	}}
@@ -178,7 +170,7 @@ func (l *ledger) withdraw(volumeName string) error {
 	if err := durable.Remove(l.path(volumeName)); err != nil {
 		return fmt.Errorf("withdraw the binding of volume %q: %w", volumeName, err)
 	}
-	delete(l.byClaim, l.byVolume[volumeName].key())
+	delete(l.byClaim, l.byVolume[volumeName].claim())
 	delete(l.byVolume, volumeName)
 	return nil
 }

@@ -1,7 +1,6 @@
 package persistentvolume
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -9,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/volume"
 )
@@ -22,55 +22,48 @@ type Wanted struct {
 	// at node affinity. NodeLabels are that node's.
 	NodeName   string
 	NodeLabels map[string]string
-	// Reserved says which volumes belong to another claim, whatever their
-	// claimRef says: the other claim's name, or anything that names it.
-	Reserved map[string]string
 }
 
-// Match returns the volume for a claim, by Kubernetes' rules: the volume that
-// the claim names in spec.volumeName; else one whose claimRef names the claim,
-// whatever its class and labels are; else the smallest of those that have the
-// claim's class, size, access modes, volume mode and labels, and can be
-// reached from the node; of equal ones the first by name. The result does not
-// depend on the order of the volumes.
-//
-// Where none fits, the error is an *[UnboundError] that says for every volume
-// why. Nothing is changed.
-func Match(w Wanted, volumes []*v1.PersistentVolume) (*v1.PersistentVolume, error) {
-	volumes = slices.SortedFunc(slices.Values(volumes), bySizeThenName)
-	if w.Claim.Spec.VolumeName != "" {
-		volumes = slices.DeleteFunc(volumes, func(pv *v1.PersistentVolume) bool { return pv.Name != w.Claim.Spec.VolumeName })
+// query is a claim as it is compared with volumes.
+type query struct {
+	Wanted
+	id ClaimID
+	// named is the volume that the claim names or has recorded; empty for any.
+	named        string
+	shelf        shelfKey
+	request      size
+	selector     labels.Selector
+	requirements labels.Requirements
+}
+
+// compile refuses a claim that the API server would not have let in.
+func (w Wanted) compile() (*query, error) {
+	request := w.Claim.Spec.Resources.Requests[v1.ResourceStorage]
+	if request.Sign() <= 0 {
+		return nil, volume.Invalid("spec.resources.requests.storage", "must be more than nothing, and is %s", request.String())
+	}
+	q := &query{
+		Wanted:   w,
+		id:       IDOf(w.Claim),
+		named:    w.Claim.Spec.VolumeName,
+		request:  sizeOf(request),
+		selector: labels.Everything(),
+		shelf: shelfKey{
+			class:           claimClass(w.Claim, w.DefaultClass),
+			mode:            volumeMode(w.Claim.Spec.VolumeMode),
+			attributesClass: ptr.Deref(w.Claim.Spec.VolumeAttributesClassName, ""),
+		},
+	}
+	if w.Claim.Spec.Selector == nil || q.named != "" {
+		return q, nil
 	}
 	selector, err := metav1.LabelSelectorAsSelector(w.Claim.Spec.Selector)
 	if err != nil {
 		return nil, volume.Invalid("spec.selector", "%v", err)
 	}
-	if w.Claim.Spec.Selector == nil {
-		selector = labels.Everything()
-	}
-	var best *v1.PersistentVolume
-	failed := &UnboundError{Claim: nameOf(w.Claim), Volume: w.Claim.Spec.VolumeName, Err: volume.ErrClaimUnbound}
-	for _, pv := range volumes {
-		if rejected := w.reject(pv, selector); rejected != nil {
-			failed.Rejected = append(failed.Rejected, *rejected)
-			continue
-		}
-		if preBound(pv, w.Claim) {
-			return pv, nil
-		}
-		if best == nil {
-			best = pv
-		}
-	}
-	if best == nil {
-		return nil, failed
-	}
-	return best, nil
-}
-
-func bySizeThenName(a, b *v1.PersistentVolume) int {
-	sizeA, sizeB := a.Spec.Capacity[v1.ResourceStorage], b.Spec.Capacity[v1.ResourceStorage]
-	return cmp.Or(sizeA.Cmp(sizeB), cmp.Compare(a.Name, b.Name))
+	q.selector = selector
+	q.requirements, _ = selector.Requirements()
+	return q, nil
 }
 
 // preBound reports whether the volume's claimRef means this claim.
@@ -80,26 +73,27 @@ func preBound(pv *v1.PersistentVolume, pvc *v1.PersistentVolumeClaim) bool {
 		(ref.UID == "" || ref.UID == pvc.UID)
 }
 
-// reject says why the claim cannot have the volume, or nil.
-func (w Wanted) reject(pv *v1.PersistentVolume, selector labels.Selector) *Rejection {
-	for _, check := range []func(*v1.PersistentVolume, labels.Selector) *Rejection{
-		w.rejectOwned, w.rejectState, w.rejectKind, w.rejectClass, w.rejectSize, w.rejectNode,
-	} {
-		if r := check(pv, selector); r != nil {
-			r.Volume = pv.Name
-			return r
-		}
+// reject says why the claim cannot have the volume, or nil. owner is another
+// claim that the volume belongs to, whatever its claimRef says, or empty.
+func (q *query) reject(pv *v1.PersistentVolume, owner string) *Rejection {
+	checks := []func(*v1.PersistentVolume) *Rejection{q.rejectState, q.rejectMode, q.rejectFit, q.rejectLabels, q.rejectNode}
+	r := q.rejectOwned(pv, owner)
+	for i := 0; r == nil && i < len(checks); i++ {
+		r = checks[i](pv)
 	}
-	return nil
+	if r != nil {
+		r.Volume = pv.Name
+	}
+	return r
 }
 
-func (w Wanted) rejectOwned(pv *v1.PersistentVolume, _ labels.Selector) *Rejection {
-	if other, ok := w.Reserved[pv.Name]; ok {
-		return &Rejection{Reason: BoundElsewhere, Detail: other}
+func (q *query) rejectOwned(pv *v1.PersistentVolume, owner string) *Rejection {
+	if owner != "" {
+		return &Rejection{Reason: BoundElsewhere, Detail: owner}
 	}
-	if ref := pv.Spec.ClaimRef; ref != nil && !preBound(pv, w.Claim) {
+	if ref := pv.Spec.ClaimRef; ref != nil && !preBound(pv, q.Claim) {
 		detail := ref.Namespace + "/" + ref.Name
-		if detail == nameOf(w.Claim).String() {
+		if detail == nameOf(q.Claim).String() {
 			detail = "an earlier claim of this name"
 		}
 		return &Rejection{Reason: BoundElsewhere, Detail: detail}
@@ -107,67 +101,113 @@ func (w Wanted) rejectOwned(pv *v1.PersistentVolume, _ labels.Selector) *Rejecti
 	return nil
 }
 
-func (w Wanted) rejectState(pv *v1.PersistentVolume, _ labels.Selector) *Rejection {
-	switch {
-	case pv.DeletionTimestamp != nil:
-		return &Rejection{Reason: NotAvailable, Detail: "being deleted"}
-	case pv.Status.Phase == v1.VolumeReleased || pv.Status.Phase == v1.VolumeFailed:
-		return &Rejection{Reason: NotAvailable, Detail: string(pv.Status.Phase)}
+// chosen reports whether somebody has chosen this volume for this claim, on
+// whichever side.
+func (q *query) chosen(pv *v1.PersistentVolume) bool {
+	return q.named != "" || preBound(pv, q.Claim)
+}
+
+// agreed reports whether both sides name each other.
+func (q *query) agreed(pv *v1.PersistentVolume) bool {
+	return q.named == pv.Name && preBound(pv, q.Claim)
+}
+
+func (q *query) rejectState(pv *v1.PersistentVolume) *Rejection {
+	if detail := unavailable(pv, q.chosen(pv)); detail != "" {
+		return &Rejection{Reason: NotAvailable, Detail: detail}
+	}
+	if detail := unusable(pv); detail != "" {
+		return &Rejection{Reason: Invalid, Detail: detail}
 	}
 	return nil
 }
 
-func (w Wanted) rejectKind(pv *v1.PersistentVolume, _ labels.Selector) *Rejection {
-	if have, want := volumeMode(pv.Spec.VolumeMode), volumeMode(w.Claim.Spec.VolumeMode); have != want {
-		return &Rejection{Reason: OtherVolumeMode, Detail: string(have)}
+// unavailable says in which state nobody gets the volume, except, by its
+// phase, who was chosen.
+func unavailable(pv *v1.PersistentVolume, chosen bool) string {
+	switch phase := pv.Status.Phase; {
+	case pv.DeletionTimestamp != nil:
+		return "being deleted"
+	case !chosen && (phase == v1.VolumeReleased || phase == v1.VolumeFailed):
+		return string(phase)
 	}
-	for _, mode := range w.Claim.Spec.AccessModes {
-		if !slices.Contains(pv.Spec.AccessModes, mode) {
-			return &Rejection{Reason: OtherAccessModes, Detail: "not " + string(mode)}
-		}
+	return ""
+}
+
+// unusable says what the API server would not have let in.
+func unusable(pv *v1.PersistentVolume) string {
+	capacity := pv.Spec.Capacity[v1.ResourceStorage]
+	switch {
+	case pv.Spec.PersistentVolumeSource == (v1.PersistentVolumeSource{}):
+		return "it has no source"
+	case capacity.Sign() <= 0:
+		return "its capacity is " + capacity.String()
+	}
+	return ""
+}
+
+func (q *query) rejectMode(pv *v1.PersistentVolume) *Rejection {
+	if have := volumeMode(pv.Spec.VolumeMode); have != q.shelf.mode {
+		return &Rejection{Reason: OtherVolumeMode, Detail: string(have)}
 	}
 	return nil
 }
 
 func volumeMode(mode *v1.PersistentVolumeMode) v1.PersistentVolumeMode {
-	if mode == nil {
-		return v1.PersistentVolumeFilesystem
-	}
-	return *mode
+	return ptr.Deref(mode, v1.PersistentVolumeFilesystem)
 }
 
-// rejectClass does not apply where the administrator has chosen the claim.
-func (w Wanted) rejectClass(pv *v1.PersistentVolume, selector labels.Selector) *Rejection {
-	if preBound(pv, w.Claim) {
+// rejectFit does not apply where both sides agree.
+func (q *query) rejectFit(pv *v1.PersistentVolume) *Rejection {
+	if q.agreed(pv) {
 		return nil
 	}
-	if have := volumeClass(pv); have != claimClass(w.Claim, w.DefaultClass) {
+	if r := q.rejectAccessModes(pv.Spec.AccessModes); r != nil {
+		return r
+	}
+	if have := ptr.Deref(pv.Spec.VolumeAttributesClassName, ""); have != q.shelf.attributesClass {
+		return &Rejection{Reason: OtherAttributesClass, Detail: fmt.Sprintf("class %q", have)}
+	}
+	if have := volumeClass(pv); have != q.shelf.class && !preBound(pv, q.Claim) {
 		return &Rejection{Reason: OtherClass, Detail: fmt.Sprintf("class %q", have)}
 	}
-	if w.Claim.Spec.VolumeName == "" && !selector.Matches(labels.Set(pv.Labels)) {
-		return &Rejection{Reason: OtherLabels}
-	}
-	return nil
-}
-
-func (w Wanted) rejectSize(pv *v1.PersistentVolume, _ labels.Selector) *Rejection {
-	have, want := pv.Spec.Capacity[v1.ResourceStorage], w.Claim.Spec.Resources.Requests[v1.ResourceStorage]
+	have, want := pv.Spec.Capacity[v1.ResourceStorage], q.Claim.Spec.Resources.Requests[v1.ResourceStorage]
 	if have.Cmp(want) < 0 {
 		return &Rejection{Reason: TooSmall, Detail: fmt.Sprintf("%s of %s", have.String(), want.String())}
 	}
 	return nil
 }
 
-func (w Wanted) rejectNode(pv *v1.PersistentVolume, _ labels.Selector) *Rejection {
-	if w.NodeName == "" {
+func (q *query) rejectAccessModes(have []v1.PersistentVolumeAccessMode) *Rejection {
+	for _, mode := range q.Claim.Spec.AccessModes {
+		if !slices.Contains(have, mode) {
+			return &Rejection{Reason: OtherAccessModes, Detail: "not " + string(mode)}
+		}
+	}
+	return nil
+}
+
+func (q *query) rejectLabels(pv *v1.PersistentVolume) *Rejection {
+	if q.chosen(pv) || q.selects(pv) {
 		return nil
 	}
-	reachable, err := volume.MatchesNode(pv, w.NodeLabels, w.NodeName)
+	return &Rejection{Reason: OtherLabels}
+}
+
+func (q *query) selects(pv *v1.PersistentVolume) bool {
+	return q.selector.Empty() || q.selector.Matches(labels.Set(pv.Labels))
+}
+
+func (q *query) rejectNode(pv *v1.PersistentVolume) *Rejection {
+	if q.NodeName == "" {
+		return nil
+	}
+	reachable, err := volume.MatchesNode(pv, q.NodeLabels, q.NodeName)
 	switch {
 	case err != nil:
 		return &Rejection{Reason: OtherNode, Detail: err.Error()}
 	case !reachable:
-		return &Rejection{Reason: OtherNode, Detail: "not on " + w.NodeName}
+		return &Rejection{Reason: OtherNode, Detail: "not on " + q.NodeName}
 	}
 	return nil
 }

@@ -2,10 +2,14 @@ package persistentvolume
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
 )
 
 // Annotations of bound claims and volumes.
@@ -17,9 +21,12 @@ const (
 
 // take shows a recorded binding in the volume, so that no other claim takes it,
 // and returns the volume. That may have been done already, as may the steps of
-// complete.
+// complete. A volume that is gone is a conflict, as one that has changed.
 func (s *session) take(ctx context.Context, pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
 	pv, err := update(ctx, s.Objects.Update, boundVolume(pv, claim))
+	if errors.Is(err, volume.ErrNotFound) {
+		err = fmt.Errorf("%w: %w", objects.ErrConflict, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("bind volume %q: %w", pv.Name, err)
 	}

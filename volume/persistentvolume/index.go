@@ -1,0 +1,239 @@
+package persistentvolume
+
+import (
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+)
+
+// ClaimID is one claim, and not a later one of its name.
+type ClaimID struct {
+	types.NamespacedName
+	UID types.UID
+}
+
+// IDOf returns the identity of a claim.
+func IDOf(pvc *v1.PersistentVolumeClaim) ClaimID { return ClaimID{nameOf(pvc), pvc.UID} }
+
+// Index is all PersistentVolumes, kept so that a claim's volume is found
+// ([Index.Match], [Index.Reserve]) in a time that does not grow with their
+// number. Volumes come and go by [Index.Put] and [Index.Delete]; what else
+// takes one out of reach is told by [Index.PutClaim] and [Index.Record].
+//
+// Free volumes are ordered by size in lists for each class, volume mode, set
+// of access modes, node and label; what belongs to a claim, is released or is
+// being deleted is in none of them. A selector or a node affinity that lists
+// no values (NotIn, Exists of a node's label) is checked volume by volume.
+//
+// All methods are safe for concurrent use and do no I/O. Objects passed are
+// kept and must not be changed any more; those returned must not be changed
+// either.
+type Index struct {
+	mu      sync.RWMutex
+	volumes map[string]item
+	// claimRefs are the volumes whose claimRef has a name, whatever its UID.
+	claimRefs map[types.NamespacedName]map[string]bool
+	// Each volume is in one of these.
+	shelves                     map[shelfKey]map[string]*shelf
+	taken, unavailable, invalid ordered
+	// The rest is known by the volume's name, whether it exists or not.
+	owners owners
+}
+
+// NewIndex returns an index of some volumes.
+func NewIndex(volumes ...*v1.PersistentVolume) *Index {
+	x := &Index{
+		volumes:   make(map[string]item, len(volumes)),
+		claimRefs: make(map[types.NamespacedName]map[string]bool),
+		shelves:   make(map[shelfKey]map[string]*shelf),
+		owners:    newOwners(),
+	}
+	for _, pv := range volumes {
+		x.Put(pv)
+	}
+	return x
+}
+
+// Put adds a volume, or replaces the one of its name. An earlier version of
+// the same volume than the index has, by resourceVersion, is ignored: events
+// may arrive after what [Reservation.Commit] has told already.
+func (x *Index) Put(pv *v1.PersistentVolume) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.put(pv)
+}
+
+func (x *Index) put(pv *v1.PersistentVolume) {
+	old, exists := x.volumes[pv.Name]
+	if exists && old.pv.UID == pv.UID && isOlder(pv, old.pv) {
+		return
+	}
+	x.change(pv.Name, func() {
+		x.unlink(old.pv)
+		x.volumes[pv.Name] = itemOf(pv)
+		if name, ok := claimRefOf(pv); ok {
+			if x.claimRefs[name] == nil {
+				x.claimRefs[name] = make(map[string]bool)
+			}
+			x.claimRefs[name][pv.Name] = true
+		}
+	})
+}
+
+func isOlder(pv, than *v1.PersistentVolume) bool {
+	c, err := resourceversion.CompareResourceVersion(pv.ResourceVersion, than.ResourceVersion)
+	return err == nil && c < 0
+}
+
+// Delete removes a volume, if it is there. What is recorded, named or reserved
+// of it stays: a later one of its name may hold the same data.
+func (x *Index) Delete(name string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.change(name, func() {
+		x.unlink(x.volumes[name].pv)
+		delete(x.volumes, name)
+	})
+}
+
+// Volume returns the volume of a name.
+func (x *Index) Volume(name string) (*v1.PersistentVolume, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	it, ok := x.volumes[name]
+	return it.pv, ok
+}
+
+// PutClaim tells of a claim as it is now. A volume that a claim names in
+// spec.volumeName, and that names no claim itself, is left to those who name
+// it.
+func (x *Index) PutClaim(claim *v1.PersistentVolumeClaim) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.rename(nameOf(claim), claim.UID, claim.Spec.VolumeName)
+}
+
+// DeleteClaim tells that a claim is gone.
+func (x *Index) DeleteClaim(name types.NamespacedName) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.rename(name, "", "")
+}
+
+func (x *Index) rename(name types.NamespacedName, uid types.UID, volumeName string) {
+	if old, ok := x.owners.names[name]; ok {
+		x.change(old, func() { x.owners.unname(name, old) })
+	}
+	if volumeName != "" {
+		x.change(volumeName, func() { x.owners.name(name, uid, volumeName) })
+	}
+}
+
+// Record says that a volume belongs to a claim, whatever both of them say: the
+// claim gets no other volume, and nobody else gets this one. A claim has one
+// volume, and a volume one claim; what was recorded of either before is
+// forgotten.
+func (x *Index) Record(volumeName string, claim ClaimID) {
+	x.Forget(volumeName)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if old, ok := x.owners.recordedFor[claim]; ok {
+		x.change(old, func() { delete(x.owners.recorded, old) })
+	}
+	x.change(volumeName, func() {
+		x.owners.recorded[volumeName] = claim
+		x.owners.recordedFor[claim] = volumeName
+	})
+}
+
+// Forget undoes [Index.Record].
+func (x *Index) Forget(volumeName string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.change(volumeName, func() {
+		delete(x.owners.recordedFor, x.owners.recorded[volumeName])
+		delete(x.owners.recorded, volumeName)
+	})
+}
+
+// change makes f the only place where what is known of a volume changes: it is
+// taken from where it was before, and put where it belongs after.
+func (x *Index) change(volumeName string, f func()) {
+	if it, ok := x.volumes[volumeName]; ok {
+		x.lift(it)
+	}
+	f()
+	if it, ok := x.volumes[volumeName]; ok {
+		x.settle(it)
+	}
+}
+
+func (x *Index) unlink(pv *v1.PersistentVolume) {
+	if pv == nil {
+		return
+	}
+	if name, ok := claimRefOf(pv); ok {
+		delete(x.claimRefs[name], pv.Name)
+		if len(x.claimRefs[name]) == 0 {
+			delete(x.claimRefs, name)
+		}
+	}
+}
+
+func claimRefOf(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
+	if ref := pv.Spec.ClaimRef; ref != nil {
+		return types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, true
+	}
+	return types.NamespacedName{}, false
+}
+
+func (x *Index) lift(it item) {
+	if side := x.aside(it); side != nil {
+		side.remove(it)
+		return
+	}
+	key := shelfOf(it.pv)
+	modes, _ := accessModesOf(it.pv)
+	s := x.shelves[key][modes]
+	s.remove(it)
+	if s.count > 0 {
+		return
+	}
+	delete(x.shelves[key], modes)
+	if len(x.shelves[key]) == 0 {
+		delete(x.shelves, key)
+	}
+}
+
+func (x *Index) settle(it item) {
+	if side := x.aside(it); side != nil {
+		side.insert(it)
+		return
+	}
+	key := shelfOf(it.pv)
+	if x.shelves[key] == nil {
+		x.shelves[key] = make(map[string]*shelf)
+	}
+	name, modes := accessModesOf(it.pv)
+	s := x.shelves[key][name]
+	if s == nil {
+		s = &shelf{accessModes: modes, lists: make(map[posting]*ordered), nodeKeys: make(map[mark]int)}
+		x.shelves[key][name] = s
+	}
+	s.insert(it)
+}
+
+// aside returns where a volume is that is on no shelf; nil for a free one.
+func (x *Index) aside(it item) *ordered {
+	switch {
+	case it.pv.Spec.ClaimRef != nil || x.owners.owned(it.pv.Name):
+		return &x.taken
+	case unavailable(it.pv, false) != "":
+		return &x.unavailable
+	case unusable(it.pv) != "":
+		return &x.invalid
+	}
+	return nil
+}
