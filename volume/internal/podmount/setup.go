@@ -69,6 +69,13 @@ func describe(fsType, source string) string {
 // is empty; the error keeps the *[mount.Error] and is marked by
 // [volume.NothingDone] where nothing was left and nothing may still appear.
 func SetUp(ctx context.Context, m mount.Interface, request mount.Request, same func(mount.Entry) bool) (made bool, err error) {
+	return SetUpBy(ctx, m, request, same, func() error { return mount.Mount(ctx, m, request) })
+}
+
+// SetUpBy is SetUp by a mount of the caller's own, which is called where the
+// wanted one is not there yet. An error of it that is marked by
+// [volume.NothingDone] stays so.
+func SetUpBy(ctx context.Context, m mount.Interface, request mount.Request, same func(mount.Entry) bool, makeIt func() error) (made bool, err error) {
 	if newDir(request.Target, dirMode) != nil { // on a new directory nothing is mounted
 		mounted, err := Mounted(m, request, same)
 		if err != nil || mounted {
@@ -78,7 +85,7 @@ func SetUp(ctx context.Context, m mount.Interface, request mount.Request, same f
 			return false, volume.NothingDone(err)
 		}
 	}
-	if err := mount.Mount(ctx, m, request); err != nil {
+	if err := makeIt(); err != nil {
 		return false, undo(ctx, m, request.Target, err)
 	}
 	return true, nil

@@ -17,6 +17,8 @@ type Config struct {
 	// last, so that its pod can end. 0 means one minute, which is what the
 	// kubelet waits before it forces, and two; less than 0 means never.
 	ForceAfter, LazyAfter time.Duration
+	// Breaker is how the plugin treats servers that do not answer.
+	Breaker BreakerConfig
 }
 
 const (

@@ -25,7 +25,7 @@ const PluginName = "kubernetes.io/nfs"
 
 // New returns the plugin.
 func New(config Config) volume.VolumePlugin {
-	return &plugin{config: config, Kind: kind.Kind[v1.NFSVolumeSource]{
+	return &plugin{config: config, breaker: newBreaker(config.Breaker), Kind: kind.Kind[v1.NFSVolumeSource]{
 		Name: PluginName, Field: "nfs",
 		Inline:     func(s *v1.VolumeSource) *v1.NFSVolumeSource { return s.NFS },
 		Persistent: func(s *v1.PersistentVolumeSource) *v1.NFSVolumeSource { return s.NFS },
@@ -35,6 +35,7 @@ func New(config Config) volume.VolumePlugin {
 type plugin struct {
 	kind.Kind[v1.NFSVolumeSource]
 	config  Config
+	breaker *breaker
 	meter   volume.Meter
 	working keylock.Map[string] // the agent's own mounts, by name
 }
@@ -44,6 +45,7 @@ var (
 	_ volume.MountOptionVolumePlugin = (*plugin)(nil)
 	_ volume.SourceDescriber         = (*plugin)(nil)
 	_ volume.WorkMountPlugin         = (*plugin)(nil)
+	_ volume.SourceHealthPlugin      = (*plugin)(nil)
 )
 
 // GetVolumeName returns "server/path" in the kubelet's form, the same for every

@@ -43,7 +43,7 @@ func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
 
 func (m *mounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs) error {
 	request := mount.Request{Source: m.export.String(), Target: dir, FSType: fsType, Options: slices.Clone(m.options)}
-	_, err := podmount.SetUp(ctx, m.Host.GetMounter(), request, m.isMounted)
+	_, err := m.plugin.setUp(ctx, m.export, request, m.isMounted)
 	return m.Error("SetUp", err)
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
 // workGrace is how much longer than its context a caller waits, so that what
@@ -135,7 +134,7 @@ func (w *workMount) mount(ctx context.Context) error {
 	}
 	request := mount.Request{Source: w.export.String(), Target: w.dir, FSType: fsType, Options: w.options}
 	never := func(mount.Entry) bool { return false }
-	_, err = podmount.SetUp(ctx, w.plugin.Host.GetMounter(), request, never)
+	_, err = w.plugin.setUp(ctx, w.export, request, never)
 	return err
 }
 

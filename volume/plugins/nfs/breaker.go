@@ -1,0 +1,204 @@
+package nfs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// BreakerConfig says when mounts from a server that does not answer are refused
+// at once, and how often it is tried then. Its zero value is what nodes need.
+//
+// What counts is a mount that had no answer: the cause [mount.ErrTimedOut], also
+// where its context's deadline ended it after three seconds or more, and every
+// mount that has not ended after Patience, though it goes on. A server that
+// refuses a mount (access denied, no such export or version) has answered, and
+// so has one whose mount succeeds, at whatever time: that ends the trouble. A
+// refused connection costs nobody any time and is not counted; while a server is
+// tried again it means that it is not back. What is wrong with the node or the
+// volume, a mount that was cancelled, unmounts and measurements say nothing:
+// they concern single mounts, which may hang on a server that takes others.
+//
+// A server is its name or address and what of the mount options leads to
+// another of its services, such as port= and vers=3: what a firewall keeps from
+// the one may reach the other. It is forgotten when it answers, or when nobody
+// has asked for it for ten times LastPause.
+type BreakerConfig struct {
+	// Failures is how many mounts in a row without an answer it takes; 0 means 3,
+	// less than 0 that no mount is ever refused.
+	Failures int
+	// FirstPause is how long mounts are refused then, until one is let through to
+	// try the server. If that has no answer either, the pause doubles, up to
+	// LastPause. 0 means 5 seconds and one minute.
+	FirstPause, LastPause time.Duration
+	// Patience is how long a mount may be without an answer before it counts, and
+	// how long others wait for the one that tries the server; 0 means 15 seconds.
+	Patience time.Duration
+}
+
+func (c BreakerConfig) withDefaults() BreakerConfig {
+	c.Failures = cmp.Or(c.Failures, 3)
+	c.FirstPause = cmp.Or(c.FirstPause, 5*time.Second)
+	c.LastPause = max(cmp.Or(c.LastPause, time.Minute), c.FirstPause)
+	c.Patience = cmp.Or(c.Patience, 15*time.Second)
+	return c
+}
+
+// remembers is how many LastPauses a server stays in the book that nobody asks
+// for.
+const remembers = 10
+
+// breaker keeps book of the servers that are being mounted from or did not
+// answer, of no others. It has no goroutine and no timer: whether an attempt has
+// taken too long is found out when somebody asks. Its methods are safe for
+// concurrent use.
+type breaker struct {
+	config BreakerConfig
+
+	mu      sync.Mutex
+	servers map[endpoint]*circuit
+}
+
+func newBreaker(config BreakerConfig) *breaker {
+	return &breaker{config: config.withDefaults(), servers: make(map[endpoint]*circuit)}
+}
+
+// do makes one mount from a server unless that is known not to answer, which is
+// a *[ServerDownError]. From its RetryAt on one mount is let through to try the
+// server; those that come meanwhile wait for its end, no longer than Patience,
+// and then go on or fail likewise. An error of the mount itself that leaves the
+// server down says when to try again ([volume.RetryAtError]).
+func (b *breaker) do(ctx context.Context, server endpoint, mount func() error) error {
+	if b.config.Failures < 0 {
+		return mount()
+	}
+	a, err := b.enter(ctx, server)
+	if err != nil {
+		return err
+	}
+	err = mount()
+	if at, down := b.leave(a, err); down {
+		return &retryError{err, at}
+	}
+	return err
+}
+
+// enter waits for its turn and begins an attempt.
+func (b *breaker) enter(ctx context.Context, server endpoint) (*attempt, error) {
+	for {
+		a, trial, down := b.begin(server)
+		if a != nil {
+			return a, nil
+		}
+		if trial == nil {
+			return nil, volume.NothingDone(down)
+		}
+		if err := b.await(ctx, trial); err != nil {
+			return nil, volume.NothingDone(fmt.Errorf("%w, while another mount was trying the server: %w", err, down))
+		}
+	}
+}
+
+// begin begins an attempt, or returns the one to wait for, or neither, and why
+// then.
+func (b *breaker) begin(server endpoint) (a, trial *attempt, down *ServerDownError) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	c, known := b.servers[server]
+	if !known {
+		c = newCircuit(&b.config)
+		b.servers[server] = c
+	}
+	a, trial = c.begin(now)
+	if a == nil {
+		return nil, trial, c.downError(server)
+	}
+	a.server = server
+	return a, nil, nil
+}
+
+// await waits for the end of an attempt, or until it has taken too long. The
+// error is the cause of ctx's end.
+func (b *breaker) await(ctx context.Context, trial *attempt) error {
+	patience := time.NewTimer(time.Until(trial.began.Add(b.config.Patience)))
+	defer patience.Stop()
+	select {
+	case <-trial.ended:
+	case <-patience.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// leave takes down how an attempt has ended. If that was for want of an answer
+// and the server is down, it returns from when on it is tried again.
+func (b *breaker) leave(a *attempt, err error) (retryAt time.Time, down bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	c, known := b.servers[a.server]
+	if !known {
+		return time.Time{}, false // it was counted long ago, and the server forgotten
+	}
+	v := judge(err, now.Sub(a.began))
+	c.end(a, now, v, err)
+	if c.isForgotten() {
+		delete(b.servers, a.server)
+	} else if c.failures > 0 {
+		b.sweep(now)
+	}
+	return c.retryAt, c.isOpen() && (v == silent || v == refused)
+}
+
+// sweep forgets servers that nobody has asked for since long ago. The caller
+// holds the lock.
+func (b *breaker) sweep(now time.Time) {
+	for server, c := range b.servers {
+		if c.settle(now); c.isForgotten() {
+			delete(b.servers, server)
+		}
+	}
+}
+
+// health returns what is known of a server.
+func (b *breaker) health(server endpoint) volume.SourceHealth {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h := volume.SourceHealth{Source: server.String(), Answers: true}
+	c, known := b.servers[server]
+	if !known {
+		return h
+	}
+	if c.settle(time.Now()); c.isForgotten() {
+		delete(b.servers, server)
+		return h
+	}
+	if c.failures > 0 {
+		last, cause := reasonOf(c.last)
+		h.Since, h.Failures, h.Err = c.since, c.failures, fmt.Errorf("%w: %w", cause, last)
+	}
+	if c.isOpen() {
+		h.Answers, h.RetryAt = false, c.retryAt
+	}
+	return h
+}
+
+// retryError adds to an error when to try again.
+type retryError struct {
+	error
+	at time.Time
+}
+
+func (e *retryError) Unwrap() error { return e.error }
+
+// RetryAt implements [volume.RetryAtError].
+func (e *retryError) RetryAt() time.Time { return e.at }
+
+var errNoAnswerYet = errors.New("it has not ended, and the server has not answered so far")
