@@ -289,7 +289,7 @@ func (m *Manager) finishWaiting(s *slot, generation int, err error) bool {
 	if _, missing := errors.AsType[*AttachmentError](err); !missing {
 		return false
 	}
-	s.failures, s.err = 0, nil
+	s.failures, s.pauses, s.err = 0, 0, nil
 	if s.state != StateMounted {
 		m.enter(s, StatePending, time.Now())
 	}

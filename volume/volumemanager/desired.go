@@ -133,7 +133,7 @@ func (m *Manager) leaves(p *podState) bool {
 // the lock.
 func (m *Manager) renew(s *slot) {
 	s.generation++
-	s.failures = 0
+	s.failures, s.pauses = 0, 0
 	s.stopRetry()
 	m.enqueue(s)
 }

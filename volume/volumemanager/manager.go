@@ -305,7 +305,7 @@ func (m *Manager) Explain() []VolumeStatus {
 	var all []VolumeStatus
 	for _, p := range m.pods {
 		for _, s := range p.slots {
-			all = append(all, s.rows()...)
+			all = append(all, m.rows(s)...)
 		}
 	}
 	slices.SortFunc(all, compareStatus)

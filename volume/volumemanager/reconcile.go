@@ -150,7 +150,7 @@ func (m *Manager) finish(s *slot, op operation, generation int, err error) {
 }
 
 func (m *Manager) succeed(s *slot, op operation, generation int, now time.Time) {
-	s.failures = 0
+	s.failures, s.pauses = 0, 0
 	switch op {
 	case opSetUp:
 		s.applied = generation
@@ -171,13 +171,25 @@ func (m *Manager) fail(s *slot, op operation, generation int, now time.Time) {
 	if m.stopping || s.generation != generation || errors.Is(s.err, ErrWithdrawn) || errors.Is(s.err, volume.ErrClaimUnbound) {
 		return
 	}
-	pause := backOffLast
-	if s.failures < 8 {
-		pause = min(backOffFirst<<s.failures, backOffLast)
-	}
+	pause := s.pauseAfter(s.err, now)
 	s.failures++
 	s.retryAt = now.Add(pause)
 	s.retry = time.AfterFunc(pause, func() { m.retryNow(s) })
+}
+
+// pauseAfter is how long to wait before the next attempt: until the error says
+// that it makes sense, or twice as long as the last time. The former leaves the
+// latter as it is, since nothing was tried: what fails then begins where it was.
+func (s *slot) pauseAfter(err error, now time.Time) time.Duration {
+	if at, says := volume.RetryAt(err); says {
+		return min(max(at.Sub(now), backOffFirst), backOffLast)
+	}
+	pause := backOffLast
+	if s.pauses < 8 {
+		pause = min(backOffFirst<<s.pauses, backOffLast)
+	}
+	s.pauses++
+	return pause
 }
 
 // failedState is the state of a volume whose operation has failed.
@@ -248,7 +260,7 @@ func (m *Manager) drop(s *slot) {
 // publish tells the subscribers and those that wait. The caller holds the
 // lock.
 func (m *Manager) publish(s *slot) {
-	for _, row := range s.rows() {
+	for _, row := range m.rows(s) {
 		m.notify(row)
 	}
 	s.pod.announce()

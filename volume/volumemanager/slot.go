@@ -67,6 +67,7 @@ type slot struct {
 	progress *volume.Progress        // of the set-up that is under way; nil: nothing was said
 	giveUp   context.CancelCauseFunc // ends the operation that is under way
 	failures int
+	pauses   int // those of growing length since then
 	retry    *time.Timer
 	retryAt  time.Time
 

@@ -86,6 +86,11 @@ type VolumeStatus struct {
 	// Attachment is what an attachable volume waits for before it can be
 	// mounted, or that it was detached while it is mounted; nil otherwise.
 	Attachment *AttachmentError
+	// Server is what the plugin knows of the server of the volume's data, from the
+	// mounts of all pods' volumes; its Source is empty where the volume has no
+	// server, or its plugin keeps no book of them. A volume that is mounted has it
+	// too, and is not affected.
+	Server volume.SourceHealth
 }
 
 func compareStatus(a, b VolumeStatus) int {

@@ -36,6 +36,30 @@ type statusJSON struct {
 	Cause           string        `json:"cause,omitempty"`
 	Uncertain       bool          `json:"uncertain,omitempty"`
 	Attachment      string        `json:"attachment,omitempty"`
+	Server          *serverJSON   `json:"server,omitempty"`
+}
+
+// serverJSON is [volume.SourceHealth] as JSON.
+type serverJSON struct {
+	Name     string     `json:"name"`
+	Answers  bool       `json:"answers"`
+	Since    *time.Time `json:"since,omitempty"`
+	Failures int        `json:"failures"`
+	RetryAt  *time.Time `json:"retryAt,omitempty"`
+	Error    string     `json:"error,omitempty"`
+}
+
+// troubleOf returns what is to be said of a server; nil if it is not known to be
+// in trouble.
+func troubleOf(h volume.SourceHealth) *serverJSON {
+	if h.Source == "" || h.Answers && h.Failures == 0 {
+		return nil
+	}
+	out := &serverJSON{Name: h.Source, Answers: h.Answers, Since: presentTime(h.Since), Failures: h.Failures, RetryAt: presentTime(h.RetryAt)}
+	if h.Err != nil {
+		out.Error = h.Err.Error()
+	}
+	return out
 }
 
 // progressJSON is [volume.Progress] as JSON.
@@ -51,7 +75,9 @@ type progressJSON struct {
 // The error becomes its text ("error"), one word for its cause ("cause", such as
 // "NotFound", "HelperMissing" or "Unknown"), and whether it may have left
 // something behind ("uncertain"); all three are absent without an error. What
-// is amiss with the attachment becomes its text ("attachment"). There is no way
+// is amiss with the attachment becomes its text ("attachment"). What is known of
+// its server ("server": name, answers, since, failures, retryAt, error) is there
+// only if mounts from it have had no answer lately. There is no way
 // back: an error is more than its text.
 func (s VolumeStatus) MarshalJSON() ([]byte, error) {
 	out := statusJSON{
@@ -73,6 +99,7 @@ func (s VolumeStatus) MarshalJSON() ([]byte, error) {
 	if s.Attachment != nil {
 		out.Attachment = s.Attachment.Error()
 	}
+	out.Server = troubleOf(s.Server)
 	return json.Marshal(out)
 }
 

@@ -326,7 +326,7 @@ func (m *Manager) volumesOf(pod *v1.Pod, ended error) *PodVolumes {
 		return result.failed(ended)
 	}
 	for _, s := range p.slots {
-		for _, row := range s.rows() {
+		for _, row := range m.rows(s) {
 			i := slices.IndexFunc(result.Volumes, func(v VolumeStatus) bool { return v.Volume == row.Volume })
 			if i < 0 {
 				continue
@@ -351,7 +351,7 @@ func (m *Manager) remains(podUID types.UID, ended error) *PodVolumes {
 	}
 	result.Pod = p.name
 	for _, s := range p.slots {
-		for _, row := range s.rows() {
+		for _, row := range m.rows(s) {
 			if ended != nil {
 				row = pending(row, ended, m.goneBefore(p))
 			}
