@@ -34,15 +34,20 @@ type ServerDownError struct {
 
 var _ volume.RetryAtError = (*ServerDownError)(nil)
 
+// Error stays the same as long as the server is down for the same cause, however
+// often it is tried, so that events and rows of output need not be repeated.
 func (e *ServerDownError) Error() string {
-	return fmt.Sprintf("NFS server %s has not answered since %s (mounts tried: %d; the last: %v), so this mount was not tried; the server is tried again from %s on\n%s",
-		e.Server, e.Since.UTC().Format(time.RFC3339), e.Failures, e.Last, e.Next.UTC().Format(time.RFC3339), e.Advice())
+	text := fmt.Sprintf("NFS server %s has not answered since %s, so this mount was not tried", e.Server, e.Since.UTC().Format(time.RFC3339))
+	if e.Cause != "" && e.Cause != mount.ErrTimedOut {
+		text += fmt.Sprintf(" (the last one that was: %v)", e.Cause)
+	}
+	return text + "\n" + e.Advice()
 }
 
 // Advice tells the node's owner what to do.
 func (e *ServerDownError) Advice() string {
 	return "See whether the server runs, and whether this node reaches it: its address, the route, and what a firewall does to its ports. " +
-		"The volume is mounted soon after the server answers; nothing need be done on this node for that."
+		"It is tried again by itself, and the volume is mounted once it answers."
 }
 
 // RetryAt is Next.
