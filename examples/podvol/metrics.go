@@ -49,7 +49,7 @@ func newNodeMetrics(node *volumemanager.Manager, rows []volumemanager.VolumeStat
 	}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.durations, m.endToEnd, newVolumesCollector(node), newStatsCollector(node), m.found, m.lost, m.cleaned, m.cleanedErrors,
+		m.durations, m.endToEnd, newVolumesCollector(node.Explain), newStatsCollector(node), m.found, m.lost, m.cleaned, m.cleanedErrors,
 	)
 	return m
 }
@@ -98,18 +98,20 @@ func operationName(operation string) string {
 
 // volumesCollector counts volumes when it is asked.
 type volumesCollector struct {
-	node              *volumemanager.Manager
-	volumes, inFlight *prometheus.Desc
+	explain                    func() []volumemanager.VolumeStatus
+	volumes, inFlight, servers *prometheus.Desc
 }
 
-func newVolumesCollector(node *volumemanager.Manager) volumesCollector {
+func newVolumesCollector(explain func() []volumemanager.VolumeStatus) volumesCollector {
 	return volumesCollector{
-		node: node,
+		explain: explain,
 		volumes: prometheus.NewDesc("volume_manager_total_volumes",
 			"Volumes that are wanted (desired_state_of_world), and that are mounted or left to be unmounted (actual_state_of_world).",
 			[]string{"plugin_name", "state"}, nil),
 		inFlight: prometheus.NewDesc("podvol_volume_operations_in_flight",
 			"Operations that are under way; each that hangs keeps a thread.", []string{"plugin_name", "operation_name"}, nil),
+		servers: prometheus.NewDesc("podvol_volume_server_up",
+			"1 for a server of volumes, 0 while mounts from it are refused since those before had no answer.", []string{"plugin_name", "server"}, nil),
 	}
 }
 
@@ -117,13 +119,14 @@ func newVolumesCollector(node *volumemanager.Manager) volumesCollector {
 func (c volumesCollector) Describe(descs chan<- *prometheus.Desc) {
 	descs <- c.volumes
 	descs <- c.inFlight
+	descs <- c.servers
 }
 
 // Collect implements prometheus.Collector.
 func (c volumesCollector) Collect(metrics chan<- prometheus.Metric) {
 	type labels struct{ plugin, what string }
-	volumes, operations := make(map[labels]int), make(map[labels]int)
-	for _, v := range c.node.Explain() {
+	volumes, operations, servers := make(map[labels]int), make(map[labels]int), make(map[labels]bool)
+	for _, v := range c.explain() {
 		if v.Wanted {
 			volumes[labels{v.Plugin, "desired_state_of_world"}]++
 		}
@@ -133,11 +136,21 @@ func (c volumesCollector) Collect(metrics chan<- prometheus.Metric) {
 		if v.Operation != "" {
 			operations[labels{v.Plugin, operationName(v.Operation)}]++
 		}
+		if v.Server.Source != "" {
+			servers[labels{v.Plugin, v.Server.Source}] = v.Server.Answers
+		}
 	}
 	for l, n := range volumes {
 		metrics <- prometheus.MustNewConstMetric(c.volumes, prometheus.GaugeValue, float64(n), l.plugin, l.what)
 	}
 	for l, n := range operations {
 		metrics <- prometheus.MustNewConstMetric(c.inFlight, prometheus.GaugeValue, float64(n), l.plugin, l.what)
+	}
+	for l, answers := range servers {
+		up := 0.0
+		if answers {
+			up = 1
+		}
+		metrics <- prometheus.MustNewConstMetric(c.servers, prometheus.GaugeValue, up, l.plugin, l.what)
 	}
 }

@@ -22,6 +22,8 @@ type row struct {
 	Path            string  `json:"path"`
 	DurationSeconds float64 `json:"durationSeconds"`
 	Error           string  `json:"error"`
+	// Server is what is amiss with the server of the volume's data.
+	Server string `json:"server,omitempty"`
 }
 
 func rowOf(s volumemanager.VolumeStatus) row {
@@ -31,7 +33,7 @@ func rowOf(s volumemanager.VolumeStatus) row {
 	}
 	r := row{
 		Pod: pod, Volume: s.Volume, Plugin: s.Plugin, Source: s.Source,
-		State: string(s.State), Path: s.Path, DurationSeconds: s.Duration.Seconds(),
+		State: string(s.State), Path: s.Path, DurationSeconds: s.Duration.Seconds(), Server: s.ServerTrouble(),
 	}
 	if s.Err != nil {
 		r.Error = s.Err.Error()
@@ -78,6 +80,10 @@ func (p *tablePrinter) add(r row) error {
 	took := time.Duration(r.DurationSeconds * float64(time.Second))
 	_, err := fmt.Fprintf(p.out, tableFormat, dash(r.Pod), dash(r.Volume), dash(r.Plugin), r.State, shortDuration(took), dash(r.Source), dash(r.Path))
 	if err != nil {
+		return err
+	}
+	if r.Error == "" && r.Server != "" {
+		_, err := fmt.Fprintf(p.err, "  %s %s: its server %s\n", r.Pod, r.Volume, r.Server)
 		return err
 	}
 	return printError(p.err, r)

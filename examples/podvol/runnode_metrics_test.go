@@ -84,6 +84,7 @@ spec: {storageClassName: "", accessModes: [ReadWriteOnce], capacity: {storage: 1
 		{"storage_operation_duration_seconds", map[string]string{"volume_plugin": "kubernetes.io/empty-dir", "operation_name": "volume_mount", "status": "success", "migrated": "false"}, 2},
 		{"storage_operation_duration_seconds", map[string]string{"volume_plugin": "kubernetes.io/empty-dir", "operation_name": "volume_unmount", "status": "success", "migrated": "false"}, 1},
 		{"volume_operation_total_seconds", map[string]string{"plugin_name": "kubernetes.io/empty-dir", "operation_name": "volume_mount"}, 2},
+		{"podvol_volume_server_up", map[string]string{"plugin_name": "kubernetes.io/nfs", "server": "10.244.1.4"}, 1},
 		{"reconstruct_volume_operations_total", nil, 0},
 		{"reconstruct_volume_operations_errors_total", nil, 0},
 		{"force_cleaned_failed_volume_operations_total", nil, 0},
