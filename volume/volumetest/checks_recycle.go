@@ -79,6 +79,13 @@ func released(spec *volume.Spec) *volume.Spec {
 	return spec
 }
 
+// toRecycle is released with the reclaim policy Recycle.
+func toRecycle(spec *volume.Spec) *volume.Spec {
+	spec = released(spec)
+	spec.PersistentVolume.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimRecycle
+	return spec
+}
+
 func (n *Node) recycle(ctx context.Context, spec *volume.Spec) error {
 	p, _ := volume.AsRecyclable(n.plugin)
 	return p.Recycle(ctx, spec.Name(), spec, func(string, string) {})
@@ -104,7 +111,7 @@ func recycleDeed(c Case) deed {
 		before := snapshot(k, outside)
 		v := n.volume("a")
 		v.litter(k, outside)
-		spec := released(v.spec)
+		spec := toRecycle(v.spec)
 		given := copySpec(spec)
 		return &trial{
 			node: n,
@@ -145,7 +152,7 @@ func checkNotReleased(k *kit, c Case) {
 	v.mustSetUp()
 	writeFiles(k, v.GetPath(), map[string]string{"data/of-a-pod": "data"})
 	before := snapshot(k, v.GetPath())
-	assertInUse(k, "Recycle", n.recycle(k.Context(), released(v.spec)))
+	assertInUse(k, "Recycle", n.recycle(k.Context(), toRecycle(v.spec)))
 	assertSame(k, "a volume in use", before, snapshot(k, v.GetPath()))
 	v.mustTearDown()
 	n.assertNothingHeld(k)

@@ -36,7 +36,7 @@ const (
 // links and mounts are not followed.
 //
 // It returns nil only after it has read root and found nothing. The error is an
-// *[IncompleteError]: [ErrOtherFileSystem], the cause of ctx's end, or a
+// *[volume.IncompleteError]: [ErrOtherFileSystem], the cause of ctx's end, or a
 // *[io/fs.PathError] or *[os.LinkError].
 func Archive(ctx context.Context, root, archives *os.File, name string, reporting Reporting) (archive string, err error) {
 	return archiveWith(ctx, root, archives, name, reporting, unix.Renameat2)

@@ -9,8 +9,10 @@
 package scrub
 
 import (
-	"fmt"
+	"sync/atomic"
 	"time"
+
+	"github.com/podvol/podvol/volume"
 )
 
 // Progress is how far an emptying has come.
@@ -30,22 +32,10 @@ type Reporting struct {
 	Report func(Progress)
 	// Every is the least time between two reports.
 	Every time.Duration
+	// Count, unless nil, is increased with every entry, for those who cannot
+	// wait for the end.
+	Count *atomic.Int64
 }
-
-// IncompleteError says that an emptying stopped before its end. What is left is
-// untouched; another try goes on.
-type IncompleteError struct {
-	// Done is how many entries are gone.
-	Done int64
-	Err  error
-}
-
-func (e *IncompleteError) Error() string {
-	return fmt.Sprintf("stopped after %d entries: %v; the rest is still there, and another try goes on with it", e.Done, e.Err)
-}
-
-// Unwrap returns what stopped it.
-func (e *IncompleteError) Unwrap() error { return e.Err }
 
 // meter counts what is done and reports it.
 type meter struct {
@@ -61,6 +51,9 @@ func newMeter(r Reporting) *meter {
 
 func (m *meter) step() {
 	m.done++
+	if m.Count != nil {
+		m.Count.Add(1)
+	}
 	if m.Report == nil {
 		return
 	}
@@ -75,5 +68,5 @@ func (m *meter) result(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &IncompleteError{Done: m.done, Err: err}
+	return &volume.IncompleteError{Done: m.done, Err: err}
 }

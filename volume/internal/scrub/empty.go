@@ -11,7 +11,7 @@ import (
 // and owner stay. It returns nil only after it has read root and found nothing.
 // Root may have been opened with O_PATH.
 //
-// The error is an *[IncompleteError]: a *[removetree.MountError] if something
+// The error is an *[volume.IncompleteError]: a *[removetree.MountError] if something
 // is mounted below root, which is left alone, the cause of ctx's end, or a
 // *[io/fs.PathError]. ctx is looked at between system calls.
 func Empty(ctx context.Context, root *os.File, reporting Reporting) error {

@@ -10,12 +10,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/nstest"
 	"github.com/podvol/podvol/util/removetree"
+	"github.com/podvol/podvol/volume"
 )
 
 func makeTree(t testing.TB, dir string, files ...string) {
@@ -201,7 +203,7 @@ func TestArchiveElsewhereIsRefused(t *testing.T) {
 	makeTree(t, dir, "file")
 	archive, err := archiveWith(t.Context(), openDir(t, dir), openDir(t, archives), "pv1", Reporting{},
 		func(int, string, int, string, uint) error { return unix.EXDEV })
-	if e, ok := errors.AsType[*IncompleteError](err); !ok || e.Done != 0 || !errors.Is(err, ErrOtherFileSystem) || archive != "" {
+	if e, ok := errors.AsType[*volume.IncompleteError](err); !ok || e.Done != 0 || !errors.Is(err, ErrOtherFileSystem) || archive != "" {
 		t.Errorf("Archive = %q, %v", archive, err)
 	}
 	wantNames(t, dir, "file")
@@ -213,15 +215,14 @@ func TestArchiveThatVanishesEnds(t *testing.T) {
 	makeTree(t, dir, "file")
 	_, err := archiveWith(t.Context(), openDir(t, dir), openDir(t, archives), "pv1", Reporting{},
 		func(int, string, int, string, uint) error { return unix.ENOENT })
-	if _, ok := errors.AsType[*IncompleteError](err); !ok {
+	if _, ok := errors.AsType[*volume.IncompleteError](err); !ok {
 		t.Errorf("err = %v", err)
 	}
 	wantNames(t, dir, "file")
 }
 
 // The ways to empty a directory, each of which is interrupted and goes on.
-func ways(t *testing.T) map[string]func(context.Context, *os.File, Reporting) error {
-	archives := openDir(t, t.TempDir())
+func ways(archives *os.File) map[string]func(context.Context, *os.File, Reporting) error {
 	return map[string]func(context.Context, *os.File, Reporting) error{
 		"delete": Empty,
 		"archive": func(ctx context.Context, root *os.File, r Reporting) error {
@@ -232,50 +233,52 @@ func ways(t *testing.T) map[string]func(context.Context, *os.File, Reporting) er
 }
 
 func TestManyFilesInterruptedAndResumed(t *testing.T) {
-	const files = 100_000
-	for name, way := range ways(t) {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			root := openDir(t, dir)
-			for n := range files {
-				fd, err := unix.Openat(int(root.Fd()), fmt.Sprintf("f%d", n), unix.O_CREAT|unix.O_WRONLY, 0o600)
-				if err != nil {
-					t.Fatal(err)
-				}
-				unix.Close(fd)
-			}
-			var done int64
-			reports := 0
-			for tries := 0; ; tries++ {
-				ctx, cancel := context.WithCancelCause(t.Context())
-				cause := errors.New("the agent stops")
-				err := way(ctx, root, Reporting{Report: func(p Progress) {
-					if reports++; p.Done == 30_000 {
-						cancel(cause)
-					}
-				}})
-				cancel(nil)
-				if err == nil {
-					if tries != 3 {
-						t.Errorf("%d tries", tries)
-					}
-					break
-				}
-				e, ok := errors.AsType[*IncompleteError](err)
-				if !ok || !errors.Is(err, cause) || e.Done != 30_000 || !strings.Contains(err.Error(), "30000 entries") {
-					t.Fatalf("err = %v", err)
-				}
-				done += e.Done
-				if left := len(names(t, dir)); int64(left) != files-done {
-					t.Fatalf("%d left after %d", left, done)
-				}
-			}
-			wantNames(t, dir)
-			if reports != files {
-				t.Errorf("%d reports", reports)
-			}
-		})
+	nstest.Run(t, func(t *testing.T) {
+		memory := t.TempDir() // a hundred thousand files cost disks a while
+		if err := unix.Mount("tmpfs", memory, "tmpfs", 0, "nr_inodes=1000000"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Unmount(memory, unix.MNT_DETACH) })
+		dir, archives := filepath.Join(memory, "volume"), filepath.Join(memory, "archives")
+		makeTree(t, memory, "volume/", "archives/")
+		for name, way := range ways(openDir(t, archives)) {
+			t.Run(name, func(t *testing.T) { interruptAndResume(t, dir, way) })
+		}
+	})
+}
+
+func interruptAndResume(t *testing.T, dir string, way func(context.Context, *os.File, Reporting) error) {
+	const files, steps = 100_000, 30_000
+	root := openDir(t, dir)
+	for n := range files {
+		fd, err := unix.Openat(int(root.Fd()), fmt.Sprintf("f%d", n), unix.O_CREAT|unix.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(fd)
 	}
+	cause := errors.New("the agent stops")
+	reports := 0
+	for left := files; left > steps; left -= steps {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		err := way(ctx, root, Reporting{Report: func(p Progress) {
+			if reports++; p.Done == steps {
+				cancel(cause)
+			}
+		}})
+		e, ok := errors.AsType[*volume.IncompleteError](err)
+		if !ok || !errors.Is(err, cause) || e.Done != steps || !strings.Contains(err.Error(), "30000 entries") {
+			t.Fatalf("err = %v", err)
+		}
+		if found := len(names(t, dir)); found != left-steps {
+			t.Fatalf("%d left of %d", found, left)
+		}
+	}
+	var count atomic.Int64
+	if err := way(t.Context(), root, Reporting{Count: &count}); err != nil || reports != files-int(count.Load()) {
+		t.Errorf("%d reports, then %d entries, %v", reports, count.Load(), err)
+	}
+	wantNames(t, dir)
 }
 
 func TestMountsInTheVolumeStay(t *testing.T) {
@@ -314,7 +317,7 @@ func TestMountsInTheVolumeStay(t *testing.T) {
 
 // Somebody swaps a directory of the volume for a link that leads out of it.
 func TestRacingLinksLeadNowhere(t *testing.T) {
-	for name, way := range ways(t) {
+	for name, way := range ways(openDir(t, t.TempDir())) {
 		t.Run(name, func(t *testing.T) {
 			dir, neighbour := volumeAndNeighbour(t)
 			swapped := filepath.Join(dir, "d")

@@ -19,6 +19,8 @@ type Config struct {
 	ForceAfter, LazyAfter time.Duration
 	// Breaker is how the plugin treats servers that do not answer.
 	Breaker BreakerConfig
+	// Recycle is how volumes are emptied for their next claim.
+	Recycle RecycleConfig
 }
 
 const (

@@ -10,11 +10,18 @@ import (
 	"github.com/podvol/podvol/volume/volumetest"
 )
 
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T) { conform(t, nfs.Config{}) }
+
+// A plugin that empties volumes itself needs nobody to run pods.
+func TestConformanceWithTheEmbeddedRecycler(t *testing.T) {
+	conform(t, nfs.Config{Recycle: nfs.RecycleConfig{Embedded: nfs.EmbeddedRecycling{Enabled: true, Action: nfs.RecycleDelete}}})
+}
+
+func conform(t *testing.T, config nfs.Config) {
 	source := v1.NFSVolumeSource{Server: "10.0.0.1", Path: "/export"}
 	serve := func(n *volumetest.Node) { n.Serve("10.0.0.1:/export", map[string]string{"index.html": "hello"}) }
 	files := map[string]volumetest.File{"index.html": {Content: "hello"}}
-	volumetest.Run(t, func() volume.VolumePlugin { return nfs.New(nfs.Config{}) }, volumetest.Suite{
+	volumetest.Run(t, func() volume.VolumePlugin { return nfs.New(config) }, volumetest.Suite{
 		Working: []volumetest.Case{
 			{
 				Name: "inline", Spec: volumetest.Inline(v1.VolumeSource{NFS: &source}), Prepare: serve, Shared: true,

@@ -48,6 +48,15 @@ var (
 	_ volume.SourceHealthPlugin      = (*plugin)(nil)
 )
 
+// Init implements [volume.VolumePlugin]. A configuration that cannot work is an
+// error.
+func (p *plugin) Init(host volume.VolumeHost) error {
+	if err := p.config.Recycle.check(); err != nil {
+		return err
+	}
+	return p.Kind.Init(host)
+}
+
 // GetVolumeName returns "server/path" in the kubelet's form, the same for every
 // spelling of the same export.
 func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) {

@@ -1,0 +1,119 @@
+package nfs
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvoptions"
+)
+
+var _ volume.RecyclableVolumePlugin = (*plugin)(nil)
+
+// recycling is the emptying of one released volume.
+type recycling struct {
+	plugin   *plugin
+	pv       *v1.PersistentVolume // a copy
+	export   export
+	options  []string
+	timeout  time.Duration
+	releases volume.ReleaseVerifier
+
+	mu     sync.Mutex
+	events volume.RecycleEventRecorder // nil once nobody listens any more
+}
+
+// Recycle implements [volume.RecyclableVolumePlugin]; [RecycleConfig] says how.
+// The host must have the role [volume.ReleaseVerifier], whose refusal is
+// returned, and either [volume.PodRunner] or a Config that enables the embedded
+// recycler; else the error is a *[volume.MissingRoleError]. Only the volume's own
+// claim must have left it, so the spec has to be that of the PersistentVolume as
+// stored, with UIDs. An embedded recycler's error is a *[volume.DryRunError], an
+// *[volume.IncompleteError] that says how far it came, or what kept it from
+// beginning. Record is not called after the return. The spec's mount options are
+// those of the embedded recycler's mount; a pod mounts without them, as in
+// Kubernetes.
+func (p *plugin) Recycle(ctx context.Context, pvName string, spec *volume.Spec, record volume.RecycleEventRecorder) error {
+	if err := p.recycle(ctx, pvName, spec, record); err != nil {
+		return &volume.Error{Op: "Recycle", Plugin: PluginName, Volume: pvName, Err: err}
+	}
+	return nil
+}
+
+func (p *plugin) recycle(ctx context.Context, pvName string, spec *volume.Spec, record volume.RecycleEventRecorder) error {
+	r, err := p.newRecycling(pvName, spec)
+	if err != nil {
+		return err
+	}
+	if r.releases, err = volume.Role[volume.ReleaseVerifier](p.Host); err != nil {
+		return volume.NothingDone(err)
+	}
+	r.events = record
+	defer r.stopEvents()
+	if p.config.Recycle.Embedded.Enabled {
+		return r.recycleHere(ctx)
+	}
+	pods, err := volume.Role[volume.PodRunner](p.Host)
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	return r.recycleByPod(ctx, pods)
+}
+
+// newRecycling refuses volumes that must not be emptied, as far as the volume
+// itself says so.
+func (p *plugin) newRecycling(pvName string, spec *volume.Spec) (*recycling, error) {
+	source, err := p.Source(spec)
+	if err != nil {
+		return nil, err
+	}
+	pv := spec.PersistentVolume
+	switch {
+	case spec.Volume != nil || pv == nil || pv.Name != pvName:
+		return nil, volume.Invalid("volume", "is not PersistentVolume %q; nothing else can be recycled", pvName)
+	case pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimRecycle:
+		return nil, volume.Invalid("persistentVolumeReclaimPolicy", "is %q, not %q", pv.Spec.PersistentVolumeReclaimPolicy, v1.PersistentVolumeReclaimRecycle)
+	case volume.ReleaseID(pv) == "":
+		return nil, volume.Invalid("claimRef", "the UIDs of the PersistentVolume and of the claim that has left it are needed")
+	}
+	if err := pvoptions.CheckFilesystem(spec, "nfs"); err != nil {
+		return nil, err
+	}
+	e, err := parseExport(source)
+	if err != nil {
+		return nil, err
+	}
+	options, err := pvoptions.Options(spec, false)
+	if err != nil {
+		return nil, err
+	}
+	if source.ReadOnly || pvoptions.ReadOnly(spec) || slices.Contains(options, "ro") {
+		return nil, volume.Invalid("nfs.readOnly", "the PersistentVolume can only be read, so no claim has written what is in it; use reclaim policy %s", v1.PersistentVolumeReclaimRetain)
+	}
+	return &recycling{plugin: p, pv: pv.DeepCopy(), export: e, options: options, timeout: p.config.Recycle.timeout(pv)}, nil
+}
+
+// verify asks whether the data may be destroyed. It is asked right before each
+// destruction, however shortly before it was asked.
+func (r *recycling) verify(ctx context.Context) error {
+	return volume.NothingDone(r.releases.VerifyReleased(ctx, r.pv.DeepCopy()))
+}
+
+// record tells of progress, while somebody listens.
+func (r *recycling) record(eventType, message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.events != nil {
+		r.events(eventType, message)
+	}
+}
+
+func (r *recycling) stopEvents() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = nil
+}

@@ -1,0 +1,118 @@
+package nfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/scrub"
+)
+
+// archive moves what is in the volume into the archive, through a mount of the
+// share that has both.
+func (r *recycling) archive(ctx context.Context, root *os.File, reporting scrub.Reporting) error {
+	c := r.plugin.config.Recycle.Embedded
+	rest, err := c.inShare(r.export)
+	if err != nil {
+		return err
+	}
+	share := export{server: r.export.server, path: c.ArchiveShare}
+	return r.plugin.withExport(ctx, share, r.options, r.workName()+"-archive", func(ctx context.Context, base *os.File) error {
+		base, err := named(base, share)
+		if err != nil {
+			return err
+		}
+		defer base.Close()
+		from, err := descend(base, rest, false)
+		if err != nil {
+			return withAdvice(share, err)
+		}
+		defer from.Close()
+		if err := sameDirectory(root, from); err != nil {
+			return err
+		}
+		archives, err := descend(base, c.ArchiveDir, true)
+		if err != nil {
+			return withAdvice(share, err)
+		}
+		defer archives.Close()
+		return r.moveInto(ctx, from, archives, reporting)
+	})
+}
+
+func (r *recycling) moveInto(ctx context.Context, from, archives *os.File, reporting scrub.Reporting) error {
+	if err := r.verifyUnused(ctx); err != nil {
+		return err
+	}
+	r.record(v1.EventTypeNormal, fmt.Sprintf("moving what is in %s to %s", r.export, archives.Name()))
+	archive, err := scrub.Archive(ctx, from, archives, nameWithin(r.pv.Name, maxArchiveName)+"-"+volume.ReleaseID(r.pv), reporting)
+	if archive != "" {
+		r.record(v1.EventTypeNormal, fmt.Sprintf("%s has what was in %s", path.Join(archives.Name(), archive), r.export))
+	}
+	return r.finished("moved", reporting.Count, withAdvice(r.export, err))
+}
+
+// maxArchiveName leaves room for what is added to it in a name of at most 255
+// bytes.
+const maxArchiveName = 200
+
+// descend opens a directory below another one, and makes it where it is missing
+// if it may. Nothing on the way may be a link: whoever can write there must not
+// choose where an archive is.
+func descend(base *os.File, rel string, create bool) (*os.File, error) {
+	at := base
+	for element := range strings.SplitSeq(path.Clean(rel), "/") {
+		dir, err := openElement(at, element, create)
+		if at != base {
+			at.Close()
+		}
+		if err != nil {
+			return nil, err
+		}
+		at = dir
+	}
+	return at, nil
+}
+
+func openElement(at *os.File, name string, create bool) (*os.File, error) {
+	where, dirfd := path.Join(at.Name(), name), int(at.Fd())
+	if create {
+		err := eintr.Do(func() error { return unix.Mkdirat(dirfd, name, 0o700) })
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, &os.PathError{Op: "mkdir", Path: where, Err: err}
+		}
+	}
+	fd, err := eintr.Get(func() (int, error) {
+		return unix.Openat(dirfd, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: where, Err: err}
+	}
+	return os.NewFile(uintptr(fd), where), nil
+}
+
+// sameDirectory refuses to go on with a directory that is not the volume's root:
+// the server may export something else under the volume's path.
+func sameDirectory(a, b *os.File) error {
+	first, err := a.Stat()
+	if err != nil {
+		return err
+	}
+	second, err := b.Stat()
+	if err != nil {
+		return err
+	}
+	if !os.SameFile(first, second) {
+		return fmt.Errorf("%s and %s are not the same directory: the server exports the volume from elsewhere, or both with an fsid of their own; it cannot be archived there", a.Name(), b.Name())
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+package nfs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/scrub"
+)
+
+// StillMountedError says that a released volume is still mounted for a pod of
+// this node.
+type StillMountedError struct {
+	Source, Target string
+}
+
+func (e *StillMountedError) Error() string {
+	return fmt.Sprintf("%s is still mounted at %s; it is emptied once its pod is torn down", e.Source, e.Target)
+}
+
+// recycleHere empties the volume in this process.
+func (r *recycling) recycleHere(ctx context.Context) error {
+	if r.plugin.config.Recycle.Embedded.Action == RecycleArchive {
+		if _, err := r.plugin.config.Recycle.Embedded.inShare(r.export); err != nil {
+			return err
+		}
+	}
+	if err := r.verifyUnused(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout,
+		fmt.Errorf("the %s that a volume of this size gets are over: %w", r.timeout, context.DeadlineExceeded))
+	defer cancel()
+	var done atomic.Int64
+	err := r.plugin.withExport(ctx, r.export, r.options, r.workName(), func(ctx context.Context, root *os.File) error {
+		return r.scrub(ctx, root, &done)
+	})
+	if abandoned, ok := errors.AsType[*flight.AbandonedError](err); ok && abandoned.Started {
+		return &volume.IncompleteError{Done: done.Load(), Err: err}
+	}
+	return err
+}
+
+func (r *recycling) workName() string { return "recycle-" + volume.ReleaseID(r.pv) }
+
+// verifyUnused adds to what the role knows what this node's mount table says.
+func (r *recycling) verifyUnused(ctx context.Context) error {
+	if err := r.verify(ctx); err != nil {
+		return err
+	}
+	host := r.plugin.Host
+	table, err := mount.TableOf(host.GetMounter())
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	all, err := table.All()
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	const anyPod = "pod"
+	pods := path.Dir(path.Dir(path.Dir(host.GetPodPluginDir(anyPod, PluginName))))
+	for _, e := range all {
+		found, ok := parseTableSource(e.Source)
+		if ok && isNFS(e) && found.overlaps(r.export) && below.Strictly(pods, e.Target) {
+			return volume.NothingDone(&StillMountedError{Source: e.Source, Target: e.Target})
+		}
+	}
+	return nil
+}
+
+// scrub does what is configured with the volume that is open as root. It may
+// outlive the call to Recycle; then done is all that it still tells.
+func (r *recycling) scrub(ctx context.Context, root *os.File, done *atomic.Int64) error {
+	root, err := named(root, r.export)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	c := r.plugin.config.Recycle.Embedded
+	reporting := scrub.Reporting{Every: cmp.Or(c.ProgressEvery, defaultProgressEvery), Report: r.report, Count: done}
+	switch c.Action {
+	case RecycleArchive:
+		return r.archive(ctx, root, reporting)
+	case RecycleDelete:
+		if err := r.verifyUnused(ctx); err != nil {
+			return err
+		}
+		r.record(v1.EventTypeNormal, fmt.Sprintf("deleting what is in %s, in no more than %s", r.export, r.timeout))
+		return r.finished("deleted", done, withAdvice(r.export, scrub.Empty(ctx, root, reporting)))
+	}
+	return r.dryRun(ctx, root)
+}
+
+func (r *recycling) report(p scrub.Progress) {
+	r.record(v1.EventTypeNormal, fmt.Sprintf("%d entries of %s are gone after %s", p.Done, r.export, p.Elapsed.Round(time.Second)))
+}
+
+func (r *recycling) finished(what string, done *atomic.Int64, err error) error {
+	if err == nil {
+		r.record(v1.EventTypeNormal, fmt.Sprintf("%s is empty: %d entries %s", r.export, done.Load(), what))
+	}
+	return err
+}
+
+func (r *recycling) dryRun(ctx context.Context, root *os.File) error {
+	found, err := scrub.Survey(ctx, root)
+	if err != nil {
+		return volume.NothingDone(withAdvice(r.export, err))
+	}
+	e := &volume.DryRunError{
+		Source: r.export.String(), Entries: found.Entries, Bytes: found.Bytes, First: found.First, Mounts: found.Mounts,
+		Do: fmt.Sprintf("to empty it for its next claim, set the recycler's action to %s or %s", RecycleDelete, RecycleArchive),
+	}
+	r.record(v1.EventTypeWarning, e.Error())
+	return volume.NothingDone(e)
+}
+
+// named is another descriptor of a directory, so that errors name what is in it
+// as the server does, and not where it is mounted for a while.
+func named(dir *os.File, e export) (*os.File, error) {
+	fd, err := unix.FcntlInt(dir.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(fd), e.String()), nil
+}
+
+// withAdvice adds to an error of the server what can be done about it.
+func withAdvice(e export, err error) error {
+	advice := ""
+	switch {
+	case errors.Is(err, unix.EROFS):
+		advice = "the server exports it read-only to this node; export it read-write"
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		advice = "the server does not let this node's root touch the files of others; export it to this node with no_root_squash, or have a pod that runs as their owner empty it"
+	case errors.Is(err, unix.ESTALE):
+		advice = "the server has exported another file system there, or restored it; try again"
+	default:
+		return err
+	}
+	return fmt.Errorf("%w: %s: %s", err, e, advice)
+}

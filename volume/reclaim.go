@@ -1,0 +1,55 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// ErrDryRun says that nothing was deleted because only a dry run was asked for:
+// the volume is not empty and must not be given to another claim.
+var ErrDryRun = errors.New("dry run: nothing was deleted")
+
+// DryRunError says what would have been deleted. It matches [ErrDryRun].
+type DryRunError struct {
+	// Source is where the data is, as people read it: "10.0.0.1:/export".
+	Source string
+	// Entries is how many files, links and directories there are; Bytes the
+	// space they take.
+	Entries, Bytes int64
+	// First are some of the names directly in the volume.
+	First []string
+	// Mounts is how many mount points there are, at which a deletion would stop.
+	Mounts int64
+	// Do says how to delete for real.
+	Do string
+}
+
+func (e *DryRunError) Error() string {
+	text := fmt.Sprintf("%v: %s has %d entries of %d bytes", ErrDryRun, e.Source, e.Entries, e.Bytes)
+	if len(e.First) > 0 {
+		text += fmt.Sprintf(" (%q, …)", e.First)
+	}
+	if e.Mounts > 0 {
+		text += fmt.Sprintf(" and %d mount points, at which it would stop", e.Mounts)
+	}
+	return strings.Join([]string{text, e.Do}, "; ")
+}
+
+// Unwrap returns [ErrDryRun].
+func (e *DryRunError) Unwrap() error { return ErrDryRun }
+
+// IncompleteError says that the emptying or deletion of a volume stopped before
+// its end. What is left is untouched; another try goes on.
+type IncompleteError struct {
+	// Done is how many entries are gone.
+	Done int64
+	Err  error
+}
+
+func (e *IncompleteError) Error() string {
+	return fmt.Sprintf("stopped after %d entries: %v; the rest is still there, and another try goes on with it", e.Done, e.Err)
+}
+
+// Unwrap returns what stopped it.
+func (e *IncompleteError) Unwrap() error { return e.Err }
