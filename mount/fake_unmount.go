@@ -12,8 +12,8 @@ import (
 //
 // The ladder is the host's: normal, again and again while it only fails, until
 // ForceAfter; then force, where the type has it; then normal again until
-// LazyAfter; then lazy, or for a block device a last normal one. What is not
-// mounted ends it at once. Only [FakeMounter.Use] holds a mount of the fake, and
+// LazyAfter, while force is repeated; then lazy, or for a block device a last
+// normal one. What is not mounted ends it at once. Only [FakeMounter.Use] holds a mount of the fake, and
 // errors name no holders. Each attempt is a [Call], and faults say which of them hang or fail. As in the
 // kernel, forcing frees what hangs; it is the normal unmount after it that
 // takes the mount away here.

@@ -24,7 +24,11 @@ import (
 // The rungs, each in a goroutine of its own that a hung one does not hold up:
 // normal, and again while it is only busy, until ForceAfter; then force, where
 // the type has it (nfs, cifs, ceph, 9p, fuse and their variants); then normal
-// again, whatever force returned, until LazyAfter; then lazy. Each rung acts
+// again, whatever force returned, until LazyAfter, while force is repeated too:
+// NFS gives up what waits for the server at that moment only; then lazy. An NFS
+// mount that is gone and whose file system is gone too is a success although
+// the call still hangs, as NFSv4's good-bye to a dead server does; one whose
+// file system hangs out of sight has [RungLazy]. Each rung acts
 // only as long as the mount that was found at the start is still the topmost
 // at target, so that a second attempt never unmounts what was mounted beneath.
 // Force is skipped where lazy is due first or at the same time. Without a

@@ -89,7 +89,7 @@ type ContextMounter interface {
 type UnmountOptions struct {
 	// ForceAfter is how long the normal unmount may take, and is repeated while
 	// the mount is only busy, before a forced one (umount2(2) MNT_FORCE, then a
-	// normal one again) is tried; 0 means never. Types for which force does
+	// normal one again, both repeated until LazyAfter) is tried; 0 means never. Types for which force does
 	// nothing more get only the normal one again; [Rung.Loss] says what may be
 	// lost with the others.
 	ForceAfter time.Duration

@@ -49,6 +49,9 @@ type unmounter interface {
 	// hasForce tells whether the mount's type does anything when forced, or
 	// may.
 	hasForce(ctx context.Context) bool
+	// isOver tells whether the mount that was found is gone, and its file system
+	// too, whatever still hangs.
+	isOver() bool
 }
 
 // refuseUnmount refuses, as a certain *[Error], what no unmount can begin with.
@@ -63,8 +66,21 @@ func refuseUnmount(ctx context.Context, target string) error {
 	return nil
 }
 
-// climb tries the rungs in turn.
+// climb tries the rungs in turn, until nothing is left to be unmounted.
 func (l *ladder) climb(ctx context.Context, o UnmountOptions) error {
+	if o.ForceAfter <= 0 && o.LazyAfter <= 0 {
+		return l.rungs(ctx, o)
+	}
+	watched, stop := l.watch(ctx)
+	defer stop()
+	err := l.rungs(watched, o)
+	if err != nil && context.Cause(watched) == errOver {
+		return nil
+	}
+	return err
+}
+
+func (l *ladder) rungs(ctx context.Context, o UnmountOptions) error {
 	start := time.Now()
 	until := func(after time.Duration) (context.Context, context.CancelFunc) {
 		if after <= 0 {
@@ -87,10 +103,15 @@ func (l *ladder) climb(ctx context.Context, o UnmountOptions) error {
 		forceCtx, cancel := until(o.LazyAfter)
 		defer cancel()
 		var forceErr error
+		stop := func() {}
 		if l.on.hasForce(forceCtx) {
 			forceErr = l.try(forceCtx, RungForce, unix.MNT_FORCE)
+			if toLazy {
+				stop = l.keepForcing(forceCtx)
+			}
 		}
 		err = l.normal(forceCtx, toLazy)
+		stop()
 		if err != nil && forceErr != nil && !toLazy {
 			err = fmt.Errorf("%w (the forced unmount: %v)", err, forceErr)
 		}
@@ -99,6 +120,27 @@ func (l *ladder) climb(ctx context.Context, o UnmountOptions) error {
 		return err
 	}
 	return l.lazy(ctx)
+}
+
+// keepForcing forces again and again until stop is called or ctx ends: NFS
+// gives up what waits for the server at that moment, and then sends the next of
+// what was not yet written, which a process that wrote it waits for, even killed.
+func (l *ladder) keepForcing(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for pause := busyFirst * 3 / 2; ; pause = min(2*pause, busyLast) { // between the normal ones
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+				return
+			}
+			// Its error is that of the normal unmount beside it.
+			_, _ = l.on.attempt(ctx, RungForce, unix.MNT_FORCE)
+		}
+	}()
+	return func() { cancel(); <-ended }
 }
 
 // normal unmounts normally; with retry, again and again until ctx ends.
@@ -120,7 +162,13 @@ func (l *ladder) normal(ctx context.Context, retry bool) error {
 // unmount that still hangs is waited for.
 func (l *ladder) lazy(ctx context.Context) error {
 	if !l.on.onBlock(ctx) {
-		return l.try(ctx, RungLazy, unix.MNT_DETACH)
+		err := l.try(ctx, RungLazy, unix.MNT_DETACH)
+		if err == nil && l.hung {
+			// A normal unmount takes the mount out of sight first, and hangs in
+			// writing what was not yet written: that is what detaching it leaves.
+			l.last = RungLazy
+		}
+		return err
 	}
 	if err := l.normal(ctx, false); err != nil {
 		return fmt.Errorf("%w (%w)", err, errNotLazy)

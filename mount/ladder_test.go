@@ -176,7 +176,7 @@ func TestLadder(t *testing.T) {
 				if rung != tc.rung || !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
 					t.Errorf("rung %v, err = %v; want %v, %v", rung, err, tc.rung, tc.want)
 				}
-				if got := k.tried(); tc.calls != nil && !slices.Equal(got, tc.calls) {
+				if got := slices.Compact(k.tried()); tc.calls != nil && !slices.Equal(got, tc.calls) {
 					t.Errorf("umount2 flags %v, want %v", got, tc.calls)
 				}
 				if slices.Contains(k.tried(), force) && tc.rung < RungForce {
@@ -191,6 +191,77 @@ func TestLadder(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What a forced unmount frees is what waits for the server at that moment.
+func TestLadderForcesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waves := 5 // of what was not yet written
+		k := &scripted{entries: []Entry{nfsEntry}}
+		k.umount = func(flags int) error {
+			if flags == force {
+				waves--
+			}
+			if waves > 0 || flags == force {
+				return unix.EBUSY
+			}
+			return nil
+		}
+		start := time.Now()
+		rung, err := k.mounter().UnmountContext(t.Context(), "/t", UnmountOptions{ForceAfter: 10 * time.Second, LazyAfter: time.Minute})
+		if took := time.Since(start); err != nil || rung != RungForce || took > 15*time.Second {
+			t.Errorf("rung %v, err = %v after %v", rung, err, took)
+		}
+	})
+}
+
+// A normal unmount takes the mount out of sight before it writes what is to be
+// written: what hangs then is as if it had been detached.
+func TestLadderTellsOfWhatHangsOutOfSight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan struct{})
+		living := nfsEntry
+		living.FSType = "ceph" // whose life cannot be looked up
+		k := &scripted{entries: []Entry{living}}
+		k.umount = func(int) error {
+			k.mu.Lock()
+			k.entries = nil
+			k.mu.Unlock()
+			<-end
+			return unix.EIO
+		}
+		rung, err := k.mounter().UnmountContext(t.Context(), "/t", UnmountOptions{ForceAfter: time.Second, LazyAfter: 2 * time.Second})
+		if err != nil || rung != RungLazy {
+			t.Errorf("rung %v, err = %v", rung, err)
+		}
+		if got := k.tried(); !slices.Equal(got, []int{0}) {
+			t.Errorf("umount2 flags %v for what is gone", got)
+		}
+		close(end)
+	})
+}
+
+// NFSv4 says good-bye to its server when all is done, and waits for the answer.
+func TestLadderDoesNotWaitForAGoodBye(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan struct{})
+		gone := nfsEntry
+		gone.Device = unix.Mkdev(0, 1<<20-1) // the last of all, which no file system has
+		k := &scripted{entries: []Entry{gone}}
+		k.umount = func(int) error {
+			k.mu.Lock()
+			k.entries = nil
+			k.mu.Unlock()
+			<-end
+			return unix.EIO
+		}
+		start := time.Now()
+		rung, err := k.mounter().UnmountContext(t.Context(), "/t", UnmountOptions{ForceAfter: time.Minute, LazyAfter: time.Hour})
+		if took := time.Since(start); err != nil || rung != RungNormal || took != time.Second {
+			t.Errorf("rung %v, err = %v after %v", rung, err, took)
+		}
+		close(end)
+	})
 }
 
 func TestLadderNeverUnmountsWhatIsBeneath(t *testing.T) {

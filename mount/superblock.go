@@ -92,7 +92,7 @@ func hostSuperblocks() kernelSuperblocks { return kernelSuperblocks{bdiDir, boot
 const kernelKey = "kernel"
 
 func (k kernelSuperblocks) superblock(e Entry) Superblock {
-	number := strconv.FormatUint(uint64(unix.Major(e.Device)), 10) + ":" + strconv.FormatUint(uint64(unix.Minor(e.Device)), 10)
+	number := deviceNumber(e.Device)
 	inode, err := inodeOf(filepath.Join(k.bdi, number))
 	if err != nil || onBlockDevice(e) {
 		return Superblock{key: func() string { return fmt.Sprintf("%s %s", kernelKey, k.boot()) }}
@@ -101,6 +101,11 @@ func (k kernelSuperblocks) superblock(e Entry) Superblock {
 		alive: func() (alive, known bool) { return k.alive(number, inode) },
 		key:   func() string { return fmt.Sprintf("%s %s %s %d", kernelKey, k.boot(), number, inode) },
 	}
+}
+
+// deviceNumber is how sysfs calls a device.
+func deviceNumber(device uint64) string {
+	return strconv.FormatUint(uint64(unix.Major(device)), 10) + ":" + strconv.FormatUint(uint64(unix.Minor(device)), 10)
 }
 
 func (k kernelSuperblocks) superblockByKey(key string) Superblock {
