@@ -234,6 +234,25 @@ func TestAVolumeThatIsTakenMeanwhileIsLeft(t *testing.T) {
 	}
 }
 
+func TestAVolumeThatVanishesMeanwhileIsLeft(t *testing.T) {
+	dir := t.TempDir()
+	s := storeOf(t, newPV("a", "1Gi"), newPV("b", "2Gi"), newClaim("data", "1Gi"))
+	deleted := &racing{Store: s, steal: func() {
+		if err := s.Delete(t.Context(), volume.NewObjectRef("PersistentVolume", "", "a"), objects.Preconditions{}); err != nil {
+			t.Error(err)
+		}
+	}}
+	if err := binder(deleted, dir).BindPods(t.Context(), []*v1.Pod{podOf("data")}); err != nil {
+		t.Fatal(err)
+	}
+	if got := getClaim(t, s, "data").Spec.VolumeName; got != "b" {
+		t.Errorf("bound to %q, want b", got)
+	}
+	if got := records(t, dir); len(got) != 1 || got[0] != filepath.Join(dir, "b.json") {
+		t.Errorf("records %v", got)
+	}
+}
+
 // racing is a store in which somebody else is faster, once.
 type racing struct {
 	*objects.Store
