@@ -74,6 +74,26 @@ func DescribeSource(p VolumePlugin, spec *Spec) string {
 	return name
 }
 
+// PodCheckPlugin is implemented by plugins that read more of a pod than its
+// volumes, such as annotations. Absent: nothing else can be wrong.
+type PodCheckPlugin interface {
+	VolumePlugin
+	// CheckPod refuses a pod that asks the plugin for what nobody could
+	// understand, or for volumes that are not the plugin's, with
+	// *[InvalidSpecError]s that are marked by [NothingDone]. It does no I/O, and is
+	// asked for every pod, whatever volumes that has.
+	CheckPod(*v1.Pod) error
+}
+
+// CheckPod asks p whether it understands the pod; nil for plugins that are no
+// [PodCheckPlugin].
+func CheckPod(p VolumePlugin, pod *v1.Pod) error {
+	if c, ok := p.(PodCheckPlugin); ok {
+		return c.CheckPod(pod)
+	}
+	return nil
+}
+
 // WorkMountPlugin is implemented by plugins that mount something for themselves
 // for a while, which is no volume: an export in which they make a directory.
 // Absent: a plugin's only mounts are volumes and devices.

@@ -27,12 +27,12 @@ var (
 // updates it in place: a changed label reaches the downwardAPI volumes that
 // show it. A pod that is being torn down is set up again after that. Before
 // Run, the wish is kept; after it the error is [ErrStopped]. Volumes that are
-// invalid are refused with a *volume.InvalidSpecError, and nothing is changed.
-// A volume at whose place there is one without a record, which podvol has not
-// made, is not set up but fails with an *[UnrecordedError]: see [Config].Adopt.
-// The pod is copied.
+// invalid, and annotations that a plugin cannot understand, are refused with
+// *volume.InvalidSpecErrors, and nothing is changed. A volume at whose place there
+// is one without a record, which podvol has not made, is not set up but fails with
+// an *[UnrecordedError]: see [Config].Adopt. The pod is copied.
 func (m *Manager) PutPod(pod *v1.Pod) error {
-	if err := checkPod(pod); err != nil {
+	if err := m.checkPod(pod); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -146,14 +146,21 @@ func (m *Manager) touch(s *slot) {
 	m.renew(s)
 }
 
-func checkPod(pod *v1.Pod) error {
+func (m *Manager) checkPod(pod *v1.Pod) error {
 	if pod == nil {
 		return volume.Invalid("pod", "is missing")
 	}
 	if err := volume.CheckPathSegment("pod UID", string(pod.UID)); err != nil {
 		return err
 	}
-	return volume.ValidatePodVolumes(pod)
+	if err := volume.ValidatePodVolumes(pod); err != nil {
+		return err
+	}
+	var faults []error
+	for _, plugin := range m.config.Plugins {
+		faults = append(faults, volume.CheckPod(plugin, pod))
+	}
+	return errors.Join(faults...)
 }
 
 func podName(pod *v1.Pod) types.NamespacedName {

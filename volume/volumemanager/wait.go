@@ -27,7 +27,7 @@ import (
 // [ErrStopped]. [ErrWithdrawn] and [ErrSuperseded] say that somebody else
 // declared otherwise meanwhile. The pod is copied.
 func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error) {
-	if err := checkPod(pod); err != nil {
+	if err := m.checkPod(pod); err != nil {
 		return pendingVolumes(pod).failed(err), err
 	}
 	if err := m.WaitForRecovery(ctx); err != nil {

@@ -9,8 +9,10 @@ import (
 
 // Config is how the plugin behaves on a node. Its zero value is what most nodes
 // need: everything that a node's administrator has to opt into is off. It is
-// read by [New] only.
+// read by [New] only, and checked when the plugin is initialised.
 type Config struct {
+	// Inline is what pods may ask of servers by annotations.
+	Inline InlinePolicy
 	// ForceAfter is how long a normal unmount may take before a forced one is
 	// tried, which loses what was not yet written to a server that does not
 	// answer; LazyAfter is how long after its beginning the mount is detached at

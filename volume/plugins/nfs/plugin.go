@@ -8,6 +8,7 @@ package nfs
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -38,6 +39,7 @@ type plugin struct {
 	breaker *breaker
 	meter   volume.Meter
 	working keylock.Map[string] // the agent's own mounts, by name
+	making  keylock.Map[string] // directories that are being made, by source
 }
 
 var (
@@ -49,9 +51,9 @@ var (
 )
 
 // Init implements [volume.VolumePlugin]. A configuration that cannot work is an
-// error.
+// error, that of a policy as [InlinePolicy.Check] says.
 func (p *plugin) Init(host volume.VolumeHost) error {
-	if err := p.config.Recycle.check(); err != nil {
+	if err := errors.Join(p.config.Inline.Check(), p.config.Recycle.check()); err != nil {
 		return err
 	}
 	return p.Kind.Init(host)
@@ -100,11 +102,12 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		if err != nil {
 			return nil, err
 		}
-		options, err := pvoptions.Options(spec, source.ReadOnly || pvoptions.ReadOnly(spec))
-		if err != nil {
-			return nil, err
+		m := &mounter{share: share{pv, p}, export: e, mustBeReadOnly: source.ReadOnly || pvoptions.ReadOnly(spec)}
+		if spec.PersistentVolume == nil {
+			m.asked(pod)
+			return m, nil
 		}
-		return &mounter{share: share{pv, p}, export: e, options: options}, nil
+		return m, m.persistent(spec)
 	})
 }
 
@@ -118,7 +121,7 @@ func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmou
 
 // ConstructVolumeSpec reads server, path and read-only from the mount table.
 // Options of the network file system itself, such as vers, are not told apart
-// from its defaults.
+// from its defaults, whoever asked for them.
 // Without a mount, only the name is known.
 func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath string) (volume.ReconstructedVolume, error) {
 	rebuilt := &v1.NFSVolumeSource{}
@@ -139,7 +142,7 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 		rebuilt.Server, rebuilt.Path, rebuilt.ReadOnly = e.server, e.path, entry.ReadOnly()
 		// A mount of a part of the file system may be some other directory of
 		// the server's than the source says. Options other than the usual ones
-		// are those of a PersistentVolume, of which only some can be told.
+		// are those of a PersistentVolume or a pod, of which only some can be told.
 		result.Complete = (entry.Root == "" || entry.Root == "/") && hasUsualOptions(entry)
 	}
 	return result, nil

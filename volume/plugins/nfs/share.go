@@ -2,11 +2,15 @@ package nfs
 
 import (
 	"context"
+	"errors"
 	"slices"
+
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/internal/pvoptions"
 )
 
 const fsType = "nfs"
@@ -27,6 +31,41 @@ type mounter struct {
 	share
 	export  export
 	options []string
+	// mustBeReadOnly is the volume's own wish, which what is mounted already must
+	// fulfil; options may say so too, but what is mounted has those of its time.
+	mustBeReadOnly bool
+	// directory is to be made if it is missing; nil: not.
+	directory *directoryWish
+	// refused says why nothing is mounted; what is, stays.
+	refused error
+}
+
+// persistent reads from a PersistentVolume how it is to be mounted.
+func (m *mounter) persistent(spec *volume.Spec) (err error) {
+	if m.options, err = pvoptions.Options(spec, m.mustBeReadOnly); err != nil {
+		return err
+	}
+	m.mustBeReadOnly = m.readOnly()
+	mode, err := modeIn(spec.PersistentVolume.Annotations, AnnotationMakeDirectory)
+	if err != nil || mode == nil {
+		return err
+	}
+	m.directory, m.refused = m.plugin.config.Inline.directoryFor(m.Name, m.export, *mode)
+	return nil
+}
+
+// asked reads from a pod how its inline volume is to be mounted.
+func (m *mounter) asked(pod *v1.Pod) {
+	policy := m.plugin.config.Inline
+	asked, err := askedOptions(pod, m.Name)
+	if err == nil {
+		m.options, err = policy.optionsFor(m.Name, m.export.server, asked, m.mustBeReadOnly)
+	}
+	mode, modeErr := askedMode(pod, m.Name)
+	if mode != nil {
+		m.directory, modeErr = policy.directoryFor(m.Name, m.export, *mode)
+	}
+	m.refused = errors.Join(err, modeErr)
 }
 
 // GetAttributes reports Managed false: whose files are whose is the server's
@@ -35,23 +74,44 @@ func (m *mounter) GetAttributes() volume.Attributes {
 	return volume.Attributes{ReadOnly: m.readOnly()}
 }
 
-func (m *mounter) readOnly() bool { return slices.Contains(m.options, "ro") }
+func (m *mounter) readOnly() bool { return m.mustBeReadOnly || slices.Contains(m.options, "ro") }
 
 func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
 	return m.SetUpAt(ctx, m.GetPath(), args)
 }
 
-func (m *mounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs) error {
+func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterArgs) error {
 	request := mount.Request{Source: m.export.String(), Target: dir, FSType: fsType, Options: slices.Clone(m.options)}
-	_, err := m.plugin.setUp(ctx, m.export, request, m.isMounted)
+	if m.refused != nil {
+		return m.Error("SetUp", m.unlessMounted(request))
+	}
+	err := m.mount(ctx, request)
+	if m.directory != nil && isMissing(err) {
+		err = m.makeAndMount(ctx, request, args, err)
+	}
 	return m.Error("SetUp", err)
+}
+
+func (m *mounter) mount(ctx context.Context, request mount.Request) error {
+	_, err := m.plugin.setUp(ctx, m.export, request, m.isMounted)
+	return err
+}
+
+// unlessMounted returns why nothing is to be mounted, unless something is: its
+// pod was allowed it once, and runs.
+func (m *mounter) unlessMounted(request mount.Request) error {
+	mounted, err := podmount.Mounted(m.Host.GetMounter(), request, m.isMounted)
+	if err != nil || mounted {
+		return err
+	}
+	return m.refused
 }
 
 // isMounted reports whether the entry is this share. A writable mount is not
 // what a read-only volume asked for.
 func (m *mounter) isMounted(entry mount.Entry) bool {
 	found, ok := parseTableSource(entry.Source)
-	return ok && isNFS(entry) && found.same(m.export) && (entry.ReadOnly() || !m.readOnly())
+	return ok && isNFS(entry) && found.same(m.export) && (entry.ReadOnly() || !m.mustBeReadOnly)
 }
 
 func isNFS(entry mount.Entry) bool { return entry.FSType == "nfs" || entry.FSType == "nfs4" }

@@ -1,0 +1,9 @@
+package nfs
+
+import "github.com/podvol/podvol/volume"
+
+// OptionsOf returns what m would mount with, or why it would not.
+func OptionsOf(m volume.Mounter) ([]string, error) {
+	own := m.(*mounter)
+	return own.options, own.refused
+}

@@ -1,0 +1,184 @@
+package nfs
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/podvol/podvol/volume"
+)
+
+const (
+	// maxAsked bounds the value of an annotation, in bytes: the kernel takes a
+	// page of options at most.
+	maxAsked = 2048
+	// maxOption is what the kernel takes of one option, less the NUL (fsconfig(2)).
+	maxOption = 255
+)
+
+// NotAllowedError says that a pod asks an NFS server for what the node's policy
+// does not allow. Nothing was touched.
+type NotAllowedError struct {
+	// Asked is what is not allowed: an option, or the directory to be made.
+	Asked string
+	// Volume and Server are the volume's; By is the policy's entry that counts,
+	// empty if there is none.
+	Volume, Server, By string
+	// Advice says what the node's administrator would have to write.
+	Advice string
+}
+
+func (e *NotAllowedError) Error() string {
+	by := fmt.Sprintf("this node's NFS policy has no entry for server %q", e.Server)
+	if e.By != "" {
+		by = fmt.Sprintf("this node's NFS policy for %q, which holds for server %q, does not allow it", e.By, e.Server)
+	}
+	return fmt.Sprintf("%s of volume %q is refused: %s; %s", e.Asked, e.Volume, by, e.Advice)
+}
+
+// parseAsked splits the value of an annotation into its options: separated by
+// commas, around which there may be spaces, each once. Nothing asks for nothing.
+func parseAsked(value string) (asked []string, err error) {
+	if len(value) > maxAsked {
+		return nil, fmt.Errorf("it has %d bytes, at most %d are taken", len(value), maxAsked)
+	}
+	if strings.Trim(value, " ") == "" {
+		return nil, nil
+	}
+	for option := range strings.SplitSeq(value, ",") {
+		option = strings.Trim(option, " ")
+		if reason := malformed(option); reason != "" {
+			return nil, fmt.Errorf("%q is no option: %s", option, reason)
+		}
+		if !slices.Contains(asked, option) {
+			asked = append(asked, option)
+		}
+	}
+	if first, second, ok := contradiction(asked); ok {
+		return nil, fmt.Errorf("%q and %q contradict each other; keep one", first, second)
+	}
+	return asked, nil
+}
+
+// malformed returns why a text cannot be one option of NFS.
+func malformed(option string) string {
+	name := optionName(option)
+	switch {
+	case option == "":
+		return "it is empty"
+	case len(option) > maxOption:
+		return fmt.Sprintf("it is longer than %d bytes", maxOption)
+	case name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_.-") != "" || strings.Trim(name[:1], "_.-") == "":
+		return "a name has only lower-case letters, digits, and . _ - within"
+	case strings.ContainsFunc(option, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`,"'\`, r) }):
+		return `a value has no spaces, quotes, commas, backslashes, or characters beyond ASCII`
+	}
+	return ""
+}
+
+func optionName(option string) string {
+	name, _, _ := strings.Cut(option, "=")
+	return name
+}
+
+// topic is what an option decides: options of one topic replace each other, as
+// "exec" does "noexec" and "vers=3" "nfsvers=4.1".
+func topic(option string) string {
+	name := optionName(option)
+	switch name {
+	case "rw", "ro":
+		return "ro"
+	case "nfsvers", "vers", "minorversion", "v2", "v3", "v4", "v4.0", "v4.1", "v4.2":
+		return "vers"
+	case "proto", "tcp", "udp", "rdma":
+		return "proto"
+	case "hard", "soft", "softerr":
+		return "hard"
+	case "lock", "nolock", "local_lock":
+		return "lock"
+	case "sync", "async":
+		return "sync"
+	case "fg", "bg":
+		return "fg"
+	case "relatime", "norelatime", "atime", "noatime", "strictatime", "nostrictatime":
+		return "atime"
+	}
+	return strings.TrimPrefix(name, "no")
+}
+
+// contradiction finds two options that cannot both hold.
+func contradiction(options []string) (first, second string, found bool) {
+	seen := make(map[string]string)
+	for _, o := range options {
+		t := topic(o)
+		if optionName(o) == "minorversion" {
+			t = "minorversion" // which completes vers=4
+		}
+		if first, ok := seen[t]; ok && first != o {
+			return first, o, true
+		}
+		seen[t] = o
+	}
+	return "", "", false
+}
+
+// optionsFor returns the options of an inline volume: "ro" if it is read-only,
+// then the policy's defaults for its server, then what its pod asks for, which
+// replaces defaults of the same topic. Errors are *[NotAllowedError]s, and
+// *[volume.InvalidSpecError]s for what contradicts a read-only volume.
+func (p InlinePolicy) optionsFor(name, server string, asked []string, readOnly bool) ([]string, error) {
+	entry, _ := p.forServer(server)
+	var refused []error
+	for _, o := range asked {
+		if !allows(entry.Allow, o) || neverAllowed(o) != "" {
+			refused = append(refused, notAllowed(name, server, entry.Server, o))
+		}
+	}
+	if len(refused) > 0 {
+		return nil, volume.NothingDone(joinLines(refused))
+	}
+	var options []string
+	decided := make(map[string]bool)
+	for _, o := range asked {
+		decided[topic(o)] = true
+	}
+	if readOnly {
+		if slices.Contains(asked, "rw") {
+			return nil, volume.Invalid(annotationField(AnnotationMountOptions+"/"+name), `"rw" contradicts a read-only volume; drop one of the two`)
+		}
+		options, decided["ro"] = append(options, "ro"), true
+	}
+	for _, o := range entry.Defaults {
+		if !decided[topic(o)] && !slices.Contains(options, o) {
+			options = append(options, o)
+		}
+	}
+	for _, o := range asked {
+		if !slices.Contains(options, o) {
+			options = append(options, o)
+		}
+	}
+	return options, nil
+}
+
+func notAllowed(name, server, by, option string) error {
+	e := &NotAllowedError{Asked: fmt.Sprintf("mount option %q", option), Volume: name, Server: server, By: by}
+	switch reason := neverAllowed(option); {
+	case reason != "":
+		e.Advice = "no policy can allow it: " + reason
+	case by != "":
+		e.Advice = fmt.Sprintf("remove it, or have the node's administrator add %q to what that entry allows", option)
+	default:
+		e.Advice = fmt.Sprintf("remove it, or have the node's administrator add {server: %q, allow: [%q]}", server, option)
+	}
+	return e
+}
+
+// joinLines joins errors, of which there is at least one.
+func joinLines(errs []error) error {
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,128 @@
+package nfs
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/volume"
+)
+
+// DirectoryError says why the directory of an export could not be made that a
+// volume asks for. The error of the mount that missed it is kept.
+type DirectoryError struct {
+	// Directory is the volume's, Base the export below which it may be made: each
+	// as server:/path.
+	Directory, Base string
+	// Err is the reason; Missing is the mount's.
+	Err, Missing error
+}
+
+func (e *DirectoryError) Error() string {
+	text := fmt.Sprintf("the directory %s is missing, and making it below %s failed: %v", e.Directory, e.Base, e.Err)
+	if advice := e.Advice(); advice != "" {
+		text += "; " + advice
+	}
+	return text + fmt.Sprintf(" (the mount said: %v)", e.Missing)
+}
+
+// Unwrap returns both reasons.
+func (e *DirectoryError) Unwrap() []error { return []error{e.Err, e.Missing} }
+
+// Advice says what to do; empty where the reason itself says it.
+func (e *DirectoryError) Advice() string {
+	switch {
+	case errors.Is(e.Err, unix.EROFS):
+		return "export " + e.Base + " writable to this node, or make the directory on the server"
+	case errors.Is(e.Err, unix.EACCES), errors.Is(e.Err, unix.EPERM):
+		return "on the server root may be somebody else (root_squash): let that user write in the directory above, export " + e.Base +
+			" to this node with no_root_squash, or make the directory on the server"
+	}
+	return ""
+}
+
+// directoryWish is a directory that shall be made if it is missing.
+type directoryWish struct {
+	base export
+	path string // relative to base
+	mode uint32
+}
+
+// directoryFor returns the wish for a directory, if a policy allows it.
+func (p InlinePolicy) directoryFor(name string, e export, mode uint32) (*directoryWish, error) {
+	entry, _ := p.forServer(e.server)
+	wanted, base := path.Clean(e.path), ""
+	for _, dir := range entry.MakeBelow {
+		if dir = path.Clean(dir); below.Strictly(dir, wanted) && len(dir) > len(base) {
+			base = dir
+		}
+	}
+	if base == "" {
+		refused := &NotAllowedError{Asked: fmt.Sprintf("making the directory %q", wanted), Volume: name, Server: e.server, By: entry.Server}
+		refused.Advice = fmt.Sprintf("remove the annotation, or have the node's administrator add {server: %q, makeBelow: [%q]}", e.server, path.Dir(wanted))
+		if entry.Server != "" {
+			refused.Advice = fmt.Sprintf("remove the annotation, or have the node's administrator add %q to that entry's makeBelow", path.Dir(wanted))
+		}
+		return nil, volume.NothingDone(refused)
+	}
+	rest, _ := below.Cut(base, wanted)
+	return &directoryWish{base: export{e.server, base}, path: rest, mode: mode}, nil
+}
+
+// isMissing reports whether a mount failed as it does where its directory is not
+// there, and left nothing. NFSv3 servers deny access to what does not exist.
+func isMissing(err error) bool {
+	return err != nil && !volume.IsUncertain(err) && (errors.Is(err, mount.ErrNoSuchExport) || errors.Is(err, mount.ErrAccessDenied))
+}
+
+// makeAndMount makes the directory that a mount has missed, and mounts again. Of
+// several volumes with one directory the first makes it.
+func (m *mounter) makeAndMount(ctx context.Context, request mount.Request, args volume.MounterArgs, missing error) error {
+	unlock, free := m.plugin.making.TryLock(request.Source)
+	if !free {
+		var err error
+		if unlock, err = m.plugin.making.Lock(ctx, request.Source); err != nil {
+			return m.notMade(&flight.AbandonedError{Earlier: true, Err: err}, missing)
+		}
+	}
+	defer unlock()
+	if !free { // it may be there by now
+		if missing = m.mount(ctx, request); !isMissing(missing) {
+			return missing
+		}
+	}
+	if args.Progress != nil {
+		args.Progress(volume.Progress{Doing: "making the directory " + m.export.String()})
+	}
+	wish := *m.directory
+	options := slices.DeleteFunc(slices.Clone(m.options), func(o string) bool { return o == "ro" })
+	err := m.plugin.withExport(ctx, wish.base, options, wish.workName(options), func(ctx context.Context, root *os.File) error {
+		return makeBelow(root, wish.path, wish.mode)
+	})
+	if err != nil {
+		return m.notMade(err, missing)
+	}
+	return m.mount(ctx, request)
+}
+
+// notMade is marked: what may be left is none of the volume's.
+func (m *mounter) notMade(err, missing error) error {
+	return volume.NothingDone(&DirectoryError{Directory: m.export.String(), Base: m.directory.base.String(), Err: err, Missing: missing})
+}
+
+// workName is the same for all that can share one mount of the agent's own.
+func (w directoryWish) workName(options []string) string {
+	sum := sha256.Sum256([]byte(w.base.normal().String() + "\n" + strings.Join(options, ",")))
+	return "make-" + hex.EncodeToString(sum[:16])
+}

@@ -1,0 +1,178 @@
+package nfs
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+)
+
+// InlinePolicy says what pods may ask of NFS servers by annotations:
+//
+//	mount-options.podvol.io/<volume>: vers=4.1,nconnect=4
+//	make-directory.podvol.io/<volume>: "0770"
+//
+// The first mounts an inline NFS volume of the pod with these options, the
+// second makes its directory below the export, with this mode, when a mount
+// says that it is missing. For the latter PersistentVolumes have an annotation
+// too, [AnnotationMakeDirectory]; their mount options, spec.mountOptions, are
+// those of whoever made them, and no policy is asked.
+//
+// Options matter when a volume is mounted: what is mounted stays as it is, also
+// after the pod's annotations or the policy have changed. Its zero value allows
+// nothing, and a pod that asks nevertheless is refused.
+type InlinePolicy struct {
+	// Servers are the servers that pods may ask something of. For each volume
+	// the entry with the closest Server counts, and no other: the name or address
+	// itself, then the longest suffix or network, then "*". Their order means
+	// nothing.
+	Servers []ServerPolicy `yaml:"servers"`
+}
+
+// ServerPolicy is what pods may ask of some servers.
+type ServerPolicy struct {
+	// Server is a host name, "*.suffix" for all names below it, an address, a
+	// network ("10.0.0.0/8"), or "*". Names are compared as the manifests spell
+	// them, without case, and are not resolved: a network does not hold the
+	// servers that are given by name, nor a name those given by address.
+	Server string `yaml:"server"`
+	// Allow are the options that pods may ask for: "timeo" with any value or
+	// none, "vers=4.1" with just this one. Some options reach further than the
+	// mount: which host is talked to and as whom (addr, clientaddr, mountaddr,
+	// mounthost, port, mountport, sec, xprtsec, cert_serial, privkey_serial),
+	// what SELinux takes the files for (context and the like), and what this node
+	// caches (fsc, lookupcache). Those are allowed only as they are written here.
+	Allow []string `yaml:"allow"`
+	// Defaults are options that inline volumes get which do not ask for others
+	// instead. They need not be allowed.
+	Defaults []string `yaml:"defaults"`
+	// MakeBelow are exports, by their absolute paths, below which missing
+	// directories may be made.
+	MakeBelow []string `yaml:"makeBelow"`
+}
+
+// PolicyError says what is wrong with a policy.
+type PolicyError struct {
+	// Field is what is wrong, such as "servers[0].allow[1]".
+	Field string
+	// Reason says why, and what would be right.
+	Reason string
+}
+
+func (e *PolicyError) Error() string { return fmt.Sprintf("NFS policy: %s: %s", e.Field, e.Reason) }
+
+// Check returns what is wrong with the policy: one *[PolicyError] for each
+// fault, joined.
+func (p InlinePolicy) Check() error {
+	c := policyChecker{seen: make(map[string]int)}
+	for i, s := range p.Servers {
+		c.server(i, s)
+	}
+	return c.err()
+}
+
+// policyChecker collects what is wrong with a policy.
+type policyChecker struct {
+	seen   map[string]int // servers, in their one spelling
+	faults []error
+}
+
+func (c *policyChecker) refuse(field, format string, args ...any) {
+	c.faults = append(c.faults, &PolicyError{Field: field, Reason: fmt.Sprintf(format, args...)})
+}
+
+func (c *policyChecker) server(i int, s ServerPolicy) {
+	field := fmt.Sprintf("servers[%d]", i)
+	pattern, err := parsePattern(s.Server)
+	if err != nil {
+		c.refuse(field+".server", "%v", err)
+	} else if first, twice := c.seen[pattern.String()]; twice {
+		c.refuse(field+".server", "%s is that of servers[%d] already; make one entry of the two", pattern, first)
+	} else {
+		c.seen[pattern.String()] = i
+	}
+	for j, o := range s.Allow {
+		c.allowed(fmt.Sprintf("%s.allow[%d]", field, j), o)
+	}
+	for j, o := range s.Defaults {
+		c.option(fmt.Sprintf("%s.defaults[%d]", field, j), o)
+	}
+	if first, second, ok := contradiction(s.Defaults); ok {
+		c.refuse(field+".defaults", "%q and %q contradict each other; keep one", first, second)
+	}
+	for j, dir := range s.MakeBelow {
+		if err := volume.CheckAbsolutePath("path", dir); err != nil {
+			c.refuse(fmt.Sprintf("%s.makeBelow[%d]", field, j), "must be the absolute path of an export without \"..\", is %q", dir)
+		}
+	}
+}
+
+func (c *policyChecker) option(field, option string) bool {
+	if reason := malformed(option); reason != "" {
+		c.refuse(field, "%q is no option: %s", option, reason)
+		return false
+	}
+	if reason := neverAllowed(option); reason != "" {
+		c.refuse(field, "%q: %s", option, reason)
+		return false
+	}
+	return true
+}
+
+func (c *policyChecker) allowed(field, option string) {
+	if c.option(field, option) && takesValue(option) && !strings.Contains(option, "=") {
+		c.refuse(field, "%q reaches further than the mount; write out the one value that pods may ask for, %s=…", option, option)
+	}
+}
+
+func (c *policyChecker) err() error {
+	switch len(c.faults) {
+	case 0:
+		return nil
+	case 1:
+		return c.faults[0]
+	}
+	return joinLines(c.faults)
+}
+
+// neverAllowed returns why no pod may ask for an option, whatever a policy says.
+func neverAllowed(option string) string {
+	name := optionName(option)
+	if refused, ok := errors.AsType[*mount.OptionError](mount.CheckOptions([]string{option})); ok {
+		return refused.Reason
+	}
+	switch {
+	case strings.HasPrefix(name, "x-"):
+		return "it is for programs that read fstab"
+	case name == "sloppy":
+		return "it would hide that other options are wrong"
+	}
+	return ""
+}
+
+// takesValue reports whether an option that reaches further than the mount
+// always has a value; see [ServerPolicy].
+func takesValue(option string) bool {
+	name := optionName(option)
+	return reachesFurther(name) && name != "fsc"
+}
+
+func reachesFurther(name string) bool {
+	return slices.Contains([]string{
+		"addr", "clientaddr", "mountaddr", "mounthost", "port", "mountport",
+		"sec", "xprtsec", "cert_serial", "privkey_serial",
+		"context", "fscontext", "defcontext", "rootcontext",
+		"fsc", "lookupcache",
+	}, name)
+}
+
+// allows reports whether one of a policy's options allows an asked one.
+func allows(allowed []string, asked string) bool {
+	name := optionName(asked)
+	return slices.ContainsFunc(allowed, func(a string) bool {
+		return a == asked || a == name && !reachesFurther(name)
+	})
+}
