@@ -92,7 +92,7 @@ func makeElements(root int, elements []string, mode uint32) error {
 // makeElement opens a directory in dir, and makes it first if it is missing.
 func makeElement(dir int, name string, mode uint32, top unix.Statx_t) (int, error) {
 	for range makeAttempts {
-		fd, err := openElement(dir, name, top)
+		fd, err := openDirElement(dir, name, top)
 		if !errors.Is(err, unix.ENOENT) {
 			return fd, err
 		}
@@ -102,7 +102,7 @@ func makeElement(dir int, name string, mode uint32, top unix.Statx_t) (int, erro
 		case err != nil:
 			return -1, &pathError{reason: "cannot be made", err: err}
 		}
-		fd, err = openElement(dir, name, top)
+		fd, err = openDirElement(dir, name, top)
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
@@ -118,9 +118,9 @@ func makeElement(dir int, name string, mode uint32, top unix.Statx_t) (int, erro
 	return -1, &pathError{reason: "goes away as soon as it is made", err: unix.EAGAIN}
 }
 
-// openElement opens what must be a directory of the same file system as top, and
+// openDirElement opens what must be a directory of the same file system as top, and
 // no link.
-func openElement(dir int, name string, top unix.Statx_t) (int, error) {
+func openDirElement(dir int, name string, top unix.Statx_t) (int, error) {
 	fd, err := eintr.Get(func() (int, error) {
 		return unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	})
