@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -38,7 +39,7 @@ func (r *recycling) archive(ctx context.Context, root *os.File, reporting scrub.
 		}
 		defer from.Close()
 		if err := sameDirectory(root, from); err != nil {
-			return err
+			return withAdvice(share, err)
 		}
 		archives, err := descend(base, c.ArchiveDir, true)
 		if err != nil {
@@ -101,18 +102,25 @@ func openElement(at *os.File, name string, create bool) (*os.File, error) {
 }
 
 // sameDirectory refuses to go on with a directory that is not the volume's root:
-// the server may export something else under the volume's path.
-func sameDirectory(a, b *os.File) error {
-	first, err := a.Stat()
-	if err != nil {
-		return err
+// the server may export something else under the volume's path. Device and inode
+// numbers do not tell, since each export may have an fsid of its own; so it looks
+// for a new directory, made in one, in the other.
+func sameDirectory(root, other *os.File) error {
+	name := ".podvol-recycle-" + rand.Text()
+	in, seen := int(root.Fd()), int(other.Fd())
+	if err := eintr.Do(func() error { return unix.Mkdirat(in, name, 0o700) }); err != nil {
+		return &os.PathError{Op: "mkdir", Path: path.Join(root.Name(), name), Err: err}
 	}
-	second, err := b.Stat()
-	if err != nil {
-		return err
+	var st unix.Stat_t
+	err := eintr.Do(func() error { return unix.Fstatat(seen, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	if removed := eintr.Do(func() error { return unix.Unlinkat(in, name, unix.AT_REMOVEDIR) }); removed != nil {
+		return &os.PathError{Op: "rmdir", Path: path.Join(root.Name(), name), Err: removed}
 	}
-	if !os.SameFile(first, second) {
-		return fmt.Errorf("%s and %s are not the same directory: the server exports the volume from elsewhere, or both with an fsid of their own; it cannot be archived there", a.Name(), b.Name())
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("%s and %s are not the same directory: the server exports the volume from elsewhere, so that it cannot be archived there", root.Name(), other.Name())
+	case err != nil:
+		return &os.PathError{Op: "stat", Path: path.Join(other.Name(), name), Err: err}
 	}
 	return nil
 }

@@ -1,0 +1,191 @@
+package nfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/nfsserver"
+	"github.com/podvol/podvol/util/vmtest"
+	"github.com/podvol/podvol/volume"
+)
+
+// recycler is a plugin on the machine's own kernel, and the server it mounts.
+type recycler struct {
+	server *nfsserver.Server
+	path   string
+	vers   string
+}
+
+func (r recycler) spec() *volume.Spec {
+	return releasedSpec(func(pv *v1.PersistentVolume) {
+		pv.Spec.NFS = &v1.NFSVolumeSource{Server: r.server.Address(), Path: r.path}
+		pv.Spec.MountOptions = []string{"vers=" + r.vers, "nolock"}
+	})
+}
+
+func (r recycler) plugin(t *testing.T, action RecycleAction) *plugin {
+	t.Helper()
+	p := New(Config{ForceAfter: 2 * time.Second, LazyAfter: 4 * time.Second, Recycle: RecycleConfig{Embedded: EmbeddedRecycling{
+		Enabled: true, Action: action, ProgressEvery: time.Nanosecond, ArchiveShare: "/exports", ArchiveDir: "archive",
+	}}}).(*plugin)
+	host := &volume.Host{RootDir: t.TempDir(), NodeName: "n", Mounter: mount.New(mount.Config{}), Releases: &verdicts{}}
+	if err := p.Init(host); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (r recycler) recycle(t *testing.T, action RecycleAction) (events, error) {
+	t.Helper()
+	p := r.plugin(t, action)
+	var heard events
+	err := p.Recycle(t.Context(), "pv1", r.spec(), heard.record)
+	wantNoWork(t, p)
+	return heard, err
+}
+
+// wantNoWork fails if the plugin has left a mount of its own.
+func wantNoWork(t *testing.T, p *plugin) {
+	t.Helper()
+	if left, err := os.ReadDir(p.GetWorkDir()); err == nil && len(left) > 0 {
+		t.Errorf("left in the work directory: %v", left)
+	}
+}
+
+func TestRecyclingRealExports(t *testing.T) {
+	packages := nfsserver.Unpack(t)
+	vmtest.Run(t, func(t *testing.T) {
+		s := nfsserver.Start(t, packages, nfsserver.Config{Name: "one", Exports: []nfsserver.Export{
+			{Path: "/exports"}, {Path: "/exports/pv1"}, {Path: "/squashed", RootSquash: true}, {Path: "/ro", ReadOnly: true},
+		}})
+		for _, version := range []string{"3", "4.0", "4.2"} {
+			t.Run("version "+version, func(t *testing.T) { testRecycling(t, recycler{s, "/exports/pv1", version}) })
+		}
+		t.Run("root squashed", func(t *testing.T) { testSquashed(t, recycler{s, "/squashed", "4.2"}) })
+		t.Run("read-only", func(t *testing.T) {
+			s.Put("/ro/kept", "")
+			_, err := recycler{s, "/ro", "4.2"}.recycle(t, RecycleDelete)
+			if err == nil || !strings.Contains(err.Error(), "read-only to this node") {
+				t.Errorf("Recycle = %v", err)
+			}
+			wantFiles(t, s.Path("/ro"), "kept")
+		})
+		t.Run("silent", func(t *testing.T) { testSilentServer(t, recycler{s, "/exports/pv1", "4.2"}) })
+	})
+}
+
+// fill puts into the volume what a claim may leave.
+func (r recycler) fill(t *testing.T, files int) {
+	t.Helper()
+	for n := range files {
+		r.server.Put(fmt.Sprintf("%s/%d/%d", r.path, n%3, n), "data")
+	}
+	r.server.Put(r.path+"/.hidden", "data")
+	r.server.Put("/exports/neighbour/kept", "data")
+	if err := os.Symlink("../neighbour", r.server.Path(r.path+"/link")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func testRecycling(t *testing.T, r recycler) {
+	dir := r.server.Path(r.path)
+	if err := os.Chmod(dir, 0o2770); err != nil {
+		t.Fatal(err)
+	}
+	r.fill(t, 300)
+	_, err := r.recycle(t, RecycleDryRun)
+	if e, ok := errors.AsType[*volume.DryRunError](err); !ok || e.Entries != 305 {
+		t.Errorf("dry run: %v", err)
+	}
+	heard, err := r.recycle(t, RecycleDelete)
+	if err != nil || !heard.contain("305 entries deleted") {
+		t.Errorf("Recycle = %v", err)
+	}
+	wantFiles(t, dir)
+	r.fill(t, 3)
+	heard, err = r.recycle(t, RecycleArchive)
+	if err != nil || !heard.contain("5 entries moved") {
+		t.Errorf("Recycle = %v", err)
+	}
+	wantFiles(t, dir)
+	archives, err := os.ReadDir(r.server.Path("/exports/archive"))
+	if err != nil || len(archives) == 0 {
+		t.Fatalf("archives: %v, %v", archives, err)
+	}
+	latest := archives[len(archives)-1].Name()
+	wantFiles(t, r.server.Path("/exports/archive/"+latest), ".hidden", "0/0", "1/1", "2/2", "link")
+	wantFiles(t, r.server.Path("/exports/neighbour"), "kept")
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o770 {
+		t.Errorf("the root is %v, %v", info.Mode(), err)
+	}
+}
+
+// Root of the node is nobody there: it deletes what everybody may.
+func testSquashed(t *testing.T, r recycler) {
+	dir := r.server.Path(r.path)
+	r.server.Put(r.path+"/theirs", "data")
+	_, err := r.recycle(t, RecycleDelete)
+	if _, ok := errors.AsType[*volume.IncompleteError](err); !ok || !strings.Contains(err.Error(), "no_root_squash") {
+		t.Errorf("Recycle = %v", err)
+	}
+	wantFiles(t, dir, "theirs")
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.recycle(t, RecycleDelete); err != nil {
+		t.Errorf("Recycle = %v", err)
+	}
+	wantFiles(t, dir)
+}
+
+// The server falls silent in the middle: the wait ends, nothing is left on the
+// node, and another try finishes once it answers again.
+func testSilentServer(t *testing.T, r recycler) {
+	const files = 600
+	r.fill(t, files)
+	p := r.plugin(t, RecycleDelete)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	half, silent, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	var once sync.Once
+	go func() {
+		result <- p.Recycle(ctx, "pv1", r.spec(), func(_, message string) {
+			if strings.Contains(message, fmt.Sprint(files/2)+" entries") {
+				once.Do(func() {
+					close(half)
+					<-silent
+				})
+			}
+		})
+	}()
+	select {
+	case <-half:
+	case err := <-result:
+		t.Fatalf("Recycle = %v", err)
+	}
+	r.server.Drop()
+	close(silent)
+	start := time.Now()
+	err := <-result
+	incomplete, ok := errors.AsType[*volume.IncompleteError](err)
+	if !ok || incomplete.Done < files/2 || incomplete.Done >= files || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Recycle = %v", err)
+	}
+	if took := time.Since(start); took > time.Minute {
+		t.Errorf("it took %v", took)
+	}
+	r.server.Pass()
+	if _, err := r.recycle(t, RecycleDelete); err != nil {
+		t.Errorf("once it answers again: %v", err)
+	}
+	wantFiles(t, r.server.Path(r.path))
+}
