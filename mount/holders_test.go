@@ -37,6 +37,10 @@ func TestMain(m *testing.M) {
 func hold(how string) error {
 	way, path, _ := strings.Cut(how, " ")
 	switch way {
+	case "agent":
+		return runAgent(path)
+	case "daemon":
+		return serveFUSE(path)
 	case "cwd":
 		if err := os.Chdir(path); err != nil {
 			return err
