@@ -1,0 +1,46 @@
+// Package provisioned makes and deletes the directories behind dynamically
+// provisioned volumes, below a base such as the root of an NFS share. Of what
+// is there, it deletes only what it has made itself, and it never gives one
+// directory to two volumes.
+//
+// # Bookkeeping
+//
+// In the base is a directory ".podvol" (0700), which no volume can have as its
+// own or see:
+//
+//	.podvol/marks/<key of the path>.json   whose directory that is, and which inode
+//	.podvol/parents/<key>-<inode>.json     a directory above volumes that was made for them
+//	.podvol/staging/<id>                   a directory that has no name yet
+//	.podvol/trash/<id>, <id>.json          one that is being deleted, and its mark
+//
+// A directory is made in staging, with its mode; then its mark is written,
+// which tells its inode, and synced; only then is it moved to its path, by one
+// rename. So whatever is found at a path can be told from what is ours, after a
+// crash at any point as well. A mark appears whole, by a hard link, which fails
+// if there is one already, also on NFS; it never changes, and goes when the
+// volume does. That decides between processes and nodes that work on one share
+// at a time: no locks are needed, so none can be left.
+//
+// Deletion moves the directory to the trash, looks again which one that was,
+// and only then deletes it, by [removetree]. Directories above a volume that
+// did not exist are made by mkdir and then recorded; they go by rmdir with the
+// last volume in them. One that a crash kept from being recorded stays.
+//
+// # What is compared
+//
+// A directory is the one of its mark if it has the inode number, and, as far
+// as both are known, the time of birth and the file handle, which has the
+// inode's generation: inode numbers are used again.
+//
+// # Limits
+//
+// The base's file system must know hard links to files and rename of
+// directories, and keep inode numbers, as NFS does. Where rename cannot be told
+// not to replace anything (NFS), an empty directory that somebody else makes at
+// a volume's path within the same instant is replaced. Who can write to the
+// base itself can forge marks; a volume's users cannot. Names that begin with
+// "." + "podvol" or with "archived-" cannot be used in paths, in whatever case.
+//
+// The calls block as long as the file system does; ctx is looked at between
+// them.
+package provisioned

@@ -1,0 +1,156 @@
+package provisioned
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// OccupiedError says that a volume cannot have a path, since something is
+// there that is not its own. That was not touched.
+type OccupiedError struct {
+	// Path is the path as it was reached, Reason what is there.
+	Path, Reason string
+	// Owner is the volume whose it is; empty: no volume of podvol's.
+	Owner Owner
+}
+
+func (e *OccupiedError) Error() string {
+	if e.Owner != (Owner{}) {
+		return fmt.Sprintf("%s belongs to %s (%s); use a path template that gives each volume its own", e.Path, e.Owner, e.Reason)
+	}
+	return fmt.Sprintf("%s is not podvol's and is neither used nor deleted: %s; move it away, or use another path template", e.Path, e.Reason)
+}
+
+// NestedError says that a volume would lie in another volume, or around one.
+type NestedError struct {
+	// Path is the volume's path, Other that of the other one.
+	Path, Other string
+	// Owner is the other volume; empty: there may be several.
+	Owner Owner
+}
+
+func (e *NestedError) Error() string {
+	if e.Owner == (Owner{}) {
+		return fmt.Sprintf("%s cannot be a volume: other volumes lie in it; use a path template without directories that are volumes too", e.Path)
+	}
+	return fmt.Sprintf("%s would lie in %s, which belongs to %s; use a path template without directories that are volumes too", e.Path, e.Other, e.Owner)
+}
+
+// ReplacedError says that a volume's path leads to another directory than the
+// one that was made for it. Neither is touched.
+type ReplacedError struct {
+	Path  string
+	Owner Owner
+}
+
+func (e *ReplacedError) Error() string {
+	return fmt.Sprintf("%s is not the directory that was made for %s: somebody has replaced it, or the server has changed its inodes; "+
+		"it is kept. Look at it, move it away, and try again", e.Path, e.Owner)
+}
+
+// LostError says that a volume has a mark, but its directory is gone.
+type LostError struct {
+	Path  string
+	Owner Owner
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("the directory %s of %s is gone, and with it what was in it; delete the volume and its claim, and make a new claim", e.Path, e.Owner)
+}
+
+// DamagedError says that a mark cannot be used. Whatever is at Path is kept.
+type DamagedError struct {
+	// Path is the directory's path below the base, Mark the mark's own.
+	Path, Mark, Reason string
+}
+
+func (e *DamagedError) Error() string {
+	return fmt.Sprintf("the mark %s of %q cannot be used: %s; whatever is there is kept. Restore the mark, or move it and the directory away", e.Mark, e.Path, e.Reason)
+}
+
+// ExposedError says that the bookkeeping could be written by others, and so is
+// not trusted.
+type ExposedError struct {
+	Path string
+	Mode uint32
+}
+
+func (e *ExposedError) Error() string {
+	return fmt.Sprintf("%s has the mode %#o: others could write in it, so it is not trusted; see who made it, then chmod 0700 or move it away", e.Path, e.Mode)
+}
+
+// ModeError says that a directory did not get the mode that was asked for.
+type ModeError struct {
+	Path       string
+	Got, Asked uint32
+}
+
+func (e *ModeError) Error() string {
+	return fmt.Sprintf("%s has the mode %#o instead of %#o: the server does not keep it; ask for another (mountPermissions)", e.Path, e.Got, e.Asked)
+}
+
+// BusyError says that others changed the same directories at every try. It
+// matches EAGAIN.
+type BusyError struct{ Path string }
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("others make and delete volumes at %s at the same time; try again", e.Path)
+}
+
+// Unwrap returns EAGAIN.
+func (e *BusyError) Unwrap() error { return unix.EAGAIN }
+
+// Error is a failed step on the base's file system.
+type Error struct {
+	// Op is the step, Path what it concerned.
+	Op, Path string
+	// Err is the reason, in general a [unix.Errno].
+	Err error
+}
+
+func failed(op, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		err = errno // what wraps it says the same again
+	}
+	return &Error{Op: op, Path: path, Err: err}
+}
+
+func (e *Error) Error() string {
+	text := fmt.Sprintf("%s %s: %v", e.Op, e.Path, e.Err)
+	if advice := e.Advice(); advice != "" {
+		text += "; " + advice
+	}
+	return text
+}
+
+// Unwrap returns the reason.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Advice says what to do, or is empty where nothing useful can be said.
+func (e *Error) Advice() string {
+	for _, a := range []struct {
+		err  unix.Errno
+		text string
+	}{
+		{unix.EROFS, "the share is read-only: export it rw (exports(5)), or use a share that is"},
+		{unix.ENOSPC, "the share is full or out of inodes: free some, then it goes on by itself"},
+		{unix.EDQUOT, "the quota of whom the server takes this node's root for is used up: raise it or free space"},
+		{unix.EACCES, "the server does not let this node's root do that; with root_squash it is nobody there: " +
+			"export with no_root_squash, or give the share's directory to the anonymous user (anonuid) and leave no volume of others in it"},
+		{unix.EPERM, "the server does not let this node's root do that: export with no_root_squash, or give the share's directory to the anonymous user (anonuid)"},
+		{unix.ESTALE, "the server no longer knows the directory: somebody has removed or replaced it there; try again"},
+		{unix.ENAMETOOLONG, "the server's names are shorter than the path template makes them"},
+		{unix.EMLINK, "the server allows no more directories there: use a path template with directories of its own, such as ${pvc.metadata.namespace}/${pvc.metadata.name}"},
+	} {
+		if errors.Is(e.Err, a.err) {
+			return a.text
+		}
+	}
+	return ""
+}

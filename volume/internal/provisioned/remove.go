@@ -1,0 +1,220 @@
+package provisioned
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/removetree"
+)
+
+// Remove does away with the directory of a volume as its mark says, or as
+// atLeast says if that keeps more, and with the directories above it that were
+// made for volumes and are empty now. Nothing is touched unless the mark is
+// this owner's and the directory is the one of the mark. Removing what is gone
+// is success, so is removing what was retained if atLeast says so; after a
+// failure or a crash a second call goes on.
+//
+// Errors are those of [Make], and a *[removetree.MountError] for what is
+// mounted in the directory; that is kept, in the trash.
+func Remove(ctx context.Context, root *os.File, p string, owner Owner, atLeast OnDelete) error {
+	return newBase(root).remove(ctx, p, owner, atLeast)
+}
+
+func (b *base) remove(ctx context.Context, p string, owner Owner, atLeast OnDelete) error {
+	if err := CheckPath(p); err != nil {
+		return err
+	}
+	k, err := b.openBook(ctx, false)
+	if err != nil {
+		return err
+	}
+	if k == nil {
+		return b.unmarked(k, p, atLeast)
+	}
+	defer k.close()
+	return repeat(b.name(p), func() error {
+		if err := b.emptyTrash(ctx, k, p, owner); err != nil {
+			return err
+		}
+		if err := b.tryRemove(ctx, k, p, owner, atLeast); err != nil {
+			return err
+		}
+		return b.prune(ctx, k, p)
+	})
+}
+
+func (b *base) tryRemove(ctx context.Context, k *book, p string, owner Owner, atLeast OnDelete) error {
+	m, err := readMark(k.marks, keyOf(p), p)
+	switch {
+	case err != nil:
+		return err
+	case m == nil:
+		return b.unmarked(k, p, atLeast)
+	case m.Owner != owner:
+		return b.ownedBy(m)
+	}
+	switch m.OnDelete.stricter(atLeast) {
+	case Retain:
+		return b.dropMark(ctx, k, m)
+	case Archive:
+		return b.archive(ctx, k, m)
+	}
+	return b.delete(ctx, k, m)
+}
+
+// unmarked is for a path without a mark: nothing may be there.
+func (b *base) unmarked(k *book, p string, atLeast OnDelete) error {
+	if atLeast == Retain {
+		return nil
+	}
+	dir, err := b.openParent(p)
+	if err != nil || dir == nil {
+		return err
+	}
+	defer b.close(dir)
+	return b.isFree(k, dir, p)
+}
+
+// openParent opens the directory above a path; nil: there is none.
+func (b *base) openParent(p string) (*os.File, error) {
+	dir := b.root
+	elements := strings.Split(p, "/")
+	for _, name := range elements[:len(elements)-1] {
+		next, err := b.kernel.openDir(dir, name, unix.O_PATH)
+		b.close(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		dir = next
+	}
+	return dir, nil
+}
+
+// find opens the directory above a mark's, if the mark's is there; dir is nil
+// if it is gone.
+func (b *base) find(m *mark) (dir *os.File, err error) {
+	dir, err = b.openParent(m.Path)
+	if err != nil || dir == nil {
+		return nil, err
+	}
+	here, err := b.kernel.look(dir, path.Base(m.Path))
+	if err == nil && here.same(m.Directory) {
+		return dir, nil
+	}
+	b.close(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err == nil:
+		return nil, &ReplacedError{Path: b.name(m.Path), Owner: m.Owner}
+	}
+	return nil, err
+}
+
+// delete moves a directory to the trash, then its mark, and empties the trash.
+func (b *base) delete(ctx context.Context, k *book, m *mark) error {
+	thrown, err := b.kernel.look(k.trash, m.id())
+	switch {
+	case err == nil && !thrown.same(m.Directory):
+		return &ReplacedError{Path: path.Join(k.trash.Name(), m.id()), Owner: m.Owner}
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	case err != nil:
+		dir, err := b.find(m)
+		if err != nil {
+			return err
+		}
+		if dir == nil {
+			return b.gone(ctx, k, m)
+		}
+		defer b.close(dir)
+		if err := b.moveOut(ctx, m, dir, k.trash, m.id()); err != nil {
+			return err
+		}
+	}
+	if err := b.moveMark(ctx, k, m, m.id()+markSuffix); err != nil {
+		return err
+	}
+	return b.emptyTrash(ctx, k, m.Path, m.Owner)
+}
+
+// gone is for a mark without a directory; what is staged was never used.
+func (b *base) gone(ctx context.Context, k *book, m *mark) error {
+	if err := b.dropMark(ctx, k, m); err != nil {
+		return err
+	}
+	return b.dropStaged(ctx, k, m)
+}
+
+// archive renames a directory so that everybody sees that it was deleted.
+func (b *base) archive(ctx context.Context, k *book, m *mark) error {
+	dir, err := b.find(m)
+	if err != nil {
+		return err
+	}
+	if dir == nil {
+		return b.gone(ctx, k, m)
+	}
+	defer b.close(dir)
+	name := archivePrefix + path.Base(m.Path)
+	for _, name := range []string{name, name + "-" + m.Volume, archivePrefix + m.id(), archivePrefix + digest(m.id(), m.Directory.key())} {
+		err = b.moveOut(ctx, m, dir, dir, name)
+		if !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ENAMETOOLONG) {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return b.dropMark(ctx, k, m)
+}
+
+// moveOut moves the directory of a mark, and looks again whether it was that
+// one: what somebody has put in its place meanwhile is moved back.
+func (b *base) moveOut(ctx context.Context, m *mark, dir, to *os.File, newName string) error {
+	name := path.Base(m.Path)
+	err := b.do(ctx, "move out", func() error { return b.kernel.rename(dir, name, to, newName) })
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESTALE) {
+		return errChanged
+	}
+	if err != nil {
+		return err
+	}
+	moved, err := b.kernel.look(to, newName)
+	if err != nil {
+		return err
+	}
+	if !moved.same(m.Directory) {
+		return errors.Join(&ReplacedError{Path: b.name(m.Path), Owner: m.Owner}, b.kernel.rename(to, newName, dir, name))
+	}
+	return errors.Join(syncDir(to), syncDir(dir))
+}
+
+// emptyTrash deletes what was moved there for this owner and path.
+func (b *base) emptyTrash(ctx context.Context, k *book, p string, owner Owner) error {
+	id := stagingID(p, owner)
+	m, err := readMark(k.trash, id+markSuffix, p)
+	if err != nil || m == nil {
+		return err
+	}
+	thrown, err := b.kernel.look(k.trash, id)
+	switch {
+	case err == nil && !thrown.same(m.Directory):
+		return &ReplacedError{Path: path.Join(k.trash.Name(), id), Owner: owner}
+	case err == nil:
+		err = b.do(ctx, "delete", func() error { return removetree.RemoveAt(ctx, k.trash, id) })
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return b.forget(ctx, k, id)
+}
