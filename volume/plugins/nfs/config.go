@@ -23,6 +23,8 @@ type Config struct {
 	Breaker BreakerConfig
 	// Recycle is how volumes are emptied for their next claim.
 	Recycle RecycleConfig
+	// Provision has what storage classes leave open.
+	Provision ProvisionConfig
 }
 
 const (

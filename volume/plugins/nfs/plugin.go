@@ -43,11 +43,13 @@ type plugin struct {
 }
 
 var (
-	_ volume.PersistentVolumePlugin  = (*plugin)(nil)
-	_ volume.MountOptionVolumePlugin = (*plugin)(nil)
-	_ volume.SourceDescriber         = (*plugin)(nil)
-	_ volume.WorkMountPlugin         = (*plugin)(nil)
-	_ volume.SourceHealthPlugin      = (*plugin)(nil)
+	_ volume.PersistentVolumePlugin    = (*plugin)(nil)
+	_ volume.MountOptionVolumePlugin   = (*plugin)(nil)
+	_ volume.SourceDescriber           = (*plugin)(nil)
+	_ volume.WorkMountPlugin           = (*plugin)(nil)
+	_ volume.ProvisionableVolumePlugin = (*plugin)(nil)
+	_ volume.DeletableVolumePlugin     = (*plugin)(nil)
+	_ volume.SourceHealthPlugin        = (*plugin)(nil)
 )
 
 // Init implements [volume.VolumePlugin]. A configuration that cannot work is an

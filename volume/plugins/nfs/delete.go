@@ -1,0 +1,116 @@
+package nfs
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/provisioned"
+	"github.com/podvol/podvol/volume/internal/pvoptions"
+)
+
+// deleter does away with the directory of a volume that [provisioner] has made.
+type deleter struct {
+	plugin   *plugin
+	pv       *v1.PersistentVolume
+	share    export
+	dir      string // below the share
+	owner    provisioned.Owner
+	onDelete provisioned.OnDelete
+	mount    []string // options
+}
+
+// NewDeleter implements [volume.DeletableVolumePlugin] for PersistentVolumes
+// that the plugin has provisioned; others are refused with a
+// *[volume.InvalidSpecError]. What the PersistentVolume says is not trusted:
+// what is deleted is decided by the marks on the share.
+func (p *plugin) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
+	d, err := p.newDeleter(spec)
+	if err != nil {
+		return nil, volumeError("NewDeleter", spec.Name(), err)
+	}
+	return d, nil
+}
+
+func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
+	source, err := p.Source(spec)
+	if err != nil {
+		return nil, err
+	}
+	pv := spec.PersistentVolume
+	if pv == nil {
+		return nil, volume.Invalid("volume", "is a pod's own; only PersistentVolumes are deleted")
+	}
+	sharePath, ours := pv.Annotations[ShareAnnotation]
+	if !ours || pv.Annotations[provisionedBy] != PluginName {
+		return nil, volume.Invalid("metadata.annotations", "say that the volume was not provisioned by podvol (%s, %s); "+
+			"its data is kept. Delete it by hand, and use persistentVolumeReclaimPolicy: Retain for volumes of your own", provisionedBy, ShareAnnotation)
+	}
+	if pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "" {
+		return nil, volume.Invalid("spec.claimRef", "does not say which claim the volume was made for, so nothing is deleted")
+	}
+	d := &deleter{plugin: p, pv: pv, owner: provisioned.Owner{Volume: pv.Name, ClaimUID: pv.Spec.ClaimRef.UID}}
+	if d.share, err = parseShare(source.Server, sharePath); err != nil {
+		return nil, err
+	}
+	dir, lies := below.Cut(d.share.path, source.Path)
+	if !lies {
+		return nil, volume.Invalid("nfs.path", "is %q, which is not below the share %q that the volume was made on", source.Path, d.share.path)
+	}
+	if err := provisioned.CheckPath(dir); err != nil {
+		return nil, volume.Invalid("nfs.path", "does not lead to a directory that was made for a volume: %v", err)
+	}
+	d.dir = dir
+	var ok bool
+	if d.onDelete, ok = provisioned.ParseOnDelete(cmp.Or(pv.Annotations[OnDeleteAnnotation], string(provisioned.Delete))); !ok {
+		return nil, volume.Invalid("metadata.annotations."+OnDeleteAnnotation, "is %q; it can be delete, archive or retain", d.onDelete)
+	}
+	given, err := pvoptions.Options(spec, false)
+	if err != nil {
+		return nil, err
+	}
+	d.mount, err = workOptions(given)
+	return d, err
+}
+
+// GetPath is empty: the volume is mounted in no pod.
+func (d *deleter) GetPath() string { return "" }
+
+// GetMetrics matches [volume.ErrMetricsUnsupported] for the same reason.
+func (d *deleter) GetMetrics(context.Context) (*volume.Metrics, error) {
+	return nil, volumeError("GetMetrics", d.pv.Name, volume.ErrMetricsUnsupported)
+}
+
+// Delete deletes the volume's directory, archives it, or forgets it, as
+// onDelete of its class and [OnDeleteAnnotation] say, whichever keeps more.
+// Nothing is touched that podvol has not made for just this volume and claim.
+// What is gone is success; after a failure, a crash or the end of ctx another
+// call goes on. Errors are those of the mount and of [provisioned.Remove], in a
+// *[volume.Error].
+func (d *deleter) Delete(ctx context.Context) error {
+	remove := func(ctx context.Context, root *os.File) error {
+		return provisioned.Remove(ctx, root, d.dir, d.owner, d.onDelete)
+	}
+	name := workName("delete", d.share.String(), append(slices.Clone(d.mount), d.owner.Volume))
+	if err := d.plugin.withExport(ctx, d.share, d.mount, name, remove); err != nil {
+		return volumeError("Delete", d.pv.Name, fmt.Errorf("deleting %q of %s: %w", d.dir, d.share, err))
+	}
+	return nil
+}
+
+// workName is the same for the same work: what a crash left of it is found
+// again. Work on one share with the same options is done one after the other,
+// except for deletions, which may take long.
+func workName(work, share string, options []string) string {
+	h := sha256.Sum256([]byte(strings.Join(append([]string{share}, options...), "\x00")))
+	return work + "-" + hex.EncodeToString(h[:16])
+}

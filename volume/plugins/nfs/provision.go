@@ -1,0 +1,149 @@
+package nfs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/provisioned"
+)
+
+// Annotations of the PersistentVolumes that the plugin provisions.
+const (
+	// ShareAnnotation is the path of the share on the server, below which the
+	// volume's directory was made. Without it the volume is not deleted.
+	ShareAnnotation = "provisioned.podvol.io/share"
+	// OnDeleteAnnotation is the class's onDelete. Deletion obeys it where it
+	// keeps more than what was noted on the share, so that a volume's data can
+	// be saved by changing it to "archive" or "retain", but never the reverse.
+	OnDeleteAnnotation = "provisioned.podvol.io/on-delete"
+
+	provisionedBy = "pv.kubernetes.io/provisioned-by"
+)
+
+// provisioner makes a directory of a share for one claim.
+type provisioner struct {
+	plugin  *plugin
+	options volume.VolumeOptions
+	class   shareClass
+	// dir is the directory's path below the share, source the share with it.
+	dir    string
+	source export
+	mount  []string // options
+}
+
+// NewProvisioner implements [volume.ProvisionableVolumePlugin] with
+// csi-driver-nfs's parameters:
+//
+//   - server and share: the export; required.
+//   - subDir: the directory's path below it, made of ${pvc.metadata.name},
+//     ${pvc.metadata.namespace} and ${pv.metadata.name}. Default: the latter. Two
+//     volumes never get the same; what exists already is never used.
+//   - mountPermissions: the directory's mode in octal. Default, also of "0":
+//     [ProvisionConfig]'s.
+//   - onDelete: delete, archive or retain. Default: [ProvisionConfig]'s.
+//
+// Names are read in whatever case. Other parameters, wrong values, and a claim
+// that asks for what NFS cannot do are a *[volume.InvalidSpecError].
+func (p *plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
+	made, err := p.newProvisioner(options)
+	if err != nil {
+		return nil, volumeError("NewProvisioner", options.PVName, err)
+	}
+	return made, nil
+}
+
+func (p *plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, error) {
+	if err := checkClaim(options, p.GetAccessModes()); err != nil {
+		return nil, err
+	}
+	class, err := p.parseClass(options.Parameters)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := class.dirFor(options)
+	if err != nil {
+		return nil, err
+	}
+	mount, err := workOptions(options.MountOptions)
+	if err != nil {
+		return nil, err
+	}
+	made := &provisioner{plugin: p, options: options, class: class, dir: dir, mount: mount}
+	made.source, err = parseExport(&v1.NFSVolumeSource{Server: class.share.server, Path: path.Join(class.share.path, dir)})
+	if err != nil {
+		return nil, err
+	}
+	return made, nil
+}
+
+// Provision makes the claim's directory on the share, or finds the one it has
+// made before. The node does not matter; topologies become the volume's node
+// affinity. A node that they do not allow is refused.
+//
+// Errors are those of the mount, of [provisioned.Make], and a
+// *[volume.InvalidSpecError], all in a *[volume.Error]. Whatever they are, it
+// may be repeated.
+func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
+	pv := m.persistentVolume(affinityOf(allowedTopologies))
+	if err := checkNode(pv, selectedNode); err != nil {
+		return nil, m.error(err)
+	}
+	wish := provisioned.Wish{
+		Path:     m.dir,
+		Owner:    provisioned.Owner{Volume: m.options.PVName, ClaimUID: m.options.PVC.UID},
+		Claim:    types.NamespacedName{Namespace: m.options.PVC.Namespace, Name: m.options.PVC.Name}.String(),
+		Mode:     m.class.mode,
+		OnDelete: m.class.onDelete,
+	}
+	work := func(ctx context.Context, root *os.File) error { return provisioned.Make(ctx, root, wish) }
+	if err := m.plugin.withExport(ctx, m.class.share, m.mount, workName("provision", m.class.share.String(), m.mount), work); err != nil {
+		return nil, m.error(fmt.Errorf("making %s: %w", m.source, err))
+	}
+	return pv, nil
+}
+
+func (m *provisioner) error(err error) error {
+	return volumeError("Provision", m.options.PVName, err)
+}
+
+func volumeError(op, pv string, err error) error {
+	return &volume.Error{Op: op, Plugin: PluginName, Volume: pv, Err: err}
+}
+
+// persistentVolume is the volume as Kubernetes' controller stores it.
+func (m *provisioner) persistentVolume(affinity *v1.VolumeNodeAffinity) *v1.PersistentVolume {
+	claim := m.options.PVC
+	pv := &v1.PersistentVolume{}
+	pv.Name = m.options.PVName
+	pv.Annotations = map[string]string{
+		provisionedBy:      PluginName,
+		ShareAnnotation:    m.class.share.path,
+		OnDeleteAnnotation: string(m.class.onDelete),
+	}
+	pv.Spec = v1.PersistentVolumeSpec{
+		Capacity:                      v1.ResourceList{v1.ResourceStorage: claim.Spec.Resources.Requests[v1.ResourceStorage].DeepCopy()},
+		AccessModes:                   slices.Clone(claim.Spec.AccessModes),
+		VolumeMode:                    new(v1.PersistentVolumeFilesystem),
+		StorageClassName:              className(claim),
+		PersistentVolumeReclaimPolicy: m.options.PersistentVolumeReclaimPolicy,
+		MountOptions:                  slices.Clone(m.options.MountOptions),
+		NodeAffinity:                  affinity,
+		ClaimRef: &v1.ObjectReference{
+			Kind: "PersistentVolumeClaim", APIVersion: "v1",
+			Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion,
+		},
+	}
+	if pv.Spec.PersistentVolumeReclaimPolicy == "" {
+		pv.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimDelete
+	}
+	pv.Spec.NFS = &v1.NFSVolumeSource{Server: m.source.server, Path: m.source.path}
+	return pv
+}

@@ -1,0 +1,196 @@
+package nfs
+
+import (
+	"cmp"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pathtemplate"
+	"github.com/podvol/podvol/volume/internal/provisioned"
+)
+
+// ProvisionConfig has what storage classes leave open.
+type ProvisionConfig struct {
+	// MountPermissions are those of a volume's directory where the class has
+	// none, in Unix' bits (0o2770): read, write and search, setgid and sticky;
+	// the owner must have all three of his. 0 means 0755: what csi-driver-nfs's
+	// directories have in the end. It is safe, since nobody but root can write,
+	// or with root_squash whom the server takes it for; pods that run as others
+	// need a class with 0777, or better 2770 and the group of the share as a
+	// supplemental group.
+	MountPermissions uint32
+	// OnDelete is what becomes of a volume's directory where the class does not
+	// say it: "delete", "archive" or "retain". Empty means "delete", as with
+	// csi-driver-nfs.
+	OnDelete string
+}
+
+const defaultPermissions = 0o755
+
+// Parameters of a storage class, in lower case.
+const (
+	paramServer      = "server"
+	paramShare       = "share"
+	paramSubDir      = "subdir"
+	paramPermissions = "mountpermissions"
+	paramOnDelete    = "ondelete"
+)
+
+// shareClass is what a storage class says.
+type shareClass struct {
+	share    export
+	subDir   string
+	mode     uint32
+	onDelete provisioned.OnDelete
+}
+
+func (p *plugin) parseClass(parameters map[string]string) (shareClass, error) {
+	given := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(parameters)) {
+		low := strings.ToLower(name)
+		if !slices.Contains([]string{paramServer, paramShare, paramSubDir, paramPermissions, paramOnDelete}, low) {
+			return shareClass{}, volume.Invalid("parameters."+name, "is not known; there are server, share, subDir, mountPermissions and onDelete")
+		}
+		if _, twice := given[low]; twice {
+			return shareClass{}, volume.Invalid("parameters."+name, "is given twice")
+		}
+		given[low] = parameters[name]
+	}
+	share, err := parseShare(given[paramServer], given[paramShare])
+	if err != nil {
+		return shareClass{}, err
+	}
+	config := p.config.Provision
+	mode, err := parseMode(given[paramPermissions], cmp.Or(config.MountPermissions, defaultPermissions))
+	if err != nil {
+		return shareClass{}, err
+	}
+	onDelete, ok := provisioned.ParseOnDelete(cmp.Or(given[paramOnDelete], config.OnDelete, string(provisioned.Delete)))
+	if !ok {
+		return shareClass{}, volume.Invalid("parameters.onDelete", "is %q; it can be delete, archive or retain", onDelete)
+	}
+	return shareClass{share: share, subDir: cmp.Or(given[paramSubDir], "${"+pathtemplate.VolumeName+"}"), mode: mode, onDelete: onDelete}, nil
+}
+
+func parseShare(server, share string) (export, error) {
+	if server == "" {
+		return export{}, volume.Invalid("parameters.server", "is required: the name or address of the NFS server")
+	}
+	if share == "" {
+		return export{}, volume.Invalid("parameters.share", "is required: the path that the server exports")
+	}
+	e, err := parseExport(&v1.NFSVolumeSource{Server: server, Path: share})
+	if err != nil {
+		return export{}, fmt.Errorf("server and share of the storage class: %w", err)
+	}
+	// One spelling only, for what is below it is found by it again.
+	e.path = e.normal().path
+	if e.path != "/" && pathtemplate.Check(e.path[1:]) != nil {
+		return export{}, volume.Invalid("parameters.share", "is %q; it must be a path without \".\" or empty elements", share)
+	}
+	return e, nil
+}
+
+// parseMode reads an octal mode; what is empty or 0 is the default.
+func parseMode(s string, otherwise uint32) (uint32, error) {
+	mode := otherwise
+	if s != "" {
+		given, err := strconv.ParseUint(s, 8, 32)
+		if err != nil {
+			return 0, volume.Invalid("parameters.mountPermissions", "is %q; it must be an octal number such as 0770", s)
+		}
+		mode = cmp.Or(uint32(given), otherwise)
+	}
+	const owner, allowed = 0o700, uint32(fs.ModePerm) | 0o3000
+	if mode&^allowed != 0 || mode&owner != owner {
+		return 0, volume.Invalid("parameters.mountPermissions",
+			"is %#o; it must be between 0700 and 3777, with all permissions for the owner, who could not delete the directory else", mode)
+	}
+	return mode, nil
+}
+
+// dirFor returns the path below the share for a claim.
+func (c *shareClass) dirFor(options volume.VolumeOptions) (string, error) {
+	dir, err := pathtemplate.Expand(c.subDir, map[string]string{
+		pathtemplate.ClaimName:      options.PVC.Name,
+		pathtemplate.ClaimNamespace: options.PVC.Namespace,
+		pathtemplate.VolumeName:     options.PVName,
+	})
+	if err == nil {
+		err = provisioned.CheckPath(dir)
+	}
+	if err != nil {
+		return "", volume.Invalid("parameters.subDir", "%v", err)
+	}
+	return dir, nil
+}
+
+// checkClaim refuses a claim that asks for what a directory cannot do.
+func checkClaim(options volume.VolumeOptions, offered []v1.PersistentVolumeAccessMode) error {
+	claim := options.PVC
+	if err := volume.CheckPathSegment("PersistentVolume's name", options.PVName); err != nil {
+		return err
+	}
+	if claim == nil {
+		return volume.Invalid("PersistentVolumeClaim", "is missing")
+	}
+	if claim.UID == "" {
+		return volume.Invalid("metadata.uid", "a claim without UID cannot be told from a later one of its name")
+	}
+	spec := &claim.Spec
+	switch {
+	case spec.VolumeMode != nil && *spec.VolumeMode != v1.PersistentVolumeFilesystem:
+		return volume.Invalid("spec.volumeMode", "is %q; NFS has file systems only, use volumeMode: Filesystem", *spec.VolumeMode)
+	case spec.Selector != nil:
+		return volume.Invalid("spec.selector", "selects among volumes that exist; a new one has no labels, drop the selector or the class")
+	case spec.DataSource != nil || spec.DataSourceRef != nil:
+		return volume.Invalid("spec.dataSource", "copies of volumes and snapshots cannot be made here; drop it and copy the data yourself")
+	case len(spec.AccessModes) == 0:
+		return volume.Invalid("spec.accessModes", "is required")
+	}
+	for i, mode := range spec.AccessModes {
+		if !slices.Contains(offered, mode) {
+			return volume.Invalid(fmt.Sprintf("spec.accessModes[%d]", i), "is %q, which NFS does not do; it can be %v", mode, offered)
+		}
+	}
+	size := spec.Resources.Requests[v1.ResourceStorage]
+	if size.Sign() <= 0 {
+		return volume.Invalid("spec.resources.requests.storage", "is required, and must be more than 0")
+	}
+	return nil
+}
+
+// workOptions are those with which the agent mounts a share to change it: not
+// read-only, whatever its pods get, and without trust in what it saw before,
+// since other nodes make and delete directories too (nfs(5), "DATA AND METADATA
+// COHERENCE"). The last of contradicting options counts.
+func workOptions(class []string) ([]string, error) {
+	if err := mount.CheckOptions(class); err != nil {
+		return nil, volume.NothingDone(fmt.Errorf("mountOptions of the storage class: %w", err))
+	}
+	options := slices.DeleteFunc(slices.Clone(class), func(o string) bool { return o == "ro" })
+	for _, o := range []string{"lookupcache=none", "actimeo=0"} {
+		if !slices.Contains(options, o) {
+			options = append(options, o)
+		}
+	}
+	return options, nil
+}
+
+func className(claim *v1.PersistentVolumeClaim) string {
+	if name, ok := claim.Annotations[v1.BetaStorageClassAnnotation]; ok {
+		return name
+	}
+	if claim.Spec.StorageClassName != nil {
+		return *claim.Spec.StorageClassName
+	}
+	return ""
+}
