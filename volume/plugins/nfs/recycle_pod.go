@@ -15,8 +15,11 @@ const (
 	// recyclerImage has a shell, find and ls, as images of this name have.
 	recyclerImage = "busybox:stable"
 	// recyclerScript fails if anything is left. -xdev keeps it from emptying
-	// what is mounted in the volume.
-	recyclerScript = `test -d /scrub && find /scrub -xdev -mindepth 1 -delete && test -z "$(ls -A /scrub)"`
+	// what is mounted in the volume. Not every busybox's find knows -delete.
+	recyclerScript = `test -d /scrub &&
+find /scrub -xdev -mindepth 1 ! -type d -exec rm -f {} + &&
+find /scrub -xdev -depth -mindepth 1 -type d -exec rmdir {} + &&
+test -z "$(ls -A /scrub)"`
 	// recyclerName is what the names of these pods begin with, as in Kubernetes.
 	recyclerName = "recycler-for-"
 	// maxPodName is the API's limit, that of a DNS subdomain.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -545,5 +546,40 @@ func TestWhatTheServerRefusesIsExplained(t *testing.T) {
 	}
 	if err := withAdvice(workExport, nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// The script of the built-in pod, in a shell like that of its image.
+func TestRecyclerScript(t *testing.T) { testRecyclerScript(t, "/bin/sh") }
+
+func testRecyclerScript(t *testing.T, shell ...string) {
+	t.Helper()
+	base := t.TempDir()
+	scrub, outside := filepath.Join(base, "scrub"), filepath.Join(base, "outside")
+	write(t, outside, "kept")
+	write(t, scrub, "a", ".hidden", "..data", "-rf", "a b\nc", "d/e/f")
+	if err := os.Symlink(outside, filepath.Join(scrub, "link")); err != nil {
+		t.Fatal(err)
+	}
+	script := strings.ReplaceAll(recyclerScript, "/scrub", scrub)
+	run := func() error {
+		out, err := exec.CommandContext(t.Context(), shell[0], append(shell[1:], "-c", script)...).CombinedOutput()
+		if len(out) > 0 {
+			t.Logf("%s", out)
+		}
+		return err
+	}
+	for range 2 {
+		if err := run(); err != nil {
+			t.Error(err)
+		}
+		wantFiles(t, scrub)
+		wantFiles(t, outside, "kept")
+	}
+	if err := os.Remove(scrub); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(); err == nil {
+		t.Error("it succeeds without a volume")
 	}
 }

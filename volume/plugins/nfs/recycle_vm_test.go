@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -79,6 +81,7 @@ func TestRecyclingRealExports(t *testing.T) {
 			}
 			wantFiles(t, s.Path("/ro"), "kept")
 		})
+		t.Run("script in busybox", func(t *testing.T) { testBusybox(t) })
 		t.Run("silent", func(t *testing.T) { testSilentServer(t, recycler{s, "/exports/pv1", "4.2"}) })
 	})
 }
@@ -127,6 +130,22 @@ func testRecycling(t *testing.T, r recycler) {
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o770 {
 		t.Errorf("the root is %v, %v", info.Mode(), err)
 	}
+}
+
+// testBusybox runs the built-in pod's script with the tools of its image.
+func testBusybox(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	for _, name := range []string{"sh", "find", "rm", "rmdir", "ls", "test"} {
+		if err := os.Symlink(busybox, filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin)
+	testRecyclerScript(t, filepath.Join(bin, "sh"))
 }
 
 // Root of the node is nobody there: it deletes what everybody may.
