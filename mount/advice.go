@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -23,7 +24,7 @@ func (c Cause) advice(e *Error) string {
 	case ErrTimedOut:
 		return fmt.Sprintf("Check that %s is up and that no firewall or missing route keeps this node from reaching it.", server)
 	case ErrAccessDenied:
-		return fmt.Sprintf("Allow this node's address on %s (/etc/exports of an NFS server), or check user name and password.", server)
+		return adviseDenied(e)
 	case ErrNoSuchExport:
 		return fmt.Sprintf("Check the path in %q; showmount -e %s lists what an NFS server exports.", e.Source, server)
 	case ErrVersionUnsupported:
@@ -112,6 +113,24 @@ func adviseBusy(e *Error) string {
 	return fmt.Sprintf("See with findmnt whether %s is mounted already, and with lsof what uses it.", e.Source)
 }
 
+func adviseDenied(e *Error) string {
+	server := serverOf(e.Source)
+	switch {
+	case family(e.FSType) != "nfs":
+		return fmt.Sprintf("Allow this node's address on %s, or check user name and password.", server)
+	case asksKerberos(e):
+		return fmt.Sprintf("Kerberos was asked for (sec=krb5): rpc.gssd must run on this node with a keytab of its own, and %s must export with that flavour.", server)
+	}
+	return fmt.Sprintf("Allow this node's address on %s (/etc/exports), and the security flavour sec=sys: Kerberos is used only where the mount option sec=krb5 asks for it, with rpc.gssd on this node.", server)
+}
+
+// asksKerberos reports whether an NFS mount's options ask for Kerberos.
+func asksKerberos(e *Error) bool {
+	return slices.ContainsFunc(e.Options, func(word string) bool {
+		return slices.ContainsFunc(strings.Split(word, ","), func(o string) bool { return strings.HasPrefix(o, "sec=krb5") })
+	})
+}
+
 func adviseHelper(e *Error) string {
 	if errors.Is(e.Err, exec.ErrNotFound) {
 		return fmt.Sprintf("Install the mount command itself (util-linux) on this node: %s.", packageFor("mount", e.Distribution))
@@ -123,7 +142,11 @@ func adviseHelper(e *Error) string {
 	if install == "" {
 		return fmt.Sprintf("Install the package that brings /sbin/mount.%s on this node.", e.FSType)
 	}
-	return fmt.Sprintf("Install the %s client (/sbin/mount.%s) on this node: %s.", familyName(e.FSType), e.FSType, install)
+	advice := fmt.Sprintf("Install the %s client (/sbin/mount.%s) on this node: %s.", familyName(e.FSType), e.FSType, install)
+	if family(e.FSType) == "nfs" && asksKerberos(e) {
+		advice += " Kerberos (sec=krb5) cannot do without it, and needs rpc.gssd and a keytab besides."
+	}
+	return advice
 }
 
 func familyName(fstype string) string {

@@ -131,6 +131,9 @@ func (e *nfsError) complete(to *Error) {
 func explainNFS(err error) error {
 	failed := &nfsError{err: err}
 	if failure, ok := errors.AsType[*nfs.Failure](err); ok {
+		if mayBeFlavour(failure) {
+			failed.also = append(failed.also, ErrAccessDenied)
+		}
 		for _, refused := range failure.Refused {
 			switch _, noStatd := errors.AsType[*nfs.StatdError](refused.Err); {
 			case noStatd:
@@ -149,6 +152,14 @@ func explainNFS(err error) error {
 		return &causedError{cause, failed}
 	}
 	return failed
+}
+
+// mayBeFlavour tells the failure that Linux has for NFSv3 where the server wants
+// Kerberos, an EINVAL without a word, from one that it explains. It may be an
+// option that the server's version rules out as well.
+func mayBeFlavour(failure *nfs.Failure) bool {
+	failed, ok := errors.AsType[*kernelError](failure.Err)
+	return ok && failure.Version.Major == 3 && asksServer(failed) && errors.Is(failed, unix.EINVAL) && len(failed.lines) == 0
 }
 
 // causeOfNFS returns the cause, or "" where it is to be found as for any mount.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount/internal/mountapi"
+	"github.com/podvol/podvol/mount/internal/nfs"
 	"github.com/podvol/podvol/util/nstest"
 )
 
@@ -140,6 +142,25 @@ func TestNFSIsNotMountedBlindly(t *testing.T) {
 		}
 		if test.words == "port" && e.Option != "port" {
 			t.Errorf("%s: option %q", name, e.Option)
+		}
+	}
+}
+
+// Linux says EINVAL and nothing more of an NFSv3 export for Kerberos only.
+func TestThreeMayWantAnotherFlavour(t *testing.T) {
+	tests := map[string]struct {
+		version nfs.Version
+		lines   []string
+		also    []Cause
+	}{
+		"3":           {nfs.Version{Major: 3}, nil, []Cause{ErrAccessDenied}},
+		"3, with why": {nfs.Version{Major: 3}, []string{"e NFS: bad mount option"}, nil},
+		"4.2":         {nfs.Version{Major: 4, Minor: 2}, nil, nil},
+	}
+	for name, test := range tests {
+		err := explainNFS(&nfs.Failure{Version: test.version, Err: &kernelError{call: callCreate, lines: test.lines, err: unix.EINVAL}})
+		if failed, ok := errors.AsType[*nfsError](err); !ok || !slices.Equal(failed.also, test.also) {
+			t.Errorf("%s: %+v, want also %v", name, failed, test.also)
 		}
 	}
 }

@@ -245,8 +245,13 @@ func (n *negotiation) failure(refused []Refusal) error {
 	return &Failure{Err: main.Err, Version: main.Version, Refused: refused}
 }
 
-// tellsMore compares an error of NFSv3 with that of NFSv4 before it.
+// tellsMore compares an error of NFSv3 with that of NFSv4 before it. Where a
+// server wants another security flavour, Linux has EPERM for NFSv4 and EINVAL,
+// which may mean anything, for NFSv3.
 func tellsMore(err3, err4 error) bool {
+	if errors.Is(err3, unix.EINVAL) && errors.Is(err4, unix.EPERM) {
+		return false
+	}
 	if _, ok := errors.AsType[*StatdError](err3); ok {
 		return !saysNoPath(err4)
 	}

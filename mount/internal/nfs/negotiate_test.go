@@ -82,6 +82,7 @@ func TestVersionFallback(t *testing.T) {
 		"stale":                          {nil, v4(unix.ESTALE), "4.2", unix.ESTALE},
 		"no path with either":            {nil, with3(v4(noPath), noPath), "4.2 3", noPath},
 		"denied by 3":                    {nil, with3(v4(noPath), unix.EACCES), "4.2 3", unix.EACCES},
+		"another security flavour":       {nil, with3(v4(unix.EPERM), invalid), "4.2 3", unix.EPERM},
 		"a wrong option":                 {nil, map[string]error{"4.2": &FinalError{invalid}}, "4.2", invalid},
 		"just 4.1":                       {[]string{"vers=4.1"}, v4(notThis), "4.1", notThis},
 		"4, whichever":                   {[]string{"vers=4"}, map[string]error{"4.2": notThis}, "4.2 4.1", nil},
