@@ -14,7 +14,7 @@ import (
 func (p *plugin) setUp(ctx context.Context, e export, request mount.Request, same func(mount.Entry) bool) (made bool, err error) {
 	m := p.Host.GetMounter()
 	return podmount.SetUpBy(ctx, m, request, same, func() error {
-		return p.breaker.do(ctx, endpointOf(e, request.Options), func() error { return mount.Mount(ctx, m, request) })
+		return p.breaker.do(ctx, endpointOf(e, request.Options), func() error { return mountByOwnName(ctx, m, e, request) })
 	})
 }
 
