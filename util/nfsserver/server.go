@@ -212,6 +212,9 @@ func (s *Server) Address6() string {
 	return s.wire.server.v6.Addr().String()
 }
 
+// Kind is the server's software.
+func (s *Server) Kind() Kind { return s.config.Kind }
+
 // String names the software and the server.
 func (s *Server) String() string {
 	return strings.TrimSpace(s.config.Kind.String() + " " + s.config.Name)
