@@ -8,4 +8,8 @@
 // store is an in-memory one that forgets; data is never shown to another
 // claim. A node never binds claims; it only checks them
 // ([volume.CheckBinding]).
+//
+// Before a released volume is emptied or deleted, [ReleaseVerifier] makes sure
+// that it is that volume, that its claim has left it, and that nobody uses its
+// data in any other way.
 package persistentvolume
