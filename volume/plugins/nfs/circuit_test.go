@@ -82,6 +82,7 @@ func (m *circuitModel) end(number int, v verdict) {
 	case m.trial == number:
 		m.trial = -1
 	}
+	m.forget()
 }
 
 func TestCircuitIsItsModel(t *testing.T) {
@@ -106,6 +107,11 @@ func TestCircuitIsItsModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"time passes": func(t *rapid.T) {
 				m.advance(rapid.OneOf(rapid.IntRange(1, 20), rapid.IntRange(1, 800)).Draw(t, "seconds"))
+			},
+			"it is nearly forgotten": func(t *rapid.T) {
+				if rest := m.seen + remembers*seconds(config.LastPause) - 1 - m.now; m.failures > 0 && rest > 0 {
+					m.advance(rest)
+				}
 			},
 			"begin": func(t *rapid.T) {
 				made, trial := m.begin(len(attempts))
