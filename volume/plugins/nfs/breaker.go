@@ -181,7 +181,7 @@ func (b *breaker) health(server endpoint) volume.SourceHealth {
 		return h
 	}
 	if c.failures > 0 {
-		last, cause := reasonOf(c.last)
+		cause, last := reasonOf(c.last)
 		h.Since, h.Failures, h.Err = c.since, c.failures, fmt.Errorf("%w: %w", cause, last)
 	}
 	if c.isOpen() {

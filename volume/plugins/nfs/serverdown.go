@@ -62,20 +62,20 @@ func (e *ServerDownError) Unwrap() []error {
 }
 
 func (c *circuit) downError(server endpoint) *ServerDownError {
-	last, cause := reasonOf(c.last)
+	cause, last := reasonOf(c.last)
 	return &ServerDownError{Server: server.String(), Since: c.since, Failures: c.failures, Next: c.retryAt, Last: last, Cause: cause}
 }
 
 // reasonOf is the reason of a failed mount, without whose mount it was.
-func reasonOf(err error) (reason error, cause mount.Cause) {
+func reasonOf(err error) (cause mount.Cause, reason error) {
 	e, ok := errors.AsType[*mount.Error](err)
 	if !ok {
-		return err, mount.ErrTimedOut
+		return mount.ErrTimedOut, err
 	}
 	if e.Err == nil || e.Err == error(e.Cause) {
-		return errors.New("nothing more is known"), e.Cause
+		return e.Cause, errors.New("nothing more is known")
 	}
-	return e.Err, e.Cause
+	return e.Cause, e.Err
 }
 
 // leastSilence is how long a server must have been silent before a deadline ends
