@@ -207,7 +207,7 @@ func BenchmarkMatch(b *testing.B) {
 		x := persistentvolume.NewIndex(volumes...)
 		b.Run(fmt.Sprintf("index/%d", count), func(b *testing.B) {
 			b.ReportAllocs()
-			for i := range b.N {
+			for i := 0; b.Loop(); i++ {
 				if _, err := x.Match(wanted[i%len(wanted)]); err != nil {
 					b.Fatal(err)
 				}
@@ -215,12 +215,25 @@ func BenchmarkMatch(b *testing.B) {
 		})
 		plain := &scan{volumes: volumes}
 		b.Run(fmt.Sprintf("scan/%d", count), func(b *testing.B) {
-			for i := range b.N {
+			for i := 0; b.Loop(); i++ {
 				if pv, _ := plain.match(wanted[i%len(wanted)]); pv == nil {
 					b.Fatal("nothing found")
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkPut adds volumes to an index, one after the other.
+func BenchmarkPut(b *testing.B) {
+	volumes := manyPVs(manyVolumes)
+	var x *persistentvolume.Index
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if i%manyVolumes == 0 {
+			x = persistentvolume.NewIndex()
+		}
+		x.Put(volumes[i%manyVolumes])
 	}
 }
 

@@ -136,13 +136,13 @@ func (x *Index) rename(name types.NamespacedName, uid types.UID, volumeName stri
 // volume, and a volume one claim; what was recorded of either before is
 // forgotten.
 func (x *Index) Record(volumeName string, claim ClaimID) {
-	x.Forget(volumeName)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if old, ok := x.owners.recordedFor[claim]; ok {
-		x.change(old, func() { delete(x.owners.recorded, old) })
+		x.change(old, func() { x.owners.forget(old) })
 	}
 	x.change(volumeName, func() {
+		x.owners.forget(volumeName)
 		x.owners.recorded[volumeName] = claim
 		x.owners.recordedFor[claim] = volumeName
 	})
@@ -152,10 +152,7 @@ func (x *Index) Record(volumeName string, claim ClaimID) {
 func (x *Index) Forget(volumeName string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.change(volumeName, func() {
-		delete(x.owners.recordedFor, x.owners.recorded[volumeName])
-		delete(x.owners.recorded, volumeName)
-	})
+	x.change(volumeName, func() { x.owners.forget(volumeName) })
 }
 
 // change makes f the only place where what is known of a volume changes: it is

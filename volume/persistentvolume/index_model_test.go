@@ -68,7 +68,7 @@ func (h *history) putVolume(t *rapid.T) {
 // putMany makes lists of many runs.
 func (h *history) putMany(t *rapid.T) {
 	template := anyVolume(t, "many")
-	for i := range rapid.IntRange(1, 40).Draw(t, "count") {
+	for i := range rapid.IntRange(1, 300).Draw(t, "count") {
 		pv := template.DeepCopy()
 		pv.Name = fmt.Sprintf("many%d", i)
 		h.put(pv)

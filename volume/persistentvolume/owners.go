@@ -49,6 +49,11 @@ func (o *owners) unname(claim types.NamespacedName, volumeName string) {
 	}
 }
 
+func (o *owners) forget(volumeName string) {
+	delete(o.recordedFor, o.recorded[volumeName])
+	delete(o.recorded, volumeName)
+}
+
 // volumeFor returns the only volume that a claim can have: what is recorded for
 // it, what it names, or is known to name though this copy of it does not.
 func (o *owners) volumeFor(q *query) string {
