@@ -157,3 +157,11 @@ func selecting(key string, operator metav1.LabelSelectorOperator, values ...stri
 func selectingPairs(pairs map[string]string) claimOption {
 	return func(c *v1.PersistentVolumeClaim) { c.Spec.Selector = &metav1.LabelSelector{MatchLabels: pairs} }
 }
+
+// nameOf returns the name of what was found, or nothing.
+func nameOf(pv *v1.PersistentVolume) string {
+	if pv == nil {
+		return ""
+	}
+	return pv.Name
+}

@@ -174,7 +174,7 @@ func (h *history) check(t *rapid.T) {
 	got, err := h.index.Match(w)
 	if want != nil {
 		if err != nil || got.Name != want.Name {
-			t.Fatalf("got %v, %v; want %s", got.GetName(), err, want.Name)
+			t.Fatalf("got %v, %v; want %s", nameOf(got), err, want.Name)
 		}
 		return
 	}
@@ -207,7 +207,7 @@ func anyVolume(t *rapid.T, name string) *v1.PersistentVolume {
 		"rwo":         withModes(rwo), "all modes": withModes(rwo, rwx, rox),
 	}
 	for _, key := range slices.Sorted(maps.Keys(options)) {
-		if rapid.IntRange(0, 5).Draw(t, key) == 0 {
+		if rapid.IntRange(0, 9).Draw(t, key) == 1 {
 			options[key](pv)
 		}
 	}
@@ -257,7 +257,7 @@ func anyClaim(t *rapid.T) *v1.PersistentVolumeClaim {
 		"named": naming(volumeName().Draw(t, "named volume")), "modes": wantsModes(rwo, rox),
 	}
 	for _, key := range slices.Sorted(maps.Keys(options)) {
-		if rapid.IntRange(0, 5).Draw(t, key) == 0 {
+		if rapid.IntRange(0, 9).Draw(t, key) == 1 {
 			options[key](c)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume"
@@ -73,7 +74,7 @@ func TestAReservationOutlivesItsVolume(t *testing.T) {
 	}
 	r.Release()
 	if pv, err := x.Match(persistentvolume.Wanted{Claim: newClaim("second", "1Gi")}); err != nil || pv.Name != "a" {
-		t.Errorf("after the release: %v, %v", pv.GetName(), err)
+		t.Errorf("after the release: %v, %v", nameOf(pv), err)
 	}
 }
 
@@ -99,6 +100,30 @@ func TestALateEventDoesNotUndoACommit(t *testing.T) {
 	}
 	if pv, ok := x.Volume("a"); !ok || pv.ResourceVersion != "12" {
 		t.Errorf("Volume = %v, %v", pv, ok)
+	}
+}
+
+// Stores that forget begin anew with low versions.
+func TestAVolumeMadeAnewCounts(t *testing.T) {
+	of := func(uid, version string) pvOption {
+		return func(pv *v1.PersistentVolume) { pv.UID, pv.ResourceVersion = types.UID(uid), version }
+	}
+	x := persistentvolume.NewIndex(newPV("a", "9Gi", of("old", "9")))
+	x.Put(newPV("a", "1Gi", of("new", "1")))
+	if _, err := x.Match(persistentvolume.Wanted{Claim: newClaim("c", "5Gi")}); err == nil {
+		t.Error("the size of the volume that was there before is believed")
+	}
+}
+
+// What goes from one host leaves the others to be found.
+func TestVolumesOfOtherHostsAreFound(t *testing.T) {
+	x := persistentvolume.NewIndex(newPV("a", "1Gi", onHost("node1")), newPV("b", "1Gi", onHost("node2")))
+	x.Delete("a")
+	for node, want := range map[string]string{"node1": "", "node2": "b"} {
+		pv, err := x.Match(persistentvolume.Wanted{Claim: newClaim("c", "1Gi"), NodeName: node})
+		if nameOf(pv) != want || (err == nil) != (want != "") {
+			t.Errorf("on %s: %v, %v", node, nameOf(pv), err)
+		}
 	}
 }
 

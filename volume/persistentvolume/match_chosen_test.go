@@ -122,7 +122,7 @@ func TestMoreLabelsAndHostsThanLists(t *testing.T) {
 		} {
 			pv, err := x.Match(persistentvolume.Wanted{Claim: claim, NodeName: node})
 			if err != nil || pv.Name != want {
-				t.Errorf("on %s: got %v, %v; want %s", node, pv.GetName(), err, want)
+				t.Errorf("on %s: got %v, %v; want %s", node, nameOf(pv), err, want)
 			}
 		}
 	}

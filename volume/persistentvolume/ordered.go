@@ -78,7 +78,7 @@ type ordered struct {
 
 const (
 	longestRun = 128
-	// shortRun is when a run is joined to its neighbour.
+	// shortRun is how long two neighbours may be together to be joined.
 	shortRun = longestRun / 4
 )
 
@@ -120,10 +120,18 @@ func (o *ordered) remove(e item) {
 		o.runs = slices.Delete(o.runs, i, i+1)
 		return
 	}
-	if next := i + 1; next < len(o.runs) && len(o.runs[i])+len(o.runs[next]) <= shortRun {
-		o.runs[i] = append(o.runs[i], o.runs[next]...)
-		o.runs = slices.Delete(o.runs, next, next+1)
+	o.join(i)
+	o.join(i - 1)
+}
+
+// join makes one run of a run and the next, if they are short.
+func (o *ordered) join(i int) {
+	next := i + 1
+	if i < 0 || next >= len(o.runs) || len(o.runs[i])+len(o.runs[next]) > shortRun {
+		return
 	}
+	o.runs[i] = append(o.runs[i], o.runs[next]...)
+	o.runs = slices.Delete(o.runs, next, next+1)
 }
 
 // start returns the place of the first volume that is not smaller than s.

@@ -44,6 +44,11 @@ func TestOrderedIsASortedList(t *testing.T) {
 		if all := slices.Collect(got.from(sizeOf(resource.MustParse("-1")))); !slices.Equal(all, want) || got.count != len(want) {
 			t.Fatalf("got %v of %d, want %v", all, got.count, want)
 		}
+		for _, run := range got.runs {
+			if len(run) == 0 || len(run) > longestRun {
+				t.Fatalf("%d volumes in %d runs, of which one has %d", len(want), len(got.runs), len(run))
+			}
+		}
 		for _, text := range sizes {
 			bound := resource.MustParse(text)
 			below := slices.IndexFunc(want, func(e item) bool {
@@ -61,4 +66,41 @@ func TestOrderedIsASortedList(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestOrderedJoinsWhatIsLeft(t *testing.T) {
+	var o ordered
+	var all []item
+	for i := range 20 * longestRun {
+		pv := new(v1.PersistentVolume)
+		pv.Name = fmt.Sprintf("pv%06d", i)
+		all = append(all, itemOf(pv))
+		o.insert(all[i])
+	}
+	for i, it := range all {
+		if i%longestRun != 0 {
+			o.remove(it)
+		}
+	}
+	if o.count != 20 || len(o.runs) > 10 {
+		t.Errorf("%d volumes are left in %d runs", o.count, len(o.runs))
+	}
+}
+
+// A volume on any number of nodes, with any number of labels, is in few lists.
+func TestPostingsAreFew(t *testing.T) {
+	for _, count := range []int{1, 5, 20, 60, 70, 1000} {
+		pv := new(v1.PersistentVolume)
+		pv.Labels = make(map[string]string)
+		host := v1.NodeSelectorRequirement{Key: v1.LabelHostname, Operator: v1.NodeSelectorOpIn}
+		for i := range count {
+			pv.Labels[fmt.Sprintf("l%d", i)] = "x"
+			host.Values = append(host.Values, fmt.Sprintf("n%d", i))
+		}
+		term := v1.NodeSelectorTerm{MatchExpressions: []v1.NodeSelectorRequirement{host}}
+		pv.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{term}}}
+		if n := len(postings(pv)); n > 2*maxPostings {
+			t.Errorf("%d labels and hosts: %d lists", count, n)
+		}
+	}
 }

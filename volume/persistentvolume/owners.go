@@ -74,7 +74,7 @@ func (o *owners) owned(volumeName string) bool {
 
 // otherThan says which claim a volume is kept for, if not for this one.
 func (o *owners) otherThan(q *query, pv *v1.PersistentVolume) string {
-	if r := o.reserved[pv.Name]; r != nil && r.claim != q.id {
+	if r := o.reserved[pv.Name]; r != nil { // a claim with a reservation of its own asks for nothing
 		return r.claim.String() + ", for which it is reserved"
 	}
 	if id, ok := o.recorded[pv.Name]; ok && id != q.id {
