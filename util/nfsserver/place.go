@@ -60,9 +60,20 @@ func newNode(t testing.TB, hostname string) (place, *network, error) {
 	return at, wire, wire.connect(at)
 }
 
-// serve never unlocks its thread, which therefore ends with it.
+// serve never unlocks its thread, which therefore ends with it. It is never the
+// process's first thread: that one's mount table is what /proc/self shows.
 func (p place) serve(hostname string, ready chan<- error) {
 	runtime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() {
+		elsewhere := make(chan struct{})
+		go func() {
+			defer close(elsewhere)
+			p.serve(hostname, ready)
+		}()
+		<-elsewhere // until then it keeps the thread from being used
+		runtime.UnlockOSThread()
+		return
+	}
 	err := enter(hostname)
 	ready <- err
 	if err != nil {
