@@ -113,7 +113,21 @@ func (n *Node) restart() *Node {
 	again.Fake, again.agent = n.Fake, &agent{}
 	again.NodeAllocatable, again.Now = n.NodeAllocatable, n.Now
 	again.start()
+	again.sweep()
 	return &again
+}
+
+// sweep has the plugin unmount what it had mounted for itself when it died, as
+// the manager does at its start.
+func (n *Node) sweep() {
+	n.t.Helper()
+	p, ok := volume.AsWorkMount(n.plugin)
+	if !ok {
+		return
+	}
+	if err := p.SweepWork(n.t.Context()); err != nil {
+		n.t.Errorf("SweepWork: %v", err)
+	}
 }
 
 // pod returns a pod that uses the spec.

@@ -30,7 +30,7 @@ type DirectoryError struct {
 }
 
 func (e *DirectoryError) Error() string {
-	text := fmt.Sprintf("the directory %s is missing, and making it below %s failed: %v", e.Directory, e.Base, e.Err)
+	text := fmt.Sprintf("the directory %s seems to be missing, and making it below %s failed: %v", e.Directory, e.Base, e.Err)
 	if advice := e.Advice(); advice != "" {
 		text += "; " + advice
 	}
@@ -116,9 +116,13 @@ func (m *mounter) makeAndMount(ctx context.Context, request mount.Request, args 
 	return m.mount(ctx, request)
 }
 
-// notMade is marked: what may be left is none of the volume's.
+// notMade is marked unless a mount of the agent's own may be left.
 func (m *mounter) notMade(err, missing error) error {
-	return volume.NothingDone(&DirectoryError{Directory: m.export.String(), Base: m.directory.base.String(), Err: err, Missing: missing})
+	failed := &DirectoryError{Directory: m.export.String(), Base: m.directory.base.String(), Err: err, Missing: missing}
+	if leftWork(err) {
+		return failed
+	}
+	return volume.NothingDone(failed)
 }
 
 // workName is the same for all that can share one mount of the agent's own.

@@ -18,7 +18,7 @@ import (
 
 // workGrace is how much longer than its context a caller waits, so that what
 // notices the end at once leaves no mount behind.
-const workGrace = 5 * time.Second
+const workGrace = time.Second
 
 // workMount is an export that the agent mounts for itself, to make or remove
 // directories of it.
@@ -134,7 +134,9 @@ func (w *workMount) mount(ctx context.Context) error {
 	}
 	request := mount.Request{Source: w.export.String(), Target: w.dir, FSType: fsType, Options: w.options}
 	never := func(mount.Entry) bool { return false }
-	_, err = w.plugin.setUp(ctx, w.export, request, never)
+	if _, err = w.plugin.setUp(ctx, w.export, request, never); err != nil {
+		w.plugin.removeEmptyAbove(w.dir)
+	}
 	return err
 }
 
@@ -193,7 +195,23 @@ func (w *workMount) unmount(ctx context.Context) error {
 	defer cancel()
 	err := w.plugin.removeWork(ctx, w.dir)
 	if err != nil {
-		return fmt.Errorf("unmounting %s from the agent's own %s: %w", w.export, w.dir, err)
+		return &workLeftError{fmt.Errorf("unmounting %s from the agent's own %s: %w", w.export, w.dir, err)}
 	}
 	return nil
+}
+
+// workLeftError says that a work mount may still be there, which the next of its
+// name, or the next start, unmounts.
+type workLeftError struct{ error }
+
+func (e *workLeftError) Unwrap() error { return e.error }
+
+// leftWork reports whether an error of [plugin.withExport] left something mounted
+// or running.
+func leftWork(err error) bool {
+	if _, left := errors.AsType[*workLeftError](err); left {
+		return true
+	}
+	abandoned, ok := errors.AsType[*flight.AbandonedError](err)
+	return ok && (abandoned.Started || abandoned.Earlier)
 }

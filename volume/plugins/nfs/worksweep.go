@@ -6,8 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
@@ -43,14 +45,49 @@ func (p *plugin) SweepWork(ctx context.Context) error {
 }
 
 // removeWork unmounts what is mounted at one of the work directories and removes
-// it. Where that took detaching, the error is a *[volume.DetachedError], and
+// it, and those above it that are empty then, which come back when they are
+// needed. What the kernel has mounted below by itself, since other file systems
+// of the server begin there, goes first. Where that took detaching, the error is a *[volume.DetachedError], and
 // nothing is left to be done.
 func (p *plugin) removeWork(ctx context.Context, dir string) error {
+	if err := p.unmountBelow(ctx, dir); err != nil {
+		return err
+	}
 	err := podmount.TearDown(ctx, p.Host.GetMounter(), dir, p.ladder())
-	if _, detached := errors.AsType[*volume.DetachedError](err); detached {
-		return errors.Join(err, podmount.RemoveDir(dir))
+	_, detached := errors.AsType[*volume.DetachedError](err)
+	if detached {
+		err = errors.Join(err, podmount.RemoveDir(dir))
+	}
+	if err == nil || detached {
+		p.removeEmptyAbove(dir)
 	}
 	return err
+}
+
+// unmountBelow unmounts what is mounted below a work directory, deepest first.
+func (p *plugin) unmountBelow(ctx context.Context, dir string) error {
+	table, err := mount.TableOf(p.Host.GetMounter())
+	if err != nil {
+		return err
+	}
+	entries, err := mount.Below(table, dir)
+	for _, e := range slices.Backward(entries) {
+		if _, unmountErr := mount.Unmount(ctx, p.Host.GetMounter(), e.Target, p.ladder()); !errors.Is(unmountErr, mount.ErrNotMounted) {
+			err = errors.Join(err, unmountErr)
+		}
+	}
+	return err
+}
+
+// removeEmptyAbove removes the directories above a work directory up to those of
+// the plugins. Others may be in use, or just being made.
+func (p *plugin) removeEmptyAbove(dir string) {
+	for range 3 { // work, nfs, kubernetes.io
+		dir = filepath.Dir(dir)
+		if podmount.RemoveDir(dir) != nil {
+			return
+		}
+	}
 }
 
 // workNames are the names in the work directory, which is this node's own.
