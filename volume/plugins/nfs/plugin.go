@@ -55,7 +55,7 @@ var (
 // Init implements [volume.VolumePlugin]. A configuration that cannot work is an
 // error, that of a policy as [InlinePolicy.Check] says.
 func (p *plugin) Init(host volume.VolumeHost) error {
-	if err := errors.Join(p.config.Inline.Check(), p.config.Recycle.check()); err != nil {
+	if err := errors.Join(p.config.Inline.Check(), p.config.Recycle.check(), p.config.Provision.check()); err != nil {
 		return err
 	}
 	return p.Kind.Init(host)

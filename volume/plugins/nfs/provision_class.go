@@ -35,6 +35,16 @@ type ProvisionConfig struct {
 
 const defaultPermissions = 0o755
 
+func (c ProvisionConfig) check() error {
+	if err := checkMode("Provision.MountPermissions", cmp.Or(c.MountPermissions, defaultPermissions)); err != nil {
+		return err
+	}
+	if _, ok := provisioned.ParseOnDelete(c.OnDelete); c.OnDelete != "" && !ok {
+		return volume.Invalid("Provision.OnDelete", "is %q; it can be delete, archive or retain", c.OnDelete)
+	}
+	return nil
+}
+
 // Parameters of a storage class, in lower case.
 const (
 	paramServer      = "server"
@@ -109,12 +119,15 @@ func parseMode(s string, otherwise uint32) (uint32, error) {
 		}
 		mode = cmp.Or(uint32(given), otherwise)
 	}
+	return mode, checkMode("parameters.mountPermissions", mode)
+}
+
+func checkMode(field string, mode uint32) error {
 	const owner, allowed = 0o700, uint32(fs.ModePerm) | 0o3000
 	if mode&^allowed != 0 || mode&owner != owner {
-		return 0, volume.Invalid("parameters.mountPermissions",
-			"is %#o; it must be between 0700 and 3777, with all permissions for the owner, who could not delete the directory else", mode)
+		return volume.Invalid(field, "is %#o; it must be between 0700 and 3777, with all permissions for the owner, who could not delete the directory else", mode)
 	}
-	return mode, nil
+	return nil
 }
 
 // dirFor returns the path below the share for a claim.

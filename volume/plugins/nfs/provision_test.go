@@ -284,6 +284,27 @@ func TestOnDelete(t *testing.T) {
 	}
 }
 
+func TestProvisionConfig(t *testing.T) {
+	for _, wrong := range []nfs.ProvisionConfig{{MountPermissions: 0o4755}, {MountPermissions: 0o070}, {OnDelete: "shred"}} {
+		if err := nfs.New(nfs.Config{Provision: wrong}).Init(volumetest.NewHost(t)); !errors.As(err, new(*volume.InvalidSpecError)) {
+			t.Errorf("%+v: %v", wrong, err)
+		}
+	}
+	h := volumetest.NewHost(t)
+	p := nfs.New(nfs.Config{Provision: nfs.ProvisionConfig{MountPermissions: 0o2770}})
+	if err := p.Init(h); err != nil {
+		t.Fatal(err)
+	}
+	share := shareOf(t, h)
+	for given, want := range map[string]fs.FileMode{"": fs.ModeSetgid | 0o770, "0": fs.ModeSetgid | 0o770, "0755": 0o755, "1777": fs.ModeSticky | 0o777} {
+		name := "data" + given
+		mustProvision(t, p, wishes(name, parameter("mountPermissions", given)))
+		if info, err := os.Stat(filepath.Join(share, "pvc-"+name)); err != nil || info.Mode() != fs.ModeDir|want {
+			t.Errorf("%q: %v, %v", given, info, err)
+		}
+	}
+}
+
 func TestDeleteRefusesWhatItDidNotMake(t *testing.T) {
 	p, h := newPlugin(t)
 	share := shareOf(t, h)
