@@ -16,7 +16,7 @@ import (
 // What programs may take to start and to end, on an emulated processor.
 const (
 	startPatience = 30 * time.Second
-	stopPatience  = 10 * time.Second
+	stopPatience  = 4 * time.Second // some hang in their shut-down now and then
 )
 
 // daemon is a program that runs in the foreground.

@@ -103,6 +103,15 @@ func addPair(name string, address hardware, peerName string, peerAddress hardwar
 	return r.send()
 }
 
+// removePair removes an interface with the one it is connected to.
+func removePair(name string) error {
+	link, err := net.InterfaceByName(name)
+	if err != nil {
+		return err
+	}
+	return newRequest(unix.RTM_DELLINK, 0, unix.IfInfomsg{Index: int32(link.Index)}).send()
+}
+
 // setUp takes an interface into use.
 func setUp(name string) error {
 	link, err := net.InterfaceByName(name)

@@ -56,6 +56,15 @@ func TestServers(t *testing.T) {
 		one.Put("/data/who", "one")
 		two.Put("/data/who", "two")
 		three.Put("/data/who", "three")
+		t.Run("one after the other, of one name", func(t *testing.T) {
+			for range 2 {
+				t.Run("", func(t *testing.T) {
+					again := nfsserver.Start(t, packages, nfsserver.Config{Name: "again"})
+					again.Put("/data/who", "again")
+					wantFile(t, filepath.Join(mustMount(t, again.Address(), "/data", "vers=4.2"), "who"), "again")
+				})
+			}
+		})
 		t.Run("several at once", func(t *testing.T) {
 			for _, version := range nfsserver.AllVersions() {
 				options := "nolock,vers=" + version

@@ -57,7 +57,15 @@ func newNode(t testing.TB, hostname string) (place, *network, error) {
 		return place{}, nil, err
 	}
 	wire := newNetwork(hostname, byte(number))
-	return at, wire, wire.connect(at)
+	if err := wire.connect(at); err != nil {
+		return place{}, nil, err
+	}
+	t.Cleanup(func() { // or it goes some time after the namespace, when another may want the name
+		if err := removePair(wire.name); err != nil {
+			t.Errorf("remove the wire to %s: %v", hostname, err)
+		}
+	})
+	return at, wire, nil
 }
 
 // serve never unlocks its thread, which therefore ends with it. It is never the

@@ -96,7 +96,7 @@ type backend interface {
 // must have unmounted by then.
 func Start(t testing.TB, p Packages, c Config) *Server {
 	t.Helper()
-	s := &Server{t: t, packages: p, config: c, ids: map[string]int{}, root: filepath.Join(t.TempDir(), "exported")}
+	s := &Server{t: t, packages: p, config: c, ids: map[string]int{}}
 	if s.config.Versions == nil {
 		s.config.Versions = AllVersions()
 	}
@@ -154,9 +154,11 @@ func (s *Server) must(what string, err error) {
 
 // makeRoot mounts a tmpfs of the server's own, seen at every place.
 func (s *Server) makeRoot() error {
-	if err := os.MkdirAll(s.root, 0o755); err != nil {
+	var err error
+	if s.root, err = os.MkdirTemp("", "nfsserver-"); err != nil { // a test's own has its name, of whatever characters
 		return err
 	}
+	s.t.Cleanup(func() { os.Remove(s.root) })
 	if err := unix.Mount("exported", s.root, "tmpfs", 0, "mode=755"); err != nil {
 		return fmt.Errorf("mount %s: %w", s.root, err)
 	}

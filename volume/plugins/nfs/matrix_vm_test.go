@@ -67,7 +67,7 @@ type result struct {
 
 func (m *matrix) String() string {
 	var table strings.Builder
-	table.WriteString("\n")
+	table.WriteString("\nmatrix: mounted without helper (mount.nfs is on the node only where the row says so)\n")
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	line := func(r result, took string) {
 		fmt.Fprintf(w, "matrix\t| %s\t| %s\t| %s\t| %s\t| %s\n", r.row, r.server, r.version, r.outcome, took)
