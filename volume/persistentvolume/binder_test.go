@@ -234,6 +234,16 @@ func TestAVolumeThatIsTakenMeanwhileIsLeft(t *testing.T) {
 	}
 }
 
+func TestAVolumeThatAnotherClaimNamesIsLeft(t *testing.T) {
+	s := storeOf(t, newPV("a", "1Gi"), newPV("b", "2Gi"), newClaim("data", "1Gi"), newClaim("later", "1Gi", naming("a")))
+	if err := binder(s, t.TempDir()).BindPods(t.Context(), []*v1.Pod{podOf("data")}); err != nil {
+		t.Fatal(err)
+	}
+	if got := getClaim(t, s, "data").Spec.VolumeName; got != "b" {
+		t.Errorf("bound to %q, want b", got)
+	}
+}
+
 func TestAVolumeThatVanishesMeanwhileIsLeft(t *testing.T) {
 	dir := t.TempDir()
 	s := storeOf(t, newPV("a", "1Gi"), newPV("b", "2Gi"), newClaim("data", "1Gi"))
