@@ -26,6 +26,8 @@ type mountOptions struct {
 	fake     bool
 	output   string
 	timeout  time.Duration
+
+	nfsPolicy string
 }
 
 // kubeletPodWait is how long a kubelet waits for a pod's volumes.
@@ -59,6 +61,7 @@ func mountCommand(s streams) *cobra.Command {
 	flags.BoolVar(&o.fake, "fake", false, "mount nothing: print the commands that would run, and touch nothing outside a temporary directory")
 	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, json or yaml")
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
+	addNFSPolicy(flags, &o.nfsPolicy)
 	addRootDir(flags, &o.rootDir)
 	return c
 }
@@ -71,6 +74,10 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 		o.rootDir = systemRootDir // which is only shown
 	}
 	rootDir, err := checkRootDir(o.rootDir)
+	if err != nil {
+		return err
+	}
+	replacements, err := nfsUnderPolicy(o.nfsPolicy)
 	if err != nil {
 		return err
 	}
@@ -90,7 +97,7 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	config := where.config(set.NodeName, set)
 	config.log = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	config.events = loggedEvents{config.log, where.rename}
-	config.setUpTimeout = o.timeout
+	config.setUpTimeout, config.plugins = o.timeout, replacements
 	node, err := startNode(ctx, config)
 	if err != nil {
 		return err

@@ -34,6 +34,7 @@ type nodeConfig struct {
 	events            volume.EventSink            // nil: nobody is told
 	containers        volumemanager.PodContainers // nil: whoever calls TearDownPod
 	adopt             bool
+	plugins           []volume.VolumePlugin // in place of stock ones
 	log               *slog.Logger
 }
 
@@ -52,7 +53,7 @@ func startNode(ctx context.Context, c nodeConfig) (*node, error) {
 		RootDir:     c.rootDir,
 		NodeName:    c.nodeName,
 		Objects:     c.objects,
-		Plugins:     plugins.All(),
+		Plugins:     plugins.All(c.plugins...),
 		Mounter:     c.mounter,
 		Tokens:      tokens,
 		Allocatable: machine{objects: c.objects, node: types.NodeName(c.nodeName)},

@@ -31,6 +31,7 @@ type runNodeOptions struct {
 	metricsAddr   string
 	unmountOnExit bool
 	adopt         bool
+	nfsPolicy     string
 }
 
 func runNodeCommand(s streams) *cobra.Command {
@@ -68,6 +69,7 @@ func runNodeCommand(s streams) *cobra.Command {
 	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve /metrics, /explain and /healthz at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")
 	flags.BoolVar(&o.unmountOnExit, "unmount-on-exit", false, "unmount everything below the root directory when stopped")
 	flags.BoolVar(&o.adopt, "adopt", false, "take over volumes below the root directory that podvol has no record of")
+	addNFSPolicy(flags, &o.nfsPolicy)
 	addRootDir(flags, &o.rootDir)
 	return c
 }
@@ -107,6 +109,10 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	if err := o.check(); err != nil {
 		return err
 	}
+	replacements, err := nfsUnderPolicy(o.nfsPolicy)
+	if err != nil {
+		return err
+	}
 	out, err := newRowStream(o.output, s.out, s.err)
 	if err != nil {
 		return err
@@ -124,7 +130,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	out.rename = where.rename
 	store := objects.NewStore()
 	config := where.config(o.nodeName, store)
-	config.containers, config.adopt = noContainers{}, o.adopt
+	config.containers, config.adopt, config.plugins = noContainers{}, o.adopt, replacements
 	config.log = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	config.events = loggedEvents{config.log, where.rename}
 	node, err := startNode(ctx, config)

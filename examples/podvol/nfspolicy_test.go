@@ -1,0 +1,42 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+const (
+	nfsInline = "../../testdata/nfs-inline.yaml"
+	nfsPolicy = "../../testdata/nfs/policy.yaml"
+)
+
+func TestNFSPolicyLetsPodsAskForOptions(t *testing.T) {
+	_, errOut := mustPodvol(t, exitOK, "mount", "--fake", "-f", nfsInline, "--nfs-policy", nfsPolicy)
+	if want := "mount -t nfs -o nosuid,nodev,vers=4.1,nconnect=4 10.20.172.211:/export/pods/inline "; !strings.Contains(errOut, want) {
+		t.Errorf("stderr lacks %q:\n%s", want, errOut)
+	}
+	_, errOut = mustPodvol(t, exitFailed, "mount", "--fake", "-f", nfsInline)
+	for _, want := range []string{"default/inline data: ", `"nconnect=4"`, `{server: "10.20.172.211", makeBelow: ["/export/pods"]}`} {
+		if !strings.Contains(errOut, want) {
+			t.Errorf("without a policy, stderr lacks %q:\n%s", want, errOut)
+		}
+	}
+}
+
+func TestBadNFSPolicyIsAUsageError(t *testing.T) {
+	for name, tc := range map[string]struct{ file, because string }{
+		"missing": {"/nonexistent/policy.yaml", "no such file"},
+		"field":   {manifestFile(t, "servers:\n- server: \"*\"\n  alow: [hard]\n"), "line 3: field alow not found"},
+		"value":   {manifestFile(t, "servers:\n- server: \"*\"\n  allow: [bind]\n"), "servers[0].allow[0]"},
+		"empty":   {manifestFile(t, ""), "is empty"},
+	} {
+		for _, command := range [][]string{{"mount", "--fake", "-f", nfsInline}, {"run-node", "--fake", "-f", t.TempDir()}} {
+			t.Run(name+" "+command[0], func(t *testing.T) {
+				out, errOut := mustPodvol(t, exitUsage, append(command, "--nfs-policy", tc.file)...)
+				if out != "" || !strings.Contains(errOut, "--nfs-policy") || !strings.Contains(errOut, tc.because) {
+					t.Errorf("stdout: %s\nstderr: %s", out, errOut)
+				}
+			})
+		}
+	}
+}
