@@ -57,6 +57,7 @@ func allChecks() []check {
 		lifecycleChecks(),
 		restartChecks(),
 		faultChecks(),
+		retryChecks(),
 		crashChecks(),
 		cancelChecks(),
 		concurrencyChecks(),

@@ -35,6 +35,7 @@
 //   - faults/teardown-retried: Whichever call fails during TearDown, either nothing is left, or there is an error and another TearDown succeeds.
 //   - faults/teardown-set-up: Whichever call fails during TearDown, the volume can be set up again.
 //   - faults/cause: An error keeps its cause, so that errors.Is finds it.
+//   - faults/retry-at: After many failures in a row, and many calls that hang, an error that says when to try again names a time within the hour, and SetUp succeeds once the trouble is over, at that time or soon after.
 //   - crash/setup-set-up: At whichever call the process dies during SetUp, SetUp of a new process succeeds.
 //   - crash/setup-torn-down: At whichever call the process dies during SetUp, TearDown of a new process leaves nothing.
 //   - crash/teardown-set-up: At whichever call the process dies during TearDown, SetUp of a new process succeeds.

@@ -268,7 +268,7 @@ func brokenDisks() []broken {
 	all := []broken{
 		{
 			defect: "it never mounts a device once that has failed", breaks: "faults/setup-retried",
-			also: []string{"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang"},
+			also: []string{"faults/retry-at", "cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang"},
 			plugin: alteredDisk(func(d *disk) {
 				var bad memory
 				mountDevice := d.mountDevice
@@ -307,7 +307,7 @@ func brokenDisks() []broken {
 		},
 		{
 			defect: "it attaches just once", breaks: "attach/idempotent",
-			also: []string{
+			also: []string{"faults/retry-at",
 				"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang", "concurrency/questions",
 				"faults/setup-retried", "faults/teardown-set-up", "lifecycle/setup-again", "ownership/progress",
 				"recycle/empties", "recycle/faults", "recycle/cancel", "provision/made", "provision/faults", "provision/crash",

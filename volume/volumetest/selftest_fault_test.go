@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/podvol/podvol/mount"
@@ -17,7 +18,7 @@ func brokenFaults() []broken {
 		{
 			defect: "it gives up for good after a failed SetUp",
 			breaks: "faults/setup-retried",
-			also:   []string{"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang", "faults/refresh"},
+			also:   []string{"faults/retry-at", "cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang", "faults/refresh"},
 			alter: func() alteration {
 				var failed memory
 				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
@@ -133,6 +134,32 @@ func brokenFaults() []broken {
 	}
 }
 
+// later is an error that says when to try again.
+type later struct {
+	error
+	at time.Time
+}
+
+func (l later) Unwrap() error      { return l.error }
+func (l later) RetryAt() time.Time { return l.at }
+
+func brokenRetry() []broken {
+	return []broken{{
+		defect: "it wants to be left alone for a day",
+		breaks: "faults/retry-at",
+		alter: func() alteration {
+			var failures atomic.Int64
+			return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
+				err := m.SetUpAt(ctx, dir, noArgs)
+				if err == nil || failures.Add(1) < 3 {
+					return err
+				}
+				return later{err, time.Now().Add(24 * time.Hour)}
+			}}
+		},
+	}}
+}
+
 func brokenCancel() []broken {
 	return []broken{
 		{
@@ -164,7 +191,7 @@ func brokenCancel() []broken {
 		{
 			defect: "it does not look at the context",
 			breaks: "cancel/hang",
-			also:   []string{"cancel/all-hangs"},
+			also:   []string{"faults/retry-at", "cancel/all-hangs"},
 			alter: func() alteration {
 				return alteration{setUpAt: func(ctx context.Context, m *noteMounter, dir string) error {
 					return m.SetUpAt(context.WithoutCancel(ctx), dir, noArgs)

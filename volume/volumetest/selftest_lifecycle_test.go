@@ -27,7 +27,7 @@ func brokenLifecycle() []broken {
 		{
 			defect: "it writes something else",
 			breaks: "lifecycle/setup",
-			also: []string{
+			also: []string{"faults/retry-at",
 				"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang", "concurrency/pods", "concurrency/volumes",
 				"crash/setup-set-up", "crash/teardown-set-up", "faults/refresh", "faults/setup-retried",
 				"faults/teardown-set-up", "hostility/odd-names", "lifecycle/refresh", "lifecycle/setup-again", "lifecycle/setup-at",

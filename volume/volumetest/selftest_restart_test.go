@@ -189,7 +189,7 @@ func brokenCrash() []broken {
 		{
 			defect: "it takes it for granted that the secret can be had",
 			breaks: "crash/setup-torn-down",
-			also: []string{
+			also: []string{"faults/retry-at",
 				"cancel/all-hangs", "cancel/before", "cancel/during", "cancel/hang", "contract/refused", "crash/setup-set-up", "faults/cause",
 				"faults/nothing-done", "faults/refresh", "faults/setup-retried", "faults/setup-torn-down", "hostility/canary",
 			},

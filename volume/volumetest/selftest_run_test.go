@@ -182,6 +182,7 @@ func allBroken() []broken {
 		brokenLifecycle(),
 		brokenRestart(),
 		brokenFaults(),
+		brokenRetry(),
 		brokenCrash(),
 		brokenCancel(),
 		brokenConcurrency(),
