@@ -83,7 +83,7 @@ func (s *claimed) provision(ctx context.Context) (*v1.PersistentVolume, error) {
 		return nil, err
 	}
 	if pv == nil {
-		return nil, fmt.Errorf("Provision returns neither PersistentVolume nor error")
+		return nil, fmt.Errorf("neither a PersistentVolume nor an error is returned by Provision")
 	}
 	return s.bound(pv), nil
 }
