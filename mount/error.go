@@ -9,6 +9,8 @@ import (
 const (
 	OpMount   = "mount"
 	OpUnmount = "unmount"
+	// OpMeasure is a look at what is mounted, for metrics; plugins say it.
+	OpMeasure = "measure"
 )
 
 // Error is a failed mount or unmount: what was asked, what the kernel or the
@@ -19,7 +21,7 @@ const (
 // errors.Is(err, mount.ErrHelperMissing) and errors.Is(err, unix.EBUSY) both
 // work where they apply.
 type Error struct {
-	// Op is [OpMount] or [OpUnmount].
+	// Op is [OpMount], [OpUnmount] or [OpMeasure].
 	Op string
 	// Source, Target, FSType and Options are those of the request, sensitive
 	// options masked.

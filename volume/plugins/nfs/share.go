@@ -21,12 +21,6 @@ type share struct {
 	plugin *plugin
 }
 
-// GetMetrics returns those of the server's file system.
-func (s *share) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
-	metrics, err := podmount.Metrics(ctx, s.Host.GetMounter(), &s.plugin.meter, s.GetPath())
-	return metrics, s.Error("GetMetrics", err)
-}
-
 type mounter struct {
 	share
 	export  export
