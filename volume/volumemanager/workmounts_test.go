@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
 )
 
 // leaveWork leaves what a crashed agent had mounted for itself.
@@ -77,4 +78,21 @@ func TestManagerUnmountsWhatPluginsHadMountedForThemselves(t *testing.T) {
 		stop()
 		w.assertClean()
 	})
+}
+
+// What no plugin could understand is refused before the pod is declared.
+func TestPodsWithAnnotationsForNothingAreRefused(t *testing.T) {
+	w := newWorld(t)
+	manager, _ := w.start()
+	pod := newPod("web", emptyDirVolume("scratch", ""))
+	pod.Annotations = map[string]string{"mount-options.podvol.io/scratch": "size=1"}
+	_, err := manager.SetUpPod(t.Context(), pod)
+	for _, err := range []error{err, manager.PutPod(pod)} {
+		if wrong, ok := errors.AsType[*volume.InvalidSpecError](err); !ok || wrong.Field != `metadata.annotations["mount-options.podvol.io/scratch"]` {
+			t.Errorf("err = %v", err)
+		}
+	}
+	if rows := manager.Explain(); len(rows) > 0 {
+		t.Errorf("it was declared: %+v", rows)
+	}
 }
