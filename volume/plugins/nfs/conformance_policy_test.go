@@ -43,17 +43,8 @@ func TestConformanceUnderAPolicy(t *testing.T) {
 				Pod:  asks(nfs.AnnotationMakeVolumeDirectory, "0770"),
 				Want: volumetest.Want{Files: files},
 			},
-			{
-				Name: "a directory that is missing", Prepare: serve, Shared: true, NoKernel: none,
-				Spec: func(*volumetest.Node) *volume.Spec {
-					return persistent("10.0.0.1", "/export/not/there", func(pv *v1.PersistentVolume) {
-						pv.Annotations = map[string]string{nfs.AnnotationMakeDirectory: "0770"}
-						pv.Spec.MountOptions = []string{"noexec", "vers=3"}
-					})
-				},
-				Want: volumetest.Want{Mode: 0o770, Mount: &volumetest.Mount{Source: "10.0.0.1:/export/not/there", Options: []string{"vers=3"}}},
-			},
 		},
+		Storage: []volumetest.StorageCase{storage(t, "sub-directories", nil)},
 		Refused: []volumetest.RefusedCase{
 			{Name: "an option", Spec: source("/export/there"), Prepare: serve, Pod: asks(nfs.AnnotationMountOptions, "sync"), Because: `add "sync"`, NoKernel: none},
 			{Name: "a directory", Spec: source("/other/there"), Prepare: serve, Pod: asks(nfs.AnnotationMakeVolumeDirectory, "0770"), Because: `add "/other"`, NoKernel: none},
