@@ -43,6 +43,16 @@ func TestConformanceUnderAPolicy(t *testing.T) {
 				Pod:  asks(nfs.AnnotationMakeVolumeDirectory, "0770"),
 				Want: volumetest.Want{Files: files},
 			},
+			{
+				Name: "persistent", Prepare: serve, Shared: true, NoKernel: none,
+				Spec: func(*volumetest.Node) *volume.Spec {
+					return persistent("10.0.0.1", "/export/there", func(pv *v1.PersistentVolume) {
+						pv.Annotations = map[string]string{nfs.AnnotationMakeDirectory: "0770"}
+						pv.Spec.MountOptions = []string{"noexec", "vers=3"}
+					})
+				},
+				Want: volumetest.Want{Files: files, Mount: &volumetest.Mount{Options: []string{"noexec", "vers=3"}}},
+			},
 		},
 		Storage: []volumetest.StorageCase{storage(t, "sub-directories", nil)},
 		Refused: []volumetest.RefusedCase{
