@@ -43,7 +43,10 @@ import (
 // target's parent. All mounts are private; making them shared or moving them
 // is EINVAL. Read-only is recorded but not enforced. Because binds are links,
 // what is mounted below a directory shows through every bind of it, and a bind
-// below its own source is a loop. Sizes are not enforced.
+// below its own source is a loop. Sizes are not enforced. What a mount hides
+// waits beside it, under a name that begins with ".podvol-fake-", where its file
+// system is another than that of [FakeMounter.KeepIn]: who lists the directory,
+// or removes empty ones, meets it there.
 type FakeMounter struct {
 	faults fault.Injector[Call]
 
@@ -61,6 +64,7 @@ type FakeMounter struct {
 	lastID   int
 	lastAnon uint32
 	lastName int
+	keepIn   string // where scratch is made; os.TempDir if empty
 	scratch  string
 	spare    map[string][]string // links in scratch, by what they point to
 	watchers map[chan struct{}]struct{}
@@ -83,10 +87,20 @@ func NewFakeMounter() *FakeMounter {
 	return f
 }
 
+// KeepIn makes the fake keep what mounts hide, and what it makes itself, in a
+// directory of its own below dir, as long as there is anything; it is os.TempDir
+// unless KeepIn was called, which must be before the first mount. Dir must exist
+// until the fake is closed, and should be on the file system of the targets.
+func (f *FakeMounter) KeepIn(dir string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.keepIn = dir
+}
+
 // Close unmounts everything, newest first, so that what was hidden is back,
 // and removes the content the fake made. The fake is as new afterwards, but
-// for faults, the log and what was given to [FakeMounter.Serve]. Errors are
-// those of the file system; closing twice is allowed.
+// for faults, the log and what was given to [FakeMounter.Serve] and
+// [FakeMounter.KeepIn]. Errors are those of the file system; closing twice is allowed.
 func (f *FakeMounter) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -285,7 +285,7 @@ func replaceLink(at, target string) error {
 // when it is first needed.
 func (f *FakeMounter) scratchName(kind string) (string, error) {
 	if f.scratch == "" {
-		dir, err := os.MkdirTemp("", "podvol-fake-")
+		dir, err := os.MkdirTemp(f.keepIn, "podvol-fake-")
 		if err != nil {
 			return "", err
 		}

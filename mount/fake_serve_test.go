@@ -4,10 +4,38 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/podvol/podvol/mount"
 )
+
+// What mounts hide is nowhere but where the fake was told to keep it.
+func TestFakeKeepsWhatItHidesWhereItIsTold(t *testing.T) {
+	f, root := newFake(t, "kept", "parent/t")
+	t.Setenv("TMPDIR", "/nowhere")
+	kept := filepath.Join(root, "kept")
+	f.KeepIn(kept)
+	target := filepath.Join(root, "parent/t")
+	for _, r := range []mount.Request{
+		{Source: "server:/x", Target: target, FSType: "nfs"},
+		{Source: "tmpfs", Target: target, FSType: "tmpfs"},
+	} {
+		mustMount(t, f, r)
+		if got := names(t, filepath.Dir(target)); !slices.Equal(got, []string{"t"}) {
+			t.Errorf("beside a %s there is %q", r.FSType, got)
+		}
+		if got := names(t, kept); len(got) != 1 {
+			t.Errorf("with a %s it keeps %q", r.FSType, got)
+		}
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := names(t, kept); len(got) != 0 {
+		t.Errorf("left after Close: %q", got)
+	}
+}
 
 // A directory below an export can be mounted by itself, once it is there.
 func TestFakeServesWhatIsBelowAnExport(t *testing.T) {

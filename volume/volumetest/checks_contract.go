@@ -80,7 +80,7 @@ func contractChecks() []check {
 func checkPluginName(k *kit) {
 	p := k.runner.newPlugin()
 	name := p.GetPluginName()
-	if _, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{p}, newFakeHost(k, k.TempDir())); err != nil {
+	if _, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{p}, NewHost(k)); err != nil {
 		k.Errorf("the plugin cannot be registered: %v", err)
 	}
 	if after := p.GetPluginName(); after != name {
@@ -92,7 +92,7 @@ func checkPluginName(k *kit) {
 }
 
 func checkInit(k *kit) {
-	h := newFakeHost(k, k.TempDir())
+	h := NewHost(k)
 	root := snapshot(k, h.RootDir)
 	h.Host = volume.Host{RootDir: h.RootDir, NodeName: h.NodeName, Mounter: h.Mounter}
 	if err := k.runner.newPlugin().Init(h); err != nil {

@@ -49,14 +49,10 @@ var _ volume.VolumeHost = (*Host)(nil)
 // test fails if anybody changed an object that a role had returned.
 func NewHost(t testing.TB) *Host {
 	t.Helper()
-	return newFakeHost(t, t.TempDir())
-}
-
-// newFakeHost is NewHost on an empty directory.
-func newFakeHost(t testing.TB, dir string) *Host {
-	t.Helper()
 	fake := mount.NewFakeMounter()
-	h := newHost(t, newRoot(t, dir), fake, &objectMap{})
+	// What was kept beside the mounts a plugin would take for its own.
+	fake.KeepIn(t.TempDir())
+	h := newHost(t, newRoot(t, t.TempDir()), fake, &objectMap{})
 	h.Fake = fake
 	t.Cleanup(func() {
 		h.objects.assertUnchanged(t)

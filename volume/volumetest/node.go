@@ -58,7 +58,7 @@ func (k *kit) nodeWith(c Case, dir string) *Node {
 	if n.Kernel {
 		n.Host = newKernelHost(k)
 	} else {
-		n.Host = newFakeHost(k, k.TempDir())
+		n.Host = NewHost(k)
 	}
 	n.mounter = n.GetMounter().(faultyMounter)
 	n.Add(k.runner.suite.Objects...)

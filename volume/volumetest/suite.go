@@ -196,7 +196,7 @@ func (s *Suite) findBlocks(t testing.TB) {
 	s.Working = slices.Clone(s.Working)
 	for i, c := range s.Working {
 		if c.Spec != nil {
-			h := newFakeHost(t, t.TempDir())
+			h := NewHost(t)
 			s.Working[i].block = isBlock(c.Spec(&Node{Host: h, Dir: newSource(t)}))
 		}
 	}
