@@ -42,7 +42,8 @@ type Deleter interface {
 	Volume
 	// Delete deletes the storage and nothing else; deleting what is gone
 	// succeeds. Where it fails or the process dies, calling it again deletes
-	// the rest. When ctx ends it returns within half a minute.
+	// the rest. When ctx ends it returns within half a minute. Whether the data
+	// may be destroyed it asks the host's [ReleaseVerifier].
 	Delete(ctx context.Context) error
 }
 

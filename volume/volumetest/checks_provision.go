@@ -78,6 +78,12 @@ func provisionChecks() []check {
 			storage: checkDelete,
 		},
 		{
+			name:    "delete/released",
+			proves:  "Delete deletes nothing where the host's ReleaseVerifier says that the data must not be destroyed, and keeps its reason.",
+			needs:   both,
+			storage: checkDeleteNotReleased,
+		},
+		{
 			name:   "delete/given",
 			proves: "Delete of a volume that somebody else has made either refuses it, which leaves all its data, or deletes it; it never touches anything outside, and may be repeated.",
 			needs:  capable("DeletableVolumePlugin", volume.AsDeletable),
@@ -232,6 +238,19 @@ func checkDelete(k *kit, c StorageCase) {
 	}
 }
 
+func checkDeleteNotReleased(k *kit, c StorageCase) {
+	n := k.storageNode(c)
+	s := n.claimed(c, "claim")
+	s.mustProvision(k)
+	s.write(k)
+	n.Releases = refuser{}
+	before := snapshot(k, n.Dir)
+	assertInUse(k, "Delete", s.delete(k.Context()))
+	assertSame(k, "storage in use", before, snapshot(k, n.Dir))
+	s.assertData(k)
+	n.assertNothingHeld(k)
+}
+
 func checkSameClaim(k *kit, c StorageCase) {
 	n := k.storageNode(c)
 	peer := n.peer(k, c)
@@ -331,7 +350,7 @@ func checkDeleteGiven(k *kit, c Case) {
 	p, _ := volume.AsDeletable(n.plugin)
 	refused := false
 	for range 2 {
-		d, err := p.NewDeleter(released(v.spec))
+		d, err := p.NewDeleter(toDelete(v.spec))
 		if err == nil {
 			err = d.Delete(k.Context())
 		}

@@ -86,6 +86,13 @@ func toRecycle(spec *volume.Spec) *volume.Spec {
 	return spec
 }
 
+// toDelete is released with the reclaim policy Delete.
+func toDelete(spec *volume.Spec) *volume.Spec {
+	spec = released(spec)
+	spec.PersistentVolume.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimDelete
+	return spec
+}
+
 func (n *Node) recycle(ctx context.Context, spec *volume.Spec) error {
 	p, _ := volume.AsRecyclable(n.plugin)
 	return p.Recycle(ctx, spec.Name(), spec, func(string, string) {})

@@ -117,7 +117,7 @@ func (s *claimed) mustProvision(k *kit) {
 // delete may be called from any goroutine.
 func (s *claimed) delete(ctx context.Context) error {
 	p, _ := volume.AsDeletable(s.node.plugin)
-	d, err := p.NewDeleter(released(volume.NewSpecFromPersistentVolume(s.pv, false)))
+	d, err := p.NewDeleter(toDelete(volume.NewSpecFromPersistentVolume(s.pv, false)))
 	if err != nil {
 		return fmt.Errorf("NewDeleter: %w", err)
 	}

@@ -312,7 +312,7 @@ func brokenDisks() []broken {
 				"faults/setup-retried", "faults/teardown-set-up", "lifecycle/setup-again", "ownership/progress",
 				"recycle/empties", "recycle/faults", "recycle/cancel", "provision/made", "provision/faults", "provision/crash",
 				"provision/cancel", "provision/same-claim", "provision/several-claims",
-				"delete/provisioned", "delete/given", "delete/faults", "delete/cancel",
+				"delete/provisioned", "delete/released", "delete/given", "delete/faults", "delete/cancel",
 			},
 			maybe:  []string{"concurrency/pods", "concurrency/volumes"}, // all may attach at the same time
 			plugin: alteredDisk(func(d *disk) { d.attach = once() }),

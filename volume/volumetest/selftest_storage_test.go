@@ -30,7 +30,8 @@ type diskStore struct {
 
 	// within mounts a directory for a deed and calls f with where it is.
 	within    func(ctx context.Context, deed, dir string, f func(root string) error) error
-	verify    func(context.Context, *v1.PersistentVolume) error
+	verify    func(context.Context, *v1.PersistentVolume) error // before it recycles
+	mayDelete func(context.Context, *v1.PersistentVolume) error
 	keepsFile func(name string) bool
 	knows     func(parameter string) bool
 	nameOf    func(volume.VolumeOptions) string
@@ -52,6 +53,7 @@ func newDiskStore(n *note) diskStore {
 		}
 		return verifier.VerifyReleased(ctx, pv)
 	}
+	s.mayDelete = s.verify
 	s.keepsFile = func(string) bool { return false }
 	s.knows = func(parameter string) bool { return parameter == "pool" }
 	s.nameOf = func(o volume.VolumeOptions) string { return diskPrefix + string(o.PVC.UID) }
@@ -127,18 +129,22 @@ func (p diskProvisioner) Provision(ctx context.Context, _ *v1.Node, _ []v1.Topol
 
 func (s *diskStore) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
 	_, options, _ := flexOf(spec)
-	return diskDeleter{diskStore: s, path: options["path"]}, nil
+	return diskDeleter{diskStore: s, path: options["path"], pv: spec.PersistentVolume}, nil
 }
 
 type diskDeleter struct {
 	volume.NoMetrics
 	*diskStore
 	path string
+	pv   *v1.PersistentVolume
 }
 
 func (d diskDeleter) GetPath() string { return d.path }
 
 func (d diskDeleter) Delete(ctx context.Context) error {
+	if err := d.mayDelete(ctx, d.pv); err != nil {
+		return err
+	}
 	dir, name := filepath.Split(d.path)
 	if !strings.HasPrefix(name, diskPrefix) {
 		return d.removeAny(d.path)
@@ -211,6 +217,10 @@ func brokenStorage() []broken {
 		{
 			defect: "it recycles without asking", breaks: "recycle/released",
 			plugin: alteredDisk(func(d *disk) { d.verify = func(context.Context, *v1.PersistentVolume) error { return nil } }),
+		},
+		{
+			defect: "it deletes without asking", breaks: "delete/released",
+			plugin: alteredDisk(func(d *disk) { d.mayDelete = func(context.Context, *v1.PersistentVolume) error { return nil } }),
 		},
 		{
 			defect: "it makes less than was asked for", breaks: "provision/made",

@@ -24,6 +24,7 @@ type deleter struct {
 	pv       *v1.PersistentVolume
 	share    export
 	dir      string // below the share
+	source   export // the share with it
 	owner    provisioned.Owner
 	onDelete provisioned.OnDelete
 	mount    []string // options
@@ -31,8 +32,9 @@ type deleter struct {
 
 // NewDeleter implements [volume.DeletableVolumePlugin] for PersistentVolumes
 // that the plugin has provisioned; others are refused with a
-// *[volume.InvalidSpecError]. What the PersistentVolume says is not trusted:
-// what is deleted is decided by the marks on the share.
+// *[volume.InvalidSpecError], and so is another reclaim policy than Delete. What
+// the PersistentVolume says is not trusted: what is deleted is decided by the
+// marks on the share, and whether, by the host's [volume.ReleaseVerifier].
 func (p *plugin) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
 	d, err := p.newDeleter(spec)
 	if err != nil {
@@ -50,6 +52,9 @@ func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 	if pv == nil {
 		return nil, volume.Invalid("volume", "is a pod's own; only PersistentVolumes are deleted")
 	}
+	if policy := pv.Spec.PersistentVolumeReclaimPolicy; policy != v1.PersistentVolumeReclaimDelete {
+		return nil, volume.Invalid("persistentVolumeReclaimPolicy", "is %q, not %q, so the data is kept", policy, v1.PersistentVolumeReclaimDelete)
+	}
 	sharePath, ours := pv.Annotations[ShareAnnotation]
 	if !ours || pv.Annotations[provisionedBy] != PluginName {
 		return nil, volume.Invalid("metadata.annotations", "say that the volume was not provisioned by podvol (%s, %s); "+
@@ -58,7 +63,7 @@ func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 	if pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "" {
 		return nil, volume.Invalid("spec.claimRef", "does not say which claim the volume was made for, so nothing is deleted")
 	}
-	d := &deleter{plugin: p, pv: pv, owner: provisioned.Owner{Volume: pv.Name, ClaimUID: pv.Spec.ClaimRef.UID}}
+	d := &deleter{plugin: p, pv: pv.DeepCopy(), owner: provisioned.Owner{Volume: pv.Name, ClaimUID: pv.Spec.ClaimRef.UID}}
 	if d.share, err = parseShare(source.Server, sharePath); err != nil {
 		return nil, err
 	}
@@ -70,6 +75,7 @@ func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 		return nil, volume.Invalid("nfs.path", "does not lead to a directory that was made for a volume: %v", err)
 	}
 	d.dir = dir
+	d.source = export{server: d.share.server, path: source.Path}
 	var ok bool
 	if d.onDelete, ok = provisioned.ParseOnDelete(cmp.Or(pv.Annotations[OnDeleteAnnotation], string(provisioned.Delete))); !ok {
 		return nil, volume.Invalid("metadata.annotations."+OnDeleteAnnotation, "is %q; it can be delete, archive or retain", d.onDelete)
@@ -92,12 +98,26 @@ func (d *deleter) GetMetrics(context.Context) (*volume.Metrics, error) {
 
 // Delete deletes the volume's directory, archives it, or forgets it, as
 // onDelete of its class and [OnDeleteAnnotation] say, whichever keeps more.
-// Nothing is touched that podvol has not made for just this volume and claim.
-// What is gone is success; after a failure, a crash or the end of ctx another
-// call goes on. Errors are those of the mount and of [provisioned.Remove], in a
+// Nothing is touched that podvol has not made for just this volume and claim,
+// nor unless the host's [volume.ReleaseVerifier] lets it be destroyed and no pod
+// of this node has it mounted; both are looked at again once the share is
+// mounted. What is gone is success; after a failure, a crash or the end of ctx
+// another call goes on. Errors are a *[volume.MissingRoleError], the verifier's, a
+// *[StillMountedError], those of the mount and of [provisioned.Remove], in a
 // *[volume.Error].
 func (d *deleter) Delete(ctx context.Context) error {
+	releases, err := volume.Role[volume.ReleaseVerifier](d.plugin.Host)
+	if err != nil {
+		return volumeError("Delete", d.pv.Name, volume.NothingDone(err))
+	}
+	release := &recycling{plugin: d.plugin, pv: d.pv, export: d.source, releases: releases}
+	if err := release.verifyUnused(ctx); err != nil {
+		return volumeError("Delete", d.pv.Name, err)
+	}
 	remove := func(ctx context.Context, root *os.File) error {
+		if err := release.verifyUnused(ctx); err != nil {
+			return err
+		}
 		return provisioned.Remove(ctx, root, d.dir, d.owner, d.onDelete)
 	}
 	name := workName("delete", d.share.String(), append(slices.Clone(d.mount), d.owner.Volume))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,7 +26,9 @@ import (
 func realPlugin(t *testing.T) volume.VolumePlugin {
 	t.Helper()
 	p := nfs.New(nfs.Config{ForceAfter: 2 * time.Second, LazyAfter: 4 * time.Second})
-	if err := p.Init(&volume.Host{RootDir: t.TempDir(), NodeName: "n", Mounter: mount.New(mount.Config{})}); err != nil {
+	released := &releases{}
+	released.yes.Store(math.MaxInt32)
+	if err := p.Init(&volume.Host{RootDir: t.TempDir(), NodeName: "n", Mounter: mount.New(mount.Config{}), Releases: released}); err != nil {
 		t.Fatal(err)
 	}
 	return p

@@ -1,0 +1,91 @@
+package nfs_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/plugins/nfs"
+)
+
+var errStillUsed = errors.New("a pod uses it")
+
+// releases lets data be destroyed until it was asked as often as it says.
+type releases struct {
+	asked, yes atomic.Int32
+}
+
+func (r *releases) VerifyReleased(context.Context, *v1.PersistentVolume) error {
+	if r.asked.Add(1) > r.yes.Load() {
+		return errStillUsed
+	}
+	return nil
+}
+
+// Data goes only where somebody knows that nobody needs it, still when the share
+// is mounted.
+func TestDeleteAsksWhetherDataIsReleased(t *testing.T) {
+	p, h := newPlugin(t)
+	share := shareOf(t, h)
+	pv := mustProvision(t, p, wishes("data"))
+	if err := os.WriteFile(filepath.Join(share, "pvc-data/precious"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const all = "pvc-data pvc-data/precious"
+	h.Releases = nil
+	if err := deletePV(p, pv); !errors.As(err, new(*volume.MissingRoleError)) || shown(t, share) != all {
+		t.Errorf("nobody knows: %v, left %s", err, shown(t, share))
+	}
+	for yes := range int32(2) {
+		asked := &releases{}
+		asked.yes.Store(yes)
+		h.Releases = asked
+		if err := deletePV(p, pv); !errors.Is(err, errStillUsed) || asked.asked.Load() != yes+1 || shown(t, share) != all {
+			t.Errorf("refused when asked again after %d: %v, asked %d times, left %s", yes, err, asked.asked.Load(), shown(t, share))
+		}
+	}
+	h.Releases = &releases{}
+	h.Releases.(*releases).yes.Store(2)
+	// The verifier has not heard of the pod yet.
+	m, err := p.NewMounter(volume.NewSpecFromPersistentVolume(pv, false), pod("u1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.SetUp(t.Context(), volume.MounterArgs{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := deletePV(p, pv); !errors.As(err, new(*nfs.StillMountedError)) || shown(t, share) != all {
+		t.Errorf("mounted here: %v, left %s", err, shown(t, share))
+	}
+	u, err := p.NewUnmounter(pv.Name, "u1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := u.TearDown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h.Releases.(*releases).yes.Store(5)
+	if err := deletePV(p, pv); err != nil || shown(t, share) != "" {
+		t.Errorf("released: %v, left %s", err, shown(t, share))
+	}
+}
+
+// What is to be retained is not deleted, whoever asks for it.
+func TestDeleteObeysTheReclaimPolicy(t *testing.T) {
+	p, h := newPlugin(t)
+	share := shareOf(t, h)
+	for _, policy := range []v1.PersistentVolumeReclaimPolicy{v1.PersistentVolumeReclaimRetain, v1.PersistentVolumeReclaimRecycle, ""} {
+		pv := mustProvision(t, p, wishes("data"))
+		pv.Spec.PersistentVolumeReclaimPolicy = policy
+		pv.Status.Phase = v1.VolumeBound
+		if err := deletePV(p, pv); !errors.As(err, new(*volume.InvalidSpecError)) || shown(t, share) != "pvc-data" {
+			t.Errorf("policy %q: %v, left %s", policy, err, shown(t, share))
+		}
+	}
+}
