@@ -167,7 +167,8 @@ func claimOf(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
 
 // usesClaim reports whether a pod's claim of this name gives it the volume. A
 // new claim of the old one's name gives it another volume, but not to pods that
-// are older than that claim: they were started with the old one.
+// are older than that claim: they were started with the old one. Times have
+// whole seconds, so a pod of the same second may be older.
 func (f *useFinder) usesClaim(pod *v1.Pod, name types.NamespacedName) bool {
 	claim := f.claims[name]
 	if claim != nil && claim.Spec.VolumeName == f.pv.Name {
@@ -178,6 +179,6 @@ func (f *useFinder) usesClaim(pod *v1.Pod, name types.NamespacedName) bool {
 		return false
 	}
 	started := claim != nil && claim.UID != ref.UID && claim.Spec.VolumeName != "" &&
-		!pod.CreationTimestamp.IsZero() && !pod.CreationTimestamp.Before(&claim.CreationTimestamp)
+		!claim.CreationTimestamp.IsZero() && claim.CreationTimestamp.Before(&pod.CreationTimestamp)
 	return !started
 }

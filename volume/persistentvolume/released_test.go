@@ -160,6 +160,8 @@ func TestVolumeThatWasNotReleasedIsKept(t *testing.T) {
 func TestUsedVolumeIsKept(t *testing.T) {
 	early := podWith("p", ofClaim("data"))
 	early.CreationTimestamp = metav1.NewTime(start.Add(-time.Hour))
+	sameSecond := podWith("p", ofClaim("data"))
+	sameSecond.CreationTimestamp = metav1.NewTime(start)
 	terminating := podWith("p", ofClaim("data"))
 	terminating.DeletionTimestamp = new(metav1.NewTime(start))
 	terminating.Status.Phase = v1.PodRunning
@@ -173,22 +175,23 @@ func TestUsedVolumeIsKept(t *testing.T) {
 		others []metav1.Object
 		by     string
 	}{
-		"its own claim":                    {[]metav1.Object{claimOf("data", "claim1", "pv1")}, "PersistentVolumeClaim ops/data"},
-		"its own claim under another name": {[]metav1.Object{claimOf("renamed", "claim1", "")}, "PersistentVolumeClaim ops/renamed"},
-		"another claim that names it":      {[]metav1.Object{claimOf("other", "claim3", "pv1")}, "PersistentVolumeClaim ops/other"},
-		"a pod of the claim that is gone":  {[]metav1.Object{podWith("p", ofClaim("data"))}, "Pod ops/p"},
-		"a pod that is being deleted":      {[]metav1.Object{terminating}, "Pod ops/p"},
-		"a pod of the earlier claim":       {[]metav1.Object{claimOf("data", "claim2", "pv2"), early}, "Pod ops/p"},
-		"a new claim that is not bound":    {[]metav1.Object{claimOf("data", "claim2", ""), podWith("p", ofClaim("data"))}, "Pod ops/p"},
-		"a pod of a claim that names it":   {[]metav1.Object{claimOf("data", "claim2", "pv1"), podWith("p", ofClaim("data"))}, "PersistentVolumeClaim ops/data"},
-		"an ephemeral volume":              {[]metav1.Object{ephemeralClaim, ephemeral}, "PersistentVolumeClaim ops/da-ta"},
-		"inline":                           {[]metav1.Object{podWith("p", ofExport("Server", "/exports/pv1/"))}, "Pod ops/p"},
-		"inline, a directory of it":        {[]metav1.Object{podWith("p", ofExport("server", "/exports/pv1/sub"))}, "Pod ops/p"},
-		"inline, the directory it is in":   {[]metav1.Object{podWith("p", ofExport("server", "/exports"))}, "Pod ops/p"},
-		"another volume":                   {[]metav1.Object{exportVolume("pv2", "/exports/pv1")}, "PersistentVolume pv2"},
-		"another volume in it":             {[]metav1.Object{exportVolume("pv2", "/exports/pv1/a")}, "PersistentVolume pv2"},
-		"another volume around it":         {[]metav1.Object{exportVolume("pv2", "/")}, "PersistentVolume pv2"},
-		"the recycler of an earlier claim": {[]metav1.Object{otherRecycler}, "Pod ops/p"},
+		"its own claim":                                       {[]metav1.Object{claimOf("data", "claim1", "pv1")}, "PersistentVolumeClaim ops/data"},
+		"its own claim under another name":                    {[]metav1.Object{claimOf("renamed", "claim1", "")}, "PersistentVolumeClaim ops/renamed"},
+		"another claim that names it":                         {[]metav1.Object{claimOf("other", "claim3", "pv1")}, "PersistentVolumeClaim ops/other"},
+		"a pod of the claim that is gone":                     {[]metav1.Object{podWith("p", ofClaim("data"))}, "Pod ops/p"},
+		"a pod that is being deleted":                         {[]metav1.Object{terminating}, "Pod ops/p"},
+		"a pod of the earlier claim":                          {[]metav1.Object{claimOf("data", "claim2", "pv2"), early}, "Pod ops/p"},
+		"a pod of the second in which the new claim was made": {[]metav1.Object{claimOf("data", "claim2", "pv2"), sameSecond}, "Pod ops/p"},
+		"a new claim that is not bound":                       {[]metav1.Object{claimOf("data", "claim2", ""), podWith("p", ofClaim("data"))}, "Pod ops/p"},
+		"a pod of a claim that names it":                      {[]metav1.Object{claimOf("data", "claim2", "pv1"), podWith("p", ofClaim("data"))}, "PersistentVolumeClaim ops/data"},
+		"an ephemeral volume":                                 {[]metav1.Object{ephemeralClaim, ephemeral}, "PersistentVolumeClaim ops/da-ta"},
+		"inline":                                              {[]metav1.Object{podWith("p", ofExport("Server", "/exports/pv1/"))}, "Pod ops/p"},
+		"inline, a directory of it":                           {[]metav1.Object{podWith("p", ofExport("server", "/exports/pv1/sub"))}, "Pod ops/p"},
+		"inline, the directory it is in":                      {[]metav1.Object{podWith("p", ofExport("server", "/exports"))}, "Pod ops/p"},
+		"another volume":                                      {[]metav1.Object{exportVolume("pv2", "/exports/pv1")}, "PersistentVolume pv2"},
+		"another volume in it":                                {[]metav1.Object{exportVolume("pv2", "/exports/pv1/a")}, "PersistentVolume pv2"},
+		"another volume around it":                            {[]metav1.Object{exportVolume("pv2", "/")}, "PersistentVolume pv2"},
+		"the recycler of an earlier claim":                    {[]metav1.Object{otherRecycler}, "Pod ops/p"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pv := released()
