@@ -19,15 +19,24 @@ type PodRunner interface {
 	// an earlier wait ended with ctx, is waited for and removed. The pod is only
 	// read.
 	//
+	// It asks mayRun right before it creates the pod or begins to wait for one
+	// that is there, and then every few seconds until the pod has ended: what the
+	// pod deletes may belong to somebody meanwhile. If that is an error, a pod
+	// that is there is removed without a grace period, however far it is, and
+	// the error returned. When ctx ends, a pod that has not started is removed,
+	// so that it does not start once nobody asks any more; one that runs is left
+	// for the next call.
+	//
 	// A pod that did not succeed is an error, best the *[PodFailedError] that
 	// [PodResult] makes of it. A pod of this name with another label
 	// [RecyclerLabel] is not this one, and its success says nothing: that is an
 	// error too.
-	RunPod(ctx context.Context, pod *v1.Pod, record RecycleEventRecorder) error
+	RunPod(ctx context.Context, pod *v1.Pod, mayRun func(ctx context.Context) error, record RecycleEventRecorder) error
 }
 
 // ReleaseVerifier decides whether the data of a PersistentVolume may be
-// destroyed. It is asked before, and again right before, anything is deleted.
+// destroyed. It is asked before, and again right before, anything is deleted,
+// and about every second while that goes on, so it should answer from memory.
 type ReleaseVerifier interface {
 	// VerifyReleased returns nil only if the data may be destroyed: the
 	// PersistentVolume that is stored is this very one, by UID and source; it

@@ -12,15 +12,16 @@ import (
 )
 
 // EmptyAt removes everything in an open directory, as [RemoveAt] would, but not
-// the directory itself, whose mode and owner stay. After each removal it calls
-// removed, which may be nil. It returns nil once it has read the directory and
-// found nothing there. Its position is not used, and it may have been opened
-// with O_PATH.
-func EmptyAt(ctx context.Context, dir *os.File, removed func()) error {
-	return emptyAt(ctx, dir, removed, kernel{openat2: true, mountID: true})
+// the directory itself, whose mode and owner stay. Before each removal it asks
+// mayGoOn, whose error ends it and is returned; after each it calls removed.
+// Both may be nil. It returns nil once it has read the directory and found
+// nothing there. Its position is not used, and it may have been opened with
+// O_PATH.
+func EmptyAt(ctx context.Context, dir *os.File, mayGoOn func() error, removed func()) error {
+	return emptyAt(ctx, dir, mayGoOn, removed, kernel{openat2: true, mountID: true})
 }
 
-func emptyAt(ctx context.Context, dir *os.File, removed func(), k kernel) error {
+func emptyAt(ctx context.Context, dir *os.File, mayGoOn func() error, removed func(), k kernel) error {
 	fd, err := eintr.Get(func() (int, error) {
 		return unix.Openat(int(dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
@@ -34,6 +35,7 @@ func emptyAt(ctx context.Context, dir *os.File, removed func(), k kernel) error 
 	}
 	w := &walk{
 		kernel:  k,
+		mayGoOn: mayGoOn,
 		removed: removed,
 		stack:   []frame{{name: dir.Name(), fd: fd, id: id}},
 		buffer:  make([]byte, 32<<10),

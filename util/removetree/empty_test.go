@@ -21,7 +21,7 @@ func empty(ctx context.Context, t testing.TB, k kernel, dir string, flags int) (
 		t.Fatal(err)
 	}
 	defer f.Close()
-	err = emptyAt(ctx, f, func() { removed++ }, k)
+	err = emptyAt(ctx, f, nil, func() { removed++ }, k)
 	return removed, err
 }
 
@@ -108,7 +108,7 @@ func TestEmptyIsResumed(t *testing.T) {
 	for err := context.Canceled; errors.Is(err, context.Canceled); rounds++ {
 		ctx, cancel := context.WithCancel(t.Context())
 		stopAt := total + 1000
-		err = EmptyAt(ctx, f, func() {
+		err = EmptyAt(ctx, f, nil, func() {
 			if total++; total == stopAt {
 				cancel()
 			}

@@ -25,7 +25,8 @@ type walk struct {
 	stack   []frame
 	buffer  []byte
 	retries int
-	removed func() // called after each removal, unless nil
+	mayGoOn func() error // asked before each removal, unless nil
+	removed func()       // called after each removal, unless nil
 }
 
 // frame is one open directory.
@@ -41,8 +42,8 @@ type frame struct {
 
 func (w *walk) run(ctx context.Context) error {
 	for {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+		if err := w.goOn(ctx); err != nil {
+			return err
 		}
 		top := w.top()
 		var err error
@@ -60,6 +61,17 @@ func (w *walk) run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// goOn is asked right before whatever removes something.
+func (w *walk) goOn(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if w.mayGoOn != nil {
+		return w.mayGoOn()
+	}
+	return nil
 }
 
 // remove deletes an entry of the top directory, or enters it if it is a
@@ -128,8 +140,8 @@ func (w *walk) empty(ctx context.Context) (found int, err error) {
 		_, _, names = unix.ParseDirent(w.buffer[:n], -1, names[:0])
 		found += len(names)
 		for _, name := range names {
-			if ctx.Err() != nil {
-				return found, context.Cause(ctx)
+			if err := w.goOn(ctx); err != nil {
+				return found, err
 			}
 			if err := w.unlink(top.fd, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 				top.pending = append(top.pending, name)

@@ -26,7 +26,10 @@ func (r releaseRole) VerifyReleased(ctx context.Context, pv *v1.PersistentVolume
 type podRunnerRole struct{ node *Node }
 
 // RunPod implements [volume.PodRunner].
-func (r podRunnerRole) RunPod(ctx context.Context, pod *v1.Pod, record volume.RecycleEventRecorder) error {
+func (r podRunnerRole) RunPod(ctx context.Context, pod *v1.Pod, mayRun func(context.Context) error, record volume.RecycleEventRecorder) error {
+	if err := mayRun(ctx); err != nil {
+		return err
+	}
 	return r.node.faults.Do(ctx, RoleCall{"RunPod", pod.Namespace, pod.Name}, func() error {
 		pod = pod.DeepCopy()
 		pod.UID = types.UID("uid-of-" + pod.Name)

@@ -36,16 +36,16 @@ const (
 // links and mounts are not followed.
 //
 // It returns nil only after it has read root and found nothing. The error is an
-// *[volume.IncompleteError]: [ErrOtherFileSystem], the cause of ctx's end, or a
+// *[volume.IncompleteError]: [ErrOtherFileSystem], [ErrNoLonger], the cause of ctx's end, or a
 // *[io/fs.PathError] or *[os.LinkError].
-func Archive(ctx context.Context, root, archives *os.File, name string, reporting Reporting) (archive string, err error) {
-	return archiveWith(ctx, root, archives, name, reporting, unix.Renameat2)
+func Archive(ctx context.Context, root, archives *os.File, name string, options Options) (archive string, err error) {
+	return archiveWith(ctx, root, archives, name, options, unix.Renameat2)
 }
 
 type renameat2 func(olddirfd int, oldpath string, newdirfd int, newpath string, flags uint) error
 
-func archiveWith(ctx context.Context, root, archives *os.File, name string, reporting Reporting, rename renameat2) (string, error) {
-	a := &archiver{archives: archives, name: name, rename: rename, meter: newMeter(reporting)}
+func archiveWith(ctx context.Context, root, archives *os.File, name string, options Options, rename renameat2) (string, error) {
+	a := &archiver{archives: archives, name: name, rename: rename, meter: newMeter(options)}
 	defer a.close()
 	from, err := reopen(root)
 	if err != nil {
@@ -100,6 +100,9 @@ func (a *archiver) moveAll(ctx context.Context, from *os.File) error {
 			for _, name := range names {
 				if ctx.Err() != nil {
 					return context.Cause(ctx)
+				}
+				if err := a.meter.mayGoOn(ctx); err != nil {
+					return err
 				}
 				if err := a.move(from, name); err != nil {
 					return err

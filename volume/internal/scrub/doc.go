@@ -5,10 +5,13 @@
 // they are.
 //
 // Whether the volume may be emptied, and whether the directory is that volume,
-// the caller has to know.
+// the caller has to know, and is asked again while it is being emptied.
 package scrub
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -24,9 +27,21 @@ type Progress struct {
 	Elapsed time.Duration
 }
 
-// Reporting is who hears of progress, and how often. The zero value tells
-// nobody.
-type Reporting struct {
+// ErrNoLonger says that an emptying was stopped because the volume may not be
+// emptied any more. The reason is wrapped beside it.
+var ErrNoLonger = errors.New("it may not be emptied any more")
+
+// askEvery is the age at which the answer of MayGoOn is too old to remove
+// anything more.
+const askEvery = time.Second
+
+// Options is who is asked and told while a volume is emptied. The zero value
+// asks and tells nobody.
+type Options struct {
+	// MayGoOn is asked again before anything is removed whenever its last answer,
+	// or the beginning, is a second ago. Its error ends the emptying, with
+	// [ErrNoLonger].
+	MayGoOn func(ctx context.Context) error
 	// Report is called now and then from the goroutine that empties, which it
 	// holds up.
 	Report func(Progress)
@@ -39,14 +54,27 @@ type Reporting struct {
 
 // meter counts what is done and reports it.
 type meter struct {
-	Reporting
+	Options
 	done        int64
 	start, last time.Time
+	asked       time.Time // when MayGoOn said yes
 }
 
-func newMeter(r Reporting) *meter {
+func newMeter(r Options) *meter {
 	now := time.Now()
-	return &meter{Reporting: r, start: now, last: now}
+	return &meter{Options: r, start: now, last: now, asked: now}
+}
+
+// mayGoOn asks whether the volume may still be emptied, if it is time to.
+func (m *meter) mayGoOn(ctx context.Context) error {
+	if m.MayGoOn == nil || time.Since(m.asked) < askEvery {
+		return nil
+	}
+	if err := m.MayGoOn(ctx); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoLonger, err)
+	}
+	m.asked = time.Now()
+	return nil
 }
 
 func (m *meter) step() {

@@ -12,9 +12,9 @@ import (
 // Root may have been opened with O_PATH.
 //
 // The error is an *[volume.IncompleteError]: a *[removetree.MountError] if something
-// is mounted below root, which is left alone, the cause of ctx's end, or a
-// *[io/fs.PathError]. ctx is looked at between system calls.
-func Empty(ctx context.Context, root *os.File, reporting Reporting) error {
-	m := newMeter(reporting)
-	return m.result(removetree.EmptyAt(ctx, root, m.step))
+// is mounted below root, which is left alone, the cause of ctx's end,
+// [ErrNoLonger], or a *[io/fs.PathError]. ctx is looked at between system calls.
+func Empty(ctx context.Context, root *os.File, options Options) error {
+	m := newMeter(options)
+	return m.result(removetree.EmptyAt(ctx, root, func() error { return m.mayGoOn(ctx) }, m.step))
 }

@@ -121,7 +121,7 @@ func TestEmptyVolume(t *testing.T) {
 	}
 	defer listener.Close()
 	tooEarly := func(p Progress) { t.Errorf("reported %+v within the hour", p) }
-	if err := Empty(t.Context(), openDir(t, dir), Reporting{Report: tooEarly, Every: time.Hour}); err != nil {
+	if err := Empty(t.Context(), openDir(t, dir), Options{Report: tooEarly, Every: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	wantNames(t, dir)
@@ -141,7 +141,7 @@ func TestArchiveMovesEverything(t *testing.T) {
 			dir, neighbour := volumeAndNeighbour(t)
 			before := names(t, dir)
 			archives := t.TempDir()
-			archive, err := archiveWith(t.Context(), openDir(t, dir), openDir(t, archives), "pv1", Reporting{}, rename)
+			archive, err := archiveWith(t.Context(), openDir(t, dir), openDir(t, archives), "pv1", Options{}, rename)
 			if err != nil || archive != "pv1" {
 				t.Fatalf("Archive = %q, %v", archive, err)
 			}
@@ -152,11 +152,11 @@ func TestArchiveMovesEverything(t *testing.T) {
 				t.Errorf("the archive is %v, %v", info.Mode(), err)
 			}
 			// Nothing to move makes nothing; what comes later goes elsewhere.
-			if archive, err := archiveWith(t.Context(), openDir(t, dir), openDir(t, archives), "pv1", Reporting{}, rename); err != nil || archive != "" {
+			if archive, err := archiveWith(t.Context(), openDir(t, dir), openDir(t, archives), "pv1", Options{}, rename); err != nil || archive != "" {
 				t.Errorf("again: %q, %v", archive, err)
 			}
 			makeTree(t, dir, "file")
-			archive, err = archiveWith(t.Context(), openDir(t, dir), openDir(t, archives), "pv1", Reporting{}, rename)
+			archive, err = archiveWith(t.Context(), openDir(t, dir), openDir(t, archives), "pv1", Options{}, rename)
 			if err != nil || archive != "pv1.2" {
 				t.Errorf("later: %q, %v", archive, err)
 			}
@@ -186,7 +186,7 @@ func TestArchiveReplacesNothing(t *testing.T) {
 				}
 				return err
 			}
-			if _, err := archiveWith(t.Context(), openDir(t, dir), openDir(t, archives), "pv1", Reporting{}, rename); err != nil {
+			if _, err := archiveWith(t.Context(), openDir(t, dir), openDir(t, archives), "pv1", Options{}, rename); err != nil {
 				t.Fatal(err)
 			}
 			wantNames(t, dir)
@@ -203,7 +203,7 @@ func TestArchiveReplacesNothing(t *testing.T) {
 func TestArchiveElsewhereIsRefused(t *testing.T) {
 	dir, archives := t.TempDir(), t.TempDir()
 	makeTree(t, dir, "file")
-	archive, err := archiveWith(t.Context(), openDir(t, dir), openDir(t, archives), "pv1", Reporting{},
+	archive, err := archiveWith(t.Context(), openDir(t, dir), openDir(t, archives), "pv1", Options{},
 		func(int, string, int, string, uint) error { return unix.EXDEV })
 	if e, ok := errors.AsType[*volume.IncompleteError](err); !ok || e.Done != 0 || !errors.Is(err, ErrOtherFileSystem) || archive != "" {
 		t.Errorf("Archive = %q, %v", archive, err)
@@ -215,7 +215,7 @@ func TestArchiveElsewhereIsRefused(t *testing.T) {
 func TestArchiveThatVanishesEnds(t *testing.T) {
 	dir, archives := t.TempDir(), t.TempDir()
 	makeTree(t, dir, "file")
-	_, err := archiveWith(t.Context(), openDir(t, dir), openDir(t, archives), "pv1", Reporting{},
+	_, err := archiveWith(t.Context(), openDir(t, dir), openDir(t, archives), "pv1", Options{},
 		func(int, string, int, string, uint) error { return unix.ENOENT })
 	if _, ok := errors.AsType[*volume.IncompleteError](err); !ok {
 		t.Errorf("err = %v", err)
@@ -224,10 +224,10 @@ func TestArchiveThatVanishesEnds(t *testing.T) {
 }
 
 // The ways to empty a directory, each of which is interrupted and goes on.
-func ways(archives *os.File) map[string]func(context.Context, *os.File, Reporting) error {
-	return map[string]func(context.Context, *os.File, Reporting) error{
+func ways(archives *os.File) map[string]func(context.Context, *os.File, Options) error {
+	return map[string]func(context.Context, *os.File, Options) error{
 		"delete": Empty,
-		"archive": func(ctx context.Context, root *os.File, r Reporting) error {
+		"archive": func(ctx context.Context, root *os.File, r Options) error {
 			_, err := Archive(ctx, root, archives, "pv1", r)
 			return err
 		},
@@ -249,7 +249,7 @@ func TestManyFilesInterruptedAndResumed(t *testing.T) {
 	})
 }
 
-func interruptAndResume(t *testing.T, dir string, way func(context.Context, *os.File, Reporting) error) {
+func interruptAndResume(t *testing.T, dir string, way func(context.Context, *os.File, Options) error) {
 	const files, steps = 100_000, 30_000
 	root := openDir(t, dir)
 	for n := range files {
@@ -263,7 +263,7 @@ func interruptAndResume(t *testing.T, dir string, way func(context.Context, *os.
 	reports := 0
 	for left := files; left > steps; left -= steps {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		err := way(ctx, root, Reporting{Report: func(p Progress) {
+		err := way(ctx, root, Options{Report: func(p Progress) {
 			if reports++; p.Done == steps {
 				cancel(cause)
 			}
@@ -277,7 +277,7 @@ func interruptAndResume(t *testing.T, dir string, way func(context.Context, *os.
 		}
 	}
 	var count atomic.Int64
-	if err := way(t.Context(), root, Reporting{Count: &count}); err != nil || reports != files-int(count.Load()) {
+	if err := way(t.Context(), root, Options{Count: &count}); err != nil || reports != files-int(count.Load()) {
 		t.Errorf("%d reports, then %d entries, %v", reports, count.Load(), err)
 	}
 	wantNames(t, dir)
@@ -296,7 +296,7 @@ func TestMountsInTheVolumeStay(t *testing.T) {
 		if found, err := Survey(t.Context(), openDir(t, dir)); err != nil || found.Mounts != 1 || found.Entries != 2 {
 			t.Errorf("Survey = %+v, %v", found, err)
 		}
-		err := Empty(t.Context(), openDir(t, dir), Reporting{})
+		err := Empty(t.Context(), openDir(t, dir), Options{})
 		if e, ok := errors.AsType[*removetree.MountError](err); !ok || e.Path != target {
 			t.Errorf("Empty = %v", err)
 		}
@@ -309,7 +309,7 @@ func TestMountsInTheVolumeStay(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { unix.Unmount(archives, unix.MNT_DETACH) })
-		if _, err := Archive(t.Context(), openDir(t, other), openDir(t, archives), "pv1", Reporting{}); !errors.Is(err, ErrOtherFileSystem) {
+		if _, err := Archive(t.Context(), openDir(t, other), openDir(t, archives), "pv1", Options{}); !errors.Is(err, ErrOtherFileSystem) {
 			t.Errorf("Archive = %v", err)
 		}
 		wantNames(t, other, "file")
@@ -336,7 +336,7 @@ func TestRacingLinksLeadNowhere(t *testing.T) {
 				}
 			}()
 			for range 50 {
-				if err := way(t.Context(), openDir(t, dir), Reporting{}); err != nil {
+				if err := way(t.Context(), openDir(t, dir), Options{}); err != nil {
 					t.Error(err)
 				}
 				makeTree(t, dir, "d/e/f", "d/d/kept", "d/kept")

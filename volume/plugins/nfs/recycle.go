@@ -29,7 +29,7 @@ type recycling struct {
 
 // Recycle implements [volume.RecyclableVolumePlugin]; [RecycleConfig] says how.
 // The host must have the role [volume.ReleaseVerifier], whose refusal is
-// returned, and either [volume.PodRunner] or a Config that enables the embedded
+// returned and ends what has begun, and either [volume.PodRunner] or a Config that enables the embedded
 // recycler; else the error is a *[volume.MissingRoleError]. Only the volume's own
 // claim must have left it, so the spec has to be that of the PersistentVolume as
 // stored, with UIDs. An embedded recycler's error is a *[volume.DryRunError], an
@@ -98,7 +98,7 @@ func (p *plugin) newRecycling(pvName string, spec *volume.Spec) (*recycling, err
 }
 
 // verify asks whether the data may be destroyed. It is asked right before each
-// destruction, however shortly before it was asked.
+// destruction, however shortly before it was asked, and all the time during it.
 func (r *recycling) verify(ctx context.Context) error {
 	return volume.NothingDone(r.releases.VerifyReleased(ctx, r.pv.DeepCopy()))
 }

@@ -20,7 +20,7 @@ import (
 
 // archive moves what is in the volume into the archive, through a mount of the
 // share that has both.
-func (r *recycling) archive(ctx context.Context, root *os.File, reporting scrub.Reporting) error {
+func (r *recycling) archive(ctx context.Context, root *os.File, options scrub.Options) error {
 	c := r.plugin.config.Recycle.Embedded
 	rest, err := c.inShare(r.export)
 	if err != nil {
@@ -46,20 +46,20 @@ func (r *recycling) archive(ctx context.Context, root *os.File, reporting scrub.
 			return withAdvice(share, err)
 		}
 		defer archives.Close()
-		return r.moveInto(ctx, from, archives, reporting)
+		return r.moveInto(ctx, from, archives, options)
 	})
 }
 
-func (r *recycling) moveInto(ctx context.Context, from, archives *os.File, reporting scrub.Reporting) error {
+func (r *recycling) moveInto(ctx context.Context, from, archives *os.File, options scrub.Options) error {
 	if err := r.verifyUnused(ctx); err != nil {
 		return err
 	}
 	r.record(v1.EventTypeNormal, fmt.Sprintf("moving what is in %s to %s", r.export, archives.Name()))
-	archive, err := scrub.Archive(ctx, from, archives, nameWithin(r.pv.Name, maxArchiveName)+"-"+volume.ReleaseID(r.pv), reporting)
+	archive, err := scrub.Archive(ctx, from, archives, nameWithin(r.pv.Name, maxArchiveName)+"-"+volume.ReleaseID(r.pv), options)
 	if archive != "" {
 		r.record(v1.EventTypeNormal, fmt.Sprintf("%s has what was in %s", path.Join(archives.Name(), archive), r.export))
 	}
-	return r.finished("moved", reporting.Count, withAdvice(r.export, err))
+	return r.finished("moved", options.Count, withAdvice(r.export, err))
 }
 
 // maxArchiveName leaves room for what is added to it in a name of at most 255

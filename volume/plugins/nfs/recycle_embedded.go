@@ -90,16 +90,16 @@ func (r *recycling) scrub(ctx context.Context, root *os.File, done *atomic.Int64
 	}
 	defer root.Close()
 	c := r.plugin.config.Recycle.Embedded
-	reporting := scrub.Reporting{Every: cmp.Or(c.ProgressEvery, defaultProgressEvery), Report: r.report, Count: done}
+	options := scrub.Options{MayGoOn: r.verifyUnused, Every: cmp.Or(c.ProgressEvery, defaultProgressEvery), Report: r.report, Count: done}
 	switch c.Action {
 	case RecycleArchive:
-		return r.archive(ctx, root, reporting)
+		return r.archive(ctx, root, options)
 	case RecycleDelete:
 		if err := r.verifyUnused(ctx); err != nil {
 			return err
 		}
 		r.record(v1.EventTypeNormal, fmt.Sprintf("deleting what is in %s, in no more than %s", r.export, r.timeout))
-		return r.finished("deleted", done, withAdvice(r.export, scrub.Empty(ctx, root, reporting)))
+		return r.finished("deleted", done, withAdvice(r.export, scrub.Empty(ctx, root, options)))
 	}
 	return r.dryRun(ctx, root)
 }

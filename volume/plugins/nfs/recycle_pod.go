@@ -84,5 +84,5 @@ func (r *recycling) recycleByPod(ctx context.Context, pods volume.PodRunner) err
 		return err
 	}
 	r.record(v1.EventTypeNormal, "pod "+pod.Namespace+"/"+pod.Name+" empties "+r.export.String()+", in no more than "+r.timeout.String())
-	return pods.RunPod(ctx, pod, r.record)
+	return pods.RunPod(ctx, pod, r.verify, r.record)
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/scrub"
 )
 
 // releasedSpec is a volume of 10.0.0.1:/export that its claim has left.
@@ -58,7 +60,10 @@ type runner struct {
 	err error
 }
 
-func (r *runner) RunPod(_ context.Context, pod *v1.Pod, record volume.RecycleEventRecorder) error {
+func (r *runner) RunPod(ctx context.Context, pod *v1.Pod, mayRun func(context.Context) error, record volume.RecycleEventRecorder) error {
+	if err := mayRun(ctx); err != nil {
+		return err
+	}
 	r.pod = pod
 	record(v1.EventTypeNormal, "the pod says so")
 	return r.err
@@ -116,6 +121,16 @@ func TestRecyclerPod(t *testing.T) {
 	pods.err = &volume.PodFailedError{Message: "no space left"}
 	if _, err := recycle(t, p, spec); !errors.Is(err, pods.err) || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("a pod that fails: %v", err)
+	}
+}
+
+// The release ends between the order and the moment in which the pod is created.
+func TestRecyclerPodAsksRightBefore(t *testing.T) {
+	p, _, _ := newWorker(t, Config{})
+	host, pods, bound := p.Host.(*volume.Host), &runner{}, errors.New("bound to a new claim")
+	host.Pods, host.Releases = pods, &verdicts{errs: []error{nil, bound}}
+	if _, err := recycle(t, p, releasedSpec()); !errors.Is(err, bound) || volume.IsUncertain(err) || pods.pod != nil {
+		t.Errorf("Recycle = %v, pod %v", err, pods.pod)
 	}
 }
 
@@ -512,6 +527,45 @@ func TestInterruptedRecyclingSaysHowFarItCameAndIsResumed(t *testing.T) {
 			workIsGone(t, p, fake)
 		})
 	}
+}
+
+// The release ends while the volume is being emptied: what a new claim puts there
+// stays.
+func TestRecyclingEndsWithTheRelease(t *testing.T) {
+	for name, config := range map[string]Config{"delete": deleting(), "archive": archiving()} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testReleaseEnds(t, config) })
+		})
+	}
+}
+
+func testReleaseEnds(t *testing.T, config Config) {
+	config.Recycle.Embedded.ProgressEvery = -1 // no time passes by itself here
+	p, fake, _, asked := newEmbedded(t, config)
+	bound := errors.New("bound to a new claim")
+	asked.errs = []error{nil, nil, nil, volume.NothingDone(bound)}
+	share := t.TempDir()
+	fake.Serve("10.0.0.1:/exports", share)
+	served := filepath.Join(share, "pv1")
+	const files = 100
+	for n := range files {
+		write(t, served, fmt.Sprint(n))
+	}
+	spec := releasedSpec(func(pv *v1.PersistentVolume) { pv.Spec.NFS.Path = "/exports/pv1" })
+	err := p.Recycle(t.Context(), "pv1", spec, func(_, message string) {
+		if strings.Contains(message, "are gone after") {
+			time.Sleep(400 * time.Millisecond) // so slow is the server
+		}
+	})
+	// Asked before the fourth and the seventh.
+	incomplete, ok := errors.AsType[*volume.IncompleteError](err)
+	if !ok || incomplete.Done != 6 || !errors.Is(err, bound) || !errors.Is(err, scrub.ErrNoLonger) || !volume.IsUncertain(err) {
+		t.Errorf("Recycle = %v", err)
+	}
+	if left, err := os.ReadDir(served); err != nil || len(left) != files-6 {
+		t.Errorf("%d left, %v", len(left), err)
+	}
+	workIsGone(t, p, fake)
 }
 
 func TestRecyclingHasItsTime(t *testing.T) {
