@@ -34,7 +34,7 @@ type recycling struct {
 // claim must have left it, so the spec has to be that of the PersistentVolume as
 // stored, with UIDs. An embedded recycler's error is a *[volume.DryRunError], an
 // *[volume.IncompleteError] that says how far it came, or what kept it from
-// beginning. Record is not called after the return. The spec's mount options are
+// beginning, such as a *[StillMountedError] or a *[ProvisionedShareError]. Record is not called after the return. The spec's mount options are
 // those of the embedded recycler's mount; a pod mounts without them, as in
 // Kubernetes.
 func (p *plugin) Recycle(ctx context.Context, pvName string, spec *volume.Spec, record volume.RecycleEventRecorder) error {

@@ -23,7 +23,10 @@ type RecycleConfig struct {
 	// Pod is the template of the pod; nil is a pod of one container with a
 	// common shell. The source of its first volume becomes the volume to empty,
 	// which a container has to mount writable; its name, labels and
-	// activeDeadlineSeconds are completed. It must not be changed any more.
+	// activeDeadlineSeconds are completed. It has to look by itself for what the
+	// built-in one and the embedded recycler refuse: a share that has volumes
+	// provisioned in it, which has a directory ".podvol". It must not be changed
+	// any more.
 	Pod *v1.Pod
 	// MinimumTimeout and TimeoutPerGiB are how long an emptying may take: the
 	// latter for each full GiB of the volume's capacity, and no less than the

@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/provisioned"
 	"github.com/podvol/podvol/volume/internal/scrub"
 )
 
@@ -29,6 +30,19 @@ type StillMountedError struct {
 
 func (e *StillMountedError) Error() string {
 	return fmt.Sprintf("%s is still mounted at %s; it is emptied once its pod is torn down", e.Source, e.Target)
+}
+
+// ProvisionedShareError says that a released volume is a share in which volumes
+// are provisioned: emptying it would delete the directories that were retained
+// or archived there, and the marks of all.
+type ProvisionedShareError struct {
+	// Source is the volume's: "10.0.0.1:/export".
+	Source string
+}
+
+func (e *ProvisionedShareError) Error() string {
+	return fmt.Sprintf("%s has a directory .podvol, so volumes are provisioned in it and it is not emptied; give the PersistentVolume the reclaim policy %s, or, if nobody needs what is there, remove .podvol on the server",
+		e.Source, v1.PersistentVolumeReclaimRetain)
 }
 
 // recycleHere empties the volume in this process.
@@ -81,6 +95,15 @@ func (r *recycling) verifyUnused(ctx context.Context) error {
 	return nil
 }
 
+// verifyNoShare refuses a volume in which volumes are provisioned.
+func (r *recycling) verifyNoShare(root *os.File) error {
+	share, err := provisioned.HasBook(root)
+	if err == nil && share {
+		err = &ProvisionedShareError{Source: r.export.String()}
+	}
+	return volume.NothingDone(withAdvice(r.export, err))
+}
+
 // scrub does what is configured with the volume that is open as root. It may
 // outlive the call to Recycle; then done is all that it still tells.
 func (r *recycling) scrub(ctx context.Context, root *os.File, done *atomic.Int64) error {
@@ -89,8 +112,17 @@ func (r *recycling) scrub(ctx context.Context, root *os.File, done *atomic.Int64
 		return err
 	}
 	defer root.Close()
+	if err := r.verifyNoShare(root); err != nil {
+		return err
+	}
 	c := r.plugin.config.Recycle.Embedded
-	options := scrub.Options{MayGoOn: r.verifyUnused, Every: cmp.Or(c.ProgressEvery, defaultProgressEvery), Report: r.report, Count: done}
+	mayGoOn := func(ctx context.Context) error {
+		if err := r.verifyUnused(ctx); err != nil {
+			return err
+		}
+		return r.verifyNoShare(root)
+	}
+	options := scrub.Options{MayGoOn: mayGoOn, Every: cmp.Or(c.ProgressEvery, defaultProgressEvery), Report: r.report, Count: done}
 	switch c.Action {
 	case RecycleArchive:
 		return r.archive(ctx, root, options)

@@ -14,9 +14,15 @@ import (
 const (
 	// recyclerImage has a shell, find and ls, as images of this name have.
 	recyclerImage = "busybox:stable"
-	// recyclerScript fails if anything is left. -xdev keeps it from emptying
-	// what is mounted in the volume. Not every busybox's find knows -delete.
-	recyclerScript = `test -d /scrub &&
+	// recyclerScript fails if anything is left, and at once in a share that has
+	// volumes provisioned in it, as [ProvisionedShareError] says. -xdev keeps it
+	// from emptying what is mounted in the volume. Not every busybox's find knows
+	// -delete.
+	recyclerScript = `test -d /scrub || exit 1
+if test -d /scrub/.podvol; then
+  echo "this has a directory .podvol: volumes are provisioned in it, and it is not emptied" >&2
+  exit 1
+fi
 find /scrub -xdev -mindepth 1 ! -type d -exec rm -f {} + &&
 find /scrub -xdev -depth -mindepth 1 -type d -exec rmdir {} + &&
 test -z "$(ls -A /scrub)"`
@@ -35,8 +41,10 @@ func recyclerTemplate() *v1.Pod {
 		Volumes:                      []v1.Volume{{Name: "vol"}},
 		Containers: []v1.Container{{
 			Name: "recycler", Image: recyclerImage,
-			Command:      []string{"/bin/sh", "-c", recyclerScript},
-			VolumeMounts: []v1.VolumeMount{{Name: "vol", MountPath: "/scrub"}},
+			Command: []string{"/bin/sh", "-c", recyclerScript},
+			// What the script says is what the release fails with.
+			TerminationMessagePolicy: v1.TerminationMessageFallbackToLogsOnError,
+			VolumeMounts:             []v1.VolumeMount{{Name: "vol", MountPath: "/scrub"}},
 		}},
 	}}
 }

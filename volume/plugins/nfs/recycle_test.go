@@ -603,6 +603,23 @@ func TestWhatTheServerRefusesIsExplained(t *testing.T) {
 	}
 }
 
+// Marks, retained and archived directories of others are no claim's to empty.
+func TestShareOfProvisionedVolumesIsNotEmptied(t *testing.T) {
+	for name, config := range map[string]Config{"delete": deleting(), "archive": archiving()} {
+		p, fake, _, _ := newEmbedded(t, config)
+		share := t.TempDir()
+		fake.Serve("10.0.0.1:/exports", share)
+		write(t, share, "pv1/.podvol/marks/a.json", "pv1/retained/file")
+		spec := releasedSpec(func(pv *v1.PersistentVolume) { pv.Spec.NFS.Path = "/exports/pv1" })
+		_, err := recycle(t, p, spec)
+		if e, ok := errors.AsType[*ProvisionedShareError](err); !ok || e.Source != "10.0.0.1:/exports/pv1" || volume.IsUncertain(err) {
+			t.Errorf("%s: Recycle = %v", name, err)
+		}
+		wantFiles(t, share, "pv1/.podvol/marks/a.json", "pv1/retained/file")
+		workIsGone(t, p, fake)
+	}
+}
+
 // The script of the built-in pod, in a shell like that of its image.
 func TestRecyclerScript(t *testing.T) { testRecyclerScript(t, "/bin/sh") }
 
@@ -630,7 +647,12 @@ func testRecyclerScript(t *testing.T, shell ...string) {
 		wantFiles(t, scrub)
 		wantFiles(t, outside, "kept")
 	}
-	if err := os.Remove(scrub); err != nil {
+	write(t, scrub, ".podvol/marks/a.json", "retained")
+	if err := run(); err == nil {
+		t.Error("it empties a share that has volumes provisioned in it")
+	}
+	wantFiles(t, scrub, ".podvol/marks/a.json", "retained")
+	if err := os.RemoveAll(scrub); err != nil {
 		t.Fatal(err)
 	}
 	if err := run(); err == nil {

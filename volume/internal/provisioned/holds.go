@@ -1,0 +1,26 @@
+package provisioned
+
+import (
+	"errors"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// HasBook reports whether directories were provisioned in this one: whether it
+// has a directory ".podvol". Whose that is, and what is in it, is not looked at.
+// Root may have been opened with O_PATH. The error is a *[io/fs.PathError].
+func HasBook(root *os.File) (bool, error) {
+	var st unix.Stat_t
+	err := eintr.Do(func() error { return unix.Fstatat(int(root.Fd()), bookDir, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return false, nil
+	case err != nil:
+		return false, &os.PathError{Op: "stat", Path: path.Join(root.Name(), bookDir), Err: err}
+	}
+	return st.Mode&unix.S_IFMT == unix.S_IFDIR, nil
+}
