@@ -15,12 +15,9 @@ import (
 	k8smount "k8s.io/mount-utils"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/figures"
 	"github.com/podvol/podvol/util/nstest"
 )
-
-// assertVar makes TestMountFigures fail beyond its limits times this factor.
-// Unset, it only prints: times on a busy machine are no property of the code.
-const assertVar = "PODVOL_ASSERT_FIGURES"
 
 // mountWay is one way to mount and to unmount again.
 type mountWay struct {
@@ -91,7 +88,7 @@ func fillTable(tb testing.TB, dir string, count int) {
 // limits are for the fastest, since what disturbs a round only ever makes it
 // slower.
 func TestMountFigures(t *testing.T) {
-	slack, asserted := assertedSlack(t)
+	slack, asserted := figures.Slack(t)
 	nstest.Run(t, func(t *testing.T) {
 		for _, count := range []int{10, 2000} {
 			t.Run(fmt.Sprintf("%d mounts", count), func(t *testing.T) { measureMounts(t, count, slack, asserted) })
@@ -146,19 +143,6 @@ func measureMounts(t *testing.T, count int, slack float64, asserted bool) {
 			t.Errorf("%s takes %.2f of the bare calls, more than 2 times %v", kind.name, slower, slack)
 		}
 	}
-}
-
-func assertedSlack(t *testing.T) (slack float64, asserted bool) {
-	t.Helper()
-	text := os.Getenv(assertVar)
-	if text == "" {
-		return 1, false
-	}
-	slack, err := strconv.ParseFloat(text, 64)
-	if err != nil || slack < 1 {
-		t.Fatalf("%s must be a factor of at least 1, is %q", assertVar, text)
-	}
-	return slack, true
 }
 
 // benchVar is set in the process that BenchmarkMount starts.

@@ -13,12 +13,9 @@ import (
 	k8smount "k8s.io/mount-utils"
 
 	"github.com/podvol/podvol/mount/internal/statmount"
+	"github.com/podvol/podvol/util/figures"
 	"github.com/podvol/podvol/util/nstest"
 )
-
-// assertVar makes TestTableFigures fail beyond its limits times this factor.
-// Unset, it only prints: times on a busy machine are no property of the code.
-const assertVar = "PODVOL_ASSERT_FIGURES"
 
 // manyMounts is a table like a node's: a tmpfs for each volume, below a tmpfs,
 // and one directory that is bound three times.
@@ -116,7 +113,7 @@ func listAll(m Interface, least int) func() error {
 //	PODVOL_ASSERT_FIGURES=1 go test ./mount -run TableFigures/root -v
 func TestTableFigures(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		slack, asserted := assertedSlack(t)
+		slack, asserted := figures.Slack(t)
 		most, rounds := 2000, 2
 		if asserted || testing.Verbose() {
 			most, rounds = 20000, 5
@@ -160,19 +157,6 @@ func TestTableFigures(t *testing.T) {
 		}
 		limit("IsMountPoint: many mounts against ten", slices.Max(looks)/looks[0], 1.5)
 	})
-}
-
-func assertedSlack(t *testing.T) (slack float64, asserted bool) {
-	t.Helper()
-	text := os.Getenv(assertVar)
-	if text == "" {
-		return 0, false
-	}
-	slack, err := strconv.ParseFloat(text, 64)
-	if err != nil || slack < 1 {
-		t.Fatalf("%s must be a factor of at least 1, is %q", assertVar, text)
-	}
-	return slack, true
 }
 
 // BenchmarkTable asks the same of an index and of mount-utils:

@@ -6,17 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// assertVar makes TestRatios fail beyond its limits times this factor. Unset,
-// it only prints: times on a busy machine are no property of the code.
-const assertVar = "PODVOL_ASSERT_FIGURES"
+	"github.com/podvol/podvol/util/figures"
+)
 
 // stopwatch is what a measured case and a testing.B have in common.
 type stopwatch interface {
@@ -98,7 +95,7 @@ func oneChanged(files map[string]File, data string) map[string]File {
 // makes it slower: other processes, and on ext4 inodes that were freed within
 // the last minutes, which make a round several times slower at random.
 func TestRatios(t *testing.T) {
-	slack, asserted := assertedSlack(t)
+	slack, asserted := figures.Slack(t)
 	rounds := 3
 	if asserted || testing.Verbose() {
 		rounds = 15
@@ -131,19 +128,6 @@ func TestRatios(t *testing.T) {
 			t.Errorf("%s takes %.3f of %s, more than %v times %v", r.name, ratioOf(0), r.to, slack, r.limit)
 		}
 	}
-}
-
-func assertedSlack(t *testing.T) (slack float64, asserted bool) {
-	t.Helper()
-	text := os.Getenv(assertVar)
-	if text == "" {
-		return 0, false
-	}
-	slack, err := strconv.ParseFloat(text, 64)
-	if err != nil || slack < 1 {
-		t.Fatalf("%s must be a factor of at least 1, is %q", assertVar, text)
-	}
-	return slack, true
 }
 
 func BenchmarkPublish(b *testing.B) {

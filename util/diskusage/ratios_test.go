@@ -15,11 +15,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// assertVar makes TestRatios fail beyond its limits times this factor. Unset,
-// it only prints: times on a busy machine are no property of the code.
-const assertVar = "PODVOL_ASSERT_FIGURES"
+	"github.com/podvol/podvol/util/figures"
+)
 
 // plainWalk is what the kubelet does (pkg/volume/util/fs, DiskUsage): the same
 // question asked with filepath.Walk.
@@ -165,7 +163,7 @@ func spread(tb testing.TB, dir string) {
 // The limits are for the fastest rounds, since what disturbs a round only ever
 // makes it slower, and for two processors.
 func TestRatios(t *testing.T) {
-	slack, asserted := assertedSlack(t)
+	slack, asserted := figures.Slack(t)
 	rounds, files := 3, 10_000
 	if asserted || testing.Verbose() {
 		rounds, files = 15, 100_000
@@ -198,19 +196,6 @@ func TestRatios(t *testing.T) {
 			t.Errorf("Walk is %.2f times as fast as %s, less than %v/%v", timesFaster(0), r.to, r.limit, slack)
 		}
 	}
-}
-
-func assertedSlack(t *testing.T) (slack float64, asserted bool) {
-	t.Helper()
-	text := os.Getenv(assertVar)
-	if text == "" {
-		return 0, false
-	}
-	slack, err := strconv.ParseFloat(text, 64)
-	if err != nil || slack < 1 {
-		t.Fatalf("%s must be a factor of at least 1, is %q", assertVar, text)
-	}
-	return slack, true
 }
 
 func BenchmarkWalk(b *testing.B) {

@@ -6,14 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
-)
 
-// assertVar makes TestRatios fail beyond its limits times this factor. Unset,
-// it only prints: times on a busy machine are no property of the code.
-const assertVar = "PODVOL_ASSERT_FIGURES"
+	"github.com/podvol/podvol/util/figures"
+)
 
 // plainWalk is what the kubelet does.
 func plainWalk(root string, gid int) error {
@@ -100,7 +97,7 @@ func setTo(o Options) func(testing.TB, string, int) error {
 // The limits are for the fastest rounds, since what disturbs a round only ever
 // makes it slower.
 func TestRatios(t *testing.T) {
-	slack, asserted := assertedSlack(t)
+	slack, asserted := figures.Slack(t)
 	rounds, files := 1, 2000
 	if asserted || testing.Verbose() {
 		rounds, files = 7, 100_000
@@ -142,19 +139,6 @@ func TestRatios(t *testing.T) {
 	if got := times["root mismatch"][0]; asserted && got > time.Duration(float64(limit)*slack) {
 		t.Errorf("with a right root %v, more than %v times %v", got, slack, limit)
 	}
-}
-
-func assertedSlack(t *testing.T) (slack float64, asserted bool) {
-	t.Helper()
-	text := os.Getenv(assertVar)
-	if text == "" {
-		return 0, false
-	}
-	slack, err := strconv.ParseFloat(text, 64)
-	if err != nil || slack < 1 {
-		t.Fatalf("%s must be a factor of at least 1, is %q", assertVar, text)
-	}
-	return slack, true
 }
 
 func BenchmarkSet(b *testing.B) {

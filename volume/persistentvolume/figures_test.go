@@ -3,22 +3,16 @@ package persistentvolume_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"runtime"
-	"strconv"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/figures"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
-
-// assertVar makes TestFigures fail beyond its limits times this factor, and
-// measure at full size. Unset, it only prints: times on a busy machine are no
-// property of the code.
-const assertVar = "PODVOL_ASSERT_FIGURES"
 
 const (
 	fewVolumes  = 1000
@@ -101,7 +95,7 @@ func perClaim(tb testing.TB, rounds int, volumes []*v1.PersistentVolume, wanted 
 //
 //	PODVOL_ASSERT_FIGURES=1 go test ./volume/persistentvolume -run Figures -v
 func TestFigures(t *testing.T) {
-	slack, asserted := assertedSlack(t)
+	slack, asserted := figures.Slack(t)
 	rounds, most := 1, 2*fewVolumes
 	if asserted {
 		rounds, most = 5, manyVolumes
@@ -184,19 +178,6 @@ func poolClaims(count int) []persistentvolume.Wanted {
 		wanted[i].Claim = newClaim(fmt.Sprintf("c-%06d", i), fmt.Sprintf("%dGi", 1+i%20), ofClass("pool"))
 	}
 	return wanted
-}
-
-func assertedSlack(t *testing.T) (slack float64, asserted bool) {
-	t.Helper()
-	text := os.Getenv(assertVar)
-	if text == "" {
-		return 0, false
-	}
-	slack, err := strconv.ParseFloat(text, 64)
-	if err != nil || slack < 1 {
-		t.Fatalf("%s must be a factor of at least 1, is %q", assertVar, text)
-	}
-	return slack, true
 }
 
 // BenchmarkMatch finds the volume of one claim by the index and by the scan.

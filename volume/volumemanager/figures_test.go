@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -15,19 +14,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/figures"
 	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/nstest"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-// assertVar makes TestFigures fail beyond its limits times this factor, and
-// measure at full size. Unset, it only prints: times on a busy machine are no
-// property of the code.
-const assertVar = "PODVOL_ASSERT_FIGURES"
-
-// figures measures on one directory. Nothing in it is deleted before the end,
+// measurement measures on one directory. Nothing in it is deleted before the end,
 // since ext4 is slow for minutes in using freed inodes again.
-type figures struct {
+type measurement struct {
 	t        *testing.T
 	slack    float64
 	asserted bool
@@ -45,8 +40,8 @@ type figures struct {
 // Limits are for the fastest of several rounds.
 func TestFigures(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		f := &figures{t: t, dir: t.TempDir()}
-		f.slack, f.asserted = assertedSlack(t)
+		f := &measurement{t: t, dir: t.TempDir()}
+		f.slack, f.asserted = figures.Slack(t)
 		if !mountFresh(t, f.dir) {
 			f.asserted = false // the disk under TMPDIR may be in any state
 		}
@@ -80,7 +75,7 @@ func mountFresh(t *testing.T, dir string) bool {
 	return true
 }
 
-func (f *figures) limit(what string, got, limit float64) {
+func (f *measurement) limit(what string, got, limit float64) {
 	f.t.Helper()
 	f.t.Logf("%-52s %10.4g (limit %v)", what, got, limit)
 	if f.asserted && got > limit*f.slack {
@@ -88,7 +83,7 @@ func (f *figures) limit(what string, got, limit float64) {
 	}
 }
 
-func (f *figures) world() *world {
+func (f *measurement) world() *world {
 	dir, err := os.MkdirTemp(f.dir, "world-")
 	if err != nil {
 		f.t.Fatal(err)
@@ -108,7 +103,7 @@ func mixedVolumes() []v1.Volume {
 }
 
 // single measures pods that come and go one after the other.
-func (f *figures) single(what string, limit float64, volumes ...v1.Volume) {
+func (f *measurement) single(what string, limit float64, volumes ...v1.Volume) {
 	f.t.Helper()
 	manager, stop := f.world().start()
 	defer stop()
@@ -130,7 +125,7 @@ func (f *figures) single(what string, limit float64, volumes ...v1.Volume) {
 }
 
 // many measures pods that are declared all at once.
-func (f *figures) many() {
+func (f *measurement) many() {
 	few, full, most := 110, 5000, 20000
 	if !f.asserted {
 		few, full, most = 20, 250, 1000
@@ -175,7 +170,7 @@ type crowd struct {
 }
 
 // addAll declares n pods with an NFS volume each and waits for all.
-func (f *figures) addAll(n int) *crowd {
+func (f *measurement) addAll(n int) *crowd {
 	f.t.Helper()
 	c := &crowd{world: f.world()}
 	c.manager, c.stop = c.world.start()
@@ -197,7 +192,7 @@ func (f *figures) addAll(n int) *crowd {
 }
 
 // idle measures what n mounted volumes cost while nothing changes.
-func (f *figures) idle(n int) {
+func (f *measurement) idle(n int) {
 	f.t.Helper()
 	if running := runtime.NumGoroutine(); running > 30 {
 		f.t.Errorf("%d goroutines with %d mounted volumes", running, n)
@@ -209,7 +204,7 @@ func (f *figures) idle(n int) {
 
 // quiet is what this process uses in the quietest of some seconds: the runtime
 // stirs now and then, and what polls does so in each of them.
-func (f *figures) quiet() (cpu time.Duration, switches int64) {
+func (f *measurement) quiet() (cpu time.Duration, switches int64) {
 	debug.FreeOSMemory() // what the runtime would do behind our back for a while
 	seconds := 1
 	if f.asserted {
@@ -226,7 +221,7 @@ func (f *figures) quiet() (cpu time.Duration, switches int64) {
 }
 
 // memory measures what goes with the manager, less the pods that it copied.
-func (f *figures) memory(c *crowd) {
+func (f *measurement) memory(c *crowd) {
 	f.t.Helper()
 	with := heap()
 	c.stop()
@@ -285,17 +280,4 @@ func mustPass(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func assertedSlack(t *testing.T) (slack float64, asserted bool) {
-	t.Helper()
-	text := os.Getenv(assertVar)
-	if text == "" {
-		return 0, false
-	}
-	slack, err := strconv.ParseFloat(text, 64)
-	if err != nil || slack < 1 {
-		t.Fatalf("%s must be a factor of at least 1, is %q", assertVar, text)
-	}
-	return slack, true
 }
