@@ -122,29 +122,45 @@ func (b *base) find(m *mark) (dir *os.File, err error) {
 
 // delete moves a directory to the trash, then its mark, and empties the trash.
 func (b *base) delete(ctx context.Context, k *book, m *mark) error {
-	thrown, err := b.kernel.look(k.trash, m.id())
-	switch {
-	case err == nil && !thrown.same(m.Directory):
-		return &ReplacedError{Path: path.Join(k.trash.Name(), m.id()), Owner: m.Owner}
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return err
-	case err != nil:
-		dir, err := b.find(m)
+	dir, err := b.find(m)
+	if dir != nil {
+		defer b.close(dir)
+		err := b.moveOut(ctx, m, dir, k.trash, m.id())
+		if isTaken(err) {
+			_, err = b.thrown(k, m)
+			return changed(err) // somebody else deletes it too
+		}
 		if err != nil {
 			return err
 		}
-		if dir == nil {
-			return b.gone(ctx, k, m)
-		}
-		defer b.close(dir)
-		if err := b.moveOut(ctx, m, dir, k.trash, m.id()); err != nil {
+	} else {
+		// Only now: it may be moved there at any time, but never back.
+		switch thrown, missing := b.thrown(k, m); {
+		case missing != nil:
+			return missing
+		case thrown:
+		case err != nil:
 			return err
+		default:
+			return b.gone(ctx, k, m)
 		}
 	}
 	if err := b.moveMark(ctx, k, m, m.id()+markSuffix); err != nil {
 		return err
 	}
 	return b.emptyTrash(ctx, k, m.Path, m.Owner)
+}
+
+// thrown reports whether the directory of a mark is in the trash already.
+func (b *base) thrown(k *book, m *mark) (bool, error) {
+	there, err := b.kernel.look(k.trash, m.id())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err == nil && !there.same(m.Directory):
+		err = &ReplacedError{Path: path.Join(k.trash.Name(), m.id()), Owner: m.Owner}
+	}
+	return err == nil, err
 }
 
 // gone is for a mark without a directory; what is staged was never used.
@@ -190,6 +206,9 @@ func (b *base) moveOut(ctx context.Context, m *mark, dir, to *os.File, newName s
 		return err
 	}
 	moved, err := b.kernel.look(to, newName)
+	if isGone(err) {
+		return errChanged
+	}
 	if err != nil {
 		return err
 	}
@@ -206,14 +225,23 @@ func (b *base) emptyTrash(ctx context.Context, k *book, p string, owner Owner) e
 	if err != nil || m == nil {
 		return err
 	}
+	if m.Owner != owner { // moved here too late, by a process that died
+		return &ReplacedError{Path: path.Join(k.trash.Name(), id), Owner: owner}
+	}
 	thrown, err := b.kernel.look(k.trash, id)
 	switch {
 	case err == nil && !thrown.same(m.Directory):
 		return &ReplacedError{Path: path.Join(k.trash.Name(), id), Owner: owner}
-	case err == nil:
-		err = b.do(ctx, "delete", func() error { return removetree.RemoveAt(ctx, k.trash, id) })
+	case errors.Is(err, fs.ErrNotExist):
+		return b.forget(ctx, k, id)
+	case err != nil:
+		return err
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	err = b.do(ctx, "delete", func() error { return removetree.RemoveAt(ctx, k.trash, id) })
+	if errors.Is(err, fs.ErrNotExist) {
+		return errChanged // somebody else deletes it too
+	}
+	if err != nil {
 		return err
 	}
 	return b.forget(ctx, k, id)
