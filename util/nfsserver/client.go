@@ -6,10 +6,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 // Statd starts what the client of NFSv3 needs for locks, rpc.statd and the
@@ -65,19 +64,31 @@ func (p Packages) wrap(program, file string) error {
 }
 
 // Hosts adds names to the machine's /etc/hosts until the test ends, for tools
-// that resolve names themselves.
+// that resolve names themselves. They ask no name server until then, so that an
+// unknown name is certain not to be there.
 func Hosts(t testing.TB, addresses map[string]string) {
 	t.Helper()
-	before, err := os.ReadFile("/etc/hosts")
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		t.Fatal(err)
-	}
-	after := before
+	var names []byte
 	for name, address := range addresses {
-		after = fmt.Appendf(after, "%s %s\n", address, name)
+		names = fmt.Appendf(names, "%s %s\n", address, name)
 	}
-	if err := os.WriteFile("/etc/hosts", after, 0o644); err != nil {
+	replace(t, "/etc/hosts", func(before []byte) []byte { return append(before, names...) })
+	replace(t, "/etc/nsswitch.conf", func([]byte) []byte { return []byte("hosts: files\n") })
+}
+
+// replace changes a file until the test ends.
+func replace(t testing.TB, file string, change func(before []byte) []byte) {
+	t.Helper()
+	before, err := os.ReadFile(file)
+	restore := func() { os.WriteFile(file, before, 0o644) }
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		restore = func() { os.Remove(file) }
+	case err != nil:
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.WriteFile("/etc/hosts", before, 0o644) })
+	t.Cleanup(restore)
+	if err := os.WriteFile(file, change(slices.Clone(before)), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
