@@ -81,7 +81,9 @@ type PodCheckPlugin interface {
 	// CheckPod refuses a pod that asks the plugin for what nobody could
 	// understand, or for volumes that are not the plugin's, with
 	// *[InvalidSpecError]s that are marked by [NothingDone]. It does no I/O, and is
-	// asked for every pod, whatever volumes that has.
+	// asked for every pod, whatever volumes that has. It counts for pods that are
+	// new: annotations change while a pod runs, so that a mounter meets those that
+	// nobody understands too, and leaves alone what it has mounted.
 	CheckPod(*v1.Pod) error
 }
 

@@ -27,18 +27,23 @@ var (
 // updates it in place: a changed label reaches the downwardAPI volumes that
 // show it. A pod that is being torn down is set up again after that. Before
 // Run, the wish is kept; after it the error is [ErrStopped]. Volumes that are
-// invalid, and annotations that a plugin cannot understand, are refused with
-// *volume.InvalidSpecErrors, and nothing is changed. A volume at whose place there
-// is one without a record, which podvol has not made, is not set up but fails with
-// an *[UnrecordedError]: see [Config].Adopt. The pod is copied.
+// invalid are refused with *volume.InvalidSpecErrors, and nothing is changed; so
+// are annotations that a plugin cannot understand, of a pod that is new here (see
+// [Manager.CheckPod]). A volume at whose place there is one without a record,
+// which podvol has not made, is not set up but fails with an *[UnrecordedError]:
+// see [Config].Adopt. The pod is copied.
 func (m *Manager) PutPod(pod *v1.Pod) error {
-	if err := m.checkPod(pod); err != nil {
+	if err := checkVolumes(pod); err != nil {
 		return err
 	}
+	misunderstood := m.checkByPlugins(pod)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.stopping {
 		return ErrStopped
+	}
+	if misunderstood != nil && m.isNew(pod.UID) {
+		return misunderstood
 	}
 	if p := m.pods[pod.UID]; p == nil || !p.wanted || !samePod(p.pod, pod) {
 		m.declare(pod)
@@ -146,21 +151,46 @@ func (m *Manager) touch(s *slot) {
 	m.renew(s)
 }
 
-func (m *Manager) checkPod(pod *v1.Pod) error {
+// CheckPod returns why [Manager.PutPod] would refuse the pod if it were new here,
+// as *volume.InvalidSpecErrors; nothing is changed. A pod that was declared or
+// has records is refused only for its volumes, which never change: annotations
+// do, and what is mounted must not be lost for that. What a plugin cannot
+// understand of it is an error of the volume that it concerns, if that is not
+// mounted. Before the records have been read, every pod may have some.
+func (m *Manager) CheckPod(pod *v1.Pod) error {
+	if err := checkVolumes(pod); err != nil {
+		return err
+	}
+	return m.checkByPlugins(pod)
+}
+
+func checkVolumes(pod *v1.Pod) error {
 	if pod == nil {
 		return volume.Invalid("pod", "is missing")
 	}
 	if err := volume.CheckPathSegment("pod UID", string(pod.UID)); err != nil {
 		return err
 	}
-	if err := volume.ValidatePodVolumes(pod); err != nil {
-		return err
-	}
+	return volume.ValidatePodVolumes(pod)
+}
+
+func (m *Manager) checkByPlugins(pod *v1.Pod) error {
 	var faults []error
 	for _, plugin := range m.config.Plugins {
 		faults = append(faults, volume.CheckPod(plugin, pod))
 	}
 	return errors.Join(faults...)
+}
+
+// isNew reports whether nothing of a pod can be mounted: it was not declared, and
+// has no records. The caller holds the lock.
+func (m *Manager) isNew(podUID types.UID) bool {
+	select {
+	case <-m.ready:
+		return m.pods[podUID] == nil
+	default:
+		return false
+	}
 }
 
 func podName(pod *v1.Pod) types.NamespacedName {

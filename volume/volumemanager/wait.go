@@ -27,7 +27,7 @@ import (
 // [ErrStopped]. [ErrWithdrawn] and [ErrSuperseded] say that somebody else
 // declared otherwise meanwhile. The pod is copied.
 func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error) {
-	if err := m.checkPod(pod); err != nil {
+	if err := checkVolumes(pod); err != nil {
 		return pendingVolumes(pod).failed(err), err
 	}
 	if err := m.WaitForRecovery(ctx); err != nil {
@@ -176,10 +176,14 @@ func goalOf(p *podState) goal {
 }
 
 func (m *Manager) declared(pod *v1.Pod) (goal, error) {
+	misunderstood := m.checkByPlugins(pod)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.stopping {
 		return goal{}, ErrStopped
+	}
+	if misunderstood != nil && m.isNew(pod.UID) {
+		return goal{}, misunderstood
 	}
 	return goalOf(m.declare(pod)), nil
 }

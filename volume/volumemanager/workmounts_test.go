@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 // leaveWork leaves what a crashed agent had mounted for itself.
@@ -94,5 +96,46 @@ func TestPodsWithAnnotationsForNothingAreRefused(t *testing.T) {
 	}
 	if rows := manager.Explain(); len(rows) > 0 {
 		t.Errorf("it was declared: %+v", rows)
+	}
+}
+
+// Annotations change while a pod runs, and its volumes do not: what has become
+// nonsense leaves them mounted, also after a restart, and other changes go on.
+func TestAnnotationsThatBecomeNonsenseLeaveWhatIsMounted(t *testing.T) {
+	for _, key := range []string{"mount-options.podvol.io/v", "mount-options.podvol.io/nosuch"} {
+		w := newWorld(t)
+		w.containers = &containers{gone: map[types.UID]bool{"uid-web": true}}
+		manager, stop := w.start()
+		pod := newPod("web", nfsVolume("v", "10.0.0.1"))
+		setUp(t, manager, pod)
+		pod.Annotations = map[string]string{key: "hard,,"}
+		if err := manager.CheckPod(pod); err == nil {
+			t.Error("CheckPod understands it")
+		}
+		if err := manager.PutPod(pod); err != nil {
+			t.Errorf("%s: PutPod = %v", key, err)
+		}
+		setUp(t, manager, pod)
+		stop()
+		w.fake.ResetCalls()
+		manager, err := volumemanager.New(w.config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := manager.PutPod(pod); err != nil { // before the records have been read
+			t.Errorf("%s: PutPod before Run = %v", key, err)
+		}
+		stop = w.run(manager)
+		if err := manager.PutPod(pod); err != nil {
+			t.Errorf("%s: PutPod after a restart = %v", key, err)
+		}
+		manager.PodsComplete()
+		setUp(t, manager, pod)
+		if calls := w.fake.Calls(); len(calls) != 0 {
+			t.Errorf("%s: %v", key, calls)
+		}
+		tearDown(t, manager, pod)
+		stop()
+		w.assertClean()
 	}
 }
