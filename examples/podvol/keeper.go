@@ -32,6 +32,7 @@ type keeper struct {
 	pods    map[types.UID]*v1.Pod              // wanted
 	unbound atomic.Pointer[unboundClaims]      // of the last binding
 	said    string                             // about claims, last
+	refused map[types.UID]*v1.Pod              // the versions that the node has refused
 
 	replacing map[types.UID]bool
 	replaced  map[types.UID]*v1.Pod // the version that a pod was replaced for last
@@ -42,7 +43,7 @@ func newKeeper(node *volumemanager.Manager, store *objects.Store, rootDir, nodeN
 	return &keeper{
 		node: node, store: store, rootDir: rootDir, nodeName: nodeName, say: say,
 		objects: make(map[volume.ObjectRef]metav1.Object), pods: make(map[types.UID]*v1.Pod),
-		replacing: make(map[types.UID]bool), replaced: make(map[types.UID]*v1.Pod), gone: make(chan types.UID),
+		refused: make(map[types.UID]*v1.Pod), replacing: make(map[types.UID]bool), replaced: make(map[types.UID]*v1.Pod), gone: make(chan types.UID),
 	}
 }
 
@@ -56,6 +57,7 @@ func (k *keeper) apply(ctx context.Context, want *contents) error {
 	for uid := range k.pods {
 		if pods[uid] == nil {
 			k.node.DeletePod(uid)
+			delete(k.refused, uid)
 		}
 	}
 	if err := k.putObjects(ctx, want.objects); err != nil {
@@ -67,7 +69,7 @@ func (k *keeper) apply(ctx context.Context, want *contents) error {
 		if k.replacing[pod.UID] || held(pod) {
 			continue
 		}
-		if err := k.node.PutPod(pod); err != nil {
+		if err := k.declare(pod); err != nil {
 			return err
 		}
 	}
@@ -272,10 +274,32 @@ func isUnreadable(v volumemanager.VolumeStatus) bool {
 func (k *keeper) renew(uid types.UID) error {
 	delete(k.replacing, uid)
 	if pod := k.pods[uid]; pod != nil {
-		return k.node.PutPod(pod)
+		return k.declare(pod)
 	}
 	return nil
 }
+
+// declare declares a pod. That one is refused is no reason to end for all others;
+// it is said, once for each version.
+func (k *keeper) declare(pod *v1.Pod) error {
+	err := k.node.PutPod(pod)
+	if err == nil {
+		delete(k.refused, pod.UID)
+		return nil
+	}
+	if errors.Is(err, volumemanager.ErrStopped) {
+		return err
+	}
+	if k.refused[pod.UID] != pod {
+		k.refused[pod.UID] = pod
+		k.say(fmt.Sprintf("pod %s/%s is refused, and its volumes stay as they are: %v", pod.Namespace, pod.Name, err))
+	}
+	return nil
+}
+
+// allDeclared reports whether the node knows all pods that are wanted, as far as
+// it depends on the node: what one that it refuses has mounted is not nobody's.
+func (k *keeper) allDeclared() bool { return len(k.refused) == 0 }
 
 // noContainers is the role that knows about containers, played for a program
 // that runs none.

@@ -26,6 +26,7 @@ import (
 type manifestDir struct {
 	dir    string
 	loader manifest.Loader      // with a node's name
+	check  func(*v1.Pod) error  // what else can be wrong with a pod
 	say    func(message string) // to the user
 	files  map[string]*watchedFile
 	fault  string // why the directory cannot be read
@@ -52,8 +53,8 @@ type contents struct {
 // in an emptyDir must not be lost to that.
 const afterGone = 500 * time.Millisecond
 
-func newManifestDir(dir, nodeName string, say func(string)) *manifestDir {
-	return &manifestDir{dir: dir, loader: manifest.Loader{NodeName: nodeName}, say: say, files: make(map[string]*watchedFile)}
+func newManifestDir(dir, nodeName string, check func(*v1.Pod) error, say func(string)) *manifestDir {
+	return &manifestDir{dir: dir, loader: manifest.Loader{NodeName: nodeName}, check: check, say: say, files: make(map[string]*watchedFile)}
 }
 
 // scan reads the directory as it is now. It returns in how long it should be
@@ -134,11 +135,26 @@ func (d *manifestDir) read(name string) (candidate, bool) {
 		return candidate{}, false
 	}
 	read, err := contentsOf(set)
+	if err == nil {
+		err = d.checkPods(path, read)
+	}
 	if err != nil {
 		d.refuse(file, err)
 		return candidate{}, false
 	}
 	return candidate{file, digest, read}, true
+}
+
+// checkPods returns what is wrong with a file's pods beyond its text.
+func (d *manifestDir) checkPods(path string, read *contents) error {
+	var faults []error
+	for ref, pod := range read.pods {
+		if err := d.check(pod); err != nil {
+			faults = append(faults, &manifest.Error{File: path, Object: ref.String(), Err: err})
+		}
+	}
+	slices.SortFunc(faults, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(faults...)
 }
 
 func isLink(path string) bool {

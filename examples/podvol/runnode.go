@@ -149,7 +149,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	}
 	run := &nodeRun{
 		node: node, out: out, watch: watch, say: say, unmountOnExit: o.unmountOnExit,
-		dir:  newManifestDir(o.dir, o.nodeName, say),
+		dir:  newManifestDir(o.dir, o.nodeName, node.CheckPod, say),
 		keep: newKeeper(node.Manager, store, where.rootDir, o.nodeName, say),
 	}
 	out.edit = run.keep.explain
@@ -232,7 +232,7 @@ func (r *nodeRun) look(ctx context.Context, due *time.Timer) error {
 	if err := r.keep.apply(ctx, want); err != nil {
 		return err
 	}
-	if !r.complete && r.dir.complete() {
+	if !r.complete && r.dir.complete() && r.keep.allDeclared() {
 		r.complete = true
 		r.node.PodsComplete()
 	}

@@ -43,6 +43,7 @@ func TestRunNodeKeepsTheLastGoodVersion(t *testing.T) {
 	n.row("one", "mounted")
 	for name, tc := range map[string]struct{ text, says string }{
 		"not YAML":   {"{", "a.yaml"},
+		"nonsense":   {withNFSOptions(podNamed("a", "{name: one, emptyDir: {}}"), "nosuch"), `no volume "nosuch"`},
 		"invalid":    {podNamed("a", "{name: one, emptyDir: {}, hostPath: {path: /etc}}"), "hostPath"},
 		"empty":      {"", "there is no manifest in it"},
 		"its secret": {"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {k: hunter2hunter2}\nx: y\n", "a.yaml"},
