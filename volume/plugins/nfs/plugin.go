@@ -1,9 +1,3 @@
-// Package nfs mounts exports of NFS servers: plugin kubernetes.io/nfs, inline
-// or by a PersistentVolume.
-//
-// Whether a share is mounted is asked of the mount table; the share itself is
-// never touched, since a server may not answer and a share may be closed to
-// root.
 package nfs
 
 import (

@@ -39,19 +39,9 @@ type provisioner struct {
 	mount  []string // options
 }
 
-// NewProvisioner implements [volume.ProvisionableVolumePlugin] with
-// csi-driver-nfs's parameters:
-//
-//   - server and share: the export; required.
-//   - subDir: the directory's path below it, made of ${pvc.metadata.name},
-//     ${pvc.metadata.namespace} and ${pv.metadata.name}. Default: the latter. Two
-//     volumes never get the same; what exists already is never used.
-//   - mountPermissions: the directory's mode in octal. Default, also of "0":
-//     [ProvisionConfig]'s.
-//   - onDelete: delete, archive or retain. Default: [ProvisionConfig]'s.
-//
-// Names are read in whatever case. Other parameters, wrong values, and a claim
-// that asks for what NFS cannot do are a *[volume.InvalidSpecError].
+// NewProvisioner implements [volume.ProvisionableVolumePlugin]; the package
+// comment has the parameters. Others, wrong values, and a claim that asks for
+// what NFS cannot do are a *[volume.InvalidSpecError].
 func (p *plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
 	made, err := p.newProvisioner(options)
 	if err != nil {

@@ -1,0 +1,50 @@
+// Package nfs mounts exports of NFS servers: plugin kubernetes.io/nfs, inline
+// or by a PersistentVolume.
+//
+// Whether a share is mounted is asked of the mount table; the share itself is
+// never touched, since a server may not answer and a share may be closed to
+// root. [Config] has what a node's administrator may choose; all of it but the
+// first is off until then.
+//
+// # Servers that do not answer
+//
+// After some mounts without an answer, further ones from the same server are
+// refused at once with a [ServerDownError], until one that is let through
+// succeeds ([BreakerConfig]). What is mounted already is not concerned. Teardown
+// goes from a normal unmount to a forced and a lazy one (Config.ForceAfter,
+// LazyAfter).
+//
+// # What pods may ask for
+//
+// Inline volumes have mount options by the pod's annotation
+// mount-options.podvol.io/<volume>, and a missing directory below an export is
+// made for make-directory.podvol.io/<volume>, as far as the node's
+// [InlinePolicy] allows it to volumes of that server. What it does not allow is
+// a [NotAllowedError].
+//
+// # Recycling
+//
+// A released PersistentVolume with reclaim policy Recycle is emptied by a pod,
+// as Kubernetes does, or by this process ([RecycleConfig]). Without the host's
+// word that nobody uses it (role volume.ReleaseVerifier) nothing is deleted.
+//
+// # Provisioning
+//
+// A storage class with the provisioner kubernetes.io/nfs gives each claim a
+// directory of a share of its own. Its parameters are csi-driver-nfs's, in
+// whatever case:
+//
+//   - server and share: the export; required.
+//   - subDir: the directory's path below it, made of ${pvc.metadata.name},
+//     ${pvc.metadata.namespace} and ${pv.metadata.name}; default: the latter.
+//     Nothing that leads out of the share is accepted, and two volumes never get
+//     the same; what exists already is never used.
+//   - mountPermissions: the directory's mode in octal; default, also of "0":
+//     that of [ProvisionConfig].
+//   - onDelete: delete, archive (rename it to archived-…) or retain; default:
+//     that of [ProvisionConfig].
+//
+// What was provisioned is marked in the directory .podvol of the share, which no
+// volume can have or see. Only a marked directory is ever deleted or archived,
+// and only for the volume that it was made for.
+package nfs
