@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/justmade"
 )
 
 // ErrOtherFileSystem says that something cannot be moved into the archive, since
@@ -188,11 +189,17 @@ func (a *archiver) next() error {
 	return &fs.PathError{Op: "mkdir", Path: a.archives.Name() + "/" + a.name, Err: fmt.Errorf("there are %d archives of this name", maxArchives)}
 }
 
+// open opens the directory that was just made, and none that somebody has put in
+// its place to have the volume's data.
 func (a *archiver) open(name string) error {
 	fd, err := eintr.Get(func() (int, error) {
 		return unix.Openat(int(a.archives.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
+		return &fs.PathError{Op: "open", Path: a.archives.Name() + "/" + name, Err: err}
+	}
+	if err := justmade.Check(int(a.archives.Fd()), fd, archiveMode); err != nil {
+		unix.Close(fd)
 		return &fs.PathError{Op: "open", Path: a.archives.Name() + "/" + name, Err: err}
 	}
 	a.to, a.moved = os.NewFile(uintptr(fd), a.archives.Name()+"/"+name), false

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/justmade"
 	"github.com/podvol/podvol/util/nstest"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
@@ -210,6 +211,26 @@ func TestArchiveElsewhereIsRefused(t *testing.T) {
 	}
 	wantNames(t, dir, "file")
 	wantNames(t, archives)
+}
+
+// Somebody puts a directory of their own in place of a new archive.
+func TestArchiveThatIsNotOursGetsNothing(t *testing.T) {
+	for name, mode := range map[string]fs.FileMode{"open": 0o755, "with files": archiveMode} {
+		archives := t.TempDir()
+		theirs := filepath.Join(archives, "pv1")
+		if err := os.Mkdir(theirs, mode); err != nil {
+			t.Fatal(err)
+		}
+		if name == "with files" {
+			makeTree(t, theirs, "file")
+		}
+		a := &archiver{archives: openDir(t, archives), name: "pv1", number: 1, rename: unix.Renameat2, meter: newMeter(Options{})}
+		if err := a.open("pv1"); !errors.Is(err, justmade.ErrOther) {
+			t.Errorf("%s: %v", name, err)
+		}
+		a.close()
+		wantNames(t, archives, "pv1")
+	}
 }
 
 func TestArchiveThatVanishesEnds(t *testing.T) {

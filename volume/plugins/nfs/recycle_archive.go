@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/justmade"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/scrub"
 )
@@ -98,7 +99,34 @@ func openElement(at *os.File, name string, create bool) (*os.File, error) {
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: where, Err: err}
 	}
-	return os.NewFile(uintptr(fd), where), nil
+	dir := os.NewFile(uintptr(fd), where)
+	if create {
+		if err := keptFromOthers(at, dir); err != nil {
+			dir.Close()
+			return nil, err
+		}
+	}
+	return dir, nil
+}
+
+// keptFromOthers refuses a directory above archives in which others could put
+// something in place of them.
+func keptFromOthers(above, dir *os.File) error {
+	var st unix.Stat_t
+	if err := eintr.Do(func() error { return unix.Fstat(int(dir.Fd()), &st) }); err != nil {
+		return &os.PathError{Op: "stat", Path: dir.Name(), Err: err}
+	}
+	if st.Mode&0o022 != 0 {
+		return fmt.Errorf("%s has mode %04o: nobody but its owner may write in the directories above an archive (chmod go-w)", dir.Name(), st.Mode&modeBits)
+	}
+	if st.Uid == 0 {
+		return nil
+	}
+	ours, err := justmade.Owns(int(above.Fd()), st.Uid)
+	if err == nil && !ours {
+		err = fmt.Errorf("%s belongs to user %d: the directories above an archive must be root's, or those of the user that the server takes this node's root for", dir.Name(), st.Uid)
+	}
+	return err
 }
 
 // sameDirectory refuses to go on with a directory that is not the volume's root:

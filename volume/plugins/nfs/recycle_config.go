@@ -52,9 +52,10 @@ type EmbeddedRecycling struct {
 	// copying it. So ArchiveShare is a directory that the server exports too,
 	// strictly above the volumes' ("/exports", for volumes like /exports/pv1),
 	// and ArchiveDir a path in it ("archive"), which is made where it is missing
-	// and neither holds a volume nor lies in one. Below it each release gets a
-	// directory of its own, of mode 0700, named after PersistentVolume and
-	// release.
+	// and neither holds a volume nor lies in one. All directories of that path
+	// must be root's or the agent's own, and writable by nobody else. Below it each
+	// release gets a directory of its own, of mode 0700, named after
+	// PersistentVolume and release.
 	ArchiveShare, ArchiveDir string
 }
 

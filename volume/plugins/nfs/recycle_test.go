@@ -493,6 +493,23 @@ func TestArchiveIsNotReachedThroughLinks(t *testing.T) {
 	wantFiles(t, share, "old", "pv1/kept", "pv2/x")
 }
 
+// Nor does whoever made the directory first, or may write in it.
+func TestArchiveIsNotInSomebodysDirectory(t *testing.T) {
+	p, fake, _, _ := newEmbedded(t, archiving())
+	share := t.TempDir()
+	fake.Serve("10.0.0.1:/exports", share)
+	write(t, share, "pv1/kept", "old/archive/x")
+	if err := os.Chmod(filepath.Join(share, "old"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	_, err := recycle(t, p, releasedSpec(func(pv *v1.PersistentVolume) { pv.Spec.NFS.Path = "/exports/pv1" }))
+	if err == nil || !strings.Contains(err.Error(), "chmod go-w") {
+		t.Errorf("Recycle = %v", err)
+	}
+	wantFiles(t, share, "old/archive/x", "pv1/kept")
+	workIsGone(t, p, fake)
+}
+
 func TestInterruptedRecyclingSaysHowFarItCameAndIsResumed(t *testing.T) {
 	for name, config := range map[string]Config{"delete": deleting(), "archive": archiving()} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,87 @@
+// Package justmade tells whether an open directory is the one that this process
+// has just made. A directory is made by name and opened by name: whoever may
+// write in the one above, as others do on a server's share, can put another
+// directory in its place in between.
+//
+// Like every package below util, it carries no promise of compatibility.
+package justmade
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// ErrOther says that a directory is not the one that was made.
+var ErrOther = errors.New("another directory is in place of the one that was made")
+
+// Check returns nil if the directory dir, just made in parent with this mode, is
+// as it was made: owned as what this process makes in parent, without permissions
+// beyond mode, and empty. Whoever swaps one such directory for another gains
+// nothing. Both descriptors may have been opened with O_PATH. The error is
+// [ErrOther] with a reason, or that of a system call.
+func Check(parent, dir int, mode uint32) error {
+	var st unix.Stat_t
+	if err := eintr.Do(func() error { return unix.Fstat(dir, &st) }); err != nil {
+		return os.NewSyscallError("fstat", err)
+	}
+	if beyond := st.Mode & 0o1777 &^ mode; beyond != 0 {
+		return fmt.Errorf("%w: it has mode %04o and was made with %04o", ErrOther, st.Mode&0o7777, mode)
+	}
+	ours, err := Owns(parent, st.Uid)
+	if err != nil {
+		return err
+	}
+	if !ours {
+		return fmt.Errorf("%w: it belongs to user %d", ErrOther, st.Uid)
+	}
+	return checkEmpty(dir)
+}
+
+// Owns reports whether what this process makes in parent belongs to this user. A
+// server may make somebody else of root, which only shows in a directory that is
+// made for it, and removed.
+func Owns(parent int, uid uint32) (bool, error) {
+	if int64(uid) == int64(unix.Geteuid()) {
+		return true, nil
+	}
+	name := ".podvol-probe-" + rand.Text()
+	if err := eintr.Do(func() error { return unix.Mkdirat(parent, name, 0o700) }); err != nil {
+		return false, &os.PathError{Op: "mkdir", Path: name, Err: err}
+	}
+	var st unix.Stat_t
+	err := eintr.Do(func() error { return unix.Fstatat(parent, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	removed := eintr.Do(func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
+	if err = errors.Join(err, removed); err != nil {
+		return false, &os.PathError{Op: "mkdir", Path: name, Err: err}
+	}
+	return st.Uid == uid, nil
+}
+
+func checkEmpty(dir int) error {
+	fd, err := eintr.Get(func() (int, error) {
+		return unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return os.NewSyscallError("openat", err)
+	}
+	defer unix.Close(fd)
+	buffer := make([]byte, 4096)
+	for {
+		n, err := eintr.Get(func() (int, error) { return unix.ReadDirent(fd, buffer) })
+		if err != nil {
+			return os.NewSyscallError("getdents64", err)
+		}
+		if n == 0 {
+			return nil
+		}
+		if _, _, names := unix.ParseDirent(buffer[:n], -1, nil); len(names) > 0 {
+			return fmt.Errorf("%w: it has entries", ErrOther)
+		}
+	}
+}
