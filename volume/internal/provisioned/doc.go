@@ -41,6 +41,10 @@
 // base itself can forge marks; a volume's users cannot. Names that begin with
 // "." + "podvol" or with "archived-" cannot be used in paths, in whatever case.
 //
+// A base whose disk is not mounted looks like a new one to [Make], which then
+// makes directories in what the disk will hide; only [Remove] can tell. Servers
+// should not export what is not mounted (the option mountpoint of exports(5)).
+//
 // The calls block as long as the file system does; ctx is looked at between
 // them.
 package provisioned

@@ -50,6 +50,20 @@ func (e *ReplacedError) Error() string {
 		"it is kept. Look at it, move it away, and try again", e.Path, e.Owner)
 }
 
+// NoBookError says that a volume is to be removed from a base in which no volume
+// was ever made: it may be the directory in which the server has not mounted the
+// disk. Nothing was touched.
+type NoBookError struct {
+	// Base is the base, Path the volume's path below it.
+	Base, Path string
+	Owner      Owner
+}
+
+func (e *NoBookError) Error() string {
+	return fmt.Sprintf("%s has no directory .podvol, so %q of %s was made elsewhere: look whether the disk of the share is mounted on the server. "+
+		"If the share was emptied for good, make an empty .podvol there (mkdir -m 0700), and try again", e.Base, e.Path, e.Owner)
+}
+
 // LostError says that a volume has a mark, but its directory is gone.
 type LostError struct {
 	Path  string

@@ -79,6 +79,27 @@ func TestCheckPath(t *testing.T) {
 	}
 }
 
+// A server that came up without its disk has none of its volumes: that one of
+// them is gone there says nothing.
+func TestRemoveFromAnotherDisk(t *testing.T) {
+	b := openBase(t)
+	none, ok := errors.AsType[*NoBookError](b.remove(t.Context(), "ns/data", owner("pv1"), Delete))
+	if !ok || none.Base != b.root.Name() || none.Owner != owner("pv1") || !strings.Contains(none.Error(), "mounted on the server") {
+		t.Errorf("%v", none)
+	}
+	if err := b.remove(t.Context(), "ns/data", owner("pv1"), Retain); err != nil {
+		t.Errorf("what is retained: %v", err)
+	}
+	if left, err := os.ReadDir(b.root.Name()); err != nil || len(left) > 0 {
+		t.Errorf("something was touched: %v, %v", left, err)
+	}
+	// What the error says.
+	if err := os.Mkdir(b.path(bookDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mustRemove(t, b, "ns/data", "pv1")
+}
+
 // What podvol did not make is neither given to a volume nor deleted.
 func TestForeignDirectories(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "outside")

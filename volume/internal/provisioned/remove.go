@@ -20,8 +20,9 @@ import (
 // is success, so is removing what was retained if atLeast says so; after a
 // failure or a crash a second call goes on.
 //
-// Errors are those of [Make], and a *[removetree.MountError] for what is
-// mounted in the directory; that is kept, in the trash.
+// Errors are those of [Make]; a *[NoBookError], unless atLeast is Retain; and a
+// *[removetree.MountError] for what is mounted in the directory; that is kept,
+// in the trash.
 func Remove(ctx context.Context, root *os.File, p string, owner Owner, atLeast OnDelete) error {
 	return newBase(root).remove(ctx, p, owner, atLeast)
 }
@@ -35,7 +36,10 @@ func (b *base) remove(ctx context.Context, p string, owner Owner, atLeast OnDele
 		return err
 	}
 	if k == nil {
-		return b.unmarked(k, p, atLeast)
+		if atLeast == Retain {
+			return nil
+		}
+		return &NoBookError{Base: b.root.Name(), Path: p, Owner: owner}
 	}
 	defer k.close()
 	return repeat(b.name(p), func() error {

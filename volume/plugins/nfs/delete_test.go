@@ -5,12 +5,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/provisioned"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
 
@@ -87,5 +89,21 @@ func TestDeleteObeysTheReclaimPolicy(t *testing.T) {
 		if err := deletePV(p, pv); !errors.As(err, new(*volume.InvalidSpecError)) || shown(t, share) != "pvc-data" {
 			t.Errorf("policy %q: %v, left %s", policy, err, shown(t, share))
 		}
+	}
+}
+
+// A server that lacks its disk says nothing about what was on it.
+func TestDeleteWhereTheDiskIsNotMounted(t *testing.T) {
+	p, h := newPlugin(t)
+	shareOf(t, h)
+	pv := mustProvision(t, p, wishes("data"))
+	shareOf(t, h) // another directory
+	none, ok := errors.AsType[*provisioned.NoBookError](deletePV(p, pv))
+	if !ok || none.Owner.Volume != pv.Name || !strings.Contains(none.Error(), "mounted on the server") {
+		t.Errorf("%v", none)
+	}
+	pv.Annotations[nfs.OnDeleteAnnotation] = "retain"
+	if err := deletePV(p, pv); err != nil {
+		t.Errorf("to be retained: %v", err)
 	}
 }
