@@ -25,6 +25,27 @@ func (k *kit) catch() {
 	}
 }
 
+// do runs a check, or a part of it, and reports whether it came to its end. One
+// that is waived gets a goroutine, which it can end without an end of the test.
+func (k *kit) do(f func(*kit)) (complete bool) {
+	run := func() {
+		defer k.catch()
+		f(k)
+		complete = true
+	}
+	if k.waived == nil {
+		run()
+		return complete
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		run()
+	}()
+	<-ended
+	return complete
+}
+
 // errPanicked is what [kit.async] sends for what did not return.
 var errPanicked = errors.New("the plugin panicked")
 
@@ -47,6 +68,7 @@ func (k *kit) async(f func() error) <-chan error {
 func (k *kit) bubble(f func(*kit)) {
 	k.Helper()
 	var number string
+	complete := false
 	defer func() {
 		// Panics of f itself do not come here.
 		if p := recover(); p != nil {
@@ -55,10 +77,11 @@ func (k *kit) bubble(f func(*kit)) {
 	}()
 	synctest.Test(k.test, func(t *testing.T) {
 		number = currentBubble()
-		inner := k.runner.newKit(t, k.on, k.check, k.waived)
-		defer inner.catch()
-		f(inner)
+		complete = k.runner.newKit(t, k.on, k.check, k.waived).do(f)
 	})
+	if k.waived != nil && !complete {
+		k.stop() // synctest does so for what is not waived
+	}
 }
 
 // explain says after a failure in which situation it was. It is deferred.

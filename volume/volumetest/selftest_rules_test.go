@@ -78,6 +78,10 @@ func suiteMistakes() []suiteMistake {
 			s.Refused[0].Because = "no such reason"
 			s.Waivers = []Waiver{{Check: "contract/refused", Case: "another option", Reason: "everybody knows"}}
 		}, says: "waived (everybody knows)", passes: true},
+		{name: "waiver of a check that gives up", change: func(s *Suite) {
+			s.Refused = append(s.Refused, RefusedCase{Name: "good", Spec: s.Working[0].Spec, Because: "no reason"})
+			s.Waivers = []Waiver{{Check: "contract/refused", Case: "good", Reason: "everybody knows"}}
+		}, says: "waived (everybody knows): the volume is not refused", passes: true},
 		{name: "waiver of a defect elsewhere", change: func(s *Suite) {
 			s.Refused[0].Because = "no such reason"
 			s.Waivers = []Waiver{{Check: "contract/refused", Case: "another option", On: "kernel", Reason: "everybody knows"}}
@@ -125,9 +129,34 @@ func TestSuiteRules(t *testing.T) {
 			if failed := strings.Join(v.failed, " "); !strings.Contains(failed, m.fails) || m.fails == "" && failed != "" {
 				t.Errorf("failed: %q, want %q", failed, m.fails)
 			}
+			if strings.Contains(v.output, "--- SKIP") {
+				t.Errorf("a check says that it was skipped")
+			}
+			if lines := strings.Join(strings.Fields(v.output), " "); m.passes && !strings.Contains(lines, "only because it is waived: contract/refused/") {
+				t.Errorf("the end of the run does not say what is waived")
+			}
 			if t.Failed() {
 				t.Log(tail(v.output))
 			}
 		})
+	}
+}
+
+func TestWaivedCheckEndsInVirtualTime(t *testing.T) {
+	waived := &failures{reason: "everybody knows"}
+	k := runner{}.newKit(t, onFake, check{name: "group/check", proves: "It is so."}, waived)
+	over, cleaned := false, false
+	complete := k.do(func(k *kit) {
+		k.bubble(func(k *kit) {
+			k.Cleanup(func() { cleaned = true })
+			k.Fatal("it is not so")
+		})
+		over = true
+	})
+	if complete || over || !cleaned {
+		t.Errorf("the check went on after its end: %v, %v; cleaned up: %v", complete, over, cleaned)
+	}
+	if n := waived.number(); n != 1 {
+		t.Errorf("%d failures, want 1", n)
 	}
 }

@@ -144,7 +144,8 @@ type RefusedCase struct {
 }
 
 // Waiver says that a plugin is known to fail a check. The check runs all the
-// same: one that passes makes the run fail, so that waivers go once they are
+// same and passes, saying that it is waived, as the end of the run does again.
+// One that does not fail makes the run fail, so that waivers go once they are
 // not needed any more. One that covers nothing that runs, or what another
 // covers as well, makes the suite wrong.
 type Waiver struct {
