@@ -28,11 +28,10 @@ func CheckPath(p string) error {
 		return err
 	}
 	for element := range strings.SplitSeq(p, "/") {
-		// Some servers do not tell upper case from lower.
-		switch low := strings.ToLower(element); {
-		case low == bookDir:
+		switch {
+		case isBook(element):
 			return &pathtemplate.Error{Template: p, Reason: `the name ".podvol" is kept for podvol's own bookkeeping`}
-		case strings.HasPrefix(low, archivePrefix):
+		case strings.HasPrefix(strings.ToLower(element), archivePrefix):
 			return &pathtemplate.Error{Template: p, Reason: `names that begin with "archived-" are kept for deleted volumes`}
 		}
 	}

@@ -4,11 +4,26 @@ import (
 	"errors"
 	"os"
 	"path"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
 )
+
+// InBook reports whether a path, by its name alone, leads to a base's bookkeeping
+// or into it, which is no volume's.
+func InBook(p string) bool {
+	for element := range strings.SplitSeq(p, "/") {
+		if isBook(element) {
+			return true
+		}
+	}
+	return false
+}
+
+// isBook holds for any case: some servers do not tell upper case from lower.
+func isBook(element string) bool { return strings.EqualFold(element, bookDir) }
 
 // HasBook reports whether directories were provisioned in this one: whether it
 // has a directory ".podvol". Whose that is, and what is in it, is not looked at.

@@ -41,6 +41,8 @@ func TestParseExportRefuses(t *testing.T) {
 		{"server", "nfs", "nfs.path"},
 		{"server", "../nfs", "nfs.path"},
 		{"server", "/nfs/../etc", "nfs.path"},
+		{"server", "/nfs/.podvol", "nfs.path"},
+		{"server", "/.Podvol/trash/x", "nfs.path"},
 		{"server:2049", "/nfs", "nfs.server"},
 		{"server:/other", "/nfs", "nfs.server"},
 		{"[10.0.0.1]", "/nfs", "nfs.server"},

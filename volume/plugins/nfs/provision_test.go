@@ -399,3 +399,34 @@ func BenchmarkProvisionAndDelete(b *testing.B) {
 		}
 	}
 }
+
+// Whoever could write in the bookkeeping could make others' volumes his own.
+func TestBookkeepingIsNoVolume(t *testing.T) {
+	const inBook = "/export/.podvol/marks"
+	p, h := newPluginWith(t, nfs.ServerPolicy{Server: "10.0.0.1", MakeBelow: []string{"/export"}})
+	share := shareOf(t, h)
+	mustProvision(t, p, wishes("data"))
+	before := len(h.Fake.Calls())
+	for name, spec := range map[string]*volume.Spec{
+		"inline": inline("10.0.0.1", inBook), "in another case": inline("10.0.0.1", "/export/.PODVOL/new"), "PersistentVolume": persistent("10.0.0.1", inBook),
+	} {
+		invalid, ok := errors.AsType[*volume.InvalidSpecError](setUpError(p, spec, annotated(makeVol1, "0777")))
+		if !ok || !strings.Contains(invalid.Error(), ".podvol") {
+			t.Errorf("%s: %v", name, invalid)
+		}
+	}
+	if _, err := provision(p, wishes("other", parameter("share", "/export/.podvol"))); !errors.As(err, new(*volume.InvalidSpecError)) {
+		t.Errorf("a share: %v", err)
+	}
+	if calls := h.Fake.Calls()[before:]; len(calls) > 0 || shown(t, share) != "pvc-data" {
+		t.Errorf("calls %v, the share has %s", calls, shown(t, share))
+	}
+}
+
+func setUpError(p volume.VolumePlugin, spec *volume.Spec, pod *v1.Pod) error {
+	m, err := p.NewMounter(spec, pod)
+	if err != nil {
+		return err
+	}
+	return m.SetUp(context.Background(), volume.MounterArgs{})
+}
