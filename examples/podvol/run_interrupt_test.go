@@ -72,6 +72,21 @@ func withInterruptedStart(t *testing.T) {
 	r.assertNothingLeft(t)
 }
 
+// What a process group was sent may reach its members in any order.
+func TestRunIsInterruptedWithItsHelpers(t *testing.T) {
+	for signal, want := range map[unix.Signal]int{
+		unix.SIGHUP: exitRunFailed, unix.SIGINT: exitRunFailed, unix.SIGQUIT: exitRunFailed, unix.SIGTERM: exitRunFailed,
+		unix.SIGKILL: 128 + 9, unix.SIGSEGV: 128 + 11, 0: exitRunFailed,
+	} {
+		died := &sandbox.Error{Op: "newuidmap", Cause: sandbox.ErrDied, Signal: signal}
+		code, err := failureToRun("echo", died, nil)
+		_, interrupted := errors.AsType[*interruptedError](err)
+		if code != want || interrupted != (signal != 0 && want == exitRunFailed) || !errors.Is(err, sandbox.ErrDied) {
+			t.Errorf("where a helper died of %v: %d, %v", signal, code, err)
+		}
+	}
+}
+
 func TestRunBeginsNothingOnceInterrupted(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		made := filepath.Join(t.TempDir(), "made")

@@ -84,6 +84,12 @@ func (s *signals) interruptible(ctx context.Context) (_ context.Context, done fu
 
 func endsPodvol(s os.Signal) bool { return s != unix.SIGUSR1 && s != unix.SIGUSR2 }
 
+// asksToEnd reports whether a signal is one by which people, and terminals, end
+// programs.
+func asksToEnd(s unix.Signal) bool {
+	return s == unix.SIGHUP || s == unix.SIGINT || s == unix.SIGQUIT || s == unix.SIGTERM
+}
+
 func bySignal(s os.Signal) error { return fmt.Errorf("interrupted by signal %q", s) }
 
 // interruptedError says that a program did not begin because podvol was told to
@@ -154,10 +160,17 @@ func failureToRun(program string, err, interrupted error) (int, error) {
 	if interrupted != nil {
 		return exitRunFailed, &interruptedError{program, interrupted}
 	}
-	if failed, ok := errors.AsType[*sandbox.Error](err); ok {
+	failed, ok := errors.AsType[*sandbox.Error](err)
+	switch {
+	case !ok:
+		return exitRunFailed, err
+	case asksToEnd(failed.Signal):
+		// Ctrl-C is for the whole process group, and podvol may see a helper's
+		// end before its own signal.
+		return exitRunFailed, &interruptedError{program, err}
+	default:
 		return failed.ExitCode(), err
 	}
-	return exitRunFailed, err
 }
 
 // forward sends a signal to a program in this process group. What a terminal
