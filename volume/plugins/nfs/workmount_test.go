@@ -19,6 +19,11 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
+func hostWith(t *testing.T, m mount.Interface) *volume.Host {
+	t.Helper()
+	return &volume.Host{RootDir: t.TempDir(), NodeName: "n", Mounter: m}
+}
+
 // newWorker returns a plugin on a fake that serves 10.0.0.1:/export from the
 // returned directory.
 func newWorker(t *testing.T, config Config) (*plugin, *mount.FakeMounter, string) {
@@ -30,7 +35,7 @@ func newWorker(t *testing.T, config Config) (*plugin, *mount.FakeMounter, string
 		}
 	})
 	p := New(config).(*plugin)
-	if err := p.Init(&volume.Host{RootDir: t.TempDir(), NodeName: "n", Mounter: fake}); err != nil {
+	if err := p.Init(hostWith(t, fake)); err != nil {
 		t.Fatal(err)
 	}
 	served := t.TempDir()
