@@ -45,6 +45,10 @@ func parseServer(given string) (string, error) {
 	}
 	server, bracketed := unbracket(given)
 	if !bracketed && !strings.Contains(server, ":") {
+		if _, err := netip.ParseAddr(server); err != nil && isNumeric(server) {
+			return "", volume.Invalid("nfs.server",
+				"%q is an address in no spelling that all agree on; write its four numbers, decimal and without zeros before them", given)
+		}
 		return server, checkHostName(server)
 	}
 	// Whatever has brackets or a colon must be an IPv6 address, else the source
@@ -54,6 +58,19 @@ func parseServer(given string) (string, error) {
 			`%q is neither a host name nor an IPv4 or IPv6 address; a port belongs into the mount option "port="`, given)
 	}
 	return server, checkHostName(server)
+}
+
+// isNumeric reports whether a name ends in a number, decimal or hexadecimal:
+// resolvers take such for addresses (inet_aton(3)), so that 10.1 and 167772161
+// are 10.0.0.1, and no name of RFC 1123 (2.1) is one. The URL standard tells
+// names from addresses by the same rule.
+func isNumeric(name string) bool {
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	last := name[strings.LastIndexByte(name, '.')+1:]
+	if hexadecimal, ok := strings.CutPrefix(last, "0x"); ok {
+		return strings.Trim(hexadecimal, "0123456789abcdef") == ""
+	}
+	return last != "" && strings.Trim(last, "0123456789") == ""
 }
 
 func unbracket(server string) (string, bool) {

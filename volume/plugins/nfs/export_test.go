@@ -20,6 +20,9 @@ func TestParseExport(t *testing.T) {
 		{"fe80::1%eth0", "/nfs", "[fe80::1%eth0]:/nfs"},
 		{"[fe80::1%eth0]", "/nfs", "[fe80::1%eth0]:/nfs"},
 		{"::ffff:10.0.0.1", "/nfs", "[::ffff:10.0.0.1]:/nfs"},
+		{"10.1.example.org", "/nfs", "10.1.example.org:/nfs"},
+		{"0xfiles", "/nfs", "0xfiles:/nfs"},
+		{"1.2.3.4a.", "/nfs", "1.2.3.4a.:/nfs"},
 	}
 	for _, test := range tests {
 		e, err := parseExport(&v1.NFSVolumeSource{Server: test.server, Path: test.path})
@@ -55,6 +58,15 @@ func TestParseExportRefuses(t *testing.T) {
 		{"server\n", "/nfs", "nfs.server"},
 		{"a,b", "/nfs", "nfs.server"},
 		{"a/b", "/nfs", "nfs.server"},
+		{"10.1", "/nfs", "nfs.server"},
+		{"167772161", "/nfs", "nfs.server"},
+		{"0x0a.0.0.1", "/nfs", "nfs.server"},
+		{"10.0.0.0X1", "/nfs", "nfs.server"},
+		{"0x", "/nfs", "nfs.server"},
+		{"010.0.0.1", "/nfs", "nfs.server"},
+		{"10.0.0.1.", "/nfs", "nfs.server"},
+		{"10.0.0.256", "/nfs", "nfs.server"},
+		{"files.1", "/nfs", "nfs.server"},
 		{"-o", "/nfs", ""},
 		{"server", "/nfs\nx", ""},
 		{"server", "/nfs\x00", ""},

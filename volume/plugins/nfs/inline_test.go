@@ -190,6 +190,7 @@ func TestTheClosestEntryCounts(t *testing.T) {
 			"files": "1", "files.org": "2", "b.example.org": "3", "x.a.example.org": "3", "A.example.ORG": "4", "a.example.org.": "4",
 			"192.168.0.1": "1", "10.2.0.1": "5", "10.1.2.3": "6", "10.1.1.1": "7", "::ffff:10.1.1.1": "7",
 			"fd00::2": "8", "[fd00::1]": "9", "fd00:0:0::1": "9", "fd00::1%eth0": "9", "fe80::1%eth0": "1",
+			"fe80::1%x.example.org": "1", // an address, whatever its zone is called
 		} {
 			got, err := mountedWith(t, p, h, inline(server, "/nfs"), annotated())
 			if err != nil || !slices.Equal(got, []string{"timeo=" + want}) {

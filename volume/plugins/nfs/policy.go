@@ -37,7 +37,9 @@ type ServerPolicy struct {
 	// Server is a host name, "*.suffix" for all names below it, an address, a
 	// network ("10.0.0.0/8"), or "*". Names are compared as the manifests spell
 	// them, without case, and are not resolved: a network does not hold the
-	// servers that are given by name, nor a name those given by address.
+	// servers that are given by name, nor a name those given by address. So a
+	// network's entry can be left by whoever names its servers in DNS: what must
+	// hold for all is written for "*" too.
 	Server string `yaml:"server"`
 	// Allow are the options that pods may ask for: "timeo" with any value or
 	// none, "vers=4.1" with just this one. Some options reach further than the
@@ -47,7 +49,8 @@ type ServerPolicy struct {
 	// caches (fsc, lookupcache). Those are allowed only as they are written here.
 	Allow []string `yaml:"allow"`
 	// Defaults are options that inline volumes get which do not ask for others
-	// instead. They need not be allowed.
+	// instead. They need not be allowed. They enforce nothing unless the entry of
+	// "*" has them too.
 	Defaults []string `yaml:"defaults"`
 	// MakeBelow are exports, by their absolute paths, below which missing
 	// directories may be made.

@@ -70,6 +70,8 @@ func patternName(text string) (string, error) {
 		return "", errors.New(`must be a host name, *.suffix, an address, a network, or "*"`)
 	case strings.ContainsAny(name, "*:") || checkHostName(name) != nil || strings.HasPrefix(name, "."):
 		return "", fmt.Errorf(`%q is no host name, *.suffix, address or network, nor "*"`, text)
+	case isNumeric(name):
+		return "", fmt.Errorf(`%q is no address in its usual form, and no name ends in a number; a network is written like 10.0.0.0/8`, text)
 	}
 	return name, nil
 }

@@ -60,6 +60,8 @@ func TestParsePolicyRefuses(t *testing.T) {
 		"a mapped network":         {"servers:\n- server: \"::ffff:10.0.0.0/104\"\n", "write it as IPv4"},
 		"an export as server":      {"servers:\n- server: 10.0.0.1:/export\n", "is no network"},
 		"a star within":            {"servers:\n- server: files.*.org\n", "is no host name"},
+		"half an address":          {"servers:\n- server: \"10.1\"\n", "no name ends in a number"},
+		"a suffix of an address":   {"servers:\n- server: \"*.1\"\n", "no name ends in a number"},
 		"a port":                   {"servers:\n- server: files:2049\n", "is no host name"},
 		"no name":                  {"servers:\n- server: \"*.\"\n", "must be a host name"},
 		"a bad option":             {"servers:\n- server: \"*\"\n  allow: [\"hard,soft\"]\n", "servers[0].allow[0]: \"hard,soft\" is no option"},
