@@ -34,7 +34,7 @@ func mayImport() map[string][]string {
 
 // testSupport are packages that only tests import.
 func testSupport() []string {
-	return []string{"volume/volumetest", "util/figures", "util/loopdev", "util/nfsserver", "util/nstest", "util/rerun", "util/rooms", "util/silentfuse", "util/vmtest", "util/vmtest/vmrun"}
+	return []string{"volume/volumetest", "volume/objects/objectstest", "util/figures", "util/loopdev", "util/nfsserver", "util/nstest", "util/rerun", "util/rooms", "util/silentfuse", "util/vmtest", "util/vmtest/vmrun"}
 }
 
 // coreModules are all the modules that the core, everything but examples and

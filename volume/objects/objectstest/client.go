@@ -1,0 +1,192 @@
+package objectstest
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// ErrCrashed is what every call of a [Client] returns once its process has
+// died.
+var ErrCrashed = errors.New("the process has crashed")
+
+// Call is one call to the API.
+type Call struct {
+	// Verb is "create", "update", "update status", "delete", "get" or "list";
+	// the latter two are those of [Client.Live] alone.
+	Verb string
+	// Ref is the object; List's has a kind and maybe a namespace.
+	Ref volume.ObjectRef
+	// Object is what is written; nil where nothing is. It must not be changed.
+	Object metav1.Object
+}
+
+// Client is one process's view of a store. Get, List and the watches answer
+// from a cache of its own, which follows the store a little later, or much
+// later where [Client.Hold] says so. Writes and [Client.Live] go to the store,
+// through the faults that were injected. All methods are safe for concurrent
+// use.
+type Client struct {
+	fault.Injector[Call]
+	store *objects.Store
+	cache cache
+
+	mu         sync.Mutex
+	calls      int
+	crashAt    int // 0: never
+	crashAfter bool
+	crashed    chan struct{}
+	stops      []func()
+}
+
+var (
+	_ objects.Source = (*Client)(nil)
+	_ objects.Lister = (*Client)(nil)
+	_ objects.Writer = (*Client)(nil)
+	_ objects.Cached = (*Client)(nil)
+)
+
+// NewClient returns a client whose cache is as the store is now. It follows the
+// store until it is closed.
+func NewClient(store *objects.Store) *Client {
+	c := &Client{store: store, crashed: make(chan struct{})}
+	c.cache.init(store)
+	for _, kind := range objects.Kinds() {
+		c.stops = append(c.stops, store.WatchKind(kind.Kind, c.cache.changed))
+	}
+	c.cache.fill()
+	return c
+}
+
+// Close ends the client's watches of the store. It may be called twice.
+func (c *Client) Close() {
+	for _, stop := range c.stops {
+		stop()
+	}
+}
+
+// Hold stops the cache from learning of changes of a kind, until release is
+// called; what it missed it learns then.
+func (c *Client) Hold(kind string) (release func()) { return c.cache.hold(kind) }
+
+// CrashAt lets the process die at its n-th call from now on, counted from 1:
+// before the call takes effect, or after. That call and all later ones return
+// [ErrCrashed], and the channel is closed.
+func (c *Client) CrashAt(n int, after bool) (crashed <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.crashAt, c.crashAfter = c.calls+n, after
+	return c.crashed
+}
+
+// Count returns how many calls were made.
+func (c *Client) Count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls
+}
+
+// Get answers from the cache.
+func (c *Client) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
+	return c.cache.get(ctx, ref)
+}
+
+// List answers from the cache.
+func (c *Client) List(ctx context.Context, kind, namespace string) ([]metav1.Object, error) {
+	return c.cache.list(ctx, kind, namespace)
+}
+
+// Watch tells of changes of the cache.
+func (c *Client) Watch(ref volume.ObjectRef, f func(volume.ObjectRef)) (stop func()) {
+	return c.cache.watch(func(changed volume.ObjectRef) bool { return changed == ref }, f)
+}
+
+// WatchKind tells of changes of the cache.
+func (c *Client) WatchKind(kind string, f func(volume.ObjectRef)) (stop func()) {
+	return c.cache.watch(func(changed volume.ObjectRef) bool { return changed.Kind == kind }, f)
+}
+
+// Create implements [objects.Writer].
+func (c *Client) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	return c.write(ctx, "create", object, c.store.Create)
+}
+
+// Update implements [objects.Writer].
+func (c *Client) Update(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	return c.write(ctx, "update", object, c.store.Update)
+}
+
+// UpdateStatus implements [objects.Writer].
+func (c *Client) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	return c.write(ctx, "update status", object, c.store.UpdateStatus)
+}
+
+// Delete implements [objects.Writer].
+func (c *Client) Delete(ctx context.Context, ref volume.ObjectRef, preconditions objects.Preconditions) error {
+	return c.do(ctx, Call{Verb: "delete", Ref: ref}, func() error { return c.store.Delete(ctx, ref, preconditions) })
+}
+
+// Live implements [objects.Cached].
+func (c *Client) Live() objects.Reader { return live{c} }
+
+type live struct{ client *Client }
+
+func (l live) Get(ctx context.Context, ref volume.ObjectRef) (object metav1.Object, err error) {
+	err = l.client.do(ctx, Call{Verb: "get", Ref: ref}, func() error {
+		object, err = l.client.store.Get(ctx, ref)
+		return err
+	})
+	return object, err
+}
+
+func (l live) List(ctx context.Context, kind, namespace string) (list []metav1.Object, err error) {
+	err = l.client.do(ctx, Call{Verb: "list", Ref: volume.NewObjectRef(kind, namespace, "")}, func() error {
+		list, err = l.client.store.List(ctx, kind, namespace)
+		return err
+	})
+	return list, err
+}
+
+func (c *Client) write(ctx context.Context, verb string, object metav1.Object,
+	f func(context.Context, metav1.Object) (metav1.Object, error)) (stored metav1.Object, err error) {
+	err = c.do(ctx, Call{Verb: verb, Ref: refOf(object), Object: object}, func() error {
+		stored, err = f(ctx, object)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return stored, nil
+}
+
+func (c *Client) do(ctx context.Context, call Call, effect func() error) error {
+	alive, dies := c.count()
+	if !alive && !dies {
+		return ErrCrashed
+	}
+	if dies && !c.crashAfter {
+		close(c.crashed)
+		return ErrCrashed
+	}
+	err := c.Injector.Do(ctx, call, effect)
+	if dies {
+		close(c.crashed)
+		return ErrCrashed
+	}
+	return err
+}
+
+// count reports whether the process lives through this call, and if not,
+// whether this is the call at which it dies.
+func (c *Client) count() (alive, dies bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls++
+	return c.crashAt == 0 || c.calls < c.crashAt, c.calls == c.crashAt
+}
