@@ -45,10 +45,12 @@ type base struct {
 	// step is a seam for tests: it is called before and after each change, and
 	// its error ends everything, as a crash would.
 	step func(name string) error
+	// agent is the user that this process is for itself.
+	agent uint32
 }
 
 func newBase(root *os.File) *base {
-	return &base{root: root, kernel: kernel{openat2: true, noReplace: true}}
+	return &base{root: root, kernel: kernel{openat2: true, noReplace: true}, agent: uint32(unix.Geteuid())}
 }
 
 // do makes one change.
@@ -88,24 +90,23 @@ func (b *base) openBook(ctx context.Context, create bool) (*book, error) {
 		return nil, err
 	}
 	defer top.Close()
-	var st unix.Stat_t
-	if err := eintr.Do(func() error { return unix.Fstat(int(top.Fd()), &st) }); err != nil {
-		return nil, failed("stat", top.Name(), err)
-	}
-	if st.Mode&0o022 != 0 {
-		return nil, &ExposedError{Path: top.Name(), Mode: st.Mode & 0o7777}
+	ours, err := b.trust(top)
+	if err != nil {
+		return nil, err
 	}
 	k := &book{}
 	for _, d := range []struct {
 		name string
 		dir  **os.File
 	}{{"marks", &k.marks}, {"parents", &k.parents}, {"staging", &k.staging}, {"trash", &k.trash}} {
-		dir, err := b.openOwn(ctx, top, d.name, true)
+		*d.dir, err = b.openOwn(ctx, top, d.name, true)
+		if err == nil {
+			err = checkOwner(*d.dir, ours)
+		}
 		if err != nil {
 			k.close()
 			return nil, err
 		}
-		*d.dir = dir
 	}
 	return k, nil
 }

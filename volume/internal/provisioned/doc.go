@@ -37,9 +37,13 @@
 // The base's file system must know hard links to files and rename of
 // directories, and keep inode numbers, as NFS does. Where rename cannot be told
 // not to replace anything (NFS), an empty directory that somebody else makes at
-// a volume's path within the same instant is replaced. Who can write to the
-// base itself can forge marks; a volume's users cannot. Names that begin with
-// "." + "podvol" or with "archived-" cannot be used in paths, in whatever case.
+// a volume's path within the same instant is replaced. The name ".podvol", and
+// those that begin with "archived-", cannot be used in paths, in whatever case.
+//
+// The bookkeeping is trusted if it belongs to whom the server takes this process
+// for, and nobody else can write in it. So root, and whoever else is the same
+// user for the server (with root_squash each root of each client), can forge
+// marks if he sees the base; a volume's users, who do not, cannot.
 //
 // A base whose disk is not mounted looks like a new one to [Make], which then
 // makes directories in what the disk will hide; only [Remove] can tell. Servers

@@ -95,6 +95,20 @@ func (e *ExposedError) Error() string {
 	return fmt.Sprintf("%s has the mode %#o: others could write in it, so it is not trusted; see who made it, then chmod 0700 or move it away", e.Path, e.Mode)
 }
 
+// ForeignError says that the bookkeeping is somebody else's, and so is not
+// trusted.
+type ForeignError struct {
+	Path string
+	// Owner is the user whose it is, Ours the one whose what this node makes
+	// there is.
+	Owner, Ours uint32
+}
+
+func (e *ForeignError) Error() string {
+	return fmt.Sprintf("%s belongs to user %d, while what this node makes there belongs to user %d, so it is not trusted; see who made it, "+
+		"then move it away, or, if it is podvol's and the share's squashing of users was changed since, chown -R it to %[3]d on the server", e.Path, e.Owner, e.Ours)
+}
+
 // ModeError says that a directory did not get the mode that was asked for.
 type ModeError struct {
 	Path       string

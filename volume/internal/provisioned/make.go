@@ -33,8 +33,8 @@ type Wish struct {
 //
 // Errors are a *[pathtemplate.Error] for a path, before anything is touched;
 // *[OccupiedError], *[NestedError], *[ReplacedError], *[LostError],
-// *[DamagedError] and *[ExposedError] for what is there, which is left alone;
-// *[ModeError], *[BusyError]; *[Error] for a failed call; the cause of ctx's
+// *[DamagedError], *[ExposedError] and *[ForeignError] for what is there, which
+// is left alone; *[ModeError], *[BusyError]; *[Error] for a failed call; the cause of ctx's
 // end.
 func Make(ctx context.Context, root *os.File, w Wish) error { return newBase(root).make(ctx, w) }
 

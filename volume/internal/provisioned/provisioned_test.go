@@ -368,25 +368,6 @@ func TestDamagedMarks(t *testing.T) {
 	}
 }
 
-// Who could write in the bookkeeping could forge marks.
-func TestBookkeepingOfOthers(t *testing.T) {
-	b := openBase(t)
-	if err := errors.Join(os.Mkdir(b.path(bookDir), 0o700), os.Chmod(b.path(bookDir), 0o777)); err != nil {
-		t.Fatal(err)
-	}
-	exposed, ok := errors.AsType[*ExposedError](b.make(t.Context(), wish("data", "pv1")))
-	if !ok || !strings.Contains(exposed.Error(), "0777") {
-		t.Errorf("%v", exposed)
-	}
-	b = openBase(t)
-	if err := os.Symlink(t.TempDir(), b.path(bookDir)); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.make(t.Context(), wish("data", "pv1")); !errors.As(err, new(*OccupiedError)) {
-		t.Errorf("%v", err)
-	}
-}
-
 func TestEndedContext(t *testing.T) {
 	b := openBase(t)
 	ctx, cancel := context.WithCancel(t.Context())
