@@ -59,12 +59,15 @@ type Error struct {
 }
 
 // Error says in one line what failed and why, then, where a command was run,
-// the command and its output in the kubelet's words ("Mounting command: …"),
-// then the advice.
+// its end, itself and its output in the kubelet's words ("mount failed: exit
+// status 32", "Mounting command: …"), then the advice.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.summary())
 	if e.Command != "" {
+		if e.Err != nil {
+			fmt.Fprintf(&b, "\n%s failed: %v", e.Op, e.Err)
+		}
 		command, arguments, _ := strings.Cut(e.Command, " ")
 		noun := "Mounting"
 		if e.Op == OpUnmount {
@@ -99,7 +102,7 @@ func (e *Error) summary() string {
 	if e.Capability != "" {
 		text += ", for lack of " + e.Capability
 	}
-	if e.Err != nil && e.Err.Error() != e.Cause.Error() {
+	if e.Command == "" && e.Err != nil && e.Err.Error() != e.Cause.Error() {
 		text += ": " + e.Err.Error()
 	}
 	if e.Kernel != "" {

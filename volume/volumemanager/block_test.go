@@ -136,7 +136,7 @@ func TestFailedBlockVolumes(t *testing.T) {
 			if _, err := manager.SetUpPod(t.Context(), pod); !errors.Is(err, refused) {
 				t.Errorf("err = %v", err)
 			}
-			if got := w.events.all(); len(got) != 1 || !strings.HasPrefix(got[0], "web Warning FailedMapVolume "+want+` for volume "v-a" : `) {
+			if got := w.events.all(); len(got) != 1 || !strings.HasPrefix(got[0], "web Warning FailedMapVolume "+want+` for volume "pv-a" : `) {
 				t.Errorf("events = %q", got)
 			}
 			remove()

@@ -142,10 +142,14 @@ func failsForLackOfAHelper(t *testing.T, w *world, manager *volumemanager.Manage
 	if e.Command != "mount -t nfs 10.20.172.211:/nfs "+path || e.Source != "10.20.172.211:/nfs" || e.Target != path {
 		t.Errorf("the command was %q", e.Command)
 	}
+	const since230 = "bad option; for several filesystems (e.g. nfs, cifs) you might need a /sbin/mount.<type> helper program."
+	if words := "mount: " + path + ": " + since230; !strings.HasPrefix(e.Output, words) {
+		t.Errorf("mount(8) said %q, and not %q first", e.Output, words)
+	}
 	t.Logf("mount(8) said: %s", e.Output)
 	said := map[string]string{"the error": err.Error(), "the status": statusOf(t, manager, pod.Name).Err.Error()}
 	for _, event := range w.events.all() {
-		if strings.HasPrefix(event, pod.Name+" Warning FailedMount MountVolume.SetUp failed for volume") {
+		if strings.HasPrefix(event, pod.Name+` Warning FailedMount MountVolume.SetUp failed for volume "nfs211" : `) {
 			said["the event"] = event
 		}
 	}
@@ -154,8 +158,8 @@ func failsForLackOfAHelper(t *testing.T, w *world, manager *volumemanager.Manage
 	}
 	for where, text := range said {
 		for _, words := range append([]string{
-			"Mounting command: mount", "Mounting arguments: -t nfs 10.20.172.211:/nfs " + path, "Output: ", strings.TrimSpace(e.Output), "exit status 32",
-			"/sbin/mount.<type> helper program", mount.ErrHelperMissing.Error(),
+			"mount failed: exit status 32\nMounting command: mount\nMounting arguments: -t nfs 10.20.172.211:/nfs " + path + "\nOutput: " + strings.TrimSpace(e.Output) + "\n",
+			mount.ErrHelperMissing.Error(),
 		}, install...) {
 			if !strings.Contains(text, words) {
 				t.Errorf("%s lacks %q:\n%s", where, words, text)

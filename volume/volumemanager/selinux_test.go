@@ -217,7 +217,7 @@ func TestConflictingLabels(t *testing.T) {
 				if !ok || !strings.HasSuffix(e.Mounted, ":s0:c1,c2") || !strings.HasSuffix(e.Asked, ":s0:c8,c9") || volume.IsUncertain(err) {
 					t.Errorf("err = %v", err)
 				}
-				const says = `other Warning FailedMount MountVolume.SetUp failed for volume "v" : `
+				const says = `other Warning FailedMount MountVolume.SetUp failed for volume "pv-a" : `
 				if got := w.events.all(); len(got) == 0 || !strings.HasPrefix(got[0], says) || !strings.Contains(got[0], "conflicting SELinux labels of volume pv-a") {
 					t.Errorf("events %q", got)
 				}

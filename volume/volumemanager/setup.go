@@ -427,7 +427,8 @@ func wrap(r *volume.Record, volumeName, op string, err error) error {
 	return e
 }
 
-// event reports a failure in the kubelet's words, but not that it was given up.
+// event reports a failure in the kubelet's words, which begin with the volume's
+// own name as its directory has it, but not that it was given up.
 func (m *Manager) event(ctx context.Context, u *setUp, err error) {
 	if m.config.Events == nil || errors.Is(context.Cause(ctx), ErrWithdrawn) || errors.Is(context.Cause(ctx), context.Canceled) {
 		return
@@ -438,7 +439,7 @@ func (m *Manager) event(ctx context.Context, u *setUp, err error) {
 	reason, step := failedStep(err, u.mapping != nil)
 	for _, name := range u.record.Volumes {
 		m.config.Events.Event(u.pod, v1.EventTypeWarning, reason,
-			fmt.Sprintf("%s failed for volume %q : %v", step, name, wrap(u.record, name, "SetUp", err)))
+			fmt.Sprintf("%s failed for volume %q : %v", step, u.record.Spec().Name(), wrap(u.record, name, "SetUp", err)))
 	}
 }
 
