@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -171,6 +172,39 @@ func (b *breaker) sweep(now time.Time) {
 func (b *breaker) health(server endpoint) volume.SourceHealth {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.look(server)
+}
+
+// worst returns what is known of that service of a server which is in the worst
+// trouble; of the server as such if none is in any.
+func (b *breaker) worst(server string) volume.SourceHealth {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	worst := volume.SourceHealth{Source: server, Answers: true}
+	for e := range b.servers {
+		if e.server != server {
+			continue
+		}
+		if h := b.look(e); h.Failures > 0 && compareTrouble(h, worst) > 0 {
+			worst = h
+		}
+	}
+	return worst
+}
+
+// compareTrouble orders healths, the worst last.
+func compareTrouble(a, b volume.SourceHealth) int {
+	if a.Answers != b.Answers {
+		if b.Answers {
+			return 1
+		}
+		return -1
+	}
+	return cmp.Or(cmp.Compare(a.Failures, b.Failures), a.RetryAt.Compare(b.RetryAt), strings.Compare(b.Source, a.Source))
+}
+
+// look returns what is known of a server by now. The caller holds the lock.
+func (b *breaker) look(server endpoint) volume.SourceHealth {
 	h := volume.SourceHealth{Source: server.String(), Answers: true}
 	c, known := b.servers[server]
 	if !known {

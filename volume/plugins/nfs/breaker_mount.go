@@ -19,7 +19,9 @@ func (p *plugin) setUp(ctx context.Context, e export, request mount.Request, sam
 }
 
 // SourceHealth implements [volume.SourceHealthPlugin]: the server of the volume,
-// as its PersistentVolume leads to it.
+// as its PersistentVolume leads to it. To which of a server's services an inline
+// volume leads may be its pod's choice or a policy's: where the policy has an
+// entry for the server, it is the one in the worst trouble.
 func (p *plugin) SourceHealth(spec *volume.Spec) (volume.SourceHealth, bool) {
 	source, err := p.Source(spec)
 	if err != nil {
@@ -28,6 +30,9 @@ func (p *plugin) SourceHealth(spec *volume.Spec) (volume.SourceHealth, bool) {
 	e, err := parseExport(source)
 	if err != nil {
 		return volume.SourceHealth{}, false
+	}
+	if _, byPolicy := p.config.Inline.forServer(e.server); spec.PersistentVolume == nil && byPolicy {
+		return p.breaker.worst(e.normal().server), true
 	}
 	options, err := pvoptions.Options(spec, false)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/nfs"
@@ -121,6 +123,69 @@ func TestServicesOfOneServer(t *testing.T) {
 		t.Errorf("health %+v", got)
 	}
 	tearDown(t, p, "nfs211", "u2")
+}
+
+// The options of inline volumes are a policy's and their pods', and so is where
+// they lead: no volume is refused as of a server that is said to answer.
+func TestHealthOfInlineVolumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, h := newPluginWith(t, nfs.ServerPolicy{Server: "*", Allow: []string{"port=2050"}, Defaults: []string{"vers=3"}})
+		remove := h.Fake.Inject(mount.Fault{Match: isMount, Err: mount.ErrTimedOut})
+		defer remove()
+		fail := func(server string, pod *v1.Pod, times int) {
+			m, err := p.NewMounter(inline(server, "/nfs"), pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range times {
+				if err := m.SetUp(t.Context(), volume.MounterArgs{}); isServerDown(err) || err == nil {
+					t.Fatalf("SetUp = %v", err)
+				}
+			}
+			time.Sleep(time.Second)
+		}
+		wants := func(server, source string, answers bool, failures int) {
+			t.Helper()
+			got := health(t, p, inline(server, "/another"))
+			if got.Source != source || got.Answers != answers || got.Failures != failures || (got.Err == nil) != (failures == 0) {
+				t.Errorf("health %+v", got)
+			}
+		}
+		ported := annotated(optionsOfVol1, "port=2050")
+		fail("other", pod("u1"), 3)
+		wants("server", "server", true, 0)
+		fail("Server", ported, 1)
+		wants("server", "server (port=2050,vers=3)", true, 1)
+		fail("server", pod("u1"), 2)
+		wants("SERVER", "server (vers=3)", true, 2)
+		fail("server", ported, 2)
+		wants("server", "server (port=2050,vers=3)", false, 3)
+		fail("server", pod("u1"), 1)
+		wants("server", "server (vers=3)", false, 3) // which is refused for longer
+		if got := health(t, p, persistent("server", "/nfs")); !got.Answers || got.Source != "server" {
+			t.Errorf("of a PersistentVolume without these options: %+v", got)
+		}
+	})
+}
+
+// Without a policy for its server an inline volume has no options, and what
+// others' lead to is nothing to it.
+func TestHealthOfInlineVolumesWithoutPolicy(t *testing.T) {
+	p, h := newPluginWith(t, nfs.ServerPolicy{Server: "files", Defaults: []string{"vers=3"}})
+	remove := h.Fake.Inject(mount.Fault{Match: isMount, Err: mount.ErrTimedOut})
+	defer remove()
+	old := persistent("server", "/nfs", func(pv *v1.PersistentVolume) { pv.Spec.MountOptions = []string{"vers=3"} })
+	for range 3 {
+		if err := mounter(t, p, old, "u1").SetUp(t.Context(), volume.MounterArgs{}); err == nil {
+			t.Fatal("it was mounted")
+		}
+	}
+	if got := health(t, p, inline("server", "/nfs")); !got.Answers || got.Source != "server" {
+		t.Errorf("health %+v", got)
+	}
+	if got := health(t, p, old); got.Answers {
+		t.Errorf("health %+v", got)
+	}
 }
 
 func TestHealthOfNoServer(t *testing.T) {
