@@ -66,7 +66,7 @@ func mountedWith(t *testing.T, p volume.VolumePlugin, h *volumetest.Host, spec *
 
 func TestInlineOptionsUnderAPolicy(t *testing.T) {
 	policy := []nfs.ServerPolicy{
-		{Server: "server", Allow: []string{"vers=4.1", "vers=3", "nfsvers", "timeo", "soft", "hard", "exec", "ro", "rw", "sec=sys", "addr=10.0.0.9", "nconnect", "fsc"}, Defaults: []string{"nosuid", "noexec", "vers=4.2", "hard"}},
+		{Server: "server", Allow: []string{"vers=4.1", "vers=3", "vers=4", "minorversion", "nfsvers", "timeo", "soft", "hard", "exec", "ro", "rw", "sec=sys", "addr=10.0.0.9", "nconnect", "fsc"}, Defaults: []string{"nosuid", "noexec", "vers=4.2", "hard"}},
 		{Server: "read.only", Allow: []string{"rw"}, Defaults: []string{"ro"}},
 	}
 	readOnly := func(s *volume.Spec) *volume.Spec { s.Volume.NFS.ReadOnly = true; return s }
@@ -79,6 +79,7 @@ func TestInlineOptionsUnderAPolicy(t *testing.T) {
 		"spaces only":             {inline("server", "/nfs"), "  ", []string{"nosuid", "noexec", "vers=4.2", "hard"}},
 		"asked wins":              {inline("server", "/nfs"), "vers=4.1,soft,exec", []string{"nosuid", "vers=4.1", "soft", "exec"}},
 		"by another name":         {inline("server", "/nfs"), "nfsvers=4.0", []string{"nosuid", "noexec", "hard", "nfsvers=4.0"}},
+		"in two parts":            {inline("server", "/nfs"), "minorversion=0,vers=4", []string{"nosuid", "noexec", "hard", "minorversion=0", "vers=4"}},
 		"as asked, in order":      {inline("server", "/nfs"), "timeo=7, nconnect=2", []string{"nosuid", "noexec", "vers=4.2", "hard", "timeo=7", "nconnect=2"}},
 		"twice":                   {inline("server", "/nfs"), "timeo=7,timeo=7,hard", []string{"nosuid", "noexec", "vers=4.2", "timeo=7", "hard"}},
 		"exact":                   {inline("server", "/nfs"), "sec=sys,addr=10.0.0.9,fsc", []string{"nosuid", "noexec", "vers=4.2", "hard", "sec=sys", "addr=10.0.0.9", "fsc"}},
@@ -104,7 +105,7 @@ func TestInlineOptionsUnderAPolicy(t *testing.T) {
 }
 
 func TestInlineOptionsRefused(t *testing.T) {
-	policy := []nfs.ServerPolicy{{Server: "*.example.org", Allow: []string{"vers=4.1", "timeo", "sec=sys", "fsc", "rw", "hard", "soft"}}}
+	policy := []nfs.ServerPolicy{{Server: "*.example.org", Allow: []string{"vers=4.1", "minorversion", "timeo", "sec=sys", "fsc", "rw", "hard", "soft"}}}
 	for name, tc := range map[string]struct {
 		server, asked string
 		because       []string
@@ -120,6 +121,11 @@ func TestInlineOptionsRefused(t *testing.T) {
 		"an unknown one":        {"a.example.org", "frobnicate", []string{`"frobnicate"`}},
 		"contradiction":         {"a.example.org", "hard,soft", []string{`"hard" and "soft" contradict`}},
 		"the same twice":        {"a.example.org", "timeo=1,timeo=2", []string{"contradict"}},
+		"half a version":        {"a.example.org", "minorversion=0", []string{`"minorversion=0" needs "vers=4"`}},
+		"of another version":    {"a.example.org", "vers=4.1,minorversion=0", []string{`"minorversion=0" needs "vers=4"`}},
+		"another export":        {"a.example.org", "source=files:/x", []string{`"source=files:/x"`, "no policy can allow it"}},
+		"a word with a value":   {"a.example.org", "hard=1", []string{`"hard" takes no value`}},
+		"no with a value":       {"a.example.org", "nolock=0", []string{`"nolock" takes no value`}},
 		"a newline":             {"a.example.org", "timeo=1\nbind", []string{"is no option"}},
 		"NUL":                   {"a.example.org", "timeo=1\x00", []string{"is no option"}},
 		"quotes":                {"a.example.org", `timeo="1,bind"`, []string{"is no option"}},
@@ -159,8 +165,10 @@ func TestInlineOptionsRefused(t *testing.T) {
 		p, h := newPluginWith(t, policy...)
 		spec := inline("a.example.org", "/nfs")
 		spec.Volume.NFS.ReadOnly = true
-		if _, err := mountedWith(t, p, h, spec, annotated(optionsOfVol1, "rw")); err == nil || !strings.Contains(err.Error(), "read-only") {
-			t.Errorf("err = %v", err)
+		for asked, because := range map[string]string{"rw": "read-only", "rw=1": "takes no value"} {
+			if _, err := mountedWith(t, p, h, spec, annotated(optionsOfVol1, asked)); err == nil || !strings.Contains(err.Error(), because) {
+				t.Errorf("%s: err = %v", asked, err)
+			}
 		}
 	})
 }

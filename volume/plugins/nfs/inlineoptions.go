@@ -55,10 +55,7 @@ func parseAsked(value string) (asked []string, err error) {
 			asked = append(asked, option)
 		}
 	}
-	if first, second, ok := contradiction(asked); ok {
-		return nil, fmt.Errorf("%q and %q contradict each other; keep one", first, second)
-	}
-	return asked, nil
+	return asked, checkTogether(asked)
 }
 
 // malformed returns why a text cannot be one option of NFS.
@@ -73,8 +70,23 @@ func malformed(option string) string {
 		return "a name has only lower-case letters, digits, and . _ - within"
 	case strings.ContainsFunc(option, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`,"'\`, r) }):
 		return `a value has no spaces, quotes, commas, backslashes, or characters beyond ASCII`
+	case option != name && isWord(name):
+		return fmt.Sprintf("%q takes no value", name)
 	}
 	return ""
+}
+
+// isWord reports whether an option is complete as it is (mount(8), nfs(5)). With
+// a value it would be taken for another than it is: the kernel reads "rw=1" as
+// "rw".
+func isWord(name string) bool {
+	return strings.HasPrefix(name, "no") || slices.Contains([]string{
+		"rw", "ro", "suid", "dev", "exec", "symfollow", "sync", "async", "dirsync",
+		"atime", "diratime", "relatime", "strictatime", "lazytime", "silent", "loud", "defaults",
+		"v2", "v3", "v4", "v4.0", "v4.1", "v4.2", "tcp", "tcp6", "udp", "udp6", "rdma", "rdma6",
+		"hard", "soft", "softerr", "softreval", "intr", "fg", "bg", "ac", "cto", "acl", "lock", "posix",
+		"resvport", "sharecache", "migration", "trunkdiscovery", "alignwrite",
+	}, name)
 }
 
 func optionName(option string) string {
@@ -105,6 +117,20 @@ func topic(option string) string {
 		return "atime"
 	}
 	return strings.TrimPrefix(name, "no")
+}
+
+// checkTogether returns why options cannot be given together.
+func checkTogether(options []string) error {
+	if first, second, ok := contradiction(options); ok {
+		return fmt.Errorf("%q and %q contradict each other; keep one", first, second)
+	}
+	// Alone it would replace another's version, and what it means then depends on
+	// who reads it.
+	minor := slices.IndexFunc(options, func(o string) bool { return optionName(o) == "minorversion" })
+	if minor < 0 || slices.ContainsFunc(options, func(o string) bool { return o == "vers=4" || o == "nfsvers=4" || o == "v4" }) {
+		return nil
+	}
+	return fmt.Errorf("%q needs \"vers=4\" beside it; better is \"vers=4.1\" and the like, which says both", options[minor])
 }
 
 // contradiction finds two options that cannot both hold.

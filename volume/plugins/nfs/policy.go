@@ -103,8 +103,8 @@ func (c *policyChecker) server(i int, s ServerPolicy) {
 	for j, o := range s.Defaults {
 		c.option(fmt.Sprintf("%s.defaults[%d]", field, j), o)
 	}
-	if first, second, ok := contradiction(s.Defaults); ok {
-		c.refuse(field+".defaults", "%q and %q contradict each other; keep one", first, second)
+	if err := checkTogether(s.Defaults); err != nil {
+		c.refuse(field+".defaults", "%v", err)
 	}
 	for j, dir := range s.MakeBelow {
 		if err := volume.CheckAbsolutePath("path", dir); err != nil {
@@ -150,6 +150,8 @@ func neverAllowed(option string) string {
 	switch {
 	case strings.HasPrefix(name, "x-"):
 		return "it is for programs that read fstab"
+	case name == "source":
+		return "it names another export than the volume does"
 	case name == "sloppy":
 		return "it would hide that other options are wrong"
 	}
