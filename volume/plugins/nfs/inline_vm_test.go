@@ -102,7 +102,7 @@ func TestInlinePolicyOnRealServers(t *testing.T) {
 		if left, err := host.Mounter.List(); err != nil || len(mountedBelow(left, host.RootDir)) > 0 {
 			t.Errorf("left mounted: %v, %v", mountedBelow(left, host.RootDir), err)
 		}
-		if _, err := os.Lstat(host.RootDir + "/plugins/kubernetes.io"); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(host.RootDir + "/plugins/kubernetes.io/nfs/work"); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("left of the plugin's work: %v", err)
 		}
 	})

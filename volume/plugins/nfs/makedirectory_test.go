@@ -85,7 +85,7 @@ func TestMissingDirectoriesAreMade(t *testing.T) {
 			}
 			tearDown(t, p, "vol1", "u1")
 			wantGone(t, h, m.GetPath())
-			if _, err := os.Lstat(filepath.Join(h.RootDir, "plugins/kubernetes.io")); !errors.Is(err, fs.ErrNotExist) {
+			if _, err := os.Lstat(filepath.Join(h.RootDir, "plugins/kubernetes.io/nfs/work")); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("left of the work: %v", err)
 			}
 		})

@@ -141,7 +141,7 @@ func (w *workMount) mount(ctx context.Context) error {
 		_, err = w.plugin.setUp(ctx, w.export, request, never)
 	}
 	if err != nil {
-		w.plugin.removeEmptyAbove(w.dir)
+		w.plugin.removeEmptyWorkDir()
 	}
 	return err
 }

@@ -89,6 +89,25 @@ func TestWithExportGivesTheRootOfTheExport(t *testing.T) {
 	}
 }
 
+// The directories above the plugin's own are other plugins' too: one that makes
+// its own there must not find them removed in the same moment.
+func TestWithExportLeavesSharedDirectories(t *testing.T) {
+	p, fake, _ := newWorker(t, Config{})
+	for _, e := range []export{workExport, {"10.0.0.1", "/export/nothing"}} {
+		err := p.withExport(t.Context(), e, nil, "job", mkdirIn("made"))
+		if (err == nil) != (e == workExport) {
+			t.Error(err)
+		}
+		workIsGone(t, p, fake)
+		if _, err := os.Lstat(p.GetWorkDir()); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the work directory: %v", err)
+		}
+		if _, err := os.Lstat(p.Host.GetPluginDir(PluginName)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestWithExportSaysWhyItCannotMount(t *testing.T) {
 	p, fake, _ := newWorker(t, Config{})
 	err := p.withExport(t.Context(), export{"10.0.0.1", "/export/nothing"}, nil, "job", func(context.Context, *os.File) error {

@@ -44,10 +44,10 @@ func (p *plugin) SweepWork(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeWork unmounts what is mounted at one of the work directories and removes
-// it, and those above it that are empty then, which come back when they are
-// needed. What the kernel has mounted below by itself, since other file systems
-// of the server begin there, goes first. Where that took detaching, the error is a *[volume.DetachedError], and
+// removeWork unmounts what is mounted below the work directory and removes that
+// place, and the work directory if it is empty then. What the kernel has mounted
+// below by itself, since other file systems of the server begin there, goes
+// first. Where that took detaching, the error is a *[volume.DetachedError], and
 // nothing is left to be done.
 func (p *plugin) removeWork(ctx context.Context, dir string) error {
 	if err := p.unmountBelow(ctx, dir); err != nil {
@@ -59,7 +59,7 @@ func (p *plugin) removeWork(ctx context.Context, dir string) error {
 		err = errors.Join(err, podmount.RemoveDir(dir))
 	}
 	if err == nil || detached {
-		p.removeEmptyAbove(dir)
+		p.removeEmptyWorkDir()
 	}
 	return err
 }
@@ -79,16 +79,10 @@ func (p *plugin) unmountBelow(ctx context.Context, dir string) error {
 	return err
 }
 
-// removeEmptyAbove removes the directories above a work directory up to those of
-// the plugins. Others may be in use, or just being made.
-func (p *plugin) removeEmptyAbove(dir string) {
-	for range 3 { // work, nfs, kubernetes.io
-		dir = filepath.Dir(dir)
-		if podmount.RemoveDir(dir) != nil {
-			return
-		}
-	}
-}
+// removeEmptyWorkDir removes the work directory if nothing is in it; it may be in
+// use, or just being made. Those above it are shared with other plugins, and one
+// that makes its own there would miss them.
+func (p *plugin) removeEmptyWorkDir() { _ = podmount.RemoveDir(p.GetWorkDir()) }
 
 // workNames are the names in the work directory, which is this node's own.
 func (p *plugin) workNames() (names []string, err error) {
