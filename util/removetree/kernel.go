@@ -19,6 +19,15 @@ type kernel struct {
 	// With neither, only mounts of another file system are noticed, as in
 	// gVisor, whose bind mounts differ in st_dev.
 	mountID bool
+	// unlinkat takes the place of that call in tests, unless nil.
+	unlinkat func(dirfd int, name string, flags int) error
+}
+
+func (k kernel) remove(dirfd int, name string, flags int) error {
+	if k.unlinkat != nil {
+		return k.unlinkat(dirfd, name, flags)
+	}
+	return unix.Unlinkat(dirfd, name, flags)
 }
 
 // identity is where a directory is and which one it is.
@@ -68,6 +77,26 @@ func (k kernel) open(dirfd int, name string, flags int) (int, error) {
 		}
 	}
 	return eintr.Get(func() (int, error) { return unix.Openat(dirfd, name, flags, 0) })
+}
+
+// mayBeMount reports whether an entry of any kind is a mount point, and true
+// where that cannot be told.
+func (k kernel) mayBeMount(dirfd int, name string, parent identity) bool {
+	const flags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	if k.openat2 {
+		how := &unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_BENEATH}
+		if fd, err := eintr.Get(func() (int, error) { return unix.Openat2(dirfd, name, how) }); err == nil {
+			unix.Close(fd)
+			return false
+		}
+	}
+	fd, err := eintr.Get(func() (int, error) { return unix.Openat(dirfd, name, flags, 0) })
+	if err != nil {
+		return true
+	}
+	defer unix.Close(fd)
+	id, err := k.identify(fd)
+	return err != nil || id.mount == 0 || !id.sameMount(parent)
 }
 
 // forceOpenDir opens a directory that lacks the permission to read it, by

@@ -36,13 +36,29 @@ func (e *MountError) Error() string {
 	return fmt.Sprintf("%s is a mount point and is not deleted; unmount it first (findmnt -R %[1]s), then try again", e.Path)
 }
 
+// OpenError says that the file system refuses to delete an entry since something
+// uses it, though nothing is mounted there. It matches the errno. Nothing at or
+// beneath Path was deleted; of the rest of the tree, something may have been.
+type OpenError struct {
+	// Path is the entry.
+	Path string
+	Err  error
+}
+
+func (e *OpenError) Error() string {
+	return fmt.Sprintf("%s is not deleted: %v; something has it open, and NFS keeps a deleted file as .nfs… until it is closed: end whoever uses it (fuser -v %[1]s), then try again", e.Path, e.Err)
+}
+
+// Unwrap returns the errno.
+func (e *OpenError) Unwrap() error { return e.Err }
+
 // Remove removes the file, link or directory tree with this name in the
 // directory parent. That it is not there, or that parent is not, is success.
 // Links in the path of parent are followed. Directories without permissions
 // are opened up if the caller owns them.
 //
-// Remove stops at the first failure: a *[MountError], the cause of ctx's end,
-// or a *[fs.PathError]; what was deleted until then stays deleted, and a later
+// Remove stops at the first failure: a *[MountError], an *[OpenError], the cause
+// of ctx's end, or a *[fs.PathError]; what was deleted until then stays deleted, and a later
 // call goes on. ctx is looked at between system calls and cannot interrupt
 // one. Entries that others add meanwhile are deleted too, within reason.
 func Remove(ctx context.Context, parent, name string) error {

@@ -83,7 +83,7 @@ func (w *walk) remove(ctx context.Context, name string) error {
 	case err == nil || errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, unix.EBUSY):
-		return &MountError{Path: joinPath(w.stack, name)}
+		return w.busy(name, err)
 	case errors.Is(err, unix.EACCES) && w.widen():
 		return w.again(name)
 	case errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM): // POSIX file systems say EPERM for a directory
@@ -163,12 +163,21 @@ func (w *walk) leave() error {
 	case err == nil || errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, unix.EBUSY):
-		return &MountError{Path: joinPath(w.stack, child.name)}
+		return w.busy(child.name, err)
 	case errors.Is(err, unix.EACCES) && w.widen(),
 		errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST), errors.Is(err, unix.ENOTDIR): // somebody added to it or replaced it
 		return w.again(child.name)
 	}
 	return w.failed("unlinkat", child.name, err)
+}
+
+// busy says why an entry of the top directory cannot be removed now.
+func (w *walk) busy(name string, err error) error {
+	where := joinPath(w.stack, name)
+	if w.kernel.mayBeMount(w.top().fd, name, w.top().id) {
+		return &MountError{Path: where}
+	}
+	return &OpenError{Path: where, Err: err}
 }
 
 func (w *walk) push(f frame) {
@@ -241,7 +250,7 @@ func (w *walk) close() {
 }
 
 func (w *walk) unlink(dirfd int, name string, flags int) error {
-	err := eintr.Do(func() error { return unix.Unlinkat(dirfd, name, flags) })
+	err := eintr.Do(func() error { return w.kernel.remove(dirfd, name, flags) })
 	if err == nil && w.removed != nil {
 		w.removed()
 	}
