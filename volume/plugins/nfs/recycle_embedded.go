@@ -86,9 +86,16 @@ func (r *recycling) verifyUnused(ctx context.Context) error {
 	}
 	const anyPod = "pod"
 	pods := path.Dir(path.Dir(path.Dir(host.GetPodPluginDir(anyPod, PluginName))))
+	server := r.plugin.seenOf(r.export.server, all)
 	for _, e := range all {
 		found, ok := parseTableSource(e.Source)
-		if ok && isNFS(e) && found.overlaps(r.export) && below.Strictly(pods, e.Target) {
+		if !ok || !isNFS(e) || !below.Strictly(pods, e.Target) {
+			continue
+		}
+		if server.has(e) { // whatever name the pod's volume has for it
+			found.server = r.export.server
+		}
+		if found.overlaps(r.export) {
 			return volume.NothingDone(&StillMountedError{Source: e.Source, Target: e.Target})
 		}
 	}
