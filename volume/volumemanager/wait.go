@@ -50,10 +50,12 @@ func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error
 // WaitForMounted waits until every volume of a declared pod is mounted as it
 // was declared, through all failures and pauses. When ctx ends first, the error
 // is a *[PodError] that says of each volume what it waits for, and the wish
-// stays. A pod that was never declared is [ErrUnknownPod]; one that was deleted
-// meanwhile is [ErrWithdrawn]; after Run, the error is [ErrStopped].
+// stays; before Run has recovered it is a *[RecoveryError]. With a ctx that has
+// ended already, the call only looks. A pod that was never declared is
+// [ErrUnknownPod]; one that was deleted meanwhile is [ErrWithdrawn]; after Run,
+// the error is [ErrStopped].
 func (m *Manager) WaitForMounted(ctx context.Context, podUID types.UID) error {
-	if err := m.WaitForRecovery(ctx); err != nil {
+	if err := m.awaitRecovery(ctx); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -74,7 +76,11 @@ func (m *Manager) WaitForMounted(ctx context.Context, podUID types.UID) error {
 	if err == nil || errors.Is(err, ErrStopped) || errors.Is(err, ErrWithdrawn) {
 		return err
 	}
-	return m.volumesOf(pod, err).err(podSetUp, err)
+	result := m.volumesOf(pod, err)
+	if result.mounted() {
+		return nil // in the moment that ctx ended
+	}
+	return result.err(podSetUp, err)
 }
 
 // TearDownPod deletes the pod as [Manager.DeletePod] does and waits until each
@@ -101,10 +107,12 @@ func (m *Manager) TearDownPod(ctx context.Context, podUID types.UID) error {
 
 // WaitForUnmounted waits until nothing is left of a pod's volumes, through all
 // failures and pauses. When ctx ends first, the error is a *[PodError] that
-// says of each volume what it waits for. A pod that nobody knows is gone. A pod
-// that is declared again meanwhile is [ErrSuperseded].
+// says of each volume what it waits for; before Run has recovered it is a
+// *[RecoveryError]. With a ctx that has ended already, the call only looks. A
+// pod that nobody knows is gone. A pod that is declared, or is so again
+// meanwhile, is [ErrSuperseded]; after Run, the error is [ErrStopped].
 func (m *Manager) WaitForUnmounted(ctx context.Context, podUID types.UID) error {
-	if err := m.WaitForRecovery(ctx); err != nil {
+	if err := m.awaitRecovery(ctx); err != nil {
 		return err
 	}
 	return m.awaitGone(ctx, podUID, func(p *podState) bool { return len(p.slots) == 0 })
@@ -124,7 +132,25 @@ func (m *Manager) awaitGone(ctx context.Context, podUID types.UID, done func(*po
 		return err
 	}
 	result := m.remains(podUID, err)
+	if len(result.Volumes) == 0 {
+		return nil // perhaps in the moment that ctx ended
+	}
 	return result.err(podTearDown, err)
+}
+
+// awaitRecovery is [Manager.WaitForRecovery], but does not mind the end of ctx
+// where there is nothing to wait for, and says what was waited for.
+func (m *Manager) awaitRecovery(ctx context.Context) error {
+	err := m.WaitForRecovery(ctx)
+	if err == nil || errors.Is(err, ErrStopped) {
+		return err
+	}
+	select {
+	case <-m.ready:
+		return nil
+	default:
+		return &RecoveryError{RootDir: m.host.RootDir, Cause: err}
+	}
 }
 
 // await waits until done says so of the pod, which is nil once nothing is known
@@ -265,6 +291,21 @@ func (e *PendingError) Unwrap() []error {
 	return errs
 }
 
+// RecoveryError says that somebody's patience ended before Run knew what volumes
+// there are.
+type RecoveryError struct {
+	RootDir string
+	// Cause is why the wait ended.
+	Cause error
+}
+
+func (e *RecoveryError) Error() string {
+	return fmt.Sprintf("%v while waiting for the manager to find out which volumes are below %s; has Run been called?", e.Cause, e.RootDir)
+}
+
+// Unwrap returns the cause.
+func (e *RecoveryError) Unwrap() error { return e.Cause }
+
 // pending turns the row of a volume that somebody stopped waiting for into one
 // that says so; otherwise is what it waits for if the row does not say it.
 func pending(row VolumeStatus, cause error, otherwise string) VolumeStatus {
@@ -335,13 +376,18 @@ func (m *Manager) volumesOf(pod *v1.Pod, ended error) *PodVolumes {
 			if i < 0 {
 				continue
 			}
-			if ended != nil && (row.State != StateMounted || s.doing != opNone) {
+			if ended != nil && (row.State != StateMounted || s.doing != opNone || s.applied < s.generation) {
 				row = pending(row, ended, "its set-up to begin")
 			}
 			result.Volumes[i] = row
 		}
 	}
 	return result
+}
+
+// mounted reports whether every volume is.
+func (p *PodVolumes) mounted() bool {
+	return !slices.ContainsFunc(p.Volumes, func(v VolumeStatus) bool { return v.State != StateMounted || v.Err != nil })
 }
 
 // remains returns what is left of a pod.
