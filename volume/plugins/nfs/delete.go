@@ -103,8 +103,8 @@ func (d *deleter) GetMetrics(context.Context) (*volume.Metrics, error) {
 // of this node has it mounted; both are looked at again once the share is
 // mounted. What is gone is success; after a failure, a crash or the end of ctx
 // another call goes on. Errors are a *[volume.MissingRoleError], the verifier's, a
-// *[StillMountedError], those of the mount and of [provisioned.Remove], in a
-// *[volume.Error].
+// *[StillMountedError], those of the mount, and those that [errors.As] finds for
+// Provision or a *[NoBookError], in a *[volume.Error].
 func (d *deleter) Delete(ctx context.Context) error {
 	releases, err := volume.Role[volume.ReleaseVerifier](d.plugin.Host)
 	if err != nil {

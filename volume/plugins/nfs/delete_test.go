@@ -12,7 +12,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/provisioned"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
 
@@ -98,7 +97,7 @@ func TestDeleteWhereTheDiskIsNotMounted(t *testing.T) {
 	shareOf(t, h)
 	pv := mustProvision(t, p, wishes("data"))
 	shareOf(t, h) // another directory
-	none, ok := errors.AsType[*provisioned.NoBookError](deletePV(p, pv))
+	none, ok := errors.AsType[*nfs.NoBookError](deletePV(p, pv))
 	if !ok || none.Owner.Volume != pv.Name || !strings.Contains(none.Error(), "mounted on the server") {
 		t.Errorf("%v", none)
 	}

@@ -78,7 +78,9 @@ func (p *plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, err
 // made before. The node does not matter; topologies become the volume's node
 // affinity. A node that they do not allow is refused.
 //
-// Errors are those of the mount, of [provisioned.Make], and a
+// Errors are those of the mount, an *[OccupiedError], *[NestedError],
+// *[ReplacedError], *[LostError], *[DamagedError], *[ExposedError],
+// *[ForeignError], *[ModeError], *[BusyError] or *[ShareError], and a
 // *[volume.InvalidSpecError], all in a *[volume.Error]. Whatever they are, it
 // may be repeated.
 func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {

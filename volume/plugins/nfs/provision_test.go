@@ -19,7 +19,6 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/provisioned"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 	"github.com/podvol/podvol/volume/volumetest"
 )
@@ -246,7 +245,7 @@ func TestCVE20263864(t *testing.T) {
 	for _, name := range []string{"pvc-neighbour", "pvc-other"} { // another volume's directory under one's own claim, and the reverse
 		crafted := pv.DeepCopy()
 		crafted.Name = name
-		if err := deletePV(p, crafted); !errors.As(err, new(*provisioned.OccupiedError)) {
+		if err := deletePV(p, crafted); !errors.As(err, new(*nfs.OccupiedError)) {
 			t.Errorf("as %s: %v", name, err)
 		}
 	}
@@ -353,7 +352,7 @@ func TestProvisionersRace(t *testing.T) {
 	owners := map[string]string{}
 	for i, pv := range pvs {
 		if errs[i] != nil {
-			if occupied, ok := errors.AsType[*provisioned.OccupiedError](errs[i]); !ok || occupied.Owner.Volume == "" {
+			if occupied, ok := errors.AsType[*nfs.OccupiedError](errs[i]); !ok || occupied.Owner.Volume == "" {
 				t.Error(errs[i])
 			}
 			continue

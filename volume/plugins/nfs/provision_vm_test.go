@@ -18,7 +18,6 @@ import (
 	"github.com/podvol/podvol/util/nfsserver"
 	"github.com/podvol/podvol/util/vmtest"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/provisioned"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
 
@@ -69,18 +68,18 @@ func provisionForReal(t *testing.T, s *nfsserver.Server, version string) {
 		mustProvision(t, q, realWishes(s, "/data", version, "one", parameter("mountPermissions", "2770")))
 	}
 	_, err := provision(peer, realWishes(s, "/data", version, "one", func(o *volume.VolumeOptions) { o.PVName = "pvc-other" }))
-	if occupied, ok := errors.AsType[*provisioned.OccupiedError](err); !ok || occupied.Owner.Volume != pv.Name {
+	if occupied, ok := errors.AsType[*nfs.OccupiedError](err); !ok || occupied.Owner.Volume != pv.Name {
 		t.Errorf("another volume's path: %v", err)
 	}
 	if err := os.MkdirAll(s.Path("/data/ops/foreign"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := provision(p, realWishes(s, "/data", version, "foreign")); !errors.As(err, new(*provisioned.OccupiedError)) {
+	if _, err := provision(p, realWishes(s, "/data", version, "foreign")); !errors.As(err, new(*nfs.OccupiedError)) {
 		t.Errorf("a foreign directory: %v", err)
 	}
 	crafted := pv.DeepCopy()
 	crafted.Spec.NFS.Path = "/data/ops/foreign"
-	if err := deletePV(p, crafted); !errors.As(err, new(*provisioned.OccupiedError)) {
+	if err := deletePV(p, crafted); !errors.As(err, new(*nfs.OccupiedError)) {
 		t.Errorf("deleting a foreign directory: %v", err)
 	}
 	for range 2 {

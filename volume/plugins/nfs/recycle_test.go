@@ -21,7 +21,6 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/scrub"
 )
 
 // releasedSpec is a volume of 10.0.0.1:/export that its claim has left.
@@ -576,7 +575,7 @@ func testReleaseEnds(t *testing.T, config Config) {
 	})
 	// Asked before the fourth and the seventh.
 	incomplete, ok := errors.AsType[*volume.IncompleteError](err)
-	if !ok || incomplete.Done != 6 || !errors.Is(err, bound) || !errors.Is(err, scrub.ErrNoLonger) || !volume.IsUncertain(err) {
+	if !ok || incomplete.Done != 6 || !errors.Is(err, bound) || !errors.Is(err, ErrNoLonger) || !volume.IsUncertain(err) {
 		t.Errorf("Recycle = %v", err)
 	}
 	if left, err := os.ReadDir(served); err != nil || len(left) != files-6 {
