@@ -1,8 +1,11 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/podvol/podvol/util/nstest"
 )
 
 const (
@@ -23,6 +26,29 @@ func TestNFSPolicyLetsPodsAskForOptions(t *testing.T) {
 	}
 }
 
+// Also where run starts itself again for an ordinary user, the policy counts:
+// what it does not allow is refused by its entry, before any server is asked.
+func TestRunUnderNFSPolicy(t *testing.T) {
+	policy := manifestFile(t, "servers:\n- server: \"*\"\n  allow: [timeo]\n")
+	refused := func(t *testing.T, errOut string) {
+		for _, want := range []string{`"nconnect=4"`, `this node's NFS policy for "*", which holds for server "10.20.172.211"`} {
+			if !strings.Contains(errOut, want) {
+				t.Errorf("stderr lacks %q:\n%s", want, errOut)
+			}
+		}
+	}
+	nstest.Run(t, func(t *testing.T) {
+		base := t.TempDir()
+		_, errOut := mustPodvol(t, exitRunFailed, "run", "-f", nfsInline, "--root-dir", base, "--timeout", "5s", "--nfs-policy", policy, "--", "true")
+		refused(t, errOut)
+		assertNoRuns(t, base)
+	})
+	again := runOptions{files: []string{nfsInline}, nfsPolicy: policy, command: []string{"true"}}.args()
+	if i := slices.Index(again, "--nfs-policy"); i < 0 || again[i+1] != policy || i > slices.Index(again, "--") {
+		t.Errorf("it starts itself again with %q", again)
+	}
+}
+
 func TestBadNFSPolicyIsAUsageError(t *testing.T) {
 	for name, tc := range map[string]struct{ file, because string }{
 		"missing": {"/nonexistent/policy.yaml", "no such file"},
@@ -38,5 +64,15 @@ func TestBadNFSPolicyIsAUsageError(t *testing.T) {
 				}
 			})
 		}
+		t.Run(name+" run", func(t *testing.T) {
+			nstest.Run(t, func(t *testing.T) {
+				base := t.TempDir()
+				out, errOut := mustPodvol(t, exitRunFailed, "run", "-f", nfsInline, "--root-dir", base, "--nfs-policy", tc.file, "--", "true")
+				if out != "" || !strings.Contains(errOut, "--nfs-policy") || !strings.Contains(errOut, tc.because) {
+					t.Errorf("stdout: %s\nstderr: %s", out, errOut)
+				}
+				assertNoRuns(t, base)
+			})
+		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -44,6 +45,7 @@ type runOptions struct {
 	container string
 	rootfs    string
 	timeout   time.Duration
+	nfsPolicy string
 	command   []string // empty: the container's own
 
 	again
@@ -96,6 +98,7 @@ func runCommand(s streams) *cobra.Command {
 	flags.StringVar(&o.container, "container", "", "the container, or init container (default: the first container)")
 	flags.StringVar(&o.rootfs, "rootfs", "", "directory that becomes CMD's root (default: this machine's)")
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
+	addNFSPolicy(flags, &o.nfsPolicy)
 	flags.StringVar(&o.rootDir, "root-dir", runBase(), "directory below which each run has its root directory")
 	o.again.add(flags)
 	return c
@@ -130,6 +133,10 @@ func runPod(ctx context.Context, s streams, o runOptions) error {
 		removeEmptyBase(base) // the run was another process's, which takes it for one that was named
 		return err
 	}
+	replacements, err := nfsUnderPolicy(o.nfsPolicy)
+	if err != nil {
+		return err
+	}
 	set, pods, err := loadPods(ctx, s, o.files, o.nodeName, o.pod)
 	if err != nil {
 		return err
@@ -138,6 +145,7 @@ func runPod(ctx context.Context, s streams, o runOptions) error {
 	if err != nil {
 		return err
 	}
+	job.plugins = replacements
 	root, err := newRunRoot(base, job.pod.Namespace+"_"+job.pod.Name)
 	if err != nil {
 		return err
@@ -160,7 +168,7 @@ func runPod(ctx context.Context, s streams, o runOptions) error {
 // adds.
 func (o runOptions) args() []string {
 	args := []string{"run", "--root-dir", o.rootDir, "--timeout", o.timeout.String(),
-		"--node", o.nodeName, "--pod", o.pod, "--container", o.container, "--rootfs", o.rootfs}
+		"--node", o.nodeName, "--pod", o.pod, "--container", o.container, "--rootfs", o.rootfs, "--nfs-policy", o.nfsPolicy}
 	for _, file := range o.files {
 		args = append(args, "-f", file)
 	}
@@ -194,7 +202,7 @@ func (j *job) run(ctx context.Context, s streams, o runOptions, root *runRoot) (
 func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot, signals *signals) (code int, err, left error) {
 	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	node, err := startNode(ctx, nodeConfig{
-		rootDir: root.path(), nodeName: j.set.NodeName, objects: j.set, setUpTimeout: o.timeout,
+		rootDir: root.path(), nodeName: j.set.NodeName, objects: j.set, plugins: j.plugins, setUpTimeout: o.timeout,
 		log: log, events: loggedEvents{log, func(s string) string { return s }},
 	})
 	if err != nil {
@@ -255,6 +263,7 @@ type job struct {
 	pod       *v1.Pod
 	container *v1.Container
 	program   program
+	plugins   []volume.VolumePlugin // in place of stock ones
 }
 
 // failurePrinter prints what failed and no rows: standard output is the
