@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -192,8 +193,8 @@ func TestWithExportDoesNotWaitForADeadServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, fake, _ := newWorker(t, Config{})
 		release := make(chan struct{})
-		calls := 0
-		hang := func(context.Context, *os.File) error { calls++; <-release; return nil }
+		var calls atomic.Int32
+		hang := func(context.Context, *os.File) error { calls.Add(1); <-release; return nil }
 		for try := range 5 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			begun := time.Now()
@@ -207,8 +208,8 @@ func TestWithExportDoesNotWaitForADeadServer(t *testing.T) {
 				t.Errorf("try %d took %v", try, took)
 			}
 		}
-		if calls != 1 {
-			t.Errorf("f was called %d times", calls)
+		if n := calls.Load(); n != 1 {
+			t.Errorf("f was called %d times", n)
 		}
 		if err := p.withExport(t.Context(), workExport, nil, "other", mkdirIn("made")); err != nil {
 			t.Errorf("another name waits for the hung one: %v", err)
