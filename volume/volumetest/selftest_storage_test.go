@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -206,6 +208,23 @@ func memoryOf() func(*disk) *memory {
 	}
 }
 
+// provisionAlone refuses every call that is not alone for a while.
+func provisionAlone(d *disk) {
+	var came, inside atomic.Int64
+	within := d.within
+	d.within = func(ctx context.Context, deed, dir string, f func(string) error) error {
+		if deed == "Provision" {
+			mine, alone := came.Add(1), inside.Add(1) == 1
+			time.Sleep(50 * time.Millisecond)
+			inside.Add(-1)
+			if !alone || came.Load() != mine {
+				return errors.New("somebody else is at it")
+			}
+		}
+		return within(ctx, deed, dir, f)
+	}
+}
+
 func brokenStorage() []broken {
 	all := []broken{
 		{
@@ -251,6 +270,10 @@ func brokenStorage() []broken {
 					}
 				}
 			}),
+		},
+		{
+			defect: "it makes nothing where several want some at once", breaks: "provision/same-claim",
+			also: []string{"provision/several-claims"}, plugin: alteredDisk(provisionAlone),
 		},
 		{
 			defect: "it calls storage by the beginning of the claim's name", breaks: "provision/several-claims",
