@@ -51,7 +51,7 @@ func bindPods(ctx context.Context, rootDir, nodeName string, store *objects.Stor
 		if shownBound(ctx, store, claim.Claim) {
 			refused[claim.Claim] = claim
 		} else {
-			unbound[claim.Claim] = claim
+			unbound[claim.Claim] = withClass(ctx, store, claim)
 		}
 	}
 	return unbound, refused, nil
