@@ -17,9 +17,10 @@ import (
 //
 // The first mounts an inline NFS volume of the pod with these options, the
 // second makes its directory below the export, with this mode, when a mount
-// says that it is missing. For the latter PersistentVolumes have an annotation
-// too, [AnnotationMakeDirectory]; their mount options, spec.mountOptions, are
-// those of whoever made them, and no policy is asked.
+// says that it is missing. PersistentVolumes have an annotation for the latter,
+// [AnnotationMakeDirectory], which needs MakeBelow as a pod's does: directories
+// are made on a share that others use too. Their mount options,
+// spec.mountOptions, are those of whoever made them, and no policy is asked.
 //
 // Options matter when a volume is mounted: what is mounted stays as it is, also
 // after the pod's annotations or the policy have changed. Its zero value allows
@@ -53,7 +54,7 @@ type ServerPolicy struct {
 	// "*" has them too.
 	Defaults []string `yaml:"defaults"`
 	// MakeBelow are exports, by their absolute paths, below which missing
-	// directories may be made.
+	// directories may be made, for inline volumes and PersistentVolumes.
 	MakeBelow []string `yaml:"makeBelow"`
 }
 
