@@ -43,24 +43,37 @@ func Check(parent, dir int, mode uint32) error {
 	return checkEmpty(dir)
 }
 
-// Owns reports whether what this process makes in parent belongs to this user. A
-// server may make somebody else of root, which only shows in a directory that is
-// made for it, and removed.
+// Owns reports whether what this process makes in parent belongs to this user.
 func Owns(parent int, uid uint32) (bool, error) {
 	if int64(uid) == int64(unix.Geteuid()) {
 		return true, nil
 	}
+	user, err := UserIn(parent)
+	return err == nil && user == uid, err
+}
+
+// UserIn returns to whom belongs what this process makes in parent. A server may
+// make somebody else of root, which only shows in what is made for it, and
+// removed. That is a file, since open(2) makes and opens one in the same moment:
+// whoever else can write in parent cannot show his own instead.
+func UserIn(parent int) (uint32, error) {
 	name := ".podvol-probe-" + rand.Text()
-	if err := eintr.Do(func() error { return unix.Mkdirat(parent, name, 0o700) }); err != nil {
-		return false, &os.PathError{Op: "mkdir", Path: name, Err: err}
+	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := eintr.Get(func() (int, error) { return unix.Openat(parent, name, flags, 0o600) })
+	if err != nil {
+		return 0, &os.PathError{Op: "open", Path: name, Err: err}
 	}
+	defer unix.Close(fd)
 	var st unix.Stat_t
-	err := eintr.Do(func() error { return unix.Fstatat(parent, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
-	removed := eintr.Do(func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
-	if err = errors.Join(err, removed); err != nil {
-		return false, &os.PathError{Op: "mkdir", Path: name, Err: err}
+	err = eintr.Do(func() error { return unix.Fstat(fd, &st) })
+	removed := eintr.Do(func() error { return unix.Unlinkat(parent, name, 0) })
+	if errors.Is(removed, unix.ENOENT) { // by somebody else
+		removed = nil
 	}
-	return st.Uid == uid, nil
+	if err := errors.Join(err, removed); err != nil {
+		return 0, &os.PathError{Op: "unlink", Path: name, Err: err}
+	}
+	return st.Uid, nil
 }
 
 func checkEmpty(dir int) error {
