@@ -104,6 +104,9 @@ func (b *base) makeParent(ctx context.Context, k *book, dir *os.File, p string, 
 		return err
 	}
 	defer made.Close()
+	if as, err := asMade(k, made); err != nil || !as {
+		return err // somebody has put it there, who keeps it as it is
+	}
 	id, err := identify(int(made.Fd()))
 	if err != nil {
 		return failed("statx", made.Name(), err)
@@ -119,7 +122,31 @@ func (b *base) makeParent(ctx context.Context, k *book, dir *os.File, p string, 
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return errors.Join(setMode(made, b.name(p), parentMode), syncDir(dir))
+	return errors.Join(b.open(made, p), syncDir(dir))
+}
+
+// asMade reports whether a directory may be the one that was just made at its
+// name: ours, and open to nobody further.
+func asMade(k *book, made *os.File) (bool, error) {
+	own, err := stat(k.parents)
+	if err != nil {
+		return false, err
+	}
+	st, err := stat(made)
+	return st.Uid == own.Uid && st.Mode&0o7777&^(parentMode|unix.S_ISGID) == 0, err
+}
+
+// open gives a new parent its mode where the umask or an ACL has taken some of
+// it. What has entries is not new, or another node has been as fast.
+func (b *base) open(made *os.File, p string) error {
+	st, err := stat(made)
+	if err != nil || st.Mode&0o7777 == parentMode {
+		return err
+	}
+	if names, err := list(made); err != nil || len(names) > 0 {
+		return err
+	}
+	return setMode(made, b.name(p), parentMode)
 }
 
 func (b *base) dropRecord(ctx context.Context, k *book, record string) error {
