@@ -81,7 +81,7 @@ type Provisioner interface {
 	// Provision makes the storage and returns its PersistentVolume, which the
 	// caller stores and owns. Repeating it, also at the same time, after a
 	// failure or by another process, returns the same storage and makes no
-	// other. When ctx ends it returns within half a minute.
+	// other; of several calls at the same time one at least succeeds. When ctx ends it returns within half a minute.
 	Provision(ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error)
 }
 
