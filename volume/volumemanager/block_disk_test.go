@@ -15,7 +15,6 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/plugins"
 )
 
 // blockDisk is a disk that pods can have as a device. Its nodes are files of a
@@ -143,7 +142,7 @@ func (w *world) withBlockDisks() (*blockDisk, *holds) {
 	d := &blockDisk{attachableDisk: attachableDisk{&disk{t: w.t}}, dev: filepath.Join(filepath.Dir(w.root), "dev"),
 		ready: map[string]bool{}, had: map[string]map[types.UID]bool{}}
 	h := &holds{disk: d, held: map[string]bool{}}
-	w.plugins, w.holder = append(plugins.All(), d), h
+	w.plugins, w.holder = besides(d), h
 	w.mounter = faultyMounts{w.fake, d}
 	if err := os.Mkdir(d.dev, 0o755); err != nil {
 		w.t.Fatal(err)

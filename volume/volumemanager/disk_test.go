@@ -19,7 +19,6 @@ import (
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
-	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -235,13 +234,13 @@ var (
 // withDisks gives the world's managers the plugin besides the usual ones.
 func (w *world) withDisks() *disk {
 	d := &disk{t: w.t}
-	w.plugins = append(plugins.All(), d)
+	w.plugins = besides(d)
 	return d
 }
 
 func (w *world) withAttachableDisks() *disk {
 	d := &disk{t: w.t}
-	w.plugins = append(plugins.All(), attachableDisk{d})
+	w.plugins = besides(attachableDisk{d})
 	return d
 }
 

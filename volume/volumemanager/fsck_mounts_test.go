@@ -14,7 +14,6 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/nstest"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -90,7 +89,6 @@ func TestFsckOfSubPathsWithoutVolume(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.mounter = mount.New(mount.Config{Via: mount.ViaSystemCalls})
-		w.plugins = plugins.All()
 		manager, stop := w.start()
 		pod := mounting(newPod("web", emptyDirVolume("ram", v1.StorageMediumMemory), emptyDirVolume("disk", "")), v1.VolumeMount{Name: "ram", MountPath: "/d", SubPath: "a"})
 		setUp(t, manager, pod)

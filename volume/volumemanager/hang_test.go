@@ -20,7 +20,6 @@ import (
 	"github.com/podvol/podvol/util/nstest"
 	"github.com/podvol/podvol/util/silentfuse"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -214,7 +213,7 @@ func TestPodsOfADeadServerAreDeletedByTheLadder(t *testing.T) {
 // withFUSE gives the world's managers the plugin and the kernel.
 func (w *world) withFUSE(t *testing.T, options mount.UnmountOptions) *fusePlugin {
 	p := &fusePlugin{t: t, options: options}
-	w.plugins = append(plugins.All(), p)
+	w.plugins = besides(p)
 	w.mounter = mount.New(mount.Config{Via: mount.ViaSystemCalls})
 	return p
 }

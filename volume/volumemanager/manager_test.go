@@ -225,7 +225,7 @@ func TestPluginThatIgnoresItsContextHoldsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		release := make(chan struct{})
-		w.plugins = append(plugins.All(), stubborn{release: release})
+		w.plugins = besides(stubborn{release: release})
 		manager, stop := w.start()
 		defer stop()
 		pod := newPod("web", v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{GitRepo: &v1.GitRepoVolumeSource{Repository: "r"}}})

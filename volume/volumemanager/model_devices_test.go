@@ -15,7 +15,6 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -93,7 +92,7 @@ func (c *controller) state() (reported, attached bool) {
 func (m *model) withModelDisks() {
 	m.complaints = &complaints{TB: m.t}
 	m.disk = &disk{t: m.complaints}
-	m.plugins = append(plugins.All(), modelDisks{attachableDisk{m.disk}})
+	m.plugins = besides(modelDisks{attachableDisk{m.disk}})
 	m.disk.calls.Inject(fault.Fault[diskCall]{Match: func(c diskCall) bool {
 		if c.Op != "MountDevice" || c.Whose != netDisk {
 			return false

@@ -122,7 +122,6 @@ func TestNodeOfADeadServer(t *testing.T) {
 		}
 
 		stop()
-		w.freshPlugins()
 		bounded(t, "restart of the manager", nodeSlack, func() error {
 			manager, stop = w.start()
 			return nil

@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/nfsserver"
 	"github.com/podvol/podvol/util/vmtest"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -33,15 +34,12 @@ const (
 func newNFSNode(t *testing.T, c mount.Config) *world {
 	t.Helper()
 	w := newWorld(t)
-	w.plugins = plugins.All(nfs.New(nfs.Config{ForceAfter: nodeForceAfter, LazyAfter: nodeLazyAfter}))
+	w.plugins = func() []volume.VolumePlugin {
+		return plugins.All(nfs.New(nfs.Config{ForceAfter: nodeForceAfter, LazyAfter: nodeLazyAfter}))
+	}
 	w.mounter = mount.New(c)
 	w.setUpTimeout = 8 * time.Second // the first mount loads the kernel's modules
 	return w
-}
-
-// freshPlugins are for another manager: plugins must not be shared.
-func (w *world) freshPlugins() {
-	w.plugins = plugins.All(nfs.New(nfs.Config{ForceAfter: nodeForceAfter, LazyAfter: nodeLazyAfter}))
 }
 
 // exportVolume is a volume of a server's directory.
@@ -94,7 +92,6 @@ func TestNodeWithoutNFSClient(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.mounter = mount.New(mount.Config{Via: mount.ViaCommand, OSReleaseFile: osRelease})
-			w.freshPlugins()
 			w.events = &events{}
 			manager, stop := w.start()
 			for _, pod := range replicas {
@@ -104,7 +101,6 @@ func TestNodeWithoutNFSClient(t *testing.T) {
 		}
 
 		w.mounter = mount.New(mount.Config{MountCommand: "no-such-command"})
-		w.freshPlugins()
 		manager, _ := w.start()
 		for _, pod := range replicas {
 			start := time.Now()

@@ -195,7 +195,7 @@ func TestRootStaysLockedWhileAnOperationRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		release := make(chan struct{})
-		w.plugins = append(w.config().Plugins, stubborn{release: release})
+		w.plugins = besides(stubborn{release: release})
 		manager, stop := w.start()
 		pod := newPod("web", v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{GitRepo: &v1.GitRepoVolumeSource{Repository: "r"}}})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

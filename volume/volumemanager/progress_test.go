@@ -46,7 +46,7 @@ func slowPod() *v1.Pod {
 func TestProgressIsShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.plugins = []volume.VolumePlugin{slow{doing: "unpacking files", seconds: 5}}
+		w.plugins = func() []volume.VolumePlugin { return []volume.VolumePlugin{slow{doing: "unpacking files", seconds: 5}} }
 		manager, stop := w.start()
 		defer stop()
 		var told []string
@@ -104,7 +104,7 @@ func TestProgressEvents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				w.plugins = []volume.VolumePlugin{slow{doing: test.doing, seconds: 150}}
+				w.plugins = func() []volume.VolumePlugin { return []volume.VolumePlugin{slow{doing: test.doing, seconds: 150}} }
 				w.setUpTimeout = time.Hour
 				manager, stop := w.start()
 				defer stop()
@@ -163,7 +163,7 @@ func TestTimeRunsWithoutProgressOnly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				w.plugins = []volume.VolumePlugin{walks{seconds: 100, stalls: stalls}}
+				w.plugins = func() []volume.VolumePlugin { return []volume.VolumePlugin{walks{seconds: 100, stalls: stalls}} }
 				w.setUpTimeout = 30 * time.Second
 				manager, stop := w.start()
 				defer stop()

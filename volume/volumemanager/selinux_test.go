@@ -14,7 +14,6 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
-	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -78,7 +77,7 @@ func (v labelledVolume) SetUp(ctx context.Context, args volume.MounterArgs) erro
 // withLabels gives the world SELinux and the disk "a" as claim "data".
 func (w *world) withLabels(unable bool, modes ...v1.PersistentVolumeAccessMode) *disk {
 	d := &disk{t: w.t}
-	w.plugins, w.seLinux = append(plugins.All(), labelledDisk{d, unable}), labels{}
+	w.plugins, w.seLinux = besides(labelledDisk{d, unable}), labels{}
 	claim, pv := boundPair("data", "pv-a")
 	claim.Spec.AccessModes, pv.Spec.AccessModes = modes, modes
 	pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{GCEPersistentDisk: diskSource("a")}

@@ -33,8 +33,8 @@ type world struct {
 	store  *objects.Store
 	events *events
 
-	plugins   []volume.VolumePlugin // nil: plugins.All()
-	mounter   mount.Interface       // nil: the fake
+	plugins   func() []volume.VolumePlugin // new ones for each manager; nil: plugins.All
+	mounter   mount.Interface              // nil: the fake
 	hostFiles volume.HostFiles
 	holder    volumemanager.DeviceHolder
 	seLinux   volumemanager.SELinuxLabels // nil: the node has none
@@ -60,6 +60,11 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
+// besides returns the usual plugins, new each time, and others.
+func besides(others ...volume.VolumePlugin) func() []volume.VolumePlugin {
+	return func() []volume.VolumePlugin { return append(plugins.All(), others...) }
+}
+
 func (w *world) config() volumemanager.Config {
 	c := volumemanager.Config{
 		RootDir: w.root, NodeName: "node1", Objects: w.store, Plugins: plugins.All(), Mounter: w.fake, Events: w.events, HostFiles: w.hostFiles,
@@ -67,7 +72,7 @@ func (w *world) config() volumemanager.Config {
 		SELinux: w.seLinux, SELinuxMount: w.seLinuxMount,
 	}
 	if w.plugins != nil {
-		c.Plugins = w.plugins
+		c.Plugins = w.plugins()
 	}
 	if w.mounter != nil {
 		c.Mounter = w.mounter
