@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/justmade"
 )
 
 // modeBits are those that a directory's mode has.
@@ -34,44 +35,47 @@ func (e *pathError) Error() string {
 
 func (e *pathError) Unwrap() error { return e.err }
 
+// unfinished is the mode in which a directory is made: what only its owner may
+// use needs no sticky bit, so nobody makes one like that on purpose, and whoever
+// finds it, empty and the agent's own, gives it the mode that it was made for.
+const unfinished = unix.S_ISVTX | 0o700
+
+// maker makes directories of one mode.
+type maker struct {
+	mode  uint32
+	mkdir func(dir int, name string, mode uint32) error
+	chmod func(fd int, mode uint32) error
+}
+
+func newMaker(mode uint32) maker {
+	return maker{mode: mode, mkdir: unix.Mkdirat, chmod: func(fd int, mode uint32) error {
+		// A descriptor with O_PATH knows no fchmod.
+		return unix.Fchmodat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), mode, 0)
+	}}
+}
+
 // makeBelow makes what is missing of a clean, relative path beneath root with
 // this mode, whatever the umask is; a set-group-id bit that a directory inherits
-// stays. What exists is left as it is. No link is followed, and no other file
-// system entered. It is idempotent, and safe where others make the same. The
-// error is a *pathError.
-func makeBelow(root *os.File, path string, mode uint32) (err error) {
+// stays. What exists is left as it is, unless it is [unfinished]: the mode comes
+// last. No link is followed, and no other file system entered. It is idempotent,
+// and safe where others make the same. The error is a *pathError.
+func makeBelow(root *os.File, path string, mode uint32) error {
+	return newMaker(mode).below(root, path)
+}
+
+func (m maker) below(root *os.File, path string) error {
 	defer runtime.KeepAlive(root)
-	withoutUmask(func() { err = makeElements(int(root.Fd()), strings.Split(path, "/"), mode) })
-	return err
+	return m.elements(int(root.Fd()), strings.Split(path, "/"))
 }
 
-// withoutUmask calls f on a thread whose umask is 0, so that what it makes has
-// its mode from the beginning: a crash before a chmod would leave another one for
-// good. Where a thread may not have a umask of its own, what makes a directory
-// corrects its mode.
-func withoutUmask(f func()) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // the thread ends with this goroutine
-		if unix.Unshare(unix.CLONE_FS) == nil {
-			unix.Umask(0)
-		} else {
-			runtime.UnlockOSThread()
-		}
-		f()
-	}()
-	<-done
-}
-
-func makeElements(root int, elements []string, mode uint32) error {
+func (m maker) elements(root int, elements []string) error {
 	top, err := lookAt(root)
 	if err != nil {
 		return &pathError{".", "cannot be looked at", err}
 	}
 	dir := root
 	for i, name := range elements {
-		next, err := makeElement(dir, name, mode, top)
+		next, err := m.element(dir, name, top)
 		if dir != root {
 			unix.Close(dir)
 		}
@@ -89,14 +93,17 @@ func makeElements(root int, elements []string, mode uint32) error {
 	return nil
 }
 
-// makeElement opens a directory in dir, and makes it first if it is missing.
-func makeElement(dir int, name string, mode uint32, top unix.Statx_t) (int, error) {
+// element opens a directory in dir, and makes it first if it is missing.
+func (m maker) element(dir int, name string, top unix.Statx_t) (int, error) {
 	for range makeAttempts {
 		fd, err := openDirElement(dir, name, top)
-		if !errors.Is(err, unix.ENOENT) {
-			return fd, err
+		if err == nil {
+			return m.finished(dir, fd)
 		}
-		switch err := eintr.Do(func() error { return unix.Mkdirat(dir, name, mode&0o1777) }); {
+		if !errors.Is(err, unix.ENOENT) {
+			return -1, err
+		}
+		switch err := eintr.Do(func() error { return m.mkdir(dir, name, unfinished) }); {
 		case errors.Is(err, unix.EEXIST):
 			continue // somebody else was faster
 		case err != nil:
@@ -109,13 +116,35 @@ func makeElement(dir int, name string, mode uint32, top unix.Statx_t) (int, erro
 		if err != nil {
 			return -1, err
 		}
-		if err := setMode(fd, mode); err != nil {
+		if err := m.finish(dir, fd); err != nil {
 			unix.Close(fd)
+			if errors.Is(err, justmade.ErrOther) {
+				return -1, err // and not ours to remove
+			}
 			return -1, errors.Join(err, removeMade(dir, name))
 		}
 		return fd, nil
 	}
 	return -1, &pathError{reason: "goes away as soon as it is made", err: unix.EAGAIN}
+}
+
+// finished finishes a directory that exists, if its making was interrupted, and
+// returns it.
+func (m maker) finished(dir, fd int) (int, error) {
+	st, err := lookAt(fd)
+	if err != nil {
+		err = &pathError{reason: "cannot be looked at", err: err}
+	} else if uint32(st.Mode)&0o1777 == unfinished && m.mode&0o1777 != unfinished {
+		err = m.finish(dir, fd)
+	}
+	if errors.Is(err, justmade.ErrOther) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EROFS) {
+		return fd, nil // it is somebody's
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 // openDirElement opens what must be a directory of the same file system as top, and
@@ -162,19 +191,30 @@ func lookAt(fd int) (st unix.Statx_t, err error) {
 	return st, err
 }
 
-// setMode corrects the mode of a directory that was just made: mkdir(2) never
-// sets the set-group-id bit, and a default ACL or umask takes bits away.
-func setMode(fd int, mode uint32) error {
+// finish gives a directory of parent its mode. mkdir(2) never sets the
+// set-group-id bit, and a default ACL or umask takes bits away. Whoever may write
+// in parent can have put another directory in place of the one that was made,
+// which keeps its own mode: unless it is as new ones are, and so belongs to
+// nobody else, the error matches [justmade.ErrOther].
+func (m maker) finish(parent, fd int) error {
 	st, err := lookAt(fd)
 	if err != nil {
 		return &pathError{reason: "was made, but cannot be looked at", err: err}
 	}
-	wanted := mode | uint32(st.Mode)&unix.S_ISGID
+	wanted := m.mode | uint32(st.Mode)&unix.S_ISGID
 	if uint32(st.Mode)&modeBits == wanted {
 		return nil
 	}
-	// A descriptor with O_PATH knows no fchmod.
-	if err := eintr.Do(func() error { return unix.Fchmodat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), wanted, 0) }); err != nil {
+	if err := justmade.Check(parent, fd, unfinished); err != nil {
+		if st, again := lookAt(fd); again == nil && uint32(st.Mode)&modeBits == wanted {
+			return nil // somebody who makes the same was faster
+		}
+		return &pathError{reason: "was made, but does not get its mode", err: err}
+	}
+	if st.Mode&unix.S_ISVTX == 0 {
+		return &pathError{reason: fmt.Sprintf("was made with mode %04o, and the server gave it %04o", unfinished, st.Mode&modeBits), err: unix.EOPNOTSUPP}
+	}
+	if err := eintr.Do(func() error { return m.chmod(fd, wanted) }); err != nil {
 		return &pathError{reason: fmt.Sprintf("was made with mode %04o, which cannot be changed", st.Mode&modeBits), err: err}
 	}
 	if st, err = lookAt(fd); err == nil && uint32(st.Mode)&modeBits != wanted {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
 // DirectoryError says why the directory of an export could not be made that a
@@ -81,9 +83,39 @@ func (p InlinePolicy) directoryFor(name string, e export, mode uint32) (*directo
 }
 
 // isMissing reports whether a mount failed as it does where its directory is not
-// there, and left nothing. NFSv3 servers deny access to what does not exist.
+// there or not finished, and left nothing. NFSv3 servers deny access to what does
+// not exist.
 func isMissing(err error) bool {
-	return err != nil && !volume.IsUncertain(err) && (errors.Is(err, mount.ErrNoSuchExport) || errors.Is(err, mount.ErrAccessDenied))
+	return err != nil && !volume.IsUncertain(err) &&
+		(errors.Is(err, mount.ErrNoSuchExport) || errors.Is(err, mount.ErrAccessDenied) || errors.Is(err, errUnfinished))
+}
+
+var errUnfinished = errors.New("somebody's making of it was interrupted, so that it lacks its mode")
+
+// refuseUnfinished unmounts what was just mounted at dir if that seems to be a
+// directory that did not get its mode.
+func (m *mounter) refuseUnfinished(ctx context.Context, dir string) error {
+	if m.directory.mode&0o1777 == unfinished {
+		return nil
+	}
+	found := make(chan fs.FileMode, 1)
+	err := new(flight.Group[string]).Do(ctx, dir, func() error {
+		info, err := os.Stat(dir)
+		if err == nil {
+			found <- info.Mode()
+		}
+		return err
+	})
+	if err == nil {
+		if mode := <-found; mode.Perm() != 0o700 || mode&fs.ModeSticky == 0 {
+			return nil
+		}
+		err = errUnfinished
+	}
+	if left := podmount.TearDown(ctx, m.Host.GetMounter(), dir, m.plugin.ladder()); left != nil {
+		return errors.Join(err, left)
+	}
+	return volume.NothingDone(err)
 }
 
 // makeAndMount makes the directory that a mount has missed, and mounts again. Of
@@ -113,7 +145,9 @@ func (m *mounter) makeAndMount(ctx context.Context, request mount.Request, args 
 	if err != nil {
 		return m.notMade(err, missing)
 	}
-	return m.mount(ctx, request)
+	// Whatever it is by now: what is not ours does not get the mode.
+	_, err = m.plugin.setUp(ctx, m.export, request, m.isMounted)
+	return err
 }
 
 // notMade is marked unless a mount of the agent's own may be left.

@@ -107,6 +107,56 @@ func TestDirectoriesThatExistAreLeftAsTheyAre(t *testing.T) {
 	}
 }
 
+// The agent, or another node's, crashed before a directory had its mode: the mount
+// succeeds, and finishes it first.
+func TestDirectoriesThatWereInterruptedAreFinished(t *testing.T) {
+	for name, tc := range map[string]struct {
+		asked string
+		files bool
+		want  fs.FileMode
+		calls int
+	}{
+		"interrupted":     {"2775", false, 0o775 | fs.ModeSetgid, 5},
+		"somebody's":      {"2775", true, 0o700 | fs.ModeSticky, 5},
+		"as it is wanted": {"1700", false, 0o700 | fs.ModeSticky, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, h, dir := newMaker(t)
+			a := filepath.Join(dir, "a")
+			must(t, os.Mkdir(a, 0o700))
+			if tc.files {
+				must(t, os.WriteFile(filepath.Join(a, "data"), nil, 0o600))
+			}
+			must(t, os.Chmod(a, 0o700|fs.ModeSticky))
+			m, err := setUpFor(p, inline("server", "/export/a"), annotated(makeVol1, tc.asked), t)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantDir(t, a, tc.want)
+			if e, ok := entryAt(t, h, m.GetPath()); !ok || e.Source != "server:/export/a" {
+				t.Errorf("mounted is %+v", e)
+			}
+			if calls := h.Fake.Calls(); len(calls) != tc.calls {
+				t.Errorf("calls %v", calls)
+			}
+			tearDown(t, p, "vol1", "u1")
+			wantGone(t, h, m.GetPath())
+		})
+	}
+}
+
+// It is not finished, so no pod gets it as it is.
+func TestDirectoriesThatCannotBeFinishedAreNotMounted(t *testing.T) {
+	p, h, dir := newMaker(t)
+	must(t, errors.Join(os.Mkdir(filepath.Join(dir, "a"), 0o700), os.Chmod(filepath.Join(dir, "a"), 0o700|fs.ModeSticky)))
+	h.Fake.Inject(mount.Fault{Match: isMount, Nth: 2, Err: mount.ErrTimedOut})
+	m, err := setUpFor(p, inline("server", "/export/a"), annotated(makeVol1, "0770"), t)
+	if !errors.As(err, new(*nfs.DirectoryError)) || !errors.Is(err, mount.ErrTimedOut) || volume.IsUncertain(err) || !strings.Contains(err.Error(), "interrupted") {
+		t.Errorf("SetUp = %v", err)
+	}
+	wantGone(t, h, m.GetPath())
+}
+
 // A read-only volume's directory is made through a writable mount.
 func TestDirectoriesOfPersistentVolumes(t *testing.T) {
 	p, h, dir := newMaker(t)

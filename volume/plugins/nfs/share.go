@@ -87,8 +87,11 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterAr
 }
 
 func (m *mounter) mount(ctx context.Context, request mount.Request) error {
-	_, err := m.plugin.setUp(ctx, m.export, request, m.isMounted)
-	return err
+	made, err := m.plugin.setUp(ctx, m.export, request, m.isMounted)
+	if err != nil || !made || m.directory == nil {
+		return err
+	}
+	return m.refuseUnfinished(ctx, request.Target)
 }
 
 // unlessMounted returns why nothing is to be mounted, unless something is: its
