@@ -190,12 +190,13 @@ func workOptions(class []string) ([]string, error) {
 		return nil, volume.NothingDone(fmt.Errorf("mountOptions of the storage class: %w", err))
 	}
 	options := slices.DeleteFunc(slices.Clone(class), func(o string) bool { return o == "ro" })
-	for _, o := range []string{"lookupcache=none", "actimeo=0"} {
-		if !slices.Contains(options, o) {
-			options = append(options, o)
-		}
-	}
-	return options, nil
+	return lastOptions(options, "lookupcache=none", "actimeo=0"), nil
+}
+
+// lastOptions puts options at the end, where nothing outdoes them.
+func lastOptions(options []string, last ...string) []string {
+	kept := slices.DeleteFunc(slices.Clone(options), func(o string) bool { return slices.Contains(last, o) })
+	return append(kept, last...)
 }
 
 func className(claim *v1.PersistentVolumeClaim) string {

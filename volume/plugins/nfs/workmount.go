@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -84,13 +83,7 @@ func awaitWork(ctx context.Context, done <-chan error) error {
 // withoutRights adds what keeps the files of a server from meaning anything to
 // this node.
 func withoutRights(options []string) []string {
-	options = slices.Clone(options)
-	for _, o := range []string{"nosuid", "nodev", "noexec"} {
-		if !slices.Contains(options, o) {
-			options = append(options, o)
-		}
-	}
-	return options
+	return lastOptions(options, "nosuid", "nodev", "noexec")
 }
 
 // run mounts, calls f and unmounts, tells done the result, and returns when f
