@@ -29,7 +29,7 @@ func TestAnyHistory(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer root.Close()
-		m := &history{t: r, base: newBase(root), volumes: map[Owner]string{}, foreign: map[string]bool{}}
+		m := &history{t: r, base: newBase(root), volumes: map[Owner]string{}, foreign: map[string]bool{}, begun: map[string]bool{}}
 		m.base.kernel = kernel{openat2: rapid.Bool().Draw(r, "openat2"), noReplace: rapid.Bool().Draw(r, "noReplace")}
 		r.Repeat(map[string]func(*rapid.T){
 			"make": func(r *rapid.T) {
@@ -49,6 +49,8 @@ type history struct {
 	base    *base
 	volumes map[Owner]string // paths of those that were made and not deleted
 	foreign map[string]bool
+	// begun are paths at which a volume may be that nobody was told of.
+	begun map[string]bool
 }
 
 // within runs f, which dies at a step; 0: it does not.
@@ -70,6 +72,9 @@ func (m *history) make(p string, o Owner, crash int) {
 		return m.base.make(m.t.Context(), Wish{Path: p, Owner: o, Mode: 0o755, OnDelete: Delete})
 	})
 	_, had := m.volumes[o]
+	if died {
+		m.begun[p] = true
+	}
 	switch {
 	case err != nil && had && !died:
 		m.t.Fatalf("%v at %s was made, and is no longer found: %v", o, p, err)
@@ -115,6 +120,11 @@ func (m *history) makeForeign(p string) {
 	}
 	for _, path := range m.volumes {
 		if strings.HasPrefix(p+"/", path+"/") { // in a volume it is the volume's
+			return
+		}
+	}
+	for path := range m.begun {
+		if strings.HasPrefix(p, path+"/") {
 			return
 		}
 	}
