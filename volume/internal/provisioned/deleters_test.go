@@ -76,3 +76,46 @@ func TestTrashOfAnother(t *testing.T) {
 		t.Errorf("another volume's data: %v", err)
 	}
 }
+
+// A deletion that was about to move its volume moves the next one of the path,
+// and dies before it sees that.
+func TestVolumeInTheTrashOfAnother(t *testing.T) {
+	for _, how := range []OnDelete{Delete, Archive} {
+		dir := t.TempDir()
+		late, b := openBaseAt(t, dir), openBaseAt(t, dir)
+		mustMake(t, b, wish("data", "pv1"))
+		next := wish("data", "pv2")
+		next.OnDelete = how
+		late.step = func(name string) error {
+			switch name {
+			case "before move out":
+				mustRemove(t, b, "data", "pv1")
+				mustMake(t, b, next)
+				write(t, b.path("data/precious"), "x")
+			case "after move out":
+				return errCrash
+			}
+			return nil
+		}
+		if err := late.remove(t.Context(), "data", owner("pv1"), Delete); !errors.Is(err, errCrash) {
+			t.Errorf("the late one: %v", err)
+		}
+		if how == Delete { // it is found when it is looked for
+			mustMake(t, b, next)
+			if _, err := os.Stat(b.path("data/precious")); err != nil {
+				t.Error(err)
+			}
+			late.step = nil
+			if err := os.Rename(b.path("data"), b.path(bookDir+"/trash/"+stagingID("data", owner("pv1")))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mustRemove(t, b, "data", "pv1")
+		mustRemove(t, b, "data", "pv2")
+		want := map[OnDelete]string{Delete: "", Archive: "dgrwxrwx--- archived-data\n-rw-r--r-- archived-data/precious\n"}[how]
+		if got := tree(t, dir); got != want {
+			t.Errorf("%s left\n%s", how, got)
+		}
+		assertBookEmpty(t, b)
+	}
+}

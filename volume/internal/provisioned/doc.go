@@ -12,6 +12,7 @@
 //	.podvol/parents/<key>-<inode>.json     a directory above volumes that was made for them
 //	.podvol/staging/<id>                   a directory that has no name yet
 //	.podvol/trash/<id>, <id>.json          one that is being deleted, and its mark
+//	.podvol/trash/<id>.retained.json       the mark that one had which was retained
 //
 // A directory is made in staging, with its mode; then its mark is written,
 // which tells its inode, and synced; only then is it moved to its path, by one
@@ -39,6 +40,10 @@
 // not to replace anything (NFS), an empty directory that somebody else makes at
 // a volume's path within the same instant is replaced. The name ".podvol", and
 // those that begin with "archived-", cannot be used in paths, in whatever case.
+//
+// Paths are told apart by their exact spelling. Where the server does not tell
+// upper case from lower, a volume whose path differs from another's by nothing
+// else is refused, like one whose path a stranger's directory has.
 //
 // The bookkeeping is trusted if it belongs to whom the server takes this process
 // for, and nobody else can write in it. So root, and whoever else is the same

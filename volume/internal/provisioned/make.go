@@ -195,7 +195,7 @@ func (b *base) place(ctx context.Context, k *book, dir *os.File, m *mark) error 
 	case free && waits:
 		return b.moveIn(ctx, k, dir, m)
 	case free:
-		return b.lost(k, dir, m)
+		return b.lost(ctx, k, dir, m)
 	case occupied && waits:
 		return b.withdraw(ctx, k, dir, m)
 	case err == nil:
@@ -240,9 +240,12 @@ func (b *base) moveIn(ctx context.Context, k *book, dir *os.File, m *mark) error
 }
 
 // lost is for a directory that is neither at its path nor staged.
-func (b *base) lost(k *book, dir *os.File, m *mark) error {
+func (b *base) lost(ctx context.Context, k *book, dir *os.File, m *mark) error {
 	if here, err := b.kernel.look(dir, path.Base(m.Path)); err == nil && here.same(m.Directory) {
 		return errChanged // another process has just placed it
+	}
+	if err := b.fetch(ctx, k, m, dir, path.Base(m.Path)); err != nil {
+		return err
 	}
 	return b.unlessMarked(k, m.Path, m, &LostError{Path: b.name(m.Path), Owner: m.Owner})
 }

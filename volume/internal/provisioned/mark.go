@@ -54,7 +54,10 @@ func stagingID(path string, owner Owner) string {
 
 func keyOf(path string) string { return digest(path) + markSuffix }
 
-const markSuffix = ".json"
+const (
+	markSuffix     = ".json"
+	retainedSuffix = ".retained" + markSuffix
+)
 
 // digest is as long as a name may be, whatever the parts are.
 func digest(parts ...string) string {

@@ -235,8 +235,11 @@ func (b *base) dropRecords(ctx context.Context, k *book, p string) error {
 		if dir != nil {
 			id, err := b.kernel.look(dir, path.Base(p))
 			b.close(dir)
-			if err == nil && id.same(record.Directory) {
-				continue
+			switch {
+			case err == nil && id.same(record.Directory), errors.As(err, new(*OccupiedError)):
+				continue // what is mounted there, or put there, may hide it
+			case err != nil && !errors.Is(err, fs.ErrNotExist):
+				return err
 			}
 		}
 		if err := b.dropRecord(ctx, k, name); err != nil {

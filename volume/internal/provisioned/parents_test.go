@@ -48,3 +48,27 @@ func TestSwappedParent(t *testing.T) {
 		})
 	}
 }
+
+// What was made above volumes is remembered while it may still be there.
+func TestParentThatCannotBeSeen(t *testing.T) {
+	b := openBase(t)
+	mustMake(t, b, wish("ns/data", "pv1"))
+	if err := errors.Join(os.Rename(b.path("ns"), b.path("aside")), os.WriteFile(b.path("ns"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	k, err := b.openBook(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.close()
+	if err := b.dropRecords(t.Context(), k, "ns"); err != nil {
+		t.Error(err)
+	}
+	if err := errors.Join(os.Remove(b.path("ns")), os.Rename(b.path("aside"), b.path("ns"))); err != nil {
+		t.Fatal(err)
+	}
+	mustRemove(t, b, "ns/data", "pv1")
+	if got := tree(t, b.root.Name()); got != "" {
+		t.Errorf("left\n%s", got)
+	}
+}

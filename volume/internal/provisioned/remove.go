@@ -3,6 +3,7 @@ package provisioned
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/removetree"
 )
 
@@ -17,8 +19,8 @@ import (
 // atLeast says if that keeps more, and with the directories above it that were
 // made for volumes and are empty now. Nothing is touched unless the mark is
 // this owner's and the directory is the one of the mark. Removing what is gone
-// is success, so is removing what was retained if atLeast says so; after a
-// failure or a crash a second call goes on.
+// is success, also where another volume has the path by now; so is removing what
+// was retained. After a failure or a crash a second call goes on.
 //
 // Errors are those of [Make]; a *[NoBookError], unless atLeast is Retain; and a
 // *[removetree.MountError] for what is mounted in the directory; that is kept,
@@ -59,23 +61,30 @@ func (b *base) tryRemove(ctx context.Context, k *book, p string, owner Owner, at
 	case err != nil:
 		return err
 	case m == nil:
-		return b.unmarked(k, p, atLeast)
+		return b.unmarked(k, p, owner, atLeast)
+	case m.Volume != owner.Volume:
+		return nil // a later one's: this one's path was free
 	case m.Owner != owner:
 		return b.ownedBy(m)
 	}
 	switch m.OnDelete.stricter(atLeast) {
 	case Retain:
-		return b.dropMark(ctx, k, m)
+		// That it was is kept: a second call must not take it for a stranger's.
+		return b.moveMark(ctx, k, m, m.id()+retainedSuffix)
 	case Archive:
 		return b.archive(ctx, k, m)
 	}
 	return b.delete(ctx, k, m)
 }
 
-// unmarked is for a path without a mark: nothing may be there.
-func (b *base) unmarked(k *book, p string, atLeast OnDelete) error {
+// unmarked is for a path without a mark: nothing may be there but what was
+// retained.
+func (b *base) unmarked(k *book, p string, owner Owner, atLeast OnDelete) error {
 	if atLeast == Retain {
 		return nil
+	}
+	if m, err := readMark(k.trash, stagingID(p, owner)+retainedSuffix, p); err != nil || m != nil {
+		return err
 	}
 	dir, err := b.openParent(p)
 	if err != nil || dir == nil {
@@ -146,6 +155,9 @@ func (b *base) delete(ctx context.Context, k *book, m *mark) error {
 		case err != nil:
 			return err
 		default:
+			if err := b.fetch(ctx, k, m, k.trash, m.id()); err != nil {
+				return err
+			}
 			return b.gone(ctx, k, m)
 		}
 	}
@@ -182,6 +194,9 @@ func (b *base) archive(ctx context.Context, k *book, m *mark) error {
 		return err
 	}
 	if dir == nil {
+		if err := b.fetchToPath(ctx, k, m); err != nil {
+			return err
+		}
 		return b.gone(ctx, k, m)
 	}
 	defer b.close(dir)
@@ -202,7 +217,13 @@ func (b *base) archive(ctx context.Context, k *book, m *mark) error {
 // one: what somebody has put in its place meanwhile is moved back.
 func (b *base) moveOut(ctx context.Context, m *mark, dir, to *os.File, newName string) error {
 	name := path.Base(m.Path)
-	err := b.do(ctx, "move out", func() error { return b.kernel.rename(dir, name, to, newName) })
+	err := b.do(ctx, "move out", func() error {
+		err := b.kernel.rename(dir, name, to, newName)
+		if errors.Is(err, unix.EACCES) && b.unlock(dir, name, m) == nil {
+			err = b.kernel.rename(dir, name, to, newName)
+		}
+		return err
+	})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESTALE) {
 		return errChanged
 	}
@@ -220,6 +241,58 @@ func (b *base) moveOut(ctx context.Context, m *mark, dir, to *os.File, newName s
 		return errors.Join(&ReplacedError{Path: b.name(m.Path), Owner: m.Owner}, b.kernel.rename(to, newName, dir, name))
 	}
 	return errors.Join(syncDir(to), syncDir(dir))
+}
+
+// unlock lets its owner write in the directory of a mark, which he must to move
+// it elsewhere. The volume's users may have forbidden it, where they are its
+// owner too (root_squash).
+func (b *base) unlock(dir *os.File, name string, m *mark) error {
+	f, err := b.kernel.openDir(dir, name, unix.O_PATH)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if id, err := identify(int(f.Fd())); err != nil || !id.same(m.Directory) {
+		return changed(err)
+	}
+	st, err := stat(f)
+	if err != nil {
+		return err
+	}
+	// fchmod(2) knows no O_PATH, and without the mode it could not be opened otherwise.
+	return eintr.Do(func() error { return unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), st.Mode&0o7777|0o700) })
+}
+
+// fetch is errChanged if the directory of a mark lay in the trash under another
+// volume's name and was moved to where it is wanted. A deletion that was about to
+// move another directory moves that one if its path has changed hands meanwhile,
+// and may die before it has put it back.
+func (b *base) fetch(ctx context.Context, k *book, m *mark, to *os.File, newName string) error {
+	names, err := list(k.trash)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if there, err := b.kernel.look(k.trash, name); err != nil || !there.same(m.Directory) || name == m.id() {
+			continue
+		}
+		err := b.do(ctx, "fetch", func() error { return b.kernel.rename(k.trash, name, to, newName) })
+		if err != nil && !isGone(err) && !isTaken(err) {
+			return err
+		}
+		return changed(errors.Join(syncDir(to), syncDir(k.trash)))
+	}
+	return nil
+}
+
+// fetchToPath fetches the directory of a mark back to its path.
+func (b *base) fetchToPath(ctx context.Context, k *book, m *mark) error {
+	dir, err := b.openParent(m.Path)
+	if err != nil || dir == nil {
+		return err
+	}
+	defer b.close(dir)
+	return b.fetch(ctx, k, m, dir, path.Base(m.Path))
 }
 
 // emptyTrash deletes what was moved there for this owner and path.

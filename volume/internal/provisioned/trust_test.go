@@ -3,8 +3,11 @@ package provisioned
 import (
 	"errors"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Who could write in the bookkeeping could forge marks.
@@ -79,4 +82,48 @@ func TestOwnerOfTheBookkeeping(t *testing.T) {
 			t.Errorf("left\n%s", got)
 		}
 	}
+}
+
+// Where the server takes the agent and a pod's root for the same ordinary user,
+// the pod can take away the agent's permissions too.
+func TestVolumeClosedByItsUsers(t *testing.T) {
+	for _, mode := range []os.FileMode{0o500, 0} {
+		for _, openat2 := range []bool{true, false} {
+			b := openBase(t)
+			b.kernel.openat2 = openat2
+			asUser(t, b, func() {
+				mustMake(t, b, wish("ns/data", "pv1"))
+				write(t, b.path("ns/data/deep/file"), "x")
+				if err := errors.Join(os.Chmod(b.path("ns/data/deep"), mode), os.Chmod(b.path("ns/data"), mode)); err != nil {
+					t.Fatal(err)
+				}
+				mustRemove(t, b, "ns/data", "pv1")
+			})
+			if got := tree(t, b.root.Name()); got != "" {
+				t.Errorf("%v left\n%s", mode, got)
+			}
+		}
+	}
+}
+
+// asUser calls f on a thread without root's power over files.
+func asUser(t *testing.T, b *base, f func()) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		const user = 4711
+		if err := errors.Join(os.Chmod(b.root.Name()+"/..", 0o711), os.Chown(b.root.Name(), user, user)); err != nil {
+			t.Fatal(err)
+		}
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if err := unix.Setfsuid(user); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := unix.Setfsuid(0); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	f()
 }
