@@ -44,6 +44,16 @@ func TestConformanceUnderAPolicy(t *testing.T) {
 				Want: volumetest.Want{Files: files},
 			},
 			{
+				Name: "a directory that is missing", Prepare: serve, Shared: true, NoKernel: none,
+				Spec: func(*volumetest.Node) *volume.Spec {
+					return persistent("10.0.0.1", "/export/not/there", func(pv *v1.PersistentVolume) {
+						pv.Annotations = map[string]string{nfs.AnnotationMakeDirectory: "0770"}
+						pv.Spec.MountOptions = []string{"noexec", "vers=3"}
+					})
+				},
+				Want: volumetest.Want{Mode: 0o770, Mount: &volumetest.Mount{Source: "10.0.0.1:/export/not/there", Options: []string{"vers=3"}}},
+			},
+			{
 				Name: "persistent", Prepare: serve, Shared: true, NoKernel: none,
 				Spec: func(*volumetest.Node) *volume.Spec {
 					return persistent("10.0.0.1", "/export/there", func(pv *v1.PersistentVolume) {
