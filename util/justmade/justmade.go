@@ -63,9 +63,9 @@ func UserIn(parent int) (uint32, error) {
 	if err != nil {
 		return 0, &os.PathError{Op: "open", Path: name, Err: err}
 	}
-	defer unix.Close(fd)
 	var st unix.Stat_t
 	err = eintr.Do(func() error { return unix.Fstat(fd, &st) })
+	unix.Close(fd) // first: NFS only renames what is open
 	removed := eintr.Do(func() error { return unix.Unlinkat(parent, name, 0) })
 	if errors.Is(removed, unix.ENOENT) { // by somebody else
 		removed = nil
