@@ -12,10 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/nfsserver"
+	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/util/vmtest"
 	"github.com/podvol/podvol/volume"
 )
@@ -81,6 +83,7 @@ func TestRecyclingRealExports(t *testing.T) {
 			}
 			wantFiles(t, s.Path("/ro"), "kept")
 		})
+		t.Run("open file", func(t *testing.T) { testOpenFile(t, recycler{s, "/exports/pv1", "4.2"}) })
 		t.Run("script in busybox", func(t *testing.T) { testBusybox(t) })
 		t.Run("silent", func(t *testing.T) { testSilentServer(t, recycler{s, "/exports/pv1", "4.2"}) })
 	})
@@ -130,6 +133,32 @@ func testRecycling(t *testing.T, r recycler) {
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o770 {
 		t.Errorf("the root is %v, %v", info.Mode(), err)
 	}
+}
+
+// testOpenFile deletes what somebody on this node has open, who is no pod: the
+// client keeps it under another name until it is closed.
+func testOpenFile(t *testing.T, r recycler) {
+	r.server.Put(r.path+"/log", "data")
+	m, dir := mount.New(mount.Config{}), t.TempDir()
+	if err := m.Mount(r.server.Address()+":"+r.path, dir, "nfs", []string{"vers=" + r.vers}); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.recycle(t, RecycleDelete)
+	open, ok := errors.AsType[*removetree.OpenError](err)
+	if !ok || !strings.Contains(open.Path, "/.nfs") || !errors.Is(err, unix.EBUSY) {
+		t.Errorf("Recycle = %v", err)
+	}
+	if err := errors.Join(file.Close(), m.Unmount(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.recycle(t, RecycleDelete); err != nil {
+		t.Errorf("once it is closed: %v", err)
+	}
+	wantFiles(t, r.server.Path(r.path))
 }
 
 // testBusybox runs the built-in pod's script with the tools of its image.
