@@ -7,16 +7,21 @@ import (
 	"strings"
 )
 
-// The further operations named by [Call].Op: the upper rungs of an unmount.
+// The further operations named by [Call].Op: the upper rungs of an unmount, and
+// the question whether a busy mount's server answers, which comes before force
+// and gets no answer while a fault makes it hang.
 const (
 	OpUnmountForce = "unmount-force"
 	OpUnmountLazy  = "unmount-lazy"
+	OpStatfs       = "statfs"
 )
 
-// Call is one mount or unmount that was asked of a [FakeMounter]. However it
-// is printed, encoded or logged, sensitive options do not show.
+// Call is one mount or unmount, or question on the way, that was asked of a
+// [FakeMounter]. However it is printed, encoded or logged, sensitive options do
+// not show.
 type Call struct {
-	// Op is [OpMount], [OpUnmount], [OpUnmountForce] or [OpUnmountLazy].
+	// Op is [OpMount], [OpUnmount], [OpUnmountForce], [OpUnmountLazy] or
+	// [OpStatfs].
 	Op string
 	// Source, FSType and Options are those of the request; empty for an
 	// unmount.
@@ -64,6 +69,8 @@ func (c Call) String() string {
 		return "umount --force " + c.Target
 	case OpUnmountLazy:
 		return "umount --lazy " + c.Target
+	case OpStatfs:
+		return "stat --file-system " + c.Target
 	}
 	return c.Op + " " + strings.Join(c.request().args(), " ")
 }

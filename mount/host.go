@@ -125,13 +125,15 @@ type HostMounter struct {
 	calls  flight.Group[callKey]
 	sys    calls
 	api    mountapi.Calls
+	force  forcing
+	turns  turns
 	index  *index
 	table  Table // index, but in tests
 }
 
 // callKey names the calls of which at most one is outstanding. Mounting and
 // normal unmounting exclude each other; the higher rungs have keys of their
-// own, so that they can pass a hung normal unmount.
+// own, so that they can pass a hung normal unmount, and turns beside.
 type callKey struct {
 	target string
 	rung   Rung
@@ -139,9 +141,10 @@ type callKey struct {
 
 func mountKey(target string) callKey { return callKey{filepath.Clean(target), RungNormal} }
 
-// calls are the unmounting system calls, so that tests can let them hang.
+// calls are the system calls of unmounting, so that tests can let them hang.
 type calls interface {
 	unmount(target string, flags int) error
+	ask(target string) error
 }
 
 type hostCalls struct{}

@@ -23,14 +23,16 @@ import (
 //
 // The rungs, each in a goroutine of its own that a hung one does not hold up:
 // normal, and again while it is only busy, until ForceAfter; then force, where
-// the type has it (nfs, cifs, ceph, 9p, fuse and their variants); then normal
+// the type has it (nfs, cifs, ceph, 9p, fuse and their variants), its server or
+// daemon is silent and nobody else suffers ([UnmountOptions]); then normal
 // again, whatever force returned, until LazyAfter, while force is repeated too:
 // NFS gives up what waits for the server at that moment only; then lazy. An NFS
 // mount that is gone and whose file system is gone too is a success although
 // the call still hangs, as NFSv4's good-bye to a dead server does; one whose
 // file system hangs out of sight has [RungLazy]. Each rung acts
 // only as long as the mount that was found at the start is still the topmost
-// at target, so that a second attempt never unmounts what was mounted beneath.
+// at target, so that a second attempt never unmounts what was mounted beneath;
+// the rungs look at that and act one after the other, unless one hangs for a second.
 // Force is skipped where lazy is due first or at the same time. Without a
 // further rung a busy mount is [ErrBusy] at once. Errors that no rung can help
 // against (not mounted, not permitted) end the ladder. A rung that did not get
@@ -155,6 +157,7 @@ func (u *hostUnmount) unmount(g *gate, flags int) error {
 		return err
 	}
 	defer unix.Close(parent)
+	defer u.m.turns.take(u.target)()
 	if gone, err := u.isGone(parent); gone || err != nil {
 		return err
 	}

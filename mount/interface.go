@@ -89,9 +89,15 @@ type ContextMounter interface {
 type UnmountOptions struct {
 	// ForceAfter is how long the normal unmount may take, and is repeated while
 	// the mount is only busy, before a forced one (umount2(2) MNT_FORCE, then a
-	// normal one again, both repeated until LazyAfter) is tried; 0 means never. Types for which force does
-	// nothing more get only the normal one again; [Rung.Loss] says what may be
-	// lost with the others.
+	// normal one again, both repeated until LazyAfter) is tried; 0 means never.
+	// [Rung.Loss] says what may be lost by it. The kernel makes the requests of
+	// all mounts of the file system fail, a living server's too. So only the
+	// normal one is repeated while the mount table (of this mount namespace) has
+	// a further mount of the same [Entry].Device that no ladder of the same
+	// mounter has got as far with; while the server or daemon answers, that is,
+	// unless a call, or a statfs(2), has waited in vain for half of ForceAfter or
+	// has failed as without a connection; and for types for which force does
+	// nothing more.
 	ForceAfter time.Duration
 	// LazyAfter is how long after the start the mount is detached (MNT_DETACH)
 	// at last; 0 means never. A file system on a block device is never

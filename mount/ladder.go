@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,10 @@ type ladder struct {
 	// hung says that a call was given up while it, or one before it, was still
 	// running.
 	hung bool
+	// hungFor is how long the last such call was waited for.
+	hungFor time.Duration
+	// forced says that a repeated forcing was made.
+	forced atomic.Bool
 }
 
 // unmounter makes the calls of one unmount. All of them act on the mount that
@@ -49,6 +54,15 @@ type unmounter interface {
 	// hasForce tells whether the mount's type does anything when forced, or
 	// may.
 	hasForce(ctx context.Context) bool
+	// mayForce says that the mount may be forced from now on, until done is
+	// called: whoever else wants to force the file system need not spare it.
+	mayForce() (done func())
+	// isShared tells whether further mounts show the file system, or may, which
+	// forcing would hit too and which must be spared.
+	isShared() bool
+	// answers asks the mount's file system something and tells whether its
+	// server, or daemon, answers before ctx ends.
+	answers(ctx context.Context) bool
 	// isOver tells whether the mount that was found is gone, and its file system
 	// too, whatever still hangs.
 	isOver() bool
@@ -98,6 +112,10 @@ func (l *ladder) rungs(ctx context.Context, o UnmountOptions) error {
 	normalCtx, cancel := until(first)
 	defer cancel()
 	l.on.find(normalCtx, !toForce && !toLazy)
+	silent := func() bool { return false }
+	if toForce {
+		silent = l.listen(normalCtx, o.ForceAfter/2)
+	}
 	err := l.normal(normalCtx, toForce || toLazy)
 	if toForce && goesOn(ctx, err) {
 		forceCtx, cancel := until(o.LazyAfter)
@@ -105,13 +123,19 @@ func (l *ladder) rungs(ctx context.Context, o UnmountOptions) error {
 		var forceErr error
 		stop := func() {}
 		if l.on.hasForce(forceCtx) {
-			forceErr = l.try(forceCtx, RungForce, unix.MNT_FORCE)
+			defer l.on.mayForce()()
+			c := caution{patience: o.ForceAfter / 2, hangs: l.hung && l.hungFor >= o.ForceAfter/2}
+			c.silent = c.hangs || silent()
+			forceErr = l.force(forceCtx, c.silent)
 			if toLazy {
-				stop = l.keepForcing(forceCtx)
+				stop = l.keepForcing(forceCtx, c)
 			}
 		}
 		err = l.normal(forceCtx, toLazy)
 		stop()
+		if l.forced.Load() {
+			l.last = max(l.last, RungForce)
+		}
 		if err != nil && forceErr != nil && !toLazy {
 			err = fmt.Errorf("%w (the forced unmount: %v)", err, forceErr)
 		}
@@ -122,31 +146,14 @@ func (l *ladder) rungs(ctx context.Context, o UnmountOptions) error {
 	return l.lazy(ctx)
 }
 
-// keepForcing forces again and again until stop is called or ctx ends: NFS
-// gives up what waits for the server at that moment, and then sends the next of
-// what was not yet written, which a process that wrote it waits for, even killed.
-func (l *ladder) keepForcing(ctx context.Context) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for pause := busyFirst * 3 / 2; ; pause = min(2*pause, busyLast) { // between the normal ones
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-				return
-			}
-			// Its error is that of the normal unmount beside it.
-			_, _ = l.on.attempt(ctx, RungForce, unix.MNT_FORCE)
-		}
-	}()
-	return func() { cancel(); <-ended }
-}
-
 // normal unmounts normally; with retry, again and again until ctx ends.
 func (l *ladder) normal(ctx context.Context, retry bool) error {
 	for pause := busyFirst; ; pause = min(2*pause, busyLast) {
-		err := l.try(ctx, max(l.last, RungNormal), 0)
+		rung := max(l.last, RungNormal)
+		if l.forced.Load() {
+			rung = max(rung, RungForce)
+		}
+		err := l.try(ctx, rung, 0)
 		if !retry || !goesOn(ctx, err) {
 			return err
 		}
@@ -181,12 +188,13 @@ func (l *ladder) try(ctx context.Context, rung Rung, flags int) error {
 	if ctx.Err() != nil {
 		return &flight.AbandonedError{Earlier: l.hung, Err: context.Cause(ctx)}
 	}
+	start := time.Now()
 	made, err := l.on.attempt(ctx, rung, flags)
 	if made {
 		l.last = rung
 	}
 	if _, ok := errors.AsType[*flight.AbandonedError](err); ok {
-		l.hung = true
+		l.hung, l.hungFor = true, time.Since(start)
 	}
 	return err
 }

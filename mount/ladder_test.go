@@ -16,11 +16,21 @@ import (
 type scripted struct {
 	mu      sync.Mutex
 	entries []Entry
-	flags   []int // of each umount2 call, UMOUNT_NOFOLLOW taken off
+	others  []Entry // what is mounted elsewhere
+	flags   []int   // of each umount2 call, UMOUNT_NOFOLLOW taken off
 	// look comes before each look at the table, and may block; nil does nothing.
 	look func() error
 	// umount answers a call; it may block. A nil error unmounts the topmost.
 	umount func(flags int) error
+	// silent keeps the file system's answers back; nil gives them.
+	silent func() error
+}
+
+func (s *scripted) ask(string) error {
+	if s.silent == nil {
+		return nil
+	}
+	return s.silent()
 }
 
 func (s *scripted) unmount(_ string, flags int) error {
@@ -64,9 +74,14 @@ func (s *scripted) At(string) (Entry, bool, error) {
 }
 
 func (s *scripted) BySource(string) ([]Entry, error)          { return nil, nil }
-func (s *scripted) ByDevice(uint64) ([]Entry, error)          { return nil, nil }
 func (s *scripted) All() ([]Entry, error)                     { return nil, nil }
 func (s *scripted) Subscribe(context.Context) <-chan struct{} { return nil }
+
+func (s *scripted) ByDevice(device uint64) ([]Entry, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.DeleteFunc(slices.Concat(s.entries, s.others), func(e Entry) bool { return e.Device != device }), nil
+}
 
 func (s *scripted) mounter() *HostMounter {
 	m := New(Config{})
@@ -90,14 +105,16 @@ func TestLadder(t *testing.T) {
 	tests := map[string]struct {
 		entries []Entry // nil: nfsEntry
 		options UnmountOptions
-		// answers are by rung: "hang", "busy", "gone", "denied" or "" for success.
-		normal, force, lazy string
+		// answers are by rung: "hang", "busy", "gone", "denied", "down" or "" for
+		// success; ask is the file system's.
+		normal, force, lazy, ask string
 		// freed lets what hangs return with success after force was tried.
-		freed bool
-		rung  Rung
-		want  error
-		calls []int // nil: not looked at
-		took  time.Duration
+		freed  bool
+		forced bool // also if a further rung was taken
+		rung   Rung
+		want   error
+		calls  []int // nil: not looked at
+		took   time.Duration
 	}{
 		"normal works":                  {options: all, rung: RungNormal, calls: []int{0}},
 		"busy without rungs":            {normal: "busy", rung: RungNormal, want: ErrBusy, calls: []int{0}},
@@ -108,10 +125,14 @@ func TestLadder(t *testing.T) {
 			options: all, normal: "hang", force: "busy", freed: true, rung: RungForce, calls: []int{0, force}, took: 10 * time.Second,
 		},
 		"hung, force hangs too, lazy": {options: all, normal: "hang", force: "hang", rung: RungLazy, calls: []int{0, force, lazy}, took: 30 * time.Second},
-		"busy to the end":             {options: all, normal: "busy", force: "busy", lazy: "", rung: RungLazy, took: 30 * time.Second},
+		"busy to the end":             {options: all, normal: "busy", lazy: "", rung: RungLazy, took: 30 * time.Second},
 		"lazy without force":          {options: UnmountOptions{LazyAfter: time.Second}, normal: "hang", rung: RungLazy, calls: []int{0, lazy}, took: time.Second},
 		"lazy before force":           {options: UnmountOptions{LazyAfter: time.Second, ForceAfter: time.Minute}, normal: "hang", rung: RungLazy, calls: []int{0, lazy}, took: time.Second},
-		"force without lazy, busy":    {options: UnmountOptions{ForceAfter: time.Second}, normal: "busy", force: "busy", rung: RungForce, want: ErrBusy, took: time.Second},
+		"busy and silent to the end":  {options: all, normal: "busy", force: "busy", ask: "hang", rung: RungLazy, forced: true, took: 30 * time.Second},
+		"busy, its client gave up":    {options: all, normal: "busy", force: "busy", ask: "down", rung: RungLazy, forced: true, took: 30 * time.Second},
+		"busy, its server refuses":    {options: all, normal: "busy", ask: "denied", rung: RungLazy, took: 30 * time.Second},
+		"force without lazy, busy":    {options: UnmountOptions{ForceAfter: time.Second}, normal: "busy", rung: RungNormal, want: ErrBusy, took: time.Second},
+		"force without lazy, silent":  {options: UnmountOptions{ForceAfter: time.Second}, normal: "busy", force: "busy", ask: "hang", forced: true, rung: RungForce, want: ErrBusy, took: time.Second},
 		"a block device is not detached": {
 			entries: []Entry{block}, options: all, normal: "busy", rung: RungNormal, want: ErrBusy, took: 30 * time.Second,
 		},
@@ -142,6 +163,8 @@ func TestLadder(t *testing.T) {
 						return unix.EINVAL
 					case "denied":
 						return unix.EPERM
+					case "down":
+						return unix.EIO
 					case "hang":
 						if tc.freed {
 							<-forced
@@ -171,6 +194,7 @@ func TestLadder(t *testing.T) {
 					}
 					return answer(tc.normal)
 				}
+				k.silent = func() error { return answer(tc.ask) }
 				start := time.Now()
 				rung, err := k.mounter().UnmountContext(t.Context(), "/t", tc.options)
 				if rung != tc.rung || !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
@@ -179,8 +203,8 @@ func TestLadder(t *testing.T) {
 				if got := slices.Compact(k.tried()); tc.calls != nil && !slices.Equal(got, tc.calls) {
 					t.Errorf("umount2 flags %v, want %v", got, tc.calls)
 				}
-				if slices.Contains(k.tried(), force) && tc.rung < RungForce {
-					t.Error("it was forced")
+				if forced, may := slices.Contains(k.tried(), force), tc.forced || tc.normal == "hang"; forced && !may || !forced && tc.forced {
+					t.Errorf("forced: %v", forced)
 				}
 				if slices.Contains(k.tried(), lazy) && tc.rung != RungLazy {
 					t.Error("it was detached lazily")
@@ -197,7 +221,7 @@ func TestLadder(t *testing.T) {
 func TestLadderForcesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waves := 5 // of what was not yet written
-		k := &scripted{entries: []Entry{nfsEntry}}
+		k := &scripted{entries: []Entry{nfsEntry}, silent: func() error { return unix.EIO }}
 		k.umount = func(flags int) error {
 			if flags == force {
 				waves--
@@ -267,7 +291,7 @@ func TestLadderDoesNotWaitForAGoodBye(t *testing.T) {
 func TestLadderNeverUnmountsWhatIsBeneath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		beneath := nfsEntry
-		beneath.ID = 3
+		beneath.ID, beneath.Device = 3, beneath.Device+1
 		forced := make(chan struct{})
 		k := &scripted{entries: []Entry{beneath, nfsEntry}}
 		k.umount = func(flags int) error {

@@ -19,24 +19,29 @@ func TestFakeClimbsAsTheHostDoes(t *testing.T) {
 		for _, forceAfter := range afters {
 			for _, lazyAfter := range afters {
 				options := UnmountOptions{ForceAfter: forceAfter, LazyAfter: lazyAfter}
-				t.Run(fmt.Sprintf("block=%v,force=%v,lazy=%v", block, forceAfter, lazyAfter), func(t *testing.T) {
-					host, fake := busyHost(t, block, options), busyFake(t, block, options)
-					if host != fake {
-						t.Errorf("the host: %s\nthe fake: %s", host, fake)
-					}
-				})
+				for _, silent := range []bool{false, true} {
+					t.Run(fmt.Sprintf("block=%v,force=%v,lazy=%v,silent=%v", block, forceAfter, lazyAfter, silent), func(t *testing.T) {
+						host, fake := busyHost(t, block, silent, options), busyFake(t, block, silent, options)
+						if host != fake {
+							t.Errorf("the host: %s\nthe fake: %s", host, fake)
+						}
+					})
+				}
 			}
 		}
 	}
 }
 
 // busyHost unmounts on a kernel where all but the lazy unmount says busy.
-func busyHost(t *testing.T, block bool, options UnmountOptions) (seen string) {
+func busyHost(t *testing.T, block, silent bool, options UnmountOptions) (seen string) {
 	entry := nfsEntry
 	if block {
 		entry = Entry{ID: 7, Device: unix.Mkdev(8, 1), Source: "/dev/sda1", FSType: "ext4", Target: "/t"}
 	}
 	k := &scripted{entries: []Entry{entry}}
+	if silent {
+		k.silent = func() error { return unix.EIO }
+	}
 	k.umount = func(flags int) error {
 		if flags == lazy {
 			return nil
@@ -51,7 +56,7 @@ func busyHost(t *testing.T, block bool, options UnmountOptions) (seen string) {
 	return seen
 }
 
-func busyFake(t *testing.T, block bool, options UnmountOptions) (seen string) {
+func busyFake(t *testing.T, block, silent bool, options UnmountOptions) (seen string) {
 	f := NewFakeMounter()
 	t.Cleanup(func() { f.Close() })
 	target := filepath.Join(t.TempDir(), "t")
@@ -66,13 +71,19 @@ func busyFake(t *testing.T, block bool, options UnmountOptions) (seen string) {
 		t.Fatal(err)
 	}
 	f.ResetCalls()
-	f.Inject(Fault{Match: func(c Call) bool { return c.Op != OpUnmountLazy }, Err: unix.EBUSY})
+	f.Inject(Fault{Match: func(c Call) bool { return c.Op != OpUnmountLazy && c.Op != OpStatfs }, Err: unix.EBUSY})
+	if silent {
+		f.Inject(Fault{Match: func(c Call) bool { return c.Op == OpStatfs }, Err: unix.EIO})
+	}
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		rung, err := f.UnmountContext(t.Context(), target, options)
 		took := time.Since(start)
 		var tried []int
 		for _, c := range f.Calls() {
+			if c.Op == OpStatfs {
+				continue
+			}
 			tried = append(tried, map[string]int{OpUnmount: 0, OpUnmountForce: force, OpUnmountLazy: lazy}[c.Op])
 		}
 		seen = fmt.Sprint(rung, ops(tried), causeOf(err), took)

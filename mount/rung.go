@@ -14,8 +14,8 @@ const (
 	RungNone Rung = iota
 	// RungNormal: umount2(2) without MNT_FORCE or MNT_DETACH.
 	RungNormal
-	// RungForce: MNT_FORCE was used; on NFS unwritten data may be lost
-	// ([Rung.Loss]).
+	// RungForce: MNT_FORCE was used, which hits all mounts of the file system;
+	// on NFS unwritten data may be lost ([Rung.Loss], [UnmountOptions]).
 	RungForce
 	// RungLazy: the mount is out of sight, its file system may still be in
 	// use; treat the volume as uncertain.
@@ -38,7 +38,8 @@ func (r Rung) String() string {
 
 // Loss says in a sentence what may be lost, or left behind, by an unmount of
 // a file system of this type that took this rung; it is empty where nothing is.
-// An empty type stands for any.
+// An empty type stands for any. Force hits all mounts of the file system; of other
+// mount namespaces' nothing is known.
 func (r Rung) Loss(fstype string) string {
 	switch r {
 	case RungForce:
@@ -52,11 +53,11 @@ func (r Rung) Loss(fstype string) string {
 func lossByForce(fstype string) string {
 	switch family(fstype) {
 	case "fuse", "glusterfs":
-		return "The daemon was cut off: requests that it had not answered have failed, and what it had not stored yet may be lost."
+		return "The daemon was cut off from all mounts of the file system: requests that it had not answered have failed, and what it had not stored yet may be lost."
 	case "nfs", "cifs", "ceph", "9p", "lustre":
-		return "Requests under way have failed, and data that was written but had not reached the server may be lost."
+		return "Requests under way of all mounts of the file system have failed, and data that was written but had not reached the server may be lost."
 	case "":
-		return "Requests under way may have failed, and data that had not reached the server or daemon may be lost."
+		return "Requests under way of all mounts of the file system may have failed, and data that had not reached the server or daemon may be lost."
 	}
 	return "" // the kernel does the same as without force
 }

@@ -15,6 +15,7 @@ import (
 // busyOnce is a kernel that calls the first unmount busy and does something
 // else meanwhile.
 type busyOnce struct {
+	hostCalls
 	meanwhile func()
 	done      bool
 }

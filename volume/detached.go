@@ -23,7 +23,7 @@ func (e *DetachedError) Error() string {
 	if e.Mount.FSType != "" {
 		what = e.Mount.FSType + " " + what
 	}
-	return fmt.Sprintf("%s did not unmount from %s and was detached; its file system may still be in use, and what was not yet written may be lost; the volume stays until the file system is gone: end the processes that use it, bring its server back, or restart the machine",
+	return fmt.Sprintf("%s did not unmount from %s and was detached; its file system may still be in use, and what was not yet written may be lost; the volume stays until the file system is gone: end the processes and pods that use it, bring its server back, or restart the machine",
 		what, e.Mount.Target)
 }
 

@@ -1,0 +1,174 @@
+package mount
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Forcing makes the requests of every mount of a file system fail.
+func TestLadderSparesOtherMountsOfTheFileSystem(t *testing.T) {
+	other := nfsEntry
+	other.ID, other.Target = 8, "/other"
+	foreign := other
+	foreign.Device++
+	all := UnmountOptions{ForceAfter: 10 * time.Second, LazyAfter: 30 * time.Second}
+	for name, tc := range map[string]struct {
+		others  []Entry
+		leaves  time.Duration // when the others go; 0 is never
+		options UnmountOptions
+		rung    Rung
+		forced  bool
+		want    time.Duration
+	}{
+		"a further mount stays":            {others: []Entry{other}, options: all, rung: RungLazy, want: 30 * time.Second},
+		"a further mount of another share": {others: []Entry{foreign}, options: all, rung: RungLazy, forced: true, want: 30 * time.Second},
+		"a further mount goes meanwhile":   {others: []Entry{other}, leaves: 20 * time.Second, options: all, rung: RungLazy, forced: true, want: 30 * time.Second},
+		"without lazy":                     {others: []Entry{other}, options: UnmountOptions{ForceAfter: time.Second}, rung: RungNormal, want: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := &scripted{entries: []Entry{nfsEntry}, others: tc.others, silent: func() error { return unix.EIO }}
+				k.umount = func(flags int) error {
+					if flags == lazy {
+						return nil
+					}
+					return unix.EBUSY
+				}
+				if tc.leaves > 0 {
+					time.AfterFunc(tc.leaves, func() {
+						k.mu.Lock()
+						defer k.mu.Unlock()
+						if slices.Contains(k.flags, force) {
+							t.Error("it was forced before the other mount was gone")
+						}
+						k.others = nil
+					})
+				}
+				start := time.Now()
+				rung, err := k.mounter().UnmountContext(t.Context(), "/t", tc.options)
+				if took := time.Since(start); rung != tc.rung || took != tc.want || (err == nil) != (tc.rung == RungLazy) {
+					t.Errorf("rung %v, err = %v after %v", rung, err, took)
+				}
+				if forced := slices.Contains(k.tried(), force); forced != tc.forced {
+					t.Errorf("forced: %v", forced)
+				}
+			})
+		})
+	}
+}
+
+// What a late force did is told, though the mount then goes by itself.
+func TestLadderTellsOfALateForce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		other := nfsEntry
+		other.ID, other.Target = 8, "/other"
+		k := &scripted{entries: []Entry{nfsEntry}, others: []Entry{other}, silent: func() error { return unix.EIO }}
+		forced := false
+		k.umount = func(flags int) error {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			if flags == force {
+				forced = true
+			}
+			if forced {
+				return nil
+			}
+			return unix.EBUSY
+		}
+		time.AfterFunc(15*time.Second, func() {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.others = nil
+		})
+		rung, err := k.mounter().UnmountContext(t.Context(), "/t", UnmountOptions{ForceAfter: 10 * time.Second, LazyAfter: time.Minute})
+		if rung != RungForce || err != nil {
+			t.Errorf("rung %v, err = %v", rung, err)
+		}
+	})
+}
+
+// The pods of an export that are deleted together are not spared for each
+// other's sake, while one that stays is, on the fake as on the host.
+func TestFakeLaddersOfOneFileSystem(t *testing.T) {
+	for name, stays := range map[string]bool{"all go": false, "one stays": true} {
+		t.Run(name, func(t *testing.T) {
+			f := NewFakeMounter()
+			t.Cleanup(func() { f.Close() })
+			var targets []string
+			for range 3 {
+				target := t.TempDir()
+				targets = append(targets, target)
+				if err := f.Mount("server:/x", target, "nfs", nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			going := targets
+			if stays {
+				going = targets[:2]
+			}
+			synctest.Test(t, func(t *testing.T) {
+				silence := make(chan struct{})
+				defer f.Inject(Fault{Match: func(c Call) bool { return c.Op == OpStatfs }, Release: silence})()
+				rungs := make(chan Rung)
+				for _, target := range going {
+					if _, err := f.Use(target); err != nil {
+						t.Fatal(err)
+					}
+					go func() {
+						rung, err := f.UnmountContext(t.Context(), target, UnmountOptions{ForceAfter: time.Minute, LazyAfter: 2 * time.Minute})
+						if err != nil {
+							t.Errorf("%s: %v", filepath.Base(target), err)
+						}
+						rungs <- rung
+					}()
+				}
+				for range going {
+					if rung := <-rungs; rung != RungLazy {
+						t.Errorf("rung %v", rung)
+					}
+				}
+			})
+			forced := slices.ContainsFunc(f.Calls(), func(c Call) bool { return c.Op == OpUnmountForce })
+			if forced == stays {
+				t.Errorf("forced: %v", forced)
+			}
+			if _, mounted, err := f.Table().At(targets[2]); mounted != stays || err != nil {
+				t.Errorf("the third is mounted: %v, %v", mounted, err)
+			}
+		})
+	}
+}
+
+func TestHostLaddersOfOneFileSystem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// Two mounts, one of which another ladder of the same mounter is at.
+		other := nfsEntry
+		other.ID, other.Target = 8, "/other"
+		k := &scripted{entries: []Entry{nfsEntry}, others: []Entry{other}, silent: func() error { return unix.EIO }}
+		k.umount = func(flags int) error {
+			if flags == lazy {
+				return nil
+			}
+			return unix.EBUSY
+		}
+		m := k.mounter()
+		beside := &hostUnmount{m: m, target: "/other"}
+		beside.found.Store(&sighting{Entry: other})
+		done := beside.mayForce()
+		if _, err := m.UnmountContext(t.Context(), "/t", UnmountOptions{ForceAfter: time.Second, LazyAfter: time.Minute}); err != nil {
+			t.Error(err)
+		}
+		if !slices.Contains(k.tried(), force) {
+			t.Error("it was not forced, for the sake of one that may be forced itself")
+		}
+		done()
+		if len(m.force.mounts) != 0 {
+			t.Errorf("%v may be forced for good", m.force.mounts)
+		}
+	})
+}
