@@ -13,12 +13,13 @@ import (
 
 // Statd starts what the client of NFSv3 needs for locks, rpc.statd and the
 // rpcbind that it registers with unless one runs; stop ends statd, and so does
-// the end of the test. Without it nothing in the machine is a lock client.
+// the end of the test. Without it nothing in the machine is a lock client. What
+// both read in /etc is as it was before once the test has ended.
 func Statd(t testing.TB, p Packages) (stop func()) {
 	t.Helper()
 	machine := place{}
 	if answersAt(111) != nil {
-		if err := p.configure("localhost"); err != nil {
+		if err := p.configure(t, machine, "localhost"); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := startDaemon(t, machine, p, listens(111), "rpcbind", "-f"); err != nil {

@@ -2,6 +2,8 @@ package nfsserver_test
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -9,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/nfsserver"
@@ -65,6 +68,7 @@ func TestServers(t *testing.T) {
 				})
 			}
 		})
+		t.Run("the machine's files", func(t *testing.T) { testFilesAreKept(t, packages) })
 		t.Run("several at once", func(t *testing.T) {
 			for _, version := range nfsserver.AllVersions() {
 				options := "nolock,vers=" + version
@@ -159,4 +163,28 @@ func dial(address string, patience time.Duration) error {
 		conn.Close()
 	}
 	return err
+}
+
+// testFilesAreKept has a server and the lock daemon in the machine itself, after
+// which other tests find names as before.
+func testFilesAreKept(t *testing.T, packages nfsserver.Packages) {
+	read := func() map[string]string {
+		files := map[string]string{}
+		for _, name := range []string{"passwd", "group", "hosts", "services", "nsswitch.conf", "netconfig"} {
+			data, err := os.ReadFile(filepath.Join("/etc", name))
+			files[name] = fmt.Sprintf("%s%v", data, err)
+		}
+		return files
+	}
+	before := read()
+	t.Run("while they run", func(t *testing.T) {
+		nfsserver.Start(t, packages, nfsserver.Config{})
+		nfsserver.Statd(t, packages)
+		if maps.Equal(before, read()) {
+			t.Error("nothing is changed")
+		}
+	})
+	if diff := cmp.Diff(before, read()); diff != "" {
+		t.Errorf("after their end (-before +after):\n%s", diff)
+	}
 }

@@ -133,18 +133,14 @@ func forgetNFS() error {
 	return nil
 }
 
-// configure writes what the daemons of a place read.
-func (p Packages) configure(hostname string) error {
-	for _, dir := range []string{"/var/lib/nfs/sm", "/var/lib/nfs/sm.bak", "/var/lib/nfs/v4recovery", "/run/rpcbind"} { // without v4recovery the grace period cannot be ended
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
-	}
+// configure writes what the daemons of a place read. In the machine itself that
+// is as it was again at the test's end; elsewhere it goes with its namespace.
+func (p Packages) configure(t testing.TB, at place, hostname string) error {
 	netconfig, err := os.ReadFile(filepath.Join(p.dir, "etc/netconfig"))
 	if err != nil {
 		return err
 	}
-	for file, content := range map[string]string{
+	files := map[string]string{
 		"/etc/netconfig":     string(netconfig),
 		"/etc/passwd":        "root:x:0:0::/:/bin/false\n_rpc:x:1:65534::/run/rpcbind:/bin/false\nstatd:x:2:65534::/:/bin/false\nnobody:x:65534:65534::/:/bin/false\n",
 		"/etc/group":         "root:x:0:\nnogroup:x:65534:\n",
@@ -152,10 +148,20 @@ func (p Packages) configure(hostname string) error {
 		"/etc/services":      "sunrpc 111/tcp portmapper\nsunrpc 111/udp portmapper\nnfs 2049/tcp\nnfs 2049/udp\n",
 		"/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\nservices: files\nnetgroup: files\n",
 		"/var/lib/nfs/rmtab": "",
-	} {
-		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
-			return err
-		}
 	}
-	return nil
+	return at.do(func() error {
+		for _, dir := range []string{"/var/lib/nfs/sm", "/var/lib/nfs/sm.bak", "/var/lib/nfs/v4recovery", "/run/rpcbind"} { // without v4recovery the grace period cannot be ended
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+		}
+		for file, content := range files {
+			if at.calls == nil {
+				replace(t, file, func([]byte) []byte { return []byte(content) })
+			} else if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

@@ -92,8 +92,8 @@ type backend interface {
 }
 
 // Start starts a server in a machine of package vmtest, whose own files (in
-// /etc, /var/lib/nfs and /run) are its to change. It ends with the test, which
-// must have unmounted by then.
+// /var/lib/nfs and /run, and until the test ends in /etc) are its to change. It
+// ends with the test, which must have unmounted by then.
 func Start(t testing.TB, p Packages, c Config) *Server {
 	t.Helper()
 	s := &Server{t: t, packages: p, config: c, ids: map[string]int{}}
@@ -121,7 +121,7 @@ func (s *Server) begin(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if err := s.at.do(func() error { return s.packages.configure(hostname) }); err != nil {
+	if err := s.packages.configure(s.t, s.at, hostname); err != nil {
 		return err
 	}
 	switch s.config.Kind {
