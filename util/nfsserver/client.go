@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
 )
 
 // Statd starts what the client of NFSv3 needs for locks, rpc.statd and the
@@ -52,6 +55,26 @@ func Helper(t testing.TB, p Packages) (dir string) {
 		}
 		t.Cleanup(func() { os.Remove(link) })
 	}
+	return dir
+}
+
+// DetachBelow has all that is mounted below a directory detached when the test
+// ends, before the directory is removed, and with it what is mounted there, or
+// never, since a server is silent. What a test unmounts itself is no longer
+// there.
+func DetachBelow(t testing.TB, dir string) (same string) {
+	t.Helper()
+	t.Cleanup(func() {
+		mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+		if err != nil {
+			t.Error(err)
+		}
+		for _, m := range slices.Backward(mounts) {
+			if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+				t.Errorf("detach %s: %v", m.Mountpoint, err)
+			}
+		}
+	})
 	return dir
 }
 

@@ -34,6 +34,7 @@ const (
 func newNFSNode(t *testing.T, c mount.Config) *world {
 	t.Helper()
 	w := newWorld(t)
+	nfsserver.DetachBelow(t, w.root)
 	w.plugins = func() []volume.VolumePlugin {
 		return plugins.All(nfs.New(nfs.Config{ForceAfter: nodeForceAfter, LazyAfter: nodeLazyAfter}))
 	}

@@ -29,7 +29,7 @@ func TestSilentServerOnALinuxKernel(t *testing.T) {
 		two.Put("/data/who", "two")
 		// Patience is for machines that are emulated.
 		p := nfs.New(nfs.Config{Breaker: nfs.BreakerConfig{FirstPause: 2 * time.Second, LastPause: 8 * time.Second, Patience: 10 * time.Second}})
-		if err := p.Init(&volume.Host{RootDir: t.TempDir(), NodeName: "n", Mounter: mount.New(mount.Config{})}); err != nil {
+		if err := p.Init(&volume.Host{RootDir: nfsserver.DetachBelow(t, t.TempDir()), NodeName: "n", Mounter: mount.New(mount.Config{})}); err != nil {
 			t.Fatal(err)
 		}
 		of := func(s *nfsserver.Server, uid types.UID) volume.Mounter {

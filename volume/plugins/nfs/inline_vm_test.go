@@ -23,7 +23,7 @@ func TestInlinePolicyOnRealServers(t *testing.T) {
 		s := nfsserver.Start(t, packages, nfsserver.Config{Name: "inline", Exports: []nfsserver.Export{
 			{Path: "/data"}, {Path: "/squashed", RootSquash: true}, {Path: "/ro", ReadOnly: true},
 		}})
-		host := &volume.Host{RootDir: t.TempDir(), NodeName: "n", Mounter: mount.New(mount.Config{})}
+		host := &volume.Host{RootDir: nfsserver.DetachBelow(t, t.TempDir()), NodeName: "n", Mounter: mount.New(mount.Config{})}
 		p := nfs.New(nfs.Config{Inline: nfs.InlinePolicy{Servers: []nfs.ServerPolicy{{
 			Server: s.Address(), Allow: []string{"vers", "nolock", "timeo", "noatime"}, Defaults: []string{"nosuid", "nodev", "noexec", "timeo=70"},
 			MakeBelow: []string{"/data", "/squashed", "/ro"},

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/nfsserver"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins/nfs"
@@ -65,8 +66,7 @@ type kubeletNode struct {
 
 func (n *client) newNode(spec *volume.Spec) *kubeletNode {
 	n.Helper()
-	k := &kubeletNode{n, filepath.Join(n.TempDir(), "root"), objects.NewStore()}
-	n.Cleanup(func() { k.unmountAll() }) // before the directory is removed, and with it what is mounted there
+	k := &kubeletNode{n, filepath.Join(nfsserver.DetachBelow(n, n.TempDir()), "root"), objects.NewStore()}
 	pv := spec.PersistentVolume.DeepCopy()
 	claim := &v1.PersistentVolumeClaim{Spec: v1.PersistentVolumeClaimSpec{AccessModes: pv.Spec.AccessModes, VolumeName: pv.Name}}
 	claim.Namespace, claim.Name, claim.UID = "ops-test", "nfs-211", "claim-uid"
@@ -198,13 +198,4 @@ func (k *kubeletNode) mountedBelow(dir string) []mount.Entry {
 		k.Fatal(err)
 	}
 	return slices.DeleteFunc(entries, func(e mount.Entry) bool { return e.Target != dir && !strings.HasPrefix(e.Target, dir+"/") })
-}
-
-func (k *kubeletNode) unmountAll() {
-	k.Helper()
-	for _, e := range slices.Backward(k.mountedBelow(k.root)) {
-		if err := unix.Unmount(e.Target, unix.MNT_DETACH); err != nil {
-			k.Error(err)
-		}
-	}
 }

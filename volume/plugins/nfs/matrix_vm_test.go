@@ -136,7 +136,7 @@ func newClient(t *testing.T, s *nfsserver.Server, config mount.Config) *client {
 	config.Logger = slog.New(slog.NewJSONHandler(n.log, nil))
 	config.Resolver = onlyOurNames{"files.cluster.test": s.Address(), "files6.cluster.test": s.Address6()}
 	n.host = mount.New(config)
-	root := t.TempDir()
+	root := nfsserver.DetachBelow(t, t.TempDir())
 	if err := n.plugin.Init(&volume.Host{RootDir: root, NodeName: "node1", Mounter: n.host}); err != nil {
 		t.Fatal(err)
 	}

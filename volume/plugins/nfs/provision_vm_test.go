@@ -27,7 +27,7 @@ func realPlugin(t *testing.T) volume.VolumePlugin {
 	p := nfs.New(nfs.Config{ForceAfter: 2 * time.Second, LazyAfter: 4 * time.Second})
 	released := &releases{}
 	released.yes.Store(math.MaxInt32)
-	if err := p.Init(&volume.Host{RootDir: t.TempDir(), NodeName: "n", Mounter: mount.New(mount.Config{}), Releases: released}); err != nil {
+	if err := p.Init(&volume.Host{RootDir: nfsserver.DetachBelow(t, t.TempDir()), NodeName: "n", Mounter: mount.New(mount.Config{}), Releases: released}); err != nil {
 		t.Fatal(err)
 	}
 	return p

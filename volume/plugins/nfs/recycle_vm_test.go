@@ -41,7 +41,7 @@ func (r recycler) plugin(t *testing.T, action RecycleAction) *plugin {
 	p := New(Config{ForceAfter: 2 * time.Second, LazyAfter: 4 * time.Second, Recycle: RecycleConfig{Embedded: EmbeddedRecycling{
 		Enabled: true, Action: action, ProgressEvery: time.Nanosecond, ArchiveShare: "/exports", ArchiveDir: "archive",
 	}}}).(*plugin)
-	host := &volume.Host{RootDir: t.TempDir(), NodeName: "n", Mounter: mount.New(mount.Config{}), Releases: &verdicts{}}
+	host := &volume.Host{RootDir: nfsserver.DetachBelow(t, t.TempDir()), NodeName: "n", Mounter: mount.New(mount.Config{}), Releases: &verdicts{}}
 	if err := p.Init(host); err != nil {
 		t.Fatal(err)
 	}
