@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"time"
 )
 
@@ -109,6 +110,21 @@ func (s *Server) Pass() {
 func (s *Server) Delay(d time.Duration) {
 	s.t.Helper()
 	s.control(func(n *network) { n.delay = d })
+}
+
+// Outlive has a server that was dropped be silent until the very end of the
+// machine, when all other processes have been killed and its network would go,
+// which clients notice. It starts a process there that systemd-shutdown(8)
+// spares, as it does the daemons of root file systems (argv[0] begins with @).
+func (s *Server) Outlive() {
+	s.t.Helper()
+	cmd := exec.Command("sleep", "infinity")
+	cmd.Args[0] = "@sleep"
+	s.must("outlive all others", s.at.do(cmd.Start))
+	s.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // killed
+	})
 }
 
 func (s *Server) control(change func(*network)) {

@@ -47,6 +47,8 @@
 // (loop, ext4, xfs, btrfs, overlay, fuse, nfs, nfsd, …). No service runs. The
 // only network is the loopback interface, with 127.0.0.1 and ::1. Arguments,
 // environment and working directory are the caller's; standard input is empty.
+// At SIGUSR2 the first process shuts the machine down as a node is: it ends all
+// processes, unmounts what it can, and powers off ([ErrPoweredOff]).
 //
 // # What runs in it
 //

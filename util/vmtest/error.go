@@ -12,6 +12,9 @@ var (
 	// ErrDied: the machine ended without the command's result, as by a kernel
 	// panic or the kernel's running out of memory.
 	ErrDied = errors.New("the virtual machine ended before its command")
+	// ErrPoweredOff: the machine was shut down before the command had ended. It
+	// comes with ErrDied.
+	ErrPoweredOff = errors.New("it was powered off")
 	// ErrBoot: the machine did not come as far as to start the command.
 	ErrBoot = errors.New("the virtual machine did not start the command")
 )

@@ -125,14 +125,14 @@ func (m Machine) run(ctx context.Context, c Command) (*result, error) {
 	if result.ended && result.failure == "" && result.copyErr == nil {
 		return result, nil
 	}
-	return nil, &Error{Console: console.String(), Monitor: monitor.String(), Err: m.why(ctx, result, waitErr)}
+	return nil, &Error{Console: console.String(), Monitor: monitor.String(), Err: m.why(ctx, result, console.String(), waitErr)}
 }
 
 // errEnded is the cause with which the machine of a complete result is ended.
 var errEnded = errors.New("the command has ended")
 
 // why says why there is no result.
-func (m Machine) why(ctx context.Context, r *result, waitErr error) error {
+func (m Machine) why(ctx context.Context, r *result, console string, waitErr error) error {
 	cause := context.Cause(ctx)
 	switch {
 	case r.failure != "":
@@ -141,6 +141,8 @@ func (m Machine) why(ctx context.Context, r *result, waitErr error) error {
 		return fmt.Errorf("pass on the command's output: %w", r.copyErr)
 	case cause != nil && !errors.Is(cause, errEnded):
 		return cause
+	case r.up && strings.Contains(console, "reboot: Power down"):
+		return fmt.Errorf("%w: %w", ErrDied, ErrPoweredOff)
 	case r.up:
 		return fmt.Errorf("%w (%v)", ErrDied, exitText(waitErr))
 	}

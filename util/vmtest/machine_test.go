@@ -133,6 +133,26 @@ func TestPanicIsShown(t *testing.T) {
 	}
 }
 
+// Once with systemd-shutdown's own limits in the way: a process that ignores
+// SIGTERM, and a directory in use.
+func TestPowerOff(t *testing.T) {
+	if !needMachine(t) {
+		return
+	}
+	var console bytes.Buffer
+	c := shell("trap '' TERM; kill -USR2 1; while :; do sleep 1; done")
+	c.Dir = t.TempDir()
+	_, err := vmtest.Machine{Console: &console}.Run(t.Context(), c)
+	if !errors.Is(err, vmtest.ErrPoweredOff) || !errors.Is(err, vmtest.ErrDied) {
+		t.Errorf("err = %v, want ErrPoweredOff", err)
+	}
+	for _, words := range []string{"Sending SIGTERM to remaining processes", "Sending SIGKILL to remaining processes", "Unmounting file systems"} {
+		if !strings.Contains(console.String(), words) {
+			t.Errorf("the console lacks %q:\n%s", words, &console)
+		}
+	}
+}
+
 func TestUnavailable(t *testing.T) {
 	empty := t.TempDir()
 	t.Run("no kernel in the directory", func(t *testing.T) {
