@@ -11,7 +11,15 @@ import (
 // Reader reads objects, without watching them. Its methods are those of
 // [Source] and [Lister].
 type Reader interface {
+	getter
+	lister
+}
+
+type getter interface {
 	Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error)
+}
+
+type lister interface {
 	List(ctx context.Context, kind, namespace string) ([]metav1.Object, error)
 }
 

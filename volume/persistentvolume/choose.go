@@ -34,7 +34,8 @@ import (
 // else than that.
 //
 // The error is an *[UnboundError]: it matches [volume.ErrClaimUnbound] and says
-// why no volume fits, or holds a *[volume.InvalidSpecError] about the claim.
+// why no volume fits, matches [ErrWaitsForConsumer], or holds a
+// *[volume.InvalidSpecError] about the claim.
 func (x *Index) Match(w Wanted) (*v1.PersistentVolume, error) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -58,6 +59,9 @@ func (x *Index) match(w Wanted) (item, error) {
 	it, away := x.matchClaimRef(q)
 	if away != nil {
 		return it, away.unbound(x, q)
+	}
+	if it.pv == nil && q.Delayed {
+		return it, &UnboundError{Claim: nameOf(q.Claim), Err: ErrWaitsForConsumer}
 	}
 	if it.pv == nil {
 		it = x.matchFree(q)

@@ -9,6 +9,10 @@
 // claim. A node never binds claims; it only checks them
 // ([volume.CheckBinding]).
 //
+// [Controller] does the same for a whole cluster, against its API, all the time:
+// it keeps the phases of claims and volumes too. It needs no ledger, since an API
+// forgets nothing.
+//
 // Before a released volume is emptied or deleted, [ReleaseVerifier] makes sure
 // that it is that volume, that its claim has left it, and that nobody uses its
 // data in any other way.

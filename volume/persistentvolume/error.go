@@ -10,6 +10,10 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
+// ErrWaitsForConsumer says that no volume was chosen for a claim because its
+// storage class waits for the first pod that uses it.
+var ErrWaitsForConsumer = errors.New("the claim waits for its first consumer: create a pod that uses it")
+
 // Reason is why a claim cannot have a volume.
 type Reason string
 
@@ -44,8 +48,8 @@ type Rejected struct {
 }
 
 // UnboundError says that a claim could not be bound. Err is the sentinel
-// [volume.ErrClaimUnbound], [volume.ErrClaimLost] or
-// [volume.ErrBoundElsewhere], a *[RecordedError], a *[volume.InvalidSpecError]
+// [volume.ErrClaimUnbound], [volume.ErrClaimLost], [volume.ErrBoundElsewhere]
+// or [ErrWaitsForConsumer], a *[RecordedError], a *[volume.InvalidSpecError]
 // about the claim, or what went wrong on the way.
 type UnboundError struct {
 	Claim types.NamespacedName

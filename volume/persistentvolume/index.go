@@ -1,6 +1,8 @@
 package persistentvolume
 
 import (
+	"maps"
+	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -104,6 +106,37 @@ func (x *Index) Volume(name string) (*v1.PersistentVolume, bool) {
 	defer x.mu.RUnlock()
 	it, ok := x.volumes[name]
 	return it.pv, ok
+}
+
+// free returns a volume that nobody has, in whatever way.
+func (x *Index) free(name string) (*v1.PersistentVolume, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	it, ok := x.volumes[name]
+	if !ok || x.aside(it) != nil {
+		return nil, false
+	}
+	return it.pv, true
+}
+
+// meaning returns the volumes whose claimRef has a name, whatever its UID.
+func (x *Index) meaning(claim types.NamespacedName) []string {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return slices.Sorted(maps.Keys(x.claimRefs[claim]))
+}
+
+// claimsOf returns the claims that name a volume, and the one that it means.
+func (x *Index) claimsOf(volumeName string) []types.NamespacedName {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	names := slices.Collect(maps.Keys(x.owners.named[volumeName]))
+	if it, ok := x.volumes[volumeName]; ok {
+		if claim, ok := claimRefOf(it.pv); ok {
+			names = append(names, claim)
+		}
+	}
+	return names
 }
 
 // PutClaim tells of a claim as it is now. A volume that a claim names in

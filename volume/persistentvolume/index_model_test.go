@@ -277,6 +277,7 @@ func anyClaim(t *rapid.T) *v1.PersistentVolumeClaim {
 
 func anyWanted(t *rapid.T) persistentvolume.Wanted {
 	w := persistentvolume.Wanted{Claim: anyClaim(t), DefaultClass: rapid.SampledFrom([]string{"", "fast"}).Draw(t, "default class")}
+	w.Delayed = rapid.IntRange(0, 9).Draw(t, "delayed") == 1
 	if rapid.IntRange(0, 3).Draw(t, "placed") > 0 {
 		w.NodeName = anyNode(t)
 		w.NodeLabels = make(map[string]string)

@@ -22,6 +22,9 @@ type Wanted struct {
 	// at node affinity. NodeLabels are that node's.
 	NodeName   string
 	NodeLabels map[string]string
+	// Delayed is the claim of a class that waits for its first consumer, which
+	// is not placed yet: it gets only a volume that somebody has chosen for it.
+	Delayed bool
 }
 
 // query is a claim as it is compared with volumes.

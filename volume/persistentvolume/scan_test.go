@@ -71,6 +71,8 @@ func (s *scan) match(w persistentvolume.Wanted) (*v1.PersistentVolume, map[persi
 		return slices.MinFunc(chosen, smaller), nil
 	case elsewhere > 0:
 		return nil, map[persistentvolume.Reason]int{persistentvolume.OtherNode: elsewhere}
+	case w.Delayed && named == "":
+		return nil, nil
 	case len(free) == 0:
 		return nil, refused
 	case w.NodeName != "":

@@ -1,0 +1,103 @@
+package persistentvolume
+
+import (
+	"context"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// bind writes a binding: into the volume, which decides it, then into the
+// claim, then into the phases of both. Whatever was done already is not written
+// again. The volume is written only if it is still as given; committed is
+// called when it was.
+func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, committed func(*v1.PersistentVolume)) error {
+	unlock, err := c.pairs.Lock(ctx, pv.Name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if pv, err = c.updateVolume(ctx, pv, boundVolume(pv, claim)); err != nil {
+		return fmt.Errorf("bind volume %q: %w", pv.Name, err)
+	}
+	committed(pv)
+	if claim, err = c.updateClaim(ctx, claim, boundClaim(claim, pv.Name)); err != nil {
+		return fmt.Errorf("bind to volume %q: %w", pv.Name, err)
+	}
+	if pv, err = c.setVolumePhase(ctx, pv, v1.VolumeBound, ""); err != nil {
+		return fmt.Errorf("mark volume %q as bound: %w", pv.Name, err)
+	}
+	if _, err = c.setClaimStatus(ctx, claim, v1.ClaimBound, pv); err != nil {
+		return fmt.Errorf("mark it as bound: %w", err)
+	}
+	c.events.settled(claim.UID)
+	return nil
+}
+
+// updateVolume and the other writers below write only what differs, and return
+// what is stored; on an error the object as it was.
+func (c *Controller) updateVolume(ctx context.Context, pv, next *v1.PersistentVolume) (*v1.PersistentVolume, error) {
+	if equality.Semantic.DeepEqual(pv, next) {
+		return pv, nil
+	}
+	stored, err := update(ctx, c.objects.Update, next)
+	if err != nil {
+		return pv, err
+	}
+	return c.volumes.put(stored), nil
+}
+
+func (c *Controller) updateClaim(ctx context.Context, claim, next *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+	if equality.Semantic.DeepEqual(claim, next) {
+		return claim, nil
+	}
+	stored, err := update(ctx, c.objects.Update, next)
+	if err != nil {
+		return claim, err
+	}
+	return c.claims.put(stored), nil
+}
+
+func (c *Controller) setVolumePhase(ctx context.Context, pv *v1.PersistentVolume, phase v1.PersistentVolumePhase, message string) (*v1.PersistentVolume, error) {
+	if pv.Status.Phase == phase && pv.Status.Message == message {
+		return pv, nil
+	}
+	next := pv.DeepCopy()
+	if next.Status.Phase != phase {
+		next.Status.LastPhaseTransitionTime = new(metav1.Now())
+	}
+	next.Status.Phase, next.Status.Message, next.Status.Reason = phase, message, ""
+	stored, err := update(ctx, c.objects.UpdateStatus, next)
+	if err != nil {
+		return pv, err
+	}
+	return c.volumes.put(stored), nil
+}
+
+// setClaimStatus sets the phase and what a claim has of its volume, if any. The
+// capacity of a claim that was bound before stays: a volume that has grown is
+// larger than the file system in it may be.
+func (c *Controller) setClaimStatus(ctx context.Context, claim *v1.PersistentVolumeClaim, phase v1.PersistentVolumeClaimPhase, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, error) {
+	next := claim.DeepCopy()
+	switch {
+	case pv == nil:
+		next.Status.AccessModes, next.Status.Capacity = nil, nil
+	default:
+		next.Status.AccessModes = pv.Spec.AccessModes
+		next.Status.CurrentVolumeAttributesClassName = pv.Spec.VolumeAttributesClassName
+		if next.Status.Phase != phase || len(next.Status.Capacity) == 0 {
+			next.Status.Capacity = v1.ResourceList{v1.ResourceStorage: pv.Spec.Capacity[v1.ResourceStorage]}
+		}
+	}
+	next.Status.Phase = phase
+	if equality.Semantic.DeepEqual(claim.Status, next.Status) {
+		return claim, nil
+	}
+	stored, err := update(ctx, c.objects.UpdateStatus, next)
+	if err != nil {
+		return claim, err
+	}
+	return c.claims.put(stored), nil
+}

@@ -1,0 +1,200 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/util/keylock"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+const kindClass = "StorageClass"
+
+// ErrRunOnce says that a [Controller] was run a second time.
+var ErrRunOnce = errors.New("a controller can be run only once")
+
+// ControllerConfig is what a [Controller] is made of.
+type ControllerConfig struct {
+	// Objects are the API's. They may answer from a cache that is behind
+	// ([objects.Cached]): writes carry the resourceVersion that they are based
+	// on, and what cannot be undone is decided by what the API itself says.
+	Objects Objects
+	// Events takes what the controller has to say about claims and volumes; nil
+	// drops it.
+	Events EventRecorder
+	// Logger takes failed attempts, which are tried again; nil drops them.
+	Logger *slog.Logger
+	// Workers is how many claims and volumes are worked on at the same time; 0
+	// means 16.
+	Workers int
+}
+
+// Controller is Kubernetes' PersistentVolume controller: it binds claims to
+// volumes and keeps the phases of both. Behaviour, annotations and the reasons
+// of events are those of v1.37, with the differences that [Index.Match] names.
+//
+// It works on what has changed and polls nothing: a claim that waits is looked
+// at again when a volume comes that it could have, or its class. A binding is
+// decided by one write, the volume's claimRef, which the API refuses if anybody
+// else has changed the volume; whatever step a crash cuts off, the next start
+// completes it.
+type Controller struct {
+	objects Objects
+	log     *slog.Logger
+	events  eventLog
+	index   *Index
+	claims  latest[*v1.PersistentVolumeClaim]
+	volumes latest[*v1.PersistentVolume]
+	classes latest[*storagev1.StorageClass]
+	waiting *waitingClaims
+	queue   *workQueue
+	// pairs is held by who writes a volume, by its name: a claim that binds it
+	// or the volume's own work.
+	pairs  keylock.Map[string]
+	ran    atomic.Bool
+	synced chan struct{} // closed when all objects were seen once
+}
+
+// NewController returns a controller that does nothing until it is run.
+func NewController(config ControllerConfig) *Controller {
+	c := &Controller{
+		objects: config.Objects, log: config.Logger, events: eventLog{sink: config.Events, told: make(map[types.UID]string)},
+		index: NewIndex(), waiting: newWaitingClaims(), synced: make(chan struct{}),
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	workers := config.Workers
+	if workers <= 0 {
+		workers = 16
+	}
+	c.queue = newWorkQueue(workers, c.work)
+	c.claims = newLatest(c.objects, kindClaim, c.claimChanged)
+	c.volumes = newLatest(c.objects, kindVolume, c.volumeChanged)
+	c.classes = newLatest(c.objects, kindClass, c.classChanged)
+	return c
+}
+
+// Run works until ctx ends and then returns nil, after all that it began has
+// ended. Only one controller may run for a cluster at a time: two do no harm to
+// data, but undo each other's work. The error is [ErrRunOnce], or says why the
+// objects could not be listed; it can be tried again then, with a new
+// controller.
+func (c *Controller) Run(ctx context.Context) error {
+	if c.ran.Swap(true) {
+		return ErrRunOnce
+	}
+	for _, kind := range []string{kindClass, kindVolume, kindClaim} {
+		defer c.objects.WatchKind(kind, c.queue.add)()
+	}
+	if err := c.fill(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	close(c.synced)
+	c.queue.start(ctx)
+	<-ctx.Done()
+	c.queue.wait()
+	return nil
+}
+
+// fill looks at everything once, volumes before claims, so that none is given
+// away whose claim has not been seen.
+func (c *Controller) fill(ctx context.Context) error {
+	if _, err := c.classes.fill(ctx); err != nil {
+		return err
+	}
+	volumes, err := c.volumes.fill(ctx)
+	if err != nil {
+		return err
+	}
+	claims, err := c.claims.fill(ctx)
+	if err != nil {
+		return err
+	}
+	for _, pv := range volumes {
+		c.queue.add(volumeRef(pv.Name))
+	}
+	for _, claim := range claims {
+		c.queue.add(claimRef(nameOf(claim)))
+	}
+	return nil
+}
+
+// work is what the queue does for one object that has changed.
+func (c *Controller) work(ctx context.Context, ref volume.ObjectRef) error {
+	var err error
+	switch ref.Kind {
+	case kindClaim:
+		err = c.syncClaim(ctx, ref.NamespacedName)
+	case kindVolume:
+		err = c.syncVolume(ctx, ref.Name)
+	case kindClass:
+		_, _, err = c.classes.get(ctx, ref.NamespacedName)
+	}
+	if err != nil && ctx.Err() == nil {
+		level := slog.LevelWarn
+		if errors.Is(err, objects.ErrConflict) { // the usual way to learn that the cache was behind
+			level = slog.LevelDebug
+		}
+		c.log.Log(ctx, level, "to be tried again", "object", ref.String(), "error", err)
+	}
+	return err
+}
+
+// claimChanged has the volumes looked at that mean the claim.
+func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.PersistentVolumeClaim, exists bool) {
+	if exists {
+		c.index.PutClaim(now)
+	} else {
+		c.index.DeleteClaim(name)
+		c.events.settled(prior.UID)
+	}
+	for _, pv := range c.index.meaning(name) {
+		c.queue.add(volumeRef(pv))
+	}
+}
+
+// volumeChanged has the claims looked at that the volume means, or that name it.
+func (c *Controller) volumeChanged(name types.NamespacedName, prior, now *v1.PersistentVolume, exists bool) {
+	for _, claim := range c.index.claimsOf(name.Name) {
+		c.queue.add(claimRef(claim))
+	}
+	if !exists {
+		c.index.Delete(name.Name)
+		c.events.settled(prior.UID)
+		return
+	}
+	c.index.Put(now)
+	if claim, ok := claimRefOf(now); ok {
+		c.queue.add(claimRef(claim))
+	}
+}
+
+// classChanged has the claims looked at that wait for the class, or for any to
+// be the default.
+func (c *Controller) classChanged(name types.NamespacedName, _, _ *storagev1.StorageClass, _ bool) {
+	for _, claim := range append(c.waiting.ofClass(name.Name), c.waiting.ofClass("")...) {
+		c.queue.add(claimRef(claim))
+	}
+}
+
+// offer has the claim looked at that a volume is for, if it is free.
+func (c *Controller) offer(volumeName string) {
+	pv, free := c.index.free(volumeName)
+	if !free {
+		return
+	}
+	if claim, ok := c.waiting.offer(pv); ok {
+		c.queue.add(claimRef(claim))
+	}
+}

@@ -1,0 +1,194 @@
+package persistentvolume_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+// action is one thing that happens to a cluster.
+type action struct {
+	Do         string
+	Claim, Vol int
+	Size       int
+	Pause      time.Duration
+}
+
+// Whatever users, rivals, late caches and crashes do: no volume is ever shown
+// to two claims, and once it is quiet every claim that can have a volume has one.
+func TestControllerConverges(t *testing.T) {
+	one := rapid.Custom(func(t *rapid.T) action {
+		return action{
+			Do: rapid.SampledFrom([]string{"claim", "claim", "volume", "volume", "named claim", "meant volume", "delete claim", "delete volume",
+				"free volume", "rival", "annotate volume", "annotate claim", "shrink", "crash", "restart", "lag", "catch up"}).Draw(t, "do"),
+			Claim: rapid.IntRange(0, 3).Draw(t, "claim"), Vol: rapid.IntRange(0, 3).Draw(t, "volume"),
+			Size:  rapid.IntRange(1, 3).Draw(t, "size"),
+			Pause: rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, time.Minute}).Draw(t, "pause"),
+		}
+	})
+	rapid.Check(t, func(rt *rapid.T) {
+		actions := rapid.SliceOfN(one, 1, 40).Draw(rt, "actions")
+		var failure error
+		synctest.Test(t, func(t *testing.T) { failure = play(t, actions) })
+		if failure != nil {
+			rt.Fatal(failure)
+		}
+	})
+}
+
+func play(t *testing.T, actions []action) error {
+	w := newWorld(t)
+	w.start()
+	defer func() { w.stop() }()
+	var releases []func()
+	catchUp := func() {
+		for _, release := range releases {
+			release()
+		}
+		releases = nil
+	}
+	for i, a := range actions {
+		switch a.Do {
+		case "crash":
+			w.stop()
+			releases = nil
+			w.crashAt, w.crashAfter = a.Size*2+a.Claim, a.Vol%2 == 0
+			w.start()
+		case "restart":
+			w.stop()
+			releases = nil
+			w.start()
+		case "lag":
+			releases = append(releases, w.client.Hold([]string{"PersistentVolume", "PersistentVolumeClaim"}[a.Vol%2]))
+		case "catch up":
+			catchUp()
+		default:
+			w.happen(i, a)
+		}
+		time.Sleep(a.Pause)
+	}
+	catchUp()
+	time.Sleep(time.Hour)
+	synctest.Wait()
+	w.stop()
+	w.start() // the last process may have died
+	time.Sleep(time.Hour)
+	synctest.Wait()
+	if err := w.law.broken(); err != nil {
+		return err
+	}
+	return w.quiet()
+}
+
+// happen does what users and rivals do; what cannot be done is not.
+func (w *world) happen(i int, a action) {
+	ctx := w.t.Context()
+	claimName, pvName := fmt.Sprintf("c%d", a.Claim), fmt.Sprintf("pv%d", a.Vol)
+	claim := newClaim(claimName, fmt.Sprintf("%dGi", a.Size), func(c *v1.PersistentVolumeClaim) { c.UID = types.UID(fmt.Sprintf("%s-%d", claimName, i)) })
+	pv := newPV(pvName, fmt.Sprintf("%dGi", a.Size))
+	changePV := func(f func(*v1.PersistentVolume)) {
+		if stored, err := objects.Get[*v1.PersistentVolume](ctx, w.store, volume.NewObjectRef("PersistentVolume", "", pvName)); err == nil {
+			next := stored.DeepCopy()
+			f(next)
+			_, _ = w.store.Update(ctx, next)
+		}
+	}
+	switch a.Do {
+	case "claim":
+		_, _ = w.store.Create(ctx, claim)
+	case "named claim":
+		naming(pvName)(claim)
+		_, _ = w.store.Create(ctx, claim)
+	case "volume":
+		_, _ = w.store.Create(ctx, pv)
+	case "meant volume":
+		forClaim(claimName, "")(pv)
+		_, _ = w.store.Create(ctx, pv)
+	case "delete claim":
+		_ = w.store.Delete(ctx, volume.NewObjectRef("PersistentVolumeClaim", "ops", claimName), objects.Preconditions{})
+	case "delete volume":
+		_ = w.store.Delete(ctx, volume.NewObjectRef("PersistentVolume", "", pvName), objects.Preconditions{})
+	case "free volume": // as an administrator does once the data is gone
+		changePV(func(pv *v1.PersistentVolume) {
+			if pv.Status.Phase == v1.VolumeReleased {
+				pv.Spec.ClaimRef = nil
+				w.law.emptied(pv)
+			}
+		})
+	case "rival":
+		changePV(func(pv *v1.PersistentVolume) {
+			if pv.Spec.ClaimRef == nil {
+				forClaim("rival", "rival")(pv)
+			}
+		})
+	case "annotate volume":
+		changePV(func(pv *v1.PersistentVolume) { metav1.SetMetaDataAnnotation(&pv.ObjectMeta, "x", fmt.Sprint(i)) })
+	case "shrink":
+		changePV(func(pv *v1.PersistentVolume) { pv.Spec.Capacity = newPV("", fmt.Sprintf("%dGi", a.Size)).Spec.Capacity })
+	case "annotate claim":
+		if stored, err := objects.Get[*v1.PersistentVolumeClaim](ctx, w.store, volume.NewObjectRef("PersistentVolumeClaim", "ops", claimName)); err == nil {
+			next := stored.DeepCopy()
+			metav1.SetMetaDataAnnotation(&next.ObjectMeta, "x", fmt.Sprint(i))
+			_, _ = w.store.Update(ctx, next)
+		}
+	}
+}
+
+// quiet checks that there is nothing left to do.
+func (w *world) quiet() error {
+	claims, err := objects.List[*v1.PersistentVolumeClaim](w.t.Context(), w.store, "PersistentVolumeClaim", "")
+	if err != nil {
+		return err
+	}
+	volumes, err := objects.List[*v1.PersistentVolume](w.t.Context(), w.store, "PersistentVolume", "")
+	if err != nil {
+		return err
+	}
+	all, byName, byUID := &scan{volumes: volumes, claims: claims}, make(map[string]*v1.PersistentVolume), make(map[types.UID]*v1.PersistentVolumeClaim)
+	for _, pv := range volumes {
+		byName[pv.Name] = pv
+	}
+	for _, c := range claims {
+		byUID[c.UID] = c
+		pv := byName[c.Spec.VolumeName]
+		switch c.Status.Phase {
+		case v1.ClaimBound:
+			if err := volume.CheckBinding(c, pv); err != nil {
+				return err
+			}
+		case v1.ClaimPending:
+			if could, _ := all.match(persistentvolume.Wanted{Claim: c}); could != nil {
+				return fmt.Errorf("claim %s waits and could have volume %s", c.Name, could.Name)
+			}
+		case v1.ClaimLost:
+			if c.Annotations["pv.kubernetes.io/bind-completed"] == "" || pv != nil && pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == c.UID {
+				return fmt.Errorf("claim %s is lost, and its volume is %v", c.Name, pv)
+			}
+		default:
+			return fmt.Errorf("claim %s is in phase %q", c.Name, c.Status.Phase)
+		}
+	}
+	for _, pv := range volumes {
+		want := v1.VolumeAvailable
+		if ref := pv.Spec.ClaimRef; ref != nil && ref.UID != "" {
+			want = v1.VolumeReleased
+			if byUID[ref.UID] != nil {
+				want = v1.VolumeBound
+			}
+		}
+		if pv.Status.Phase != want {
+			return fmt.Errorf("volume %s is %q and should be %q: claimRef %v", pv.Name, pv.Status.Phase, want, pv.Spec.ClaimRef)
+		}
+	}
+	return nil
+}

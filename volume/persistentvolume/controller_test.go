@@ -1,0 +1,341 @@
+package persistentvolume_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/objectstest"
+	"github.com/podvol/podvol/volume/persistentvolume"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func withClaimUID(uid string) claimOption {
+	return func(c *v1.PersistentVolumeClaim) { c.UID = types.UID(uid) }
+}
+
+func TestControllerBindsWhatFits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newPV("small", "1Gi"), newPV("large", "5Gi", class("big")), newPV("chosen", "9Gi", forClaim("by-volume", "")),
+			newClaim("first", "1Gi"), newClaim("second", "2Gi", ofClass("big")), newClaim("by-volume", "1Gi"), newClaim("third", "1Gi"))
+		w.start()
+		w.settle()
+		w.wantBound("second", "large")
+		w.wantBound("by-volume", "chosen")
+		// One of the two that want 1Gi got it, the other waits, and says why.
+		if a, b := w.claim("first").Status.Phase, w.claim("third").Status.Phase; a == b || a == "" || b == "" {
+			t.Errorf("first is %q and third %q; want one Bound, one Pending", a, b)
+		}
+		waiting := "first"
+		if w.claim("first").Spec.VolumeName != "" {
+			waiting = "third"
+		}
+		w.events.want(t, waiting+": Normal FailedBinding no persistent volumes available for this claim and no storage class is set: ")
+		if w.pv("chosen").Annotations["pv.kubernetes.io/bound-by-controller"] != "" || w.pv("large").Annotations["pv.kubernetes.io/bound-by-controller"] != "yes" {
+			t.Error("who chose is noted wrongly")
+		}
+		if w.claim("second").Annotations["pv.kubernetes.io/bound-by-controller"] != "yes" {
+			t.Error("it is not noted that the controller chose the claim's volume")
+		}
+
+		calls := w.client.Count()
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		if n := w.client.Count() - calls; n != 0 {
+			t.Errorf("%d calls to the API in a day in which nothing happened", n)
+		}
+		w.create(newPV("late", "1Gi"))
+		w.settle()
+		w.wantBound(waiting, "late")
+	})
+}
+
+// A new volume wakes one of the claims that it would do for, not all of them.
+func TestANewVolumeWakesOneClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		const count = 20
+		for i := range count {
+			w.create(newClaim(fmt.Sprintf("c%02d", i), "1Gi"))
+		}
+		w.create(newClaim("too-large", "9Gi"))
+		w.create(newClaim("classy", "1Gi", ofClass("fast")))
+		w.start()
+		w.settle()
+		for i := range count {
+			calls := w.client.Count()
+			w.create(newPV(fmt.Sprintf("pv%02d", i), "2Gi"))
+			w.settle()
+			if n := w.client.Count() - calls; n > 5 {
+				t.Errorf("%d calls for one binding; want the phase of the new volume and four writes", n)
+			}
+		}
+		for i := range count {
+			w.wantClaim(fmt.Sprintf("c%02d", i), v1.ClaimBound)
+		}
+		w.wantClaim("too-large", v1.ClaimPending)
+		w.wantClaim("classy", v1.ClaimPending)
+	})
+}
+
+// What a woken claim does not take is offered to the next.
+func TestAVolumeThatIsLeftIsOfferedToTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newClaim("modest", "1Gi"))
+		w.config.Workers = 1
+		w.start()
+		w.settle()
+		w.create(newClaim("demanding", "2Gi"))
+		w.settle()
+		// The only worker is busy while a large volume comes, for which the modest
+		// claim is woken, and a small one, which that takes.
+		w.client.Inject(fault.Fault[objectstest.Call]{
+			Match: func(c objectstest.Call) bool { return c.Ref.Name == "busy" }, Nth: 1, Delay: time.Second,
+		})
+		w.create(newClaim("busy", "9Gi"))
+		synctest.Wait()
+		w.create(newPV("large", "2Gi", inPhase(v1.VolumeAvailable)))
+		synctest.Wait()
+		w.create(newPV("small", "1Gi", inPhase(v1.VolumeAvailable)))
+		w.settle()
+		w.wantBound("modest", "small")
+		w.wantBound("demanding", "large")
+	})
+}
+
+func TestNamedVolumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newPV("small", "1Gi"), newPV("taken", "9Gi", forClaim("other", "")),
+			newClaim("misfit", "5Gi", naming("small")), newClaim("thief", "1Gi", naming("taken")), newClaim("early", "1Gi", naming("later")))
+		w.start()
+		w.settle()
+		for _, name := range []string{"misfit", "thief", "early"} {
+			w.wantClaim(name, v1.ClaimPending)
+		}
+		w.events.want(t, `misfit: Warning VolumeMismatch Cannot bind to requested volume "small": too small (small: 1Gi of 5Gi)`)
+		w.events.want(t, `thief: Warning FailedBinding volume "taken" already bound to a different claim.`)
+		w.events.want(t, `early: Normal FailedBinding volume "later", which the claim names, does not exist; create it`)
+		w.create(newPV("later", "1Gi"))
+		w.change("taken", func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef = nil })
+		w.settle()
+		w.wantBound("early", "later")
+		w.wantBound("thief", "taken")
+	})
+}
+
+func TestBadClaimsAndVolumesAreNeverBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		contradiction := newClaim("contradiction", "1Gi", selectingPairs(map[string]string{"a": "1"}), selecting("a", "NotIn", "1"))
+		negative := newClaim("negative", "-1Gi")
+		w := newWorld(t, newPV("fits", "1Gi", labelled("a", "1")), newPV("sourceless", "9Gi", withoutSource), newPV("less", "-1Gi"),
+			contradiction, negative, newClaim("large", "2Ti"), newClaim("unclassed", "1Gi", ofClass("nix")))
+		w.start()
+		w.settle()
+		for _, name := range []string{"contradiction", "negative", "large", "unclassed"} {
+			w.wantClaim(name, v1.ClaimPending)
+			if w.events.count(name+": ") != 1 {
+				t.Errorf("%d events about %s: %s", w.events.count(name+": "), name, w.events)
+			}
+		}
+		for _, name := range []string{"fits", "sourceless", "less"} {
+			if w.pv(name).Spec.ClaimRef != nil {
+				t.Errorf("%s was bound", name)
+			}
+		}
+	})
+}
+
+func TestAClaimLosesItsVolume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newPV("pv", "1Gi"), newClaim("data", "1Gi"))
+		w.start()
+		w.settle()
+		w.wantBound("data", "pv")
+		old := w.pv("pv").DeepCopy()
+		w.delete("PersistentVolume", "", "pv")
+		w.settle()
+		w.wantClaim("data", v1.ClaimLost)
+		w.events.want(t, "data: Warning ClaimLost Bound claim has lost its PersistentVolume. Data on the volume is lost!")
+		old.ResourceVersion, old.UID = "", ""
+		w.create(old)
+		w.settle()
+		w.wantBound("data", "pv")
+
+		w.change("pv", func(pv *v1.PersistentVolume) { forClaim("somebody", "else")(pv) })
+		w.settle()
+		w.wantClaim("data", v1.ClaimLost)
+		w.events.want(t, "data: Warning ClaimMisbound")
+	})
+}
+
+func TestAReleasedVolumeIsKeptUntilItsClaimRefIsRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newPV("pv", "1Gi"), newClaim("data", "1Gi"))
+		w.start()
+		w.settle()
+		w.delete("PersistentVolumeClaim", "ops", "data")
+		w.settle()
+		w.wantPV("pv", v1.VolumeReleased)
+		w.create(newClaim("data", "1Gi", withClaimUID("another")))
+		w.settle()
+		w.wantPV("pv", v1.VolumeReleased)
+		w.wantClaim("data", v1.ClaimPending)
+
+		w.law.emptied(w.pv("pv"))
+		w.change("pv", func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef = nil })
+		w.settle()
+		w.wantBound("data", "pv")
+	})
+}
+
+func TestAVolumeOfAClaimThatHasAnotherIsFreed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		byController := newPV("ours", "1Gi", forClaim("data", "uid-data"))
+		byController.Annotations = map[string]string{"pv.kubernetes.io/bound-by-controller": "yes"}
+		w := newWorld(t, byController, newPV("users", "1Gi", forClaim("data", "uid-data")), newPV("named", "1Gi"), newClaim("data", "1Gi", naming("named")))
+		w.start()
+		w.settle()
+		w.wantBound("data", "named")
+		w.wantPV("ours", v1.VolumeAvailable)
+		w.wantPV("users", v1.VolumeAvailable)
+		if ref := w.pv("ours").Spec.ClaimRef; ref != nil {
+			t.Errorf("what the controller chose is kept for %v", ref)
+		}
+		if ref := w.pv("users").Spec.ClaimRef; ref == nil || ref.UID != "" || ref.Name != "data" {
+			t.Errorf("what the user chose is now for %v", ref)
+		}
+	})
+}
+
+func TestTheDefaultClassIsGivenLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newPV("pv", "1Gi", class("fast")), newClaim("data", "1Gi"), newClaim("none", "1Gi", ofClass("")))
+		w.start()
+		w.settle()
+		w.wantClaim("data", v1.ClaimPending)
+		w.create(storageClass("fast", isDefault)) // later than the claim
+		w.settle()
+		w.wantBound("data", "pv")
+		if got := w.claim("data").Spec.StorageClassName; got == nil || *got != "fast" {
+			t.Errorf("the claim's class is %v", got)
+		}
+		w.wantClaim("none", v1.ClaimPending)
+	})
+}
+
+func TestWaitForFirstConsumer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("local", waitForConsumer), newPV("pv", "1Gi", class("local")), newClaim("data", "1Gi", ofClass("local")))
+		w.start()
+		w.settle()
+		w.wantClaim("data", v1.ClaimPending)
+		w.wantPV("pv", v1.VolumeAvailable)
+		w.events.want(t, "data: Normal WaitForFirstConsumer waiting for first consumer to be created before binding")
+		w.change("pv", forClaim("data", "uid-data")) // a scheduler has placed a pod
+		w.settle()
+		w.wantBound("data", "pv")
+	})
+}
+
+// A cache that has not heard of a claim must not release its volume.
+func TestAStaleCacheReleasesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		w.settle()
+		release := w.client.Hold("PersistentVolumeClaim")
+		defer release()
+		w.create(newClaim("data", "1Gi"))
+		w.create(newPV("pv", "1Gi", forClaim("data", "uid-data"), inPhase(v1.VolumeBound)))
+		w.settle()
+		w.wantPV("pv", v1.VolumeBound)
+	})
+}
+
+// What the controller has written itself it knows, however late it hears of it.
+func TestAStaleCacheBindsNothingTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newPV("a", "1Gi"), newPV("b", "1Gi"), newClaim("data", "1Gi"))
+		w.start()
+		releaseVolumes, releaseClaims := w.client.Hold("PersistentVolume"), w.client.Hold("PersistentVolumeClaim")
+		w.settle()
+		w.wantBound("data", "a")
+		calls := w.client.Count()
+		releaseVolumes()
+		releaseClaims()
+		w.settle()
+		if n := w.client.Count() - calls; n != 0 || w.pv("b").Spec.ClaimRef != nil {
+			t.Errorf("%d more calls, b is for %v", n, w.pv("b").Spec.ClaimRef)
+		}
+	})
+}
+
+func TestARaceForAVolumeIsLostWithoutHarm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newPV("a", "1Gi"), newPV("b", "1Gi"))
+		w.start()
+		w.settle()
+		release := w.client.Hold("PersistentVolume")
+		w.change("a", func(pv *v1.PersistentVolume) { forClaim("rival", "rival")(pv) }) // unheard
+		w.create(newClaim("data", "1Gi"))
+		time.Sleep(time.Minute)
+		release()
+		w.settle()
+		w.wantBound("data", "b")
+	})
+}
+
+func TestRunTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		w.settle()
+		if err := w.controller.Run(t.Context()); !errors.Is(err, persistentvolume.ErrRunOnce) {
+			t.Errorf("err = %v", err)
+		}
+	})
+}
+
+// unlisted is a source that cannot be listed.
+type unlisted struct{ *objectstest.Client }
+
+func (unlisted) List(context.Context, string, string) ([]metav1.Object, error) {
+	return nil, objects.ErrNotSynced
+}
+
+func TestRunFailsWhereNothingCanBeListed(t *testing.T) {
+	client := objectstest.NewClient(objects.NewStore())
+	defer client.Close()
+	c := persistentvolume.NewController(persistentvolume.ControllerConfig{Objects: unlisted{client}})
+	if err := c.Run(t.Context()); !errors.Is(err, objects.ErrNotSynced) {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// Whatever call the controller dies at, the next one completes what it began:
+// every claim that can have a volume has one, and nobody another's.
+func TestBindingSurvivesACrashAtEveryCall(t *testing.T) {
+	sweepCrashes(t, 15, func(t *testing.T) *world {
+		return newWorld(t, storageClass("fast", isDefault), newPV("a", "2Gi", class("fast")), newPV("b", "1Gi", class("fast")),
+			newPV("pre", "1Gi", forClaim("prebound", "")), newPV("old", "1Gi", forClaim("gone", "gone"), inPhase(v1.VolumeBound)),
+			newClaim("first", "1Gi"), newClaim("second", "1Gi"), newClaim("prebound", "1Gi", ofClass("")), newClaim("named", "1Gi", naming("a")))
+	}, func(w *world) {
+		w.create(newPV("c", "1Gi", class("fast"))) // another would be better for some by now
+	}, func(w *world) {
+		w.wantBound("named", "a")
+		w.wantBound("prebound", "pre")
+		w.wantPV("old", v1.VolumeReleased)
+		for _, name := range []string{"first", "second"} {
+			w.wantBound(name, w.claim(name).Spec.VolumeName)
+		}
+	})
+}

@@ -1,0 +1,289 @@
+package persistentvolume_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/objectstest"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+// world is a cluster with a controller. It is used inside of a bubble of
+// testing/synctest.
+type world struct {
+	t          *testing.T
+	store      *objects.Store
+	client     *objectstest.Client
+	controller *persistentvolume.Controller
+	config     persistentvolume.ControllerConfig
+	events     *eventList
+	stop       func() // ends the controller, as a crash or a shutdown
+	law        *law
+
+	// The process that is started next dies at a call, before or after its
+	// effect; 0: it lives.
+	crashAt    int
+	crashAfter bool
+	died       <-chan struct{}
+}
+
+func newWorld(t *testing.T, all ...metav1.Object) *world {
+	w := &world{t: t, store: storeOf(t, all...), events: new(eventList)}
+	w.law = newLaw(w.store)
+	return w
+}
+
+// start runs a new controller, with a new view of the API.
+func (w *world) start() {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	w.client = objectstest.NewClient(w.store)
+	if w.crashAt > 0 {
+		w.died = w.client.CrashAt(w.crashAt, w.crashAfter)
+		w.crashAt = 0
+	}
+	w.client.Inject(fault.Fault[objectstest.Call]{After: true, Hook: w.law.check})
+	w.config.Objects, w.config.Events = w.client, w.events
+	w.controller = persistentvolume.NewController(w.config)
+	ended := make(chan error, 1)
+	go func(c *persistentvolume.Controller) { ended <- c.Run(ctx) }(w.controller)
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Errorf("Run: %v", err)
+		}
+		w.client.Close()
+	})
+	w.t.Cleanup(w.stop)
+}
+
+// settle lets everything happen that happens without help.
+func (w *world) settle() {
+	time.Sleep(time.Hour)
+	synctest.Wait()
+	if err := w.law.broken(); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func (w *world) create(o metav1.Object) {
+	w.t.Helper()
+	if _, err := w.store.Create(w.t.Context(), o); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) delete(kind, namespace, name string) {
+	w.t.Helper()
+	if err := w.store.Delete(w.t.Context(), volume.NewObjectRef(kind, namespace, name), objects.Preconditions{}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) claim(name string) *v1.PersistentVolumeClaim { return getClaim(w.t, w.store, name) }
+
+func (w *world) pv(name string) *v1.PersistentVolume { return getPV(w.t, w.store, name) }
+
+// change has somebody else change a volume.
+func (w *world) change(name string, f func(*v1.PersistentVolume)) {
+	w.t.Helper()
+	pv := w.pv(name).DeepCopy()
+	f(pv)
+	if _, err := w.store.Update(w.t.Context(), pv); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// wantBound checks that claim and volume have each other.
+func (w *world) wantBound(claim, pv string) {
+	w.t.Helper()
+	c := w.claim(claim)
+	if c.Spec.VolumeName != pv {
+		w.t.Errorf("claim %s has volume %q, want %q; events: %s", claim, c.Spec.VolumeName, pv, w.events)
+		return
+	}
+	v := w.pv(pv)
+	if err := volume.CheckBinding(c, v); err != nil {
+		w.t.Errorf("a node refuses it: %v", err)
+	}
+	if v.Status.Phase != v1.VolumeBound || c.Annotations["pv.kubernetes.io/bind-completed"] != "yes" {
+		w.t.Errorf("volume %s is %s; the claim's annotations are %v", pv, v.Status.Phase, c.Annotations)
+	}
+}
+
+func (w *world) wantClaim(name string, phase v1.PersistentVolumeClaimPhase) {
+	w.t.Helper()
+	if got := w.claim(name).Status.Phase; got != phase {
+		w.t.Errorf("claim %s is %q, want %q; events: %s", name, got, phase, w.events)
+	}
+}
+
+func (w *world) wantPV(name string, phase v1.PersistentVolumePhase) {
+	w.t.Helper()
+	if pv := w.pv(name); pv.Status.Phase != phase {
+		w.t.Errorf("volume %s is %q (%s), want %q; events: %s", name, pv.Status.Phase, pv.Status.Message, phase, w.events)
+	}
+}
+
+// eventList keeps events as "name: type reason message".
+type eventList struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *eventList) Event(object runtime.Object, eventType, reason, message string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, fmt.Sprintf("%s: %s %s %s", object.(metav1.Object).GetName(), eventType, reason, message))
+}
+
+func (l *eventList) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.all, "\n")
+}
+
+// count returns how many events begin so.
+func (l *eventList) count(prefix string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.all {
+		if strings.HasPrefix(e, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+func (l *eventList) want(t *testing.T, prefix string) {
+	t.Helper()
+	if n := l.count(prefix); n != 1 {
+		t.Errorf("%d events begin with %q, want 1: %s", n, prefix, l)
+	}
+}
+
+// law is what must be true after every single call to the API.
+type law struct {
+	store *objects.Store
+
+	mu    sync.Mutex
+	named map[types.UID]string    // the volume that a claim was given
+	owner map[types.UID]types.UID // the claim that a volume was bound to
+	first error
+}
+
+func newLaw(store *objects.Store) *law {
+	return &law{store: store, named: make(map[types.UID]string), owner: make(map[types.UID]types.UID)}
+}
+
+func (l *law) broken() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.first
+}
+
+// emptied says that nothing is left of what a volume's claim had in it.
+func (l *law) emptied(pv *v1.PersistentVolume) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.owner, pv.UID)
+}
+
+func (l *law) check() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.look(); err != nil && l.first == nil {
+		l.first = err
+	}
+}
+
+func (l *law) look() error {
+	ctx := context.Background()
+	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, l.store, "PersistentVolumeClaim", "")
+	if err != nil {
+		return err
+	}
+	for _, c := range claims {
+		if before := l.named[c.UID]; before != "" && before != c.Spec.VolumeName {
+			return fmt.Errorf("claim %s had volume %q and now %q", c.Name, before, c.Spec.VolumeName)
+		}
+		l.named[c.UID] = c.Spec.VolumeName
+		if c.Status.Phase != v1.ClaimBound {
+			continue
+		}
+		pv, err := objects.Get[*v1.PersistentVolume](ctx, l.store, volume.NewObjectRef("PersistentVolume", "", c.Spec.VolumeName))
+		if err != nil || volume.CheckBinding(c, pv) != nil {
+			continue // no node would mount it
+		}
+		if owner, had := l.owner[pv.UID]; had && owner != c.UID {
+			return fmt.Errorf("volume %s had the data of claim %s, and is now shown to %s (%s)", pv.Name, owner, c.Name, c.UID)
+		}
+		l.owner[pv.UID] = c.UID
+	}
+	return nil
+}
+
+func storageClass(name string, options ...func(*storagev1.StorageClass)) *storagev1.StorageClass {
+	c := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "kubernetes.io/no-provisioner"}
+	for _, option := range options {
+		option(c)
+	}
+	return c
+}
+
+func isDefault(c *storagev1.StorageClass) {
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, "storageclass.kubernetes.io/is-default-class", "true")
+}
+
+func waitForConsumer(c *storagev1.StorageClass) {
+	c.VolumeBindingMode = new(storagev1.VolumeBindingWaitForFirstConsumer)
+}
+
+// sweepCrashes lets the controller die at each call to the API, before and after
+// its effect, changes what happens meanwhile, and checks what the next
+// controller makes of it. There must be a number of calls at least.
+func sweepCrashes(t *testing.T, atLeast int, prepare func(*testing.T) *world, meanwhile, check func(*world)) {
+	t.Helper()
+	for _, after := range []bool{false, true} {
+		crashed := true
+		n := 1
+		for ; crashed; n++ {
+			synctest.Test(t, func(t *testing.T) {
+				w := prepare(t)
+				w.crashAt, w.crashAfter = n, after
+				w.start()
+				w.settle()
+				w.stop()
+				select {
+				case <-w.died:
+				default:
+					crashed = false
+				}
+				meanwhile(w)
+				w.start()
+				w.settle()
+				check(w)
+			})
+			if t.Failed() {
+				t.Fatalf("dying at call %d, after it: %v", n, after)
+			}
+		}
+		if n < atLeast {
+			t.Fatalf("only %d calls were made", n)
+		}
+	}
+}

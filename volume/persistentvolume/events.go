@@ -1,0 +1,72 @@
+package persistentvolume
+
+import (
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// EventRecorder takes events about claims and volumes; client-go's recorders
+// are some. It must not block. It is called from several goroutines at once.
+// The object is only read.
+type EventRecorder interface {
+	Event(object runtime.Object, eventType, reason, message string)
+}
+
+// Reasons of events, those of Kubernetes' controllers.
+const (
+	reasonFailedBinding   = "FailedBinding"
+	reasonVolumeMismatch  = "VolumeMismatch"
+	reasonClaimLost       = "ClaimLost"
+	reasonClaimMisbound   = "ClaimMisbound"
+	reasonWaitForConsumer = "WaitForFirstConsumer"
+)
+
+// eventLog passes events on, those about a state only once as long as it lasts:
+// it is looked at often, and nobody wants to read it as often.
+type eventLog struct {
+	sink EventRecorder // nil: nobody listens
+
+	mu   sync.Mutex
+	told map[types.UID]string
+}
+
+// happened tells of something that took place just now.
+func (l *eventLog) happened(object runtime.Object, eventType, reason, message string) {
+	if l.sink != nil {
+		l.sink.Event(object, eventType, reason, message)
+	}
+}
+
+// is tells of the state that an object is in. Details that others change all
+// the time make no other state.
+func (l *eventLog) is(object stateful, eventType, reason, message, details string) {
+	l.mu.Lock()
+	state := reason + "\x00" + message
+	known := l.told[object.GetUID()] == state
+	l.told[object.GetUID()] = state
+	l.mu.Unlock()
+	if !known {
+		if details != "" {
+			message += ": " + details
+		}
+		l.happened(object, eventType, reason, message)
+	}
+}
+
+// stateful is an object that events may be about.
+type stateful interface {
+	runtime.Object
+	GetUID() types.UID
+}
+
+// settled says that an object is in no state to tell of.
+func (l *eventLog) settled(uid types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.told, uid)
+}
+
+var _ stateful = (*v1.PersistentVolume)(nil)

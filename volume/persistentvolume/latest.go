@@ -1,0 +1,128 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// latest is the newest version of each object of a kind that the controller has
+// seen, be it in its cache or as the answer to a write: the cache may be behind
+// what the controller itself has done.
+type latest[T metav1.Object] struct {
+	objects objects.Reader
+	kind    string
+	// changed is called, one call after the other, for each version that is
+	// newer than the one before, and with exists false for an object that is
+	// gone; prior is the zero value where there was none. It must not block.
+	changed func(name types.NamespacedName, prior, now T, exists bool)
+
+	mu    sync.Mutex
+	known map[types.NamespacedName]T
+}
+
+func newLatest[T metav1.Object](all objects.Reader, kind string, changed func(types.NamespacedName, T, T, bool)) latest[T] {
+	return latest[T]{objects: all, kind: kind, changed: changed, known: make(map[types.NamespacedName]T)}
+}
+
+// get returns the object, or false if it is gone. What was seen once counts as
+// gone only when the API says so itself.
+func (l *latest[T]) get(ctx context.Context, name types.NamespacedName) (object T, exists bool, err error) {
+	ref := volume.ObjectRef{Kind: l.kind, NamespacedName: name}
+	object, err = objects.Get[T](ctx, l.objects, ref)
+	if errors.Is(err, volume.ErrNotFound) && l.knows(name) {
+		return l.getLive(ctx, name)
+	}
+	return l.answer(name, object, err)
+}
+
+// getLive asks the API itself.
+func (l *latest[T]) getLive(ctx context.Context, name types.NamespacedName) (object T, exists bool, err error) {
+	object, err = objects.Get[T](ctx, objects.Live(l.objects), volume.ObjectRef{Kind: l.kind, NamespacedName: name})
+	return l.answer(name, object, err)
+}
+
+func (l *latest[T]) answer(name types.NamespacedName, object T, err error) (T, bool, error) {
+	switch {
+	case err == nil:
+		return l.put(object), true, nil
+	case errors.Is(err, volume.ErrNotFound):
+		l.forget(name)
+		return object, false, nil
+	}
+	return object, false, err
+}
+
+func (l *latest[T]) knows(name types.NamespacedName) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, known := l.known[name]
+	return known
+}
+
+// put notes a version and returns the newest.
+func (l *latest[T]) put(object T) T {
+	name := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	prior, known := l.known[name]
+	if known && !isNewer(object, prior) {
+		return prior
+	}
+	l.known[name] = object
+	l.changed(name, prior, object, true)
+	return object
+}
+
+// isNewer compares versions of one kind, which are in one order whichever
+// object they are of; where they cannot be compared, the last word counts.
+func isNewer(object, than metav1.Object) bool {
+	c, err := resourceversion.CompareResourceVersion(object.GetResourceVersion(), than.GetResourceVersion())
+	return err != nil || c > 0
+}
+
+func (l *latest[T]) forget(name types.NamespacedName) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	prior, known := l.known[name]
+	if !known {
+		return
+	}
+	delete(l.known, name)
+	var gone T
+	l.changed(name, prior, gone, false)
+}
+
+// all returns what is known of every object, in no order.
+func (l *latest[T]) all() []T {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Values(l.known))
+}
+
+// fill learns of all objects.
+func (l *latest[T]) fill(ctx context.Context) ([]T, error) {
+	list, err := objects.List[T](ctx, l.objects, l.kind, metav1.NamespaceAll)
+	if err != nil {
+		return nil, err
+	}
+	for _, object := range list {
+		l.put(object)
+	}
+	return list, nil
+}
+
+func claimRef(name types.NamespacedName) volume.ObjectRef {
+	return volume.ObjectRef{Kind: kindClaim, NamespacedName: name}
+}
+
+func volumeRef(name string) volume.ObjectRef { return volume.NewObjectRef(kindVolume, "", name) }

@@ -1,0 +1,158 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// syncClaim does the next steps for one claim.
+func (c *Controller) syncClaim(ctx context.Context, name types.NamespacedName) error {
+	// What it was woken for and does not take is for the next.
+	defer func() {
+		for _, pv := range c.waiting.offered(name) {
+			c.offer(pv)
+		}
+	}()
+	claim, exists, err := c.claims.get(ctx, name)
+	if err != nil {
+		return err
+	}
+	if !exists {
+		c.waiting.done(name)
+		return nil
+	}
+	if _, bound := claim.Annotations[annBindCompleted]; bound {
+		c.waiting.done(name)
+		return c.syncBoundClaim(ctx, claim)
+	}
+	return c.syncUnboundClaim(ctx, claim)
+}
+
+// syncUnboundClaim looks for a volume.
+func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	if claim.DeletionTimestamp != nil {
+		c.waiting.done(nameOf(claim))
+		return nil
+	}
+	claim, err := c.giveDefaultClass(ctx, claim)
+	if err != nil {
+		return err
+	}
+	class, err := c.classOf(ctx, claim)
+	if err != nil {
+		return err
+	}
+	wanted := Wanted{Claim: claim, Delayed: waitsForConsumer(class)}
+	c.waiting.add(wanted)
+	reserved, err := c.index.Reserve(wanted)
+	if errors.Is(err, ErrReserved) {
+		return nil // by who places its pod, and has it looked at again
+	}
+	if unbound, ok := errors.AsType[*UnboundError](err); ok {
+		return c.leavePending(ctx, claim, unbound)
+	}
+	if err != nil {
+		return err
+	}
+	c.waiting.done(nameOf(claim))
+	err = c.bind(ctx, claim, reserved.Volume(), reserved.Commit)
+	reserved.Release()
+	if err != nil {
+		c.offer(reserved.Volume().Name) // unless it is taken, or not free any more
+	}
+	return err
+}
+
+// classOf returns the claim's class, nil where there is none of that name.
+func (c *Controller) classOf(ctx context.Context, claim *v1.PersistentVolumeClaim) (*storagev1.StorageClass, error) {
+	name := claimClass(claim, "")
+	if name == "" {
+		return nil, nil
+	}
+	class, exists, err := c.classes.get(ctx, types.NamespacedName{Name: name})
+	if err != nil || !exists {
+		return nil, err
+	}
+	return class, nil
+}
+
+func waitsForConsumer(class *storagev1.StorageClass) bool {
+	return class != nil && class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+}
+
+// giveDefaultClass writes the default class into a claim that has none, as
+// Kubernetes does, also if the class came later.
+func (c *Controller) giveDefaultClass(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+	if _, named := annotation(&claim.ObjectMeta, annClassBeta); named || claim.Spec.StorageClassName != nil {
+		return claim, nil
+	}
+	class := DefaultClass(c.classes.all())
+	if class == "" {
+		return claim, nil
+	}
+	next := claim.DeepCopy()
+	next.Spec.StorageClassName = &class
+	return c.updateClaim(ctx, claim, next)
+}
+
+// leavePending says why a claim has no volume.
+func (c *Controller) leavePending(ctx context.Context, claim *v1.PersistentVolumeClaim, why *UnboundError) error {
+	eventType, reason, message, details := pendingEvent(claim, why)
+	c.events.is(claim, eventType, reason, message, details)
+	_, err := c.setClaimStatus(ctx, claim, v1.ClaimPending, nil)
+	return err
+}
+
+func pendingEvent(claim *v1.PersistentVolumeClaim, why *UnboundError) (eventType, reason, message, details string) {
+	_, invalid := errors.AsType[*volume.InvalidSpecError](why)
+	switch {
+	case errors.Is(why, ErrWaitsForConsumer):
+		return v1.EventTypeNormal, reasonWaitForConsumer, "waiting for first consumer to be created before binding", ""
+	case invalid:
+		return v1.EventTypeWarning, reasonFailedBinding, why.Error(), ""
+	case why.Volume != "" && len(why.Rejected) == 0:
+		return v1.EventTypeNormal, reasonFailedBinding, fmt.Sprintf("volume %q, which the claim names, does not exist; create it", why.Volume), ""
+	case why.Volume != "" && why.Rejected[0].Reason == BoundElsewhere:
+		return v1.EventTypeWarning, reasonFailedBinding, fmt.Sprintf("volume %q already bound to a different claim.", why.Volume), ""
+	case why.Volume != "":
+		return v1.EventTypeWarning, reasonVolumeMismatch, fmt.Sprintf("Cannot bind to requested volume %q", why.Volume), why.reasons()
+	}
+	message = "no persistent volumes available for this claim"
+	if claimClass(claim, "") == "" {
+		message += " and no storage class is set"
+	}
+	return v1.EventTypeNormal, reasonFailedBinding, message, why.reasons()
+}
+
+// syncBoundClaim looks after a claim that was bound once.
+func (c *Controller) syncBoundClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	if claim.Spec.VolumeName == "" {
+		return c.lose(ctx, claim, reasonClaimLost, "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
+	}
+	pv, exists, err := c.volumes.get(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
+	if err == nil && !exists {
+		pv, exists, err = c.volumes.getLive(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
+	}
+	switch {
+	case err != nil:
+		return err
+	case !exists:
+		return c.lose(ctx, claim, reasonClaimLost, "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
+	case pv.Spec.ClaimRef != nil && !preBound(pv, claim):
+		return c.lose(ctx, claim, reasonClaimMisbound, "Two claims are bound to the same volume, this one is bound incorrectly")
+	}
+	return c.bind(ctx, claim, pv, func(*v1.PersistentVolume) {})
+}
+
+func (c *Controller) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, reason, message string) error {
+	c.events.is(claim, v1.EventTypeWarning, reason, message, "")
+	_, err := c.setClaimStatus(ctx, claim, v1.ClaimLost, nil)
+	return err
+}

@@ -1,0 +1,94 @@
+package persistentvolume
+
+import (
+	"context"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// syncVolume does the next steps for one volume.
+func (c *Controller) syncVolume(ctx context.Context, name string) error {
+	unlock, err := c.pairs.Lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	pv, exists, err := c.volumes.get(ctx, types.NamespacedName{Name: name})
+	if err != nil || !exists {
+		return err
+	}
+	defer c.offer(name)
+	ref := pv.Spec.ClaimRef
+	if ref == nil || ref.UID == "" {
+		_, err := c.setVolumePhase(ctx, pv, v1.VolumeAvailable, "")
+		return err
+	}
+	claim, err := c.claimOf(ctx, ref)
+	switch {
+	case err != nil:
+		return err
+	case claim == nil:
+		return c.release(ctx, pv)
+	case claim.Spec.VolumeName == "":
+		c.checkMode(pv, claim)
+		return nil // the claim's own work binds it
+	case claim.Spec.VolumeName == pv.Name:
+		_, err := c.setVolumePhase(ctx, pv, v1.VolumeBound, "")
+		return err
+	}
+	return c.unbind(ctx, pv)
+}
+
+// claimOf returns the claim that a volume means, by UID, or nil if it is gone.
+// Only the API itself can say that.
+func (c *Controller) claimOf(ctx context.Context, ref *v1.ObjectReference) (*v1.PersistentVolumeClaim, error) {
+	name := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+	claim, exists, err := c.claims.get(ctx, name)
+	if err == nil && (!exists || claim.UID != ref.UID) {
+		claim, exists, err = c.claims.getLive(ctx, name)
+	}
+	if err != nil || !exists || claim.UID != ref.UID {
+		return nil, err
+	}
+	return claim, nil
+}
+
+// checkMode tells of a claim that can never have the volume made for it.
+func (c *Controller) checkMode(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) {
+	if have, want := volumeMode(pv.Spec.VolumeMode), volumeMode(claim.Spec.VolumeMode); have != want {
+		c.events.is(pv, v1.EventTypeWarning, reasonVolumeMismatch,
+			fmt.Sprintf("Cannot bind PersistentVolume to requested PersistentVolumeClaim %q due to incompatible volumeMode", claim.Name),
+			fmt.Sprintf("the volume's is %s, the claim's %s", have, want))
+	}
+}
+
+// release is for a volume whose claim has gone.
+func (c *Controller) release(ctx context.Context, pv *v1.PersistentVolume) error {
+	if phase := pv.Status.Phase; phase == v1.VolumeReleased || phase == v1.VolumeFailed {
+		return nil
+	}
+	_, err := c.setVolumePhase(ctx, pv, v1.VolumeReleased, "")
+	return err
+}
+
+// unbind takes a volume from a claim that has another one; its data was never
+// that claim's. What the controller chose is free again, what the user chose
+// waits for a claim of that name.
+func (c *Controller) unbind(ctx context.Context, pv *v1.PersistentVolume) error {
+	next := pv.DeepCopy()
+	if _, ours := next.Annotations[annBoundByController]; ours {
+		next.Spec.ClaimRef = nil
+		delete(next.Annotations, annBoundByController)
+	} else {
+		next.Spec.ClaimRef.UID = ""
+		next.Spec.ClaimRef.ResourceVersion = ""
+	}
+	pv, err := c.updateVolume(ctx, pv, next)
+	if err != nil {
+		return err
+	}
+	_, err = c.setVolumePhase(ctx, pv, v1.VolumeAvailable, "")
+	return err
+}
