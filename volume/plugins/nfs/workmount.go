@@ -128,11 +128,6 @@ func (w *workMount) mount(ctx context.Context) error {
 	request := mount.Request{Source: w.export.String(), Target: w.dir, FSType: fsType, Options: w.options}
 	never := func(mount.Entry) bool { return false }
 	_, err = w.plugin.setUp(ctx, w.export, request, never)
-	if errors.Is(err, mount.ErrNoTarget) {
-		// An agent that is just ending, or other work here, removes what it
-		// finds empty, and so may have removed the directory.
-		_, err = w.plugin.setUp(ctx, w.export, request, never)
-	}
 	if err != nil {
 		w.plugin.removeEmptyWorkDir()
 	}
