@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -29,10 +30,20 @@ func (r *runner) withHelpers(t *testing.T, script string) {
 	r.env = append(r.env, "PATH="+helpers+":"+os.Getenv("PATH"))
 }
 
+// startsWithSignals has programs that the test starts heed these signals, also
+// where the test itself was started to ignore them, as in the background or by
+// nohup: what is handled has its default in what is started.
+func startsWithSignals(t *testing.T, signals ...os.Signal) {
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, signals...)
+	t.Cleanup(func() { signal.Stop(heard) })
+}
+
 // withInterruptedStart goes on where an ordinary user has ids of others: who
 // interrupts podvol before its program has begun wants no program.
 func withInterruptedStart(t *testing.T) {
 	file := openFile(t, withoutIDs)
+	startsWithSignals(t, unix.SIGINT)
 	// Ctrl-C: the terminal's process group gets it, helpers included.
 	r := asOrdinaryUser(t)
 	r.withHelpers(t, "kill -INT 0\nexec sleep 100")
@@ -74,15 +85,15 @@ func withInterruptedStart(t *testing.T) {
 
 // What a process group was sent may reach its members in any order.
 func TestRunIsInterruptedWithItsHelpers(t *testing.T) {
-	for signal, want := range map[unix.Signal]int{
+	for s, want := range map[unix.Signal]int{
 		unix.SIGHUP: exitRunFailed, unix.SIGINT: exitRunFailed, unix.SIGQUIT: exitRunFailed, unix.SIGTERM: exitRunFailed,
 		unix.SIGKILL: 128 + 9, unix.SIGSEGV: 128 + 11, 0: exitRunFailed,
 	} {
-		died := &sandbox.Error{Op: "newuidmap", Cause: sandbox.ErrDied, Signal: signal}
+		died := &sandbox.Error{Op: "newuidmap", Cause: sandbox.ErrDied, Signal: s}
 		code, err := failureToRun("echo", died, nil)
 		_, interrupted := errors.AsType[*interruptedError](err)
-		if code != want || interrupted != (signal != 0 && want == exitRunFailed) || !errors.Is(err, sandbox.ErrDied) {
-			t.Errorf("where a helper died of %v: %d, %v", signal, code, err)
+		if code != want || interrupted != (s != 0 && want == exitRunFailed) || !errors.Is(err, sandbox.ErrDied) {
+			t.Errorf("where a helper died of %v: %d, %v", s, code, err)
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -223,11 +222,7 @@ func TestRunPassesSignalsOn(t *testing.T) {
 				}
 				r := user(t)
 				file := openFile(t, withoutIDs)
-				// A job in the background and nohup ignore some of these, and so would
-				// what is started here; what is handled has its default there.
-				handled := make(chan os.Signal, 1)
-				signal.Notify(handled, unix.SIGINT, unix.SIGHUP)
-				defer signal.Stop(handled)
+				startsWithSignals(t, unix.SIGINT, unix.SIGHUP)
 				for _, sent := range []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGUSR1} {
 					script := fmt.Sprintf(`trap 'echo got; exit 3' %d; echo ready; while :; do sleep 0.05; done`, sent)
 					s := r.start(t, "run", "-f", file, "--", "sh", "-c", script)

@@ -36,6 +36,7 @@ func openTerminal(t *testing.T) (typist, program *os.File) {
 }
 
 func TestRunAtATerminal(t *testing.T) {
+	startsWithSignals(t, unix.SIGINT, unix.SIGQUIT)
 	for name, user := range map[string]func(*testing.T) *runner{"own": ownProcess, "ordinary": asOrdinaryUser} {
 		t.Run(name, func(t *testing.T) {
 			if name == "own" && os.Geteuid() != 0 {
