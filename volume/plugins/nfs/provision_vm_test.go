@@ -118,6 +118,10 @@ func refusedForReal(t *testing.T, s *nfsserver.Server) {
 	}
 	pv := mustProvision(t, p, realWishes(s, "/squashed", "4.2", "data"))
 	s.Put("/squashed/ops/data/file", "of root, in nobody's directory")
+	// Its users' root is nobody too, and can close it.
+	if err := os.Chmod(s.Path("/squashed/ops/data"), 0); err != nil {
+		t.Fatal(err)
+	}
 	if err := deletePV(p, pv); err != nil {
 		t.Errorf("Delete: %v", err)
 	}
