@@ -169,9 +169,11 @@ func (m Machine) arguments(k *kernel) []string {
 		cpus = min(runtime.NumCPU(), 4)
 	}
 	// A panic and an oops reboot at once, and -no-reboot makes that QEMU's end.
-	// oops=panic, since a test cannot trust a kernel that had one.
+	// oops=panic, since a test cannot trust a kernel that had one. The HPET, since
+	// a kernel that boots on a busy host may take its TSC for several times as slow
+	// as it is: time limits were over long before their time.
 	kernelArgs := []string{"console=ttyS0", "panic=-1", "oops=panic", "mitigations=off", "apparmor=0", "audit=0",
-		"tsc=reliable", "no_timer_check"}
+		"clocksource=hpet", "tsc=reliable", "no_timer_check"}
 	if m.Console == nil {
 		kernelArgs = append(kernelArgs, "quiet")
 	}
