@@ -23,7 +23,11 @@ func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 		return fmt.Errorf("bind volume %q: %w", pv.Name, err)
 	}
 	committed(pv)
-	if claim, err = c.updateClaim(ctx, claim, boundClaim(claim, pv.Name)); err != nil {
+	next := boundClaim(claim, pv.Name)
+	if pv.Name == ProvisionedName(claim) {
+		next.Finalizers = without(next.Finalizers, ProvisioningFinalizer)
+	}
+	if claim, err = c.updateClaim(ctx, claim, next); err != nil {
 		return fmt.Errorf("bind to volume %q: %w", pv.Name, err)
 	}
 	if pv, err = c.setVolumePhase(ctx, pv, v1.VolumeBound, ""); err != nil {

@@ -26,6 +26,10 @@ type ControllerConfig struct {
 	// ([objects.Cached]): writes carry the resourceVersion that they are based
 	// on, and what cannot be undone is decided by what the API itself says.
 	Objects Objects
+	// Plugins make, empty and delete storage; their host needs the role
+	// [volume.ReleaseVerifier] for the latter two, such as [ReleaseVerifier] over
+	// the same Objects. Nil: nothing is provisioned or reclaimed.
+	Plugins *volume.VolumePluginMgr
 	// Events takes what the controller has to say about claims and volumes; nil
 	// drops it.
 	Events EventRecorder
@@ -37,16 +41,19 @@ type ControllerConfig struct {
 }
 
 // Controller is Kubernetes' PersistentVolume controller: it binds claims to
-// volumes and keeps the phases of both. Behaviour, annotations and the reasons
+// volumes, has volumes made for claims that find none, reclaims those that were
+// left, and keeps the phases of both. Behaviour, annotations and the reasons
 // of events are those of v1.37, with the differences that [Index.Match] names.
 //
 // It works on what has changed and polls nothing: a claim that waits is looked
 // at again when a volume comes that it could have, or its class. A binding is
 // decided by one write, the volume's claimRef, which the API refuses if anybody
 // else has changed the volume; whatever step a crash cuts off, the next start
-// completes it.
+// completes it. Storage is made under a name that is known before, and deleted
+// before the volume that says where it is ([ProvisioningFinalizer]).
 type Controller struct {
 	objects Objects
+	plugins *volume.VolumePluginMgr
 	log     *slog.Logger
 	events  eventLog
 	index   *Index
@@ -55,6 +62,8 @@ type Controller struct {
 	classes latest[*storagev1.StorageClass]
 	waiting *waitingClaims
 	queue   *workQueue
+	// operations make, empty and delete storage.
+	operations *operations
 	// pairs is held by who writes a volume, by its name: a claim that binds it
 	// or the volume's own work.
 	pairs  keylock.Map[string]
@@ -65,7 +74,7 @@ type Controller struct {
 // NewController returns a controller that does nothing until it is run.
 func NewController(config ControllerConfig) *Controller {
 	c := &Controller{
-		objects: config.Objects, log: config.Logger, events: eventLog{sink: config.Events, told: make(map[types.UID]string)},
+		objects: config.Objects, plugins: config.Plugins, log: config.Logger, events: eventLog{sink: config.Events, told: make(map[types.UID]string)},
 		index: NewIndex(), waiting: newWaitingClaims(), synced: make(chan struct{}),
 	}
 	if c.log == nil {
@@ -76,6 +85,7 @@ func NewController(config ControllerConfig) *Controller {
 		workers = 16
 	}
 	c.queue = newWorkQueue(workers, c.work)
+	c.operations = newOperations(c.queue.add, c.objects.Watch)
 	c.claims = newLatest(c.objects, kindClaim, c.claimChanged)
 	c.volumes = newLatest(c.objects, kindVolume, c.volumeChanged)
 	c.classes = newLatest(c.objects, kindClass, c.classChanged)
@@ -101,9 +111,11 @@ func (c *Controller) Run(ctx context.Context) error {
 		return err
 	}
 	close(c.synced)
+	c.operations.ctx = ctx
 	c.queue.start(ctx)
 	<-ctx.Done()
 	c.queue.wait()
+	c.operations.wait()
 	return nil
 }
 
@@ -171,10 +183,14 @@ func (c *Controller) volumeChanged(name types.NamespacedName, prior, now *v1.Per
 	}
 	if !exists {
 		c.index.Delete(name.Name)
+		c.operations.forget(releaseKey(prior))
 		c.events.settled(prior.UID)
 		return
 	}
 	c.index.Put(now)
+	if prior != nil && releaseKey(prior) != releaseKey(now) {
+		c.operations.forget(releaseKey(prior))
+	}
 	if claim, ok := claimRefOf(now); ok {
 		c.queue.add(claimRef(claim))
 	}

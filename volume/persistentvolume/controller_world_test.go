@@ -33,6 +33,8 @@ type world struct {
 	events     *eventList
 	stop       func() // ends the controller, as a crash or a shutdown
 	law        *law
+	plugins    func(*objectstest.Client) *volume.VolumePluginMgr // nil: none
+	storage    *storage                                          // the last that was started
 
 	// The process that is started next dies at a call, before or after its
 	// effect; 0: it lives.
@@ -58,6 +60,9 @@ func (w *world) start() {
 	}
 	w.client.Inject(fault.Fault[objectstest.Call]{After: true, Hook: w.law.check})
 	w.config.Objects, w.config.Events = w.client, w.events
+	if w.plugins != nil {
+		w.config.Plugins = w.plugins(w.client)
+	}
 	w.controller = persistentvolume.NewController(w.config)
 	ended := make(chan error, 1)
 	go func(c *persistentvolume.Controller) { ended <- c.Run(ctx) }(w.controller)

@@ -17,11 +17,19 @@ type EventRecorder interface {
 
 // Reasons of events, those of Kubernetes' controllers.
 const (
-	reasonFailedBinding   = "FailedBinding"
-	reasonVolumeMismatch  = "VolumeMismatch"
-	reasonClaimLost       = "ClaimLost"
-	reasonClaimMisbound   = "ClaimMisbound"
-	reasonWaitForConsumer = "WaitForFirstConsumer"
+	reasonFailedBinding         = "FailedBinding"
+	reasonVolumeMismatch        = "VolumeMismatch"
+	reasonClaimLost             = "ClaimLost"
+	reasonClaimMisbound         = "ClaimMisbound"
+	reasonFailedRecycle         = "VolumeFailedRecycle"
+	reasonRecycled              = "VolumeRecycled"
+	reasonRecyclerPod           = "RecyclerPod"
+	reasonFailedDelete          = "VolumeFailedDelete"
+	reasonExternalProvisioning  = "ExternalProvisioning"
+	reasonProvisioningFailed    = "ProvisioningFailed"
+	reasonCleanupFailed         = "ProvisioningCleanupFailed"
+	reasonProvisioningSucceeded = "ProvisioningSucceeded"
+	reasonWaitForConsumer       = "WaitForFirstConsumer"
 )
 
 // eventLog passes events on, those about a state only once as long as it lasts:

@@ -188,6 +188,25 @@ func (x *Index) Forget(volumeName string) {
 	x.change(volumeName, func() { x.owners.forget(volumeName) })
 }
 
+// setBusy keeps a volume from every claim while its data is being removed.
+func (x *Index) setBusy(volumeName string, busy bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.change(volumeName, func() {
+		if busy {
+			x.owners.busy[volumeName] = true
+		} else {
+			delete(x.owners.busy, volumeName)
+		}
+	})
+}
+
+func (x *Index) isBusy(volumeName string) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.owners.busy[volumeName]
+}
+
 // change makes f the only place where what is known of a volume changes: it is
 // taken from where it was before, and put where it belongs after.
 func (x *Index) change(volumeName string, f func()) {

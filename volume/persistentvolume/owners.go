@@ -20,6 +20,8 @@ type owners struct {
 	// reserved is who reserves a volume, held the same the other way round.
 	reserved map[string]*Reservation
 	held     map[ClaimID]*Reservation
+	// busy are the volumes whose data is being removed.
+	busy map[string]bool
 }
 
 func newOwners() owners {
@@ -30,6 +32,7 @@ func newOwners() owners {
 		names:       make(map[types.NamespacedName]string),
 		reserved:    make(map[string]*Reservation),
 		held:        make(map[ClaimID]*Reservation),
+		busy:        make(map[string]bool),
 	}
 }
 
@@ -69,13 +72,16 @@ func (o *owners) volumeFor(q *query) string {
 // owned reports whether a volume is kept for any claim.
 func (o *owners) owned(volumeName string) bool {
 	_, recorded := o.recorded[volumeName]
-	return recorded || len(o.named[volumeName]) > 0 || o.reserved[volumeName] != nil
+	return recorded || len(o.named[volumeName]) > 0 || o.reserved[volumeName] != nil || o.busy[volumeName]
 }
 
 // otherThan says which claim a volume is kept for, if not for this one.
 func (o *owners) otherThan(q *query, pv *v1.PersistentVolume) string {
 	if r := o.reserved[pv.Name]; r != nil { // a claim with a reservation of its own asks for nothing
 		return r.claim.String() + ", for which it is reserved"
+	}
+	if o.busy[pv.Name] {
+		return "an earlier claim, whose data is being removed"
 	}
 	if id, ok := o.recorded[pv.Name]; ok && id != q.id {
 		return id.String() + ", as recorded"

@@ -28,7 +28,9 @@ type Reader interface {
 // ReleaseVerifier is the [volume.ReleaseVerifier] over stored objects. It reads
 // all pods, claims and PersistentVolumes each time it is asked, so that they
 // must be complete: what the store does not know it cannot protect. Nothing is
-// changed. It is safe for concurrent use once its fields are set.
+// changed. It is safe for concurrent use once its fields are set. Where Objects
+// answer from a cache ([objects.Cached]), the PersistentVolume itself is read
+// from the API.
 //
 // Which volumes share data is the plugins' knowledge ([volume.SharesData]);
 // those of two plugins, as an export and a hostPath on its server, and those of
@@ -69,7 +71,7 @@ func (r *ReleaseVerifier) VerifyReleased(ctx context.Context, pv *v1.PersistentV
 }
 
 func (r *ReleaseVerifier) verify(ctx context.Context, given *v1.PersistentVolume) error {
-	pv, err := objects.Get[*v1.PersistentVolume](ctx, r.Objects, volume.NewObjectRef(kindVolume, "", given.Name))
+	pv, err := objects.Get[*v1.PersistentVolume](ctx, objects.Live(r.Objects), volume.NewObjectRef(kindVolume, "", given.Name))
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
 		return &NotReleasedError{Volume: given.Name, Reason: "no PersistentVolume of this name is stored"}
@@ -101,7 +103,7 @@ func stillKept(stored, given *v1.PersistentVolume) string {
 		return fmt.Sprintf("it has the UID %q and the one to reclaim %q: it was deleted and made again", stored.UID, given.UID)
 	case !reflect.DeepEqual(stored.Spec.PersistentVolumeSource, given.Spec.PersistentVolumeSource):
 		return "its source is not that of the one to reclaim"
-	case stored.Status.Phase != v1.VolumeReleased:
+	case stored.Status.Phase != v1.VolumeReleased && stored.Status.Phase != v1.VolumeFailed: // to reclaim it, once
 		return fmt.Sprintf("its phase is %q, not %q", stored.Status.Phase, v1.VolumeReleased)
 	case policy != v1.PersistentVolumeReclaimRecycle && policy != v1.PersistentVolumeReclaimDelete:
 		return fmt.Sprintf("its reclaim policy is %q", policy)

@@ -85,7 +85,8 @@ func TestReleasedVolumeMayBeDestroyed(t *testing.T) {
 		others []metav1.Object
 		change func(*v1.PersistentVolume)
 	}{
-		"the claim is gone": {},
+		"the claim is gone":         {},
+		"an earlier try has failed": {change: func(pv *v1.PersistentVolume) { pv.Status.Phase = v1.VolumeFailed }},
 		"to be deleted": {change: func(pv *v1.PersistentVolume) {
 			pv.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimDelete
 		}},
@@ -115,7 +116,6 @@ func TestVolumeThatWasNotReleasedIsKept(t *testing.T) {
 		want          string
 	}{
 		"bound":    {stored: func(pv *v1.PersistentVolume) { pv.Status.Phase = v1.VolumeBound }, want: `"Bound"`},
-		"failed":   {stored: func(pv *v1.PersistentVolume) { pv.Status.Phase = v1.VolumeFailed }, want: `"Failed"`},
 		"no phase": {stored: func(pv *v1.PersistentVolume) { pv.Status.Phase = "" }, want: `phase`},
 		"retained": {stored: func(pv *v1.PersistentVolume) {
 			pv.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimRetain

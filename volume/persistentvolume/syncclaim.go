@@ -39,6 +39,9 @@ func (c *Controller) syncClaim(ctx context.Context, name types.NamespacedName) e
 func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	if claim.DeletionTimestamp != nil {
 		c.waiting.done(nameOf(claim))
+		if isProvisioning(claim) {
+			return c.finishProvisioning(ctx, claim)
+		}
 		return nil
 	}
 	claim, err := c.giveDefaultClass(ctx, claim)
@@ -49,14 +52,15 @@ func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentV
 	if err != nil {
 		return err
 	}
-	wanted := Wanted{Claim: claim, Delayed: waitsForConsumer(class)}
+	// What is being made for it is what it gets, unless somebody chooses.
+	wanted := Wanted{Claim: claim, Delayed: waitsForConsumer(class) || isProvisioning(claim)}
 	c.waiting.add(wanted)
 	reserved, err := c.index.Reserve(wanted)
 	if errors.Is(err, ErrReserved) {
 		return nil // by who places its pod, and has it looked at again
 	}
 	if unbound, ok := errors.AsType[*UnboundError](err); ok {
-		return c.leavePending(ctx, claim, unbound)
+		return c.findNone(ctx, claim, class, unbound)
 	}
 	if err != nil {
 		return err
@@ -102,6 +106,21 @@ func (c *Controller) giveDefaultClass(ctx context.Context, claim *v1.PersistentV
 	return c.updateClaim(ctx, claim, next)
 }
 
+// findNone is for a claim for which there is no volume: one is made where its
+// class does so, and for a class that waits once a node is selected.
+func (c *Controller) findNone(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *UnboundError) error {
+	_, invalid := errors.AsType[*volume.InvalidSpecError](why)
+	waits := waitsForConsumer(class) && claim.Annotations[annSelectedNode] == ""
+	if invalid || waits || why.Volume != "" {
+		return c.leavePending(ctx, claim, why)
+	}
+	handled, err := c.provision(ctx, claim, class)
+	if err != nil || handled {
+		return err
+	}
+	return c.leavePending(ctx, claim, why)
+}
+
 // leavePending says why a claim has no volume.
 func (c *Controller) leavePending(ctx context.Context, claim *v1.PersistentVolumeClaim, why *UnboundError) error {
 	eventType, reason, message, details := pendingEvent(claim, why)
@@ -133,6 +152,9 @@ func pendingEvent(claim *v1.PersistentVolumeClaim, why *UnboundError) (eventType
 
 // syncBoundClaim looks after a claim that was bound once.
 func (c *Controller) syncBoundClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	if isProvisioning(claim) {
+		return c.finishProvisioning(ctx, claim) // which has it looked at again
+	}
 	if claim.Spec.VolumeName == "" {
 		return c.lose(ctx, claim, reasonClaimLost, "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
 	}
@@ -145,6 +167,8 @@ func (c *Controller) syncBoundClaim(ctx context.Context, claim *v1.PersistentVol
 		return err
 	case !exists:
 		return c.lose(ctx, claim, reasonClaimLost, "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
+	case pv.Spec.ClaimRef == nil && c.index.isBusy(pv.Name):
+		return fmt.Errorf("volume %q is being emptied or deleted", pv.Name)
 	case pv.Spec.ClaimRef != nil && !preBound(pv, claim):
 		return c.lose(ctx, claim, reasonClaimMisbound, "Two claims are bound to the same volume, this one is bound incorrectly")
 	}

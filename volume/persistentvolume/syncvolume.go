@@ -38,6 +38,9 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 		_, err := c.setVolumePhase(ctx, pv, v1.VolumeBound, "")
 		return err
 	}
+	if pv.Annotations[annProvisionedBy] != "" && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete {
+		return c.release(ctx, pv) // it was made for this claim alone
+	}
 	return c.unbind(ctx, pv)
 }
 
@@ -64,13 +67,15 @@ func (c *Controller) checkMode(pv *v1.PersistentVolume, claim *v1.PersistentVolu
 	}
 }
 
-// release is for a volume whose claim has gone.
+// release is for a volume whose claim has gone, or has another volume.
 func (c *Controller) release(ctx context.Context, pv *v1.PersistentVolume) error {
-	if phase := pv.Status.Phase; phase == v1.VolumeReleased || phase == v1.VolumeFailed {
-		return nil
+	if phase := pv.Status.Phase; phase != v1.VolumeReleased && phase != v1.VolumeFailed {
+		var err error
+		if pv, err = c.setVolumePhase(ctx, pv, v1.VolumeReleased, ""); err != nil {
+			return err
+		}
 	}
-	_, err := c.setVolumePhase(ctx, pv, v1.VolumeReleased, "")
-	return err
+	return c.reclaim(ctx, pv)
 }
 
 // unbind takes a volume from a claim that has another one; its data was never

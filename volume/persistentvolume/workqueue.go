@@ -43,6 +43,7 @@ type workQueue struct {
 	ready   []volume.ObjectRef
 	states  map[volume.ObjectRef]*workState
 	working int
+	stopped bool
 	running sync.WaitGroup
 }
 
@@ -66,6 +67,9 @@ func (q *workQueue) start(ctx context.Context) {
 
 // wait returns when nothing runs any more, after the context of start ended.
 func (q *workQueue) wait() {
+	q.mu.Lock()
+	q.stopped = true // from here on nothing begins
+	q.mu.Unlock()
 	q.running.Wait()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -106,7 +110,7 @@ func (q *workQueue) enqueue(key volume.ObjectRef, s *workState) {
 
 // dispatch is called with the lock held.
 func (q *workQueue) dispatch() {
-	for q.ctx != nil && q.ctx.Err() == nil && len(q.ready) > 0 && q.working < q.workers {
+	for q.ctx != nil && q.ctx.Err() == nil && !q.stopped && len(q.ready) > 0 && q.working < q.workers {
 		key := q.ready[0]
 		q.ready = q.ready[1:]
 		s := q.states[key]

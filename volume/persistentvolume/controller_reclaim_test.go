@@ -1,0 +1,248 @@
+package persistentvolume_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// gone checks that an object does not exist any more.
+func (w *world) wantGone(kind, namespace, name string) {
+	w.t.Helper()
+	if o, err := w.store.Get(w.t.Context(), volume.NewObjectRef(kind, namespace, name)); !errors.Is(err, volume.ErrNotFound) {
+		w.t.Errorf("%s %s is still there: %+v, %v; events: %s", kind, name, o, err, w.events)
+	}
+}
+
+func TestDynamicProvisioning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		class := storageClass("fast", made, isDefault)
+		class.Parameters, class.MountOptions = map[string]string{"size": "large"}, []string{"noatime"}
+		w := newWorld(t, class, newPV("classless", "1Gi"), newClaim("data", "2Gi")).withStorage()
+		w.start()
+		w.settle()
+		w.wantBound("data", "pvc-uid-data")
+		w.events.want(t, "data: Normal ProvisioningSucceeded Successfully provisioned volume pvc-uid-data using example.com/storage")
+		pv, c := w.pv("pvc-uid-data"), w.claim("data")
+		if pv.Annotations["pv.kubernetes.io/provisioned-by"] != storagePlugin || pv.Annotations["pv.kubernetes.io/bound-by-controller"] != "yes" ||
+			pv.Annotations["example.com/parameter"] != "large" {
+			t.Errorf("the volume's annotations are %v", pv.Annotations)
+		}
+		if pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || pv.Spec.StorageClassName != "fast" || !slices.Equal(pv.Spec.MountOptions, class.MountOptions) ||
+			!slices.Contains(pv.Finalizers, "kubernetes.io/pv-controller") {
+			t.Errorf("the volume is %+v", pv)
+		}
+		if c.Annotations["volume.kubernetes.io/storage-provisioner"] != storagePlugin || c.Annotations["volume.beta.kubernetes.io/storage-provisioner"] != storagePlugin ||
+			slices.Contains(c.Finalizers, "podvol.io/provisioning") {
+			t.Errorf("the claim's annotations are %v, its finalizers %v", c.Annotations, c.Finalizers)
+		}
+
+		w.delete("PersistentVolumeClaim", "ops", "data")
+		w.settle()
+		w.wantGone("PersistentVolume", "", "pvc-uid-data")
+		if left := w.stored(); len(left) > 0 {
+			t.Errorf("storage is left: %v", left)
+		}
+	})
+}
+
+func TestProvisioningFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bad := storageClass("bad", made)
+		bad.Parameters = map[string]string{"bad": "yes"}
+		unknown := storageClass("unknown", func(c *storagev1.StorageClass) { c.Provisioner = "kubernetes.io/nix" })
+		external := storageClass("external", func(c *storagev1.StorageClass) { c.Provisioner = "csi.example.com" })
+		w := newWorld(t, bad, unknown, external, storageClass("none"),
+			newClaim("a", "1Gi", ofClass("bad")), newClaim("b", "1Gi", ofClass("unknown")), newClaim("c", "1Gi", ofClass("external")),
+			newClaim("d", "1Gi", ofClass("none")), newClaim("e", "1Gi", ofClass("missing"))).withStorage()
+		w.start()
+		w.settle()
+		for _, name := range []string{"a", "b", "c", "d", "e"} {
+			w.wantClaim(name, v1.ClaimPending)
+		}
+		w.events.want(t, `a: Warning ProvisioningFailed failed to provision volume with StorageClass "bad": invalid parameters.bad`)
+		w.events.want(t, `b: Warning ProvisioningFailed failed to provision volume with StorageClass "unknown": no volume plugin is named "kubernetes.io/nix"`)
+		w.events.want(t, `c: Normal ExternalProvisioning Waiting for a volume to be created either by the external provisioner 'csi.example.com'`)
+		w.events.want(t, `d: Normal FailedBinding no persistent volumes available for this claim`)
+		w.events.want(t, `e: Warning ProvisioningFailed storageclass.storage.k8s.io "missing" not found`)
+		if got := w.claim("c").Annotations["volume.kubernetes.io/storage-provisioner"]; got != "csi.example.com" {
+			t.Errorf("the external provisioner is not told: %q", got)
+		}
+		w.create(newPV("pvc-uid-c", "1Gi", class("external"), forClaim("c", "uid-c"), withPolicy(v1.PersistentVolumeReclaimDelete), func(pv *v1.PersistentVolume) {
+			pv.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "csi.example.com"}
+		}))
+		w.create(storageClass("missing", made))
+		w.settle()
+		w.wantBound("c", "pvc-uid-c")
+		w.wantBound("e", "pvc-uid-e")
+		// What others have provisioned others delete.
+		w.delete("PersistentVolumeClaim", "ops", "c")
+		w.settle()
+		w.wantPV("pvc-uid-c", v1.VolumeReleased)
+		// Nothing was made for a, which so can go at once.
+		w.delete("PersistentVolumeClaim", "ops", "a")
+		w.settle()
+		w.wantGone("PersistentVolumeClaim", "ops", "a")
+	})
+}
+
+func TestAClaimThatGoesWhileItsVolumeIsMade(t *testing.T) {
+	for _, uncertain := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, storageClass("fast", made)).withStorage()
+			w.start()
+			broken := errors.New("the server does not answer")
+			if !uncertain {
+				broken = volume.NothingDone(broken)
+			}
+			w.storage.fail(broken)
+			w.create(newClaim("data", "1Gi", ofClass("fast")))
+			w.settle()
+			w.events.want(t, `data: Warning ProvisioningFailed failed to provision volume with StorageClass "fast": the server does not answer`)
+			w.delete("PersistentVolumeClaim", "ops", "data")
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if !uncertain {
+				w.wantGone("PersistentVolumeClaim", "ops", "data")
+				return
+			}
+			if w.claim("data").DeletionTimestamp == nil {
+				t.Error("the claim is not being deleted")
+			}
+			w.storage.fail(nil)
+			w.settle()
+			w.wantGone("PersistentVolumeClaim", "ops", "data")
+			w.wantGone("PersistentVolume", "", "pvc-uid-data")
+			if left := w.stored(); len(left) > 0 {
+				t.Errorf("storage is left: %v", left)
+			}
+		})
+	}
+}
+
+func TestWaitForFirstConsumerProvisionsOnTheSelectedNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := storageClass("fast", made, waitForConsumer)
+		c.AllowedTopologies = []v1.TopologySelectorTerm{{MatchLabelExpressions: []v1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"a"}}}}}
+		w := newWorld(t, c, newPV("free", "1Gi", class("fast")), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+		w.start()
+		w.settle()
+		w.wantClaim("data", v1.ClaimPending)
+		claim := w.claim("data").DeepCopy()
+		claim.Annotations = map[string]string{"volume.kubernetes.io/selected-node": "node7"}
+		if _, err := w.store.Update(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+		w.settle()
+		// There is no such node: the scheduler is to choose another.
+		if node, still := w.claim("data").Annotations["volume.kubernetes.io/selected-node"]; still {
+			t.Errorf("it is still to be made on %q; events: %s", node, w.events)
+		}
+		node := &v1.Node{}
+		node.Name = "node7"
+		w.create(node)
+		claim = w.claim("data").DeepCopy()
+		claim.Annotations["volume.kubernetes.io/selected-node"] = "node7"
+		if _, err := w.store.Update(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+		w.settle()
+		w.wantBound("data", "pvc-uid-data")
+		pv := w.pv("pvc-uid-data")
+		if onNode, _ := volume.MatchesNode(pv, nil, "node8"); onNode || pv.Annotations["example.com/topologies"] != "1" {
+			t.Errorf("it was not made for that node: %+v", pv)
+		}
+	})
+}
+
+func TestRecycling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle)), newClaim("data", "1Gi")).withStorage()
+		w.start()
+		w.settle()
+		w.wantBound("data", "pv")
+		w.storage.fail(errors.New("the server does not answer"))
+		w.create(newClaim("next", "1Gi"))
+		w.delete("PersistentVolumeClaim", "ops", "data")
+		w.settle()
+		w.wantPV("pv", v1.VolumeFailed)
+		w.events.want(t, "pv: Warning VolumeFailedRecycle recycling failed: the server does not answer")
+		if message := w.pv("pv").Status.Message; message != "recycling failed: the server does not answer" {
+			t.Errorf("status.message is %q", message)
+		}
+		w.storage.fail(nil)
+		w.settle()
+		w.wantBound("next", "pv")
+		w.events.want(t, "pv: Normal VolumeRecycled Volume recycled")
+	})
+}
+
+// A volume whose claim was deleted under its pods is kept until they are gone,
+// and reclaimed then without delay.
+func TestReclaimWaitsForTheLastPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := podOf("data")
+		pod.Spec.NodeName = "node1"
+		w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast")), pod).withStorage()
+		w.start()
+		w.settle()
+		if err := w.store.Delete(t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", "data"), objects.Preconditions{}); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := w.store.Get(t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", "data")); err == nil { // protected: by force
+			c := c.(*v1.PersistentVolumeClaim).DeepCopy()
+			c.Finalizers = nil
+			if _, err := w.store.Update(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.settle()
+		w.wantPV("pvc-uid-data", v1.VolumeFailed)
+		w.events.want(t, `pvc-uid-data: Warning VolumeFailedDelete the data of PersistentVolume "pvc-uid-data" is still used by Pod ops/pod`)
+		w.delete("Pod", "ops", "pod")
+		synctest.Wait()
+		w.wantGone("PersistentVolume", "", "pvc-uid-data")
+	})
+}
+
+func TestWithoutPluginsNothingIsReclaimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimDelete)), newClaim("data", "1Gi"))
+		w.start()
+		w.settle()
+		w.delete("PersistentVolumeClaim", "ops", "data")
+		w.settle()
+		w.wantPV("pv", v1.VolumeFailed)
+		w.events.want(t, "pv: Warning VolumeFailedDelete the controller has no plugins")
+	})
+}
+
+// Whatever call the controller dies at, while volumes are made, emptied and
+// deleted: each claim has its own, and nothing is left of those that have gone.
+func TestReclaimingAndProvisioningSurviveACrashAtEveryCall(t *testing.T) {
+	sweepCrashes(t, 25, func(t *testing.T) *world {
+		w := newWorld(t, storageClass("fast", made), newPV("recycled", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle), forClaim("gone", "gone"), inPhase(v1.VolumeBound)),
+			newClaim("data", "1Gi", ofClass("fast")), newClaim("next", "1Gi"), newClaim("short", "1Gi", ofClass("fast"))).withStorage()
+		// What a dead process had begun may go on for a moment.
+		time.AfterFunc(time.Minute, func() {
+			_ = w.store.Delete(t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", "short"), objects.Preconditions{})
+		})
+		return w
+	}, func(w *world) {}, func(w *world) {
+		w.wantBound("data", "pvc-uid-data")
+		w.wantBound("next", "recycled")
+		w.wantGone("PersistentVolumeClaim", "ops", "short")
+		w.wantGone("PersistentVolume", "", "pvc-uid-short")
+		if left := w.stored(); !slices.Equal(left, []string{"pvc-uid-data"}) {
+			w.t.Errorf("storage %v exists", left)
+		}
+	})
+}

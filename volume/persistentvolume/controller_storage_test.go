@@ -1,0 +1,211 @@
+package persistentvolume_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/objectstest"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+const storagePlugin = "example.com/storage"
+
+// storage is a plugin whose storage is one ConfigMap for each volume, below the
+// namespace "storage": it is made and deleted through the process's own client,
+// which fails and dies at these calls as at any other. Its volumes are NFS
+// volumes of the server "storage".
+type storage struct {
+	volume.NoMetrics
+	client *objectstest.Client
+	host   volume.VolumeHost
+	law    *law
+
+	mu      sync.Mutex
+	failing error // of whatever is asked for, unless nil
+	calls   int
+}
+
+var (
+	_ volume.RecyclableVolumePlugin    = (*storage)(nil)
+	_ volume.DeletableVolumePlugin     = (*storage)(nil)
+	_ volume.ProvisionableVolumePlugin = (*storage)(nil)
+)
+
+func (s *storage) Init(host volume.VolumeHost) error { s.host = host; return nil }
+func (s *storage) GetPluginName() string             { return storagePlugin }
+func (s *storage) SupportsMountOption() bool         { return true }
+func (s *storage) CanSupport(spec *volume.Spec) bool {
+	return spec != nil && spec.PersistentVolume != nil && spec.PersistentVolume.Spec.NFS != nil
+}
+
+func (s *storage) GetVolumeName(spec *volume.Spec) (string, error) {
+	return spec.PersistentVolume.Spec.NFS.Path, nil
+}
+
+func (s *storage) NewMounter(*volume.Spec, *v1.Pod) (volume.Mounter, error) {
+	return nil, errors.ErrUnsupported
+}
+
+func (s *storage) NewUnmounter(string, types.UID) (volume.Unmounter, error) {
+	return nil, errors.ErrUnsupported
+}
+
+func (s *storage) ConstructVolumeSpec(context.Context, string, string) (volume.ReconstructedVolume, error) {
+	return volume.ReconstructedVolume{}, errors.ErrUnsupported
+}
+
+func (s *storage) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failing = err
+}
+
+func (s *storage) called() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls++
+	return s.failing
+}
+
+func storageRef(pv string) volume.ObjectRef { return volume.NewObjectRef("ConfigMap", "storage", pv) }
+
+// verified asks whether data may be destroyed, and holds the answer against the
+// law.
+func (s *storage) verified(ctx context.Context, pv *v1.PersistentVolume) error {
+	if err := s.called(); err != nil {
+		return err
+	}
+	releases, err := volume.Role[volume.ReleaseVerifier](s.host)
+	if err != nil {
+		return err
+	}
+	if err := releases.VerifyReleased(ctx, pv); err != nil {
+		return err
+	}
+	s.law.destroying(pv)
+	return nil
+}
+
+func (s *storage) Recycle(ctx context.Context, _ string, spec *volume.Spec, record volume.RecycleEventRecorder) error {
+	record(v1.EventTypeNormal, "emptying it")
+	if err := s.verified(ctx, spec.PersistentVolume); err != nil {
+		return err
+	}
+	s.law.emptied(spec.PersistentVolume)
+	return nil
+}
+
+func (s *storage) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
+	return &deleter{storage: s, pv: spec.PersistentVolume}, nil
+}
+
+type deleter struct {
+	*storage
+	pv *v1.PersistentVolume
+}
+
+func (d *deleter) GetPath() string { return "" }
+
+func (d *deleter) Delete(ctx context.Context) error {
+	if err := d.verified(ctx, d.pv); err != nil {
+		return err
+	}
+	err := d.client.Delete(ctx, storageRef(d.pv.Name), objects.Preconditions{})
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+func (s *storage) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
+	if options.Parameters["bad"] != "" {
+		return nil, volume.Invalid("parameters.bad", "is not known")
+	}
+	return &provisioner{storage: s, options: options}, nil
+}
+
+type provisioner struct {
+	*storage
+	options volume.VolumeOptions
+}
+
+func (p *provisioner) Provision(ctx context.Context, node *v1.Node, allowed []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
+	if err := p.called(); err != nil {
+		return nil, err
+	}
+	name := p.options.PVName
+	_, err := p.client.Create(ctx, &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: name}})
+	if err != nil && !errors.Is(err, objects.ErrExists) {
+		return nil, err
+	}
+	pv := newPV(name, "1Gi", withModes(p.options.PVC.Spec.AccessModes...))
+	pv.Spec.Capacity = p.options.PVC.Spec.Resources.Requests
+	pv.Annotations = map[string]string{"example.com/parameter": p.options.Parameters["size"], "example.com/topologies": fmt.Sprint(len(allowed))}
+	if node != nil {
+		onHost(node.Name)(pv)
+	}
+	return pv, nil
+}
+
+// destroying checks that a volume's data may go.
+func (l *law) destroying(pv *v1.PersistentVolume) {
+	stored, err := objects.Get[*v1.PersistentVolume](context.Background(), l.store, volume.NewObjectRef("PersistentVolume", "", pv.Name))
+	if err == nil && stored.Status.Phase != v1.VolumeReleased && stored.Status.Phase != v1.VolumeFailed {
+		err = fmt.Errorf("the data of volume %s is destroyed in phase %q", pv.Name, stored.Status.Phase)
+	}
+	claims, _ := objects.List[*v1.PersistentVolumeClaim](context.Background(), l.store, "PersistentVolumeClaim", "")
+	for _, c := range claims {
+		if err == nil && c.UID == pv.Spec.ClaimRef.UID {
+			err = fmt.Errorf("the data of volume %s is destroyed while its claim is there", pv.Name)
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil && l.first == nil {
+		l.first = err
+	}
+}
+
+// withStorage gives the processes that are started the plugin.
+func (w *world) withStorage() *world {
+	w.plugins = func(client *objectstest.Client) *volume.VolumePluginMgr {
+		w.storage = &storage{client: client, law: w.law}
+		host := &volume.Host{}
+		releases := &persistentvolume.ReleaseVerifier{Objects: client}
+		host.Releases = releases
+		plugins, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{w.storage}, host)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		releases.Plugins = plugins
+		return plugins
+	}
+	return w
+}
+
+// stored returns the names of the storage that exists.
+func (w *world) stored() (names []string) {
+	list, err := w.store.List(w.t.Context(), "ConfigMap", "storage")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, o := range list {
+		names = append(names, o.GetName())
+	}
+	return names
+}
+
+func made(c *storagev1.StorageClass) { c.Provisioner = storagePlugin }
+
+func withPolicy(policy v1.PersistentVolumeReclaimPolicy) pvOption {
+	return func(pv *v1.PersistentVolume) { pv.Spec.PersistentVolumeReclaimPolicy = policy }
+}

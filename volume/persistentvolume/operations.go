@@ -1,0 +1,181 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/podvol/podvol/volume"
+)
+
+const (
+	// operationPause is the pause after the first failure of an operation:
+	// the kubelet's.
+	operationPause = 500 * time.Millisecond
+	// maxOperations is how many run at the same time.
+	maxOperations = 16
+)
+
+// operations are what takes long: making storage, emptying it, deleting it.
+// There is one for a key at a time; one that fails waits, longer each time,
+// before it may begin again.
+type operations struct {
+	again func(volume.ObjectRef)                                       // has an object looked at
+	watch func(volume.ObjectRef, func(volume.ObjectRef)) (stop func()) // of an object
+
+	ctx   context.Context // what is begun ends with it
+	slots chan struct{}
+
+	mu      sync.Mutex
+	all     map[string]*operation
+	running sync.WaitGroup
+}
+
+type operation struct {
+	key     string
+	about   volume.ObjectRef
+	running bool
+	done    bool
+	// err is why it failed the last time; it waits until waiting is nil.
+	err      error
+	failures int
+	waiting  *time.Timer
+	stops    []func()
+	// uncertain says that an attempt, maybe that of an earlier process, may have
+	// left something behind.
+	uncertain bool
+	// dropped says that nobody wants to know of it any more, once it has ended.
+	dropped bool
+}
+
+// progress is how far an operation is.
+type progress int
+
+const (
+	opRunning progress = iota
+	opFailed
+	opDone
+)
+
+func newOperations(again func(volume.ObjectRef), watch func(volume.ObjectRef, func(volume.ObjectRef)) func()) *operations {
+	return &operations{again: again, watch: watch, slots: make(chan struct{}, maxOperations), all: make(map[string]*operation)}
+}
+
+// do says how far the operation of a key is, after beginning it if it is not
+// running, waiting or done. The object that it is about is looked at again when
+// it has ended, and when it may begin again. Inherited says that an earlier
+// process may have begun it.
+func (o *operations) do(key string, about volume.ObjectRef, inherited bool, f func(context.Context) error) (progress, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	op := o.all[key]
+	if op == nil {
+		op = &operation{key: key, about: about, uncertain: inherited}
+		o.all[key] = op
+	}
+	switch {
+	case op.done:
+		return opDone, nil
+	case op.running:
+		return opRunning, nil
+	case op.waiting != nil:
+		return opFailed, op.err
+	}
+	op.running, op.dropped = true, false
+	o.running.Go(func() { o.finish(op, o.attempt(f)) })
+	return opRunning, nil
+}
+
+func (o *operations) attempt(f func(context.Context) error) error {
+	select {
+	case o.slots <- struct{}{}:
+	case <-o.ctx.Done():
+		return volume.NothingDone(context.Cause(o.ctx))
+	}
+	defer func() { <-o.slots }()
+	return f(o.ctx)
+}
+
+func (o *operations) finish(op *operation, err error) {
+	o.settle(op, err)
+	o.again(op.about)
+}
+
+func (o *operations) settle(op *operation, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	op.running, op.err, op.done = false, err, err == nil
+	if op.dropped {
+		delete(o.all, op.key)
+	}
+	if op.dropped || err == nil || o.ctx.Err() != nil {
+		return
+	}
+	op.failures++
+	op.uncertain = op.uncertain || volume.IsUncertain(err)
+	op.waiting = time.AfterFunc(retryPause(operationPause, op.failures, err), func() { o.wake(op) })
+	// Who uses the data says when it makes sense to try again.
+	if inUse, ok := errors.AsType[*InUseError](err); ok {
+		for _, use := range inUse.Uses {
+			op.stops = append(op.stops, o.watch(use.By, func(volume.ObjectRef) { go o.wake(op) }))
+		}
+	}
+}
+
+// wake ends the pause of an operation.
+func (o *operations) wake(op *operation) {
+	o.mu.Lock()
+	if op.waiting == nil {
+		o.mu.Unlock()
+		return
+	}
+	op.waiting.Stop()
+	op.waiting = nil
+	stops := op.stops
+	op.stops = nil
+	o.mu.Unlock()
+	for _, stop := range stops {
+		stop()
+	}
+	o.again(op.about)
+}
+
+// certain reports whether an operation that failed, or was never begun, has
+// left nothing behind.
+func (o *operations) certain(key string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	op := o.all[key]
+	return op != nil && !op.running && !op.done && !op.uncertain
+}
+
+// forget drops an operation, one that runs as soon as it has ended.
+func (o *operations) forget(key string) {
+	o.mu.Lock()
+	op := o.all[key]
+	if op != nil {
+		op.dropped = op.running
+	}
+	if op == nil || op.running {
+		o.mu.Unlock()
+		return
+	}
+	delete(o.all, key)
+	o.mu.Unlock()
+	o.wake(op)
+}
+
+// wait returns when nothing runs any more, after the context ended.
+func (o *operations) wait() {
+	o.running.Wait()
+	o.mu.Lock()
+	ops := make([]*operation, 0, len(o.all))
+	for _, op := range o.all {
+		ops = append(ops, op)
+	}
+	o.mu.Unlock()
+	for _, op := range ops {
+		o.wake(op)
+	}
+}

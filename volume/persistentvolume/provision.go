@@ -1,0 +1,258 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+const (
+	annProvisioner     = "volume.kubernetes.io/storage-provisioner"
+	annProvisionerBeta = "volume.beta.kubernetes.io/storage-provisioner"
+	annSelectedNode    = "volume.kubernetes.io/selected-node"
+	noProvisioner      = "kubernetes.io/no-provisioner"
+	kindNode           = "Node"
+)
+
+// ProvisioningFinalizer is on a claim from before storage is made for it until
+// the PersistentVolume is stored that says where that is. Its name is known
+// before, [ProvisionedName], so a controller that finds the finalizer asks the
+// plugin for the same storage again: none is left behind, whenever the
+// controller dies, even if the claim is deleted meanwhile.
+const ProvisioningFinalizer = "podvol.io/provisioning"
+
+// ProvisionedName returns the name of the PersistentVolume that is made for a
+// claim, that of Kubernetes: "pvc-" and the claim's UID.
+func ProvisionedName(claim *v1.PersistentVolumeClaim) string { return "pvc-" + string(claim.UID) }
+
+// provisionKey names the making of a claim's volume.
+func provisionKey(claim *v1.PersistentVolumeClaim) string { return "provision " + string(claim.UID) }
+
+func isProvisioning(claim *v1.PersistentVolumeClaim) bool {
+	return slices.Contains(claim.Finalizers, ProvisioningFinalizer)
+}
+
+// provision has storage made for a claim that has found none. It reports false
+// where the class makes none.
+func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (handled bool, err error) {
+	name := claimClass(claim, "")
+	switch {
+	case name == "":
+		return false, nil
+	case class == nil:
+		return true, c.failProvisioning(ctx, claim, fmt.Errorf("storageclass.storage.k8s.io %q not found; create it, or a volume of this class that fits", name))
+	case class.Provisioner == noProvisioner:
+		return false, nil
+	case c.isExternal(class.Provisioner):
+		return true, c.awaitExternal(ctx, claim, class)
+	}
+	inherited := isProvisioning(claim)
+	if claim, err = c.beginProvisioning(ctx, claim, class); err != nil {
+		return true, err
+	}
+	state, err := c.operations.do(provisionKey(claim), claimRef(nameOf(claim)), inherited, func(ctx context.Context) error { return c.makeVolume(ctx, claim, class) })
+	switch {
+	case state == opDone: // and the volume stored, which has the claim looked at
+		c.operations.forget(provisionKey(claim))
+		return true, nil
+	case state == opRunning:
+		_, err = c.setClaimStatus(ctx, claim, v1.ClaimPending, nil)
+		return true, err
+	}
+	if failed := c.failProvisioning(ctx, claim, fmt.Errorf("failed to provision volume with StorageClass %q: %w", name, err)); failed != nil {
+		return true, failed
+	}
+	if !volume.IsUncertain(err) && waitsForConsumer(class) && claim.Annotations[annSelectedNode] != "" {
+		return true, c.reschedule(ctx, nameOf(claim))
+	}
+	return true, nil
+}
+
+func (c *Controller) failProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim, why error) error {
+	c.events.is(claim, v1.EventTypeWarning, reasonProvisioningFailed, why.Error(), "")
+	_, err := c.setClaimStatus(ctx, claim, v1.ClaimPending, nil)
+	return err
+}
+
+// awaitExternal asks another process for the volume.
+func (c *Controller) awaitExternal(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
+	claim, err := c.updateClaim(ctx, claim, withProvisioner(claim, class))
+	if err != nil {
+		return err
+	}
+	c.events.is(claim, v1.EventTypeNormal, reasonExternalProvisioning, fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' "+
+		"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner), "")
+	_, err = c.setClaimStatus(ctx, claim, v1.ClaimPending, nil)
+	return err
+}
+
+func withProvisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) *v1.PersistentVolumeClaim {
+	claim = claim.DeepCopy()
+	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, annProvisioner, class.Provisioner)
+	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, annProvisionerBeta, class.Provisioner)
+	return claim
+}
+
+// beginProvisioning notes in the claim, before anything is made, that storage
+// may exist for it from now on.
+func (c *Controller) beginProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, error) {
+	next := withProvisioner(claim, class)
+	if !isProvisioning(next) {
+		next.Finalizers = append(next.Finalizers, ProvisioningFinalizer)
+	}
+	return c.updateClaim(ctx, claim, next)
+}
+
+// reschedule gives the choice of a node back where nothing could be made.
+func (c *Controller) reschedule(ctx context.Context, name types.NamespacedName) error {
+	claim, exists, err := c.claims.get(ctx, name)
+	if err != nil || !exists {
+		return err
+	}
+	next := claim.DeepCopy()
+	delete(next.Annotations, annSelectedNode)
+	_, err = c.updateClaim(ctx, claim, next)
+	return err
+}
+
+// finishProvisioning is for a claim that does not want what is being made for
+// it any more. What was made, or may have been, gets its PersistentVolume, and
+// is reclaimed like every other whose claim has gone.
+func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	_, stored, err := c.volumes.getLive(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
+	if err != nil {
+		return err
+	}
+	key := provisionKey(claim)
+	if !stored && !c.operations.certain(key) {
+		class, err := c.classOf(ctx, claim)
+		if err != nil {
+			return err
+		}
+		state, err := c.operations.do(key, claimRef(nameOf(claim)), true, func(ctx context.Context) error {
+			if class == nil {
+				return fmt.Errorf("storage may have been made for the claim, and its class %q is gone that knows where: "+
+					"create it again, or, if there is none, remove the finalizer %s", claimClass(claim, ""), ProvisioningFinalizer)
+			}
+			return c.makeVolume(ctx, claim, class)
+		})
+		switch state {
+		case opRunning:
+			return nil
+		case opFailed:
+			c.events.is(claim, v1.EventTypeWarning, reasonCleanupFailed, err.Error(), "")
+			return nil
+		}
+	}
+	next := claim.DeepCopy()
+	next.Finalizers = without(next.Finalizers, ProvisioningFinalizer)
+	if _, err = c.updateClaim(ctx, claim, next); err == nil {
+		c.operations.forget(key)
+	}
+	return ignoreMissing(err)
+}
+
+// makeVolume makes the storage, or finds what an earlier attempt has made, and
+// stores its PersistentVolume.
+func (c *Controller) makeVolume(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
+	name := ProvisionedName(claim)
+	if stored, exists, err := c.volumes.getLive(ctx, types.NamespacedName{Name: name}); err != nil || exists {
+		return errors.Join(err, checkMadeFor(stored, claim))
+	}
+	provisioner, err := c.provisioner(claim, class)
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	node, err := c.selectedNode(ctx, claim)
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	pv, err := provisioner.Provision(ctx, node, class.AllowedTopologies)
+	if err != nil {
+		return err
+	}
+	if pv == nil {
+		return fmt.Errorf("the plugin %s has made no PersistentVolume and says no reason", class.Provisioner)
+	}
+	stored, err := update(ctx, c.objects.Create, madeFor(pv, claim, class))
+	if errors.Is(err, objects.ErrExists) {
+		stored, _, err = c.volumes.getLive(ctx, types.NamespacedName{Name: name})
+		return errors.Join(err, checkMadeFor(stored, claim))
+	}
+	if err != nil {
+		return fmt.Errorf("store PersistentVolume %q: %w", name, err)
+	}
+	c.volumes.put(stored)
+	c.events.happened(claim, v1.EventTypeNormal, reasonProvisioningSucceeded, fmt.Sprintf("Successfully provisioned volume %s using %s", name, class.Provisioner))
+	return nil
+}
+
+func (c *Controller) provisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (volume.Provisioner, error) {
+	if c.plugins == nil {
+		return nil, errNoPlugins
+	}
+	plugin, err := c.plugins.FindProvisionablePluginByName(class.Provisioner)
+	if err != nil {
+		return nil, err
+	}
+	if len(class.MountOptions) > 0 && !volume.SupportsMountOption(plugin) {
+		return nil, volume.Invalid("mountOptions", "are not supported by the provisioner %s; remove them from StorageClass %q", class.Provisioner, class.Name)
+	}
+	return plugin.NewProvisioner(volume.VolumeOptions{
+		PVName: ProvisionedName(claim), PVC: claim, Parameters: class.Parameters,
+		PersistentVolumeReclaimPolicy: policyOf(class), MountOptions: class.MountOptions,
+	})
+}
+
+func policyOf(class *storagev1.StorageClass) v1.PersistentVolumeReclaimPolicy {
+	if class.ReclaimPolicy == nil {
+		return v1.PersistentVolumeReclaimDelete
+	}
+	return *class.ReclaimPolicy
+}
+
+// selectedNode returns the node that was chosen for the claim's first pod, nil
+// where none was.
+func (c *Controller) selectedNode(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.Node, error) {
+	name := claim.Annotations[annSelectedNode]
+	if name == "" {
+		return nil, nil
+	}
+	return objects.Get[*v1.Node](ctx, c.objects, volume.NewObjectRef(kindNode, "", name))
+}
+
+// madeFor completes what a plugin has made, as Kubernetes stores it.
+func madeFor(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) *v1.PersistentVolume {
+	pv = pv.DeepCopy()
+	pv.Name, pv.UID, pv.ResourceVersion = ProvisionedName(claim), "", ""
+	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, annProvisionedBy, class.Provisioner)
+	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, annBoundByController, yes)
+	pv.Spec.PersistentVolumeReclaimPolicy = policyOf(class)
+	pv.Spec.StorageClassName = class.Name
+	pv.Spec.VolumeAttributesClassName = claim.Spec.VolumeAttributesClassName
+	pv.Spec.MountOptions = slices.Clone(class.MountOptions)
+	pv.Spec.ClaimRef = &v1.ObjectReference{
+		Kind: kindClaim, APIVersion: v1.SchemeGroupVersion.String(),
+		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
+	}
+	if policyOf(class) == v1.PersistentVolumeReclaimDelete && !slices.Contains(pv.Finalizers, deletionFinalizer) {
+		pv.Finalizers = append(pv.Finalizers, deletionFinalizer)
+	}
+	return pv
+}
+
+func checkMadeFor(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) error {
+	if pv == nil || pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == claim.UID {
+		return nil
+	}
+	return volume.Invalid("metadata.name", "PersistentVolume %q, whose name is this claim's, is not made for it; remove that volume", pv.Name)
+}

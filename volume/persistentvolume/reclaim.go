@@ -1,0 +1,153 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+const (
+	annProvisionedBy = "pv.kubernetes.io/provisioned-by"
+	// deletionFinalizer is on provisioned volumes with reclaim policy Delete, so
+	// that the storage goes before the object that says where it is.
+	deletionFinalizer = "kubernetes.io/pv-controller"
+	treePrefix        = "kubernetes.io/"
+)
+
+var errNoPlugins = errors.New("the controller has no plugins; give it some, or use persistentVolumeReclaimPolicy: Retain")
+
+// reclaim does what the policy of a released volume says.
+func (c *Controller) reclaim(ctx context.Context, pv *v1.PersistentVolume) error {
+	switch pv.Spec.PersistentVolumeReclaimPolicy {
+	case v1.PersistentVolumeReclaimRecycle:
+		if pv.DeletionTimestamp != nil {
+			return nil // nobody will want it any more
+		}
+		return c.recycle(ctx, pv)
+	case v1.PersistentVolumeReclaimDelete:
+		return c.deleteStorage(ctx, pv)
+	}
+	return nil
+}
+
+// releaseKey names the work on one release of a volume.
+func releaseKey(pv *v1.PersistentVolume) string { return "reclaim " + volume.ReleaseID(pv) }
+
+// recycle empties the volume and makes it available again.
+func (c *Controller) recycle(ctx context.Context, pv *v1.PersistentVolume) error {
+	state, err := c.operations.do(releaseKey(pv), volumeRef(pv.Name), true, c.reserved(pv, func(ctx context.Context) error {
+		if c.plugins == nil {
+			return volume.NothingDone(errNoPlugins)
+		}
+		spec := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false)
+		plugin, err := c.plugins.FindRecyclablePluginBySpec(spec)
+		if err != nil {
+			return err
+		}
+		return plugin.Recycle(ctx, pv.Name, spec, func(eventType, message string) {
+			c.events.happened(pv, eventType, reasonRecyclerPod, "Recycler pod: "+message)
+		})
+	}))
+	switch state {
+	case opFailed:
+		return c.failReclaim(ctx, pv, reasonFailedRecycle, fmt.Errorf("recycling failed: %w", err))
+	case opRunning:
+		return nil
+	}
+	next := pv.DeepCopy()
+	next.Spec.ClaimRef = nil
+	delete(next.Annotations, annBoundByController)
+	if pv, err = c.updateVolume(ctx, pv, next); err != nil {
+		return err
+	}
+	c.events.happened(pv, v1.EventTypeNormal, reasonRecycled, "Volume recycled")
+	_, err = c.setVolumePhase(ctx, pv, v1.VolumeAvailable, "")
+	return err
+}
+
+// reserved keeps the volume from everybody while f runs, even if somebody takes
+// its claimRef away meanwhile.
+func (c *Controller) reserved(pv *v1.PersistentVolume, f func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		c.index.setBusy(pv.Name, true)
+		defer c.index.setBusy(pv.Name, false)
+		return f(ctx)
+	}
+}
+
+// deleteStorage deletes the storage, then the volume. What others have
+// provisioned they also delete.
+func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume) error {
+	if c.isExternal(pv.Annotations[annProvisionedBy]) {
+		return nil
+	}
+	state, err := c.operations.do(releaseKey(pv), volumeRef(pv.Name), true, c.reserved(pv, func(ctx context.Context) error {
+		if c.plugins == nil {
+			return volume.NothingDone(errNoPlugins)
+		}
+		spec := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false)
+		plugin, err := c.plugins.FindDeletablePluginBySpec(spec)
+		if err != nil {
+			return err
+		}
+		deleter, err := plugin.NewDeleter(spec)
+		if err != nil {
+			return err
+		}
+		return deleter.Delete(ctx)
+	}))
+	switch state {
+	case opFailed:
+		return c.failReclaim(ctx, pv, reasonFailedDelete, err)
+	case opRunning:
+		return nil
+	}
+	next := pv.DeepCopy()
+	next.Finalizers = without(next.Finalizers, deletionFinalizer)
+	if pv, err = c.updateVolume(ctx, pv, next); err != nil {
+		return ignoreMissing(err)
+	}
+	if pv.DeletionTimestamp != nil {
+		return nil
+	}
+	return ignoreMissing(c.objects.Delete(ctx, volumeRef(pv.Name), objects.Preconditions{UID: pv.UID, ResourceVersion: pv.ResourceVersion}))
+}
+
+// isExternal reports whether somebody else provisions and deletes volumes of
+// this provisioner's name.
+func (c *Controller) isExternal(provisioner string) bool {
+	if provisioner == "" || strings.HasPrefix(provisioner, treePrefix) {
+		return false
+	}
+	if c.plugins == nil {
+		return true
+	}
+	_, err := c.plugins.FindPluginByName(provisioner)
+	return err != nil
+}
+
+// failReclaim shows why a volume could not be reclaimed; it is tried again.
+func (c *Controller) failReclaim(ctx context.Context, pv *v1.PersistentVolume, reason string, why error) error {
+	c.events.is(pv, v1.EventTypeWarning, reason, why.Error(), "")
+	_, err := c.setVolumePhase(ctx, pv, v1.VolumeFailed, why.Error())
+	return err
+}
+
+func without(finalizers []string, one string) []string {
+	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == one })
+}
+
+// ignoreMissing is for what is to go and has gone.
+func ignoreMissing(err error) error {
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	return err
+}
