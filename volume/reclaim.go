@@ -3,7 +3,6 @@ package volume
 import (
 	"errors"
 	"fmt"
-	"strings"
 )
 
 // ErrDryRun says that nothing was deleted because only a dry run was asked for:
@@ -33,7 +32,10 @@ func (e *DryRunError) Error() string {
 	if e.Mounts > 0 {
 		text += fmt.Sprintf(" and %d mount points, at which it would stop", e.Mounts)
 	}
-	return strings.Join([]string{text, e.Do}, "; ")
+	if e.Do == "" {
+		return text
+	}
+	return text + "; " + e.Do
 }
 
 // Unwrap returns [ErrDryRun].
