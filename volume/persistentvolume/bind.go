@@ -50,7 +50,15 @@ func (c *Controller) updateVolume(ctx context.Context, pv, next *v1.PersistentVo
 	if err != nil {
 		return pv, err
 	}
+	if isGone(stored) {
+		return stored, nil
+	}
 	return c.volumes.put(stored), nil
+}
+
+// isGone reports whether an object that was just written was let go of by that.
+func isGone(o metav1.Object) bool {
+	return o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0
 }
 
 func (c *Controller) updateClaim(ctx context.Context, claim, next *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
@@ -60,6 +68,9 @@ func (c *Controller) updateClaim(ctx context.Context, claim, next *v1.Persistent
 	stored, err := update(ctx, c.objects.Update, next)
 	if err != nil {
 		return claim, err
+	}
+	if isGone(stored) {
+		return stored, nil
 	}
 	return c.claims.put(stored), nil
 }

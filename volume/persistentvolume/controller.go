@@ -42,7 +42,7 @@ type ControllerConfig struct {
 
 // Controller is Kubernetes' PersistentVolume controller: it binds claims to
 // volumes, has volumes made for claims that find none, reclaims those that were
-// left, and keeps the phases of both. Behaviour, annotations and the reasons
+// left, keeps those in use from being deleted, and keeps the phases of both. Behaviour, annotations and the reasons
 // of events are those of v1.37, with the differences that [Index.Match] names.
 //
 // It works on what has changed and polls nothing: a claim that waits is looked
@@ -60,6 +60,8 @@ type Controller struct {
 	claims  latest[*v1.PersistentVolumeClaim]
 	volumes latest[*v1.PersistentVolume]
 	classes latest[*storagev1.StorageClass]
+	pods    latest[*v1.Pod]
+	users   claimUsers
 	waiting *waitingClaims
 	queue   *workQueue
 	// operations make, empty and delete storage.
@@ -88,6 +90,8 @@ func NewController(config ControllerConfig) *Controller {
 	c.operations = newOperations(c.queue.add, c.objects.Watch)
 	c.claims = newLatest(c.objects, kindClaim, c.claimChanged)
 	c.volumes = newLatest(c.objects, kindVolume, c.volumeChanged)
+	c.pods = newLatest(c.objects, kindPod, c.podChanged)
+	c.users.pods = make(map[types.NamespacedName]map[string]*v1.Pod)
 	c.classes = newLatest(c.objects, kindClass, c.classChanged)
 	return c
 }
@@ -101,7 +105,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if c.ran.Swap(true) {
 		return ErrRunOnce
 	}
-	for _, kind := range []string{kindClass, kindVolume, kindClaim} {
+	for _, kind := range []string{kindClass, kindPod, kindVolume, kindClaim} {
 		defer c.objects.WatchKind(kind, c.queue.add)()
 	}
 	if err := c.fill(ctx); err != nil {
@@ -123,6 +127,9 @@ func (c *Controller) Run(ctx context.Context) error {
 // away whose claim has not been seen.
 func (c *Controller) fill(ctx context.Context) error {
 	if _, err := c.classes.fill(ctx); err != nil {
+		return err
+	}
+	if _, err := c.pods.fill(ctx); err != nil {
 		return err
 	}
 	volumes, err := c.volumes.fill(ctx)
@@ -152,6 +159,8 @@ func (c *Controller) work(ctx context.Context, ref volume.ObjectRef) error {
 		err = c.syncVolume(ctx, ref.Name)
 	case kindClass:
 		_, _, err = c.classes.get(ctx, ref.NamespacedName)
+	case kindPod:
+		_, _, err = c.pods.get(ctx, ref.NamespacedName)
 	}
 	if err != nil && ctx.Err() == nil {
 		level := slog.LevelWarn

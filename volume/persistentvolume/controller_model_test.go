@@ -29,7 +29,7 @@ type action struct {
 func TestControllerConverges(t *testing.T) {
 	one := rapid.Custom(func(t *rapid.T) action {
 		return action{
-			Do: rapid.SampledFrom([]string{"claim", "claim", "volume", "volume", "named claim", "meant volume", "delete claim", "delete volume",
+			Do: rapid.SampledFrom([]string{"claim", "claim", "volume", "volume", "named claim", "meant volume", "delete claim", "delete volume", "destroy volume",
 				"free volume", "rival", "annotate volume", "annotate claim", "shrink", "crash", "restart", "lag", "catch up"}).Draw(t, "do"),
 			Claim: rapid.IntRange(0, 3).Draw(t, "claim"), Vol: rapid.IntRange(0, 3).Draw(t, "volume"),
 			Size:  rapid.IntRange(1, 3).Draw(t, "size"),
@@ -118,6 +118,9 @@ func (w *world) happen(i int, a action) {
 		_ = w.store.Delete(ctx, volume.NewObjectRef("PersistentVolumeClaim", "ops", claimName), objects.Preconditions{})
 	case "delete volume":
 		_ = w.store.Delete(ctx, volume.NewObjectRef("PersistentVolume", "", pvName), objects.Preconditions{})
+	case "destroy volume":
+		_ = w.store.Delete(ctx, volume.NewObjectRef("PersistentVolume", "", pvName), objects.Preconditions{})
+		changePV(func(pv *v1.PersistentVolume) { pv.Finalizers = nil })
 	case "free volume": // as an administrator does once the data is gone
 		changePV(func(pv *v1.PersistentVolume) {
 			if pv.Status.Phase == v1.VolumeReleased {

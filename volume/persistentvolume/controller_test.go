@@ -75,8 +75,8 @@ func TestANewVolumeWakesOneClaim(t *testing.T) {
 			calls := w.client.Count()
 			w.create(newPV(fmt.Sprintf("pv%02d", i), "2Gi"))
 			w.settle()
-			if n := w.client.Count() - calls; n > 5 {
-				t.Errorf("%d calls for one binding; want the phase of the new volume and four writes", n)
+			if n := w.client.Count() - calls; n > 6 {
+				t.Errorf("%d calls for one binding; want finalizer and phase of the new volume, and four writes", n)
 			}
 		}
 		for i := range count {
@@ -163,9 +163,12 @@ func TestAClaimLosesItsVolume(t *testing.T) {
 		old := w.pv("pv").DeepCopy()
 		w.delete("PersistentVolume", "", "pv")
 		w.settle()
+		w.wantBound("data", "pv") // it is protected
+		w.change("pv", func(pv *v1.PersistentVolume) { pv.Finalizers = nil })
+		w.settle()
 		w.wantClaim("data", v1.ClaimLost)
 		w.events.want(t, "data: Warning ClaimLost Bound claim has lost its PersistentVolume. Data on the volume is lost!")
-		old.ResourceVersion, old.UID = "", ""
+		old.ResourceVersion, old.UID, old.DeletionTimestamp = "", "", nil
 		w.create(old)
 		w.settle()
 		w.wantBound("data", "pv")

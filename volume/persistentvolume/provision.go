@@ -227,7 +227,11 @@ func (c *Controller) selectedNode(ctx context.Context, claim *v1.PersistentVolum
 	if name == "" {
 		return nil, nil
 	}
-	return objects.Get[*v1.Node](ctx, c.objects, volume.NewObjectRef(kindNode, "", name))
+	node, err := objects.Get[*v1.Node](ctx, c.objects, volume.NewObjectRef(kindNode, "", name))
+	if errors.Is(err, volume.ErrNotFound) {
+		return objects.Get[*v1.Node](ctx, objects.Live(c.objects), volume.NewObjectRef(kindNode, "", name))
+	}
+	return node, err
 }
 
 // madeFor completes what a plugin has made, as Kubernetes stores it.
@@ -243,6 +247,9 @@ func madeFor(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, class *st
 	pv.Spec.ClaimRef = &v1.ObjectReference{
 		Kind: kindClaim, APIVersion: v1.SchemeGroupVersion.String(),
 		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
+	}
+	if !slices.Contains(pv.Finalizers, volumeProtection) {
+		pv.Finalizers = append(pv.Finalizers, volumeProtection)
 	}
 	if policyOf(class) == v1.PersistentVolumeReclaimDelete && !slices.Contains(pv.Finalizers, deletionFinalizer) {
 		pv.Finalizers = append(pv.Finalizers, deletionFinalizer)

@@ -28,6 +28,12 @@ func (c *Controller) syncClaim(ctx context.Context, name types.NamespacedName) e
 		c.waiting.done(name)
 		return nil
 	}
+	if claim, err = c.protectClaim(ctx, claim); err != nil {
+		return ignoreMissing(err)
+	}
+	if isGone(claim) {
+		return nil // which has it looked at again
+	}
 	if _, bound := claim.Annotations[annBindCompleted]; bound {
 		c.waiting.done(name)
 		return c.syncBoundClaim(ctx, claim)

@@ -20,6 +20,24 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 		return err
 	}
 	defer c.offer(name)
+	if pv.DeletionTimestamp == nil {
+		if pv, err = c.protectVolume(ctx, pv); err != nil {
+			return err
+		}
+	}
+	if err := c.settleVolume(ctx, pv); err != nil {
+		return err
+	}
+	pv, exists, err = c.volumes.get(ctx, types.NamespacedName{Name: name})
+	if err != nil || !exists || pv.DeletionTimestamp == nil {
+		return err
+	}
+	_, err = c.protectVolume(ctx, pv)
+	return ignoreMissing(err)
+}
+
+// settleVolume does what the claim asks for that the volume means.
+func (c *Controller) settleVolume(ctx context.Context, pv *v1.PersistentVolume) error {
 	ref := pv.Spec.ClaimRef
 	if ref == nil || ref.UID == "" {
 		_, err := c.setVolumePhase(ctx, pv, v1.VolumeAvailable, "")

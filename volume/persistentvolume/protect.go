@@ -1,0 +1,152 @@
+package persistentvolume
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// Finalizers that keep claims and volumes that are in use.
+const (
+	claimProtection  = "kubernetes.io/pvc-protection"
+	volumeProtection = "kubernetes.io/pv-protection"
+)
+
+// claimUsers are the pods that name a claim, directly or by an ephemeral volume.
+type claimUsers struct {
+	mu   sync.Mutex
+	pods map[types.NamespacedName]map[string]*v1.Pod // by claim, then by the pod's name
+}
+
+func (u *claimUsers) put(pod *v1.Pod) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, claim := range claimsOfPod(pod) {
+		if u.pods[claim] == nil {
+			u.pods[claim] = make(map[string]*v1.Pod)
+		}
+		u.pods[claim][pod.Name] = pod
+	}
+}
+
+func (u *claimUsers) remove(pod *v1.Pod) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, claim := range claimsOfPod(pod) {
+		delete(u.pods[claim], pod.Name)
+		if len(u.pods[claim]) == 0 {
+			delete(u.pods, claim)
+		}
+	}
+}
+
+// of returns the pods that name a claim, by name.
+func (u *claimUsers) of(claim types.NamespacedName) []*v1.Pod {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	users := u.pods[claim]
+	all := make([]*v1.Pod, 0, len(users))
+	for _, name := range slices.Sorted(maps.Keys(users)) {
+		all = append(all, users[name])
+	}
+	return all
+}
+
+// claimsOfPod returns the claims that a pod names, some maybe twice.
+func claimsOfPod(pod *v1.Pod) (names []types.NamespacedName) {
+	for i := range pod.Spec.Volumes {
+		if name, ok := claimOf(pod, &pod.Spec.Volumes[i]); ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// podChanged has the claims looked at that the pod names, or has named.
+func (c *Controller) podChanged(_ types.NamespacedName, prior, now *v1.Pod, exists bool) {
+	if prior != nil {
+		c.users.remove(prior)
+		c.lookAtClaims(prior)
+	}
+	if exists {
+		c.users.put(now)
+		c.lookAtClaims(now)
+	}
+}
+
+func (c *Controller) lookAtClaims(pod *v1.Pod) {
+	for _, claim := range claimsOfPod(pod) {
+		c.queue.add(claimRef(claim))
+	}
+}
+
+// protectClaim keeps a claim that is not being deleted, or lets one go that no
+// pod uses.
+func (c *Controller) protectClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+	protected := slices.Contains(claim.Finalizers, claimProtection)
+	next := claim.DeepCopy()
+	switch {
+	case claim.DeletionTimestamp == nil && !protected:
+		next.Finalizers = append(next.Finalizers, claimProtection)
+	case claim.DeletionTimestamp != nil && protected:
+		used, err := c.isUsed(ctx, claim)
+		if err != nil || used {
+			return claim, err
+		}
+		next.Finalizers = without(next.Finalizers, claimProtection)
+	}
+	return c.updateClaim(ctx, claim, next)
+}
+
+// isUsed reports whether a pod uses a claim. The API itself is asked before the
+// answer is no.
+func (c *Controller) isUsed(ctx context.Context, claim *v1.PersistentVolumeClaim) (bool, error) {
+	uses := func(pod *v1.Pod) bool { return usesClaim(pod, claim) }
+	if slices.ContainsFunc(c.users.of(nameOf(claim)), uses) {
+		return true, nil
+	}
+	pods, err := objects.List[*v1.Pod](ctx, objects.Live(c.objects), kindPod, claim.Namespace)
+	return slices.ContainsFunc(pods, uses), err
+}
+
+// usesClaim reports whether a pod uses a claim, by Kubernetes' rules: one that
+// is not on a node yet does not, for no node starts a pod whose claim is being
+// deleted. One that has ended does, except with a claim of its own that it waits
+// for to go itself.
+func usesClaim(pod *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
+	if pod.Spec.NodeName == "" {
+		return false
+	}
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool {
+		name, ok := claimOf(pod, &v)
+		return ok && name == nameOf(claim) && (v.Ephemeral == nil || !isShutDown(pod) && metav1.IsControlledBy(claim, pod))
+	})
+}
+
+// isShutDown reports whether the node is done with a pod, or was not asked.
+func isShutDown(pod *v1.Pod) bool {
+	return pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0
+}
+
+// protectVolume keeps a volume that is not being deleted, or lets one go that is
+// not bound. What deletes its storage is let go of where that is not to be.
+func (c *Controller) protectVolume(ctx context.Context, pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
+	next := pv.DeepCopy()
+	switch protected := slices.Contains(pv.Finalizers, volumeProtection); {
+	case pv.DeletionTimestamp == nil && !protected:
+		next.Finalizers = append(next.Finalizers, volumeProtection)
+	case pv.DeletionTimestamp != nil && pv.Status.Phase != v1.VolumeBound:
+		next.Finalizers = without(next.Finalizers, volumeProtection)
+		if pv.Spec.ClaimRef == nil || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete {
+			next.Finalizers = without(next.Finalizers, deletionFinalizer)
+		}
+	}
+	return c.updateVolume(ctx, pv, next)
+}
