@@ -68,9 +68,10 @@ type Controller struct {
 	operations *operations
 	// pairs is held by who writes a volume, by its name: a claim that binds it
 	// or the volume's own work.
-	pairs  keylock.Map[string]
-	ran    atomic.Bool
-	synced chan struct{} // closed when all objects were seen once
+	pairs   keylock.Map[string]
+	placing placing
+	ran     atomic.Bool
+	synced  chan struct{} // closed when all objects were seen once
 }
 
 // NewController returns a controller that does nothing until it is run.

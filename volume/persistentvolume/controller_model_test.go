@@ -185,8 +185,11 @@ func (w *world) quiet() error {
 		want := v1.VolumeAvailable
 		if ref := pv.Spec.ClaimRef; ref != nil && ref.UID != "" {
 			want = v1.VolumeReleased
-			if byUID[ref.UID] != nil {
+			if c := byUID[ref.UID]; c != nil {
 				want = v1.VolumeBound
+				if c.Spec.VolumeName == "" { // it has become too small for the claim
+					want = pv.Status.Phase
+				}
 			}
 		}
 		if pv.Status.Phase != want {

@@ -34,6 +34,7 @@ type world struct {
 	stop       func() // ends the controller, as a crash or a shutdown
 	law        *law
 	plugins    func(*objectstest.Client) *volume.VolumePluginMgr // nil: none
+	afterStart func()                                            // what else a process does that dies
 	storage    *storage                                          // the last that was started
 
 	// The process that is started next dies at a call, before or after its
@@ -271,6 +272,9 @@ func sweepCrashes(t *testing.T, atLeast int, prepare func(*testing.T) *world, me
 				w := prepare(t)
 				w.crashAt, w.crashAfter = n, after
 				w.start()
+				if w.afterStart != nil {
+					w.afterStart()
+				}
 				w.settle()
 				w.stop()
 				select {

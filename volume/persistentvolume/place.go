@@ -1,0 +1,299 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+)
+
+var (
+	// ErrNotBoundYet says that a pod uses a claim that is bound without looking
+	// at the pod's node, and is not bound yet; it can be placed once it is.
+	ErrNotBoundYet = errors.New("the claim is bound at once, whatever the node, and is not bound yet")
+	// ErrUsedByOtherPod says that a claim with access mode ReadWriteOncePod has
+	// another pod that has not ended.
+	ErrUsedByOtherPod = errors.New("the claim is ReadWriteOncePod, and another pod uses it")
+	// ErrOtherNodeSelected says that storage is being made for a claim on
+	// another node.
+	ErrOtherNodeSelected = errors.New("storage is being made for the claim on another node")
+)
+
+// Misplaced says why a pod's volumes cannot be on a node.
+type Misplaced struct {
+	Node  string
+	Claim types.NamespacedName
+	// Err is an *[UnboundError], [ErrOtherNodeSelected], or says that the
+	// claim's volume cannot be reached from the node.
+	Err error
+}
+
+// PlacementError says why a pod cannot be placed.
+type PlacementError struct {
+	Pod types.NamespacedName
+	// Claim is the claim that allows no node at all, with Err; else Nodes says
+	// why for each node.
+	Claim types.NamespacedName
+	Err   error
+	Nodes []Misplaced
+}
+
+func (e *PlacementError) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("place pod %q: PersistentVolumeClaim %q: %v", e.Pod, e.Claim, e.Err)
+	}
+	if len(e.Nodes) == 0 {
+		return fmt.Sprintf("place pod %q: there is no node", e.Pod)
+	}
+	parts := make([]string, 0, maxNamed+1)
+	for i, m := range e.Nodes {
+		if i == maxNamed {
+			parts = append(parts, fmt.Sprintf("%d more nodes", len(e.Nodes)-maxNamed))
+			break
+		}
+		parts = append(parts, fmt.Sprintf("node %q: PersistentVolumeClaim %q: %v", m.Node, m.Claim, m.Err))
+	}
+	return fmt.Sprintf("place pod %q: %s", e.Pod, strings.Join(parts, "; "))
+}
+
+// Unwrap returns the reasons.
+func (e *PlacementError) Unwrap() []error {
+	if e.Err != nil {
+		return []error{e.Err}
+	}
+	errs := make([]error, 0, len(e.Nodes))
+	for _, m := range e.Nodes {
+		errs = append(errs, m.Err)
+	}
+	return errs
+}
+
+// Placement is a node that can hold all volumes of a pod, and what must be done
+// for that. Until it is committed or rolled back, nobody else gets these
+// volumes, and no other pod is placed that needs these claims bound.
+type Placement struct {
+	Node string
+	// Bind are the volumes for claims that wait for their first consumer.
+	Bind []*Reservation
+	// Provision are those of these claims for which storage is to be made on
+	// the node. They must not be changed.
+	Provision []*v1.PersistentVolumeClaim
+
+	controller *Controller
+}
+
+// Place returns the first of some nodes that can hold all volumes of a pod, by
+// the rules of Kubernetes' scheduler: what is bound must be reachable from it,
+// what waits for its first consumer must find a volume there, or have one made.
+// The nodes are in the caller's order of preference. It must be called while the
+// controller runs; until that has seen all objects it waits, at most for ctx.
+//
+// The error is a *[PlacementError]: it matches [volume.ErrNotFound] where a
+// claim does not exist, [ErrNotBoundYet], [ErrUsedByOtherPod],
+// [ErrOtherNodeSelected], or [ErrReserved] while another pod is being placed
+// with the same claim. Pod and nodes are only read.
+func (c *Controller) Place(ctx context.Context, pod *v1.Pod, nodes []*v1.Node) (*Placement, error) {
+	select {
+	case <-c.synced:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	failed := &PlacementError{Pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}
+	var needs []need
+	for _, name := range uniqueClaims(pod) {
+		n, err := c.needOf(ctx, pod, name)
+		if err != nil {
+			failed.Claim, failed.Err = name, err
+			return nil, failed
+		}
+		needs = append(needs, n)
+	}
+	// The smallest first, as Kubernetes does, so that it leaves the larger
+	// volumes to those that need them.
+	slices.SortStableFunc(needs, func(a, b need) int {
+		return sizeOf(a.claim.Spec.Resources.Requests[v1.ResourceStorage]).compare(sizeOf(b.claim.Spec.Resources.Requests[v1.ResourceStorage]))
+	})
+	for _, node := range nodes {
+		p, misplaced := c.placeOn(node, needs)
+		if misplaced == nil {
+			return p, nil
+		}
+		failed.Nodes = append(failed.Nodes, *misplaced)
+	}
+	return nil, failed
+}
+
+func uniqueClaims(pod *v1.Pod) []types.NamespacedName {
+	names := claimsOfPod(pod)
+	slices.SortFunc(names, func(a, b types.NamespacedName) int { return strings.Compare(a.Name, b.Name) })
+	return slices.Compact(names)
+}
+
+// need is what a claim needs of a node.
+type need struct {
+	claim *v1.PersistentVolumeClaim
+	class *storagev1.StorageClass
+	// bound is its volume; nil for one that waits for its first consumer.
+	bound *v1.PersistentVolume
+}
+
+// needOf refuses a claim with which the pod can be on no node.
+func (c *Controller) needOf(ctx context.Context, pod *v1.Pod, name types.NamespacedName) (need, error) {
+	claim, exists, err := c.claims.get(ctx, name)
+	switch {
+	case err != nil:
+		return need{}, err
+	case !exists:
+		return need{}, &volume.ObjectNotFoundError{Ref: claimRef(name)}
+	case claim.DeletionTimestamp != nil:
+		return need{}, fmt.Errorf("%w: it is being deleted; make it again once it is gone", volume.ErrClaimUnbound)
+	case slices.Contains(claim.Spec.AccessModes, v1.ReadWriteOncePod) && c.usedByOther(pod, name):
+		return need{}, ErrUsedByOtherPod
+	}
+	for _, v := range pod.Spec.Volumes {
+		if own, ok := claimOf(pod, &v); ok && own == name && v.Ephemeral != nil && !metav1.IsControlledBy(claim, pod) {
+			return need{}, fmt.Errorf("%w: it was not made for the pod's ephemeral volume %q; delete it, or rename the volume", volume.ErrBoundElsewhere, v.Name)
+		}
+	}
+	if _, bound := claim.Annotations[annBindCompleted]; bound {
+		pv, exists, err := c.volumes.get(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
+		if err == nil && !exists {
+			err = volume.ErrClaimLost
+		}
+		return need{claim: claim, bound: pv}, err
+	}
+	class, err := c.classOf(ctx, claim)
+	if err == nil && (!waitsForConsumer(class) || claim.Spec.VolumeName != "") {
+		err = ErrNotBoundYet
+	}
+	return need{claim: claim, class: class}, err
+}
+
+func (c *Controller) usedByOther(pod *v1.Pod, claim types.NamespacedName) bool {
+	return slices.ContainsFunc(c.users.of(claim), func(other *v1.Pod) bool {
+		return other.Name != pod.Name && other.Spec.NodeName != "" && other.Status.Phase != v1.PodSucceeded && other.Status.Phase != v1.PodFailed
+	})
+}
+
+// placeOn reserves on a node what all needs need, or nothing.
+func (c *Controller) placeOn(node *v1.Node, needs []need) (*Placement, *Misplaced) {
+	p := &Placement{Node: node.Name, controller: c}
+	for _, n := range needs {
+		if err := p.add(n, node); err != nil {
+			p.Rollback()
+			return nil, &Misplaced{Node: node.Name, Claim: nameOf(n.claim), Err: err}
+		}
+	}
+	return p, nil
+}
+
+func (p *Placement) add(n need, node *v1.Node) error {
+	if n.bound != nil {
+		reachable, err := volume.MatchesNode(n.bound, node.Labels, node.Name)
+		if err == nil && !reachable {
+			err = fmt.Errorf("its volume %q cannot be reached from there", n.bound.Name)
+		}
+		return err
+	}
+	if selected := n.claim.Annotations[annSelectedNode]; selected != "" && selected != node.Name {
+		return fmt.Errorf("%w: %s", ErrOtherNodeSelected, selected)
+	}
+	c := p.controller
+	if isProvisioning(n.claim) && n.claim.Annotations[annSelectedNode] != "" {
+		return nil // under way, on this node
+	}
+	r, err := c.index.Reserve(Wanted{Claim: n.claim, NodeName: node.Name, NodeLabels: node.Labels})
+	if err == nil {
+		p.Bind = append(p.Bind, r)
+		return nil
+	}
+	if !provisionsOn(n.class, node) || !errors.Is(err, volume.ErrClaimUnbound) {
+		return err
+	}
+	if !c.placing.begin(IDOf(n.claim)) {
+		return &UnboundError{Claim: nameOf(n.claim), Err: ErrReserved}
+	}
+	p.Provision = append(p.Provision, n.claim)
+	return nil
+}
+
+// provisionsOn reports whether a class makes storage that a node can use.
+func provisionsOn(class *storagev1.StorageClass, node *v1.Node) bool {
+	if class.Provisioner == noProvisioner {
+		return false
+	}
+	return len(class.AllowedTopologies) == 0 || slices.ContainsFunc(class.AllowedTopologies, func(term v1.TopologySelectorTerm) bool {
+		return !slices.ContainsFunc(term.MatchLabelExpressions, func(e v1.TopologySelectorLabelRequirement) bool {
+			value, ok := node.Labels[e.Key]
+			return !ok || !slices.Contains(e.Values, value)
+		})
+	})
+}
+
+// Commit has the volumes bound and made: it writes each volume's claimRef, and
+// the node into claims for which storage is to be made; the controller does the
+// rest, and the pod can start when its claims are Bound. It ends the placement.
+// An error that matches [objects.ErrConflict] says that somebody else was
+// faster; whatever the error, what was written stays, and Place can be asked
+// again.
+func (p *Placement) Commit(ctx context.Context) error {
+	defer p.Rollback()
+	for _, r := range p.Bind {
+		if err := p.bind(ctx, r); err != nil {
+			return err
+		}
+	}
+	for _, claim := range p.Provision {
+		next := claim.DeepCopy()
+		metav1.SetMetaDataAnnotation(&next.ObjectMeta, annSelectedNode, p.Node)
+		if _, err := p.controller.updateClaim(ctx, claim, next); err != nil {
+			return fmt.Errorf("select node %q for PersistentVolumeClaim %q: %w", p.Node, nameOf(claim), err)
+		}
+	}
+	return nil
+}
+
+func (p *Placement) bind(ctx context.Context, r *Reservation) error {
+	c := p.controller
+	unlock, err := c.pairs.Lock(ctx, r.Volume().Name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	claim, exists, err := c.claims.get(ctx, r.claim.NamespacedName)
+	if err == nil && (!exists || claim.UID != r.claim.UID) {
+		err = &volume.ObjectNotFoundError{Ref: claimRef(r.claim.NamespacedName)}
+	}
+	if err != nil {
+		return err
+	}
+	pv, err := c.updateVolume(ctx, r.Volume(), boundVolume(r.Volume(), claim))
+	if err != nil {
+		return fmt.Errorf("bind volume %q to PersistentVolumeClaim %q: %w", pv.Name, r.claim, err)
+	}
+	r.Commit(pv)
+	return nil
+}
+
+// Rollback gives back what was not committed. It may be called at any time, and
+// twice.
+func (p *Placement) Rollback() {
+	c := p.controller
+	for _, r := range p.Bind {
+		r.Release()
+		c.offer(r.Volume().Name)
+		c.queue.add(claimRef(r.claim.NamespacedName))
+	}
+	for _, claim := range p.Provision {
+		c.placing.end(IDOf(claim))
+	}
+	p.Bind, p.Provision = nil, nil
+}

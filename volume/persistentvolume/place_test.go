@@ -1,0 +1,247 @@
+package persistentvolume_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+func newNode(name string, labels ...string) *v1.Node {
+	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelHostname: name}}}
+	for i := 0; i < len(labels); i += 2 {
+		n.Labels[labels[i]] = labels[i+1]
+	}
+	return n
+}
+
+func nodes() []*v1.Node {
+	return []*v1.Node{newNode("node1", "zone", "a"), newNode("node2", "zone", "b"), newNode("node3", "zone", "a")}
+}
+
+func localPV(name, size, node string) *v1.PersistentVolume {
+	return newPV(name, size, class("local"), onHost(node))
+}
+
+// place places a pod on one of the nodes and commits that.
+func (w *world) place(pod *v1.Pod) (node string, err error) {
+	p, err := w.controller.Place(w.t.Context(), pod, nodes())
+	if err != nil {
+		return "", err
+	}
+	return p.Node, p.Commit(w.t.Context())
+}
+
+func TestLocalVolumesAreBoundWhereThePodIsPlaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("local", waitForConsumer),
+			localPV("n1-small", "1Gi", "node1"), localPV("n2-small", "1Gi", "node2"), localPV("n2-large", "5Gi", "node2"), localPV("n2-larger", "6Gi", "node2"),
+			newClaim("large", "5Gi", ofClass("local")), newClaim("small", "1Gi", ofClass("local")), newClaim("more", "1Gi", ofClass("local")))
+		w.start()
+		w.settle()
+		// Only the second node has volumes for both.
+		if node, err := w.place(podOf("large", "small")); node != "node2" || err != nil {
+			t.Fatalf("placed on %q, %v", node, err)
+		}
+		w.settle()
+		w.wantBound("small", "n2-small")
+		w.wantBound("large", "n2-large")
+		if w.pv("n2-large").Annotations["pv.kubernetes.io/bound-by-controller"] != "yes" {
+			t.Error("it is not noted that the controller chose the volume")
+		}
+		// A second pod with these claims can be on that node alone.
+		if node, err := w.place(podOf("small", "large")); node != "node2" || err != nil {
+			t.Errorf("placed on %q, %v", node, err)
+		}
+		_, err := w.controller.Place(t.Context(), podOf("small"), nodes()[:1])
+		if err == nil || !strings.Contains(err.Error(), `place pod "ops/pod": node "node1": PersistentVolumeClaim "ops/small": its volume "n2-small" cannot be reached from there`) {
+			t.Errorf("err = %v", err)
+		}
+		if node, err := w.place(podOf("more")); node != "node1" || err != nil {
+			t.Errorf("placed on %q, %v", node, err)
+		}
+	})
+}
+
+func TestAPlacementKeepsItsVolumesUntilItEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("local", waitForConsumer), localPV("pv", "1Gi", "node1"),
+			newClaim("a", "1Gi", ofClass("local")), newClaim("b", "1Gi", ofClass("local")))
+		w.start()
+		w.settle()
+		first, err := w.controller.Place(t.Context(), podOf("a"), nodes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.controller.Place(t.Context(), podOf("b"), nodes()); !errors.Is(err, volume.ErrClaimUnbound) {
+			t.Errorf("the same volume was given twice, or err = %v", err)
+		}
+		if _, err := w.controller.Place(t.Context(), podOf("a"), nodes()); !errors.Is(err, persistentvolume.ErrReserved) {
+			t.Errorf("err = %v", err)
+		}
+		first.Rollback()
+		first.Rollback()
+		if node, err := w.place(podOf("b")); node != "node1" || err != nil {
+			t.Errorf("after the rollback: %q, %v", node, err)
+		}
+		if err := first.Commit(t.Context()); err != nil {
+			t.Error(err)
+		}
+		w.settle()
+		w.wantBound("b", "pv")
+		w.wantClaim("a", v1.ClaimPending)
+	})
+}
+
+func TestAPlacementThatIsOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("local", waitForConsumer), localPV("pv1", "1Gi", "node1"), localPV("pv2", "1Gi", "node1"),
+			newClaim("a", "1Gi", ofClass("local")), newClaim("b", "1Gi", ofClass("local")))
+		w.start()
+		w.settle()
+		p, err := w.controller.Place(t.Context(), podOf("a", "b"), nodes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.change("pv2", forClaim("rival", "rival"))
+		if err := p.Commit(t.Context()); !errors.Is(err, objects.ErrConflict) {
+			t.Errorf("err = %v", err)
+		}
+		w.settle()
+		w.create(localPV("pv3", "1Gi", "node1"))
+		w.settle()
+		if node, err := w.place(podOf("a", "b")); node != "node1" || err != nil {
+			t.Errorf("%q, %v", node, err)
+		}
+		w.settle()
+		for _, name := range []string{"a", "b"} {
+			w.wantBound(name, w.claim(name).Spec.VolumeName)
+		}
+	})
+}
+
+func TestStorageIsMadeWhereThePodIsPlaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := storageClass("fast", made, waitForConsumer)
+		c.AllowedTopologies = []v1.TopologySelectorTerm{{MatchLabelExpressions: []v1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"b"}}}}}
+		w := newWorld(t, c, newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+		for _, n := range nodes() {
+			w.create(n)
+		}
+		w.start()
+		w.settle()
+		if node, err := w.place(podOf("data")); node != "node2" || err != nil {
+			t.Fatalf("placed on %q, %v", node, err)
+		}
+		w.settle()
+		w.wantBound("data", "pvc-uid-data")
+		if onNode1, _ := volume.MatchesNode(w.pv("pvc-uid-data"), nil, "node1"); onNode1 {
+			t.Error("it was not made for the node")
+		}
+	})
+}
+
+func TestAClaimWhoseStorageIsBeingMadeStaysOnItsNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("fast", made, waitForConsumer), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+		for _, n := range nodes() {
+			w.create(n)
+		}
+		w.start()
+		w.settle()
+		w.storage.fail(errors.New("the server does not answer")) // so it may have been made
+		if node, err := w.place(podOf("data")); node != "node1" || err != nil {
+			t.Fatalf("placed on %q, %v", node, err)
+		}
+		w.settle()
+		if _, err := w.controller.Place(t.Context(), podOf("data"), nodes()[1:]); !errors.Is(err, persistentvolume.ErrOtherNodeSelected) {
+			t.Errorf("err = %v", err)
+		}
+		if node, err := w.place(podOf("data")); node != "node1" || err != nil {
+			t.Errorf("placed on %q, %v", node, err)
+		}
+		w.storage.fail(nil)
+		w.settle()
+		w.wantBound("data", "pvc-uid-data")
+	})
+}
+
+func TestPodsThatCannotBePlaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rwop := newClaim("rwop", "1Gi", wantsModes(v1.ReadWriteOncePod))
+		ephemeral := podOf()
+		ephemeral.Spec.Volumes = []v1.Volume{{Name: "immediate", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}}}
+		w := newWorld(t, storageClass("local", waitForConsumer), newClaim("immediate", "9Gi"), newClaim("delayed", "1Gi", ofClass("local")),
+			newPV("for-one", "1Gi", withModes(v1.ReadWriteOncePod)), rwop, onNode(podOf("rwop"), "other"), newClaim("pod-immediate", "9Gi"), newClaim("going", "1Gi", func(c *v1.PersistentVolumeClaim) { c.Finalizers = []string{"example.com/late"} }))
+		w.delete("PersistentVolumeClaim", "ops", "going")
+		w.start()
+		w.settle()
+		for name, tc := range map[string]struct {
+			pod  *v1.Pod
+			want error
+			text string
+		}{
+			"no such claim":      {podOf("nix"), volume.ErrNotFound, `place pod "ops/pod": PersistentVolumeClaim "ops/nix": `},
+			"bound at once":      {podOf("immediate"), persistentvolume.ErrNotBoundYet, "is not bound yet"},
+			"no volume":          {podOf("delayed"), volume.ErrClaimUnbound, `node "node1": PersistentVolumeClaim "ops/delayed": bind`},
+			"used by another":    {podOf("rwop"), persistentvolume.ErrUsedByOtherPod, "ReadWriteOncePod"},
+			"somebody's claim":   {ephemeral, volume.ErrBoundElsewhere, `ephemeral volume "immediate"`},
+			"a claim that goes":  {podOf("going"), volume.ErrClaimUnbound, "being deleted"},
+			"one of many claims": {podOf("delayed", "nix"), volume.ErrNotFound, "nix"},
+		} {
+			_, err := w.controller.Place(t.Context(), tc.pod, nodes())
+			if !errors.Is(err, tc.want) || !strings.Contains(fmt.Sprint(err), tc.text) {
+				t.Errorf("%s: err = %v", name, err)
+			}
+		}
+		if _, err := w.controller.Place(t.Context(), podOf("delayed"), nil); err == nil || !strings.Contains(err.Error(), "there is no node") {
+			t.Errorf("err = %v", err)
+		}
+		if p, err := w.controller.Place(t.Context(), podOf(), nodes()); err != nil || p.Node != "node1" {
+			t.Errorf("a pod without volumes: %v, %v", p, err)
+		}
+		w.delete("Pod", "ops", "other")
+		w.settle()
+		if _, err := w.place(podOf("rwop")); err != nil {
+			t.Errorf("once the other pod is gone: %v", err)
+		}
+	})
+}
+
+// Whatever call a placement dies at, the pod is placed again after the restart,
+// and its volumes are then all on one node.
+func TestPlacementSurvivesACrashAtEveryCall(t *testing.T) {
+	sweepCrashes(t, 10, func(t *testing.T) *world {
+		w := newWorld(t, storageClass("local", waitForConsumer), storageClass("fast", made, waitForConsumer, func(c *storagev1.StorageClass) { c.Provisioner = storagePlugin }),
+			localPV("n1", "1Gi", "node1"), localPV("n2a", "1Gi", "node2"), localPV("n2b", "1Gi", "node2"),
+			newClaim("a", "1Gi", ofClass("local")), newClaim("b", "1Gi", ofClass("local")), newClaim("c", "1Gi", ofClass("fast"))).withStorage()
+		for _, n := range nodes() {
+			w.create(n)
+		}
+		w.afterStart = func() {
+			_, _ = w.place(podOf("a", "b", "c")) // which may die
+		}
+		return w
+	}, func(w *world) { w.afterStart = nil }, func(w *world) {
+		if node, err := w.place(podOf("a", "b", "c")); node != "node2" || err != nil {
+			w.t.Fatalf("placed on %q, %v", node, err)
+		}
+		w.settle()
+		for _, name := range []string{"a", "b", "c"} {
+			pv := w.claim(name).Spec.VolumeName
+			w.wantBound(name, pv)
+			if reachable, _ := volume.MatchesNode(w.pv(pv), nil, "node2"); !reachable {
+				w.t.Errorf("claim %s has %s, which is elsewhere", name, pv)
+			}
+		}
+	})
+}
