@@ -42,7 +42,8 @@ type ControllerConfig struct {
 
 // Controller is Kubernetes' PersistentVolume controller: it binds claims to
 // volumes, has volumes made for claims that find none, reclaims those that were
-// left, keeps those in use from being deleted, and keeps the phases of both. Behaviour, annotations and the reasons
+// left, keeps those in use from being deleted, and keeps the phases of both. The
+// claims of ephemeral volumes it makes and deletes with their pods. Behaviour, annotations and the reasons
 // of events are those of v1.37, with the differences that [Index.Match] names.
 //
 // It works on what has changed and polls nothing: a claim that waits is looked
@@ -130,7 +131,8 @@ func (c *Controller) fill(ctx context.Context) error {
 	if _, err := c.classes.fill(ctx); err != nil {
 		return err
 	}
-	if _, err := c.pods.fill(ctx); err != nil {
+	pods, err := c.pods.fill(ctx)
+	if err != nil {
 		return err
 	}
 	volumes, err := c.volumes.fill(ctx)
@@ -147,6 +149,9 @@ func (c *Controller) fill(ctx context.Context) error {
 	for _, claim := range claims {
 		c.queue.add(claimRef(nameOf(claim)))
 	}
+	for _, pod := range pods {
+		c.queue.add(volume.NewObjectRef(kindPod, pod.Namespace, pod.Name))
+	}
 	return nil
 }
 
@@ -161,7 +166,7 @@ func (c *Controller) work(ctx context.Context, ref volume.ObjectRef) error {
 	case kindClass:
 		_, _, err = c.classes.get(ctx, ref.NamespacedName)
 	case kindPod:
-		_, _, err = c.pods.get(ctx, ref.NamespacedName)
+		err = c.syncPod(ctx, ref.NamespacedName)
 	}
 	if err != nil && ctx.Err() == nil {
 		level := slog.LevelWarn
@@ -173,20 +178,27 @@ func (c *Controller) work(ctx context.Context, ref volume.ObjectRef) error {
 	return err
 }
 
-// claimChanged has the volumes looked at that mean the claim.
+// claimChanged has the claim looked at, and the volumes that mean it. That holds
+// for what the controller has read or written itself, too: it may be gone again
+// by the time that it is noted.
 func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.PersistentVolumeClaim, exists bool) {
 	if exists {
 		c.index.PutClaim(now)
+		c.queue.add(claimRef(name))
 	} else {
 		c.index.DeleteClaim(name)
 		c.events.settled(prior.UID)
+		for _, pod := range c.users.of(name) { // it may be one to make again
+			c.queue.add(volume.NewObjectRef(kindPod, pod.Namespace, pod.Name))
+		}
 	}
 	for _, pv := range c.index.meaning(name) {
 		c.queue.add(volumeRef(pv))
 	}
 }
 
-// volumeChanged has the claims looked at that the volume means, or that name it.
+// volumeChanged has the volume looked at, and the claims that it means or that
+// name it.
 func (c *Controller) volumeChanged(name types.NamespacedName, prior, now *v1.PersistentVolume, exists bool) {
 	for _, claim := range c.index.claimsOf(name.Name) {
 		c.queue.add(claimRef(claim))
@@ -198,6 +210,7 @@ func (c *Controller) volumeChanged(name types.NamespacedName, prior, now *v1.Per
 		return
 	}
 	c.index.Put(now)
+	c.queue.add(volumeRef(name.Name))
 	if prior != nil && releaseKey(prior) != releaseKey(now) {
 		c.operations.forget(releaseKey(prior))
 	}

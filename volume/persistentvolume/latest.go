@@ -37,36 +37,45 @@ func newLatest[T metav1.Object](all objects.Reader, kind string, changed func(ty
 // get returns the object, or false if it is gone. What was seen once counts as
 // gone only when the API says so itself.
 func (l *latest[T]) get(ctx context.Context, name types.NamespacedName) (object T, exists bool, err error) {
-	ref := volume.ObjectRef{Kind: l.kind, NamespacedName: name}
-	object, err = objects.Get[T](ctx, l.objects, ref)
-	if errors.Is(err, volume.ErrNotFound) && l.knows(name) {
+	object, err = objects.Get[T](ctx, l.objects, volume.ObjectRef{Kind: l.kind, NamespacedName: name})
+	switch {
+	case err == nil:
+		return l.put(object), true, nil
+	case !errors.Is(err, volume.ErrNotFound):
+		return object, false, err
+	}
+	if _, known := l.version(name); known {
 		return l.getLive(ctx, name)
 	}
-	return l.answer(name, object, err)
+	return object, false, nil
 }
 
 // getLive asks the API itself.
 func (l *latest[T]) getLive(ctx context.Context, name types.NamespacedName) (object T, exists bool, err error) {
-	object, err = objects.Get[T](ctx, objects.Live(l.objects), volume.ObjectRef{Kind: l.kind, NamespacedName: name})
-	return l.answer(name, object, err)
-}
-
-func (l *latest[T]) answer(name types.NamespacedName, object T, err error) (T, bool, error) {
-	switch {
-	case err == nil:
-		return l.put(object), true, nil
-	case errors.Is(err, volume.ErrNotFound):
-		l.forget(name)
-		return object, false, nil
+	for {
+		version, known := l.version(name)
+		object, err = objects.Get[T](ctx, objects.Live(l.objects), volume.ObjectRef{Kind: l.kind, NamespacedName: name})
+		switch {
+		case err == nil:
+			return l.put(object), true, nil
+		case !errors.Is(err, volume.ErrNotFound):
+			return object, false, err
+		case l.forget(name, version, known):
+			return object, false, nil
+		}
+		// It was made while the answer was on its way.
 	}
-	return object, false, err
 }
 
-func (l *latest[T]) knows(name types.NamespacedName) bool {
+// version returns the resourceVersion that is known of an object, if any.
+func (l *latest[T]) version(name types.NamespacedName) (version string, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, known := l.known[name]
-	return known
+	object, known := l.known[name]
+	if !known {
+		return "", false
+	}
+	return object.GetResourceVersion(), true
 }
 
 // put notes a version and returns the newest.
@@ -90,16 +99,22 @@ func isNewer(object, than metav1.Object) bool {
 	return err != nil || c > 0
 }
 
-func (l *latest[T]) forget(name types.NamespacedName) {
+// forget says that an object is gone of which this was known. It does nothing
+// and reports false if something else is known by now.
+func (l *latest[T]) forget(name types.NamespacedName, version string, known bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	prior, known := l.known[name]
-	if !known {
-		return
+	prior, stillKnown := l.known[name]
+	switch {
+	case stillKnown != known, known && prior.GetResourceVersion() != version:
+		return false
+	case !known:
+		return true
 	}
 	delete(l.known, name)
 	var gone T
 	l.changed(name, prior, gone, false)
+	return true
 }
 
 // all returns what is known of every object, in no order.

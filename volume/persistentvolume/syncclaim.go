@@ -28,6 +28,9 @@ func (c *Controller) syncClaim(ctx context.Context, name types.NamespacedName) e
 		c.waiting.done(name)
 		return nil
 	}
+	if deleted, err := c.deleteOrphan(ctx, claim); err != nil || deleted {
+		return err // which has it looked at again
+	}
 	if claim, err = c.protectClaim(ctx, claim); err != nil {
 		return ignoreMissing(err)
 	}

@@ -1,0 +1,81 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// syncPod makes the claims of a pod's ephemeral volumes.
+func (c *Controller) syncPod(ctx context.Context, name types.NamespacedName) error {
+	pod, exists, err := c.pods.get(ctx, name)
+	if err != nil || !exists || pod.DeletionTimestamp != nil {
+		return err
+	}
+	var errs []error
+	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; v.Ephemeral != nil && v.Ephemeral.VolumeClaimTemplate != nil {
+			errs = append(errs, c.makeClaim(ctx, pod, v))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// makeClaim makes the claim of an ephemeral volume, which belongs to the pod.
+// One of the same name that does not is never used, so that its data is not
+// shown to this pod.
+func (c *Controller) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) error {
+	name, _ := claimOf(pod, v)
+	stored, exists, err := c.claims.get(ctx, name)
+	switch {
+	case err != nil:
+		return err
+	case exists && stored.DeletionTimestamp == nil && !metav1.IsControlledBy(stored, pod):
+		c.events.is(pod, v1.EventTypeWarning, reasonFailedBinding,
+			fmt.Sprintf("ephemeral volume %s: PVC %s was not created for the pod; delete it, or rename the volume", v.Name, name), "")
+		return nil
+	case exists:
+		return nil // what goes has its pod looked at once it is gone
+	}
+	template := v.Ephemeral.VolumeClaimTemplate.DeepCopy()
+	claim := &v1.PersistentVolumeClaim{Spec: template.Spec}
+	claim.Namespace, claim.Name = name.Namespace, name.Name
+	claim.Labels, claim.Annotations = maps.Clone(template.Labels), maps.Clone(template.Annotations)
+	claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(pod, v1.SchemeGroupVersion.WithKind(kindPod))}
+	claim.Finalizers = []string{claimProtection}
+	made, err := update(ctx, c.objects.Create, claim)
+	if errors.Is(err, objects.ErrExists) { // the cache has not heard of it yet
+		_, _, err = c.claims.getLive(ctx, name)
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("make the claim of ephemeral volume %q: %w", v.Name, err)
+	}
+	c.claims.put(made)
+	return nil
+}
+
+// deleteOrphan deletes a claim whose pod is gone, as a cluster's garbage
+// collector does too. It reports whether it has.
+func (c *Controller) deleteOrphan(ctx context.Context, claim *v1.PersistentVolumeClaim) (bool, error) {
+	owner := metav1.GetControllerOf(claim)
+	if owner == nil || owner.Kind != kindPod || owner.APIVersion != v1.SchemeGroupVersion.String() || claim.DeletionTimestamp != nil {
+		return false, nil
+	}
+	name := types.NamespacedName{Namespace: claim.Namespace, Name: owner.Name}
+	pod, exists, err := c.pods.get(ctx, name)
+	if err == nil && (!exists || pod.UID != owner.UID) {
+		pod, exists, err = c.pods.getLive(ctx, name)
+	}
+	if err != nil || exists && pod.UID == owner.UID {
+		return false, err
+	}
+	return true, ignoreMissing(c.objects.Delete(ctx, claimRef(nameOf(claim)), objects.Preconditions{UID: claim.UID}))
+}

@@ -1,0 +1,43 @@
+package persistentvolume
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/objectstest"
+)
+
+// An answer that an object does not exist may be older than the object.
+func TestAnAnswerThatIsOvertakenForgetsNothing(t *testing.T) {
+	store := objects.NewStore()
+	client := objectstest.NewClient(store)
+	defer client.Close()
+	var gone int
+	l := newLatest(client, kindVolume, func(_ types.NamespacedName, _, _ *v1.PersistentVolume, exists bool) {
+		if !exists {
+			gone++
+		}
+	})
+	client.Inject(fault.Fault[objectstest.Call]{Nth: 1, After: true, Hook: func() {
+		stored, err := store.Create(t.Context(), &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.put(stored.(*v1.PersistentVolume))
+	}})
+	pv, exists, err := l.getLive(t.Context(), types.NamespacedName{Name: "pv"})
+	if err != nil || !exists || pv.Name != "pv" || gone != 0 {
+		t.Errorf("got %v, %v, %v, and it was called gone %d times", pv, exists, err, gone)
+	}
+	if err := store.Delete(t.Context(), volumeRef("pv"), objects.Preconditions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, exists, err := l.getLive(t.Context(), types.NamespacedName{Name: "pv"}); err != nil || exists || gone != 1 {
+		t.Errorf("after its deletion: %v, %v, gone %d times", exists, err, gone)
+	}
+}
