@@ -32,7 +32,7 @@ func (c Cause) advice(e *Error) string {
 	case ErrNoLockDaemon:
 		return "Start rpc.statd (rpc-statd.service) on this node, or use NFSv4, or keep locks local with the mount option nolock."
 	case ErrStaleHandle:
-		return "The server no longer knows this directory: unmount it, check that the export still exists, and mount it again."
+		return "The server no longer knows this directory: check that the export still exists, then unmount it and mount it again; for a pod's volume, delete the pod and make it anew."
 	case ErrBadOption:
 		return adviseOption(e)
 	default:

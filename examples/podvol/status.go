@@ -17,7 +17,8 @@ func statusCommand(s streams) *cobra.Command {
 		Short: "Print the volumes below the root directory",
 		Long: "Prints one row per volume below the root directory, from its records, its\n" +
 			"directories and the mount table. It changes nothing, takes no lock and never\n" +
-			"touches a volume, so it answers also while a server does not.",
+			"touches a volume, so it answers also while a server does not. What run-node\n" +
+			"knows of servers is in its /explain.",
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error { return status(s, rootDir, output) },
 	}

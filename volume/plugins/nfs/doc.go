@@ -10,9 +10,16 @@
 //
 // After some mounts without an answer, further ones from the same server are
 // refused at once with a [ServerDownError], until one that is let through
-// succeeds ([BreakerConfig]). What is mounted already is not concerned. Teardown
-// goes from a normal unmount to a forced and a lazy one (Config.ForceAfter,
-// LazyAfter).
+// succeeds ([BreakerConfig]). What is mounted already is not concerned. The state
+// of each server is in the volume manager's Explain (Server of a volume's status)
+// and its metric podvol_volume_server_up; volume.HealthOf asks the plugin itself.
+// Teardown goes from a normal unmount to a forced and a lazy one
+// (Config.ForceAfter, LazyAfter).
+//
+// A volume whose directory the server has made anew is stale: every use of it
+// fails, and its metrics say so ([mount.ErrStaleHandle]). It is not mounted again
+// below running containers, which keep the stale one anyway: the pod must be
+// deleted and made anew.
 //
 // # What pods may ask for
 //
