@@ -14,14 +14,26 @@ type OccupiedError struct {
 	Path, Reason string
 	// Owner is the volume whose it is; empty: no volume of podvol's.
 	Owner Owner
+	// Deleting: a volume was to be deleted there, and not made.
+	Deleting bool
 }
 
 func (e *OccupiedError) Error() string {
+	if e.Deleting {
+		whose := "is not podvol's"
+		if e.Owner != (Owner{}) {
+			whose = "belongs to " + e.Owner.String()
+		}
+		return fmt.Sprintf("the PersistentVolume leads to %s, which %s (%s) and is kept; %s", e.Path, whose, e.Reason, lookAtPath)
+	}
 	if e.Owner != (Owner{}) {
 		return fmt.Sprintf("%s belongs to %s (%s); use a path template that gives each volume its own", e.Path, e.Owner, e.Reason)
 	}
 	return fmt.Sprintf("%s is not podvol's and is neither used nor deleted: %s; move it away, or use another path template", e.Path, e.Reason)
 }
+
+// lookAtPath is what to do where a PersistentVolume leads to what is not its own.
+const lookAtPath = "check its nfs.path, and delete the PersistentVolume by hand if it should go"
 
 // NestedError says that a volume would lie in another volume, or around one.
 type NestedError struct {
@@ -29,9 +41,14 @@ type NestedError struct {
 	Path, Other string
 	// Owner is the other volume; empty: there may be several.
 	Owner Owner
+	// Deleting: a volume was to be deleted there, and not made.
+	Deleting bool
 }
 
 func (e *NestedError) Error() string {
+	if e.Deleting {
+		return fmt.Sprintf("the PersistentVolume leads to %s, in which other volumes lie, and which is kept; %s", e.Path, lookAtPath)
+	}
 	if e.Owner == (Owner{}) {
 		return fmt.Sprintf("%s cannot be a volume: other volumes lie in it; use a path template without directories that are volumes too", e.Path)
 	}

@@ -101,7 +101,7 @@ func (b *base) isFree(k *book, dir *os.File, p string) error {
 		if parent, err := b.isParent(k, p, id); err != nil {
 			return err
 		} else if parent {
-			return &NestedError{Path: p}
+			return &NestedError{Path: b.name(p)}
 		}
 	}
 	return &OccupiedError{Path: b.name(p), Reason: "it exists, and has no mark of podvol's"}

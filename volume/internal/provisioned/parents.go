@@ -81,7 +81,7 @@ func (b *base) notIn(k *book, p, below string) error {
 	if err != nil || m == nil {
 		return err
 	}
-	return &NestedError{Path: below, Other: p, Owner: m.Owner}
+	return &NestedError{Path: b.name(below), Other: b.name(p), Owner: m.Owner}
 }
 
 // makeParent makes one directory above a volume, unless somebody else has.

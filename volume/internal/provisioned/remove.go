@@ -49,10 +49,21 @@ func (b *base) remove(ctx context.Context, p string, owner Owner, atLeast OnDele
 			return err
 		}
 		if err := b.tryRemove(ctx, k, p, owner, atLeast); err != nil {
-			return err
+			return whileDeleting(err)
 		}
 		return b.prune(ctx, k, p)
 	})
+}
+
+// whileDeleting has an error give the advice that suits a deletion.
+func whileDeleting(err error) error {
+	if e, ok := errors.AsType[*OccupiedError](err); ok {
+		e.Deleting = true
+	}
+	if e, ok := errors.AsType[*NestedError](err); ok {
+		e.Deleting = true
+	}
+	return err
 }
 
 func (b *base) tryRemove(ctx context.Context, k *book, p string, owner Owner, atLeast OnDelete) error {

@@ -106,3 +106,43 @@ func TestDeleteWhereTheDiskIsNotMounted(t *testing.T) {
 		t.Errorf("to be retained: %v", err)
 	}
 }
+
+// Who reads an error knows the share, and not where it was mounted for a moment;
+// and what helps who makes a volume does not help who deletes one.
+func TestErrorsNameTheShare(t *testing.T) {
+	p, h := newPlugin(t)
+	share := shareOf(t, h)
+	pv := mustProvision(t, p, wishes("data", parameter("subDir", "ns/data")))
+	if err := errors.Join(os.Mkdir(filepath.Join(share, "foreign"), 0o755), os.Symlink("foreign", filepath.Join(share, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	leadingTo := func(path string) *v1.PersistentVolume {
+		other := pv.DeepCopy()
+		other.Spec.NFS.Path = path
+		return other
+	}
+	later := pv.DeepCopy()
+	later.Spec.ClaimRef.UID = "later"
+	_, foreign := provision(p, wishes("a", parameter("subDir", "foreign")))
+	_, nested := provision(p, wishes("b", parameter("subDir", "ns/data/deeper")))
+	for name, tc := range map[string]struct {
+		err      error
+		path     string
+		deleting bool
+	}{
+		"made in a foreign directory":  {foreign, "10.0.0.1:/export/foreign ", false},
+		"made in another volume":       {nested, "10.0.0.1:/export/ns/data/deeper ", false},
+		"deleting a foreign directory": {deletePV(p, leadingTo("/export/foreign")), "10.0.0.1:/export/foreign,", true},
+		"deleting a link":              {deletePV(p, leadingTo("/export/link")), "10.0.0.1:/export/link,", true},
+		"deleting what holds others":   {deletePV(p, leadingTo("/export/ns")), "10.0.0.1:/export/ns,", true},
+		"deleting another claim's":     {deletePV(p, later), "10.0.0.1:/export/ns/data,", true},
+	} {
+		if tc.err == nil || strings.Contains(tc.err.Error(), h.RootDir) || !strings.Contains(tc.err.Error(), tc.path) ||
+			strings.Contains(tc.err.Error(), "template") == tc.deleting || strings.Contains(tc.err.Error(), "nfs.path") != tc.deleting {
+			t.Errorf("%s: %v", name, tc.err)
+		}
+	}
+	if got := shown(t, share); got != "foreign link ns ns/data" {
+		t.Errorf("left %s", got)
+	}
+}

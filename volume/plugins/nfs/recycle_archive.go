@@ -29,11 +29,6 @@ func (r *recycling) archive(ctx context.Context, root *os.File, options scrub.Op
 	}
 	share := export{server: r.export.server, path: c.ArchiveShare}
 	return r.plugin.withExport(ctx, share, r.options, r.workName()+"-archive", func(ctx context.Context, base *os.File) error {
-		base, err := named(base, share)
-		if err != nil {
-			return err
-		}
-		defer base.Close()
 		from, err := descend(base, rest, false)
 		if err != nil {
 			return withAdvice(share, err)

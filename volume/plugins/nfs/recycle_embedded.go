@@ -114,11 +114,6 @@ func (r *recycling) verifyNoShare(root *os.File) error {
 // scrub does what is configured with the volume that is open as root. It may
 // outlive the call to Recycle; then done is all that it still tells.
 func (r *recycling) scrub(ctx context.Context, root *os.File, done *atomic.Int64) error {
-	root, err := named(root, r.export)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
 	if err := r.verifyNoShare(root); err != nil {
 		return err
 	}
@@ -165,16 +160,6 @@ func (r *recycling) dryRun(ctx context.Context, root *os.File) error {
 	}
 	r.record(v1.EventTypeWarning, e.Error())
 	return volume.NothingDone(e)
-}
-
-// named is another descriptor of a directory, so that errors name what is in it
-// as the server does, and not where it is mounted for a while.
-func named(dir *os.File, e export) (*os.File, error) {
-	fd, err := unix.FcntlInt(dir.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("fcntl", err)
-	}
-	return os.NewFile(uintptr(fd), e.String()), nil
 }
 
 // withAdvice adds to an error of the server what can be done about it.

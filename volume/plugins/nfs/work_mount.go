@@ -35,7 +35,8 @@ type workMount struct {
 //
 // f sees nothing but this export: the mount table says so before anything is
 // opened, and of what was opened. Root is readable if the server lets the agent
-// list it, and else opened with O_PATH; it is closed when f has returned.
+// list it, and else opened with O_PATH; it is closed when f has returned. Its
+// name is the export's, for errors.
 //
 // The wait ends some seconds after ctx at the latest, with a
 // *[flight.AbandonedError] that matches the cause of ctx's end. f may then still
@@ -159,7 +160,22 @@ func (w *workMount) use(ctx context.Context, f func(context.Context, *os.File) e
 	if !w.isExport(found) {
 		return w.changed(found)
 	}
-	return f(ctx, root)
+	shown, err := named(root, w.export)
+	if err != nil {
+		return err
+	}
+	defer shown.Close()
+	return f(ctx, shown)
+}
+
+// named is another descriptor of a directory, so that errors name what is in it
+// as the server does, and not where it is mounted for a while.
+func named(dir *os.File, e export) (*os.File, error) {
+	fd, err := unix.FcntlInt(dir.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(fd), e.String()), nil
 }
 
 // openRoot opens a directory for reading, if the server allows that, else just
