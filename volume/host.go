@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -146,10 +147,14 @@ func Role[R any](host VolumeHost) (R, error) {
 type MissingRoleError struct {
 	// Role is the interface's name, such as "volume.SecretGetter".
 	Role string
+	// Advice says what to do, if a plugin knows it better than that the volume
+	// host needs one.
+	Advice string
 }
 
 func (e *MissingRoleError) Error() string {
-	return fmt.Sprintf("this node has no %s; give the volume host one to use this kind of volume", e.Role)
+	advice := cmp.Or(e.Advice, "give the volume host one to use this kind of volume")
+	return fmt.Sprintf("this node has no %s; %s", e.Role, advice)
 }
 
 // GetPodVolumeDir implements [VolumeHost].

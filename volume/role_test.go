@@ -27,6 +27,9 @@ func TestRoleIsWhatItWasGivenAs(t *testing.T) {
 	if e, ok := errors.AsType[*volume.MissingRoleError](err); !ok || e.Role != "volume.ConfigMapGetter" {
 		t.Errorf("a role that was not given: %v", err)
 	}
+	if advised := (&volume.MissingRoleError{Role: "volume.PodRunner", Advice: "do this"}).Error(); advised != "this node has no volume.PodRunner; do this" {
+		t.Error(advised)
+	}
 	host.ConfigMaps = both{}
 	if _, err := volume.Role[volume.ConfigMapGetter](host); err != nil {
 		t.Error(err)

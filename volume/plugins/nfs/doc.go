@@ -53,5 +53,7 @@
 //
 // What was provisioned is marked in the directory .podvol of the share, which no
 // volume can have or see. Only a marked directory is ever deleted or archived,
-// and only for the volume that it was made for.
+// and only for the volume that it was made for. Delete asks the host as recycling
+// does: without the role volume.ReleaseVerifier, of which package
+// volume/persistentvolume has one, it deletes nothing.
 package nfs

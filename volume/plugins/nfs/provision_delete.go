@@ -106,9 +106,9 @@ func (d *deleter) GetMetrics(context.Context) (*volume.Metrics, error) {
 // *[StillMountedError], those of the mount, and those that [errors.As] finds for
 // Provision or a *[NoBookError], in a *[volume.Error].
 func (d *deleter) Delete(ctx context.Context) error {
-	releases, err := volume.Role[volume.ReleaseVerifier](d.plugin.Host)
+	releases, err := d.plugin.releaseVerifier()
 	if err != nil {
-		return volumeError("Delete", d.pv.Name, volume.NothingDone(err))
+		return volumeError("Delete", d.pv.Name, err)
 	}
 	release := &recycling{plugin: d.plugin, pv: d.pv, export: d.source, releases: releases}
 	if err := release.verifyUnused(ctx); err != nil {

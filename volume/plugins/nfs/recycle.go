@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -49,19 +50,34 @@ func (p *plugin) recycle(ctx context.Context, pvName string, spec *volume.Spec, 
 	if err != nil {
 		return err
 	}
-	if r.releases, err = volume.Role[volume.ReleaseVerifier](p.Host); err != nil {
-		return volume.NothingDone(err)
+	if r.releases, err = p.releaseVerifier(); err != nil {
+		return err
 	}
 	r.events = record
 	defer r.stopEvents()
 	if p.config.Recycle.Embedded.Enabled {
 		return r.recycleHere(ctx)
 	}
-	pods, err := volume.Role[volume.PodRunner](p.Host)
+	pods, err := role[volume.PodRunner](p.Host,
+		"give the volume host one to have a pod empty the volume, or enable nfs.Config.Recycle.Embedded to have this process do it")
 	if err != nil {
-		return volume.NothingDone(err)
+		return err
 	}
 	return r.recycleByPod(ctx, pods)
+}
+
+func (p *plugin) releaseVerifier() (volume.ReleaseVerifier, error) {
+	return role[volume.ReleaseVerifier](p.Host,
+		"nothing is deleted without one: give the volume host one (Host.Releases), such as persistentvolume.ReleaseVerifier")
+}
+
+// role is [volume.Role] with advice for who lacks it.
+func role[R any](host volume.VolumeHost, advice string) (R, error) {
+	r, err := volume.Role[R](host)
+	if missing, ok := errors.AsType[*volume.MissingRoleError](err); ok {
+		err = &volume.MissingRoleError{Role: missing.Role, Advice: advice}
+	}
+	return r, volume.NothingDone(err)
 }
 
 // newRecycling refuses volumes that must not be emptied, as far as the volume

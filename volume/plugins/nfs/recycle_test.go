@@ -260,16 +260,17 @@ func TestRecycleNeedsItsRoles(t *testing.T) {
 		config Config
 		give   func(*volume.Host)
 		want   string
+		advice string
 	}{
-		"nobody knows":           {give: func(h *volume.Host) { h.Pods = &runner{} }, want: "volume.ReleaseVerifier"},
-		"nobody runs pods":       {give: func(h *volume.Host) { h.Releases = &verdicts{} }, want: "volume.PodRunner"},
-		"embedded, nobody knows": {config: deleting(), give: func(h *volume.Host) { h.Pods = &runner{} }, want: "volume.ReleaseVerifier"},
+		"nobody knows":           {give: func(h *volume.Host) { h.Pods = &runner{} }, want: "volume.ReleaseVerifier", advice: "persistentvolume.ReleaseVerifier"},
+		"nobody runs pods":       {give: func(h *volume.Host) { h.Releases = &verdicts{} }, want: "volume.PodRunner", advice: "nfs.Config.Recycle.Embedded"},
+		"embedded, nobody knows": {config: deleting(), give: func(h *volume.Host) { h.Pods = &runner{} }, want: "volume.ReleaseVerifier", advice: "persistentvolume.ReleaseVerifier"},
 	} {
 		p, fake, served := newWorker(t, tc.config)
 		tc.give(p.Host.(*volume.Host))
 		write(t, served, "kept")
 		_, err := recycle(t, p, releasedSpec())
-		if e, ok := errors.AsType[*volume.MissingRoleError](err); !ok || e.Role != tc.want || volume.IsUncertain(err) || len(fake.Calls()) > 0 {
+		if e, ok := errors.AsType[*volume.MissingRoleError](err); !ok || e.Role != tc.want || !strings.Contains(err.Error(), tc.advice) || volume.IsUncertain(err) || len(fake.Calls()) > 0 {
 			t.Errorf("%s: %v", name, err)
 		}
 		wantFiles(t, served, "kept")
