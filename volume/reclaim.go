@@ -3,6 +3,8 @@ package volume
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 )
 
 // ErrDryRun says that nothing was deleted because only a dry run was asked for:
@@ -25,17 +27,36 @@ type DryRunError struct {
 }
 
 func (e *DryRunError) Error() string {
-	text := fmt.Sprintf("%v: %s has %d entries of %d bytes", ErrDryRun, e.Source, e.Entries, e.Bytes)
+	text := fmt.Sprintf("%v: %s has %s of %s", ErrDryRun, e.Source, counted(e.Entries, "entry", "entries"), counted(e.Bytes, "byte", "bytes"))
 	if len(e.First) > 0 {
-		text += fmt.Sprintf(" (%q, …)", e.First)
+		text += " (" + e.list() + ")"
 	}
 	if e.Mounts > 0 {
-		text += fmt.Sprintf(" and %d mount points, at which it would stop", e.Mounts)
+		text += fmt.Sprintf(" and %s, at which it would stop", counted(e.Mounts, "mount point", "mount points"))
 	}
 	if e.Do == "" {
 		return text
 	}
 	return text + "; " + e.Do
+}
+
+// list has the first names, and a sign that there is more than these.
+func (e *DryRunError) list() string {
+	var names []string
+	for _, name := range e.First {
+		names = append(names, strconv.Quote(name))
+	}
+	if e.Entries > int64(len(names)) {
+		names = append(names, "…")
+	}
+	return strings.Join(names, ", ")
+}
+
+func counted(n int64, one, many string) string {
+	if n == 1 {
+		many = one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // Unwrap returns [ErrDryRun].
@@ -50,7 +71,7 @@ type IncompleteError struct {
 }
 
 func (e *IncompleteError) Error() string {
-	return fmt.Sprintf("stopped after %d entries: %v; the rest is still there, and another try goes on with it", e.Done, e.Err)
+	return fmt.Sprintf("stopped after %s: %v; the rest is still there, and another try goes on with it", counted(e.Done, "entry", "entries"), e.Err)
 }
 
 // Unwrap returns what stopped it.

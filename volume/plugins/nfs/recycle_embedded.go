@@ -139,12 +139,19 @@ func (r *recycling) scrub(ctx context.Context, root *os.File, done *atomic.Int64
 }
 
 func (r *recycling) report(p scrub.Progress) {
-	r.record(v1.EventTypeNormal, fmt.Sprintf("%d entries of %s are gone after %s", p.Done, r.export, p.Elapsed.Round(time.Second)))
+	r.record(v1.EventTypeNormal, fmt.Sprintf("%s of %s gone after %s", entries(p.Done), r.export, p.Elapsed.Round(time.Second)))
+}
+
+func entries(n int64) string {
+	if n == 1 {
+		return "1 entry"
+	}
+	return fmt.Sprintf("%d entries", n)
 }
 
 func (r *recycling) finished(what string, done *atomic.Int64, err error) error {
 	if err == nil {
-		r.record(v1.EventTypeNormal, fmt.Sprintf("%s is empty: %d entries %s", r.export, done.Load(), what))
+		r.record(v1.EventTypeNormal, fmt.Sprintf("%s is empty: %s %s", r.export, entries(done.Load()), what))
 	}
 	return err
 }

@@ -226,7 +226,7 @@ func testReleaseEnds(t *testing.T, config Config) {
 	}
 	spec := releasedSpec(func(pv *v1.PersistentVolume) { pv.Spec.NFS.Path = "/exports/pv1" })
 	err := p.Recycle(t.Context(), "pv1", spec, func(_, message string) {
-		if strings.Contains(message, "are gone after") {
+		if strings.Contains(message, "gone after") {
 			time.Sleep(400 * time.Millisecond) // so slow is the server
 		}
 	})
