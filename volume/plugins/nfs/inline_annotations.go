@@ -28,13 +28,19 @@ const (
 var _ volume.PodCheckPlugin = (*plugin)(nil)
 
 // CheckPod implements [volume.PodCheckPlugin]: it refuses annotations for what is
-// no inline NFS volume of the pod, and those that cannot be read. Whether the
-// node's policy allows them is the volume's affair.
+// no inline NFS volume of the pod, those that cannot be read, and others of
+// podvol.io and the domains below it, which would be asked for in vain. Whether
+// the node's policy allows them is the volume's affair.
 func (p *plugin) CheckPod(pod *v1.Pod) error {
 	var faults []error
 	for _, key := range slices.Sorted(maps.Keys(pod.Annotations)) {
 		prefix, name, _ := strings.Cut(key, "/")
 		if prefix != AnnotationMountOptions && prefix != AnnotationMakeVolumeDirectory {
+			faults = append(faults, misspelled(key, prefix))
+			continue
+		}
+		if name == "" {
+			faults = append(faults, volume.Invalid(annotationField(key), "names no volume; write %s/<volume>", prefix))
 			continue
 		}
 		if err := annotated(pod, key, name); err != nil {
@@ -50,6 +56,18 @@ func (p *plugin) CheckPod(pod *v1.Pod) error {
 		faults = append(faults, err)
 	}
 	return errors.Join(faults...)
+}
+
+// misspelled refuses an annotation of podvol's that pods do not have.
+func misspelled(key, domain string) error {
+	const ours = "podvol.io"
+	switch {
+	case domain != ours && !strings.HasSuffix(domain, "."+ours), key == volume.RecyclerAnnotation:
+		return nil
+	case key == AnnotationMakeDirectory:
+		return volume.Invalid(annotationField(key), "is for PersistentVolumes; for a pod's own NFS volume write %s/<volume>", AnnotationMakeVolumeDirectory)
+	}
+	return volume.Invalid(annotationField(key), "is no annotation of podvol's for pods; there are %s/<volume> and %s/<volume>", AnnotationMountOptions, AnnotationMakeVolumeDirectory)
 }
 
 func annotationField(key string) string { return "metadata.annotations[" + strconv.Quote(key) + "]" }
