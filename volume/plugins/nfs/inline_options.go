@@ -89,6 +89,22 @@ func isWord(name string) bool {
 	}, name)
 }
 
+// isUnknownWord reports whether an option without a value is none that nfs(5) or
+// mount(8) have. Of those with one the kernel alone knows all.
+func isUnknownWord(option string) bool {
+	more := []string{"fsc", "rdirplus", "iversion", "mand", "auto"} // some have a value in other kernels
+	return !strings.Contains(option, "=") && !isWord(option) && !slices.Contains(more, option)
+}
+
+// isOtherVersion reports whether an option asks for a version that no mount has.
+func isOtherVersion(option string) bool {
+	name, value, _ := strings.Cut(option, "=")
+	if name == "vers" || name == "nfsvers" {
+		return !slices.Contains([]string{"3", "4", "4.0", "4.1", "4.2"}, value)
+	}
+	return option == "v2"
+}
+
 func optionName(option string) string {
 	name, _, _ := strings.Cut(option, "=")
 	return name

@@ -102,7 +102,7 @@ func (c *policyChecker) server(i int, s ServerPolicy) {
 		c.allowed(fmt.Sprintf("%s.allow[%d]", field, j), o)
 	}
 	for j, o := range s.Defaults {
-		c.option(fmt.Sprintf("%s.defaults[%d]", field, j), o)
+		c.byDefault(fmt.Sprintf("%s.defaults[%d]", field, j), o)
 	}
 	if err := checkTogether(s.Defaults); err != nil {
 		c.refuse(field+".defaults", "%v", err)
@@ -129,6 +129,17 @@ func (c *policyChecker) option(field, option string) bool {
 func (c *policyChecker) allowed(field, option string) {
 	if c.option(field, option) && takesValue(option) && !strings.Contains(option, "=") {
 		c.refuse(field, "%q reaches further than the mount; write out the one value that pods may ask for, %s=…", option, option)
+	}
+}
+
+// byDefault refuses what would make each mount of an entry's volumes fail.
+func (c *policyChecker) byDefault(field, option string) {
+	switch {
+	case !c.option(field, option):
+	case isOtherVersion(option):
+		c.refuse(field, "%q asks for a version that is not mounted; there are 3, 4, 4.0, 4.1 and 4.2", option)
+	case isUnknownWord(option):
+		c.refuse(field, "%q is no option of nfs(5) or mount(8), or needs a value", option)
 	}
 }
 

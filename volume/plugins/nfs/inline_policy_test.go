@@ -80,6 +80,11 @@ func TestParsePolicyRefuses(t *testing.T) {
 		"any sec":                  {"servers:\n- server: \"*\"\n  allow: [hard, sec]\n", "servers[0].allow[1]: \"sec\" reaches further"},
 		"defaults that contradict": {"servers:\n- server: \"*\"\n  defaults: [hard, softerr]\n", "servers[0].defaults: \"hard\" and \"softerr\""},
 		"two versions by default":  {"servers:\n- server: \"*\"\n  defaults: [vers=3, nfsvers=4.1]\n", "contradict"},
+		"an unknown default":       {"servers:\n- server: \"*\"\n  defaults: [nosuid, bogus]\n", "servers[0].defaults[1]: \"bogus\" is no option"},
+		"a default without value":  {"servers:\n- server: \"*\"\n  defaults: [timeo]\n", "needs a value"},
+		"no such version":          {"servers:\n- server: \"*\"\n  defaults: [vers=9]\n", "servers[0].defaults[0]: \"vers=9\" asks for a version"},
+		"no such minor version":    {"servers:\n- server: \"*\"\n  defaults: [nfsvers=4.3]\n", "there are 3, 4, 4.0"},
+		"an old version":           {"servers:\n- server: \"*\"\n  defaults: [v2]\n", "there are 3, 4, 4.0"},
 		"a relative export":        {"servers:\n- server: \"*\"\n  makeBelow: [export]\n", "servers[0].makeBelow[0]"},
 		"an export that climbs":    {"servers:\n- server: \"*\"\n  makeBelow: [/export/../etc]\n", "servers[0].makeBelow[0]"},
 		"all faults at once":       {"servers:\n- server: \"\"\n  allow: [bind]\n", "servers[0].allow[0]"},
@@ -94,6 +99,22 @@ func TestParsePolicyRefuses(t *testing.T) {
 				t.Errorf("err names a type: %v", err)
 			}
 		})
+	}
+}
+
+// Every option of nfs(5) can be a default, and so can those that a later kernel
+// has, if they have a value.
+func TestPolicyTakesAnyDefault(t *testing.T) {
+	for _, o := range strings.Fields(`
+		nfsvers=3 vers=3 vers=4 nfsvers=4.0 vers=4.1 vers=4.2 v3 v4 v4.0 v4.1 v4.2 soft softerr hard softreval nosoftreval intr nointr
+		timeo=600 retrans=2 rsize=1048576 wsize=1048576 ac noac acregmin=3 acregmax=60 acdirmin=30 acdirmax=60 actimeo=5 bg fg nconnect=4
+		max_connect=2 rdirplus nordirplus rdirplus=force retry=2 sec=krb5p sharecache nosharecache resvport noresvport lookupcache=none
+		fsc nofsc fsc=tag xprtsec=tls proto=tcp6 udp tcp rdma port=2049 mountport=635 mountproto=tcp mounthost=h mountvers=3
+		namlen=255 lock nolock cto nocto acl noacl local_lock=flock clientaddr=10.0.0.1 migration nomigration trunkdiscovery
+		notrunkdiscovery posix write=eager nosuid nodev noexec noatime relatime ro rw sync async context=u:r:t later=1`) {
+		if err := (nfs.InlinePolicy{Servers: []nfs.ServerPolicy{{Server: "*", Defaults: []string{o}}}}).Check(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
