@@ -229,7 +229,7 @@ func TestWithoutPluginsNothingIsReclaimed(t *testing.T) {
 // deleted: each claim has its own, and nothing is left of those that have gone.
 func TestReclaimingAndProvisioningSurviveACrashAtEveryCall(t *testing.T) {
 	sweepCrashes(t, 25, func(t *testing.T) *world {
-		w := newWorld(t, storageClass("fast", made), newPV("recycled", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle), forClaim("gone", "gone"), inPhase(v1.VolumeBound)),
+		w := newWorld(t, storageClass("fast", made), newPV("recycled", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle), forClaim("gone", "gone"), inPhase(v1.VolumeBound), boundByController),
 			newClaim("data", "1Gi", ofClass("fast")), newClaim("next", "1Gi"), newClaim("short", "1Gi", ofClass("fast"))).withStorage()
 		// What a dead process had begun may go on for a moment.
 		time.AfterFunc(time.Minute, func() {

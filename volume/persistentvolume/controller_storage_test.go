@@ -209,3 +209,7 @@ func made(c *storagev1.StorageClass) { c.Provisioner = storagePlugin }
 func withPolicy(policy v1.PersistentVolumeReclaimPolicy) pvOption {
 	return func(pv *v1.PersistentVolume) { pv.Spec.PersistentVolumeReclaimPolicy = policy }
 }
+
+func boundByController(pv *v1.PersistentVolume) {
+	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, "pv.kubernetes.io/bound-by-controller", "yes")
+}

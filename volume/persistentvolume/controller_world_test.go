@@ -33,6 +33,10 @@ type world struct {
 	events     *eventList
 	stop       func() // ends the controller, as a crash or a shutdown
 	law        *law
+	// records is where what the store forgets is recorded; empty: it does not
+	// forget. Manifests are what it has after each start.
+	records    string
+	manifests  []metav1.Object
 	plugins    func(*objectstest.Client) *volume.VolumePluginMgr // nil: none
 	afterStart func()                                            // what else a process does that dies
 	storage    *storage                                          // the last that was started
@@ -54,15 +58,32 @@ func newWorld(t *testing.T, all ...metav1.Object) *world {
 func (w *world) start() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
+	if w.records != "" {
+		w.forget()
+	}
 	w.client = objectstest.NewClient(w.store)
 	if w.crashAt > 0 {
 		w.died = w.client.CrashAt(w.crashAt, w.crashAfter)
 		w.crashAt = 0
 	}
-	w.client.Inject(fault.Fault[objectstest.Call]{After: true, Hook: w.law.check})
 	w.config.Objects, w.config.Events = w.client, w.events
 	if w.plugins != nil {
 		w.config.Plugins = w.plugins(w.client)
+	}
+	closeRecords := func() error { return nil }
+	if w.records != "" {
+		recorded, err := persistentvolume.OpenRecords(ctx, w.client, w.records)
+		if err != nil {
+			cancel()
+			w.client.Close()
+			w.t.Fatal(err)
+		}
+		w.config.Objects, closeRecords = recorded, recorded.Close
+	}
+	w.client.Inject(fault.Fault[objectstest.Call]{After: true, Hook: w.law.check})
+	if w.crashAt > 0 {
+		w.died = w.client.CrashAt(w.crashAt, w.crashAfter)
+		w.crashAt = 0
 	}
 	w.controller = persistentvolume.NewController(w.config)
 	ended := make(chan error, 1)
@@ -71,6 +92,9 @@ func (w *world) start() {
 		cancel()
 		if err := <-ended; err != nil {
 			w.t.Errorf("Run: %v", err)
+		}
+		if err := closeRecords(); err != nil {
+			w.t.Error(err)
 		}
 		w.client.Close()
 	})

@@ -10,8 +10,10 @@
 // ([volume.CheckBinding]).
 //
 // [Controller] does the same for a whole cluster, against its API, all the time:
-// it keeps the phases of claims and volumes too. It needs no ledger, since an API
-// forgets nothing.
+// it also makes, reclaims and protects volumes and keeps the phases of both, and
+// places pods where their volumes can be ([Controller.Place]). It needs no
+// ledger, since an API forgets nothing; a store that does becomes one that does
+// not by [OpenRecords].
 //
 // Before a released volume is emptied or deleted, [ReleaseVerifier] makes sure
 // that it is that volume, that its claim has left it, and that nobody uses its

@@ -61,15 +61,11 @@ func (c *Controller) recycle(ctx context.Context, pv *v1.PersistentVolume) error
 	case opRunning:
 		return nil
 	}
-	next := pv.DeepCopy()
-	next.Spec.ClaimRef = nil
-	delete(next.Annotations, annBoundByController)
-	if pv, err = c.updateVolume(ctx, pv, next); err != nil {
+	if err := c.unbind(ctx, pv); err != nil {
 		return err
 	}
 	c.events.happened(pv, v1.EventTypeNormal, reasonRecycled, "Volume recycled")
-	_, err = c.setVolumePhase(ctx, pv, v1.VolumeAvailable, "")
-	return err
+	return nil
 }
 
 // reserved keeps the volume from everybody while f runs, even if somebody takes

@@ -96,9 +96,9 @@ func (c *Controller) release(ctx context.Context, pv *v1.PersistentVolume) error
 	return c.reclaim(ctx, pv)
 }
 
-// unbind takes a volume from a claim that has another one; its data was never
-// that claim's. What the controller chose is free again, what the user chose
-// waits for a claim of that name.
+// unbind makes a volume available again in which no claim has data: it was
+// emptied, or its claim has had another one from the start. What the controller
+// chose is free then, what the user chose waits for a claim of that name.
 func (c *Controller) unbind(ctx context.Context, pv *v1.PersistentVolume) error {
 	next := pv.DeepCopy()
 	if _, ours := next.Annotations[annBoundByController]; ours {
