@@ -26,7 +26,7 @@ func (c Cause) advice(e *Error) string {
 	case ErrAccessDenied:
 		return adviseDenied(e)
 	case ErrNoSuchExport:
-		return fmt.Sprintf("Check the path in %q; showmount -e %s lists what an NFS server exports.", e.Source, server)
+		return fmt.Sprintf("Check the path in %q, and that it is exported to this node, since NFSv4 servers may hide what is not; showmount -e %s lists what an NFS server exports, and to whom.", e.Source, server)
 	case ErrVersionUnsupported:
 		return fmt.Sprintf("Ask for a version that %s speaks with a mount option such as nfsvers=4.1, nfsvers=3 or, for SMB, vers=3.0.", server)
 	case ErrNoLockDaemon:

@@ -87,7 +87,7 @@ func TestWhatTheKernelSaysOfNFS(t *testing.T) {
 		"no NFS":              {sayingKernel{fsopen: unix.ENODEV}, nil, ErrNoFilesystem, "modprobe nfs"},
 		"denied":              {sayingKernel{create: unix.EACCES}, nil, ErrAccessDenied, "NFSv4.2"},
 		"not permitted":       {sayingKernel{create: unix.EPERM}, []string{"vers=4"}, ErrAccessDenied, ""},
-		"no path":             {sayingKernel{create: unix.ENOENT}, []string{"vers=4"}, ErrNoSuchExport, "showmount"},
+		"no path":             {sayingKernel{create: unix.ENOENT}, []string{"vers=4"}, ErrNoSuchExport, "exported to this node"},
 		"a file on the path":  {sayingKernel{create: unix.ENOTDIR}, nil, ErrNoSuchExport, ""},
 		"stale":               {sayingKernel{create: unix.ESTALE}, nil, ErrStaleHandle, ""},
 		"refused":             {sayingKernel{create: unix.ECONNREFUSED}, []string{"vers=4"}, ErrConnectionRefused, ""},
