@@ -44,7 +44,7 @@ func bounded(t *testing.T, what string, limit time.Duration, f func() error) {
 func TestNodeOfADeadServer(t *testing.T) {
 	packages := nfsserver.Unpack(t)
 	vmtest.Run(t, func(t *testing.T) {
-		for _, kind := range []nfsserver.Kind{nfsserver.Kernel} {
+		for _, kind := range []nfsserver.Kind{nfsserver.Kernel, nfsserver.Ganesha} {
 			t.Run(kind.String(), func(t *testing.T) { testNodeOfADeadServer(t, packages, kind) })
 		}
 	})
