@@ -27,8 +27,8 @@ type fakeMount struct {
 	mounts int       // those that it is the parent of
 	gone   bool
 	users  int
-	// forcing counts the ladders that may force it by now.
-	forcing int
+	// ladders are those that unmount it by now.
+	ladders ladders
 }
 
 // fakeSuper is a file system, as opposed to its mounts.

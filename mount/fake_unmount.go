@@ -12,7 +12,8 @@ import (
 //
 // The ladder is the host's: normal, again and again while it only fails, until
 // ForceAfter; then force, where the type has it, if a call hangs, [OpStatfs]
-// among them, and no further mount shows the file system; then normal again until
+// among them, and no further mount, but those that ladders are at as well, shows
+// the file system; then normal again until
 // LazyAfter, while force is repeated; then lazy, or for a block device a last
 // normal one. What is not mounted ends it at once. Only [FakeMounter.Use] holds a mount of the fake, and
 // errors name no holders. Each attempt is a [Call], and faults say which of them hang or fail. As in the

@@ -97,7 +97,11 @@ type UnmountOptions struct {
 	// mounter has got as far with; while the server or daemon answers, that is,
 	// unless a call, or a statfs(2), has waited in vain for half of ForceAfter or
 	// has failed as without a connection; and for types for which force does
-	// nothing more.
+	// nothing more. While no answer comes, each later forced one is made after a
+	// longer wait for it, up to that half.
+	//
+	// Without LazyAfter both are repeated only where all further mounts of the
+	// file system are being unmounted too, and until twice ForceAfter.
 	ForceAfter time.Duration
 	// LazyAfter is how long after the start the mount is detached (MNT_DETACH)
 	// at last; 0 means never. A file system on a block device is never

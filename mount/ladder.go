@@ -54,12 +54,12 @@ type unmounter interface {
 	// hasForce tells whether the mount's type does anything when forced, or
 	// may.
 	hasForce(ctx context.Context) bool
-	// mayForce says that the mount may be forced from now on, until done is
-	// called: whoever else wants to force the file system need not spare it.
-	mayForce() (done func())
+	// enter says that the ladder has got somewhere with the mount, until leave
+	// is called: whoever wants to force the file system need not spare it then.
+	enter(headway) (leave func())
 	// isShared tells whether further mounts show the file system, or may, which
-	// forcing would hit too and which must be spared.
-	isShared() bool
+	// no ladder has got as far with: forcing would hit them too.
+	isShared(headway) bool
 	// answers asks the mount's file system something and tells whether its
 	// server, or daemon, answers before ctx ends.
 	answers(ctx context.Context) bool
@@ -112,33 +112,17 @@ func (l *ladder) rungs(ctx context.Context, o UnmountOptions) error {
 	normalCtx, cancel := until(first)
 	defer cancel()
 	l.on.find(normalCtx, !toForce && !toLazy)
-	silent := func() bool { return false }
+	var told func() heard
 	if toForce {
-		silent = l.listen(normalCtx, o.ForceAfter/2)
+		var leave func()
+		told, leave = l.listen(normalCtx, o.ForceAfter/2)
+		defer leave()
 	}
-	err := l.normal(normalCtx, toForce || toLazy)
+	err := l.normal(normalCtx, normalCtx, toForce || toLazy)
 	if toForce && goesOn(ctx, err) {
 		forceCtx, cancel := until(o.LazyAfter)
 		defer cancel()
-		var forceErr error
-		stop := func() {}
-		if l.on.hasForce(forceCtx) {
-			defer l.on.mayForce()()
-			c := caution{patience: o.ForceAfter / 2, hangs: l.hung && l.hungFor >= o.ForceAfter/2}
-			c.silent = c.hangs || silent()
-			forceErr = l.force(forceCtx, c.silent)
-			if toLazy {
-				stop = l.keepForcing(forceCtx, c)
-			}
-		}
-		err = l.normal(forceCtx, toLazy)
-		stop()
-		if l.forced.Load() {
-			l.last = max(l.last, RungForce)
-		}
-		if err != nil && forceErr != nil && !toLazy {
-			err = fmt.Errorf("%w (the forced unmount: %v)", err, forceErr)
-		}
+		err = l.withForce(forceCtx, o, start, told)
 	}
 	if !toLazy || !goesOn(ctx, err) {
 		return err
@@ -146,8 +130,9 @@ func (l *ladder) rungs(ctx context.Context, o UnmountOptions) error {
 	return l.lazy(ctx)
 }
 
-// normal unmounts normally; with retry, again and again until ctx ends.
-func (l *ladder) normal(ctx context.Context, retry bool) error {
+// normal unmounts normally; with retry, again and again until the context again
+// ends.
+func (l *ladder) normal(ctx, again context.Context, retry bool) error {
 	for pause := busyFirst; ; pause = min(2*pause, busyLast) {
 		rung := max(l.last, RungNormal)
 		if l.forced.Load() {
@@ -159,7 +144,7 @@ func (l *ladder) normal(ctx context.Context, retry bool) error {
 		}
 		select {
 		case <-time.After(pause):
-		case <-ctx.Done():
+		case <-again.Done():
 			return err
 		}
 	}
@@ -177,7 +162,7 @@ func (l *ladder) lazy(ctx context.Context) error {
 		}
 		return err
 	}
-	if err := l.normal(ctx, false); err != nil {
+	if err := l.normal(ctx, ctx, false); err != nil {
 		return fmt.Errorf("%w (%w)", err, errNotLazy)
 	}
 	return nil

@@ -3,6 +3,7 @@ package mount
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,22 +16,77 @@ import (
 var (
 	errShared  = errors.New("other mounts show the file system too, or may, and forcing would make their requests fail")
 	errAnswers = errors.New("the server or daemon answers, and forcing would make its requests fail")
+	errUnasked = errors.New("the server or daemon was not asked yet whether it answers, for the sake of other mounts of the file system")
+)
+
+// heard is what is known of a server or daemon.
+type heard int
+
+const (
+	unasked heard = iota
+	answered
+	silence
 )
 
 // caution is what forcing again and again goes by.
 type caution struct {
 	patience time.Duration // with a file system that has answered last
-	hangs    bool          // a call has waited for longer, which says enough
+	limit    time.Duration // of the next question after a silence
 	silent   bool          // no answer came last
+}
+
+// newCaution begins after an answer, or after a silence.
+func newCaution(patience time.Duration, silent bool) *caution {
+	return &caution{patience: patience, limit: busyFirst, silent: silent}
+}
+
+// withForce forces and unmounts normally, both again and again until ctx ends
+// if a lazy unmount is to come then. Without one they are repeated only if
+// further mounts of the file system are on their way too, which may not be
+// forced as yet, for as long as it took to come here.
+func (l *ladder) withForce(ctx context.Context, o UnmountOptions, start time.Time, told func() heard) error {
+	toLazy := o.LazyAfter > 0
+	if !l.on.hasForce(ctx) {
+		return l.normal(ctx, ctx, toLazy)
+	}
+	defer l.on.enter(mayBeForced)()
+	patience := o.ForceAfter / 2
+	heard := told()
+	if l.hung && l.hungFor >= patience {
+		heard = silence // a call has waited for longer, which says enough
+	}
+	again, repeat := ctx, toLazy
+	if !toLazy && heard != answered && l.on.isShared(beyondAll) && !l.on.isShared(underWay) {
+		var cancel context.CancelFunc
+		again, cancel = context.WithDeadline(ctx, start.Add(2*o.ForceAfter))
+		defer cancel()
+		repeat = true
+	}
+	forceErr := l.force(ctx, heard)
+	stop := func() error { return forceErr }
+	if repeat {
+		stop = l.keepForcing(again, newCaution(patience, heard == silence), forceErr)
+	}
+	err := l.normal(ctx, again, repeat)
+	forceErr = stop()
+	if l.forced.Load() {
+		l.last = max(l.last, RungForce)
+	}
+	if err != nil && forceErr != nil && !toLazy {
+		err = fmt.Errorf("%w (the forced unmount: %v)", err, forceErr)
+	}
+	return err
 }
 
 // force forces, unless somebody would suffer: the kernel makes the requests of
 // all mounts of a file system fail, a living server's too.
-func (l *ladder) force(ctx context.Context, silent bool) error {
+func (l *ladder) force(ctx context.Context, heard heard) error {
 	switch {
-	case l.on.isShared():
+	case l.on.isShared(mayBeForced):
 		return errShared
-	case !silent:
+	case heard == unasked:
+		return errUnasked
+	case heard == answered:
 		return errAnswers
 	}
 	return l.try(ctx, RungForce, unix.MNT_FORCE)
@@ -39,7 +95,8 @@ func (l *ladder) force(ctx context.Context, silent bool) error {
 // keepForcing forces again and again until stop is called or ctx ends: NFS
 // gives up what waits for the server at that moment, and then sends the next of
 // what was not yet written, which a process that wrote it waits for, even killed.
-func (l *ladder) keepForcing(ctx context.Context, c caution) (stop func()) {
+// Stop returns what came of the last attempt; before the first that is err.
+func (l *ladder) keepForcing(ctx context.Context, c *caution, err error) (stop func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
@@ -50,48 +107,76 @@ func (l *ladder) keepForcing(ctx context.Context, c caution) (stop func()) {
 			case <-ctx.Done():
 				return
 			}
-			if l.on.isShared() || !l.isSilent(ctx, &c, pause) || l.on.isShared() {
-				continue
-			}
-			// Its error is that of the normal unmount beside it.
-			if made, _ := l.on.attempt(ctx, RungForce, unix.MNT_FORCE); made {
-				l.forced.Store(true)
+			if now := l.forceAgain(ctx, c); ctx.Err() == nil {
+				err = now
 			}
 		}
 	}()
-	return func() { cancel(); <-ended }
+	return func() error { cancel(); <-ended; return err }
+}
+
+func (l *ladder) forceAgain(ctx context.Context, c *caution) error {
+	switch {
+	case l.on.isShared(mayBeForced):
+		return errShared
+	case !l.isSilent(ctx, c):
+		return errAnswers
+	case l.on.isShared(mayBeForced):
+		return errShared
+	}
+	made, err := l.on.attempt(ctx, RungForce, unix.MNT_FORCE)
+	if made {
+		l.forced.Store(true)
+	}
+	return err
 }
 
 // isSilent asks once more. The question uses the mount until the answer, or
-// until it is forced: after a silence the wait is short.
-func (l *ladder) isSilent(ctx context.Context, c *caution, pause time.Duration) bool {
-	if c.hangs {
-		return true
-	}
+// until it is forced: after a silence the wait is short at first, and longer
+// each time, as a server that is back may be slow.
+func (l *ladder) isSilent(ctx context.Context, c *caution) bool {
 	limit := c.patience
 	if c.silent {
-		limit = min(limit, pause/2)
+		limit = min(limit, c.limit)
+		c.limit = 2 * limit
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	c.silent = !l.on.answers(ctx)
+	if c.silent = !l.on.answers(ctx); !c.silent {
+		c.limit = busyFirst
+	}
 	return c.silent
 }
 
-// listen asks the file system something when half of the time before force is
-// over. Silent tells, when the whole is, whether no answer came; a file system
-// that must not be forced anyway is not asked, as that uses it.
-func (l *ladder) listen(ctx context.Context, half time.Duration) (silent func() bool) {
-	heard := make(chan bool, 1)
+// listen enters the mount as under way when half of the time before force is
+// over, until leave is called, and asks the file system something. Told tells,
+// when the whole is, what came of it; a file system that must not be forced
+// anyway is not asked, as that uses it.
+func (l *ladder) listen(ctx context.Context, half time.Duration) (told func() heard, leave func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	said, left, ended := make(chan heard, 1), make(chan struct{}), make(chan struct{})
 	go func() {
+		defer close(ended)
 		select {
 		case <-time.After(half):
-			heard <- !l.on.hasForce(ctx) || l.on.isShared() || l.on.answers(ctx)
+			defer l.on.enter(underWay)()
+			said <- l.hear(ctx)
+			<-left
 		case <-ctx.Done():
-			heard <- true
+			said <- unasked
 		}
 	}()
-	return func() bool { return !<-heard }
+	return func() heard { return <-said }, func() { cancel(); close(left); <-ended }
+}
+
+func (l *ladder) hear(ctx context.Context) heard {
+	switch {
+	case !l.on.hasForce(ctx) || l.on.isShared(underWay):
+		return unasked
+	case l.on.answers(ctx):
+		return answered
+	}
+	return silence
 }
 
 // answers implements [unmounter]. At most one question for each target waits.
@@ -105,8 +190,8 @@ func (u *hostUnmount) answers(ctx context.Context) bool {
 	}))
 }
 
-// rungAsking keeps questions apart from the calls of all rungs.
-const rungAsking Rung = -1
+// rungAsking keeps questions apart from the calls of all rungs, and from rungHolders.
+const rungAsking Rung = -2
 
 // ask asks the file system for its figures, which no cache answers. A link
 // that has come to target is not followed.

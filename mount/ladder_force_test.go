@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"errors"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ func TestLadderForcesWhileTheServerIsSilent(t *testing.T) {
 	for name, tc := range map[string]struct {
 		silentFrom, silentTo time.Duration
 		answering            time.Duration // how long an answer takes otherwise
+		hung                 bool          // the normal unmount too, as long
 		first, last          time.Duration // when it is forced; 0 is never
 	}{
 		"answers":                {},
@@ -23,6 +25,10 @@ func TestLadderForcesWhileTheServerIsSilent(t *testing.T) {
 		"silent":                 {silentTo: time.Hour, first: 10 * time.Second, last: time.Minute},
 		"silent for a moment":    {silentTo: 8 * time.Second},
 		"silent until it is not": {silentTo: 30 * time.Second, first: 10 * time.Second, last: 30 * time.Second},
+		"a call hung until then": {silentTo: 30 * time.Second, hung: true, first: 10 * time.Second, last: 30 * time.Second},
+		"slow after a silence":   {silentTo: 12 * time.Second, answering: 600 * time.Millisecond, first: 10 * time.Second, last: 17 * time.Second},
+		"slower after a silence": {silentTo: 12 * time.Second, answering: 4 * time.Second, first: 10 * time.Second, last: 30 * time.Second},
+		"slow after a long one":  {silentTo: 30 * time.Second, answering: 4 * time.Second, first: 10 * time.Second, last: 35 * time.Second},
 		"silent later":           {silentFrom: 20 * time.Second, silentTo: time.Hour, first: 25 * time.Second, last: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -36,7 +42,7 @@ func TestLadderForcesWhileTheServerIsSilent(t *testing.T) {
 				k.silent = func() error {
 					answer := time.After(tc.answering)
 					if at := time.Since(start); at >= tc.silentFrom && at < tc.silentTo {
-						answer = time.After(tc.silentTo - at)
+						answer = time.After(tc.silentTo - at + tc.answering)
 					}
 					select {
 					case <-answer:
@@ -54,6 +60,9 @@ func TestLadderForcesWhileTheServerIsSilent(t *testing.T) {
 					if flags == lazy {
 						return nil
 					}
+					if at := time.Since(start); tc.hung && flags != force && at < tc.silentTo {
+						time.Sleep(tc.silentTo - at)
+					}
 					time.Sleep(400 * time.Millisecond) // as the host repeats a busy one
 					return unix.EBUSY
 				}
@@ -68,11 +77,38 @@ func TestLadderForcesWhileTheServerIsSilent(t *testing.T) {
 					}
 					return
 				}
-				const slack = 3 * time.Second // a pause and a turn
-				if len(times) < 3 || times[0] < tc.first || times[0] > tc.first+slack || slices.Max(times) > tc.last || slices.Max(times) < tc.last-slack {
+				const (
+					slack = 3 * time.Second          // a pause and a turn
+					wait  = slack + 10*time.Second/2 // half of the time before force
+				)
+				if len(times) < 3 || times[0] < tc.first || times[0] > tc.first+slack || slices.Max(times) > tc.last || slices.Max(times) < tc.last-wait {
 					t.Errorf("forced after %v, want from %v to %v", times, tc.first, tc.last)
 				}
 			})
 		})
 	}
+}
+
+// parent is a scripted kernel with a mount below the one at hand.
+type parent struct{ *scripted }
+
+func (p parent) All() ([]Entry, error) {
+	return []Entry{{ID: 9, ParentID: nfsEntry.ID, Target: "/t/below"}}, nil
+}
+
+// A question that hangs does not hold up the search for who holds the mount.
+func TestLadderNamesHoldersWhileItsQuestionHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan struct{})
+		k := &scripted{entries: []Entry{nfsEntry}}
+		k.silent = func() error { <-end; return nil }
+		k.umount = func(int) error { return unix.EBUSY }
+		m := k.mounter()
+		m.table = parent{k}
+		_, err := m.UnmountContext(t.Context(), "/t", UnmountOptions{ForceAfter: 10 * time.Second, Holders: true})
+		if e, ok := errors.AsType[*Error](err); !ok || !slices.ContainsFunc(e.Holders, func(h Holder) bool { return h.How == "mount below at /t/below" }) {
+			t.Errorf("err = %v names no holders", err)
+		}
+		close(end)
+	})
 }

@@ -1,8 +1,11 @@
 package mount
 
 import (
+	"errors"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -159,7 +162,7 @@ func TestHostLaddersOfOneFileSystem(t *testing.T) {
 		m := k.mounter()
 		beside := &hostUnmount{m: m, target: "/other"}
 		beside.found.Store(&sighting{Entry: other})
-		done := beside.mayForce()
+		done := beside.enter(mayBeForced)
 		if _, err := m.UnmountContext(t.Context(), "/t", UnmountOptions{ForceAfter: time.Second, LazyAfter: time.Minute}); err != nil {
 			t.Error(err)
 		}
@@ -169,6 +172,91 @@ func TestHostLaddersOfOneFileSystem(t *testing.T) {
 		done()
 		if len(m.force.mounts) != 0 {
 			t.Errorf("%v may be forced for good", m.force.mounts)
+		}
+	})
+}
+
+// Where nothing is detached lazily, mounts that go together wait for each other
+// to be allowed to be forced.
+func TestFakeLaddersOfOneFileSystemWithoutLazy(t *testing.T) {
+	const (
+		after  = 10 * time.Second
+		spared = "forcing would make"
+	)
+	for name, tc := range map[string]struct {
+		later  time.Duration // the second after the first
+		stays  bool          // a third mount
+		answer bool
+		want   string // in the errors
+	}{
+		"at once":              {},
+		"a second apart":       {later: time.Second},
+		"half of the time":     {later: after/2 - time.Second},
+		"a third stays":        {stays: true, want: spared},
+		"their server answers": {answer: true, want: spared},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := NewFakeMounter()
+			t.Cleanup(func() { f.Close() })
+			targets := []string{t.TempDir(), t.TempDir(), t.TempDir()}
+			if !tc.stays {
+				targets = targets[:2]
+			}
+			for _, target := range targets {
+				if err := f.Mount("server:/x", target, "nfs", nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Test(t, func(t *testing.T) {
+				silence := make(chan struct{})
+				if !tc.answer {
+					defer f.Inject(Fault{Match: func(c Call) bool { return c.Op == OpStatfs }, Release: silence})()
+				}
+				defer synctest.Wait()
+				defer close(silence)
+				var done sync.WaitGroup
+				for i, target := range targets[:2] {
+					if _, err := f.Use(target); err != nil {
+						t.Fatal(err)
+					}
+					done.Go(func() {
+						time.Sleep(time.Duration(i) * tc.later)
+						start := time.Now()
+						rung, err := f.UnmountContext(t.Context(), target, UnmountOptions{ForceAfter: after})
+						took := time.Since(start)
+						if !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), tc.want) {
+							t.Errorf("%d: err = %v, want %q in it", i, err, tc.want)
+						}
+						if forced := tc.want == ""; (rung == RungForce) != forced {
+							t.Errorf("%d: rung %v", i, rung)
+						}
+						if tc.stays && took != after || took > 2*after+time.Second {
+							t.Errorf("%d took %v", i, took)
+						}
+					})
+				}
+				done.Wait()
+			})
+		})
+	}
+}
+
+// A server that was not asked, for the sake of a mount that has gone since, is
+// not said to answer.
+func TestLadderTellsThatNobodyWasAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		other := nfsEntry
+		other.ID, other.Target = 8, "/other"
+		k := &scripted{entries: []Entry{nfsEntry}, others: []Entry{other}, silent: func() error { return unix.EIO }}
+		k.umount = func(int) error { return unix.EBUSY }
+		time.AfterFunc(8*time.Second, func() {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.others = nil
+		})
+		rung, err := k.mounter().UnmountContext(t.Context(), "/t", UnmountOptions{ForceAfter: 10 * time.Second})
+		if rung != RungNormal || !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), errUnasked.Error()) {
+			t.Errorf("rung %v, err = %v", rung, err)
 		}
 	})
 }
