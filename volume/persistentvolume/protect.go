@@ -90,18 +90,18 @@ func (c *Controller) lookAtClaims(pod *v1.Pod) {
 // protectClaim keeps a claim that is not being deleted, or lets one go that no
 // pod uses.
 func (c *Controller) protectClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
-	protected := slices.Contains(claim.Finalizers, claimProtection)
-	next := claim.DeepCopy()
-	switch {
-	case claim.DeletionTimestamp == nil && !protected:
-		next.Finalizers = append(next.Finalizers, claimProtection)
-	case claim.DeletionTimestamp != nil && protected:
-		used, err := c.isUsed(ctx, claim)
-		if err != nil || used {
-			return claim, err
-		}
-		next.Finalizers = without(next.Finalizers, claimProtection)
+	if protected := slices.Contains(claim.Finalizers, claimProtection); protected == (claim.DeletionTimestamp == nil) {
+		return claim, nil
 	}
+	next := claim.DeepCopy()
+	if claim.DeletionTimestamp == nil {
+		next.Finalizers = append(next.Finalizers, claimProtection)
+		return c.updateClaim(ctx, claim, next)
+	}
+	if used, err := c.isUsed(ctx, claim); err != nil || used {
+		return claim, err
+	}
+	next.Finalizers = without(next.Finalizers, claimProtection)
 	return c.updateClaim(ctx, claim, next)
 }
 
@@ -138,11 +138,14 @@ func isShutDown(pod *v1.Pod) bool {
 // protectVolume keeps a volume that is not being deleted, or lets one go that is
 // not bound. What deletes its storage is let go of where that is not to be.
 func (c *Controller) protectVolume(ctx context.Context, pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
+	protected := slices.Contains(pv.Finalizers, volumeProtection)
+	if pv.DeletionTimestamp == nil && protected || pv.DeletionTimestamp != nil && pv.Status.Phase == v1.VolumeBound {
+		return pv, nil
+	}
 	next := pv.DeepCopy()
-	switch protected := slices.Contains(pv.Finalizers, volumeProtection); {
-	case pv.DeletionTimestamp == nil && !protected:
+	if pv.DeletionTimestamp == nil {
 		next.Finalizers = append(next.Finalizers, volumeProtection)
-	case pv.DeletionTimestamp != nil && pv.Status.Phase != v1.VolumeBound:
+	} else {
 		next.Finalizers = without(next.Finalizers, volumeProtection)
 		if pv.Spec.ClaimRef == nil || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete {
 			next.Finalizers = without(next.Finalizers, deletionFinalizer)
