@@ -34,6 +34,11 @@ type keeper struct {
 	said    string                             // about claims, last
 	refused map[types.UID]*v1.Pod              // the versions that the node has refused
 
+	// declared are the pods that the node knows as they are wanted. Of any other
+	// it only shows what was, or what another version wants: that is no reason
+	// to tear anything down.
+	declared map[types.UID]bool
+
 	replacing map[types.UID]bool
 	replaced  map[types.UID]*v1.Pod // the version that a pod was replaced for last
 	gone      chan types.UID        // torn down, to be set up again
@@ -43,7 +48,7 @@ func newKeeper(node *volumemanager.Manager, store *objects.Store, rootDir, nodeN
 	return &keeper{
 		node: node, store: store, rootDir: rootDir, nodeName: nodeName, say: say,
 		objects: make(map[volume.ObjectRef]metav1.Object), pods: make(map[types.UID]*v1.Pod),
-		refused: make(map[types.UID]*v1.Pod), replacing: make(map[types.UID]bool), replaced: make(map[types.UID]*v1.Pod), gone: make(chan types.UID),
+		refused: make(map[types.UID]*v1.Pod), declared: make(map[types.UID]bool), replacing: make(map[types.UID]bool), replaced: make(map[types.UID]*v1.Pod), gone: make(chan types.UID),
 	}
 }
 
@@ -58,6 +63,7 @@ func (k *keeper) apply(ctx context.Context, want *contents) error {
 		if pods[uid] == nil {
 			k.node.DeletePod(uid)
 			delete(k.refused, uid)
+			delete(k.declared, uid)
 		}
 	}
 	if err := k.putObjects(ctx, want.objects); err != nil {
@@ -67,6 +73,7 @@ func (k *keeper) apply(ctx context.Context, want *contents) error {
 	k.pods = pods
 	for _, pod := range sortedPods(pods) {
 		if k.replacing[pod.UID] || held(pod) {
+			delete(k.declared, pod.UID)
 			continue
 		}
 		if err := k.declare(pod); err != nil {
@@ -243,10 +250,10 @@ func (k *keeper) see(ctx context.Context, v volumemanager.VolumeStatus) {
 // replace tears a pod down and sets it up again as it is wanted then, as a
 // kubelet restarts a static pod that has changed; once for each version. A pod
 // with a record that cannot be read is kept: it could not be torn down to its
-// end, and so would not come back.
+// end, and so would not come back. So is one that may not be declared now.
 func (k *keeper) replace(ctx context.Context, uid types.UID, rows []volumemanager.VolumeStatus) {
 	pod := k.pods[uid]
-	if pod == nil || k.replacing[uid] || k.replaced[uid] == pod || slices.ContainsFunc(rows, func(v volumemanager.VolumeStatus) bool {
+	if pod == nil || !k.declared[uid] || k.replacing[uid] || k.replaced[uid] == pod || slices.ContainsFunc(rows, func(v volumemanager.VolumeStatus) bool {
 		return v.PodUID == uid && isUnreadable(v)
 	}) {
 		return
@@ -254,6 +261,7 @@ func (k *keeper) replace(ctx context.Context, uid types.UID, rows []volumemanage
 	k.replacing[uid], k.replaced[uid] = true, pod
 	k.say(fmt.Sprintf("pod %s/%s has other volumes than before: it is torn down and set up again", pod.Namespace, pod.Name))
 	k.node.DeletePod(uid)
+	delete(k.declared, uid)
 	go func() {
 		if k.node.WaitForUnmounted(ctx, uid) != nil {
 			return // the command ends
@@ -270,14 +278,9 @@ func isUnreadable(v volumemanager.VolumeStatus) bool {
 	return unreadable
 }
 
-// renew declares a replaced pod again.
-func (k *keeper) renew(uid types.UID) error {
-	delete(k.replacing, uid)
-	if pod := k.pods[uid]; pod != nil {
-		return k.declare(pod)
-	}
-	return nil
-}
+// renew has a replaced pod declared again, by the next apply: its claims may have
+// been refused meanwhile.
+func (k *keeper) renew(uid types.UID) { delete(k.replacing, uid) }
 
 // declare declares a pod. That one is refused is no reason to end for all others;
 // it is said, once for each version.
@@ -285,8 +288,10 @@ func (k *keeper) declare(pod *v1.Pod) error {
 	err := k.node.PutPod(pod)
 	if err == nil {
 		delete(k.refused, pod.UID)
+		k.declared[pod.UID] = true
 		return nil
 	}
+	delete(k.declared, pod.UID)
 	if errors.Is(err, volumemanager.ErrStopped) {
 		return err
 	}
@@ -297,9 +302,16 @@ func (k *keeper) declare(pod *v1.Pod) error {
 	return nil
 }
 
-// allDeclared reports whether the node knows all pods that are wanted, as far as
-// it depends on the node: what one that it refuses has mounted is not nobody's.
-func (k *keeper) allDeclared() bool { return len(k.refused) == 0 }
+// allDeclared reports whether the node knows all pods that are wanted: what one
+// that it refuses, or must not be told of now, has mounted is not nobody's.
+func (k *keeper) allDeclared() bool {
+	for uid := range k.pods {
+		if !k.declared[uid] {
+			return false
+		}
+	}
+	return true
+}
 
 // noContainers is the role that knows about containers, played for a program
 // that runs none.

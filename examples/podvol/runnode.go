@@ -213,7 +213,8 @@ func (r *nodeRun) untilStopped(ctx context.Context) error {
 		case <-due.C:
 			err = r.look(ctx, due)
 		case uid := <-r.keep.gone:
-			err = r.keep.renew(uid)
+			r.keep.renew(uid)
+			err = r.look(ctx, due)
 		case <-r.out.news:
 			err = r.out.flush(func(v volumemanager.VolumeStatus) { r.keep.see(ctx, v) })
 		}
@@ -241,8 +242,12 @@ func (r *nodeRun) look(ctx context.Context, due *time.Timer) error {
 		volumes += len(pod.Spec.Volumes)
 	}
 	told := fmt.Sprintf("pods: %d, volumes: %d, files refused: %d", len(want.pods), volumes, r.dir.faults())
-	if !r.complete {
+	switch {
+	case r.complete:
+	case !r.dir.complete():
 		told += "; pods in no manifest are kept until every manifest has been read"
+	default:
+		told += "; pods in no manifest are kept until every pod has been declared"
 	}
 	if told != r.told {
 		r.told = told
