@@ -29,7 +29,9 @@ type manifestDir struct {
 	check  func(*v1.Pod) error  // what else can be wrong with a pod
 	say    func(message string) // to the user
 	files  map[string]*watchedFile
-	fault  string // why the directory cannot be read
+	fault  string    // why the directory cannot be read
+	since  time.Time // when it could be read first, or again
+	early  bool      // a file may have been on its way to another name at since
 }
 
 // watchedFile is one file.
@@ -38,6 +40,7 @@ type watchedFile struct {
 	good   *contents // the last good version; nil: there was none
 	digest [sha256.Size]byte
 	fault  string    // what is wrong with the file as it is now
+	there  bool      // in the last scan
 	gone   time.Time // when it was missed first; zero while it is there
 }
 
@@ -59,16 +62,21 @@ func newManifestDir(dir, nodeName string, check func(*v1.Pod) error, say func(st
 
 // scan reads the directory as it is now. It returns in how long it should be
 // called again though no event says so; 0 if it need not be.
-func (d *manifestDir) scan(now time.Time) (again time.Duration) {
+func (d *manifestDir) scan() (again time.Duration) {
+	began := time.Now()
 	names, err := manifestNames(d.dir)
 	if err != nil {
 		// That it cannot be read does not mean that nothing is wanted.
 		d.complain(&d.fault, fmt.Sprintf("the manifests cannot be read, so that all stays as it is: %v", err))
+		d.since = time.Time{}
 		return 0
 	}
 	if d.fault != "" {
 		d.fault = ""
 		d.say(fmt.Sprintf("the manifests in %s can be read again", d.dir))
+	}
+	for _, file := range d.files {
+		file.there = false
 	}
 	var fresh []candidate
 	for _, name := range names {
@@ -76,7 +84,7 @@ func (d *manifestDir) scan(now time.Time) (again time.Duration) {
 			fresh = append(fresh, c)
 		}
 	}
-	again = d.age(names, now)
+	again = d.age(began)
 	d.admitAll(fresh)
 	return again
 }
@@ -107,16 +115,16 @@ type candidate struct {
 // read returns the file's new version, if there is a valid one.
 func (d *manifestDir) read(name string) (candidate, bool) {
 	path := filepath.Join(d.dir, name)
-	data, err := readWhole(path)
-	if errors.Is(err, fs.ErrNotExist) && !isLink(path) {
-		return candidate{}, false // it has just gone, and age sees it
-	}
 	file := d.files[name]
 	if file == nil {
 		file = &watchedFile{name: name}
 		d.files[name] = file
 	}
-	file.gone = time.Time{}
+	data, err := readWhole(path)
+	if errors.Is(err, fs.ErrNotExist) && isGone(path) {
+		return candidate{}, false // just now; age sees it
+	}
+	file.there, file.gone = true, time.Time{}
 	if errors.Is(err, errBeingWritten) {
 		return candidate{}, false // its end is an event
 	}
@@ -157,9 +165,10 @@ func (d *manifestDir) checkPods(path string, read *contents) error {
 	return errors.Join(faults...)
 }
 
-func isLink(path string) bool {
-	info, err := os.Lstat(path)
-	return err == nil && info.Mode()&fs.ModeSymlink != 0
+// isGone reports whether nothing is there, not even a link that leads nowhere.
+func isGone(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 func contentsOf(set *manifest.Set) (*contents, error) {
@@ -182,23 +191,35 @@ func contentsOf(set *manifest.Set) (*contents, error) {
 	return c, nil
 }
 
-// age notes which files are missing, drops those that have been for long
-// enough, and returns when the next one will have been.
-func (d *manifestDir) age(names []string, now time.Time) (again time.Duration) {
+// age notes which files are missing from a scan, drops those that have been for
+// long enough, and returns when the next one will have been. It goes for all of
+// them, also for one that never was good: the pods that it had in an earlier run
+// may be in its next version. And it goes for those that were missing before the
+// first scan, of which nobody knows.
+func (d *manifestDir) age(began time.Time) (again time.Duration) {
+	if d.since.IsZero() { // nothing was seen to be missing until now
+		d.since = time.Now()
+		for _, file := range d.files {
+			file.gone = time.Time{}
+		}
+	}
+	wait := func(since time.Time) (over bool) {
+		left := afterGone - began.Sub(since)
+		if left > 0 && (again == 0 || left < again) {
+			again = left
+		}
+		return left <= 0
+	}
+	d.early = !wait(d.since)
 	for name, file := range d.files {
-		if slices.Contains(names, name) {
+		if file.there {
 			continue
 		}
 		if file.gone.IsZero() {
-			file.gone = now
+			file.gone = time.Now()
 		}
-		left := afterGone - now.Sub(file.gone)
-		if left <= 0 || file.good == nil {
+		if wait(file.gone) {
 			delete(d.files, name)
-			continue
-		}
-		if again == 0 || left < again {
-			again = left
 		}
 	}
 	return again
@@ -286,8 +307,12 @@ func (d *manifestDir) complain(fault *string, text string) {
 }
 
 // complete reports whether nothing is missing: every file that is there has
-// had a good version, so that a pod that is in none of them is not wanted.
-func (d *manifestDir) complete() bool {
+// had a good version, and none can be on its way from one name to another, so
+// that a pod that is in none of them is not wanted.
+func (d *manifestDir) complete() bool { return d.allRead() && !d.early }
+
+// allRead reports whether every file that is known has had a good version.
+func (d *manifestDir) allRead() bool {
 	for _, file := range d.files {
 		if file.good == nil {
 			return false

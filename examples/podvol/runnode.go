@@ -226,7 +226,7 @@ func (r *nodeRun) untilStopped(ctx context.Context) error {
 
 // look makes what the directory says now the wish.
 func (r *nodeRun) look(ctx context.Context, due *time.Timer) error {
-	if again := r.dir.scan(time.Now()); again > 0 {
+	if again := r.dir.scan(); again > 0 {
 		due.Reset(again)
 	}
 	want := r.dir.wanted()
@@ -244,9 +244,9 @@ func (r *nodeRun) look(ctx context.Context, due *time.Timer) error {
 	told := fmt.Sprintf("pods: %d, volumes: %d, files refused: %d", len(want.pods), volumes, r.dir.faults())
 	switch {
 	case r.complete:
-	case !r.dir.complete():
+	case !r.dir.allRead():
 		told += "; pods in no manifest are kept until every manifest has been read"
-	default:
+	case !r.keep.allDeclared():
 		told += "; pods in no manifest are kept until every pod has been declared"
 	}
 	if told != r.told {

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// inDir scans a directory in virtual time.
+func inDir(t *testing.T, f func(t *testing.T, path string, d *manifestDir)) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "manifests")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		f(t, path, newManifestDir(path, "here", func(*v1.Pod) error { return nil }, func(string) {}))
+	})
+}
+
+func podNames(d *manifestDir) (names []string) {
+	for _, pod := range d.wanted().pods {
+		names = append(names, pod.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+const disk = "{name: disk, emptyDir: {}}"
+
+// A pod that an earlier run has left, and that is in no good file, is not
+// nobody's while its file may just be on its way from one name to another.
+func TestManifestDirIsCompleteOnceNothingMoves(t *testing.T) {
+	for name, gap := range map[string]func(t *testing.T, path string, d *manifestDir){
+		"it was missing at the start": func(*testing.T, string, *manifestDir) {},
+		"it was broken, and is put right": func(t *testing.T, path string, d *manifestDir) {
+			file := filepath.Join(path, "a.yaml")
+			putFile(t, file, "{")
+			for range 3 {
+				d.scan()
+				if d.complete() {
+					t.Fatal("complete with a broken file")
+				}
+				time.Sleep(afterGone)
+			}
+			renamed(t, file, file+"~")
+		},
+		"it was listed, and gone when it was read": func(_ *testing.T, _ string, d *manifestDir) {
+			d.scan()
+			time.Sleep(afterGone)
+			d.scan()
+			d.read("a.yaml")
+		},
+		"the directory was away": func(t *testing.T, path string, d *manifestDir) {
+			renamed(t, path, path+"~")
+			d.scan()
+			time.Sleep(afterGone)
+			if d.scan(); d.complete() {
+				t.Fatal("complete without a directory")
+			}
+			if err := os.Mkdir(path, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inDir(t, func(t *testing.T, path string, d *manifestDir) {
+				gap(t, path, d)
+				again := d.scan()
+				if d.complete() || again <= 0 || again > afterGone {
+					t.Fatalf("in the gap: complete %t, to be seen again in %v", d.complete(), again)
+				}
+				time.Sleep(again - time.Millisecond)
+				if d.scan(); d.complete() {
+					t.Error("complete before the gap is over")
+				}
+				time.Sleep(time.Millisecond)
+				if again := d.scan(); !d.complete() || again != 0 {
+					t.Errorf("after the gap: complete %t, to be seen again in %v", d.complete(), again)
+				}
+			})
+		})
+	}
+}
+
+// How long a file is missing is not known while its directory is.
+func TestManifestDirForgetsNothingWithItsDirectory(t *testing.T) {
+	inDir(t, func(t *testing.T, path string, d *manifestDir) {
+		file := filepath.Join(path, "a.yaml")
+		putFile(t, file, podNamed("a", disk))
+		d.scan()
+		err := os.Remove(file)
+		d.scan()
+		err = errors.Join(err, os.Remove(path))
+		d.scan()
+		time.Sleep(2 * afterGone)
+		if err := errors.Join(err, os.Mkdir(path, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		again := d.scan()
+		if got := podNames(d); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("pods %q are wanted as the directory comes back", got)
+		}
+		time.Sleep(again)
+		if d.scan(); len(podNames(d)) > 0 {
+			t.Errorf("pods %q are wanted for ever", podNames(d))
+		}
+	})
+}
