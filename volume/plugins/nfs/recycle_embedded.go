@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/provisioned"
@@ -85,11 +84,17 @@ func (r *recycling) verifyUnused(ctx context.Context) error {
 		return volume.NothingDone(err)
 	}
 	const anyPod = "pod"
-	pods := path.Dir(path.Dir(path.Dir(host.GetPodPluginDir(anyPod, PluginName))))
-	server := r.plugin.seenOf(r.export.server, all)
+	pods, err := placeOf(path.Dir(path.Dir(path.Dir(host.GetPodPluginDir(anyPod, PluginName)))))
+	if err != nil {
+		return volume.NothingDone(fmt.Errorf("which mounts are those of this node's pods cannot be told: %w", err))
+	}
+	server, err := r.plugin.seenOf(r.export.server, all)
+	if err != nil {
+		return volume.NothingDone(err)
+	}
 	for _, e := range all {
 		found, ok := parseTableSource(e.Source)
-		if !ok || !isNFS(e) || !below.Strictly(pods, e.Target) {
+		if !ok || !isNFS(e) || !pods.holds(e.Target) {
 			continue
 		}
 		if server.has(e) { // whatever name the pod's volume has for it

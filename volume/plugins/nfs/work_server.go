@@ -1,10 +1,10 @@
 package nfs
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
 )
 
 // seenServer is what the kernel shows of a server while the agent itself has an
@@ -17,11 +17,15 @@ type seenServer struct {
 
 // seenOf returns what the agent's own mounts of a server show, which is nothing
 // before there are any.
-func (p *plugin) seenOf(server string, all []mount.Entry) (seen seenServer) {
-	work, own := p.GetWorkDir(), export{server: server, path: "/"}
+func (p *plugin) seenOf(server string, all []mount.Entry) (seen seenServer, err error) {
+	work, err := placeOf(p.GetWorkDir())
+	if err != nil {
+		return seen, fmt.Errorf("which mounts are the agent's own cannot be told: %w", err)
+	}
+	own := export{server: server, path: "/"}
 	for _, e := range all {
 		found, ok := parseTableSource(e.Source)
-		if !ok || !isNFS(e) || !below.Strictly(work, e.Target) || !own.overlaps(found) {
+		if !ok || !isNFS(e) || !work.holds(e.Target) || !own.overlaps(found) {
 			continue
 		}
 		seen.devices = append(seen.devices, e.Device)
@@ -29,7 +33,7 @@ func (p *plugin) seenOf(server string, all []mount.Entry) (seen seenServer) {
 			seen.addresses = append(seen.addresses, address)
 		}
 	}
-	return seen
+	return seen, nil
 }
 
 func (s seenServer) has(e mount.Entry) bool {

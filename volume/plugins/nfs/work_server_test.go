@@ -56,13 +56,16 @@ func TestWhatIsSeenOfAServer(t *testing.T) {
 		return mount.Entry{Target: filepath.Join(dir, "x"), Source: source, FSType: fsType, Device: device, SuperOptions: options}
 	}
 	work, pods := p.GetWorkDir(), p.Host.GetPodVolumeDir("u1", PluginName, "v")
-	seen := p.seenOf("SERVER", []mount.Entry{
+	seen, err := p.seenOf("SERVER", []mount.Entry{
 		at(work, "server:/a", "nfs4", 1, "rw", "addr=192.0.2.1"),
 		at(work, "other:/a", "nfs4", 2, "addr=192.0.2.2"),
 		at(work, "server:/a", "fuse", 3, "addr=192.0.2.3"),
 		at(pods, "server:/a", "nfs4", 4, "addr=192.0.2.4"),
 		at(work, "server:/b", "nfs", 5),
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for device, want := range []bool{false, true, false, false, false, true} {
 		if got := seen.has(mount.Entry{Device: uint64(device)}); got != want {
 			t.Errorf("a mount of device %d: %v", device, got)

@@ -70,7 +70,12 @@ func (p *plugin) unmountBelow(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	entries, err := mount.Below(table, dir)
+	// The directory itself is not looked at, since its server may not answer.
+	work, err := placeOf(filepath.Dir(dir))
+	if err != nil {
+		return err
+	}
+	entries, err := mount.Below(table, filepath.Join(work.real, filepath.Base(dir)))
 	for _, e := range slices.Backward(entries) {
 		if _, unmountErr := mount.Unmount(ctx, p.Host.GetMounter(), e.Target, p.ladder()); !errors.Is(unmountErr, mount.ErrNotMounted) {
 			err = errors.Join(err, unmountErr)
