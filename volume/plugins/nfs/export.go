@@ -112,17 +112,23 @@ func parseTableSource(source string) (export, bool) {
 // same reports whether two exports are the same, however they are spelt.
 func (e export) same(other export) bool { return e.normal() == other.normal() }
 
-// normal is the one spelling that all of the same export have: case means
-// nothing in the name of a server, an address can be written in several ways,
-// and the kernel drops superfluous slashes at the end of a path.
+// normal is the one spelling that all of the same export have: that of its
+// server, and the kernel drops superfluous slashes at the end of a path.
 func (e export) normal() export {
-	server := strings.ToLower(e.server)
-	if addr, err := netip.ParseAddr(e.server); err == nil {
-		server = addr.String()
-	}
 	path := strings.TrimRight(e.path, "/")
 	if path == "" {
 		path = "/"
 	}
-	return export{server: server, path: path}
+	return export{server: normalServer(e.server), path: path}
+}
+
+// normalServer is the one spelling of a server: case means nothing in a name, nor
+// does the dot that ends it, and an address can be written in several ways, an
+// IPv4 address as an IPv6 address too.
+func normalServer(server string) string {
+	server = normalName(server)
+	if addr, err := netip.ParseAddr(server); err == nil {
+		return addr.Unmap().String()
+	}
+	return server
 }

@@ -11,7 +11,7 @@ import (
 // export of it mounted: a server goes by names, addresses and aliases, of which
 // a volume and a pod may have different ones.
 type seenServer struct {
-	addresses []string // as addr= of nfs(5) has them
+	addresses []string // of addr= of nfs(5), in their one spelling
 	devices   []uint64 // which mounts of one file system of a server share
 }
 
@@ -30,7 +30,7 @@ func (p *plugin) seenOf(server string, all []mount.Entry) (seen seenServer, err 
 		}
 		seen.devices = append(seen.devices, e.Device)
 		if address, ok := e.Option("addr"); ok {
-			seen.addresses = append(seen.addresses, address)
+			seen.addresses = append(seen.addresses, normalServer(address))
 		}
 	}
 	return seen, nil
@@ -38,5 +38,5 @@ func (p *plugin) seenOf(server string, all []mount.Entry) (seen seenServer, err 
 
 func (s seenServer) has(e mount.Entry) bool {
 	address, ok := e.Option("addr")
-	return slices.Contains(s.devices, e.Device) || ok && slices.Contains(s.addresses, address)
+	return slices.Contains(s.devices, e.Device) || ok && slices.Contains(s.addresses, normalServer(address))
 }

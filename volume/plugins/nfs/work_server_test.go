@@ -20,6 +20,7 @@ func TestVolumeThatIsMountedByAnotherNameOfItsServerIsNotEmptied(t *testing.T) {
 		mounted         bool
 	}{
 		"its address":    {"nas:/export/d", "addr=192.0.2.1", true},
+		"in IPv6 form":   {"nas:/export/d", "addr=::ffff:192.0.2.1", true},
 		"above it":       {"nas:/", "addr=192.0.2.1", true},
 		"beside it":      {"nas:/exports", "addr=192.0.2.1", false},
 		"another server": {"nas:/export/d", "addr=192.0.2.2", false},
