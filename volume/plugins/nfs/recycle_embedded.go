@@ -31,17 +31,19 @@ func (e *StillMountedError) Error() string {
 	return fmt.Sprintf("%s is still mounted at %s; it is emptied once its pod is torn down", e.Source, e.Target)
 }
 
-// ProvisionedShareError says that a released volume is a share in which volumes
-// are provisioned: emptying it would delete the directories that were retained
-// or archived there, and the marks of all.
+// ProvisionedShareError says that a released volume is, or holds, a share in
+// which volumes are provisioned: emptying it would delete the directories that
+// were retained or archived there, and the marks of all.
 type ProvisionedShareError struct {
 	// Source is the volume's: "10.0.0.1:/export".
 	Source string
+	// Book is the share's directory that says so: "10.0.0.1:/export/k8s/.podvol".
+	Book string
 }
 
 func (e *ProvisionedShareError) Error() string {
-	return fmt.Sprintf("%s has a directory .podvol, so volumes are provisioned in it and it is not emptied; give the PersistentVolume the reclaim policy %s, or, if nobody needs what is there, remove .podvol on the server",
-		e.Source, v1.PersistentVolumeReclaimRetain)
+	return fmt.Sprintf("%s has a directory .podvol, %s, so volumes are provisioned there and it is not emptied; give the PersistentVolume the reclaim policy %s, or, if nobody needs what is there, remove .podvol on the server",
+		e.Source, e.Book, v1.PersistentVolumeReclaimRetain)
 }
 
 // recycleHere empties the volume in this process.
@@ -111,15 +113,32 @@ func (r *recycling) verifyUnused(ctx context.Context) error {
 func (r *recycling) verifyNoShare(root *os.File) error {
 	share, err := provisioned.HasBook(root)
 	if err == nil && share {
-		err = &ProvisionedShareError{Source: r.export.String()}
+		err = r.isShare(path.Join(root.Name(), ".podvol"))
 	}
 	return volume.NothingDone(withAdvice(r.export, err))
+}
+
+// verifyHoldsNoShare refuses one that is above a share, too. It reads every
+// directory, and so comes before anything is removed.
+func (r *recycling) verifyHoldsNoShare(ctx context.Context, root *os.File) error {
+	if err := r.verifyNoShare(root); err != nil {
+		return err
+	}
+	book, err := scrub.FindDir(ctx, root, provisioned.InBook)
+	if err == nil && book != "" {
+		err = r.isShare(book)
+	}
+	return volume.NothingDone(withAdvice(r.export, err))
+}
+
+func (r *recycling) isShare(book string) error {
+	return &ProvisionedShareError{Source: r.export.String(), Book: book}
 }
 
 // scrub does what is configured with the volume that is open as root. It may
 // outlive the call to Recycle; then done is all that it still tells.
 func (r *recycling) scrub(ctx context.Context, root *os.File, done *atomic.Int64) error {
-	if err := r.verifyNoShare(root); err != nil {
+	if err := r.verifyHoldsNoShare(ctx, root); err != nil {
 		return err
 	}
 	c := r.plugin.config.Recycle.Embedded

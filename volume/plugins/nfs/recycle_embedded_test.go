@@ -18,6 +18,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/provisioned"
 )
 
 func deleting() Config {
@@ -278,17 +279,54 @@ func TestWhatTheServerRefusesIsExplained(t *testing.T) {
 
 // Marks, retained and archived directories of others are no claim's to empty.
 func TestShareOfProvisionedVolumesIsNotEmptied(t *testing.T) {
-	for name, config := range map[string]Config{"delete": deleting(), "archive": archiving()} {
-		p, fake, _, _ := newEmbedded(t, config)
-		share := t.TempDir()
-		fake.Serve("10.0.0.1:/exports", share)
-		write(t, share, "pv1/.podvol/marks/a.json", "pv1/retained/file")
-		spec := releasedSpec(func(pv *v1.PersistentVolume) { pv.Spec.NFS.Path = "/exports/pv1" })
-		_, err := recycle(t, p, spec)
-		if e, ok := errors.AsType[*ProvisionedShareError](err); !ok || e.Source != "10.0.0.1:/exports/pv1" || volume.IsUncertain(err) {
-			t.Errorf("%s: Recycle = %v", name, err)
+	for name, config := range map[string]Config{
+		"delete": deleting(), "archive": archiving(), "dry run": {Recycle: RecycleConfig{Embedded: EmbeddedRecycling{Enabled: true}}},
+	} {
+		for _, share := range []string{"", "d/k8s"} {
+			t.Run(name+" "+share, func(t *testing.T) {
+				p, fake, _, _ := newEmbedded(t, config)
+				served := t.TempDir()
+				fake.Serve("10.0.0.1:/exports", served)
+				share := filepath.Join(served, "pv1", share)
+				provisionAndRetain(t, share)
+				write(t, served, "pv1/a", "pv1/z")
+				spec := releasedSpec(func(pv *v1.PersistentVolume) { pv.Spec.NFS.Path = "/exports/pv1" })
+				_, err := recycle(t, p, spec)
+				rel, _ := filepath.Rel(served, share)
+				book := "10.0.0.1:/exports/" + rel + "/.podvol"
+				e, ok := errors.AsType[*ProvisionedShareError](err)
+				if !ok || e.Source != "10.0.0.1:/exports/pv1" || e.Book != book || !strings.Contains(err.Error(), book) || volume.IsUncertain(err) {
+					t.Errorf("Recycle = %v", err)
+				}
+				for _, kept := range []string{filepath.Join(share, "data/precious"), filepath.Join(served, "pv1/a"), filepath.Join(served, "pv1/z")} {
+					if _, err := os.Stat(kept); err != nil {
+						t.Error(err)
+					}
+				}
+				workIsGone(t, p, fake)
+			})
 		}
-		wantFiles(t, share, "pv1/.podvol/marks/a.json", "pv1/retained/file")
-		workIsGone(t, p, fake)
+	}
+}
+
+// provisionAndRetain leaves data/precious in a share, whose claim is gone.
+func provisionAndRetain(t *testing.T, share string) {
+	t.Helper()
+	if err := os.MkdirAll(share, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.Open(share)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	owner := provisioned.Owner{Volume: "pv9", ClaimUID: "u9"}
+	wish := provisioned.Wish{Path: "data", Owner: owner, Mode: 0o770, OnDelete: provisioned.Retain}
+	if err := provisioned.Make(t.Context(), root, wish); err != nil {
+		t.Fatal(err)
+	}
+	write(t, share, "data/precious")
+	if err := provisioned.Remove(t.Context(), root, "data", owner, provisioned.Delete); err != nil {
+		t.Fatal(err)
 	}
 }

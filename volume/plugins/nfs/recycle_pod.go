@@ -14,13 +14,14 @@ import (
 const (
 	// recyclerImage has a shell, find and ls, as images of this name have.
 	recyclerImage = "busybox:stable"
-	// recyclerScript fails if anything is left, and at once in a share that has
-	// volumes provisioned in it, as [ProvisionedShareError] says. -xdev keeps it
+	// recyclerScript fails if anything is left, and at once where there is a share
+	// that has volumes provisioned in it, as [ProvisionedShareError] says. -xdev keeps it
 	// from emptying what is mounted in the volume. Not every busybox's find knows
 	// -delete.
 	recyclerScript = `test -d /scrub || exit 1
-if test -d /scrub/.podvol; then
-  echo "this has a directory .podvol: volumes are provisioned in it, and it is not emptied" >&2
+books=$(find /scrub -xdev -type d -iname .podvol) || exit 1
+if test -n "$books"; then
+  echo "this has a directory .podvol: volumes are provisioned beside it, and nothing is emptied: $books" >&2
   exit 1
 fi
 find /scrub -xdev -mindepth 1 ! -type d -exec rm -f {} + &&

@@ -304,13 +304,16 @@ func testRecyclerScript(t *testing.T, shell ...string) {
 		wantFiles(t, scrub)
 		wantFiles(t, outside, "kept")
 	}
-	write(t, scrub, ".podvol/marks/a.json", "retained")
-	if err := run(); err == nil {
-		t.Error("it empties a share that has volumes provisioned in it")
-	}
-	wantFiles(t, scrub, ".podvol/marks/a.json", "retained")
-	if err := os.RemoveAll(scrub); err != nil {
-		t.Fatal(err)
+	for _, share := range []string{"", "d/k8s"} {
+		book, retained := filepath.Join(share, ".podvol/marks/a.json"), filepath.Join(share, "retained")
+		write(t, scrub, book, retained)
+		if err := run(); err == nil {
+			t.Errorf("it empties a share that has volumes provisioned in it, %q", share)
+		}
+		wantFiles(t, scrub, book, retained)
+		if err := os.RemoveAll(scrub); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := run(); err == nil {
 		t.Error("it succeeds without a volume")
