@@ -24,10 +24,11 @@ func mayImport() map[string][]string {
 		"volume/objects":          {"util", "volume"},
 		"volume/containerenv":     {"util", "volume", "volume/internal", "volume/objects"},
 		"volume/persistentvolume": {"util", "volume", "volume/objects"},
+		"volume/localdiscovery":   {"util", "mount", "volume", "volume/objects"},
 		"volume/volumemanager":    {"util", "mount", "volume", "volume/objects", "volume/internal"},
 		"volume/plugins":          plugins,
 		"volume/volumetest":       {"util", "mount", "volume"},
-		"examples": {"util", "mount", "volume", "volume/plugins", "volume/objects", "volume/persistentvolume",
+		"examples": {"util", "mount", "volume", "volume/plugins", "volume/objects", "volume/persistentvolume", "volume/localdiscovery",
 			"volume/containerenv", "volume/volumemanager"},
 	}
 }

@@ -1,0 +1,146 @@
+package localdiscovery_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/localdiscovery"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// disks is a directory with a fake mounter, and a discoverer of it.
+func disks(t *testing.T) (dir string, fake *mount.FakeMounter, store *objects.Store, d *localdiscovery.Discoverer) {
+	t.Helper()
+	dir = t.TempDir()
+	fake = mount.NewFakeMounter()
+	t.Cleanup(func() {
+		if err := fake.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	store = objects.NewStore()
+	return dir, fake, store, &localdiscovery.Discoverer{Objects: store, Mounts: fake.Table(), NodeName: "node1", Dir: dir, StorageClass: "local"}
+}
+
+func mountDisk(t *testing.T, fake *mount.FakeMounter, path string, options ...string) {
+	t.Helper()
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := mount.Mount(t.Context(), fake, mount.Request{Source: "tmpfs", Target: path, FSType: "tmpfs", Options: options}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func stored(t *testing.T, store *objects.Store, name string) *v1.PersistentVolume {
+	t.Helper()
+	pv, err := objects.Get[*v1.PersistentVolume](t.Context(), store, volume.NewObjectRef("PersistentVolume", "", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pv
+}
+
+func TestEveryMountPointIsOffered(t *testing.T) {
+	dir, fake, store, d := disks(t)
+	mountDisk(t, fake, filepath.Join(dir, "a"))
+	mountDisk(t, fake, filepath.Join(dir, "b"), "ro")
+	mountDisk(t, fake, filepath.Join(dir, "a", "below"))
+	if err := os.Mkdir(filepath.Join(dir, "plain"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	names, err := d.Discover(t.Context())
+	if err != nil || len(names) != 2 {
+		t.Fatalf("offered %v, %v; want two", names, err)
+	}
+	pv := stored(t, store, names[0])
+	if pv.Spec.Local == nil || pv.Spec.Local.Path != filepath.Join(dir, "a") || pv.Spec.StorageClassName != "local" ||
+		pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimRetain || pv.Spec.Capacity.Storage().Sign() <= 0 {
+		t.Errorf("the volume is %+v", pv.Spec)
+	}
+	for node, want := range map[string]bool{"node1": true, "node2": false} {
+		if got, err := volume.MatchesNode(pv, nil, node); got != want || err != nil {
+			t.Errorf("reachable from %s: %v, %v", node, got, err)
+		}
+	}
+	if modes := stored(t, store, names[1]).Spec.AccessModes; len(modes) != 1 || modes[0] != v1.ReadOnlyMany {
+		t.Errorf("what can only be read has the modes %v", modes)
+	}
+	// Again, and by another process: the same volumes, which keep their claims.
+	bound := pv.DeepCopy()
+	bound.Spec.ClaimRef = &v1.ObjectReference{Namespace: "ops", Name: "data"}
+	if _, err := store.Update(t.Context(), bound); err != nil {
+		t.Fatal(err)
+	}
+	again, err := (&localdiscovery.Discoverer{Objects: store, Mounts: fake.Table(), NodeName: "node1", Dir: dir + "/", StorageClass: "local"}).Discover(t.Context())
+	if err != nil || strings.Join(again, " ") != strings.Join(names, " ") || stored(t, store, names[0]).Spec.ClaimRef == nil {
+		t.Errorf("offered %v, %v; want %v as before", again, err, names)
+	}
+	if other, err := (&localdiscovery.Discoverer{Objects: store, Mounts: fake.Table(), NodeName: "node2", Dir: dir}).Discover(t.Context()); err != nil || other[0] == names[0] {
+		t.Errorf("another node's volumes are %v, %v", other, err)
+	}
+}
+
+func TestOneThatCannotBeOfferedDoesNotHinderTheOthers(t *testing.T) {
+	dir, fake, _, d := disks(t)
+	mountDisk(t, fake, filepath.Join(dir, "a"))
+	mountDisk(t, fake, filepath.Join(dir, "b"))
+	d.Objects = refusing{d.Objects}
+	names, err := d.Discover(t.Context())
+	if len(names) != 1 || !errors.Is(err, errFull) || !strings.Contains(err.Error(), filepath.Join(dir, "a")) {
+		t.Errorf("offered %v, %v", names, err)
+	}
+	d.Dir = "relative"
+	if _, err := d.Discover(t.Context()); err == nil {
+		t.Error("a relative directory is accepted")
+	}
+}
+
+var errFull = errors.New("the store is full")
+
+// refusing is a store that refuses the volumes of mount points "a".
+type refusing struct{ localdiscovery.Objects }
+
+func (r refusing) Create(ctx context.Context, o metav1.Object) (metav1.Object, error) {
+	if pv, ok := o.(*v1.PersistentVolume); ok && filepath.Base(pv.Spec.Local.Path) == "a" {
+		return nil, errFull
+	}
+	return r.Objects.Create(ctx, o)
+}
+
+func TestRunOffersWhatIsMountedLater(t *testing.T) {
+	dir, fake, store, d := disks(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	seen := make(chan volume.ObjectRef, 10)
+	defer store.WatchKind("PersistentVolume", func(ref volume.ObjectRef) { seen <- ref })()
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	mountDisk(t, fake, filepath.Join(dir, "late"))
+	ref := <-seen
+	if pv := stored(t, store, ref.Name); pv.Spec.Local.Path != filepath.Join(dir, "late") {
+		t.Errorf("offered %+v", pv.Spec)
+	}
+	// One that was deleted is offered anew.
+	if err := store.Delete(ctx, ref, objects.Preconditions{}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := store.Get(ctx, ref); err == nil {
+			break
+		}
+		<-seen
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
