@@ -230,15 +230,30 @@ func (d *manifestDir) age(began time.Time) (again time.Duration) {
 // to another, so they are tried until none can be admitted any more.
 func (d *manifestDir) admitAll(candidates []candidate) {
 	for {
-		left := slices.DeleteFunc(slices.Clone(candidates), d.admit)
+		left := slices.DeleteFunc(slices.Clone(candidates), func(c candidate) bool { return d.rival(c, candidates) == nil && d.admit(c) })
 		if len(left) == len(candidates) || len(left) == 0 {
 			for _, c := range left {
-				d.refuse(c.file, d.conflict(c))
+				d.refuse(c.file, cmp.Or(d.rival(c, candidates), d.conflict(c)))
 			}
 			return
 		}
 		candidates = left
 	}
+}
+
+// rival says which object another candidate has too, while no good version says
+// whose it is. The order of names does not: after a restart, a copy of a file
+// that was refused until then would come first.
+func (d *manifestDir) rival(c candidate, candidates []candidate) error {
+	for _, other := range candidates {
+		if other.file == c.file || c.file.good != nil || other.file.good != nil {
+			continue
+		}
+		if err := d.common(c, other.contents, other.file); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (d *manifestDir) admit(c candidate) bool {
@@ -260,16 +275,24 @@ func (d *manifestDir) conflict(c candidate) error {
 		if other == c.file || other.good == nil || !other.gone.IsZero() {
 			continue
 		}
-		for ref := range c.contents.objects {
-			if _, twice := other.good.objects[ref]; twice {
-				return d.twice(c, ref, other)
-			}
+		if err := d.common(c, other.good, other); err != nil {
+			return err
 		}
-		for ref, pod := range c.contents.pods {
-			for otherRef, otherPod := range other.good.pods {
-				if ref == otherRef || pod.UID == otherPod.UID {
-					return d.twice(c, ref, other)
-				}
+	}
+	return nil
+}
+
+// common says which object of a candidate a version of another file has too.
+func (d *manifestDir) common(c candidate, version *contents, other *watchedFile) error {
+	for ref := range c.contents.objects {
+		if _, twice := version.objects[ref]; twice {
+			return d.twice(c, ref, other)
+		}
+	}
+	for ref, pod := range c.contents.pods {
+		for otherRef, otherPod := range version.pods {
+			if ref == otherRef || pod.UID == otherPod.UID {
+				return d.twice(c, ref, other)
 			}
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
 )
 
 // inDir scans a directory in virtual time.
@@ -110,6 +112,37 @@ func TestManifestDirForgetsNothingWithItsDirectory(t *testing.T) {
 		time.Sleep(again)
 		if d.scan(); len(podNames(d)) > 0 {
 			t.Errorf("pods %q are wanted for ever", podNames(d))
+		}
+	})
+}
+
+// A copy of a manifest does not take its place with a restart, be its name the
+// first; until it is known which one is meant, neither changes what there is.
+func TestManifestDirGuessesNotWhichFileIsMeant(t *testing.T) {
+	inDir(t, func(t *testing.T, path string, d *manifestDir) {
+		file, backup := filepath.Join(path, "a.yaml"), filepath.Join(path, "a-copy.yaml")
+		putFile(t, backup, podNamed("a", ""))
+		putFile(t, file, podNamed("a", disk))
+		for range 3 {
+			d.scan()
+			if got := podNames(d); len(got) > 0 || d.complete() || d.faults() != 2 {
+				t.Errorf("pods %q are wanted, complete %t, %d faults", got, d.complete(), d.faults())
+			}
+			time.Sleep(afterGone)
+		}
+		if err := os.Remove(backup); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			d.scan()
+			time.Sleep(afterGone)
+		}
+		if got := podNames(d); !slices.Equal(got, []string{"a"}) || !d.complete() || len(d.wanted().pods[volume.NewObjectRef("Pod", "shop", "a")].Spec.Volumes) != 1 {
+			t.Errorf("pods %q are wanted, complete %t", got, d.complete())
+		}
+		putFile(t, backup, podNamed("a", "")) // of a file that is good, it is refused itself
+		if d.scan(); d.faults() != 1 || len(d.wanted().pods[volume.NewObjectRef("Pod", "shop", "a")].Spec.Volumes) != 1 {
+			t.Errorf("%d faults", d.faults())
 		}
 	})
 }
