@@ -33,9 +33,9 @@ type Wish struct {
 //
 // Errors are a *[pathtemplate.Error] for a path, before anything is touched;
 // *[OccupiedError], *[NestedError], *[ReplacedError], *[LostError],
-// *[DamagedError], *[ExposedError] and *[ForeignError] for what is there, which
-// is left alone; *[ModeError], *[BusyError]; *[Error] for a failed call; the cause of ctx's
-// end.
+// *[TrashedError], *[DamagedError], *[ExposedError] and *[ForeignError] for what
+// is there, which is left alone; *[ModeError], *[BusyError]; *[Error] for a failed
+// call; the cause of ctx's end.
 func Make(ctx context.Context, root *os.File, w Wish) error { return newBase(root).make(ctx, w) }
 
 func (b *base) make(ctx context.Context, w Wish) error {
@@ -51,7 +51,7 @@ func (b *base) make(ctx context.Context, w Wish) error {
 }
 
 func (b *base) tryMake(ctx context.Context, k *book, w Wish) error {
-	dir, err := b.makeParents(ctx, k, w)
+	dir, err := b.makeParents(ctx, k, w.Path)
 	if err != nil {
 		return err
 	}
@@ -244,8 +244,13 @@ func (b *base) lost(ctx context.Context, k *book, dir *os.File, m *mark) error {
 	if here, err := b.kernel.look(dir, path.Base(m.Path)); err == nil && here.same(m.Directory) {
 		return errChanged // another process has just placed it
 	}
-	if err := b.fetch(ctx, k, m, dir, path.Base(m.Path)); err != nil {
+	switch name, err := b.inTrash(k, m); {
+	case err != nil:
 		return err
+	case name == m.id():
+		return b.unlessMarked(k, m.Path, m, b.trashed(k, m, name, nil))
+	case name != "":
+		return b.fetch(ctx, k, name, dir, path.Base(m.Path))
 	}
 	return b.unlessMarked(k, m.Path, m, &LostError{Path: b.name(m.Path), Owner: m.Owner})
 }

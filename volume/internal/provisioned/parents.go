@@ -48,19 +48,19 @@ func above(p string) (paths []string) {
 // what is missing, and refuses what lies in another volume. Marks are looked at
 // only once the directory is open: a volume that takes its path afterwards does
 // not get what is made in it, since it replaces an empty directory at most.
-func (b *base) makeParents(ctx context.Context, k *book, w Wish) (*os.File, error) {
+func (b *base) makeParents(ctx context.Context, k *book, below string) (*os.File, error) {
 	dir := b.root
-	for _, p := range above(w.Path) {
+	for _, p := range above(below) {
 		next, err := b.kernel.openDir(dir, path.Base(p), unix.O_PATH)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = changed(b.makeParent(ctx, k, dir, p, w))
+			err = changed(b.makeParent(ctx, k, dir, p, below))
 		}
 		b.close(dir)
 		if err != nil {
 			return nil, err
 		}
 		dir = next
-		if err := b.notIn(k, p, w.Path); err != nil {
+		if err := b.notIn(k, p, below); err != nil {
 			b.close(dir)
 			return nil, err
 		}
@@ -85,8 +85,8 @@ func (b *base) notIn(k *book, p, below string) error {
 }
 
 // makeParent makes one directory above a volume, unless somebody else has.
-func (b *base) makeParent(ctx context.Context, k *book, dir *os.File, p string, w Wish) error {
-	if err := b.notIn(k, p, w.Path); err != nil {
+func (b *base) makeParent(ctx context.Context, k *book, dir *os.File, p, below string) error {
+	if err := b.notIn(k, p, below); err != nil {
 		return err
 	}
 	err := b.do(ctx, "make parent", func() error { return mkdir(dir, path.Base(p), parentMode) })

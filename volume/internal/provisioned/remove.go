@@ -20,9 +20,12 @@ import (
 // made for volumes and are empty now. Nothing is touched unless the mark is
 // this owner's and the directory is the one of the mark. Removing what is gone
 // is success, also where another volume has the path by now; so is removing what
-// was retained. After a failure or a crash a second call goes on.
+// was retained. After a failure or a crash a second call goes on; if its atLeast
+// keeps more, what the first has not deleted yet is kept, if it must be, at its
+// path again.
 //
-// Errors are those of [Make]; a *[NoBookError], unless atLeast is Retain; and a
+// Errors are those of [Make]; a *[TrashedError] for what is to be kept and cannot
+// be moved back; a *[NoBookError], unless atLeast is Retain; and a
 // *[removetree.MountError] for what is mounted in the directory; that is kept,
 // in the trash.
 func Remove(ctx context.Context, root *os.File, p string, owner Owner, atLeast OnDelete) error {
@@ -45,7 +48,7 @@ func (b *base) remove(ctx context.Context, p string, owner Owner, atLeast OnDele
 	}
 	defer k.close()
 	return repeat(b.name(p), func() error {
-		if err := b.emptyTrash(ctx, k, p, owner); err != nil {
+		if err := b.emptyTrash(ctx, k, p, owner, atLeast); err != nil {
 			return err
 		}
 		if err := b.tryRemove(ctx, k, p, owner, atLeast); err != nil {
@@ -80,12 +83,22 @@ func (b *base) tryRemove(ctx context.Context, k *book, p string, owner Owner, at
 	}
 	switch m.OnDelete.stricter(atLeast) {
 	case Retain:
-		// That it was is kept: a second call must not take it for a stranger's.
-		return b.moveMark(ctx, k, m, m.id()+retainedSuffix)
+		return b.retain(ctx, k, m)
 	case Archive:
 		return b.archive(ctx, k, m)
 	}
 	return b.delete(ctx, k, m)
+}
+
+// retain leaves a directory where it is. That it was is kept: a second call must
+// not take it for a stranger's.
+func (b *base) retain(ctx context.Context, k *book, m *mark) error {
+	if dir, _ := b.find(m); dir != nil {
+		b.close(dir)
+	} else if err := b.bringBack(ctx, k, m); err != nil {
+		return err
+	}
+	return b.moveMark(ctx, k, m, m.id()+retainedSuffix)
 }
 
 // unmarked is for a path without a mark: nothing may be there but what was
@@ -166,8 +179,12 @@ func (b *base) delete(ctx context.Context, k *book, m *mark) error {
 		case err != nil:
 			return err
 		default:
-			if err := b.fetch(ctx, k, m, k.trash, m.id()); err != nil {
+			name, err := b.inTrash(k, m)
+			if err != nil {
 				return err
+			}
+			if name != "" {
+				return b.fetch(ctx, k, name, k.trash, m.id())
 			}
 			return b.gone(ctx, k, m)
 		}
@@ -175,7 +192,7 @@ func (b *base) delete(ctx context.Context, k *book, m *mark) error {
 	if err := b.moveMark(ctx, k, m, m.id()+markSuffix); err != nil {
 		return err
 	}
-	return b.emptyTrash(ctx, k, m.Path, m.Owner)
+	return b.emptyTrash(ctx, k, m.Path, m.Owner, Delete)
 }
 
 // thrown reports whether the directory of a mark is in the trash already.
@@ -201,11 +218,11 @@ func (b *base) gone(ctx context.Context, k *book, m *mark) error {
 // archive renames a directory so that everybody sees that it was deleted.
 func (b *base) archive(ctx context.Context, k *book, m *mark) error {
 	dir, err := b.find(m)
-	if err != nil {
-		return err
-	}
 	if dir == nil {
-		if err := b.fetchToPath(ctx, k, m); err != nil {
+		if err := b.bringBack(ctx, k, m); err != nil {
+			return err
+		}
+		if err != nil {
 			return err
 		}
 		return b.gone(ctx, k, m)
@@ -274,40 +291,9 @@ func (b *base) unlock(dir *os.File, name string, m *mark) error {
 	return eintr.Do(func() error { return unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), st.Mode&0o7777|0o700) })
 }
 
-// fetch is errChanged if the directory of a mark lay in the trash under another
-// volume's name and was moved to where it is wanted. A deletion that was about to
-// move another directory moves that one if its path has changed hands meanwhile,
-// and may die before it has put it back.
-func (b *base) fetch(ctx context.Context, k *book, m *mark, to *os.File, newName string) error {
-	names, err := list(k.trash)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if there, err := b.kernel.look(k.trash, name); err != nil || !there.same(m.Directory) || name == m.id() {
-			continue
-		}
-		err := b.do(ctx, "fetch", func() error { return b.kernel.rename(k.trash, name, to, newName) })
-		if err != nil && !isGone(err) && !isTaken(err) {
-			return err
-		}
-		return changed(errors.Join(syncDir(to), syncDir(k.trash)))
-	}
-	return nil
-}
-
-// fetchToPath fetches the directory of a mark back to its path.
-func (b *base) fetchToPath(ctx context.Context, k *book, m *mark) error {
-	dir, err := b.openParent(m.Path)
-	if err != nil || dir == nil {
-		return err
-	}
-	defer b.close(dir)
-	return b.fetch(ctx, k, m, dir, path.Base(m.Path))
-}
-
-// emptyTrash deletes what was moved there for this owner and path.
-func (b *base) emptyTrash(ctx context.Context, k *book, p string, owner Owner) error {
+// emptyTrash deletes what was moved there for this owner and path, or has it
+// back if it is to be kept by now.
+func (b *base) emptyTrash(ctx context.Context, k *book, p string, owner Owner, atLeast OnDelete) error {
 	id := stagingID(p, owner)
 	m, err := readMark(k.trash, id+markSuffix, p)
 	if err != nil || m == nil {
@@ -324,6 +310,8 @@ func (b *base) emptyTrash(ctx context.Context, k *book, p string, owner Owner) e
 		return b.forget(ctx, k, id)
 	case err != nil:
 		return err
+	case m.OnDelete.stricter(atLeast) != Delete:
+		return b.reinstate(ctx, k, m)
 	}
 	err = b.do(ctx, "delete", func() error { return removetree.RemoveAt(ctx, k.trash, id) })
 	if errors.Is(err, fs.ErrNotExist) {

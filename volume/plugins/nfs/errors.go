@@ -22,6 +22,9 @@ type (
 	NoBookError = provisioned.NoBookError
 	// LostError says that a volume's directory is gone, and its data with it.
 	LostError = provisioned.LostError
+	// TrashedError says that the deletion of a volume's directory was begun, and
+	// where what is left of it is now.
+	TrashedError = provisioned.TrashedError
 	// DamagedError says that the mark of a volume cannot be read. The volume's
 	// directory is kept.
 	DamagedError = provisioned.DamagedError

@@ -79,9 +79,9 @@ func (p *plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, err
 // affinity. A node that they do not allow is refused.
 //
 // Errors are those of the mount, an *[OccupiedError], *[NestedError],
-// *[ReplacedError], *[LostError], *[DamagedError], *[ExposedError],
-// *[ForeignError], *[ModeError], *[BusyError] or *[ShareError], and a
-// *[volume.InvalidSpecError], all in a *[volume.Error]. Whatever they are, it
+// *[ReplacedError], *[LostError], *[TrashedError], *[DamagedError],
+// *[ExposedError], *[ForeignError], *[ModeError], *[BusyError] or *[ShareError],
+// and a *[volume.InvalidSpecError], all in a *[volume.Error]. Whatever they are, it
 // may be repeated.
 func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
 	pv := m.persistentVolume(affinityOf(allowedTopologies))
