@@ -42,13 +42,18 @@ func TestAnyHistory(t *testing.T) {
 			"remove": func(r *rapid.T) {
 				m.remove(rapid.SampledFrom(paths).Draw(r, "path"), owner(fmt.Sprint("pv", rapid.IntRange(0, 4).Draw(r, "volume"))), atLeast(r), rapid.IntRange(0, 40).Draw(r, "crash"))
 			},
+			"begin to delete one": func(r *rapid.T) {
+				if o, l := anyOf(r, m.volumes); l != nil {
+					m.remove(l.path, o, atLeast(r), rapid.IntRange(1, 8).Draw(r, "crash"))
+				}
+			},
 			"remove again": func(r *rapid.T) {
-				if o, l := m.anyDying(r); l != nil {
-					m.remove(l.path, o, atLeast(r), rapid.IntRange(0, 40).Draw(r, "crash"))
+				if o, l := anyOf(r, m.dying); l != nil {
+					m.remove(l.path, o, atLeast(r), rapid.IntRange(0, 12).Draw(r, "crash"))
 				}
 			},
 			"take the path of one that dies": func(r *rapid.T) {
-				if _, l := m.anyDying(r); l != nil && rapid.Bool().Draw(r, "by hand") {
+				if _, l := anyOf(r, m.dying); l != nil && rapid.Bool().Draw(r, "by hand") {
 					m.makeForeign(l.path)
 				} else if l != nil {
 					m.make(l.path, owner(fmt.Sprint("pv", rapid.IntRange(0, 4).Draw(r, "volume"))), 0)
@@ -81,13 +86,13 @@ type life struct {
 	keep bool
 }
 
-func (m *history) anyDying(r *rapid.T) (Owner, *life) {
-	if len(m.dying) == 0 {
+func anyOf(r *rapid.T, lives map[Owner]*life) (Owner, *life) {
+	if len(lives) == 0 {
 		return Owner{}, nil
 	}
-	owners := slices.SortedFunc(maps.Keys(m.dying), func(a, b Owner) int { return strings.Compare(a.Volume, b.Volume) })
-	o := rapid.SampledFrom(owners).Draw(r, "dying")
-	return o, m.dying[o]
+	owners := slices.SortedFunc(maps.Keys(lives), func(a, b Owner) int { return strings.Compare(a.Volume, b.Volume) })
+	o := rapid.SampledFrom(owners).Draw(r, "of")
+	return o, lives[o]
 }
 
 // find returns the path of a life's data; empty: it is deleted.
@@ -191,8 +196,8 @@ func (m *history) remove(p string, o Owner, atLeast OnDelete, crash int) {
 		}
 	case fresh:
 		m.t.Fatalf("remove %s of %v: %v", p, o, err)
-	case !strings.HasPrefix(after, bookDir) && (errors.As(err, new(*OccupiedError)) || errors.As(err, new(*ReplacedError))):
-		// Somebody's own has taken the path.
+	case !strings.HasPrefix(after, bookDir) && (errors.As(err, new(*OccupiedError)) || errors.As(err, new(*ReplacedError)) || errors.As(err, new(*NestedError))):
+		// Somebody else has taken the path.
 	case !errors.As(err, new(*TrashedError)):
 		m.t.Fatalf("remove %s of %v again, whose data is at %q: %v", p, o, after, err)
 	}
