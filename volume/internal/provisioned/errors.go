@@ -16,9 +16,14 @@ type OccupiedError struct {
 	Owner Owner
 	// Deleting: a volume was to be deleted there, and not made.
 	Deleting bool
+	// Retained: it was Owner's, whose deletion has left it there.
+	Retained bool
 }
 
 func (e *OccupiedError) Error() string {
+	if e.Retained {
+		return fmt.Sprintf("%s was made for %s, but %s: make a PersistentVolume for it by hand to use it again, or move it away, and try again", e.Path, e.Owner, e.Reason)
+	}
 	if e.Deleting {
 		whose := "is not podvol's"
 		if e.Owner != (Owner{}) {

@@ -69,7 +69,7 @@ func (b *base) ensure(ctx context.Context, k *book, dir *os.File, want *mark, mo
 	}
 	if have == nil {
 		if err := b.isFree(k, dir, want.Path); err != nil {
-			return b.unlessMarked(k, want.Path, nil, err)
+			return b.unlessMarked(k, want.Path, nil, b.unlessRetained(k, dir, want, err))
 		}
 		if have, err = b.claim(ctx, k, want, mode); err != nil {
 			return err
@@ -105,6 +105,19 @@ func (b *base) isFree(k *book, dir *os.File, p string) error {
 		}
 	}
 	return &OccupiedError{Path: b.name(p), Reason: "it exists, and has no mark of podvol's"}
+}
+
+// unlessRetained says of what is at a path whether it was this volume's before.
+func (b *base) unlessRetained(k *book, dir *os.File, want *mark, err error) error {
+	m, failure := readMark(k.trash, want.id()+retainedSuffix, want.Path)
+	if failure != nil || m == nil || m.Owner != want.Owner {
+		return err
+	}
+	if here, failure := b.kernel.look(dir, path.Base(want.Path)); failure != nil || !here.same(m.Directory) {
+		return err
+	}
+	return &OccupiedError{Path: b.name(want.Path), Owner: m.Owner, Retained: true,
+		Reason: "it was retained when this volume was deleted, and is nobody's since"}
 }
 
 // claim stages a directory, and writes the mark that tells whose it is.

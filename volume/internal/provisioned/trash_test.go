@@ -224,3 +224,27 @@ func TestMakeAfterDeletionWasBegun(t *testing.T) {
 	mustRemove(t, b, "ns/data", "pv1")
 	assertBookEmpty(t, b)
 }
+
+// What was retained is nobody's, whoever asks; its own volume is told that it
+// was its own, since it may hold that volume's data.
+func TestMakeOfWhatWasRetained(t *testing.T) {
+	b := openBase(t)
+	w := wish("ns/data", "pv1")
+	w.OnDelete = Retain
+	mustMake(t, b, w)
+	write(t, b.path("ns/data/precious"), "x")
+	mustRemove(t, b, "ns/data", "pv1")
+	for volume, want := range map[string]string{"pv1": "was retained", "pv2": "is not podvol's"} {
+		occupied, ok := errors.AsType[*OccupiedError](b.make(t.Context(), wish("ns/data", volume)))
+		if !ok || occupied.Retained != (volume == "pv1") || !strings.Contains(occupied.Error(), want) {
+			t.Errorf("%s: %v", volume, occupied)
+		}
+	}
+	if err := os.Rename(b.path("ns/data"), b.path("elsewhere")); err != nil {
+		t.Fatal(err)
+	}
+	mustMake(t, b, w)
+	if got := b.whereIs(t, "precious"); got != "elsewhere/precious" {
+		t.Errorf("it is at %q", got)
+	}
+}
