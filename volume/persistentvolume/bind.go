@@ -33,11 +33,23 @@ func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	if pv, err = c.setVolumePhase(ctx, pv, v1.VolumeBound, ""); err != nil {
 		return fmt.Errorf("mark volume %q as bound: %w", pv.Name, err)
 	}
-	if _, err = c.setClaimStatus(ctx, claim, v1.ClaimBound, pv); err != nil {
+	if claim, err = c.setClaimStatus(ctx, claim, v1.ClaimBound, pv); err != nil {
 		return fmt.Errorf("mark it as bound: %w", err)
 	}
-	c.events.settled(claim.UID)
+	c.tellOfGrowth(claim, pv)
 	return nil
+}
+
+// tellOfGrowth tells of a bound claim that asks for more than its volume has:
+// whoever can expand the volume does, as an administrator who makes it larger.
+func (c *Controller) tellOfGrowth(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) {
+	want, have := claim.Spec.Resources.Requests[v1.ResourceStorage], pv.Spec.Capacity[v1.ResourceStorage]
+	if _, was := claim.Status.Capacity[v1.ResourceStorage]; !was || want.Cmp(have) <= 0 {
+		c.events.settled(claim.UID)
+		return
+	}
+	c.events.is(claim, v1.EventTypeNormal, reasonExternalExpanding, "waiting for an external controller to expand this PVC",
+		fmt.Sprintf("it asks for %s, and volume %q has %s", want.String(), pv.Name, have.String()))
 }
 
 // updateVolume and the other writers below write only what differs, and return

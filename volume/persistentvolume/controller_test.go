@@ -249,6 +249,30 @@ func TestWaitForFirstConsumer(t *testing.T) {
 	})
 }
 
+func TestAClaimThatAsksForMoreSaysSoOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newPV("pv", "1Gi"), newClaim("data", "1Gi"))
+		w.start()
+		w.settle()
+		for _, size := range []string{"2Gi", "3Gi"} {
+			c := w.claim("data").DeepCopy()
+			c.Spec.Resources = newClaim("", size).Spec.Resources
+			if _, err := w.store.Update(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+			w.settle()
+		}
+		w.wantBound("data", "pv")
+		w.events.want(t, `data: Normal ExternalExpanding waiting for an external controller to expand this PVC: it asks for 2Gi, and volume "pv" has 1Gi`)
+		w.change("pv", func(pv *v1.PersistentVolume) { pv.Spec.Capacity = newPV("", "3Gi").Spec.Capacity })
+		w.settle()
+		// The file system in it may be as small as before.
+		if got := w.claim("data").Status.Capacity[v1.ResourceStorage]; got.String() != "1Gi" {
+			t.Errorf("status.capacity is %s", got.String())
+		}
+	})
+}
+
 // A cache that has not heard of a claim must not release its volume.
 func TestAStaleCacheReleasesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -21,6 +21,7 @@ const (
 	reasonVolumeMismatch        = "VolumeMismatch"
 	reasonClaimLost             = "ClaimLost"
 	reasonClaimMisbound         = "ClaimMisbound"
+	reasonExternalExpanding     = "ExternalExpanding"
 	reasonFailedRecycle         = "VolumeFailedRecycle"
 	reasonRecycled              = "VolumeRecycled"
 	reasonRecyclerPod           = "RecyclerPod"
