@@ -49,6 +49,9 @@ func TestProvisioningOnRealShares(t *testing.T) {
 		for _, version := range []string{"3", "4.2"} {
 			t.Run("version "+version, func(t *testing.T) { provisionForReal(t, s, version) })
 		}
+		t.Run("ganesha", func(t *testing.T) {
+			provisionForReal(t, nfsserver.Start(t, packages, nfsserver.Config{Kind: nfsserver.Ganesha, Name: "other"}), "4.2")
+		})
 		t.Run("refusals", func(t *testing.T) { refusedForReal(t, s) })
 		t.Run("silent", func(t *testing.T) { deadForReal(t, s) })
 	})
