@@ -81,17 +81,29 @@ func (n *troubled) tearDown(uid types.UID) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-func (n *troubled) isMounted(m volume.Mounter) bool {
+// mounted is the kernel's entry of a pod's volume.
+func (n *troubled) mounted(m volume.Mounter) (mount.Entry, bool) {
 	n.t.Helper()
 	table, err := mount.TableOf(n.host.Mounter)
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	_, ok, err := table.At(m.GetPath())
+	entry, ok, err := table.At(m.GetPath())
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	return ok
+	return entry, ok
+}
+
+// versionOf is the version in a volume's options, or in those of a mount; "any" if
+// none is asked for.
+func versionOf(options []string) string {
+	for _, o := range options {
+		if version, ok := strings.CutPrefix(o, "vers="); ok {
+			return version
+		}
+	}
+	return "any"
 }
 
 // refused is a share that cannot be mounted: in time, for this cause, with
@@ -100,23 +112,31 @@ func (n *troubled) refused(row, name string, cause mount.Cause, source string, o
 	n.t.Helper()
 	m, _ := n.mounter(source, options...)
 	took, err := n.setUp(m)
-	n.row(row, name, causeIn(err), took)
+	n.row(row, name, versionOf(options), causeIn(err), took)
 	e, ok := errors.AsType[*mount.Error](err)
 	if !ok || !errors.Is(err, cause) || e.Advice() == "" || !strings.Contains(err.Error(), e.Advice()) {
-		n.t.Errorf("%s: %v, want %v with advice", name, err, cause)
+		n.t.Errorf("%s, version %s: %v, want %v with advice", name, versionOf(options), err, cause)
 	}
 	if took > troublePatience+boundSlack {
 		n.t.Errorf("%s took %v", name, took)
 	}
-	if _, err := os.Lstat(m.GetPath()); err == nil || n.isMounted(m) {
+	_, err = os.Lstat(m.GetPath())
+	if _, mounted := n.mounted(m); mounted || err == nil {
 		n.t.Errorf("%s: something is left (%v)", name, err)
 	}
 }
 
 // row is one line of the table that the test prints.
-func (n *troubled) row(row, name string, what any, took time.Duration) {
+func (n *troubled) row(row, name, version, what string, took time.Duration) {
 	n.t.Helper()
-	n.t.Logf("| %-16s | %-24s | %-52v | %5.2f s |", row, name, what, took.Seconds())
+	n.t.Logf("| %-16s | %-24s | %-3s | %-52s | %5.2f s |", row, name, version, what, took.Seconds())
+}
+
+func outcome(done string, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return done
 }
 
 func causeIn(err error) string {
@@ -159,6 +179,8 @@ func testTrouble(t *testing.T, packages nfsserver.Packages, kind nfsserver.Kind)
 func testTroubleBefore(t *testing.T, s *nfsserver.Server, row string, n *troubled, stopped mount.Cause) {
 	data := s.Address() + ":/data"
 	n.refused(row, "access denied", mount.ErrAccessDenied, s.Address()+":/denied", "vers=3", "nolock")
+	// Servers hide from NFSv4 what is not exported to a client.
+	n.refused(row, "access denied", mount.ErrNoSuchExport, s.Address()+":/denied", "vers=4.2")
 	n.refused(row, "wrong path", mount.ErrNoSuchExport, data+"/nothing", "vers=4.2")
 	n.refused(row, "name does not resolve", mount.ErrNameResolution, "nowhere.test:/data", "vers=4.2")
 	s.Speak("3")
@@ -175,7 +197,8 @@ func testTroubleBefore(t *testing.T, s *nfsserver.Server, row string, n *trouble
 	s.Delay(slowness)
 	m, uid := n.mounter(data)
 	took, err := n.setUp(m)
-	n.row(row, "slow", err, took)
+	entry, _ := n.mounted(m)
+	n.row(row, "slow", versionOf(entry.SuperOptions), outcome("mounted", err), took)
 	if err != nil || took < 3*slowness {
 		t.Errorf("a slow server: %v after %v", err, took)
 	}
@@ -188,16 +211,19 @@ func testTroubleBefore(t *testing.T, s *nfsserver.Server, row string, n *trouble
 // onMounted is one pod after the other on a server that has trouble meanwhile.
 type onMounted struct {
 	*troubled
-	server *nfsserver.Server
-	row    string
+	server  *nfsserver.Server
+	row     string
+	version string // of the latest mount
 }
 
-func (n *onMounted) mounted() (volume.Mounter, types.UID) {
+func (n *onMounted) mount() (volume.Mounter, types.UID) {
 	n.t.Helper()
 	m, uid := n.mounter(n.server.Address() + ":/data")
 	if _, err := n.setUp(m); err != nil {
 		n.t.Fatal(err)
 	}
+	entry, _ := n.mounted(m)
+	n.version = versionOf(entry.SuperOptions)
 	return m, uid
 }
 
@@ -209,7 +235,7 @@ func (n *onMounted) measure(m volume.Mounter, name string, cause mount.Cause) {
 	start := time.Now()
 	_, err := m.GetMetrics(ctx)
 	took := time.Since(start)
-	n.troubled.row(n.row, name, causeIn(err), took)
+	n.troubled.row(n.row, name, n.version, causeIn(err), took)
 	if e, ok := errors.AsType[*mount.Error](err); !ok || e.Cause != cause || e.Advice() == "" || took > time.Second+boundSlack {
 		n.t.Errorf("%s: GetMetrics = %v after %v, want %v", name, err, took, cause)
 	}
@@ -221,7 +247,7 @@ func (n *onMounted) reads(m volume.Mounter, name string) {
 	start := time.Now()
 	data, err := os.ReadFile(filepath.Join(m.GetPath(), "hello"))
 	took := time.Since(start)
-	n.troubled.row(n.row, name, fmt.Sprintf("reads %q", data), took)
+	n.troubled.row(n.row, name, n.version, fmt.Sprintf("reads %q", data), took)
 	if err != nil || string(data) != "hello" || took > restartLimit {
 		n.t.Errorf("%s: it reads %q, %v after %v", name, data, err, took)
 	}
@@ -230,16 +256,16 @@ func (n *onMounted) reads(m volume.Mounter, name string) {
 func (n *onMounted) gone(name string, uid types.UID) {
 	n.t.Helper()
 	took, err := n.tearDown(uid)
-	n.troubled.row(n.row, name, fmt.Sprintf("torn down: %v", err), took)
+	n.troubled.row(n.row, name, n.version, outcome("torn down", err), took)
 	if err != nil || took > 4*time.Second+boundSlack {
 		n.t.Errorf("%s: tear-down = %v after %v", name, err, took)
 	}
 }
 
 func testTroubleWhileMounted(t *testing.T, s *nfsserver.Server, row string) {
-	n := &onMounted{newTroubled(t, mount.Config{}), s, row}
+	n := &onMounted{troubled: newTroubled(t, mount.Config{}), server: s, row: row}
 	t.Run("silent", func(t *testing.T) {
-		m, uid := n.mounted()
+		m, uid := n.mount()
 		s.Drop()
 		defer s.Pass()
 		for range 3 { // which share one thread
@@ -248,40 +274,40 @@ func testTroubleWhileMounted(t *testing.T, s *nfsserver.Server, row string) {
 		n.gone("silent", uid)
 	})
 	t.Run("stopped", func(t *testing.T) {
-		m, uid := n.mounted()
+		m, uid := n.mount()
 		s.Stop()
 		defer s.Start()
 		n.measure(m, "stopped, metrics", mount.ErrTimedOut)
 		n.gone("stopped", uid)
 	})
 	t.Run("restarted", func(t *testing.T) {
-		m, uid := n.mounted()
+		m, uid := n.mount()
 		s.Restart()
 		n.reads(m, "restarted")
 		n.gone("restarted", uid)
 	})
 	t.Run("slow", func(t *testing.T) {
-		m, uid := n.mounted()
+		m, uid := n.mount()
 		s.Delay(slowness)
 		defer s.Delay(0)
 		n.reads(m, "slow")
 		n.gone("slow", uid)
 	})
 	t.Run("made anew", func(t *testing.T) {
-		m, uid := n.mounted()
+		m, uid := n.mount()
 		s.Replace()
 		n.measure(m, "stale, metrics", mount.ErrStaleHandle)
 		if took, err := n.setUp(m); err != nil || took > boundSlack {
 			t.Errorf("set-up of the same pod = %v after %v", err, took)
 		}
 		n.measure(m, "stale, set up again", mount.ErrStaleHandle)
-		fresh, freshUID := n.mounted()
+		fresh, freshUID := n.mount()
 		n.reads(fresh, "stale, a new pod")
 		n.gone("stale", uid)
 		n.gone("the new pod's", freshUID)
 	})
 	t.Run("export removed", func(t *testing.T) {
-		m, uid := n.mounted()
+		m, uid := n.mount()
 		s.Unexport("/data")
 		n.measure(m, "export removed, metrics", mount.ErrStaleHandle)
 		n.refused(n.row, "export removed, new pod", mount.ErrNoSuchExport, s.Address()+":/data", "vers=4.2")
