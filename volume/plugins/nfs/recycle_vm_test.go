@@ -68,12 +68,20 @@ func wantNoWork(t *testing.T, p *plugin) {
 func TestRecyclingRealExports(t *testing.T) {
 	packages := nfsserver.Unpack(t)
 	vmtest.Run(t, func(t *testing.T) {
-		s := nfsserver.Start(t, packages, nfsserver.Config{Name: "one", Exports: []nfsserver.Export{
-			{Path: "/exports"}, {Path: "/exports/pv1"}, {Path: "/squashed", RootSquash: true}, {Path: "/ro", ReadOnly: true},
-		}})
+		exports := []nfsserver.Export{{Path: "/exports"}, {Path: "/exports/pv1"}, {Path: "/squashed", RootSquash: true}, {Path: "/ro", ReadOnly: true}}
+		s := nfsserver.Start(t, packages, nfsserver.Config{Name: "one", Exports: exports})
 		for _, version := range []string{"3", "4.0", "4.2"} {
 			t.Run("version "+version, func(t *testing.T) { testRecycling(t, recycler{s, "/exports/pv1", version}) })
 		}
+		t.Run("ganesha", func(t *testing.T) {
+			// To its clients an export below another is another file system, where no
+			// archive can be.
+			other := nfsserver.Start(t, packages, nfsserver.Config{Kind: nfsserver.Ganesha, Name: "other", Exports: exports[:1]})
+			if err := os.Mkdir(other.Path("/exports/pv1"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			testRecycling(t, recycler{other, "/exports/pv1", "4.2"})
+		})
 		t.Run("root squashed", func(t *testing.T) { testSquashed(t, recycler{s, "/squashed", "4.2"}) })
 		t.Run("read-only", func(t *testing.T) {
 			s.Put("/ro/kept", "")
