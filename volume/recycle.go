@@ -41,8 +41,8 @@ type ReleaseVerifier interface {
 	// VerifyReleased returns nil only if the data may be destroyed: the
 	// PersistentVolume that is stored is this very one, by UID and source; it
 	// is Released by the claim that its claimRef names by UID, or Failed since it
-	// could not be reclaimed before; that claim is
-	// gone or another one; and nobody else uses this data, by whatever claim,
+	// could not be reclaimed before; that claim is gone, another one, or has
+	// another volume; and nobody else uses this data, by whatever claim,
 	// PersistentVolume or inline volume. What cannot be told is an error. The
 	// argument is only read.
 	VerifyReleased(ctx context.Context, pv *v1.PersistentVolume) error

@@ -2,6 +2,7 @@ package persistentvolume_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,7 +30,7 @@ type action struct {
 func TestControllerConverges(t *testing.T) {
 	one := rapid.Custom(func(t *rapid.T) action {
 		return action{
-			Do: rapid.SampledFrom([]string{"claim", "claim", "volume", "volume", "named claim", "meant volume", "delete claim", "delete volume", "destroy volume",
+			Do: rapid.SampledFrom([]string{"claim", "claim", "volume", "volume", "recycled volume", "made claim", "made claim", "named claim", "meant volume", "delete claim", "delete volume", "destroy volume",
 				"free volume", "rival", "annotate volume", "annotate claim", "shrink", "crash", "restart", "lag", "catch up"}).Draw(t, "do"),
 			Claim: rapid.IntRange(0, 3).Draw(t, "claim"), Vol: rapid.IntRange(0, 3).Draw(t, "volume"),
 			Size:  rapid.IntRange(1, 3).Draw(t, "size"),
@@ -47,7 +48,7 @@ func TestControllerConverges(t *testing.T) {
 }
 
 func play(t *testing.T, actions []action) error {
-	w := newWorld(t)
+	w := newWorld(t, storageClass("made", made)).withStorage()
 	w.start()
 	defer func() { w.stop() }()
 	var releases []func()
@@ -106,6 +107,12 @@ func (w *world) happen(i int, a action) {
 	switch a.Do {
 	case "claim":
 		_, _ = w.store.Create(ctx, claim)
+	case "made claim":
+		ofClass("made")(claim)
+		_, _ = w.store.Create(ctx, claim)
+	case "recycled volume":
+		withPolicy(v1.PersistentVolumeReclaimRecycle)(pv)
+		_, _ = w.store.Create(ctx, pv)
 	case "named claim":
 		naming(pvName)(claim)
 		_, _ = w.store.Create(ctx, claim)
@@ -181,10 +188,21 @@ func (w *world) quiet() error {
 			return fmt.Errorf("claim %s is in phase %q", c.Name, c.Status.Phase)
 		}
 	}
+	for _, name := range w.stored() {
+		if byName[name] == nil {
+			return fmt.Errorf("storage %s is left over", name)
+		}
+	}
 	for _, pv := range volumes {
 		want := v1.VolumeAvailable
 		if ref := pv.Spec.ClaimRef; ref != nil && ref.UID != "" {
 			want = v1.VolumeReleased
+			if pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimRecycle {
+				want = v1.VolumeAvailable // which it is without that claim
+				if slices.ContainsFunc(claims, func(c *v1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == pv.Name }) {
+					want = v1.VolumeFailed // another claim names it, which may want its data
+				}
+			}
 			if c := byUID[ref.UID]; c != nil {
 				want = v1.VolumeBound
 				if c.Spec.VolumeName == "" { // it has become too small for the claim

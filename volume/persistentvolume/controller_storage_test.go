@@ -164,7 +164,7 @@ func (l *law) destroying(pv *v1.PersistentVolume) {
 	}
 	claims, _ := objects.List[*v1.PersistentVolumeClaim](context.Background(), l.store, "PersistentVolumeClaim", "")
 	for _, c := range claims {
-		if err == nil && c.UID == pv.Spec.ClaimRef.UID {
+		if err == nil && c.UID == pv.Spec.ClaimRef.UID && (c.Spec.VolumeName == "" || c.Spec.VolumeName == pv.Name) {
 			err = fmt.Errorf("the data of volume %s is destroyed while its claim is there", pv.Name)
 		}
 	}

@@ -90,12 +90,19 @@ func (f *useFinder) addClaims(claims []*v1.PersistentVolumeClaim) {
 	for _, claim := range claims {
 		f.claims[nameOf(claim)] = claim
 		switch {
+		case f.hasOther(claim):
 		case claim.UID == f.pv.Spec.ClaimRef.UID:
 			f.add(kindClaim, claim.Namespace, claim.Name, "the volume's own claim still exists")
 		case claim.Spec.VolumeName == f.pv.Name:
 			f.add(kindClaim, claim.Namespace, claim.Name, "it names the volume")
 		}
 	}
+}
+
+// hasOther reports whether a claim has another volume. Which one a claim has
+// never changes, so it has no data in this one, even if that was meant for it.
+func (f *useFinder) hasOther(claim *v1.PersistentVolumeClaim) bool {
+	return claim.Spec.VolumeName != "" && claim.Spec.VolumeName != f.pv.Name
 }
 
 // addVolumes notes other PersistentVolumes that show this data. In which phase
@@ -175,7 +182,7 @@ func (f *useFinder) usesClaim(pod *v1.Pod, name types.NamespacedName) bool {
 		return true
 	}
 	ref := f.pv.Spec.ClaimRef
-	if name.Namespace != ref.Namespace || name.Name != ref.Name {
+	if name.Namespace != ref.Namespace || name.Name != ref.Name || claim != nil && claim.UID == ref.UID && f.hasOther(claim) {
 		return false
 	}
 	started := claim != nil && claim.UID != ref.UID && claim.Spec.VolumeName != "" &&

@@ -90,6 +90,7 @@ func TestReleasedVolumeMayBeDestroyed(t *testing.T) {
 		"to be deleted": {change: func(pv *v1.PersistentVolume) {
 			pv.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimDelete
 		}},
+		"its claim has had another volume": {others: []metav1.Object{claimOf("data", "claim1", "pv2"), podWith("p", ofClaim("data"))}},
 		"another claim of the same name":   {others: []metav1.Object{claimOf("data", "claim2", "pv2")}},
 		"and a pod that came later":        {others: []metav1.Object{claimOf("data", "claim2", "pv2"), podWith("p", ofClaim("data"))}},
 		"a pod of another claim":           {others: []metav1.Object{claimOf("other", "claim3", "pv2"), podWith("p", ofClaim("other"))}},
