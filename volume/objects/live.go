@@ -11,15 +11,17 @@ import (
 // Reader reads objects, without watching them. Its methods are those of
 // [Source] and [Lister].
 type Reader interface {
-	getter
-	lister
+	Getter
+	KindReader
 }
 
-type getter interface {
+// Getter reads single objects: [Source] without its watch.
+type Getter interface {
 	Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error)
 }
 
-type lister interface {
+// KindReader reads whole kinds: [Lister] without its watch.
+type KindReader interface {
 	List(ctx context.Context, kind, namespace string) ([]metav1.Object, error)
 }
 

@@ -314,7 +314,7 @@ func checkFinalizers(old, next stored) error {
 // List returns the objects of a kind as their own type, in order of namespace
 // and name; an empty namespace means all. The caller must not change them. A
 // kind that is not T's is an error.
-func List[T metav1.Object](ctx context.Context, l lister, kind, namespace string) ([]T, error) {
+func List[T metav1.Object](ctx context.Context, l KindReader, kind, namespace string) ([]T, error) {
 	list, err := l.List(ctx, kind, namespace)
 	if err != nil {
 		return nil, err
@@ -331,7 +331,7 @@ func List[T metav1.Object](ctx context.Context, l lister, kind, namespace string
 }
 
 // Get returns one object as its own type; see [Source].
-func Get[T metav1.Object](ctx context.Context, s getter, ref volume.ObjectRef) (T, error) {
+func Get[T metav1.Object](ctx context.Context, s Getter, ref volume.ObjectRef) (T, error) {
 	var none T
 	object, err := s.Get(ctx, ref)
 	if err != nil {
