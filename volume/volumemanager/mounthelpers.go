@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,9 +29,14 @@ func (h helper) String() string {
 	return fmt.Sprintf("process %d (%s) on %s", h.PID, h.Command, h.Target)
 }
 
-// findHelpers finds the helpers that work below rootDir. Whoever owns the root
-// and has started none knows that they are a dead owner's.
+// findHelpers finds the helpers that work below rootDir, by its own path or that
+// behind its links: mount(8) resolves what it is given. Whoever owns the root and
+// has started none knows that they are a dead owner's.
 func findHelpers(proc, rootDir string) (found []helper) {
+	dirs := mountDirs(rootDir)
+	if real, err := filepath.EvalSymlinks(rootDir); err == nil {
+		dirs = append(dirs, mountDirs(real)...)
+	}
 	for _, pid := range processes(proc) {
 		command := commandOf(proc, pid)
 		if !isMountCommand(command) || pid == os.Getpid() {
@@ -41,13 +47,18 @@ func findHelpers(proc, rootDir string) (found []helper) {
 			continue // it has ended
 		}
 		for _, arg := range bytes.Split(text, []byte{0}) {
-			if below.Strictly(podsDir(rootDir), string(arg)) || below.Strictly(filepath.Join(rootDir, "plugins"), string(arg)) {
+			if slices.ContainsFunc(dirs, func(dir string) bool { return below.Strictly(dir, string(arg)) }) {
 				found = append(found, helper{pid, command, string(arg)})
 				break
 			}
 		}
 	}
 	return found
+}
+
+// mountDirs are the directories below which something is mounted.
+func mountDirs(rootDir string) []string {
+	return []string{podsDir(rootDir), filepath.Join(rootDir, "plugins")}
 }
 
 func isMountCommand(command string) bool {
