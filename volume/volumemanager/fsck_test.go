@@ -84,6 +84,30 @@ func TestFsckOfAHealthyRoot(t *testing.T) {
 	}
 }
 
+// The table has paths without links, of which the root and what is in it may be some.
+func TestRootWithLinks(t *testing.T) {
+	for _, dir := range []string{".", "pods"} {
+		t.Run(dir, func(t *testing.T) {
+			w := newWorld(t)
+			elsewhere, link := t.TempDir(), filepath.Join(w.root, dir)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(link), 0o700), os.RemoveAll(link), os.Symlink(elsewhere, link)); err != nil {
+				t.Fatal(err)
+			}
+			w.leave(newPod("web", nfsVolume("a", "10.0.0.1"), emptyDirVolume("b", v1.StorageMediumMemory)))
+			if problems := w.check(false); len(problems) != 0 {
+				t.Errorf("problems: %v", kinds(problems))
+			}
+			w.fake.ResetCalls()
+			w.leave(newPod("web", nfsVolume("a", "10.0.0.1"), emptyDirVolume("b", v1.StorageMediumMemory)))
+			for _, c := range w.fake.Calls() {
+				if isMount(c) {
+					t.Errorf("mounted again: %v", c)
+				}
+			}
+		})
+	}
+}
+
 func TestFsckFinishesWhatWasBegun(t *testing.T) {
 	w := newWorld(t)
 	died := errors.New("the process died")

@@ -2,6 +2,8 @@ package volumemanager
 
 import (
 	"cmp"
+	"errors"
+	"io/fs"
 	"path/filepath"
 
 	"github.com/podvol/podvol/mount"
@@ -12,11 +14,28 @@ import (
 // mounts is one look at the mount table: what is mounted below the root
 // directory. One look serves any number of volumes.
 type mounts struct {
-	root    string            // as paths below it begin
-	real    string            // as the mount table has it, links resolved
+	places  []place           // from the deepest
 	targets map[string]int    // how many mounts are there
 	labels  map[string]string // the SELinux labels that file systems are mounted with, by target
 	mounter mount.Interface   // whose file systems can be asked for; nil: the kernel's
+}
+
+// place is a directory by which paths begin, and what the mount table has in its
+// stead: a root directory, or one of those in it, may be a link.
+type place struct{ given, real string }
+
+func placesOf(rootDir string) (places []place, err error) {
+	for _, dir := range append(mountDirs(rootDir), rootDir) {
+		real, err := filepath.EvalSymlinks(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // nothing is mounted there, or only by the root's own place
+		}
+		if err != nil {
+			return nil, err
+		}
+		places = append(places, place{dir, real})
+	}
+	return append(places, place{rootDir, rootDir}), nil
 }
 
 func readMounts(rootDir string, mounter mount.Interface) (mounts, error) {
@@ -34,10 +53,11 @@ func newMounts(rootDir string, table mount.Table) (mounts, error) {
 	if err != nil {
 		return mounts{}, err
 	}
-	m := mounts{root: rootDir, real: rootDir, targets: make(map[string]int, len(entries)), labels: make(map[string]string)}
-	if real, err := filepath.EvalSymlinks(rootDir); err == nil {
-		m.real = real
+	places, err := placesOf(rootDir)
+	if err != nil {
+		return mounts{}, err
 	}
+	m := mounts{places: places, targets: make(map[string]int, len(entries)), labels: make(map[string]string)}
 	for _, e := range entries {
 		m.targets[e.Target]++
 		if label := volume.SELinuxMountOption(e.SuperOptions); label != "" {
@@ -49,22 +69,32 @@ func newMounts(rootDir string, table mount.Table) (mounts, error) {
 
 // has reports whether something is mounted at a path below the root.
 func (m mounts) has(path string) bool {
-	rest, ok := below.Cut(m.root, path)
-	return ok && (m.targets[path] > 0 || m.targets[filepath.Join(m.real, rest)] > 0)
+	real, ok := m.real(path)
+	return ok && (m.targets[path] > 0 || m.targets[real] > 0)
 }
 
 // label is the SELinux label of what is mounted at a path below the root; empty:
 // none.
 func (m mounts) label(path string) string {
-	rest, _ := below.Cut(m.root, path)
-	return cmp.Or(m.labels[path], m.labels[filepath.Join(m.real, rest)])
+	real, _ := m.real(path)
+	return cmp.Or(m.labels[path], m.labels[real])
+}
+
+// real returns a path below the root as the mount table has it.
+func (m mounts) real(path string) (string, bool) {
+	for _, p := range m.places {
+		if rest, ok := below.Cut(p.given, path); ok {
+			return filepath.Join(p.real, rest), true
+		}
+	}
+	return "", false
 }
 
 // shown returns a target below the root as paths begin, links not resolved.
 func (m mounts) shown(target string) (string, bool) {
-	for _, root := range []string{m.root, m.real} {
-		if rest, ok := below.Cut(root, target); ok {
-			return filepath.Join(m.root, rest), true
+	for _, p := range m.places {
+		if rest, ok := below.Cut(p.real, target); ok {
+			return filepath.Join(p.given, rest), true
 		}
 	}
 	return "", false
