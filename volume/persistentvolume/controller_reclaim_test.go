@@ -54,6 +54,25 @@ func TestDynamicProvisioning(t *testing.T) {
 	})
 }
 
+// A volume that can go at any moment is no place to say that its storage has to.
+func TestVolumeThatIsLetGoKeepsItsStorage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("fast", made, isDefault), newClaim("data", "2Gi")).withStorage()
+		w.start()
+		w.settle()
+		w.stop()
+		w.change("pvc-uid-data", func(pv *v1.PersistentVolume) { pv.Finalizers = []string{"example.com/hold"} })
+		w.delete("PersistentVolume", "", "pvc-uid-data")
+		w.delete("PersistentVolumeClaim", "ops", "data")
+		w.start()
+		w.settle()
+		w.wantGone("PersistentVolumeClaim", "ops", "data")
+		if left := w.stored(); !slices.Equal(left, []string{"pvc-uid-data"}) {
+			t.Errorf("storage %v exists", left)
+		}
+	})
+}
+
 func TestProvisioningFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad := storageClass("bad", made)

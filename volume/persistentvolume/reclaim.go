@@ -84,6 +84,9 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 	if c.isExternal(pv.Annotations[annProvisionedBy]) {
 		return nil
 	}
+	if pv.DeletionTimestamp != nil && !slices.Contains(pv.Finalizers, deletionFinalizer) {
+		return nil // it can go at any moment, so its storage has gone before, or is to stay
+	}
 	state, err := c.operations.do(releaseKey(pv), volumeRef(pv.Name), true, c.reserved(pv, func(ctx context.Context) error {
 		if c.plugins == nil {
 			return volume.NothingDone(errNoPlugins)
