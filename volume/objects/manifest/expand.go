@@ -30,9 +30,13 @@ type workload struct {
 	first int
 	// finish adds to the pod what the kind of workload adds.
 	finish func(pod *v1.Pod, ordinal int)
-	// claims are the templates of each pod's own claims, labelled so.
+	// claims are the templates of each pod's own claims, labelled so, and kept as
+	// long as retention says.
 	claims      []v1.PersistentVolumeClaim
 	claimLabels map[string]string
+	retention   Retention
+	// fault is what is wrong with the workload beside its template.
+	fault error
 }
 
 // asWorkload describes the object as a workload, if it is one.
@@ -64,6 +68,7 @@ func (w *workload) statefulSet(o *appsv1.StatefulSet) {
 	if o.Spec.Selector != nil {
 		w.claimLabels = o.Spec.Selector.MatchLabels
 	}
+	w.retention, w.fault = retention(o)
 	if o.Spec.Ordinals != nil {
 		w.first = int(o.Spec.Ordinals.Start)
 	}
@@ -95,6 +100,8 @@ func (w *workload) job(spec *batchv1.JobSpec) {
 // them.
 func (w *workload) count() (int, error) {
 	switch {
+	case w.fault != nil:
+		return 0, w.fault
 	case w.template == nil:
 		return 0, volume.Invalid("spec.template", "is missing")
 	case w.first < 0:
@@ -160,6 +167,7 @@ func (w *workload) claimsOf(i int) (claims []placed) {
 			maps.Copy(labels, claim.Labels)
 			claim.Labels = labels
 		}
+		w.retention.mark(claim)
 		claims = append(claims, placed{place: w.place, kind: "PersistentVolumeClaim", object: claim})
 	}
 	return claims

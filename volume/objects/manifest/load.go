@@ -32,6 +32,10 @@ type Set struct {
 	NodeName string
 	// Skipped lists what was read and left out, in order.
 	Skipped []Skipped
+	// StatefulSets are those that were read, be it without pods: of their claims,
+	// those that are not in the store were scaled away, those of others deleted
+	// ([Retention]).
+	StatefulSets []types.NamespacedName
 
 	pods []*v1.Pod
 }
@@ -104,6 +108,7 @@ type builder struct {
 	others  []placed
 	derived []placed // claims of StatefulSets
 	skipped []Skipped
+	sets    []types.NamespacedName // of kind StatefulSet
 	faults  []error
 }
 
@@ -134,6 +139,9 @@ func (b *builder) expand(w workload) {
 	if err != nil {
 		b.fault(w.faults(w.ref().String(), "", err)...)
 		return
+	}
+	if w.retention.StatefulSet.Name != "" {
+		b.sets = append(b.sets, w.retention.StatefulSet)
 	}
 	if count == 0 {
 		b.validate(w.pod(0), w.ref()) // a template is checked though nobody uses it
@@ -189,7 +197,7 @@ func (b *builder) build(l Loader) (*Set, error) {
 	if len(b.faults) > 0 {
 		return nil, errors.Join(b.faults...)
 	}
-	set := &Set{Store: objects.NewStore(), NodeName: node, Skipped: append(b.skipped, elsewhere...)}
+	set := &Set{Store: objects.NewStore(), NodeName: node, Skipped: append(b.skipped, elsewhere...), StatefulSets: b.sets}
 	if err := b.fill(set, pods); err != nil {
 		return nil, err
 	}
