@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/localdiscovery"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// discoverOptions are the flags of podvol discover.
+type discoverOptions struct {
+	dir, class, nodeName, output string
+	watch                        bool
+}
+
+func discoverCommand(s streams) *cobra.Command {
+	var o discoverOptions
+	c := &cobra.Command{
+		Use:   "discover --dir DIR --class NAME",
+		Short: "Print the disks mounted below a directory as PersistentVolumes",
+		Long: "Prints a PersistentVolume for every file system that is mounted directly below a\n" +
+			"directory, as a manifest: for podvol mount -f -, or a file in the directory of\n" +
+			"podvol run-node. The volumes are local ones of this node, and keep their data\n" +
+			"when they are released. Nothing is changed.\n\n" +
+			"With --watch it goes on to print those that are mounted later, until it is\n" +
+			"stopped; it does nothing while no mount changes.",
+		Example: "  podvol discover --dir /mnt/disks --class local > /etc/podvol/manifests/disks.yaml\n" +
+			"  cat <(podvol discover --dir /mnt/disks --class local) pod.yaml | podvol mount -f -",
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return discover(c.Context(), s, o) },
+	}
+	flags := c.Flags()
+	flags.StringVar(&o.dir, "dir", "", "directory below which disks are mounted, such as /mnt/disks")
+	flags.StringVar(&o.class, "class", "", "storage class of the volumes; one with volumeBindingMode WaitForFirstConsumer")
+	flags.StringVar(&o.nodeName, "node", "", "this node's name (default: the host name)")
+	flags.BoolVar(&o.watch, "watch", false, "print also what is mounted later, until stopped")
+	flags.StringVarP(&o.output, "output", "o", "yaml", "how to print: yaml, or json for one object a line")
+	return c
+}
+
+// check completes the options.
+func (o *discoverOptions) check() (err error) {
+	if o.output != "yaml" && o.output != "json" {
+		return usagef("-o %q must be yaml or json", o.output)
+	}
+	if o.class == "" {
+		return usagef("name the storage class of the volumes with --class")
+	}
+	if o.dir, err = disksDir("--dir", o.dir); err != nil {
+		return err
+	}
+	o.nodeName, err = nodeNameOr(o.nodeName)
+	return err
+}
+
+// disksDir returns the directory that a flag names as the mount table shows it.
+func disksDir(flag, dir string) (string, error) {
+	if dir == "" {
+		return "", usagef("name the directory below which disks are mounted with %s", flag)
+	}
+	abs, err := filepath.Abs(dir)
+	if err == nil {
+		abs, err = filepath.EvalSymlinks(abs)
+	}
+	if err != nil {
+		return "", usagef("%s %s: %w", flag, dir, err)
+	}
+	return abs, nil
+}
+
+// nodeNameOr returns a name that was given, or this machine's.
+func nodeNameOr(name string) (string, error) {
+	if name != "" {
+		return name, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", usagef("this machine's name is not known: %w; say which node this is with --node", err)
+	}
+	return strings.ToLower(host), nil
+}
+
+func discover(ctx context.Context, s streams, o discoverOptions) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	table, err := mount.KernelTable()
+	if err != nil {
+		return err
+	}
+	return discoverIn(ctx, s, o, table)
+}
+
+// discoverIn prints what a mount table shows.
+func discoverIn(ctx context.Context, s streams, o discoverOptions, table mount.Table) error {
+	store := objects.NewStore()
+	d := &localdiscovery.Discoverer{
+		Objects: store, Mounts: table, NodeName: o.nodeName, Dir: o.dir, StorageClass: o.class,
+		Logger: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	p := &manifestPrinter{out: s.out, format: o.output, printed: make(map[string]bool)}
+	if o.watch {
+		return watchDisks(ctx, d, store, p)
+	}
+	_, failed := d.Discover(ctx)
+	if err := p.printNew(ctx, store); err != nil {
+		return err
+	}
+	if failed == nil && len(p.printed) == 0 {
+		fmt.Fprintf(s.err, "No file system is mounted directly below %s.\n", o.dir)
+	}
+	return failed
+}
+
+// watchDisks prints volumes as they are offered, until ctx ends.
+func watchDisks(ctx context.Context, d *localdiscovery.Discoverer, store *objects.Store, p *manifestPrinter) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	news := make(chan struct{}, 1)
+	defer store.WatchKind("PersistentVolume", func(volume.ObjectRef) {
+		select {
+		case news <- struct{}{}:
+		default:
+		}
+	})()
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	for {
+		select {
+		case <-news:
+			if err := p.printNew(ctx, store); err != nil && ctx.Err() == nil {
+				cancel()
+				return errors.Join(err, <-ended)
+			}
+		case err := <-ended:
+			return err
+		}
+	}
+}
+
+// manifestPrinter prints volumes as manifests, each once.
+type manifestPrinter struct {
+	out     io.Writer
+	format  string
+	printed map[string]bool
+}
+
+// printNew prints what it has not yet printed, in the order of paths.
+func (p *manifestPrinter) printNew(ctx context.Context, store *objects.Store) error {
+	volumes, err := objects.List[*v1.PersistentVolume](ctx, store, "PersistentVolume", metav1.NamespaceAll)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(volumes, func(a, b *v1.PersistentVolume) int { return cmp.Compare(a.Spec.Local.Path, b.Spec.Local.Path) })
+	for _, pv := range volumes {
+		if p.printed[pv.Name] {
+			continue
+		}
+		p.printed[pv.Name] = true
+		text, err := p.manifest(pv)
+		if err != nil {
+			return err
+		}
+		if _, err := p.out.Write(text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// manifest leaves out what a store has put in.
+func (p *manifestPrinter) manifest(pv *v1.PersistentVolume) ([]byte, error) {
+	pv = pv.DeepCopy()
+	pv.UID, pv.ResourceVersion, pv.CreationTimestamp, pv.Status = "", "", metav1.Time{}, v1.PersistentVolumeStatus{}
+	document, err := documentOf(pv, volumeKind.kind)
+	if err != nil {
+		return nil, err
+	}
+	delete(document, "status")
+	if p.format == "json" {
+		text, err := json.Marshal(document)
+		return append(text, '\n'), err
+	}
+	text, err := yaml.Marshal(document)
+	return bytes.Join([][]byte{[]byte("---\n"), text}, nil), err
+}

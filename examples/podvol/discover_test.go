@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/nstest"
+)
+
+// mountedDisk mounts a disk that is none.
+func mountedDisk(t *testing.T, m mount.Interface, path string, options ...string) {
+	t.Helper()
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := mount.Mount(t.Context(), m, mount.Request{Source: "tmpfs", Target: path, FSType: "tmpfs", Options: append(options, "size=8m")}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func fakeDisks(t *testing.T) (string, *mount.FakeMounter) {
+	t.Helper()
+	fake := mount.NewFakeMounter()
+	t.Cleanup(func() {
+		if err := fake.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return t.TempDir(), fake
+}
+
+// What discover prints is a manifest that podvol itself takes: a pod with a
+// claim of that class mounts the disk.
+func TestDiscoveredDisksAreManifests(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		mounter := mount.New(mount.Config{})
+		for _, disk := range []string{"ssd1", "ssd0"} {
+			path := filepath.Join(dir, disk)
+			mountedDisk(t, mounter, path)
+			t.Cleanup(func() {
+				if err := mounter.Unmount(path); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		link := filepath.Join(t.TempDir(), "disks")
+		if err := os.Symlink(dir, link); err != nil {
+			t.Fatal(err)
+		}
+		out, errOut := mustPodvol(t, exitOK, "discover", "--dir", link, "--class", "local", "--node", "node1")
+		first, second := strings.Index(out, "path: "+dir+"/ssd0"), strings.Index(out, "path: "+dir+"/ssd1")
+		if first < 0 || second < first || strings.Contains(out, "status:") || strings.Contains(out, "uid:") || errOut != "" {
+			t.Errorf("stdout:\n%s\nstderr:\n%s", out, errOut)
+		}
+		pod := "\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: db}\nspec:\n  nodeName: node1\n  containers: [{name: c, image: i}]\n" +
+			"  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]\n" +
+			"---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\n" +
+			"spec: {accessModes: [ReadWriteOnce], storageClassName: local, resources: {requests: {storage: 4Mi}}}\n"
+		code, rows, errOut := podvol(t, out+pod, "mount", "--fake", "-f", "-")
+		if code != exitOK || !strings.Contains(rows, dir+"/ssd0") || !strings.Contains(rows, "mounted") {
+			t.Errorf("exit code %d\nstdout:\n%s\nstderr:\n%s", code, rows, errOut)
+		}
+	})
+}
+
+func TestDiscoverWithoutDisks(t *testing.T) {
+	dir := t.TempDir()
+	out, errOut := mustPodvol(t, exitOK, "discover", "--dir", dir, "--class", "local")
+	if out != "" || !strings.Contains(errOut, "No file system is mounted directly below "+dir) {
+		t.Errorf("stdout: %s\nstderr: %s", out, errOut)
+	}
+	for says, args := range map[string][]string{
+		"--dir":     {"--class", "local"},
+		"--class":   {"--dir", dir},
+		"no such":   {"--dir", filepath.Join(dir, "missing"), "--class", "local"},
+		"yaml":      {"--dir", dir, "--class", "local", "-o", "table"},
+		"arguments": {"--dir", dir, "--class", "local", "/mnt"},
+	} {
+		if _, errOut := mustPodvol(t, exitUsage, append([]string{"discover"}, args...)...); !strings.Contains(errOut, says) {
+			t.Errorf("%v: stderr says no %q: %s", args, says, errOut)
+		}
+	}
+}
+
+func TestDiscoverWatches(t *testing.T) {
+	dir, fake := fakeDisks(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	reader, writer := io.Pipe()
+	var errOut bytes.Buffer
+	ended := make(chan error, 1)
+	go func() {
+		ended <- discoverIn(ctx, streams{out: writer, err: &errOut}, discoverOptions{dir: dir, class: "local", nodeName: "node1", output: "json", watch: true}, fake.Table())
+	}()
+	lines := bufio.NewReader(reader)
+	for _, disk := range []string{"a", "b"} {
+		mountedDisk(t, fake, filepath.Join(dir, disk))
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		var pv v1.PersistentVolume
+		if err := json.Unmarshal(line, &pv); err != nil || pv.Kind != "PersistentVolume" || pv.Spec.Local.Path != filepath.Join(dir, disk) || pv.Spec.StorageClassName != "local" {
+			t.Errorf("%v: %s", err, line)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil || errOut.Len() > 0 {
+		t.Errorf("%v, stderr: %s", err, &errOut)
+	}
+}
+
+// A reader that goes away ends it.
+func TestDiscoverEndsWithItsReader(t *testing.T) {
+	dir, fake := fakeDisks(t)
+	mountedDisk(t, fake, filepath.Join(dir, "a"))
+	reader, writer := io.Pipe()
+	if err := reader.Close(); err != nil {
+		t.Fatal(err)
+	}
+	err := discoverIn(t.Context(), streams{out: writer, err: io.Discard}, discoverOptions{dir: dir, class: "local", nodeName: "node1", output: "yaml", watch: true}, fake.Table())
+	if err == nil {
+		t.Error("it ended without an error")
+	}
+}
