@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -32,6 +34,7 @@ type manifestDir struct {
 	fault  string    // why the directory cannot be read
 	since  time.Time // when it could be read first, or again
 	early  bool      // a file may have been on its way to another name at since
+	last   *contents // that were wanted
 }
 
 // watchedFile is one file.
@@ -40,6 +43,7 @@ type watchedFile struct {
 	good   *contents // the last good version; nil: there was none
 	digest [sha256.Size]byte
 	fault  string    // what is wrong with the file as it is now
+	doubt  *doubt    // the version that is there now, where that is not the good one
 	there  bool      // in the last scan
 	gone   time.Time // when it was missed first; zero while it is there
 }
@@ -48,7 +52,13 @@ type watchedFile struct {
 type contents struct {
 	objects map[volume.ObjectRef]metav1.Object // without pods
 	pods    map[volume.ObjectRef]*v1.Pod
+	sets    map[types.NamespacedName]bool // of kind StatefulSet
 	skipped []manifest.Skipped
+	held    []string // what is in no file, and why it is still wanted, for people
+}
+
+func newContents() *contents {
+	return &contents{objects: make(map[volume.ObjectRef]metav1.Object), pods: make(map[volume.ObjectRef]*v1.Pod), sets: make(map[types.NamespacedName]bool)}
 }
 
 // afterGone is how long a file must be missing until it counts as removed.
@@ -57,7 +67,10 @@ type contents struct {
 const afterGone = 500 * time.Millisecond
 
 func newManifestDir(dir, nodeName string, check func(*v1.Pod) error, say func(string)) *manifestDir {
-	return &manifestDir{dir: dir, loader: manifest.Loader{NodeName: nodeName}, check: check, say: say, files: make(map[string]*watchedFile)}
+	return &manifestDir{
+		dir: dir, loader: manifest.Loader{NodeName: nodeName}, check: check, say: say,
+		files: make(map[string]*watchedFile), last: newContents(),
+	}
 }
 
 // scan reads the directory as it is now. It returns in how long it should be
@@ -109,6 +122,7 @@ func manifestNames(dir string) (names []string, err error) {
 type candidate struct {
 	file     *watchedFile
 	digest   [sha256.Size]byte
+	text     []byte
 	contents *contents
 }
 
@@ -126,10 +140,11 @@ func (d *manifestDir) read(name string) (candidate, bool) {
 	}
 	file.there, file.gone = true, time.Time{}
 	if errors.Is(err, errBeingWritten) {
+		file.doubt = new(doubt)
 		return candidate{}, false // its end is an event
 	}
 	if err != nil {
-		d.refuse(file, &manifest.Error{File: path, Err: err})
+		d.refuse(file, nil, &manifest.Error{File: path, Err: err})
 		return candidate{}, false
 	}
 	digest := sha256.Sum256(data)
@@ -139,7 +154,7 @@ func (d *manifestDir) read(name string) (candidate, bool) {
 	}
 	set, err := d.loader.Decode(path, data)
 	if err != nil {
-		d.refuse(file, err)
+		d.refuse(file, data, err)
 		return candidate{}, false
 	}
 	read, err := contentsOf(set)
@@ -147,10 +162,10 @@ func (d *manifestDir) read(name string) (candidate, bool) {
 		err = d.checkPods(path, read)
 	}
 	if err != nil {
-		d.refuse(file, err)
+		d.refuse(file, data, err)
 		return candidate{}, false
 	}
-	return candidate{file, digest, read}, true
+	return candidate{file, digest, data, read}, true
 }
 
 // checkPods returns what is wrong with a file's pods beyond its text.
@@ -172,7 +187,11 @@ func isGone(path string) bool {
 }
 
 func contentsOf(set *manifest.Set) (*contents, error) {
-	c := &contents{objects: make(map[volume.ObjectRef]metav1.Object), pods: make(map[volume.ObjectRef]*v1.Pod), skipped: set.Skipped}
+	c := newContents()
+	c.skipped = set.Skipped
+	for _, name := range set.StatefulSets {
+		c.sets[name] = true
+	}
 	for _, pod := range set.Pods() {
 		c.pods[volume.NewObjectRef("Pod", pod.Namespace, pod.Name)] = pod
 	}
@@ -233,7 +252,7 @@ func (d *manifestDir) admitAll(candidates []candidate) {
 		left := slices.DeleteFunc(slices.Clone(candidates), func(c candidate) bool { return d.rival(c, candidates) == nil && d.admit(c) })
 		if len(left) == len(candidates) || len(left) == 0 {
 			for _, c := range left {
-				d.refuse(c.file, cmp.Or(d.rival(c, candidates), d.conflict(c)))
+				d.refuse(c.file, c.text, cmp.Or(d.rival(c, candidates), d.conflict(c)))
 			}
 			return
 		}
@@ -304,8 +323,10 @@ func (d *manifestDir) twice(c candidate, ref volume.ObjectRef, other *watchedFil
 		Err: fmt.Errorf("%w: it is also in %s", manifest.ErrDuplicate, other.name)}
 }
 
-// refuse keeps the last good version of a file.
-func (d *manifestDir) refuse(file *watchedFile, err error) {
+// refuse keeps the last good version of a file; its text is nil where it could
+// not be read.
+func (d *manifestDir) refuse(file *watchedFile, data []byte, err error) {
+	file.doubt = &doubt{data}
 	text := err.Error()
 	if file.good != nil {
 		text += fmt.Sprintf("; the last good version of %s stays in force", file.name)
@@ -315,6 +336,7 @@ func (d *manifestDir) refuse(file *watchedFile, err error) {
 
 // settled says that a file that was refused is good again.
 func (d *manifestDir) settled(file *watchedFile) {
+	file.doubt = nil
 	if file.fault != "" {
 		file.fault = ""
 		d.say(fmt.Sprintf("%s is good again", filepath.Join(d.dir, file.name)))
@@ -378,7 +400,7 @@ func (d *manifestDir) sorted() []*watchedFile {
 
 // wanted returns all objects and pods of all files.
 func (d *manifestDir) wanted() *contents {
-	all := &contents{objects: make(map[volume.ObjectRef]metav1.Object), pods: make(map[volume.ObjectRef]*v1.Pod)}
+	all := newContents()
 	for _, file := range d.sorted() {
 		if file.good == nil {
 			continue
@@ -393,6 +415,9 @@ func (d *manifestDir) wanted() *contents {
 				all.pods[ref] = pod
 			}
 		}
+		maps.Copy(all.sets, file.good.sets)
 	}
+	d.hold(all)
+	d.last = all
 	return all
 }

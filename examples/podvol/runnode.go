@@ -249,6 +249,9 @@ func (r *nodeRun) look(ctx context.Context, due *time.Timer) error {
 	case !r.keep.allDeclared():
 		told += "; pods in no manifest are kept until every pod has been declared"
 	}
+	if len(want.held) > 0 {
+		told += "; in no file that is in force, and kept since it may be in one that is not: " + strings.Join(want.held, ", ")
+	}
 	if told != r.told {
 		r.told = told
 		r.say(told)
