@@ -8,6 +8,7 @@ import (
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -43,36 +44,70 @@ type Kind struct {
 type kind struct {
 	Kind
 	goType reflect.Type
-	// moveStatus makes to's status from's; nil where the kind has no status.
-	// The two share memory afterwards.
-	moveStatus func(to, from metav1.Object)
+	// status is nil where the kind has none.
+	status *statusOf
+}
+
+// statusOf is what the store must know about the status of a kind.
+type statusOf struct {
+	// without returns a copy of an object without its status.
+	without func(object metav1.Object) stored
+	// share gives an object another's status, in the same memory.
+	share func(to, from stored)
+	// renew returns an object with a copy of another's status; all else is in
+	// the same memory.
+	renew func(object stored, from metav1.Object) stored
+	// equal compares the status of two objects.
+	equal func(a, b stored) bool
 }
 
 // kinds is the table of everything that is kept.
 var kinds = []kind{
-	kindOf(v1.SchemeGroupVersion, true, func(to, from *v1.Pod) { to.Status = from.Status }),
-	kindOf(v1.SchemeGroupVersion, false, func(to, from *v1.PersistentVolume) { to.Status = from.Status }),
-	kindOf(v1.SchemeGroupVersion, true, func(to, from *v1.PersistentVolumeClaim) { to.Status = from.Status }),
-	kindOf(v1.SchemeGroupVersion, false, func(to, from *v1.Node) { to.Status = from.Status }),
-	kindOf[v1.ConfigMap](v1.SchemeGroupVersion, true, nil),
-	kindOf[v1.Secret](v1.SchemeGroupVersion, true, nil),
-	kindOf[v1.ServiceAccount](v1.SchemeGroupVersion, true, nil),
-	kindOf[storagev1.StorageClass](storagev1.SchemeGroupVersion, false, nil),
-	kindOf[certificatesv1beta1.ClusterTrustBundle](certificatesv1beta1.SchemeGroupVersion, false, nil),
+	kindWithStatus(v1.SchemeGroupVersion, true, func(o *v1.Pod) *v1.PodStatus { return &o.Status }),
+	kindWithStatus(v1.SchemeGroupVersion, false, func(o *v1.PersistentVolume) *v1.PersistentVolumeStatus { return &o.Status }),
+	kindWithStatus(v1.SchemeGroupVersion, true, func(o *v1.PersistentVolumeClaim) *v1.PersistentVolumeClaimStatus { return &o.Status }),
+	kindWithStatus(v1.SchemeGroupVersion, false, func(o *v1.Node) *v1.NodeStatus { return &o.Status }),
+	kindOf[v1.ConfigMap](v1.SchemeGroupVersion, true),
+	kindOf[v1.Secret](v1.SchemeGroupVersion, true),
+	kindOf[v1.ServiceAccount](v1.SchemeGroupVersion, true),
+	kindOf[storagev1.StorageClass](storagev1.SchemeGroupVersion, false),
+	kindOf[certificatesv1beta1.ClusterTrustBundle](certificatesv1beta1.SchemeGroupVersion, false),
+}
+
+// pointerTo is the Go type of stored objects of a kind.
+type pointerTo[T any] interface {
+	*T
+	stored
 }
 
 // kindOf is the kind of a Go type, whose name is the kind's.
-func kindOf[T any, P interface {
-	*T
-	stored
-}](version schema.GroupVersion, namespaced bool, moveStatus func(to, from P)) kind {
-	k := kind{goType: reflect.TypeFor[P](), Kind: Kind{
+func kindOf[T any, P pointerTo[T]](version schema.GroupVersion, namespaced bool) kind {
+	return kind{goType: reflect.TypeFor[P](), Kind: Kind{
 		GroupVersionKind: version.WithKind(reflect.TypeFor[T]().Name()),
 		Namespaced:       namespaced,
 		New:              func() metav1.Object { return P(new(T)) },
 	}}
-	if moveStatus != nil {
-		k.moveStatus = func(to, from metav1.Object) { moveStatus(to.(P), from.(P)) }
+}
+
+func kindWithStatus[T, S any, P pointerTo[T], PS interface {
+	*S
+	DeepCopyInto(*S)
+}](version schema.GroupVersion, namespaced bool, status func(P) PS) kind {
+	k := kindOf[T, P](version, namespaced)
+	k.status = &statusOf{
+		without: func(object metav1.Object) stored {
+			rest := *object.(P)
+			*status(&rest) = *new(S)
+			return P(&rest).DeepCopyObject().(stored)
+		},
+		share: func(to, from stored) { *status(to.(P)) = *status(from.(P)) },
+		renew: func(object stored, from metav1.Object) stored {
+			next := *object.(P)
+			*status(&next) = *new(S)
+			status(from.(P)).DeepCopyInto(status(&next))
+			return P(&next)
+		},
+		equal: func(a, b stored) bool { return equality.Semantic.DeepEqual(*status(a.(P)), *status(b.(P))) },
 	}
 	return k
 }
@@ -115,8 +150,19 @@ func describe(object metav1.Object) (kind, volume.ObjectRef, error) {
 	return k, ref, nil
 }
 
+// clone copies an object and names its kind in it.
 func clone(k kind, object metav1.Object) stored {
 	c := object.(stored).DeepCopyObject().(stored)
+	c.GetObjectKind().SetGroupVersionKind(k.GroupVersionKind)
+	return c
+}
+
+// cloneWithoutStatus is [clone] for all but the status.
+func cloneWithoutStatus(k kind, object metav1.Object) stored {
+	if k.status == nil {
+		return clone(k, object)
+	}
+	c := k.status.without(object)
 	c.GetObjectKind().SetGroupVersionKind(k.GroupVersionKind)
 	return c
 }

@@ -124,12 +124,20 @@ func (s *Store) Create(ctx context.Context, object metav1.Object) (metav1.Object
 	if t := created.GetCreationTimestamp(); t.IsZero() {
 		created.SetCreationTimestamp(metav1.Now())
 	}
+	if err := s.create(ref, created); err != nil {
+		return nil, err
+	}
+	return copyOf(created), nil
+}
+
+func (s *Store) create(ref volume.ObjectRef, created stored) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, exists := s.objects[ref.Kind][ref.NamespacedName]; exists {
-		return nil, fmt.Errorf("create %s: %w", ref, ErrExists)
+		return fmt.Errorf("create %s: %w", ref, ErrExists)
 	}
-	return s.put(k, ref, created), nil
+	s.put(ref, created)
+	return nil
 }
 
 // Update implements [Writer]. UID, creation and deletion time stay as they
@@ -140,25 +148,39 @@ func (s *Store) Update(ctx context.Context, object metav1.Object) (metav1.Object
 	if err != nil {
 		return nil, err
 	}
-	next := clone(k, object)
+	next, err := s.update(k, ref, cloneWithoutStatus(k, object), Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
+	if err != nil {
+		return nil, err
+	}
+	return copyOf(next), nil
+}
+
+// update stores next, which has no status of its own, and returns what is
+// stored then, or was stored last.
+func (s *Store) update(k kind, ref volume.ObjectRef, next stored, p Preconditions) (stored, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old, err := s.expect(ref, Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
+	old, err := s.expect(ref, p)
 	if err != nil {
 		return nil, fmt.Errorf("update %s: %w", ref, err)
 	}
 	if err := checkFinalizers(old, next); err != nil {
 		return nil, err
 	}
-	if k.moveStatus != nil {
-		k.moveStatus(next, clone(k, old))
+	if k.status != nil {
+		k.status.share(next, old)
 	}
 	inheritIdentity(next, old)
 	if next.GetDeletionTimestamp() != nil && len(next.GetFinalizers()) == 0 {
 		s.remove(ref)
 		return next, nil
 	}
-	return s.replace(k, ref, old, next), nil
+	next.SetResourceVersion(old.GetResourceVersion())
+	if !isPlainlyOther(old, next) && equality.Semantic.DeepEqual(old, next) {
+		return old, nil
+	}
+	s.put(ref, next)
+	return next, nil
 }
 
 // UpdateStatus implements [Writer]. A kind without status is refused.
@@ -167,19 +189,29 @@ func (s *Store) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.
 	if err != nil {
 		return nil, err
 	}
-	if k.moveStatus == nil {
+	if k.status == nil {
 		return nil, volume.Invalid("status", "a %s has no status", ref.Kind)
 	}
-	status := clone(k, object)
+	next, err := s.updateStatus(k, ref, object)
+	if err != nil {
+		return nil, err
+	}
+	return copyOf(next), nil
+}
+
+func (s *Store) updateStatus(k kind, ref volume.ObjectRef, object metav1.Object) (stored, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, err := s.expect(ref, Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
 	if err != nil {
 		return nil, fmt.Errorf("update the status of %s: %w", ref, err)
 	}
-	next := clone(k, old)
-	k.moveStatus(next, status)
-	return s.replace(k, ref, old, next), nil
+	next := k.status.renew(old, object)
+	if k.status.equal(old, next) {
+		return old, nil
+	}
+	s.put(ref, next)
+	return next, nil
 }
 
 // Delete implements [Writer].
@@ -207,7 +239,7 @@ func (s *Store) Delete(ctx context.Context, ref volume.ObjectRef, preconditions 
 	next := clone(k, old)
 	now := metav1.Now()
 	next.SetDeletionTimestamp(&now)
-	s.replace(k, ref, old, next)
+	s.put(ref, next)
 	return nil
 }
 
@@ -233,17 +265,16 @@ func (s *Store) expect(ref volume.ObjectRef, p Preconditions) (stored, error) {
 	return old, nil
 }
 
-// replace stores next unless it equals old, and returns a copy of what is
-// stored.
-func (s *Store) replace(k kind, ref volume.ObjectRef, old, next stored) metav1.Object {
-	next.SetResourceVersion(old.GetResourceVersion())
-	if equality.Semantic.DeepEqual(old, next) {
-		return next
-	}
-	return s.put(k, ref, next)
+// isPlainlyOther reports whether two versions of an object need no closer look.
+func isPlainlyOther(a, b metav1.Object) bool {
+	return len(a.GetAnnotations()) != len(b.GetAnnotations()) || len(a.GetFinalizers()) != len(b.GetFinalizers()) || len(a.GetLabels()) != len(b.GetLabels())
 }
 
-func (s *Store) put(k kind, ref volume.ObjectRef, object stored) metav1.Object {
+// copyOf copies a stored object for a caller who may change it.
+func copyOf(object stored) metav1.Object { return object.DeepCopyObject().(metav1.Object) }
+
+// put stores what will not be changed any more.
+func (s *Store) put(ref volume.ObjectRef, object stored) {
 	s.version++
 	object.SetResourceVersion(strconv.FormatUint(s.version, 10))
 	if s.objects[ref.Kind] == nil {
@@ -251,7 +282,6 @@ func (s *Store) put(k kind, ref volume.ObjectRef, object stored) metav1.Object {
 	}
 	s.objects[ref.Kind][ref.NamespacedName] = object
 	s.notify(ref)
-	return clone(k, object)
 }
 
 func (s *Store) remove(ref volume.ObjectRef) {
