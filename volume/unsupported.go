@@ -102,7 +102,7 @@ func unsupportedType(sourceType string) (reason, replacement string) {
 	case "image":
 		return "podvol pulls no images", "unpack the image into a directory and use hostPath, or register a plugin of your own"
 	case "ephemeral":
-		return "its claim must be made by a controller first", "create the claim and use persistentVolumeClaim"
+		return "its claim, which a controller makes, is no storage by itself", "resolve it to its PersistentVolume first, as the volume manager does"
 	case "persistentVolumeClaim":
 		return "a claim is no storage by itself", "resolve it to its PersistentVolume first, as the volume manager does"
 	case "iscsi", "fc":

@@ -200,12 +200,13 @@ func podName(pod *v1.Pod) types.NamespacedName {
 // namesOf returns the pod's volumes that are the same directory as v: those of
 // the same claim.
 func namesOf(pod *v1.Pod, v *v1.Volume) (names []string) {
-	if v.PersistentVolumeClaim == nil {
+	claim, isClaim := claimFor(pod, v)
+	if !isClaim {
 		return []string{v.Name}
 	}
 	for i := range pod.Spec.Volumes {
 		other := &pod.Spec.Volumes[i]
-		if c := other.PersistentVolumeClaim; c != nil && c.ClaimName == v.PersistentVolumeClaim.ClaimName {
+		if name, ok := claimFor(pod, other); ok && name == claim {
 			names = append(names, other.Name)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
@@ -19,25 +20,56 @@ func (e *NodeAffinityError) Error() string {
 	return fmt.Sprintf("the node affinity of PersistentVolume %s does not allow node %s; run the pod on a node that it names", e.PersistentVolume, e.Node)
 }
 
+// claimFor returns the name of the claim that a pod's volume is, if it is one. That
+// of an ephemeral volume is named after pod and volume.
+func claimFor(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}, true
+	case v.Ephemeral != nil:
+		return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name + "-" + v.Name}, true
+	}
+	return types.NamespacedName{}, false
+}
+
 // resolve returns the spec of a pod's volume: the volume itself, or the
 // PersistentVolume that its claim is bound to.
 func (m *Manager) resolve(ctx context.Context, source objects.Source, pod *v1.Pod, v *v1.Volume) (*volume.Spec, error) {
-	if v.PersistentVolumeClaim == nil {
+	name, isClaim := claimFor(pod, v)
+	if !isClaim {
 		return volume.NewSpecFromVolume(v), nil
 	}
-	claim := types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}
+	claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, source, volume.ObjectRef{Kind: "PersistentVolumeClaim", NamespacedName: name})
+	if v.Ephemeral != nil {
+		err = checkEphemeral(pod, v, name, claim, err)
+	}
+	if err != nil {
+		return nil, volume.NothingDone(err)
+	}
 	pv, err := m.boundVolume(ctx, source, claim)
 	if err != nil {
 		return nil, volume.NothingDone(err)
 	}
-	return volume.NewSpecFromPersistentVolume(pv, readOnlyByAll(pod, claim.Name)), nil
+	return volume.NewSpecFromPersistentVolume(pv, readOnlyByAll(pod, name)), nil
 }
 
-func (m *Manager) boundVolume(ctx context.Context, source objects.Source, name types.NamespacedName) (*v1.PersistentVolume, error) {
-	claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, source, volume.ObjectRef{Kind: "PersistentVolumeClaim", NamespacedName: name})
-	if err != nil {
-		return nil, err
+// checkEphemeral completes the look-up of an ephemeral volume's claim: it is made
+// for the pod, and the one of another must not be used.
+func checkEphemeral(pod *v1.Pod, v *v1.Volume, name types.NamespacedName, claim *v1.PersistentVolumeClaim, err error) error {
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return &volume.BindingError{Claim: name, Err: volume.ErrClaimUnbound,
+			Detail: fmt.Sprintf("it has not been made for the ephemeral volume %q yet, which a controller does", v.Name)}
+	case err != nil:
+		return err
+	case !metav1.IsControlledBy(claim, pod):
+		return &volume.BindingError{Claim: name, Volume: claim.Spec.VolumeName, Err: volume.ErrBoundElsewhere,
+			Detail: fmt.Sprintf("the claim was not made for the ephemeral volume %q of this pod; delete it, or rename the volume", v.Name)}
 	}
+	return nil
+}
+
+func (m *Manager) boundVolume(ctx context.Context, source objects.Source, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
 	if claim.Spec.VolumeName == "" {
 		return nil, volume.CheckBinding(claim, nil)
 	}
@@ -75,9 +107,10 @@ func (m *Manager) checkAffinity(ctx context.Context, source objects.Source, pv *
 
 // readOnlyByAll reports whether every volume of the pod that uses the claim
 // wants it read-only: they share one mount, so one writer decides.
-func readOnlyByAll(pod *v1.Pod, claimName string) bool {
-	for _, v := range pod.Spec.Volumes {
-		if c := v.PersistentVolumeClaim; c != nil && c.ClaimName == claimName && !c.ReadOnly {
+func readOnlyByAll(pod *v1.Pod, claim types.NamespacedName) bool {
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if name, ok := claimFor(pod, v); ok && name == claim && (v.PersistentVolumeClaim == nil || !v.PersistentVolumeClaim.ReadOnly) {
 			return false
 		}
 	}

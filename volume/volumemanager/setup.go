@@ -189,7 +189,7 @@ func (m *Manager) checkNamesake(pod *v1.Pod, spec *volume.Spec, plugin volume.Vo
 	}
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		if v.PersistentVolumeClaim != nil || v.Name != spec.Name() {
+		if _, isClaim := claimFor(pod, v); isClaim || v.Name != spec.Name() {
 			continue
 		}
 		other, err := m.plugins.FindPluginBySpec(volume.NewSpecFromVolume(v))
