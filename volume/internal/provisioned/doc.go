@@ -1,5 +1,6 @@
 // Package provisioned makes and deletes the directories behind dynamically
-// provisioned volumes, below a base such as the root of an NFS share. Of what
+// provisioned volumes, below a base: the root of an NFS share, or a directory of
+// the node's. Of what
 // is there, it deletes only what it has made itself, and it never gives one
 // directory to two volumes.
 //

@@ -18,6 +18,7 @@ type OccupiedError struct {
 	Deleting bool
 	// Retained: it was Owner's, whose deletion has left it there.
 	Retained bool
+	On       Medium
 }
 
 func (e *OccupiedError) Error() string {
@@ -29,16 +30,13 @@ func (e *OccupiedError) Error() string {
 		if e.Owner != (Owner{}) {
 			whose = "belongs to " + e.Owner.String()
 		}
-		return fmt.Sprintf("the PersistentVolume leads to %s, which %s (%s) and is kept; %s", e.Path, whose, e.Reason, lookAtPath)
+		return fmt.Sprintf("the PersistentVolume leads to %s, which %s (%s) and is kept; %s", e.Path, whose, e.Reason, e.On.lookAtPath())
 	}
 	if e.Owner != (Owner{}) {
 		return fmt.Sprintf("%s belongs to %s (%s); use a path template that gives each volume its own", e.Path, e.Owner, e.Reason)
 	}
 	return fmt.Sprintf("%s is not podvol's and is neither used nor deleted: %s; move it away, or use another path template", e.Path, e.Reason)
 }
-
-// lookAtPath is what to do where a PersistentVolume leads to what is not its own.
-const lookAtPath = "check its nfs.path, and delete the PersistentVolume by hand if it should go"
 
 // NestedError says that a volume would lie in another volume, or around one.
 type NestedError struct {
@@ -48,11 +46,12 @@ type NestedError struct {
 	Owner Owner
 	// Deleting: a volume was to be deleted there, and not made.
 	Deleting bool
+	On       Medium
 }
 
 func (e *NestedError) Error() string {
 	if e.Deleting {
-		return fmt.Sprintf("the PersistentVolume leads to %s, in which other volumes lie, and which is kept; %s", e.Path, lookAtPath)
+		return fmt.Sprintf("the PersistentVolume leads to %s, in which other volumes lie, and which is kept; %s", e.Path, e.On.lookAtPath())
 	}
 	if e.Owner == (Owner{}) {
 		return fmt.Sprintf("%s cannot be a volume: other volumes lie in it; use a path template without directories that are volumes too", e.Path)
@@ -65,25 +64,27 @@ func (e *NestedError) Error() string {
 type ReplacedError struct {
 	Path  string
 	Owner Owner
+	On    Medium
 }
 
 func (e *ReplacedError) Error() string {
-	return fmt.Sprintf("%s is not the directory that was made for %s: somebody has replaced it, or the server has changed its inodes; "+
-		"it is kept. Look at it, move it away, and try again", e.Path, e.Owner)
+	return fmt.Sprintf("%s is not the directory that was made for %s: somebody has replaced it, or %s; "+
+		"it is kept. Look at it, move it away, and try again", e.Path, e.Owner, e.On.otherInodes())
 }
 
 // NoBookError says that a volume is to be removed from a base in which no volume
-// was ever made: it may be the directory in which the server has not mounted the
-// disk. Nothing was touched.
+// was ever made: it may be the directory in which the disk is not mounted.
+// Nothing was touched.
 type NoBookError struct {
 	// Base is the base, Path the volume's path below it.
 	Base, Path string
 	Owner      Owner
+	On         Medium
 }
 
 func (e *NoBookError) Error() string {
-	return fmt.Sprintf("%s has no directory .podvol, so %q of %s was made elsewhere: look whether the disk of the share is mounted on the server. "+
-		"If the share was emptied for good, make an empty .podvol there (mkdir -m 0700), and try again", e.Base, e.Path, e.Owner)
+	return fmt.Sprintf("%s has no directory .podvol, so %q of %s was made elsewhere: %s. "+
+		"If it was emptied for good, make an empty .podvol there (mkdir -m 0700), and try again", e.Base, e.Path, e.Owner, e.On.lookForDisk())
 }
 
 // LostError says that a volume has a mark, but its directory is gone.
@@ -124,21 +125,23 @@ type ForeignError struct {
 	// Owner is the user whose it is, Ours the one whose what this node makes
 	// there is.
 	Owner, Ours uint32
+	On          Medium
 }
 
 func (e *ForeignError) Error() string {
 	return fmt.Sprintf("%s belongs to user %d, while what this node makes there belongs to user %d, so it is not trusted; see who made it, "+
-		"then move it away, or, if it is podvol's and the share's squashing of users was changed since, chown -R it to %[3]d on the server", e.Path, e.Owner, e.Ours)
+		"then move it away, or, if it is podvol's and %[4]s, chown -R it to %[3]d", e.Path, e.Owner, e.Ours, e.On.otherUser())
 }
 
 // ModeError says that a directory did not get the mode that was asked for.
 type ModeError struct {
 	Path       string
 	Got, Asked uint32
+	On         Medium
 }
 
 func (e *ModeError) Error() string {
-	return fmt.Sprintf("%s has the mode %#o instead of %#o: the server does not keep it; ask for another (mountPermissions)", e.Path, e.Got, e.Asked)
+	return fmt.Sprintf("%s has the mode %#o instead of %#o: the file system does not keep it; ask for another (%s)", e.Path, e.Got, e.Asked, e.On.modeParameter())
 }
 
 // BusyError says that others changed the same directories at every try. It
@@ -158,6 +161,7 @@ type Error struct {
 	Op, Path string
 	// Err is the reason, in general a [unix.Errno].
 	Err error
+	On  Medium
 }
 
 func failed(op, path string, err error) error {
@@ -184,20 +188,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Advice says what to do, or is empty where nothing useful can be said.
 func (e *Error) Advice() string {
-	for _, a := range []struct {
-		err  unix.Errno
-		text string
-	}{
-		{unix.EROFS, "the share is read-only: export it rw (exports(5)), or use a share that is"},
-		{unix.ENOSPC, "the share is full or out of inodes: free some, then it goes on by itself"},
-		{unix.EDQUOT, "the quota of whom the server takes this node's root for is used up: raise it or free space"},
-		{unix.EACCES, "the server does not let this node's root do that; with root_squash it is nobody there: " +
-			"export with no_root_squash, or give the share's directory to the anonymous user (anonuid) and leave no volume of others in it"},
-		{unix.EPERM, "the server does not let this node's root do that: export with no_root_squash, or give the share's directory to the anonymous user (anonuid)"},
-		{unix.ESTALE, "the server no longer knows the directory: somebody has removed or replaced it there; try again"},
-		{unix.ENAMETOOLONG, "the server's names are shorter than the path template makes them"},
-		{unix.EMLINK, "the server allows no more directories there: use a path template with directories of its own, such as ${pvc.metadata.namespace}/${pvc.metadata.name}"},
-	} {
+	for _, a := range e.On.advice() {
 		if errors.Is(e.Err, a.err) {
 			return a.text
 		}

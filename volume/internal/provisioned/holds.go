@@ -1,6 +1,7 @@
 package provisioned
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path"
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/volume/internal/pathtemplate"
 )
 
 // InBook reports whether a path, by its name alone, leads to a base's bookkeeping
@@ -38,4 +40,28 @@ func HasBook(root *os.File) (bool, error) {
 		return false, &os.PathError{Op: "stat", Path: path.Join(root.Name(), bookDir), Err: err}
 	}
 	return st.Mode&unix.S_IFMT == unix.S_IFDIR, nil
+}
+
+// CheckOutside refuses a path below root that is a volume made there, or lies in
+// one. It need not exist. Errors are a *[NestedError], and those of [Make] that
+// are about the bookkeeping.
+func CheckOutside(ctx context.Context, root *os.File, p string, on Medium) error {
+	return on.named(newBase(root).checkOutside(ctx, p))
+}
+
+func (b *base) checkOutside(ctx context.Context, p string) error {
+	if err := pathtemplate.Check(p); err != nil {
+		return err
+	}
+	k, err := b.openBook(ctx, false)
+	if err != nil || k == nil {
+		return err
+	}
+	defer k.close()
+	for _, dir := range append(above(p), p) {
+		if err := b.notIn(k, dir, p); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -24,6 +24,8 @@ type Wish struct {
 	Mode uint32
 	// OnDelete is noted for [Remove].
 	OnDelete OnDelete
+	// On is where root lies.
+	On Medium
 }
 
 // Make makes a directory below root for a volume, or finds the one that it has
@@ -36,7 +38,9 @@ type Wish struct {
 // *[TrashedError], *[DamagedError], *[ExposedError] and *[ForeignError] for what
 // is there, which is left alone; *[ModeError], *[BusyError]; *[Error] for a failed
 // call; the cause of ctx's end.
-func Make(ctx context.Context, root *os.File, w Wish) error { return newBase(root).make(ctx, w) }
+func Make(ctx context.Context, root *os.File, w Wish) error {
+	return w.On.named(newBase(root).make(ctx, w))
+}
 
 func (b *base) make(ctx context.Context, w Wish) error {
 	if err := CheckPath(w.Path); err != nil {

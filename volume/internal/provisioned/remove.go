@@ -15,21 +15,32 @@ import (
 	"github.com/podvol/podvol/util/removetree"
 )
 
+// Removal says which directory is to go.
+type Removal struct {
+	// Path is below the base, as [CheckPath] wants it.
+	Path  string
+	Owner Owner
+	// AtLeast is what becomes of it, unless its mark keeps more.
+	AtLeast OnDelete
+	// On is where root lies.
+	On Medium
+}
+
 // Remove does away with the directory of a volume as its mark says, or as
-// atLeast says if that keeps more, and with the directories above it that were
+// AtLeast says if that keeps more, and with the directories above it that were
 // made for volumes and are empty now. Nothing is touched unless the mark is
 // this owner's and the directory is the one of the mark. Removing what is gone
 // is success, also where another volume has the path by now; so is removing what
-// was retained. After a failure or a crash a second call goes on; if its atLeast
+// was retained. After a failure or a crash a second call goes on; if its AtLeast
 // keeps more, what the first has not deleted yet is kept, if it must be, at its
 // path again.
 //
 // Errors are those of [Make]; a *[TrashedError] for what is to be kept and cannot
-// be moved back; a *[NoBookError], unless atLeast is Retain; and a
+// be moved back; a *[NoBookError], unless AtLeast is Retain; and a
 // *[removetree.MountError] for what is mounted in the directory; that is kept,
 // in the trash.
-func Remove(ctx context.Context, root *os.File, p string, owner Owner, atLeast OnDelete) error {
-	return newBase(root).remove(ctx, p, owner, atLeast)
+func Remove(ctx context.Context, root *os.File, r Removal) error {
+	return r.On.named(newBase(root).remove(ctx, r.Path, r.Owner, r.AtLeast))
 }
 
 func (b *base) remove(ctx context.Context, p string, owner Owner, atLeast OnDelete) error {

@@ -118,7 +118,7 @@ func (d *deleter) Delete(ctx context.Context) error {
 		if err := release.verifyUnused(ctx); err != nil {
 			return err
 		}
-		return provisioned.Remove(ctx, root, d.dir, d.owner, d.onDelete)
+		return provisioned.Remove(ctx, root, provisioned.Removal{Path: d.dir, Owner: d.owner, AtLeast: d.onDelete})
 	}
 	name := workName("delete", d.share.String(), append(slices.Clone(d.mount), d.owner.Volume))
 	if err := d.plugin.withExport(ctx, d.share, d.mount, name, remove); err != nil {

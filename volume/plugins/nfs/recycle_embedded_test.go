@@ -326,7 +326,7 @@ func provisionAndRetain(t *testing.T, share string) {
 		t.Fatal(err)
 	}
 	write(t, share, "data/precious")
-	if err := provisioned.Remove(t.Context(), root, "data", owner, provisioned.Delete); err != nil {
+	if err := provisioned.Remove(t.Context(), root, provisioned.Removal{Path: "data", Owner: owner, AtLeast: provisioned.Delete}); err != nil {
 		t.Fatal(err)
 	}
 }
