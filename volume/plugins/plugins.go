@@ -27,7 +27,7 @@ func All(replacements ...volume.VolumePlugin) []volume.VolumePlugin {
 		configmap.New(),
 		downwardapi.New(),
 		emptydir.New(),
-		hostpath.New(),
+		hostpath.New(hostpath.Config{}),
 		local.New(),
 		nfs.New(nfs.Config{}),
 		projected.New(),

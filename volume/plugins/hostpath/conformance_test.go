@@ -17,7 +17,7 @@ func TestConformance(t *testing.T) {
 	}
 	write := func(n *volumetest.Node) { n.Write(map[string]string{"there/file": "data"}) }
 	files := map[string]volumetest.File{"file": {Content: "data"}}
-	volumetest.Run(t, hostpath.New, volumetest.Suite{
+	volumetest.Run(t, func() volume.VolumePlugin { return hostpath.New(hostpath.Config{}) }, volumetest.Suite{
 		Working: []volumetest.Case{
 			{Name: "directory", Spec: below("there", v1.HostPathDirectory), Prepare: write, Shared: true, Want: volumetest.Want{Files: files}},
 			{Name: "created", Spec: below("new/dir", v1.HostPathDirectoryOrCreate), Shared: true, Want: volumetest.Want{Mode: 0o755}},

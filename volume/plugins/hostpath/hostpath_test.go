@@ -26,7 +26,7 @@ func newPlugin(t *testing.T) (volume.VolumePlugin, *volumetest.Host) {
 	t.Helper()
 	h := volumetest.NewHost(t)
 	h.HostFiles = nil
-	p := hostpath.New()
+	p := hostpath.New(hostpath.Config{})
 	if err := p.Init(h); err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func TestKernelMountPointIsADirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 		host := &volume.Host{RootDir: filepath.Join(base, "root"), Mounter: mount.New(mount.Config{})}
-		p := hostpath.New()
+		p := hostpath.New(hostpath.Config{})
 		if err := p.Init(host); err != nil {
 			t.Fatal(err)
 		}

@@ -1,9 +1,3 @@
-// Package hostpath gives pods paths of the node itself: plugin
-// kubernetes.io/host-path, inline or by a PersistentVolume.
-//
-// The path is checked, and created where its type says so. Nothing is ever
-// made below the pod's directory: containers get the path itself. A
-// PersistentVolume whose only access mode is ReadOnlyMany is read-only.
 package hostpath
 
 import (
@@ -13,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
 	"github.com/podvol/podvol/volume/internal/kind"
@@ -22,24 +17,61 @@ import (
 // PluginName is the plugin's name.
 const PluginName = "kubernetes.io/host-path"
 
-// New returns the plugin.
-func New() volume.VolumePlugin {
-	return &plugin{Kind: kind.Kind[v1.HostPathVolumeSource]{
-		Name: PluginName, Field: "hostPath",
-		Inline:     func(s *v1.VolumeSource) *v1.HostPathVolumeSource { return s.HostPath },
-		Persistent: func(s *v1.PersistentVolumeSource) *v1.HostPathVolumeSource { return s.HostPath },
-	}}
+// New returns the plugin. It can provision, delete and recycle volumes only if
+// the configuration says so.
+func New(config Config) volume.VolumePlugin {
+	p := &plugin{
+		Kind: kind.Kind[v1.HostPathVolumeSource]{
+			Name: PluginName, Field: "hostPath",
+			Inline:     func(s *v1.VolumeSource) *v1.HostPathVolumeSource { return s.HostPath },
+			Persistent: func(s *v1.PersistentVolumeSource) *v1.HostPathVolumeSource { return s.HostPath },
+		},
+		config: config,
+	}
+	provisions, recycles := len(config.Provision.Bases) > 0, len(config.Recycle.Below) > 0
+	switch {
+	case provisions && recycles:
+		return struct {
+			*plugin
+			maker
+			emptier
+		}{p, maker{p}, emptier{p}}
+	case provisions:
+		return struct {
+			*plugin
+			maker
+		}{p, maker{p}}
+	case recycles:
+		return struct {
+			*plugin
+			emptier
+		}{p, emptier{p}}
+	}
+	return p
 }
 
 type plugin struct {
 	kind.Kind[v1.HostPathVolumeSource]
-	files hostfiles.Own
-	meter volume.Meter
+	config Config
+	files  hostfiles.Own
+	meter  volume.Meter
+	// work has what makes, deletes and empties volumes.
+	work flight.Group[string]
+}
+
+// Init implements [volume.VolumePlugin]. A configuration that cannot work is a
+// *[volume.InvalidSpecError].
+func (p *plugin) Init(host volume.VolumeHost) error {
+	if err := p.config.check(); err != nil {
+		return err
+	}
+	return p.Kind.Init(host)
 }
 
 var (
 	_ volume.PersistentVolumePlugin = (*plugin)(nil)
 	_ volume.SourceDescriber        = (*plugin)(nil)
+	_ volume.SourceComparer         = (*plugin)(nil)
 )
 
 // GetVolumeName returns the clean path.

@@ -1,0 +1,173 @@
+package hostpath
+
+import (
+	"cmp"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/provisioned"
+)
+
+// Config is what a node's administrator opts into. Its zero value mounts
+// hostPath volumes and does nothing else. It is read by [New] only, and checked
+// when the plugin is initialised.
+type Config struct {
+	// Provision has the plugin make and delete volumes.
+	Provision ProvisionConfig
+	// Recycle has it empty released volumes.
+	Recycle RecycleConfig
+}
+
+// ProvisionConfig is where and how volumes are made for claims. Without Bases
+// the plugin is no [volume.ProvisionableVolumePlugin] and no
+// [volume.DeletableVolumePlugin].
+type ProvisionConfig struct {
+	// Bases are the directories below which volumes may be made. A class's
+	// parameter path names one of them, or a directory below one; a class without
+	// it means the first. They are directories of this process, also where the
+	// host has a role for its files: in a container they must have the same path
+	// as on the node.
+	Bases []Base
+	// Mode is that of a volume's directory where the class has none, in Unix'
+	// bits (0o2770): read, write and search, setgid and sticky; the owner must
+	// have all three of his. 0 means 0777, since hostPath volumes are not given to
+	// a pod's fsGroup, and a pod may run as any user: it is the base that should
+	// keep others out.
+	Mode uint32
+	// OnDelete is what becomes of a volume's directory where the class does not
+	// say it: "delete", "archive" or "retain". Empty means "delete".
+	OnDelete string
+	// Hostname is this node's label kubernetes.io/hostname, to which volumes are
+	// bound that are made before a pod's node is known; empty means the node's
+	// name.
+	Hostname string
+}
+
+// Base is a directory below which volumes may be made.
+type Base struct {
+	// Path is absolute.
+	Path string
+	// Make makes it where it is missing, with all directories above it, of mode
+	// 0700. It is not for what is, or is below, a disk's mount point: while that
+	// is not mounted, volumes would be made where it hides them later.
+	Make bool
+	// Namespaces are those whose claims get volumes here; none means all.
+	Namespaces []string
+}
+
+// DefaultBase is the base for an agent whose root directory is root: the
+// directory podvol/volumes in it, which is made when it is needed.
+func DefaultBase(root string) Base {
+	return Base{Path: filepath.Join(root, "podvol", "volumes"), Make: true}
+}
+
+// RecycleConfig is how this process empties released PersistentVolumes with
+// reclaim policy Recycle. Without Below the plugin is no
+// [volume.RecyclableVolumePlugin].
+type RecycleConfig struct {
+	// Below are the directories strictly below which a volume must lie, all links
+	// resolved, to be emptied: no PersistentVolume, whoever writes it, can have
+	// anything else of the node deleted.
+	Below []string
+	// Action is what is done; nothing is deleted by default.
+	Action RecycleAction
+	// Archive is the directory for [RecycleArchive]. It must be root's or the
+	// agent's own, writable by nobody else, and neither hold a volume nor lie in
+	// one. The directory itself is made where it is missing, those above it are
+	// not. Only what is below the same mount can be moved there; nothing is
+	// copied. Each release gets a directory of its own in it, of mode 0700, named
+	// after PersistentVolume and release.
+	Archive string
+	// MinimumTimeout and TimeoutPerGiB are how long an emptying may take: the
+	// latter for each full GiB of the volume's capacity, and no less than the
+	// former. 0 means a minute and 30 seconds, as in Kubernetes.
+	MinimumTimeout, TimeoutPerGiB time.Duration
+	// ProgressEvery is the least time between two progress events. 0 means ten
+	// seconds.
+	ProgressEvery time.Duration
+}
+
+// RecycleAction is what is done with what is in a released volume.
+type RecycleAction string
+
+const (
+	// RecycleDryRun only says what would be deleted; the error is a
+	// *[volume.DryRunError].
+	RecycleDryRun RecycleAction = ""
+	// RecycleDelete deletes it.
+	RecycleDelete RecycleAction = "Delete"
+	// RecycleArchive moves it into an archive.
+	RecycleArchive RecycleAction = "Archive"
+)
+
+const defaultMode = 0o777
+
+func (c Config) check() error {
+	if err := c.Provision.check(); err != nil {
+		return err
+	}
+	return c.Recycle.check()
+}
+
+func (c ProvisionConfig) check() error {
+	for _, b := range c.Bases {
+		if err := volume.CheckAbsolutePath("Provision.Bases", b.Path); err != nil {
+			return err
+		}
+		if filepath.Clean(b.Path) == "/" {
+			return volume.Invalid("Provision.Bases", "must not be the root directory; use a directory of its own")
+		}
+	}
+	if err := checkMode("Provision.Mode", cmp.Or(c.Mode, defaultMode)); err != nil {
+		return err
+	}
+	if _, ok := provisioned.ParseOnDelete(c.OnDelete); c.OnDelete != "" && !ok {
+		return volume.Invalid("Provision.OnDelete", "is %q; it can be delete, archive or retain", c.OnDelete)
+	}
+	return nil
+}
+
+// baseOf returns the innermost base that holds a directory.
+func (c ProvisionConfig) baseOf(dir string) (Base, bool) {
+	var found Base
+	for _, b := range c.Bases {
+		if _, holds := below.Cut(filepath.Clean(b.Path), dir); holds && len(b.Path) > len(found.Path) {
+			found = b
+		}
+	}
+	return found, found.Path != ""
+}
+
+func (b Base) allows(namespace string) bool {
+	return len(b.Namespaces) == 0 || slices.Contains(b.Namespaces, namespace)
+}
+
+func checkMode(field string, mode uint32) error {
+	const owner, allowed = 0o700, uint32(fs.ModePerm) | 0o3000
+	if mode&^allowed != 0 || mode&owner != owner {
+		return volume.Invalid(field, "is %#o; it must be between 0700 and 3777, with all permissions for the owner, who could not delete the directory else", mode)
+	}
+	return nil
+}
+
+func (c RecycleConfig) check() error {
+	for _, dir := range c.Below {
+		if err := volume.CheckAbsolutePath("Recycle.Below", dir); err != nil {
+			return err
+		}
+	}
+	if c.MinimumTimeout < 0 || c.TimeoutPerGiB < 0 {
+		return volume.Invalid("Recycle.MinimumTimeout and TimeoutPerGiB", "must not be negative")
+	}
+	switch c.Action {
+	case RecycleDryRun, RecycleDelete:
+		return nil
+	case RecycleArchive:
+		return volume.CheckAbsolutePath("Recycle.Archive", c.Archive)
+	}
+	return volume.Invalid("Recycle.Action", "%q is none of %q, %q and %q", c.Action, RecycleDryRun, RecycleDelete, RecycleArchive)
+}

@@ -1,0 +1,35 @@
+package hostpath
+
+import (
+	"path/filepath"
+
+	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/volume"
+)
+
+// SharesData reports whether two volumes are the same path, or one lies in the
+// other, by their names alone: links are not followed. What a pod's own hostPath
+// volume holds does not count: whoever looks at the whole node, as monitors do,
+// uses no volume of somebody else's by that.
+func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
+	first, err := p.Source(a)
+	if err != nil {
+		return false, err
+	}
+	second, err := p.Source(b)
+	if err != nil {
+		return false, err
+	}
+	x, y := filepath.Clean(first.Path), filepath.Clean(second.Path)
+	if a.PersistentVolume == nil && below.Strictly(x, y) || b.PersistentVolume == nil && below.Strictly(y, x) {
+		return false, nil
+	}
+	return overlap(x, y), nil
+}
+
+// overlap reports whether one of two paths is the other or lies in it.
+func overlap(a, b string) bool {
+	_, holds := below.Cut(a, b)
+	_, within := below.Cut(b, a)
+	return holds || within
+}

@@ -1,0 +1,150 @@
+package hostpath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/provisioned"
+)
+
+// Annotations of the PersistentVolumes that the plugin provisions.
+const (
+	// BaseAnnotation is the class's directory, below which the volume's was made.
+	// Without it the volume is not deleted.
+	BaseAnnotation = "provisioned.podvol.io/base"
+	// NodeAnnotation is the name of the node that made it.
+	NodeAnnotation = "provisioned.podvol.io/node"
+	// OnDeleteAnnotation is the class's onDelete. Deletion obeys it where it
+	// keeps more than what was noted below the base, so that a volume's data can
+	// be saved by changing it to "archive" or "retain", but never the reverse.
+	OnDeleteAnnotation = "provisioned.podvol.io/on-delete"
+
+	provisionedBy = "pv.kubernetes.io/provisioned-by"
+)
+
+// maker has the capabilities of a plugin that makes and deletes volumes.
+type maker struct{ plugin *plugin }
+
+// provisioner makes a directory for one claim.
+type provisioner struct {
+	plugin  *plugin
+	options volume.VolumeOptions
+	class   dirClass
+	// dir is the directory's path below the class's.
+	dir string
+}
+
+// NewProvisioner implements [volume.ProvisionableVolumePlugin]; the package
+// comment has the parameters. Others, wrong values, a claim that asks for what a
+// directory cannot do, and one of a namespace that may not use the base are a
+// *[volume.InvalidSpecError].
+func (m maker) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
+	made, err := m.plugin.newProvisioner(options)
+	if err != nil {
+		return nil, volumeError("NewProvisioner", options.PVName, err)
+	}
+	return made, nil
+}
+
+func (p *plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, error) {
+	if err := checkClaim(options); err != nil {
+		return nil, err
+	}
+	class, err := p.parseClass(options.Parameters)
+	if err != nil {
+		return nil, err
+	}
+	if !class.base.allows(options.PVC.Namespace) {
+		return nil, volume.Invalid("metadata.namespace", "is %q, whose claims get no volumes below %q on this node; use another storage class", options.PVC.Namespace, class.base.Path)
+	}
+	dir, err := class.dirFor(options)
+	if err != nil {
+		return nil, err
+	}
+	return &provisioner{plugin: p, options: options, class: class, dir: dir}, nil
+}
+
+// Provision makes the claim's directory, or finds the one it has made before.
+// SelectedNode must be this node, and this node in allowedTopologies; else the
+// error is a *[NodeError]. Others are a *[BaseError], an *[OccupiedError],
+// *[NestedError], *[ReplacedError], *[LostError], *[TrashedError],
+// *[DamagedError], *[ExposedError], *[ForeignError], *[ModeError], *[BusyError] or
+// *[DirectoryError], and a *[flight.AbandonedError] that wraps the cause of ctx's
+// end, all in a *[volume.Error]. Whatever they are, it may be repeated.
+func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
+	hostname, err := m.plugin.hostnameFor(selectedNode, allowedTopologies)
+	if err != nil {
+		return nil, volumeError("Provision", m.options.PVName, volume.NothingDone(err))
+	}
+	wish := provisioned.Wish{
+		Path:     m.dir,
+		Owner:    provisioned.Owner{Volume: m.options.PVName, ClaimUID: m.options.PVC.UID},
+		Claim:    types.NamespacedName{Namespace: m.options.PVC.Namespace, Name: m.options.PVC.Name}.String(),
+		Mode:     m.class.mode,
+		OnDelete: m.class.onDelete,
+		On:       provisioned.Disk,
+	}
+	err = m.plugin.do(ctx, "make "+m.class.dir, func() error {
+		root, err := m.plugin.openClassDir(ctx, m.class.base, m.class.dir, true)
+		if err != nil {
+			return err
+		}
+		defer root.Close()
+		return provisioned.Make(ctx, root, wish)
+	})
+	if err != nil {
+		return nil, volumeError("Provision", m.options.PVName, fmt.Errorf("making %q below %s: %w", m.dir, m.class.dir, err))
+	}
+	return m.persistentVolume(hostname), nil
+}
+
+// do makes one call for a key at a time, and waits no longer than ctx.
+func (p *plugin) do(ctx context.Context, key string, f func() error) error {
+	err := p.work.Do(ctx, key, f)
+	if abandoned, ok := errors.AsType[*flight.AbandonedError](err); ok && !abandoned.Started {
+		return volume.NothingDone(err)
+	}
+	return err
+}
+
+func volumeError(op, pv string, err error) error {
+	return &volume.Error{Op: op, Plugin: PluginName, Volume: pv, Err: err}
+}
+
+// persistentVolume is the volume as Kubernetes' controller stores it.
+func (m *provisioner) persistentVolume(hostname string) *v1.PersistentVolume {
+	claim := m.options.PVC
+	pv := &v1.PersistentVolume{}
+	pv.Name = m.options.PVName
+	pv.Annotations = map[string]string{
+		provisionedBy:      PluginName,
+		BaseAnnotation:     m.class.dir,
+		NodeAnnotation:     string(m.plugin.Host.GetNodeName()),
+		OnDeleteAnnotation: string(m.class.onDelete),
+	}
+	pv.Spec = v1.PersistentVolumeSpec{
+		Capacity:                      v1.ResourceList{v1.ResourceStorage: claim.Spec.Resources.Requests[v1.ResourceStorage].DeepCopy()},
+		AccessModes:                   slices.Clone(claim.Spec.AccessModes),
+		VolumeMode:                    new(v1.PersistentVolumeFilesystem),
+		StorageClassName:              className(claim),
+		PersistentVolumeReclaimPolicy: m.options.PersistentVolumeReclaimPolicy,
+		NodeAffinity:                  affinityTo(hostname),
+		ClaimRef: &v1.ObjectReference{
+			Kind: "PersistentVolumeClaim", APIVersion: "v1",
+			Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion,
+		},
+	}
+	if pv.Spec.PersistentVolumeReclaimPolicy == "" {
+		pv.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimDelete
+	}
+	pv.Spec.HostPath = &v1.HostPathVolumeSource{Path: filepath.Join(m.class.dir, m.dir), Type: new(v1.HostPathDirectory)}
+	return pv
+}

@@ -1,0 +1,125 @@
+package hostpath
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/provisioned"
+)
+
+// deleter does away with the directory of a volume that [provisioner] has made.
+type deleter struct {
+	plugin  *plugin
+	pv      *v1.PersistentVolume
+	base    Base
+	dir     string // the class's
+	removal provisioned.Removal
+}
+
+// NewDeleter implements [volume.DeletableVolumePlugin] for PersistentVolumes
+// that the plugin has provisioned on this node; others are refused with a
+// *[volume.InvalidSpecError] or *[NodeError], and so are another reclaim policy
+// than Delete, and a directory that is below no configured base any more. What
+// the PersistentVolume says is not trusted: what is deleted is decided by the
+// marks, and whether, by the host's [volume.ReleaseVerifier].
+func (m maker) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
+	d, err := m.plugin.newDeleter(spec)
+	if err != nil {
+		return nil, volumeError("NewDeleter", spec.Name(), volume.NothingDone(err))
+	}
+	return d, nil
+}
+
+func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
+	source, err := p.Source(spec)
+	if err != nil {
+		return nil, err
+	}
+	pv := spec.PersistentVolume
+	if pv == nil {
+		return nil, volume.Invalid("volume", "is a pod's own; only PersistentVolumes are deleted")
+	}
+	if policy := pv.Spec.PersistentVolumeReclaimPolicy; policy != v1.PersistentVolumeReclaimDelete {
+		return nil, volume.Invalid("persistentVolumeReclaimPolicy", "is %q, not %q, so the data is kept", policy, v1.PersistentVolumeReclaimDelete)
+	}
+	dir, ours := pv.Annotations[BaseAnnotation]
+	if !ours || pv.Annotations[provisionedBy] != PluginName {
+		return nil, volume.Invalid("metadata.annotations", "say that the volume was not provisioned by podvol (%s, %s); "+
+			"its data is kept. Delete it by hand, and use persistentVolumeReclaimPolicy: Retain for volumes of your own", provisionedBy, BaseAnnotation)
+	}
+	if made, own := pv.Annotations[NodeAnnotation], string(p.Host.GetNodeName()); made != own || own == "" {
+		return nil, &NodeError{Node: own, Reason: fmt.Sprintf("the annotation %s says %q; have podvol's controller there delete it", NodeAnnotation, made)}
+	}
+	if pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "" {
+		return nil, volume.Invalid("spec.claimRef", "does not say which claim the volume was made for, so nothing is deleted")
+	}
+	d := &deleter{plugin: p, pv: pv.DeepCopy(), dir: dir}
+	var configured bool
+	if d.base, configured = p.config.Provision.baseOf(dir); !configured || filepath.Clean(dir) != dir {
+		return nil, volume.Invalid("metadata.annotations."+BaseAnnotation, "is %q, which is below no directory that this node provides volumes in (%v); configure it again to have the volume deleted", dir, p.config.Provision.paths())
+	}
+	rest, lies := below.Cut(dir, source.Path)
+	if !lies {
+		return nil, volume.Invalid("hostPath.path", "is %q, which is not below the directory %q that the volume was made in", source.Path, dir)
+	}
+	if err := provisioned.CheckPath(rest); err != nil {
+		return nil, volume.Invalid("hostPath.path", "does not lead to a directory that was made for a volume: %v", err)
+	}
+	onDelete, ok := provisioned.ParseOnDelete(cmp.Or(pv.Annotations[OnDeleteAnnotation], string(provisioned.Delete)))
+	if !ok {
+		return nil, volume.Invalid("metadata.annotations."+OnDeleteAnnotation, "is %q; it can be delete, archive or retain", onDelete)
+	}
+	d.removal = provisioned.Removal{
+		Path: rest, AtLeast: onDelete, On: provisioned.Disk,
+		Owner: provisioned.Owner{Volume: pv.Name, ClaimUID: pv.Spec.ClaimRef.UID},
+	}
+	return d, nil
+}
+
+// GetPath is empty: the volume is mounted in no pod.
+func (d *deleter) GetPath() string { return "" }
+
+// GetMetrics matches [volume.ErrMetricsUnsupported] for the same reason.
+func (d *deleter) GetMetrics(context.Context) (*volume.Metrics, error) {
+	return nil, volumeError("GetMetrics", d.pv.Name, volume.ErrMetricsUnsupported)
+}
+
+// Delete deletes the volume's directory, archives it, or forgets it, as
+// onDelete of its class and [OnDeleteAnnotation] say, whichever keeps more.
+// Nothing is touched that podvol has not made for just this volume and claim,
+// nor unless the host's [volume.ReleaseVerifier] lets it be destroyed and no pod
+// of this node has a part of it mounted; both are looked at again once the
+// directory is open. What is gone is success; after a failure, a crash or the
+// end of ctx another call goes on. Errors are a *[volume.MissingRoleError], the
+// verifier's, a *[StillMountedError], a *[removetree.MountError] for what is
+// mounted in it, and those that [errors.As] finds for Provision or a
+// *[NoBookError], in a *[volume.Error].
+func (d *deleter) Delete(ctx context.Context) error {
+	release := &release{plugin: d.plugin, pv: d.pv, path: d.pv.Spec.HostPath.Path}
+	err := release.verifyUnused(ctx)
+	if err == nil {
+		err = d.plugin.do(ctx, "delete "+d.pv.Spec.HostPath.Path, func() error { return d.remove(ctx, release) })
+	}
+	if err != nil {
+		return volumeError("Delete", d.pv.Name, fmt.Errorf("deleting %q below %s: %w", d.removal.Path, d.dir, err))
+	}
+	return nil
+}
+
+func (d *deleter) remove(ctx context.Context, release *release) error {
+	root, err := d.plugin.openClassDir(ctx, d.base, d.dir, false)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := release.verifyUnused(ctx); err != nil {
+		return err
+	}
+	return provisioned.Remove(ctx, root, d.removal)
+}

@@ -1,0 +1,252 @@
+package hostpath
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/provisioned"
+	"github.com/podvol/podvol/volume/internal/pvoptions"
+	"github.com/podvol/podvol/volume/internal/scrub"
+)
+
+const (
+	defaultMinimumTimeout = 60 * time.Second
+	defaultTimeoutPerGiB  = 30 * time.Second
+	defaultProgressEvery  = 10 * time.Second
+	maxTimeout            = math.MaxInt32 * time.Second
+)
+
+// ProvisionedBaseError says that a released volume is, or holds, a directory in
+// which volumes are provisioned: emptying it would delete those that were
+// retained or archived there, and the marks of all.
+type ProvisionedBaseError struct {
+	// Path is the volume's, Book the directory that says so: "/data/.podvol".
+	Path, Book string
+}
+
+func (e *ProvisionedBaseError) Error() string {
+	return fmt.Sprintf("%s has a directory .podvol, %s, so volumes are provisioned there and it is not emptied; give the PersistentVolume the reclaim policy %s, or, if nobody needs what is there, remove .podvol",
+		e.Path, e.Book, v1.PersistentVolumeReclaimRetain)
+}
+
+// emptier has the capability of a plugin that recycles.
+type emptier struct{ plugin *plugin }
+
+// recycling is the emptying of one released volume.
+type recycling struct {
+	release
+	config  RecycleConfig
+	timeout time.Duration
+	done    atomic.Int64
+	events  eventGate
+}
+
+// Recycle implements [volume.RecyclableVolumePlugin] as [RecycleConfig] says. The
+// host must have the role [volume.ReleaseVerifier], whose refusal is returned and
+// ends what has begun; else the error is a *[volume.MissingRoleError]. The spec
+// has to be that of the PersistentVolume as stored, with UIDs. The error is a
+// *[volume.DryRunError], a *[volume.IncompleteError] that says how far it came, or
+// what kept it from beginning, such as a *[volume.InvalidSpecError], *[NodeError],
+// *[StillMountedError] or *[ProvisionedBaseError], in a *[volume.Error]. Record is not
+// called after the return.
+func (m emptier) Recycle(ctx context.Context, pvName string, spec *volume.Spec, record volume.RecycleEventRecorder) error {
+	r, err := m.plugin.newRecycling(pvName, spec)
+	if err == nil {
+		r.events.to(record)
+		defer r.events.to(nil)
+		err = r.recycle(ctx)
+	}
+	if err != nil {
+		return volumeError("Recycle", pvName, err)
+	}
+	return nil
+}
+
+// newRecycling refuses volumes that must not be emptied, as far as the volume
+// itself says so.
+func (p *plugin) newRecycling(pvName string, spec *volume.Spec) (*recycling, error) {
+	source, err := p.Source(spec)
+	if err != nil {
+		return nil, err
+	}
+	pv := spec.PersistentVolume
+	switch {
+	case spec.Volume != nil || pv == nil || pv.Name != pvName:
+		return nil, volume.Invalid("volume", "is not PersistentVolume %q; nothing else can be recycled", pvName)
+	case pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimRecycle:
+		return nil, volume.Invalid("persistentVolumeReclaimPolicy", "is %q, not %q", pv.Spec.PersistentVolumeReclaimPolicy, v1.PersistentVolumeReclaimRecycle)
+	case volume.ReleaseID(pv) == "":
+		return nil, volume.Invalid("claimRef", "the UIDs of the PersistentVolume and of the claim that has left it are needed")
+	case pvoptions.ReadOnly(spec):
+		return nil, volume.Invalid("accessModes", "the PersistentVolume can only be read, so no claim has written what is in it; use reclaim policy %s", v1.PersistentVolumeReclaimRetain)
+	}
+	if err := pvoptions.CheckFilesystem(spec, "hostPath"); err != nil {
+		return nil, err
+	}
+	if err := volume.CheckAbsolutePath("hostPath.path", source.Path); err != nil {
+		return nil, err
+	}
+	if err := p.checkHere(pv, p.ownLabels()); err != nil {
+		return nil, volume.NothingDone(err)
+	}
+	r := &recycling{config: p.config.Recycle, timeout: p.config.Recycle.timeout(pv)}
+	r.release = release{plugin: p, pv: pv.DeepCopy(), path: filepath.Clean(source.Path)}
+	return r, nil
+}
+
+func (p *plugin) ownLabels() map[string]string {
+	if name := p.config.Provision.Hostname; name != "" {
+		return map[string]string{v1.LabelHostname: name}
+	}
+	return nil
+}
+
+// timeout is how long emptying a volume of this capacity may take.
+func (c RecycleConfig) timeout(pv *v1.PersistentVolume) time.Duration {
+	capacity := pv.Spec.Capacity[v1.ResourceStorage]
+	gib := capacity.Value() >> 30
+	least := cmp.Or(c.MinimumTimeout, defaultMinimumTimeout)
+	each := cmp.Or(c.TimeoutPerGiB, defaultTimeoutPerGiB)
+	if gib > int64(maxTimeout/each) {
+		return maxTimeout
+	}
+	return min(maxTimeout, max(least, time.Duration(gib)*each))
+}
+
+func (r *recycling) recycle(ctx context.Context) error {
+	if err := r.verifyUnused(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout,
+		fmt.Errorf("the %s that a volume of this size gets are over: %w", r.timeout, context.DeadlineExceeded))
+	defer cancel()
+	err := r.plugin.do(ctx, "recycle "+r.path, func() error { return r.scrub(ctx) })
+	if abandoned, ok := errors.AsType[*flight.AbandonedError](err); ok && abandoned.Started {
+		return &volume.IncompleteError{Done: r.done.Load(), Err: err}
+	}
+	return err
+}
+
+// scrub does what is configured. It may outlive the call to Recycle.
+func (r *recycling) scrub(ctx context.Context) error {
+	root, path, err := r.open()
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	defer root.Close()
+	if err := r.verifyHoldsNoBase(ctx, root); err != nil {
+		return err
+	}
+	if err := r.verifyUnused(ctx); err != nil {
+		return err
+	}
+	options := scrub.Options{
+		MayGoOn: func(ctx context.Context) error { return errors.Join(r.verifyUnused(ctx), r.verifyNoBase(root)) },
+		Every:   cmp.Or(r.config.ProgressEvery, defaultProgressEvery), Report: r.report, Count: &r.done,
+	}
+	switch r.config.Action {
+	case RecycleArchive:
+		return r.archive(ctx, root, path, options)
+	case RecycleDelete:
+		r.events.normal("deleting what is in %s, in no more than %s", r.path, r.timeout)
+		return r.finished("deleted", scrub.Empty(ctx, root, options))
+	}
+	return r.dryRun(ctx, root)
+}
+
+// open opens the volume's directory, and returns where it really lies, which must
+// be where volumes may be emptied.
+func (r *recycling) open() (root *os.File, path string, err error) {
+	root, err = os.OpenFile(r.path, unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, "", err
+	}
+	if path, err = pathOf(root); err == nil {
+		err = r.mayEmpty(path)
+	}
+	if err != nil {
+		root.Close()
+		return nil, "", err
+	}
+	return root, path, nil
+}
+
+func (r *recycling) mayEmpty(path string) error {
+	pods, err := r.plugin.podsDir()
+	if err != nil {
+		return err
+	}
+	if overlap(pods, path) {
+		return volume.Invalid("hostPath.path", "%q holds the volumes of this node's pods (%s), or lies in them, and is not emptied", path, pods)
+	}
+	for _, dir := range r.config.Below {
+		real, err := filepath.EvalSymlinks(dir)
+		if err == nil && below.Strictly(real, path) {
+			return nil
+		}
+	}
+	return volume.Invalid("hostPath.path", "%q is not strictly below a directory in which this node empties volumes (%v); use reclaim policy %s, or have its administrator allow it", path, r.config.Below, v1.PersistentVolumeReclaimRetain)
+}
+
+// verifyNoBase refuses a volume in which volumes are provisioned.
+func (r *recycling) verifyNoBase(root *os.File) error {
+	base, err := provisioned.HasBook(root)
+	if err == nil && base {
+		err = &ProvisionedBaseError{Path: r.path, Book: filepath.Join(r.path, ".podvol")}
+	}
+	return volume.NothingDone(err)
+}
+
+// verifyHoldsNoBase refuses one that is above such a directory, too. It reads
+// every directory, and so comes before anything is removed.
+func (r *recycling) verifyHoldsNoBase(ctx context.Context, root *os.File) error {
+	book, err := scrub.FindDir(ctx, root, provisioned.InBook)
+	if err == nil && book != "" {
+		err = &ProvisionedBaseError{Path: r.path, Book: book}
+	}
+	return volume.NothingDone(err)
+}
+
+func (r *recycling) report(p scrub.Progress) {
+	r.events.normal("%s of %s gone after %s", entries(p.Done), r.path, p.Elapsed.Round(time.Second))
+}
+
+func entries(n int64) string {
+	if n == 1 {
+		return "1 entry"
+	}
+	return fmt.Sprintf("%d entries", n)
+}
+
+func (r *recycling) finished(what string, err error) error {
+	if err == nil {
+		r.events.normal("%s is empty: %s %s", r.path, entries(r.done.Load()), what)
+	}
+	return err
+}
+
+func (r *recycling) dryRun(ctx context.Context, root *os.File) error {
+	found, err := scrub.Survey(ctx, root)
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	e := &volume.DryRunError{
+		Source: r.path, Entries: found.Entries, Bytes: found.Bytes, First: found.First, Mounts: found.Mounts,
+		Do: fmt.Sprintf("to empty it for its next claim, set the recycler's action to %s or %s", RecycleDelete, RecycleArchive),
+	}
+	r.events.tell(v1.EventTypeWarning, e.Error())
+	return volume.NothingDone(e)
+}

@@ -1,0 +1,115 @@
+package hostpath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/volume"
+)
+
+// StillMountedError says that a part of a released volume is still mounted for a
+// pod of this node, as its subPaths are.
+type StillMountedError struct {
+	// Path is the volume's, Target the mount point.
+	Path, Target string
+}
+
+func (e *StillMountedError) Error() string {
+	return fmt.Sprintf("a part of %s is still mounted at %s; it is reclaimed once its pod is torn down", e.Path, e.Target)
+}
+
+// release is a PersistentVolume that its claim has left.
+type release struct {
+	plugin *plugin
+	pv     *v1.PersistentVolume // a copy
+	path   string
+}
+
+// verifyUnused asks whether the data may be destroyed, and adds what this node's
+// mount table says. It is asked right before each destruction, however shortly
+// before it was asked.
+func (r *release) verifyUnused(ctx context.Context) error {
+	releases, err := volume.Role[volume.ReleaseVerifier](r.plugin.Host)
+	if missing, ok := errors.AsType[*volume.MissingRoleError](err); ok {
+		err = &volume.MissingRoleError{Role: missing.Role,
+			Advice: "nothing is deleted without one: give the volume host one (Host.Releases), such as persistentvolume.ReleaseVerifier"}
+	}
+	if err == nil {
+		err = releases.VerifyReleased(ctx, r.pv.DeepCopy())
+	}
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	return volume.NothingDone(r.verifyUnmounted())
+}
+
+// verifyUnmounted looks for mounts of the volume, or of a directory of it, below
+// the directories of this node's pods.
+func (r *release) verifyUnmounted() error {
+	dir, err := os.OpenFile(r.path, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil // whoever deletes it finds out what is there
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	table, err := mount.TableOf(r.plugin.Host.GetMounter())
+	if err != nil {
+		return err
+	}
+	shown, err := mount.Holding(table, dir)
+	if err != nil {
+		return err
+	}
+	path, err := pathOf(dir)
+	if err != nil {
+		return err
+	}
+	rest, ok := below.Cut(shown.Target, path)
+	if !ok {
+		return fmt.Errorf("which mounts are those of %s cannot be told: it lies at %s, but its mount at %s", r.path, path, shown.Target)
+	}
+	pods, err := r.plugin.podsDir()
+	if err != nil {
+		return err
+	}
+	same, err := table.ByDevice(shown.Device)
+	if err != nil {
+		return err
+	}
+	inFileSystem := filepath.Join(shown.Root, rest)
+	for _, e := range same {
+		if _, part := below.Cut(inFileSystem, e.Root); part && below.Strictly(pods, e.Target) {
+			return &StillMountedError{Path: r.path, Target: e.Target}
+		}
+	}
+	return nil
+}
+
+// podsDir is the directory that has all of this node's pods, as the mount table
+// spells it.
+func (p *plugin) podsDir() (string, error) {
+	const anyPod = "pod"
+	dir := filepath.Join(p.Host.GetPodPluginDir(anyPod, PluginName), "..", "..", "..")
+	real, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return dir, nil
+	}
+	return real, err
+}
+
+// pathOf returns where an open directory lies by now.
+func pathOf(dir *os.File) (string, error) {
+	return os.Readlink("/proc/self/fd/" + strconv.Itoa(int(dir.Fd())))
+}
