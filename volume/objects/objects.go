@@ -58,6 +58,12 @@ type Writer interface {
 	Delete(ctx context.Context, ref volume.ObjectRef, preconditions Preconditions) error
 }
 
+// Loader takes objects over as they were in another store; see [Store.Load].
+// Only stores that keep nothing themselves have it.
+type Loader interface {
+	Load(ctx context.Context, floor uint64, all ...metav1.Object) error
+}
+
 // Preconditions of a deletion; empty fields are not checked.
 type Preconditions struct {
 	UID             types.UID

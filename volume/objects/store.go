@@ -42,6 +42,7 @@ var (
 	_ Source = (*Store)(nil)
 	_ Lister = (*Store)(nil)
 	_ Writer = (*Store)(nil)
+	_ Loader = (*Store)(nil)
 )
 
 // NewStore returns an empty store.
@@ -137,6 +138,58 @@ func (s *Store) create(ref volume.ObjectRef, created stored) error {
 		return fmt.Errorf("create %s: %w", ref, ErrExists)
 	}
 	s.put(ref, created)
+	return nil
+}
+
+// Load puts objects into the store that were in an earlier one, as they were
+// there: with UID, status and times, also that of a deletion that waits for
+// finalizers. Their resourceVersions are new ones, as are those of all later
+// changes: above floor, and above all that this store has given before. So a
+// store that goes on where another one ended begins with a floor that the other
+// did not reach.
+//
+// All are loaded or, on an error, none. An object that exists, or is given
+// twice, is [ErrExists]; one without UID, or that nothing keeps from its
+// deletion, is invalid. The objects are copied.
+func (s *Store) Load(ctx context.Context, floor uint64, all ...metav1.Object) error {
+	loads := make([]load, 0, len(all))
+	seen := make(map[volume.ObjectRef]bool, len(all))
+	for _, object := range all {
+		k, ref, err := s.admit(ctx, object)
+		switch {
+		case err != nil:
+			return err
+		case seen[ref]:
+			return fmt.Errorf("load %s: %w", ref, ErrExists)
+		case object.GetUID() == "":
+			return volume.Invalid("metadata.uid", "%s, which is to be loaded, has none", ref)
+		case object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0:
+			return volume.Invalid("metadata.deletionTimestamp", "%s, which is to be loaded, is deleted and has no finalizers", ref)
+		}
+		seen[ref] = true
+		loads = append(loads, load{ref: ref, object: clone(k, object)})
+	}
+	return s.load(floor, loads)
+}
+
+// load is one object of [Store.Load].
+type load struct {
+	ref    volume.ObjectRef
+	object stored
+}
+
+func (s *Store) load(floor uint64, loads []load) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range loads {
+		if _, exists := s.objects[l.ref.Kind][l.ref.NamespacedName]; exists {
+			return fmt.Errorf("load %s: %w", l.ref, ErrExists)
+		}
+	}
+	s.version = max(s.version, floor)
+	for _, l := range loads {
+		s.put(l.ref, l.object)
+	}
 	return nil
 }
 

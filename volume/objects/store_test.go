@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -350,5 +351,66 @@ func TestEveryKindIsKept(t *testing.T) {
 		if _, refused := errors.AsType[*volume.InvalidSpecError](err); !refused {
 			t.Errorf("%s with the other scope: err = %v", ref, err)
 		}
+	}
+}
+
+// What another store had goes on as it was there.
+func TestLoad(t *testing.T) {
+	s := objects.NewStore()
+	create(t, s, claim("before"))
+	floor := uint64(1 << 40)
+	loaded := claim("data")
+	loaded.UID, loaded.ResourceVersion = "uid", "7"
+	loaded.CreationTimestamp = metav1.Unix(1000, 0)
+	loaded.DeletionTimestamp, loaded.Finalizers = new(metav1.Unix(2000, 0)), []string{"example.com/keep"}
+	loaded.Status.Phase = v1.ClaimBound
+	changed := make(chan volume.ObjectRef, 10)
+	defer s.WatchKind("PersistentVolumeClaim", func(ref volume.ObjectRef) { changed <- ref })()
+	if err := s.Load(t.Context(), floor, loaded); err != nil {
+		t.Fatal(err)
+	}
+	if ref := <-changed; ref.Name != "data" {
+		t.Errorf("%s has changed", ref)
+	}
+	got := get(t, s, "data")
+	if version, err := strconv.ParseUint(got.ResourceVersion, 10, 64); err != nil || version <= floor {
+		t.Errorf("version %s, want one above %d", got.ResourceVersion, floor)
+	}
+	want := loaded.DeepCopy()
+	want.ResourceVersion, want.TypeMeta = got.ResourceVersion, got.TypeMeta
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if loaded.ResourceVersion != "7" {
+		t.Error("the argument was changed")
+	}
+	// It is deleted as it would have been there.
+	free := got.DeepCopy()
+	free.Finalizers = nil
+	if _, err := s.Update(t.Context(), free); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Get(t.Context(), volume.NewObjectRef("PersistentVolumeClaim", loaded.Namespace, "data")); !errors.Is(err, volume.ErrNotFound) {
+		t.Errorf("err = %v", err)
+	}
+}
+
+func TestLoadTakesAllOrNothing(t *testing.T) {
+	withUID := func(c *v1.PersistentVolumeClaim) *v1.PersistentVolumeClaim { c.UID = "uid"; return c }
+	deleted := withUID(claim("bad"))
+	deleted.DeletionTimestamp = new(metav1.Now())
+	for name, bad := range map[string]*v1.PersistentVolumeClaim{
+		"exists": withUID(claim("before")), "twice": withUID(claim("data")), "without UID": claim("bad"), "deleted": deleted, "without name": withUID(claim("")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := objects.NewStore()
+			create(t, s, claim("before"))
+			if err := s.Load(t.Context(), 0, withUID(claim("data")), bad); err == nil {
+				t.Error("it was loaded")
+			}
+			if list, err := s.List(t.Context(), "PersistentVolumeClaim", ""); err != nil || len(list) != 1 {
+				t.Errorf("%d claims, %v", len(list), err)
+			}
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
@@ -35,6 +36,13 @@ type ControllerConfig struct {
 	Events EventRecorder
 	// Logger takes failed attempts, which are tried again; nil drops them.
 	Logger *slog.Logger
+	// PodsComplete is closed once all pods that use claims are among the Objects.
+	// Until then the controller binds, makes volumes and keeps phases, but lets
+	// no claim and no volume go that is being deleted, deletes no claim whose pod
+	// is missing, and reclaims nothing: the pod that uses it may not have been
+	// announced yet. A program that knows some pods alone never closes it. Nil
+	// says that they are complete from the start, as those of an API are.
+	PodsComplete <-chan struct{}
 	// Workers is how many claims and volumes are worked on at the same time; 0
 	// means 16.
 	Workers int
@@ -71,16 +79,24 @@ type Controller struct {
 	// or the volume's own work.
 	pairs   keylock.Map[string]
 	placing placing
-	ran     atomic.Bool
-	synced  chan struct{} // closed when all objects were seen once
+	unbound reasons
+	// complete is ControllerConfig.PodsComplete.
+	complete  <-chan struct{}
+	lookAtAll func() // once
+	activity  *activity
+	ran       atomic.Bool
+	synced    chan struct{} // closed when all objects were seen once
+	ended     chan struct{} // closed when Run has returned
 }
 
 // NewController returns a controller that does nothing until it is run.
 func NewController(config ControllerConfig) *Controller {
 	c := &Controller{
 		objects: config.Objects, plugins: config.Plugins, log: config.Logger, events: eventLog{sink: config.Events, told: make(map[types.UID]string)},
-		index: NewIndex(), waiting: newWaitingClaims(), synced: make(chan struct{}),
+		index: NewIndex(), waiting: newWaitingClaims(), complete: config.PodsComplete, activity: new(activity),
+		synced: make(chan struct{}), ended: make(chan struct{}),
 	}
+	c.lookAtAll = sync.OnceFunc(c.lookAtClaimsAndVolumes)
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -88,8 +104,8 @@ func NewController(config ControllerConfig) *Controller {
 	if workers <= 0 {
 		workers = 16
 	}
-	c.queue = newWorkQueue(workers, c.work)
-	c.operations = newOperations(c.queue.add, c.objects.Watch)
+	c.queue = newWorkQueue(workers, c.activity, c.work)
+	c.operations = newOperations(c.queue.add, c.objects.Watch, c.activity)
 	c.claims = newLatest(c.objects, kindClaim, c.claimChanged)
 	c.volumes = newLatest(c.objects, kindVolume, c.volumeChanged)
 	c.pods = newLatest(c.objects, kindPod, c.podChanged)
@@ -107,6 +123,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if c.ran.Swap(true) {
 		return ErrRunOnce
 	}
+	defer close(c.ended)
 	for _, kind := range []string{kindClass, kindPod, kindVolume, kindClaim} {
 		defer c.objects.WatchKind(kind, c.queue.add)()
 	}
@@ -119,6 +136,11 @@ func (c *Controller) Run(ctx context.Context) error {
 	close(c.synced)
 	c.operations.ctx = ctx
 	c.queue.start(ctx)
+	select {
+	case <-c.complete:
+		c.lookAtAll()
+	case <-ctx.Done():
+	}
 	<-ctx.Done()
 	c.queue.wait()
 	c.operations.wait()
@@ -155,12 +177,37 @@ func (c *Controller) fill(ctx context.Context) error {
 	return nil
 }
 
+// podsComplete reports whether what no known pod uses is not used.
+func (c *Controller) podsComplete() bool {
+	if c.complete == nil {
+		return true
+	}
+	select {
+	case <-c.complete:
+		return true
+	default:
+		return false
+	}
+}
+
+// lookAtClaimsAndVolumes does what had to wait until the pods were complete.
+func (c *Controller) lookAtClaimsAndVolumes() {
+	for _, pv := range c.volumes.all() {
+		c.queue.add(volumeRef(pv.Name))
+	}
+	for _, claim := range c.claims.all() {
+		c.queue.add(claimRef(nameOf(claim)))
+	}
+}
+
 // work is what the queue does for one object that has changed.
 func (c *Controller) work(ctx context.Context, ref volume.ObjectRef) error {
 	var err error
 	switch ref.Kind {
 	case kindClaim:
+		c.unbound.doubt(ref.NamespacedName)
 		err = c.syncClaim(ctx, ref.NamespacedName)
+		c.unbound.settle(ref.NamespacedName, err)
 	case kindVolume:
 		err = c.syncVolume(ctx, ref.Name)
 	case kindClass:

@@ -101,32 +101,32 @@ func (w *world) happen(i int, a action) {
 		if stored, err := objects.Get[*v1.PersistentVolume](ctx, w.store, volume.NewObjectRef("PersistentVolume", "", pvName)); err == nil {
 			next := stored.DeepCopy()
 			f(next)
-			_, _ = w.store.Update(ctx, next)
+			_, _ = w.api.Update(ctx, next)
 		}
 	}
 	switch a.Do {
 	case "claim":
-		_, _ = w.store.Create(ctx, claim)
+		_, _ = w.api.Create(ctx, claim)
 	case "made claim":
 		ofClass("made")(claim)
-		_, _ = w.store.Create(ctx, claim)
+		_, _ = w.api.Create(ctx, claim)
 	case "recycled volume":
 		withPolicy(v1.PersistentVolumeReclaimRecycle)(pv)
-		_, _ = w.store.Create(ctx, pv)
+		_, _ = w.api.Create(ctx, pv)
 	case "named claim":
 		naming(pvName)(claim)
-		_, _ = w.store.Create(ctx, claim)
+		_, _ = w.api.Create(ctx, claim)
 	case "volume":
-		_, _ = w.store.Create(ctx, pv)
+		_, _ = w.api.Create(ctx, pv)
 	case "meant volume":
 		forClaim(claimName, "")(pv)
-		_, _ = w.store.Create(ctx, pv)
+		_, _ = w.api.Create(ctx, pv)
 	case "delete claim":
-		_ = w.store.Delete(ctx, volume.NewObjectRef("PersistentVolumeClaim", "ops", claimName), objects.Preconditions{})
+		_ = w.api.Delete(ctx, volume.NewObjectRef("PersistentVolumeClaim", "ops", claimName), objects.Preconditions{})
 	case "delete volume":
-		_ = w.store.Delete(ctx, volume.NewObjectRef("PersistentVolume", "", pvName), objects.Preconditions{})
+		_ = w.api.Delete(ctx, volume.NewObjectRef("PersistentVolume", "", pvName), objects.Preconditions{})
 	case "destroy volume":
-		_ = w.store.Delete(ctx, volume.NewObjectRef("PersistentVolume", "", pvName), objects.Preconditions{})
+		_ = w.api.Delete(ctx, volume.NewObjectRef("PersistentVolume", "", pvName), objects.Preconditions{})
 		changePV(func(pv *v1.PersistentVolume) { pv.Finalizers = nil })
 	case "free volume": // as an administrator does once the data is gone
 		changePV(func(pv *v1.PersistentVolume) {
@@ -149,7 +149,7 @@ func (w *world) happen(i int, a action) {
 		if stored, err := objects.Get[*v1.PersistentVolumeClaim](ctx, w.store, volume.NewObjectRef("PersistentVolumeClaim", "ops", claimName)); err == nil {
 			next := stored.DeepCopy()
 			metav1.SetMetaDataAnnotation(&next.ObjectMeta, "x", fmt.Sprint(i))
-			_, _ = w.store.Update(ctx, next)
+			_, _ = w.api.Update(ctx, next)
 		}
 	}
 }

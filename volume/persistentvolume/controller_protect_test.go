@@ -95,7 +95,7 @@ func TestAnEphemeralClaimIsProtectedByItsPod(t *testing.T) {
 					}
 					ended := stored.(*v1.Pod).DeepCopy()
 					ended.DeletionGracePeriodSeconds = new(int64(0))
-					if _, err := w.store.Update(t.Context(), ended); err != nil {
+					if _, err := w.api.Update(t.Context(), ended); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -157,7 +157,7 @@ func TestWaitForFirstConsumerProvisionsOnTheSelectedNode(t *testing.T) {
 		w.wantClaim("data", v1.ClaimPending)
 		claim := w.claim("data").DeepCopy()
 		claim.Annotations = map[string]string{"volume.kubernetes.io/selected-node": "node7"}
-		if _, err := w.store.Update(t.Context(), claim); err != nil {
+		if _, err := w.api.Update(t.Context(), claim); err != nil {
 			t.Fatal(err)
 		}
 		w.settle()
@@ -170,7 +170,7 @@ func TestWaitForFirstConsumerProvisionsOnTheSelectedNode(t *testing.T) {
 		w.create(node)
 		claim = w.claim("data").DeepCopy()
 		claim.Annotations["volume.kubernetes.io/selected-node"] = "node7"
-		if _, err := w.store.Update(t.Context(), claim); err != nil {
+		if _, err := w.api.Update(t.Context(), claim); err != nil {
 			t.Fatal(err)
 		}
 		w.settle()
@@ -213,13 +213,13 @@ func TestReclaimWaitsForTheLastPod(t *testing.T) {
 		w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast")), pod).withStorage()
 		w.start()
 		w.settle()
-		if err := w.store.Delete(t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", "data"), objects.Preconditions{}); err != nil {
+		if err := w.api.Delete(t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", "data"), objects.Preconditions{}); err != nil {
 			t.Fatal(err)
 		}
 		if c, err := w.store.Get(t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", "data")); err == nil { // protected: by force
 			c := c.(*v1.PersistentVolumeClaim).DeepCopy()
 			c.Finalizers = nil
-			if _, err := w.store.Update(t.Context(), c); err != nil {
+			if _, err := w.api.Update(t.Context(), c); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -252,7 +252,7 @@ func TestReclaimingAndProvisioningSurviveACrashAtEveryCall(t *testing.T) {
 			newClaim("data", "1Gi", ofClass("fast")), newClaim("next", "1Gi"), newClaim("short", "1Gi", ofClass("fast"))).withStorage()
 		// What a dead process had begun may go on for a moment.
 		time.AfterFunc(time.Minute, func() {
-			_ = w.store.Delete(t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", "short"), objects.Preconditions{})
+			_ = w.api.Delete(t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", "short"), objects.Preconditions{})
 		})
 		return w
 	}, func(w *world) {}, func(w *world) {

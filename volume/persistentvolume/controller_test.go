@@ -257,7 +257,7 @@ func TestAClaimThatAsksForMoreSaysSoOnce(t *testing.T) {
 		for _, size := range []string{"2Gi", "3Gi"} {
 			c := w.claim("data").DeepCopy()
 			c.Spec.Resources = newClaim("", size).Spec.Resources
-			if _, err := w.store.Update(t.Context(), c); err != nil {
+			if _, err := w.api.Update(t.Context(), c); err != nil {
 				t.Fatal(err)
 			}
 			w.settle()

@@ -2,6 +2,7 @@ package persistentvolume_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -33,8 +34,10 @@ type world struct {
 	events     *eventList
 	stop       func() // ends the controller, as a crash or a shutdown
 	law        *law
+	// api is what users and rivals write to.
+	api objects.Writer
 	// records is where what the store forgets is recorded; empty: it does not
-	// forget. Manifests are what it has after each start.
+	// forget. Manifests are applied after each start.
 	records    string
 	manifests  []metav1.Object
 	plugins    func(*objectstest.Client) *volume.VolumePluginMgr // nil: none
@@ -50,6 +53,7 @@ type world struct {
 
 func newWorld(t *testing.T, all ...metav1.Object) *world {
 	w := &world{t: t, store: storeOf(t, all...), events: new(eventList)}
+	w.api = w.store
 	w.law = newLaw(w.store)
 	return w
 }
@@ -76,15 +80,16 @@ func (w *world) start() {
 		if err != nil {
 			cancel()
 			w.client.Close()
-			w.t.Fatal(err)
+			w.stop = func() {}
+			if !errors.Is(err, objectstest.ErrCrashed) {
+				w.t.Fatal(err)
+			}
+			return // it has died while it began
 		}
-		w.config.Objects, closeRecords = recorded, recorded.Close
+		w.config.Objects, w.api, closeRecords = recorded, recorded, recorded.Close
+		w.apply()
 	}
 	w.client.Inject(fault.Fault[objectstest.Call]{After: true, Hook: w.law.check})
-	if w.crashAt > 0 {
-		w.died = w.client.CrashAt(w.crashAt, w.crashAfter)
-		w.crashAt = 0
-	}
 	w.controller = persistentvolume.NewController(w.config)
 	ended := make(chan error, 1)
 	go func(c *persistentvolume.Controller) { ended <- c.Run(ctx) }(w.controller)
@@ -105,21 +110,21 @@ func (w *world) start() {
 func (w *world) settle() {
 	time.Sleep(time.Hour)
 	synctest.Wait()
-	if err := w.law.broken(); err != nil {
+	if err := errors.Join(w.compareRecords(), w.law.broken()); err != nil {
 		w.t.Error(err)
 	}
 }
 
 func (w *world) create(o metav1.Object) {
 	w.t.Helper()
-	if _, err := w.store.Create(w.t.Context(), o); err != nil {
+	if _, err := w.api.Create(w.t.Context(), o); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
 func (w *world) delete(kind, namespace, name string) {
 	w.t.Helper()
-	if err := w.store.Delete(w.t.Context(), volume.NewObjectRef(kind, namespace, name), objects.Preconditions{}); err != nil {
+	if err := w.api.Delete(w.t.Context(), volume.NewObjectRef(kind, namespace, name), objects.Preconditions{}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -133,7 +138,7 @@ func (w *world) change(name string, f func(*v1.PersistentVolume)) {
 	w.t.Helper()
 	pv := w.pv(name).DeepCopy()
 	f(pv)
-	if _, err := w.store.Update(w.t.Context(), pv); err != nil {
+	if _, err := w.api.Update(w.t.Context(), pv); err != nil {
 		w.t.Fatal(err)
 	}
 }

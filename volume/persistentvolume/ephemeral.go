@@ -66,7 +66,7 @@ func (c *Controller) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) e
 // collector does too. It reports whether it has.
 func (c *Controller) deleteOrphan(ctx context.Context, claim *v1.PersistentVolumeClaim) (bool, error) {
 	owner := metav1.GetControllerOf(claim)
-	if owner == nil || owner.Kind != kindPod || owner.APIVersion != v1.SchemeGroupVersion.String() || claim.DeletionTimestamp != nil {
+	if owner == nil || owner.Kind != kindPod || owner.APIVersion != v1.SchemeGroupVersion.String() || claim.DeletionTimestamp != nil || !c.podsComplete() {
 		return false, nil
 	}
 	name := types.NamespacedName{Namespace: claim.Namespace, Name: owner.Name}

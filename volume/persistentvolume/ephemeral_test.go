@@ -99,7 +99,7 @@ func TestEphemeralClaimsSurviveACrashAtEveryCall(t *testing.T) {
 	sweepCrashes(t, 15, func(t *testing.T) *world {
 		w := newWorld(t, storageClass("fast", made), scratchPod("stays"), scratchPod("goes")).withStorage()
 		time.AfterFunc(time.Minute, func() {
-			_ = w.store.Delete(t.Context(), volume.NewObjectRef("Pod", "ops", "goes"), objects.Preconditions{})
+			_ = w.api.Delete(t.Context(), volume.NewObjectRef("Pod", "ops", "goes"), objects.Preconditions{})
 		})
 		return w
 	}, func(*world) {}, func(w *world) {

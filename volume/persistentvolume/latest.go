@@ -117,6 +117,14 @@ func (l *latest[T]) forget(name types.NamespacedName, version string, known bool
 	return true
 }
 
+// last returns what is known of an object, if anything.
+func (l *latest[T]) last(name types.NamespacedName) (object T, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	object, known = l.known[name]
+	return object, known
+}
+
 // all returns what is known of every object, in no order.
 func (l *latest[T]) all() []T {
 	l.mu.Lock()

@@ -24,6 +24,10 @@ type operations struct {
 	again func(volume.ObjectRef)                                       // has an object looked at
 	watch func(volume.ObjectRef, func(volume.ObjectRef)) (stop func()) // of an object
 
+	// activity counts those that run, until what they are about is to be looked
+	// at again.
+	activity *activity
+
 	ctx   context.Context // what is begun ends with it
 	slots chan struct{}
 
@@ -58,8 +62,8 @@ const (
 	opDone
 )
 
-func newOperations(again func(volume.ObjectRef), watch func(volume.ObjectRef, func(volume.ObjectRef)) func()) *operations {
-	return &operations{again: again, watch: watch, slots: make(chan struct{}, maxOperations), all: make(map[string]*operation)}
+func newOperations(again func(volume.ObjectRef), watch func(volume.ObjectRef, func(volume.ObjectRef)) func(), activity *activity) *operations {
+	return &operations{again: again, watch: watch, activity: activity, slots: make(chan struct{}, maxOperations), all: make(map[string]*operation)}
 }
 
 // do says how far the operation of a key is, after beginning it if it is not
@@ -83,6 +87,7 @@ func (o *operations) do(key string, about volume.ObjectRef, inherited bool, f fu
 		return opFailed, op.err
 	}
 	op.running, op.dropped = true, false
+	o.activity.add(1)
 	o.running.Go(func() { o.finish(op, o.attempt(f)) })
 	return opRunning, nil
 }
@@ -100,6 +105,7 @@ func (o *operations) attempt(f func(context.Context) error) error {
 func (o *operations) finish(op *operation, err error) {
 	o.settle(op, err)
 	o.again(op.about)
+	o.activity.add(-1)
 }
 
 func (o *operations) settle(op *operation, err error) {

@@ -98,6 +98,9 @@ func (c *Controller) protectClaim(ctx context.Context, claim *v1.PersistentVolum
 		next.Finalizers = append(next.Finalizers, claimProtection)
 		return c.updateClaim(ctx, claim, next)
 	}
+	if !c.podsComplete() {
+		return claim, nil
+	}
 	if used, err := c.isUsed(ctx, claim); err != nil || used {
 		return claim, err
 	}
@@ -139,7 +142,7 @@ func isShutDown(pod *v1.Pod) bool {
 // not bound. What deletes its storage is let go of where that is not to be.
 func (c *Controller) protectVolume(ctx context.Context, pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	protected := slices.Contains(pv.Finalizers, volumeProtection)
-	if pv.DeletionTimestamp == nil && protected || pv.DeletionTimestamp != nil && pv.Status.Phase == v1.VolumeBound {
+	if pv.DeletionTimestamp == nil && protected || pv.DeletionTimestamp != nil && (pv.Status.Phase == v1.VolumeBound || !c.podsComplete()) {
 		return pv, nil
 	}
 	next := pv.DeepCopy()

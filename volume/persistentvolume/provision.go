@@ -65,6 +65,7 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 		c.operations.forget(provisionKey(claim))
 		return true, nil
 	case state == opRunning:
+		c.unbound.set(nameOf(claim), errBeingMade)
 		_, err = c.setClaimStatus(ctx, claim, v1.ClaimPending, nil)
 		return true, err
 	}
@@ -79,6 +80,7 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 
 func (c *Controller) failProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim, why error) error {
 	c.events.is(claim, v1.EventTypeWarning, reasonProvisioningFailed, why.Error(), "")
+	c.unbound.set(nameOf(claim), why)
 	_, err := c.setClaimStatus(ctx, claim, v1.ClaimPending, nil)
 	return err
 }
@@ -91,6 +93,7 @@ func (c *Controller) awaitExternal(ctx context.Context, claim *v1.PersistentVolu
 	}
 	c.events.is(claim, v1.EventTypeNormal, reasonExternalProvisioning, fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' "+
 		"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner), "")
+	c.unbound.set(nameOf(claim), fmt.Errorf("it waits for a volume from the external provisioner %s", class.Provisioner))
 	_, err = c.setClaimStatus(ctx, claim, v1.ClaimPending, nil)
 	return err
 }
@@ -128,6 +131,9 @@ func (c *Controller) reschedule(ctx context.Context, name types.NamespacedName) 
 // it any more. What was made, or may have been, gets its PersistentVolume, and
 // is reclaimed like every other whose claim has gone.
 func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	if claim.DeletionTimestamp != nil && !c.podsComplete() {
+		return nil
+	}
 	_, stored, err := c.volumes.getLive(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
 	if err != nil {
 		return err

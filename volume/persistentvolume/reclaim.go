@@ -25,6 +25,9 @@ var errNoPlugins = errors.New("the controller has no plugins; give it some, or u
 
 // reclaim does what the policy of a released volume says.
 func (c *Controller) reclaim(ctx context.Context, pv *v1.PersistentVolume) error {
+	if !c.podsComplete() {
+		return nil
+	}
 	switch pv.Spec.PersistentVolumeReclaimPolicy {
 	case v1.PersistentVolumeReclaimRecycle:
 		if pv.DeletionTimestamp != nil {

@@ -2,15 +2,14 @@ package persistentvolume
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/durable"
@@ -20,41 +19,42 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// recordVersion is the schema of the files of [RecordedObjects].
-const recordVersion = 1
-
 // RecordedObjects are the objects of a store that forgets, as the in-memory one
-// does, for a [Controller] that must not: what it writes about claims and
-// PersistentVolumes is on disk before the store shows it. [OpenRecords] puts
-// it back into the next store before anybody is matched, so that a claim keeps
-// its volume, nobody else gets it, and what was made is deleted one day.
+// does, with claims and PersistentVolumes that are never forgotten: each of them
+// is on disk, whole, from its creation to its deletion, and a change of one is on
+// disk before the store shows it. So they are what a cluster's API is: manifests
+// are applied to them, and what a manifest does not say any more is not thereby
+// gone. Objects of other kinds are in memory alone.
 //
-// Writes of others go to the store itself and are not recorded; of the objects
-// that manifests declare, only what a controller writes is. All methods are safe
-// for concurrent use.
+// Everybody must write claims and volumes through it, and nobody to the store
+// itself. All methods are safe for concurrent use.
 type RecordedObjects struct {
 	Objects
 	dir  string
 	lock *os.File
 	keys keylock.Map[volume.ObjectRef]
+
+	mu      sync.Mutex
+	closed  bool
+	writing sync.WaitGroup
+}
+
+// LoadableObjects is a store that forgets, for [OpenRecords] to fill.
+type LoadableObjects interface {
+	Objects
+	objects.Loader
 }
 
 var _ objects.Cached = (*RecordedObjects)(nil)
 
-// record is one file.
-type record struct {
-	SchemaVersion int                       `json:"schemaVersion"`
-	Claim         *v1.PersistentVolumeClaim `json:"claim,omitempty"`
-	Volume        *v1.PersistentVolume      `json:"volume,omitempty"`
-}
-
 // OpenRecords locks the directory, waiting for who has it no longer than ctx,
-// and puts what is recorded there into the store, which must have all that
-// manifests declare: the bindings of claims and volumes that are still declared,
-// and the volumes that were made for claims. It is made where it is missing
-// (0700). A file that cannot be understood is an error: guessing could show data
-// to another claim.
-func OpenRecords(ctx context.Context, store Objects, dir string) (*RecordedObjects, error) {
+// and loads all claims and volumes that are recorded there into the store, which
+// must have none yet; as they were, with new resourceVersions that are higher
+// than all that were ever given. The directory is made where it is missing
+// (0700). A file that cannot be understood is a *[DamagedRecordError] and nothing
+// is loaded: guessing could show data to another claim. It ends with
+// [RecordedObjects.Close].
+func OpenRecords(ctx context.Context, store LoadableObjects, dir string) (*RecordedObjects, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("records of volumes: %w", err)
 	}
@@ -63,32 +63,134 @@ func OpenRecords(ctx context.Context, store Objects, dir string) (*RecordedObjec
 		return nil, fmt.Errorf("records of volumes %s: lock: %w", dir, err)
 	}
 	r := &RecordedObjects{Objects: store, dir: dir, lock: lock}
-	if err := r.restore(ctx); err != nil {
-		r.Close()
-		return nil, fmt.Errorf("records of volumes: %w", err)
+	if err := r.load(ctx, store); err != nil {
+		return nil, errors.Join(fmt.Errorf("records of volumes: %w", err), r.Close())
 	}
 	return r, nil
 }
 
-// Close lets another process have the records. Nothing must be written any more.
-func (r *RecordedObjects) Close() error { return r.lock.Close() }
+// load reads all records and has the store show them.
+func (r *RecordedObjects) load(ctx context.Context, store objects.Loader) error {
+	if _, err := durable.Sweep(r.dir); err != nil {
+		return err
+	}
+	floor, err := beginEpoch(r.dir)
+	if err != nil {
+		return err
+	}
+	claims, volumes, err := ReadRecords(r.dir)
+	if err != nil {
+		return err
+	}
+	all := make([]metav1.Object, 0, len(claims)+len(volumes))
+	for _, pv := range volumes {
+		all = append(all, pv)
+	}
+	for _, claim := range claims {
+		all = append(all, claim)
+	}
+	return store.Load(ctx, floor, all...)
+}
+
+// Close lets another process have the records, once all that is being written
+// is. What is to be written later is refused ([os.ErrClosed]).
+func (r *RecordedObjects) Close() error {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.writing.Wait()
+	return r.lock.Close()
+}
+
+// begin lets a write of an object begin, until end is called.
+func (r *RecordedObjects) begin(ctx context.Context, ref volume.ObjectRef) (end func(), err error) {
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil, fmt.Errorf("write %s: the records %s: %w", ref, r.dir, os.ErrClosed)
+	}
+	r.writing.Add(1)
+	r.mu.Unlock()
+	unlock, err := r.keys.Lock(ctx, ref)
+	if err != nil {
+		r.writing.Done()
+		return nil, err
+	}
+	return func() { unlock(); r.writing.Done() }, nil
+}
 
 // Live implements [objects.Cached].
 func (r *RecordedObjects) Live() objects.Reader { return objects.Live(r.Objects) }
 
 // Create implements [objects.Writer].
 func (r *RecordedObjects) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return r.write(ctx, object, r.Objects.Create, func(metav1.Object) metav1.Object { return object })
+	ref, recorded := refOfRecorded(object)
+	if !recorded {
+		return r.Objects.Create(ctx, object)
+	}
+	end, err := r.begin(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	rehearsal, err := r.rehearse(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	created, err := rehearsal.store.Create(ctx, object)
+	if err != nil {
+		return nil, err
+	}
+	if err := saveRecord(r.dir, created); err != nil {
+		return nil, err
+	}
+	created.SetResourceVersion("")
+	return r.perform(ctx, ref, func(ctx context.Context) (metav1.Object, error) { return r.Objects.Create(ctx, created) })
 }
 
 // Update implements [objects.Writer].
 func (r *RecordedObjects) Update(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return r.write(ctx, object, r.Objects.Update, func(stored metav1.Object) metav1.Object { return withStatus(object, stored) })
+	return r.update(ctx, object, objects.Writer.Update)
 }
 
 // UpdateStatus implements [objects.Writer].
 func (r *RecordedObjects) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return r.write(ctx, object, r.Objects.UpdateStatus, func(stored metav1.Object) metav1.Object { return withStatus(stored, object) })
+	return r.update(ctx, object, objects.Writer.UpdateStatus)
+}
+
+func (r *RecordedObjects) update(ctx context.Context, object metav1.Object,
+	verb func(objects.Writer, context.Context, metav1.Object) (metav1.Object, error)) (metav1.Object, error) {
+	ref, recorded := refOfRecorded(object)
+	if !recorded {
+		return verb(r.Objects, ctx, object)
+	}
+	end, err := r.begin(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	rehearsal, err := r.rehearse(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	if err := rehearsal.expect(object.GetResourceVersion()); err != nil {
+		return nil, err
+	}
+	next, err := verb(rehearsal.store, ctx, withVersion(object, ""))
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case isGone(next):
+		err = removeRecord(r.dir, ref)
+	case next.GetResourceVersion() != rehearsal.rehearsed:
+		err = saveRecord(r.dir, next)
+	}
+	if err != nil {
+		return nil, err
+	}
+	based := withVersion(object, rehearsal.version)
+	return r.perform(ctx, ref, func(ctx context.Context) (metav1.Object, error) { return verb(r.Objects, ctx, based) })
 }
 
 // Delete implements [objects.Writer].
@@ -96,130 +198,97 @@ func (r *RecordedObjects) Delete(ctx context.Context, ref volume.ObjectRef, prec
 	if !isRecorded(ref.Kind) {
 		return r.Objects.Delete(ctx, ref, preconditions)
 	}
-	unlock, err := r.keys.Lock(ctx, ref)
+	end, err := r.begin(ctx, ref)
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	if err := r.Objects.Delete(ctx, ref, preconditions); err != nil {
+	defer end()
+	rehearsal, err := r.rehearse(ctx, ref)
+	if err != nil {
 		return err
 	}
-	return r.follow(ctx, ref)
-}
-
-// write records what a write will make of an object, then writes it, and takes
-// the record back if that was refused. Next is called with what is stored, if
-// anything is.
-func (r *RecordedObjects) write(ctx context.Context, object metav1.Object, f func(context.Context, metav1.Object) (metav1.Object, error),
-	next func(stored metav1.Object) metav1.Object) (metav1.Object, error) {
-	ref, recorded := refOfRecorded(object)
-	if !recorded {
-		return f(ctx, object)
+	if err := rehearsal.expect(preconditions.ResourceVersion); err != nil {
+		return err
 	}
-	unlock, err := r.keys.Lock(ctx, ref)
-	if err != nil {
-		return nil, err
+	if err := rehearsal.store.Delete(ctx, ref, objects.Preconditions{UID: preconditions.UID}); err != nil {
+		return err
 	}
-	defer unlock()
-	stored, err := r.Live().Get(ctx, ref)
+	next, err := rehearsal.store.Get(ctx, ref)
 	switch {
-	case err != nil && !errors.Is(err, volume.ErrNotFound):
-		return nil, err
-	case stored != nil && stored.GetResourceVersion() != object.GetResourceVersion(), stored == nil && object.GetResourceVersion() != "":
-		return f(ctx, object) // which refuses it
+	case errors.Is(err, volume.ErrNotFound):
+		err = removeRecord(r.dir, ref)
+	case err == nil && next.GetResourceVersion() != rehearsal.rehearsed:
+		err = saveRecord(r.dir, next)
 	}
-	if err := r.save(ref, next(stored)); err != nil {
-		return nil, err
+	if err != nil {
+		return err
 	}
-	written, err := f(ctx, object)
-	if err != nil || isGone(written) {
-		return written, errors.Join(err, r.follow(ctx, ref))
-	}
-	return written, nil
+	_, err = r.perform(ctx, ref, func(ctx context.Context) (metav1.Object, error) {
+		return nil, r.Objects.Delete(ctx, ref, objects.Preconditions{UID: preconditions.UID, ResourceVersion: rehearsal.version})
+	})
+	return err
 }
 
-// follow makes the record that of what is stored.
-func (r *RecordedObjects) follow(ctx context.Context, ref volume.ObjectRef) error {
+// rehearsal is a store with one object as it is, in which a write shows what it
+// will make of it.
+type rehearsal struct {
+	ref   volume.ObjectRef
+	store *objects.Store
+	// version is the object's, rehearsed the one that it has in the rehearsal;
+	// empty where there is no object.
+	version, rehearsed string
+}
+
+func (r *RecordedObjects) rehearse(ctx context.Context, ref volume.ObjectRef) (rehearsal, error) {
+	re := rehearsal{ref: ref, store: objects.NewStore()}
 	stored, err := r.Live().Get(ctx, ref)
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
-		return durable.Remove(r.path(ref))
+		return re, nil
 	case err != nil:
-		return err
+		return re, err
 	}
-	return r.save(ref, stored)
+	if err := re.store.Load(ctx, 0, stored); err != nil {
+		return re, err
+	}
+	loaded, err := re.store.Get(ctx, ref)
+	if err != nil {
+		return re, err
+	}
+	re.version, re.rehearsed = stored.GetResourceVersion(), loaded.GetResourceVersion()
+	return re, nil
 }
 
-func (r *RecordedObjects) save(ref volume.ObjectRef, object metav1.Object) error {
-	var rec record
-	switch o := object.(type) {
-	case *v1.PersistentVolumeClaim:
-		rec.Claim = o
-	case *v1.PersistentVolume:
-		rec.Volume = o
-	}
-	rec.SchemaVersion = recordVersion
-	data, err := json.Marshal(rec)
-	if err != nil {
-		return err
-	}
-	if err := durable.WriteFile(r.path(ref), append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("record %s: %w", ref, err)
+// expect refuses a write that is based on another version.
+func (re *rehearsal) expect(version string) error {
+	if version != "" && re.version != "" && version != re.version {
+		return fmt.Errorf("write %s: %w: it is at version %s, not %s", re.ref, objects.ErrConflict, re.version, version)
 	}
 	return nil
 }
 
-func (r *RecordedObjects) path(ref volume.ObjectRef) string {
-	name := "volume~" + ref.Name
-	if ref.Kind == kindClaim {
-		name = "claim~" + ref.Namespace + "~" + ref.Name
+// perform does what is recorded, whether or not anybody waits for it any more,
+// and takes the record back if that fails.
+func (r *RecordedObjects) perform(ctx context.Context, ref volume.ObjectRef, do func(context.Context) (metav1.Object, error)) (metav1.Object, error) {
+	ctx = context.WithoutCancel(ctx)
+	written, err := do(ctx)
+	if err == nil {
+		return written, nil
 	}
-	return filepath.Join(r.dir, fileName(name))
+	stored, getErr := r.Live().Get(ctx, ref)
+	switch {
+	case errors.Is(getErr, volume.ErrNotFound):
+		return nil, errors.Join(err, removeRecord(r.dir, ref))
+	case getErr != nil:
+		return nil, errors.Join(err, getErr)
+	}
+	return nil, errors.Join(err, saveRecord(r.dir, stored))
 }
 
-// load reads all records.
-func (r *RecordedObjects) load() (claims []*v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume, err error) {
-	if _, err := durable.Sweep(r.dir); err != nil {
-		return nil, nil, err
-	}
-	files, err := os.ReadDir(r.dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, file := range files {
-		if !strings.HasSuffix(file.Name(), fileSuffix) {
-			continue
-		}
-		path := filepath.Join(r.dir, file.Name())
-		rec, err := readRecord(path)
-		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %w; nothing is bound until it is put right, so that no claim is shown another's data", path, err)
-		}
-		if rec.Claim != nil {
-			claims = append(claims, rec.Claim)
-		} else {
-			volumes = append(volumes, rec.Volume)
-		}
-	}
-	return claims, volumes, nil
-}
-
-func readRecord(path string) (record, error) {
-	var rec record
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return rec, err
-	}
-	if err := json.Unmarshal(data, &rec); err != nil {
-		return rec, err
-	}
-	if rec.SchemaVersion != recordVersion {
-		return rec, fmt.Errorf("its schema version is %d, this program knows %d", rec.SchemaVersion, recordVersion)
-	}
-	if (rec.Claim == nil) == (rec.Volume == nil) {
-		return rec, errors.New("it is about no claim and no volume, or both")
-	}
-	return rec, nil
+func withVersion(object metav1.Object, version string) metav1.Object {
+	c := object.(runtime.Object).DeepCopyObject().(metav1.Object)
+	c.SetResourceVersion(version)
+	return c
 }
 
 func isRecorded(kind string) bool { return kind == kindClaim || kind == kindVolume }
@@ -232,23 +301,4 @@ func refOfRecorded(object metav1.Object) (volume.ObjectRef, bool) {
 		return volumeRef(object.GetName()), true
 	}
 	return volume.ObjectRef{}, false
-}
-
-// withStatus returns an object with another's status, where there is another.
-func withStatus(object, other metav1.Object) metav1.Object {
-	switch o := object.(type) {
-	case *v1.PersistentVolumeClaim:
-		if status, ok := other.(*v1.PersistentVolumeClaim); ok {
-			o = o.DeepCopy()
-			o.Status = *status.Status.DeepCopy()
-			return o
-		}
-	case *v1.PersistentVolume:
-		if status, ok := other.(*v1.PersistentVolume); ok {
-			o = o.DeepCopy()
-			o.Status = *status.Status.DeepCopy()
-			return o
-		}
-	}
-	return object
 }

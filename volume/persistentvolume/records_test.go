@@ -1,7 +1,9 @@
 package persistentvolume_test
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,34 +12,38 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/objectstest"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
-// newForgetfulWorld is one whose store has only the manifests after each start.
+// newForgetfulWorld is one whose store has nothing after each start but what is
+// recorded, and that manifests are applied to.
 func newForgetfulWorld(t *testing.T, dir string, manifests ...metav1.Object) *world {
-	for _, o := range manifests {
-		if o.GetUID() == "" {
-			o.SetUID(types.UID("uid-" + o.GetName()))
-		}
-	}
 	w := newWorld(t)
 	w.records, w.manifests = dir, manifests
 	return w.withStorage()
 }
 
-// forget makes a new store of the manifests, and of the storage, which is
-// elsewhere.
+// forget makes a new store of what is not recorded: the objects of other kinds
+// that manifests have, and the storage, which is elsewhere.
 func (w *world) forget() {
 	w.t.Helper()
 	old := w.store
-	w.store = storeOf(w.t, w.manifests...)
-	w.law.store = w.store
+	w.store = objects.NewStore()
+	w.law.store, w.api = w.store, w.store
+	for _, o := range w.manifests {
+		if !isRecorded(o) {
+			w.create(o)
+		}
+	}
 	list, err := old.List(w.t.Context(), "ConfigMap", "storage")
 	if err != nil {
 		w.t.Fatal(err)
@@ -46,6 +52,78 @@ func (w *world) forget() {
 		o := o.(*v1.ConfigMap).DeepCopy()
 		o.ResourceVersion = ""
 		w.create(o)
+	}
+}
+
+func isRecorded(o metav1.Object) bool {
+	switch o.(type) {
+	case *v1.PersistentVolumeClaim, *v1.PersistentVolume:
+		return true
+	}
+	return false
+}
+
+// apply creates what the manifests have and is not there.
+func (w *world) apply() {
+	w.t.Helper()
+	for _, o := range w.manifests {
+		if !isRecorded(o) {
+			continue
+		}
+		if _, err := w.api.Create(w.t.Context(), o); err != nil && !errors.Is(err, objects.ErrExists) && !errors.Is(err, objectstest.ErrCrashed) {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// compareRecords says what is recorded otherwise than it is stored.
+func (w *world) compareRecords() error {
+	if w.records == "" || w.dead() {
+		return nil
+	}
+	recorded := make(map[string]string)
+	note := func(all map[string]string, o metav1.Object) {
+		o = o.(runtime.Object).DeepCopyObject().(metav1.Object)
+		o.SetResourceVersion("")
+		data, err := json.Marshal(o)
+		if err != nil {
+			w.t.Error(err)
+		}
+		all[fmt.Sprintf("%T %s", o, o.GetName())] = string(data)
+	}
+	claims, volumes, err := persistentvolume.ReadRecords(w.records)
+	if err != nil {
+		return err
+	}
+	for _, c := range claims {
+		note(recorded, c)
+	}
+	for _, pv := range volumes {
+		note(recorded, pv)
+	}
+	stored := make(map[string]string)
+	for _, kind := range []string{"PersistentVolumeClaim", "PersistentVolume"} {
+		list, err := w.store.List(w.t.Context(), kind, "")
+		if err != nil {
+			return err
+		}
+		for _, o := range list {
+			note(stored, o)
+		}
+	}
+	if diff := cmp.Diff(stored, recorded); diff != "" {
+		return fmt.Errorf("what is recorded (+) is not what is stored (-): %s", diff)
+	}
+	return nil
+}
+
+// dead reports whether the process has died.
+func (w *world) dead() bool {
+	select {
+	case <-w.died:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -67,11 +145,6 @@ func memoryDir(t *testing.T) string {
 	return dir
 }
 
-// undeclare removes a manifest.
-func (w *world) undeclare(name string) {
-	w.manifests = slices.DeleteFunc(w.manifests, func(o metav1.Object) bool { return o.GetName() == name })
-}
-
 func TestRecordsOutliveTheStore(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -80,37 +153,32 @@ func TestRecordsOutliveTheStore(t *testing.T) {
 		w.settle()
 		w.wantBound("a", "pvc-uid-a")
 		w.wantBound("b", "static")
+		before := w.claim("a")
 		w.stop()
 
-		// The next store declares a volume that would be better for a, and a
-		// claim that would have got the one of b, which is declared no more.
-		w.undeclare("b")
-		w.manifests = append(w.manifests, newPV("better", "1Gi", class("fast")), newClaim("c", "2Gi", naming("static")))
+		// The next store declares a volume that would be better for a. What is in
+		// no manifest any more stays.
+		w.manifests = []metav1.Object{storageClass("fast", made, isDefault), newPV("better", "1Gi", class("fast")), newClaim("c", "2Gi", naming("static"))}
 		w.start()
 		w.settle()
 		w.wantBound("a", "pvc-uid-a")
-		w.wantPV("static", v1.VolumeReleased)
+		w.wantBound("b", "static")
 		w.wantClaim("c", v1.ClaimPending)
+		after := w.claim("a")
+		if c, err := resourceversion.CompareResourceVersion(after.ResourceVersion, before.ResourceVersion); err != nil || c <= 0 {
+			t.Errorf("its version was %s and is %s, %v", before.ResourceVersion, after.ResourceVersion, err)
+		}
+		w.delete("PersistentVolumeClaim", "ops", "a")
+		w.delete("PersistentVolumeClaim", "ops", "b")
 		w.stop()
 
-		// What was made for a claim goes with it, though nobody was there.
-		w.undeclare("a")
+		// What was made for a claim goes with it, whenever the process ends.
 		w.start()
 		w.settle()
 		w.wantGone("PersistentVolume", "", "pvc-uid-a")
 		if left := w.stored(); len(left) > 0 {
 			t.Errorf("storage is left: %v", left)
 		}
-		w.stop()
-
-		// A static volume may be declared no more, and again.
-		w.undeclare("static")
-		w.start()
-		w.settle()
-		w.stop()
-		w.manifests = append(w.manifests, newPV("static", "2Gi", class("fast"), func(pv *v1.PersistentVolume) { pv.UID = "uid-static" }))
-		w.start()
-		w.settle()
 		w.wantPV("static", v1.VolumeReleased)
 		w.wantClaim("c", v1.ClaimPending)
 	})
@@ -140,12 +208,14 @@ func TestADamagedRecordStopsEverything(t *testing.T) {
 
 func TestARefusedWriteLeavesTheRecord(t *testing.T) {
 	dir := t.TempDir()
-	store := storeOf(t, newPV("pv", "1Gi"))
-	r, err := persistentvolume.OpenRecords(t.Context(), store, dir)
+	r, err := persistentvolume.OpenRecords(t.Context(), objects.NewStore(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
+	if _, err := r.Create(t.Context(), newPV("pv", "1Gi")); err != nil {
+		t.Fatal(err)
+	}
 	pv := getPV(t, r, "pv").DeepCopy()
 	forClaim("data", "1")(pv)
 	if _, err := r.Update(t.Context(), pv); err != nil {
@@ -181,17 +251,22 @@ func TestRecordsSurviveACrashAtEveryCall(t *testing.T) {
 			newPV("small", "1Gi"), newPV("large", "3Gi"), newClaim("data", "1Gi", ofClass("fast")), newClaim("short", "1Gi", ofClass("fast")), newClaim("static", "1Gi"))
 		w.afterStart = func() {
 			time.Sleep(time.Minute)
-			w.undeclare("short")
-			_ = w.store.Delete(t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", "short"), objects.Preconditions{})
+			_ = w.api.Delete(t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", "short"), objects.Preconditions{})
 		}
 		return w
 	}, func(w *world) {
 		w.afterStart = nil
+		w.manifests = slices.DeleteFunc(w.manifests, func(o metav1.Object) bool { return o.GetName() == "short" })
 		w.manifests = append(w.manifests, newClaim("rival", "1Gi"))
 	}, func(w *world) {
+		if c, err := w.store.Get(w.t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", "short")); err == nil && c.GetDeletionTimestamp() == nil {
+			w.delete("PersistentVolumeClaim", "ops", "short") // the process died before
+			w.settle()
+		}
 		w.wantBound("data", "pvc-uid-data")
 		w.wantBound("static", w.claim("static").Spec.VolumeName)
 		w.wantBound("rival", w.claim("rival").Spec.VolumeName)
+		w.wantGone("PersistentVolumeClaim", "ops", "short")
 		w.wantGone("PersistentVolume", "", "pvc-uid-short")
 		if left := w.stored(); !slices.Equal(left, []string{"pvc-uid-data"}) {
 			w.t.Errorf("storage %v exists", left)

@@ -66,6 +66,7 @@ func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentV
 	c.waiting.add(wanted)
 	reserved, err := c.index.Reserve(wanted)
 	if errors.Is(err, ErrReserved) {
+		c.unbound.set(nameOf(claim), err)
 		return nil // by who places its pod, and has it looked at again
 	}
 	if unbound, ok := errors.AsType[*UnboundError](err); ok {
@@ -132,6 +133,7 @@ func (c *Controller) findNone(ctx context.Context, claim *v1.PersistentVolumeCla
 
 // leavePending says why a claim has no volume.
 func (c *Controller) leavePending(ctx context.Context, claim *v1.PersistentVolumeClaim, why *UnboundError) error {
+	c.unbound.set(nameOf(claim), why)
 	eventType, reason, message, details := pendingEvent(claim, why)
 	c.events.is(claim, eventType, reason, message, details)
 	_, err := c.setClaimStatus(ctx, claim, v1.ClaimPending, nil)

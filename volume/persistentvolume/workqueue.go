@@ -37,6 +37,8 @@ func retryPause(first time.Duration, failures int, err error) time.Duration {
 type workQueue struct {
 	work    func(context.Context, volume.ObjectRef) error
 	workers int // at most
+	// activity counts the keys that are queued or worked on.
+	activity *activity
 
 	mu      sync.Mutex
 	ctx     context.Context // nil until started; work ends with it
@@ -53,8 +55,8 @@ type workState struct {
 	retry           *time.Timer // nil unless it waits to be tried again
 }
 
-func newWorkQueue(workers int, work func(context.Context, volume.ObjectRef) error) *workQueue {
-	return &workQueue{work: work, workers: workers, states: make(map[volume.ObjectRef]*workState)}
+func newWorkQueue(workers int, activity *activity, work func(context.Context, volume.ObjectRef) error) *workQueue {
+	return &workQueue{work: work, workers: workers, activity: activity, states: make(map[volume.ObjectRef]*workState)}
 }
 
 // start begins to work on what was added so far.
@@ -103,6 +105,7 @@ func (q *workQueue) enqueue(key volume.ObjectRef, s *workState) {
 	}
 	s.queued = true
 	if !s.running { // else it follows when that has ended
+		q.activity.add(1)
 		q.ready = append(q.ready, key)
 		q.dispatch()
 	}
@@ -131,6 +134,9 @@ func (q *workQueue) finish(key volume.ObjectRef, err error) {
 		s.failures = 0
 	} else {
 		s.failures++
+	}
+	if !s.queued {
+		q.activity.add(-1)
 	}
 	switch {
 	case s.queued:

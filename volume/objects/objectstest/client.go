@@ -18,10 +18,10 @@ var ErrCrashed = errors.New("the process has crashed")
 
 // Call is one call to the API.
 type Call struct {
-	// Verb is "create", "update", "update status", "delete", "get" or "list";
-	// the latter two are those of [Client.Live] alone.
+	// Verb is "create", "update", "update status", "delete", "load", "get" or
+	// "list"; the latter two are those of [Client.Live] alone.
 	Verb string
-	// Ref is the object; List's has a kind and maybe a namespace.
+	// Ref is the object; List's has a kind and maybe a namespace, Load's nothing.
 	Ref volume.ObjectRef
 	// Object is what is written; nil where nothing is. It must not be changed.
 	Object metav1.Object
@@ -50,6 +50,7 @@ var (
 	_ objects.Lister = (*Client)(nil)
 	_ objects.Writer = (*Client)(nil)
 	_ objects.Cached = (*Client)(nil)
+	_ objects.Loader = (*Client)(nil)
 )
 
 // NewClient returns a client whose cache is as the store is now. It follows the
@@ -130,6 +131,11 @@ func (c *Client) UpdateStatus(ctx context.Context, object metav1.Object) (metav1
 // Delete implements [objects.Writer].
 func (c *Client) Delete(ctx context.Context, ref volume.ObjectRef, preconditions objects.Preconditions) error {
 	return c.do(ctx, Call{Verb: "delete", Ref: ref}, func() error { return c.store.Delete(ctx, ref, preconditions) })
+}
+
+// Load implements [objects.Loader].
+func (c *Client) Load(ctx context.Context, floor uint64, all ...metav1.Object) error {
+	return c.do(ctx, Call{Verb: "load"}, func() error { return c.store.Load(ctx, floor, all...) })
 }
 
 // Live implements [objects.Cached].

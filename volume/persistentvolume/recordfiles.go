@@ -1,0 +1,184 @@
+package persistentvolume
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/volume"
+)
+
+// recordVersion is the schema of the files of [RecordedObjects].
+const recordVersion = 1
+
+// record is one file.
+type record struct {
+	SchemaVersion int                       `json:"schemaVersion"`
+	Claim         *v1.PersistentVolumeClaim `json:"claim,omitempty"`
+	Volume        *v1.PersistentVolume      `json:"volume,omitempty"`
+}
+
+// DamagedRecordError says that a file cannot be understood that says which claim
+// has which volume.
+type DamagedRecordError struct {
+	Path string
+	Err  error
+}
+
+func (e *DamagedRecordError) Error() string {
+	return fmt.Sprintf("%s cannot be understood: %v; restore it, or, if nobody needs the volume that it is about, remove it: "+
+		"until then nothing is bound, so that no claim is shown another's data", e.Path, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *DamagedRecordError) Unwrap() error { return e.Err }
+
+// ReadRecords returns the claims and volumes that are recorded in a directory,
+// each in order of its files' names, without resourceVersions. It takes no lock
+// and changes nothing: each object is as it was at one moment while ReadRecords
+// ran, and not all need to be of the same moment. A missing directory has none.
+// A file that cannot be understood is a *[DamagedRecordError].
+func ReadRecords(dir string) (claims []*v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume, err error) {
+	files, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, err
+	}
+	for _, file := range files {
+		if !isRecordFile(file.Name()) {
+			continue
+		}
+		path := filepath.Join(dir, file.Name())
+		rec, err := readRecord(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // since deleted
+		case err != nil:
+			return nil, nil, &DamagedRecordError{Path: path, Err: err}
+		case rec.Claim != nil:
+			claims = append(claims, rec.Claim)
+		default:
+			volumes = append(volumes, rec.Volume)
+		}
+	}
+	return claims, volumes, nil
+}
+
+func readRecord(path string) (record, error) {
+	var rec record
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return rec, err
+	}
+	if err := json.Unmarshal(data, &rec); err != nil {
+		return rec, err
+	}
+	if rec.SchemaVersion != recordVersion {
+		return rec, fmt.Errorf("its schema version is %d, this program knows %d", rec.SchemaVersion, recordVersion)
+	}
+	if (rec.Claim == nil) == (rec.Volume == nil) {
+		return rec, errors.New("it is about no claim and no volume, or both")
+	}
+	object := rec.object()
+	ref, _ := refOfRecorded(object)
+	switch {
+	case recordName(ref) != filepath.Base(path):
+		return rec, fmt.Errorf("it is about %s", ref)
+	case object.GetName() == "" || object.GetUID() == "" || rec.Claim != nil && object.GetNamespace() == "":
+		return rec, fmt.Errorf("it is about %s, without name, namespace or UID", ref)
+	case isGone(object):
+		return rec, fmt.Errorf("it is about %s, which is deleted", ref)
+	}
+	return rec, nil
+}
+
+func (r record) object() metav1.Object {
+	if r.Claim != nil {
+		return r.Claim
+	}
+	return r.Volume
+}
+
+// saveRecord writes an object down. It has no version there: that is given anew
+// by each store.
+func saveRecord(dir string, object metav1.Object) error {
+	rec := record{SchemaVersion: recordVersion}
+	switch o := withVersion(object, "").(type) {
+	case *v1.PersistentVolumeClaim:
+		rec.Claim = o
+	case *v1.PersistentVolume:
+		rec.Volume = o
+	}
+	ref, _ := refOfRecorded(object)
+	data, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	if err := durable.WriteFile(filepath.Join(dir, recordName(ref)), append(data, '\n'), 0o600); err != nil {
+		return fmt.Errorf("record %s: %w", ref, err)
+	}
+	return nil
+}
+
+func removeRecord(dir string, ref volume.ObjectRef) error {
+	if err := durable.Remove(filepath.Join(dir, recordName(ref))); err != nil {
+		return fmt.Errorf("remove the record of %s: %w", ref, err)
+	}
+	return nil
+}
+
+const volumePrefix, claimPrefix = "volume~", "claim~"
+
+func recordName(ref volume.ObjectRef) string {
+	if ref.Kind == kindClaim {
+		return fileName(claimPrefix + ref.Namespace + "~" + ref.Name)
+	}
+	return fileName(volumePrefix + ref.Name)
+}
+
+func isRecordFile(name string) bool {
+	return strings.HasSuffix(name, fileSuffix) && (strings.HasPrefix(name, volumePrefix) || strings.HasPrefix(name, claimPrefix))
+}
+
+// epochFile has the resourceVersion that no earlier store has reached.
+const epochFile = "versions.json"
+
+// epochLength is how many versions one store gives at most: at ten thousand a
+// second, enough for two months; and there can be as many stores.
+const epochLength = 1 << 36
+
+type epoch struct {
+	SchemaVersion int `json:"schemaVersion"`
+	// Floor is what the next store begins above.
+	Floor uint64 `json:"floor"`
+}
+
+// beginEpoch returns the floor for this store, once the next one's is on disk.
+func beginEpoch(dir string) (floor uint64, err error) {
+	path := filepath.Join(dir, epochFile)
+	var e epoch
+	data, err := os.ReadFile(path)
+	switch {
+	case err == nil:
+		err = json.Unmarshal(data, &e)
+		if err == nil && e.SchemaVersion != recordVersion {
+			err = fmt.Errorf("its schema version is %d, this program knows %d", e.SchemaVersion, recordVersion)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("%s cannot be understood: %w; remove it while nothing runs: versions of objects begin anew then", path, err)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return 0, err
+	}
+	next, err := json.Marshal(epoch{SchemaVersion: recordVersion, Floor: e.Floor + epochLength})
+	if err != nil {
+		return 0, err
+	}
+	return e.Floor, durable.WriteFile(path, append(next, '\n'), 0o600)
+}

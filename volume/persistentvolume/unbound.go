@@ -1,0 +1,114 @@
+package persistentvolume
+
+import (
+	"errors"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+)
+
+var (
+	errBeingMade    = errors.New("its volume is being made")
+	errBeingDeleted = errors.New("it is being deleted")
+	errNotLookedAt  = errors.New("nobody has looked for a volume for it yet")
+)
+
+// Explain returns nil for a claim that has its volume, so that a node may mount
+// it, and else why it has not: an *[UnboundError], whose Err may be what went
+// wrong with making its volume. The error matches [volume.ErrClaimUnbound], and
+// [volume.ErrNotFound] if there is no such claim. It is as the controller has
+// seen it last; after [Controller.Idle], as it is. There is no I/O.
+func (c *Controller) Explain(claim types.NamespacedName) error {
+	why := c.explain(claim)
+	if why == nil {
+		return nil
+	}
+	unbound, ok := errors.AsType[*UnboundError](why)
+	if !ok {
+		unbound = &UnboundError{Claim: claim, Err: why}
+	}
+	if errors.Is(unbound, volume.ErrClaimUnbound) {
+		return unbound
+	}
+	return &stillUnbound{unbound}
+}
+
+func (c *Controller) explain(name types.NamespacedName) error {
+	claim, known := c.claims.last(name)
+	if !known {
+		return &volume.ObjectNotFoundError{Ref: claimRef(name)}
+	}
+	pv, _ := c.volumes.last(types.NamespacedName{Name: claim.Spec.VolumeName})
+	bound := volume.CheckBinding(claim, pv)
+	switch why := c.unbound.of(name); {
+	case bound == nil:
+		return nil
+	case claim.Status.Phase == v1.ClaimLost:
+		return bound
+	case claim.DeletionTimestamp != nil:
+		return errBeingDeleted
+	case why != nil:
+		return why
+	}
+	return errNotLookedAt
+}
+
+// stillUnbound is an error of a claim that has no volume for a reason that has a
+// sentinel of its own.
+type stillUnbound struct{ *UnboundError }
+
+func (e *stillUnbound) Unwrap() []error { return []error{e.UnboundError, volume.ErrClaimUnbound} }
+
+// reasons are why claims have no volume, as found when they were looked at last.
+type reasons struct {
+	mu  sync.Mutex
+	all map[types.NamespacedName]reason
+}
+
+type reason struct {
+	err error
+	// old says that the claim is being looked at, and this may not hold any more.
+	old bool
+}
+
+// doubt says that a claim is being looked at.
+func (r *reasons) doubt(claim types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if why, ok := r.all[claim]; ok {
+		why.old = true
+		r.all[claim] = why
+	}
+}
+
+// set says why a claim has no volume.
+func (r *reasons) set(claim types.NamespacedName, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all == nil {
+		r.all = make(map[types.NamespacedName]reason)
+	}
+	r.all[claim] = reason{err: err}
+}
+
+// settle says that a claim has been looked at, and what went wrong with that.
+func (r *reasons) settle(claim types.NamespacedName, failed error) {
+	if failed != nil {
+		r.set(claim, failed)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all[claim].old {
+		delete(r.all, claim)
+	}
+}
+
+func (r *reasons) of(claim types.NamespacedName) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.all[claim].err
+}
