@@ -17,18 +17,19 @@ const module = "github.com/podvol/podvol"
 func mayImport() map[string][]string {
 	plugins := []string{"util", "mount", "volume", "volume/internal"}
 	return map[string][]string{
-		"util":                    {},
-		"mount":                   {"util"},
-		"volume":                  {"util", "mount"},
-		"volume/internal":         {"util", "mount", "volume"},
-		"volume/objects":          {"util", "volume"},
-		"volume/containerenv":     {"util", "volume", "volume/internal", "volume/objects"},
-		"volume/persistentvolume": {"util", "volume", "volume/objects"},
-		"volume/localdiscovery":   {"util", "mount", "volume", "volume/objects"},
-		"volume/volumemanager":    {"util", "mount", "volume", "volume/objects", "volume/internal"},
-		"volume/plugins":          plugins,
-		"volume/volumetest":       {"util", "mount", "volume"},
-		"examples": {"util", "mount", "volume", "volume/plugins", "volume/objects", "volume/persistentvolume", "volume/localdiscovery",
+		"util":                             {},
+		"mount":                            {"util"},
+		"volume":                           {"util", "mount"},
+		"volume/internal":                  {"util", "mount", "volume"},
+		"volume/objects":                   {"util", "volume"},
+		"volume/containerenv":              {"util", "volume", "volume/internal", "volume/objects"},
+		"volume/persistentvolume":          {"util", "volume", "volume/objects"},
+		"volume/persistentvolume/embedded": {"util", "volume", "volume/objects", "volume/persistentvolume"},
+		"volume/localdiscovery":            {"util", "mount", "volume", "volume/objects"},
+		"volume/volumemanager":             {"util", "mount", "volume", "volume/objects", "volume/internal"},
+		"volume/plugins":                   plugins,
+		"volume/volumetest":                {"util", "mount", "volume"},
+		"examples": {"util", "mount", "volume", "volume/plugins", "volume/objects", "volume/persistentvolume", "volume/persistentvolume/embedded", "volume/localdiscovery",
 			"volume/containerenv", "volume/volumemanager"},
 	}
 }

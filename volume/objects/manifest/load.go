@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
@@ -57,6 +58,20 @@ func (s Skipped) String() string {
 // Pods returns the pods as they were loaded, in the order of the manifests and
 // of their ordinals. The caller owns the slice, and must not change the pods.
 func (s *Set) Pods() []*v1.Pod { return slices.Clone(s.pods) }
+
+// Objects returns all objects, pods included, in order of kind, namespace and
+// name. They must not be changed.
+func (s *Set) Objects(ctx context.Context) ([]metav1.Object, error) {
+	var all []metav1.Object
+	for _, kind := range objects.Kinds() {
+		list, err := s.List(ctx, kind.Kind, metav1.NamespaceAll)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, list...)
+	}
+	return all, nil
+}
 
 // Load reads manifests for the node that they name, or this machine; see
 // [Loader.Load].

@@ -1,0 +1,268 @@
+package embedded
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+const (
+	kindPod    = "Pod"
+	kindNode   = "Node"
+	kindClass  = "StorageClass"
+	kindClaim  = "PersistentVolumeClaim"
+	kindVolume = "PersistentVolume"
+)
+
+// ErrBeingDeleted says that an object was declared that is being deleted: what
+// uses it keeps it. Once it is gone it is made anew.
+var ErrBeingDeleted = errors.New("it is being deleted, and made anew once it is gone")
+
+// ObjectError says what is wrong with one object.
+type ObjectError struct {
+	Ref volume.ObjectRef
+	Err error
+}
+
+func (e *ObjectError) Error() string {
+	if own, ok := errors.AsType[*ImmutableFieldError](e.Err); ok && own.Ref == e.Ref {
+		return e.Err.Error()
+	}
+	return fmt.Sprintf("%s: %v", e.Ref, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *ObjectError) Unwrap() error { return e.Err }
+
+// Apply makes the objects what they are declared to be, as kubectl apply does:
+// those that do not exist are created, others get the fields that are declared
+// of them, and lose those that were declared the last time and are no more. What
+// others have written stays: the volume of a claim and the claim of a volume,
+// finalizers, status, a class that was given by default.
+//
+// A manifest's UID is kept where it is no derived one ([objects.DerivedUID]):
+// a claim that is deleted and declared again is another claim, and is not shown
+// the data of the first. Status, finalizers, owners and what else only a cluster
+// writes is taken from no manifest.
+//
+// Storage comes before claims and those before pods, so that claims find the
+// volumes that are declared with them, whatever their order. Pods are put on the
+// node by [Cluster.Bind].
+//
+// The error joins one *[ObjectError] for every object that was refused, which
+// stays as it was: *[ImmutableFieldError], *[volume.InvalidSpecError],
+// [ErrBeingDeleted]. The others are applied. The objects are only read. Apply is
+// idempotent and safe for concurrent use.
+func (c *Cluster) Apply(ctx context.Context, declared ...metav1.Object) error {
+	unlock, err := c.applying.Lock(ctx, struct{}{})
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	ordered := slices.SortedStableFunc(slices.Values(declared), func(a, b metav1.Object) int { return cmp.Compare(rank(a), rank(b)) })
+	var errs []error
+	var unseen []string // volumes that the controller may not have noticed yet
+	for _, object := range ordered {
+		ref := refOf(object)
+		if rank(object) >= rank(new(v1.PersistentVolumeClaim)) {
+			c.awaitVolumes(ctx, unseen)
+			unseen = nil
+		}
+		created, err := c.applyOne(ctx, ref, object)
+		if err != nil {
+			errs = append(errs, &ObjectError{ref, err})
+		}
+		if created && ref.Kind == kindVolume {
+			unseen = append(unseen, ref.Name)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// rank orders what is applied: what others need comes first.
+func rank(object metav1.Object) int {
+	switch object.(type) {
+	case *v1.PersistentVolume:
+		return 1
+	case *v1.PersistentVolumeClaim:
+		return 2
+	case *v1.Pod:
+		return 3
+	}
+	return 0
+}
+
+// refOf names an object; kinds are named as their types are.
+func refOf(object metav1.Object) volume.ObjectRef {
+	kind := reflect.TypeOf(object)
+	for kind.Kind() == reflect.Pointer {
+		kind = kind.Elem()
+	}
+	return volume.NewObjectRef(kind.Name(), object.GetNamespace(), object.GetName())
+}
+
+// noticed is how long claims wait for the controller to have noticed a volume:
+// far longer than it takes, unless it is busy or does not run.
+const noticed = 2 * time.Second
+
+// awaitVolumes waits until a controller that runs has seen new volumes: else it
+// might have others made for the claims that come with them. At worst that
+// happens, too.
+func (c *Cluster) awaitVolumes(ctx context.Context, names []string) {
+	if len(names) == 0 || !c.running.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, noticed)
+	defer cancel()
+	changed, stop := c.watch(kindVolume)
+	defer stop()
+	for _, name := range names {
+		for {
+			pv, err := objects.Get[*v1.PersistentVolume](ctx, c.objects, volume.NewObjectRef(kindVolume, "", name))
+			if err != nil || pv.Status.Phase != "" {
+				break
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// maxAttempts is how often a write is tried anew when the controller was faster.
+const maxAttempts = 10
+
+func (c *Cluster) applyOne(ctx context.Context, ref volume.ObjectRef, declared metav1.Object) (created bool, err error) {
+	for range maxAttempts {
+		switch declared := declared.(type) {
+		case *v1.PersistentVolumeClaim:
+			if err := volume.ValidatePersistentVolumeClaim(declared); err != nil {
+				return false, err
+			}
+			created, err = c.applyRecorded(ctx, ref, declarable(declared))
+		case *v1.PersistentVolume:
+			if err := volume.ValidatePersistentVolume(declared); err != nil {
+				return false, err
+			}
+			created, err = c.applyRecorded(ctx, ref, declarable(declared))
+		case *v1.Pod:
+			created, err = c.applyPod(ctx, ref, declared)
+		default:
+			created, err = c.applyPlain(ctx, ref, declarable(declared))
+		}
+		if !errors.Is(err, objects.ErrConflict) && !errors.Is(err, objects.ErrExists) {
+			break
+		}
+	}
+	c.note(ref, declared, err)
+	return created, err
+}
+
+// applyRecorded applies a claim or volume.
+func (c *Cluster) applyRecorded(ctx context.Context, ref volume.ObjectRef, declared metav1.Object) (created bool, err error) {
+	stored, err := c.objects.Get(ctx, ref)
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		if err := mark(declared, declared, c.manager); err != nil {
+			return false, err
+		}
+		_, err = c.objects.Create(ctx, declared)
+		return err == nil, err
+	case err != nil:
+		return false, err
+	case stored.GetDeletionTimestamp() != nil:
+		return false, ErrBeingDeleted
+	}
+	if err := checkIdentity(ref, stored, declared); err != nil {
+		return false, err
+	}
+	next, err := merged(stored, declared, c.manager)
+	if err != nil {
+		return false, err
+	}
+	switch next := next.(type) {
+	case *v1.PersistentVolumeClaim:
+		err = checkClaim(stored.(*v1.PersistentVolumeClaim), next)
+	case *v1.PersistentVolume:
+		err = checkVolume(stored.(*v1.PersistentVolume), next)
+	}
+	if err != nil || equality.Semantic.DeepEqual(stored, next) {
+		return false, err
+	}
+	_, err = c.objects.Update(ctx, next)
+	return false, err
+}
+
+// applyPod stores a pod that is on no node until it is placed; one that is
+// mounted was placed before.
+func (c *Cluster) applyPod(ctx context.Context, ref volume.ObjectRef, declared *v1.Pod) (created bool, err error) {
+	next := declarable(declared).(*v1.Pod)
+	next.Spec.NodeName = ""
+	stored, err := objects.Get[*v1.Pod](ctx, c.objects, ref)
+	switch {
+	case err == nil && stored.UID == next.UID:
+		next.Spec.NodeName = stored.Spec.NodeName
+	case err != nil && !errors.Is(err, volume.ErrNotFound):
+		return false, err
+	}
+	return c.applyPlain(ctx, ref, next)
+}
+
+// applyPlain stores an object that nobody but its manifest changes.
+func (c *Cluster) applyPlain(ctx context.Context, ref volume.ObjectRef, next metav1.Object) (created bool, err error) {
+	stored, err := c.objects.Get(ctx, ref)
+	if err == nil && next.GetUID() != "" && stored.GetUID() != next.GetUID() && ref != c.nodeRef() {
+		if err := c.objects.Delete(ctx, ref, objects.Preconditions{UID: stored.GetUID()}); err != nil {
+			return false, err
+		}
+		err = volume.ErrNotFound
+	}
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		_, err = c.objects.Create(ctx, next)
+		return err == nil, err
+	case err != nil:
+		return false, err
+	}
+	next.SetUID("")
+	if _, err := c.objects.Update(ctx, next); err != nil || ref.Kind != kindNode {
+		return false, err
+	}
+	_, err = c.objects.UpdateStatus(ctx, next) // which says what it has
+	return false, err
+}
+
+// nodeRef names this node, which always exists.
+func (c *Cluster) nodeRef() volume.ObjectRef { return volume.NewObjectRef(kindNode, "", c.nodeName) }
+
+// defaultNode is this node where none is declared.
+func (c *Cluster) defaultNode() *v1.Node {
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.nodeName, Labels: map[string]string{v1.LabelHostname: c.nodeName}}}
+}
+
+// note remembers what was applied: objects that are in memory only, to know what
+// to prune, and those that have to wait for another to go.
+func (c *Cluster) note(ref volume.ObjectRef, declared metav1.Object, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.later, ref)
+	switch {
+	case errors.Is(err, ErrBeingDeleted):
+		c.later[ref] = declared
+	case err == nil && ref.Kind != kindClaim && ref.Kind != kindVolume && ref.Kind != kindPod:
+		c.plain[ref] = true
+	}
+}

@@ -1,0 +1,248 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+// Bind applies pods, puts them on this node, and returns when all their claims
+// are bound or it is known why they are not. Claims that wait for their first
+// consumer get their volumes here, or have them made here; how long that takes
+// is for ctx to say. Pods come first whose volumes are mounted already, then in
+// order: of two that want a claim with access mode ReadWriteOncePod, the first
+// has it.
+//
+// The error is a *[BindError] with every claim that a pod has not got; all
+// others are bound. If ctx ends, it matches the context's cause too, and what was
+// begun goes on as long as the cluster runs, which it must meanwhile. Any other
+// error says that pods could not be applied, or objects not be read. Bind is
+// idempotent and safe for concurrent use; the pods are only read.
+func (c *Cluster) Bind(ctx context.Context, pods ...*v1.Pod) error {
+	for _, pod := range pods {
+		if err := c.Apply(ctx, pod); err != nil {
+			return err
+		}
+	}
+	b := &binding{Cluster: c, pods: c.placedFirst(ctx, pods), refused: make(map[*v1.Pod]error), tried: make(map[persistentvolume.ClaimID]bool)}
+	for {
+		ended := b.settle(ctx)
+		if ended != nil && !errors.Is(ended, context.Cause(ctx)) {
+			return ended
+		}
+		if ended != nil || !b.place(ctx) {
+			return b.report(ctx, ended)
+		}
+	}
+}
+
+// Place puts a pod that was applied on this node, as far as that can be said now:
+// its claims that wait for their first consumer are bound here, or their volumes
+// begun to be made. It waits for nothing else; [Cluster.Bind] does. It must be
+// asked again when a claim of the pod has changed, until it returns nil: then
+// all its claims are bound. The error is a *[BindError], or says that objects
+// could not be read.
+func (c *Cluster) Place(ctx context.Context, pod *v1.Pod) error {
+	b := &binding{Cluster: c, pods: []*v1.Pod{pod}, refused: make(map[*v1.Pod]error), tried: make(map[persistentvolume.ClaimID]bool)}
+	b.place(ctx)
+	return b.report(ctx, nil)
+}
+
+// binding is one call of Bind.
+type binding struct {
+	*Cluster
+	pods []*v1.Pod
+	// refused are the pods that cannot be on the node, as seen last.
+	refused map[*v1.Pod]error
+	// tried are the claims for which a volume was to be made already: a failure
+	// is not tried again here, the controller does that.
+	tried map[persistentvolume.ClaimID]bool
+}
+
+// placedFirst orders pods: those that are on the node first.
+func (c *Cluster) placedFirst(ctx context.Context, pods []*v1.Pod) []*v1.Pod {
+	var placed, others []*v1.Pod
+	for _, pod := range pods {
+		if stored, err := objects.Get[*v1.Pod](ctx, c.objects, refOf(pod)); err == nil && stored.Spec.NodeName != "" {
+			placed = append(placed, pod)
+		} else {
+			others = append(others, pod)
+		}
+	}
+	return append(placed, others...)
+}
+
+// settle returns when all claims of the pods are bound or the controller has done
+// what there is to do.
+func (b *binding) settle(ctx context.Context) error {
+	changed, stop := b.watch(kindClaim)
+	defer stop()
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	idle := make(chan error, 1)
+	go func() { idle <- b.controller.Idle(waiting) }()
+	for {
+		if b.allBound() {
+			cancel()
+			<-idle
+			return nil
+		}
+		select {
+		case <-changed:
+		case err := <-idle:
+			return err
+		}
+	}
+}
+
+func (b *binding) allBound() bool {
+	for _, pod := range b.pods {
+		for _, claim := range claimsOf(pod) {
+			if b.controller.Explain(claim) != nil {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// place places all pods that can be, and reports whether there is more to wait
+// for.
+func (b *binding) place(ctx context.Context) (progress bool) {
+	for _, pod := range b.pods {
+		begun, err := b.placePod(ctx, pod)
+		progress = progress || begun
+		if b.refused[pod] = err; err == nil && !begun {
+			b.refused[pod] = b.settleOn(ctx, pod)
+		}
+	}
+	return progress
+}
+
+// placePod places one pod, and reports whether that has begun anything.
+func (b *binding) placePod(ctx context.Context, pod *v1.Pod) (begun bool, err error) {
+	for range maxAttempts {
+		if begun, err = b.tryPlace(ctx, pod); !errors.Is(err, objects.ErrConflict) {
+			break
+		}
+	}
+	return begun, err
+}
+
+func (b *binding) tryPlace(ctx context.Context, pod *v1.Pod) (begun bool, err error) {
+	node, err := objects.Get[*v1.Node](ctx, b.objects, b.nodeRef())
+	if err != nil {
+		return false, err
+	}
+	p, err := b.controller.Place(ctx, pod, []*v1.Node{node})
+	if err != nil {
+		return false, err
+	}
+	for _, claim := range p.Provision {
+		if b.tried[persistentvolume.IDOf(claim)] {
+			p.Rollback()
+			return false, nil
+		}
+	}
+	for _, claim := range p.Provision {
+		b.tried[persistentvolume.IDOf(claim)] = true
+	}
+	begun = len(p.Bind)+len(p.Provision) > 0
+	return begun, p.Commit(ctx)
+}
+
+// settleOn writes down that a pod is on the node, once all its claims are bound:
+// from now on it uses them.
+func (b *binding) settleOn(ctx context.Context, pod *v1.Pod) error {
+	for _, claim := range claimsOf(pod) {
+		if b.controller.Explain(claim) != nil {
+			return nil
+		}
+	}
+	for range maxAttempts {
+		stored, err := objects.Get[*v1.Pod](ctx, b.objects, refOf(pod))
+		if err != nil || stored.Spec.NodeName == b.nodeName {
+			return err
+		}
+		next := stored.DeepCopy()
+		next.Spec.NodeName = b.nodeName
+		if _, err = b.objects.Update(ctx, next); !errors.Is(err, objects.ErrConflict) {
+			return err
+		}
+	}
+	return nil
+}
+
+// claimsOf returns the claims of a pod, those of its ephemeral volumes too, each
+// once.
+func claimsOf(pod *v1.Pod) (names []types.NamespacedName) {
+	seen := make(map[string]bool)
+	for _, v := range pod.Spec.Volumes {
+		name := ""
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			name = v.PersistentVolumeClaim.ClaimName
+		case v.Ephemeral != nil:
+			name = pod.Name + "-" + v.Name
+		}
+		if name != "" && !seen[name] {
+			seen[name] = true
+			names = append(names, types.NamespacedName{Namespace: pod.Namespace, Name: name})
+		}
+	}
+	return names
+}
+
+// report says which claims the pods have not got.
+func (b *binding) report(ctx context.Context, ended error) error {
+	failed := &BindError{ended: ended}
+	for _, pod := range b.pods {
+		refused, about := b.refused[pod], types.NamespacedName{}
+		if placement, ok := errors.AsType[*persistentvolume.PlacementError](refused); ok {
+			refused, about = causeOf(placement)
+		} else if refused != nil {
+			return refused
+		}
+		for _, claim := range claimsOf(pod) {
+			if err := b.whyNot(ctx, claim, refused, about); err != nil {
+				failed.Unbound = append(failed.Unbound, &UnboundClaim{Pod: volume.NewObjectRef(kindPod, pod.Namespace, pod.Name).NamespacedName, PodUID: pod.UID, Claim: claim, Err: err})
+			}
+		}
+	}
+	if len(failed.Unbound) == 0 {
+		return nil
+	}
+	return failed
+}
+
+// causeOf returns why the pod cannot be on the node, and the claim that it is
+// about.
+func causeOf(e *persistentvolume.PlacementError) (error, types.NamespacedName) {
+	if e.Err != nil || len(e.Nodes) == 0 {
+		return e.Err, e.Claim
+	}
+	return e.Nodes[0].Err, e.Nodes[0].Claim
+}
+
+// whyNot says why a pod has not got a claim, nil if it has. Refused is why the
+// pod cannot be on the node, which is about one of its claims.
+func (b *binding) whyNot(ctx context.Context, claim types.NamespacedName, refused error, about types.NamespacedName) error {
+	err := b.controller.Explain(claim)
+	switch {
+	case refused == nil || errors.Is(refused, persistentvolume.ErrNotBoundYet):
+	case claim == about && (err == nil || errors.Is(err, persistentvolume.ErrWaitsForConsumer)):
+		err = refused
+	case claim != about && errors.Is(err, persistentvolume.ErrWaitsForConsumer):
+		return &persistentvolume.UnboundError{Claim: claim, Err: &otherClaimError{about, refused}}
+	}
+	if _, told := errors.AsType[*persistentvolume.UnboundError](err); err != nil && !told {
+		err = &persistentvolume.UnboundError{Claim: claim, Err: err}
+	}
+	return b.withClass(ctx, claim, err)
+}

@@ -1,0 +1,222 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/util/keylock"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+// Config is what a [Cluster] is made of.
+type Config struct {
+	// Dir is where claims and volumes are kept; it is made where it is missing
+	// (0700). One process has it at a time.
+	Dir string
+	// NodeName is this machine's name as a node: the only one there is.
+	NodeName string
+	// Manager says who applies; [Cluster.Prune] deletes only what the same one has
+	// applied. Empty: "podvol".
+	Manager string
+	// Plugins make, empty and delete storage. They are instances of their own:
+	// none that a node uses too.
+	Plugins []volume.VolumePlugin
+	// Host is what these plugins are given: at least RootDir and Mounter.
+	// NodeName and Releases are filled in.
+	Host volume.Host
+	// Mounted says what is mounted on this machine, and for whom, be these pods
+	// declared or not. It is asked before storage is emptied or deleted; an error
+	// keeps it. Nil: nothing is mounted but what pods among the objects use.
+	Mounted func(context.Context) ([]Mounted, error)
+	// Store is where the objects are put, for a node that was started before on
+	// the same one; nil: a new one.
+	Store *objects.Store
+	// LockTimeout is how long Open waits for another process to let go of Dir; 0
+	// means 10 seconds.
+	LockTimeout time.Duration
+	// Events takes what happens to claims and volumes, Logger attempts that
+	// failed and are made again; nil drops them.
+	Events persistentvolume.EventRecorder
+	Logger *slog.Logger
+}
+
+// Mounted is a volume that is mounted for a pod.
+type Mounted struct {
+	Pod    types.NamespacedName
+	PodUID types.UID
+	// Volume names its directory: the PersistentVolume, for one of a claim.
+	Volume string
+	// Claim is the claim that it was mounted for; empty for another volume.
+	Claim types.NamespacedName
+}
+
+// Cluster is the objects of one machine and the controller of its claims. All
+// methods are safe for concurrent use.
+type Cluster struct {
+	nodeName, manager string
+	store             *objects.Store
+	objects           *persistentvolume.RecordedObjects
+	controller        *persistentvolume.Controller
+	plugins           *volume.VolumePluginMgr
+	log               *slog.Logger
+
+	applying keylock.Map[struct{}]
+	running  atomic.Bool
+	complete func() // once
+
+	mu    sync.Mutex
+	plain map[volume.ObjectRef]bool          // applied, and in memory only
+	later map[volume.ObjectRef]metav1.Object // to be made when what has its name is gone
+}
+
+// Open loads the claims and volumes that are kept in a directory, and locks it
+// until Close. What else there is, is to be applied anew. Nothing is bound or made
+// before [Cluster.Run].
+//
+// The error is a *[BusyError] if another process has the directory for too
+// long. A file that cannot be understood is an error too: guessing could show
+// data to another claim.
+func Open(ctx context.Context, config Config) (*Cluster, error) {
+	c := &Cluster{
+		nodeName: config.NodeName, manager: config.Manager, store: config.Store, log: config.Logger,
+		plugins: &volume.VolumePluginMgr{},
+		plain:   make(map[volume.ObjectRef]bool), later: make(map[volume.ObjectRef]metav1.Object),
+	}
+	if c.manager == "" {
+		c.manager = "podvol"
+	}
+	if c.store == nil {
+		c.store = objects.NewStore()
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	if config.NodeName == "" {
+		return nil, volume.Invalid("NodeName", "must not be empty")
+	}
+	records, err := openLocked(ctx, c.store, config)
+	if err != nil {
+		return nil, err
+	}
+	c.objects = records
+	if err := c.start(ctx, config); err != nil {
+		return nil, errors.Join(err, records.Close())
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(ctx context.Context, config Config) error {
+	host := config.Host
+	host.NodeName = types.NodeName(c.nodeName)
+	host.Releases = &releases{
+		objects: persistentvolume.ReleaseVerifier{Objects: c.objects, Plugins: c.plugins}, mounted: config.Mounted,
+	}
+	if err := c.plugins.InitPlugins(config.Plugins, &host); err != nil {
+		return err
+	}
+	complete := make(chan struct{})
+	c.complete = sync.OnceFunc(func() { close(complete) })
+	c.controller = persistentvolume.NewController(persistentvolume.ControllerConfig{
+		Objects: c.objects, Plugins: c.plugins, Events: config.Events, Logger: c.log, PodsComplete: complete,
+	})
+	if _, err := c.applyPlain(ctx, c.nodeRef(), c.defaultNode()); err != nil {
+		return err
+	}
+	return c.addMounted(ctx, config.Mounted)
+}
+
+// Objects returns the objects, for a node that reads them and for whoever changes
+// them otherwise than by manifests. What is written of claims and volumes is on
+// disk first. After Close they can still be read.
+func (c *Cluster) Objects() *persistentvolume.RecordedObjects { return c.objects }
+
+// Run binds claims, makes storage for them and reclaims it until ctx ends, and
+// returns nil then, after all that it began has ended. It can be called once
+// ([persistentvolume.ErrRunOnce]). What is applied before is looked at together:
+// of the volumes declared, each claim gets the one that fits it best.
+func (c *Cluster) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.running.Store(true)
+	defer c.running.Store(false)
+	var remaking sync.WaitGroup
+	remaking.Go(func() { c.remake(ctx) })
+	err := c.controller.Run(ctx)
+	cancel()
+	remaking.Wait()
+	return err
+}
+
+// PodsComplete says that all pods that use volumes of this machine have been
+// applied. Until then no claim in deletion goes, and no storage is emptied or
+// deleted: the pod that uses it may not have been announced yet. A program that
+// knows some pods only never calls it. It may be called twice.
+func (c *Cluster) PodsComplete() { c.complete() }
+
+// Explain says why a claim is not bound, nil if it is; see
+// [persistentvolume.Controller.Explain]. Where the class makes volumes in a
+// cluster, but not here, the error is an *[UnprovisionedError].
+func (c *Cluster) Explain(ctx context.Context, claim types.NamespacedName) error {
+	return c.withClass(ctx, claim, c.controller.Explain(claim))
+}
+
+// Close gives the directory back, after Run has returned.
+func (c *Cluster) Close() error { return c.objects.Close() }
+
+// remake applies again what was declared while an object of its name was being
+// deleted, when that is gone.
+func (c *Cluster) remake(ctx context.Context) {
+	changed, stop := c.watch(kindClaim, kindVolume)
+	defer stop()
+	for {
+		for _, object := range c.waiting() {
+			if err := c.Apply(ctx, object); err != nil && !errors.Is(err, ErrBeingDeleted) && ctx.Err() == nil {
+				c.log.WarnContext(ctx, "not made anew", "error", err)
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (c *Cluster) waiting() []metav1.Object {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make([]metav1.Object, 0, len(c.later))
+	for _, object := range c.later {
+		all = append(all, object)
+	}
+	return all
+}
+
+// watch returns a channel that has a value after an object of some kinds has
+// changed.
+func (c *Cluster) watch(kinds ...string) (changed <-chan struct{}, stop func()) {
+	news := make(chan struct{}, 1)
+	stops := make([]func(), 0, len(kinds))
+	for _, kind := range kinds {
+		stops = append(stops, c.objects.WatchKind(kind, func(volume.ObjectRef) {
+			select {
+			case news <- struct{}{}:
+			default:
+			}
+		}))
+	}
+	return news, func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
+}

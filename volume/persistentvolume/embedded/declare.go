@@ -1,0 +1,76 @@
+package embedded
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// lastApplied is the annotation of claims and volumes that were applied: what
+// was declared of them last. Others have none.
+const lastApplied = "podvol.io/last-applied-configuration"
+
+// appliedBy is the annotation of who applied an object last ([Config.Manager]).
+const appliedBy = "podvol.io/applied-by"
+
+// bindCompleted is on a claim once it has its volume.
+const bindCompleted = "pv.kubernetes.io/bind-completed"
+
+// foreign are the annotations of bindings, which are this cluster's to write: a
+// manifest that has them was written down from another.
+var foreign = [...]string{
+	bindCompleted,
+	"pv.kubernetes.io/bound-by-controller",
+	"volume.kubernetes.io/selected-node",
+	"volume.kubernetes.io/storage-provisioner",
+	"volume.beta.kubernetes.io/storage-provisioner",
+	lastApplied, appliedBy,
+}
+
+// declarable copies an object without what only a cluster writes.
+func declarable(object metav1.Object) metav1.Object {
+	c := object.(runtime.Object).DeepCopyObject().(metav1.Object)
+	c.SetResourceVersion("")
+	c.SetDeletionTimestamp(nil)
+	c.SetDeletionGracePeriodSeconds(nil)
+	c.SetFinalizers(nil) // nobody here would remove them
+	c.SetManagedFields(nil)
+	switch c := c.(type) {
+	case *v1.PersistentVolumeClaim:
+		ownPart(kindClaim, &c.ObjectMeta)
+		c.Status = v1.PersistentVolumeClaimStatus{}
+	case *v1.PersistentVolume:
+		ownPart(kindVolume, &c.ObjectMeta)
+		c.Status = v1.PersistentVolumeStatus{}
+		if c.Spec.ClaimRef != nil {
+			c.Spec.ClaimRef.ResourceVersion = ""
+		}
+	}
+	return c
+}
+
+func ownPart(kind string, meta *metav1.ObjectMeta) {
+	meta.UID = ownUID(kind, meta)
+	meta.CreationTimestamp = metav1.Time{}
+	meta.OwnerReferences = nil // their UIDs mean nothing here, and it would go for want of its owner
+	for name := range meta.Annotations {
+		if slices.Contains(foreign[:], name) {
+			delete(meta.Annotations, name)
+		}
+	}
+}
+
+// ownUID returns the UID that a manifest itself gives an object. One that was
+// made of its name alone is none: the next object of that name would have it
+// too, and so the data of this one.
+func ownUID(kind string, meta *metav1.ObjectMeta) types.UID {
+	if meta.UID == objects.DerivedUID(kind, meta.Namespace, meta.Name) {
+		return ""
+	}
+	return meta.UID
+}

@@ -1,0 +1,154 @@
+package embedded
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+// ImmutableFieldError says that a field was to be changed that stays as it is
+// once a claim has a volume, since the data is where it is.
+type ImmutableFieldError struct {
+	Ref   volume.ObjectRef
+	Field string
+	// From is the stored value and To the declared one, as JSON, shortened.
+	From, To string
+	// Because says what it is bound to, as a clause.
+	Because string
+	// Advice says what to do, as a clause.
+	Advice string
+}
+
+func (e *ImmutableFieldError) Error() string {
+	return fmt.Sprintf("%s: %s cannot become %s, it stays %s, since %s: %s", e.Ref, e.Field, e.To, e.From, e.Because, e.Advice)
+}
+
+// field is one that must not change.
+type field struct {
+	name     string
+	old, new any
+}
+
+// checkClaim refuses changes to a claim that has a volume, or for which one is
+// being made, and puts into next what is not the manifest's to take away. A
+// claim that has none yet can be changed at will, unlike in Kubernetes.
+func checkClaim(stored, next *v1.PersistentVolumeClaim) error {
+	_, bound := stored.Annotations[bindCompleted]
+	because := "a volume is being made for the claim"
+	switch {
+	case bound:
+		because = fmt.Sprintf("the claim has volume %q", stored.Spec.VolumeName)
+	case !slices.Contains(stored.Finalizers, persistentvolume.ProvisioningFinalizer):
+		return nil
+	}
+	if next.Spec.VolumeName == "" {
+		next.Spec.VolumeName = stored.Spec.VolumeName
+	}
+	old, wanted := &stored.Spec, &next.Spec
+	fields := []field{
+		{"spec.volumeName", old.VolumeName, wanted.VolumeName},
+		{"spec.storageClassName", old.StorageClassName, wanted.StorageClassName},
+		{"spec.accessModes", sorted(old.AccessModes), sorted(wanted.AccessModes)},
+		{"spec.volumeMode", modeOf(old.VolumeMode), modeOf(wanted.VolumeMode)},
+		{"spec.selector", old.Selector, wanted.Selector},
+		{"spec.dataSource", old.DataSource, wanted.DataSource},
+		{"spec.dataSourceRef", old.DataSourceRef, wanted.DataSourceRef},
+	}
+	if had, wants := old.Resources.Requests[v1.ResourceStorage], wanted.Resources.Requests[v1.ResourceStorage]; wants.Cmp(had) < 0 {
+		fields = append(fields, field{"spec.resources.requests.storage", had.String(), wants.String()})
+	}
+	return firstChanged(volume.NewObjectRef(kindClaim, stored.Namespace, stored.Name), fields, because,
+		"put the manifest back, or declare a claim of another name; else delete this one first, with what its volume's reclaim policy does to its data")
+}
+
+// checkVolume refuses changes to a volume that a claim has, or had, and keeps
+// which claim that is. Where it is nobody's, anything can be changed, unlike in
+// Kubernetes.
+func checkVolume(stored, next *v1.PersistentVolume) error {
+	ref := stored.Spec.ClaimRef
+	if ref == nil || ref.UID == "" {
+		return nil
+	}
+	if wanted := next.Spec.ClaimRef; wanted == nil || sameClaim(wanted, ref) {
+		next.Spec.ClaimRef = ref.DeepCopy()
+	}
+	old, wanted := &stored.Spec, &next.Spec
+	claim := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+	return firstChanged(volume.NewObjectRef(kindVolume, "", stored.Name), []field{
+		{"spec.claimRef", ref, wanted.ClaimRef},
+		{sourceField(old), old.PersistentVolumeSource, wanted.PersistentVolumeSource},
+		{"spec.volumeMode", modeOf(old.VolumeMode), modeOf(wanted.VolumeMode)},
+		{"spec.nodeAffinity", old.NodeAffinity, wanted.NodeAffinity},
+	}, fmt.Sprintf("it holds what claim %q (UID %s) has stored", claim, ref.UID),
+		"put the manifest back, or declare a PersistentVolume of another name; else delete the claim, then this one first")
+}
+
+// sameClaim reports whether a declared claimRef means the stored one.
+func sameClaim(declared, stored *v1.ObjectReference) bool {
+	return declared.Namespace == stored.Namespace && declared.Name == stored.Name && (declared.UID == "" || declared.UID == stored.UID)
+}
+
+func sourceField(spec *v1.PersistentVolumeSpec) string {
+	data, err := json.Marshal(spec.PersistentVolumeSource)
+	var types map[string]json.RawMessage
+	if err != nil || json.Unmarshal(data, &types) != nil {
+		return "its source"
+	}
+	for name := range types {
+		return "spec." + name
+	}
+	return "its source"
+}
+
+func modeOf(mode *v1.PersistentVolumeMode) v1.PersistentVolumeMode {
+	if mode == nil {
+		return v1.PersistentVolumeFilesystem
+	}
+	return *mode
+}
+
+func sorted[S ~[]E, E cmp.Ordered](s S) S { return slices.Sorted(slices.Values(s)) }
+
+func firstChanged(ref volume.ObjectRef, fields []field, because, advice string) error {
+	for _, f := range fields {
+		if !equality.Semantic.DeepEqual(f.old, f.new) {
+			return &ImmutableFieldError{Ref: ref, Field: f.name, From: shown(f.old), To: shown(f.new), Because: because, Advice: advice}
+		}
+	}
+	return nil
+}
+
+// shown is a value as people write it in a manifest.
+func shown(value any) string {
+	const most = 120
+	data, err := json.Marshal(value)
+	if err != nil {
+		return "?"
+	}
+	if string(data) == "null" {
+		return "absent"
+	}
+	if len(data) > most {
+		return strings.ToValidUTF8(string(data[:most]), "") + "…"
+	}
+	return string(data)
+}
+
+// checkIdentity refuses another object of the same name.
+func checkIdentity(ref volume.ObjectRef, stored, declared metav1.Object) error {
+	if uid := declared.GetUID(); uid != "" && uid != stored.GetUID() {
+		return &ImmutableFieldError{Ref: ref, Field: "metadata.uid", From: shown(stored.GetUID()), To: shown(uid),
+			Because: "that is the one that exists", Advice: "take the UID out of the manifest, or delete the stored one first"}
+	}
+	return nil
+}

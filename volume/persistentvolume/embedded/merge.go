@@ -1,0 +1,161 @@
+package embedded
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// merge returns what is stored, changed as from last to declared: a field that
+// is declared gets that value, one that is declared no more goes away, and every
+// other stays as it is. Objects are merged field by field, lists are values, as
+// in a JSON merge patch (RFC 7386). The arguments are only read.
+func merge(stored, declared, last map[string]any) map[string]any {
+	merged := maps.Clone(stored)
+	if merged == nil {
+		merged = make(map[string]any)
+	}
+	for name, was := range last {
+		if _, still := declared[name]; !still {
+			drop(merged, name, was)
+		}
+	}
+	for name, want := range declared {
+		have, isObject := merged[name].(map[string]any)
+		fields, wantsObject := want.(map[string]any)
+		if !isObject || !wantsObject {
+			merged[name] = want
+			continue
+		}
+		was, _ := last[name].(map[string]any)
+		merged[name] = merge(have, fields, was)
+	}
+	return merged
+}
+
+// drop removes a field that was declared, but of an object only what was
+// declared of it: others may have written the rest.
+func drop(from map[string]any, name string, was any) {
+	have, isObject := from[name].(map[string]any)
+	fields, wasObject := was.(map[string]any)
+	if !isObject || !wasObject {
+		delete(from, name)
+		return
+	}
+	left := maps.Clone(have)
+	for field, value := range fields {
+		drop(left, field, value)
+	}
+	if len(left) == 0 {
+		delete(from, name)
+		return
+	}
+	from[name] = left
+}
+
+// content is what can be declared of a claim or volume that exists. The field of
+// the other kind is nil.
+type content struct {
+	Labels      map[string]string             `json:"labels,omitempty"`
+	Annotations map[string]string             `json:"annotations,omitempty"`
+	Claim       *v1.PersistentVolumeClaimSpec `json:"claim,omitempty"`
+	Volume      *v1.PersistentVolumeSpec      `json:"volume,omitempty"`
+}
+
+func contentOf(object metav1.Object) content {
+	c := content{Labels: object.GetLabels(), Annotations: maps.Clone(object.GetAnnotations())}
+	delete(c.Annotations, lastApplied)
+	delete(c.Annotations, appliedBy)
+	switch o := object.(type) {
+	case *v1.PersistentVolumeClaim:
+		c.Claim = &o.Spec
+	case *v1.PersistentVolume:
+		c.Volume = &o.Spec
+	}
+	return c
+}
+
+// fields returns the content as JSON's objects, without nulls.
+func (c content) fields() (map[string]any, error) {
+	data, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	return decodeFields(data)
+}
+
+func decodeFields(data []byte) (fields map[string]any, err error) {
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return nil, err
+	}
+	return withoutNull(fields), nil
+}
+
+func withoutNull(fields map[string]any) map[string]any {
+	for name, value := range fields {
+		switch value := value.(type) {
+		case nil:
+			delete(fields, name)
+		case map[string]any:
+			withoutNull(value)
+		}
+	}
+	return fields
+}
+
+// merged returns the stored claim or volume as it is to be: what was declared
+// last is in its annotation. Declared is only read.
+func merged(stored, declared metav1.Object, manager string) (metav1.Object, error) {
+	want, err := contentOf(declared).fields()
+	if err != nil {
+		return nil, err
+	}
+	have, err := contentOf(stored).fields()
+	if err != nil {
+		return nil, err
+	}
+	var last map[string]any
+	if text := stored.GetAnnotations()[lastApplied]; text != "" {
+		if last, err = decodeFields([]byte(text)); err != nil {
+			return nil, fmt.Errorf("annotation %s: %w", lastApplied, err)
+		}
+	}
+	data, err := json.Marshal(merge(have, want, last))
+	if err != nil {
+		return nil, err
+	}
+	var c content
+	if err := json.Unmarshal(data, &c); err != nil {
+		return nil, err
+	}
+	next := stored.(runtime.Object).DeepCopyObject().(metav1.Object)
+	next.SetLabels(c.Labels)
+	next.SetAnnotations(c.Annotations)
+	switch o := next.(type) {
+	case *v1.PersistentVolumeClaim:
+		o.Spec = *c.Claim
+	case *v1.PersistentVolume:
+		o.Spec = *c.Volume
+	}
+	return next, mark(next, declared, manager)
+}
+
+// mark notes in annotations of an object what was declared of it, as kubectl
+// does, and by whom.
+func mark(object, declared metav1.Object, manager string) error {
+	data, err := json.Marshal(contentOf(declared))
+	if err != nil {
+		return err
+	}
+	annotations := maps.Clone(object.GetAnnotations())
+	if annotations == nil {
+		annotations = make(map[string]string)
+	}
+	annotations[lastApplied], annotations[appliedBy] = string(data), manager
+	object.SetAnnotations(annotations)
+	return nil
+}

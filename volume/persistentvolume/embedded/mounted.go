@@ -1,0 +1,96 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+// releases is the [volume.ReleaseVerifier] that also looks at what is mounted.
+type releases struct {
+	objects persistentvolume.ReleaseVerifier
+	mounted func(context.Context) ([]Mounted, error)
+}
+
+// VerifyReleased implements [volume.ReleaseVerifier].
+func (r *releases) VerifyReleased(ctx context.Context, pv *v1.PersistentVolume) error {
+	if err := r.objects.VerifyReleased(ctx, pv); err != nil || r.mounted == nil {
+		return err
+	}
+	all, err := r.mounted(ctx)
+	if err != nil {
+		return volume.NothingDone(fmt.Errorf("nobody can tell whether PersistentVolume %q is still mounted here, so it counts as used: %w", pv.Name, err))
+	}
+	var uses []persistentvolume.Use
+	for _, m := range all {
+		if m.Volume == pv.Name {
+			uses = append(uses, persistentvolume.Use{
+				By: volume.NewObjectRef(kindPod, m.Pod.Namespace, m.Pod.Name), How: fmt.Sprintf("UID %s, it is mounted", m.PodUID),
+			})
+		}
+	}
+	if len(uses) > 0 {
+		return volume.NothingDone(&persistentvolume.InUseError{Volume: pv.Name, Uses: uses})
+	}
+	return nil
+}
+
+// addMounted stores the pods that something is mounted for: they use their
+// claims, whether anybody declares them or not.
+func (c *Cluster) addMounted(ctx context.Context, mounted func(context.Context) ([]Mounted, error)) error {
+	if mounted == nil {
+		return nil
+	}
+	all, err := mounted(ctx)
+	if err != nil {
+		return fmt.Errorf("look up what is mounted: %w", err)
+	}
+	pods := make(map[types.UID]*v1.Pod)
+	for _, m := range all {
+		if m.Claim.Name == "" || m.Pod.Name == "" || m.Pod.Namespace != m.Claim.Namespace {
+			continue
+		}
+		pod := pods[m.PodUID]
+		if pod == nil {
+			pod = &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: m.Pod.Namespace, Name: m.Pod.Name, UID: m.PodUID}}
+			pod.Spec.NodeName = c.nodeName
+			pods[m.PodUID] = pod
+		}
+		source := v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: m.Claim.Name}}
+		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: fmt.Sprintf("mounted-%d", len(pod.Spec.Volumes)), VolumeSource: source})
+	}
+	for _, pod := range pods {
+		// Of two of one name, the other is known by what is mounted alone.
+		if _, err := c.objects.Create(ctx, pod); err != nil && !errors.Is(err, objects.ErrExists) {
+			return err
+		}
+	}
+	return nil
+}
+
+// PodGone deletes the pod of that UID, after all its volumes were torn down: from
+// now on it uses no claim. That there is none is no error.
+func (c *Cluster) PodGone(ctx context.Context, uid types.UID) error {
+	pods, err := objects.List[*v1.Pod](ctx, c.objects, kindPod, metav1.NamespaceAll)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(pods, func(pod *v1.Pod) bool { return pod.UID == uid })
+	if i < 0 {
+		return nil
+	}
+	err = c.objects.Delete(ctx, refOf(pods[i]), objects.Preconditions{UID: uid})
+	if errors.Is(err, volume.ErrNotFound) || errors.Is(err, objects.ErrConflict) {
+		return nil
+	}
+	return err
+}

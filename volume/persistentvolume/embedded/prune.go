@@ -1,0 +1,126 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/manifest"
+)
+
+// Declared is all that manifests declare, as a [manifest.Set] has it.
+type Declared struct {
+	Objects []metav1.Object
+	// StatefulSets are those that are declared, be it without pods: whether a
+	// claim that came with one goes with it depends on that
+	// ([manifest.Retention]).
+	StatefulSets []types.NamespacedName
+}
+
+// Prune deletes what was applied earlier and is declared no more. It must be
+// called only once all manifests are known: what is not among these is taken to
+// be not wanted.
+//
+// A claim is deleted when nobody uses it any more; what becomes of its data its
+// volume's reclaim policy says. One of a StatefulSet stays unless the set's
+// persistentVolumeClaimRetentionPolicy says otherwise. A volume is deleted only
+// while it is no claim's: one that has held data for a claim stays, Released,
+// until somebody deletes it, so that nobody else is shown that data if its
+// manifest comes back. What was not applied, or by another [Config.Manager], is
+// left alone: claims of ephemeral volumes, volumes that were made or discovered.
+// So are pods, which whoever runs them deletes when they have ended
+// ([Cluster.PodGone]).
+//
+// The error joins one *[ObjectError] for each that could not be deleted.
+func (c *Cluster) Prune(ctx context.Context, declared Declared) error {
+	unlock, err := c.applying.Lock(ctx, struct{}{})
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	kept := make(map[volume.ObjectRef]bool, len(declared.Objects))
+	for _, object := range declared.Objects {
+		kept[refOf(object)] = true
+	}
+	return errors.Join(c.pruneClaims(ctx, kept, declared.StatefulSets), c.pruneVolumes(ctx, kept), c.prunePlain(ctx, kept))
+}
+
+func (c *Cluster) pruneClaims(ctx context.Context, kept map[volume.ObjectRef]bool, sets []types.NamespacedName) error {
+	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, c.objects, kindClaim, metav1.NamespaceAll)
+	errs := []error{err}
+	for _, claim := range claims {
+		r, ofSet := manifest.RetentionOf(claim)
+		if c.isPrunable(claim, kept) && (!ofSet || !r.Keeps(slices.Contains(sets, r.StatefulSet))) {
+			errs = append(errs, c.prune(ctx, claim))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Cluster) pruneVolumes(ctx context.Context, kept map[volume.ObjectRef]bool) error {
+	volumes, err := objects.List[*v1.PersistentVolume](ctx, c.objects, kindVolume, metav1.NamespaceAll)
+	errs := []error{err}
+	for _, pv := range volumes {
+		if c.isPrunable(pv, kept) && (pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "") {
+			errs = append(errs, c.prune(ctx, pv))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// isPrunable reports whether an object was applied, by this manager, and is
+// declared no more.
+func (c *Cluster) isPrunable(object metav1.Object, kept map[volume.ObjectRef]bool) bool {
+	return object.GetAnnotations()[appliedBy] == c.manager && object.GetDeletionTimestamp() == nil && !kept[refOf(object)]
+}
+
+// prune deletes an object in the version that was looked at.
+func (c *Cluster) prune(ctx context.Context, object metav1.Object) error {
+	ref := refOf(object)
+	err := c.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
+	if err == nil || errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	return &ObjectError{ref, err}
+}
+
+func (c *Cluster) prunePlain(ctx context.Context, kept map[volume.ObjectRef]bool) error {
+	var errs []error
+	for _, ref := range c.unwanted(kept) {
+		var err error
+		if ref == c.nodeRef() {
+			_, err = c.applyPlain(ctx, ref, c.defaultNode())
+		} else if err = c.objects.Delete(ctx, ref, objects.Preconditions{}); errors.Is(err, volume.ErrNotFound) {
+			err = nil
+		}
+		if err != nil {
+			errs = append(errs, &ObjectError{ref, err})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unwanted returns the objects in memory that are declared no more, and forgets
+// them and what was to be made anew.
+func (c *Cluster) unwanted(kept map[volume.ObjectRef]bool) (refs []volume.ObjectRef) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for ref := range c.later {
+		if !kept[ref] {
+			delete(c.later, ref)
+		}
+	}
+	for ref := range c.plain {
+		if !kept[ref] {
+			delete(c.plain, ref)
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
