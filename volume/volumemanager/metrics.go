@@ -56,6 +56,13 @@ func (m *Manager) mountedRecord(podUID types.UID, volumeName string) (*volume.Re
 	return s.actual.record, pod
 }
 
+func persistentVolumeOf(r *volume.Record) string {
+	if r.PersistentVolume == nil {
+		return ""
+	}
+	return r.PersistentVolume.Name
+}
+
 // claimOf is the claim that a recorded volume was mounted for.
 func claimOf(r *volume.Record) types.NamespacedName {
 	if r.PersistentVolume == nil || r.PersistentVolume.Spec.ClaimRef == nil {

@@ -44,9 +44,11 @@ type VolumeStatus struct {
 	Plugin string
 	// Source says where the data comes from, for people.
 	Source string
-	// Claim is the claim that a PersistentVolume was mounted for; empty for
-	// other volumes, and where no claim is known yet.
-	Claim types.NamespacedName
+	// PersistentVolume is the name of the one that the volume is; empty for other
+	// volumes, and where none is known yet. Claim is the claim that it was mounted
+	// for.
+	PersistentVolume string
+	Claim            types.NamespacedName
 	State VolumeState
 	// Path is where the pod's containers find the volume; empty if it has none.
 	Path string

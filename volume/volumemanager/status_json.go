@@ -14,29 +14,30 @@ import (
 
 // statusJSON is [VolumeStatus] as JSON; its keys are part of the contract.
 type statusJSON struct {
-	Namespace       string        `json:"namespace"`
-	Pod             string        `json:"pod"`
-	PodUID          types.UID     `json:"podUID"`
-	Volume          string        `json:"volume"`
-	Plugin          string        `json:"plugin"`
-	Source          string        `json:"source"`
-	Claim           string        `json:"claim,omitempty"`
-	Path            string        `json:"path"`
-	Device          string        `json:"device,omitempty"`
-	State           string        `json:"state"`
-	Wanted          bool          `json:"wanted"`
-	Since           *time.Time    `json:"since,omitempty"`
-	DurationSeconds float64       `json:"durationSeconds"`
-	Operation       string        `json:"operation,omitempty"`
-	Began           *time.Time    `json:"began,omitempty"`
-	Progress        *progressJSON `json:"progress,omitempty"`
-	Failures        int           `json:"failures"`
-	NextRetry       *time.Time    `json:"nextRetry,omitempty"`
-	Error           string        `json:"error,omitempty"`
-	Cause           string        `json:"cause,omitempty"`
-	Uncertain       bool          `json:"uncertain,omitempty"`
-	Attachment      string        `json:"attachment,omitempty"`
-	Server          *serverJSON   `json:"server,omitempty"`
+	Namespace        string        `json:"namespace"`
+	Pod              string        `json:"pod"`
+	PodUID           types.UID     `json:"podUID"`
+	Volume           string        `json:"volume"`
+	Plugin           string        `json:"plugin"`
+	Source           string        `json:"source"`
+	Claim            string        `json:"claim,omitempty"`
+	PersistentVolume string        `json:"persistentVolume,omitempty"`
+	Path             string        `json:"path"`
+	Device           string        `json:"device,omitempty"`
+	State            string        `json:"state"`
+	Wanted           bool          `json:"wanted"`
+	Since            *time.Time    `json:"since,omitempty"`
+	DurationSeconds  float64       `json:"durationSeconds"`
+	Operation        string        `json:"operation,omitempty"`
+	Began            *time.Time    `json:"began,omitempty"`
+	Progress         *progressJSON `json:"progress,omitempty"`
+	Failures         int           `json:"failures"`
+	NextRetry        *time.Time    `json:"nextRetry,omitempty"`
+	Error            string        `json:"error,omitempty"`
+	Cause            string        `json:"cause,omitempty"`
+	Uncertain        bool          `json:"uncertain,omitempty"`
+	Attachment       string        `json:"attachment,omitempty"`
+	Server           *serverJSON   `json:"server,omitempty"`
 }
 
 // serverJSON is [volume.SourceHealth] as JSON.
@@ -71,7 +72,7 @@ type progressJSON struct {
 
 // MarshalJSON writes the status for other programs: keys that do not change,
 // times as RFC 3339 says and absent where they are zero, durations in seconds, the
-// claim as "namespace/name".
+// claim as "namespace/name", its volume as "persistentVolume".
 // The error becomes its text ("error"), one word for its cause ("cause", such as
 // "NotFound", "HelperMissing" or "Unknown"), and whether it may have left
 // something behind ("uncertain"); all three are absent without an error. What
@@ -85,7 +86,7 @@ func (s VolumeStatus) MarshalJSON() ([]byte, error) {
 		Plugin: s.Plugin, Source: s.Source, Path: s.Path, Device: s.Device, State: string(s.State), Wanted: s.Wanted,
 		Since: presentTime(s.Since), DurationSeconds: s.Duration.Seconds(),
 		Operation: s.Operation, Began: presentTime(s.Began),
-		Failures: s.Failures, NextRetry: presentTime(s.NextRetry),
+		Failures: s.Failures, NextRetry: presentTime(s.NextRetry), PersistentVolume: s.PersistentVolume,
 	}
 	if s.Claim.Name != "" {
 		out.Claim = s.Claim.String()
