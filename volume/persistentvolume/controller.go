@@ -43,6 +43,10 @@ type ControllerConfig struct {
 	// announced yet. A program that knows some pods alone never closes it. Nil
 	// says that they are complete from the start, as those of an API are.
 	PodsComplete <-chan struct{}
+	// NodeName is the only node there is, where there is but one: claims are bound
+	// to no volume that cannot be reached from it, though they do not wait for a
+	// pod. Empty: there may be others.
+	NodeName string
 	// Workers is how many claims and volumes are worked on at the same time; 0
 	// means 16.
 	Workers int
@@ -80,6 +84,8 @@ type Controller struct {
 	pairs   keylock.Map[string]
 	placing placing
 	unbound reasons
+	// nodeName is ControllerConfig.NodeName.
+	nodeName string
 	// complete is ControllerConfig.PodsComplete.
 	complete  <-chan struct{}
 	lookAtAll func() // once
@@ -93,7 +99,7 @@ type Controller struct {
 func NewController(config ControllerConfig) *Controller {
 	c := &Controller{
 		objects: config.Objects, plugins: config.Plugins, log: config.Logger, events: eventLog{sink: config.Events, told: make(map[types.UID]string)},
-		index: NewIndex(), waiting: newWaitingClaims(), complete: config.PodsComplete, activity: new(activity),
+		index: NewIndex(), waiting: newWaitingClaims(), nodeName: config.NodeName, complete: config.PodsComplete, activity: new(activity),
 		synced: make(chan struct{}), ended: make(chan struct{}),
 	}
 	c.lookAtAll = sync.OnceFunc(c.lookAtClaimsAndVolumes)
@@ -127,6 +133,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	for _, kind := range []string{kindClass, kindPod, kindVolume, kindClaim} {
 		defer c.objects.WatchKind(kind, c.queue.add)()
 	}
+	defer c.watchNode()()
 	if err := c.fill(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil

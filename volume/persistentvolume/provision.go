@@ -41,9 +41,9 @@ func isProvisioning(claim *v1.PersistentVolumeClaim) bool {
 	return slices.Contains(claim.Finalizers, ProvisioningFinalizer)
 }
 
-// provision has storage made for a claim that has found none. It reports false
-// where the class makes none.
-func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (handled bool, err error) {
+// provision has storage made for a claim that has found none, and why. It reports
+// false where the class makes none.
+func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *UnboundError) (handled bool, err error) {
 	name := claimClass(claim, "")
 	switch {
 	case name == "":
@@ -53,7 +53,7 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 	case class.Provisioner == noProvisioner:
 		return false, nil
 	case c.isExternal(class.Provisioner):
-		return true, c.awaitExternal(ctx, claim, class)
+		return true, c.awaitExternal(ctx, claim, class, why)
 	}
 	inherited := isProvisioning(claim)
 	if claim, err = c.beginProvisioning(ctx, claim, class); err != nil {
@@ -86,14 +86,16 @@ func (c *Controller) failProvisioning(ctx context.Context, claim *v1.PersistentV
 }
 
 // awaitExternal asks another process for the volume.
-func (c *Controller) awaitExternal(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
+func (c *Controller) awaitExternal(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *UnboundError) error {
 	claim, err := c.updateClaim(ctx, claim, withProvisioner(claim, class))
 	if err != nil {
 		return err
 	}
 	c.events.is(claim, v1.EventTypeNormal, reasonExternalProvisioning, fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' "+
 		"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner), "")
-	c.unbound.set(nameOf(claim), fmt.Errorf("it waits for a volume from the external provisioner %s", class.Provisioner))
+	waits := *why
+	waits.Err = fmt.Errorf("%w: it waits for a volume from the external provisioner %s", why.Err, class.Provisioner)
+	c.unbound.set(nameOf(claim), &waits)
 	_, err = c.setClaimStatus(ctx, claim, v1.ClaimPending, nil)
 	return err
 }

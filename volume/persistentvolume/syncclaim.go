@@ -62,7 +62,10 @@ func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentV
 		return err
 	}
 	// What is being made for it is what it gets, unless somebody chooses.
-	wanted := Wanted{Claim: claim, Delayed: waitsForConsumer(class) || isProvisioning(claim)}
+	wanted, err := c.here(ctx, Wanted{Claim: claim, Delayed: waitsForConsumer(class) || isProvisioning(claim)})
+	if err != nil {
+		return err
+	}
 	c.waiting.add(wanted)
 	reserved, err := c.index.Reserve(wanted)
 	if errors.Is(err, ErrReserved) {
@@ -124,7 +127,7 @@ func (c *Controller) findNone(ctx context.Context, claim *v1.PersistentVolumeCla
 	if invalid || waits || why.Volume != "" {
 		return c.leavePending(ctx, claim, why)
 	}
-	handled, err := c.provision(ctx, claim, class)
+	handled, err := c.provision(ctx, claim, class, why)
 	if err != nil || handled {
 		return err
 	}

@@ -126,7 +126,7 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 	complete := make(chan struct{})
 	c.complete = sync.OnceFunc(func() { close(complete) })
 	c.controller = persistentvolume.NewController(persistentvolume.ControllerConfig{
-		Objects: c.objects, Plugins: c.plugins, Events: config.Events, Logger: c.log, PodsComplete: complete,
+		Objects: c.objects, Plugins: c.plugins, Events: config.Events, Logger: c.log, PodsComplete: complete, NodeName: c.nodeName,
 	})
 	if _, err := c.applyPlain(ctx, c.nodeRef(), c.defaultNode()); err != nil {
 		return err

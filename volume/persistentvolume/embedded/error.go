@@ -108,7 +108,12 @@ func (c *Cluster) withClass(ctx context.Context, name types.NamespacedName, why 
 	if _, err := c.plugins.FindProvisionablePluginByName(class.Provisioner); err == nil {
 		return why
 	}
-	return &UnprovisionedError{Class: class.Name, Provisioner: class.Provisioner, Err: why}
+	// That it waits for the provisioner would only mislead.
+	alone := *unbound
+	if !errors.Is(why, persistentvolume.ErrWaitsForConsumer) {
+		alone.Err = volume.ErrClaimUnbound
+	}
+	return &UnprovisionedError{Class: class.Name, Provisioner: class.Provisioner, Err: &alone}
 }
 
 // classOf returns the storage class of a claim.
