@@ -38,7 +38,9 @@ type world struct {
 	api objects.Writer
 	// records is where what the store forgets is recorded; empty: it does not
 	// forget. Manifests are applied after each start.
-	records    string
+	records string
+	// ledger is what an earlier version has left; empty: nothing.
+	ledger     string
 	manifests  []metav1.Object
 	plugins    func(*objectstest.Client) *volume.VolumePluginMgr // nil: none
 	afterStart func()                                            // what else a process does that dies
@@ -49,6 +51,9 @@ type world struct {
 	crashAt    int
 	crashAfter bool
 	died       <-chan struct{}
+	// diskAt is the same for changes of the disk.
+	diskAt   int
+	diskMode string
 }
 
 func newWorld(t *testing.T, all ...metav1.Object) *world {
@@ -66,6 +71,7 @@ func (w *world) start() {
 		w.forget()
 	}
 	w.client = objectstest.NewClient(w.store)
+	w.died = nil
 	if w.crashAt > 0 {
 		w.died = w.client.CrashAt(w.crashAt, w.crashAfter)
 		w.crashAt = 0
@@ -76,7 +82,7 @@ func (w *world) start() {
 	}
 	closeRecords := func() error { return nil }
 	if w.records != "" {
-		recorded, err := persistentvolume.OpenRecords(ctx, w.client, w.records)
+		recorded, err := w.open(ctx)
 		if err != nil {
 			cancel()
 			w.client.Close()

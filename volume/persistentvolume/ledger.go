@@ -30,6 +30,9 @@ type entry struct {
 	Name          string    `json:"name"`
 	UID           types.UID `json:"uid"`
 	Time          time.Time `json:"time"`
+	// ClaimDeleted says that the claim was created and deleted since, and the
+	// volume was not.
+	ClaimDeleted bool `json:"claimDeleted,omitempty"`
 }
 
 func (e entry) claim() ClaimID {
@@ -84,7 +87,7 @@ func (l *ledger) load() error {
 			err = l.admit(e, file.Name())
 		}
 		if err != nil {
-			return fmt.Errorf("ledger of bindings: %s: %w; nothing is bound until it is put right, so that no claim is shown another's data", path, err)
+			return fmt.Errorf("ledger of bindings: %w", &DamagedRecordError{Path: path, Err: err})
 		}
 	}
 	return nil

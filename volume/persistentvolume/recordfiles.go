@@ -16,6 +16,20 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
+// disk is where records are; each change of it is durable and either done as a
+// whole or not at all.
+type disk interface {
+	WriteFile(path string, data []byte, perm fs.FileMode) error
+	Remove(path string) error
+}
+
+type durableDisk struct{}
+
+func (durableDisk) WriteFile(path string, data []byte, perm fs.FileMode) error {
+	return durable.WriteFile(path, data, perm)
+}
+func (durableDisk) Remove(path string) error { return durable.Remove(path) }
+
 // recordVersion is the schema of the files of [RecordedObjects].
 const recordVersion = 1
 
@@ -105,9 +119,9 @@ func (r record) object() metav1.Object {
 	return r.Volume
 }
 
-// saveRecord writes an object down. It has no version there: that is given anew
+// save writes an object down. It has no version there: that is given anew
 // by each store.
-func saveRecord(dir string, object metav1.Object) error {
+func (r *RecordedObjects) save(object metav1.Object) error {
 	rec := record{SchemaVersion: recordVersion}
 	switch o := withVersion(object, "").(type) {
 	case *v1.PersistentVolumeClaim:
@@ -120,14 +134,14 @@ func saveRecord(dir string, object metav1.Object) error {
 	if err != nil {
 		return err
 	}
-	if err := durable.WriteFile(filepath.Join(dir, recordName(ref)), append(data, '\n'), 0o600); err != nil {
+	if err := r.disk.WriteFile(filepath.Join(r.dir, recordName(ref)), append(data, '\n'), 0o600); err != nil {
 		return fmt.Errorf("record %s: %w", ref, err)
 	}
 	return nil
 }
 
-func removeRecord(dir string, ref volume.ObjectRef) error {
-	if err := durable.Remove(filepath.Join(dir, recordName(ref))); err != nil {
+func (r *RecordedObjects) remove(ref volume.ObjectRef) error {
+	if err := r.disk.Remove(filepath.Join(r.dir, recordName(ref))); err != nil {
 		return fmt.Errorf("remove the record of %s: %w", ref, err)
 	}
 	return nil
@@ -160,8 +174,8 @@ type epoch struct {
 }
 
 // beginEpoch returns the floor for this store, once the next one's is on disk.
-func beginEpoch(dir string) (floor uint64, err error) {
-	path := filepath.Join(dir, epochFile)
+func (r *RecordedObjects) beginEpoch() (floor uint64, err error) {
+	path := filepath.Join(r.dir, epochFile)
 	var e epoch
 	data, err := os.ReadFile(path)
 	switch {
@@ -180,5 +194,5 @@ func beginEpoch(dir string) (floor uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	return e.Floor, durable.WriteFile(path, append(next, '\n'), 0o600)
+	return e.Floor, r.disk.WriteFile(path, append(next, '\n'), 0o600)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,8 +32,13 @@ import (
 type RecordedObjects struct {
 	Objects
 	dir  string
+	disk disk
 	lock *os.File
 	keys keylock.Map[volume.ObjectRef]
+
+	// ledger is what an earlier version has bound and is not recorded yet; nil
+	// for nothing.
+	ledger atomic.Pointer[imported]
 
 	mu      sync.Mutex
 	closed  bool
@@ -55,6 +61,10 @@ var _ objects.Cached = (*RecordedObjects)(nil)
 // is loaded: guessing could show data to another claim. It ends with
 // [RecordedObjects.Close].
 func OpenRecords(ctx context.Context, store LoadableObjects, dir string) (*RecordedObjects, error) {
+	return openRecords(ctx, store, dir, durableDisk{})
+}
+
+func openRecords(ctx context.Context, store LoadableObjects, dir string, disk disk) (*RecordedObjects, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("records of volumes: %w", err)
 	}
@@ -62,7 +72,7 @@ func OpenRecords(ctx context.Context, store LoadableObjects, dir string) (*Recor
 	if err != nil {
 		return nil, fmt.Errorf("records of volumes %s: lock: %w", dir, err)
 	}
-	r := &RecordedObjects{Objects: store, dir: dir, lock: lock}
+	r := &RecordedObjects{Objects: store, dir: dir, disk: disk, lock: lock}
 	if err := r.load(ctx, store); err != nil {
 		return nil, errors.Join(fmt.Errorf("records of volumes: %w", err), r.Close())
 	}
@@ -74,7 +84,7 @@ func (r *RecordedObjects) load(ctx context.Context, store objects.Loader) error 
 	if _, err := durable.Sweep(r.dir); err != nil {
 		return err
 	}
-	floor, err := beginEpoch(r.dir)
+	floor, err := r.beginEpoch()
 	if err != nil {
 		return err
 	}
@@ -99,24 +109,21 @@ func (r *RecordedObjects) Close() error {
 	r.closed = true
 	r.mu.Unlock()
 	r.writing.Wait()
+	if i := r.ledger.Load(); i != nil {
+		i.close()
+	}
 	return r.lock.Close()
 }
 
-// begin lets a write of an object begin, until end is called.
-func (r *RecordedObjects) begin(ctx context.Context, ref volume.ObjectRef) (end func(), err error) {
+// begin lets a write begin, until end is called.
+func (r *RecordedObjects) begin(ref volume.ObjectRef) (end func(), err error) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.closed {
-		r.mu.Unlock()
 		return nil, fmt.Errorf("write %s: the records %s: %w", ref, r.dir, os.ErrClosed)
 	}
 	r.writing.Add(1)
-	r.mu.Unlock()
-	unlock, err := r.keys.Lock(ctx, ref)
-	if err != nil {
-		r.writing.Done()
-		return nil, err
-	}
-	return func() { unlock(); r.writing.Done() }, nil
+	return r.writing.Done, nil
 }
 
 // Live implements [objects.Cached].
@@ -128,69 +135,144 @@ func (r *RecordedObjects) Create(ctx context.Context, object metav1.Object) (met
 	if !recorded {
 		return r.Objects.Create(ctx, object)
 	}
-	end, err := r.begin(ctx, ref)
+	end, err := r.begin(ref)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	rehearsal, err := r.rehearse(ctx, ref)
-	if err != nil {
-		return nil, err
+	created, e, err := r.create(ctx, ref, object)
+	if err == nil {
+		r.trySettle(ctx, e)
 	}
-	created, err := rehearsal.store.Create(ctx, object)
+	return created, err
+}
+
+func (r *RecordedObjects) create(ctx context.Context, ref volume.ObjectRef, object metav1.Object) (metav1.Object, *entry, error) {
+	unlock, err := r.keys.Lock(ctx, ref)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if err := saveRecord(r.dir, created); err != nil {
-		return nil, err
+	defer unlock()
+	re, err := r.rehearse(ctx, ref)
+	if err != nil {
+		return nil, nil, err
+	}
+	e, err := r.ledger.Load().entryFor(object)
+	if err != nil {
+		return nil, nil, err
+	}
+	if object, err = r.admit(ctx, e, object); err != nil {
+		return nil, nil, err
+	}
+	created, err := re.store.Create(ctx, object)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := r.save(created); err != nil {
+		return nil, nil, err
 	}
 	created.SetResourceVersion("")
-	return r.perform(ctx, ref, func(ctx context.Context) (metav1.Object, error) { return r.Objects.Create(ctx, created) })
+	created, err = r.perform(ctx, ref, func(ctx context.Context) (metav1.Object, error) { return r.Objects.Create(ctx, created) })
+	return created, e, err
 }
 
 // Update implements [objects.Writer].
 func (r *RecordedObjects) Update(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return r.update(ctx, object, objects.Writer.Update)
-}
-
-// UpdateStatus implements [objects.Writer].
-func (r *RecordedObjects) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return r.update(ctx, object, objects.Writer.UpdateStatus)
-}
-
-func (r *RecordedObjects) update(ctx context.Context, object metav1.Object,
-	verb func(objects.Writer, context.Context, metav1.Object) (metav1.Object, error)) (metav1.Object, error) {
 	ref, recorded := refOfRecorded(object)
 	if !recorded {
-		return verb(r.Objects, ctx, object)
+		return r.Objects.Update(ctx, object)
 	}
-	end, err := r.begin(ctx, ref)
+	end, err := r.begin(ref)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	rehearsal, err := r.rehearse(ctx, ref)
+	updated, e, err := r.update(ctx, ref, object)
+	if err == nil {
+		r.trySettle(ctx, e)
+	}
+	return updated, err
+}
+
+func (r *RecordedObjects) update(ctx context.Context, ref volume.ObjectRef, object metav1.Object) (metav1.Object, *entry, error) {
+	unlock, err := r.keys.Lock(ctx, ref)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unlock()
+	re, err := r.rehearse(ctx, ref)
+	if err != nil {
+		return nil, nil, err
+	}
+	e, err := r.ledger.Load().entryFor(re.stored)
+	if err != nil {
+		return nil, nil, err
+	}
+	released := e != nil && isReleasing(re.stored, object)
+	if !released {
+		if object, err = r.admit(ctx, e, object); err != nil {
+			return nil, nil, err
+		}
+	}
+	updated, err := r.write(ctx, re, object, objects.Writer.Update)
+	if err == nil && released {
+		err = r.drop(e)
+	}
+	return updated, e, err
+}
+
+// UpdateStatus implements [objects.Writer].
+func (r *RecordedObjects) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	ref, recorded := refOfRecorded(object)
+	if !recorded {
+		return r.Objects.UpdateStatus(ctx, object)
+	}
+	end, err := r.begin(ref)
 	if err != nil {
 		return nil, err
 	}
-	if err := rehearsal.expect(object.GetResourceVersion()); err != nil {
-		return nil, err
-	}
-	next, err := verb(rehearsal.store, ctx, withVersion(object, ""))
+	defer end()
+	unlock, err := r.keys.Lock(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
+	defer unlock()
+	re, err := r.rehearse(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return r.write(ctx, re, object, objects.Writer.UpdateStatus)
+}
+
+// write does an update that was rehearsed: first on disk, then in the store.
+func (r *RecordedObjects) write(ctx context.Context, re *rehearsal, object metav1.Object,
+	verb func(objects.Writer, context.Context, metav1.Object) (metav1.Object, error)) (metav1.Object, error) {
+	if err := re.expect(object.GetResourceVersion()); err != nil {
+		return nil, err
+	}
+	next, err := verb(re.store, ctx, withVersion(object, ""))
+	if err != nil {
+		return nil, err
+	}
+	if err := r.record(re, next); err != nil {
+		return nil, err
+	}
+	based := withVersion(object, re.version())
+	return r.perform(ctx, re.ref, func(ctx context.Context) (metav1.Object, error) { return verb(r.Objects, ctx, based) })
+}
+
+// record makes the record that of the object as it is to be; nil if it is to go.
+func (r *RecordedObjects) record(re *rehearsal, next metav1.Object) error {
 	switch {
-	case isGone(next):
-		err = removeRecord(r.dir, ref)
-	case next.GetResourceVersion() != rehearsal.rehearsed:
-		err = saveRecord(r.dir, next)
+	case next == nil || isGone(next):
+		if err := r.buried(re.stored); err != nil {
+			return err
+		}
+		return r.remove(re.ref)
+	case next.GetResourceVersion() == re.rehearsed:
+		return nil // it stays as it is
 	}
-	if err != nil {
-		return nil, err
-	}
-	based := withVersion(object, rehearsal.version)
-	return r.perform(ctx, ref, func(ctx context.Context) (metav1.Object, error) { return verb(r.Objects, ctx, based) })
+	return r.save(next)
 }
 
 // Delete implements [objects.Writer].
@@ -198,33 +280,35 @@ func (r *RecordedObjects) Delete(ctx context.Context, ref volume.ObjectRef, prec
 	if !isRecorded(ref.Kind) {
 		return r.Objects.Delete(ctx, ref, preconditions)
 	}
-	end, err := r.begin(ctx, ref)
+	end, err := r.begin(ref)
 	if err != nil {
 		return err
 	}
 	defer end()
-	rehearsal, err := r.rehearse(ctx, ref)
+	unlock, err := r.keys.Lock(ctx, ref)
 	if err != nil {
 		return err
 	}
-	if err := rehearsal.expect(preconditions.ResourceVersion); err != nil {
-		return err
-	}
-	if err := rehearsal.store.Delete(ctx, ref, objects.Preconditions{UID: preconditions.UID}); err != nil {
-		return err
-	}
-	next, err := rehearsal.store.Get(ctx, ref)
-	switch {
-	case errors.Is(err, volume.ErrNotFound):
-		err = removeRecord(r.dir, ref)
-	case err == nil && next.GetResourceVersion() != rehearsal.rehearsed:
-		err = saveRecord(r.dir, next)
-	}
+	defer unlock()
+	re, err := r.rehearse(ctx, ref)
 	if err != nil {
+		return err
+	}
+	if err := re.expect(preconditions.ResourceVersion); err != nil {
+		return err
+	}
+	if err := re.store.Delete(ctx, ref, objects.Preconditions{UID: preconditions.UID}); err != nil {
+		return err
+	}
+	next, err := re.store.Get(ctx, ref)
+	if err != nil && !errors.Is(err, volume.ErrNotFound) {
+		return err
+	}
+	if err := r.record(re, next); err != nil {
 		return err
 	}
 	_, err = r.perform(ctx, ref, func(ctx context.Context) (metav1.Object, error) {
-		return nil, r.Objects.Delete(ctx, ref, objects.Preconditions{UID: preconditions.UID, ResourceVersion: rehearsal.version})
+		return nil, r.Objects.Delete(ctx, ref, objects.Preconditions{UID: preconditions.UID, ResourceVersion: re.version()})
 	})
 	return err
 }
@@ -232,37 +316,47 @@ func (r *RecordedObjects) Delete(ctx context.Context, ref volume.ObjectRef, prec
 // rehearsal is a store with one object as it is, in which a write shows what it
 // will make of it.
 type rehearsal struct {
-	ref   volume.ObjectRef
-	store *objects.Store
-	// version is the object's, rehearsed the one that it has in the rehearsal;
-	// empty where there is no object.
-	version, rehearsed string
+	ref    volume.ObjectRef
+	stored metav1.Object // nil where there is none
+	store  *objects.Store
+	// rehearsed is the version that the object has before the rehearsal.
+	rehearsed string
 }
 
-func (r *RecordedObjects) rehearse(ctx context.Context, ref volume.ObjectRef) (rehearsal, error) {
-	re := rehearsal{ref: ref, store: objects.NewStore()}
+func (r *RecordedObjects) rehearse(ctx context.Context, ref volume.ObjectRef) (*rehearsal, error) {
+	re := &rehearsal{ref: ref, store: objects.NewStore()}
 	stored, err := r.Live().Get(ctx, ref)
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
 		return re, nil
 	case err != nil:
-		return re, err
+		return nil, err
 	}
+	re.stored = stored
 	if err := re.store.Load(ctx, 0, stored); err != nil {
-		return re, err
+		return nil, err
 	}
 	loaded, err := re.store.Get(ctx, ref)
 	if err != nil {
-		return re, err
+		return nil, err
 	}
-	re.version, re.rehearsed = stored.GetResourceVersion(), loaded.GetResourceVersion()
+	re.rehearsed = loaded.GetResourceVersion()
 	return re, nil
 }
 
-// expect refuses a write that is based on another version.
+// version is that of the stored object, empty where there is none.
+func (re *rehearsal) version() string {
+	if re.stored == nil {
+		return ""
+	}
+	return re.stored.GetResourceVersion()
+}
+
+// expect refuses a write that is based on another version. That of nothing is
+// refused by the rehearsal.
 func (re *rehearsal) expect(version string) error {
-	if version != "" && re.version != "" && version != re.version {
-		return fmt.Errorf("write %s: %w: it is at version %s, not %s", re.ref, objects.ErrConflict, re.version, version)
+	if is := re.version(); version != "" && is != "" && version != is {
+		return fmt.Errorf("write %s: %w: it is at version %s, not %s", re.ref, objects.ErrConflict, is, version)
 	}
 	return nil
 }
@@ -278,11 +372,11 @@ func (r *RecordedObjects) perform(ctx context.Context, ref volume.ObjectRef, do 
 	stored, getErr := r.Live().Get(ctx, ref)
 	switch {
 	case errors.Is(getErr, volume.ErrNotFound):
-		return nil, errors.Join(err, removeRecord(r.dir, ref))
+		return nil, errors.Join(err, r.remove(ref))
 	case getErr != nil:
 		return nil, errors.Join(err, getErr)
 	}
-	return nil, errors.Join(err, saveRecord(r.dir, stored))
+	return nil, errors.Join(err, r.save(stored))
 }
 
 func withVersion(object metav1.Object, version string) metav1.Object {

@@ -245,8 +245,14 @@ func TestARefusedWriteLeavesTheRecord(t *testing.T) {
 
 // Whatever call the process dies at, with a store that forgets everything: the
 // records are enough to go on.
-func TestRecordsSurviveACrashAtEveryCall(t *testing.T) {
-	sweepCrashes(t, 20, func(t *testing.T) *world {
+func TestRecordsSurviveACrashAtEveryCall(t *testing.T) { testCrashes(t, 20, sweepCrashes) }
+
+func TestRecordsSurviveACrashAtEveryChangeOfTheDisk(t *testing.T) {
+	testCrashes(t, 20, sweepDiskCrashes)
+}
+
+func testCrashes(t *testing.T, atLeast int, sweep func(*testing.T, int, func(*testing.T) *world, func(*world), func(*world))) {
+	sweep(t, atLeast, func(t *testing.T) *world {
 		w := newForgetfulWorld(t, memoryDir(t), storageClass("fast", made),
 			newPV("small", "1Gi"), newPV("large", "3Gi"), newClaim("data", "1Gi", ofClass("fast")), newClaim("short", "1Gi", ofClass("fast")), newClaim("static", "1Gi"))
 		w.afterStart = func() {

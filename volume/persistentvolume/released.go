@@ -113,6 +113,8 @@ func stillKept(stored, given *v1.PersistentVolume) string {
 		return "no claim that has left it is recorded in its claimRef"
 	case given.Spec.ClaimRef == nil || given.Spec.ClaimRef.UID != ref.UID:
 		return fmt.Sprintf("its claimRef has the UID %q, which is not that of the one to reclaim", ref.UID)
+	case awaitsClaim(stored):
+		return fmt.Sprintf("its claim \"%s/%s\" was bound by an earlier version and has not been created since", ref.Namespace, ref.Name)
 	case stored.DeletionTimestamp != nil && policy == v1.PersistentVolumeReclaimRecycle:
 		return "it is being deleted"
 	}

@@ -47,6 +47,9 @@ func (c *Controller) settleVolume(ctx context.Context, pv *v1.PersistentVolume) 
 	switch {
 	case err != nil:
 		return err
+	case claim == nil && awaitsClaim(pv):
+		_, err := c.setVolumePhase(ctx, pv, v1.VolumeAvailable, "")
+		return err
 	case claim == nil:
 		return c.release(ctx, pv)
 	case claim.Spec.VolumeName == "":

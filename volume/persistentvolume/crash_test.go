@@ -1,0 +1,109 @@
+package persistentvolume_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/podvol/podvol/volume/objects/objectstest"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+// open opens the records, and imports the ledger.
+func (w *world) open(ctx context.Context) (*persistentvolume.RecordedObjects, error) {
+	var disk persistentvolume.Disk = persistentvolume.DurableDisk{}
+	if w.diskAt > 0 {
+		dying := &dyingDisk{at: w.diskAt, mode: w.diskMode, client: w.client, died: make(chan struct{})}
+		disk, w.died, w.diskAt = dying, dying.died, 0
+	}
+	recorded, err := persistentvolume.OpenRecordsOn(ctx, w.client, w.records, disk)
+	if err != nil || w.ledger == "" {
+		return recorded, err
+	}
+	if err := recorded.ImportLedger(ctx, w.ledger); err != nil {
+		return nil, errors.Join(err, recorded.Close())
+	}
+	return recorded, nil
+}
+
+// dyingDisk is one at whose n-th change the process dies: before it, after it,
+// or half-way.
+type dyingDisk struct {
+	persistentvolume.DurableDisk
+	at     int
+	mode   string
+	client *objectstest.Client
+	died   chan struct{}
+
+	mu    sync.Mutex
+	count int
+}
+
+func (d *dyingDisk) WriteFile(path string, data []byte, perm fs.FileMode) error {
+	return d.do(func() error { return d.DurableDisk.WriteFile(path, data, perm) },
+		func() error {
+			return os.WriteFile(filepath.Join(filepath.Dir(path), ".durable-half.tmp"), data[:len(data)/2], perm)
+		})
+}
+
+func (d *dyingDisk) Remove(path string) error {
+	return d.do(func() error { return d.DurableDisk.Remove(path) }, func() error { return nil })
+}
+
+func (d *dyingDisk) do(change, half func() error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.count++
+	switch {
+	case d.count < d.at:
+		return change()
+	case d.count > d.at:
+		return objectstest.ErrCrashed
+	}
+	d.client.CrashAt(1, false) // it does nothing any more
+	close(d.died)
+	switch d.mode {
+	case "after":
+		return errors.Join(change(), objectstest.ErrCrashed)
+	case "half-way":
+		return errors.Join(half(), objectstest.ErrCrashed)
+	}
+	return objectstest.ErrCrashed
+}
+
+// sweepDiskCrashes is sweepCrashes for every change of the disk.
+func sweepDiskCrashes(t *testing.T, atLeast int, prepare func(*testing.T) *world, meanwhile, check func(*world)) {
+	t.Helper()
+	for _, mode := range []string{"before", "half-way", "after"} {
+		crashed := true
+		n := 1
+		for ; crashed; n++ {
+			synctest.Test(t, func(t *testing.T) {
+				w := prepare(t)
+				w.diskAt, w.diskMode = n, mode
+				w.start()
+				if w.afterStart != nil {
+					w.afterStart()
+				}
+				w.settle()
+				w.stop()
+				crashed = w.dead()
+				meanwhile(w)
+				w.start()
+				w.settle()
+				check(w)
+			})
+			if t.Failed() {
+				t.Fatalf("dying at change %d of the disk, %s", n, mode)
+			}
+		}
+		if n < atLeast {
+			t.Fatalf("only %d changes were made", n)
+		}
+	}
+}
