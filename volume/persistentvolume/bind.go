@@ -3,32 +3,45 @@ package persistentvolume
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // bind writes a binding: into the volume, which decides it, then into the
-// claim, then into the phases of both. Whatever was done already is not written
-// again. The volume is written only if it is still as given; committed is
-// called when it was.
+// claim, then into the phases of both, with what protects them. These four writes
+// are as few as the API allows, for a status is written by itself. Whatever was
+// done already is not written again. The volume is written only if it is still as
+// given; committed is called when it was.
 func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, committed func(*v1.PersistentVolume)) error {
 	unlock, err := c.pairs.Lock(ctx, pv.Name)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if pv, err = c.updateVolume(ctx, pv, boundVolume(pv, claim)); err != nil {
-		return fmt.Errorf("bind volume %q: %w", pv.Name, err)
+	if !isBoundVolume(pv, claim) {
+		if pv, err = c.writeVolume(ctx, pv, protectedVolume(boundVolume(pv, claim)), c.volumes.wrote); err != nil {
+			return fmt.Errorf("bind volume %q: %w", pv.Name, err)
+		}
 	}
 	committed(pv)
-	next := boundClaim(claim, pv.Name)
-	if pv.Name == ProvisionedName(claim) {
-		next.Finalizers = without(next.Finalizers, ProvisioningFinalizer)
-	}
-	if claim, err = c.updateClaim(ctx, claim, next); err != nil {
-		return fmt.Errorf("bind to volume %q: %w", pv.Name, err)
+	if !isBoundClaim(claim, pv.Name) {
+		next := protectedClaim(boundClaim(claim, pv.Name))
+		if pv.Name == ProvisionedName(claim) {
+			next.Finalizers = without(next.Finalizers, ProvisioningFinalizer)
+		}
+		note := c.claims.wrote
+		if isProvisioning(next) { // another volume, which is to be done away with
+			note = c.claims.put
+		}
+		if claim, err = c.writeClaim(ctx, claim, next, note); err != nil {
+			return fmt.Errorf("bind to volume %q: %w", pv.Name, err)
+		}
 	}
 	if pv, err = c.setVolumePhase(ctx, pv, v1.VolumeBound, ""); err != nil {
 		return fmt.Errorf("mark volume %q as bound: %w", pv.Name, err)
@@ -38,6 +51,21 @@ func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	}
 	c.tellOfGrowth(claim, pv)
 	return nil
+}
+
+// isBoundVolume reports whether nothing is left to write of a binding into the
+// volume; isBoundClaim, into the claim.
+func isBoundVolume(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) bool {
+	ref := pv.Spec.ClaimRef
+	return ref != nil && ref.UID == claim.UID && ref.Name == claim.Name && ref.Namespace == claim.Namespace &&
+		ref.Kind == kindClaim && ref.APIVersion == v1.SchemeGroupVersion.String() &&
+		(pv.DeletionTimestamp != nil || slices.Contains(pv.Finalizers, volumeProtection))
+}
+
+func isBoundClaim(claim *v1.PersistentVolumeClaim, volumeName string) bool {
+	return claim.Spec.VolumeName == volumeName && claim.Annotations[annBindCompleted] == yes &&
+		(claim.DeletionTimestamp != nil || slices.Contains(claim.Finalizers, claimProtection)) &&
+		(volumeName != ProvisionedName(claim) || !isProvisioning(claim))
 }
 
 // tellOfGrowth tells of a bound claim that asks for more than its volume has:
@@ -52,12 +80,23 @@ func (c *Controller) tellOfGrowth(claim *v1.PersistentVolumeClaim, pv *v1.Persis
 		fmt.Sprintf("it asks for %s, and volume %q has %s", want.String(), pv.Name, have.String()))
 }
 
-// updateVolume and the other writers below write only what differs, and return
-// what is stored; on an error the object as it was.
+// updateVolume and updateClaim write only what differs, and return what is
+// stored; on an error the object as it was. What is new is looked at again.
 func (c *Controller) updateVolume(ctx context.Context, pv, next *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	if equality.Semantic.DeepEqual(pv, next) {
 		return pv, nil
 	}
+	return c.writeVolume(ctx, pv, next, c.volumes.put)
+}
+
+func (c *Controller) updateClaim(ctx context.Context, claim, next *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+	if equality.Semantic.DeepEqual(claim, next) {
+		return claim, nil
+	}
+	return c.writeClaim(ctx, claim, next, c.claims.put)
+}
+
+func (c *Controller) writeVolume(ctx context.Context, pv, next *v1.PersistentVolume, note func(*v1.PersistentVolume) *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	stored, err := update(ctx, c.objects.Update, next)
 	if err != nil {
 		return pv, err
@@ -65,18 +104,10 @@ func (c *Controller) updateVolume(ctx context.Context, pv, next *v1.PersistentVo
 	if isGone(stored) {
 		return stored, nil
 	}
-	return c.volumes.put(stored), nil
+	return note(stored), nil
 }
 
-// isGone reports whether an object that was just written was let go of by that.
-func isGone(o metav1.Object) bool {
-	return o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0
-}
-
-func (c *Controller) updateClaim(ctx context.Context, claim, next *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
-	if equality.Semantic.DeepEqual(claim, next) {
-		return claim, nil
-	}
+func (c *Controller) writeClaim(ctx context.Context, claim, next *v1.PersistentVolumeClaim, note func(*v1.PersistentVolumeClaim) *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	stored, err := update(ctx, c.objects.Update, next)
 	if err != nil {
 		return claim, err
@@ -84,30 +115,37 @@ func (c *Controller) updateClaim(ctx context.Context, claim, next *v1.Persistent
 	if isGone(stored) {
 		return stored, nil
 	}
-	return c.claims.put(stored), nil
+	return note(stored), nil
 }
 
+// isGone reports whether an object that was just written was let go of by that.
+func isGone(o metav1.Object) bool {
+	return o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0
+}
+
+// setVolumePhase writes a phase if it is another one, as setClaimStatus does.
+// Nothing follows from it for claims.
 func (c *Controller) setVolumePhase(ctx context.Context, pv *v1.PersistentVolume, phase v1.PersistentVolumePhase, message string) (*v1.PersistentVolume, error) {
 	if pv.Status.Phase == phase && pv.Status.Message == message {
 		return pv, nil
 	}
-	next := pv.DeepCopy()
+	next := *pv
 	if next.Status.Phase != phase {
 		next.Status.LastPhaseTransitionTime = new(metav1.Now())
 	}
 	next.Status.Phase, next.Status.Message, next.Status.Reason = phase, message, ""
-	stored, err := update(ctx, c.objects.UpdateStatus, next)
+	stored, err := update(ctx, c.objects.UpdateStatus, &next)
 	if err != nil {
 		return pv, err
 	}
-	return c.volumes.put(stored), nil
+	return c.volumes.wrote(stored), nil
 }
 
 // setClaimStatus sets the phase and what a claim has of its volume, if any. The
 // capacity of a claim that was bound before stays: a volume that has grown is
 // larger than the file system in it may be.
 func (c *Controller) setClaimStatus(ctx context.Context, claim *v1.PersistentVolumeClaim, phase v1.PersistentVolumeClaimPhase, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, error) {
-	next := claim.DeepCopy()
+	next := *claim
 	switch {
 	case pv == nil:
 		next.Status.AccessModes, next.Status.Capacity = nil, nil
@@ -119,12 +157,19 @@ func (c *Controller) setClaimStatus(ctx context.Context, claim *v1.PersistentVol
 		}
 	}
 	next.Status.Phase = phase
-	if equality.Semantic.DeepEqual(claim.Status, next.Status) {
+	if isSameStatus(&claim.Status, &next.Status) {
 		return claim, nil
 	}
-	stored, err := update(ctx, c.objects.UpdateStatus, next)
+	stored, err := update(ctx, c.objects.UpdateStatus, &next)
 	if err != nil {
 		return claim, err
 	}
-	return c.claims.put(stored), nil
+	return c.claims.wrote(stored), nil
+}
+
+// isSameStatus compares what setClaimStatus sets.
+func isSameStatus(a, b *v1.PersistentVolumeClaimStatus) bool {
+	return a.Phase == b.Phase && slices.Equal(a.AccessModes, b.AccessModes) &&
+		ptr.Equal(a.CurrentVolumeAttributesClassName, b.CurrentVolumeAttributesClassName) &&
+		maps.EqualFunc(a.Capacity, b.Capacity, func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 })
 }

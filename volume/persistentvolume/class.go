@@ -31,6 +31,12 @@ func DefaultClass(classes []*storagev1.StorageClass) string {
 	}).Name
 }
 
+// wantsDefaultClass reports whether a claim names no class, not even "".
+func wantsDefaultClass(claim *v1.PersistentVolumeClaim) bool {
+	_, named := annotation(&claim.ObjectMeta, annClassBeta)
+	return !named && claim.Spec.StorageClassName == nil
+}
+
 // claimClass returns the class of a claim: what it names, "" included, else
 // the default.
 func claimClass(pvc *v1.PersistentVolumeClaim, defaultClass string) string {

@@ -130,8 +130,11 @@ func (c *Controller) Run(ctx context.Context) error {
 		return ErrRunOnce
 	}
 	defer close(c.ended)
-	for _, kind := range []string{kindClass, kindPod, kindVolume, kindClaim} {
+	for _, kind := range []string{kindClass, kindPod} {
 		defer c.objects.WatchKind(kind, c.queue.add)()
+	}
+	for _, kind := range []string{kindVolume, kindClaim} {
+		defer c.objects.WatchKind(kind, c.queue.hear)()
 	}
 	defer c.watchNode()()
 	if err := c.fill(ctx); err != nil {
@@ -154,8 +157,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// fill looks at everything once, volumes before claims, so that none is given
-// away whose claim has not been seen.
+// fill reads everything once, volumes before claims, so that none is given away
+// whose claim has not been seen. It is looked at in the other order: what a
+// claim takes at once need not be shown as available first.
 func (c *Controller) fill(ctx context.Context) error {
 	if _, err := c.classes.fill(ctx); err != nil {
 		return err
@@ -172,11 +176,11 @@ func (c *Controller) fill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, pv := range volumes {
-		c.queue.add(volumeRef(pv.Name))
-	}
 	for _, claim := range claims {
 		c.queue.add(claimRef(nameOf(claim)))
+	}
+	for _, pv := range volumes {
+		c.queue.add(volumeRef(pv.Name))
 	}
 	for _, pod := range pods {
 		c.queue.add(volume.NewObjectRef(kindPod, pod.Namespace, pod.Name))
@@ -207,21 +211,9 @@ func (c *Controller) lookAtClaimsAndVolumes() {
 	}
 }
 
-// work is what the queue does for one object that has changed.
-func (c *Controller) work(ctx context.Context, ref volume.ObjectRef) error {
-	var err error
-	switch ref.Kind {
-	case kindClaim:
-		c.unbound.doubt(ref.NamespacedName)
-		err = c.syncClaim(ctx, ref.NamespacedName)
-		c.unbound.settle(ref.NamespacedName, err)
-	case kindVolume:
-		err = c.syncVolume(ctx, ref.Name)
-	case kindClass:
-		_, _, err = c.classes.get(ctx, ref.NamespacedName)
-	case kindPod:
-		err = c.syncPod(ctx, ref.NamespacedName)
-	}
+// work is what the queue does for one object.
+func (c *Controller) work(ctx context.Context, ref volume.ObjectRef, look bool) error {
+	err := c.sync(ctx, ref, look)
 	if err != nil && ctx.Err() == nil {
 		level := slog.LevelWarn
 		if errors.Is(err, objects.ErrConflict) { // the usual way to learn that the cache was behind
@@ -232,14 +224,54 @@ func (c *Controller) work(ctx context.Context, ref volume.ObjectRef) error {
 	return err
 }
 
+// sync does what there is to do for one object. Without look it learns of a
+// claim or volume only; if that is news, it is looked at later.
+func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) (err error) {
+	exists := false
+	switch ref.Kind {
+	case kindClaim:
+		if !look {
+			_, exists, err = c.claims.get(ctx, ref.NamespacedName)
+		}
+		if err == nil && !exists {
+			c.unbound.doubt(ref.NamespacedName)
+			err = c.syncClaim(ctx, ref.NamespacedName)
+			c.unbound.settle(ref.NamespacedName, err)
+		}
+	case kindVolume:
+		if !look {
+			_, exists, err = c.volumes.get(ctx, ref.NamespacedName)
+		}
+		if err == nil && !exists {
+			err = c.syncVolume(ctx, ref.Name)
+		}
+	case kindClass:
+		_, _, err = c.classes.get(ctx, ref.NamespacedName)
+	case kindPod:
+		err = c.syncPod(ctx, ref.NamespacedName)
+	}
+	return err
+}
+
 // claimChanged has the claim looked at, and the volumes that mean it. That holds
 // for what the controller has read or written itself, too: it may be gone again
-// by the time that it is noted.
-func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.PersistentVolumeClaim, exists bool) {
-	if exists {
+// by the time that it is noted. Only what is written for a pair is not looked at
+// again for that.
+func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.PersistentVolumeClaim, how noticed) {
+	pair := ""
+	switch how {
+	case listed:
 		c.index.PutClaim(now)
+		c.expect(now)
+		return
+	case written:
+		c.index.PutClaim(now)
+		pair = now.Spec.VolumeName
+	case seen:
+		c.index.PutClaim(now)
+		c.expect(now)
 		c.queue.add(claimRef(name))
-	} else {
+	case gone:
 		c.index.DeleteClaim(name)
 		c.events.settled(prior.UID)
 		for _, pod := range c.users.of(name) { // it may be one to make again
@@ -247,27 +279,58 @@ func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.Pers
 		}
 	}
 	for _, pv := range c.index.meaning(name) {
-		c.queue.add(volumeRef(pv))
+		if pv != pair {
+			c.queue.add(volumeRef(pv))
+		}
 	}
+}
+
+// expect has a claim wait that will be looked at, so that no volume that it could
+// have is shown as available first.
+func (c *Controller) expect(claim *v1.PersistentVolumeClaim) {
+	if _, bound := claim.Annotations[annBindCompleted]; bound || claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "" {
+		return
+	}
+	name := claimClass(claim, "")
+	if wantsDefaultClass(claim) {
+		name = DefaultClass(c.classes.all())
+	}
+	class, _ := c.classes.last(types.NamespacedName{Name: name})
+	wanted := wantedNow(claim, class)
+	wanted.DefaultClass = name
+	c.waiting.add(wanted)
 }
 
 // volumeChanged has the volume looked at, and the claims that it means or that
 // name it.
-func (c *Controller) volumeChanged(name types.NamespacedName, prior, now *v1.PersistentVolume, exists bool) {
-	for _, claim := range c.index.claimsOf(name.Name) {
-		c.queue.add(claimRef(claim))
+func (c *Controller) volumeChanged(name types.NamespacedName, prior, now *v1.PersistentVolume, how noticed) {
+	var pair types.NamespacedName
+	switch how {
+	case listed:
+		c.index.Put(now)
+		return
+	case written:
+		pair, _ = claimRefOf(now)
 	}
-	if !exists {
+	for _, claim := range c.index.claimsOf(name.Name) {
+		if claim != pair {
+			c.queue.add(claimRef(claim))
+		}
+	}
+	if how == gone {
 		c.index.Delete(name.Name)
 		c.operations.forget(releaseKey(prior))
 		c.events.settled(prior.UID)
 		return
 	}
 	c.index.Put(now)
-	c.queue.add(volumeRef(name.Name))
 	if prior != nil && releaseKey(prior) != releaseKey(now) {
 		c.operations.forget(releaseKey(prior))
 	}
+	if how == written {
+		return
+	}
+	c.queue.add(volumeRef(name.Name))
 	if claim, ok := claimRefOf(now); ok {
 		c.queue.add(claimRef(claim))
 	}
@@ -275,19 +338,30 @@ func (c *Controller) volumeChanged(name types.NamespacedName, prior, now *v1.Per
 
 // classChanged has the claims looked at that wait for the class, or for any to
 // be the default.
-func (c *Controller) classChanged(name types.NamespacedName, _, _ *storagev1.StorageClass, _ bool) {
+func (c *Controller) classChanged(name types.NamespacedName, _, _ *storagev1.StorageClass, _ noticed) {
 	for _, claim := range append(c.waiting.ofClass(name.Name), c.waiting.ofClass("")...) {
 		c.queue.add(claimRef(claim))
 	}
 }
 
-// offer has the claim looked at that a volume is for, if it is free.
-func (c *Controller) offer(volumeName string) {
+// offer has the claim looked at that a volume is for, if it is free, and reports
+// whether there is one.
+func (c *Controller) offer(volumeName string) bool {
 	pv, free := c.index.free(volumeName)
 	if !free {
-		return
+		return false
 	}
-	if claim, ok := c.waiting.offer(pv); ok {
+	claim, ok := c.waiting.offer(pv)
+	if ok {
 		c.queue.add(claimRef(claim))
+	}
+	return ok
+}
+
+// giveBack offers a volume that was kept for a claim, or has it looked at,
+// unless it was taken.
+func (c *Controller) giveBack(volumeName string) {
+	if pv, exists := c.index.Volume(volumeName); exists && pv.Spec.ClaimRef == nil && !c.offer(volumeName) {
+		c.queue.add(volumeRef(volumeName))
 	}
 }

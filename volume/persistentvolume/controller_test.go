@@ -75,8 +75,8 @@ func TestANewVolumeWakesOneClaim(t *testing.T) {
 			calls := w.client.Count()
 			w.create(newPV(fmt.Sprintf("pv%02d", i), "2Gi"))
 			w.settle()
-			if n := w.client.Count() - calls; n > 6 {
-				t.Errorf("%d calls for one binding; want finalizer and phase of the new volume, and four writes", n)
+			if n := w.client.Count() - calls; n != 4 {
+				t.Errorf("%d calls for one binding, want four writes", n)
 			}
 		}
 		for i := range count {

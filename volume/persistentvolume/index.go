@@ -207,6 +207,12 @@ func (x *Index) isBusy(volumeName string) bool {
 	return x.owners.busy[volumeName]
 }
 
+func (x *Index) isReserved(volumeName string) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.owners.reserved[volumeName] != nil
+}
+
 // change makes f the only place where what is known of a volume changes: it is
 // taken from where it was before, and put where it belongs after.
 func (x *Index) change(volumeName string, f func()) {

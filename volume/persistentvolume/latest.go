@@ -22,15 +22,28 @@ type latest[T metav1.Object] struct {
 	objects objects.Reader
 	kind    string
 	// changed is called, one call after the other, for each version that is
-	// newer than the one before, and with exists false for an object that is
-	// gone; prior is the zero value where there was none. It must not block.
-	changed func(name types.NamespacedName, prior, now T, exists bool)
+	// newer than the one before; prior is the zero value where there was none,
+	// now where the object is gone. It must not block.
+	changed func(name types.NamespacedName, prior, now T, how noticed)
 
 	mu    sync.Mutex
 	known map[types.NamespacedName]T
 }
 
-func newLatest[T metav1.Object](all objects.Reader, kind string, changed func(types.NamespacedName, T, T, bool)) latest[T] {
+// noticed says how a new version was learned of.
+type noticed int
+
+const (
+	seen noticed = iota
+	// written is what the controller itself has written, where it does at once
+	// what follows from that for the object and its pair.
+	written
+	// listed is what was there at first, all of which is looked at anyway.
+	listed
+	gone
+)
+
+func newLatest[T metav1.Object](all objects.Reader, kind string, changed func(types.NamespacedName, T, T, noticed)) latest[T] {
 	return latest[T]{objects: all, kind: kind, changed: changed, known: make(map[types.NamespacedName]T)}
 }
 
@@ -79,7 +92,12 @@ func (l *latest[T]) version(name types.NamespacedName) (version string, known bo
 }
 
 // put notes a version and returns the newest.
-func (l *latest[T]) put(object T) T {
+func (l *latest[T]) put(object T) T { return l.note(object, seen) }
+
+// wrote is put for what the controller has written, see [written].
+func (l *latest[T]) wrote(object T) T { return l.note(object, written) }
+
+func (l *latest[T]) note(object T, how noticed) T {
 	name := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,7 +106,7 @@ func (l *latest[T]) put(object T) T {
 		return prior
 	}
 	l.known[name] = object
-	l.changed(name, prior, object, true)
+	l.changed(name, prior, object, how)
 	return object
 }
 
@@ -112,8 +130,8 @@ func (l *latest[T]) forget(name types.NamespacedName, version string, known bool
 		return true
 	}
 	delete(l.known, name)
-	var gone T
-	l.changed(name, prior, gone, false)
+	var none T
+	l.changed(name, prior, none, gone)
 	return true
 }
 
@@ -139,7 +157,7 @@ func (l *latest[T]) fill(ctx context.Context) ([]T, error) {
 		return nil, err
 	}
 	for _, object := range list {
-		l.put(object)
+		l.note(object, listed)
 	}
 	return list, nil
 }

@@ -17,10 +17,10 @@ func TestAnAnswerThatIsOvertakenForgetsNothing(t *testing.T) {
 	store := objects.NewStore()
 	client := objectstest.NewClient(store)
 	defer client.Close()
-	var gone int
-	l := newLatest(client, kindVolume, func(_ types.NamespacedName, _, _ *v1.PersistentVolume, exists bool) {
-		if !exists {
-			gone++
+	var times int
+	l := newLatest(client, kindVolume, func(_ types.NamespacedName, _, _ *v1.PersistentVolume, how noticed) {
+		if how == gone {
+			times++
 		}
 	})
 	client.Inject(fault.Fault[objectstest.Call]{Nth: 1, After: true, Hook: func() {
@@ -31,13 +31,13 @@ func TestAnAnswerThatIsOvertakenForgetsNothing(t *testing.T) {
 		l.put(stored.(*v1.PersistentVolume))
 	}})
 	pv, exists, err := l.getLive(t.Context(), types.NamespacedName{Name: "pv"})
-	if err != nil || !exists || pv.Name != "pv" || gone != 0 {
-		t.Errorf("got %v, %v, %v, and it was called gone %d times", pv, exists, err, gone)
+	if err != nil || !exists || pv.Name != "pv" || times != 0 {
+		t.Errorf("got %v, %v, %v, and it was called gone %d times", pv, exists, err, times)
 	}
 	if err := store.Delete(t.Context(), volumeRef("pv"), objects.Preconditions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, exists, err := l.getLive(t.Context(), types.NamespacedName{Name: "pv"}); err != nil || exists || gone != 1 {
+	if _, exists, err := l.getLive(t.Context(), types.NamespacedName{Name: "pv"}); err != nil || exists || times != 1 {
 		t.Errorf("after its deletion: %v, %v, gone %d times", exists, err, gone)
 	}
 }

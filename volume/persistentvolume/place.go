@@ -275,7 +275,7 @@ func (p *Placement) bind(ctx context.Context, r *Reservation) error {
 	if err != nil {
 		return err
 	}
-	pv, err := c.updateVolume(ctx, r.Volume(), boundVolume(r.Volume(), claim))
+	pv, err := c.updateVolume(ctx, r.Volume(), protectedVolume(boundVolume(r.Volume(), claim)))
 	if err != nil {
 		return fmt.Errorf("bind volume %q to PersistentVolumeClaim %q: %w", pv.Name, r.claim, err)
 	}
@@ -289,7 +289,7 @@ func (p *Placement) Rollback() {
 	c := p.controller
 	for _, r := range p.Bind {
 		r.Release()
-		c.offer(r.Volume().Name)
+		c.giveBack(r.Volume().Name)
 		c.queue.add(claimRef(r.claim.NamespacedName))
 	}
 	for _, claim := range p.Provision {

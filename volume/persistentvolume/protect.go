@@ -70,12 +70,12 @@ func claimsOfPod(pod *v1.Pod) (names []types.NamespacedName) {
 }
 
 // podChanged has the claims looked at that the pod names, or has named.
-func (c *Controller) podChanged(_ types.NamespacedName, prior, now *v1.Pod, exists bool) {
+func (c *Controller) podChanged(_ types.NamespacedName, prior, now *v1.Pod, how noticed) {
 	if prior != nil {
 		c.users.remove(prior)
 		c.lookAtClaims(prior)
 	}
-	if exists {
+	if how != gone {
 		c.users.put(now)
 		c.lookAtClaims(now)
 	}
@@ -90,13 +90,11 @@ func (c *Controller) lookAtClaims(pod *v1.Pod) {
 // protectClaim keeps a claim that is not being deleted, or lets one go that no
 // pod uses.
 func (c *Controller) protectClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
-	if protected := slices.Contains(claim.Finalizers, claimProtection); protected == (claim.DeletionTimestamp == nil) {
+	if slices.Contains(claim.Finalizers, claimProtection) == (claim.DeletionTimestamp == nil) {
 		return claim, nil
 	}
-	next := claim.DeepCopy()
 	if claim.DeletionTimestamp == nil {
-		next.Finalizers = append(next.Finalizers, claimProtection)
-		return c.updateClaim(ctx, claim, next)
+		return c.updateClaim(ctx, claim, protectedClaim(claim))
 	}
 	if !c.podsComplete() {
 		return claim, nil
@@ -104,8 +102,31 @@ func (c *Controller) protectClaim(ctx context.Context, claim *v1.PersistentVolum
 	if used, err := c.isUsed(ctx, claim); err != nil || used {
 		return claim, err
 	}
+	next := claim.DeepCopy()
 	next.Finalizers = without(next.Finalizers, claimProtection)
 	return c.updateClaim(ctx, claim, next)
+}
+
+// protectedClaim and protectedVolume return a copy that is protected from now
+// on, unless it is being deleted; all else it shares.
+func protectedClaim(claim *v1.PersistentVolumeClaim) *v1.PersistentVolumeClaim {
+	next := *claim
+	next.Finalizers = protected(claim, claimProtection)
+	return &next
+}
+
+func protectedVolume(pv *v1.PersistentVolume) *v1.PersistentVolume {
+	next := *pv
+	next.Finalizers = protected(pv, volumeProtection)
+	return &next
+}
+
+func protected(object metav1.Object, finalizer string) []string {
+	finalizers := object.GetFinalizers()
+	if object.GetDeletionTimestamp() != nil || slices.Contains(finalizers, finalizer) {
+		return finalizers
+	}
+	return append(slices.Clip(finalizers), finalizer)
 }
 
 // isUsed reports whether a pod uses a claim. The API itself is asked before the
@@ -141,18 +162,17 @@ func isShutDown(pod *v1.Pod) bool {
 // protectVolume keeps a volume that is not being deleted, or lets one go that is
 // not bound. What deletes its storage is let go of where that is not to be.
 func (c *Controller) protectVolume(ctx context.Context, pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
-	protected := slices.Contains(pv.Finalizers, volumeProtection)
-	if pv.DeletionTimestamp == nil && protected || pv.DeletionTimestamp != nil && (pv.Status.Phase == v1.VolumeBound || !c.podsComplete()) {
+	switch {
+	case pv.DeletionTimestamp == nil && slices.Contains(pv.Finalizers, volumeProtection),
+		pv.DeletionTimestamp != nil && (pv.Status.Phase == v1.VolumeBound || !c.podsComplete()):
 		return pv, nil
+	case pv.DeletionTimestamp == nil:
+		return c.updateVolume(ctx, pv, protectedVolume(pv))
 	}
 	next := pv.DeepCopy()
-	if pv.DeletionTimestamp == nil {
-		next.Finalizers = append(next.Finalizers, volumeProtection)
-	} else {
-		next.Finalizers = without(next.Finalizers, volumeProtection)
-		if pv.Spec.ClaimRef == nil || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete {
-			next.Finalizers = without(next.Finalizers, deletionFinalizer)
-		}
+	next.Finalizers = without(next.Finalizers, volumeProtection)
+	if pv.Spec.ClaimRef == nil || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete {
+		next.Finalizers = without(next.Finalizers, deletionFinalizer)
 	}
 	return c.updateVolume(ctx, pv, next)
 }

@@ -66,8 +66,7 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 		return true, nil
 	case state == opRunning:
 		c.unbound.set(nameOf(claim), errBeingMade)
-		_, err = c.setClaimStatus(ctx, claim, v1.ClaimPending, nil)
-		return true, err
+		return true, c.setPending(ctx, claim)
 	}
 	if failed := c.failProvisioning(ctx, claim, fmt.Errorf("failed to provision volume with StorageClass %q: %w", name, err)); failed != nil {
 		return true, failed
@@ -81,8 +80,7 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 func (c *Controller) failProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim, why error) error {
 	c.events.is(claim, v1.EventTypeWarning, reasonProvisioningFailed, why.Error(), "")
 	c.unbound.set(nameOf(claim), why)
-	_, err := c.setClaimStatus(ctx, claim, v1.ClaimPending, nil)
-	return err
+	return c.setPending(ctx, claim)
 }
 
 // awaitExternal asks another process for the volume.
@@ -96,12 +94,11 @@ func (c *Controller) awaitExternal(ctx context.Context, claim *v1.PersistentVolu
 	waits := *why
 	waits.Err = fmt.Errorf("%w: it waits for a volume from the external provisioner %s", why.Err, class.Provisioner)
 	c.unbound.set(nameOf(claim), &waits)
-	_, err = c.setClaimStatus(ctx, claim, v1.ClaimPending, nil)
-	return err
+	return c.setPending(ctx, claim)
 }
 
 func withProvisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) *v1.PersistentVolumeClaim {
-	claim = claim.DeepCopy()
+	claim = protectedClaim(claim).DeepCopy()
 	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, annProvisioner, class.Provisioner)
 	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, annProvisionerBeta, class.Provisioner)
 	return claim

@@ -15,11 +15,9 @@ import (
 // syncClaim does the next steps for one claim.
 func (c *Controller) syncClaim(ctx context.Context, name types.NamespacedName) error {
 	// What it was woken for and does not take is for the next.
-	defer func() {
-		for _, pv := range c.waiting.offered(name) {
-			c.offer(pv)
-		}
-	}()
+	for _, pv := range c.waiting.offered(name) {
+		defer c.giveBack(pv)
+	}
 	claim, exists, err := c.claims.get(ctx, name)
 	if err != nil {
 		return err
@@ -31,13 +29,16 @@ func (c *Controller) syncClaim(ctx context.Context, name types.NamespacedName) e
 	if deleted, err := c.deleteOrphan(ctx, claim); err != nil || deleted {
 		return err // which has it looked at again
 	}
-	if claim, err = c.protectClaim(ctx, claim); err != nil {
-		return ignoreMissing(err)
+	_, bound := claim.Annotations[annBindCompleted]
+	if bound || claim.DeletionTimestamp != nil { // else it is with the first that is written
+		if claim, err = c.protectClaim(ctx, claim); err != nil {
+			return ignoreMissing(err)
+		}
+		if isGone(claim) {
+			return nil // which has it looked at again
+		}
 	}
-	if isGone(claim) {
-		return nil // which has it looked at again
-	}
-	if _, bound := claim.Annotations[annBindCompleted]; bound {
+	if bound {
 		c.waiting.done(name)
 		return c.syncBoundClaim(ctx, claim)
 	}
@@ -61,8 +62,7 @@ func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentV
 	if err != nil {
 		return err
 	}
-	// What is being made for it is what it gets, unless somebody chooses.
-	wanted, err := c.here(ctx, Wanted{Claim: claim, Delayed: waitsForConsumer(class) || isProvisioning(claim)})
+	wanted, err := c.here(ctx, wantedNow(claim, class))
 	if err != nil {
 		return err
 	}
@@ -81,10 +81,16 @@ func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentV
 	c.waiting.done(nameOf(claim))
 	err = c.bind(ctx, claim, reserved.Volume(), reserved.Commit)
 	reserved.Release()
-	if err != nil {
-		c.offer(reserved.Volume().Name) // unless it is taken, or not free any more
+	if err != nil && !c.offer(reserved.Volume().Name) {
+		c.waiting.keep(nameOf(claim), reserved.Volume().Name) // until it has looked again
 	}
 	return err
+}
+
+// wantedNow says what a claim can have by itself. What waits for its consumer is
+// chosen for it, as is what is being made for it.
+func wantedNow(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) Wanted {
+	return Wanted{Claim: claim, Delayed: waitsForConsumer(class) || isProvisioning(claim)}
 }
 
 // classOf returns the claim's class, nil where there is none of that name.
@@ -107,14 +113,14 @@ func waitsForConsumer(class *storagev1.StorageClass) bool {
 // giveDefaultClass writes the default class into a claim that has none, as
 // Kubernetes does, also if the class came later.
 func (c *Controller) giveDefaultClass(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
-	if _, named := annotation(&claim.ObjectMeta, annClassBeta); named || claim.Spec.StorageClassName != nil {
+	if !wantsDefaultClass(claim) {
 		return claim, nil
 	}
 	class := DefaultClass(c.classes.all())
 	if class == "" {
 		return claim, nil
 	}
-	next := claim.DeepCopy()
+	next := protectedClaim(claim)
 	next.Spec.StorageClassName = &class
 	return c.updateClaim(ctx, claim, next)
 }
@@ -139,8 +145,16 @@ func (c *Controller) leavePending(ctx context.Context, claim *v1.PersistentVolum
 	c.unbound.set(nameOf(claim), why)
 	eventType, reason, message, details := pendingEvent(claim, why)
 	c.events.is(claim, eventType, reason, message, details)
-	_, err := c.setClaimStatus(ctx, claim, v1.ClaimPending, nil)
-	return err
+	return c.setPending(ctx, claim)
+}
+
+// setPending is for a claim that waits.
+func (c *Controller) setPending(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	claim, err := c.protectClaim(ctx, claim)
+	if err == nil {
+		_, err = c.setClaimStatus(ctx, claim, v1.ClaimPending, nil)
+	}
+	return ignoreMissing(err)
 }
 
 func pendingEvent(claim *v1.PersistentVolumeClaim, why *UnboundError) (eventType, reason, message, details string) {

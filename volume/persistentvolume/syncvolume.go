@@ -19,6 +19,9 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 	if err != nil || !exists {
 		return err
 	}
+	if c.isWanted(pv) {
+		return nil
+	}
 	defer c.offer(name)
 	if pv.DeletionTimestamp == nil {
 		if pv, err = c.protectVolume(ctx, pv); err != nil {
@@ -34,6 +37,12 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 	}
 	_, err = c.protectVolume(ctx, pv)
 	return ignoreMissing(err)
+}
+
+// isWanted reports whether a volume that nobody has is about to be taken: what
+// binds it writes all of it, or gives it back.
+func (c *Controller) isWanted(pv *v1.PersistentVolume) bool {
+	return pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && (c.index.isReserved(pv.Name) || c.offer(pv.Name))
 }
 
 // settleVolume does what the claim asks for that the volume means.

@@ -16,7 +16,8 @@ type waitingClaims struct {
 	mu      sync.Mutex
 	claims  map[types.NamespacedName]*waitingClaim
 	byShelf map[shelfKey]*list.List // of *waitingClaim, the longest waiting first
-	// offers are the volumes for which a claim was woken, until it has looked.
+	// offers are the volumes for which a claim was woken, or that it will try
+	// again to take, until it looks.
 	offers map[types.NamespacedName][]string
 }
 
@@ -97,6 +98,13 @@ func (w *waitingClaims) offer(pv *v1.PersistentVolume) (types.NamespacedName, bo
 		return name, true
 	}
 	return types.NamespacedName{}, false
+}
+
+// keep notes a volume that a claim could not take and will try again.
+func (w *waitingClaims) keep(name types.NamespacedName, volumeName string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.offers[name] = append(w.offers[name], volumeName)
 }
 
 // offered returns the volumes for which a claim was woken, once.

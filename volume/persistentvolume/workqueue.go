@@ -35,7 +35,9 @@ func retryPause(first time.Duration, failures int, err error) time.Duration {
 // is free. Nothing runs while there is nothing to do. A key that fails is tried
 // again after a pause, or at once when it is added meanwhile.
 type workQueue struct {
-	work    func(context.Context, volume.ObjectRef) error
+	// work looks at the object of a key; or, unless look is set, only at whether
+	// it has changed at all.
+	work    func(ctx context.Context, key volume.ObjectRef, look bool) error
 	workers int // at most
 	// activity counts the keys that are queued or worked on.
 	activity *activity
@@ -44,18 +46,20 @@ type workQueue struct {
 	ctx     context.Context // nil until started; work ends with it
 	ready   []volume.ObjectRef
 	states  map[volume.ObjectRef]*workState
-	working int
+	started int // goroutines
+	working int // those of them that have a key
 	stopped bool
 	running sync.WaitGroup
 }
 
 type workState struct {
 	queued, running bool
+	look            bool // of what is queued
 	failures        int
 	retry           *time.Timer // nil unless it waits to be tried again
 }
 
-func newWorkQueue(workers int, activity *activity, work func(context.Context, volume.ObjectRef) error) *workQueue {
+func newWorkQueue(workers int, activity *activity, work func(context.Context, volume.ObjectRef, bool) error) *workQueue {
 	return &workQueue{work: work, workers: workers, activity: activity, states: make(map[volume.ObjectRef]*workState)}
 }
 
@@ -86,20 +90,34 @@ func (q *workQueue) wait() {
 func (q *workQueue) add(key volume.ObjectRef) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	s := q.state(key)
+	s.look = true
+	if s.retry != nil {
+		s.retry.Stop()
+		s.retry = nil
+	}
+	q.enqueue(key, s)
+}
+
+// hear has it found out whether the object of a key has changed: much that is
+// heard is what the controller itself has done. It never blocks.
+func (q *workQueue) hear(key volume.ObjectRef) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.enqueue(key, q.state(key))
+}
+
+// state and the methods below are called with the lock held.
+func (q *workQueue) state(key volume.ObjectRef) *workState {
 	s := q.states[key]
 	if s == nil {
 		s = new(workState)
 		q.states[key] = s
 	}
-	q.enqueue(key, s)
+	return s
 }
 
-// enqueue is called with the lock held.
 func (q *workQueue) enqueue(key volume.ObjectRef, s *workState) {
-	if s.retry != nil {
-		s.retry.Stop()
-		s.retry = nil
-	}
 	if s.queued {
 		return
 	}
@@ -111,29 +129,46 @@ func (q *workQueue) enqueue(key volume.ObjectRef, s *workState) {
 	}
 }
 
-// dispatch is called with the lock held.
+// dispatch starts as many goroutines as there are keys to take.
 func (q *workQueue) dispatch() {
-	for q.ctx != nil && q.ctx.Err() == nil && !q.stopped && len(q.ready) > 0 && q.working < q.workers {
-		key := q.ready[0]
-		q.ready = q.ready[1:]
-		s := q.states[key]
-		s.queued, s.running = false, true
-		q.working++
-		ctx := q.ctx
-		q.running.Go(func() { q.finish(key, q.work(ctx, key)) })
+	for q.mayWork() && q.started < q.workers && q.started-q.working < len(q.ready) {
+		q.started++
+		q.running.Go(q.run)
 	}
 }
 
-func (q *workQueue) finish(key volume.ObjectRef, err error) {
+func (q *workQueue) mayWork() bool { return q.ctx != nil && q.ctx.Err() == nil && !q.stopped }
+
+// run works on keys as long as there are some.
+func (q *workQueue) run() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.working--
-	s := q.states[key]
+	for q.mayWork() && len(q.ready) > 0 {
+		key := q.ready[0]
+		q.ready = q.ready[1:]
+		s := q.states[key]
+		look := s.look
+		s.queued, s.look, s.running = false, false, true
+		q.working++
+		q.mu.Unlock()
+		err := q.work(q.ctx, key, look)
+		q.mu.Lock()
+		q.working--
+		q.finish(key, s, look, err)
+	}
+	q.started--
+}
+
+func (q *workQueue) finish(key volume.ObjectRef, s *workState, look bool, err error) {
 	s.running = false
-	if err == nil {
-		s.failures = 0
-	} else {
+	switch {
+	case err != nil:
 		s.failures++
+	case look:
+		s.failures = 0
+	}
+	if err != nil && q.ctx.Err() == nil && s.retry == nil && !(s.queued && s.look) {
+		s.retry = time.AfterFunc(retryPause(retryFirst, s.failures, err), func() { q.add(key) })
 	}
 	if !s.queued {
 		q.activity.add(-1)
@@ -141,10 +176,7 @@ func (q *workQueue) finish(key volume.ObjectRef, err error) {
 	switch {
 	case s.queued:
 		q.ready = append(q.ready, key)
-	case err != nil && q.ctx.Err() == nil:
-		s.retry = time.AfterFunc(retryPause(retryFirst, s.failures, err), func() { q.add(key) })
-	default:
+	case s.retry == nil:
 		delete(q.states, key)
 	}
-	q.dispatch()
 }

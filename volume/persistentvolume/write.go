@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,24 +68,33 @@ func update[T metav1.Object](ctx context.Context, f func(context.Context, metav1
 	return typed, nil
 }
 
+// boundVolume and boundClaim return what they change anew, and share the rest.
 func boundVolume(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) *v1.PersistentVolume {
-	pv = pv.DeepCopy()
+	next, ref := *pv, v1.ObjectReference{}
 	if pv.Spec.ClaimRef == nil {
-		metav1.SetMetaDataAnnotation(&pv.ObjectMeta, annBoundByController, yes)
-		pv.Spec.ClaimRef = new(v1.ObjectReference)
+		next.Annotations = with(pv.Annotations, annBoundByController, yes)
+	} else {
+		ref = *pv.Spec.ClaimRef
 	}
-	ref := pv.Spec.ClaimRef
-	ref.APIVersion, ref.Kind = v1.SchemeGroupVersion.String(), "PersistentVolumeClaim"
+	ref.APIVersion, ref.Kind = v1.SchemeGroupVersion.String(), kindClaim
 	ref.Namespace, ref.Name, ref.UID = claim.Namespace, claim.Name, claim.UID
-	return pv
+	next.Spec.ClaimRef = &ref
+	return &next
 }
 
 func boundClaim(claim *v1.PersistentVolumeClaim, volumeName string) *v1.PersistentVolumeClaim {
-	claim = claim.DeepCopy()
+	next := *claim
+	next.Annotations = with(claim.Annotations, annBindCompleted, yes)
 	if claim.Spec.VolumeName == "" {
-		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, annBoundByController, yes)
+		next.Annotations[annBoundByController] = yes
 	}
-	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, annBindCompleted, yes)
-	claim.Spec.VolumeName = volumeName
-	return claim
+	next.Spec.VolumeName = volumeName
+	return &next
+}
+
+func with(annotations map[string]string, key, value string) map[string]string {
+	all := make(map[string]string, len(annotations)+2)
+	maps.Copy(all, annotations)
+	all[key] = value
+	return all
 }
