@@ -59,12 +59,14 @@ func (e *DamagedRecordError) Unwrap() error { return e.Err }
 // each in order of its files' names, without resourceVersions. It takes no lock
 // and changes nothing: each object is as it was at one moment while ReadRecords
 // ran, and not all need to be of the same moment. A missing directory has none.
-// A file that cannot be understood is a *[DamagedRecordError].
+// The error joins a *[DamagedRecordError] for each file that cannot be understood;
+// the others are returned besides it.
 func ReadRecords(dir string) (claims []*v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, err
 	}
+	var damaged []error
 	for _, file := range files {
 		if !isRecordFile(file.Name()) {
 			continue
@@ -74,14 +76,14 @@ func ReadRecords(dir string) (claims []*v1.PersistentVolumeClaim, volumes []*v1.
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // since deleted
 		case err != nil:
-			return nil, nil, &DamagedRecordError{Path: path, Err: err}
+			damaged = append(damaged, &DamagedRecordError{Path: path, Err: err})
 		case rec.Claim != nil:
 			claims = append(claims, rec.Claim)
 		default:
 			volumes = append(volumes, rec.Volume)
 		}
 	}
-	return claims, volumes, nil
+	return claims, volumes, errors.Join(damaged...)
 }
 
 func readRecord(path string) (record, error) {
