@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -12,27 +14,61 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 // unboundClaims are the claims that could not be bound, and why.
 type unboundClaims map[types.NamespacedName]error
 
-// bindClaims binds the pods' claims, which a node never does itself, and
-// records the bindings below the root directory. A claim that is recorded
-// otherwise than the manifests say is an error: no pod must be mounted then.
-func bindClaims(ctx context.Context, rootDir string, set *manifest.Set, pods []*v1.Pod) (unboundClaims, error) {
-	unbound, refused, err := bindPods(ctx, rootDir, set.NodeName, set.Store, pods)
+// usesClaims reports whether pods have volumes of claims.
+func usesClaims(pods []*v1.Pod) bool {
+	return slices.ContainsFunc(pods, func(pod *v1.Pod) bool {
+		return slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil })
+	})
+}
+
+// bindClaims applies manifests to the claims of a root directory and binds those
+// of the pods, which a node never does itself; volumes that are to be made for
+// them are made, for no longer than timeout. Nothing is deleted or reclaimed:
+// these pods are not all there are. Manifests that are refused are an error, and
+// so is a pod that must not have a claim that is bound: no pod must be mounted
+// then, for a node would believe what is stored.
+func bindClaims(ctx context.Context, c clusterConfig, set *manifest.Set, pods []*v1.Pod, timeout time.Duration) (_ unboundClaims, err error) {
+	cluster, err := openCluster(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	for _, claim := range refused {
-		return nil, claim
+	defer func() { err = errors.Join(err, cluster.Close()) }()
+	declared, err := set.Objects(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := cluster.Apply(ctx, declared...); err != nil {
+		return nil, err
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- cluster.Run(running) }()
+	defer func() { stop(); err = errors.Join(err, <-ended) }()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err = cluster.Bind(ctx, pods...)
+	failed, ok := errors.AsType[*embedded.BindError](err)
+	if !ok {
+		return nil, err
+	}
+	unbound := make(unboundClaims)
+	for _, claim := range failed.Unbound {
+		if shownBound(ctx, cluster.Objects(), claim.Claim) {
+			return nil, claim
+		}
+		unbound[claim.Claim] = claim.Err
 	}
 	return unbound, nil
 }
 
-// bindPods is bindClaims for those who go on with the other pods: refused are
+// bindPods is for those who go on with the other pods: refused are
 // the claims whose pods must not be mounted, since a node would believe the
 // manifests.
 func bindPods(ctx context.Context, rootDir, nodeName string, store *objects.Store, pods []*v1.Pod) (unbound, refused unboundClaims, err error) {

@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-// Nobody provisions here: who has copied a class from a cluster is told so, and
-// what to write instead.
+// Who has copied a class from a cluster whose provisioner does not run here is
+// told so, and what to write instead.
 func TestClaimsOfClassesWithProvisioners(t *testing.T) {
 	const (
-		advice  = `; what makes the volumes of storage class "share" in a cluster, kubernetes.io/nfs, does not run here: write the PersistentVolume, with storageClassName: share`
+		advice  = `; what makes the volumes of storage class "share" in a cluster, example.com/nfs, does not run here: write the PersistentVolume, with storageClassName: share`
 		missing = "there is no PersistentVolume; create one"
-		nfs     = "kubernetes.io/nfs"
+		nfs     = "example.com/nfs"
 		small   = "---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {name: small}\nspec: {capacity: {storage: 1Ki}, accessModes: [ReadWriteMany], storageClassName: share, hostPath: {path: /srv}}\n"
 	)
 	for name, tc := range map[string]struct {
@@ -23,7 +23,7 @@ func TestClaimsOfClassesWithProvisioners(t *testing.T) {
 		"by default":            {nfs, `storageclass.kubernetes.io/is-default-class: "true"`, "", "", missing, true},
 		"what is there is none": {nfs, "", "storageClassName: share, ", small, "too small (small: 1Ki of 1Gi)", true},
 		"no class":              {nfs, "", `storageClassName: "", `, "", missing, false},
-		"no such class":         {nfs, "", "storageClassName: other, ", "", missing, false},
+		"no such class":         {nfs, "", "storageClassName: other, ", "", `storageclass.storage.k8s.io "other" not found; create it, or a volume of this class that fits`, false},
 		"no provisioner":        {noProvisioner, "", "storageClassName: share, ", "", missing, false},
 		"a certain volume":      {nfs, "", "storageClassName: share, volumeName: mine, ", "", "PersistentVolume mine not found", false},
 	} {

@@ -7,17 +7,23 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/nstest"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
+	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 )
 
 // A manifest that was written down from a cluster says itself that its claim is
-// bound, which the node believes; so a claim that the ledger refuses must not
-// reach the node.
+// bound, which the node would believe; so one that says it of another's volume is
+// refused.
 func TestRecordsOutrankManifestsThatSayBound(t *testing.T) {
 	root := t.TempDir()
+	mounter := mount.NewFakeMounter()
+	defer mounter.Close()
 	for _, tc := range []struct {
 		claim   string
 		refused bool
@@ -48,22 +54,23 @@ spec:
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := bindClaims(t.Context(), root, set, set.Pods()); errors.Is(err, volume.ErrBoundElsewhere) != tc.refused || (err != nil) != tc.refused {
+		config := clusterConfig{rootDir: root, node: nodeConfig{nodeName: "node1", mounter: mounter}, store: objects.NewStore(), manager: "test"}
+		if _, err := bindClaims(t.Context(), config, set, set.Pods(), time.Minute); errors.Is(err, volume.ErrBoundElsewhere) != tc.refused || (err != nil) != tc.refused {
 			t.Errorf("%s: err = %v, want refused: %v", tc.claim, err, tc.refused)
 		}
 	}
 }
 
-// A claim keeps the volume that it once had; who wants it otherwise is told
-// which file to remove.
+// A claim keeps the volume that it once had, whatever manifests say later.
 func TestBindingOutlivesTheManifest(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
+		dirs := map[string]string{"first": t.TempDir(), "second": t.TempDir()}
 		manifestOf := func(pv string) string {
 			return manifestFile(t, `
 apiVersion: v1
 kind: PersistentVolume
 metadata: {name: `+pv+`}
-spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], hostPath: {path: `+t.TempDir()+`}}
+spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], hostPath: {path: `+dirs[pv]+`}}
 ---
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -79,17 +86,75 @@ spec:
 `)
 		}
 		root := filepath.Join(t.TempDir(), "root")
-		mustPodvol(t, exitOK, "mount", "-f", manifestOf("first"), "--root-dir", root)
-		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
-		_, errOut := mustPodvol(t, exitFailed, "mount", "-f", manifestOf("second"), "--root-dir", root)
-		record := filepath.Join(root, "podvol", "bindings", "first.json")
-		if !strings.Contains(errOut, record) || strings.Contains(errOut, "To unmount") {
-			t.Fatalf("stderr: %s", errOut)
+		for _, pv := range []string{"first", "second"} {
+			out, _ := mustPodvol(t, exitOK, "mount", "-f", manifestOf(pv), "--root-dir", root, "-o", "json")
+			if !strings.Contains(out, dirs["first"]) {
+				t.Errorf("with the manifest of volume %s:\n%s", pv, out)
+			}
+			mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
 		}
-		if err := os.Remove(record); err != nil {
-			t.Fatal(err)
+		// Where the data lies cannot be changed under the claim, and then nothing
+		// is mounted.
+		dirs["first"] = t.TempDir()
+		_, errOut := mustPodvol(t, exitFailed, "mount", "-f", manifestOf("first"), "--root-dir", root)
+		if !strings.Contains(errOut, "PersistentVolume first: spec.hostPath cannot become") || strings.Contains(errOut, "To unmount") {
+			t.Errorf("stderr: %s", errOut)
 		}
-		mustPodvol(t, exitOK, "mount", "-f", manifestOf("second"), "--root-dir", root)
-		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
 	})
+}
+
+// Each command is a process of its own; what is made for a claim is found again,
+// and stays when the pod's volumes are unmounted.
+func TestMountMakesWhatTheClassMakes(t *testing.T) {
+	file := manifestFile(t, `
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: share}
+provisioner: kubernetes.io/nfs
+parameters: {server: 10.0.0.1, share: /export}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {storageClassName: share, accessModes: [ReadWriteMany], resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers: [{name: c, image: i}]
+  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]
+`)
+	out, errOut := mustPodvol(t, exitOK, "mount", "--fake", "-f", file)
+	if !strings.Contains(out, "10.0.0.1:/export/pvc-") || !strings.Contains(errOut, "10.0.0.1:/export "+systemRootDir+"/plugins/kubernetes.io/nfs/work/") {
+		t.Errorf("%s\n%s", out, errOut)
+	}
+}
+
+// Two processes must not give one volume away twice; who is kept waiting is told
+// by whom.
+func TestClaimsOfAnotherProcess(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "root")
+	mounter := mount.NewFakeMounter()
+	defer mounter.Close()
+	config := clusterConfig{rootDir: root, node: nodeConfig{nodeName: "node1", mounter: mounter}, wait: 50 * time.Millisecond}
+	first, err := openCluster(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = openCluster(t.Context(), config)
+	busy, ok := errors.AsType[*embedded.BusyError](err)
+	if !ok || !strings.Contains(busy.Error(), fmt.Sprintf("process %d", os.Getpid())) {
+		t.Errorf("err = %v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second, err := openCluster(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
 }

@@ -68,7 +68,7 @@ func TestDiscoveredDisksAreManifests(t *testing.T) {
 			"---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\n" +
 			"spec: {accessModes: [ReadWriteOnce], storageClassName: local, resources: {requests: {storage: 4Mi}}}\n"
 		code, rows, errOut := podvol(t, out+pod, "mount", "--fake", "-f", "-")
-		if code != exitOK || !strings.Contains(rows, dir+"/ssd0") || !strings.Contains(rows, "mounted") {
+		if code != exitOK || !strings.Contains(rows, dir+"/ssd") || !strings.Contains(rows, "mounted") {
 			t.Errorf("exit code %d\nstdout:\n%s\nstderr:\n%s", code, rows, errOut)
 		}
 	})

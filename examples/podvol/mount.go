@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -94,7 +95,11 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 		return err
 	}
 	defer where.close()
-	config := where.config(set.NodeName, set)
+	source, store := objects.Source(set), objects.NewStore()
+	if usesClaims(pods) {
+		source = store
+	}
+	config := where.config(set.NodeName, source)
 	config.log = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	config.events = loggedEvents{config.log, where.rename}
 	config.setUpTimeout, config.plugins = o.timeout, replacements
@@ -102,9 +107,12 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	if err != nil {
 		return err
 	}
-	unbound, err := bindClaims(ctx, where.rootDir, set, pods)
-	if err != nil {
-		return errors.Join(err, node.stop())
+	var unbound unboundClaims
+	if usesClaims(pods) {
+		unbound, err = bindClaims(ctx, clusterConfig{rootDir: where.rootDir, node: config, store: store, manager: "podvol mount", log: config.log}, set, pods, o.timeout)
+		if err != nil {
+			return errors.Join(err, node.stop())
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout+lastWord)
 	defer cancel()

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -201,14 +202,19 @@ func (j *job) run(ctx context.Context, s streams, o runOptions, root *runRoot) (
 // mounted there still.
 func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot, signals *signals) (code int, err, left error) {
 	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	node, err := startNode(ctx, nodeConfig{
+	config := nodeConfig{
 		rootDir: root.path(), nodeName: j.set.NodeName, objects: j.set, plugins: j.plugins, setUpTimeout: o.timeout,
 		log: log, events: loggedEvents{log, func(s string) string { return s }},
-	})
+	}
+	claims := clusterConfig{rootDir: o.rootDir, workDir: root.path(), node: config, store: objects.NewStore(), manager: "podvol run", wait: o.timeout, log: log}
+	if usesClaims(j.pods()) {
+		config.objects = claims.store
+	}
+	node, err := startNode(ctx, config)
 	if err != nil {
 		return exitRunFailed, err, nil
 	}
-	if code, err = exitRunFailed, j.setUp(ctx, s, o, node); err == nil {
+	if code, err = exitRunFailed, j.setUp(ctx, s, o, node, claims); err == nil {
 		code, err = j.execute(ctx, s, o, node, signals)
 	}
 	left = j.tearDown(context.WithoutCancel(ctx), o, node, signals)
@@ -217,13 +223,16 @@ func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot,
 
 // setUp mounts the pod's volumes; errReported says that their errors are
 // printed.
-func (j *job) setUp(ctx context.Context, s streams, o runOptions, node *node) error {
-	pods := []*v1.Pod{j.pod}
-	// The ledger of bindings is not the run's: data must never be shown to
-	// another claim by the next one.
-	unbound, err := bindClaims(ctx, o.rootDir, j.set, pods)
-	if err != nil {
-		return err
+func (j *job) setUp(ctx context.Context, s streams, o runOptions, node *node, claims clusterConfig) error {
+	pods := j.pods()
+	var unbound unboundClaims
+	if usesClaims(pods) {
+		// The claims are not the run's: data must never be shown to another claim
+		// by the next one.
+		var err error
+		if unbound, err = bindClaims(ctx, claims, j.set, pods, o.timeout); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout+lastWord)
 	defer cancel()
@@ -265,6 +274,9 @@ type job struct {
 	program   program
 	plugins   []volume.VolumePlugin // in place of stock ones
 }
+
+// pods are those whose volumes are set up.
+func (j *job) pods() []*v1.Pod { return []*v1.Pod{j.pod} }
 
 // failurePrinter prints what failed and no rows: standard output is the
 // program's.

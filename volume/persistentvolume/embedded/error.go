@@ -98,7 +98,7 @@ const noProvisioner = "kubernetes.io/no-provisioner"
 // provisioner that does not run here, if it has.
 func (c *Cluster) withClass(ctx context.Context, name types.NamespacedName, why error) error {
 	unbound, ok := errors.AsType[*persistentvolume.UnboundError](why)
-	if !ok || unbound.Volume != "" || !errors.Is(why, volume.ErrClaimUnbound) {
+	if !ok || unbound.Volume != "" || !errors.Is(unbound.Err, volume.ErrClaimUnbound) {
 		return why
 	}
 	class, err := c.classOf(ctx, name)
@@ -108,11 +108,8 @@ func (c *Cluster) withClass(ctx context.Context, name types.NamespacedName, why 
 	if _, err := c.plugins.FindProvisionablePluginByName(class.Provisioner); err == nil {
 		return why
 	}
-	// That it waits for the provisioner would only mislead.
 	alone := *unbound
-	if !errors.Is(why, persistentvolume.ErrWaitsForConsumer) {
-		alone.Err = volume.ErrClaimUnbound
-	}
+	alone.Err = volume.ErrClaimUnbound // that it waits for the provisioner would only mislead
 	return &UnprovisionedError{Class: class.Name, Provisioner: class.Provisioner, Err: &alone}
 }
 

@@ -33,6 +33,15 @@ func (e *ImmutableFieldError) Error() string {
 	return fmt.Sprintf("%s: %s cannot become %s, it stays %s, since %s: %s", e.Ref, e.Field, e.To, e.From, e.Because, e.Advice)
 }
 
+// Unwrap returns [volume.ErrBoundElsewhere] for a volume that is to be another
+// claim's, and nil for others.
+func (e *ImmutableFieldError) Unwrap() error {
+	if e.Field == "spec.claimRef" {
+		return volume.ErrBoundElsewhere
+	}
+	return nil
+}
+
 // field is one that must not change.
 type field struct {
 	name     string

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/embedded"
+	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// clusterDir is where the claims and PersistentVolumes of a root directory are
+// kept.
+func clusterDir(rootDir string) string {
+	return filepath.Join(volumemanager.StateDir(rootDir), "claims")
+}
+
+// clusterConfig is what differs between the commands that bind claims.
+type clusterConfig struct {
+	rootDir string // whose claims they are
+	workDir string // the plugins' root directory, if another
+	node    nodeConfig
+	store   *objects.Store
+	manager string // who applies
+	events  persistentvolume.EventRecorder
+	wait    time.Duration // for another process; 0: the library's own
+	log     *slog.Logger
+}
+
+// openCluster opens the claims of a root directory. The plugins are instances of
+// its own.
+func openCluster(ctx context.Context, c clusterConfig) (*embedded.Cluster, error) {
+	mounter := c.node.mounter
+	if mounter == nil {
+		mounter = mount.New(mount.Config{Logger: c.log})
+	}
+	work := c.workDir
+	if work == "" {
+		work = c.rootDir
+	}
+	return embedded.Open(ctx, embedded.Config{
+		Dir: clusterDir(c.rootDir), NodeName: c.node.nodeName, Manager: c.manager, Store: c.store,
+		Plugins: plugins.All(), Host: volume.Host{RootDir: work, Mounter: mounter, HostFiles: c.node.hostFiles},
+		Mounted:     func(context.Context) ([]embedded.Mounted, error) { return mountedBelow(c.rootDir, mounter) },
+		LockTimeout: c.wait, Events: c.events, Logger: c.log,
+	})
+}
+
+// mountedBelow returns what is mounted below a root directory, as the node has
+// written it down. What cannot be read counts for nothing that may be let go of.
+func mountedBelow(rootDir string, mounter mount.Interface) ([]embedded.Mounted, error) {
+	table, err := mount.TableOf(mounter)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := volumemanager.Inspect(rootDir, table)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]embedded.Mounted, 0, len(rows))
+	for _, v := range rows {
+		all = append(all, embedded.Mounted{Pod: v.Pod, PodUID: v.PodUID, Volume: volumeName(v), Claim: v.Claim})
+	}
+	return all, nil
+}
+
+// volumeName is the PersistentVolume that is mounted, or may be: a volume whose
+// record is lost is known by its directory alone, which has that name.
+func volumeName(v volumemanager.VolumeStatus) string {
+	if v.PersistentVolume != "" {
+		return v.PersistentVolume
+	}
+	return filepath.Base(v.Path)
+}
