@@ -73,7 +73,7 @@ func openRecords(ctx context.Context, store LoadableObjects, dir string, disk di
 		return nil, fmt.Errorf("records of volumes %s: lock: %w", dir, err)
 	}
 	r := &RecordedObjects{Objects: store, dir: dir, disk: disk, lock: lock}
-	if err := r.load(ctx, store); err != nil {
+	if err := r.load(context.WithoutCancel(ctx), store); err != nil {
 		return nil, errors.Join(fmt.Errorf("records of volumes: %w", err), r.Close())
 	}
 	return r, nil

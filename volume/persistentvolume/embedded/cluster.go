@@ -37,6 +37,10 @@ type Config struct {
 	// declared or not. It is asked before storage is emptied or deleted; an error
 	// keeps it. Nil: nothing is mounted but what pods among the objects use.
 	Mounted func(context.Context) ([]Mounted, error)
+	// Ledger is the directory in which a version without such a Dir has written
+	// which claim has which volume ([persistentvolume.RecordedObjects.ImportLedger]);
+	// empty, or missing: there was none.
+	Ledger string
 	// Store is where the objects are put, for a node that was started before on
 	// the same one; nil: a new one.
 	Store *objects.Store
@@ -108,7 +112,13 @@ func Open(ctx context.Context, config Config) (*Cluster, error) {
 		return nil, err
 	}
 	c.objects = records
-	if err := c.start(ctx, config); err != nil {
+	if config.Ledger != "" {
+		err = records.ImportLedger(ctx, config.Ledger)
+	}
+	if err == nil {
+		err = c.start(ctx, config)
+	}
+	if err != nil {
 		return nil, errors.Join(err, records.Close())
 	}
 	return c, nil
