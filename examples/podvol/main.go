@@ -7,6 +7,7 @@
 //	podvol fsck                   look for leftovers, and repair them
 //	podvol run -f pod.yaml -- CMD run a command with the volumes of a container
 //	podvol run-node -f DIR        keep the pods of a directory of manifests mounted
+//	podvol pvc, podvol pv         print claims and PersistentVolumes, as kubectl does
 //	podvol discover --dir DIR     print the disks mounted there as PersistentVolumes
 //
 // It is the main job of the podvol library as a program: everything it does is
@@ -117,7 +118,7 @@ func rootCommand(s streams) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w; see %s --help", err, c.CommandPath())
 	})
-	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), runNodeCommand(s), discoverCommand(s))
+	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), runNodeCommand(s), pvcCommand(s), pvCommand(s), discoverCommand(s))
 	return root
 }
 

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+)
+
+// pvOptions are the flags of podvol pv.
+type pvOptions struct{ rootDir, output string }
+
+func pvCommand(s streams) *cobra.Command {
+	var o pvOptions
+	c := &cobra.Command{
+		Use:   "pv [NAME…]",
+		Short: "Print the PersistentVolumes below the root directory, or change them",
+		Long: "Prints the PersistentVolumes that are recorded below the root directory, as\n" +
+			"kubectl get does; why one could not be reclaimed goes to standard error. It takes\n" +
+			"no lock, and works while podvol run-node runs.\n\n" +
+			"Exit code: 0, or 1 when one that is named does not exist or a record is damaged.",
+		Example: "  podvol pv\n" +
+			"  podvol pv nfs211 -o yaml\n" +
+			"  podvol pv release nfs211",
+		RunE: func(_ *cobra.Command, names []string) error { return printPVs(s, o, names) },
+	}
+	flags := c.Flags()
+	flags.StringVarP(&o.output, "output", "o", "", "how to print: wide, json, yaml or name (default: as a table)")
+	addRootDir(flags, &o.rootDir)
+	return c
+}
+
+func printPVs(s streams, o pvOptions, names []string) error {
+	if err := checkStoredOutput(o.output); err != nil {
+		return err
+	}
+	rootDir, err := checkRootDir(o.rootDir)
+	if err != nil {
+		return err
+	}
+	found := readStored(rootDir)
+	shown, errs := found.volumes, []error{found.damaged}
+	if len(names) > 0 {
+		shown = nil
+		for _, name := range names {
+			pv := found.volume(strings.TrimPrefix(name, "persistentvolume/"))
+			if pv == nil {
+				errs = append(errs, notFound(volumeKind, name))
+				continue
+			}
+			shown = append(shown, pv)
+		}
+	}
+	single := len(names) == 1
+	if !single || len(shown) > 0 {
+		err := printStored(s.out, o.output, volumeKind, shown, single, func(wide bool) columns {
+			return volumeColumns(shown, wide, time.Now())
+		})
+		errs = append(errs, err)
+	}
+	if len(names) == 0 && len(shown) == 0 && found.damaged == nil && !slices.Contains([]string{"json", "yaml"}, o.output) {
+		fmt.Fprintln(s.err, "No resources found")
+	}
+	for _, pv := range shown {
+		if pv.Status.Phase == v1.VolumeFailed && pv.Status.Message != "" {
+			printNote(s.err, pv.Name, pv.Status.Message)
+		}
+	}
+	return errors.Join(errs...)
+}

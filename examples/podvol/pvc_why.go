@@ -1,0 +1,76 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+// explainClaims says of each claim that is shown and cannot be used why that is.
+func explainClaims(w io.Writer, found stored, shown []*v1.PersistentVolumeClaim, users claimUsers) {
+	var index *persistentvolume.Index // made once there is a claim that it is for
+	for _, claim := range shown {
+		switch {
+		case claim.DeletionTimestamp != nil:
+			printNote(w, nameOfClaim(claim).String(), whyStillThere(users[nameOfClaim(claim)]))
+		case claim.Status.Phase == v1.ClaimBound || claim.Status.Phase == v1.ClaimLost:
+			if err := volume.CheckBinding(claim, found.volume(claim.Spec.VolumeName)); err != nil {
+				printNote(w, nameOfClaim(claim).String(), err.Error())
+			}
+		default:
+			if index == nil {
+				index = indexOf(found)
+			}
+			printNote(w, nameOfClaim(claim).String(), whyPending(index, claim))
+		}
+	}
+}
+
+func whyStillThere(users []string) string {
+	if len(users) == 0 {
+		return "it is being deleted, which podvol run-node does once it has read all manifests; podvol pvc delete does it now"
+	}
+	return "it is being deleted, once no pod uses it: " + strings.Join(users, ", ")
+}
+
+// indexOf returns what the controller sees when it looks for a claim's volume.
+func indexOf(found stored) *persistentvolume.Index {
+	index := persistentvolume.NewIndex(found.volumes...)
+	for _, claim := range found.claims {
+		index.PutClaim(claim)
+	}
+	return index
+}
+
+// whyPending asks the controller's own rules. Storage classes are not recorded:
+// what they do for the claim, only those can say who have read them.
+func whyPending(index *persistentvolume.Index, claim *v1.PersistentVolumeClaim) string {
+	if slices.Contains(claim.Finalizers, persistentvolume.ProvisioningFinalizer) {
+		return "its volume is being made; podvol run-node and podvol mount say why, if that fails"
+	}
+	pv, err := index.Match(persistentvolume.Wanted{Claim: claim})
+	if err == nil {
+		return fmt.Sprintf("PersistentVolume %q fits, if its class does not make it wait for a pod that uses it; podvol run-node and podvol mount bind it", pv.Name)
+	}
+	unbound, ok := errors.AsType[*persistentvolume.UnboundError](err)
+	if !ok {
+		return err.Error()
+	}
+	why := strings.TrimPrefix(err.Error(), fmt.Sprintf("bind PersistentVolumeClaim %q: ", nameOfClaim(claim)))
+	class := claim.Annotations[v1.BetaStorageClassAnnotation]
+	if named := claim.Spec.StorageClassName; named != nil {
+		class = cmp.Or(class, *named)
+	}
+	if class == "" || unbound.Volume != "" || !errors.Is(err, volume.ErrClaimUnbound) {
+		return why
+	}
+	return fmt.Sprintf("%s; podvol run-node and podvol mount say whether storage class %q waits for a pod, or makes a volume", why, class)
+}
