@@ -34,6 +34,9 @@ type ControllerConfig struct {
 	// Events takes what the controller has to say about claims and volumes; nil
 	// drops it.
 	Events EventRecorder
+	// Explained is called after what [Controller.Explain] says of a claim has
+	// changed, from several goroutines; it must not block. Nil: nobody is told.
+	Explained func(types.NamespacedName)
 	// Logger takes failed attempts, which are tried again; nil drops them.
 	Logger *slog.Logger
 	// PodsComplete is closed once all pods that use claims are among the Objects.
@@ -100,7 +103,7 @@ func NewController(config ControllerConfig) *Controller {
 	c := &Controller{
 		objects: config.Objects, plugins: config.Plugins, log: config.Logger, events: eventLog{sink: config.Events, told: make(map[types.UID]string)},
 		index: NewIndex(), waiting: newWaitingClaims(), nodeName: config.NodeName, complete: config.PodsComplete, activity: new(activity),
-		synced: make(chan struct{}), ended: make(chan struct{}),
+		synced: make(chan struct{}), ended: make(chan struct{}), unbound: reasons{changed: config.Explained},
 	}
 	c.lookAtAll = sync.OnceFunc(c.lookAtClaimsAndVolumes)
 	if c.log == nil {

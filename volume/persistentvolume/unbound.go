@@ -13,14 +13,18 @@ import (
 var (
 	errBeingMade    = errors.New("its volume is being made")
 	errBeingDeleted = errors.New("it is being deleted")
-	errNotLookedAt  = errors.New("nobody has looked for a volume for it yet")
 )
+
+// ErrNotLookedAt says that a claim is so new, or has changed so lately, that the
+// controller has not looked for a volume for it yet.
+var ErrNotLookedAt = errors.New("nobody has looked for a volume for it yet")
 
 // Explain returns nil for a claim that has its volume, so that a node may mount
 // it, and else why it has not: an *[UnboundError], whose Err may be what went
 // wrong with making its volume. The error matches [volume.ErrClaimUnbound], and
 // [volume.ErrNotFound] if there is no such claim. It is as the controller has
-// seen it last; after [Controller.Idle], as it is. There is no I/O.
+// seen it last; after [Controller.Idle], as it is, and until it was seen at all
+// [ErrNotLookedAt]. There is no I/O.
 func (c *Controller) Explain(claim types.NamespacedName) error {
 	why := c.explain(claim)
 	if why == nil {
@@ -53,7 +57,7 @@ func (c *Controller) explain(name types.NamespacedName) error {
 	case why != nil:
 		return why
 	}
-	return errNotLookedAt
+	return ErrNotLookedAt
 }
 
 // stillUnbound is an error of a claim that has no volume for a reason that has a
@@ -64,8 +68,13 @@ func (e *stillUnbound) Unwrap() []error { return []error{e.UnboundError, volume.
 
 // reasons are why claims have no volume, as found when they were looked at last.
 type reasons struct {
+	// changed is ControllerConfig.Explained, if there is one.
+	changed func(types.NamespacedName)
+
 	mu  sync.Mutex
 	all map[types.NamespacedName]reason
+	// told are the texts with which changed was called last.
+	told map[types.NamespacedName]string
 }
 
 type reason struct {
@@ -98,13 +107,32 @@ func (r *reasons) set(claim types.NamespacedName, err error) {
 func (r *reasons) settle(claim types.NamespacedName, failed error) {
 	if failed != nil {
 		r.set(claim, failed)
-		return
 	}
+	if r.drop(claim) && r.changed != nil {
+		r.changed(claim)
+	}
+}
+
+// drop forgets a reason that does not hold any more, and reports whether it is
+// another than was told last.
+func (r *reasons) drop(claim types.NamespacedName) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.all[claim].old {
 		delete(r.all, claim)
 	}
+	why, is := r.all[claim]
+	before, was := r.told[claim]
+	if !is {
+		delete(r.told, claim)
+		return was
+	}
+	text := why.err.Error()
+	if r.told == nil {
+		r.told = make(map[types.NamespacedName]string)
+	}
+	r.told[claim] = text
+	return !was || text != before
 }
 
 func (r *reasons) of(claim types.NamespacedName) error {

@@ -47,6 +47,9 @@ type Config struct {
 	// LockTimeout is how long Open waits for another process to let go of Dir; 0
 	// means 10 seconds.
 	LockTimeout time.Duration
+	// Explained is called after what [Cluster.Explain] says of a claim has changed,
+	// from several goroutines; it must not block. Nil: nobody is told.
+	Explained func(types.NamespacedName)
 	// Events takes what happens to claims and volumes, Logger attempts that
 	// failed and are made again; nil drops them.
 	Events persistentvolume.EventRecorder
@@ -137,6 +140,7 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 	c.complete = sync.OnceFunc(func() { close(complete) })
 	c.controller = persistentvolume.NewController(persistentvolume.ControllerConfig{
 		Objects: c.objects, Plugins: c.plugins, Events: config.Events, Logger: c.log, PodsComplete: complete, NodeName: c.nodeName,
+		Explained: config.Explained,
 	})
 	if _, err := c.applyPlain(ctx, c.nodeRef(), c.defaultNode()); err != nil {
 		return err

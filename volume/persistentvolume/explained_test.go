@@ -1,0 +1,59 @@
+package persistentvolume_test
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+// Who shows why claims are not bound is told once for each reason, and that
+// there is none any more.
+func TestChangesOfWhatIsExplainedAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newClaim("data", "1Gi"))
+		data := types.NamespacedName{Namespace: "ops", Name: "data"}
+		var told atomic.Int32
+		w.config.Explained = func(claim types.NamespacedName) {
+			told.Add(1)
+			if claim != data {
+				t.Errorf("told of %v", claim)
+			}
+		}
+		w.start()
+		label := func(value string) {
+			claim := w.claim("data").DeepCopy()
+			claim.Labels = map[string]string{"changed": value}
+			if _, err := w.api.Update(t.Context(), claim); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, step := range []struct {
+			name  string
+			do    func()
+			times int32
+			bound bool
+		}{
+			{"a volume is missing", func() {}, 1, false},
+			{"nothing is new", func() { label("once") }, 0, false},
+			{"there is a small one", func() { w.create(newPV("small", "1Mi")); w.settle(); label("twice") }, 1, false},
+			{"there is one that fits", func() { w.create(newPV("large", "1Gi")) }, 1, true},
+		} {
+			told.Store(0)
+			step.do()
+			w.settle()
+			err := w.controller.Explain(data)
+			if got := told.Load(); got != step.times {
+				t.Errorf("%s: told %d times, want %d; %v", step.name, got, step.times, err)
+			}
+			if errors.Is(err, volume.ErrClaimUnbound) == step.bound || errors.Is(err, persistentvolume.ErrNotLookedAt) {
+				t.Errorf("%s: %v", step.name, err)
+			}
+		}
+	})
+}
