@@ -25,7 +25,7 @@ func mayImport() map[string][]string {
 		"volume/containerenv":              {"util", "volume", "volume/internal", "volume/objects"},
 		"volume/persistentvolume":          {"util", "volume", "volume/objects"},
 		"volume/persistentvolume/embedded": {"util", "volume", "volume/objects", "volume/persistentvolume"},
-		"volume/localdiscovery":            {"util", "mount", "volume", "volume/objects"},
+		"volume/localdiscovery":            {"util", "mount", "volume", "volume/objects", "volume/internal"},
 		"volume/volumemanager":             {"util", "mount", "volume", "volume/objects", "volume/internal"},
 		"volume/plugins":                   plugins,
 		"volume/volumetest":                {"util", "mount", "volume"},

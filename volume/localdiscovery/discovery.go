@@ -1,29 +1,35 @@
-// Package localdiscovery offers a node's local disks as PersistentVolumes: every
-// file system that is mounted directly below a directory, such as /mnt/disks,
-// becomes a volume of its own, pinned to the node.
-//
-// It only offers. A volume that was released keeps its data, and the volume of
-// a disk that is mounted no more stays, as its data may come back; an
-// administrator deletes it. A PersistentVolume that is deleted while its disk is
-// mounted is offered anew.
 package localdiscovery
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
-	"errors"
-	"fmt"
 	"log/slog"
-	"path/filepath"
-	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/blockdev"
+	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/localdisk"
 	"github.com/podvol/podvol/volume/objects"
+)
+
+// DefaultDir is the directory that is looked into where a [Class] names none.
+const DefaultDir = "/mnt/disks"
+
+// Annotations of the PersistentVolumes.
+const (
+	// VolumeID has the name of the disk, such as "uuid:0c9e…" for a file system,
+	// with the directory where only one of its directories is mounted, or
+	// "id:wwn-0x5000c500a1b2c3d4" for a device.
+	VolumeID = localdisk.VolumeID
+	// Node has the name of the node.
+	Node = localdisk.Node
+	// Missing says since when and why the volume's disk is not at its path. It is
+	// taken away when the disk is back.
+	Missing = "podvol.io/local-volume-missing"
 )
 
 // Objects is what a [Discoverer] needs of an object store.
@@ -33,53 +39,95 @@ type Objects interface {
 	objects.Writer
 }
 
-// Discoverer offers the mount points directly below a directory. Its fields must
+// EventRecorder takes events about PersistentVolumes; client-go's recorders are
+// some. It must not block. The object is only read.
+type EventRecorder interface {
+	Event(object runtime.Object, eventType, reason, message string)
+}
+
+// Reasons of events.
+const (
+	// ReasonMissing is of a PersistentVolume whose disk is not at its path any
+	// more.
+	ReasonMissing = "LocalVolumeMissing"
+	// ReasonBack is of one whose disk is there again.
+	ReasonBack = "LocalVolumeBack"
+)
+
+// Class says how what is found in a directory is offered. It corresponds to an
+// entry of the static provisioner's storageClassMap. The zero value offers what is
+// in [DefaultDir].
+type Class struct {
+	// StorageClass is the class of the volumes, one that waits for its first
+	// consumer (provisioner kubernetes.io/no-provisioner). May be empty.
+	StorageClass string
+	// Dir is the absolute directory that is looked into, not below it; "" means
+	// [DefaultDir]. It need not exist yet.
+	Dir string
+	// NamePattern are the names in the directory that belong to the class, as
+	// path.Match has it, several separated by commas; "" means all. What two
+	// classes could have, the first has.
+	NamePattern string
+	// VolumeMode is how devices are offered: as devices, Block or "", or as
+	// Filesystem, which a blank device is given when it is used first. Mount points
+	// are offered as file systems; with Block they are not.
+	VolumeMode v1.PersistentVolumeMode
+	// FSType is the file system that a blank device is given; "" is the plugin's
+	// default, ext4. It is used with VolumeMode Filesystem only.
+	FSType string
+	// ReclaimPolicy is that of the volumes: Retain or "", which keeps the data of a
+	// released volume until an administrator decides, or Delete, which cleans it
+	// if the plugin is configured to. It is not taken from the StorageClass, whose
+	// default is Delete.
+	ReclaimPolicy v1.PersistentVolumeReclaimPolicy
+	// MountOptions are those of the volumes; devices that are offered as such have
+	// none.
+	MountOptions []string
+	// ShareFileSystems offers several directories of one file system, each mounted
+	// for itself, as a volume each, as long as none contains another. All have
+	// the capacity of the whole, so that together they promise more than there
+	// is. Without it only one of them is offered.
+	ShareFileSystems bool
+	// AllowUnidentified offers devices without any name of their own, such as
+	// virtual disks without a serial number, by the slot that they are in. Nobody
+	// notices then when there is another one in it.
+	AllowUnidentified bool
+}
+
+// Discoverer offers what is in the directories of its classes. Its fields must
 // not be changed once it is used, nor may it be copied; all methods are safe for
 // concurrent use.
 type Discoverer struct {
 	Objects Objects
 	// Mounts is the node's mount table ([mount.TableOf]).
 	Mounts mount.Table
-	// NodeName is the node. The volumes are pinned to HostLabel, the node's label
-	// kubernetes.io/hostname; empty means NodeName.
+	// NodeName is the node; it must be the name that the plugin's host has. The
+	// volumes are pinned to HostLabel, the node's label kubernetes.io/hostname; empty
+	// means NodeName.
 	NodeName, HostLabel string
-	// Dir is the absolute directory, without links in it. StorageClass is the
-	// class of its volumes, one that waits for its first consumer.
-	Dir, StorageClass string
-	// Logger takes what cannot be offered; nil drops it.
+	// Classes say what is looked for and how it is offered; none means a zero
+	// [Class].
+	Classes []Class
+	// Labels are those of the volumes, such as the node's for zone and region.
+	Labels map[string]string
+	// Provisioner is the value of the annotation pv.kubernetes.io/provisioned-by,
+	// which says who reclaims the volumes; "" means the plugin,
+	// kubernetes.io/local-volume. In a cluster whose own controller does not know
+	// that plugin's deleter, use a name that is not below kubernetes.io, as the
+	// static provisioner does: such volumes it leaves alone.
+	Provisioner string
+	// Events takes what happens to volumes; nil drops it.
+	Events EventRecorder
+	// Logger takes what is offered, and what cannot be and why, each once; nil
+	// drops it.
 	Logger *slog.Logger
+	// System is where devices are described; its zero value is the process's own
+	// machine.
+	System blockdev.System
 
-	meter volume.Meter
-}
-
-// Run offers what is mounted, and what is mounted later as soon as that is, until
-// ctx ends and it returns nil. It does nothing while neither the mounts nor the
-// volumes change. The error says that the mount table can no longer be watched.
-func (d *Discoverer) Run(ctx context.Context) error {
-	changed := d.Mounts.Subscribe(ctx)
-	gone := make(chan struct{}, 1)
-	defer d.Objects.WatchKind("PersistentVolume", func(volume.ObjectRef) {
-		select {
-		case gone <- struct{}{}:
-		default:
-		}
-	})()
-	for {
-		if _, err := d.Discover(ctx); err != nil && ctx.Err() == nil {
-			d.log().Warn("cannot offer every local volume", "dir", d.Dir, "error", err)
-		}
-		select {
-		case _, ok := <-changed:
-			if !ok && ctx.Err() == nil {
-				return fmt.Errorf("local volumes below %s: the mount table can no longer be watched", d.Dir)
-			}
-		case <-gone:
-		case <-ctx.Done():
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
-	}
+	meter  volume.Meter
+	calls  flight.Group[string]
+	passes passes
 }
 
 func (d *Discoverer) log() *slog.Logger {
@@ -89,90 +137,22 @@ func (d *Discoverer) log() *slog.Logger {
 	return d.Logger
 }
 
-// Discover offers what is mounted now, and returns the names of all its volumes,
-// with those that were offered before. The error joins what could not be
-// offered; the rest was.
-func (d *Discoverer) Discover(ctx context.Context) (names []string, err error) {
-	if err := volume.CheckAbsolutePath("Dir", d.Dir); err != nil {
-		return nil, err
-	}
-	entries, err := d.Mounts.All()
-	if err != nil {
-		return nil, err
-	}
-	var errs []error
-	for _, e := range topmost(entries, filepath.Clean(d.Dir)) {
-		name := d.nameOf(e.Target)
-		if err := d.offer(ctx, name, e); err != nil {
-			errs = append(errs, fmt.Errorf("offer %s as PersistentVolume %q: %w", e.Target, name, err))
-			continue
-		}
-		names = append(names, name)
-	}
-	return names, errors.Join(errs...)
+func (d *Discoverer) hostLabel() string { return cmp.Or(d.HostLabel, d.NodeName) }
+
+// Discover offers what is there now, and returns all that it has found, by path,
+// also what is not offered, and the PersistentVolumes whose disk is missing. It
+// may be repeated: what is offered already stays as it is.
+//
+// The error joins what failed, where another try may succeed: a device or file
+// system that could not be looked at, a store that did not answer. What was refused
+// for a reason is no failure; see [Found]. A configuration that cannot work is a
+// *[volume.InvalidSpecError].
+func (d *Discoverer) Discover(ctx context.Context) ([]Found, error) {
+	return d.pass(ctx, true)
 }
 
-// topmost returns the mount that is seen at each mount point directly below dir,
-// in order.
-func topmost(entries []mount.Entry, dir string) (seen []mount.Entry) {
-	at := make(map[string]mount.Entry)
-	for _, e := range entries { // oldest first
-		if filepath.Dir(e.Target) == dir && e.Target != dir && !strings.HasSuffix(e.Root, "//deleted") {
-			at[e.Target] = e
-		}
-	}
-	for _, e := range at {
-		seen = append(seen, e)
-	}
-	slices.SortFunc(seen, func(a, b mount.Entry) int { return strings.Compare(a.Target, b.Target) })
-	return seen
-}
-
-// nameOf is the same for a node's mount point each time.
-func (d *Discoverer) nameOf(target string) string {
-	return fmt.Sprintf("local-pv-%x", sha256.Sum256([]byte(d.NodeName+"\x00"+target)))[:len("local-pv-")+16]
-}
-
-// offer stores the volume of a mount point, unless it is stored already.
-func (d *Discoverer) offer(ctx context.Context, name string, e mount.Entry) error {
-	_, err := d.Objects.Get(ctx, volume.NewObjectRef("PersistentVolume", "", name))
-	if !errors.Is(err, volume.ErrNotFound) {
-		return err
-	}
-	metrics, err := d.meter.FileSystem(ctx, e.Target)
-	if err != nil {
-		return err
-	}
-	if metrics.Capacity == nil || metrics.Capacity.Sign() <= 0 {
-		return volume.Invalid("capacity", "the file system has no size")
-	}
-	_, err = d.Objects.Create(ctx, d.volumeOf(name, e, *metrics.Capacity))
-	if errors.Is(err, objects.ErrExists) {
-		return nil
-	}
-	return err
-}
-
-func (d *Discoverer) volumeOf(name string, e mount.Entry, capacity resource.Quantity) *v1.PersistentVolume {
-	host := d.HostLabel
-	if host == "" {
-		host = d.NodeName
-	}
-	pv := &v1.PersistentVolume{}
-	pv.Name = name
-	pv.Spec = v1.PersistentVolumeSpec{
-		Capacity:                      v1.ResourceList{v1.ResourceStorage: capacity},
-		AccessModes:                   []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
-		VolumeMode:                    new(v1.PersistentVolumeFilesystem),
-		StorageClassName:              d.StorageClass,
-		PersistentVolumeReclaimPolicy: v1.PersistentVolumeReclaimRetain,
-		NodeAffinity: &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
-			MatchExpressions: []v1.NodeSelectorRequirement{{Key: v1.LabelHostname, Operator: v1.NodeSelectorOpIn, Values: []string{host}}},
-		}}}},
-	}
-	if e.ReadOnly() {
-		pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadOnlyMany}
-	}
-	pv.Spec.Local = &v1.LocalVolumeSource{Path: e.Target}
-	return pv
+// Plan is [Discoverer.Discover] that changes nothing: what it would offer has the
+// state [Offered].
+func (d *Discoverer) Plan(ctx context.Context) ([]Found, error) {
+	return d.pass(ctx, false)
 }

@@ -28,7 +28,29 @@ func disks(t *testing.T) (dir string, fake *mount.FakeMounter, store *objects.St
 		}
 	})
 	store = objects.NewStore()
-	return dir, fake, store, &localdiscovery.Discoverer{Objects: store, Mounts: fake.Table(), NodeName: "node1", Dir: dir, StorageClass: "local"}
+	return dir, fake, store, &localdiscovery.Discoverer{Objects: store, Mounts: fake.Table(), NodeName: "node1",
+		Classes: []localdiscovery.Class{{Dir: dir, StorageClass: "local"}}}
+}
+
+// offered returns the names of the volumes that are, or were, offered, by path.
+func offered(found []localdiscovery.Found) (names []string) {
+	for _, f := range found {
+		if f.State == localdiscovery.Offered || f.State == localdiscovery.Known {
+			names = append(names, f.Volume)
+		}
+	}
+	return names
+}
+
+func at(t *testing.T, found []localdiscovery.Found, path string) localdiscovery.Found {
+	t.Helper()
+	for _, f := range found {
+		if f.Path == path {
+			return f
+		}
+	}
+	t.Fatalf("nothing is found at %s: %+v", path, found)
+	return localdiscovery.Found{}
 }
 
 func mountDisk(t *testing.T, fake *mount.FakeMounter, path string, options ...string) {
@@ -58,9 +80,13 @@ func TestEveryMountPointIsOffered(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "plain"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	names, err := d.Discover(t.Context())
+	found, err := d.Discover(t.Context())
+	names := offered(found)
 	if err != nil || len(names) != 2 {
 		t.Fatalf("offered %v, %v; want two", names, err)
+	}
+	if plain := at(t, found, filepath.Join(dir, "plain")); !errors.Is(plain.Err, localdiscovery.ErrNoVolume) {
+		t.Errorf("a plain directory is %+v", plain)
 	}
 	pv := stored(t, store, names[0])
 	if pv.Spec.Local == nil || pv.Spec.Local.Path != filepath.Join(dir, "a") || pv.Spec.StorageClassName != "local" ||
@@ -81,11 +107,11 @@ func TestEveryMountPointIsOffered(t *testing.T) {
 	if _, err := store.Update(t.Context(), bound); err != nil {
 		t.Fatal(err)
 	}
-	again, err := (&localdiscovery.Discoverer{Objects: store, Mounts: fake.Table(), NodeName: "node1", Dir: dir + "/", StorageClass: "local"}).Discover(t.Context())
-	if err != nil || strings.Join(again, " ") != strings.Join(names, " ") || stored(t, store, names[0]).Spec.ClaimRef == nil {
+	again, err := (&localdiscovery.Discoverer{Objects: store, Mounts: fake.Table(), NodeName: "node1", Classes: []localdiscovery.Class{{Dir: dir + "/"}}}).Discover(t.Context())
+	if err != nil || strings.Join(offered(again), " ") != strings.Join(names, " ") || stored(t, store, names[0]).Spec.ClaimRef == nil {
 		t.Errorf("offered %v, %v; want %v as before", again, err, names)
 	}
-	if other, err := (&localdiscovery.Discoverer{Objects: store, Mounts: fake.Table(), NodeName: "node2", Dir: dir}).Discover(t.Context()); err != nil || other[0] == names[0] {
+	if other, err := (&localdiscovery.Discoverer{Objects: store, Mounts: fake.Table(), NodeName: "node2", Classes: d.Classes}).Discover(t.Context()); err != nil || offered(other)[0] == names[0] {
 		t.Errorf("another node's volumes are %v, %v", other, err)
 	}
 }
@@ -95,11 +121,11 @@ func TestOneThatCannotBeOfferedDoesNotHinderTheOthers(t *testing.T) {
 	mountDisk(t, fake, filepath.Join(dir, "a"))
 	mountDisk(t, fake, filepath.Join(dir, "b"))
 	d.Objects = refusing{d.Objects}
-	names, err := d.Discover(t.Context())
-	if len(names) != 1 || !errors.Is(err, errFull) || !strings.Contains(err.Error(), filepath.Join(dir, "a")) {
-		t.Errorf("offered %v, %v", names, err)
+	found, err := d.Discover(t.Context())
+	if names := offered(found); len(names) != 1 || !errors.Is(err, errFull) || !strings.Contains(err.Error(), filepath.Join(dir, "a")) {
+		t.Errorf("offered %+v, %v", found, err)
 	}
-	d.Dir = "relative"
+	d.Classes = []localdiscovery.Class{{Dir: "relative"}}
 	if _, err := d.Discover(t.Context()); err == nil {
 		t.Error("a relative directory is accepted")
 	}

@@ -28,7 +28,7 @@ func All(replacements ...volume.VolumePlugin) []volume.VolumePlugin {
 		downwardapi.New(),
 		emptydir.New(),
 		hostpath.New(hostpath.Config{}),
-		local.New(),
+		local.New(local.Config{}),
 		nfs.New(nfs.Config{}),
 		projected.New(),
 		secret.New(),

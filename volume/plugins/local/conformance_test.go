@@ -21,7 +21,7 @@ func TestConformance(t *testing.T) {
 	}
 	write := func(n *volumetest.Node) { n.Write(map[string]string{"disk/file": "data"}) }
 	files := map[string]volumetest.File{"file": {Content: "data"}}
-	volumetest.Run(t, local.New, volumetest.Suite{
+	volumetest.Run(t, func() volume.VolumePlugin { return local.New(local.Config{}) }, volumetest.Suite{
 		Working: []volumetest.Case{
 			{Name: "writable", Spec: disk(false), Prepare: write, Shared: true, Want: volumetest.Want{Files: files, Mount: &volumetest.Mount{}}},
 			{Name: "read-only", Spec: disk(true, "noexec"), Prepare: write, Shared: true,

@@ -29,7 +29,7 @@ func newDevicePlugin(t *testing.T) (p volume.DeviceMountableVolumePlugin, root s
 	if err != nil {
 		t.Fatal(err)
 	}
-	plugin := local.New()
+	plugin := local.New(local.Config{})
 	if err := plugin.Init(&volume.Host{RootDir: root, Mounter: mount.New(mount.Config{})}); err != nil {
 		t.Fatal(err)
 	}

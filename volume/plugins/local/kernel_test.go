@@ -30,7 +30,7 @@ func newKernelPlugin(t *testing.T) (p volume.VolumePlugin, disk string) {
 	if err := unix.Mount("disk", disk, "tmpfs", 0, ""); err != nil {
 		t.Fatal(err)
 	}
-	p = local.New()
+	p = local.New(local.Config{})
 	if err := p.Init(&volume.Host{RootDir: filepath.Join(base, "root"), Mounter: mount.New(mount.Config{})}); err != nil {
 		t.Fatal(err)
 	}

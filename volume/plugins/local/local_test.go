@@ -30,7 +30,7 @@ func newPlugin(t *testing.T) (volume.VolumePlugin, *volumetest.Host) {
 
 func pluginOf(t *testing.T, h volume.VolumeHost) volume.VolumePlugin {
 	t.Helper()
-	p := local.New()
+	p := local.New(local.Config{})
 	if err := p.Init(h); err != nil {
 		t.Fatal(err)
 	}

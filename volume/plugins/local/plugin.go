@@ -30,8 +30,8 @@ import (
 const PluginName = "kubernetes.io/local-volume"
 
 // New returns the plugin.
-func New() volume.VolumePlugin {
-	return &plugin{Kind: kind.Kind[v1.LocalVolumeSource]{
+func New(config Config) volume.VolumePlugin {
+	return &plugin{config: config, Kind: kind.Kind[v1.LocalVolumeSource]{
 		Name: PluginName, Field: "local",
 		Persistent: func(s *v1.PersistentVolumeSource) *v1.LocalVolumeSource { return s.Local },
 	}}
@@ -39,8 +39,9 @@ func New() volume.VolumePlugin {
 
 type plugin struct {
 	kind.Kind[v1.LocalVolumeSource]
-	files hostfiles.Own
-	meter volume.Meter
+	config Config
+	files  hostfiles.Own
+	meter  volume.Meter
 	// owning are the volumes that are being given to a group and bound.
 	owning keylock.Map[string]
 
@@ -56,6 +57,15 @@ var (
 	_ volume.DeviceMountableVolumePlugin = (*plugin)(nil)
 	_ volume.BlockVolumePlugin           = (*plugin)(nil)
 )
+
+// Init implements [volume.VolumePlugin]. A configuration that cannot work is an
+// error.
+func (p *plugin) Init(host volume.VolumeHost) error {
+	if err := p.config.Clean.check(); err != nil {
+		return err
+	}
+	return p.Kind.Init(host)
+}
 
 // GetVolumeName returns the PersistentVolume's name, which is unique.
 func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) {

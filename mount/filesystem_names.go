@@ -1,0 +1,126 @@
+package mount
+
+import (
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// byUUIDDir has udev's links to devices by the UUID of the file system on them.
+const byUUIDDir = "/dev/disk/by-uuid"
+
+// fileSystemNamer is implemented by tables that are not the kernel's.
+type fileSystemNamer interface {
+	fileSystemNames(Entry) []string
+}
+
+// FileSystemNames returns the mount that an open directory lies in, and the names
+// that tell its file system from every other, the best first; they are the same
+// for each of its mounts. A file system has another if another disk is mounted in
+// its place, or if it was made anew; a copy of the whole disk has the same.
+//
+// They are "uuid:0c9e…", the file system's own, as the kernel and udev know it,
+// which stays the same after a reboot, as does "source:nfs4:server:/path" of a
+// server's. What lives in memory only, such as tmpfs, has a UUID or
+// "boot:<boot>:<device>" that the next boot has not. There is none where a file
+// system on a block device is not known by any UUID: then it is best told by the
+// device (Entry.Device).
+//
+// It may block where the file system does not answer. The error is that of
+// [Holding].
+func FileSystemNames(t Table, dir *os.File) (Entry, []string, error) {
+	e, err := Holding(t, dir)
+	if err != nil {
+		return e, nil, err
+	}
+	if own, ok := t.(fileSystemNamer); ok {
+		return e, own.fileSystemNames(e), nil
+	}
+	return e, kernelNames(dir, e, byUUIDDir), nil
+}
+
+func kernelNames(dir *os.File, e Entry, byUUID string) (names []string) {
+	add := func(uuid string) {
+		if name := "uuid:" + uuid; uuid != "" && (len(names) == 0 || names[0] != name) {
+			names = append(names, name)
+		}
+	}
+	add(kernelUUID(dir))
+	add(udevUUID(e.Device, byUUID))
+	if len(names) > 0 || unix.Major(e.Device) != 0 {
+		return names
+	}
+	if strings.ContainsAny(e.Source, "/:") {
+		return []string{"source:" + e.FSType + ":" + e.Source}
+	}
+	return []string{fmt.Sprintf("boot:%s:%s", hostSuperblocks().boot(), deviceNumber(e.Device))}
+}
+
+// kernelUUID asks the file system (FS_IOC_GETFSUUID of linux/fs.h, Linux 6.9).
+// It is empty where there is none, or the kernel is older.
+func kernelUUID(dir *os.File) string {
+	const getUUID = 0x80111500 // _IOR(0x15, 0, struct fsuuid2)
+	var answer struct {
+		Len  uint8
+		UUID [16]byte
+	}
+	// What was opened with O_PATH takes no ioctl(2).
+	fd, err := eintr.Get(func() (int, error) {
+		return unix.Openat(int(dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	err = eintr.Do(func() error {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), getUUID, uintptr(unsafe.Pointer(&answer))); errno != 0 {
+			return errno
+		}
+		return nil
+	})
+	if err != nil || answer.Len == 0 || int(answer.Len) > len(answer.UUID) || answer.UUID == [16]byte{} {
+		return ""
+	}
+	return formatUUID(answer.UUID[:answer.Len])
+}
+
+// formatUUID writes 16 bytes as blkid(8) does, and fewer in hexadecimal.
+func formatUUID(b []byte) string {
+	s := hex.EncodeToString(b)
+	if len(b) != 16 {
+		return s
+	}
+	return strings.Join([]string{s[:8], s[8:12], s[12:16], s[16:20], s[20:]}, "-")
+}
+
+// udevUUID looks for the device among udev's links.
+func udevUUID(device uint64, dir string) string {
+	links, err := os.ReadDir(dir)
+	if err != nil {
+		return ""
+	}
+	for _, link := range links {
+		var st unix.Stat_t
+		err := eintr.Do(func() error { return unix.Stat(filepath.Join(dir, link.Name()), &st) })
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK && uint64(st.Rdev) == device {
+			return strings.ToLower(link.Name())
+		}
+	}
+	return ""
+}
+
+// fileSystemNames names what a fake's source has by the source, and what begins
+// empty by its number, which each has for itself.
+func (t fakeTable) fileSystemNames(e Entry) []string {
+	if startsEmpty(e.FSType) {
+		return []string{"boot:fake:" + deviceNumber(e.Device)}
+	}
+	return []string{"source:" + e.FSType + ":" + e.Source}
+}

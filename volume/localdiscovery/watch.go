@@ -1,0 +1,241 @@
+package localdiscovery
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/blockdev"
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// watched is what a [pathWatch] shall watch.
+type watched struct {
+	// dirs are directories: all that comes and goes in them.
+	dirs []string
+	// links are paths: where they lead to.
+	links []string
+	// busy are devices: that somebody who could write to them closes them.
+	busy []string
+}
+
+// pathWatch tells that something may have changed about paths, through inotify(7)
+// and, for swap space, poll(2) of /proc/swaps. It says no more than that: who is
+// told looks for himself, so that lost, merged and superfluous signs do no harm.
+type pathWatch struct {
+	changed chan struct{} // holds a value after a change; closed at the end
+	err     error         // why it was closed, to be read then
+
+	inotify    int
+	swaps      *os.File // nil: this kernel has none
+	wake, stop *os.File
+	ended      sync.WaitGroup
+
+	mu sync.Mutex
+	// names are those that matter in a directory, by watch descriptor; "" is all.
+	names map[int32]map[string]bool
+}
+
+const (
+	dirEvents  = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+	busyEvents = unix.IN_CLOSE_WRITE
+	selfEvents = unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_IGNORED | unix.IN_UNMOUNT | unix.IN_Q_OVERFLOW | unix.IN_CLOSE_WRITE
+	// maxHops is how many links in a row the kernel follows (path_resolution(7)).
+	maxHops = 40
+)
+
+func newPathWatch(system blockdev.System) (*pathWatch, error) {
+	wake, stop, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		wake.Close()
+		stop.Close()
+		return nil, fmt.Errorf("watch directories: %w; fs.inotify.max_user_instances may be too small", err)
+	}
+	w := &pathWatch{changed: make(chan struct{}, 1), inotify: fd, wake: wake, stop: stop, names: make(map[int32]map[string]bool)}
+	w.swaps = openSwaps(system)
+	w.ended.Go(w.forward)
+	return w, nil
+}
+
+// openSwaps opens the table out of reach of Go's own poller, which does not wait
+// for POLLPRI.
+func openSwaps(system blockdev.System) *os.File {
+	proc := system.Proc
+	if proc == "" {
+		proc = "/proc"
+	}
+	fd, err := eintr.Get(func() (int, error) { return unix.Open(proc+"/swaps", unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil
+	}
+	return os.NewFile(uintptr(fd), "swaps")
+}
+
+func (w *pathWatch) close() {
+	w.stop.Close() // which ends the poll
+	w.ended.Wait()
+}
+
+// forward turns events into changes.
+func (w *pathWatch) forward() {
+	defer close(w.changed)
+	defer unix.Close(w.inotify)
+	defer w.wake.Close()
+	fds := []unix.PollFd{{Fd: int32(w.wake.Fd()), Events: unix.POLLIN}, {Fd: int32(w.inotify), Events: unix.POLLIN}}
+	if w.swaps != nil {
+		defer w.swaps.Close()
+		fds = append(fds, unix.PollFd{Fd: int32(w.swaps.Fd()), Events: unix.POLLPRI})
+	}
+	buffer := make([]byte, 16<<10)
+	for {
+		if _, w.err = eintr.Get(func() (int, error) { return unix.Poll(fds, -1) }); w.err != nil || fds[0].Revents != 0 {
+			return
+		}
+		tell := len(fds) > 2 && fds[2].Revents&(unix.POLLPRI|unix.POLLERR) != 0
+		if fds[1].Revents != 0 {
+			n, err := eintr.Get(func() (int, error) { return unix.Read(w.inotify, buffer) })
+			if err != nil && !errors.Is(err, unix.EAGAIN) {
+				w.err = err
+				return
+			}
+			tell = w.matters(buffer[:max(n, 0)]) || tell
+		}
+		if tell {
+			select {
+			case w.changed <- struct{}{}:
+			default: // one waits already
+			}
+		}
+	}
+}
+
+func (w *pathWatch) matters(events []byte) (matters bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(events) >= unix.SizeofInotifyEvent {
+		wd := int32(binary.NativeEndian.Uint32(events))
+		mask := binary.NativeEndian.Uint32(events[4:])
+		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(events[12:]))
+		name := strings.TrimRight(string(events[unix.SizeofInotifyEvent:end]), "\x00")
+		events = events[end:]
+		names := w.names[wd]
+		if mask&unix.IN_Q_OVERFLOW != 0 || names != nil && (mask&selfEvents != 0 || names[""] || names[name]) {
+			matters = true
+		}
+		if mask&unix.IN_IGNORED != 0 {
+			delete(w.names, wd) // the kernel has dropped the watch
+		}
+	}
+	return matters
+}
+
+// set watches just this, and reports whether something is watched that was not
+// before. What is missing is watched for where it would appear. It may block where
+// a path leads into a file system that does not answer.
+func (w *pathWatch) set(want watched) (grown bool, err error) {
+	next := make(map[int32]map[string]bool)
+	add := func(path, name string, events uint32) error {
+		wd, err := unix.InotifyAddWatch(w.inotify, path, events)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrPermission) {
+			return nil // its own parent is watched
+		}
+		if err != nil {
+			return fmt.Errorf("watch %s: %w; fs.inotify.max_user_watches may be too small", path, err)
+		}
+		if next[int32(wd)] == nil {
+			next[int32(wd)] = make(map[string]bool)
+		}
+		next[int32(wd)][name] = true
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.names[int32(wd)] == nil {
+			w.names[int32(wd)] = make(map[string]bool)
+		}
+		if !w.names[int32(wd)][name] {
+			w.names[int32(wd)][name] = true
+			grown = true
+		}
+		return nil
+	}
+	for _, path := range append(append([]string(nil), want.dirs...), want.links...) {
+		for _, s := range trail(path) {
+			if err := add(s.dir, s.name, dirEvents); err != nil {
+				return grown, err
+			}
+		}
+	}
+	for _, dir := range want.dirs {
+		if err := add(dir, "", dirEvents); err != nil {
+			return grown, err
+		}
+	}
+	for _, device := range want.busy {
+		if err := add(device, "", busyEvents); err != nil {
+			return grown, err
+		}
+	}
+	w.drop(next)
+	return grown, nil
+}
+
+// drop ends the watches that nobody needs any more.
+func (w *pathWatch) drop(wanted map[int32]map[string]bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for wd := range w.names {
+		if wanted[wd] == nil {
+			_, _ = unix.InotifyRmWatch(w.inotify, uint32(wd)) // it may have gone with its directory
+		}
+	}
+	w.names = wanted
+}
+
+// step is one name on the way that a path leads.
+type step struct{ dir, name string }
+
+// trail returns the names that decide where an absolute path leads, those of links
+// on the way too, until the first that is missing.
+func trail(path string) (steps []step) {
+	dir, rest, hops := "/", strings.Split(strings.Trim(path, "/"), "/"), 0
+	for len(rest) > 0 {
+		name := rest[0]
+		rest = rest[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			dir = filepath.Dir(dir)
+			continue
+		}
+		steps = append(steps, step{dir, name})
+		at := filepath.Join(dir, name)
+		info, err := os.Lstat(at)
+		if err != nil {
+			return steps
+		}
+		if info.Mode().Type() != fs.ModeSymlink {
+			dir = at
+			continue
+		}
+		target, err := os.Readlink(at)
+		if hops++; err != nil || hops > maxHops {
+			return steps
+		}
+		if filepath.IsAbs(target) {
+			dir = "/"
+		}
+		rest = append(strings.Split(target, "/"), rest...)
+	}
+	return steps
+}

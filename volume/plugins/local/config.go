@@ -1,0 +1,71 @@
+package local
+
+import (
+	"github.com/podvol/podvol/util/blockdev"
+	"github.com/podvol/podvol/volume"
+)
+
+// Config is how the plugin works. Its zero value is what nodes need: released
+// volumes keep their data.
+type Config struct {
+	// Clean is what is done with released volumes whose reclaim policy is Delete.
+	Clean CleanConfig
+	// System is where devices are described; its zero value is the process's own
+	// machine.
+	System blockdev.System
+}
+
+// CleanConfig is what Delete does with a volume. The PersistentVolume of a volume
+// that could not be cleaned stays, and says why.
+type CleanConfig struct {
+	// Action is what is done; "" is nothing: NewDeleter refuses.
+	Action CleanAction
+	// Devices is how block devices are wiped, also those with a file system that
+	// the plugin has made; "" refuses them.
+	Devices WipeMethod
+}
+
+// CleanAction is what is done with the content of a released volume.
+type CleanAction string
+
+const (
+	// CleanNever keeps it.
+	CleanNever CleanAction = ""
+	// CleanDryRun only says what would be deleted; the error is a
+	// *[volume.DryRunError], and the PersistentVolume stays.
+	CleanDryRun CleanAction = "DryRun"
+	// CleanDelete deletes it.
+	CleanDelete CleanAction = "Delete"
+)
+
+// WipeMethod is how a block device is wiped.
+type WipeMethod string
+
+const (
+	// WipeNever refuses devices.
+	WipeNever WipeMethod = ""
+	// WipeSignatures overwrites the first 4 MiB, the last MiB and every signature
+	// of a file system or anything else, so that the device counts as blank. What
+	// lies between stays and can be read by the next user of a raw device.
+	WipeSignatures WipeMethod = "Signatures"
+	// WipeDiscard tells the device that nothing of it is needed (BLKDISCARD), and
+	// does what WipeSignatures does. What can be read afterwards depends on the
+	// device.
+	WipeDiscard WipeMethod = "Discard"
+	// WipeZero overwrites all of it with zeroes (BLKZEROOUT), by a command of the
+	// device where it has one. It may take hours, and begins anew after a restart.
+	WipeZero WipeMethod = "Zero"
+)
+
+func (c CleanConfig) check() error {
+	switch c.Action {
+	case CleanNever, CleanDryRun, CleanDelete:
+	default:
+		return volume.Invalid("Clean.Action", "%q is none of %q, %q and %q", c.Action, CleanNever, CleanDryRun, CleanDelete)
+	}
+	switch c.Devices {
+	case WipeNever, WipeSignatures, WipeDiscard, WipeZero:
+		return nil
+	}
+	return volume.Invalid("Clean.Devices", "%q is none of %q, %q, %q and %q", c.Devices, WipeNever, WipeSignatures, WipeDiscard, WipeZero)
+}
