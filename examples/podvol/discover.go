@@ -113,8 +113,9 @@ func discover(ctx context.Context, s streams, o discoverOptions) error {
 func discoverIn(ctx context.Context, s streams, o discoverOptions, table mount.Table) error {
 	store := objects.NewStore()
 	d := &localdiscovery.Discoverer{
-		Objects: store, Mounts: table, NodeName: o.nodeName, Dir: o.dir, StorageClass: o.class,
-		Logger: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Objects: store, Mounts: table, NodeName: o.nodeName,
+		Classes: []localdiscovery.Class{{Dir: o.dir, StorageClass: o.class}},
+		Logger:  slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	p := &manifestPrinter{out: s.out, format: o.output, printed: make(map[string]bool)}
 	if o.watch {

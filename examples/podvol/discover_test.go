@@ -60,7 +60,7 @@ func TestDiscoveredDisksAreManifests(t *testing.T) {
 		}
 		out, errOut := mustPodvol(t, exitOK, "discover", "--dir", link, "--class", "local", "--node", "node1")
 		first, second := strings.Index(out, "path: "+dir+"/ssd0"), strings.Index(out, "path: "+dir+"/ssd1")
-		if first < 0 || second < first || strings.Contains(out, "status:") || strings.Contains(out, "uid:") || errOut != "" {
+		if first < 0 || second < first || strings.Contains(out, "status:") || strings.Contains(out, " uid:") || errOut != "" {
 			t.Errorf("stdout:\n%s\nstderr:\n%s", out, errOut)
 		}
 		pod := "\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: db}\nspec:\n  nodeName: node1\n  containers: [{name: c, image: i}]\n" +
