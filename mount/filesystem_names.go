@@ -16,9 +16,10 @@ import (
 // byUUIDDir has udev's links to devices by the UUID of the file system on them.
 const byUUIDDir = "/dev/disk/by-uuid"
 
-// fileSystemNamer is implemented by tables that are not the kernel's.
+// fileSystemNamer is implemented by tables that are not the kernel's. It is false
+// for a mount that stands for what is really there.
 type fileSystemNamer interface {
-	fileSystemNames(Entry) []string
+	fileSystemNames(Entry) (names []string, ok bool)
 }
 
 // FileSystemNames returns the mount that an open directory lies in, and the names
@@ -41,7 +42,12 @@ func FileSystemNames(t Table, dir *os.File) (Entry, []string, error) {
 		return e, nil, err
 	}
 	if own, ok := t.(fileSystemNamer); ok {
-		return e, own.fileSystemNames(e), nil
+		if names, ok := own.fileSystemNames(e); ok {
+			return e, names, nil
+		}
+		if e, err = Holding(kernelTable{}, dir); err != nil {
+			return e, nil, err
+		}
 	}
 	return e, kernelNames(dir, e, byUUIDDir), nil
 }
@@ -118,9 +124,12 @@ func udevUUID(device uint64, dir string) string {
 
 // fileSystemNames names what a fake's source has by the source, and what begins
 // empty by its number, which each has for itself.
-func (t fakeTable) fileSystemNames(e Entry) []string {
-	if startsEmpty(e.FSType) {
-		return []string{"boot:fake:" + deviceNumber(e.Device)}
+func (t fakeTable) fileSystemNames(e Entry) (names []string, ok bool) {
+	switch {
+	case e.Target == "/":
+		return nil, false
+	case startsEmpty(e.FSType):
+		return []string{"boot:fake:" + deviceNumber(e.Device)}, true
 	}
-	return []string{"source:" + e.FSType + ":" + e.Source}
+	return []string{"source:" + e.FSType + ":" + e.Source}, true
 }

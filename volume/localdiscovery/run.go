@@ -137,11 +137,11 @@ func (r *runner) round(ctx context.Context) (failed bool, err error) {
 		r.changed = make(map[string]bool)
 		r.mu.Unlock()
 		p, err := r.newPass(ctx, true)
-		if p != nil {
-			r.note(p)
-		}
 		if ctx.Err() != nil {
 			return false, nil
+		}
+		if p != nil {
+			r.note(p)
 		}
 		failed = err != nil
 		if err != nil {

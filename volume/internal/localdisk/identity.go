@@ -136,20 +136,11 @@ func OpenFileSystem(t mount.Table, pv *v1.PersistentVolume, system blockdev.Syst
 	case !id.Is(other.Want):
 		other.Found = or(id.Best(), e.Source)
 		err = other
-	case !isRoot(t, dir, e):
-		err = other
 	default:
 		return dir, e, nil
 	}
 	dir.Close()
 	return nil, mount.Entry{}, err
-}
-
-// isRoot reports whether an open directory is what the topmost mount at its
-// path shows.
-func isRoot(t mount.Table, _ *os.File, e mount.Entry) bool {
-	top, mounted, err := t.At(e.Target)
-	return err == nil && mounted && top.ID == e.ID
 }
 
 // OpenDevice opens the device at a volume's path, which must be the volume's; see
