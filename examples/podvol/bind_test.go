@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
+	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 )
 
@@ -99,6 +101,60 @@ spec:
 		_, errOut := mustPodvol(t, exitFailed, "mount", "-f", manifestOf("first"), "--root-dir", root)
 		if !strings.Contains(errOut, "PersistentVolume first: spec.hostPath cannot become") || strings.Contains(errOut, "To unmount") {
 			t.Errorf("stderr: %s", errOut)
+		}
+	})
+}
+
+// What an earlier version has bound stays bound: its ledger says so, though a
+// volume that fits better has come since.
+func TestMountHonoursTheLedgerOfAnEarlierVersion(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		root, large, small := filepath.Join(t.TempDir(), "root"), t.TempDir(), t.TempDir()
+		bindings := filepath.Join(root, "podvol", "bindings")
+		if err := os.MkdirAll(bindings, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		entry := filepath.Join(bindings, "large.json")
+		uid := objects.DerivedUID("PersistentVolumeClaim", "default", "data")
+		if err := os.WriteFile(entry, fmt.Appendf(nil, `{"schemaVersion":1,"volume":"large","namespace":"default","name":"data","uid":%q}`, uid), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		file := manifestFile(t, `
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: large}
+spec: {capacity: {storage: 5Gi}, accessModes: [ReadWriteOnce], hostPath: {path: `+large+`}}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: small}
+spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], hostPath: {path: `+small+`}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {accessModes: [ReadWriteOnce], storageClassName: "", resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers: [{name: c, image: i}]
+  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]
+`)
+		for range 2 {
+			out, _ := mustPodvol(t, exitOK, "mount", "-f", file, "--root-dir", root, "-o", "json")
+			if !strings.Contains(out, large) || strings.Contains(out, small) {
+				t.Errorf("stdout: %s", out)
+			}
+			mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
+			if _, err := os.Stat(entry); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the ledger's entry stays: %v", err)
+			}
+		}
+		claims, _, err := persistentvolume.ReadRecords(clusterDir(root))
+		if err != nil || len(claims) != 1 || claims[0].Spec.VolumeName != "large" || claims[0].UID != uid {
+			t.Errorf("claims %v, err = %v", claims, err)
 		}
 	})
 }

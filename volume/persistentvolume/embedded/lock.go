@@ -41,6 +41,18 @@ const (
 	holderFile         = "holder"
 )
 
+// openRecords opens the records, with what an earlier version has bound.
+func openRecords(ctx context.Context, store *objects.Store, config Config) (*persistentvolume.RecordedObjects, error) {
+	records, err := persistentvolume.OpenRecords(ctx, store, config.Dir)
+	if err != nil || config.LedgerDir == "" {
+		return records, err
+	}
+	if err := records.ImportLedger(ctx, config.LedgerDir); err != nil {
+		return nil, errors.Join(err, records.Close())
+	}
+	return records, nil
+}
+
 // openLocked opens the records, waiting for who has them no longer than it may.
 func openLocked(ctx context.Context, store *objects.Store, config Config) (*persistentvolume.RecordedObjects, error) {
 	patience := config.LockTimeout
@@ -48,12 +60,11 @@ func openLocked(ctx context.Context, store *objects.Store, config Config) (*pers
 		patience = defaultLockTimeout
 	}
 	busy := &BusyError{Dir: config.Dir, Waited: patience}
-	// Only the wait for the lock ends early: loading may take its time.
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	timer := time.AfterFunc(patience, func() { cancel(busy) })
 	defer timer.Stop()
-	records, err := persistentvolume.OpenRecords(waiting, store, config.Dir)
+	records, err := openRecords(waiting, store, config)
 	path := filepath.Join(config.Dir, holderFile)
 	switch {
 	case err == nil:
