@@ -45,7 +45,7 @@ func openCluster(ctx context.Context, c clusterConfig) (*embedded.Cluster, error
 		work = c.rootDir
 	}
 	return embedded.Open(ctx, embedded.Config{
-		Dir: clusterDir(c.rootDir), LedgerDir: filepath.Join(volumemanager.StateDir(c.rootDir), "bindings"), NodeName: c.node.nodeName, Manager: c.manager, Store: c.store,
+		Dir: clusterDir(c.rootDir), Ledger: filepath.Join(volumemanager.StateDir(c.rootDir), "bindings"), NodeName: c.node.nodeName, Manager: c.manager, Store: c.store,
 		Plugins: plugins.All(), Host: volume.Host{RootDir: work, Mounter: mounter, HostFiles: c.node.hostFiles},
 		Mounted:     func(context.Context) ([]embedded.Mounted, error) { return mountedBelow(c.rootDir, mounter) },
 		LockTimeout: c.wait, Events: c.events, Logger: c.log,

@@ -22,10 +22,6 @@ type Config struct {
 	// Dir is where claims and volumes are kept; it is made where it is missing
 	// (0700). One process has it at a time.
 	Dir string
-	// LedgerDir has the bindings of a version that kept nothing else, which are
-	// honoured ([persistentvolume.RecordedObjects.ImportLedger]). Empty, or a
-	// directory that does not exist: there are none.
-	LedgerDir string
 	// NodeName is this machine's name as a node: the only one there is.
 	NodeName string
 	// Manager says who applies; [Cluster.Prune] deletes only what the same one has
@@ -119,13 +115,7 @@ func Open(ctx context.Context, config Config) (*Cluster, error) {
 		return nil, err
 	}
 	c.objects = records
-	if config.Ledger != "" {
-		err = records.ImportLedger(ctx, config.Ledger)
-	}
-	if err == nil {
-		err = c.start(ctx, config)
-	}
-	if err != nil {
+	if err := c.start(ctx, config); err != nil {
 		return nil, errors.Join(err, records.Close())
 	}
 	return c, nil

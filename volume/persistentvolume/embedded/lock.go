@@ -44,10 +44,10 @@ const (
 // openRecords opens the records, with what an earlier version has bound.
 func openRecords(ctx context.Context, store *objects.Store, config Config) (*persistentvolume.RecordedObjects, error) {
 	records, err := persistentvolume.OpenRecords(ctx, store, config.Dir)
-	if err != nil || config.LedgerDir == "" {
+	if err != nil || config.Ledger == "" {
 		return records, err
 	}
-	if err := records.ImportLedger(ctx, config.LedgerDir); err != nil {
+	if err := records.ImportLedger(ctx, config.Ledger); err != nil {
 		return nil, errors.Join(err, records.Close())
 	}
 	return records, nil
