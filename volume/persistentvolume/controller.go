@@ -50,6 +50,10 @@ type ControllerConfig struct {
 	// to no volume that cannot be reached from it, though they do not wait for a
 	// pod. Empty: there may be others.
 	NodeName string
+	// Only says which claims, volumes and pods the controller works on, for a
+	// program that is to do one thing and nothing besides; it must not block. All
+	// others stay as they are, and are only known. Nil: all.
+	Only func(volume.ObjectRef) bool
 	// Workers is how many claims and volumes are worked on at the same time; 0
 	// means 16.
 	Workers int
@@ -89,6 +93,8 @@ type Controller struct {
 	unbound reasons
 	// nodeName is ControllerConfig.NodeName.
 	nodeName string
+	// only is ControllerConfig.Only.
+	only func(volume.ObjectRef) bool
 	// complete is ControllerConfig.PodsComplete.
 	complete  <-chan struct{}
 	lookAtAll func() // once
@@ -102,7 +108,7 @@ type Controller struct {
 func NewController(config ControllerConfig) *Controller {
 	c := &Controller{
 		objects: config.Objects, plugins: config.Plugins, log: config.Logger, events: eventLog{sink: config.Events, told: make(map[types.UID]string)},
-		index: NewIndex(), waiting: newWaitingClaims(), nodeName: config.NodeName, complete: config.PodsComplete, activity: new(activity),
+		index: NewIndex(), waiting: newWaitingClaims(), nodeName: config.NodeName, only: config.Only, complete: config.PodsComplete, activity: new(activity),
 		synced: make(chan struct{}), ended: make(chan struct{}), unbound: reasons{changed: config.Explained},
 	}
 	c.lookAtAll = sync.OnceFunc(c.lookAtClaimsAndVolumes)
@@ -230,6 +236,9 @@ func (c *Controller) work(ctx context.Context, ref volume.ObjectRef, look bool) 
 // sync does what there is to do for one object. Without look it learns of a
 // claim or volume only; if that is news, it is looked at later.
 func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) (err error) {
+	if !c.minds(ref) {
+		return c.learn(ctx, ref)
+	}
 	exists := false
 	switch ref.Kind {
 	case kindClaim:
@@ -252,6 +261,24 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) 
 		_, _, err = c.classes.get(ctx, ref.NamespacedName)
 	case kindPod:
 		err = c.syncPod(ctx, ref.NamespacedName)
+	}
+	return err
+}
+
+// minds reports whether an object is one to work on.
+func (c *Controller) minds(ref volume.ObjectRef) bool {
+	return c.only == nil || ref.Kind == kindClass || c.only(ref)
+}
+
+// learn takes note of an object that is not to be worked on.
+func (c *Controller) learn(ctx context.Context, ref volume.ObjectRef) (err error) {
+	switch ref.Kind {
+	case kindClaim:
+		_, _, err = c.claims.get(ctx, ref.NamespacedName)
+	case kindVolume:
+		_, _, err = c.volumes.get(ctx, ref.NamespacedName)
+	case kindPod:
+		_, _, err = c.pods.get(ctx, ref.NamespacedName)
 	}
 	return err
 }
@@ -291,7 +318,7 @@ func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.Pers
 // expect has a claim wait that will be looked at, so that no volume that it could
 // have is shown as available first.
 func (c *Controller) expect(claim *v1.PersistentVolumeClaim) {
-	if _, bound := claim.Annotations[annBindCompleted]; bound || claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "" {
+	if _, bound := claim.Annotations[annBindCompleted]; bound || claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "" || !c.minds(claimRef(nameOf(claim))) {
 		return
 	}
 	name := claimClass(claim, "")
