@@ -147,6 +147,17 @@ func (o *operations) wake(op *operation) {
 	o.again(op.about)
 }
 
+// failure returns why an operation failed that waits for its next try; nil if
+// there is none.
+func (o *operations) failure(key string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if op := o.all[key]; op != nil && !op.running && !op.done {
+		return op.err
+	}
+	return nil
+}
+
 // certain reports whether an operation that failed, or was never begun, has
 // left nothing behind.
 func (o *operations) certain(key string) bool {

@@ -1,6 +1,7 @@
 package persistentvolume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
 )
 
 var (
@@ -155,8 +157,11 @@ func (c *Controller) needOf(ctx context.Context, pod *v1.Pod, name types.Namespa
 		return need{}, &volume.ObjectNotFoundError{Ref: claimRef(name)}
 	case claim.DeletionTimestamp != nil:
 		return need{}, fmt.Errorf("%w: it is being deleted; make it again once it is gone", volume.ErrClaimUnbound)
-	case slices.Contains(claim.Spec.AccessModes, v1.ReadWriteOncePod) && c.usedByOther(pod, name):
-		return need{}, ErrUsedByOtherPod
+	}
+	if slices.Contains(claim.Spec.AccessModes, v1.ReadWriteOncePod) {
+		if used, err := c.usedByOther(ctx, pod, name); err != nil || used {
+			return need{}, cmp.Or(err, ErrUsedByOtherPod)
+		}
 	}
 	for _, v := range pod.Spec.Volumes {
 		if own, ok := claimOf(pod, &v); ok && own == name && v.Ephemeral != nil && !metav1.IsControlledBy(claim, pod) {
@@ -177,10 +182,18 @@ func (c *Controller) needOf(ctx context.Context, pod *v1.Pod, name types.Namespa
 	return need{claim: claim, class: class}, err
 }
 
-func (c *Controller) usedByOther(pod *v1.Pod, claim types.NamespacedName) bool {
-	return slices.ContainsFunc(c.users.of(claim), func(other *v1.Pod) bool {
-		return other.Name != pod.Name && other.Spec.NodeName != "" && other.Status.Phase != v1.PodSucceeded && other.Status.Phase != v1.PodFailed
-	})
+// usedByOther reports whether another pod has a claim. The API itself is asked
+// before the answer is no: two must not be placed because one was not heard of.
+func (c *Controller) usedByOther(ctx context.Context, pod *v1.Pod, claim types.NamespacedName) (bool, error) {
+	uses := func(other *v1.Pod) bool {
+		return other.Name != pod.Name && other.Spec.NodeName != "" && other.Status.Phase != v1.PodSucceeded && other.Status.Phase != v1.PodFailed &&
+			slices.Contains(claimsOfPod(other), claim)
+	}
+	if slices.ContainsFunc(c.users.of(claim), uses) {
+		return true, nil
+	}
+	pods, err := objects.List[*v1.Pod](ctx, objects.Live(c.objects), kindPod, claim.Namespace)
+	return slices.ContainsFunc(pods, uses), err
 }
 
 // placeOn reserves on a node what all needs need, or nothing.

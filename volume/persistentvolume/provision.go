@@ -68,13 +68,17 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 		c.unbound.set(nameOf(claim), errBeingMade)
 		return true, c.setPending(ctx, claim)
 	}
-	if failed := c.failProvisioning(ctx, claim, fmt.Errorf("failed to provision volume with StorageClass %q: %w", name, err)); failed != nil {
+	if failed := c.failProvisioning(ctx, claim, failedToProvision(claim, err)); failed != nil {
 		return true, failed
 	}
 	if !volume.IsUncertain(err) && waitsForConsumer(class) && claim.Annotations[annSelectedNode] != "" {
 		return true, c.reschedule(ctx, nameOf(claim))
 	}
 	return true, nil
+}
+
+func failedToProvision(claim *v1.PersistentVolumeClaim, err error) error {
+	return fmt.Errorf("failed to provision volume with StorageClass %q: %w", claimClass(claim, ""), err)
 }
 
 func (c *Controller) failProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim, why error) error {
@@ -91,8 +95,8 @@ func (c *Controller) awaitExternal(ctx context.Context, claim *v1.PersistentVolu
 	}
 	c.events.is(claim, v1.EventTypeNormal, reasonExternalProvisioning, fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' "+
 		"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner), "")
-	waits := *why
-	waits.Err = fmt.Errorf("%w: it waits for a volume from the external provisioner %s", why.Err, class.Provisioner)
+	waits := *c.noneThere(ctx, claim, why)
+	waits.Err = fmt.Errorf("%w: it waits for a volume from the external provisioner %s", waits.Err, class.Provisioner)
 	c.unbound.set(nameOf(claim), &waits)
 	return c.setPending(ctx, claim)
 }

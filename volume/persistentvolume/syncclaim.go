@@ -137,15 +137,44 @@ func (c *Controller) findNone(ctx context.Context, claim *v1.PersistentVolumeCla
 	if err != nil || handled {
 		return err
 	}
-	return c.leavePending(ctx, claim, why)
+	return c.leavePending(ctx, claim, c.noneThere(ctx, claim, why))
+}
+
+// noneThere says of a claim whose pod was placed why there is no volume for it on
+// that node.
+func (c *Controller) noneThere(ctx context.Context, claim *v1.PersistentVolumeClaim, why *UnboundError) *UnboundError {
+	if !errors.Is(why, ErrWaitsForConsumer) {
+		return why
+	}
+	node, err := c.selectedNode(ctx, claim)
+	if err != nil || node == nil {
+		return why
+	}
+	_, err = c.index.Match(Wanted{Claim: claim, NodeName: node.Name, NodeLabels: node.Labels})
+	if there, ok := errors.AsType[*UnboundError](err); ok {
+		return there
+	}
+	return why
 }
 
 // leavePending says why a claim has no volume.
 func (c *Controller) leavePending(ctx context.Context, claim *v1.PersistentVolumeClaim, why *UnboundError) error {
-	c.unbound.set(nameOf(claim), why)
+	c.unbound.set(nameOf(claim), c.failedBefore(claim, why))
 	eventType, reason, message, details := pendingEvent(claim, why)
 	c.events.is(claim, eventType, reason, message, details)
 	return c.setPending(ctx, claim)
+}
+
+// failedBefore returns, of a claim that waits for a node again, what went wrong
+// with making its volume on the last one.
+func (c *Controller) failedBefore(claim *v1.PersistentVolumeClaim, why *UnboundError) error {
+	if !errors.Is(why, ErrWaitsForConsumer) {
+		return why
+	}
+	if err := c.operations.failure(provisionKey(claim)); err != nil {
+		return failedToProvision(claim, err)
+	}
+	return why
 }
 
 // setPending is for a claim that waits.

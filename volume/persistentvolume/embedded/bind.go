@@ -118,21 +118,28 @@ func (b *binding) place(ctx context.Context) (progress bool) {
 	for _, pod := range b.pods {
 		begun, err := b.placePod(ctx, pod)
 		progress = progress || begun
-		if b.refused[pod] = err; err == nil && !begun {
-			b.refused[pod] = b.settleOn(ctx, pod)
-		}
+		b.refused[pod] = err
 	}
 	return progress
 }
 
 // placePod places one pod, and reports whether that has begun anything.
 func (b *binding) placePod(ctx context.Context, pod *v1.Pod) (begun bool, err error) {
+	// Two pods that want what only one can have are placed one after the other.
+	unlock, err := b.placing.Lock(ctx, struct{}{})
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
 	for range maxAttempts {
 		if begun, err = b.tryPlace(ctx, pod); !errors.Is(err, objects.ErrConflict) {
 			break
 		}
 	}
-	return begun, err
+	if err != nil || begun {
+		return begun, err
+	}
+	return false, b.settleOn(ctx, pod)
 }
 
 func (b *binding) tryPlace(ctx context.Context, pod *v1.Pod) (begun bool, err error) {
@@ -234,12 +241,13 @@ func causeOf(e *persistentvolume.PlacementError) (error, types.NamespacedName) {
 // pod cannot be on the node, which is about one of its claims.
 func (b *binding) whyNot(ctx context.Context, claim types.NamespacedName, refused error, about types.NamespacedName) error {
 	err := b.controller.Explain(claim)
+	waits := errors.Is(err, persistentvolume.ErrWaitsForConsumer)
 	switch {
-	case refused == nil || errors.Is(refused, persistentvolume.ErrNotBoundYet):
-	case claim == about && (err == nil || errors.Is(err, persistentvolume.ErrWaitsForConsumer)):
+	case refused == nil:
+	case claim == about && (err == nil || waits):
 		err = refused
-	case claim != about && errors.Is(err, persistentvolume.ErrWaitsForConsumer):
-		return &persistentvolume.UnboundError{Claim: claim, Err: &otherClaimError{about, refused}}
+	case claim != about && waits:
+		return &persistentvolume.UnboundError{Claim: claim, Err: &otherClaimError{about}}
 	}
 	if _, told := errors.AsType[*persistentvolume.UnboundError](err); err != nil && !told {
 		err = &persistentvolume.UnboundError{Claim: claim, Err: err}

@@ -77,6 +77,7 @@ type Cluster struct {
 	log               *slog.Logger
 
 	applying keylock.Map[struct{}]
+	placing  keylock.Map[struct{}]
 	running  atomic.Bool
 	complete func() // once
 

@@ -64,16 +64,15 @@ func (e *BindError) Unwrap() []error {
 
 // otherClaimError says that a claim waits for a pod that another claim keeps from
 // being placed.
-type otherClaimError struct {
-	claim types.NamespacedName
-	err   error
-}
+type otherClaimError struct{ claim types.NamespacedName }
 
 func (e *otherClaimError) Error() string {
-	return fmt.Sprintf("%v: it waits for a pod, which waits for PersistentVolumeClaim %q: %v", volume.ErrClaimUnbound, e.claim, e.err)
+	return fmt.Sprintf("%v: it waits for a pod, which waits for PersistentVolumeClaim %q", volume.ErrClaimUnbound, e.claim)
 }
 
-func (e *otherClaimError) Unwrap() []error { return []error{volume.ErrClaimUnbound, e.err} }
+func (e *otherClaimError) Unwrap() []error {
+	return []error{volume.ErrClaimUnbound, persistentvolume.ErrWaitsForConsumer}
+}
 
 // UnprovisionedError says of an unbound claim that its class has volumes made
 // in a cluster, by what does not run here.
