@@ -1,6 +1,7 @@
 package persistentvolume_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -28,6 +29,15 @@ type action struct {
 // Whatever users, rivals, late caches and crashes do: no volume is ever shown
 // to two claims, and once it is quiet every claim that can have a volume has one.
 func TestControllerConverges(t *testing.T) {
+	testConvergence(t, func(t *testing.T) *world { return newWorld(t, storageClass("made", made)).withStorage() })
+}
+
+// The same where the store forgets everything whenever the process ends.
+func TestRecordedControllerConverges(t *testing.T) {
+	testConvergence(t, func(t *testing.T) *world { return newForgetfulWorld(t, memoryDir(t), storageClass("made", made)) })
+}
+
+func testConvergence(t *testing.T, prepare func(*testing.T) *world) {
 	one := rapid.Custom(func(t *rapid.T) action {
 		return action{
 			Do: rapid.SampledFrom([]string{"claim", "claim", "volume", "volume", "recycled volume", "made claim", "made claim", "named claim", "meant volume", "delete claim", "delete volume", "destroy volume",
@@ -40,15 +50,14 @@ func TestControllerConverges(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		actions := rapid.SliceOfN(one, 1, 40).Draw(rt, "actions")
 		var failure error
-		synctest.Test(t, func(t *testing.T) { failure = play(t, actions) })
+		synctest.Test(t, func(t *testing.T) { failure = play(t, prepare(t), actions) })
 		if failure != nil {
 			rt.Fatal(failure)
 		}
 	})
 }
 
-func play(t *testing.T, actions []action) error {
-	w := newWorld(t, storageClass("made", made)).withStorage()
+func play(t *testing.T, w *world, actions []action) error {
 	w.start()
 	defer func() { w.stop() }()
 	var releases []func()
@@ -85,7 +94,7 @@ func play(t *testing.T, actions []action) error {
 	w.start() // the last process may have died
 	time.Sleep(time.Hour)
 	synctest.Wait()
-	if err := w.law.broken(); err != nil {
+	if err := errors.Join(w.law.broken(), w.compareRecords()); err != nil {
 		return err
 	}
 	return w.quiet()

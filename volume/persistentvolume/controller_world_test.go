@@ -43,8 +43,11 @@ type world struct {
 	ledger     string
 	manifests  []metav1.Object
 	plugins    func(*objectstest.Client) *volume.VolumePluginMgr // nil: none
-	afterStart func()                                            // what else a process does that dies
-	storage    *storage                                          // the last that was started
+	incomplete bool                                              // not all pods are known, until complete is called
+	complete   func()
+	uncached   bool     // the controller reads the store itself
+	afterStart func()   // what else a process does that dies
+	storage    *storage // the last that was started
 
 	// The process that is started next dies at a call, before or after its
 	// effect; 0: it lives.
@@ -77,6 +80,9 @@ func (w *world) start() {
 		w.crashAt = 0
 	}
 	w.config.Objects, w.config.Events = w.client, w.events
+	if w.uncached {
+		w.config.Objects = w.store
+	}
 	if w.plugins != nil {
 		w.config.Plugins = w.plugins(w.client)
 	}
@@ -96,6 +102,11 @@ func (w *world) start() {
 		w.apply()
 	}
 	w.client.Inject(fault.Fault[objectstest.Call]{After: true, Hook: w.law.check})
+	w.config.PodsComplete = nil
+	if w.incomplete {
+		complete := make(chan struct{})
+		w.config.PodsComplete, w.complete = complete, sync.OnceFunc(func() { close(complete) })
+	}
 	w.controller = persistentvolume.NewController(w.config)
 	ended := make(chan error, 1)
 	go func(c *persistentvolume.Controller) { ended <- c.Run(ctx) }(w.controller)

@@ -1,11 +1,14 @@
 package persistentvolume
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -17,8 +20,9 @@ var ErrNotRunning = errors.New("the controller does not run any more")
 // Idle returns once the controller has done all that there is to do: it has seen
 // whatever was stored before the call, nothing is queued and no operation runs.
 // What has failed and waits for its next try, or for something to change, counts
-// as done. It waits for the controller to be run, and may be called often. The
-// error is the end of ctx, [ErrNotRunning], or a failed look-up.
+// as done. So does what a cache ([objects.Cached]) does not show yet, if it was
+// deleted meanwhile. It waits for the controller to be run, and may be called
+// often, at the cost of a list of everything. The error is the end of ctx, [ErrNotRunning], or a failed look-up.
 func (c *Controller) Idle(ctx context.Context) error {
 	select {
 	case <-c.synced:
@@ -27,45 +31,70 @@ func (c *Controller) Idle(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if err := c.catchUp(ctx); err != nil {
-		return err
-	}
 	if c.podsComplete() {
 		c.lookAtAll()
 	}
-	select {
-	case <-c.activity.idle():
-		return nil
-	case <-c.ended:
-		return ErrNotRunning
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	var missing []volume.ObjectRef
+	for {
+		news, gone, err := c.catchUp(ctx)
+		if err != nil {
+			return err
+		}
+		select {
+		case <-c.activity.idle():
+		case <-c.ended:
+			return ErrNotRunning
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		// What a cache still has is looked at when it has it no more.
+		if !news && slices.Equal(gone, missing) {
+			return nil
+		}
+		missing = gone
 	}
 }
 
 // catchUp learns of everything that the API has, without waiting for the watches.
-func (c *Controller) catchUp(ctx context.Context) error {
-	return errors.Join(catchUp(ctx, c, &c.classes), catchUp(ctx, c, &c.pods), catchUp(ctx, c, &c.volumes), catchUp(ctx, c, &c.claims))
+// It reports whether anything is new, and has looked at what is missing.
+func (c *Controller) catchUp(ctx context.Context) (news bool, missing []volume.ObjectRef, err error) {
+	for _, one := range []func(context.Context) (bool, []volume.ObjectRef, error){c.classes.catchUp, c.pods.catchUp, c.volumes.catchUp, c.claims.catchUp} {
+		newer, gone, err := one(ctx)
+		if err != nil {
+			return false, nil, err
+		}
+		news = news || newer
+		missing = append(missing, gone...)
+	}
+	for _, ref := range missing {
+		c.queue.add(ref)
+	}
+	return news, missing, nil
 }
 
-func catchUp[T metav1.Object](ctx context.Context, c *Controller, l *latest[T]) error {
+// catchUp notes what the API itself has, and returns what it has no more, in
+// order.
+func (l *latest[T]) catchUp(ctx context.Context) (news bool, missing []volume.ObjectRef, err error) {
 	before := l.all()
-	list, err := objects.List[T](ctx, objects.Live(c.objects), l.kind, metav1.NamespaceAll)
+	list, err := objects.List[T](ctx, objects.Live(l.objects), l.kind, metav1.NamespaceAll)
 	if err != nil {
-		return err
+		return false, nil, err
 	}
-	stored := make(map[volume.ObjectRef]bool, len(list))
-	refOf := func(o T) volume.ObjectRef { return volume.NewObjectRef(l.kind, o.GetNamespace(), o.GetName()) }
+	stored := make(map[types.NamespacedName]bool, len(list))
 	for _, object := range list {
-		stored[refOf(object)] = true
+		name := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
+		stored[name] = true
+		prior, known := l.last(name)
+		news = news || !known || isNewer(object, prior)
 		l.put(object)
 	}
 	for _, object := range before {
-		if ref := refOf(object); !stored[ref] {
-			c.queue.add(ref)
+		if name := (types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}); !stored[name] {
+			missing = append(missing, volume.ObjectRef{Kind: l.kind, NamespacedName: name})
 		}
 	}
-	return nil
+	slices.SortFunc(missing, func(a, b volume.ObjectRef) int { return cmp.Compare(a.String(), b.String()) })
+	return news, missing, nil
 }
 
 // activity counts what is to be done or being done.

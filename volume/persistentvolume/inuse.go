@@ -56,19 +56,20 @@ func (r *ReleaseVerifier) findUses(ctx context.Context, pv *v1.PersistentVolume)
 	if f.plugin, err = r.Plugins.FindPluginBySpec(f.spec); err != nil {
 		return nil, err
 	}
-	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, r.Objects, kindClaim, metav1.NamespaceAll)
+	live := objects.Live(r.Objects)
+	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, live, kindClaim, metav1.NamespaceAll)
 	if err != nil {
 		return nil, err
 	}
 	f.addClaims(claims)
-	volumes, err := objects.List[*v1.PersistentVolume](ctx, r.Objects, kindVolume, metav1.NamespaceAll)
+	volumes, err := objects.List[*v1.PersistentVolume](ctx, live, kindVolume, metav1.NamespaceAll)
 	if err != nil {
 		return nil, err
 	}
 	if err := f.addVolumes(volumes); err != nil {
 		return nil, err
 	}
-	pods, err := objects.List[*v1.Pod](ctx, r.Objects, kindPod, metav1.NamespaceAll)
+	pods, err := objects.List[*v1.Pod](ctx, live, kindPod, metav1.NamespaceAll)
 	if err != nil {
 		return nil, err
 	}

@@ -38,10 +38,15 @@ func (w *world) forget() {
 	w.t.Helper()
 	old := w.store
 	w.store = objects.NewStore()
-	w.law.store, w.api = w.store, w.store
+	w.law.store = w.store
+	create := func(o metav1.Object) {
+		if _, err := w.store.Create(w.t.Context(), o); err != nil {
+			w.t.Fatal(err)
+		}
+	}
 	for _, o := range w.manifests {
 		if !isRecorded(o) {
-			w.create(o)
+			create(o)
 		}
 	}
 	list, err := old.List(w.t.Context(), "ConfigMap", "storage")
@@ -51,7 +56,7 @@ func (w *world) forget() {
 	for _, o := range list {
 		o := o.(*v1.ConfigMap).DeepCopy()
 		o.ResourceVersion = ""
-		w.create(o)
+		create(o)
 	}
 }
 

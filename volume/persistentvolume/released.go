@@ -29,8 +29,7 @@ type Reader interface {
 // all pods, claims and PersistentVolumes each time it is asked, so that they
 // must be complete: what the store does not know it cannot protect. Nothing is
 // changed. It is safe for concurrent use once its fields are set. Where Objects
-// answer from a cache ([objects.Cached]), the PersistentVolume itself is read
-// from the API.
+// answer from a cache ([objects.Cached]), the API itself is asked.
 //
 // Which volumes share data is the plugins' knowledge ([volume.SharesData]);
 // those of two plugins, as an export and a hostPath on its server, and those of

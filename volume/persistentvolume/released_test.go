@@ -15,6 +15,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/objectstest"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
@@ -225,6 +226,35 @@ func (f blind) List(ctx context.Context, kind, namespace string) ([]metav1.Objec
 		return nil, errLookUp
 	}
 	return f.Store.List(ctx, kind, namespace)
+}
+
+// A cache that has not heard of a use yet hides none.
+func TestAStaleCacheHidesNoUse(t *testing.T) {
+	for kind, user := range map[string]metav1.Object{
+		"Pod":                   podWith("late", ofExport("server", "/exports/pv1")),
+		"PersistentVolumeClaim": claimOf("late", "late", "pv1"),
+		"PersistentVolume":      exportVolume("late", "/exports/pv1"),
+	} {
+		t.Run(kind, func(t *testing.T) {
+			store := storeOf(t, released())
+			client := objectstest.NewClient(store)
+			defer client.Close()
+			defer client.Hold(kind)()
+			if err := verifier(t, client).VerifyReleased(t.Context(), released()); err != nil {
+				t.Fatalf("unused: %v", err)
+			}
+			if _, err := store.Create(t.Context(), user); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := client.Get(t.Context(), volume.NewObjectRef(kind, user.GetNamespace(), "late")); !errors.Is(err, volume.ErrNotFound) {
+				t.Fatalf("the cache knows of it: %v", err)
+			}
+			inUse, ok := errors.AsType[*persistentvolume.InUseError](verifier(t, client).VerifyReleased(t.Context(), released()))
+			if !ok || inUse.Uses[0].By.Kind != kind {
+				t.Errorf("uses: %v", inUse)
+			}
+		})
+	}
 }
 
 func TestFailedLookUpCountsAsUse(t *testing.T) {

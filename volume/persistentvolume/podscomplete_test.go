@@ -1,0 +1,302 @@
+package persistentvolume_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+// newIncompleteWorld is one with everything in it that waits until the pods are
+// complete: claims that are being deleted, one of them in use by a pod that is
+// announced late, orphans, volumes to be deleted and to be emptied.
+func newIncompleteWorld(t *testing.T) *world {
+	w := newForgetfulWorld(t, memoryDir(t), storageClass("fast", made),
+		newPV("kept", "1Gi"), newPV("recycled", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle)), newPV("unused", "9Gi", class("nobody's")),
+		newClaim("kept", "1Gi", naming("kept")), newClaim("recycled", "1Gi", naming("recycled")),
+		newClaim("deleted", "1Gi", ofClass("fast")), newClaim("used", "1Gi", ofClass("fast")), newClaim("orphan", "1Gi", ofClass("fast"), ownedBy("gone")))
+	w.incomplete = true
+	return w
+}
+
+func ownedBy(pod string) claimOption {
+	return func(c *v1.PersistentVolumeClaim) {
+		owner := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod, UID: types.UID(pod)}}
+		c.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, v1.SchemeGroupVersion.WithKind("Pod"))}
+	}
+}
+
+func (w *world) deleteMost() {
+	for _, name := range []string{"kept", "recycled", "deleted", "used"} {
+		_ = w.api.Delete(w.t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", name), objects.Preconditions{})
+	}
+	for _, name := range []string{"kept", "unused"} {
+		_ = w.api.Delete(w.t.Context(), volume.NewObjectRef("PersistentVolume", "", name), objects.Preconditions{})
+	}
+	w.manifests = slices.DeleteFunc(w.manifests, isRecorded) // kubectl delete -f
+}
+
+// wantEverything checks that nothing was let go of.
+func (w *world) wantEverything() {
+	w.t.Helper()
+	for _, name := range []string{"kept", "recycled", "deleted", "used", "orphan"} {
+		w.wantClaim(name, v1.ClaimBound)
+	}
+	for _, name := range []string{"kept", "recycled", "pvc-uid-deleted", "pvc-uid-used", "pvc-uid-orphan"} {
+		w.wantPV(name, v1.VolumeBound)
+	}
+	w.wantPV("unused", v1.VolumeAvailable)
+	if left := w.stored(); !slices.Equal(left, []string{"pvc-uid-deleted", "pvc-uid-orphan", "pvc-uid-used"}) {
+		w.t.Errorf("storage %v exists", left)
+	}
+}
+
+// wantMostGone checks that all was let go of that no pod uses.
+func (w *world) wantMostGone() {
+	w.t.Helper()
+	for _, name := range []string{"kept", "recycled", "deleted", "orphan"} {
+		w.wantGone("PersistentVolumeClaim", "ops", name)
+	}
+	for _, name := range []string{"kept", "unused", "pvc-uid-deleted", "pvc-uid-orphan"} {
+		w.wantGone("PersistentVolume", "", name)
+	}
+	w.wantPV("recycled", v1.VolumeAvailable)
+	w.wantBound("used", "pvc-uid-used")
+	if left := w.stored(); !slices.Equal(left, []string{"pvc-uid-used"}) {
+		w.t.Errorf("storage %v exists", left)
+	}
+}
+
+func TestNothingIsLetGoBeforeThePodsAreComplete(t *testing.T) {
+	for name, restart := range map[string]bool{"in one process": false, "after a restart": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newIncompleteWorld(t)
+				w.start()
+				w.settle()
+				w.wantEverything()
+				w.deleteMost()
+				w.settle()
+				w.wantEverything()
+				if restart {
+					w.stop()
+					w.start()
+					w.settle()
+					w.wantEverything()
+				}
+				// Meanwhile everything else goes on.
+				w.create(newPV("late", "5Gi", class("late")))
+				w.create(newClaim("late", "5Gi", ofClass("late")))
+				w.create(newClaim("made", "1Gi", ofClass("fast")))
+				w.settle()
+				w.wantBound("late", "late")
+				w.wantBound("made", "pvc-uid-made")
+				w.create(onNode(podOf("used"), "user"))
+				w.delete("PersistentVolumeClaim", "ops", "made")
+				w.settle()
+				w.wantBound("made", "pvc-uid-made")
+
+				w.complete()
+				if err := w.controller.Idle(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				w.wantMostGoneWithout("made")
+				w.delete("Pod", "ops", "user")
+				w.settle()
+				w.wantGone("PersistentVolume", "", "pvc-uid-used")
+			})
+		})
+	}
+}
+
+func (w *world) wantMostGoneWithout(claim string) {
+	w.t.Helper()
+	w.wantGone("PersistentVolumeClaim", "ops", claim)
+	w.wantGone("PersistentVolume", "", "pvc-uid-"+claim)
+	w.wantMostGone()
+}
+
+// Nothing asks again and again whether the pods are complete.
+func TestNoPollingUntilThePodsAreComplete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newIncompleteWorld(t)
+		w.start()
+		w.settle()
+		w.deleteMost()
+		w.settle()
+		before := w.client.Count()
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		if after := w.client.Count(); after != before {
+			t.Errorf("%d calls were made in a day in which nothing happened", after-before)
+		}
+	})
+}
+
+// Whenever the process dies, before the pods were complete or after: what is
+// being deleted still is, and goes when the pods are complete, and not before.
+func TestLettingGoSurvivesACrashAtEveryStep(t *testing.T) {
+	prepare := func(t *testing.T) *world {
+		w := newIncompleteWorld(t)
+		w.afterStart = func() {
+			time.Sleep(time.Minute)
+			w.deleteMost()
+			time.Sleep(time.Minute)
+			_, _ = w.store.Create(t.Context(), onNode(podOf("used"), "user"))
+			if w.complete != nil {
+				w.complete()
+			}
+		}
+		return w
+	}
+	meanwhile := func(w *world) { w.manifests = slices.DeleteFunc(w.manifests, isRecorded) }
+	check := func(w *world) {
+		before := w.stored()
+		claims, _, err := persistentvolume.ReadRecords(w.records)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.deleteMost()
+		if _, err := w.store.Create(w.t.Context(), onNode(podOf("used"), "user")); err != nil {
+			w.t.Fatal(err)
+		}
+		w.settle()
+		if after := w.stored(); !slices.Equal(before, after) {
+			w.t.Errorf("of the storage %v there is %v before the pods are complete", before, after)
+		}
+		for _, c := range claims {
+			if now, err := w.store.Get(w.t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", c.Name)); err != nil || now.GetDeletionTimestamp() == nil && c.Name != "orphan" {
+				w.t.Errorf("claim %s is now %v, %v", c.Name, now, err)
+			}
+		}
+		used := slices.ContainsFunc(claims, func(c *v1.PersistentVolumeClaim) bool { return c.Name == "used" && c.Status.Phase == v1.ClaimBound })
+		w.complete()
+		w.settle()
+		for _, c := range claims {
+			if c.Name != "used" {
+				w.wantGone("PersistentVolumeClaim", "ops", c.Name)
+				w.wantGone("PersistentVolume", "", "pvc-"+string(c.UID))
+			}
+		}
+		left := w.stored()
+		if used {
+			w.wantBound("used", "pvc-uid-used")
+			left = slices.DeleteFunc(left, func(name string) bool { return name == "pvc-uid-used" })
+		}
+		if len(left) > 0 {
+			w.t.Errorf("storage %v is left", left)
+		}
+	}
+	t.Run("calls", func(t *testing.T) { sweepCrashes(t, 60, prepare, meanwhile, check) })
+	t.Run("disk", func(t *testing.T) { sweepDiskCrashes(t, 40, prepare, meanwhile, check) })
+}
+
+func TestIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("fast", made)).withStorage()
+		w.uncached, w.config.Objects = true, w.store
+		idle := persistentvolume.NewController(w.config)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		if err := idle.Idle(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("before it is run: %v", err)
+		}
+		cancel()
+		w.start()
+		for n, name := range []string{"a", "b", "c"} {
+			w.create(newPV(name, "1Gi"))
+			w.create(newClaim(name, "1Gi"))
+			w.create(newClaim("made-"+name, "1Gi", ofClass("fast")))
+			// Even if nobody has told the controller yet.
+			if err := w.controller.Idle(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w.wantBound(name, w.claim(name).Spec.VolumeName)
+			w.wantBound("made-"+name, "pvc-uid-made-"+name)
+			w.delete("PersistentVolumeClaim", "ops", "made-"+name)
+			if err := w.controller.Idle(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if left := w.stored(); len(left) > 0 {
+				t.Errorf("round %d: storage %v exists", n, left)
+			}
+		}
+		// What waits for its next try is idle.
+		w.storage.fail(errors.New("the server is down"))
+		w.create(newClaim("failing", "1Gi", ofClass("fast")))
+		began := time.Now()
+		if err := w.controller.Idle(t.Context()); err != nil || time.Since(began) > time.Second {
+			t.Errorf("err = %v after %v", err, time.Since(began))
+		}
+		w.wantClaim("failing", v1.ClaimPending)
+		w.stop()
+		if err := w.controller.Idle(t.Context()); !errors.Is(err, persistentvolume.ErrNotRunning) {
+			t.Errorf("after it has ended: %v", err)
+		}
+	})
+}
+
+func external(c *storagev1.StorageClass) { c.Provisioner = "csi.example.com" }
+
+func complete(c *v1.PersistentVolumeClaim) {
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, "pv.kubernetes.io/bind-completed", "yes")
+}
+
+func TestExplain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("fast", made), storageClass("waits", waitForConsumer), storageClass("external", external),
+			newPV("pv", "1Gi"), newPV("taken", "1Gi", forClaim("someone", "else")),
+			newClaim("bound", "1Gi"), newClaim("large", "5Gi"), newClaim("nowhere", "1Gi", naming("nix")), newClaim("elsewhere", "1Gi", naming("taken")),
+			newClaim("waiting", "1Gi", ofClass("waits")), newClaim("classless", "1Gi", ofClass("nix")), newClaim("failing", "1Gi", ofClass("fast")),
+			newClaim("external", "1Gi", ofClass("external")), newClaim("lost", "1Gi", naming("gone"), complete)).withStorage()
+		explain := func(name string) error {
+			return w.controller.Explain(types.NamespacedName{Namespace: "ops", Name: name})
+		}
+		w.start()
+		w.storage.fail(errors.New("the server is down"))
+		if err := w.controller.Idle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := explain("bound"); err != nil {
+			t.Errorf("err = %v of a bound claim", err)
+		}
+		for name, want := range map[string]struct {
+			is   error
+			says string
+		}{
+			"large": {volume.ErrClaimUnbound, "belongs to another claim"}, "nowhere": {volume.ErrClaimUnbound, `"nix"`}, "elsewhere": {volume.ErrClaimUnbound, "else"},
+			"waiting": {persistentvolume.ErrWaitsForConsumer, "create a pod"}, "classless": {volume.ErrClaimUnbound, `"nix" not found`},
+			"failing": {volume.ErrClaimUnbound, "the server is down"}, "external": {volume.ErrClaimUnbound, "csi.example.com"},
+			"lost": {volume.ErrClaimLost, "gone"}, "missing": {volume.ErrNotFound, "missing"},
+		} {
+			err := explain(name)
+			if !errors.Is(err, want.is) || !errors.Is(err, volume.ErrClaimUnbound) || !strings.Contains(err.Error(), want.says) {
+				t.Errorf("%s: %v, want one that says %q and is %v", name, err, want.says, want.is)
+			}
+			if unbound, ok := errors.AsType[*persistentvolume.UnboundError](err); !ok || unbound.Claim.Name != name {
+				t.Errorf("%s: %v is no error of that claim", name, err)
+			}
+		}
+		// It is explained as it is now.
+		w.storage.fail(nil)
+		w.create(newPV("large", "5Gi"))
+		w.settle()
+		for _, name := range []string{"large", "failing"} {
+			if err := explain(name); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}
