@@ -21,7 +21,17 @@ func EmptyAt(ctx context.Context, dir *os.File, mayGoOn func() error, removed fu
 	return emptyAt(ctx, dir, mayGoOn, removed, kernel{openat2: true, mountID: true})
 }
 
+// EmptyAllBut is [EmptyAt] that leaves one name in the directory alone, whatever
+// it is and whatever is in it.
+func EmptyAllBut(ctx context.Context, dir *os.File, kept string, mayGoOn func() error, removed func()) error {
+	return emptyAllBut(ctx, dir, kept, mayGoOn, removed, kernel{openat2: true, mountID: true})
+}
+
 func emptyAt(ctx context.Context, dir *os.File, mayGoOn func() error, removed func(), k kernel) error {
+	return emptyAllBut(ctx, dir, "", mayGoOn, removed, k)
+}
+
+func emptyAllBut(ctx context.Context, dir *os.File, kept string, mayGoOn func() error, removed func(), k kernel) error {
 	fd, err := eintr.Get(func() (int, error) {
 		return unix.Openat(int(dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
@@ -37,6 +47,7 @@ func emptyAt(ctx context.Context, dir *os.File, mayGoOn func() error, removed fu
 		kernel:  k,
 		mayGoOn: mayGoOn,
 		removed: removed,
+		kept:    kept,
 		stack:   []frame{{name: dir.Name(), fd: fd, id: id}},
 		buffer:  make([]byte, 32<<10),
 	}

@@ -27,6 +27,7 @@ type walk struct {
 	retries int
 	mayGoOn func() error // asked before each removal, unless nil
 	removed func()       // called after each removal, unless nil
+	kept    string       // a name in the first directory that stays; "" is none
 }
 
 // frame is one open directory.
@@ -140,6 +141,10 @@ func (w *walk) empty(ctx context.Context) (found int, err error) {
 		_, _, names = unix.ParseDirent(w.buffer[:n], -1, names[:0])
 		found += len(names)
 		for _, name := range names {
+			if name == w.kept && len(w.stack) == 1 {
+				found--
+				continue
+			}
 			if err := w.goOn(ctx); err != nil {
 				return found, err
 			}

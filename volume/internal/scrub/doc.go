@@ -50,6 +50,10 @@ type Options struct {
 	// Count, unless nil, is increased with every entry, for those who cannot
 	// wait for the end.
 	Count *atomic.Int64
+	// Keep is the name of a directory in the volume that stays, and is emptied
+	// too, such as "lost+found"; "" is none. Empty alone heeds it. What has this
+	// name and is no directory is deleted.
+	Keep string
 }
 
 // meter counts what is done and reports it.

@@ -20,7 +20,8 @@ type blockVolume struct {
 	volume.PodVolume
 	volume.NoMetrics
 	plugin *plugin
-	path   string // empty for an unmapper
+	pv     *v1.PersistentVolume // only read; nil for an unmapper
+	path   string               // empty for an unmapper
 }
 
 var (
@@ -45,7 +46,7 @@ func (p *plugin) NewBlockVolumeMapper(spec *volume.Spec, pod *v1.Pod) (volume.Bl
 	if err := volume.CheckAbsolutePath("local.path", source.Path); err != nil {
 		return nil, refused(err)
 	}
-	return &blockVolume{PodVolume: pv, plugin: p, path: source.Path}, nil
+	return &blockVolume{PodVolume: pv, plugin: p, pv: spec.PersistentVolume, path: source.Path}, nil
 }
 
 // NewBlockVolumeUnmapper implements [volume.BlockVolumePlugin].
@@ -90,6 +91,9 @@ func (b *blockVolume) MapPodDevice(ctx context.Context) (string, error) {
 	info, err := b.plugin.stat(ctx, b.path)
 	if err == nil && info.Mode().Type() != fs.ModeDevice {
 		err = volume.Invalid("local.path", "%q is a %s, a block device is needed for volumeMode Block", b.path, hostfiles.Kind(info.Mode()))
+	}
+	if err == nil {
+		err = b.plugin.checkDisk(ctx, b.pv, true)
 	}
 	if err != nil {
 		return "", b.Error("MapPodDevice", volume.NothingDone(err))

@@ -88,6 +88,9 @@ func (d *device) mount(ctx context.Context, spec *volume.Spec, path string, args
 	if err != nil || !isDevice {
 		return volume.NothingDone(err)
 	}
+	if err := d.plugin.checkDisk(ctx, spec.PersistentVolume, true); err != nil {
+		return volume.NothingDone(err)
+	}
 	writable := *spec
 	writable.ReadOnly = false
 	if request.Options, err = pvoptions.Options(spec, pvoptions.ReadOnly(&writable)); err != nil {

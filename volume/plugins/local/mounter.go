@@ -30,6 +30,7 @@ func (b *bound) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 type mounter struct {
 	bound
 	pod     *v1.Pod
+	pv      *v1.PersistentVolume // only read
 	path    string
 	options []string
 }
@@ -63,6 +64,9 @@ func (m *mounter) bind(ctx context.Context, dir string, args volume.MounterArgs)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
+	if err := m.plugin.checkDisk(ctx, m.pv, isDevice); err != nil {
+		return volume.NothingDone(err)
+	}
 	if isDevice {
 		if request, err = m.bindOfDevice(dir); err != nil {
 			return volume.NothingDone(err)
@@ -73,8 +77,7 @@ func (m *mounter) bind(ctx context.Context, dir string, args volume.MounterArgs)
 		return volume.NothingDone(err) // that tearing down could undo
 	}
 	defer done()
-	_, err = podmount.SetUp(ctx, m.Host.GetMounter(), request, same)
-	return err
+	return m.setUp(ctx, request, same)
 }
 
 // bindOfDevice binds what MountDevice has mounted, with its options; only

@@ -6,6 +6,12 @@
 // node is the volume's node (spec.nodeAffinity) is for the caller to see to. A
 // volume whose only access mode is ReadOnlyMany is bound read-only.
 //
+// A PersistentVolume that says which disk it is, as those of package
+// localdiscovery do (annotation podvol.io/local-volume-id), is refused while another
+// one, or none, is at its path. One that was released from its claim keeps its
+// data; with reclaim policy Delete it can be cleaned for the next claim, where
+// [Config] says so.
+//
 // A volume is given to the pod's fsGroup before it is bound, so that one that is
 // bound has been given to it whole. As with the kubelet, only the first pod's
 // fsGroup counts as long as several use the volume.
@@ -19,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
@@ -44,6 +51,8 @@ type plugin struct {
 	meter  volume.Meter
 	// owning are the volumes that are being given to a group and bound.
 	owning keylock.Map[string]
+	// cleaning and looking are calls that a disk may hang in, by path.
+	cleaning, looking flight.Group[string]
 
 	formatting sync.Once
 	formats    *format.Formatter // of formatter
@@ -102,7 +111,7 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		if err != nil {
 			return nil, err
 		}
-		return &mounter{bound: bound{pv, p}, pod: pod, path: source.Path, options: options}, nil
+		return &mounter{bound: bound{pv, p}, pod: pod, pv: spec.PersistentVolume, path: source.Path, options: options}, nil
 	})
 }
 

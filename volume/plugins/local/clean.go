@@ -1,0 +1,218 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/localdisk"
+	"github.com/podvol/podvol/volume/internal/pvoptions"
+)
+
+var (
+	_ volume.DeletableVolumePlugin = (*plugin)(nil)
+	_ volume.SourceComparer        = (*plugin)(nil)
+)
+
+// StillMountedError says that a released volume is still mounted on this node, or
+// its device mapped.
+type StillMountedError struct {
+	Source, Target string
+}
+
+func (e *StillMountedError) Error() string {
+	return fmt.Sprintf("%s is still mounted at %s; it is cleaned once that is unmounted", e.Source, e.Target)
+}
+
+// deleter cleans one released volume.
+type deleter struct {
+	plugin *plugin
+	pv     *v1.PersistentVolume // a copy
+	path   string
+}
+
+// NewDeleter implements [volume.DeletableVolumePlugin]. It refuses, with a
+// *[volume.InvalidSpecError], unless [Config] says that volumes are cleaned, and
+// whatever does not say by which disk it is known, on which node
+// (annotations podvol.io/local-volume-id and podvol.io/local-volume-node, which package localdiscovery
+// writes), or from which claim it was released.
+func (p *plugin) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
+	d, err := p.newDeleter(spec)
+	if err != nil {
+		return nil, &volume.Error{Op: "NewDeleter", Plugin: PluginName, Volume: spec.Name(), Err: err}
+	}
+	return d, nil
+}
+
+func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
+	source, err := p.Source(spec)
+	if err != nil {
+		return nil, err
+	}
+	pv, node := spec.PersistentVolume, string(p.Host.GetNodeName())
+	switch {
+	case pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete:
+		return nil, volume.Invalid("persistentVolumeReclaimPolicy", "is %q, not %q, so the data is kept", pv.Spec.PersistentVolumeReclaimPolicy, v1.PersistentVolumeReclaimDelete)
+	case p.config.Clean.Action == CleanNever:
+		return nil, volume.Invalid("persistentVolumeReclaimPolicy", "is %q, but local volumes keep their data here: set the reclaim policy to %s and, when nobody needs the data, empty the volume and delete the PersistentVolume; or have the plugin clean released volumes (local.Config.Clean)",
+			v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRetain)
+	case localdisk.RecordedID(pv) == "":
+		return nil, volume.Invalid("metadata.annotations", "do not say by which disk the volume is known (%s), so nobody can tell whether what is at %s is it; its data is kept", localdisk.VolumeID, source.Path)
+	case node == "" || pv.Annotations[localdisk.Node] != node:
+		return nil, volume.Invalid("metadata.annotations."+localdisk.Node, "is %q, and this node is %q; a volume is cleaned on its own node", pv.Annotations[localdisk.Node], node)
+	case volume.ReleaseID(pv) == "":
+		return nil, volume.Invalid("claimRef", "the UIDs of the PersistentVolume and of the claim that has left it are needed")
+	case pvoptions.ReadOnly(spec):
+		return nil, volume.Invalid("accessModes", "offer the volume for reading only, so no claim has written what is in it; use reclaim policy %s", v1.PersistentVolumeReclaimRetain)
+	}
+	if err := volume.CheckAbsolutePath("local.path", source.Path); err != nil {
+		return nil, err
+	}
+	return &deleter{plugin: p, pv: pv.DeepCopy(), path: filepath.Clean(source.Path)}, nil
+}
+
+// GetPath is empty: the volume is mounted in no pod.
+func (d *deleter) GetPath() string { return "" }
+
+// GetMetrics matches [volume.ErrMetricsUnsupported] for the same reason.
+func (d *deleter) GetMetrics(context.Context) (*volume.Metrics, error) {
+	return nil, d.failed("GetMetrics", volume.ErrMetricsUnsupported)
+}
+
+func (d *deleter) failed(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &volume.Error{Op: op, Plugin: PluginName, Volume: d.pv.Name, Err: err}
+}
+
+// Delete empties the file system or wipes the device, as [CleanConfig] says, so
+// that the disk can be offered anew once the PersistentVolume is gone. Before, and
+// all the while, the host's [volume.ReleaseVerifier] must let the data be
+// destroyed, what is at the path must be the volume's own disk, and nothing else on this node
+// may have it mounted. It works from an open directory or device, never follows
+// a link or goes into a mount, and looks at everything before it removes anything:
+// mounts below the volume are refused then. A directory lost+found of ext4 stays,
+// emptied. It returns nil only after it has found nothing left and that is on the
+// disk. After a failure, a crash or the end of ctx another call goes on.
+//
+// The error is a *[volume.Error] with a *[volume.MissingRoleError], the verifier's,
+// a *[volume.DryRunError], an *[volume.IncompleteError] that says how far it came, a
+// *[StillMountedError], the refusal of a disk that is not the volume's, or what
+// the file system or device answered.
+func (d *deleter) Delete(ctx context.Context) error {
+	releases, err := volume.Role[volume.ReleaseVerifier](d.plugin.Host)
+	if missing, ok := errors.AsType[*volume.MissingRoleError](err); ok {
+		missing.Advice = "nothing is deleted without one: give the volume host one (Host.Releases), such as persistentvolume.ReleaseVerifier"
+		return d.failed("Delete", volume.NothingDone(missing))
+	}
+	c := &cleaning{deleter: d, releases: releases}
+	if c.table, err = mount.TableOf(d.plugin.Host.GetMounter()); err != nil {
+		return d.failed("Delete", volume.NothingDone(err))
+	}
+	if _, err := volume.Role[volume.HostFiles](d.plugin.Host); err == nil {
+		return d.failed("Delete", volume.NothingDone(errForeignFiles))
+	}
+	if err := c.verify(ctx); err != nil {
+		return d.failed("Delete", err)
+	}
+	return d.failed("Delete", d.plugin.cleaning.Do(ctx, d.path, func() error { return c.clean(ctx) }))
+}
+
+var errForeignFiles = errors.New("the host's files are reached by a role (volume.HostFiles), so that this process cannot tell which disk is at a path; clean the volume on its host")
+
+// cleaning is one call of Delete.
+type cleaning struct {
+	*deleter
+	releases volume.ReleaseVerifier
+	table    mount.Table
+}
+
+func (c *cleaning) verify(ctx context.Context) error {
+	return volume.NothingDone(c.releases.VerifyReleased(ctx, c.pv.DeepCopy()))
+}
+
+// clean may block.
+func (c *cleaning) clean(ctx context.Context) error {
+	if c.pv.Spec.VolumeMode != nil && *c.pv.Spec.VolumeMode == v1.PersistentVolumeBlock {
+		return c.cleanDevice(ctx)
+	}
+	dir, e, err := localdisk.OpenFileSystem(c.table, c.pv, c.plugin.config.System)
+	if errors.Is(err, unix.ENOTDIR) {
+		return c.cleanDevice(ctx)
+	}
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	defer dir.Close()
+	return c.cleanFiles(ctx, dir, e)
+}
+
+// SharesData reports whether two volumes have a directory in common, by their
+// paths. Those that are known to be on two nodes, or on two disks, have not.
+func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
+	pathA, err := p.pathOf(a)
+	if err != nil {
+		return false, err
+	}
+	pathB, err := p.pathOf(b)
+	if err != nil {
+		return false, err
+	}
+	if differ(a, b, localdisk.Node) || hostsDiffer(a.PersistentVolume, b.PersistentVolume) {
+		return false, nil
+	}
+	_, inside := below.Cut(pathA, pathB)
+	_, around := below.Cut(pathB, pathA)
+	if pathA == pathB {
+		return !differ(a, b, localdisk.VolumeID), nil
+	}
+	return inside || around, nil
+}
+
+func (p *plugin) pathOf(spec *volume.Spec) (string, error) {
+	source, err := p.Source(spec)
+	if err != nil {
+		return "", err
+	}
+	if err := volume.CheckAbsolutePath("local.path", source.Path); err != nil {
+		return "", err
+	}
+	return filepath.Clean(source.Path), nil
+}
+
+// differ reports whether both volumes have an annotation, and not the same.
+func differ(a, b *volume.Spec, annotation string) bool {
+	valueA, valueB := a.PersistentVolume.Annotations[annotation], b.PersistentVolume.Annotations[annotation]
+	return valueA != "" && valueB != "" && valueA != valueB
+}
+
+// hostsDiffer reports whether two volumes are pinned to hosts of which none has
+// both. Anything that is not plainly that counts as the same.
+func hostsDiffer(a, b *v1.PersistentVolume) bool {
+	hostsA, hostsB := hostsOf(a), hostsOf(b)
+	return len(hostsA) > 0 && len(hostsB) > 0 && !slices.ContainsFunc(hostsA, func(h string) bool { return slices.Contains(hostsB, h) })
+}
+
+// hostsOf returns the hosts of a volume whose node affinity is one list of hosts.
+func hostsOf(pv *v1.PersistentVolume) []string {
+	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil || len(pv.Spec.NodeAffinity.Required.NodeSelectorTerms) != 1 {
+		return nil
+	}
+	term := pv.Spec.NodeAffinity.Required.NodeSelectorTerms[0]
+	for _, e := range term.MatchExpressions {
+		if e.Key == v1.LabelHostname && e.Operator == v1.NodeSelectorOpIn {
+			return e.Values
+		}
+	}
+	return nil
+}
