@@ -73,7 +73,8 @@ func (x *Index) match(w Wanted) (item, error) {
 }
 
 func (x *Index) matchNamed(q *query) (item, error) {
-	it, ok := x.volumes[q.named]
+	named, ok := x.volumes[q.named]
+	it := named.item
 	if !ok {
 		return it, &UnboundError{Claim: nameOf(q.Claim), Volume: q.named, Err: volume.ErrClaimUnbound}
 	}
@@ -89,7 +90,7 @@ func (x *Index) matchNamed(q *query) (item, error) {
 // those that would do on another node, where none does here.
 func (x *Index) matchClaimRef(q *query) (best item, away tally) {
 	for name := range x.claimRefs[nameOf(q.Claim)] {
-		it := x.volumes[name]
+		it := x.volumes[name].item
 		switch r := q.reject(it.pv, x.owners.otherThan(q, it.pv)); {
 		case r == nil && (best.pv == nil || it.compare(best) < 0):
 			best = it

@@ -123,6 +123,7 @@ func NewController(config ControllerConfig) *Controller {
 	c.operations = newOperations(c.queue.add, c.objects.Watch, c.activity)
 	c.claims = newLatest(c.objects, kindClaim, c.claimChanged)
 	c.volumes = newLatest(c.objects, kindVolume, c.volumeChanged)
+	c.volumes.same = c.index.swap
 	c.pods = newLatest(c.objects, kindPod, c.podChanged)
 	c.users.pods = make(map[types.NamespacedName]map[string]*v1.Pod)
 	c.classes = newLatest(c.objects, kindClass, c.classChanged)
@@ -308,10 +309,8 @@ func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.Pers
 			c.queue.add(volume.NewObjectRef(kindPod, pod.Namespace, pod.Name))
 		}
 	}
-	for _, pv := range c.index.meaning(name) {
-		if pv != pair {
-			c.queue.add(volumeRef(pv))
-		}
+	for _, pv := range c.index.meaning(name, pair) {
+		c.queue.add(volumeRef(pv))
 	}
 }
 
@@ -342,28 +341,27 @@ func (c *Controller) volumeChanged(name types.NamespacedName, prior, now *v1.Per
 	case written:
 		pair, _ = claimRefOf(now)
 	}
-	for _, claim := range c.index.claimsOf(name.Name) {
-		if claim != pair {
-			c.queue.add(claimRef(claim))
-		}
-	}
+	claims := c.index.claimsOf(name.Name, pair) // before and, below, after
 	if how == gone {
 		c.index.Delete(name.Name)
 		c.operations.forget(releaseKey(prior))
 		c.events.settled(prior.UID)
+	} else {
+		c.index.Put(now)
+		if prior != nil && !isSameRelease(prior, now) {
+			c.operations.forget(releaseKey(prior))
+		}
+	}
+	for _, claim := range claims {
+		c.queue.add(claimRef(claim))
+	}
+	if how != seen {
 		return
 	}
-	c.index.Put(now)
-	if prior != nil && releaseKey(prior) != releaseKey(now) {
-		c.operations.forget(releaseKey(prior))
-	}
-	if how == written {
-		return
-	}
-	c.queue.add(volumeRef(name.Name))
 	if claim, ok := claimRefOf(now); ok {
 		c.queue.add(claimRef(claim))
 	}
+	c.queue.add(volumeRef(name.Name))
 }
 
 // classChanged has the claims looked at that wait for the class, or for any to

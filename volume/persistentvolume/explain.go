@@ -73,7 +73,7 @@ func (x *Index) explain(q *query) *UnboundError {
 	t := make(tally)
 	mine := x.claimRefs[nameOf(q.Claim)]
 	for name := range mine {
-		it := x.volumes[name]
+		it := x.volumes[name].item
 		if r := q.reject(it.pv, x.owners.otherThan(q, it.pv)); r != nil {
 			t.add(r.Reason, it)
 		}

@@ -1,7 +1,6 @@
 package persistentvolume
 
 import (
-	"maps"
 	"slices"
 	"sync"
 
@@ -34,7 +33,7 @@ func IDOf(pvc *v1.PersistentVolumeClaim) ClaimID { return ClaimID{nameOf(pvc), p
 // either.
 type Index struct {
 	mu      sync.RWMutex
-	volumes map[string]item
+	volumes map[string]kept
 	// claimRefs are the volumes whose claimRef has a name, whatever its UID.
 	claimRefs map[types.NamespacedName]map[string]bool
 	// Each volume is in one of these.
@@ -44,10 +43,17 @@ type Index struct {
 	owners owners
 }
 
+// kept is a volume and where it is: on the side or on a shelf.
+type kept struct {
+	item
+	side  *ordered
+	shelf *shelf
+}
+
 // NewIndex returns an index of some volumes.
 func NewIndex(volumes ...*v1.PersistentVolume) *Index {
 	x := &Index{
-		volumes:   make(map[string]item, len(volumes)),
+		volumes:   make(map[string]kept, len(volumes)),
 		claimRefs: make(map[types.NamespacedName]map[string]bool),
 		shelves:   make(map[shelfKey]map[string]*shelf),
 		owners:    newOwners(),
@@ -74,7 +80,7 @@ func (x *Index) put(pv *v1.PersistentVolume) {
 	}
 	x.change(pv.Name, func() {
 		x.unlink(old.pv)
-		x.volumes[pv.Name] = itemOf(pv)
+		x.volumes[pv.Name] = kept{item: itemOf(pv)}
 		if name, ok := claimRefOf(pv); ok {
 			if x.claimRefs[name] == nil {
 				x.claimRefs[name] = make(map[string]bool)
@@ -113,30 +119,42 @@ func (x *Index) free(name string) (*v1.PersistentVolume, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	it, ok := x.volumes[name]
-	if !ok || x.aside(it) != nil {
+	if !ok || it.side != nil {
 		return nil, false
 	}
 	return it.pv, true
 }
 
-// meaning returns the volumes whose claimRef has a name, whatever its UID.
-func (x *Index) meaning(claim types.NamespacedName) []string {
+// meaning returns the volumes but one whose claimRef has a name, whatever its
+// UID.
+func (x *Index) meaning(claim types.NamespacedName, but string) (others []string) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return slices.Sorted(maps.Keys(x.claimRefs[claim]))
-}
-
-// claimsOf returns the claims that name a volume, and the one that it means.
-func (x *Index) claimsOf(volumeName string) []types.NamespacedName {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	names := slices.Collect(maps.Keys(x.owners.named[volumeName]))
-	if it, ok := x.volumes[volumeName]; ok {
-		if claim, ok := claimRefOf(it.pv); ok {
-			names = append(names, claim)
+	for name := range x.claimRefs[claim] {
+		if name != but {
+			others = append(others, name)
 		}
 	}
-	return names
+	slices.Sort(others)
+	return others
+}
+
+// claimsOf returns the claims but one that name a volume, and the one that it
+// means.
+func (x *Index) claimsOf(volumeName string, but types.NamespacedName) (others []types.NamespacedName) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for name := range x.owners.named[volumeName] {
+		if name != but {
+			others = append(others, name)
+		}
+	}
+	if it, ok := x.volumes[volumeName]; ok {
+		if claim, ok := claimRefOf(it.pv); ok && claim != but {
+			others = append(others, claim)
+		}
+	}
+	return others
 }
 
 // PutClaim tells of a claim as it is now. A volume that a claim names in
@@ -214,15 +232,46 @@ func (x *Index) isReserved(volumeName string) bool {
 }
 
 // change makes f the only place where what is known of a volume changes: it is
-// taken from where it was before, and put where it belongs after.
+// put where it belongs after, and taken from where it was before, if that is
+// another place.
 func (x *Index) change(volumeName string, f func()) {
-	if it, ok := x.volumes[volumeName]; ok {
-		x.lift(it)
-	}
+	old := x.volumes[volumeName]
 	f()
-	if it, ok := x.volumes[volumeName]; ok {
-		x.settle(it)
+	now, exists := x.volumes[volumeName]
+	var side *ordered
+	if exists {
+		side = x.aside(now.pv)
 	}
+	switch {
+	case exists && old.pv == now.pv && old.side == side: // on a shelf, that is the same
+		x.volumes[volumeName] = old
+		return
+	case side != nil && old.side == side && old.size.compare(now.size) == 0:
+		side.swap(now.item)
+		now.side = side
+		x.volumes[volumeName] = now
+		return
+	}
+	if old.pv != nil {
+		x.lift(old)
+	}
+	if exists {
+		x.volumes[volumeName] = x.settle(now.item, side)
+	}
+}
+
+// swap makes another version of a volume the one that is kept; nothing in it
+// differs.
+func (x *Index) swap(pv *v1.PersistentVolume) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	old, exists := x.volumes[pv.Name]
+	if !exists || old.side == nil || old.pv.UID != pv.UID || old.pv.ResourceVersion != pv.ResourceVersion {
+		return
+	}
+	old.pv = pv
+	old.side.swap(old.item)
+	x.volumes[pv.Name] = old
 }
 
 func (x *Index) unlink(pv *v1.PersistentVolume) {
@@ -244,28 +293,26 @@ func claimRefOf(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 	return types.NamespacedName{}, false
 }
 
-func (x *Index) lift(it item) {
-	if side := x.aside(it); side != nil {
-		side.remove(it)
+func (x *Index) lift(k kept) {
+	if k.side != nil {
+		k.side.remove(k.item)
 		return
 	}
-	key := shelfOf(it.pv)
-	modes, _ := accessModesOf(it.pv)
-	s := x.shelves[key][modes]
-	s.remove(it)
+	s := k.shelf
+	s.remove(k.item)
 	if s.count > 0 {
 		return
 	}
-	delete(x.shelves[key], modes)
-	if len(x.shelves[key]) == 0 {
-		delete(x.shelves, key)
+	delete(x.shelves[s.key], s.name)
+	if len(x.shelves[s.key]) == 0 {
+		delete(x.shelves, s.key)
 	}
 }
 
-func (x *Index) settle(it item) {
-	if side := x.aside(it); side != nil {
+func (x *Index) settle(it item, side *ordered) kept {
+	if side != nil {
 		side.insert(it)
-		return
+		return kept{item: it, side: side}
 	}
 	key := shelfOf(it.pv)
 	if x.shelves[key] == nil {
@@ -274,20 +321,21 @@ func (x *Index) settle(it item) {
 	name, modes := accessModesOf(it.pv)
 	s := x.shelves[key][name]
 	if s == nil {
-		s = &shelf{accessModes: modes, lists: make(map[posting]*ordered), nodeKeys: make(map[mark]int)}
+		s = &shelf{key: key, name: name, accessModes: modes, lists: make(map[posting]*ordered), nodeKeys: make(map[mark]int)}
 		x.shelves[key][name] = s
 	}
 	s.insert(it)
+	return kept{item: it, shelf: s}
 }
 
 // aside returns where a volume is that is on no shelf; nil for a free one.
-func (x *Index) aside(it item) *ordered {
+func (x *Index) aside(pv *v1.PersistentVolume) *ordered {
 	switch {
-	case it.pv.Spec.ClaimRef != nil || x.owners.owned(it.pv.Name):
+	case pv.Spec.ClaimRef != nil || x.owners.owned(pv.Name):
 		return &x.taken
-	case unavailable(it.pv, false) != "":
+	case unavailable(pv, false) != "":
 		return &x.unavailable
-	case unusable(it.pv) != "":
+	case unusable(pv) != "":
 		return &x.invalid
 	}
 	return nil

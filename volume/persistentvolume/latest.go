@@ -26,6 +26,10 @@ type latest[T metav1.Object] struct {
 	// now where the object is gone. It must not block.
 	changed func(name types.NamespacedName, prior, now T, how noticed)
 
+	// same is called with what is the version that was known already, in
+	// another place; nil for nobody.
+	same func(T)
+
 	mu    sync.Mutex
 	known map[types.NamespacedName]T
 }
@@ -102,7 +106,14 @@ func (l *latest[T]) note(object T, how noticed) T {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	prior, known := l.known[name]
-	if known && !isNewer(object, prior) {
+	switch {
+	case known && how == seen && object.GetResourceVersion() == prior.GetResourceVersion() && object.GetUID() == prior.GetUID():
+		l.known[name] = object // the cache keeps it, so that it is not there twice
+		if l.same != nil && any(object) != any(prior) {
+			l.same(object)
+		}
+		return object
+	case known && !isNewer(object, prior):
 		return prior
 	}
 	l.known[name] = object

@@ -24,6 +24,10 @@ func sizeOf(q resource.Quantity) size {
 	if bytes, ok := q.AsInt64(); ok {
 		return size{bytes: bytes}
 	}
+	return roundedSizeOf(q)
+}
+
+func roundedSizeOf(q resource.Quantity) size {
 	s := size{rest: &q}
 	switch {
 	case q.CmpInt64(math.MaxInt64) >= 0:
@@ -101,6 +105,17 @@ func (o *ordered) insert(e item) {
 		o.runs = slices.Insert(o.runs, i+1, slices.Clone(run[half:]))
 		clear(run[half:])
 		o.runs[i] = run[:half]
+	}
+}
+
+// swap puts e in the place of what compares as e.
+func (o *ordered) swap(e item) {
+	i := o.run(e)
+	if i == len(o.runs) {
+		return
+	}
+	if at, found := slices.BinarySearchFunc(o.runs[i], e, item.compare); found {
+		o.runs[i][at] = e
 	}
 }
 

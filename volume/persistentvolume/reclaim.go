@@ -43,6 +43,13 @@ func (c *Controller) reclaim(ctx context.Context, pv *v1.PersistentVolume) error
 // releaseKey names the work on one release of a volume.
 func releaseKey(pv *v1.PersistentVolume) string { return "reclaim " + volume.ReleaseID(pv) }
 
+// isSameRelease reports whether two versions of a volume are of one release, or
+// the earlier of none.
+func isSameRelease(prior, now *v1.PersistentVolume) bool {
+	was, is := prior.Spec.ClaimRef, now.Spec.ClaimRef
+	return was == nil || was.UID == "" || prior.UID == now.UID && is != nil && is.UID == was.UID
+}
+
 // recycle empties the volume and makes it available again.
 func (c *Controller) recycle(ctx context.Context, pv *v1.PersistentVolume) error {
 	state, err := c.operations.do(releaseKey(pv), volumeRef(pv.Name), true, c.reserved(pv, func(ctx context.Context) error {

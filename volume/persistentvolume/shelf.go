@@ -27,11 +27,17 @@ func shelfOf(pv *v1.PersistentVolume) shelfKey {
 // accessModesOf returns the access modes of a volume, each once and in one
 // order, and a name for the set.
 func accessModesOf(pv *v1.PersistentVolume) (string, []v1.PersistentVolumeAccessMode) {
-	modes := slices.Compact(slices.Sorted(slices.Values(pv.Spec.AccessModes)))
+	modes := pv.Spec.AccessModes
+	if len(modes) == 1 {
+		return string(modes[0]), modes
+	}
+	modes = slices.Compact(slices.Sorted(slices.Values(modes)))
 	var name strings.Builder
 	for _, mode := range modes {
+		if name.Len() > 0 {
+			name.WriteByte(',')
+		}
 		name.WriteString(string(mode))
-		name.WriteByte(',')
 	}
 	return name.String(), modes
 }
@@ -40,6 +46,8 @@ func accessModesOf(pv *v1.PersistentVolume) (string, []v1.PersistentVolumeAccess
 // in several lists, so that a query finds one that holds little besides what
 // it looks for.
 type shelf struct {
+	key         shelfKey
+	name        string // of the access modes
 	accessModes []v1.PersistentVolumeAccessMode
 	lists       map[posting]*ordered
 	// nodeKeys counts the lists for each label, or the name, of a node.

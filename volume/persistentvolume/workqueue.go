@@ -107,7 +107,7 @@ func (q *workQueue) hear(key volume.ObjectRef) {
 	q.enqueue(key, q.state(key))
 }
 
-// state and the methods below are called with the lock held.
+// state, enqueue, dispatch and mayWork are called with the lock held.
 func (q *workQueue) state(key volume.ObjectRef) *workState {
 	s := q.states[key]
 	if s == nil {
@@ -141,25 +141,35 @@ func (q *workQueue) mayWork() bool { return q.ctx != nil && q.ctx.Err() == nil &
 
 // run works on keys as long as there are some.
 func (q *workQueue) run() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for q.mayWork() && len(q.ready) > 0 {
-		key := q.ready[0]
-		q.ready = q.ready[1:]
-		s := q.states[key]
-		look := s.look
-		s.queued, s.look, s.running = false, false, true
-		q.working++
-		q.mu.Unlock()
-		err := q.work(q.ctx, key, look)
-		q.mu.Lock()
-		q.working--
-		q.finish(key, s, look, err)
+	for {
+		key, look, ok := q.next()
+		if !ok {
+			return
+		}
+		q.finish(key, look, q.work(q.ctx, key, look))
 	}
-	q.started--
 }
 
-func (q *workQueue) finish(key volume.ObjectRef, s *workState, look bool, err error) {
+func (q *workQueue) next() (key volume.ObjectRef, look, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.mayWork() || len(q.ready) == 0 {
+		q.started--
+		return key, false, false
+	}
+	key, q.ready = q.ready[0], q.ready[1:]
+	s := q.states[key]
+	look = s.look
+	s.queued, s.look, s.running = false, false, true
+	q.working++
+	return key, look, true
+}
+
+func (q *workQueue) finish(key volume.ObjectRef, look bool, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.working--
+	s := q.states[key]
 	s.running = false
 	switch {
 	case err != nil:
