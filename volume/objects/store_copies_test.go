@@ -34,12 +34,16 @@ func TestWritesShareNothingWithTheirCaller(t *testing.T) {
 			c.Labels["b"] = "2"
 			return s.Update(t.Context(), c)
 		},
-		"update of nothing": func(s *objects.Store, c *v1.PersistentVolumeClaim) (metav1.Object, error) { return s.Update(t.Context(), c) },
+		"update of nothing": func(s *objects.Store, c *v1.PersistentVolumeClaim) (metav1.Object, error) {
+			return s.Update(t.Context(), c)
+		},
 		"status": func(s *objects.Store, c *v1.PersistentVolumeClaim) (metav1.Object, error) {
 			c.Status.Phase = v1.ClaimBound
 			return s.UpdateStatus(t.Context(), c)
 		},
-		"status of nothing": func(s *objects.Store, c *v1.PersistentVolumeClaim) (metav1.Object, error) { return s.UpdateStatus(t.Context(), c) },
+		"status of nothing": func(s *objects.Store, c *v1.PersistentVolumeClaim) (metav1.Object, error) {
+			return s.UpdateStatus(t.Context(), c)
+		},
 		"the last finalizer": func(s *objects.Store, c *v1.PersistentVolumeClaim) (metav1.Object, error) {
 			if err := s.Delete(t.Context(), claimRef("data"), objects.Preconditions{}); err != nil {
 				return nil, err

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
 )
 
 var (
@@ -105,6 +106,9 @@ func (r *reasons) set(claim types.NamespacedName, err error) {
 
 // settle says that a claim has been looked at, and what went wrong with that.
 func (r *reasons) settle(claim types.NamespacedName, failed error) {
+	if errors.Is(failed, objects.ErrConflict) {
+		return // it is looked at again at once, and that it has changed is no reason
+	}
 	if failed != nil {
 		r.set(claim, failed)
 	}

@@ -2,10 +2,12 @@ package persistentvolume
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
 )
 
 const (
@@ -57,7 +59,14 @@ type workState struct {
 	look            bool // of what is queued
 	failures        int
 	retry           *time.Timer // nil unless it waits to be tried again
+	// conflict says that it failed because somebody else was faster; counted that
+	// it is active all the same while it waits.
+	conflict, counted bool
 }
+
+// conflictsInARow is how often a key that meets conflicts counts as active while
+// it waits: they are how a controller learns that its cache is behind.
+const conflictsInARow = 5
 
 func newWorkQueue(workers int, activity *activity, work func(context.Context, volume.ObjectRef, bool) error) *workQueue {
 	return &workQueue{work: work, workers: workers, activity: activity, states: make(map[volume.ObjectRef]*workState)}
@@ -123,7 +132,10 @@ func (q *workQueue) enqueue(key volume.ObjectRef, s *workState) {
 	}
 	s.queued = true
 	if !s.running { // else it follows when that has ended
-		q.activity.add(1)
+		if !s.counted {
+			q.activity.add(1)
+		}
+		s.counted = false
 		q.ready = append(q.ready, key)
 		q.dispatch()
 	}
@@ -174,13 +186,18 @@ func (q *workQueue) finish(key volume.ObjectRef, look bool, err error) {
 	switch {
 	case err != nil:
 		s.failures++
+		s.conflict = errors.Is(err, objects.ErrConflict)
 	case look:
-		s.failures = 0
+		s.failures, s.conflict = 0, false
 	}
 	if err != nil && q.ctx.Err() == nil && s.retry == nil && !(s.queued && s.look) {
 		s.retry = time.AfterFunc(retryPause(retryFirst, s.failures, err), func() { q.add(key) })
 	}
-	if !s.queued {
+	switch {
+	case s.queued:
+	case s.retry != nil && s.conflict && s.failures <= conflictsInARow:
+		s.counted = true
+	default:
 		q.activity.add(-1)
 	}
 	switch {

@@ -49,7 +49,7 @@ type VolumeStatus struct {
 	// for.
 	PersistentVolume string
 	Claim            types.NamespacedName
-	State VolumeState
+	State            VolumeState
 	// Path is where the pod's containers find the volume; empty if it has none.
 	Path string
 	// Device is the node of a block volume's device, once it is mapped; Path is
