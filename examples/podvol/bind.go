@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -13,9 +12,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
-	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
-	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 // unboundClaims are the claims that could not be bound, and why.
@@ -66,31 +63,6 @@ func bindClaims(ctx context.Context, c clusterConfig, set *manifest.Set, pods []
 		unbound[claim.Claim] = claim.Err
 	}
 	return unbound, nil
-}
-
-// bindPods is for those who go on with the other pods: refused are
-// the claims whose pods must not be mounted, since a node would believe the
-// manifests.
-func bindPods(ctx context.Context, rootDir, nodeName string, store *objects.Store, pods []*v1.Pod) (unbound, refused unboundClaims, err error) {
-	binder := &persistentvolume.Binder{
-		Objects:   store,
-		LedgerDir: filepath.Join(volumemanager.StateDir(rootDir), "bindings"),
-		NodeName:  nodeName,
-	}
-	err = binder.BindPods(ctx, pods)
-	failed, ok := errors.AsType[*persistentvolume.PodsError](err)
-	if !ok {
-		return nil, nil, err
-	}
-	unbound, refused = make(unboundClaims), make(unboundClaims)
-	for _, claim := range failed.Unbound {
-		if shownBound(ctx, store, claim.Claim) {
-			refused[claim.Claim] = claim
-		} else {
-			unbound[claim.Claim] = withClass(ctx, store, claim)
-		}
-	}
-	return unbound, refused, nil
 }
 
 // shownBound reports whether a node would mount the claim, because the

@@ -24,7 +24,7 @@ func TestClaimsOfClassesWithProvisioners(t *testing.T) {
 		"what is there is none": {nfs, "", "storageClassName: share, ", small, "too small (small: 1Ki of 1Gi)", true},
 		"no class":              {nfs, "", `storageClassName: "", `, "", missing, false},
 		"no such class":         {nfs, "", "storageClassName: other, ", "", `storageclass.storage.k8s.io "other" not found; create it, or a volume of this class that fits`, false},
-		"no provisioner":        {noProvisioner, "", "storageClassName: share, ", "", missing, false},
+		"no provisioner":        {"kubernetes.io/no-provisioner", "", "storageClassName: share, ", "", missing, false},
 		"a certain volume":      {nfs, "", "storageClassName: share, volumeName: mine, ", "", "PersistentVolume mine not found", false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,8 +3,11 @@ package main
 import (
 	"context"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
@@ -12,6 +15,7 @@ import (
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/plugins/hostpath"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -31,6 +35,11 @@ type clusterConfig struct {
 	events  persistentvolume.EventRecorder
 	wait    time.Duration // for another process; 0: the library's own
 	log     *slog.Logger
+
+	volumeDirs []string              // where volumes may be made, beside the root directory
+	plugins    []volume.VolumePlugin // in place of stock ones
+	mounted    func(context.Context) ([]embedded.Mounted, error)
+	explained  func(types.NamespacedName)
 }
 
 // openCluster opens the claims of a root directory. The plugins are instances of
@@ -44,12 +53,37 @@ func openCluster(ctx context.Context, c clusterConfig) (*embedded.Cluster, error
 	if work == "" {
 		work = c.rootDir
 	}
+	mounted := c.mounted
+	if mounted == nil {
+		mounted = func(context.Context) ([]embedded.Mounted, error) { return mountedBelow(c.rootDir, mounter) }
+	}
+	making, err := volumeMaker(c)
+	if err != nil {
+		return nil, err
+	}
 	return embedded.Open(ctx, embedded.Config{
 		Dir: clusterDir(c.rootDir), Ledger: filepath.Join(volumemanager.StateDir(c.rootDir), "bindings"), NodeName: c.node.nodeName, Manager: c.manager, Store: c.store,
-		Plugins: plugins.All(), Host: volume.Host{RootDir: work, Mounter: mounter, HostFiles: c.node.hostFiles},
-		Mounted:     func(context.Context) ([]embedded.Mounted, error) { return mountedBelow(c.rootDir, mounter) },
+		Plugins: plugins.All(append([]volume.VolumePlugin{making}, c.plugins...)...), Host: volume.Host{RootDir: work, Mounter: mounter, HostFiles: c.node.hostFiles},
+		Mounted: mounted, Explained: c.explained,
 		LockTimeout: c.wait, Events: c.events, Logger: c.log,
 	})
+}
+
+// volumeMaker is the plugin that makes volumes on this machine for storage classes
+// of provisioner kubernetes.io/host-path: in directories that are named for it,
+// and below the root directory. A rehearsal, which leaves the machine's files
+// alone, makes them below its own root directory and nowhere else.
+func volumeMaker(c clusterConfig) (volume.VolumePlugin, error) {
+	own := hostpath.DefaultBase(c.rootDir)
+	var bases []hostpath.Base
+	if c.node.hostFiles == nil {
+		for _, dir := range c.volumeDirs {
+			bases = append(bases, hostpath.Base{Path: dir})
+		}
+	} else if err := os.MkdirAll(own.Path, 0o700); err != nil {
+		return nil, err
+	}
+	return hostpath.New(hostpath.Config{Provision: hostpath.ProvisionConfig{Bases: append(bases, own)}}), nil
 }
 
 // mountedBelow returns what is mounted below a root directory, as the node has

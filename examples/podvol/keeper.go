@@ -6,32 +6,28 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-// keeper makes what manifests say the wish of a node: objects into the store
-// that the node reads, claims bound, pods declared. One goroutine uses it.
+// keeper makes what manifests say the wish of a node: objects applied, pods
+// placed and declared. One goroutine uses it.
 type keeper struct {
-	node     *volumemanager.Manager
-	store    *objects.Store
-	rootDir  string
-	nodeName string
-	say      func(string)
+	node    *volumemanager.Manager
+	storage *storage
+	out     *rowStream
+	say     func(string)
 
-	objects map[volume.ObjectRef]metav1.Object // as the manifests had them last
+	applied map[volume.ObjectRef]metav1.Object // as the manifests had them last
+	faults  map[volume.ObjectRef]string        // said about objects that are not as they are wanted
 	pods    map[types.UID]*v1.Pod              // wanted
-	unbound atomic.Pointer[unboundClaims]      // of the last binding
-	said    string                             // about claims, last
+	waiting waitingPods                        // those that are not placed
+	placed  map[types.UID]*v1.Pod              // the versions that are
 	refused map[types.UID]*v1.Pod              // the versions that the node has refused
 
 	// declared are the pods that the node knows as they are wanted. Of any other
@@ -42,46 +38,86 @@ type keeper struct {
 	replacing map[types.UID]bool
 	replaced  map[types.UID]*v1.Pod // the version that a pod was replaced for last
 	gone      chan types.UID        // torn down, to be set up again
+	left      chan types.UID        // torn down for good
 }
 
-func newKeeper(node *volumemanager.Manager, store *objects.Store, rootDir, nodeName string, say func(string)) *keeper {
+func newKeeper(node *volumemanager.Manager, storage *storage, out *rowStream, say func(string)) *keeper {
 	return &keeper{
-		node: node, store: store, rootDir: rootDir, nodeName: nodeName, say: say,
-		objects: make(map[volume.ObjectRef]metav1.Object), pods: make(map[types.UID]*v1.Pod),
-		refused: make(map[types.UID]*v1.Pod), declared: make(map[types.UID]bool), replacing: make(map[types.UID]bool), replaced: make(map[types.UID]*v1.Pod), gone: make(chan types.UID),
+		node: node, storage: storage, out: out, say: say,
+		applied: make(map[volume.ObjectRef]metav1.Object), faults: make(map[volume.ObjectRef]string), pods: make(map[types.UID]*v1.Pod),
+		waiting: waitingPods{all: make(map[types.UID]waitingPod)}, placed: make(map[types.UID]*v1.Pod),
+		refused: make(map[types.UID]*v1.Pod), declared: make(map[types.UID]bool),
+		replacing: make(map[types.UID]bool), replaced: make(map[types.UID]*v1.Pod), gone: make(chan types.UID), left: make(chan types.UID),
 	}
 }
 
-// apply takes over what is wanted: objects come before the pods that need them,
-// and go after them.
-func (k *keeper) apply(ctx context.Context, want *contents) error {
+// apply takes over what is wanted: objects come before the pods that need them.
+// What is wanted no more is deleted by prune. It reports whether some of it has
+// to be tried again.
+func (k *keeper) apply(ctx context.Context, want *contents) (again bool, err error) {
 	pods := make(map[types.UID]*v1.Pod, len(want.pods))
 	for _, pod := range want.pods {
 		pods[pod.UID] = pod
 	}
 	for uid := range k.pods {
 		if pods[uid] == nil {
-			k.node.DeletePod(uid)
-			delete(k.refused, uid)
-			delete(k.declared, uid)
+			k.withdraw(ctx, uid)
 		}
 	}
-	if err := k.putObjects(ctx, want.objects); err != nil {
-		return err
-	}
-	held := k.bind(ctx, sortedPods(pods))
 	k.pods = pods
+	if again, err = k.applyObjects(ctx, want); err != nil {
+		return false, err
+	}
+	k.storage.start(ctx)
 	for _, pod := range sortedPods(pods) {
-		if k.replacing[pod.UID] || held(pod) {
-			delete(k.declared, pod.UID)
-			continue
-		}
-		if err := k.declare(pod); err != nil {
-			return err
+		if err := k.place(ctx, pod); err != nil {
+			return false, err
 		}
 	}
 	k.replaceLeftovers(ctx)
-	return k.deleteObjects(ctx, want.objects)
+	return again, nil
+}
+
+// withdraw has a pod go that no manifest has any more. It uses its claims until
+// all of its volumes are torn down.
+func (k *keeper) withdraw(ctx context.Context, uid types.UID) {
+	k.node.DeletePod(uid)
+	delete(k.refused, uid)
+	delete(k.declared, uid)
+	delete(k.placed, uid)
+	if w, waited := k.waiting.remove(uid); waited && !w.mounted {
+		for _, row := range w.rows() {
+			row.State, row.Err = volumemanager.StateUnmounted, nil
+			k.out.put(row)
+		}
+	}
+	k.follow(ctx, uid)
+}
+
+// follow has the loop told when nothing is left of a pod.
+func (k *keeper) follow(ctx context.Context, uid types.UID) { k.whenUnmounted(ctx, uid, k.left) }
+
+func (k *keeper) whenUnmounted(ctx context.Context, uid types.UID, tell chan<- types.UID) {
+	go func() {
+		if k.node.WaitForUnmounted(ctx, uid) != nil {
+			return // the command ends, or the pod is back
+		}
+		select {
+		case tell <- uid:
+		case <-ctx.Done():
+		}
+	}()
+}
+
+// forget lets go of the claims of a pod of which nothing is left, unless it is
+// wanted again.
+func (k *keeper) forget(ctx context.Context, uid types.UID) {
+	if k.pods[uid] != nil {
+		return
+	}
+	if err := k.storage.PodGone(ctx, uid); err != nil && ctx.Err() == nil {
+		k.say(fmt.Sprintf("the claims of the pod with UID %s count as used, though it is gone: %v", uid, err))
+	}
 }
 
 func sortedPods(pods map[types.UID]*v1.Pod) []*v1.Pod {
@@ -93,138 +129,6 @@ func sortedPods(pods map[types.UID]*v1.Pod) []*v1.Pod {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 	})
 	return sorted
-}
-
-// putObjects creates and updates what has changed in the manifests since the
-// last time.
-func (k *keeper) putObjects(ctx context.Context, want map[volume.ObjectRef]metav1.Object) error {
-	for ref, object := range want {
-		if before, there := k.objects[ref]; there && equality.Semantic.DeepEqual(before, object) {
-			continue
-		}
-		if err := k.putObject(ctx, ref, object); err != nil {
-			return fmt.Errorf("%s: %w", ref, err)
-		}
-		k.objects[ref] = object
-	}
-	return nil
-}
-
-func (k *keeper) putObject(ctx context.Context, ref volume.ObjectRef, object metav1.Object) error {
-	next := forStore(object)
-	stored, err := k.store.Get(ctx, ref)
-	switch {
-	case errors.Is(err, volume.ErrNotFound):
-		_, err = k.store.Create(ctx, next)
-		return err
-	case err != nil:
-		return err
-	case stored.GetUID() != next.GetUID(): // another object of that name
-		if err := k.store.Delete(ctx, ref, objects.Preconditions{}); err != nil {
-			return err
-		}
-		_, err = k.store.Create(ctx, next)
-		return err
-	}
-	keepBinding(next, stored)
-	if _, err := k.store.Update(ctx, next); err != nil {
-		return err
-	}
-	if ref.Kind == "Node" { // whose status says what it has
-		_, err = k.store.UpdateStatus(ctx, next)
-	}
-	return err
-}
-
-// forStore copies an object of a manifest without what only its cluster can
-// deal with: nobody here would remove its finalizers.
-func forStore(object metav1.Object) metav1.Object {
-	c := object.(runtime.Object).DeepCopyObject().(metav1.Object)
-	c.SetFinalizers(nil)
-	c.SetDeletionTimestamp(nil)
-	c.SetResourceVersion("")
-	return c
-}
-
-// keepBinding keeps what the binder has written, where a manifest does not say
-// otherwise.
-func keepBinding(next, stored metav1.Object) {
-	switch next := next.(type) {
-	case *v1.PersistentVolumeClaim:
-		old := stored.(*v1.PersistentVolumeClaim)
-		if next.Spec.VolumeName == "" {
-			next.Spec.VolumeName = old.Spec.VolumeName
-		}
-	case *v1.PersistentVolume:
-		old := stored.(*v1.PersistentVolume)
-		switch ref := next.Spec.ClaimRef; {
-		case ref == nil:
-			next.Spec.ClaimRef = old.Spec.ClaimRef.DeepCopy()
-		case ref.UID == "" && old.Spec.ClaimRef != nil && ref.Namespace == old.Spec.ClaimRef.Namespace && ref.Name == old.Spec.ClaimRef.Name:
-			ref.UID = old.Spec.ClaimRef.UID
-		}
-	default:
-		return
-	}
-	annotations := next.GetAnnotations()
-	for key, value := range stored.GetAnnotations() {
-		if _, set := annotations[key]; !set && strings.HasPrefix(key, "pv.kubernetes.io/") {
-			if annotations == nil {
-				annotations = make(map[string]string)
-			}
-			annotations[key] = value
-		}
-	}
-	next.SetAnnotations(annotations)
-}
-
-func (k *keeper) deleteObjects(ctx context.Context, want map[volume.ObjectRef]metav1.Object) error {
-	for ref := range k.objects {
-		if _, wanted := want[ref]; wanted {
-			continue
-		}
-		if err := k.store.Delete(ctx, ref, objects.Preconditions{}); err != nil && !errors.Is(err, volume.ErrNotFound) {
-			return err
-		}
-		delete(k.objects, ref)
-	}
-	return nil
-}
-
-// bind binds the pods' claims, and returns which pods must not be declared now:
-// a node would mount volumes for them that are recorded as another claim's.
-func (k *keeper) bind(ctx context.Context, pods []*v1.Pod) (held func(*v1.Pod) bool) {
-	unbound, refused, err := bindPods(ctx, k.rootDir, k.nodeName, k.store, pods)
-	k.unbound.Store(&unbound)
-	lines := make([]string, 0, len(refused))
-	if err != nil {
-		lines = append(lines, err.Error())
-	}
-	for _, e := range refused {
-		lines = append(lines, e.Error())
-	}
-	slices.Sort(lines)
-	text := strings.Join(lines, "\n")
-	if text != "" && text != k.said {
-		k.say(text + "; the pods that use it are not mounted")
-	}
-	k.said = text
-	return func(pod *v1.Pod) bool {
-		return slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool {
-			if v.PersistentVolumeClaim == nil {
-				return false
-			}
-			claim := types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}
-			return err != nil || refused[claim] != nil
-		})
-	}
-}
-
-// explain completes a status by what is known of its claim.
-func (k *keeper) explain(v *volumemanager.VolumeStatus) {
-	if unbound := k.unbound.Load(); unbound != nil {
-		v.Err = unbound.explain(v.Err)
-	}
 }
 
 // replaceLeftovers replaces the pods that have a volume mounted that they do
@@ -262,15 +166,8 @@ func (k *keeper) replace(ctx context.Context, uid types.UID, rows []volumemanage
 	k.say(fmt.Sprintf("pod %s/%s has other volumes than before: it is torn down and set up again", pod.Namespace, pod.Name))
 	k.node.DeletePod(uid)
 	delete(k.declared, uid)
-	go func() {
-		if k.node.WaitForUnmounted(ctx, uid) != nil {
-			return // the command ends
-		}
-		select {
-		case k.gone <- uid:
-		case <-ctx.Done():
-		}
-	}()
+	delete(k.placed, uid)
+	k.whenUnmounted(ctx, uid, k.gone)
 }
 
 func isUnreadable(v volumemanager.VolumeStatus) bool {
@@ -306,7 +203,7 @@ func (k *keeper) declare(pod *v1.Pod) error {
 // that it refuses, or must not be told of now, has mounted is not nobody's.
 func (k *keeper) allDeclared() bool {
 	for uid := range k.pods {
-		if !k.declared[uid] {
+		if w, waits := k.waiting.get(uid); !k.declared[uid] && (!waits || w.mounted) {
 			return false
 		}
 	}

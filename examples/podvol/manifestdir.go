@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -34,6 +35,8 @@ type manifestDir struct {
 	fault  string    // why the directory cannot be read
 	since  time.Time // when it could be read first, or again
 	early  bool      // a file may have been on its way to another name at since
+	dirID  [2]uint64 // device and inode of the directory
+	seen   bool      // there has been a file in that directory
 	last   *contents // that were wanted
 }
 
@@ -77,6 +80,7 @@ func newManifestDir(dir, nodeName string, check func(*v1.Pod) error, say func(st
 // called again though no event says so; 0 if it need not be.
 func (d *manifestDir) scan() (again time.Duration) {
 	began := time.Now()
+	d.identify()
 	names, err := manifestNames(d.dir)
 	if err != nil {
 		// That it cannot be read does not mean that nothing is wanted.
@@ -88,6 +92,7 @@ func (d *manifestDir) scan() (again time.Duration) {
 		d.fault = ""
 		d.say(fmt.Sprintf("the manifests in %s can be read again", d.dir))
 	}
+	d.seen = d.seen || len(names) > 0
 	for _, file := range d.files {
 		file.there = false
 	}
@@ -101,6 +106,22 @@ func (d *manifestDir) scan() (again time.Duration) {
 	d.admitAll(fresh)
 	return again
 }
+
+// identify notes which directory it is that has the name.
+func (d *manifestDir) identify() {
+	var stat unix.Stat_t
+	if unix.Stat(d.dir, &stat) != nil {
+		return
+	}
+	if id := [2]uint64{uint64(stat.Dev), stat.Ino}; id != d.dirID {
+		d.dirID, d.seen = id, false
+	}
+}
+
+// deserted reports whether there is no file, and nobody has seen one removed: a
+// directory on a disk that is not mounted looks like that, so it is no reason to
+// delete anybody's data.
+func (d *manifestDir) deserted() bool { return len(d.files) == 0 && !d.seen }
 
 // manifestNames lists the files that are manifests by their names, as package
 // manifest does, save hidden ones, which are editors'.

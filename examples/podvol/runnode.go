@@ -32,6 +32,7 @@ type runNodeOptions struct {
 	unmountOnExit bool
 	adopt         bool
 	nfsPolicy     string
+	volumeDirs    []string
 }
 
 func runNodeCommand(s streams) *cobra.Command {
@@ -48,6 +49,10 @@ func runNodeCommand(s streams) *cobra.Command {
 			"says so once. A directory that is missing changes nothing. Pods of other nodes are\n" +
 			"left out. A pod that has lost a volume, or has another source for one, is torn\n" +
 			"down and set up again.\n\n" +
+			"Claims are bound, volumes made for those whose class does so, and both kept below\n" +
+			"the root directory. A claim that is removed from the manifests is deleted once no\n" +
+			"pod has it mounted, and its volume reclaimed as its policy says: Delete deletes the\n" +
+			"data. A directory that is empty from the start deletes no claims; podvol pvc does.\n\n" +
 			"All of the root directory is this command's: pods that podvol mount left there and\n" +
 			"that are in no manifest are torn down, once every manifest has been read.\n" +
 			"Make sure that nothing uses the volumes of pods that you remove. Volumes that\n" +
@@ -70,6 +75,7 @@ func runNodeCommand(s streams) *cobra.Command {
 	flags.BoolVar(&o.unmountOnExit, "unmount-on-exit", false, "unmount everything below the root directory when stopped")
 	flags.BoolVar(&o.adopt, "adopt", false, "take over volumes below the root directory that podvol has no record of")
 	addNFSPolicy(flags, &o.nfsPolicy)
+	addVolumeDirs(flags, &o.volumeDirs)
 	addRootDir(flags, &o.rootDir)
 	return c
 }
@@ -93,6 +99,9 @@ func (o *runNodeOptions) check() error {
 		o.rootDir = systemRootDir // which is only shown
 	}
 	if o.rootDir, err = checkRootDir(o.rootDir); err != nil {
+		return err
+	}
+	if o.volumeDirs, err = checkVolumeDirs(o.volumeDirs); err != nil {
 		return err
 	}
 	if o.nodeName == "" {
@@ -137,37 +146,65 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	// The watch comes before the first look, so that no change goes unseen.
-	watch, err := watchDir(o.dir)
-	if err != nil {
-		return errors.Join(err, node.stop())
-	}
-	defer watch.close()
-	say := func(text string) { fmt.Fprintln(s.err, "podvol:", text) }
-	if err := sayUnrecorded(where.rootDir, say); err != nil {
-		return errors.Join(err, node.stop())
-	}
-	run := &nodeRun{
-		node: node, out: out, watch: watch, say: say, unmountOnExit: o.unmountOnExit,
-		dir:  newManifestDir(o.dir, o.nodeName, node.CheckPod, say),
-		keep: newKeeper(node.Manager, store, where.rootDir, o.nodeName, say),
-	}
-	out.edit = run.keep.explain
-	metrics := newNodeMetrics(node.Manager, node.Explain())
-	server.serve(metrics, run.explain)
-	defer node.Subscribe(func(v volumemanager.VolumeStatus) { metrics.observe(v); out.take(v) })()
-	if server.url != "" {
-		say("metrics are at " + server.url + "/metrics, the state of volumes at " + server.url + "/explain")
-	}
-	err = run.untilStopped(ctx)
+	failed, err := o.keep(ctx, s, keeping{where: where, node: node, store: store, out: out, server: server, config: config})
 	if err := errors.Join(err, node.stop(), out.flush(nil)); err != nil {
 		return err
 	}
 	where.printCommands(s.err)
-	if run.failed {
+	if failed {
 		return errReported
 	}
 	return nil
+}
+
+// keeping is what a run of the command keeps volumes with.
+type keeping struct {
+	where  *place
+	node   *node
+	store  *objects.Store
+	out    *rowStream
+	server *nodeServer
+	config nodeConfig
+}
+
+// keep keeps volumes until ctx ends. It reports whether something is still
+// mounted that should not be.
+func (o *runNodeOptions) keep(ctx context.Context, s streams, k keeping) (failed bool, err error) {
+	own, err := nfsUnderPolicy(o.nfsPolicy) // instances of its own
+	if err != nil {
+		return false, err
+	}
+	storage, err := openStorage(ctx, clusterConfig{
+		rootDir: k.where.rootDir, node: k.config, manager: "podvol run-node " + o.dir, store: k.store, events: storageEvents{k.config.log, k.where.rename},
+		volumeDirs: o.volumeDirs, plugins: own, mounted: mountedOn(k.node.Manager), log: k.config.log,
+	})
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, storage.stop()) }()
+	// The watch comes before the first look, so that no change goes unseen.
+	watch, err := watchDir(o.dir)
+	if err != nil {
+		return false, err
+	}
+	defer watch.close()
+	say := func(text string) { fmt.Fprintln(s.err, "podvol:", text) }
+	if err := sayUnrecorded(k.where.rootDir, say); err != nil {
+		return false, err
+	}
+	run := &nodeRun{
+		node: k.node, out: k.out, watch: watch, say: say, unmountOnExit: o.unmountOnExit,
+		dir:  newManifestDir(o.dir, o.nodeName, k.node.CheckPod, say),
+		keep: newKeeper(k.node.Manager, storage, k.out, say),
+	}
+	metrics := newNodeMetrics(k.node.Manager, k.node.Explain())
+	k.server.serve(metrics, run.explain)
+	defer k.node.Subscribe(func(v volumemanager.VolumeStatus) { metrics.observe(v); k.out.take(v) })()
+	if k.server.url != "" {
+		say("metrics are at " + k.server.url + "/metrics, the state of volumes at " + k.server.url + "/explain")
+	}
+	err = run.untilStopped(ctx)
+	return run.failed, err
 }
 
 // sayUnrecorded says how many volumes there are that podvol has no record of.
@@ -195,13 +232,15 @@ type nodeRun struct {
 	say   func(string)
 
 	unmountOnExit bool
-	told          string // about the manifests, last
-	complete      bool   // the node has been told that it knows all pods
-	failed        bool   // something is still mounted that should not be
+	want          *contents // as seen last
+	unpruned      bool      // since then
+	told          string    // about the manifests, last
+	complete      bool      // the node has been told that it knows all pods
+	failed        bool      // something is still mounted that should not be
 }
 
 func (r *nodeRun) untilStopped(ctx context.Context) error {
-	due := time.NewTimer(0) // the first look; later, at files that were missing
+	due := time.NewTimer(0) // the first look; later, at what was missing or refused
 	defer due.Stop()
 	for {
 		var err error
@@ -215,6 +254,17 @@ func (r *nodeRun) untilStopped(ctx context.Context) error {
 		case uid := <-r.keep.gone:
 			r.keep.renew(uid)
 			err = r.look(ctx, due)
+		case uid := <-r.keep.left:
+			r.keep.forget(ctx, uid)
+		case <-r.keep.storage.changed:
+			if err = r.keep.placeWaiting(ctx); err == nil {
+				err = r.settle(ctx)
+			}
+		case err = <-r.keep.storage.ended:
+			r.keep.storage.ended <- nil // for stop
+			if err == nil {
+				err = errors.New("claims and volumes are not kept any more")
+			}
 		case <-r.out.news:
 			err = r.out.flush(func(v volumemanager.VolumeStatus) { r.keep.see(ctx, v) })
 		}
@@ -224,24 +274,53 @@ func (r *nodeRun) untilStopped(ctx context.Context) error {
 	}
 }
 
+// afterRefusal is how long what could not be applied waits for another try,
+// unless a file changes before: it is for full disks.
+const afterRefusal = 10 * time.Second
+
 // look makes what the directory says now the wish.
 func (r *nodeRun) look(ctx context.Context, due *time.Timer) error {
-	if again := r.dir.scan(); again > 0 {
-		due.Reset(again)
-	}
-	want := r.dir.wanted()
-	if err := r.keep.apply(ctx, want); err != nil {
+	again := r.dir.scan()
+	r.want = r.dir.wanted()
+	refused, err := r.keep.apply(ctx, r.want)
+	if err != nil {
 		return err
 	}
+	if refused && (again == 0 || again > afterRefusal) {
+		again = afterRefusal
+	}
+	if again > 0 {
+		due.Reset(again)
+	}
+	r.unpruned = true
+	return r.settle(ctx)
+}
+
+// settle lets go of what nobody wants, once all is known that is wanted, and
+// tells how things are.
+func (r *nodeRun) settle(ctx context.Context) error {
 	if !r.complete && r.dir.complete() && r.keep.allDeclared() {
 		r.complete = true
-		r.node.PodsComplete()
+		r.keep.complete(ctx)
 	}
+	// A pod that could not be changed yet may have what is declared no more.
+	if r.complete && r.unpruned && r.keep.allDeclared() && !r.dir.deserted() {
+		r.unpruned = false
+		if err := r.keep.prune(ctx, r.want); err != nil {
+			return err
+		}
+	}
+	r.tell()
+	return nil
+}
+
+// tell says how things are, where that is new.
+func (r *nodeRun) tell() {
 	volumes := 0
-	for _, pod := range want.pods {
+	for _, pod := range r.want.pods {
 		volumes += len(pod.Spec.Volumes)
 	}
-	told := fmt.Sprintf("pods: %d, volumes: %d, files refused: %d", len(want.pods), volumes, r.dir.faults())
+	told := fmt.Sprintf("pods: %d, volumes: %d, files refused: %d", len(r.want.pods), volumes, r.dir.faults())
 	switch {
 	case r.complete:
 	case !r.dir.allRead():
@@ -249,14 +328,13 @@ func (r *nodeRun) look(ctx context.Context, due *time.Timer) error {
 	case !r.keep.allDeclared():
 		told += "; pods in no manifest are kept until every pod has been declared"
 	}
-	if len(want.held) > 0 {
-		told += "; in no file that is in force, and kept since it may be in one that is not: " + strings.Join(want.held, ", ")
+	if len(r.want.held) > 0 {
+		told += "; in no file that is in force, and kept since it may be in one that is not: " + strings.Join(r.want.held, ", ")
 	}
 	if told != r.told {
 		r.told = told
 		r.say(told)
 	}
-	return nil
 }
 
 // end is the command's end; the second signal ends it at once.
@@ -280,9 +358,8 @@ func (r *nodeRun) end(ctx context.Context) error {
 
 // explain is what /explain shows.
 func (r *nodeRun) explain() []volumemanager.VolumeStatus {
-	rows := r.node.Explain()
+	rows := append(r.node.Explain(), r.keep.waiting.rows()...)
 	for i := range rows {
-		r.keep.explain(&rows[i])
 		rows[i].Path = r.out.rename(rows[i].Path)
 	}
 	return rows
@@ -292,7 +369,6 @@ func (r *nodeRun) explain() []volumemanager.VolumeStatus {
 // one than was printed last.
 type rowStream struct {
 	add    func(row) error
-	edit   func(*volumemanager.VolumeStatus)
 	rename func(string) string
 	news   chan struct{}
 
@@ -351,7 +427,6 @@ func (r *rowStream) flush(see func(volumemanager.VolumeStatus)) error {
 }
 
 func (r *rowStream) print(v volumemanager.VolumeStatus) error {
-	r.edit(&v)
 	row := rowOf(v)
 	row.Path, row.Error, row.Source = r.rename(row.Path), r.rename(row.Error), r.rename(row.Source)
 	what := strings.Join([]string{row.State, row.Source, row.Path, row.Error}, "\x00")

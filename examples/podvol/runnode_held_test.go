@@ -30,70 +30,80 @@ status: {phase: Bound}
 `, claim, share) + podNamed("a", "{name: disk, emptyDir: {}}, {name: data, persistentVolumeClaim: {claimName: "+claim+"}}")
 }
 
-// A pod whose claim is refused, or not known to be its own, keeps what it has,
-// also over a restart: it is neither replaced nor nobody's.
+// A pod whose claim cannot be its own keeps what it has, also over a restart: it
+// is neither replaced nor nobody's, and what it has is no released volume.
 func TestRunNodeKeepsPodsThatItMustNotMount(t *testing.T) {
-	for name, tc := range map[string]struct {
-		spoil func(t *testing.T, dir, share, ledger string)
-		says  string
-		mend  func(t *testing.T, dir, share, ledger string)
-	}{
-		"claim refused": {
-			spoil: func(t *testing.T, dir, share, _ string) { putManifest(t, dir, "a.yaml", podWithClaim("second", share)) },
-			says:  `is recorded for shop/first`,
-			mend:  func(t *testing.T, dir, share, _ string) { putManifest(t, dir, "a.yaml", podWithClaim("first", share)) },
-		},
-		"ledger unreadable": {
-			spoil: func(t *testing.T, _, _, ledger string) {
-				renamed(t, ledger, ledger+".whole")
-				putFile(t, ledger, `{"schemaVersion":`)
-			},
-			says: "ledger of bindings",
-			mend: func(t *testing.T, _, _, ledger string) { renamed(t, ledger+".whole", ledger) },
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			nstest.Run(t, func(t *testing.T) {
-				dir, root, share := t.TempDir(), filepath.Join(t.TempDir(), "root"), t.TempDir()
-				ledger := filepath.Join(root, "podvol/bindings/data.json")
-				putManifest(t, dir, "a.yaml", podWithClaim("first", share))
-				putManifest(t, dir, "b.yaml", podNamed("b", "{name: left, emptyDir: {}}"))
-				n := runProcess(t, dir, root)
-				kept := filepath.Join(n.become(map[string]string{"disk": "mounted", "data": "mounted", "left": "mounted"})["disk"].Path, "kept")
-				write(t, kept)
-				n.stop()
+	nstest.Run(t, func(t *testing.T) {
+		dir, root, share := t.TempDir(), filepath.Join(t.TempDir(), "root"), t.TempDir()
+		putManifest(t, dir, "a.yaml", podWithClaim("first", share))
+		putManifest(t, dir, "b.yaml", podNamed("b", "{name: left, emptyDir: {}}"))
+		n := runProcess(t, dir, root)
+		kept := filepath.Join(n.become(map[string]string{"disk": "mounted", "data": "mounted", "left": "mounted"})["disk"].Path, "kept")
+		write(t, kept)
 
-				tc.spoil(t, dir, share, ledger)
-				n = runProcess(t, dir, root)
-				n.hears(tc.says)
-				n.hears("are kept until every pod has been declared")
-				n.put("c.yaml", podNamed("c", "{name: other, emptyDir: {}}"))
-				n.row("other", "mounted")
-				n.stop()
-				for _, r := range n.rest() {
-					if r.State == "unmounted" || r.Volume == "data" {
-						t.Errorf("row %+v", r)
-					}
+		refused := func() {
+			n.hears("PersistentVolume data: spec.claimRef cannot become")
+			n.hears("pod shop/a keeps the volumes that it has")
+			n.put("c.yaml", podNamed("c", "{name: other, emptyDir: {}}"))
+			n.row("other", "mounted")
+			n.stop()
+			for _, r := range n.rest() {
+				if r.State == "unmounted" || r.Volume == "data" {
+					t.Errorf("row %+v", r)
 				}
+			}
+		}
+		n.put("a.yaml", podWithClaim("second", share))
+		refused()
+		n = runProcess(t, dir, root)
+		refused()
 
-				if err := os.Remove(filepath.Join(dir, "b.yaml")); err != nil {
-					t.Fatal(err)
-				}
-				n = runProcess(t, dir, root)
-				n.hears(tc.says)
-				tc.mend(t, dir, share, ledger)
-				n.put("c.yaml", podNamed("c", "{name: other, emptyDir: {}}, {name: more, emptyDir: {}}"))
-				n.become(map[string]string{"left": "unmounted", "more": "mounted"})
-				n.stop()
-				for _, r := range n.rest() {
-					if r.State == "unmounted" {
-						t.Errorf("row %+v", r)
-					}
-				}
-				content(t, kept, "precious")
-			})
-		})
-	}
+		if err := os.Remove(filepath.Join(dir, "b.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		n = runProcess(t, dir, root)
+		n.hears("are kept until every pod has been declared")
+		n.put("a.yaml", podWithClaim("first", share))
+		n.put("c.yaml", podNamed("c", "{name: other, emptyDir: {}}, {name: more, emptyDir: {}}"))
+		n.become(map[string]string{"left": "unmounted", "more": "mounted"})
+		n.stop()
+		for _, r := range n.rest() {
+			if r.State == "unmounted" {
+				t.Errorf("row %+v", r)
+			}
+		}
+		content(t, kept, "precious")
+	})
+}
+
+// What is kept of claims and cannot be read might show data to others: nothing is
+// changed then.
+func TestRunNodeEndsWhereItsClaimsCannotBeRead(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir, root := t.TempDir(), filepath.Join(t.TempDir(), "root")
+		putManifest(t, dir, "a.yaml", podWithClaim("first", t.TempDir()))
+		n := runProcess(t, dir, root)
+		kept := filepath.Join(n.become(map[string]string{"disk": "mounted", "data": "mounted"})["disk"].Path, "kept")
+		write(t, kept)
+		n.stop()
+		files, err := filepath.Glob(filepath.Join(clusterDir(root), "*.json"))
+		if err != nil || len(files) == 0 {
+			t.Fatal(files, err)
+		}
+		renamed(t, files[0], files[0]+".whole")
+		putFile(t, files[0], `{"schemaVersion":`)
+		n = runProcess(t, dir, root)
+		n.hears(filepath.Base(files[0]))
+		if code := n.stop(); code != exitFailed {
+			t.Errorf("exit code %d", code)
+		}
+		content(t, kept, "precious")
+		renamed(t, files[0]+".whole", files[0])
+		n = runProcess(t, dir, root)
+		n.hears("pods: 1")
+		n.stop()
+		content(t, kept, "precious")
+	})
 }
 
 func renamed(t *testing.T, from, to string) {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"io"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -57,8 +59,22 @@ func TestKeeperGoesOnAfterARefusedPod(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	storage, err := openStorage(t.Context(), clusterConfig{
+		rootDir: where.rootDir, node: where.config("here", store), store: store, mounted: mountedOn(node.Manager), log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := storage.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	out, err := newRowStream("json", io.Discard, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var said []string
-	k := newKeeper(node.Manager, store, where.rootDir, "here", func(text string) { said = append(said, text) })
+	k := newKeeper(node.Manager, storage, out, func(text string) { said = append(said, text) })
 	pods := make(map[volume.ObjectRef]*v1.Pod)
 	for _, name := range []string{"a", "b", "c"} {
 		pod := &v1.Pod{Spec: v1.PodSpec{Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}}}
@@ -68,7 +84,7 @@ func TestKeeperGoesOnAfterARefusedPod(t *testing.T) {
 	bad := pods[volume.NewObjectRef("Pod", "shop", "b")]
 	bad.Spec.Volumes[0].HostPath = &v1.HostPathVolumeSource{Path: "/etc"} // besides
 	for range 2 {
-		if err := k.apply(t.Context(), &contents{pods: pods}); err != nil {
+		if _, err := k.apply(t.Context(), &contents{pods: pods}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -83,7 +99,7 @@ func TestKeeperGoesOnAfterARefusedPod(t *testing.T) {
 		t.Errorf("the node knows %q", known)
 	}
 	delete(pods, volume.NewObjectRef("Pod", "shop", "b"))
-	if err := k.apply(t.Context(), &contents{pods: pods}); err != nil || !k.allDeclared() {
+	if _, err := k.apply(t.Context(), &contents{pods: pods}); err != nil || !k.allDeclared() {
 		t.Errorf("without the pod: %v, all declared: %t", err, k.allDeclared())
 	}
 }

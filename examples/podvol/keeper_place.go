@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/embedded"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// place has the node mount a pod once all its claims are there for it, as a
+// cluster's scheduler does. Else it waits, and its rows say for what.
+func (k *keeper) place(ctx context.Context, pod *v1.Pod) error {
+	if k.replacing[pod.UID] {
+		delete(k.declared, pod.UID)
+		return nil
+	}
+	if k.placed[pod.UID] == pod {
+		return k.declare(pod)
+	}
+	why := k.storage.Place(ctx, pod)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	mounted := why != nil && hasVolumes(k.node.Explain(), pod.UID)
+	if mounted && k.allBound(ctx, pod) {
+		why = nil // it is here already, be a claim of it in deletion
+	}
+	if why != nil {
+		delete(k.declared, pod.UID)
+		k.wait(waitingPod{pod: pod, err: why, mounted: mounted})
+		return nil
+	}
+	k.waiting.remove(pod.UID)
+	k.placed[pod.UID] = pod
+	return k.declare(pod)
+}
+
+func (k *keeper) allBound(ctx context.Context, pod *v1.Pod) bool {
+	return !slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool {
+		name, isClaim := claimOf(pod, &v)
+		return isClaim && k.storage.Explain(ctx, name) != nil
+	})
+}
+
+// claimOf returns the claim that a pod's volume is, if it is one.
+func claimOf(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}, true
+	case v.Ephemeral != nil:
+		return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name + "-" + v.Name}, true
+	}
+	return types.NamespacedName{}, false
+}
+
+// placeWaiting tries again to place the pods that wait, after something has
+// changed about claims, volumes or pods.
+func (k *keeper) placeWaiting(ctx context.Context) error {
+	for _, w := range k.waiting.sorted() {
+		if err := k.place(ctx, w.pod); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wait notes why a pod is not placed, and says it where that is new.
+func (k *keeper) wait(w waitingPod) {
+	before, waited := k.waiting.get(w.pod.UID)
+	w.since = time.Now()
+	if waited {
+		w.since = before.since
+	}
+	k.waiting.put(w)
+	if !w.mounted {
+		for _, row := range w.rows() {
+			if !errors.Is(row.Err, persistentvolume.ErrNotLookedAt) { // which is soon over
+				k.out.put(row)
+			}
+		}
+		return
+	}
+	// It has rows of what it has.
+	if !waited || before.err.Error() != w.err.Error() {
+		k.say(fmt.Sprintf("pod %s/%s keeps the volumes that it has, and is not mounted as it is wanted now: %v", w.pod.Namespace, w.pod.Name, w.err))
+	}
+}
+
+// waitingPod is a pod that is not placed.
+type waitingPod struct {
+	pod     *v1.Pod
+	err     error
+	since   time.Time
+	mounted bool // another version of it is, or may be
+}
+
+// rows are the pod's volumes that are claims, which it waits for.
+func (w waitingPod) rows() (rows []volumemanager.VolumeStatus) {
+	for i := range w.pod.Spec.Volumes {
+		v := &w.pod.Spec.Volumes[i]
+		if claim, isClaim := claimOf(w.pod, v); isClaim {
+			rows = append(rows, volumemanager.VolumeStatus{
+				Pod: types.NamespacedName{Namespace: w.pod.Namespace, Name: w.pod.Name}, PodUID: w.pod.UID,
+				Volume: v.Name, Claim: claim, State: volumemanager.StatePending, Since: w.since, Wanted: true, Err: volume.NothingDone(w.reason(claim)),
+			})
+		}
+	}
+	return rows
+}
+
+// reason is what the pod waits for with one claim.
+func (w waitingPod) reason(claim types.NamespacedName) error {
+	bind, ok := errors.AsType[*embedded.BindError](w.err)
+	if !ok {
+		return w.err
+	}
+	for _, unbound := range bind.Unbound {
+		if unbound.Claim == claim {
+			return unbound.Err
+		}
+	}
+	return w.err // another claim's
+}
+
+// waitingPods are the pods that are not placed, for several goroutines.
+type waitingPods struct {
+	mu  sync.Mutex
+	all map[types.UID]waitingPod
+}
+
+func (p *waitingPods) put(w waitingPod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all[w.pod.UID] = w
+}
+
+func (p *waitingPods) get(uid types.UID) (w waitingPod, there bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w, there = p.all[uid]
+	return w, there
+}
+
+func (p *waitingPods) remove(uid types.UID) (w waitingPod, there bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w, there = p.all[uid]
+	delete(p.all, uid)
+	return w, there
+}
+
+func (p *waitingPods) sorted() []waitingPod {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.SortedFunc(maps.Values(p.all), func(a, b waitingPod) int {
+		return strings.Compare(a.pod.Namespace+"/"+a.pod.Name, b.pod.Namespace+"/"+b.pod.Name)
+	})
+}
+
+// rows are those of all pods of which nothing is mounted.
+func (p *waitingPods) rows() (rows []volumemanager.VolumeStatus) {
+	for _, w := range p.sorted() {
+		if !w.mounted {
+			rows = append(rows, w.rows()...)
+		}
+	}
+	return rows
+}

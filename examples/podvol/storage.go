@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/persistentvolume/embedded"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// addVolumeDirs adds --volume-dir.
+func addVolumeDirs(flags *pflag.FlagSet, dirs *[]string) {
+	flags.StringArrayVar(dirs, "volume-dir", nil,
+		"`DIR` below which volumes are made for storage classes of provisioner kubernetes.io/host-path (repeatable; default: podvol/volumes below the root directory)")
+}
+
+// checkVolumeDirs makes directories absolute.
+func checkVolumeDirs(dirs []string) ([]string, error) {
+	absolute := make([]string, 0, len(dirs))
+	for _, dir := range dirs {
+		path, err := filepath.Abs(dir)
+		if err != nil {
+			return nil, usagef("--volume-dir %s: %w", dir, err)
+		}
+		if info, err := os.Stat(path); err != nil {
+			return nil, usagef("--volume-dir: %w", err)
+		} else if !info.IsDir() {
+			return nil, usagef("--volume-dir %s is no directory", path)
+		}
+		absolute = append(absolute, path)
+	}
+	return absolute, nil
+}
+
+// storage is the side of a cluster for this machine while a command keeps it:
+// claims, their volumes, and what makes these and takes them away.
+type storage struct {
+	*embedded.Cluster
+	// changed has a value after something has changed that pods may wait for.
+	changed chan struct{}
+	cancel  func()
+	ended   chan error // nil until start
+	stops   []func()
+}
+
+// openStorage loads the claims and volumes of a root directory. It does nothing
+// with them before start.
+func openStorage(ctx context.Context, c clusterConfig) (*storage, error) {
+	s := &storage{changed: make(chan struct{}, 1), cancel: func() {}}
+	c.explained = func(types.NamespacedName) { s.tell() }
+	cluster, err := openCluster(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	s.Cluster = cluster
+	for _, kind := range []string{"PersistentVolumeClaim", "PersistentVolume", "StorageClass", "Node", "Pod"} {
+		s.stops = append(s.stops, s.Objects().WatchKind(kind, func(volume.ObjectRef) { s.tell() }))
+	}
+	return s, nil
+}
+
+func (s *storage) tell() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// start begins to bind claims and to make and reclaim volumes; a second call does
+// nothing. It outlives ctx, until stop.
+func (s *storage) start(ctx context.Context) {
+	if s.ended != nil {
+		return
+	}
+	ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	s.ended = make(chan error, 1)
+	go func() { s.ended <- s.Run(ctx) }()
+}
+
+// stop ends what start began, and gives the claims and volumes back.
+func (s *storage) stop() error {
+	for _, stop := range s.stops {
+		stop()
+	}
+	s.cancel()
+	var err error
+	if s.ended != nil {
+		err = <-s.ended
+	}
+	if closeErr := s.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// mountedOn says what a node has mounted, or may have, for whomever.
+func mountedOn(node *volumemanager.Manager) func(context.Context) ([]embedded.Mounted, error) {
+	return func(context.Context) (all []embedded.Mounted, err error) {
+		for _, v := range node.Explain() {
+			all = append(all, embedded.Mounted{Pod: v.Pod, PodUID: v.PodUID, Volume: volumeName(v), Claim: v.Claim})
+		}
+		return all, nil
+	}
+}
+
+// storageEvents writes what goes wrong with claims and volumes to a log.
+type storageEvents struct {
+	log    *slog.Logger
+	rename func(string) string
+}
+
+// Event implements persistentvolume.EventRecorder.
+func (e storageEvents) Event(object runtime.Object, eventType, reason, message string) {
+	about, ok := object.(metav1.Object)
+	if eventType != v1.EventTypeWarning || !ok {
+		return
+	}
+	name := about.GetName()
+	if about.GetNamespace() != "" {
+		name = about.GetNamespace() + "/" + name
+	}
+	e.log.Warn(e.rename(message), "object", fmt.Sprintf("%s %s", object.GetObjectKind().GroupVersionKind().Kind, name), "reason", reason)
+}
