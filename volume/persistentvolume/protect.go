@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -69,8 +70,8 @@ func claimsOfPod(pod *v1.Pod) (names []types.NamespacedName) {
 	return names
 }
 
-// podChanged has the claims looked at that the pod names, or has named.
-func (c *Controller) podChanged(_ types.NamespacedName, prior, now *v1.Pod, how noticed) {
+// podChanged has the pod looked at, and the claims that it names, or has named.
+func (c *Controller) podChanged(name types.NamespacedName, prior, now *v1.Pod, how noticed) {
 	if prior != nil {
 		c.users.remove(prior)
 		c.lookAtClaims(prior)
@@ -78,6 +79,7 @@ func (c *Controller) podChanged(_ types.NamespacedName, prior, now *v1.Pod, how 
 	if how != gone {
 		c.users.put(now)
 		c.lookAtClaims(now)
+		c.queue.add(volume.NewObjectRef(kindPod, name.Namespace, name.Name)) // which may have claims to make
 	}
 }
 

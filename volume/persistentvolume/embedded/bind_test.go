@@ -147,7 +147,7 @@ func TestAReadWriteOncePodClaimIsForTheFirstPod(t *testing.T) {
 		t.Fatalf("err = %v", err)
 	}
 	// It is the second one's that has it mounted when the agent starts again.
-	m.mounted = []embedded.Mounted{{Pod: failed.Unbound[0].Pod, PodUID: failed.Unbound[0].PodUID, Claim: failed.Unbound[0].Claim, Volume: m.claim("data").Spec.VolumeName}}
+	m.setMounted([]embedded.Mounted{{Pod: failed.Unbound[0].Pod, PodUID: failed.Unbound[0].PodUID, Claim: failed.Unbound[0].Claim, Volume: m.claim("data").Spec.VolumeName}})
 	m.restart()
 	m.run()
 	err = m.bind(dirsClass + claim + web + second)

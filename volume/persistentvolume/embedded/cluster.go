@@ -171,6 +171,10 @@ func (c *Cluster) Run(ctx context.Context) error {
 // knows some pods only never calls it. It may be called twice.
 func (c *Cluster) PodsComplete() { c.complete() }
 
+// Idle returns once there is nothing to do; see
+// [persistentvolume.Controller.Idle].
+func (c *Cluster) Idle(ctx context.Context) error { return c.controller.Idle(ctx) }
+
 // Explain says why a claim is not bound, nil if it is; see
 // [persistentvolume.Controller.Explain]. Where the class makes volumes in a
 // cluster, but not here, the error is an *[UnprovisionedError].

@@ -55,10 +55,10 @@ func (c *Cluster) pruneClaims(ctx context.Context, kept map[volume.ObjectRef]boo
 	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, c.objects, kindClaim, metav1.NamespaceAll)
 	errs := []error{err}
 	for _, claim := range claims {
-		r, ofSet := manifest.RetentionOf(claim)
-		if c.isPrunable(claim, kept) && (!ofSet || !r.Keeps(slices.Contains(sets, r.StatefulSet))) {
-			errs = append(errs, c.prune(ctx, claim))
-		}
+		errs = append(errs, c.prune(ctx, claim, func(now metav1.Object) bool {
+			r, ofSet := manifest.RetentionOf(now.(*v1.PersistentVolumeClaim))
+			return c.isPrunable(now, kept) && (!ofSet || !r.Keeps(slices.Contains(sets, r.StatefulSet)))
+		}))
 	}
 	return errors.Join(errs...)
 }
@@ -67,9 +67,10 @@ func (c *Cluster) pruneVolumes(ctx context.Context, kept map[volume.ObjectRef]bo
 	volumes, err := objects.List[*v1.PersistentVolume](ctx, c.objects, kindVolume, metav1.NamespaceAll)
 	errs := []error{err}
 	for _, pv := range volumes {
-		if c.isPrunable(pv, kept) && (pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "") {
-			errs = append(errs, c.prune(ctx, pv))
-		}
+		errs = append(errs, c.prune(ctx, pv, func(now metav1.Object) bool {
+			ref := now.(*v1.PersistentVolume).Spec.ClaimRef
+			return c.isPrunable(now, kept) && (ref == nil || ref.UID == "")
+		}))
 	}
 	return errors.Join(errs...)
 }
@@ -80,10 +81,22 @@ func (c *Cluster) isPrunable(object metav1.Object, kept map[volume.ObjectRef]boo
 	return object.GetAnnotations()[appliedBy] == c.manager && object.GetDeletionTimestamp() == nil && !kept[refOf(object)]
 }
 
-// prune deletes an object in the version that was looked at.
-func (c *Cluster) prune(ctx context.Context, object metav1.Object) error {
+// prune deletes an object if it may go, in the version of which that is said.
+func (c *Cluster) prune(ctx context.Context, object metav1.Object, mayGo func(metav1.Object) bool) error {
 	ref := refOf(object)
-	err := c.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
+	var err error
+	for range maxAttempts {
+		if !mayGo(object) {
+			return nil
+		}
+		err = c.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
+		if errors.Is(err, objects.ErrConflict) {
+			if object, err = c.objects.Get(ctx, ref); err == nil {
+				continue
+			}
+		}
+		break
+	}
 	if err == nil || errors.Is(err, volume.ErrNotFound) {
 		return nil
 	}

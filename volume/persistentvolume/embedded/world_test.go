@@ -28,6 +28,7 @@ type machine struct {
 	t    *testing.T
 	root string
 	// mounted is what the node says is mounted.
+	mu      sync.Mutex
 	mounted []embedded.Mounted
 	// plugins replace stock ones.
 	plugins []volume.VolumePlugin
@@ -58,8 +59,12 @@ func (m *machine) open() {
 	m.t.Helper()
 	cluster, err := embedded.Open(m.t.Context(), embedded.Config{
 		Dir: filepath.Join(m.root, "claims"), NodeName: "node1", Plugins: plugins.All(m.plugins...),
-		Host:    volume.Host{RootDir: m.root, Mounter: m.mounter},
-		Mounted: func(context.Context) ([]embedded.Mounted, error) { return m.mounted, nil },
+		Host: volume.Host{RootDir: m.root, Mounter: m.mounter},
+		Mounted: func(context.Context) ([]embedded.Mounted, error) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.mounted, nil
+		},
 	})
 	if err != nil {
 		m.t.Fatal(err)
@@ -70,6 +75,12 @@ func (m *machine) open() {
 			m.t.Error(err)
 		}
 	})
+}
+
+func (m *machine) setMounted(mounted []embedded.Mounted) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mounted = mounted
 }
 
 // run has the controller run.
