@@ -7,6 +7,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/podvol/podvol/volume"
 )
 
 // Annotations of storage classes, claims and volumes.
@@ -47,6 +50,28 @@ func claimClass(pvc *v1.PersistentVolumeClaim, defaultClass string) string {
 		return *pvc.Spec.StorageClassName
 	}
 	return defaultClass
+}
+
+// checkClass refuses a class, which may be nil, that the API server would not
+// have let in. What it means by an unknown word nobody can tell, so its claims
+// wait.
+func checkClass(class *storagev1.StorageClass) error {
+	if class == nil {
+		return nil
+	}
+	switch mode := ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate); mode {
+	case storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer:
+	default:
+		return volume.Invalid("volumeBindingMode", "of StorageClass %q is %q; make it %s or %s", class.Name, mode,
+			storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer)
+	}
+	switch policy := policyOf(class); policy {
+	case v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRetain:
+	default:
+		return volume.Invalid("reclaimPolicy", "of StorageClass %q is %q; make it %s or %s", class.Name, policy,
+			v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRetain)
+	}
+	return nil
 }
 
 func volumeClass(pv *v1.PersistentVolume) string {

@@ -29,9 +29,10 @@ type storage struct {
 	host   volume.VolumeHost
 	law    *law
 
-	mu      sync.Mutex
-	failing error // of whatever is asked for, unless nil
-	calls   int
+	mu       sync.Mutex
+	failing  error                                           // of whatever is asked for, unless nil
+	nonsense func(*v1.PersistentVolume) *v1.PersistentVolume // made of what was provisioned, unless nil
+	calls    int
 }
 
 var (
@@ -67,6 +68,21 @@ func (s *storage) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failing = err
+}
+
+func (s *storage) distort(f func(*v1.PersistentVolume) *v1.PersistentVolume) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nonsense = f
+}
+
+func (s *storage) distorted(pv *v1.PersistentVolume) *v1.PersistentVolume {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.nonsense == nil {
+		return pv
+	}
+	return s.nonsense(pv)
 }
 
 func (s *storage) called() error {
@@ -153,7 +169,7 @@ func (p *provisioner) Provision(ctx context.Context, node *v1.Node, allowed []v1
 	if node != nil {
 		onHost(node.Name)(pv)
 	}
-	return pv, nil
+	return p.distorted(pv), nil
 }
 
 // destroying checks that a volume's data may go.

@@ -26,6 +26,8 @@ const (
 	reasonRecycled              = "VolumeRecycled"
 	reasonRecyclerPod           = "RecyclerPod"
 	reasonFailedDelete          = "VolumeFailedDelete"
+	reasonUnknownPolicy         = "VolumeUnknownReclaimPolicy"
+	reasonInvalidVolume         = "InvalidVolume" // podvol's own: the API server lets none in
 	reasonExternalProvisioning  = "ExternalProvisioning"
 	reasonProvisioningFailed    = "ProvisioningFailed"
 	reasonCleanupFailed         = "ProvisioningCleanupFailed"

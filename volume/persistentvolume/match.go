@@ -45,6 +45,13 @@ func (w Wanted) compile() (*query, error) {
 	if request.Sign() <= 0 {
 		return nil, volume.Invalid("spec.resources.requests.storage", "must be more than nothing, and is %s", request.String())
 	}
+	modes := w.Claim.Spec.AccessModes
+	switch {
+	case len(modes) == 0:
+		return nil, volume.Invalid("spec.accessModes", "is required")
+	case len(modes) > 1 && slices.Contains(modes, v1.ReadWriteOncePod):
+		return nil, volume.Invalid("spec.accessModes", "has %s, which goes with no other", v1.ReadWriteOncePod)
+	}
 	q := &query{
 		Wanted:   w,
 		id:       IDOf(w.Claim),

@@ -176,6 +176,9 @@ func (c *Controller) needOf(ctx context.Context, pod *v1.Pod, name types.Namespa
 		return need{claim: claim, bound: pv}, err
 	}
 	class, err := c.classOf(ctx, claim)
+	if err == nil {
+		err = checkClass(class)
+	}
 	if err == nil && (!waitsForConsumer(class) || claim.Spec.VolumeName != "") {
 		err = ErrNotBoundYet
 	}

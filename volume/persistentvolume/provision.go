@@ -189,8 +189,8 @@ func (c *Controller) makeVolume(ctx context.Context, claim *v1.PersistentVolumeC
 	if err != nil {
 		return err
 	}
-	if pv == nil {
-		return fmt.Errorf("the plugin %s has made no PersistentVolume and says no reason", class.Provisioner)
+	if err := checkMade(pv, claim, node); err != nil {
+		return fmt.Errorf("the plugin %s %w; its storage may be there, and the plugin is asked again: mend it", class.Provisioner, err)
 	}
 	stored, err := update(ctx, c.objects.Create, madeFor(pv, claim, class))
 	if errors.Is(err, objects.ErrExists) {
@@ -241,6 +241,42 @@ func (c *Controller) selectedNode(ctx context.Context, claim *v1.PersistentVolum
 		return objects.Get[*v1.Node](ctx, objects.Live(c.objects), volume.NewObjectRef(kindNode, "", name))
 	}
 	return node, err
+}
+
+// checkMade refuses what a plugin must not have made for a claim: bound, it would
+// be less than the claim asks for, or could be mounted by nobody.
+func checkMade(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, node *v1.Node) error {
+	if pv == nil {
+		return errors.New("has made no PersistentVolume and says no reason")
+	}
+	if pv.Name != ProvisionedName(claim) {
+		return fmt.Errorf("was asked for a PersistentVolume %q and has made %q", ProvisionedName(claim), pv.Name)
+	}
+	made := func(format string, args ...any) error {
+		return fmt.Errorf("has made a PersistentVolume %q that the claim cannot have: %s", pv.Name, fmt.Sprintf(format, args...))
+	}
+	if detail := unusable(pv); detail != "" {
+		return made("%s", detail)
+	}
+	have, want := pv.Spec.Capacity[v1.ResourceStorage], claim.Spec.Resources.Requests[v1.ResourceStorage]
+	if have.Cmp(want) < 0 {
+		return made("its capacity is %s of %s", have.String(), want.String())
+	}
+	for _, mode := range claim.Spec.AccessModes {
+		if !slices.Contains(pv.Spec.AccessModes, mode) {
+			return made("its access modes are %v without %s", pv.Spec.AccessModes, mode)
+		}
+	}
+	if have, want := volumeMode(pv.Spec.VolumeMode), volumeMode(claim.Spec.VolumeMode); have != want {
+		return made("its volumeMode is %s instead of %s", have, want)
+	}
+	if node == nil {
+		return nil
+	}
+	if reachable, err := volume.MatchesNode(pv, node.Labels, node.Name); err != nil || !reachable {
+		return errors.Join(made("it cannot be reached from node %q, which was selected for the claim's pod", node.Name), err)
+	}
+	return nil
 }
 
 // madeFor completes what a plugin has made, as Kubernetes stores it.

@@ -36,8 +36,13 @@ func (c *Controller) reclaim(ctx context.Context, pv *v1.PersistentVolume) error
 		return c.recycle(ctx, pv)
 	case v1.PersistentVolumeReclaimDelete:
 		return c.deleteStorage(ctx, pv)
+	case v1.PersistentVolumeReclaimRetain, "":
+		// What failed before is not tried any more.
+		_, err := c.setVolumePhase(ctx, pv, v1.VolumeReleased, "")
+		return err
 	}
-	return nil
+	return c.failReclaim(ctx, pv, reasonUnknownPolicy, fmt.Errorf("the volume has an unrecognized PersistentVolumeReclaimPolicy %q, so its data is kept; make it %s, %s or %s",
+		pv.Spec.PersistentVolumeReclaimPolicy, v1.PersistentVolumeReclaimRetain, v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRecycle))
 }
 
 // releaseKey names the work on one release of a volume.

@@ -67,6 +67,9 @@ func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentV
 		return err
 	}
 	c.waiting.add(wanted)
+	if bad := checkClass(class); bad != nil {
+		return c.leavePending(ctx, claim, &UnboundError{Claim: nameOf(claim), Err: bad})
+	}
 	reserved, err := c.index.Reserve(wanted)
 	if errors.Is(err, ErrReserved) {
 		c.unbound.set(nameOf(claim), err)
@@ -88,9 +91,9 @@ func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentV
 }
 
 // wantedNow says what a claim can have by itself. What waits for its consumer is
-// chosen for it, as is what is being made for it.
+// chosen for it, as is what is being made for it; a bad class gives it nothing.
 func wantedNow(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) Wanted {
-	return Wanted{Claim: claim, Delayed: waitsForConsumer(class) || isProvisioning(claim)}
+	return Wanted{Claim: claim, Delayed: waitsForConsumer(class) || isProvisioning(claim) || checkClass(class) != nil}
 }
 
 // classOf returns the claim's class, nil where there is none of that name.
@@ -133,11 +136,26 @@ func (c *Controller) findNone(ctx context.Context, claim *v1.PersistentVolumeCla
 	if invalid || waits || why.Volume != "" {
 		return c.leavePending(ctx, claim, why)
 	}
+	if inVain, err := c.isSelectedInVain(ctx, claim, class); err != nil || inVain {
+		return err // which has it looked at again
+	}
 	handled, err := c.provision(ctx, claim, class, why)
 	if err != nil || handled {
 		return err
 	}
 	return c.leavePending(ctx, claim, c.noneThere(ctx, claim, why))
+}
+
+// isSelectedInVain gives the choice of a node back that does not exist, of a class
+// that makes nothing there: no pod could be placed elsewhere.
+func (c *Controller) isSelectedInVain(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (bool, error) {
+	if class == nil || class.Provisioner != noProvisioner {
+		return false, nil
+	}
+	if _, err := c.selectedNode(ctx, claim); !errors.Is(err, volume.ErrNotFound) {
+		return false, err
+	}
+	return true, c.reschedule(ctx, nameOf(claim))
 }
 
 // noneThere says of a claim whose pod was placed why there is no volume for it on

@@ -49,6 +49,9 @@ func (c *Controller) isWanted(pv *v1.PersistentVolume) bool {
 func (c *Controller) settleVolume(ctx context.Context, pv *v1.PersistentVolume) error {
 	ref := pv.Spec.ClaimRef
 	if ref == nil || ref.UID == "" {
+		if detail := unusable(pv); detail != "" {
+			return c.refuseVolume(ctx, pv, detail)
+		}
 		_, err := c.setVolumePhase(ctx, pv, v1.VolumeAvailable, "")
 		return err
 	}
@@ -72,6 +75,14 @@ func (c *Controller) settleVolume(ctx context.Context, pv *v1.PersistentVolume) 
 		return c.release(ctx, pv) // it was made for this claim alone
 	}
 	return c.unbind(ctx, pv)
+}
+
+// refuseVolume is for a volume that no claim gets as it is.
+func (c *Controller) refuseVolume(ctx context.Context, pv *v1.PersistentVolume, detail string) error {
+	message := "no claim can have it: " + detail + "; correct it"
+	c.events.is(pv, v1.EventTypeWarning, reasonInvalidVolume, message, "")
+	_, err := c.setVolumePhase(ctx, pv, v1.VolumePending, message)
+	return err
 }
 
 // claimOf returns the claim that a volume means, by UID, or nil if it is gone.
