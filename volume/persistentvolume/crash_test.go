@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
+	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
@@ -18,7 +20,7 @@ import (
 func (w *world) open(ctx context.Context) (*persistentvolume.RecordedObjects, error) {
 	var disk persistentvolume.Disk = persistentvolume.DurableDisk{}
 	if w.diskAt > 0 {
-		dying := &dyingDisk{at: w.diskAt, mode: w.diskMode, client: w.client, died: make(chan struct{})}
+		dying := &dyingDisk{at: w.diskAt, mode: w.diskMode, hit: &w.diskHit, client: w.client, died: make(chan struct{})}
 		disk, w.died, w.diskAt = dying, dying.died, 0
 	}
 	recorded, err := persistentvolume.OpenRecordsOn(ctx, w.client, w.records, disk)
@@ -31,12 +33,15 @@ func (w *world) open(ctx context.Context) (*persistentvolume.RecordedObjects, er
 	return recorded, nil
 }
 
+var errFull = errors.New("no space left on device")
+
 // dyingDisk is one at whose n-th change the process dies: before it, after it,
-// or half-way.
+// or half-way; or this one change alone fails, or nobody knows whether it has.
 type dyingDisk struct {
 	persistentvolume.DurableDisk
 	at     int
 	mode   string
+	hit    *atomic.Bool
 	client *objectstest.Client
 	died   chan struct{}
 
@@ -62,8 +67,17 @@ func (d *dyingDisk) do(change, half func() error) error {
 	switch {
 	case d.count < d.at:
 		return change()
+	case d.count > d.at && (d.mode == "full" || d.mode == "uncertain"):
+		return change()
 	case d.count > d.at:
 		return objectstest.ErrCrashed
+	}
+	d.hit.Store(true)
+	switch d.mode {
+	case "full":
+		return errFull
+	case "uncertain":
+		return errors.Join(change(), &durable.Error{Op: "sync", Path: "the directory", Replaced: true, Err: errFull})
 	}
 	d.client.CrashAt(1, false) // it does nothing any more
 	close(d.died)

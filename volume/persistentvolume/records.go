@@ -168,7 +168,7 @@ func (r *RecordedObjects) create(ctx context.Context, ref volume.ObjectRef, obje
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := r.save(created); err != nil {
+	if err := r.record(re, created); err != nil {
 		return nil, nil, err
 	}
 	created.SetResourceVersion("")
@@ -262,7 +262,20 @@ func (r *RecordedObjects) write(ctx context.Context, re *rehearsal, object metav
 }
 
 // record makes the record that of the object as it is to be; nil if it is to go.
+// On an error it is, as far as that can be, as it was.
 func (r *RecordedObjects) record(re *rehearsal, next metav1.Object) error {
+	err := r.tryRecord(re, next)
+	if failed, ok := errors.AsType[*durable.Error](err); !ok || !failed.Replaced {
+		return err
+	}
+	// It is there, and nobody knows whether for good.
+	if re.stored == nil {
+		return errors.Join(err, r.remove(re.ref))
+	}
+	return errors.Join(err, r.save(re.stored))
+}
+
+func (r *RecordedObjects) tryRecord(re *rehearsal, next metav1.Object) error {
 	switch {
 	case next == nil || isGone(next):
 		if err := r.buried(re.stored); err != nil {

@@ -1,6 +1,7 @@
 package persistentvolume_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,7 +77,7 @@ func (w *world) apply() {
 		if !isRecorded(o) {
 			continue
 		}
-		if _, err := w.api.Create(w.t.Context(), o); err != nil && !errors.Is(err, objects.ErrExists) && !errors.Is(err, objectstest.ErrCrashed) {
+		if _, err := w.api.Create(w.t.Context(), o); err != nil && !errors.Is(err, objects.ErrExists) && !errors.Is(err, objectstest.ErrCrashed) && !errors.Is(err, errFull) {
 			w.t.Fatal(err)
 		}
 	}
@@ -195,19 +197,175 @@ func TestRecordsOutliveTheStore(t *testing.T) {
 
 func TestADamagedRecordStopsEverything(t *testing.T) {
 	for name, content := range map[string]string{
-		"cut off": `{"schemaVersion":1,"vol`, "of another version": `{"schemaVersion":2,"volume":{}}`, "about nothing": `{"schemaVersion":1}`,
+		"cut off": `{"schemaVersion":1,"vol`, "empty": ``, "of another version": `{"schemaVersion":2,"volume":{"metadata":{"name":"pv","uid":"1"}}}`,
+		"about nothing": `{"schemaVersion":1}`, "about two": `{"schemaVersion":1,"volume":{"metadata":{"name":"pv","uid":"1"}},"claim":{}}`,
+		"about another": `{"schemaVersion":1,"volume":{"metadata":{"name":"other","uid":"1"}}}`, "without UID": `{"schemaVersion":1,"volume":{"metadata":{"name":"pv"}}}`,
+		"about what is deleted": `{"schemaVersion":1,"volume":{"metadata":{"name":"pv","uid":"1","deletionTimestamp":"2026-01-02T03:04:05Z"}}}`,
+		"of an unknown type":    `{"schemaVersion":1,"volume":{"metadata":{"name":"pv","uid":1}}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
+			r := openRecords(t, dir)
+			if _, err := r.Create(t.Context(), newClaim("data", "1Gi")); err != nil {
+				t.Fatal(err)
+			}
+			r.Close()
 			path := filepath.Join(dir, "volume~pv.json")
 			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			_, err := persistentvolume.OpenRecords(t.Context(), objects.NewStore(), dir)
-			if err == nil || !strings.Contains(err.Error(), path) {
+			store := objects.NewStore()
+			_, err := persistentvolume.OpenRecords(t.Context(), store, dir)
+			damaged, ok := errors.AsType[*persistentvolume.DamagedRecordError](err)
+			if !ok || damaged.Path != path || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "restore it") {
 				t.Errorf("err = %v", err)
 			}
+			if list, err := store.List(t.Context(), "PersistentVolumeClaim", ""); len(list) > 0 || err != nil {
+				t.Errorf("%v were loaded, %v", list, err)
+			}
+			if _, _, err := persistentvolume.ReadRecords(dir); !errors.As(err, &damaged) {
+				t.Errorf("ReadRecords: %v", err)
+			}
+			// What the error says to do helps.
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			r = openRecords(t, dir)
+			defer r.Close()
+			getClaim(t, r, "data")
 		})
+	}
+	t.Run("versions", func(t *testing.T) {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "versions.json")
+		if err := os.WriteFile(path, []byte(`{"sch`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := persistentvolume.OpenRecords(t.Context(), objects.NewStore(), dir); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("err = %v", err)
+		}
+	})
+}
+
+// What came back is as it was, and whoever has an earlier version of it, or of
+// another object of its name, has an earlier version.
+func TestWhatComesBackIsAsItWas(t *testing.T) {
+	dir := t.TempDir()
+	r := openRecords(t, dir)
+	claim := newClaim("data", "1Gi", naming("pv"), complete)
+	claim.Labels, claim.Finalizers = map[string]string{"a": "b"}, []string{"example.com/keep"}
+	claim.UID = ""
+	made, err := r.Create(t.Context(), claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status := made.(*v1.PersistentVolumeClaim).DeepCopy()
+	status.Status.Phase = v1.ClaimBound
+	if _, err := r.UpdateStatus(t.Context(), status); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Delete(t.Context(), claimRef("data"), objects.Preconditions{UID: status.UID}); err != nil {
+		t.Fatal(err)
+	}
+	before := getClaim(t, r, "data")
+	if before.DeletionTimestamp == nil {
+		t.Fatal("it is not being deleted")
+	}
+	_, err = r.Create(t.Context(), newPV("gone", "1Gi"))
+	if err := errors.Join(err, r.Delete(t.Context(), volume.NewObjectRef("PersistentVolume", "", "gone"), objects.Preconditions{})); err != nil {
+		t.Fatal(err)
+	}
+	later, err := r.Create(t.Context(), &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "later"}})
+	if err := errors.Join(err, r.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Create(t.Context(), newPV("late", "1Gi")); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("a write after Close: %v", err)
+	}
+
+	r = openRecords(t, dir)
+	defer r.Close()
+	after := getClaim(t, r, "data")
+	if c, err := resourceversion.CompareResourceVersion(after.ResourceVersion, later.GetResourceVersion()); err != nil || c <= 0 {
+		t.Errorf("its version is %s after %s, %v", after.ResourceVersion, later.GetResourceVersion(), err)
+	}
+	jsonOf := func(c *v1.PersistentVolumeClaim) string {
+		c = c.DeepCopy()
+		c.ResourceVersion = ""
+		data, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	if diff := cmp.Diff(jsonOf(before), jsonOf(after)); diff != "" {
+		t.Errorf("it is not as it was: %s", diff)
+	}
+	// Who holds it from before must read it first.
+	if _, err := r.Update(t.Context(), before); !errors.Is(err, objects.ErrConflict) {
+		t.Errorf("err = %v", err)
+	}
+	free := after.DeepCopy()
+	free.Finalizers = nil
+	if _, err := r.Update(t.Context(), free); err != nil {
+		t.Fatal(err)
+	}
+	if files, err := filepath.Glob(filepath.Join(dir, "claim~*")); len(files) > 0 || err != nil {
+		t.Errorf("left: %v, %v", files, err)
+	}
+}
+
+func claimRef(name string) volume.ObjectRef {
+	return volume.NewObjectRef("PersistentVolumeClaim", "ops", name)
+}
+
+func TestOneProcessHasTheRecords(t *testing.T) {
+	dir := t.TempDir()
+	r := openRecords(t, dir)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := persistentvolume.OpenRecords(ctx, objects.NewStore(), dir); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), dir) {
+		t.Errorf("err = %v", err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := openRecords(t, dir).Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whoever reads while others write finds each object whole.
+func TestReadWhileOthersWrite(t *testing.T) {
+	if claims, volumes, err := persistentvolume.ReadRecords(filepath.Join(t.TempDir(), "missing")); len(claims)+len(volumes) > 0 || err != nil {
+		t.Errorf("%v, %v, %v", claims, volumes, err)
+	}
+	dir := memoryDir(t)
+	r := openRecords(t, dir)
+	defer r.Close()
+	var writers sync.WaitGroup
+	for w := range 4 {
+		writers.Go(func() {
+			for range 100 {
+				name := fmt.Sprintf("c%d", w)
+				_, err := r.Create(t.Context(), newClaim(name, "1Gi"))
+				if err := errors.Join(err, r.Delete(t.Context(), claimRef(name), objects.Preconditions{})); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { writers.Wait(); close(done) }()
+	for reading := true; reading; {
+		select {
+		case <-done:
+			reading = false
+		default:
+		}
+		if _, _, err := persistentvolume.ReadRecords(dir); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -283,4 +441,46 @@ func testCrashes(t *testing.T, atLeast int, sweep func(*testing.T, int, func(*te
 			w.t.Errorf("storage %v exists", left)
 		}
 	})
+}
+
+// A disk that fails for a moment costs a try, and never leaves another record
+// than what is shown.
+func TestRecordsSurviveAFailureOfTheDisk(t *testing.T) {
+	for _, mode := range []string{"full", "uncertain"} {
+		hit := true
+		n := 1
+		for ; hit; n++ {
+			synctest.Test(t, func(t *testing.T) {
+				w := newForgetfulWorld(t, memoryDir(t), storageClass("fast", made), newPV("static", "1Gi"),
+					newClaim("data", "1Gi", ofClass("fast")), newClaim("short", "1Gi", ofClass("fast")), newClaim("static", "1Gi"))
+				w.diskAt, w.diskMode = n, mode
+				w.start()
+				w.settle()
+				ref := volume.NewObjectRef("PersistentVolumeClaim", "ops", "short")
+				if err := w.api.Delete(t.Context(), ref, objects.Preconditions{}); errors.Is(err, errFull) {
+					if err := errors.Join(w.compareRecords(), w.api.Delete(t.Context(), ref, objects.Preconditions{})); err != nil {
+						t.Error(err)
+					}
+				}
+				w.settle()
+				hit = w.diskHit.Load()
+				w.stop()
+				w.manifests = slices.DeleteFunc(w.manifests, func(o metav1.Object) bool { return o.GetName() == "short" })
+				w.start() // which applies what was refused
+				w.settle()
+				w.wantBound("data", "pvc-uid-data")
+				w.wantBound("static", "static")
+				w.wantGone("PersistentVolume", "", "pvc-uid-short")
+				if left := w.stored(); !slices.Equal(left, []string{"pvc-uid-data"}) {
+					t.Errorf("storage %v exists", left)
+				}
+			})
+			if t.Failed() {
+				t.Fatalf("change %d of the disk, %s", n, mode)
+			}
+		}
+		if n < 20 {
+			t.Fatalf("only %d changes were made", n)
+		}
+	}
 }
