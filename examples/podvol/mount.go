@@ -28,7 +28,8 @@ type mountOptions struct {
 	output   string
 	timeout  time.Duration
 
-	nfsPolicy string
+	nfsPolicy  string
+	volumeDirs []string
 }
 
 // kubeletPodWait is how long a kubelet waits for a pod's volumes.
@@ -44,10 +45,14 @@ func mountCommand(s streams) *cobra.Command {
 		Use:   "mount -f FILE|DIR|- [-f …]",
 		Short: "Mount the volumes of the pods in manifests",
 		Long: "Mounts the volumes of every pod in the manifests, and of every replica of the\n" +
-			"workloads in them, and prints one row per volume. Claims that are not bound are\n" +
-			"bound to a PersistentVolume of the manifests first. A second call refreshes what\n" +
+			"workloads in them, and prints one row per volume. A second call refreshes what\n" +
 			"is there and repairs what failed; pods that are not in the manifests are left\n" +
 			"alone.\n\n" +
+			"Claims and PersistentVolumes are kept below the root directory, and manifests\n" +
+			"applied to them, as by kubectl apply. Claims that are not bound are bound first,\n" +
+			"by the rules of Kubernetes, or get a volume made where their storage class says\n" +
+			"so (kubernetes.io/nfs, kubernetes.io/host-path). They stay bound whatever later\n" +
+			"manifests say, and nothing is deleted: see podvol pvc and podvol pv.\n\n" +
 			"Exit code: 0 when all volumes are mounted, 1 when some are not, 2 for a wrong\n" +
 			"command line or manifest.",
 		Example: "  podvol mount -f testdata/web.yaml\n" +
@@ -63,6 +68,7 @@ func mountCommand(s streams) *cobra.Command {
 	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, json or yaml")
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
 	addNFSPolicy(flags, &o.nfsPolicy)
+	addVolumeDirs(flags, &o.volumeDirs)
 	addRootDir(flags, &o.rootDir)
 	return c
 }
@@ -76,6 +82,9 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	}
 	rootDir, err := checkRootDir(o.rootDir)
 	if err != nil {
+		return err
+	}
+	if o.volumeDirs, err = checkVolumeDirs(o.volumeDirs); err != nil {
 		return err
 	}
 	replacements, err := nfsUnderPolicy(o.nfsPolicy)
@@ -109,7 +118,7 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	}
 	var unbound unboundClaims
 	if usesClaims(pods) {
-		unbound, err = bindClaims(ctx, clusterConfig{rootDir: where.rootDir, node: config, store: store, manager: "podvol mount", log: config.log}, set, pods, o.timeout)
+		unbound, err = bindClaims(ctx, clusterConfig{rootDir: where.rootDir, node: config, store: store, manager: "podvol mount", volumeDirs: o.volumeDirs, log: config.log}, set, pods, o.timeout)
 		if err != nil {
 			return errors.Join(err, node.stop())
 		}

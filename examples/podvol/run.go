@@ -47,6 +47,7 @@ type runOptions struct {
 	rootfs    string
 	timeout   time.Duration
 	nfsPolicy string
+	volumes   []string // directories for volumes that are made
 	command   []string // empty: the container's own
 
 	again
@@ -74,7 +75,8 @@ func runCommand(s streams) *cobra.Command {
 			"Each run has a root directory of its own, DIR/podvol/runs/<run> below the root\n" +
 			"directory, which goes with it. Should podvol be killed, so is CMD, but not what CMD\n" +
 			"has started, nor a CMD that is setuid; fsck --repair clears up. Claims are bound as\n" +
-			"by podvol mount, and stay bound. Processes that CMD leaves in the background keep\n" +
+			"by podvol mount, in DIR, and stay bound; so does what is made for them there, for\n" +
+			"the next run. Processes that CMD leaves in the background keep\n" +
 			"the mounts that they see, and lose emptyDirs.\n\n" +
 			"Signals are passed on, but for SIGINT and SIGQUIT while podvol is in a terminal's\n" +
 			"foreground: those the terminal has sent to CMD as well, so send SIGTERM to podvol\n" +
@@ -100,6 +102,7 @@ func runCommand(s streams) *cobra.Command {
 	flags.StringVar(&o.rootfs, "rootfs", "", "directory that becomes CMD's root (default: this machine's)")
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
 	addNFSPolicy(flags, &o.nfsPolicy)
+	addVolumeDirs(flags, &o.volumes)
 	flags.StringVar(&o.rootDir, "root-dir", runBase(), "directory below which each run has its root directory")
 	o.again.add(flags)
 	return c
@@ -129,6 +132,9 @@ func runPod(ctx context.Context, s streams, o runOptions) error {
 		return err
 	}
 	o.rootDir = base
+	if o.volumes, err = checkVolumeDirs(o.volumes); err != nil {
+		return err
+	}
 	inside, err := becomeMounter(ctx, s, o.again, o.args)
 	if !inside {
 		removeEmptyBase(base) // the run was another process's, which takes it for one that was named
@@ -173,6 +179,9 @@ func (o runOptions) args() []string {
 	for _, file := range o.files {
 		args = append(args, "-f", file)
 	}
+	for _, dir := range o.volumes {
+		args = append(args, "--volume-dir", dir)
+	}
 	return append(append(args, "--"), o.command...)
 }
 
@@ -206,7 +215,8 @@ func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot,
 		rootDir: root.path(), nodeName: j.set.NodeName, objects: j.set, plugins: j.plugins, setUpTimeout: o.timeout,
 		log: log, events: loggedEvents{log, func(s string) string { return s }},
 	}
-	claims := clusterConfig{rootDir: o.rootDir, workDir: root.path(), node: config, store: objects.NewStore(), manager: "podvol run", wait: o.timeout, log: log}
+	claims := clusterConfig{rootDir: o.rootDir, workDir: root.path(), node: config, store: objects.NewStore(), manager: "podvol run",
+		volumeDirs: o.volumes, wait: o.timeout, log: log}
 	if usesClaims(j.pods()) {
 		config.objects = claims.store
 	}
