@@ -29,15 +29,22 @@ func TestEveryManifestOfTestdataLoads(t *testing.T) {
 	pods := map[string]int{
 		"nfs211.yaml": 2, "redis-nfs.yaml": 1, "nfs-web.yaml": 2, "nfs-shared.yaml": 3, "ephemeral.yaml": 1,
 		"nested.yaml": 1, "container-mounts.yaml": 1, "all-types.yaml": 30, "web.yaml": 1,
+		"claims/local.yaml": 2, "claims/dynamic.yaml": 1, "claims/statefulset.yaml": 2,
 	}
 	files, err := filepath.Glob(filepath.Join(testdata, "*.yaml"))
-	if err != nil || len(files) < len(pods) {
-		t.Fatalf("found %d manifests, err %v", len(files), err)
+	claims, claimsErr := filepath.Glob(filepath.Join(testdata, "claims", "*.yaml"))
+	files = append(files, claims...)
+	if err != nil || claimsErr != nil || len(files) < len(pods) {
+		t.Fatalf("found %d manifests, err %v, %v", len(files), err, claimsErr)
 	}
 	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			set := load(t, filepath.Base(file))
-			if want, known := pods[filepath.Base(file)]; known && len(set.Pods()) != want {
+		name, err := filepath.Rel(testdata, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Run(name, func(t *testing.T) {
+			set := load(t, name)
+			if want, known := pods[name]; known && len(set.Pods()) != want {
 				t.Errorf("%d pods, want %d", len(set.Pods()), want)
 			}
 			if len(set.Pods()) == 0 || len(set.Skipped) > 0 {
