@@ -33,6 +33,7 @@ type storage struct {
 	failing  error                                           // of whatever is asked for, unless nil
 	nonsense func(*v1.PersistentVolume) *v1.PersistentVolume // made of what was provisioned, unless nil
 	calls    int
+	midway   func(ctx context.Context, do, pv string) error
 }
 
 var (
@@ -92,6 +93,24 @@ func (s *storage) called() error {
 	return s.failing
 }
 
+// inTheMidst has f called in the midst of each Recycle, Delete and Provision: after
+// it was allowed, and before it has had any effect.
+func (s *storage) inTheMidst(f func(ctx context.Context, do, pv string) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.midway = f
+}
+
+func (s *storage) halfway(ctx context.Context, do, pv string) error {
+	s.mu.Lock()
+	f := s.midway
+	s.mu.Unlock()
+	if f == nil {
+		return nil
+	}
+	return f(ctx, do, pv)
+}
+
 func storageRef(pv string) volume.ObjectRef { return volume.NewObjectRef("ConfigMap", "storage", pv) }
 
 // verified asks whether data may be destroyed, and holds the answer against the
@@ -116,6 +135,9 @@ func (s *storage) Recycle(ctx context.Context, _ string, spec *volume.Spec, reco
 	if err := s.verified(ctx, spec.PersistentVolume); err != nil {
 		return err
 	}
+	if err := s.halfway(ctx, "Recycle", spec.PersistentVolume.Name); err != nil {
+		return err
+	}
 	s.law.emptied(spec.PersistentVolume)
 	return nil
 }
@@ -133,6 +155,9 @@ func (d *deleter) GetPath() string { return "" }
 
 func (d *deleter) Delete(ctx context.Context) error {
 	if err := d.verified(ctx, d.pv); err != nil {
+		return err
+	}
+	if err := d.halfway(ctx, "Delete", d.pv.Name); err != nil {
 		return err
 	}
 	err := d.client.Delete(ctx, storageRef(d.pv.Name), objects.Preconditions{})
@@ -159,6 +184,9 @@ func (p *provisioner) Provision(ctx context.Context, node *v1.Node, allowed []v1
 		return nil, err
 	}
 	name := p.options.PVName
+	if err := p.halfway(ctx, "Provision", name); err != nil {
+		return nil, err
+	}
 	_, err := p.client.Create(ctx, &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: name}})
 	if err != nil && !errors.Is(err, objects.ErrExists) {
 		return nil, err

@@ -18,8 +18,9 @@ const (
 )
 
 // operations are what takes long: making storage, emptying it, deleting it.
-// There is one for a key at a time; one that fails waits, longer each time,
-// before it may begin again.
+// There is one for a volume at a time, be it for several releases of it or for
+// several that had its name; one that fails waits, longer each time, before it
+// may begin again.
 type operations struct {
 	again func(volume.ObjectRef)                                       // has an object looked at
 	watch func(volume.ObjectRef, func(volume.ObjectRef)) (stop func()) // of an object
@@ -32,15 +33,32 @@ type operations struct {
 	slots chan struct{}
 
 	mu      sync.Mutex
-	all     map[string]*operation
+	all     map[string]*operation // by key
+	at      map[string]*operation // those that run, by volume
 	running sync.WaitGroup
+}
+
+// task is what an operation is to do.
+type task struct {
+	// key names what it is: what was done under one key is not done again.
+	key string
+	// volume is the name of the PersistentVolume whose storage it works on.
+	volume string
+	// about is the object that is looked at again when it has ended, and when it
+	// may begin again.
+	about volume.ObjectRef
+	// inherited says that an earlier process may have begun it.
+	inherited bool
+	do        func(context.Context) error
 }
 
 type operation struct {
 	key     string
 	about   volume.ObjectRef
 	running bool
-	done    bool
+	// next are the objects whose own operations wait for this one to end.
+	next []volume.ObjectRef
+	done bool
 	// err is why it failed the last time; it waits until waiting is nil.
 	err      error
 	failures int
@@ -63,32 +81,34 @@ const (
 )
 
 func newOperations(again func(volume.ObjectRef), watch func(volume.ObjectRef, func(volume.ObjectRef)) func(), activity *activity) *operations {
-	return &operations{again: again, watch: watch, activity: activity, slots: make(chan struct{}, maxOperations), all: make(map[string]*operation)}
+	return &operations{again: again, watch: watch, activity: activity, slots: make(chan struct{}, maxOperations), all: make(map[string]*operation), at: make(map[string]*operation)}
 }
 
-// do says how far the operation of a key is, after beginning it if it is not
-// running, waiting or done. The object that it is about is looked at again when
-// it has ended, and when it may begin again. Inherited says that an earlier
-// process may have begun it.
-func (o *operations) do(key string, about volume.ObjectRef, inherited bool, f func(context.Context) error) (progress, error) {
+// do says how far an operation is, after beginning it if it is not running,
+// waiting or done. One that waits for another on the same volume counts as
+// running.
+func (o *operations) do(t task) (progress, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	op := o.all[key]
-	if op == nil {
-		op = &operation{key: key, about: about, uncertain: inherited}
-		o.all[key] = op
-	}
+	op, other := o.all[t.key], o.at[t.volume]
 	switch {
-	case op.done:
+	case op != nil && op.done:
 		return opDone, nil
-	case op.running:
+	case op != nil && op.running:
 		return opRunning, nil
-	case op.waiting != nil:
+	case op != nil && op.waiting != nil:
 		return opFailed, op.err
+	case other != nil:
+		other.next = append(other.next, t.about)
+		return opRunning, nil
+	case op == nil:
+		op = &operation{key: t.key, about: t.about, uncertain: t.inherited}
+		o.all[t.key] = op
 	}
 	op.running, op.dropped = true, false
+	o.at[t.volume] = op
 	o.activity.add(1)
-	o.running.Go(func() { o.finish(op, o.attempt(f)) })
+	o.running.Go(func() { o.finish(op, t.volume, o.attempt(t.do)) })
 	return opRunning, nil
 }
 
@@ -102,21 +122,26 @@ func (o *operations) attempt(f func(context.Context) error) error {
 	return f(o.ctx)
 }
 
-func (o *operations) finish(op *operation, err error) {
-	o.settle(op, err)
+func (o *operations) finish(op *operation, volumeName string, err error) {
+	for _, next := range o.settle(op, volumeName, err) {
+		o.again(next)
+	}
 	o.again(op.about)
 	o.activity.add(-1)
 }
 
-func (o *operations) settle(op *operation, err error) {
+// settle notes how an operation has ended, and returns what waits for that.
+func (o *operations) settle(op *operation, volumeName string, err error) (next []volume.ObjectRef) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	delete(o.at, volumeName)
+	next, op.next = op.next, nil
 	op.running, op.err, op.done = false, err, err == nil
 	if op.dropped {
 		delete(o.all, op.key)
 	}
 	if op.dropped || err == nil || o.ctx.Err() != nil {
-		return
+		return next
 	}
 	op.failures++
 	op.uncertain = op.uncertain || volume.IsUncertain(err)
@@ -127,6 +152,7 @@ func (o *operations) settle(op *operation, err error) {
 			op.stops = append(op.stops, o.watch(use.By, func(volume.ObjectRef) { go o.wake(op) }))
 		}
 	}
+	return next
 }
 
 // wake ends the pause of an operation.

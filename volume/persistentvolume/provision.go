@@ -37,6 +37,10 @@ func ProvisionedName(claim *v1.PersistentVolumeClaim) string { return "pvc-" + s
 // provisionKey names the making of a claim's volume.
 func provisionKey(claim *v1.PersistentVolumeClaim) string { return "provision " + string(claim.UID) }
 
+func provisionTask(claim *v1.PersistentVolumeClaim, inherited bool, f func(context.Context) error) task {
+	return task{key: provisionKey(claim), volume: ProvisionedName(claim), about: claimRef(nameOf(claim)), inherited: inherited, do: f}
+}
+
 func isProvisioning(claim *v1.PersistentVolumeClaim) bool {
 	return slices.Contains(claim.Finalizers, ProvisioningFinalizer)
 }
@@ -59,7 +63,7 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 	if claim, err = c.beginProvisioning(ctx, claim, class); err != nil {
 		return true, err
 	}
-	state, err := c.operations.do(provisionKey(claim), claimRef(nameOf(claim)), inherited, func(ctx context.Context) error { return c.makeVolume(ctx, claim, class) })
+	state, err := c.operations.do(provisionTask(claim, inherited, func(ctx context.Context) error { return c.makeVolume(ctx, claim, class) }))
 	switch {
 	case state == opDone: // and the volume stored, which has the claim looked at
 		c.operations.forget(provisionKey(claim))
@@ -147,13 +151,13 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 		if err != nil {
 			return err
 		}
-		state, err := c.operations.do(key, claimRef(nameOf(claim)), true, func(ctx context.Context) error {
+		state, err := c.operations.do(provisionTask(claim, true, func(ctx context.Context) error {
 			if class == nil {
 				return fmt.Errorf("storage may have been made for the claim, and its class %q is gone that knows where: "+
 					"create it again, or, if there is none, remove the finalizer %s", claimClass(claim, ""), ProvisioningFinalizer)
 			}
 			return c.makeVolume(ctx, claim, class)
-		})
+		}))
 		switch state {
 		case opRunning:
 			return nil

@@ -45,19 +45,23 @@ func (c *Controller) reclaim(ctx context.Context, pv *v1.PersistentVolume) error
 		pv.Spec.PersistentVolumeReclaimPolicy, v1.PersistentVolumeReclaimRetain, v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRecycle))
 }
 
-// releaseKey names the work on one release of a volume.
-func releaseKey(pv *v1.PersistentVolume) string { return "reclaim " + volume.ReleaseID(pv) }
+// releaseKey names the work on one release of a volume: a volume that was emptied
+// is not one that was deleted.
+func releaseKey(pv *v1.PersistentVolume) string {
+	return "reclaim " + string(pv.Spec.PersistentVolumeReclaimPolicy) + " " + volume.ReleaseID(pv)
+}
 
-// isSameRelease reports whether two versions of a volume are of one release, or
-// the earlier of none.
+// isSameRelease reports whether two versions of a volume have the same releaseKey,
+// or the earlier none.
 func isSameRelease(prior, now *v1.PersistentVolume) bool {
 	was, is := prior.Spec.ClaimRef, now.Spec.ClaimRef
-	return was == nil || was.UID == "" || prior.UID == now.UID && is != nil && is.UID == was.UID
+	return was == nil || was.UID == "" || prior.UID == now.UID && is != nil && is.UID == was.UID &&
+		prior.Spec.PersistentVolumeReclaimPolicy == now.Spec.PersistentVolumeReclaimPolicy
 }
 
 // recycle empties the volume and makes it available again.
 func (c *Controller) recycle(ctx context.Context, pv *v1.PersistentVolume) error {
-	state, err := c.operations.do(releaseKey(pv), volumeRef(pv.Name), true, c.reserved(pv, func(ctx context.Context) error {
+	state, err := c.operations.do(c.reclaimTask(pv, func(ctx context.Context) error {
 		if c.plugins == nil {
 			return volume.NothingDone(errNoPlugins)
 		}
@@ -83,14 +87,14 @@ func (c *Controller) recycle(ctx context.Context, pv *v1.PersistentVolume) error
 	return nil
 }
 
-// reserved keeps the volume from everybody while f runs, even if somebody takes
-// its claimRef away meanwhile.
-func (c *Controller) reserved(pv *v1.PersistentVolume, f func(context.Context) error) func(context.Context) error {
-	return func(ctx context.Context) error {
+// reclaimTask keeps the volume from everybody while f runs, even if somebody
+// takes its claimRef away meanwhile.
+func (c *Controller) reclaimTask(pv *v1.PersistentVolume, f func(context.Context) error) task {
+	return task{key: releaseKey(pv), volume: pv.Name, about: volumeRef(pv.Name), inherited: true, do: func(ctx context.Context) error {
 		c.index.setBusy(pv.Name, true)
 		defer c.index.setBusy(pv.Name, false)
 		return f(ctx)
-	}
+	}}
 }
 
 // deleteStorage deletes the storage, then the volume. What others have
@@ -102,7 +106,7 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 	if pv.DeletionTimestamp != nil && !slices.Contains(pv.Finalizers, deletionFinalizer) {
 		return nil // it can go at any moment, so its storage has gone before, or is to stay
 	}
-	state, err := c.operations.do(releaseKey(pv), volumeRef(pv.Name), true, c.reserved(pv, func(ctx context.Context) error {
+	state, err := c.operations.do(c.reclaimTask(pv, func(ctx context.Context) error {
 		if c.plugins == nil {
 			return volume.NothingDone(errNoPlugins)
 		}
