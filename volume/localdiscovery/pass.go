@@ -95,21 +95,29 @@ func (d *Discoverer) pass(ctx context.Context, write bool) ([]Found, error) {
 		return nil, err
 	}
 	errs := []error{err}
+	found := p.found()
+	for _, f := range found {
+		if f.State == Failed {
+			errs = append(errs, f.Err)
+		}
+		if write {
+			d.tell(f)
+		}
+	}
+	return found, errors.Join(errs...)
+}
+
+// found returns what is told of, by path.
+func (p *pass) found() []Found {
 	found := make([]Found, 0, len(p.things))
 	for _, t := range p.things {
 		if errors.Is(t.Err, ErrNoVolume) && t.State == Refused && p.isMissing(t.Path) {
 			continue // its volume says as much
 		}
 		found = append(found, t.Found)
-		if t.State == Failed {
-			errs = append(errs, t.Err)
-		}
-		if write {
-			d.tell(t.Found)
-		}
 	}
 	slices.SortStableFunc(found, func(a, b Found) int { return strings.Compare(a.Path, b.Path) })
-	return found, errors.Join(errs...)
+	return found
 }
 
 // isMissing reports whether a volume that is missing has this path.

@@ -18,6 +18,10 @@ const (
 	// firstRetry and lastRetry bound the pause before another try after a failure.
 	firstRetry = time.Second
 	lastRetry  = 5 * time.Minute
+	// firstSettling doubles settlings times: the kernel gives the sign that a
+	// device is closed or unmounted a moment before it lets go of it.
+	firstSettling = 50 * time.Millisecond
+	settlings     = 8
 )
 
 // Run offers what is there, and what comes later as soon as it does, until ctx
@@ -81,24 +85,30 @@ func (r *runner) volumeChanged(ref volume.ObjectRef) {
 }
 
 func (r *runner) run(ctx context.Context, mounts <-chan struct{}) error {
-	pause := firstRetry
+	pause, settled := firstRetry, 0
 	retry := time.NewTimer(0)
 	retry.Stop()
 	defer retry.Stop()
 	for {
 		before := r.mountsThatMatter()
-		failed, err := r.round(ctx)
+		failed, busy, err := r.round(ctx)
 		if err != nil || ctx.Err() != nil {
 			return ignoreEnd(ctx, err)
 		}
-		if failed {
+		retry.Stop()
+		switch {
+		case failed:
 			retry.Reset(pause)
 			pause = min(2*pause, lastRetry)
-		} else {
-			retry.Stop()
+		case busy && settled < settlings:
+			retry.Reset(firstSettling << settled)
+			settled++
+		}
+		if !failed {
 			pause = firstRetry
 		}
 		for wait := true; wait; {
+			sign := true
 			select {
 			case _, ok := <-mounts:
 				if !ok && ctx.Err() == nil {
@@ -113,9 +123,12 @@ func (r *runner) run(ctx context.Context, mounts <-chan struct{}) error {
 			case <-r.again:
 				wait = false
 			case <-retry.C:
-				wait = false
+				wait, sign = false, false
 			case <-ctx.Done():
 				return nil
+			}
+			if !wait && sign {
+				settled = 0
 			}
 		}
 	}
@@ -130,18 +143,19 @@ func ignoreEnd(ctx context.Context, err error) error {
 
 // round looks at everything once, and again where something had not been watched
 // before it was looked at. It reports whether something failed that is to be tried
-// again; the error ends Run.
-func (r *runner) round(ctx context.Context) (failed bool, err error) {
+// again, and whether a device is in use that may not be for long; the error ends
+// Run.
+func (r *runner) round(ctx context.Context) (failed, busy bool, err error) {
 	for {
 		r.mu.Lock()
 		r.changed = make(map[string]bool)
 		r.mu.Unlock()
 		p, err := r.newPass(ctx, true)
 		if ctx.Err() != nil {
-			return false, nil
+			return false, false, nil
 		}
 		if p != nil {
-			r.note(p)
+			busy = r.note(p)
 		}
 		failed = err != nil
 		if err != nil {
@@ -149,13 +163,14 @@ func (r *runner) round(ctx context.Context) (failed bool, err error) {
 		}
 		grown, err := r.watchPaths(ctx, p)
 		if err != nil || !grown {
-			return failed, err
+			return failed, busy, err
 		}
 	}
 }
 
-// note keeps what the next sign is compared with.
-func (r *runner) note(p *pass) {
+// note keeps what the next sign is compared with, and reports whether a device is
+// in use.
+func (r *runner) note(p *pass) (busy bool) {
 	volumes := make(map[string]bool)
 	for name := range p.volumes {
 		volumes[name] = true
@@ -167,8 +182,11 @@ func (r *runner) note(p *pass) {
 		}
 		if t.isDevice && t.State == Refused {
 			numbers = append(numbers, t.number)
+			busy = busy || errors.Is(t.Err, ErrInUse)
 		}
-		r.tell(t.Found)
+	}
+	for _, f := range p.found() {
+		r.tell(f)
 	}
 	slices.Sort(numbers)
 	r.mu.Lock()
@@ -181,6 +199,7 @@ func (r *runner) note(p *pass) {
 		}
 	}
 	r.changed = nil
+	return busy
 }
 
 // watchPaths watches all that the next pass may find another way, and reports
