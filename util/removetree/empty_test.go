@@ -148,3 +148,27 @@ func TestEmptyStopsAtMounts(t *testing.T) {
 		}
 	})
 }
+
+// One name stays, with all that is in it, but not where it comes again below.
+func TestEmptyAllBut(t *testing.T) {
+	for name, k := range kernels {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			makeTree(t, dir, "a", "kept/in/it", "b/kept/gone")
+			f, err := os.Open(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			for range 2 {
+				if err := emptyAllBut(t.Context(), f, "kept", nil, nil, k); err != nil {
+					t.Fatal(err)
+				}
+			}
+			left, err := os.ReadDir(dir)
+			if err != nil || len(left) != 1 || !exists(t, filepath.Join(dir, "kept/in/it")) {
+				t.Errorf("left: %v, %v", left, err)
+			}
+		})
+	}
+}

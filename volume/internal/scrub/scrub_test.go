@@ -371,3 +371,43 @@ func TestRacingLinksLeadNowhere(t *testing.T) {
 		})
 	}
 }
+
+// The directory that stays is emptied as well; what only has its name goes.
+func TestEmptyKeepsADirectory(t *testing.T) {
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		make func(path string) error
+		left int
+	}{
+		"directory": {func(path string) error { return os.MkdirAll(filepath.Join(path, "in/it"), 0o755) }, 1},
+		"link":      {func(path string) error { return os.Symlink(outside, path) }, 0},
+		"file":      {func(path string) error { return os.WriteFile(path, nil, 0o600) }, 0},
+		"nothing":   {func(string) error { return nil }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := errors.Join(tc.make(filepath.Join(dir, "lost+found")), os.MkdirAll(filepath.Join(dir, "a/lost+found/b"), 0o755)); err != nil {
+				t.Fatal(err)
+			}
+			root, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer root.Close()
+			if err := Empty(t.Context(), root, Options{Keep: "lost+found"}); err != nil {
+				t.Fatal(err)
+			}
+			left, err := filepath.Glob(filepath.Join(dir, "*"))
+			below, _ := filepath.Glob(filepath.Join(dir, "*/*"))
+			if err != nil || len(left) != tc.left || len(below) > 0 {
+				t.Errorf("%v and %v are left, %v", left, below, err)
+			}
+			if _, err := os.Stat(filepath.Join(outside, "file")); err != nil {
+				t.Error("the link was followed")
+			}
+		})
+	}
+}

@@ -1,0 +1,143 @@
+package mount
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/loopdev"
+	"github.com/podvol/podvol/util/nstest"
+)
+
+func namesAt(t *testing.T, table Table, path string) (Entry, []string) {
+	t.Helper()
+	for _, flags := range []int{os.O_RDONLY, unix.O_PATH} {
+		dir, err := os.OpenFile(path, flags|unix.O_DIRECTORY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, names, err := FileSystemNames(table, dir)
+		dir.Close()
+		if err != nil || len(names) == 0 {
+			t.Fatalf("of %s: %q, %v", path, names, err)
+		}
+		if flags == unix.O_PATH {
+			return e, names
+		}
+	}
+	return Entry{}, nil
+}
+
+// A file system has its names wherever it is mounted, and no other one has them.
+func TestFileSystemNames(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		table, err := KernelTable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := func(source, fstype string, flags uintptr) string {
+			path, err := filepath.EvalSymlinks(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Mount(source, path, fstype, flags, ""); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { unix.Unmount(path, unix.MNT_DETACH) })
+			return path
+		}
+		first, second := at("tmpfs", "tmpfs", 0), at("tmpfs", "tmpfs", 0)
+		again := at(first, "", unix.MS_BIND)
+		e, names := namesAt(t, table, first)
+		_, others := namesAt(t, table, second)
+		_, same := namesAt(t, table, again)
+		if e.Target != first || !slices.Equal(names, same) || slices.Contains(others, names[0]) {
+			t.Errorf("%q at %s, %q at its bind, %q of another", names, e.Target, same, others)
+		}
+		if !strings.HasSuffix(t.Name(), "/root") {
+			return // no block devices here
+		}
+		disk := loopdev.New(t, 16<<20)
+		if out, err := exec.Command("mkfs.ext4", "-q", "-U", "0c9e1f7a-0000-4000-8000-0123456789ab", disk.Path).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		path := at(disk.Path, "ext4", 0)
+		if _, names := namesAt(t, table, path); names[0] != "uuid:0c9e1f7a-0000-4000-8000-0123456789ab" {
+			t.Errorf("of ext4: %q", names)
+		}
+		// Where the kernel cannot tell, udev can.
+		var st unix.Stat_t
+		if err := unix.Stat(disk.Path, &st); err != nil {
+			t.Fatal(err)
+		}
+		byUUID := t.TempDir()
+		if err := os.Symlink(disk.Path, filepath.Join(byUUID, "AB12-CD34")); err != nil {
+			t.Fatal(err)
+		}
+		if uuid := udevUUID(uint64(st.Rdev), byUUID); uuid != "ab12-cd34" {
+			t.Errorf("udev says %q", uuid)
+		}
+		if uuid := udevUUID(uint64(st.Rdev)+1, byUUID); uuid != "" {
+			t.Errorf("udev says %q of another device", uuid)
+		}
+	})
+}
+
+func TestFileSystemNamesOfAFake(t *testing.T) {
+	fake := NewFakeMounter()
+	t.Cleanup(func() { fake.Close() })
+	dir := t.TempDir()
+	at := func(name, source, fstype string, options ...string) string {
+		path := filepath.Join(dir, name)
+		if err := os.Mkdir(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := Mount(t.Context(), fake, Request{Source: source, Target: path, FSType: fstype, Options: options}); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	_, first := namesAt(t, fake.Table(), at("a", "tmpfs", "tmpfs"))
+	_, second := namesAt(t, fake.Table(), at("b", "tmpfs", "tmpfs"))
+	_, disk := namesAt(t, fake.Table(), at("c", "/dev/sdb", "ext4"))
+	_, again := namesAt(t, fake.Table(), at("d", "/dev/sdb", "ext4"))
+	if slices.Equal(first, second) || !slices.Equal(disk, again) || slices.Equal(disk, first) {
+		t.Errorf("%q, %q; %q, %q", first, second, disk, again)
+	}
+	// What is not mounted on the fake is what is really there.
+	e, really := namesAt(t, fake.Table(), "/proc")
+	table, err := KernelTable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if real, names := namesAt(t, table, "/proc"); !slices.Equal(names, really) || real.ID != e.ID {
+		t.Errorf("%q, want %q", really, names)
+	}
+}
+
+func TestNamesWithoutUUID(t *testing.T) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	nowhere := t.TempDir()
+	for source, want := range map[string]string{"server:/path": "source:nfs4:server:/path", "proc": "boot:"} {
+		fstype := "nfs4"
+		if source == "proc" {
+			fstype = "proc"
+		}
+		names := kernelNames(dir, Entry{Source: source, FSType: fstype, Device: unix.Mkdev(0, 5)}, nowhere)
+		if len(names) != 1 || !strings.HasPrefix(names[0], want) {
+			t.Errorf("%s: %q", source, names)
+		}
+	}
+	if names := kernelNames(dir, Entry{Source: "/dev/sdb", FSType: "iso9660", Device: unix.Mkdev(8, 5)}, nowhere); len(names) > 0 {
+		t.Errorf("of a device: %q", names)
+	}
+}
