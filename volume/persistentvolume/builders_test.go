@@ -1,11 +1,60 @@
 package persistentvolume_test
 
 import (
+	"context"
+	"testing"
+
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
 )
+
+func storeOf(t testing.TB, all ...metav1.Object) *objects.Store {
+	t.Helper()
+	s := objects.NewStore()
+	for _, o := range all {
+		if _, err := s.Create(context.Background(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func claimRef(name string) volume.ObjectRef {
+	return volume.NewObjectRef("PersistentVolumeClaim", "ops", name)
+}
+
+func getClaim(t testing.TB, s objects.Source, name string) *v1.PersistentVolumeClaim {
+	t.Helper()
+	c, err := objects.Get[*v1.PersistentVolumeClaim](context.Background(), s, claimRef(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func getPV(t testing.TB, s objects.Source, name string) *v1.PersistentVolume {
+	t.Helper()
+	pv, err := objects.Get[*v1.PersistentVolume](context.Background(), s, volume.NewObjectRef("PersistentVolume", "", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pv
+}
+
+func podOf(claims ...string) *v1.Pod {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "pod", UID: "pod"}}
+	for _, c := range claims {
+		p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: c, VolumeSource: v1.VolumeSource{
+			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: c},
+		}})
+	}
+	return p
+}
 
 type pvOption func(*v1.PersistentVolume)
 

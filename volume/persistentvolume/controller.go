@@ -18,6 +18,13 @@ import (
 
 const kindClass = "StorageClass"
 
+// Objects is what a [Controller] needs of an object store.
+type Objects interface {
+	objects.Source
+	objects.Lister
+	objects.Writer
+}
+
 // ErrRunOnce says that a [Controller] was run a second time.
 var ErrRunOnce = errors.New("a controller can be run only once")
 

@@ -49,15 +49,12 @@ type Rejected struct {
 
 // UnboundError says that a claim could not be bound. Err is the sentinel
 // [volume.ErrClaimUnbound], [volume.ErrClaimLost], [volume.ErrBoundElsewhere]
-// or [ErrWaitsForConsumer], a *[RecordedError], a *[volume.InvalidSpecError]
-// about the claim, or what went wrong on the way.
+// or [ErrWaitsForConsumer], a *[volume.InvalidSpecError] about the claim, or what
+// went wrong on the way.
 type UnboundError struct {
 	Claim types.NamespacedName
-	// Volume is the only volume that was considered, where the claim or the
-	// ledger names one.
+	// Volume is the only volume that was considered, where the claim names one.
 	Volume string
-	// Record is the ledger's file that names Volume; empty where none does.
-	Record string
 	// Rejected holds every volume that was considered, by its first reason.
 	Rejected []Rejected
 	Err      error
@@ -72,11 +69,7 @@ func (e *UnboundError) Error() string {
 	case len(e.Rejected) > 0:
 		return text + ": " + e.reasons()
 	case e.Volume != "" && (errors.Is(e.Err, volume.ErrClaimUnbound) || errors.Is(e.Err, volume.ErrClaimLost)):
-		text = fmt.Sprintf("%s: PersistentVolume %q, which it is for, does not exist; create it", text, e.Volume)
-		if e.Record != "" {
-			text += fmt.Sprintf(", or remove the record of that binding, %s, to give the claim another volume", e.Record)
-		}
-		return text
+		return fmt.Sprintf("%s: PersistentVolume %q, which it is for, does not exist; create it", text, e.Volume)
 	case errors.Is(e.Err, volume.ErrClaimUnbound):
 		return text + ": there is no PersistentVolume; create one"
 	}
@@ -105,44 +98,3 @@ func (e *UnboundError) reasons() string {
 	}
 	return strings.Join(parts, ", ")
 }
-
-// PodsError says which claims of some pods could not be bound. The others were.
-type PodsError struct {
-	// Unbound has one error for each of these claims, never none.
-	Unbound []*UnboundError
-}
-
-func (e *PodsError) Error() string {
-	lines := make([]string, 0, len(e.Unbound))
-	for _, unbound := range e.Unbound {
-		lines = append(lines, unbound.Error())
-	}
-	return strings.Join(lines, "\n")
-}
-
-// Unwrap returns the errors of the claims.
-func (e *PodsError) Unwrap() []error {
-	errs := make([]error, 0, len(e.Unbound))
-	for _, unbound := range e.Unbound {
-		errs = append(errs, unbound)
-	}
-	return errs
-}
-
-// RecordedError says that a claim is to have another volume than the one that
-// the ledger has for it. It matches [volume.ErrBoundElsewhere].
-type RecordedError struct {
-	Claim types.NamespacedName
-	// Volume is what the claim names or the store shows, Recorded the ledger's.
-	Volume, Recorded string
-	// Record is the ledger's file.
-	Record string
-}
-
-func (e *RecordedError) Error() string {
-	return fmt.Sprintf("it is recorded as bound to volume %q, and is to have %q: let it have %q; or, if its data is in %q and nobody's in %q, remove %s",
-		e.Recorded, e.Volume, e.Recorded, e.Volume, e.Recorded, e.Record)
-}
-
-// Unwrap returns [volume.ErrBoundElsewhere].
-func (e *RecordedError) Unwrap() error { return volume.ErrBoundElsewhere }

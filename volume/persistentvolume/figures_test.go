@@ -258,30 +258,3 @@ func BenchmarkController(b *testing.B) {
 		b.StartTimer()
 	}
 }
-
-// BenchmarkBindPods binds a thousand claims of a thousand volumes, with the
-// ledger on the disk of TMPDIR.
-func BenchmarkBindPods(b *testing.B) {
-	const count = 1000
-	volumes, wanted := pool(count), poolClaims(count)
-	names := make([]string, count)
-	for i, w := range wanted {
-		names[i] = w.Claim.Name
-	}
-	for range b.N {
-		b.StopTimer()
-		s := storeOf(b)
-		for i := range count {
-			for _, o := range []metav1.Object{volumes[i], wanted[i].Claim} {
-				if _, err := s.Create(b.Context(), o); err != nil {
-					b.Fatal(err)
-				}
-			}
-		}
-		binder := binder(s, b.TempDir())
-		b.StartTimer()
-		if err := binder.BindPods(b.Context(), []*v1.Pod{podOf(names...)}); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

@@ -21,7 +21,7 @@ func IDOf(pvc *v1.PersistentVolumeClaim) ClaimID { return ClaimID{nameOf(pvc), p
 // Index is all PersistentVolumes, kept so that a claim's volume is found
 // ([Index.Match], [Index.Reserve]) in a time that does not grow with their
 // number. Volumes come and go by [Index.Put] and [Index.Delete]; what else
-// takes one out of reach is told by [Index.PutClaim] and [Index.Record].
+// takes one out of reach is told by [Index.PutClaim].
 //
 // Free volumes are ordered by size in lists for each class, volume mode, set
 // of access modes, node and label; what belongs to a claim, is released or is
@@ -180,30 +180,6 @@ func (x *Index) rename(name types.NamespacedName, uid types.UID, volumeName stri
 	if volumeName != "" {
 		x.change(volumeName, func() { x.owners.name(name, uid, volumeName) })
 	}
-}
-
-// Record says that a volume belongs to a claim, whatever both of them say: the
-// claim gets no other volume, and nobody else gets this one. A claim has one
-// volume, and a volume one claim; what was recorded of either before is
-// forgotten.
-func (x *Index) Record(volumeName string, claim ClaimID) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if old, ok := x.owners.recordedFor[claim]; ok {
-		x.change(old, func() { x.owners.forget(old) })
-	}
-	x.change(volumeName, func() {
-		x.owners.forget(volumeName)
-		x.owners.recorded[volumeName] = claim
-		x.owners.recordedFor[claim] = volumeName
-	})
-}
-
-// Forget undoes [Index.Record].
-func (x *Index) Forget(volumeName string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.change(volumeName, func() { x.owners.forget(volumeName) })
 }
 
 // setBusy keeps a volume from every claim while its data is being removed.

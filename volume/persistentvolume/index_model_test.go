@@ -23,12 +23,11 @@ func TestIndexChoosesAsAScan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := &history{
 			index: persistentvolume.NewIndex(), volumes: make(map[string]*v1.PersistentVolume), claims: make(map[string]*v1.PersistentVolumeClaim),
-			recorded: make(map[string]persistentvolume.ClaimID), open: make(map[persistentvolume.ClaimID]*persistentvolume.Reservation),
+			open: make(map[persistentvolume.ClaimID]*persistentvolume.Reservation),
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"put a volume": h.putVolume, "put many volumes": h.putMany, "delete a volume": h.deleteVolume,
 			"put a claim": h.putClaim, "delete a claim": h.deleteClaim,
-			"record": h.record, "forget": h.forget,
 			"reserve": h.reserve, "commit": h.commit, "release": h.release,
 			"": h.check,
 		})
@@ -37,12 +36,11 @@ func TestIndexChoosesAsAScan(t *testing.T) {
 
 // history is an index, and beside it what it should know.
 type history struct {
-	index    *persistentvolume.Index
-	volumes  map[string]*v1.PersistentVolume
-	claims   map[string]*v1.PersistentVolumeClaim // those that the index was told of
-	recorded map[string]persistentvolume.ClaimID
-	open     map[persistentvolume.ClaimID]*persistentvolume.Reservation
-	version  int
+	index   *persistentvolume.Index
+	volumes map[string]*v1.PersistentVolume
+	claims  map[string]*v1.PersistentVolumeClaim // those that the index was told of
+	open    map[persistentvolume.ClaimID]*persistentvolume.Reservation
+	version int
 }
 
 func volumeName() *rapid.Generator[string] {
@@ -93,23 +91,10 @@ func (h *history) deleteClaim(t *rapid.T) {
 	h.index.DeleteClaim(types.NamespacedName{Namespace: "ops", Name: name})
 }
 
-func (h *history) record(t *rapid.T) {
-	name, id := volumeName().Draw(t, "name"), persistentvolume.IDOf(anyClaim(t))
-	maps.DeleteFunc(h.recorded, func(_ string, other persistentvolume.ClaimID) bool { return other == id })
-	h.recorded[name] = id
-	h.index.Record(name, id)
-}
-
-func (h *history) forget(t *rapid.T) {
-	name := volumeName().Draw(t, "name")
-	delete(h.recorded, name)
-	h.index.Forget(name)
-}
-
 func (h *history) scan() *scan {
 	s := &scan{
 		volumes: slices.Collect(maps.Values(h.volumes)), claims: slices.Collect(maps.Values(h.claims)),
-		recorded: h.recorded, reserved: make(map[string]persistentvolume.ClaimID),
+		reserved: make(map[string]persistentvolume.ClaimID),
 	}
 	for id, r := range h.open {
 		s.reserved[r.Volume().Name] = id

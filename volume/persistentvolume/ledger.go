@@ -11,18 +11,16 @@ import (
 	"strings"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/util/flight"
-	"github.com/podvol/podvol/volume"
 )
 
 // ledgerVersion is the schema of the ledger's files.
 const ledgerVersion = 1
 
-// entry is one binding on disk.
+// entry is one binding on disk, as versions without records wrote it.
 type entry struct {
 	SchemaVersion int       `json:"schemaVersion"`
 	Volume        string    `json:"volume"`
@@ -50,11 +48,8 @@ type ledger struct {
 
 // openLedger waits for the ledger's lock and reads all bindings. A file that
 // cannot be understood is an error: guessing could show data to another claim.
-func openLedger(ctx context.Context, waiting *flight.Group[string], dir string) (*ledger, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("ledger of bindings: %w", err)
-	}
-	lock, err := lockDir(ctx, waiting, dir)
+func openLedger(ctx context.Context, dir string) (*ledger, error) {
+	lock, err := lockDir(ctx, new(flight.Group[string]), dir)
 	if err != nil {
 		return nil, fmt.Errorf("ledger of bindings %s: lock: %w", dir, err)
 	}
@@ -102,11 +97,9 @@ func (l *ledger) admit(e entry, file string) error {
 		return fmt.Errorf("claim %s has volume %q, and by %s volume %q: remove the record of the one that does not hold its data",
 			e.claim(), e.Volume, l.path(other.Volume), other.Volume)
 	}
-	l.put(e)
+	l.byVolume[e.Volume], l.byClaim[e.claim()] = e, e
 	return nil
 }
-
-func (l *ledger) put(e entry) { l.byVolume[e.Volume], l.byClaim[e.claim()] = e, e }
 
 func readEntry(path string) (entry, error) {
 	data, err := os.ReadFile(path)
@@ -124,58 +117,6 @@ func readEntry(path string) (entry, error) {
 		return entry{}, errors.New("it names no claim")
 	}
 	return e, nil
-}
-
-// of returns the binding of a claim, this very one.
-func (l *ledger) of(pvc *v1.PersistentVolumeClaim) (entry, bool) {
-	e, ok := l.byClaim[IDOf(pvc)]
-	return e, ok
-}
-
-// record writes a binding down, durably. An existing one stays: it is the same
-// one, or an error.
-func (l *ledger) record(volumeName string, pvc *v1.PersistentVolumeClaim) error {
-	if e, ok := l.of(pvc); ok {
-		return l.check(e, volumeName)
-	}
-	if e, ok := l.byVolume[volumeName]; ok {
-		return fmt.Errorf("%w: volume %q is recorded for %s; give the claim another one, or, if nobody needs what that claim has in it, remove %s",
-			volume.ErrBoundElsewhere, volumeName, e.claim(), l.path(volumeName))
-	}
-	if err := volume.CheckPathSegment("metadata.name", volumeName); err != nil {
-		return err
-	}
-	e := entry{SchemaVersion: ledgerVersion, Volume: volumeName, Namespace: pvc.Namespace, Name: pvc.Name, UID: pvc.UID, Time: time.Now().UTC()}
-	data, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
-	if err := durable.Create(l.path(volumeName), append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("record that volume %q is bound: %w", volumeName, err)
-	}
-	l.put(e)
-	return nil
-}
-
-// check refuses another volume for a claim than the recorded one.
-func (l *ledger) check(e entry, volumeName string) error {
-	if e.Volume == volumeName {
-		return nil
-	}
-	claim := e.claim().NamespacedName
-	return &UnboundError{Claim: claim, Volume: e.Volume, Err: &RecordedError{
-		Claim: claim, Volume: volumeName, Recorded: e.Volume, Record: l.path(e.Volume),
-	}}
-}
-
-// withdraw takes a binding back that was recorded and never used.
-func (l *ledger) withdraw(volumeName string) error {
-	if err := durable.Remove(l.path(volumeName)); err != nil {
-		return fmt.Errorf("withdraw the binding of volume %q: %w", volumeName, err)
-	}
-	delete(l.byClaim, l.byVolume[volumeName].claim())
-	delete(l.byVolume, volumeName)
-	return nil
 }
 
 func (l *ledger) path(volumeName string) string { return filepath.Join(l.dir, fileName(volumeName)) }

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -55,7 +54,7 @@ func (r *RecordedObjects) ImportLedger(ctx context.Context, dir string) error {
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	l, err := openLedger(ctx, new(flight.Group[string]), dir)
+	l, err := openLedger(ctx, dir)
 	if err != nil {
 		return err
 	}

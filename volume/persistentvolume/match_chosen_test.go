@@ -19,7 +19,6 @@ import (
 // spec.volumeName.
 func TestMatchChosen(t *testing.T) {
 	ssd := selectingPairs(map[string]string{"disk": "ssd"})
-	mine := persistentvolume.IDOf(newClaim("c", "1Gi"))
 	inOtherNamespace := func(pv *v1.PersistentVolume) {
 		pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "dev", Name: "c"}
 	}
@@ -44,7 +43,6 @@ func TestMatchChosen(t *testing.T) {
 		"pre-bound, failed for this very one":  {claim: newClaim("c", "1Gi"), volumes: pvs(newPV("b", "1Gi", forClaim("c", "uid-c"), inPhase(v1.VolumeFailed))), want: "b"},
 		"two are pre-bound, the smaller":       {claim: newClaim("c", "1Gi"), volumes: pvs(newPV("a", "2Gi", forClaim("c", "")), newPV("b", "1Gi", forClaim("c", ""))), want: "b"},
 		"two are pre-bound, one is here":       {claim: newClaim("c", "1Gi"), volumes: pvs(newPV("a", "1Gi", forClaim("c", ""), onHost("node2")), newPV("b", "2Gi", forClaim("c", ""))), want: "b"},
-		"pre-bound, recorded for another":      {claim: newClaim("c", "1Gi"), volumes: pvs(newPV("a", "1Gi", forClaim("c", ""))), recorded: map[string]persistentvolume.ClaimID{"a": other}, reason: persistentvolume.BoundElsewhere},
 		"pre-bound, and named by another":      {claim: newClaim("c", "1Gi"), volumes: pvs(newPV("a", "1Gi", forClaim("c", ""))), others: []*v1.PersistentVolumeClaim{newClaim("other", "1Gi", naming("a"))}, want: "a"},
 		"pre-bound, no source":                 {claim: newClaim("c", "1Gi"), volumes: pvs(newPV("a", "1Gi", forClaim("c", ""), withoutSource)), reason: persistentvolume.Invalid},
 		"pre-bound by a claimRef without name": {claim: newClaim("c", "1Gi"), volumes: pvs(newPV("a", "1Gi", forClaim("", ""))), reason: persistentvolume.BoundElsewhere},
@@ -64,19 +62,15 @@ func TestMatchChosen(t *testing.T) {
 		"named, without source":             {claim: newClaim("c", "1Gi", naming("b")), volumes: pvs(newPV("b", "1Gi", withoutSource)), reason: persistentvolume.Invalid},
 		"named, and another's":              {claim: newClaim("c", "1Gi", naming("b")), volumes: pvs(newPV("b", "9Gi", forClaim("other", ""))), reason: persistentvolume.BoundElsewhere},
 		"named, and an earlier claim's":     {claim: newClaim("c", "1Gi", naming("b")), volumes: pvs(newPV("b", "9Gi", forClaim("c", "old"))), reason: persistentvolume.BoundElsewhere},
-		"named, and recorded for another":   {claim: newClaim("c", "1Gi", naming("b")), volumes: pvs(newPV("b", "9Gi")), recorded: map[string]persistentvolume.ClaimID{"b": other}, reason: persistentvolume.BoundElsewhere},
 		"named, by another as well":         {claim: newClaim("c", "1Gi", naming("b")), volumes: pvs(newPV("b", "9Gi")), others: []*v1.PersistentVolumeClaim{newClaim("other", "1Gi", naming("b"))}, want: "b"},
 		"named, and not there":              {claim: newClaim("c", "1Gi", naming("b")), volumes: pvs(newPV("a", "9Gi"))},
 
 		// By both.
-		"each names the other":                  {claim: newClaim("c", "1Gi", naming("b")), volumes: pvs(newPV("b", "9Gi", forClaim("c", ""))), want: "b"},
-		"each the other, whatever else":         {claim: newClaim("c", "2Gi", naming("b")), volumes: pvs(newPV("b", "1Gi", forClaim("c", ""), class("x"), withModes(rox), withAttributes("y"))), want: "b"},
-		"each the other, but a block device":    {claim: newClaim("c", "1Gi", naming("b")), volumes: pvs(newPV("b", "1Gi", forClaim("c", ""), ofMode(block))), reason: persistentvolume.OtherVolumeMode},
-		"each the other, but elsewhere":         {claim: newClaim("c", "1Gi", naming("b")), volumes: pvs(newPV("b", "1Gi", forClaim("c", "uid-c"), onHost("node2"))), reason: persistentvolume.OtherNode},
-		"named, and another names the claim":    {claim: newClaim("c", "1Gi", naming("b")), volumes: pvs(newPV("a", "1Gi", forClaim("c", "")), newPV("b", "9Gi")), want: "b"},
-		"recorded":                              {claim: newClaim("c", "1Gi"), volumes: pvs(newPV("a", "1Gi"), newPV("b", "9Gi")), recorded: map[string]persistentvolume.ClaimID{"b": mine}, want: "b"},
-		"recorded, and the volume agrees":       {claim: newClaim("c", "2Gi"), volumes: pvs(newPV("a", "3Gi"), newPV("b", "1Gi", forClaim("c", "uid-c"))), recorded: map[string]persistentvolume.ClaimID{"b": mine}, want: "b"},
-		"recorded, and the volume is too small": {claim: newClaim("c", "2Gi"), volumes: pvs(newPV("a", "3Gi"), newPV("b", "1Gi")), recorded: map[string]persistentvolume.ClaimID{"b": mine}, reason: persistentvolume.TooSmall},
+		"each names the other":               {claim: newClaim("c", "1Gi", naming("b")), volumes: pvs(newPV("b", "9Gi", forClaim("c", ""))), want: "b"},
+		"each the other, whatever else":      {claim: newClaim("c", "2Gi", naming("b")), volumes: pvs(newPV("b", "1Gi", forClaim("c", ""), class("x"), withModes(rox), withAttributes("y"))), want: "b"},
+		"each the other, but a block device": {claim: newClaim("c", "1Gi", naming("b")), volumes: pvs(newPV("b", "1Gi", forClaim("c", ""), ofMode(block))), reason: persistentvolume.OtherVolumeMode},
+		"each the other, but elsewhere":      {claim: newClaim("c", "1Gi", naming("b")), volumes: pvs(newPV("b", "1Gi", forClaim("c", "uid-c"), onHost("node2"))), reason: persistentvolume.OtherNode},
+		"named, and another names the claim": {claim: newClaim("c", "1Gi", naming("b")), volumes: pvs(newPV("a", "1Gi", forClaim("c", "")), newPV("b", "9Gi")), want: "b"},
 	} {
 		t.Run(name, tc.run)
 	}

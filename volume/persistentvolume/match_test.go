@@ -24,7 +24,6 @@ type matchCase struct {
 	defaultClass string
 	labels       map[string]string // of the node
 	unplaced     bool              // on no node; else on node1
-	recorded     map[string]persistentvolume.ClaimID
 	others       []*v1.PersistentVolumeClaim
 }
 
@@ -39,14 +38,11 @@ func (tc matchCase) run(t *testing.T) {
 	for range 3 {
 		rand.Shuffle(len(tc.volumes), func(i, j int) { tc.volumes[i], tc.volumes[j] = tc.volumes[j], tc.volumes[i] })
 		x := persistentvolume.NewIndex(tc.volumes...)
-		for name, id := range tc.recorded {
-			x.Record(name, id)
-		}
 		for _, c := range tc.others {
 			x.PutClaim(c)
 		}
 		got, err := x.Match(w)
-		plain, _ := (&scan{volumes: tc.volumes, claims: tc.others, recorded: tc.recorded}).match(w)
+		plain, _ := (&scan{volumes: tc.volumes, claims: tc.others}).match(w)
 		if tc.want != "" {
 			if err != nil || got.Name != tc.want || plain == nil || plain.Name != tc.want {
 				t.Fatalf("got %v, %v, by scan %v; want %s", got, err, plain, tc.want)
@@ -181,14 +177,10 @@ func TestMatchFree(t *testing.T) {
 		"its claimRef was taken away":    {claim: newClaim("c", "1Gi"), volumes: pvs(newPV("a", "1Gi", inPhase(v1.VolumeBound))), want: "a"},
 		"named by another claim":         {claim: newClaim("c", "1Gi"), volumes: pvs(newPV("a", "1Gi"), newPV("b", "2Gi")), others: []*v1.PersistentVolumeClaim{newClaim("other", "1Gi", naming("a"))}, want: "b"},
 		"all are named by another claim": {claim: newClaim("c", "1Gi"), volumes: pvs(newPV("a", "1Gi")), others: []*v1.PersistentVolumeClaim{newClaim("other", "1Gi", naming("a"))}, reason: persistentvolume.BoundElsewhere},
-		"recorded for another claim":     {claim: newClaim("c", "1Gi"), volumes: pvs(newPV("a", "1Gi"), newPV("b", "2Gi")), recorded: map[string]persistentvolume.ClaimID{"a": other}, want: "b"},
-		"all recorded for another claim": {claim: newClaim("c", "1Gi"), volumes: pvs(newPV("a", "1Gi")), recorded: map[string]persistentvolume.ClaimID{"a": other}, reason: persistentvolume.BoundElsewhere},
 	} {
 		t.Run(name, tc.run)
 	}
 }
-
-var other = persistentvolume.IDOf(newClaim("other", "1Gi"))
 
 func onHostToo(host string) pvOption {
 	return affinity(require(v1.LabelHostname, v1.NodeSelectorOpIn, host))

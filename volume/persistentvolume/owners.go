@@ -10,9 +10,6 @@ import (
 
 // owners is what keeps a volume for a claim beside its claimRef.
 type owners struct {
-	// recorded is the claim of a volume, recordedFor the same the other way round.
-	recorded    map[string]ClaimID
-	recordedFor map[ClaimID]string
 	// named are the claims that name a volume, names the same the other way
 	// round.
 	named map[string]map[types.NamespacedName]types.UID
@@ -26,13 +23,11 @@ type owners struct {
 
 func newOwners() owners {
 	return owners{
-		recorded:    make(map[string]ClaimID),
-		recordedFor: make(map[ClaimID]string),
-		named:       make(map[string]map[types.NamespacedName]types.UID),
-		names:       make(map[types.NamespacedName]string),
-		reserved:    make(map[string]*Reservation),
-		held:        make(map[ClaimID]*Reservation),
-		busy:        make(map[string]bool),
+		named:    make(map[string]map[types.NamespacedName]types.UID),
+		names:    make(map[types.NamespacedName]string),
+		reserved: make(map[string]*Reservation),
+		held:     make(map[ClaimID]*Reservation),
+		busy:     make(map[string]bool),
 	}
 }
 
@@ -52,17 +47,9 @@ func (o *owners) unname(claim types.NamespacedName, volumeName string) {
 	}
 }
 
-func (o *owners) forget(volumeName string) {
-	delete(o.recordedFor, o.recorded[volumeName])
-	delete(o.recorded, volumeName)
-}
-
-// volumeFor returns the only volume that a claim can have: what is recorded for
-// it, what it names, or is known to name though this copy of it does not.
+// volumeFor returns the only volume that a claim can have: what it names, or is
+// known to name though this copy of it does not.
 func (o *owners) volumeFor(q *query) string {
-	if recorded, ok := o.recordedFor[q.id]; ok {
-		return recorded
-	}
 	if volumeName := o.names[q.id.NamespacedName]; q.named == "" && o.named[volumeName][q.id.NamespacedName] == q.id.UID {
 		return volumeName
 	}
@@ -71,8 +58,7 @@ func (o *owners) volumeFor(q *query) string {
 
 // owned reports whether a volume is kept for any claim.
 func (o *owners) owned(volumeName string) bool {
-	_, recorded := o.recorded[volumeName]
-	return recorded || len(o.named[volumeName]) > 0 || o.reserved[volumeName] != nil || o.busy[volumeName]
+	return len(o.named[volumeName]) > 0 || o.reserved[volumeName] != nil || o.busy[volumeName]
 }
 
 // otherThan says which claim a volume is kept for, if not for this one.
@@ -82,9 +68,6 @@ func (o *owners) otherThan(q *query, pv *v1.PersistentVolume) string {
 	}
 	if o.busy[pv.Name] {
 		return "an earlier claim, whose data is being removed"
-	}
-	if id, ok := o.recorded[pv.Name]; ok && id != q.id {
-		return id.String() + ", as recorded"
 	}
 	if q.named != "" || pv.Spec.ClaimRef != nil {
 		return ""

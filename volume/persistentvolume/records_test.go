@@ -1,7 +1,6 @@
 package persistentvolume_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -315,23 +314,38 @@ func TestWhatComesBackIsAsItWas(t *testing.T) {
 	}
 }
 
-func claimRef(name string) volume.ObjectRef {
-	return volume.NewObjectRef("PersistentVolumeClaim", "ops", name)
-}
-
-func TestOneProcessHasTheRecords(t *testing.T) {
-	dir := t.TempDir()
-	r := openRecords(t, dir)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if _, err := persistentvolume.OpenRecords(ctx, objects.NewStore(), dir); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), dir) {
-		t.Errorf("err = %v", err)
-	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := openRecords(t, dir).Close(); err != nil {
-		t.Fatal(err)
+// A volume's name may have 253 characters, and a file's 255 bytes.
+func TestLongNames(t *testing.T) {
+	for _, length := range []int{235, 247, 253} {
+		t.Run(fmt.Sprint(length), func(t *testing.T) {
+			dir := t.TempDir()
+			one, two := strings.Repeat("x", length-1)+"1", strings.Repeat("x", length-1)+"2"
+			r := openRecords(t, dir)
+			for _, o := range []metav1.Object{newPV(one, "1Gi"), newPV(two, "1Gi"), newClaim(one, "1Gi", hasUID("one")), newClaim(two, "1Gi", hasUID("two"))} {
+				if _, err := r.Create(t.Context(), o); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := r.Close(); err != nil {
+				t.Fatal(err)
+			}
+			r = openRecords(t, dir)
+			if a, b := getClaim(t, r, one), getClaim(t, r, two); a.UID != "one" || b.UID != "two" {
+				t.Errorf("their UIDs are %s and %s", a.UID, b.UID)
+			}
+			r.Close()
+			files, err := filepath.Glob(filepath.Join(dir, "volume~*"))
+			if err != nil || len(files) != 2 {
+				t.Fatal(files, err)
+			}
+			if err := os.Rename(files[0], files[1]); err != nil {
+				t.Fatal(err)
+			}
+			_, err = persistentvolume.OpenRecords(t.Context(), objects.NewStore(), dir)
+			if damaged, ok := errors.AsType[*persistentvolume.DamagedRecordError](err); !ok || damaged.Path != files[1] {
+				t.Errorf("a record under another volume's name: err = %v", err)
+			}
+		})
 	}
 }
 

@@ -15,9 +15,9 @@ import (
 // scan is the rules of matching once more, told as plainly as can be: it looks
 // at every volume. The index must choose the same.
 type scan struct {
-	volumes            []*v1.PersistentVolume
-	claims             []*v1.PersistentVolumeClaim
-	recorded, reserved map[string]persistentvolume.ClaimID
+	volumes  []*v1.PersistentVolume
+	claims   []*v1.PersistentVolumeClaim
+	reserved map[string]persistentvolume.ClaimID
 }
 
 // match returns the volume for a claim, or how many volumes were refused for
@@ -32,11 +32,6 @@ func (s *scan) match(w persistentvolume.Wanted) (*v1.PersistentVolume, map[persi
 	for _, c := range s.claims {
 		if named == "" && persistentvolume.IDOf(c) == id {
 			named = c.Spec.VolumeName
-		}
-	}
-	for name, owner := range s.recorded {
-		if owner == id {
-			named = name
 		}
 	}
 	selector := labels.Everything()
@@ -87,11 +82,10 @@ func (s *scan) refuse(w persistentvolume.Wanted, named string, selector labels.S
 	id := persistentvolume.IDOf(w.Claim)
 	mine := namesClaim(pv, id)
 	_, reserved := s.reserved[pv.Name]
-	recorded, isRecorded := s.recorded[pv.Name]
 	size, request := pv.Spec.Capacity[v1.ResourceStorage], w.Claim.Spec.Resources.Requests[v1.ResourceStorage]
 	free := mine || named != "" // free to ignore what nobody chose
 	switch {
-	case reserved, isRecorded && recorded != id, pv.Spec.ClaimRef != nil && !mine,
+	case reserved, pv.Spec.ClaimRef != nil && !mine,
 		pv.Spec.ClaimRef == nil && named == "" && s.namedByOther(pv.Name, id):
 		return persistentvolume.BoundElsewhere
 	case pv.DeletionTimestamp != nil, !free && (pv.Status.Phase == v1.VolumeReleased || pv.Status.Phase == v1.VolumeFailed):

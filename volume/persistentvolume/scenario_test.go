@@ -5,36 +5,53 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
 )
 
-// What a person has in a file is bound so that a node accepts it, and again
+// What a person has in a file is bound so that a node accepts it, and still is
 // after the program was started anew.
 func TestManifestsAreBound(t *testing.T) {
 	for file, want := range map[string]string{"nfs211.yaml": "nfs211", "nfs-web.yaml": "nfs", "all-types.yaml": "all-types"} {
 		t.Run(file, func(t *testing.T) {
-			dir := t.TempDir()
-			for range 2 {
-				set, err := manifest.Load(filepath.Join("../../testdata", file))
+			set, err := manifest.Load(filepath.Join("../../testdata", file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := memoryDir(t)
+			r := openRecords(t, dir)
+			for _, kind := range []string{"StorageClass", "PersistentVolume", "PersistentVolumeClaim"} {
+				list, err := set.List(t.Context(), kind, metav1.NamespaceAll)
 				if err != nil {
 					t.Fatal(err)
 				}
-				b := binder(set, dir)
-				b.NodeName = set.NodeName
-				if err := b.BindPods(t.Context(), set.Pods()); err != nil {
-					t.Fatal(err)
+				for _, o := range list {
+					declared := o.(runtime.Object).DeepCopyObject().(metav1.Object)
+					declared.SetResourceVersion("")
+					if _, err := r.Create(t.Context(), declared); err != nil {
+						t.Fatal(err)
+					}
 				}
-				claims, err := objects.List[*v1.PersistentVolumeClaim](t.Context(), set, "PersistentVolumeClaim", "")
+			}
+			bindRecorded(t, r)
+			for range 2 {
+				claims, err := objects.List[*v1.PersistentVolumeClaim](t.Context(), r, "PersistentVolumeClaim", "")
 				if err != nil || len(claims) != 1 {
 					t.Fatalf("%d claims, err %v", len(claims), err)
 				}
-				if err := volume.CheckBinding(claims[0], getPV(t, set, want)); err != nil {
+				if err := volume.CheckBinding(claims[0], getPV(t, r, want)); err != nil {
 					t.Error(err)
 				}
+				if err := r.Close(); err != nil {
+					t.Fatal(err)
+				}
+				r = openRecords(t, dir)
 			}
+			r.Close()
 		})
 	}
 }

@@ -1,0 +1,122 @@
+package persistentvolume_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+// endsUnseen is a context that has ended for who waits for its end, and not for
+// who asks: one who asked a moment too early.
+type endsUnseen struct{ context.Context }
+
+func (endsUnseen) Done() <-chan struct{} {
+	ended := make(chan struct{})
+	close(ended)
+	return ended
+}
+
+func TestALockIsNeverLeftBehind(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which would close what was left
+	dir := t.TempDir()
+	other := lockedByOther(t, dir)
+	if _, err := persistentvolume.OpenRecords(endsUnseen{t.Context()}, objects.NewStore(), dir); err == nil {
+		t.Fatal("the lock was not waited for")
+	}
+	other.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	r, err := persistentvolume.OpenRecords(ctx, objects.NewStore(), dir)
+	if err != nil {
+		t.Fatalf("who gave up holds the lock: %v", err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := descriptorsOf(t, dir); n != 0 {
+		t.Errorf("%d descriptors of the records are left", n)
+	}
+}
+
+// lockedByOther locks a directory until the file is closed.
+func lockedByOther(t *testing.T, dir string) *os.File {
+	t.Helper()
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestOneProcessHasTheRecords(t *testing.T) {
+	for name, isLedger := range map[string]bool{"records": false, "ledger": true} {
+		t.Run(name, func(t *testing.T) {
+			dir, ledger := t.TempDir(), t.TempDir()
+			open := func(ctx context.Context) (*persistentvolume.RecordedObjects, error) {
+				records := dir
+				if isLedger {
+					records = t.TempDir()
+				}
+				r, err := persistentvolume.OpenRecords(ctx, objects.NewStore(), records)
+				if err != nil {
+					return nil, err
+				}
+				if err := r.ImportLedger(ctx, ledger); err != nil {
+					return nil, errors.Join(err, r.Close())
+				}
+				return r, nil
+			}
+			first, err := open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			defer cancel()
+			if _, err := open(ctx); !errors.Is(err, context.DeadlineExceeded) || !isLedger && !strings.Contains(err.Error(), dir) || isLedger && !strings.Contains(err.Error(), ledger) {
+				t.Errorf("err = %v", err)
+			}
+			if err := first.Close(); err != nil {
+				t.Fatal(err)
+			}
+			second, err := open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := second.Close(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func descriptorsOf(t *testing.T, dir string) (n int) {
+	t.Helper()
+	want, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	descriptors, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil || len(descriptors) == 0 {
+		t.Fatalf("no descriptors: %v", err)
+	}
+	for _, d := range descriptors {
+		if info, err := os.Stat(d); err == nil && os.SameFile(info, want) {
+			n++
+		}
+	}
+	return n
+}
