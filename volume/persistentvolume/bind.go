@@ -19,7 +19,7 @@ import (
 // done already is not written again. The volume is written only if it is still as
 // given; committed is called when it was.
 func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, committed func(*v1.PersistentVolume)) error {
-	unlock, err := c.pairs.Lock(ctx, pv.Name)
+	unlock, err := c.pairs.lock(ctx, pv.Name)
 	if err != nil {
 		return err
 	}

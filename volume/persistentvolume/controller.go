@@ -11,7 +11,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -69,15 +68,20 @@ type ControllerConfig struct {
 // Controller is Kubernetes' PersistentVolume controller: it binds claims to
 // volumes, has volumes made for claims that find none, reclaims those that were
 // left, keeps those in use from being deleted, and keeps the phases of both. The
-// claims of ephemeral volumes it makes and deletes with their pods. Behaviour, annotations and the reasons
-// of events are those of v1.37, with the differences that [Index.Match] names.
+// claims of ephemeral volumes it makes and deletes with their pods. Behaviour,
+// annotations and the reasons of events are those of v1.37, with the differences
+// that [Index.Match] names.
 //
 // It works on what has changed and polls nothing: a claim that waits is looked
 // at again when a volume comes that it could have, or its class. A binding is
 // decided by one write, the volume's claimRef, which the API refuses if anybody
 // else has changed the volume; whatever step a crash cuts off, the next start
-// completes it. Storage is made under a name that is known before, and deleted
-// before the volume that says where it is ([ProvisioningFinalizer]).
+// completes it. Four writes bind a pair: the volume's claimRef, the claim's
+// volumeName, and the phases of both, since the API takes a status by itself; the
+// finalizers and annotations go with the first two. A claim that gets its default
+// class late, and a volume or claim that waits for its pair, takes one or two
+// more. Storage is made under a name that is known before, and deleted before the
+// volume that says where it is ([ProvisioningFinalizer]).
 type Controller struct {
 	objects Objects
 	plugins *volume.VolumePluginMgr
@@ -93,11 +97,9 @@ type Controller struct {
 	queue   *workQueue
 	// operations make, empty and delete storage.
 	operations *operations
-	// pairs is held by who writes a volume, by its name: a claim that binds it
-	// or the volume's own work.
-	pairs   keylock.Map[string]
-	placing placing
-	unbound reasons
+	pairs      pairs
+	placing    placing
+	unbound    reasons
 	// nodeName is ControllerConfig.NodeName.
 	nodeName string
 	// only is ControllerConfig.Only.
@@ -127,6 +129,7 @@ func NewController(config ControllerConfig) *Controller {
 		workers = 16
 	}
 	c.queue = newWorkQueue(workers, c.activity, c.work)
+	c.pairs.queue = c.queue
 	c.operations = newOperations(c.queue.add, c.objects.Watch, c.activity)
 	c.claims = newLatest(c.objects, kindClaim, c.claimChanged)
 	c.volumes = newLatest(c.objects, kindVolume, c.volumeChanged)
@@ -259,6 +262,11 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) 
 			c.unbound.settle(ref.NamespacedName, err)
 		}
 	case kindVolume:
+		unlock, free := c.pairs.try(ref.Name, look)
+		if !free {
+			return nil
+		}
+		defer unlock()
 		if !look {
 			_, exists, err = c.volumes.get(ctx, ref.NamespacedName)
 		}

@@ -1,7 +1,6 @@
 package persistentvolume_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -9,11 +8,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/util/figures"
-	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
@@ -218,43 +214,5 @@ func BenchmarkPut(b *testing.B) {
 			x = persistentvolume.NewIndex()
 		}
 		x.Put(volumes[i%manyVolumes])
-	}
-}
-
-// BenchmarkController binds a thousand claims of a thousand volumes, through the
-// in-memory store.
-func BenchmarkController(b *testing.B) {
-	const count = 1000
-	volumes, wanted := pool(count), poolClaims(count)
-	for range b.N {
-		b.StopTimer()
-		s := storeOf(b)
-		for i := range count {
-			for _, o := range []metav1.Object{volumes[i], wanted[i].Claim} {
-				if _, err := s.Create(b.Context(), o); err != nil {
-					b.Fatal(err)
-				}
-			}
-		}
-		bound := make(chan string, 10*count)
-		stop := s.WatchKind("PersistentVolumeClaim", func(ref volume.ObjectRef) {
-			if c, err := objects.Get[*v1.PersistentVolumeClaim](b.Context(), s, ref); err == nil && c.Status.Phase == v1.ClaimBound {
-				bound <- c.Name
-			}
-		})
-		ctx, cancel := context.WithCancel(b.Context())
-		done := make(chan error, 1)
-		b.StartTimer()
-		go func() { done <- persistentvolume.NewController(persistentvolume.ControllerConfig{Objects: s}).Run(ctx) }()
-		for seen := make(map[string]bool, count); len(seen) < count; {
-			seen[<-bound] = true
-		}
-		b.StopTimer()
-		cancel()
-		if err := <-done; err != nil {
-			b.Fatal(err)
-		}
-		stop()
-		b.StartTimer()
 	}
 }

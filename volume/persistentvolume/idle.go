@@ -31,7 +31,7 @@ func (c *Controller) Idle(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if c.podsComplete() {
+	if c.complete != nil && c.podsComplete() {
 		c.lookAtAll()
 	}
 	var missing []volume.ObjectRef

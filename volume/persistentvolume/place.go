@@ -279,7 +279,7 @@ func (p *Placement) Commit(ctx context.Context) error {
 
 func (p *Placement) bind(ctx context.Context, r *Reservation) error {
 	c := p.controller
-	unlock, err := c.pairs.Lock(ctx, r.Volume().Name)
+	unlock, err := c.pairs.lock(ctx, r.Volume().Name)
 	if err != nil {
 		return err
 	}

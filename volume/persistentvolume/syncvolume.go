@@ -8,13 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// syncVolume does the next steps for one volume.
+// syncVolume does the next steps for one volume, whose lock is held.
 func (c *Controller) syncVolume(ctx context.Context, name string) error {
-	unlock, err := c.pairs.Lock(ctx, name)
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	pv, exists, err := c.volumes.get(ctx, types.NamespacedName{Name: name})
 	if err != nil || !exists {
 		return err
