@@ -4,6 +4,7 @@ import (
 	"context"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
@@ -65,6 +66,9 @@ type VolumeOptions struct {
 	// PersistentVolumeReclaimPolicy and MountOptions are the class's.
 	PersistentVolumeReclaimPolicy v1.PersistentVolumeReclaimPolicy
 	MountOptions                  []string
+	// VolumeAttributesClass is the claim's, one of this plugin's; nil: none. A
+	// plugin that knows no attributes refuses it. It must not be changed.
+	VolumeAttributesClass *storagev1.VolumeAttributesClass
 }
 
 // ProvisionableVolumePlugin is implemented by plugins that can make storage.

@@ -71,6 +71,7 @@ var kinds = []kind{
 	kindOf[v1.Secret](v1.SchemeGroupVersion, true),
 	kindOf[v1.ServiceAccount](v1.SchemeGroupVersion, true),
 	kindOf[storagev1.StorageClass](storagev1.SchemeGroupVersion, false),
+	kindOf[storagev1.VolumeAttributesClass](storagev1.SchemeGroupVersion, false),
 	kindOf[certificatesv1beta1.ClusterTrustBundle](certificatesv1beta1.SchemeGroupVersion, false),
 }
 

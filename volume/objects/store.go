@@ -16,9 +16,9 @@ import (
 )
 
 // Store keeps objects in memory. It is a [Source], a [Lister] and a [Writer]
-// of pods, claims, PersistentVolumes, storage classes, config maps, secrets,
-// service accounts, nodes and cluster trust bundles (v1beta1); other kinds are
-// answered by *[UnknownKindError].
+// of pods, claims, PersistentVolumes, storage and volume attributes classes, config
+// maps, secrets, service accounts, nodes and cluster trust bundles (v1beta1);
+// other kinds are answered by *[UnknownKindError].
 //
 // It behaves as the API does: every change gets a new resourceVersion, a
 // change that changes nothing is none, an object with finalizers outlives its

@@ -49,7 +49,12 @@ func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	if claim, err = c.setClaimStatus(ctx, claim, v1.ClaimBound, pv); err != nil {
 		return fmt.Errorf("mark it as bound: %w", err)
 	}
-	c.tellOfGrowth(claim, pv)
+	if claim, err = c.recordGrowth(ctx, claim, pv); err != nil {
+		return fmt.Errorf("record that it asks for more: %w", err)
+	}
+	if _, err = c.recordModification(ctx, claim); err != nil {
+		return fmt.Errorf("record that it asks for other attributes: %w", err)
+	}
 	return nil
 }
 
@@ -66,18 +71,6 @@ func isBoundClaim(claim *v1.PersistentVolumeClaim, volumeName string) bool {
 	return claim.Spec.VolumeName == volumeName && claim.Annotations[annBindCompleted] == yes &&
 		(claim.DeletionTimestamp != nil || slices.Contains(claim.Finalizers, claimProtection)) &&
 		(volumeName != ProvisionedName(claim) || !isProvisioning(claim))
-}
-
-// tellOfGrowth tells of a bound claim that asks for more than its volume has:
-// whoever can expand the volume does, as an administrator who makes it larger.
-func (c *Controller) tellOfGrowth(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) {
-	want, have := claim.Spec.Resources.Requests[v1.ResourceStorage], pv.Spec.Capacity[v1.ResourceStorage]
-	if _, was := claim.Status.Capacity[v1.ResourceStorage]; !was || want.Cmp(have) <= 0 {
-		c.events.settled(claim.UID)
-		return
-	}
-	c.events.is(claim, v1.EventTypeNormal, reasonExternalExpanding, "waiting for an external controller to expand this PVC",
-		fmt.Sprintf("it asks for %s, and volume %q has %s", want.String(), pv.Name, have.String()))
 }
 
 // updateVolume and updateClaim write only what differs, and return what is

@@ -314,12 +314,14 @@ func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.Pers
 		c.index.PutClaim(now)
 		pair = now.Spec.VolumeName
 	case seen:
+		c.tellOfShrinking(prior, now)
 		c.index.PutClaim(now)
 		c.expect(now)
 		c.queue.add(claimRef(name))
 	case gone:
 		c.index.DeleteClaim(name)
 		c.events.settled(prior.UID)
+		c.events.settled(attributesOf(prior))
 		for _, pod := range c.users.of(name) { // it may be one to make again
 			c.queue.add(volume.NewObjectRef(kindPod, pod.Namespace, pod.Name))
 		}

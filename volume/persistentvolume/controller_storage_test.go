@@ -194,6 +194,9 @@ func (p *provisioner) Provision(ctx context.Context, node *v1.Node, allowed []v1
 	pv := newPV(name, "1Gi", withModes(p.options.PVC.Spec.AccessModes...))
 	pv.Spec.Capacity = p.options.PVC.Spec.Resources.Requests
 	pv.Annotations = map[string]string{"example.com/parameter": p.options.Parameters["size"], "example.com/topologies": fmt.Sprint(len(allowed))}
+	if class := p.options.VolumeAttributesClass; class != nil {
+		pv.Annotations["example.com/attributes"] = class.Name + " " + class.Parameters["iops"]
+	}
 	if node != nil {
 		onHost(node.Name)(pv)
 	}

@@ -251,7 +251,7 @@ func TestWaitForFirstConsumer(t *testing.T) {
 
 func TestAClaimThatAsksForMoreSaysSoOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "1Gi"), newClaim("data", "1Gi"))
+		w := newWorld(t, storageClass("grows", expandable), newPV("pv", "1Gi", class("grows")), newClaim("data", "1Gi", ofClass("grows")))
 		w.start()
 		w.settle()
 		for _, size := range []string{"2Gi", "3Gi"} {

@@ -22,6 +22,10 @@ const (
 	reasonClaimLost             = "ClaimLost"
 	reasonClaimMisbound         = "ClaimMisbound"
 	reasonExternalExpanding     = "ExternalExpanding"
+	reasonExternalModifying     = "ExternalModifying" // podvol's own
+	reasonModifyFailed          = "VolumeModifyFailed"
+	reasonResizeFailed          = "VolumeResizeFailed"
+	reasonResized               = "VolumeResizeSuccessful"
 	reasonFailedRecycle         = "VolumeFailedRecycle"
 	reasonRecycled              = "VolumeRecycled"
 	reasonRecyclerPod           = "RecyclerPod"
@@ -54,10 +58,15 @@ func (l *eventLog) happened(object runtime.Object, eventType, reason, message st
 // is tells of the state that an object is in. Details that others change all
 // the time make no other state.
 func (l *eventLog) is(object stateful, eventType, reason, message, details string) {
+	l.isOf(object.GetUID(), object, eventType, reason, message, details)
+}
+
+// isOf is [eventLog.is] for a state of a name of its own.
+func (l *eventLog) isOf(name types.UID, object stateful, eventType, reason, message, details string) {
 	l.mu.Lock()
 	state := reason + "\x00" + message
-	known := l.told[object.GetUID()] == state
-	l.told[object.GetUID()] = state
+	known := l.told[name] == state
+	l.told[name] = state
 	l.mu.Unlock()
 	if !known {
 		if details != "" {

@@ -181,7 +181,11 @@ func (c *Controller) makeVolume(ctx context.Context, claim *v1.PersistentVolumeC
 	if stored, exists, err := c.volumes.getLive(ctx, types.NamespacedName{Name: name}); err != nil || exists {
 		return errors.Join(err, checkMadeFor(stored, claim))
 	}
-	provisioner, err := c.provisioner(claim, class)
+	attributes, err := c.attributesClassFor(ctx, claim, class)
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	provisioner, err := c.provisioner(claim, class, attributes)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
@@ -209,7 +213,7 @@ func (c *Controller) makeVolume(ctx context.Context, claim *v1.PersistentVolumeC
 	return nil
 }
 
-func (c *Controller) provisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (volume.Provisioner, error) {
+func (c *Controller) provisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, attributes *storagev1.VolumeAttributesClass) (volume.Provisioner, error) {
 	if c.plugins == nil {
 		return nil, errNoPlugins
 	}
@@ -223,6 +227,7 @@ func (c *Controller) provisioner(claim *v1.PersistentVolumeClaim, class *storage
 	return plugin.NewProvisioner(volume.VolumeOptions{
 		PVName: ProvisionedName(claim), PVC: claim, Parameters: class.Parameters,
 		PersistentVolumeReclaimPolicy: policyOf(class), MountOptions: class.MountOptions,
+		VolumeAttributesClass: attributes,
 	})
 }
 

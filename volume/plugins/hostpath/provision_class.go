@@ -137,6 +137,8 @@ func checkClaim(options volume.VolumeOptions) error {
 		return volume.Invalid("spec.dataSource", "copies of volumes and snapshots cannot be made here; drop it and copy the data yourself")
 	case len(spec.AccessModes) == 0:
 		return volume.Invalid("spec.accessModes", "is required")
+	case options.VolumeAttributesClass != nil:
+		return volume.Invalid("spec.volumeAttributesClassName", "is %q; a directory has no such attributes, drop it", options.VolumeAttributesClass.Name)
 	case len(options.MountOptions) > 0:
 		return volume.Invalid("mountOptions", "of the storage class mean nothing for a directory that is not mounted; drop them")
 	}

@@ -166,6 +166,8 @@ func checkClaim(options volume.VolumeOptions, offered []v1.PersistentVolumeAcces
 		return volume.Invalid("spec.selector", "selects among volumes that exist; a new one has no labels, drop the selector or the class")
 	case spec.DataSource != nil || spec.DataSourceRef != nil:
 		return volume.Invalid("spec.dataSource", "copies of volumes and snapshots cannot be made here; drop it and copy the data yourself")
+	case options.VolumeAttributesClass != nil:
+		return volume.Invalid("spec.volumeAttributesClassName", "is %q; a directory has no such attributes, drop it", options.VolumeAttributesClass.Name)
 	case len(spec.AccessModes) == 0:
 		return volume.Invalid("spec.accessModes", "is required")
 	}

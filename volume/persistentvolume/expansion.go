@@ -1,0 +1,189 @@
+package persistentvolume
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// tellOfShrinking is for a bound claim that was changed to ask for less than it
+// asked for and has. Nothing becomes smaller. Kubernetes' API server refuses
+// that, and allows no more than to take back what has not been reached (KEP-1790).
+func (c *Controller) tellOfShrinking(prior, now *v1.PersistentVolumeClaim) {
+	if prior == nil || prior.UID != now.UID || now.Annotations[annBindCompleted] == "" {
+		return
+	}
+	was, want, have := requestOf(prior), requestOf(now), now.Status.Capacity[v1.ResourceStorage]
+	if want.Cmp(was) < 0 && want.Cmp(have) < 0 {
+		c.events.happened(now, v1.EventTypeWarning, reasonResizeFailed,
+			fmt.Sprintf("a volume cannot be made smaller: it asks for %s, and has %s; ask for %s again", want.String(), have.String(), was.String()))
+	}
+}
+
+func requestOf(claim *v1.PersistentVolumeClaim) resource.Quantity {
+	return claim.Spec.Resources.Requests[v1.ResourceStorage]
+}
+
+// recordGrowth writes down that a bound claim asks for more than it has: what it
+// is to get, and how far that is, in its status, where no restart loses it
+// (KEP-284, KEP-1790). Making the volume larger is somebody else's: an external
+// resizer, which keeps the status of a CSI volume by itself, or an administrator
+// who enlarges it and its PersistentVolume.
+func (c *Controller) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, error) {
+	want, have := requestOf(claim), claim.Status.Capacity[v1.ResourceStorage]
+	state := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage]
+	if state == "" && want.Cmp(have) <= 0 {
+		c.events.settled(claim.UID)
+		return claim, nil
+	}
+	if pv.Spec.CSI != nil {
+		c.awaitExpansion(claim, pv, want)
+		return claim, nil
+	}
+	target, known := claim.Status.AllocatedResources[v1.ResourceStorage]
+	size := pv.Spec.Capacity[v1.ResourceStorage]
+	switch {
+	case state == v1.PersistentVolumeClaimNodeResizePending, state == v1.PersistentVolumeClaimNodeResizeInProgress:
+		return claim, nil // the node's
+	case state == v1.PersistentVolumeClaimControllerResizeInProgress && known: // and goes on, whatever the claim asks for by now
+	case want.Cmp(have) <= 0 || state != "" && known && target.Cmp(want) == 0:
+		return claim, nil // what was infeasible still is
+	case size.Cmp(want) < 0:
+		if refused, err := c.refuseGrowth(ctx, claim, pv, want); err != nil || refused {
+			return claim, err
+		}
+		fallthrough
+	default:
+		target = want
+	}
+	if size.Cmp(target) < 0 {
+		c.awaitExpansion(claim, pv, target)
+		return c.setGrowth(ctx, claim, target, v1.PersistentVolumeClaimControllerResizeInProgress)
+	}
+	if c.growsOnNode(pv) {
+		return c.setGrowth(ctx, claim, target, v1.PersistentVolumeClaimNodeResizePending)
+	}
+	claim, err := c.finishGrowth(ctx, claim, target, size)
+	if err != nil {
+		return claim, err
+	}
+	return c.recordGrowth(ctx, claim, pv) // it may ask for more by now
+}
+
+func (c *Controller) awaitExpansion(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, want resource.Quantity) {
+	have := pv.Spec.Capacity[v1.ResourceStorage]
+	c.events.is(claim, v1.EventTypeNormal, reasonExternalExpanding, "waiting for an external controller to expand this PVC",
+		fmt.Sprintf("it asks for %s, and volume %q has %s", want.String(), pv.Name, have.String()))
+}
+
+// refuseGrowth tells of a claim whose volume nobody may, or can, make larger.
+func (c *Controller) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, want resource.Quantity) (bool, error) {
+	class, err := c.classOf(ctx, claim)
+	if err != nil {
+		return false, err
+	}
+	why := ""
+	switch {
+	case class == nil:
+		why = fmt.Sprintf("it has no storage class that allows that (its class is %q)", claimClass(claim, ""))
+	case !ptr.Deref(class.AllowVolumeExpansion, false):
+		why = fmt.Sprintf("StorageClass %q has not allowVolumeExpansion: true", class.Name)
+	default:
+		if plugin, err := c.pluginOf(pv); err == nil {
+			if _, grows := volume.AsExpandable(plugin); !grows {
+				why = fmt.Sprintf("the plugin %s cannot expand volumes", plugin.GetPluginName())
+			}
+		}
+	}
+	if why == "" {
+		return false, nil
+	}
+	c.events.is(claim, v1.EventTypeWarning, reasonResizeFailed, "it is not made larger: "+why,
+		fmt.Sprintf("it asks for %s; let it ask for no more than it has, or enlarge volume %q by hand and then its spec.capacity", want.String(), pv.Name))
+	return true, nil
+}
+
+// growsOnNode reports whether a node has to do its part when a volume has grown.
+// What is not known here may.
+func (c *Controller) growsOnNode(pv *v1.PersistentVolume) bool {
+	plugin, err := c.pluginOf(pv)
+	if err != nil {
+		return true
+	}
+	_, grows := volume.AsNodeExpandable(plugin)
+	return grows
+}
+
+func (c *Controller) pluginOf(pv *v1.PersistentVolume) (volume.VolumePlugin, error) {
+	if c.plugins == nil {
+		return nil, errNoPlugins
+	}
+	return c.plugins.FindPluginBySpec(volume.NewSpecFromPersistentVolume(pv, false))
+}
+
+// setGrowth records how far an expansion is.
+func (c *Controller) setGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, target resource.Quantity, state v1.ClaimResourceStatus) (*v1.PersistentVolumeClaim, error) {
+	if recorded := claim.Status.AllocatedResources[v1.ResourceStorage]; recorded.Cmp(target) == 0 && claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] == state {
+		return claim, nil
+	}
+	condition, other := v1.PersistentVolumeClaimResizing, v1.PersistentVolumeClaimFileSystemResizePending
+	message := fmt.Sprintf("waiting for an external controller to expand this PVC to %s", target.String())
+	if state == v1.PersistentVolumeClaimNodeResizePending {
+		condition, other = other, condition
+		message = fmt.Sprintf("waiting for the node to expand the file system to %s", target.String())
+	}
+	return c.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+		s.AllocatedResources = setEntry(s.AllocatedResources, v1.ResourceStorage, target)
+		s.AllocatedResourceStatuses = setEntry(s.AllocatedResourceStatuses, v1.ResourceStorage, state)
+		s.Conditions = withoutConditions(s.Conditions, condition, other)
+		s.Conditions = append(s.Conditions, v1.PersistentVolumeClaimCondition{
+			Type: condition, Status: v1.ConditionTrue, LastTransitionTime: metav1.Now(), Message: message,
+		})
+	})
+}
+
+// finishGrowth gives a claim the size that its volume has by now.
+func (c *Controller) finishGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, target, size resource.Quantity) (*v1.PersistentVolumeClaim, error) {
+	claim, err := c.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+		s.Capacity = setEntry(s.Capacity, v1.ResourceStorage, size)
+		s.AllocatedResources = setEntry(s.AllocatedResources, v1.ResourceStorage, target)
+		delete(s.AllocatedResourceStatuses, v1.ResourceStorage)
+		s.Conditions = withoutConditions(s.Conditions, v1.PersistentVolumeClaimResizing, v1.PersistentVolumeClaimFileSystemResizePending)
+	})
+	if err == nil {
+		c.events.settled(claim.UID)
+		c.events.happened(claim, v1.EventTypeNormal, reasonResized, fmt.Sprintf("the volume has %s", size.String()))
+	}
+	return claim, err
+}
+
+// changeStatus writes what f makes of a copy of a claim's status.
+func (c *Controller) changeStatus(ctx context.Context, claim *v1.PersistentVolumeClaim, f func(*v1.PersistentVolumeClaimStatus)) (*v1.PersistentVolumeClaim, error) {
+	next := claim.DeepCopy()
+	f(&next.Status)
+	stored, err := update(ctx, c.objects.UpdateStatus, next)
+	if err != nil {
+		return claim, err
+	}
+	return c.claims.wrote(stored), nil
+}
+
+// setEntry sets an entry of a map, which may be nil.
+func setEntry[M ~map[K]V, K comparable, V any](m M, key K, value V) M {
+	if m == nil {
+		m = make(M)
+	}
+	m[key] = value
+	return m
+}
+
+func withoutConditions(conditions []v1.PersistentVolumeClaimCondition, types ...v1.PersistentVolumeClaimConditionType) []v1.PersistentVolumeClaimCondition {
+	return slices.DeleteFunc(conditions, func(c v1.PersistentVolumeClaimCondition) bool { return slices.Contains(types, c.Type) })
+}
