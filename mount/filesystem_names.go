@@ -58,10 +58,13 @@ func kernelNames(dir *os.File, e Entry, byUUID string) (names []string) {
 			names = append(names, name)
 		}
 	}
-	add(kernelUUID(dir))
+	add(kernelUUID(dir, e.FSType))
 	add(udevUUID(e.Device, byUUID))
 	if len(names) > 0 || unix.Major(e.Device) != 0 {
 		return names
+	}
+	if strings.HasPrefix(e.Source, "/dev/") {
+		return nil // a device's name says nothing
 	}
 	if strings.ContainsAny(e.Source, "/:") {
 		return []string{"source:" + e.FSType + ":" + e.Source}
@@ -69,13 +72,22 @@ func kernelNames(dir *os.File, e Entry, byUUID string) (names []string) {
 	return []string{fmt.Sprintf("boot:%s:%s", hostSuperblocks().boot(), deviceNumber(e.Device))}
 }
 
-// kernelUUID asks the file system (FS_IOC_GETFSUUID of linux/fs.h, Linux 6.9).
-// It is empty where there is none, or the kernel is older.
-func kernelUUID(dir *os.File) string {
-	const getUUID = 0x80111500 // _IOR(0x15, 0, struct fsuuid2)
+// kernelUUID asks the file system (FS_IOC_GETFSUUID of linux/fs.h, Linux 6.9, and
+// BTRFS_IOC_FS_INFO of linux/btrfs.h). It is empty where there is none, or the
+// kernel is older.
+func kernelUUID(dir *os.File, fstype string) string {
+	const (
+		getUUID   = 0x80111500 // _IOR(0x15, 0, struct fsuuid2)
+		btrfsInfo = 0x8400941f // _IOR(0x94, 31, struct btrfs_ioctl_fs_info_args)
+	)
 	var answer struct {
 		Len  uint8
 		UUID [16]byte
+	}
+	var btrfs struct {
+		MaxID, Devices uint64
+		UUID           [16]byte
+		_              [992]byte
 	}
 	// What was opened with O_PATH takes no ioctl(2).
 	fd, err := eintr.Get(func() (int, error) {
@@ -85,16 +97,21 @@ func kernelUUID(dir *os.File) string {
 		return ""
 	}
 	defer unix.Close(fd)
-	err = eintr.Do(func() error {
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), getUUID, uintptr(unsafe.Pointer(&answer))); errno != 0 {
-			return errno
-		}
-		return nil
-	})
-	if err != nil || answer.Len == 0 || int(answer.Len) > len(answer.UUID) || answer.UUID == [16]byte{} {
-		return ""
+	ask := func(request uint, answer unsafe.Pointer) bool {
+		return eintr.Do(func() error {
+			if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(answer)); errno != 0 {
+				return errno
+			}
+			return nil
+		}) == nil
 	}
-	return formatUUID(answer.UUID[:answer.Len])
+	switch {
+	case ask(getUUID, unsafe.Pointer(&answer)) && answer.Len > 0 && int(answer.Len) <= len(answer.UUID) && answer.UUID != [16]byte{}:
+		return formatUUID(answer.UUID[:answer.Len])
+	case fstype == "btrfs" && ask(btrfsInfo, unsafe.Pointer(&btrfs)):
+		return formatUUID(btrfs.UUID[:])
+	}
+	return ""
 }
 
 // formatUUID writes 16 bytes as blkid(8) does, and fewer in hexadecimal.

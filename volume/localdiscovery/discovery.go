@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -124,6 +125,9 @@ type Discoverer struct {
 	// System is where devices are described; its zero value is the process's own
 	// machine.
 	System blockdev.System
+	// Patience is how long a disk may take to answer; the others wait for it once.
+	// 0 means ten seconds.
+	Patience time.Duration
 
 	meter  volume.Meter
 	calls  flight.Group[string]

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/volume/internal/localdisk"
 )
 
 // checkFree refuses a device that anything uses, or that is part of something.
@@ -76,6 +77,9 @@ func (d *Discoverer) inspect(ctx context.Context, t *thing) error {
 	size, err := device.Size()
 	if err != nil {
 		return err
+	}
+	if uuid := device.FileSystemUUID(); uuid != "" {
+		t.other = localdisk.Identity{"uuid:" + uuid}
 	}
 	found, err := format.Inspect(ctx, device.File(), size)
 	if err != nil {

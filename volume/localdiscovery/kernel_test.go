@@ -1,6 +1,7 @@
 package localdiscovery_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -17,6 +19,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/silentfuse"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/objects"
@@ -351,6 +354,94 @@ func TestKernelDeviceIsRenamed(t *testing.T) {
 		pv, err := objects.Get[*v1.PersistentVolume](t.Context(), d.Objects, volume.NewObjectRef("PersistentVolume", "", first.Volume))
 		if err != nil || *pv.Spec.Local.FSType != "ext4" || !slices.Equal(pv.Spec.MountOptions, []string{"noatime"}) {
 			t.Errorf("%+v, %v", pv.Spec, err)
+		}
+	})
+}
+
+// What is on a device is the volume that it is, mounted or not, and a device that
+// is one is not offered again by what is on it.
+func TestKernelDeviceAndItsFileSystemAreOne(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		if !strings.HasSuffix(t.Name(), "/root") {
+			if os.Geteuid() != 0 {
+				t.Error("it is not root of its namespace")
+			}
+			return // no block devices here
+		}
+		for _, fstype := range []string{"ext4", "xfs", "btrfs"} {
+			t.Run(fstype, func(t *testing.T) {
+				if _, err := exec.LookPath("mkfs." + fstype); err != nil && fstype == "btrfs" {
+					fstype = "ext2" // not every machine has it
+				}
+				dir, _, _, d := kernelDisks(t)
+				disk := loopdev.New(t, 512<<20)
+				mkfs(t, "mkfs."+fstype, "-q", disk.Path)
+				mounted, linked := filepath.Join(dir, "mounted"), filepath.Join(dir, "linked")
+				mountAt(t, disk.Path, mounted, fstype, 0)
+				link(t, disk.Path, linked)
+				found := discover(t, d)
+				first := want(t, found, mounted, localdiscovery.Offered, nil)
+				want(t, found, linked, localdiscovery.Refused, nil)
+				if first.FSType != fstype || first.Source != disk.Path || first.Capacity.Value() < 100<<20 || first.Capacity.Value() > 512<<20 {
+					t.Errorf("%+v", first)
+				}
+				unmount(t, mounted)
+				found = discover(t, d)
+				if f := want(t, found, linked, localdiscovery.Refused, localdiscovery.ErrSeenTwice); f.Volume != first.Volume {
+					t.Errorf("it is that of %q", f.Volume)
+				}
+				// The other way round.
+				dir, _, _, d = kernelDisks(t)
+				linked, mounted = filepath.Join(dir, "linked"), filepath.Join(dir, "mounted")
+				link(t, disk.Path, linked)
+				raw := want(t, discover(t, d), linked, localdiscovery.Offered, nil)
+				mountAt(t, disk.Path, mounted, fstype, 0)
+				found = discover(t, d)
+				want(t, found, linked, localdiscovery.Known, nil)
+				want(t, found, mounted, localdiscovery.Refused, localdiscovery.ErrSeenTwice)
+				if err := os.Remove(linked); err != nil {
+					t.Fatal(err)
+				}
+				if f := want(t, discover(t, d), mounted, localdiscovery.Refused, localdiscovery.ErrSeenTwice); f.Volume != raw.Volume {
+					t.Errorf("it is that of %q", f.Volume)
+				}
+			})
+		}
+	})
+}
+
+// A disk that does not answer holds up the others once, and is looked at when it
+// answers.
+func TestKernelDiskThatDoesNotAnswer(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir, store, _, d := kernelDisks(t)
+		d.Patience = 300 * time.Millisecond
+		hung, good := filepath.Join(dir, "hung"), filepath.Join(dir, "good")
+		if err := os.Mkdir(hung, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		server, err := silentfuse.Mount("silent", hung)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			server.Close()
+			_ = unix.Unmount(hung, unix.MNT_DETACH)
+		})
+		server.FallSilent()
+		mountAt(t, "tmpfs", good, "tmpfs", 0)
+		for range 3 {
+			found, err := d.Discover(t.Context())
+			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer") {
+				t.Errorf("err = %v", err)
+			}
+			want(t, found, hung, localdiscovery.Failed, context.DeadlineExceeded)
+			if f := at(t, found, good); f.State != localdiscovery.Offered && f.State != localdiscovery.Known {
+				t.Errorf("the other is %+v", f)
+			}
+		}
+		if all, err := store.List(t.Context(), "PersistentVolume", ""); err != nil || len(all) != 1 {
+			t.Errorf("%d volumes, %v", len(all), err)
 		}
 	})
 }

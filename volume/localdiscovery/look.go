@@ -37,6 +37,9 @@ type thing struct {
 	root       string // of a mount
 	// slot is the device's place.
 	slot string
+	// other are names of what has the same data: of the device that a file system is
+	// on, or of the file system on a device.
+	other localdisk.Identity
 	// used has what keeps a device from being offered, as the kernel calls it.
 	used []string
 }
@@ -190,16 +193,23 @@ func topmost(entries []mount.Entry, dir directory) (seen, hidden []mount.Entry) 
 }
 
 const (
-	// patience is how long a disk may take to answer; the others wait for it.
-	patience = 10 * time.Second
+	// defaultPatience is that of Discoverer.Patience.
+	defaultPatience = 10 * time.Second
 	// impatience is how long one is waited for that did not answer before.
 	impatience = 50 * time.Millisecond
 )
 
+func (d *Discoverer) patience() time.Duration {
+	if d.Patience > 0 {
+		return d.Patience
+	}
+	return defaultPatience
+}
+
 // bounded runs what a disk may hang in. Of each key one call is under way; once
 // one that was given up ends, there is another pass.
 func (d *Discoverer) bounded(ctx context.Context, key string, call func() error) error {
-	wait := patience
+	wait := d.patience()
 	if d.passes.isStuck(key) {
 		wait = impatience
 	}
@@ -271,7 +281,7 @@ func (d *Discoverer) probe(ctx context.Context, t *thing) {
 }
 
 func (d *Discoverer) measure(ctx context.Context, path string) (resource.Quantity, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, d.patience())
 	defer cancel()
 	metrics, err := d.meter.FileSystem(ctx, path)
 	if err != nil {
@@ -317,7 +327,21 @@ func (d *Discoverer) identify(t *thing) error {
 		t.fileSystem = append(t.fileSystem, strings.TrimSuffix(id, withoutAll(e.Root)))
 	}
 	t.ID = ids.Best()
+	t.other = d.namesUnder(e)
 	return nil
+}
+
+// namesUnder are those of the device that a file system is on.
+func (d *Discoverer) namesUnder(e mount.Entry) localdisk.Identity {
+	device, err := d.System.Open(e.Source, unix.O_RDONLY)
+	if err != nil {
+		return nil
+	}
+	defer device.Close()
+	if device.Number() != e.Device && e.FSType != "btrfs" { // which has numbers of its own
+		return nil
+	}
+	return localdisk.DeviceIdentity(device)
 }
 
 // withoutAll is what a name ends with for the directory that is mounted.

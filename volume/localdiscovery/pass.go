@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -243,22 +244,29 @@ func (p *pass) decide(ctx context.Context) {
 	}
 }
 
-// recognize finds the volume that a thing is.
+// recognize finds the volume that a thing is: one that says so rather than one that
+// does not say what it is.
 func (p *pass) recognize(t *thing) {
-	for name, pv := range p.volumes {
+	var unknown string
+	for _, name := range slices.Sorted(maps.Keys(p.volumes)) {
+		pv := p.volumes[name]
 		if filepath.Clean(pv.Spec.Local.Path) != t.Path {
 			continue
 		}
 		recorded := localdisk.RecordedID(pv)
 		switch {
-		case recorded != "" && t.State == Failed:
+		case recorded == "":
+			unknown = name
+		case t.State == Failed:
 			p.at[name] = t // nobody knows, so it is not missing
-		case recorded == "" && t.State == "", recorded != "" && t.known().Is(recorded):
-			t.State, t.Volume = Known, name
-			t.ID = recorded
+		case t.known().Is(recorded):
+			t.State, t.Volume, t.ID = Known, name, recorded
 			p.at[name] = t
 			return
 		}
+	}
+	if unknown != "" && t.State == "" {
+		t.State, t.Volume = Known, unknown
 	}
 }
 
@@ -295,11 +303,28 @@ func (p *pass) judge(ctx context.Context, t *thing) {
 	if t.State == "" && t.isDevice {
 		p.checkFree(ctx, t)
 	}
+	if t.State == "" {
+		p.judgeContent(t)
+	}
+}
+
+// judgeContent refuses a file system on a device that is a volume, and a device
+// with a file system that is one, of which neither need be there at present.
+func (p *pass) judgeContent(t *thing) {
+	for _, name := range slices.Sorted(maps.Keys(p.volumes)) {
+		recorded := localdisk.RecordedID(p.volumes[name])
+		if recorded != "" && t.other.Overlaps(localdisk.Identity{recorded}) {
+			t.Volume = name
+			t.refuse(ErrSeenTwice, "%s has the data of PersistentVolume %q, which is %s", t.Path, name, recorded)
+			return
+		}
+	}
 }
 
 // judgeVolumes refuses what a PersistentVolume stands for.
 func (p *pass) judgeVolumes(t *thing) {
-	for name, pv := range p.volumes {
+	for _, name := range slices.Sorted(maps.Keys(p.volumes)) {
+		pv := p.volumes[name]
 		dir := filepath.Clean(pv.Spec.Local.Path)
 		recorded := localdisk.RecordedID(pv)
 		_, inside := below.Cut(t.Path, dir)
@@ -327,7 +352,7 @@ func (p *pass) judgeOthers(t *thing) {
 		if other == t || other.State != Known && other.State != Offered {
 			continue
 		}
-		same := t.ids.Overlaps(other.ids) || t.isDevice && other.isDevice && t.number == other.number
+		same := t.ids.Overlaps(other.ids) || (t.isDevice || other.isDevice) && t.number != 0 && t.number == other.number
 		if !same && (!t.fileSystem.Overlaps(other.fileSystem) || t.class.ShareFileSystems) {
 			continue
 		}

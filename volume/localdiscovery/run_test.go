@@ -62,6 +62,14 @@ func running(t *testing.T, store *objects.Store, d *localdiscovery.Discoverer) (
 	}
 }
 
+// detach unmounts what somebody may look at this very moment.
+func detach(t *testing.T, path string) {
+	t.Helper()
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func byPath(all []*v1.PersistentVolume, path string) *v1.PersistentVolume {
 	for _, pv := range all {
 		if pv.Spec.Local.Path == path {
@@ -86,7 +94,7 @@ func TestKernelRunFollowsWhatHappens(t *testing.T) {
 		path := filepath.Join(disks, "a")
 		mountAt(t, "tmpfs", path, "tmpfs", 0) // makes the directory, too
 		until("a mount is offered", func(all []*v1.PersistentVolume) bool { return byPath(all, path) != nil })
-		unmount(t, path)
+		detach(t, path)
 		until("it is missing", func(all []*v1.PersistentVolume) bool { return isMissing(byPath(all, path)) })
 		if !strings.HasSuffix(t.Name(), "/root") {
 			return // no block devices here
@@ -129,7 +137,7 @@ func TestKernelRunFollowsWhatHappens(t *testing.T) {
 			}
 			return byPath(all, filepath.Join(disks, "e")) != nil
 		})
-		unmount(t, mounted)
+		detach(t, mounted)
 		until("it is unmounted", func(all []*v1.PersistentVolume) bool { return byPath(all, usedPath) != nil })
 		busy.Close()
 		until("it is closed", func(all []*v1.PersistentVolume) bool { return byPath(all, formattedPath) != nil })
