@@ -111,6 +111,13 @@ func (s *storage) halfway(ctx context.Context, do, pv string) error {
 	return f(ctx, do, pv)
 }
 
+// asked returns how often it was to do something.
+func (s *storage) asked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls
+}
+
 func storageRef(pv string) volume.ObjectRef { return volume.NewObjectRef("ConfigMap", "storage", pv) }
 
 // verified asks whether data may be destroyed, and holds the answer against the

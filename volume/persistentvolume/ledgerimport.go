@@ -45,7 +45,8 @@ type imported struct {
 // that claimRef. The entry goes once both are recorded, and not before, however
 // long one of them is declared by nobody: until then no other claim gets the
 // volume, and it is not reclaimed. Nothing is done where there is no such
-// directory; where there is one, it is locked until [RecordedObjects.Close].
+// directory; where there is one, it is locked until [RecordedObjects.Close], after
+// waiting for who has it no longer than ctx.
 //
 // After a crash at any point the next call goes on. The error is a
 // *[DamagedRecordError] or a *[LedgerConflictError], which say what to do, or a
@@ -63,6 +64,7 @@ func (r *RecordedObjects) ImportLedger(ctx context.Context, dir string) error {
 		l.close()
 		return fmt.Errorf("import the ledger of bindings %s: one has been imported already", dir)
 	}
+	ctx = context.WithoutCancel(ctx) // which may be for the lock alone
 	for _, name := range slices.Sorted(maps.Keys(l.byVolume)) {
 		if err := r.importEntry(ctx, l.byVolume[name]); err != nil {
 			return fmt.Errorf("import the ledger of bindings: %w", err)

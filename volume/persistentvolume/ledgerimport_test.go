@@ -1,8 +1,10 @@
 package persistentvolume_test
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -337,6 +339,36 @@ func TestADamagedLedgerStopsEverything(t *testing.T) {
 				t.Errorf("err = %v, want one that names %s too", err, first)
 			}
 		})
+	}
+}
+
+// A volume's name may be longer than there is room for in a file's.
+func TestALedgerWithLongNames(t *testing.T) {
+	dir := t.TempDir()
+	ledger, long := filepath.Join(dir, "bindings"), strings.Repeat("x", 253)
+	path := bound(t, ledger, "short", "data", derived("data"))
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := fmt.Sprintf("~%x.json", sha256.Sum256([]byte(long)))
+	longPath := filepath.Join(ledger, long[:255-len(digest)]+digest)
+	if err := errors.Join(os.WriteFile(longPath, []byte(strings.Replace(string(text), `"short"`, `"`+long+`"`, 1)), 0o600), os.Remove(path)); err != nil {
+		t.Fatal(err)
+	}
+	r := openRecords(t, filepath.Join(dir, "claims"))
+	defer r.Close()
+	err = r.ImportLedger(t.Context(), ledger)
+	_, pvErr := r.Create(t.Context(), newPV(long, "1Gi"))
+	_, claimErr := r.Create(t.Context(), newClaim("data", "1Gi", unnamed))
+	if err := errors.Join(err, pvErr, claimErr); err != nil {
+		t.Fatal(err)
+	}
+	if c := getClaim(t, r, "data"); c.UID != derived("data") || c.Spec.VolumeName != long {
+		t.Errorf("the claim is %s and has volume %q", c.UID, c.Spec.VolumeName)
+	}
+	if _, err := os.Stat(longPath); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the entry is left: %v", err)
 	}
 }
 

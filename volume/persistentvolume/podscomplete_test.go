@@ -108,12 +108,17 @@ func TestNothingIsLetGoBeforeThePodsAreComplete(t *testing.T) {
 				w.settle()
 				w.wantBound("made", "pvc-uid-made")
 
+				before := w.storage.asked()
 				w.complete()
 				if err := w.controller.Idle(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				synctest.Wait()
 				w.wantMostGoneWithout("made")
+				w.settle()
+				if n := w.storage.asked() - before; n != 4 { // three to delete, one to empty
+					t.Errorf("storage was reclaimed %d times", n)
+				}
 				w.delete("Pod", "ops", "user")
 				w.settle()
 				w.wantGone("PersistentVolume", "", "pvc-uid-used")

@@ -59,7 +59,8 @@ var _ objects.Cached = (*RecordedObjects)(nil)
 // than all that were ever given. The directory is made where it is missing
 // (0700). A file that cannot be understood is a *[DamagedRecordError] and nothing
 // is loaded: guessing could show data to another claim. It ends with
-// [RecordedObjects.Close].
+// [RecordedObjects.Close]. A call that has given up costs a thread for as long as
+// somebody else has the directory.
 func OpenRecords(ctx context.Context, store LoadableObjects, dir string) (*RecordedObjects, error) {
 	return openRecords(ctx, store, dir, durableDisk{})
 }
