@@ -70,15 +70,13 @@ func TestFileSystemNames(t *testing.T) {
 		if _, names := namesAt(t, table, path); names[0] != "uuid:0c9e1f7a-0000-4000-8000-0123456789ab" {
 			t.Errorf("of ext4: %q", names)
 		}
-		if _, err := exec.LookPath("mkfs.btrfs"); err == nil {
-			const id = "0c9e1f7a-0000-4000-8000-0123456789ac"
-			other := loopdev.New(t, 128<<20)
-			if out, err := exec.Command("mkfs.btrfs", "-q", "-U", id, other.Path).CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
-			if _, names := namesAt(t, table, at(other.Path, "btrfs", 0)); names[0] != "uuid:"+id {
-				t.Errorf("of btrfs: %q", names)
-			}
+		const id = "0c9e1f7a-0000-4000-8000-0123456789ac"
+		other := loopdev.New(t, 128<<20)
+		if out, err := exec.Command("mkfs.btrfs", "-q", "-U", id, other.Path).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if _, names := namesAt(t, table, at(other.Path, "btrfs", 0)); names[0] != "uuid:"+id {
+			t.Errorf("of btrfs: %q", names)
 		}
 		// Where the kernel cannot tell, udev can.
 		var st unix.Stat_t

@@ -72,7 +72,7 @@ func detach(t *testing.T, path string) {
 
 func byPath(all []*v1.PersistentVolume, path string) *v1.PersistentVolume {
 	for _, pv := range all {
-		if pv.Spec.Local.Path == path {
+		if pv.Spec.Local != nil && pv.Spec.Local.Path == path {
 			return pv
 		}
 	}
