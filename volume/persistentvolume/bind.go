@@ -95,6 +95,7 @@ func (c *Controller) writeVolume(ctx context.Context, pv, next *v1.PersistentVol
 		return pv, err
 	}
 	if isGone(stored) {
+		c.queue.add(volumeRef(stored.Name))
 		return stored, nil
 	}
 	return note(stored), nil
@@ -106,12 +107,15 @@ func (c *Controller) writeClaim(ctx context.Context, claim, next *v1.PersistentV
 		return claim, err
 	}
 	if isGone(stored) {
+		c.queue.add(claimRef(nameOf(stored)))
 		return stored, nil
 	}
 	return note(stored), nil
 }
 
 // isGone reports whether an object that was just written was let go of by that.
+// It is looked at again then, for those who wait for it, without waiting for the
+// watch to say so.
 func isGone(o metav1.Object) bool {
 	return o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0
 }

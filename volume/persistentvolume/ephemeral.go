@@ -77,5 +77,6 @@ func (c *Controller) deleteOrphan(ctx context.Context, claim *v1.PersistentVolum
 	if err != nil || exists && pod.UID == owner.UID {
 		return false, err
 	}
+	c.queue.add(claimRef(nameOf(claim))) // to let it go
 	return true, ignoreMissing(c.objects.Delete(ctx, claimRef(nameOf(claim)), objects.Preconditions{UID: claim.UID}))
 }

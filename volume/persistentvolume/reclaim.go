@@ -135,6 +135,7 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 	if pv.DeletionTimestamp != nil {
 		return nil
 	}
+	c.queue.add(volumeRef(pv.Name)) // to let it go
 	return ignoreMissing(c.objects.Delete(ctx, volumeRef(pv.Name), objects.Preconditions{UID: pv.UID, ResourceVersion: pv.ResourceVersion}))
 }
 

@@ -41,6 +41,9 @@ type Config struct {
 	// which claim has which volume ([persistentvolume.RecordedObjects.ImportLedger]);
 	// empty, or missing: there was none.
 	Ledger string
+	// Only limits what the cluster works on; see
+	// [persistentvolume.ControllerConfig.Only]. Nil: everything.
+	Only func(volume.ObjectRef) bool
 	// Store is where the objects are put, for a node that was started before on
 	// the same one; nil: a new one.
 	Store *objects.Store
@@ -74,6 +77,7 @@ type Cluster struct {
 	objects           *persistentvolume.RecordedObjects
 	controller        *persistentvolume.Controller
 	plugins           *volume.VolumePluginMgr
+	mounted           func(context.Context) ([]Mounted, error)
 	log               *slog.Logger
 
 	applying keylock.Map[struct{}]
@@ -95,7 +99,7 @@ type Cluster struct {
 // data to another claim.
 func Open(ctx context.Context, config Config) (*Cluster, error) {
 	c := &Cluster{
-		nodeName: config.NodeName, manager: config.Manager, store: config.Store, log: config.Logger,
+		nodeName: config.NodeName, manager: config.Manager, store: config.Store, mounted: config.Mounted, log: config.Logger,
 		plugins: &volume.VolumePluginMgr{},
 		plain:   make(map[volume.ObjectRef]bool), later: make(map[volume.ObjectRef]metav1.Object),
 	}
@@ -135,7 +139,7 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 	c.complete = sync.OnceFunc(func() { close(complete) })
 	c.controller = persistentvolume.NewController(persistentvolume.ControllerConfig{
 		Objects: c.objects, Plugins: c.plugins, Events: config.Events, Logger: c.log, PodsComplete: complete, NodeName: c.nodeName,
-		Explained: config.Explained,
+		Explained: config.Explained, Only: config.Only,
 	})
 	if _, err := c.applyPlain(ctx, c.nodeRef(), c.defaultNode()); err != nil {
 		return err
