@@ -188,7 +188,3 @@ func (c *Cluster) checkUnused(ctx context.Context, ref volume.ObjectRef, volumeN
 	slices.SortFunc(failed.Pods, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
 	return failed
 }
-
-// Idle returns when all is done that there is to do, save for what has failed and
-// is tried again later; see [persistentvolume.Controller.Idle].
-func (c *Cluster) Idle(ctx context.Context) error { return c.controller.Idle(ctx) }
