@@ -3,6 +3,7 @@ package localdiscovery_test
 import (
 	"context"
 	"fmt"
+	"log"
 	"os"
 	"path/filepath"
 
@@ -21,7 +22,7 @@ import (
 func Example() {
 	dir, err := os.MkdirTemp("", "disks")
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
 	mounter := mount.NewFakeMounter() // in earnest mount.New(mount.Config{})
@@ -29,10 +30,10 @@ func Example() {
 	for _, disk := range []string{"ssd0", "ssd1"} {
 		target := filepath.Join(dir, disk)
 		if err := os.Mkdir(target, 0o755); err != nil {
-			panic(err)
+			log.Fatal(err)
 		}
 		if err := mount.Mount(context.Background(), mounter, mount.Request{Source: "/dev/" + disk, Target: target, FSType: "ext4"}); err != nil {
-			panic(err)
+			log.Fatal(err)
 		}
 	}
 
@@ -45,7 +46,7 @@ func Example() {
 	}
 	found, err := d.Discover(context.Background()) // or Run, to follow what happens
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 	for _, f := range found {
 		fmt.Println(filepath.Base(f.Path), f.State, f.Mode, f.ID)
@@ -57,7 +58,7 @@ func Example() {
 		[]volume.VolumePlugin{local.New(local.Config{Clean: local.CleanConfig{Action: local.CleanDelete}})},
 		&volume.Host{RootDir: dir, NodeName: "node1", Mounter: mounter, Releases: releases})
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 	_ = persistentvolume.NewController(persistentvolume.ControllerConfig{Objects: store, Plugins: releases.Plugins}) // and Run
 	// Output:

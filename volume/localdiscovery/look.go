@@ -319,7 +319,7 @@ func (d *Discoverer) identify(t *thing) error {
 	if err != nil {
 		return err
 	}
-	if e.Target != t.Path || e.Device != t.number || e.Root != t.root {
+	if e.Device != t.number || e.Root != t.root {
 		return fmt.Errorf("what is mounted at %s has changed while it was looked at", t.Path)
 	}
 	t.ids = ids
