@@ -22,7 +22,7 @@ import (
 // AwaitsClaimAnnotation is on a volume that a ledger of an earlier version keeps
 // for a claim, until that claim is created: it has not been, so that its absence
 // is not its deletion, and nothing is reclaimed. The value is the claim's UID.
-// Without it, or without the claimRef, the volume is released.
+// Whoever takes the claimRef away gives the volume to others.
 const AwaitsClaimAnnotation = "podvol.io/awaits-claim"
 
 // awaitsClaim reports whether the claim of a volume is to be created yet.

@@ -1,6 +1,7 @@
 package persistentvolume
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
 )
 
 // disk is where records are; each change of it is durable and either done as a
@@ -101,17 +103,10 @@ func readRecord(path string) (record, error) {
 	if (rec.Claim == nil) == (rec.Volume == nil) {
 		return rec, errors.New("it is about no claim and no volume, or both")
 	}
-	object := rec.object()
-	ref, _ := refOfRecorded(object)
-	switch {
-	case recordName(ref) != filepath.Base(path):
+	if ref, _ := refOfRecorded(rec.object()); recordName(ref) != filepath.Base(path) {
 		return rec, fmt.Errorf("it is about %s", ref)
-	case object.GetName() == "" || object.GetUID() == "" || rec.Claim != nil && object.GetNamespace() == "":
-		return rec, fmt.Errorf("it is about %s, without name, namespace or UID", ref)
-	case isGone(object):
-		return rec, fmt.Errorf("it is about %s, which is deleted", ref)
 	}
-	return rec, nil
+	return rec, objects.NewStore().Load(context.Background(), 0, rec.object()) // a rehearsal
 }
 
 func (r record) object() metav1.Object {
