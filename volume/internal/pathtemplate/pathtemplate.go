@@ -112,9 +112,9 @@ func Check(path string) error {
 	}
 	switch {
 	case path == "":
-		return refuse("the path is empty; it must name a directory below the share")
+		return refuse("the path is empty; it must name a directory")
 	case path[0] == '/':
-		return refuse("the path must be relative to the share")
+		return refuse("the path must be relative")
 	case len(path) > maxPath:
 		return refuse("the path has %d bytes, at most %d are allowed", len(path), maxPath)
 	case !utf8.ValidString(path):

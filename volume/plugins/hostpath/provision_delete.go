@@ -93,8 +93,8 @@ func (d *deleter) GetMetrics(context.Context) (*volume.Metrics, error) {
 // Delete deletes the volume's directory, archives it, or forgets it, as
 // onDelete of its class and [OnDeleteAnnotation] say, whichever keeps more.
 // Nothing is touched that podvol has not made for just this volume and claim,
-// nor unless the host's [volume.ReleaseVerifier] lets it be destroyed and no pod
-// of this node has a part of it mounted; both are looked at again once the
+// nor unless the host's [volume.ReleaseVerifier] lets it be destroyed and no part
+// of it is mounted elsewhere on this node; both are looked at again once the
 // directory is open. What is gone is success; after a failure, a crash or the
 // end of ctx another call goes on. Errors are a *[volume.MissingRoleError], the
 // verifier's, a *[StillMountedError], a *[removetree.MountError] for what is

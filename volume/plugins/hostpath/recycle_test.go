@@ -194,7 +194,7 @@ func TestKernelVolumeWithAMountedSubPathIsKept(t *testing.T) {
 		h := volumetest.NewHost(t)
 		h.Mounter = mount.New(mount.Config{})
 		base := filepath.Join(t.TempDir(), "base")
-		sub := filepath.Join(h.RootDir, "pods", "u1", "volume-subpaths", "pvc-uid-data", "web", "0")
+		sub := filepath.Join(t.TempDir(), "another-root", "pods", "u1", "volume-subpaths", "pvc-uid-data", "web", "0")
 		if err := errors.Join(os.MkdirAll(sub, 0o755), os.Mkdir(base, 0o755)); err != nil {
 			t.Fatal(err)
 		}

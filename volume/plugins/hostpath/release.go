@@ -17,15 +17,15 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// StillMountedError says that a part of a released volume is still mounted for a
-// pod of this node, as its subPaths are.
+// StillMountedError says that a released volume, or a part of it, is mounted
+// somewhere else on this node, as the subPaths of pods are.
 type StillMountedError struct {
 	// Path is the volume's, Target the mount point.
 	Path, Target string
 }
 
 func (e *StillMountedError) Error() string {
-	return fmt.Sprintf("a part of %s is still mounted at %s; it is reclaimed once its pod is torn down", e.Path, e.Target)
+	return fmt.Sprintf("%s, or a part of it, is still mounted at %s; it is reclaimed once its pod is torn down, or whoever else mounted it has unmounted that", e.Path, e.Target)
 }
 
 // release is a PersistentVolume that its claim has left.
@@ -53,8 +53,9 @@ func (r *release) verifyUnused(ctx context.Context) error {
 	return volume.NothingDone(r.verifyUnmounted())
 }
 
-// verifyUnmounted looks for mounts of the volume, or of a directory of it, below
-// the directories of this node's pods.
+// verifyUnmounted looks for other mounts of the volume, or of a directory of it.
+// Where they are does not matter: the host's root directory need not be the one
+// of the node whose pods have them.
 func (r *release) verifyUnmounted() error {
 	dir, err := os.OpenFile(r.path, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -80,17 +81,13 @@ func (r *release) verifyUnmounted() error {
 	if !ok {
 		return fmt.Errorf("which mounts are those of %s cannot be told: it lies at %s, but its mount at %s", r.path, path, shown.Target)
 	}
-	pods, err := r.plugin.podsDir()
-	if err != nil {
-		return err
-	}
 	same, err := table.ByDevice(shown.Device)
 	if err != nil {
 		return err
 	}
 	inFileSystem := filepath.Join(shown.Root, rest)
 	for _, e := range same {
-		if _, part := below.Cut(inFileSystem, e.Root); part && below.Strictly(pods, e.Target) {
+		if _, part := below.Cut(inFileSystem, e.Root); part && e.ID != shown.ID {
 			return &StillMountedError{Path: r.path, Target: e.Target}
 		}
 	}
