@@ -98,7 +98,7 @@ func want(t *testing.T, found []localdiscovery.Found, path string, state localdi
 // comes first, and so are the directories of one, unless that is agreed to.
 func TestKernelFileSystemIsOfferedOnce(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		dir, store, _, d := kernelDisks(t)
+		dir, _, _, d := kernelDisks(t)
 		disk := filepath.Join(dir, "m-disk")
 		mountAt(t, "tmpfs", disk, "tmpfs", 0)
 		for _, name := range []string{"vol1", "vol2", "vol1/in"} {
@@ -120,7 +120,7 @@ func TestKernelFileSystemIsOfferedOnce(t *testing.T) {
 		want(t, found, first.Path, localdiscovery.Gone, nil)
 
 		// Directories of one file system.
-		dir, store, _, d = kernelDisks(t)
+		dir, store, _, d := kernelDisks(t)
 		for _, name := range []string{"vol1", "vol2", "vol1/in"} {
 			mountAt(t, filepath.Join(disk, name), filepath.Join(dir, strings.ReplaceAll(name, "/", "-")), "", unix.MS_BIND)
 		}

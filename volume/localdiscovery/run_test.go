@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -217,4 +219,67 @@ func controllerFor(t *testing.T, store *objects.Store) (stop func()) {
 			t.Error(err)
 		}
 	}
+}
+
+// A disk whose cleaning was cut off is not offered, and is cleaned to the end by
+// the next controller.
+func TestKernelCleaningIsCutOff(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir, store, _, d := kernelDisks(t)
+		d.Classes[0].ReclaimPolicy = v1.PersistentVolumeReclaimDelete
+		path := filepath.Join(dir, "disk")
+		mountAt(t, "tmpfs", path, "tmpfs", 0)
+		const files = 30_000
+		var pv *v1.PersistentVolume
+		for left := 0; left == 0; left = len(entriesIn(t, path)) { // until one is cut off
+			for n := range files {
+				if err := unix.Mknod(filepath.Join(path, strconv.Itoa(n)), unix.S_IFREG|0o600, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pv = stored(t, store, discover(t, d)[0].Volume)
+			pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "ops", Name: "data", UID: "claim-that-is-gone"}
+			if _, err := store.Update(t.Context(), pv); err != nil {
+				t.Fatal(err)
+			}
+			full := sizeOf(t, path)
+			stop := controllerFor(t, store)
+			for sizeOf(t, path) == full { // until it has begun
+				runtime.Gosched()
+			}
+			stop()
+		}
+		if f := want(t, discover(t, d), path, localdiscovery.Known, nil); f.Volume != pv.Name || stored(t, store, pv.Name).UID != pv.UID {
+			t.Errorf("it is offered anew: %+v", f)
+		}
+		until := running(t, store, d)
+		stop := controllerFor(t, store)
+		until("it is offered anew", func(all []*v1.PersistentVolume) bool {
+			now := byPath(all, path)
+			return now != nil && now.UID != pv.UID
+		})
+		stop()
+		if left := len(entriesIn(t, path)); left > 0 {
+			t.Errorf("%d files are left", left)
+		}
+	})
+}
+
+// sizeOf is that of a directory, which tells how many entries one on tmpfs has.
+func sizeOf(t *testing.T, dir string) int64 {
+	t.Helper()
+	info, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
+func entriesIn(t *testing.T, dir string) []os.DirEntry {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
 }
