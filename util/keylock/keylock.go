@@ -11,6 +11,7 @@ package keylock
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 )
 
 // Map holds one lock for each key in use. Its zero value is ready. A Map must
@@ -83,8 +84,12 @@ func (m *Map[K]) leave(key K, l *lock) {
 }
 
 func (m *Map[K]) release(key K, l *lock) func() {
-	return sync.OnceFunc(func() {
+	var released atomic.Bool
+	return func() {
+		if released.Swap(true) {
+			return
+		}
 		<-l.held
 		m.leave(key, l)
-	})
+	}
 }

@@ -35,8 +35,12 @@ func newWaitingClaims() *waitingClaims {
 }
 
 // add has a claim wait. It must be added before it looks for a volume, so that
-// none that comes meanwhile is missed. An invalid claim waits for nothing.
+// none that comes meanwhile is missed; one that waits already for the same keeps
+// its place. An invalid claim waits for nothing.
 func (w *waitingClaims) add(wanted Wanted) {
+	if w.has(wanted) {
+		return
+	}
 	q, err := wanted.compile()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -53,6 +57,15 @@ func (w *waitingClaims) add(wanted Wanted) {
 		w.byShelf[q.shelf] = list.New()
 	}
 	claim.place = w.byShelf[q.shelf].PushBack(claim)
+}
+
+// has reports whether a claim waits for just that.
+func (w *waitingClaims) has(wanted Wanted) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known := w.claims[nameOf(wanted.Claim)]
+	return known != nil && known.query.Claim == wanted.Claim && known.query.Delayed == wanted.Delayed &&
+		known.query.NodeName == "" && wanted.NodeName == "" && known.query.shelf.class == claimClass(wanted.Claim, wanted.DefaultClass)
 }
 
 // done says that a claim does not wait any more.

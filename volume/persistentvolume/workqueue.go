@@ -46,7 +46,7 @@ type workQueue struct {
 
 	mu      sync.Mutex
 	ctx     context.Context // nil until started; work ends with it
-	ready   []volume.ObjectRef
+	ready   []*workState
 	states  map[volume.ObjectRef]*workState
 	started int // goroutines
 	working int // those of them that have a key
@@ -55,6 +55,7 @@ type workQueue struct {
 }
 
 type workState struct {
+	key             volume.ObjectRef
 	queued, running bool
 	look            bool // of what is queued
 	failures        int
@@ -105,7 +106,7 @@ func (q *workQueue) add(key volume.ObjectRef) {
 		s.retry.Stop()
 		s.retry = nil
 	}
-	q.enqueue(key, s)
+	q.enqueue(s)
 }
 
 // hear has it found out whether the object of a key has changed: much that is
@@ -113,20 +114,20 @@ func (q *workQueue) add(key volume.ObjectRef) {
 func (q *workQueue) hear(key volume.ObjectRef) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.enqueue(key, q.state(key))
+	q.enqueue(q.state(key))
 }
 
 // state, enqueue, dispatch and mayWork are called with the lock held.
 func (q *workQueue) state(key volume.ObjectRef) *workState {
 	s := q.states[key]
 	if s == nil {
-		s = new(workState)
+		s = &workState{key: key}
 		q.states[key] = s
 	}
 	return s
 }
 
-func (q *workQueue) enqueue(key volume.ObjectRef, s *workState) {
+func (q *workQueue) enqueue(s *workState) {
 	if s.queued {
 		return
 	}
@@ -136,7 +137,7 @@ func (q *workQueue) enqueue(key volume.ObjectRef, s *workState) {
 			q.activity.add(1)
 		}
 		s.counted = false
-		q.ready = append(q.ready, key)
+		q.ready = append(q.ready, s)
 		q.dispatch()
 	}
 }
@@ -154,34 +155,33 @@ func (q *workQueue) mayWork() bool { return q.ctx != nil && q.ctx.Err() == nil &
 // run works on keys as long as there are some.
 func (q *workQueue) run() {
 	for {
-		key, look, ok := q.next()
-		if !ok {
+		s, look := q.next()
+		if s == nil {
 			return
 		}
-		q.finish(key, look, q.work(q.ctx, key, look))
+		q.finish(s, look, q.work(q.ctx, s.key, look))
 	}
 }
 
-func (q *workQueue) next() (key volume.ObjectRef, look, ok bool) {
+// next returns nil where there is nothing to do.
+func (q *workQueue) next() (s *workState, look bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.mayWork() || len(q.ready) == 0 {
 		q.started--
-		return key, false, false
+		return nil, false
 	}
-	key, q.ready = q.ready[0], q.ready[1:]
-	s := q.states[key]
+	s, q.ready = q.ready[0], q.ready[1:]
 	look = s.look
 	s.queued, s.look, s.running = false, false, true
 	q.working++
-	return key, look, true
+	return s, look
 }
 
-func (q *workQueue) finish(key volume.ObjectRef, look bool, err error) {
+func (q *workQueue) finish(s *workState, look bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.working--
-	s := q.states[key]
 	s.running = false
 	switch {
 	case err != nil:
@@ -191,7 +191,7 @@ func (q *workQueue) finish(key volume.ObjectRef, look bool, err error) {
 		s.failures, s.conflict = 0, false
 	}
 	if err != nil && q.ctx.Err() == nil && s.retry == nil && !(s.queued && s.look) {
-		s.retry = time.AfterFunc(retryPause(retryFirst, s.failures, err), func() { q.add(key) })
+		s.retry = time.AfterFunc(retryPause(retryFirst, s.failures, err), func() { q.add(s.key) })
 	}
 	switch {
 	case s.queued:
@@ -202,8 +202,8 @@ func (q *workQueue) finish(key volume.ObjectRef, look bool, err error) {
 	}
 	switch {
 	case s.queued:
-		q.ready = append(q.ready, key)
+		q.ready = append(q.ready, s)
 	case s.retry == nil:
-		delete(q.states, key)
+		delete(q.states, s.key)
 	}
 }

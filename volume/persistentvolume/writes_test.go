@@ -8,9 +8,11 @@ import (
 	"testing/synctest"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume/objects/objectstest"
+	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
 // calls names what was called since the last time, in order, and forgets it.
@@ -142,4 +144,21 @@ func TestAVolumeThatNobodyTakesIsAvailable(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What an earlier process may have made for a claim is done away with when
+// somebody has chosen another volume for the claim meanwhile.
+func TestWhatWasMadeGoesForWhatIsChosen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("made", made), newPV("chosen", "1Gi", class("made"), forClaim("data", "")),
+			newClaim("data", "1Gi", ofClass("made"), func(c *v1.PersistentVolumeClaim) { c.Finalizers = []string{persistentvolume.ProvisioningFinalizer} }),
+			&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "pvc-uid-data"}}).withStorage()
+		w.start()
+		w.settle()
+		w.wantBound("data", "chosen")
+		w.wantGone("PersistentVolume", "", "pvc-uid-data")
+		if left := w.stored(); len(left) != 0 || slices.Contains(w.claim("data").Finalizers, persistentvolume.ProvisioningFinalizer) {
+			t.Errorf("storage is left: %v; the claim's finalizers are %v", left, w.claim("data").Finalizers)
+		}
+	})
 }
