@@ -40,6 +40,7 @@ type clusterConfig struct {
 	plugins    []volume.VolumePlugin // in place of stock ones
 	mounted    func(context.Context) ([]embedded.Mounted, error)
 	explained  func(types.NamespacedName)
+	only       func(volume.ObjectRef) bool // nil: everything is worked on
 }
 
 // openCluster opens the claims of a root directory. The plugins are instances of
@@ -64,7 +65,7 @@ func openCluster(ctx context.Context, c clusterConfig) (*embedded.Cluster, error
 	return embedded.Open(ctx, embedded.Config{
 		Dir: clusterDir(c.rootDir), Ledger: filepath.Join(volumemanager.StateDir(c.rootDir), "bindings"), NodeName: c.node.nodeName, Manager: c.manager, Store: c.store,
 		Plugins: plugins.All(append([]volume.VolumePlugin{making}, c.plugins...)...), Host: volume.Host{RootDir: work, Mounter: mounter, HostFiles: c.node.hostFiles},
-		Mounted: mounted, Explained: c.explained,
+		Mounted: mounted, Explained: c.explained, Only: c.only,
 		LockTimeout: c.wait, Events: c.events, Logger: c.log,
 	})
 }
@@ -105,10 +106,11 @@ func mountedBelow(rootDir string, mounter mount.Interface) ([]embedded.Mounted, 
 }
 
 // volumeName is the PersistentVolume that is mounted, or may be: a volume whose
-// record is lost is known by its directory alone, which has that name.
+// record is lost is known by its directory alone, which has that name. It is empty
+// for a volume of the pod's own.
 func volumeName(v volumemanager.VolumeStatus) string {
-	if v.PersistentVolume != "" {
-		return v.PersistentVolume
+	if v.PersistentVolume == "" && v.Found {
+		return filepath.Base(v.Path)
 	}
-	return filepath.Base(v.Path)
+	return v.PersistentVolume
 }

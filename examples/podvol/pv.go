@@ -31,6 +31,7 @@ func pvCommand(s streams) *cobra.Command {
 	flags := c.Flags()
 	flags.StringVarP(&o.output, "output", "o", "", "how to print: wide, json, yaml or name (default: as a table)")
 	addRootDir(flags, &o.rootDir)
+	c.AddCommand(pvDeleteCommand(s), pvReleaseCommand(s))
 	return c
 }
 

@@ -39,6 +39,7 @@ func pvcCommand(s streams) *cobra.Command {
 	flags.StringVarP(&o.namespace, "namespace", "n", v1.NamespaceDefault, "the claims of this namespace")
 	flags.BoolVarP(&o.all, "all-namespaces", "A", false, "the claims of all namespaces")
 	addRootDir(flags, &o.rootDir)
+	c.AddCommand(pvcDeleteCommand(s))
 	return c
 }
 

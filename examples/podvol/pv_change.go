@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/persistentvolume/embedded"
+)
+
+func pvDeleteCommand(s streams) *cobra.Command {
+	var o changeOptions
+	c := &cobra.Command{
+		Use:   "delete NAME…",
+		Short: "Delete PersistentVolumes that no claim has",
+		Long: "Deletes PersistentVolumes. The data of one that a claim has left goes first if its\n" +
+			"reclaim policy is Delete; all other data stays where it is. A volume that a claim\n" +
+			"has, or that is mounted on this machine, is refused. One that a manifest still\n" +
+			"declares is made anew by the next podvol mount, for any claim that it fits.\n\n" +
+			"Exit code: 0 when all that was to go has gone, else 1; 2 for a wrong command line.",
+		Example: "  podvol pv delete nfs211 --dry-run\n" +
+			"  podvol pv delete nfs211",
+		RunE: func(c *cobra.Command, names []string) error { return deletePVs(c.Context(), s, o, names) },
+	}
+	o.add(c.Flags())
+	return c
+}
+
+func deletePVs(ctx context.Context, s streams, o changeOptions, names []string) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		return usagef("name the PersistentVolumes to delete")
+	}
+	found := readStored(o.rootDir)
+	if found.damaged != nil {
+		return found.damaged
+	}
+	d := &deletion{streams: s, options: o, before: found}
+	var missing []error
+	for _, name := range names {
+		pv := found.volume(name)
+		if pv == nil {
+			missing = append(missing, notFound(volumeKind, name))
+			continue
+		}
+		d.refs = append(d.refs, volume.NewObjectRef(volumeKind.kind, "", name))
+		d.volumes = append(d.volumes, pv)
+	}
+	return errors.Join(append(missing, d.run(ctx))...)
+}
+
+func pvReleaseCommand(s streams) *cobra.Command {
+	var o changeOptions
+	yes := false
+	c := &cobra.Command{
+		Use:   "release NAME --yes",
+		Short: "Offer a volume that its claim has left to other claims, with its data",
+		Long: "Takes the claimRef of a Released PersistentVolume away, so that it is Available:\n" +
+			"the next claim that it fits gets it, with the data that the last one has left in\n" +
+			"it. That must be confirmed with --yes. Only volumes with reclaim policy Retain are\n" +
+			"released so; of others, data may be gone already.",
+		Example: "  podvol pv release nfs211 --dry-run\n" +
+			"  podvol pv release nfs211 --yes",
+		RunE: func(c *cobra.Command, names []string) error { return releasePV(c.Context(), s, o, yes, names) },
+	}
+	c.Flags().BoolVar(&yes, "yes", false, "another claim may have the volume's data")
+	o.add(c.Flags())
+	return c
+}
+
+func releasePV(ctx context.Context, s streams, o changeOptions, yes bool, names []string) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	if len(names) != 1 {
+		return usagef("name one PersistentVolume to release")
+	}
+	found := readStored(o.rootDir)
+	if found.damaged != nil {
+		return found.damaged
+	}
+	pv := found.volume(names[0])
+	if pv == nil {
+		return notFound(volumeKind, names[0])
+	}
+	what := fmt.Sprintf("what claim %s has left in it, %s", claimText(pv), sourceOf(pv))
+	if o.dryRun {
+		fmt.Fprintf(s.out, "%s %q released (dry run)\n", volumeKind.singular, pv.Name)
+		printNote(s.err, pv.Name, "another claim could have it, with "+what)
+		return nil
+	}
+	if !yes {
+		return usagef("another claim will have PersistentVolume %q with %s: confirm that with --yes", pv.Name, what)
+	}
+	only := map[volume.ObjectRef]bool{volume.NewObjectRef(volumeKind.kind, "", pv.Name): true}
+	if err := o.change(ctx, s, only, func(c *embedded.Cluster) error { return c.Release(ctx, pv.Name) }); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(s.out, "%s %q released\n", volumeKind.singular, pv.Name)
+	return err
+}
+
+func claimText(pv *v1.PersistentVolume) string {
+	if ref := pv.Spec.ClaimRef; ref != nil {
+		return ref.Namespace + "/" + ref.Name
+	}
+	return "<none>"
+}

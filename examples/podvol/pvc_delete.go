@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume/embedded"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// changeOptions are the flags of the commands that change what is recorded.
+type changeOptions struct {
+	rootDir, nodeName string
+	volumeDirs        []string
+	dryRun            bool
+	timeout           time.Duration
+}
+
+func (o *changeOptions) add(flags *pflag.FlagSet) {
+	flags.BoolVar(&o.dryRun, "dry-run", false, "only print what would be done")
+	flags.StringVar(&o.nodeName, "node", "", "this node's name, if mount or run-node was given one")
+	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for storage to be deleted")
+	addVolumeDirs(flags, &o.volumeDirs)
+	addRootDir(flags, &o.rootDir)
+}
+
+// check completes the options.
+func (o *changeOptions) check() (err error) {
+	if o.timeout <= 0 {
+		return usagef("--timeout %s must be positive", o.timeout)
+	}
+	if o.nodeName, err = nodeNameOr(o.nodeName); err != nil {
+		return err
+	}
+	if o.volumeDirs, err = checkVolumeDirs(o.volumeDirs); err != nil {
+		return err
+	}
+	o.rootDir, err = checkRootDir(o.rootDir)
+	return err
+}
+
+func pvcDeleteCommand(s streams) *cobra.Command {
+	var o changeOptions
+	namespace := ""
+	c := &cobra.Command{
+		Use:   "delete NAMESPACE/NAME…",
+		Short: "Delete claims that no pod uses",
+		Long: "Deletes claims, and does with their volumes what the reclaim policy says: Delete\n" +
+			"deletes the volume and its data, Recycle empties it, Retain keeps it as it is for\n" +
+			"podvol pv release or podvol pv delete. A claim that a pod has mounted on this\n" +
+			"machine is refused: unmount it first. While podvol run-node runs, take the claim\n" +
+			"out of its manifests instead.\n\n" +
+			"Exit code: 0 when all that was to go has gone, else 1; 2 for a wrong command line.",
+		Example: "  podvol pvc delete ops-test/nfs-211 --dry-run\n" +
+			"  podvol pvc delete ops-test/nfs-211",
+		RunE: func(c *cobra.Command, words []string) error { return deletePVCs(c.Context(), s, o, namespace, words) },
+	}
+	c.Flags().StringVarP(&namespace, "namespace", "n", v1.NamespaceDefault, "the namespace of claims that are named without one")
+	o.add(c.Flags())
+	return c
+}
+
+func deletePVCs(ctx context.Context, s streams, o changeOptions, namespace string, words []string) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	if len(words) == 0 {
+		return usagef("name the claims to delete, as NAMESPACE/NAME")
+	}
+	found := readStored(o.rootDir)
+	if found.damaged != nil {
+		return found.damaged
+	}
+	claims, missing, err := pvcOptions{namespace: namespace}.choose(found, words)
+	if err != nil {
+		return err
+	}
+	d := &deletion{streams: s, options: o, before: found}
+	for _, claim := range claims {
+		d.refs = append(d.refs, volume.NewObjectRef(claimKind.kind, claim.Namespace, claim.Name))
+		d.volumes = append(d.volumes, found.volumesOf(claim)...)
+	}
+	return errors.Join(append(missing, d.run(ctx))...)
+}
+
+// volumesOf returns the volumes that are a claim's, or will be.
+func (s stored) volumesOf(claim *v1.PersistentVolumeClaim) (all []*v1.PersistentVolume) {
+	for _, pv := range s.volumes {
+		if ref := pv.Spec.ClaimRef; ref != nil && ref.UID == claim.UID {
+			all = append(all, pv)
+		}
+	}
+	return all
+}
+
+// deletion deletes claims or volumes, and tells what became of the volumes.
+type deletion struct {
+	streams
+	options changeOptions
+	before  stored
+	refs    []volume.ObjectRef
+	volumes []*v1.PersistentVolume // those of refs, and of the claims in it
+}
+
+func (d *deletion) run(ctx context.Context) error {
+	if len(d.refs) == 0 {
+		return nil
+	}
+	if d.options.dryRun {
+		return d.rehearse()
+	}
+	only := make(map[volume.ObjectRef]bool)
+	for _, ref := range d.refs {
+		only[ref] = true
+	}
+	for _, pv := range d.volumes {
+		only[volume.NewObjectRef(volumeKind.kind, "", pv.Name)] = true
+	}
+	var errs []error
+	var begun []volume.ObjectRef
+	err := d.options.change(ctx, d.streams, only, func(c *embedded.Cluster) error {
+		for _, ref := range d.refs {
+			if err := c.Delete(ctx, ref); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			begun = append(begun, ref)
+		}
+		if len(begun) == 0 {
+			return errNothingBegun
+		}
+		c.PodsComplete()
+		return nil
+	})
+	if err != nil && !errors.Is(err, errNothingBegun) {
+		return errors.Join(append(errs, err)...)
+	}
+	return errors.Join(append(errs, d.report(begun))...)
+}
+
+var errNothingBegun = errors.New("nothing was begun")
+
+// change opens the root directory's claims for f, and then lets happen what
+// follows, for these objects only.
+func (o changeOptions) change(ctx context.Context, s streams, only map[volume.ObjectRef]bool, f func(*embedded.Cluster) error) (err error) {
+	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	// Whoever has the root directory may mount; nobody does meanwhile.
+	config := nodeConfig{rootDir: o.rootDir, nodeName: o.nodeName, objects: objects.NewStore(), log: log}
+	node, err := startNode(ctx, config)
+	if errors.Is(err, volumemanager.ErrRootBusy) {
+		return fmt.Errorf("%w; if that is podvol run-node, it deletes the claims that you take out of its manifests, "+
+			"and for anything else it can be stopped meanwhile: mounts stay", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, node.stop()) }()
+	cluster, err := openCluster(ctx, clusterConfig{
+		rootDir: o.rootDir, node: config, manager: "podvol delete", log: log, volumeDirs: o.volumeDirs,
+		only: func(ref volume.ObjectRef) bool { return only[ref] },
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cluster.Close()) }()
+	if err := f(cluster); err != nil {
+		return err
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- cluster.Run(running) }()
+	waiting, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	err = cluster.Idle(waiting)
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+// rehearse prints what would be done.
+func (d *deletion) rehearse() error {
+	mounted, err := mountedBelow(d.options.rootDir, mount.New(mount.Config{}))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, ref := range d.refs {
+		if err := d.refusal(ref, mounted); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		fmt.Fprintln(d.out, deletedText(ref)+" (dry run)")
+		for _, pv := range d.volumesOfRef(ref) {
+			printNote(d.err, pv.Name, plannedFate(pv, ref.Kind == volumeKind.kind))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// refusal is what the deletion would say, by what is recorded and mounted.
+func (d *deletion) refusal(ref volume.ObjectRef, mounted []embedded.Mounted) error {
+	for _, m := range mounted {
+		uses := m.Claim == ref.NamespacedName
+		for _, pv := range d.volumesOfRef(ref) {
+			uses = uses || m.Volume == pv.Name
+		}
+		if uses {
+			return &embedded.InUseError{Ref: ref, Pods: []types.NamespacedName{m.Pod}}
+		}
+	}
+	if pv := d.before.volume(ref.Name); ref.Kind == volumeKind.kind && pv != nil && pv.Spec.ClaimRef != nil {
+		claim := d.before.claim(types.NamespacedName{Namespace: pv.Spec.ClaimRef.Namespace, Name: pv.Spec.ClaimRef.Name})
+		if claim != nil && claim.UID == pv.Spec.ClaimRef.UID {
+			return &embedded.RefusedError{Ref: ref, Op: "deleted", Reason: fmt.Sprintf("it is that of %s %s; delete that first", claimKind.kind, nameOfClaim(claim))}
+		}
+	}
+	return nil
+}
+
+func (d *deletion) volumesOfRef(ref volume.ObjectRef) []*v1.PersistentVolume {
+	if ref.Kind == claimKind.kind {
+		return d.before.volumesOf(d.before.claim(ref.NamespacedName))
+	}
+	return []*v1.PersistentVolume{d.before.volume(ref.Name)}
+}
+
+// report tells what has gone, and what became of volumes.
+func (d *deletion) report(begun []volume.ObjectRef) error {
+	now := readStored(d.options.rootDir)
+	errs := []error{now.damaged}
+	for _, ref := range begun {
+		left := ref.Kind == claimKind.kind && now.claim(ref.NamespacedName) != nil || ref.Kind == volumeKind.kind && now.volume(ref.Name) != nil
+		if !left {
+			fmt.Fprintln(d.out, deletedText(ref))
+		} else if ref.Kind == claimKind.kind {
+			errs = append(errs, fmt.Errorf("%s is still being deleted; try again", ref))
+		}
+		for _, pv := range d.volumesOfRef(ref) {
+			after := now.volume(pv.Name)
+			if after != nil && (after.Status.Phase == v1.VolumeFailed || left && ref.Kind == volumeKind.kind) {
+				errs = append(errs, fmt.Errorf("PersistentVolume %s, %s, is still there: %s", pv.Name, sourceOf(pv), after.Status.Message))
+				continue
+			}
+			printNote(d.err, pv.Name, fate(pv, after))
+		}
+	}
+	return errors.Join(errs...)
+}

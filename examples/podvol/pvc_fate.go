@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/plugins"
+)
+
+// deletedText is kubectl's.
+func deletedText(ref volume.ObjectRef) string {
+	if ref.Kind == claimKind.kind {
+		return fmt.Sprintf("%s %q deleted from %s namespace", claimKind.singular, ref.Name, ref.Namespace)
+	}
+	return fmt.Sprintf("%s %q deleted", volumeKind.singular, ref.Name)
+}
+
+// plannedFate says what becomes of a volume that its claim leaves, or that is
+// deleted itself.
+func plannedFate(pv *v1.PersistentVolume, itself bool) string {
+	released := pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID != ""
+	switch policy := pv.Spec.PersistentVolumeReclaimPolicy; {
+	case policy == v1.PersistentVolumeReclaimDelete && released:
+		return fmt.Sprintf("the volume would be deleted, and its data %s: %s (reclaim policy Delete)", onDelete(pv), sourceOf(pv))
+	case itself:
+		return fmt.Sprintf("its data, %s, would stay there", sourceOf(pv))
+	case policy == v1.PersistentVolumeReclaimRecycle:
+		return fmt.Sprintf("the volume, %s, would be emptied (reclaim policy Recycle)", sourceOf(pv))
+	}
+	return fmt.Sprintf("the volume and its data, %s, would stay (reclaim policy Retain)", sourceOf(pv))
+}
+
+// fate says what has become of a volume.
+func fate(before, after *v1.PersistentVolume) string {
+	policy := before.Spec.PersistentVolumeReclaimPolicy
+	switch {
+	case after == nil && policy == v1.PersistentVolumeReclaimDelete && before.Spec.ClaimRef != nil && before.Spec.ClaimRef.UID != "":
+		return fmt.Sprintf("the volume is deleted, and its data %s: %s", onDelete(before), sourceOf(before))
+	case after == nil:
+		return fmt.Sprintf("its data stays: %s", sourceOf(before))
+	case after.Status.Phase == v1.VolumeAvailable:
+		return fmt.Sprintf("the volume, %s, is available again", sourceOf(before))
+	}
+	again := shellJoin(append(programName(os.Args[0]), "pv", "release", before.Name))
+	return fmt.Sprintf("the volume is %s and keeps its data, %s; for another claim to have both: %s", after.Status.Phase, sourceOf(before), again)
+}
+
+// onDelete says what becomes of the data of a volume that is deleted, which a
+// class may say.
+func onDelete(pv *v1.PersistentVolume) string {
+	switch pv.Annotations["provisioned.podvol.io/on-delete"] {
+	case "archive":
+		return "archived"
+	case "retain":
+		return "kept"
+	}
+	return "deleted"
+}
+
+// sourceOf describes where a volume's data is.
+func sourceOf(pv *v1.PersistentVolume) string {
+	spec := volume.NewSpecFromPersistentVolume(pv, false)
+	for _, plugin := range plugins.All() {
+		if plugin.CanSupport(spec) {
+			return strings.TrimSpace(volume.DescribeSource(plugin, spec))
+		}
+	}
+	return "in its source"
+}
