@@ -70,7 +70,7 @@ func TestClaimsAreDeletedByHand(t *testing.T) {
 		}
 
 		for _, dryRun := range []string{"--dry-run=true", "--dry-run=false"} {
-			if _, errOut := at(exitFailed, "pvc", "delete", "shop/orders", dryRun); !strings.Contains(errOut, "in use by shop/web") {
+			if _, errOut := at(exitFailed, "pvc", "delete", "shop/orders", dryRun); !strings.Contains(errOut, "in use by pod shop/web") {
 				t.Errorf("%s: stderr: %s", dryRun, errOut)
 			}
 			if _, errOut := at(exitFailed, "pv", "delete", "kept", dryRun); !strings.Contains(errOut, "cannot be deleted") && !strings.Contains(errOut, "in use") {

@@ -46,7 +46,7 @@ func fate(before, after *v1.PersistentVolume) string {
 		return fmt.Sprintf("the volume, %s, is available again", sourceOf(before))
 	}
 	again := shellJoin(append(programName(os.Args[0]), "pv", "release", before.Name))
-	return fmt.Sprintf("the volume is %s and keeps its data, %s; for another claim to have both: %s", after.Status.Phase, sourceOf(before), again)
+	return fmt.Sprintf("the volume is %s and keeps its data, %s; %s would offer it to other claims", after.Status.Phase, sourceOf(before), again)
 }
 
 // onDelete says what becomes of the data of a volume that is deleted, which a

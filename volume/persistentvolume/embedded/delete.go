@@ -31,7 +31,7 @@ func (e *InUseError) Error() string {
 	for i, pod := range e.Pods {
 		names[i] = pod.String()
 	}
-	return fmt.Sprintf("%s is in use by %s: unmount it there first", e.Ref, strings.Join(names, ", "))
+	return fmt.Sprintf("%s is in use by pod %s: unmount it first", e.Ref, strings.Join(names, ", "))
 }
 
 // RefusedError says why a volume must not be deleted, or not be released.
