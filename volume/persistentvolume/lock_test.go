@@ -36,15 +36,14 @@ func TestALockIsNeverLeftBehind(t *testing.T) {
 	other.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	r, err := persistentvolume.OpenRecords(ctx, objects.NewStore(), dir)
-	if err != nil {
-		t.Fatalf("who gave up holds the lock: %v", err)
-	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if n := descriptorsOf(t, dir); n != 0 {
-		t.Errorf("%d descriptors of the records are left", n)
+	for left := 1; left > 0; left = descriptorsOf(t, dir) { // who gave up may still be on the way to it
+		r, err := persistentvolume.OpenRecords(ctx, objects.NewStore(), dir)
+		if err != nil {
+			t.Fatalf("who gave up holds the lock: %v; %d descriptors are left", err, left)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
