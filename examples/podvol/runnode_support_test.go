@@ -27,6 +27,7 @@ type nodeTest struct {
 	passed []row
 	says   chan string
 	stop   func() (code int)
+	kill   func() // of a process: SIGKILL
 }
 
 const patience = 30 * time.Second
@@ -57,10 +58,15 @@ func runProcess(t *testing.T, dir, root string, args ...string) *nodeTest {
 	if err := errors.Join(outErr, errsErr, c.Start()); err != nil {
 		t.Fatal(err)
 	}
-	return follow(t, dir, root, out, errs, func() { _ = c.Process.Signal(syscall.SIGTERM) }, func() int {
+	n := follow(t, dir, root, out, errs, func() { _ = c.Process.Signal(syscall.SIGTERM) }, func() int {
 		_ = c.Wait() // the code says it
 		return c.ProcessState.ExitCode()
 	})
+	n.kill = func() {
+		_ = c.Process.Kill()
+		n.stop()
+	}
+	return n
 }
 
 func runNodeArgs(dir, root string, args []string) []string {
