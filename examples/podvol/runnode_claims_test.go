@@ -277,3 +277,62 @@ func TestRunNodeKeepsClaimsOfStatefulSets(t *testing.T) {
 		n.stop()
 	})
 }
+
+// A rehearsal makes volumes nowhere but in its own place.
+func TestRunNodeRehearsesMakingVolumes(t *testing.T) {
+	leaks(t)
+	base := t.TempDir()
+	n := runInProcess(t, t.TempDir(), filepath.Join(t.TempDir(), "root"), "--fake", "--volume-dir", base)
+	text := testdataFile(t, "claims/dynamic.yaml")
+	n.put("all.yaml", text)
+	for name, r := range n.become(map[string]string{"cache": "mounted", "archive": "mounted"}) {
+		if !strings.HasPrefix(r.Path, filepath.Join(n.root, "podvol/volumes/pvc-")) {
+			t.Errorf("%s would be at %s", name, r.Path)
+		}
+	}
+	n.put("all.yaml", documents(text, "StorageClass")+"\n---\n"+podNamed("other", ""))
+	n.row("cache", "unmounted")
+	n.stop()
+	if made := tree(t, base); len(made) != 1 {
+		t.Errorf("made %q", made)
+	}
+}
+
+// A directory that is empty when it is looked at first may be one whose disk is
+// not mounted: that is no reason to delete data.
+func TestRunNodeDeletesNoClaimsForAnEmptyDirectory(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir, root, base := t.TempDir(), filepath.Join(t.TempDir(), "root"), t.TempDir()
+		text := testdataFile(t, "claims/dynamic.yaml")
+		putManifest(t, dir, "all.yaml", text)
+		n := runProcess(t, dir, root, "--volume-dir", base)
+		cache := n.become(map[string]string{"cache": "mounted", "archive": "mounted"})["cache"].Path
+		if filepath.Dir(cache) != base {
+			t.Errorf("made at %s", cache)
+		}
+		write(t, filepath.Join(cache, "file"))
+		n.stop()
+
+		aside := filepath.Join(t.TempDir(), "all.yaml")
+		renamed(t, filepath.Join(dir, "all.yaml"), aside)
+		n = runProcess(t, dir, root, "--volume-dir", base)
+		n.row("cache", "unmounted")
+		n.stop()
+		for name, claim := range awaitStored(t, root, "kept", func(s recordedClaims) bool { return len(s.claims) == 2 }).claims {
+			if claim.DeletionTimestamp != nil {
+				t.Errorf("claim %s is being deleted", name)
+			}
+		}
+		content(t, filepath.Join(cache, "file"), "precious")
+
+		// Who is seen to remove the last file means it.
+		renamed(t, aside, filepath.Join(dir, "all.yaml"))
+		n = runProcess(t, dir, root, "--volume-dir", base)
+		if r := n.row("cache", "mounted"); r.Path != cache {
+			t.Errorf("row %+v", r)
+		}
+		n.remove("all.yaml")
+		awaitGone(t, cache)
+		n.stop()
+	})
+}
