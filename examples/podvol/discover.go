@@ -41,7 +41,8 @@ func discoverCommand(s streams) *cobra.Command {
 			"podvol run-node. The volumes are local ones of this node, and keep their data\n" +
 			"when they are released. Nothing is changed.\n\n" +
 			"With --watch it goes on to print those that are mounted later, until it is\n" +
-			"stopped; it does nothing while no mount changes.",
+			"stopped; it does nothing while no mount changes. podvol run-node --discover offers\n" +
+			"them without a manifest.",
 		Example: "  podvol discover --dir /mnt/disks --class local > /etc/podvol/manifests/disks.yaml\n" +
 			"  cat <(podvol discover --dir /mnt/disks --class local) pod.yaml | podvol mount -f -",
 		Args: noArgs,

@@ -67,10 +67,12 @@ func TestDiscoveredDisksAreManifests(t *testing.T) {
 			"  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]\n" +
 			"---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\n" +
 			"spec: {accessModes: [ReadWriteOnce], storageClassName: local, resources: {requests: {storage: 4Mi}}}\n"
-		code, rows, errOut := podvol(t, out+pod, "mount", "--fake", "-f", "-")
+		root := filepath.Join(t.TempDir(), "root")
+		code, rows, errOut := podvol(t, out+pod, "mount", "-f", "-", "--root-dir", root)
 		if code != exitOK || !strings.Contains(rows, dir+"/ssd") || !strings.Contains(rows, "mounted") {
 			t.Errorf("exit code %d\nstdout:\n%s\nstderr:\n%s", code, rows, errOut)
 		}
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
 	})
 }
 

@@ -7,12 +7,13 @@
 //	podvol fsck                   look for leftovers, and repair them
 //	podvol run -f pod.yaml -- CMD run a command with the volumes of a container
 //	podvol run-node -f DIR        keep the pods of a directory of manifests mounted
-//	podvol pvc, podvol pv         print claims and PersistentVolumes, as kubectl does
+//	podvol pvc                    print claims as kubectl does; delete them
+//	podvol pv                     the same for PersistentVolumes; release them
 //	podvol discover --dir DIR     print the disks mounted there as PersistentVolumes
 //
 // It is the main job of the podvol library as a program: everything it does is
 // a call of volume/volumemanager, volume/objects/manifest or
-// volume/persistentvolume.
+// volume/persistentvolume/embedded.
 package main
 
 import (

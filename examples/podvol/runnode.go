@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -33,6 +34,8 @@ type runNodeOptions struct {
 	adopt         bool
 	nfsPolicy     string
 	volumeDirs    []string
+	discover      []string
+	disks         []localdiscovery.Class // what discover says
 }
 
 func runNodeCommand(s streams) *cobra.Command {
@@ -76,6 +79,7 @@ func runNodeCommand(s streams) *cobra.Command {
 	flags.BoolVar(&o.adopt, "adopt", false, "take over volumes below the root directory that podvol has no record of")
 	addNFSPolicy(flags, &o.nfsPolicy)
 	addVolumeDirs(flags, &o.volumeDirs)
+	addDiscover(flags, &o.discover)
 	addRootDir(flags, &o.rootDir)
 	return c
 }
@@ -104,14 +108,11 @@ func (o *runNodeOptions) check() error {
 	if o.volumeDirs, err = checkVolumeDirs(o.volumeDirs); err != nil {
 		return err
 	}
-	if o.nodeName == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			return usagef("this machine's name is not known: %w; say which node this is with --node", err)
-		}
-		o.nodeName = strings.ToLower(host)
+	if o.disks, err = parseDiscover(o.discover); err != nil {
+		return err
 	}
-	return nil
+	o.nodeName, err = nodeNameOr(o.nodeName)
+	return err
 }
 
 func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
@@ -192,6 +193,11 @@ func (o *runNodeOptions) keep(ctx context.Context, s streams, k keeping) (failed
 	if err := sayUnrecorded(k.where.rootDir, say); err != nil {
 		return false, err
 	}
+	stopDiscovery, err := discoverDisks(ctx, o.disks, storage, k.config, say)
+	if err != nil {
+		return false, err
+	}
+	defer stopDiscovery()
 	run := &nodeRun{
 		node: k.node, out: k.out, watch: watch, say: say, unmountOnExit: o.unmountOnExit,
 		dir:  newManifestDir(o.dir, o.nodeName, k.node.CheckPod, say),
