@@ -109,7 +109,6 @@ type cluster struct {
 	store      *objects.Store
 	api        *counted
 	controller *persistentvolume.Controller
-	heap       int64 // before the controller was started
 }
 
 func newCluster(tb testing.TB, volumes []*v1.PersistentVolume) *cluster {
