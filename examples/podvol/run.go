@@ -37,6 +37,10 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
+// claimsWait is how long a run waits for another that has the claims, which is
+// while that binds its own. Run-node has them for as long as it runs.
+const claimsWait = 30 * time.Second
+
 // runOptions are the flags of podvol run.
 type runOptions struct {
 	files     []string
@@ -216,7 +220,7 @@ func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot,
 		log: log, events: loggedEvents{log, func(s string) string { return s }},
 	}
 	claims := clusterConfig{rootDir: o.rootDir, workDir: root.path(), node: config, store: objects.NewStore(), manager: "podvol run",
-		volumeDirs: o.volumes, wait: o.timeout, log: log}
+		volumeDirs: o.volumes, wait: min(o.timeout, claimsWait), log: log}
 	if usesClaims(j.pods()) {
 		config.objects = claims.store
 	}

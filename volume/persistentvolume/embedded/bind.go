@@ -32,12 +32,11 @@ func (c *Cluster) Bind(ctx context.Context, pods ...*v1.Pod) error {
 	}
 	b := &binding{Cluster: c, pods: c.placedFirst(ctx, pods), refused: make(map[*v1.Pod]error), tried: make(map[persistentvolume.ClaimID]bool)}
 	for {
-		ended := b.settle(ctx)
-		if ended != nil && !errors.Is(ended, context.Cause(ctx)) {
-			return ended
+		if err := b.settle(ctx); err != nil && ctx.Err() == nil {
+			return err
 		}
-		if ended != nil || !b.place(ctx) {
-			return b.report(ctx, ended)
+		if ctx.Err() != nil || !b.place(ctx) {
+			return b.report(ctx, context.Cause(ctx))
 		}
 	}
 }
@@ -213,7 +212,7 @@ func (b *binding) report(ctx context.Context, ended error) error {
 		refused, about := b.refused[pod], types.NamespacedName{}
 		if placement, ok := errors.AsType[*persistentvolume.PlacementError](refused); ok {
 			refused, about = causeOf(placement)
-		} else if refused != nil {
+		} else if refused != nil && ended == nil {
 			return refused
 		}
 		for _, claim := range claimsOf(pod) {

@@ -115,7 +115,7 @@ func Open(ctx context.Context, config Config) (*Cluster, error) {
 	if config.NodeName == "" {
 		return nil, volume.Invalid("NodeName", "must not be empty")
 	}
-	records, err := openLocked(ctx, c.store, config)
+	records, err := openLocked(ctx, c.store, c.manager, config)
 	if err != nil {
 		return nil, err
 	}

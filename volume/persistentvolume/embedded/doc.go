@@ -3,12 +3,10 @@
 // PersistentVolumes on disk, applies manifests to them, places pods, binds their
 // claims, and has storage made and reclaimed by plugins.
 //
-//	cluster, err := embedded.Open(ctx, embedded.Config{Dir: dir, NodeName: "edge1", Plugins: plugins.All(), Host: host})
-//	defer cluster.Close()
-//	err = cluster.Apply(ctx, declared...)                // as kubectl apply
-//	go cluster.Run(ctx)                                  // binds, makes and reclaims
-//	err = cluster.Bind(ctx, pods...)                     // every claim has its volume, or which has not and why
-//	node, err := volumemanager.New(volumemanager.Config{Objects: cluster.Objects(), …})
+// [Open] loads what is kept, [Cluster.Apply] takes manifests over as kubectl apply
+// does, [Cluster.Run] works in the background, and [Cluster.Bind] returns when
+// pods have all their volumes, or says which not and why. A volume manager reads
+// [Cluster.Objects] and mounts them; package volumemanager has one.
 //
 // What is kept is the truth, as in a cluster: a claim keeps its volume, and a
 // volume what it is for, whatever manifests say later. A manifest that goes away

@@ -17,7 +17,8 @@ import (
 // machine.
 type BusyError struct {
 	Dir string
-	// Holder describes it, "process 4711 (podvol)"; empty if nobody knows.
+	// Holder describes it by its [Config.Manager], "process 4711 (podvol)"; empty if
+	// nobody knows.
 	Holder string
 	// Waited is how long.
 	Waited time.Duration
@@ -54,7 +55,7 @@ func openRecords(ctx context.Context, store *objects.Store, config Config) (*per
 }
 
 // openLocked opens the records, waiting for who has them no longer than it may.
-func openLocked(ctx context.Context, store *objects.Store, config Config) (*persistentvolume.RecordedObjects, error) {
+func openLocked(ctx context.Context, store *objects.Store, manager string, config Config) (*persistentvolume.RecordedObjects, error) {
 	patience := config.LockTimeout
 	if patience <= 0 {
 		patience = defaultLockTimeout
@@ -69,7 +70,7 @@ func openLocked(ctx context.Context, store *objects.Store, config Config) (*pers
 	switch {
 	case err == nil:
 		// That it cannot be written costs others no more than a name.
-		_ = os.WriteFile(path, fmt.Appendf(nil, "process %d (%s)\n", os.Getpid(), filepath.Base(os.Args[0])), 0o600)
+		_ = os.WriteFile(path, fmt.Appendf(nil, "process %d (%s)\n", os.Getpid(), manager), 0o600)
 		return records, nil
 	case errors.Is(err, busy) && ctx.Err() == nil:
 		holder, _ := os.ReadFile(path)
