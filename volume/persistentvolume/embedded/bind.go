@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"errors"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -87,7 +88,7 @@ func (b *binding) settle(ctx context.Context) error {
 	idle := make(chan error, 1)
 	go func() { idle <- b.controller.Idle(waiting) }()
 	for {
-		if b.allBound() {
+		if b.allBound(ctx) {
 			cancel()
 			<-idle
 			return nil
@@ -100,15 +101,25 @@ func (b *binding) settle(ctx context.Context) error {
 	}
 }
 
-func (b *binding) allBound() bool {
-	for _, pod := range b.pods {
-		for _, claim := range claimsOf(pod) {
-			if b.controller.Explain(claim) != nil {
-				return false
-			}
-		}
+func (b *binding) allBound(ctx context.Context) bool {
+	return !slices.ContainsFunc(b.pods, func(pod *v1.Pod) bool { return !b.hasAll(ctx, pod) })
+}
+
+// hasAll reports whether all claims of a pod are bound.
+func (b *binding) hasAll(ctx context.Context, pod *v1.Pod) bool {
+	return !slices.ContainsFunc(claimsOf(pod), func(claim types.NamespacedName) bool { return !b.isBound(ctx, claim) })
+}
+
+// isBound reports whether a node may mount a claim. The objects are asked and not
+// the controller: they tell of a change once they have it, and the controller
+// notes later what it has written.
+func (b *binding) isBound(ctx context.Context, name types.NamespacedName) bool {
+	claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, b.objects, volume.NewObjectRef(kindClaim, name.Namespace, name.Name))
+	if err != nil {
+		return false
 	}
-	return true
+	pv, err := objects.Get[*v1.PersistentVolume](ctx, b.objects, volume.NewObjectRef(kindVolume, "", claim.Spec.VolumeName))
+	return err == nil && volume.CheckBinding(claim, pv) == nil
 }
 
 // place places all pods that can be, and reports whether there is more to wait
@@ -166,10 +177,8 @@ func (b *binding) tryPlace(ctx context.Context, pod *v1.Pod) (begun bool, err er
 // settleOn writes down that a pod is on the node, once all its claims are bound:
 // from now on it uses them.
 func (b *binding) settleOn(ctx context.Context, pod *v1.Pod) error {
-	for _, claim := range claimsOf(pod) {
-		if b.controller.Explain(claim) != nil {
-			return nil
-		}
+	if !b.hasAll(ctx, pod) {
+		return nil
 	}
 	for range maxAttempts {
 		stored, err := objects.Get[*v1.Pod](ctx, b.objects, refOf(pod))
@@ -239,7 +248,10 @@ func causeOf(e *persistentvolume.PlacementError) (error, types.NamespacedName) {
 // whyNot says why a pod has not got a claim, nil if it has. Refused is why the
 // pod cannot be on the node, which is about one of its claims.
 func (b *binding) whyNot(ctx context.Context, claim types.NamespacedName, refused error, about types.NamespacedName) error {
-	err := b.controller.Explain(claim)
+	var err error
+	if !b.isBound(context.WithoutCancel(ctx), claim) {
+		err = b.controller.Explain(claim)
+	}
 	waits := errors.Is(err, persistentvolume.ErrWaitsForConsumer)
 	switch {
 	case refused == nil:
