@@ -117,6 +117,16 @@ type HostOwnership interface {
 	SetOwnership(ctx context.Context, path string, attributes Attributes, args MounterArgs) error
 }
 
+// HostDisks is implemented by a [HostFiles] that can tell which disk is at a path
+// of the host. Absent: local volumes that say which disk they are are refused, for
+// what this process sees at their path may be another.
+type HostDisks interface {
+	// CheckDisk returns nil only if what is at the path of a local
+	// PersistentVolume is the disk that the volume says it is, by its annotation
+	// podvol.io/local-volume-id. The argument is only read.
+	CheckDisk(ctx context.Context, pv *v1.PersistentVolume) error
+}
+
 // RoleHolder is implemented by hosts whose roles are other values than the
 // host itself, as [Host] does. Absent: the host itself is asked alone.
 type RoleHolder interface {
@@ -206,6 +216,8 @@ func (h *Host) Roles() []any {
 	add(h.Releases != nil, struct{ ReleaseVerifier }{h.Releases})
 	owner, can := h.HostFiles.(HostOwnership)
 	add(can, struct{ HostOwnership }{owner})
+	disks, can := h.HostFiles.(HostDisks)
+	add(can, struct{ HostDisks }{disks})
 	return present
 }
 

@@ -128,7 +128,7 @@ func (d *deleter) Delete(ctx context.Context) error {
 	return d.failed("Delete", d.plugin.cleaning.Do(ctx, d.path, func() error { return c.clean(ctx) }))
 }
 
-var errForeignFiles = errors.New("the host's files are reached by a role (volume.HostFiles), so that this process cannot tell which disk is at a path; clean the volume on its host")
+var errForeignFiles = errors.New("the host's files are reached by a role (volume.HostFiles), so that this process cannot tell which disk is at a path: give that role the method CheckDisk (volume.HostDisks) to mount the volume, and clean it on its host")
 
 // cleaning is one call of Delete.
 type cleaning struct {

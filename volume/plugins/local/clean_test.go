@@ -590,6 +590,53 @@ func TestKernelPodGetsItsOwnDisk(t *testing.T) {
 	})
 }
 
+// Who sees the host's files elsewhere has to look for the disk there.
+func TestDiskOfAHostElsewhere(t *testing.T) {
+	s := spec(t.TempDir())
+	s.PersistentVolume.Annotations = map[string]string{localdisk.VolumeID: "uuid:1"}
+	errOther := errors.New("it is another one")
+	for name, files := range map[string]volume.HostFiles{
+		"cannot": hostElsewhere{}, "says no": struct {
+			hostElsewhere
+			hostDisks
+		}{hostDisks: hostDisks{errOther}},
+		"says yes": struct {
+			hostElsewhere
+			hostDisks
+		}{},
+	} {
+		fake := mount.NewFakeMounter()
+		t.Cleanup(func() { fake.Close() })
+		p := local.New(local.Config{})
+		if err := p.Init(&volume.Host{RootDir: t.TempDir(), NodeName: "node1", Mounter: fake, HostFiles: files}); err != nil {
+			t.Fatal(err)
+		}
+		err := mounter(t, p, s, "u1").SetUp(t.Context(), volume.MounterArgs{})
+		switch name {
+		case "cannot":
+			if err == nil || !strings.Contains(err.Error(), "CheckDisk") {
+				t.Errorf("%s: %v", name, err)
+			}
+		case "says no":
+			if !errors.Is(err, errOther) {
+				t.Errorf("%s: %v", name, err)
+			}
+		default:
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+type hostElsewhere struct{ volume.HostFiles }
+
+func (hostElsewhere) Stat(_ context.Context, path string) (fs.FileInfo, error) { return os.Stat(path) }
+
+type hostDisks struct{ err error }
+
+func (d hostDisks) CheckDisk(context.Context, *v1.PersistentVolume) error { return d.err }
+
 func TestSharesData(t *testing.T) {
 	p := local.New(local.Config{})
 	at := func(path, node, id string, hosts ...string) *volume.Spec {

@@ -24,8 +24,11 @@ func (p *plugin) checkDisk(ctx context.Context, pv *v1.PersistentVolume, isDevic
 	if localdisk.RecordedID(pv) == "" {
 		return nil
 	}
+	if disks, err := volume.Role[volume.HostDisks](p.Host); err == nil {
+		return disks.CheckDisk(ctx, pv)
+	}
 	if _, err := volume.Role[volume.HostFiles](p.Host); err == nil {
-		return volume.Invalid("metadata.annotations."+localdisk.VolumeID, "cannot be checked, as %v", errForeignFiles)
+		return volume.Invalid("metadata.annotations."+localdisk.VolumeID, "cannot be checked: %v", errForeignFiles)
 	}
 	table, err := mount.TableOf(p.Host.GetMounter())
 	if err != nil {
