@@ -55,7 +55,7 @@ func runNodeCommand(s streams) *cobra.Command {
 			"Claims are bound, volumes made for those whose class does so, and both kept below\n" +
 			"the root directory. A claim that is removed from the manifests is deleted once no\n" +
 			"pod has it mounted, and its volume reclaimed as its policy says: Delete deletes the\n" +
-			"data. A directory that is empty from the start deletes no claims; podvol pvc does.\n\n" +
+			"data. A directory that is empty from the start deletes no claims; podvol pvc delete does.\n\n" +
 			"All of the root directory is this command's: pods that podvol mount left there and\n" +
 			"that are in no manifest are torn down, once every manifest has been read.\n" +
 			"Make sure that nothing uses the volumes of pods that you remove. Volumes that\n" +
@@ -333,6 +333,9 @@ func (r *nodeRun) tell() {
 		told += "; pods in no manifest are kept until every manifest has been read"
 	case !r.keep.allDeclared():
 		told += "; pods in no manifest are kept until every pod has been declared"
+	}
+	if r.dir.deserted() {
+		told += "; claims in no manifest are kept, since the directory is empty: podvol pvc delete deletes them"
 	}
 	if len(r.want.held) > 0 {
 		told += "; in no file that is in force, and kept since it may be in one that is not: " + strings.Join(r.want.held, ", ")

@@ -316,6 +316,7 @@ func TestRunNodeDeletesNoClaimsForAnEmptyDirectory(t *testing.T) {
 		aside := filepath.Join(t.TempDir(), "all.yaml")
 		renamed(t, filepath.Join(dir, "all.yaml"), aside)
 		n = runProcess(t, dir, root, "--volume-dir", base)
+		n.hears("claims in no manifest are kept, since the directory is empty")
 		n.row("cache", "unmounted")
 		n.stop()
 		for name, claim := range awaitStored(t, root, "kept", func(s recordedClaims) bool { return len(s.claims) == 2 }).claims {
