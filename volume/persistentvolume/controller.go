@@ -299,10 +299,10 @@ func (c *Controller) learn(ctx context.Context, ref volume.ObjectRef) (err error
 	return err
 }
 
-// claimChanged has the claim looked at, and the volumes that mean it. That holds
-// for what the controller has read or written itself, too: it may be gone again
-// by the time that it is noted. Only what is written for a pair is not looked at
-// again for that.
+// claimChanged has the claim looked at, the volumes that mean it, and the one that
+// it names no more. That holds for what the controller has read or written itself,
+// too: it may be gone again by the time that it is noted. Only what is written for
+// a pair is not looked at again for that.
 func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.PersistentVolumeClaim, how noticed) {
 	pair := ""
 	switch how {
@@ -325,6 +325,9 @@ func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.Pers
 		for _, pod := range c.users.of(name) { // it may be one to make again
 			c.queue.add(volume.NewObjectRef(kindPod, pod.Namespace, pod.Name))
 		}
+	}
+	if prior != nil && prior.Spec.VolumeName != "" && (how == gone || now.Spec.VolumeName != prior.Spec.VolumeName) {
+		c.queue.add(volumeRef(prior.Spec.VolumeName)) // which it may have kept from others
 	}
 	for _, pv := range c.index.meaning(name, pair) {
 		c.queue.add(volumeRef(pv))
@@ -403,10 +406,23 @@ func (c *Controller) offer(volumeName string) bool {
 	return ok
 }
 
-// giveBack offers a volume that was kept for a claim, or has it looked at,
+// giveBack offers a volume that was kept for a claim to others, or has it looked at,
 // unless it was taken.
-func (c *Controller) giveBack(volumeName string) {
-	if pv, exists := c.index.Volume(volumeName); exists && pv.Spec.ClaimRef == nil && !c.offer(volumeName) {
+func (c *Controller) giveBack(volumeName string, from types.NamespacedName) {
+	pv, exists := c.index.Volume(volumeName)
+	if !exists || pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID != "" {
+		return
+	}
+	c.remindClaimsOf(volumeName, from)
+	if pv.Spec.ClaimRef == nil && !c.offer(volumeName) {
 		c.queue.add(volumeRef(volumeName))
+	}
+}
+
+// remindClaimsOf has the claims but one looked at that name a volume, and the one
+// that it means: they may have it now.
+func (c *Controller) remindClaimsOf(volumeName string, but types.NamespacedName) {
+	for _, claim := range c.index.claimsOf(volumeName, but) {
+		c.queue.remind(claimRef(claim))
 	}
 }

@@ -305,7 +305,7 @@ func (p *Placement) Rollback() {
 	c := p.controller
 	for _, r := range p.Bind {
 		r.Release()
-		c.giveBack(r.Volume().Name)
+		c.giveBack(r.Volume().Name, r.claim.NamespacedName)
 		c.queue.add(claimRef(r.claim.NamespacedName))
 	}
 	for _, claim := range p.Provision {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -92,7 +93,12 @@ func (c *Controller) recycle(ctx context.Context, pv *v1.PersistentVolume) error
 func (c *Controller) reclaimTask(pv *v1.PersistentVolume, f func(context.Context) error) task {
 	return task{key: releaseKey(pv), volume: pv.Name, about: volumeRef(pv.Name), inherited: true, do: func(ctx context.Context) error {
 		c.index.setBusy(pv.Name, true)
-		defer c.index.setBusy(pv.Name, false)
+		defer func() {
+			c.index.setBusy(pv.Name, false)
+			for _, claim := range c.index.claimsOf(pv.Name, types.NamespacedName{}) {
+				c.queue.add(claimRef(claim))
+			}
+		}()
 		return f(ctx)
 	}}
 }

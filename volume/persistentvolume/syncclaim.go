@@ -16,7 +16,7 @@ import (
 func (c *Controller) syncClaim(ctx context.Context, name types.NamespacedName) error {
 	// What it was woken for and does not take is for the next.
 	for _, pv := range c.waiting.offered(name) {
-		defer c.giveBack(pv)
+		defer c.giveBack(pv, name)
 	}
 	claim, exists, err := c.claims.get(ctx, name)
 	if err != nil {
@@ -84,7 +84,11 @@ func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentV
 	c.waiting.done(nameOf(claim))
 	err = c.bind(ctx, claim, reserved.Volume(), reserved.Commit)
 	reserved.Release()
-	if err != nil && !c.offer(reserved.Volume().Name) {
+	if err == nil {
+		return nil
+	}
+	c.remindClaimsOf(reserved.Volume().Name, nameOf(claim))
+	if !c.offer(reserved.Volume().Name) {
 		c.waiting.keep(nameOf(claim), reserved.Volume().Name) // until it has looked again
 	}
 	return err

@@ -109,6 +109,19 @@ func (q *workQueue) add(key volume.ObjectRef) {
 	q.enqueue(s)
 }
 
+// remind has a key worked on, unless it has failed and waits to be tried again:
+// two that keep each other from something would try for ever without a pause. It
+// never blocks.
+func (q *workQueue) remind(key volume.ObjectRef) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.state(key)
+	if s.retry == nil {
+		s.look = true
+		q.enqueue(s)
+	}
+}
+
 // hear has it found out whether the object of a key has changed: much that is
 // heard is what the controller itself has done. It never blocks.
 func (q *workQueue) hear(key volume.ObjectRef) {
