@@ -41,7 +41,7 @@ func testConvergence(t *testing.T, prepare func(*testing.T) *world) {
 	one := rapid.Custom(func(t *rapid.T) action {
 		return action{
 			Do: rapid.SampledFrom([]string{"claim", "claim", "volume", "volume", "recycled volume", "made claim", "made claim", "named claim", "meant volume", "delete claim", "delete volume", "destroy volume",
-				"free volume", "rival", "annotate volume", "annotate claim", "shrink", "crash", "restart", "lag", "catch up"}).Draw(t, "do"),
+				"free volume", "rival", "annotate volume", "annotate claim", "resize volume", "resize claim", "bad volume", "mend volume", "crash", "restart", "lag", "catch up"}).Draw(t, "do"),
 			Claim: rapid.IntRange(0, 3).Draw(t, "claim"), Vol: rapid.IntRange(0, 3).Draw(t, "volume"),
 			Size:  rapid.IntRange(1, 3).Draw(t, "size"),
 			Pause: rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, time.Minute}).Draw(t, "pause"),
@@ -152,7 +152,18 @@ func (w *world) happen(i int, a action) {
 		})
 	case "annotate volume":
 		changePV(func(pv *v1.PersistentVolume) { metav1.SetMetaDataAnnotation(&pv.ObjectMeta, "x", fmt.Sprint(i)) })
-	case "shrink":
+	case "bad volume":
+		withoutSource(pv)
+		_, _ = w.api.Create(ctx, pv)
+	case "mend volume":
+		changePV(func(stored *v1.PersistentVolume) { stored.Spec.PersistentVolumeSource = pv.Spec.PersistentVolumeSource })
+	case "resize claim": // which the API allows once it is bound
+		if stored, err := objects.Get[*v1.PersistentVolumeClaim](ctx, w.store, volume.NewObjectRef("PersistentVolumeClaim", "ops", claimName)); err == nil && stored.Status.Phase == v1.ClaimBound {
+			next := stored.DeepCopy()
+			next.Spec.Resources = claim.Spec.Resources
+			_, _ = w.api.Update(ctx, next)
+		}
+	case "resize volume":
 		changePV(func(pv *v1.PersistentVolume) { pv.Spec.Capacity = newPV("", fmt.Sprintf("%dGi", a.Size)).Spec.Capacity })
 	case "annotate claim":
 		if stored, err := objects.Get[*v1.PersistentVolumeClaim](ctx, w.store, volume.NewObjectRef("PersistentVolumeClaim", "ops", claimName)); err == nil {
@@ -185,6 +196,10 @@ func (w *world) quiet() error {
 			if err := volume.CheckBinding(c, pv); err != nil {
 				return err
 			}
+			want, has, could := c.Spec.Resources.Requests[v1.ResourceStorage], c.Status.Capacity[v1.ResourceStorage], pv.Spec.Capacity[v1.ResourceStorage]
+			if want.Cmp(has) > 0 && want.Cmp(could) <= 0 {
+				return fmt.Errorf("claim %s asks for %s, its status says %s, and its volume has %s", c.Name, want.String(), has.String(), could.String())
+			}
 		case v1.ClaimPending:
 			if could, _ := all.match(persistentvolume.Wanted{Claim: c}); could != nil {
 				return fmt.Errorf("claim %s waits and could have volume %s", c.Name, could.Name)
@@ -204,6 +219,9 @@ func (w *world) quiet() error {
 	}
 	for _, pv := range volumes {
 		want := v1.VolumeAvailable
+		if pv.Spec.PersistentVolumeSource == (v1.PersistentVolumeSource{}) {
+			want = v1.VolumePending
+		}
 		if ref := pv.Spec.ClaimRef; ref != nil && ref.UID != "" {
 			want = v1.VolumeReleased
 			if pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimRecycle {

@@ -141,8 +141,11 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 	if pv.DeletionTimestamp != nil {
 		return nil
 	}
+	if err := c.objects.Delete(ctx, volumeRef(pv.Name), objects.Preconditions{UID: pv.UID, ResourceVersion: pv.ResourceVersion}); err != nil {
+		return ignoreMissing(err)
+	}
 	c.queue.add(volumeRef(pv.Name)) // to let it go
-	return ignoreMissing(c.objects.Delete(ctx, volumeRef(pv.Name), objects.Preconditions{UID: pv.UID, ResourceVersion: pv.ResourceVersion}))
+	return nil
 }
 
 // isExternal reports whether somebody else provisions and deletes volumes of
