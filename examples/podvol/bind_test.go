@@ -214,3 +214,40 @@ func TestClaimsOfAnotherProcess(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A disk of one node is not for a pod on another, which is said.
+func TestMountOfAnotherNodesDisk(t *testing.T) {
+	file := manifestFile(t, `
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: local}
+provisioner: kubernetes.io/no-provisioner
+volumeBindingMode: WaitForFirstConsumer
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: disk}
+spec:
+  storageClassName: local
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  local: {path: `+t.TempDir()+`}
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node1]}]}]}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {storageClassName: local, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers: [{name: c, image: i}]
+  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]
+`)
+	mustPodvol(t, exitOK, "mount", "--fake", "-f", file, "--node", "node1")
+	if _, errOut := mustPodvol(t, exitFailed, "mount", "--fake", "-f", file, "--node", "node2"); !strings.Contains(errOut, "not reachable from this node (disk: not on node2)") {
+		t.Errorf("stderr: %s", errOut)
+	}
+}

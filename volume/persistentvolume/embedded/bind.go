@@ -220,7 +220,7 @@ func (b *binding) report(ctx context.Context, ended error) error {
 	for _, pod := range b.pods {
 		refused, about := b.refused[pod], types.NamespacedName{}
 		if placement, ok := errors.AsType[*persistentvolume.PlacementError](refused); ok {
-			refused, about = causeOf(placement)
+			about, refused = causeOf(placement)
 		} else if refused != nil && ended == nil {
 			return refused
 		}
@@ -236,13 +236,12 @@ func (b *binding) report(ctx context.Context, ended error) error {
 	return failed
 }
 
-// causeOf returns why the pod cannot be on the node, and the claim that it is
-// about.
-func causeOf(e *persistentvolume.PlacementError) (error, types.NamespacedName) {
+// causeOf returns the claim for which the pod cannot be on the node, and why.
+func causeOf(e *persistentvolume.PlacementError) (types.NamespacedName, error) {
 	if e.Err != nil || len(e.Nodes) == 0 {
-		return e.Err, e.Claim
+		return e.Claim, e.Err
 	}
-	return e.Nodes[0].Err, e.Nodes[0].Claim
+	return e.Nodes[0].Claim, e.Nodes[0].Err
 }
 
 // whyNot says why a pod has not got a claim, nil if it has. Refused is why the
