@@ -127,7 +127,12 @@ func (w *world) start() {
 
 // settle lets everything happen that happens without help.
 func (w *world) settle() {
-	time.Sleep(time.Hour)
+	for range 60 {
+		time.Sleep(time.Minute)
+		if w.dead() {
+			break // and tries everything again and again, in vain
+		}
+	}
 	synctest.Wait()
 	if err := errors.Join(w.compareRecords(), w.law.broken()); err != nil {
 		w.t.Error(err)

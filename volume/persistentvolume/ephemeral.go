@@ -77,6 +77,9 @@ func (c *Controller) deleteOrphan(ctx context.Context, claim *v1.PersistentVolum
 	if err != nil || exists && pod.UID == owner.UID {
 		return false, err
 	}
-	c.queue.add(claimRef(nameOf(claim))) // to let it go
-	return true, ignoreMissing(c.objects.Delete(ctx, claimRef(nameOf(claim)), objects.Preconditions{UID: claim.UID}))
+	if err := c.objects.Delete(ctx, claimRef(nameOf(claim)), objects.Preconditions{UID: claim.UID}); err != nil {
+		return true, ignoreMissing(err)
+	}
+	_, _, err = c.claims.getLive(ctx, nameOf(claim)) // to let it go, whether or not the cache has heard of it
+	return true, err
 }

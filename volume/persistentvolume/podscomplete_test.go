@@ -151,6 +151,33 @@ func TestNoPollingUntilThePodsAreComplete(t *testing.T) {
 	})
 }
 
+// A cache that is behind costs some tries, and not one after the other until it
+// has caught up.
+func TestLettingGoWithALateCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newIncompleteWorld(t)
+		w.start()
+		w.settle()
+		w.deleteMost()
+		if _, err := w.store.Create(t.Context(), onNode(podOf("used"), "user")); err != nil {
+			t.Fatal(err)
+		}
+		w.settle()
+		releases := []func(){w.client.Hold("PersistentVolumeClaim"), w.client.Hold("PersistentVolume")}
+		before := w.client.Count()
+		w.complete()
+		w.settle()
+		if n := w.client.Count() - before; n > 1000 {
+			t.Errorf("%d calls were made in an hour", n)
+		}
+		for _, release := range releases {
+			release()
+		}
+		w.settle()
+		w.wantMostGone()
+	})
+}
+
 // Whenever the process dies, before the pods were complete or after: what is
 // being deleted still is, and goes when the pods are complete, and not before.
 func TestLettingGoSurvivesACrashAtEveryStep(t *testing.T) {

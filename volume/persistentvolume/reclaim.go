@@ -144,8 +144,8 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 	if err := c.objects.Delete(ctx, volumeRef(pv.Name), objects.Preconditions{UID: pv.UID, ResourceVersion: pv.ResourceVersion}); err != nil {
 		return ignoreMissing(err)
 	}
-	c.queue.add(volumeRef(pv.Name)) // to let it go
-	return nil
+	_, _, err = c.volumes.getLive(ctx, types.NamespacedName{Name: pv.Name}) // to let it go, whether or not the cache has heard of it
+	return err
 }
 
 // isExternal reports whether somebody else provisions and deletes volumes of
