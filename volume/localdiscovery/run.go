@@ -220,9 +220,9 @@ func (r *runner) watchPaths(ctx context.Context, p *pass) (grown bool, err error
 			}
 		}
 	}
-	err = r.bounded(ctx, "watch", func() error {
-		more, err := r.watch.set(want)
-		grown = more
+	var more bool // no result: a call that was given up may write it after the return
+	err = r.bounded(ctx, "watch", func() (err error) {
+		more, err = r.watch.set(want)
 		return err
 	})
 	if _, isStuck := isAbandoned(err); isStuck {
@@ -231,7 +231,7 @@ func (r *runner) watchPaths(ctx context.Context, p *pass) (grown bool, err error
 	if err != nil {
 		return false, fmt.Errorf("local volumes: %w", err)
 	}
-	return grown, nil
+	return more, nil
 }
 
 // mountsThatMatter describes the mounts that a pass would see another way, or "" if
