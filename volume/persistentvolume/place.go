@@ -288,6 +288,9 @@ func (p *Placement) bind(ctx context.Context, r *Reservation) error {
 	if err == nil && (!exists || claim.UID != r.claim.UID) {
 		err = &volume.ObjectNotFoundError{Ref: claimRef(r.claim.NamespacedName)}
 	}
+	if err == nil && claim.DeletionTimestamp != nil { // it would take the volume with it
+		err = fmt.Errorf("%w: PersistentVolumeClaim %q is being deleted; make it again once it is gone", volume.ErrClaimUnbound, r.claim)
+	}
 	if err != nil {
 		return err
 	}

@@ -245,3 +245,27 @@ func TestPlacementSurvivesACrashAtEveryCall(t *testing.T) {
 		}
 	})
 }
+
+// A claim that is being deleted gets no volume any more, which would go with it.
+func TestCommitGivesNothingToAClaimThatIsBeingDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := podOf("data")
+		pod.Spec.NodeName = "node1"
+		w := newWorld(t, storageClass("local", waitForConsumer), newPV("pv", "1Gi", class("local"), withPolicy(v1.PersistentVolumeReclaimDelete)),
+			newClaim("data", "1Gi", ofClass("local")), pod).withStorage()
+		w.start()
+		w.settle()
+		p, err := w.controller.Place(t.Context(), pod, nodes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.delete("PersistentVolumeClaim", "ops", "data")
+		w.settle()
+		if err := p.Commit(t.Context()); !errors.Is(err, volume.ErrClaimUnbound) {
+			t.Errorf("Commit: %v", err)
+		}
+		w.delete("Pod", "ops", "pod")
+		w.settle()
+		w.wantPV("pv", v1.VolumeAvailable)
+	})
+}
