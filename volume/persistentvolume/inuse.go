@@ -13,6 +13,9 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
+// annConfigSource says where a node has a pod from: the kubelet's.
+const annConfigSource = "kubernetes.io/config.source"
+
 // Use is one use of a PersistentVolume's data.
 type Use struct {
 	// By is the claim, pod or PersistentVolume.
@@ -174,9 +177,11 @@ func claimOf(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
 }
 
 // usesClaim reports whether a pod's claim of this name gives it the volume. A
-// new claim of the old one's name gives it another volume, but not to pods that
-// are older than that claim: they were started with the old one. Times have
-// whole seconds, so a pod of the same second may be older.
+// new claim of the old one's name gives it another volume, now or later, but not
+// to pods that are older than that claim: they were started with the old one.
+// Times have whole seconds, so a pod of the same second may be older, and nothing
+// says when a node has started one that it has not from the API. A pod that is on
+// no node has not been started, and cannot be any more with a claim that is gone.
 func (f *useFinder) usesClaim(pod *v1.Pod, name types.NamespacedName) bool {
 	claim := f.claims[name]
 	if claim != nil && claim.Spec.VolumeName == f.pv.Name {
@@ -186,7 +191,17 @@ func (f *useFinder) usesClaim(pod *v1.Pod, name types.NamespacedName) bool {
 	if name.Namespace != ref.Namespace || name.Name != ref.Name || claim != nil && claim.UID == ref.UID && f.hasOther(claim) {
 		return false
 	}
-	started := claim != nil && claim.UID != ref.UID && claim.Spec.VolumeName != "" &&
-		!claim.CreationTimestamp.IsZero() && claim.CreationTimestamp.Before(&pod.CreationTimestamp)
-	return !started
+	if isStatic(pod) {
+		return true
+	}
+	startsWithNew := claim != nil && claim.UID != ref.UID && !claim.CreationTimestamp.IsZero() && claim.CreationTimestamp.Before(&pod.CreationTimestamp)
+	return pod.Spec.NodeName != "" && !startsWithNew
+}
+
+// isStatic reports whether a node has a pod from elsewhere than the API, which
+// shows a copy.
+func isStatic(pod *v1.Pod) bool {
+	source, told := pod.Annotations[annConfigSource]
+	_, mirrors := pod.Annotations[v1.MirrorPodAnnotationKey]
+	return mirrors || told && source != "api"
 }

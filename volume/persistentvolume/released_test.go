@@ -53,6 +53,7 @@ func podWith(name string, volumes ...v1.VolumeSource) *v1.Pod {
 	p := &v1.Pod{}
 	p.Namespace, p.Name, p.UID = "ops", name, types.UID(name)
 	p.CreationTimestamp = metav1.NewTime(start.Add(time.Hour))
+	p.Spec.NodeName = "node1"
 	for _, source := range volumes {
 		p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: "v", VolumeSource: source})
 	}
@@ -79,6 +80,8 @@ func verifier(t *testing.T, store persistentvolume.Reader) volume.ReleaseVerifie
 func TestReleasedVolumeMayBeDestroyed(t *testing.T) {
 	older := podWith("older", ofExport("server", "/exports/pv1"))
 	older.Status.Phase = v1.PodSucceeded
+	unplaced := podWith("p", ofClaim("data"))
+	unplaced.Spec.NodeName = ""
 	recycler := podWith("recycler", ofExport("server", "/exports/pv1"))
 	recycler.Labels = map[string]string{volume.RecyclerLabel: volume.ReleaseID(released())}
 	recycler.Annotations = map[string]string{volume.RecyclerAnnotation: "pv1"}
@@ -94,6 +97,8 @@ func TestReleasedVolumeMayBeDestroyed(t *testing.T) {
 		"its claim has had another volume": {others: []metav1.Object{claimOf("data", "claim1", "pv2"), podWith("p", ofClaim("data"))}},
 		"another claim of the same name":   {others: []metav1.Object{claimOf("data", "claim2", "pv2")}},
 		"and a pod that came later":        {others: []metav1.Object{claimOf("data", "claim2", "pv2"), podWith("p", ofClaim("data"))}},
+		"a pod that waits for a new claim": {others: []metav1.Object{claimOf("data", "claim2", ""), podWith("p", ofClaim("data"))}},
+		"a pod that is on no node":         {others: []metav1.Object{unplaced}},
 		"a pod of another claim":           {others: []metav1.Object{claimOf("other", "claim3", "pv2"), podWith("p", ofClaim("other"))}},
 		"another export":                   {others: []metav1.Object{podWith("p", ofExport("server", "/exports/pv10")), exportVolume("pv2", "/exports/pv2")}},
 		"another kind of volume":           {others: []metav1.Object{podWith("p", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})}},
@@ -164,6 +169,9 @@ func TestUsedVolumeIsKept(t *testing.T) {
 	early.CreationTimestamp = metav1.NewTime(start.Add(-time.Hour))
 	sameSecond := podWith("p", ofClaim("data"))
 	sameSecond.CreationTimestamp = metav1.NewTime(start)
+	static, mirrored := podWith("p", ofClaim("data")), podWith("p", ofClaim("data"))
+	static.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
+	mirrored.Annotations, mirrored.Spec.NodeName = map[string]string{v1.MirrorPodAnnotationKey: "x"}, ""
 	terminating := podWith("p", ofClaim("data"))
 	terminating.DeletionTimestamp = new(metav1.NewTime(start))
 	terminating.Status.Phase = v1.PodRunning
@@ -184,7 +192,9 @@ func TestUsedVolumeIsKept(t *testing.T) {
 		"a pod that is being deleted":                         {[]metav1.Object{terminating}, "Pod ops/p"},
 		"a pod of the earlier claim":                          {[]metav1.Object{claimOf("data", "claim2", "pv2"), early}, "Pod ops/p"},
 		"a pod of the second in which the new claim was made": {[]metav1.Object{claimOf("data", "claim2", "pv2"), sameSecond}, "Pod ops/p"},
-		"a new claim that is not bound":                       {[]metav1.Object{claimOf("data", "claim2", ""), podWith("p", ofClaim("data"))}, "Pod ops/p"},
+		"a pod older than a new claim that is not bound":      {[]metav1.Object{claimOf("data", "claim2", ""), early}, "Pod ops/p"},
+		"a static pod":                                        {[]metav1.Object{claimOf("data", "claim2", "pv2"), static}, "Pod ops/p"},
+		"a static pod on a node that is not told":             {[]metav1.Object{mirrored}, "Pod ops/p"},
 		"a pod of a claim that names it":                      {[]metav1.Object{claimOf("data", "claim2", "pv1"), podWith("p", ofClaim("data"))}, "PersistentVolumeClaim ops/data"},
 		"an ephemeral volume":                                 {[]metav1.Object{ephemeralClaim, ephemeral}, "PersistentVolumeClaim ops/da-ta"},
 		"inline":                                              {[]metav1.Object{podWith("p", ofExport("Server", "/exports/pv1/"))}, "Pod ops/p"},
