@@ -141,10 +141,11 @@ func NewController(config ControllerConfig) *Controller {
 }
 
 // Run works until ctx ends and then returns nil, after all that it began has
-// ended. Only one controller may run for a cluster at a time: two do no harm to
-// data, but undo each other's work. The error is [ErrRunOnce], or says why the
-// objects could not be listed; it can be tried again then, with a new
-// controller.
+// ended. Only one controller may run for a cluster at a time, which its caller sees
+// to, by a lease or a lock that was given up only after Run has returned: of two,
+// one may still empty a volume that the other has given to the next claim. The
+// error is [ErrRunOnce], or says why the objects could not be listed; it can be
+// tried again then, with a new controller.
 func (c *Controller) Run(ctx context.Context) error {
 	if c.ran.Swap(true) {
 		return ErrRunOnce
