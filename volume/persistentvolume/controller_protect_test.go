@@ -110,3 +110,22 @@ func TestAnEphemeralClaimIsProtectedByItsPod(t *testing.T) {
 		})
 	}
 }
+
+// A pod of which the cache never hears, since it goes first, keeps its claim no
+// longer than it is there.
+func TestAPodThatTheCacheNeverKnewLetsItsClaimGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newClaim("data", "1Gi"))
+		w.start()
+		w.settle()
+		release := w.client.Hold("Pod")
+		w.create(onNode(podOf("data"), "short"))
+		w.delete("PersistentVolumeClaim", "ops", "data")
+		w.settle()
+		w.wantClaim("data", v1.ClaimPending)
+		w.delete("Pod", "ops", "short")
+		w.settle()
+		w.wantGone("PersistentVolumeClaim", "ops", "data")
+		release()
+	})
+}

@@ -10,8 +10,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/objectstest"
 )
 
 // gone checks that an object does not exist any more.
@@ -264,4 +266,119 @@ func TestReclaimingAndProvisioningSurviveACrashAtEveryCall(t *testing.T) {
 			w.t.Errorf("storage %v exists", left)
 		}
 	})
+}
+
+// The reclaim policy counts as it is when the claim goes, and so does what keeps
+// the volume until its storage has gone.
+func TestTheDeletionFinalizerFollowsTheReclaimPolicy(t *testing.T) {
+	for _, tc := range []struct {
+		made, then v1.PersistentVolumeReclaimPolicy
+		left       []string
+	}{
+		{v1.PersistentVolumeReclaimRetain, v1.PersistentVolumeReclaimDelete, nil},
+		{v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRetain, []string{"pvc-uid-data"}},
+	} {
+		t.Run(string(tc.made+" then "+tc.then), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				class := storageClass("fast", made)
+				class.ReclaimPolicy = &tc.made
+				w := newWorld(t, class, newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+				w.start()
+				w.settle()
+				w.wantBound("data", "pvc-uid-data")
+				w.change("pvc-uid-data", withPolicy(tc.then))
+				w.settle()
+				if has := slices.Contains(w.pv("pvc-uid-data").Finalizers, "kubernetes.io/pv-controller"); has != (tc.then == v1.PersistentVolumeReclaimDelete) {
+					t.Errorf("finalizers with policy %s: %v", tc.then, w.pv("pvc-uid-data").Finalizers)
+				}
+				w.delete("PersistentVolume", "", "pvc-uid-data") // out of order
+				w.settle()
+				w.wantBound("data", "pvc-uid-data")
+				w.delete("PersistentVolumeClaim", "ops", "data")
+				w.settle()
+				w.wantGone("PersistentVolume", "", "pvc-uid-data")
+				if left := w.stored(); !slices.Equal(left, tc.left) {
+					t.Errorf("storage %v exists, want %v", left, tc.left)
+				}
+			})
+		})
+	}
+}
+
+// A volume that was made for a claim and is deleted before the claim has it is made
+// again, of the same storage; if the claim goes meanwhile, that goes too.
+func TestAMadeVolumeIsDeletedBeforeItsClaimHasIt(t *testing.T) {
+	for _, leaves := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+			w.start()
+			remove := w.client.Inject(fault.Fault[objectstest.Call]{Match: func(c objectstest.Call) bool {
+				claim, ok := c.Object.(*v1.PersistentVolumeClaim)
+				return ok && claim.Spec.VolumeName != ""
+			}, Err: errors.New("the API does not answer")})
+			w.settle()
+			w.delete("PersistentVolume", "", "pvc-uid-data")
+			if leaves {
+				w.delete("PersistentVolumeClaim", "ops", "data")
+			}
+			w.settle()
+			remove()
+			w.settle()
+			if !leaves {
+				w.wantBound("data", "pvc-uid-data")
+				return
+			}
+			w.wantGone("PersistentVolumeClaim", "ops", "data")
+			w.wantGone("PersistentVolume", "", "pvc-uid-data")
+			if left := w.stored(); len(left) > 0 {
+				t.Errorf("storage is left: %v", left)
+			}
+		})
+	}
+}
+
+// A volume that is to be deleted, and that no claim has left any more, goes: its
+// storage stays with who took its claim away.
+func TestAVolumeWithoutTheClaimThatLeftItCanGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+		w.start()
+		w.settle()
+		w.storage.fail(errors.New("the server does not answer"))
+		w.delete("PersistentVolumeClaim", "ops", "data")
+		w.settle()
+		w.change("pvc-uid-data", func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef.UID = "" })
+		w.settle()
+		w.storage.fail(nil)
+		w.delete("PersistentVolume", "", "pvc-uid-data")
+		w.settle()
+		w.wantGone("PersistentVolume", "", "pvc-uid-data")
+		if left := w.stored(); !slices.Equal(left, []string{"pvc-uid-data"}) {
+			t.Errorf("storage %v exists", left)
+		}
+	})
+}
+
+// A pod that waits for the volume does not keep it from being emptied.
+func TestRecyclingDoesNotWaitForAPodThatWaitsForTheVolume(t *testing.T) {
+	for _, node := range []string{"", "node1"} {
+		t.Run("on node "+node, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, newPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle)), newClaim("data", "1Gi")).withStorage()
+				w.start()
+				w.settle()
+				w.storage.fail(errors.New("not yet"))
+				w.delete("PersistentVolumeClaim", "ops", "data")
+				time.Sleep(time.Minute)
+				w.create(newClaim("data", "1Gi", func(c *v1.PersistentVolumeClaim) { c.UID = "second" }))
+				time.Sleep(time.Minute)
+				pod := podOf("data")
+				pod.Spec.NodeName = node
+				w.create(pod)
+				w.storage.fail(nil)
+				w.settle()
+				w.wantBound("data", "pv")
+			})
+		})
+	}
 }

@@ -2,6 +2,7 @@ package persistentvolume
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -125,10 +126,17 @@ func protectedVolume(pv *v1.PersistentVolume) *v1.PersistentVolume {
 
 func protected(object metav1.Object, finalizer string) []string {
 	finalizers := object.GetFinalizers()
-	if object.GetDeletionTimestamp() != nil || slices.Contains(finalizers, finalizer) {
+	if object.GetDeletionTimestamp() != nil {
 		return finalizers
 	}
-	return append(slices.Clip(finalizers), finalizer)
+	return withOne(finalizers, finalizer)
+}
+
+func withOne(finalizers []string, one string) []string {
+	if slices.Contains(finalizers, one) {
+		return finalizers
+	}
+	return append(slices.Clip(finalizers), one)
 }
 
 // isUsed reports whether a pod uses a claim. The API itself is asked before the
@@ -139,7 +147,11 @@ func (c *Controller) isUsed(ctx context.Context, claim *v1.PersistentVolumeClaim
 		return true, nil
 	}
 	pods, err := objects.List[*v1.Pod](ctx, objects.Live(c.objects), kindPod, claim.Namespace)
-	return slices.ContainsFunc(pods, uses), err
+	if i := slices.IndexFunc(pods, uses); err == nil && i >= 0 {
+		// That it has gone may never be heard of.
+		return true, fmt.Errorf("%w: pod %q uses the claim, which the cache has not heard of", objects.ErrConflict, pods[i].Name)
+	}
+	return false, err
 }
 
 // usesClaim reports whether a pod uses a claim, by Kubernetes' rules: one that
@@ -164,17 +176,57 @@ func isShutDown(pod *v1.Pod) bool {
 // protectVolume keeps a volume that is not being deleted, or lets one go that is
 // not bound. What deletes its storage is let go of where that is not to be.
 func (c *Controller) protectVolume(ctx context.Context, pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
-	switch {
-	case pv.DeletionTimestamp == nil && slices.Contains(pv.Finalizers, volumeProtection),
-		pv.DeletionTimestamp != nil && (pv.Status.Phase == v1.VolumeBound || !c.podsComplete()):
+	if pv.DeletionTimestamp == nil {
+		next := *pv
+		next.Finalizers = c.withDeletion(pv, protected(pv, volumeProtection))
+		if slices.Equal(next.Finalizers, pv.Finalizers) {
+			return pv, nil
+		}
+		return c.updateVolume(ctx, pv, &next)
+	}
+	if pv.Status.Phase == v1.VolumeBound || !c.podsComplete() {
 		return pv, nil
-	case pv.DeletionTimestamp == nil:
-		return c.updateVolume(ctx, pv, protectedVolume(pv))
 	}
 	next := pv.DeepCopy()
 	next.Finalizers = without(next.Finalizers, volumeProtection)
-	if pv.Spec.ClaimRef == nil || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete {
-		next.Finalizers = without(next.Finalizers, deletionFinalizer)
+	if slices.Contains(next.Finalizers, deletionFinalizer) {
+		stays, err := c.storageStays(ctx, pv)
+		if err != nil {
+			return pv, err
+		}
+		if stays {
+			next.Finalizers = without(next.Finalizers, deletionFinalizer)
+		}
 	}
 	return c.updateVolume(ctx, pv, next)
+}
+
+// withDeletion returns finalizers with what has the storage of a volume go before
+// the volume, or without it, as its policy says now. Kubernetes (KEP-2644) does so
+// for what its own plugins have provisioned, and so it is done here.
+func (c *Controller) withDeletion(pv *v1.PersistentVolume, finalizers []string) []string {
+	provisioner := pv.Annotations[annProvisionedBy]
+	if provisioner == "" || c.plugins == nil {
+		return finalizers
+	}
+	if _, err := c.plugins.FindPluginByName(provisioner); err != nil {
+		return finalizers
+	}
+	if pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete {
+		return without(finalizers, deletionFinalizer)
+	}
+	return withOne(finalizers, deletionFinalizer)
+}
+
+// storageStays reports whether a volume that is being deleted is let go without
+// its storage: if the policy says so, if no claim has left it, or if it was made
+// for a claim that has not got it, for which its storage is found again.
+func (c *Controller) storageStays(ctx context.Context, pv *v1.PersistentVolume) (bool, error) {
+	ref := pv.Spec.ClaimRef
+	if ref == nil || ref.UID == "" || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete {
+		return true, nil
+	}
+	claim, exists, err := c.claims.getLive(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
+	return err == nil && exists && claim.UID == ref.UID && claim.DeletionTimestamp == nil && claim.Spec.VolumeName == "" &&
+		isProvisioning(claim) && ProvisionedName(claim) == pv.Name, err
 }

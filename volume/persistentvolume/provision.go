@@ -60,6 +60,10 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 		return true, c.awaitExternal(ctx, claim, class, why)
 	}
 	inherited := isProvisioning(claim)
+	if pv, exists := c.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); exists && inherited && pv.DeletionTimestamp != nil {
+		c.unbound.set(nameOf(claim), errMadeAgain)
+		return true, c.setPending(ctx, claim) // which is looked at again then
+	}
 	if claim, err = c.beginProvisioning(ctx, claim, class); err != nil {
 		return true, err
 	}
@@ -67,6 +71,9 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 	switch {
 	case state == opDone: // and the volume stored, which has the claim looked at
 		c.operations.forget(provisionKey(claim))
+		if _, exists := c.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); !exists { // but it has gone since
+			c.queue.add(claimRef(nameOf(claim)))
+		}
 		return true, nil
 	case state == opRunning:
 		c.unbound.set(nameOf(claim), errBeingMade)
@@ -141,9 +148,14 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 	if claim.DeletionTimestamp != nil && !c.podsComplete() {
 		return nil
 	}
-	_, stored, err := c.volumes.getLive(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
+	unlock, err := c.pairs.lock(ctx, ProvisionedName(claim)) // so that it is not let go of meanwhile
 	if err != nil {
 		return err
+	}
+	defer unlock()
+	pv, stored, err := c.volumes.getLive(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
+	if err != nil || stored && isLetGo(pv) {
+		return err // once that is gone, what it says of the storage is asked for again
 	}
 	key := provisionKey(claim)
 	if !stored && !c.operations.certain(key) {
@@ -174,12 +186,26 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 	return ignoreMissing(err)
 }
 
+// isLetGo reports whether a volume is being deleted, and its storage, which is not
+// to stay, is not.
+func isLetGo(pv *v1.PersistentVolume) bool {
+	return pv.DeletionTimestamp != nil && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && !slices.Contains(pv.Finalizers, deletionFinalizer)
+}
+
+// errMadeAgain is for a claim whose volume was deleted before it had it.
+var errMadeAgain = errors.New("the PersistentVolume that was made for it is being deleted, and is made again once it is gone")
+
 // makeVolume makes the storage, or finds what an earlier attempt has made, and
 // stores its PersistentVolume.
 func (c *Controller) makeVolume(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
 	name := ProvisionedName(claim)
-	if stored, exists, err := c.volumes.getLive(ctx, types.NamespacedName{Name: name}); err != nil || exists {
-		return errors.Join(err, checkMadeFor(stored, claim))
+	switch stored, exists, err := c.volumes.getLive(ctx, types.NamespacedName{Name: name}); {
+	case err != nil:
+		return err
+	case exists && stored.DeletionTimestamp != nil && claim.DeletionTimestamp == nil && checkMadeFor(stored, claim) == nil:
+		return errMadeAgain
+	case exists:
+		return checkMadeFor(stored, claim)
 	}
 	attributes, err := c.attributesClassFor(ctx, claim, class)
 	if err != nil {
