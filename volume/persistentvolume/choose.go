@@ -18,6 +18,7 @@ import (
 //   - Else one whose claimRef names the claim, by UID where it has one. Class,
 //     labels and phase do not matter. If what fits otherwise cannot be reached
 //     from the node, the claim cannot be used there, and gets no other volume.
+//   - Else, for a claim with a data source, none: see [ErrNeedsData].
 //   - Else the smallest that is free and right in everything; of equal ones
 //     the first by name. Without a node, as for a claim that is bound at once,
 //     those with the fewest access modes go first, whatever their size.
@@ -26,15 +27,16 @@ import (
 // Available is taken, since a store may have nobody who marks it; a volume
 // that another claim names is left to that claim; a volume with claimRef wins
 // over free ones with fewer access modes; node affinity and volume mode are
-// looked at whoever chose, since the pod could not start; what the API server
-// would refuse (no source, no capacity or no request) is not bound.
+// looked at whoever chose, since the pod could not start; a claim with a data
+// source gets no free volume; what the API server would refuse (no source, no
+// capacity or no request) is not bound.
 //
 // The result does not depend on the order in which volumes came. A claim that
 // has a reservation is answered by its volume, one with a record by nothing
 // else than that.
 //
 // The error is an *[UnboundError]: it matches [volume.ErrClaimUnbound] and says
-// why no volume fits, matches [ErrWaitsForConsumer], or holds a
+// why no volume fits, matches [ErrWaitsForConsumer] or [ErrNeedsData], or holds a
 // *[volume.InvalidSpecError] about the claim.
 func (x *Index) Match(w Wanted) (*v1.PersistentVolume, error) {
 	x.mu.RLock()
@@ -62,6 +64,9 @@ func (x *Index) match(w Wanted) (item, error) {
 	}
 	if it.pv == nil && q.Delayed {
 		return it, &UnboundError{Claim: nameOf(q.Claim), Err: ErrWaitsForConsumer}
+	}
+	if it.pv == nil && dataSourceOf(q.Claim) != "" {
+		return it, &UnboundError{Claim: nameOf(q.Claim), Err: needsData(q.Claim)}
 	}
 	if it.pv == nil {
 		it = x.matchFree(q)

@@ -48,8 +48,8 @@ type Rejected struct {
 }
 
 // UnboundError says that a claim could not be bound. Err is the sentinel
-// [volume.ErrClaimUnbound], [volume.ErrClaimLost], [volume.ErrBoundElsewhere]
-// or [ErrWaitsForConsumer], a *[volume.InvalidSpecError] about the claim, or what
+// [volume.ErrClaimUnbound], [volume.ErrClaimLost], [volume.ErrBoundElsewhere],
+// [ErrWaitsForConsumer] or [ErrNeedsData], a *[volume.InvalidSpecError] about the claim, or what
 // went wrong on the way.
 type UnboundError struct {
 	Claim types.NamespacedName

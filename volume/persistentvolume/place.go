@@ -231,7 +231,7 @@ func (p *Placement) add(n need, node *v1.Node) error {
 		p.Bind = append(p.Bind, r)
 		return nil
 	}
-	if !provisionsOn(n.class, node) || !errors.Is(err, volume.ErrClaimUnbound) {
+	if needs := errors.Is(err, ErrNeedsData); needs && !c.canBeFilled(n.claim, n.class) || !needs && !errors.Is(err, volume.ErrClaimUnbound) || !provisionsOn(n.class, node) {
 		return err
 	}
 	if !c.placing.begin(IDOf(n.claim)) {

@@ -137,7 +137,7 @@ func (c *Controller) giveDefaultClass(ctx context.Context, claim *v1.PersistentV
 func (c *Controller) findNone(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *UnboundError) error {
 	_, invalid := errors.AsType[*volume.InvalidSpecError](why)
 	waits := waitsForConsumer(class) && claim.Annotations[annSelectedNode] == ""
-	if invalid || waits || why.Volume != "" {
+	if invalid || waits || why.Volume != "" || !c.canBeFilled(claim, class) {
 		return c.leavePending(ctx, claim, why)
 	}
 	if inVain, err := c.isSelectedInVain(ctx, claim, class); err != nil || inVain {
@@ -213,6 +213,8 @@ func pendingEvent(claim *v1.PersistentVolumeClaim, why *UnboundError) (eventType
 	switch {
 	case errors.Is(why, ErrWaitsForConsumer):
 		return v1.EventTypeNormal, reasonWaitForConsumer, "waiting for first consumer to be created before binding", ""
+	case errors.Is(why, ErrNeedsData):
+		return v1.EventTypeWarning, reasonProvisioningFailed, why.Error(), ""
 	case invalid:
 		return v1.EventTypeWarning, reasonFailedBinding, why.Error(), ""
 	case why.Volume != "" && len(why.Rejected) == 0:

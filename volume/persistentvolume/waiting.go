@@ -50,7 +50,7 @@ func (w *waitingClaims) add(wanted Wanted) {
 	}
 	claim := &waitingClaim{query: q}
 	w.claims[nameOf(wanted.Claim)] = claim
-	if wanted.Delayed || q.named != "" {
+	if wanted.Delayed || q.named != "" || dataSourceOf(wanted.Claim) != "" {
 		return
 	}
 	if w.byShelf[q.shelf] == nil {
