@@ -131,6 +131,9 @@ func NewController(config ControllerConfig) *Controller {
 	c.queue = newWorkQueue(workers, c.activity, c.work)
 	c.pairs.queue = c.queue
 	c.operations = newOperations(c.queue.add, c.objects.Watch, c.activity)
+	c.operations.slow = func(t task) {
+		c.log.Warn("a plugin does not answer; it is waited for", "object", t.about.String(), "volume", t.volume, "for", operationPatience)
+	}
 	c.claims = newLatest(c.objects, kindClaim, c.claimChanged)
 	c.volumes = newLatest(c.objects, kindVolume, c.volumeChanged)
 	c.volumes.same = c.index.swap
@@ -323,6 +326,7 @@ func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.Pers
 		c.index.DeleteClaim(name)
 		c.events.settled(prior.UID)
 		c.events.settled(attributesOf(prior))
+		c.events.settled(slownessOf(prior))
 		for _, pod := range c.users.of(name) { // it may be one to make again
 			c.queue.add(volume.NewObjectRef(kindPod, pod.Namespace, pod.Name))
 		}
@@ -367,10 +371,13 @@ func (c *Controller) volumeChanged(name types.NamespacedName, prior, now *v1.Per
 		c.index.Delete(name.Name)
 		c.operations.forget(releaseKey(prior))
 		c.events.settled(prior.UID)
+		c.events.settled(slownessOf(prior))
 	} else {
 		c.index.Put(now)
 		if prior != nil && !isSameRelease(prior, now) {
 			c.operations.forget(releaseKey(prior))
+			c.events.settled(prior.UID)
+			c.events.settled(slownessOf(prior))
 		}
 	}
 	for _, claim := range claims {
@@ -389,6 +396,9 @@ func (c *Controller) volumeChanged(name types.NamespacedName, prior, now *v1.Per
 // be the default.
 func (c *Controller) classChanged(name types.NamespacedName, _, _ *storagev1.StorageClass, _ noticed) {
 	for _, claim := range append(c.waiting.ofClass(name.Name), c.waiting.ofClass("")...) {
+		if waits, known := c.claims.last(claim); known {
+			c.operations.hurry(provisionKey(waits))
+		}
 		c.queue.add(claimRef(claim))
 	}
 }

@@ -36,6 +36,7 @@ const (
 	reasonProvisioningFailed    = "ProvisioningFailed"
 	reasonCleanupFailed         = "ProvisioningCleanupFailed"
 	reasonProvisioningSucceeded = "ProvisioningSucceeded"
+	reasonPluginSlow            = "VolumePluginSlow" // our own
 	reasonWaitForConsumer       = "WaitForFirstConsumer"
 )
 
@@ -74,6 +75,20 @@ func (l *eventLog) isOf(name types.UID, object stateful, eventType, reason, mess
 		}
 		l.happened(object, eventType, reason, message)
 	}
+}
+
+// isSlow tells, once, of a plugin that does not answer, if it does not.
+func (l *eventLog) isSlow(object stateful, slow error) {
+	if slow != nil {
+		l.isOf(slownessOf(object), object, v1.EventTypeWarning, reasonPluginSlow, slow.Error(), "")
+	}
+}
+
+// slownessOf and volumeOf name states of an object beside the one that it is in.
+func slownessOf(object stateful) types.UID { return object.GetUID() + "/slow" }
+
+func volumeOf(pod *v1.Pod, volumeName string) types.UID {
+	return pod.UID + "/volume/" + types.UID(volumeName)
 }
 
 // stateful is an object that events may be about.

@@ -3,6 +3,7 @@ package persistentvolume
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -13,8 +14,11 @@ const (
 	// operationPause is the pause after the first failure of an operation:
 	// the kubelet's.
 	operationPause = 500 * time.Millisecond
-	// maxOperations is how many run at the same time.
+	// maxOperations is how many run at the same time for one storage class.
 	maxOperations = 16
+	// operationPatience is after how long an operation counts as slow: it is told
+	// of, and others of its class may begin.
+	operationPatience = 30 * time.Second
 )
 
 // operations are what takes long: making storage, emptying it, deleting it.
@@ -29,12 +33,13 @@ type operations struct {
 	// at again.
 	activity *activity
 
-	ctx   context.Context // what is begun ends with it
-	slots chan struct{}
+	ctx  context.Context // what is begun ends with it
+	slow func(task)      // is called once for each that is slow
 
 	mu      sync.Mutex
-	all     map[string]*operation // by key
-	at      map[string]*operation // those that run, by volume
+	slots   map[string]chan struct{} // by class
+	all     map[string]*operation    // by key
+	at      map[string]*operation    // those that run, by volume
 	running sync.WaitGroup
 }
 
@@ -44,6 +49,8 @@ type task struct {
 	key string
 	// volume is the name of the PersistentVolume whose storage it works on.
 	volume string
+	// class is the storage class of that.
+	class string
 	// about is the object that is looked at again when it has ended, and when it
 	// may begin again.
 	about volume.ObjectRef
@@ -58,6 +65,8 @@ type operation struct {
 	running bool
 	// next are the objects whose own operations wait for this one to end.
 	next []volume.ObjectRef
+	// slow says of one that runs that it does so for long.
+	slow error
 	done bool
 	// err is why it failed the last time; it waits until waiting is nil.
 	err      error
@@ -81,12 +90,12 @@ const (
 )
 
 func newOperations(again func(volume.ObjectRef), watch func(volume.ObjectRef, func(volume.ObjectRef)) func(), activity *activity) *operations {
-	return &operations{again: again, watch: watch, activity: activity, slots: make(chan struct{}, maxOperations), all: make(map[string]*operation), at: make(map[string]*operation)}
+	return &operations{again: again, watch: watch, activity: activity, slots: make(map[string]chan struct{}), slow: func(task) {}, all: make(map[string]*operation), at: make(map[string]*operation)}
 }
 
 // do says how far an operation is, after beginning it if it is not running,
 // waiting or done. One that waits for another on the same volume counts as
-// running.
+// running. The error is why it failed, or says that it is slow.
 func (o *operations) do(t task) (progress, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -95,7 +104,7 @@ func (o *operations) do(t task) (progress, error) {
 	case op != nil && op.done:
 		return opDone, nil
 	case op != nil && op.running:
-		return opRunning, nil
+		return opRunning, op.slow
 	case op != nil && op.waiting != nil:
 		return opFailed, op.err
 	case other != nil:
@@ -108,18 +117,48 @@ func (o *operations) do(t task) (progress, error) {
 	op.running, op.dropped = true, false
 	o.at[t.volume] = op
 	o.activity.add(1)
-	o.running.Go(func() { o.finish(op, t.volume, o.attempt(t.do)) })
+	o.running.Go(func() { o.finish(op, t.volume, o.attempt(op, t)) })
 	return opRunning, nil
 }
 
-func (o *operations) attempt(f func(context.Context) error) error {
+// attempt does a task when there is a slot for it. One that hangs leaves its slot
+// to others: calls that are never answered hold up nobody for good.
+func (o *operations) attempt(op *operation, t task) error {
+	slots := o.slotsOf(t.class)
 	select {
-	case o.slots <- struct{}{}:
+	case slots <- struct{}{}:
 	case <-o.ctx.Done():
 		return volume.NothingDone(context.Cause(o.ctx))
 	}
-	defer func() { <-o.slots }()
-	return f(o.ctx)
+	leave := sync.OnceFunc(func() { <-slots })
+	defer leave()
+	defer time.AfterFunc(operationPatience, func() {
+		leave()
+		o.tellSlow(op, t)
+	}).Stop()
+	return t.do(o.ctx)
+}
+
+func (o *operations) slotsOf(class string) chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.slots[class] == nil {
+		o.slots[class] = make(chan struct{}, maxOperations)
+	}
+	return o.slots[class]
+}
+
+func (o *operations) tellSlow(op *operation, t task) {
+	o.mu.Lock()
+	running := op.running
+	if running {
+		op.slow = fmt.Errorf("the plugin has not answered for %v; it is waited for, and nothing else waits for it", operationPatience)
+	}
+	o.mu.Unlock()
+	if running {
+		o.slow(t)
+		o.again(t.about)
+	}
 }
 
 func (o *operations) finish(op *operation, volumeName string, err error) {
@@ -136,7 +175,7 @@ func (o *operations) settle(op *operation, volumeName string, err error) (next [
 	defer o.mu.Unlock()
 	delete(o.at, volumeName)
 	next, op.next = op.next, nil
-	op.running, op.err, op.done = false, err, err == nil
+	op.running, op.slow, op.err, op.done = false, nil, err, err == nil
 	if op.dropped {
 		delete(o.all, op.key)
 	}
@@ -171,6 +210,16 @@ func (o *operations) wake(op *operation) {
 		stop()
 	}
 	o.again(op.about)
+}
+
+// hurry ends the pause of the operation of a key, if it waits.
+func (o *operations) hurry(key string) {
+	o.mu.Lock()
+	op := o.all[key]
+	o.mu.Unlock()
+	if op != nil {
+		o.wake(op)
+	}
 }
 
 // failure returns why an operation failed that waits for its next try; nil if

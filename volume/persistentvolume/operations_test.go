@@ -2,12 +2,17 @@ package persistentvolume_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // held is a plugin's calls that wait until they are let go on.
@@ -117,5 +122,62 @@ func TestAVolumeIsReclaimedForOneReleaseAtATime(t *testing.T) {
 		w.settle()
 		w.wantBound("next", "pv")
 		calls.want(t, "Recycle pv")
+	})
+}
+
+// Calls that are never answered are told of, and hold up neither those of other
+// classes nor, for long, those of their own.
+func TestAPluginThatHangsHoldsUpNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("dead", made), storageClass("fast", made)).withStorage()
+		w.start()
+		w.storage.inTheMidst(func(ctx context.Context, _, pv string) error {
+			if strings.HasPrefix(pv, "pvc-uid-dead") {
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			return nil
+		})
+		for i := range 20 {
+			w.create(newClaim(fmt.Sprintf("dead%02d", i), "1Gi", ofClass("dead")))
+		}
+		synctest.Wait()
+		w.create(newClaim("data", "1Gi", ofClass("fast")))
+		w.create(newClaim("same", "1Gi", ofClass("dead")))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		w.wantBound("data", "pvc-uid-data")
+		w.wantClaim("same", v1.ClaimPending)
+		w.settle()
+		w.wantBound("same", "pvc-uid-same")
+		for i := range 20 {
+			w.events.want(t, fmt.Sprintf("dead%02d: Warning VolumePluginSlow the plugin has not answered for 30s", i))
+		}
+		why := w.controller.Explain(types.NamespacedName{Namespace: "ops", Name: "dead00"})
+		if why == nil || !strings.Contains(why.Error(), "its volume is being made: the plugin has not answered for 30s") {
+			t.Errorf("Explain says %v", why)
+		}
+	})
+}
+
+// The storage that may have been made for a claim that goes is looked for as soon
+// as the class is back that knows where.
+func TestAClassThatComesBackLetsTheClaimGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+		w.start()
+		w.storage.fail(errors.New("the server does not answer"))
+		w.settle()
+		w.delete("StorageClass", "", "fast")
+		w.delete("PersistentVolumeClaim", "ops", "data")
+		w.settle()
+		w.storage.fail(nil)
+		w.create(storageClass("fast", made))
+		synctest.Wait()
+		w.wantGone("PersistentVolumeClaim", "ops", "data")
+		w.wantGone("PersistentVolume", "", "pvc-uid-data")
+		if left := w.stored(); len(left) > 0 {
+			t.Errorf("storage is left: %v", left)
+		}
 	})
 }

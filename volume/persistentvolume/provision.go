@@ -38,7 +38,7 @@ func ProvisionedName(claim *v1.PersistentVolumeClaim) string { return "pvc-" + s
 func provisionKey(claim *v1.PersistentVolumeClaim) string { return "provision " + string(claim.UID) }
 
 func provisionTask(claim *v1.PersistentVolumeClaim, inherited bool, f func(context.Context) error) task {
-	return task{key: provisionKey(claim), volume: ProvisionedName(claim), about: claimRef(nameOf(claim)), inherited: inherited, do: f}
+	return task{key: provisionKey(claim), volume: ProvisionedName(claim), class: claimClass(claim, ""), about: claimRef(nameOf(claim)), inherited: inherited, do: f}
 }
 
 func isProvisioning(claim *v1.PersistentVolumeClaim) bool {
@@ -76,7 +76,8 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 		}
 		return true, nil
 	case state == opRunning:
-		c.unbound.set(nameOf(claim), errBeingMade)
+		c.events.isSlow(claim, err)
+		c.unbound.set(nameOf(claim), beingMade(err))
 		return true, c.setPending(ctx, claim)
 	}
 	if failed := c.failProvisioning(ctx, claim, failedToProvision(claim, err)); failed != nil {
@@ -86,6 +87,13 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 		return true, c.reschedule(ctx, nameOf(claim))
 	}
 	return true, nil
+}
+
+func beingMade(slow error) error {
+	if slow == nil {
+		return errBeingMade
+	}
+	return fmt.Errorf("%w: %w", errBeingMade, slow)
 }
 
 func failedToProvision(claim *v1.PersistentVolumeClaim, err error) error {
@@ -159,6 +167,7 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 	}
 	key := provisionKey(claim)
 	if !stored && !c.operations.certain(key) {
+		c.waiting.add(Wanted{Claim: claim, Delayed: true}) // for its class, if that is gone
 		class, err := c.classOf(ctx, claim)
 		if err != nil {
 			return err
@@ -172,6 +181,7 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 		}))
 		switch state {
 		case opRunning:
+			c.events.isSlow(claim, err)
 			return nil
 		case opFailed:
 			c.events.is(claim, v1.EventTypeWarning, reasonCleanupFailed, err.Error(), "")

@@ -79,6 +79,7 @@ func (c *Controller) recycle(ctx context.Context, pv *v1.PersistentVolume) error
 	case opFailed:
 		return c.failReclaim(ctx, pv, reasonFailedRecycle, fmt.Errorf("recycling failed: %w", err))
 	case opRunning:
+		c.events.isSlow(pv, err)
 		return nil
 	}
 	if err := c.unbind(ctx, pv); err != nil {
@@ -91,7 +92,7 @@ func (c *Controller) recycle(ctx context.Context, pv *v1.PersistentVolume) error
 // reclaimTask keeps the volume from everybody while f runs, even if somebody
 // takes its claimRef away meanwhile.
 func (c *Controller) reclaimTask(pv *v1.PersistentVolume, f func(context.Context) error) task {
-	return task{key: releaseKey(pv), volume: pv.Name, about: volumeRef(pv.Name), inherited: true, do: func(ctx context.Context) error {
+	return task{key: releaseKey(pv), volume: pv.Name, class: volumeClass(pv), about: volumeRef(pv.Name), inherited: true, do: func(ctx context.Context) error {
 		c.index.setBusy(pv.Name, true)
 		defer func() {
 			c.index.setBusy(pv.Name, false)
@@ -131,6 +132,7 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 	case opFailed:
 		return c.failReclaim(ctx, pv, reasonFailedDelete, err)
 	case opRunning:
+		c.events.isSlow(pv, err)
 		return nil
 	}
 	next := pv.DeepCopy()
