@@ -38,10 +38,11 @@ func (c *Controller) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) e
 	case err != nil:
 		return err
 	case exists && stored.DeletionTimestamp == nil && !metav1.IsControlledBy(stored, pod):
-		c.events.is(pod, v1.EventTypeWarning, reasonFailedBinding,
+		c.events.isOf(volumeOf(pod, v.Name), pod, v1.EventTypeWarning, reasonFailedBinding,
 			fmt.Sprintf("ephemeral volume %s: PVC %s was not created for the pod; delete it, or rename the volume", v.Name, name), "")
 		return nil
 	case exists:
+		c.events.settled(volumeOf(pod, v.Name))
 		return nil // what goes has its pod looked at once it is gone
 	}
 	template := v.Ephemeral.VolumeClaimTemplate.DeepCopy()
@@ -56,8 +57,12 @@ func (c *Controller) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) e
 		return err
 	}
 	if err != nil {
+		if ctx.Err() == nil {
+			c.events.isOf(volumeOf(pod, v.Name), pod, v1.EventTypeWarning, reasonFailedBinding, fmt.Sprintf("ephemeral volume %s: create PVC %s: %v", v.Name, name, err), "")
+		}
 		return fmt.Errorf("make the claim of ephemeral volume %q: %w", v.Name, err)
 	}
+	c.events.settled(volumeOf(pod, v.Name))
 	c.claims.put(made)
 	return nil
 }

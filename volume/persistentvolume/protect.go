@@ -81,6 +81,10 @@ func (c *Controller) podChanged(name types.NamespacedName, prior, now *v1.Pod, h
 		c.users.put(now)
 		c.lookAtClaims(now)
 		c.queue.add(volume.NewObjectRef(kindPod, name.Namespace, name.Name)) // which may have claims to make
+		return
+	}
+	for i := range prior.Spec.Volumes {
+		c.events.settled(volumeOf(prior, prior.Spec.Volumes[i].Name))
 	}
 }
 
