@@ -48,7 +48,7 @@ func testConvergence(t *testing.T, prepare func(*testing.T) *world) {
 		}
 	})
 	rapid.Check(t, func(rt *rapid.T) {
-		actions := rapid.SliceOfN(one, 1, 40).Draw(rt, "actions")
+		actions := rapid.SliceOfN(one, 15, 50).Draw(rt, "actions")
 		var failure error
 		synctest.Test(t, func(t *testing.T) { failure = play(t, prepare(t), actions) })
 		if failure != nil {
