@@ -157,6 +157,9 @@ func (b *binding) tryPlace(ctx context.Context, pod *v1.Pod) (begun bool, err er
 	if err != nil {
 		return false, err
 	}
+	if err := b.checkUsers(ctx, pod); err != nil {
+		return false, err
+	}
 	p, err := b.controller.Place(ctx, pod, []*v1.Node{node})
 	if err != nil {
 		return false, err

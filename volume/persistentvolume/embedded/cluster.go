@@ -67,12 +67,16 @@ type Mounted struct {
 	Volume string
 	// Claim is the claim that it was mounted for; empty for another volume.
 	Claim types.NamespacedName
+	// By is who has it mounted, if that is not this machine's node
+	// ([Cluster.Use]).
+	By string `json:"-"`
 }
 
 // Cluster is the objects of one machine and the controller of its claims. All
 // methods are safe for concurrent use.
 type Cluster struct {
 	nodeName, manager string
+	dir               string
 	store             *objects.Store
 	objects           *persistentvolume.RecordedObjects
 	controller        *persistentvolume.Controller
@@ -83,6 +87,7 @@ type Cluster struct {
 	applying keylock.Map[struct{}]
 	placing  keylock.Map[struct{}]
 	running  atomic.Bool
+	users    users
 	complete func() // once
 
 	mu    sync.Mutex
@@ -99,7 +104,7 @@ type Cluster struct {
 // data to another claim.
 func Open(ctx context.Context, config Config) (*Cluster, error) {
 	c := &Cluster{
-		nodeName: config.NodeName, manager: config.Manager, store: config.Store, mounted: config.Mounted, log: config.Logger,
+		nodeName: config.NodeName, manager: config.Manager, dir: config.Dir, store: config.Store, mounted: config.Mounted, log: config.Logger,
 		plugins: &volume.VolumePluginMgr{},
 		plain:   make(map[volume.ObjectRef]bool), later: make(map[volume.ObjectRef]metav1.Object),
 	}
@@ -130,7 +135,7 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 	host := config.Host
 	host.NodeName = types.NodeName(c.nodeName)
 	host.Releases = &releases{
-		objects: persistentvolume.ReleaseVerifier{Objects: c.objects, Plugins: c.plugins}, mounted: config.Mounted,
+		objects: persistentvolume.ReleaseVerifier{Objects: c.objects, Plugins: c.plugins}, mounted: c.allMounted,
 	}
 	if err := c.plugins.InitPlugins(config.Plugins, &host); err != nil {
 		return err
@@ -142,6 +147,9 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 		Explained: config.Explained, Only: config.Only,
 	})
 	if _, err := c.applyPlain(ctx, c.nodeRef(), c.defaultNode()); err != nil {
+		return err
+	}
+	if err := c.loadUsers(ctx); err != nil {
 		return err
 	}
 	return c.addMounted(ctx, config.Mounted)
@@ -163,6 +171,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	defer c.running.Store(false)
 	var remaking sync.WaitGroup
 	remaking.Go(func() { c.remake(ctx) })
+	remaking.Go(func() { c.awaitUsers(ctx) })
 	err := c.controller.Run(ctx)
 	cancel()
 	remaking.Wait()

@@ -22,16 +22,27 @@ const deletionFinalizer = "kubernetes.io/pv-controller"
 // InUseError says which pods use a claim or a volume that is to go.
 type InUseError struct {
 	Ref volume.ObjectRef
-	// Pods are never none, and in order.
+	// Pods are in order; there may be none where there are Users.
 	Pods []types.NamespacedName
+	// Users are those who use it beside the node, such as a podvol run.
+	Users []Mounted
 }
 
 func (e *InUseError) Error() string {
-	names := make([]string, len(e.Pods))
-	for i, pod := range e.Pods {
-		names[i] = pod.String()
+	var users []string
+	todo := "end that first"
+	for _, user := range e.Users {
+		users = append(users, user.who())
 	}
-	return fmt.Sprintf("%s is in use by pod %s: unmount it first", e.Ref, strings.Join(names, ", "))
+	if len(e.Pods) > 0 {
+		names := make([]string, len(e.Pods))
+		for i, pod := range e.Pods {
+			names[i] = pod.String()
+		}
+		users = append(users, "pod "+strings.Join(names, ", "))
+		todo = "unmount it first"
+	}
+	return fmt.Sprintf("%s is in use by %s: %s", e.Ref, strings.Join(users, " and by "), todo)
 }
 
 // RefusedError says why a volume must not be deleted, or not be released.
@@ -157,16 +168,19 @@ func (c *Cluster) checkLeft(ctx context.Context, ref volume.ObjectRef, pv *v1.Pe
 // checkUnused makes sure that no pod uses a claim or volume, also one that
 // nobody has declared.
 func (c *Cluster) checkUnused(ctx context.Context, ref volume.ObjectRef, volumeName string) error {
+	all, err := c.allMounted(ctx)
+	if err != nil {
+		return fmt.Errorf("nobody can tell whether %s is mounted here, so it counts as used: %w", ref, err)
+	}
+	failed := &InUseError{Ref: ref}
 	users := make(map[types.NamespacedName]bool)
-	if c.mounted != nil {
-		all, err := c.mounted(ctx)
-		if err != nil {
-			return fmt.Errorf("nobody can tell whether %s is mounted here, so it counts as used: %w", ref, err)
-		}
-		for _, m := range all {
-			if m.Claim.Name != "" && m.Claim == ref.NamespacedName || volumeName != "" && m.Volume == volumeName {
-				users[m.Pod] = true
-			}
+	for _, m := range all {
+		switch {
+		case (m.Claim.Name == "" || m.Claim != ref.NamespacedName) && (volumeName == "" || m.Volume != volumeName):
+		case m.By != "":
+			failed.Users = append(failed.Users, m)
+		default:
+			users[m.Pod] = true
 		}
 	}
 	pods, err := objects.List[*v1.Pod](ctx, c.objects, kindPod, ref.Namespace)
@@ -174,14 +188,13 @@ func (c *Cluster) checkUnused(ctx context.Context, ref volume.ObjectRef, volumeN
 		return err
 	}
 	for _, pod := range pods { // those that use a volume use its claim, which is looked at first
-		if pod.Spec.NodeName != "" && ref.Kind == kindClaim && slices.Contains(claimsOf(pod), ref.NamespacedName) {
+		if pod.Spec.NodeName != "" && !isUser(pod) && ref.Kind == kindClaim && slices.Contains(claimsOf(pod), ref.NamespacedName) {
 			users[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] = true
 		}
 	}
-	if len(users) == 0 {
+	if len(users)+len(failed.Users) == 0 {
 		return nil
 	}
-	failed := &InUseError{Ref: ref}
 	for pod := range users {
 		failed.Pods = append(failed.Pods, pod)
 	}

@@ -23,7 +23,7 @@ type releases struct {
 
 // VerifyReleased implements [volume.ReleaseVerifier].
 func (r *releases) VerifyReleased(ctx context.Context, pv *v1.PersistentVolume) error {
-	if err := r.objects.VerifyReleased(ctx, pv); err != nil || r.mounted == nil {
+	if err := r.objects.VerifyReleased(ctx, pv); err != nil {
 		return err
 	}
 	all, err := r.mounted(ctx)
@@ -34,7 +34,7 @@ func (r *releases) VerifyReleased(ctx context.Context, pv *v1.PersistentVolume) 
 	for _, m := range all {
 		if m.Volume == pv.Name {
 			uses = append(uses, persistentvolume.Use{
-				By: volume.NewObjectRef(kindPod, m.Pod.Namespace, m.Pod.Name), How: fmt.Sprintf("UID %s, it is mounted", m.PodUID),
+				By: volume.NewObjectRef(kindPod, m.Pod.Namespace, m.Pod.Name), How: m.how(),
 			})
 		}
 	}
@@ -42,6 +42,13 @@ func (r *releases) VerifyReleased(ctx context.Context, pv *v1.PersistentVolume) 
 		return volume.NothingDone(&persistentvolume.InUseError{Volume: pv.Name, Uses: uses})
 	}
 	return nil
+}
+
+func (m Mounted) how() string {
+	if m.By != "" {
+		return fmt.Sprintf("UID %s, %s uses it", m.PodUID, m.By)
+	}
+	return fmt.Sprintf("UID %s, it is mounted", m.PodUID)
 }
 
 // addMounted stores the pods that something is mounted for: they use their
@@ -54,6 +61,11 @@ func (c *Cluster) addMounted(ctx context.Context, mounted func(context.Context) 
 	if err != nil {
 		return fmt.Errorf("look up what is mounted: %w", err)
 	}
+	return c.storeUsers(ctx, all)
+}
+
+// storeUsers stores pods that use the claims for which something is mounted.
+func (c *Cluster) storeUsers(ctx context.Context, all []Mounted) error {
 	pods := make(map[types.UID]*v1.Pod)
 	for _, m := range all {
 		if m.Claim.Name == "" || m.Pod.Name == "" || m.Pod.Namespace != m.Claim.Namespace {

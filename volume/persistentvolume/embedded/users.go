@@ -1,0 +1,436 @@
+package embedded
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+const (
+	// usersDir is where those have a file, below [Config.Dir], who use volumes for
+	// as long as they live: it is locked (flock(2)) by who has made it, so that
+	// one whose lock is free is what somebody has left who was killed.
+	usersDir   = "users"
+	userSuffix = ".json"
+	// userUnfinished begins the name of a file that is being made.
+	userUnfinished = ".new-"
+	userVersion    = 1
+)
+
+// userFile is what such a file says.
+type userFile struct {
+	SchemaVersion int       `json:"schemaVersion"`
+	By            string    `json:"by"`
+	Volumes       []Mounted `json:"volumes"`
+}
+
+// User is an entry of those who use volumes; see [Cluster.Use].
+type User struct {
+	path string
+	file *os.File
+	gone func() error
+}
+
+// Use writes down that the claims of pods, and the volumes that these have, are
+// used from now on, by this process and not by the node of [Config.Mounted]: they
+// are not deleted, emptied or, if their access mode is ReadWriteOncePod, given to
+// anybody else, until [User.Release] is called or the process ends, however it
+// ends. By names the user, as "podvol run (process 4711)". It must be called
+// before anything is mounted, and is durable when it returns; the cluster may be
+// closed then. The pods must be bound ([Cluster.Bind]); claims that are not are
+// left out.
+//
+// What is in use already in a way that allows no second user is a
+// *[persistentvolume.PlacementError] that matches
+// [persistentvolume.ErrUsedByOtherPod].
+func (c *Cluster) Use(ctx context.Context, by string, pods ...*v1.Pod) (*User, error) {
+	content := userFile{SchemaVersion: userVersion, By: by}
+	mounted, err := c.allMounted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range pods {
+		name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+		for _, claimName := range claimsOf(pod) {
+			claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, c.objects, volume.NewObjectRef(kindClaim, claimName.Namespace, claimName.Name))
+			switch {
+			case errors.Is(err, volume.ErrNotFound) || err == nil && claim.Spec.VolumeName == "":
+				continue
+			case err != nil:
+				return nil, err
+			}
+			if err := soleUser(name, claim, mounted); err != nil {
+				return nil, err
+			}
+			content.Volumes = append(content.Volumes, Mounted{Pod: name, PodUID: pod.UID, Claim: claimName, Volume: claim.Spec.VolumeName})
+		}
+	}
+	u, err := newUser(filepath.Join(c.dir, usersDir), content)
+	if err != nil {
+		return nil, fmt.Errorf("write down who uses claims: %w", err)
+	}
+	for i := range content.Volumes {
+		content.Volumes[i].By = by
+	}
+	own := &liveUser{path: u.path, mounted: content.Volumes}
+	// That nothing is used any more is known before the caller goes on, whatever
+	// its contexts are.
+	u.gone = func() error { return c.userGone(context.WithoutCancel(ctx), own) }
+	c.users.mu.Lock()
+	c.users.live = append(c.users.live, own)
+	c.users.mu.Unlock()
+	if err := c.storeUsers(ctx, own.asPods()); err != nil {
+		return nil, errors.Join(err, u.Release())
+	}
+	return u, nil
+}
+
+// soleUser refuses a pod a claim that is for one pod alone, and in use.
+func soleUser(pod types.NamespacedName, claim *v1.PersistentVolumeClaim, mounted []Mounted) error {
+	if !slices.Contains(claim.Spec.AccessModes, v1.ReadWriteOncePod) {
+		return nil
+	}
+	name := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
+	i := slices.IndexFunc(mounted, func(m Mounted) bool { return m.Claim == name })
+	if i < 0 {
+		return nil
+	}
+	return &persistentvolume.PlacementError{Pod: pod, Claim: name, Err: &usedError{mounted[i]}}
+}
+
+// usedError says who has a claim that is for one pod alone.
+type usedError struct{ user Mounted }
+
+func (e *usedError) Error() string {
+	return fmt.Sprintf("%v: it is in use by %s", persistentvolume.ErrUsedByOtherPod, e.user.who())
+}
+
+func (e *usedError) Unwrap() error { return persistentvolume.ErrUsedByOtherPod }
+
+// who names a user for people.
+func (m Mounted) who() string {
+	if m.By == "" {
+		return "pod " + m.Pod.String()
+	}
+	return fmt.Sprintf("%s of pod %s", m.By, m.Pod)
+}
+
+// newUser makes a file, which is locked before anybody can see it.
+func newUser(dir string, content userFile) (_ *User, err error) {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	data, err := json.Marshal(content)
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.CreateTemp(dir, userUnfinished)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(file.Name()), file.Close())
+		}
+	}()
+	if err := flock(file, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, err
+	}
+	if _, err := file.Write(append(data, '\n')); err != nil {
+		return nil, err
+	}
+	if err := file.Sync(); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, strings.TrimPrefix(filepath.Base(file.Name()), userUnfinished)+userSuffix)
+	if err := os.Rename(file.Name(), path); err != nil {
+		return nil, err
+	}
+	u := &User{path: path, file: file}
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := syncDir(d); err != nil {
+			return nil, errors.Join(err, u.Release())
+		}
+	}
+	return u, nil
+}
+
+// Release says that nothing is used any more: everything is unmounted. A second
+// call does nothing.
+func (u *User) Release() error {
+	if u.file == nil {
+		return nil
+	}
+	remove := u.gone
+	if remove == nil {
+		remove = func() error { return removeUser(u.path) }
+	}
+	err := errors.Join(remove(), u.file.Close())
+	u.file = nil
+	return err
+}
+
+func removeUser(path string) error {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func flock(file *os.File, how int) error {
+	if err := eintr.Do(func() error { return unix.Flock(int(file.Fd()), how) }); err != nil {
+		return &fs.PathError{Op: "lock", Path: file.Name(), Err: err}
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// ReadUsers returns what is in use by those who have called [Cluster.Use], of the
+// claims and volumes in a directory. It takes no lock and changes nothing.
+func ReadUsers(dir string) (all []Mounted, err error) {
+	users, err := liveUsers(filepath.Join(dir, usersDir), false)
+	for _, u := range users {
+		all = append(all, u.mounted...)
+	}
+	return all, err
+}
+
+// liveUser is the entry of a process that lived when it was looked at.
+type liveUser struct {
+	path    string
+	mounted []Mounted
+}
+
+// liveUsers reads a directory of users. What the dead have left is removed where
+// it may be: by who keeps others from adding to it.
+func liveUsers(dir string, remove bool) (live []*liveUser, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, entry := range entries {
+		path := filepath.Join(dir, entry.Name())
+		finished := strings.HasSuffix(path, userSuffix)
+		if !finished && !strings.HasPrefix(entry.Name(), userUnfinished) {
+			continue // nobody's of ours
+		}
+		lives, err := isLocked(path)
+		switch {
+		case err != nil:
+			return nil, err
+		case !lives && remove:
+			if err := removeUser(path); err != nil {
+				return nil, err
+			}
+		case lives && finished:
+			u := &liveUser{path: path}
+			if u.mounted, err = readUser(path); errors.Is(err, fs.ErrNotExist) {
+				continue // it has just been released
+			} else if err != nil {
+				return nil, fmt.Errorf("%s, which says what a process uses that runs, cannot be understood: %w; end that process", path, err)
+			}
+			live = append(live, u)
+		}
+	}
+	return live, nil
+}
+
+// isLocked reports whether the one lives who has made a file; not where there is
+// no such file any more. Asking is shared, and so disturbs nobody who asks too.
+func isLocked(path string) (bool, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	err = flock(f, unix.LOCK_SH|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+	return false, err
+}
+
+func readUser(path string) ([]Mounted, error) {
+	var content userFile
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(data, &content); err != nil {
+		return nil, err
+	}
+	if content.SchemaVersion != userVersion {
+		return nil, fmt.Errorf("its schema version is %d, this program knows %d", content.SchemaVersion, userVersion)
+	}
+	for i := range content.Volumes {
+		content.Volumes[i].By = content.By
+	}
+	return content.Volumes, nil
+}
+
+// users are those who used volumes when the directory was opened, and this
+// process's own: others can be added only by who has the directory.
+type users struct {
+	waiting flight.Group[string]
+
+	mu   sync.Mutex
+	live []*liveUser
+}
+
+// loadUsers takes over who uses volumes, and has pods in the store for them,
+// beside those that manifests declare.
+func (c *Cluster) loadUsers(ctx context.Context) error {
+	live, err := liveUsers(filepath.Join(c.dir, usersDir), true)
+	if err != nil {
+		return err
+	}
+	c.users.live = live
+	for _, u := range live {
+		if err := c.storeUsers(ctx, u.asPods()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// asPods returns the volumes as those of pods that no manifest can declare, since
+// the one of that name and UID may be declared too, and come and go otherwise.
+func (u *liveUser) asPods() []Mounted {
+	id := strings.TrimSuffix(filepath.Base(u.path), userSuffix)
+	own := slices.Clone(u.mounted)
+	for i := range own {
+		own[i].Pod.Name += ".user-" + id
+		own[i].PodUID = types.UID(fmt.Sprintf("%s%s-%s", userUID, id, own[i].PodUID))
+	}
+	return own
+}
+
+// userUID begins the UIDs of such pods.
+const userUID = "user-"
+
+func isUser(pod *v1.Pod) bool { return strings.HasPrefix(string(pod.UID), userUID) }
+
+// awaitUsers returns when ctx ends; until then each user that ends lets go of
+// what it has used.
+func (c *Cluster) awaitUsers(ctx context.Context) {
+	c.users.mu.Lock()
+	live := slices.Clone(c.users.live)
+	c.users.mu.Unlock()
+	var all sync.WaitGroup
+	for _, u := range live {
+		all.Go(func() {
+			err := c.users.waiting.Do(ctx, u.path, func() error { return waitUnlocked(u.path) })
+			if ctx.Err() != nil {
+				return
+			}
+			if err == nil {
+				err = c.userGone(ctx, u)
+			}
+			if err != nil {
+				c.log.WarnContext(ctx, "what somebody has used counts as used until the next start", "user", u.path, "error", err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// waitUnlocked returns when the one has ended who has made a file.
+func waitUnlocked(path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return flock(f, unix.LOCK_SH)
+}
+
+func (c *Cluster) userGone(ctx context.Context, gone *liveUser) error {
+	if err := removeUser(gone.path); err != nil {
+		return err
+	}
+	c.users.mu.Lock()
+	c.users.live = slices.DeleteFunc(c.users.live, func(u *liveUser) bool { return u == gone })
+	c.users.mu.Unlock()
+	for _, m := range gone.asPods() {
+		if err := c.PodGone(ctx, m.PodUID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// allMounted returns what is mounted on this machine, and what others use.
+func (c *Cluster) allMounted(ctx context.Context) (all []Mounted, err error) {
+	if c.mounted != nil {
+		if all, err = c.mounted(ctx); err != nil {
+			return nil, err
+		}
+	}
+	c.users.mu.Lock()
+	live := slices.Clone(c.users.live)
+	c.users.mu.Unlock()
+	all = slices.Clone(all)
+	for _, u := range live {
+		lives, err := isLocked(u.path)
+		if err != nil {
+			return nil, err
+		}
+		if lives {
+			all = append(all, u.mounted...)
+		}
+	}
+	return all, nil
+}
+
+// checkUsers refuses a pod claims that are for one pod alone and that somebody
+// has who runs beside the node, be it for a pod of the same UID.
+func (c *Cluster) checkUsers(ctx context.Context, pod *v1.Pod) error {
+	mounted, err := c.allMounted(ctx)
+	if err != nil {
+		return err
+	}
+	mounted = slices.DeleteFunc(mounted, func(m Mounted) bool { return m.By == "" })
+	for _, name := range claimsOf(pod) {
+		if len(mounted) == 0 {
+			return nil
+		}
+		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, c.objects, volume.NewObjectRef(kindClaim, name.Namespace, name.Name))
+		if err != nil {
+			continue // which others say
+		}
+		if err := soleUser(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, claim, mounted); err != nil {
+			return err
+		}
+	}
+	return nil
+}
