@@ -52,8 +52,16 @@ func bindClaims(ctx context.Context, c clusterConfig, set *manifest.Set, pods []
 	defer cancel()
 	err = cluster.Bind(ctx, pods...)
 	failed, ok := errors.AsType[*embedded.BindError](err)
-	if !ok {
+	if err != nil && !ok {
 		return nil, err
+	}
+	if c.bound != nil {
+		if err := c.bound(context.WithoutCancel(ctx), cluster); err != nil {
+			return nil, err
+		}
+	}
+	if failed == nil {
+		return nil, nil
 	}
 	unbound := make(unboundClaims)
 	for _, claim := range failed.Unbound {

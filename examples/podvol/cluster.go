@@ -40,7 +40,8 @@ type clusterConfig struct {
 	plugins    []volume.VolumePlugin // in place of stock ones
 	mounted    func(context.Context) ([]embedded.Mounted, error)
 	explained  func(types.NamespacedName)
-	only       func(volume.ObjectRef) bool // nil: everything is worked on
+	only       func(volume.ObjectRef) bool                    // nil: everything is worked on
+	bound      func(context.Context, *embedded.Cluster) error // before bindClaims lets others at the claims
 }
 
 // openCluster opens the claims of a root directory. The plugins are instances of

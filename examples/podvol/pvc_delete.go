@@ -193,6 +193,11 @@ func (d *deletion) rehearse() error {
 	if err != nil {
 		return err
 	}
+	users, err := embedded.ReadUsers(clusterDir(d.options.rootDir))
+	if err != nil {
+		return err
+	}
+	mounted = append(mounted, users...)
 	var errs []error
 	for _, ref := range d.refs {
 		if err := d.refusal(ref, mounted); err != nil {
@@ -214,7 +219,10 @@ func (d *deletion) refusal(ref volume.ObjectRef, mounted []embedded.Mounted) err
 		for _, pv := range d.volumesOfRef(ref) {
 			uses = uses || m.Volume == pv.Name
 		}
-		if uses {
+		switch {
+		case uses && m.By != "":
+			return &embedded.InUseError{Ref: ref, Users: []embedded.Mounted{m}}
+		case uses:
 			return &embedded.InUseError{Ref: ref, Pods: []types.NamespacedName{m.Pod}}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
+	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -80,8 +82,9 @@ func runCommand(s streams) *cobra.Command {
 			"directory, which goes with it. Should podvol be killed, so is CMD, but not what CMD\n" +
 			"has started, nor a CMD that is setuid; fsck --repair clears up. Claims are bound as\n" +
 			"by podvol mount, in DIR, and stay bound; so does what is made for them there, for\n" +
-			"the next run. Processes that CMD leaves in the background keep\n" +
-			"the mounts that they see, and lose emptyDirs.\n\n" +
+			"the next run. While podvol runs they are in use: nobody else deletes them, or gets\n" +
+			"one that is ReadWriteOncePod. Processes that CMD leaves in the background keep\n" +
+			"the mounts that they see, lose emptyDirs, and use claims that nobody sees used.\n\n" +
 			"Signals are passed on, but for SIGINT and SIGQUIT while podvol is in a terminal's\n" +
 			"foreground: those the terminal has sent to CMD as well, so send SIGTERM to podvol\n" +
 			"alone. Until CMD has begun they end podvol. Exit code: that of CMD, 128+n where\n" +
@@ -221,8 +224,14 @@ func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot,
 	}
 	claims := clusterConfig{rootDir: o.rootDir, workDir: root.path(), node: config, store: objects.NewStore(), manager: "podvol run",
 		volumeDirs: o.volumes, wait: min(o.timeout, claimsWait), log: log}
+	var user *embedded.User
 	if usesClaims(j.pods()) {
 		config.objects = claims.store
+		// Others do not see what is mounted at this root.
+		claims.bound = func(ctx context.Context, c *embedded.Cluster) (err error) {
+			user, err = c.Use(ctx, fmt.Sprintf("podvol run (process %d)", os.Getpid()), j.pods()...)
+			return err
+		}
 	}
 	node, err := startNode(ctx, config)
 	if err != nil {
@@ -232,6 +241,9 @@ func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot,
 		code, err = j.execute(ctx, s, o, node, signals)
 	}
 	left = j.tearDown(context.WithoutCancel(ctx), o, node, signals)
+	if user != nil && left == nil {
+		err = errors.Join(err, user.Release())
+	}
 	return code, err, errors.Join(left, node.stop())
 }
 
