@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
@@ -381,4 +382,32 @@ func TestRecyclingDoesNotWaitForAPodThatWaitsForTheVolume(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The same, whatever call the controller dies at: there is one storage for the claim
+// that stays, and none for one that goes meanwhile.
+func TestAMadeVolumeThatIsMadeAgainSurvivesACrashAtEveryCall(t *testing.T) {
+	prepare := func(t *testing.T) *world {
+		claim := newClaim("data", "1Gi", ofClass("fast"))
+		claim.Finalizers = []string{"podvol.io/provisioning", "kubernetes.io/pvc-protection"}
+		pv := newPV("pvc-uid-data", "1Gi", class("fast"), withPolicy(v1.PersistentVolumeReclaimDelete), forClaim("data", "uid-data"), boundByController)
+		pv.Annotations["pv.kubernetes.io/provisioned-by"] = storagePlugin
+		pv.Finalizers = []string{"kubernetes.io/pv-protection", "kubernetes.io/pv-controller"}
+		w := newWorld(t, storageClass("fast", made), claim, pv, &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "pvc-uid-data"}}).withStorage()
+		w.delete("PersistentVolume", "", "pvc-uid-data")
+		return w
+	}
+	sweepCrashes(t, 8, prepare, func(*world) {}, func(w *world) {
+		w.wantBound("data", "pvc-uid-data")
+		if left := w.stored(); !slices.Equal(left, []string{"pvc-uid-data"}) {
+			w.t.Errorf("storage %v exists", left)
+		}
+	})
+	sweepCrashes(t, 8, prepare, func(w *world) { w.delete("PersistentVolumeClaim", "ops", "data") }, func(w *world) {
+		w.wantGone("PersistentVolumeClaim", "ops", "data")
+		w.wantGone("PersistentVolume", "", "pvc-uid-data")
+		if left := w.stored(); len(left) > 0 {
+			w.t.Errorf("storage %v is left", left)
+		}
+	})
 }

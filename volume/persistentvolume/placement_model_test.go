@@ -26,7 +26,7 @@ import (
 func TestPlacementsConverge(t *testing.T) {
 	do := []string{"claim", "made claim", "named claim", "waiting claim", "waiting claim", "waiting made claim", "waiting named claim", "local volume", "local volume", "recycled volume",
 		"place", "place", "commit", "rollback", "place and commit", "place and commit", "pod", "delete pod", "name", "change policy", "change policy", "drop finalizers", "pre-bind",
-		"delete claim", "delete volume", "free volume", "annotate claim", "break storage", "mend storage", "crash", "restart", "lag", "catch up"}
+		"delete claim", "delete volume", "delete made volume", "free volume", "annotate claim", "break storage", "mend storage", "crash", "restart", "lag", "catch up"}
 	one := rapid.Custom(func(t *rapid.T) action {
 		return action{
 			Do:    rapid.SampledFrom(do).Draw(t, "do"),
@@ -184,6 +184,8 @@ func (p *placements) edit(i int, a action) {
 	case a.Do == "drop finalizers" && noClaim == nil:
 		claim.Finalizers = slices.DeleteFunc(claim.Finalizers, func(f string) bool { return f != persistentvolume.ProvisioningFinalizer })
 		_, _ = p.store.Update(ctx, claim)
+	case a.Do == "delete made volume" && noClaim == nil:
+		_ = p.store.Delete(ctx, volume.NewObjectRef("PersistentVolume", "", persistentvolume.ProvisionedName(claim)), objects.Preconditions{})
 	case a.Do == "change policy" && noPV == nil:
 		pv.Spec.PersistentVolumeReclaimPolicy = []v1.PersistentVolumeReclaimPolicy{"Recycle", "Retain", "Delete"}[a.Claim]
 		_, _ = p.store.Update(ctx, pv)
