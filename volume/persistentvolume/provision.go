@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
@@ -303,6 +304,9 @@ func checkMade(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, node *v
 	if detail := unusable(pv); detail != "" {
 		return made("%s", detail)
 	}
+	if claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "" && claim.Spec.VolumeName != pv.Name {
+		return nil // it is stored only to be deleted, which needs no more
+	}
 	have, want := pv.Spec.Capacity[v1.ResourceStorage], claim.Spec.Resources.Requests[v1.ResourceStorage]
 	if have.Cmp(want) < 0 {
 		return made("its capacity is %s of %s", have.String(), want.String())
@@ -314,6 +318,10 @@ func checkMade(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, node *v
 	}
 	if have, want := volumeMode(pv.Spec.VolumeMode), volumeMode(claim.Spec.VolumeMode); have != want {
 		return made("its volumeMode is %s instead of %s", have, want)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(claim.Spec.Selector)
+	if claim.Spec.Selector != nil && (err != nil || !selector.Matches(labels.Set(pv.Labels))) {
+		return errors.Join(made("its labels %v do not match the claim's selector", pv.Labels), err)
 	}
 	if node == nil {
 		return nil
