@@ -33,7 +33,7 @@ func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	if !isBoundClaim(claim, pv.Name) {
 		next := protectedClaim(boundClaim(claim, pv.Name))
 		if pv.Name == ProvisionedName(claim) {
-			next.Finalizers = without(next.Finalizers, ProvisioningFinalizer)
+			endProvisioning(next)
 		}
 		note := c.claims.wrote
 		if isProvisioning(next) { // another volume, which is to be done away with

@@ -327,6 +327,7 @@ func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.Pers
 		c.events.settled(prior.UID)
 		c.events.settled(attributesOf(prior))
 		c.events.settled(slownessOf(prior))
+		c.operations.forget(provisionKey(prior))
 		for _, pod := range c.users.of(name) { // it may be one to make again
 			c.queue.add(volume.NewObjectRef(kindPod, pod.Namespace, pod.Name))
 		}

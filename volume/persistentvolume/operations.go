@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,6 +55,9 @@ type task struct {
 	// about is the object that is looked at again when it has ended, and when it
 	// may begin again.
 	about volume.ObjectRef
+	// on is where it works, if there is a choice: it may begin elsewhere before it
+	// may begin there again.
+	on string
 	// inherited says that an earlier process may have begun it.
 	inherited bool
 	do        func(context.Context) error
@@ -73,6 +77,11 @@ type operation struct {
 	failures int
 	waiting  *time.Timer
 	stops    []func()
+	// tried is where it was tried since it was allowed to begin again by itself.
+	tried []string
+	// takenBack says that the choice of where the last attempt was made was taken
+	// back for it.
+	takenBack bool
 	// uncertain says that an attempt, maybe that of an earlier process, may have
 	// left something behind.
 	uncertain bool
@@ -87,6 +96,8 @@ const (
 	opRunning progress = iota
 	opFailed
 	opDone
+	// opRefused says that it was not begun at all.
+	opRefused
 )
 
 func newOperations(again func(volume.ObjectRef), watch func(volume.ObjectRef, func(volume.ObjectRef)) func(), activity *activity) *operations {
@@ -114,7 +125,8 @@ func (o *operations) do(t task) (progress, error) {
 		op = &operation{key: t.key, about: t.about, uncertain: t.inherited}
 		o.all[t.key] = op
 	}
-	op.running, op.dropped = true, false
+	op.running, op.dropped, op.takenBack = true, false, false
+	op.tried = append(op.tried, t.on)
 	o.at[t.volume] = op
 	o.activity.add(1)
 	o.running.Go(func() { o.finish(op, t.volume, o.attempt(op, t)) })
@@ -201,10 +213,8 @@ func (o *operations) wake(op *operation) {
 		o.mu.Unlock()
 		return
 	}
-	op.waiting.Stop()
-	op.waiting = nil
-	stops := op.stops
-	op.stops = nil
+	op.tried = nil
+	stops := op.endPause()
 	o.mu.Unlock()
 	for _, stop := range stops {
 		stop()
@@ -220,6 +230,84 @@ func (o *operations) hurry(key string) {
 	if op != nil {
 		o.wake(op)
 	}
+}
+
+// endPause is called with the lock held; what it returns is to be called without.
+func (op *operation) endPause() (stops []func()) {
+	op.waiting.Stop()
+	op.waiting = nil
+	stops, op.stops = op.stops, nil
+	return stops
+}
+
+// move ends the pause of an operation that has left nothing behind if it is to be
+// done where it was not tried yet.
+func (o *operations) move(key, to string) {
+	o.mu.Lock()
+	op := o.all[key]
+	if !op.mayMove(to) {
+		o.mu.Unlock()
+		return
+	}
+	stops := op.endPause()
+	o.mu.Unlock()
+	for _, stop := range stops {
+		stop()
+	}
+}
+
+// mayMove reports whether move would end the pause of an operation.
+func (o *operations) mayMove(key, to string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.all[key].mayMove(to)
+}
+
+func (op *operation) mayMove(to string) bool {
+	return op != nil && op.waiting != nil && !op.uncertain && to != "" && !slices.Contains(op.tried, to)
+}
+
+// state says how far an operation is, without beginning it; may says that it would
+// be begun.
+func (o *operations) state(key string) (state progress, may bool, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch op := o.all[key]; {
+	case op != nil && op.done:
+		return opDone, false, nil
+	case op != nil && op.running:
+		return opRunning, false, op.slow
+	case op != nil && op.waiting != nil:
+		return opFailed, false, op.err
+	}
+	return opFailed, true, nil
+}
+
+// giveUp says that an operation which failed has left nothing behind, as somebody
+// knows.
+func (o *operations) giveUp(key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if op := o.all[key]; op != nil && !op.running {
+		op.uncertain = false
+	}
+}
+
+// takeBack notes that the choice of where the last attempt was made was taken
+// back, which is done but once for each; isTakenBack reports that.
+func (o *operations) takeBack(key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if op := o.all[key]; op != nil && !op.running {
+		op.takenBack = true
+	}
+}
+
+func (o *operations) isTakenBack(key string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	op := o.all[key]
+	return op != nil && op.takenBack
 }
 
 // failure returns why an operation failed that waits for its next try; nil if

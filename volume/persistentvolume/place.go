@@ -219,10 +219,10 @@ func (p *Placement) add(n need, node *v1.Node) error {
 		}
 		return err
 	}
-	if selected := n.claim.Annotations[annSelectedNode]; selected != "" && selected != node.Name {
+	c := p.controller
+	if selected := n.claim.Annotations[annSelectedNode]; selected != "" && selected != node.Name && !c.isUntried(n.claim, node.Name) {
 		return fmt.Errorf("%w: %s", ErrOtherNodeSelected, selected)
 	}
-	c := p.controller
 	if isProvisioning(n.claim) && n.claim.Annotations[annSelectedNode] != "" {
 		return nil // under way, on this node
 	}
@@ -239,6 +239,12 @@ func (p *Placement) add(n need, node *v1.Node) error {
 	}
 	p.Provision = append(p.Provision, n.claim)
 	return nil
+}
+
+// isUntried reports whether making a claim's storage on the selected node has
+// failed and left nothing, and this node would be tried at once.
+func (c *Controller) isUntried(claim *v1.PersistentVolumeClaim, node string) bool {
+	return !isProvisioning(claim) && c.operations.mayMove(provisionKey(claim), node)
 }
 
 // provisionsOn reports whether a class makes storage that a node can use.

@@ -39,17 +39,15 @@ func ProvisionedName(claim *v1.PersistentVolumeClaim) string { return "pvc-" + s
 func provisionKey(claim *v1.PersistentVolumeClaim) string { return "provision " + string(claim.UID) }
 
 func provisionTask(claim *v1.PersistentVolumeClaim, inherited bool, f func(context.Context) error) task {
-	return task{key: provisionKey(claim), volume: ProvisionedName(claim), class: claimClass(claim, ""), about: claimRef(nameOf(claim)), inherited: inherited, do: f}
-}
-
-func isProvisioning(claim *v1.PersistentVolumeClaim) bool {
-	return slices.Contains(claim.Finalizers, ProvisioningFinalizer)
+	return task{key: provisionKey(claim), volume: ProvisionedName(claim), class: claimClass(claim, ""), about: claimRef(nameOf(claim)),
+		on: claim.Annotations[annSelectedNode], inherited: inherited, do: f}
 }
 
 // provision has storage made for a claim that has found none, and why. It reports
 // false where the class makes none.
 func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *UnboundError) (handled bool, err error) {
-	name := claimClass(claim, "")
+	name, inherited := claimClass(claim, ""), isProvisioning(claim)
+	class = makingOf(claim, class).Class
 	switch {
 	case name == "":
 		return false, nil
@@ -60,23 +58,29 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 	case c.isExternal(class.Provisioner):
 		return true, c.awaitExternal(ctx, claim, class, why)
 	}
-	inherited := isProvisioning(claim)
 	if pv, exists := c.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); exists && inherited && pv.DeletionTimestamp != nil {
 		c.unbound.set(nameOf(claim), errMadeAgain)
 		return true, c.setPending(ctx, claim) // which is looked at again then
 	}
-	if claim, err = c.beginProvisioning(ctx, claim, class); err != nil {
-		return true, err
+	key := provisionKey(claim)
+	if !inherited {
+		c.operations.giveUp(key)
 	}
-	state, err := c.operations.do(provisionTask(claim, inherited, func(ctx context.Context) error { return c.makeVolume(ctx, claim, class) }))
-	switch {
-	case state == opDone: // and the volume stored, which has the claim looked at
-		c.operations.forget(provisionKey(claim))
+	c.operations.move(key, claim.Annotations[annSelectedNode])
+	state, may, err := c.operations.state(key)
+	if may {
+		if claim, state, err = c.beginMaking(ctx, claim, class); state == opRefused {
+			return true, err
+		}
+	}
+	switch state {
+	case opDone: // and the volume stored, which has the claim looked at
+		c.operations.forget(key)
 		if _, exists := c.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); !exists { // but it has gone since
 			c.queue.add(claimRef(nameOf(claim)))
 		}
 		return true, nil
-	case state == opRunning:
+	case opRunning:
 		c.events.isSlow(claim, err)
 		c.unbound.set(nameOf(claim), beingMade(err))
 		return true, c.setPending(ctx, claim)
@@ -84,10 +88,50 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 	if failed := c.failProvisioning(ctx, claim, failedToProvision(claim, err)); failed != nil {
 		return true, failed
 	}
-	if !volume.IsUncertain(err) && waitsForConsumer(class) && claim.Annotations[annSelectedNode] != "" {
-		return true, c.reschedule(ctx, nameOf(claim))
+	return true, c.endAttempt(ctx, nameOf(claim), key, waitsForConsumer(class))
+}
+
+// beginMaking has storage made, unless the plugin refuses to before it has begun:
+// nothing needs to be noted in the claim for that. It returns the claim as stored.
+func (c *Controller) beginMaking(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, progress, error) {
+	inherited := isProvisioning(claim)
+	if !inherited {
+		if _, _, refused := c.prepare(ctx, claim, makingOf(claim, class)); refused != nil {
+			state, err := c.operations.do(provisionTask(claim, false, func(context.Context) error { return volume.NothingDone(refused) }))
+			return claim, state, err
+		}
 	}
-	return true, nil
+	next, err := withProvisioning(claim, class)
+	if err == nil {
+		claim, err = c.updateClaim(ctx, claim, next)
+	}
+	if err != nil {
+		return claim, opRefused, err
+	}
+	state, err := c.operations.do(provisionTask(claim, inherited, func(ctx context.Context) error { return c.makeVolume(ctx, claim, class) }))
+	return claim, state, err
+}
+
+// endAttempt is for an attempt that has failed. Where it has left nothing, the
+// claim may have another volume, or go; and the choice of the node is given back,
+// once, unless there is but one.
+func (c *Controller) endAttempt(ctx context.Context, name types.NamespacedName, key string, waits bool) error {
+	if !c.operations.certain(key) {
+		return nil
+	}
+	claim, exists, err := c.claims.get(ctx, name)
+	if err != nil || !exists || provisionKey(claim) != key {
+		return err
+	}
+	next := claim.DeepCopy()
+	endProvisioning(next)
+	if chosen := next.Annotations[annSelectedNode]; waits && (c.nodeName == "" || chosen != c.nodeName) && !c.operations.isTakenBack(key) {
+		delete(next.Annotations, annSelectedNode)
+	}
+	if _, err = c.updateClaim(ctx, claim, next); err == nil {
+		c.operations.takeBack(key)
+	}
+	return err
 }
 
 func beingMade(slow error) error {
@@ -128,16 +172,6 @@ func withProvisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageCl
 	return claim
 }
 
-// beginProvisioning notes in the claim, before anything is made, that storage
-// may exist for it from now on.
-func (c *Controller) beginProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, error) {
-	next := withProvisioner(claim, class)
-	if !isProvisioning(next) {
-		next.Finalizers = append(next.Finalizers, ProvisioningFinalizer)
-	}
-	return c.updateClaim(ctx, claim, next)
-}
-
 // reschedule gives the choice of a node back where nothing could be made.
 func (c *Controller) reschedule(ctx context.Context, name types.NamespacedName) error {
 	claim, exists, err := c.claims.get(ctx, name)
@@ -173,10 +207,10 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 		if err != nil {
 			return err
 		}
+		class = makingOf(claim, class).Class
 		state, err := c.operations.do(provisionTask(claim, true, func(ctx context.Context) error {
 			if class == nil {
-				return fmt.Errorf("storage may have been made for the claim, and its class %q is gone that knows where: "+
-					"create it again, or, if there is none, remove the finalizer %s", claimClass(claim, ""), ProvisioningFinalizer)
+				return fmt.Errorf("the class %q is gone that knows where; create it again", claimClass(claim, ""))
 			}
 			return c.makeVolume(ctx, claim, class)
 		}))
@@ -185,12 +219,13 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 			c.events.isSlow(claim, err)
 			return nil
 		case opFailed:
-			c.events.is(claim, v1.EventTypeWarning, reasonCleanupFailed, err.Error(), "")
+			c.events.is(claim, v1.EventTypeWarning, reasonCleanupFailed, fmt.Sprintf("storage of the name %q may have been made for the claim, and it is kept until that is known: %v; "+
+				"it is tried again; if you have seen that there is none, remove the finalizer %s", ProvisionedName(claim), err, ProvisioningFinalizer), "")
 			return nil
 		}
 	}
 	next := claim.DeepCopy()
-	next.Finalizers = without(next.Finalizers, ProvisioningFinalizer)
+	endProvisioning(next)
 	if _, err = c.updateClaim(ctx, claim, next); err == nil {
 		c.operations.forget(key)
 	}
@@ -218,15 +253,7 @@ func (c *Controller) makeVolume(ctx context.Context, claim *v1.PersistentVolumeC
 	case exists:
 		return checkMadeFor(stored, claim)
 	}
-	attributes, err := c.attributesClassFor(ctx, claim, class)
-	if err != nil {
-		return volume.NothingDone(err)
-	}
-	provisioner, err := c.provisioner(claim, class, attributes)
-	if err != nil {
-		return volume.NothingDone(err)
-	}
-	node, err := c.selectedNode(ctx, claim)
+	provisioner, node, err := c.prepare(ctx, claim, makingOf(claim, class))
 	if err != nil {
 		return volume.NothingDone(err)
 	}
@@ -248,6 +275,24 @@ func (c *Controller) makeVolume(ctx context.Context, claim *v1.PersistentVolumeC
 	c.volumes.put(stored)
 	c.events.happened(claim, v1.EventTypeNormal, reasonProvisioningSucceeded, fmt.Sprintf("Successfully provisioned volume %s using %s", name, class.Provisioner))
 	return nil
+}
+
+// prepare does what comes before the storage is made.
+func (c *Controller) prepare(ctx context.Context, claim *v1.PersistentVolumeClaim, with making) (volume.Provisioner, *v1.Node, error) {
+	attributes, err := c.attributesClassFor(ctx, claim, with.Class)
+	if err != nil {
+		return nil, nil, err
+	}
+	provisioner, err := c.provisioner(claim, with.Class, attributes)
+	if err != nil {
+		return nil, nil, err
+	}
+	node, err := c.nodeNamed(ctx, with.Node)
+	if errors.Is(err, volume.ErrNotFound) && isProvisioning(claim) {
+		err = fmt.Errorf("storage may have been made on node %q, which is gone: %w; have the node join again, or, if its storage is gone with it, remove the finalizer %s",
+			with.Node, err, ProvisioningFinalizer)
+	}
+	return provisioner, node, err
 }
 
 func (c *Controller) provisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, attributes *storagev1.VolumeAttributesClass) (volume.Provisioner, error) {
@@ -278,7 +323,10 @@ func policyOf(class *storagev1.StorageClass) v1.PersistentVolumeReclaimPolicy {
 // selectedNode returns the node that was chosen for the claim's first pod, nil
 // where none was.
 func (c *Controller) selectedNode(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.Node, error) {
-	name := claim.Annotations[annSelectedNode]
+	return c.nodeNamed(ctx, claim.Annotations[annSelectedNode])
+}
+
+func (c *Controller) nodeNamed(ctx context.Context, name string) (*v1.Node, error) {
 	if name == "" {
 		return nil, nil
 	}

@@ -236,6 +236,7 @@ func (c *Controller) syncBoundClaim(ctx context.Context, claim *v1.PersistentVol
 	if isProvisioning(claim) {
 		return c.finishProvisioning(ctx, claim) // which has it looked at again
 	}
+	c.operations.forget(provisionKey(claim)) // which may have failed
 	if claim.Spec.VolumeName == "" {
 		return c.lose(ctx, claim, reasonClaimLost, "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
 	}

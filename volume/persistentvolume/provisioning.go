@@ -1,0 +1,62 @@
+package persistentvolume
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// annProvisioning is beside the finalizer: what the storage is made with, so that
+// the same is asked for again even if the class has been replaced since, or
+// another node selected.
+const annProvisioning = ProvisioningFinalizer
+
+// making is what a claim's storage is made with.
+type making struct {
+	Class *storagev1.StorageClass `json:"class"`
+	// Node is the selected node, if there was one.
+	Node string `json:"node,omitempty"`
+}
+
+// makingOf returns what the storage is made with that may be there for a claim
+// already, else what it is to be made with. The class may be nil.
+func makingOf(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) making {
+	var begun making
+	if isProvisioning(claim) && json.Unmarshal([]byte(claim.Annotations[annProvisioning]), &begun) == nil && begun.Class != nil {
+		return begun
+	}
+	return making{Class: class, Node: claim.Annotations[annSelectedNode]}
+}
+
+// withProvisioning returns the claim as it is before its storage is made.
+func withProvisioning(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, error) {
+	next := withProvisioner(claim, class)
+	if isProvisioning(next) {
+		return next, nil
+	}
+	begun, err := json.Marshal(making{Class: &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: class.Name}, Provisioner: class.Provisioner, Parameters: class.Parameters, ReclaimPolicy: class.ReclaimPolicy,
+		MountOptions: class.MountOptions, VolumeBindingMode: class.VolumeBindingMode, AllowedTopologies: class.AllowedTopologies,
+	}, Node: claim.Annotations[annSelectedNode]})
+	if err != nil {
+		return nil, fmt.Errorf("record what the volume is made with: %w", err)
+	}
+	metav1.SetMetaDataAnnotation(&next.ObjectMeta, annProvisioning, string(begun))
+	next.Finalizers = append(next.Finalizers, ProvisioningFinalizer)
+	return next, nil
+}
+
+// endProvisioning says of a claim, whose annotations and finalizers it changes,
+// that no storage is there for it but that of a stored volume.
+func endProvisioning(claim *v1.PersistentVolumeClaim) {
+	delete(claim.Annotations, annProvisioning)
+	claim.Finalizers = without(claim.Finalizers, ProvisioningFinalizer)
+}
+
+func isProvisioning(claim *v1.PersistentVolumeClaim) bool {
+	return slices.Contains(claim.Finalizers, ProvisioningFinalizer)
+}
