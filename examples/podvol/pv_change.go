@@ -91,6 +91,13 @@ func releasePV(ctx context.Context, s streams, o changeOptions, yes bool, names 
 	}
 	what := fmt.Sprintf("what claim %s has left in it, %s", claimText(pv), sourceOf(pv))
 	if o.dryRun {
+		checks, err := found.checks(ctx, o.rootDir)
+		if err != nil {
+			return err
+		}
+		if err := checks.Release(ctx, pv.Name); err != nil {
+			return err
+		}
 		fmt.Fprintf(s.out, "%s %q released (dry run)\n", volumeKind.singular, pv.Name)
 		printNote(s.err, pv.Name, "another claim could have it, with "+what)
 		return nil

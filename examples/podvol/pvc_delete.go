@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
@@ -118,7 +118,7 @@ func (d *deletion) run(ctx context.Context) error {
 		return nil
 	}
 	if d.options.dryRun {
-		return d.rehearse()
+		return d.rehearse(ctx)
 	}
 	only := make(map[volume.ObjectRef]bool)
 	for _, ref := range d.refs {
@@ -188,19 +188,14 @@ func (o changeOptions) change(ctx context.Context, s streams, only map[volume.Ob
 }
 
 // rehearse prints what would be done.
-func (d *deletion) rehearse() error {
-	mounted, err := mountedBelow(d.options.rootDir, mount.New(mount.Config{}))
+func (d *deletion) rehearse(ctx context.Context) error {
+	checks, err := d.before.checks(ctx, d.options.rootDir)
 	if err != nil {
 		return err
 	}
-	users, err := embedded.ReadUsers(clusterDir(d.options.rootDir))
-	if err != nil {
-		return err
-	}
-	mounted = append(mounted, users...)
 	var errs []error
 	for _, ref := range d.refs {
-		if err := d.refusal(ref, mounted); err != nil {
+		if err := checks.Delete(ctx, ref); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -212,27 +207,25 @@ func (d *deletion) rehearse() error {
 	return errors.Join(errs...)
 }
 
-// refusal is what the deletion would say, by what is recorded and mounted.
-func (d *deletion) refusal(ref volume.ObjectRef, mounted []embedded.Mounted) error {
-	for _, m := range mounted {
-		uses := m.Claim == ref.NamespacedName
-		for _, pv := range d.volumesOfRef(ref) {
-			uses = uses || m.Volume == pv.Name
-		}
-		switch {
-		case uses && m.By != "":
-			return &embedded.InUseError{Ref: ref, Users: []embedded.Mounted{m}}
-		case uses:
-			return &embedded.InUseError{Ref: ref, Pods: []types.NamespacedName{m.Pod}}
-		}
+// checks are those that a change would be subject to, by what is recorded and
+// mounted.
+func (s stored) checks(ctx context.Context, rootDir string) (embedded.Checks, error) {
+	all := make([]metav1.Object, 0, len(s.claims)+len(s.volumes))
+	for _, claim := range s.claims {
+		all = append(all, claim)
 	}
-	if pv := d.before.volume(ref.Name); ref.Kind == volumeKind.kind && pv != nil && pv.Spec.ClaimRef != nil {
-		claim := d.before.claim(types.NamespacedName{Namespace: pv.Spec.ClaimRef.Namespace, Name: pv.Spec.ClaimRef.Name})
-		if claim != nil && claim.UID == pv.Spec.ClaimRef.UID {
-			return &embedded.RefusedError{Ref: ref, Op: "deleted", Reason: fmt.Sprintf("it is that of %s %s; delete that first", claimKind.kind, nameOfClaim(claim))}
-		}
+	for _, pv := range s.volumes {
+		all = append(all, pv)
 	}
-	return nil
+	store := objects.NewStore()
+	return embedded.Checks{Objects: store, Mounted: func(context.Context) ([]embedded.Mounted, error) {
+		mounted, err := mountedBelow(rootDir, mount.New(mount.Config{}))
+		if err != nil {
+			return nil, err
+		}
+		users, err := embedded.ReadUsers(clusterDir(rootDir))
+		return append(mounted, users...), err
+	}}, store.Load(ctx, 0, all...)
 }
 
 func (d *deletion) volumesOfRef(ref volume.ObjectRef) []*v1.PersistentVolume {

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/plugins"
 )
 
@@ -22,31 +23,44 @@ func deletedText(ref volume.ObjectRef) string {
 // plannedFate says what becomes of a volume that its claim leaves, or that is
 // deleted itself.
 func plannedFate(pv *v1.PersistentVolume, itself bool) string {
-	released := pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID != ""
-	switch policy := pv.Spec.PersistentVolumeReclaimPolicy; {
-	case policy == v1.PersistentVolumeReclaimDelete && released:
+	policy := pv.Spec.PersistentVolumeReclaimPolicy
+	switch other := otherProvisioner(pv); {
+	case persistentvolume.DeletesStorage(pv, plugins.All()):
 		return fmt.Sprintf("the volume would be deleted, and its data %s: %s (reclaim policy Delete)", onDelete(pv), sourceOf(pv))
 	case itself:
 		return fmt.Sprintf("its data, %s, would stay there", sourceOf(pv))
 	case policy == v1.PersistentVolumeReclaimRecycle:
 		return fmt.Sprintf("the volume, %s, would be emptied (reclaim policy Recycle)", sourceOf(pv))
+	case policy == v1.PersistentVolumeReclaimDelete && other != "":
+		return fmt.Sprintf("the volume and its data, %s, would stay until %s, which has provisioned it, deletes it", sourceOf(pv), other)
 	}
 	return fmt.Sprintf("the volume and its data, %s, would stay (reclaim policy Retain)", sourceOf(pv))
 }
 
 // fate says what has become of a volume.
 func fate(before, after *v1.PersistentVolume) string {
-	policy := before.Spec.PersistentVolumeReclaimPolicy
+	other := otherProvisioner(before)
 	switch {
-	case after == nil && policy == v1.PersistentVolumeReclaimDelete && before.Spec.ClaimRef != nil && before.Spec.ClaimRef.UID != "":
+	case after == nil && persistentvolume.DeletesStorage(before, plugins.All()):
 		return fmt.Sprintf("the volume is deleted, and its data %s: %s", onDelete(before), sourceOf(before))
 	case after == nil:
 		return fmt.Sprintf("its data stays: %s", sourceOf(before))
 	case after.Status.Phase == v1.VolumeAvailable:
 		return fmt.Sprintf("the volume, %s, is available again", sourceOf(before))
+	case after.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && other != "":
+		return fmt.Sprintf("the volume is %s and keeps its data, %s, until %s, which has provisioned it, deletes it", after.Status.Phase, sourceOf(before), other)
 	}
 	again := shellJoin(append(programName(os.Args[0]), "pv", "release", before.Name))
 	return fmt.Sprintf("the volume is %s and keeps its data, %s; %s would offer it to other claims", after.Status.Phase, sourceOf(before), again)
+}
+
+// otherProvisioner is who has provisioned a volume, unless podvol deletes its
+// storage itself.
+func otherProvisioner(pv *v1.PersistentVolume) string {
+	if persistentvolume.DeletesStorage(pv, plugins.All()) {
+		return ""
+	}
+	return pv.Annotations["pv.kubernetes.io/provisioned-by"]
 }
 
 // onDelete says what becomes of the data of a volume that is deleted, which a

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -107,7 +106,7 @@ func (c *Controller) reclaimTask(pv *v1.PersistentVolume, f func(context.Context
 // deleteStorage deletes the storage, then the volume. What others have
 // provisioned they also delete.
 func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume) error {
-	if c.isExternal(pv.Annotations[annProvisionedBy]) {
+	if !DeletesStorage(pv, c.allPlugins()) {
 		return nil
 	}
 	if pv.DeletionTimestamp != nil && !slices.Contains(pv.Finalizers, deletionFinalizer) {
@@ -148,19 +147,6 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 	}
 	_, _, err = c.volumes.getLive(ctx, types.NamespacedName{Name: pv.Name}) // to let it go, whether or not the cache has heard of it
 	return err
-}
-
-// isExternal reports whether somebody else provisions and deletes volumes of
-// this provisioner's name.
-func (c *Controller) isExternal(provisioner string) bool {
-	if provisioner == "" || strings.HasPrefix(provisioner, treePrefix) {
-		return false
-	}
-	if c.plugins == nil {
-		return true
-	}
-	_, err := c.plugins.FindPluginByName(provisioner)
-	return err != nil
 }
 
 // failReclaim shows why a volume could not be reclaimed; it is tried again.

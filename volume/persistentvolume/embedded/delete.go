@@ -2,7 +2,6 @@ package embedded
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
 // deletionFinalizer keeps a volume that is being deleted until its storage has
@@ -71,27 +71,25 @@ func (c *Cluster) Delete(ctx context.Context, ref volume.ObjectRef) error {
 	if err != nil {
 		return err
 	}
-	switch o := object.(type) {
-	case *v1.PersistentVolumeClaim:
-		err = c.checkUnused(ctx, ref, o.Spec.VolumeName)
-	case *v1.PersistentVolume:
-		if object, err = c.deletable(ctx, ref, o); err != nil {
+	if err := c.checks().delete(ctx, ref, object); err != nil || object.GetDeletionTimestamp() != nil {
+		return err
+	}
+	if pv, ok := object.(*v1.PersistentVolume); ok {
+		if object, err = c.withStorage(ctx, pv); err != nil {
 			return err
 		}
-	}
-	if err != nil || object.GetDeletionTimestamp() != nil {
-		return err
 	}
 	return c.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
 }
 
-// deletable returns a volume that may be deleted, marked so that its storage goes
-// first, if it is to.
-func (c *Cluster) deletable(ctx context.Context, ref volume.ObjectRef, pv *v1.PersistentVolume) (metav1.Object, error) {
-	if err := c.checkLeft(ctx, ref, pv, "deleted"); err != nil {
-		return nil, err
-	}
-	if pv.DeletionTimestamp != nil || !c.hasStorageToDelete(pv) || slices.Contains(pv.Finalizers, deletionFinalizer) {
+func (c *Cluster) checks() Checks {
+	return Checks{Objects: objects.Live(c.objects), Mounted: c.allMounted}
+}
+
+// withStorage marks a volume that is to be deleted so that its storage goes first,
+// if it is to.
+func (c *Cluster) withStorage(ctx context.Context, pv *v1.PersistentVolume) (metav1.Object, error) {
+	if !persistentvolume.DeletesStorage(pv, c.plugins.Plugins()) || slices.Contains(pv.Finalizers, deletionFinalizer) {
 		return pv, nil
 	}
 	next := pv.DeepCopy()
@@ -99,105 +97,18 @@ func (c *Cluster) deletable(ctx context.Context, ref volume.ObjectRef, pv *v1.Pe
 	return c.objects.Update(ctx, next)
 }
 
-// hasStorageToDelete reports whether this cluster is to delete the storage of a
-// volume, as of one that a claim has left.
-func (c *Cluster) hasStorageToDelete(pv *v1.PersistentVolume) bool {
-	if pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "" {
-		return false
-	}
-	provisioner := pv.Annotations["pv.kubernetes.io/provisioned-by"]
-	if provisioner == "" || strings.HasPrefix(provisioner, "kubernetes.io/") {
-		return true
-	}
-	_, err := c.plugins.FindPluginByName(provisioner)
-	return err == nil
-}
-
 // Release takes the claim of a released volume away, whose data was kept: it is
 // available then, and the next claim that it fits gets it, with the data. The
 // errors are those of [Cluster.Delete]; a volume that is not released, or whose
 // data is to be deleted or was, maybe in part, is a *[RefusedError].
 func (c *Cluster) Release(ctx context.Context, name string) error {
-	ref := volume.NewObjectRef(kindVolume, "", name)
-	pv, err := objects.Get[*v1.PersistentVolume](ctx, objects.Live(c.objects), ref)
+	pv, err := c.checks().releasable(ctx, name)
 	if err != nil {
 		return err
-	}
-	if err := c.checkLeft(ctx, ref, pv, "released"); err != nil {
-		return err
-	}
-	if reason := notReleasable(pv); reason != "" {
-		return &RefusedError{ref, "released", reason}
 	}
 	next := pv.DeepCopy()
 	next.Spec.ClaimRef = nil
 	delete(next.Annotations, "pv.kubernetes.io/bound-by-controller")
 	_, err = c.objects.Update(ctx, next)
 	return err
-}
-
-func notReleasable(pv *v1.PersistentVolume) string {
-	switch policy := pv.Spec.PersistentVolumeReclaimPolicy; {
-	case pv.DeletionTimestamp != nil:
-		return "it is being deleted"
-	case pv.Spec.ClaimRef == nil:
-		return "no claim has it"
-	case pv.Status.Phase != v1.VolumeReleased:
-		return fmt.Sprintf("its phase is %s; only one is that its claim has left", pv.Status.Phase)
-	case policy != v1.PersistentVolumeReclaimRetain && policy != "":
-		return fmt.Sprintf("its reclaim policy is %s, so that its data may be gone in part", policy)
-	}
-	return ""
-}
-
-// checkLeft makes sure that neither a claim nor a pod has a volume.
-func (c *Cluster) checkLeft(ctx context.Context, ref volume.ObjectRef, pv *v1.PersistentVolume, op string) error {
-	if claim := pv.Spec.ClaimRef; claim != nil && claim.UID != "" {
-		name := volume.NewObjectRef(kindClaim, claim.Namespace, claim.Name)
-		stored, err := objects.Get[*v1.PersistentVolumeClaim](ctx, objects.Live(c.objects), name)
-		if err != nil && !errors.Is(err, volume.ErrNotFound) {
-			return err
-		}
-		if err == nil && stored.UID == claim.UID && (stored.Spec.VolumeName == "" || stored.Spec.VolumeName == pv.Name) {
-			return &RefusedError{ref, op, fmt.Sprintf("it is that of %s; delete that first", name)}
-		}
-	}
-	return c.checkUnused(ctx, ref, pv.Name)
-}
-
-// checkUnused makes sure that no pod uses a claim or volume, also one that
-// nobody has declared.
-func (c *Cluster) checkUnused(ctx context.Context, ref volume.ObjectRef, volumeName string) error {
-	all, err := c.allMounted(ctx)
-	if err != nil {
-		return fmt.Errorf("nobody can tell whether %s is mounted here, so it counts as used: %w", ref, err)
-	}
-	failed := &InUseError{Ref: ref}
-	users := make(map[types.NamespacedName]bool)
-	for _, m := range all {
-		switch {
-		case (m.Claim.Name == "" || m.Claim != ref.NamespacedName) && (volumeName == "" || m.Volume != volumeName):
-		case m.By != "":
-			failed.Users = append(failed.Users, m)
-		default:
-			users[m.Pod] = true
-		}
-	}
-	pods, err := objects.List[*v1.Pod](ctx, c.objects, kindPod, ref.Namespace)
-	if err != nil {
-		return err
-	}
-	for _, pod := range pods { // those that use a volume use its claim, which is looked at first
-		if pod.Spec.NodeName != "" && !isUser(pod) && ref.Kind == kindClaim && slices.Contains(claimsOf(pod), ref.NamespacedName) {
-			users[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] = true
-		}
-	}
-	if len(users)+len(failed.Users) == 0 {
-		return nil
-	}
-	for pod := range users {
-		failed.Pods = append(failed.Pods, pod)
-	}
-	slices.SortFunc(failed.Pods, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
-	return failed
 }

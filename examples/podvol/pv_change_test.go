@@ -1,0 +1,65 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+func leftBy(name string, policy v1.PersistentVolumeReclaimPolicy, phase v1.PersistentVolumePhase) *v1.PersistentVolume {
+	return examplePV(name, "1Gi", func(pv *v1.PersistentVolume) {
+		pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "shop", Name: "gone", UID: "gone"}
+		pv.Spec.PersistentVolumeReclaimPolicy, pv.Status.Phase = policy, phase
+	})
+}
+
+// What would not be released is not said to be.
+func TestReleaseIsRehearsedByTheSameRules(t *testing.T) {
+	root := recorded(t,
+		leftBy("kept", v1.PersistentVolumeReclaimRetain, v1.VolumeReleased),
+		leftBy("doomed", v1.PersistentVolumeReclaimDelete, v1.VolumeReleased),
+		leftBy("bound", v1.PersistentVolumeReclaimRetain, v1.VolumeBound),
+		examplePV("free", "1Gi", nil))
+	for name, want := range map[string]string{"doomed": "reclaim policy is Delete", "bound": "phase is Bound", "free": "no claim has it"} {
+		out, errOut := mustPodvol(t, exitFailed, "pv", "release", name, "--dry-run", "--root-dir", root)
+		if out != "" || !strings.Contains(errOut, want) {
+			t.Errorf("%s: stdout %q, stderr %q", name, out, errOut)
+		}
+	}
+	out, errOut := mustPodvol(t, exitOK, "pv", "release", "kept", "--dry-run", "--root-dir", root)
+	if out != "persistentvolume \"kept\" released (dry run)\n" || !strings.Contains(errOut, "shop/gone") {
+		t.Errorf("stdout %q, stderr %q", out, errOut)
+	}
+}
+
+// A claim's volume that somebody else has provisioned is not deleted here, and
+// nobody is told that it is.
+func TestDeletionIsRehearsedByTheSameRules(t *testing.T) {
+	claim := examplePVC("shop", "data", func(c *v1.PersistentVolumeClaim) { c.Spec.VolumeName, c.UID = "external", "claim" })
+	foreign := func(name string) *v1.PersistentVolume {
+		pv := leftBy(name, v1.PersistentVolumeReclaimDelete, v1.VolumeReleased)
+		pv.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "csi.example.com"}
+		return pv
+	}
+	external := foreign("external")
+	external.Spec.ClaimRef = &v1.ObjectReference{Namespace: "shop", Name: "data", UID: "claim"}
+	other := examplePV("other", "1Gi", func(pv *v1.PersistentVolume) { // the claim has another one
+		pv.Spec.ClaimRef, pv.Status.Phase = external.Spec.ClaimRef.DeepCopy(), v1.VolumeReleased
+	})
+	root := recorded(t, claim, external, other, foreign("left"))
+	for args, want := range map[string]string{
+		"pvc delete shop/data": "until csi.example.com, which has provisioned it, deletes it",
+		"pv delete left":       "would stay there",
+		"pv delete other":      "would stay there",
+	} {
+		_, errOut := mustPodvol(t, exitOK, append(strings.Fields(args), "--dry-run", "--root-dir", root)...)
+		if !strings.Contains(errOut, want) || strings.Contains(errOut, "deleted:") {
+			t.Errorf("%s: stderr %q", args, errOut)
+		}
+	}
+	_, errOut := mustPodvol(t, exitFailed, "pv", "delete", "external", "--dry-run", "--root-dir", root)
+	if !strings.Contains(errOut, "that of PersistentVolumeClaim shop/data; delete that first") {
+		t.Errorf("stderr %q", errOut)
+	}
+}

@@ -1,0 +1,40 @@
+package persistentvolume
+
+import (
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// DeletesStorage reports whether a controller with these plugins deletes the
+// storage of a volume once its claim has left it: its reclaim policy is Delete, a
+// claim has or had it, and it was not provisioned by somebody else, who then
+// deletes it. Whether a plugin can, only the deletion shows. The volume's finalizers
+// do not count; there is no I/O.
+func DeletesStorage(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
+	ref := pv.Spec.ClaimRef
+	return pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && ref != nil && ref.UID != "" &&
+		!isForeign(pv.Annotations[annProvisionedBy], plugins)
+}
+
+// isForeign reports whether somebody else provisions and deletes volumes of this
+// provisioner's name.
+func isForeign(provisioner string, plugins []volume.VolumePlugin) bool {
+	return provisioner != "" && !strings.HasPrefix(provisioner, treePrefix) &&
+		!slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.GetPluginName() == provisioner })
+}
+
+// isExternal is isForeign for the controller's own plugins.
+func (c *Controller) isExternal(provisioner string) bool {
+	return isForeign(provisioner, c.allPlugins())
+}
+
+func (c *Controller) allPlugins() []volume.VolumePlugin {
+	if c.plugins == nil {
+		return nil
+	}
+	return c.plugins.Plugins()
+}
