@@ -2,6 +2,7 @@ package persistentvolume_test
 
 import (
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -53,6 +54,32 @@ func TestChangesOfWhatIsExplainedAreTold(t *testing.T) {
 			}
 			if errors.Is(err, volume.ErrClaimUnbound) == step.bound || errors.Is(err, persistentvolume.ErrNotLookedAt) {
 				t.Errorf("%s: %v", step.name, err)
+			}
+		}
+	})
+}
+
+// The reason counts volumes that came since, though none of them is for the
+// claim and nobody looks at it for them.
+func TestTheReasonIsAsVolumesAreNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newClaim("data", "1Gi"))
+		w.start()
+		data := types.NamespacedName{Namespace: "ops", Name: "data"}
+		for _, step := range []struct {
+			do   func()
+			says string
+		}{
+			{func() {}, "there is no PersistentVolume"},
+			{func() { w.create(newPV("small", "1Mi")) }, "too small (small: 1Mi of 1Gi)"},
+			{func() { w.create(newPV("smaller", "1Ki")) }, "too small (smaller: 1Ki of 1Gi; small: 1Mi of 1Gi)"},
+			{func() { w.delete("PersistentVolume", "", "smaller"); w.delete("PersistentVolume", "", "small") }, "there is no PersistentVolume"},
+		} {
+			step.do()
+			w.settle()
+			err := w.controller.Explain(data)
+			if !errors.Is(err, volume.ErrClaimUnbound) || !strings.Contains(err.Error(), step.says) {
+				t.Errorf("want %q: %v", step.says, err)
 			}
 		}
 	})

@@ -56,9 +56,26 @@ func (c *Controller) explain(name types.NamespacedName) error {
 	case claim.DeletionTimestamp != nil:
 		return errBeingDeleted
 	case why != nil:
-		return why
+		return c.stillSo(name, why)
 	}
 	return ErrNotLookedAt
+}
+
+// stillSo renews what was said of the volumes that a claim cannot have: those
+// that came since and are not for it have not had it looked at again.
+func (c *Controller) stillSo(name types.NamespacedName, why error) error {
+	unbound, ok := errors.AsType[*UnboundError](why)
+	if !ok || unbound.Volume != "" || unbound.Err != volume.ErrClaimUnbound {
+		return why
+	}
+	wanted, waits := c.waiting.wanted(name)
+	if !waits || wanted.Delayed {
+		return why
+	}
+	if _, err := c.index.Match(wanted); err != nil {
+		return err
+	}
+	return ErrNotLookedAt // a volume has come that fits
 }
 
 // stillUnbound is an error of a claim that has no volume for a reason that has a

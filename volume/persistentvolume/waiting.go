@@ -68,6 +68,17 @@ func (w *waitingClaims) has(wanted Wanted) bool {
 		known.query.NodeName == "" && wanted.NodeName == "" && known.query.shelf.class == claimClass(wanted.Claim, wanted.DefaultClass)
 }
 
+// wanted returns what a claim waits for.
+func (w *waitingClaims) wanted(name types.NamespacedName) (Wanted, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known := w.claims[name]
+	if known == nil {
+		return Wanted{}, false
+	}
+	return known.query.Wanted, true
+}
+
 // done says that a claim does not wait any more.
 func (w *waitingClaims) done(name types.NamespacedName) {
 	w.mu.Lock()
