@@ -12,6 +12,11 @@ import (
 // nodeNameField is the only field that matchFields of a node selector knows.
 const nodeNameField = "metadata.name"
 
+// LocalVolumeMissing is an annotation of a PersistentVolume that says since when,
+// and why, its disk is not where it should be; discovery of local volumes keeps
+// it. No claim is bound to such a volume unless it was chosen for it.
+const LocalVolumeMissing = "podvol.io/local-volume-missing"
+
 // MatchesNode reports whether the volume can be reached from a node. Without
 // node affinity it can from every node; else one of the selector's terms must
 // match, and a term without expressions matches nothing. Where nodeLabels lack

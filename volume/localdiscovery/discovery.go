@@ -30,7 +30,7 @@ const (
 	Node = localdisk.Node
 	// Missing says since when and why the volume's disk is not at its path. It is
 	// taken away when the disk is back.
-	Missing = "podvol.io/local-volume-missing"
+	Missing = volume.LocalVolumeMissing
 )
 
 // Objects is what a [Discoverer] needs of an object store.

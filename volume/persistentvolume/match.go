@@ -133,13 +133,15 @@ func (q *query) rejectState(pv *v1.PersistentVolume) *Rejection {
 }
 
 // unavailable says in which state nobody gets the volume, except, by its
-// phase, who was chosen.
+// phase or a disk that may come back, who was chosen.
 func unavailable(pv *v1.PersistentVolume, chosen bool) string {
 	switch phase := pv.Status.Phase; {
 	case pv.DeletionTimestamp != nil:
 		return "being deleted"
 	case !chosen && (phase == v1.VolumeReleased || phase == v1.VolumeFailed):
 		return string(phase)
+	case !chosen && pv.Annotations[volume.LocalVolumeMissing] != "":
+		return "its disk is missing since " + pv.Annotations[volume.LocalVolumeMissing]
 	}
 	return ""
 }
