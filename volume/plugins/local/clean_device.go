@@ -50,8 +50,12 @@ func (c *cleaning) cleanDevice(ctx context.Context) error {
 	if err != nil {
 		return volume.NothingDone(err)
 	}
-	if readOnly, err := device.ReadOnly(); err != nil || readOnly {
-		return volume.NothingDone(errors.Join(err, fmt.Errorf("%s is write-protected: %w", c.path, unix.EROFS)))
+	readOnly, err := device.ReadOnly()
+	if err != nil {
+		return volume.NothingDone(fmt.Errorf("nobody can tell whether it is write-protected: %w", err))
+	}
+	if readOnly {
+		return volume.NothingDone(fmt.Errorf("%s is write-protected: %w", c.path, unix.EROFS))
 	}
 	if c.plugin.config.Clean.Action != CleanDelete {
 		return c.dryRunDevice(ctx, device, size)
