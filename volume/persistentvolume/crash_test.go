@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -118,6 +119,15 @@ func sweepDiskCrashes(t *testing.T, atLeast int, prepare func(*testing.T) *world
 		}
 		if n < atLeast {
 			t.Fatalf("only %d changes were made", n)
+		}
+	}
+}
+
+// Nobody reaches the store below, in which a write would not survive.
+func TestNobodyWritesPastTheDisk(t *testing.T) {
+	for field := range reflect.TypeFor[persistentvolume.RecordedObjects]().Fields() {
+		if field.IsExported() {
+			t.Errorf("field %s is exported", field.Name)
 		}
 	}
 }

@@ -30,7 +30,7 @@ import (
 // Everybody must write claims and volumes through it, and nobody to the store
 // itself. All methods are safe for concurrent use.
 type RecordedObjects struct {
-	Objects
+	memory
 	dir  string
 	disk disk
 	lock *os.File
@@ -44,6 +44,10 @@ type RecordedObjects struct {
 	closed  bool
 	writing sync.WaitGroup
 }
+
+// memory is the store that shows them: unexported, so that nobody writes to it past
+// the disk.
+type memory = Objects
 
 // LoadableObjects is a store that forgets, for [OpenRecords] to fill.
 type LoadableObjects interface {
@@ -73,7 +77,7 @@ func openRecords(ctx context.Context, store LoadableObjects, dir string, disk di
 	if err != nil {
 		return nil, fmt.Errorf("records of volumes %s: lock: %w", dir, err)
 	}
-	r := &RecordedObjects{Objects: store, dir: dir, disk: disk, lock: lock}
+	r := &RecordedObjects{memory: store, dir: dir, disk: disk, lock: lock}
 	if err := r.load(context.WithoutCancel(ctx), store); err != nil {
 		return nil, errors.Join(fmt.Errorf("records of volumes: %w", err), r.Close())
 	}
@@ -128,13 +132,13 @@ func (r *RecordedObjects) begin(ref volume.ObjectRef) (end func(), err error) {
 }
 
 // Live implements [objects.Cached].
-func (r *RecordedObjects) Live() objects.Reader { return objects.Live(r.Objects) }
+func (r *RecordedObjects) Live() objects.Reader { return objects.Live(r.memory) }
 
 // Create implements [objects.Writer].
 func (r *RecordedObjects) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {
 	ref, recorded := refOfRecorded(object)
 	if !recorded {
-		return r.Objects.Create(ctx, object)
+		return r.memory.Create(ctx, object)
 	}
 	end, err := r.begin(ref)
 	if err != nil {
@@ -173,7 +177,7 @@ func (r *RecordedObjects) create(ctx context.Context, ref volume.ObjectRef, obje
 		return nil, nil, err
 	}
 	created.SetResourceVersion("")
-	created, err = r.perform(ctx, ref, func(ctx context.Context) (metav1.Object, error) { return r.Objects.Create(ctx, created) })
+	created, err = r.perform(ctx, ref, func(ctx context.Context) (metav1.Object, error) { return r.memory.Create(ctx, created) })
 	return created, e, err
 }
 
@@ -181,7 +185,7 @@ func (r *RecordedObjects) create(ctx context.Context, ref volume.ObjectRef, obje
 func (r *RecordedObjects) Update(ctx context.Context, object metav1.Object) (metav1.Object, error) {
 	ref, recorded := refOfRecorded(object)
 	if !recorded {
-		return r.Objects.Update(ctx, object)
+		return r.memory.Update(ctx, object)
 	}
 	end, err := r.begin(ref)
 	if err != nil {
@@ -226,7 +230,7 @@ func (r *RecordedObjects) update(ctx context.Context, ref volume.ObjectRef, obje
 func (r *RecordedObjects) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error) {
 	ref, recorded := refOfRecorded(object)
 	if !recorded {
-		return r.Objects.UpdateStatus(ctx, object)
+		return r.memory.UpdateStatus(ctx, object)
 	}
 	end, err := r.begin(ref)
 	if err != nil {
@@ -259,7 +263,7 @@ func (r *RecordedObjects) write(ctx context.Context, re *rehearsal, object metav
 		return nil, err
 	}
 	based := withVersion(object, re.version())
-	return r.perform(ctx, re.ref, func(ctx context.Context) (metav1.Object, error) { return verb(r.Objects, ctx, based) })
+	return r.perform(ctx, re.ref, func(ctx context.Context) (metav1.Object, error) { return verb(r.memory, ctx, based) })
 }
 
 // record makes the record that of the object as it is to be; nil if it is to go.
@@ -292,7 +296,7 @@ func (r *RecordedObjects) tryRecord(re *rehearsal, next metav1.Object) error {
 // Delete implements [objects.Writer].
 func (r *RecordedObjects) Delete(ctx context.Context, ref volume.ObjectRef, preconditions objects.Preconditions) error {
 	if !isRecorded(ref.Kind) {
-		return r.Objects.Delete(ctx, ref, preconditions)
+		return r.memory.Delete(ctx, ref, preconditions)
 	}
 	end, err := r.begin(ref)
 	if err != nil {
@@ -322,7 +326,7 @@ func (r *RecordedObjects) Delete(ctx context.Context, ref volume.ObjectRef, prec
 		return err
 	}
 	_, err = r.perform(ctx, ref, func(ctx context.Context) (metav1.Object, error) {
-		return nil, r.Objects.Delete(ctx, ref, objects.Preconditions{UID: preconditions.UID, ResourceVersion: re.version()})
+		return nil, r.memory.Delete(ctx, ref, objects.Preconditions{UID: preconditions.UID, ResourceVersion: re.version()})
 	})
 	return err
 }

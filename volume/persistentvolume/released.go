@@ -19,12 +19,6 @@ const (
 	kindVolume = "PersistentVolume"
 )
 
-// Reader is what [ReleaseVerifier] needs of a store.
-type Reader interface {
-	objects.Source
-	objects.Lister
-}
-
 // ReleaseVerifier is the [volume.ReleaseVerifier] over stored objects. It reads
 // all pods, claims and PersistentVolumes each time it is asked, so that they
 // must be complete: what the store does not know it cannot protect. Nothing is
@@ -35,7 +29,7 @@ type Reader interface {
 // those of two plugins, as an export and a hostPath on its server, and those of
 // two names of one server, are not told to be the same.
 type ReleaseVerifier struct {
-	Objects Reader
+	Objects objects.Reader
 	// Plugins are those of the node or controller; they may be initialised
 	// later than the host that has this role.
 	Plugins *volume.VolumePluginMgr

@@ -68,7 +68,7 @@ func ofExport(server, path string) v1.VolumeSource {
 	return v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: server, Path: path}}
 }
 
-func verifier(t *testing.T, store persistentvolume.Reader) volume.ReleaseVerifier {
+func verifier(t *testing.T, store objects.Reader) volume.ReleaseVerifier {
 	t.Helper()
 	plugins, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{nfs.New(nfs.Config{})}, &volume.Host{})
 	if err != nil {

@@ -158,7 +158,7 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 // Objects returns the objects, for a node that reads them and for whoever changes
 // them otherwise than by manifests. What is written of claims and volumes is on
 // disk first. After Close they can still be read.
-func (c *Cluster) Objects() *persistentvolume.RecordedObjects { return c.objects }
+func (c *Cluster) Objects() persistentvolume.Objects { return c.objects }
 
 // Run binds claims, makes storage for them and reclaims it until ctx ends, and
 // returns nil then, after all that it began has ended. It can be called once
