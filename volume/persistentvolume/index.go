@@ -294,7 +294,7 @@ func (x *Index) settle(it item, side *ordered) kept {
 	if x.shelves[key] == nil {
 		x.shelves[key] = make(map[string]*shelf)
 	}
-	name, modes := accessModesOf(it.pv)
+	name, modes := accessModesOf(it.pv.Spec.AccessModes)
 	s := x.shelves[key][name]
 	if s == nil {
 		s = &shelf{key: key, name: name, accessModes: modes, lists: make(map[posting]*ordered), nodeKeys: make(map[mark]int)}

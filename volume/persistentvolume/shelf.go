@@ -24,10 +24,9 @@ func shelfOf(pv *v1.PersistentVolume) shelfKey {
 	}
 }
 
-// accessModesOf returns the access modes of a volume, each once and in one
-// order, and a name for the set.
-func accessModesOf(pv *v1.PersistentVolume) (string, []v1.PersistentVolumeAccessMode) {
-	modes := pv.Spec.AccessModes
+// accessModesOf returns access modes, each once and in one order, and a name for
+// the set.
+func accessModesOf(modes []v1.PersistentVolumeAccessMode) (string, []v1.PersistentVolumeAccessMode) {
 	if len(modes) == 1 {
 		return string(modes[0]), modes
 	}

@@ -81,10 +81,11 @@ func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentV
 	if err != nil {
 		return err
 	}
-	c.waiting.done(nameOf(claim))
+	c.waiting.pause(nameOf(claim))
 	err = c.bind(ctx, claim, reserved.Volume(), reserved.Commit)
 	reserved.Release()
 	if err == nil {
+		c.waiting.done(nameOf(claim))
 		return nil
 	}
 	c.remindClaimsOf(reserved.Volume().Name, nameOf(claim))

@@ -1,7 +1,7 @@
 package persistentvolume
 
 import (
-	"container/list"
+	"maps"
 	"slices"
 	"sync"
 
@@ -11,32 +11,44 @@ import (
 
 // waitingClaims are the claims that have no volume, by what a volume for them
 // must have: a new one wakes the claim that has waited longest of those that it
-// would do for, and no other.
+// would do for, and no other. Which one that is takes a time that hardly grows
+// with their number.
 type waitingClaims struct {
-	mu      sync.Mutex
-	claims  map[types.NamespacedName]*waitingClaim
-	byShelf map[shelfKey]*list.List // of *waitingClaim, the longest waiting first
+	mu     sync.Mutex
+	claims map[types.NamespacedName]*waitingClaim
+	// turns are when claims came, also those that have been woken meanwhile.
+	turns  map[types.NamespacedName]turn
+	latest uint64
+	// groups are by what finds them, then by the rest.
+	groups map[shelfKey]map[mark]map[groupKey]*waitingGroup
 	// offers are the volumes for which a claim was woken, or that it will try
 	// again to take, until it looks.
 	offers map[types.NamespacedName][]string
 }
 
+type turn struct {
+	uid    types.UID
+	number uint64
+}
+
 type waitingClaim struct {
 	query *query
-	place *list.Element // nil for one that takes no volume by itself
+	turn  uint64
+	group *waitingGroup // nil for one that takes no volume by itself
 }
 
 func newWaitingClaims() *waitingClaims {
 	return &waitingClaims{
-		claims:  make(map[types.NamespacedName]*waitingClaim),
-		byShelf: make(map[shelfKey]*list.List),
-		offers:  make(map[types.NamespacedName][]string),
+		claims: make(map[types.NamespacedName]*waitingClaim),
+		turns:  make(map[types.NamespacedName]turn),
+		groups: make(map[shelfKey]map[mark]map[groupKey]*waitingGroup),
+		offers: make(map[types.NamespacedName][]string),
 	}
 }
 
 // add has a claim wait. It must be added before it looks for a volume, so that
-// none that comes meanwhile is missed; one that waits already for the same keeps
-// its place. An invalid claim waits for nothing.
+// none that comes meanwhile is missed; one that has waited before, and has not got
+// a volume since, keeps its turn. An invalid claim waits for nothing.
 func (w *waitingClaims) add(wanted Wanted) {
 	if w.has(wanted) {
 		return
@@ -44,19 +56,42 @@ func (w *waitingClaims) add(wanted Wanted) {
 	q, err := wanted.compile()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.remove(nameOf(wanted.Claim))
+	name := nameOf(wanted.Claim)
+	w.remove(name)
 	if err != nil {
+		delete(w.turns, name)
 		return
 	}
-	claim := &waitingClaim{query: q}
-	w.claims[nameOf(wanted.Claim)] = claim
+	if w.turns[name].uid != q.id.UID || w.turns[name].number == 0 {
+		w.latest++
+		w.turns[name] = turn{q.id.UID, w.latest}
+	}
+	claim := &waitingClaim{query: q, turn: w.turns[name].number}
+	w.claims[name] = claim
 	if wanted.Delayed || q.named != "" || dataSourceOf(wanted.Claim) != "" {
 		return
 	}
-	if w.byShelf[q.shelf] == nil {
-		w.byShelf[q.shelf] = list.New()
+	claim.group = w.groupOf(q)
+	claim.group.insert(claim)
+}
+
+// groupOf returns the group of a claim, which may be a new one.
+func (w *waitingClaims) groupOf(q *query) *waitingGroup {
+	marks := w.groups[q.shelf]
+	if marks == nil {
+		marks = make(map[mark]map[groupKey]*waitingGroup)
+		w.groups[q.shelf] = marks
 	}
-	claim.place = w.byShelf[q.shelf].PushBack(claim)
+	by, key := soughtMark(q), groupKeyOf(q)
+	if marks[by] == nil {
+		marks[by] = make(map[groupKey]*waitingGroup)
+	}
+	group := marks[by][key]
+	if group == nil {
+		group = &waitingGroup{like: q, mark: by, key: key}
+		marks[by][key] = group
+	}
+	return group
 }
 
 // has reports whether a claim waits for just that.
@@ -65,7 +100,8 @@ func (w *waitingClaims) has(wanted Wanted) bool {
 	defer w.mu.Unlock()
 	known := w.claims[nameOf(wanted.Claim)]
 	return known != nil && known.query.Claim == wanted.Claim && known.query.Delayed == wanted.Delayed &&
-		known.query.NodeName == "" && wanted.NodeName == "" && known.query.shelf.class == claimClass(wanted.Claim, wanted.DefaultClass)
+		known.query.NodeName == wanted.NodeName && maps.Equal(known.query.NodeLabels, wanted.NodeLabels) &&
+		known.query.shelf.class == claimClass(wanted.Claim, wanted.DefaultClass)
 }
 
 // wanted returns what a claim waits for.
@@ -84,6 +120,15 @@ func (w *waitingClaims) done(name types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.remove(name)
+	delete(w.turns, name)
+}
+
+// pause is for a claim that tries to take a volume: until it is added again no
+// other is offered to it.
+func (w *waitingClaims) pause(name types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.remove(name)
 }
 
 func (w *waitingClaims) remove(name types.NamespacedName) {
@@ -92,13 +137,21 @@ func (w *waitingClaims) remove(name types.NamespacedName) {
 		return
 	}
 	delete(w.claims, name)
-	if claim.place == nil {
+	group := claim.group
+	if group == nil {
 		return
 	}
-	key := claim.query.shelf
-	w.byShelf[key].Remove(claim.place)
-	if w.byShelf[key].Len() == 0 {
-		delete(w.byShelf, key)
+	group.remove(claim)
+	if group.root != nil {
+		return
+	}
+	marks := w.groups[claim.query.shelf]
+	delete(marks[group.mark], group.key)
+	if len(marks[group.mark]) == 0 {
+		delete(marks, group.mark)
+	}
+	if len(marks) == 0 {
+		delete(w.groups, claim.query.shelf)
 	}
 }
 
@@ -107,21 +160,33 @@ func (w *waitingClaims) remove(name types.NamespacedName) {
 func (w *waitingClaims) offer(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	waiting := w.byShelf[shelfOf(pv)]
-	if waiting == nil {
+	first := w.first(pv)
+	if first == nil {
 		return types.NamespacedName{}, false
 	}
-	for e := waiting.Front(); e != nil; e = e.Next() {
-		q := e.Value.(*waitingClaim).query
-		if q.reject(pv, "") != nil {
-			continue
-		}
-		name := nameOf(q.Claim)
-		w.remove(name)
-		w.offers[name] = append(w.offers[name], pv.Name)
-		return name, true
+	name := nameOf(first.query.Claim)
+	w.remove(name)
+	w.offers[name] = append(w.offers[name], pv.Name)
+	return name, true
+}
+
+// first returns the claim that has waited longest of those that can have a free
+// volume, or nil.
+func (w *waitingClaims) first(pv *v1.PersistentVolume) (first *waitingClaim) {
+	marks := w.groups[shelfOf(pv)]
+	if len(marks) == 0 {
+		return nil
 	}
-	return types.NamespacedName{}, false
+	capacity := sizeOf(pv.Spec.Capacity[v1.ResourceStorage])
+	for _, m := range labelMarks(pv) {
+		for _, group := range marks[m] {
+			claim := group.first(capacity)
+			if claim != nil && (first == nil || claim.turn < first.turn) && group.accepts(pv) {
+				first = claim
+			}
+		}
+	}
+	return first
 }
 
 // keep notes a volume that a claim could not take and will try again.
