@@ -22,15 +22,15 @@ const DefaultDir = "/mnt/disks"
 
 // Annotations of the PersistentVolumes.
 const (
-	// VolumeID has the name of the disk, such as "uuid:0c9e…" for a file system,
-	// with the directory where only one of its directories is mounted, or
+	// VolumeIDAnnotation has the name of the disk, such as "uuid:0c9e…" for a file
+	// system, with the directory where only one of its directories is mounted, or
 	// "id:wwn-0x5000c500a1b2c3d4" for a device.
-	VolumeID = localdisk.VolumeID
-	// Node has the name of the node.
-	Node = localdisk.Node
-	// Missing says since when and why the volume's disk is not at its path. It is
-	// taken away when the disk is back.
-	Missing = volume.LocalVolumeMissing
+	VolumeIDAnnotation = localdisk.VolumeID
+	// NodeAnnotation has the name of the node.
+	NodeAnnotation = localdisk.Node
+	// MissingAnnotation says since when and why the volume's disk is not at its path.
+	// It is taken away when the disk is back.
+	MissingAnnotation = volume.LocalVolumeMissing
 )
 
 // Objects is what a [Discoverer] needs of an object store.
@@ -156,7 +156,7 @@ func (d *Discoverer) Discover(ctx context.Context) ([]Found, error) {
 }
 
 // Plan is [Discoverer.Discover] that changes nothing: what it would offer has the
-// state [Offered].
+// state [StateOffered].
 func (d *Discoverer) Plan(ctx context.Context) ([]Found, error) {
 	return d.pass(ctx, false)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -35,7 +36,7 @@ func disks(t *testing.T) (dir string, fake *mount.FakeMounter, store *objects.St
 // offered returns the names of the volumes that are, or were, offered, by path.
 func offered(found []localdiscovery.Found) (names []string) {
 	for _, f := range found {
-		if f.State == localdiscovery.Offered || f.State == localdiscovery.Known {
+		if f.State == localdiscovery.StateOffered || f.State == localdiscovery.StateKnown {
 			names = append(names, f.Volume)
 		}
 	}
@@ -168,5 +169,43 @@ func TestRunOffersWhatIsMountedLater(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// A plan finds what Discover finds, and changes nothing: neither what is new nor
+// what is missing.
+func TestAPlanChangesNothing(t *testing.T) {
+	dir, fake, store, d := disks(t)
+	gone := filepath.Join(dir, "gone")
+	mountDisk(t, fake, gone)
+	if _, err := d.Discover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := fake.Unmount(gone); err != nil {
+		t.Fatal(err)
+	}
+	mountDisk(t, fake, filepath.Join(dir, "new"))
+	before := storedIn(t, store)
+	planned, err := d.Plan(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after := storedIn(t, store); len(after) != 1 || !reflect.DeepEqual(before, after) {
+		t.Errorf("it has changed %v to %v", before, after)
+	}
+	for path, want := range map[string]localdiscovery.State{gone: localdiscovery.StateMissing, filepath.Join(dir, "new"): localdiscovery.StateOffered} {
+		if f := at(t, planned, path); f.State != want || f.Volume == "" {
+			t.Errorf("%s: %+v, want %s", path, f, want)
+		}
+	}
+	found, err := d.Discover(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(planned, found) {
+		t.Errorf("planned %+v, found %+v", planned, found)
+	}
+	if len(storedIn(t, store)) != 2 {
+		t.Error("the new one is not offered")
 	}
 }

@@ -9,7 +9,7 @@
 //
 // A volume is a disk and not a path: its PersistentVolume is named after what
 // tells the disk from others, the UUID of the file system or what the hardware
-// says ([VolumeID]). So it is the same volume when the machine was restarted, when the
+// says ([VolumeIDAnnotation]). So it is the same volume when the machine was restarted, when the
 // kernel calls the disk something else, and when the disk comes back after it
 // was away. Another disk at the same path is not: the plugin for local volumes
 // mounts no PersistentVolume whose disk is not the one at its path, and this package does not
@@ -23,7 +23,7 @@
 //
 // This package only offers. It deletes no PersistentVolume and touches no data.
 // The PersistentVolume of a disk that is gone stays, with the annotation
-// [Missing], since the disk may come back. One that was released keeps its data,
+// [MissingAnnotation], since the disk may come back. One that was released keeps its data,
 // as its reclaim policy is Retain unless the [Class] says Delete; then the
 // controller (package persistentvolume) has the plugin for local volumes clean
 // it, if that is configured to (local.Config), and deletes the PersistentVolume.

@@ -11,17 +11,17 @@ import (
 type State string
 
 const (
-	// Offered is what was offered just now.
-	Offered State = "Offered"
-	// Known is what was offered before.
-	Known State = "Known"
-	// Refused is what is not offered; Found.Err says why.
-	Refused State = "Refused"
-	// Failed is what could not be looked at or stored this time; Found.Err says why.
-	Failed State = "Failed"
-	// Gone is a PersistentVolume whose disk is not at its path; Found.Err says
+	// StateOffered is what was offered just now.
+	StateOffered State = "Offered"
+	// StateKnown is what was offered before.
+	StateKnown State = "Known"
+	// StateRefused is what is not offered; Found.Err says why.
+	StateRefused State = "Refused"
+	// StateFailed is what could not be looked at or stored this time; Found.Err says why.
+	StateFailed State = "Failed"
+	// StateMissing is a PersistentVolume whose disk is not at its path; Found.Err says
 	// what is.
-	Gone State = "Missing"
+	StateMissing State = "Missing"
 )
 
 // Found is something in the directory of a [Class], or a PersistentVolume of it
@@ -35,7 +35,7 @@ type Found struct {
 	// Volume is the PersistentVolume's name; with state Refused, that of the one
 	// that stands in its way, or empty.
 	Volume string
-	// ID is the name of the disk; see [VolumeID]. Empty where it has none.
+	// ID is the name of the disk; see [VolumeIDAnnotation]. Empty where it has none.
 	ID string
 	// Mode is how it is, or would be, offered.
 	Mode v1.PersistentVolumeMode

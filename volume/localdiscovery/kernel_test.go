@@ -109,15 +109,15 @@ func TestKernelFileSystemIsOfferedOnce(t *testing.T) {
 		mountAt(t, disk, filepath.Join(dir, "again"), "", unix.MS_BIND)
 		mountAt(t, filepath.Join(disk, "vol1"), filepath.Join(dir, "vol1"), "", unix.MS_BIND)
 		found := discover(t, d)
-		first := want(t, found, filepath.Join(dir, "again"), localdiscovery.Offered, nil) // all of it, and first by name
-		want(t, found, disk, localdiscovery.Refused, localdiscovery.ErrSeenTwice)
-		want(t, found, filepath.Join(dir, "vol1"), localdiscovery.Refused, localdiscovery.ErrSeenTwice)
+		first := want(t, found, filepath.Join(dir, "again"), localdiscovery.StateOffered, nil) // all of it, and first by name
+		want(t, found, disk, localdiscovery.StateRefused, localdiscovery.ErrSeenTwice)
+		want(t, found, filepath.Join(dir, "vol1"), localdiscovery.StateRefused, localdiscovery.ErrSeenTwice)
 		unmount(t, first.Path)
 		found = discover(t, d)
-		if f := want(t, found, disk, localdiscovery.Refused, localdiscovery.ErrSeenTwice); f.Volume != first.Volume {
+		if f := want(t, found, disk, localdiscovery.StateRefused, localdiscovery.ErrSeenTwice); f.Volume != first.Volume {
 			t.Errorf("it is that of %q", f.Volume)
 		}
-		want(t, found, first.Path, localdiscovery.Gone, nil)
+		want(t, found, first.Path, localdiscovery.StateMissing, nil)
 
 		// Directories of one file system.
 		dir, store, _, d := kernelDisks(t)
@@ -125,15 +125,15 @@ func TestKernelFileSystemIsOfferedOnce(t *testing.T) {
 			mountAt(t, filepath.Join(disk, name), filepath.Join(dir, strings.ReplaceAll(name, "/", "-")), "", unix.MS_BIND)
 		}
 		found = discover(t, d)
-		want(t, found, filepath.Join(dir, "vol1"), localdiscovery.Offered, nil)
-		want(t, found, filepath.Join(dir, "vol1-in"), localdiscovery.Refused, localdiscovery.ErrSeenTwice)
-		want(t, found, filepath.Join(dir, "vol2"), localdiscovery.Refused, localdiscovery.ErrSeenTwice)
+		want(t, found, filepath.Join(dir, "vol1"), localdiscovery.StateOffered, nil)
+		want(t, found, filepath.Join(dir, "vol1-in"), localdiscovery.StateRefused, localdiscovery.ErrSeenTwice)
+		want(t, found, filepath.Join(dir, "vol2"), localdiscovery.StateRefused, localdiscovery.ErrSeenTwice)
 		d.Classes[0].ShareFileSystems = true
 		found = discover(t, d)
-		want(t, found, filepath.Join(dir, "vol1"), localdiscovery.Known, nil)
-		want(t, found, filepath.Join(dir, "vol1-in"), localdiscovery.Refused, localdiscovery.ErrSeenTwice)
-		second := want(t, found, filepath.Join(dir, "vol2"), localdiscovery.Offered, nil)
-		if id := stored(t, store, second.Volume).Annotations[localdiscovery.VolumeID]; !strings.HasSuffix(id, "/vol2") {
+		want(t, found, filepath.Join(dir, "vol1"), localdiscovery.StateKnown, nil)
+		want(t, found, filepath.Join(dir, "vol1-in"), localdiscovery.StateRefused, localdiscovery.ErrSeenTwice)
+		second := want(t, found, filepath.Join(dir, "vol2"), localdiscovery.StateOffered, nil)
+		if id := stored(t, store, second.Volume).Annotations[localdiscovery.VolumeIDAnnotation]; !strings.HasSuffix(id, "/vol2") {
 			t.Errorf("its id is %q", id)
 		}
 	})
@@ -147,15 +147,15 @@ func TestKernelAnotherDiskInItsPlace(t *testing.T) {
 		path, aside := filepath.Join(dir, "disk"), filepath.Join(t.TempDir(), "aside")
 		mountAt(t, "tmpfs", aside, "tmpfs", 0)
 		mountAt(t, aside, path, "", unix.MS_BIND)
-		volumeName := want(t, discover(t, d), path, localdiscovery.Offered, nil).Volume
+		volumeName := want(t, discover(t, d), path, localdiscovery.StateOffered, nil).Volume
 		for range 2 {
-			if f := want(t, discover(t, d), path, localdiscovery.Known, nil); f.Volume != volumeName {
+			if f := want(t, discover(t, d), path, localdiscovery.StateKnown, nil); f.Volume != volumeName {
 				t.Errorf("it is %q now", f.Volume)
 			}
 		}
 		unmount(t, path)
-		want(t, discover(t, d), path, localdiscovery.Gone, nil)
-		note := stored(t, store, volumeName).Annotations[localdiscovery.Missing]
+		want(t, discover(t, d), path, localdiscovery.StateMissing, nil)
+		note := stored(t, store, volumeName).Annotations[localdiscovery.MissingAnnotation]
 		if !strings.Contains(note, "not there") {
 			t.Errorf("the note says %q", note)
 		}
@@ -164,14 +164,14 @@ func TestKernelAnotherDiskInItsPlace(t *testing.T) {
 		var states []string
 		for _, f := range found {
 			states = append(states, string(f.State))
-			if f.State == localdiscovery.Refused && (!errors.Is(f.Err, localdiscovery.ErrPathTaken) || f.Volume != volumeName) {
+			if f.State == localdiscovery.StateRefused && (!errors.Is(f.Err, localdiscovery.ErrPathTaken) || f.Volume != volumeName) {
 				t.Errorf("refused for %v", f.Err)
 			}
 		}
 		if slices.Sort(states); !slices.Equal(states, []string{"Missing", "Refused"}) {
 			t.Errorf("found %v", states)
 		}
-		if again := stored(t, store, volumeName).Annotations[localdiscovery.Missing]; !strings.Contains(again, "another disk") || again[:20] != note[:20] {
+		if again := stored(t, store, volumeName).Annotations[localdiscovery.MissingAnnotation]; !strings.Contains(again, "another disk") || again[:20] != note[:20] {
 			t.Errorf("the note says %q after %q", again, note)
 		}
 		version := stored(t, store, volumeName).ResourceVersion
@@ -181,10 +181,10 @@ func TestKernelAnotherDiskInItsPlace(t *testing.T) {
 		}
 		unmount(t, path)
 		mountAt(t, aside, path, "", unix.MS_BIND)
-		if f := want(t, discover(t, d), path, localdiscovery.Known, nil); f.Volume != volumeName {
+		if f := want(t, discover(t, d), path, localdiscovery.StateKnown, nil); f.Volume != volumeName {
 			t.Errorf("it came back as %q", f.Volume)
 		}
-		if note, is := stored(t, store, volumeName).Annotations[localdiscovery.Missing]; is {
+		if note, is := stored(t, store, volumeName).Annotations[localdiscovery.MissingAnnotation]; is {
 			t.Errorf("the note still says %q", note)
 		}
 		if got := events.all(); got != "LocalVolumeMissing LocalVolumeMissing LocalVolumeBack" {
@@ -206,18 +206,18 @@ func TestKernelMountThatHidesAnother(t *testing.T) {
 		for _, f := range discover(t, d) {
 			states[f.Source] = f.State
 		}
-		if states["above"] != localdiscovery.Offered || states["below"] != localdiscovery.Refused {
+		if states["above"] != localdiscovery.StateOffered || states["below"] != localdiscovery.StateRefused {
 			t.Errorf("%v", states)
 		}
 		// A mount over the directory hides all that is in it.
 		mountAt(t, "cover", dir, "tmpfs", 0)
 		for _, f := range discover(t, d) {
-			if f.State == localdiscovery.Offered || f.State == localdiscovery.Known {
+			if f.State == localdiscovery.StateOffered || f.State == localdiscovery.StateKnown {
 				t.Errorf("%s is %s though it cannot be reached", f.Source, f.State)
 			}
 		}
 		unmount(t, dir)
-		want(t, discover(t, d)[:1], path, localdiscovery.Known, nil)
+		want(t, discover(t, d)[:1], path, localdiscovery.StateKnown, nil)
 	})
 }
 
@@ -248,9 +248,9 @@ func TestKernelDevices(t *testing.T) {
 		link(t, "loop", path("loop"))
 		found, _ := d.Discover(t.Context()) // a loop of links cannot be followed
 		for _, name := range []string{"null", "directory", "nothing"} {
-			want(t, found, path(name), localdiscovery.Refused, localdiscovery.ErrNoVolume)
+			want(t, found, path(name), localdiscovery.StateRefused, localdiscovery.ErrNoVolume)
 		}
-		want(t, found, path("loop"), localdiscovery.Failed, unix.ELOOP)
+		want(t, found, path("loop"), localdiscovery.StateFailed, unix.ELOOP)
 		if !strings.HasSuffix(t.Name(), "/root") {
 			return // no block devices here
 		}
@@ -277,12 +277,12 @@ func TestKernelDevices(t *testing.T) {
 		defer open.Close()
 		link(t, busy.Path, path("busy"))
 		found = discover(t, d)
-		first := want(t, found, path("disk"), localdiscovery.Offered, nil)
-		want(t, found, path("other"), localdiscovery.Refused, localdiscovery.ErrSeenTwice)
-		want(t, found, path("mounted"), localdiscovery.Refused, localdiscovery.ErrInUse)
-		want(t, found, path("swap"), localdiscovery.Refused, localdiscovery.ErrInUse)
-		want(t, found, path("table"), localdiscovery.Refused, localdiscovery.ErrPartitioned)
-		want(t, found, path("busy"), localdiscovery.Refused, localdiscovery.ErrInUse)
+		first := want(t, found, path("disk"), localdiscovery.StateOffered, nil)
+		want(t, found, path("other"), localdiscovery.StateRefused, localdiscovery.ErrSeenTwice)
+		want(t, found, path("mounted"), localdiscovery.StateRefused, localdiscovery.ErrInUse)
+		want(t, found, path("swap"), localdiscovery.StateRefused, localdiscovery.ErrInUse)
+		want(t, found, path("table"), localdiscovery.StateRefused, localdiscovery.ErrPartitioned)
+		want(t, found, path("busy"), localdiscovery.StateRefused, localdiscovery.ErrInUse)
 		pv := stored(t, store, first.Volume)
 		size := pv.Spec.Capacity.Storage().Value()
 		if *pv.Spec.VolumeMode != v1.PersistentVolumeBlock || size != 5<<20+512*3 || pv.Spec.Local.FSType != nil || pv.Spec.Local.Path != path("disk") {
@@ -292,14 +292,14 @@ func TestKernelDevices(t *testing.T) {
 		link(t, busy.Path, path("disk"))
 		open.Close()
 		for _, f := range discover(t, d) {
-			if f.Path == path("disk") && f.State == localdiscovery.Refused && !errors.Is(f.Err, localdiscovery.ErrPathTaken) {
+			if f.Path == path("disk") && f.State == localdiscovery.StateRefused && !errors.Is(f.Err, localdiscovery.ErrPathTaken) {
 				t.Errorf("refused: %v", f.Err)
 			}
-			if f.Path == path("disk") && (f.State == localdiscovery.Known || f.State == localdiscovery.Offered) {
+			if f.Path == path("disk") && (f.State == localdiscovery.StateKnown || f.State == localdiscovery.StateOffered) {
 				t.Errorf("another disk is taken for %s", f.Volume)
 			}
 		}
-		if note := stored(t, store, first.Volume).Annotations[localdiscovery.Missing]; !strings.Contains(note, path("other")) {
+		if note := stored(t, store, first.Volume).Annotations[localdiscovery.MissingAnnotation]; !strings.Contains(note, path("other")) {
 			t.Errorf("the note says %q", note) // it is still found there
 		}
 	})
@@ -337,7 +337,7 @@ func TestKernelDeviceIsRenamed(t *testing.T) {
 		t.Run("before", func(t *testing.T) {
 			device = loopdev.Of(t, backing, 0).Path
 			link(t, device, path)
-			first = want(t, discover(t, d), path, localdiscovery.Offered, nil)
+			first = want(t, discover(t, d), path, localdiscovery.StateOffered, nil)
 			if first.Mode != v1.PersistentVolumeFilesystem || first.FSType != "ext4" {
 				t.Errorf("%+v", first)
 			}
@@ -348,7 +348,7 @@ func TestKernelDeviceIsRenamed(t *testing.T) {
 			t.Fatal("two devices of one name")
 		}
 		link(t, device, path)
-		if f := want(t, discover(t, d), path, localdiscovery.Known, nil); f.Volume != first.Volume {
+		if f := want(t, discover(t, d), path, localdiscovery.StateKnown, nil); f.Volume != first.Volume {
 			t.Errorf("it is %s now, and was %s", f.Volume, first.Volume)
 		}
 		pv, err := objects.Get[*v1.PersistentVolume](t.Context(), d.Objects, volume.NewObjectRef("PersistentVolume", "", first.Volume))
@@ -377,29 +377,29 @@ func TestKernelDeviceAndItsFileSystemAreOne(t *testing.T) {
 				mountAt(t, disk.Path, mounted, fstype, 0)
 				link(t, disk.Path, linked)
 				found := discover(t, d)
-				first := want(t, found, mounted, localdiscovery.Offered, nil)
-				want(t, found, linked, localdiscovery.Refused, nil)
+				first := want(t, found, mounted, localdiscovery.StateOffered, nil)
+				want(t, found, linked, localdiscovery.StateRefused, nil)
 				if first.FSType != fstype || first.Source != disk.Path || first.Capacity.Value() < 100<<20 || first.Capacity.Value() > 512<<20 {
 					t.Errorf("%+v", first)
 				}
 				unmount(t, mounted)
 				found = discover(t, d)
-				if f := want(t, found, linked, localdiscovery.Refused, localdiscovery.ErrSeenTwice); f.Volume != first.Volume {
+				if f := want(t, found, linked, localdiscovery.StateRefused, localdiscovery.ErrSeenTwice); f.Volume != first.Volume {
 					t.Errorf("it is that of %q", f.Volume)
 				}
 				// The other way round.
 				dir, _, _, d = kernelDisks(t)
 				linked, mounted = filepath.Join(dir, "linked"), filepath.Join(dir, "mounted")
 				link(t, disk.Path, linked)
-				raw := want(t, discover(t, d), linked, localdiscovery.Offered, nil)
+				raw := want(t, discover(t, d), linked, localdiscovery.StateOffered, nil)
 				mountAt(t, disk.Path, mounted, fstype, 0)
 				found = discover(t, d)
-				want(t, found, linked, localdiscovery.Known, nil)
-				want(t, found, mounted, localdiscovery.Refused, localdiscovery.ErrSeenTwice)
+				want(t, found, linked, localdiscovery.StateKnown, nil)
+				want(t, found, mounted, localdiscovery.StateRefused, localdiscovery.ErrSeenTwice)
 				if err := os.Remove(linked); err != nil {
 					t.Fatal(err)
 				}
-				if f := want(t, discover(t, d), mounted, localdiscovery.Refused, localdiscovery.ErrSeenTwice); f.Volume != raw.Volume {
+				if f := want(t, discover(t, d), mounted, localdiscovery.StateRefused, localdiscovery.ErrSeenTwice); f.Volume != raw.Volume {
 					t.Errorf("it is that of %q", f.Volume)
 				}
 			})
@@ -432,8 +432,8 @@ func TestKernelDiskThatDoesNotAnswer(t *testing.T) {
 			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer") {
 				t.Errorf("err = %v", err)
 			}
-			want(t, found, hung, localdiscovery.Failed, context.DeadlineExceeded)
-			if f := at(t, found, good); f.State != localdiscovery.Offered && f.State != localdiscovery.Known {
+			want(t, found, hung, localdiscovery.StateFailed, context.DeadlineExceeded)
+			if f := at(t, found, good); f.State != localdiscovery.StateOffered && f.State != localdiscovery.StateKnown {
 				t.Errorf("the other is %+v", f)
 			}
 		}

@@ -45,10 +45,10 @@ type thing struct {
 }
 
 func (t *thing) refuse(why error, format string, args ...any) {
-	t.State, t.Err = Refused, fmt.Errorf("%w: %s", why, fmt.Sprintf(format, args...))
+	t.State, t.Err = StateRefused, fmt.Errorf("%w: %s", why, fmt.Sprintf(format, args...))
 }
 
-func (t *thing) fail(err error) { t.State, t.Err = Failed, err }
+func (t *thing) fail(err error) { t.State, t.Err = StateFailed, err }
 
 // look finds what is in the directories of all classes. Directories that cannot
 // be read are errors; those that do not exist are empty.

@@ -31,7 +31,7 @@ func (p *pass) findMissing(ctx context.Context) error {
 			t = p.missing(pv, class)
 			p.things = append(p.things, t)
 		}
-		if t.State == Failed {
+		if t.State == StateFailed {
 			continue
 		}
 		if err := p.mark(ctx, pv, t); err != nil {
@@ -44,7 +44,7 @@ func (p *pass) findMissing(ctx context.Context) error {
 // classOf returns the class that has, or would have, offered a volume of this
 // package, or nil.
 func (p *pass) classOf(pv *v1.PersistentVolume) *Class {
-	if localdisk.RecordedID(pv) == "" || pv.Annotations[Node] != p.NodeName {
+	if localdisk.RecordedID(pv) == "" || pv.Annotations[NodeAnnotation] != p.NodeName {
 		return nil
 	}
 	dir, name := filepath.Split(filepath.Clean(pv.Spec.Local.Path))
@@ -60,7 +60,7 @@ func (p *pass) missing(pv *v1.PersistentVolume, class *Class) *thing {
 	recorded := localdisk.RecordedID(pv)
 	t := &thing{class: class}
 	t.Found = Found{
-		Path: filepath.Clean(pv.Spec.Local.Path), StorageClass: class.StorageClass, State: Gone, Volume: pv.Name, ID: recorded,
+		Path: filepath.Clean(pv.Spec.Local.Path), StorageClass: class.StorageClass, State: StateMissing, Volume: pv.Name, ID: recorded,
 		Capacity: *pv.Spec.Capacity.Storage(),
 	}
 	if pv.Spec.VolumeMode != nil {
@@ -70,7 +70,7 @@ func (p *pass) missing(pv *v1.PersistentVolume, class *Class) *thing {
 	t.Err = e
 	for _, other := range p.things {
 		switch {
-		case other.State == Gone:
+		case other.State == StateMissing:
 		case other.Path == t.Path && !errors.Is(other.Err, ErrHidden) && !errors.Is(other.Err, ErrNoVolume):
 			e.Found = other.ID
 		case other.known().Is(recorded):
@@ -82,13 +82,13 @@ func (p *pass) missing(pv *v1.PersistentVolume, class *Class) *thing {
 
 // mark notes on the PersistentVolume that its disk is missing, or back.
 func (p *pass) mark(ctx context.Context, pv *v1.PersistentVolume, t *thing) error {
-	noted, is := pv.Annotations[Missing]
-	if !p.write || is == (t.State == Gone) && (!is || strings.HasSuffix(noted, ": "+t.Err.Error())) {
+	noted, is := pv.Annotations[MissingAnnotation]
+	if !p.write || is == (t.State == StateMissing) && (!is || strings.HasSuffix(noted, ": "+t.Err.Error())) {
 		return nil
 	}
 	next := pv.DeepCopy()
 	eventType, reason, message := v1.EventTypeNormal, ReasonBack, fmt.Sprintf("the volume's disk is at %s again", t.Path)
-	if t.State == Gone {
+	if t.State == StateMissing {
 		eventType, reason, message = v1.EventTypeWarning, ReasonMissing, t.Err.Error()
 		since, _, known := strings.Cut(noted, ": ")
 		if !known {
@@ -97,9 +97,9 @@ func (p *pass) mark(ctx context.Context, pv *v1.PersistentVolume, t *thing) erro
 		if next.Annotations == nil {
 			next.Annotations = make(map[string]string)
 		}
-		next.Annotations[Missing] = since + ": " + message
+		next.Annotations[MissingAnnotation] = since + ": " + message
 	} else {
-		delete(next.Annotations, Missing)
+		delete(next.Annotations, MissingAnnotation)
 	}
 	_, err := p.Objects.Update(ctx, next)
 	if err != nil {

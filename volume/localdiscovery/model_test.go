@@ -1,6 +1,7 @@
 package localdiscovery_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -76,7 +77,13 @@ func TestDisksComeAndGo(t *testing.T) {
 	})
 }
 
-func storedIn(t *rapid.T, store *objects.Store) []*v1.PersistentVolume {
+// tester is a *testing.T or a *rapid.T.
+type tester interface {
+	Context() context.Context
+	Fatal(...any)
+}
+
+func storedIn(t tester, store *objects.Store) []*v1.PersistentVolume {
 	all, err := objects.List[*v1.PersistentVolume](t.Context(), store, "PersistentVolume", metav1.NamespaceAll)
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +102,7 @@ func top(mounted map[string][]string, path string) string {
 func checkVolumes(t *rapid.T, store *objects.Store, first map[string]string, mounted map[string][]string) {
 	disks, paths, names := make(map[string]bool), make(map[string]bool), make(map[string]bool)
 	for _, pv := range storedIn(t, store) {
-		disk, path := pv.Annotations[localdiscovery.VolumeID], pv.Spec.Local.Path
+		disk, path := pv.Annotations[localdiscovery.VolumeIDAnnotation], pv.Spec.Local.Path
 		if disks[disk] || paths[path] {
 			t.Fatalf("%s at %s has two volumes", disk, path)
 		}
@@ -105,7 +112,7 @@ func checkVolumes(t *rapid.T, store *objects.Store, first map[string]string, mou
 		}
 		first[pv.Name] = path + " " + disk
 		if isHere := top(mounted, path) == disk; isHere == isMissing(pv) {
-			t.Fatalf("%s is at %s: %v, and the note says %q", disk, path, isHere, pv.Annotations[localdiscovery.Missing])
+			t.Fatalf("%s is at %s: %v, and the note says %q", disk, path, isHere, pv.Annotations[localdiscovery.MissingAnnotation])
 		}
 	}
 	for name := range first {
@@ -124,15 +131,15 @@ func checkFound(t *rapid.T, store *objects.Store, found []localdiscovery.Found, 
 	for _, f := range found {
 		here := top(mounted, f.Path)
 		switch f.State {
-		case localdiscovery.Offered, localdiscovery.Known:
+		case localdiscovery.StateOffered, localdiscovery.StateKnown:
 			if f.ID != here || f.Err != nil || f.Volume == "" {
 				t.Fatalf("%+v, and %s is there", f, here)
 			}
-		case localdiscovery.Gone:
+		case localdiscovery.StateMissing:
 			if f.ID == here || f.Err == nil {
 				t.Fatalf("%+v is there", f)
 			}
-		case localdiscovery.Refused:
+		case localdiscovery.StateRefused:
 			if f.Err == nil {
 				t.Fatalf("%+v", f)
 			}

@@ -26,13 +26,13 @@ func (p *pass) offer(ctx context.Context, t *thing) {
 	pv := p.volumeOf(t)
 	t.Volume = pv.Name
 	if !p.write {
-		t.State = Offered
+		t.State = StateOffered
 		return
 	}
 	_, err := p.Objects.Create(ctx, pv)
 	switch {
 	case err == nil:
-		t.State = Offered
+		t.State = StateOffered
 	case errors.Is(err, objects.ErrExists):
 		p.offered(ctx, t)
 	default:
@@ -47,7 +47,7 @@ func (p *pass) offered(ctx context.Context, t *thing) {
 	case err != nil:
 		t.fail(fmt.Errorf("PersistentVolume %q was stored by others: %w", t.Volume, err))
 	case pv.Spec.Local != nil && pv.Spec.Local.Path == t.Path && t.ids.Is(localdisk.RecordedID(pv)):
-		t.State = Known
+		t.State = StateKnown
 	default:
 		t.refuse(ErrPathTaken, "another PersistentVolume has the name %q that this disk's would have", t.Volume)
 	}
@@ -58,8 +58,8 @@ func (p *pass) volumeOf(t *thing) *v1.PersistentVolume {
 	pv.Name = p.nameOf(t.ID)
 	pv.Labels = maps.Clone(p.Labels)
 	pv.Annotations = map[string]string{
-		VolumeID:                t.ID,
-		Node:                    p.NodeName,
+		VolumeIDAnnotation:      t.ID,
+		NodeAnnotation:          p.NodeName,
 		localdisk.ProvisionedBy: cmp.Or(p.Provisioner, localdisk.PluginName),
 	}
 	pv.Spec = v1.PersistentVolumeSpec{
@@ -91,16 +91,16 @@ func (d *Discoverer) tell(f Found) {
 	if f.Err != nil {
 		what += ": " + f.Err.Error()
 	}
-	if !d.passes.tell(f.Path+"\x00"+f.Source, what) || f.State == Known {
+	if !d.passes.tell(f.Path+"\x00"+f.Source, what) || f.State == StateKnown {
 		return
 	}
 	fields := []any{"path", f.Path, "volume", f.Volume, "disk", f.ID}
 	switch {
-	case f.State == Offered:
+	case f.State == StateOffered:
 		d.log().Info("a local volume is offered", append(fields, "capacity", f.Capacity.String(), "mode", string(f.Mode))...)
 	case errors.Is(f.Err, ErrNoVolume):
 		d.log().Debug("not offered as a local volume", append(fields, "error", f.Err)...)
-	case f.State == Gone:
+	case f.State == StateMissing:
 		d.log().Warn("the disk of a local volume is missing", append(fields, "error", f.Err)...)
 	default:
 		d.log().Warn("not offered as a local volume", append(fields, "error", f.Err)...)

@@ -98,7 +98,7 @@ func (d *Discoverer) pass(ctx context.Context, write bool) ([]Found, error) {
 	errs := []error{err}
 	found := p.found()
 	for _, f := range found {
-		if f.State == Failed {
+		if f.State == StateFailed {
 			errs = append(errs, f.Err)
 		}
 		if write {
@@ -112,7 +112,7 @@ func (d *Discoverer) pass(ctx context.Context, write bool) ([]Found, error) {
 func (p *pass) found() []Found {
 	found := make([]Found, 0, len(p.things))
 	for _, t := range p.things {
-		if errors.Is(t.Err, ErrNoVolume) && t.State == Refused && p.isMissing(t.Path) {
+		if errors.Is(t.Err, ErrNoVolume) && t.State == StateRefused && p.isMissing(t.Path) {
 			continue // its volume says as much
 		}
 		found = append(found, t.Found)
@@ -123,7 +123,7 @@ func (p *pass) found() []Found {
 
 // isMissing reports whether a volume that is missing has this path.
 func (p *pass) isMissing(path string) bool {
-	return slices.ContainsFunc(p.things, func(t *thing) bool { return t.State == Gone && t.Path == path })
+	return slices.ContainsFunc(p.things, func(t *thing) bool { return t.State == StateMissing && t.Path == path })
 }
 
 // newPass does all that a pass does. It returns nil beside an error that has kept
@@ -210,7 +210,7 @@ func (p *pass) readVolumes(ctx context.Context) error {
 // isHere reports whether a volume is this node's. One of which that cannot be
 // told may be.
 func (p *pass) isHere(pv *v1.PersistentVolume) bool {
-	if node := pv.Annotations[Node]; node != "" {
+	if node := pv.Annotations[NodeAnnotation]; node != "" {
 		return node == p.NodeName
 	}
 	here, err := volume.MatchesNode(pv, map[string]string{v1.LabelHostname: p.hostLabel()}, p.NodeName)
@@ -222,7 +222,7 @@ func (p *pass) isHere(pv *v1.PersistentVolume) bool {
 // the same is offered.
 func (p *pass) decide(ctx context.Context) {
 	for _, t := range p.things {
-		if t.State == "" || t.State == Failed {
+		if t.State == "" || t.State == StateFailed {
 			p.recognize(t)
 		}
 	}
@@ -257,16 +257,16 @@ func (p *pass) recognize(t *thing) {
 		switch {
 		case recorded == "":
 			unknown = name
-		case t.State == Failed:
+		case t.State == StateFailed:
 			p.at[name] = t // nobody knows, so it is not missing
 		case t.known().Is(recorded):
-			t.State, t.Volume, t.ID = Known, name, recorded
+			t.State, t.Volume, t.ID = StateKnown, name, recorded
 			p.at[name] = t
 			return
 		}
 	}
 	if unknown != "" && t.State == "" {
-		t.State, t.Volume = Known, unknown
+		t.State, t.Volume = StateKnown, unknown
 	}
 }
 
@@ -349,7 +349,7 @@ func (p *pass) judgeVolumes(t *thing) {
 // judgeOthers refuses what is offered already under another path.
 func (p *pass) judgeOthers(t *thing) {
 	for _, other := range p.things {
-		if other == t || other.State != Known && other.State != Offered {
+		if other == t || other.State != StateKnown && other.State != StateOffered {
 			continue
 		}
 		same := t.ids.Overlaps(other.ids) || (t.isDevice || other.isDevice) && t.number != 0 && t.number == other.number

@@ -177,10 +177,10 @@ func (r *runner) note(p *pass) (busy bool) {
 	}
 	var numbers []uint64
 	for _, t := range p.things {
-		if t.State == Offered {
+		if t.State == StateOffered {
 			volumes[t.Volume] = true
 		}
-		if t.isDevice && t.State == Refused {
+		if t.isDevice && t.State == StateRefused {
 			numbers = append(numbers, t.number)
 			busy = busy || errors.Is(t.Err, ErrInUse)
 		}
@@ -214,7 +214,7 @@ func (r *runner) watchPaths(ctx context.Context, p *pass) (grown bool, err error
 			if t.isLink {
 				want.links = append(want.links, t.Path)
 			}
-			if t.isDevice && t.State == Refused {
+			if t.isDevice && t.State == StateRefused {
 				want.busy = append(want.busy, t.Path)
 				want.links = append(want.links, t.used...)
 			}

@@ -82,7 +82,7 @@ func byPath(all []*v1.PersistentVolume, path string) *v1.PersistentVolume {
 }
 
 func isMissing(pv *v1.PersistentVolume) bool {
-	return pv != nil && pv.Annotations[localdiscovery.Missing] != ""
+	return pv != nil && pv.Annotations[localdiscovery.MissingAnnotation] != ""
 }
 
 // Whatever appears is offered when it appears: the directory itself, a mount, a
@@ -249,7 +249,7 @@ func TestKernelCleaningIsCutOff(t *testing.T) {
 			}
 			stop()
 		}
-		if f := want(t, discover(t, d), path, localdiscovery.Known, nil); f.Volume != pv.Name || stored(t, store, pv.Name).UID != pv.UID {
+		if f := want(t, discover(t, d), path, localdiscovery.StateKnown, nil); f.Volume != pv.Name || stored(t, store, pv.Name).UID != pv.UID {
 			t.Errorf("it is offered anew: %+v", f)
 		}
 		until := running(t, store, d)
