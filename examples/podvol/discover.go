@@ -28,6 +28,7 @@ import (
 // discoverOptions are the flags of podvol discover.
 type discoverOptions struct {
 	dir, class, nodeName, output string
+	mode, fsType                 string
 	watch                        bool
 }
 
@@ -35,21 +36,26 @@ func discoverCommand(s streams) *cobra.Command {
 	var o discoverOptions
 	c := &cobra.Command{
 		Use:   "discover --dir DIR --class NAME",
-		Short: "Print the disks mounted below a directory as PersistentVolumes",
+		Short: "Print the disks below a directory as PersistentVolumes",
 		Long: "Prints a PersistentVolume for every file system that is mounted directly below a\n" +
-			"directory, as a manifest: for podvol mount -f -, or a file in the directory of\n" +
-			"podvol run-node. The volumes are local ones of this node, and keep their data\n" +
-			"when they are released. Nothing is changed.\n\n" +
-			"With --watch it goes on to print those that are mounted later, until it is\n" +
-			"stopped; it does nothing while no mount changes. podvol run-node --discover offers\n" +
-			"them without a manifest.",
+			"directory, and for every block device there, be it a node or a link to one, as a\n" +
+			"manifest: for podvol mount -f -, or a file in the directory of podvol run-node.\n" +
+			"Devices are offered as such, or with --mode filesystem to be given a file system\n" +
+			"when they are used first. What is not offered, and why, goes to standard error.\n" +
+			"The volumes are local ones of this node, and keep their data when they are\n" +
+			"released. Nothing is changed.\n\n" +
+			"With --watch it goes on to print those that come later, until it is stopped; it\n" +
+			"does nothing while no mount and no device changes. podvol run-node --discover\n" +
+			"offers them without a manifest.",
 		Example: "  podvol discover --dir /mnt/disks --class local > /etc/podvol/manifests/disks.yaml\n" +
 			"  cat <(podvol discover --dir /mnt/disks --class local) pod.yaml | podvol mount -f -",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return discover(c.Context(), s, o) },
 	}
 	flags := c.Flags()
-	flags.StringVar(&o.dir, "dir", "", "directory below which disks are mounted, such as /mnt/disks")
+	flags.StringVar(&o.dir, "dir", "", "directory below which disks are mounted, or linked as devices, such as /mnt/disks")
+	flags.StringVar(&o.mode, "mode", "", "offer only devices, as such (block), or all as file systems (filesystem); default: each as it is")
+	flags.StringVar(&o.fsType, "fstype", "", "file system that blank devices are given, with --mode filesystem (default: ext4)")
 	flags.StringVar(&o.class, "class", "", "storage class of the volumes; one with volumeBindingMode WaitForFirstConsumer")
 	flags.StringVar(&o.nodeName, "node", "", "this node's name (default: the host name)")
 	flags.BoolVar(&o.watch, "watch", false, "print also what is mounted later, until stopped")
@@ -65,11 +71,28 @@ func (o *discoverOptions) check() (err error) {
 	if o.class == "" {
 		return usagef("name the storage class of the volumes with --class")
 	}
+	if o.mode != "" && o.mode != "block" && o.mode != "filesystem" {
+		return usagef("--mode %q must be block or filesystem", o.mode)
+	}
+	if o.fsType != "" && o.mode != "filesystem" {
+		return usagef("--fstype needs --mode filesystem")
+	}
 	if o.dir, err = disksDir("--dir", o.dir); err != nil {
 		return err
 	}
 	o.nodeName, err = nodeNameOr(o.nodeName)
 	return err
+}
+
+func (o *discoverOptions) volumeClass() localdiscovery.Class {
+	class := localdiscovery.Class{Dir: o.dir, StorageClass: o.class, FSType: o.fsType}
+	switch o.mode {
+	case "block":
+		class.VolumeMode = v1.PersistentVolumeBlock
+	case "filesystem":
+		class.VolumeMode = v1.PersistentVolumeFilesystem
+	}
+	return class
 }
 
 // disksDir returns the directory that a flag names as the mount table shows it.
@@ -115,19 +138,24 @@ func discoverIn(ctx context.Context, s streams, o discoverOptions, table mount.T
 	store := objects.NewStore()
 	d := &localdiscovery.Discoverer{
 		Objects: store, Mounts: table, NodeName: o.nodeName,
-		Classes: []localdiscovery.Class{{Dir: o.dir, StorageClass: o.class}},
-		Logger:  slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Classes: []localdiscovery.Class{o.volumeClass()},
 	}
 	p := &manifestPrinter{out: s.out, format: o.output, printed: make(map[string]bool)}
 	if o.watch {
+		d.Logger = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 		return watchDisks(ctx, d, store, p)
 	}
-	_, failed := d.Discover(ctx)
+	found, failed := d.Discover(ctx)
 	if err := p.printNew(ctx, store); err != nil {
 		return err
 	}
+	for _, f := range found {
+		if f.State == localdiscovery.StateRefused { // what has failed is in the error
+			printNote(s.err, f.Path, "not offered: "+f.Err.Error())
+		}
+	}
 	if failed == nil && len(p.printed) == 0 {
-		fmt.Fprintf(s.err, "No file system is mounted directly below %s.\n", o.dir)
+		fmt.Fprintf(s.err, "No disk to offer is directly below %s.\n", o.dir)
 	}
 	return failed
 }

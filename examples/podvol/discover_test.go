@@ -79,7 +79,7 @@ func TestDiscoveredDisksAreManifests(t *testing.T) {
 func TestDiscoverWithoutDisks(t *testing.T) {
 	dir := t.TempDir()
 	out, errOut := mustPodvol(t, exitOK, "discover", "--dir", dir, "--class", "local")
-	if out != "" || !strings.Contains(errOut, "No file system is mounted directly below "+dir) {
+	if out != "" || !strings.Contains(errOut, "No disk to offer is directly below "+dir) {
 		t.Errorf("stdout: %s\nstderr: %s", out, errOut)
 	}
 	for says, args := range map[string][]string{
@@ -87,6 +87,8 @@ func TestDiscoverWithoutDisks(t *testing.T) {
 		"--class":   {"--dir", dir},
 		"no such":   {"--dir", filepath.Join(dir, "missing"), "--class", "local"},
 		"yaml":      {"--dir", dir, "--class", "local", "-o", "table"},
+		"--mode":    {"--dir", dir, "--class", "local", "--mode", "raw"},
+		"--fstype":  {"--dir", dir, "--class", "local", "--fstype", "xfs"},
 		"arguments": {"--dir", dir, "--class", "local", "/mnt"},
 	} {
 		if _, errOut := mustPodvol(t, exitUsage, append([]string{"discover"}, args...)...); !strings.Contains(errOut, says) {
@@ -134,5 +136,32 @@ func TestDiscoverEndsWithItsReader(t *testing.T) {
 	err := discoverIn(t.Context(), streams{out: writer, err: io.Discard}, discoverOptions{dir: dir, class: "local", nodeName: "node1", output: "yaml", watch: true}, fake.Table())
 	if err == nil {
 		t.Error("it ended without an error")
+	}
+}
+
+// What lies beside the disks is told with the reason why it is not offered.
+func TestDiscoverSaysWhatIsNotOffered(t *testing.T) {
+	dir, fake := fakeDisks(t)
+	mountedDisk(t, fake, filepath.Join(dir, "disk"))
+	plain := filepath.Join(dir, "plain")
+	if err := os.Mkdir(plain, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for mode, want := range map[string]struct {
+		offered bool
+		says    string
+	}{
+		"":           {true, "  " + plain + ": not offered: it is neither a mount point nor a block device"},
+		"filesystem": {true, "  " + plain + ": not offered: "},
+		"block":      {false, "disk: not offered: the class offers block devices only"},
+	} {
+		var out, errOut bytes.Buffer
+		o := discoverOptions{dir: dir, class: "local", nodeName: "node1", output: "json", mode: mode}
+		if err := discoverIn(t.Context(), streams{out: &out, err: &errOut}, o, fake.Table()); err != nil {
+			t.Error(err)
+		}
+		if strings.Contains(out.String(), `"path":"`+dir+`/disk"`) != want.offered || !strings.Contains(errOut.String(), want.says) {
+			t.Errorf("mode %q: stdout: %s\nstderr: %s", mode, &out, &errOut)
+		}
 	}
 }
