@@ -99,6 +99,7 @@ type Controller struct {
 	operations *operations
 	pairs      pairs
 	placing    placing
+	onePod     onePod
 	unbound    reasons
 	// nodeName is ControllerConfig.NodeName.
 	nodeName string
@@ -328,6 +329,7 @@ func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.Pers
 		c.events.settled(attributesOf(prior))
 		c.events.settled(slownessOf(prior))
 		c.operations.forget(provisionKey(prior))
+		c.onePod.drop(name, nil)
 		for _, pod := range c.users.of(name) { // it may be one to make again
 			c.queue.add(volume.NewObjectRef(kindPod, pod.Namespace, pod.Name))
 		}

@@ -1,12 +1,12 @@
 package persistentvolume
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/objects"
 )
 
 var (
@@ -80,7 +79,9 @@ func (e *PlacementError) Unwrap() []error {
 
 // Placement is a node that can hold all volumes of a pod, and what must be done
 // for that. Until it is committed or rolled back, nobody else gets these
-// volumes, and no other pod is placed that needs these claims bound.
+// volumes, and no other pod is placed that needs these claims bound. A claim with
+// access mode ReadWriteOncePod is kept for the pod even after it was committed,
+// until the pod has gone or ended, or another was put on a node first.
 type Placement struct {
 	Node string
 	// Bind are the volumes for claims that wait for their first consumer.
@@ -90,6 +91,17 @@ type Placement struct {
 	Provision []*v1.PersistentVolumeClaim
 
 	controller *Controller
+	mu         sync.Mutex
+	hold       *podHold
+}
+
+// take leaves nothing in the placement and returns what was in it.
+func (p *Placement) take() (bind []*Reservation, provision []*v1.PersistentVolumeClaim, hold *podHold) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	bind, provision, hold = p.Bind, p.Provision, p.hold
+	p.Bind, p.Provision, p.hold = nil, nil, nil
+	return bind, provision, hold
 }
 
 // Place returns the first of some nodes that can hold all volumes of a pod, by
@@ -110,9 +122,11 @@ func (c *Controller) Place(ctx context.Context, pod *v1.Pod, nodes []*v1.Node) (
 	}
 	failed := &PlacementError{Pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}
 	var needs []need
+	hold := &podHold{one: &c.onePod}
 	for _, name := range uniqueClaims(pod) {
-		n, err := c.needOf(ctx, pod, name)
+		n, err := c.needOf(ctx, pod, name, hold)
 		if err != nil {
+			hold.release()
 			failed.Claim, failed.Err = name, err
 			return nil, failed
 		}
@@ -126,10 +140,12 @@ func (c *Controller) Place(ctx context.Context, pod *v1.Pod, nodes []*v1.Node) (
 	for _, node := range nodes {
 		p, misplaced := c.placeOn(node, needs)
 		if misplaced == nil {
+			p.hold = hold
 			return p, nil
 		}
 		failed.Nodes = append(failed.Nodes, *misplaced)
 	}
+	hold.release()
 	return nil, failed
 }
 
@@ -148,7 +164,7 @@ type need struct {
 }
 
 // needOf refuses a claim with which the pod can be on no node.
-func (c *Controller) needOf(ctx context.Context, pod *v1.Pod, name types.NamespacedName) (need, error) {
+func (c *Controller) needOf(ctx context.Context, pod *v1.Pod, name types.NamespacedName, hold *podHold) (need, error) {
 	claim, exists, err := c.claims.get(ctx, name)
 	switch {
 	case err != nil:
@@ -159,8 +175,8 @@ func (c *Controller) needOf(ctx context.Context, pod *v1.Pod, name types.Namespa
 		return need{}, fmt.Errorf("%w: it is being deleted; make it again once it is gone", volume.ErrClaimUnbound)
 	}
 	if slices.Contains(claim.Spec.AccessModes, v1.ReadWriteOncePod) {
-		if used, err := c.usedByOther(ctx, pod, name); err != nil || used {
-			return need{}, cmp.Or(err, ErrUsedByOtherPod)
+		if err := c.keepForPod(ctx, pod, name, hold); err != nil {
+			return need{}, err
 		}
 	}
 	for _, v := range pod.Spec.Volumes {
@@ -170,8 +186,8 @@ func (c *Controller) needOf(ctx context.Context, pod *v1.Pod, name types.Namespa
 	}
 	if _, bound := claim.Annotations[annBindCompleted]; bound {
 		pv, exists, err := c.volumes.get(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
-		if err == nil && !exists {
-			err = volume.ErrClaimLost
+		if err == nil && (!exists || claim.Status.Phase == v1.ClaimBound || claim.Status.Phase == v1.ClaimLost) {
+			err = volume.CheckBinding(claim, pv)
 		}
 		return need{claim: claim, bound: pv}, err
 	}
@@ -183,20 +199,6 @@ func (c *Controller) needOf(ctx context.Context, pod *v1.Pod, name types.Namespa
 		err = ErrNotBoundYet
 	}
 	return need{claim: claim, class: class}, err
-}
-
-// usedByOther reports whether another pod has a claim. The API itself is asked
-// before the answer is no: two must not be placed because one was not heard of.
-func (c *Controller) usedByOther(ctx context.Context, pod *v1.Pod, claim types.NamespacedName) (bool, error) {
-	uses := func(other *v1.Pod) bool {
-		return other.Name != pod.Name && other.Spec.NodeName != "" && other.Status.Phase != v1.PodSucceeded && other.Status.Phase != v1.PodFailed &&
-			slices.Contains(claimsOfPod(other), claim)
-	}
-	if slices.ContainsFunc(c.users.of(claim), uses) {
-		return true, nil
-	}
-	pods, err := objects.List[*v1.Pod](ctx, objects.Live(c.objects), kindPod, claim.Namespace)
-	return slices.ContainsFunc(pods, uses), err
 }
 
 // placeOn reserves on a node what all needs need, or nothing.
@@ -223,7 +225,7 @@ func (p *Placement) add(n need, node *v1.Node) error {
 	if selected := n.claim.Annotations[annSelectedNode]; selected != "" && selected != node.Name && !c.isUntried(n.claim, node.Name) {
 		return fmt.Errorf("%w: %s", ErrOtherNodeSelected, selected)
 	}
-	if isProvisioning(n.claim) && n.claim.Annotations[annSelectedNode] != "" {
+	if n.claim.Annotations[annSelectedNode] != "" && (isProvisioning(n.claim) || c.isExternal(n.class.Provisioner)) {
 		return nil // under way, on this node
 	}
 	r, err := c.index.Reserve(Wanted{Claim: n.claim, NodeName: node.Name, NodeLabels: node.Labels})
@@ -267,13 +269,22 @@ func provisionsOn(class *storagev1.StorageClass, node *v1.Node) bool {
 // faster; whatever the error, what was written stays, and Place can be asked
 // again.
 func (p *Placement) Commit(ctx context.Context) error {
-	defer p.Rollback()
-	for _, r := range p.Bind {
+	bind, provision, hold := p.take()
+	err := p.commit(ctx, bind, provision)
+	if err == nil {
+		hold = nil
+	}
+	p.giveBack(bind, provision, hold)
+	return err
+}
+
+func (p *Placement) commit(ctx context.Context, bind []*Reservation, provision []*v1.PersistentVolumeClaim) error {
+	for _, r := range bind {
 		if err := p.bind(ctx, r); err != nil {
 			return err
 		}
 	}
-	for _, claim := range p.Provision {
+	for _, claim := range provision {
 		next := claim.DeepCopy()
 		metav1.SetMetaDataAnnotation(&next.ObjectMeta, annSelectedNode, p.Node)
 		if _, err := p.controller.updateClaim(ctx, claim, next); err != nil {
@@ -308,17 +319,19 @@ func (p *Placement) bind(ctx context.Context, r *Reservation) error {
 	return nil
 }
 
-// Rollback gives back what was not committed. It may be called at any time, and
-// twice.
-func (p *Placement) Rollback() {
+// Rollback gives back what was not committed. It may be called at any time, also
+// while the placement is committed, and twice.
+func (p *Placement) Rollback() { p.giveBack(p.take()) }
+
+func (p *Placement) giveBack(bind []*Reservation, provision []*v1.PersistentVolumeClaim, hold *podHold) {
 	c := p.controller
-	for _, r := range p.Bind {
+	for _, r := range bind {
 		r.Release()
 		c.giveBack(r.Volume().Name, r.claim.NamespacedName)
 		c.queue.add(claimRef(r.claim.NamespacedName))
 	}
-	for _, claim := range p.Provision {
+	for _, claim := range provision {
 		c.placing.end(IDOf(claim))
 	}
-	p.Bind, p.Provision = nil, nil
+	hold.release()
 }

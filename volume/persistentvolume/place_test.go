@@ -269,3 +269,51 @@ func TestCommitGivesNothingToAClaimThatIsBeingDeleted(t *testing.T) {
 		w.wantPV("pv", v1.VolumeAvailable)
 	})
 }
+
+func TestPlacingRefusesWhatNoNodeWouldMount(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*world)
+		want   error
+	}{
+		"the volume is another's": {func(w *world) { w.change("pv", forClaim("rival", "rival")) }, volume.ErrClaimLost},
+		"the volume is gone": {func(w *world) {
+			w.delete("PersistentVolume", "", "pv")
+			w.change("pv", func(pv *v1.PersistentVolume) { pv.Finalizers = nil })
+		}, volume.ErrClaimLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, newPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimRetain)), newClaim("data", "1Gi"))
+				w.start()
+				w.settle()
+				w.wantBound("data", "pv")
+				tc.change(w)
+				w.settle()
+				w.wantClaim("data", v1.ClaimLost)
+				if p, err := w.controller.Place(t.Context(), podOf("data"), nodes()); !errors.Is(err, tc.want) {
+					t.Errorf("placed: %+v, %v", p, err)
+				}
+			})
+		})
+	}
+}
+
+// While an external provisioner makes a volume on the selected node, no other is
+// bound there.
+func TestPlacingLeavesTheClaimToAnExternalProvisioner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("ext", waitForConsumer, provisionedBy("csi.example.com")), newClaim("data", "1Gi", ofClass("ext"))).withStorage()
+		w.start()
+		w.settle()
+		if node, err := w.place(podOf("data")); node != "node1" || err != nil {
+			t.Fatalf("placed on %q, %v", node, err)
+		}
+		w.settle()
+		w.create(newPV("pv", "1Gi", class("ext")))
+		w.settle()
+		p, err := w.controller.Place(t.Context(), podOf("data"), nodes())
+		if err != nil || p.Node != "node1" || len(p.Bind)+len(p.Provision) > 0 {
+			t.Errorf("placed again: %+v, %v", p, err)
+		}
+	})
+}
