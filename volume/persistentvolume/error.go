@@ -55,7 +55,8 @@ type UnboundError struct {
 	Claim types.NamespacedName
 	// Volume is the only volume that was considered, where the claim names one.
 	Volume string
-	// Rejected holds every volume that was considered, by its first reason.
+	// Rejected holds every volume that was considered, by its first reason; those
+	// that were made for other claims are none of them.
 	Rejected []Rejected
 	Err      error
 }
@@ -70,7 +71,7 @@ func (e *UnboundError) Error() string {
 		return text + ": " + e.reasons()
 	case e.Volume != "" && (errors.Is(e.Err, volume.ErrClaimUnbound) || errors.Is(e.Err, volume.ErrClaimLost)):
 		return fmt.Sprintf("%s: PersistentVolume %q, which it is for, does not exist; create it", text, e.Volume)
-	case errors.Is(e.Err, volume.ErrClaimUnbound):
+	case e.Err == volume.ErrClaimUnbound: // else it says more
 		return text + ": there is no PersistentVolume; create one"
 	}
 	return text

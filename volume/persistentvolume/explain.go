@@ -68,18 +68,22 @@ func (t tally) unbound(x *Index, q *query) *UnboundError {
 }
 
 // explain says why none of the volumes fits. It counts lists rather than look
-// at volumes, except where a selector must be compared.
+// at volumes, except where a selector must be compared. What was made for others
+// would only hide the rest.
 func (x *Index) explain(q *query) *UnboundError {
 	t := make(tally)
-	mine := x.claimRefs[nameOf(q.Claim)]
+	mine, taken := x.claimRefs[nameOf(q.Claim)], x.taken.count
 	for name := range mine {
 		it := x.volumes[name].item
+		if x.volumes[name].side == &x.taken {
+			taken--
+		}
 		if r := q.reject(it.pv, x.owners.otherThan(q, it.pv)); r != nil {
 			t.add(r.Reason, it)
 		}
 	}
 	others := filter(x.taken.all(), func(it item) bool { return !mine[it.pv.Name] })
-	t.addAll(BoundElsewhere, x.taken.count-len(mine), others)
+	t.addAll(BoundElsewhere, taken, others)
 	t.addAll(NotAvailable, x.unavailable.count, x.unavailable.all())
 	t.addAll(Invalid, x.invalid.count, x.invalid.all())
 	for key, byModes := range x.shelves {

@@ -63,7 +63,7 @@ func TestChangesOfWhatIsExplainedAreTold(t *testing.T) {
 // claim and nobody looks at it for them.
 func TestTheReasonIsAsVolumesAreNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newClaim("data", "1Gi"))
+		w := newWorld(t, newClaim("data", "1Gi", ofClass("")))
 		w.start()
 		data := types.NamespacedName{Namespace: "ops", Name: "data"}
 		for _, step := range []struct {

@@ -37,8 +37,8 @@ type Index struct {
 	// claimRefs are the volumes whose claimRef has a name, whatever its UID.
 	claimRefs map[types.NamespacedName]map[string]bool
 	// Each volume is in one of these.
-	shelves                     map[shelfKey]map[string]*shelf
-	taken, unavailable, invalid ordered
+	shelves                           map[shelfKey]map[string]*shelf
+	taken, made, unavailable, invalid ordered
 	// The rest is known by the volume's name, whether it exists or not.
 	owners owners
 }
@@ -304,9 +304,18 @@ func (x *Index) settle(it item, side *ordered) kept {
 	return kept{item: it, shelf: s}
 }
 
+// isMadeForOne reports whether a volume was made for one claim, which has not left
+// it: no other could ever have had it.
+func isMadeForOne(pv *v1.PersistentVolume) bool {
+	_, made := annotation(&pv.ObjectMeta, annProvisionedBy)
+	return made && pv.Spec.ClaimRef != nil && pv.Status.Phase != v1.VolumeReleased && pv.Status.Phase != v1.VolumeFailed
+}
+
 // aside returns where a volume is that is on no shelf; nil for a free one.
 func (x *Index) aside(pv *v1.PersistentVolume) *ordered {
 	switch {
+	case isMadeForOne(pv):
+		return &x.made
 	case pv.Spec.ClaimRef != nil || x.owners.owned(pv.Name):
 		return &x.taken
 	case unavailable(pv, false) != "":

@@ -196,7 +196,7 @@ func (o *operations) settle(op *operation, volumeName string, err error) (next [
 	}
 	op.failures++
 	op.uncertain = op.uncertain || volume.IsUncertain(err)
-	op.waiting = time.AfterFunc(retryPause(operationPause, op.failures, err), func() { o.wake(op) })
+	op.waiting = time.AfterFunc(operationPauseAfter(op.failures, err), func() { o.wake(op) })
 	// Who uses the data says when it makes sense to try again.
 	if inUse, ok := errors.AsType[*InUseError](err); ok {
 		for _, use := range inUse.Uses {
@@ -204,6 +204,16 @@ func (o *operations) settle(op *operation, volumeName string, err error) (next [
 		}
 	}
 	return next
+}
+
+// operationPauseAfter is how long to wait after so many failures in a row. What was
+// refused for what it says is refused again until that changes, which ends the
+// pause.
+func operationPauseAfter(failures int, err error) time.Duration {
+	if _, refused := errors.AsType[*volume.InvalidSpecError](err); refused && !volume.IsUncertain(err) {
+		return retryLast
+	}
+	return retryPause(operationPause, failures, err)
 }
 
 // wake ends the pause of an operation.
@@ -316,6 +326,16 @@ func (o *operations) failure(key string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if op := o.all[key]; op != nil && !op.running && !op.done {
+		return op.err
+	}
+	return nil
+}
+
+// lastFailure returns why an operation failed, also while it is tried again.
+func (o *operations) lastFailure(key string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if op := o.all[key]; op != nil && !op.done {
 		return op.err
 	}
 	return nil

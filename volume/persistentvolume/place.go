@@ -233,8 +233,12 @@ func (p *Placement) add(n need, node *v1.Node) error {
 		p.Bind = append(p.Bind, r)
 		return nil
 	}
-	if needs := errors.Is(err, ErrNeedsData); needs && !c.canBeFilled(n.claim, n.class) || !needs && !errors.Is(err, volume.ErrClaimUnbound) || !provisionsOn(n.class, node) {
+	needs := errors.Is(err, ErrNeedsData)
+	switch {
+	case needs && !c.canBeFilled(n.claim, n.class), !needs && !errors.Is(err, volume.ErrClaimUnbound), n.class.Provisioner == noProvisioner:
 		return err
+	case !isAllowedOn(n.class, node):
+		return notMadeOn(err, n.class, node)
 	}
 	if !c.placing.begin(IDOf(n.claim)) {
 		return &UnboundError{Claim: nameOf(n.claim), Err: ErrReserved}
@@ -247,19 +251,6 @@ func (p *Placement) add(n need, node *v1.Node) error {
 // failed and left nothing, and this node would be tried at once.
 func (c *Controller) isUntried(claim *v1.PersistentVolumeClaim, node string) bool {
 	return !isProvisioning(claim) && c.operations.mayMove(provisionKey(claim), node)
-}
-
-// provisionsOn reports whether a class makes storage that a node can use.
-func provisionsOn(class *storagev1.StorageClass, node *v1.Node) bool {
-	if class.Provisioner == noProvisioner {
-		return false
-	}
-	return len(class.AllowedTopologies) == 0 || slices.ContainsFunc(class.AllowedTopologies, func(term v1.TopologySelectorTerm) bool {
-		return !slices.ContainsFunc(term.MatchLabelExpressions, func(e v1.TopologySelectorLabelRequirement) bool {
-			value, ok := node.Labels[e.Key]
-			return !ok || !slices.Contains(e.Values, value)
-		})
-	})
 }
 
 // Commit has the volumes bound and made: it writes each volume's claimRef, and

@@ -52,7 +52,7 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 	case name == "":
 		return false, nil
 	case class == nil:
-		return true, c.failProvisioning(ctx, claim, fmt.Errorf("storageclass.storage.k8s.io %q not found; create it, or a volume of this class that fits", name))
+		return true, c.missClass(ctx, claim, name, why)
 	case class.Provisioner == noProvisioner:
 		return false, nil
 	case c.isExternal(class.Provisioner):
@@ -82,7 +82,7 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 		return true, nil
 	case opRunning:
 		c.events.isSlow(claim, err)
-		c.unbound.set(nameOf(claim), beingMade(err))
+		c.unbound.set(nameOf(claim), c.beingMade(claim, err))
 		return true, c.setPending(ctx, claim)
 	}
 	if failed := c.failProvisioning(ctx, claim, failedToProvision(claim, err)); failed != nil {
@@ -134,11 +134,17 @@ func (c *Controller) endAttempt(ctx context.Context, name types.NamespacedName, 
 	return err
 }
 
-func beingMade(slow error) error {
-	if slow == nil {
-		return errBeingMade
+// beingMade is why a claim has no volume while that is being made: what went wrong
+// the last time, until it is known whether that has changed.
+func (c *Controller) beingMade(claim *v1.PersistentVolumeClaim, slow error) error {
+	failed := c.operations.lastFailure(provisionKey(claim))
+	switch {
+	case slow != nil:
+		return fmt.Errorf("%w: %w", errBeingMade, slow)
+	case failed != nil:
+		return failedToProvision(claim, failed)
 	}
-	return fmt.Errorf("%w: %w", errBeingMade, slow)
+	return errBeingMade
 }
 
 func failedToProvision(claim *v1.PersistentVolumeClaim, err error) error {
@@ -148,6 +154,17 @@ func failedToProvision(claim *v1.PersistentVolumeClaim, err error) error {
 func (c *Controller) failProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim, why error) error {
 	c.events.is(claim, v1.EventTypeWarning, reasonProvisioningFailed, why.Error(), "")
 	c.unbound.set(nameOf(claim), why)
+	return c.setPending(ctx, claim)
+}
+
+// missClass is for a claim whose class does not exist, and that has found no volume
+// of that class either.
+func (c *Controller) missClass(ctx context.Context, claim *v1.PersistentVolumeClaim, class string, why *UnboundError) error {
+	missing := fmt.Errorf("storageclass.storage.k8s.io %q not found; create it, or a volume of this class that fits", class)
+	c.events.is(claim, v1.EventTypeWarning, reasonProvisioningFailed, missing.Error(), why.reasons())
+	waits := *why
+	waits.Err = fmt.Errorf("%w: %w", volume.ErrClaimUnbound, missing)
+	c.unbound.set(nameOf(claim), &waits)
 	return c.setPending(ctx, claim)
 }
 

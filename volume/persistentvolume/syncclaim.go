@@ -148,7 +148,18 @@ func (c *Controller) findNone(ctx context.Context, claim *v1.PersistentVolumeCla
 	if err != nil || handled {
 		return err
 	}
-	return c.leavePending(ctx, claim, c.noneThere(ctx, claim, why))
+	return c.leavePending(ctx, claim, withoutClass(claim, c.noneThere(ctx, claim, why)))
+}
+
+// withoutClass adds to why a claim has found no volume that nothing makes one for
+// it, as it names no class and none is the default.
+func withoutClass(claim *v1.PersistentVolumeClaim, why *UnboundError) *UnboundError {
+	if !wantsDefaultClass(claim) || why.Err != volume.ErrClaimUnbound {
+		return why
+	}
+	alone := *why
+	alone.Err = fmt.Errorf("%w: it names no storage class, and there is no default one: name one, mark one as the default, or create a PersistentVolume without class", why.Err)
+	return &alone
 }
 
 // isSelectedInVain gives the choice of a node back that does not exist, of a class

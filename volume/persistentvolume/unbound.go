@@ -65,17 +65,24 @@ func (c *Controller) explain(name types.NamespacedName) error {
 // that came since and are not for it have not had it looked at again.
 func (c *Controller) stillSo(name types.NamespacedName, why error) error {
 	unbound, ok := errors.AsType[*UnboundError](why)
-	if !ok || unbound.Volume != "" || unbound.Err != volume.ErrClaimUnbound {
+	if !ok || unbound.Volume != "" || !errors.Is(unbound.Err, volume.ErrClaimUnbound) {
 		return why
 	}
 	wanted, waits := c.waiting.wanted(name)
 	if !waits || wanted.Delayed {
 		return why
 	}
-	if _, err := c.index.Match(wanted); err != nil {
+	_, err := c.index.Match(wanted)
+	if err == nil {
+		return ErrNotLookedAt // a volume has come that fits
+	}
+	now, ok := errors.AsType[*UnboundError](err)
+	if !ok || now.Err != volume.ErrClaimUnbound {
 		return err
 	}
-	return ErrNotLookedAt // a volume has come that fits
+	next := *now
+	next.Err = unbound.Err // which may say more
+	return &next
 }
 
 // stillUnbound is an error of a claim that has no volume for a reason that has a
