@@ -73,11 +73,33 @@ func checkClaim(stored, next *v1.PersistentVolumeClaim) error {
 		{"spec.dataSource", old.DataSource, wanted.DataSource},
 		{"spec.dataSourceRef", old.DataSourceRef, wanted.DataSourceRef},
 	}
-	if had, wants := old.Resources.Requests[v1.ResourceStorage], wanted.Resources.Requests[v1.ResourceStorage]; wants.Cmp(had) < 0 {
-		fields = append(fields, field{"spec.resources.requests.storage", had.String(), wants.String()})
+	ref := volume.NewObjectRef(kindClaim, stored.Namespace, stored.Name)
+	if err := checkShrinking(ref, stored, next, because); err != nil {
+		return err
 	}
-	return firstChanged(volume.NewObjectRef(kindClaim, stored.Namespace, stored.Name), fields, because,
+	return firstChanged(ref, fields, because,
 		"put the manifest back, or declare a claim of another name; else delete this one first, with what its volume's reclaim policy does to its data")
+}
+
+// checkShrinking refuses a claim that asks for less than it asked for and has, as
+// an API server does ("field can not be less than status.capacity"). What it
+// asked for and has not got yet can be taken back (KEP-1790).
+func checkShrinking(ref volume.ObjectRef, stored, next *v1.PersistentVolumeClaim, because string) error {
+	const name = "spec.resources.requests.storage"
+	had, wants := stored.Spec.Resources.Requests[v1.ResourceStorage], next.Spec.Resources.Requests[v1.ResourceStorage]
+	has, known := stored.Status.Capacity[v1.ResourceStorage]
+	if wants.Cmp(had) >= 0 || known && wants.Cmp(has) >= 0 {
+		return nil
+	}
+	least := had
+	if known {
+		because += fmt.Sprintf(" of %s, which becomes no smaller", has.String())
+		if has.Cmp(had) < 0 {
+			least = has
+		}
+	}
+	return &ImmutableFieldError{Ref: ref, Field: name, From: shown(had.String()), To: shown(wants.String()), Because: because,
+		Advice: fmt.Sprintf("put the manifest back, or ask for %s: it can not be less than status.capacity", least.String())}
 }
 
 // checkVolume refuses changes to a volume that a claim has, or had, and keeps
