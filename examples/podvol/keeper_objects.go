@@ -102,9 +102,10 @@ func (k *keeper) complete(ctx context.Context) {
 }
 
 // prune deletes the objects that manifests have had and have no more. It must be
-// called only when all manifests are known.
-func (k *keeper) prune(ctx context.Context, want *contents) error {
-	declared := embedded.Declared{}
+// called only when all manifests are known. Sure says that the last of them was
+// seen to go, where there is none: else its objects stay.
+func (k *keeper) prune(ctx context.Context, want *contents, sure bool) error {
+	declared := embedded.Declared{NothingIsMeant: sure}
 	for _, object := range want.objects {
 		declared.Objects = append(declared.Objects, object)
 	}
@@ -117,6 +118,9 @@ func (k *keeper) prune(ctx context.Context, want *contents) error {
 	err := k.storage.Prune(ctx, declared)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if _, unsure := errors.AsType[*embedded.NothingDeclaredError](err); unsure {
+		return nil // which is told of a directory that is empty
 	}
 	for _, e := range objectErrors(err) {
 		if text := e.Error(); k.faults[e.Ref] != text {

@@ -310,9 +310,9 @@ func (r *nodeRun) settle(ctx context.Context) error {
 		r.keep.complete(ctx)
 	}
 	// A pod that could not be changed yet may have what is declared no more.
-	if r.complete && r.unpruned && r.keep.allDeclared() && !r.dir.deserted() {
+	if r.complete && r.unpruned && r.keep.allDeclared() {
 		r.unpruned = false
-		if err := r.keep.prune(ctx, r.want); err != nil {
+		if err := r.keep.prune(ctx, r.want, !r.dir.deserted()); err != nil {
 			return err
 		}
 	}

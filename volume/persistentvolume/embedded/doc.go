@@ -8,9 +8,16 @@
 // pods have all their volumes, or says which not and why. A volume manager reads
 // [Cluster.Objects] and mounts them; package volumemanager has one.
 //
+// Bind is for commands that mount some pods and end: it waits. An agent that goes
+// on and on calls [Cluster.Place] for each pod, again whenever
+// [Config.Explained] tells of a claim of it, and so keeps none waiting for another.
+// [Cluster.Use] is for who mounts below a root directory of its own, where the
+// agent does not see it.
+//
 // What is kept is the truth, as in a cluster: a claim keeps its volume, and a
 // volume what it is for, whatever manifests say later. A manifest that goes away
-// deletes nothing by itself; [Cluster.Prune] does, once all are known. Nothing is
+// deletes nothing by itself; [Cluster.Prune] does, once all are known, and not
+// where none is ([NothingDeclaredError]). Nothing is
 // let go of before [Cluster.PodsComplete], nor while it is mounted
 // ([Config.Mounted]).
 //

@@ -1,9 +1,12 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +24,30 @@ type Declared struct {
 	// claim that came with one goes with it depends on that
 	// ([manifest.Retention]).
 	StatefulSets []types.NamespacedName
+	// NothingIsMeant says that it is no mistake if there are no Objects: somebody
+	// has seen the last of them being taken away. See [NothingDeclaredError].
+	NothingIsMeant bool
+}
+
+// NothingDeclaredError says that nothing at all was declared, and that there is
+// something that would be deleted for that. It is how a directory looks whose disk
+// is not mounted, so that nothing was deleted.
+type NothingDeclaredError struct {
+	// Kept are the claims and volumes, in order, never none.
+	Kept []volume.ObjectRef
+}
+
+func (e *NothingDeclaredError) Error() string {
+	const named = 3
+	names := make([]string, 0, named+1)
+	for i, ref := range e.Kept {
+		if i == named {
+			names = append(names, fmt.Sprintf("%d more", len(e.Kept)-named))
+			break
+		}
+		names = append(names, ref.String())
+	}
+	return fmt.Sprintf("no manifest declares anything, so nothing is deleted: %s; delete them by name if they are not wanted", strings.Join(names, ", "))
 }
 
 // Prune deletes what was applied earlier and is declared no more. It must be
@@ -37,7 +64,10 @@ type Declared struct {
 // So are pods, which whoever runs them deletes when they have ended
 // ([Cluster.PodGone]).
 //
-// The error joins one *[ObjectError] for each that could not be deleted.
+// Where nothing at all is declared, and there are claims or volumes that would be
+// deleted for that, nothing is, and the error is a *[NothingDeclaredError], unless
+// [Declared.NothingIsMeant]. Else the error joins one *[ObjectError] for each that
+// could not be deleted.
 func (c *Cluster) Prune(ctx context.Context, declared Declared) error {
 	unlock, err := c.applying.Lock(ctx, struct{}{})
 	if err != nil {
@@ -48,7 +78,40 @@ func (c *Cluster) Prune(ctx context.Context, declared Declared) error {
 	for _, object := range declared.Objects {
 		kept[refOf(object)] = true
 	}
+	if len(declared.Objects) == 0 && !declared.NothingIsMeant {
+		if doubt := c.wouldPrune(ctx, declared); doubt != nil {
+			return doubt
+		}
+	}
 	return errors.Join(c.pruneClaims(ctx, kept, declared.StatefulSets), c.pruneVolumes(ctx, kept), c.prunePlain(ctx, kept))
+}
+
+// wouldPrune is an error if there is a claim or volume to delete.
+func (c *Cluster) wouldPrune(ctx context.Context, declared Declared) error {
+	var doubt NothingDeclaredError
+	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, c.objects, kindClaim, metav1.NamespaceAll)
+	if err != nil {
+		return err
+	}
+	for _, claim := range claims {
+		if c.isPrunableClaim(claim, nil, declared.StatefulSets) {
+			doubt.Kept = append(doubt.Kept, refOf(claim))
+		}
+	}
+	volumes, err := objects.List[*v1.PersistentVolume](ctx, c.objects, kindVolume, metav1.NamespaceAll)
+	if err != nil {
+		return err
+	}
+	for _, pv := range volumes {
+		if c.isPrunableVolume(pv, nil) {
+			doubt.Kept = append(doubt.Kept, refOf(pv))
+		}
+	}
+	if len(doubt.Kept) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(doubt.Kept, func(a, b volume.ObjectRef) int { return cmp.Compare(a.String(), b.String()) })
+	return &doubt
 }
 
 func (c *Cluster) pruneClaims(ctx context.Context, kept map[volume.ObjectRef]bool, sets []types.NamespacedName) error {
@@ -56,23 +119,28 @@ func (c *Cluster) pruneClaims(ctx context.Context, kept map[volume.ObjectRef]boo
 	errs := []error{err}
 	for _, claim := range claims {
 		errs = append(errs, c.prune(ctx, claim, func(now metav1.Object) bool {
-			r, ofSet := manifest.RetentionOf(now.(*v1.PersistentVolumeClaim))
-			return c.isPrunable(now, kept) && (!ofSet || !r.Keeps(slices.Contains(sets, r.StatefulSet)))
+			return c.isPrunableClaim(now.(*v1.PersistentVolumeClaim), kept, sets)
 		}))
 	}
 	return errors.Join(errs...)
+}
+
+func (c *Cluster) isPrunableClaim(claim *v1.PersistentVolumeClaim, kept map[volume.ObjectRef]bool, sets []types.NamespacedName) bool {
+	r, ofSet := manifest.RetentionOf(claim)
+	return c.isPrunable(claim, kept) && (!ofSet || !r.Keeps(slices.Contains(sets, r.StatefulSet)))
 }
 
 func (c *Cluster) pruneVolumes(ctx context.Context, kept map[volume.ObjectRef]bool) error {
 	volumes, err := objects.List[*v1.PersistentVolume](ctx, c.objects, kindVolume, metav1.NamespaceAll)
 	errs := []error{err}
 	for _, pv := range volumes {
-		errs = append(errs, c.prune(ctx, pv, func(now metav1.Object) bool {
-			ref := now.(*v1.PersistentVolume).Spec.ClaimRef
-			return c.isPrunable(now, kept) && (ref == nil || ref.UID == "")
-		}))
+		errs = append(errs, c.prune(ctx, pv, func(now metav1.Object) bool { return c.isPrunableVolume(now.(*v1.PersistentVolume), kept) }))
 	}
 	return errors.Join(errs...)
+}
+
+func (c *Cluster) isPrunableVolume(pv *v1.PersistentVolume, kept map[volume.ObjectRef]bool) bool {
+	return c.isPrunable(pv, kept) && (pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "")
 }
 
 // isPrunable reports whether an object was applied, by this manager, and is

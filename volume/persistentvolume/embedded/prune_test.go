@@ -18,7 +18,7 @@ import (
 // prune prunes to what manifests declare.
 func (m *machine) prune(text string) {
 	m.t.Helper()
-	var declared embedded.Declared
+	declared := embedded.Declared{NothingIsMeant: true}
 	if text != "" {
 		set := load(m.t, text)
 		declared.StatefulSets, declared.Objects = set.StatefulSets, objectsOf(m.t, text)
@@ -94,7 +94,7 @@ func TestPruneIsForOnesOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if err := other.Prune(t.Context(), embedded.Declared{}); err != nil {
+	if err := other.Prune(t.Context(), embedded.Declared{NothingIsMeant: true}); err != nil {
 		t.Fatal(err)
 	}
 	m.Cluster = other
@@ -103,7 +103,7 @@ func TestPruneIsForOnesOwn(t *testing.T) {
 	}
 	// Who applies it last has it.
 	m.mustApply(claimOfStatic)
-	if err := other.Prune(t.Context(), embedded.Declared{}); err != nil || m.exists("PersistentVolumeClaim", "data") {
+	if err := other.Prune(t.Context(), embedded.Declared{NothingIsMeant: true}); err != nil || m.exists("PersistentVolumeClaim", "data") {
 		t.Errorf("the claim is there: %v", err)
 	}
 }
@@ -211,4 +211,27 @@ func TestOpenSaysWhoHasTheClaims(t *testing.T) {
 	if _, err = embedded.Open(t.Context(), embedded.Config{Dir: filepath.Join(m.root, "other")}); err == nil {
 		t.Error("no node name, and no error")
 	}
+}
+
+// An empty scan is more often a disk that is not mounted than a wish.
+func TestPruneDeletesNothingWhereNothingIsDeclared(t *testing.T) {
+	m := newMachine(t)
+	m.run()
+	m.PodsComplete()
+	if err := m.Prune(t.Context(), embedded.Declared{}); err != nil {
+		t.Fatalf("there is nothing to keep: %v", err)
+	}
+	m.mustApply(static + dirsClass + claimOfDirs)
+	err := m.Prune(t.Context(), embedded.Declared{})
+	doubt, ok := errors.AsType[*embedded.NothingDeclaredError](err)
+	if !ok || len(doubt.Kept) != 2 || !strings.Contains(err.Error(), "PersistentVolume static, PersistentVolumeClaim default/data") {
+		t.Fatalf("err = %v", err)
+	}
+	if !m.exists("PersistentVolumeClaim", "data") || !m.exists("PersistentVolume", "static") || !m.exists("StorageClass", "dirs") {
+		t.Error("something was deleted")
+	}
+	m.prune("")
+	m.eventually("all is gone", func() bool {
+		return !m.exists("PersistentVolumeClaim", "data") && !m.exists("PersistentVolume", "static")
+	})
 }
