@@ -112,12 +112,9 @@ func hasEnded(pod *v1.Pod) bool {
 }
 
 // usedByOther returns the other pod that has a claim, if there is one. The API
-// itself is asked before the answer is no: two must not be placed because one was
-// not heard of.
+// itself is asked: two must not be placed because one was not heard of, and who
+// hears that one has gone asks once.
 func (c *Controller) usedByOther(ctx context.Context, pod *v1.Pod, claim types.NamespacedName) (string, error) {
-	if user := userAmong(c.users.of(claim), pod, claim); user != "" {
-		return user, nil
-	}
 	pods, err := objects.List[*v1.Pod](ctx, objects.Live(c.objects), kindPod, claim.Namespace)
 	return userAmong(pods, pod, claim), err
 }
