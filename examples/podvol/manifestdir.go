@@ -42,13 +42,14 @@ type manifestDir struct {
 
 // watchedFile is one file.
 type watchedFile struct {
-	name   string
-	good   *contents // the last good version; nil: there was none
-	digest [sha256.Size]byte
-	fault  string    // what is wrong with the file as it is now
-	doubt  *doubt    // the version that is there now, where that is not the good one
-	there  bool      // in the last scan
-	gone   time.Time // when it was missed first; zero while it is there
+	name    string
+	good    *contents // the last good version; nil: there was none
+	digest  [sha256.Size]byte
+	fault   string    // what is wrong with the file as it is now
+	doubt   *doubt    // the version that is there now, where that is not the good one
+	there   bool      // in the last scan
+	written time.Time // when it was found first to be open for writing; zero while it is not
+	gone    time.Time // when it was missed first; zero while it is there
 }
 
 // contents are what a good file says.
@@ -103,7 +104,29 @@ func (d *manifestDir) scan() (again time.Duration) {
 		}
 	}
 	again = d.age(began)
+	if ends := d.writeEnds(); again == 0 || ends > 0 && ends < again {
+		again = ends
+	}
 	d.admitAll(fresh)
+	return again
+}
+
+// afterWrite is how long a file may still count as open for writing after the
+// event of its end, many times over.
+const afterWrite = 100 * time.Millisecond
+
+// writeEnds returns when to look again at the files that are being written, 0 if
+// there are none: the event of their end may come before leases on them are to be
+// had, as Linux (6.18) tells of it first. It is later each time.
+func (d *manifestDir) writeEnds() (again time.Duration) {
+	for _, file := range d.files {
+		if !file.there || file.written.IsZero() {
+			continue
+		}
+		if left := max(afterWrite, time.Since(file.written)); again == 0 || left < again {
+			again = left
+		}
+	}
 	return again
 }
 
@@ -162,8 +185,12 @@ func (d *manifestDir) read(name string) (candidate, bool) {
 	file.there, file.gone = true, time.Time{}
 	if errors.Is(err, errBeingWritten) {
 		file.doubt = new(doubt)
-		return candidate{}, false // its end is an event
+		if file.written.IsZero() {
+			file.written = time.Now()
+		}
+		return candidate{}, false // its end is an event; writeEnds sees to the rest
 	}
+	file.written = time.Time{}
 	if err != nil {
 		d.refuse(file, nil, &manifest.Error{File: path, Err: err})
 		return candidate{}, false

@@ -91,6 +91,46 @@ func TestManifestDirIsCompleteOnceNothingMoves(t *testing.T) {
 	}
 }
 
+// The event of a write's end may come while the file still counts as being
+// written: no other one tells when it does not any more.
+func TestManifestDirLooksAgainAtAFileThatIsBeingWritten(t *testing.T) {
+	inDir(t, func(t *testing.T, path string, d *manifestDir) {
+		name := filepath.Join(path, "a.yaml")
+		putFile(t, name, podNamed("a", disk))
+		time.Sleep(2 * afterGone)
+		d.scan()
+		time.Sleep(2 * afterGone)
+		if again := d.scan(); again != 0 {
+			t.Fatalf("with nothing to wait for, to be seen again in %v", again)
+		}
+		f, err := os.OpenFile(name, os.O_WRONLY|os.O_TRUNC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString(podNamed("b", disk)); err != nil {
+			t.Fatal(err)
+		}
+		looks := 0
+		for began := time.Now(); time.Since(began) < time.Minute; looks++ {
+			again := d.scan()
+			if again <= 0 || looks == 0 && again > afterWrite {
+				t.Fatalf("after %v of writing, to be seen again in %v", time.Since(began), again)
+			}
+			time.Sleep(again)
+		}
+		if looks > 15 {
+			t.Errorf("looked %d times while the file was written", looks)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if again := d.scan(); again != 0 || !slices.Equal(podNames(d), []string{"b"}) {
+			t.Errorf("written: pods %q, to be seen again in %v", podNames(d), again)
+		}
+	})
+}
+
 // How long a file is missing is not known while its directory is.
 func TestManifestDirForgetsNothingWithItsDirectory(t *testing.T) {
 	inDir(t, func(t *testing.T, path string, d *manifestDir) {
