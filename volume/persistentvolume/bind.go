@@ -43,6 +43,13 @@ func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 			return fmt.Errorf("bind to volume %q: %w", pv.Name, err)
 		}
 	}
+	if awaitsClaim(pv) { // no longer: from now on it goes with it
+		next := pv.DeepCopy()
+		delete(next.Annotations, AwaitsClaimAnnotation)
+		if pv, err = c.writeVolume(ctx, pv, next, c.volumes.wrote); err != nil {
+			return fmt.Errorf("note that volume %q has its claim: %w", pv.Name, err)
+		}
+	}
 	if pv, err = c.setVolumePhase(ctx, pv, v1.VolumeBound, ""); err != nil {
 		return fmt.Errorf("mark volume %q as bound: %w", pv.Name, err)
 	}

@@ -19,10 +19,11 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// AwaitsClaimAnnotation is on a volume that a ledger of an earlier version keeps
-// for a claim, until that claim is created: it has not been, so that its absence
-// is not its deletion, and nothing is reclaimed. The value is the claim's UID.
-// Whoever takes the claimRef away gives the volume to others.
+// AwaitsClaimAnnotation is on a volume that was declared with the UID of its
+// claim, or that a ledger of an earlier version keeps for one, until that claim
+// has it: it has not been created here, so that its absence is not its deletion,
+// and nothing is reclaimed. The value is the claim's UID. Whoever takes the
+// claimRef away gives the volume to others.
 const AwaitsClaimAnnotation = "podvol.io/awaits-claim"
 
 // awaitsClaim reports whether the claim of a volume is to be created yet.

@@ -107,7 +107,7 @@ func stillKept(stored, given *v1.PersistentVolume) string {
 	case given.Spec.ClaimRef == nil || given.Spec.ClaimRef.UID != ref.UID:
 		return fmt.Sprintf("its claimRef has the UID %q, which is not that of the one to reclaim", ref.UID)
 	case awaitsClaim(stored):
-		return fmt.Sprintf("its claim \"%s/%s\" was bound by an earlier version and has not been created since", ref.Namespace, ref.Name)
+		return fmt.Sprintf("its claim \"%s/%s\" (UID %s) has not been created here since the volume was: nobody has let go of what is in it", ref.Namespace, ref.Name, ref.UID)
 	case stored.DeletionTimestamp != nil && policy == v1.PersistentVolumeReclaimRecycle:
 		return "it is being deleted"
 	}

@@ -54,7 +54,7 @@ func (c *Controller) settleVolume(ctx context.Context, pv *v1.PersistentVolume) 
 	switch {
 	case err != nil:
 		return err
-	case claim == nil && awaitsClaim(pv):
+	case awaitsClaim(pv) && (claim == nil || claim.Spec.VolumeName != "" && claim.Spec.VolumeName != pv.Name):
 		_, err := c.setVolumePhase(ctx, pv, v1.VolumeAvailable, "")
 		return err
 	case claim == nil:

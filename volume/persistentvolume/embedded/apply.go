@@ -56,6 +56,10 @@ func (e *ObjectError) Unwrap() error { return e.Err }
 // the data of the first. Status, finalizers, owners and what else only a cluster
 // writes is taken from no manifest.
 //
+// A volume that is declared with the UID of its claim, as one is that was written
+// down earlier, waits for that claim: before it has had the volume here, nothing
+// is reclaimed, and the volume is nobody else's.
+//
 // Storage comes before claims and those before pods, so that claims find the
 // volumes that are declared with them, whatever their order. Pods are put on the
 // node by [Cluster.Bind].
@@ -179,6 +183,9 @@ func (c *Cluster) applyRecorded(ctx context.Context, ref volume.ObjectRef, decla
 		if err := mark(declared, declared, c.manager); err != nil {
 			return false, err
 		}
+		if pv, ok := declared.(*v1.PersistentVolume); ok {
+			awaitClaim(nil, pv)
+		}
 		_, err = c.objects.Create(ctx, declared)
 		return err == nil, err
 	case err != nil:
@@ -198,6 +205,7 @@ func (c *Cluster) applyRecorded(ctx context.Context, ref volume.ObjectRef, decla
 		err = checkClaim(stored.(*v1.PersistentVolumeClaim), next)
 	case *v1.PersistentVolume:
 		err = checkVolume(stored.(*v1.PersistentVolume), next)
+		awaitClaim(stored.(*v1.PersistentVolume), next)
 	}
 	if err != nil || equality.Semantic.DeepEqual(stored, next) {
 		return false, err

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
 // lastApplied is the annotation of claims and volumes that were applied: what
@@ -29,7 +30,7 @@ var foreign = [...]string{
 	"volume.kubernetes.io/selected-node",
 	"volume.kubernetes.io/storage-provisioner",
 	"volume.beta.kubernetes.io/storage-provisioner",
-	lastApplied, appliedBy,
+	lastApplied, appliedBy, persistentvolume.AwaitsClaimAnnotation,
 }
 
 // declarable copies an object without what only a cluster writes.
@@ -52,6 +53,17 @@ func declarable(object metav1.Object) metav1.Object {
 		}
 	}
 	return c
+}
+
+// awaitClaim marks a volume whose claimRef has got a UID from a manifest: no claim
+// here has had it yet, so that nothing is reclaimed for want of that claim.
+// Stored is the volume before, nil for one that is made.
+func awaitClaim(stored, next *v1.PersistentVolume) {
+	ref := next.Spec.ClaimRef
+	if ref == nil || ref.UID == "" || stored != nil && stored.Spec.ClaimRef != nil && stored.Spec.ClaimRef.UID != "" {
+		return
+	}
+	metav1.SetMetaDataAnnotation(&next.ObjectMeta, persistentvolume.AwaitsClaimAnnotation, string(ref.UID))
 }
 
 func ownPart(kind string, meta *metav1.ObjectMeta) {
