@@ -44,10 +44,8 @@ func bindClaims(ctx context.Context, c clusterConfig, set *manifest.Set, pods []
 	if err := cluster.Apply(ctx, declared...); err != nil {
 		return nil, err
 	}
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan error, 1)
-	go func() { ended <- cluster.Run(running) }()
-	defer func() { stop(); err = errors.Join(err, <-ended) }()
+	_, stop := inBackground(ctx, cluster.Run)
+	defer func() { err = errors.Join(err, stop()) }()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err = cluster.Bind(ctx, pods...)

@@ -71,6 +71,18 @@ func openCluster(ctx context.Context, c clusterConfig) (*embedded.Cluster, error
 	})
 }
 
+// inBackground runs something until stop is called, whatever becomes of ctx. How it
+// ended is told once: on the channel, or by stop.
+func inBackground(ctx context.Context, run func(context.Context) error) (ended <-chan error, stop func() error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	end := make(chan error, 1)
+	go func() {
+		end <- run(ctx)
+		close(end)
+	}()
+	return end, func() error { cancel(); return <-end }
+}
+
 // volumeMaker is the plugin that makes volumes on this machine for storage classes
 // of provisioner kubernetes.io/host-path: in directories that are named for it,
 // and below the root directory. A rehearsal, which leaves the machine's files
@@ -99,11 +111,15 @@ func mountedBelow(rootDir string, mounter mount.Interface) ([]embedded.Mounted, 
 	if err != nil {
 		return nil, err
 	}
+	return mountedRows(rows), nil
+}
+
+func mountedRows(rows []volumemanager.VolumeStatus) []embedded.Mounted {
 	all := make([]embedded.Mounted, 0, len(rows))
 	for _, v := range rows {
 		all = append(all, embedded.Mounted{Pod: v.Pod, PodUID: v.PodUID, Volume: volumeName(v), Claim: v.Claim})
 	}
-	return all, nil
+	return all
 }
 
 // volumeName is the PersistentVolume that is mounted, or may be: a volume whose

@@ -73,18 +73,23 @@ func mountCommand(s streams) *cobra.Command {
 	return c
 }
 
-func mountPods(ctx context.Context, s streams, o mountOptions) error {
+// check completes the options.
+func (o *mountOptions) check() (err error) {
 	if o.timeout <= 0 {
 		return usagef("--timeout %s must be positive", o.timeout)
 	}
 	if o.fake && o.rootDir == "" {
 		o.rootDir = systemRootDir // which is only shown
 	}
-	rootDir, err := checkRootDir(o.rootDir)
-	if err != nil {
+	if o.rootDir, err = checkRootDir(o.rootDir); err != nil {
 		return err
 	}
-	if o.volumeDirs, err = checkVolumeDirs(o.volumeDirs); err != nil {
+	o.volumeDirs, err = checkVolumeDirs(o.volumeDirs)
+	return err
+}
+
+func mountPods(ctx context.Context, s streams, o mountOptions) error {
+	if err := o.check(); err != nil {
 		return err
 	}
 	replacements, err := nfsUnderPolicy(o.nfsPolicy)
@@ -99,47 +104,53 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	if err != nil {
 		return err
 	}
-	where, err := newPlace(rootDir, o.fake)
+	where, err := newPlace(o.rootDir, o.fake)
 	if err != nil {
 		return err
 	}
 	defer where.close()
-	source, store := objects.Source(set), objects.NewStore()
-	if usesClaims(pods) {
-		source = store
-	}
-	config := where.config(set.NodeName, source)
+	config := where.config(set.NodeName, set)
 	config.log = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	config.events = loggedEvents{config.log, where.rename}
 	config.setUpTimeout, config.plugins = o.timeout, replacements
+	report := newReport(rows, s.err, volumesOf(pods))
+	report.rename = where.rename
+	if err := mountWith(ctx, config, o, set, pods, report); err != nil {
+		return err
+	}
+	where.printCommands(s.err)
+	if !o.fake && report.something {
+		fmt.Fprintf(s.err, "To unmount: %s\n", unmountCommandLine(o, pods))
+	}
+	if report.failed {
+		return errReported
+	}
+	return nil
+}
+
+// mountWith binds the pods' claims and mounts their volumes; what becomes of these
+// is in the report.
+func mountWith(ctx context.Context, config nodeConfig, o mountOptions, set *manifest.Set, pods []*v1.Pod, report *report) error {
+	store := objects.NewStore()
+	if usesClaims(pods) {
+		config.objects = store
+	}
 	node, err := startNode(ctx, config)
 	if err != nil {
 		return err
 	}
 	var unbound unboundClaims
 	if usesClaims(pods) {
-		unbound, err = bindClaims(ctx, clusterConfig{rootDir: where.rootDir, node: config, store: store, manager: "podvol mount", volumeDirs: o.volumeDirs, log: config.log}, set, pods, o.timeout)
-		if err != nil {
+		cluster := clusterConfig{rootDir: config.rootDir, node: config, store: store, manager: "podvol mount", volumeDirs: o.volumeDirs, log: config.log}
+		if unbound, err = bindClaims(ctx, cluster, set, pods, o.timeout); err != nil {
 			return errors.Join(err, node.stop())
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout+lastWord)
 	defer cancel()
-	report := newReport(rows, s.err, volumesOf(pods))
 	report.edit = func(v *volumemanager.VolumeStatus) { v.Err = unbound.explain(v.Err) }
-	report.rename = where.rename
 	err = report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { setUpPods(ctx, node, pods, show) })
-	if err := errors.Join(err, node.stop()); err != nil {
-		return err
-	}
-	where.printCommands(s.err)
-	if !o.fake && report.something {
-		fmt.Fprintf(s.err, "To unmount: %s\n", unmountCommandLine(o, rootDir, pods))
-	}
-	if report.failed {
-		return errReported
-	}
-	return nil
+	return errors.Join(err, node.stop())
 }
 
 // load reads manifests, but waits for standard input or a pipe only as long as
@@ -189,7 +200,7 @@ func volumesOf(pods []*v1.Pod) (expected []rowKey) {
 }
 
 // unmountCommandLine is what undoes this mount.
-func unmountCommandLine(o mountOptions, rootDir string, pods []*v1.Pod) string {
+func unmountCommandLine(o mountOptions, pods []*v1.Pod) string {
 	words := append(programName(os.Args[0]), "unmount")
 	if slices.Contains(o.files, "-") {
 		// Standard input is gone by then.
@@ -207,8 +218,8 @@ func unmountCommandLine(o mountOptions, rootDir string, pods []*v1.Pod) string {
 			words = append(words, "--node", o.nodeName)
 		}
 	}
-	if rootDir != defaultRootDir() {
-		words = append(words, "--root-dir", rootDir)
+	if o.rootDir != defaultRootDir() {
+		words = append(words, "--root-dir", o.rootDir)
 	}
 	return shellJoin(words)
 }

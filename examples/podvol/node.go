@@ -72,10 +72,7 @@ func startNode(ctx context.Context, c nodeConfig) (*node, error) {
 	}
 	// The manager outlives an interrupt: what is under way is finished or
 	// reported, and then stop ends it.
-	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan error, 1)
-	go func() { ended <- manager.Run(running) }()
-	stop := func() error { cancel(); return <-ended }
+	_, stop := inBackground(ctx, manager.Run)
 	if err := manager.WaitForRecovery(ctx); err != nil {
 		if runErr := stop(); runErr != nil {
 			return nil, runErr // why it stopped, such as a root in use

@@ -177,14 +177,11 @@ func (o changeOptions) change(ctx context.Context, s streams, only map[volume.Ob
 	if err := f(cluster); err != nil {
 		return err
 	}
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan error, 1)
-	go func() { ended <- cluster.Run(running) }()
+	_, stop := inBackground(ctx, cluster.Run)
 	waiting, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	err = cluster.Idle(waiting)
-	stop()
-	return errors.Join(err, <-ended)
+	return errors.Join(err, stop())
 }
 
 // rehearse prints what would be done.

@@ -64,7 +64,7 @@ func whyPending(index *persistentvolume.Index, claim *v1.PersistentVolumeClaim) 
 	if !ok {
 		return err.Error()
 	}
-	why := strings.TrimPrefix(err.Error(), fmt.Sprintf("bind PersistentVolumeClaim %q: ", nameOfClaim(claim)))
+	why := unbound.Why()
 	class := claim.Annotations[v1.BetaStorageClassAnnotation]
 	if named := claim.Spec.StorageClassName; named != nil {
 		class = cmp.Or(class, *named)

@@ -48,15 +48,15 @@ type storage struct {
 	*embedded.Cluster
 	// changed has a value after something has changed that pods may wait for.
 	changed chan struct{}
-	cancel  func()
-	ended   chan error // nil until start
+	ended   <-chan error // nil until start
+	end     func() error
 	stops   []func()
 }
 
 // openStorage loads the claims and volumes of a root directory. It does nothing
 // with them before start.
 func openStorage(ctx context.Context, c clusterConfig) (*storage, error) {
-	s := &storage{changed: make(chan struct{}, 1), cancel: func() {}}
+	s := &storage{changed: make(chan struct{}, 1), end: func() error { return nil }}
 	c.explained = func(types.NamespacedName) { s.tell() }
 	cluster, err := openCluster(ctx, c)
 	if err != nil {
@@ -82,9 +82,7 @@ func (s *storage) start(ctx context.Context) {
 	if s.ended != nil {
 		return
 	}
-	ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	s.ended = make(chan error, 1)
-	go func() { s.ended <- s.Run(ctx) }()
+	s.ended, s.end = inBackground(ctx, s.Run)
 }
 
 // stop ends what start began, and gives the claims and volumes back.
@@ -92,11 +90,7 @@ func (s *storage) stop() error {
 	for _, stop := range s.stops {
 		stop()
 	}
-	s.cancel()
-	var err error
-	if s.ended != nil {
-		err = <-s.ended
-	}
+	err := s.end()
 	if closeErr := s.Close(); err == nil {
 		err = closeErr
 	}
@@ -105,12 +99,7 @@ func (s *storage) stop() error {
 
 // mountedOn says what a node has mounted, or may have, for whomever.
 func mountedOn(node *volumemanager.Manager) func(context.Context) ([]embedded.Mounted, error) {
-	return func(context.Context) (all []embedded.Mounted, err error) {
-		for _, v := range node.Explain() {
-			all = append(all, embedded.Mounted{Pod: v.Pod, PodUID: v.PodUID, Volume: volumeName(v), Claim: v.Claim})
-		}
-		return all, nil
-	}
+	return func(context.Context) ([]embedded.Mounted, error) { return mountedRows(node.Explain()), nil }
 }
 
 // storageEvents writes what goes wrong with claims and volumes to a log.

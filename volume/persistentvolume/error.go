@@ -65,7 +65,12 @@ type UnboundError struct {
 const maxNamed = 3
 
 func (e *UnboundError) Error() string {
-	text := fmt.Sprintf("bind PersistentVolumeClaim %q: %v", e.Claim, e.Err)
+	return fmt.Sprintf("bind PersistentVolumeClaim %q: %s", e.Claim, e.Why())
+}
+
+// Why is the message without the claim's name, for a list of claims.
+func (e *UnboundError) Why() string {
+	text := fmt.Sprint(e.Err)
 	switch {
 	case len(e.Rejected) > 0:
 		return text + ": " + e.reasons()
