@@ -14,6 +14,7 @@ import (
 
 func pvDeleteCommand(s streams) *cobra.Command {
 	var o changeOptions
+	var keep keepOptions
 	c := &cobra.Command{
 		Use:   "delete NAME…",
 		Short: "Delete PersistentVolumes that no claim has",
@@ -21,16 +22,25 @@ func pvDeleteCommand(s streams) *cobra.Command {
 			"reclaim policy is Delete; all other data stays where it is. A volume that a claim\n" +
 			"has, or that is mounted on this machine, is refused. One that a manifest still\n" +
 			"declares is made anew by the next podvol mount, for any claim that it fits.\n\n" +
+			"--keep-data deletes only the PersistentVolume, such as one whose storage cannot\n" +
+			"be deleted because its server is no more. Nobody deletes the data then; that must\n" +
+			"be confirmed with --yes.\n\n" +
 			"Exit code: 0 when all that was to go has gone, else 1; 2 for a wrong command line.",
 		Example: "  podvol pv delete nfs211 --dry-run\n" +
-			"  podvol pv delete nfs211",
-		RunE: func(c *cobra.Command, names []string) error { return deletePVs(c.Context(), s, o, names) },
+			"  podvol pv delete nfs211\n" +
+			"  podvol pv delete nfs211 --keep-data --yes",
+		RunE: func(c *cobra.Command, names []string) error { return deletePVs(c.Context(), s, o, keep, names) },
 	}
+	c.Flags().BoolVar(&keep.data, "keep-data", false, "delete the PersistentVolume only, whatever its reclaim policy says")
+	c.Flags().BoolVar(&keep.sure, "yes", false, "with --keep-data: its data stays where it is, and nobody deletes it")
 	o.add(c.Flags())
 	return c
 }
 
-func deletePVs(ctx context.Context, s streams, o changeOptions, names []string) error {
+// keepOptions are the flags of podvol pv delete that have the storage stay.
+type keepOptions struct{ data, sure bool }
+
+func deletePVs(ctx context.Context, s streams, o changeOptions, keep keepOptions, names []string) error {
 	if err := o.check(); err != nil {
 		return err
 	}
@@ -41,7 +51,7 @@ func deletePVs(ctx context.Context, s streams, o changeOptions, names []string) 
 	if found.damaged != nil {
 		return found.damaged
 	}
-	d := &deletion{streams: s, options: o, before: found}
+	d := &deletion{streams: s, options: o, keepData: keep.data, before: found}
 	var missing []error
 	for _, name := range names {
 		pv := found.volume(name)
@@ -51,6 +61,9 @@ func deletePVs(ctx context.Context, s streams, o changeOptions, names []string) 
 		}
 		d.refs = append(d.refs, volume.NewObjectRef(volumeKind.kind, "", name))
 		d.volumes = append(d.volumes, pv)
+	}
+	if len(d.volumes) > 0 && keep.data && !keep.sure && !o.dryRun {
+		return usagef("the data of PersistentVolume %q stays in %s, where nobody deletes it: confirm that with --yes", d.volumes[0].Name, sourceOf(d.volumes[0]))
 	}
 	return errors.Join(append(missing, d.run(ctx))...)
 }

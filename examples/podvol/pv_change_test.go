@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/util/nstest"
 )
 
 func leftBy(name string, policy v1.PersistentVolumeReclaimPolicy, phase v1.PersistentVolumePhase) *v1.PersistentVolume {
@@ -62,4 +64,31 @@ func TestDeletionIsRehearsedByTheSameRules(t *testing.T) {
 	if !strings.Contains(errOut, "that of PersistentVolumeClaim shop/data; delete that first") {
 		t.Errorf("stderr %q", errOut)
 	}
+}
+
+// A volume whose storage cannot be deleted is got rid of without it, once the user
+// knows where the data stays.
+func TestAVolumeIsForgottenWithItsData(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		stuck := leftBy("stuck", v1.PersistentVolumeReclaimDelete, v1.VolumeFailed)
+		stuck.Finalizers = []string{"kubernetes.io/pv-controller"}
+		root := recorded(t, stuck)
+		const where = "10.20.172.211:/nfs"
+		if _, errOut := mustPodvol(t, exitFailed, "pv", "delete", "stuck", "--root-dir", root); !strings.Contains(errOut, where) || !strings.Contains(errOut, "pv delete stuck --keep-data") {
+			t.Errorf("stderr: %s", errOut)
+		}
+		if _, errOut := mustPodvol(t, exitUsage, "pv", "delete", "stuck", "--keep-data", "--root-dir", root); !strings.Contains(errOut, where) || !strings.Contains(errOut, "--yes") {
+			t.Errorf("stderr: %s", errOut)
+		}
+		if _, errOut := mustPodvol(t, exitOK, "pv", "delete", "stuck", "--keep-data", "--dry-run", "--root-dir", root); !strings.Contains(errOut, where+", would stay there") {
+			t.Errorf("stderr: %s", errOut)
+		}
+		out, errOut := mustPodvol(t, exitOK, "pv", "delete", "stuck", "--keep-data", "--yes", "--root-dir", root)
+		if out != "persistentvolume \"stuck\" deleted\n" || !strings.Contains(errOut, "its data stays: "+where) {
+			t.Errorf("stdout: %s\nstderr: %s", out, errOut)
+		}
+		if out, _ := mustPodvol(t, exitOK, "pv", "--root-dir", root); out != "" {
+			t.Errorf("left: %s", out)
+		}
+	})
 }

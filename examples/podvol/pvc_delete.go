@@ -108,9 +108,11 @@ func (s stored) volumesOf(claim *v1.PersistentVolumeClaim) (all []*v1.Persistent
 type deletion struct {
 	streams
 	options changeOptions
-	before  stored
-	refs    []volume.ObjectRef
-	volumes []*v1.PersistentVolume // those of refs, and of the claims in it
+	// keepData has volumes go without their storage.
+	keepData bool
+	before   stored
+	refs     []volume.ObjectRef
+	volumes  []*v1.PersistentVolume // those of refs, and of the claims in it
 }
 
 func (d *deletion) run(ctx context.Context) error {
@@ -131,7 +133,7 @@ func (d *deletion) run(ctx context.Context) error {
 	var begun []volume.ObjectRef
 	err := d.options.change(ctx, d.streams, only, func(c *embedded.Cluster) error {
 		for _, ref := range d.refs {
-			if err := c.Delete(ctx, ref); err != nil {
+			if err := d.delete(ctx, c, ref); err != nil {
 				errs = append(errs, err)
 				continue
 			}
@@ -147,6 +149,13 @@ func (d *deletion) run(ctx context.Context) error {
 		return errors.Join(append(errs, err)...)
 	}
 	return errors.Join(append(errs, d.report(begun))...)
+}
+
+func (d *deletion) delete(ctx context.Context, c *embedded.Cluster, ref volume.ObjectRef) error {
+	if d.keepData {
+		return c.Forget(ctx, ref.Name)
+	}
+	return c.Delete(ctx, ref)
 }
 
 var errNothingBegun = errors.New("nothing was begun")
@@ -198,7 +207,7 @@ func (d *deletion) rehearse(ctx context.Context) error {
 		}
 		fmt.Fprintln(d.out, deletedText(ref)+" (dry run)")
 		for _, pv := range d.volumesOfRef(ref) {
-			printNote(d.err, pv.Name, plannedFate(pv, ref.Kind == volumeKind.kind))
+			printNote(d.err, pv.Name, plannedFate(d.asDeleted(pv), ref.Kind == volumeKind.kind))
 		}
 	}
 	return errors.Join(errs...)
@@ -225,6 +234,16 @@ func (s stored) checks(ctx context.Context, rootDir string) (embedded.Checks, er
 	}}, store.Load(ctx, 0, all...)
 }
 
+// asDeleted is a volume with the reclaim policy by which it is deleted.
+func (d *deletion) asDeleted(pv *v1.PersistentVolume) *v1.PersistentVolume {
+	if !d.keepData {
+		return pv
+	}
+	kept := pv.DeepCopy()
+	kept.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimRetain
+	return kept
+}
+
 func (d *deletion) volumesOfRef(ref volume.ObjectRef) []*v1.PersistentVolume {
 	if ref.Kind == claimKind.kind {
 		return d.before.volumesOf(d.before.claim(ref.NamespacedName))
@@ -246,10 +265,10 @@ func (d *deletion) report(begun []volume.ObjectRef) error {
 		for _, pv := range d.volumesOfRef(ref) {
 			after := now.volume(pv.Name)
 			if after != nil && (after.Status.Phase == v1.VolumeFailed || left && ref.Kind == volumeKind.kind) {
-				errs = append(errs, fmt.Errorf("PersistentVolume %s, %s, is still there: %s", pv.Name, sourceOf(pv), after.Status.Message))
+				errs = append(errs, fmt.Errorf("PersistentVolume %s, %s, is still there: %s%s", pv.Name, sourceOf(pv), after.Status.Message, wayOut(after)))
 				continue
 			}
-			printNote(d.err, pv.Name, fate(pv, after))
+			printNote(d.err, pv.Name, fate(d.asDeleted(pv), after))
 		}
 	}
 	return errors.Join(errs...)

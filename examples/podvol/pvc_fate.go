@@ -54,6 +54,14 @@ func fate(before, after *v1.PersistentVolume) string {
 	return fmt.Sprintf("the volume is %s and keeps its data, %s; %s would offer it to other claims", after.Status.Phase, sourceOf(before), again)
 }
 
+// wayOut says how a volume is got rid of whose storage cannot be deleted.
+func wayOut(pv *v1.PersistentVolume) string {
+	if pv.Status.Phase != v1.VolumeFailed || !persistentvolume.DeletesStorage(pv, plugins.All()) {
+		return ""
+	}
+	return fmt.Sprintf("; if that cannot be mended, %s deletes it without its data", shellJoin(append(programName(os.Args[0]), "pv", "delete", pv.Name, "--keep-data")))
+}
+
 // otherProvisioner is who has provisioned a volume, unless podvol deletes its
 // storage itself.
 func otherProvisioner(pv *v1.PersistentVolume) string {

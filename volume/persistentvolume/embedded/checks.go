@@ -15,7 +15,8 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// Checks say whether [Cluster.Delete] and [Cluster.Release] would do something,
+// Checks say whether [Cluster.Delete], whose rules are those of [Cluster.Forget]
+// too, and [Cluster.Release] would do something,
 // without a cluster: for a rehearsal that locks nothing, over what
 // [persistentvolume.ReadRecords] returns. They change nothing, and are safe for
 // concurrent use as far as their fields are.
@@ -27,7 +28,8 @@ type Checks struct {
 	Mounted func(context.Context) ([]Mounted, error)
 }
 
-// Delete returns the error with which [Cluster.Delete] would refuse, or nil.
+// Delete returns the error with which [Cluster.Delete], or Forget, would refuse, or
+// nil.
 func (c Checks) Delete(ctx context.Context, ref volume.ObjectRef) error {
 	object, err := c.Objects.Get(ctx, ref)
 	if err != nil {

@@ -82,6 +82,30 @@ func (c *Cluster) Delete(ctx context.Context, ref volume.ObjectRef) error {
 	return c.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
 }
 
+// Forget deletes a volume that is no claim's, as [Cluster.Delete] does, but leaves
+// its storage where it is, whatever its reclaim policy says: for one whose storage
+// cannot be deleted, such as that of a server that is no more. What was begun with
+// the storage before is not undone. The errors are those of Delete. A volume that
+// is left over by a crash keeps its data and has reclaim policy Retain.
+func (c *Cluster) Forget(ctx context.Context, name string) error {
+	ref := volume.NewObjectRef(kindVolume, "", name)
+	pv, err := objects.Get[*v1.PersistentVolume](ctx, objects.Live(c.objects), ref)
+	if err != nil {
+		return err
+	}
+	if err := c.checks().delete(ctx, ref, pv); err != nil {
+		return err
+	}
+	next := pv.DeepCopy()
+	next.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimRetain
+	next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == deletionFinalizer })
+	object, err := c.objects.Update(ctx, next)
+	if err != nil || object.GetDeletionTimestamp() != nil {
+		return err
+	}
+	return c.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
+}
+
 func (c *Cluster) checks() Checks {
 	return Checks{Objects: objects.Live(c.objects), Mounted: c.allMounted}
 }

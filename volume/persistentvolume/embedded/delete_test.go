@@ -268,3 +268,43 @@ func TestDeleteAVolume(t *testing.T) {
 		t.Errorf("left: %+v; its directory: %v", s.volume(name), err)
 	}
 }
+
+// A volume that is forgotten goes, and its directory stays; not while a claim has
+// it, or a pod.
+func TestForgetAVolume(t *testing.T) {
+	s := newShelf(t)
+	name := s.claim("data").Spec.VolumeName
+	dir := s.volume(name).Spec.HostPath.Path
+	forget := func() (err error) {
+		s.open(func(ref volume.ObjectRef) bool { return ref.Name == name }, func(c *embedded.Cluster) {
+			if err = c.Forget(t.Context(), name); err == nil {
+				c.PodsComplete()
+				s.run(c)
+			}
+		})
+		return err
+	}
+	if _, refused := errors.AsType[*embedded.RefusedError](forget()); !refused {
+		t.Error("the volume of a claim is forgotten")
+	}
+	if err := s.delete(claimsKind, "ops", "data"); err != nil { // which leaves the volume alone
+		t.Fatal(err)
+	}
+	s.mounted = []embedded.Mounted{{Pod: types.NamespacedName{Namespace: "ops", Name: "web"}, PodUID: "u", Volume: name}}
+	if _, inUse := errors.AsType[*embedded.InUseError](forget()); !inUse {
+		t.Error("a volume that is mounted is forgotten")
+	}
+	s.mounted = nil
+	if err := forget(); err != nil {
+		t.Fatal(err)
+	}
+	if s.volume(name) != nil {
+		t.Errorf("left: %+v", s.volume(name))
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Errorf("its directory: %v", err)
+	}
+	if err := forget(); !errors.Is(err, volume.ErrNotFound) {
+		t.Errorf("the second time: %v", err)
+	}
+}
