@@ -141,6 +141,30 @@ func SharesData(p VolumePlugin, a, b *Spec) (bool, error) {
 	return err == nil && nameOfA == nameOfB, err
 }
 
+// SourcePlacer is implemented by a [SourceComparer] that can say where a volume's
+// data is, so that who is to find the volumes that share data with one among many
+// need not compare it with each. Absent: each is compared.
+type SourcePlacer interface {
+	SourceComparer
+	// SourcePlace returns what the data is on, as a server, and the clean path at
+	// which it is there. Volumes share data only if they are on the same and one's
+	// path is the other's or lies below it; even then SharesData decides. It fails
+	// where SharesData would, and does no I/O.
+	SourcePlace(*Spec) (on, path string, err error)
+}
+
+// SourcePlace returns where a volume's data is; see [SourcePlacer].
+func SourcePlace(p VolumePlugin, spec *Spec) (on, path string, err error) {
+	switch c := p.(type) {
+	case SourcePlacer:
+		return c.SourcePlace(spec)
+	case SourceComparer:
+		return "", "/", nil
+	}
+	name, err := p.GetVolumeName(spec)
+	return name, "/", err
+}
+
 // SELinuxVolumePlugin is implemented by plugins that can mount with an SELinux
 // context. Absent: files are relabelled instead, where that is allowed.
 type SELinuxVolumePlugin interface {

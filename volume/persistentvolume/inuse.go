@@ -3,10 +3,10 @@ package persistentvolume
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
@@ -49,37 +49,24 @@ type useFinder struct {
 	pv     *v1.PersistentVolume
 	spec   *volume.Spec
 	plugin volume.VolumePlugin
-	claims map[types.NamespacedName]*v1.PersistentVolumeClaim
+	all    *usage
 	uses   []Use
 }
 
+// findUses looks at what the API says from now on.
 func (r *ReleaseVerifier) findUses(ctx context.Context, pv *v1.PersistentVolume) ([]Use, error) {
-	f := &useFinder{pv: pv, spec: volume.NewSpecFromPersistentVolume(pv, false), claims: map[types.NamespacedName]*v1.PersistentVolumeClaim{}}
+	f := &useFinder{pv: pv, spec: volume.NewSpecFromPersistentVolume(pv, false)}
 	var err error
 	if f.plugin, err = r.Plugins.FindPluginBySpec(f.spec); err != nil {
 		return nil, err
 	}
-	live := objects.Live(r.Objects)
-	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, live, kindClaim, metav1.NamespaceAll)
+	f.all, err = r.looks.share(ctx, func(ctx context.Context) (*usage, error) { return readUsage(ctx, objects.Live(r.Objects)) })
 	if err != nil {
 		return nil, err
 	}
-	f.addClaims(claims)
-	volumes, err := objects.List[*v1.PersistentVolume](ctx, live, kindVolume, metav1.NamespaceAll)
-	if err != nil {
+	f.addClaims()
+	if err := f.addUsers(); err != nil {
 		return nil, err
-	}
-	if err := f.addVolumes(volumes); err != nil {
-		return nil, err
-	}
-	pods, err := objects.List[*v1.Pod](ctx, live, kindPod, metav1.NamespaceAll)
-	if err != nil {
-		return nil, err
-	}
-	for _, pod := range pods {
-		if err := f.addPod(pod); err != nil {
-			return nil, err
-		}
 	}
 	return f.uses, nil
 }
@@ -90,9 +77,8 @@ func (f *useFinder) add(kind, namespace, name, format string, args ...any) {
 
 // addClaims notes the claim that has not left the volume after all, and any
 // other that names it.
-func (f *useFinder) addClaims(claims []*v1.PersistentVolumeClaim) {
-	for _, claim := range claims {
-		f.claims[nameOf(claim)] = claim
+func (f *useFinder) addClaims() {
+	for _, claim := range f.all.claimsOf(f.pv) {
 		switch {
 		case f.hasOther(claim):
 		case claim.UID == f.pv.Spec.ClaimRef.UID:
@@ -109,50 +95,43 @@ func (f *useFinder) hasOther(claim *v1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeName != "" && claim.Spec.VolumeName != f.pv.Name
 }
 
-// addVolumes notes other PersistentVolumes that show this data. In which phase
-// they are makes no difference: nobody has said that their data may go.
-func (f *useFinder) addVolumes(volumes []*v1.PersistentVolume) error {
-	for _, other := range volumes {
-		if other.Name == f.pv.Name {
+// addUsers notes other PersistentVolumes that show this data, and volumes of pods
+// that have not ended. In which phase a PersistentVolume is makes no difference:
+// nobody has said that its data may go.
+func (f *useFinder) addUsers() error {
+	near, err := f.all.near(f.plugin, f.spec)
+	if err != nil {
+		return err
+	}
+	var found []*user
+	for _, u := range near {
+		if u.pod == nil && u.name == f.pv.Name || u.pod != nil && f.isRecycler(u.pod) {
 			continue
 		}
-		shares, err := f.shares(volume.NewSpecFromPersistentVolume(other, false))
+		shares, err := volume.SharesData(f.plugin, f.spec, u.spec)
 		if err != nil {
-			return fmt.Errorf("compare it with PersistentVolume %q: %w", other.Name, err)
+			return fmt.Errorf("compare it with %s: %w", u, err)
 		}
 		if shares {
-			f.add(kindVolume, "", other.Name, "shows the same data as %s", volume.DescribeSource(f.plugin, f.spec))
+			found = append(found, u)
 		}
 	}
-	return nil
-}
-
-func (f *useFinder) shares(other *volume.Spec) (bool, error) {
-	if !f.plugin.CanSupport(other) {
-		return false, nil
-	}
-	return volume.SharesData(f.plugin, f.spec, other)
-}
-
-// addPod notes which volumes of a pod that has not ended show this data.
-func (f *useFinder) addPod(pod *v1.Pod) error {
-	if pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed || f.isRecycler(pod) {
-		return nil
-	}
-	for i := range pod.Spec.Volumes {
-		v := &pod.Spec.Volumes[i]
-		if claim, ok := claimOf(pod, v); ok {
-			if f.usesClaim(pod, claim) {
-				f.add(kindPod, pod.Namespace, pod.Name, "volume %q, claim %q", v.Name, claim.Name)
+	for _, name := range f.all.claimNamesOf(f.pv) {
+		for _, u := range f.all.byClaim[name] {
+			if !f.isRecycler(u.pod) && f.usesClaim(u.pod, name) {
+				found = append(found, u)
 			}
-			continue
 		}
-		shares, err := f.shares(volume.NewSpecFromVolume(v))
-		if err != nil {
-			return fmt.Errorf("compare it with volume %q of pod \"%s/%s\": %w", v.Name, pod.Namespace, pod.Name, err)
-		}
-		if shares {
-			f.add(kindPod, pod.Namespace, pod.Name, "volume %q", v.Name)
+	}
+	slices.SortFunc(found, func(a, b *user) int { return a.order - b.order })
+	for _, u := range found {
+		switch {
+		case u.pod == nil:
+			f.add(kindVolume, "", u.name, "shows the same data as %s", volume.DescribeSource(f.plugin, f.spec))
+		case u.spec != nil:
+			f.add(kindPod, u.pod.Namespace, u.pod.Name, "volume %q", u.name)
+		default:
+			f.add(kindPod, u.pod.Namespace, u.pod.Name, "volume %q, claim %q", u.name, u.claim)
 		}
 	}
 	return nil
@@ -183,7 +162,7 @@ func claimOf(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
 // says when a node has started one that it has not from the API. A pod that is on
 // no node has not been started, and cannot be any more with a claim that is gone.
 func (f *useFinder) usesClaim(pod *v1.Pod, name types.NamespacedName) bool {
-	claim := f.claims[name]
+	claim := f.all.claims[name]
 	if claim != nil && claim.Spec.VolumeName == f.pv.Name {
 		return true
 	}

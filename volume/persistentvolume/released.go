@@ -20,9 +20,9 @@ const (
 )
 
 // ReleaseVerifier is the [volume.ReleaseVerifier] over stored objects. It reads
-// all pods, claims and PersistentVolumes each time it is asked, so that they
-// must be complete: what the store does not know it cannot protect. Nothing is
-// changed. It is safe for concurrent use once its fields are set. Where Objects
+// all pods, claims and PersistentVolumes after it was asked, at once for all who
+// ask while it reads, so that they must be complete: what the store does not know
+// it cannot protect. Nothing is changed. It is safe for concurrent use once its fields are set. Where Objects
 // answer from a cache ([objects.Cached]), the API itself is asked.
 //
 // Which volumes share data is the plugins' knowledge ([volume.SharesData]);
@@ -33,6 +33,8 @@ type ReleaseVerifier struct {
 	// Plugins are those of the node or controller; they may be initialised
 	// later than the host that has this role.
 	Plugins *volume.VolumePluginMgr
+
+	looks looks
 }
 
 var _ volume.ReleaseVerifier = (*ReleaseVerifier)(nil)

@@ -33,3 +33,12 @@ func overlap(a, b string) bool {
 	_, within := below.Cut(b, a)
 	return holds || within
 }
+
+// SourcePlace implements [volume.SourcePlacer].
+func (p *plugin) SourcePlace(spec *volume.Spec) (on, path string, err error) {
+	source, err := p.Source(spec)
+	if err != nil {
+		return "", "", err
+	}
+	return "", filepath.Clean(source.Path), nil
+}

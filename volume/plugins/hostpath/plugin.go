@@ -71,7 +71,7 @@ func (p *plugin) Init(host volume.VolumeHost) error {
 var (
 	_ volume.PersistentVolumePlugin = (*plugin)(nil)
 	_ volume.SourceDescriber        = (*plugin)(nil)
-	_ volume.SourceComparer         = (*plugin)(nil)
+	_ volume.SourcePlacer           = (*plugin)(nil)
 )
 
 // GetVolumeName returns the clean path.

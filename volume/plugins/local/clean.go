@@ -20,7 +20,7 @@ import (
 
 var (
 	_ volume.DeletableVolumePlugin = (*plugin)(nil)
-	_ volume.SourceComparer        = (*plugin)(nil)
+	_ volume.SourcePlacer          = (*plugin)(nil)
 )
 
 // StillMountedError says that a released volume is still mounted on this node, or
@@ -177,6 +177,12 @@ func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
 		return !differ(a, b, localdisk.VolumeID), nil
 	}
 	return inside || around, nil
+}
+
+// SourcePlace implements [volume.SourcePlacer].
+func (p *plugin) SourcePlace(spec *volume.Spec) (on, path string, err error) {
+	path, err = p.pathOf(spec)
+	return "", path, err
 }
 
 func (p *plugin) pathOf(spec *volume.Spec) (string, error) {

@@ -7,7 +7,7 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-var _ volume.SourceComparer = (*plugin)(nil)
+var _ volume.SourcePlacer = (*plugin)(nil)
 
 // SharesData reports whether two volumes are the same directory of the same
 // server, or one is a directory of the other. A server that goes by two names,
@@ -23,6 +23,16 @@ func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
 		return false, err
 	}
 	return first.overlaps(second), nil
+}
+
+// SourcePlace implements [volume.SourcePlacer].
+func (p *plugin) SourcePlace(spec *volume.Spec) (on, dir string, err error) {
+	e, err := p.exportOf(spec)
+	if err != nil {
+		return "", "", err
+	}
+	e = e.normal()
+	return e.server, path.Clean(e.path), nil
 }
 
 func (p *plugin) exportOf(spec *volume.Spec) (export, error) {
