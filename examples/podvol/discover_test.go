@@ -17,6 +17,12 @@ import (
 	"github.com/podvol/podvol/util/nstest"
 )
 
+// podOfADisk has a claim for a disk that discover offers.
+const podOfADisk = "\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: db}\nspec:\n  nodeName: node1\n  containers: [{name: c, image: i}]\n" +
+	"  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]\n" +
+	"---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\n" +
+	"spec: {accessModes: [ReadWriteOnce], storageClassName: local, resources: {requests: {storage: 4Mi}}}\n"
+
 // mountedDisk mounts a disk that is none.
 func mountedDisk(t *testing.T, m mount.Interface, path string, options ...string) {
 	t.Helper()
@@ -63,12 +69,8 @@ func TestDiscoveredDisksAreManifests(t *testing.T) {
 		if first < 0 || second < first || strings.Contains(out, "status:") || strings.Contains(out, " uid:") || errOut != "" {
 			t.Errorf("stdout:\n%s\nstderr:\n%s", out, errOut)
 		}
-		pod := "\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: db}\nspec:\n  nodeName: node1\n  containers: [{name: c, image: i}]\n" +
-			"  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]\n" +
-			"---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\n" +
-			"spec: {accessModes: [ReadWriteOnce], storageClassName: local, resources: {requests: {storage: 4Mi}}}\n"
 		root := filepath.Join(t.TempDir(), "root")
-		code, rows, errOut := podvol(t, out+pod, "mount", "-f", "-", "--root-dir", root)
+		code, rows, errOut := podvol(t, out+podOfADisk, "mount", "-f", "-", "--root-dir", root)
 		if code != exitOK || !strings.Contains(rows, dir+"/ssd") || !strings.Contains(rows, "mounted") {
 			t.Errorf("exit code %d\nstdout:\n%s\nstderr:\n%s", code, rows, errOut)
 		}
@@ -163,5 +165,20 @@ func TestDiscoverSaysWhatIsNotOffered(t *testing.T) {
 		if strings.Contains(out.String(), `"path":"`+dir+`/disk"`) != want.offered || !strings.Contains(errOut.String(), want.says) {
 			t.Errorf("mode %q: stdout: %s\nstderr: %s", mode, &out, &errOut)
 		}
+	}
+}
+
+// A volume that says which disk it is can be rehearsed, also where the disk is not.
+func TestDiscoveredDisksAreRehearsed(t *testing.T) {
+	dir, fake := fakeDisks(t)
+	mountedDisk(t, fake, filepath.Join(dir, "disk"))
+	var out bytes.Buffer
+	o := discoverOptions{dir: dir, class: "local", nodeName: "node1", output: "yaml"}
+	if err := discoverIn(t.Context(), streams{out: &out, err: io.Discard}, o, fake.Table()); err != nil {
+		t.Fatal(err)
+	}
+	code, rows, errOut := podvol(t, out.String()+podOfADisk, "mount", "--fake", "-f", "-")
+	if code != exitOK || !strings.Contains(rows, "mounted") || !strings.Contains(errOut, "mount -o bind "+filepath.Join(dir, "disk")) {
+		t.Errorf("exit code %d\nstdout:\n%s\nstderr:\n%s", code, rows, errOut)
 	}
 }
