@@ -103,6 +103,8 @@ type Controller struct {
 	unbound    reasons
 	// nodeName is ControllerConfig.NodeName.
 	nodeName string
+	// node is how that was when the queue worked on it last; nil before.
+	node *onlyNode
 	// only is ControllerConfig.Only.
 	only func(volume.ObjectRef) bool
 	// complete is ControllerConfig.PodsComplete.
@@ -282,13 +284,15 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) 
 		_, _, err = c.classes.get(ctx, ref.NamespacedName)
 	case kindPod:
 		err = c.syncPod(ctx, ref.NamespacedName)
+	case kindNode:
+		err = c.syncNode(ctx)
 	}
 	return err
 }
 
 // minds reports whether an object is one to work on.
 func (c *Controller) minds(ref volume.ObjectRef) bool {
-	return c.only == nil || ref.Kind == kindClass || c.only(ref)
+	return c.only == nil || ref.Kind == kindClass || ref.Kind == kindNode || c.only(ref)
 }
 
 // learn takes note of an object that is not to be worked on.

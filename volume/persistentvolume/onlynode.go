@@ -3,8 +3,10 @@ package persistentvolume
 import (
 	"context"
 	"errors"
+	"maps"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -27,14 +29,45 @@ func (c *Controller) here(ctx context.Context, w Wanted) (Wanted, error) {
 	return w, nil
 }
 
-// watchNode has all claims looked at when the only node has changed.
+// watchNode has the only node looked at when it has changed.
 func (c *Controller) watchNode() (stop func()) {
 	if c.nodeName == "" {
 		return func() {}
 	}
-	return c.objects.Watch(volume.NewObjectRef(kindNode, "", c.nodeName), func(volume.ObjectRef) {
-		for _, claim := range c.claims.all() {
+	return c.objects.Watch(volume.NewObjectRef(kindNode, "", c.nodeName), c.queue.add)
+}
+
+// syncNode has the claims looked at that have no volume when the only node has
+// come or gone, or has other labels. A node changes every few seconds otherwise,
+// to say that it lives.
+func (c *Controller) syncNode(ctx context.Context) error {
+	node, err := objects.Get[*v1.Node](ctx, c.objects, volume.NewObjectRef(kindNode, "", c.nodeName))
+	if err != nil && !errors.Is(err, volume.ErrNotFound) {
+		return err
+	}
+	now := &onlyNode{exists: err == nil}
+	if now.exists {
+		now.uid, now.labels = node.UID, node.Labels
+	}
+	if now.equal(c.node) {
+		return nil
+	}
+	c.node = now
+	for _, claim := range c.claims.all() {
+		if _, bound := claim.Annotations[annBindCompleted]; !bound || isProvisioning(claim) {
 			c.queue.add(claimRef(nameOf(claim)))
 		}
-	})
+	}
+	return nil
+}
+
+// onlyNode is what it depends on of the only node which volumes it can reach.
+type onlyNode struct {
+	exists bool
+	uid    types.UID
+	labels map[string]string
+}
+
+func (n *onlyNode) equal(other *onlyNode) bool {
+	return other != nil && n.exists == other.exists && n.uid == other.uid && maps.Equal(n.labels, other.labels)
 }

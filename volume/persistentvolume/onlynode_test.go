@@ -1,14 +1,22 @@
 package persistentvolume_test
 
 import (
+	"context"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
 // Where there is but one node, a claim that waits for no pod is not given what
@@ -42,6 +50,71 @@ func TestAClaimThatWaitsForAnExternalProvisionerSaysWhatDidNotFit(t *testing.T) 
 		err := w.controller.Explain(types.NamespacedName{Namespace: "ops", Name: "data"})
 		if err == nil || !strings.Contains(err.Error(), "external provisioner example.com/elsewhere: too small (small: 1Ki of 1Gi)") {
 			t.Errorf("err = %v", err)
+		}
+	})
+}
+
+// looked counts how often claims are looked at.
+type looked struct {
+	persistentvolume.Objects
+	claims atomic.Int64
+}
+
+func (l *looked) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
+	if ref.Kind == "PersistentVolumeClaim" {
+		l.claims.Add(1)
+	}
+	return l.Objects.Get(ctx, ref)
+}
+
+// A node changes every few seconds to say that it lives; claims are looked at for
+// that only if it may reach other volumes, and never those that have one.
+func TestANodeThatSaysThatItLivesHasNoClaimLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
+		store := storeOf(t, newPV("pv", "1Gi"), newClaim("bound", "1Gi"), node)
+		l := &looked{Objects: store}
+		c := persistentvolume.NewController(persistentvolume.ControllerConfig{Objects: l, NodeName: "node1"})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- c.Run(ctx) }()
+		defer func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}()
+		looks := func(change func(*v1.Node)) int64 {
+			t.Helper()
+			stored, err := objects.Get[*v1.Node](ctx, store, volume.NewObjectRef("Node", "", "node1"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			next := stored.DeepCopy()
+			change(next)
+			before := l.claims.Load()
+			if _, err := store.Update(ctx, next); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			return l.claims.Load() - before
+		}
+		time.Sleep(time.Second)
+		for i := range 3 {
+			if _, err := store.Create(ctx, newClaim(fmt.Sprint("waits", i), "1Gi")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		looks(func(n *v1.Node) { n.Annotations = map[string]string{"first": "change"} })
+		for i := range 5 {
+			if n := looks(func(n *v1.Node) { n.Annotations = map[string]string{"alive": fmt.Sprint(i)} }); n != 0 {
+				t.Errorf("%d looks at claims since the node lives", n)
+			}
+		}
+		if n := looks(func(n *v1.Node) { n.Labels = map[string]string{"disk": "ssd"} }); n != 3 {
+			t.Errorf("%d looks at claims since the node has another label; three have no volume", n)
 		}
 	})
 }
