@@ -29,12 +29,14 @@ func clusterDir(rootDir string) string {
 type clusterConfig struct {
 	rootDir string // whose claims they are
 	workDir string // the plugins' root directory, if another
-	node    nodeConfig
-	store   *objects.Store
-	manager string // who applies
-	events  persistentvolume.EventRecorder
-	wait    time.Duration // for another process; 0: the library's own
-	log     *slog.Logger
+	// claimsDir is where the claims are kept, if not where the root directory's are.
+	claimsDir string
+	node      nodeConfig
+	store     *objects.Store
+	manager   string // who applies
+	events    persistentvolume.EventRecorder
+	wait      time.Duration // for another process; 0: the library's own
+	log       *slog.Logger
 
 	volumeDirs []string              // where volumes may be made, beside the root directory
 	plugins    []volume.VolumePlugin // in place of stock ones
@@ -63,8 +65,12 @@ func openCluster(ctx context.Context, c clusterConfig) (*embedded.Cluster, error
 	if err != nil {
 		return nil, err
 	}
+	dir, ledger := c.claimsDir, ""
+	if dir == "" {
+		dir, ledger = clusterDir(c.rootDir), filepath.Join(volumemanager.StateDir(c.rootDir), "bindings")
+	}
 	return embedded.Open(ctx, embedded.Config{
-		Dir: clusterDir(c.rootDir), Ledger: filepath.Join(volumemanager.StateDir(c.rootDir), "bindings"), NodeName: c.node.nodeName, Manager: c.manager, Store: c.store,
+		Dir: dir, Ledger: ledger, NodeName: c.node.nodeName, Manager: c.manager, Store: c.store,
 		Plugins: plugins.All(append([]volume.VolumePlugin{making}, c.plugins...)...), Host: volume.Host{RootDir: work, Mounter: mounter, HostFiles: c.node.hostFiles},
 		Mounted: mounted, Explained: c.explained, Only: c.only,
 		LockTimeout: c.wait, Events: c.events, Logger: c.log,

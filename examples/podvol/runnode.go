@@ -53,7 +53,9 @@ func runNodeCommand(s streams) *cobra.Command {
 			"Claims are bound, volumes made for those whose class does so, and both kept below\n" +
 			"the root directory. A claim that is removed from the manifests is deleted once no\n" +
 			"pod has it mounted, and its volume reclaimed as its policy says: Delete deletes the\n" +
-			"data. A directory that is empty from the start deletes no claims; podvol pvc delete does.\n\n" +
+			"data. A directory that is empty from the start deletes no claims; podvol pvc delete does.\n" +
+			"While a record of claims is damaged, pods without claims are served, and those with\n" +
+			"claims keep what they have mounted; standard error says what to do.\n\n" +
 			"All of the root directory is this command's: pods that podvol mount left there and\n" +
 			"that are in no manifest are torn down, once every manifest has been read.\n" +
 			"Make sure that nothing uses the volumes of pods that you remove. Volumes that\n" +
@@ -190,6 +192,10 @@ func (o *runNodeOptions) keep(ctx context.Context, s streams, k keeping) (failed
 	say := func(text string) { fmt.Fprintln(s.err, "podvol:", text) }
 	if err := sayUnrecorded(k.where.rootDir, say); err != nil {
 		return false, err
+	}
+	if storage.without != nil {
+		say(storage.without.Error())
+		o.disks = nil // of which claims would be told
 	}
 	stopDiscovery, err := discoverDisks(ctx, o.disks, storage, k.config, say)
 	if err != nil {

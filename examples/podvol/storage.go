@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -51,18 +53,26 @@ type storage struct {
 	ended   <-chan error // nil until start
 	end     func() error
 	stops   []func()
+	// without is why claims are not served; nil: they are. Then the cluster is an
+	// empty one, at a directory that goes with it.
+	without   *withoutClaimsError
+	removeDir func() error
 }
 
 // openStorage loads the claims and volumes of a root directory. It does nothing
-// with them before start.
+// with them before start. If a record is damaged, claims are not served, and all
+// else is.
 func openStorage(ctx context.Context, c clusterConfig) (*storage, error) {
-	s := &storage{changed: make(chan struct{}, 1), end: func() error { return nil }}
+	s := &storage{changed: make(chan struct{}, 1), end: func() error { return nil }, removeDir: func() error { return nil }}
 	c.explained = func(types.NamespacedName) { s.tell() }
 	cluster, err := openCluster(ctx, c)
-	if err != nil {
-		return nil, err
-	}
 	s.Cluster = cluster
+	if damaged, ok := errors.AsType[*persistentvolume.DamagedRecordError](err); ok {
+		err = s.openWithout(ctx, c, damaged)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.removeDir())
+	}
 	for _, kind := range []string{"PersistentVolumeClaim", "PersistentVolume", "StorageClass", "Node", "Pod"} {
 		s.stops = append(s.stops, s.Objects().WatchKind(kind, func(volume.ObjectRef) { s.tell() }))
 	}
@@ -94,7 +104,7 @@ func (s *storage) stop() error {
 	if closeErr := s.Close(); err == nil {
 		err = closeErr
 	}
-	return err
+	return errors.Join(err, s.removeDir())
 }
 
 // mountedOn says what a node has mounted, or may have, for whomever.

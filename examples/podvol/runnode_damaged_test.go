@@ -1,0 +1,46 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/podvol/podvol/util/nstest"
+)
+
+// A record that cannot be understood stops what needs claims, and nothing else.
+func TestRunNodeServesPodsWithoutClaimsBesideADamagedRecord(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir, root, base := t.TempDir(), filepath.Join(t.TempDir(), "root"), t.TempDir()
+		putManifest(t, dir, "claims.yaml", testdataFile(t, "claims/dynamic.yaml"))
+		n := runProcess(t, dir, root, "--volume-dir", base)
+		cache := n.become(map[string]string{"cache": "mounted", "archive": "mounted"})["cache"].Path
+		write(t, filepath.Join(cache, "file"))
+		n.stop()
+		record := filepath.Join(clusterDir(root), "claim~lab~cache.json")
+		sound, err := os.ReadFile(record)
+		must(t, err)
+		must(t, os.WriteFile(record, sound[:len(sound)/2], 0o600))
+
+		putManifest(t, dir, "plain.yaml", podNamed("plain", "{name: scratch, emptyDir: {}}"))
+		putManifest(t, dir, "more.yaml", podNamed("more", "{name: wants, persistentVolumeClaim: {claimName: absent}}"))
+		n = runProcess(t, dir, root, "--volume-dir", base)
+		n.hears("claims are not served: " + record + " cannot be understood")
+		if r := n.become(map[string]string{"scratch": "mounted", "wants": "pending"})["wants"]; r.Error == "" {
+			t.Errorf("row %+v", r)
+		}
+		n.remove("claims.yaml") // its pod goes, and no claim with it
+		n.row("cache", "unmounted")
+		n.stop()
+		content(t, filepath.Join(cache, "file"), "precious")
+		must(t, os.WriteFile(record, sound, 0o600))
+
+		putManifest(t, dir, "claims.yaml", testdataFile(t, "claims/dynamic.yaml"))
+		n = runProcess(t, dir, root, "--volume-dir", base)
+		if r := n.row("cache", "mounted"); r.Path != cache {
+			t.Errorf("row %+v", r)
+		}
+		content(t, filepath.Join(cache, "file"), "precious")
+		n.stop()
+	})
+}
