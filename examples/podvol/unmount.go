@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -12,11 +13,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -39,7 +42,9 @@ func unmountCommand(s streams) *cobra.Command {
 		Long: "Unmounts the volumes of the pods in the manifests, of the pods named, or of all\n" +
 			"pods below the root directory, as far as podvol mounted them, removes their\n" +
 			"directories, and prints one row per volume. Make sure that nothing uses them.\n" +
-			"Data that outlives pods (NFS, hostPath, local) stays; emptyDirs are emptied.",
+			"Data that outlives pods (NFS, hostPath, local) stays; emptyDirs are emptied.\n\n" +
+			"Claims stay, those of ephemeral volumes too, which standard error names: podvol\n" +
+			"pvc delete deletes them, as run-node does with those of pods that are no more.",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return unmountPods(c.Context(), s, o) },
 	}
@@ -114,10 +119,28 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 	if report.failed {
 		return errReported
 	}
+	tellOwnedClaims(s.err, rootDir, volumes)
 	if o.all {
 		return leftAlone(rootDir)
 	}
 	return nil
+}
+
+// tellOwnedClaims names the claims that were made for pods that are unmounted: in
+// a cluster they go with these, but here the pods may come back.
+func tellOwnedClaims(w io.Writer, rootDir string, unmounted []volumemanager.VolumeStatus) {
+	claims, _, _ := persistentvolume.ReadRecords(clusterDir(rootDir)) // of what is damaged others tell
+	var names []string
+	for _, claim := range claims {
+		owner := metav1.GetControllerOf(claim)
+		if owner != nil && slices.ContainsFunc(unmounted, func(v volumemanager.VolumeStatus) bool { return v.PodUID == owner.UID }) {
+			names = append(names, claim.Namespace+"/"+claim.Name)
+		}
+	}
+	if len(names) > 0 {
+		command := append(programName(os.Args[0]), append([]string{"pvc", "delete", "--root-dir", rootDir}, names...)...)
+		fmt.Fprintf(w, "Kept, with their data, for when the pods are mounted again: the claims of ephemeral volumes. To delete them: %s\n", shellJoin(command))
+	}
 }
 
 // leftAlone is an error when volumes without a record are left below the root:
