@@ -186,6 +186,7 @@ func (c *Cluster) applyRecorded(ctx context.Context, ref volume.ObjectRef, decla
 		if pv, ok := declared.(*v1.PersistentVolume); ok {
 			awaitClaim(nil, pv)
 		}
+		setDefaults(declared)
 		_, err = c.objects.Create(ctx, declared)
 		return err == nil, err
 	case err != nil:
@@ -207,6 +208,7 @@ func (c *Cluster) applyRecorded(ctx context.Context, ref volume.ObjectRef, decla
 		err = checkVolume(stored.(*v1.PersistentVolume), next)
 		awaitClaim(stored.(*v1.PersistentVolume), next)
 	}
+	setDefaults(next)
 	if err != nil || equality.Semantic.DeepEqual(stored, next) {
 		return false, err
 	}

@@ -177,3 +177,33 @@ func TestApplyRefusesWhatIsInvalid(t *testing.T) {
 		t.Errorf("err = %v", err)
 	}
 }
+
+// What nobody declares is as the API would have it, also once it is declared no
+// more, and that is no change.
+func TestFieldsHaveTheirDefaults(t *testing.T) {
+	m := newMachine(t)
+	check := func(policy v1.PersistentVolumeReclaimPolicy) {
+		t.Helper()
+		pv, claim := m.pv("static"), m.claim("data")
+		for _, mode := range []*v1.PersistentVolumeMode{pv.Spec.VolumeMode, claim.Spec.VolumeMode} {
+			if mode == nil || *mode != v1.PersistentVolumeFilesystem {
+				t.Errorf("a volume mode is %v", mode)
+			}
+		}
+		if pv.Spec.PersistentVolumeReclaimPolicy != policy {
+			t.Errorf("the reclaim policy is %q, want %q", pv.Spec.PersistentVolumeReclaimPolicy, policy)
+		}
+	}
+	m.mustApply(static + claimOfStatic)
+	check(v1.PersistentVolumeReclaimRetain)
+	before := m.pv("static").ResourceVersion
+	m.mustApply(static + claimOfStatic)
+	if after := m.pv("static").ResourceVersion; after != before {
+		t.Errorf("it was written again: %s, then %s", before, after)
+	}
+	explicit := strings.ReplaceAll(static, "spec: {", "spec: {persistentVolumeReclaimPolicy: Recycle, volumeMode: Filesystem, ")
+	m.mustApply(explicit)
+	check(v1.PersistentVolumeReclaimRecycle)
+	m.mustApply(static)
+	check(v1.PersistentVolumeReclaimRetain)
+}

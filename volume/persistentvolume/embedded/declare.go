@@ -55,6 +55,26 @@ func declarable(object metav1.Object) metav1.Object {
 	return c
 }
 
+// setDefaults gives a claim or volume the values of fields that nobody has
+// declared, as the API does (SetDefaults_PersistentVolume and
+// SetDefaults_PersistentVolumeClaimSpec, Kubernetes v1.37). They are not noted as
+// declared.
+func setDefaults(object metav1.Object) {
+	switch o := object.(type) {
+	case *v1.PersistentVolumeClaim:
+		if o.Spec.VolumeMode == nil {
+			o.Spec.VolumeMode = new(v1.PersistentVolumeFilesystem)
+		}
+	case *v1.PersistentVolume:
+		if o.Spec.VolumeMode == nil {
+			o.Spec.VolumeMode = new(v1.PersistentVolumeFilesystem)
+		}
+		if o.Spec.PersistentVolumeReclaimPolicy == "" {
+			o.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimRetain
+		}
+	}
+}
+
 // awaitClaim marks a volume whose claimRef has got a UID from a manifest: no claim
 // here has had it yet, so that nothing is reclaimed for want of that claim.
 // Stored is the volume before, nil for one that is made.
