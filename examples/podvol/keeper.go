@@ -25,6 +25,7 @@ type keeper struct {
 
 	applied map[volume.ObjectRef]metav1.Object // as the manifests had them last
 	faults  map[volume.ObjectRef]string        // said about objects that are not as they are wanted
+	kept    map[volume.ObjectRef]bool          // said to be in no manifest
 	pods    map[types.UID]*v1.Pod              // wanted
 	waiting waitingPods                        // those that are not placed
 	placed  map[types.UID]*v1.Pod              // the versions that are

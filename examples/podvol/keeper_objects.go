@@ -90,22 +90,25 @@ func (k *keeper) complain(faults map[volume.ObjectRef]string) {
 // complete says that all pods are known: what is left of others may be torn down,
 // and then their claims go.
 func (k *keeper) complete(ctx context.Context) {
-	k.node.PodsComplete()
+	// They are looked up first: one that goes at once is in nobody's rows then.
 	unknown := make(map[types.UID]bool)
 	for _, v := range k.node.Explain() {
-		if k.pods[v.PodUID] == nil && !unknown[v.PodUID] {
+		if k.pods[v.PodUID] == nil {
 			unknown[v.PodUID] = true
-			k.follow(ctx, v.PodUID)
 		}
+	}
+	k.node.PodsComplete()
+	for uid := range unknown {
+		k.follow(ctx, uid)
 	}
 	k.storage.PodsComplete()
 }
 
-// prune deletes the objects that manifests have had and have no more. It must be
-// called only when all manifests are known. Sure says that the last of them was
-// seen to go, where there is none: else its objects stay.
-func (k *keeper) prune(ctx context.Context, want *contents, sure bool) error {
-	declared := embedded.Declared{NothingIsMeant: sure}
+// prune deletes the objects that manifests have had and have no more: of claims
+// and volumes those that were taken away while this run looked, and names the
+// others. It must be called only when all manifests are known.
+func (k *keeper) prune(ctx context.Context, want *contents, taken map[volume.ObjectRef]bool) error {
+	declared := embedded.Declared{NothingIsMeant: true, Gone: taken}
 	for _, object := range want.objects {
 		declared.Objects = append(declared.Objects, object)
 	}
@@ -115,20 +118,36 @@ func (k *keeper) prune(ctx context.Context, want *contents, sure bool) error {
 	for set := range want.sets {
 		declared.StatefulSets = append(declared.StatefulSets, set)
 	}
-	err := k.storage.Prune(ctx, declared)
+	failed := k.storage.Prune(ctx, declared)
+	left, err := k.storage.Undeclared(ctx, declared)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if _, unsure := errors.AsType[*embedded.NothingDeclaredError](err); unsure {
-		return nil // which is told of a directory that is empty
-	}
-	for _, e := range objectErrors(err) {
+	for _, e := range objectErrors(errors.Join(failed, err)) {
 		if text := e.Error(); k.faults[e.Ref] != text {
 			k.faults[e.Ref] = text
 			k.say(fmt.Sprintf("not deleted: %v", e))
 		}
 	}
+	k.nameKept(slices.DeleteFunc(left, func(ref volume.ObjectRef) bool { return taken[ref] }))
 	return nil
+}
+
+// nameKept says, once, what is in no manifest and stays.
+func (k *keeper) nameKept(refs []volume.ObjectRef) {
+	kept := make(map[volume.ObjectRef]bool, len(refs))
+	for _, ref := range refs {
+		kept[ref] = true
+		if k.kept[ref] {
+			continue
+		}
+		command := "podvol pv delete " + ref.Name
+		if ref.Kind == "PersistentVolumeClaim" {
+			command = "podvol pvc delete " + ref.Namespace + "/" + ref.Name
+		}
+		k.say(fmt.Sprintf("%s is in no manifest, and kept, since nobody has seen it go from this directory: %s deletes it", ref, command))
+	}
+	k.kept = kept
 }
 
 // hasVolumes reports whether anything of a pod is mounted, or may be.

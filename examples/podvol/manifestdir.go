@@ -36,8 +36,10 @@ type manifestDir struct {
 	since  time.Time // when it could be read first, or again
 	early  bool      // a file may have been on its way to another name at since
 	dirID  [2]uint64 // device and inode of the directory
-	seen   bool      // there has been a file in that directory
-	last   *contents // that were wanted
+	// seen are the objects that good files have had in that directory, since this
+	// run began or the directory came.
+	seen map[volume.ObjectRef]bool
+	last *contents // that were wanted
 }
 
 // watchedFile is one file.
@@ -73,7 +75,7 @@ const afterGone = 500 * time.Millisecond
 func newManifestDir(dir, nodeName string, check func(*v1.Pod) error, say func(string)) *manifestDir {
 	return &manifestDir{
 		dir: dir, loader: manifest.Loader{NodeName: nodeName}, check: check, say: say,
-		files: make(map[string]*watchedFile), last: newContents(),
+		files: make(map[string]*watchedFile), seen: make(map[volume.ObjectRef]bool), last: newContents(),
 	}
 }
 
@@ -93,7 +95,6 @@ func (d *manifestDir) scan() (again time.Duration) {
 		d.fault = ""
 		d.say(fmt.Sprintf("the manifests in %s can be read again", d.dir))
 	}
-	d.seen = d.seen || len(names) > 0
 	for _, file := range d.files {
 		file.there = false
 	}
@@ -137,14 +138,23 @@ func (d *manifestDir) identify() {
 		return
 	}
 	if id := [2]uint64{uint64(stat.Dev), stat.Ino}; id != d.dirID {
-		d.dirID, d.seen = id, false
+		d.dirID, d.seen = id, make(map[volume.ObjectRef]bool)
 	}
 }
 
-// deserted reports whether there is no file, and nobody has seen one removed: a
-// directory on a disk that is not mounted looks like that, so it is no reason to
-// delete anybody's data.
-func (d *manifestDir) deserted() bool { return len(d.files) == 0 && !d.seen }
+// taken returns what was seen to go from the directory, file by file. What was
+// only in another one of its name, or in an earlier run, is not among it: a
+// directory that is being filled, or whose disk is not mounted, lacks it, too,
+// which is no reason to delete anybody's data.
+func (d *manifestDir) taken() map[volume.ObjectRef]bool {
+	gone := make(map[volume.ObjectRef]bool)
+	for ref := range d.seen {
+		if d.last.objects[ref] == nil {
+			gone[ref] = true
+		}
+	}
+	return gone
+}
 
 // manifestNames lists the files that are manifests by their names, as package
 // manifest does, save hidden ones, which are editors'.
@@ -382,8 +392,11 @@ func (d *manifestDir) refuse(file *watchedFile, data []byte, err error) {
 	d.complain(&file.fault, text)
 }
 
-// settled says that a file that was refused is good again.
+// settled notes that a file is good, and says so where it was refused.
 func (d *manifestDir) settled(file *watchedFile) {
+	for ref := range file.good.objects {
+		d.seen[ref] = true
+	}
 	file.doubt = nil
 	if file.fault != "" {
 		file.fault = ""

@@ -51,9 +51,11 @@ func runNodeCommand(s streams) *cobra.Command {
 			"left out. A pod that has lost a volume, or has another source for one, is torn\n" +
 			"down and set up again.\n\n" +
 			"Claims are bound, volumes made for those whose class does so, and both kept below\n" +
-			"the root directory. A claim that is removed from the manifests is deleted once no\n" +
-			"pod has it mounted, and its volume reclaimed as its policy says: Delete deletes the\n" +
-			"data. A directory that is empty from the start deletes no claims; podvol pvc delete does.\n" +
+			"the root directory. A claim that is removed from the manifests while this runs is\n" +
+			"deleted once no pod has it mounted, and its volume reclaimed as its policy says:\n" +
+			"Delete deletes the data. What went while it was stopped, or since another directory\n" +
+			"has taken the name, stays and is named: podvol pvc delete deletes it. Those of a\n" +
+			"StatefulSet with whenDeleted: Delete are no exception.\n" +
 			"While a record of claims is damaged, pods without claims are served, and those with\n" +
 			"claims keep what they have mounted; standard error says what to do.\n\n" +
 			"All of the root directory is this command's: pods that podvol mount left there and\n" +
@@ -315,7 +317,7 @@ func (r *nodeRun) settle(ctx context.Context) error {
 	// A pod that could not be changed yet may have what is declared no more.
 	if r.complete && r.unpruned && r.keep.allDeclared() {
 		r.unpruned = false
-		if err := r.keep.prune(ctx, r.want, !r.dir.deserted()); err != nil {
+		if err := r.keep.prune(ctx, r.want, r.dir.taken()); err != nil {
 			return err
 		}
 	}
@@ -336,9 +338,6 @@ func (r *nodeRun) tell() {
 		told += "; pods in no manifest are kept until every manifest has been read"
 	case !r.keep.allDeclared():
 		told += "; pods in no manifest are kept until every pod has been declared"
-	}
-	if r.dir.deserted() {
-		told += "; claims in no manifest are kept, since the directory is empty: podvol pvc delete deletes them"
 	}
 	if len(r.want.held) > 0 {
 		told += "; in no file that is in force, and kept since it may be in one that is not: " + strings.Join(r.want.held, ", ")

@@ -298,41 +298,83 @@ func TestRunNodeRehearsesMakingVolumes(t *testing.T) {
 	}
 }
 
-// A directory that is empty when it is looked at first may be one whose disk is
-// not mounted: that is no reason to delete data.
-func TestRunNodeDeletesNoClaimsForAnEmptyDirectory(t *testing.T) {
+// What is in no manifest when the directory is looked at first may be on its way,
+// or on a disk that is not mounted: that is no reason to delete data, whatever
+// else is in the directory. Nor is it where it went while nobody looked.
+func TestRunNodeDeletesNoClaimsThatItHasNotSeenGo(t *testing.T) {
+	for name, stray := range map[string]string{"empty": "", "another file": podNamed("stray", "")} {
+		t.Run(name, func(t *testing.T) {
+			nstest.Run(t, func(t *testing.T) {
+				dir, root, base := t.TempDir(), filepath.Join(t.TempDir(), "root"), t.TempDir()
+				text := testdataFile(t, "claims/dynamic.yaml")
+				putManifest(t, dir, "all.yaml", text)
+				n := runProcess(t, dir, root, "--volume-dir", base)
+				cache := n.become(map[string]string{"cache": "mounted", "archive": "mounted"})["cache"].Path
+				if filepath.Dir(cache) != base {
+					t.Errorf("made at %s", cache)
+				}
+				write(t, filepath.Join(cache, "file"))
+				n.stop()
+
+				aside := filepath.Join(t.TempDir(), "all.yaml")
+				renamed(t, filepath.Join(dir, "all.yaml"), aside)
+				if stray != "" {
+					putManifest(t, dir, "stray.yaml", stray)
+				}
+				n = runProcess(t, dir, root, "--volume-dir", base)
+				n.hears("cache is in no manifest, and kept")
+				n.row("cache", "unmounted")
+				n.stop()
+				for name, claim := range awaitStored(t, root, "kept", func(s recordedClaims) bool { return len(s.claims) == 2 }).claims {
+					if claim.DeletionTimestamp != nil {
+						t.Errorf("claim %s is being deleted", name)
+					}
+				}
+				content(t, filepath.Join(cache, "file"), "precious")
+
+				// Who is seen to remove the file means it.
+				renamed(t, aside, filepath.Join(dir, "all.yaml"))
+				n = runProcess(t, dir, root, "--volume-dir", base)
+				if r := n.row("cache", "mounted"); r.Path != cache {
+					t.Errorf("row %+v", r)
+				}
+				n.remove("all.yaml")
+				awaitGone(t, cache)
+				n.stop()
+			})
+		})
+	}
+}
+
+// The directory is swapped for a copy that takes its time: what is not in it yet
+// is no claim that went.
+func TestRunNodeDeletesNoClaimsForAnotherDirectoryOfTheName(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		dir, root, base := t.TempDir(), filepath.Join(t.TempDir(), "root"), t.TempDir()
+		dir, root := filepath.Join(t.TempDir(), "manifests"), filepath.Join(t.TempDir(), "root")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
 		text := testdataFile(t, "claims/dynamic.yaml")
-		putManifest(t, dir, "all.yaml", text)
-		n := runProcess(t, dir, root, "--volume-dir", base)
+		class, rest := documents(text, "StorageClass"), documents(text, "PersistentVolumeClaim", "Pod")
+		putManifest(t, dir, "class.yaml", class)
+		putManifest(t, dir, "rest.yaml", rest)
+		n := runProcess(t, dir, root)
 		cache := n.become(map[string]string{"cache": "mounted", "archive": "mounted"})["cache"].Path
-		if filepath.Dir(cache) != base {
-			t.Errorf("made at %s", cache)
-		}
 		write(t, filepath.Join(cache, "file"))
-		n.stop()
-
-		aside := filepath.Join(t.TempDir(), "all.yaml")
-		renamed(t, filepath.Join(dir, "all.yaml"), aside)
-		n = runProcess(t, dir, root, "--volume-dir", base)
-		n.hears("claims in no manifest are kept, since the directory is empty")
-		n.row("cache", "unmounted")
-		n.stop()
-		for name, claim := range awaitStored(t, root, "kept", func(s recordedClaims) bool { return len(s.claims) == 2 }).claims {
-			if claim.DeletionTimestamp != nil {
-				t.Errorf("claim %s is being deleted", name)
-			}
+		renamed(t, dir, dir+".old")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
 		}
+		putManifest(t, dir, "class.yaml", class)
+		n.row("cache", "unmounted") // the pod, which no file has by now
+		n.hears("cache is in no manifest, and kept")
 		content(t, filepath.Join(cache, "file"), "precious")
-
-		// Who is seen to remove the last file means it.
-		renamed(t, aside, filepath.Join(dir, "all.yaml"))
-		n = runProcess(t, dir, root, "--volume-dir", base)
+		putManifest(t, dir, "rest.yaml", rest)
 		if r := n.row("cache", "mounted"); r.Path != cache {
 			t.Errorf("row %+v", r)
 		}
-		n.remove("all.yaml")
+		content(t, filepath.Join(cache, "file"), "precious")
+		n.remove("rest.yaml")
 		awaitGone(t, cache)
 		n.stop()
 	})

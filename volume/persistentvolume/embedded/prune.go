@@ -27,6 +27,23 @@ type Declared struct {
 	// NothingIsMeant says that it is no mistake if there are no Objects: somebody
 	// has seen the last of them being taken away. See [NothingDeclaredError].
 	NothingIsMeant bool
+	// Gone, if not nil, are those that were seen to be declared and to go: of
+	// claims and volumes, no others are deleted ([Cluster.Undeclared]).
+	Gone map[volume.ObjectRef]bool
+}
+
+// Undeclared returns the claims and volumes that [Cluster.Prune] would delete if
+// all that is not declared were gone, in order.
+func (c *Cluster) Undeclared(ctx context.Context, declared Declared) ([]volume.ObjectRef, error) {
+	return c.prunable(ctx, keptBy(declared), declared.StatefulSets)
+}
+
+func keptBy(declared Declared) map[volume.ObjectRef]bool {
+	kept := make(map[volume.ObjectRef]bool, len(declared.Objects))
+	for _, object := range declared.Objects {
+		kept[refOf(object)] = true
+	}
+	return kept
 }
 
 // NothingDeclaredError says that nothing at all was declared, and that there is
@@ -74,44 +91,45 @@ func (c *Cluster) Prune(ctx context.Context, declared Declared) error {
 		return err
 	}
 	defer unlock()
-	kept := make(map[volume.ObjectRef]bool, len(declared.Objects))
-	for _, object := range declared.Objects {
-		kept[refOf(object)] = true
-	}
-	if len(declared.Objects) == 0 && !declared.NothingIsMeant {
-		if doubt := c.wouldPrune(ctx, declared); doubt != nil {
-			return doubt
+	kept := keptBy(declared)
+	unsure := len(declared.Objects) == 0 && !declared.NothingIsMeant
+	if unsure || declared.Gone != nil {
+		undeclared, err := c.prunable(ctx, kept, declared.StatefulSets)
+		switch {
+		case err != nil:
+			return err
+		case unsure && len(undeclared) > 0:
+			return &NothingDeclaredError{undeclared}
+		}
+		for _, ref := range undeclared {
+			kept[ref] = !declared.Gone[ref]
 		}
 	}
 	return errors.Join(c.pruneClaims(ctx, kept, declared.StatefulSets), c.pruneVolumes(ctx, kept), c.prunePlain(ctx, kept))
 }
 
-// wouldPrune is an error if there is a claim or volume to delete.
-func (c *Cluster) wouldPrune(ctx context.Context, declared Declared) error {
-	var doubt NothingDeclaredError
+// prunable returns the claims and volumes that are to be deleted, in order.
+func (c *Cluster) prunable(ctx context.Context, kept map[volume.ObjectRef]bool, sets []types.NamespacedName) (refs []volume.ObjectRef, err error) {
 	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, c.objects, kindClaim, metav1.NamespaceAll)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, claim := range claims {
-		if c.isPrunableClaim(claim, nil, declared.StatefulSets) {
-			doubt.Kept = append(doubt.Kept, refOf(claim))
+		if c.isPrunableClaim(claim, kept, sets) {
+			refs = append(refs, refOf(claim))
 		}
 	}
 	volumes, err := objects.List[*v1.PersistentVolume](ctx, c.objects, kindVolume, metav1.NamespaceAll)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, pv := range volumes {
-		if c.isPrunableVolume(pv, nil) {
-			doubt.Kept = append(doubt.Kept, refOf(pv))
+		if c.isPrunableVolume(pv, kept) {
+			refs = append(refs, refOf(pv))
 		}
 	}
-	if len(doubt.Kept) == 0 {
-		return nil
-	}
-	slices.SortStableFunc(doubt.Kept, func(a, b volume.ObjectRef) int { return cmp.Compare(a.String(), b.String()) })
-	return &doubt
+	slices.SortStableFunc(refs, func(a, b volume.ObjectRef) int { return cmp.Compare(a.String(), b.String()) })
+	return refs, nil
 }
 
 func (c *Cluster) pruneClaims(ctx context.Context, kept map[volume.ObjectRef]bool, sets []types.NamespacedName) error {
