@@ -134,12 +134,14 @@ func (c ProvisionConfig) check() error {
 // baseOf returns the innermost base that holds a directory.
 func (c ProvisionConfig) baseOf(dir string) (Base, bool) {
 	var found Base
+	innermost := "" // clean: how a base is spelt says nothing of how deep it lies
 	for _, b := range c.Bases {
-		if _, holds := below.Cut(filepath.Clean(b.Path), dir); holds && len(b.Path) > len(found.Path) {
-			found = b
+		path := filepath.Clean(b.Path)
+		if _, holds := below.Cut(path, dir); holds && len(path) > len(innermost) {
+			found, innermost = b, path
 		}
 	}
-	return found, found.Path != ""
+	return found, innermost != ""
 }
 
 func (b Base) allows(namespace string) bool {
