@@ -73,7 +73,7 @@ func (l *ledger) load() error {
 		return fmt.Errorf("ledger of bindings: %w", err)
 	}
 	for _, file := range files {
-		if !strings.HasSuffix(file.Name(), fileSuffix) {
+		if !strings.HasSuffix(file.Name(), fileSuffix) || file.Name() == movedFile {
 			continue
 		}
 		path := filepath.Join(l.dir, file.Name())

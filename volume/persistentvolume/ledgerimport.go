@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 
@@ -49,6 +50,9 @@ type imported struct {
 // directory; where there is one, it is locked until [RecordedObjects.Close], after
 // waiting for who has it no longer than ctx.
 //
+// A file stays in it that has those versions refuse to start, which would know of
+// no binding.
+//
 // After a crash at any point the next call goes on. The error is a
 // *[DamagedRecordError] or a *[LedgerConflictError], which say what to do, or a
 // failed write; then nothing may be bound, and what is left to do is to close.
@@ -65,6 +69,9 @@ func (r *RecordedObjects) ImportLedger(ctx context.Context, dir string) error {
 		l.close()
 		return fmt.Errorf("import the ledger of bindings %s: one has been imported already", dir)
 	}
+	if err := r.closeLedger(l); err != nil {
+		return fmt.Errorf("import the ledger of bindings: %w", err)
+	}
 	ctx = context.WithoutCancel(ctx) // which may be for the lock alone
 	for _, name := range slices.Sorted(maps.Keys(l.byVolume)) {
 		if err := r.importEntry(ctx, l.byVolume[name]); err != nil {
@@ -72,6 +79,34 @@ func (r *RecordedObjects) ImportLedger(ctx context.Context, dir string) error {
 		}
 	}
 	return nil
+}
+
+// movedFile tells versions without records that what they wrote in the ledger has
+// gone elsewhere. They refuse what they cannot understand: with an empty ledger
+// they would bind every claim anew, and show one's data to another. No volume has
+// such a name.
+const movedFile = "-moved" + fileSuffix
+
+// movedVersion is a schema that those versions do not know.
+const movedVersion = ledgerVersion + 1
+
+// moved is the content of movedFile.
+type moved struct {
+	SchemaVersion int    `json:"schemaVersion"`
+	MovedTo       string `json:"movedTo"`
+}
+
+// closeLedger leaves that file, before the first entry goes.
+func (r *RecordedObjects) closeLedger(l *ledger) error {
+	path := filepath.Join(l.dir, movedFile)
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	data, err := json.Marshal(moved{SchemaVersion: movedVersion, MovedTo: r.dir})
+	if err != nil {
+		return err
+	}
+	return r.disk.WriteFile(path, append(data, '\n'), 0o600)
 }
 
 // importEntry puts an entry into those objects that are there already, as they

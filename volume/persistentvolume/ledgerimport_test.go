@@ -2,6 +2,7 @@ package persistentvolume_test
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -51,7 +52,7 @@ func newUpgradedWorld(t *testing.T, manifests ...metav1.Object) *world {
 
 func (w *world) wantEntries(names ...string) {
 	w.t.Helper()
-	paths, err := filepath.Glob(filepath.Join(w.ledger, "*.json"))
+	paths, err := filepath.Glob(filepath.Join(w.ledger, "[a-z0-9]*.json"))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -64,6 +65,37 @@ func (w *world) wantEntries(names ...string) {
 			w.t.Errorf("entries %v, want those of %v", paths, names)
 		}
 	}
+}
+
+// A version without records reads every file of the ledger, and starts with none
+// that it does not understand: it would bind anew what has moved.
+func TestAnEarlierVersionRefusesALedgerThatHasMoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newUpgradedWorld(t, newPV("a", "1Gi"), newClaim("data", "1Gi", unnamed))
+		bound(t, w.ledger, "a", "data", derived("data"))
+		for range 2 {
+			w.start()
+			w.settle()
+			w.wantBound("data", "a")
+			w.wantEntries()
+			w.stop()
+			paths, err := filepath.Glob(filepath.Join(w.ledger, "*.json"))
+			if err != nil || len(paths) != 1 {
+				t.Fatalf("the ledger has %v, %v", paths, err)
+			}
+			var file struct {
+				SchemaVersion int    `json:"schemaVersion"`
+				MovedTo       string `json:"movedTo"`
+			}
+			text, err := os.ReadFile(paths[0])
+			if err := errors.Join(err, json.Unmarshal(text, &file)); err != nil {
+				t.Fatal(err)
+			}
+			if file.SchemaVersion == 1 || file.MovedTo != w.records {
+				t.Errorf("%s: %s", paths[0], text)
+			}
+		}
+	})
 }
 
 func TestAClaimKeepsTheVolumeOfAnEarlierVersion(t *testing.T) {
