@@ -40,8 +40,9 @@ type RecordedObjects struct {
 	// for nothing.
 	ledger atomic.Pointer[imported]
 
-	mu      sync.Mutex
-	closed  bool
+	mu        sync.Mutex
+	closed    bool
+	uncertain error // a *UncertainRecordError
 	writing sync.WaitGroup
 }
 
@@ -107,6 +108,24 @@ func (r *RecordedObjects) load(ctx context.Context, store objects.Loader) error 
 	return store.Load(ctx, floor, all...)
 }
 
+// UncertainRecordError says that a claim or volume may be recorded otherwise than
+// it is shown: neither a change of it was confirmed by the disk nor its being
+// taken back. [RecordedObjects] refuse all writes of claims and volumes with it
+// from then on. Who opens the records anew goes on from what is on disk.
+type UncertainRecordError struct {
+	Ref volume.ObjectRef
+	Dir string
+	// Err is what both attempts answered.
+	Err error
+}
+
+func (e *UncertainRecordError) Error() string {
+	return fmt.Sprintf("nobody knows what is recorded of %s in %s, so no claim and no volume is written any more: mend the disk and start this program again: %v", e.Ref, e.Dir, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *UncertainRecordError) Unwrap() error { return e.Err }
+
 // Close lets another process have the records, once all that is being written
 // is. What is to be written later is refused ([os.ErrClosed]).
 func (r *RecordedObjects) Close() error {
@@ -126,6 +145,9 @@ func (r *RecordedObjects) begin(ref volume.ObjectRef) (end func(), err error) {
 	defer r.mu.Unlock()
 	if r.closed {
 		return nil, fmt.Errorf("write %s: the records %s: %w", ref, r.dir, os.ErrClosed)
+	}
+	if r.uncertain != nil {
+		return nil, fmt.Errorf("write %s: %w", ref, r.uncertain)
 	}
 	r.writing.Add(1)
 	return r.writing.Done, nil
@@ -274,10 +296,29 @@ func (r *RecordedObjects) record(re *rehearsal, next metav1.Object) error {
 		return err
 	}
 	// It is there, and nobody knows whether for good.
-	if re.stored == nil {
-		return errors.Join(err, r.remove(re.ref))
+	return r.takeBack(re.ref, re.stored, err)
+}
+
+// takeBack makes the record that of what is stored again, nil for nothing, after
+// a change of it has failed. If that fails, too, nothing is written any more: the
+// store would go on from what is not on disk.
+func (r *RecordedObjects) takeBack(ref volume.ObjectRef, stored metav1.Object, failed error) error {
+	var err error
+	if stored == nil {
+		err = r.remove(ref)
+	} else {
+		err = r.save(stored)
 	}
-	return errors.Join(err, r.save(re.stored))
+	if err == nil {
+		return failed
+	}
+	uncertain := &UncertainRecordError{Ref: ref, Dir: r.dir, Err: errors.Join(failed, err)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.uncertain == nil {
+		r.uncertain = uncertain
+	}
+	return uncertain
 }
 
 func (r *RecordedObjects) tryRecord(re *rehearsal, next metav1.Object) error {
@@ -390,11 +431,11 @@ func (r *RecordedObjects) perform(ctx context.Context, ref volume.ObjectRef, do 
 	stored, getErr := r.Live().Get(ctx, ref)
 	switch {
 	case errors.Is(getErr, volume.ErrNotFound):
-		return nil, errors.Join(err, r.remove(ref))
+		return nil, r.takeBack(ref, nil, err)
 	case getErr != nil:
 		return nil, errors.Join(err, getErr)
 	}
-	return nil, errors.Join(err, r.save(stored))
+	return nil, r.takeBack(ref, stored, err)
 }
 
 func withVersion(object metav1.Object, version string) metav1.Object {

@@ -1,0 +1,94 @@
+package persistentvolume_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+// failingDisk is one that, once broken, does what it is told and confirms
+// nothing, and then does nothing any more.
+type failingDisk struct {
+	persistentvolume.DurableDisk
+	broken, done bool
+}
+
+func (d *failingDisk) WriteFile(path string, data []byte, perm fs.FileMode) error {
+	return d.do(path, func() error { return d.DurableDisk.WriteFile(path, data, perm) })
+}
+
+func (d *failingDisk) Remove(path string) error {
+	return d.do(path, func() error { return d.DurableDisk.Remove(path) })
+}
+
+func (d *failingDisk) do(path string, change func() error) error {
+	switch {
+	case !d.broken:
+		return change()
+	case d.done:
+		return &durable.Error{Op: "write", Path: path, Err: unix.EIO}
+	}
+	d.done = true
+	return errors.Join(change(), &durable.Error{Op: "write", Path: path, Replaced: true, Err: unix.EIO})
+}
+
+// The disk has a change that the store does not show, and may have it after the
+// next crash or not: to go on from either would be a guess.
+func TestNothingIsWrittenOnceNobodyKnowsWhatIsRecorded(t *testing.T) {
+	pv := newPV("a", "1Gi")
+	ref := volume.NewObjectRef("PersistentVolume", "", "a")
+	for name, change := range map[string]func(context.Context, *persistentvolume.RecordedObjects) error{
+		"create": func(ctx context.Context, r *persistentvolume.RecordedObjects) error {
+			_, err := r.Create(ctx, newPV("b", "1Gi"))
+			return err
+		},
+		"update": func(ctx context.Context, r *persistentvolume.RecordedObjects) error {
+			_, err := r.Update(ctx, newPV("a", "1Gi", class("other")))
+			return err
+		},
+		"delete": func(ctx context.Context, r *persistentvolume.RecordedObjects) error {
+			return r.Delete(ctx, ref, objects.Preconditions{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, disk := t.TempDir(), new(failingDisk)
+			r, err := persistentvolume.OpenRecordsOn(t.Context(), objects.NewStore(), dir, disk)
+			if err == nil {
+				_, err = r.Create(t.Context(), pv)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			disk.broken = true
+			if err := change(t.Context(), r); !errors.Is(err, unix.EIO) {
+				t.Errorf("the change that was not confirmed: %v", err)
+			}
+			disk.broken = false // but nobody has said what it has
+			_, err = r.Create(t.Context(), newPV("c", "1Gi"))
+			if uncertain, ok := errors.AsType[*persistentvolume.UncertainRecordError](err); !ok || uncertain.Dir != dir {
+				t.Errorf("the next write: %v", err)
+			}
+			if _, err := r.Get(t.Context(), ref); err != nil {
+				t.Errorf("what is stored cannot be read: %v", err)
+			}
+			if err := r.Close(); err != nil {
+				t.Fatal(err)
+			}
+			r, err = persistentvolume.OpenRecords(t.Context(), objects.NewStore(), dir)
+			if err == nil {
+				_, err = r.Create(t.Context(), newPV("c", "1Gi"))
+			}
+			if err := errors.Join(err, r.Close()); err != nil {
+				t.Errorf("after a restart: %v", err)
+			}
+		})
+	}
+}
