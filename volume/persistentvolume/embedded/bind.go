@@ -228,7 +228,9 @@ func (b *binding) report(ctx context.Context, ended error) error {
 			return refused
 		}
 		for _, claim := range claimsOf(pod) {
-			if err := b.whyNot(ctx, claim, refused, about); err != nil {
+			err := b.whyNot(ctx, claim, refused, about)
+			b.reasons.placing(claim, refOf(pod), err)
+			if err != nil {
 				failed.Unbound = append(failed.Unbound, &UnboundClaim{Pod: volume.NewObjectRef(kindPod, pod.Namespace, pod.Name).NamespacedName, PodUID: pod.UID, Claim: claim, Err: err})
 			}
 		}

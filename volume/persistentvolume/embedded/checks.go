@@ -51,7 +51,7 @@ func (c Checks) delete(ctx context.Context, ref volume.ObjectRef, object metav1.
 	case *v1.PersistentVolume:
 		return c.left(ctx, ref, o, "deleted")
 	}
-	return nil
+	return &RefusedError{ref, "deleted", "only claims and PersistentVolumes are, so that what others need stays; Prune and PodGone let go of the rest"}
 }
 
 // releasable returns the volume of that name if it may be released.

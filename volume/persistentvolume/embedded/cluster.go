@@ -88,6 +88,7 @@ type Cluster struct {
 	placing  keylock.Map[struct{}]
 	running  atomic.Bool
 	users    users
+	reasons  reasons
 	complete func() // once
 
 	mu    sync.Mutex
@@ -140,11 +141,12 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 	if err := c.plugins.InitPlugins(config.Plugins, &host); err != nil {
 		return err
 	}
+	c.reasons.start(config)
 	complete := make(chan struct{})
 	c.complete = sync.OnceFunc(func() { close(complete) })
 	c.controller = persistentvolume.NewController(persistentvolume.ControllerConfig{
 		Objects: c.objects, Plugins: c.plugins, Events: config.Events, Logger: c.log, PodsComplete: complete, NodeName: c.nodeName,
-		Explained: config.Explained, Only: config.Only,
+		Explained: c.reasons.explained, Only: config.Only,
 	})
 	if _, err := c.applyPlain(ctx, c.nodeRef(), c.defaultNode()); err != nil {
 		return err
@@ -172,9 +174,11 @@ func (c *Cluster) Run(ctx context.Context) error {
 	var remaking sync.WaitGroup
 	remaking.Go(func() { c.remake(ctx) })
 	remaking.Go(func() { c.awaitUsers(ctx) })
+	remaking.Go(func() { c.recordReasons(ctx) })
 	err := c.controller.Run(ctx)
 	cancel()
 	remaking.Wait()
+	c.writeReasons(ctx, true)
 	return err
 }
 

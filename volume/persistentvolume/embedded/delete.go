@@ -63,8 +63,8 @@ func (e *RefusedError) Error() string {
 // a released volume whose policy is Delete goes before the volume does.
 //
 // What pods use, be it that they are applied or that something is mounted for
-// them, is not deleted: *[InUseError]. Nor is a volume whose claim exists:
-// *[RefusedError]. What does not exist is [volume.ErrNotFound]. Nothing has
+// them, is not deleted: *[InUseError]. Nor is a volume whose claim exists, or
+// anything else but claims and volumes: *[RefusedError]. What does not exist is [volume.ErrNotFound]. Nothing has
 // changed then.
 func (c *Cluster) Delete(ctx context.Context, ref volume.ObjectRef) error {
 	object, err := objects.Live(c.objects).Get(ctx, ref)
