@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -19,6 +20,8 @@ import (
 type stored struct {
 	claims  []*v1.PersistentVolumeClaim
 	volumes []*v1.PersistentVolume
+	// reasons say why claims were not bound when somebody looked last.
+	reasons map[string]embedded.Reason
 	// damaged joins the records that cannot be read.
 	damaged error
 }
@@ -31,7 +34,11 @@ func readStored(rootDir string) stored {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	slices.SortFunc(volumes, func(a, b *v1.PersistentVolume) int { return strings.Compare(a.Name, b.Name) })
-	return stored{claims, volumes, err}
+	reasons, unreadable := embedded.ReadReasons(clusterDir(rootDir))
+	if unreadable != nil {
+		reasons = nil // what can be said without is
+	}
+	return stored{claims, volumes, reasons, err}
 }
 
 func (s stored) claim(name types.NamespacedName) *v1.PersistentVolumeClaim {

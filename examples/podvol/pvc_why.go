@@ -7,11 +7,14 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 )
 
 // explainClaims says of each claim that is shown and cannot be used why that is.
@@ -25,6 +28,8 @@ func explainClaims(w io.Writer, found stored, shown []*v1.PersistentVolumeClaim,
 			if err := volume.CheckBinding(claim, found.volume(claim.Spec.VolumeName)); err != nil {
 				printNote(w, nameOfClaim(claim).String(), err.Error())
 			}
+		case found.reasons[nameOfClaim(claim).String()].UID == claim.UID:
+			printNote(w, nameOfClaim(claim).String(), asFound(found.reasons[nameOfClaim(claim).String()], time.Now()))
 		default:
 			if index == nil {
 				index = indexOf(found)
@@ -41,6 +46,15 @@ func whyStillThere(users []string) string {
 	return "it is being deleted, once no pod uses it: " + strings.Join(users, ", ")
 }
 
+// asFound is what podvol run-node or podvol mount has said, and when, if that has
+// ended since.
+func asFound(reason embedded.Reason, now time.Time) string {
+	if reason.Ended == nil {
+		return reason.Text
+	}
+	return fmt.Sprintf("%s (as it was %s ago)", reason.Text, duration.HumanDuration(now.Sub(*reason.Ended)))
+}
+
 // indexOf returns what the controller sees when it looks for a claim's volume.
 func indexOf(found stored) *persistentvolume.Index {
 	index := persistentvolume.NewIndex(found.volumes...)
@@ -50,8 +64,9 @@ func indexOf(found stored) *persistentvolume.Index {
 	return index
 }
 
-// whyPending asks the controller's own rules. Storage classes are not recorded:
-// what they do for the claim, only those can say who have read them.
+// whyPending is for a claim of which nobody has said why it is pending. It asks the
+// controller's own rules. Storage classes are not recorded: what they do for the
+// claim, only those can say who have read them.
 func whyPending(index *persistentvolume.Index, claim *v1.PersistentVolumeClaim) string {
 	if slices.Contains(claim.Finalizers, persistentvolume.ProvisioningFinalizer) {
 		return "its volume is being made; podvol run-node and podvol mount say why, if that fails"
