@@ -44,23 +44,37 @@ type Lister interface {
 
 // Writer changes objects. Where the object passed carries a UID or a
 // resourceVersion, the stored object must carry the same, else the error
-// matches [ErrConflict]. Writers keep a copy of their argument and return a
-// copy of what is stored.
+// matches [ErrConflict]; where it carries none, the last writer wins. Writers keep
+// a copy of their argument and return a copy of what is stored. What is to be
+// changed and does not exist matches [volume.ErrNotFound]. On an error nothing has changed, unless the writer says otherwise, as one
+// over a network that has lost the answer. All methods are safe for concurrent use,
+// and writes of one object happen one after the other.
 type Writer interface {
 	// Create stores a new object; if it exists the error matches [ErrExists].
 	Create(ctx context.Context, object metav1.Object) (metav1.Object, error)
-	// Update replaces everything but the status.
+	// Update replaces everything but the status. Of an object that is being deleted
+	// it can take finalizers, but give it none; with the last one the object is gone,
+	// and what is returned is its last state.
 	Update(ctx context.Context, object metav1.Object) (metav1.Object, error)
 	// UpdateStatus replaces the status alone.
 	UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error)
 	// Delete removes the object; while it has finalizers it only gets a
-	// deletion timestamp. What does not exist matches [volume.ErrNotFound].
+	// deletion timestamp, and keeps that of the first call.
 	Delete(ctx context.Context, ref volume.ObjectRef, preconditions Preconditions) error
 }
 
-// Loader takes objects over as they were in another store; see [Store.Load].
-// Only stores that keep nothing themselves have it.
+// Loader takes objects over as they were in another store. Only stores that keep
+// nothing themselves have it.
 type Loader interface {
+	// Load puts objects into the store as they are: with UID, status and times, also
+	// that of a deletion that waits for finalizers. Their resourceVersions are new
+	// ones, as are those of all later changes: above floor, and above all that this
+	// store has given before.
+	//
+	// All are loaded or, on an error, none. An object that exists, or is given twice,
+	// matches [ErrExists]; one without UID, or that nothing keeps from its deletion,
+	// is a *[volume.InvalidSpecError]. The objects are copied. Load is safe for
+	// concurrent use; watchers hear of what is loaded.
 	Load(ctx context.Context, floor uint64, all ...metav1.Object) error
 }
 

@@ -127,7 +127,9 @@ func (e *UncertainRecordError) Error() string {
 func (e *UncertainRecordError) Unwrap() error { return e.Err }
 
 // Close lets another process have the records, once all that is being written
-// is. What is to be written later is refused ([os.ErrClosed]).
+// is. What is to be written later is refused ([os.ErrClosed]); what is stored can
+// still be read. A second call does nothing but return an error that matches
+// [os.ErrClosed].
 func (r *RecordedObjects) Close() error {
 	r.mu.Lock()
 	r.closed = true

@@ -67,7 +67,10 @@ func (e *ObjectError) Unwrap() error { return e.Err }
 // The error joins one *[ObjectError] for every object that was refused, which
 // stays as it was: *[ImmutableFieldError], *[volume.InvalidSpecError],
 // [ErrBeingDeleted]. The others are applied. The objects are only read. Apply is
-// idempotent and safe for concurrent use.
+// idempotent and safe for concurrent use: calls happen one after the other.
+//
+// While the cluster runs, claims that come with new volumes wait up to two seconds
+// for the controller to have noticed these.
 func (c *Cluster) Apply(ctx context.Context, declared ...metav1.Object) error {
 	unlock, err := c.applying.Lock(ctx, struct{}{})
 	if err != nil {

@@ -45,7 +45,8 @@ type Config struct {
 	// [persistentvolume.ControllerConfig.Only]. Nil: everything.
 	Only func(volume.ObjectRef) bool
 	// Store is where the objects are put, for a node that was started before on
-	// the same one; nil: a new one.
+	// the same one; nil: a new one. It must hold no claims and no volumes yet, and
+	// nobody may write any to it but through [Cluster.Objects].
 	Store *objects.Store
 	// LockTimeout is how long Open waits for another process to let go of Dir; 0
 	// means 10 seconds.
@@ -100,9 +101,12 @@ type Cluster struct {
 // until Close. What else there is, is to be applied anew. Nothing is bound or made
 // before [Cluster.Run].
 //
-// The error is a *[BusyError] if another process has the directory for too
-// long. A file that cannot be understood is an error too: guessing could show
-// data to another claim.
+// The error is a *[BusyError] if another process has the directory for too long,
+// and a *[persistentvolume.DamagedRecordError] if a file cannot be understood:
+// guessing could show data to another claim. A node name that is empty is a
+// *[volume.InvalidSpecError], a Store with one of the claims or volumes matches
+// [objects.ErrExists]. What Mounted and the plugins' Init say is returned, too; the
+// directory is free then.
 func Open(ctx context.Context, config Config) (*Cluster, error) {
 	c := &Cluster{
 		nodeName: config.NodeName, manager: config.Manager, dir: config.Dir, store: config.Store, mounted: config.Mounted, log: config.Logger,
@@ -194,12 +198,15 @@ func (c *Cluster) Idle(ctx context.Context) error { return c.controller.Idle(ctx
 
 // Explain says why a claim is not bound, nil if it is; see
 // [persistentvolume.Controller.Explain]. Where the class makes volumes in a
-// cluster, but not here, the error is an *[UnprovisionedError].
+// cluster, but not here, the error is an *[UnprovisionedError]. Of a claim that
+// does not exist it matches [volume.ErrNotFound].
 func (c *Cluster) Explain(ctx context.Context, claim types.NamespacedName) error {
 	return c.withClass(ctx, claim, c.controller.Explain(claim))
 }
 
-// Close gives the directory back, after Run has returned.
+// Close gives the directory back, after Run has returned; it waits for what is being
+// written. A second call does nothing but return an error that matches
+// [os.ErrClosed].
 func (c *Cluster) Close() error { return c.objects.Close() }
 
 // remake applies again what was declared while an object of its name was being
