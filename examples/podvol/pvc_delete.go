@@ -119,6 +119,11 @@ func (d *deletion) run(ctx context.Context) error {
 	if len(d.refs) == 0 {
 		return nil
 	}
+	for _, pv := range d.volumes {
+		if err := checkNode(d.asDeleted(pv), d.options.nodeName); err != nil {
+			return err
+		}
+	}
 	if d.options.dryRun {
 		return d.rehearse(ctx)
 	}
