@@ -43,7 +43,7 @@ type RecordedObjects struct {
 	mu        sync.Mutex
 	closed    bool
 	uncertain error // a *UncertainRecordError
-	writing sync.WaitGroup
+	writing   sync.WaitGroup
 }
 
 // memory is the store that shows them: unexported, so that nobody writes to it past
