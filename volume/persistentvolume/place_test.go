@@ -317,3 +317,26 @@ func TestPlacingLeavesTheClaimToAnExternalProvisioner(t *testing.T) {
 		}
 	})
 }
+
+// A claim whose class the cache has not heard of is not bound as if it had none
+// that waits.
+func TestClassThatTheCacheHasNotHeardOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, localPV("pv", "1Gi", "node1"))
+		w.start()
+		w.settle()
+		release := w.client.Hold("StorageClass")
+		defer release()
+		w.create(newClaim("before", "2Gi", ofClass("local"))) // of which it is known that there is none
+		w.settle()
+		w.create(storageClass("local", waitForConsumer))
+		w.create(newClaim("data", "1Gi", ofClass("local")))
+		w.settle()
+		w.wantClaim("data", v1.ClaimPending)
+		if node, err := w.place(podOf("data")); node != "node1" || err != nil {
+			t.Errorf("placed on %q, %v", node, err)
+		}
+		w.settle()
+		w.wantBound("data", "pv")
+	})
+}

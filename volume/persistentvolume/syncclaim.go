@@ -108,6 +108,13 @@ func (c *Controller) classOf(ctx context.Context, claim *v1.PersistentVolumeClai
 		return nil, nil
 	}
 	class, exists, err := c.classes.get(ctx, types.NamespacedName{Name: name})
+	if err == nil && !exists && !c.waiting.isAbsent(name, claim) {
+		// One that the cache has not heard of may say that its claims wait.
+		asked := c.waiting.now()
+		if class, exists, err = c.classes.getLive(ctx, types.NamespacedName{Name: name}); err == nil && !exists {
+			c.waiting.setAbsent(name, asked)
+		}
+	}
 	if err != nil || !exists {
 		return nil, err
 	}

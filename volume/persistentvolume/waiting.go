@@ -21,6 +21,8 @@ type waitingClaims struct {
 	latest uint64
 	// groups are by what finds them, then by the rest.
 	groups map[shelfKey]map[mark]map[groupKey]*waitingGroup
+	// absent is before which turn it was asked for a class that did not exist.
+	absent map[string]uint64
 	// offers are the volumes for which a claim was woken, or that it will try
 	// again to take, until it looks.
 	offers map[types.NamespacedName][]string
@@ -43,7 +45,31 @@ func newWaitingClaims() *waitingClaims {
 		turns:  make(map[types.NamespacedName]turn),
 		groups: make(map[shelfKey]map[mark]map[groupKey]*waitingGroup),
 		offers: make(map[types.NamespacedName][]string),
+		absent: make(map[string]uint64),
 	}
+}
+
+// now is the turn of who would come now.
+func (w *waitingClaims) now() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.latest++
+	return w.latest
+}
+
+// isAbsent reports whether it was asked for a class that did not exist after a
+// claim had come; setAbsent says so, and when.
+func (w *waitingClaims) isAbsent(class string, claim *v1.PersistentVolumeClaim) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	came := w.turns[nameOf(claim)]
+	return came.uid == claim.UID && came.number > 0 && w.absent[class] > came.number
+}
+
+func (w *waitingClaims) setAbsent(class string, when uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.absent[class] = max(w.absent[class], when)
 }
 
 // add has a claim wait. It must be added before it looks for a volume, so that
