@@ -57,7 +57,7 @@ type useFinder struct {
 func (r *ReleaseVerifier) findUses(ctx context.Context, pv *v1.PersistentVolume) ([]Use, error) {
 	f := &useFinder{pv: pv, spec: volume.NewSpecFromPersistentVolume(pv, false)}
 	var err error
-	if f.plugin, err = r.Plugins.FindPluginBySpec(f.spec); err != nil {
+	if f.plugin, err = pluginOf(r.Plugins, f.spec); err != nil {
 		return nil, err
 	}
 	f.all, err = r.looks.share(ctx, func(ctx context.Context) (*usage, error) { return readUsage(ctx, objects.Live(r.Objects)) })

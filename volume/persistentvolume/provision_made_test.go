@@ -6,6 +6,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects/objectstest"
+	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
 func TestVolumeMadeWithOtherLabelsThanSelected(t *testing.T) {
@@ -51,4 +55,55 @@ func TestUnfitStorageIsDeletedAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A node that a claim which is bound at once names, as one from a back-up may,
+// means nothing.
+func TestSelectedNodeOfAClaimThatIsBoundAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast"), func(c *v1.PersistentVolumeClaim) {
+			metav1.SetMetaDataAnnotation(&c.ObjectMeta, "volume.kubernetes.io/selected-node", "gone")
+		})).withStorage()
+		w.start()
+		w.settle()
+		w.wantBound("data", "pvc-uid-data")
+		if node := w.claim("data").Annotations["volume.kubernetes.io/selected-node"]; node != "" {
+			t.Errorf("it still names %q", node)
+		}
+	})
+}
+
+// named is a plugin with the sources of another.
+type named struct {
+	*storage
+	name string
+}
+
+func (n *named) GetPluginName() string { return n.name }
+
+func TestVolumeIsDeletedByThePluginThatMadeIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast")))
+		other := &named{name: "example.com/other"}
+		w.plugins = func(client *objectstest.Client) *volume.VolumePluginMgr {
+			w.storage = &storage{client: client, law: w.law}
+			other.storage = &storage{client: client, law: w.law}
+			releases := &persistentvolume.ReleaseVerifier{Objects: client}
+			plugins, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{other, w.storage}, &volume.Host{Releases: releases})
+			if err != nil {
+				t.Fatal(err)
+			}
+			releases.Plugins = plugins
+			return plugins
+		}
+		w.start()
+		w.settle()
+		w.wantBound("data", "pvc-uid-data")
+		w.delete("PersistentVolumeClaim", "ops", "data")
+		w.settle()
+		w.wantGone("PersistentVolume", "", "pvc-uid-data")
+		if other.asked() > 0 || len(w.stored()) > 0 {
+			t.Errorf("the other plugin was asked %d times; storage %q", other.asked(), w.stored())
+		}
+	})
 }

@@ -29,19 +29,25 @@ func makingOf(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) ma
 	if isProvisioning(claim) && json.Unmarshal([]byte(claim.Annotations[annProvisioning]), &begun) == nil && begun.Class != nil {
 		return begun
 	}
+	if !waitsForConsumer(class) {
+		return making{Class: class}
+	}
 	return making{Class: class, Node: claim.Annotations[annSelectedNode]}
 }
 
 // withProvisioning returns the claim as it is before its storage is made.
 func withProvisioning(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, error) {
 	next := withProvisioner(claim, class)
+	if !waitsForConsumer(class) {
+		delete(next.Annotations, annSelectedNode) // whoever wrote it: the pod is placed once the claim is bound
+	}
 	if isProvisioning(next) {
 		return next, nil
 	}
 	begun, err := json.Marshal(making{Class: &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: class.Name}, Provisioner: class.Provisioner, Parameters: class.Parameters, ReclaimPolicy: class.ReclaimPolicy,
 		MountOptions: class.MountOptions, VolumeBindingMode: class.VolumeBindingMode, AllowedTopologies: class.AllowedTopologies,
-	}, Node: claim.Annotations[annSelectedNode]})
+	}, Node: makingOf(claim, class).Node})
 	if err != nil {
 		return nil, fmt.Errorf("record what the volume is made with: %w", err)
 	}

@@ -117,7 +117,7 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 			return volume.NothingDone(errNoPlugins)
 		}
 		spec := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false)
-		plugin, err := c.plugins.FindDeletablePluginBySpec(spec)
+		plugin, err := c.deleterOf(spec)
 		if err != nil {
 			return err
 		}
@@ -147,6 +147,26 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 	}
 	_, _, err = c.volumes.getLive(ctx, types.NamespacedName{Name: pv.Name}) // to let it go, whether or not the cache has heard of it
 	return err
+}
+
+// pluginOf returns the plugin that has made a volume, where it says which: others
+// may support its source, too. Else the one that supports it.
+func pluginOf(plugins *volume.VolumePluginMgr, spec *volume.Spec) (volume.VolumePlugin, error) {
+	if maker := spec.PersistentVolume.Annotations[annProvisionedBy]; maker != "" {
+		if plugin, err := plugins.FindPluginByName(maker); err == nil && plugin.CanSupport(spec) {
+			return plugin, nil
+		}
+	}
+	return plugins.FindPluginBySpec(spec)
+}
+
+// deleterOf is pluginOf for who is to delete the storage.
+func (c *Controller) deleterOf(spec *volume.Spec) (volume.DeletableVolumePlugin, error) {
+	plugin, err := pluginOf(c.plugins, spec)
+	if err != nil {
+		return nil, err
+	}
+	return c.plugins.FindDeletablePluginByName(plugin.GetPluginName())
 }
 
 // failReclaim shows why a volume could not be reclaimed; it is tried again.
