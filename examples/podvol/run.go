@@ -243,6 +243,7 @@ func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot,
 	left = j.tearDown(context.WithoutCancel(ctx), o, node, signals)
 	if user != nil && left == nil {
 		err = errors.Join(err, user.Release())
+		tellOwnedClaims(s.err, o.rootDir, []volumemanager.VolumeStatus{{PodUID: j.pod.UID}})
 	}
 	return code, err, errors.Join(left, node.stop())
 }
