@@ -22,8 +22,9 @@ func TestReleaseIsRehearsedByTheSameRules(t *testing.T) {
 		leftBy("kept", v1.PersistentVolumeReclaimRetain, v1.VolumeReleased),
 		leftBy("doomed", v1.PersistentVolumeReclaimDelete, v1.VolumeReleased),
 		leftBy("bound", v1.PersistentVolumeReclaimRetain, v1.VolumeBound),
+		leftBy("failed", v1.PersistentVolumeReclaimRecycle, v1.VolumeFailed),
 		examplePV("free", "1Gi", nil))
-	for name, want := range map[string]string{"doomed": "reclaim policy is Delete", "bound": "phase is Bound", "free": "no claim has it"} {
+	for name, want := range map[string]string{"doomed": "reclaim policy is Delete", "bound": "phase is Bound", "failed": "reclaim policy Recycle asks for has failed, maybe in part (): look at the data, then delete the volume", "free": "no claim has it"} {
 		out, errOut := mustPodvol(t, exitFailed, "pv", "release", name, "--dry-run", "--root-dir", root)
 		if out != "" || !strings.Contains(errOut, want) {
 			t.Errorf("%s: stdout %q, stderr %q", name, out, errOut)

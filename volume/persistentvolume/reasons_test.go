@@ -134,3 +134,22 @@ func TestWhatTheClassSaysWrongIsToldOnceAndSeldomTried(t *testing.T) {
 		w.wantBound("data", "pvc-uid-data")
 	})
 }
+
+// A volume that nobody here can empty says what its user can do.
+func TestWhatCannotBeRecycledSaysWhatToDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		elsewhere := func(pv *v1.PersistentVolume) {
+			pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/data"}}
+		}
+		w := newWorld(t, newPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle), elsewhere), newClaim("data", "1Gi")).withStorage()
+		w.start()
+		w.settle()
+		w.wantBound("data", "pv")
+		w.delete("PersistentVolumeClaim", "ops", "data")
+		w.settle()
+		w.wantPV("pv", v1.VolumeFailed)
+		if message := w.pv("pv").Status.Message; !strings.Contains(message, "empty it by hand, then delete the PersistentVolume and declare it anew") {
+			t.Errorf("message %q", message)
+		}
+	})
+}

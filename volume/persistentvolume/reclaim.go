@@ -68,7 +68,7 @@ func (c *Controller) recycle(ctx context.Context, pv *v1.PersistentVolume) error
 		spec := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false)
 		plugin, err := c.plugins.FindRecyclablePluginBySpec(spec)
 		if err != nil {
-			return err
+			return fmt.Errorf("%w; empty it by hand, then delete the PersistentVolume and declare it anew, best with reclaim policy Retain", err)
 		}
 		return plugin.Recycle(ctx, pv.Name, spec, func(eventType, message string) {
 			c.events.happened(pv, eventType, reasonRecyclerPod, "Recycler pod: "+message)

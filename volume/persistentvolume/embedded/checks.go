@@ -76,8 +76,10 @@ func notReleasable(pv *v1.PersistentVolume) string {
 		return "it is being deleted"
 	case pv.Spec.ClaimRef == nil:
 		return "no claim has it"
+	case pv.Status.Phase == v1.VolumeFailed:
+		return fmt.Sprintf("its claim has left it, and what its reclaim policy %s asks for has failed, maybe in part (%s): look at the data, then delete the volume and declare it anew", policy, pv.Status.Message)
 	case pv.Status.Phase != v1.VolumeReleased:
-		return fmt.Sprintf("its phase is %s; only one is that its claim has left", pv.Status.Phase)
+		return fmt.Sprintf("its phase is %s; only one that its claim has left, which is Released then, can be", pv.Status.Phase)
 	case policy != v1.PersistentVolumeReclaimRetain && policy != "":
 		return fmt.Sprintf("its reclaim policy is %s, so that its data may be gone in part", policy)
 	}
