@@ -176,9 +176,14 @@ func isUnreadable(v volumemanager.VolumeStatus) bool {
 	return unreadable
 }
 
-// renew has a replaced pod declared again, by the next apply: its claims may have
-// been refused meanwhile.
-func (k *keeper) renew(uid types.UID) { delete(k.replacing, uid) }
+// renew has a replaced pod applied and declared again, by the next apply: it uses
+// no more what it had mounted, and its claims may have been refused meanwhile.
+func (k *keeper) renew(uid types.UID) {
+	delete(k.replacing, uid)
+	if pod := k.pods[uid]; pod != nil {
+		delete(k.applied, volume.NewObjectRef("Pod", pod.Namespace, pod.Name))
+	}
+}
 
 // declare declares a pod. That one is refused is no reason to end for all others;
 // it is said, once for each version.
@@ -200,15 +205,15 @@ func (k *keeper) declare(pod *v1.Pod) error {
 	return nil
 }
 
-// allDeclared reports whether the node knows all pods that are wanted: what one
-// that it refuses, or must not be told of now, has mounted is not nobody's.
-func (k *keeper) allDeclared() bool {
-	for uid := range k.pods {
-		if w, waits := k.waiting.get(uid); !k.declared[uid] && (!waits || w.mounted) {
-			return false
+// undeclared are the pods that are wanted, and of which the node does not know how:
+// what one that it refuses, or must not be told of now, has mounted is not nobody's.
+func (k *keeper) undeclared() (uids []types.UID) {
+	for _, pod := range sortedPods(k.pods) {
+		if !k.declared[pod.UID] {
+			uids = append(uids, pod.UID)
 		}
 	}
-	return true
+	return uids
 }
 
 // noContainers is the role that knows about containers, played for a program

@@ -97,7 +97,7 @@ func (k *keeper) complete(ctx context.Context) {
 			unknown[v.PodUID] = true
 		}
 	}
-	k.node.PodsComplete()
+	k.node.PodsComplete(k.undeclared()...)
 	for uid := range unknown {
 		k.follow(ctx, uid)
 	}
@@ -106,8 +106,15 @@ func (k *keeper) complete(ctx context.Context) {
 
 // prune deletes the objects that manifests have had and have no more: of claims
 // and volumes those that were taken away while this run looked, and names the
-// others. It must be called only when all manifests are known.
-func (k *keeper) prune(ctx context.Context, want *contents, taken map[volume.ObjectRef]bool) error {
+// others. What a pod has mounted that is not mounted yet as it is wanted now stays,
+// too: then it is to be called again. It must be called only when all manifests
+// are known.
+func (k *keeper) prune(ctx context.Context, want *contents, taken map[volume.ObjectRef]bool) (again bool, err error) {
+	held := k.held()
+	for ref := range held {
+		again = again || taken[ref]
+		delete(taken, ref)
+	}
 	declared := embedded.Declared{NothingIsMeant: true, Gone: taken}
 	for _, object := range want.objects {
 		declared.Objects = append(declared.Objects, object)
@@ -121,7 +128,7 @@ func (k *keeper) prune(ctx context.Context, want *contents, taken map[volume.Obj
 	failed := k.storage.Prune(ctx, declared)
 	left, err := k.storage.Undeclared(ctx, declared)
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return false, context.Cause(ctx)
 	}
 	for _, e := range objectErrors(errors.Join(failed, err)) {
 		if text := e.Error(); k.faults[e.Ref] != text {
@@ -129,8 +136,25 @@ func (k *keeper) prune(ctx context.Context, want *contents, taken map[volume.Obj
 			k.say(fmt.Sprintf("not deleted: %v", e))
 		}
 	}
-	k.nameKept(slices.DeleteFunc(left, func(ref volume.ObjectRef) bool { return taken[ref] }))
-	return nil
+	k.nameKept(slices.DeleteFunc(left, func(ref volume.ObjectRef) bool { return taken[ref] || held[ref] }))
+	return again, nil
+}
+
+// held are the claims and volumes that pods have mounted that the node does not
+// know as they are wanted now.
+func (k *keeper) held() map[volume.ObjectRef]bool {
+	held := make(map[volume.ObjectRef]bool)
+	uids := k.undeclared()
+	if len(uids) == 0 {
+		return held
+	}
+	for _, v := range k.node.Explain() {
+		if slices.Contains(uids, v.PodUID) {
+			held[volume.NewObjectRef("PersistentVolumeClaim", v.Claim.Namespace, v.Claim.Name)] = true
+			held[volume.NewObjectRef("PersistentVolume", "", volumeName(v))] = true
+		}
+	}
+	return held
 }
 
 // nameKept says, once, what is in no manifest and stays.

@@ -33,25 +33,14 @@ func (k *keeper) place(ctx context.Context, pod *v1.Pod) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	mounted := why != nil && hasVolumes(k.node.Explain(), pod.UID)
-	if mounted && k.allBound(ctx, pod) {
-		why = nil // it is here already, be a claim of it in deletion
-	}
 	if why != nil {
 		delete(k.declared, pod.UID)
-		k.wait(waitingPod{pod: pod, err: why, mounted: mounted})
+		k.wait(waitingPod{pod: pod, err: why, mounted: hasVolumes(k.node.Explain(), pod.UID)})
 		return nil
 	}
 	k.waiting.remove(pod.UID)
 	k.placed[pod.UID] = pod
 	return k.declare(pod)
-}
-
-func (k *keeper) allBound(ctx context.Context, pod *v1.Pod) bool {
-	return !slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool {
-		name, isClaim := claimOf(pod, &v)
-		return isClaim && k.storage.Explain(ctx, name) != nil
-	})
 }
 
 // claimOf returns the claim that a pod's volume is, if it is one.

@@ -310,14 +310,13 @@ func (r *nodeRun) look(ctx context.Context, due *time.Timer) error {
 // settle lets go of what nobody wants, once all is known that is wanted, and
 // tells how things are.
 func (r *nodeRun) settle(ctx context.Context) error {
-	if !r.complete && r.dir.complete() && r.keep.allDeclared() {
+	if !r.complete && r.dir.complete() {
 		r.complete = true
 		r.keep.complete(ctx)
 	}
-	// A pod that could not be changed yet may have what is declared no more.
-	if r.complete && r.unpruned && r.keep.allDeclared() {
-		r.unpruned = false
-		if err := r.keep.prune(ctx, r.want, r.dir.taken()); err != nil {
+	if r.complete && r.unpruned {
+		var err error
+		if r.unpruned, err = r.keep.prune(ctx, r.want, r.dir.taken()); err != nil {
 			return err
 		}
 	}
@@ -332,12 +331,8 @@ func (r *nodeRun) tell() {
 		volumes += len(pod.Spec.Volumes)
 	}
 	told := fmt.Sprintf("pods: %d, volumes: %d, files refused: %d", len(r.want.pods), volumes, r.dir.faults())
-	switch {
-	case r.complete:
-	case !r.dir.allRead():
+	if !r.complete && !r.dir.allRead() {
 		told += "; pods in no manifest are kept until every manifest has been read"
-	case !r.keep.allDeclared():
-		told += "; pods in no manifest are kept until every pod has been declared"
 	}
 	if len(r.want.held) > 0 {
 		told += "; in no file that is in force, and kept since it may be in one that is not: " + strings.Join(r.want.held, ", ")

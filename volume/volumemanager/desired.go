@@ -114,11 +114,17 @@ func (m *Manager) withdraw(podUID types.UID, released bool) {
 // PodsComplete declares that every pod of this node has been declared: what is
 // left of others may be torn down from now on, once their containers are gone
 // as with [Manager.DeletePod]. Until then nothing is torn down but what was
-// deleted by name. It returns at once and may be repeated.
-func (m *Manager) PodsComplete() {
+// deleted by name. Kept are pods that are known, and cannot be declared yet: what
+// they have stays until they are declared or deleted. It returns at once and may
+// be repeated, with others kept.
+func (m *Manager) PodsComplete(kept ...types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.complete = true
+	m.kept = make(map[types.UID]bool, len(kept))
+	for _, uid := range kept {
+		m.kept[uid] = true
+	}
 	for _, p := range m.pods {
 		if p.pod == nil {
 			for _, s := range p.slots {
@@ -131,7 +137,7 @@ func (m *Manager) PodsComplete() {
 // leaves reports whether a pod is to go: it was deleted by name, or is not in
 // the complete set.
 func (m *Manager) leaves(p *podState) bool {
-	return !p.wanted && (p.deleted || p.pod == nil && m.complete)
+	return !p.wanted && (p.deleted || p.pod == nil && m.complete && !m.kept[p.uid])
 }
 
 // renew gives a slot a reason for another operation, at once. The caller holds

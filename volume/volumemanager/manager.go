@@ -49,7 +49,8 @@ type Manager struct {
 	stopping     bool
 	pods         map[types.UID]*podState
 	declarations int
-	complete     bool // every pod has been declared once
+	complete     bool               // every pod has been declared once
+	kept         map[types.UID]bool // though they are not declared
 	queue        []*slot
 	watchers     map[*watcher]struct{}
 	devices      map[deviceKey]*deviceMount

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -220,16 +221,47 @@ func (c *Cluster) applyRecorded(ctx context.Context, ref volume.ObjectRef, decla
 }
 
 // applyPod stores a pod that is on no node until it is placed; one that is
-// mounted was placed before.
+// mounted was placed before. It uses what is mounted for it, be that declared no
+// more, until it is applied again or gone; so does another pod of its name. What it
+// did not use before keeps nobody's claim until it is placed with that.
 func (c *Cluster) applyPod(ctx context.Context, ref volume.ObjectRef, declared *v1.Pod) (created bool, err error) {
 	next := declarable(declared).(*v1.Pod)
 	next.Spec.NodeName = ""
 	stored, err := objects.Get[*v1.Pod](ctx, c.objects, ref)
-	switch {
-	case err == nil && stored.UID == next.UID:
-		next.Spec.NodeName = stored.Spec.NodeName
-	case err != nil && !errors.Is(err, volume.ErrNotFound):
+	if errors.Is(err, volume.ErrNotFound) {
+		return c.applyPlain(ctx, ref, next)
+	}
+	if err != nil {
 		return false, err
+	}
+	mounted, err := c.allMounted(ctx)
+	if err != nil {
+		return false, err
+	}
+	mounted = slices.DeleteFunc(mounted, func(m Mounted) bool {
+		return m.By != "" || m.PodUID != stored.UID || m.Claim.Name == "" || m.Claim.Namespace != ref.Namespace
+	})
+	if stored.UID != next.UID {
+		for i := range mounted {
+			mounted[i].Pod = types.NamespacedName{Namespace: ref.Namespace, Name: fmt.Sprintf("%s.uid-%s", ref.Name, stored.UID)}
+		}
+		if err := c.storeUsers(ctx, mounted); err != nil {
+			return false, err
+		}
+		return c.applyPlain(ctx, ref, next)
+	}
+	next.Spec.NodeName = stored.Spec.NodeName
+	if next.Spec.NodeName != "" { // what it wants beside, it uses once it is placed with that
+		had := claimsOf(stored)
+		next.Spec.Volumes = slices.DeleteFunc(next.Spec.Volumes, func(v v1.Volume) bool {
+			return v.PersistentVolumeClaim != nil && !slices.Contains(had, claimOfVolume(next, &v))
+		})
+	}
+	claims := claimsOf(next)
+	for _, m := range mounted {
+		if !slices.Contains(claims, m.Claim) {
+			next.Spec.Volumes = append(next.Spec.Volumes, m.asVolume(len(next.Spec.Volumes)))
+		}
 	}
 	return c.applyPlain(ctx, ref, next)
 }

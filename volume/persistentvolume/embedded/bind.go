@@ -157,10 +157,14 @@ func (b *binding) tryPlace(ctx context.Context, pod *v1.Pod) (begun bool, err er
 	if err != nil {
 		return false, err
 	}
-	if err := b.checkUsers(ctx, pod); err != nil {
+	mounted, err := b.allMounted(ctx)
+	if err != nil {
 		return false, err
 	}
-	p, err := b.controller.Place(ctx, pod, []*v1.Node{node})
+	if err := b.checkUsers(ctx, pod, mounted); err != nil {
+		return false, err
+	}
+	p, err := b.controller.Place(ctx, b.withoutDeleted(ctx, pod, mounted), []*v1.Node{node})
 	if err != nil {
 		return false, err
 	}
@@ -177,6 +181,25 @@ func (b *binding) tryPlace(ctx context.Context, pod *v1.Pod) (begun bool, err er
 	return begun, p.Commit(ctx)
 }
 
+// withoutDeleted returns a pod without the claims in deletion that it has mounted:
+// these it keeps until it ends, and a pod that has none of them mounted gets none.
+func (c *Cluster) withoutDeleted(ctx context.Context, pod *v1.Pod, mounted []Mounted) *v1.Pod {
+	kept := func(v v1.Volume) bool {
+		name := claimOfVolume(pod, &v)
+		if name.Name == "" || !slices.ContainsFunc(mounted, func(m Mounted) bool { return m.PodUID == pod.UID && m.Claim == name }) {
+			return false
+		}
+		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, c.objects, volume.NewObjectRef(kindClaim, name.Namespace, name.Name))
+		return err == nil && claim.DeletionTimestamp != nil && hasMounted(mounted, pod.UID, name, claim.Spec.VolumeName)
+	}
+	if !slices.ContainsFunc(pod.Spec.Volumes, kept) {
+		return pod
+	}
+	left := pod.DeepCopy()
+	left.Spec.Volumes = slices.DeleteFunc(left.Spec.Volumes, kept)
+	return left
+}
+
 // settleOn writes down that a pod is on the node, once all its claims are bound:
 // from now on it uses them.
 func (b *binding) settleOn(ctx context.Context, pod *v1.Pod) error {
@@ -185,11 +208,19 @@ func (b *binding) settleOn(ctx context.Context, pod *v1.Pod) error {
 	}
 	for range maxAttempts {
 		stored, err := objects.Get[*v1.Pod](ctx, b.objects, refOf(pod))
-		if err != nil || stored.Spec.NodeName == b.nodeName {
+		if err != nil {
 			return err
 		}
-		next := stored.DeepCopy()
+		next, used := stored.DeepCopy(), claimsOf(stored)
 		next.Spec.NodeName = b.nodeName
+		for i := range pod.Spec.Volumes {
+			if v := &pod.Spec.Volumes[i]; v.PersistentVolumeClaim != nil && !slices.Contains(used, claimOfVolume(pod, v)) {
+				next.Spec.Volumes = append(next.Spec.Volumes, *v.DeepCopy())
+			}
+		}
+		if stored.Spec.NodeName == b.nodeName && len(next.Spec.Volumes) == len(stored.Spec.Volumes) {
+			return nil
+		}
 		if _, err = b.objects.Update(ctx, next); !errors.Is(err, objects.ErrConflict) {
 			return err
 		}
@@ -201,20 +232,25 @@ func (b *binding) settleOn(ctx context.Context, pod *v1.Pod) error {
 // once.
 func claimsOf(pod *v1.Pod) (names []types.NamespacedName) {
 	seen := make(map[string]bool)
-	for _, v := range pod.Spec.Volumes {
-		name := ""
-		switch {
-		case v.PersistentVolumeClaim != nil:
-			name = v.PersistentVolumeClaim.ClaimName
-		case v.Ephemeral != nil:
-			name = pod.Name + "-" + v.Name
-		}
-		if name != "" && !seen[name] {
-			seen[name] = true
-			names = append(names, types.NamespacedName{Namespace: pod.Namespace, Name: name})
+	for i := range pod.Spec.Volumes {
+		if name := claimOfVolume(pod, &pod.Spec.Volumes[i]); name.Name != "" && !seen[name.Name] {
+			seen[name.Name] = true
+			names = append(names, name)
 		}
 	}
 	return names
+}
+
+// claimOfVolume returns the claim of one of a pod's volumes, without a name if it
+// has none.
+func claimOfVolume(pod *v1.Pod, v *v1.Volume) (name types.NamespacedName) {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}
+	case v.Ephemeral != nil:
+		return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name + "-" + v.Name}
+	}
+	return name
 }
 
 // report says which claims the pods have not got.

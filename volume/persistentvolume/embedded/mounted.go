@@ -77,8 +77,7 @@ func (c *Cluster) storeUsers(ctx context.Context, all []Mounted) error {
 			pod.Spec.NodeName = c.nodeName
 			pods[m.PodUID] = pod
 		}
-		source := v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: m.Claim.Name}}
-		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: fmt.Sprintf("mounted-%d", len(pod.Spec.Volumes)), VolumeSource: source})
+		pod.Spec.Volumes = append(pod.Spec.Volumes, m.asVolume(len(pod.Spec.Volumes)))
 	}
 	for _, pod := range pods {
 		// Of two of one name, the other is known by what is mounted alone.
@@ -87,6 +86,12 @@ func (c *Cluster) storeUsers(ctx context.Context, all []Mounted) error {
 		}
 	}
 	return nil
+}
+
+// asVolume is what is mounted as the volume of a pod that uses it.
+func (m Mounted) asVolume(number int) v1.Volume {
+	source := v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: m.Claim.Name}}
+	return v1.Volume{Name: fmt.Sprintf("mounted-%d", number), VolumeSource: source}
 }
 
 // PodGone deletes the pod of that UID, after all its volumes were torn down: from

@@ -412,25 +412,32 @@ func (c *Cluster) allMounted(ctx context.Context) (all []Mounted, err error) {
 	return all, nil
 }
 
-// checkUsers refuses a pod claims that are for one pod alone and that somebody
-// has who runs beside the node, be it for a pod of the same UID.
-func (c *Cluster) checkUsers(ctx context.Context, pod *v1.Pod) error {
-	mounted, err := c.allMounted(ctx)
-	if err != nil {
-		return err
-	}
-	mounted = slices.DeleteFunc(mounted, func(m Mounted) bool { return m.By == "" })
+// checkUsers refuses a pod claims that are for one pod alone and that another has
+// mounted, be it declared no more, or with other volumes, or of the same name; or
+// that somebody has who runs beside the node, be it for a pod of the same UID.
+func (c *Cluster) checkUsers(ctx context.Context, pod *v1.Pod, mounted []Mounted) error {
 	for _, name := range claimsOf(pod) {
-		if len(mounted) == 0 {
-			return nil
+		others := slices.DeleteFunc(slices.Clone(mounted), func(m Mounted) bool {
+			return m.Claim != name || m.By == "" && hasMounted(mounted, pod.UID, name, m.Volume)
+		})
+		if len(others) == 0 {
+			continue
 		}
 		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, c.objects, volume.NewObjectRef(kindClaim, name.Namespace, name.Name))
 		if err != nil {
 			continue // which others say
 		}
-		if err := soleUser(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, claim, mounted); err != nil {
+		if err := soleUser(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, claim, others); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// hasMounted reports whether the node has a claim mounted for a pod, from that
+// volume.
+func hasMounted(mounted []Mounted, uid types.UID, claim types.NamespacedName, volumeName string) bool {
+	return slices.ContainsFunc(mounted, func(m Mounted) bool {
+		return m.By == "" && m.PodUID == uid && m.Claim == claim && m.Volume == volumeName
+	})
 }
