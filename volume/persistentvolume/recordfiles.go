@@ -131,7 +131,15 @@ func (r *RecordedObjects) save(object metav1.Object) error {
 	if err != nil {
 		return err
 	}
-	if err := r.disk.WriteFile(filepath.Join(r.dir, recordName(ref)), append(data, '\n'), 0o600); err != nil {
+	write := func() error {
+		return r.disk.WriteFile(filepath.Join(r.dir, recordName(ref)), append(data, '\n'), 0o600)
+	}
+	if goes(object) {
+		err = r.spare.spend(write)
+	} else {
+		err = write()
+	}
+	if err != nil {
 		return fmt.Errorf("record %s: %w", ref, err)
 	}
 	return nil
@@ -170,8 +178,8 @@ type epoch struct {
 	Floor uint64 `json:"floor"`
 }
 
-// beginEpoch returns the floor for this store, once the next one's is on disk.
-func (r *RecordedObjects) beginEpoch() (floor uint64, err error) {
+// readEpoch returns the floor for this store.
+func (r *RecordedObjects) readEpoch() (floor uint64, err error) {
 	path := filepath.Join(r.dir, epochFile)
 	var e epoch
 	data, err := os.ReadFile(path)
@@ -187,9 +195,37 @@ func (r *RecordedObjects) beginEpoch() (floor uint64, err error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return 0, err
 	}
-	next, err := json.Marshal(epoch{SchemaVersion: recordVersion, Floor: e.Floor + epochLength})
+	r.epoch = epoch{SchemaVersion: recordVersion, Floor: e.Floor + epochLength}
+	return e.Floor, nil
+}
+
+// beginEpoch writes down where the next store begins.
+func (r *RecordedObjects) beginEpoch() error {
+	next, err := json.Marshal(r.epoch)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	return e.Floor, r.disk.WriteFile(path, append(next, '\n'), 0o600)
+	if err := r.disk.WriteFile(filepath.Join(r.dir, epochFile), append(next, '\n'), 0o600); err != nil {
+		return err
+	}
+	r.begun.Store(true)
+	return nil
+}
+
+// ensureEpoch has it written where that was not possible when the records were
+// opened: those of a full disk can be read, and be made less. Versions of a store
+// that has written nothing may be given again.
+func (r *RecordedObjects) ensureEpoch(ctx context.Context, do func(write func() error) error) error {
+	if r.begun.Load() {
+		return nil
+	}
+	unlock, err := r.keys.Lock(ctx, volume.ObjectRef{Kind: epochFile})
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if r.begun.Load() {
+		return nil
+	}
+	return do(r.beginEpoch)
 }

@@ -35,6 +35,10 @@ type RecordedObjects struct {
 	disk disk
 	lock *os.File
 	keys keylock.Map[volume.ObjectRef]
+	// epoch is what is to be written before any version is given to a write.
+	epoch epoch
+	begun atomic.Bool
+	spare spare
 
 	// ledger is what an earlier version has bound and is not recorded yet; nil
 	// for nothing.
@@ -78,7 +82,7 @@ func openRecords(ctx context.Context, store LoadableObjects, dir string, disk di
 	if err != nil {
 		return nil, fmt.Errorf("records of volumes %s: lock: %w", dir, err)
 	}
-	r := &RecordedObjects{memory: store, dir: dir, disk: disk, lock: lock}
+	r := &RecordedObjects{memory: store, dir: dir, disk: disk, lock: lock, spare: newSpare(dir)}
 	if err := r.load(context.WithoutCancel(ctx), store); err != nil {
 		return nil, errors.Join(fmt.Errorf("records of volumes: %w", err), r.Close())
 	}
@@ -90,10 +94,14 @@ func (r *RecordedObjects) load(ctx context.Context, store objects.Loader) error 
 	if _, err := durable.Sweep(r.dir); err != nil {
 		return err
 	}
-	floor, err := r.beginEpoch()
+	floor, err := r.readEpoch()
 	if err != nil {
 		return err
 	}
+	if err := r.beginEpoch(); err != nil && !isFull(err) { // then before the first write
+		return err
+	}
+	r.spare.fill()
 	claims, volumes, err := ReadRecords(r.dir)
 	if err != nil {
 		return err
@@ -389,8 +397,11 @@ func (r *RecordedObjects) rehearse(ctx context.Context, ref volume.ObjectRef) (*
 	stored, err := r.Live().Get(ctx, ref)
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
-		return re, nil
+		return re, r.ensureEpoch(ctx, func(write func() error) error { return write() })
 	case err != nil:
+		return nil, err
+	}
+	if err := r.ensureEpoch(ctx, r.spare.spend); err != nil { // it may be to go
 		return nil, err
 	}
 	re.stored = stored
