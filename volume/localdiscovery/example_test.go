@@ -55,7 +55,7 @@ func Example() {
 	// What cleans them is the plugin, for the controller of claims.
 	releases := &persistentvolume.ReleaseVerifier{Objects: store}
 	releases.Plugins, err = volume.NewVolumePluginMgr(
-		[]volume.VolumePlugin{local.New(local.Config{Clean: local.CleanConfig{Action: local.CleanDelete}})},
+		[]volume.VolumePlugin{local.New(local.Config{Clean: local.CleanConfig{Action: local.CleanDelete, Below: []string{dir}}})},
 		&volume.Host{RootDir: dir, NodeName: "node1", Mounter: mounter, Releases: releases})
 	if err != nil {
 		log.Fatal(err)

@@ -203,7 +203,7 @@ func controllerFor(t *testing.T, store *objects.Store) (stop func()) {
 	releases := &persistentvolume.ReleaseVerifier{Objects: store}
 	host := &volume.Host{RootDir: t.TempDir(), NodeName: "node1", Mounter: mount.New(mount.Config{}), Releases: releases}
 	plugins, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{
-		local.New(local.Config{Clean: local.CleanConfig{Action: local.CleanDelete}})}, host)
+		local.New(local.Config{Clean: local.CleanConfig{Action: local.CleanDelete, Below: []string{"/"}}})}, host)
 	if err != nil {
 		t.Fatal(err)
 	}

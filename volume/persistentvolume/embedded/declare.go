@@ -33,6 +33,16 @@ var foreign = [...]string{
 	lastApplied, appliedBy, persistentvolume.AwaitsClaimAnnotation,
 }
 
+// localVolumeNode is on volumes that discovery has stored, and lets this node's
+// plugin clean them (package local). A manifest that has it may name any file
+// system, so it is not taken from there: whoever declares a disk deletes what is
+// on it himself. Two annotations that seem alike are taken: by which disk a volume
+// is known (podvol.io/local-volume-id), which only has any other refused when
+// it is mounted, and with what a volume was made (provisioned.podvol.io/): a volume
+// that is restored is reclaimed like before, since its plugin deletes nothing
+// outside its own directories, and there only what its marks say it has made.
+const localVolumeNode = "podvol.io/local-volume-node"
+
 // declarable copies an object without what only a cluster writes.
 func declarable(object metav1.Object) metav1.Object {
 	c := object.(runtime.Object).DeepCopyObject().(metav1.Object)
@@ -91,7 +101,7 @@ func ownPart(kind string, meta *metav1.ObjectMeta) {
 	meta.CreationTimestamp = metav1.Time{}
 	meta.OwnerReferences = nil // their UIDs mean nothing here, and it would go for want of its owner
 	for name := range meta.Annotations {
-		if slices.Contains(foreign[:], name) {
+		if slices.Contains(foreign[:], name) || kind == kindVolume && name == localVolumeNode {
 			delete(meta.Annotations, name)
 		}
 	}

@@ -143,6 +143,9 @@ func (c *cleaning) verify(ctx context.Context) error {
 
 // clean may block.
 func (c *cleaning) clean(ctx context.Context) error {
+	if err := c.mayClean(); err != nil {
+		return volume.NothingDone(err)
+	}
 	if c.pv.Spec.VolumeMode != nil && *c.pv.Spec.VolumeMode == v1.PersistentVolumeBlock {
 		return c.cleanDevice(ctx)
 	}
@@ -155,6 +158,25 @@ func (c *cleaning) clean(ctx context.Context) error {
 	}
 	defer dir.Close()
 	return c.cleanFiles(ctx, dir, e)
+}
+
+// mayClean refuses what does not lie where the node's administrator has volumes
+// cleaned. The last element of the path may be a link to a device, which whoever
+// has put it there has offered; a file system must be mounted at the very path.
+func (c *cleaning) mayClean() error {
+	parent, err := filepath.EvalSymlinks(filepath.Dir(c.path))
+	if err != nil {
+		return err
+	}
+	at := filepath.Join(parent, filepath.Base(c.path))
+	allowed := c.plugin.config.Clean.Below
+	for _, dir := range allowed {
+		if real, err := filepath.EvalSymlinks(dir); err == nil && below.Strictly(real, at) {
+			return nil
+		}
+	}
+	return volume.Invalid("local.path", "%q is not strictly below a directory in which this node cleans volumes (%v); use reclaim policy %s, or have its administrator allow it (local.Config.Clean.Below)",
+		at, allowed, v1.PersistentVolumeReclaimRetain)
 }
 
 // SharesData reports whether two volumes have a directory in common, by their

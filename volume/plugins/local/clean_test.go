@@ -48,6 +48,9 @@ type cleaner struct {
 
 func newCleaner(t *testing.T, clean local.CleanConfig, asked asked) *cleaner {
 	t.Helper()
+	if clean.Below == nil {
+		clean.Below = []string{"/"}
+	}
 	c := &cleaner{verifier: &verifier{asked: asked}, mounter: mount.New(mount.Config{}), root: t.TempDir()}
 	p := local.New(local.Config{Clean: clean})
 	if err := p.Init(&volume.Host{RootDir: c.root, NodeName: "node1", Mounter: c.mounter, Releases: c.verifier}); err != nil {
@@ -439,4 +442,40 @@ func TestSharesData(t *testing.T) {
 	if _, err := volume.SharesData(p, at("a", "", ""), at("/d", "", "")); err == nil {
 		t.Error("a relative path is compared")
 	}
+}
+
+// An administrator says where volumes are cleaned; a PersistentVolume, which may
+// be anybody's, does not.
+func TestKernelOnlyWhatIsBelowIsCleaned(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		for name, at := range map[string]struct {
+			below   func(path string) []string
+			cleaned bool
+		}{
+			"nowhere":       {func(string) []string { return []string{} }, false},
+			"elsewhere":     {func(string) []string { return []string{t.TempDir()} }, false},
+			"the very path": {func(path string) []string { return []string{path} }, false},
+			"name's prefix": {func(path string) []string { return []string{strings.TrimSuffix(path, "k")} }, false},
+			"below":         {func(path string) []string { return []string{filepath.Dir(path)} }, true},
+			"through a link": {func(path string) []string {
+				link := filepath.Join(t.TempDir(), "link")
+				if err := os.Symlink(filepath.Dir(path), link); err != nil {
+					t.Fatal(err)
+				}
+				return []string{link}
+			}, true},
+		} {
+			clean, path := deleteAll, newCleaner(t, deleteAll, nil).disk(t)
+			clean.Below = at.below(path)
+			c := newCleaner(t, clean, nil)
+			writeFiles(t, path, "thesis")
+			err := c.delete(t.Context(), c.releasedAt(t, path))
+			if left := len(namesIn(t, path)) > 0; left == at.cleaned || (err == nil) != at.cleaned {
+				t.Errorf("%s: left %v, %v", name, left, err)
+			}
+			if _, refused := errors.AsType[*volume.InvalidSpecError](err); refused == at.cleaned {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
 }

@@ -20,6 +20,11 @@ type Config struct {
 type CleanConfig struct {
 	// Action is what is done; "" is nothing: NewDeleter refuses.
 	Action CleanAction
+	// Below are the directories strictly below which a volume's path must lie to be
+	// cleaned, links of all but its last element resolved: those that discovery
+	// looks into. No PersistentVolume, whoever writes it, can have anything else of
+	// the node cleaned. Empty: nothing is cleaned.
+	Below []string
 	// Devices is how block devices are wiped, also those with a file system that
 	// the plugin has made; "" refuses them.
 	Devices WipeMethod
@@ -62,6 +67,11 @@ func (c CleanConfig) check() error {
 	case CleanNever, CleanDryRun, CleanDelete:
 	default:
 		return volume.Invalid("Clean.Action", "%q is none of %q, %q and %q", c.Action, CleanNever, CleanDryRun, CleanDelete)
+	}
+	for _, dir := range c.Below {
+		if err := volume.CheckAbsolutePath("Clean.Below", dir); err != nil {
+			return err
+		}
 	}
 	switch c.Devices {
 	case WipeNever, WipeSignatures, WipeDiscard, WipeZero:
