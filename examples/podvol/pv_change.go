@@ -21,7 +21,8 @@ func pvDeleteCommand(s streams) *cobra.Command {
 		Long: "Deletes PersistentVolumes. The data of one that a claim has left goes first if its\n" +
 			"reclaim policy is Delete; all other data stays where it is. A volume that a claim\n" +
 			"has, or that is mounted on this machine, is refused. One that a manifest still\n" +
-			"declares is made anew by the next podvol mount, for any claim that it fits.\n\n" +
+			"declares, or discovery finds, is made anew, for any claim that it fits: that this\n" +
+			"may see what the last one has left must be confirmed with --yes.\n\n" +
 			"--keep-data deletes only the PersistentVolume, such as one whose storage cannot\n" +
 			"be deleted because its server is no more. Nobody deletes the data then; that must\n" +
 			"be confirmed with --yes.\n\n" +
@@ -32,7 +33,7 @@ func pvDeleteCommand(s streams) *cobra.Command {
 		RunE: func(c *cobra.Command, names []string) error { return deletePVs(c.Context(), s, o, keep, names) },
 	}
 	c.Flags().BoolVar(&keep.data, "keep-data", false, "delete the PersistentVolume only, whatever its reclaim policy says")
-	c.Flags().BoolVar(&keep.sure, "yes", false, "with --keep-data: its data stays where it is, and nobody deletes it")
+	c.Flags().BoolVar(&keep.sure, "yes", false, "the data stays where it is: nobody deletes it, or another claim may have it")
 	o.add(c.Flags())
 	return c
 }
@@ -62,10 +63,39 @@ func deletePVs(ctx context.Context, s streams, o changeOptions, keep keepOptions
 		d.refs = append(d.refs, volume.NewObjectRef(volumeKind.kind, "", name))
 		d.volumes = append(d.volumes, pv)
 	}
+	if err := d.confirmSeen(keep.sure); err != nil {
+		return err
+	}
 	if len(d.volumes) > 0 && keep.data && !keep.sure && !o.dryRun {
 		return usagef("the data of PersistentVolume %q stays in %s, where nobody deletes it: confirm that with --yes", d.volumes[0].Name, sourceOf(d.volumes[0]))
 	}
 	return errors.Join(append(missing, d.run(ctx))...)
+}
+
+// confirmSeen makes sure that whoever deletes volumes which something may offer
+// again, with what a claim has left in them, knows that.
+func (d *deletion) confirmSeen(sure bool) error {
+	for _, pv := range d.volumes {
+		if !showsDataAgain(pv, d.keepData) {
+			continue
+		}
+		what := fmt.Sprintf("what claim %s has left in it, %s", claimText(pv), sourceOf(pv))
+		switch {
+		case d.options.dryRun:
+			printNote(d.err, pv.Name, "once it is declared or found again, another claim could have it, with "+what)
+		case !sure:
+			return usagef("once PersistentVolume %q is declared or found again, another claim will have it, with %s: confirm that with --yes", pv.Name, what)
+		}
+	}
+	return nil
+}
+
+// showsDataAgain reports whether a volume whose storage stays was left by a claim,
+// and comes from what may offer it again: a manifest or discovery.
+func showsDataAgain(pv *v1.PersistentVolume, keepData bool) bool {
+	offered := pv.Annotations["podvol.io/applied-by"] != "" || pv.Annotations["podvol.io/local-volume-id"] != ""
+	stays := keepData || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete
+	return offered && stays && pv.Status.Phase == v1.VolumeReleased
 }
 
 func pvReleaseCommand(s streams) *cobra.Command {

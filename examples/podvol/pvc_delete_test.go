@@ -107,6 +107,13 @@ func TestClaimsAreDeletedByHand(t *testing.T) {
 		if _, errOut := at(exitUsage, "pv", "release", "kept"); !strings.Contains(errOut, "--yes") || !strings.Contains(errOut, "shop/static") {
 			t.Errorf("stderr: %s", errOut)
 		}
+		// Its manifest may offer it again, with the same result.
+		if _, errOut := at(exitUsage, "pv", "delete", "kept"); !strings.Contains(errOut, "--yes") || !strings.Contains(errOut, "shop/static has left") {
+			t.Errorf("stderr: %s", errOut)
+		}
+		if _, errOut := at(exitOK, "pv", "delete", "kept", "--dry-run"); !strings.Contains(errOut, "another claim could have it") {
+			t.Errorf("stderr: %s", errOut)
+		}
 		at(exitOK, "pv", "release", "kept", "--yes")
 		if out, _ := at(exitOK, "pv"); !strings.Contains(out, "Available") || strings.Contains(out, "shop/static") {
 			t.Errorf("stdout: %s", out)
