@@ -34,7 +34,7 @@ func (r *releases) VerifyReleased(ctx context.Context, pv *v1.PersistentVolume) 
 	for _, m := range all {
 		if m.Volume == pv.Name {
 			uses = append(uses, persistentvolume.Use{
-				By: volume.NewObjectRef(kindPod, m.Pod.Namespace, m.Pod.Name), How: m.how(),
+				By: m.podRef(), How: m.how(),
 			})
 		}
 	}
@@ -42,6 +42,14 @@ func (r *releases) VerifyReleased(ctx context.Context, pv *v1.PersistentVolume) 
 		return volume.NothingDone(&persistentvolume.InUseError{Volume: pv.Name, Uses: uses})
 	}
 	return nil
+}
+
+// podRef names the pod, by its UID where nothing else is known of it.
+func (m Mounted) podRef() volume.ObjectRef {
+	if m.Pod.Name == "" {
+		return volume.NewObjectRef(kindPod, "", "of unknown name")
+	}
+	return volume.NewObjectRef(kindPod, m.Pod.Namespace, m.Pod.Name)
 }
 
 func (m Mounted) how() string {
