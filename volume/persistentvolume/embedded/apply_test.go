@@ -168,6 +168,34 @@ func TestWhatIsBeingDeletedIsMadeAnewOnceItIsGone(t *testing.T) {
 	})
 }
 
+// Its manifest has gone meanwhile, though nothing is to be deleted for that.
+func TestWhatIsBeingDeletedIsNotMadeAnewOnceItIsDeclaredNoMore(t *testing.T) {
+	m := newMachine(t)
+	m.run()
+	m.PodsComplete()
+	m.mustBind(static + claimOfStatic + web)
+	m.delete("PersistentVolumeClaim", "data") // which the pod keeps
+	if err := m.Apply(t.Context(), objectsOf(t, claimOfStatic)...); !errors.Is(err, embedded.ErrBeingDeleted) {
+		t.Fatalf("err = %v", err)
+	}
+	if err := m.Prune(t.Context(), embedded.Declared{NothingIsMeant: true, Gone: map[volume.ObjectRef]bool{}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.PodGone(t.Context(), load(t, web).Pods()[0].UID); err != nil {
+		t.Fatal(err)
+	}
+	m.eventually("the claim is gone", func() bool { return !m.exists("PersistentVolumeClaim", "data") })
+	if _, err := m.Objects().Create(t.Context(), &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "other"}}); err != nil {
+		t.Fatal(err) // which has whoever makes anew look again
+	}
+	if err := m.Idle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if m.exists("PersistentVolumeClaim", "data") {
+		t.Error("a claim is made that no manifest declares")
+	}
+}
+
 func TestApplyRefusesWhatIsInvalid(t *testing.T) {
 	m := newMachine(t)
 	claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data"}}
