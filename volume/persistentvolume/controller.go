@@ -60,6 +60,12 @@ type ControllerConfig struct {
 	// program that is to do one thing and nothing besides; it must not block. All
 	// others stay as they are, and are only known. Nil: all.
 	Only func(volume.ObjectRef) bool
+	// TrustedClaims says that nobody but controllers writes the finalizers and
+	// annotations of claims. Then storage that was begun for a claim is finished as
+	// it was begun though its class has been replaced or deleted since; else a user
+	// could have made a claim that says so, and the claim keeps
+	// [ProvisioningFinalizer] and says what to do.
+	TrustedClaims bool
 	// Workers is how many claims and volumes are worked on at the same time; 0
 	// means 16.
 	Workers int
@@ -103,6 +109,8 @@ type Controller struct {
 	unbound    reasons
 	// nodeName is ControllerConfig.NodeName.
 	nodeName string
+	// trustedClaims is ControllerConfig.TrustedClaims.
+	trustedClaims bool
 	// node is how that was when the queue worked on it last; nil before.
 	node *onlyNode
 	// only is ControllerConfig.Only.
@@ -120,7 +128,7 @@ type Controller struct {
 func NewController(config ControllerConfig) *Controller {
 	c := &Controller{
 		objects: config.Objects, plugins: config.Plugins, log: config.Logger, events: eventLog{sink: config.Events, told: make(map[types.UID]string)},
-		index: NewIndex(), waiting: newWaitingClaims(), nodeName: config.NodeName, only: config.Only, complete: config.PodsComplete, activity: new(activity),
+		index: NewIndex(), waiting: newWaitingClaims(), nodeName: config.NodeName, trustedClaims: config.TrustedClaims, only: config.Only, complete: config.PodsComplete, activity: new(activity),
 		synced: make(chan struct{}), ended: make(chan struct{}), unbound: reasons{changed: config.Explained},
 	}
 	c.lookAtAll = sync.OnceFunc(c.lookAtClaimsAndVolumes)

@@ -47,8 +47,11 @@ func provisionTask(claim *v1.PersistentVolumeClaim, inherited bool, f func(conte
 // false where the class makes none.
 func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *UnboundError) (handled bool, err error) {
 	name, inherited := claimClass(claim, ""), isProvisioning(claim)
-	class = makingOf(claim, class).Class
-	switch {
+	with, err := c.makingOf(claim, class)
+	if err != nil {
+		return true, c.failProvisioning(ctx, claim, failedToProvision(claim, err))
+	}
+	switch class = with.Class; {
 	case name == "":
 		return false, nil
 	case class == nil:
@@ -96,7 +99,7 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 func (c *Controller) beginMaking(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, progress, error) {
 	inherited := isProvisioning(claim)
 	if !inherited {
-		if _, _, refused := c.prepare(ctx, claim, makingOf(claim, class)); refused != nil {
+		if _, _, refused := c.prepareAs(ctx, claim, class); refused != nil {
 			state, err := c.operations.do(provisionTask(claim, false, func(context.Context) error { return volume.NothingDone(refused) }))
 			return claim, state, err
 		}
@@ -224,12 +227,15 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 		if err != nil {
 			return err
 		}
-		class = makingOf(claim, class).Class
+		with, replaced := c.makingOf(claim, class)
 		state, err := c.operations.do(provisionTask(claim, true, func(ctx context.Context) error {
-			if class == nil {
+			if replaced != nil {
+				return replaced
+			}
+			if with.Class == nil {
 				return fmt.Errorf("the class %q is gone that knows where; create it again", claimClass(claim, ""))
 			}
-			return c.makeVolume(ctx, claim, class)
+			return c.makeVolume(ctx, claim, with.Class)
 		}))
 		switch state {
 		case opRunning:
@@ -270,7 +276,7 @@ func (c *Controller) makeVolume(ctx context.Context, claim *v1.PersistentVolumeC
 	case exists:
 		return checkMadeFor(stored, claim)
 	}
-	provisioner, node, err := c.prepare(ctx, claim, makingOf(claim, class))
+	provisioner, node, err := c.prepareAs(ctx, claim, class)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
@@ -292,6 +298,15 @@ func (c *Controller) makeVolume(ctx context.Context, claim *v1.PersistentVolumeC
 	c.volumes.put(stored)
 	c.events.happened(claim, v1.EventTypeNormal, reasonProvisioningSucceeded, fmt.Sprintf("Successfully provisioned volume %s using %s", name, class.Provisioner))
 	return nil
+}
+
+// prepareAs is prepare for what the claim, or else the class, says.
+func (c *Controller) prepareAs(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (volume.Provisioner, *v1.Node, error) {
+	with, err := c.makingOf(claim, class)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c.prepare(ctx, claim, with)
 }
 
 // prepare does what comes before the storage is made.

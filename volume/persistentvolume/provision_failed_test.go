@@ -3,6 +3,7 @@ package persistentvolume_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume"
@@ -106,6 +108,7 @@ func TestUncertainStorageIsAskedForAsItWas(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+				w.config.TrustedClaims = true
 				w.start()
 				w.storage.fail(errNoAnswer)
 				w.settle()
@@ -124,6 +127,35 @@ func TestUncertainStorageIsAskedForAsItWas(t *testing.T) {
 				w.wantGone("PersistentVolumeClaim", "ops", "data")
 				if got := w.stored(); len(got) != 0 {
 					t.Errorf("storage is left: %q", got)
+				}
+			})
+		})
+	}
+}
+
+// Whoever makes a claim may write into it as what class its storage was begun:
+// nothing is made by that unless claims are trusted.
+func TestNothingIsMadeAsAClaimItselfSays(t *testing.T) {
+	forged := func(c *v1.PersistentVolumeClaim) {
+		c.Finalizers = append(c.Finalizers, persistentvolume.ProvisioningFinalizer)
+		metav1.SetMetaDataAnnotation(&c.ObjectMeta, persistentvolume.ProvisioningFinalizer,
+			fmt.Sprintf(`{"class":{"metadata":{"name":"fast"},"provisioner":%q,"parameters":{"path":"/etc"}}}`, storagePlugin))
+	}
+	for name, classes := range map[string][]*storagev1.StorageClass{"of another class": {storageClass("fast", made)}, "of none": nil} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, newClaim("data", "1Gi", ofClass("fast"), forged)).withStorage()
+				for _, class := range classes {
+					w.create(class)
+				}
+				w.start()
+				w.settle()
+				w.wantEvent("data: Warning ProvisioningFailed", `"fast"`, "remove the finalizer podvol.io/provisioning")
+				w.delete("PersistentVolumeClaim", "ops", "data")
+				w.settle()
+				w.wantEvent("data: Warning ProvisioningCleanupFailed", "remove the finalizer podvol.io/provisioning")
+				if got := w.storage.asked(); got > 0 || len(w.stored()) > 0 {
+					t.Errorf("the plugin was asked %d times, and has made %q", got, w.stored())
 				}
 			})
 		})

@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -23,16 +24,30 @@ type making struct {
 }
 
 // makingOf returns what the storage is made with that may be there for a claim
-// already, else what it is to be made with. The class may be nil.
-func makingOf(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) making {
+// already, else what it is to be made with. The class may be nil. Whoever may make
+// a claim could write the annotation, and so a class of his own: unless claims are
+// trusted it counts only where the class says the same.
+func (c *Controller) makingOf(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (making, error) {
 	var begun making
 	if isProvisioning(claim) && json.Unmarshal([]byte(claim.Annotations[annProvisioning]), &begun) == nil && begun.Class != nil {
-		return begun
+		if c.trustedClaims || class != nil && equality.Semantic.DeepEqual(begun.Class, madeWith(class)) {
+			return begun, nil
+		}
+		return making{}, fmt.Errorf("storage may have been made for it by a StorageClass %q other than there is now: make that again as it was "+
+			"(the claim's annotation %s has it), or, if you have seen that there is no storage, remove the finalizer %s", begun.Class.Name, annProvisioning, ProvisioningFinalizer)
 	}
 	if !waitsForConsumer(class) {
-		return making{Class: class}
+		return making{Class: class}, nil
 	}
-	return making{Class: class, Node: claim.Annotations[annSelectedNode]}
+	return making{Class: class, Node: claim.Annotations[annSelectedNode]}, nil
+}
+
+// madeWith returns what counts of a class for the storage that it makes.
+func madeWith(class *storagev1.StorageClass) *storagev1.StorageClass {
+	return &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: class.Name}, Provisioner: class.Provisioner, Parameters: class.Parameters, ReclaimPolicy: class.ReclaimPolicy,
+		MountOptions: class.MountOptions, VolumeBindingMode: class.VolumeBindingMode, AllowedTopologies: class.AllowedTopologies,
+	}
 }
 
 // withProvisioning returns the claim as it is before its storage is made.
@@ -44,14 +59,15 @@ func withProvisioning(claim *v1.PersistentVolumeClaim, class *storagev1.StorageC
 	if isProvisioning(next) {
 		return next, nil
 	}
-	begun, err := json.Marshal(making{Class: &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: class.Name}, Provisioner: class.Provisioner, Parameters: class.Parameters, ReclaimPolicy: class.ReclaimPolicy,
-		MountOptions: class.MountOptions, VolumeBindingMode: class.VolumeBindingMode, AllowedTopologies: class.AllowedTopologies,
-	}, Node: makingOf(claim, class).Node})
+	begun := making{Class: madeWith(class)}
+	if waitsForConsumer(class) {
+		begun.Node = claim.Annotations[annSelectedNode]
+	}
+	data, err := json.Marshal(begun)
 	if err != nil {
 		return nil, fmt.Errorf("record what the volume is made with: %w", err)
 	}
-	metav1.SetMetaDataAnnotation(&next.ObjectMeta, annProvisioning, string(begun))
+	metav1.SetMetaDataAnnotation(&next.ObjectMeta, annProvisioning, string(data))
 	next.Finalizers = append(next.Finalizers, ProvisioningFinalizer)
 	return next, nil
 }

@@ -150,7 +150,7 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 	c.complete = sync.OnceFunc(func() { close(complete) })
 	c.controller = persistentvolume.NewController(persistentvolume.ControllerConfig{
 		Objects: c.objects, Plugins: c.plugins, Events: config.Events, Logger: c.log, PodsComplete: complete, NodeName: c.nodeName,
-		Explained: c.reasons.explained, Only: config.Only,
+		Explained: c.reasons.explained, Only: config.Only, TrustedClaims: true, // declarable takes them from no manifest
 	})
 	if _, err := c.applyPlain(ctx, c.nodeRef(), c.defaultNode()); err != nil {
 		return err

@@ -22,15 +22,15 @@ const appliedBy = "podvol.io/applied-by"
 // bindCompleted is on a claim once it has its volume.
 const bindCompleted = "pv.kubernetes.io/bind-completed"
 
-// foreign are the annotations of bindings, which are this cluster's to write: a
-// manifest that has them was written down from another.
+// foreign are annotations of bindings and of storage that is being made, which are
+// this cluster's to write: a manifest that has them was written down from another.
 var foreign = [...]string{
 	bindCompleted,
 	"pv.kubernetes.io/bound-by-controller",
 	"volume.kubernetes.io/selected-node",
 	"volume.kubernetes.io/storage-provisioner",
 	"volume.beta.kubernetes.io/storage-provisioner",
-	lastApplied, appliedBy, persistentvolume.AwaitsClaimAnnotation,
+	lastApplied, appliedBy, persistentvolume.AwaitsClaimAnnotation, persistentvolume.ProvisioningFinalizer,
 }
 
 // localVolumeNode is on volumes that discovery has stored, and lets this node's
