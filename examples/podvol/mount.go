@@ -214,9 +214,12 @@ func unmountCommandLine(o mountOptions, pods []*v1.Pod) string {
 		if o.pod != "" {
 			words = append(words, "--pod", o.pod)
 		}
-		if o.nodeName != "" {
-			words = append(words, "--node", o.nodeName)
-		}
+	}
+	if o.nodeName != "" {
+		words = append(words, "--node", o.nodeName)
+	}
+	for _, dir := range o.volumeDirs { // whence ephemeral volumes go
+		words = append(words, "--volume-dir", dir)
 	}
 	if o.rootDir != defaultRootDir() {
 		words = append(words, "--root-dir", o.rootDir)

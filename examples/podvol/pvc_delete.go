@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,9 +15,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
+	"github.com/podvol/podvol/volume/plugins/hostpath"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -113,6 +117,8 @@ type deletion struct {
 	before   stored
 	refs     []volume.ObjectRef
 	volumes  []*v1.PersistentVolume // those of refs, and of the claims in it
+	// mayGo, if any, is asked before each; what may not go is left alone.
+	mayGo func(context.Context, *embedded.Cluster, volume.ObjectRef) bool
 }
 
 func (d *deletion) run(ctx context.Context) error {
@@ -138,6 +144,9 @@ func (d *deletion) run(ctx context.Context) error {
 	var begun []volume.ObjectRef
 	err := d.options.change(ctx, d.streams, only, func(c *embedded.Cluster) error {
 		for _, ref := range d.refs {
+			if d.mayGo != nil && !d.mayGo(ctx, c, ref) {
+				continue
+			}
 			if err := d.delete(ctx, c, ref); err != nil {
 				errs = append(errs, err)
 				continue
@@ -249,6 +258,18 @@ func (d *deletion) asDeleted(pv *v1.PersistentVolume) *v1.PersistentVolume {
 	return kept
 }
 
+// elsewhere says how a volume is deleted that was made in a directory that was not
+// named.
+func (o changeOptions) elsewhere(pv *v1.PersistentVolume) string {
+	base := pv.Annotations[hostpath.BaseAnnotation]
+	known := func(dir string) bool { _, lies := below.Cut(dir, base); return lies }
+	if base == "" || slices.ContainsFunc(append(slices.Clone(o.volumeDirs), hostpath.DefaultBase(o.rootDir).Path), known) {
+		return ""
+	}
+	again := shellJoin(append(programName(os.Args[0]), "pv", "delete", pv.Name, "--root-dir", o.rootDir, "--volume-dir", base))
+	return fmt.Sprintf("; %s deletes it", again)
+}
+
 func (d *deletion) volumesOfRef(ref volume.ObjectRef) []*v1.PersistentVolume {
 	if ref.Kind == claimKind.kind {
 		return d.before.volumesOf(d.before.claim(ref.NamespacedName))
@@ -270,7 +291,7 @@ func (d *deletion) report(begun []volume.ObjectRef) error {
 		for _, pv := range d.volumesOfRef(ref) {
 			after := now.volume(pv.Name)
 			if after != nil && (after.Status.Phase == v1.VolumeFailed || left && ref.Kind == volumeKind.kind) {
-				errs = append(errs, fmt.Errorf("PersistentVolume %s, %s, is still there: %s%s", pv.Name, sourceOf(pv), after.Status.Message, wayOut(after)))
+				errs = append(errs, fmt.Errorf("PersistentVolume %s, %s, is still there: %s%s", pv.Name, sourceOf(pv), after.Status.Message, d.options.elsewhere(after)+wayOut(after)))
 				continue
 			}
 			printNote(d.err, pv.Name, fate(d.asDeleted(pv), after))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -82,7 +83,7 @@ func runCommand(s streams) *cobra.Command {
 			"directory, which goes with it. Should podvol be killed, so is CMD, but not what CMD\n" +
 			"has started, nor a CMD that is setuid; fsck --repair clears up. Claims are bound as\n" +
 			"by podvol mount, in DIR, and stay bound; so does what is made for them there, for\n" +
-			"the next run. While podvol runs they are in use: nobody else deletes them, or gets\n" +
+			"the next run, but those of ephemeral volumes go with the last run of the pod. While podvol runs they are in use: nobody else deletes them, or gets\n" +
 			"one that is ReadWriteOncePod. Processes that CMD leaves in the background keep\n" +
 			"the mounts that they see, lose emptyDirs, and use claims that nobody sees used.\n\n" +
 			"Signals are passed on, but for SIGINT and SIGQUIT while podvol is in a terminal's\n" +
@@ -233,6 +234,11 @@ func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot,
 			return err
 		}
 	}
+	// What a run that was killed has left is not this one's: ephemeral volumes begin
+	// empty.
+	if err := j.deleteEphemeral(ctx, o, io.Discard, io.Discard); err != nil {
+		return exitRunFailed, err, nil
+	}
 	node, err := startNode(ctx, config)
 	if err != nil {
 		return exitRunFailed, err, nil
@@ -241,11 +247,32 @@ func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot,
 		code, err = j.execute(ctx, s, o, node, signals)
 	}
 	left = j.tearDown(context.WithoutCancel(ctx), o, node, signals)
-	if user != nil && left == nil {
-		err = errors.Join(err, user.Release())
-		tellOwnedClaims(s.err, o.rootDir, []volumemanager.VolumeStatus{{PodUID: j.pod.UID}})
+	if left == nil {
+		if user != nil {
+			err = errors.Join(err, user.Release())
+		}
+		deleting, done := signals.interruptible(context.WithoutCancel(ctx))
+		defer done()
+		if gone := j.deleteEphemeral(deleting, o, io.Discard, s.err); errors.Is(err, errReported) {
+			err = reportedAlso(s.err, gone)
+		} else {
+			err = errors.Join(err, gone)
+		}
 	}
 	return code, err, errors.Join(left, node.stop())
+}
+
+// deleteEphemeral deletes the claims of the pod's ephemeral volumes that nobody
+// uses.
+func (j *job) deleteEphemeral(ctx context.Context, o runOptions, deleted, kept io.Writer) error {
+	if !usesClaims(j.pods()) {
+		return nil
+	}
+	return ephemeralClaims{
+		options: changeOptions{rootDir: o.rootDir, nodeName: j.set.NodeName, volumeDirs: o.volumes, timeout: o.timeout},
+		whose:   func(_ types.NamespacedName, uid types.UID) bool { return uid == j.pod.UID },
+		deleted: deleted, kept: kept, wait: min(o.timeout, claimsWait),
+	}.delete(ctx)
 }
 
 // setUp mounts the pod's volumes; errReported says that their errors are

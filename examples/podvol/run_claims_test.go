@@ -68,26 +68,6 @@ func TestRunMakesVolumesForAnOrdinaryUser(t *testing.T) {
 	}
 }
 
-// The claim of an ephemeral volume outlives a run, as the pod may be run again, and
-// who ran it is told how to have it go.
-func TestRunTellsOfWhatItsEphemeralVolumesKeep(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		base, volumes := t.TempDir(), t.TempDir()
-		file := manifestFile(t, strings.Replace(madeForRuns, "persistentVolumeClaim: {claimName: data}",
-			"ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}", 1))
-		_, errOut := mustPodvol(t, exitOK, "run", "-f", file, "--node", "here", "--root-dir", base, "--volume-dir", volumes, "--", "touch", "/v/kept")
-		_, command, told := strings.Cut(strings.TrimSpace(errOut), "To delete them: ")
-		_, command, _ = strings.Cut(command, "pvc delete ")
-		if !told || !strings.Contains(command, "default/web-v") || strings.Contains(command, "default/data") {
-			t.Fatalf("stderr: %s", errOut)
-		}
-		mustPodvol(t, exitOK, append([]string{"pvc", "delete", "--node", "here", "--volume-dir", volumes}, strings.Fields(command)...)...)
-		if made, err := filepath.Glob(filepath.Join(volumes, "pvc-*")); err != nil || len(made) != 0 {
-			t.Errorf("left: %q, %v", made, err)
-		}
-	})
-}
-
 // --volume-dir reaches the process that podvol starts in the user's namespace.
 func TestRunPassesVolumeDirsOn(t *testing.T) {
 	args := strings.Join(runOptions{volumes: []string{"/a", "/b"}}.args(), " ")

@@ -13,13 +13,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -32,6 +31,8 @@ type unmountOptions struct {
 	all      bool
 	output   string
 	timeout  time.Duration
+
+	volumeDirs []string // where volumes of claims were made
 }
 
 func unmountCommand(s streams) *cobra.Command {
@@ -43,8 +44,9 @@ func unmountCommand(s streams) *cobra.Command {
 			"pods below the root directory, as far as podvol mounted them, removes their\n" +
 			"directories, and prints one row per volume. Make sure that nothing uses them.\n" +
 			"Data that outlives pods (NFS, hostPath, local) stays; emptyDirs are emptied.\n\n" +
-			"Claims stay, those of ephemeral volumes too, which standard error names: podvol\n" +
-			"pvc delete deletes them, as run-node does with those of pods that are no more.",
+			"The claims of a pod's ephemeral volumes go with it once all that it has mounted is\n" +
+			"unmounted, and their volumes by the reclaim policy, as with podvol pvc delete; one\n" +
+			"that a podvol run uses stays. All other claims stay.",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return unmountPods(c.Context(), s, o) },
 	}
@@ -55,6 +57,7 @@ func unmountCommand(s streams) *cobra.Command {
 	flags.BoolVar(&o.all, "all", false, "unmount all pods below the root directory")
 	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, json or yaml")
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
+	addVolumeDirs(flags, &o.volumeDirs)
 	addRootDir(flags, &o.rootDir)
 	return c
 }
@@ -79,6 +82,9 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 	if err != nil {
 		return err
 	}
+	if o.volumeDirs, err = checkVolumeDirs(o.volumeDirs); err != nil {
+		return err
+	}
 	rows, err := newPrinter(o.output, s.out, s.err)
 	if err != nil {
 		return err
@@ -101,46 +107,59 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 	if err != nil {
 		return err
 	}
-	volumes := slices.DeleteFunc(node.Explain(), func(v volumemanager.VolumeStatus) bool { return !selected(v) })
+	volumes := slices.DeleteFunc(node.Explain(), func(v volumemanager.VolumeStatus) bool { return !selected.has(v) })
 	if len(volumes) == 0 {
 		fmt.Fprintf(s.err, "Nothing to unmount below %s.\n", rootDir)
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	unmounting, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	expected := make([]rowKey, len(volumes))
 	for i, v := range volumes {
 		expected[i] = keyOf(v)
 	}
 	report := newReport(rows, s.err, expected)
-	err = report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { tearDownPods(ctx, node, volumes, show) })
+	err = report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { tearDownPods(unmounting, node, volumes, show) })
 	if err := errors.Join(err, node.stop()); err != nil {
 		return err
 	}
+	gone := deleteEphemeral(ctx, s, o, rootDir, selected)
 	if report.failed {
-		return errReported
+		return reportedAlso(s.err, gone)
 	}
-	tellOwnedClaims(s.err, rootDir, volumes)
 	if o.all {
-		return leftAlone(rootDir)
+		return errors.Join(gone, leftAlone(rootDir))
 	}
-	return nil
+	return gone
 }
 
-// tellOwnedClaims names the claims that were made for pods that are unmounted: in
-// a cluster they go with these, but here the pods may come back.
-func tellOwnedClaims(w io.Writer, rootDir string, unmounted []volumemanager.VolumeStatus) {
-	claims, _, _ := persistentvolume.ReadRecords(clusterDir(rootDir)) // of what is damaged others tell
-	var names []string
-	for _, claim := range claims {
-		owner := metav1.GetControllerOf(claim)
-		if owner != nil && slices.ContainsFunc(unmounted, func(v volumemanager.VolumeStatus) bool { return v.PodUID == owner.UID }) {
-			names = append(names, claim.Namespace+"/"+claim.Name)
-		}
+// deleteEphemeral deletes the claims that were made for the pods selected, but
+// for those of which something is mounted still.
+func deleteEphemeral(ctx context.Context, s streams, o unmountOptions, rootDir string, selected *selection) error {
+	left, err := mountedBelow(rootDir, mount.New(mount.Config{}))
+	if err != nil {
+		return err
 	}
-	if len(names) > 0 {
-		command := append(programName(os.Args[0]), append([]string{"pvc", "delete", "--root-dir", rootDir}, names...)...)
-		fmt.Fprintf(w, "Kept, with their data, for when the pods are mounted again: the claims of ephemeral volumes. To delete them: %s\n", shellJoin(command))
+	nodeName, err := nodeNameOr(selected.nodeName)
+	if err != nil {
+		return err
 	}
+	claims := ephemeralClaims{
+		options: changeOptions{rootDir: rootDir, nodeName: nodeName, volumeDirs: o.volumeDirs, timeout: o.timeout},
+		deleted: s.err, kept: s.err, wait: min(o.timeout, claimsWait),
+		whose: func(pod types.NamespacedName, uid types.UID) bool {
+			return selected.has(volumemanager.VolumeStatus{Pod: pod, PodUID: uid}) &&
+				!slices.ContainsFunc(left, func(m embedded.Mounted) bool { return m.PodUID == uid })
+		},
+	}
+	return claims.delete(ctx)
+}
+
+// reportedAlso prints an error beside those that are printed already.
+func reportedAlso(w io.Writer, err error) error {
+	if err != nil {
+		fmt.Fprintln(w, "podvol:", err)
+	}
+	return errReported
 }
 
 // leftAlone is an error when volumes without a record are left below the root:
@@ -158,10 +177,15 @@ func leftAlone(rootDir string) error {
 		len(left), rootDir, shellJoin(programName(os.Args[0])))
 }
 
-// selectPods returns which volumes the flags mean.
-func selectPods(ctx context.Context, s streams, o unmountOptions) (func(volumemanager.VolumeStatus) bool, error) {
+// selection is which volumes the flags mean.
+type selection struct {
+	has      func(volumemanager.VolumeStatus) bool
+	nodeName string // if it was given, or the manifests say
+}
+
+func selectPods(ctx context.Context, s streams, o unmountOptions) (*selection, error) {
 	if o.all {
-		return func(volumemanager.VolumeStatus) bool { return true }, nil
+		return &selection{func(volumemanager.VolumeStatus) bool { return true }, o.nodeName}, nil
 	}
 	names := make(map[types.NamespacedName]bool)
 	for _, value := range o.pods {
@@ -172,9 +196,9 @@ func selectPods(ctx context.Context, s streams, o unmountOptions) (func(volumema
 		names[name] = true
 	}
 	if len(o.files) == 0 {
-		return func(v volumemanager.VolumeStatus) bool { return names[v.Pod] }, nil
+		return &selection{func(v volumemanager.VolumeStatus) bool { return names[v.Pod] }, o.nodeName}, nil
 	}
-	_, pods, err := loadPods(ctx, s, o.files, o.nodeName, "")
+	set, pods, err := loadPods(ctx, s, o.files, o.nodeName, "")
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +206,7 @@ func selectPods(ctx context.Context, s streams, o unmountOptions) (func(volumema
 	for _, pod := range pods {
 		uids[pod.UID] = len(names) == 0 || names[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]
 	}
-	return func(v volumemanager.VolumeStatus) bool { return uids[v.PodUID] }, nil
+	return &selection{func(v volumemanager.VolumeStatus) bool { return uids[v.PodUID] }, set.NodeName}, nil
 }
 
 // tearDownPods tears all pods of these volumes down at once.
