@@ -426,6 +426,9 @@ func (c *Controller) offer(volumeName string) bool {
 		return false
 	}
 	claim, ok := c.waiting.offer(pv)
+	if !ok {
+		claim, ok = c.waiting.offerWoken(pv)
+	}
 	if ok {
 		c.queue.add(claimRef(claim))
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/objectstest"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
@@ -296,8 +297,12 @@ func TestExplain(t *testing.T) {
 		explain := func(name string) error {
 			return w.controller.Explain(types.NamespacedName{Namespace: "ops", Name: name})
 		}
+		plugins := w.plugins
+		w.plugins = func(client *objectstest.Client) *volume.VolumePluginMgr {
+			defer func() { w.storage.fail(errors.New("the server is down")) }() // before anything is made
+			return plugins(client)
+		}
 		w.start()
-		w.storage.fail(errors.New("the server is down"))
 		if err := w.controller.Idle(t.Context()); err != nil {
 			t.Fatal(err)
 		}

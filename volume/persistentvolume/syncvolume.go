@@ -35,9 +35,10 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 }
 
 // isWanted reports whether a volume that nobody has is about to be taken: what
-// binds it writes all of it, or gives it back.
+// binds it writes all of it, or gives it back. It is offered first: a claim that
+// reserves it meanwhile would be seen by neither the other way round.
 func (c *Controller) isWanted(pv *v1.PersistentVolume) bool {
-	return pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && (c.index.isReserved(pv.Name) || c.offer(pv.Name))
+	return pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && (c.offer(pv.Name) || c.index.isReserved(pv.Name))
 }
 
 // settleVolume does what the claim asks for that the volume means.

@@ -26,7 +26,13 @@ type waitingClaims struct {
 	// offers are the volumes for which a claim was woken, or that it will try
 	// again to take, until it looks.
 	offers map[types.NamespacedName][]string
+	// woken are those that were woken and have not looked yet.
+	woken map[types.NamespacedName]*waitingClaim
 }
+
+// maxWoken is how many claims that were woken already are asked whether they can
+// have a volume that nobody waits for.
+const maxWoken = 8
 
 type turn struct {
 	uid    types.UID
@@ -46,6 +52,7 @@ func newWaitingClaims() *waitingClaims {
 		groups: make(map[shelfKey]map[mark]map[groupKey]*waitingGroup),
 		offers: make(map[types.NamespacedName][]string),
 		absent: make(map[string]uint64),
+		woken:  make(map[types.NamespacedName]*waitingClaim),
 	}
 }
 
@@ -192,6 +199,7 @@ func (w *waitingClaims) offer(pv *v1.PersistentVolume) (types.NamespacedName, bo
 	}
 	name := nameOf(first.query.Claim)
 	w.remove(name)
+	w.woken[name] = first
 	w.offers[name] = append(w.offers[name], pv.Name)
 	return name, true
 }
@@ -215,6 +223,24 @@ func (w *waitingClaims) first(pv *v1.PersistentVolume) (first *waitingClaim) {
 	return first
 }
 
+// offerWoken is for a free volume that nobody waits for: a claim that was woken
+// for another, which may have been taken meanwhile, may have this one instead.
+func (w *waitingClaims) offerWoken(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	asked := 0
+	for name, claim := range w.woken {
+		if asked++; asked > maxWoken {
+			break
+		}
+		if claim.query.shelf == shelfOf(pv) && claim.query.reject(pv, "") == nil {
+			w.offers[name] = append(w.offers[name], pv.Name)
+			return name, true
+		}
+	}
+	return types.NamespacedName{}, false
+}
+
 // keep notes a volume that a claim could not take and will try again.
 func (w *waitingClaims) keep(name types.NamespacedName, volumeName string) {
 	w.mu.Lock()
@@ -228,6 +254,7 @@ func (w *waitingClaims) offered(name types.NamespacedName) []string {
 	defer w.mu.Unlock()
 	volumes := w.offers[name]
 	delete(w.offers, name)
+	delete(w.woken, name)
 	return volumes
 }
 
