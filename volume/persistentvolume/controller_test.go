@@ -354,7 +354,7 @@ func TestBindingSurvivesACrashAtEveryCall(t *testing.T) {
 	sweepCrashes(t, 15, func(t *testing.T) *world {
 		return newWorld(t, storageClass("fast", isDefault), newPV("a", "2Gi", class("fast")), newPV("b", "1Gi", class("fast")),
 			newPV("pre", "1Gi", forClaim("prebound", "")), newPV("old", "1Gi", forClaim("gone", "gone"), inPhase(v1.VolumeBound)),
-			newClaim("first", "1Gi"), newClaim("second", "1Gi"), newClaim("prebound", "1Gi", ofClass("")), newClaim("named", "1Gi", naming("a")))
+			newClaim("first", "1Gi"), newClaim("second", "1Gi"), newClaim("prebound", "1Gi", ofClass("")), newClaim("named", "1Gi", ofClass("fast"), naming("a")))
 	}, func(w *world) {
 		w.create(newPV("c", "1Gi", class("fast"))) // another would be better for some by now
 	}, func(w *world) {

@@ -154,7 +154,7 @@ func memoryDir(t *testing.T) string {
 func TestRecordsOutliveTheStore(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		w := newForgetfulWorld(t, dir, storageClass("fast", made, isDefault), newPV("static", "2Gi", class("fast")), newClaim("a", "1Gi"), newClaim("b", "2Gi", naming("static")))
+		w := newForgetfulWorld(t, dir, storageClass("fast", made, isDefault), newPV("static", "2Gi", class("fast")), newClaim("a", "1Gi"), newClaim("b", "2Gi", ofClass("fast"), naming("static")))
 		w.start()
 		w.settle()
 		w.wantBound("a", "pvc-uid-a")
@@ -164,7 +164,7 @@ func TestRecordsOutliveTheStore(t *testing.T) {
 
 		// The next store declares a volume that would be better for a. What is in
 		// no manifest any more stays.
-		w.manifests = []metav1.Object{storageClass("fast", made, isDefault), newPV("better", "1Gi", class("fast")), newClaim("c", "2Gi", naming("static"))}
+		w.manifests = []metav1.Object{storageClass("fast", made, isDefault), newPV("better", "1Gi", class("fast")), newClaim("c", "2Gi", ofClass("fast"), naming("static"))}
 		w.start()
 		w.settle()
 		w.wantBound("a", "pvc-uid-a")

@@ -54,9 +54,16 @@ func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentV
 		}
 		return nil
 	}
-	claim, err := c.giveDefaultClass(ctx, claim)
-	if err != nil {
-		return err
+	if class := c.classToGive(claim); class != "" {
+		// Only after it has found no volume without class. Meanwhile it waits for
+		// one of that class, as which it was entered when it came.
+		if reserved, err := c.index.Reserve(Wanted{Claim: claim}); err == nil {
+			return c.take(ctx, claim, reserved)
+		}
+		var err error
+		if claim, err = c.giveClass(ctx, claim, class); err != nil {
+			return err
+		}
 	}
 	class, err := c.classOf(ctx, claim)
 	if err != nil {
@@ -81,8 +88,13 @@ func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentV
 	if err != nil {
 		return err
 	}
+	return c.take(ctx, claim, reserved)
+}
+
+// take binds a claim to what was reserved for it.
+func (c *Controller) take(ctx context.Context, claim *v1.PersistentVolumeClaim, reserved *Reservation) error {
 	c.waiting.pause(nameOf(claim))
-	err = c.bind(ctx, claim, reserved.Volume(), reserved.Commit)
+	err := c.bind(ctx, claim, reserved.Volume(), reserved.Commit)
 	reserved.Release()
 	if err == nil {
 		c.waiting.done(nameOf(claim))
@@ -125,16 +137,18 @@ func waitsForConsumer(class *storagev1.StorageClass) bool {
 	return class != nil && class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 }
 
-// giveDefaultClass writes the default class into a claim that has none, as
-// Kubernetes does, also if the class came later.
-func (c *Controller) giveDefaultClass(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
-	if !wantsDefaultClass(claim) {
-		return claim, nil
+// classToGive is the default class for a claim that has none, or "". One that
+// names its volume is given none: the volume's class is not known to be that one.
+func (c *Controller) classToGive(claim *v1.PersistentVolumeClaim) string {
+	if !wantsDefaultClass(claim) || claim.Spec.VolumeName != "" {
+		return ""
 	}
-	class := DefaultClass(c.classes.all())
-	if class == "" {
-		return claim, nil
-	}
+	return DefaultClass(c.classes.all())
+}
+
+// giveClass writes the default class into a claim, as Kubernetes does, also if
+// the class came later.
+func (c *Controller) giveClass(ctx context.Context, claim *v1.PersistentVolumeClaim, class string) (*v1.PersistentVolumeClaim, error) {
 	next := protectedClaim(claim)
 	next.Spec.StorageClassName = &class
 	return c.updateClaim(ctx, claim, next)

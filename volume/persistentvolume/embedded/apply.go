@@ -10,12 +10,14 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
 const (
@@ -191,6 +193,11 @@ func (c *Cluster) applyRecorded(ctx context.Context, ref volume.ObjectRef, decla
 			awaitClaim(nil, pv)
 		}
 		setDefaults(declared)
+		if claim, ok := declared.(*v1.PersistentVolumeClaim); ok {
+			if err := c.giveDefaultClass(ctx, claim); err != nil {
+				return false, err
+			}
+		}
 		_, err = c.objects.Create(ctx, declared)
 		return err == nil, err
 	case err != nil:
@@ -218,6 +225,24 @@ func (c *Cluster) applyRecorded(ctx context.Context, ref volume.ObjectRef, decla
 	}
 	_, err = c.objects.Update(ctx, next)
 	return false, err
+}
+
+// giveDefaultClass gives a new claim that says nothing of its class the default
+// one, as the API server's admission plugin DefaultStorageClass does, whether or
+// not the claim names its volume. A claim that was there before any class was the
+// default is given it by the controller.
+func (c *Cluster) giveDefaultClass(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	if _, named := claim.Annotations[v1.BetaStorageClassAnnotation]; named || claim.Spec.StorageClassName != nil {
+		return nil
+	}
+	classes, err := objects.List[*storagev1.StorageClass](ctx, c.objects, kindClass, "")
+	if err != nil {
+		return err
+	}
+	if class := persistentvolume.DefaultClass(classes); class != "" {
+		claim.Spec.StorageClassName = &class
+	}
+	return nil
 }
 
 // applyPod stores a pod that is on no node until it is placed; one that is

@@ -235,3 +235,34 @@ func TestFieldsHaveTheirDefaults(t *testing.T) {
 	m.mustApply(static)
 	check(v1.PersistentVolumeReclaimRetain)
 }
+
+// New claims that say nothing of their class get the default one, those that name
+// a volume included, and it is not taken for declared.
+func TestNewClaimsGetTheDefaultClass(t *testing.T) {
+	const class = `
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: std, annotations: {storageclass.kubernetes.io/is-default-class: "true"}}
+provisioner: kubernetes.io/no-provisioner
+`
+	claim := func(name, more string) string {
+		return "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: " + name + "}\n" +
+			"spec: {" + more + "accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n"
+	}
+	want := func(m *machine, name, want string) {
+		t.Helper()
+		if got := m.claim(name).Spec.StorageClassName; (got == nil) != (want == "nil") || got != nil && *got != want {
+			t.Errorf("the class of %s is %v, want %q", name, got, want)
+		}
+	}
+	m := newMachine(t)
+	m.mustApply(claim("before", ""))
+	all := claim("before", "") + claim("free", "") + claim("named", "volumeName: pv, ") + claim("classless", `storageClassName: "", `) + "---" + class
+	for range 2 { // the second changes nothing
+		m.mustApply(all)
+		want(m, "before", "nil") // for the controller
+		want(m, "free", "std")
+		want(m, "named", "std")
+		want(m, "classless", "")
+	}
+}
