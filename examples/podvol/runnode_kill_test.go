@@ -36,16 +36,18 @@ func TestRunNodeIsKilledAtAnyMoment(t *testing.T) {
 			if made := dirsIn(t, volumes); len(made) != 2+round {
 				t.Errorf("round %d: made %q", round, made)
 			}
-			n.kill()
 
-			// The claims go first, then the pod.
+			// The claims go first, which the command must see to believe, then the pod.
 			removed(t, dir, "claims.yaml")
+			inDeletion := func(s recordedClaims) bool {
+				return len(s.claims) == 2 && s.claims["cache"].DeletionTimestamp != nil && s.claims["archive"].DeletionTimestamp != nil
+			}
+			awaitStored(t, root, "in deletion", inDeletion)
+			n.kill()
 			killedOnTheWay(t, dir, root, round, []string{"claim~"})
 			n = runProcess(t, dir, root)
 			n.become(map[string]string{"cache": "mounted", "archive": "mounted"})
-			awaitStored(t, root, "in deletion", func(s recordedClaims) bool {
-				return len(s.claims) == 2 && s.claims["cache"].DeletionTimestamp != nil && s.claims["archive"].DeletionTimestamp != nil
-			})
+			awaitStored(t, root, "in deletion still", inDeletion)
 			content(t, filepath.Join(mounted["cache"].Path, "file"), "precious")
 			n.kill()
 			removed(t, dir, "pod.yaml")
