@@ -232,7 +232,7 @@ func (l *law) destroying(pv *v1.PersistentVolume) {
 // withStorage gives the processes that are started the plugin.
 func (w *world) withStorage() *world {
 	w.plugins = func(client *objectstest.Client) *volume.VolumePluginMgr {
-		w.storage = &storage{client: client, law: w.law}
+		w.storage = &storage{client: client, law: w.law, failing: w.failing}
 		host := &volume.Host{}
 		releases := &persistentvolume.ReleaseVerifier{Objects: client}
 		host.Releases = releases
@@ -244,6 +244,13 @@ func (w *world) withStorage() *world {
 		return plugins
 	}
 	return w
+}
+
+// startFailing starts a process whose plugin fails from the first call on.
+func (w *world) startFailing(err error) {
+	w.failing = err
+	w.start()
+	w.failing = nil
 }
 
 // stored returns the names of the storage that exists.

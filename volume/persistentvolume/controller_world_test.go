@@ -43,6 +43,7 @@ type world struct {
 	// ledger is what an earlier version has left; empty: nothing.
 	ledger     string
 	manifests  []metav1.Object
+	failing    error                                             // of the plugin of the next process
 	plugins    func(*objectstest.Client) *volume.VolumePluginMgr // nil: none
 	incomplete bool                                              // not all pods are known, until complete is called
 	complete   func()

@@ -165,8 +165,7 @@ func TestAPluginThatHangsHoldsUpNobodyElse(t *testing.T) {
 func TestAClassThatComesBackLetsTheClaimGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
-		w.start()
-		w.storage.fail(errors.New("the server does not answer"))
+		w.startFailing(errors.New("the server does not answer"))
 		w.settle()
 		w.delete("StorageClass", "", "fast")
 		w.delete("PersistentVolumeClaim", "ops", "data")

@@ -16,7 +16,6 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
-	"github.com/podvol/podvol/volume/objects/objectstest"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
@@ -297,12 +296,7 @@ func TestExplain(t *testing.T) {
 		explain := func(name string) error {
 			return w.controller.Explain(types.NamespacedName{Namespace: "ops", Name: name})
 		}
-		plugins := w.plugins
-		w.plugins = func(client *objectstest.Client) *volume.VolumePluginMgr {
-			defer func() { w.storage.fail(errors.New("the server is down")) }() // before anything is made
-			return plugins(client)
-		}
-		w.start()
+		w.startFailing(errors.New("the server is down"))
 		if err := w.controller.Idle(t.Context()); err != nil {
 			t.Fatal(err)
 		}

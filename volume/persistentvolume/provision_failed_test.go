@@ -53,8 +53,7 @@ func TestFailedAttemptThatLeftNothing(t *testing.T) {
 			"the claim is deleted":    {func(w *world) { w.delete("PersistentVolumeClaim", "ops", "data") }, ""},
 			"deleted after a restart": {func(w *world) {
 				w.stop()
-				w.start()
-				w.storage.fail(errNoAnswer)
+				w.startFailing(errNoAnswer)
 				w.delete("PersistentVolumeClaim", "ops", "data")
 			}, ""},
 			"deleted, and its class": {func(w *world) { w.delete("StorageClass", "", "fast"); w.delete("PersistentVolumeClaim", "ops", "data") }, ""},
@@ -109,13 +108,11 @@ func TestUncertainStorageIsAskedForAsItWas(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
 				w.config.TrustedClaims = true
-				w.start()
-				w.storage.fail(errNoAnswer)
+				w.startFailing(errNoAnswer)
 				w.settle()
 				change(w)
 				w.stop()
-				w.start()
-				w.storage.fail(errNoAnswer)
+				w.startFailing(errNoAnswer)
 				w.delete("PersistentVolumeClaim", "ops", "data")
 				w.settle()
 				w.wantEvent("data: Warning ProvisioningCleanupFailed", `"pvc-uid-data"`, errNoAnswer.Error(), "remove the finalizer podvol.io/provisioning")
@@ -183,8 +180,7 @@ func (w *world) selected(claim string, nodes ...*v1.Node) string {
 func TestNodeIsGivenBackOnceForEachAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, storageClass("fast", made, waitForConsumer), newClaim("data", "1Gi", ofClass("fast")), newNode("node1"), newNode("node2")).withStorage()
-		w.start()
-		w.storage.fail(volume.NothingDone(errors.New("it is full")))
+		w.startFailing(volume.NothingDone(errors.New("it is full")))
 		w.settle()
 		for i, step := range []struct {
 			node, left string
@@ -207,8 +203,7 @@ func TestPlacingAgainAtEachChangeDoesNotSpin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, storageClass("fast", made, waitForConsumer), newClaim("data", "1Gi", ofClass("fast")), newNode("node1"), newNode("node2")).withStorage()
-				w.start()
-				w.storage.fail(volume.NothingDone(errors.New("it is full")))
+				w.startFailing(volume.NothingDone(errors.New("it is full")))
 				w.settle()
 				changed := make(chan struct{}, 1)
 				stop := w.client.WatchKind("PersistentVolumeClaim", func(volume.ObjectRef) {
@@ -245,8 +240,7 @@ func TestOnlyNodeStaysSelected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, storageClass("fast", made, waitForConsumer), newClaim("data", "1Gi", ofClass("fast")), newNode("node1")).withStorage()
 		w.config.NodeName = "node1"
-		w.start()
-		w.storage.fail(volume.NothingDone(errors.New("it is full")))
+		w.startFailing(volume.NothingDone(errors.New("it is full")))
 		w.settle()
 		if left := w.selected("data", newNode("node1")); left != "node1" {
 			t.Errorf("%q is selected after a failure", left)

@@ -114,8 +114,7 @@ func TestWhatTheClassSaysWrongIsToldOnceAndSeldomTried(t *testing.T) {
 			told = append(told, why)
 		}
 		w.config.Workers = 1
-		w.start()
-		w.storage.fail(volume.Invalid("parameters.colour", "is not known"))
+		w.startFailing(volume.Invalid("parameters.colour", "is not known"))
 		w.create(newClaim("data", "1Gi", ofClass("fast")))
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
