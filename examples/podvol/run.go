@@ -83,9 +83,11 @@ func runCommand(s streams) *cobra.Command {
 			"directory, which goes with it. Should podvol be killed, so is CMD, but not what CMD\n" +
 			"has started, nor a CMD that is setuid; fsck --repair clears up. Claims are bound as\n" +
 			"by podvol mount, in DIR, and stay bound; so does what is made for them there, for\n" +
-			"the next run, but those of ephemeral volumes go with the last run of the pod. While podvol runs they are in use: nobody else deletes them, or gets\n" +
-			"one that is ReadWriteOncePod. Processes that CMD leaves in the background keep\n" +
-			"the mounts that they see, lose emptyDirs, and use claims that nobody sees used.\n\n" +
+			"the next run. Those of ephemeral volumes go with the last run of the pod, and what\n" +
+			"a killed run left of them is not shown to the next. While podvol runs claims are in\n" +
+			"use: nobody else deletes them, or gets one that is ReadWriteOncePod. Processes that\n" +
+			"CMD leaves in the background keep the mounts that they see, lose emptyDirs, and use\n" +
+			"claims that nobody sees used.\n\n" +
 			"Signals are passed on, but for SIGINT and SIGQUIT while podvol is in a terminal's\n" +
 			"foreground: those the terminal has sent to CMD as well, so send SIGTERM to podvol\n" +
 			"alone. Until CMD has begun they end podvol. Exit code: that of CMD, 128+n where\n" +
