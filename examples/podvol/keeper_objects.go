@@ -109,10 +109,10 @@ func (k *keeper) complete(ctx context.Context) {
 // others. What a pod has mounted that is not mounted yet as it is wanted now stays,
 // too: then it is to be called again. It must be called only when all manifests
 // are known.
-func (k *keeper) prune(ctx context.Context, want *contents, taken map[volume.ObjectRef]bool) (again bool, err error) {
+func (k *keeper) prune(ctx context.Context, want *contents, taken map[volume.ObjectRef]bool) (kept, refused bool, err error) {
 	held := k.held()
 	for ref := range held {
-		again = again || taken[ref]
+		kept = kept || taken[ref]
 		delete(taken, ref)
 	}
 	declared := embedded.Declared{NothingIsMeant: true, Gone: taken}
@@ -128,16 +128,17 @@ func (k *keeper) prune(ctx context.Context, want *contents, taken map[volume.Obj
 	failed := k.storage.Prune(ctx, declared)
 	left, err := k.storage.Undeclared(ctx, declared)
 	if ctx.Err() != nil {
-		return false, context.Cause(ctx)
+		return false, false, context.Cause(ctx)
 	}
 	for _, e := range objectErrors(errors.Join(failed, err)) {
+		refused = refused || taken[e.Ref]
 		if text := e.Error(); k.faults[e.Ref] != text {
 			k.faults[e.Ref] = text
 			k.say(fmt.Sprintf("not deleted: %v", e))
 		}
 	}
 	k.nameKept(slices.DeleteFunc(left, func(ref volume.ObjectRef) bool { return taken[ref] || held[ref] }))
-	return again, nil
+	return kept, refused, nil
 }
 
 // held are the claims and volumes that pods have mounted that the node does not

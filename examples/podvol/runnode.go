@@ -244,28 +244,29 @@ type nodeRun struct {
 	say   func(string)
 
 	unmountOnExit bool
-	want          *contents // as seen last
-	unpruned      bool      // since then
-	told          string    // about the manifests, last
-	complete      bool      // the node has been told that it knows all pods
-	failed        bool      // something is still mounted that should not be
+	due           *time.Timer // of the next look, at what was missing or refused
+	want          *contents   // as seen last
+	unpruned      bool        // since then
+	told          string      // about the manifests, last
+	complete      bool        // the node has been told that it knows all pods
+	failed        bool        // something is still mounted that should not be
 }
 
 func (r *nodeRun) untilStopped(ctx context.Context) error {
-	due := time.NewTimer(0) // the first look; later, at what was missing or refused
-	defer due.Stop()
+	r.due = time.NewTimer(0) // the first look
+	defer r.due.Stop()
 	for {
 		var err error
 		select {
 		case <-ctx.Done():
 			return r.end(ctx)
 		case <-r.watch.changed:
-			err = r.look(ctx, due)
-		case <-due.C:
-			err = r.look(ctx, due)
+			err = r.look(ctx)
+		case <-r.due.C:
+			err = r.look(ctx)
 		case uid := <-r.keep.gone:
 			r.keep.renew(uid)
-			err = r.look(ctx, due)
+			err = r.look(ctx)
 		case uid := <-r.keep.left:
 			r.keep.forget(ctx, uid)
 		case <-r.keep.storage.changed:
@@ -290,7 +291,7 @@ func (r *nodeRun) untilStopped(ctx context.Context) error {
 const afterRefusal = 10 * time.Second
 
 // look makes what the directory says now the wish.
-func (r *nodeRun) look(ctx context.Context, due *time.Timer) error {
+func (r *nodeRun) look(ctx context.Context) error {
 	again := r.dir.scan()
 	r.want = r.dir.wanted()
 	refused, err := r.keep.apply(ctx, r.want)
@@ -301,7 +302,7 @@ func (r *nodeRun) look(ctx context.Context, due *time.Timer) error {
 		again = afterRefusal
 	}
 	if again > 0 {
-		due.Reset(again)
+		r.due.Reset(again)
 	}
 	r.unpruned = true
 	return r.settle(ctx)
@@ -315,9 +316,12 @@ func (r *nodeRun) settle(ctx context.Context) error {
 		r.keep.complete(ctx)
 	}
 	if r.complete && r.unpruned {
-		var err error
-		if r.unpruned, err = r.keep.prune(ctx, r.want, r.dir.taken()); err != nil {
+		held, refused, err := r.keep.prune(ctx, r.want, r.dir.taken())
+		if err != nil {
 			return err
+		}
+		if r.unpruned = held || refused; refused {
+			r.due.Reset(afterRefusal)
 		}
 	}
 	r.tell()
