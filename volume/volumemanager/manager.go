@@ -54,6 +54,7 @@ type Manager struct {
 	queue        []*slot
 	watchers     map[*watcher]struct{}
 	devices      map[deviceKey]*deviceMount
+	oncePod      map[string]map[*slot]struct{} // those that wait for a PersistentVolume that another pod has
 	attachments  map[v1.UniqueVolumeName]*attachment
 	reported     map[v1.UniqueVolumeName]struct{} // in use, in the node's status
 	attached     map[v1.UniqueVolumeName]string   // with the devices' paths; nil until somebody says
@@ -71,6 +72,7 @@ func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMg
 		pods:        make(map[types.UID]*podState),
 		watchers:    make(map[*watcher]struct{}),
 		devices:     make(map[deviceKey]*deviceMount),
+		oncePod:     make(map[string]map[*slot]struct{}),
 		attachments: make(map[v1.UniqueVolumeName]*attachment),
 	}
 }

@@ -66,6 +66,7 @@ func (m *Manager) reconcile(ctx context.Context, s *slot) {
 		return
 	}
 	s.waitForLabel(nil) // it looks for itself
+	m.stopWaitingForPod(s)
 	limit, cancel := context.WithCancelCause(ctx)
 	s.doing, s.began, s.giveUp = op, time.Now(), cancel
 	w := wish{generation: s.generation, pod: s.pod.pod, names: s.names}
@@ -238,6 +239,7 @@ func (m *Manager) drop(s *slot) {
 	p.slots = slices.Delete(p.slots, i, i+1)
 	m.leave(s)
 	s.waitForLabel(nil)
+	m.stopWaitingForPod(s)
 	s.stopRetry()
 	if s.refresh != nil {
 		s.refresh.Stop()

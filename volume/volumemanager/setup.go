@@ -285,6 +285,9 @@ func (m *Manager) admit(u *setUp, digest recordDigest) (before actualVolume, err
 	if err := u.slot.admissible(); err != nil {
 		return before, volume.NothingDone(err)
 	}
+	if err := m.checkOncePod(u); err != nil {
+		return before, volume.NothingDone(err)
+	}
 	if err := m.conflict(u); err != nil {
 		return before, err
 	}
@@ -348,7 +351,12 @@ func (u *setUp) replaces(before actualVolume) error {
 func (m *Manager) setActual(s *slot, a actualVolume) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	gone := s.actual.exists() && !a.exists()
+	name := s.actual.key.spec // a PersistentVolume's own
 	s.actual = a
+	if gone {
+		m.wakeForPod(name)
+	}
 }
 
 func describe(r *volume.Record) string { return r.Plugin + " " + r.Source }

@@ -73,6 +73,7 @@ type slot struct {
 
 	attachment *attachment  // nil: nothing attachable
 	labelled   *deviceMount // whose label the slot waits for to go; nil: none
+	oncePod    string       // the PersistentVolume that it waits for another pod to let go of
 
 	watches []watch // belongs to the operation under way
 	refresh *time.Timer

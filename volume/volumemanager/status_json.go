@@ -155,6 +155,7 @@ func causes() []cause {
 		typed[*NodeAffinityError]("NodeAffinity"),
 		typed[*AttachmentError]("Attachment"),
 		typed[*ReplacedError]("Replaced"),
+		typed[*UsedByOtherPodError]("UsedByOtherPod"),
 		typed[*UnreadableRecordError]("UnreadableRecord"),
 		typed[*volume.UnsupportedError]("Unsupported"),
 		typed[*volume.MissingRoleError]("MissingRole"),

@@ -64,13 +64,14 @@ func TestStatusAsJSON(t *testing.T) {
 
 func TestCausesInJSON(t *testing.T) {
 	for word, err := range map[string]error{
-		"Unknown":      errors.New("x"),
-		"NotFound":     fmt.Errorf("look up: %w", &volume.ObjectNotFoundError{}),
-		"MissingRole":  &volume.MissingRoleError{},
-		"InvalidSpec":  volume.Invalid("f", "x"),
-		"ClaimUnbound": volume.ErrClaimUnbound,
-		"TimedOut":     mount.ErrTimedOut,
-		"Replaced":     errors.Join(errors.New("x"), &volumemanager.ReplacedError{}),
+		"Unknown":        errors.New("x"),
+		"NotFound":       fmt.Errorf("look up: %w", &volume.ObjectNotFoundError{}),
+		"MissingRole":    &volume.MissingRoleError{},
+		"InvalidSpec":    volume.Invalid("f", "x"),
+		"ClaimUnbound":   volume.ErrClaimUnbound,
+		"TimedOut":       mount.ErrTimedOut,
+		"Replaced":       errors.Join(errors.New("x"), &volumemanager.ReplacedError{}),
+		"UsedByOtherPod": &volumemanager.UsedByOtherPodError{},
 	} {
 		text, marshalErr := json.Marshal(volumemanager.VolumeStatus{Err: err})
 		var got struct {

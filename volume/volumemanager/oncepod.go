@@ -1,0 +1,91 @@
+package volumemanager
+
+import (
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// UsedByOtherPodError says that a PersistentVolume whose only access mode is
+// ReadWriteOncePod is not set up for a pod, since another one on this node has it.
+// It is set up once that pod's volume is torn down.
+type UsedByOtherPodError struct {
+	// PersistentVolume is its name.
+	PersistentVolume string
+	// Pod asks for it; User, with UID, has it. A name may not be known.
+	Pod, User types.NamespacedName
+	UserUID   types.UID
+}
+
+func (e *UsedByOtherPodError) Error() string {
+	return fmt.Sprintf("PersistentVolume %s has the access mode ReadWriteOncePod and is in use by pod %s (UID %s); pod %s gets it when that one has left this node",
+		e.PersistentVolume, e.User, e.UserUID, e.Pod)
+}
+
+func isOncePod(pv *v1.PersistentVolume) bool {
+	return pv != nil && slices.Equal(pv.Spec.AccessModes, []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod})
+}
+
+// checkOncePod refuses a ReadWriteOncePod volume that another pod has something
+// of, as the kubelet does (KEP-2485), but whatever its plugin; then the slot is
+// tried again when a pod has let go of it. What is mounted already stays, and may
+// be looked at again. The caller holds the lock.
+func (m *Manager) checkOncePod(u *setUp) error {
+	pv := u.record.PersistentVolume
+	if !isOncePod(pv) || u.slot.state == StateMounted && u.slot.actual.exists() {
+		return nil
+	}
+	for _, p := range m.pods {
+		if p == u.slot.pod || p.find(func(s *slot) bool { return s.has(u, pv.Name) }) == nil {
+			continue
+		}
+		waiters := m.oncePod[pv.Name]
+		if waiters == nil {
+			waiters = make(map[*slot]struct{})
+			m.oncePod[pv.Name] = waiters
+		}
+		waiters[u.slot] = struct{}{}
+		u.slot.oncePod = pv.Name
+		return &UsedByOtherPodError{PersistentVolume: pv.Name, Pod: u.record.Pod, User: p.name, UserUID: p.uid}
+	}
+	return nil
+}
+
+// has reports whether the slot has something of a PersistentVolume that is asked
+// for. Of a directory whose record is lost only the name is known.
+func (s *slot) has(u *setUp, pvName string) bool {
+	r := s.actual.record
+	switch {
+	case !s.actual.exists():
+		return false
+	case r == nil || r.Rebuilt:
+		return s.actual.key.plugin == u.key.plugin && s.actual.key.spec == u.key.spec
+	}
+	return r.PersistentVolume != nil && r.PersistentVolume.Name == pvName
+}
+
+// stopWaitingForPod forgets that the slot waits for another pod. The caller holds
+// the lock.
+func (m *Manager) stopWaitingForPod(s *slot) {
+	if s.oncePod == "" {
+		return
+	}
+	delete(m.oncePod[s.oncePod], s)
+	if len(m.oncePod[s.oncePod]) == 0 {
+		delete(m.oncePod, s.oncePod)
+	}
+	s.oncePod = ""
+}
+
+// wakeForPod has those tried again that wait for another pod to let go of a
+// volume. The caller holds the lock.
+func (m *Manager) wakeForPod(pvName string) {
+	for s := range m.oncePod[pvName] {
+		m.stopWaitingForPod(s)
+		if s.wanted && s.pod.wanted {
+			m.renew(s)
+		}
+	}
+}
