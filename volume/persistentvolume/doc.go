@@ -3,9 +3,10 @@
 // does. A node never binds claims; it only checks them ([volume.CheckBinding]).
 //
 // [Controller] binds claims, makes, reclaims and protects volumes, keeps the
-// phases of both, and places pods where their volumes can be
-// ([Controller.Place]), all the time and against a cluster's API. [Index] is what
-// it chooses by.
+// phases of both, makes the claims of ephemeral volumes, records what claims ask
+// for beyond what they have, tells of it all by events, and places pods where their
+// volumes can be ([Controller.Place]), all the time and against a cluster's API.
+// [Index] is what it chooses by.
 //
 // An API forgets nothing, and an in-memory store everything. [OpenRecords] has
 // claims and volumes survive it: they are on disk, whole, before the store shows
@@ -17,4 +18,8 @@
 // Before a released volume is emptied or deleted, [ReleaseVerifier] makes sure
 // that it is that volume, that its claim has left it, and that nobody uses its
 // data in any other way.
+//
+// Files are named by what they belong to: index_ is the choice, controller_ the
+// work on one object after the other, claim_, place_, provision_, reclaim_ and
+// waiting its parts, records_ the disk, release_ the last question before data goes.
 package persistentvolume

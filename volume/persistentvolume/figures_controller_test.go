@@ -309,17 +309,17 @@ func bindOverSlowAPI(tb testing.TB, claims int) (took time.Duration, calls float
 // With an API that takes 5 ms for a call and conflicts, 32 workers are kept busy.
 // Time is virtual here, so this is about what waits for what.
 func TestASlowAPIKeepsAllWorkersBusy(t *testing.T) {
-	claims := 1000
+	claims, share := 1000, 0.6 // of few claims, those that end last leave workers idle for a good part of the time
 	if _, asserted := figures.Slack(t); asserted {
-		claims = 10_000
+		claims, share = 10_000, 0.75
 	}
 	synctest.Test(t, func(t *testing.T) {
 		took, calls := bindOverSlowAPI(t, claims)
 		rate := float64(claims) / took.Seconds()
 		t.Logf("%d claims: %.0f a second, %.2f calls each", claims, rate, calls)
 		ideal := slowWorkers / (calls * apiLatency.Seconds())
-		if rate < 300 || rate < 0.75*ideal {
-			t.Errorf("%.0f claims a second; want at least 300, and three quarters of the %.0f that %d workers could do", rate, ideal, slowWorkers)
+		if rate < 300 || rate < share*ideal {
+			t.Errorf("%.0f claims a second; want at least 300, and %.0f%% of the %.0f that %d workers could do", rate, 100*share, ideal, slowWorkers)
 		}
 		// Of four writes one in twenty is a conflict, after which one to three are
 		// left.
