@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -34,6 +35,8 @@ type runNodeOptions struct {
 	volumeDirs    []string
 	discover      []string
 	disks         []localdiscovery.Class // what discover says
+	cleanDisks    string
+	cleaner       []volume.VolumePlugin // which does what cleanDisks says
 }
 
 func runNodeCommand(s streams) *cobra.Command {
@@ -82,6 +85,7 @@ func runNodeCommand(s streams) *cobra.Command {
 	addNFSPolicy(flags, &o.nfsPolicy)
 	addVolumeDirs(flags, &o.volumeDirs)
 	addDiscover(flags, &o.discover)
+	addCleanDisks(flags, &o.cleanDisks)
 	addRootDir(flags, &o.rootDir)
 	return c
 }
@@ -111,6 +115,9 @@ func (o *runNodeOptions) check() error {
 		return err
 	}
 	if o.disks, err = parseDiscover(o.discover); err != nil {
+		return err
+	}
+	if o.cleaner, err = cleaning(o.cleanDisks, o.disks); err != nil {
 		return err
 	}
 	o.nodeName, err = nodeNameOr(o.nodeName)
@@ -179,7 +186,7 @@ func (o *runNodeOptions) keep(ctx context.Context, s streams, k keeping) (failed
 	}
 	storage, err := openStorage(ctx, clusterConfig{
 		rootDir: k.where.rootDir, node: k.config, manager: "podvol run-node " + o.dir, store: k.store, events: storageEvents{k.config.log, k.where.rename},
-		volumeDirs: o.volumeDirs, plugins: own, mounted: mountedOn(k.node.Manager), log: k.config.log,
+		volumeDirs: o.volumeDirs, plugins: append(own, o.cleaner...), mounted: mountedOn(k.node.Manager), log: k.config.log,
 	})
 	if err != nil {
 		return false, err
