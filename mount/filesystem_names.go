@@ -1,12 +1,10 @@
 package mount
 
 import (
-	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -70,57 +68,6 @@ func kernelNames(dir *os.File, e Entry, byUUID string) (names []string) {
 		return []string{"source:" + e.FSType + ":" + e.Source}
 	}
 	return []string{fmt.Sprintf("boot:%s:%s", hostSuperblocks().boot(), deviceNumber(e.Device))}
-}
-
-// kernelUUID asks the file system (FS_IOC_GETFSUUID of linux/fs.h, Linux 6.9, and
-// BTRFS_IOC_FS_INFO of linux/btrfs.h). It is empty where there is none, or the
-// kernel is older.
-func kernelUUID(dir *os.File, fstype string) string {
-	const (
-		getUUID   = 0x80111500 // _IOR(0x15, 0, struct fsuuid2)
-		btrfsInfo = 0x8400941f // _IOR(0x94, 31, struct btrfs_ioctl_fs_info_args)
-	)
-	var answer struct {
-		Len  uint8
-		UUID [16]byte
-	}
-	var btrfs struct {
-		MaxID, Devices uint64
-		UUID           [16]byte
-		_              [992]byte
-	}
-	// What was opened with O_PATH takes no ioctl(2).
-	fd, err := eintr.Get(func() (int, error) {
-		return unix.Openat(int(dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	})
-	if err != nil {
-		return ""
-	}
-	defer unix.Close(fd)
-	ask := func(request uint, answer unsafe.Pointer) bool {
-		return eintr.Do(func() error {
-			if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(answer)); errno != 0 {
-				return errno
-			}
-			return nil
-		}) == nil
-	}
-	switch {
-	case ask(getUUID, unsafe.Pointer(&answer)) && answer.Len > 0 && int(answer.Len) <= len(answer.UUID) && answer.UUID != [16]byte{}:
-		return formatUUID(answer.UUID[:answer.Len])
-	case fstype == "btrfs" && ask(btrfsInfo, unsafe.Pointer(&btrfs)):
-		return formatUUID(btrfs.UUID[:])
-	}
-	return ""
-}
-
-// formatUUID writes 16 bytes as blkid(8) does, and fewer in hexadecimal.
-func formatUUID(b []byte) string {
-	s := hex.EncodeToString(b)
-	if len(b) != 16 {
-		return s
-	}
-	return strings.Join([]string{s[:8], s[8:12], s[12:16], s[16:20], s[20:]}, "-")
 }
 
 // udevUUID looks for the device among udev's links.

@@ -33,6 +33,17 @@ func namesAt(t *testing.T, table Table, path string) (Entry, []string) {
 	return Entry{}, nil
 }
 
+// toldBy asks the file system at a path for its UUID.
+func toldBy(t *testing.T, ask func(fd int) string, path string) string {
+	t.Helper()
+	dir, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	return ask(int(dir.Fd()))
+}
+
 // A file system has its names wherever it is mounted, and no other one has them.
 func TestFileSystemNames(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
@@ -77,6 +88,21 @@ func TestFileSystemNames(t *testing.T) {
 		}
 		if _, names := namesAt(t, table, at(other.Path, "btrfs", 0)); names[0] != "uuid:"+id {
 			t.Errorf("of btrfs: %q", names)
+		}
+		// Older kernels are asked as each file system has it.
+		const xfsID = "0c9e1f7a-0000-4000-8000-0123456789ad"
+		third := loopdev.New(t, 512<<20)
+		if out, err := exec.Command("mkfs.xfs", "-q", "-m", "uuid="+xfsID, third.Path).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if uuid := toldBy(t, xfsUUID, at(third.Path, "xfs", 0)); uuid != xfsID {
+			t.Errorf("of xfs: %q", uuid)
+		}
+		if uuid := toldBy(t, ext4UUID, path); uuid != "0c9e1f7a-0000-4000-8000-0123456789ab" {
+			t.Errorf("of ext4: %q", uuid)
+		}
+		if uuid := toldBy(t, ext4UUID, first); uuid != "" {
+			t.Errorf("ext4's, of a tmpfs: %q", uuid)
 		}
 		// Where the kernel cannot tell, udev can.
 		var st unix.Stat_t
