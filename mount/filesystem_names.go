@@ -28,7 +28,7 @@ type fileSystemNamer interface {
 // They are "uuid:0c9e…", the file system's own, as the kernel and udev know it,
 // which stays the same after a reboot, as does "source:nfs4:server:/path" of a
 // server's. What lives in memory only, such as tmpfs, has a UUID or
-// "boot:<boot>:<device>" that the next boot has not. There is none where a file
+// "boot:<boot>:<device>:<id>" that the next boot has not. There is none where a file
 // system on a block device is not known by any UUID: then it is best told by the
 // device (Entry.Device).
 //
@@ -67,7 +67,18 @@ func kernelNames(dir *os.File, e Entry, byUUID string) (names []string) {
 	if strings.ContainsAny(e.Source, "/:") {
 		return []string{"source:" + e.FSType + ":" + e.Source}
 	}
-	return []string{fmt.Sprintf("boot:%s:%s", hostSuperblocks().boot(), deviceNumber(e.Device))}
+	return []string{fmt.Sprintf("boot:%s:%s:%x", hostSuperblocks().boot(), deviceNumber(e.Device), fileSystemID(dir))}
+}
+
+// fileSystemID is that of statfs(2): for a tmpfs, since Linux 5.13, a random
+// number, which tells it from a later one of the same device number. It is 0 where
+// there is none.
+func fileSystemID(dir *os.File) uint64 {
+	var st unix.Statfs_t
+	if err := eintr.Do(func() error { return unix.Fstatfs(int(dir.Fd()), &st) }); err != nil {
+		return 0
+	}
+	return uint64(uint32(st.Fsid.Val[0]))<<32 | uint64(uint32(st.Fsid.Val[1]))
 }
 
 // udevUUID looks for the device among udev's links.
