@@ -168,20 +168,27 @@ func (r *RecordedObjects) Live() objects.Reader { return objects.Live(r.memory) 
 
 // Create implements [objects.Writer].
 func (r *RecordedObjects) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	ref, recorded := refOfRecorded(object)
-	if !recorded {
-		return r.memory.Create(ctx, object)
+	return r.writeThrough(ctx, object, r.memory.Create, r.create)
+}
+
+// writeThrough writes a claim or volume in the way that is recorded, anything else
+// directly, and drops the ledger's entry that this has settled.
+func (r *RecordedObjects) writeThrough(ctx context.Context, object metav1.Object, direct func(context.Context, metav1.Object) (metav1.Object, error),
+	recorded func(context.Context, volume.ObjectRef, metav1.Object) (metav1.Object, *entry, error)) (metav1.Object, error) {
+	ref, ok := refOfRecorded(object)
+	if !ok {
+		return direct(ctx, object)
 	}
 	end, err := r.begin(ref)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	created, e, err := r.create(ctx, ref, object)
+	written, e, err := recorded(ctx, ref, object)
 	if err == nil {
 		r.trySettle(ctx, e)
 	}
-	return created, err
+	return written, err
 }
 
 func (r *RecordedObjects) create(ctx context.Context, ref volume.ObjectRef, object metav1.Object) (metav1.Object, *entry, error) {
@@ -215,20 +222,7 @@ func (r *RecordedObjects) create(ctx context.Context, ref volume.ObjectRef, obje
 
 // Update implements [objects.Writer].
 func (r *RecordedObjects) Update(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	ref, recorded := refOfRecorded(object)
-	if !recorded {
-		return r.memory.Update(ctx, object)
-	}
-	end, err := r.begin(ref)
-	if err != nil {
-		return nil, err
-	}
-	defer end()
-	updated, e, err := r.update(ctx, ref, object)
-	if err == nil {
-		r.trySettle(ctx, e)
-	}
-	return updated, err
+	return r.writeThrough(ctx, object, r.memory.Update, r.update)
 }
 
 func (r *RecordedObjects) update(ctx context.Context, ref volume.ObjectRef, object metav1.Object) (metav1.Object, *entry, error) {
