@@ -134,7 +134,7 @@ func (m *provisioner) persistentVolume(hostname string) *v1.PersistentVolume {
 		Capacity:                      v1.ResourceList{v1.ResourceStorage: claim.Spec.Resources.Requests[v1.ResourceStorage].DeepCopy()},
 		AccessModes:                   slices.Clone(claim.Spec.AccessModes),
 		VolumeMode:                    new(v1.PersistentVolumeFilesystem),
-		StorageClassName:              className(claim),
+		StorageClassName:              provisioned.ClassOf(claim),
 		PersistentVolumeReclaimPolicy: m.options.PersistentVolumeReclaimPolicy,
 		NodeAffinity:                  affinityTo(hostname),
 		ClaimRef: &v1.ObjectReference{

@@ -2,7 +2,6 @@ package hostpath
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -115,51 +114,10 @@ func provisionable() []v1.PersistentVolumeAccessMode {
 	return []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadWriteOncePod}
 }
 
-// checkClaim refuses a claim that asks for what a directory cannot do.
+// checkClaim refuses a claim that asks for what a directory of a node cannot do.
 func checkClaim(options volume.VolumeOptions) error {
-	claim := options.PVC
-	if err := volume.CheckPathSegment("PersistentVolume's name", options.PVName); err != nil {
-		return err
-	}
-	if claim == nil {
-		return volume.Invalid("PersistentVolumeClaim", "is missing")
-	}
-	if claim.UID == "" {
-		return volume.Invalid("metadata.uid", "a claim without UID cannot be told from a later one of its name")
-	}
-	spec := &claim.Spec
-	switch {
-	case spec.VolumeMode != nil && *spec.VolumeMode != v1.PersistentVolumeFilesystem:
-		return volume.Invalid("spec.volumeMode", "is %q; a directory is no device, use volumeMode: Filesystem", *spec.VolumeMode)
-	case spec.Selector != nil:
-		return volume.Invalid("spec.selector", "selects among volumes that exist; a new one has no labels, drop the selector or the class")
-	case spec.DataSource != nil || spec.DataSourceRef != nil:
-		return volume.Invalid("spec.dataSource", "copies of volumes and snapshots cannot be made here; drop it and copy the data yourself")
-	case len(spec.AccessModes) == 0:
-		return volume.Invalid("spec.accessModes", "is required")
-	case options.VolumeAttributesClass != nil:
-		return volume.Invalid("spec.volumeAttributesClassName", "is %q; a directory has no such attributes, drop it", options.VolumeAttributesClass.Name)
-	case len(options.MountOptions) > 0:
+	if len(options.MountOptions) > 0 {
 		return volume.Invalid("mountOptions", "of the storage class mean nothing for a directory that is not mounted; drop them")
 	}
-	for i, mode := range spec.AccessModes {
-		if !slices.Contains(provisionable(), mode) {
-			return volume.Invalid(fmt.Sprintf("spec.accessModes[%d]", i), "is %q, which a directory of one node does not do; it can be %v", mode, provisionable())
-		}
-	}
-	size := spec.Resources.Requests[v1.ResourceStorage]
-	if size.Sign() <= 0 {
-		return volume.Invalid("spec.resources.requests.storage", "is required, and must be more than 0")
-	}
-	return nil
-}
-
-func className(claim *v1.PersistentVolumeClaim) string {
-	if name, ok := claim.Annotations[v1.BetaStorageClassAnnotation]; ok {
-		return name
-	}
-	if claim.Spec.StorageClassName != nil {
-		return *claim.Spec.StorageClassName
-	}
-	return ""
+	return provisioned.CheckClaim(options, provisioned.Disk, provisionable())
 }

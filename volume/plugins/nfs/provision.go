@@ -51,7 +51,7 @@ func (p *plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisione
 }
 
 func (p *plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, error) {
-	if err := checkClaim(options, p.GetAccessModes()); err != nil {
+	if err := provisioned.CheckClaim(options, provisioned.Share, p.GetAccessModes()); err != nil {
 		return nil, err
 	}
 	class, err := p.parseClass(options.Parameters)
@@ -124,7 +124,7 @@ func (m *provisioner) persistentVolume(affinity *v1.VolumeNodeAffinity) *v1.Pers
 		Capacity:                      v1.ResourceList{v1.ResourceStorage: claim.Spec.Resources.Requests[v1.ResourceStorage].DeepCopy()},
 		AccessModes:                   slices.Clone(claim.Spec.AccessModes),
 		VolumeMode:                    new(v1.PersistentVolumeFilesystem),
-		StorageClassName:              className(claim),
+		StorageClassName:              provisioned.ClassOf(claim),
 		PersistentVolumeReclaimPolicy: m.options.PersistentVolumeReclaimPolicy,
 		MountOptions:                  slices.Clone(m.options.MountOptions),
 		NodeAffinity:                  affinity,

@@ -146,43 +146,6 @@ func (c *shareClass) dirFor(options volume.VolumeOptions) (string, error) {
 	return dir, nil
 }
 
-// checkClaim refuses a claim that asks for what a directory cannot do.
-func checkClaim(options volume.VolumeOptions, offered []v1.PersistentVolumeAccessMode) error {
-	claim := options.PVC
-	if err := volume.CheckPathSegment("PersistentVolume's name", options.PVName); err != nil {
-		return err
-	}
-	if claim == nil {
-		return volume.Invalid("PersistentVolumeClaim", "is missing")
-	}
-	if claim.UID == "" {
-		return volume.Invalid("metadata.uid", "a claim without UID cannot be told from a later one of its name")
-	}
-	spec := &claim.Spec
-	switch {
-	case spec.VolumeMode != nil && *spec.VolumeMode != v1.PersistentVolumeFilesystem:
-		return volume.Invalid("spec.volumeMode", "is %q; NFS has file systems only, use volumeMode: Filesystem", *spec.VolumeMode)
-	case spec.Selector != nil:
-		return volume.Invalid("spec.selector", "selects among volumes that exist; a new one has no labels, drop the selector or the class")
-	case spec.DataSource != nil || spec.DataSourceRef != nil:
-		return volume.Invalid("spec.dataSource", "copies of volumes and snapshots cannot be made here; drop it and copy the data yourself")
-	case options.VolumeAttributesClass != nil:
-		return volume.Invalid("spec.volumeAttributesClassName", "is %q; a directory has no such attributes, drop it", options.VolumeAttributesClass.Name)
-	case len(spec.AccessModes) == 0:
-		return volume.Invalid("spec.accessModes", "is required")
-	}
-	for i, mode := range spec.AccessModes {
-		if !slices.Contains(offered, mode) {
-			return volume.Invalid(fmt.Sprintf("spec.accessModes[%d]", i), "is %q, which NFS does not do; it can be %v", mode, offered)
-		}
-	}
-	size := spec.Resources.Requests[v1.ResourceStorage]
-	if size.Sign() <= 0 {
-		return volume.Invalid("spec.resources.requests.storage", "is required, and must be more than 0")
-	}
-	return nil
-}
-
 // workOptions are those with which the agent mounts a share to change it: not
 // read-only, whatever its pods get, and without trust in what it saw before,
 // since other nodes make and delete directories too (nfs(5), "DATA AND METADATA
@@ -199,14 +162,4 @@ func workOptions(class []string) ([]string, error) {
 func lastOptions(options []string, last ...string) []string {
 	kept := slices.DeleteFunc(slices.Clone(options), func(o string) bool { return slices.Contains(last, o) })
 	return append(kept, last...)
-}
-
-func className(claim *v1.PersistentVolumeClaim) string {
-	if name, ok := claim.Annotations[v1.BetaStorageClassAnnotation]; ok {
-		return name
-	}
-	if claim.Spec.StorageClassName != nil {
-		return *claim.Spec.StorageClassName
-	}
-	return ""
 }
