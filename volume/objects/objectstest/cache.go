@@ -116,12 +116,18 @@ func (c *cache) get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, e
 	if object, ok := c.known[ref]; ok {
 		return object, nil
 	}
+	if err := checkKind(ref.Kind); err != nil {
+		return nil, err
+	}
 	return nil, &volume.ObjectNotFoundError{Ref: ref}
 }
 
 func (c *cache) list(ctx context.Context, kind, namespace string) ([]metav1.Object, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
+	}
+	if err := checkKind(kind); err != nil {
+		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,6 +168,14 @@ func (w *watcher) tell(ref volume.ObjectRef) {
 	if !w.stopped {
 		w.f(ref)
 	}
+}
+
+// checkKind refuses a kind that the store does not keep, as the store does.
+func checkKind(kind string) error {
+	if slices.ContainsFunc(objects.Kinds(), func(k objects.Kind) bool { return k.Kind == kind }) {
+		return nil
+	}
+	return &objects.UnknownKindError{Kind: kind}
 }
 
 // refOf names an object by its Go type, whose name is the kind's.
