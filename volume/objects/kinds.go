@@ -130,8 +130,16 @@ func kindNamed(name string) (kind, bool) {
 	return kinds[i], true
 }
 
-// describe returns an object's kind and reference, and refuses what the store
-// could not keep.
+// Describe returns the kind and the reference of an object, and refuses what no
+// store could keep: a type that is none of [Kinds] (*[UnknownKindError]), or an
+// object without name, or without namespace where its kind demands one, or with
+// one where it allows none (*[volume.InvalidSpecError]).
+func Describe(object metav1.Object) (Kind, volume.ObjectRef, error) {
+	k, ref, err := describe(object)
+	return k.Kind, ref, err
+}
+
+// describe is [Describe] for the store, which needs more of a kind.
 func describe(object metav1.Object) (kind, volume.ObjectRef, error) {
 	goType := reflect.TypeOf(object)
 	i := slices.IndexFunc(kinds, func(k kind) bool { return k.goType == goType })

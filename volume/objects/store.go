@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects/internal/watching"
 )
 
 // Store keeps objects in memory. It is a [Source], a [Lister] and a [Writer]
@@ -32,7 +33,7 @@ type Store struct {
 	mu       sync.RWMutex
 	version  uint64
 	objects  map[string]map[types.NamespacedName]stored
-	watchers map[watchKey]map[*watcher]struct{}
+	watchers map[watchKey]map[*watching.Watcher]struct{}
 }
 
 // watchKey selects what is watched: one object, or with an empty name a kind.
@@ -49,7 +50,7 @@ var (
 func NewStore() *Store {
 	return &Store{
 		objects:  make(map[string]map[types.NamespacedName]stored),
-		watchers: make(map[watchKey]map[*watcher]struct{}),
+		watchers: make(map[watchKey]map[*watching.Watcher]struct{}),
 	}
 }
 
@@ -346,28 +347,28 @@ func (s *Store) remove(ref volume.ObjectRef) {
 // notify only queues; the watchers run elsewhere.
 func (s *Store) notify(ref volume.ObjectRef) {
 	for w := range s.watchers[watchKey(ref)] {
-		w.notify(ref)
+		w.Notify(ref)
 	}
 	for w := range s.watchers[watchKey{Kind: ref.Kind}] {
-		w.notify(ref)
+		w.Notify(ref)
 	}
 }
 
 func (s *Store) watch(key watchKey, f func(volume.ObjectRef)) (stop func()) {
-	w := newWatcher(f)
+	w := watching.New(f)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.watchers[key] == nil {
-		s.watchers[key] = make(map[*watcher]struct{})
+		s.watchers[key] = make(map[*watching.Watcher]struct{})
 	}
 	s.watchers[key][w] = struct{}{}
 	return func() {
 		s.unwatch(key, w)
-		w.stop()
+		w.Stop()
 	}
 }
 
-func (s *Store) unwatch(key watchKey, w *watcher) {
+func (s *Store) unwatch(key watchKey, w *watching.Watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.watchers[key], w)

@@ -1,4 +1,7 @@
-package objects
+// Package watching tells watchers of objects what has changed, as
+// objects.Source promises it: never blocking who changes something, coalesced,
+// and silent once stopped.
+package watching
 
 import (
 	"sync"
@@ -6,10 +9,10 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// watcher delivers changes to one function, in a goroutine that lives only
+// Watcher delivers changes to one function, in a goroutine that lives only
 // while there is something to deliver. A reference that waits for delivery is
-// not queued twice.
-type watcher struct {
+// not queued twice. All methods are safe for concurrent use.
+type Watcher struct {
 	f func(volume.ObjectRef)
 
 	mu      sync.Mutex
@@ -19,12 +22,13 @@ type watcher struct {
 	running chan struct{} // closed when the goroutine ends; nil without one
 }
 
-func newWatcher(f func(volume.ObjectRef)) *watcher {
-	return &watcher{f: f, queued: make(map[volume.ObjectRef]bool)}
+// New returns a watcher that calls f, and never twice at a time.
+func New(f func(volume.ObjectRef)) *Watcher {
+	return &Watcher{f: f, queued: make(map[volume.ObjectRef]bool)}
 }
 
-// notify queues a change. It never blocks.
-func (w *watcher) notify(ref volume.ObjectRef) {
+// Notify queues a change. It never blocks.
+func (w *Watcher) Notify(ref volume.ObjectRef) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.stopped || w.queued[ref] {
@@ -38,7 +42,7 @@ func (w *watcher) notify(ref volume.ObjectRef) {
 	}
 }
 
-func (w *watcher) deliver() {
+func (w *Watcher) deliver() {
 	for {
 		ref, ok := w.next()
 		if !ok {
@@ -48,7 +52,7 @@ func (w *watcher) deliver() {
 	}
 }
 
-func (w *watcher) next() (volume.ObjectRef, bool) {
+func (w *Watcher) next() (volume.ObjectRef, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.stopped || len(w.queue) == 0 {
@@ -63,8 +67,9 @@ func (w *watcher) next() (volume.ObjectRef, bool) {
 	return ref, true
 }
 
-// stop returns when f is not running and will not be called again.
-func (w *watcher) stop() {
+// Stop returns when f is not running and will not be called again. It may be
+// called twice, but not by f.
+func (w *Watcher) Stop() {
 	w.mu.Lock()
 	w.stopped = true
 	running := w.running
