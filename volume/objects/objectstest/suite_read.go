@@ -62,6 +62,9 @@ func checkUnsynced(p *probe) error {
 	}
 	source, sync := p.Unsynced(p.t)
 	defer sync()
+	for _, ref := range []volume.ObjectRef{refOf(created), p.configMapRef("missing")} {
+		defer source.Watch(ref, func(volume.ObjectRef) {})() // some know only what is watched
+	}
 	_, there := source.Get(p.ctx, refOf(created))
 	_, missing := source.Get(p.ctx, p.configMapRef("missing"))
 	return errors.Join(want("of an object", there, objects.ErrNotSynced), wantUnknown("of an object", there),
