@@ -22,6 +22,7 @@ func mayImport() map[string][]string {
 		"volume":                           {"util", "mount"},
 		"volume/internal":                  {"util", "mount", "volume"},
 		"volume/objects":                   {"util", "volume"},
+		"volume/objects/cluster":           {"util", "volume", "volume/objects"},
 		"volume/containerenv":              {"util", "volume", "volume/internal", "volume/objects"},
 		"volume/persistentvolume":          {"util", "volume", "volume/objects"},
 		"volume/persistentvolume/embedded": {"util", "volume", "volume/objects", "volume/persistentvolume"},
@@ -39,8 +40,16 @@ func testSupport() []string {
 	return []string{"volume/volumetest", "volume/objects/objectstest", "util/figures", "util/loopdev", "util/nfsserver", "util/nstest", "util/rerun", "util/rooms", "util/silentfuse", "util/vmtest", "util/vmtest/vmrun"}
 }
 
-// coreModules are all the modules that the core, everything but examples and
-// what is for tests, may be built with. A new one is a choice to defend where it is added.
+// offCore are the packages that bring modules of their own: only who imports
+// them is built with those.
+func offCore() map[string][]string {
+	return map[string][]string{
+		"volume/objects/cluster": {"k8s.io/client-go"},
+	}
+}
+
+// coreModules are all the modules that the core, everything but examples, what
+// is for tests and [offCore], may be built with. A new one is a choice to defend where it is added.
 func coreModules() []string {
 	return []string{
 		module,
@@ -145,7 +154,8 @@ func TestPluginsDoNotImportEachOther(t *testing.T) {
 func TestCoreDependencies(t *testing.T) {
 	args := []string{"-deps"}
 	for _, p := range goList(t, "./util/...", "./mount/...", "./volume/...") {
-		if path, _ := inModule(p.ImportPath); !slices.Contains(testSupport(), path) {
+		path, _ := inModule(p.ImportPath)
+		if _, off := offCore()[path]; !off && !slices.Contains(testSupport(), path) {
 			args = append(args, p.ImportPath)
 		}
 	}
@@ -162,6 +172,21 @@ func TestCoreDependencies(t *testing.T) {
 	for _, allowed := range coreModules() {
 		if !seen[allowed] {
 			t.Errorf("the core no longer needs %s; take it off the list", allowed)
+		}
+	}
+}
+
+func TestModulesOffTheCore(t *testing.T) {
+	for room, modules := range offCore() {
+		for _, p := range goList(t, "./...") {
+			path, _ := inModule(p.ImportPath)
+			imports := slices.Concat(p.Imports, p.TestImports, p.XTestImports)
+			for _, module := range modules {
+				uses := slices.ContainsFunc(imports, func(i string) bool { return i == module || strings.HasPrefix(i, module+"/") })
+				if uses != (path == room) {
+					t.Errorf("%s imports %s: %v; only %s should, and does", path, module, uses, room)
+				}
+			}
 		}
 	}
 }

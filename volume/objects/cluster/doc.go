@@ -1,0 +1,42 @@
+// Package cluster reads and writes API objects of a Kubernetes cluster, for a
+// node or a controller that has a client-go clientset and informers already.
+// [FromInformers] returns an [objects.Source], [objects.Lister] and
+// [objects.Writer] that the node manager and the controllers take as they take
+// the embedded store.
+//
+// A kind is read in one of two ways:
+//
+//   - Shared kinds come from informers that the caller has and starts. Nothing is
+//     watched twice, and what the informer does not select (pods of other nodes,
+//     say) does not exist here.
+//   - All other kinds are keyed: objects are fetched one by one, and watched as
+//     long as somebody watches them here. Each such watch selects a single name,
+//     which is what the Node authorizer lets a node's identity see of secrets and
+//     config maps. However many pods use an object, it is watched once. An object
+//     that says it is immutable is not watched, as in the kubelet: its deletion is
+//     noticed only once nobody watched it for a moment.
+//
+// # What is known, and what is not
+//
+// Three answers are never mixed up: the object does not exist
+// ([volume.ErrNotFound]), nobody can tell yet ([objects.ErrNotSynced]), and the
+// look-up failed (any other error). An answer 404 that the API server has not
+// given for this very object, such as one of a proxy or for a resource that is
+// not served, is a failed look-up.
+//
+// Once an object is known, or known not to exist, that stands through any outage
+// of the API: watches are opened again with growing pauses (client-go's: 0.8 to
+// 30 s, and never before what Retry-After says), and when a watch has expired
+// (410) the object is listed again. Whatever changed meanwhile is told then.
+// Nothing counts as gone because it could not be asked for.
+//
+// # Where it differs from the embedded store
+//
+// Objects from the API do not carry their kind and apiVersion. Answers may be
+// behind; [objects.Live] asks the API itself. A write that fails with anything
+// but an answer of the API (a timeout, a lost connection) may have taken effect.
+//
+// Nodes may get, but neither list nor watch, claims and PersistentVolumes by the
+// Node authorizer: such a kind must be shared from informers with another
+// identity.
+package cluster

@@ -1,0 +1,171 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/internal/watching"
+)
+
+// entry is one watched object: the store that its reflector fills.
+type entry struct {
+	ref      volume.ObjectRef
+	owner    *keyed
+	end      context.CancelFunc
+	watchers map[*watching.Watcher]struct{} // guarded by owner.mu
+
+	mu       sync.Mutex
+	answered chan struct{} // closed with the first answer or failure
+	synced   bool
+	object   metav1.Object // nil: does not exist
+	err      error         // of the last look-up, until the first one succeeds
+}
+
+var _ cache.ReflectorStore = (*entry)(nil)
+
+// get answers with the last known state. It waits at most that long for the
+// first one.
+func (e *entry) get(ctx context.Context, wait time.Duration) (metav1.Object, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, wait, fmt.Errorf("get %s: %w: the API has not answered within %s", e.ref, objects.ErrNotSynced, wait))
+	defer cancel()
+	select {
+	case <-e.answered:
+		return e.last()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (e *entry) last() (metav1.Object, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case !e.synced:
+		return nil, failed("get", e.ref, e.err)
+	case e.object == nil:
+		return nil, &volume.ObjectNotFoundError{Ref: e.ref}
+	}
+	return e.object, nil
+}
+
+// fail keeps the error of a look-up for those who know nothing yet. What is
+// known already stands.
+func (e *entry) fail(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.synced {
+		e.err = err
+		e.answer()
+	}
+}
+
+// answer lets those go who wait for the first answer. e is locked.
+func (e *entry) answer() {
+	select {
+	case <-e.answered:
+	default:
+		close(e.answered)
+	}
+}
+
+// Add implements the reflector's store.
+func (e *entry) Add(item any) error { return e.take(item, false) }
+
+// Update implements the reflector's store.
+func (e *entry) Update(item any) error { return e.take(item, false) }
+
+// Delete implements the reflector's store.
+func (e *entry) Delete(item any) error { return e.take(item, true) }
+
+// Resync implements the reflector's store; there is nothing behind it.
+func (e *entry) Resync() error { return nil }
+
+// Replace implements the reflector's store: the list is all there is.
+func (e *entry) Replace(list []any, _ string) error {
+	for _, item := range list {
+		object, err := meta.Accessor(item)
+		if err != nil {
+			return err
+		}
+		if e.isOf(object) {
+			e.set(object)
+			return nil
+		}
+	}
+	e.set(nil)
+	return nil
+}
+
+// isOf is true of all that a server sends that knows the field selector.
+func (e *entry) isOf(object metav1.Object) bool {
+	return object.GetName() == e.ref.Name && object.GetNamespace() == e.ref.Namespace
+}
+
+func (e *entry) take(item any, deleted bool) error {
+	object, err := meta.Accessor(item)
+	switch {
+	case err != nil:
+		return err
+	case !e.isOf(object):
+	case deleted:
+		e.set(nil)
+	default:
+		e.set(object)
+	}
+	return nil
+}
+
+// set takes over what the API has said, and tells if that is news.
+func (e *entry) set(object metav1.Object) {
+	if !e.exchange(object) {
+		return
+	}
+	if isImmutable(object) {
+		e.end() // it cannot change any more
+	}
+	e.owner.tell(e)
+}
+
+func (e *entry) exchange(object metav1.Object) (news bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	news = !e.synced || !sameState(e.object, object)
+	e.object, e.synced, e.err = object, true, nil
+	e.answer()
+	return news
+}
+
+func sameState(a, b metav1.Object) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	return sameVersion(a, b)
+}
+
+func isImmutable(object metav1.Object) bool {
+	var immutable *bool
+	switch o := object.(type) {
+	case *v1.Secret:
+		immutable = o.Immutable
+	case *v1.ConfigMap:
+		immutable = o.Immutable
+	}
+	return immutable != nil && *immutable
+}
+
+// willRetryWatch reports whether the reflector tries again to open a watch that
+// failed so. After other failures it lists, and the list's failure is what counts.
+func willRetryWatch(err error) bool {
+	return apierrors.IsTooManyRequests(err) || utilnet.IsConnectionRefused(err)
+}

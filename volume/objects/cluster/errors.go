@@ -1,0 +1,71 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// KeyedKindError says that objects of a kind are known one by one only.
+type KeyedKindError struct {
+	// Kind is the kind that was to be listed.
+	Kind string
+}
+
+func (e *KeyedKindError) Error() string {
+	return fmt.Sprintf("objects of kind %s are not listed here: name the kind in Config.Shared, or give its informer in Config.Informers", e.Kind)
+}
+
+// failed puts the API's answer into the words of package objects. The API's own
+// error stays in the chain, except where it says that the object is missing.
+func failed(op string, ref volume.ObjectRef, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case saysMissing(err, ref):
+		return fmt.Errorf("%s: %w", op, &volume.ObjectNotFoundError{Ref: ref})
+	case apierrors.IsAlreadyExists(err):
+		return fmt.Errorf("%s %s: %w: %w", op, ref, objects.ErrExists, err)
+	case apierrors.IsConflict(err):
+		return fmt.Errorf("%s %s: %w: %w", op, ref, objects.ErrConflict, err)
+	case apierrors.IsInvalid(err):
+		return fmt.Errorf("%s %s: %w", op, ref, volume.NothingDone(&volume.InvalidSpecError{Field: strings.Join(invalidFields(err), ", "), Reason: err.Error()}))
+	}
+	return fmt.Errorf("%s %s: %w", op, ref, err)
+}
+
+// saysMissing reports whether the API server itself has said that this object
+// does not exist. A proxy's 404, or one for a resource or a namespace that is
+// not there, is about something else.
+func saysMissing(err error, ref volume.ObjectRef) bool {
+	if !apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
+		return false
+	}
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || status.Status().Details == nil {
+		return false
+	}
+	details := status.Status().Details
+	return details.Name == ref.Name && details.Kind != "namespaces"
+}
+
+// invalidFields names what the API server calls invalid.
+func invalidFields(err error) []string {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || status.Status().Details == nil {
+		return nil
+	}
+	var names []string
+	for _, cause := range status.Status().Details.Causes {
+		if cause.Field != "" {
+			names = append(names, cause.Field)
+		}
+	}
+	return names
+}

@@ -1,0 +1,156 @@
+package cluster
+
+import (
+	"fmt"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/internal/watching"
+)
+
+// sharedKind answers for one kind from the caller's informer, with a single
+// handler there.
+type sharedKind struct {
+	kind         string
+	informer     cache.SharedIndexInformer
+	registration cache.ResourceEventHandlerRegistration
+	closed       chan struct{}
+	done         sync.WaitGroup
+
+	mu       sync.Mutex
+	watchers map[volume.ObjectRef]map[*watching.Watcher]struct{} // without a name: of the whole kind
+}
+
+func newSharedKind(kind string, informer cache.SharedIndexInformer) (*sharedKind, error) {
+	s := &sharedKind{kind: kind, informer: informer, closed: make(chan struct{}), watchers: make(map[volume.ObjectRef]map[*watching.Watcher]struct{})}
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: s.changed,
+		UpdateFunc: func(old, object any) {
+			if !sameVersion(old, object) { // a resync is no change
+				s.changed(object)
+			}
+		},
+		DeleteFunc: s.changed,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch kind %s: %w", kind, err)
+	}
+	s.registration = registration
+	s.done.Go(s.tellOfSync)
+	return s, nil
+}
+
+// tellOfSync has those look again who could not be told whether their object
+// exists.
+func (s *sharedKind) tellOfSync() {
+	select {
+	case <-s.synced():
+	case <-s.closed:
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ref := range s.watchers {
+		if ref.Name != "" {
+			s.tell(ref, ref)
+		}
+	}
+}
+
+func (s *sharedKind) synced() <-chan struct{} { return s.registration.HasSyncedChecker().Done() }
+
+func (s *sharedKind) close() {
+	close(s.closed)
+	s.done.Wait()
+	_ = s.informer.RemoveEventHandler(s.registration) // fails only for another informer's
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.watchers)
+}
+
+// changed gets what an informer passes to handlers.
+func (s *sharedKind) changed(object any) {
+	key, err := cache.DeletionHandlingObjectToName(object)
+	if err != nil {
+		return // an informer keeps nothing without a name
+	}
+	ref := volume.NewObjectRef(s.kind, key.Namespace, key.Name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell(ref, ref)
+	s.tell(volume.ObjectRef{Kind: s.kind}, ref)
+}
+
+// tell only queues.
+func (s *sharedKind) tell(watched, ref volume.ObjectRef) {
+	for w := range s.watchers[watched] {
+		w.Notify(ref)
+	}
+}
+
+func (s *sharedKind) watch(ref volume.ObjectRef, f func(volume.ObjectRef)) (stop func()) {
+	w := watching.New(f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watchers[ref] == nil {
+		s.watchers[ref] = make(map[*watching.Watcher]struct{})
+	}
+	s.watchers[ref][w] = struct{}{}
+	return func() {
+		s.forget(ref, w)
+		w.Stop()
+	}
+}
+
+func (s *sharedKind) forget(ref volume.ObjectRef, w *watching.Watcher) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.watchers[ref], w)
+	if len(s.watchers[ref]) == 0 {
+		delete(s.watchers, ref)
+	}
+}
+
+func (s *sharedKind) get(ref volume.ObjectRef) (metav1.Object, error) {
+	synced := s.informer.HasSynced() // asked first: the object may come in between
+	item, exists, err := s.informer.GetIndexer().GetByKey(cache.NewObjectName(ref.Namespace, ref.Name).String())
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("get %s: %w", ref, err)
+	case exists:
+		return meta.Accessor(item)
+	case !synced:
+		return nil, fmt.Errorf("get %s: %w", ref, objects.ErrNotSynced)
+	}
+	return nil, &volume.ObjectNotFoundError{Ref: ref}
+}
+
+func (s *sharedKind) list(namespace string) ([]metav1.Object, error) {
+	if !s.informer.HasSynced() {
+		return nil, fmt.Errorf("list objects of kind %s: %w", s.kind, objects.ErrNotSynced)
+	}
+	var all []metav1.Object
+	for _, item := range s.informer.GetIndexer().List() {
+		object, err := meta.Accessor(item)
+		if err != nil {
+			return nil, fmt.Errorf("list objects of kind %s: %w", s.kind, err)
+		}
+		if namespace == "" || object.GetNamespace() == namespace {
+			all = append(all, object)
+		}
+	}
+	sortByName(all)
+	return all, nil
+}
+
+// sameVersion compares two states of one object.
+func sameVersion(a, b any) bool {
+	old, errOld := meta.Accessor(a)
+	object, errNew := meta.Accessor(b)
+	return errOld == nil && errNew == nil && old.GetUID() == object.GetUID() && old.GetResourceVersion() == object.GetResourceVersion() && object.GetResourceVersion() != ""
+}

@@ -1,0 +1,160 @@
+package cluster_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/cluster"
+	"github.com/podvol/podvol/volume/objects/objectstest"
+)
+
+func TestMain(m *testing.M) {
+	// They log, and pause by a clock that virtual time turns back.
+	utilruntime.ErrorHandlers = nil
+	goleak.VerifyTestMain(m)
+}
+
+// connect returns a client whose shared kinds are synced.
+func connect(t *testing.T, set kubernetes.Interface, config cluster.Config) *cluster.Client {
+	t.Helper()
+	c, start := prepare(t, set, config)
+	start()
+	if err := c.WaitForSync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// prepare returns a client, and what starts its informers.
+func prepare(t *testing.T, set kubernetes.Interface, config cluster.Config) (c *cluster.Client, start func()) {
+	t.Helper()
+	factory := informers.NewSharedInformerFactory(set, 0)
+	c, err := cluster.FromInformers(factory, set, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	t.Cleanup(func() {
+		c.Close()
+		close(stop)
+		factory.Shutdown()
+	})
+	return c, func() { factory.Start(stop) }
+}
+
+// ways are the two ways to read the suite's kinds.
+var ways = map[string][]string{"keyed": {}, "shared": {"ConfigMap", "Node"}}
+
+func fixture(c *cluster.Client, shared []string) objectstest.Fixture {
+	f := objectstest.Fixture{Source: c, Writer: c, Namespaces: [2]string{"ops", "dev"}}
+	if len(shared) > 0 {
+		f.Lister = c
+	}
+	return f
+}
+
+func TestSuiteOnAnAPIServer(t *testing.T) {
+	for way, shared := range ways {
+		t.Run(way, func(t *testing.T) {
+			objectstest.Suite(t, func(t *testing.T) objectstest.Fixture {
+				api := newAPIServer()
+				server := httptest.NewServer(api)
+				t.Cleanup(server.Close)
+				t.Cleanup(api.dropWatches)
+				transport := &http.Transport{}
+				t.Cleanup(transport.CloseIdleConnections)
+				set := clientset(t, server.URL, transport)
+				f := fixture(connect(t, set, cluster.Config{Shared: shared}), shared)
+				f.Unsynced = func(t *testing.T) (objects.Source, func()) { return unsynced(t, api, set, shared) }
+				f.Break = func(*testing.T) (restore func()) {
+					api.refuseAll(func(*http.Request) *metav1.Status {
+						return &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError}
+					})
+					return func() { api.refuseAll(nil) }
+				}
+				return f
+			})
+		})
+	}
+}
+
+// unsynced returns a client that gets no answer to lists and watches until sync
+// is called.
+func unsynced(t *testing.T, api *apiServer, set kubernetes.Interface, shared []string) (objects.Source, func()) {
+	c, start := prepare(t, set, cluster.Config{Shared: shared, Wait: time.Millisecond})
+	if len(shared) > 0 {
+		return c, sync.OnceFunc(start)
+	}
+	held := make(chan struct{})
+	api.refuseAll(func(r *http.Request) *metav1.Status {
+		if a, _ := parseRequest(r); a.verb == "list" || a.verb == "watch" {
+			select {
+			case <-held:
+			case <-r.Context().Done():
+			}
+		}
+		return nil
+	})
+	return c, sync.OnceFunc(func() { close(held) })
+}
+
+// What client-go's fake clientset does otherwise than an API server. The keyed
+// and the shared way differ in nothing.
+func TestSuiteOnTheFakeClientset(t *testing.T) {
+	for way, shared := range ways {
+		t.Run(way, func(t *testing.T) {
+			objectstest.Suite(t, func(t *testing.T) objectstest.Fixture {
+				set := fake.NewSimpleClientset()
+				f := fixture(connect(t, set, cluster.Config{Shared: shared}), shared)
+				f.Deviations, f.Patience = fakeDeviations(), 2*time.Second
+				f.Break = func(*testing.T) (restore func()) {
+					var restored atomic.Bool
+					set.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+						return !restored.Load(), nil, errors.New("broken")
+					})
+					return func() { restored.Store(true) }
+				}
+				return f
+			})
+		})
+	}
+}
+
+func fakeDeviations() map[objectstest.Contract]objectstest.Deviation {
+	noVersions := objectstest.Deviation{Why: "the fake gives no UIDs, versions and times"}
+	noPreconditions := objectstest.Deviation{Why: "the fake does not check preconditions"}
+	oneStatus := objectstest.Deviation{Why: "the fake writes spec and status alike"}
+	noFinalizers := objectstest.Deviation{Why: "the fake deletes at once, whatever the finalizers"}
+	return map[objectstest.Contract]objectstest.Deviation{
+		objectstest.CreateGivesIdentity:  noVersions,
+		objectstest.VersionsGrow:         noVersions,
+		objectstest.RecreatedIsAnother:   noVersions,
+		objectstest.UpdateChecksUID:      noPreconditions,
+		objectstest.UpdateChecksVersion:  noPreconditions,
+		objectstest.StatusChecksUID:      noPreconditions,
+		objectstest.StatusChecksVersion:  noPreconditions,
+		objectstest.DeleteChecksUID:      noPreconditions,
+		objectstest.DeleteChecksVersion:  noPreconditions,
+		objectstest.ConcurrentUpdates:    {Why: noPreconditions.Why, Sometimes: true},
+		objectstest.UpdateLeavesStatus:   oneStatus,
+		objectstest.StatusLeavesRest:     oneStatus,
+		objectstest.FinalizersDelay:      noFinalizers,
+		objectstest.FinalizersCannotGrow: noFinalizers,
+		objectstest.DeletionKeepsTime:    noFinalizers,
+	}
+}

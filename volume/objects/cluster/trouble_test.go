@@ -1,0 +1,323 @@
+package cluster_test
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/cluster"
+)
+
+// world is a client of an API server in virtual time.
+type world struct {
+	*cluster.Client
+	t      *testing.T
+	api    *apiServer
+	memory *memory
+}
+
+func inWorld(t *testing.T, config cluster.Config, f func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPIServer()
+		transport := &memory{handler: api}
+		f(t, &world{Client: connect(t, clientset(t, "http://api", transport), config), t: t, api: api, memory: transport})
+	})
+}
+
+func configMap(name string) *v1.ConfigMap {
+	return &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: name}, Data: map[string]string{"key": "value"}}
+}
+
+func ref(name string) volume.ObjectRef { return volume.NewObjectRef("ConfigMap", "ops", name) }
+
+func (w *world) create(object metav1.Object) {
+	w.t.Helper()
+	if _, err := w.Create(w.t.Context(), object); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// change writes past the client, whose API may be down.
+func (w *world) change(name, value string) {
+	w.t.Helper()
+	changed := configMap(name)
+	changed.Data["key"] = value
+	w.api.direct(w.t, http.MethodPut, changed)
+}
+
+// wantValue asks for a config map; an empty value means that it is not found.
+func (w *world) wantValue(name, value string) {
+	w.t.Helper()
+	synctest.Wait()
+	got, err := objects.Get[*v1.ConfigMap](w.t.Context(), w, ref(name))
+	switch {
+	case value == "" && !errors.Is(err, volume.ErrNotFound):
+		w.t.Errorf("got %v, %v; want it not found", got, err)
+	case value != "" && (err != nil || got.Data["key"] != value):
+		w.t.Errorf("got %v, %v; want %q", got, err, value)
+	}
+}
+
+// count watches an object, and returns how often that has told of it.
+func (w *world) count(name string) (calls *atomic.Int64, stop func()) {
+	calls = new(atomic.Int64)
+	return calls, w.Watch(ref(name), func(volume.ObjectRef) { calls.Add(1) })
+}
+
+var bothWays = map[string]cluster.Config{"keyed": {Shared: []string{}}, "shared": {Shared: []string{"ConfigMap"}}}
+
+func TestWhatIsKnownStandsThroughAnOutage(t *testing.T) {
+	for way, config := range bothWays {
+		t.Run(way, func(t *testing.T) {
+			inWorld(t, config, func(t *testing.T, w *world) {
+				w.create(configMap("app"))
+				w.create(configMap("old"))
+				calls, stop := w.count("app")
+				defer stop()
+				for _, name := range []string{"old", "missing"} {
+					_, stop := w.count(name)
+					defer stop()
+				}
+				synctest.Wait()
+				w.memory.setDown(errUnreachable)
+				w.api.dropWatches()
+				synctest.Wait()
+				before := calls.Load()
+				for range 10 {
+					time.Sleep(time.Minute)
+					w.wantValue("app", "value")
+					w.wantValue("old", "value")
+					w.wantValue("missing", "")
+				}
+				if got := calls.Load(); got != before {
+					t.Errorf("told %d times of an object that nothing was heard of", got-before)
+				}
+				_, err := objects.Live(w.Client).Get(t.Context(), ref("app"))
+				if err == nil || errors.Is(err, volume.ErrNotFound) {
+					t.Errorf("a live look-up during the outage: %v", err)
+				}
+				w.change("app", "new")
+				w.api.direct(t, http.MethodDelete, configMap("old"))
+				w.memory.setDown(nil)
+				time.Sleep(time.Minute)
+				w.wantValue("app", "new")
+				w.wantValue("old", "")
+				if calls.Load() == before {
+					t.Error("the change was not told after the outage")
+				}
+			})
+		})
+	}
+}
+
+func TestAnExpiredWatchListsAgain(t *testing.T) {
+	for way, config := range bothWays {
+		t.Run(way, func(t *testing.T) {
+			inWorld(t, config, func(t *testing.T, w *world) {
+				w.create(configMap("app"))
+				w.create(configMap("gone"))
+				calls, stop := w.count("app")
+				defer stop()
+				goneCalls, stopGone := w.count("gone")
+				defer stopGone()
+				w.wantValue("app", "value")
+				w.wantValue("gone", "value")
+				before, goneBefore := calls.Load(), goneCalls.Load()
+				w.memory.setDown(errUnreachable)
+				w.api.dropWatches()
+				synctest.Wait()
+				w.change("app", "new")
+				w.api.direct(t, http.MethodDelete, configMap("gone"))
+				w.api.forget()
+				w.memory.setDown(nil)
+				time.Sleep(time.Minute)
+				w.wantValue("app", "new")
+				w.wantValue("gone", "")
+				if calls.Load() == before || goneCalls.Load() == goneBefore {
+					t.Error("what happened before the list was not told")
+				}
+			})
+		})
+	}
+}
+
+func TestManyPodsWatchAnObjectOnce(t *testing.T) {
+	inWorld(t, cluster.Config{Shared: []string{}}, func(t *testing.T, w *world) {
+		w.create(configMap("app"))
+		w.api.asked()
+		var stops []func()
+		var all []*atomic.Int64
+		for range 1000 {
+			calls, stop := w.count("app")
+			all, stops = append(all, calls), append(stops, stop)
+			w.wantValue("app", "value")
+		}
+		if got, want := w.api.asked(), []string{"watch ConfigMap ops/app"}; !slices.Equal(got, want) {
+			t.Errorf("asked %v, want %v", got, want)
+		}
+		for _, calls := range all {
+			calls.Store(0)
+		}
+		w.change("app", "new")
+		w.wantValue("app", "new")
+		for i, calls := range all {
+			if calls.Load() != 1 {
+				t.Fatalf("watcher %d was told %d times of one change", i, calls.Load())
+			}
+		}
+		for _, stop := range stops[1:] {
+			stop()
+		}
+		w.change("app", "newer")
+		w.wantValue("app", "newer") // one is left
+		w.api.asked()
+		stops[0]()
+		w.wantValue("app", "newer")
+		time.Sleep(time.Hour)
+		if got, want := w.api.asked(), []string{"get ConfigMap ops/app"}; !slices.Equal(got, want) {
+			t.Errorf("asked %v, want %v: nobody watches it any more", got, want)
+		}
+	})
+}
+
+func TestImmutableObjectsAreNotWatched(t *testing.T) {
+	inWorld(t, cluster.Config{Shared: []string{}}, func(t *testing.T, w *world) {
+		fixed := configMap("fixed")
+		fixed.Immutable = new(true)
+		w.create(fixed)
+		_, stop := w.count("fixed")
+		defer stop()
+		w.wantValue("fixed", "value")
+		w.api.asked()
+		w.api.dropWatches() // one that is still open would be opened again
+		time.Sleep(time.Hour)
+		w.wantValue("fixed", "value")
+		if got := w.api.asked(); len(got) > 0 {
+			t.Errorf("asked %v about an immutable object that was known", got)
+		}
+	})
+}
+
+func TestABusyServerIsAskedWhenItSays(t *testing.T) {
+	inWorld(t, cluster.Config{Shared: []string{}}, func(t *testing.T, w *world) {
+		w.create(configMap("app"))
+		w.api.refuseAll(func(*http.Request) *metav1.Status {
+			return &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
+				Details: &metav1.StatusDetails{RetryAfterSeconds: 30}}
+		})
+		w.api.asked()
+		calls, stop := w.count("app")
+		defer stop()
+		time.Sleep(5*time.Minute - time.Second)
+		if got := len(w.api.asked()); got == 0 || got > 10 {
+			t.Errorf("asked %d times in 5 minutes; Retry-After says every 30 s", got)
+		}
+		if _, err := w.Get(t.Context(), ref("app")); err == nil || errors.Is(err, volume.ErrNotFound) {
+			t.Errorf("got %v, want an error that says nothing about existence", err)
+		}
+		if calls.Load() != 0 {
+			t.Error("told of an object that nothing was heard of")
+		}
+		w.api.refuseAll(nil)
+		time.Sleep(2 * time.Minute)
+		w.wantValue("app", "value")
+		if calls.Load() == 0 {
+			t.Error("the first state was not told")
+		}
+	})
+}
+
+func TestOnlyTheAPIServerCanSayThatAnObjectIsMissing(t *testing.T) {
+	inWorld(t, cluster.Config{Shared: []string{}}, func(t *testing.T, w *world) {
+		for name, refusal := range map[string]*metav1.Status{
+			"a proxy":          nil,
+			"another resource": status(http.StatusNotFound, metav1.StatusReasonNotFound, apiRequest{name: "other"}, "not found"),
+			"forbidden":        status(http.StatusForbidden, metav1.StatusReasonForbidden, apiRequest{name: "app"}, "no"),
+		} {
+			if refusal == nil {
+				w.memory.handlerIs(http.NotFoundHandler())
+			}
+			w.api.refuseAll(func(*http.Request) *metav1.Status { return refusal })
+			_, err := w.Get(t.Context(), ref("app"))
+			if err == nil || errors.Is(err, volume.ErrNotFound) || errors.Is(err, objects.ErrNotSynced) {
+				t.Errorf("%s: %v counts as missing", name, err)
+			}
+			_, stop := w.count("app")
+			_, err = w.Get(t.Context(), ref("app"))
+			if err == nil || errors.Is(err, volume.ErrNotFound) {
+				t.Errorf("%s, watched: %v counts as missing", name, err)
+			}
+			stop()
+			w.memory.handlerIs(w.api)
+		}
+		w.api.refuseAll(nil)
+		w.wantValue("app", "")
+	})
+}
+
+func TestAClosedClientIsSilent(t *testing.T) {
+	for way, config := range bothWays {
+		t.Run(way, func(t *testing.T) {
+			inWorld(t, config, func(t *testing.T, w *world) {
+				w.create(configMap("app"))
+				calls, stop := w.count("app")
+				w.wantValue("app", "value")
+				w.Close()
+				w.Close()
+				before := calls.Load()
+				w.change("app", "new")
+				w.wantValue("app", "new")
+				if calls.Load() != before {
+					t.Error("told after Close")
+				}
+				stop()
+				_, late := w.count("app")
+				late()
+			})
+		})
+	}
+}
+
+func TestEveryKindIsServed(t *testing.T) {
+	inWorld(t, cluster.Config{Shared: []string{}}, func(t *testing.T, w *world) {
+		for _, kind := range objects.Kinds() {
+			object := kind.New()
+			object.SetName("x")
+			if kind.Namespaced {
+				object.SetNamespace("ops")
+			}
+			w.create(object)
+			r := volume.NewObjectRef(kind.Kind, object.GetNamespace(), "x")
+			stop := w.Watch(r, func(volume.ObjectRef) {})
+			if got, err := w.Get(t.Context(), r); err != nil || got.GetUID() == "" {
+				t.Errorf("watched %s: %v, %v", r, got, err)
+			}
+			stop()
+			if got, err := w.Live().List(t.Context(), kind.Kind, ""); err != nil || len(got) != 1 {
+				t.Errorf("list of kind %s: %v, %v", kind.Kind, got, err)
+			}
+			if _, err := w.List(t.Context(), kind.Kind, ""); !isKeyed(err) {
+				t.Errorf("list of kind %s, which is keyed: %v", kind.Kind, err)
+			}
+			if err := w.Delete(t.Context(), r, objects.Preconditions{}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func isKeyed(err error) bool {
+	e, ok := errors.AsType[*cluster.KeyedKindError](err)
+	return ok && strings.Contains(e.Error(), e.Kind)
+}
