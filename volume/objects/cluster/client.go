@@ -27,6 +27,12 @@ type Config struct {
 	// Informers are informers outside the factory, by kind, such as the one for
 	// this node's pods. They come before the factory's.
 	Informers map[string]cache.SharedIndexInformer
+	// Polled are the keyed kinds that this identity may get, but neither list nor
+	// watch. nil: those that the Node authorizer treats so, which are
+	// PersistentVolumeClaim, PersistentVolume and ServiceAccount; empty: none. A
+	// shared kind is not polled. An object that is watched here is asked for after
+	// 1, 2, 4 … seconds, then every minute, and quickly again once it has changed.
+	Polled []string
 	// Wait is how long Get waits for the first answer about a keyed object before
 	// it is [objects.ErrNotSynced]; 0: 10 seconds. A node that mounts a new pod's
 	// volumes so needs one try instead of two.
@@ -61,16 +67,11 @@ var (
 // An unknown kind is an *[objects.UnknownKindError]; an informer that has been
 // stopped is an error.
 func FromInformers(factory informers.SharedInformerFactory, clientset kubernetes.Interface, config Config) (*Client, error) {
-	if config.Shared == nil {
-		config.Shared = []string{"PersistentVolumeClaim", "PersistentVolume", "StorageClass"}
+	config, err := complete(config)
+	if err != nil {
+		return nil, err
 	}
-	if config.Wait == 0 {
-		config.Wait = 10 * time.Second
-	}
-	if config.Logger == nil {
-		config.Logger = slog.New(slog.DiscardHandler)
-	}
-	c := &Client{clientset: clientset, shared: make(map[string]*sharedKind), keyed: newKeyed(clientset, config.Wait, config.Logger)}
+	c := &Client{clientset: clientset, shared: make(map[string]*sharedKind), keyed: newKeyed(clientset, config)}
 	c.close = sync.OnceFunc(c.shutDown)
 	all, err := sharedInformers(factory, config)
 	if err != nil {
@@ -85,6 +86,28 @@ func FromInformers(factory informers.SharedInformerFactory, clientset kubernetes
 		c.shared[kind] = s
 	}
 	return c, nil
+}
+
+// complete fills in the defaults.
+func complete(config Config) (Config, error) {
+	if config.Shared == nil {
+		config.Shared = []string{"PersistentVolumeClaim", "PersistentVolume", "StorageClass"}
+	}
+	if config.Polled == nil {
+		config.Polled = []string{"PersistentVolumeClaim", "PersistentVolume", "ServiceAccount"}
+	}
+	for _, kind := range config.Polled {
+		if _, err := resourceOf(kind); err != nil {
+			return config, err
+		}
+	}
+	if config.Wait == 0 {
+		config.Wait = 10 * time.Second
+	}
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	return config, nil
 }
 
 func sharedInformers(factory informers.SharedInformerFactory, config Config) (map[string]cache.SharedIndexInformer, error) {

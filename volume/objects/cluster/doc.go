@@ -13,8 +13,8 @@
 //     long as somebody watches them here. Each such watch selects a single name,
 //     which is what the Node authorizer lets a node's identity see of secrets and
 //     config maps. However many pods use an object, it is watched once. An object
-//     that says it is immutable is not watched, as in the kubelet: its deletion is
-//     noticed only once nobody watched it for a moment.
+//     that says it is immutable is not watched, as in the kubelet: that it was
+//     deleted is noticed once all have stopped to watch it.
 //
 // # What is known, and what is not
 //
@@ -36,7 +36,7 @@
 // behind; [objects.Live] asks the API itself. A write that fails with anything
 // but an answer of the API (a timeout, a lost connection) may have taken effect.
 //
-// Nodes may get, but neither list nor watch, claims and PersistentVolumes by the
-// Node authorizer: such a kind must be shared from informers with another
-// identity.
+// By the Node authorizer a node may get, but neither list nor watch, claims,
+// PersistentVolumes and service accounts. Such kinds are polled unless they are
+// shared, see [Config]: their changes are told late, by up to a minute.
 package cluster

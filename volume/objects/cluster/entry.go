@@ -52,15 +52,15 @@ func (e *entry) last() (metav1.Object, error) {
 	defer e.mu.Unlock()
 	switch {
 	case !e.synced:
-		return nil, failed("get", e.ref, e.err)
+		return nil, e.err
 	case e.object == nil:
 		return nil, &volume.ObjectNotFoundError{Ref: e.ref}
 	}
 	return e.object, nil
 }
 
-// fail keeps the error of a look-up for those who know nothing yet. What is
-// known already stands.
+// fail keeps the error of a look-up for those who know nothing yet; it is none
+// that says that the object is missing. What is known already stands.
 func (e *entry) fail(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -127,14 +127,15 @@ func (e *entry) take(item any, deleted bool) error {
 }
 
 // set takes over what the API has said, and tells if that is news.
-func (e *entry) set(object metav1.Object) {
+func (e *entry) set(object metav1.Object) (news bool) {
 	if !e.exchange(object) {
-		return
+		return false
 	}
 	if isImmutable(object) {
 		e.end() // it cannot change any more
 	}
 	e.owner.tell(e)
+	return true
 }
 
 func (e *entry) exchange(object metav1.Object) (news bool) {

@@ -2,7 +2,8 @@ package cluster
 
 import (
 	"context"
-	"log/slog"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 type keyed struct {
 	clientset kubernetes.Interface
 	wait      time.Duration
+	polled    []string
 	logger    klog.Logger
 	running   sync.WaitGroup
 
@@ -32,8 +34,8 @@ type keyed struct {
 	entries map[volume.ObjectRef]*entry
 }
 
-func newKeyed(clientset kubernetes.Interface, wait time.Duration, logger *slog.Logger) *keyed {
-	return &keyed{clientset: clientset, wait: wait, logger: logr.FromSlogHandler(logger.Handler()), entries: make(map[volume.ObjectRef]*entry)}
+func newKeyed(clientset kubernetes.Interface, config Config) *keyed {
+	return &keyed{clientset: clientset, wait: config.Wait, polled: config.Polled, logger: logr.FromSlogHandler(config.Logger.Handler()), entries: make(map[volume.ObjectRef]*entry)}
 }
 
 // find returns the entry of a watched object, or nil.
@@ -66,7 +68,11 @@ func (k *keyed) start(r resource, ref volume.ObjectRef) *entry {
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), k.logger))
 	e := &entry{ref: ref, end: cancel, owner: k, watchers: make(map[*watching.Watcher]struct{}), answered: make(chan struct{})}
 	k.entries[ref] = e
-	k.running.Go(func() { e.follow(ctx, r, k.clientset, k.logger) })
+	if slices.Contains(k.polled, ref.Kind) {
+		k.running.Go(func() { e.poll(ctx, r, k.clientset) })
+	} else {
+		k.running.Go(func() { e.follow(ctx, r, k.clientset, k.logger) })
+	}
 	return e
 }
 
@@ -114,7 +120,7 @@ func (e *entry) follow(ctx context.Context, r resource, clientset kubernetes.Int
 			options.FieldSelector = selector
 			list, err := r.list(ctx, clientset, e.ref.Namespace, options)
 			if err != nil && ctx.Err() == nil {
-				e.fail(err)
+				e.fail(fmt.Errorf("watch %s: %w", e.ref, err))
 			}
 			return list, err
 		},
@@ -122,7 +128,7 @@ func (e *entry) follow(ctx context.Context, r resource, clientset kubernetes.Int
 			options.FieldSelector = selector
 			w, err := r.watch(ctx, clientset, e.ref.Namespace, options)
 			if err != nil && ctx.Err() == nil && willRetryWatch(err) {
-				e.fail(err)
+				e.fail(fmt.Errorf("watch %s: %w", e.ref, err))
 			}
 			return w, err
 		},

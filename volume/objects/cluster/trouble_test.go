@@ -258,6 +258,9 @@ func TestOnlyTheAPIServerCanSayThatAnObjectIsMissing(t *testing.T) {
 			if err == nil || errors.Is(err, volume.ErrNotFound) {
 				t.Errorf("%s, watched: %v counts as missing", name, err)
 			}
+			if errors.Is(err, objects.ErrNotSynced) {
+				t.Errorf("%s: the failure is known, but the answer is %v", name, err)
+			}
 			stop()
 			w.memory.handlerIs(w.api)
 		}
@@ -320,4 +323,55 @@ func TestEveryKindIsServed(t *testing.T) {
 func isKeyed(err error) bool {
 	e, ok := errors.AsType[*cluster.KeyedKindError](err)
 	return ok && strings.Contains(e.Error(), e.Kind)
+}
+
+func TestWhatCannotBeWatchedIsPolled(t *testing.T) {
+	inWorld(t, cluster.Config{Shared: []string{}, Polled: []string{"ConfigMap"}}, func(t *testing.T, w *world) {
+		w.api.refuseAll(func(r *http.Request) *metav1.Status {
+			a, _ := parseRequest(r)
+			if a.verb == "list" || a.verb == "watch" {
+				return status(http.StatusForbidden, metav1.StatusReasonForbidden, a, "a node may not")
+			}
+			return nil
+		})
+		calls, stop := w.count("app")
+		w.wantValue("app", "")
+		w.create(configMap("app"))
+		time.Sleep(2 * time.Second)
+		w.wantValue("app", "value") // what is new is looked at often
+		time.Sleep(time.Hour)
+		w.api.asked()
+		before := calls.Load()
+		time.Sleep(time.Hour)
+		if n := len(w.api.asked()); n < 50 || n > 60 || calls.Load() != before {
+			t.Errorf("asked %d times in an hour, told %d times of nothing", n, calls.Load()-before)
+		}
+		w.change("app", "new")
+		time.Sleep(70 * time.Second)
+		w.wantValue("app", "new")
+		told := make(chan struct{}, 1)
+		stopTold := w.Watch(ref("app"), func(volume.ObjectRef) { told <- struct{}{} })
+		w.change("app", "newer")
+		<-told
+		stopTold()
+		w.change("app", "newest")
+		time.Sleep(1200 * time.Millisecond)
+		w.wantValue("app", "newest") // what has changed is looked at often
+		w.memory.setDown(errUnreachable)
+		time.Sleep(10 * time.Minute)
+		w.wantValue("app", "newest")
+		w.api.direct(t, http.MethodDelete, configMap("app"))
+		w.memory.setDown(nil)
+		time.Sleep(70 * time.Second)
+		w.wantValue("app", "")
+		if got := calls.Load() - before; got != 4 {
+			t.Errorf("told %d times of three changes and a deletion", got)
+		}
+		stop()
+		w.api.asked()
+		time.Sleep(time.Hour)
+		if got := w.api.asked(); len(got) > 0 {
+			t.Errorf("asked %v for nobody", got)
+		}
+	})
 }

@@ -1,0 +1,48 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/podvol/podvol/volume"
+)
+
+const (
+	firstPoll = time.Second
+	lastPoll  = time.Minute
+)
+
+// poll keeps an entry up to date until ctx ends, by nothing but gets. What has
+// just changed, or has just begun to be of interest, tends to change again soon:
+// a claim gets bound.
+func (e *entry) poll(ctx context.Context, r resource, clientset kubernetes.Interface) {
+	for pause := firstPoll; ; pause = min(2*pause, lastPoll) {
+		if e.look(ctx, r, clientset) {
+			pause = firstPoll
+		}
+		select {
+		case <-time.After(wait.Jitter(pause, 0.1)): // so that nodes do not ask in step
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// look asks once, and reports whether there was news.
+func (e *entry) look(ctx context.Context, r resource, clientset kubernetes.Interface) (news bool) {
+	object, err := r.liveGet(ctx, clientset, e.ref)
+	switch {
+	case ctx.Err() != nil:
+		return false
+	case errors.Is(err, volume.ErrNotFound):
+		return e.set(nil)
+	case err != nil:
+		e.fail(err)
+		return false
+	}
+	return e.set(object)
+}
