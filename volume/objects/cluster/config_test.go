@@ -1,0 +1,71 @@
+package cluster_test
+
+import (
+	"errors"
+	"testing"
+
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/cluster"
+)
+
+func TestConfigIsChecked(t *testing.T) {
+	set := fake.NewSimpleClientset()
+	factory := informers.NewSharedInformerFactory(set, 0)
+	stopped := factory.Core().V1().Pods().Informer()
+	end := make(chan struct{})
+	close(end)
+	stopped.Run(end)
+	isUnknown := func(err error) bool { _, ok := errors.AsType[*objects.UnknownKindError](err); return ok }
+	isError := func(err error) bool { return err != nil }
+	for name, tc := range map[string]struct {
+		factory informers.SharedInformerFactory
+		config  cluster.Config
+		want    func(error) bool
+	}{
+		"an unknown shared kind":   {factory, cluster.Config{Shared: []string{"Pood"}}, isUnknown},
+		"an unknown polled kind":   {factory, cluster.Config{Polled: []string{"Pood"}}, isUnknown},
+		"an unknown informer":      {factory, cluster.Config{Informers: map[string]cache.SharedIndexInformer{"Pood": stopped}}, isUnknown},
+		"an informer that stopped": {factory, cluster.Config{Informers: map[string]cache.SharedIndexInformer{"Pod": stopped}}, isError},
+		"shared, and no factory":   {nil, cluster.Config{}, isError},
+	} {
+		if _, err := cluster.FromInformers(tc.factory, set, tc.config); !tc.want(err) {
+			t.Errorf("%s: err = %v", name, err)
+		}
+	}
+}
+
+// What is shared from an informer of the caller's own is not watched twice.
+func TestInformersOfTheCallersComeFirst(t *testing.T) {
+	set := fake.NewSimpleClientset()
+	factory := informers.NewSharedInformerFactory(set, 0)
+	pods := informers.NewSharedInformerFactory(set, 0).Core().V1().Pods().Informer()
+	c, err := cluster.FromInformers(factory, set, cluster.Config{Shared: []string{"Pod"}, Informers: map[string]cache.SharedIndexInformer{"Pod": pods}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.List(t.Context(), "Pod", ""); !errors.Is(err, objects.ErrNotSynced) {
+		t.Errorf("before the start: %v", err)
+	}
+	stop := make(chan struct{})
+	factory.Start(stop)
+	go pods.Run(stop)
+	if err := c.WaitForSync(t.Context()); err != nil {
+		t.Error(err)
+	}
+	close(stop)
+	factory.Shutdown()
+	lists := 0
+	for _, action := range set.Actions() {
+		if action.GetVerb() == "list" { // each watch begins with one
+			lists++
+		}
+	}
+	if lists != 1 {
+		t.Errorf("listed %d times, want once", lists)
+	}
+}
