@@ -20,6 +20,7 @@ import (
 
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster"
+	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 )
 
@@ -72,20 +73,20 @@ func TestSuiteOnAnAPIServer(t *testing.T) {
 	for way, shared := range ways {
 		t.Run(way, func(t *testing.T) {
 			objectstest.Suite(t, func(t *testing.T) objectstest.Fixture {
-				api := newAPIServer()
+				api := clustertest.NewServer()
 				server := httptest.NewServer(api)
 				t.Cleanup(server.Close)
-				t.Cleanup(api.dropWatches)
+				t.Cleanup(api.DropWatches)
 				transport := &http.Transport{}
 				t.Cleanup(transport.CloseIdleConnections)
-				set := clientset(t, server.URL, transport)
+				set := clustertest.Clientset(t, server.URL, transport)
 				f := fixture(connect(t, set, cluster.Config{Shared: shared}), shared)
 				f.Unsynced = func(t *testing.T) (objects.Source, func()) { return unsynced(t, api, set, shared) }
 				f.Break = func(*testing.T) (restore func()) {
-					api.refuseAll(func(*http.Request) *metav1.Status {
+					api.Refuse(func(*http.Request) *metav1.Status {
 						return &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError}
 					})
-					return func() { api.refuseAll(nil) }
+					return func() { api.Refuse(nil) }
 				}
 				return f
 			})
@@ -95,14 +96,14 @@ func TestSuiteOnAnAPIServer(t *testing.T) {
 
 // unsynced returns a client that gets no answer to lists and watches until sync
 // is called.
-func unsynced(t *testing.T, api *apiServer, set kubernetes.Interface, shared []string) (objects.Source, func()) {
+func unsynced(t *testing.T, api *clustertest.Server, set kubernetes.Interface, shared []string) (objects.Source, func()) {
 	c, start := prepare(t, set, cluster.Config{Shared: shared, Wait: time.Millisecond})
 	if len(shared) > 0 {
 		return c, sync.OnceFunc(start)
 	}
 	held := make(chan struct{})
-	api.refuseAll(func(r *http.Request) *metav1.Status {
-		if a, _ := parseRequest(r); a.verb == "list" || a.verb == "watch" {
+	api.Refuse(func(r *http.Request) *metav1.Status {
+		if a, _ := clustertest.ParseRequest(r); a.Verb == "list" || a.Verb == "watch" {
 			select {
 			case <-held:
 			case <-r.Context().Done():

@@ -16,22 +16,23 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster"
+	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
 )
 
 // world is a client of an API server in virtual time.
 type world struct {
 	*cluster.Client
 	t      *testing.T
-	api    *apiServer
-	memory *memory
+	api    *clustertest.Server
+	memory *clustertest.Transport
 }
 
 func inWorld(t *testing.T, config cluster.Config, f func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		api := newAPIServer()
-		transport := &memory{handler: api}
-		f(t, &world{Client: connect(t, clientset(t, "http://api", transport), config), t: t, api: api, memory: transport})
+		api := clustertest.NewServer()
+		transport := clustertest.NewTransport(api)
+		f(t, &world{Client: connect(t, clustertest.Clientset(t, "http://api", transport), config), t: t, api: api, memory: transport})
 	})
 }
 
@@ -53,7 +54,7 @@ func (w *world) change(name, value string) {
 	w.t.Helper()
 	changed := configMap(name)
 	changed.Data["key"] = value
-	w.api.direct(w.t, http.MethodPut, changed)
+	w.api.Direct(w.t, http.MethodPut, changed)
 }
 
 // wantValue asks for a config map; an empty value means that it is not found.
@@ -90,8 +91,8 @@ func TestWhatIsKnownStandsThroughAnOutage(t *testing.T) {
 					defer stop()
 				}
 				synctest.Wait()
-				w.memory.setDown(errUnreachable)
-				w.api.dropWatches()
+				w.memory.SetDown(clustertest.ErrUnreachable)
+				w.api.DropWatches()
 				synctest.Wait()
 				before := calls.Load()
 				for range 10 {
@@ -108,8 +109,8 @@ func TestWhatIsKnownStandsThroughAnOutage(t *testing.T) {
 					t.Errorf("a live look-up during the outage: %v", err)
 				}
 				w.change("app", "new")
-				w.api.direct(t, http.MethodDelete, configMap("old"))
-				w.memory.setDown(nil)
+				w.api.Direct(t, http.MethodDelete, configMap("old"))
+				w.memory.SetDown(nil)
 				time.Sleep(time.Minute)
 				w.wantValue("app", "new")
 				w.wantValue("old", "")
@@ -134,13 +135,13 @@ func TestAnExpiredWatchListsAgain(t *testing.T) {
 				w.wantValue("app", "value")
 				w.wantValue("gone", "value")
 				before, goneBefore := calls.Load(), goneCalls.Load()
-				w.memory.setDown(errUnreachable)
-				w.api.dropWatches()
+				w.memory.SetDown(clustertest.ErrUnreachable)
+				w.api.DropWatches()
 				synctest.Wait()
 				w.change("app", "new")
-				w.api.direct(t, http.MethodDelete, configMap("gone"))
-				w.api.forget()
-				w.memory.setDown(nil)
+				w.api.Direct(t, http.MethodDelete, configMap("gone"))
+				w.api.Expire()
+				w.memory.SetDown(nil)
 				time.Sleep(time.Minute)
 				w.wantValue("app", "new")
 				w.wantValue("gone", "")
@@ -155,7 +156,7 @@ func TestAnExpiredWatchListsAgain(t *testing.T) {
 func TestManyPodsWatchAnObjectOnce(t *testing.T) {
 	inWorld(t, cluster.Config{Shared: []string{}}, func(t *testing.T, w *world) {
 		w.create(configMap("app"))
-		w.api.asked()
+		w.api.Asked()
 		var stops []func()
 		var all []*atomic.Int64
 		for range 1000 {
@@ -163,7 +164,7 @@ func TestManyPodsWatchAnObjectOnce(t *testing.T) {
 			all, stops = append(all, calls), append(stops, stop)
 			w.wantValue("app", "value")
 		}
-		if got, want := w.api.asked(), []string{"watch ConfigMap ops/app"}; !slices.Equal(got, want) {
+		if got, want := w.api.Asked(), []string{"watch ConfigMap ops/app"}; !slices.Equal(got, want) {
 			t.Errorf("asked %v, want %v", got, want)
 		}
 		for _, calls := range all {
@@ -181,11 +182,11 @@ func TestManyPodsWatchAnObjectOnce(t *testing.T) {
 		}
 		w.change("app", "newer")
 		w.wantValue("app", "newer") // one is left
-		w.api.asked()
+		w.api.Asked()
 		stops[0]()
 		w.wantValue("app", "newer")
 		time.Sleep(time.Hour)
-		if got, want := w.api.asked(), []string{"get ConfigMap ops/app"}; !slices.Equal(got, want) {
+		if got, want := w.api.Asked(), []string{"get ConfigMap ops/app"}; !slices.Equal(got, want) {
 			t.Errorf("asked %v, want %v: nobody watches it any more", got, want)
 		}
 	})
@@ -199,11 +200,11 @@ func TestImmutableObjectsAreNotWatched(t *testing.T) {
 		_, stop := w.count("fixed")
 		defer stop()
 		w.wantValue("fixed", "value")
-		w.api.asked()
-		w.api.dropWatches() // one that is still open would be opened again
+		w.api.Asked()
+		w.api.DropWatches() // one that is still open would be opened again
 		time.Sleep(time.Hour)
 		w.wantValue("fixed", "value")
-		if got := w.api.asked(); len(got) > 0 {
+		if got := w.api.Asked(); len(got) > 0 {
 			t.Errorf("asked %v about an immutable object that was known", got)
 		}
 	})
@@ -212,15 +213,15 @@ func TestImmutableObjectsAreNotWatched(t *testing.T) {
 func TestABusyServerIsAskedWhenItSays(t *testing.T) {
 	inWorld(t, cluster.Config{Shared: []string{}}, func(t *testing.T, w *world) {
 		w.create(configMap("app"))
-		w.api.refuseAll(func(*http.Request) *metav1.Status {
+		w.api.Refuse(func(*http.Request) *metav1.Status {
 			return &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
 				Details: &metav1.StatusDetails{RetryAfterSeconds: 30}}
 		})
-		w.api.asked()
+		w.api.Asked()
 		calls, stop := w.count("app")
 		defer stop()
 		time.Sleep(5*time.Minute - time.Second)
-		if got := len(w.api.asked()); got == 0 || got > 10 {
+		if got := len(w.api.Asked()); got == 0 || got > 10 {
 			t.Errorf("asked %d times in 5 minutes; Retry-After says every 30 s", got)
 		}
 		if _, err := w.Get(t.Context(), ref("app")); err == nil || errors.Is(err, volume.ErrNotFound) {
@@ -229,7 +230,7 @@ func TestABusyServerIsAskedWhenItSays(t *testing.T) {
 		if calls.Load() != 0 {
 			t.Error("told of an object that nothing was heard of")
 		}
-		w.api.refuseAll(nil)
+		w.api.Refuse(nil)
 		time.Sleep(2 * time.Minute)
 		w.wantValue("app", "value")
 		if calls.Load() == 0 {
@@ -242,13 +243,13 @@ func TestOnlyTheAPIServerCanSayThatAnObjectIsMissing(t *testing.T) {
 	inWorld(t, cluster.Config{Shared: []string{}}, func(t *testing.T, w *world) {
 		for name, refusal := range map[string]*metav1.Status{
 			"a proxy":          nil,
-			"another resource": status(http.StatusNotFound, metav1.StatusReasonNotFound, apiRequest{name: "other"}, "not found"),
-			"forbidden":        status(http.StatusForbidden, metav1.StatusReasonForbidden, apiRequest{name: "app"}, "no"),
+			"another resource": clustertest.Status(http.StatusNotFound, metav1.StatusReasonNotFound, clustertest.Request{Name: "other"}, "not found"),
+			"forbidden":        clustertest.Status(http.StatusForbidden, metav1.StatusReasonForbidden, clustertest.Request{Name: "app"}, "no"),
 		} {
 			if refusal == nil {
-				w.memory.handlerIs(http.NotFoundHandler())
+				w.memory.SetHandler(http.NotFoundHandler())
 			}
-			w.api.refuseAll(func(*http.Request) *metav1.Status { return refusal })
+			w.api.Refuse(func(*http.Request) *metav1.Status { return refusal })
 			_, err := w.Get(t.Context(), ref("app"))
 			if err == nil || errors.Is(err, volume.ErrNotFound) || errors.Is(err, objects.ErrNotSynced) {
 				t.Errorf("%s: %v counts as missing", name, err)
@@ -262,9 +263,9 @@ func TestOnlyTheAPIServerCanSayThatAnObjectIsMissing(t *testing.T) {
 				t.Errorf("%s: the failure is known, but the answer is %v", name, err)
 			}
 			stop()
-			w.memory.handlerIs(w.api)
+			w.memory.SetHandler(w.api)
 		}
-		w.api.refuseAll(nil)
+		w.api.Refuse(nil)
 		w.wantValue("app", "")
 	})
 }
@@ -327,10 +328,10 @@ func isKeyed(err error) bool {
 
 func TestWhatCannotBeWatchedIsPolled(t *testing.T) {
 	inWorld(t, cluster.Config{Shared: []string{}, Polled: []string{"ConfigMap"}}, func(t *testing.T, w *world) {
-		w.api.refuseAll(func(r *http.Request) *metav1.Status {
-			a, _ := parseRequest(r)
-			if a.verb == "list" || a.verb == "watch" {
-				return status(http.StatusForbidden, metav1.StatusReasonForbidden, a, "a node may not")
+		w.api.Refuse(func(r *http.Request) *metav1.Status {
+			a, _ := clustertest.ParseRequest(r)
+			if a.Verb == "list" || a.Verb == "watch" {
+				return clustertest.Status(http.StatusForbidden, metav1.StatusReasonForbidden, a, "a node may not")
 			}
 			return nil
 		})
@@ -340,10 +341,10 @@ func TestWhatCannotBeWatchedIsPolled(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		w.wantValue("app", "value") // what is new is looked at often
 		time.Sleep(time.Hour)
-		w.api.asked()
+		w.api.Asked()
 		before := calls.Load()
 		time.Sleep(time.Hour)
-		if n := len(w.api.asked()); n < 50 || n > 60 || calls.Load() != before {
+		if n := len(w.api.Asked()); n < 50 || n > 60 || calls.Load() != before {
 			t.Errorf("asked %d times in an hour, told %d times of nothing", n, calls.Load()-before)
 		}
 		w.change("app", "new")
@@ -357,20 +358,20 @@ func TestWhatCannotBeWatchedIsPolled(t *testing.T) {
 		w.change("app", "newest")
 		time.Sleep(1200 * time.Millisecond)
 		w.wantValue("app", "newest") // what has changed is looked at often
-		w.memory.setDown(errUnreachable)
+		w.memory.SetDown(clustertest.ErrUnreachable)
 		time.Sleep(10 * time.Minute)
 		w.wantValue("app", "newest")
-		w.api.direct(t, http.MethodDelete, configMap("app"))
-		w.memory.setDown(nil)
+		w.api.Direct(t, http.MethodDelete, configMap("app"))
+		w.memory.SetDown(nil)
 		time.Sleep(70 * time.Second)
 		w.wantValue("app", "")
 		if got := calls.Load() - before; got != 4 {
 			t.Errorf("told %d times of three changes and a deletion", got)
 		}
 		stop()
-		w.api.asked()
+		w.api.Asked()
 		time.Sleep(time.Hour)
-		if got := w.api.asked(); len(got) > 0 {
+		if got := w.api.Asked(); len(got) > 0 {
 			t.Errorf("asked %v for nobody", got)
 		}
 	})

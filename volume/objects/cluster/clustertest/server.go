@@ -1,13 +1,15 @@
-package cluster_test
+package clustertest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,11 +21,13 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// apiServer serves an embedded store as the Kubernetes API does, as far as
+// Server serves an embedded store as the Kubernetes API does, as far as
 // podvol asks for it: single objects, lists and watches by namespace and name,
-// initial events, expired versions, preconditions.
-type apiServer struct {
-	store *objects.Store
+// initial events, expired versions, preconditions. Leases and events are not
+// watched. Listing and patching those is not served.
+type Server struct {
+	store  *objects.Store
+	others others
 
 	mu       sync.Mutex
 	version  uint64
@@ -43,37 +47,38 @@ type apiEvent struct {
 	Object  metav1.Object `json:"object"`
 }
 
-func newAPIServer() *apiServer {
-	s := &apiServer{store: objects.NewStore(), news: make(chan struct{})}
+// NewServer returns a server that serves an empty store.
+func NewServer() *Server {
+	s := &Server{store: objects.NewStore(), news: make(chan struct{})}
 	s.dropped, s.drop = context.WithCancel(context.Background())
 	return s
 }
 
-// refuseAll answers every request that refuse has a status for with that;
+// Refuse answers every request that refuse has a status for with that;
 // nil: none.
-func (s *apiServer) refuseAll(refuse func(*http.Request) *metav1.Status) {
+func (s *Server) Refuse(refuse func(*http.Request) *metav1.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refuse = refuse
 }
 
-// dropWatches ends all watches that are open, as a broken connection does.
-func (s *apiServer) dropWatches() {
+// DropWatches ends all watches that are open, as a broken connection does.
+func (s *Server) DropWatches() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop()
 	s.dropped, s.drop = context.WithCancel(context.Background())
 }
 
-// forget lets all versions expire that have been given so far.
-func (s *apiServer) forget() {
+// Expire lets all versions expire that have been given so far.
+func (s *Server) Expire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expired, s.events = s.version, nil
 }
 
-// asked returns the requests so far, and forgets them.
-func (s *apiServer) asked() []string {
+// Asked returns the requests so far, and forgets them.
+func (s *Server) Asked() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.requests
@@ -81,17 +86,18 @@ func (s *apiServer) asked() []string {
 	return all
 }
 
-// apiRequest is a request's path and verb.
-type apiRequest struct {
-	kind      objects.Kind
-	namespace string
-	name      string
-	status    bool
-	verb      string
+// Request is what a request asks for.
+type Request struct {
+	Kind            objects.Kind
+	Namespace, Name string
+	Status          bool // of the object alone
+	// Verb is get, list, watch, post, put, patch or delete.
+	Verb string
 }
 
-func (r apiRequest) ref() volume.ObjectRef {
-	return volume.NewObjectRef(r.kind.Kind, r.namespace, r.name)
+// Ref returns what is asked for; without a name, all of it.
+func (r Request) Ref() volume.ObjectRef {
+	return volume.NewObjectRef(r.Kind.Kind, r.Namespace, r.Name)
 }
 
 func plural(kind string) string {
@@ -102,8 +108,10 @@ func plural(kind string) string {
 	return kind + "s"
 }
 
-func parseRequest(r *http.Request) (apiRequest, bool) {
-	for _, kind := range objects.Kinds() {
+// ParseRequest understands a request; false says that it is none of a kind that is
+// served.
+func ParseRequest(r *http.Request) (Request, bool) {
+	for _, kind := range served() {
 		prefix := "/apis/" + kind.Group + "/" + kind.Version + "/"
 		if kind.Group == "" {
 			prefix = "/api/" + kind.Version + "/"
@@ -112,34 +120,34 @@ func parseRequest(r *http.Request) (apiRequest, bool) {
 		if !ok {
 			continue
 		}
-		a := apiRequest{kind: kind, verb: strings.ToLower(r.Method)}
+		a := Request{Kind: kind, Verb: strings.ToLower(r.Method)}
 		parts := strings.Split(rest, "/")
 		if len(parts) > 2 && parts[0] == "namespaces" {
-			a.namespace, parts = parts[1], parts[2:]
+			a.Namespace, parts = parts[1], parts[2:]
 		}
 		if parts[0] != plural(kind.Kind) {
 			continue
 		}
 		if len(parts) > 1 {
-			a.name = parts[1]
+			a.Name = parts[1]
 		}
-		a.status = len(parts) > 2 && parts[2] == "status"
+		a.Status = len(parts) > 2 && parts[2] == "status"
 		switch {
 		case r.URL.Query().Get("watch") == "true" || r.URL.Query().Get("watch") == "1":
-			a.verb = "watch"
-		case a.verb == "get" && a.name == "":
-			a.verb = "list"
+			a.Verb = "watch"
+		case a.Verb == "get" && a.Name == "":
+			a.Verb = "list"
 		}
 		if name, ok := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name="); ok {
-			a.name = name
+			a.Name = name
 		}
 		return a, true
 	}
-	return apiRequest{}, false
+	return Request{}, false
 }
 
-func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	a, ok := parseRequest(r)
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a, ok := ParseRequest(r)
 	if refusal := s.note(a, r); refusal != nil {
 		reply(w, refusal)
 		return
@@ -148,9 +156,14 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "404 page not found", http.StatusNotFound)
 		return
 	}
-	switch a.verb {
+	if isOther(a.Kind) {
+		object, err := s.others.serve(r, a)
+		answer(w, a, object, err)
+		return
+	}
+	switch a.Verb {
 	case "get":
-		object, err := s.store.Get(r.Context(), a.ref())
+		object, err := s.store.Get(r.Context(), a.Ref())
 		answer(w, a, object, err)
 	case "list":
 		s.list(w, r, a)
@@ -162,9 +175,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *apiServer) note(a apiRequest, r *http.Request) *metav1.Status {
+func (s *Server) note(a Request, r *http.Request) *metav1.Status {
 	s.mu.Lock()
-	s.requests = append(s.requests, strings.TrimSpace(a.verb+" "+a.ref().String()))
+	s.requests = append(s.requests, strings.TrimSpace(a.Verb+" "+a.Ref().String()))
 	refuse := s.refuse
 	s.mu.Unlock()
 	if refuse == nil {
@@ -173,36 +186,36 @@ func (s *apiServer) note(a apiRequest, r *http.Request) *metav1.Status {
 	return refuse(r) // which may wait
 }
 
-func (s *apiServer) write(r *http.Request, a apiRequest) (metav1.Object, error) {
+func (s *Server) write(r *http.Request, a Request) (metav1.Object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if a.verb == "delete" {
+	if a.Verb == "delete" {
 		return s.remove(r, a)
 	}
-	object := a.kind.New()
+	object := a.Kind.New()
 	if err := json.NewDecoder(r.Body).Decode(object); err != nil {
 		return nil, err
 	}
 	var err error
 	switch {
-	case a.verb == "post":
+	case a.Verb == "post":
 		if object, err = s.store.Create(r.Context(), object); err == nil {
 			s.happened("ADDED", a, object)
 		}
-	case a.status:
+	case a.Status:
 		if object, err = s.store.UpdateStatus(r.Context(), object); err == nil {
 			s.happened("MODIFIED", a, object)
 		}
 	default:
 		if object, err = s.store.Update(r.Context(), object); err == nil {
-			a.name = object.GetName()
+			a.Name = object.GetName()
 			s.happenedTo(r.Context(), a, object)
 		}
 	}
 	return object, err
 }
 
-func (s *apiServer) remove(r *http.Request, a apiRequest) (metav1.Object, error) {
+func (s *Server) remove(r *http.Request, a Request) (metav1.Object, error) {
 	var options metav1.DeleteOptions
 	if err := json.NewDecoder(r.Body).Decode(&options); err != nil {
 		return nil, err
@@ -211,11 +224,11 @@ func (s *apiServer) remove(r *http.Request, a apiRequest) (metav1.Object, error)
 	if o := options.Preconditions; o != nil {
 		p = objects.Preconditions{UID: deref(o.UID), ResourceVersion: deref(o.ResourceVersion)}
 	}
-	old, err := s.store.Get(r.Context(), a.ref())
+	old, err := s.store.Get(r.Context(), a.Ref())
 	if err != nil {
 		return nil, err
 	}
-	if err := s.store.Delete(r.Context(), a.ref(), p); err != nil {
+	if err := s.store.Delete(r.Context(), a.Ref(), p); err != nil {
 		return nil, err
 	}
 	s.happenedTo(r.Context(), a, old)
@@ -229,13 +242,13 @@ func deref[T ~string](p *T) T {
 	return *p
 }
 
-// happenedTo is [apiServer.happened] for an object that may be gone now.
-func (s *apiServer) happenedTo(ctx context.Context, a apiRequest, last metav1.Object) {
-	if object, err := s.store.Get(ctx, a.ref()); err == nil {
+// happenedTo is [Server.happened] for an object that may be gone now.
+func (s *Server) happenedTo(ctx context.Context, a Request, last metav1.Object) {
+	if object, err := s.store.Get(ctx, a.Ref()); err == nil {
 		s.happened("MODIFIED", a, object)
 		return
 	}
-	gone := clone(a.kind, last)
+	gone := clone(a.Kind, last)
 	gone.SetResourceVersion(strconv.FormatUint(s.version+1, 10)) // what the store counts for it
 	s.happened("DELETED", a, gone)
 }
@@ -247,41 +260,41 @@ func clone(kind objects.Kind, object metav1.Object) metav1.Object {
 	return c
 }
 
-func (s *apiServer) happened(what string, a apiRequest, object metav1.Object) {
+func (s *Server) happened(what string, a Request, object metav1.Object) {
 	version, _ := strconv.ParseUint(object.GetResourceVersion(), 10, 64) // the store's are numbers
 	if version <= s.version {
 		return // nothing has changed
 	}
 	s.version = version
-	s.events = append(s.events, apiEvent{version: version, kind: a.kind.Kind, Type: what, Object: clone(a.kind, object)})
+	s.events = append(s.events, apiEvent{version: version, kind: a.Kind.Kind, Type: what, Object: clone(a.Kind, object)})
 	close(s.news)
 	s.news = make(chan struct{})
 }
 
-func (s *apiServer) list(w http.ResponseWriter, r *http.Request, a apiRequest) {
+func (s *Server) list(w http.ResponseWriter, r *http.Request, a Request) {
 	items, version, err := s.snapshot(r.Context(), a)
 	if err != nil {
 		answer(w, a, nil, err)
 		return
 	}
-	reply(w, map[string]any{"kind": a.kind.Kind + "List", "apiVersion": a.kind.GroupVersion().String(),
+	reply(w, map[string]any{"kind": a.Kind.Kind + "List", "apiVersion": a.Kind.GroupVersion().String(),
 		"metadata": map[string]string{"resourceVersion": version}, "items": items})
 }
 
-func (s *apiServer) snapshot(ctx context.Context, a apiRequest) ([]metav1.Object, string, error) {
+func (s *Server) snapshot(ctx context.Context, a Request) ([]metav1.Object, string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all, err := s.store.List(ctx, a.kind.Kind, a.namespace)
+	all, err := s.store.List(ctx, a.Kind.Kind, a.Namespace)
 	selected := []metav1.Object{}
 	for _, object := range all {
-		if a.name == "" || object.GetName() == a.name {
+		if a.Name == "" || object.GetName() == a.Name {
 			selected = append(selected, object)
 		}
 	}
 	return selected, strconv.FormatUint(s.version, 10), err
 }
 
-func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, a apiRequest) {
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, a Request) {
 	query := r.URL.Query()
 	from := query.Get("resourceVersion")
 	stream := json.NewEncoder(w)
@@ -294,10 +307,10 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, a apiRequest) 
 		for _, object := range items {
 			_ = stream.Encode(apiEvent{Type: "ADDED", Object: object})
 		}
-		bookmark := a.kind.New()
+		bookmark := a.Kind.New()
 		bookmark.SetResourceVersion(version)
 		bookmark.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
-		_ = stream.Encode(apiEvent{Type: "BOOKMARK", Object: typed(a.kind, bookmark)})
+		_ = stream.Encode(apiEvent{Type: "BOOKMARK", Object: typed(a.Kind, bookmark)})
 		_ = flush()
 		from = version
 	}
@@ -308,7 +321,7 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, a apiRequest) 
 	for {
 		events, news, expired := s.since(a, after)
 		if expired {
-			_ = json.NewEncoder(w).Encode(map[string]any{"type": "ERROR", "object": status(http.StatusGone, metav1.StatusReasonExpired, a, "too old resource version")})
+			_ = json.NewEncoder(w).Encode(map[string]any{"type": "ERROR", "object": Status(http.StatusGone, metav1.StatusReasonExpired, a, "too old resource version")})
 			return
 		}
 		for _, e := range events {
@@ -335,11 +348,12 @@ func typed(kind objects.Kind, object metav1.Object) metav1.Object {
 	return object
 }
 
-func (s *apiServer) since(a apiRequest, after uint64) (events []apiEvent, news chan struct{}, expired bool) {
+func (s *Server) since(a Request, after uint64) (events []apiEvent, news chan struct{}, expired bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, e := range s.events {
-		if e.version > after && e.kind == a.kind.Kind && (a.name == "" || a.name == e.Object.GetName()) && (a.namespace == "" || a.namespace == e.Object.GetNamespace()) {
+	next, _ := slices.BinarySearchFunc(s.events, after+1, func(e apiEvent, version uint64) int { return cmp.Compare(e.version, version) })
+	for _, e := range s.events[next:] {
+		if e.kind == a.Kind.Kind && (a.Name == "" || a.Name == e.Object.GetName()) && (a.Namespace == "" || a.Namespace == e.Object.GetNamespace()) {
 			events = append(events, e)
 		}
 	}
@@ -347,30 +361,31 @@ func (s *apiServer) since(a apiRequest, after uint64) (events []apiEvent, news c
 }
 
 // answer sends an object, or the API's words for a store's error.
-func answer(w http.ResponseWriter, a apiRequest, object metav1.Object, err error) {
+func answer(w http.ResponseWriter, a Request, object metav1.Object, err error) {
 	switch {
 	case err == nil:
 		reply(w, object)
 	case errors.Is(err, volume.ErrNotFound):
-		reply(w, status(http.StatusNotFound, metav1.StatusReasonNotFound, a, err.Error()))
+		reply(w, Status(http.StatusNotFound, metav1.StatusReasonNotFound, a, err.Error()))
 	case errors.Is(err, objects.ErrExists):
-		reply(w, status(http.StatusConflict, metav1.StatusReasonAlreadyExists, a, err.Error()))
+		reply(w, Status(http.StatusConflict, metav1.StatusReasonAlreadyExists, a, err.Error()))
 	case errors.Is(err, objects.ErrConflict):
-		reply(w, status(http.StatusConflict, metav1.StatusReasonConflict, a, err.Error()))
+		reply(w, Status(http.StatusConflict, metav1.StatusReasonConflict, a, err.Error()))
 	default:
 		if invalid, ok := errors.AsType[*volume.InvalidSpecError](err); ok {
-			refusal := status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, a, err.Error())
+			refusal := Status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, a, err.Error())
 			refusal.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeFieldValueInvalid, Field: invalid.Field, Message: invalid.Reason}}
 			reply(w, refusal)
 			return
 		}
-		reply(w, status(http.StatusInternalServerError, metav1.StatusReasonInternalError, a, err.Error()))
+		reply(w, Status(http.StatusInternalServerError, metav1.StatusReasonInternalError, a, err.Error()))
 	}
 }
 
-func status(code int32, reason metav1.StatusReason, a apiRequest, message string) *metav1.Status {
+// Status is an answer that says that a request has failed.
+func Status(code int32, reason metav1.StatusReason, a Request, message string) *metav1.Status {
 	return &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: code, Reason: reason,
-		Message: message, Details: &metav1.StatusDetails{Name: a.name, Kind: plural(a.kind.Kind), Group: a.kind.Group}}
+		Message: message, Details: &metav1.StatusDetails{Name: a.Name, Kind: plural(a.Kind.Kind), Group: a.Kind.Group}}
 }
 
 func reply(w http.ResponseWriter, what any) {
@@ -388,8 +403,12 @@ func reply(w http.ResponseWriter, what any) {
 	_, _ = w.Write(body.Bytes())
 }
 
-// direct writes a config map past all faults.
-func (s *apiServer) direct(t *testing.T, method string, object metav1.Object) {
+// Store is what is served. It is to be read; what is written past the server is
+// not told to those who watch.
+func (s *Server) Store() *objects.Store { return s.store }
+
+// Direct writes an object past all faults.
+func (s *Server) Direct(t *testing.T, method string, object metav1.Object) {
 	t.Helper()
 	kind, ref, err := objects.Describe(object)
 	if err != nil {
@@ -400,7 +419,7 @@ func (s *apiServer) direct(t *testing.T, method string, object metav1.Object) {
 		t.Fatal(err)
 	}
 	r := httptest.NewRequest(method, "/", bytes.NewReader(body)).WithContext(t.Context())
-	if _, err := s.write(r, apiRequest{kind: kind, namespace: ref.Namespace, name: ref.Name, verb: strings.ToLower(method)}); err != nil {
+	if _, err := s.write(r, Request{Kind: kind, Namespace: ref.Namespace, Name: ref.Name, Verb: strings.ToLower(method)}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,4 +1,4 @@
-package cluster_test
+package clustertest
 
 import (
 	"context"
@@ -10,34 +10,55 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/podvol/podvol/util/fault"
 )
 
-// memory connects a client with a handler without a network, so that time can
+// Transport connects a client with a handler without a network, so that time can
 // be virtual.
-type memory struct {
+type Transport struct {
+	fault.Injector[Request]
 	handler http.Handler
 
 	mu   sync.Mutex
 	down error // nil: the server can be reached
 }
 
-// setDown lets every later request fail with err; nil: none.
-func (m *memory) setDown(err error) {
+// NewTransport returns a transport to a handler.
+func NewTransport(handler http.Handler) *Transport { return &Transport{handler: handler} }
+
+// SetDown lets every later request fail with err; nil: none.
+func (m *Transport) SetDown(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.down = err
 }
 
-func (m *memory) isDown() error {
+func (m *Transport) isDown() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.down
 }
 
-func (m *memory) RoundTrip(r *http.Request) (*http.Response, error) {
+// RoundTrip implements [http.RoundTripper]. Faults that are injected hit a request
+// before it is served, or after: then its answer is lost or late.
+func (m *Transport) RoundTrip(r *http.Request) (response *http.Response, err error) {
 	if err := m.isDown(); err != nil {
 		return nil, err
 	}
+	a, _ := ParseRequest(r)
+	err = m.Do(r.Context(), a, func() (err error) {
+		response, err = m.serve(r)
+		return err
+	})
+	if err != nil && response != nil {
+		response.Body.Close()
+		return nil, err
+	}
+	return response, err
+}
+
+func (m *Transport) serve(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	body, w := io.Pipe()
 	response := &memoryResponse{header: make(http.Header), body: w, sent: make(chan struct{})}
@@ -94,11 +115,12 @@ func (r *memoryResponse) Write(b []byte) (int, error) {
 	return r.body.Write(b)
 }
 
-var errUnreachable = errors.New("no route to host")
+// ErrUnreachable is what a server that is down is like.
+var ErrUnreachable = errors.New("no route to host")
 
-// clientset returns a clientset of a server that is reached by transport, or
+// Clientset returns a Clientset of a server that is reached by transport, or
 // at a URL.
-func clientset(t *testing.T, url string, transport http.RoundTripper) kubernetes.Interface {
+func Clientset(t *testing.T, url string, transport http.RoundTripper) kubernetes.Interface {
 	t.Helper()
 	json := rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"}
 	c, err := kubernetes.NewForConfig(&rest.Config{Host: url, Transport: transport, QPS: -1, ContentConfig: json})
@@ -108,14 +130,14 @@ func clientset(t *testing.T, url string, transport http.RoundTripper) kubernetes
 	return c
 }
 
-// handlerIs replaces the server.
-func (m *memory) handlerIs(handler http.Handler) {
+// SetHandler replaces the server.
+func (m *Transport) SetHandler(handler http.Handler) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.handler = handler
 }
 
-func (m *memory) server() http.Handler {
+func (m *Transport) server() http.Handler {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.handler

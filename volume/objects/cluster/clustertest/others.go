@@ -1,0 +1,89 @@
+package clustertest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// others are objects of kinds that an embedded store does not keep.
+type others struct {
+	mu      sync.Mutex
+	version uint64
+	stored  map[volume.ObjectRef]metav1.Object
+}
+
+func otherKinds() []objects.Kind {
+	return []objects.Kind{
+		{GroupVersionKind: coordinationv1.SchemeGroupVersion.WithKind("Lease"), Namespaced: true, New: func() metav1.Object { return new(coordinationv1.Lease) }},
+		{GroupVersionKind: v1.SchemeGroupVersion.WithKind("Event"), Namespaced: true, New: func() metav1.Object { return new(v1.Event) }},
+	}
+}
+
+func served() []objects.Kind { return append(objects.Kinds(), otherKinds()...) }
+
+func isOther(kind objects.Kind) bool { return kind.Kind == "Lease" || kind.Kind == "Event" }
+
+// serve gets, creates, updates and deletes; resourceVersions are checked.
+func (o *others) serve(r *http.Request, a Request) (metav1.Object, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	old := o.stored[a.Ref()]
+	switch {
+	case old == nil && a.Verb != "post":
+		return nil, &volume.ObjectNotFoundError{Ref: a.Ref()}
+	case a.Verb == "get":
+		return old, nil
+	case a.Verb == "delete":
+		delete(o.stored, a.Ref())
+		return old, nil
+	case a.Verb != "post" && a.Verb != "put":
+		return nil, fmt.Errorf("%s %s is not served", a.Verb, a.Kind.Kind)
+	}
+	object := typed(a.Kind, a.Kind.New())
+	if err := json.NewDecoder(r.Body).Decode(object); err != nil {
+		return nil, err
+	}
+	ref := volume.NewObjectRef(a.Kind.Kind, a.Namespace, object.GetName())
+	switch {
+	case a.Verb == "post" && o.stored[ref] != nil:
+		return nil, fmt.Errorf("%s: %w", ref, objects.ErrExists)
+	case a.Verb == "put" && object.GetResourceVersion() != "" && object.GetResourceVersion() != old.GetResourceVersion():
+		return nil, fmt.Errorf("%s has version %s: %w", ref, old.GetResourceVersion(), objects.ErrConflict)
+	}
+	if o.stored == nil {
+		o.stored = make(map[volume.ObjectRef]metav1.Object)
+	}
+	o.version++
+	object.SetResourceVersion(strconv.FormatUint(o.version, 10))
+	if object.GetUID() == "" {
+		object.SetUID(types.UID(fmt.Sprintf("other-%d", o.version)))
+	}
+	o.stored[ref] = object
+	return object, nil
+}
+
+// Lease returns a Lease as stored, or nil. It is not to be changed.
+func (s *Server) Lease(namespace, name string) *coordinationv1.Lease {
+	s.others.mu.Lock()
+	defer s.others.mu.Unlock()
+	lease, _ := s.others.stored[volume.NewObjectRef("Lease", namespace, name)].(*coordinationv1.Lease)
+	return lease
+}
+
+// DeleteLease deletes a Lease, as an administrator may.
+func (s *Server) DeleteLease(namespace, name string) {
+	s.others.mu.Lock()
+	defer s.others.mu.Unlock()
+	delete(s.others.stored, volume.NewObjectRef("Lease", namespace, name))
+}
