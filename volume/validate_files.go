@@ -16,7 +16,12 @@ const (
 	maxTokenSeconds int64 = 1 << 32
 )
 
-const maxMode = 0o777
+// maxMode is the API's limit for files, maxDirMode that for an emptyDir, which may
+// have the sticky bit.
+const (
+	maxMode    = 0o777
+	maxDirMode = 0o1777
+)
 
 // ValidateFiles refuses a volume whose configMap, secret, downwardAPI or
 // projected source can be seen to be wrong without looking at any object: it

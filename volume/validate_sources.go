@@ -35,6 +35,9 @@ func (c *checker) emptyDir(field string, s *v1.EmptyDirVolumeSource) {
 	if s.SizeLimit != nil {
 		c.notNegative(field+".sizeLimit", *s.SizeLimit)
 	}
+	if m := s.Mode; m != nil && (*m < 0 || *m > maxDirMode) {
+		c.refuse(field+".mode", "must be between 0 and 01777 (1023), is %#o (%d)", *m, *m)
+	}
 	switch s.Medium {
 	case v1.StorageMediumDefault, v1.StorageMediumMemory, v1.StorageMediumHugePages:
 		return
@@ -44,7 +47,7 @@ func (c *checker) emptyDir(field string, s *v1.EmptyDirVolumeSource) {
 	}
 }
 
-// ValidateEmptyDir refuses an emptyDir whose medium or sizeLimit the API server
+// ValidateEmptyDir refuses an emptyDir whose medium, sizeLimit or mode the API server
 // would refuse, as [ValidatePodVolumes] does; fields begin with "emptyDir".
 func ValidateEmptyDir(s *v1.EmptyDirVolumeSource) error {
 	var c checker

@@ -90,7 +90,7 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 		return volume.NothingDone(err)
 	}
 	err = scratch.SetUp(ctx, m.PodVolume, dir, scratch.Options{
-		Medium: m.plugin.kind.Medium, Mode: dirMode, GID: args.FsGroup, Wrapped: true})
+		Medium: m.plugin.kind.Medium, Mode: new(dirMode), GID: args.FsGroup, Wrapped: true})
 	if err != nil {
 		return err
 	}

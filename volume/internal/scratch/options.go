@@ -16,9 +16,9 @@ type Options struct {
 	// SizeBytes limits a tmpfs or hugetlbfs; 0 leaves it to the kernel (half
 	// of the memory, and all huge pages). A plain directory has no limit.
 	SizeBytes int64
-	// Mode is the directory's, permission bits and setgid, whatever the umask;
-	// 0 means 0777.
-	Mode fs.FileMode
+	// Mode is the directory's, permission bits, sticky and setgid, whatever the
+	// umask; nil means 0777.
+	Mode *fs.FileMode
 	// GID gets the directory, with rwx and the setgid bit, so that what is
 	// made in it belongs to the group too; nil leaves the process's group.
 	GID *int64
@@ -31,11 +31,12 @@ const defaultMode fs.FileMode = 0o777
 
 // normal checks the options and fills in what they leave open.
 func (o Options) normal() (Options, error) {
-	if o.Mode == 0 {
-		o.Mode = defaultMode
+	mode := defaultMode
+	if o.Mode != nil {
+		mode = *o.Mode
 	}
-	if o.Mode&^(fs.ModePerm|fs.ModeSetgid) != 0 {
-		return o, volume.Invalid("mode", "%v has bits other than rwx and setgid", o.Mode)
+	if mode&^(fs.ModePerm|fs.ModeSticky|fs.ModeSetgid) != 0 {
+		return o, volume.Invalid("mode", "%v has bits other than rwx, sticky and setgid", mode)
 	}
 	if o.SizeBytes < 0 {
 		return o, volume.Invalid("emptyDir.sizeLimit", "must not be negative, is %d", o.SizeBytes)
@@ -44,7 +45,8 @@ func (o Options) normal() (Options, error) {
 		if *o.GID < 0 || *o.GID >= 1<<32-1 {
 			return o, volume.Invalid("fsGroup", "%d is not a group id", *o.GID)
 		}
-		o.Mode |= fs.ModeSetgid | 0o070
+		mode |= fs.ModeSetgid | 0o070
 	}
+	o.Mode = &mode
 	return o, nil
 }

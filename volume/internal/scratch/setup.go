@@ -46,7 +46,7 @@ func setUpDirectory(ctx context.Context, m mount.Interface, dir string, o Option
 	if _, err := podmount.Mounted(m, mount.Request{Source: "a plain directory", Target: dir}, nothing); err != nil {
 		return err
 	}
-	made, err := podmount.MakeDir(dir, o.Mode.Perm())
+	made, err := podmount.MakeDir(dir, 0o700) // until it has its own mode, which may keep its owner out
 	if err != nil {
 		return volume.NothingDone(err)
 	}
@@ -118,7 +118,7 @@ func own(dir string, o Options) error {
 		}
 	}
 	// After the change of group, which may clear the setgid bit.
-	return d.Chmod(o.Mode)
+	return d.Chmod(*o.Mode)
 }
 
 func ownershipError(gid int64, err error) error {

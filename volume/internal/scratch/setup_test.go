@@ -67,7 +67,7 @@ func TestMountOptions(t *testing.T) {
 		options []string
 	}{
 		"memory":          {scratch.Options{Medium: memory}, "tmpfs", []string{"mode=0777", "noswap"}},
-		"limited memory":  {scratch.Options{Medium: memory, SizeBytes: 4096, Mode: 0o700}, "tmpfs", []string{"mode=0700", "size=4096", "noswap"}},
+		"limited memory":  {scratch.Options{Medium: memory, SizeBytes: 4096, Mode: new(fs.FileMode(0o700))}, "tmpfs", []string{"mode=0700", "size=4096", "noswap"}},
 		"huge pages":      {scratch.Options{Medium: "HugePages-2Mi"}, "hugetlbfs", []string{"mode=0777", "pagesize=2097152"}},
 		"some huge pages": {scratch.Options{Medium: "HugePages-1Gi", SizeBytes: 2 << 30}, "hugetlbfs", []string{"mode=0777", "size=2147483648", "pagesize=1073741824"}},
 	}
@@ -89,10 +89,13 @@ func TestModeAndGroup(t *testing.T) {
 		o    scratch.Options
 		want fs.FileMode
 	}{
-		"given mode":               {scratch.Options{Mode: 0o750}, 0o750},
-		"given mode in memory":     {scratch.Options{Mode: 0o750, Medium: memory}, 0o750},
+		"given mode":               {scratch.Options{Mode: new(fs.FileMode(0o750))}, 0o750},
+		"no rights":                {scratch.Options{Mode: new(fs.FileMode(0))}, 0},
+		"sticky":                   {scratch.Options{Mode: new(fs.ModeSticky | 0o777)}, 0o777 | fs.ModeSticky},
+		"sticky with a group":      {scratch.Options{GID: &gid, Mode: new(fs.ModeSticky | 0o700)}, 0o770 | fs.ModeSticky | fs.ModeSetgid},
+		"given mode in memory":     {scratch.Options{Mode: new(fs.FileMode(0o750)), Medium: memory}, 0o750},
 		"group":                    {scratch.Options{GID: &gid}, 0o777 | fs.ModeSetgid},
-		"group that had no rights": {scratch.Options{GID: &gid, Mode: 0o700, Medium: memory}, 0o770 | fs.ModeSetgid},
+		"group that had no rights": {scratch.Options{GID: &gid, Mode: new(fs.FileMode(0o700)), Medium: memory}, 0o770 | fs.ModeSetgid},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -128,8 +131,8 @@ func TestInvalidOptions(t *testing.T) {
 	negative, huge := int64(-1), int64(1)<<32-1
 	tests := map[string]scratch.Options{
 		"size":                     {Medium: memory, SizeBytes: -1},
-		"mode":                     {Mode: fs.ModeSymlink | 0o777},
-		"sticky":                   {Mode: fs.ModeSticky | 0o777},
+		"mode":                     {Mode: new(fs.ModeSymlink | 0o777)},
+		"setuid":                   {Mode: new(fs.ModeSetuid | 0o777)},
 		"group":                    {GID: &negative},
 		"group that means nobody":  {GID: &huge},
 		"medium":                   {Medium: "Floppy"},

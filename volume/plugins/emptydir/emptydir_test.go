@@ -232,8 +232,10 @@ func TestRefusedSpecs(t *testing.T) {
 	p, h := newPlugin(t)
 	slash := spec("", "")
 	slash.Volume.Name = "a/b"
+	setuid := spec("", "")
+	setuid.Volume.EmptyDir.Mode = new(int32(0o4777))
 	for name, s := range map[string]*volume.Spec{
-		"negative limit": spec("", "-1"), "negative limit of memory": spec(memory, "-1Mi"), "name": slash, "nil": nil,
+		"negative limit": spec("", "-1"), "negative limit of memory": spec(memory, "-1Mi"), "name": slash, "nil": nil, "setuid": setuid,
 		"other source": volume.NewSpecFromVolume(&v1.Volume{Name: "v"}),
 	} {
 		if _, err := p.NewMounter(s, volumetest.Pod("web")); err == nil || volume.IsUncertain(err) {
@@ -251,6 +253,31 @@ func TestFsGroup(t *testing.T) {
 		setUp(t, m, volume.MounterArgs{FsGroup: &gid})
 		if info, err := os.Stat(m.GetPath()); err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|0o777 {
 			t.Errorf("medium %q: mode %v, %v", medium, info.Mode(), err)
+		}
+	}
+}
+
+func TestMode(t *testing.T) {
+	gid := int64(os.Getgid())
+	for _, test := range []struct {
+		mode int32
+		gid  *int64
+		want fs.FileMode
+	}{
+		{0o750, nil, 0o750}, {0, nil, 0}, {0o1777, nil, fs.ModeSticky | 0o777},
+		{0o700, &gid, fs.ModeSetgid | 0o770}, // the group's rights come on top
+	} {
+		for _, medium := range []v1.StorageMedium{"", memory} {
+			p, h := newPlugin(t)
+			s := spec(medium, "")
+			s.Volume.EmptyDir.Mode = &test.mode
+			m := mounter(t, p, s, volumetest.Pod("web"))
+			setUp(t, m, volume.MounterArgs{FsGroup: test.gid})
+			if info, err := os.Stat(m.GetPath()); err != nil || info.Mode() != fs.ModeDir|test.want {
+				t.Errorf("medium %q, mode %#o: %v, %v", medium, test.mode, info.Mode(), err)
+			}
+			tearDown(t, p, volumetest.Pod("web"))
+			h.AssertTornDown(t)
 		}
 	}
 }

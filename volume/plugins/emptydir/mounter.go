@@ -2,6 +2,7 @@ package emptydir
 
 import (
 	"context"
+	"io/fs"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -41,6 +42,7 @@ func (d *directory) measure(ctx context.Context) (*volume.Metrics, error) {
 type mounter struct {
 	directory
 	medium          v1.StorageMedium
+	mode            *fs.FileMode
 	limit, podLimit int64
 }
 
@@ -58,7 +60,7 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterAr
 		return m.Error("SetUp", volume.NothingDone(err))
 	}
 	return m.Error("SetUp", scratch.SetUp(ctx, m.PodVolume, dir, scratch.Options{
-		Medium: m.medium, SizeBytes: size, GID: args.FsGroup}))
+		Medium: m.medium, Mode: m.mode, SizeBytes: size, GID: args.FsGroup}))
 }
 
 func (m *mounter) size(ctx context.Context, args volume.MounterArgs) (int64, error) {

@@ -7,8 +7,10 @@ package emptydir
 
 import (
 	"context"
+	"io/fs"
 	"slices"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -64,7 +66,7 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		if err != nil {
 			return nil, err
 		}
-		return &mounter{directory: directory{pv, &p.meter}, medium: m, limit: sizeLimit(source), podLimit: podMemoryLimit(pod)}, nil
+		return &mounter{directory: directory{pv, &p.meter}, medium: m, mode: modeOf(source), limit: sizeLimit(source), podLimit: podMemoryLimit(pod)}, nil
 	})
 }
 
@@ -93,6 +95,18 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 	}
 	return volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(&v1.Volume{
 		Name: volumeName, VolumeSource: v1.VolumeSource{EmptyDir: source}})}, nil
+}
+
+// modeOf returns the mode of the directory (KEP-5502); nil: that of every other.
+func modeOf(source *v1.EmptyDirVolumeSource) *fs.FileMode {
+	if source.Mode == nil {
+		return nil
+	}
+	mode := fs.FileMode(*source.Mode) & fs.ModePerm
+	if *source.Mode&unix.S_ISVTX != 0 {
+		mode |= fs.ModeSticky
+	}
+	return &mode
 }
 
 // containers are all of the pod's that have resources of their own.
