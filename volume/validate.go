@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -122,6 +123,7 @@ func (c *checker) container(field string, container v1.Container, volumes map[st
 		}
 		paths[m.MountPath] = true
 		c.subPath(field, m)
+		c.bindMountOptions(field+".bindMountOptions", m.BindMountOptions)
 	}
 	for i, d := range container.VolumeDevices {
 		field := fmt.Sprintf("%s.volumeDevices[%d]", field, i)
@@ -142,6 +144,20 @@ func (c *checker) subPath(field string, m v1.VolumeMount) {
 	}
 	c.localPath(field+".subPath", m.SubPath)
 	c.localPath(field+".subPathExpr", m.SubPathExpr)
+}
+
+func (c *checker) bindMountOptions(field string, options []string) {
+	for i, o := range options {
+		field := fmt.Sprintf("%s[%d]", field, i)
+		switch v1.BindMountOption(o) {
+		case v1.BindMountOptionNoExec, v1.BindMountOptionNoDev, v1.BindMountOptionNoSUID:
+		default:
+			c.refuse(field, "%q is not one of noexec, nodev, nosuid", o)
+		}
+		if slices.Contains(options[:i], o) {
+			c.refuse(field, "%q is there already", o)
+		}
+	}
 }
 
 // localPath refuses a path that could lead out of where it starts. Empty is

@@ -82,6 +82,8 @@ func TestValidatePodVolumes(t *testing.T) {
 		"no source":             {func(p *v1.Pod) { data(p).EmptyDir = nil }, []string{v0}},
 		"negative size":         {func(p *v1.Pod) { data(p).EmptyDir.SizeLimit = ptr.To(resource.MustParse("-1")) }, []string{v0 + ".emptyDir.sizeLimit"}},
 		"unknown medium":        {func(p *v1.Pod) { data(p).EmptyDir.Medium = "Tape" }, []string{v0 + ".emptyDir.medium"}},
+		"bind mount options":    {func(p *v1.Pod) { web(p).VolumeMounts[0].BindMountOptions = []string{"noexec", "nosuid", "nodev"} }, nil},
+		"other bind options":    {func(p *v1.Pod) { web(p).VolumeMounts[0].BindMountOptions = []string{"exec", "nodev", "nodev"} }, []string{"spec.containers[0].volumeMounts[0].bindMountOptions[0]", "spec.containers[0].volumeMounts[0].bindMountOptions[2]"}},
 		"emptyDir's mode":       {func(p *v1.Pod) { data(p).EmptyDir.Mode = ptr.To[int32](0o1777) }, nil},
 		"setuid emptyDir":       {func(p *v1.Pod) { data(p).EmptyDir.Mode = ptr.To[int32](0o4777) }, []string{v0 + ".emptyDir.mode"}},
 		"negative mode":         {func(p *v1.Pod) { data(p).EmptyDir.Mode = ptr.To[int32](-1) }, []string{v0 + ".emptyDir.mode"}},

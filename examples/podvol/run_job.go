@@ -206,7 +206,7 @@ func machineAddresses() (addresses []string) {
 func (j *job) sandbox(ctx context.Context, node *node) (sandbox.Config, error) {
 	mounts, devices, err := node.ContainerMounts(ctx, j.pod.UID, j.container.Name, volumemanager.ContainerOptions{
 		Env:     j.program.containerEnv,
-		Runtime: volumemanager.RuntimeFeatures{RecursiveReadOnly: true},
+		Runtime: volumemanager.RuntimeFeatures{RecursiveReadOnly: true, BindMountOptions: true},
 	})
 	if err != nil {
 		return sandbox.Config{}, err
@@ -219,6 +219,7 @@ func (j *job) sandbox(ctx context.Context, node *node) (sandbox.Config, error) {
 		config.Mounts = append(config.Mounts, sandbox.Mount{
 			Volume: m.Volume, Source: m.Source, Destination: m.Destination, File: m.File,
 			ReadOnly: m.ReadOnly, RecursiveReadOnly: m.RecursiveReadOnly, Propagation: m.Propagation,
+			NoExec: slices.Contains(m.BindMountOptions, "noexec"), NoSUID: slices.Contains(m.BindMountOptions, "nosuid"), NoDev: slices.Contains(m.BindMountOptions, "nodev"),
 		})
 	}
 	config.Mounts, err = withDevices(ctx, config.Mounts, devices)

@@ -19,6 +19,9 @@ type Mount struct {
 	// ReadOnly makes the mount read-only, but not those below it;
 	// RecursiveReadOnly makes those read-only as well.
 	ReadOnly, RecursiveReadOnly bool
+	// NoExec, NoSUID and NoDev give the mount the flag of that name, which those
+	// below it keep as they have it.
+	NoExec, NoSUID, NoDev bool
 	// Propagation may be empty, which is [mount.PropagationPrivate].
 	Propagation mount.Propagation
 	// File says that Source is no directory: where the mount point is missing it

@@ -50,6 +50,29 @@ func TestReadOnlyAndItsRecursion(t *testing.T) {
 	})
 }
 
+func TestFlagsOfAMountOnly(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		source := t.TempDir() + "/source"
+		mountTmpfs(t, source)
+		mountTmpfs(t, source+"/below")
+		c := program(t)
+		c.Mounts = append(c.Mounts, sandbox.Mount{Source: source, Destination: "/podvol", NoExec: true, NoSUID: true, NoDev: true, ReadOnly: true})
+		s, _ := run(t, c)
+		top, below := s.at("/podvol"), s.at("/podvol/below")
+		if top == nil || below == nil {
+			t.Fatal("a mount is not there")
+		}
+		for _, flag := range []string{"ro", "nosuid", "nodev", "noexec"} {
+			if !slices.Contains(strings.Split(top.Options, ","), flag) {
+				t.Errorf("the options are %s, without %s", top.Options, flag)
+			}
+		}
+		if slices.Contains(strings.Split(below.Options, ","), "noexec") {
+			t.Errorf("the mount inside has %s", below.Options)
+		}
+	})
+}
+
 func TestFlagsOfTheSourceAreKept(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		source := t.TempDir()

@@ -149,10 +149,27 @@ func (b *builder) configure(t tree, idMap int) *Error {
 			return failed("make it read-only", t.Source, err)
 		}
 	}
+	if flags := t.flags(); flags != 0 {
+		if err := b.api.MountSetattr(t.fd, false, unix.MountAttr{Attr_set: flags}); err != nil {
+			return failed("set the flags of", t.Source, err)
+		}
+	}
 	if err := b.api.MountSetattr(t.fd, true, unix.MountAttr{Propagation: propagation(t.Propagation)}); err != nil {
 		return failed("set the propagation", t.Source, err)
 	}
 	return nil
+}
+
+func (m Mount) flags() (flags uint64) {
+	for _, f := range []struct {
+		set  bool
+		flag uint64
+	}{{m.NoExec, unix.MOUNT_ATTR_NOEXEC}, {m.NoSUID, unix.MOUNT_ATTR_NOSUID}, {m.NoDev, unix.MOUNT_ATTR_NODEV}} {
+		if f.set {
+			flags |= f.flag
+		}
+	}
+	return flags
 }
 
 func propagation(word mount.Propagation) uint64 {

@@ -35,6 +35,10 @@ type RuntimeFeatures struct {
 	// RuntimeHandlerFeatures.recursive_read_only_mounts, and mountOptions of
 	// `runc features`, which lists "rro".
 	RecursiveReadOnly bool
+	// BindMountOptions: it makes mounts with [ContainerMount].BindMountOptions.
+	// OCI runtimes do; of one behind CRI its RuntimeFeatures say so (Kubernetes
+	// 1.37).
+	BindMountOptions bool
 }
 
 // ContainerOptions is what [Manager.ContainerMounts] needs to know about a
@@ -67,7 +71,10 @@ type ContainerMount struct {
 	// the volume or the mount of it says so. RecursiveReadOnly: nor to what is
 	// mounted inside.
 	ReadOnly, RecursiveReadOnly bool
-	Propagation                 Propagation
+	// BindMountOptions are what the mount must have besides (KEP-5855): noexec,
+	// nodev, nosuid. The mounts inside keep their own.
+	BindMountOptions []string
+	Propagation      Propagation
 	// SELinuxRelabel: the runtime gives the files the container's label.
 	SELinuxRelabel bool
 	// File: Source is no directory, and the mount point must be none either.
@@ -109,7 +116,8 @@ type ContainerDevice struct {
 // *volume.Error with a *[NotMountedError] that says what it waits for. A
 // volumeMount or container that cannot be is a *volume.InvalidSpecError, a
 // recursively read-only mount that the runtime cannot make a
-// *[RecursiveReadOnlyError], a mount point that is missing in a read-only volume
+// *[RecursiveReadOnlyError], one with options that it does not know a
+// *[BindMountOptionsError], a mount point that is missing in a read-only volume
 // a *[NestedMountPointError]. The errors of a sub-path are those of package
 // util/subpath: *subpath.EscapeError where it leads out of its volume,
 // *subpath.ReadOnlyError where it is missing and cannot be made. Faults of
@@ -223,6 +231,9 @@ func (c *container) planOne(i int) (*containerMount, error) {
 		return nil, v.failed(err)
 	}
 	if p.RecursiveReadOnly, err = c.recursiveReadOnly(i); err != nil {
+		return nil, v.failed(err)
+	}
+	if p.BindMountOptions, err = c.bindMountOptions(i); err != nil {
 		return nil, v.failed(err)
 	}
 	if p.SubPath, err = c.subPath(i); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -18,6 +19,17 @@ type RecursiveReadOnlyError struct{ MountPath string }
 
 func (e *RecursiveReadOnlyError) Error() string {
 	return fmt.Sprintf("the mount at %s must be recursively read-only (recursiveReadOnly: Enabled), which the container runtime on this node, or its kernel, cannot do; update them (Linux 5.12), or ask for IfPossible", e.MountPath)
+}
+
+// BindMountOptionsError says that a volumeMount must have options (noexec, …) that
+// the runtime does not give to mounts: see [RuntimeFeatures].
+type BindMountOptionsError struct {
+	MountPath string
+	Options   []string
+}
+
+func (e *BindMountOptionsError) Error() string {
+	return fmt.Sprintf("the mount at %s must be %s (bindMountOptions), which the container runtime on this node cannot do; update it, or remove them from the pod", e.MountPath, strings.Join(e.Options, " and "))
 }
 
 // mountField is the path of a volumeMount in the pod.
@@ -72,6 +84,16 @@ func (c *container) recursiveReadOnly(i int) (bool, error) {
 		return false, volume.NothingDone(&RecursiveReadOnlyError{MountPath: mount.MountPath})
 	}
 	return supported, nil
+}
+
+// bindMountOptions follows KEP-5855; what they may be was seen to when the pod was
+// declared.
+func (c *container) bindMountOptions(i int) ([]string, error) {
+	mount := &c.spec.VolumeMounts[i]
+	if len(mount.BindMountOptions) > 0 && !c.options.Runtime.BindMountOptions {
+		return nil, volume.NothingDone(&BindMountOptionsError{MountPath: mount.MountPath, Options: slices.Clone(mount.BindMountOptions)})
+	}
+	return slices.Clone(mount.BindMountOptions), nil
 }
 
 // checkDestinations refuses what the container could not show: two things at

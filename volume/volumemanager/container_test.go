@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -232,6 +233,24 @@ func TestRecursiveReadOnly(t *testing.T) {
 		if typed != tc.fails || !tc.fails && (len(mounts) != 1 || mounts[0].RecursiveReadOnly != tc.want) {
 			t.Errorf("%+v: %+v, %v", tc, mounts, err)
 		}
+	}
+}
+
+func TestBindMountOptions(t *testing.T) {
+	w := newWorld(t)
+	manager, _ := w.start()
+	asked := []string{"noexec", "nosuid"}
+	pod := mounting(newPod("web", emptyDirVolume("v", "")), v1.VolumeMount{Name: "v", MountPath: "/v", BindMountOptions: asked})
+	setUp(t, manager, pod)
+	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+	refused, typed := errors.AsType[*volumemanager.BindMountOptionsError](err)
+	if !typed || !slices.Equal(refused.Options, asked) || volume.IsUncertain(err) || !strings.Contains(err.Error(), "noexec and nosuid") {
+		t.Errorf("a runtime that does not know them: %v", err)
+	}
+	mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c",
+		volumemanager.ContainerOptions{Runtime: volumemanager.RuntimeFeatures{BindMountOptions: true}})
+	if err != nil || len(mounts) != 1 || !slices.Equal(mounts[0].BindMountOptions, asked) {
+		t.Errorf("%+v, %v", mounts, err)
 	}
 }
 

@@ -1,9 +1,14 @@
 package runtimemounts
 
-import "github.com/podvol/podvol/volume/volumemanager"
+import (
+	"slices"
+
+	"github.com/podvol/podvol/volume/volumemanager"
+)
 
 // CRIMount is an element of "mounts" in a CRI ContainerConfig (runtime.v1 of
-// Kubernetes 1.30 and later). Its JSON has the names of the protocol's fields
+// Kubernetes 1.30 and later; mount_options, of 1.37 and later, are for runtimes
+// that say that they know them). Its JSON has the names of the protocol's fields
 // and the enumeration's numbers, which protojson reads as well as crictl.
 type CRIMount struct {
 	ContainerPath     string         `json:"container_path"`
@@ -14,6 +19,7 @@ type CRIMount struct {
 	UIDMappings       []CRIIDMapping `json:"uidMappings,omitempty"`
 	GIDMappings       []CRIIDMapping `json:"gidMappings,omitempty"`
 	RecursiveReadOnly bool           `json:"recursive_read_only,omitempty"`
+	MountOptions      []string       `json:"mount_options,omitempty"`
 }
 
 // CRIPropagation is CRI's MountPropagation.
@@ -48,7 +54,8 @@ func CRIMounts(mounts []volumemanager.ContainerMount) []CRIMount {
 		all = append(all, CRIMount{
 			ContainerPath: m.Destination, HostPath: m.Source, Readonly: m.ReadOnly, RecursiveReadOnly: m.RecursiveReadOnly,
 			SELinuxRelabel: m.SELinuxRelabel, Propagation: criPropagation(m.Propagation),
-			UIDMappings: criMappings(m.UIDMappings), GIDMappings: criMappings(m.GIDMappings),
+			MountOptions: slices.Clone(m.BindMountOptions),
+			UIDMappings:  criMappings(m.UIDMappings), GIDMappings: criMappings(m.GIDMappings),
 		})
 	}
 	return all

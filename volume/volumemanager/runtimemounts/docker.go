@@ -27,11 +27,12 @@ func (e *InexpressibleError) Error() string {
 // them, so that a path may contain commas, quotes and colons. Mounts inside a
 // mount that is read-only, but not recursively, stay writable, as with
 // Kubernetes (bind-recursive=writable; without it docker would make them
-// read-only where the kernel can). An idmapped mount is an *[InexpressibleError].
+// read-only where the kernel can). An idmapped mount, or one with
+// BindMountOptions, is an *[InexpressibleError].
 func DockerMountArgs(mounts []volumemanager.ContainerMount) ([]string, error) {
 	args := make([]string, 0, 2*len(mounts))
 	for _, m := range mounts {
-		if err := dockerHasNoMappings("docker run --mount", m); err != nil {
+		if err := checkDocker("docker run --mount", m); err != nil {
 			return nil, err
 		}
 		fields := []string{"type=bind", "source=" + m.Source, "target=" + m.Destination, "bind-propagation=" + string(m.Propagation)}
@@ -57,8 +58,8 @@ func commaSeparated(fields []string) string {
 
 // DockerVolumeArgs returns an argument -v and its value for each mount, which
 // is what people type. It can say less than [DockerMountArgs]: a path with a
-// colon, a recursively read-only mount and an idmapped one are
-// *[InexpressibleError] values. With Docker 25 and later, mounts inside a
+// colon, a recursively read-only mount, an idmapped one and one with
+// BindMountOptions are *[InexpressibleError] values. With Docker 25 and later, mounts inside a
 // read-only one are read-only too, where the kernel can. Files are relabelled
 // with what all containers share (z) where that is wanted; docker ignores it
 // without SELinux.
@@ -66,7 +67,7 @@ func DockerVolumeArgs(mounts []volumemanager.ContainerMount) ([]string, error) {
 	const form = "docker run -v"
 	args := make([]string, 0, 2*len(mounts))
 	for _, m := range mounts {
-		if err := dockerHasNoMappings(form, m); err != nil {
+		if err := checkDocker(form, m); err != nil {
 			return nil, err
 		}
 		refused := &InexpressibleError{Form: form, Volume: m.Volume, Destination: m.Destination}
@@ -90,11 +91,18 @@ func DockerVolumeArgs(mounts []volumemanager.ContainerMount) ([]string, error) {
 	return args, nil
 }
 
-func dockerHasNoMappings(form string, m volumemanager.ContainerMount) error {
-	if len(m.UIDMappings) == 0 && len(m.GIDMappings) == 0 {
+// checkDocker refuses what docker has no words for in either form.
+func checkDocker(form string, m volumemanager.ContainerMount) error {
+	refused := &InexpressibleError{Form: form, Volume: m.Volume, Destination: m.Destination}
+	switch {
+	case len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0:
+		refused.Reason = "docker makes no idmapped mounts; run the pod without a user namespace"
+	case len(m.BindMountOptions) > 0:
+		refused.Reason = "docker binds without options like " + m.BindMountOptions[0] + "; remove bindMountOptions from the pod"
+	default:
 		return nil
 	}
-	return &InexpressibleError{Form: form, Volume: m.Volume, Destination: m.Destination, Reason: "docker makes no idmapped mounts; run the pod without a user namespace"}
+	return refused
 }
 
 // DockerDeviceArgs returns an argument --device and its value for each device.

@@ -3,6 +3,7 @@ package runtimemounts
 import (
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -51,7 +52,8 @@ type OCIDeviceRule struct {
 
 // OCIMounts returns the mounts for a bundle's config.json. Binds are recursive,
 // as Kubernetes' are, and repeat the flags of their source, which a runtime
-// that sets one flag would lose otherwise.
+// that sets one flag would lose otherwise. Options of the pod's own are added, so
+// that [volumemanager.RuntimeFeatures].BindMountOptions may be set.
 func OCIMounts(mounts []volumemanager.ContainerMount) []OCIMount {
 	all := make([]OCIMount, 0, len(mounts))
 	for _, m := range mounts {
@@ -74,6 +76,11 @@ func ociOptions(m volumemanager.ContainerMount) []string {
 	for _, flag := range m.Locked {
 		if flag != "ro" { // which ReadOnly says as well
 			options = append(options, flag)
+		}
+	}
+	for _, o := range m.BindMountOptions {
+		if !slices.Contains(m.Locked, o) {
+			options = append(options, o)
 		}
 	}
 	if len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0 {

@@ -40,6 +40,11 @@ func mapped() volumemanager.ContainerMount {
 		GIDMappings: []volumemanager.IDMapping{{ContainerID: 0, HostID: 131072, Size: 65536}}}
 }
 
+func hardened() volumemanager.ContainerMount {
+	return volumemanager.ContainerMount{Volume: "hardened", Source: "/hardened", Destination: "/hardened", Propagation: volumemanager.PropagationPrivate,
+		Locked: []string{"nosuid"}, BindMountOptions: []string{"noexec", "nosuid"}}
+}
+
 func devices() []volumemanager.ContainerDevice {
 	return []volumemanager.ContainerDevice{
 		{Volume: "disk", Source: pods + "volumeDevices/kubernetes.io~local-volume/pv", Destination: "/dev/xvda", Permissions: "rwm"},
@@ -70,7 +75,7 @@ func golden(t *testing.T, name string, got any) {
 }
 
 func TestGolden(t *testing.T) {
-	all := append(mounts(), mapped())
+	all := append(mounts(), mapped(), hardened())
 	golden(t, "oci_mounts.json", runtimemounts.OCIMounts(all))
 	golden(t, "cri_mounts.json", runtimemounts.CRIMounts(all))
 	golden(t, "cri_devices.json", runtimemounts.CRIDevices(devices()))
@@ -120,6 +125,12 @@ func TestInexpressible(t *testing.T) {
 		},
 		"mapped, -v": func() ([]string, error) {
 			return runtimemounts.DockerVolumeArgs([]volumemanager.ContainerMount{mapped()})
+		},
+		"hardened, --mount": func() ([]string, error) {
+			return runtimemounts.DockerMountArgs([]volumemanager.ContainerMount{hardened()})
+		},
+		"hardened, -v": func() ([]string, error) {
+			return runtimemounts.DockerVolumeArgs([]volumemanager.ContainerMount{hardened()})
 		},
 		"recursive, -v": func() ([]string, error) { return runtimemounts.DockerVolumeArgs(mounts()[2:3]) },
 		"colon, -v": func() ([]string, error) {
