@@ -46,9 +46,9 @@ type Lister interface {
 // resourceVersion, the stored object must carry the same, else the error
 // matches [ErrConflict]; where it carries none, the last writer wins. Writers keep
 // a copy of their argument and return a copy of what is stored. What is to be
-// changed and does not exist matches [volume.ErrNotFound]. On an error nothing has changed, unless the writer says otherwise, as one
-// over a network that has lost the answer. All methods are safe for concurrent use,
-// and writes of one object happen one after the other.
+// changed and does not exist matches [volume.ErrNotFound]. On an error nothing has
+// changed, unless it matches [ErrUncertain]. All methods are safe for concurrent
+// use, and writes of one object happen one after the other.
 type Writer interface {
 	// Create stores a new object; if it exists the error matches [ErrExists].
 	Create(ctx context.Context, object metav1.Object) (metav1.Object, error)
@@ -93,4 +93,12 @@ var (
 	ErrConflict = errors.New("the object has changed")
 	// ErrExists says that an object to be created exists already.
 	ErrExists = errors.New("already exists")
+	// ErrUncertain says of a write that it may have taken effect, or may do so yet:
+	// its answer was lost, as by a timeout or a broken connection. Who must know
+	// reads the object, not from a cache, and writes again with the version found
+	// there as precondition: then one of the two writes takes effect, not both. The
+	// error that it is wrapped with may match [ErrExists], [ErrConflict] or
+	// [volume.ErrNotFound], where the write was repeated on the way and has met
+	// itself.
+	ErrUncertain = errors.New("the write may have taken effect")
 )

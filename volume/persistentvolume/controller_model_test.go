@@ -13,8 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
+	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/objectstest"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
@@ -41,7 +43,7 @@ func testConvergence(t *testing.T, prepare func(*testing.T) *world) {
 	one := rapid.Custom(func(t *rapid.T) action {
 		return action{
 			Do: rapid.SampledFrom([]string{"claim", "claim", "volume", "volume", "recycled volume", "made claim", "made claim", "named claim", "meant volume", "delete claim", "delete volume", "destroy volume",
-				"free volume", "rival", "annotate volume", "annotate claim", "resize volume", "resize claim", "bad volume", "mend volume", "crash", "restart", "lag", "catch up"}).Draw(t, "do"),
+				"free volume", "rival", "annotate volume", "annotate claim", "resize volume", "resize claim", "bad volume", "mend volume", "crash", "restart", "lag", "catch up", "lose answer"}).Draw(t, "do"),
 			Claim: rapid.IntRange(0, 3).Draw(t, "claim"), Vol: rapid.IntRange(0, 3).Draw(t, "volume"),
 			Size:  rapid.IntRange(1, 3).Draw(t, "size"),
 			Pause: rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, time.Minute}).Draw(t, "pause"),
@@ -82,6 +84,8 @@ func play(t *testing.T, w *world, actions []action) error {
 			releases = append(releases, w.client.Hold([]string{"PersistentVolume", "PersistentVolumeClaim"}[a.Vol%2]))
 		case "catch up":
 			catchUp()
+		case "lose answer":
+			w.client.Inject(fault.Fault[objectstest.Call]{Match: isWrite, Nth: 1 + a.Claim, After: true, Err: errLost})
 		default:
 			w.happen(i, a)
 		}
@@ -99,6 +103,10 @@ func play(t *testing.T, w *world, actions []action) error {
 	}
 	return w.quiet()
 }
+
+var errLost = errors.New("the connection broke")
+
+func isWrite(call objectstest.Call) bool { return call.Verb != "get" && call.Verb != "list" }
 
 // happen does what users and rivals do; what cannot be done is not.
 func (w *world) happen(i int, a action) {

@@ -118,8 +118,9 @@ func (r *RecordedObjects) load(ctx context.Context, store objects.Loader) error 
 
 // UncertainRecordError says that a claim or volume may be recorded otherwise than
 // it is shown: neither a change of it was confirmed by the disk nor its being
-// taken back. [RecordedObjects] refuse all writes of claims and volumes with it
-// from then on. Who opens the records anew goes on from what is on disk.
+// taken back. That change matches [objects.ErrUncertain]; all later writes of claims
+// and volumes are refused with the same error, and have no effect. Who opens the
+// records anew goes on from what is on disk.
 type UncertainRecordError struct {
 	Ref volume.ObjectRef
 	Dir string
@@ -322,7 +323,7 @@ func (r *RecordedObjects) takeBack(ref volume.ObjectRef, stored metav1.Object, f
 	if r.uncertain == nil {
 		r.uncertain = uncertain
 	}
-	return uncertain
+	return fmt.Errorf("%w: %w", objects.ErrUncertain, uncertain)
 }
 
 func (r *RecordedObjects) tryRecord(re *rehearsal, next metav1.Object) error {

@@ -68,12 +68,12 @@ func TestNothingIsWrittenOnceNobodyKnowsWhatIsRecorded(t *testing.T) {
 				t.Fatal(err)
 			}
 			disk.broken = true
-			if err := change(t.Context(), r); !errors.Is(err, unix.EIO) {
+			if err := change(t.Context(), r); !errors.Is(err, unix.EIO) || !errors.Is(err, objects.ErrUncertain) {
 				t.Errorf("the change that was not confirmed: %v", err)
 			}
 			disk.broken = false // but nobody has said what it has
 			_, err = r.Create(t.Context(), newPV("c", "1Gi"))
-			if uncertain, ok := errors.AsType[*persistentvolume.UncertainRecordError](err); !ok || uncertain.Dir != dir {
+			if uncertain, ok := errors.AsType[*persistentvolume.UncertainRecordError](err); !ok || uncertain.Dir != dir || errors.Is(err, objects.ErrUncertain) {
 				t.Errorf("the next write: %v", err)
 			}
 			if _, err := r.Get(t.Context(), ref); err != nil {

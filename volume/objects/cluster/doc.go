@@ -33,8 +33,8 @@
 // # Where it differs from the embedded store
 //
 // Objects from the API do not carry their kind and apiVersion. Answers may be
-// behind; [objects.Live] asks the API itself. A write that fails with anything
-// but an answer of the API (a timeout, a lost connection) may have taken effect.
+// behind; [objects.Live] asks the API itself. The answer to a write can be lost,
+// see [objects.ErrUncertain].
 //
 // By the Node authorizer a node may get, but neither list nor watch, claims,
 // PersistentVolumes and service accounts. Such kinds are polled unless they are

@@ -11,7 +11,9 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// Create implements [objects.Writer].
+// Create implements [objects.Writer]. Its errors, like those of all writes, match
+// [objects.ErrUncertain] unless the API has refused the write by an answer 4xx, or
+// it was never sent.
 func (c *Client) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {
 	r, ref, err := admit(ctx, object)
 	if err != nil {
@@ -65,7 +67,9 @@ func (c *Client) Delete(ctx context.Context, ref volume.ObjectRef, preconditions
 	if preconditions.ResourceVersion != "" {
 		options.Preconditions.ResourceVersion = &preconditions.ResourceVersion
 	}
-	return failed("delete", ref, r.remove(ctx, c.clientset, ref.Namespace, ref.Name, options))
+	var sent sending
+	err = r.remove(sent.watched(ctx), c.clientset, ref.Namespace, ref.Name, options)
+	return sent.failed("delete", ref, err)
 }
 
 // admit checks what can be checked without asking.
@@ -80,9 +84,10 @@ func admit(ctx context.Context, object metav1.Object) (resource, volume.ObjectRe
 
 func (c *Client) write(ctx context.Context, op string, ref volume.ObjectRef, object metav1.Object,
 	send func(context.Context, kubernetes.Interface, metav1.Object) (metav1.Object, error)) (metav1.Object, error) {
-	stored, err := send(ctx, c.clientset, object)
+	var sent sending
+	stored, err := send(sent.watched(ctx), c.clientset, object)
 	if err != nil {
-		return nil, failed(op, ref, err)
+		return nil, sent.failed(op, ref, err)
 	}
 	return stored, nil
 }

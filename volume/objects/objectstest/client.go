@@ -3,6 +3,7 @@ package objectstest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -130,7 +131,7 @@ func (c *Client) UpdateStatus(ctx context.Context, object metav1.Object) (metav1
 
 // Delete implements [objects.Writer].
 func (c *Client) Delete(ctx context.Context, ref volume.ObjectRef, preconditions objects.Preconditions) error {
-	return c.do(ctx, Call{Verb: "delete", Ref: ref}, func() error { return c.store.Delete(ctx, ref, preconditions) })
+	return c.change(ctx, Call{Verb: "delete", Ref: ref}, func() error { return c.store.Delete(ctx, ref, preconditions) })
 }
 
 // Load implements [objects.Loader].
@@ -161,7 +162,7 @@ func (l live) List(ctx context.Context, kind, namespace string) (list []metav1.O
 
 func (c *Client) write(ctx context.Context, verb string, object metav1.Object,
 	f func(context.Context, metav1.Object) (metav1.Object, error)) (stored metav1.Object, err error) {
-	err = c.do(ctx, Call{Verb: verb, Ref: refOf(object), Object: object}, func() error {
+	err = c.change(ctx, Call{Verb: verb, Ref: refOf(object), Object: object}, func() error {
 		stored, err = f(ctx, object)
 		return err
 	})
@@ -169,6 +170,21 @@ func (c *Client) write(ctx context.Context, verb string, object metav1.Object,
 		return nil, err
 	}
 	return stored, nil
+}
+
+// change is do for a write. One that has taken effect, and fails by a fault,
+// matches [objects.ErrUncertain].
+func (c *Client) change(ctx context.Context, call Call, effect func() error) error {
+	changed := false
+	err := c.do(ctx, call, func() error {
+		err := effect()
+		changed = err == nil
+		return err
+	})
+	if err != nil && changed {
+		return fmt.Errorf("%w: %w", err, objects.ErrUncertain)
+	}
+	return err
 }
 
 func (c *Client) do(ctx context.Context, call Call, effect func() error) error {
