@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster"
+	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
 )
 
 // verbs are the writes that an answer can be lost of.
@@ -75,6 +76,7 @@ func TestALostAnswerIsUncertain(t *testing.T) {
 		"503":                            {answered(http.StatusServiceUnavailable, "{}"), true},
 		"504":                            {answered(http.StatusGatewayTimeout, "{}"), true},
 		"408":                            {answered(http.StatusRequestTimeout, "{}"), true},
+		"no route":                       {withError(&net.OpError{Op: "dial", Net: "tcp", Err: syscall.EHOSTUNREACH}), false},
 		"nobody listening":               {withError(syscall.ECONNREFUSED), false},
 		"400":                            {answered(http.StatusBadRequest, "{}"), false},
 		"403":                            {answered(http.StatusForbidden, "{}"), false},
@@ -82,7 +84,7 @@ func TestALostAnswerIsUncertain(t *testing.T) {
 		"409":                            {answered(http.StatusConflict, "{}"), false},
 		"429":                            {answered(http.StatusTooManyRequests, "{}"), false},
 	} {
-		c, err := cluster.FromInformers(nil, clientset(t, "http://api", tc.transport), cluster.Config{Shared: []string{}})
+		c, err := cluster.FromInformers(nil, clustertest.Clientset(t, "http://api", tc.transport), cluster.Config{Shared: []string{}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +129,7 @@ func TestWhatTheAPIHasRefusedIsNotUncertain(t *testing.T) {
 // Whoever gives up while the API works does not know what it will do.
 func TestAnEndedWriteIsUncertain(t *testing.T) {
 	inWorld(t, cluster.Config{Shared: []string{}}, func(t *testing.T, w *world) {
-		w.memory.handlerIs(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		w.memory.SetHandler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			w.api.ServeHTTP(httptest.NewRecorder(), r)
 			<-r.Context().Done()
 		}))
@@ -137,7 +139,7 @@ func TestAnEndedWriteIsUncertain(t *testing.T) {
 		if !errors.Is(err, objects.ErrUncertain) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
-		w.memory.handlerIs(w.api)
+		w.memory.SetHandler(w.api)
 		w.wantValue("app", "value") // it came to pass
 	})
 }
@@ -145,7 +147,7 @@ func TestAnEndedWriteIsUncertain(t *testing.T) {
 // What Go's own transport tells: that a write was not sent at all, and that it was
 // sent more than once.
 func TestHowFarAWriteHasComeIsKnownOverTheNetwork(t *testing.T) {
-	api := newAPIServer()
+	api := clustertest.NewServer()
 	var answers atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost || answers.Add(1) > 1 {
@@ -159,7 +161,7 @@ func TestHowFarAWriteHasComeIsKnownOverTheNetwork(t *testing.T) {
 	defer server.Close()
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	c := connect(t, clientset(t, server.URL, transport), cluster.Config{Shared: []string{}})
+	c := connect(t, clustertest.Clientset(t, server.URL, transport), cluster.Config{Shared: []string{}})
 	_, err := c.Create(t.Context(), configMap("app"))
 	if !errors.Is(err, objects.ErrExists) || !errors.Is(err, objects.ErrUncertain) {
 		t.Errorf("a repeated write that has met itself: %v", err)
@@ -168,9 +170,9 @@ func TestHowFarAWriteHasComeIsKnownOverTheNetwork(t *testing.T) {
 	if !errors.Is(err, objects.ErrExists) || errors.Is(err, objects.ErrUncertain) {
 		t.Errorf("a write that exists: %v", err)
 	}
-	unreachable := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return nil, errUnreachable }}
-	c = connect(t, clientset(t, server.URL, unreachable), cluster.Config{Shared: []string{}})
-	if _, err = c.Create(t.Context(), configMap("new")); !errors.Is(err, errUnreachable) || errors.Is(err, objects.ErrUncertain) {
+	unreachable := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return nil, clustertest.ErrUnreachable }}
+	c = connect(t, clustertest.Clientset(t, server.URL, unreachable), cluster.Config{Shared: []string{}})
+	if _, err = c.Create(t.Context(), configMap("new")); !errors.Is(err, clustertest.ErrUnreachable) || errors.Is(err, objects.ErrUncertain) {
 		t.Errorf("a server that cannot be reached: %v", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"sync/atomic"
@@ -50,5 +51,6 @@ func (s *sending) mayHaveTakenEffect(err error) bool {
 		code := status.Status().Code
 		return code < http.StatusBadRequest || code == http.StatusRequestTimeout || code >= http.StatusInternalServerError
 	}
-	return !utilnet.IsConnectionRefused(err)
+	dialing, ok := errors.AsType[*net.OpError](err)
+	return !utilnet.IsConnectionRefused(err) && (!ok || dialing.Op != "dial")
 }
