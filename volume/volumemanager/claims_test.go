@@ -88,6 +88,14 @@ func TestClaimsThatCannotBeUsed(t *testing.T) {
 			nil, "nfs211"},
 		"block mode": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) { pv.Spec.VolumeMode = &block },
 			nil, "volumeMode Block"},
+		"mount options": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) {
+			onHost(pv)
+			pv.Spec.MountOptions = []string{"noexec"}
+		}, nil, "spec.mountOptions: volumes of kubernetes.io/host-path take no mount options"},
+		"mount options as an annotation": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) {
+			onHost(pv)
+			pv.Annotations = map[string]string{v1.MountOptionAnnotation: "noexec"}
+		}, nil, "annotation volume.beta.kubernetes.io/mount-options: volumes of kubernetes.io/host-path take no mount options"},
 		"another node's": {func(_ *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) { pv.Spec.NodeAffinity = affinity("node2") },
 			nil, "does not allow node node1"},
 	}
@@ -112,6 +120,10 @@ func TestClaimsThatCannotBeUsed(t *testing.T) {
 			w.untouched()
 		})
 	}
+}
+
+func onHost(pv *v1.PersistentVolume) {
+	pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/srv"}}
 }
 
 func affinity(node string) *v1.VolumeNodeAffinity {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -187,11 +189,13 @@ func TestTimeRunsWithoutProgressOnly(t *testing.T) {
 
 // A share's files cannot be given to the pod's fsGroup, which the pod is told
 // once.
-func TestGroupsOfSharesAreExplained(t *testing.T) {
+func TestWhatIsNotDoneIsExplained(t *testing.T) {
 	w := newWorld(t)
 	manager, stop := w.start()
 	pod := newPod("web", nfsVolume("share", "10.0.0.1"), emptyDirVolume("scratch", ""),
 		v1.Volume{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: t.TempDir()}}})
+	// The same goes for a limit that is none.
+	pod.Spec.Volumes = append(pod.Spec.Volumes, limited("disk", "", "1Gi"), limited("memory", v1.StorageMediumMemory, "1Gi"), limited("unlimited", "", "0"))
 	group := int64(os.Getegid())
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: &group}
 	mustSetUp(t, manager, pod)
@@ -200,8 +204,18 @@ func TestGroupsOfSharesAreExplained(t *testing.T) {
 	again, _ := w.start()
 	mustSetUp(t, again, pod)
 	got := w.events.all()
-	if len(got) != 1 || !strings.HasPrefix(got[0], "web Normal FSGroupNotApplied fsGroup ") ||
+	slices.Sort(got)
+	if len(got) != 2 || !strings.HasPrefix(got[0], "web Normal FSGroupNotApplied fsGroup ") ||
 		!strings.Contains(got[0], `"share" (kubernetes.io/nfs)`) || !strings.Contains(got[0], "supplementalGroups") {
 		t.Errorf("events = %q, want one about the share", got)
 	}
+	if !strings.HasPrefix(got[1], "web Normal SizeLimitNotEnforced sizeLimit 1Gi of volume \"disk\"") {
+		t.Errorf("events = %q, want one about the limit", got)
+	}
+}
+
+func limited(name string, medium v1.StorageMedium, limit string) v1.Volume {
+	v := emptyDirVolume(name, medium)
+	v.EmptyDir.SizeLimit = new(resource.MustParse(limit))
+	return v
 }

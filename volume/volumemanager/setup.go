@@ -175,10 +175,19 @@ func volumeNamed(pod *v1.Pod, name string) *v1.Volume {
 
 func checkMountOptions(plugin volume.VolumePlugin, spec *volume.Spec) error {
 	pv := spec.PersistentVolume
-	if pv == nil || len(pv.Spec.MountOptions) == 0 || volume.SupportsMountOption(plugin) {
+	if pv == nil || volume.SupportsMountOption(plugin) {
 		return nil
 	}
-	return volume.Invalid("spec.mountOptions", "volumes of %s take no mount options; remove them from PersistentVolume %s", plugin.GetPluginName(), pv.Name)
+	field := ""
+	switch {
+	case len(pv.Spec.MountOptions) > 0:
+		field = "spec.mountOptions"
+	case pv.Annotations[v1.MountOptionAnnotation] != "":
+		field = "annotation " + v1.MountOptionAnnotation
+	default:
+		return nil
+	}
+	return volume.Invalid(field, "volumes of %s take no mount options; remove them from PersistentVolume %s", plugin.GetPluginName(), pv.Name)
 }
 
 // checkNamesake refuses a PersistentVolume whose directory is that of an inline
@@ -405,6 +414,7 @@ func (m *Manager) confirm(u *setUp, digest recordDigest, start time.Time) error 
 	}
 	if known == nil {
 		m.adviseGroups(u)
+		m.tellShortfalls(u)
 	}
 	now := time.Now()
 	c := &volume.Confirmation{At: now, Took: now.Sub(start), MountPoint: mounted, Device: mapped}

@@ -2,11 +2,13 @@
 // pod: plugin kubernetes.io/empty-dir, on disk, in memory or in huge pages.
 //
 // In memory and in huge pages sizeLimit is a hard limit of the file system. On
-// disk nothing in the kernel enforces it; writing more is not stopped.
+// disk nothing in the kernel enforces it; writing more is not stopped, which an
+// event tells the pod.
 package emptydir
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"slices"
 
@@ -36,7 +38,10 @@ type plugin struct {
 	meter volume.Meter
 }
 
-var _ volume.SourceDescriber = (*plugin)(nil)
+var (
+	_ volume.SourceDescriber = (*plugin)(nil)
+	_ volume.ShortfallPlugin = (*plugin)(nil)
+)
 
 // GetVolumeName returns the volume's name: its data has no other.
 func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) {
@@ -55,6 +60,17 @@ func (p *plugin) DescribeSource(spec *volume.Spec) string {
 		return "disk"
 	}
 	return string(spec.Volume.EmptyDir.Medium)
+}
+
+// Shortfalls says that a limit on disk is none.
+func (p *plugin) Shortfalls(spec *volume.Spec, _ *v1.Pod) []volume.Shortfall {
+	source, err := p.Source(spec)
+	if err != nil || source.Medium != v1.StorageMediumDefault || sizeLimit(source) == noLimit {
+		return nil
+	}
+	return []volume.Shortfall{{Reason: "SizeLimitNotEnforced", Message: fmt.Sprintf(
+		"sizeLimit %s of volume %q is not enforced: on disk nobody is stopped, or evicted, for writing more. Use medium Memory for a hard limit, or watch the volume's metrics.",
+		source.SizeLimit, spec.Name())}}
 }
 
 func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
