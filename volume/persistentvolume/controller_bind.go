@@ -99,7 +99,7 @@ func (c *Controller) updateClaim(ctx context.Context, claim, next *v1.Persistent
 func (c *Controller) writeVolume(ctx context.Context, pv, next *v1.PersistentVolume, note func(*v1.PersistentVolume) *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	stored, err := update(ctx, c.objects.Update, next)
 	if err != nil {
-		return pv, err
+		return pv, c.volumes.failed(ctx, next, err)
 	}
 	if isGone(stored) {
 		c.queue.add(volumeRef(stored.Name))
@@ -111,7 +111,7 @@ func (c *Controller) writeVolume(ctx context.Context, pv, next *v1.PersistentVol
 func (c *Controller) writeClaim(ctx context.Context, claim, next *v1.PersistentVolumeClaim, note func(*v1.PersistentVolumeClaim) *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	stored, err := update(ctx, c.objects.Update, next)
 	if err != nil {
-		return claim, err
+		return claim, c.claims.failed(ctx, next, err)
 	}
 	if isGone(stored) {
 		c.queue.add(claimRef(nameOf(stored)))
@@ -140,7 +140,7 @@ func (c *Controller) setVolumePhase(ctx context.Context, pv *v1.PersistentVolume
 	next.Status.Phase, next.Status.Message, next.Status.Reason = phase, message, ""
 	stored, err := update(ctx, c.objects.UpdateStatus, &next)
 	if err != nil {
-		return pv, err
+		return pv, c.volumes.failed(ctx, &next, err)
 	}
 	return c.volumes.wrote(stored), nil
 }
@@ -166,7 +166,7 @@ func (c *Controller) setClaimStatus(ctx context.Context, claim *v1.PersistentVol
 	}
 	stored, err := update(ctx, c.objects.UpdateStatus, &next)
 	if err != nil {
-		return claim, err
+		return claim, c.claims.failed(ctx, &next, err)
 	}
 	return c.claims.wrote(stored), nil
 }

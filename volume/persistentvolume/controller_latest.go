@@ -84,6 +84,16 @@ func (l *latest[T]) getLive(ctx context.Context, name types.NamespacedName) (obj
 	}
 }
 
+// failed is for a write that has failed, and returns why. Of one that may have taken
+// effect it learns what there is now: the cache may be long in hearing of it, and
+// what the controller does next would not count with it.
+func (l *latest[T]) failed(ctx context.Context, object T, err error) error {
+	if errors.Is(err, objects.ErrUncertain) {
+		_, _, _ = l.getLive(ctx, types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}) // else the cache will say so
+	}
+	return err
+}
+
 // version returns the resourceVersion that is known of an object, if any.
 func (l *latest[T]) version(name types.NamespacedName) (version string, known bool) {
 	l.mu.Lock()

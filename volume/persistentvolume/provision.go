@@ -264,6 +264,10 @@ func isLetGo(pv *v1.PersistentVolume) bool {
 // errMadeAgain is for a claim whose volume was deleted before it had it.
 var errMadeAgain = errors.New("the PersistentVolume that was made for it is being deleted, and is made again once it is gone")
 
+// errStorageIsThere keeps what is said of the PersistentVolume's write, that it has
+// left nothing, from being said of the storage.
+var errStorageIsThere = errors.New("the storage is there, and its PersistentVolume is not")
+
 // makeVolume makes the storage, or finds what an earlier attempt has made, and
 // stores its PersistentVolume.
 func (c *Controller) makeVolume(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
@@ -293,7 +297,7 @@ func (c *Controller) makeVolume(ctx context.Context, claim *v1.PersistentVolumeC
 		return errors.Join(err, checkMadeFor(stored, claim))
 	}
 	if err != nil {
-		return fmt.Errorf("store PersistentVolume %q: %w", name, err)
+		return fmt.Errorf("%w: store PersistentVolume %q: %w", errStorageIsThere, name, err)
 	}
 	c.volumes.put(stored)
 	c.events.happened(claim, v1.EventTypeNormal, reasonProvisioningSucceeded, fmt.Sprintf("Successfully provisioned volume %s using %s", name, class.Provisioner))
