@@ -1,0 +1,25 @@
+// Package apiserver runs tests against a real Kubernetes API server: etcd and
+// kube-apiserver as processes of the test, on the loopback interface.
+//
+// The binaries are looked for where controller-runtime's envtest looks for them:
+// in the directory that KUBEBUILDER_ASSETS names. Its tool fetches them:
+//
+//	go install sigs.k8s.io/controller-runtime/tools/setup-envtest@latest
+//	export KUBEBUILDER_ASSETS=$(setup-envtest use -p path 1.36)
+//	go test ./volume/objects/cluster
+//
+// Where the variable is not set, [Run] logs that its test was not run, and the
+// test passes; where it is set, the test must run.
+//
+// # What is served
+//
+// The server authorizes as clusters do, by node and by RBAC, and restricts nodes
+// to what concerns them (NodeRestriction). [Server.Kubeconfig] makes any user.
+// Neither controllers nor a scheduler run: namespaces have no service account,
+// whose admission is off, a deleted namespace stays, what owns objects is not
+// asked after, and claims are bound by whom the test starts. Tests share a server
+// only within one Run.
+//
+// envtest itself is not used: it leaves its processes behind when a test is
+// killed, and who requires it has it decide his controller-runtime's version.
+package apiserver
