@@ -71,6 +71,15 @@ type TokenRequester interface {
 	RequestToken(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 }
 
+// TokenForgetter is implemented by a [TokenRequester] that keeps tokens. Absent:
+// there is nothing to forget.
+type TokenForgetter interface {
+	// ForgetTokens drops all tokens that are bound to a pod, which plugins call
+	// when a volume with one is torn down. It never blocks; what is not known is
+	// no error. Whoever still needs a token gets a new one.
+	ForgetTokens(podUID types.UID)
+}
+
 // TrustBundleGetter reads the PEM certificates of cluster trust bundles. What
 // does not exist is an error that matches [ErrNotFound].
 type TrustBundleGetter interface {
@@ -79,6 +88,15 @@ type TrustBundleGetter interface {
 	// the selector selects, without duplicates and in a stable order. A nil
 	// selector selects nothing, an empty one everything.
 	GetTrustBundlesBySigner(ctx context.Context, signer string, selector *metav1.LabelSelector) (pem string, err error)
+}
+
+// TrustBundleWatcher is implemented by a [TrustBundleGetter] that tells of
+// changes. Absent: they are those of the objects of kind ClusterTrustBundle where the
+// node's objects come from.
+type TrustBundleWatcher interface {
+	// WatchTrustBundles calls f after any bundle was created, changed or deleted,
+	// or became known, until stop is called, as an objects.Source does.
+	WatchTrustBundles(f func()) (stop func())
 }
 
 // AllocatableGetter returns what the node's pods may use in all; a container
@@ -218,6 +236,10 @@ func (h *Host) Roles() []any {
 	add(can, struct{ HostOwnership }{owner})
 	disks, can := h.HostFiles.(HostDisks)
 	add(can, struct{ HostDisks }{disks})
+	forgetter, can := h.Tokens.(TokenForgetter)
+	add(can, struct{ TokenForgetter }{forgetter})
+	watcher, can := h.TrustBundles.(TrustBundleWatcher)
+	add(can, struct{ TrustBundleWatcher }{watcher})
 	return present
 }
 

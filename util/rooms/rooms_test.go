@@ -23,6 +23,7 @@ func mayImport() map[string][]string {
 		"volume/internal":                  {"util", "mount", "volume"},
 		"volume/objects":                   {"util", "volume"},
 		"volume/objects/cluster":           {"util", "volume", "volume/objects"},
+		"volume/clusterhost":               {"util", "volume", "volume/objects"},
 		"volume/containerenv":              {"util", "volume", "volume/internal", "volume/objects"},
 		"volume/persistentvolume":          {"util", "volume", "volume/objects"},
 		"volume/persistentvolume/embedded": {"util", "volume", "volume/objects", "volume/persistentvolume"},
@@ -30,7 +31,7 @@ func mayImport() map[string][]string {
 		"volume/volumemanager":             {"util", "mount", "volume", "volume/objects", "volume/internal"},
 		"volume/plugins":                   plugins,
 		"volume/volumetest":                {"util", "mount", "volume"},
-		"examples": {"util", "mount", "volume", "volume/plugins", "volume/objects", "volume/persistentvolume", "volume/persistentvolume/embedded", "volume/localdiscovery",
+		"examples": {"util", "mount", "volume", "volume/clusterhost", "volume/plugins", "volume/objects", "volume/persistentvolume", "volume/persistentvolume/embedded", "volume/localdiscovery",
 			"volume/containerenv", "volume/volumemanager"},
 	}
 }
@@ -44,6 +45,7 @@ func testSupport() []string {
 // them is built with those.
 func offCore() map[string][]string {
 	return map[string][]string{
+		"volume/clusterhost":                 {"k8s.io/client-go"},
 		"volume/objects/cluster":             {"k8s.io/client-go"},
 		"volume/objects/cluster/clustertest": {"k8s.io/client-go"},
 	}

@@ -1,0 +1,308 @@
+package clusterhost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+const (
+	bundleKind = "ClusterTrustBundle"
+	// notServedFor is how long the answer stands that bundles are not served.
+	notServedFor     = 30 * time.Second
+	firstBundlePause = time.Second
+	lastBundlePause  = 30 * time.Second
+)
+
+// NotServedError says that the API server does not serve ClusterTrustBundles.
+type NotServedError struct{}
+
+func (*NotServedError) Error() string {
+	return "the API server serves ClusterTrustBundles neither as certificates.k8s.io/v1 nor as v1beta1; they need Kubernetes 1.37, or 1.33 and later with " +
+		"the feature gate ClusterTrustBundle and --runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true"
+}
+
+// bundle is what counts of a ClusterTrustBundle of whichever version.
+type bundle struct {
+	name, signer, pem string
+	labels            map[string]string
+}
+
+func (b bundle) equal(other bundle) bool {
+	return b.name == other.name && b.signer == other.signer && b.pem == other.pem && maps.Equal(b.labels, other.labels)
+}
+
+// bundleVersion is one version of the API that may be served.
+type bundleVersion struct {
+	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+func bundleVersions(c kubernetes.Interface) []bundleVersion {
+	stable, beta := c.CertificatesV1().ClusterTrustBundles(), c.CertificatesV1beta1().ClusterTrustBundles()
+	return []bundleVersion{
+		{func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return stable.List(ctx, o) }, stable.Watch},
+		{func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return beta.List(ctx, o) }, beta.Watch},
+	}
+}
+
+func bundleOf(object any) (bundle, bool) {
+	switch b := object.(type) {
+	case *certificatesv1.ClusterTrustBundle:
+		return bundle{name: b.Name, signer: b.Spec.SignerName, pem: b.Spec.TrustBundle, labels: b.Labels}, true
+	case *certificatesv1beta1.ClusterTrustBundle:
+		return bundle{name: b.Name, signer: b.Spec.SignerName, pem: b.Spec.TrustBundle, labels: b.Labels}, true
+	}
+	return bundle{}, false
+}
+
+// bundleFeed keeps the bundles of the cluster, from the first question on. It is
+// the store that a reflector fills.
+type bundleFeed struct {
+	clientset kubernetes.Interface
+	logger    klog.Logger
+	run       sync.WaitGroup
+
+	mu       sync.Mutex
+	closed   bool
+	end      context.CancelFunc // of what runs; nil: nothing
+	refused  time.Time          // when the API server last said that it serves none
+	answered chan struct{}      // closed with the first answer or failure
+	synced   bool
+	all      map[string]bundle
+	err      error // of the last look-up, until one succeeds
+	watchers map[*bundleWatcher]struct{}
+}
+
+var _ cache.ReflectorStore = (*bundleFeed)(nil)
+
+func newBundleFeed(clientset kubernetes.Interface, logger *slog.Logger) *bundleFeed {
+	return &bundleFeed{clientset: clientset, logger: logr.FromSlogHandler(logger.Handler()), answered: make(chan struct{}),
+		all: make(map[string]bundle), watchers: make(map[*bundleWatcher]struct{})}
+}
+
+// get returns all bundles by name, as a map that nobody changes, once there is an answer.
+func (f *bundleFeed) get(ctx context.Context) (map[string]bundle, error) {
+	select {
+	case <-f.start():
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.synced {
+		return nil, f.err
+	}
+	return f.all, nil
+}
+
+// start has the bundles watched, unless they are or it makes no sense.
+func (f *bundleFeed) start() (answered <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.end != nil:
+	case f.closed:
+		if !f.synced && f.err == nil {
+			f.err = errors.New("cluster trust bundles: the getter is closed")
+			f.answer()
+		}
+	case f.refused.IsZero() || time.Since(f.refused) >= notServedFor:
+		ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), f.logger))
+		f.end = cancel
+		if !f.synced {
+			f.answered = make(chan struct{})
+		}
+		f.run.Go(func() { f.follow(ctx) })
+	}
+	return f.answered
+}
+
+func (f *bundleFeed) close() {
+	f.mu.Lock()
+	f.closed = true
+	if f.end != nil {
+		f.end()
+	}
+	clear(f.watchers)
+	f.mu.Unlock()
+	f.run.Wait()
+}
+
+// follow keeps the bundles up to date until ctx ends or the API server says that
+// it serves none.
+func (f *bundleFeed) follow(ctx context.Context) {
+	defer f.stopped()
+	for pause := firstBundlePause; ; pause = min(2*pause, lastBundlePause) {
+		served, err := f.servedVersion(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			f.fail(fmt.Errorf("cluster trust bundles: %w", err))
+			if errors.As(err, new(*NotServedError)) {
+				return
+			}
+		default:
+			f.reflect(ctx, served) // until that version is not served any more
+			pause = firstBundlePause
+		}
+		select {
+		case <-time.After(wait.Jitter(pause, 0.2)):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (f *bundleFeed) stopped() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.end()
+	f.end = nil
+}
+
+// servedVersion asks which version the API server serves.
+func (f *bundleFeed) servedVersion(ctx context.Context) (bundleVersion, error) {
+	for _, version := range bundleVersions(f.clientset) {
+		_, err := version.list(ctx, metav1.ListOptions{Limit: 1})
+		if !apierrors.IsNotFound(err) {
+			return version, err
+		}
+	}
+	return bundleVersion{}, &NotServedError{}
+}
+
+// reflect lists and watches one version until ctx ends or it is not served. Lists,
+// watches and their pauses are client-go's reflector's.
+func (f *bundleFeed) reflect(ctx context.Context, version bundleVersion) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	requests := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			list, err := version.list(ctx, options)
+			if err != nil && ctx.Err() == nil {
+				f.fail(fmt.Errorf("cluster trust bundles: %w", err))
+			}
+			if apierrors.IsNotFound(err) {
+				cancel()
+			}
+			return list, err
+		},
+		WatchFuncWithContext: version.watch,
+	}
+	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(requests, f.clientset), nil, f,
+		cache.ReflectorOptions{Name: "podvol", TypeDescription: bundleKind, Logger: &f.logger}).RunWithContext(ctx)
+}
+
+// fail keeps the error of a look-up for those who know nothing yet. What is
+// known already stands.
+func (f *bundleFeed) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if errors.As(err, new(*NotServedError)) {
+		f.refused = time.Now()
+	}
+	if !f.synced {
+		f.err = err
+		f.answer()
+	}
+}
+
+// answer lets those go who wait for the first answer. f is locked.
+func (f *bundleFeed) answer() {
+	select {
+	case <-f.answered:
+	default:
+		close(f.answered)
+	}
+}
+
+// Add implements the reflector's store.
+func (f *bundleFeed) Add(item any) error { return f.Update(item) }
+
+// Update implements the reflector's store.
+func (f *bundleFeed) Update(item any) error {
+	f.change(func(all map[string]bundle) {
+		if b, ok := bundleOf(item); ok {
+			all[b.name] = b
+		}
+	})
+	return nil
+}
+
+// Delete implements the reflector's store.
+func (f *bundleFeed) Delete(item any) error {
+	f.change(func(all map[string]bundle) {
+		if b, ok := bundleOf(item); ok {
+			delete(all, b.name)
+		}
+	})
+	return nil
+}
+
+// Replace implements the reflector's store: the list is all there is.
+func (f *bundleFeed) Replace(list []any, _ string) error {
+	f.change(func(all map[string]bundle) {
+		clear(all)
+		for _, item := range list {
+			if b, ok := bundleOf(item); ok {
+				all[b.name] = b
+			}
+		}
+	})
+	return nil
+}
+
+// Resync implements the reflector's store; there is nothing behind it.
+func (f *bundleFeed) Resync() error { return nil }
+
+// change takes over what the API has said, and tells of it if it is news.
+func (f *bundleFeed) change(apply func(map[string]bundle)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	next := maps.Clone(f.all)
+	apply(next)
+	news := !f.synced || !maps.EqualFunc(f.all, next, bundle.equal)
+	f.all, f.synced, f.err, f.refused = next, true, nil, time.Time{}
+	f.answer()
+	if !news {
+		return
+	}
+	for w := range f.watchers {
+		w.notify()
+	}
+}
+
+// watch tells f of changes, and of what becomes known.
+func (f *bundleFeed) watch(call func()) (stop func()) {
+	w := &bundleWatcher{call: call}
+	f.mu.Lock()
+	if !f.closed {
+		f.watchers[w] = struct{}{}
+	}
+	f.mu.Unlock()
+	f.start()
+	return func() {
+		f.mu.Lock()
+		delete(f.watchers, w)
+		f.mu.Unlock()
+		w.stop()
+	}
+}

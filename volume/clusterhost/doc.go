@@ -1,0 +1,25 @@
+// Package clusterhost plays the roles of a [volume.Host] over the API of a
+// Kubernetes cluster, for a node or a controller that has a client-go clientset,
+// and reports to the API which volumes a node uses:
+//
+//   - [Tokens] is a [volume.TokenRequester]: service account tokens, cached and
+//     renewed as the kubelet does it.
+//   - [TrustBundles] is a [volume.TrustBundleGetter], by name and by signer.
+//   - [Events] is a [volume.EventSink] over a client-go recorder, and takes the
+//     controllers' events about claims and volumes as well.
+//   - [Allocatable] is a [volume.AllocatableGetter]: what the Node object says.
+//   - [PodRunner] is a [volume.PodRunner] for the pods that recycle volumes.
+//   - [ReportVolumes] keeps a node's status.volumesInUse and tells the volume
+//     manager its status.volumesAttached.
+//
+// Config maps, secrets, claims and all other objects come from objects/cluster.
+//
+// # What the node's identity must be allowed
+//
+// The Node authorizer and the NodeRestriction admission plugin allow all that a
+// node needs: create serviceaccounts/token for pods that are bound to it; get,
+// list and watch clustertrustbundles; create and patch events; get and watch its
+// Node, and patch its status. A [PodRunner] belongs into a controller, whose role
+// must allow to get, list, watch, create and delete pods; where it may list and
+// watch events, the pods' events are passed on.
+package clusterhost

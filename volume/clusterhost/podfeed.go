@@ -1,0 +1,161 @@
+package clusterhost
+
+import (
+	"context"
+	"sync"
+
+	"github.com/go-logr/logr"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// podFeed is what is seen of one pod and of its events.
+type podFeed struct {
+	pods   chan podSeen
+	events chan *v1.Event
+}
+
+// podSeen is one state of a pod, or its last one.
+type podSeen struct {
+	pod  *v1.Pod // nil: none is there
+	gone bool
+}
+
+// feed watches a pod by its name and its events by its UID, until stop is called.
+func (r *podRun) feed(pod *v1.Pod) (feed *podFeed, stop func()) {
+	logger := logr.FromSlogHandler(r.logger.Handler())
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logger))
+	feed = &podFeed{pods: make(chan podSeen), events: make(chan *v1.Event)}
+	var running sync.WaitGroup
+	core := r.clientset.CoreV1()
+	running.Go(func() {
+		reflect(ctx, r.clientset, logger, "Pod", fields.OneTermEqualSelector(metav1.ObjectNameField, pod.Name),
+			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return core.Pods(pod.Namespace).List(ctx, o)
+			},
+			core.Pods(pod.Namespace).Watch,
+			podSink{ctx.Done(), pod.Name, feed.pods})
+	})
+	running.Go(func() {
+		reflect(ctx, r.clientset, logger, "Event", fields.OneTermEqualSelector("involvedObject.uid", string(pod.UID)),
+			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return core.Events(pod.Namespace).List(ctx, o)
+			},
+			core.Events(pod.Namespace).Watch,
+			&eventSink{ctx.Done(), pod.UID, feed.events, make(map[types.UID]string)})
+	})
+	return feed, func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// reflect lists and watches what a selector selects until ctx ends.
+func reflect(ctx context.Context, clientset kubernetes.Interface, logger klog.Logger, kind string, selector fields.Selector,
+	list func(context.Context, metav1.ListOptions) (runtime.Object, error), open func(context.Context, metav1.ListOptions) (watch.Interface, error), store cache.ReflectorStore) {
+	requests := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			options.FieldSelector = selector.String()
+			return list(ctx, options)
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.FieldSelector = selector.String()
+			return open(ctx, options)
+		},
+	}
+	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(requests, clientset), nil, store,
+		cache.ReflectorOptions{Name: "podvol", TypeDescription: kind, Logger: &logger}).RunWithContext(ctx)
+}
+
+// podSink passes on the states of the pod of one name.
+type podSink struct {
+	done <-chan struct{}
+	name string
+	to   chan<- podSeen
+}
+
+func (s podSink) send(item any, gone bool) error {
+	if pod, ok := item.(*v1.Pod); ok && pod.Name == s.name {
+		s.put(podSeen{pod, gone})
+	}
+	return nil
+}
+
+func (s podSink) put(seen podSeen) {
+	select {
+	case s.to <- seen:
+	case <-s.done:
+	}
+}
+
+// Add implements the reflector's store.
+func (s podSink) Add(item any) error { return s.send(item, false) }
+
+// Update implements the reflector's store.
+func (s podSink) Update(item any) error { return s.send(item, false) }
+
+// Delete implements the reflector's store.
+func (s podSink) Delete(item any) error { return s.send(item, true) }
+
+// Resync implements the reflector's store.
+func (s podSink) Resync() error { return nil }
+
+// Replace implements the reflector's store: the list is all there is.
+func (s podSink) Replace(list []any, _ string) error {
+	for _, item := range list {
+		if pod, ok := item.(*v1.Pod); ok && pod.Name == s.name {
+			s.put(podSeen{pod: pod})
+			return nil
+		}
+	}
+	s.put(podSeen{})
+	return nil
+}
+
+// eventSink passes on the events of one pod, each once in each version.
+type eventSink struct {
+	done <-chan struct{}
+	uid  types.UID
+	to   chan<- *v1.Event
+	seen map[types.UID]string
+}
+
+// Add implements the reflector's store.
+func (s *eventSink) Add(item any) error { return s.Update(item) }
+
+// Update implements the reflector's store.
+func (s *eventSink) Update(item any) error {
+	e, ok := item.(*v1.Event)
+	if !ok || e.InvolvedObject.UID != s.uid || s.seen[e.UID] == e.ResourceVersion && e.ResourceVersion != "" {
+		return nil
+	}
+	s.seen[e.UID] = e.ResourceVersion
+	select {
+	case s.to <- e:
+	case <-s.done:
+	}
+	return nil
+}
+
+// Delete implements the reflector's store.
+func (s *eventSink) Delete(any) error { return nil }
+
+// Resync implements the reflector's store.
+func (s *eventSink) Resync() error { return nil }
+
+// Replace implements the reflector's store.
+func (s *eventSink) Replace(list []any, _ string) error {
+	for _, item := range list {
+		if err := s.Update(item); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,334 @@
+package clusterhost
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+const (
+	// reportTimeout bounds one request.
+	reportTimeout = 30 * time.Second
+	// mayLand is how long a request whose answer was lost may still take effect: an
+	// API server gives one up after a minute (--request-timeout).
+	mayLand = 75 * time.Second
+
+	firstReportPause = time.Second
+	lastReportPause  = 30 * time.Second
+	firstConflict    = 10 * time.Millisecond
+	lastConflict     = 2 * time.Second
+)
+
+// VolumeReporter is what [ReportVolumes] needs of a volume manager;
+// *volumemanager.Manager is one, with S its VolumeStatus.
+type VolumeReporter[S any] interface {
+	// WaitForRecovery returns nil once VolumesInUse knows what is mounted.
+	WaitForRecovery(ctx context.Context) error
+	VolumesInUse() []v1.UniqueVolumeName
+	ReportedInUse([]v1.UniqueVolumeName)
+	SetVolumesAttached([]v1.AttachedVolume)
+	// Subscribe tells when VolumesInUse may have changed.
+	Subscribe(f func(S)) (stop func())
+}
+
+// ReportConfig is the configuration of [ReportVolumes]; its zero value works.
+type ReportConfig struct {
+	// Logger takes failures of reports; nil: nobody does.
+	Logger *slog.Logger
+}
+
+// ReportVolumes keeps status.volumesInUse of a Node object as the volume manager
+// wants it, and tells the manager what its status.volumesAttached says, until ctx
+// ends; then it returns nil. That the manager has stopped before it had recovered
+// is its error.
+//
+// nodes is where changes of the Node are seen, such as a cluster.Client; all
+// writes, and reads of what was written, go through the clientset. A report is a
+// patch of status.volumesInUse alone, with the resourceVersion that it was decided
+// upon, so it neither overwrites nor is overwritten by what others have in the
+// status of the node. It is sent only when the list is another, never before the
+// manager has recovered, and repeated with growing pauses until it succeeds (10 ms
+// to 2 s after conflicts, 1 to 30 s after other failures).
+//
+// A volume is acknowledged to the manager only after the API has said that the
+// status lists it, and together with what it said is attached then: nothing is
+// mounted that a controller may still believe to be unused. Where the answer to a
+// report was lost, nothing is acknowledged that it could still take back: it is
+// waited for until the Node has changed, or the request cannot take effect any more.
+//
+// A Node that does not exist, or not any more, is waited for.
+func ReportVolumes[S any](ctx context.Context, clientset kubernetes.Interface, nodes objects.Source, nodeName string, manager VolumeReporter[S], config ReportConfig) error {
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	r := &report{
+		clientset: clientset, nodes: nodes, ref: volume.NewObjectRef("Node", "", nodeName), logger: config.Logger,
+		volumesInUse: manager.VolumesInUse, reportedInUse: manager.ReportedInUse, setVolumesAttached: manager.SetVolumesAttached,
+		changed: make(chan struct{}, 1), seen: make(chan struct{}, 1),
+	}
+	defer nodes.Watch(r.ref, func(volume.ObjectRef) { signal(r.seen) })()
+	defer manager.Subscribe(func(S) { signal(r.changed) })()
+	if err := manager.WaitForRecovery(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("volumes in use of %s: %w", r.ref, err)
+	}
+	r.run(ctx)
+	return nil
+}
+
+// signal leaves word for somebody who looks at everything anyway.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// report is one run of [ReportVolumes]. Only its own goroutine uses it.
+type report struct {
+	clientset          kubernetes.Interface
+	nodes              objects.Source
+	ref                volume.ObjectRef
+	logger             *slog.Logger
+	volumesInUse       func() []v1.UniqueVolumeName
+	reportedInUse      func([]v1.UniqueVolumeName)
+	setVolumesAttached func([]v1.AttachedVolume)
+	changed, seen      chan struct{}
+
+	// node is the newest state of the Node that is known; nil: it must be asked for.
+	node *v1.Node
+	// listed is what the manager last wanted.
+	listed []v1.UniqueVolumeName
+	// acknowledged is what the manager believes to be reported.
+	acknowledged []v1.UniqueVolumeName
+	lost         lostReport
+	failures     int
+	conflicts    int
+}
+
+// lostReport is a report whose answer was lost: it can take effect as long as the
+// Node has the version that it was decided upon.
+type lostReport struct {
+	version string
+	until   time.Time
+}
+
+func (l lostReport) mayLandOn(node *v1.Node, now time.Time) bool {
+	return l.version != "" && node.ResourceVersion == l.version && now.Before(l.until)
+}
+
+func (r *report) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		pause, err := r.step(ctx)
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case r.conflicts > 0 && r.conflicts < 5:
+			r.logger.Debug("the node has changed, the volumes in use are reported again", "node", r.ref.Name, "error", err)
+		default:
+			r.logger.Warn("the volumes in use could not be reported", "node", r.ref.Name, "failures", r.failures+r.conflicts, "nextTry", pause, "error", err)
+		}
+		r.wait(ctx, pause)
+	}
+}
+
+// wait returns when there may be something to do: news, or the end of a pause that
+// is not 0. Only a pause after an outage ends with news of the Node.
+func (r *report) wait(ctx context.Context, pause time.Duration) {
+	changed, seen := r.changed, r.seen
+	var over <-chan time.Time
+	if pause > 0 {
+		over = time.After(pause)
+		changed = nil
+		if r.conflicts > 0 {
+			seen = nil
+		}
+	}
+	select {
+	case <-changed:
+	case <-seen:
+	case <-over:
+	case <-ctx.Done():
+	}
+}
+
+// step brings the status up to date, and the manager. It returns how long to wait
+// before the next try, 0: until something changes.
+func (r *report) step(ctx context.Context) (time.Duration, error) {
+	if err := r.look(ctx); err != nil {
+		return r.failed(err), err
+	}
+	r.tell()
+	r.listed = r.volumesInUse()
+	if r.listed == nil {
+		return 0, nil // it says nothing, which is not to be reported
+	}
+	r.acknowledged = among(r.acknowledged, r.listed) // as the manager does it
+	if lists(r.node, r.listed) {
+		if r.lost.mayLandOn(r.node, time.Now()) {
+			// To be looked at again, in case the lost report takes something back.
+			r.node = nil
+			return min(time.Until(r.lost.until), lastReportPause), nil
+		}
+		r.acknowledge()
+		return 0, nil
+	}
+	if err := r.send(ctx); err != nil {
+		return r.failed(err), err
+	}
+	return 0, nil
+}
+
+// look makes r.node the newest state that is known, and asks the API where there
+// is none.
+func (r *report) look(ctx context.Context) error {
+	if r.node == nil {
+		ctx, cancel := context.WithTimeoutCause(ctx, reportTimeout, fmt.Errorf("the API has not answered within %s", reportTimeout))
+		defer cancel()
+		node, err := r.clientset.CoreV1().Nodes().Get(ctx, r.ref.Name, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("get %s: %w", r.ref, err)
+		}
+		r.node = node
+		return nil
+	}
+	seen, err := objects.Get[*v1.Node](ctx, r.nodes, r.ref)
+	if err != nil {
+		return nil // what was known stands
+	}
+	order, err := resourceversion.CompareResourceVersion(seen.ResourceVersion, r.node.ResourceVersion)
+	switch {
+	case err != nil: // it has none that could be compared
+		r.node = nil
+		return r.look(ctx)
+	case order > 0:
+		r.node = seen
+	}
+	return nil
+}
+
+// lists reports whether the status of a node has exactly these volumes in use.
+func lists(node *v1.Node, names []v1.UniqueVolumeName) bool {
+	return slices.Equal(sorted(node.Status.VolumesInUse), sorted(names))
+}
+
+func sorted(names []v1.UniqueVolumeName) []v1.UniqueVolumeName {
+	names = slices.Clone(names)
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// tell has the manager know what the status says: what is attached, and what is
+// in use, if this is not known yet or somebody else has taken volumes off the list.
+// It comes before the manager is asked what is in use: that may be some of these.
+func (r *report) tell() {
+	r.setVolumesAttached(r.node.Status.VolumesAttached)
+	reported := r.node.Status.VolumesInUse
+	if r.acknowledged != nil {
+		if reported = among(r.acknowledged, reported); len(reported) == len(r.acknowledged) {
+			return
+		}
+	}
+	r.acknowledged = append([]v1.UniqueVolumeName{}, reported...)
+	r.reportedInUse(reported)
+}
+
+// among returns those of names that are in all.
+func among(names, all []v1.UniqueVolumeName) []v1.UniqueVolumeName {
+	found := []v1.UniqueVolumeName{}
+	for _, name := range names {
+		if slices.Contains(all, name) {
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
+// acknowledge has the manager go on with what is listed.
+func (r *report) acknowledge() {
+	r.failures, r.conflicts, r.lost = 0, 0, lostReport{}
+	if len(r.acknowledged) < len(r.listed) { // it is a part of it
+		r.acknowledged = slices.Clone(r.listed)
+		r.reportedInUse(r.listed)
+	}
+}
+
+// send writes the list, and acknowledges it when the API has said that it is
+// written.
+func (r *report) send(ctx context.Context) error {
+	patch, err := patchOf(r.node.ResourceVersion, r.listed)
+	if err != nil {
+		return err
+	}
+	version, sent := r.node.ResourceVersion, time.Now()
+	ctx, cancel := context.WithTimeoutCause(ctx, reportTimeout, fmt.Errorf("the API has not answered within %s", reportTimeout))
+	defer cancel()
+	node, err := r.clientset.CoreV1().Nodes().Patch(ctx, r.ref.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
+		if !saysNothingDone(err) {
+			r.lost = lostReport{version: version, until: sent.Add(reportTimeout + mayLand)}
+		}
+		return fmt.Errorf("report the volumes in use of %s: %w", r.ref, err)
+	}
+	r.node = node
+	if !lists(node, r.listed) {
+		return fmt.Errorf("report the volumes in use of %s: the API took the report, but lists %d volumes instead of %d", r.ref, len(node.Status.VolumesInUse), len(r.listed))
+	}
+	r.setVolumesAttached(node.Status.VolumesAttached) // first: the acknowledgement has volumes mounted that are attached
+	r.acknowledge()
+	return nil
+}
+
+// saysNothingDone reports whether an error is the API server's refusal.
+func saysNothingDone(err error) bool {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
+		return false
+	}
+	code := status.Status().Code
+	return code >= 400 && code < 500
+}
+
+// patchOf is a merge patch of the list alone, for one version of the Node.
+func patchOf(version string, names []v1.UniqueVolumeName) ([]byte, error) {
+	type metadata struct {
+		ResourceVersion string `json:"resourceVersion,omitempty"`
+	}
+	type status struct {
+		VolumesInUse []v1.UniqueVolumeName `json:"volumesInUse"`
+	}
+	return json.Marshal(struct {
+		Metadata metadata `json:"metadata"`
+		Status   status   `json:"status"`
+	}{metadata{version}, status{names}})
+}
+
+// failed says how long to pause. What was known of the Node is asked for again.
+func (r *report) failed(err error) time.Duration {
+	r.node = nil
+	if apierrors.IsConflict(err) {
+		r.conflicts++
+		return jittered(min(firstConflict<<min(r.conflicts-1, 10), lastConflict))
+	}
+	r.conflicts = 0
+	r.failures++
+	return jittered(min(firstReportPause<<min(r.failures-1, 10), lastReportPause))
+}
+
+func jittered(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
