@@ -15,6 +15,9 @@
 // (capabilities.go) found by a function of its own (AsAttachable, …), which
 // holds the only type assertion.
 //
+// What Kubernetes has and this has not is listed in the comment of package
+// volumemanager.
+//
 // The names are those of Kubernetes' own tree (k8s.io/kubernetes/pkg/volume,
 // v1.37); every method that may block takes a context first.
 package volume

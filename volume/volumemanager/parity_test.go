@@ -1,0 +1,261 @@
+package volumemanager_test
+
+import (
+	"context"
+	"errors"
+	"go/parser"
+	"go/token"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/containerenv"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// fate is what becomes of the fields of one type of the API, by their names in
+// manifests.
+type fate struct {
+	of reflect.Type
+	// done: read, and followed.
+	done string
+	// refused: with a typed error; TestWhatIsRefused tries it.
+	refused string
+	// noted: neither, as the package comment says by that very name.
+	noted string
+	// others: of no concern to volumes on a node.
+	others string
+}
+
+func fates() []fate {
+	return []fate{
+		{of: reflect.TypeFor[v1.PodSpec](),
+			done:  "volumes initContainers containers ephemeralContainers serviceAccountName securityContext resources nodeName",
+			noted: "hostUsers",
+			others: "restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds dnsPolicy nodeSelector serviceAccount automountServiceAccountToken " +
+				"hostNetwork hostPID hostIPC shareProcessNamespace imagePullSecrets hostname subdomain affinity schedulerName tolerations hostAliases " +
+				"priorityClassName priority dnsConfig readinessGates runtimeClassName enableServiceLinks preemptionPolicy overhead topologySpreadConstraints " +
+				"setHostnameAsFQDN os schedulingGates resourceClaims hostnameOverride schedulingGroup evictionResponders"},
+		{of: reflect.TypeFor[v1.PodSecurityContext](),
+			done: "seLinuxOptions runAsUser fsGroup fsGroupChangePolicy seLinuxChangePolicy", noted: "supplementalGroups",
+			others: "windowsOptions runAsGroup runAsNonRoot supplementalGroupsPolicy sysctls seccompProfile appArmorProfile"},
+		{of: reflect.TypeFor[v1.SecurityContext](),
+			done:   "privileged seLinuxOptions runAsUser",
+			others: "capabilities windowsOptions runAsGroup runAsNonRoot readOnlyRootFilesystem allowPrivilegeEscalation procMount seccompProfile appArmorProfile"},
+		{of: reflect.TypeFor[v1.Container](),
+			done: "name envFrom env resources restartPolicy volumeMounts volumeDevices securityContext",
+			others: "image command args workingDir ports resizePolicy restartPolicyRules livenessProbe readinessProbe startupProbe lifecycle " +
+				"terminationMessagePath terminationMessagePolicy imagePullPolicy stdin stdinOnce tty"},
+		{of: reflect.TypeFor[v1.VolumeMount](), done: "name readOnly recursiveReadOnly mountPath subPath mountPropagation subPathExpr bindMountOptions"},
+		{of: reflect.TypeFor[v1.VolumeDevice](), done: "name devicePath"},
+		{of: reflect.TypeFor[v1.EnvVarSource](), done: "fieldRef resourceFieldRef configMapKeyRef secretKeyRef", refused: "fileKeyRef"},
+
+		{of: reflect.TypeFor[v1.VolumeSource](),
+			done: "hostPath emptyDir secret nfs persistentVolumeClaim downwardAPI configMap projected ephemeral",
+			refused: "gcePersistentDisk awsElasticBlockStore gitRepo iscsi glusterfs rbd flexVolume cinder cephfs flocker fc azureFile vsphereVolume " +
+				"quobyte azureDisk photonPersistentDisk portworxVolume scaleIO storageos csi image"},
+		{of: reflect.TypeFor[v1.EmptyDirVolumeSource](), done: "medium mode", noted: "sizeLimit"},
+		{of: reflect.TypeFor[v1.HostPathVolumeSource](), done: "path type"},
+		{of: reflect.TypeFor[v1.NFSVolumeSource](), done: "server path readOnly"},
+		{of: reflect.TypeFor[v1.SecretVolumeSource](), done: "secretName items defaultMode optional defaultUser"},
+		{of: reflect.TypeFor[v1.ConfigMapVolumeSource](), done: "name items defaultMode optional defaultUser"},
+		{of: reflect.TypeFor[v1.KeyToPath](), done: "key path mode user"},
+		{of: reflect.TypeFor[v1.DownwardAPIVolumeSource](), done: "items defaultMode defaultUser"},
+		{of: reflect.TypeFor[v1.DownwardAPIVolumeFile](), done: "path fieldRef resourceFieldRef mode user"},
+		{of: reflect.TypeFor[v1.ObjectFieldSelector](), done: "apiVersion fieldPath"},
+		{of: reflect.TypeFor[v1.ResourceFieldSelector](), done: "containerName resource divisor"},
+		{of: reflect.TypeFor[v1.PersistentVolumeClaimVolumeSource](), done: "claimName readOnly"},
+		{of: reflect.TypeFor[v1.EphemeralVolumeSource](), done: "volumeClaimTemplate"},
+		{of: reflect.TypeFor[v1.PersistentVolumeClaimTemplate](), done: "metadata spec"},
+
+		{of: reflect.TypeFor[v1.ProjectedVolumeSource](), done: "sources defaultMode defaultUser"},
+		{of: reflect.TypeFor[v1.VolumeProjection](), done: "secret downwardAPI configMap serviceAccountToken clusterTrustBundle", refused: "podCertificate"},
+		{of: reflect.TypeFor[v1.SecretProjection](), done: "name items optional"},
+		{of: reflect.TypeFor[v1.ConfigMapProjection](), done: "name items optional"},
+		{of: reflect.TypeFor[v1.DownwardAPIProjection](), done: "items"},
+		{of: reflect.TypeFor[v1.ServiceAccountTokenProjection](), done: "audience expirationSeconds path user"},
+		{of: reflect.TypeFor[v1.ClusterTrustBundleProjection](), done: "name signerName labelSelector optional path user"},
+
+		{of: reflect.TypeFor[v1.PersistentVolumeSpec](),
+			done: "capacity accessModes claimRef persistentVolumeReclaimPolicy storageClassName mountOptions volumeMode nodeAffinity volumeAttributesClassName " +
+				"hostPath nfs local",
+			refused: "gcePersistentDisk awsElasticBlockStore glusterfs rbd iscsi cinder cephfs fc flocker flexVolume azureFile vsphereVolume quobyte azureDisk " +
+				"photonPersistentDisk portworxVolume scaleIO storageos csi"},
+		{of: reflect.TypeFor[v1.LocalVolumeSource](), done: "path fsType"},
+		{of: reflect.TypeFor[v1.PersistentVolumeClaimSpec](),
+			done: "accessModes selector resources volumeName storageClassName volumeMode volumeAttributesClassName", noted: "dataSource dataSourceRef"},
+		{of: reflect.TypeFor[v1.PersistentVolumeClaimStatus](),
+			done:  "phase accessModes capacity conditions allocatedResources allocatedResourceStatuses currentVolumeAttributesClassName modifyVolumeStatus",
+			noted: "healthStatus"},
+		{of: reflect.TypeFor[storagev1.StorageClass](),
+			done: "metadata provisioner parameters reclaimPolicy mountOptions allowVolumeExpansion volumeBindingMode allowedTopologies"},
+	}
+}
+
+// Whoever takes a new version of the API has to decide what becomes of its new
+// fields: none is ignored because nobody thought of it.
+func TestEveryFieldHasAFate(t *testing.T) {
+	notes := packageComment(t)
+	for _, f := range fates() {
+		known := strings.Fields(strings.Join([]string{f.done, f.refused, f.noted, f.others}, " "))
+		fields := manifestFields(f.of)
+		for _, name := range fields {
+			if n := count(known, name); n != 1 {
+				t.Errorf("%s.%s is listed %d times: say once what becomes of it, and refuse it or tell of it (volume.Shortfall) if nothing does", f.of.Name(), name, n)
+			}
+		}
+		for _, name := range known {
+			if !slices.Contains(fields, name) {
+				t.Errorf("%s has no field %s", f.of.Name(), name)
+			}
+		}
+		for name := range strings.FieldsSeq(f.noted) {
+			if !strings.Contains(notes, name) {
+				t.Errorf("the package comment does not say what becomes of %s.%s", f.of.Name(), name)
+			}
+		}
+	}
+}
+
+// manifestFields are the names of a type's fields as manifests have them, those of
+// what it embeds included.
+func manifestFields(of reflect.Type) (names []string) {
+	for i := range of.NumField() {
+		field := of.Field(i)
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		switch {
+		case name != "":
+			names = append(names, name)
+		case field.Type != reflect.TypeFor[metav1.TypeMeta]():
+			names = append(names, manifestFields(field.Type)...)
+		}
+	}
+	return names
+}
+
+func count(all []string, name string) (n int) {
+	for _, a := range all {
+		if a == name {
+			n++
+		}
+	}
+	return n
+}
+
+func packageComment(t *testing.T) string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "doc.go", nil, parser.ParseComments|parser.PackageClauseOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file.Doc.Text()
+}
+
+// What is listed as refused is, and what is listed as done is not.
+func TestWhatIsRefused(t *testing.T) {
+	w := newWorld(t)
+	w.plugins = func() []volume.VolumePlugin { return plugins.All() }
+	manager, _ := w.start()
+	for _, f := range fates() {
+		try := w.refusalOf(manager, f.of)
+		if try == nil {
+			if f.refused != "" {
+				t.Errorf("nobody tries what is refused of %s", f.of.Name())
+			}
+			continue
+		}
+		for name := range strings.FieldsSeq(f.refused) {
+			if !try(name) {
+				t.Errorf("%s.%s is not refused", f.of.Name(), name)
+			}
+		}
+		for name := range strings.FieldsSeq(f.done) {
+			if try(name) {
+				t.Errorf("%s.%s is refused", f.of.Name(), name)
+			}
+		}
+	}
+}
+
+// refusalOf returns what tells whether a field of a type is refused; nil for types
+// that are not asked about.
+func (w *world) refusalOf(manager *volumemanager.Manager, of reflect.Type) (refuses func(field string) bool) {
+	switch of {
+	case reflect.TypeFor[v1.VolumeSource]():
+		return func(name string) bool {
+			v := v1.Volume{Name: "v"}
+			setPointer(reflect.ValueOf(&v.VolumeSource).Elem(), name)
+			if v.CSI != nil {
+				v.CSI.Driver = "driver.example.com"
+			}
+			return w.isUnsupported(manager, v)
+		}
+	case reflect.TypeFor[v1.PersistentVolumeSpec]():
+		return func(name string) bool {
+			claim, pv := boundPair("claim-"+strings.ToLower(name), "pv-"+strings.ToLower(name))
+			source := reflect.ValueOf(&pv.Spec.PersistentVolumeSource).Elem()
+			source.SetZero()
+			if !setPointer(source, name) {
+				return false // it is no source
+			}
+			w.add(claim, pv)
+			return w.isUnsupported(manager, claimVolume("v", claim.Name, false))
+		}
+	case reflect.TypeFor[v1.VolumeProjection]():
+		return func(name string) bool {
+			p := v1.VolumeProjection{}
+			setPointer(reflect.ValueOf(&p).Elem(), name)
+			v := v1.Volume{Name: "v"}
+			v.Projected = &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{p}}
+			return w.isUnsupported(manager, v)
+		}
+	case reflect.TypeFor[v1.EnvVarSource]():
+		return func(name string) bool {
+			from := &v1.EnvVarSource{}
+			setPointer(reflect.ValueOf(from).Elem(), name)
+			c := &v1.Container{Name: "c", Env: []v1.EnvVar{{Name: "V", ValueFrom: from}}}
+			_, err := containerenv.Resolve(w.t.Context(), newPod("web"), c, containerenv.Sources{Objects: objects.NewStore()})
+			return errors.Is(err, containerenv.ErrEnvFile)
+		}
+	}
+	return nil
+}
+
+// setPointer sets the field of this name in manifests to something empty, and
+// reports whether there is one.
+func setPointer(of reflect.Value, name string) bool {
+	for i := range of.NumField() {
+		if field, _, _ := strings.Cut(of.Type().Field(i).Tag.Get("json"), ","); field == name {
+			of.Field(i).Set(reflect.New(of.Field(i).Type().Elem()))
+			return true
+		}
+	}
+	return false
+}
+
+// isUnsupported has the volume set up for a pod of its own, which need not be
+// valid otherwise: what it has is refused in any case, so that it fails.
+func (w *world) isUnsupported(manager *volumemanager.Manager, v v1.Volume) bool {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	defer cancel()
+	pod := newPod("web", v)
+	defer func() { mustTearDown(w.t, manager, pod) }()
+	stop := manager.Subscribe(func(s volumemanager.VolumeStatus) {
+		if s.Err != nil {
+			cancel()
+		}
+	})
+	defer stop()
+	_, err := manager.SetUpPod(ctx, pod)
+	_, unsupported := errors.AsType[*volume.UnsupportedError](err)
+	return unsupported
+}
