@@ -138,7 +138,7 @@ func sharedInformers(factory informers.SharedInformerFactory, config Config) (ma
 }
 
 // Close ends all that the client does in the background: its keyed watches, and
-// its handlers at the informers. Watchers hear nothing any more; reads of shared
+// its handlers at the informers. It returns when no watcher is called any more; reads of shared
 // kinds go on to answer from the informers, those of keyed ones ask the API. It
 // may be called twice, but not by a watcher.
 func (c *Client) Close() { c.close() }

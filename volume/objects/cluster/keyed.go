@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -96,19 +97,24 @@ func (k *keyed) tell(e *entry) {
 }
 
 func (k *keyed) close() {
-	k.endAll()
+	watchers := k.endAll()
 	k.running.Wait()
+	for _, w := range watchers {
+		w.Stop() // what it still has to deliver, too
+	}
 }
 
-func (k *keyed) endAll() {
+func (k *keyed) endAll() (watchers []*watching.Watcher) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.closed = true
 	for ref, e := range k.entries {
 		e.end()
+		watchers = slices.AppendSeq(watchers, maps.Keys(e.watchers))
 		clear(e.watchers)
 		delete(k.entries, ref)
 	}
+	return watchers
 }
 
 // follow keeps an entry up to date until ctx ends. Lists, watches, their pauses

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -23,7 +25,7 @@ type sharedKind struct {
 	done         sync.WaitGroup
 
 	mu       sync.Mutex
-	watchers map[volume.ObjectRef]map[*watching.Watcher]struct{} // without a name: of the whole kind
+	watchers map[volume.ObjectRef]map[*watching.Watcher]struct{} // without a name: of the whole kind; nil: closed
 }
 
 func newSharedKind(kind string, informer cache.SharedIndexInformer) (*sharedKind, error) {
@@ -68,9 +70,20 @@ func (s *sharedKind) close() {
 	close(s.closed)
 	s.done.Wait()
 	_ = s.informer.RemoveEventHandler(s.registration) // fails only for another informer's
+	for _, w := range s.takeWatchers() {
+		w.Stop() // what it still has to deliver, too
+	}
+}
+
+// takeWatchers forgets all watchers, and that there may be more.
+func (s *sharedKind) takeWatchers() (all []*watching.Watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	clear(s.watchers)
+	for _, watchers := range s.watchers {
+		all = slices.AppendSeq(all, maps.Keys(watchers))
+	}
+	s.watchers = nil
+	return all
 }
 
 // changed gets what an informer passes to handlers.
@@ -97,6 +110,9 @@ func (s *sharedKind) watch(ref volume.ObjectRef, f func(volume.ObjectRef)) (stop
 	w := watching.New(f)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.watchers == nil {
+		return func() {}
+	}
 	if s.watchers[ref] == nil {
 		s.watchers[ref] = make(map[*watching.Watcher]struct{})
 	}
