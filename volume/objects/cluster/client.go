@@ -64,9 +64,12 @@ var (
 // it, gets an informer for every shared kind that it did not have: start it
 // afterwards. Starting, stopping and shutting down informers stays the caller's.
 //
-// An unknown kind is an *[objects.UnknownKindError]; an informer that has been
-// stopped is an error.
+// An unknown kind is an *[objects.UnknownKindError], what is missing a
+// *[volume.InvalidSpecError]; an informer that has been stopped is an error.
 func FromInformers(factory informers.SharedInformerFactory, clientset kubernetes.Interface, config Config) (*Client, error) {
+	if clientset == nil {
+		return nil, volume.Invalid("clientset", "is missing")
+	}
 	config, err := complete(config)
 	if err != nil {
 		return nil, err
@@ -116,6 +119,9 @@ func sharedInformers(factory informers.SharedInformerFactory, config Config) (ma
 		if _, err := resourceOf(kind); err != nil {
 			return nil, err
 		}
+		if informer == nil {
+			return nil, volume.Invalid("Informers", "has none for kind %s", kind)
+		}
 		all[kind] = informer
 	}
 	for _, kind := range config.Shared {
@@ -157,7 +163,7 @@ func (c *Client) WaitForSync(ctx context.Context) error {
 		select {
 		case <-c.shared[kind].synced():
 		case <-ctx.Done():
-			return fmt.Errorf("kind %s: %w: %w", kind, objects.ErrNotSynced, context.Cause(ctx))
+			return fmt.Errorf("%w: %w", c.shared[kind].notSynced(), context.Cause(ctx))
 		}
 	}
 	return nil

@@ -2,12 +2,14 @@ package cluster_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster"
 )
@@ -20,6 +22,7 @@ func TestConfigIsChecked(t *testing.T) {
 	close(end)
 	stopped.Run(end)
 	isUnknown := func(err error) bool { _, ok := errors.AsType[*objects.UnknownKindError](err); return ok }
+	isInvalid := func(err error) bool { _, ok := errors.AsType[*volume.InvalidSpecError](err); return ok }
 	isError := func(err error) bool { return err != nil }
 	for name, tc := range map[string]struct {
 		factory informers.SharedInformerFactory
@@ -31,10 +34,14 @@ func TestConfigIsChecked(t *testing.T) {
 		"an unknown informer":      {factory, cluster.Config{Informers: map[string]cache.SharedIndexInformer{"Pood": stopped}}, isUnknown},
 		"an informer that stopped": {factory, cluster.Config{Informers: map[string]cache.SharedIndexInformer{"Pod": stopped}}, isError},
 		"shared, and no factory":   {nil, cluster.Config{}, isError},
+		"no informer":              {factory, cluster.Config{Informers: map[string]cache.SharedIndexInformer{"Pod": nil}}, isInvalid},
 	} {
 		if _, err := cluster.FromInformers(tc.factory, set, tc.config); !tc.want(err) {
 			t.Errorf("%s: err = %v", name, err)
 		}
+	}
+	if _, err := cluster.FromInformers(factory, nil, cluster.Config{}); !isInvalid(err) {
+		t.Errorf("no clientset: err = %v", err)
 	}
 }
 
@@ -48,7 +55,7 @@ func TestInformersOfTheCallersComeFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := c.List(t.Context(), "Pod", ""); !errors.Is(err, objects.ErrNotSynced) {
+	if _, err := c.List(t.Context(), "Pod", ""); !errors.Is(err, objects.ErrNotSynced) || !strings.Contains(err.Error(), "must have been started") {
 		t.Errorf("before the start: %v", err)
 	}
 	stop := make(chan struct{})

@@ -66,6 +66,12 @@ func (s *sharedKind) tellOfSync() {
 
 func (s *sharedKind) synced() <-chan struct{} { return s.registration.HasSyncedChecker().Done() }
 
+// notSynced says what may be amiss: an informer that was never started looks like
+// one that has no answer yet, or may not list its kind.
+func (s *sharedKind) notSynced() error {
+	return fmt.Errorf("the informer of kind %s is %w: it must have been started after FromInformers; if it was, it waits for the API, or for the right to list and watch that kind", s.kind, objects.ErrNotSynced)
+}
+
 func (s *sharedKind) close() {
 	close(s.closed)
 	s.done.Wait()
@@ -141,14 +147,14 @@ func (s *sharedKind) get(ref volume.ObjectRef) (metav1.Object, error) {
 	case exists:
 		return meta.Accessor(item)
 	case !synced:
-		return nil, fmt.Errorf("get %s: %w", ref, objects.ErrNotSynced)
+		return nil, fmt.Errorf("get %s: %w", ref, s.notSynced())
 	}
 	return nil, &volume.ObjectNotFoundError{Ref: ref}
 }
 
 func (s *sharedKind) list(namespace string) ([]metav1.Object, error) {
 	if !s.informer.HasSynced() {
-		return nil, fmt.Errorf("list objects of kind %s: %w", s.kind, objects.ErrNotSynced)
+		return nil, fmt.Errorf("list objects of kind %s: %w", s.kind, s.notSynced())
 	}
 	var all []metav1.Object
 	for _, item := range s.informer.GetIndexer().List() {
