@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -185,7 +186,9 @@ func (c *Client) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, 
 		return s.get(ref)
 	}
 	if e := c.keyed.find(ref); e != nil {
-		return e.get(ctx, c.keyed.wait)
+		if object, err := e.get(ctx, c.keyed.wait); !errors.Is(err, errUnwatched) {
+			return object, err
+		}
 	}
 	return r.liveGet(ctx, c.clientset, ref)
 }

@@ -2,11 +2,14 @@ package cluster_test
 
 import (
 	"fmt"
+	"net/http"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects/cluster"
 )
 
 // What waits for delivery when the client is closed is not delivered.
@@ -52,4 +55,26 @@ func TestWatchersHearNothingAfterClose(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Who waits for the first answer to a watch asks for itself when the last watcher
+// leaves.
+func TestALookUpOutlivesTheWatchItWaitsFor(t *testing.T) {
+	inWorld(t, cluster.Config{Shared: []string{}}, func(t *testing.T, w *world) {
+		w.create(configMap("app"))
+		w.memory.SetHandler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+		_, stop := w.count("app")
+		began := time.Now()
+		done := make(chan error, 1)
+		go func() {
+			_, err := w.Get(t.Context(), ref("app"))
+			done <- err
+		}()
+		synctest.Wait()
+		w.memory.SetHandler(w.api)
+		stop()
+		if err := <-done; err != nil || time.Since(began) > 0 {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+	})
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -23,6 +24,7 @@ type entry struct {
 	ref      volume.ObjectRef
 	owner    *keyed
 	end      context.CancelFunc
+	ended    <-chan struct{}                // closed by end
 	watchers map[*watching.Watcher]struct{} // guarded by owner.mu
 
 	mu       sync.Mutex
@@ -34,6 +36,10 @@ type entry struct {
 
 var _ cache.ReflectorStore = (*entry)(nil)
 
+// errUnwatched says that there will be no answer, since nobody watches the object
+// any more.
+var errUnwatched = errors.New("it is not watched any more")
+
 // get answers with the last known state. It waits at most that long for the
 // first one.
 func (e *entry) get(ctx context.Context, wait time.Duration) (metav1.Object, error) {
@@ -42,8 +48,15 @@ func (e *entry) get(ctx context.Context, wait time.Duration) (metav1.Object, err
 	select {
 	case <-e.answered:
 		return e.last()
+	case <-e.ended:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
+	}
+	select {
+	case <-e.answered: // that was why it ended: it cannot change
+		return e.last()
+	default:
+		return nil, errUnwatched
 	}
 }
 

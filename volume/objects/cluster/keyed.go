@@ -67,7 +67,7 @@ func (k *keyed) watch(r resource, ref volume.ObjectRef, f func(volume.ObjectRef)
 // start opens the watch of an object. k is locked.
 func (k *keyed) start(r resource, ref volume.ObjectRef) *entry {
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), k.logger))
-	e := &entry{ref: ref, end: cancel, owner: k, watchers: make(map[*watching.Watcher]struct{}), answered: make(chan struct{})}
+	e := &entry{ref: ref, end: cancel, ended: ctx.Done(), owner: k, watchers: make(map[*watching.Watcher]struct{}), answered: make(chan struct{})}
 	k.entries[ref] = e
 	if slices.Contains(k.polled, ref.Kind) {
 		k.running.Go(func() { e.poll(ctx, r, k.clientset) })
