@@ -5,7 +5,7 @@ import (
 	"reflect"
 	"slices"
 
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -72,7 +72,7 @@ var kinds = []kind{
 	kindOf[v1.ServiceAccount](v1.SchemeGroupVersion, true),
 	kindOf[storagev1.StorageClass](storagev1.SchemeGroupVersion, false),
 	kindOf[storagev1.VolumeAttributesClass](storagev1.SchemeGroupVersion, false),
-	kindOf[certificatesv1beta1.ClusterTrustBundle](certificatesv1beta1.SchemeGroupVersion, false),
+	kindOf[certificatesv1.ClusterTrustBundle](certificatesv1.SchemeGroupVersion, false),
 }
 
 // pointerTo is the Go type of stored objects of a kind.

@@ -18,7 +18,7 @@ import (
 
 // Store keeps objects in memory. It is a [Source], a [Lister] and a [Writer]
 // of pods, claims, PersistentVolumes, storage and volume attributes classes, config
-// maps, secrets, service accounts, nodes and cluster trust bundles (v1beta1);
+// maps, secrets, service accounts, nodes and cluster trust bundles;
 // other kinds are answered by *[UnknownKindError].
 //
 // It behaves as the API does: every change gets a new resourceVersion, a

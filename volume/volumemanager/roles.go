@@ -4,7 +4,7 @@ import (
 	"context"
 	"strings"
 
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -31,7 +31,7 @@ func (r objectRoles) GetConfigMap(ctx context.Context, namespace, name string) (
 }
 
 func (r objectRoles) GetTrustBundle(ctx context.Context, name string) (string, error) {
-	bundle, err := objects.Get[*certificatesv1beta1.ClusterTrustBundle](ctx, r.source, trustBundle(name))
+	bundle, err := objects.Get[*certificatesv1.ClusterTrustBundle](ctx, r.source, trustBundle(name))
 	if err != nil {
 		return "", err
 	}
@@ -47,7 +47,7 @@ func (r objectRoles) GetTrustBundlesBySigner(ctx context.Context, signer string,
 	if err != nil {
 		return "", volume.Invalid("clusterTrustBundle.labelSelector", "%v", err)
 	}
-	bundles, err := objects.List[*certificatesv1beta1.ClusterTrustBundle](ctx, lister, "ClusterTrustBundle", "")
+	bundles, err := objects.List[*certificatesv1.ClusterTrustBundle](ctx, lister, "ClusterTrustBundle", "")
 	if err != nil {
 		return "", err
 	}

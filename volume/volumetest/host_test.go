@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -66,7 +66,7 @@ func TestTrustBundles(t *testing.T) {
 		{"b", "example.com/s", "x", "B\n"}, {"a", "example.com/s", "x", "A\n"},
 		{"again", "example.com/s", "x", "A\n"}, {"y", "example.com/s", "y", "Y\n"}, {"other", "example.com/o", "x", "O\n"},
 	} {
-		bundle := &certificatesv1beta1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: b.name, Labels: map[string]string{"l": b.label}}}
+		bundle := &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: b.name, Labels: map[string]string{"l": b.label}}}
 		bundle.Spec.SignerName, bundle.Spec.TrustBundle = b.signer, b.pem
 		h.Add(bundle)
 	}

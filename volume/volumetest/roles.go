@@ -12,7 +12,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -85,7 +85,7 @@ func (r configMapRole) GetConfigMap(ctx context.Context, namespace, name string)
 
 func (r trustBundleRole) GetTrustBundle(ctx context.Context, name string) (string, error) {
 	return answer(ctx, r.host, RoleCall{Method: "GetTrustBundle", Name: name}, func() (string, error) {
-		bundle, err := get[*certificatesv1beta1.ClusterTrustBundle](r.host.objects, "ClusterTrustBundle", "", name)
+		bundle, err := get[*certificatesv1.ClusterTrustBundle](r.host.objects, "ClusterTrustBundle", "", name)
 		if err != nil {
 			return "", err
 		}
@@ -106,7 +106,7 @@ func (r trustBundleRole) GetTrustBundlesBySigner(ctx context.Context, signer str
 // bundlesOf joins the bundles in the order of their names, equal ones once.
 func (m *objectMap) bundlesOf(signer string, selector labels.Selector) string {
 	bundles := m.trustBundles()
-	slices.SortFunc(bundles, func(a, b *certificatesv1beta1.ClusterTrustBundle) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(bundles, func(a, b *certificatesv1.ClusterTrustBundle) int { return cmp.Compare(a.Name, b.Name) })
 	var pems []string
 	for _, b := range bundles {
 		if b.Spec.SignerName == signer && selector.Matches(labels.Set(b.Labels)) && !slices.Contains(pems, b.Spec.TrustBundle) {

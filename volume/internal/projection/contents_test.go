@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -17,10 +17,10 @@ import (
 
 const pem = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"
 
-func bundle(name, signer, contents string, labels map[string]string) *certificatesv1beta1.ClusterTrustBundle {
-	return &certificatesv1beta1.ClusterTrustBundle{
+func bundle(name, signer, contents string, labels map[string]string) *certificatesv1.ClusterTrustBundle {
+	return &certificatesv1.ClusterTrustBundle{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
-		Spec:       certificatesv1beta1.ClusterTrustBundleSpec{SignerName: signer, TrustBundle: contents},
+		Spec:       certificatesv1.ClusterTrustBundleSpec{SignerName: signer, TrustBundle: contents},
 	}
 }
 

@@ -16,6 +16,15 @@
 //     that says it is immutable is not watched, as in the kubelet: that it was
 //     deleted is noticed once all have stopped to watch it.
 //
+// Each object that is watched costs a request when the watch begins, and one
+// whenever it is opened again. A clientset's own limit (rest.Config's QPS, which is
+// 5 by default) delays those of a node with hundreds of pods by minutes: raise it,
+// the kubelet's is 50.
+//
+// ClusterTrustBundles are asked for as certificates.k8s.io/v1, which API servers
+// have since Kubernetes 1.37. For older ones, package clusterhost has a
+// volume.TrustBundleGetter that knows v1beta1 too.
+//
 // # What is known, and what is not
 //
 // Three answers are never mixed up: the object does not exist

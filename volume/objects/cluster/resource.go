@@ -3,7 +3,7 @@ package cluster
 import (
 	"context"
 
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,9 +70,9 @@ var resources = map[string]resource{
 		func(c kubernetes.Interface, _ string) client[*storagev1.VolumeAttributesClass, *storagev1.VolumeAttributesClassList] {
 			return c.StorageV1().VolumeAttributesClasses()
 		}),
-	"ClusterTrustBundle": plain(certificatesv1beta1.SchemeGroupVersion.WithResource("clustertrustbundles"),
-		func(c kubernetes.Interface, _ string) client[*certificatesv1beta1.ClusterTrustBundle, *certificatesv1beta1.ClusterTrustBundleList] {
-			return c.CertificatesV1beta1().ClusterTrustBundles()
+	"ClusterTrustBundle": plain(certificatesv1.SchemeGroupVersion.WithResource("clustertrustbundles"),
+		func(c kubernetes.Interface, _ string) client[*certificatesv1.ClusterTrustBundle, *certificatesv1.ClusterTrustBundleList] {
+			return c.CertificatesV1().ClusterTrustBundles()
 		}),
 }
 

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -30,7 +30,7 @@ func check(p placed) error {
 		return errors.Join(checkName(p), checkKeys("data", o.Data))
 	case *storagev1.StorageClass:
 		return errors.Join(checkName(p), checkClass(o))
-	case *certificatesv1beta1.ClusterTrustBundle:
+	case *certificatesv1.ClusterTrustBundle:
 		return errors.Join(volume.CheckPathSegment("metadata.name", o.Name), checkBundle(o))
 	}
 	return checkName(p)
@@ -83,7 +83,7 @@ func checkClass(o *storagev1.StorageClass) error {
 	return errors.Join(faults...)
 }
 
-func checkBundle(o *certificatesv1beta1.ClusterTrustBundle) error {
+func checkBundle(o *certificatesv1.ClusterTrustBundle) error {
 	if block, _ := pem.Decode([]byte(o.Spec.TrustBundle)); block == nil {
 		return volume.Invalid("spec.trustBundle", "must hold at least one PEM certificate")
 	}

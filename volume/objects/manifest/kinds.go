@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -56,7 +57,7 @@ func newObject(apiVersion, kind string) (object metav1.Object, namespaced bool, 
 	for _, s := range supported() {
 		switch {
 		case s.Kind != kind:
-		case s.GroupVersion() == gv:
+		case s.GroupVersion() == gv, wasBeta(s, gv):
 			return s.New(), s.Namespaced, nil
 		case s.Group == gv.Group || !strings.Contains(gv.Group, "."):
 			return nil, false, fmt.Errorf("%s of apiVersion %q is not read; write it as %q", kind, apiVersion, s.GroupVersion())
@@ -70,6 +71,11 @@ func newObject(apiVersion, kind string) (object metav1.Object, namespaced bool, 
 		return nil, false, fmt.Errorf("there is no API group %q", gv.Group)
 	}
 	return nil, false, fmt.Errorf("there is no kind %q in apiVersion %q; kinds that are read: %s", kind, apiVersion, supportedKinds())
+}
+
+// wasBeta reports whether a kind has the same fields in an older version.
+func wasBeta(kind objects.Kind, gv schema.GroupVersion) bool {
+	return kind.Kind == "ClusterTrustBundle" && gv == certificatesv1beta1.SchemeGroupVersion
 }
 
 func supportedKinds() string {

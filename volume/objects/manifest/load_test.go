@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
@@ -215,6 +216,25 @@ metadata: {name: custom}
 	}
 	if last := set.Skipped[2]; last.Document != 7 || last.File != "test.yaml" {
 		t.Errorf("skipped %v, want document 7", last)
+	}
+}
+
+// ClusterTrustBundles are stable since Kubernetes 1.37, and were beta before.
+func TestTrustBundlesOfBothVersions(t *testing.T) {
+	for _, version := range []string{"v1", "v1beta1"} {
+		set := decode(t, "apiVersion: certificates.k8s.io/"+version+`
+kind: ClusterTrustBundle
+metadata: {name: roots}
+spec:
+  trustBundle: |
+    -----BEGIN CERTIFICATE-----
+    cm9vdA==
+    -----END CERTIFICATE-----
+`)
+		bundle, err := objects.Get[*certificatesv1.ClusterTrustBundle](t.Context(), set, volume.NewObjectRef("ClusterTrustBundle", "", "roots"))
+		if err != nil || !strings.Contains(bundle.Spec.TrustBundle, "cm9vdA==") || bundle.APIVersion != "certificates.k8s.io/v1" {
+			t.Errorf("%s: %v, %v", version, bundle, err)
+		}
 	}
 }
 

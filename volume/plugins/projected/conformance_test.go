@@ -3,7 +3,7 @@ package projected_test
 import (
 	"testing"
 
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -23,7 +23,7 @@ func TestConformance(t *testing.T) {
 			{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Path: "roots.pem", Name: new("roots")}},
 		}}}
 	}
-	roots := &certificatesv1beta1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "roots"}}
+	roots := &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "roots"}}
 	roots.Spec.TrustBundle = "PEM\n"
 	volumetest.Run(t, projected.New, volumetest.Suite{
 		Canary: canary,
