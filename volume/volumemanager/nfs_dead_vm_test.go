@@ -1,13 +1,13 @@
 package volumemanager_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -92,6 +92,9 @@ func testNodeOfADeadServer(t *testing.T, packages nfsserver.Packages, kind nfsse
 			return nil
 		})
 	}
+	if !callsHang() {
+		t.Error("no call hangs, or callsHang does not know it") // it would not be waited for at the end
+	}
 	bounded(t, "tear-down of another pod", nodeSlack, func() error { return manager.TearDownPod(t.Context(), "uid-other") })
 	if now := threads(t); now > before+12 {
 		t.Errorf("%d threads before, %d now", before, now)
@@ -131,7 +134,7 @@ func testNodeOfADeadServer(t *testing.T, packages nfsserver.Packages, kind nfsse
 			t.Error(err)
 		}
 	}
-	bounded(t, "end of the calls that hung", 3*time.Minute, unmountsEnded)
+	bounded(t, "end of the calls that hung", 3*time.Minute, hungCallsEnded)
 	w.assertClean()
 }
 
@@ -206,12 +209,23 @@ func isDetachedOnly(err error) bool {
 	return err == nil || errors.As(err, new(*volume.DetachedError))
 }
 
-// unmountsEnded waits until no thread hangs in umount2(2), as in NFSv4's
-// good-bye to a server that was dead.
-func unmountsEnded() error {
-	for stacks := make([]byte, 1<<20); ; time.Sleep(100 * time.Millisecond) {
-		if n := runtime.Stack(stacks, true); !strings.Contains(string(stacks[:n]), "hostCalls.unmount") {
-			return nil
+// hungCallsEnded waits until all calls have ended that anything had given up
+// waiting for, while the server is still there: not only unmounts, since any call
+// may be the last user of what was detached, and says NFSv4's good-bye as it ends
+// (nfs4_destroy_clientid in the stack of a statfs(2)).
+func hungCallsEnded() error {
+	for callsHang() {
+		time.Sleep(100 * time.Millisecond)
+	}
+	return nil
+}
+
+// callsHang tells whether a call of package flight is under way.
+func callsHang() bool {
+	for size := 1 << 20; ; size *= 2 {
+		stacks := make([]byte, size)
+		if n := runtime.Stack(stacks, true); n < size {
+			return bytes.Contains(stacks[:n], []byte("util/flight.(*Group[...]).DoNoticing.func"))
 		}
 	}
 }

@@ -340,7 +340,7 @@ func (n *manyPods) serverReturns(t *testing.T) {
 		return errors.Join(errs...)
 	})
 	n.hasMounts(t, map[string]string{})
-	bounded(t, "end of the calls that hung", 3*time.Minute, unmountsEnded)
+	bounded(t, "end of the calls that hung", 3*time.Minute, hungCallsEnded)
 	n.assertClean()
 }
 

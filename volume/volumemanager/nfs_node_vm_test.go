@@ -240,6 +240,7 @@ func TestNodeOfServersInTrouble(t *testing.T) {
 				t.Error(err)
 			}
 		}
+		bounded(t, "end of the calls that hung", 3*time.Minute, hungCallsEnded)
 		w.assertClean()
 	})
 }
