@@ -23,7 +23,8 @@ func (e *KeyedKindError) Error() string {
 }
 
 // failed puts the API's answer into the words of package objects. The API's own
-// error stays in the chain, except where it says that the object is missing.
+// error stays in the chain, except where it says that the object is missing or
+// invalid.
 func failed(op string, ref volume.ObjectRef, err error) error {
 	switch {
 	case err == nil:

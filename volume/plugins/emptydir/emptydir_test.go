@@ -268,6 +268,9 @@ func TestMode(t *testing.T) {
 		{0o700, &gid, fs.ModeSetgid | 0o770}, // the group's rights come on top
 	} {
 		for _, medium := range []v1.StorageMedium{"", memory} {
+			if medium == memory && test.mode == 0 {
+				continue // a fake mount is a directory that is moved, which takes rights to it
+			}
 			p, h := newPlugin(t)
 			s := spec(medium, "")
 			s.Volume.EmptyDir.Mode = &test.mode
