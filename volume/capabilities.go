@@ -40,7 +40,8 @@ func SupportsMountOption(p VolumePlugin) bool {
 type DependentVolumePlugin interface {
 	VolumePlugin
 	// DependsOn returns the objects whose change calls for another SetUp of
-	// the pod's volume. It does no I/O and tolerates objects that do not exist.
+	// the pod's volume; a reference without a name is to all objects of its kind.
+	// It does no I/O and tolerates objects that do not exist.
 	DependsOn(*Spec, *v1.Pod) []ObjectRef
 }
 

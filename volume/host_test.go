@@ -96,6 +96,31 @@ func TestEveryRoleFieldIsTested(t *testing.T) {
 	}
 }
 
+// What a role can do beside its own methods is found as the role itself is.
+func TestRolesBesideRoles(t *testing.T) {
+	type forgetter struct {
+		volume.TokenRequester
+		volume.TokenForgetter
+	}
+	type watcher struct {
+		volume.TrustBundleGetter
+		volume.TrustBundleWatcher
+	}
+	for name, tc := range map[string]roleTest{
+		"TokenForgetter":     {func(h *volume.Host) { h.Tokens = forgetter{} }, ask[volume.TokenForgetter], "volume.TokenForgetter"},
+		"TrustBundleWatcher": {func(h *volume.Host) { h.TrustBundles = watcher{} }, ask[volume.TrustBundleWatcher], "volume.TrustBundleWatcher"},
+	} {
+		h := &volume.Host{Tokens: struct{ volume.TokenRequester }{}, TrustBundles: struct{ volume.TrustBundleGetter }{}}
+		if role, err := tc.ask(h); err == nil {
+			t.Errorf("%s: %v of a host whose roles cannot", name, role)
+		}
+		tc.give(h)
+		if role, err := tc.ask(h); err != nil || role == nil {
+			t.Errorf("%s: got %v, %v", name, role, err)
+		}
+	}
+}
+
 func TestRoleOfHostFields(t *testing.T) {
 	for field, tc := range roleTests() {
 		t.Run(field, func(t *testing.T) {

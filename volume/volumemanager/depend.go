@@ -33,8 +33,24 @@ func (d dependencies) on(ref volume.ObjectRef) {
 		d.s.watches[i].used = true
 		return
 	}
-	stop := d.m.config.Objects.Watch(ref, func(volume.ObjectRef) { d.m.touch(d.s) })
+	stop := d.m.watch(ref, func() { d.m.touch(d.s) })
 	d.s.watches = append(d.s.watches, watch{ref: ref, stop: stop, used: true})
+}
+
+// watch calls f after changes of an object, or without a name of any of its kind.
+// Trust bundles are watched where they are read.
+func (m *Manager) watch(ref volume.ObjectRef, f func()) (stop func()) {
+	told := func(volume.ObjectRef) { f() }
+	if bundles, ok := m.config.TrustBundles.(volume.TrustBundleWatcher); ok && ref.Kind == "ClusterTrustBundle" {
+		return bundles.WatchTrustBundles(f)
+	}
+	if ref.Name != "" {
+		return m.config.Objects.Watch(ref, told)
+	}
+	if lister, ok := m.config.Objects.(objects.Lister); ok {
+		return lister.WatchKind(ref.Kind, told)
+	}
+	return func() {} // nor can they be read
 }
 
 // Get implements [objects.Source] for look-ups that make the slot depend on

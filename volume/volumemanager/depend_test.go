@@ -2,12 +2,14 @@ package volumemanager_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -51,6 +53,36 @@ func TestMissingObjectAppears(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Which bundles a signer has is not known beforehand: all are watched.
+func TestBundlesOfASignerReachTheirVolumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		manager, stop := w.start()
+		defer stop()
+		pod := newPod("web", v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
+			{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Path: "ca.pem", SignerName: new("example.com/s"), LabelSelector: &metav1.LabelSelector{}, Optional: new(true)}}}}}})
+		if _, err := manager.SetUpPod(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []string{"one\n", "one\ntwo\n"} {
+			w.add(&certificatesv1beta1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("b", i)},
+				Spec: certificatesv1beta1.ClusterTrustBundleSpec{SignerName: "example.com/s", TrustBundle: []string{"one\n", "two\n"}[i]}})
+			synctest.Wait()
+			if got := w.file("web", "projected", "v", "ca.pem"); got != want {
+				t.Errorf("after bundle %d: %q", i, got)
+			}
+		}
+		if err := w.store.Delete(t.Context(), volume.NewObjectRef("ClusterTrustBundle", "", "b0"), noPreconditions()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if got := w.file("web", "projected", "v", "ca.pem"); got != "two\n" {
+			t.Errorf("after a deletion: %q", got)
+		}
+		mustTearDown(t, manager, pod)
+	})
 }
 
 func configMapVolume(name, configMap string) v1.Volume {

@@ -10,9 +10,8 @@ import (
 )
 
 // DependsOn implements [volume.DependentVolumePlugin]: the config maps, secrets
-// and named trust bundles, and the pod itself where its own fields are shown.
-// Tokens are renewed by time, not by change; bundles that are selected by
-// signer have no name to refer to.
+// and trust bundles, all of these where they are selected by signer, and the pod
+// itself where its own fields are shown. Tokens are renewed by time, not by change.
 func (p *Plugin) DependsOn(spec *volume.Spec, pod *v1.Pod) []volume.ObjectRef {
 	projection, ok := p.project(spec)
 	if !ok || pod == nil {
@@ -35,7 +34,7 @@ func (s *Source) dependsOn(pod *v1.Pod) (volume.ObjectRef, bool) {
 	switch {
 	case s.DownwardAPI != nil:
 		return volume.NewObjectRef("Pod", pod.Namespace, pod.Name), true
-	case s.ClusterTrustBundle != nil && s.ClusterTrustBundle.Name != nil:
+	case s.ClusterTrustBundle != nil:
 		return bundleRef(s.ClusterTrustBundle), true
 	}
 	return volume.ObjectRef{}, false

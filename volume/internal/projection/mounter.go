@@ -139,5 +139,8 @@ func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ct
 // tokens; another volume of the pod that is still in use asks for new ones.
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
 	u.plugin.tokens.drop(u.PodUID)
+	if forgetter, err := volume.Role[volume.TokenForgetter](u.Host); err == nil {
+		forgetter.ForgetTokens(u.PodUID)
+	}
 	return u.Error("TearDown", u.remove(ctx, dir))
 }

@@ -12,6 +12,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/volume"
@@ -180,6 +181,56 @@ func TestAValidTokenIsKeptWhenRenewalFails(t *testing.T) {
 		i.err = nil
 		b.setUp()
 		b.wantFiles(map[string]string{"token": fmt.Sprintf("0644 canary-%d", len(i.requests))})
+	})
+}
+
+// keeper is an issuer that has a cache of its own, and answers with what is old when
+// it cannot renew it.
+type keeper struct {
+	issuer
+	stuck     bool
+	last      *authenticationv1.TokenRequest
+	forgotten []types.UID
+}
+
+func (k *keeper) RequestToken(ctx context.Context, namespace, account string, r *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	if k.stuck {
+		k.requests = append(k.requests, *r)
+		return k.last, nil
+	}
+	answer, err := k.issuer.RequestToken(ctx, namespace, account, r)
+	k.last = answer
+	return answer, err
+}
+
+func (k *keeper) ForgetTokens(podUID types.UID) { k.forgotten = append(k.forgotten, podUID) }
+
+func TestATokenThatComesBackIsAskedForAgainSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, fromSources(projectToken("token")))
+		k := &keeper{}
+		b.host.Tokens = k
+		b.setUp()
+		k.stuck = true
+		time.Sleep(48 * time.Minute)
+		for range 5 {
+			m := b.mounter()
+			if err := m.SetUp(t.Context(), volume.MounterArgs{}); err != nil {
+				t.Fatal(err)
+			}
+			if got := time.Until(volume.RefreshAfter(m)); got != time.Minute {
+				t.Fatalf("asked again after %s", got)
+			}
+			time.Sleep(time.Minute)
+		}
+		b.wantFiles(map[string]string{"token": "0644 canary-1"})
+		k.stuck = false
+		b.setUp()
+		b.wantFiles(map[string]string{"token": "0644 canary-7"})
+		b.tearDown()
+		if len(k.forgotten) == 0 || k.forgotten[0] != b.pod.UID {
+			t.Errorf("the requester was told to forget %q", k.forgotten)
+		}
 	})
 }
 

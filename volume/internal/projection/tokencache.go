@@ -50,7 +50,8 @@ type tokenCache struct {
 }
 
 // get returns the token of key, by request only if there is none or it is due.
-// While the old token is valid, a failing request is no error. Requests for
+// While the old token is valid, a failing request is no error. An answer that is
+// the old token is asked for again as after a failure. Requests for
 // one key take turns.
 func (c *tokenCache) get(ctx context.Context, key tokenKey, request func() (*authenticationv1.TokenRequest, error)) (token, error) {
 	unlock, err := c.busy.Lock(ctx, key)
@@ -65,6 +66,9 @@ func (c *tokenCache) get(ctx context.Context, key tokenKey, request func() (*aut
 	}
 	fresh, err := issue(now, key, request)
 	switch {
+	case err == nil && found && fresh.secret() == old.secret():
+		// The requester has a cache of its own, and could not renew it.
+		fresh.due = earlier(now.Add(retryToken), fresh.due)
 	case err == nil:
 	case ctx.Err() == nil && found && now.Before(old.expires):
 		fresh = old
