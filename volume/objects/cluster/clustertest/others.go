@@ -21,6 +21,48 @@ type others struct {
 	mu      sync.Mutex
 	version uint64
 	stored  map[volume.ObjectRef]metav1.Object
+	events  []apiEvent
+	news    chan struct{} // closed with the next event
+}
+
+func newOthers() others {
+	return others{stored: make(map[volume.ObjectRef]metav1.Object), news: make(chan struct{})}
+}
+
+// list returns what there is of a kind in a namespace; an empty one: in all.
+func (o *others) list(a Request) (items []metav1.Object, version string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	items = []metav1.Object{}
+	for ref, object := range o.stored {
+		if selects(a, ref) {
+			items = append(items, object)
+		}
+	}
+	return items, strconv.FormatUint(o.version, 10)
+}
+
+// since returns what has happened after a version, and what is closed when more does.
+func (o *others) since(a Request, after uint64) (events []apiEvent, news chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, e := range o.events {
+		if e.version > after && selects(a, volume.NewObjectRef(e.kind, e.Object.GetNamespace(), e.Object.GetName())) {
+			events = append(events, e)
+		}
+	}
+	return events, o.news
+}
+
+func selects(a Request, ref volume.ObjectRef) bool {
+	return a.Kind.Kind == ref.Kind && (a.Namespace == "" || a.Namespace == ref.Namespace) && (a.Name == "" || a.Name == ref.Name)
+}
+
+// happened tells those who watch. o is locked.
+func (o *others) happened(what string, kind objects.Kind, object metav1.Object) {
+	o.events = append(o.events, apiEvent{version: o.version, kind: kind.Kind, Type: what, Object: object})
+	close(o.news)
+	o.news = make(chan struct{})
 }
 
 func otherKinds() []objects.Kind {
@@ -46,6 +88,10 @@ func (o *others) serve(r *http.Request, a Request) (metav1.Object, error) {
 		return old, nil
 	case a.Verb == "delete":
 		delete(o.stored, a.Ref())
+		o.version++
+		gone := clone(a.Kind, old)
+		gone.SetResourceVersion(strconv.FormatUint(o.version, 10))
+		o.happened("DELETED", a.Kind, gone)
 		return old, nil
 	case a.Verb != "post" && a.Verb != "put":
 		return nil, fmt.Errorf("%s %s is not served", a.Verb, a.Kind.Kind)
@@ -61,15 +107,13 @@ func (o *others) serve(r *http.Request, a Request) (metav1.Object, error) {
 	case a.Verb == "put" && object.GetResourceVersion() != "" && object.GetResourceVersion() != old.GetResourceVersion():
 		return nil, fmt.Errorf("%s has version %s: %w", ref, old.GetResourceVersion(), objects.ErrConflict)
 	}
-	if o.stored == nil {
-		o.stored = make(map[volume.ObjectRef]metav1.Object)
-	}
 	o.version++
 	object.SetResourceVersion(strconv.FormatUint(o.version, 10))
 	if object.GetUID() == "" {
 		object.SetUID(types.UID(fmt.Sprintf("other-%d", o.version)))
 	}
 	o.stored[ref] = object
+	o.happened(map[bool]string{true: "ADDED", false: "MODIFIED"}[old == nil], a.Kind, object)
 	return object, nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -23,8 +24,8 @@ import (
 
 // Server serves an embedded store as the Kubernetes API does, as far as
 // podvol asks for it: single objects, lists and watches by namespace and name,
-// initial events, expired versions, preconditions. Leases and events are not
-// watched. Listing and patching those is not served.
+// initial events, expired versions, preconditions, merge patches, service account
+// tokens. Leases and events are not patched.
 type Server struct {
 	store  *objects.Store
 	others others
@@ -38,6 +39,8 @@ type Server struct {
 	requests []string
 	drop     context.CancelFunc // ends all watches
 	dropped  context.Context
+	skew     time.Duration
+	tokens   int // issued so far
 }
 
 type apiEvent struct {
@@ -49,7 +52,7 @@ type apiEvent struct {
 
 // NewServer returns a server that serves an empty store.
 func NewServer() *Server {
-	s := &Server{store: objects.NewStore(), news: make(chan struct{})}
+	s := &Server{store: objects.NewStore(), news: make(chan struct{}), others: newOthers()}
 	s.dropped, s.drop = context.WithCancel(context.Background())
 	return s
 }
@@ -156,7 +159,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "404 page not found", http.StatusNotFound)
 		return
 	}
-	if isOther(a.Kind) {
+	if isTokenRequest(r, a) {
+		object, err := s.issueToken(r, a)
+		if missing, ok := errors.AsType[*volume.ObjectNotFoundError](err); ok && missing.Ref.Kind == "Pod" {
+			a = podRequest(missing.Ref)
+		}
+		answer(w, a, object, err)
+		return
+	}
+	if isOther(a.Kind) && a.Verb != "list" && a.Verb != "watch" {
 		object, err := s.others.serve(r, a)
 		answer(w, a, object, err)
 		return
@@ -192,11 +203,10 @@ func (s *Server) write(r *http.Request, a Request) (metav1.Object, error) {
 	if a.Verb == "delete" {
 		return s.remove(r, a)
 	}
-	object := a.Kind.New()
-	if err := json.NewDecoder(r.Body).Decode(object); err != nil {
+	object, err := s.sent(r, a)
+	if err != nil {
 		return nil, err
 	}
-	var err error
 	switch {
 	case a.Verb == "post":
 		if object, err = s.store.Create(r.Context(), object); err == nil {
@@ -213,6 +223,15 @@ func (s *Server) write(r *http.Request, a Request) (metav1.Object, error) {
 		}
 	}
 	return object, err
+}
+
+// sent is what a request wants to be stored.
+func (s *Server) sent(r *http.Request, a Request) (metav1.Object, error) {
+	if a.Verb == "patch" {
+		return s.patched(r, a)
+	}
+	object := a.Kind.New()
+	return object, json.NewDecoder(r.Body).Decode(object)
 }
 
 func (s *Server) remove(r *http.Request, a Request) (metav1.Object, error) {
@@ -284,6 +303,10 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, a Request) {
 func (s *Server) snapshot(ctx context.Context, a Request) ([]metav1.Object, string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if isOther(a.Kind) {
+		items, version := s.others.list(a)
+		return items, version, nil
+	}
 	all, err := s.store.List(ctx, a.Kind.Kind, a.Namespace)
 	selected := []metav1.Object{}
 	for _, object := range all {
@@ -351,6 +374,10 @@ func typed(kind objects.Kind, object metav1.Object) metav1.Object {
 func (s *Server) since(a Request, after uint64) (events []apiEvent, news chan struct{}, expired bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if isOther(a.Kind) {
+		events, news = s.others.since(a, after)
+		return events, news, false
+	}
 	next, _ := slices.BinarySearchFunc(s.events, after+1, func(e apiEvent, version uint64) int { return cmp.Compare(e.version, version) })
 	for _, e := range s.events[next:] {
 		if e.kind == a.Kind.Kind && (a.Name == "" || a.Name == e.Object.GetName()) && (a.Namespace == "" || a.Namespace == e.Object.GetNamespace()) {
