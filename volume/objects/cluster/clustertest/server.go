@@ -435,7 +435,18 @@ func reply(w http.ResponseWriter, what any) {
 func (s *Server) Store() *objects.Store { return s.store }
 
 // Direct writes an object past all faults.
-func (s *Server) Direct(t *testing.T, method string, object metav1.Object) {
+func (s *Server) Direct(t testing.TB, method string, object metav1.Object) {
+	t.Helper()
+	s.direct(t, method, object, false)
+}
+
+// DirectStatus writes the status of an object past all faults.
+func (s *Server) DirectStatus(t testing.TB, object metav1.Object) {
+	t.Helper()
+	s.direct(t, http.MethodPut, object, true)
+}
+
+func (s *Server) direct(t testing.TB, method string, object metav1.Object, status bool) {
 	t.Helper()
 	kind, ref, err := objects.Describe(object)
 	if err != nil {
@@ -446,7 +457,7 @@ func (s *Server) Direct(t *testing.T, method string, object metav1.Object) {
 		t.Fatal(err)
 	}
 	r := httptest.NewRequest(method, "/", bytes.NewReader(body)).WithContext(t.Context())
-	if _, err := s.write(r, Request{Kind: kind, Namespace: ref.Namespace, Name: ref.Name, Verb: strings.ToLower(method)}); err != nil {
-		t.Fatal(err)
+	if _, err := s.write(r, Request{Kind: kind, Namespace: ref.Namespace, Name: ref.Name, Status: status, Verb: strings.ToLower(method)}); err != nil {
+		t.Error(err)
 	}
 }
