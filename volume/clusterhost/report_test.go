@@ -3,6 +3,7 @@ package clusterhost_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/clusterhost"
+	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -80,9 +82,18 @@ func (n *node) status() v1.NodeStatus { return stored[*v1.Node](n.world, "Node",
 // change writes the status of the Node as somebody else does, past all faults.
 func (n *node) change(f func(*v1.NodeStatus)) {
 	n.t.Helper()
-	changed := stored[*v1.Node](n.world, "Node", "", "node1").DeepCopy()
-	f(&changed.Status)
-	n.api.DirectStatus(n.t, changed)
+	for {
+		changed := stored[*v1.Node](n.world, "Node", "", "node1").DeepCopy()
+		f(&changed.Status)
+		err := n.api.DirectStatus(context.Background(), changed)
+		if errors.Is(err, objects.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			n.t.Error(err)
+		}
+		return
+	}
 }
 
 func (n *node) attach(disk string) {
@@ -93,15 +104,16 @@ func (n *node) attach(disk string) {
 
 // detach does what a controller may once a disk is not in use.
 func (n *node) detach(disk string) {
+	mayDetach := false
 	n.change(func(s *v1.NodeStatus) {
-		if slices.Contains(s.VolumesInUse, unique(disk)) {
+		if mayDetach = !slices.Contains(s.VolumesInUse, unique(disk)); !mayDetach {
 			return
-		}
-		if n.disks.isUsed(disk) {
-			n.t.Errorf("disk %s is detached, as the status lists in use only %v, but it is mounted", disk, s.VolumesInUse)
 		}
 		s.VolumesAttached = slices.DeleteFunc(s.VolumesAttached, func(a v1.AttachedVolume) bool { return a.Name == unique(disk) })
 	})
+	if mayDetach && n.disks.isUsed(disk) {
+		n.t.Errorf("disk %s is detached, as the status does not list it in use, but it is mounted", disk)
+	}
 }
 
 func (n *node) wantInUse(disks ...string) {

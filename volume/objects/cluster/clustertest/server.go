@@ -437,27 +437,27 @@ func (s *Server) Store() *objects.Store { return s.store }
 // Direct writes an object past all faults.
 func (s *Server) Direct(t testing.TB, method string, object metav1.Object) {
 	t.Helper()
-	s.direct(t, method, object, false)
+	if err := s.direct(t.Context(), method, object, false); err != nil {
+		t.Fatal(err)
+	}
 }
 
-// DirectStatus writes the status of an object past all faults.
-func (s *Server) DirectStatus(t testing.TB, object metav1.Object) {
-	t.Helper()
-	s.direct(t, http.MethodPut, object, true)
+// DirectStatus writes the status of an object past all faults. The errors are those of
+// [objects.Store].
+func (s *Server) DirectStatus(ctx context.Context, object metav1.Object) error {
+	return s.direct(ctx, http.MethodPut, object, true)
 }
 
-func (s *Server) direct(t testing.TB, method string, object metav1.Object, status bool) {
-	t.Helper()
+func (s *Server) direct(ctx context.Context, method string, object metav1.Object, status bool) error {
 	kind, ref, err := objects.Describe(object)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	body, err := json.Marshal(object)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	r := httptest.NewRequest(method, "/", bytes.NewReader(body)).WithContext(t.Context())
-	if _, err := s.write(r, Request{Kind: kind, Namespace: ref.Namespace, Name: ref.Name, Status: status, Verb: strings.ToLower(method)}); err != nil {
-		t.Error(err)
-	}
+	r := httptest.NewRequest(method, "/", bytes.NewReader(body)).WithContext(ctx)
+	_, err = s.write(r, Request{Kind: kind, Namespace: ref.Namespace, Name: ref.Name, Status: status, Verb: strings.ToLower(method)})
+	return err
 }
