@@ -34,15 +34,22 @@ const (
 	// able.
 	requireVar = "PODVOL_NSTEST_REQUIRE"
 
-	modeRoot = "root"
-	modeUser = "user"
-
 	// nobody is the host's user and group behind the child of mode "user" when
 	// the tests themselves run as root.
 	nobody = 65534
 
 	// reportFD is the pipe by which the child says what it did.
 	reportFD = 3
+)
+
+// Mode is as whom a test runs, and its sub-test's name.
+type Mode string
+
+const (
+	// Root is real root, if the tests run as root.
+	Root Mode = "root"
+	// User is root of a user namespace and an ordinary user outside of it.
+	User Mode = "user"
 )
 
 // What the child reports.
@@ -67,22 +74,31 @@ const (
 // PODVOL_NSTEST_REQUIRE is set.
 func Run(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
-	if mode := os.Getenv(modeVar); mode != "" {
-		t.Run(mode, func(t *testing.T) { runInside(t, mode, f) })
+	RunAs(t, []Mode{Root, User}, f)
+}
+
+// RunAs is [Run] in some modes only, for what can be seen in no other: starting
+// the binary is most of what a short test costs.
+func RunAs(t *testing.T, modes []Mode, f func(t *testing.T)) {
+	t.Helper()
+	if mode := Mode(os.Getenv(modeVar)); mode != "" {
+		t.Run(string(mode), func(t *testing.T) { runInside(t, mode, f) })
 		return
 	}
-	if os.Geteuid() == 0 {
-		t.Run(modeRoot, func(t *testing.T) { startChild(t, modeRoot) })
+	for _, mode := range modes {
+		if mode == Root && os.Geteuid() != 0 {
+			continue
+		}
+		t.Run(string(mode), func(t *testing.T) { startChild(t, mode) })
 	}
-	t.Run(modeUser, func(t *testing.T) { startChild(t, modeUser) })
 }
 
 // runInside is what the child does.
-func runInside(t *testing.T, mode string, f func(t *testing.T)) {
+func runInside(t *testing.T, mode Mode, f func(t *testing.T)) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		// Some distributions let the clone pass and then deny every capability
 		// in the new namespace.
-		if mode == modeUser && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)) {
+		if mode == User && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)) {
 			report(t, reportDenied+err.Error())
 			t.SkipNow()
 		}
@@ -131,7 +147,7 @@ func report(t *testing.T, what string) {
 }
 
 // startChild runs the calling sub-test in a child process.
-func startChild(t *testing.T, mode string) {
+func startChild(t *testing.T, mode Mode) {
 	// The parent-death signal is sent when the thread that forked ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -143,9 +159,9 @@ func startChild(t *testing.T, mode string) {
 	// The race detector makes each process wait for a second at its end. What is
 	// set already comes later and wins.
 	cmd.Env = append([]string{"GORACE=atexit_sleep_ms=20"}, os.Environ()...)
-	cmd.Env = append(cmd.Env, modeVar+"="+mode)
+	cmd.Env = append(cmd.Env, modeVar+"="+string(mode))
 	cmd.SysProcAttr = namespaces(mode)
-	if mode == modeUser && os.Geteuid() == 0 {
+	if mode == User && os.Geteuid() == 0 {
 		dir := userTempDir(t)
 		cmd.Env = append(cmd.Env, "TMPDIR="+dir, "HOME="+dir)
 	}
@@ -208,9 +224,9 @@ func kernelCannot(err error) bool {
 	return false
 }
 
-func namespaces(mode string) *syscall.SysProcAttr {
+func namespaces(mode Mode) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
-	if mode == modeRoot {
+	if mode == Root {
 		return attr
 	}
 	attr.Cloneflags |= unix.CLONE_NEWUSER
