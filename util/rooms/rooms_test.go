@@ -48,6 +48,7 @@ func offCore() map[string][]string {
 		"volume/clusterhost":                 {"k8s.io/client-go"},
 		"volume/objects/cluster":             {"k8s.io/client-go"},
 		"volume/objects/cluster/clustertest": {"k8s.io/client-go"},
+		"volume/objects/cluster/election":    {"k8s.io/client-go"},
 	}
 }
 
