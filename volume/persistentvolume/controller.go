@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -52,6 +53,15 @@ type ControllerConfig struct {
 	// announced yet. A program that knows some pods alone never closes it. Nil
 	// says that they are complete from the start, as those of an API are.
 	PodsComplete <-chan struct{}
+	// Provisioners has the controller work beside one that binds claims, such as
+	// kube-controller-manager's. It then does what an external provisioner does,
+	// and nothing else: it makes volumes for claims that the other one has given to
+	// one of these provisioners, and deletes those of them that are Released and
+	// whose policy is Delete. The keys are what StorageClasses call a provisioner,
+	// the values the names of the plugins that do it; keys that begin with
+	// "kubernetes.io/" are refused, since the other controller takes those for its
+	// own. Nil: there is no other controller, and this one does everything.
+	Provisioners map[string]string
 	// NodeName is the only node there is, where there is but one: claims are bound
 	// to no volume that cannot be reached from it, though they do not wait for a
 	// pod. Empty: there may be others.
@@ -107,6 +117,8 @@ type Controller struct {
 	placing    placing
 	onePod     onePod
 	unbound    reasons
+	// provisioners is ControllerConfig.Provisioners.
+	provisioners map[string]string
 	// nodeName is ControllerConfig.NodeName.
 	nodeName string
 	// trustedClaims is ControllerConfig.TrustedClaims.
@@ -128,7 +140,7 @@ type Controller struct {
 func NewController(config ControllerConfig) *Controller {
 	c := &Controller{
 		objects: config.Objects, plugins: config.Plugins, log: config.Logger, events: eventLog{sink: config.Events, told: make(map[types.UID]string)},
-		index: NewIndex(), waiting: newWaitingClaims(), nodeName: config.NodeName, trustedClaims: config.TrustedClaims, only: config.Only, complete: config.PodsComplete, activity: new(activity),
+		index: NewIndex(), waiting: newWaitingClaims(), nodeName: config.NodeName, provisioners: maps.Clone(config.Provisioners), trustedClaims: config.TrustedClaims, only: config.Only, complete: config.PodsComplete, activity: new(activity),
 		synced: make(chan struct{}), ended: make(chan struct{}), unbound: reasons{changed: config.Explained},
 	}
 	c.lookAtAll = sync.OnceFunc(c.lookAtClaimsAndVolumes)
@@ -158,13 +170,17 @@ func NewController(config ControllerConfig) *Controller {
 // ended. Only one controller may run for a cluster at a time, which its caller sees
 // to, by a lease or a lock that was given up only after Run has returned: of two,
 // one may still empty a volume that the other has given to the next claim. The
-// error is [ErrRunOnce], or says why the objects could not be listed; it can be
+// error is [ErrRunOnce], a *[volume.InvalidSpecError] if [ControllerConfig].Provisioners
+// cannot be, or says why the objects could not be listed; it can be
 // tried again then, with a new controller.
 func (c *Controller) Run(ctx context.Context) error {
 	if c.ran.Swap(true) {
 		return ErrRunOnce
 	}
 	defer close(c.ended)
+	if err := c.checkProvisioners(); err != nil {
+		return err
+	}
 	for _, kind := range []string{kindClass, kindPod} {
 		defer c.objects.WatchKind(kind, c.queue.add)()
 	}
@@ -271,7 +287,9 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) 
 		if !look {
 			_, exists, err = c.claims.get(ctx, ref.NamespacedName)
 		}
-		if err == nil && !exists {
+		if err == nil && !exists && c.isBeside() {
+			err = c.syncClaimBeside(ctx, ref.NamespacedName)
+		} else if err == nil && !exists {
 			c.unbound.doubt(ref.NamespacedName)
 			err = c.syncClaim(ctx, ref.NamespacedName)
 			c.unbound.settle(ref.NamespacedName, err)
@@ -285,12 +303,17 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) 
 		if !look {
 			_, exists, err = c.volumes.get(ctx, ref.NamespacedName)
 		}
-		if err == nil && !exists {
+		if err == nil && !exists && c.isBeside() {
+			err = c.syncVolumeBeside(ctx, ref.Name)
+		} else if err == nil && !exists {
 			err = c.syncVolume(ctx, ref.Name)
 		}
 	case kindClass:
 		_, _, err = c.classes.get(ctx, ref.NamespacedName)
 	case kindPod:
+		if c.isBeside() {
+			return c.learn(ctx, ref)
+		}
 		err = c.syncPod(ctx, ref.NamespacedName)
 	case kindNode:
 		err = c.syncNode(ctx)

@@ -130,7 +130,7 @@ func isGone(o metav1.Object) bool {
 // setVolumePhase writes a phase if it is another one, as setClaimStatus does.
 // Nothing follows from it for claims.
 func (c *Controller) setVolumePhase(ctx context.Context, pv *v1.PersistentVolume, phase v1.PersistentVolumePhase, message string) (*v1.PersistentVolume, error) {
-	if pv.Status.Phase == phase && pv.Status.Message == message {
+	if pv.Status.Phase == phase && pv.Status.Message == message || c.isBeside() {
 		return pv, nil
 	}
 	next := *pv
@@ -161,7 +161,7 @@ func (c *Controller) setClaimStatus(ctx context.Context, claim *v1.PersistentVol
 		}
 	}
 	next.Status.Phase = phase
-	if isSameStatus(&claim.Status, &next.Status) {
+	if isSameStatus(&claim.Status, &next.Status) || c.isBeside() {
 		return claim, nil
 	}
 	stored, err := update(ctx, c.objects.UpdateStatus, &next)

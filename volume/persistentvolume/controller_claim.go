@@ -234,6 +234,9 @@ func (c *Controller) failedBefore(claim *v1.PersistentVolumeClaim, why *UnboundE
 
 // setPending is for a claim that waits.
 func (c *Controller) setPending(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	if c.isBeside() {
+		return nil
+	}
 	claim, err := c.protectClaim(ctx, claim)
 	if err == nil {
 		_, err = c.setClaimStatus(ctx, claim, v1.ClaimPending, nil)

@@ -33,6 +33,7 @@ const (
 	reasonUnknownPolicy         = "VolumeUnknownReclaimPolicy"
 	reasonInvalidVolume         = "InvalidVolume" // podvol's own: the API server lets none in
 	reasonExternalProvisioning  = "ExternalProvisioning"
+	reasonProvisioning          = "Provisioning"
 	reasonProvisioningFailed    = "ProvisioningFailed"
 	reasonCleanupFailed         = "ProvisioningCleanupFailed"
 	reasonProvisioningSucceeded = "ProvisioningSucceeded"

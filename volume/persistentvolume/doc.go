@@ -8,6 +8,33 @@
 // volumes can be ([Controller.Place]), all the time and against a cluster's API.
 // [Index] is what it chooses by.
 //
+// # Beside kube-controller-manager
+//
+// Kubernetes' own controller manager binds claims as well, and two that do would
+// take each other's volumes for their own. There are two ways out.
+//
+// The safe one is to leave the binding to it, and to be an external provisioner:
+// [ControllerConfig].Provisioners. The controller then writes no claimRef, no
+// volumeName and no status, and touches nothing that is not given to one of its
+// names by StorageClass and annotation.
+//
+// The other one is to do everything. The controller manager must be started
+// without the controllers whose work this is:
+//
+//	--controllers=*,-persistentvolume-binder-controller,-persistentvolume-expander-controller,-persistentvolumeclaim-protection-controller,-persistentvolume-protection-controller,-ephemeral-volume-controller
+//
+// (before v1.28 they were called persistentvolume-binder, persistentvolume-expander,
+// pvc-protection, pv-protection and ephemeral-volume). The scheduler stays as it
+// is: it selects nodes and pre-binds volumes by claimRef, which both kinds of
+// controllers complete. In-tree volumes are not expanded then by anybody but
+// external resizers.
+//
+// Either way one controller runs at a time: package election (of objects/cluster)
+// holds a lease for it. What an earlier one has sent, and arrives late, is refused
+// by its resourceVersion.
+//
+// # Where claims and volumes are kept
+//
 // An API forgets nothing, and an in-memory store everything. [OpenRecords] has
 // claims and volumes survive it: they are on disk, whole, before the store shows
 // them, so that no volume that was ever given to a claim is given to another one,

@@ -104,12 +104,15 @@ func (c *Controller) beginMaking(ctx context.Context, claim *v1.PersistentVolume
 			return claim, state, err
 		}
 	}
-	next, err := withProvisioning(claim, class)
+	next, err := c.withProvisioning(claim, class)
 	if err == nil {
 		claim, err = c.updateClaim(ctx, claim, next)
 	}
 	if err != nil {
 		return claim, opRefused, err
+	}
+	if c.isBeside() && !inherited {
+		c.events.happened(claim, v1.EventTypeNormal, reasonProvisioning, fmt.Sprintf("External provisioner is provisioning volume for claim %q", nameOf(claim).String()))
 	}
 	state, err := c.operations.do(provisionTask(claim, inherited, func(ctx context.Context) error { return c.makeVolume(ctx, claim, class) }))
 	return claim, state, err
@@ -258,7 +261,7 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 // isLetGo reports whether a volume is being deleted, and its storage, which is not
 // to stay, is not.
 func isLetGo(pv *v1.PersistentVolume) bool {
-	return pv.DeletionTimestamp != nil && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && !slices.Contains(pv.Finalizers, deletionFinalizer)
+	return pv.DeletionTimestamp != nil && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && !holdsStorage(pv)
 }
 
 // errMadeAgain is for a claim whose volume was deleted before it had it.
@@ -291,7 +294,7 @@ func (c *Controller) makeVolume(ctx context.Context, claim *v1.PersistentVolumeC
 	if err := checkMade(pv, claim, node); err != nil {
 		return fmt.Errorf("the plugin %s %w; its storage may be there, and the plugin is asked again: mend it", class.Provisioner, err)
 	}
-	stored, err := update(ctx, c.objects.Create, madeFor(pv, claim, class))
+	stored, err := update(ctx, c.objects.Create, c.madeFor(pv, claim, class))
 	if errors.Is(err, objects.ErrExists) {
 		stored, _, err = c.volumes.getLive(ctx, types.NamespacedName{Name: name})
 		return errors.Join(err, checkMadeFor(stored, claim))
@@ -335,7 +338,7 @@ func (c *Controller) provisioner(claim *v1.PersistentVolumeClaim, class *storage
 	if c.plugins == nil {
 		return nil, errNoPlugins
 	}
-	plugin, err := c.plugins.FindProvisionablePluginByName(class.Provisioner)
+	plugin, err := c.plugins.FindProvisionablePluginByName(c.pluginFor(class.Provisioner))
 	if err != nil {
 		return nil, err
 	}
@@ -417,11 +420,10 @@ func checkMade(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, node *v
 }
 
 // madeFor completes what a plugin has made, as Kubernetes stores it.
-func madeFor(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) *v1.PersistentVolume {
+func (c *Controller) madeFor(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) *v1.PersistentVolume {
 	pv = pv.DeepCopy()
 	pv.Name, pv.UID, pv.ResourceVersion = ProvisionedName(claim), "", ""
 	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, annProvisionedBy, class.Provisioner)
-	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, annBoundByController, yes)
 	pv.Spec.PersistentVolumeReclaimPolicy = policyOf(class)
 	pv.Spec.StorageClassName = class.Name
 	pv.Spec.VolumeAttributesClassName = claim.Spec.VolumeAttributesClassName
@@ -430,11 +432,14 @@ func madeFor(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, class *st
 		Kind: kindClaim, APIVersion: v1.SchemeGroupVersion.String(),
 		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
 	}
-	if !slices.Contains(pv.Finalizers, volumeProtection) {
-		pv.Finalizers = append(pv.Finalizers, volumeProtection)
+	last := besideFinalizer
+	if !c.isBeside() {
+		metav1.SetMetaDataAnnotation(&pv.ObjectMeta, annBoundByController, yes)
+		pv.Finalizers = withOne(pv.Finalizers, volumeProtection)
+		last = deletionFinalizer
 	}
-	if policyOf(class) == v1.PersistentVolumeReclaimDelete && !slices.Contains(pv.Finalizers, deletionFinalizer) {
-		pv.Finalizers = append(pv.Finalizers, deletionFinalizer)
+	if policyOf(class) == v1.PersistentVolumeReclaimDelete {
+		pv.Finalizers = withOne(pv.Finalizers, last)
 	}
 	return pv
 }

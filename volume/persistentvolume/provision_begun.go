@@ -51,8 +51,11 @@ func madeWith(class *storagev1.StorageClass) *storagev1.StorageClass {
 }
 
 // withProvisioning returns the claim as it is before its storage is made.
-func withProvisioning(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, error) {
-	next := withProvisioner(claim, class)
+func (c *Controller) withProvisioning(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, error) {
+	next := claim.DeepCopy()
+	if !c.isBeside() {
+		next = withProvisioner(claim, class)
+	}
 	if !waitsForConsumer(class) {
 		delete(next.Annotations, annSelectedNode) // whoever wrote it: the pod is placed once the claim is bound
 	}

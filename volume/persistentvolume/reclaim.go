@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
@@ -106,18 +107,17 @@ func (c *Controller) reclaimTask(pv *v1.PersistentVolume, f func(context.Context
 // deleteStorage deletes the storage, then the volume. What others have
 // provisioned they also delete.
 func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume) error {
-	if !DeletesStorage(pv, c.allPlugins()) {
+	if !c.isBeside() && !DeletesStorage(pv, c.allPlugins()) {
 		return nil
 	}
-	if pv.DeletionTimestamp != nil && !slices.Contains(pv.Finalizers, deletionFinalizer) {
+	if pv.DeletionTimestamp != nil && !holdsStorage(pv) {
 		return nil // it can go at any moment, so its storage has gone before, or is to stay
 	}
 	state, err := c.operations.do(c.reclaimTask(pv, func(ctx context.Context) error {
 		if c.plugins == nil {
 			return volume.NothingDone(errNoPlugins)
 		}
-		spec := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false)
-		plugin, err := c.deleterOf(spec)
+		plugin, spec, err := c.deleterOf(pv)
 		if err != nil {
 			return err
 		}
@@ -135,7 +135,7 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 		return nil
 	}
 	next := pv.DeepCopy()
-	next.Finalizers = without(next.Finalizers, deletionFinalizer)
+	next.Finalizers = without(without(next.Finalizers, deletionFinalizer), besideFinalizer)
 	if pv, err = c.updateVolume(ctx, pv, next); err != nil {
 		return ignoreMissing(err)
 	}
@@ -149,6 +149,11 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 	return err
 }
 
+// holdsStorage reports whether a volume stays until its storage was deleted.
+func holdsStorage(pv *v1.PersistentVolume) bool {
+	return slices.Contains(pv.Finalizers, deletionFinalizer) || slices.Contains(pv.Finalizers, besideFinalizer)
+}
+
 // pluginOf returns the plugin that has made a volume, where it says which: others
 // may support its source, too. Else the one that supports it.
 func pluginOf(plugins *volume.VolumePluginMgr, spec *volume.Spec) (volume.VolumePlugin, error) {
@@ -160,13 +165,22 @@ func pluginOf(plugins *volume.VolumePluginMgr, spec *volume.Spec) (volume.Volume
 	return plugins.FindPluginBySpec(spec)
 }
 
-// deleterOf is pluginOf for who is to delete the storage.
-func (c *Controller) deleterOf(spec *volume.Spec) (volume.DeletableVolumePlugin, error) {
+// deleterOf is pluginOf for who is to delete the storage, and what it is given: it
+// knows what it has made by its own name.
+func (c *Controller) deleterOf(pv *v1.PersistentVolume) (volume.DeletableVolumePlugin, *volume.Spec, error) {
+	spec := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false)
+	if c.isBeside() {
+		name := c.pluginFor(pv.Annotations[annProvisionedBy])
+		metav1.SetMetaDataAnnotation(&spec.PersistentVolume.ObjectMeta, annProvisionedBy, name)
+		plugin, err := c.plugins.FindDeletablePluginByName(name)
+		return plugin, spec, err
+	}
 	plugin, err := pluginOf(c.plugins, spec)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return c.plugins.FindDeletablePluginByName(plugin.GetPluginName())
+	deleter, err := c.plugins.FindDeletablePluginByName(plugin.GetPluginName())
+	return deleter, spec, err
 }
 
 // failReclaim shows why a volume could not be reclaimed; it is tried again.

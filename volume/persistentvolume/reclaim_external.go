@@ -29,6 +29,9 @@ func isForeign(provisioner string, plugins []volume.VolumePlugin) bool {
 
 // isExternal is isForeign for the controller's own plugins.
 func (c *Controller) isExternal(provisioner string) bool {
+	if c.isBeside() {
+		return c.pluginFor(provisioner) == ""
+	}
 	return isForeign(provisioner, c.allPlugins())
 }
 

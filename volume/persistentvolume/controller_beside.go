@@ -1,0 +1,130 @@
+package persistentvolume
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// besideFinalizer is on volumes that were made beside another controller, with
+// reclaim policy Delete. It is the one of sig-storage-lib-external-provisioner: the
+// other controller manages [deletionFinalizer] itself.
+const besideFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
+
+// isBeside reports whether somebody else binds claims, protects them and their
+// volumes, and keeps the phases of both ([ControllerConfig].Provisioners).
+func (c *Controller) isBeside() bool { return c.provisioners != nil }
+
+// pluginFor returns the name of the plugin that is meant by a provisioner's; beside
+// another controller it is "" for one of somebody else.
+func (c *Controller) pluginFor(provisioner string) string {
+	if c.isBeside() {
+		return c.provisioners[provisioner]
+	}
+	return provisioner
+}
+
+func (c *Controller) checkProvisioners() error {
+	for name, plugin := range c.provisioners {
+		switch {
+		case name == "":
+			return volume.Invalid("provisioners", "the plugin %s has no provisioner's name", plugin)
+		case strings.HasPrefix(name, treePrefix):
+			return volume.Invalid("provisioners", "%s: names that begin with %s are those of the controller that binds claims; call it otherwise, as in nfs.example.com", name, treePrefix)
+		case c.plugins == nil:
+			return volume.Invalid("provisioners", "%s: %v", name, errNoPlugins)
+		}
+		if _, err := c.plugins.FindProvisionablePluginByName(plugin); err != nil {
+			return volume.Invalid("provisioners", "%s: %v", name, err)
+		}
+	}
+	return nil
+}
+
+// syncClaimBeside makes the volume for a claim that is to have one from here, and
+// leaves it to somebody else to bind it.
+func (c *Controller) syncClaimBeside(ctx context.Context, name types.NamespacedName) error {
+	claim, exists, err := c.claims.get(ctx, name)
+	if err != nil || !exists {
+		c.waiting.done(name)
+		return err
+	}
+	if claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil {
+		c.waiting.done(name)
+		if isProvisioning(claim) {
+			return c.finishProvisioning(ctx, claim)
+		}
+		c.operations.forget(provisionKey(claim))
+		return nil
+	}
+	class, err := c.classOf(ctx, claim)
+	if err != nil {
+		return err
+	}
+	c.waiting.add(Wanted{Claim: claim, Delayed: true}) // for its class to change
+	if !isProvisioning(claim) && !c.isAskedFor(claim, class) {
+		return nil
+	}
+	pv, exists, err := c.volumes.get(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
+	if err == nil && exists && pv.DeletionTimestamp == nil && checkMadeFor(pv, claim) == nil {
+		return c.noteMade(ctx, claim)
+	}
+	if err == nil {
+		_, err = c.provision(ctx, claim, class, &UnboundError{Claim: name, Err: volume.ErrClaimUnbound})
+	}
+	return err
+}
+
+// isAskedFor reports whether the controller that binds claims has found no volume
+// for one, and leaves it to this provisioner to make it.
+func (c *Controller) isAskedFor(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) bool {
+	asked := claim.Annotations[annProvisioner]
+	if asked == "" {
+		asked = claim.Annotations[annProvisionerBeta]
+	}
+	if c.pluginFor(asked) == "" || class == nil || class.Provisioner != asked || dataSourceOf(claim) != "" {
+		return false
+	}
+	return !waitsForConsumer(class) || claim.Annotations[annSelectedNode] != ""
+}
+
+// noteMade says in a claim that its volume says where its storage is.
+func (c *Controller) noteMade(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	next := claim.DeepCopy()
+	endProvisioning(next)
+	_, err := c.updateClaim(ctx, claim, next)
+	if err == nil {
+		c.operations.forget(provisionKey(claim))
+	}
+	return ignoreMissing(err)
+}
+
+// syncVolumeBeside deletes a volume, storage first, that was made here and that
+// somebody else has found to be released.
+func (c *Controller) syncVolumeBeside(ctx context.Context, name string) error {
+	pv, exists, err := c.volumes.get(ctx, types.NamespacedName{Name: name})
+	if err != nil || !exists || !c.isToDelete(pv) {
+		return err
+	}
+	pv, exists, err = c.volumes.getLive(ctx, types.NamespacedName{Name: name}) // the cache may be behind
+	if err != nil || !exists || !c.isToDelete(pv) || !c.podsComplete() {
+		return err
+	}
+	if claim, err := c.claimOf(ctx, pv.Spec.ClaimRef); err != nil || claim != nil {
+		return err // whoever binds claims is wrong, or has not finished
+	}
+	return c.deleteStorage(ctx, pv)
+}
+
+func (c *Controller) isToDelete(pv *v1.PersistentVolume) bool {
+	ref := pv.Spec.ClaimRef
+	return c.pluginFor(pv.Annotations[annProvisionedBy]) != "" && ref != nil && ref.UID != "" &&
+		pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete &&
+		slices.Contains([]v1.PersistentVolumePhase{v1.VolumeReleased, v1.VolumeFailed}, pv.Status.Phase)
+}
