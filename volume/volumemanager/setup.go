@@ -132,7 +132,9 @@ func (m *Manager) prepare(ctx context.Context, depends dependencies, u *setUp) e
 		return err
 	}
 	for _, ref := range volume.DependsOn(plugin, spec, u.pod) {
-		depends.on(ref)
+		if ref != volume.NewObjectRef("Pod", u.pod.Namespace, u.pod.Name) { // which PutPod tells of
+			depends.on(ref)
+		}
 	}
 	if err := u.prepareVolume(plugin, spec); err != nil {
 		return err

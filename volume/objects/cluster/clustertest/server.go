@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -37,7 +38,8 @@ type Server struct {
 	news     chan struct{} // closed with the next event
 	refuse   func(*http.Request) *metav1.Status
 	requests []string
-	drop     context.CancelFunc // ends all watches
+	watches  map[*http.Request]volume.ObjectRef // that are open
+	drop     context.CancelFunc                 // ends all watches
 	dropped  context.Context
 	skew     time.Duration
 	tokens   int // issued so far
@@ -52,7 +54,7 @@ type apiEvent struct {
 
 // NewServer returns a server that serves an empty store.
 func NewServer() *Server {
-	s := &Server{store: objects.NewStore(), news: make(chan struct{}), others: newOthers()}
+	s := &Server{store: objects.NewStore(), news: make(chan struct{}), watches: make(map[*http.Request]volume.ObjectRef), others: newOthers()}
 	s.dropped, s.drop = context.WithCancel(context.Background())
 	return s
 }
@@ -87,6 +89,13 @@ func (s *Server) Asked() []string {
 	all := s.requests
 	s.requests = nil
 	return all
+}
+
+// Watched returns what the watches are of that are open, in order of kind and name.
+func (s *Server) Watched() []volume.ObjectRef {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.watches), func(a, b volume.ObjectRef) int { return cmp.Compare(a.String(), b.String()) })
 }
 
 // Request is what a request asks for.
@@ -338,9 +347,10 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, a Request) {
 		from = version
 	}
 	after, _ := strconv.ParseUint(from, 10, 64)
-	s.mu.Lock()
-	dropped := s.dropped
-	s.mu.Unlock()
+	dropped, end := s.open(r, a)
+	defer end()
+	timeout, stop := timeoutOf(r)
+	defer stop()
 	for {
 		events, news, expired := s.since(a, after)
 		if expired {
@@ -360,8 +370,32 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, a Request) {
 			return
 		case <-dropped.Done():
 			return
+		case <-timeout:
+			return
 		}
 	}
+}
+
+// open counts a watch among those that are open until end is called.
+func (s *Server) open(r *http.Request, a Request) (dropped context.Context, end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watches[r] = a.Ref()
+	return s.dropped, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.watches, r)
+	}
+}
+
+// timeoutOf is how long a watch is to stay open.
+func timeoutOf(r *http.Request) (over <-chan time.Time, stop func()) {
+	seconds, err := strconv.Atoi(r.URL.Query().Get("timeoutSeconds"))
+	if err != nil || seconds <= 0 {
+		return nil, func() {}
+	}
+	timer := time.NewTimer(time.Duration(seconds) * time.Second)
+	return timer.C, func() { timer.Stop() }
 }
 
 // typed gives an object the kind that only stored ones have.

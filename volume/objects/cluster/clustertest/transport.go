@@ -120,7 +120,7 @@ var ErrUnreachable = errors.New("no route to host")
 
 // Clientset returns a Clientset of a server that is reached by transport, or
 // at a URL.
-func Clientset(t *testing.T, url string, transport http.RoundTripper) kubernetes.Interface {
+func Clientset(t testing.TB, url string, transport http.RoundTripper) kubernetes.Interface {
 	t.Helper()
 	json := rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"}
 	c, err := kubernetes.NewForConfig(&rest.Config{Host: url, Transport: transport, QPS: -1, ContentConfig: json})
