@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -67,8 +67,8 @@ func TestBundlesOfASignerReachTheirVolumes(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, want := range []string{"one\n", "one\ntwo\n"} {
-			w.add(&certificatesv1beta1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("b", i)},
-				Spec: certificatesv1beta1.ClusterTrustBundleSpec{SignerName: "example.com/s", TrustBundle: []string{"one\n", "two\n"}[i]}})
+			w.add(&certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("b", i)},
+				Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: "example.com/s", TrustBundle: []string{"one\n", "two\n"}[i]}})
 			synctest.Wait()
 			if got := w.file("web", "projected", "v", "ca.pem"); got != want {
 				t.Errorf("after bundle %d: %q", i, got)
