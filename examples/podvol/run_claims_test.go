@@ -55,6 +55,37 @@ func TestRunsShareWhatIsMadeForTheirClaim(t *testing.T) {
 	})
 }
 
+// The group of a PersistentVolume is the runtime's to add.
+func TestRunTellsOfTheGroupsOfVolumes(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		file := manifestFile(t, `
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: shared, annotations: {pv.beta.kubernetes.io/gid: "4321"}}
+spec: {accessModes: [ReadWriteOnce], capacity: {storage: 1Gi}, storageClassName: "", hostPath: {path: `+t.TempDir()+`}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {accessModes: [ReadWriteOnce], storageClassName: "", resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v, bindMountOptions: [noexec]}]}]
+  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]
+`)
+		out, errOut := mustPodvol(t, exitOK, "run", "-f", file, "--root-dir", t.TempDir(), "--", "grep", " /v ", "/proc/self/mountinfo")
+		if !strings.Contains(errOut, "groups [4321]") || !strings.Contains(errOut, "supplementalGroups") {
+			t.Errorf("stderr: %s", errOut)
+		}
+		if !strings.Contains(out, "noexec") {
+			t.Errorf("/v is mounted without what its volumeMount asks for: %s", out)
+		}
+	})
+}
+
 func TestRunMakesVolumesForAnOrdinaryUser(t *testing.T) {
 	r := asOrdinaryUser(t)
 	r.run(t, 0, "run", "-f", openFile(t, madeForRuns), "--", "sh", "-c", "echo kept > /v/file")

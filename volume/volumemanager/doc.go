@@ -110,6 +110,8 @@
 //     stay until it is deleted: by [Manager.DeletePod] or [Manager.TearDownPod].
 //   - Static and mirror pods: a pod is a pod. What a static pod may not refer to in
 //     Kubernetes (secrets, config maps, claims), it gets here.
+//   - What admission adds to pods in a cluster: without an API server nobody mounts a
+//     token for automountServiceAccountToken; name a projected volume.
 //   - What is around volumes in a container: /etc/hosts, termination messages,
 //     devices of device plugins and of resource claims, and the user namespace of
 //     hostUsers: false: its mappings are the caller's ([ContainerOptions]). So are

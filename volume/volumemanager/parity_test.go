@@ -39,8 +39,8 @@ func fates() []fate {
 	return []fate{
 		{of: reflect.TypeFor[v1.PodSpec](),
 			done:  "volumes initContainers containers ephemeralContainers serviceAccountName securityContext resources nodeName",
-			noted: "hostUsers",
-			others: "restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds dnsPolicy nodeSelector serviceAccount automountServiceAccountToken " +
+			noted: "hostUsers automountServiceAccountToken",
+			others: "restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds dnsPolicy nodeSelector serviceAccount " +
 				"hostNetwork hostPID hostIPC shareProcessNamespace imagePullSecrets hostname subdomain affinity schedulerName tolerations hostAliases " +
 				"priorityClassName priority dnsConfig readinessGates runtimeClassName enableServiceLinks preemptionPolicy overhead topologySpreadConstraints " +
 				"setHostnameAsFQDN os schedulingGates resourceClaims hostnameOverride schedulingGroup evictionResponders"},
