@@ -31,7 +31,7 @@ func mayImport() map[string][]string {
 		"volume/volumemanager":             {"util", "mount", "volume", "volume/objects", "volume/internal"},
 		"volume/plugins":                   plugins,
 		"volume/volumetest":                {"util", "mount", "volume"},
-		"examples": {"util", "mount", "volume", "volume/clusterhost", "volume/plugins", "volume/objects", "volume/persistentvolume", "volume/persistentvolume/embedded", "volume/localdiscovery",
+		"examples": {"util", "mount", "volume", "volume/clusterhost", "volume/plugins", "volume/objects", "volume/objects/cluster", "volume/persistentvolume", "volume/persistentvolume/embedded", "volume/localdiscovery",
 			"volume/containerenv", "volume/volumemanager"},
 	}
 }
@@ -45,6 +45,7 @@ func testSupport() []string {
 // them is built with those.
 func offCore() map[string][]string {
 	return map[string][]string{
+		"examples/virtualkubelet":            {"k8s.io/client-go", "github.com/virtual-kubelet/virtual-kubelet"},
 		"volume/clusterhost":                 {"k8s.io/client-go"},
 		"volume/objects/cluster":             {"k8s.io/client-go"},
 		"volume/objects/cluster/clustertest": {"k8s.io/client-go"},

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"errors"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// api is client-go's fake clientset, made to do what this node relies on an API
+// server for: field selectors, graceful deletion, being away for a while.
+type api struct {
+	*fake.Clientset
+
+	mu      sync.Mutex
+	down    bool
+	watches []watch.Interface
+	kinds   map[string]schema.GroupVersionKind
+	listed  map[string]bool // what was listed since the server was away last
+	watched []string        // resource and field selector of each watch
+}
+
+func newAPI(objects ...runtime.Object) *api {
+	kinds := map[string]schema.GroupVersionKind{}
+	for resource, kind := range map[string]string{"pods": "Pod", "configmaps": "ConfigMap", "secrets": "Secret", "nodes": "Node"} {
+		kinds[resource] = v1.SchemeGroupVersion.WithKind(kind)
+	}
+	a := &api{Clientset: fake.NewClientset(objects...), kinds: kinds, listed: make(map[string]bool)}
+	react := clienttesting.ObjectReaction(a.Tracker())
+	a.PrependReactor("list", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		_, list, err := react(action)
+		if err != nil {
+			return true, nil, err
+		}
+		a.mu.Lock()
+		a.listed[resourceOf(action)+action.(clienttesting.ListAction).GetListRestrictions().Fields.String()] = true
+		a.mu.Unlock()
+		items, err := meta.ExtractList(list)
+		if err != nil {
+			return true, nil, err
+		}
+		var selected []runtime.Object
+		for _, item := range items {
+			if selects(action.(clienttesting.ListAction).GetListRestrictions().Fields, item) {
+				selected = append(selected, item)
+			}
+		}
+		return true, list, meta.SetList(list, selected)
+	})
+	a.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		deletion := action.(clienttesting.DeleteActionImpl)
+		object, err := a.Tracker().Get(action.GetResource(), deletion.Namespace, deletion.Name)
+		if err != nil {
+			return true, nil, err
+		}
+		pod := object.(*v1.Pod).DeepCopy()
+		grace := gracePeriod(pod)
+		if g := deletion.DeleteOptions.GracePeriodSeconds; g != nil {
+			grace = *g
+		}
+		if grace == 0 {
+			return false, nil, nil
+		}
+		deleted := metav1.Now()
+		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &deleted, &grace
+		return true, pod, a.Tracker().Update(action.GetResource(), pod, pod.Namespace)
+	})
+	a.PrependWatchReactor("*", a.watch)
+	a.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.down {
+			return true, nil, apierrors.NewInternalError(errors.New("the API server is away"))
+		}
+		return false, nil, nil
+	})
+	return a
+}
+
+// watch also tells what is there already, so that nothing is lost between a list
+// and its watch, as nothing is at a real server.
+func (a *api) watch(action clienttesting.Action) (bool, watch.Interface, error) {
+	selector := action.(clienttesting.WatchAction).GetWatchRestrictions().Fields
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.down {
+		return true, nil, apierrors.NewInternalError(errors.New("the API server is away"))
+	}
+	what := resourceOf(action) + selector.String()
+	if !a.listed[what] {
+		return true, nil, apierrors.NewResourceExpired("the server remembers nothing of what it was before")
+	}
+	events, err := a.Tracker().Watch(action.GetResource(), action.GetNamespace())
+	if err != nil {
+		return true, nil, err
+	}
+	if there, err := a.Tracker().List(action.GetResource(), a.kinds[action.GetResource().Resource], action.GetNamespace()); err == nil {
+		_ = meta.EachListItem(there, func(object runtime.Object) error {
+			events.(*watch.RaceFreeFakeWatcher).Modify(object)
+			return nil
+		})
+	}
+	filtered := watch.Filter(events, func(e watch.Event) (watch.Event, bool) { return e, selects(selector, e.Object) })
+	a.watches = append(a.watches, filtered)
+	a.watched = append(a.watched, what)
+	return true, filtered, nil
+}
+
+// setDown ends all watches and has every request refused, until it is up again.
+func (a *api) setDown(down bool) {
+	a.mu.Lock()
+	a.down = down
+	watches := a.watches
+	a.watches, a.listed = nil, make(map[string]bool)
+	a.mu.Unlock()
+	for _, w := range watches {
+		w.Stop()
+	}
+}
+
+func resourceOf(action clienttesting.Action) string { return action.GetResource().Resource + " " }
+
+func selects(selector fields.Selector, object runtime.Object) bool {
+	o, err := meta.Accessor(object)
+	if err != nil {
+		return true // a status
+	}
+	set := fields.Set{"metadata.name": o.GetName(), "metadata.namespace": o.GetNamespace()}
+	if pod, ok := object.(*v1.Pod); ok {
+		set["spec.nodeName"] = pod.Spec.NodeName
+	}
+	return selector.Matches(set)
+}

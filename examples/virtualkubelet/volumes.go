@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume/clusterhost"
+	"github.com/podvol/podvol/volume/objects/cluster"
+	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// README: volumes
+
+// volumes are those of this node's pods. PutPod declares a pod, WaitForMounted waits
+// for its volumes, ContainerMounts says what a container must be shown, DeletePod
+// withdraws the pod.
+type volumes struct {
+	*volumemanager.Manager
+	client  *cluster.Client          // reads single objects, and watches those that pods use
+	size    *clusterhost.Allocatable // of the node
+	bundles *clusterhost.TrustBundles
+}
+
+// newVolumes takes what a kubelet has anyway: a clientset, the informer of this
+// node's pods, a recorder of events, and who knows whose containers are gone.
+func newVolumes(root, node string, api kubernetes.Interface, pods cache.SharedIndexInformer, events record.EventRecorder, containers volumemanager.PodContainers, mounter mount.Interface) (*volumes, error) {
+	shared := map[string]cache.SharedIndexInformer{"Pod": pods}
+	client, err := cluster.FromInformers(nil, api, cluster.Config{Informers: shared, Shared: []string{}})
+	if err != nil {
+		return nil, err
+	}
+	size, bundles := clusterhost.NewAllocatable(client, node), clusterhost.NewTrustBundles(api, clusterhost.TrustBundlesConfig{})
+	manager, err := volumemanager.New(volumemanager.Config{
+		RootDir: root, NodeName: node, Objects: client, Plugins: plugins.All(), Containers: containers,
+		Events: clusterhost.NewEvents(events), Tokens: clusterhost.NewTokens(api, clusterhost.TokensConfig{}),
+		Allocatable: size, TrustBundles: bundles, Mounter: mounter, // nil: the machine's
+	})
+	return &volumes{manager, client, size, bundles}, err
+}
+
+// run keeps the volumes until ctx ends. Mounts stay for the next start.
+func (v *volumes) run(ctx context.Context, node string, api kubernetes.Interface) error {
+	defer v.client.Close()
+	defer v.bundles.Close()
+	go clusterhost.ReportVolumes(ctx, api, v.client, node, v.Manager, clusterhost.ReportConfig{})
+	return v.Run(ctx)
+}
+
+// complete says which pods the API server knows, once the informer has synced and
+// whenever a pod has gone: volumes of all others may be torn down from now on.
+func (v *volumes) complete(known []any) {
+	var kept []types.UID
+	for _, pod := range known {
+		if pod := pod.(*v1.Pod); pod.DeletionTimestamp == nil && !isOver(pod) {
+			kept = append(kept, pod.UID)
+		}
+	}
+	v.PodsComplete(kept...)
+}
+
+// README: end
