@@ -1,0 +1,297 @@
+package clusterhost_test
+
+import (
+	"encoding/pem"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/clusterhost"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+func certificate(text string) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte(text)}))
+}
+
+func bundle(name, signer, team string, certificates ...string) *certificatesv1.ClusterTrustBundle {
+	b := &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"team": team}}}
+	b.Spec.SignerName = signer
+	for _, c := range certificates {
+		b.Spec.TrustBundle += "# a comment\n" + certificate(c)
+	}
+	return b
+}
+
+func certificates(all ...string) (text string) {
+	for _, c := range all {
+		text += certificate(c)
+	}
+	return text
+}
+
+func (w *world) bundles(config clusterhost.TrustBundlesConfig) *clusterhost.TrustBundles {
+	w.t.Helper()
+	b := clusterhost.NewTrustBundles(w.clientset, config)
+	w.t.Cleanup(b.Close)
+	return b
+}
+
+const signer = "example.com/s"
+
+func TestTrustBundlesByNameAndSigner(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.add(bundle("one", signer, "a", "2", "1", "2"), bundle("two", signer, "b", "3", "1"), bundle("other", "example.com/other", "a", "9"), bundle("none", "", "a", "0"))
+		b := w.bundles(clusterhost.TrustBundlesConfig{})
+		time.Sleep(time.Hour)
+		if asked := w.api.Asked(); len(asked) > 0 {
+			t.Errorf("asked before anybody has: %v", asked)
+		}
+		if got, err := b.GetTrustBundle(t.Context(), "one"); err != nil || got != certificates("1", "2") {
+			t.Errorf("by name: %q, %v", got, err)
+		}
+		for name, tc := range map[string]struct {
+			signer   string
+			selector *metav1.LabelSelector
+			want     string
+		}{
+			"all":             {signer, &metav1.LabelSelector{}, certificates("1", "2", "3")},
+			"selected":        {signer, &metav1.LabelSelector{MatchLabels: map[string]string{"team": "b"}}, certificates("1", "3")},
+			"no selector":     {signer, nil, ""},
+			"none selected":   {signer, &metav1.LabelSelector{MatchLabels: map[string]string{"team": "c"}}, ""},
+			"unknown signer":  {"example.com/x", &metav1.LabelSelector{}, ""},
+			"without signers": {"", &metav1.LabelSelector{}, certificates("0")},
+		} {
+			got, err := b.GetTrustBundlesBySigner(t.Context(), tc.signer, tc.selector)
+			if got != tc.want || (tc.want == "") != errors.Is(err, volume.ErrNotFound) {
+				t.Errorf("%s: %q, %v", name, got, err)
+			}
+		}
+		_, err := b.GetTrustBundlesBySigner(t.Context(), signer, &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "?"}}})
+		if _, ok := errors.AsType[*volume.InvalidSpecError](err); !ok {
+			t.Errorf("a bad selector: %v", err)
+		}
+		if _, err := b.GetTrustBundle(t.Context(), "missing"); !errors.Is(err, volume.ErrNotFound) {
+			t.Errorf("a missing one: %v", err)
+		}
+		w.api.DropWatches()
+		time.Sleep(time.Minute)
+		w.api.Asked()
+		time.Sleep(time.Hour)
+		if n := w.asked(""); n > 12 { // a watch is opened again every 5 to 10 minutes
+			t.Errorf("%d requests in an hour while nothing changes", n)
+		}
+	})
+}
+
+// An API server before Kubernetes 1.37 serves the beta version, if anything, until it is
+// upgraded.
+func TestTrustBundlesOfTheBetaVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := fake.NewSimpleClientset(
+			&certificatesv1beta1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: certificatesv1beta1.ClusterTrustBundleSpec{TrustBundle: certificate("1")}},
+			&certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: certificatesv1.ClusterTrustBundleSpec{TrustBundle: certificate("2")}})
+		var served atomic.Pointer[string]
+		served.Store(new("v1beta1"))
+		set.PrependReactor("list", "clustertrustbundles", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if version := a.GetResource(); version.Version != *served.Load() {
+				return true, nil, apierrors.NewNotFound(version.GroupResource(), "")
+			}
+			return false, nil, nil
+		})
+		var watches watchers
+		set.PrependWatchReactor("clustertrustbundles", watches.open)
+		b := clusterhost.NewTrustBundles(set, clusterhost.TrustBundlesConfig{})
+		defer b.Close()
+		if got, err := b.GetTrustBundle(t.Context(), "one"); err != nil || got != certificates("1") {
+			t.Errorf("%q, %v", got, err)
+		}
+		synctest.Wait()
+		served.Store(new("v1"))
+		watches.end()
+		time.Sleep(5 * time.Minute)
+		if got, err := b.GetTrustBundle(t.Context(), "one"); err != nil || got != certificates("2") {
+			t.Errorf("after an upgrade: %q, %v", got, err)
+		}
+	})
+}
+
+// watchers are the watches that a server has open.
+type watchers struct {
+	mu  sync.Mutex
+	all []*watch.FakeWatcher
+}
+
+func (w *watchers) open(clienttesting.Action) (bool, watch.Interface, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	opened := watch.NewFake()
+	w.all = append(w.all, opened)
+	return true, opened, nil
+}
+
+// end ends all watches with the news that their version has expired.
+func (w *watchers) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, opened := range w.all {
+		opened.Error(&apierrors.NewResourceExpired("too old").ErrStatus)
+	}
+	w.all = nil
+}
+
+func TestTrustBundlesThatAreNotServed(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		b := w.bundles(clusterhost.TrustBundlesConfig{})
+		w.transport.SetHandler(http.NotFoundHandler())
+		for range 1000 {
+			_, err := b.GetTrustBundle(t.Context(), "one")
+			if _, ok := errors.AsType[*clusterhost.NotServedError](err); !ok || errors.Is(err, volume.ErrNotFound) {
+				t.Fatalf("%v", err)
+			}
+			for _, word := range []string{"1.33", "feature gate ClusterTrustBundle", "--runtime-config=certificates.k8s.io/v1beta1"} {
+				if !strings.Contains(err.Error(), word) {
+					t.Fatalf("it does not say %q: %v", word, err)
+				}
+			}
+		}
+		if n := len(w.transport.Calls()); n != 2 {
+			t.Errorf("%d requests for the two versions", n)
+		}
+		time.Sleep(time.Hour)
+		if n := len(w.transport.Calls()); n != 2 {
+			t.Errorf("%d requests while nobody asks", n)
+		}
+		w.transport.SetHandler(w.api)
+		w.add(bundle("one", signer, "a", "1"))
+		if got, err := b.GetTrustBundle(t.Context(), "one"); err != nil || got != certificates("1") {
+			t.Errorf("once it is served: %q, %v", got, err)
+		}
+	})
+}
+
+func TestWhatIsKnownOfBundlesStands(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		b := w.bundles(clusterhost.TrustBundlesConfig{})
+		w.transport.SetDown(clustertest.ErrUnreachable)
+		if _, err := b.GetTrustBundle(t.Context(), "one"); !errors.Is(err, clustertest.ErrUnreachable) {
+			t.Errorf("before anything is known: %v", err)
+		}
+		w.transport.SetDown(nil)
+		w.add(bundle("one", signer, "a", "1"))
+		time.Sleep(time.Minute)
+		w.transport.SetDown(clustertest.ErrUnreachable)
+		w.api.DropWatches()
+		w.add(bundle("two", signer, "a", "2"))
+		time.Sleep(time.Hour)
+		if got, err := b.GetTrustBundlesBySigner(t.Context(), signer, &metav1.LabelSelector{}); err != nil || got != certificates("1") {
+			t.Errorf("during an outage: %q, %v", got, err)
+		}
+		w.transport.SetDown(nil)
+		time.Sleep(time.Minute)
+		if got, err := b.GetTrustBundlesBySigner(t.Context(), signer, &metav1.LabelSelector{}); err != nil || got != certificates("1", "2") {
+			t.Errorf("after it: %q, %v", got, err)
+		}
+		b.Close()
+		if got, err := b.GetTrustBundle(t.Context(), "one"); err != nil || got != certificates("1") {
+			t.Errorf("closed: %q, %v", got, err)
+		}
+		other := w.bundles(clusterhost.TrustBundlesConfig{})
+		other.Close()
+		if _, err := other.GetTrustBundle(t.Context(), "one"); err == nil {
+			t.Error("one that was closed before it knew anything says nothing")
+		}
+		hanging := w.bundles(clusterhost.TrustBundlesConfig{Wait: time.Second})
+		defer w.transport.Inject(apiFault{Release: make(chan struct{})})()
+		if _, err := hanging.GetTrustBundle(t.Context(), "one"); !errors.Is(err, objects.ErrNotSynced) {
+			t.Errorf("no answer: %v", err)
+		}
+	})
+}
+
+// Bundles that come, change and go reach the volumes that show them, by name and by
+// signer, with nobody polling.
+func TestBundlesReachMountedVolumes(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		b := w.bundles(clusterhost.TrustBundlesConfig{})
+		manager, _ := w.run(volumemanager.Config{TrustBundles: b})
+		show := func(path string, p v1.ClusterTrustBundleProjection) v1.VolumeProjection {
+			p.Path, p.Optional = path, new(true)
+			return v1.VolumeProjection{ClusterTrustBundle: &p}
+		}
+		pod := w.projected("web",
+			show("name", v1.ClusterTrustBundleProjection{Name: new("one")}),
+			show("signer", v1.ClusterTrustBundleProjection{SignerName: new(signer), LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}}))
+		if _, err := manager.SetUpPod(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		want := func(when, name, ofSigner string) {
+			t.Helper()
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+			if got := w.file(pod, "name"); got != name {
+				t.Errorf("%s, by name: %q", when, got)
+			}
+			if got := w.file(pod, "signer"); got != ofSigner {
+				t.Errorf("%s, by signer: %q", when, got)
+			}
+		}
+		want("none", "", "")
+		w.add(bundle("two", signer, "a", "2"))
+		want("the signer's first", "", certificates("2"))
+		w.add(bundle("one", signer, "a", "1"))
+		want("another one", certificates("1"), certificates("1", "2"))
+		w.api.Direct(t, http.MethodPut, bundle("two", signer, "b", "2"))
+		want("one that is not selected any more", certificates("1"), certificates("1"))
+		w.api.Direct(t, http.MethodDelete, bundle("one", signer, "a"))
+		want("one is gone", "", "")
+		if n := w.asked("watch ClusterTrustBundle"); n != 1 {
+			t.Errorf("%d watches", n)
+		}
+		if err := manager.TearDownPod(t.Context(), pod.UID); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAWatcherOfBundlesIsSilentOnceStopped(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		b := w.bundles(clusterhost.TrustBundlesConfig{})
+		calls := make(chan struct{}, 100)
+		stop := b.WatchTrustBundles(func() { calls <- struct{}{} })
+		synctest.Wait()
+		if len(calls) != 1 {
+			t.Errorf("told %d times that it is known what there is", len(calls))
+		}
+		w.add(bundle("one", signer, "a", "1"))
+		synctest.Wait()
+		if len(calls) != 2 {
+			t.Errorf("told %d times", len(calls))
+		}
+		stop()
+		stop()
+		w.add(bundle("two", signer, "a", "1"))
+		synctest.Wait()
+		if len(calls) != 2 {
+			t.Error("told after stop")
+		}
+	})
+}
