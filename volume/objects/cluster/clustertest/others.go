@@ -30,7 +30,7 @@ func newOthers() others {
 }
 
 // list returns what there is of a kind in a namespace; an empty one: in all.
-func (o *others) list(a Request) (items []metav1.Object, version string) {
+func (o *others) list(a Request) (items []metav1.Object, version uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	items = []metav1.Object{}
@@ -39,7 +39,7 @@ func (o *others) list(a Request) (items []metav1.Object, version string) {
 			items = append(items, object)
 		}
 	}
-	return items, strconv.FormatUint(o.version, 10)
+	return items, o.version
 }
 
 // since returns what has happened after a version, and what is closed when more does.

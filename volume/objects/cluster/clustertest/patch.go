@@ -5,38 +5,55 @@ import (
 	"io"
 	"net/http"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-// patched is an object as a merge patch (RFC 7386) has it. Other kinds of patches are
-// taken for one; those of API objects mostly are. A resourceVersion in the patch must
-// be the object's.
+// patched is an object as a merge patch (RFC 7386) or a strategic one has it. A
+// resourceVersion in the patch must be the object's.
 func (s *Server) patched(r *http.Request, a Request) (metav1.Object, error) {
 	old, err := s.store.Get(r.Context(), a.Ref())
 	if err != nil {
 		return nil, err
 	}
-	body, err := io.ReadAll(r.Body)
+	patch, err := io.ReadAll(r.Body)
 	if err != nil {
 		return nil, err
 	}
-	encoded, err := json.Marshal(old)
-	if err != nil {
-		return nil, err
-	}
-	var object, patch map[string]any
-	if err := json.Unmarshal(encoded, &object); err != nil {
-		return nil, err
-	}
-	if err := json.Unmarshal(body, &patch); err != nil {
-		return nil, err
-	}
-	merged, err := json.Marshal(mergePatch(object, patch))
+	before, err := json.Marshal(old)
 	if err != nil {
 		return nil, err
 	}
 	next := a.Kind.New()
-	return next, json.Unmarshal(merged, next)
+	var after []byte
+	switch kind := types.PatchType(r.Header.Get("Content-Type")); kind {
+	case types.StrategicMergePatchType:
+		after, err = strategicpatch.StrategicMergePatch(before, patch, next)
+	case types.MergePatchType:
+		after, err = merged(before, patch)
+	default:
+		return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", a.resource(), a.Name, string(kind), 0, true)
+	}
+	if err == nil {
+		err = json.Unmarshal(after, next)
+	}
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	return next, nil
+}
+
+func merged(before, patch []byte) ([]byte, error) {
+	var object, changes map[string]any
+	if err := json.Unmarshal(before, &object); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(patch, &changes); err != nil {
+		return nil, err
+	}
+	return json.Marshal(mergePatch(object, changes))
 }
 
 func mergePatch(object, patch map[string]any) map[string]any {

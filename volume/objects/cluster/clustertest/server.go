@@ -17,16 +17,21 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
 
 // Server serves an embedded store as the Kubernetes API does, as far as
-// podvol asks for it: single objects, lists and watches by namespace and name,
-// initial events, expired versions, preconditions, merge patches, service account
-// tokens. Leases and events are not patched.
+// podvol asks for it: single objects, lists by pages, watches by namespace and
+// name, and of a node's pods, initial events, expired versions, preconditions,
+// patches, service account tokens. Its answers are tested against those of a real
+// one. What is missing is admission, which protects volumes and claims by
+// finalizers, the validation of specs, namespaces, and time for pods to end: they
+// are deleted at once. Leases and events are not patched.
 type Server struct {
 	store  *objects.Store
 	others others
@@ -38,6 +43,7 @@ type Server struct {
 	news     chan struct{} // closed with the next event
 	refuse   func(*http.Request) *metav1.Status
 	requests []string
+	pages    []page                             // what is left of lists
 	watches  map[*http.Request]volume.ObjectRef // that are open
 	drop     context.CancelFunc                 // ends all watches
 	dropped  context.Context
@@ -105,11 +111,16 @@ type Request struct {
 	Status          bool // of the object alone
 	// Verb is get, list, watch, post, put, patch or delete.
 	Verb string
+	node string // whose pods are selected
 }
 
 // Ref returns what is asked for; without a name, all of it.
 func (r Request) Ref() volume.ObjectRef {
 	return volume.NewObjectRef(r.Kind.Kind, r.Namespace, r.Name)
+}
+
+func (r Request) resource() schema.GroupResource {
+	return schema.GroupResource{Group: r.Kind.Group, Resource: plural(r.Kind.Kind)}
 }
 
 func plural(kind string) string {
@@ -150,8 +161,12 @@ func ParseRequest(r *http.Request) (Request, bool) {
 		case a.Verb == "get" && a.Name == "":
 			a.Verb = "list"
 		}
-		if name, ok := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name="); ok {
+		selector := r.URL.Query().Get("fieldSelector")
+		if name, ok := strings.CutPrefix(selector, "metadata.name="); ok {
 			a.Name = name
+		}
+		if node, ok := strings.CutPrefix(selector, "spec.nodeName="); ok {
+			a.node = node
 		}
 		return a, true
 	}
@@ -161,7 +176,7 @@ func ParseRequest(r *http.Request) (Request, bool) {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a, ok := ParseRequest(r)
 	if refusal := s.note(a, r); refusal != nil {
-		reply(w, refusal)
+		answer(w, a, nil, &apierrors.StatusError{ErrStatus: *refusal})
 		return
 	}
 	if !ok {
@@ -171,14 +186,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if isTokenRequest(r, a) {
 		object, err := s.issueToken(r, a)
 		if missing, ok := errors.AsType[*volume.ObjectNotFoundError](err); ok && missing.Ref.Kind == "Pod" {
-			a = podRequest(missing.Ref)
+			a.Kind, a.Name = podRequest(missing.Ref).Kind, missing.Ref.Name
 		}
-		answer(w, a, object, err)
+		written(w, a, object, err)
 		return
 	}
 	if isOther(a.Kind) && a.Verb != "list" && a.Verb != "watch" {
 		object, err := s.others.serve(r, a)
-		answer(w, a, object, err)
+		written(w, a, object, err)
 		return
 	}
 	switch a.Verb {
@@ -191,7 +206,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.watch(w, r, a)
 	default:
 		object, err := s.write(r, a)
-		answer(w, a, object, err)
+		written(w, a, object, err)
 	}
 }
 
@@ -204,70 +219,6 @@ func (s *Server) note(a Request, r *http.Request) *metav1.Status {
 		return nil
 	}
 	return refuse(r) // which may wait
-}
-
-func (s *Server) write(r *http.Request, a Request) (metav1.Object, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if a.Verb == "delete" {
-		return s.remove(r, a)
-	}
-	object, err := s.sent(r, a)
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case a.Verb == "post":
-		if object, err = s.store.Create(r.Context(), object); err == nil {
-			s.happened("ADDED", a, object)
-		}
-	case a.Status:
-		if object, err = s.store.UpdateStatus(r.Context(), object); err == nil {
-			s.happened("MODIFIED", a, object)
-		}
-	default:
-		if object, err = s.store.Update(r.Context(), object); err == nil {
-			a.Name = object.GetName()
-			s.happenedTo(r.Context(), a, object)
-		}
-	}
-	return object, err
-}
-
-// sent is what a request wants to be stored.
-func (s *Server) sent(r *http.Request, a Request) (metav1.Object, error) {
-	if a.Verb == "patch" {
-		return s.patched(r, a)
-	}
-	object := a.Kind.New()
-	return object, json.NewDecoder(r.Body).Decode(object)
-}
-
-func (s *Server) remove(r *http.Request, a Request) (metav1.Object, error) {
-	var options metav1.DeleteOptions
-	if err := json.NewDecoder(r.Body).Decode(&options); err != nil {
-		return nil, err
-	}
-	var p objects.Preconditions
-	if o := options.Preconditions; o != nil {
-		p = objects.Preconditions{UID: deref(o.UID), ResourceVersion: deref(o.ResourceVersion)}
-	}
-	old, err := s.store.Get(r.Context(), a.Ref())
-	if err != nil {
-		return nil, err
-	}
-	if err := s.store.Delete(r.Context(), a.Ref(), p); err != nil {
-		return nil, err
-	}
-	s.happenedTo(r.Context(), a, old)
-	return old, nil
-}
-
-func deref[T ~string](p *T) T {
-	if p == nil {
-		return ""
-	}
-	return *p
 }
 
 // happenedTo is [Server.happened] for an object that may be gone now.
@@ -299,52 +250,28 @@ func (s *Server) happened(what string, a Request, object metav1.Object) {
 	s.news = make(chan struct{})
 }
 
-func (s *Server) list(w http.ResponseWriter, r *http.Request, a Request) {
-	items, version, err := s.snapshot(r.Context(), a)
-	if err != nil {
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, a Request) {
+	query := r.URL.Query()
+	if err := checkWatch(query); err != nil {
 		answer(w, a, nil, err)
 		return
 	}
-	reply(w, map[string]any{"kind": a.Kind.Kind + "List", "apiVersion": a.Kind.GroupVersion().String(),
-		"metadata": map[string]string{"resourceVersion": version}, "items": items})
-}
-
-func (s *Server) snapshot(ctx context.Context, a Request) ([]metav1.Object, string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if isOther(a.Kind) {
-		items, version := s.others.list(a)
-		return items, version, nil
-	}
-	all, err := s.store.List(ctx, a.Kind.Kind, a.Namespace)
-	selected := []metav1.Object{}
-	for _, object := range all {
-		if a.Name == "" || object.GetName() == a.Name {
-			selected = append(selected, object)
-		}
-	}
-	return selected, strconv.FormatUint(s.version, 10), err
-}
-
-func (s *Server) watch(w http.ResponseWriter, r *http.Request, a Request) {
-	query := r.URL.Query()
-	from := query.Get("resourceVersion")
 	stream := json.NewEncoder(w)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
 	flush := http.NewResponseController(w).Flush
 	_ = flush()
+	from := query.Get("resourceVersion")
 	if query.Get("sendInitialEvents") == "true" || from == "" || from == "0" {
 		items, version, _ := s.snapshot(r.Context(), a)
 		for _, object := range items {
 			_ = stream.Encode(apiEvent{Type: "ADDED", Object: object})
 		}
-		bookmark := a.Kind.New()
-		bookmark.SetResourceVersion(version)
-		bookmark.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
-		_ = stream.Encode(apiEvent{Type: "BOOKMARK", Object: typed(a.Kind, bookmark)})
+		if query.Get("allowWatchBookmarks") == "true" {
+			_ = stream.Encode(apiEvent{Type: "BOOKMARK", Object: endOfInitialEvents(a.Kind, version)})
+		}
 		_ = flush()
-		from = version
+		from = strconv.FormatUint(version, 10)
 	}
 	after, _ := strconv.ParseUint(from, 10, 64)
 	dropped, end := s.open(r, a)
@@ -414,7 +341,7 @@ func (s *Server) since(a Request, after uint64) (events []apiEvent, news chan st
 	}
 	next, _ := slices.BinarySearchFunc(s.events, after+1, func(e apiEvent, version uint64) int { return cmp.Compare(e.version, version) })
 	for _, e := range s.events[next:] {
-		if e.kind == a.Kind.Kind && (a.Name == "" || a.Name == e.Object.GetName()) && (a.Namespace == "" || a.Namespace == e.Object.GetNamespace()) {
+		if e.kind == a.Kind.Kind && a.selects(e.Object) {
 			events = append(events, e)
 		}
 	}
@@ -423,24 +350,41 @@ func (s *Server) since(a Request, after uint64) (events []apiEvent, news chan st
 
 // answer sends an object, or the API's words for a store's error.
 func answer(w http.ResponseWriter, a Request, object metav1.Object, err error) {
-	switch {
-	case err == nil:
-		reply(w, object)
-	case errors.Is(err, volume.ErrNotFound):
-		reply(w, Status(http.StatusNotFound, metav1.StatusReasonNotFound, a, err.Error()))
-	case errors.Is(err, objects.ErrExists):
-		reply(w, Status(http.StatusConflict, metav1.StatusReasonAlreadyExists, a, err.Error()))
-	case errors.Is(err, objects.ErrConflict):
-		reply(w, Status(http.StatusConflict, metav1.StatusReasonConflict, a, err.Error()))
-	default:
-		if invalid, ok := errors.AsType[*volume.InvalidSpecError](err); ok {
-			refusal := Status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, a, err.Error())
-			refusal.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeFieldValueInvalid, Field: invalid.Field, Message: invalid.Reason}}
-			reply(w, refusal)
-			return
-		}
-		reply(w, Status(http.StatusInternalServerError, metav1.StatusReasonInternalError, a, err.Error()))
+	if err == nil {
+		reply(w, http.StatusOK, object)
+		return
 	}
+	refusal := refusalOf(a, err)
+	if d := refusal.Details; d != nil && d.RetryAfterSeconds > 0 {
+		w.Header().Set("Retry-After", fmt.Sprint(d.RetryAfterSeconds))
+	}
+	reply(w, int(refusal.Code), refusal)
+}
+
+func refusalOf(a Request, err error) *metav1.Status {
+	if refused, ok := errors.AsType[*apierrors.StatusError](err); ok {
+		refused.ErrStatus.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+		return &refused.ErrStatus
+	}
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return Status(http.StatusNotFound, metav1.StatusReasonNotFound, a, err.Error())
+	case errors.Is(err, objects.ErrExists):
+		return Status(http.StatusConflict, metav1.StatusReasonAlreadyExists, a, err.Error())
+	case errors.Is(err, objects.ErrConflict):
+		refusal := Status(http.StatusConflict, metav1.StatusReasonConflict, a, err.Error())
+		if a.Verb == "delete" {
+			refusal.Details.Kind = a.Kind.Kind
+		}
+		return refusal
+	}
+	if invalid, ok := errors.AsType[*volume.InvalidSpecError](err); ok {
+		refusal := Status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, a, err.Error())
+		refusal.Details.Kind = a.Kind.Kind
+		refusal.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeFieldValueInvalid, Field: invalid.Field, Message: invalid.Reason}}
+		return refusal
+	}
+	return Status(http.StatusInternalServerError, metav1.StatusReasonInternalError, a, err.Error())
 }
 
 // Status is an answer that says that a request has failed.
@@ -449,15 +393,8 @@ func Status(code int32, reason metav1.StatusReason, a Request, message string) *
 		Message: message, Details: &metav1.StatusDetails{Name: a.Name, Kind: plural(a.Kind.Kind), Group: a.Kind.Group}}
 }
 
-func reply(w http.ResponseWriter, what any) {
+func reply(w http.ResponseWriter, code int, what any) {
 	var body bytes.Buffer
-	code := http.StatusOK
-	if s, ok := what.(*metav1.Status); ok {
-		code = int(s.Code)
-		if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
-			w.Header().Set("Retry-After", fmt.Sprint(s.Details.RetryAfterSeconds))
-		}
-	}
 	_ = json.NewEncoder(&body).Encode(what)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
