@@ -54,6 +54,7 @@ func as(t *testing.T, kubeconfig []byte) (kubernetes.Interface, *hurdle) {
 		t.Fatal(err)
 	}
 	config.QPS = -1
+	config.ContentType, config.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json" // as a kubelet does
 	h := new(hurdle)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { h.next = next; return h })
 	client, err := rest.HTTPClientFor(config)
@@ -89,12 +90,7 @@ func withNamespaces(t *testing.T, s *apiserver.Server) kubernetes.Interface {
 func TestSuiteOnARealAPIServer(t *testing.T) {
 	apiserver.Run(t, apiserver.Config{}, func(t *testing.T, s *apiserver.Server) {
 		withNamespaces(t, s)
-		all := map[string]cluster.Config{
-			"keyed":  {Shared: []string{}},
-			"shared": {Shared: []string{"ConfigMap", "Node"}},
-			"polled": {Shared: []string{}, Polled: []string{"ConfigMap", "Node"}},
-		}
-		for way, config := range all {
+		for way, config := range realWays {
 			t.Run(way, func(t *testing.T) {
 				objectstest.Suite(t, func(t *testing.T) objectstest.Fixture { return realFixture(t, s, config) })
 			})
