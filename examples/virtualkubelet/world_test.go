@@ -134,7 +134,7 @@ func (w *world) eventually(what string, is func() bool) {
 	w.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !is(); {
 		if time.Now().After(deadline) {
-			pods, _ := w.api.CoreV1().Pods("").List(context.Background(), metav1.ListOptions{})
+			pods, _ := w.config.api.CoreV1().Pods("").List(context.Background(), metav1.ListOptions{})
 			for _, p := range pods.Items {
 				w.t.Logf("pod %s: %s", p.Name, p.Status.String())
 			}
