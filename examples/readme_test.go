@@ -27,21 +27,35 @@ func blocks(readme, language string) []string {
 	return found
 }
 
-func TestReadmeShowsTheCompiledExample(t *testing.T) {
-	source := read(t, "../volume/volumemanager/example_test.go")
-	_, rest, found := strings.Cut(source, "// README: begin\n")
-	example, _, ended := strings.Cut(rest, "\t// README: end")
-	if !found || !ended {
-		t.Fatal("example_test.go has lost its README marks")
+func TestReadmeShowsCompiledCode(t *testing.T) {
+	var want []string
+	for _, path := range []string{"../volume/volumemanager/example_test.go", "virtualkubelet/volumes.go"} {
+		_, rest, found := strings.Cut(read(t, path), "// README: begin\n")
+		indent, code, ended := "", "", false
+		if found {
+			code, _, ended = strings.Cut(rest, "// README: end")
+		}
+		if !ended {
+			t.Fatalf("%s has lost its README marks", path)
+		}
+		// What is shown is indented as deeply as its end mark.
+		if stripped := strings.TrimRight(code, "\t"); stripped != code {
+			indent, code = code[len(stripped):], stripped
+		}
+		var text strings.Builder
+		for line := range strings.Lines(strings.Trim(code, "\n") + "\n") {
+			text.WriteString(strings.TrimPrefix(line, indent))
+		}
+		want = append(want, strings.ReplaceAll(text.String(), "../../testdata", "testdata"))
 	}
-	var want strings.Builder
-	for line := range strings.Lines(example) {
-		want.WriteString(strings.TrimPrefix(line, "\t"))
-	}
-	text := strings.ReplaceAll(want.String(), "../../testdata", "testdata")
 	got := blocks(read(t, "../README.md"), "go")
-	if len(got) != 1 || got[0] != text {
-		t.Errorf("the README's Go block is not the compiled example; it should be:\n%s\nit is:\n%s", text, strings.Join(got, "\n---\n"))
+	for i := range max(len(want), len(got)) {
+		switch {
+		case i >= len(want):
+			t.Errorf("this Go block of the README is no compiled code:\n%s", got[i])
+		case i >= len(got) || got[i] != want[i]:
+			t.Errorf("Go block %d of the README is not the compiled code; it should be:\n%s", i+1, want[i])
+		}
 	}
 }
 

@@ -1,5 +1,6 @@
 // Command customkubelet is the smallest agent that keeps pods' volumes with
-// podvol: a virtual-kubelet-style provider that runs pretended containers.
+// podvol without a cluster: it takes pods from a manifest and runs pretended
+// containers. examples/virtualkubelet is one of a cluster, with real ones.
 //
 //	customkubelet --fake testdata/redis-nfs.yaml    try it, without privilege
 //	customkubelet testdata/redis-nfs.yaml           mount for real

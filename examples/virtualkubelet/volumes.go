@@ -16,7 +16,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-// README: volumes
+// README: begin
 
 // volumes are those of this node's pods. PutPod declares a pod, WaitForMounted waits
 // for its volumes, ContainerMounts says what a container must be shown, DeletePod
@@ -24,19 +24,21 @@ import (
 type volumes struct {
 	*volumemanager.Manager
 	client  *cluster.Client          // reads single objects, and watches those that pods use
-	size    *clusterhost.Allocatable // of the node
+	size    *clusterhost.Allocatable // of the node, for containers without limits
 	bundles *clusterhost.TrustBundles
 }
 
 // newVolumes takes what a kubelet has anyway: a clientset, the informer of this
 // node's pods, a recorder of events, and who knows whose containers are gone.
-func newVolumes(root, node string, api kubernetes.Interface, pods cache.SharedIndexInformer, events record.EventRecorder, containers volumemanager.PodContainers, mounter mount.Interface) (*volumes, error) {
+func newVolumes(root, node string, api kubernetes.Interface, pods cache.SharedIndexInformer,
+	events record.EventRecorder, containers volumemanager.PodContainers, mounter mount.Interface) (*volumes, error) {
 	shared := map[string]cache.SharedIndexInformer{"Pod": pods}
 	client, err := cluster.FromInformers(nil, api, cluster.Config{Informers: shared, Shared: []string{}})
 	if err != nil {
 		return nil, err
 	}
-	size, bundles := clusterhost.NewAllocatable(client, node), clusterhost.NewTrustBundles(api, clusterhost.TrustBundlesConfig{})
+	size := clusterhost.NewAllocatable(client, node)
+	bundles := clusterhost.NewTrustBundles(api, clusterhost.TrustBundlesConfig{})
 	manager, err := volumemanager.New(volumemanager.Config{
 		RootDir: root, NodeName: node, Objects: client, Plugins: plugins.All(), Containers: containers,
 		Events: clusterhost.NewEvents(events), Tokens: clusterhost.NewTokens(api, clusterhost.TokensConfig{}),
