@@ -76,3 +76,39 @@ func TestInformersOfTheCallersComeFirst(t *testing.T) {
 		t.Errorf("listed %d times, want once", lists)
 	}
 }
+
+// handled counts the handlers of an informer.
+type handled struct {
+	cache.SharedIndexInformer
+	handlers int
+}
+
+func (h *handled) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	h.handlers++
+	return h.SharedIndexInformer.AddEventHandler(handler)
+}
+
+func (h *handled) RemoveEventHandler(registration cache.ResourceEventHandlerRegistration) error {
+	err := h.SharedIndexInformer.RemoveEventHandler(registration)
+	if err == nil {
+		h.handlers--
+	}
+	return err
+}
+
+// The informers outlive the client.
+func TestAClosedClientLeavesInformersAlone(t *testing.T) {
+	set := fake.NewSimpleClientset()
+	pods := &handled{SharedIndexInformer: informers.NewSharedInformerFactory(set, 0).Core().V1().Pods().Informer()}
+	c, err := cluster.FromInformers(nil, set, cluster.Config{Shared: []string{}, Informers: map[string]cache.SharedIndexInformer{"Pod": pods}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pods.handlers != 1 {
+		t.Errorf("%d handlers, want one", pods.handlers)
+	}
+	c.Close()
+	if pods.handlers != 0 {
+		t.Errorf("%d handlers are left", pods.handlers)
+	}
+}

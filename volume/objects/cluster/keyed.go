@@ -2,19 +2,13 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/podvol/podvol/volume"
@@ -72,7 +66,7 @@ func (k *keyed) start(r resource, ref volume.ObjectRef) *entry {
 	if slices.Contains(k.polled, ref.Kind) {
 		k.running.Go(func() { e.poll(ctx, r, k.clientset) })
 	} else {
-		k.running.Go(func() { e.follow(ctx, r, k.clientset, k.logger) })
+		k.running.Go(func() { newFollower(e, r, k.clientset).run(ctx, k.logger) })
 	}
 	return e
 }
@@ -115,30 +109,4 @@ func (k *keyed) endAll() (watchers []*watching.Watcher) {
 		delete(k.entries, ref)
 	}
 	return watchers
-}
-
-// follow keeps an entry up to date until ctx ends. Lists, watches, their pauses
-// and what to do about expired versions are client-go's reflector's.
-func (e *entry) follow(ctx context.Context, r resource, clientset kubernetes.Interface, logger klog.Logger) {
-	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, e.ref.Name).String()
-	requests := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			options.FieldSelector = selector
-			list, err := r.list(ctx, clientset, e.ref.Namespace, options)
-			if err != nil && ctx.Err() == nil {
-				e.fail(fmt.Errorf("watch %s: %w", e.ref, err))
-			}
-			return list, err
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.FieldSelector = selector
-			w, err := r.watch(ctx, clientset, e.ref.Namespace, options)
-			if err != nil && ctx.Err() == nil && willRetryWatch(err) {
-				e.fail(fmt.Errorf("watch %s: %w", e.ref, err))
-			}
-			return w, err
-		},
-	}
-	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(requests, clientset), nil, e,
-		cache.ReflectorOptions{Name: "podvol", TypeDescription: e.ref.Kind, Logger: &logger}).RunWithContext(ctx)
 }

@@ -116,6 +116,20 @@ func (n *node) wantMounted(pods ...*v1.Pod) {
 	}
 }
 
+// createBound creates a claim and its volume, whose phases say so.
+func (n *node) createBound(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) {
+	n.t.Helper()
+	n.create(claim, pv)
+	bound, boundPV := claim.DeepCopy(), pv.DeepCopy()
+	bound.Status.Phase, boundPV.Status.Phase = v1.ClaimBound, v1.VolumeBound
+	for _, object := range []metav1.Object{bound, boundPV} {
+		object.SetUID("")
+		if _, err := n.api.Store().UpdateStatus(context.Background(), object); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
+
 // tearDown says that the pods' containers are gone, and waits until their volumes
 // are.
 func (n *node) tearDown(pods ...*v1.Pod) {

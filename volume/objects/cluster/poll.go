@@ -34,7 +34,9 @@ func (e *entry) poll(ctx context.Context, r resource, clientset kubernetes.Inter
 
 // look asks once, and reports whether there was news.
 func (e *entry) look(ctx context.Context, r resource, clientset kubernetes.Interface) (news bool) {
-	object, err := r.liveGet(ctx, clientset, e.ref)
+	limited, cancel := context.WithTimeoutCause(ctx, answerTimeout, errNoAnswer)
+	defer cancel()
+	object, err := r.liveGet(limited, clientset, e.ref)
 	switch {
 	case ctx.Err() != nil:
 		return false
