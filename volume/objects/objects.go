@@ -56,7 +56,9 @@ type Writer interface {
 	// it can take finalizers, but give it none; with the last one the object is gone,
 	// and what is returned is its last state.
 	Update(ctx context.Context, object metav1.Object) (metav1.Object, error)
-	// UpdateStatus replaces the status alone.
+	// UpdateStatus replaces the status alone. An API server takes the labels, the
+	// annotations and the finalizers along: pass the object as it was read, with its
+	// resourceVersion.
 	UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error)
 	// Delete removes the object; while it has finalizers it only gets a
 	// deletion timestamp, and keeps that of the first call.

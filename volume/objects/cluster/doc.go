@@ -41,11 +41,17 @@
 //
 // # Where it differs from the embedded store
 //
-// Objects from the API do not carry their kind and apiVersion. Answers may be
+// Objects from the API do not carry their kind and apiVersion. They get their UID
+// from it; pods, claims and PersistentVolumes begin without the status that they
+// are created with; an update of the status takes labels, annotations and
+// finalizers along. Pods of a node, when they are deleted, wait for the node to
+// delete them for good; claims and PersistentVolumes wait for who protects them. Answers may be
 // behind; [objects.Live] asks the API itself. The answer to a write can be lost,
 // see [objects.ErrUncertain].
 //
 // By the Node authorizer a node may get, but neither list nor watch, claims,
 // PersistentVolumes and service accounts. Such kinds are polled unless they are
-// shared, see [Config]: their changes are told late, by up to a minute.
+// shared, see [Config]: their changes are told late, by up to a minute. Its pods it
+// may list only as its own (spec.nodeName): give that informer, see
+// [Config.Informers].
 package cluster

@@ -10,7 +10,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/podvol/podvol/util/apiserver"
 	"github.com/podvol/podvol/volume"
@@ -32,6 +34,7 @@ func TestANodesIdentityOnARealAPIServer(t *testing.T) {
 		t.Run("is told that it may not see the rest", func(t *testing.T) { c.isForbidden(t, node) })
 		t.Run("sees what a new pod uses", func(t *testing.T) { c.seesMoreLater(t, node) })
 		t.Run("sees its node", func(t *testing.T) { c.seesItsNode(t, node) })
+		t.Run("sees its pods", func(t *testing.T) { c.seesItsPods(t, node, set) })
 	})
 }
 
@@ -218,4 +221,33 @@ func (c *realCluster) seesItsNode(t *testing.T, node *cluster.Client) {
 	if _, err := node.UpdateStatus(t.Context(), theirs); !apierrors.IsForbidden(err) {
 		t.Errorf("another node's volumes in use: %v", err)
 	}
+}
+
+// seesItsPods watches a pod by its name, and lists those that are the node's.
+func (c *realCluster) seesItsPods(t *testing.T, node *cluster.Client, set kubernetes.Interface) {
+	eventually(t, node, volume.NewObjectRef("Pod", "ops", "mine"), isThere)
+	if object, err := node.Get(t.Context(), volume.NewObjectRef("Pod", "ops", "other")); !forbidden(object, err) {
+		t.Errorf("another node's pod: %v, %v", object, err)
+	}
+	ofNode := func(options *metav1.ListOptions) { options.FieldSelector = "spec.nodeName=n1" }
+	factory := informers.NewSharedInformerFactoryWithOptions(set, 0, informers.WithTweakListOptions(ofNode))
+	pods := factory.Core().V1().Pods().Informer()
+	shared, err := cluster.FromInformers(nil, set, cluster.Config{Shared: []string{}, Informers: map[string]cache.SharedIndexInformer{"Pod": pods}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := make(chan struct{})
+	defer factory.Shutdown()
+	defer close(end)
+	defer shared.Close()
+	factory.Start(end)
+	if err := shared.WaitForSync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all, err := shared.List(t.Context(), "Pod", "")
+	if err != nil || len(all) != 2 {
+		t.Errorf("listed %v, %v; want the node's two", all, err)
+	}
+	account := volume.NewObjectRef("ServiceAccount", "ops", "app")
+	eventually(t, node, account, isThere)
 }
