@@ -119,12 +119,18 @@ func (n *node) wantMounted(pods ...*v1.Pod) {
 // createBound creates a claim and its volume, whose phases say so.
 func (n *node) createBound(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) {
 	n.t.Helper()
-	n.create(claim, pv)
+	n.create(claim)
+	stored, err := n.api.Store().Get(context.Background(), volume.NewObjectRef("PersistentVolumeClaim", claim.Namespace, claim.Name))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	pv.Spec.ClaimRef.UID = stored.GetUID()
+	n.create(pv)
 	bound, boundPV := claim.DeepCopy(), pv.DeepCopy()
+	bound.UID = ""
 	bound.Status.Phase, boundPV.Status.Phase = v1.ClaimBound, v1.VolumeBound
 	for _, object := range []metav1.Object{bound, boundPV} {
-		object.SetUID("")
-		if _, err := n.api.Store().UpdateStatus(context.Background(), object); err != nil {
+		if err := n.api.DirectStatus(context.Background(), object); err != nil {
 			n.t.Fatal(err)
 		}
 	}
