@@ -45,6 +45,7 @@ func testSupport() []string {
 // them is built with those.
 func offCore() map[string][]string {
 	return map[string][]string{
+		"examples/controller":                {"k8s.io/client-go"},
 		"examples/virtualkubelet":            {"k8s.io/client-go", "github.com/virtual-kubelet/virtual-kubelet"},
 		"volume/clusterhost":                 {"k8s.io/client-go"},
 		"volume/objects/cluster":             {"k8s.io/client-go"},

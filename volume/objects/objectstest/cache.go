@@ -81,7 +81,8 @@ func (c *cache) learn(ref volume.ObjectRef) (told []*watcher) {
 	return told
 }
 
-func (c *cache) hold(kind string) (release func()) {
+// Hold implements view.
+func (c *cache) Hold(kind string) (release func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.held[kind]++
@@ -107,7 +108,8 @@ func (c *cache) unhold(kind string) (missed []volume.ObjectRef) {
 	return missed
 }
 
-func (c *cache) get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
+// Get implements [objects.Source].
+func (c *cache) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -122,7 +124,8 @@ func (c *cache) get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, e
 	return nil, &volume.ObjectNotFoundError{Ref: ref}
 }
 
-func (c *cache) list(ctx context.Context, kind, namespace string) ([]metav1.Object, error) {
+// List implements [objects.Lister].
+func (c *cache) List(ctx context.Context, kind, namespace string) ([]metav1.Object, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -141,6 +144,16 @@ func (c *cache) list(ctx context.Context, kind, namespace string) ([]metav1.Obje
 		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
 	})
 	return list, nil
+}
+
+// Watch implements [objects.Source].
+func (c *cache) Watch(ref volume.ObjectRef, f func(volume.ObjectRef)) (stop func()) {
+	return c.watch(func(changed volume.ObjectRef) bool { return changed == ref }, f)
+}
+
+// WatchKind implements [objects.Lister].
+func (c *cache) WatchKind(kind string, f func(volume.ObjectRef)) (stop func()) {
+	return c.watch(func(changed volume.ObjectRef) bool { return changed.Kind == kind }, f)
 }
 
 func (c *cache) watch(wants func(volume.ObjectRef) bool, f func(volume.ObjectRef)) (stop func()) {

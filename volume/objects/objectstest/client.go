@@ -35,8 +35,9 @@ type Call struct {
 // use.
 type Client struct {
 	fault.Injector[Call]
-	store *objects.Store
-	cache cache
+	store objects.Writer
+	live  objects.Reader
+	view  view
 
 	mu         sync.Mutex
 	calls      int
@@ -44,6 +45,28 @@ type Client struct {
 	crashAfter bool
 	crashed    chan struct{}
 	stops      []func()
+}
+
+// view is what a process sees of a store: a cache.
+type view interface {
+	objects.Source
+	objects.Lister
+	// Hold stops it from learning of changes of a kind, until release is called.
+	Hold(kind string) (release func())
+}
+
+// Process is another process's view of a store: its answers may be behind those
+// of its Live ([objects.Cached]).
+type Process interface {
+	view
+	objects.Writer
+	objects.Cached
+}
+
+// NewClientOf returns a client whose calls are another one's, such as of a real
+// API: that can fail, and die, here, too. Closing it does not close that.
+func NewClientOf(p Process) *Client {
+	return &Client{store: p, live: p.Live(), view: p, crashed: make(chan struct{})}
 }
 
 var (
@@ -57,12 +80,13 @@ var (
 // NewClient returns a client whose cache is as the store is now. It follows the
 // store until it is closed.
 func NewClient(store *objects.Store) *Client {
-	c := &Client{store: store, crashed: make(chan struct{})}
-	c.cache.init(store)
+	cached := new(cache)
+	c := &Client{store: store, live: store, view: cached, crashed: make(chan struct{})}
+	cached.init(store)
 	for _, kind := range objects.Kinds() {
-		c.stops = append(c.stops, store.WatchKind(kind.Kind, c.cache.changed))
+		c.stops = append(c.stops, store.WatchKind(kind.Kind, cached.changed))
 	}
-	c.cache.fill()
+	cached.fill()
 	return c
 }
 
@@ -75,7 +99,7 @@ func (c *Client) Close() {
 
 // Hold stops the cache from learning of changes of a kind, until release is
 // called; what it missed it learns then.
-func (c *Client) Hold(kind string) (release func()) { return c.cache.hold(kind) }
+func (c *Client) Hold(kind string) (release func()) { return c.view.Hold(kind) }
 
 // CrashAt lets the process die at its n-th call from now on, counted from 1:
 // before the call takes effect, or after. That call and all later ones return
@@ -96,22 +120,22 @@ func (c *Client) Count() int {
 
 // Get answers from the cache.
 func (c *Client) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
-	return c.cache.get(ctx, ref)
+	return c.view.Get(ctx, ref)
 }
 
 // List answers from the cache.
 func (c *Client) List(ctx context.Context, kind, namespace string) ([]metav1.Object, error) {
-	return c.cache.list(ctx, kind, namespace)
+	return c.view.List(ctx, kind, namespace)
 }
 
 // Watch tells of changes of the cache.
 func (c *Client) Watch(ref volume.ObjectRef, f func(volume.ObjectRef)) (stop func()) {
-	return c.cache.watch(func(changed volume.ObjectRef) bool { return changed == ref }, f)
+	return c.view.Watch(ref, f)
 }
 
 // WatchKind tells of changes of the cache.
 func (c *Client) WatchKind(kind string, f func(volume.ObjectRef)) (stop func()) {
-	return c.cache.watch(func(changed volume.ObjectRef) bool { return changed.Kind == kind }, f)
+	return c.view.WatchKind(kind, f)
 }
 
 // Create implements [objects.Writer].
@@ -136,7 +160,11 @@ func (c *Client) Delete(ctx context.Context, ref volume.ObjectRef, preconditions
 
 // Load implements [objects.Loader].
 func (c *Client) Load(ctx context.Context, floor uint64, all ...metav1.Object) error {
-	return c.do(ctx, Call{Verb: "load"}, func() error { return c.store.Load(ctx, floor, all...) })
+	loader, ok := c.store.(objects.Loader)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return c.do(ctx, Call{Verb: "load"}, func() error { return loader.Load(ctx, floor, all...) })
 }
 
 // Live implements [objects.Cached].
@@ -146,7 +174,7 @@ type live struct{ client *Client }
 
 func (l live) Get(ctx context.Context, ref volume.ObjectRef) (object metav1.Object, err error) {
 	err = l.client.do(ctx, Call{Verb: "get", Ref: ref}, func() error {
-		object, err = l.client.store.Get(ctx, ref)
+		object, err = l.client.live.Get(ctx, ref)
 		return err
 	})
 	return object, err
@@ -154,7 +182,7 @@ func (l live) Get(ctx context.Context, ref volume.ObjectRef) (object metav1.Obje
 
 func (l live) List(ctx context.Context, kind, namespace string) (list []metav1.Object, err error) {
 	err = l.client.do(ctx, Call{Verb: "list", Ref: volume.NewObjectRef(kind, namespace, "")}, func() error {
-		list, err = l.client.store.List(ctx, kind, namespace)
+		list, err = l.client.live.List(ctx, kind, namespace)
 		return err
 	})
 	return list, err

@@ -48,7 +48,8 @@ type Server struct {
 	drop     context.CancelFunc                 // ends all watches
 	dropped  context.Context
 	skew     time.Duration
-	tokens   int // issued so far
+	tokens   int            // issued so far
+	held     map[string]int // kinds whose watches are told nothing
 }
 
 type apiEvent struct {
@@ -59,9 +60,20 @@ type apiEvent struct {
 }
 
 // NewServer returns a server that serves an empty store.
-func NewServer() *Server {
-	s := &Server{store: objects.NewStore(), news: make(chan struct{}), watches: make(map[*http.Request]volume.ObjectRef), others: newOthers()}
+func NewServer() *Server { return NewServerOf(objects.NewStore()) }
+
+// NewServerOf returns a server of a store, to which nobody writes any more past the
+// server.
+func NewServerOf(store *objects.Store) *Server {
+	s := &Server{store: store, held: make(map[string]int), watches: make(map[*http.Request]volume.ObjectRef), news: make(chan struct{}), others: newOthers()}
 	s.dropped, s.drop = context.WithCancel(context.Background())
+	for _, kind := range objects.Kinds() {
+		stored, _ := store.List(context.Background(), kind.Kind, "") // it knows its own kinds
+		for _, object := range stored {
+			version, _ := strconv.ParseUint(object.GetResourceVersion(), 10, 64)
+			s.version = max(s.version, version)
+		}
+	}
 	return s
 }
 
@@ -79,6 +91,25 @@ func (s *Server) DropWatches() {
 	defer s.mu.Unlock()
 	s.drop()
 	s.dropped, s.drop = context.WithCancel(context.Background())
+}
+
+// Hold lets watches of a kind tell nothing, until release is called.
+func (s *Server) Hold(kind string) (release func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held[kind]++
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.held[kind]--
+		s.tell()
+	})
+}
+
+// tell wakes all watches. s is locked.
+func (s *Server) tell() {
+	close(s.news)
+	s.news = make(chan struct{})
 }
 
 // Expire lets all versions expire that have been given so far.
@@ -246,8 +277,7 @@ func (s *Server) happened(what string, a Request, object metav1.Object) {
 	}
 	s.version = version
 	s.events = append(s.events, apiEvent{version: version, kind: a.Kind.Kind, Type: what, Object: clone(a.Kind, object)})
-	close(s.news)
-	s.news = make(chan struct{})
+	s.tell()
 }
 
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, a Request) {
@@ -279,7 +309,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, a Request) {
 	timeout, stop := timeoutOf(r)
 	defer stop()
 	for {
-		events, news, expired := s.since(a, after)
+		events, upTo, news, expired := s.since(a, after)
 		if expired {
 			_ = json.NewEncoder(w).Encode(map[string]any{"type": "ERROR", "object": Status(http.StatusGone, metav1.StatusReasonExpired, a, "too old resource version")})
 			return
@@ -288,8 +318,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, a Request) {
 			if err := stream.Encode(e); err != nil {
 				return
 			}
-			after = e.version
 		}
+		after = upTo
 		_ = flush()
 		select {
 		case <-news:
@@ -332,12 +362,19 @@ func typed(kind objects.Kind, object metav1.Object) metav1.Object {
 	return object
 }
 
-func (s *Server) since(a Request, after uint64) (events []apiEvent, news chan struct{}, expired bool) {
+// since returns the events after a version, and up to which it has looked.
+func (s *Server) since(a Request, after uint64) (events []apiEvent, upTo uint64, news chan struct{}, expired bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if isOther(a.Kind) {
+	switch {
+	case isOther(a.Kind):
 		events, news = s.others.since(a, after)
-		return events, news, false
+		for _, e := range events {
+			upTo = max(upTo, e.version)
+		}
+		return events, max(after, upTo), news, false
+	case s.held[a.Kind.Kind] > 0:
+		return nil, after, s.news, false
 	}
 	next, _ := slices.BinarySearchFunc(s.events, after+1, func(e apiEvent, version uint64) int { return cmp.Compare(e.version, version) })
 	for _, e := range s.events[next:] {
@@ -345,7 +382,7 @@ func (s *Server) since(a Request, after uint64) (events []apiEvent, news chan st
 			events = append(events, e)
 		}
 	}
-	return events, s.news, after < s.expired
+	return events, max(after, s.version), s.news, after < s.expired
 }
 
 // answer sends an object, or the API's words for a store's error.

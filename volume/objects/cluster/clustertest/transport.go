@@ -22,6 +22,7 @@ type Transport struct {
 
 	mu   sync.Mutex
 	down error // nil: the server can be reached
+	late late
 }
 
 // NewTransport returns a transport to a handler.
@@ -47,6 +48,9 @@ func (m *Transport) RoundTrip(r *http.Request) (response *http.Response, err err
 		return nil, err
 	}
 	a, _ := ParseRequest(r)
+	if m.delays(a) {
+		return nil, m.sendLate(r)
+	}
 	err = m.Do(r.Context(), a, func() (err error) {
 		response, err = m.serve(r)
 		return err

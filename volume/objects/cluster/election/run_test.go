@@ -31,7 +31,7 @@ func TestTheLeaseIsReleasedOnlyAfterTheWorkHasEnded(t *testing.T) {
 				t.Fatalf("while it ends: %+v", first.health.State())
 			}
 		}
-		time.Sleep(4 * time.Second)
+		time.Sleep(6 * time.Second)
 		h.wantLeader("second") // without waiting for the lease to run out
 		if err := first.wait(); err != nil {
 			t.Errorf("Run: %v", err)

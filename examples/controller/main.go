@@ -1,0 +1,69 @@
+// Command controller runs podvol's PersistentVolume controller in a cluster:
+// storage classes get directories on an NFS server for their claims.
+//
+//	controller --kubeconfig ~/.kube/config
+//	controller --leader-elect --mode provisioner      in a pod, see testdata/controller.yaml
+//
+// In its mode "provisioner", the default, it works beside kube-controller-manager,
+// which binds claims: it makes and deletes volumes of classes whose provisioner is
+// --provisioner. In its mode "everything" it is the only PersistentVolume controller
+// of the cluster, and kube-controller-manager must be started without its own ones;
+// go doc ./volume/persistentvolume says which.
+//
+// controller.go puts the parts together, and is meant to be copied.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/podvol/podvol/mount"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	err := run(ctx, os.Args[1:])
+	if errors.Is(err, pflag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "controller:", err)
+		os.Exit(1) // whatever still runs: another replica may work from now on
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	o, err := parse(args, os.Stderr)
+	if err != nil {
+		return err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig) // the pod's own without one
+	if err != nil {
+		return err
+	}
+	config.UserAgent, config.QPS, config.Burst = "podvol-controller", 1000, 2000 // the API server has limits of its own
+	clientset, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	c, err := newController(o, clientset, mount.New(mount.Config{}), slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err != nil {
+		return err
+	}
+	serving, err := serve(o.bindAddress, c)
+	if err != nil {
+		return err
+	}
+	defer serving.Close()
+	return c.run(ctx)
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// The modes.
+const (
+	modeProvisioner = "provisioner"
+	modeEverything  = "everything"
+)
+
+type options struct {
+	kubeconfig, mode, provisioner, rootDir, onDelete, bindAddress string
+	workers                                                       int
+	elect                                                         bool
+	leaseNamespace, leaseName                                     string
+	leaseDuration, renewDeadline, retryPeriod                     time.Duration
+}
+
+// parse reads the command line; the flags about the lease are those of Kubernetes'
+// components.
+func parse(args []string, out io.Writer) (options, error) {
+	var o options
+	flags := pflag.NewFlagSet("controller", pflag.ContinueOnError)
+	flags.SetOutput(out)
+	flags.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "file that says how to reach the cluster; empty: the pod's own service account")
+	flags.StringVar(&o.mode, "mode", modeProvisioner, "provisioner: make and delete volumes, beside kube-controller-manager; everything: bind, reclaim and protect, too, without its controllers")
+	flags.StringVar(&o.provisioner, "provisioner", "nfs.podvol.io", "what StorageClasses call the provisioner, in mode provisioner; in the other one it is kubernetes.io/nfs")
+	flags.StringVar(&o.rootDir, "root-dir", "/var/lib/podvol-controller", "directory below which shares are mounted meanwhile")
+	flags.StringVar(&o.onDelete, "on-delete", "delete", "what becomes of a volume's directory where the class does not say it: delete, archive or retain")
+	flags.StringVar(&o.bindAddress, "bind-address", ":8080", "where /healthz, /readyz and /metrics are served; empty: nowhere")
+	flags.IntVar(&o.workers, "workers", 32, "how many claims and volumes are worked on at the same time")
+	flags.BoolVar(&o.elect, "leader-elect", true, "hold a lease while working; without, only one process may run at a time")
+	flags.StringVar(&o.leaseNamespace, "leader-elect-resource-namespace", "kube-system", "namespace of the lease")
+	flags.StringVar(&o.leaseName, "leader-elect-resource-name", "podvol-controller", "name of the lease")
+	flags.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long others wait after the last renewal that they have seen")
+	flags.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long the leader works after its last renewal")
+	flags.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "the pause between renewals")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	switch {
+	case flags.NArg() > 0:
+		return o, fmt.Errorf("there are no arguments besides flags: %q", flags.Args())
+	case o.mode != modeProvisioner && o.mode != modeEverything:
+		return o, fmt.Errorf("--mode is %q; it can be %s or %s", o.mode, modeProvisioner, modeEverything)
+	}
+	return o, nil
+}

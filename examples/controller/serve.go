@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// serve serves health checks and metrics until it is closed.
+func serve(address string, c *controller) (io.Closer, error) {
+	server := &http.Server{Handler: handler(c), ReadHeaderTimeout: 10 * time.Second}
+	if address == "" {
+		return server, nil
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	go server.Serve(listener) // until it is closed
+	return server, nil
+}
+
+func handler(c *controller) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		say(w, c.health.Check(c.options.leaseDuration), fmt.Sprintf("leading: %v", c.health.State().Leading))
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { say(w, c.ready(), "ok") })
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metricsOf(c), promhttp.HandlerOpts{}))
+	return mux
+}
+
+func say(w http.ResponseWriter, err error, otherwise string) {
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	fmt.Fprintln(w, otherwise)
+}
+
+// metricsOf are those of a replica. leader_election_master_status is what
+// Kubernetes' components have.
+func metricsOf(c *controller) *prometheus.Registry {
+	all := prometheus.NewRegistry()
+	gauge := func(name, help string, f func() float64) {
+		all.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: prometheus.Labels{"name": c.options.leaseName}}, f))
+	}
+	gauge("leader_election_master_status", "1 while this replica leads.", func() float64 {
+		if c.health.State().Leading {
+			return 1
+		}
+		return 0
+	})
+	gauge("podvol_controller_lease_renewed_seconds", "When the lease was renewed last, in Unix time; 0: not by this replica.", func() float64 {
+		if s := c.health.State(); !s.Renewed.IsZero() {
+			return float64(s.Renewed.UnixMilli()) / 1000
+		}
+		return 0
+	})
+	gauge("podvol_controller_terms", "How often this replica has begun to lead.", func() float64 { return float64(c.health.State().Terms) })
+	all.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return all
+}
