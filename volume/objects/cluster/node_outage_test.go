@@ -202,6 +202,7 @@ func TestNodeOfARestoredAPI(t *testing.T) {
 				n.put(p.all()...)
 				n.wantMounted(p.all()...)
 				n.mounter.(*mount.FakeMounter).ResetCalls()
+				time.Sleep(time.Minute) // a watch that broke at once would be listed anew by client-go
 
 				before := n.api
 				n.api = clustertest.NewServer()
