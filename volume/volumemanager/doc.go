@@ -63,8 +63,9 @@
 //
 // # What the kubelet does and this does not
 //
-// Held against the kubelet of Kubernetes 1.37. Nothing that a pod can ask for is
-// passed over in silence: what is not done is refused, or the pod gets an event.
+// Held against the kubelet of Kubernetes 1.37. Nothing that a pod can ask of a
+// volume is passed over in silence: what is not done is refused, or the pod gets an
+// event.
 //
 // Refused, with a *volume.UnsupportedError that says why and what to use instead
 // where nothing else is named, unless a plugin of the caller's own does it:
@@ -136,7 +137,7 @@
 //     only when their pod's containers are known to be gone.
 //   - A claim that is being deleted is mounted for a new pod all the same; as long
 //     as that pod is there, the claim stays (pvc-protection).
-//   - The claim ReadWriteOncePod is kept to for volumes of all kinds, and a
+//   - ReadWriteOncePod is kept to for volumes of all kinds, and a
 //     PersistentVolume that offers nothing but ReadOnlyMany cannot be written to.
 //   - A sub-path that is missing in a ConfigMap or Secret is an error, not a new
 //     directory; an expression that expands to nothing is refused.
@@ -144,6 +145,6 @@
 //     nothing warns: encrypt swap, or have none.
 //   - A mount helper runs in a systemd scope only if it leaves a daemon behind, as
 //     FUSE's do; all else is mounted by system calls.
-//   - fields of features that are alpha (emptyDir.mode, bindMountOptions,
+//   - Fields of features that are alpha (emptyDir.mode, bindMountOptions,
 //     defaultUser and user of files) need no feature gate.
 package volumemanager
