@@ -136,7 +136,8 @@ func (r *podRun) find(ctx context.Context) (*v1.Pod, error) {
 		if err := r.mayRun(ctx); err != nil {
 			return nil, r.refused(ctx, err)
 		}
-		pod, err := r.clientset.CoreV1().Pods(r.name.Namespace).Create(ctx, r.want, metav1.CreateOptions{})
+		// A copy, since encoding an object changes it for a moment.
+		pod, err := r.clientset.CoreV1().Pods(r.name.Namespace).Create(ctx, r.want.DeepCopy(), metav1.CreateOptions{})
 		if err == nil {
 			return pod, nil
 		}

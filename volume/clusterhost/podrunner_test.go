@@ -200,12 +200,12 @@ func TestALeftoverIsTakenUp(t *testing.T) {
 			r.leftover(v1.PodRunning)
 			r.api.Direct(t, http.MethodDelete, r.there())
 			uid := r.there().UID
+			r.pod.Finalizers = nil
 			r.begin(t.Context())
 			r.wantRunning()
 			gone := r.there().DeepCopy()
 			gone.Finalizers = nil
 			r.api.Direct(t, http.MethodPut, gone)
-			r.pod.Finalizers = nil
 			synctest.Wait()
 			if r.wantRunning(); r.there() == nil || r.there().UID == uid {
 				t.Error("no other one was made")

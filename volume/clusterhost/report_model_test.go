@@ -71,7 +71,7 @@ func (u *unreliable) heal() {
 // and attached, and a controller that goes by the status never detaches one that is
 // mounted. Once all is well, everything that is wanted is mounted.
 func TestNoDetachWindow(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range uint64(25) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			inWorld(t, func(t *testing.T, w *world) {
 				random := rand.New(rand.NewPCG(seed, 0))
