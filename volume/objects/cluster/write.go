@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/podvol/podvol/volume"
@@ -84,6 +85,8 @@ func admit(ctx context.Context, object metav1.Object) (resource, volume.ObjectRe
 
 func (c *Client) write(ctx context.Context, op string, ref volume.ObjectRef, object metav1.Object,
 	send func(context.Context, kubernetes.Interface, metav1.Object) (metav1.Object, error)) (metav1.Object, error) {
+	// Encoding gives an object its kind for a moment, and this one is only to be read.
+	object = object.(runtime.Object).DeepCopyObject().(metav1.Object)
 	var sent sending
 	stored, err := send(sent.watched(ctx), c.clientset, object)
 	if err != nil {
