@@ -74,6 +74,22 @@ func newAPI(objects ...runtime.Object) *api {
 		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &deleted, &grace
 		return true, pod, a.Tracker().Update(action.GetResource(), pod, pod.Namespace)
 	})
+	a.PrependReactor("update", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if action.GetSubresource() != "status" {
+			return false, nil, nil
+		}
+		status := action.(clienttesting.UpdateAction).GetObject().(*v1.Pod)
+		object, err := a.Tracker().Get(action.GetResource(), status.Namespace, status.Name)
+		if err != nil {
+			return true, nil, err
+		}
+		pod := object.(*v1.Pod).DeepCopy() // all but the status stays
+		if pod.UID != status.UID {
+			return true, nil, apierrors.NewConflict(action.GetResource().GroupResource(), pod.Name, errors.New("it is another one"))
+		}
+		pod.Status = *status.Status.DeepCopy()
+		return true, pod, a.Tracker().Update(action.GetResource(), pod, pod.Namespace)
+	})
 	a.PrependWatchReactor("*", a.watch)
 	a.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 		a.mu.Lock()
@@ -109,7 +125,7 @@ func (a *api) watch(action clienttesting.Action) (bool, watch.Interface, error) 
 			return nil
 		})
 	}
-	filtered := watch.Filter(events, func(e watch.Event) (watch.Event, bool) { return e, selects(selector, e.Object) })
+	filtered := newFiltered(events, selector)
 	a.watches = append(a.watches, filtered)
 	a.watched = append(a.watched, what)
 	return true, filtered, nil
@@ -126,6 +142,35 @@ func (a *api) setDown(down bool) {
 		w.Stop()
 	}
 }
+
+// filtered is a watch of what a selector selects. Unlike [watch.Filter]'s it ends
+// when it is stopped, also when nobody reads any more.
+type filtered struct {
+	events chan watch.Event
+	stop   func()
+}
+
+func newFiltered(all watch.Interface, selector fields.Selector) *filtered {
+	stopped := make(chan struct{})
+	f := &filtered{make(chan watch.Event), sync.OnceFunc(func() { close(stopped); all.Stop() })}
+	go func() {
+		defer close(f.events)
+		for e := range all.ResultChan() {
+			if !selects(selector, e.Object) {
+				continue
+			}
+			select {
+			case f.events <- e:
+			case <-stopped:
+				return
+			}
+		}
+	}()
+	return f
+}
+
+func (f *filtered) ResultChan() <-chan watch.Event { return f.events }
+func (f *filtered) Stop()                          { f.stop() }
 
 func resourceOf(action clienttesting.Action) string { return action.GetResource().Resource + " " }
 

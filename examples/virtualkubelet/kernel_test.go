@@ -76,7 +76,8 @@ func TestProcessSeesUpdates(t *testing.T) {
 func TestProcessIsStopped(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t, nil, false)
-		polite := pod("polite", `trap 'cat /volumes/memory/x; exit 7' TERM; echo bye >/volumes/memory/x; echo up; while :; do sleep 0.05; done`, memoryVolume("memory"))
+		last := filepath.Join(t.TempDir(), "last")
+		polite := pod("polite", `trap 'cat /volumes/memory/x >`+last+`; exit 7' TERM; echo bye >/volumes/memory/x; echo up; while :; do sleep 0.05; done`, memoryVolume("memory"))
 		polite.Spec.TerminationGracePeriodSeconds = new(int64(20))
 		deaf := pod("deaf", `trap '' TERM; echo up; while :; do sleep 0.05; done`, memoryVolume("memory"))
 		deaf.Spec.TerminationGracePeriodSeconds = new(int64(1))
@@ -87,8 +88,8 @@ func TestProcessIsStopped(t *testing.T) {
 		}
 		w.delete(polite)
 		w.eventually("it has ended by itself", func() bool {
-			s := w.container(polite).State.Terminated
-			return s != nil && s.ExitCode == 7
+			word, _ := os.ReadFile(last)
+			return string(word) == "bye\n"
 		})
 		w.delete(deaf)
 		w.gone(deaf)
@@ -109,8 +110,8 @@ func TestProcessIsRestarted(t *testing.T) {
 			s := w.container(web)
 			return s.State.Waiting != nil && s.State.Waiting.Reason == "CrashLoopBackOff" && s.LastTerminationState.Terminated.ExitCode == 1
 		})
-		w.eventually("it was started again", func() bool { return w.container(web).RestartCount == 1 })
-		w.eventually("the volume is the same", func() bool { return w.file(web, "empty-dir", "memory/part/runs") == "run\nrun\n" })
+		w.eventually("it was started again", func() bool { return w.container(web).RestartCount >= 1 })
+		w.eventually("the volume is the same", func() bool { return strings.HasPrefix(w.file(web, "empty-dir", "memory/part/runs"), "run\nrun\n") })
 		w.delete(web)
 		w.gone(web)
 	})
