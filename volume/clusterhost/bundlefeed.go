@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,8 +16,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -182,11 +185,34 @@ func (f *bundleFeed) stopped() {
 func (f *bundleFeed) servedVersion(ctx context.Context) (bundleVersion, error) {
 	for _, version := range bundleVersions(f.clientset) {
 		_, err := version.list(ctx, metav1.ListOptions{Limit: 1})
-		if !apierrors.IsNotFound(err) {
-			return version, err
+		switch {
+		case apierrors.IsNotFound(err):
+			continue
+		case apierrors.IsForbidden(err) && !f.discovered(ctx):
+			// A server that authorizes asks first who may, and only then what there
+			// is; where bundles are off, nodes have no right to them either.
+			return bundleVersion{}, &NotServedError{}
 		}
+		return version, err
 	}
 	return bundleVersion{}, &NotServedError{}
+}
+
+// discovered reports whether the API server names bundles among what it serves, or
+// does not say.
+func (f *bundleFeed) discovered(ctx context.Context) bool {
+	server := discovery.ToDiscoveryInterfaceWithContext(f.clientset.Discovery())
+	for _, version := range []schema.GroupVersion{certificatesv1.SchemeGroupVersion, certificatesv1beta1.SchemeGroupVersion} {
+		served, err := server.ServerResourcesForGroupVersionWithContext(ctx, version.String())
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return true
+		case slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Kind == bundleKind }):
+			return true
+		}
+	}
+	return false
 }
 
 // reflect lists and watches one version until ctx ends or it is not served. Lists,

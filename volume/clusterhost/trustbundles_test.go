@@ -188,6 +188,49 @@ func TestTrustBundlesThatAreNotServed(t *testing.T) {
 	})
 }
 
+// A server refuses before it looks for what there is: a node may list bundles only
+// where they are on. What is served is open to everybody.
+func TestARefusalIsNotTakenForBundlesThatAreServed(t *testing.T) {
+	for name, c := range map[string]struct {
+		kinds     []string // of certificates.k8s.io/v1beta1
+		code      int      // of the discovery
+		notServed bool
+	}{
+		"off":            {[]string{"PodCertificateRequest"}, http.StatusOK, true},
+		"no such group":  {nil, http.StatusNotFound, true},
+		"on":             {[]string{"PodCertificateRequest", "ClusterTrustBundle"}, http.StatusOK, false},
+		"does not say":   {nil, http.StatusForbidden, false},
+		"cannot tell it": {nil, http.StatusServiceUnavailable, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				w.transport.SetHandler(http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
+					answer.Header().Set("Content-Type", "application/json")
+					switch {
+					case strings.HasSuffix(r.URL.Path, "/clustertrustbundles"):
+						answer.WriteHeader(http.StatusForbidden)
+						answer.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`))
+					case strings.HasSuffix(r.URL.Path, "/v1beta1") && c.code == http.StatusOK:
+						var kinds []string
+						for _, kind := range c.kinds {
+							kinds = append(kinds, `{"kind":"`+kind+`"}`)
+						}
+						answer.Write([]byte(`{"kind":"APIResourceList","apiVersion":"v1","resources":[` + strings.Join(kinds, ",") + `]}`))
+					case c.code == http.StatusOK:
+						http.NotFound(answer, r)
+					default:
+						http.Error(answer, "no", c.code)
+					}
+				}))
+				_, err := w.bundles(clusterhost.TrustBundlesConfig{}).GetTrustBundle(t.Context(), "one")
+				if _, notServed := errors.AsType[*clusterhost.NotServedError](err); notServed != c.notServed || !notServed && !apierrors.IsForbidden(err) {
+					t.Errorf("%v", err)
+				}
+			})
+		})
+	}
+}
+
 func TestWhatIsKnownOfBundlesStands(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		b := w.bundles(clusterhost.TrustBundlesConfig{})
