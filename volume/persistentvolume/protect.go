@@ -207,7 +207,9 @@ func (c *Controller) protectVolume(ctx context.Context, pv *v1.PersistentVolume)
 
 // withDeletion returns finalizers with what has the storage of a volume go before
 // the volume, or without it, as its policy says now. Kubernetes (KEP-2644) does so
-// for what its own plugins have provisioned, and so it is done here.
+// for what its own plugins have provisioned, and so it is done here. Once the storage
+// has gone nothing is added any more: else, where the API does not let the volume go,
+// each of the two writes would ask for the other one, without a pause.
 func (c *Controller) withDeletion(pv *v1.PersistentVolume, finalizers []string) []string {
 	provisioner := pv.Annotations[annProvisionedBy]
 	if provisioner == "" || c.plugins == nil {
@@ -218,6 +220,9 @@ func (c *Controller) withDeletion(pv *v1.PersistentVolume, finalizers []string) 
 	}
 	if pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete {
 		return without(finalizers, deletionFinalizer)
+	}
+	if state, _, _ := c.operations.state(releaseKey(pv)); state == opDone {
+		return finalizers
 	}
 	return withOne(finalizers, deletionFinalizer)
 }
