@@ -84,12 +84,20 @@ func (l *latest[T]) getLive(ctx context.Context, name types.NamespacedName) (obj
 	}
 }
 
-// failed is for a write that has failed, and returns why. Of one that may have taken
-// effect it learns what there is now: the cache may be long in hearing of it, and
-// what the controller does next would not count with it.
+// failed is for a write that has failed, and returns why. It learns what there is
+// now, if the write may have taken effect or shows that what is known is old: the
+// cache may be long in hearing of it, and the queue in looking, and what the
+// controller does next would not count with it.
 func (l *latest[T]) failed(ctx context.Context, object T, err error) error {
-	if errors.Is(err, objects.ErrUncertain) {
-		_, _, _ = l.getLive(ctx, types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}) // else the cache will say so
+	name := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
+	switch {
+	case errors.Is(err, objects.ErrUncertain):
+		_, _, _ = l.getLive(ctx, name) // else the cache will say so
+	case errors.Is(err, objects.ErrConflict):
+		now, exists, getErr := l.get(ctx, name)
+		if getErr != nil || exists && now.GetResourceVersion() == object.GetResourceVersion() && now.GetUID() == object.GetUID() {
+			_, _, _ = l.getLive(ctx, name)
+		}
 	}
 	return err
 }
