@@ -1,0 +1,338 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/figures"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
+	"github.com/podvol/podvol/volume/persistentvolume"
+)
+
+const (
+	callLatency  = 5 * time.Millisecond
+	claimWorkers = 32
+	// Of writesToConflict writes of claims and volumes, one finds that somebody else
+	// has just changed the object.
+	writesToConflict = 20
+)
+
+// Claims are bound through an API that takes 5 ms for a call, and where somebody
+// else changes the objects as well. In virtual time only waiting counts, so this is
+// about what waits for what.
+func TestFiguresOfClaims(t *testing.T) {
+	claims, share := 500, 0.5 // of few claims, those that end last leave workers idle for a good part of the time
+	if _, asserted := figures.Slack(t); asserted {
+		claims, share = 10_000, 0.75
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := bindClaims(t, claims)
+		b.report(t, "virtual time")
+		ideal := claimWorkers / (b.calls() * callLatency.Seconds())
+		if rate := b.rate(); rate < 300 || rate < share*ideal {
+			t.Errorf("%.0f claims a second; want at least 300, and %.0f%% of the %.0f that %d workers could do", rate, 100*share, ideal, claimWorkers)
+		}
+	})
+}
+
+// The same in real time, in which the client, the controller and the server in
+// memory share this machine.
+func TestFiguresOfClaimsInRealTime(t *testing.T) {
+	slack, asserted := figures.Slack(t)
+	claims := 500
+	if asserted {
+		claims = 10_000
+	}
+	b := bindClaims(t, claims)
+	b.report(t, "real time")
+	limit := func(what string, seconds float64) {
+		most := float64(claims) / 300
+		t.Logf("%-72s %6.2f (limit %.2f)", what, seconds, most)
+		if asserted && seconds > slack*most {
+			t.Errorf("%s: %.2f is more than %v times %.2f", what, seconds, slack, most)
+		}
+	}
+	limit(fmt.Sprintf("%d claims are bound over the API, in s", claims), b.took.Seconds())
+	// Where others use the machine as well, time says what they left.
+	limit("the same, in s of a single processor", b.cpu.Seconds())
+}
+
+// binding is what it took to bind claims.
+type binding struct {
+	claims    int
+	took, cpu time.Duration
+	requests  map[string]int // by what they ask for
+	conflicts int            // writes that were refused
+}
+
+func (b *binding) rate() float64 { return float64(b.claims) / b.took.Seconds() }
+
+// calls is how many requests were made for a claim.
+func (b *binding) calls() float64 {
+	all := 0
+	for _, n := range b.requests {
+		all += n
+	}
+	return float64(all) / float64(b.claims)
+}
+
+func (b *binding) report(t *testing.T, where string) {
+	t.Helper()
+	t.Logf("%s: %d claims: %.0f a second, %v of a processor and %.2f requests each, %d conflicts", where, b.claims, b.rate(),
+		(b.cpu / time.Duration(b.claims)).Round(time.Microsecond), b.calls(), b.conflicts)
+	for _, what := range slices.Sorted(maps.Keys(b.requests)) {
+		t.Logf("%8d %s", b.requests[what], what)
+	}
+	// Of four writes one in twenty is a conflict, after which the API is asked what
+	// there is now, and one to three writes are left. At the start each worker may
+	// ask for the class.
+	if b.calls() > 4.7 {
+		t.Errorf("%.2f requests for a claim", b.calls())
+	}
+	if least := 4 * b.claims / writesToConflict; b.conflicts < least {
+		t.Errorf("%d writes were conflicts, want at least %d", b.conflicts, least)
+	}
+}
+
+// bindClaims has a controller bind claims to as many volumes, and checks that it
+// never gives one away twice.
+func bindClaims(t *testing.T, claims int) *binding {
+	t.Helper()
+	server := clustertest.NewServer()
+	for i, size := range rand.Perm(claims) {
+		for _, object := range []metav1.Object{pooled(size), wanting(i)} {
+			if _, err := server.Writer().Create(t.Context(), object); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	network := clustertest.NewTransport(server)
+	answers := &answers{RoundTripper: network}
+	process, stop := clustertest.Connect(t, server, answers, "Pod", "PersistentVolume", "PersistentVolumeClaim", "StorageClass", "Node")
+	defer stop()
+	network.Inject(fault.Fault[clustertest.Request]{Delay: callLatency})
+	server.Refuse(interfering(t, server))
+	server.Asked()
+	network.ResetCalls()
+	api := &boundClaims{Process: process, left: claims, all: make(chan struct{})}
+	controller := persistentvolume.NewController(persistentvolume.ControllerConfig{Objects: api, Workers: claimWorkers})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	start, before := time.Now(), cpuUsed()
+	go func() { ended <- controller.Run(ctx) }()
+	select {
+	case <-api.all:
+	case <-time.After(5 * time.Minute):
+		t.Fatal("not all claims are bound after five minutes")
+	}
+	b := &binding{claims: claims, took: time.Since(start), cpu: cpuUsed() - before, conflicts: int(answers.conflicts.Load()), requests: make(map[string]int)}
+	for _, r := range network.Calls() {
+		what := r.Verb + " " + r.Kind.Kind
+		if r.Status {
+			what += " status"
+		}
+		b.requests[what]++
+	}
+	if err := controller.Idle(t.Context()); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	server.Refuse(nil)
+	checkHistory(t, server, claims)
+	return b
+}
+
+func pooled(i int) *v1.PersistentVolume {
+	return &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pool-%06d", i)}, Spec: v1.PersistentVolumeSpec{
+		Capacity: storage(i), AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadWriteMany}, StorageClassName: "pool",
+		PersistentVolumeReclaimPolicy: v1.PersistentVolumeReclaimRetain,
+		PersistentVolumeSource:        v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{Server: "10.0.0.1", Path: "/export"}}}}
+}
+
+func wanting(i int) *v1.PersistentVolumeClaim {
+	return &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: fmt.Sprintf("claim-%06d", i)}, Spec: v1.PersistentVolumeClaimSpec{
+		StorageClassName: new("pool"), AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+		Resources: v1.VolumeResourceRequirements{Requests: storage(i)}}}
+}
+
+// storage is 1 to 20 Gi.
+func storage(i int) v1.ResourceList {
+	return v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(int64(1+i%20)<<30, resource.BinarySI)}
+}
+
+// interfering changes, just before some of the writes that the API gets, what they
+// are to change.
+func interfering(t *testing.T, server *clustertest.Server) func(*http.Request) *metav1.Status {
+	var writes atomic.Int64
+	return func(r *http.Request) *metav1.Status {
+		if r.Method != http.MethodPut || writes.Add(1)%writesToConflict != 0 {
+			return nil
+		}
+		a, _ := clustertest.ParseRequest(r)
+		object, err := server.Store().Get(r.Context(), a.Ref())
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		changed := object.(runtime.Object).DeepCopyObject().(metav1.Object)
+		changed.SetLabels(map[string]string{"seen": fmt.Sprint(writes.Load())})
+		if _, err = server.Writer().Update(r.Context(), changed); err != nil && !errors.Is(err, objects.ErrConflict) {
+			t.Errorf("%s could not be changed by others: %v", a.Ref(), err)
+		}
+		return nil
+	}
+}
+
+// answers counts those that are conflicts.
+type answers struct {
+	http.RoundTripper
+	conflicts atomic.Int64
+}
+
+func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := a.RoundTripper.RoundTrip(r)
+	if err == nil && response.StatusCode == http.StatusConflict {
+		a.conflicts.Add(1)
+	}
+	return response, err
+}
+
+// boundClaims says when all claims have been bound: the phase of the claim is the
+// last that is written of a binding.
+type boundClaims struct {
+	*clustertest.Process
+
+	mu   sync.Mutex
+	left int
+	all  chan struct{}
+}
+
+func (b *boundClaims) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	stored, err := b.Process.UpdateStatus(ctx, object)
+	if claim, ok := stored.(*v1.PersistentVolumeClaim); ok && err == nil && claim.Status.Phase == v1.ClaimBound {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.left--; b.left == 0 {
+			close(b.all)
+		}
+	}
+	return stored, err
+}
+
+// checkHistory walks through all that has ever been stored of volumes and claims:
+// no volume is given to a second claim and no claim gets a second volume, be it for
+// a moment, and in the end all are bound to each other.
+func checkHistory(t *testing.T, server *clustertest.Server, claims int) {
+	t.Helper()
+	core := clustertest.Clientset(t, "http://api", clustertest.NewTransport(server)).CoreV1()
+	given, taken := newPairs(t), newPairs(t)
+	bound := make(map[string]bool)
+	walk(t, server, "PersistentVolume", core.PersistentVolumes().Watch, func(pv *v1.PersistentVolume) {
+		claim := types.UID("")
+		if pv.Spec.ClaimRef != nil {
+			claim = pv.Spec.ClaimRef.UID
+		}
+		given.add(pv.Name, string(claim))
+		bound[pv.Name] = pv.Status.Phase == v1.VolumeBound && pv.Spec.ClaimRef != nil
+	})
+	walk(t, server, "PersistentVolumeClaim", core.PersistentVolumeClaims("").Watch, func(claim *v1.PersistentVolumeClaim) {
+		taken.add(string(claim.UID), claim.Spec.VolumeName)
+		bound[string(claim.UID)] = claim.Status.Phase == v1.ClaimBound
+	})
+	if len(given.first) != claims || !maps.Equal(given.first, taken.second) || !maps.Equal(given.second, taken.first) {
+		t.Errorf("of %d claims %d have a volume, and %d volumes a claim", claims, len(taken.first), len(given.first))
+	}
+	for who, ok := range bound {
+		if !ok {
+			t.Errorf("%s is not bound in the end", who)
+		}
+	}
+}
+
+// walk calls f with each version of each object of a kind.
+func walk[T metav1.Object](t *testing.T, server *clustertest.Server, kind string, from func(context.Context, metav1.ListOptions) (watch.Interface, error), f func(T)) {
+	t.Helper()
+	now, err := server.Store().List(t.Context(), kind, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := 0
+	for _, object := range now {
+		last = max(last, versionOf(t, object))
+	}
+	versions, err := from(t.Context(), metav1.ListOptions{ResourceVersion: "1"}) // which was created first
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer versions.Stop()
+	seen := 0
+	for e := range versions.ResultChan() {
+		object, ok := e.Object.(T)
+		if !ok {
+			t.Fatalf("a watch says %s %v", e.Type, e.Object)
+		}
+		f(object)
+		seen++
+		if versionOf(t, object) == last {
+			t.Logf("%d versions of %d objects of kind %s", seen, len(now), kind)
+			return
+		}
+	}
+	t.Fatalf("the history of kind %s ends early", kind)
+}
+
+func versionOf(t *testing.T, object metav1.Object) int {
+	t.Helper()
+	version, err := strconv.Atoi(object.GetResourceVersion())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return version
+}
+
+// pairs are made once and for all.
+type pairs struct {
+	t             *testing.T
+	first, second map[string]string
+}
+
+func newPairs(t *testing.T) *pairs {
+	return &pairs{t, make(map[string]string), make(map[string]string)}
+}
+
+// add notes what one has now; an empty other: nobody yet.
+func (p *pairs) add(one, other string) {
+	if had := p.first[one]; had != "" && had != other {
+		p.t.Errorf("%s had %s, and now has %q", one, had, other)
+	}
+	if other == "" {
+		return
+	}
+	if had := p.second[other]; had != "" && had != one {
+		p.t.Errorf("%s and %s both have %s", had, one, other)
+	}
+	p.first[one], p.second[other] = other, one
+}
