@@ -1,7 +1,9 @@
 package persistentvolume
 
 import (
+	"errors"
 	"testing"
+	"testing/synctest"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,5 +41,46 @@ func TestAnAnswerThatIsOvertakenForgetsNothing(t *testing.T) {
 	}
 	if _, exists, err := l.getLive(t.Context(), types.NamespacedName{Name: "pv"}); err != nil || exists || times != 1 {
 		t.Errorf("after its deletion: %v, %v, gone %d times", exists, err, gone)
+	}
+}
+
+// After a conflict the next try is based on what there is now: the API is asked
+// only if the cache has not heard of it.
+func TestAConflictTellsThatMoreIsToBeKnown(t *testing.T) {
+	for name, behind := range map[string]bool{"the cache is behind": true, "the cache has it": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := objects.NewStore()
+				first, err := store.Create(t.Context(), &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				client := objectstest.NewClient(store)
+				defer client.Close()
+				l := newLatest(client, kindVolume, func(types.NamespacedName, *v1.PersistentVolume, *v1.PersistentVolume, noticed) {})
+				known, _, err := l.get(t.Context(), types.NamespacedName{Name: "pv"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				asked := 0
+				if behind {
+					defer client.Hold(kindVolume)()
+					asked = 1
+				}
+				changed := first.(*v1.PersistentVolume).DeepCopy()
+				changed.Labels = map[string]string{"changed": "by others"}
+				if _, err := store.Update(t.Context(), changed); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				_, err = client.Update(t.Context(), protectedVolume(known))
+				if !errors.Is(err, objects.ErrConflict) || l.failed(t.Context(), protectedVolume(known), err) != err {
+					t.Fatalf("err = %v, want a conflict", err)
+				}
+				if now, _ := l.last(types.NamespacedName{Name: "pv"}); now.Labels["changed"] == "" || client.Count() != 1+asked {
+					t.Errorf("known is %v after %d calls", now.ObjectMeta, client.Count())
+				}
+			})
+		})
 	}
 }
