@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -28,6 +29,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if share := os.Getenv(shareVar); share != "" {
+		if err := beReplica(share, strings.Split(os.Getenv(argsVar), " ")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	utilruntime.ErrorHandlers = nil // they pause by a clock that virtual time turns back
 	goleak.VerifyTestMain(m)
 }
