@@ -19,7 +19,11 @@ type KeyedKindError struct {
 }
 
 func (e *KeyedKindError) Error() string {
-	return fmt.Sprintf("objects of kind %s are not listed here: name the kind in Config.Shared, or give its informer in Config.Informers", e.Kind)
+	advice := "name the kind in Config.Shared, or give its informer in Config.Informers"
+	if e.Kind == "ClusterTrustBundle" {
+		advice = "clusterhost.NewTrustBundles knows those of a signer as pods want them; otherwise " + advice
+	}
+	return fmt.Sprintf("objects of kind %s are not listed here: %s", e.Kind, advice)
 }
 
 // failed puts the API's answer into the words of package objects. The API's own

@@ -326,6 +326,18 @@ func isKeyed(err error) bool {
 	return ok && strings.Contains(e.Error(), e.Kind)
 }
 
+// Who wants the bundles of a signer is told what has them.
+func TestBundlesAreNotListed(t *testing.T) {
+	inWorld(t, cluster.Config{Shared: []string{}}, func(t *testing.T, w *world) {
+		if _, err := w.List(t.Context(), "ClusterTrustBundle", ""); !isKeyed(err) || !strings.Contains(err.Error(), "clusterhost.NewTrustBundles") {
+			t.Errorf("the bundles are listed: %v", err)
+		}
+		if _, err := w.List(t.Context(), "Secret", ""); !isKeyed(err) || strings.Contains(err.Error(), "TrustBundles") {
+			t.Errorf("the secrets are listed: %v", err)
+		}
+	})
+}
+
 func TestWhatCannotBeWatchedIsPolled(t *testing.T) {
 	inWorld(t, cluster.Config{Shared: []string{}, Polled: []string{"ConfigMap"}}, func(t *testing.T, w *world) {
 		w.api.Refuse(func(r *http.Request) *metav1.Status {

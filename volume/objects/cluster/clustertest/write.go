@@ -64,6 +64,9 @@ func (s *Server) sent(r *http.Request, a Request) (metav1.Object, error) {
 	if err := json.NewDecoder(r.Body).Decode(object); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
+	if object.GetResourceVersion() == "0" {
+		object.SetResourceVersion("") // both say that any version will do
+	}
 	return object, nil
 }
 
