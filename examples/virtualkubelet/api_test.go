@@ -31,7 +31,8 @@ type api struct {
 
 func newAPI(objects ...runtime.Object) *api {
 	kinds := map[string]schema.GroupVersionKind{}
-	for resource, kind := range map[string]string{"pods": "Pod", "configmaps": "ConfigMap", "secrets": "Secret", "nodes": "Node"} {
+	for resource, kind := range map[string]string{"pods": "Pod", "configmaps": "ConfigMap", "secrets": "Secret", "nodes": "Node",
+		"persistentvolumes": "PersistentVolume", "persistentvolumeclaims": "PersistentVolumeClaim"} {
 		kinds[resource] = v1.SchemeGroupVersion.WithKind(kind)
 	}
 	a := &api{Clientset: fake.NewClientset(objects...), kinds: kinds, listed: make(map[string]bool)}

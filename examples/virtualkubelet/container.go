@@ -115,7 +115,7 @@ func (c *container) start(ctx, starting context.Context, pod *v1.Pod, spec *v1.C
 	if err != nil {
 		return nil, "CreateContainerError", err
 	}
-	process, err := c.life.provider.processes.start(ctx, pod, spec, env, mounts)
+	process, err := c.life.provider.processes.start(ctx, pod, spec, env, mounts, volumes.ExtraSupplementalGroups(pod.UID))
 	return process, "RunContainerError", err
 }
 

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,6 +53,46 @@ func TestProcessSeesItsVolumes(t *testing.T) {
 		})
 		if _, err := os.Stat("/volumes"); err == nil {
 			t.Error("the machine has got the mount points")
+		}
+	})
+}
+
+// A process's mounts have the options that its volumeMounts ask for, and it is of
+// the group that a PersistentVolume says its files belong to. An ordinary user's
+// process cannot be given groups, which is said and not passed over.
+func TestProcessHasOptionsAndGroups(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t, nil, false)
+		pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "disk", UID: "uid-disk", Annotations: map[string]string{"pv.beta.kubernetes.io/gid": "2345"}},
+			Spec: v1.PersistentVolumeSpec{AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}, ClaimRef: &v1.ObjectReference{Namespace: "shop", Name: "data", UID: "uid-data"},
+				PersistentVolumeSource: v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: t.TempDir()}}},
+			Status: v1.PersistentVolumeStatus{Phase: v1.VolumeBound}}
+		claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "data", UID: "uid-data"},
+			Spec:   v1.PersistentVolumeClaimSpec{AccessModes: pv.Spec.AccessModes, VolumeName: "disk"},
+			Status: v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound}}
+		script := `id -G; grep ' /volumes/[dm]' /proc/mounts`
+		volumes := []v1.Volume{memoryVolume("memory"), {Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+		plain, grouped := pod("plain", script, volumes[0]), pod("grouped", script, volumes...)
+		for _, p := range []*v1.Pod{plain, grouped} {
+			p.Spec.Containers[0].VolumeMounts[0].BindMountOptions = []string{"noexec", "nosuid", "nodev"}
+		}
+		w.create(pv, claim, plain, grouped)
+		w.start()
+		w.phase(plain, v1.PodSucceeded)
+		if out := w.output(plain); strings.Contains(out, "2345") || !strings.Contains(out, " /volumes/memory tmpfs rw,nosuid,nodev,noexec,") {
+			t.Errorf("the plain one printed %q", out)
+		}
+		if strings.HasSuffix(t.Name(), "/"+string(nstest.User)) {
+			w.phase(grouped, v1.PodFailed)
+			if ended := w.container(grouped).State.Terminated; ended.Reason != "ContainerCannotRun" || !strings.Contains(ended.Message, "groups") {
+				t.Errorf("ended: %v", ended)
+			}
+			return
+		}
+		w.phase(grouped, v1.PodSucceeded)
+		groups, mounts, _ := strings.Cut(w.output(grouped), "\n")
+		if !slices.Contains(strings.Fields(groups), "2345") || !strings.Contains(mounts, " /volumes/memory tmpfs rw,nosuid,nodev,noexec,") || !strings.Contains(mounts, " /volumes/data ") {
+			t.Errorf("it printed %q", w.output(grouped))
 		}
 	})
 }

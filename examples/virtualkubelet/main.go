@@ -60,18 +60,27 @@ func main() {
 	sandbox.Main() // this program is started again for every container
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	c := config{log: log, pause: firstPause}
-	flag.StringVar(&c.name, "nodename", "podvol-virtualkubelet", "the node's name")
-	flag.StringVar(&c.dir, "dir", "/var/lib/podvol-virtualkubelet", "where volumes and the containers' output are")
-	flag.StringVar(&c.address, "node-ip", "127.0.0.1", "the node's address, and that of its pods")
-	flag.BoolVar(&c.hold, "hold", false, "mount the pods' volumes, and run nothing")
-	kubeconfig := flag.String("kubeconfig", os.Getenv("KUBECONFIG"), "how to reach the API server; empty: as a pod of the cluster")
+	kubeconfig := c.flags(flag.CommandLine)
 	flag.Parse()
+	if flag.NArg() > 0 {
+		log.Error("there are no arguments but flags", "argument", flag.Arg(0))
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	if err := connectAndRun(ctx, c, *kubeconfig); err != nil {
 		log.Error(err.Error())
 		os.Exit(1)
 	}
+}
+
+// flags are those of the command.
+func (c *config) flags(set *flag.FlagSet) (kubeconfig *string) {
+	set.StringVar(&c.name, "nodename", "podvol-virtualkubelet", "the node's name")
+	set.StringVar(&c.dir, "dir", "/var/lib/podvol-virtualkubelet", "where volumes and the containers' output are")
+	set.StringVar(&c.address, "node-ip", "127.0.0.1", "the node's address, and that of its pods")
+	set.BoolVar(&c.hold, "hold", false, "mount the pods' volumes, and run nothing")
+	return set.String("kubeconfig", os.Getenv("KUBECONFIG"), "how to reach the API server; empty: as a pod of the cluster")
 }
 
 func connectAndRun(ctx context.Context, c config, kubeconfig string) (err error) {

@@ -66,7 +66,7 @@ func run(ctx context.Context, c config) error {
 	defer factory.Shutdown()
 	defer stop()
 	pods := factory.Core().V1().Pods()
-	provider.volumes, err = newVolumes(filepath.Join(c.dir, "volumes"), c.name, c.api, pods.Informer(), events, provider, c.mounter)
+	provider.volumes, err = newVolumes(filepath.Join(c.dir, "volumes"), c.name, c.api, pods.Informer(), events, provider, c.mounter, c.log)
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func run(ctx context.Context, c config) error {
 	kept := make(chan error, 1)
 	go func() {
 		defer stop() // such as another agent in this directory
-		kept <- provider.volumes.run(keeping, c.name, c.api)
+		kept <- provider.volumes.run(keeping, c.name, c.api, c.log)
 	}()
 	defer provider.volumes.Subscribe(provider.volumeChanged)()
 	var lives sync.WaitGroup
@@ -118,14 +118,15 @@ func serve(ctx context.Context, c config, p *provider, factory informers.SharedI
 	}
 	p.complete(known)
 
-	ctx, stop := context.WithCancel(ctx)
+	running, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 2)
-	go func() { ended <- podController.Run(ctx, workers) }()
-	go func() { ended <- nodeController.Run(ctx) }()
+	go func() { ended <- podController.Run(running, workers) }()
+	go func() { ended <- nodeController.Run(running) }()
 	err = <-ended
+	asked := ctx.Err() != nil
 	stop()
-	if err = errors.Join(err, <-ended); err != nil {
+	if err = errors.Join(err, <-ended); err != nil && !asked { // a request that the end has cut off is no failure
 		return fmt.Errorf("virtual-kubelet: %w", err)
 	}
 	return nil

@@ -54,8 +54,9 @@ func (r *processes) check(pod *v1.Pod) error {
 }
 
 // start starts a container in mount and process namespaces of its own. The
-// machine's root is its root; its volumes lie over that.
-func (r *processes) start(ctx context.Context, pod *v1.Pod, c *v1.Container, env *containerenv.Environment, mounts []volumemanager.ContainerMount) (process, error) {
+// machine's root is its root; its volumes lie over that, and their files may belong
+// to groups.
+func (r *processes) start(ctx context.Context, pod *v1.Pod, c *v1.Container, env *containerenv.Environment, mounts []volumemanager.ContainerMount, groups []int64) (process, error) {
 	if r.hold {
 		return newHeld(ctx), nil
 	}
@@ -66,7 +67,7 @@ func (r *processes) start(ctx context.Context, pod *v1.Pod, c *v1.Container, env
 	defer output.Close()
 	config := sandbox.Config{
 		Args: env.Expand(slices.Concat(c.Command, c.Args)), Env: append(defaults(env), env.List()...), Dir: cmp.Or(c.WorkingDir, "/"),
-		Stdout: output, Stderr: output, PIDNamespace: true, Credential: idsOf(pod, c),
+		Stdout: output, Stderr: output, PIDNamespace: true, Credential: idsOf(pod, c, groups...),
 	}
 	if s := c.SecurityContext; s != nil && s.AllowPrivilegeEscalation != nil {
 		config.NoNewPrivileges = !*s.AllowPrivilegeEscalation
@@ -75,6 +76,7 @@ func (r *processes) start(ctx context.Context, pod *v1.Pod, c *v1.Container, env
 		config.Mounts = append(config.Mounts, sandbox.Mount{
 			Volume: m.Volume, Source: m.Source, Destination: m.Destination, File: m.File,
 			ReadOnly: m.ReadOnly, RecursiveReadOnly: m.RecursiveReadOnly, Propagation: m.Propagation,
+			NoExec: slices.Contains(m.BindMountOptions, "noexec"), NoSUID: slices.Contains(m.BindMountOptions, "nosuid"), NoDev: slices.Contains(m.BindMountOptions, "nodev"),
 		})
 	}
 	p, err := sandbox.Start(ctx, config)
@@ -91,7 +93,7 @@ func (r *processes) start(ctx context.Context, pod *v1.Pod, c *v1.Container, env
 
 // mountOptions are what podvol must know of a container that is started here.
 func mountOptions(env *containerenv.Environment) volumemanager.ContainerOptions {
-	return volumemanager.ContainerOptions{Env: env.Map(), Runtime: volumemanager.RuntimeFeatures{RecursiveReadOnly: true}}
+	return volumemanager.ContainerOptions{Env: env.Map(), Runtime: volumemanager.RuntimeFeatures{RecursiveReadOnly: true, BindMountOptions: true}}
 }
 
 // output is the file that takes what the container prints.
@@ -113,8 +115,8 @@ func defaults(env *containerenv.Environment) (list []string) {
 }
 
 // idsOf returns the ids that the security contexts ask for, the container's before
-// the pod's; without any, those of this process.
-func idsOf(pod *v1.Pod, c *v1.Container) *sandbox.Credential {
+// the pod's, and besides them these groups; without any, those of this process.
+func idsOf(pod *v1.Pod, c *v1.Container, groups ...int64) *sandbox.Credential {
 	ofPod, own := pod.Spec.SecurityContext, c.SecurityContext
 	if ofPod == nil {
 		ofPod = &v1.PodSecurityContext{}
@@ -130,9 +132,9 @@ func idsOf(pod *v1.Pod, c *v1.Container) *sandbox.Credential {
 	if gid != nil {
 		ids.GID = uint32(*gid)
 	}
-	groups := ofPod.SupplementalGroups
+	groups = slices.Concat(groups, ofPod.SupplementalGroups)
 	if ofPod.FSGroup != nil {
-		groups = append(slices.Clone(groups), *ofPod.FSGroup)
+		groups = append(groups, *ofPod.FSGroup)
 	}
 	for _, g := range groups {
 		ids.Groups = append(ids.Groups, uint32(g))

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 // A pod's life in the cluster: created, updated, its config map updated, deleted.
@@ -132,6 +137,9 @@ func TestRestart(t *testing.T) {
 	if err := w.api.Tracker().Delete(v1.SchemeGroupVersion.WithResource("pods"), "shop", "goes"); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Truncate(filepath.Join(w.config.dir, "volumes/podvol/lock"), 0); err != nil { // whose first owner is named in it still
+		t.Fatal(err)
+	}
 	w.start()
 	w.eventually("the manager owns its directory", func() bool { return w.file0("volumes/podvol/lock") != "" })
 	if m := w.mounted(); len(m) != 2 {
@@ -181,6 +189,22 @@ func TestOutage(t *testing.T) {
 		return len(m) == 2 && strings.Contains(strings.Join(m, " "), "uid-again-2/") && strings.Contains(strings.Join(m, " "), "uid-stays/")
 	})
 	w.phase(again, v1.PodRunning)
+}
+
+// A second agent in the directory of another one says so, and ends.
+func TestDirectoryIsAnothers(t *testing.T) {
+	w := newFakeWorld(t)
+	web := pod("web", "", memoryVolume("memory"))
+	w.create(web)
+	w.start()
+	w.phase(web, v1.PodRunning)
+	err := run(t.Context(), w.config)
+	if _, busy := errors.AsType[*volumemanager.RootBusyError](err); !busy || !errors.Is(err, volumemanager.ErrStopped) {
+		t.Errorf("the second agent: %v", err)
+	}
+	if m := w.mounted(); len(m) != 1 {
+		t.Errorf("mounted: %v", m)
+	}
 }
 
 // The node registers itself, and its lease.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,7 +33,7 @@ type volumes struct {
 // newVolumes takes what a kubelet has anyway: a clientset, the informer of this
 // node's pods, a recorder of events, and who knows whose containers are gone.
 func newVolumes(root, node string, api kubernetes.Interface, pods cache.SharedIndexInformer,
-	events record.EventRecorder, containers volumemanager.PodContainers, mounter mount.Interface) (*volumes, error) {
+	events record.EventRecorder, containers volumemanager.PodContainers, mounter mount.Interface, log *slog.Logger) (*volumes, error) {
 	shared := map[string]cache.SharedIndexInformer{"Pod": pods}
 	client, err := cluster.FromInformers(nil, api, cluster.Config{Informers: shared, Shared: []string{}})
 	if err != nil {
@@ -42,17 +44,18 @@ func newVolumes(root, node string, api kubernetes.Interface, pods cache.SharedIn
 	manager, err := volumemanager.New(volumemanager.Config{
 		RootDir: root, NodeName: node, Objects: client, Plugins: plugins.All(), Containers: containers,
 		Events: clusterhost.NewEvents(events), Tokens: clusterhost.NewTokens(api, clusterhost.TokensConfig{}),
-		Allocatable: size, TrustBundles: bundles, Mounter: mounter, // nil: the machine's
+		Allocatable: size, TrustBundles: bundles, Logger: log, Mounter: mounter, // nil: the machine's
 	})
 	return &volumes{manager, client, size, bundles}, err
 }
 
 // run keeps the volumes until ctx ends. Mounts stay for the next start.
-func (v *volumes) run(ctx context.Context, node string, api kubernetes.Interface) error {
+func (v *volumes) run(ctx context.Context, node string, api kubernetes.Interface, log *slog.Logger) error {
 	defer v.client.Close()
 	defer v.bundles.Close()
-	go clusterhost.ReportVolumes(ctx, api, v.client, node, v.Manager, clusterhost.ReportConfig{})
-	return v.Run(ctx)
+	reported, config := make(chan error, 1), clusterhost.ReportConfig{Logger: log}
+	go func() { reported <- clusterhost.ReportVolumes(ctx, api, v.client, node, v.Manager, config) }()
+	return errors.Join(v.Run(ctx), <-reported)
 }
 
 // complete says which pods the API server knows, once the informer has synced and

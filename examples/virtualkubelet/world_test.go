@@ -20,8 +20,15 @@ import (
 	"github.com/podvol/podvol/mount/sandbox"
 )
 
+// mainVar makes the test binary the command itself.
+const mainVar = "PODVOL_TEST_MAIN"
+
 func TestMain(m *testing.M) {
 	sandbox.Main()
+	if os.Getenv(mainVar) != "" {
+		main()
+		os.Exit(0)
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -102,6 +109,10 @@ func (w *world) create(objects ...any) {
 		switch o := object.(type) {
 		case *v1.Pod:
 			_, err = w.api.CoreV1().Pods(o.Namespace).Create(w.t.Context(), o, metav1.CreateOptions{})
+		case *v1.PersistentVolume:
+			_, err = w.api.CoreV1().PersistentVolumes().Create(w.t.Context(), o, metav1.CreateOptions{})
+		case *v1.PersistentVolumeClaim:
+			_, err = w.api.CoreV1().PersistentVolumeClaims(o.Namespace).Create(w.t.Context(), o, metav1.CreateOptions{})
 		case *v1.ConfigMap:
 			_, err = w.api.CoreV1().ConfigMaps(o.Namespace).Create(w.t.Context(), o, metav1.CreateOptions{})
 		default:
