@@ -18,8 +18,9 @@ import (
 
 // podFeed is what is seen of one pod and of its events.
 type podFeed struct {
-	pods   chan podSeen
-	events chan *v1.Event
+	pods     chan podSeen
+	events   chan *v1.Event
+	failures chan error // of lists of the pod
 }
 
 // podSeen is one state of a pod, or its last one.
@@ -32,13 +33,20 @@ type podSeen struct {
 func (r *podRun) feed(pod *v1.Pod) (feed *podFeed, stop func()) {
 	logger := logr.FromSlogHandler(r.logger.Handler())
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logger))
-	feed = &podFeed{pods: make(chan podSeen), events: make(chan *v1.Event)}
+	feed = &podFeed{pods: make(chan podSeen), events: make(chan *v1.Event), failures: make(chan error)}
 	var running sync.WaitGroup
 	core := r.clientset.CoreV1()
 	running.Go(func() {
 		reflect(ctx, r.clientset, logger, "Pod", fields.OneTermEqualSelector(metav1.ObjectNameField, pod.Name),
 			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return core.Pods(pod.Namespace).List(ctx, o)
+				list, err := core.Pods(pod.Namespace).List(ctx, o)
+				if err != nil && ctx.Err() == nil {
+					select {
+					case feed.failures <- err:
+					case <-ctx.Done():
+					}
+				}
+				return list, err
 			},
 			core.Pods(pod.Namespace).Watch,
 			podSink{ctx.Done(), pod.Name, feed.pods})

@@ -23,6 +23,9 @@ const (
 	overdue = 2 * time.Minute
 	// cleanUpTime bounds the removal of a pod for which there is no ctx any more.
 	cleanUpTime = 10 * time.Second
+	// firstAbandonPause is the first pause of those that double, between tries to
+	// remove a pod that something is against.
+	firstAbandonPause = 100 * time.Millisecond
 )
 
 // PodRunnerConfig is the configuration of [PodRunner]; its zero value works.
@@ -33,7 +36,7 @@ type PodRunnerConfig struct {
 }
 
 // PodRunner is a [volume.PodRunner] over the API. It is safe for concurrent use,
-// also by several processes: a pod is found again by its name.
+// also by several processes: those that run one pod do so one after the other.
 type PodRunner struct {
 	clientset kubernetes.Interface
 	logger    *slog.Logger
@@ -64,27 +67,38 @@ func (e *ForeignPodError) Error() string {
 // that what it does is not known.
 type OverduePodError struct {
 	Pod types.NamespacedName
-	// Node is where it runs; empty if nowhere.
+	// Node is where it is to run; empty if nowhere yet.
 	Node string
+	// Started says that its node has begun with it.
+	Started bool
 }
 
 func (e *OverduePodError) Error() string {
-	if e.Node == "" {
+	switch {
+	case !e.Started && e.Node == "":
 		return fmt.Sprintf("pod %q was not started in time, and is removed; see its events, and whether a node fits it", e.Pod)
+	case !e.Started:
+		return fmt.Sprintf("pod %q was not started in time, and its deletion is requested; see its events, and whether node %q runs", e.Pod, e.Node)
 	}
 	return fmt.Sprintf("pod %q is past its deadline and has not ended; what it does on node %q is not known: see whether that node runs, and delete its Node if it never will again", e.Pod, e.Node)
 }
 
-// RunPod implements [volume.PodRunner]. A leftover that has the pod's
-// [volume.RecyclerLabel] is waited for, or taken for the result if it has ended;
-// one that is being deleted is waited for, and the pod created after it. Another
-// pod of that name is a *[ForeignPodError].
+// RunPod implements [volume.PodRunner]. Only a pod that this very call has made gives
+// the result, known by the UID that the API has given it: name and label could be
+// anybody's who may make pods there. A leftover that has the pod's
+// [volume.RecyclerLabel] is waited for, removed once it has ended, and the pod made
+// after it. Another pod of that name is a *[ForeignPodError]; a pod without that label,
+// by which it could not be told from others, is a *[volume.InvalidSpecError].
 //
-// A pod that somebody deletes before it has ended is a *[volume.PodFailedError]. One
-// that has not ended two minutes after its activeDeadlineSeconds, counted from its
-// start, or else from its creation, is an *[OverduePodError]: its node is lost, and it
-// is left there with its deletion requested.
+// A pod that somebody deletes before it has started is made again, later it is a
+// *[volume.PodFailedError]. One that has not ended two minutes after its
+// activeDeadlineSeconds, counted by the clock of this process from when its start is
+// seen, or else from its creation or from when it was found, is an *[OverduePodError]:
+// its node is lost, and it is left there with its deletion requested.
 func (r *PodRunner) RunPod(ctx context.Context, pod *v1.Pod, mayRun func(ctx context.Context) error, record volume.RecycleEventRecorder) error {
+	if pod.Labels[volume.RecyclerLabel] == "" {
+		return volume.Invalid("metadata.labels", "a pod that is run needs the label %s", volume.RecyclerLabel)
+	}
 	run := &podRun{PodRunner: r, want: pod, mayRun: mayRun, record: record, name: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}
 	if run.record == nil {
 		run.record = func(string, string) {}
@@ -106,51 +120,69 @@ type podRun struct {
 
 	// pod is the last state of the pod that is waited for; nil: there is none.
 	pod *v1.Pod
+	// ours says that this call has made it.
+	ours bool
+	// since is when it was made or found, or was seen to have started.
+	since time.Time
+	// blind is why it cannot be watched, as last recorded; empty: it can.
+	blind string
 }
 
 func (r *podRun) do(ctx context.Context) error {
 	for {
-		pod, err := r.find(ctx)
-		if err != nil {
+		if err := r.find(ctx); err != nil {
 			return err
 		}
-		leaving := pod.DeletionTimestamp != nil
-		ended, result, err := r.follow(ctx, pod)
+		ended, result, err := r.follow(ctx)
 		switch {
 		case err != nil:
 			return err
 		case ended:
 			return errors.Join(result, r.remove(ctx, nil))
-		case leaving: // it was on its way out before it was found
+		case r.ours && hasStarted(r.pod):
 			r.pod = nil
-			continue
+			return &volume.PodFailedError{Pod: r.name, Reason: "Deleted", Message: "somebody has deleted it before it had ended"}
 		}
-		r.pod = nil
-		return &volume.PodFailedError{Pod: r.name, Reason: "Deleted", Message: "somebody has deleted it before it had ended"}
+		again := r.ours
+		r.pod, r.blind = nil, ""
+		if again { // not in a race with whoever deletes it
+			select {
+			case <-time.After(askAgain):
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
 	}
 }
 
-// find returns the pod to wait for: one that is there, or a new one.
-func (r *podRun) find(ctx context.Context) (*v1.Pod, error) {
+// find takes up the pod to wait for: a new one, or one that is there.
+func (r *podRun) find(ctx context.Context) error {
 	for {
 		if err := r.mayRun(ctx); err != nil {
-			return nil, r.refused(ctx, err)
+			return r.refused(ctx, err)
 		}
 		// A copy, since encoding an object changes it for a moment.
 		pod, err := r.clientset.CoreV1().Pods(r.name.Namespace).Create(ctx, r.want.DeepCopy(), metav1.CreateOptions{})
 		if err == nil {
-			return pod, nil
+			r.pod, r.ours, r.since = pod, true, time.Now()
+			return nil
 		}
 		if !apierrors.IsAlreadyExists(err) {
-			return nil, r.failed("create", err)
+			return r.failed("create", err)
 		}
 		pod, err = r.get(ctx)
 		switch {
 		case err != nil:
-			return nil, err
-		case pod != nil:
-			return pod, r.check(pod)
+			return err
+		case pod == nil:
+			continue
 		}
+		if err := r.check(pod); err != nil {
+			return err
+		}
+		r.pod, r.ours, r.since = pod, false, time.Now()
+		r.record(v1.EventTypeNormal, fmt.Sprintf("pod %q is there already; it is waited for and removed, and another one run then", r.name))
+		return nil
 	}
 }
 
@@ -190,30 +222,33 @@ func (r *podRun) failed(op string, err error) error {
 	return fmt.Errorf("%s pod %q: %w", op, r.name, err)
 }
 
-// follow waits until the pod has ended, or is gone.
-func (r *podRun) follow(ctx context.Context, pod *v1.Pod) (ended bool, result, err error) {
-	r.pod = pod
-	feed, stop := r.feed(pod)
+// follow waits until the pod is gone, or has ended if it is ours.
+func (r *podRun) follow(ctx context.Context) (ended bool, result, err error) {
+	feed, stop := r.feed(r.pod)
 	defer stop()
 	ask := time.NewTicker(askAgain)
 	defer ask.Stop()
-	for {
-		if ended, result := volume.PodResult(r.pod); ended {
+	for removed := false; ; {
+		if ended, result := volume.PodResult(r.pod); ended && r.ours {
 			return true, result, nil
+		} else if ended && !removed {
+			if err := r.remove(ctx, nil); err != nil {
+				return false, nil, err
+			}
+			removed = true
 		}
-		if err := r.inTime(ctx); err != nil {
+		if gone, err := r.inTime(ctx); gone || err != nil {
 			return false, nil, err
 		}
 		select {
 		case seen := <-feed.pods:
-			if seen.pod == nil || seen.pod.UID != pod.UID {
-				return false, nil, nil
+			if gone := r.saw(seen.pod); gone || seen.gone {
+				ended, result := volume.PodResult(r.pod)
+				return ended && r.ours, result, nil
 			}
-			r.pod = seen.pod
-			if seen.gone {
-				ended, result := volume.PodResult(seen.pod)
-				return ended, result, nil
-			}
+			r.blind = ""
+		case err := <-feed.failures:
+			r.tellBlind(err)
 		case e := <-feed.events:
 			r.record(e.Type, fmt.Sprintf("pod %q: %s: %s", r.name, e.Reason, e.Message))
 		case <-ask.C:
@@ -223,26 +258,72 @@ func (r *podRun) follow(ctx context.Context, pod *v1.Pod) (ended bool, result, e
 				}
 				return false, nil, errors.Join(err, r.removeAtOnce(ctx))
 			}
+			if r.blind == "" {
+				continue
+			}
+			if gone, _ := r.look(ctx); gone { // what it cannot tell now it may the next time
+				return false, nil, nil
+			}
 		case <-ctx.Done():
 			return false, nil, context.Cause(ctx)
 		}
 	}
 }
 
-// inTime gives a pod up that is past its deadline.
-func (r *podRun) inTime(ctx context.Context) error {
-	if r.pod.Spec.ActiveDeadlineSeconds == nil {
-		return nil
+// saw takes over what is there under the name of the pod; gone: it is not this one.
+func (r *podRun) saw(pod *v1.Pod) (gone bool) {
+	if pod == nil || pod.UID != r.pod.UID {
+		return true
 	}
-	from := r.pod.CreationTimestamp.Time
-	if r.pod.Status.StartTime != nil {
-		from = r.pod.Status.StartTime.Time
+	if r.pod.Status.StartTime == nil && pod.Status.StartTime != nil {
+		r.since = time.Now()
 	}
-	deadline := time.Duration(*r.pod.Spec.ActiveDeadlineSeconds)*time.Second + overdue
-	if from.IsZero() || time.Since(from) < deadline {
-		return nil
+	r.pod = pod
+	return false
+}
+
+// look asks for the state of the pod, for no longer than between two questions
+// whether it may run.
+func (r *podRun) look(ctx context.Context) (gone bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askAgain)
+	defer cancel()
+	pod, err := r.get(ctx)
+	if err != nil {
+		return false, err
 	}
-	return errors.Join(&OverduePodError{Pod: r.name, Node: r.pod.Spec.NodeName}, r.remove(ctx, nil))
+	return r.saw(pod), nil
+}
+
+// tellBlind records why the pod cannot be watched, once for each reason.
+func (r *podRun) tellBlind(err error) {
+	if reason := err.Error(); reason != r.blind {
+		r.blind = reason
+		r.record(v1.EventTypeWarning, fmt.Sprintf("pod %q cannot be watched, so it is asked for: %v", r.name, err))
+	}
+}
+
+// inTime gives a pod up that is past its deadline, as the API has it now: what was
+// seen of it last may be old.
+func (r *podRun) inTime(ctx context.Context) (gone bool, err error) {
+	if !r.isOverdue() {
+		return false, nil
+	}
+	gone, err = r.look(ctx)
+	switch ended, _ := volume.PodResult(r.pod); {
+	case gone:
+		return true, nil
+	case err != nil && !apierrors.IsForbidden(err):
+		return false, nil // an outage says nothing of the pod
+	case err == nil && (ended && r.ours || !r.isOverdue()):
+		return false, nil
+	}
+	lost := &OverduePodError{Pod: r.name, Node: r.pod.Spec.NodeName, Started: r.pod.Status.StartTime != nil}
+	return false, errors.Join(lost, err, r.remove(ctx, nil))
+}
+
+func (r *podRun) isOverdue() bool {
+	seconds := r.want.Spec.ActiveDeadlineSeconds
+	return seconds != nil && time.Since(r.since) >= time.Duration(*seconds)*time.Second+overdue
 }
 
 // hasStarted reports whether anything of the pod may have run.
@@ -264,15 +345,23 @@ func hasStarted(pod *v1.Pod) bool {
 func (r *podRun) abandon(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
 	defer cancel()
-	for !hasStarted(r.pod) && r.pod.DeletionTimestamp == nil {
+	for pause := firstAbandonPause; !hasStarted(r.pod) && r.pod.DeletionTimestamp == nil; {
 		// Only in the state that was looked at: it may start just now.
 		err := r.remove(ctx, &r.pod.ResourceVersion)
 		if !apierrors.IsConflict(err) {
 			return err
 		}
-		pod, err := r.get(ctx)
-		if err != nil || pod == nil || pod.UID != r.pod.UID {
-			return err
+		pod, getErr := r.get(ctx)
+		if getErr != nil || pod == nil || pod.UID != r.pod.UID {
+			return getErr
+		}
+		if pod.ResourceVersion == r.pod.ResourceVersion { // something else is against it
+			select {
+			case <-time.After(pause):
+				pause *= 2
+			case <-ctx.Done():
+				return err
+			}
 		}
 		r.pod = pod
 	}

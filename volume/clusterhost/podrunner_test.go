@@ -14,6 +14,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/clusterhost"
@@ -171,29 +172,40 @@ func (r *recycler) event(reason, message string) {
 }
 
 func TestALeftoverIsTakenUp(t *testing.T) {
-	t.Run("one that runs", func(t *testing.T) {
-		inRun(t, func(t *testing.T, r *recycler) {
-			r.leftover(v1.PodRunning)
-			uid := r.there().UID
-			r.begin(t.Context())
-			if r.wantRunning(); r.there().UID != uid {
-				t.Error("it was replaced")
-			}
-			r.is(v1.PodSucceeded, nil)
-			if err := r.wantEnd(); err != nil || r.there() != nil {
-				t.Errorf("%v, still there %v", err, r.there() != nil)
-			}
+	for _, phase := range []v1.PodPhase{v1.PodPending, v1.PodRunning} {
+		t.Run("one that is "+string(phase), func(t *testing.T) {
+			inRun(t, func(t *testing.T, r *recycler) {
+				r.leftover(phase)
+				uid := r.there().UID
+				r.begin(t.Context())
+				if r.wantRunning(); r.there().UID != uid {
+					t.Error("it was not waited for")
+				}
+				r.is(v1.PodSucceeded, nil)
+				r.wantAnother(uid)
+				r.is(v1.PodSucceeded, nil)
+				if err := r.wantEnd(); err != nil || r.there() != nil {
+					t.Errorf("%v, still there %v", err, r.there() != nil)
+				}
+			})
 		})
-	})
-	t.Run("one that has succeeded", func(t *testing.T) {
-		inRun(t, func(t *testing.T, r *recycler) {
-			r.leftover(v1.PodSucceeded)
-			r.begin(t.Context())
-			if err := r.wantEnd(); err != nil || r.there() != nil || r.asked != 1 {
-				t.Errorf("%v, still there %v, asked %d times", err, r.there() != nil, r.asked)
-			}
+	}
+	// Anybody who may make pods there can make one of that name and label, and give it
+	// any end.
+	for _, phase := range []v1.PodPhase{v1.PodSucceeded, v1.PodFailed} {
+		t.Run("one that has "+string(phase), func(t *testing.T) {
+			inRun(t, func(t *testing.T, r *recycler) {
+				r.leftover(phase)
+				uid := r.there().UID
+				r.begin(t.Context())
+				r.wantAnother(uid)
+				r.is(v1.PodFailed, nil)
+				if _, failed := errors.AsType[*volume.PodFailedError](r.wantEnd()); !failed || r.there() != nil {
+					t.Errorf("failed %v, still there %v", failed, r.there() != nil)
+				}
+			})
 		})
-	})
+	}
 	t.Run("one that is on its way out", func(t *testing.T) {
 		inRun(t, func(t *testing.T, r *recycler) {
 			r.pod.Finalizers = []string{"example.com/node"} // as the node does it by a grace period
@@ -203,13 +215,12 @@ func TestALeftoverIsTakenUp(t *testing.T) {
 			r.pod.Finalizers = nil
 			r.begin(t.Context())
 			r.wantRunning()
+			r.is(v1.PodFailed, nil) // since its containers were killed
+			r.wantRunning()
 			gone := r.there().DeepCopy()
 			gone.Finalizers = nil
 			r.api.Direct(t, http.MethodPut, gone)
-			synctest.Wait()
-			if r.wantRunning(); r.there() == nil || r.there().UID == uid {
-				t.Error("no other one was made")
-			}
+			r.wantAnother(uid)
 			r.is(v1.PodSucceeded, nil)
 			if err := r.wantEnd(); err != nil {
 				t.Error(err)
@@ -229,6 +240,26 @@ func TestALeftoverIsTakenUp(t *testing.T) {
 	})
 }
 
+// wantAnother fails unless there is a pod in the place of the one with this UID.
+func (r *recycler) wantAnother(uid types.UID) {
+	r.t.Helper()
+	if r.wantRunning(); r.there() == nil || r.there().UID == uid {
+		r.t.Fatal("no other one was made")
+	}
+}
+
+func TestAPodWithoutItsLabelIsRefused(t *testing.T) {
+	inRun(t, func(t *testing.T, r *recycler) {
+		r.pod.Labels = nil
+		r.leftover(v1.PodRunning)
+		r.forbid(errors.New("somebody has claimed the volume"))
+		r.begin(t.Context())
+		if _, invalid := errors.AsType[*volume.InvalidSpecError](r.wantEnd()); !invalid || r.there() == nil {
+			t.Errorf("invalid %v, still there %v", invalid, r.there() != nil)
+		}
+	})
+}
+
 // leftover has the pod there already.
 func (r *recycler) leftover(phase v1.PodPhase) {
 	r.t.Helper()
@@ -237,17 +268,31 @@ func (r *recycler) leftover(phase v1.PodPhase) {
 }
 
 func TestAPodThatSomebodyDeletes(t *testing.T) {
-	for _, phase := range []v1.PodPhase{v1.PodPending, v1.PodRunning} {
+	t.Run("before it has started", func(t *testing.T) {
 		inRun(t, func(t *testing.T, r *recycler) {
 			r.begin(t.Context())
-			r.is(phase, nil)
+			r.is(v1.PodPending, nil)
+			uid := r.there().UID
+			r.api.Direct(t, http.MethodDelete, r.there())
+			time.Sleep(4 * time.Second)
+			r.wantAnother(uid)
+			r.is(v1.PodSucceeded, nil)
+			if err := r.wantEnd(); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("while it runs", func(t *testing.T) {
+		inRun(t, func(t *testing.T, r *recycler) {
+			r.begin(t.Context())
+			r.is(v1.PodRunning, nil)
 			r.api.Direct(t, http.MethodDelete, r.there())
 			failure, ok := errors.AsType[*volume.PodFailedError](r.wantEnd())
 			if !ok || failure.Reason != "Deleted" {
-				t.Errorf("%s: %v", phase, failure)
+				t.Error(failure)
 			}
 		})
-	}
+	})
 }
 
 // It may be another one by the time that anybody looks.
@@ -338,10 +383,11 @@ func TestAPodWhoseNodeIsLost(t *testing.T) {
 			r.wantRunning()
 			time.Sleep(2 * time.Minute)
 			lost, ok := errors.AsType[*clusterhost.OverduePodError](r.wantEnd())
-			if !ok || lost.Node != "node9" || r.there() == nil || r.there().DeletionTimestamp == nil {
+			if !ok || lost.Node != "node9" || !lost.Started || r.there() == nil || r.there().DeletionTimestamp == nil {
 				t.Errorf("%v", lost)
 			}
-			r.begin(t.Context()) // nor will it be waited for again
+			r.begin(t.Context())
+			time.Sleep(8 * time.Minute) // by the clock of who waits now
 			if _, ok := errors.AsType[*clusterhost.OverduePodError](r.wantEnd()); !ok {
 				t.Error("not overdue any more")
 			}
@@ -352,7 +398,7 @@ func TestAPodWhoseNodeIsLost(t *testing.T) {
 			r.begin(t.Context())
 			time.Sleep(8 * time.Minute)
 			lost, ok := errors.AsType[*clusterhost.OverduePodError](r.wantEnd())
-			if !ok || lost.Node != "" || r.there() != nil {
+			if !ok || lost.Node != "" || lost.Started || r.there() != nil {
 				t.Errorf("%v", lost)
 			}
 		})
@@ -376,7 +422,7 @@ func TestAPodThroughAnOutage(t *testing.T) {
 	})
 }
 
-// Several processes that run one pod all get its result.
+// Several processes that run one pod do so one after the other.
 func TestAPodOfManyRunners(t *testing.T) {
 	inRun(t, func(t *testing.T, r *recycler) {
 		results := make(chan error, 5)
@@ -385,12 +431,13 @@ func TestAPodOfManyRunners(t *testing.T) {
 				results <- clusterhost.NewPodRunner(r.clientset, clusterhost.PodRunnerConfig{}).RunPod(t.Context(), r.pod, r.mayRun, nil)
 			}()
 		}
-		synctest.Wait()
-		r.is(v1.PodRunning, nil)
-		if n := len(r.created()); n != 1 {
-			t.Errorf("%d pods", n)
+		for i := range 5 {
+			synctest.Wait()
+			if r.is(v1.PodRunning, nil); len(r.created()) != 1 || len(results) != i {
+				t.Errorf("%d pods, %d results after %d runs", len(r.created()), len(results), i)
+			}
+			r.is(v1.PodSucceeded, nil)
 		}
-		r.is(v1.PodSucceeded, nil)
 		for range 5 {
 			if err := <-results; err != nil {
 				t.Error(err)
@@ -398,6 +445,106 @@ func TestAPodOfManyRunners(t *testing.T) {
 		}
 		if r.there() != nil {
 			t.Error("it is still there")
+		}
+	})
+}
+
+// The old leader takes a pod back that has not started; the new one runs its own.
+func TestAPodOfAnOldLeader(t *testing.T) {
+	inRun(t, func(t *testing.T, r *recycler) {
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan error, 1)
+		go func() {
+			first <- clusterhost.NewPodRunner(r.clientset, clusterhost.PodRunnerConfig{}).RunPod(ctx, r.pod, r.mayRun, nil)
+		}()
+		synctest.Wait()
+		r.is(v1.PodPending, nil)
+		uid := r.there().UID
+		r.begin(t.Context())
+		cancel()
+		synctest.Wait()
+		r.wantAnother(uid)
+		r.is(v1.PodSucceeded, nil)
+		if err := r.wantEnd(); err != nil || !errors.Is(<-first, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAPodThatMayNotBeWatched(t *testing.T) {
+	inRun(t, func(t *testing.T, r *recycler) {
+		r.api.Refuse(func(q *http.Request) *metav1.Status {
+			a, _ := clustertest.ParseRequest(q)
+			if a.Kind.Kind == "Pod" && (a.Verb == "list" || a.Verb == "watch") {
+				return clustertest.Status(http.StatusForbidden, metav1.StatusReasonForbidden, a, "no role for that")
+			}
+			return nil
+		})
+		r.begin(t.Context())
+		time.Sleep(6 * time.Minute)
+		r.is(v1.PodRunning, func(p *v1.Pod) { p.Status.StartTime = new(metav1.Now()) })
+		time.Sleep(4 * time.Minute)
+		r.wantRunning()
+		r.is(v1.PodSucceeded, nil)
+		time.Sleep(4 * time.Second)
+		if err := r.wantEnd(); err != nil || r.there() != nil {
+			t.Errorf("%v, still there %v", err, r.there() != nil)
+		}
+		if len(r.said) != 1 || !strings.HasPrefix(r.said[0], "Warning ") || !strings.Contains(r.said[0], "no role for that") {
+			t.Errorf("recorded %q", r.said)
+		}
+	})
+}
+
+// Nothing is known of a pod while the API does not answer.
+func TestAPodThroughALongOutage(t *testing.T) {
+	inRun(t, func(t *testing.T, r *recycler) {
+		r.begin(t.Context())
+		r.is(v1.PodRunning, func(p *v1.Pod) { p.Status.StartTime = new(metav1.Now()) })
+		r.transport.SetDown(clustertest.ErrUnreachable)
+		r.api.DropWatches()
+		r.is(v1.PodSucceeded, nil)
+		time.Sleep(time.Hour)
+		r.wantRunning()
+		r.transport.SetDown(nil)
+		time.Sleep(time.Minute)
+		if err := r.wantEnd(); err != nil || r.there() != nil {
+			t.Errorf("%v, still there %v", err, r.there() != nil)
+		}
+	})
+}
+
+func TestAPodWhoseNodeHasAnotherClock(t *testing.T) {
+	inRun(t, func(t *testing.T, r *recycler) {
+		r.begin(t.Context())
+		r.is(v1.PodRunning, func(p *v1.Pod) { p.Status.StartTime = new(metav1.NewTime(time.Now().Add(-time.Hour))) })
+		time.Sleep(6 * time.Minute)
+		r.wantRunning()
+		r.is(v1.PodSucceeded, nil)
+		if err := r.wantEnd(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A conflict may be a webhook's refusal, which asking at once does not change.
+func TestAPodThatCannotBeTakenBack(t *testing.T) {
+	inRun(t, func(t *testing.T, r *recycler) {
+		ctx, cancel := context.WithCancel(t.Context())
+		r.begin(ctx)
+		deletes := 0
+		r.api.Refuse(func(q *http.Request) *metav1.Status {
+			a, _ := clustertest.ParseRequest(q)
+			if a.Verb == "delete" {
+				deletes++
+				return clustertest.Status(http.StatusConflict, metav1.StatusReasonConflict, a, "a webhook says no")
+			}
+			return nil
+		})
+		cancel()
+		time.Sleep(11 * time.Second)
+		if err := r.wantEnd(); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "a webhook says no") || deletes > 10 {
+			t.Errorf("%v: %d deletes", err, deletes)
 		}
 	})
 }
