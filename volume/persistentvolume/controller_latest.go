@@ -32,6 +32,9 @@ type latest[T metav1.Object] struct {
 
 	mu    sync.Mutex
 	known map[types.NamespacedName]T
+	// buried is what was known last of objects that the API says are gone, while the
+	// cache still has them.
+	buried map[types.NamespacedName]T
 }
 
 // noticed says how a new version was learned of.
@@ -48,7 +51,7 @@ const (
 )
 
 func newLatest[T metav1.Object](all objects.Reader, kind string, changed func(types.NamespacedName, T, T, noticed)) latest[T] {
-	return latest[T]{objects: all, kind: kind, changed: changed, known: make(map[types.NamespacedName]T)}
+	return latest[T]{objects: all, kind: kind, changed: changed, known: make(map[types.NamespacedName]T), buried: make(map[types.NamespacedName]T)}
 }
 
 // get returns the object, or false if it is gone. What was seen once counts as
@@ -56,11 +59,15 @@ func newLatest[T metav1.Object](all objects.Reader, kind string, changed func(ty
 func (l *latest[T]) get(ctx context.Context, name types.NamespacedName) (object T, exists bool, err error) {
 	object, err = objects.Get[T](ctx, l.objects, volume.ObjectRef{Kind: l.kind, NamespacedName: name})
 	switch {
+	case err == nil && l.isBuried(name, object):
+		var none T
+		return none, false, nil
 	case err == nil:
 		return l.put(object), true, nil
 	case !errors.Is(err, volume.ErrNotFound):
 		return object, false, err
 	}
+	l.unbury(name)
 	if _, known := l.version(name); known {
 		return l.getLive(ctx, name)
 	}
@@ -78,6 +85,9 @@ func (l *latest[T]) getLive(ctx context.Context, name types.NamespacedName) (obj
 		case !errors.Is(err, volume.ErrNotFound):
 			return object, false, err
 		case l.forget(name, version, known):
+			if _, err := objects.Get[T](ctx, l.objects, volume.ObjectRef{Kind: l.kind, NamespacedName: name}); errors.Is(err, volume.ErrNotFound) {
+				l.unbury(name) // else it is when the cache tells that it is gone
+			}
 			return object, false, nil
 		}
 		// It was made while the answer was on its way.
@@ -159,9 +169,30 @@ func (l *latest[T]) forget(name types.NamespacedName, version string, known bool
 		return true
 	}
 	delete(l.known, name)
+	l.buried[name] = prior
 	var none T
 	l.changed(name, prior, none, gone)
 	return true
+}
+
+// isBuried reports whether what the cache has of an object is no news of it: it was
+// known before the API said that the object is gone. To learn of it again, and then
+// that it is gone, would go on without a pause for as long as the cache is behind.
+func (l *latest[T]) isBuried(name types.NamespacedName, object T) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last, gone := l.buried[name]
+	if gone && (last.GetUID() != object.GetUID() || isNewer(object, last)) {
+		delete(l.buried, name)
+		return false
+	}
+	return gone
+}
+
+func (l *latest[T]) unbury(name types.NamespacedName) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.buried, name)
 }
 
 // last returns what is known of an object, if anything.
