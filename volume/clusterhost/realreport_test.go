@@ -31,6 +31,11 @@ func reportsOfANode(t *testing.T, n *realNode) {
 			t.Errorf("disk %s is mounted, but in use are %v, attached %v", disk, s.VolumesInUse, s.VolumesAttached)
 		}
 	}
+	stale, err := n.admin.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
+	must(t, err)
+	stale.Status.VolumesInUse = []v1.UniqueVolumeName{unique("stale")}
+	stale, err = n.admin.CoreV1().Nodes().UpdateStatus(t.Context(), stale, metav1.UpdateOptions{})
+	must(t, err)
 	source := n.source()
 	manager, _ := n.run(volumemanager.Config{Objects: source, Plugins: []volume.VolumePlugin{disks}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -51,6 +56,9 @@ func reportsOfANode(t *testing.T, n *realNode) {
 	}
 	node, err := n.admin.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
 	must(t, err)
+	if fence := node.Annotations[clusterhost.FenceAnnotation]; fence == "" || fence == stale.Annotations[clusterhost.FenceAnnotation] {
+		t.Errorf("the reports of earlier processes were not ruled out: %s is %q", clusterhost.FenceAnnotation, fence)
+	}
 	node.Status.VolumesAttached = []v1.AttachedVolume{{Name: unique("a"), DevicePath: "/dev/a"}}
 	_, err = n.admin.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
 	must(t, err)

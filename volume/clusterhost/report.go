@@ -2,7 +2,6 @@ package clusterhost
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,7 +12,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/kubernetes"
 
@@ -23,11 +21,7 @@ import (
 
 const (
 	// reportTimeout bounds one request.
-	reportTimeout = 30 * time.Second
-	// mayLand is how long a request whose answer was lost may still take effect: an
-	// API server gives one up after a minute (--request-timeout).
-	mayLand = 75 * time.Second
-
+	reportTimeout    = 30 * time.Second
 	firstReportPause = time.Second
 	lastReportPause  = 30 * time.Second
 	firstConflict    = 10 * time.Millisecond
@@ -67,11 +61,15 @@ type ReportConfig struct {
 //
 // A volume is acknowledged to the manager only after the API has said that the
 // status lists it, and together with what it said is attached then: nothing is
-// mounted that a controller may still believe to be unused. Where the answer to a
-// report was lost, nothing is acknowledged that it could still take back: it is
-// waited for until the Node has changed, or the request cannot take effect any more.
+// mounted that a controller may still believe to be unused. A report whose answer was
+// lost, by this run or by one before it, may still take effect and take a volume off
+// the list. Before more is acknowledged, it is therefore ruled out: the Node gets
+// another version by a new value of [FenceAnnotation].
 //
-// A Node that does not exist, or not any more, is waited for.
+// A Node that does not exist, or not any more, is waited for. One that nodes cannot
+// tell is asked for again and again, with pauses from 1 to 30 s. Only one process may
+// report for a node: when somebody else keeps replacing the list, that is logged, and
+// the list restored with pauses of up to 2 s.
 func ReportVolumes[S any](ctx context.Context, clientset kubernetes.Interface, nodes objects.Source, nodeName string, manager VolumeReporter[S], config ReportConfig) error {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
@@ -118,47 +116,59 @@ type report struct {
 	listed []v1.UniqueVolumeName
 	// acknowledged is what the manager believes to be reported.
 	acknowledged []v1.UniqueVolumeName
-	lost         lostReport
-	failures     int
-	conflicts    int
-}
-
-// lostReport is a report whose answer was lost: it can take effect as long as the
-// Node has the version that it was decided upon.
-type lostReport struct {
-	version string
-	until   time.Time
-}
-
-func (l lostReport) mayLandOn(node *v1.Node, now time.Time) bool {
-	return l.version != "" && node.ResourceVersion == l.version && now.Before(l.until)
+	// settled: no report whose answer was lost can take effect any more.
+	settled   bool
+	failures  int
+	conflicts int
+	// unseen is how often in a row nodes could not tell the Node.
+	unseen int
+	rival  rival
 }
 
 func (r *report) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		pause, err := r.step(ctx)
+		p, err := r.step(ctx)
 		switch {
-		case err == nil || ctx.Err() != nil:
+		case ctx.Err() != nil:
+		case err == nil && p.length == 0:
+			p = r.untilAsked(ctx)
+		case err == nil:
 		case r.conflicts > 0 && r.conflicts < 5:
 			r.logger.Debug("the node has changed, the volumes in use are reported again", "node", r.ref.Name, "error", err)
 		default:
-			r.logger.Warn("the volumes in use could not be reported", "node", r.ref.Name, "failures", r.failures+r.conflicts, "nextTry", pause, "error", err)
+			r.logger.Warn("the volumes in use could not be reported", "node", r.ref.Name, "failures", r.failures+r.conflicts, "nextTry", p.length, "error", err)
 		}
-		r.wait(ctx, pause)
+		r.wait(ctx, p)
 	}
 }
 
-// wait returns when there may be something to do: news, or the end of a pause that
-// is not 0. Only a pause after an outage ends with news of the Node.
-func (r *report) wait(ctx context.Context, pause time.Duration) {
+// pause is a time to wait; 0: until there is news.
+type pause struct {
+	length time.Duration
+	ends   news
+}
+
+// news is what ends a pause early.
+type news int
+
+const (
+	anyNews news = iota
+	nodeNews
+	noNews
+)
+
+// wait returns when there may be something to do.
+func (r *report) wait(ctx context.Context, p pause) {
 	changed, seen := r.changed, r.seen
 	var over <-chan time.Time
-	if pause > 0 {
-		over = time.After(pause)
+	if p.length > 0 {
+		over = time.After(p.length)
+	}
+	if p.ends != anyNews {
 		changed = nil
-		if r.conflicts > 0 {
-			seen = nil
-		}
+	}
+	if p.ends == noNews {
+		seen = nil
 	}
 	select {
 	case <-changed:
@@ -169,30 +179,38 @@ func (r *report) wait(ctx context.Context, pause time.Duration) {
 }
 
 // step brings the status up to date, and the manager. It returns how long to wait
-// before the next try, 0: until something changes.
-func (r *report) step(ctx context.Context) (time.Duration, error) {
+// before the next one.
+func (r *report) step(ctx context.Context) (pause, error) {
 	if err := r.look(ctx); err != nil {
 		return r.failed(err), err
+	}
+	if first := r.acknowledged == nil; first && len(r.node.Status.VolumesInUse) > 0 {
+		if err := r.settle(ctx); err != nil {
+			return r.failed(err), err
+		}
 	}
 	r.tell()
 	r.listed = r.volumesInUse()
 	if r.listed == nil {
-		return 0, nil // it says nothing, which is not to be reported
+		return pause{}, nil // it says nothing, which is not to be reported
 	}
 	r.acknowledged = among(r.acknowledged, r.listed) // as the manager does it
 	if lists(r.node, r.listed) {
-		if r.lost.mayLandOn(r.node, time.Now()) {
-			// To be looked at again, in case the lost report takes something back.
-			r.node = nil
-			return min(time.Until(r.lost.until), lastReportPause), nil
+		if len(r.acknowledged) < len(r.listed) {
+			if err := r.settle(ctx); err != nil {
+				return r.failed(err), err
+			}
 		}
 		r.acknowledge()
-		return 0, nil
+		return pause{}, nil
+	}
+	if p := r.rivalry(); p.length > 0 {
+		return p, nil
 	}
 	if err := r.send(ctx); err != nil {
 		return r.failed(err), err
 	}
-	return 0, nil
+	return pause{}, nil
 }
 
 // look makes r.node the newest state that is known, and asks the API where there
@@ -214,13 +232,30 @@ func (r *report) look(ctx context.Context) error {
 	}
 	order, err := resourceversion.CompareResourceVersion(seen.ResourceVersion, r.node.ResourceVersion)
 	switch {
-	case err != nil: // it has none that could be compared
+	case err != nil || seen.UID != r.node.UID || order < 0:
+		// What is seen is late, or the API has been restored from a backup, or the Node
+		// made anew: only the API itself knows.
 		r.node = nil
 		return r.look(ctx)
 	case order > 0:
 		r.node = seen
 	}
 	return nil
+}
+
+// untilAsked is the pause after a step that has left nothing to do: until there is
+// news, unless nodes cannot tell it.
+func (r *report) untilAsked(ctx context.Context) pause {
+	_, err := objects.Get[*v1.Node](ctx, r.nodes, r.ref)
+	if _, missing := errors.AsType[*volume.ObjectNotFoundError](err); err == nil || missing {
+		r.unseen = 0
+		return pause{}
+	}
+	r.node = nil
+	if r.unseen++; r.unseen == 1 && ctx.Err() == nil {
+		r.logger.Warn("changes of the node cannot be seen, it is asked for again and again: let the node's identity get and watch its Node", "node", r.ref.Name, "error", err)
+	}
+	return pause{growing(firstReportPause, lastReportPause, r.unseen), anyNews}
 }
 
 // lists reports whether the status of a node has exactly these volumes in use.
@@ -262,7 +297,7 @@ func among(names, all []v1.UniqueVolumeName) []v1.UniqueVolumeName {
 
 // acknowledge has the manager go on with what is listed.
 func (r *report) acknowledge() {
-	r.failures, r.conflicts, r.lost = 0, 0, lostReport{}
+	r.failures, r.conflicts = 0, 0
 	if len(r.acknowledged) < len(r.listed) { // it is a part of it
 		r.acknowledged = slices.Clone(r.listed)
 		r.reportedInUse(r.listed)
@@ -272,63 +307,36 @@ func (r *report) acknowledge() {
 // send writes the list, and acknowledges it when the API has said that it is
 // written.
 func (r *report) send(ctx context.Context) error {
-	patch, err := patchOf(r.node.ResourceVersion, r.listed)
+	version := r.node.ResourceVersion
+	node, err := r.patch(ctx, nil, r.listed)
+	r.settled = err == nil && node.ResourceVersion != version
 	if err != nil {
-		return err
-	}
-	version, sent := r.node.ResourceVersion, time.Now()
-	ctx, cancel := context.WithTimeoutCause(ctx, reportTimeout, fmt.Errorf("the API has not answered within %s", reportTimeout))
-	defer cancel()
-	node, err := r.clientset.CoreV1().Nodes().Patch(ctx, r.ref.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	if err != nil {
-		if !saysNothingDone(err) {
-			r.lost = lostReport{version: version, until: sent.Add(reportTimeout + mayLand)}
-		}
 		return fmt.Errorf("report the volumes in use of %s: %w", r.ref, err)
 	}
 	r.node = node
 	if !lists(node, r.listed) {
 		return fmt.Errorf("report the volumes in use of %s: the API took the report, but lists %d volumes instead of %d", r.ref, len(node.Status.VolumesInUse), len(r.listed))
 	}
+	r.rival.written = r.listed
 	r.setVolumesAttached(node.Status.VolumesAttached) // first: the acknowledgement has volumes mounted that are attached
 	r.acknowledge()
 	return nil
 }
 
-// saysNothingDone reports whether an error is the API server's refusal.
-func saysNothingDone(err error) bool {
-	status, ok := errors.AsType[*apierrors.StatusError](err)
-	if !ok || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
-		return false
-	}
-	code := status.Status().Code
-	return code >= 400 && code < 500
-}
-
-// patchOf is a merge patch of the list alone, for one version of the Node.
-func patchOf(version string, names []v1.UniqueVolumeName) ([]byte, error) {
-	type metadata struct {
-		ResourceVersion string `json:"resourceVersion,omitempty"`
-	}
-	type status struct {
-		VolumesInUse []v1.UniqueVolumeName `json:"volumesInUse"`
-	}
-	return json.Marshal(struct {
-		Metadata metadata `json:"metadata"`
-		Status   status   `json:"status"`
-	}{metadata{version}, status{names}})
-}
-
 // failed says how long to pause. What was known of the Node is asked for again.
-func (r *report) failed(err error) time.Duration {
+func (r *report) failed(err error) pause {
 	r.node = nil
 	if apierrors.IsConflict(err) {
 		r.conflicts++
-		return jittered(min(firstConflict<<min(r.conflicts-1, 10), lastConflict))
+		return pause{growing(firstConflict, lastConflict, r.conflicts), noNews}
 	}
 	r.conflicts = 0
 	r.failures++
-	return jittered(min(firstReportPause<<min(r.failures-1, 10), lastReportPause))
+	return pause{growing(firstReportPause, lastReportPause, r.failures), nodeNews}
 }
 
-func jittered(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
+// growing doubles with each of a row of tries, from 1.
+func growing(first, last time.Duration, try int) time.Duration {
+	d := min(first<<min(try-1, 10), last)
+	return d + rand.N(d/4+1)
+}

@@ -3,6 +3,7 @@ package clusterhost_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -42,6 +43,7 @@ type world struct {
 	clientset kubernetes.Interface
 	root      string
 	mounter   *mount.FakeMounter
+	logger    *slog.Logger // takes what is logged about reports; nil: nobody does
 }
 
 func inWorld(t *testing.T, f func(t *testing.T, w *world)) {
