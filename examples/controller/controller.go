@@ -40,7 +40,7 @@ func newController(o options, clientset kubernetes.Interface, mounter mount.Inte
 	var err error
 	c.objects, err = cluster.FromInformers(c.informers, clientset, cluster.Config{
 		Shared: []string{"PersistentVolumeClaim", "PersistentVolume", "StorageClass", "Pod"},
-		Polled: []string{}, // it may watch what it may get
+		Polled: []string{"Node", "VolumeAttributesClass"}, // it may get them only
 		Logger: log,
 	})
 	if err != nil {

@@ -23,7 +23,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -40,15 +39,19 @@ const (
 	argsVar  = "CONTROLLER_ARGS"
 )
 
-// Two processes work with the rights of testdata/controller.yaml; the one that
+// Two processes work with the rights of their mode's manifests; the one that
 // leads is killed with SIGKILL amid its work.
 func TestTwoProcessesOnARealAPIServer(t *testing.T) {
 	apiserver.Run(t, apiserver.Config{}, func(t *testing.T, s *apiserver.Server) {
 		admin := clientsetOf(t, s.Admin(t))
-		grant(t, admin)
-		for mode, provisioner := range map[string]string{modeProvisioner: "nfs.podvol.io", modeEverything: "kubernetes.io/nfs"} {
-			t.Run(mode, func(t *testing.T) { workTogether(t, s, admin, mode, provisioner) })
+		_, err := admin.CoreV1().Namespaces().Create(t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ops"}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
 		}
+		grant(t, admin, "testdata/controller.yaml")
+		t.Run(modeProvisioner, func(t *testing.T) { workTogether(t, s, admin, modeProvisioner, "nfs.podvol.io") })
+		grant(t, admin, "testdata/everything.yaml")
+		t.Run(modeEverything, func(t *testing.T) { workTogether(t, s, admin, modeEverything, "kubernetes.io/nfs") })
 	})
 }
 
@@ -94,23 +97,11 @@ func clientsetOf(t *testing.T, kubeconfig []byte) kubernetes.Interface {
 	return set
 }
 
-// grant gives the controller the rights of its manifest.
-func grant(t *testing.T, admin kubernetes.Interface) {
+// grant gives the controller the rights of a manifest.
+func grant(t *testing.T, admin kubernetes.Interface, manifest string) {
 	t.Helper()
-	manifest, err := os.ReadFile("testdata/controller.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, made := admin.CoreV1().Namespaces().Create(t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ops"}}, metav1.CreateOptions{})
-	if made != nil {
-		t.Fatal(made)
-	}
-	granted := 0
-	for document := range bytes.SplitSeq(manifest, []byte("\n---\n")) {
-		object, _, err := scheme.Codecs.UniversalDeserializer().Decode(document, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, object := range manifestOf(t, manifest) {
+		var err error
 		rbac, options := admin.RbacV1(), metav1.CreateOptions{}
 		switch o := object.(type) {
 		case *rbacv1.ClusterRole:
@@ -121,16 +112,10 @@ func grant(t *testing.T, admin kubernetes.Interface) {
 			_, err = rbac.Roles(o.Namespace).Create(t.Context(), o, options)
 		case *rbacv1.RoleBinding:
 			_, err = rbac.RoleBindings(o.Namespace).Create(t.Context(), o, options)
-		default:
-			continue
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		granted++
-	}
-	if granted != 4 {
-		t.Fatalf("%d roles and bindings in the manifest", granted)
 	}
 }
 
