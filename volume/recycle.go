@@ -16,8 +16,10 @@ type PodRunner interface {
 	// RunPod creates the pod, waits until it has ended and removes it. What
 	// happens to it meanwhile, its events above all, goes to record. It is
 	// idempotent by the pod's namespace and name: a pod that is there, because
-	// an earlier wait ended with ctx, is waited for and removed. The pod is only
-	// read.
+	// an earlier wait ended with ctx, is waited for and removed. Its success counts
+	// only if it can be told that the runner has made it, since name and label may be
+	// anybody's who may make pods there; else the pod is run once more. The pod is
+	// only read.
 	//
 	// It asks mayRun right before it creates the pod or begins to wait for one
 	// that is there, and then every few seconds until the pod has ended: what the

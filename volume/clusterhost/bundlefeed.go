@@ -23,6 +23,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/following"
+	"github.com/podvol/podvol/volume/internal/watching"
 )
 
 const (
@@ -90,14 +94,14 @@ type bundleFeed struct {
 	synced   bool
 	all      map[string]bundle
 	err      error // of the last look-up, until one succeeds
-	watchers map[*bundleWatcher]struct{}
+	watchers map[*watching.Watcher]struct{}
 }
 
 var _ cache.ReflectorStore = (*bundleFeed)(nil)
 
 func newBundleFeed(clientset kubernetes.Interface, logger *slog.Logger) *bundleFeed {
 	return &bundleFeed{clientset: clientset, logger: logr.FromSlogHandler(logger.Handler()), answered: make(chan struct{}),
-		all: make(map[string]bundle), watchers: make(map[*bundleWatcher]struct{})}
+		all: make(map[string]bundle), watchers: make(map[*watching.Watcher]struct{})}
 }
 
 // get returns all bundles by name, as a map that nobody changes, once there is an answer.
@@ -143,9 +147,13 @@ func (f *bundleFeed) close() {
 	if f.end != nil {
 		f.end()
 	}
-	clear(f.watchers)
+	watchers := f.watchers
+	f.watchers = make(map[*watching.Watcher]struct{})
 	f.mu.Unlock()
 	f.run.Wait()
+	for w := range watchers {
+		w.Stop()
+	}
 }
 
 // follow keeps the bundles up to date until ctx ends or the API server says that
@@ -160,7 +168,10 @@ func (f *bundleFeed) follow(ctx context.Context) {
 		case err != nil:
 			f.fail(fmt.Errorf("cluster trust bundles: %w", err))
 			if errors.As(err, new(*NotServedError)) {
-				return
+				if !f.isWanted() {
+					return
+				}
+				pause = notServedFor
 			}
 		default:
 			f.reflect(ctx, served) // until that version is not served any more
@@ -172,6 +183,15 @@ func (f *bundleFeed) follow(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// isWanted reports whether bundles are followed though the API server says that it
+// serves none: somebody is to be told of them, or there were some, so that a proxy
+// without an API server may have said it.
+func (f *bundleFeed) isWanted() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.synced || len(f.watchers) > 0
 }
 
 func (f *bundleFeed) stopped() {
@@ -216,25 +236,22 @@ func (f *bundleFeed) discovered(ctx context.Context) bool {
 }
 
 // reflect lists and watches one version until ctx ends or it is not served. Lists,
-// watches and their pauses are client-go's reflector's.
+// watches and their pauses are the follower's.
 func (f *bundleFeed) reflect(ctx context.Context, version bundleVersion) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	requests := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	bundles := &following.Follower{Kind: bundleKind, Clientset: f.clientset, Logger: f.logger, Store: f, Watch: version.watch,
+		List: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			list, err := version.list(ctx, options)
-			if err != nil && ctx.Err() == nil {
-				f.fail(fmt.Errorf("cluster trust bundles: %w", err))
-			}
 			if apierrors.IsNotFound(err) {
 				cancel()
+				f.fail(fmt.Errorf("cluster trust bundles: %w", err))
 			}
 			return list, err
 		},
-		WatchFuncWithContext: version.watch,
+		Failed: func(err error) { f.fail(fmt.Errorf("cluster trust bundles: %w", err)) },
 	}
-	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(requests, f.clientset), nil, f,
-		cache.ReflectorOptions{Name: "podvol", TypeDescription: bundleKind, Logger: &f.logger}).RunWithContext(ctx)
+	bundles.Run(ctx)
 }
 
 // fail keeps the error of a look-up for those who know nothing yet. What is
@@ -312,13 +329,13 @@ func (f *bundleFeed) change(apply func(map[string]bundle)) {
 		return
 	}
 	for w := range f.watchers {
-		w.notify()
+		w.Notify(volume.ObjectRef{Kind: bundleKind})
 	}
 }
 
 // watch tells f of changes, and of what becomes known.
 func (f *bundleFeed) watch(call func()) (stop func()) {
-	w := &bundleWatcher{call: call}
+	w := watching.New(func(volume.ObjectRef) { call() })
 	f.mu.Lock()
 	if !f.closed {
 		f.watchers[w] = struct{}{}
@@ -329,6 +346,6 @@ func (f *bundleFeed) watch(call func()) (stop func()) {
 		f.mu.Lock()
 		delete(f.watchers, w)
 		f.mu.Unlock()
-		w.stop()
+		w.Stop()
 	}
 }

@@ -10,17 +10,16 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/podvol/podvol/volume/internal/following"
 )
 
 // podFeed is what is seen of one pod and of its events.
 type podFeed struct {
 	pods     chan podSeen
 	events   chan *v1.Event
-	failures chan error // of lists of the pod
+	failures chan error // to watch the pod
 }
 
 // podSeen is one state of a pod, or its last one.
@@ -36,50 +35,33 @@ func (r *podRun) feed(pod *v1.Pod) (feed *podFeed, stop func()) {
 	feed = &podFeed{pods: make(chan podSeen), events: make(chan *v1.Event), failures: make(chan error)}
 	var running sync.WaitGroup
 	core := r.clientset.CoreV1()
-	running.Go(func() {
-		reflect(ctx, r.clientset, logger, "Pod", fields.OneTermEqualSelector(metav1.ObjectNameField, pod.Name),
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				list, err := core.Pods(pod.Namespace).List(ctx, o)
-				if err != nil && ctx.Err() == nil {
-					select {
-					case feed.failures <- err:
-					case <-ctx.Done():
-					}
-				}
-				return list, err
-			},
-			core.Pods(pod.Namespace).Watch,
-			podSink{ctx.Done(), pod.Name, feed.pods})
-	})
-	running.Go(func() {
-		reflect(ctx, r.clientset, logger, "Event", fields.OneTermEqualSelector("involvedObject.uid", string(pod.UID)),
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return core.Events(pod.Namespace).List(ctx, o)
-			},
-			core.Events(pod.Namespace).Watch,
-			&eventSink{ctx.Done(), pod.UID, feed.events, make(map[types.UID]string)})
-	})
+	pods := &following.Follower{Kind: "Pod", Clientset: r.clientset, Logger: logger, Store: podSink{ctx.Done(), pod.Name, feed.pods},
+		Selector: fields.OneTermEqualSelector(metav1.ObjectNameField, pod.Name),
+		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return core.Pods(pod.Namespace).List(ctx, o)
+		},
+		Watch: core.Pods(pod.Namespace).Watch,
+		Failed: func(err error) {
+			select {
+			case feed.failures <- err:
+			case <-ctx.Done():
+			}
+		},
+	}
+	events := &following.Follower{Kind: "Event", Clientset: r.clientset, Logger: logger, Store: &eventSink{ctx.Done(), pod.UID, feed.events, make(map[types.UID]string)},
+		Selector: fields.OneTermEqualSelector("involvedObject.uid", string(pod.UID)),
+		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return core.Events(pod.Namespace).List(ctx, o)
+		},
+		Watch:  core.Events(pod.Namespace).Watch,
+		Failed: func(error) {}, // they are only for show
+	}
+	running.Go(func() { pods.Run(ctx) })
+	running.Go(func() { events.Run(ctx) })
 	return feed, func() {
 		cancel()
 		running.Wait()
 	}
-}
-
-// reflect lists and watches what a selector selects until ctx ends.
-func reflect(ctx context.Context, clientset kubernetes.Interface, logger klog.Logger, kind string, selector fields.Selector,
-	list func(context.Context, metav1.ListOptions) (runtime.Object, error), open func(context.Context, metav1.ListOptions) (watch.Interface, error), store cache.ReflectorStore) {
-	requests := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			options.FieldSelector = selector.String()
-			return list(ctx, options)
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.FieldSelector = selector.String()
-			return open(ctx, options)
-		},
-	}
-	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(requests, clientset), nil, store,
-		cache.ReflectorOptions{Name: "podvol", TypeDescription: kind, Logger: &logger}).RunWithContext(ctx)
 }
 
 // podSink passes on the states of the pod of one name.

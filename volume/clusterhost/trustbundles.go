@@ -96,8 +96,8 @@ func (t *TrustBundles) GetTrustBundlesBySigner(ctx context.Context, signer strin
 // WatchTrustBundles implements [volume.TrustBundleWatcher].
 func (t *TrustBundles) WatchTrustBundles(f func()) (stop func()) { return t.feed.watch(f) }
 
-// Close ends the watch of the bundles. Later questions are answered by what is
-// known then, or fail. It may be called twice, but not by a watcher.
+// Close ends the watch of the bundles, and returns when no watcher runs or will be
+// called again. Later questions are answered by what is known then, or fail. It may be called twice, but not by a watcher.
 func (t *TrustBundles) Close() { t.feed.close() }
 
 func (t *TrustBundles) bundles(ctx context.Context) (map[string]bundle, error) {

@@ -3,6 +3,7 @@ package clusterhost_test
 import (
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -335,6 +336,82 @@ func TestAWatcherOfBundlesIsSilentOnceStopped(t *testing.T) {
 		synctest.Wait()
 		if len(calls) != 2 {
 			t.Error("told after stop")
+		}
+	})
+}
+
+// A proxy whose API server is away says 404 of everything.
+func TestTrustBundlesBehindAProxyWithoutAServer(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		b := w.bundles(clusterhost.TrustBundlesConfig{})
+		w.add(bundle("one", signer, "a", "1"))
+		if _, err := b.GetTrustBundle(t.Context(), "one"); err != nil {
+			t.Fatal(err)
+		}
+		told := make(chan struct{}, 10)
+		defer b.WatchTrustBundles(func() { told <- struct{}{} })()
+		w.transport.SetHandler(http.NotFoundHandler())
+		w.api.DropWatches()
+		time.Sleep(10 * time.Second)
+		w.transport.SetHandler(w.api)
+		w.add(bundle("two", signer, "a", "2"))
+		time.Sleep(time.Minute)
+		if _, err := b.GetTrustBundle(t.Context(), "two"); err != nil || len(told) != 1 {
+			t.Errorf("%v, told %d times", err, len(told))
+		}
+	})
+}
+
+// An API that was restored from a backup is yet to give the version that was seen.
+func TestTrustBundlesOfARestoredAPI(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		b := w.bundles(clusterhost.TrustBundlesConfig{})
+		for i := range 50 {
+			w.add(bundle(fmt.Sprint("other", i), signer, "b", "2"))
+		}
+		w.add(bundle("one", signer, "a", "1"))
+		if _, err := b.GetTrustBundle(t.Context(), "one"); err != nil {
+			t.Fatal(err)
+		}
+		before := w.api
+		w.api = clustertest.NewServer()
+		w.add(bundle("one", signer, "a", "restored"))
+		w.transport.SetHandler(w.api)
+		before.DropWatches()
+		time.Sleep(time.Minute)
+		if got, err := b.GetTrustBundle(t.Context(), "one"); err != nil || got != certificates("restored") {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+}
+
+func TestTrustBundlesCloseEndsWatchers(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		b := clusterhost.NewTrustBundles(w.clientset, clusterhost.TrustBundlesConfig{})
+		w.add(bundle("one", signer, "a", "1"))
+		release, calls := make(chan struct{}), 0
+		b.WatchTrustBundles(func() {
+			calls++
+			<-release
+		})
+		synctest.Wait()
+		w.add(bundle("two", signer, "a", "2"))
+		synctest.Wait()
+		closed := make(chan struct{})
+		go func() {
+			b.Close()
+			close(closed)
+		}()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Error("closed while a watcher runs")
+		default:
+		}
+		close(release)
+		<-closed
+		if synctest.Wait(); calls != 1 {
+			t.Errorf("%d calls", calls)
 		}
 	})
 }

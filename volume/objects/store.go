@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/objects/internal/watching"
+	"github.com/podvol/podvol/volume/internal/watching"
 )
 
 // Store keeps objects in memory. It is a [Source], a [Lister] and a [Writer]

@@ -8,15 +8,13 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/watching"
 	"github.com/podvol/podvol/volume/objects"
-	"github.com/podvol/podvol/volume/objects/internal/watching"
 )
 
 // entry is one watched object: the store that its reflector fills.
@@ -176,10 +174,4 @@ func isImmutable(object metav1.Object) bool {
 		immutable = o.Immutable
 	}
 	return immutable != nil && *immutable
-}
-
-// willRetryWatch reports whether the reflector tries again to open a watch that
-// failed so. After other failures it lists, and the list's failure is what counts.
-func willRetryWatch(err error) bool {
-	return apierrors.IsTooManyRequests(err) || utilnet.IsConnectionRefused(err)
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/objects/internal/watching"
+	"github.com/podvol/podvol/volume/internal/watching"
 )
 
 // keyed holds what is watched object by object. An entry lives as long as it has
@@ -66,7 +66,7 @@ func (k *keyed) start(r resource, ref volume.ObjectRef) *entry {
 	if slices.Contains(k.polled, ref.Kind) {
 		k.running.Go(func() { e.poll(ctx, r, k.clientset) })
 	} else {
-		k.running.Go(func() { newFollower(e, r, k.clientset).run(ctx, k.logger) })
+		k.running.Go(func() { newFollower(e, r, k.clientset, k.logger).Run(ctx) })
 	}
 	return e
 }

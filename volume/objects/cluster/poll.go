@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/following"
 )
 
 const (
@@ -34,7 +35,7 @@ func (e *entry) poll(ctx context.Context, r resource, clientset kubernetes.Inter
 
 // look asks once, and reports whether there was news.
 func (e *entry) look(ctx context.Context, r resource, clientset kubernetes.Interface) (news bool) {
-	limited, cancel := context.WithTimeoutCause(ctx, answerTimeout, errNoAnswer)
+	limited, cancel := context.WithTimeoutCause(ctx, following.AnswerTimeout, following.ErrNoAnswer)
 	defer cancel()
 	object, err := r.liveGet(limited, clientset, e.ref)
 	switch {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/watching"
 	"github.com/podvol/podvol/volume/objects"
-	"github.com/podvol/podvol/volume/objects/internal/watching"
 )
 
 // sharedKind answers for one kind from the caller's informer, with a single
