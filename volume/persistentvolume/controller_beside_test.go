@@ -29,7 +29,8 @@ func madeBeside(c *storagev1.StorageClass) { c.Provisioner = besideName }
 func (w *world) beside() *world {
 	w.withStorage()
 	w.config.Provisioners = map[string]string{besideName: storagePlugin}
-	client := objectstest.NewClient(w.store)
+	client := w.connect()
+	closeClient := w.close
 	binder := persistentvolume.NewController(persistentvolume.ControllerConfig{Objects: client})
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan error, 1)
@@ -39,7 +40,7 @@ func (w *world) beside() *world {
 		if err := <-ended; err != nil {
 			w.t.Errorf("the binder's Run: %v", err)
 		}
-		client.Close()
+		closeClient()
 	})
 	return w
 }

@@ -42,8 +42,8 @@ func TestRecordedControllerConverges(t *testing.T) {
 func testConvergence(t *testing.T, prepare func(*testing.T) *world) {
 	one := rapid.Custom(func(t *rapid.T) action {
 		return action{
-			Do: rapid.SampledFrom([]string{"claim", "claim", "volume", "volume", "recycled volume", "made claim", "made claim", "named claim", "meant volume", "delete claim", "delete volume", "destroy volume",
-				"free volume", "rival", "annotate volume", "annotate claim", "resize volume", "resize claim", "bad volume", "mend volume", "crash", "restart", "lag", "catch up", "lose answer"}).Draw(t, "do"),
+			Do: rapid.SampledFrom(append(troublesOfTheAPI(), "claim", "claim", "volume", "volume", "recycled volume", "made claim", "made claim", "named claim", "meant volume", "delete claim", "delete volume", "destroy volume",
+				"free volume", "rival", "annotate volume", "annotate claim", "resize volume", "resize claim", "bad volume", "mend volume", "crash", "restart", "lag", "catch up", "lose answer")).Draw(t, "do"),
 			Claim: rapid.IntRange(0, 3).Draw(t, "claim"), Vol: rapid.IntRange(0, 3).Draw(t, "volume"),
 			Size:  rapid.IntRange(1, 3).Draw(t, "size"),
 			Pause: rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, time.Minute}).Draw(t, "pause"),
@@ -73,17 +73,25 @@ func play(t *testing.T, w *world, actions []action) error {
 		switch a.Do {
 		case "crash":
 			w.stop()
-			releases = nil
+			catchUp()
 			w.crashAt, w.crashAfter = a.Size*2+a.Claim, a.Vol%2 == 0
 			w.start()
 		case "restart":
 			w.stop()
-			releases = nil
+			catchUp()
 			w.start()
 		case "lag":
 			releases = append(releases, w.client.Hold([]string{"PersistentVolume", "PersistentVolumeClaim"}[a.Vol%2]))
 		case "catch up":
 			catchUp()
+		case "outage", "throttle", "drop watches", "expire", "lose answers":
+			w.trouble(a)
+		case "depose":
+			w.network.SetLate(writesOfControllers, time.Duration(a.Size)*30*time.Second)
+			time.Sleep(time.Duration(a.Claim) * time.Second)
+			w.stop()
+			catchUp()
+			w.start()
 		case "lose answer":
 			w.client.Inject(fault.Fault[objectstest.Call]{Match: isWrite, Nth: 1 + a.Claim, After: true, Err: errLost})
 		default:

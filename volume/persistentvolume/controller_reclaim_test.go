@@ -172,7 +172,7 @@ func TestWaitForFirstConsumerProvisionsOnTheSelectedNode(t *testing.T) {
 		node.Name = "node7"
 		w.create(node)
 		claim = w.claim("data").DeepCopy()
-		claim.Annotations["volume.kubernetes.io/selected-node"] = "node7"
+		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, "volume.kubernetes.io/selected-node", "node7")
 		if _, err := w.api.Update(t.Context(), claim); err != nil {
 			t.Fatal(err)
 		}

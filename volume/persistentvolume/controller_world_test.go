@@ -20,6 +20,7 @@ import (
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
@@ -29,7 +30,10 @@ import (
 type world struct {
 	t          *testing.T
 	store      *objects.Store
+	server     *clustertest.Server    // of the store; nil: the controller reads and writes that as it is
+	network    *clustertest.Transport // to the server, of the process that was started last
 	client     *objectstest.Client
+	close      func() // what the client keeps
 	controller *persistentvolume.Controller
 	config     persistentvolume.ControllerConfig
 	events     *eventList
@@ -65,6 +69,10 @@ type world struct {
 func newWorld(t *testing.T, all ...metav1.Object) *world {
 	w := &world{t: t, store: storeOf(t, all...), events: new(eventList)}
 	w.api = w.store
+	if overAPI() {
+		w.server = clustertest.NewServerOf(w.store)
+		w.api = w.server.Writer()
+	}
 	w.law = newLaw(w.store)
 	return w
 }
@@ -76,7 +84,7 @@ func (w *world) start() {
 	if w.records != "" {
 		w.forget()
 	}
-	w.client = objectstest.NewClient(w.store)
+	w.client = w.connect()
 	w.died = nil
 	if w.crashAt > 0 {
 		w.died = w.client.CrashAt(w.crashAt, w.crashAfter)
@@ -94,7 +102,7 @@ func (w *world) start() {
 		recorded, err := w.open(ctx)
 		if err != nil {
 			cancel()
-			w.client.Close()
+			w.close()
 			w.stop = func() {}
 			if !errors.Is(err, objectstest.ErrCrashed) && !errors.Is(err, errFull) {
 				w.t.Fatal(err)
@@ -121,7 +129,7 @@ func (w *world) start() {
 		if err := closeRecords(); err != nil {
 			w.t.Error(err)
 		}
-		w.client.Close()
+		w.close()
 	})
 	w.t.Cleanup(w.stop)
 }

@@ -1,0 +1,18 @@
+package persistentvolume_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/go-logr/logr"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/klog/v2"
+)
+
+// Client-go logs each outage of an API, and pauses after some by a clock that virtual
+// time turns back.
+func TestMain(m *testing.M) {
+	utilruntime.ErrorHandlers = nil
+	klog.SetLogger(logr.Discard())
+	os.Exit(m.Run())
+}
