@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"sync"
 
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -75,21 +77,20 @@ func newAPI(objects ...runtime.Object) *api {
 		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &deleted, &grace
 		return true, pod, a.Tracker().Update(action.GetResource(), pod, pod.Namespace)
 	})
-	a.PrependReactor("update", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		if action.GetSubresource() != "status" {
-			return false, nil, nil
-		}
-		status := action.(clienttesting.UpdateAction).GetObject().(*v1.Pod)
-		object, err := a.Tracker().Get(action.GetResource(), status.Namespace, status.Name)
+	a.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch := action.(clienttesting.PatchAction)
+		object, err := a.Tracker().Get(action.GetResource(), patch.GetNamespace(), patch.GetName())
 		if err != nil {
 			return true, nil, err
 		}
-		pod := object.(*v1.Pod).DeepCopy() // all but the status stays
-		if pod.UID != status.UID {
-			return true, nil, apierrors.NewConflict(action.GetResource().GroupResource(), pod.Name, errors.New("it is another one"))
+		var says struct{ Metadata struct{ UID types.UID } }
+		if err := json.Unmarshal(patch.GetPatch(), &says); err != nil {
+			return true, nil, apierrors.NewBadRequest(err.Error())
 		}
-		pod.Status = *status.Status.DeepCopy()
-		return true, pod, a.Tracker().Update(action.GetResource(), pod, pod.Namespace)
+		if object.(*v1.Pod).UID != says.Metadata.UID {
+			return true, nil, apierrors.NewConflict(action.GetResource().GroupResource(), patch.GetName(), errors.New("it is another one"))
+		}
+		return false, nil, nil
 	})
 	a.PrependWatchReactor("*", a.watch)
 	a.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {

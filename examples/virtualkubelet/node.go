@@ -96,7 +96,7 @@ func serve(ctx context.Context, c config, p *provider, factory informers.SharedI
 	idle := informers.NewSharedInformerFactory(c.api, 0) // virtual-kubelet asks for these, and nobody starts them
 	pods := factory.Core().V1().Pods()
 	podController, err := node.NewPodController(node.PodControllerConfig{
-		PodClient: c.api.CoreV1(), PodInformer: copying{pods}, EventRecorder: events, Provider: p,
+		PodClient: patching{c.api.CoreV1()}, PodInformer: copying{pods}, EventRecorder: events, Provider: p,
 		ConfigMapInformer: idle.Core().V1().ConfigMaps(), SecretInformer: idle.Core().V1().Secrets(), ServiceInformer: idle.Core().V1().Services(),
 		SkipDownwardAPIResolution: true, // package containerenv does it, from single config maps and secrets
 	})
