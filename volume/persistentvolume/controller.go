@@ -60,7 +60,8 @@ type ControllerConfig struct {
 	// whose policy is Delete. The keys are what StorageClasses call a provisioner,
 	// the values the names of the plugins that do it; keys that begin with
 	// "kubernetes.io/" are refused, since the other controller takes those for its
-	// own. Nil: there is no other controller, and this one does everything.
+	// own ([ControllerConfig.Validate] says so before anything is done). Nil: there is
+	// no other controller, and this one does everything.
 	Provisioners map[string]string
 	// NodeName is the only node there is, where there is but one: claims are bound
 	// to no volume that cannot be reached from it, though they do not wait for a
@@ -178,7 +179,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		return ErrRunOnce
 	}
 	defer close(c.ended)
-	if err := c.checkProvisioners(); err != nil {
+	if err := checkProvisioners(c.provisioners, c.plugins); err != nil {
 		return err
 	}
 	for _, kind := range []string{kindClass, kindPod} {

@@ -12,8 +12,8 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// besideFinalizer is on volumes that were made beside another controller, with
-// reclaim policy Delete. It is the one of sig-storage-lib-external-provisioner: the
+// besideFinalizer is on volumes that were made beside another controller, while
+// their reclaim policy is Delete. It is the one of sig-storage-lib-external-provisioner: the
 // other controller manages [deletionFinalizer] itself.
 const besideFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
 
@@ -30,17 +30,21 @@ func (c *Controller) pluginFor(provisioner string) string {
 	return provisioner
 }
 
-func (c *Controller) checkProvisioners() error {
-	for name, plugin := range c.provisioners {
+// Validate returns a *[volume.InvalidSpecError] if Provisioners cannot be. Plugins
+// must be initialized. [Controller.Run] returns the same.
+func (c ControllerConfig) Validate() error { return checkProvisioners(c.Provisioners, c.Plugins) }
+
+func checkProvisioners(provisioners map[string]string, plugins *volume.VolumePluginMgr) error {
+	for name, plugin := range provisioners {
 		switch {
 		case name == "":
 			return volume.Invalid("provisioners", "the plugin %s has no provisioner's name", plugin)
 		case strings.HasPrefix(name, treePrefix):
 			return volume.Invalid("provisioners", "%s: names that begin with %s are those of the controller that binds claims; call it otherwise, as in nfs.example.com", name, treePrefix)
-		case c.plugins == nil:
+		case plugins == nil:
 			return volume.Invalid("provisioners", "%s: %v", name, errNoPlugins)
 		}
-		if _, err := c.plugins.FindProvisionablePluginByName(plugin); err != nil {
+		if _, err := plugins.FindProvisionablePluginByName(plugin); err != nil {
 			return volume.Invalid("provisioners", "%s: %v", name, err)
 		}
 	}
@@ -57,7 +61,7 @@ func (c *Controller) syncClaimBeside(ctx context.Context, name types.NamespacedN
 	}
 	if claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil {
 		c.waiting.done(name)
-		if isProvisioning(claim) {
+		if c.hasBegun(claim) {
 			return c.finishProvisioning(ctx, claim)
 		}
 		c.operations.forget(provisionKey(claim))
@@ -68,7 +72,7 @@ func (c *Controller) syncClaimBeside(ctx context.Context, name types.NamespacedN
 		return err
 	}
 	c.waiting.add(Wanted{Claim: claim, Delayed: true}) // for its class to change
-	if !isProvisioning(claim) && !c.isAskedFor(claim, class) {
+	if !c.hasBegun(claim) && !c.isAskedFor(claim, class) {
 		return nil
 	}
 	pv, exists, err := c.volumes.get(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
@@ -94,6 +98,13 @@ func (c *Controller) isAskedFor(claim *v1.PersistentVolumeClaim, class *storagev
 	return !waitsForConsumer(class) || claim.Annotations[annSelectedNode] != ""
 }
 
+// hasBegun reports whether storage may have been made here for a claim. Another
+// instance's claims carry the same finalizer, and users' claims what they please.
+func (c *Controller) hasBegun(claim *v1.PersistentVolumeClaim) bool {
+	begun, ok := begunWith(claim)
+	return ok && c.pluginFor(begun.Class.Provisioner) != ""
+}
+
 // noteMade says in a claim that its volume says where its storage is.
 func (c *Controller) noteMade(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	next := claim.DeepCopy()
@@ -109,17 +120,37 @@ func (c *Controller) noteMade(ctx context.Context, claim *v1.PersistentVolumeCla
 // somebody else has found to be released.
 func (c *Controller) syncVolumeBeside(ctx context.Context, name string) error {
 	pv, exists, err := c.volumes.get(ctx, types.NamespacedName{Name: name})
-	if err != nil || !exists || !c.isToDelete(pv) {
+	if err != nil || !exists || c.pluginFor(pv.Annotations[annProvisionedBy]) == "" {
 		return err
+	}
+	if pv, err = c.holdStorage(ctx, pv); err != nil || !c.isToDelete(pv) {
+		return ignoreMissing(err)
 	}
 	pv, exists, err = c.volumes.getLive(ctx, types.NamespacedName{Name: name}) // the cache may be behind
 	if err != nil || !exists || !c.isToDelete(pv) || !c.podsComplete() {
 		return err
 	}
-	if claim, err := c.claimOf(ctx, pv.Spec.ClaimRef); err != nil || claim != nil {
+	claim, err := c.claimOf(ctx, pv.Spec.ClaimRef)
+	if err != nil || claim != nil && (claim.Spec.VolumeName == "" || claim.Spec.VolumeName == pv.Name) {
 		return err // whoever binds claims is wrong, or has not finished
 	}
 	return c.deleteStorage(ctx, pv)
+}
+
+// holdStorage has a volume stay until its storage was deleted while that is its
+// policy, which anybody may change, as sig-storage-lib-external-provisioner does.
+func (c *Controller) holdStorage(ctx context.Context, pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
+	next := pv.DeepCopy()
+	switch {
+	case pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete:
+		next.Finalizers = without(next.Finalizers, besideFinalizer)
+	case pv.DeletionTimestamp == nil && pv.Status.Phase == v1.VolumeBound:
+		next.Finalizers = withOne(next.Finalizers, besideFinalizer)
+	}
+	if len(next.Finalizers) == len(pv.Finalizers) {
+		return pv, nil
+	}
+	return c.updateVolume(ctx, pv, next)
 }
 
 func (c *Controller) isToDelete(pv *v1.PersistentVolume) bool {

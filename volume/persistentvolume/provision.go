@@ -220,7 +220,7 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 	}
 	defer unlock()
 	pv, stored, err := c.volumes.getLive(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
-	if err != nil || stored && isLetGo(pv) {
+	if err != nil || stored && c.isLetGo(pv) {
 		return err // once that is gone, what it says of the storage is asked for again
 	}
 	key := provisionKey(claim)
@@ -260,8 +260,8 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 
 // isLetGo reports whether a volume is being deleted, and its storage, which is not
 // to stay, is not.
-func isLetGo(pv *v1.PersistentVolume) bool {
-	return pv.DeletionTimestamp != nil && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && !holdsStorage(pv)
+func (c *Controller) isLetGo(pv *v1.PersistentVolume) bool {
+	return pv.DeletionTimestamp != nil && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && !c.holdsStorage(pv)
 }
 
 // errMadeAgain is for a claim whose volume was deleted before it had it.

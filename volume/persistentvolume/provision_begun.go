@@ -28,8 +28,7 @@ type making struct {
 // a claim could write the annotation, and so a class of his own: unless claims are
 // trusted it counts only where the class says the same.
 func (c *Controller) makingOf(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (making, error) {
-	var begun making
-	if isProvisioning(claim) && json.Unmarshal([]byte(claim.Annotations[annProvisioning]), &begun) == nil && begun.Class != nil {
+	if begun, ok := begunWith(claim); ok {
 		if c.trustedClaims || class != nil && equality.Semantic.DeepEqual(begun.Class, madeWith(class)) {
 			return begun, nil
 		}
@@ -40,6 +39,12 @@ func (c *Controller) makingOf(claim *v1.PersistentVolumeClaim, class *storagev1.
 		return making{Class: class}, nil
 	}
 	return making{Class: class, Node: claim.Annotations[annSelectedNode]}, nil
+}
+
+// begunWith returns what a claim says that its storage was begun with.
+func begunWith(claim *v1.PersistentVolumeClaim) (begun making, ok bool) {
+	ok = isProvisioning(claim) && json.Unmarshal([]byte(claim.Annotations[annProvisioning]), &begun) == nil && begun.Class != nil
+	return begun, ok
 }
 
 // madeWith returns what counts of a class for the storage that it makes.
@@ -59,7 +64,7 @@ func (c *Controller) withProvisioning(claim *v1.PersistentVolumeClaim, class *st
 	if !waitsForConsumer(class) {
 		delete(next.Annotations, annSelectedNode) // whoever wrote it: the pod is placed once the claim is bound
 	}
-	if isProvisioning(next) {
+	if _, noted := begunWith(next); noted || isProvisioning(next) && !c.isBeside() {
 		return next, nil
 	}
 	begun := making{Class: madeWith(class)}
@@ -71,7 +76,7 @@ func (c *Controller) withProvisioning(claim *v1.PersistentVolumeClaim, class *st
 		return nil, fmt.Errorf("record what the volume is made with: %w", err)
 	}
 	metav1.SetMetaDataAnnotation(&next.ObjectMeta, annProvisioning, string(data))
-	next.Finalizers = append(next.Finalizers, ProvisioningFinalizer)
+	next.Finalizers = withOne(next.Finalizers, ProvisioningFinalizer)
 	return next, nil
 }
 

@@ -110,7 +110,7 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 	if !c.isBeside() && !DeletesStorage(pv, c.allPlugins()) {
 		return nil
 	}
-	if pv.DeletionTimestamp != nil && !holdsStorage(pv) {
+	if pv.DeletionTimestamp != nil && !c.holdsStorage(pv) {
 		return nil // it can go at any moment, so its storage has gone before, or is to stay
 	}
 	state, err := c.operations.do(c.reclaimTask(pv, func(ctx context.Context) error {
@@ -135,7 +135,9 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 		return nil
 	}
 	next := pv.DeepCopy()
-	next.Finalizers = without(without(next.Finalizers, deletionFinalizer), besideFinalizer)
+	for _, held := range c.storageFinalizers() {
+		next.Finalizers = without(next.Finalizers, held)
+	}
 	if pv, err = c.updateVolume(ctx, pv, next); err != nil {
 		return ignoreMissing(err)
 	}
@@ -149,9 +151,18 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 	return err
 }
 
-// holdsStorage reports whether a volume stays until its storage was deleted.
-func holdsStorage(pv *v1.PersistentVolume) bool {
-	return slices.Contains(pv.Finalizers, deletionFinalizer) || slices.Contains(pv.Finalizers, besideFinalizer)
+// holdsStorage reports whether a volume stays until its storage was deleted here.
+func (c *Controller) holdsStorage(pv *v1.PersistentVolume) bool {
+	return slices.ContainsFunc(c.storageFinalizers(), func(held string) bool { return slices.Contains(pv.Finalizers, held) })
+}
+
+// storageFinalizers are those that this controller removes once the storage is gone:
+// beside another one not that one's, alone also those from before it was alone.
+func (c *Controller) storageFinalizers() []string {
+	if c.isBeside() {
+		return []string{besideFinalizer}
+	}
+	return []string{deletionFinalizer, besideFinalizer}
 }
 
 // pluginOf returns the plugin that has made a volume, where it says which: others
