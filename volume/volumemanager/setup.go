@@ -448,7 +448,8 @@ func wrap(r *volume.Record, volumeName, op string, err error) error {
 }
 
 // event reports a failure in the kubelet's words, which begin with the volume's
-// own name as its directory has it, but not that it was given up.
+// own name as its directory has it, or with the pod's name for it while nobody knows
+// that of its claim, but not that it was given up.
 func (m *Manager) event(ctx context.Context, u *setUp, err error) {
 	if m.config.Events == nil || errors.Is(context.Cause(ctx), ErrWithdrawn) || errors.Is(context.Cause(ctx), context.Canceled) {
 		return
@@ -459,7 +460,7 @@ func (m *Manager) event(ctx context.Context, u *setUp, err error) {
 	reason, step := failedStep(err, u.mapping != nil)
 	for _, name := range u.record.Volumes {
 		m.config.Events.Event(u.pod, v1.EventTypeWarning, reason,
-			fmt.Sprintf("%s failed for volume %q : %v", step, u.record.Spec().Name(), wrap(u.record, name, "SetUp", err)))
+			fmt.Sprintf("%s failed for volume %q : %v", step, cmp.Or(u.record.Spec().Name(), name), wrap(u.record, name, "SetUp", err)))
 	}
 }
 
