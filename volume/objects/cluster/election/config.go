@@ -36,7 +36,9 @@ type Config struct {
 	// fifth.
 	RetryPeriod time.Duration
 	// Grace is how long lead may take to return after leadership was lost; 0:
-	// LeaseDuration without RenewDeadline, after which another replica may lead.
+	// LeaseDuration without RenewDeadline, after which another replica may lead, and
+	// without a fifth of that, for the process to end. RenewDeadline and Grace
+	// together must not be longer than LeaseDuration.
 	Grace time.Duration
 	// Drain is how long lead may take to return after Run's context has ended, while
 	// the lease is renewed further; 0: 25 s, as the kubelet kills a pod after 30.
@@ -55,7 +57,7 @@ func complete(c Config) (Config, error) {
 	c.LeaseDuration = cmp.Or(c.LeaseDuration, 15*time.Second)
 	c.RenewDeadline = cmp.Or(c.RenewDeadline, 10*time.Second)
 	c.RetryPeriod = cmp.Or(c.RetryPeriod, 2*time.Second)
-	c.Grace = cmp.Or(c.Grace, c.LeaseDuration-c.RenewDeadline)
+	c.Grace = cmp.Or(c.Grace, (c.LeaseDuration-c.RenewDeadline)*4/5)
 	c.Drain = cmp.Or(c.Drain, 25*time.Second)
 	if c.Health == nil {
 		c.Health = new(Health)
@@ -77,6 +79,10 @@ func complete(c Config) (Config, error) {
 		return c, volume.Invalid("leaseDuration", "%s is not in whole seconds, as a lease keeps it", c.LeaseDuration)
 	case c.LeaseDuration <= c.RenewDeadline:
 		return c, volume.Invalid("leaseDuration", "%s is not longer than the renew deadline, %s", c.LeaseDuration, c.RenewDeadline)
+	case c.Grace < 0 || c.Drain < 0:
+		return c, volume.Invalid("grace", "times to return must not be negative; they are %s, and %s for draining", c.Grace, c.Drain)
+	case c.RenewDeadline+c.Grace > c.LeaseDuration:
+		return c, volume.Invalid("grace", "%s after the renew deadline, %s, another replica may lead already: the lease lasts %s", c.Grace, c.RenewDeadline, c.LeaseDuration)
 	case 5*c.RenewDeadline <= 6*c.RetryPeriod:
 		return c, volume.Invalid("renewDeadline", "%s is not longer than 1.2 times the retry period, %s", c.RenewDeadline, c.RetryPeriod)
 	}
