@@ -2,14 +2,17 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 
@@ -27,6 +30,7 @@ import (
 type controller struct {
 	options   options
 	clientset kubernetes.Interface
+	leases    coordinationv1.LeasesGetter
 	informers informers.SharedInformerFactory
 	objects   *cluster.Client
 	plugins   *volume.VolumePluginMgr
@@ -35,8 +39,8 @@ type controller struct {
 	synced    chan struct{} // closed when the informers have
 }
 
-func newController(o options, clientset kubernetes.Interface, mounter mount.Interface, log *slog.Logger) (*controller, error) {
-	c := &controller{options: o, clientset: clientset, informers: informers.NewSharedInformerFactory(clientset, 0), log: log, synced: make(chan struct{})}
+func newController(o options, clientset kubernetes.Interface, leases coordinationv1.LeasesGetter, mounter mount.Interface, log *slog.Logger) (*controller, error) {
+	c := &controller{options: o, clientset: clientset, leases: leases, informers: informers.NewSharedInformerFactory(clientset, 0), log: log, synced: make(chan struct{})}
 	var err error
 	c.objects, err = cluster.FromInformers(c.informers, clientset, cluster.Config{
 		Shared: []string{"PersistentVolumeClaim", "PersistentVolume", "StorageClass", "Pod"},
@@ -53,8 +57,27 @@ func newController(o options, clientset kubernetes.Interface, mounter mount.Inte
 		Releases: &persistentvolume.ReleaseVerifier{Objects: c.objects, Plugins: c.plugins},     // asked before data goes
 	}
 	plugin := nfs.New(nfs.Config{Provision: nfs.ProvisionConfig{OnDelete: o.onDelete}})
-	return c, c.plugins.InitPlugins([]volume.VolumePlugin{plugin}, host)
+	err = c.plugins.InitPlugins([]volume.VolumePlugin{plugin}, host)
+	if err == nil {
+		err = c.config().Validate() // before it campaigns
+	}
+	if err != nil {
+		c.objects.Close()
+	}
+	return c, err
 }
+
+// config is what the work is made of, without who hears of it.
+func (c *controller) config() persistentvolume.ControllerConfig {
+	config := persistentvolume.ControllerConfig{Objects: c.objects, Plugins: c.plugins, Logger: c.log, Workers: c.options.workers}
+	if c.options.mode == modeProvisioner {
+		config.Provisioners = map[string]string{c.options.provisioner: nfs.PluginName}
+	}
+	return config
+}
+
+// leads reports whether this replica works.
+func (c *controller) leads() bool { return !c.options.elect || c.health.State().Leading }
 
 // run campaigns, and works while it leads, until ctx ends.
 func (c *controller) run(ctx context.Context) error {
@@ -73,11 +96,16 @@ func (c *controller) run(ctx context.Context) error {
 	if !c.options.elect {
 		return c.work(ctx)
 	}
-	return election.Run(ctx, election.Config{
-		Client: c.clientset.CoordinationV1(), Namespace: c.options.leaseNamespace, Name: c.options.leaseName,
+	err := election.Run(ctx, election.Config{
+		Client: c.leases, Namespace: c.options.leaseNamespace, Name: c.options.leaseName,
 		LeaseDuration: c.options.leaseDuration, RenewDeadline: c.options.renewDeadline, RetryPeriod: c.options.retryPeriod,
 		Health: &c.health, Logger: c.log,
 	}, c.work)
+	if errors.Is(err, election.ErrNotReturned) {
+		c.log.Error("the process ends at once", "error", err)
+		os.Exit(1) // without waiting for anything: another replica may work from now on
+	}
+	return err
 }
 
 // work is what one replica does at a time.
@@ -87,13 +115,8 @@ func (c *controller) work(ctx context.Context) error {
 	defer stop()
 	broadcaster.StartRecordingToSink(&corev1.EventSinkImpl{Interface: c.clientset.CoreV1().Events("")})
 	recorder := broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: "podvol-controller"})
-	config := persistentvolume.ControllerConfig{
-		Objects: c.objects, Plugins: c.plugins, Logger: c.log, Workers: c.options.workers,
-		Events: clusterhost.NewEvents(recorder).Objects(),
-	}
-	if c.options.mode == modeProvisioner {
-		config.Provisioners = map[string]string{c.options.provisioner: nfs.PluginName}
-	}
+	config := c.config()
+	config.Events = clusterhost.NewEvents(recorder).Objects()
 	return persistentvolume.NewController(config).Run(ctx)
 }
 

@@ -87,7 +87,8 @@ func (s *site) start(args ...string) *replica {
 	s.t.Cleanup(func() { mounter.Close() })
 	mounter.Serve("10.0.0.1:/export", s.share)
 	r := &replica{network: clustertest.NewTransport(s.server), ended: make(chan error, 1)}
-	r.controller, err = newController(o, clustertest.Clientset(s.t, "http://api", r.network), mounter, slog.New(slog.DiscardHandler))
+	clientset := clustertest.Clientset(s.t, "http://api", r.network)
+	r.controller, err = newController(o, clientset, clientset.CoordinationV1(), mounter, slog.New(slog.DiscardHandler))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -184,28 +185,52 @@ func TestTwoReplicas(t *testing.T) {
 }
 
 func TestHealth(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, "nfs.podvol.io")
-		r := s.start()
-		time.Sleep(time.Second)
-		for path, want := range map[string]string{"/healthz": "leading: true", "/readyz": "ok", "/metrics": `leader_election_master_status{name="podvol-controller"} 1`} {
-			w := httptest.NewRecorder()
-			handler(r.controller).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
-			if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
-				t.Errorf("%s: %d %s", path, w.Code, w.Body)
+	for _, elect := range []string{"--leader-elect", "--leader-elect=false"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSite(t, "nfs.podvol.io")
+			r := s.start(elect)
+			time.Sleep(time.Second)
+			for path, want := range map[string]string{"/healthz": "leading: true", "/readyz": "ok", "/metrics": `leader_election_master_status{name="podvol-controller"} 1`} {
+				w := httptest.NewRecorder()
+				handler(r.controller).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+				if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
+					t.Errorf("%s: %s: %d %s", elect, path, w.Code, w.Body)
+				}
 			}
-		}
-		r.cancel()
-		if err := <-r.ended; err != nil {
-			t.Error(err)
-		}
-	})
+			r.cancel()
+			if err := <-r.ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 func TestFlags(t *testing.T) {
-	for _, args := range [][]string{{"--mode", "nonsense"}, {"argument"}, {"--leader-elect-lease-duration", "soon"}} {
-		if _, err := parse(args, io.Discard); err == nil {
-			t.Errorf("%q was taken", args)
+	for _, args := range [][]string{{"--mode", "nonsense"}, {"argument"}, {"--leader-elect-lease-duration", "soon"}, {"--workers", "0"},
+		{"--mode", "everything", "--provisioner", "nfs.example.com"}} {
+		if _, err := parse(args, io.Discard); exitCode(err) != 2 {
+			t.Errorf("%q: %v", args, err)
 		}
+	}
+	if _, err := parse([]string{"--help"}, io.Discard); exitCode(err) != 0 {
+		t.Errorf("--help: %v", err)
+	}
+}
+
+// A name that cannot be is refused before the replica campaigns.
+func TestProvisionersThatCannotBe(t *testing.T) {
+	for _, name := range []string{"", "kubernetes.io/nfs"} {
+		synctest.Test(t, func(t *testing.T) {
+			o, err := parse([]string{"--provisioner", name}, io.Discard)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mounter := mount.NewFakeMounter()
+			defer mounter.Close()
+			clientset := clustertest.Clientset(t, "http://api", clustertest.NewTransport(clustertest.NewServer()))
+			if _, err := newController(o, clientset, clientset.CoordinationV1(), mounter, slog.New(slog.DiscardHandler)); exitCode(err) != 2 {
+				t.Errorf("%q: %v", name, err)
+			}
+		})
 	}
 }

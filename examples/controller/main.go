@@ -27,19 +27,26 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	err := run(ctx, os.Args[1:])
+	if err := run(ctx, os.Args[1:]); err != nil {
+		os.Exit(exitCode(err))
+	}
+}
+
+func exitCode(err error) int {
 	if errors.Is(err, pflag.ErrHelp) {
-		return
+		return 0
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "controller:", err)
-		os.Exit(1) // whatever still runs: another replica may work from now on
+	fmt.Fprintln(os.Stderr, "controller:", err)
+	if _, invalid := errors.AsType[*volume.InvalidSpecError](err); invalid || errors.Is(err, errUsage) {
+		return 2
 	}
+	return 1
 }
 
 func run(ctx context.Context, args []string) error {
@@ -56,7 +63,11 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	c, err := newController(o, clientset, mount.New(mount.Config{}), slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	leases, err := kubernetes.NewForConfig(config) // with limits of its own: renewals wait for nothing else
+	if err != nil {
+		return err
+	}
+	c, err := newController(o, clientset, leases.CoordinationV1(), mount.New(mount.Config{}), slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +15,9 @@ const (
 	modeProvisioner = "provisioner"
 	modeEverything  = "everything"
 )
+
+// errUsage is for a command line that cannot be.
+var errUsage = errors.New("usage")
 
 type options struct {
 	kubeconfig, mode, provisioner, rootDir, onDelete, bindAddress string
@@ -42,14 +46,28 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long others wait after the last renewal that they have seen")
 	flags.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long the leader works after its last renewal")
 	flags.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "the pause between renewals")
-	if err := flags.Parse(args); err != nil {
+	if err := flags.Parse(args); errors.Is(err, pflag.ErrHelp) {
 		return o, err
+	} else if err != nil {
+		return o, fmt.Errorf("%w: %w", errUsage, err)
 	}
-	switch {
-	case flags.NArg() > 0:
-		return o, fmt.Errorf("there are no arguments besides flags: %q", flags.Args())
-	case o.mode != modeProvisioner && o.mode != modeEverything:
-		return o, fmt.Errorf("--mode is %q; it can be %s or %s", o.mode, modeProvisioner, modeEverything)
+	if err := o.check(flags); err != nil {
+		return o, fmt.Errorf("%w: %w", errUsage, err)
 	}
 	return o, nil
+}
+
+// check refuses flags that cannot be.
+func (o *options) check(flags *pflag.FlagSet) error {
+	switch {
+	case flags.NArg() > 0:
+		return fmt.Errorf("there are no arguments besides flags: %q", flags.Args())
+	case o.mode != modeProvisioner && o.mode != modeEverything:
+		return fmt.Errorf("--mode is %q; it can be %s or %s", o.mode, modeProvisioner, modeEverything)
+	case o.mode == modeEverything && flags.Changed("provisioner"):
+		return fmt.Errorf("--provisioner is for --mode %s; in --mode %s it is kubernetes.io/nfs", modeProvisioner, modeEverything)
+	case o.workers < 1:
+		return fmt.Errorf("--workers is %d; it must be at least 1", o.workers)
+	}
+	return nil
 }

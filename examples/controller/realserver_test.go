@@ -74,7 +74,7 @@ func beReplica(share string, args []string) error {
 	}
 	mounter := mount.NewFakeMounter()
 	mounter.Serve("10.0.0.1:/export", share)
-	c, err := newController(o, set, mounter, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	c, err := newController(o, set, set.CoordinationV1(), mounter, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func serve(address string, c *controller) (io.Closer, error) {
 func handler(c *controller) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		say(w, c.health.Check(c.options.leaseDuration), fmt.Sprintf("leading: %v", c.health.State().Leading))
+		say(w, c.health.Check(c.options.leaseDuration), fmt.Sprintf("leading: %v", c.leads()))
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { say(w, c.ready(), "ok") })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metricsOf(c), promhttp.HandlerOpts{}))
@@ -51,8 +51,8 @@ func metricsOf(c *controller) *prometheus.Registry {
 	gauge := func(name, help string, f func() float64) {
 		all.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: prometheus.Labels{"name": c.options.leaseName}}, f))
 	}
-	gauge("leader_election_master_status", "1 while this replica leads.", func() float64 {
-		if c.health.State().Leading {
+	gauge("leader_election_master_status", "1 while this replica leads, or needs no lease.", func() float64 {
+		if c.leads() {
 			return 1
 		}
 		return 0
