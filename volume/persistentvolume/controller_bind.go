@@ -127,8 +127,9 @@ func isGone(o metav1.Object) bool {
 	return o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0
 }
 
-// setVolumePhase writes a phase if it is another one, as setClaimStatus does.
-// Nothing follows from it for claims.
+// setVolumePhase writes a phase if it is another one, as setClaimStatus does; beside
+// another controller, whose work that is, neither does anything. Nothing follows
+// from it for claims.
 func (c *Controller) setVolumePhase(ctx context.Context, pv *v1.PersistentVolume, phase v1.PersistentVolumePhase, message string) (*v1.PersistentVolume, error) {
 	if pv.Status.Phase == phase && pv.Status.Message == message || c.isBeside() {
 		return pv, nil
@@ -147,7 +148,7 @@ func (c *Controller) setVolumePhase(ctx context.Context, pv *v1.PersistentVolume
 
 // setClaimStatus sets the phase and what a claim has of its volume, if any. The
 // capacity of a claim that was bound before stays: a volume that has grown is
-// larger than the file system in it may be.
+// larger than the file system in it may be. Beside another controller it does nothing.
 func (c *Controller) setClaimStatus(ctx context.Context, claim *v1.PersistentVolumeClaim, phase v1.PersistentVolumeClaimPhase, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, error) {
 	next := *claim
 	switch {

@@ -232,7 +232,7 @@ func (c *Controller) failedBefore(claim *v1.PersistentVolumeClaim, why *UnboundE
 	return why
 }
 
-// setPending is for a claim that waits.
+// setPending is for a claim that waits. Beside another controller it does nothing.
 func (c *Controller) setPending(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	if c.isBeside() {
 		return nil

@@ -30,8 +30,20 @@
 // external resizers.
 //
 // Either way one controller runs at a time: package election (of objects/cluster)
-// holds a lease for it. What an earlier one has sent, and arrives late, is refused
-// by its resourceVersion.
+// holds a lease for it. Changes that an earlier one has sent, and that arrive late,
+// are refused by their resourceVersion, and deletions by that or the UID. What it
+// creates carries none: a volume or claim that arrives late may appear while the next
+// one works, and is found by its name then, which is that of what it is for.
+//
+// A cluster that goes from one way to the other has two kinds of volumes and claims.
+// A volume says who has made it (pv.kubernetes.io/provisioned-by): what a provisioner
+// has made under a name of its own is deleted only by a controller that has that
+// name in Provisioners, or a plugin of that name; what was made as kubernetes.io/… is
+// deleted only by the controller that does everything. Change the reclaim policy of
+// those that nobody would delete any more to Retain first, or have their claims
+// deleted before. Wait until no claim has [ProvisioningFinalizer]: whoever has begun
+// storage must finish it. A StorageClass
+// keeps its provisioner for ever, so the other way needs classes of its own.
 //
 // # Where claims and volumes are kept
 //
@@ -47,6 +59,6 @@
 // data in any other way.
 //
 // Files are named by what they belong to: index_ is the choice, controller_ the
-// work on one object after the other, claim_, place_, provision_, reclaim_ and
+// work on one object after the other, controller_beside that of a provisioner, claim_, place_, provision_, reclaim_ and
 // waiting its parts, records_ the disk, release_ the last question before data goes.
 package persistentvolume

@@ -292,7 +292,7 @@ func (c *Controller) makeVolume(ctx context.Context, claim *v1.PersistentVolumeC
 		return err
 	}
 	if err := checkMade(pv, claim, node); err != nil {
-		return fmt.Errorf("the plugin %s %w; its storage may be there, and the plugin is asked again: mend it", class.Provisioner, err)
+		return fmt.Errorf("the plugin %s %w; its storage may be there, and the plugin is asked again: mend it", c.pluginFor(class.Provisioner), err)
 	}
 	stored, err := update(ctx, c.objects.Create, c.madeFor(pv, claim, class))
 	if errors.Is(err, objects.ErrExists) {
