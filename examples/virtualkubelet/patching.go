@@ -40,7 +40,7 @@ var ownConditions = []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodIn
 // statusPatch sets what this node knows of a pod, if it is the one of that UID.
 func statusPatch(pod *v1.Pod) ([]byte, error) {
 	own := v1.PodStatus{
-		Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, ContainerStatuses: pod.Status.ContainerStatuses,
+		Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message, StartTime: pod.Status.StartTime, ContainerStatuses: pod.Status.ContainerStatuses,
 		HostIP: pod.Status.HostIP, HostIPs: pod.Status.HostIPs, PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs,
 		Conditions: slices.DeleteFunc(slices.Clone(pod.Status.Conditions), func(c v1.PodCondition) bool { return !slices.Contains(ownConditions, c.Type) }),
 	}
@@ -48,10 +48,15 @@ func statusPatch(pod *v1.Pod) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	for field, text := range map[string]string{"reason": pod.Status.Reason, "message": pod.Status.Message} {
-		status[field] = nil // takes away what it was
-		if text != "" {
-			status[field] = text
+	clearing := []any{status} // conditions are merged by type, and what a patch does not name stays
+	if conditions, ok := status["conditions"].([]any); ok {
+		clearing = append(clearing, conditions...)
+	}
+	for _, part := range clearing {
+		for _, field := range []string{"reason", "message"} {
+			if part := part.(map[string]any); part[field] == nil {
+				part[field] = ""
+			}
 		}
 	}
 	for _, field := range []string{"hostIPs", "podIPs"} { // merged by address otherwise, so that old ones would stay

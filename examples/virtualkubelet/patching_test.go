@@ -27,7 +27,8 @@ func TestStatusIsAllThatIsWritten(t *testing.T) {
 	now := pod("web", "", memoryVolume("memory"))
 	now.Labels["tier"] = "front"
 	now.Status = v1.PodStatus{Phase: v1.PodPending, Reason: "Slow", Message: "soon", QOSClass: v1.PodQOSBestEffort,
-		HostIPs: []v1.HostIP{{IP: "192.0.2.7"}}, PodIPs: []v1.PodIP{{IP: "192.0.2.7"}}, Conditions: []v1.PodCondition{gate}}
+		HostIPs: []v1.HostIP{{IP: "192.0.2.7"}}, PodIPs: []v1.PodIP{{IP: "192.0.2.7"}}, Conditions: []v1.PodCondition{gate,
+			{Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "ContainersNotReady", Message: "wait"}}}
 	a := newAPI(now)
 	old := pod("web", "")
 	old.ResourceVersion, old.Annotations = "0", map[string]string{"colour": "blue"}
@@ -47,7 +48,7 @@ func TestStatusIsAllThatIsWritten(t *testing.T) {
 	if s.Phase != v1.PodRunning || s.Reason != "" || s.Message != "" || s.QOSClass != v1.PodQOSBestEffort || len(s.HostIPs) != 1 || len(s.PodIPs) != 1 || s.PodIPs[0].IP != "192.0.2.1" {
 		t.Errorf("status: %s", s.String())
 	}
-	if condition(got, gate.Type).Status != v1.ConditionTrue || condition(got, v1.PodReady).Status != v1.ConditionTrue {
+	if ready := condition(got, v1.PodReady); condition(got, gate.Type).Status != v1.ConditionTrue || ready.Status != v1.ConditionTrue || ready.Reason != "" || ready.Message != "" {
 		t.Errorf("conditions: %v", s.Conditions)
 	}
 	old.UID = "another"
