@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -38,8 +36,8 @@ type Config struct {
 	// it is [objects.ErrNotSynced]; 0: 10 seconds. A node that mounts a new pod's
 	// volumes so needs one try instead of two.
 	Wait time.Duration
-	// Logger gets what client-go says about the watches of keyed objects; nil:
-	// nobody does.
+	// Logger gets what client-go says about the watches of keyed objects, and why
+	// [Client.WaitForSync] still waits; nil: nobody does.
 	Logger *slog.Logger
 }
 
@@ -50,6 +48,7 @@ type Client struct {
 	clientset kubernetes.Interface
 	shared    map[string]*sharedKind
 	keyed     *keyed
+	log       *slog.Logger
 	close     func()
 }
 
@@ -75,7 +74,7 @@ func FromInformers(factory informers.SharedInformerFactory, clientset kubernetes
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{clientset: clientset, shared: make(map[string]*sharedKind), keyed: newKeyed(clientset, config)}
+	c := &Client{clientset: clientset, shared: make(map[string]*sharedKind), keyed: newKeyed(clientset, config), log: config.Logger}
 	c.close = sync.OnceFunc(c.shutDown)
 	all, err := sharedInformers(factory, config)
 	if err != nil {
@@ -155,19 +154,6 @@ func (c *Client) shutDown() {
 	for _, s := range c.shared {
 		s.close()
 	}
-}
-
-// WaitForSync returns once the informers of all shared kinds have synced, or
-// with the cause why ctx ended and the kinds that had not.
-func (c *Client) WaitForSync(ctx context.Context) error {
-	for _, kind := range slices.Sorted(maps.Keys(c.shared)) {
-		select {
-		case <-c.shared[kind].synced():
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", c.shared[kind].notSynced(), context.Cause(ctx))
-		}
-	}
-	return nil
 }
 
 // Get implements [objects.Source]. A shared kind whose informer has not synced
