@@ -24,6 +24,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/podvol/podvol/mount"
@@ -49,12 +50,24 @@ func exitCode(err error) int {
 	return 1
 }
 
+// accessBy says how to reach the API server.
+func accessBy(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig != "" {
+		return clientcmd.BuildConfigFromFlags("", kubeconfig)
+	}
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		return nil, fmt.Errorf("how to reach the API server is not known (%w): use --kubeconfig or $KUBECONFIG, or run in a pod", err)
+	}
+	return config, nil
+}
+
 func run(ctx context.Context, args []string) error {
 	o, err := parse(args, os.Stderr)
 	if err != nil {
 		return err
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig) // the pod's own without one
+	config, err := accessBy(o.kubeconfig)
 	if err != nil {
 		return err
 	}

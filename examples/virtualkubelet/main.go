@@ -38,12 +38,14 @@
 // containers as ended with exit code 137, and starts those anew whose restart
 // policy says so. Terminal pods' volumes go at once, those of deleted pods when
 // their processes have ended, and those of pods that were deleted meanwhile as soon
-// as the API server has been heard of.
+// as the API server has been heard of. After a restart while that is away the volumes
+// stay mounted, but containers start again only when it is back.
 package main
 
 import (
 	"context"
 	"flag"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -51,6 +53,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/podvol/podvol/mount/sandbox"
@@ -83,11 +86,23 @@ func (c *config) flags(set *flag.FlagSet) (kubeconfig *string) {
 	return set.String("kubeconfig", os.Getenv("KUBECONFIG"), "how to reach the API server; empty: as a pod of the cluster")
 }
 
+// accessBy says how to reach the API server.
+func accessBy(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig != "" {
+		return clientcmd.BuildConfigFromFlags("", kubeconfig)
+	}
+	access, err := rest.InClusterConfig()
+	if err != nil {
+		return nil, fmt.Errorf("how to reach the API server is not known (%w): use --kubeconfig or $KUBECONFIG, or run in a pod", err)
+	}
+	return access, nil
+}
+
 func connectAndRun(ctx context.Context, c config, kubeconfig string) (err error) {
 	if c.dir, err = filepath.Abs(c.dir); err != nil {
 		return err
 	}
-	access, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	access, err := accessBy(kubeconfig)
 	if err != nil {
 		return err
 	}

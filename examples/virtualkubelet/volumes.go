@@ -35,24 +35,27 @@ type volumes struct {
 func newVolumes(root, node string, api kubernetes.Interface, pods cache.SharedIndexInformer,
 	events record.EventRecorder, containers volumemanager.PodContainers, mounter mount.Interface, log *slog.Logger) (*volumes, error) {
 	shared := map[string]cache.SharedIndexInformer{"Pod": pods}
-	client, err := cluster.FromInformers(nil, api, cluster.Config{Informers: shared, Shared: []string{}})
+	client, err := cluster.FromInformers(nil, api, cluster.Config{Informers: shared, Shared: []string{}, Logger: log})
 	if err != nil {
 		return nil, err
 	}
-	size := clusterhost.NewAllocatable(client, node)
-	bundles := clusterhost.NewTrustBundles(api, clusterhost.TrustBundlesConfig{})
-	manager, err := volumemanager.New(volumemanager.Config{
+	bundles := clusterhost.NewTrustBundles(api, clusterhost.TrustBundlesConfig{Logger: log})
+	v := &volumes{client: client, size: clusterhost.NewAllocatable(client, node), bundles: bundles}
+	if v.Manager, err = volumemanager.New(volumemanager.Config{
 		RootDir: root, NodeName: node, Objects: client, Plugins: plugins.All(), Containers: containers,
-		Events: clusterhost.NewEvents(events), Tokens: clusterhost.NewTokens(api, clusterhost.TokensConfig{}),
-		Allocatable: size, TrustBundles: bundles, Logger: log, Mounter: mounter, // nil: the machine's
-	})
-	return &volumes{manager, client, size, bundles}, err
+		Events: clusterhost.NewEvents(events), Tokens: clusterhost.NewTokens(api, clusterhost.TokensConfig{Logger: log}),
+		Allocatable: v.size, TrustBundles: v.bundles, Logger: log, Mounter: mounter, // nil: the machine's
+	}); err != nil {
+		v.close()
+	}
+	return v, err
 }
+
+func (v *volumes) close() { v.client.Close(); v.bundles.Close() }
 
 // run keeps the volumes until ctx ends. Mounts stay for the next start.
 func (v *volumes) run(ctx context.Context, node string, api kubernetes.Interface, log *slog.Logger) error {
-	defer v.client.Close()
-	defer v.bundles.Close()
+	defer v.close()
 	reported, config := make(chan error, 1), clusterhost.ReportConfig{Logger: log}
 	go func() { reported <- clusterhost.ReportVolumes(ctx, api, v.client, node, v.Manager, config) }()
 	return errors.Join(v.Run(ctx), <-reported)
