@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/podvol/podvol/mount"
@@ -113,7 +112,7 @@ func serve(ctx context.Context, c config, p *provider, factory informers.SharedI
 		return err
 	}
 	factory.Start(ctx.Done())
-	if !cache.WaitForCacheSync(ctx.Done(), pods.Informer().HasSynced) {
+	if p.volumes.client.WaitForSync(ctx) != nil {
 		return nil // ctx has ended
 	}
 	p.complete(known)

@@ -92,6 +92,7 @@ func (m *Manager) DeletePod(podUID types.UID) {
 
 // withdraw takes the wish for a pod back. The caller holds the lock.
 func (m *Manager) withdraw(podUID types.UID, released bool) {
+	delete(m.kept, podUID)
 	p, ok := m.pods[podUID]
 	if !ok {
 		return
@@ -116,7 +117,7 @@ func (m *Manager) withdraw(podUID types.UID, released bool) {
 // as with [Manager.DeletePod]. Until then nothing is torn down but what was
 // deleted by name. Kept are pods that are known, and cannot be declared yet: what
 // they have stays until they are declared or deleted. It returns at once and may
-// be repeated, with others kept.
+// be repeated, with others kept, and be called before Run.
 func (m *Manager) PodsComplete(kept ...types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -125,6 +126,12 @@ func (m *Manager) PodsComplete(kept ...types.UID) {
 	for _, uid := range kept {
 		m.kept[uid] = true
 	}
+	m.renewUndeclared()
+}
+
+// renewUndeclared has the volumes of pods that nobody has declared looked at
+// again: they may leave by now. The caller holds the lock.
+func (m *Manager) renewUndeclared() {
 	for _, p := range m.pods {
 		if p.pod == nil {
 			for _, s := range p.slots {

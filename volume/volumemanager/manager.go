@@ -235,8 +235,13 @@ func (m *Manager) recover(ctx context.Context) error {
 		}
 	}
 	if m.config.Adopt {
-		return m.adopt(ctx, mounted)
+		if err := m.adopt(ctx, mounted); err != nil {
+			return err
+		}
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.renewUndeclared() // the pods may be complete already
 	return nil
 }
 

@@ -152,3 +152,26 @@ func TestNothingIsTornDownBeforePodsAreComplete(t *testing.T) {
 		w.assertClean()
 	})
 }
+
+// Whoever knows all pods need not wait for the records to be read: what is left of
+// others goes all the same, and so does what was kept and is deleted.
+func TestPodsMayBeCompleteBeforeTheRecordsAreRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.leave(newPod("gone", nfsVolume("a", "10.0.0.1")))
+		w.leave(newPod("deleted", nfsVolume("b", "10.0.0.2")))
+		w.leave(newPod("kept", nfsVolume("c", "10.0.0.3")))
+		w.containers = &containers{gone: map[types.UID]bool{"uid-gone": true, "uid-deleted": true, "uid-kept": true}}
+		manager, err := volumemanager.New(w.config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		manager.PodsComplete("uid-kept", "uid-deleted")
+		manager.DeletePod("uid-deleted")
+		defer w.run(manager)()
+		synctest.Wait()
+		if rows := manager.Explain(); len(rows) != 1 || rows[0].PodUID != "uid-kept" || rows[0].State != volumemanager.StateMounted {
+			t.Errorf("rows = %+v, want the kept pod's alone", rows)
+		}
+	})
+}
