@@ -24,6 +24,7 @@ type signals struct {
 
 	mu      sync.Mutex
 	deliver func(os.Signal)
+	program time.Time // when the program that was run ended
 }
 
 // signalsKept is how many signals wait for their delivery.
@@ -70,12 +71,23 @@ func notIgnored(wanted ...os.Signal) []os.Signal {
 	return slices.DeleteFunc(wanted, signal.Ignored)
 }
 
+// arrivesWithin is how long after the end of a program Ctrl-C may still be the one
+// that ended it: the terminal sends it to both, and podvol may see the end first.
+// Nobody presses it twice that fast.
+const arrivesWithin = 100 * time.Millisecond
+
+// wasThePrograms reports whether a signal was meant for the program that has just
+// ended. The caller holds the lock.
+func (s *signals) wasThePrograms(arrived os.Signal) bool {
+	return (arrived == unix.SIGINT || arrived == unix.SIGQUIT) && time.Since(s.program) < arrivesWithin
+}
+
 // interruptible returns a context that the next signal ends, until done is
 // called.
 func (s *signals) interruptible(ctx context.Context) (_ context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	lost := s.to(func(arrived os.Signal) {
-		if endsPodvol(arrived) {
+		if endsPodvol(arrived) && !s.wasThePrograms(arrived) {
 			cancel(bySignal(arrived))
 		}
 	})
@@ -153,7 +165,11 @@ func (s *signals) run(ctx context.Context, c sandbox.Config) (code int, err erro
 	}
 	s.deliver = func(arrived os.Signal) { forward(process, arrived) }
 	s.mu.Unlock()
-	return process.Wait()
+	code, err = process.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.program = time.Now()
+	return code, err
 }
 
 func failureToRun(program string, err, interrupted error) (int, error) {
