@@ -311,12 +311,13 @@ func TestTheDeletionFinalizerFollowsTheReclaimPolicy(t *testing.T) {
 func TestAMadeVolumeIsDeletedBeforeItsClaimHasIt(t *testing.T) {
 	for _, leaves := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+			w := newWorld(t, storageClass("fast", made)).withStorage()
 			w.start()
 			remove := w.client.Inject(fault.Fault[objectstest.Call]{Match: func(c objectstest.Call) bool {
 				claim, ok := c.Object.(*v1.PersistentVolumeClaim)
 				return ok && claim.Spec.VolumeName != ""
 			}, Err: errors.New("the API does not answer")})
+			w.create(newClaim("data", "1Gi", ofClass("fast")))
 			w.settle()
 			w.delete("PersistentVolume", "", "pvc-uid-data")
 			if leaves {

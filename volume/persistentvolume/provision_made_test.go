@@ -33,9 +33,10 @@ func TestUnfitStorageIsDeletedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, storageClass("fast", made), newClaim("c", "2Gi", ofClass("fast"))).withStorage()
+				w := newWorld(t, storageClass("fast", made)).withStorage()
 				w.start()
 				w.storage.distort(changedPV(capacity("1Gi")))
+				w.create(newClaim("c", "2Gi", ofClass("fast")))
 				w.settle()
 				w.wantClaim("c", v1.ClaimPending)
 				if got := w.stored(); len(got) != 1 {

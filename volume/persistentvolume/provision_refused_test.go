@@ -13,10 +13,11 @@ import (
 // admission webhook does: that the write has left nothing says nothing of that.
 func TestStorageWhoseVolumeIsRefusedIsNotForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+		w := newWorld(t, storageClass("fast", made)).withStorage()
 		w.start()
 		accept := w.client.Inject(fault.Fault[objectstest.Call]{Err: volume.Invalid("metadata.labels", "must name an owner"),
 			Match: func(c objectstest.Call) bool { return c.Verb == "create" && c.Ref.Kind == "PersistentVolume" }})
+		w.create(newClaim("data", "1Gi", ofClass("fast")))
 		w.settle()
 		if !isProvisioning(w.claim("data")) {
 			t.Error("it is not known any more that storage was made")
