@@ -27,6 +27,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/localtoken"
 	"github.com/podvol/podvol/volume/objects/manifest"
@@ -80,7 +81,7 @@ func run(ctx context.Context, out io.Writer, path string, fake bool) error {
 	if err = errors.Join(err, <-done); err != nil {
 		return fmt.Errorf("%w\n%s is kept for you to look at", err, root)
 	}
-	return os.RemoveAll(root) // every volume is torn down
+	return removetree.Remove(context.WithoutCancel(ctx), filepath.Dir(root), filepath.Base(root)) // every volume is torn down; never into a mount
 }
 
 // newVolumes makes the volume manager. What it lacks is missed only by those who

@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -74,7 +75,7 @@ func run(ctx context.Context, out io.Writer, archivePath string, fake bool) erro
 	if err = errors.Join(err, <-done); err != nil {
 		return fmt.Errorf("%w\n%s is kept for you to look at", err, root)
 	}
-	return os.RemoveAll(root) // every volume is torn down
+	return removetree.Remove(context.WithoutCancel(ctx), filepath.Dir(root), filepath.Base(root)) // every volume is torn down; never into a mount
 }
 
 func pod(archivePath string) *v1.Pod {

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -57,7 +57,7 @@ func (r podRunnerRole) empty(ctx context.Context, spec *volume.Spec, pod *v1.Pod
 	}
 	entries, err := os.ReadDir(m.GetPath())
 	for _, e := range entries {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(m.GetPath(), e.Name())))
+		err = errors.Join(err, removetree.Remove(ctx, m.GetPath(), e.Name()))
 	}
 	return errors.Join(err, u.TearDown(ctx))
 }
