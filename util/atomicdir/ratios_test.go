@@ -10,9 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/podvol/podvol/util/figures"
+	"github.com/podvol/podvol/util/topdir"
 )
 
 // stopwatch is what a measured case and a testing.B have in common.
@@ -142,23 +141,13 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// spreadDir returns a directory that ext4 is asked to spread the subdirectories
-// of over the disk (like chattr +T): beside inodes that were freed within the
-// last minutes, by whatever test ran before, creating files is many times
-// slower. Other file systems refuse, and do not need it.
+// spreadDir returns a directory of which the subdirectories are laid out over the
+// disk, lest what was measured depend on what other tests have removed before.
 func spreadDir(tb testing.TB) string {
 	tb.Helper()
 	base := tb.TempDir()
-	fd, err := unix.Open(base, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer unix.Close(fd)
-	const topDir = 0x00020000 // FS_TOPDIR_FL
-	if flags, err := unix.IoctlGetInt(fd, unix.FS_IOC_GETFLAGS); err == nil {
-		if err := unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, flags|topDir); err != nil {
-			tb.Logf("directories are not spread: %v", err)
-		}
+	if err := topdir.Mark(base); err != nil {
+		tb.Log(err)
 	}
 	return base
 }

@@ -210,6 +210,9 @@ func (m *Manager) recover(ctx context.Context) error {
 	if err := m.endHelpers(ctx); err != nil {
 		return err
 	}
+	if err := m.makePodsDir(); err != nil {
+		return err
+	}
 	mounted, err := readMounts(m.host.RootDir, m.host.Mounter)
 	if err != nil {
 		return err
