@@ -46,7 +46,9 @@ import (
 // below its own source is a loop. Sizes are not enforced. What a mount hides
 // waits beside it, under a name that begins with ".podvol-fake-", where its file
 // system is another than that of [FakeMounter.KeepIn]: who lists the directory,
-// or removes empty ones, meets it there.
+// or removes empty ones, meets it there. While a mount covers or uncovers another
+// one, and on file systems that cannot exchange two files (renameat2(2)), nothing
+// stands at the target for a moment.
 type FakeMounter struct {
 	faults fault.Injector[Call]
 

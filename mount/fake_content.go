@@ -68,6 +68,9 @@ func (f *FakeMounter) slotFor(p fakePlace) *fakeSlot {
 // push shows m at the slot. After an error all is as before.
 func (f *FakeMounter) push(s *fakeSlot, m *fakeMount) error {
 	if len(s.stack) == 0 {
+		if done, err := f.cover(s, m); done || err != nil {
+			return err
+		}
 		if err := f.hideOriginal(s); err != nil {
 			return err
 		}
@@ -92,7 +95,11 @@ func (f *FakeMounter) remove(m *fakeMount) error {
 	s.stack = slices.DeleteFunc(s.stack, func(o *fakeMount) bool { return o == m })
 	var errs []error
 	if wasTop && (len(s.stack) == 0 || !sameContent(s.top(), m)) {
-		errs = append(errs, f.unshow(s, m), f.reveal(s))
+		done, err := f.uncover(s, m)
+		if !done {
+			err = errors.Join(f.unshow(s, m), f.reveal(s))
+		}
+		errs = append(errs, err)
 	}
 	if m.super.mounts == 0 {
 		errs = append(errs, f.dropContent(m.super))
@@ -212,34 +219,7 @@ func (f *FakeMounter) move(from, to string, done func(to string)) error {
 		return err
 	}
 	done(to)
-	if f.names[from] == 0 {
-		return nil
-	}
-	follow := func(kept *string) (changed bool) {
-		if *kept == "" || !isBelow(*kept, from) {
-			return false
-		}
-		f.rename(kept, to+(*kept)[len(from):])
-		return true
-	}
-	for source, dir := range f.sources {
-		if isBelow(dir, from) {
-			f.serve(source, to+dir[len(from):])
-		}
-	}
-	for _, m := range f.mounts {
-		follow(&m.super.dir)
-	}
-	for _, s := range f.slots {
-		follow(&s.hidden)
-	}
-	var errs []error
-	for _, s := range f.slots {
-		if follow(&s.link) {
-			errs = append(errs, replaceLink(f.location(s), s.link))
-		}
-	}
-	return errors.Join(errs...)
+	return f.follow(fakeMove{from, to})
 }
 
 // maxSpare bounds the links that are kept for each target.
