@@ -130,16 +130,21 @@ func (f *bundleFeed) start() (answered <-chan struct{}) {
 			f.err = errors.New("cluster trust bundles: the getter is closed")
 			f.answer()
 		}
-	case f.refused.IsZero() || time.Since(f.refused) >= notServedFor:
+	case f.refusedFor() <= 0 || len(f.watchers) > 0:
 		ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), f.logger))
 		f.end = cancel
-		if !f.synced {
+		later := f.refusedFor()
+		if !f.synced && later <= 0 {
 			f.answered = make(chan struct{})
 		}
-		f.run.Go(func() { f.follow(ctx) })
+		f.run.Go(func() { f.follow(ctx, later) })
 	}
 	return f.answered
 }
+
+// refusedFor is how long the answer still stands that bundles are not served. f is
+// locked.
+func (f *bundleFeed) refusedFor() time.Duration { return notServedFor - time.Since(f.refused) }
 
 func (f *bundleFeed) close() {
 	f.mu.Lock()
@@ -156,42 +161,53 @@ func (f *bundleFeed) close() {
 	}
 }
 
-// follow keeps the bundles up to date until ctx ends or the API server says that
-// it serves none.
-func (f *bundleFeed) follow(ctx context.Context) {
-	defer f.stopped()
-	for pause := firstBundlePause; ; pause = min(2*pause, lastBundlePause) {
+// follow keeps the bundles up to date, from later on, until ctx ends, or the API
+// server says that it serves none and nobody is to be told of them.
+func (f *bundleFeed) follow(ctx context.Context, later time.Duration) {
+	pause := firstBundlePause
+	for pausedFor(ctx, later) {
 		served, err := f.servedVersion(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return
-		case err != nil:
+		case err == nil:
+			f.reflect(ctx, served) // until that version is not served any more
+			pause = firstBundlePause
+		default:
 			f.fail(fmt.Errorf("cluster trust bundles: %w", err))
 			if errors.As(err, new(*NotServedError)) {
-				if !f.isWanted() {
+				if f.rests() {
 					return
 				}
 				pause = notServedFor
 			}
-		default:
-			f.reflect(ctx, served) // until that version is not served any more
-			pause = firstBundlePause
 		}
-		select {
-		case <-time.After(wait.Jitter(pause, 0.2)):
-		case <-ctx.Done():
-			return
-		}
+		later, pause = wait.Jitter(pause, 0.2), min(2*pause, lastBundlePause)
+	}
+	f.stopped()
+}
+
+// pausedFor returns false as soon as ctx ends.
+func pausedFor(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
 	}
 }
 
-// isWanted reports whether bundles are followed though the API server says that it
-// serves none: somebody is to be told of them, or there were some, so that a proxy
-// without an API server may have said it.
-func (f *bundleFeed) isWanted() bool {
+// rests ends the following after the API server has said that it serves no bundles,
+// unless somebody is to be told of them, or there were some, so that a proxy without
+// an API server may have said it.
+func (f *bundleFeed) rests() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.synced || len(f.watchers) > 0
+	if f.synced || len(f.watchers) > 0 {
+		return false
+	}
+	f.end()
+	f.end = nil
+	return true
 }
 
 func (f *bundleFeed) stopped() {

@@ -350,6 +350,7 @@ func TestTrustBundlesBehindAProxyWithoutAServer(t *testing.T) {
 		}
 		told := make(chan struct{}, 10)
 		defer b.WatchTrustBundles(func() { told <- struct{}{} })()
+		synctest.Wait() // the watch, too, is at this server
 		w.transport.SetHandler(http.NotFoundHandler())
 		w.api.DropWatches()
 		time.Sleep(10 * time.Second)
@@ -373,6 +374,7 @@ func TestTrustBundlesOfARestoredAPI(t *testing.T) {
 		if _, err := b.GetTrustBundle(t.Context(), "one"); err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait() // the watch, too, is at the server from before
 		before := w.api
 		w.api = clustertest.NewServer()
 		w.add(bundle("one", signer, "a", "restored"))
@@ -412,6 +414,30 @@ func TestTrustBundlesCloseEndsWatchers(t *testing.T) {
 		<-closed
 		if synctest.Wait(); calls != 1 {
 			t.Errorf("%d calls", calls)
+		}
+	})
+}
+
+// A pod that comes right after the refusal that another one has met is to hear of
+// bundles, too.
+func TestTrustBundlesAreWatchedAfterARefusal(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		b := w.bundles(clusterhost.TrustBundlesConfig{})
+		w.transport.SetHandler(http.NotFoundHandler())
+		if _, err := b.GetTrustBundle(t.Context(), "one"); !errors.As(err, new(*clusterhost.NotServedError)) {
+			t.Fatal(err)
+		}
+		told := make(chan struct{}, 10)
+		defer b.WatchTrustBundles(func() { told <- struct{}{} })()
+		began := time.Now()
+		if _, err := b.GetTrustBundle(t.Context(), "one"); !errors.As(err, new(*clusterhost.NotServedError)) || time.Since(began) > 0 {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+		w.transport.SetHandler(w.api)
+		w.add(bundle("one", signer, "a", "1"))
+		time.Sleep(time.Minute)
+		if len(told) != 1 {
+			t.Errorf("told %d times", len(told))
 		}
 	})
 }
