@@ -110,6 +110,9 @@ func (d *disks) MountDevice(ctx context.Context, s *volume.Spec, devicePath, pat
 	d.use(diskOf(s), true)
 	d.mounting(diskOf(s))
 	_, err := podmount.SetUp(ctx, d.host.GetMounter(), mount.Request{Source: devicePath, Target: path, FSType: "ext4"}, anyMount)
+	if err != nil && !volume.IsUncertain(err) {
+		d.use(diskOf(s), false)
+	}
 	return err
 }
 

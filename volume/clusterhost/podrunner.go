@@ -95,6 +95,10 @@ func (e *OverduePodError) Error() string {
 // activeDeadlineSeconds, counted by the clock of this process from when its start is
 // seen, or else from its creation or from when it was found, is an *[OverduePodError]:
 // its node is lost, and it is left there with its deletion requested.
+//
+// A pod whose object is gone has ended, as everywhere in Kubernetes: whoever deletes
+// one by force, or the Node of a machine that still runs, vouches for its containers.
+// While they go on another pod may succeed, and its volume be given to a new claim.
 func (r *PodRunner) RunPod(ctx context.Context, pod *v1.Pod, mayRun func(ctx context.Context) error, record volume.RecycleEventRecorder) error {
 	if pod.Labels[volume.RecyclerLabel] == "" {
 		return volume.Invalid("metadata.labels", "a pod that is run needs the label %s", volume.RecyclerLabel)
@@ -104,7 +108,7 @@ func (r *PodRunner) RunPod(ctx context.Context, pod *v1.Pod, mayRun func(ctx con
 		run.record = func(string, string) {}
 	}
 	err := run.do(ctx)
-	if ctx.Err() != nil && run.pod != nil {
+	if ctx.Err() != nil && (run.pod != nil || run.unsure) {
 		err = errors.Join(err, run.abandon(ctx))
 	}
 	return err
@@ -122,6 +126,8 @@ type podRun struct {
 	pod *v1.Pod
 	// ours says that this call has made it.
 	ours bool
+	// unsure says that one may have been made though the API has not said so.
+	unsure bool
 	// since is when it was made or found, or was seen to have started.
 	since time.Time
 	// blind is why it cannot be watched, as last recorded; empty: it can.
@@ -167,13 +173,14 @@ func (r *podRun) find(ctx context.Context) error {
 			r.pod, r.ours, r.since = pod, true, time.Now()
 			return nil
 		}
-		if !apierrors.IsAlreadyExists(err) {
-			return r.failed("create", err)
-		}
-		pod, err = r.get(ctx)
+		// Hardly any other answer says that none was made: client-go asks again after some.
+		r.unsure = !apierrors.IsAlreadyExists(err)
+		pod, getErr := r.get(ctx)
 		switch {
-		case err != nil:
-			return err
+		case r.unsure && (getErr != nil || pod == nil):
+			return r.failed("create", err)
+		case getErr != nil:
+			return getErr
 		case pod == nil:
 			continue
 		}
@@ -341,10 +348,18 @@ func hasStarted(pod *v1.Pod) bool {
 	return false
 }
 
-// abandon removes a pod that has not started, since ctx has ended.
+// abandon removes a pod that has not started, since ctx has ended. What may have been
+// made without an answer is looked for.
 func (r *podRun) abandon(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
 	defer cancel()
+	if r.pod == nil {
+		pod, err := r.get(ctx)
+		if err != nil || pod == nil || r.check(pod) != nil {
+			return err
+		}
+		r.pod = pod
+	}
 	for pause := firstAbandonPause; !hasStarted(r.pod) && r.pod.DeletionTimestamp == nil; {
 		// Only in the state that was looked at: it may start just now.
 		err := r.remove(ctx, &r.pod.ResourceVersion)
