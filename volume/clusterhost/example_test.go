@@ -3,10 +3,8 @@ package clusterhost_test
 import (
 	"context"
 	"errors"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -22,14 +20,13 @@ import (
 // clientset is the node's, with the rights that the Node authorizer gives it.
 func Example() {
 	run := func(ctx context.Context, clientset kubernetes.Interface, nodeName string) error {
-		factory := informers.NewSharedInformerFactory(clientset, time.Hour)
-		objs, err := cluster.FromInformers(factory, clientset, cluster.Config{})
+		// That identity may list neither claims nor volumes: nothing is shared, and all
+		// that pods use is read object by object.
+		objs, err := cluster.FromInformers(nil, clientset, cluster.Config{Shared: []string{}})
 		if err != nil {
 			return err
 		}
 		defer objs.Close()
-		factory.StartWithContext(ctx)
-		defer factory.Shutdown()
 
 		broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 		defer broadcaster.Shutdown()

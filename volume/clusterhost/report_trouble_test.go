@@ -67,6 +67,63 @@ func TestALostReportOfAnEarlierProcessIsRuledOut(t *testing.T) {
 	})
 }
 
+// A pod is deleted in the moment that its disk is to be mounted.
+func TestADiskThatIsGivenUp(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		n := w.node()
+		n.attach("a")
+		pod := diskPod("web", "a")
+		asked := 0
+		n.disks.mounting = func(disk string) {
+			asked++
+			n.checkMount(disk)
+			n.manager.DeletePod(pod.UID)
+		}
+		if err := n.manager.PutPod(pod); err != nil {
+			t.Fatal(err)
+		}
+		n.wantInUse()
+		if n.detach("a"); asked != 1 {
+			t.Errorf("it was to be mounted %d times", asked)
+		}
+	})
+}
+
+// withoutAnnotations answers changes of annotations alone as if they were made.
+func withoutAnnotations(server http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if q.Method == http.MethodPatch {
+			body, _ := io.ReadAll(q.Body)
+			q.Body = io.NopCloser(bytes.NewReader(body))
+			if !bytes.Contains(body, []byte(`"status"`)) {
+				q.Method, q.URL.Path = http.MethodGet, strings.TrimSuffix(q.URL.Path, "/status")
+			}
+		}
+		server.ServeHTTP(w, q)
+	})
+}
+
+// Older reports are ruled out only by what was stored.
+func TestAFenceThatIsNotStored(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		n := w.node()
+		n.stop()
+		n.attach("a")
+		n.change(func(s *v1.NodeStatus) { s.VolumesInUse = []v1.UniqueVolumeName{unique("a")} })
+		w.transport.SetHandler(withoutAnnotations(w.api))
+		n.start()
+		pod := diskPod("web", "a")
+		if err := n.manager.PutPod(pod); err != nil {
+			t.Fatal(err)
+		}
+		if time.Sleep(10 * time.Second); n.disks.isUsed("a") {
+			t.Error("it is mounted, though a report may still take it off the list")
+		}
+		w.transport.SetHandler(w.api)
+		n.wantMountedWithin(pod, time.Minute)
+	})
+}
+
 // refusals answers the first reports in the server's place, and has each take effect
 // late if the Node still has the version then.
 type refusals struct {
