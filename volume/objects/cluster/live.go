@@ -10,13 +10,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/pager"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
-
-// pageSize is how many objects one request lists, as in client-go's pager.
-const pageSize = 500
 
 // Live implements [objects.Cached]: every read is a request, answered from the
 // API's most recent state.
@@ -43,47 +41,36 @@ func (r resource) liveGet(ctx context.Context, clientset kubernetes.Interface, r
 	return object, nil
 }
 
-// List reads page by page, all of them as of one moment.
+// List reads all of them as of one moment.
 func (l live) List(ctx context.Context, kind, namespace string) ([]metav1.Object, error) {
 	r, err := resourceOf(kind)
 	if err != nil {
 		return nil, err
 	}
-	var all []metav1.Object
-	for options := (metav1.ListOptions{Limit: pageSize}); ; {
+	// Page by page, or all at once where the moment of the first page is too long ago.
+	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		page, err := r.list(ctx, l.clientset, namespace, options)
-		if err != nil {
-			return nil, fmt.Errorf("list objects of kind %s: %w", kind, err)
-		}
-		if all, err = appendItems(all, page); err != nil {
-			return nil, fmt.Errorf("list objects of kind %s: %w", kind, err)
-		}
-		listMeta, err := meta.ListAccessor(page)
-		if err != nil {
-			return nil, fmt.Errorf("list objects of kind %s: %w", kind, err)
-		}
-		if options.Continue = listMeta.GetContinue(); options.Continue == "" {
-			sortByName(all)
-			return all, nil
-		}
-	}
-}
-
-func appendItems(all []metav1.Object, page runtime.Object) ([]metav1.Object, error) {
-	items, err := meta.ExtractList(page)
+		return r.list(ctx, l.clientset, namespace, options)
+	})
+	list, _, err := pages.List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list objects of kind %s: %w", kind, err)
 	}
+	items, err := meta.ExtractList(list)
+	if err != nil {
+		return nil, fmt.Errorf("list objects of kind %s: %w", kind, err)
+	}
+	all := make([]metav1.Object, 0, len(items))
 	for _, item := range items {
 		object, err := meta.Accessor(item)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("list objects of kind %s: %w", kind, err)
 		}
 		all = append(all, object)
 	}
+	sortByName(all)
 	return all, nil
 }
 

@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/volume"
@@ -151,6 +153,49 @@ func TestAnExpiredWatchListsAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A connection may be dead without anybody saying so, or somebody on the way keep it
+// open: a watch ends in time by itself.
+func TestAWatchThatNobodyEnds(t *testing.T) {
+	inWorld(t, cluster.Config{}, func(t *testing.T, w *world) {
+		w.create(configMap("app"))
+		var dead atomic.Bool // the connections that there are by then
+		w.memory.SetHandler(http.HandlerFunc(func(to http.ResponseWriter, r *http.Request) {
+			asked := r.URL.Query()
+			asked.Del("timeoutSeconds")
+			r.URL.RawQuery = asked.Encode()
+			if !dead.Load() {
+				to = deadWriter{to, &dead}
+			}
+			w.api.ServeHTTP(to, r)
+		}))
+		_, stop := w.count("app")
+		defer stop()
+		w.wantValue("app", "value")
+		synctest.Wait()
+		dead.Store(true)
+		w.change("app", "new")
+		time.Sleep(time.Minute)
+		w.wantValue("app", "value")
+		time.Sleep(11 * time.Minute) // a watch is for five to ten
+		w.wantValue("app", "new")
+	})
+}
+
+// deadWriter loses what is written once it is dead.
+type deadWriter struct {
+	http.ResponseWriter
+	dead *atomic.Bool
+}
+
+func (w deadWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w deadWriter) Write(p []byte) (int, error) {
+	if w.dead.Load() {
+		return len(p), nil
+	}
+	return w.ResponseWriter.Write(p)
 }
 
 func TestManyPodsWatchAnObjectOnce(t *testing.T) {
@@ -316,6 +361,34 @@ func TestEveryKindIsServed(t *testing.T) {
 			}
 			if err := w.Delete(t.Context(), r, objects.Preconditions{}); err != nil {
 				t.Error(err)
+			}
+		}
+	})
+}
+
+// The moment of a list's first page may be too long ago when the next is read.
+func TestALiveListOutlivesItsPages(t *testing.T) {
+	inWorld(t, cluster.Config{Shared: []string{}}, func(t *testing.T, w *world) {
+		for n := range 1100 {
+			w.create(configMap(fmt.Sprintf("map-%04d", n)))
+		}
+		pages := 0
+		w.api.Refuse(func(r *http.Request) *metav1.Status {
+			if r.URL.Query().Get("continue") == "" {
+				return nil
+			}
+			if pages++; pages == 1 {
+				return nil
+			}
+			return &apierrors.NewResourceExpired("The provided continue parameter is too old").ErrStatus
+		})
+		got, err := objects.List[*v1.ConfigMap](t.Context(), w.Live(), "ConfigMap", "ops")
+		if err != nil || pages != 2 {
+			t.Fatalf("after %d pages more: %v", pages, err)
+		}
+		for n, m := range got {
+			if want := fmt.Sprintf("map-%04d", n); len(got) != 1100 || m.Name != want {
+				t.Fatalf("%s is at %d of %d, where %s belongs", m.Name, n, len(got), want)
 			}
 		}
 	})
