@@ -145,6 +145,7 @@ func (l *latest[T]) note(object T, how noticed) T {
 		return prior
 	}
 	l.known[name] = object
+	delete(l.buried, name) // what the cache has is older than this now
 	l.changed(name, prior, object, how)
 	return object
 }

@@ -84,3 +84,36 @@ func TestAConflictTellsThatMoreIsToBeKnown(t *testing.T) {
 		})
 	}
 }
+
+// What was made anew is there, though the cache still has the one before.
+func TestWhatIsMadeAnewIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, name := objects.NewStore(), types.NamespacedName{Name: "pv"}
+		create := func() metav1.Object {
+			made, err := store.Create(t.Context(), &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return made
+		}
+		first := create()
+		client := objectstest.NewClient(store)
+		defer client.Close()
+		l := newLatest(client, kindVolume, func(types.NamespacedName, *v1.PersistentVolume, *v1.PersistentVolume, noticed) {})
+		if _, exists, err := l.get(t.Context(), name); err != nil || !exists {
+			t.Fatalf("exists %v, %v", exists, err)
+		}
+		defer client.Hold(kindVolume)()
+		if err := store.Delete(t.Context(), volumeRef("pv"), objects.Preconditions{UID: first.GetUID()}); err != nil {
+			t.Fatal(err)
+		}
+		if _, exists, err := l.getLive(t.Context(), name); err != nil || exists {
+			t.Fatalf("exists %v, %v", exists, err)
+		}
+		made := create()
+		l.put(made.(*v1.PersistentVolume))
+		if now, exists, err := l.get(t.Context(), name); err != nil || !exists || now.UID != made.GetUID() {
+			t.Errorf("exists %v, %v", exists, err)
+		}
+	})
+}
