@@ -41,7 +41,7 @@ func TestEachEphemeralVolumeOfAPodIsToldOfOnce(t *testing.T) {
 			}
 			next := stored.DeepCopy()
 			metav1.SetMetaDataAnnotation(&next.ObjectMeta, "beat", fmt.Sprint(i))
-			if _, err := w.store.Update(t.Context(), next); err != nil {
+			if _, err := w.api.Update(t.Context(), next); err != nil {
 				t.Fatal(err)
 			}
 			w.settle()

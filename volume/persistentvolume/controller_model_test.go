@@ -87,8 +87,7 @@ func play(t *testing.T, w *world, actions []action) error {
 		case "outage", "throttle", "drop watches", "expire", "lose answers":
 			w.trouble(a)
 		case "depose":
-			w.network.SetLate(writesOfControllers, time.Duration(a.Size)*30*time.Second)
-			time.Sleep(time.Duration(a.Claim) * time.Second)
+			w.lateFrom(a)
 			w.stop()
 			catchUp()
 			w.start()
@@ -157,7 +156,7 @@ func (w *world) happen(i int, a action) {
 		changePV(func(pv *v1.PersistentVolume) {
 			if pv.Status.Phase == v1.VolumeReleased {
 				pv.Spec.ClaimRef = nil
-				w.law.emptied(pv)
+				w.law.Emptied(pv)
 			}
 		})
 	case "rival":

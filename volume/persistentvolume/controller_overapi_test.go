@@ -1,9 +1,15 @@
 package persistentvolume_test
 
 import (
+	"context"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +19,7 @@ import (
 
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/util/rerun"
+	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 )
@@ -23,28 +30,83 @@ const apiVariable = "PODVOL_TEST_OVER_API"
 
 func overAPI() bool { return os.Getenv(apiVariable) != "" }
 
-// The tests of the controller, with nothing changed but that there is an API
-// server, JSON and client-go between it and the objects.
+// All tests that have a world, with nothing changed but that there is an API server,
+// JSON and client-go between the controllers and the objects.
 func TestTheControllersTestsOverAnAPI(t *testing.T) {
 	if overAPI() {
 		return // this is it
 	}
+	tests := testsOfWorlds(t)
+	checks := "-rapid.checks=20"
+	if testing.Short() { // the longest are run whole where it is not
+		tests, checks = slices.DeleteFunc(tests, isSweep), "-rapid.checks=5"
+	}
 	ctx, cancel := rerun.Context(t)
 	defer cancel()
-	args := []string{"-test.count=1", "-test.v=true", "-test.run=^Test(" + strings.Join(controllersTests(), "|") + ")$", "-rapid.checks=20"}
+	args := []string{"-test.count=1", "-test.v=true", "-test.run=^(" + strings.Join(tests, "|") + ")$", checks}
 	command := exec.CommandContext(ctx, os.Args[0], args...)
 	command.Env = append(os.Environ(), apiVariable+"=1")
 	out, err := command.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if n := strings.Count("\n"+string(out), "\n--- PASS: "); n != len(controllersTests()) {
-		t.Errorf("%d tests were run, and not %d:\n%s", n, len(controllersTests()), out)
+	if n := strings.Count("\n"+string(out), "\n--- PASS: "); n != len(tests) {
+		t.Errorf("%d tests were run, and not %d:\n%s", n, len(tests), out)
 	}
 }
 
-func controllersTests() []string {
-	return []string{"ControllerConverges"}
+// isSweep reports whether a test does the same again and again.
+func isSweep(name string) bool {
+	return strings.Contains(name, "Crash") || name == "TestBadInput" || name == "TestProvisionersThatReturnNonsense"
+}
+
+// testsOfWorlds returns the tests in whose functions, or in those that they call, a
+// world is made. Where the store forgets, it is the embedded one, and no API's.
+func testsOfWorlds(t *testing.T) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mentions := make(map[string]map[string]bool) // by function
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil {
+				mentions[f.Name.Name] = mentionedBy(f)
+			}
+		}
+	}
+	makes := map[string]bool{"newWorld": true}
+	for grown := true; grown; {
+		grown = false
+		for name, mentioned := range mentions {
+			if !makes[name] && name != "newForgetfulWorld" && slices.ContainsFunc(slices.Collect(maps.Keys(mentioned)), func(m string) bool { return makes[m] }) {
+				makes[name], grown = true, true
+			}
+		}
+	}
+	for name := range makes {
+		if strings.HasPrefix(name, "Test") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func mentionedBy(f *ast.FuncDecl) map[string]bool {
+	names := make(map[string]bool)
+	ast.Inspect(f.Body, func(n ast.Node) bool {
+		if id, ok := n.(*ast.Ident); ok {
+			names[id.Name] = true
+		}
+		return true
+	})
+	return names
 }
 
 // connect returns the view of the objects that the next process has, and sets what
@@ -60,6 +122,17 @@ func (w *world) connect() *objectstest.Client {
 	process, stop := clustertest.Connect(w.t, w.server, w.network, "Pod", "PersistentVolume", "PersistentVolumeClaim", "StorageClass")
 	w.close = stop
 	return objectstest.NewClientOf(process)
+}
+
+// restoring is what users write to: what they create is as they say, with its UID
+// and its status, as where a database is restored.
+type restoring struct {
+	objects.Writer
+	server *clustertest.Server
+}
+
+func (r restoring) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	return r.server.Restore(ctx, object)
 }
 
 // troublesOfTheAPI are the actions that only an API server knows.
@@ -90,6 +163,13 @@ func (w *world) trouble(a action) {
 	case "lose answers":
 		time.AfterFunc(lasts, network.Inject(fault.Fault[clustertest.Request]{Match: writesOfControllers, After: true, Err: clustertest.ErrUnreachable}))
 	}
+}
+
+// lateFrom has what the process writes in the next seconds take effect late, when its
+// successor runs.
+func (w *world) lateFrom(a action) {
+	w.network.SetLate(writesOfControllers, time.Duration(a.Size)*30*time.Second)
+	time.Sleep(time.Duration(a.Claim) * time.Second)
 }
 
 // writesOfControllers are those of claims and volumes. A plugin's storage is not in

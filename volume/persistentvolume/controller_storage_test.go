@@ -145,7 +145,7 @@ func (s *storage) Recycle(ctx context.Context, _ string, spec *volume.Spec, reco
 	if err := s.halfway(ctx, "Recycle", spec.PersistentVolume.Name); err != nil {
 		return err
 	}
-	s.law.emptied(spec.PersistentVolume)
+	s.law.Emptied(spec.PersistentVolume)
 	return nil
 }
 
@@ -222,11 +222,7 @@ func (l *law) destroying(pv *v1.PersistentVolume) {
 			err = fmt.Errorf("the data of volume %s is destroyed while its claim is there", pv.Name)
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err != nil && l.first == nil {
-		l.first = err
-	}
+	l.report(err)
 }
 
 // withStorage gives the processes that are started the plugin.

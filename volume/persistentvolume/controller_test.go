@@ -193,7 +193,7 @@ func TestAReleasedVolumeIsKeptUntilItsClaimRefIsRemoved(t *testing.T) {
 		w.wantPV("pv", v1.VolumeReleased)
 		w.wantClaim("data", v1.ClaimPending)
 
-		w.law.emptied(w.pv("pv"))
+		w.law.Emptied(w.pv("pv"))
 		w.change("pv", func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef = nil })
 		w.settle()
 		w.wantBound("data", "pv")

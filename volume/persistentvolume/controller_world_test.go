@@ -1,6 +1,7 @@
 package persistentvolume_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
@@ -68,13 +68,18 @@ type world struct {
 
 func newWorld(t *testing.T, all ...metav1.Object) *world {
 	w := &world{t: t, store: storeOf(t, all...), events: new(eventList)}
-	w.api = w.store
+	w.api, w.law = w.store, newLaw(w.store)
 	if overAPI() {
-		w.server = clustertest.NewServerOf(w.store)
-		w.api = w.server.Writer()
+		w.serve()
 	}
-	w.law = newLaw(w.store)
 	return w
+}
+
+// serve puts an API server before the store.
+func (w *world) serve() {
+	w.server = clustertest.NewServerOf(w.store)
+	w.api = restoring{w.server.Writer(), w.server}
+	w.server.Observe(w.law.Observe)
 }
 
 // start runs a new controller, with a new view of the API.
@@ -112,7 +117,9 @@ func (w *world) start() {
 		w.config.Objects, w.api, closeRecords = recorded, recorded, recorded.Close
 		w.apply()
 	}
-	w.client.Inject(fault.Fault[objectstest.Call]{After: true, Hook: w.law.check})
+	if w.server == nil {
+		w.client.Inject(fault.Fault[objectstest.Call]{After: true, Hook: w.law.check})
+	}
 	w.config.PodsComplete = nil
 	if w.incomplete {
 		complete := make(chan struct{})
@@ -244,65 +251,40 @@ func (l *eventList) want(t *testing.T, prefix string) {
 	}
 }
 
-// law is what must be true after every single call to the API.
+// law is what must be true at any moment: after every single call, or, over an API,
+// of each version that is ever stored.
 type law struct {
+	*objectstest.Bindings
 	store *objects.Store
 
 	mu    sync.Mutex
-	named map[types.UID]string    // the volume that a claim was given
-	owner map[types.UID]types.UID // the claim that a volume was bound to
 	first error
 }
 
 func newLaw(store *objects.Store) *law {
-	return &law{store: store, named: make(map[types.UID]string), owner: make(map[types.UID]types.UID)}
+	return &law{Bindings: objectstest.NewBindings(false), store: store}
 }
 
 func (l *law) broken() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.first
+	return errors.Join(l.Err(), l.first)
 }
 
-// emptied says that nothing is left of what a volume's claim had in it.
-func (l *law) emptied(pv *v1.PersistentVolume) {
+// report notes what is wrong, if it is the first; nil: nothing is.
+func (l *law) report(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.owner, pv.UID)
+	l.first = cmp.Or(l.first, err)
 }
 
 func (l *law) check() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.look(); err != nil && l.first == nil {
-		l.first = err
-	}
-}
-
-func (l *law) look() error {
-	ctx := context.Background()
-	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, l.store, "PersistentVolumeClaim", "")
-	if err != nil {
-		return err
-	}
-	for _, c := range claims {
-		if before := l.named[c.UID]; before != "" && before != c.Spec.VolumeName {
-			return fmt.Errorf("claim %s had volume %q and now %q", c.Name, before, c.Spec.VolumeName)
-		}
-		l.named[c.UID] = c.Spec.VolumeName
-		if c.Status.Phase != v1.ClaimBound {
-			continue
-		}
-		pv, err := objects.Get[*v1.PersistentVolume](ctx, l.store, volume.NewObjectRef("PersistentVolume", "", c.Spec.VolumeName))
-		if err != nil || volume.CheckBinding(c, pv) != nil {
-			continue // no node would mount it
-		}
-		if owner, had := l.owner[pv.UID]; had && owner != c.UID {
-			return fmt.Errorf("volume %s had the data of claim %s, and is now shown to %s (%s)", pv.Name, owner, c.Name, c.UID)
-		}
-		l.owner[pv.UID] = c.UID
-	}
-	return nil
+	claims, err := objects.List[*v1.PersistentVolumeClaim](context.Background(), l.store, "PersistentVolumeClaim", "")
+	volumes, err2 := objects.List[*v1.PersistentVolume](context.Background(), l.store, "PersistentVolume", "")
+	l.first = cmp.Or(l.first, err, err2)
+	l.Now(claims, volumes)
 }
 
 func storageClass(name string, options ...func(*storagev1.StorageClass)) *storagev1.StorageClass {
@@ -323,13 +305,14 @@ func waitForConsumer(c *storagev1.StorageClass) {
 
 // sweepCrashes lets the controller die at each call to the API, before and after
 // its effect, changes what happens meanwhile, and checks what the next
-// controller makes of it. There must be a number of calls at least.
+// controller makes of it. There must be a number of calls at least. In short, it
+// dies at some of them.
 func sweepCrashes(t *testing.T, atLeast int, prepare func(*testing.T) *world, meanwhile, check func(*world)) {
 	t.Helper()
 	for _, after := range []bool{false, true} {
 		crashed := true
 		n := 1
-		for ; crashed; n++ {
+		for ; crashed; n += sweepStep() {
 			synctest.Test(t, func(t *testing.T) {
 				w := prepare(t)
 				w.crashAt, w.crashAfter = n, after
@@ -357,4 +340,12 @@ func sweepCrashes(t *testing.T, atLeast int, prepare func(*testing.T) *world, me
 			t.Fatalf("only %d calls were made", n)
 		}
 	}
+}
+
+// sweepStep is how far apart the crashes of a sweep are: all have the same goroutines.
+func sweepStep() int {
+	if testing.Short() {
+		return 5
+	}
+	return 1
 }

@@ -35,6 +35,11 @@
 // creates carries none: a volume or claim that arrives late may appear while the next
 // one works, and is found by its name then, which is that of what it is for.
 //
+// An API server whose database was restored counts versions anew from where that
+// stood: what a running controller has seen is later than what there is. It does no
+// harm with it, since the API is asked before data goes, but gets only conflicts for
+// answers until the count has passed: start it again after a restore.
+//
 // A cluster that goes from one way to the other has two kinds of volumes and claims.
 // A volume says who has made it (pv.kubernetes.io/provisioned-by): what a provisioner
 // has made under a name of its own is deleted only by a controller that has that

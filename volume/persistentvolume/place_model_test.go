@@ -27,6 +27,7 @@ func TestPlacementsConverge(t *testing.T) {
 	do := []string{"claim", "made claim", "named claim", "waiting claim", "waiting claim", "waiting made claim", "waiting named claim", "local volume", "local volume", "recycled volume",
 		"place", "place", "commit", "rollback", "place and commit", "place and commit", "pod", "delete pod", "name", "change policy", "change policy", "drop finalizers", "pre-bind",
 		"delete claim", "delete volume", "delete made volume", "free volume", "annotate claim", "break storage", "mend storage", "crash", "restart", "lag", "catch up"}
+	do = append(do, troublesOfTheAPI()...)
 	one := rapid.Custom(func(t *rapid.T) action {
 		return action{
 			Do:    rapid.SampledFrom(do).Draw(t, "do"),
@@ -67,7 +68,7 @@ func (p *placements) play(actions []action) error {
 	p.catchUp()
 	p.storage.fail(nil)
 	for i := range 3 {
-		_ = p.store.Delete(p.t.Context(), volume.NewObjectRef("Pod", "ops", fmt.Sprintf("pod%d", i)), objects.Preconditions{})
+		_ = p.api.Delete(p.t.Context(), volume.NewObjectRef("Pod", "ops", fmt.Sprintf("pod%d", i)), objects.Preconditions{})
 	}
 	time.Sleep(time.Hour)
 	synctest.Wait()
@@ -85,7 +86,7 @@ func (p *placements) play(actions []action) error {
 func (p *placements) restart() {
 	p.rollBack()
 	p.stop()
-	p.releases = nil
+	p.catchUp()
 	p.start()
 }
 
@@ -126,7 +127,7 @@ func (p *placements) do(i int, a action) {
 	case "waiting named claim":
 		p.try(claim, ofClass("wait"), naming(pvName))
 	case "local volume":
-		_, _ = p.store.Create(ctx, newPV(pvName, "2Gi", class("wait"), onHost(fmt.Sprintf("node%d", a.Size))))
+		_, _ = p.api.Create(ctx, newPV(pvName, "2Gi", class("wait"), onHost(fmt.Sprintf("node%d", a.Size))))
 	case "place":
 		if p.held == nil {
 			p.held = p.place(a)
@@ -143,9 +144,9 @@ func (p *placements) do(i int, a action) {
 			_ = placed.Commit(ctx)
 		}
 	case "pod":
-		_, _ = p.store.Create(ctx, pod)
+		_, _ = p.api.Create(ctx, pod)
 	case "delete pod":
-		_ = p.store.Delete(ctx, volume.NewObjectRef("Pod", "ops", pod.Name), objects.Preconditions{})
+		_ = p.api.Delete(ctx, volume.NewObjectRef("Pod", "ops", pod.Name), objects.Preconditions{})
 	case "break storage":
 		p.storage.fail(errors.New("it is broken"))
 	case "mend storage":
@@ -154,6 +155,11 @@ func (p *placements) do(i int, a action) {
 		p.crashAt, p.crashAfter = a.Size*2+a.Claim, a.Vol%2 == 0
 		p.restart()
 	case "restart":
+		p.restart()
+	case "outage", "throttle", "drop watches", "expire", "lose answers":
+		p.trouble(a)
+	case "depose":
+		p.lateFrom(a)
 		p.restart()
 	case "lag":
 		p.releases = append(p.releases, p.client.Hold([]string{"PersistentVolume", "PersistentVolumeClaim", "Pod"}[a.Vol%3]))
@@ -168,7 +174,7 @@ func (p *placements) try(claim *v1.PersistentVolumeClaim, options ...claimOption
 	for _, option := range options {
 		option(claim)
 	}
-	_, _ = p.store.Create(p.t.Context(), claim)
+	_, _ = p.api.Create(p.t.Context(), claim)
 }
 
 // edit is what users do to what is there.
@@ -180,19 +186,19 @@ func (p *placements) edit(i int, a action) {
 	switch {
 	case a.Do == "name" && noClaim == nil && claim.Spec.VolumeName == "":
 		claim.Spec.VolumeName = pvName
-		_, _ = p.store.Update(ctx, claim)
+		_, _ = p.api.Update(ctx, claim)
 	case a.Do == "drop finalizers" && noClaim == nil:
 		claim.Finalizers = slices.DeleteFunc(claim.Finalizers, func(f string) bool { return f != persistentvolume.ProvisioningFinalizer })
-		_, _ = p.store.Update(ctx, claim)
+		_, _ = p.api.Update(ctx, claim)
 	case a.Do == "delete made volume" && noClaim == nil:
-		_ = p.store.Delete(ctx, volume.NewObjectRef("PersistentVolume", "", persistentvolume.ProvisionedName(claim)), objects.Preconditions{})
+		_ = p.api.Delete(ctx, volume.NewObjectRef("PersistentVolume", "", persistentvolume.ProvisionedName(claim)), objects.Preconditions{})
 	case a.Do == "change policy" && noPV == nil:
 		pv.Spec.PersistentVolumeReclaimPolicy = []v1.PersistentVolumeReclaimPolicy{"Recycle", "Retain", "Delete"}[a.Claim]
-		_, _ = p.store.Update(ctx, pv)
+		_, _ = p.api.Update(ctx, pv)
 	case a.Do == "pre-bind" && noPV == nil && pv.Status.Phase != v1.VolumeBound && pv.Spec.ClaimRef != nil:
 		pv.Spec.ClaimRef.Name, pv.Spec.ClaimRef.UID = claimName, ""
-		p.law.emptied(pv)
-		_, _ = p.store.Update(ctx, pv)
+		p.law.Emptied(pv)
+		_, _ = p.api.Update(ctx, pv)
 	default:
 		p.happen(i, a)
 	}

@@ -98,7 +98,7 @@ func TestClaimForOnePodIsKeptForThePodThatIsPlaced(t *testing.T) {
 			}
 			pod = pod.DeepCopy()
 			pod.Status.Phase = v1.PodFailed
-			if _, err := w.store.UpdateStatus(w.t.Context(), pod); err != nil {
+			if _, err := w.api.UpdateStatus(w.t.Context(), pod); err != nil {
 				w.t.Fatal(err)
 			}
 		},

@@ -39,8 +39,8 @@ func (w *world) replaceClass(class *storagev1.StorageClass) {
 func TestFailedAttemptThatLeftNothing(t *testing.T) {
 	refused := func(w *world) {}
 	fails := func(w *world) {
-		w.replaceClass(storageClass("fast", made))
 		w.storage.fail(volume.NothingDone(errNoAnswer))
+		w.replaceClass(storageClass("fast", made))
 	}
 	for name, fail := range map[string]func(*world){"refused by the plugin before": refused, "made in vain": fails} {
 		for then, tc := range map[string]struct {

@@ -97,7 +97,7 @@ func sweepDiskCrashes(t *testing.T, atLeast int, prepare func(*testing.T) *world
 	for _, mode := range []string{"before", "half-way", "after"} {
 		crashed := true
 		n := 1
-		for ; crashed; n++ {
+		for ; crashed; n += sweepStep() {
 			synctest.Test(t, func(t *testing.T) {
 				w := prepare(t)
 				w.diskAt, w.diskMode = n, mode

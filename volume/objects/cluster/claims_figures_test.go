@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,13 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/util/figures"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
+	"github.com/podvol/podvol/volume/objects/objectstest"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
@@ -114,11 +112,13 @@ func (b *binding) report(t *testing.T, where string) {
 	}
 }
 
-// bindClaims has a controller bind claims to as many volumes, and checks that it
-// never gives one away twice.
+// bindClaims has a controller bind claims to as many volumes, and checks in all that
+// is ever stored that none is given away twice, be it for a moment.
 func bindClaims(t *testing.T, claims int) *binding {
 	t.Helper()
 	server := clustertest.NewServer()
+	ever := objectstest.NewBindings(true)
+	server.Observe(ever.Observe)
 	for i, size := range rand.Perm(claims) {
 		for _, object := range []metav1.Object{pooled(size), wanting(i)} {
 			if _, err := server.Writer().Create(t.Context(), object); err != nil {
@@ -160,8 +160,12 @@ func bindClaims(t *testing.T, claims int) *binding {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	server.Refuse(nil)
-	checkHistory(t, server, claims)
+	if err := ever.Err(); err != nil {
+		t.Error(err)
+	}
+	if n := ever.Bound(); n != claims {
+		t.Errorf("%d of %d claims are bound in the end", n, claims)
+	}
 	return b
 }
 
@@ -240,99 +244,4 @@ func (b *boundClaims) UpdateStatus(ctx context.Context, object metav1.Object) (m
 		}
 	}
 	return stored, err
-}
-
-// checkHistory walks through all that has ever been stored of volumes and claims:
-// no volume is given to a second claim and no claim gets a second volume, be it for
-// a moment, and in the end all are bound to each other.
-func checkHistory(t *testing.T, server *clustertest.Server, claims int) {
-	t.Helper()
-	core := clustertest.Clientset(t, "http://api", clustertest.NewTransport(server)).CoreV1()
-	given, taken := newPairs(t), newPairs(t)
-	bound := make(map[string]bool)
-	walk(t, server, "PersistentVolume", core.PersistentVolumes().Watch, func(pv *v1.PersistentVolume) {
-		claim := types.UID("")
-		if pv.Spec.ClaimRef != nil {
-			claim = pv.Spec.ClaimRef.UID
-		}
-		given.add(pv.Name, string(claim))
-		bound[pv.Name] = pv.Status.Phase == v1.VolumeBound && pv.Spec.ClaimRef != nil
-	})
-	walk(t, server, "PersistentVolumeClaim", core.PersistentVolumeClaims("").Watch, func(claim *v1.PersistentVolumeClaim) {
-		taken.add(string(claim.UID), claim.Spec.VolumeName)
-		bound[string(claim.UID)] = claim.Status.Phase == v1.ClaimBound
-	})
-	if len(given.first) != claims || !maps.Equal(given.first, taken.second) || !maps.Equal(given.second, taken.first) {
-		t.Errorf("of %d claims %d have a volume, and %d volumes a claim", claims, len(taken.first), len(given.first))
-	}
-	for who, ok := range bound {
-		if !ok {
-			t.Errorf("%s is not bound in the end", who)
-		}
-	}
-}
-
-// walk calls f with each version of each object of a kind.
-func walk[T metav1.Object](t *testing.T, server *clustertest.Server, kind string, from func(context.Context, metav1.ListOptions) (watch.Interface, error), f func(T)) {
-	t.Helper()
-	now, err := server.Store().List(t.Context(), kind, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	last := 0
-	for _, object := range now {
-		last = max(last, versionOf(t, object))
-	}
-	versions, err := from(t.Context(), metav1.ListOptions{ResourceVersion: "1"}) // which was created first
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer versions.Stop()
-	seen := 0
-	for e := range versions.ResultChan() {
-		object, ok := e.Object.(T)
-		if !ok {
-			t.Fatalf("a watch says %s %v", e.Type, e.Object)
-		}
-		f(object)
-		seen++
-		if versionOf(t, object) == last {
-			t.Logf("%d versions of %d objects of kind %s", seen, len(now), kind)
-			return
-		}
-	}
-	t.Fatalf("the history of kind %s ends early", kind)
-}
-
-func versionOf(t *testing.T, object metav1.Object) int {
-	t.Helper()
-	version, err := strconv.Atoi(object.GetResourceVersion())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return version
-}
-
-// pairs are made once and for all.
-type pairs struct {
-	t             *testing.T
-	first, second map[string]string
-}
-
-func newPairs(t *testing.T) *pairs {
-	return &pairs{t, make(map[string]string), make(map[string]string)}
-}
-
-// add notes what one has now; an empty other: nobody yet.
-func (p *pairs) add(one, other string) {
-	if had := p.first[one]; had != "" && had != other {
-		p.t.Errorf("%s had %s, and now has %q", one, had, other)
-	}
-	if other == "" {
-		return
-	}
-	if had := p.second[other]; had != "" && had != one {
-		p.t.Errorf("%s and %s both have %s", had, one, other)
-	}
-	p.first[one], p.second[other] = other, one
 }

@@ -54,4 +54,8 @@
 // shared, see [Config]: their changes are told late, by up to a minute. Its pods it
 // may list only as its own (spec.nodeName): give that informer, see
 // [Config.Informers].
+//
+// An identity that is no node's, such as a virtual kubelet's service account, needs
+// as much by RBAC: get, list and watch secrets, config maps and nodes; get claims,
+// PersistentVolumes and service accounts; and what package clusterhost lists.
 package cluster

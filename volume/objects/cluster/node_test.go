@@ -280,7 +280,7 @@ func boundPair(claim, pv string) (*v1.PersistentVolumeClaim, *v1.PersistentVolum
 	return c, v
 }
 
-// kept fails if a volume was unmounted, or is not shown as mounted.
+// wantAllMounted fails if a volume was unmounted, or so many are not shown as mounted.
 func (n *node) wantAllMounted(volumes int) {
 	n.t.Helper()
 	mounted := 0

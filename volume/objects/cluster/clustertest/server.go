@@ -50,6 +50,7 @@ type Server struct {
 	skew     time.Duration
 	tokens   int            // issued so far
 	held     map[string]int // kinds whose watches are told nothing
+	observe  func(object metav1.Object, gone bool)
 }
 
 type apiEvent struct {
@@ -104,6 +105,22 @@ func (s *Server) Hold(kind string) (release func()) {
 		s.held[kind]--
 		s.tell()
 	})
+}
+
+// Observe calls f with each version that is stored from now on of an object of the kinds
+// that an embedded store keeps, in their order, and as they were last with those that
+// are gone. f must neither change them nor call the server. What was stored before it
+// is called with first.
+func (s *Server) Observe(f func(object metav1.Object, gone bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.observe = f
+	for _, kind := range objects.Kinds() {
+		stored, _ := s.store.List(context.Background(), kind.Kind, "")
+		for _, object := range stored {
+			f(object, false)
+		}
+	}
 }
 
 // tell wakes all watches. s is locked.
@@ -276,7 +293,11 @@ func (s *Server) happened(what string, a Request, object metav1.Object) {
 		return // nothing has changed
 	}
 	s.version = version
-	s.events = append(s.events, apiEvent{version: version, kind: a.Kind.Kind, Type: what, Object: clone(a.Kind, object)})
+	e := apiEvent{version: version, kind: a.Kind.Kind, Type: what, Object: clone(a.Kind, object)}
+	s.events = append(s.events, e)
+	if s.observe != nil {
+		s.observe(e.Object, what == "DELETED")
+	}
 	s.tell()
 }
 

@@ -17,6 +17,22 @@ import (
 // told.
 func (s *Server) Writer() objects.Writer { return writer{s} }
 
+// Restore creates an object as it is, with its UID and its status, as who restores a
+// database does; those who watch are told. The errors are those of [objects.Store].
+func (s *Server) Restore(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	kind, ref, err := objects.Describe(object)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stored, err := s.store.Create(ctx, object)
+	if err == nil {
+		s.happened("ADDED", Request{Kind: kind, Namespace: ref.Namespace, Name: ref.Name}, stored)
+	}
+	return stored, err
+}
+
 type writer struct{ server *Server }
 
 func (w writer) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {

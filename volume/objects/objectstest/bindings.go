@@ -1,0 +1,155 @@
+package objectstest
+
+import (
+	"fmt"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// Bindings holds what is stored of claims and volumes, one version after the other,
+// against what must never be, not even for a moment: a claim never gets a second
+// volume, and a volume whose data a claim was shown is shown to no other. A claim is
+// shown a volume when a node would mount it ([volume.CheckBinding]). All methods are
+// safe for concurrent use.
+type Bindings struct {
+	forGood bool
+
+	mu      sync.Mutex
+	claims  map[types.UID]*v1.PersistentVolumeClaim // as they are stored now
+	volumes map[string]*v1.PersistentVolume
+	named   map[types.UID]string    // the volume that a claim was given
+	owner   map[types.UID]types.UID // the claim that a volume was shown to
+	given   map[types.UID]types.UID // the claim that a volume was given to last
+	had     map[types.UID]string    // the volume that was given to a claim last
+	first   error
+}
+
+// NewBindings returns bindings of which nothing is known yet. If they are for good, no
+// volume is ever given to a second claim, or no claim at all, and no two volumes
+// are given to one claim, whether it was shown them or not.
+func NewBindings(forGood bool) *Bindings {
+	b := &Bindings{forGood: forGood, named: make(map[types.UID]string), owner: make(map[types.UID]types.UID), given: make(map[types.UID]types.UID),
+		had: make(map[types.UID]string)}
+	b.forget()
+	return b
+}
+
+func (b *Bindings) forget() {
+	b.claims, b.volumes = make(map[types.UID]*v1.PersistentVolumeClaim), make(map[string]*v1.PersistentVolume)
+}
+
+// Observe is called with each version of each object that is stored, and with each
+// that is gone. What is neither claim nor volume means nothing. The object must not be
+// changed afterwards.
+func (b *Bindings) Observe(object metav1.Object, gone bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !gone {
+		b.stored(object)
+		return
+	}
+	switch o := object.(type) {
+	case *v1.PersistentVolumeClaim:
+		delete(b.claims, o.UID)
+	case *v1.PersistentVolume:
+		delete(b.volumes, o.Name)
+	}
+}
+
+// Now is for stores that do not tell of each version: these are all claims and
+// volumes that they have.
+func (b *Bindings) Now(claims []*v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.forget()
+	for _, pv := range volumes {
+		b.stored(pv)
+	}
+	for _, claim := range claims {
+		b.stored(claim)
+	}
+}
+
+// Emptied says that nothing is left of what a volume's claim had in it.
+func (b *Bindings) Emptied(pv *v1.PersistentVolume) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.owner, pv.UID)
+}
+
+// Err returns what was wrong first, or nil.
+func (b *Bindings) Err() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.first
+}
+
+// Bound returns how many claims have a volume now that a node would mount.
+func (b *Bindings) Bound() (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, claim := range b.claims {
+		if volume.CheckBinding(claim, b.volumes[claim.Spec.VolumeName]) == nil {
+			n++
+		}
+	}
+	return n
+}
+
+func (b *Bindings) wrong(format string, args ...any) {
+	if b.first == nil {
+		b.first = fmt.Errorf(format, args...)
+	}
+}
+
+func (b *Bindings) stored(object metav1.Object) {
+	switch o := object.(type) {
+	case *v1.PersistentVolumeClaim:
+		if before := b.named[o.UID]; before != "" && before != o.Spec.VolumeName {
+			b.wrong("claim %s had volume %q and now %q", o.Name, before, o.Spec.VolumeName)
+		}
+		b.claims[o.UID], b.named[o.UID] = o, o.Spec.VolumeName
+		b.pair(o, b.volumes[o.Spec.VolumeName])
+	case *v1.PersistentVolume:
+		b.volumes[o.Name] = o
+		claim := types.UID("")
+		if o.Spec.ClaimRef != nil {
+			claim = o.Spec.ClaimRef.UID
+		}
+		if b.forGood {
+			b.give(o, claim)
+		}
+		b.pair(b.claims[claim], o)
+	}
+}
+
+// pair looks at a claim and a volume, either of which may be nil.
+func (b *Bindings) pair(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) {
+	if claim == nil || pv == nil || claim.Status.Phase != v1.ClaimBound || volume.CheckBinding(claim, pv) != nil {
+		return
+	}
+	if owner, had := b.owner[pv.UID]; had && owner != claim.UID {
+		b.wrong("volume %s had the data of claim %s, and is now shown to %s (%s)", pv.Name, owner, claim.Name, claim.UID)
+	}
+	b.owner[pv.UID] = claim.UID
+}
+
+// give notes the claim that a volume is given to; an empty one: none.
+func (b *Bindings) give(pv *v1.PersistentVolume, claim types.UID) {
+	before := b.given[pv.UID]
+	if before == claim {
+		return
+	}
+	if before != "" {
+		b.wrong("volume %s was given to claim %s, and now to %q", pv.Name, before, claim)
+	}
+	if other := b.had[claim]; other != "" {
+		b.wrong("claim %s is given volume %s, and has %s", claim, pv.Name, other)
+	}
+	b.given[pv.UID], b.had[claim] = claim, pv.Name
+}
