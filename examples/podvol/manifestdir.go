@@ -412,10 +412,10 @@ func (d *manifestDir) complain(fault *string, text string) {
 	}
 }
 
-// complete reports whether nothing is missing: every file that is there has
-// had a good version, and none can be on its way from one name to another, so
-// that a pod that is in none of them is not wanted.
-func (d *manifestDir) complete() bool { return d.allRead() && !d.early }
+// complete reports whether nothing is missing: the directory has been read, every
+// file that is there has had a good version, and none can be on its way from one
+// name to another, so that a pod that is in none of them is not wanted.
+func (d *manifestDir) complete() bool { return !d.since.IsZero() && d.allRead() && !d.early }
 
 // allRead reports whether every file that is known has had a good version.
 func (d *manifestDir) allRead() bool {

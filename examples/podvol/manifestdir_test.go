@@ -36,6 +36,15 @@ func podNames(d *manifestDir) (names []string) {
 
 const disk = "{name: disk, emptyDir: {}}"
 
+// Of a directory that nobody has looked at, nothing is known.
+func TestManifestDirIsNotCompleteUnread(t *testing.T) {
+	inDir(t, func(t *testing.T, _ string, d *manifestDir) {
+		if d.complete() {
+			t.Error("complete before the first scan")
+		}
+	})
+}
+
 // A pod that an earlier run has left, and that is in no good file, is not
 // nobody's while its file may just be on its way from one name to another.
 func TestManifestDirIsCompleteOnceNothingMoves(t *testing.T) {

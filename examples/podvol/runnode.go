@@ -260,10 +260,13 @@ type nodeRun struct {
 }
 
 func (r *nodeRun) untilStopped(ctx context.Context) error {
-	r.due = time.NewTimer(0) // the first look
+	r.due = time.NewTimer(afterRefusal)
 	defer r.due.Stop()
-	for {
-		var err error
+	r.due.Stop()
+	// The first look comes before anything that has changed meanwhile, such as
+	// claims and disks: until then it is not known which pods are wanted.
+	err := r.look(ctx)
+	for err == nil || ctx.Err() != nil {
 		select {
 		case <-ctx.Done():
 			return r.end(ctx)
@@ -287,10 +290,8 @@ func (r *nodeRun) untilStopped(ctx context.Context) error {
 		case <-r.out.news:
 			err = r.out.flush(func(v volumemanager.VolumeStatus) { r.keep.see(ctx, v) })
 		}
-		if err != nil && ctx.Err() == nil {
-			return err
-		}
 	}
+	return err
 }
 
 // afterRefusal is how long what could not be applied waits for another try,

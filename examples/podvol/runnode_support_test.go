@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -26,6 +27,7 @@ type nodeTest struct {
 	// passed are rows that came while another one was waited for.
 	passed []row
 	says   chan string
+	missed []string // said while something else was waited for
 	stop   func() (code int)
 	kill   func() // of a process: SIGKILL
 }
@@ -115,7 +117,7 @@ func (n *nodeTest) row(volume, state string) row {
 		select {
 		case r, ok := <-n.rows:
 			if !ok {
-				n.t.Fatalf("it ended before volume %s was %s", volume, state)
+				n.t.Fatalf("it ended before volume %s was %s: %s", volume, state, n.lastWords())
 			}
 			if r.Volume == volume && r.State == state {
 				return r
@@ -135,15 +137,23 @@ func (n *nodeTest) hears(text string) string {
 		select {
 		case line, ok := <-n.says:
 			if !ok {
-				n.t.Fatalf("it ended and did not say %q", text)
+				n.t.Fatalf("it ended and did not say %q: %s", text, n.lastWords())
 			}
 			if strings.Contains(line, text) {
 				return line
 			}
+			n.missed = append(n.missed, line)
 		case <-late:
 			n.t.Fatalf("it did not say %q in %v", text, patience)
 		}
 	}
+}
+
+// lastWords are the code that it has ended with, and what it said that nobody
+// has waited for.
+func (n *nodeTest) lastWords() string {
+	code := n.stop()
+	return fmt.Sprintf("exit code %d; it said\n%s", code, strings.Join(append(n.missed, n.heard()...), "\n"))
 }
 
 // heard drains what was said and not listened to.
