@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -42,7 +43,9 @@ const (
 // Two processes work with the rights of their mode's manifests; the one that
 // leads is killed with SIGKILL amid its work.
 func TestTwoProcessesOnARealAPIServer(t *testing.T) {
-	apiserver.Run(t, apiserver.Config{}, func(t *testing.T, s *apiserver.Server) {
+	// Many clusters let nobody name an owner that he may not finalize.
+	strict := "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement"
+	apiserver.Run(t, apiserver.Config{Flags: []string{strict}}, func(t *testing.T, s *apiserver.Server) {
 		admin := clientsetOf(t, s.Admin(t))
 		_, err := admin.CoreV1().Namespaces().Create(t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ops"}}, metav1.CreateOptions{})
 		if err != nil {
@@ -185,92 +188,162 @@ func bindHere(t *testing.T, admin kubernetes.Interface) {
 	})
 }
 
+// clusterOfTwo is where two replicas work together.
+type clusterOfTwo struct {
+	t                     *testing.T
+	admin                 kubernetes.Interface
+	mode, class           string
+	share, kubeconfigFile string
+}
+
+// inCluster has a class whose volumes are directories of a share.
+func inCluster(t *testing.T, s *apiserver.Server, admin kubernetes.Interface, mode, provisioner string) *clusterOfTwo {
+	t.Helper()
+	c := &clusterOfTwo{t: t, admin: admin, mode: mode, class: "shared-" + mode, share: t.TempDir(), kubeconfigFile: filepath.Join(t.TempDir(), "kubeconfig")}
+	_, err := admin.StorageV1().StorageClasses().Create(t.Context(), &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: c.class}, Provisioner: provisioner,
+		Parameters: map[string]string{"server": "10.0.0.1", "share": "/export"}}, metav1.CreateOptions{})
+	identity := s.Kubeconfig(t, "system:serviceaccount:kube-system:podvol-controller", "system:serviceaccounts", "system:serviceaccounts:kube-system")
+	if err := errors.Join(err, os.WriteFile(c.kubeconfigFile, identity, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c *clusterOfTwo) start() *process {
+	c.t.Helper()
+	return startProcess(c.t, c.share, "--kubeconfig="+c.kubeconfigFile, "--mode="+c.mode, "--root-dir="+c.t.TempDir(), "--bind-address=", "--workers=2",
+		"--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s")
+}
+
+// holder is who holds the lease; "": nobody.
+func (c *clusterOfTwo) holder() string {
+	lease, err := c.admin.CoordinationV1().Leases("kube-system").Get(c.t.Context(), "podvol-controller", metav1.GetOptions{})
+	if err != nil || lease.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *lease.Spec.HolderIdentity
+}
+
+func (c *clusterOfTwo) claims() corev1.PersistentVolumeClaimInterface {
+	return c.admin.CoreV1().PersistentVolumeClaims("ops")
+}
+
+// wanted is a claim's spec.
+func (c *clusterOfTwo) wanted() v1.PersistentVolumeClaimSpec {
+	return v1.PersistentVolumeClaimSpec{StorageClassName: &c.class, AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteMany},
+		Resources: v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}}}
+}
+
+// create returns the claims' names.
+func (c *clusterOfTwo) create(n int) (names []string) {
+	c.t.Helper()
+	for i := range n {
+		name := fmt.Sprintf("%s-%03d", c.mode, i)
+		claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: c.wanted()}
+		if _, err := c.claims().Create(c.t.Context(), claim, metav1.CreateOptions{}); err != nil {
+			c.t.Fatal(err)
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// bound is how many claims are bound, each to a volume of its own.
+func (c *clusterOfTwo) bound() int {
+	c.t.Helper()
+	all, err := c.claims().List(c.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	volumes := make(map[string]bool)
+	for _, claim := range all.Items {
+		if claim.Status.Phase == v1.ClaimBound {
+			volumes[claim.Spec.VolumeName] = true
+		}
+	}
+	return len(volumes)
+}
+
+// directories are those of volumes.
+func (c *clusterOfTwo) directories() []string {
+	c.t.Helper()
+	all, err := filepath.Glob(filepath.Join(c.share, "pvc-*"))
+	if err != nil {
+		c.t.Error(err)
+	}
+	return all
+}
+
+// ownAVolume has a pod with an ephemeral volume come and go.
+func (c *clusterOfTwo) ownAVolume() {
+	c.t.Helper()
+	pods := c.admin.CoreV1().Pods("ops")
+	ephemeral := v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{VolumeClaimTemplate: &v1.PersistentVolumeClaimTemplate{Spec: c.wanted()}}}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "owner"}, Spec: v1.PodSpec{
+		Containers: []v1.Container{{Name: "c", Image: "i"}}, Volumes: []v1.Volume{{Name: "scratch", VolumeSource: ephemeral}}}}
+	if _, err := pods.Create(c.t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	until(c.t, "the claim of an ephemeral volume is bound", func() bool {
+		claim, err := c.claims().Get(c.t.Context(), "owner-scratch", metav1.GetOptions{})
+		return err == nil && claim.Status.Phase == v1.ClaimBound
+	})
+	if err := pods.Delete(c.t.Context(), "owner", metav1.DeleteOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// deleteAll deletes the claims, and waits until nothing is left of them.
+func (c *clusterOfTwo) deleteAll(names []string) {
+	c.t.Helper()
+	for _, name := range names {
+		if err := c.claims().Delete(c.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	until(c.t, "all volumes are gone", func() bool {
+		all, err := c.admin.CoreV1().PersistentVolumes().List(c.t.Context(), metav1.ListOptions{})
+		return err == nil && len(all.Items) == 0
+	})
+	if left := c.directories(); len(left) > 0 {
+		c.t.Errorf("directories are left: %q", left)
+	}
+}
+
 func workTogether(t *testing.T, s *apiserver.Server, admin kubernetes.Interface, mode, provisioner string) {
 	const n = 100
-	core, share, class := admin.CoreV1(), t.TempDir(), "shared-"+mode
-	_, err := admin.StorageV1().StorageClasses().Create(t.Context(), &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: provisioner,
-		Parameters: map[string]string{"server": "10.0.0.1", "share": "/export"}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	identity := s.Kubeconfig(t, "system:serviceaccount:kube-system:podvol-controller", "system:serviceaccounts", "system:serviceaccounts:kube-system")
-	if err := os.WriteFile(kubeconfig, identity, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	c := inCluster(t, s, admin, mode, provisioner)
 	if mode == modeProvisioner {
 		bindHere(t, admin)
 	}
-	start := func() *process {
-		return startProcess(t, share, "--kubeconfig="+kubeconfig, "--mode="+mode, "--root-dir="+t.TempDir(), "--bind-address=", "--workers=2",
-			"--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s")
-	}
-	holder := func() string {
-		lease, err := admin.CoordinationV1().Leases("kube-system").Get(t.Context(), "podvol-controller", metav1.GetOptions{})
-		if err != nil || lease.Spec.HolderIdentity == nil {
-			return ""
-		}
-		return *lease.Spec.HolderIdentity
-	}
-	first := start()
-	until(t, "the first leads", func() bool { return holder() != "" })
-	led := holder()
-	second := start()
-	claim := func(i int) *v1.PersistentVolumeClaim {
-		return &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: fmt.Sprintf("%s-%03d", mode, i)}, Spec: v1.PersistentVolumeClaimSpec{
-			StorageClassName: &class, AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteMany},
-			Resources: v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}}}}
-	}
-	for i := range n {
-		if _, err := core.PersistentVolumeClaims("ops").Create(t.Context(), claim(i), metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	bound := func() map[string]bool {
-		all, err := core.PersistentVolumeClaims("ops").List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		volumes := make(map[string]bool)
-		for _, c := range all.Items {
-			if c.Status.Phase == v1.ClaimBound {
-				volumes[c.Spec.VolumeName] = true
-			}
-		}
-		return volumes
-	}
-	until(t, "the first works", func() bool { return len(bound()) > 0 })
+	first := c.start()
+	until(t, "the first leads", func() bool { return c.holder() != "" })
+	led := c.holder()
+	second := c.start()
+	claims := c.create(n)
+	until(t, "the first works", func() bool { return c.bound() > 0 })
 	if err := first.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	killed, done := time.Now(), len(bound())
-	until(t, "all claims are bound", func() bool { return len(bound()) == n })
+	killed, done := time.Now(), c.bound()
+	until(t, "all claims are bound", func() bool { return c.bound() == n })
 	t.Logf("%d claims were bound when the leader was killed, %d after %s", done, n, time.Since(killed).Round(time.Millisecond))
-	until(t, "the second leads", func() bool { return holder() != "" && holder() != led })
-	if directories, err := filepath.Glob(filepath.Join(share, "pvc-*")); err != nil || len(directories) != n {
-		t.Errorf("%d directories for %d claims: %q, %v", len(directories), n, directories, err)
+	until(t, "the second leads", func() bool { return c.holder() != "" && c.holder() != led })
+	if directories := c.directories(); len(directories) != n {
+		t.Errorf("%d directories for %d claims: %q", len(directories), n, directories)
 	}
-
-	for i := range n {
-		if err := core.PersistentVolumeClaims("ops").Delete(t.Context(), claim(i).Name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+	if mode == modeEverything {
+		c.ownAVolume()
 	}
-	until(t, "all volumes are gone", func() bool {
-		all, err := core.PersistentVolumes().List(t.Context(), metav1.ListOptions{})
-		return err == nil && len(all.Items) == 0
-	})
-	if left, _ := filepath.Glob(filepath.Join(share, "pvc-*")); len(left) > 0 {
-		t.Errorf("directories are left: %q", left)
-	}
+	c.deleteAll(claims)
 	if err := second.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if err := second.cmd.Wait(); err != nil {
 		t.Errorf("the second has ended with %v", err)
 	}
-	if holder() != "" {
-		t.Errorf("%q holds the lease in the end", holder())
+	if c.holder() != "" {
+		t.Errorf("%q holds the lease in the end", c.holder())
 	}
 	if strings.Contains(second.log.String(), "forbidden") {
 		t.Error("the manifest's rights are not enough")
