@@ -25,6 +25,7 @@ type api struct {
 
 	mu      sync.Mutex
 	down    bool
+	inVain  map[string]int // how often was asked what while the server was away
 	watches []watch.Interface
 	kinds   map[string]schema.GroupVersionKind
 	listed  map[string]bool // what was listed since the server was away last
@@ -93,10 +94,11 @@ func newAPI(objects ...runtime.Object) *api {
 		return false, nil, nil
 	})
 	a.PrependWatchReactor("*", a.watch)
-	a.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+	a.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if a.down {
+			a.inVain[action.GetVerb()+" "+action.GetResource().Resource]++
 			return true, nil, apierrors.NewInternalError(errors.New("the API server is away"))
 		}
 		return false, nil, nil
@@ -136,7 +138,7 @@ func (a *api) watch(action clienttesting.Action) (bool, watch.Interface, error) 
 // setDown ends all watches and has every request refused, until it is up again.
 func (a *api) setDown(down bool) {
 	a.mu.Lock()
-	a.down = down
+	a.down, a.inVain = down, make(map[string]int)
 	watches := a.watches
 	a.watches, a.listed = nil, make(map[string]bool)
 	a.mu.Unlock()

@@ -180,6 +180,11 @@ func TestOutage(t *testing.T) {
 	if err := w.api.Tracker().Add(again); err != nil {
 		t.Fatal(err)
 	}
+	w.eventually("pods were asked for in vain", func() bool {
+		w.api.mu.Lock()
+		defer w.api.mu.Unlock()
+		return w.api.inVain["list pods"] > 0
+	})
 	if m := w.mounted(); len(m) != 3 {
 		t.Errorf("mounted during the outage: %v", m)
 	}

@@ -39,11 +39,11 @@ func newVolumes(root, node string, api kubernetes.Interface, pods cache.SharedIn
 	if err != nil {
 		return nil, err
 	}
-	bundles := clusterhost.NewTrustBundles(api, clusterhost.TrustBundlesConfig{Logger: log})
+	told, bundles := clusterhost.NewEvents(events), clusterhost.NewTrustBundles(api, clusterhost.TrustBundlesConfig{Logger: log})
 	v := &volumes{client: client, size: clusterhost.NewAllocatable(client, node), bundles: bundles}
 	if v.Manager, err = volumemanager.New(volumemanager.Config{
 		RootDir: root, NodeName: node, Objects: client, Plugins: plugins.All(), Containers: containers,
-		Events: clusterhost.NewEvents(events), Tokens: clusterhost.NewTokens(api, clusterhost.TokensConfig{Logger: log}),
+		Events: told, Tokens: clusterhost.NewTokens(api, clusterhost.TokensConfig{Events: told, Logger: log}),
 		Allocatable: v.size, TrustBundles: v.bundles, Logger: log, Mounter: mounter, // nil: the machine's
 	}); err != nil {
 		v.close()
