@@ -26,7 +26,8 @@ type Machine struct {
 	Kernel string
 	// MemoryMiB is the machine's memory; 0 means 2048.
 	MemoryMiB int
-	// CPUs is the number of processors; 0 means that of the host, but at most 4.
+	// CPUs is the number of processors; 0 means one, or with KVM that of the host,
+	// but at most 4: emulated ones are slower together, as they wait for each other.
 	CPUs int
 	// KVM uses the host's hardware instead of emulating it.
 	KVM bool
@@ -165,8 +166,12 @@ func (m Machine) arguments(k *kernel) []string {
 	if memory == 0 {
 		memory = 2048
 	}
-	if cpus == 0 {
+	switch {
+	case cpus > 0:
+	case m.KVM:
 		cpus = min(runtime.NumCPU(), 4)
+	default:
+		cpus = 1
 	}
 	// A panic and an oops reboot at once, and -no-reboot makes that QEMU's end.
 	// oops=panic, since a test cannot trust a kernel that had one. The HPET, since

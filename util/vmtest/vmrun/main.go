@@ -29,7 +29,7 @@ func main() {
 	console := flag.Bool("console", false, "show what the machine's kernel prints, on standard error")
 	flag.StringVar(&m.Kernel, "kernel", "", "`directory` of an unpacked kernel package (Debian's newest kernel)")
 	flag.IntVar(&m.MemoryMiB, "memory", 0, "memory in `MiB` (2048)")
-	flag.IntVar(&m.CPUs, "cpus", 0, "`number` of processors (the host's, at most 4)")
+	flag.IntVar(&m.CPUs, "cpus", 0, "`number` of processors (one, or with -kvm the host's, at most 4)")
 	flag.BoolVar(&m.KVM, "kvm", false, "use the host's KVM instead of emulation")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: vmrun [flags] program [arguments]")
