@@ -133,7 +133,7 @@ func TestNFSIsNotMountedBlindly(t *testing.T) {
 	}
 	for name, test := range tests {
 		k := &sayingKernel{}
-		e := mountNFSOn(t, k, 300*time.Millisecond, test.source, test.option)
+		e := mountNFSOn(t, k, 3*time.Second, test.source, test.option)
 		if e.Cause != test.cause || !strings.Contains(e.Error(), test.words) {
 			t.Errorf("%s: %v; want %v and %q", name, e, test.cause, test.words)
 		}

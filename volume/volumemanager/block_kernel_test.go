@@ -179,7 +179,7 @@ func TestKernelCrashAroundABlockVolume(t *testing.T) {
 		}
 		points, every := 0, 1
 		if testing.Short() {
-			every = 7
+			every = 13
 		}
 		for n := 1; ; n += every {
 			killed := false

@@ -63,7 +63,7 @@ func TestSubPathsAfterACrash(t *testing.T) {
 			every = 5
 		}
 		if testing.Short() {
-			every *= 5
+			every *= 11
 		}
 		points := 0
 		for n := 1; subPathCrashOnce(t, base, killPoint{n, n/every%2 == 0}); n += every {

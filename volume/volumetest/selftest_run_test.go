@@ -138,7 +138,11 @@ func TestDefectsAreFound(t *testing.T) {
 	for _, c := range allChecks() {
 		sentences[c.name] = c.proves
 	}
-	for _, b := range allBroken() {
+	defects := allBroken()
+	if testing.Short() { // a process each: those with goroutines of their own
+		defects = slices.Concat(brokenFaults(), brokenRetry(), brokenCrash(), brokenCancel(), brokenConcurrency())
+	}
+	for _, b := range defects {
 		t.Run(b.defect, func(t *testing.T) {
 			t.Parallel()
 			on := b.on
