@@ -51,10 +51,10 @@ func TestFailedAttemptThatLeftNothing(t *testing.T) {
 			"the class has volumes":   {func(w *world) { w.replaceClass(storageClass("fast")); w.create(newPV("pv", "1Gi", class("fast"))) }, "pv"},
 			"the class makes volumes": {func(w *world) { w.storage.fail(nil); w.replaceClass(storageClass("fast", made)) }, "pvc-uid-data"},
 			"the claim is deleted":    {func(w *world) { w.delete("PersistentVolumeClaim", "ops", "data") }, ""},
-			"deleted after a restart": {func(w *world) {
+			"deleted before a restart": {func(w *world) {
 				w.stop()
-				w.startFailing(errNoAnswer)
 				w.delete("PersistentVolumeClaim", "ops", "data")
+				w.startFailing(errNoAnswer)
 			}, ""},
 			"deleted, and its class": {func(w *world) { w.delete("StorageClass", "", "fast"); w.delete("PersistentVolumeClaim", "ops", "data") }, ""},
 			"deleted, and comes again": {func(w *world) {
