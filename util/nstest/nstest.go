@@ -148,10 +148,6 @@ func report(t *testing.T, what string) {
 
 // startChild runs the calling sub-test in a child process.
 func startChild(t *testing.T, mode Mode) {
-	// The parent-death signal is sent when the thread that forked ends.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-
 	ctx, cancel := rerun.Context(t)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", rerun.Args(t)...)
@@ -161,9 +157,11 @@ func startChild(t *testing.T, mode Mode) {
 	cmd.Env = append([]string{"GORACE=atexit_sleep_ms=20"}, os.Environ()...)
 	cmd.Env = append(cmd.Env, modeVar+"="+string(mode))
 	cmd.SysProcAttr = namespaces(mode)
+	prepare := func() error { return nil }
 	if mode == User && os.Geteuid() == 0 {
 		dir := userTempDir(t)
 		cmd.Env = append(cmd.Env, "TMPDIR="+dir, "HOME="+dir)
+		prepare = func() error { return openToUsers(fuseDevice, dir) }
 	}
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	reports, err := reportPipe(cmd)
@@ -171,24 +169,79 @@ func startChild(t *testing.T, mode Mode) {
 		t.Fatal(err)
 	}
 	defer reports.Close()
-	err = cmd.Start()
-	for _, f := range cmd.ExtraFiles {
-		f.Close()
+	var said []byte
+	var notStarted, failed, unread error
+	inThreadOfItsOwn(func() {
+		if notStarted = prepare(); notStarted == nil {
+			notStarted = cmd.Start()
+		}
+		for _, f := range cmd.ExtraFiles {
+			f.Close()
+		}
+		if notStarted == nil {
+			said, unread = io.ReadAll(reports)
+			failed = cmd.Wait()
+		}
+	})
+	if kernelCannot(notStarted) {
+		skip(t, fmt.Sprintf("the kernel denies a new namespace here: %v", notStarted))
 	}
-	if kernelCannot(err) {
-		skip(t, fmt.Sprintf("the kernel denies a new namespace here: %v", err))
+	if notStarted != nil {
+		t.Fatalf("start the test in a namespace: %v", notStarted)
 	}
-	if err != nil {
-		t.Fatalf("start the test in a namespace: %v", err)
+	if failed != nil {
+		t.Fatalf("the test failed in its namespace (%s): %v", mode, failed)
 	}
-	said, readErr := io.ReadAll(reports)
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("the test failed in its namespace (%s): %v", mode, err)
-	}
-	if readErr != nil {
-		t.Fatal(readErr)
+	if unread != nil {
+		t.Fatal(unread)
 	}
 	judge(t, string(said))
+}
+
+// inThreadOfItsOwn runs f in a thread that ends with it: the parent-death signal is
+// sent when the thread that forked ends, and namespaces are a thread's. It is not the
+// main one, whose namespaces are what /proc/self shows.
+func inThreadOfItsOwn(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			inThreadOfItsOwn(f) // another one, as this one is taken
+			runtime.UnlockOSThread()
+			return
+		}
+		f()
+	}()
+	<-done
+}
+
+// fuseDevice is open to all users where there is udev. Where there is none, as on
+// many small virtual machines, it is root's alone.
+const fuseDevice = "/dev/fuse"
+
+// openToUsers gives the calling thread a mount namespace in which a device is open to
+// all users, where it is not anyway. It mounts at dir meanwhile.
+func openToUsers(device, dir string) error {
+	var found unix.Stat_t
+	if err := unix.Stat(device, &found); err != nil || found.Mode&0o006 == 0o006 {
+		return nil // without the device, who needs it says so
+	}
+	node := filepath.Join(dir, filepath.Base(device))
+	for _, step := range []func() error{
+		func() error { return unix.Unshare(unix.CLONE_NEWNS) },
+		func() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "") },
+		func() error { return unix.Mount("nstest", dir, "tmpfs", 0, "") },
+		func() error { return unix.Mknod(node, unix.S_IFCHR, int(found.Rdev)) },
+		func() error { return unix.Chmod(node, 0o666) }, // whatever the umask is
+		func() error { return unix.Mount(node, device, "", unix.MS_BIND, "") },
+		func() error { return unix.Unmount(dir, unix.MNT_DETACH) },
+	} {
+		if err := step(); err != nil {
+			return fmt.Errorf("open %s to all users: %w", device, err)
+		}
+	}
+	return nil
 }
 
 // judge turns the reports of a child that exited with success into the

@@ -103,3 +103,22 @@ func TestRecursiveBindsOfOthersMountsAreDetached(t *testing.T) {
 		}
 	})
 }
+
+// As where udev has opened it; outside it is as it was.
+func TestUsersHaveFUSE(t *testing.T) {
+	const device = "/dev/fuse"
+	before, err := os.Stat(device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nstest.Run(t, func(t *testing.T) {
+		f, err := os.OpenFile(device, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	})
+	if after, err := os.Stat(device); err != nil || after.Mode() != before.Mode() {
+		t.Errorf("%v, %v; it was %v", after, err, before)
+	}
+}

@@ -45,7 +45,7 @@ type answer struct {
 func Mount(source, target string) (*Server, error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open /dev/fuse, which udev opens to all users (else root does, by chmod 0666): %w", err)
 	}
 	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)
 	if err := unix.Mount(source, target, "fuse.silent", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
