@@ -161,7 +161,7 @@ func TestWaitingForConsumersBesideAnotherController(t *testing.T) {
 // A claim that goes while its volume is being made leaves nothing behind.
 func TestAClaimGoesWhileItIsProvisionedBeside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("made", madeBeside), newClaim("data", "1Gi", ofClass("made"))).beside()
+		w := newWorld(t, storageClass("made", madeBeside)).beside()
 		w.start()
 		w.storage.inTheMidst(func(ctx context.Context, do, _ string) error {
 			if do == "Provision" {
@@ -169,6 +169,7 @@ func TestAClaimGoesWhileItIsProvisionedBeside(t *testing.T) {
 			}
 			return nil
 		})
+		w.create(newClaim("data", "1Gi", ofClass("made")))
 		w.settle()
 		w.wantGone("PersistentVolumeClaim", "ops", "data")
 		w.wantGone("PersistentVolume", "", "pvc-uid-data")
