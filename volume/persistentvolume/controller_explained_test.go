@@ -45,11 +45,10 @@ func TestChangesOfWhatIsExplainedAreTold(t *testing.T) {
 			{"there is a small one", func() { w.create(newPV("small", "1Mi")); w.settle(); label("twice") }, 1, false},
 			{"there is one that fits", func() { w.create(newPV("large", "1Gi")) }, 1, true},
 		} {
-			told.Store(0)
 			step.do()
 			w.settle()
 			err := w.controller.Explain(data)
-			if got := told.Load(); got != step.times {
+			if got := told.Swap(0); got != step.times {
 				t.Errorf("%s: told %d times, want %d; %v", step.name, got, step.times, err)
 			}
 			if errors.Is(err, volume.ErrClaimUnbound) == step.bound || errors.Is(err, persistentvolume.ErrNotLookedAt) {
