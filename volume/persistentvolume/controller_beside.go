@@ -2,6 +2,7 @@ package persistentvolume
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -65,6 +66,7 @@ func (c *Controller) syncClaimBeside(ctx context.Context, name types.NamespacedN
 			return c.finishProvisioning(ctx, claim)
 		}
 		c.operations.forget(provisionKey(claim))
+		c.tellNobodysStorage(claim)
 		return nil
 	}
 	class, err := c.classOf(ctx, claim)
@@ -103,6 +105,16 @@ func (c *Controller) isAskedFor(claim *v1.PersistentVolumeClaim, class *storagev
 func (c *Controller) hasBegun(claim *v1.PersistentVolumeClaim) bool {
 	begun, ok := begunWith(claim)
 	return ok && c.pluginFor(begun.Class.Provisioner) != ""
+}
+
+// tellNobodysStorage is for a claim that is being deleted and whose storage no instance
+// can look for, since it does not say what that was begun with.
+func (c *Controller) tellNobodysStorage(claim *v1.PersistentVolumeClaim) {
+	if _, known := begunWith(claim); known || claim.DeletionTimestamp == nil || !isProvisioning(claim) {
+		return
+	}
+	c.events.is(claim, v1.EventTypeWarning, reasonCleanupFailed, fmt.Sprintf("storage of the name %q may have been made for the claim, and its annotation %s, which said how, is gone or cannot be read: "+
+		"see that there is none, then remove the finalizer %s", ProvisionedName(claim), annProvisioning, ProvisioningFinalizer), "")
 }
 
 // noteMade says in a claim that its volume says where its storage is.

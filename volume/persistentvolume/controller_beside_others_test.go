@@ -109,3 +109,31 @@ func TestTheFinalizerOfSomebodyElse(t *testing.T) {
 		}
 	})
 }
+
+// A claim that nobody lets go says so, and what its user can do.
+func TestAClaimThatDoesNotSayWhatWasBegun(t *testing.T) {
+	for name, says := range map[string]string{"nothing": "", "damaged": `{"class":{"metadata"`} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newClaim("data", "1Gi", ofClass("made"))
+				c.Finalizers = []string{"podvol.io/provisioning"}
+				if says != "" {
+					metav1.SetMetaDataAnnotation(&c.ObjectMeta, "podvol.io/provisioning", says)
+				}
+				w := newWorld(t, c).beside()
+				w.start()
+				w.settle()
+				if w.events.count("") > 0 {
+					t.Errorf("events of a claim that nobody deletes: %s", w.events)
+				}
+				w.delete("PersistentVolumeClaim", "ops", "data")
+				w.settle()
+				w.events.want(t, "data: Warning ProvisioningCleanupFailed")
+				w.wantEvent("data: Warning ProvisioningCleanupFailed", `"pvc-uid-data"`, "remove the finalizer podvol.io/provisioning")
+				if !isProvisioning(w.claim("data")) {
+					t.Error("it was let go")
+				}
+			})
+		})
+	}
+}
