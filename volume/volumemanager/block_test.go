@@ -128,20 +128,23 @@ func TestFailedBlockVolumes(t *testing.T) {
 		"Hold":         "MapVolume.MapBlockVolume failed",
 	} {
 		t.Run(step, func(t *testing.T) {
-			w := newWorld(t)
-			d, h := w.withBlockDisks()
-			manager, _ := w.start()
-			remove := d.calls.Inject(fault.Fault[diskCall]{Match: isDiskCall(step), Err: refused})
-			pod := blockPod("web", "a")
-			if _, err := manager.SetUpPod(t.Context(), pod); !errors.Is(err, refused) {
-				t.Errorf("err = %v", err)
-			}
-			if got := w.events.all(); len(got) != 1 || !strings.HasPrefix(got[0], "web Warning FailedMapVolume "+want+` for volume "pv-a" : `) {
-				t.Errorf("events = %q", got)
-			}
-			remove()
-			mustTearDown(t, manager, pod)
-			w.assertNoBlocks(d, h)
+			// In real time it is tried again meanwhile, and fails again.
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				d, h := w.withBlockDisks()
+				manager, _ := w.start()
+				remove := d.calls.Inject(fault.Fault[diskCall]{Match: isDiskCall(step), Err: refused})
+				pod := blockPod("web", "a")
+				if _, err := manager.SetUpPod(t.Context(), pod); !errors.Is(err, refused) {
+					t.Errorf("err = %v", err)
+				}
+				if got := w.events.all(); len(got) != 1 || !strings.HasPrefix(got[0], "web Warning FailedMapVolume "+want+` for volume "pv-a" : `) {
+					t.Errorf("events = %q", got)
+				}
+				remove()
+				mustTearDown(t, manager, pod)
+				w.assertNoBlocks(d, h)
+			})
 		})
 	}
 }
@@ -203,29 +206,32 @@ func TestBlockVolumeOfAPluginWithoutDevices(t *testing.T) {
 // An unmount that says that nothing is mounted, while the table shows a mount,
 // is an error and not a reason to try again at once.
 func TestUnbindingThatChangesNothing(t *testing.T) {
-	w := newWorld(t)
-	d, h := w.withBlockDisks()
-	manager, _ := w.start()
-	pod := blockPod("web", "a")
-	mustSetUp(t, manager, pod)
-	calls := 0
-	var remove func()
-	remove = w.fake.Inject(mount.Fault{Err: mount.ErrNotMounted,
-		Match: func(c mount.Call) bool { return !isMount(c) },
-		Hook: func() {
-			if calls++; calls == 100 {
-				remove()
-			}
-		}})
-	if err := manager.TearDownPod(t.Context(), pod.UID); err == nil || !strings.Contains(err.Error(), "still mounted") {
-		t.Errorf("err = %v", err)
-	}
-	remove()
-	if calls > 10 {
-		t.Errorf("unmounted %d times", calls)
-	}
-	mustTearDown(t, manager, pod)
-	w.assertNoBlocks(d, h)
+	// In real time it is tried again meanwhile.
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		d, h := w.withBlockDisks()
+		manager, _ := w.start()
+		pod := blockPod("web", "a")
+		mustSetUp(t, manager, pod)
+		calls := 0
+		var remove func()
+		remove = w.fake.Inject(mount.Fault{Err: mount.ErrNotMounted,
+			Match: func(c mount.Call) bool { return !isMount(c) },
+			Hook: func() {
+				if calls++; calls == 100 {
+					remove()
+				}
+			}})
+		if err := manager.TearDownPod(t.Context(), pod.UID); err == nil || !strings.Contains(err.Error(), "still mounted") {
+			t.Errorf("err = %v", err)
+		}
+		remove()
+		if calls > 10 {
+			t.Errorf("unmounted %d times", calls)
+		}
+		mustTearDown(t, manager, pod)
+		w.assertNoBlocks(d, h)
+	})
 }
 
 // A device whose opening blocks holds up nobody but its pod, and whoever owns

@@ -69,44 +69,47 @@ func TestClaimIsMountedFromItsPersistentVolume(t *testing.T) {
 }
 
 func TestFailuresAreCollectedAndRepaired(t *testing.T) {
-	w := newWorld(t)
-	manager, _ := w.start()
-	refused := errors.New("connection refused")
-	remove := w.fake.Inject(mount.Fault{Err: refused, Match: func(c mount.Call) bool { return strings.HasPrefix(c.Source, "10.0.0.2:") }})
-	pod := newPod("web", nfsVolume("good", "10.0.0.1"), nfsVolume("bad", "10.0.0.2"), emptyDirVolume("scratch", ""))
-	volumes, err := manager.SetUpPod(t.Context(), pod)
-	var podErr *volumemanager.PodError
-	if !errors.As(err, &podErr) || len(podErr.Errs) != 1 || !errors.Is(err, refused) {
-		t.Fatalf("err = %v, want a PodError with one failure", err)
-	}
-	var volumeErr *volume.Error
-	if !errors.As(err, &volumeErr) || volumeErr.Volume != "bad" || volumeErr.Pod.Name != "web" {
-		t.Errorf("the error does not name volume and pod: %v", err)
-	}
-	states := map[string]volumemanager.VolumeState{}
-	for _, v := range volumes.Volumes {
-		states[v.Volume] = v.State
-	}
-	if diff := cmpDiff(map[string]volumemanager.VolumeState{"good": "mounted", "bad": "failed", "scratch": "mounted"}, states); diff != "" {
-		t.Error(diff)
-	}
-	if got := w.events.all(); len(got) != 1 || !strings.HasPrefix(got[0], `web Warning FailedMount MountVolume.SetUp failed for volume "bad" : `) {
-		t.Errorf("events = %q", got)
-	}
-	if n := len(w.records()); n != 2 {
-		t.Errorf("%d records, want those of the two mounted volumes", n)
-	}
-	remove()
-	if _, err := manager.SetUpPod(t.Context(), pod); err != nil {
-		t.Fatalf("the second call does not repair: %v", err)
-	}
-	if n := len(w.fake.Calls()); n != 3 {
-		t.Errorf("%d calls to the mounter, want 3: the mounted share must not be mounted again", n)
-	}
-	if err := manager.TearDownPod(t.Context(), pod.UID); err != nil {
-		t.Fatal(err)
-	}
-	w.assertClean()
+	// Half a second after the failure comes the next attempt, however slow the disk is.
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		manager, _ := w.start()
+		refused := errors.New("connection refused")
+		remove := w.fake.Inject(mount.Fault{Err: refused, Match: func(c mount.Call) bool { return strings.HasPrefix(c.Source, "10.0.0.2:") }})
+		pod := newPod("web", nfsVolume("good", "10.0.0.1"), nfsVolume("bad", "10.0.0.2"), emptyDirVolume("scratch", ""))
+		volumes, err := manager.SetUpPod(t.Context(), pod)
+		var podErr *volumemanager.PodError
+		if !errors.As(err, &podErr) || len(podErr.Errs) != 1 || !errors.Is(err, refused) {
+			t.Fatalf("err = %v, want a PodError with one failure", err)
+		}
+		var volumeErr *volume.Error
+		if !errors.As(err, &volumeErr) || volumeErr.Volume != "bad" || volumeErr.Pod.Name != "web" {
+			t.Errorf("the error does not name volume and pod: %v", err)
+		}
+		states := map[string]volumemanager.VolumeState{}
+		for _, v := range volumes.Volumes {
+			states[v.Volume] = v.State
+		}
+		if diff := cmpDiff(map[string]volumemanager.VolumeState{"good": "mounted", "bad": "failed", "scratch": "mounted"}, states); diff != "" {
+			t.Error(diff)
+		}
+		if got := w.events.all(); len(got) != 1 || !strings.HasPrefix(got[0], `web Warning FailedMount MountVolume.SetUp failed for volume "bad" : `) {
+			t.Errorf("events = %q", got)
+		}
+		if n := len(w.records()); n != 2 {
+			t.Errorf("%d records, want those of the two mounted volumes", n)
+		}
+		remove()
+		if _, err := manager.SetUpPod(t.Context(), pod); err != nil {
+			t.Fatalf("the second call does not repair: %v", err)
+		}
+		if n := len(w.fake.Calls()); n != 3 {
+			t.Errorf("%d calls to the mounter, want 3: the mounted share must not be mounted again", n)
+		}
+		if err := manager.TearDownPod(t.Context(), pod.UID); err != nil {
+			t.Fatal(err)
+		}
+		w.assertClean()
+	})
 }
 
 func TestFailedTearDownKeepsItsRecordAndIsRepeated(t *testing.T) {
