@@ -204,7 +204,7 @@ func killAroundBlock(t *testing.T, base, disk string, at killPoint, next string)
 		t.Fatal(err)
 	}
 	environment := []string{blockCrashDirVar + "=" + dir, blockCrashDiskVar + "=" + disk}
-	killed, call := runUntil(t, []string{"-test.run=^TestBlockCrashScenario$", "-test.timeout=1m"}, environment, filepath.Join(dir, "root"), at)
+	killed, call := runUntil(t, []string{"-test.run=^TestBlockCrashScenario$", "-test.timeout=5m"}, environment, filepath.Join(dir, "root"), at)
 	t.Run(at.String()+" then "+next, func(t *testing.T) {
 		w := blockWorldAt(t, dir, disk)
 		manager, stop := w.start()

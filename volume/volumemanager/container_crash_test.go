@@ -89,7 +89,7 @@ func subPathCrashOnce(t *testing.T, base string, at killPoint) (killed bool) {
 	if err := errors.Join(os.Mkdir(s.host, 0o755), os.WriteFile(filepath.Join(s.host, "precious"), []byte("host's"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	killed, call := runUntil(t, []string{"-test.run=^TestSubPathCrashScenario$", "-test.timeout=1m"}, []string{subPathCrashVar + "=" + dir}, s.root, at)
+	killed, call := runUntil(t, []string{"-test.run=^TestSubPathCrashScenario$", "-test.timeout=5m"}, []string{subPathCrashVar + "=" + dir}, s.root, at)
 	t.Run(at.String(), func(t *testing.T) {
 		defer func() {
 			if t.Failed() {
@@ -124,7 +124,7 @@ func (s crashSite) assertSubPaths(t *testing.T, when string) {
 func (s crashSite) showAgain(t *testing.T) {
 	m, _, stop := s.start(t, "2", nil)
 	defer stop()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	pod := subPathCrashPod()
 	if _, err := m.SetUpPod(ctx, pod); err != nil {

@@ -194,7 +194,7 @@ func crashOnce(t *testing.T, base string, at killPoint) (killed bool) {
 	if err := errors.Join(os.Mkdir(s.host, 0o755), os.WriteFile(filepath.Join(s.host, "precious"), []byte("host's"), 0o600), os.WriteFile(s.progress, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	killed, call := runUntil(t, []string{"-test.run=^TestCrashScenario$", "-test.timeout=1m"}, []string{crashDirVar + "=" + dir}, s.root, at)
+	killed, call := runUntil(t, []string{"-test.run=^TestCrashScenario$", "-test.timeout=5m"}, []string{crashDirVar + "=" + dir}, s.root, at)
 	where, run := "after the whole scenario", t.Name()
 	if killed {
 		where = "killed " + at.String()
@@ -235,7 +235,7 @@ func (s crashSite) setUpAgain(t *testing.T, kept bool) {
 	m, _, stop := s.start(t, "2", nil)
 	defer stop()
 	s.assertMounts(t, "after recovery")
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := m.SetUpPod(ctx, s.pod()); err != nil {
 		t.Fatal(err)
@@ -266,7 +266,7 @@ func (s crashSite) release(t *testing.T, kept bool) {
 		s.assertData(t)
 	}
 	m.PodsComplete()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, uid := range []types.UID{crashPodUID, s.brokenPod().UID} {
 		if err := m.WaitForUnmounted(ctx, uid); err != nil {

@@ -90,7 +90,7 @@ func runUntil(t *testing.T, args, env []string, below string, until killPoint) (
 	if err != nil {
 		t.Fatalf("start the process that is to be traced: %v", err)
 	}
-	hung := time.AfterFunc(time.Minute, func() { _ = unix.Kill(pid, unix.SIGKILL) })
+	hung := time.AfterFunc(5*time.Minute, func() { _ = unix.Kill(pid, unix.SIGKILL) })
 	defer hung.Stop()
 	p := &tracee{pid: pid, below: below, until: until}
 	status, err := p.follow()

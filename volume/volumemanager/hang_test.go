@@ -70,6 +70,10 @@ func statusOf(t *testing.T, manager *volumemanager.Manager, pod string) volumema
 	return volumemanager.VolumeStatus{}
 }
 
+// soonEnough is when something is done that does not wait for what hangs, which
+// would take a minute at least: on a busy machine, by emulation, with a slow disk.
+const soonEnough = 30 * time.Second
+
 // readyWithin fails the test unless the pod's volumes are mounted that soon.
 func readyWithin(t *testing.T, limit time.Duration, setUp func() error) {
 	t.Helper()
@@ -258,7 +262,7 @@ func TestAFileSystemThatStopsAnsweringHoldsUpNoOther(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range []string{"one", "two"} {
-			readyWithin(t, time.Second, func() error {
+			readyWithin(t, soonEnough, func() error {
 				_, err := manager.SetUpPod(t.Context(), newPod(name, fuseVolume("v", ""), emptyDirVolume("m", v1.StorageMediumMemory)))
 				return err
 			})
@@ -274,7 +278,7 @@ func TestAFileSystemThatStopsAnsweringHoldsUpNoOther(t *testing.T) {
 		if err := manager.TearDownPod(t.Context(), hung.UID); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(start); took > 2*time.Second {
+		if took := time.Since(start); took > soonEnough {
 			t.Errorf("the deletion of the hung pod took %v", took)
 		}
 		for _, name := range []string{"one", "two"} {
@@ -419,7 +423,7 @@ func TestADetachedFUSEFileSystemStaysWhileItIsInUse(t *testing.T) {
 		default:
 		}
 		s.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := manager.WaitForUnmounted(ctx, hung.UID); err != nil {
 			t.Error(err)

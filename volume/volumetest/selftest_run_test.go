@@ -88,7 +88,7 @@ var (
 // judge runs the kit on a victim in another process; run selects its sub-tests.
 func judge(t *testing.T, victim, run string) verdict {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestVictim$/"+run, "-test.v=true", "-test.timeout=1m")
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestVictim$/"+run, "-test.v=true", "-test.timeout=5m")
 	// The race detector makes each process wait for a second at its end.
 	cmd.Env = append([]string{"GORACE=atexit_sleep_ms=20"}, os.Environ()...)
 	// What a broken plugin leaves is removed with this directory.
