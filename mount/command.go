@@ -20,16 +20,20 @@ import (
 	"github.com/podvol/podvol/util/flight"
 )
 
-const (
-	// maxOutput is how much of mount(8)'s output is kept, in bytes.
-	maxOutput = 64 << 10
-	// outputGrace is how long output may stay open after mount(8) has ended,
-	// as by a daemon that it left behind.
-	outputGrace = time.Second
-	// killGrace is how long the end of a killed mount(8) is waited for, so that
-	// the mount table can tell whether it left anything.
-	killGrace = 500 * time.Millisecond
-)
+// maxOutput is how much of mount(8)'s output is kept, in bytes.
+const maxOutput = 64 << 10
+
+// graces are how long is waited for what mount(8) leaves.
+type graces struct {
+	// output is how long output may stay open after mount(8) has ended, as by a
+	// daemon that it left behind.
+	output time.Duration
+	// kill is how long the end of a killed mount(8) is waited for, so that the
+	// mount table can tell whether it left anything.
+	kill time.Duration
+}
+
+func usualGraces() graces { return graces{output: time.Second, kill: 500 * time.Millisecond} }
 
 // commandError is a mount(8) that was run and failed.
 type commandError struct {
@@ -55,7 +59,7 @@ type runner struct {
 // otherwise (handOver). What it mounted is looked for in the mount table: what
 // was led elsewhere is undone and [ErrTargetReplaced].
 //
-// When ctx ends the command is killed, and for killGrace its end is waited for:
+// When ctx ends the command is killed, and for half a second its end is waited for:
 // the error is certain if all that it started has ended and nothing new is in
 // the mount table.
 func (m *HostMounter) mountByCommand(ctx context.Context, r Request, how runner) error {
@@ -64,7 +68,7 @@ func (m *HostMounter) mountByCommand(ctx context.Context, r Request, how runner)
 	}
 	given := m.config.handOver(r)
 	line := m.inCommand(ctx, r, given, how)
-	waitCtx, cancel := lingering(ctx, killGrace)
+	waitCtx, cancel := lingering(ctx, m.graces.kill)
 	defer cancel()
 	err := m.calls.Do(waitCtx, mountKey(r.Target), func() error {
 		if ctx.Err() != nil {
@@ -75,7 +79,7 @@ func (m *HostMounter) mountByCommand(ctx context.Context, r Request, how runner)
 		if err := l.prepare(); err != nil {
 			return err
 		}
-		err := runCommand(ctx, line, given)
+		err := runCommand(ctx, line, given, m.graces.output)
 		if failed, ok := errors.AsType[*commandError](err); ok {
 			failed.uncertain = failed.uncertain && !(failed.ended && l.provesNothing())
 		}
@@ -134,7 +138,7 @@ func lingering(ctx context.Context, while time.Duration) (context.Context, conte
 // runCommand runs mount(8) in a session of its own: it has no terminal to ask
 // for a password, and its whole process group is killed when ctx ends. It
 // returns a *commandError once the process has been reaped.
-func runCommand(ctx context.Context, line commandLine, given handover) error {
+func runCommand(ctx context.Context, line commandLine, given handover, grace time.Duration) error {
 	inherited, err := given.files()
 	if err != nil {
 		return err
@@ -151,7 +155,7 @@ func runCommand(ctx context.Context, line commandLine, given handover) error {
 	cmd.ExtraFiles = inherited
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return killGroup(cmd.Process.Pid) }
-	cmd.WaitDelay = outputGrace
+	cmd.WaitDelay = grace
 	err = cmd.Run()
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) && cmd.ProcessState.Success() {
 		return nil

@@ -63,7 +63,7 @@ func New(c Config) *HostMounter {
 		c.MountCommand = "mount"
 	}
 	index := newIndex(statmount.Host{})
-	return &HostMounter{config: c, sys: hostCalls{}, api: mountapi.Kernel{}, index: index, table: index}
+	return &HostMounter{config: c, sys: hostCalls{}, api: mountapi.Kernel{}, graces: usualGraces(), index: index, table: index}
 }
 
 // HostMounter mounts on this host, in the mount namespace of the process, and
@@ -127,6 +127,7 @@ type HostMounter struct {
 	api    mountapi.Calls
 	force  forcing
 	turns  turns
+	graces graces
 	index  *index
 	table  Table // index, but in tests
 }
