@@ -134,7 +134,7 @@ func TestLadderOnASilentFileSystem(t *testing.T) {
 				if rung != tc.rung || !as || (err == nil) != (tc.err == nil) {
 					t.Errorf("rung %v, err = %v", rung, err)
 				}
-				if took := time.Since(start); took > 3*time.Second {
+				if took := time.Since(start); took > 30*time.Second { // the next rung would be an hour away
 					t.Errorf("it took %v", took)
 				}
 				if isMounted(target) != (tc.err != nil) {
@@ -143,12 +143,16 @@ func TestLadderOnASilentFileSystem(t *testing.T) {
 				if text := log.String(); tc.loss == "" && text != "" || !strings.Contains(text, tc.loss) {
 					t.Errorf("the log says %q, want %q", text, tc.loss)
 				}
+				notice := 200 * time.Millisecond
+				if tc.freed {
+					notice = time.Minute
+				}
 				select {
 				case <-s.Gone():
 					if !tc.freed {
 						t.Error("its server was cut off")
 					}
-				case <-time.After(200 * time.Millisecond):
+				case <-time.After(notice):
 					if tc.freed {
 						t.Error("its server still serves")
 					}
@@ -168,7 +172,7 @@ func TestLadderOnASilentFileSystem(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				goleak.VerifyNone(t, leaks, closesDropped(), goleak.IgnoreTopFunction("os/exec.(*Cmd).watchCtx"))
+				noneLeaks(t, leaks, goleak.IgnoreTopFunction("os/exec.(*Cmd).watchCtx"))
 			})
 		}
 	})

@@ -35,32 +35,34 @@ func (m *meeting) unmount(target string, flags int) error {
 func TestRungsAtOnceTakeOneOfAStack(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		for _, flags := range []int{unix.MNT_FORCE, unix.MNT_DETACH} {
-			target := t.TempDir()
-			for _, source := range []string{"beneath", "topmost"} {
-				must(t, unix.Mount(source, target, "tmpfs", 0, ""))
-			}
-			m := New(Config{})
-			kernel := &meeting{}
-			kernel.both.Add(2)
-			m.sys = kernel
-			u := &hostUnmount{m: m, target: target}
-			u.known(t.Context())
-			var calls sync.WaitGroup
-			for _, flags := range []int{0, flags} {
-				calls.Go(func() {
-					if _, err := u.attempt(t.Context(), RungNormal, flags); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-			calls.Wait()
-			e, ok, err := m.table.At(target)
-			if err != nil || !ok || e.Source != "beneath" {
-				t.Fatalf("%#x beside a normal unmount leaves %+v, %v, %v", flags, e, ok, err)
-			}
-			kernel.both.Done() // for the second, which was not made
-			must(t, unix.Unmount(target, 0))
-			must(t, os.Remove(target))
+			synctest.Test(t, func(t *testing.T) { // in which a turn lasts however slow the machine is
+				target := t.TempDir()
+				for _, source := range []string{"beneath", "topmost"} {
+					must(t, unix.Mount(source, target, "tmpfs", 0, ""))
+				}
+				m := New(Config{})
+				kernel := &meeting{}
+				kernel.both.Add(2)
+				m.sys = kernel
+				u := &hostUnmount{m: m, target: target}
+				u.known(t.Context())
+				var calls sync.WaitGroup
+				for _, flags := range []int{0, flags} {
+					calls.Go(func() {
+						if _, err := u.attempt(t.Context(), RungNormal, flags); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				calls.Wait()
+				e, ok, err := m.table.At(target)
+				if err != nil || !ok || e.Source != "beneath" {
+					t.Fatalf("%#x beside a normal unmount leaves %+v, %v, %v", flags, e, ok, err)
+				}
+				kernel.both.Done() // for the second, which was not made
+				must(t, unix.Unmount(target, 0))
+				must(t, os.Remove(target))
+			})
 		}
 	})
 }
