@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // service is what a fake server says of one program.
@@ -35,15 +37,8 @@ type fakeServer struct {
 // serve starts a server on a loopback address.
 func serve(t *testing.T, address string, services map[program]service) *fakeServer {
 	t.Helper()
-	listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener, packets := onePort(t, address)
 	s := &fakeServer{t: t, services: services, address: listener.Addr().(*net.TCPAddr).AddrPort()}
-	packets, err := net.ListenPacket("udp", s.address.String())
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
 		listener.Close()
 		packets.Close()
@@ -56,6 +51,26 @@ func serve(t *testing.T, address string, services map[program]service) *fakeServ
 	go s.accept(listener)
 	go s.receive(packets)
 	return s
+}
+
+// onePort listens over TCP and UDP on one port: one that is free for the former
+// may be somebody's for the latter.
+func onePort(t *testing.T, address string) (listener net.Listener, packets net.PacketConn) {
+	t.Helper()
+	for {
+		listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		packets, err := net.ListenPacket("udp", listener.Addr().String())
+		if err == nil {
+			return listener, packets
+		}
+		listener.Close()
+		if !errors.Is(err, unix.EADDRINUSE) {
+			t.Fatal(err)
+		}
+	}
 }
 
 func (s *fakeServer) accept(l net.Listener) {
