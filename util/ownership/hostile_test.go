@@ -229,22 +229,24 @@ func TestWhatIsRightIsNotWrittenTo(t *testing.T) {
 }
 
 func TestProgress(t *testing.T) {
-	root := t.TempDir()
-	makeFiles(t, root, file{"a/b", 0o600}, file{"c", 0o600})
-	var reported []int64
-	o := Options{Progress: func(done int64) { reported = append(reported, done) }}
-	gid := uint32(os.Getegid())
-	if err := Set(t.Context(), root, Group{ID: gid}, o); err != nil {
-		t.Fatal(err)
-	}
-	if got := fmt.Sprint(reported); got != "[0 4]" {
-		t.Errorf("reported %s, want nothing done and then all 4", got)
-	}
-	reported = nil
-	o.OnRootMismatch = true
-	if err := Set(t.Context(), root, Group{ID: gid}, o); err != nil || len(reported) != 0 {
-		t.Errorf("with a right root, %v was reported, %v", reported, err)
-	}
+	synctest.Test(t, func(t *testing.T) { // in which it takes less than a second
+		root := t.TempDir()
+		makeFiles(t, root, file{"a/b", 0o600}, file{"c", 0o600})
+		var reported []int64
+		o := Options{Progress: func(done int64) { reported = append(reported, done) }}
+		gid := uint32(os.Getegid())
+		if err := Set(t.Context(), root, Group{ID: gid}, o); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(reported); got != "[0 4]" {
+			t.Errorf("reported %s, want nothing done and then all 4", got)
+		}
+		reported = nil
+		o.OnRootMismatch = true
+		if err := Set(t.Context(), root, Group{ID: gid}, o); err != nil || len(reported) != 0 {
+			t.Errorf("with a right root, %v was reported, %v", reported, err)
+		}
+	})
 }
 
 func TestProgressIsReportedEachSecond(t *testing.T) {
