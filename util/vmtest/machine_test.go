@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -118,9 +119,9 @@ func TestPanicIsShown(t *testing.T) {
 		return
 	}
 	var stdout bytes.Buffer
+	var start time.Time // once it is up, which takes a busy host its time
 	c := shell("echo before; echo c >/proc/sysrq-trigger; sleep 100; echo after")
-	c.Stdout = &stdout
-	start := time.Now()
+	c.Stdout = io.MultiWriter(&stdout, writerFunc(func([]byte) { start = time.Now() }))
 	_, err := vmtest.Machine{}.Run(t.Context(), c)
 	if !errors.Is(err, vmtest.ErrDied) || !strings.Contains(err.Error(), "sysrq triggered crash") {
 		t.Errorf("err = %v, want ErrDied and the kernel's words", err)

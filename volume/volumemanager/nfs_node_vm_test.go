@@ -82,6 +82,7 @@ func TestNodeWithoutNFSClient(t *testing.T) {
 			pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "vol1", MountPath: "/tmp"}}
 		}
 		w := newNFSNode(t, mount.Config{})
+		w.setUpTimeout = time.Minute // nothing hangs here, but emulation is slow
 		claim, pv := boundPair("nfs-211", "nfs211")
 		w.add(claim, pv)
 		for id, install := range map[string][]string{
