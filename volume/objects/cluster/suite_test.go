@@ -10,9 +10,12 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
@@ -121,8 +124,9 @@ func TestSuiteOnTheFakeClientset(t *testing.T) {
 		t.Run(way, func(t *testing.T) {
 			objectstest.Suite(t, func(t *testing.T) objectstest.Fixture {
 				set := fake.NewSimpleClientset()
+				tellOfDeletions(set)
 				f := fixture(connect(t, set, cluster.Config{Shared: shared}), shared)
-				f.Deviations, f.Patience = fakeDeviations(), 2*time.Second
+				f.Deviations = fakeDeviations()
 				f.Break = func(*testing.T) (restore func()) {
 					var restored atomic.Bool
 					set.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -134,6 +138,34 @@ func TestSuiteOnTheFakeClientset(t *testing.T) {
 			})
 		})
 	}
+}
+
+// tellOfDeletions has watches tell of what was deleted between the list and them, too,
+// as those of a server do. The fake makes one call after the other.
+func tellOfDeletions(set *fake.Clientset) {
+	deleted := make(map[schema.GroupVersionResource][]metav1.Object)
+	set.PrependReactor("delete", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		kind := action.GetResource()
+		object, err := set.Tracker().Get(kind, action.GetNamespace(), action.(clienttesting.DeleteAction).GetName())
+		if err == nil {
+			deleted[kind] = append(deleted[kind], object.(metav1.Object))
+		}
+		return false, nil, nil
+	})
+	set.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		kind, namespace := action.GetResource(), action.GetNamespace()
+		events, err := set.Tracker().Watch(kind, namespace, action.(clienttesting.WatchActionImpl).ListOptions)
+		if err != nil {
+			return true, nil, err
+		}
+		for _, object := range deleted[kind] {
+			_, err := set.Tracker().Get(kind, object.GetNamespace(), object.GetName())
+			if apierrors.IsNotFound(err) && (namespace == metav1.NamespaceAll || namespace == object.GetNamespace()) {
+				events.(*watch.RaceFreeFakeWatcher).Delete(object.(runtime.Object))
+			}
+		}
+		return true, events, nil
+	})
 }
 
 func fakeDeviations() map[objectstest.Contract]objectstest.Deviation {
