@@ -113,9 +113,9 @@ func (w *wire) do(method, path, body string) string {
 	return fmt.Sprint(response.StatusCode, " ", w.short(content))
 }
 
-// watch returns the first n events of a watch in short, or those within a second.
+// watch returns the first n events of a watch in short, or those within half a minute.
 func (w *wire) watch(path string, n int) string {
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
 	defer cancel()
 	response := w.send(ctx, http.MethodGet, path, "")
 	defer response.Body.Close()
