@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,8 @@ const procDir = "/proc"
 var ErrKubeletRuns = errors.New("a kubelet runs on this machine; stop it before its volumes are adopted")
 
 // refuseKubelet fails while a process called kubelet runs.
-func refuseKubelet(proc string) error {
+func (c Config) refuseKubelet() error {
+	proc := cmp.Or(c.kubeletDir, procDir)
 	for _, pid := range processes(proc) {
 		if commandOf(proc, pid) == "kubelet" {
 			return fmt.Errorf("%w (process %d)", ErrKubeletRuns, pid)

@@ -71,6 +71,8 @@ type Config struct {
 	HostFiles volume.HostFiles
 	// Logger takes what a node's owner may want to know; nil means silence.
 	Logger *slog.Logger
+
+	kubeletDir string // where a kubelet is looked for, in tests; else procDir
 }
 
 // New validates the configuration, does no I/O, and returns a manager that

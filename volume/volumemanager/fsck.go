@@ -98,7 +98,7 @@ func Repair(ctx context.Context, config Config, done func(Problem, error)) error
 		return err
 	}
 	if config.Adopt {
-		if err := refuseKubelet(procDir); err != nil {
+		if err := config.refuseKubelet(); err != nil {
 			return err
 		}
 	}

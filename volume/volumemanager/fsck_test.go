@@ -275,6 +275,7 @@ func TestAdoptionByTheManager(t *testing.T) {
 
 func TestAdoptionIsRefusedBesideAKubelet(t *testing.T) {
 	w := newWorld(t)
+	w.kubelets = true
 	w.leave(newPod("web", nfsVolume("a", "10.0.0.1")))
 	kubelet := filepath.Join(t.TempDir(), "kubelet")
 	sleep, err := exec.LookPath("sleep")

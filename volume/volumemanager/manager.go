@@ -203,7 +203,7 @@ func (m *Manager) WaitForRecovery(ctx context.Context) error {
 // mount helpers of a dead owner have been ended: they could mount later.
 func (m *Manager) recover(ctx context.Context) error {
 	if m.config.Adopt {
-		if err := refuseKubelet(procDir); err != nil {
+		if err := m.config.refuseKubelet(); err != nil {
 			return err
 		}
 	}

@@ -43,6 +43,7 @@ type world struct {
 
 	setUpTimeout time.Duration
 	containers   volumemanager.PodContainers
+	kubelets     bool // the machine's are seen
 }
 
 // newWorldIn leaves to the caller to clean up.
@@ -76,6 +77,9 @@ func (w *world) config() volumemanager.Config {
 	}
 	if w.mounter != nil {
 		c.Mounter = w.mounter
+	}
+	if !w.kubelets {
+		c = c.BesideNoKubelet()
 	}
 	return c
 }

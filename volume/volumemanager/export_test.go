@@ -1,0 +1,8 @@
+package volumemanager
+
+// BesideNoKubelet returns the configuration of a node without a kubelet, which
+// another test may run on this machine.
+func (c Config) BesideNoKubelet() Config {
+	c.kubeletDir = "/nowhere"
+	return c
+}
