@@ -105,24 +105,27 @@ func TestServerThatDenies(t *testing.T) {
 
 // What a firewall does to the services of NFSv3 is nothing to NFSv4.
 func TestServicesOfOneServer(t *testing.T) {
-	p, h := newPlugin(t)
-	remove := h.Fake.Inject(mount.Fault{Match: isMount, Err: mount.ErrTimedOut})
-	old := persistent("server", "/nfs")
-	old.PersistentVolume.Spec.MountOptions = []string{"nfsvers=3"}
-	for range 3 {
-		if err := mounter(t, p, old, "u1").SetUp(t.Context(), volume.MounterArgs{}); isServerDown(err) || err == nil {
-			t.Fatal(err)
+	// In real time the server may be tried again meanwhile.
+	synctest.Test(t, func(t *testing.T) {
+		p, h := newPlugin(t)
+		remove := h.Fake.Inject(mount.Fault{Match: isMount, Err: mount.ErrTimedOut})
+		old := persistent("server", "/nfs")
+		old.PersistentVolume.Spec.MountOptions = []string{"nfsvers=3"}
+		for range 3 {
+			if err := mounter(t, p, old, "u1").SetUp(t.Context(), volume.MounterArgs{}); isServerDown(err) || err == nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	remove()
-	if err := mounter(t, p, old, "u1").SetUp(t.Context(), volume.MounterArgs{}); !isServerDown(err) {
-		t.Errorf("SetUp = %v", err)
-	}
-	setUp(t, mounter(t, p, persistent("server", "/nfs"), "u2"))
-	if got := health(t, p, old); got.Answers || got.Source != "server (vers=3)" {
-		t.Errorf("health %+v", got)
-	}
-	tearDown(t, p, "nfs211", "u2")
+		remove()
+		if err := mounter(t, p, old, "u1").SetUp(t.Context(), volume.MounterArgs{}); !isServerDown(err) {
+			t.Errorf("SetUp = %v", err)
+		}
+		setUp(t, mounter(t, p, persistent("server", "/nfs"), "u2"))
+		if got := health(t, p, old); got.Answers || got.Source != "server (vers=3)" {
+			t.Errorf("health %+v", got)
+		}
+		tearDown(t, p, "nfs211", "u2")
+	})
 }
 
 // The options of inline volumes are a policy's and their pods', and so is where
