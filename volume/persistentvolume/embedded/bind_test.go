@@ -201,10 +201,18 @@ provisioner: kubernetes.io/nfs
 parameters: {server: s, share: /export}
 ---`
 	m.mustApply(hanging + claimOfDirs)
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	err := m.Bind(ctx, load(t, web).Pods()...)
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "its volume is being made") {
+	const isMade = "its volume is being made"
+	m.eventually(isMade, func() bool {
+		err := m.Explain(t.Context(), refOf("PersistentVolumeClaim", "data").NamespacedName)
+		return err != nil && strings.Contains(err.Error(), isMade)
+	})
+	ctx, expire := context.WithCancelCause(t.Context())
+	defer expire(nil)
+	ended, pods := make(chan error, 1), load(t, web).Pods()
+	go func() { ended <- m.Bind(ctx, pods...) }()
+	m.eventually("it waits for the claim of the pod", func() bool { return m.exists("Pod", "web") })
+	expire(context.DeadlineExceeded)
+	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), isMade) {
 		t.Errorf("err = %v", err)
 	}
 	other := strings.NewReplacer("name: data", "name: other", "claimName: data", "claimName: other", "name: web", "name: quick")

@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
@@ -34,10 +35,12 @@ type machine struct {
 	plugins []volume.VolumePlugin
 	mounter *mount.FakeMounter
 	stop    func()
+	// explained has a value after what is said of a claim has changed.
+	explained chan struct{}
 }
 
 func newMachine(t *testing.T) *machine {
-	m := &machine{t: t, root: t.TempDir(), mounter: mount.NewFakeMounter(), stop: func() {}}
+	m := &machine{t: t, root: t.TempDir(), mounter: mount.NewFakeMounter(), stop: func() {}, explained: make(chan struct{}, 1)}
 	t.Cleanup(func() {
 		m.stop()
 		if err := m.mounter.Close(); err != nil {
@@ -64,6 +67,12 @@ func (m *machine) open() {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			return m.mounted, nil
+		},
+		Explained: func(types.NamespacedName) {
+			select {
+			case m.explained <- struct{}{}:
+			default:
+			}
 		},
 	})
 	if err != nil {
@@ -174,7 +183,7 @@ func (m *machine) delete(kind, name string) {
 	}
 }
 
-// eventually waits for something that objects show.
+// eventually waits for something that objects show, or Explain says.
 func (m *machine) eventually(what string, holds func() bool) {
 	m.t.Helper()
 	changed := make(chan struct{}, 1)
@@ -191,6 +200,7 @@ func (m *machine) eventually(what string, holds func() bool) {
 	for !holds() {
 		select {
 		case <-changed:
+		case <-m.explained:
 		case <-late.C:
 			m.t.Fatalf("never: %s", what)
 		}
