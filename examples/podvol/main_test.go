@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -350,17 +349,19 @@ func TestDefaultRootDir(t *testing.T) {
 }
 
 // blockedReader is a standard input on which nothing ever comes.
-type blockedReader struct{ ended <-chan struct{} }
+type blockedReader struct {
+	begun func()
+	ended <-chan struct{}
+}
 
-func (b blockedReader) Read([]byte) (int, error) { <-b.ended; return 0, io.EOF }
+func (b blockedReader) Read([]byte) (int, error) { b.begun(); <-b.ended; return 0, io.EOF }
 
 func TestInterruptEndsReading(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	defer close(ended)
-	time.AfterFunc(10*time.Millisecond, cancel)
 	var out, errOut bytes.Buffer
-	code := run(ctx, []string{"mount", "--fake", "-f", "-"}, streams{in: blockedReader{ended}, out: &out, err: &errOut})
+	code := run(ctx, []string{"mount", "--fake", "-f", "-"}, streams{in: blockedReader{cancel, ended}, out: &out, err: &errOut})
 	if code != exitFailed || !strings.Contains(errOut.String(), "interrupted") {
 		t.Errorf("exit code %d, stderr %s", code, &errOut)
 	}
