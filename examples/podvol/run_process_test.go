@@ -269,15 +269,7 @@ func TestRunIsKilled(t *testing.T) {
 				if out, _ := killed.end(t); out != "" { // its end closes the output that the program shares
 					t.Errorf("it says %q", out)
 				}
-				// The kernel may close the lock a moment after the output.
-				lock, err := os.Open(path)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := lockDir(lock, unix.LOCK_EX); err != nil {
-					t.Fatal(err)
-				}
-				lock.Close()
+				awaitUnlocked(t, path)
 				out, errOut := r.run(t, exitFailed, "fsck", "-o", "json")
 				problems := problemsOf(t, out)
 				if len(problems) != 1 || problems[0].Problem != string(problemDeadRun) || problems[0].Pod != "default/nested" || problems[0].Path != path || !strings.Contains(errOut, "fsck --repair") {
@@ -301,6 +293,16 @@ func TestRunIsKilled(t *testing.T) {
 			})
 		})
 	}
+}
+
+// awaitUnlocked waits for the lock of who was killed: the kernel may let go of it a
+// moment after the output.
+func awaitUnlocked(t *testing.T, path string) {
+	t.Helper()
+	lock, err := os.Open(path)
+	must(t, err)
+	defer lock.Close()
+	must(t, lockDir(lock, unix.LOCK_EX))
 }
 
 func onlyEntry(t *testing.T, dir string) string {

@@ -124,6 +124,7 @@ func runsBeginEmpty(t *testing.T, r *runner) {
 	must(t, c.Process.Kill())
 	_, _ = io.Copy(io.Discard, out) // until all of it has ended
 	_ = c.Wait()
+	awaitUnlocked(t, onlyEntry(t, filepath.Join(clusterDir(r.base()), "users")))
 	if left := readStored(r.base()); len(left.claims) != 1 || len(left.volumes) != 1 {
 		t.Fatalf("%v, %v", left.claims, left.volumes)
 	}
