@@ -51,6 +51,9 @@ func kernelIn(dir string) (*kernel, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, err := os.Stat(expandedName(image)); err == nil {
+		image = expandedName(image)
+	}
 	tree, err := onlyMatch(filepath.Join(dir, "lib", "modules", "*"))
 	if err != nil {
 		return nil, err
@@ -63,6 +66,12 @@ func kernelIn(dir string) (*kernel, error) {
 		return nil, fmt.Errorf("%w: %w (depmod makes these tables)", ErrUnavailable, err)
 	}
 	return &kernel{image: image, modules: modules}, nil
+}
+
+// expandedName is where fetchKernel puts what is packed in an image.
+func expandedName(image string) string {
+	dir, name := filepath.Split(image)
+	return filepath.Join(dir, "vmlinux"+strings.TrimPrefix(name, "vmlinuz"))
 }
 
 func onlyMatch(pattern string) (string, error) {
@@ -174,6 +183,13 @@ func fetchKernel(ctx context.Context, cache, pkg, dir string) error {
 	}
 	// What loads modules in the machine knows no compression.
 	if _, err := output(ctx, modules, "find", ".", "-name", "*.ko.xz", "-exec", "xz", "-d", "{}", "+"); err != nil {
+		return err
+	}
+	image, err := onlyMatch(filepath.Join(tree, "boot", "vmlinuz-*"))
+	if err != nil {
+		return err
+	}
+	if _, err := expand(ctx, image, expandedName(image)); err != nil {
 		return err
 	}
 	box, err := busybox()

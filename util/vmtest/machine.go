@@ -182,7 +182,9 @@ func (m Machine) arguments(k *kernel) []string {
 	if m.Console == nil {
 		kernelArgs = append(kernelArgs, "quiet")
 	}
-	accel, cpu := "tcg,thread=multi", "max,la57=off"
+	// Emulated, each of these costs time at every change of an address space or at
+	// every byte that is copied.
+	accel, cpu := "tcg,thread=multi", "max,la57=off,pcid=off,smap=off,smep=off,umip=off,pku=off,erms=off,fsrm=off"
 	if m.KVM {
 		accel, cpu = "kvm", "host"
 	}
