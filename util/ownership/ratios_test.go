@@ -100,7 +100,7 @@ func TestRatios(t *testing.T) {
 	slack, asserted := figures.Slack(t)
 	rounds, files := 1, 2000
 	if asserted || testing.Verbose() {
-		rounds, files = 7, 100_000
+		rounds, files = 4, 100_000
 	}
 	root := t.TempDir()
 	gid := int(ownGroup(t))
