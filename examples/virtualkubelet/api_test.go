@@ -142,8 +142,8 @@ func (a *api) setDown(down bool) {
 	watches := a.watches
 	a.watches, a.listed = nil, make(map[string]bool)
 	a.mu.Unlock()
-	a.Lock() // waits for the request under way, which the fake's lock is held for
-	a.Unlock()
+	a.Lock() // which the fake holds while a request is under way
+	defer a.Unlock()
 	for _, w := range watches {
 		w.Stop()
 	}
