@@ -82,7 +82,8 @@ func (w *world) serve() {
 	w.server.Observe(w.law.Observe)
 }
 
-// start runs a new controller, with a new view of the API.
+// start runs a new controller, with a new view of the API, until it has done what
+// takes no time.
 func (w *world) start() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -139,6 +140,7 @@ func (w *world) start() {
 		w.close()
 	})
 	w.t.Cleanup(w.stop)
+	synctest.Wait() // lest a test depend on how far its workers have come
 }
 
 // settle lets everything happen that happens without help.

@@ -178,34 +178,36 @@ func TestPlacingManyPodsAtOnceWithAClaimForOne(t *testing.T) {
 
 // Rollback while the placement is committed takes nothing away from it.
 func TestRollbackWhileCommitting(t *testing.T) {
-	w := newWorld(t, storageClass("local", waitForConsumer))
-	var claims []string
-	for _, name := range strings.Split("abcdefghij", "") {
-		w.create(localPV(name, "1Gi", "node1"))
-		w.create(newClaim(name, "1Gi", ofClass("local")))
-		claims = append(claims, name)
-	}
-	w.start()
-	p, err := w.controller.Place(t.Context(), podOf(claims...), nodes())
-	if err != nil {
-		t.Fatal(err)
-	}
-	committed := make(chan error, 1)
-	go func() { committed <- p.Commit(t.Context()) }()
-	p.Rollback()
-	if err := <-committed; err != nil {
-		t.Error(err)
-	}
-	if err := w.controller.Idle(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	bound := 0
-	for _, name := range claims {
-		if w.claim(name).Spec.VolumeName != "" {
-			bound++
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("local", waitForConsumer))
+		var claims []string
+		for _, name := range strings.Split("abcdefghij", "") {
+			w.create(localPV(name, "1Gi", "node1"))
+			w.create(newClaim(name, "1Gi", ofClass("local")))
+			claims = append(claims, name)
 		}
-	}
-	if bound != 0 && bound != len(claims) {
-		t.Errorf("%d of %d claims are bound", bound, len(claims))
-	}
+		w.start()
+		p, err := w.controller.Place(t.Context(), podOf(claims...), nodes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		committed := make(chan error, 1)
+		go func() { committed <- p.Commit(t.Context()) }()
+		p.Rollback()
+		if err := <-committed; err != nil {
+			t.Error(err)
+		}
+		if err := w.controller.Idle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		bound := 0
+		for _, name := range claims {
+			if w.claim(name).Spec.VolumeName != "" {
+				bound++
+			}
+		}
+		if bound != 0 && bound != len(claims) {
+			t.Errorf("%d of %d claims are bound", bound, len(claims))
+		}
+	})
 }
