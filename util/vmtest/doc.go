@@ -28,7 +28,7 @@
 //
 //	PODVOL_VMTEST=1 go test ./volume/plugins/nfs
 //
-// One Run is one boot, of two to four seconds; sub-tests share it. All tests of
+// One Run is one boot, of a few seconds; sub-tests share it. All tests of
 // a package, those that know nothing of this package too, run in one boot
 // through the command vmrun:
 //
