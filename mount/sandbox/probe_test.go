@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -56,7 +57,7 @@ func probe(args []string) int {
 			select {}
 		case "hang":
 			fmt.Println("ready")
-			select {}
+			time.Sleep(time.Hour) // without cgo, the runtime ends a program of which no goroutine can go on
 		case "wait": // until its standard input ends
 			fmt.Println("ready")
 			_, _ = io.Copy(io.Discard, os.Stdin)
