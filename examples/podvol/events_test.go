@@ -29,7 +29,7 @@ func TestEventsAreLoggedUnlessTheyHaveRows(t *testing.T) {
 
 func TestTerminalShowsHowFarVolumesAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReport(failurePrinter{io.Discard}, io.Discard, []rowKey{{"u", "data"}, {"u", "other"}})
+		r := newReport(failurePrinter{io.Discard}, io.Discard, volumemanager.StateMounted, []rowKey{{"u", "data"}, {"u", "other"}})
 		var terminal lockedBuffer
 		r.progress = &progress{terminal: &terminal}
 		err := r.run(idleManager(t), func(show func(volumemanager.VolumeStatus)) {

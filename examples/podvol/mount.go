@@ -113,7 +113,7 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	config.log = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	config.events = loggedEvents{config.log, where.rename}
 	config.setUpTimeout, config.plugins = o.timeout, replacements
-	report := newReport(rows, s.err, volumesOf(pods))
+	report := newReport(rows, s.err, volumemanager.StateMounted, volumesOf(pods))
 	report.rename = where.rename
 	if err := mountWith(ctx, config, o, set, pods, report); err != nil {
 		return err

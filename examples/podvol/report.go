@@ -23,17 +23,19 @@ type rowKey struct {
 
 func keyOf(v volumemanager.VolumeStatus) rowKey { return rowKey{v.PodUID, v.Volume} }
 
-// report prints one row for each volume as soon as its outcome is known, so
-// that a slow volume holds no other row back.
+// report prints one row for each volume as soon as the outcome of this call is
+// known, so that a slow volume holds no other row back. A row never tells what
+// was before the call, or what is under way.
 type report struct {
 	printer  printer
 	progress *progress
 	order    map[rowKey]int
+	goal     volumemanager.VolumeState // of the call; all else is a failure
 	// edit may complete a status before it is printed, rename its texts.
 	edit   func(*volumemanager.VolumeStatus)
 	rename func(string) string
 
-	failed    bool // some volume has an error
+	failed    bool // some volume has not reached the goal
 	something bool // some volume is, or may be, mounted
 
 	mu    sync.Mutex
@@ -43,8 +45,9 @@ type report struct {
 	news  chan struct{}
 }
 
-func newReport(p printer, errOut io.Writer, expected []rowKey) *report {
+func newReport(p printer, errOut io.Writer, goal volumemanager.VolumeState, expected []rowKey) *report {
 	r := &report{
+		goal:     goal,
 		printer:  p,
 		progress: newProgress(errOut),
 		order:    make(map[rowKey]int, len(expected)),
@@ -64,11 +67,22 @@ func newReport(p printer, errOut io.Writer, expected []rowKey) *report {
 // longer is printed when it is ready, and the terminal shows progress.
 const settle = time.Second
 
+// statuses is who tells every new status of a volume: the manager.
+type statuses interface {
+	Subscribe(func(volumemanager.VolumeStatus)) (stop func())
+}
+
+// isOutcome reports whether an operation has come to this status. All others
+// tell what is under way, beside state and error of what was before.
+func isOutcome(v volumemanager.VolumeStatus) bool {
+	return v.Ended != "" || v.State == volumemanager.StateUnmounted
+}
+
 // run prints the outcomes that work shows and that the manager reports
 // meanwhile, until work returns, also when printing fails on the way.
-func (r *report) run(manager *volumemanager.Manager, work func(show func(volumemanager.VolumeStatus))) error {
+func (r *report) run(manager statuses, work func(show func(volumemanager.VolumeStatus))) error {
 	stop := manager.Subscribe(func(v volumemanager.VolumeStatus) {
-		if v.State != volumemanager.StatePending {
+		if isOutcome(v) && v.State != volumemanager.StatePending {
 			r.show(v)
 			return
 		}
@@ -162,17 +176,33 @@ func (r *report) flush() (printing error) {
 	r.progress.clear()
 	for _, v := range known {
 		r.edit(&v)
-		if v.Err != nil {
-			r.failed = true
-		}
-		if v.Err == nil || volume.IsUncertain(v.Err) {
-			r.something = true
-		}
-		row := rowOf(v)
+		row := r.outcome(v)
 		row.Path, row.Error, row.Source = r.rename(row.Path), r.rename(row.Error), r.rename(row.Source)
 		printing = errors.Join(printing, r.printer.add(row))
 	}
 	return printing
+}
+
+// outcome is the row of what the call has come to for a volume, and counts it: a
+// volume that stays mounted as it was has not reached what was asked for.
+func (r *report) outcome(v volumemanager.VolumeStatus) row {
+	stays := v.State == volumemanager.StateMounted
+	if stays || v.Err == nil || volume.IsUncertain(v.Err) {
+		r.something = true
+	}
+	if v.Err == nil && v.State == r.goal {
+		return rowOf(v)
+	}
+	r.failed = true
+	row := rowOf(v)
+	switch {
+	case v.Err == nil:
+		row.Error = "it is " + string(v.State) + ", not " + string(r.goal)
+	case stays:
+		row.State = string(volumemanager.StateFailed)
+		row.Error += "; what was mounted before stays mounted"
+	}
+	return row
 }
 
 // shellJoin quotes words for a POSIX shell where they need it.

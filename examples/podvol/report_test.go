@@ -62,7 +62,7 @@ func TestHungVolumeHoldsNoRowBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := newReport(rows, io.Discard, []rowKey{{"u", "first"}, {"u", "hung"}, {"u", "late"}, {"u", "last"}})
+		r := newReport(rows, io.Discard, volumemanager.StateMounted, []rowKey{{"u", "first"}, {"u", "hung"}, {"u", "late"}, {"u", "last"}})
 		var terminal lockedBuffer
 		r.progress = &progress{terminal: &terminal}
 		release := make(chan struct{})

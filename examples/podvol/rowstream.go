@@ -39,7 +39,7 @@ func newRowStream(format string, out, errOut io.Writer) (*rowStream, error) {
 // take queues the outcome of an operation; it never blocks, as the manager asks
 // of subscribers.
 func (r *rowStream) take(v volumemanager.VolumeStatus) {
-	if v.Ended != "" || v.State == volumemanager.StateUnmounted {
+	if isOutcome(v) {
 		r.put(v)
 	}
 }

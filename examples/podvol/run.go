@@ -292,7 +292,7 @@ func (j *job) setUp(ctx context.Context, s streams, o runOptions, node *node, cl
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout+lastWord)
 	defer cancel()
-	report := newReport(failurePrinter{s.err}, s.err, volumesOf(pods))
+	report := newReport(failurePrinter{s.err}, s.err, volumemanager.StateMounted, volumesOf(pods))
 	report.edit = func(v *volumemanager.VolumeStatus) { v.Err = unbound.explain(v.Err) }
 	if err := report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { setUpPods(ctx, node, pods, show) }); err != nil {
 		return err

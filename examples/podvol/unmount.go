@@ -117,7 +117,7 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 	for i, v := range volumes {
 		expected[i] = keyOf(v)
 	}
-	report := newReport(rows, s.err, expected)
+	report := newReport(rows, s.err, volumemanager.StateUnmounted, expected)
 	err = report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { tearDownPods(unmounting, node, volumes, show) })
 	if err := errors.Join(err, node.stop()); err != nil {
 		return err
