@@ -52,8 +52,11 @@ type Journal struct {
 	// suspect is set when it is not known what the file on disk holds; it is
 	// read and written anew before the next change.
 	suspect bool
-	// Seams for tests: durable.WriteFile and fdatasync(2).
+	ahead   int64 // how far ahead the file is filled with zeros
+	// Seams for tests: durable.WriteFile, os.OpenFile, pwrite(2) and fdatasync(2).
 	replace func(path string, data []byte) error
+	open    func(path string) (*os.File, error)
+	writeAt func(file *os.File, data []byte, offset int64) (int, error)
 	flush   func(*os.File) error
 }
 
@@ -83,8 +86,18 @@ const slack = 4 << 20
 // A file that needs no mending is used as it is, so that a journal on a full
 // disk can be opened: what it is for may be to make room.
 func Open(path string) (j *Journal, held []Entry, damaged []error, err error) {
-	j = &Journal{path: path, replace: replaceFile, flush: fdatasync}
+	j = newJournal(path)
+	return j.start()
+}
+
+func newJournal(path string) *Journal {
+	j := &Journal{path: path, ahead: allocate, replace: replaceFile, open: openFile, writeAt: writeAt, flush: fdatasync}
 	j.idle.L = &j.mu
+	return j
+}
+
+func (j *Journal) start() (_ *Journal, held []Entry, damaged []error, err error) {
+	path := j.path
 	content, err := readContent(path)
 	if err != nil {
 		return nil, nil, nil, err
@@ -106,6 +119,12 @@ func Open(path string) (j *Journal, held []Entry, damaged []error, err error) {
 }
 
 func replaceFile(path string, data []byte) error { return durable.WriteFile(path, data, 0o600) }
+
+func openFile(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDWR, 0) }
+
+func writeAt(file *os.File, data []byte, offset int64) (int, error) {
+	return file.WriteAt(data, offset)
+}
 
 func fdatasync(file *os.File) error {
 	return eintr.Do(func() error { return unix.Fdatasync(int(file.Fd())) })
@@ -206,7 +225,7 @@ func (j *Journal) write(b *batch) error {
 	if end > j.zeroed {
 		j.extend(end)
 	}
-	if _, err := j.file.WriteAt(b.lines, j.end); err != nil {
+	if _, err := j.writeAt(j.file, b.lines, j.end); err != nil {
 		j.suspect = true // a part of the lines may be there
 		return &Error{Op: "write", Path: j.path, Err: err}
 	}
@@ -242,12 +261,13 @@ func (j *Journal) repair() error {
 }
 
 // extend fills the file with zeros beyond what is needed. That only saves
-// time, so a disk without room for them is no failure yet.
+// time, so a disk without room for them is no failure yet. An earlier attempt
+// may have failed, and lines been written beyond what it had filled: nothing is
+// ever written before the end of the lines.
 func (j *Journal) extend(end int64) {
-	zeroed := (end/allocate + 1) * allocate
-	if _, err := j.file.WriteAt(make([]byte, zeroed-j.zeroed), j.zeroed); err == nil {
-		j.zeroed = zeroed
-	}
+	from := max(j.zeroed, j.end)
+	n, _ := j.writeAt(j.file, make([]byte, (end/j.ahead+1)*j.ahead-from), from)
+	j.zeroed = from + int64(n)
 }
 
 // compactNow rewrites the file with what it holds. A failure is no failure of
@@ -281,7 +301,7 @@ func (j *Journal) rewrite(held []Entry) error {
 
 // use opens the file, which holds lines up to end and only zeros beyond.
 func (j *Journal) use(end int64) error {
-	file, err := os.OpenFile(j.path, os.O_RDWR, 0)
+	file, err := j.open(j.path)
 	if err != nil {
 		return &Error{Op: "open", Path: j.path, Err: err}
 	}
