@@ -49,7 +49,7 @@ func makeDevicePoint(ctx context.Context, mounts []sandbox.Mount, device sandbox
 			return err
 		}
 		defer root.Close()
-		return subpath.MakePoint(root, point, false)
+		return subpath.MakePoint(ctx, root, point, false)
 	})
 	if err != nil {
 		return usagef("volume %q (%s) lies in volume %q (%s), where its mount point cannot be made: %w; give it another devicePath", device.Volume, device.Destination, outer.Volume, outer.Destination, err)

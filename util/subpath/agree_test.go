@@ -134,7 +134,7 @@ func FuzzBothWaysAgree(f *testing.F) {
 			t.Errorf("the kernel says %+v, the walk %+v", kernels, ours)
 		}
 		for name, k := range map[string]kernel{"openat2": system(), "walk": walkOnly()} {
-			file, err := k.openOrMake(root, path)
+			file, err := k.openOrMake(t.Context(), root, path)
 			if err == nil {
 				file.Close()
 			} else if got := outcome(err); got == "other" || got == "busy" {

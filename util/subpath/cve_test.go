@@ -31,10 +31,10 @@ func hostUntouched(t *testing.T, root *os.File) {
 func everyWay(t *testing.T, k kernel, root *os.File, path, element string) {
 	t.Helper()
 	_, openErr := k.open(root, path)
-	_, makeErr := k.openOrMake(root, path)
+	_, makeErr := k.openOrMake(t.Context(), root, path)
 	for call, err := range map[string]error{
 		"Open": openErr, "OpenOrMake": makeErr,
-		"MakePoint, directory": k.makePoint(root, path, true), "MakePoint, file": k.makePoint(root, path, false),
+		"MakePoint, directory": k.makePoint(t.Context(), root, path, true), "MakePoint, file": k.makePoint(t.Context(), root, path, false),
 	} {
 		escape, ok := errors.AsType[*EscapeError](err)
 		if !ok || !errors.Is(err, unix.EXDEV) || escape.Path != path || escape.Volume != root.Name() || escape.Element != element {
@@ -147,7 +147,7 @@ func TestCVE202125741ExchangeBeforeTheMount(t *testing.T) {
 			touch(t, root, "dir/marker")
 			link(t, root, "link", "../host/secrets")
 			target := t.TempDir()
-			source, err := k.openOrMake(root, "dir")
+			source, err := k.openOrMake(t.Context(), root, "dir")
 			must(t, err)
 			defer source.Close()
 			must(t, exchange(root, "dir", "link"))
@@ -182,7 +182,7 @@ func TestCVE202125741ExchangeWhileMaking(t *testing.T) {
 			}
 			return fd, err
 		}
-		got, err := k.openOrMake(root, "dir/new/below")
+		got, err := k.openOrMake(t.Context(), root, "dir/new/below")
 		if err != nil && !isEscape(err) {
 			t.Errorf("exchanged at moment %d: %v", moment, err)
 		}

@@ -41,22 +41,22 @@ func (e *EscapeError) Error() string {
 // Unwrap returns EXDEV, which is what the kernel says.
 func (e *EscapeError) Unwrap() error { return unix.EXDEV }
 
-// BusyError says that the volume was changed at every try to resolve a path in
-// it. A later call may succeed. It matches EAGAIN.
+// BusyError says that what is missing could not be made until the context ended,
+// since somebody else changed the volume at every try. A later call may succeed. It
+// matches EAGAIN and the cause of the context's end.
 type BusyError struct {
 	// Volume is the name of the root, Path the path beneath it.
 	Volume, Path string
-	// Tries is how often it was tried.
-	Tries int
+	// Err is the cause of the context's end.
+	Err error
 }
 
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("path %s in the volume at %s cannot be resolved: directories were renamed at each of %d tries; try again",
-		quote(e.Path), e.Volume, e.Tries)
+	return fmt.Sprintf("path %s in the volume at %s cannot be made: others changed it at each try (%v); try again", quote(e.Path), e.Volume, e.Err)
 }
 
-// Unwrap returns EAGAIN.
-func (e *BusyError) Unwrap() error { return unix.EAGAIN }
+// Unwrap returns EAGAIN and Err.
+func (e *BusyError) Unwrap() []error { return []error{unix.EAGAIN, e.Err} }
 
 // NotDirectoryError says that something on the way is no directory. It matches
 // ENOTDIR.

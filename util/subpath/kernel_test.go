@@ -61,12 +61,12 @@ func TestReadOnlyVolume(t *testing.T) {
 			must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o755))
 			must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 			root := openRoot(t, dir)
-			got, err := k.openOrMake(root, "a/b")
+			got, err := k.openOrMake(t.Context(), root, "a/b")
 			must(t, err)
 			got.Close()
-			must(t, k.makePoint(root, "a/b", true))
-			_, missing := k.openOrMake(root, "a/b/c/d")
-			for _, err := range []error{missing, k.makePoint(root, "a/c", true), k.makePoint(root, "a/c", false)} {
+			must(t, k.makePoint(t.Context(), root, "a/b", true))
+			_, missing := k.openOrMake(t.Context(), root, "a/b/c/d")
+			for _, err := range []error{missing, k.makePoint(t.Context(), root, "a/c", true), k.makePoint(t.Context(), root, "a/c", false)} {
 				readOnly, ok := errors.AsType[*ReadOnlyError](err)
 				if !ok || !errors.Is(err, unix.EROFS) || !errors.Is(err, os.ErrNotExist) || readOnly.Volume != dir {
 					t.Errorf("err = %v", err)
@@ -100,7 +100,7 @@ func TestMountsInTheVolume(t *testing.T) {
 				got.Close()
 			}
 			everyWay(t, k, root, "a/mnt/out/secrets", "a/mnt/out")
-			got, err := k.openOrMake(root, "a/mnt/new/below")
+			got, err := k.openOrMake(t.Context(), root, "a/mnt/new/below")
 			must(t, err)
 			sameAs(t, got, in(root, "a/mnt/new/below"))
 			got.Close()

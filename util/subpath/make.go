@@ -1,6 +1,7 @@
 package subpath
 
 import (
+	"context"
 	"errors"
 	"os"
 	"runtime"
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/retry"
 )
 
 const (
@@ -28,7 +30,7 @@ type maker struct {
 	file bool
 }
 
-func (k kernel) openOrMake(root *os.File, p string) (*os.File, error) {
+func (k kernel) openOrMake(ctx context.Context, root *os.File, p string) (*os.File, error) {
 	p, err := clean(p)
 	if err != nil {
 		return nil, err
@@ -40,14 +42,14 @@ func (k kernel) openOrMake(root *os.File, p string) (*os.File, error) {
 		return nil, at.failed("fstat", err)
 	}
 	m := maker{kernel: k, at: at, mode: st.Mode & modeBits, bits: modeBits}
-	fd, err := m.run()
+	fd, err := m.run(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return newFile(fd, root, p), nil
 }
 
-func (k kernel) makePoint(root *os.File, p string, dir bool) error {
+func (k kernel) makePoint(ctx context.Context, root *os.File, p string, dir bool) error {
 	p, err := clean(p)
 	if err != nil {
 		return err
@@ -55,7 +57,7 @@ func (k kernel) makePoint(root *os.File, p string, dir bool) error {
 	defer runtime.KeepAlive(root)
 	at := place{fd: int(root.Fd()), volume: root.Name(), path: p}
 	m := maker{kernel: k, at: at, mode: pointMode, bits: modeBits &^ inheritable, file: !dir}
-	fd, err := m.run()
+	fd, err := m.run(ctx)
 	if err != nil {
 		return err
 	}
@@ -71,36 +73,38 @@ func (k kernel) makePoint(root *os.File, p string, dir bool) error {
 }
 
 // run opens the place, and makes it if it is missing.
-func (m *maker) run() (fd int, err error) {
+func (m *maker) run(ctx context.Context) (fd int, err error) {
 	fd, err = m.kernel.resolve(m.at)
 	if !errors.Is(err, unix.ENOENT) {
 		return fd, err
 	}
-	m.kernel.withoutUmask(func() { fd, err = m.makeMissing() })
+	m.kernel.withoutUmask(func() { fd, err = m.makeMissing(ctx) })
 	return fd, err
 }
 
 // makeMissing starts again whenever somebody else has made or exchanged
 // something at the same time.
-func (m *maker) makeMissing() (int, error) {
-	for range maxTries {
-		fd, err := m.kernel.resolve(m.at)
-		if !errors.Is(err, unix.ENOENT) {
-			return fd, err
-		}
-		above, missing, err := m.nearest()
-		if errors.Is(err, errChanged) {
-			continue
-		}
-		if err != nil {
-			return -1, err
-		}
-		fd, err = m.makeBelow(above, missing)
-		if !errors.Is(err, errChanged) {
-			return fd, err
-		}
+func (m *maker) makeMissing(ctx context.Context) (fd int, err error) {
+	err = retry.Do(ctx, errChanged, func() (err error) {
+		fd, err = m.tryMissing()
+		return err
+	})
+	if errors.Is(err, errChanged) {
+		err = &BusyError{Volume: m.at.volume, Path: m.at.path, Err: context.Cause(ctx)}
 	}
-	return -1, &BusyError{Volume: m.at.volume, Path: m.at.path, Tries: maxTries}
+	return fd, err
+}
+
+func (m *maker) tryMissing() (int, error) {
+	fd, err := m.kernel.resolve(m.at)
+	if !errors.Is(err, unix.ENOENT) {
+		return fd, err
+	}
+	above, missing, err := m.nearest()
+	if err != nil {
+		return -1, err
+	}
+	return m.makeBelow(above, missing)
 }
 
 // errChanged says that something is no longer what it was a moment ago.

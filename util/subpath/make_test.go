@@ -38,7 +38,7 @@ func TestOpenOrMakeGivesTheRootsMode(t *testing.T) {
 				must(t, unix.Chmod(root.Name(), want))
 				withUmask(0o077, func() {
 					for _, path := range []string{"a/b/c", "existing/new", "a/b/d"} {
-						got, err := k.openOrMake(root, path)
+						got, err := k.openOrMake(t.Context(), root, path)
 						must(t, err)
 						sameAs(t, got, in(root, path))
 						got.Close()
@@ -64,14 +64,14 @@ func TestOpenOrMakeLeavesWhatExists(t *testing.T) {
 		touch(t, root, "dir/file")
 		link(t, root, "link", "dir")
 		for path, want := range map[string]string{"dir/file": "dir/file", "link/file": "dir/file", "link/new": "dir/new", ".": "."} {
-			got, err := k.openOrMake(root, path)
+			got, err := k.openOrMake(t.Context(), root, path)
 			must(t, err)
 			sameAs(t, got, in(root, want))
 			got.Close()
 		}
 		link(t, root, "dangling", "nowhere")
 		for _, path := range []string{"dangling", "dangling/sub"} {
-			_, err := k.openOrMake(root, path)
+			_, err := k.openOrMake(t.Context(), root, path)
 			if dangling, ok := errors.AsType[*DanglingError](err); !ok || dangling.Element != "dangling" || !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("OpenOrMake(%q) = %v, want the dangling link", path, err)
 			}
@@ -79,7 +79,7 @@ func TestOpenOrMakeLeavesWhatExists(t *testing.T) {
 		if _, err := os.Lstat(in(root, "nowhere")); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("something was made at the end of a dangling link: %v", err)
 		}
-		if _, err := k.openOrMake(root, "dir/file/sub"); !errors.Is(err, unix.ENOTDIR) {
+		if _, err := k.openOrMake(t.Context(), root, "dir/file/sub"); !errors.Is(err, unix.ENOTDIR) {
 			t.Errorf("beneath a file: %v", err)
 		}
 	})
@@ -92,8 +92,8 @@ func TestMakePoint(t *testing.T) {
 			must(t, unix.Chmod(root.Name(), 0o777))
 			withUmask(0o027, func() {
 				for range 2 { // the second time they exist
-					must(t, k.makePoint(root, "dir/nested/double", true))
-					must(t, k.makePoint(root, "dir/etc/config", false))
+					must(t, k.makePoint(t.Context(), root, "dir/nested/double", true))
+					must(t, k.makePoint(t.Context(), root, "dir/etc/config", false))
 				}
 			})
 			for _, path := range []string{"dir", "dir/nested", "dir/nested/double", "dir/etc"} {
@@ -106,13 +106,13 @@ func TestMakePoint(t *testing.T) {
 				t.Errorf("the file is %v, %v", info, err)
 			}
 			for path, dir := range map[string]bool{"dir/nested": false, "dir/etc/config": true} {
-				err := k.makePoint(root, path, dir)
+				err := k.makePoint(t.Context(), root, path, dir)
 				if kind, ok := errors.AsType[*KindError](err); !ok || kind.Dir != dir || kind.Path != path {
 					t.Errorf("MakePoint(%q, %v) = %v", path, dir, err)
 				}
 			}
 			link(t, root, "out", filepath.Dir(root.Name()))
-			if err := k.makePoint(root, "out/new", true); !isEscape(err) {
+			if err := k.makePoint(t.Context(), root, "out/new", true); !isEscape(err) {
 				t.Errorf("through a link out: %v", err)
 			}
 		})
@@ -123,7 +123,7 @@ func TestMakePoint(t *testing.T) {
 func TestMakePointInheritsTheGroup(t *testing.T) {
 	root := newVolume(t)
 	must(t, unix.Chmod(root.Name(), 0o2770))
-	must(t, MakePoint(root, "a/b", true))
+	must(t, MakePoint(t.Context(), root, "a/b", true))
 	for _, path := range []string{"a", "a/b"} {
 		if got := mode(t, in(root, path)); got != 0o2755 {
 			t.Errorf("%s has mode %o", path, got)

@@ -1,6 +1,7 @@
 package subpath
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/sys/unix"
 )
@@ -157,8 +159,8 @@ func TestRace(t *testing.T) {
 			}
 		})
 	}
-	if count.most.Load() > maxTries {
-		t.Errorf("openat2 was tried %d times in a row, more than %d", count.most.Load(), maxTries)
+	if count.most.Load() > kernelTries {
+		t.Errorf("openat2 was tried %d times in a row, more than %d", count.most.Load(), kernelTries)
 	}
 }
 
@@ -199,11 +201,11 @@ func TestRaceWhileMaking(t *testing.T) {
 			rounds := max(200, resolutions()/1000)
 			for n := 0; n < rounds || results["escape"] == 0 && n < 100*rounds; n++ {
 				for _, dir := range []string{"a/b/c", "a/b", "a", "x/b/c"} {
-					file, err := k.openOrMake(root, fmt.Sprintf("%s/new-%d/below", dir, n))
+					file, err := k.openOrMake(t.Context(), root, fmt.Sprintf("%s/new-%d/below", dir, n))
 					if results[outcome(err)]++; err == nil {
 						file.Close()
 					}
-					err = k.makePoint(root, fmt.Sprintf("%s/point-%d/etc", dir, n), n%2 == 0)
+					err = k.makePoint(t.Context(), root, fmt.Sprintf("%s/point-%d/etc", dir, n), n%2 == 0)
 					results[outcome(err)]++
 				}
 			}
@@ -242,11 +244,11 @@ func TestRaceForWhatIsMade(t *testing.T) {
 			swaps := startSwapper(t, root, slices.Concat(pairs, pairs))
 			results := make(map[string]int)
 			for range max(200, resolutions()/1000) {
-				file, err := k.openOrMake(root, "new/below/further")
+				file, err := k.openOrMake(t.Context(), root, "new/below/further")
 				if results[outcome(err)]++; err == nil {
 					file.Close()
 				}
-				err = k.makePoint(root, "new/below/etc", false)
+				err = k.makePoint(t.Context(), root, "new/below/etc", false)
 				results[outcome(err)]++
 				for _, name := range []string{"new", "out"} { // whatever they are now
 					info, err := volume.Lstat(name + "/key")
@@ -280,13 +282,13 @@ func TestMakingAtTheSameTime(t *testing.T) {
 			var wait sync.WaitGroup
 			for range 4 {
 				wait.Go(func() {
-					file, err := k.openOrMake(root, fmt.Sprintf("%d/a/b", n))
+					file, err := k.openOrMake(t.Context(), root, fmt.Sprintf("%d/a/b", n))
 					if err != nil {
 						t.Error(err)
 						return
 					}
 					file.Close()
-					if err := k.makePoint(root, fmt.Sprintf("%d/a/c/file", n), false); err != nil {
+					if err := k.makePoint(t.Context(), root, fmt.Sprintf("%d/a/c/file", n), false); err != nil {
 						t.Error(err)
 					}
 				})
@@ -297,31 +299,68 @@ func TestMakingAtTheSameTime(t *testing.T) {
 }
 
 // A machine on which something is always renamed makes the kernel give up each
-// time; that ends, and says so.
-func TestBusy(t *testing.T) {
+// time; then the walk answers, which needs no rest.
+func TestAKernelThatNeverComesToRest(t *testing.T) {
 	root := newVolume(t)
 	mkdir(t, root, "dir")
-	k, calls := system(), 0
-	k.openat2 = func(int, string, *unix.OpenHow) (int, error) {
-		calls++
-		return -1, unix.EAGAIN
-	}
-	_, err := k.open(root, "dir")
-	busy, ok := errors.AsType[*BusyError](err)
-	if !ok || busy.Tries != calls || calls != maxTries || !errors.Is(err, unix.EAGAIN) || busy.Path != "dir" {
-		t.Errorf("after %d calls: %v", calls, err)
-	}
-	calls = 0
-	k.openat2 = func(dir int, path string, how *unix.OpenHow) (int, error) {
-		if calls++; calls < maxTries/2 {
-			return -1, unix.EAGAIN
+	link(t, root, "out", "..")
+	for disturbed, want := range map[int]int{kernelTries - 1: kernelTries, kernelTries: kernelTries, 1 << 30: kernelTries, 0: 1} {
+		k, calls := system(), 0
+		k.openat2 = func(dir int, path string, how *unix.OpenHow) (int, error) {
+			if calls++; calls <= disturbed {
+				return -1, unix.EAGAIN
+			}
+			return unix.Openat2(dir, path, how)
 		}
-		return unix.Openat2(dir, path, how)
+		got, err := k.open(root, "dir")
+		must(t, err)
+		sameAs(t, got, in(root, "dir"))
+		got.Close()
+		if calls != want {
+			t.Errorf("disturbed %d times, the kernel is asked %d times, want %d", disturbed, calls, want)
+		}
+		calls = 0
+		if _, err := k.open(root, "out"); !isEscape(err) {
+			t.Errorf("disturbed %d times: %v", disturbed, err)
+		}
 	}
-	got, err := k.open(root, "dir")
-	must(t, err)
-	sameAs(t, got, in(root, "dir"))
-	got.Close()
+}
+
+// What others change while it is made is made once they rest, after any number of
+// tries, or until the context ends.
+func TestMakingWhatNeverComesToRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root := newVolume(t)
+		mkdir(t, root, "dir")
+		for _, gone := range []int{0, 3, 10_000} { // so often it is there and then it is not
+			k, looks := system(), 0
+			ctx, cancel := context.WithCancel(t.Context())
+			k.openat2 = func(dir int, path string, how *unix.OpenHow) (int, error) {
+				if path != "dir" {
+					return unix.Openat2(dir, path, how)
+				}
+				if looks++; looks <= gone {
+					return -1, unix.ENOENT
+				}
+				if gone > 5000 {
+					cancel()
+					return -1, unix.ENOENT
+				}
+				return unix.Openat2(dir, path, how)
+			}
+			got, err := k.openOrMake(ctx, root, "dir")
+			if gone > 5000 {
+				busy, ok := errors.AsType[*BusyError](err)
+				if !ok || busy.Path != "dir" || !errors.Is(err, unix.EAGAIN) || !errors.Is(err, context.Canceled) {
+					t.Errorf("after %d looks: %v", looks, err)
+				}
+			} else if must(t, err); err == nil {
+				sameAs(t, got, in(root, "dir"))
+				got.Close()
+			}
+			cancel()
+		}
+	})
 }
 
 // Kernels and filters without openat2 are answered by the walk.

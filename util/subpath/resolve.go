@@ -8,18 +8,19 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 )
 
-// maxTries bounds how often something is tried again because somebody else
-// changed it meanwhile. The kernel gives up with EAGAIN when anything on the
-// machine was renamed or mounted while it followed a "..": about one call in
-// fifty next to a process that does nothing else than rename.
-const maxTries = 128
+// kernelTries is how often the kernel is asked before we walk ourselves. It gives
+// up with EAGAIN when anything on the machine was renamed or mounted while it
+// followed a "..": about one call in fifty next to a process that does nothing else
+// than rename, and any number of calls in a row for a path with many links on a busy
+// machine. The walk needs the machine's rest for nothing.
+const kernelTries = 32
 
 // resolve opens a place with O_PATH. The errors are those of [Open].
 func (k kernel) resolve(at place) (int, error) {
 	if k.openat2 == nil {
 		return walkTo(at)
 	}
-	for range maxTries {
+	for range kernelTries {
 		fd, err := k.openBeneath(at)
 		switch {
 		case err == nil:
@@ -37,7 +38,7 @@ func (k kernel) resolve(at place) (int, error) {
 		// kubelet we follow them, for nobody can mislead us.
 		return walkTo(at)
 	}
-	return -1, &BusyError{Volume: at.volume, Path: at.path, Tries: maxTries}
+	return walkTo(at)
 }
 
 // openBeneath opens a directory first of all, since that mounts an automount

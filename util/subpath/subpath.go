@@ -1,6 +1,7 @@
 package subpath
 
 import (
+	"context"
 	"os"
 	"path"
 	"path/filepath"
@@ -51,9 +52,10 @@ func clean(p string) (string, error) {
 // separated and relative; "." is root itself. Where path ends at a mount, what
 // is mounted is opened; an automount is triggered.
 //
-// The error is an *[InvalidPathError], *[EscapeError], *[NotDirectoryError] or
-// *[BusyError], or an [*os.PathError]: one that matches [os.ErrNotExist] if there
-// is nothing, also at the end of a link, ELOOP after more than 40 links.
+// The error is an *[InvalidPathError], *[EscapeError] or *[NotDirectoryError], or
+// an [*os.PathError]: one that matches [os.ErrNotExist] if there is nothing, also at
+// the end of a link, ELOOP after more than 40 links. What others rename or mount
+// meanwhile is no error.
 func Open(root *os.File, path string) (*os.File, error) {
 	return system().open(root, path)
 }
@@ -64,11 +66,12 @@ func Open(root *os.File, path string) (*os.File, error) {
 // of the directory above if that has the set-group-id bit. What exists is left
 // as it is.
 //
-// Beyond the errors of Open there are *[ReadOnlyError], *[DanglingError] for a
-// link to nothing, and an [*os.PathError] if a directory cannot be made; some
-// of them may have been.
-func OpenOrMake(root *os.File, path string) (*os.File, error) {
-	return system().openOrMake(root, path)
+// Whoever changes the same elements meanwhile delays it until ctx ends at most.
+// Beyond the errors of Open there are *[BusyError] for that, *[ReadOnlyError],
+// *[DanglingError] for a link to nothing, and an [*os.PathError] if a directory
+// cannot be made; some of them may have been.
+func OpenOrMake(ctx context.Context, root *os.File, path string) (*os.File, error) {
+	return system().openOrMake(ctx, root, path)
 }
 
 // MakePoint makes what something can be mounted on at path beneath root, if it
@@ -79,8 +82,8 @@ func OpenOrMake(root *os.File, path string) (*os.File, error) {
 // followed.
 //
 // The error is one of [OpenOrMake]'s, or a *[KindError].
-func MakePoint(root *os.File, path string, dir bool) error {
-	return system().makePoint(root, path, dir)
+func MakePoint(ctx context.Context, root *os.File, path string, dir bool) error {
+	return system().makePoint(ctx, root, path, dir)
 }
 
 // kernel is what the kernel offers; tests take away from it.

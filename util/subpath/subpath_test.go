@@ -191,8 +191,8 @@ func TestInvalidPaths(t *testing.T) {
 			"", "/", "/etc", "..", "../host", "a/..", "a/../b", "a\x00b", strings.Repeat("a/", 2048),
 		} {
 			_, openErr := k.open(root, path)
-			_, makeErr := k.openOrMake(root, path)
-			for _, err := range []error{Check(path), openErr, makeErr, k.makePoint(root, path, true)} {
+			_, makeErr := k.openOrMake(t.Context(), root, path)
+			for _, err := range []error{Check(path), openErr, makeErr, k.makePoint(t.Context(), root, path, true)} {
 				if refused, ok := errors.AsType[*InvalidPathError](err); !ok || refused.Path != path {
 					t.Errorf("%.20q: err = %v", path, err)
 				}

@@ -77,7 +77,7 @@ func (c *container) makeNestedPoint(ctx context.Context, outer, inner *container
 		if readOnly {
 			return checkPoint(root, point, !inner.File)
 		}
-		return subpath.MakePoint(root, point, !inner.File)
+		return subpath.MakePoint(ctx, root, point, !inner.File)
 	})
 	if errors.Is(err, fs.ErrNotExist) && (readOnly || isReadOnly(err)) {
 		return volume.NothingDone(&NestedMountPointError{Outer: outer.Volume, Point: point, Destination: inner.Destination})

@@ -121,7 +121,7 @@ func (m *Manager) keepRoot() (done func(), err error) {
 // ask the volume's file system, which may hang: so nobody waits for them but
 // who wants the same.
 func (b *subPathBind) bind(ctx context.Context) (sourceLook, error) {
-	file, err := b.open()
+	file, err := b.open(ctx)
 	if err != nil {
 		return sourceLook{}, err
 	}
@@ -149,14 +149,14 @@ func (b *subPathBind) bind(ctx context.Context) (sourceLook, error) {
 }
 
 // open opens the sub-path beneath the volume's root.
-func (b *subPathBind) open() (*os.File, error) {
+func (b *subPathBind) open(ctx context.Context) (*os.File, error) {
 	root, err := b.m.openVolume(b.volume.record)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
 	if !b.readOnly {
-		return subpath.OpenOrMake(root, b.path)
+		return subpath.OpenOrMake(ctx, root, b.path)
 	}
 	file, err := subpath.Open(root, b.path)
 	if errors.Is(err, fs.ErrNotExist) {
