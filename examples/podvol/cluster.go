@@ -41,6 +41,7 @@ type clusterConfig struct {
 	volumeDirs []string              // where volumes may be made, beside the root directory
 	plugins    []volume.VolumePlugin // in place of stock ones
 	mounted    func(context.Context) ([]embedded.Mounted, error)
+	mountedFor mountedForFunc // nil: mounted is asked
 	explained  func(types.NamespacedName)
 	only       func(volume.ObjectRef) bool                    // nil: everything is worked on
 	bound      func(context.Context, *embedded.Cluster) error // before bindClaims lets others at the claims
@@ -72,7 +73,7 @@ func openCluster(ctx context.Context, c clusterConfig) (*embedded.Cluster, error
 	return embedded.Open(ctx, embedded.Config{
 		Dir: dir, Ledger: ledger, NodeName: c.node.nodeName, Manager: c.manager, Store: c.store,
 		Plugins: plugins.All(append([]volume.VolumePlugin{making}, c.plugins...)...), Host: volume.Host{RootDir: work, Mounter: mounter, HostFiles: c.node.hostFiles},
-		Mounted: mounted, Explained: c.explained, Only: c.only,
+		Mounted: mounted, MountedFor: c.mountedFor, Explained: c.explained, Only: c.only,
 		LockTimeout: c.wait, Events: c.events, Logger: c.log,
 	})
 }

@@ -27,7 +27,7 @@ type keeper struct {
 	faults  map[volume.ObjectRef]string        // said about objects that are not as they are wanted
 	kept    map[volume.ObjectRef]bool          // said to be in no manifest
 	pods    map[types.UID]*v1.Pod              // wanted
-	waiting waitingPods                        // those that are not placed
+	waiting *waitingPods                       // those that are not placed
 	placed  map[types.UID]*v1.Pod              // the versions that are
 	refused map[types.UID]*v1.Pod              // the versions that the node has refused
 
@@ -46,7 +46,7 @@ func newKeeper(node *volumemanager.Manager, storage *storage, out *rowStream, sa
 	return &keeper{
 		node: node, storage: storage, out: out, say: say,
 		applied: make(map[volume.ObjectRef]metav1.Object), faults: make(map[volume.ObjectRef]string), pods: make(map[types.UID]*v1.Pod),
-		waiting: waitingPods{all: make(map[types.UID]waitingPod)}, placed: make(map[types.UID]*v1.Pod),
+		waiting: newWaitingPods(), placed: make(map[types.UID]*v1.Pod),
 		refused: make(map[types.UID]*v1.Pod), declared: make(map[types.UID]bool),
 		replacing: make(map[types.UID]bool), replaced: make(map[types.UID]*v1.Pod), gone: make(chan types.UID), left: make(chan types.UID),
 	}
@@ -119,6 +119,7 @@ func (k *keeper) forget(ctx context.Context, uid types.UID) {
 	if err := k.storage.PodGone(ctx, uid); err != nil && ctx.Err() == nil {
 		k.say(fmt.Sprintf("the claims of the pod with UID %s count as used, though it is gone: %v", uid, err))
 	}
+	k.storage.tell(anotherPod) // which may have had claims that were never written down
 }
 
 func sortedPods(pods map[types.UID]*v1.Pod) []*v1.Pod {
@@ -148,7 +149,7 @@ func (k *keeper) replaceLeftovers(ctx context.Context) {
 // there was found.
 func (k *keeper) see(ctx context.Context, v volumemanager.VolumeStatus) {
 	if _, other := errors.AsType[*volumemanager.ReplacedError](v.Err); other && v.Wanted && !v.Found {
-		k.replace(ctx, v.PodUID, k.node.Explain())
+		k.replace(ctx, v.PodUID, k.node.ExplainPod(v.PodUID))
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
-	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 // applyObjects applies what has changed in the manifests since the last time, and
@@ -173,9 +172,4 @@ func (k *keeper) nameKept(refs []volume.ObjectRef) {
 		k.say(fmt.Sprintf("%s is in no manifest, and kept, since nobody has seen it go from this directory: %s deletes it", ref, command))
 	}
 	k.kept = kept
-}
-
-// hasVolumes reports whether anything of a pod is mounted, or may be.
-func hasVolumes(rows []volumemanager.VolumeStatus, uid types.UID) bool {
-	return slices.ContainsFunc(rows, func(v volumemanager.VolumeStatus) bool { return v.PodUID == uid })
 }

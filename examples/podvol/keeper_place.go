@@ -4,10 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -27,6 +23,9 @@ func (k *keeper) place(ctx context.Context, pod *v1.Pod) error {
 		return nil
 	}
 	if k.placed[pod.UID] == pod {
+		if k.declared[pod.UID] {
+			return nil // just so
+		}
 		return k.declare(pod)
 	}
 	why := k.storage.Place(ctx, pod)
@@ -35,7 +34,7 @@ func (k *keeper) place(ctx context.Context, pod *v1.Pod) error {
 	}
 	if why != nil {
 		delete(k.declared, pod.UID)
-		k.wait(waitingPod{pod: pod, err: why, mounted: hasVolumes(k.node.Explain(), pod.UID)})
+		k.wait(ctx, waitingPod{pod: pod, err: why, mounted: len(k.node.ExplainPod(pod.UID)) > 0})
 		return nil
 	}
 	k.waiting.remove(pod.UID)
@@ -54,10 +53,10 @@ func claimOf(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
 	return types.NamespacedName{}, false
 }
 
-// placeWaiting tries again to place the pods that wait, after something has
-// changed about claims, volumes or pods.
-func (k *keeper) placeWaiting(ctx context.Context) error {
-	for _, w := range k.waiting.sorted() {
+// placeWaiting tries again to place those pods that wait for something that has
+// changed.
+func (k *keeper) placeWaiting(ctx context.Context, changed map[volume.ObjectRef]bool) error {
+	for _, w := range k.waiting.waitingFor(k.storage.concerned(ctx, changed)) {
 		if err := k.place(ctx, w.pod); err != nil {
 			return err
 		}
@@ -66,13 +65,13 @@ func (k *keeper) placeWaiting(ctx context.Context) error {
 }
 
 // wait notes why a pod is not placed, and says it where that is new.
-func (k *keeper) wait(w waitingPod) {
+func (k *keeper) wait(ctx context.Context, w waitingPod) {
 	before, waited := k.waiting.get(w.pod.UID)
 	w.since = time.Now()
 	if waited {
 		w.since = before.since
 	}
-	k.waiting.put(w)
+	k.waiting.put(w, k.storage.awaited(ctx, w))
 	if !w.mounted {
 		for _, row := range w.rows() {
 			if !errors.Is(row.Err, persistentvolume.ErrNotLookedAt) { // which is soon over
@@ -121,49 +120,4 @@ func (w waitingPod) reason(claim types.NamespacedName) error {
 		}
 	}
 	return w.err // another claim's
-}
-
-// waitingPods are the pods that are not placed, for several goroutines.
-type waitingPods struct {
-	mu  sync.Mutex
-	all map[types.UID]waitingPod
-}
-
-func (p *waitingPods) put(w waitingPod) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.all[w.pod.UID] = w
-}
-
-func (p *waitingPods) get(uid types.UID) (w waitingPod, there bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	w, there = p.all[uid]
-	return w, there
-}
-
-func (p *waitingPods) remove(uid types.UID) (w waitingPod, there bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	w, there = p.all[uid]
-	delete(p.all, uid)
-	return w, there
-}
-
-func (p *waitingPods) sorted() []waitingPod {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.SortedFunc(maps.Values(p.all), func(a, b waitingPod) int {
-		return strings.Compare(a.pod.Namespace+"/"+a.pod.Name, b.pod.Namespace+"/"+b.pod.Name)
-	})
-}
-
-// rows are those of all pods of which nothing is mounted.
-func (p *waitingPods) rows() (rows []volumemanager.VolumeStatus) {
-	for _, w := range p.sorted() {
-		if !w.mounted {
-			rows = append(rows, w.rows()...)
-		}
-	}
-	return rows
 }

@@ -186,7 +186,8 @@ func (o *runNodeOptions) keep(ctx context.Context, s streams, k keeping) (failed
 	}
 	storage, err := openStorage(ctx, clusterConfig{
 		rootDir: k.where.rootDir, node: k.config, manager: "podvol run-node " + o.dir, store: k.store, events: storageEvents{k.config.log, k.where.rename},
-		volumeDirs: o.volumeDirs, plugins: append(own, o.cleaner...), mounted: mountedOn(k.node.Manager), log: k.config.log,
+		volumeDirs: o.volumeDirs, plugins: append(own, o.cleaner...), mounted: mountedOn(k.node.Manager),
+		mountedFor: mountedFor(k.node.Manager), log: k.config.log,
 	})
 	if err != nil {
 		return false, err
@@ -253,6 +254,7 @@ type nodeRun struct {
 	unmountOnExit bool
 	due           *time.Timer // of the next look, at what was missing or refused
 	want          *contents   // as seen last
+	volumes       int         // of its pods
 	unpruned      bool        // since then
 	told          string      // about the manifests, last
 	complete      bool        // the node has been told that it knows all pods
@@ -280,7 +282,7 @@ func (r *nodeRun) untilStopped(ctx context.Context) error {
 		case uid := <-r.keep.left:
 			r.keep.forget(ctx, uid)
 		case <-r.keep.storage.changed:
-			if err = r.keep.placeWaiting(ctx); err == nil {
+			if err = r.keep.placeWaiting(ctx, r.keep.storage.news.take()); err == nil {
 				err = r.settle(ctx)
 			}
 		case err = <-r.keep.storage.ended:
@@ -301,7 +303,10 @@ const afterRefusal = 10 * time.Second
 // look makes what the directory says now the wish.
 func (r *nodeRun) look(ctx context.Context) error {
 	again := r.dir.scan()
-	r.want = r.dir.wanted()
+	r.want, r.volumes = r.dir.wanted(), 0
+	for _, pod := range r.want.pods {
+		r.volumes += len(pod.Spec.Volumes)
+	}
 	refused, err := r.keep.apply(ctx, r.want)
 	if err != nil {
 		return err
@@ -338,11 +343,7 @@ func (r *nodeRun) settle(ctx context.Context) error {
 
 // tell says how things are, where that is new.
 func (r *nodeRun) tell() {
-	volumes := 0
-	for _, pod := range r.want.pods {
-		volumes += len(pod.Spec.Volumes)
-	}
-	told := fmt.Sprintf("pods: %d, volumes: %d, files refused: %d", len(r.want.pods), volumes, r.dir.faults())
+	told := fmt.Sprintf("pods: %d, volumes: %d, files refused: %d", len(r.want.pods), r.volumes, r.dir.faults())
 	if !r.complete && !r.dir.allRead() {
 		told += "; pods in no manifest are kept until every manifest has been read"
 	}

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 
 	"github.com/spf13/pflag"
 	v1 "k8s.io/api/core/v1"
@@ -48,8 +50,10 @@ func checkVolumeDirs(dirs []string) ([]string, error) {
 // claims, their volumes, and what makes these and takes them away.
 type storage struct {
 	*embedded.Cluster
-	// changed has a value after something has changed that pods may wait for.
+	// changed has a value after something has changed that pods may wait for, and
+	// news says what.
 	changed chan struct{}
+	news    changes
 	ended   <-chan error // nil until start
 	end     func() error
 	stops   []func()
@@ -64,7 +68,9 @@ type storage struct {
 // else is.
 func openStorage(ctx context.Context, c clusterConfig) (*storage, error) {
 	s := &storage{changed: make(chan struct{}, 1), end: func() error { return nil }, removeDir: func() error { return nil }}
-	c.explained = func(types.NamespacedName) { s.tell() }
+	c.explained = func(claim types.NamespacedName) {
+		s.tell(volume.NewObjectRef("PersistentVolumeClaim", claim.Namespace, claim.Name))
+	}
 	cluster, err := openCluster(ctx, c)
 	s.Cluster = cluster
 	if damaged, ok := errors.AsType[*persistentvolume.DamagedRecordError](err); ok {
@@ -74,12 +80,13 @@ func openStorage(ctx context.Context, c clusterConfig) (*storage, error) {
 		return nil, errors.Join(err, s.removeDir())
 	}
 	for _, kind := range []string{"PersistentVolumeClaim", "PersistentVolume", "StorageClass", "Node", "Pod"} {
-		s.stops = append(s.stops, s.Objects().WatchKind(kind, func(volume.ObjectRef) { s.tell() }))
+		s.stops = append(s.stops, s.Objects().WatchKind(kind, s.tell))
 	}
 	return s, nil
 }
 
-func (s *storage) tell() {
+func (s *storage) tell(of volume.ObjectRef) {
+	s.news.add(of)
 	select {
 	case s.changed <- struct{}{}:
 	default:
@@ -106,6 +113,42 @@ func (s *storage) stop() error {
 	}
 	return errors.Join(err, s.removeDir())
 }
+
+// changes are the objects that have changed since they were taken last.
+type changes struct {
+	mu  sync.Mutex
+	all map[volume.ObjectRef]bool
+}
+
+func (c *changes) add(of volume.ObjectRef) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all == nil {
+		c.all = make(map[volume.ObjectRef]bool)
+	}
+	c.all[of] = true
+}
+
+func (c *changes) take() (all map[volume.ObjectRef]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all, c.all = c.all, nil
+	return all
+}
+
+// mountedFor says what a node has mounted, or may have, for a pod, and of claims.
+func mountedFor(node *volumemanager.Manager) mountedForFunc {
+	return func(_ context.Context, pod types.UID, claims []types.NamespacedName) ([]embedded.Mounted, error) {
+		rows := node.ExplainPod(pod)
+		for _, claim := range claims {
+			rows = append(rows, slices.DeleteFunc(node.ExplainClaim(claim), func(v volumemanager.VolumeStatus) bool { return v.PodUID == pod })...)
+		}
+		return mountedRows(rows), nil
+	}
+}
+
+// mountedForFunc is [embedded.Config]'s.
+type mountedForFunc = func(context.Context, types.UID, []types.NamespacedName) ([]embedded.Mounted, error)
 
 // mountedOn says what a node has mounted, or may have, for whomever.
 func mountedOn(node *volumemanager.Manager) func(context.Context) ([]embedded.Mounted, error) {

@@ -48,6 +48,7 @@ type Manager struct {
 	ran          bool
 	stopping     bool
 	pods         map[types.UID]*podState
+	byClaim      claimIndex
 	declarations int
 	complete     bool               // every pod has been declared once
 	kept         map[types.UID]bool // though they are not declared
@@ -70,6 +71,7 @@ func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMg
 		stopped:     make(chan struct{}),
 		wake:        make(chan struct{}, 1),
 		pods:        make(map[types.UID]*podState),
+		byClaim:     make(claimIndex),
 		watchers:    make(map[*watcher]struct{}),
 		devices:     make(map[deviceKey]*deviceMount),
 		oncePod:     make(map[string]map[*slot]struct{}),
@@ -261,6 +263,7 @@ func (m *Manager) recoverRecord(record *volume.Record, mounted mounts) error {
 	if record.Detached != nil {
 		s.actual.detached = record.Detached.Recall(m.host.Mounter)
 	}
+	m.index(s)
 	m.recoverDevice(s, record, mounted)
 	if s.pod.name.Name == "" {
 		s.pod.name = record.Pod

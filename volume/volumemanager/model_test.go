@@ -419,7 +419,32 @@ func (m *model) checkRows(targets []string) error {
 			return fmt.Errorf("volume %s of %s is still explained", row.Volume, row.PodUID)
 		}
 	}
+	if err := m.checkIndex(rows); err != nil {
+		return err
+	}
 	return m.checkEvents(rows)
+}
+
+// checkIndex compares what is found of a claim and of a pod with all rows.
+func (m *model) checkIndex(rows []volumemanager.VolumeStatus) error {
+	claims, pods := make(map[types.NamespacedName]int), make(map[types.UID]int)
+	for _, row := range rows {
+		claims[row.Claim]++
+		pods[row.PodUID]++
+	}
+	delete(claims, types.NamespacedName{})
+	claims[types.NamespacedName{Namespace: "ops-test", Name: "nfs-211"}] += 0 // also where nothing of it is left
+	for claim, want := range claims {
+		if got := m.manager.ExplainClaim(claim); len(got) != want {
+			return fmt.Errorf("claim %s has %d rows, and is found with %v", claim, want, got)
+		}
+	}
+	for uid, want := range pods {
+		if got := m.manager.ExplainPod(uid); len(got) != want {
+			return fmt.Errorf("pod %s has %d rows, and is found with %v", uid, want, got)
+		}
+	}
+	return nil
 }
 
 // isHeld reports whether what is left of a pod is a volume that was detached and

@@ -237,6 +237,7 @@ func (m *Manager) drop(s *slot) {
 		return
 	}
 	p.slots = slices.Delete(p.slots, i, i+1)
+	m.index(s)
 	m.leave(s)
 	s.waitForLabel(nil)
 	m.stopWaitingForPod(s)

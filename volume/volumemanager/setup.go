@@ -67,6 +67,7 @@ func (m *Manager) show(u *setUp) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	u.slot.shown = u.record
+	m.index(u.slot)
 	if u.key != (volumeKey{}) { // a look-up that has failed says nothing
 		m.join(u.slot, u.device)
 	}
@@ -310,6 +311,7 @@ func (m *Manager) admit(u *setUp, digest recordDigest) (before actualVolume, err
 		entered.record = before.record // which may be confirmed
 	}
 	u.slot.actual = entered
+	m.index(u.slot)
 	return before, nil
 }
 
@@ -330,6 +332,7 @@ func (m *Manager) takeOver(u *setUp) {
 		}
 		m.passDevice(other, u.slot, other.actual.device)
 		u.slot.actual, other.actual = other.actual, actualVolume{}
+		m.index(u.slot)
 		u.slot.state, u.slot.since, u.slot.took = other.state, other.since, other.took
 		if slices.ContainsFunc(other.pod.slots, func(s *slot) bool { return s != other && slices.Contains(s.names, other.names[0]) }) {
 			other.state = StateUnmounted // of which nobody is told: the pod has a volume of that name
@@ -365,6 +368,7 @@ func (m *Manager) setActual(s *slot, a actualVolume) {
 	gone := s.actual.exists() && !a.exists()
 	name := s.actual.key.spec // a PersistentVolume's own
 	s.actual = a
+	m.index(s)
 	if gone {
 		m.wakeForPod(name)
 	}

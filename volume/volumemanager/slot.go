@@ -54,6 +54,7 @@ type slot struct {
 
 	// shown is what status rows say of a volume that has no record.
 	shown *volume.Record
+	claim types.NamespacedName // by which the manager's index has it; empty: not
 	state VolumeState
 	since time.Time
 	took  time.Duration

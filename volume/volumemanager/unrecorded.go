@@ -125,4 +125,6 @@ func (m *Manager) putAside(s *slot) {
 	s.pod.slots = append(s.pod.slots, own)
 	m.passDevice(s, own, s.actual.device)
 	s.actual, s.state, s.since = actualVolume{}, StatePending, time.Now()
+	m.index(s)
+	m.index(own)
 }

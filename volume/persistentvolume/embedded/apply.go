@@ -259,7 +259,7 @@ func (c *Cluster) applyPod(ctx context.Context, ref volume.ObjectRef, declared *
 	if err != nil {
 		return false, err
 	}
-	mounted, err := c.allMounted(ctx)
+	mounted, err := c.mountedOf(ctx, stored.UID)
 	if err != nil {
 		return false, err
 	}

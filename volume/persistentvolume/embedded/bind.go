@@ -157,7 +157,7 @@ func (b *binding) tryPlace(ctx context.Context, pod *v1.Pod) (begun bool, err er
 	if err != nil {
 		return false, err
 	}
-	mounted, err := b.allMounted(ctx)
+	mounted, err := b.mountedForPlacing(ctx, pod)
 	if err != nil {
 		return false, err
 	}
@@ -179,6 +179,33 @@ func (b *binding) tryPlace(ctx context.Context, pod *v1.Pod) (begun bool, err er
 	}
 	begun = len(p.Bind)+len(p.Provision) > 0
 	return begun, p.Commit(ctx)
+}
+
+// mountedForPlacing returns what is mounted of those claims of a pod for which that
+// decides whether it is placed: that are for one pod alone, and, for this pod, that
+// are being deleted.
+func (c *Cluster) mountedForPlacing(ctx context.Context, pod *v1.Pod) ([]Mounted, error) {
+	var (
+		own  types.UID
+		sole []types.NamespacedName
+	)
+	for _, name := range claimsOf(pod) {
+		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, c.objects, volume.NewObjectRef(kindClaim, name.Namespace, name.Name))
+		if err != nil {
+			continue // which others say
+		}
+		if isForOnePod(claim) {
+			sole = append(sole, name)
+		}
+		if claim.DeletionTimestamp != nil {
+			own = pod.UID
+		}
+	}
+	return c.mountedOf(ctx, own, sole...)
+}
+
+func isForOnePod(claim *v1.PersistentVolumeClaim) bool {
+	return slices.Contains(claim.Spec.AccessModes, v1.ReadWriteOncePod)
 }
 
 // withoutDeleted returns a pod without the claims in deletion that it has mounted:

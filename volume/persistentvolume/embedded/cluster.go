@@ -37,6 +37,11 @@ type Config struct {
 	// declared or not. It is asked before storage is emptied or deleted; an error
 	// keeps it. Nil: nothing is mounted but what pods among the objects use.
 	Mounted func(context.Context) ([]Mounted, error)
+	// MountedFor is that part of what Mounted says that is for the pod of that UID,
+	// or of one of these claims for whichever pod; each may be empty. It is asked
+	// for every pod that is applied or placed, so that its cost must not grow with
+	// the node. Nil: Mounted is asked.
+	MountedFor func(ctx context.Context, pod types.UID, claims []types.NamespacedName) ([]Mounted, error)
 	// Ledger is the directory in which a version without such a Dir has written
 	// which claim has which volume ([persistentvolume.RecordedObjects.ImportLedger]);
 	// empty, or missing: there was none.
@@ -83,6 +88,7 @@ type Cluster struct {
 	controller        *persistentvolume.Controller
 	plugins           *volume.VolumePluginMgr
 	mounted           func(context.Context) ([]Mounted, error)
+	mountedFor        func(context.Context, types.UID, []types.NamespacedName) ([]Mounted, error)
 	log               *slog.Logger
 
 	applying keylock.Map[struct{}]
@@ -109,7 +115,7 @@ type Cluster struct {
 // directory is free then.
 func Open(ctx context.Context, config Config) (*Cluster, error) {
 	c := &Cluster{
-		nodeName: config.NodeName, manager: config.Manager, dir: config.Dir, store: config.Store, mounted: config.Mounted, log: config.Logger,
+		nodeName: config.NodeName, manager: config.Manager, dir: config.Dir, store: config.Store, mounted: config.Mounted, mountedFor: config.MountedFor, log: config.Logger,
 		plugins: &volume.VolumePluginMgr{},
 		plain:   make(map[volume.ObjectRef]bool), later: make(map[volume.ObjectRef]metav1.Object),
 	}

@@ -104,7 +104,7 @@ func (c *Cluster) Use(ctx context.Context, by string, pods ...*v1.Pod) (*User, e
 
 // soleUser refuses a pod a claim that is for one pod alone, and in use.
 func soleUser(pod types.NamespacedName, claim *v1.PersistentVolumeClaim, mounted []Mounted) error {
-	if !slices.Contains(claim.Spec.AccessModes, v1.ReadWriteOncePod) {
+	if !isForOnePod(claim) {
 		return nil
 	}
 	name := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
@@ -396,6 +396,27 @@ func (c *Cluster) allMounted(ctx context.Context) (all []Mounted, err error) {
 			return nil, err
 		}
 	}
+	return c.besideUsers(all)
+}
+
+// mountedOf returns at least that part of allMounted that is for a pod or of some
+// claims.
+func (c *Cluster) mountedOf(ctx context.Context, pod types.UID, claims ...types.NamespacedName) ([]Mounted, error) {
+	if pod == "" && len(claims) == 0 {
+		return nil, nil
+	}
+	if c.mountedFor == nil {
+		return c.allMounted(ctx)
+	}
+	all, err := c.mountedFor(ctx, pod, claims)
+	if err != nil {
+		return nil, err
+	}
+	return c.besideUsers(all)
+}
+
+// besideUsers adds what others use to what the node has mounted.
+func (c *Cluster) besideUsers(all []Mounted) ([]Mounted, error) {
 	c.users.mu.Lock()
 	live := slices.Clone(c.users.live)
 	c.users.mu.Unlock()

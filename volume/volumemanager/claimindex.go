@@ -1,0 +1,64 @@
+package volumemanager
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// claimIndex finds the slots whose rows name a claim, so that a look-up costs
+// what it finds and not the size of the node. The manager's mutex guards it.
+type claimIndex map[types.NamespacedName]map[*slot]struct{}
+
+// index notes which claim a slot's rows name now. It must be called after each
+// change of what they are made of. The caller holds the lock.
+func (m *Manager) index(s *slot) {
+	var claim types.NamespacedName
+	if slices.Contains(s.pod.slots, s) {
+		claim = claimOf(s.describe())
+	}
+	if claim == s.claim {
+		return
+	}
+	delete(m.byClaim[s.claim], s)
+	if len(m.byClaim[s.claim]) == 0 {
+		delete(m.byClaim, s.claim)
+	}
+	if s.claim = claim; claim.Name == "" {
+		return
+	}
+	if m.byClaim[claim] == nil {
+		m.byClaim[claim] = make(map[*slot]struct{})
+	}
+	m.byClaim[claim][s] = struct{}{}
+}
+
+// ExplainClaim returns those of [Manager.Explain]'s rows whose Claim is the given
+// one, in its order. It costs as much as there are.
+func (m *Manager) ExplainClaim(claim types.NamespacedName) []VolumeStatus {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []VolumeStatus
+	for s := range m.byClaim[claim] {
+		all = append(all, m.rows(s)...)
+	}
+	slices.SortFunc(all, compareStatus)
+	return all
+}
+
+// ExplainPod returns those of [Manager.Explain]'s rows that are the given pod's, in
+// its order. It costs as much as there are.
+func (m *Manager) ExplainPod(podUID types.UID) []VolumeStatus {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pods[podUID]
+	if p == nil {
+		return nil
+	}
+	var all []VolumeStatus
+	for _, s := range p.slots {
+		all = append(all, m.rows(s)...)
+	}
+	slices.SortFunc(all, compareStatus)
+	return all
+}
