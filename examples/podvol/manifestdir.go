@@ -40,6 +40,12 @@ type manifestDir struct {
 	// run began or the directory came.
 	seen map[volume.ObjectRef]bool
 	last *contents // that were wanted
+
+	known    *knownManifests // what the directory had
+	accept   bool            // the directory is meant as it is, whatever it had
+	mounted  func() bool     // any volume of a pod is
+	question string          // what somebody has to answer before anything goes; empty: nothing
+	shown    map[string]bool // like seen, with pods
 }
 
 // watchedFile is one file.
@@ -48,7 +54,7 @@ type watchedFile struct {
 	good    *contents // the last good version; nil: there was none
 	digest  [sha256.Size]byte
 	fault   string    // what is wrong with the file as it is now
-	doubt   *doubt    // the version that is there now, where that is not the good one
+	doubt   bool      // the version that is there now is not the good one
 	there   bool      // in the last scan
 	written time.Time // when it was found first to be open for writing; zero while it is not
 	gone    time.Time // when it was missed first; zero while it is there
@@ -60,7 +66,7 @@ type contents struct {
 	pods    map[volume.ObjectRef]*v1.Pod
 	sets    map[types.NamespacedName]bool // of kind StatefulSet
 	skipped []manifest.Skipped
-	held    []string // what is in no file, and why it is still wanted, for people
+	held    string // what is in no file, and why it is still wanted, for people
 }
 
 func newContents() *contents {
@@ -72,10 +78,12 @@ func newContents() *contents {
 // in an emptyDir must not be lost to that.
 const afterGone = 500 * time.Millisecond
 
-func newManifestDir(dir, nodeName string, check func(*v1.Pod) error, say func(string)) *manifestDir {
+// newManifestDir begins with what is known of the directory from an earlier run.
+func newManifestDir(dir, nodeName string, known *knownManifests, check func(*v1.Pod) error, say func(string)) *manifestDir {
 	return &manifestDir{
-		dir: dir, loader: manifest.Loader{NodeName: nodeName}, check: check, say: say,
-		files: make(map[string]*watchedFile), seen: make(map[volume.ObjectRef]bool), last: newContents(),
+		dir: dir, known: known, loader: manifest.Loader{NodeName: nodeName}, check: check, say: say,
+		files: make(map[string]*watchedFile), seen: make(map[volume.ObjectRef]bool), shown: make(map[string]bool), last: newContents(),
+		mounted: func() bool { return false },
 	}
 }
 
@@ -109,6 +117,10 @@ func (d *manifestDir) scan() (again time.Duration) {
 		again = ends
 	}
 	d.admitAll(fresh)
+	d.ask()
+	if d.known.fault != "" && (again == 0 || again > afterRefusal) {
+		again = afterRefusal
+	}
 	return again
 }
 
@@ -138,7 +150,7 @@ func (d *manifestDir) identify() {
 		return
 	}
 	if id := [2]uint64{uint64(stat.Dev), stat.Ino}; id != d.dirID {
-		d.dirID, d.seen = id, make(map[volume.ObjectRef]bool)
+		d.dirID, d.seen, d.shown = id, make(map[volume.ObjectRef]bool), make(map[string]bool)
 	}
 }
 
@@ -176,7 +188,6 @@ func manifestNames(dir string) (names []string, err error) {
 type candidate struct {
 	file     *watchedFile
 	digest   [sha256.Size]byte
-	text     []byte
 	contents *contents
 }
 
@@ -194,7 +205,7 @@ func (d *manifestDir) read(name string) (candidate, bool) {
 	}
 	file.there, file.gone = true, time.Time{}
 	if errors.Is(err, errBeingWritten) {
-		file.doubt = new(doubt)
+		file.doubt = true
 		if file.written.IsZero() {
 			file.written = time.Now()
 		}
@@ -202,7 +213,7 @@ func (d *manifestDir) read(name string) (candidate, bool) {
 	}
 	file.written = time.Time{}
 	if err != nil {
-		d.refuse(file, nil, &manifest.Error{File: path, Err: err})
+		d.refuse(file, &manifest.Error{File: path, Err: err})
 		return candidate{}, false
 	}
 	digest := sha256.Sum256(data)
@@ -212,7 +223,7 @@ func (d *manifestDir) read(name string) (candidate, bool) {
 	}
 	set, err := d.loader.Decode(path, data)
 	if err != nil {
-		d.refuse(file, data, err)
+		d.refuse(file, err)
 		return candidate{}, false
 	}
 	read, err := contentsOf(set)
@@ -220,10 +231,10 @@ func (d *manifestDir) read(name string) (candidate, bool) {
 		err = d.checkPods(path, read)
 	}
 	if err != nil {
-		d.refuse(file, data, err)
+		d.refuse(file, err)
 		return candidate{}, false
 	}
-	return candidate{file, digest, data, read}, true
+	return candidate{file, digest, read}, true
 }
 
 // checkPods returns what is wrong with a file's pods beyond its text.
@@ -310,7 +321,7 @@ func (d *manifestDir) admitAll(candidates []candidate) {
 		left := slices.DeleteFunc(slices.Clone(candidates), func(c candidate) bool { return d.rival(c, candidates) == nil && d.admit(c) })
 		if len(left) == len(candidates) || len(left) == 0 {
 			for _, c := range left {
-				d.refuse(c.file, c.text, cmp.Or(d.rival(c, candidates), d.conflict(c)))
+				d.refuse(c.file, cmp.Or(d.rival(c, candidates), d.conflict(c)))
 			}
 			return
 		}
@@ -381,10 +392,9 @@ func (d *manifestDir) twice(c candidate, ref volume.ObjectRef, other *watchedFil
 		Err: fmt.Errorf("%w: it is also in %s", manifest.ErrDuplicate, other.name)}
 }
 
-// refuse keeps the last good version of a file; its text is nil where it could
-// not be read.
-func (d *manifestDir) refuse(file *watchedFile, data []byte, err error) {
-	file.doubt = &doubt{data}
+// refuse keeps the last good version of a file.
+func (d *manifestDir) refuse(file *watchedFile, err error) {
+	file.doubt = true
 	text := err.Error()
 	if file.good != nil {
 		text += fmt.Sprintf("; the last good version of %s stays in force", file.name)
@@ -395,9 +405,12 @@ func (d *manifestDir) refuse(file *watchedFile, data []byte, err error) {
 // settled notes that a file is good, and says so where it was refused.
 func (d *manifestDir) settled(file *watchedFile) {
 	for ref := range file.good.objects {
-		d.seen[ref] = true
+		d.seen[ref], d.shown[ref.String()] = true, true
 	}
-	file.doubt = nil
+	for ref := range file.good.pods {
+		d.shown[ref.String()] = true
+	}
+	file.doubt = false
 	if file.fault != "" {
 		file.fault = ""
 		d.say(fmt.Sprintf("%s is good again", filepath.Join(d.dir, file.name)))
@@ -413,9 +426,12 @@ func (d *manifestDir) complain(fault *string, text string) {
 }
 
 // complete reports whether nothing is missing: the directory has been read, every
-// file that is there has had a good version, and none can be on its way from one
-// name to another, so that a pod that is in none of them is not wanted.
-func (d *manifestDir) complete() bool { return !d.since.IsZero() && d.allRead() && !d.early }
+// file that is there has had a good version, none can be on its way from one name to
+// another, and it is the directory that is meant, so that a pod that is in none of
+// them is not wanted.
+func (d *manifestDir) complete() bool {
+	return !d.since.IsZero() && d.allRead() && !d.early && d.question == ""
+}
 
 // allRead reports whether every file that is known has had a good version.
 func (d *manifestDir) allRead() bool {

@@ -22,8 +22,13 @@ func inDir(t *testing.T, f func(t *testing.T, path string, d *manifestDir)) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		f(t, path, newManifestDir(path, "here", func(*v1.Pod) error { return nil }, func(string) {}))
+		f(t, path, manifestDirIn(path, filepath.Join(filepath.Dir(path), "known")))
 	})
+}
+
+// manifestDirIn is a directory as a run begins with it.
+func manifestDirIn(path, known string) *manifestDir {
+	return newManifestDir(path, "here", openKnown(known), func(*v1.Pod) error { return nil }, func(string) {})
 }
 
 func podNames(d *manifestDir) (names []string) {
@@ -145,13 +150,13 @@ func TestManifestDirForgetsNothingWithItsDirectory(t *testing.T) {
 	inDir(t, func(t *testing.T, path string, d *manifestDir) {
 		file := filepath.Join(path, "a.yaml")
 		putFile(t, file, podNamed("a", disk))
-		d.scan()
+		d.rest()
 		err := os.Remove(file)
 		d.scan()
-		err = errors.Join(err, os.Remove(path))
+		err = errors.Join(err, os.Rename(path, path+"~"))
 		d.scan()
 		time.Sleep(2 * afterGone)
-		if err := errors.Join(err, os.Mkdir(path, 0o700)); err != nil {
+		if err := errors.Join(err, os.Rename(path+"~", path)); err != nil {
 			t.Fatal(err)
 		}
 		again := d.scan()

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -31,6 +30,7 @@ type runNodeOptions struct {
 	metricsAddr   string
 	unmountOnExit bool
 	adopt         bool
+	accept        bool // the directory, whatever it had before
 	nfsPolicy     string
 	volumeDirs    []string
 	discover      []string
@@ -50,9 +50,12 @@ func runNodeCommand(s streams) *cobra.Command {
 			"of a removed file are torn down. It prints a row whenever a volume changes.\n\n" +
 			"Each file stands for itself. One that cannot be read, is invalid, or has an\n" +
 			"object that another file has too, keeps its last good version, and standard error\n" +
-			"says so once. A directory that is missing changes nothing. Pods of other nodes are\n" +
-			"left out. A pod that has lost a volume, or has another source for one, is torn\n" +
-			"down and set up again.\n\n" +
+			"says so once; while there is such a file, nothing of the directory is torn down or\n" +
+			"deleted. Nor is it while the directory is missing, or has been replaced by one that\n" +
+			"lacks something, or is empty at the start though it was not at the last one: its\n" +
+			"disk may not be mounted. --accept-manifests says that it is meant. Pods of other\n" +
+			"nodes are left out. A pod that has lost a volume, or has another source for one, is\n" +
+			"torn down and set up again.\n\n" +
 			"Claims are bound, volumes made for those whose class does so, and both kept below\n" +
 			"the root directory. A claim that is removed from the manifests while this runs is\n" +
 			"deleted once no pod has it mounted, and its volume reclaimed as its policy says:\n" +
@@ -82,6 +85,7 @@ func runNodeCommand(s streams) *cobra.Command {
 	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve /metrics, /explain and /healthz at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")
 	flags.BoolVar(&o.unmountOnExit, "unmount-on-exit", false, "unmount everything below the root directory when stopped")
 	flags.BoolVar(&o.adopt, "adopt", false, "take over volumes below the root directory that podvol has no record of")
+	flags.BoolVar(&o.accept, "accept-manifests", false, "obey the directory also where it is empty, or another one than it was at the last start")
 	addNFSPolicy(flags, &o.nfsPolicy)
 	addVolumeDirs(flags, &o.volumeDirs)
 	addDiscover(flags, &o.discover)
@@ -214,9 +218,11 @@ func (o *runNodeOptions) keep(ctx context.Context, s streams, k keeping) (failed
 	defer stopDiscovery()
 	run := &nodeRun{
 		node: k.node, out: k.out, watch: watch, say: say, unmountOnExit: o.unmountOnExit,
-		dir:  newManifestDir(o.dir, o.nodeName, k.node.CheckPod, say),
+		dir:  newManifestDir(o.dir, o.nodeName, openKnown(filepath.Join(volumemanager.StateDir(k.where.rootDir), knownFile)), k.node.CheckPod, say),
 		keep: newKeeper(k.node.Manager, storage, k.out, say),
 	}
+	run.dir.accept = o.accept
+	run.dir.mounted = func() bool { return len(k.node.Explain()) > 0 }
 	metrics := newNodeMetrics(k.node.Manager, k.node.Explain())
 	k.server.serve(metrics, run.explain)
 	defer k.node.Subscribe(func(v volumemanager.VolumeStatus) { metrics.observe(v); k.out.take(v) })()
@@ -347,8 +353,11 @@ func (r *nodeRun) tell() {
 	if !r.complete && !r.dir.allRead() {
 		told += "; pods in no manifest are kept until every manifest has been read"
 	}
-	if len(r.want.held) > 0 {
-		told += "; in no file that is in force, and kept since it may be in one that is not: " + strings.Join(r.want.held, ", ")
+	if r.want.held != "" {
+		told += "; " + r.want.held
+	}
+	if r.dir.question != "" {
+		told += "; " + r.dir.question
 	}
 	if told != r.told {
 		r.told = told

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/volume"
+)
+
+// knownManifests is what the files of a directory had that were in force last: names
+// only. It outlives the command, so that the next start tells a directory whose disk
+// is not mounted from one whose files were removed.
+type knownManifests struct {
+	path    string // of the file that keeps it
+	stored  known
+	absent  bool  // there is none
+	damaged error // why it cannot be read; then nothing is known
+	fault   string
+}
+
+// known is the content of that file.
+type known struct {
+	// Inode is the directory's; the number of its device may be another one after
+	// a reboot.
+	Inode uint64 `json:"inode"`
+	// Files are the objects of each file.
+	Files map[string][]string `json:"files"`
+}
+
+// knownFile is the file's name in the state directory.
+const knownFile = "manifests"
+
+// openKnown reads what is known. A file that is not there is no fault: then
+// nothing is.
+func openKnown(path string) *knownManifests {
+	k := &knownManifests{path: path}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		k.absent = true
+		return k
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &k.stored)
+	}
+	if err != nil {
+		k.stored, k.damaged = known{}, fmt.Errorf("%s cannot be read, so that it is not known which files there were: %w", path, err)
+	}
+	return k
+}
+
+// store makes now what is known, before anything of it is applied.
+func (k *knownManifests) store(now known) error {
+	if k.damaged == nil && k.stored.Inode == now.Inode && maps.EqualFunc(k.stored.Files, now.Files, slices.Equal) {
+		return nil
+	}
+	data, err := json.Marshal(now)
+	if err != nil {
+		return err
+	}
+	if err := durable.WriteFile(k.path, data, 0o600); err != nil {
+		return err
+	}
+	k.stored, k.damaged, k.absent = now, nil, false
+	return nil
+}
+
+// missing are the files of which something is in none of those that are in force, and
+// has not been seen to go.
+func (k known) missing(now known, seen map[string]bool) (files []string) {
+	there := maps.Clone(seen)
+	for _, objects := range now.Files {
+		for _, object := range objects {
+			there[object] = true
+		}
+	}
+	for name, objects := range k.Files {
+		if slices.ContainsFunc(objects, func(object string) bool { return !there[object] }) {
+			files = append(files, name)
+		}
+	}
+	slices.Sort(files)
+	return files
+}
+
+// and adds the files that only the other one has.
+func (k known) and(other known) known {
+	all := known{Inode: k.Inode, Files: make(map[string][]string)}
+	maps.Copy(all.Files, other.Files)
+	maps.Copy(all.Files, k.Files)
+	return all
+}
+
+// with adds all that files have now, and forgets nothing.
+func (k known) with(now known) known {
+	if len(k.Files) == 0 {
+		return now
+	}
+	all := known{Inode: k.Inode, Files: maps.Clone(k.Files)}
+	for name, objects := range now.Files {
+		objects = slices.Concat(k.Files[name], objects)
+		slices.Sort(objects)
+		all.Files[name] = slices.Compact(objects)
+	}
+	return all
+}
+
+// inForce is what the good files have now.
+func (d *manifestDir) inForce() known {
+	now := known{Inode: d.dirID[1], Files: make(map[string][]string)}
+	for name, file := range d.files {
+		if file.good == nil {
+			continue
+		}
+		objects := []string{}
+		for ref := range file.good.objects {
+			objects = append(objects, ref.String())
+		}
+		for ref := range file.good.pods {
+			objects = append(objects, ref.String())
+		}
+		slices.Sort(objects)
+		now.Files[name] = objects
+	}
+	return now
+}
+
+// ask finds out whether what is missing was removed. Where the directory is another
+// one than it was, or has nothing of what it had at the last start, its disk may not
+// be mounted; then nothing is torn down until it is back, or somebody says that it
+// is meant. What this run sees go, file by file, is meant.
+func (d *manifestDir) ask() {
+	if d.fault != "" || d.since.IsZero() {
+		return
+	}
+	now := d.inForce()
+	if d.early { // it is too early to tell, but not to mount
+		if len(now.Files) > 0 && d.questionAbout(now) == "" {
+			d.remember(d.known.stored.with(now))
+		}
+		return
+	}
+	question, moving := d.questionAbout(now), slices.ContainsFunc(d.sorted(), func(f *watchedFile) bool { return !f.there })
+	if question != "" && moving {
+		return // what is missing may be on its way, and is in force until it is known
+	}
+	if d.question = question; question != "" {
+		return
+	}
+	if d.unsettled() != "" { // what is missing may be wanted still
+		now = now.and(d.known.stored)
+	}
+	d.remember(now)
+}
+
+func (d *manifestDir) questionAbout(now known) string {
+	if d.accept {
+		return ""
+	}
+	if d.known.damaged != nil {
+		return fmt.Sprintf("%v; if %s has all that is wanted, say so with --accept-manifests", d.known.damaged, d.dir)
+	}
+	if d.known.absent && len(d.files) == 0 && d.mounted() {
+		return fmt.Sprintf("%s is empty, and volumes of pods are mounted: is its disk? Nothing is torn down until it has manifests; if they are to go, say so with --accept-manifests", d.dir)
+	}
+	missing := d.known.stored.missing(d.there(now), d.shown)
+	if len(missing) == 0 || d.known.stored.Inode == now.Inode && d.hasKnownFile() {
+		return ""
+	}
+	return fmt.Sprintf("%s is empty, or another directory than it was, and lacks objects of %s: is its disk mounted? Nothing is torn down or deleted until they are back; if they are to go, say so with --accept-manifests",
+		d.dir, few(missing))
+}
+
+// there leaves out the files that are missing.
+func (d *manifestDir) there(now known) known {
+	there := known{Inode: now.Inode, Files: maps.Clone(now.Files)}
+	maps.DeleteFunc(there.Files, func(name string, _ []string) bool { return !d.files[name].there })
+	return there
+}
+
+// hasKnownFile reports whether one of the files is there that were.
+func (d *manifestDir) hasKnownFile() bool {
+	for name, file := range d.files {
+		if _, was := d.known.stored.Files[name]; was && file.there {
+			return true
+		}
+	}
+	return false
+}
+
+// remember keeps what is in force for the next start.
+func (d *manifestDir) remember(now known) {
+	err := d.known.store(now)
+	if err != nil {
+		d.complain(&d.known.fault, fmt.Sprintf("which manifests there are cannot be kept for the next start: %v", err))
+		return
+	}
+	d.known.fault = ""
+}
+
+// unsettled returns the name of a file that is not in force as it is; empty if there
+// is none. What was in another file may be in it by now, and so is not unwanted.
+func (d *manifestDir) unsettled() string {
+	for _, file := range d.sorted() {
+		if file.doubt {
+			return file.name
+		}
+	}
+	return ""
+}
+
+// hold adds to what good files say all that they said before, while something is not
+// in force.
+func (d *manifestDir) hold(all *contents) {
+	file := d.unsettled()
+	if d.question == "" && file == "" {
+		return
+	}
+	uids := make(map[types.UID]bool, len(all.pods))
+	for _, pod := range all.pods {
+		uids[pod.UID] = true
+	}
+	held := []string{}
+	keep := func(ref volume.ObjectRef) { held = append(held, ref.String()) }
+	for ref, pod := range d.last.pods {
+		if all.pods[ref] == nil && !uids[pod.UID] {
+			all.pods[ref] = pod
+			keep(ref)
+		}
+	}
+	for ref, object := range d.last.objects {
+		if all.objects[ref] == nil {
+			all.objects[ref] = object
+			keep(ref)
+		}
+	}
+	maps.Copy(all.sets, d.last.sets)
+	if len(held) > 0 && d.question == "" {
+		slices.Sort(held)
+		all.held = fmt.Sprintf("in no file that is in force, and kept while %s is not: %s", file, few(held))
+	}
+}
+
+// few names the first of many.
+func few(names []string) string {
+	const most = 5
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}

@@ -1,0 +1,313 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/podvol/podvol/util/nstest"
+)
+
+// rest lets a directory be seen until nothing can be on its way any more.
+func (d *manifestDir) rest() {
+	for range 3 {
+		d.scan()
+		d.wanted()
+		time.Sleep(afterGone)
+	}
+	d.scan()
+}
+
+// knownPath is where the known manifests of a test's directory are kept.
+func knownPath(path string) string { return filepath.Join(filepath.Dir(path), "known") }
+
+// What is missing from a directory was removed only if it is the same one, and it
+// was seen to go, or its brothers are there. Else somebody is asked, and until then
+// nothing that a run has from it, or that an earlier one has mounted, goes.
+func TestManifestDirAsksBeforeItObeysAnotherDirectory(t *testing.T) {
+	const obeyed, asked = false, true
+	broken := func(t *testing.T, path string) { putFile(t, filepath.Join(path, "b.yaml"), "{") }
+	remove := func(names ...string) func(*testing.T, string) {
+		return func(t *testing.T, path string) {
+			for _, name := range names {
+				if err := os.Remove(filepath.Join(path, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	replace := func(with ...string) func(*testing.T, string) {
+		return func(t *testing.T, path string) {
+			renamed(t, path, path+".old")
+			if err := os.Mkdir(path, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range with {
+				putFile(t, filepath.Join(path, name+".yaml"), podNamed(name, disk))
+			}
+		}
+	}
+	for name, tc := range map[string]struct {
+		change         func(t *testing.T, path string)
+		seen, restart  bool     // is it asked?
+		pods, inNewRun []string // that are wanted then
+		incomplete     bool     // though nobody is asked
+	}{
+		"nothing":                         {func(*testing.T, string) {}, obeyed, obeyed, []string{"a", "b"}, []string{"a", "b"}, false},
+		"one file is removed":             {remove("b.yaml"), obeyed, obeyed, []string{"a"}, []string{"a"}, false},
+		"all files are removed":           {remove("a.yaml", "b.yaml"), obeyed, asked, nil, nil, false},
+		"its disk is not mounted":         {replace(), asked, asked, []string{"a", "b"}, nil, false},
+		"another one lacks a file":        {replace("a"), asked, asked, []string{"a", "b"}, []string{"a"}, false},
+		"another one has other files":     {replace("c", "d"), asked, asked, []string{"a", "b", "c", "d"}, []string{"c", "d"}, false},
+		"another one has all":             {replace("a", "b"), obeyed, obeyed, []string{"a", "b"}, []string{"a", "b"}, false},
+		"another one has all, and others": {replace("a", "b", "c"), obeyed, obeyed, []string{"a", "b", "c"}, []string{"a", "b", "c"}, false},
+		"one is broken": {func(t *testing.T, path string) { broken(t, path); remove("a.yaml")(t, path) },
+			obeyed, obeyed, []string{"a", "b"}, nil, true},
+		"one is renamed": {func(t *testing.T, path string) {
+			renamed(t, filepath.Join(path, "a.yaml"), filepath.Join(path, "z.yaml"))
+		},
+			obeyed, obeyed, []string{"a", "b"}, []string{"a", "b"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inDir(t, func(t *testing.T, path string, first *manifestDir) {
+				back := func() {
+					if _, err := os.Stat(path + ".old"); err == nil {
+						renamed(t, path, path+".new")
+						renamed(t, path+".old", path)
+					}
+					_ = os.Remove(filepath.Join(path, "z.yaml"))
+					putFile(t, filepath.Join(path, "a.yaml"), podNamed("a", disk))
+					putFile(t, filepath.Join(path, "b.yaml"), podNamed("b", disk))
+					if !tc.seen && slices.Contains(tc.pods, "c") { // which is the directory's by now
+						putFile(t, filepath.Join(path, "c.yaml"), podNamed("c", disk))
+					}
+				}
+				putFile(t, filepath.Join(path, "a.yaml"), podNamed("a", disk))
+				putFile(t, filepath.Join(path, "b.yaml"), podNamed("b", disk))
+				first.rest()
+				known, err := os.ReadFile(knownPath(path))
+				if err != nil {
+					t.Fatal(err)
+				}
+				tc.change(t, path)
+				for range 2 { // whoever only looks changes nothing
+					looking := manifestDirIn(path, knownPath(path))
+					if looking.rest(); (looking.question != "") != tc.restart {
+						t.Errorf("another look: question %q", looking.question)
+					}
+				}
+				putFile(t, knownPath(path), string(known))
+
+				first.rest()
+				if got := podNames(first); !slices.Equal(got, tc.pods) || (first.question != "") != tc.seen {
+					t.Errorf("seen: pods %q, want %q; question %q", got, tc.pods, first.question)
+				}
+				putFile(t, knownPath(path), string(known)) // as a run has left it that did not see it
+				second := manifestDirIn(path, knownPath(path))
+				second.rest()
+				if got := podNames(second); !slices.Equal(got, tc.inNewRun) || (second.question != "") != tc.restart {
+					t.Errorf("after a restart: pods %q, want %q; question %q", got, tc.inNewRun, second.question)
+				}
+				if second.complete() != (!tc.restart && !tc.incomplete) {
+					t.Errorf("after a restart: complete %t", second.complete())
+				}
+				if told := manifestDirIn(path, knownPath(path)); tc.restart {
+					told.accept = true
+					putFile(t, knownPath(path)+".told", string(known))
+					told.known = openKnown(knownPath(path) + ".told")
+					if told.rest(); !told.complete() {
+						t.Errorf("told to obey: question %q", told.question)
+					}
+					again := manifestDirIn(path, knownPath(path)+".told")
+					if again.rest(); !again.complete() {
+						t.Errorf("after it was told: question %q", again.question)
+					}
+				}
+
+				back()
+				for _, d := range []*manifestDir{first, second} {
+					if d.rest(); !slices.Contains(podNames(d), "a") || !slices.Contains(podNames(d), "b") || d.question != "" || !d.complete() {
+						t.Errorf("as it comes back: pods %q, question %q", podNames(d), d.question)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Nobody knows which files there were, but that there are volumes.
+func TestManifestDirAsksWhereNothingIsKnown(t *testing.T) {
+	inDir(t, func(t *testing.T, path string, d *manifestDir) {
+		d.mounted = func() bool { return true }
+		if d.rest(); d.complete() || !strings.Contains(d.question, "--accept-manifests") {
+			t.Errorf("empty, with volumes: complete %t, question %q", d.complete(), d.question)
+		}
+		putFile(t, filepath.Join(path, "a.yaml"), podNamed("a", disk))
+		if d.rest(); !d.complete() {
+			t.Errorf("with a manifest: question %q", d.question)
+		}
+		for _, damaged := range []string{"", "{", `{"files":[]}`} {
+			putFile(t, knownPath(path), damaged)
+			for range 2 { // it is not forgotten by who finds it
+				d = manifestDirIn(path, knownPath(path))
+				if d.rest(); d.complete() || !slices.Equal(podNames(d), []string{"a"}) || !strings.Contains(d.question, "cannot be read") {
+					t.Errorf("%q: pods %q, complete %t, question %q", damaged, podNames(d), d.complete(), d.question)
+				}
+			}
+			d.accept = true
+			d.rest()
+			if d = manifestDirIn(path, knownPath(path)); d.known.damaged != nil {
+				t.Errorf("%q: it was accepted, and is still damaged", damaged)
+			}
+		}
+	})
+}
+
+// What is mounted is known before, be it in the first moment; a disk without room for
+// that is told, and tried again.
+func TestManifestDirIsKnownBeforeItIsApplied(t *testing.T) {
+	inDir(t, func(t *testing.T, path string, d *manifestDir) {
+		putFile(t, filepath.Join(path, "a.yaml"), podNamed("a", disk))
+		d.scan()
+		if files := openKnown(knownPath(path)).stored.Files; !slices.Equal(files["a.yaml"], []string{"Pod shop/a"}) {
+			t.Errorf("known after the first look: %v", files)
+		}
+		if info, err := os.Stat(knownPath(path)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%v, %v", info, err)
+		}
+		var said []string
+		d = manifestDirIn(path, filepath.Join(path, "missing", "known"))
+		d.say = func(text string) { said = append(said, text) }
+		d.rest()
+		if again := d.scan(); len(said) != 1 || !strings.Contains(said[0], "for the next start") || again <= 0 || again > afterRefusal {
+			t.Errorf("it said %q, and looks again in %v", said, again)
+		}
+	})
+}
+
+// While one file is not in force, be it broken, a copy, empty or being written, all
+// that came from the directory stays: it may have moved into that file.
+func TestManifestDirKeepsAllWhileOneFileIsNotInForce(t *testing.T) {
+	web := "---\napiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: web, namespace: shop}\nspec: {selector: {}, template: {spec: {containers: [{name: c, image: i}]}}}\n"
+	for name, spoil := range map[string]func(path string) error{
+		"syntax":    func(path string) error { return os.WriteFile(path, []byte("{"), 0o600) },
+		"empty":     func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"no UTF-8":  func(path string) error { return os.WriteFile(path, []byte("\xff\xfea\x00"), 0o600) },
+		"a copy":    func(path string) error { return os.WriteFile(path, []byte(podNamed("c", disk)), 0o600) },
+		"dead link": func(path string) error { return errors.Join(os.Remove(path), os.Symlink("nowhere", path)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inDir(t, func(t *testing.T, path string, d *manifestDir) {
+				from, to := filepath.Join(path, "from.yaml"), filepath.Join(path, "to.yaml")
+				putFile(t, filepath.Join(path, "c.yaml"), podNamed("c", disk))
+				putFile(t, from, podNamed("a", disk)+configMap+web)
+				putFile(t, to, podNamed("b", disk))
+				d.rest()
+				if err := errors.Join(spoil(to), os.Remove(from)); err != nil {
+					t.Fatal(err)
+				}
+				d.rest()
+				want := d.wanted()
+				if got := podNames(d); !slices.Equal(got, []string{"a", "b", "c", "web-0"}) || len(want.objects) != 1 || len(want.sets) != 1 || len(d.taken()) > 0 {
+					t.Errorf("pods %q are wanted, %d objects and %d sets, taken %v", got, len(want.objects), len(want.sets), d.taken())
+				}
+				if !strings.Contains(want.held, "while to.yaml is not") || !strings.Contains(want.held, "Pod shop/a") {
+					t.Errorf("it says %q", want.held)
+				}
+				if err := os.Remove(to); err != nil {
+					t.Fatal(err)
+				}
+				putFile(t, to, podNamed("b", disk))
+				d.rest()
+				if got := podNames(d); !slices.Equal(got, []string{"b", "c"}) || d.wanted().held != "" {
+					t.Errorf("pods %q are wanted by the file that is put right, held %q", got, d.wanted().held)
+				}
+			})
+		})
+	}
+}
+
+func TestManifestDirKeepsWhatIsBeingWritten(t *testing.T) {
+	inDir(t, func(t *testing.T, path string, d *manifestDir) {
+		from, to := filepath.Join(path, "from.yaml"), filepath.Join(path, "to.yaml")
+		putFile(t, from, podNamed("a", disk)+"---\n"+podNamed("b", disk))
+		d.rest()
+		f, err := os.Create(to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		putFile(t, from, podNamed("a", disk))
+		if d.rest(); !slices.Equal(podNames(d), []string{"a", "b"}) {
+			t.Errorf("pods %q are wanted", podNames(d))
+		}
+		if _, err := f.WriteString(podNamed("b", disk)); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		if d.rest(); !slices.Equal(podNames(d), []string{"a", "b"}) || d.wanted().held != "" {
+			t.Errorf("pods %q are wanted, held %q", podNames(d), d.wanted().held)
+		}
+	})
+}
+
+// A pod that is renamed and keeps its UID is one pod.
+func TestManifestDirHoldsNoPodTwice(t *testing.T) {
+	inDir(t, func(t *testing.T, path string, d *manifestDir) {
+		pod := strings.Replace(podNamed("a", disk), "{name: a,", "{name: a, uid: own,", 1)
+		putFile(t, filepath.Join(path, "a.yaml"), pod)
+		d.rest()
+		putFile(t, filepath.Join(path, "a.yaml"), strings.Replace(pod, "name: a,", "name: renamed,", 1))
+		putFile(t, filepath.Join(path, "b.yaml"), "")
+		if d.rest(); !slices.Equal(podNames(d), []string{"renamed"}) {
+			t.Errorf("pods %q are wanted", podNames(d))
+		}
+	})
+}
+
+// A start before the disk of the manifests is mounted changes nothing, and neither
+// does the next one.
+func TestRunNodeStartsBeforeItsManifestsAreMounted(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir, root := filepath.Join(t.TempDir(), "manifests"), filepath.Join(t.TempDir(), "root")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		putManifest(t, dir, "a.yaml", podNamed("a", disk))
+		n := runProcess(t, dir, root)
+		kept := filepath.Join(n.row("disk", "mounted").Path, "kept")
+		write(t, kept)
+		n.stop()
+
+		renamed(t, dir, dir+".unmounted")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			n = runProcess(t, dir, root)
+			n.hears("is its disk mounted?")
+			n.stop()
+			content(t, kept, "precious")
+		}
+		n = runProcess(t, dir, root)
+		n.hears("is its disk mounted?")
+		renamed(t, dir, dir+".empty")
+		renamed(t, dir+".unmounted", dir)
+		n.hears("pods: 1, volumes: 1")
+		n.stop()
+		content(t, kept, "precious")
+
+		renamed(t, dir, dir+".unmounted")
+		renamed(t, dir+".empty", dir)
+		n = runProcess(t, dir, root, "--accept-manifests")
+		n.row("disk", "unmounted")
+		n.stop()
+		if _, err := os.Stat(kept); err == nil {
+			t.Error("what it was told to obey it did not")
+		}
+	})
+}
