@@ -14,7 +14,9 @@ import (
 
 // row is one volume as printed; its keys are part of the command's contract.
 type row struct {
-	Pod             string  `json:"pod"`
+	Pod string `json:"pod"`
+	// PodUID is told where several pods have that name.
+	PodUID          string  `json:"podUID,omitempty"`
 	Volume          string  `json:"volume"`
 	Plugin          string  `json:"plugin"`
 	Source          string  `json:"source"`
@@ -78,7 +80,11 @@ func (p *tablePrinter) add(r row) error {
 		}
 	}
 	took := time.Duration(r.DurationSeconds * float64(time.Second))
-	_, err := fmt.Fprintf(p.out, tableFormat, dash(r.Pod), dash(r.Volume), dash(r.Plugin), r.State, shortDuration(took), dash(r.Source), dash(r.Path))
+	pod := r.Pod
+	if r.PodUID != "" {
+		pod += " (" + r.PodUID + ")"
+	}
+	_, err := fmt.Fprintf(p.out, tableFormat, dash(pod), dash(r.Volume), dash(r.Plugin), r.State, shortDuration(took), dash(r.Source), dash(r.Path))
 	if err != nil {
 		return err
 	}

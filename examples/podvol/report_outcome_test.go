@@ -124,9 +124,7 @@ func TestMountAfterAReboot(t *testing.T) {
 		root := filepath.Join(t.TempDir(), "root")
 		file := manifestFile(t, pod("{name: ram, emptyDir: {medium: Memory}}, {name: disk, emptyDir: {}}"))
 		out, _ := mustPodvol(t, exitOK, "mount", "-f", file, "--root-dir", root, "-o", "json")
-		if err := unix.Unmount(rowsOf(t, out)[0].Path, 0); err != nil { // as a reboot does
-			t.Fatal(err)
-		}
+		unmountByHand(t, rowsOf(t, out)[0].Path) // as a reboot does
 		out, errOut := mustPodvol(t, exitOK, "mount", "-f", file, "--root-dir", root, "-o", "json")
 		for _, r := range rowsOf(t, out) {
 			if r.State != "mounted" || r.Error != "" {
@@ -136,4 +134,11 @@ func TestMountAfterAReboot(t *testing.T) {
 		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
 		assertNothingMountedBelow(t, root)
 	})
+}
+
+func unmountByHand(t *testing.T, path string) {
+	t.Helper()
+	if err := unix.Unmount(path, 0); err != nil {
+		t.Fatal(err)
+	}
 }

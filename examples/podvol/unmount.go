@@ -28,6 +28,7 @@ type unmountOptions struct {
 	rootDir  string
 	nodeName string
 	pods     []string
+	uids     []string
 	all      bool
 	output   string
 	timeout  time.Duration
@@ -46,7 +47,10 @@ func unmountCommand(s streams) *cobra.Command {
 			"Data that outlives pods (NFS, hostPath, local) stays; emptyDirs are emptied.\n\n" +
 			"The claims of a pod's ephemeral volumes go with it once all that it has mounted is\n" +
 			"unmounted, and their volumes by the reclaim policy, as with podvol pvc delete; one\n" +
-			"that a podvol run uses stays. All other claims stay.",
+			"that a podvol run uses stays. All other claims stay.\n\n" +
+			"Exit code: 0 when all that was asked for is unmounted, and was mounted where a pod\n" +
+			"was named; 1 when not, and standard error says what is mounted; 2 for a wrong\n" +
+			"command line or manifest.",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return unmountPods(c.Context(), s, o) },
 	}
@@ -54,6 +58,7 @@ func unmountCommand(s streams) *cobra.Command {
 	flags.StringArrayVarP(&o.files, "filename", "f", nil, "manifest file, directory of manifests, or - for standard input (repeatable)")
 	flags.StringVar(&o.nodeName, "node", "", "this node's name, if mount was given one")
 	flags.StringArrayVar(&o.pods, "pod", nil, "unmount this pod, as NAMESPACE/NAME; with -f: only this one of the manifests (repeatable)")
+	flags.StringArrayVar(&o.uids, "uid", nil, "unmount the pod with this UID, where several have its name (repeatable)")
 	flags.BoolVar(&o.all, "all", false, "unmount all pods below the root directory")
 	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, json or yaml")
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
@@ -66,10 +71,12 @@ func (o unmountOptions) check() error {
 	switch {
 	case o.timeout <= 0:
 		return usagef("--timeout %s must be positive", o.timeout)
-	case o.all && (len(o.files) > 0 || len(o.pods) > 0):
-		return usagef("--all goes without -f and --pod")
-	case !o.all && len(o.files) == 0 && len(o.pods) == 0:
-		return usagef("say what to unmount with -f, --pod or --all")
+	case o.all && (len(o.files) > 0 || len(o.pods) > 0 || len(o.uids) > 0):
+		return usagef("--all goes without -f, --pod and --uid")
+	case len(o.uids) > 0 && (len(o.files) > 0 || len(o.pods) > 0):
+		return usagef("--uid goes without -f and --pod")
+	case !o.all && len(o.files) == 0 && len(o.pods) == 0 && len(o.uids) == 0:
+		return usagef("say what to unmount with -f, --pod, --uid or --all")
 	}
 	return nil
 }
@@ -95,6 +102,9 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 	}
 	if _, err := os.Stat(rootDir); errors.Is(err, fs.ErrNotExist) {
 		fmt.Fprintf(s.err, "Nothing to unmount: %s does not exist.\n", rootDir)
+		if len(o.pods) > 0 || len(o.uids) > 0 {
+			return errors.Join(rows.close(), errReported)
+		}
 		return rows.close()
 	}
 	if err := mayMount(); err != nil {
@@ -107,7 +117,12 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 	if err != nil {
 		return err
 	}
-	volumes := slices.DeleteFunc(node.Explain(), func(v volumemanager.VolumeStatus) bool { return !selected.has(v) })
+	mounted := node.Explain()
+	if err := selected.ambiguous(mounted); err != nil {
+		return errors.Join(err, node.stop())
+	}
+	absent := selected.absent(mounted)
+	volumes := slices.DeleteFunc(slices.Clone(mounted), func(v volumemanager.VolumeStatus) bool { return !selected.has(v) })
 	if len(volumes) == 0 {
 		fmt.Fprintf(s.err, "Nothing to unmount below %s.\n", rootDir)
 	}
@@ -123,7 +138,13 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 		return err
 	}
 	gone := deleteEphemeral(ctx, s, o, rootDir, selected)
-	if report.failed {
+	for _, text := range absent {
+		fmt.Fprintln(s.err, "podvol:", text)
+	}
+	if len(absent) > 0 || len(volumes) == 0 && !o.all {
+		tellMounted(s.err, rootDir, slices.DeleteFunc(mounted, selected.has))
+	}
+	if report.failed || len(absent) > 0 {
 		return reportedAlso(s.err, gone)
 	}
 	if o.all {
@@ -175,38 +196,6 @@ func leftAlone(rootDir string) error {
 	}
 	return fmt.Errorf("%d volumes below %s were left alone, since podvol has no record of them; %s status shows them",
 		len(left), rootDir, shellJoin(programName(os.Args[0])))
-}
-
-// selection is which volumes the flags mean.
-type selection struct {
-	has      func(volumemanager.VolumeStatus) bool
-	nodeName string // if it was given, or the manifests say
-}
-
-func selectPods(ctx context.Context, s streams, o unmountOptions) (*selection, error) {
-	if o.all {
-		return &selection{func(volumemanager.VolumeStatus) bool { return true }, o.nodeName}, nil
-	}
-	names := make(map[types.NamespacedName]bool)
-	for _, value := range o.pods {
-		name, err := parsePod(value)
-		if err != nil {
-			return nil, err
-		}
-		names[name] = true
-	}
-	if len(o.files) == 0 {
-		return &selection{func(v volumemanager.VolumeStatus) bool { return names[v.Pod] }, o.nodeName}, nil
-	}
-	set, pods, err := loadPods(ctx, s, o.files, o.nodeName, "")
-	if err != nil {
-		return nil, err
-	}
-	uids := make(map[types.UID]bool)
-	for _, pod := range pods {
-		uids[pod.UID] = len(names) == 0 || names[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]
-	}
-	return &selection{func(v volumemanager.VolumeStatus) bool { return uids[v.PodUID] }, set.NodeName}, nil
 }
 
 // tearDownPods tears all pods of these volumes down at once.
