@@ -117,7 +117,7 @@ type tabler interface {
 // Table() Table, as [HostMounter] and [FakeMounter] do. Any other mounter is
 // taken to act on this process's mount namespace; its table keeps nothing open
 // and reads /proc/self/mountinfo for each question, so that whoever asks often
-// does so by [New] or [KernelTable]. It opens nothing: a table that cannot be
+// does so by [New], [KernelTable] or a mounter from [KeepTable]. It opens nothing: a table that cannot be
 // read says so when it is asked, and the error is nil.
 func TableOf(m Interface) (Table, error) {
 	if t, ok := m.(tabler); ok {

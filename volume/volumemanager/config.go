@@ -27,7 +27,9 @@ type Config struct {
 	// be shared with another manager.
 	Plugins []volume.VolumePlugin
 
-	// Mounter mounts; nil means the host's, mount.New.
+	// Mounter mounts; nil means the host's, mount.New. One that has no mount table
+	// of its own is given one for all that ask (mount.KeepTable): plugins get it
+	// from there by Unwrap.
 	Mounter mount.Interface
 	// Tokens issues service account tokens; nil: volumes that need one fail.
 	Tokens volume.TokenRequester
@@ -85,6 +87,7 @@ func New(config Config) (*Manager, error) {
 	if config.Mounter == nil {
 		config.Mounter = mount.New(mount.Config{Logger: config.Logger})
 	}
+	config.Mounter = mount.KeepTable(config.Mounter)
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
