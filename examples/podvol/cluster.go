@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -108,17 +109,26 @@ func volumeMaker(c clusterConfig) (volume.VolumePlugin, error) {
 }
 
 // mountedBelow returns what is mounted below a root directory, as the node has
-// written it down. What cannot be read counts for nothing that may be let go of.
+// written it down. While something of that cannot be read, there may be more, and
+// the error is an *[embedded.IncompleteError].
 func mountedBelow(rootDir string, mounter mount.Interface) ([]embedded.Mounted, error) {
 	table, err := mount.TableOf(mounter)
 	if err != nil {
 		return nil, err
 	}
 	rows, err := volumemanager.Inspect(rootDir, table)
-	if err != nil {
+	if _, fatal := errors.AsType[*volumemanager.RootError](err); fatal {
 		return nil, err
 	}
-	return mountedRows(rows), nil
+	return mountedRows(rows), incomplete(err)
+}
+
+// incomplete says that an error has hidden something that may be mounted.
+func incomplete(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &embedded.IncompleteError{Err: err}
 }
 
 func mountedRows(rows []volumemanager.VolumeStatus) []embedded.Mounted {

@@ -41,6 +41,9 @@ func fsckCommand(s streams) *cobra.Command {
 			"What podvol has no record of is left alone, unless --adopt says that nobody else\n" +
 			"uses this root directory: then a record is made of it, so that podvol knows it\n" +
 			"from now on. --adopt is refused while a kubelet runs.\n\n" +
+			"While records are damaged, nothing is deleted, emptied or detached that they may\n" +
+			"have named: fsck prints where the damaged file is kept. Find out what it was\n" +
+			"about, unmount or adopt that, and remove the file or move it elsewhere.\n\n" +
 			"Exit code: 0 when nothing is wrong, or everything was repaired, else 1.",
 		Example: "  podvol fsck\n" +
 			"  podvol fsck --repair\n" +

@@ -87,5 +87,6 @@ func tearDownAll(ctx context.Context, rootDir string, log *slog.Logger) error {
 			errs = append(errs, node.TearDownPod(ctx, v.PodUID))
 		}
 	}
-	return errors.Join(append(errs, node.stop())...)
+	// What its records have lost may be here still.
+	return errors.Join(append(errs, node.Damaged(), node.stop())...)
 }

@@ -67,7 +67,9 @@ func TestFsckOnTheKernel(t *testing.T) {
 		if !strings.Contains(out, "volume without record") || strings.Contains(out, "done:") {
 			t.Errorf("without --adopt: %s", out)
 		}
-		mustPodvol(t, exitOK, "fsck", "--root-dir", root, "--repair", "--adopt")
+		mustPodvol(t, exitFailed, "fsck", "--root-dir", root, "--repair", "--adopt")
+		seeDamage(t, root)
+		mustPodvol(t, exitOK, "fsck", "--root-dir", root)
 		mustPodvol(t, exitOK, "mount", "-f", web, "--root-dir", root)
 		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
 		assertNothingMountedBelow(t, root)

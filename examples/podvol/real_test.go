@@ -188,7 +188,9 @@ func TestUnmountAllSaysWhatItLeavesAlone(t *testing.T) {
 		if !strings.Contains(errOut, "6 volumes below "+root+" were left alone") {
 			t.Errorf("stderr: %s", errOut)
 		}
-		mustPodvol(t, exitOK, "fsck", "--repair", "--adopt", "--root-dir", root)
+		mustPodvol(t, exitFailed, "fsck", "--repair", "--adopt", "--root-dir", root)
+		seeDamage(t, root)
+		mustPodvol(t, exitOK, "fsck", "--root-dir", root)
 		mustPodvol(t, exitOK, "mount", "-f", web, "--root-dir", root)
 		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
 		assertNothingMountedBelow(t, root)

@@ -152,7 +152,9 @@ type mountedForFunc = func(context.Context, types.UID, []types.NamespacedName) (
 
 // mountedOn says what a node has mounted, or may have, for whomever.
 func mountedOn(node *volumemanager.Manager) func(context.Context) ([]embedded.Mounted, error) {
-	return func(context.Context) ([]embedded.Mounted, error) { return mountedRows(node.Explain()), nil }
+	return func(context.Context) ([]embedded.Mounted, error) {
+		return mountedRows(node.Explain()), incomplete(node.Damaged())
+	}
 }
 
 // storageEvents writes what goes wrong with claims and volumes to a log.

@@ -157,8 +157,8 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 // for those of which something is mounted still.
 func deleteEphemeral(ctx context.Context, s streams, o unmountOptions, rootDir string, selected *selection) error {
 	left, err := mountedBelow(rootDir, mount.New(mount.Config{}))
-	if err != nil {
-		return err
+	if _, incomplete := errors.AsType[*embedded.IncompleteError](err); err != nil && !incomplete {
+		return err // else claims are refused, if there are any
 	}
 	nodeName, err := nodeNameOr(selected.nodeName)
 	if err != nil {
@@ -191,11 +191,11 @@ func leftAlone(rootDir string) error {
 		return err
 	}
 	left, err := volumemanager.Inspect(rootDir, table)
-	if err != nil || len(left) == 0 {
+	if len(left) == 0 {
 		return err
 	}
-	return fmt.Errorf("%d volumes below %s were left alone, since podvol has no record of them; %s status shows them",
-		len(left), rootDir, shellJoin(programName(os.Args[0])))
+	return errors.Join(fmt.Errorf("%d volumes below %s were left alone, since podvol has no record of them; %s status shows them",
+		len(left), rootDir, shellJoin(programName(os.Args[0]))), err)
 }
 
 // tearDownPods tears all pods of these volumes down at once.

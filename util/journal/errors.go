@@ -18,27 +18,42 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // DamagedError is a run of lines that cannot be read although they were
-// written to their end.
+// written to their end, or a journal that has lost what it held. What was lost
+// may have said that something is used, so nothing may be deleted on the word of
+// the rest while the damage is there. A person ends that: by removing Kept, or
+// moving it elsewhere, once it is known what the lines were about.
 type DamagedError struct {
 	Path string
-	// Line, counted from 1, to Last are the lines that are damaged.
+	// Line, counted from 1, to Last are the lines that are damaged; 0: what is
+	// missing is not known.
 	Line, Last int
-	// Kept is where the damaged file was copied to; empty after Read.
+	// Kept is the copy of the damaged file; empty where none was made yet, which
+	// [Open] does.
 	Kept string
 	Err  error
 }
 
-func (e *DamagedError) Error() string {
-	where := fmt.Sprintf("line %d", e.Line)
-	if e.Last > e.Line {
-		where = fmt.Sprintf("lines %d to %d", e.Line, e.Last)
+// Lines is how many lines are damaged; 0: that is not known.
+func (e *DamagedError) Lines() int {
+	if e.Line == 0 {
+		return 0
 	}
-	text := fmt.Sprintf("%s of the journal %s cannot be read: %v", where, e.Path, e.Err)
+	return e.Last - e.Line + 1
+}
+
+func (e *DamagedError) Error() string {
+	text := fmt.Sprintf("the journal %s is damaged: %v", e.Path, e.Err)
+	switch {
+	case e.Last > e.Line:
+		text = fmt.Sprintf("lines %d to %d of the journal %s cannot be read: %v", e.Line, e.Last, e.Path, e.Err)
+	case e.Line > 0:
+		text = fmt.Sprintf("line %d of the journal %s cannot be read: %v", e.Line, e.Path, e.Err)
+	}
 	if e.Kept != "" {
 		text += "; the whole file is kept as " + e.Kept
 	}
 	return text
 }
 
-// Unwrap returns what is wrong with the line.
+// Unwrap returns what is wrong.
 func (e *DamagedError) Unwrap() error { return e.Err }

@@ -15,6 +15,7 @@
 package journal
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"os"
@@ -46,9 +47,12 @@ type Journal struct {
 
 	// What follows belongs to writeAll while it runs.
 	file    *os.File
-	end     int64 // where the next line goes
-	zeroed  int64 // up to where the file is allocated and zero
-	compact int64 // the size at which the file is compacted
+	proof   *os.File // nil where there is none
+	id      string   // the file's own
+	end     int64    // where the next line goes
+	synced  int64    // up to where the file is known to be on disk
+	zeroed  int64    // up to where the file is allocated and zero
+	compact int64    // the size at which the file is compacted
 	// suspect is set when it is not known what the file on disk holds; it is
 	// read and written anew before the next change.
 	suspect bool
@@ -78,10 +82,10 @@ const allocate = 256 << 10
 const slack = 4 << 20
 
 // Open opens the journal at path, creates it (0600) if it is not there, and
-// returns what it holds, in no particular order, and what could not be read:
-// for each damaged line a *[DamagedError]; the whole file is then kept beside
-// the journal under the name that the errors tell. A torn last line, as a crash
-// leaves it, is no damage.
+// returns what it holds, in no particular order, and what is damaged, each a
+// *[DamagedError]; the whole file is then kept beside the journal under the name
+// that the errors tell. As long as such a copy is there, its damage is returned
+// by each Open and [Read]. A torn last line, as a crash leaves it, is no damage.
 //
 // A file that needs no mending is used as it is, so that a journal on a full
 // disk can be opened: what it is for may be to make room.
@@ -103,19 +107,33 @@ func (j *Journal) start() (_ *Journal, held []Entry, damaged []error, err error)
 		return nil, nil, nil, err
 	}
 	if len(content.damaged) > 0 {
-		if err := keepDamaged(path, content.damaged); err != nil {
+		if err := keepDamaged(path); err != nil {
 			return nil, nil, nil, err
 		}
 	}
-	if content.exists && !content.torn && len(content.damaged) == 0 && content.end < 2*slack {
-		err = j.use(content.end)
-	} else {
-		err = j.rewrite(content.held)
-	}
+	damaged, err = KeptDamage(path)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	return j, content.held, content.damaged, nil
+	if err := j.take(content); err != nil {
+		return nil, nil, nil, err
+	}
+	j.openProof()
+	return j, content.held, damaged, nil
+}
+
+// take opens the file, which is written anew first where it needs that. One
+// that only lacks its first line, of an older version, can do without.
+func (j *Journal) take(c content) error {
+	whole := c.exists && !c.torn && len(c.damaged) == 0 && c.end < 2*slack
+	if whole && c.id != "" {
+		return j.use(c.end, c.id)
+	}
+	err := j.rewrite(c.held)
+	if own, ok := errors.AsType[*durable.Error](err); ok && whole && !own.Replaced {
+		return j.use(c.end, "")
+	}
+	return err
 }
 
 func replaceFile(path string, data []byte) error { return durable.WriteFile(path, data, 0o600) }
@@ -161,6 +179,9 @@ func (j *Journal) Close() error {
 		return nil
 	}
 	j.closed = true
+	if j.proof != nil {
+		j.proof.Close()
+	}
 	return j.file.Close()
 }
 
@@ -236,6 +257,10 @@ func (j *Journal) write(b *batch) error {
 		}
 	}
 	j.end = end
+	if b.sync {
+		j.synced = end
+		j.prove()
+	}
 	if j.end >= j.compact {
 		j.compactNow()
 	}
@@ -244,16 +269,16 @@ func (j *Journal) write(b *batch) error {
 
 // repair writes what the file shows into a new one.
 func (j *Journal) repair() error {
-	held, damaged, err := Read(j.path)
+	content, err := readContent(j.path)
 	if err != nil {
 		return err
 	}
-	if len(damaged) > 0 {
-		if err := keepDamaged(j.path, damaged); err != nil {
+	if len(content.damaged) > 0 {
+		if err := keepDamaged(j.path); err != nil {
 			return err
 		}
 	}
-	if err := j.rewrite(held); err != nil {
+	if err := j.rewrite(content.held); err != nil {
 		return err
 	}
 	j.suspect = false
@@ -273,12 +298,12 @@ func (j *Journal) extend(end int64) {
 // compactNow rewrites the file with what it holds. A failure is no failure of
 // the change that asked for it: the old file goes on.
 func (j *Journal) compactNow() {
-	held, damaged, err := Read(j.path)
-	if err != nil || len(damaged) > 0 {
+	content, err := readContent(j.path)
+	if err != nil || len(content.damaged) > 0 {
 		j.compact = 2 * j.end // it is sorted out when the journal is next opened
 		return
 	}
-	if err := j.rewrite(held); err != nil {
+	if err := j.rewrite(content.held); err != nil {
 		j.compact = j.end + slack
 		// The new file may be in place, but not for sure on disk.
 		own, ok := errors.AsType[*durable.Error](err)
@@ -289,18 +314,29 @@ func (j *Journal) compactNow() {
 // rewrite replaces the file by one with just these entries and opens it. When
 // it fails j.file is as before, which need not be the file at j.path any more.
 func (j *Journal) rewrite(held []Entry) error {
-	text, err := encodeEntries(held)
+	id := rand.Text()
+	text, err := line{Op: opBegin, Key: id}.encode()
 	if err != nil {
 		return err
 	}
+	entries, err := encodeEntries(held)
+	if err != nil {
+		return err
+	}
+	text = append(text, entries...)
 	if err := j.replace(j.path, text); err != nil {
 		return err
 	}
-	return j.use(int64(len(text)))
+	if err := j.use(int64(len(text)), id); err != nil {
+		return err
+	}
+	j.synced = j.end
+	j.prove()
+	return nil
 }
 
 // use opens the file, which holds lines up to end and only zeros beyond.
-func (j *Journal) use(end int64) error {
+func (j *Journal) use(end int64, id string) error {
 	file, err := j.open(j.path)
 	if err != nil {
 		return &Error{Op: "open", Path: j.path, Err: err}
@@ -313,7 +349,7 @@ func (j *Journal) use(end int64) error {
 	if j.file != nil {
 		j.file.Close() // the old one: nothing in it is waited for
 	}
-	j.file, j.end, j.zeroed, j.compact = file, end, info.Size(), 2*end+slack
+	j.file, j.id, j.end, j.synced, j.zeroed, j.compact = file, id, end, 0, info.Size(), 2*end+slack
 	return nil
 }
 

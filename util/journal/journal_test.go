@@ -133,6 +133,8 @@ func TestTornTail(t *testing.T) {
 	text, err := os.ReadFile(path)
 	must(t, err)
 	first := len(strings.TrimRight(string(text), "\x00"))
+	proof, err := os.ReadFile(path + ".made")
+	must(t, err)
 	j, _ = open(t, path)
 	must(t, j.Put("b", raw(`"second"`)))
 	must(t, j.Close())
@@ -146,15 +148,21 @@ func TestTornTail(t *testing.T) {
 		torn := append(slices.Clone(text[:cut]), make([]byte, len(text)-cut)...)
 		for name, content := range map[string][]byte{"zeros": torn, "end": text[:cut]} {
 			must(t, os.WriteFile(path, content, 0o600))
+			must(t, os.WriteFile(path+".made", proof, 0o600))
+			if cut < first { // no crash leaves that
+				_, damaged, err := journal.Read(path)
+				must(t, err)
+				if len(damaged) != 1 {
+					t.Errorf("cut at %d, then %s: damaged %v", cut, name, damaged)
+				}
+				continue
+			}
 			j, held := open(t, path)
 			var keys []string
 			for _, e := range held {
 				keys = append(keys, e.Key)
 			}
-			want := []string(nil)
-			if cut >= first {
-				want = []string{"a"}
-			}
+			want := []string{"a"}
 			if cut >= whole {
 				want = []string{"a", "b"}
 			}
@@ -217,6 +225,20 @@ func TestDamagedLineIsReportedAndKept(t *testing.T) {
 				t.Errorf("the damaged file is not kept: %v", err)
 			}
 			must(t, j.Close())
+			for range 2 { // whoever looks, until a person has taken the copy away
+				_, again, err := journal.Read(path)
+				must(t, err)
+				if diff := cmp.Diff(fmt.Sprint(damaged), fmt.Sprint(again)); diff != "" {
+					t.Errorf("when read again:\n%s", diff)
+				}
+				j, _, again, err := journal.Open(path)
+				must(t, err)
+				must(t, j.Close())
+				if diff := cmp.Diff(fmt.Sprint(damaged), fmt.Sprint(again)); diff != "" {
+					t.Errorf("when opened again:\n%s", diff)
+				}
+			}
+			must(t, os.Rename(d.Kept, filepath.Join(t.TempDir(), "elsewhere")))
 			j, _ = open(t, path)
 			must(t, j.Close())
 		})
@@ -335,7 +357,7 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		path := filepath.Join(t.TempDir(), "j")
 		must(t, os.WriteFile(path, text, 0o600))
-		before, _, err := journal.Read(path)
+		before, was, err := journal.Read(path)
 		must(t, err)
 		j, held, _, err := journal.Open(path)
 		must(t, err)
@@ -344,7 +366,7 @@ func FuzzRead(f *testing.F) {
 			t.Errorf("Read and Open differ:\n%s", diff)
 		}
 		again, damaged, err := journal.Read(path)
-		if diff := cmp.Diff(held, again); diff != "" || err != nil || len(damaged) > 0 {
+		if diff := cmp.Diff(held, again); diff != "" || err != nil || (len(damaged) > 0) != (len(was) > 0) {
 			t.Errorf("after compaction: %v %v\n%s", err, damaged, diff)
 		}
 	})

@@ -2,15 +2,16 @@ package journal
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
-
-	"github.com/podvol/podvol/util/durable"
+	"strings"
 )
 
 // line is one change: eight hexadecimal digits of CRC-32C over the JSON that
@@ -25,6 +26,7 @@ const (
 	opPut    = "put"
 	opNote   = "note"
 	opDelete = "delete"
+	opBegin  = "begin" // the first line of a file; the key is the file's own
 )
 
 // sumLen is the length of the checksum and the space behind it.
@@ -52,6 +54,18 @@ var (
 )
 
 func decode(text []byte) (line, error) {
+	l, err := decodeLine(text)
+	if err != nil {
+		return line{}, err
+	}
+	switch l.Op {
+	case opPut, opNote, opDelete, opBegin:
+		return l, nil
+	}
+	return line{}, fmt.Errorf("it asks for %q, which this version does not know", l.Op)
+}
+
+func decodeLine(text []byte) (line, error) {
 	if len(text) < sumLen || text[sumLen-1] != ' ' {
 		return line{}, errForm
 	}
@@ -67,40 +81,80 @@ func decode(text []byte) (line, error) {
 	if err := json.Unmarshal(body, &l); err != nil {
 		return line{}, fmt.Errorf("%w: %w", errForm, err)
 	}
-	switch l.Op {
-	case opPut, opNote, opDelete:
-		return l, nil
-	}
-	return line{}, fmt.Errorf("it asks for %q, which this version does not know", l.Op)
+	return l, nil
 }
 
 // Read returns what the journal at path holds, without changing it and beside
-// its owner, if it has one: the changes that were whole at this moment. Damaged
-// lines are *[DamagedError]s. A journal that does not exist holds nothing.
+// its owner, if it has one: the changes that were whole at this moment. Damage
+// is *[DamagedError]s, as for [Open], what was found before included. A journal
+// that was never made holds nothing.
 func Read(path string) (held []Entry, damaged []error, err error) {
 	c, err := readContent(path)
-	return c.held, c.damaged, err
+	if err != nil {
+		return nil, nil, err
+	}
+	kept, err := KeptDamage(path)
+	return c.held, append(c.damaged, kept...), err
+}
+
+// KeptDamage returns the damage that was found whenever the journal was opened,
+// as [Read] does, from the copies that are kept beside it and nothing else. It
+// is there until a person removes the copies, or moves them elsewhere.
+func KeptDamage(path string) (damaged []error, err error) {
+	dir, base := filepath.Split(path)
+	entries, err := os.ReadDir(filepath.Clean(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, &Error{Op: "read", Path: path, Err: err}
+	}
+	for _, entry := range entries {
+		if !strings.HasPrefix(entry.Name(), keptPrefix(base)) {
+			continue
+		}
+		kept := filepath.Join(dir, entry.Name())
+		text, err := os.ReadFile(kept)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a person has just ended it
+		}
+		c := parse(path, text)
+		if err != nil {
+			c.damage(path, 0, err)
+		}
+		if len(c.damaged) == 0 {
+			c.damage(path, 0, errKept)
+		}
+		for _, d := range c.damaged {
+			d.(*DamagedError).Kept = kept
+		}
+		damaged = append(damaged, c.damaged...)
+	}
+	return damaged, nil
 }
 
 // content is what a journal's file holds.
 type content struct {
 	held    []Entry
-	damaged []error
+	damaged []error // each a *DamagedError
 	exists  bool
-	torn    bool  // a line was cut off
-	end     int64 // where the lines end
+	id      string // the file's own; empty in one of a version that gave it none
+	torn    bool   // a line was cut off
+	end     int64  // where the lines end
 }
 
 func readContent(path string) (content, error) {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return content{}, nil
-	}
+	proof, err := readProof(path) // before the file: its owner may add lines
 	if err != nil {
+		return content{}, err
+	}
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return content{}, &Error{Op: "read", Path: path, Err: err}
 	}
 	c := parse(path, text)
-	c.exists = true
+	c.exists = err == nil
+	c.compare(path, proof)
 	return c, nil
 }
 
@@ -110,7 +164,7 @@ func readContent(path string) (content, error) {
 func parse(path string, text []byte) (c content) {
 	entries := make(map[string]*Entry)
 	var order []string
-	text = bytes.TrimRight(text, "\x00")
+	text = trimZeros(text)
 	number := 0
 	for raw := range bytes.Lines(text) {
 		number++
@@ -130,6 +184,8 @@ func parse(path string, text []byte) (c content) {
 			continue
 		}
 		switch l.Op {
+		case opBegin:
+			c.id = cmp.Or(c.id, l.Key)
 		case opPut:
 			if entries[l.Key] == nil {
 				order = append(order, l.Key)
@@ -152,33 +208,16 @@ func parse(path string, text []byte) (c content) {
 	return c
 }
 
-// damage notes a damaged line; neighbours count as one.
+func trimZeros(text []byte) []byte { return bytes.TrimRight(text, "\x00") }
+
+// damage notes a damaged line; neighbours count as one. Number 0 is the file as
+// a whole.
 func (c *content) damage(path string, number int, err error) {
-	if len(c.damaged) > 0 {
-		if last, ok := errors.AsType[*DamagedError](c.damaged[len(c.damaged)-1]); ok && last.Last >= number-1 {
+	if len(c.damaged) > 0 && number > 0 {
+		if last := c.damaged[len(c.damaged)-1].(*DamagedError); last.Last >= number-1 {
 			last.Last = number
 			return
 		}
 	}
 	c.damaged = append(c.damaged, &DamagedError{Path: path, Line: number, Last: number, Err: err})
-}
-
-// keepDamaged copies the file beside itself, under a name that is free, and
-// tells the name to the errors.
-func keepDamaged(path string, damaged []error) error {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return &Error{Op: "read", Path: path, Err: err}
-	}
-	text = bytes.TrimRight(text, "\x00")
-	kept := fmt.Sprintf("%s.damaged-%08x", path, checksum(text))
-	if err := durable.WriteFile(kept, text, 0o600); err != nil {
-		return err
-	}
-	for _, err := range damaged {
-		if d, ok := errors.AsType[*DamagedError](err); ok {
-			d.Kept = kept
-		}
-	}
-	return nil
 }

@@ -16,7 +16,8 @@ import (
 // still mounted here: what belongs into the node's status.volumesInUse, so that
 // nobody detaches them. A volume leaves the list after its device is unmounted.
 // While a record cannot be read, all volumes of its plugin stay listed that are
-// reported attached or were reported in use: it may be any of them.
+// reported attached or were reported in use: it may be any of them. While
+// [Manager.Damaged] returns an error that goes for all plugins.
 //
 // Until the manager has recovered the result is nil, which must not be
 // reported: what is mounted is not known yet.
@@ -31,6 +32,7 @@ func (m *Manager) VolumesInUse() []v1.UniqueVolumeName {
 	default:
 		return nil
 	}
+	damaged := m.Damaged() != nil
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	names := make([]v1.UniqueVolumeName, 0, len(m.attachments))
@@ -39,7 +41,7 @@ func (m *Manager) VolumesInUse() []v1.UniqueVolumeName {
 			names = append(names, name)
 		}
 	}
-	names = m.appendHidden(names)
+	names = m.appendHidden(names, damaged)
 	slices.Sort(names)
 	names = slices.Compact(names)
 	// A report that lacks a volume may be on its way to whoever detaches.
@@ -53,8 +55,11 @@ func (m *Manager) VolumesInUse() []v1.UniqueVolumeName {
 // appendHidden adds what may be the volumes whose records cannot be read: which
 // they are nobody knows, so it is every volume of the same plugins that the
 // node's status has. The caller holds the lock.
-func (m *Manager) appendHidden(names []v1.UniqueVolumeName) []v1.UniqueVolumeName {
+func (m *Manager) appendHidden(names []v1.UniqueVolumeName, damaged bool) []v1.UniqueVolumeName {
 	hidden := make(map[string]bool)
+	if damaged {
+		hidden[""] = true
+	}
 	for _, p := range m.pods {
 		for _, s := range p.slots {
 			if s.actual.unreadable != nil {

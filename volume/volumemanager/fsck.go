@@ -140,7 +140,7 @@ func (m *Manager) load() error {
 		return err
 	}
 	var found []*volume.Record
-	if m.records, found, _, _, err = openRecords(m.host.RootDir); err != nil {
+	if m.records, found, _, err = openRecords(m.host.RootDir); err != nil {
 		return err
 	}
 	for _, r := range found {
@@ -159,10 +159,11 @@ func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	held, damaged, err := journal.Read(recordsPath(root))
+	held, damage, err := journal.Read(recordsPath(root))
 	if err != nil {
 		return nil, &RootError{root, err}
 	}
+	damaged := newDamagedError(root, damage)
 	found, unreadable := decodeRecords(root, held)
 	var problems []Problem
 	for _, h := range findHelpers(procDir, root) {
@@ -179,9 +180,8 @@ func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
 	for _, err := range unreadable {
 		volumes = append(volumes, unreadableProblem(err))
 	}
-	for _, err := range damaged {
-		volumes = append(volumes, Problem{Kind: ProblemUnreadable, Path: recordsPath(root), Err: err,
-			Advice: "The damaged file is kept beside the new one when a manager starts; its volumes have no record any more."})
+	if damaged != nil {
+		volumes = append(volumes, Problem{Kind: ProblemUnreadable, Path: recordsPath(root), Err: errors.Join(damaged.Errs...), Advice: damaged.Advice()})
 	}
 	dirs, err := volumeDirs(root)
 	orphans := m.orphans(ctx, mounted, known, dirs)

@@ -26,7 +26,7 @@ type explained struct {
 	incomplete bool
 }
 
-func (m *Manager) explain(found []*volume.Record, unreadable []*UnreadableRecordError, damaged []error) *explained {
+func (m *Manager) explain(found []*volume.Record, unreadable []*UnreadableRecordError, damaged *DamagedError) *explained {
 	known := &explained{volumes: make(map[volumeKey]bool), subPaths: make(map[subPathsKey]bool), pods: make(map[types.UID]bool)}
 	add := func(key volumeKey) {
 		known.volumes[key], known.subPaths[key.subPaths()], known.pods[key.podUID] = true, true, true
@@ -40,7 +40,7 @@ func (m *Manager) explain(found []*volume.Record, unreadable []*UnreadableRecord
 			add(key)
 		}
 	}
-	known.incomplete = known.incomplete || len(unreadable) > 0 || len(damaged) > 0
+	known.incomplete = known.incomplete || len(unreadable) > 0 || damaged != nil
 	return known
 }
 

@@ -201,9 +201,7 @@ func TestAdoption(t *testing.T) {
 	w.add(claim, pv)
 	running := newPod("running", claimVolume("vol1", "nfs-211", false), emptyDirVolume("scratch", ""))
 	w.leave(running, newPod("gone", nfsVolume("a", "10.0.0.1"), emptyDirVolume("b", v1.StorageMediumMemory)))
-	if err := os.Remove(w.recordsPath()); err != nil {
-		t.Fatal(err)
-	}
+	w.neverRecorded()
 	scratch := filepath.Join(w.root, "pods/uid-running/volumes/kubernetes.io~empty-dir/scratch/data")
 	if err := os.WriteFile(scratch, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
@@ -246,9 +244,7 @@ func TestAdoption(t *testing.T) {
 func TestAdoptionByTheManager(t *testing.T) {
 	w := newWorld(t)
 	w.leave(newPod("web", nfsVolume("a", "10.0.0.1")))
-	if err := os.Remove(w.recordsPath()); err != nil {
-		t.Fatal(err)
-	}
+	w.neverRecorded()
 	manager, stop := w.start()
 	if rows := manager.Explain(); len(rows) != 0 {
 		t.Errorf("adopted without being asked: %+v", rows)

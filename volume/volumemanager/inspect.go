@@ -32,16 +32,20 @@ var (
 // Inspect returns what is below a root directory, from records, directories
 // and mount table, without taking the root's lock and without touching any
 // volume's file system. Rows are ordered by pod and volume. The error joins
-// what could not be read, such as damaged records; the rows are valid besides
-// it. A root that does not exist has no volumes.
+// what could not be read, such as damaged records (*[DamagedError],
+// *[UnreadableRecordError]); the rows are valid besides it, but there may be more. A root that does not exist has no volumes.
 func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
 	mounted, err := newMounts(rootDir, table)
 	if err != nil {
 		return nil, err
 	}
-	held, errs, err := journal.Read(recordsPath(rootDir))
+	held, damage, err := journal.Read(recordsPath(rootDir))
 	if err != nil {
 		return nil, &RootError{rootDir, err}
+	}
+	var errs []error
+	if damaged := newDamagedError(rootDir, damage); damaged != nil {
+		errs = append(errs, damaged)
 	}
 	found, unreadable := decodeRecords(rootDir, held)
 	known := make(map[volumeKey]bool, len(found))

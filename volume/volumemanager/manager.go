@@ -222,13 +222,13 @@ func (m *Manager) recover(ctx context.Context) error {
 	if _, err := durable.Sweep(StateDir(m.host.RootDir)); err != nil {
 		return err
 	}
-	opened, found, unreadable, damaged, err := openRecords(m.host.RootDir)
+	opened, found, unreadable, err := openRecords(m.host.RootDir)
 	if err != nil {
 		return err
 	}
 	m.records = opened
-	for _, err := range damaged {
-		m.log.Warn("a part of the volume records is damaged", "error", err)
+	if err := m.Damaged(); err != nil {
+		m.log.Warn("the volume records are damaged", "error", err)
 	}
 	for _, err := range unreadable {
 		m.log.Warn("a volume record cannot be read", "error", err)
@@ -312,7 +312,8 @@ func (m *Manager) sourceName(record *volume.Record) string {
 }
 
 // Explain returns the status of every volume that is wanted, mounted, being
-// worked on, failed or recorded, ordered by pod and volume.
+// worked on, failed or recorded, ordered by pod and volume. While
+// [Manager.Damaged] returns an error there may be more.
 func (m *Manager) Explain() []VolumeStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()

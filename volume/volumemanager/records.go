@@ -45,14 +45,15 @@ type records struct{ journal *journal.Journal }
 func recordsPath(rootDir string) string { return filepath.Join(StateDir(rootDir), "records") }
 
 // openRecords opens the journal of a root that the caller owns, and returns
-// the records and what could not be read.
-func openRecords(rootDir string) (r records, found []*volume.Record, unreadable []*UnreadableRecordError, damaged []error, err error) {
-	j, held, damaged, err := journal.Open(recordsPath(rootDir))
+// the records and what could not be read of them. Damage of the file as a whole
+// is kept beside it; see damageBelow.
+func openRecords(rootDir string) (r records, found []*volume.Record, unreadable []*UnreadableRecordError, err error) {
+	j, held, _, err := journal.Open(recordsPath(rootDir))
 	if err != nil {
-		return records{}, nil, nil, nil, err
+		return records{}, nil, nil, err
 	}
 	found, unreadable = decodeRecords(rootDir, held)
-	return records{j}, found, unreadable, damaged, nil
+	return records{j}, found, unreadable, nil
 }
 
 // write stores an encoded record and returns when it will survive a crash.

@@ -147,6 +147,9 @@ func (m *Manager) unstage(ctx context.Context, s *slot, was actualVolume, plugin
 	if m.letGoOf(s, use.device) {
 		return nil
 	}
+	if err := m.hidden(was.key.plugin); err != nil {
+		return use.failed("UnmountDevice", spec, fmt.Errorf("its device stays, since a volume of another pod may use it: %w", err))
+	}
 	unlock, err := m.lockDevice(ctx, use, spec, "UnmountDevice")
 	if err != nil {
 		return err

@@ -160,6 +160,16 @@ func (w *world) records() (keys []string) {
 	return keys
 }
 
+// neverRecorded makes the root one of another agent, which has no records.
+func (w *world) neverRecorded() {
+	w.t.Helper()
+	for _, path := range []string{w.recordsPath(), w.recordsPath() + ".made"} {
+		if err := os.Remove(path); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
 func (w *world) recordsPath() string { return filepath.Join(w.root, "podvol", "records") }
 
 // untouched fails if anything was made or mounted below the root.

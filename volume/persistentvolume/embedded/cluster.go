@@ -35,7 +35,7 @@ type Config struct {
 	Host volume.Host
 	// Mounted says what is mounted on this machine, and for whom, be these pods
 	// declared or not. It is asked before storage is emptied or deleted; an error
-	// keeps it. Nil: nothing is mounted but what pods among the objects use.
+	// keeps it, and ends [Open] unless it is an *[IncompleteError]. Nil: nothing is mounted but what pods among the objects use.
 	Mounted func(context.Context) ([]Mounted, error)
 	// MountedFor is that part of what Mounted says that is for the pod of that UID,
 	// or of one of these claims for whichever pod; each may be empty. It is asked
@@ -77,6 +77,18 @@ type Mounted struct {
 	// ([Cluster.Use]).
 	By string `json:"-"`
 }
+
+// IncompleteError is what [Config.Mounted] returns beside what it knows when more
+// may be mounted, such as when a node's records are damaged. Claims are bound and
+// pods placed then, but nothing is deleted, emptied or released.
+type IncompleteError struct{ Err error }
+
+func (e *IncompleteError) Error() string {
+	return "more may be mounted than is known: " + e.Err.Error()
+}
+
+// Unwrap returns why.
+func (e *IncompleteError) Unwrap() error { return e.Err }
 
 // Cluster is the objects of one machine and the controller of its claims. All
 // methods are safe for concurrent use.

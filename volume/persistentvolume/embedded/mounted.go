@@ -66,7 +66,7 @@ func (c *Cluster) addMounted(ctx context.Context, mounted func(context.Context) 
 		return nil
 	}
 	all, err := mounted(ctx)
-	if err != nil {
+	if _, incomplete := errors.AsType[*IncompleteError](err); err != nil && !incomplete {
 		return fmt.Errorf("look up what is mounted: %w", err)
 	}
 	return c.storeUsers(ctx, all)

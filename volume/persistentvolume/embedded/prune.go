@@ -175,6 +175,9 @@ func (c *Cluster) prune(ctx context.Context, object metav1.Object, mayGo func(me
 		if !mayGo(object) {
 			return nil
 		}
+		if _, err := c.allMounted(ctx); err != nil {
+			return &ObjectError{ref, fmt.Errorf("nobody can tell whether it is mounted here, so it counts as used: %w", err)}
+		}
 		err = c.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
 		if errors.Is(err, objects.ErrConflict) {
 			if object, err = c.objects.Get(ctx, ref); err == nil {

@@ -62,7 +62,7 @@ type User struct {
 // [persistentvolume.ErrUsedByOtherPod].
 func (c *Cluster) Use(ctx context.Context, by string, pods ...*v1.Pod) (*User, error) {
 	content := userFile{SchemaVersion: userVersion, By: by}
-	mounted, err := c.allMounted(ctx)
+	mounted, err := c.knownMounted(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -389,14 +389,29 @@ func (c *Cluster) userGone(ctx context.Context, gone *liveUser) error {
 	return nil
 }
 
-// allMounted returns what is mounted on this machine, and what others use.
+// knownMounted is allMounted for what may go on while more may be mounted than
+// is known.
+func (c *Cluster) knownMounted(ctx context.Context) ([]Mounted, error) {
+	all, err := c.allMounted(ctx)
+	if _, incomplete := errors.AsType[*IncompleteError](err); incomplete {
+		return all, nil
+	}
+	return all, err
+}
+
+// allMounted returns what is mounted on this machine, and what others use. With
+// an *[IncompleteError] that may not be all.
 func (c *Cluster) allMounted(ctx context.Context) (all []Mounted, err error) {
+	var incomplete *IncompleteError
 	if c.mounted != nil {
-		if all, err = c.mounted(ctx); err != nil {
+		if all, err = c.mounted(ctx); err != nil && !errors.As(err, &incomplete) {
 			return nil, err
 		}
 	}
-	return c.besideUsers(all)
+	if all, err = c.besideUsers(all); err == nil && incomplete != nil {
+		err = incomplete
+	}
+	return all, err
 }
 
 // mountedOf returns at least that part of allMounted that is for a pod or of some
@@ -406,7 +421,7 @@ func (c *Cluster) mountedOf(ctx context.Context, pod types.UID, claims ...types.
 		return nil, nil
 	}
 	if c.mountedFor == nil {
-		return c.allMounted(ctx)
+		return c.knownMounted(ctx)
 	}
 	all, err := c.mountedFor(ctx, pod, claims)
 	if err != nil {

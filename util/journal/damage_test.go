@@ -1,0 +1,150 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Whichever bit of a journal changes: it is found as damage, or what the journal
+// holds is the same.
+func TestEachFlippedBitIsFound(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "j")
+	j, _, _, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		j.Put("a", json.RawMessage(`{"name":"Jdata-*","n":1}`)), j.Note("a", json.RawMessage(`"n"`)),
+		j.Put("b", json.RawMessage(`2`)), j.Delete("b"), j.Put("uid/kubernetes.io~nfs/pv", json.RawMessage(`{"version":2}`)), j.Close(),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = trimZeros(text)
+	proof, err := readProof(path)
+	if err != nil || proof.id == "" || proof.end != int64(len(text)) {
+		t.Fatalf("the proof of %d bytes is %+v, %v", len(text), proof, err)
+	}
+	whole := parse(path, text)
+	found := 0
+	for bit := range 8 * len(text) {
+		flipped := append(bytes.Clone(text), make([]byte, 64)...)
+		flipped[bit/8] ^= 1 << (bit % 8)
+		c := parse(path, flipped)
+		c.exists = true
+		c.compare(path, proof)
+		if len(c.damaged) > 0 {
+			found++
+		} else if diff := cmp.Diff(whole.held, c.held); diff != "" {
+			t.Errorf("bit %d of byte %d, %q: not found, and it holds something else:\n%s", bit%8, bit/8, text[bit/8], diff)
+		}
+	}
+	t.Logf("%d bits, %d found as damage", 8*len(text), found)
+}
+
+// A journal that was made and is missing, emptied, cut or zeroed, at the end of
+// a line or elsewhere, is not taken for a new one: by nobody, until a person
+// says so. One that was never made is new, and so is one of which a crash left
+// nothing but its first file.
+func TestALostJournalIsNoNewOne(t *testing.T) {
+	tests := map[string]struct {
+		spoil func(path string, text []byte) error
+		lost  bool
+	}{
+		"removed": {func(path string, _ []byte) error { return os.Remove(path) }, true},
+		"emptied": {func(path string, _ []byte) error { return os.Truncate(path, 0) }, true},
+		"zeros": {func(path string, text []byte) error {
+			return os.WriteFile(path, make([]byte, len(text)), 0o600)
+		}, true},
+		"without its first line": {func(path string, text []byte) error {
+			return os.WriteFile(path, text[bytes.IndexByte(text, '\n')+1:], 0o600)
+		}, true},
+		"its proof is missing": {func(path string, _ []byte) error { return os.Remove(proofPath(path)) }, false},
+		"its proof is damaged": {func(path string, _ []byte) error { return os.WriteFile(proofPath(path), []byte("x"), 0o600) }, false},
+		"never made": {func(path string, _ []byte) error {
+			return errors.Join(os.Remove(path), os.Remove(proofPath(path)))
+		}, false},
+		"of a version without proofs, and empty": {func(path string, _ []byte) error {
+			return errors.Join(os.Truncate(path, 0), os.Remove(proofPath(path)))
+		}, false},
+		"of a version without proofs": {func(path string, text []byte) error {
+			return errors.Join(os.WriteFile(path, text[bytes.IndexByte(text, '\n')+1:], 0o600), os.Remove(proofPath(path)))
+		}, false},
+	}
+	for n := range 3 {
+		cut := func(text []byte) []byte {
+			end := 0
+			for range n + 1 {
+				end += bytes.IndexByte(text[end:], '\n') + 1
+			}
+			return text[:end]
+		}
+		tests[fmt.Sprintf("cut after line %d", n+1)] = struct {
+			spoil func(path string, text []byte) error
+			lost  bool
+		}{func(path string, text []byte) error { return os.WriteFile(path, cut(text), 0o600) }, true}
+		tests[fmt.Sprintf("zeros after line %d", n+1)] = struct {
+			spoil func(path string, text []byte) error
+			lost  bool
+		}{func(path string, text []byte) error {
+			return os.WriteFile(path, append(bytes.Clone(cut(text)), make([]byte, 4096)...), 0o600)
+		}, true}
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "j")
+			j, _, damaged, err := Open(path)
+			if err != nil || len(damaged) > 0 {
+				t.Fatal(err, damaged)
+			}
+			for i := range 3 {
+				if err := j.Put(fmt.Sprint(i), json.RawMessage("1")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := j.Close(); err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := tc.spoil(path, trimZeros(text)); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 4 {
+				_, damaged, err := Read(path)
+				if i%2 == 1 {
+					if j, _, damaged, err = Open(path); err == nil {
+						err = j.Close()
+					}
+				}
+				if err != nil || (len(damaged) > 0) != tc.lost {
+					t.Fatalf("look %d: damaged %v, %v; want damage: %v", i, damaged, err, tc.lost)
+				}
+			}
+			if !tc.lost {
+				return
+			}
+			kept, err := filepath.Glob(path + ".damaged-*")
+			if err != nil || len(kept) != 1 || os.Remove(kept[0]) != nil {
+				t.Fatal(err, kept)
+			}
+			if _, damaged, err := Read(path); err != nil || len(damaged) > 0 {
+				t.Errorf("after a person has ended it: %v, %v", damaged, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,139 @@
+package journal
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+
+	"github.com/podvol/podvol/util/durable"
+)
+
+// A journal has a second file beside it, its proof, which says that the journal
+// was made, and up to where it was on disk at some time since. So a journal that
+// is missing, was emptied or has lost its end is told from a new one, also where
+// it was cut between two lines. The proof is made after the journal, and is one
+// line of fixed length that is overwritten and not synced: what it says is true
+// whether or not the last update has reached the disk. A journal of a version
+// that made none is read as it is, and has one from then on.
+
+// proof is what the second file says; the zero value: there is none.
+type proof struct {
+	made bool
+	// id is that of the file that had this many bytes of lines on disk. One that
+	// was written anew since has another id.
+	id  string
+	end int64
+}
+
+const opProof = "proof"
+
+func proofPath(path string) string { return path + ".made" }
+
+func (p proof) encode() ([]byte, error) {
+	size, err := json.Marshal(fmt.Sprintf("%019d", p.end))
+	if err != nil {
+		return nil, err
+	}
+	return line{Op: opProof, Key: p.id, Value: size}.encode()
+}
+
+// readProof reads the proof of a journal. One that says nothing that can be read
+// still proves that the journal was made.
+func readProof(path string) (proof, error) {
+	text, err := os.ReadFile(proofPath(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return proof{}, nil
+	}
+	if err != nil {
+		return proof{}, &Error{Op: "read", Path: proofPath(path), Err: err}
+	}
+	p := proof{made: true}
+	if len(text) == 0 || text[len(text)-1] != '\n' {
+		return p, nil
+	}
+	var l line
+	if l, err = decodeLine(text[:len(text)-1]); err != nil || l.Op != opProof {
+		return p, nil
+	}
+	var size string
+	if json.Unmarshal(l.Value, &size) != nil {
+		return p, nil
+	}
+	if end, err := strconv.ParseInt(size, 10, 64); err == nil {
+		p.id, p.end = l.Key, end
+	}
+	return p, nil
+}
+
+// openProof opens the journal's proof, and makes it if it is not there. It only
+// serves to find damage, so where it cannot be made, the journal goes on
+// without: a full disk is no reason not to read what is there. A file without a
+// first line gets none, so that it is not taken for one that was emptied.
+func (j *Journal) openProof() {
+	if j.id == "" {
+		return
+	}
+	if j.proof == nil {
+		file, err := j.open(proofPath(j.path))
+		if errors.Is(err, fs.ErrNotExist) {
+			text, failure := proof{id: j.id, end: j.synced}.encode()
+			if failure != nil || j.replace(proofPath(j.path), text) != nil {
+				return
+			}
+			file, err = j.open(proofPath(j.path))
+		}
+		if err != nil {
+			return
+		}
+		j.proof = file
+	}
+	j.prove()
+}
+
+// prove notes how much of the file is on disk, once that is known.
+func (j *Journal) prove() {
+	if j.proof == nil || j.synced == 0 {
+		return
+	}
+	if text, err := (proof{id: j.id, end: j.synced}).encode(); err == nil {
+		_, _ = j.writeAt(j.proof, text, 0)
+	}
+}
+
+var (
+	errMissing = errors.New("it is missing, although it was made once: whatever it held is lost")
+	errEmptied = errors.New("it does not begin as it did when it was made: it was emptied, or another file was put in its place")
+	errCut     = errors.New("its end is lost: it was longer once")
+	errKept    = errors.New("it was not whole when it was read")
+)
+
+// compare looks whether a journal is what its proof says.
+func (c *content) compare(path string, p proof) {
+	switch {
+	case !p.made:
+	case !c.exists:
+		c.damage(path, 0, errMissing)
+	case c.id == "" && len(c.damaged) == 0:
+		c.damage(path, 0, errEmptied)
+	case c.id == p.id && p.id != "" && c.end < p.end:
+		c.damage(path, 0, errCut)
+	}
+}
+
+// keptPrefix is how the names of copies of a damaged journal begin.
+func keptPrefix(base string) string { return base + ".damaged-" }
+
+// keepDamaged copies the file beside itself, so that what was found is found by
+// everyone who looks, until a person takes the copy away. Of a file that is
+// missing the copy is empty.
+func keepDamaged(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &Error{Op: "read", Path: path, Err: err}
+	}
+	text = trimZeros(text)
+	return durable.WriteFile(fmt.Sprintf("%s%08x", keptPrefix(path), checksum(text)), text, 0o600)
+}
