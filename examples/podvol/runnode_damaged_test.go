@@ -44,3 +44,25 @@ func TestRunNodeServesPodsWithoutClaimsBesideADamagedRecord(t *testing.T) {
 		n.stop()
 	})
 }
+
+// While the node's records are damaged, pods are served, and no claim goes with
+// its manifest: who has it mounted is not known.
+func TestRunNodeDeletesNothingBesideDamage(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir, root, base := t.TempDir(), filepath.Join(t.TempDir(), "root"), t.TempDir()
+		putManifest(t, dir, "claims.yaml", testdataFile(t, "claims/dynamic.yaml"))
+		n := runProcess(t, dir, root, "--volume-dir", base)
+		cache := n.become(map[string]string{"cache": "mounted", "archive": "mounted"})["cache"].Path
+		write(t, filepath.Join(cache, "file"))
+		n.stop()
+		must(t, os.Truncate(filepath.Join(root, "podvol", "records"), 0))
+
+		putManifest(t, dir, "plain.yaml", podNamed("plain", "{name: scratch, emptyDir: {}}"))
+		n = runProcess(t, dir, root, "--volume-dir", base)
+		n.become(map[string]string{"scratch": "mounted"})
+		n.remove("claims.yaml")
+		n.hears("not deleted: ")
+		n.stop()
+		content(t, filepath.Join(cache, "file"), "precious")
+	})
+}
