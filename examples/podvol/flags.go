@@ -1,12 +1,15 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 // addRootDir adds --root-dir.
@@ -27,7 +30,31 @@ func defaultRootDir() string {
 	return ""
 }
 
+// checkRootDir makes the root directory absolute, and refuses one through which
+// another user could lead podvol elsewhere.
 func checkRootDir(rootDir string) (string, error) {
+	abs, err := absRootDir(rootDir)
+	if err != nil {
+		return "", err
+	}
+	if err := volumemanager.CheckRoot(abs); err != nil {
+		return "", fmt.Errorf("--root-dir: %w", err)
+	}
+	return abs, nil
+}
+
+// checkShownRootDir is [checkRootDir]; that of a rehearsal is only shown.
+func checkShownRootDir(rootDir string, fake bool) (string, error) {
+	switch {
+	case !fake:
+		return checkRootDir(rootDir)
+	case rootDir == "":
+		return systemRootDir, nil
+	}
+	return absRootDir(rootDir)
+}
+
+func absRootDir(rootDir string) (string, error) {
 	if rootDir == "" {
 		return "", usagef("say where volumes shall be with --root-dir DIR: it is empty, and there is no XDG_RUNTIME_DIR to take instead; mount --fake needs neither")
 	}

@@ -78,10 +78,7 @@ func (o *mountOptions) check() (err error) {
 	if o.timeout <= 0 {
 		return usagef("--timeout %s must be positive", o.timeout)
 	}
-	if o.fake && o.rootDir == "" {
-		o.rootDir = systemRootDir // which is only shown
-	}
-	if o.rootDir, err = checkRootDir(o.rootDir); err != nil {
+	if o.rootDir, err = checkShownRootDir(o.rootDir, o.fake); err != nil {
 		return err
 	}
 	o.volumeDirs, err = checkVolumeDirs(o.volumeDirs)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/rootdir"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -39,12 +40,11 @@ func runsDir(base string) string { return filepath.Join(volumemanager.StateDir(b
 
 // makeRunsPlace is openRunsPlace, and makes what is missing.
 func makeRunsPlace(base string) (*runsPlace, error) {
-	if err := os.MkdirAll(filepath.Dir(base), 0o755); err != nil {
+	dir, err := rootdir.Make(base, 0o700)
+	if err != nil {
 		return nil, err
 	}
-	if err := os.Mkdir(base, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, err
-	}
+	dir.Close()
 	return openPlace(base, func(parent *os.File, name string) error {
 		if err := unix.Mkdirat(int(parent.Fd()), name, 0o700); err != nil && err != unix.EEXIST {
 			return &fs.PathError{Op: "mkdir", Path: filepath.Join(parent.Name(), name), Err: err}

@@ -109,10 +109,7 @@ func (o *runNodeOptions) check() error {
 	} else if !info.IsDir() {
 		return usagef("-f %s is no directory; podvol mount takes files", dir)
 	}
-	if o.fake && o.rootDir == "" {
-		o.rootDir = systemRootDir // which is only shown
-	}
-	if o.rootDir, err = checkRootDir(o.rootDir); err != nil {
+	if o.rootDir, err = checkShownRootDir(o.rootDir, o.fake); err != nil {
 		return err
 	}
 	if o.volumeDirs, err = checkVolumeDirs(o.volumeDirs); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/util/keylock"
+	"github.com/podvol/podvol/util/rootdir"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -66,7 +67,8 @@ var _ objects.Cached = (*RecordedObjects)(nil)
 // and loads all claims and volumes that are recorded there into the store, which
 // must have none yet; as they were, with new resourceVersions that are higher
 // than all that were ever given. The directory is made where it is missing
-// (0700). A file that cannot be understood is a *[DamagedRecordError] and nothing
+// (0700); one through which another user could lead this program elsewhere is a
+// *[rootdir.Error]. A file that cannot be understood is a *[DamagedRecordError] and nothing
 // is loaded: guessing could show data to another claim. It ends with
 // [RecordedObjects.Close]. A call that has given up costs a thread for as long as
 // somebody else has the directory.
@@ -75,9 +77,11 @@ func OpenRecords(ctx context.Context, store LoadableObjects, dir string) (*Recor
 }
 
 func openRecords(ctx context.Context, store LoadableObjects, dir string, disk disk) (*RecordedObjects, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	own, err := rootdir.Make(dir, 0o700)
+	if err != nil {
 		return nil, fmt.Errorf("records of volumes: %w", err)
 	}
+	defer own.Close()
 	lock, err := lockDir(ctx, new(flight.Group[string]), dir)
 	if err != nil {
 		return nil, fmt.Errorf("records of volumes %s: lock: %w", dir, err)

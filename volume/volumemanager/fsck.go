@@ -79,6 +79,9 @@ func Check(ctx context.Context, config Config) ([]Problem, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := CheckRoot(m.host.RootDir); err != nil {
+		return nil, err
+	}
 	return m.examine(ctx)
 }
 

@@ -33,8 +33,13 @@ var (
 // and mount table, without taking the root's lock and without touching any
 // volume's file system. Rows are ordered by pod and volume. The error joins
 // what could not be read, such as damaged records (*[DamagedError],
-// *[UnreadableRecordError]); the rows are valid besides it, but there may be more. A root that does not exist has no volumes.
+// *[UnreadableRecordError]); the rows are valid besides it, but there may be
+// more. A root that does not exist has no volumes; one that [CheckRoot] refuses is
+// not looked into.
 func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
+	if err := CheckRoot(rootDir); err != nil {
+		return nil, err
+	}
 	mounted, err := newMounts(rootDir, table)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/rootdir"
 )
 
 // ErrRootBusy says that another process owns the root directory.
@@ -36,6 +38,9 @@ type RootError struct {
 }
 
 func (e *RootError) Error() string {
+	if _, ok := errors.AsType[*rootdir.Error](e.Err); ok {
+		return fmt.Sprintf("the root directory %s cannot be relied on: %v; or choose another root directory", e.RootDir, e.Err)
+	}
 	advice := "choose another root directory"
 	switch {
 	case errors.Is(e.Err, fs.ErrPermission), errors.Is(e.Err, unix.EROFS):
@@ -52,7 +57,9 @@ func (e *RootError) Unwrap() error { return e.Err }
 // StateDir returns the directory below a root that is podvol's own: the
 // manager's, and that of programs around it, for what must outlive them. It
 // has the mode 0700 and is not locked by itself; see the package comment.
-func StateDir(rootDir string) string { return filepath.Join(rootDir, "podvol") }
+func StateDir(rootDir string) string { return filepath.Join(rootDir, stateName) }
+
+const stateName, lockName = "podvol", "lock"
 
 // lockRoot makes the root directory ready and takes its lock. The lock is
 // flock(2)'s: it goes with the process, however that ends.
@@ -70,16 +77,7 @@ func lockRoot(rootDir string) (unlock func(), err error) {
 const lockAttempts = 100
 
 func tryLockRoot(rootDir string) (unlock func(), err error) {
-	if err := os.MkdirAll(rootDir, 0o750); err != nil {
-		return nil, &RootError{rootDir, err}
-	}
-	if err := os.MkdirAll(StateDir(rootDir), 0o700); err != nil {
-		return nil, &RootError{rootDir, err}
-	}
-	if err := os.Chmod(StateDir(rootDir), 0o700); err != nil { // one that was there
-		return nil, &RootError{rootDir, err}
-	}
-	file, err := os.OpenFile(filepath.Join(StateDir(rootDir), "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	file, err := openLock(rootDir)
 	if err != nil {
 		return nil, &RootError{rootDir, err}
 	}
@@ -95,6 +93,28 @@ func tryLockRoot(rootDir string) (unlock func(), err error) {
 		return nil, &RootError{rootDir, err}
 	}
 	return func() { file.Close() }, nil
+}
+
+// openLock makes the directories, where they are missing, and opens the lock. It
+// follows nobody else's links.
+func openLock(rootDir string) (*os.File, error) {
+	root, err := rootdir.Make(rootDir, 0o750)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	if err := checkLayout(root); err != nil {
+		return nil, err
+	}
+	state, err := rootdir.MakeDirAt(root, stateName, 0o700)
+	if err != nil {
+		return nil, err
+	}
+	defer state.Close()
+	if err := state.Chmod(0o700); err != nil { // one that was there
+		return nil, err
+	}
+	return rootdir.OpenFileAt(state, lockName, unix.O_RDWR|unix.O_CREAT, 0o600)
 }
 
 // signHolder writes down who holds the lock. The command's name only: its

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/keylock"
+	"github.com/podvol/podvol/util/rootdir"
 	"github.com/podvol/podvol/util/topdir"
 )
 
@@ -18,9 +19,11 @@ import (
 // without a journal is many times faster where they do not lie side by side.
 func (m *Manager) makePodsDir() error {
 	dir := podsDir(m.host.RootDir)
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	pods, err := rootdir.Make(dir, 0o750)
+	if err != nil {
 		return err
 	}
+	defer pods.Close()
 	if err := topdir.Mark(dir); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		m.log.Debug("the pods' directories will lie side by side on the disk", "error", err)
 	}

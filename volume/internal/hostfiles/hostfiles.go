@@ -6,13 +6,16 @@ package hostfiles
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/justmade"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -23,6 +26,8 @@ import (
 type Own struct {
 	calls flight.Group[string]
 	owner volume.Ownership
+	// made is called between the making of a directory and its opening, by tests.
+	made func(path string)
 }
 
 // Of returns the host's role, or o where the host has none.
@@ -67,20 +72,20 @@ func (o *Own) Stat(ctx context.Context, path string) (fs.FileInfo, error) {
 }
 
 // MakeDir implements [volume.HostFiles]. A directory that exists is success
-// and stays as it is.
+// and stays as it is, also one that appears in place of the one just made.
 func (o *Own) MakeDir(ctx context.Context, path string, perm fs.FileMode) error {
-	return o.calls.Do(ctx, path, func() error { return makeDirs(filepath.Clean(path), perm) })
+	return o.calls.Do(ctx, path, func() error { return o.makeDirs(filepath.Clean(path), perm) })
 }
 
-func makeDirs(path string, perm fs.FileMode) error {
-	err := makeDir(path, perm)
+func (o *Own) makeDirs(path string, perm fs.FileMode) error {
+	err := o.makeDir(path, perm)
 	if errors.Is(err, fs.ErrNotExist) && filepath.Dir(path) != path {
-		if err := makeDirs(filepath.Dir(path), perm); err != nil {
+		if err := o.makeDirs(filepath.Dir(path), perm); err != nil {
 			return err
 		}
-		err = makeDir(path, perm)
+		err = o.makeDir(path, perm)
 	}
-	if !errors.Is(err, fs.ErrExist) {
+	if !errors.Is(err, fs.ErrExist) && !errors.Is(err, justmade.ErrOther) {
 		return err
 	}
 	info, statErr := os.Stat(path)
@@ -93,15 +98,33 @@ func makeDirs(path string, perm fs.FileMode) error {
 	return nil
 }
 
-func makeDir(path string, perm fs.FileMode) error {
-	if err := os.Mkdir(path, perm); err != nil {
-		return err
-	}
-	d, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+// makeDir gives the new directory its mode whatever the umask. Who else may
+// write in the one above can put another in its place meanwhile, which stays as
+// it is: the mode is changed by descriptor, and only of what looks as just made.
+func (o *Own) makeDir(path string, perm fs.FileMode) error {
+	parent, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
+	defer parent.Close()
+	at, name := int(parent.Fd()), filepath.Base(path)
+	if err := eintr.Do(func() error { return unix.Mkdirat(at, name, uint32(perm.Perm())) }); err != nil {
+		return &fs.PathError{Op: "mkdir", Path: path, Err: err}
+	}
+	if o.made != nil {
+		o.made(path)
+	}
+	fd, err := eintr.Get(func() (int, error) {
+		return unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	d := os.NewFile(uintptr(fd), path)
 	defer d.Close()
+	if err := justmade.Check(at, fd, uint32(perm.Perm())); err != nil {
+		return fmt.Errorf("%s was made, and not given its mode: %w", path, err)
+	}
 	return d.Chmod(perm)
 }
 

@@ -51,6 +51,78 @@ func TestMakeDirMakesParentsWithExactlyThisMode(t *testing.T) {
 	}
 }
 
+// Whoever may write in the directory above puts something of his choice where a
+// directory was just made. It keeps its mode.
+func TestMakeDirChangesNoStrangersMode(t *testing.T) {
+	stranger := func(mode fs.FileMode, content ...string) func(*testing.T, string) {
+		return func(t *testing.T, path string) {
+			must(t, os.Mkdir(path, 0o700))
+			for _, name := range content {
+				must(t, os.WriteFile(filepath.Join(path, name), nil, 0o600))
+			}
+			must(t, os.Chmod(path, mode))
+		}
+	}
+	for name, plant := range map[string]func(*testing.T, string){
+		"private, with files":  stranger(0o700, "key"),
+		"open to others":       stranger(0o777),
+		"sticky":               stranger(0o755 | fs.ModeSticky),
+		"link to one":          func(t *testing.T, path string) { must(t, os.Symlink("victim", path)) },
+		"link to one far away": func(t *testing.T, path string) { must(t, os.Symlink(t.TempDir(), path)) },
+		"file":                 func(t *testing.T, path string) { must(t, os.WriteFile(path, nil, 0o600)) },
+		"another user's": func(t *testing.T, path string) {
+			if os.Geteuid() != 0 {
+				t.Skip("only root can give a directory to another user")
+			}
+			must(t, os.Mkdir(path, 0o700))
+			if err := os.Chown(path, 4711, 4711); errors.Is(err, unix.EINVAL) {
+				t.Skip("this user namespace has no other user")
+			} else {
+				must(t, err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			base := t.TempDir()
+			setUmask(t, 0o077)
+			victim := filepath.Join(base, "victim")
+			must(t, os.Mkdir(victim, 0o700))
+			var own hostfiles.Own
+			var planted fs.FileInfo
+			own.AfterMaking(func(path string) {
+				if filepath.Base(path) != "swapped" {
+					return
+				}
+				must(t, os.Remove(path))
+				plant(t, path)
+				var err error
+				planted, err = os.Stat(path)
+				must(t, err)
+			})
+			swapped := filepath.Join(base, "swapped")
+			err := own.MakeDir(t.Context(), filepath.Join(swapped, "below"), 0o755)
+			if err == nil && !planted.IsDir() {
+				t.Error("no error")
+			}
+			now, err := os.Stat(swapped)
+			must(t, err)
+			if now.Mode() != planted.Mode() {
+				t.Errorf("the mode was %v and is %v", planted.Mode(), now.Mode())
+			}
+			if got := perm(t, victim); got != 0o700 {
+				t.Errorf("a directory beside it has mode %o", got)
+			}
+		})
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestMakeDirOverAFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
