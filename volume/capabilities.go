@@ -124,7 +124,8 @@ type SourceComparer interface {
 	VolumePlugin
 	// SharesData reports whether files of one of the specs' volumes are also
 	// the other's. Both are specs that the plugin supports. No I/O: two names
-	// of one server look like two servers.
+	// of one server look like two servers. It fails only where that cannot be told
+	// of these two: an odd source of one says nothing about all others.
 	SharesData(a, b *Spec) (bool, error)
 }
 
@@ -150,7 +151,8 @@ type SourcePlacer interface {
 	// SourcePlace returns what the data is on, as a server, and the clean path at
 	// which it is there. Volumes share data only if they are on the same and one's
 	// path is the other's or lies below it; even then SharesData decides. It fails
-	// where SharesData would, and does no I/O.
+	// for a source that the plugin refuses, which SharesData compares with each
+	// volume, and does no I/O.
 	SourcePlace(*Spec) (on, path string, err error)
 }
 

@@ -106,6 +106,10 @@ func Invalid(field, format string, args ...any) error {
 // look-up. Roles and object sources return errors that match it.
 var ErrNotFound = errors.New("not found")
 
+// ErrInUse is matched by errors of Recycle and Delete that say that a volume's data
+// is still used: nothing is wrong, and it is reclaimed once that has ended.
+var ErrInUse = errors.New("the volume is still in use")
+
 // ObjectNotFoundError names the object that does not exist. It matches
 // [ErrNotFound].
 type ObjectNotFoundError struct{ Ref ObjectRef }

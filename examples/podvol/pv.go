@@ -67,7 +67,7 @@ func printPVs(s streams, o pvOptions, names []string) error {
 		fmt.Fprintln(s.err, "No resources found")
 	}
 	for _, pv := range shown {
-		if pv.Status.Phase == v1.VolumeFailed && pv.Status.Message != "" {
+		if isUnreclaimed(pv) && pv.Status.Message != "" {
 			printNote(s.err, pv.Name, pv.Status.Message)
 		}
 	}

@@ -290,7 +290,7 @@ func (d *deletion) report(begun []volume.ObjectRef) error {
 		}
 		for _, pv := range d.volumesOfRef(ref) {
 			after := now.volume(pv.Name)
-			if after != nil && (after.Status.Phase == v1.VolumeFailed || left && ref.Kind == volumeKind.kind) {
+			if after != nil && (isUnreclaimed(after) || left && ref.Kind == volumeKind.kind) {
 				errs = append(errs, fmt.Errorf("PersistentVolume %s, %s, is still there: %s%s", pv.Name, sourceOf(pv), after.Status.Message, d.options.elsewhere(after)+wayOut(after)))
 				continue
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -54,21 +55,31 @@ func fate(before, after *v1.PersistentVolume) string {
 	return fmt.Sprintf("the volume is %s and keeps its data, %s; %s would offer it to other claims", after.Status.Phase, sourceOf(before), again)
 }
 
+// isUnreclaimed reports whether what a volume's reclaim policy asks for has failed, or
+// waits for those who still use it, as the message says.
+func isUnreclaimed(pv *v1.PersistentVolume) bool {
+	return pv.Status.Phase == v1.VolumeFailed || pv.Status.Phase == v1.VolumeReleased && pv.Status.Message != ""
+}
+
 // wayOut says how a volume is got rid of whose storage cannot be deleted.
 func wayOut(pv *v1.PersistentVolume) string {
-	if pv.Status.Phase != v1.VolumeFailed || !persistentvolume.DeletesStorage(pv, plugins.All()) {
+	if !isUnreclaimed(pv) || !persistentvolume.DeletesStorage(pv, plugins.All()) {
 		return ""
 	}
 	return fmt.Sprintf("; if that cannot be mended, %s deletes it without its data", shellJoin(append(programName(os.Args[0]), "pv", "delete", pv.Name, "--keep-data")))
 }
 
-// otherProvisioner is who has provisioned a volume, unless podvol deletes its
-// storage itself.
+// otherProvisioner is who has provisioned a volume, or whose driver it is, unless
+// podvol deletes its storage itself.
 func otherProvisioner(pv *v1.PersistentVolume) string {
 	if persistentvolume.DeletesStorage(pv, plugins.All()) {
 		return ""
 	}
-	return pv.Annotations["pv.kubernetes.io/provisioned-by"]
+	driver := ""
+	if pv.Spec.CSI != nil {
+		driver = pv.Spec.CSI.Driver
+	}
+	return cmp.Or(pv.Annotations["pv.kubernetes.io/migrated-to"], pv.Annotations["pv.kubernetes.io/provisioned-by"], driver)
 }
 
 // onDelete says what becomes of the data of a volume that is deleted, which a

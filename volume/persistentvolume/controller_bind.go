@@ -158,7 +158,7 @@ func (c *Controller) setClaimStatus(ctx context.Context, claim *v1.PersistentVol
 		next.Status.AccessModes = pv.Spec.AccessModes
 		next.Status.CurrentVolumeAttributesClassName = pv.Spec.VolumeAttributesClassName
 		if next.Status.Phase != phase || len(next.Status.Capacity) == 0 {
-			next.Status.Capacity = v1.ResourceList{v1.ResourceStorage: pv.Spec.Capacity[v1.ResourceStorage]}
+			next.Status.Capacity = v1.ResourceList{v1.ResourceStorage: usableCapacity(pv)}
 		}
 	}
 	next.Status.Phase = phase
@@ -170,6 +170,17 @@ func (c *Controller) setClaimStatus(ctx context.Context, claim *v1.PersistentVol
 		return claim, c.claims.failed(ctx, &next, err)
 	}
 	return c.claims.wrote(stored), nil
+}
+
+// usableCapacity is the size of the file system in a volume: one that was expanded
+// for another claim may still be what it was, until a node has expanded it too.
+// Kubernetes refuses to bind to what it cannot read; here the volume's own counts.
+func usableCapacity(pv *v1.PersistentVolume) resource.Quantity {
+	before, err := resource.ParseQuantity(pv.Annotations[annPreResizeCapacity])
+	if err != nil {
+		return pv.Spec.Capacity[v1.ResourceStorage]
+	}
+	return before
 }
 
 // isSameStatus compares what setClaimStatus sets.

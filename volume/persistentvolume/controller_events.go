@@ -30,6 +30,7 @@ const (
 	reasonRecycled              = "VolumeRecycled"
 	reasonRecyclerPod           = "RecyclerPod"
 	reasonFailedDelete          = "VolumeFailedDelete"
+	reasonDelete                = "VolumeDelete"
 	reasonUnknownPolicy         = "VolumeUnknownReclaimPolicy"
 	reasonInvalidVolume         = "InvalidVolume" // podvol's own: the API server lets none in
 	reasonExternalProvisioning  = "ExternalProvisioning"

@@ -243,7 +243,7 @@ func (w *world) quiet() error {
 			if pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimRecycle {
 				want = v1.VolumeAvailable // which it is without that claim
 				if slices.ContainsFunc(claims, func(c *v1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == pv.Name }) {
-					want = v1.VolumeFailed // another claim names it, which may want its data
+					want = v1.VolumeReleased // another claim names it, which may want its data
 				}
 			}
 			if c := byUID[ref.UID]; c != nil {

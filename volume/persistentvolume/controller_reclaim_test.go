@@ -1,8 +1,12 @@
 package persistentvolume_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
@@ -227,8 +232,11 @@ func TestReclaimWaitsForTheLastPod(t *testing.T) {
 			}
 		}
 		w.settle()
-		w.wantPV("pvc-uid-data", v1.VolumeFailed)
-		w.events.want(t, `pvc-uid-data: Warning VolumeFailedDelete the data of PersistentVolume "pvc-uid-data" is still used by Pod ops/pod`)
+		w.wantPV("pvc-uid-data", v1.VolumeReleased) // nothing has failed
+		if message := w.pv("pvc-uid-data").Status.Message; !strings.Contains(message, "Pod ops/pod") {
+			t.Errorf("message %q", message)
+		}
+		w.events.want(t, `pvc-uid-data: Normal VolumeDelete the data of PersistentVolume "pvc-uid-data" is still used by Pod ops/pod`)
 		w.delete("Pod", "ops", "pod")
 		synctest.Wait()
 		w.wantGone("PersistentVolume", "", "pvc-uid-data")
@@ -411,4 +419,131 @@ func TestAMadeVolumeThatIsMadeAgainSurvivesACrashAtEveryCall(t *testing.T) {
 			w.t.Errorf("storage %v is left", left)
 		}
 	})
+}
+
+// What a driver deletes, wherever that runs, is not for this controller: it stays
+// Released, and can go once its driver lets it.
+func TestWhatADriverDeletesStaysReleased(t *testing.T) {
+	csi := func(pv *v1.PersistentVolume) {
+		pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: "disk.example.com", VolumeHandle: "7"}}
+	}
+	migrated := func(pv *v1.PersistentVolume) {
+		pv.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": storagePlugin, "pv.kubernetes.io/migrated-to": "disk.example.com"}
+	}
+	for name, change := range map[string]pvOption{"a CSI volume that nobody says to have made": csi, "a volume that was migrated": migrated} {
+		for _, policy := range []v1.PersistentVolumeReclaimPolicy{v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRecycle} {
+			t.Run(name+", "+string(policy), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, newPV("pv", "1Gi", withPolicy(policy), change), newClaim("data", "1Gi")).withStorage()
+					w.start()
+					w.settle()
+					w.wantBound("data", "pv")
+					w.delete("PersistentVolumeClaim", "ops", "data")
+					w.settle()
+					w.wantPV("pv", v1.VolumeReleased)
+					if n := w.storage.asked(); n != 0 || w.events.count("pv: Warning") != 0 || w.pv("pv").Status.Message != "" {
+						t.Errorf("the plugin was asked %d times; message %q, events: %s", n, w.pv("pv").Status.Message, w.events)
+					}
+					w.delete("PersistentVolume", "", "pv") // as its driver does
+					w.settle()
+					w.wantGone("PersistentVolume", "", "pv")
+				})
+			})
+		}
+	}
+}
+
+// A claim says what the file system in its volume has, where that was expanded for
+// an earlier claim and the file system was not.
+func TestAVolumeThatWasExpandedInPartSaysWhatItHas(t *testing.T) {
+	for before, want := range map[string]string{"1Gi": "1Gi", "": "2Gi", "nonsense": "2Gi"} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, newPV("pv", "2Gi", func(pv *v1.PersistentVolume) {
+				pv.Annotations = map[string]string{"volume.alpha.kubernetes.io/pre-resize-capacity": before}
+			}), newClaim("data", "1Gi"))
+			w.start()
+			w.settle()
+			w.wantBound("data", "pv")
+			if got := w.claim("data").Status.Capacity[v1.ResourceStorage]; got.String() != want {
+				t.Errorf("%q: the claim has %s, want %s", before, got.String(), want)
+			}
+		})
+	}
+}
+
+// deletedVolumeCases are what a volume can be in the midst of when it is deleted.
+func deletedVolumeCases() map[string][]metav1.Object {
+	left := func(policy v1.PersistentVolumeReclaimPolicy) *v1.PersistentVolume {
+		return newPV("pvc-uid-data", "1Gi", forClaim("data", "uid-gone"), withPolicy(policy), inPhase(v1.VolumeReleased))
+	}
+	return map[string][]metav1.Object{
+		"a free volume is bound":       {newPV("pvc-uid-data", "1Gi"), newClaim("data", "1Gi")},
+		"a named volume is bound":      {newPV("pvc-uid-data", "1Gi"), newClaim("data", "1Gi", naming("pvc-uid-data"))},
+		"both sides have agreed":       {newPV("pvc-uid-data", "1Gi", forClaim("data", "")), newClaim("data", "1Gi", naming("pvc-uid-data"))},
+		"a volume meant for the claim": {newPV("pvc-uid-data", "1Gi", forClaim("data", "")), newClaim("data", "1Gi")},
+		"a volume is made":             {storageClass("made", made), newClaim("data", "1Gi", ofClass("made"))},
+		"a volume is deleted":          {left(v1.PersistentVolumeReclaimDelete)},
+		"a volume is emptied":          {left(v1.PersistentVolumeReclaimRecycle)},
+	}
+}
+
+// Whenever a volume is deleted, between any two writes of its binding, its making
+// and its reclaim, whether or not the controller dies there: both sides come to an
+// end, and once the claim is gone, so is the volume.
+func TestAVolumeThatIsDeletedInTheMidstGoesWithItsClaim(t *testing.T) {
+	ref := volume.NewObjectRef("PersistentVolume", "", "pvc-uid-data")
+	play := func(t *testing.T, all []metav1.Object, n int, dies bool) (more bool) {
+		w := newWorld(t).withStorage()
+		remove := func() { _ = w.api.Delete(context.Background(), ref, objects.Preconditions{}) }
+		w.start()
+		w.settle()
+		var writes atomic.Int64
+		if dies {
+			w.died = w.client.CrashAt(n, true)
+		} else {
+			w.client.Inject(fault.Fault[objectstest.Call]{After: true, Match: isWrite, Hook: func() {
+				if writes.Add(1) == int64(n) {
+					remove()
+				}
+			}})
+		}
+		for _, o := range all {
+			w.create(o)
+		}
+		w.settle()
+		more = writes.Load() >= int64(n)
+		if dies {
+			more = w.dead()
+			w.stop()
+			remove()
+			w.start()
+			w.settle()
+		}
+		if err := w.quiet(); err != nil {
+			t.Errorf("after %d: %v; events: %s", n, err, w.events)
+		}
+		_ = w.api.Delete(t.Context(), claimRef("data"), objects.Preconditions{})
+		w.settle()
+		if o, err := w.store.Get(t.Context(), ref); err == nil && o.GetDeletionTimestamp() != nil {
+			pv := w.pv(ref.Name)
+			t.Errorf("after %d the volume stays: %s, finalizers %v, events: %s", n, pv.Status.Phase, pv.Finalizers, w.events)
+		}
+		return more
+	}
+	for name, all := range deletedVolumeCases() {
+		for _, dies := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", dies: ", dies), func(t *testing.T) {
+				for n, more := 1, true; more && !t.Failed(); n++ {
+					synctest.Test(t, func(t *testing.T) { more = play(t, copies(all), n, dies) })
+				}
+			})
+		}
+	}
+}
+
+func copies(all []metav1.Object) (anew []metav1.Object) {
+	for _, o := range all {
+		anew = append(anew, o.(runtime.Object).DeepCopyObject().(metav1.Object))
+	}
+	return anew
 }

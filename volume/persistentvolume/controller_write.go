@@ -14,6 +14,13 @@ const (
 	annBindCompleted     = "pv.kubernetes.io/bind-completed"
 	annBoundByController = "pv.kubernetes.io/bound-by-controller"
 	yes                  = "yes"
+
+	// annPreResizeCapacity is on a volume that was expanded whose file system was not:
+	// the size of that.
+	annPreResizeCapacity = "volume.alpha.kubernetes.io/pre-resize-capacity"
+	// annMigratedTo names the CSI driver that has taken a volume over from the plugin
+	// that made it.
+	annMigratedTo = "pv.kubernetes.io/migrated-to"
 )
 
 // update writes an object and returns what is stored; on an error it returns

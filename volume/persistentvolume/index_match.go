@@ -122,8 +122,15 @@ func (q *query) agreed(pv *v1.PersistentVolume) bool {
 	return q.named == pv.Name && preBound(pv, q.Claim)
 }
 
+// begun reports whether both sides agreed, and the volume was bound to this very
+// claim: what is left is to write that into the claim, even if the volume is being
+// deleted since.
+func (q *query) begun(pv *v1.PersistentVolume) bool {
+	return q.agreed(pv) && pv.Spec.ClaimRef.UID != ""
+}
+
 func (q *query) rejectState(pv *v1.PersistentVolume) *Rejection {
-	if detail := unavailable(pv, q.chosen(pv)); detail != "" {
+	if detail := unavailable(pv, q.chosen(pv)); detail != "" && !q.begun(pv) {
 		return &Rejection{Reason: NotAvailable, Detail: detail}
 	}
 	if detail := unusable(pv); detail != "" {

@@ -88,7 +88,7 @@ func (s *scan) refuse(w persistentvolume.Wanted, named string, selector labels.S
 	case reserved, pv.Spec.ClaimRef != nil && !mine,
 		pv.Spec.ClaimRef == nil && named == "" && s.namedByOther(pv.Name, id):
 		return persistentvolume.BoundElsewhere
-	case pv.DeletionTimestamp != nil, !free && (pv.Status.Phase == v1.VolumeReleased || pv.Status.Phase == v1.VolumeFailed):
+	case pv.DeletionTimestamp != nil && (named == "" || !mine || pv.Spec.ClaimRef.UID == ""), !free && (pv.Status.Phase == v1.VolumeReleased || pv.Status.Phase == v1.VolumeFailed):
 		return persistentvolume.NotAvailable
 	case size.Sign() <= 0 || pv.Spec.PersistentVolumeSource == (v1.PersistentVolumeSource{}):
 		return persistentvolume.Invalid

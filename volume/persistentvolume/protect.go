@@ -218,7 +218,7 @@ func (c *Controller) withDeletion(pv *v1.PersistentVolume, finalizers []string) 
 	if _, err := c.plugins.FindPluginByName(provisioner); err != nil {
 		return finalizers
 	}
-	if pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete {
+	if pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || isOfDriver(pv, c.allPlugins()) {
 		return without(finalizers, deletionFinalizer)
 	}
 	if state, _, _ := c.operations.state(releaseKey(pv)); state == opDone {
@@ -232,7 +232,7 @@ func (c *Controller) withDeletion(pv *v1.PersistentVolume, finalizers []string) 
 // for a claim that has not got it, for which its storage is found again.
 func (c *Controller) storageStays(ctx context.Context, pv *v1.PersistentVolume) (bool, error) {
 	ref := pv.Spec.ClaimRef
-	if ref == nil || ref.UID == "" || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete {
+	if ref == nil || ref.UID == "" || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || isOfDriver(pv, c.allPlugins()) {
 		return true, nil
 	}
 	claim, exists, err := c.claims.getLive(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})

@@ -29,7 +29,11 @@ func (c *Controller) reclaim(ctx context.Context, pv *v1.PersistentVolume) error
 	if !c.podsComplete() {
 		return nil
 	}
-	switch pv.Spec.PersistentVolumeReclaimPolicy {
+	policy := pv.Spec.PersistentVolumeReclaimPolicy
+	if isOfDriver(pv, c.allPlugins()) && !c.isBeside() {
+		policy = v1.PersistentVolumeReclaimRetain // as far as this controller goes
+	}
+	switch policy {
 	case v1.PersistentVolumeReclaimRecycle:
 		if pv.DeletionTimestamp != nil {
 			return nil // nobody will want it any more
@@ -77,6 +81,9 @@ func (c *Controller) recycle(ctx context.Context, pv *v1.PersistentVolume) error
 	}))
 	switch state {
 	case opFailed:
+		if errors.Is(err, volume.ErrInUse) {
+			return c.awaitRelease(ctx, pv, reasonFailedRecycle, err)
+		}
 		return c.failReclaim(ctx, pv, reasonFailedRecycle, fmt.Errorf("recycling failed: %w", err))
 	case opRunning:
 		c.events.isSlow(pv, err)
@@ -129,6 +136,9 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 	}))
 	switch state {
 	case opFailed:
+		if errors.Is(err, volume.ErrInUse) {
+			return c.awaitRelease(ctx, pv, reasonDelete, err)
+		}
 		return c.failReclaim(ctx, pv, reasonFailedDelete, err)
 	case opRunning:
 		c.events.isSlow(pv, err)
@@ -198,6 +208,14 @@ func (c *Controller) deleterOf(pv *v1.PersistentVolume) (volume.DeletableVolumeP
 func (c *Controller) failReclaim(ctx context.Context, pv *v1.PersistentVolume, reason string, why error) error {
 	c.events.is(pv, v1.EventTypeWarning, reason, why.Error(), "")
 	_, err := c.setVolumePhase(ctx, pv, v1.VolumeFailed, why.Error())
+	return err
+}
+
+// awaitRelease says who still uses a volume that is to be reclaimed. That is no
+// failure, so that it stays Released, as in Kubernetes.
+func (c *Controller) awaitRelease(ctx context.Context, pv *v1.PersistentVolume, reason string, why error) error {
+	c.events.is(pv, v1.EventTypeNormal, reason, why.Error(), "")
+	_, err := c.setVolumePhase(ctx, pv, v1.VolumeReleased, why.Error())
 	return err
 }
 

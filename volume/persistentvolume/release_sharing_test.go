@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -56,7 +57,7 @@ func TestThoseWhoShareDataAreFoundAsByComparingAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	volumes := slices.DeleteFunc(sourcesOf(), func(pv *v1.PersistentVolume) bool { // what the plugin refuses makes it refuse all
+	volumes := slices.DeleteFunc(sourcesOf(), func(pv *v1.PersistentVolume) bool { // what the plugin refuses is never released
 		spec := volume.NewSpecFromPersistentVolume(pv, false)
 		plugin, err := plugins.FindPluginBySpec(spec)
 		if err != nil {
@@ -117,6 +118,62 @@ func TestThoseWhoShareDataAreFoundAsByComparingAll(t *testing.T) {
 	}
 	if sharing == 0 {
 		t.Error("none shares data with another")
+	}
+}
+
+// oddExports are what whoever makes a pod can write and podvol mounts on no node,
+// and of them those that mount(8) may take for /exports/pv1 of 10.0.0.1.
+func oddExports() (strange, same []v1.VolumeSource) {
+	for _, server := range []string{"", "ser ver", "other:2049", "[fd00::1", "a,b", "10.1.1", "0x7f.1", "1e3", "-o", "\n", "other\x00"} {
+		for _, path := range []string{"/", "/exports/pv1", "/exports", "/exports/pv1/sub"} {
+			strange = append(strange, ofExport(server, path))
+		}
+	}
+	for _, path := range []string{"", "relative", "/a/../b", "/exports/pv1/../pv2", "/exports/pv1\n", "/\x00", "/exports/pv1x\x00", "/.podvol/marks", "/exports/.podvol"} {
+		for _, server := range []string{"other", "server", "fd00::1"} {
+			strange = append(strange, ofExport(server, path))
+		}
+	}
+	strange = append(strange, ofExport("10.0.0.1", "/exports/pv2/../pv3"), ofExport("10.0.0.1", "/b/../c"), ofExport("10.0.0.1", "/exports/pv1\n"))
+	for _, server := range []string{"10.1", "10.0.1", "012.0.0.1", "0xa.0.0.1", "167772161", "10.0.0.01", "10.0.0.1:2049", "[10.0.0.1]", "10.0.0.1,other", " 10.0.0.1", "10.0.0.1\n"} {
+		same = append(same, ofExport(server, "/exports/pv1"), ofExport(server, "/exports/x/../pv1/sub"), ofExport(server, "/exports"))
+	}
+	for _, path := range []string{"/exports/x/../pv1", "exports/pv1", "/exports/pv1/..", "/exports/pv1\x00x", "/exports/pv1/\n", ""} {
+		same = append(same, ofExport("10.0.0.1", path), ofExport("::ffff:10.0.0.1", path))
+	}
+	return strange, same
+}
+
+// Whatever somebody writes into a pod or a PersistentVolume stops the reclaim only
+// of what it may be itself.
+func TestAnOddSourceKeepsOnlyWhatItMayBe(t *testing.T) {
+	pv := released(func(pv *v1.PersistentVolume) { pv.Spec.NFS.Server = "10.0.0.1" })
+	others := func(source v1.VolumeSource) []metav1.Object {
+		unbound := exportVolume("odd", source.NFS.Path)
+		unbound.Spec.NFS.Server = source.NFS.Server
+		return []metav1.Object{podWith("odd", source), unbound}
+	}
+	strange, same := oddExports()
+	all := []metav1.Object{pv}
+	for i, source := range strange {
+		for _, other := range others(source) {
+			if err := verifier(t, storeOf(t, pv, other)).VerifyReleased(t.Context(), pv); err != nil {
+				t.Errorf("%T of %+v: %v", other, source.NFS, err)
+			}
+			other.SetName(fmt.Sprint("odd", i))
+			all = append(all, other)
+		}
+	}
+	if err := verifier(t, storeOf(t, all...)).VerifyReleased(t.Context(), pv); err != nil {
+		t.Errorf("all of them: %v", err)
+	}
+	for _, source := range same {
+		for _, other := range others(source) {
+			err := verifier(t, storeOf(t, append(all, other)...)).VerifyReleased(t.Context(), pv)
+			if _, inUse := errors.AsType[*persistentvolume.InUseError](err); err == nil || !inUse && !strings.Contains(err.Error(), "counts as used") || !strings.Contains(err.Error(), "odd") {
+				t.Errorf("%T of %+v: %v", other, source.NFS, err)
+			}
+		}
 	}
 }
 

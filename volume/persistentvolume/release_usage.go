@@ -141,9 +141,6 @@ func (all *usage) near(plugin volume.VolumePlugin, spec *volume.Spec) ([]*user, 
 		known = all.placesOf(plugin)
 		all.places[plugin.GetPluginName()] = known
 	}
-	if known.err != nil {
-		return nil, known.err
-	}
 	return known.near(place{on, at}), nil
 }
 
@@ -151,7 +148,9 @@ func (all *usage) near(plugin volume.VolumePlugin, spec *volume.Spec) ([]*user, 
 type places struct {
 	at    map[place][]*user
 	below map[place][]*user
-	err   error
+	// odd are those whose place the plugin cannot tell: they are compared with every
+	// volume.
+	odd []*user
 }
 
 // place is a path on something, as a server.
@@ -162,7 +161,6 @@ func (p place) above() (place, bool) {
 	return place{p.on, dir}, dir != p.path
 }
 
-// placesOf fails if there is a volume that cannot be compared with others.
 func (all *usage) placesOf(plugin volume.VolumePlugin) *places {
 	known := &places{at: make(map[place][]*user, len(all.users)), below: make(map[place][]*user)}
 	for _, u := range all.users {
@@ -171,7 +169,8 @@ func (all *usage) placesOf(plugin volume.VolumePlugin) *places {
 		}
 		on, at, err := volume.SourcePlace(plugin, u.spec)
 		if err != nil {
-			return &places{err: fmt.Errorf("compare it with %s: %w", u, err)}
+			known.odd = append(known.odd, u)
+			continue
 		}
 		p := place{on, at}
 		known.at[p] = append(known.at[p], u)
@@ -182,9 +181,9 @@ func (all *usage) placesOf(plugin volume.VolumePlugin) *places {
 	return known
 }
 
-// near returns who is at a place, above it and below it.
+// near returns who is at a place, above it, below it and who may be.
 func (known *places) near(p place) []*user {
-	found := slices.Concat(known.at[p], known.below[p])
+	found := slices.Concat(known.odd, known.at[p], known.below[p])
 	for p, more := p.above(); more; p, more = p.above() {
 		found = append(found, known.at[p]...)
 	}

@@ -44,6 +44,9 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("the data of PersistentVolume %q is still used by %s; it is reclaimed once they are gone", e.Volume, strings.Join(parts, ", "))
 }
 
+// Is matches [volume.ErrInUse].
+func (e *InUseError) Is(target error) bool { return target == volume.ErrInUse }
+
 // useFinder looks for uses of one released volume.
 type useFinder struct {
 	pv     *v1.PersistentVolume

@@ -66,15 +66,9 @@ func (r *ReleaseVerifier) VerifyReleased(ctx context.Context, pv *v1.PersistentV
 }
 
 func (r *ReleaseVerifier) verify(ctx context.Context, given *v1.PersistentVolume) error {
-	pv, err := objects.Get[*v1.PersistentVolume](ctx, objects.Live(r.Objects), volume.NewObjectRef(kindVolume, "", given.Name))
-	switch {
-	case errors.Is(err, volume.ErrNotFound):
-		return &NotReleasedError{Volume: given.Name, Reason: "no PersistentVolume of this name is stored"}
-	case err != nil:
-		return cannotTell(given, err)
-	}
-	if reason := stillKept(pv, given); reason != "" {
-		return &NotReleasedError{Volume: given.Name, Reason: reason}
+	pv, err := r.readReleased(ctx, given)
+	if err != nil {
+		return err
 	}
 	uses, err := r.findUses(ctx, pv)
 	switch {
@@ -83,7 +77,23 @@ func (r *ReleaseVerifier) verify(ctx context.Context, given *v1.PersistentVolume
 	case len(uses) > 0:
 		return &InUseError{Volume: pv.Name, Uses: uses}
 	}
-	return nil
+	_, err = r.readReleased(ctx, given) // somebody may have kept it since, as by another policy
+	return err
+}
+
+// readReleased reads the volume from the API, and refuses one that is to be kept.
+func (r *ReleaseVerifier) readReleased(ctx context.Context, given *v1.PersistentVolume) (*v1.PersistentVolume, error) {
+	pv, err := objects.Get[*v1.PersistentVolume](ctx, objects.Live(r.Objects), volume.NewObjectRef(kindVolume, "", given.Name))
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return nil, &NotReleasedError{Volume: given.Name, Reason: "no PersistentVolume of this name is stored"}
+	case err != nil:
+		return nil, cannotTell(given, err)
+	}
+	if reason := stillKept(pv, given); reason != "" {
+		return nil, &NotReleasedError{Volume: given.Name, Reason: reason}
+	}
+	return pv, nil
 }
 
 func cannotTell(pv *v1.PersistentVolume, err error) error {

@@ -275,8 +275,8 @@ func TestFailedLookUpCountsAsUse(t *testing.T) {
 			t.Errorf("without every %s: %v", kind, err)
 		}
 	}
-	// What cannot be compared cannot be told apart either.
-	for _, other := range []metav1.Object{podWith("p", ofExport("", "/x")), exportVolume("pv2", "relative")} {
+	// What cannot be told apart counts as the same.
+	for _, other := range []metav1.Object{podWith("p", ofExport("[server", "/exports")), exportVolume("pv2", "exports/pv1")} {
 		if err := verifier(t, storeOf(t, pv, other)).VerifyReleased(t.Context(), pv); err == nil || !strings.Contains(err.Error(), "counts as used") {
 			t.Errorf("with %s: %v", other.GetName(), err)
 		}

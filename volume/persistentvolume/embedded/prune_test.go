@@ -175,7 +175,9 @@ func TestNothingIsDeletedUnderAPod(t *testing.T) {
 	if err := m.PodGone(t.Context(), pod.UID); err != nil {
 		t.Fatal(err)
 	}
-	m.eventually("the volume is released", func() bool { return m.pv(volumeName).Status.Phase == v1.VolumeFailed })
+	m.eventually("the volume is released", func() bool {
+		return m.pv(volumeName).Status.Phase == v1.VolumeReleased && m.pv(volumeName).Status.Message != ""
+	})
 	if text := m.pv(volumeName).Status.Message; len(m.made()) != 1 || !strings.Contains(text, `is still used by Pod default/web (UID `+string(pod.UID)+`, it is mounted)`) {
 		t.Fatalf("made %v, message %q", m.made(), text)
 	}

@@ -28,6 +28,9 @@ func (e *StillMountedError) Error() string {
 	return fmt.Sprintf("%s, or a part of it, is still mounted at %s; it is reclaimed once its pod is torn down, or whoever else mounted it has unmounted that", e.Path, e.Target)
 }
 
+// Is matches [volume.ErrInUse].
+func (e *StillMountedError) Is(target error) bool { return target == volume.ErrInUse }
+
 // release is a PersistentVolume that its claim has left.
 type release struct {
 	plugin *plugin

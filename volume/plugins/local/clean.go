@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,9 @@ type StillMountedError struct {
 func (e *StillMountedError) Error() string {
 	return fmt.Sprintf("%s is still mounted at %s; it is cleaned once that is unmounted", e.Source, e.Target)
 }
+
+// Is matches [volume.ErrInUse].
+func (e *StillMountedError) Is(target error) bool { return target == volume.ErrInUse }
 
 // deleter cleans one released volume.
 type deleter struct {
@@ -180,15 +184,17 @@ func (c *cleaning) mayClean() error {
 }
 
 // SharesData reports whether two volumes have a directory in common, by their
-// paths. Those that are known to be on two nodes, or on two disks, have not.
+// paths. Those that are known to be on two nodes, or on two disks, have not. A path
+// that is refused is nobody's, unless cleaned it is the other's, lies in it or
+// around it: then the error says what is wrong with it.
 func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
-	pathA, err := p.pathOf(a)
-	if err != nil {
-		return false, err
-	}
-	pathB, err := p.pathOf(b)
-	if err != nil {
-		return false, err
+	pathA, errA := p.pathOf(a)
+	pathB, errB := p.pathOf(b)
+	if err := cmp.Or(errA, errB); err != nil {
+		if p.mayOverlap(a, b) {
+			return false, err
+		}
+		return false, nil
 	}
 	if differ(a, b, localdisk.Node) || hostsDiffer(a.PersistentVolume, b.PersistentVolume) {
 		return false, nil
@@ -199,6 +205,21 @@ func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
 		return !differ(a, b, localdisk.VolumeID), nil
 	}
 	return inside || around, nil
+}
+
+func (p *plugin) mayOverlap(a, b *volume.Spec) bool {
+	first, err := p.Source(a)
+	if err != nil {
+		return true
+	}
+	second, err := p.Source(b)
+	if err != nil {
+		return true
+	}
+	x, y := filepath.Clean("/"+first.Path), filepath.Clean("/"+second.Path)
+	_, inside := below.Cut(x, y)
+	_, around := below.Cut(y, x)
+	return inside || around
 }
 
 // SourcePlace implements [volume.SourcePlacer].

@@ -442,8 +442,12 @@ func TestSharesData(t *testing.T) {
 			tc.a, tc.b = tc.b, tc.a
 		}
 	}
-	if _, err := volume.SharesData(p, at("a", "", ""), at("/d", "", "")); err == nil {
-		t.Error("a relative path is compared")
+	for _, odd := range []string{"a", "/d/../d/a", "/x/../d", "d/a/b", "../d/a", ""} {
+		for _, specs := range [][2]*volume.Spec{{at(odd, "", ""), at("/d/a", "", "")}, {at("/d/a", "", ""), at(odd, "", "")}} {
+			if got, err := volume.SharesData(p, specs[0], specs[1]); (err == nil) != (odd == "a") || got {
+				t.Errorf("%q: %v, %v", odd, got, err)
+			}
+		}
 	}
 }
 

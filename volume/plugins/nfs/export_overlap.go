@@ -1,6 +1,7 @@
 package nfs
 
 import (
+	"cmp"
 	"path"
 
 	"github.com/podvol/podvol/util/below"
@@ -12,15 +13,17 @@ var _ volume.SourcePlacer = (*plugin)(nil)
 // SharesData reports whether two volumes are the same directory of the same
 // server, or one is a directory of the other. A server that goes by two names,
 // and two paths that the server makes the same, as NFSv4 does below fsid=0,
-// cannot be told to be the same.
+// cannot be told to be the same. A source that is refused is one of nobody's
+// volumes, unless it may be another spelling of the other's server and path: then
+// the error says what is wrong with it.
 func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
-	first, err := p.exportOf(a)
-	if err != nil {
-		return false, err
-	}
-	second, err := p.exportOf(b)
-	if err != nil {
-		return false, err
+	first, errA := p.exportOf(a)
+	second, errB := p.exportOf(b)
+	if err := cmp.Or(errA, errB); err != nil {
+		if p.mayOverlap(a, b) {
+			return false, err
+		}
+		return false, nil
 	}
 	return first.overlaps(second), nil
 }
@@ -46,10 +49,11 @@ func (p *plugin) exportOf(spec *volume.Spec) (export, error) {
 // overlaps reports whether one of two exports holds the other.
 func (e export) overlaps(other export) bool {
 	a, b := e.normal(), other.normal()
-	if a.server != b.server {
-		return false
-	}
-	_, above := below.Cut(path.Clean(a.path), path.Clean(b.path))
-	_, beneath := below.Cut(path.Clean(b.path), path.Clean(a.path))
+	return a.server == b.server && pathsOverlap(path.Clean(a.path), path.Clean(b.path))
+}
+
+func pathsOverlap(a, b string) bool {
+	_, above := below.Cut(a, b)
+	_, beneath := below.Cut(b, a)
 	return above || beneath
 }

@@ -34,12 +34,37 @@ func TestSharesData(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []*volume.Spec{inline("", "/a"), inline("s", "a"), nil} {
-		if got, err := volume.SharesData(p, bad, inline("s", "/a")); err == nil || got {
-			t.Errorf("SharesData(%v) = %v, %v", bad, got, err)
-		}
-		if got, err := volume.SharesData(p, inline("s", "/a"), bad); err == nil || got {
-			t.Errorf("SharesData(…, %v) = %v, %v", bad, got, err)
+	for _, bad := range []*volume.Spec{inline("s", "a"), inline("[s", "/a"), inline("s:2049", "/a/../a/b"), inline("s", ""), nil} {
+		for _, specs := range [][2]*volume.Spec{{bad, inline("s", "/a")}, {inline("s", "/a"), bad}, {bad, bad}} {
+			if got, err := volume.SharesData(p, specs[0], specs[1]); err == nil || got {
+				t.Errorf("SharesData(%v) = %v, %v", specs, got, err)
+			}
 		}
 	}
+	for _, bad := range []*volume.Spec{inline("", "/a"), inline("s", "b"), inline("s", "/a/../b"), inline("t:2049", "/a"), inline("1.2", "/a")} {
+		for _, specs := range [][2]*volume.Spec{{bad, inline("s", "/a")}, {inline("s", "/a"), bad}} {
+			if got, err := volume.SharesData(p, specs[0], specs[1]); err != nil || got {
+				t.Errorf("SharesData(%v) = %v, %v", specs, got, err)
+			}
+		}
+	}
+}
+
+// An address is the same in whatever spelling somebody reads it.
+func FuzzOddServers(f *testing.F) {
+	for _, server := range []string{"10.1", "012.0.0.1", "[::1", "a,b", "fd00::1%eth0", "0x", "1.2.3.4.5", "4294967296", "..", ":"} {
+		f.Add(server, "/a/../b")
+	}
+	p := nfs.New(nfs.Config{})
+	f.Fuzz(func(t *testing.T, server, path string) {
+		odd, good := inline(server, path), inline("10.0.0.1", "/exports/a")
+		if shares, err := volume.SharesData(p, odd, odd); err == nil && !shares {
+			t.Errorf("%q:%q is another than itself", server, path)
+		}
+		one, errOne := volume.SharesData(p, odd, good)
+		other, errOther := volume.SharesData(p, good, odd)
+		if one != other || (errOne == nil) != (errOther == nil) {
+			t.Errorf("%q:%q: %v, %v and %v, %v", server, path, one, errOne, other, errOther)
+		}
+	})
 }

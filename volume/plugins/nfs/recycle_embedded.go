@@ -31,6 +31,9 @@ func (e *StillMountedError) Error() string {
 	return fmt.Sprintf("%s is still mounted at %s; it is emptied once its pod is torn down", e.Source, e.Target)
 }
 
+// Is matches [volume.ErrInUse].
+func (e *StillMountedError) Is(target error) bool { return target == volume.ErrInUse }
+
 // ProvisionedShareError says that a released volume is, or holds, a share in
 // which volumes are provisioned: emptying it would delete the directories that
 // were retained or archived there, and the marks of all.
