@@ -3,6 +3,7 @@ package hostpath
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -95,7 +96,8 @@ func (d *deleter) GetMetrics(context.Context) (*volume.Metrics, error) {
 // Nothing is touched that podvol has not made for just this volume and claim,
 // nor unless the host's [volume.ReleaseVerifier] lets it be destroyed and no part
 // of it is mounted elsewhere on this node; both are looked at again once the
-// directory is open. What is gone is success; after a failure, a crash or the
+// directory is open. Who uses its path does not count where the marks say that this
+// is another volume's by now. What is gone is success; after a failure, a crash or the
 // end of ctx another call goes on. Errors are a *[volume.MissingRoleError], the
 // verifier's, a *[StillMountedError], a *[removetree.MountError] for what is
 // mounted in it, and those that [errors.As] finds for Provision or a
@@ -103,7 +105,7 @@ func (d *deleter) GetMetrics(context.Context) (*volume.Metrics, error) {
 func (d *deleter) Delete(ctx context.Context) error {
 	release := &release{plugin: d.plugin, pv: d.pv, path: d.pv.Spec.HostPath.Path}
 	err := release.verifyUnused(ctx)
-	if err == nil {
+	if err == nil || errors.Is(err, volume.ErrInUse) { // maybe by who has the path by now
 		err = d.plugin.do(ctx, "delete "+d.pv.Spec.HostPath.Path, func() error { return d.remove(ctx, release) })
 	}
 	if err != nil {
@@ -118,8 +120,10 @@ func (d *deleter) remove(ctx context.Context, release *release) error {
 		return err
 	}
 	defer root.Close()
-	if err := release.verifyUnused(ctx); err != nil {
-		return err
+	if inUse := release.verifyUnused(ctx); inUse != nil {
+		if left, err := provisioned.HasLeft(ctx, root, d.removal); !errors.Is(inUse, volume.ErrInUse) || err != nil || !left {
+			return inUse
+		}
 	}
 	return provisioned.Remove(ctx, root, d.removal)
 }

@@ -5,10 +5,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -101,7 +103,8 @@ func (d *deleter) GetMetrics(context.Context) (*volume.Metrics, error) {
 // Nothing is touched that podvol has not made for just this volume and claim,
 // nor unless the host's [volume.ReleaseVerifier] lets it be destroyed and no pod
 // of this node has it mounted; both are looked at again once the share is
-// mounted. What is gone is success; after a failure, a crash or the end of ctx
+// mounted. Who uses its path does not count where the marks say that this is another
+// volume's by now. What is gone is success; after a failure, a crash or the end of ctx
 // another call goes on. Errors are a *[volume.MissingRoleError], the verifier's, a
 // *[StillMountedError], those of the mount, and those that [errors.As] finds for
 // Provision or a *[NoBookError], in a *[volume.Error].
@@ -111,17 +114,27 @@ func (d *deleter) Delete(ctx context.Context) error {
 		return volumeError("Delete", d.pv.Name, err)
 	}
 	release := &recycling{plugin: d.plugin, pv: d.pv, export: d.source, releases: releases}
-	if err := release.verifyUnused(ctx); err != nil {
-		return volumeError("Delete", d.pv.Name, err)
+	inUse := release.verifyUnused(ctx)
+	if inUse != nil && !errors.Is(inUse, volume.ErrInUse) {
+		return volumeError("Delete", d.pv.Name, inUse)
 	}
+	removal := provisioned.Removal{Path: d.dir, Owner: d.owner, AtLeast: d.onDelete}
+	var begun atomic.Bool
 	remove := func(ctx context.Context, root *os.File) error {
-		if err := release.verifyUnused(ctx); err != nil {
-			return err
+		if inUse := release.verifyUnused(ctx); inUse != nil {
+			if left, err := provisioned.HasLeft(ctx, root, removal); !errors.Is(inUse, volume.ErrInUse) || err != nil || !left {
+				return inUse
+			}
 		}
-		return provisioned.Remove(ctx, root, provisioned.Removal{Path: d.dir, Owner: d.owner, AtLeast: d.onDelete})
+		begun.Store(true)
+		return provisioned.Remove(ctx, root, removal)
 	}
 	name := workName("delete", d.share.String(), append(slices.Clone(d.mount), d.owner.Volume))
-	if err := d.plugin.withExport(ctx, d.share, d.mount, name, remove); err != nil {
+	err = d.plugin.withExport(ctx, d.share, d.mount, name, remove)
+	if err != nil && inUse != nil && !begun.Load() { // which is why, whether or not the share can be mounted
+		return volumeError("Delete", d.pv.Name, inUse)
+	}
+	if err != nil {
 		return volumeError("Delete", d.pv.Name, fmt.Errorf("deleting %q of %s: %w", d.dir, d.share, err))
 	}
 	return nil

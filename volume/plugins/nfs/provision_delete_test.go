@@ -3,6 +3,7 @@ package nfs_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -144,5 +145,42 @@ func TestErrorsNameTheShare(t *testing.T) {
 	}
 	if got := shown(t, share); got != "foreign link ns ns/data" {
 		t.Errorf("left %s", got)
+	}
+}
+
+// inUseBy is what a verifier says of a volume whose path another one shows.
+type inUseBy struct{}
+
+func (inUseBy) VerifyReleased(context.Context, *v1.PersistentVolume) error {
+	return fmt.Errorf("another PersistentVolume shows the same data: %w", volume.ErrInUse)
+}
+
+// Two volumes of one path, of which the first was deleted when the process was
+// killed, do not wait for each other.
+func TestAVolumeWhosePathIsAnothersByNowGoes(t *testing.T) {
+	p, h := newPlugin(t)
+	share := shareOf(t, h)
+	named := parameter("subDir", "${pvc.metadata.name}")
+	first := mustProvision(t, p, wishes("data", named))
+	h.Releases = inUseBy{}
+	if err := deletePV(p, first); !errors.Is(err, volume.ErrInUse) || shown(t, share) != "data" {
+		t.Errorf("while it is there: %v, left %s", err, shown(t, share))
+	}
+	allowed := &releases{}
+	allowed.yes.Store(2)
+	h.Releases = allowed
+	if err := deletePV(p, first); err != nil || shown(t, share) != "" {
+		t.Fatalf("%v, left %s", err, shown(t, share))
+	}
+	second := mustProvision(t, p, wishes("data", named, func(o *volume.VolumeOptions) { o.PVName, o.PVC.UID = "pvc-later", "later" }))
+	if err := os.WriteFile(filepath.Join(share, "data/precious"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.Releases = inUseBy{} // by each other
+	if err := deletePV(p, first); err != nil || shown(t, share) != "data data/precious" {
+		t.Errorf("the first: %v, left %s", err, shown(t, share))
+	}
+	if err := deletePV(p, second); !errors.Is(err, volume.ErrInUse) || shown(t, share) != "data data/precious" {
+		t.Errorf("the second, before the first is gone: %v, left %s", err, shown(t, share))
 	}
 }
