@@ -32,8 +32,10 @@ func (durableDisk) WriteFile(path string, data []byte, perm fs.FileMode) error {
 }
 func (durableDisk) Remove(path string) error { return durable.Remove(path) }
 
-// recordVersion is the schema of the files of [RecordedObjects].
-const recordVersion = 1
+// recordVersion is the schema of the files of [RecordedObjects]; those of claims and
+// volumes that have a checksum are of sealedVersion, and those of recordVersion were
+// written by versions that knew none, and get theirs when they are written next.
+const recordVersion, sealedVersion = 1, 2
 
 // record is one file.
 type record struct {
@@ -89,16 +91,27 @@ func ReadRecords(dir string) (claims []*v1.PersistentVolumeClaim, volumes []*v1.
 }
 
 func readRecord(path string) (record, error) {
-	var rec record
 	data, err := os.ReadFile(path)
+	if err != nil {
+		return record{}, err
+	}
+	return parseRecord(path, data)
+}
+
+func parseRecord(path string, data []byte) (record, error) {
+	var rec record
+	data, sealed, err := unseal(data)
 	if err != nil {
 		return rec, err
 	}
 	if err := json.Unmarshal(data, &rec); err != nil {
 		return rec, err
 	}
-	if rec.SchemaVersion != recordVersion {
-		return rec, fmt.Errorf("its schema version is %d, this program knows %d", rec.SchemaVersion, recordVersion)
+	switch {
+	case rec.SchemaVersion != recordVersion && rec.SchemaVersion != sealedVersion:
+		return rec, fmt.Errorf("its schema version is %d, this program knows %d and %d", rec.SchemaVersion, recordVersion, sealedVersion)
+	case rec.SchemaVersion == sealedVersion && !sealed:
+		return rec, errNoSeal
 	}
 	if (rec.Claim == nil) == (rec.Volume == nil) {
 		return rec, errors.New("it is about no claim and no volume, or both")
@@ -119,7 +132,7 @@ func (r record) object() metav1.Object {
 // save writes an object down. It has no version there: that is given anew
 // by each store.
 func (r *RecordedObjects) save(object metav1.Object) error {
-	rec := record{SchemaVersion: recordVersion}
+	rec := record{SchemaVersion: sealedVersion}
 	switch o := withVersion(object, "").(type) {
 	case *v1.PersistentVolumeClaim:
 		rec.Claim = o
@@ -132,7 +145,7 @@ func (r *RecordedObjects) save(object metav1.Object) error {
 		return err
 	}
 	write := func() error {
-		return r.disk.WriteFile(filepath.Join(r.dir, recordName(ref)), append(data, '\n'), 0o600)
+		return r.disk.WriteFile(filepath.Join(r.dir, recordName(ref)), seal(append(data, '\n')), 0o600)
 	}
 	if goes(object) {
 		err = r.spare.spend(write)

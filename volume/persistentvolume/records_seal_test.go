@@ -1,0 +1,95 @@
+package persistentvolume
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// sealedRecords returns the files of a claim and its volume, by name.
+func sealedRecords(t *testing.T, dir string) map[string][]byte {
+	t.Helper()
+	r, err := OpenRecords(t.Context(), objects.NewStore(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "data", UID: "1"}, Spec: v1.PersistentVolumeClaimSpec{VolumeName: "pv"}}
+	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "2"}, Spec: v1.PersistentVolumeSpec{
+		Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}, ClaimRef: &v1.ObjectReference{Namespace: "ops", Name: "data", UID: "1"},
+		PersistentVolumeSource: v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/data"}}}}
+	files := make(map[string][]byte)
+	for _, object := range []metav1.Object{claim, pv} {
+		if _, err := r.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+		ref, _ := refOfRecorded(object)
+		path := filepath.Join(dir, recordName(ref))
+		if files[path], err = os.ReadFile(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return files
+}
+
+// Whichever bit of a file is another, and wherever it is cut off, that is found.
+func TestEveryFlippedBitOfARecordIsFound(t *testing.T) {
+	for path, data := range sealedRecords(t, t.TempDir()) {
+		if _, err := parseRecord(path, data); err != nil {
+			t.Fatal(err)
+		}
+		for i := range data {
+			for bit := range 8 {
+				flipped := append([]byte(nil), data...)
+				flipped[i] ^= 1 << bit
+				if rec, err := parseRecord(path, flipped); err == nil {
+					t.Errorf("%s: bit %d of byte %d is flipped, and %+v believed", filepath.Base(path), bit, i, rec.object())
+				}
+			}
+			if _, err := parseRecord(path, data[:i]); err == nil {
+				t.Errorf("%s is cut off after %d of %d bytes, and believed", filepath.Base(path), i, len(data))
+			}
+		}
+	}
+}
+
+// What earlier versions have written is read, and has a checksum once it is written
+// again.
+func TestRecordsWithoutChecksumGetOne(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "claim~ops~data.json")
+	before := `{"schemaVersion":1,"claim":{"metadata":{"namespace":"ops","name":"data","uid":"1"},"spec":{"volumeName":"pv"},"status":{}}}` + "\n"
+	if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := OpenRecords(t.Context(), objects.NewStore(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if data, err := os.ReadFile(path); err != nil || string(data) != before {
+		t.Errorf("it was written though nothing has changed: %s, %v", data, err)
+	}
+	claim, err := objects.Get[*v1.PersistentVolumeClaim](t.Context(), r, claimRef(nameOf(&v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "data"}})))
+	if err != nil || claim.Spec.VolumeName != "pv" {
+		t.Fatalf("%+v, %v", claim, err)
+	}
+	next := claim.DeepCopy()
+	next.Labels = map[string]string{"a": "b"}
+	if _, err := r.Update(t.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line, sealed, err := unseal(data); err != nil || !sealed || len(line) == 0 {
+		t.Errorf("%s: sealed %v, %v", data, sealed, err)
+	}
+}
