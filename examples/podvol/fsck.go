@@ -79,14 +79,14 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 		Logger: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if !o.repair {
-		err := errors.Join(checkRoot(ctx, config, list), checkRuns(rootDir, list))
+		err := errors.Join(checkRoot(ctx, config, list), checkRuns(rootDir, list), checkStored(rootDir))
 		return o.conclude(s, list, errors.Join(err, list.close()))
 	}
 	defer removeEmptyBase(rootDir)
 	if proceed, err := mayRepair(ctx, s, o, config); !proceed {
 		return err
 	}
-	err = errors.Join(repairRoot(ctx, config, list), repairRuns(ctx, rootDir, config.Logger, list))
+	err = errors.Join(repairRoot(ctx, config, list), repairRuns(ctx, rootDir, config.Logger, list), checkStored(rootDir))
 	return o.conclude(s, list, errors.Join(err, list.close()))
 }
 

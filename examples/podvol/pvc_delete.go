@@ -288,6 +288,11 @@ func (d *deletion) report(begun []volume.ObjectRef) error {
 		} else if ref.Kind == claimKind.kind {
 			errs = append(errs, fmt.Errorf("%s is still being deleted; try again", ref))
 		}
+		if ref.Kind == claimKind.kind {
+			if text := d.before.lostVolume(d.before.claim(ref.NamespacedName)); text != "" {
+				printNote(d.err, ref.Name, text)
+			}
+		}
 		for _, pv := range d.volumesOfRef(ref) {
 			after := now.volume(pv.Name)
 			if after != nil && (isUnreclaimed(after) || left && ref.Kind == volumeKind.kind) {
