@@ -100,6 +100,9 @@ func (m *maker) tryMissing() (int, error) {
 	if !errors.Is(err, unix.ENOENT) {
 		return fd, err
 	}
+	if st, failure := stat(m.at.fd); failure == nil && st.Nlink == 0 {
+		return -1, err // the root was removed: nothing can be made in it any more
+	}
 	above, missing, err := m.nearest()
 	if err != nil {
 		return -1, err
@@ -129,7 +132,7 @@ func (m *maker) nearest() (fd int, missing []string, err error) {
 		}
 		return fd, elements[n:], nil
 	}
-	return -1, nil, errChanged // the root was removed, or came back between two looks
+	return -1, nil, m.at.failed("openat", unix.ENOENT) // not even the root is there any more
 }
 
 // makeBelow makes the elements one beneath the other, and closes dir.

@@ -119,6 +119,25 @@ func TestMakePoint(t *testing.T) {
 	}
 }
 
+// In a volume that was removed nothing can be made, which is said at once: nothing
+// will change that.
+func TestMakingInAVolumeThatIsGone(t *testing.T) {
+	bothWays(t, func(t *testing.T, k kernel) {
+		root := newVolume(t)
+		must(t, os.Remove(root.Name()))
+		for _, path := range []string{"a", "a/b", "a/b/c"} {
+			if _, err := k.openOrMake(t.Context(), root, path); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("OpenOrMake(%q): %v", path, err)
+			}
+			for _, dir := range []bool{true, false} {
+				if err := k.makePoint(t.Context(), root, path, dir); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("MakePoint(%q, %v): %v", path, dir, err)
+				}
+			}
+		}
+	})
+}
+
 // The group of a volume with fsGroup is inherited by what is made in it.
 func TestMakePointInheritsTheGroup(t *testing.T) {
 	root := newVolume(t)
