@@ -9,6 +9,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/podvol/podvol/util/kubeapi"
 )
 
 // ValidatePodVolumes refuses a pod whose volumes the API server would refuse,
@@ -123,7 +125,7 @@ func (c *checker) container(field string, container v1.Container, volumes map[st
 		}
 		paths[m.MountPath] = true
 		c.subPath(field, m)
-		c.bindMountOptions(field+".bindMountOptions", m.BindMountOptions)
+		c.bindMountOptions(field+".bindMountOptions", kubeapi.BindMountOptions(&m))
 	}
 	for i, d := range container.VolumeDevices {
 		field := fmt.Sprintf("%s.volumeDevices[%d]", field, i)
@@ -149,8 +151,8 @@ func (c *checker) subPath(field string, m v1.VolumeMount) {
 func (c *checker) bindMountOptions(field string, options []string) {
 	for i, o := range options {
 		field := fmt.Sprintf("%s[%d]", field, i)
-		switch v1.BindMountOption(o) {
-		case v1.BindMountOptionNoExec, v1.BindMountOptionNoDev, v1.BindMountOptionNoSUID:
+		switch o {
+		case "noexec", "nodev", "nosuid":
 		default:
 			c.refuse(field, "%q is not one of noexec, nodev, nosuid", o)
 		}

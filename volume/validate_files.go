@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/util/atomicdir"
+	"github.com/podvol/podvol/util/kubeapi"
 )
 
 // Bounds of a projected token's life in seconds, as in the API.
@@ -39,24 +40,24 @@ func (c *checker) files(prefix string, v *v1.Volume) {
 	f := fileChecker{checker: c}
 	if s := v.ConfigMap; s != nil {
 		field := join(prefix, "configMap")
-		f.defaults(field, s.DefaultMode, s.DefaultUser)
+		f.defaults(field, s.DefaultMode, kubeapi.DefaultUser(s))
 		f.segment(field+".name", s.Name)
 		f.items(field, s.Items)
 	}
 	if s := v.Secret; s != nil {
 		field := join(prefix, "secret")
-		f.defaults(field, s.DefaultMode, s.DefaultUser)
+		f.defaults(field, s.DefaultMode, kubeapi.DefaultUser(s))
 		f.segment(field+".secretName", s.SecretName)
 		f.items(field, s.Items)
 	}
 	if s := v.DownwardAPI; s != nil {
 		field := join(prefix, "downwardAPI")
-		f.defaults(field, s.DefaultMode, s.DefaultUser)
+		f.defaults(field, s.DefaultMode, kubeapi.DefaultUser(s))
 		f.downwardItems(field, s.Items)
 	}
 	if s := v.Projected; s != nil {
 		field := join(prefix, "projected")
-		f.defaults(field, s.DefaultMode, s.DefaultUser)
+		f.defaults(field, s.DefaultMode, kubeapi.DefaultUser(s))
 		f.projected(field, s)
 	}
 }
@@ -84,14 +85,14 @@ func (c *fileChecker) items(field string, items []v1.KeyToPath) {
 	for i, item := range items {
 		field := fmt.Sprintf("%s.items[%d]", field, i)
 		c.required(field+".key", item.Key)
-		c.file(field, item.Path, item.Mode, item.User)
+		c.file(field, item.Path, item.Mode, kubeapi.User(&item))
 	}
 }
 
 func (c *fileChecker) downwardItems(field string, items []v1.DownwardAPIVolumeFile) {
 	for i, item := range items {
 		field := fmt.Sprintf("%s.items[%d]", field, i)
-		c.file(field, item.Path, item.Mode, item.User)
+		c.file(field, item.Path, item.Mode, kubeapi.User(&item))
 		if (item.FieldRef == nil) == (item.ResourceFieldRef == nil) {
 			c.refuse(field, "must have exactly one of fieldRef and resourceFieldRef")
 		}
@@ -149,14 +150,14 @@ func ProjectionTypes(p *v1.VolumeProjection) (types []string) {
 }
 
 func (c *fileChecker) token(field string, s *v1.ServiceAccountTokenProjection) {
-	c.file(field, s.Path, nil, s.User)
+	c.file(field, s.Path, nil, kubeapi.User(s))
 	if e := s.ExpirationSeconds; e != nil && (*e < minTokenSeconds || *e > maxTokenSeconds) {
 		c.refuse(field+".expirationSeconds", "must be between %d and %d, is %d", minTokenSeconds, maxTokenSeconds, *e)
 	}
 }
 
 func (c *fileChecker) trustBundle(field string, s *v1.ClusterTrustBundleProjection) {
-	c.file(field, s.Path, nil, s.User)
+	c.file(field, s.Path, nil, kubeapi.User(s))
 	switch {
 	case (s.Name == nil) == (s.SignerName == nil):
 		c.refuse(field, "must have exactly one of name and signerName")

@@ -6,6 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/util/kubeapi"
 )
 
 // volumeSource checks what can be told without a plugin.
@@ -35,7 +37,7 @@ func (c *checker) emptyDir(field string, s *v1.EmptyDirVolumeSource) {
 	if s.SizeLimit != nil {
 		c.notNegative(field+".sizeLimit", *s.SizeLimit)
 	}
-	if m := s.Mode; m != nil && (*m < 0 || *m > maxDirMode) {
+	if m := kubeapi.EmptyDirMode(s); m != nil && (*m < 0 || *m > maxDirMode) {
 		c.refuse(field+".mode", "must be between 0 and 01777 (1023), is %#o (%d)", *m, *m)
 	}
 	switch s.Medium {

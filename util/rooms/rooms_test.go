@@ -21,7 +21,7 @@ func mayImport() map[string][]string {
 		"mount":                            {"util"},
 		"volume":                           {"util", "mount"},
 		"volume/internal":                  {"util", "mount", "volume"},
-		"volume/internal/following":        {},
+		"volume/internal/following":        {"util"},
 		"volume/internal/watching":         {"volume"},
 		"volume/objects":                   {"util", "volume", "volume/internal/watching"},
 		"volume/objects/cluster":           {"util", "volume", "volume/internal/following", "volume/internal/watching", "volume/objects"},

@@ -19,11 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/following"
 	"github.com/podvol/podvol/volume/internal/watching"
@@ -62,21 +62,17 @@ type bundleVersion struct {
 }
 
 func bundleVersions(c kubernetes.Interface) []bundleVersion {
-	stable, beta := c.CertificatesV1().ClusterTrustBundles(), c.CertificatesV1beta1().ClusterTrustBundles()
-	return []bundleVersion{
-		{func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return stable.List(ctx, o) }, stable.Watch},
-		{func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return beta.List(ctx, o) }, beta.Watch},
+	var versions []bundleVersion
+	if stable, ok := following.StableTrustBundles(c); ok {
+		versions = append(versions, bundleVersion{stable.List, stable.Watch})
 	}
+	beta := following.BetaTrustBundles(c)
+	return append(versions, bundleVersion{beta.List, beta.Watch})
 }
 
 func bundleOf(object any) (bundle, bool) {
-	switch b := object.(type) {
-	case *certificatesv1.ClusterTrustBundle:
-		return bundle{name: b.Name, signer: b.Spec.SignerName, pem: b.Spec.TrustBundle, labels: b.Labels}, true
-	case *certificatesv1beta1.ClusterTrustBundle:
-		return bundle{name: b.Name, signer: b.Spec.SignerName, pem: b.Spec.TrustBundle, labels: b.Labels}, true
-	}
-	return bundle{}, false
+	b, ok := kubeapi.TrustBundleOf(object)
+	return bundle{name: b.Name, signer: b.SignerName, pem: b.PEM, labels: b.Labels}, ok
 }
 
 // bundleFeed keeps the bundles of the cluster, from the first question on. It is
@@ -237,9 +233,8 @@ func (f *bundleFeed) servedVersion(ctx context.Context) (bundleVersion, error) {
 // discovered reports whether the API server names bundles among what it serves, or
 // does not say.
 func (f *bundleFeed) discovered(ctx context.Context) bool {
-	server := discovery.ToDiscoveryInterfaceWithContext(f.clientset.Discovery())
 	for _, version := range []schema.GroupVersion{certificatesv1.SchemeGroupVersion, certificatesv1beta1.SchemeGroupVersion} {
-		served, err := server.ServerResourcesForGroupVersionWithContext(ctx, version.String())
+		served, err := following.ServerResources(ctx, f.clientset.Discovery(), version.String())
 		switch {
 		case apierrors.IsNotFound(err):
 		case err != nil:

@@ -12,9 +12,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -230,7 +230,7 @@ func (r *report) look(ctx context.Context) error {
 	if err != nil {
 		return nil // what was known stands
 	}
-	order, err := resourceversion.CompareResourceVersion(seen.ResourceVersion, r.node.ResourceVersion)
+	order, err := kubeapi.CompareResourceVersion(seen.ResourceVersion, r.node.ResourceVersion)
 	switch {
 	case err != nil || seen.UID != r.node.UID || order < 0:
 		// What is seen is late, or the API has been restored from a backup, or the Node

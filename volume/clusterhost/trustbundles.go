@@ -30,7 +30,7 @@ type TrustBundlesConfig struct {
 // TrustBundles is a [volume.TrustBundleGetter] over the API's
 // ClusterTrustBundles, which it lists and watches from the first question on, all
 // of them: they are few. It takes certificates.k8s.io/v1 (Kubernetes 1.37), or
-// v1beta1 where that is not served. All methods are safe for concurrent use.
+// v1beta1 where that is not served, or client-go is older than 0.37. All methods are safe for concurrent use.
 //
 // What is known stands through any outage of the API.
 type TrustBundles struct {

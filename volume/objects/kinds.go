@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"slices"
 
-	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -72,7 +72,15 @@ var kinds = []kind{
 	kindOf[v1.ServiceAccount](v1.SchemeGroupVersion, true),
 	kindOf[storagev1.StorageClass](storagev1.SchemeGroupVersion, false),
 	kindOf[storagev1.VolumeAttributesClass](storagev1.SchemeGroupVersion, false),
-	kindOf[certificatesv1.ClusterTrustBundle](certificatesv1.SchemeGroupVersion, false),
+	trustBundles(),
+}
+
+// trustBundles is the kind of the newest version that k8s.io/api has.
+func trustBundles() kind {
+	return kind{goType: reflect.TypeOf(kubeapi.NewTrustBundle()), Kind: Kind{
+		GroupVersionKind: kubeapi.TrustBundleVersion().WithKind("ClusterTrustBundle"),
+		New:              kubeapi.NewTrustBundle,
+	}}
 }
 
 // pointerTo is the Go type of stored objects of a kind.

@@ -9,8 +9,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -153,7 +153,7 @@ func (l *latest[T]) note(object T, how noticed) T {
 // isNewer compares versions of one kind, which are in one order whichever
 // object they are of; where they cannot be compared, the last word counts.
 func isNewer(object, than metav1.Object) bool {
-	c, err := resourceversion.CompareResourceVersion(object.GetResourceVersion(), than.GetResourceVersion())
+	c, err := kubeapi.CompareResourceVersion(object.GetResourceVersion(), than.GetResourceVersion())
 	return err != nil || c > 0
 }
 

@@ -6,7 +6,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/podvol/podvol/util/kubeapi"
 )
 
 // ClaimID is one claim, and not a later one of its name.
@@ -91,7 +92,7 @@ func (x *Index) put(pv *v1.PersistentVolume) {
 }
 
 func isOlder(pv, than *v1.PersistentVolume) bool {
-	c, err := resourceversion.CompareResourceVersion(pv.ResourceVersion, than.ResourceVersion)
+	c, err := kubeapi.CompareResourceVersion(pv.ResourceVersion, than.ResourceVersion)
 	return err == nil && c < 0
 }
 

@@ -17,8 +17,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/objectstest"
@@ -171,7 +171,7 @@ func TestRecordsOutliveTheStore(t *testing.T) {
 		w.wantBound("b", "static")
 		w.wantClaim("c", v1.ClaimPending)
 		after := w.claim("a")
-		if c, err := resourceversion.CompareResourceVersion(after.ResourceVersion, before.ResourceVersion); err != nil || c <= 0 {
+		if c, err := kubeapi.CompareResourceVersion(after.ResourceVersion, before.ResourceVersion); err != nil || c <= 0 {
 			t.Errorf("its version was %s and is %s, %v", before.ResourceVersion, after.ResourceVersion, err)
 		}
 		w.delete("PersistentVolumeClaim", "ops", "a")
@@ -285,7 +285,7 @@ func TestWhatComesBackIsAsItWas(t *testing.T) {
 	r = openRecords(t, dir)
 	defer r.Close()
 	after := getClaim(t, r, "data")
-	if c, err := resourceversion.CompareResourceVersion(after.ResourceVersion, later.GetResourceVersion()); err != nil || c <= 0 {
+	if c, err := kubeapi.CompareResourceVersion(after.ResourceVersion, later.GetResourceVersion()); err != nil || c <= 0 {
 		t.Errorf("its version is %s after %s, %v", after.ResourceVersion, later.GetResourceVersion(), err)
 	}
 	jsonOf := func(c *v1.PersistentVolumeClaim) string {

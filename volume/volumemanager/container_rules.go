@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -90,10 +91,11 @@ func (c *container) recursiveReadOnly(i int) (bool, error) {
 // declared.
 func (c *container) bindMountOptions(i int) ([]string, error) {
 	mount := &c.spec.VolumeMounts[i]
-	if len(mount.BindMountOptions) > 0 && !c.options.Runtime.BindMountOptions {
-		return nil, volume.NothingDone(&BindMountOptionsError{MountPath: mount.MountPath, Options: slices.Clone(mount.BindMountOptions)})
+	options := kubeapi.BindMountOptions(mount)
+	if len(options) > 0 && !c.options.Runtime.BindMountOptions {
+		return nil, volume.NothingDone(&BindMountOptionsError{MountPath: mount.MountPath, Options: slices.Clone(options)})
 	}
-	return slices.Clone(mount.BindMountOptions), nil
+	return slices.Clone(options), nil
 }
 
 // checkDestinations refuses what the container could not show: two things at

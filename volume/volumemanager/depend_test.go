@@ -1,6 +1,7 @@
 package volumemanager_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -9,10 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -67,8 +68,11 @@ func TestBundlesOfASignerReachTheirVolumes(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, want := range []string{"one\n", "one\ntwo\n"} {
-			w.add(&certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("b", i)},
-				Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: "example.com/s", TrustBundle: []string{"one\n", "two\n"}[i]}})
+			bundle := kubeapi.NewTrustBundle()
+			if err := json.Unmarshal(fmt.Appendf(nil, `{"metadata": {"name": "b%d"}, "spec": {"signerName": "example.com/s", "trustBundle": %q}}`, i, []string{"one\n", "two\n"}[i]), bundle); err != nil {
+				t.Fatal(err)
+			}
+			w.add(bundle)
 			synctest.Wait()
 			if got := w.file("web", "projected", "v", "ca.pem"); got != want {
 				t.Errorf("after bundle %d: %q", i, got)

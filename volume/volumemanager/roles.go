@@ -2,13 +2,14 @@ package volumemanager
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
-	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -31,11 +32,15 @@ func (r objectRoles) GetConfigMap(ctx context.Context, namespace, name string) (
 }
 
 func (r objectRoles) GetTrustBundle(ctx context.Context, name string) (string, error) {
-	bundle, err := objects.Get[*certificatesv1.ClusterTrustBundle](ctx, r.source, trustBundle(name))
+	object, err := r.source.Get(ctx, trustBundle(name))
 	if err != nil {
 		return "", err
 	}
-	return bundle.Spec.TrustBundle, nil
+	bundle, ok := kubeapi.TrustBundleOf(object)
+	if !ok {
+		return "", fmt.Errorf("get %s: got a %T", trustBundle(name), object)
+	}
+	return bundle.PEM, nil
 }
 
 func (r objectRoles) GetTrustBundlesBySigner(ctx context.Context, signer string, selector *metav1.LabelSelector) (string, error) {
@@ -47,18 +52,19 @@ func (r objectRoles) GetTrustBundlesBySigner(ctx context.Context, signer string,
 	if err != nil {
 		return "", volume.Invalid("clusterTrustBundle.labelSelector", "%v", err)
 	}
-	bundles, err := objects.List[*certificatesv1.ClusterTrustBundle](ctx, lister, "ClusterTrustBundle", "")
+	bundles, err := lister.List(ctx, "ClusterTrustBundle", "")
 	if err != nil {
 		return "", err
 	}
 	var pem strings.Builder
 	seen := map[string]bool{}
-	for _, b := range bundles {
-		if b.Spec.SignerName != signer || !selects.Matches(labels.Set(b.Labels)) || seen[b.Spec.TrustBundle] {
+	for _, object := range bundles {
+		b, ok := kubeapi.TrustBundleOf(object)
+		if !ok || b.SignerName != signer || !selects.Matches(labels.Set(b.Labels)) || seen[b.PEM] {
 			continue
 		}
-		seen[b.Spec.TrustBundle] = true
-		pem.WriteString(strings.TrimRight(b.Spec.TrustBundle, "\n") + "\n")
+		seen[b.PEM] = true
+		pem.WriteString(strings.TrimRight(b.PEM, "\n") + "\n")
 	}
 	if len(seen) == 0 {
 		return "", &volume.ObjectNotFoundError{Ref: trustBundle("of signer " + signer)}

@@ -5,11 +5,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -25,7 +25,7 @@ type object struct{ lent, pristine runtime.Object }
 
 // Add makes copies of the objects known to the roles; one with the same kind,
 // namespace and name is replaced. Kinds other than Secret, ConfigMap and
-// ClusterTrustBundle (certificates.k8s.io/v1) end the test: no role could
+// ClusterTrustBundle (certificates.k8s.io/v1 or v1beta1) end the test: no role could
 // return them.
 func (h *Host) Add(objects ...metav1.Object) {
 	h.t.Helper()
@@ -54,8 +54,9 @@ func referTo(o metav1.Object) (volume.ObjectRef, runtime.Object, bool) {
 		return volume.NewObjectRef("Secret", o.Namespace, o.Name), o.DeepCopy(), true
 	case *v1.ConfigMap:
 		return volume.NewObjectRef("ConfigMap", o.Namespace, o.Name), o.DeepCopy(), true
-	case *certificatesv1.ClusterTrustBundle:
-		return volume.NewObjectRef("ClusterTrustBundle", "", o.Name), o.DeepCopy(), true
+	}
+	if bundle, ok := kubeapi.TrustBundleOf(o); ok {
+		return volume.NewObjectRef("ClusterTrustBundle", "", bundle.Name), o.(runtime.Object).DeepCopyObject(), true
 	}
 	return volume.ObjectRef{}, nil, false
 }
@@ -84,12 +85,12 @@ func get[T runtime.Object](m *objectMap, kind, namespace, name string) (T, error
 	return none, &volume.ObjectNotFoundError{Ref: ref}
 }
 
-func (m *objectMap) trustBundles() []*certificatesv1.ClusterTrustBundle {
+func (m *objectMap) trustBundles() []kubeapi.TrustBundle {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var bundles []*certificatesv1.ClusterTrustBundle
+	var bundles []kubeapi.TrustBundle
 	for _, o := range m.byRef {
-		if b, ok := o.lent.(*certificatesv1.ClusterTrustBundle); ok {
+		if b, ok := kubeapi.TrustBundleOf(o.lent); ok {
 			bundles = append(bundles, b)
 		}
 	}

@@ -12,12 +12,13 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/kubeapi"
 )
 
 // RoleCall is one call of a role's method. It is comparable.
@@ -85,11 +86,12 @@ func (r configMapRole) GetConfigMap(ctx context.Context, namespace, name string)
 
 func (r trustBundleRole) GetTrustBundle(ctx context.Context, name string) (string, error) {
 	return answer(ctx, r.host, RoleCall{Method: "GetTrustBundle", Name: name}, func() (string, error) {
-		bundle, err := get[*certificatesv1.ClusterTrustBundle](r.host.objects, "ClusterTrustBundle", "", name)
+		object, err := get[runtime.Object](r.host.objects, "ClusterTrustBundle", "", name)
 		if err != nil {
 			return "", err
 		}
-		return bundle.Spec.TrustBundle, nil
+		bundle, _ := kubeapi.TrustBundleOf(object)
+		return bundle.PEM, nil
 	})
 }
 
@@ -106,11 +108,11 @@ func (r trustBundleRole) GetTrustBundlesBySigner(ctx context.Context, signer str
 // bundlesOf joins the bundles in the order of their names, equal ones once.
 func (m *objectMap) bundlesOf(signer string, selector labels.Selector) string {
 	bundles := m.trustBundles()
-	slices.SortFunc(bundles, func(a, b *certificatesv1.ClusterTrustBundle) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(bundles, func(a, b kubeapi.TrustBundle) int { return cmp.Compare(a.Name, b.Name) })
 	var pems []string
 	for _, b := range bundles {
-		if b.Spec.SignerName == signer && selector.Matches(labels.Set(b.Labels)) && !slices.Contains(pems, b.Spec.TrustBundle) {
-			pems = append(pems, b.Spec.TrustBundle)
+		if b.SignerName == signer && selector.Matches(labels.Set(b.Labels)) && !slices.Contains(pems, b.PEM) {
+			pems = append(pems, b.PEM)
 		}
 	}
 	return strings.Join(pems, "")

@@ -53,8 +53,7 @@ type Follower struct {
 func (f *Follower) Run(ctx context.Context) {
 	run := &run{Follower: f}
 	requests := &cache.ListWatch{ListWithContextFunc: run.list, WatchFuncWithContext: run.watch}
-	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(requests, f.Clientset), nil, f.Store,
-		cache.ReflectorOptions{Name: "podvol", TypeDescription: f.Kind, Logger: &f.Logger}).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(listWatch{requests, f.Clientset}, nil, f.Store, reflectorOptions(f.Kind, &f.Logger)).RunWithContext(ctx)
 }
 
 type run struct {

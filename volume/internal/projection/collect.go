@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/util/atomicdir"
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/downward"
 )
@@ -81,7 +82,7 @@ func (c *collector) downwardAPI(ctx context.Context, at string, items []v1.Downw
 		if err != nil {
 			return err
 		}
-		if err := c.add(itemField, item.Path, []byte(value), item.Mode, item.User); err != nil {
+		if err := c.add(itemField, item.Path, []byte(value), item.Mode, kubeapi.User(item)); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -37,7 +38,7 @@ func (c *collector) keyed(ctx context.Context, at string, k keyed) error {
 		if !ok {
 			return &MissingError{Field: itemField, Ref: ref, Key: item.Key}
 		}
-		if err := c.add(itemField, item.Path, value, item.Mode, item.User); err != nil {
+		if err := c.add(itemField, item.Path, value, item.Mode, kubeapi.User(&item)); err != nil {
 			return err
 		}
 	}

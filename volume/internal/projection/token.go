@@ -7,6 +7,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -38,7 +39,7 @@ func (c *collector) token(ctx context.Context, at string, t *v1.ServiceAccountTo
 			key.namespace+"/"+key.serviceAccount, got.expires.UTC().Format("2006-01-02 15:04:05 MST"), got.kept))
 	}
 	c.due(got.due)
-	return c.addOwned(at, t.Path, []byte(got.secret()), t.User)
+	return c.addOwned(at, t.Path, []byte(got.secret()), kubeapi.User(t))
 }
 
 // warn reports to the pod's events, if the host has any.

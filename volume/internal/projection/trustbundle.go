@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -29,7 +30,7 @@ func (c *collector) trustBundle(ctx context.Context, at string, b *v1.ClusterTru
 	default:
 		return lookUpError(at, ref, err)
 	}
-	return c.addOwned(at, b.Path, []byte(pem), b.User)
+	return c.addOwned(at, b.Path, []byte(pem), kubeapi.User(b))
 }
 
 func (c *collector) readBundle(ctx context.Context, b *v1.ClusterTrustBundleProjection) (string, error) {

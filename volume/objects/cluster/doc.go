@@ -22,7 +22,8 @@
 // the kubelet's is 50.
 //
 // ClusterTrustBundles are asked for as certificates.k8s.io/v1, which API servers
-// have since Kubernetes 1.37. For older ones, package clusterhost has a
+// have since Kubernetes 1.37; with a client-go before 0.37, which does not know
+// that, as v1beta1. For older servers, package clusterhost has a
 // volume.TrustBundleGetter that knows v1beta1 too.
 //
 // # What is known, and what is not

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 
-	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/podvol/podvol/util/kubeapi"
+	"github.com/podvol/podvol/volume/internal/following"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -70,9 +71,9 @@ var resources = map[string]resource{
 		func(c kubernetes.Interface, _ string) client[*storagev1.VolumeAttributesClass, *storagev1.VolumeAttributesClassList] {
 			return c.StorageV1().VolumeAttributesClasses()
 		}),
-	"ClusterTrustBundle": plain(certificatesv1.SchemeGroupVersion.WithResource("clustertrustbundles"),
-		func(c kubernetes.Interface, _ string) client[*certificatesv1.ClusterTrustBundle, *certificatesv1.ClusterTrustBundleList] {
-			return c.CertificatesV1().ClusterTrustBundles()
+	"ClusterTrustBundle": plain(kubeapi.TrustBundleVersion().WithResource("clustertrustbundles"),
+		func(c kubernetes.Interface, _ string) client[metav1.Object, runtime.Object] {
+			return following.TrustBundles(c)
 		}),
 }
 

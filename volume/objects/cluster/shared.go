@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/following"
 	"github.com/podvol/podvol/volume/internal/watching"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -21,6 +22,7 @@ type sharedKind struct {
 	kind         string
 	informer     cache.SharedIndexInformer
 	registration cache.ResourceEventHandlerRegistration
+	synced       <-chan struct{} // closed once it is
 	closed       chan struct{}
 	done         sync.WaitGroup
 
@@ -42,7 +44,7 @@ func newSharedKind(kind string, informer cache.SharedIndexInformer) (*sharedKind
 	if err != nil {
 		return nil, fmt.Errorf("watch kind %s: %w", kind, err)
 	}
-	s.registration = registration
+	s.registration, s.synced = registration, following.Synced(registration, s.closed)
 	s.done.Go(s.tellOfSync)
 	return s, nil
 }
@@ -51,7 +53,7 @@ func newSharedKind(kind string, informer cache.SharedIndexInformer) (*sharedKind
 // exists.
 func (s *sharedKind) tellOfSync() {
 	select {
-	case <-s.synced():
+	case <-s.synced:
 	case <-s.closed:
 		return
 	}
@@ -63,8 +65,6 @@ func (s *sharedKind) tellOfSync() {
 		}
 	}
 }
-
-func (s *sharedKind) synced() <-chan struct{} { return s.registration.HasSyncedChecker().Done() }
 
 // notSynced says what may be amiss: an informer that was never started looks like
 // one that has no answer yet, or may not list its kind.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/client-go/discovery"
+	"github.com/podvol/podvol/volume/internal/following"
 )
 
 // Who waits for informers is told why after a while, and then now and again: an
@@ -35,7 +35,7 @@ func (c *Client) WaitForSync(ctx context.Context) error {
 	}()
 	for _, kind := range slices.Sorted(maps.Keys(c.shared)) {
 		select {
-		case <-c.shared[kind].synced():
+		case <-c.shared[kind].synced:
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", c.shared[kind].notSynced(), context.Cause(ctx))
 		}
@@ -64,7 +64,7 @@ func (c *Client) tellOfWaiting(ctx context.Context) {
 func (c *Client) unsynced() (kinds []string) {
 	for _, kind := range slices.Sorted(maps.Keys(c.shared)) {
 		select {
-		case <-c.shared[kind].synced():
+		case <-c.shared[kind].synced:
 		default:
 			kinds = append(kinds, kind)
 		}
@@ -76,7 +76,7 @@ func (c *Client) unsynced() (kinds []string) {
 func (c *Client) answer(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, askingTime)
 	defer cancel()
-	version, err := discovery.ToServerVersionInterfaceWithContext(c.clientset.Discovery()).ServerVersionWithContext(ctx)
+	version, err := following.ServerVersion(ctx, c.clientset.Discovery())
 	if err != nil {
 		return err.Error()
 	}

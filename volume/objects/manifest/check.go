@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strings"
 
-	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -30,8 +30,9 @@ func check(p placed) error {
 		return errors.Join(checkName(p), checkKeys("data", o.Data))
 	case *storagev1.StorageClass:
 		return errors.Join(checkName(p), checkClass(o))
-	case *certificatesv1.ClusterTrustBundle:
-		return errors.Join(volume.CheckPathSegment("metadata.name", o.Name), checkBundle(o))
+	}
+	if bundle, ok := kubeapi.TrustBundleOf(p.object); ok {
+		return errors.Join(volume.CheckPathSegment("metadata.name", bundle.Name), checkBundle(bundle.PEM))
 	}
 	return checkName(p)
 }
@@ -83,8 +84,8 @@ func checkClass(o *storagev1.StorageClass) error {
 	return errors.Join(faults...)
 }
 
-func checkBundle(o *certificatesv1.ClusterTrustBundle) error {
-	if block, _ := pem.Decode([]byte(o.Spec.TrustBundle)); block == nil {
+func checkBundle(bundle string) error {
+	if block, _ := pem.Decode([]byte(bundle)); block == nil {
 		return volume.Invalid("spec.trustBundle", "must hold at least one PEM certificate")
 	}
 	return nil

@@ -15,6 +15,7 @@ package downwardapi
 import (
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/projection"
 )
@@ -38,7 +39,7 @@ func project(v *v1.Volume) (projection.Projection, bool) {
 	return projection.Projection{
 		Field:       field,
 		DefaultMode: s.DefaultMode,
-		DefaultUser: s.DefaultUser,
+		DefaultUser: kubeapi.DefaultUser(s),
 		Sources: []projection.Source{{Field: field, VolumeProjection: v1.VolumeProjection{
 			DownwardAPI: &v1.DownwardAPIProjection{Items: s.Items},
 		}}},

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/kind"
 	"github.com/podvol/podvol/volume/internal/scratch"
@@ -115,11 +116,12 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 
 // modeOf returns the mode of the directory (KEP-5502); nil: that of every other.
 func modeOf(source *v1.EmptyDirVolumeSource) *fs.FileMode {
-	if source.Mode == nil {
+	asked := kubeapi.EmptyDirMode(source)
+	if asked == nil {
 		return nil
 	}
-	mode := fs.FileMode(*source.Mode) & fs.ModePerm
-	if *source.Mode&unix.S_ISVTX != 0 {
+	mode := fs.FileMode(*asked) & fs.ModePerm
+	if *asked&unix.S_ISVTX != 0 {
 		mode |= fs.ModeSticky
 	}
 	return &mode

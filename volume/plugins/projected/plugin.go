@@ -19,6 +19,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/projection"
 )
@@ -39,7 +40,7 @@ func project(v *v1.Volume) (projection.Projection, bool) {
 		return projection.Projection{}, false
 	}
 	const field = "projected"
-	p := projection.Projection{Field: field, DefaultMode: s.DefaultMode, DefaultUser: s.DefaultUser}
+	p := projection.Projection{Field: field, DefaultMode: s.DefaultMode, DefaultUser: kubeapi.DefaultUser(s)}
 	for i := range s.Sources {
 		p.Sources = append(p.Sources, projection.NewSource(fmt.Sprintf("%s.sources[%d]", field, i), s.Sources[i]))
 	}

@@ -12,6 +12,7 @@ package secret
 import (
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/projection"
 )
@@ -36,7 +37,7 @@ func project(v *v1.Volume) (projection.Projection, bool) {
 	return projection.Projection{
 		Field:       field,
 		DefaultMode: s.DefaultMode,
-		DefaultUser: s.DefaultUser,
+		DefaultUser: kubeapi.DefaultUser(s),
 		Sources: []projection.Source{{Field: field, VolumeProjection: v1.VolumeProjection{
 			Secret: &v1.SecretProjection{
 				LocalObjectReference: v1.LocalObjectReference{Name: s.SecretName}, Items: s.Items, Optional: s.Optional,

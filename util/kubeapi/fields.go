@@ -1,0 +1,45 @@
+// Package kubeapi reads what only the newer of the supported minors of k8s.io/api
+// have (0.34 to 0.37 compile), by name: what the minor in use lacks is absent, as it
+// is in every object that this minor can decode. It is the only place that may know
+// such a name; a minor that is no longer supported takes its names from here.
+//
+// Like every package below util, it carries no promise of compatibility.
+package kubeapi
+
+import (
+	"reflect"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// BindMountOptions returns a mount's bindMountOptions (KEP-5855, 1.37).
+func BindMountOptions(m *v1.VolumeMount) []string { return field[[]string](m, "BindMountOptions") }
+
+// EmptyDirMode returns an emptyDir's mode (KEP-5502, 1.37).
+func EmptyDirMode(s *v1.EmptyDirVolumeSource) *int32 { return field[*int32](s, "Mode") }
+
+// filesSource is a volume's source that is made of files.
+type filesSource interface {
+	v1.ConfigMapVolumeSource | v1.SecretVolumeSource | v1.DownwardAPIVolumeSource | v1.ProjectedVolumeSource
+}
+
+// DefaultUser returns the user who owns a source's files (1.37).
+func DefaultUser[S filesSource](s *S) *int64 { return field[*int64](s, "DefaultUser") }
+
+// ownedFile is one file of a volume, or what is made one.
+type ownedFile interface {
+	v1.KeyToPath | v1.DownwardAPIVolumeFile | v1.ServiceAccountTokenProjection | v1.ClusterTrustBundleProjection
+}
+
+// User returns the user who owns a file (1.37).
+func User[F ownedFile](f *F) *int64 { return field[*int64](f, "User") }
+
+// field returns a field of what object points to, or zero where there is none.
+func field[T any](object any, name string) T {
+	var none T
+	f := reflect.ValueOf(object).Elem().FieldByName(name)
+	if !f.IsValid() {
+		return none
+	}
+	return f.Interface().(T)
+}
