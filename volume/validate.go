@@ -35,6 +35,7 @@ func ValidatePodVolumes(pod *v1.Pod) error {
 	for i, e := range pod.Spec.EphemeralContainers {
 		c.container(fmt.Sprintf("spec.ephemeralContainers[%d]", i), v1.Container(e.EphemeralContainerCommon), volumes)
 	}
+	c.containerNames(pod)
 	return c.err()
 }
 
@@ -102,14 +103,8 @@ func countSources(types []string) string {
 }
 
 func (c *checker) containers(field string, containers []v1.Container, volumes map[string]int) {
-	seen := make(map[string]bool, len(containers))
 	for i, container := range containers {
-		field := fmt.Sprintf("%s[%d]", field, i)
-		c.container(field, container, volumes)
-		if seen[container.Name] {
-			c.refuse(field+".name", "%q is the name of another container already", container.Name)
-		}
-		seen[container.Name] = true
+		c.container(fmt.Sprintf("%s[%d]", field, i), container, volumes)
 	}
 }
 

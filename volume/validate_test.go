@@ -123,6 +123,13 @@ func TestValidatePodVolumes(t *testing.T) {
 		"in an init container": {func(p *v1.Pod) {
 			p.Spec.InitContainers = []v1.Container{{Name: "init", VolumeMounts: []v1.VolumeMount{{Name: "nix", MountPath: "/x"}}}}
 		}, []string{"spec.initContainers[0].volumeMounts[0].name"}},
+		"two of one name": {func(p *v1.Pod) { p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: web(p).Name}) },
+			[]string{"spec.containers[1].name"}},
+		"an init container's name": {func(p *v1.Pod) { p.Spec.InitContainers = []v1.Container{{Name: web(p).Name}} },
+			[]string{"spec.containers[0].name"}},
+		"an ephemeral container's name": {func(p *v1.Pod) {
+			p.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: web(p).Name}}}
+		}, []string{"spec.ephemeralContainers[0].name"}},
 		"everything at once": {func(p *v1.Pod) { p.UID = ""; data(p).EmptyDir = nil; p.Spec.Volumes[1].NFS.Server = "" },
 			[]string{"metadata.uid", v0, "spec.volumes[1].nfs.server"}},
 	}

@@ -224,7 +224,7 @@ func (c *container) planOne(i int) (*containerMount, error) {
 	p.ContainerMount = ContainerMount{
 		Volume: asked.Name, Destination: inContainer(asked.MountPath),
 		ReadOnly:       asked.ReadOnly || v.readOnly(),
-		SELinuxRelabel: v.attributes.SELinuxRelabel && v.record.SELinuxLabel == "", // else the mount does it
+		SELinuxRelabel: v.relabelled(),
 		UIDMappings:    slices.Clone(c.options.UIDMappings), GIDMappings: slices.Clone(c.options.GIDMappings),
 	}
 	if p.Propagation, err = c.propagation(i); err != nil {

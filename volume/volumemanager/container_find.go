@@ -137,6 +137,13 @@ func (v mountedVolume) readOnly() bool {
 	return v.attributes.ReadOnly || v.record.ReadOnly || v.claim != nil && v.claim.ReadOnly
 }
 
+// relabelled reports whether the runtime gives the files the container's label, as
+// the kubelet has it done: not where nothing is written (Managed), nor where the
+// mount has the label.
+func (v mountedVolume) relabelled() bool {
+	return v.attributes.Managed && v.attributes.SELinuxRelabel && v.record.SELinuxLabel == ""
+}
+
 func (v mountedVolume) failed(err error) error { return wrap(v.record, v.name, "ContainerMounts", err) }
 
 // mountedVolume finds a volume of the pod, which must be mounted.

@@ -52,16 +52,17 @@ func (d labelledDisk) MountDevice(ctx context.Context, s *volume.Spec, _, path s
 
 func (d labelledDisk) NewMounter(s *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
 	m, err := d.disk.NewMounter(s, pod)
-	return labelledVolume{m, d.disk}, err
+	return labelledVolume{m, d.disk, s.ReadOnly}, err
 }
 
 type labelledVolume struct {
 	volume.Mounter
-	disk *disk
+	disk     *disk
+	readOnly bool
 }
 
 func (v labelledVolume) GetAttributes() volume.Attributes {
-	return volume.Attributes{Managed: true, SELinuxRelabel: true}
+	return volume.Attributes{ReadOnly: v.readOnly, Managed: !v.readOnly, SELinuxRelabel: true}
 }
 
 // SetUp fails the test if the pod's own mount is asked for another label.
@@ -237,5 +238,21 @@ func TestConflictingLabels(t *testing.T) {
 				stop()
 			})
 		})
+	}
+}
+
+// TestAReadOnlyClaimIsNotRelabelled looks at volumes that no mount option labels.
+func TestAReadOnlyClaimIsNotRelabelled(t *testing.T) {
+	for _, readOnly := range []bool{false, true} {
+		w := newWorld(t)
+		w.withLabels(true, v1.ReadWriteOnce)
+		manager, _ := w.start()
+		pod := labelledPod("web", "s0:c1,c2")
+		pod.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = readOnly
+		mustSetUp(t, manager, pod)
+		mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+		if err != nil || len(mounts) != 1 || mounts[0].SELinuxRelabel == readOnly {
+			t.Errorf("read-only %v: %+v, %v", readOnly, mounts, err)
+		}
 	}
 }

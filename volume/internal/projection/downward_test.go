@@ -27,6 +27,7 @@ func TestPodFields(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			b := newBench(t, v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{Items: []v1.DownwardAPIVolumeFile{
 				{Path: "f", FieldRef: &v1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}}})
+			b.host.Allocatable = nil // which the size is asked for
 			b.pod.Labels = map[string]string{"app": "1", "app-x": "2"}
 			b.pod.Annotations = map[string]string{"example.com/note": "two\n\"lines\""}
 			b.setUp()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/mount"
@@ -437,4 +438,35 @@ func TestConcurrentPods(t *testing.T) {
 	}
 	all.Wait()
 	b.host.AssertTornDown(t)
+}
+
+// TestSizeInMemory looks at what limits a volume in memory when it is made.
+func TestSizeInMemory(t *testing.T) {
+	limited := v1.Container{Name: "c", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceMemory: resource.MustParse("64Mi")}}}
+	for name, tc := range map[string]struct {
+		containers []v1.Container
+		noNode     bool
+		want       string
+	}{
+		"the pod's limit":   {containers: []v1.Container{limited}, want: "size=67108864"},
+		"the node's memory": {containers: []v1.Container{{Name: "c"}}, want: "size=8589934592"},
+		"nobody knows any":  {containers: []v1.Container{{Name: "c"}}, noNode: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, fromSecret("tls"))
+			b.provide("one")
+			pod := b.pod.DeepCopy()
+			pod.Spec.Containers = tc.containers
+			b.use(pod)
+			if tc.noNode {
+				b.host.Allocatable = nil
+			}
+			b.setUp()
+			options := b.host.Fake.Calls()[0].Options
+			i := slices.IndexFunc(options, func(o string) bool { return strings.HasPrefix(o, "size=") })
+			if tc.want == "" && i >= 0 || tc.want != "" && (i < 0 || options[i] != tc.want) {
+				t.Errorf("mounted with %q, want %q", options, tc.want)
+			}
+		})
+	}
 }

@@ -90,7 +90,7 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 		return volume.NothingDone(err)
 	}
 	err = scratch.SetUp(ctx, m.PodVolume, dir, scratch.Options{
-		Medium: m.plugin.kind.Medium, Mode: new(dirMode), GID: args.FsGroup, Wrapped: true})
+		Medium: m.plugin.kind.Medium, SizeBytes: m.size(ctx, dir), Mode: new(dirMode), GID: args.FsGroup, Wrapped: true})
 	if err != nil {
 		return err
 	}
@@ -105,6 +105,19 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 	defer m.mu.Unlock()
 	m.refreshAfter = contents.refreshAfter
 	return nil
+}
+
+// size limits a new volume in memory as any other one there; 0 leaves it to the
+// kernel. That the node's size cannot be told keeps no pod from its token.
+func (m *mounter) size(ctx context.Context, dir string) int64 {
+	if m.plugin.kind.Medium != v1.StorageMediumMemory || isPublished(dir) {
+		return 0
+	}
+	size, err := scratch.MemorySize(ctx, m.Host, m.pod)
+	if err != nil {
+		return 0
+	}
+	return size
 }
 
 func (m *mounter) publish(ctx context.Context, dir string, contents collected) error {

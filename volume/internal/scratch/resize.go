@@ -10,9 +10,11 @@ import (
 )
 
 // resize gives a tmpfs that is mounted already the size that is wanted now.
-// Files stay; the kernel refuses less than what they need.
+// Files stay; the kernel refuses less than what they need. A wrapped one keeps the
+// size that it was made with, as the kubelet's: its files come from elsewhere, and
+// must not be kept from being brought up to date.
 func resize(ctx context.Context, m mount.Interface, dir string, o Options) error {
-	if o.SizeBytes == 0 {
+	if o.SizeBytes == 0 || o.Wrapped {
 		return nil
 	}
 	table, err := mount.TableOf(m)

@@ -71,7 +71,7 @@ func TestLife(t *testing.T) {
 	for _, medium := range []v1.StorageMedium{"", memory, "HugePages-2Mi"} {
 		t.Run("medium "+string(medium), func(t *testing.T) {
 			p, h := newPlugin(t)
-			pod, other := volumetest.Pod("web"), volumetest.Pod("other")
+			pod, other := withPages("web"), withPages("other")
 			m := mounter(t, p, spec(medium, ""), pod)
 			if want := filepath.Join(h.RootDir, "pods", string(pod.UID), "volumes/kubernetes.io~empty-dir/cache"); m.GetPath() != want {
 				t.Errorf("GetPath = %s, want %s", m.GetPath(), want)
@@ -109,6 +109,13 @@ func withMemory(limit string) v1.Container {
 	return container(v1.ResourceList{v1.ResourceMemory: resource.MustParse(limit)})
 }
 
+// withPages is a pod that may have huge pages.
+func withPages(name string) *v1.Pod {
+	pod := volumetest.Pod(name)
+	pod.Spec.Containers = []v1.Container{container(v1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi")})}
+	return pod
+}
+
 func TestSizeOfMemory(t *testing.T) {
 	always := v1.ContainerRestartPolicyAlways
 	sidecar := withMemory("64Mi")
@@ -137,6 +144,7 @@ func TestSizeOfMemory(t *testing.T) {
 		"desired is less":                  {limit: "1Gi", desired: quantity("1Mi"), want: "size=1048576"},
 		"desired is more":                  {limit: "1Mi", desired: quantity("1Gi"), want: "size=1048576"},
 		"nothing but the node":             {main: []v1.Container{{}}, want: "size=8589934592"},
+		"the node has less":                {limit: "1Ti", main: []v1.Container{withMemory("1Ti")}, desired: quantity("1Ti"), want: "size=8589934592"},
 		"nothing and no node":              {noRole: true, noOptions: true},
 	}
 	for name, test := range tests {
@@ -170,6 +178,7 @@ func TestAllocatableCannotBeTold(t *testing.T) {
 	}
 	h.AssertTornDown(t)
 	setUp(t, mounter(t, p, spec("", ""), volumetest.Pod("web")), volume.MounterArgs{})
+	setUp(t, mounter(t, p, spec(memory, "1Mi"), volumetest.Pod("limited")), volume.MounterArgs{})
 }
 
 type brokenNode struct{ err error }
@@ -190,8 +199,10 @@ func TestHugePages(t *testing.T) {
 		containers []v1.Container
 		want       []string
 	}{
-		"given size":            {medium: "HugePages-2Mi", want: []string{"pagesize=2097152"}},
-		"given size and limit":  {medium: "HugePages-1Gi", limit: "2Gi", want: []string{"pagesize=1073741824", "size=2147483648"}},
+		"given size":            {medium: "HugePages-2Mi", containers: []v1.Container{resources("memory"), resources("hugepages-2048Ki")}, want: []string{"pagesize=2097152"}},
+		"given, none requested": {medium: "HugePages-2Mi", containers: []v1.Container{resources("memory")}},
+		"given, another asked":  {medium: "HugePages-2Mi", containers: []v1.Container{resources("hugepages-1Gi")}},
+		"given size and limit":  {medium: "HugePages-1Gi", containers: []v1.Container{resources("hugepages-1Gi")}, limit: "2Gi", want: []string{"pagesize=1073741824", "size=2147483648"}},
 		"requested size":        {medium: "HugePages", containers: []v1.Container{{}, resources("hugepages-2Mi", "memory")}, want: []string{"pagesize=2097152"}},
 		"requested twice":       {medium: "HugePages", containers: []v1.Container{resources("hugepages-2Mi"), resources("hugepages-2048Ki")}, want: []string{"pagesize=2097152"}},
 		"two sizes, one asked":  {medium: "HugePages-2Mi", containers: []v1.Container{resources("hugepages-2Mi", "hugepages-1Gi")}, want: []string{"pagesize=2097152"}},
@@ -301,7 +312,7 @@ func TestFailedSetUp(t *testing.T) {
 func TestReconstruction(t *testing.T) {
 	for _, medium := range []v1.StorageMedium{"", memory, "HugePages-2Mi"} {
 		p, _ := newPlugin(t)
-		m := mounter(t, p, spec(medium, "4Mi"), volumetest.Pod("web"))
+		m := mounter(t, p, spec(medium, "4Mi"), withPages("web"))
 		setUp(t, m, volume.MounterArgs{})
 		rebuilt, err := p.ConstructVolumeSpec(t.Context(), "cache", m.GetPath())
 		if err != nil || rebuilt.Complete || rebuilt.Spec.Name() != "cache" || !p.CanSupport(rebuilt.Spec) {

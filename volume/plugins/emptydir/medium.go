@@ -12,10 +12,31 @@ import (
 // mediumOf returns the medium of a valid source. It completes "HugePages" by
 // the page size that the pod's containers request.
 func mediumOf(source *v1.EmptyDirVolumeSource, pod *v1.Pod) (v1.StorageMedium, error) {
-	if source.Medium == v1.StorageMediumHugePages {
+	switch {
+	case source.Medium == v1.StorageMediumHugePages:
 		return requestedPages(pod)
+	case strings.HasPrefix(string(source.Medium), string(v1.StorageMediumHugePagesPrefix)):
+		return source.Medium, checkRequested(source.Medium, pod)
 	}
 	return source.Medium, nil
+}
+
+// checkRequested refuses pages of a size that no container requests: none may be
+// given to the pod, as the kubelet refuses them.
+func checkRequested(medium v1.StorageMedium, pod *v1.Pod) error {
+	want, err := volume.HugePageSize("emptyDir.medium", medium)
+	if err != nil {
+		return err
+	}
+	for name := range hugePageResources(pod) {
+		size, err := resource.ParseQuantity(strings.TrimPrefix(name, v1.ResourceHugePagesPrefix))
+		if err == nil && size.Value() == want {
+			return nil
+		}
+	}
+	size := strings.TrimPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix))
+	return volume.Invalid("emptyDir.medium", "%q needs a container of the pod that requests such pages; add %s%s to its resources",
+		medium, v1.ResourceHugePagesPrefix, size)
 }
 
 func requestedPages(pod *v1.Pod) (v1.StorageMedium, error) {

@@ -41,9 +41,10 @@ func (d *directory) measure(ctx context.Context) (*volume.Metrics, error) {
 
 type mounter struct {
 	directory
-	medium          v1.StorageMedium
-	mode            *fs.FileMode
-	limit, podLimit int64
+	pod    *v1.Pod
+	medium v1.StorageMedium
+	mode   *fs.FileMode
+	limit  int64
 }
 
 func (m *mounter) GetAttributes() volume.Attributes {
@@ -68,9 +69,9 @@ func (m *mounter) size(ctx context.Context, args volume.MounterArgs) (int64, err
 	case v1.StorageMediumDefault:
 		return noLimit, nil
 	case v1.StorageMediumMemory:
-		return m.memorySize(ctx, args)
+		return scratch.MemorySize(ctx, m.Host, m.pod, m.limit, desired(args))
 	}
-	return least(m.limit, desired(args)), nil
+	return scratch.Least(m.limit, desired(args)), nil
 }
 
 type unmounter struct{ directory }

@@ -1,7 +1,8 @@
 // Package emptydir gives a pod a private directory that lives as long as the
 // pod: plugin kubernetes.io/empty-dir, on disk, in memory or in huge pages.
 //
-// In memory and in huge pages sizeLimit is a hard limit of the file system. On
+// In memory and in huge pages sizeLimit is a hard limit of the file system. In
+// memory the pod's limit and the node's allocatable memory are, too. On
 // disk nothing in the kernel enforces it; writing more is not stopped, which an
 // event tells the pod.
 package emptydir
@@ -83,7 +84,7 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		if err != nil {
 			return nil, err
 		}
-		return &mounter{directory: directory{pv, &p.meter}, medium: m, mode: modeOf(source), limit: sizeLimit(source), podLimit: podMemoryLimit(pod)}, nil
+		return &mounter{directory: directory{pv, &p.meter}, pod: pod, medium: m, mode: modeOf(source), limit: sizeLimit(source)}, nil
 	})
 }
 
