@@ -10,6 +10,7 @@ import (
 	k8smount "k8s.io/mount-utils"
 
 	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/secretopt"
 )
 
 // Interface is the mounter of k8s.io/mount-utils, so that every mounter
@@ -122,9 +123,11 @@ var plainCalls flight.Group[string]
 // plain method runs in a goroutine of its own, one at a time for each target;
 // when ctx ends first, Mount returns an *[Error] with Uncertain set, and the
 // mount may still appear; with a ctx that has ended nothing is begun. Errors of
-// a plain mounter are wrapped in an *[Error] as well. Safe for concurrent use if
-// m is.
+// a plain mounter are wrapped in an *[Error] as well. Options that are known to carry
+// a password or a key, such as password= of CIFS, count as sensitive. Safe for
+// concurrent use if m is.
 func Mount(ctx context.Context, m Interface, request Request) error {
+	request = request.apart()
 	if cm, ok := m.(ContextMounter); ok {
 		return cm.MountContext(ctx, request)
 	}
@@ -135,6 +138,17 @@ func Mount(ctx context.Context, m Interface, request Request) error {
 		return m.MountSensitive(request.Source, request.Target, request.FSType, request.Options, request.Sensitive)
 	})
 	return request.wrap(err)
+}
+
+// apart returns the request with the options among Options that carry a secret moved
+// to Sensitive, which it applies after the others.
+func (r Request) apart() Request {
+	if !slices.ContainsFunc(r.Options, secretopt.IsSecret) {
+		return r
+	}
+	r.Sensitive = slices.Concat(slices.DeleteFunc(slices.Clone(r.Options), func(o string) bool { return !secretopt.IsSecret(o) }), r.Sensitive)
+	r.Options = slices.DeleteFunc(slices.Clone(r.Options), secretopt.IsSecret)
+	return r
 }
 
 // Unmount unmounts the topmost mount at target with m, by [ContextMounter] if

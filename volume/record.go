@@ -11,6 +11,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/util/secretopt"
 )
 
 // RecordVersion is the schema version that [EncodeRecord] writes. Version 1 had
@@ -183,14 +185,35 @@ func checkRecordPath(path string) error {
 	return nil
 }
 
-// trimmed leaves out what no plugin reads and what only makes records large.
+// trimmed leaves out what no plugin reads and what only makes records large, and
+// the secrets among options and parameters: who mounts has them from the object.
 func (r *Record) trimmed() *Record {
-	if r.PersistentVolume == nil {
-		return r
-	}
 	c := *r
-	pv := *r.PersistentVolume
-	pv.ManagedFields = nil
-	c.PersistentVolume = &pv
+	if r.InlineVolume != nil {
+		v := *r.InlineVolume
+		if v.FlexVolume != nil {
+			flex := *v.FlexVolume
+			flex.Options, v.FlexVolume = secretopt.Parameters(flex.Options), &flex
+		}
+		if v.CSI != nil {
+			csi := *v.CSI
+			csi.VolumeAttributes, v.CSI = secretopt.Parameters(csi.VolumeAttributes), &csi
+		}
+		c.InlineVolume = &v
+	}
+	if r.PersistentVolume != nil {
+		pv := *r.PersistentVolume
+		pv.ManagedFields = nil
+		pv.Annotations, pv.Spec.MountOptions = secretopt.Parameters(pv.Annotations), secretopt.Options(pv.Spec.MountOptions)
+		if pv.Spec.FlexVolume != nil {
+			flex := *pv.Spec.FlexVolume
+			flex.Options, pv.Spec.FlexVolume = secretopt.Parameters(flex.Options), &flex
+		}
+		if pv.Spec.CSI != nil {
+			csi := *pv.Spec.CSI
+			csi.VolumeAttributes, pv.Spec.CSI = secretopt.Parameters(csi.VolumeAttributes), &csi
+		}
+		c.PersistentVolume = &pv
+	}
 	return &c
 }

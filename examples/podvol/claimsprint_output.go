@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
+
+	"github.com/podvol/podvol/util/secretopt"
 )
 
 // storedObject is a claim or a PersistentVolume.
@@ -54,6 +56,7 @@ func printStored[T storedObject](out io.Writer, format string, kind storedKind, 
 	return table(format == "wide").print(out)
 }
 
+// printDocument masks passwords among mount options.
 func printDocument[T storedObject](out io.Writer, format string, kind storedKind, all []T, single bool) error {
 	items := make([]any, 0, len(all))
 	for _, o := range all {
@@ -61,6 +64,7 @@ func printDocument[T storedObject](out io.Writer, format string, kind storedKind
 		if err != nil {
 			return err
 		}
+		secretopt.Document(document)
 		items = append(items, document)
 	}
 	document := any(map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{"resourceVersion": ""}, "items": items})

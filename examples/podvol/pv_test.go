@@ -188,3 +188,42 @@ func remove(t *testing.T, root string, o storedObject) {
 		t.Error(err)
 	}
 }
+
+// What is printed is for people and logs; what is mounted with is kept as it was
+// applied, for its owner only.
+func TestPasswordsOfVolumesAreKeptAndNotPrinted(t *testing.T) {
+	const secret = "hunter2hunter2"
+	pv := exampleVolumes()[0]
+	pv.Spec.MountOptions = []string{"vers=3.0", "password=" + secret}
+	pv.Annotations = map[string]string{v1.MountOptionAnnotation: "ro,pass=" + secret, v1.LastAppliedConfigAnnotation: `{"spec":{"mountOptions":["password=` + secret + `"]}}`}
+	root := recorded(t, pv)
+	for _, format := range []string{"", "wide", "json", "yaml", "name"} {
+		for _, names := range [][]string{nil, {pv.Name}} {
+			args := append([]string{"pv", "--root-dir", root}, names...)
+			if format != "" {
+				args = append(args, "-o", format)
+			}
+			out, errOut := mustPodvol(t, exitOK, args...)
+			if strings.Contains(out+errOut, secret) || format == "yaml" && !strings.Contains(out, "vers=3.0") {
+				t.Errorf("%v:\n%s\n%s", args, out, errOut)
+			}
+		}
+	}
+	if kept := readStored(root).volumes[0]; !slices.Equal(kept.Spec.MountOptions, pv.Spec.MountOptions) {
+		t.Errorf("kept: %q", kept.Spec.MountOptions)
+	}
+	files := 0
+	for _, path := range tree(t, root) {
+		text, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(text), secret) {
+			continue
+		}
+		info, err := os.Stat(path)
+		if files++; err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s is readable for others: %v, %v", path, info.Mode(), err)
+		}
+	}
+	if files == 0 {
+		t.Error("no file keeps the password")
+	}
+}
