@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// pipeListener is a listener without a kernel, for virtual time.
+type pipeListener struct {
+	connecting chan net.Conn
+	closed     chan struct{}
+	once       sync.Once
+
+	mu         sync.Mutex
+	open, most int
+}
+
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.connecting:
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.open++
+		l.most = max(l.most, l.open)
+		return &limitedConn{Conn: conn, done: func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.open--
+		}}, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// dial connects, as soon as it is accepted.
+func (l *pipeListener) dial() net.Conn {
+	client, server := net.Pipe()
+	go func() {
+		select {
+		case l.connecting <- server:
+		case <-l.closed:
+			server.Close()
+		}
+	}()
+	return client
+}
+
+// Connections that say nothing, begin a request, or do not read their answer, take
+// no more of the node than its limit, and nobody's turn for longer than a minute.
+func TestIdleConnectionsStarveNobody(t *testing.T) {
+	for name, begin := range map[string]string{
+		"silent":          "",
+		"a request begun": "GET /healthz HT",
+		"a body begun":    "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n1",
+		"no reader":       "GET /explain HTTP/1.1\r\nHost: x\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := &pipeListener{connecting: make(chan net.Conn), closed: make(chan struct{})}
+				s := &nodeServer{listener: l}
+				s.serve(newNodeMetrics(idleManager(t), nil), func() []volumemanager.VolumeStatus { return nil })
+				defer s.close()
+				for range 5 * maxConnections {
+					idle := l.dial()
+					defer idle.Close()
+					go func() { _, _ = io.WriteString(idle, begin) }()
+				}
+				synctest.Wait()
+				if l.most != maxConnections {
+					t.Errorf("%d connections are open", l.most)
+				}
+				// Whoever comes now has to wait for those before it at most.
+				began := time.Now()
+				conn := l.dial()
+				defer conn.Close()
+				go func() { _, _ = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") }()
+				answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer answer.Body.Close()
+				if text, err := io.ReadAll(answer.Body); err != nil || !strings.Contains(string(text), "ok") {
+					t.Errorf("%q, %v", text, err)
+				}
+				if took := time.Since(began); took > 6*(readTimeout+writeTimeout) || l.most > maxConnections {
+					t.Errorf("answered after %v; %d connections were open", took, l.most)
+				}
+			})
+		})
+	}
+}
