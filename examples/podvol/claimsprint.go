@@ -6,7 +6,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,22 +24,14 @@ func (t columns) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 6, 4, 3, ' ', 0)
 	for _, row := range t {
 		cells := make([]string, len(row))
-		for i, cell := range row {
-			cells[i] = strings.Map(printable, cell)
+		for i, text := range row {
+			cells[i] = cell(text)
 		}
 		if _, err := io.WriteString(w, strings.Join(cells, "\t")+"\n"); err != nil {
 			return err
 		}
 	}
 	return w.Flush()
-}
-
-// printable keeps a cell to its row, and the terminal from being told anything.
-func printable(r rune) rune {
-	if unicode.IsControl(r) {
-		return ' '
-	}
-	return r
 }
 
 // volumeColumns is a row for each PersistentVolume.

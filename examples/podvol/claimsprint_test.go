@@ -85,10 +85,10 @@ func TestTablesAreThoseOfKubectl(t *testing.T) {
 		want  string
 	}{
 		"volumes": {volumeColumns(exampleVolumes(), false, printedAt), `
-NAME      CAPACITY   ACCESS MODES   RECLAIM POLICY   STATUS        CLAIM              STORAGECLASS    VOLUMEATTRIBUTESCLASS   REASON      AGE
-nfs211    10Gi       RWO,RWX        Retain           Bound         ops-test/nfs-211   nfs216          <unset>                             3h20m
-old       1500M      ROX,RWOP       Delete           Failed                           by-annotation   gold                    Busy [31m   <unknown>
-parting   1Mi        RWO,RWX        Retain           Terminating                                      <unset>                             400d
+NAME      CAPACITY   ACCESS MODES   RECLAIM POLICY   STATUS        CLAIM              STORAGECLASS    VOLUMEATTRIBUTESCLASS   REASON           AGE
+nfs211    10Gi       RWO,RWX        Retain           Bound         ops-test/nfs-211   nfs216          <unset>                                  3h20m
+old       1500M      ROX,RWOP       Delete           Failed                           by-annotation   gold                    Busy\u001b[31m   <unknown>
+parting   1Mi        RWO,RWX        Retain           Terminating                                      <unset>                                  400d
 `},
 		"volumes, wide": {volumeColumns(exampleVolumes()[:1], true, printedAt), `
 NAME     CAPACITY   ACCESS MODES   RECLAIM POLICY   STATUS   CLAIM              STORAGECLASS   VOLUMEATTRIBUTESCLASS   REASON   AGE     VOLUMEMODE

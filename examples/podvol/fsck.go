@@ -213,9 +213,9 @@ func (l *problemList) add(p volumemanager.Problem, tried bool, err error) {
 }
 
 func (l *problemList) print(r problemRow) {
-	fmt.Fprintf(l.out, "%s: %s\n", r.Problem, r.Path)
+	fmt.Fprintf(l.out, "%s: %s\n", r.Problem, cell(r.Path))
 	if r.Pod != "" {
-		fmt.Fprintf(l.out, "  pod:    %s\n", r.Pod)
+		fmt.Fprintf(l.out, "  pod:    %s\n", cell(r.Pod))
 	}
 	fmt.Fprintf(l.out, "  wrong:  %s\n", r.Detail)
 	switch {

@@ -74,6 +74,7 @@ func usagef(format string, args ...any) error {
 }
 
 func run(ctx context.Context, args []string, s streams) int {
+	s.out, s.err = plain(s.out), plain(s.err)
 	root := rootCommand(s)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)

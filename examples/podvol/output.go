@@ -89,7 +89,7 @@ func (p *tablePrinter) add(r row) error {
 		return err
 	}
 	if r.Error == "" && r.Server != "" {
-		_, err := fmt.Fprintf(p.err, "  %s %s: its server %s\n", r.Pod, r.Volume, r.Server)
+		_, err := fmt.Fprintf(p.err, "  %s %s: its server %s\n", cell(r.Pod), cell(r.Volume), cell(r.Server))
 		return err
 	}
 	return printError(p.err, r)
@@ -158,15 +158,16 @@ func printError(w io.Writer, r row) error {
 	if r.Error == "" {
 		return nil
 	}
-	_, err := fmt.Fprintf(w, "  %s %s: %s\n", r.Pod, r.Volume, strings.ReplaceAll(strings.TrimSpace(r.Error), "\n", "\n    "))
+	_, err := fmt.Fprintf(w, "  %s %s: %s\n", cell(r.Pod), cell(r.Volume), strings.ReplaceAll(strings.TrimSpace(r.Error), "\n", "\n    "))
 	return err
 }
 
+// dash is a cell of a table.
 func dash(s string) string {
 	if s == "" {
 		return "-"
 	}
-	return s
+	return cell(s)
 }
 
 func shortDuration(d time.Duration) string {

@@ -18,8 +18,8 @@ type progress struct {
 }
 
 func newProgress(w io.Writer) *progress {
-	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		return &progress{terminal: w}
+	if f, ok := asGiven(w).(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return &progress{terminal: f}
 	}
 	return &progress{}
 }
@@ -42,7 +42,7 @@ func (p *progress) show(waiting []string, elapsed time.Duration) {
 	if len(waiting) > maxNamed {
 		named, more = waiting[:maxNamed], ", …"
 	}
-	fmt.Fprintf(p.terminal, "%sWaiting for %d %s (%ds): %s%s", clearLine, len(waiting), noun, int(elapsed.Seconds()), strings.Join(named, ", "), more)
+	fmt.Fprintf(p.terminal, "%sWaiting for %d %s (%ds): %s%s", clearLine, len(waiting), noun, int(elapsed.Seconds()), cell(strings.Join(named, ", ")), more)
 }
 
 func (p *progress) clear() {

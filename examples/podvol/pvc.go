@@ -126,5 +126,5 @@ func (o pvcOptions) noneFound(all int) string {
 
 // printNote prints what no column has about an object, below the table.
 func printNote(w io.Writer, name, text string) {
-	fmt.Fprintf(w, "  %s: %s\n", name, strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    "))
+	fmt.Fprintf(w, "  %s: %s\n", cell(name), strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    "))
 }

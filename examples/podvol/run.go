@@ -312,7 +312,7 @@ func (j *job) execute(ctx context.Context, s streams, o runOptions, node *node, 
 	if groups := node.ExtraSupplementalGroups(j.pod.UID); len(groups) > 0 {
 		fmt.Fprintf(s.err, "podvol: the volumes' files belong to groups %d (annotation pv.beta.kubernetes.io/gid), which podvol run does not add: name them in spec.securityContext.supplementalGroups\n", groups)
 	}
-	config.Root, config.Stdin, config.Stdout, config.Stderr = o.rootfs, s.in, s.out, s.err
+	config.Root, config.Stdin, config.Stdout, config.Stderr = o.rootfs, s.in, asGiven(s.out), asGiven(s.err)
 	return signals.run(ctx, config)
 }
 

@@ -159,7 +159,7 @@ func startAgain(ctx context.Context, s streams, signals *signals, ids *sandbox.U
 	}
 	code, err := signals.run(ctx, sandbox.Config{
 		Args: append([]string{executable()}, args...), Env: os.Environ(), Dir: dir,
-		Stdin: s.in, Stdout: s.out, Stderr: s.err,
+		Stdin: s.in, Stdout: asGiven(s.out), Stderr: asGiven(s.err),
 		UserNamespace: ids,
 	})
 	switch {

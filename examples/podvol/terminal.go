@@ -1,0 +1,75 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// plainText passes on what people read, and spells out what would tell their
+// terminal anything: names in volumes, manifests and errors of servers are anybody's.
+// What a line of JSON has, it has afterwards.
+type plainText struct{ io.Writer }
+
+// plain makes a writer that is safe to show.
+func plain(w io.Writer) io.Writer {
+	if w == nil {
+		return nil
+	}
+	return plainText{w}
+}
+
+// asGiven is the writer behind a plain one: for other programs' output, and for who
+// must know whether it is a terminal.
+func asGiven(w io.Writer) io.Writer {
+	if p, ok := w.(plainText); ok {
+		return p.Writer
+	}
+	return w
+}
+
+// Write implements io.Writer; n counts bytes of p.
+func (t plainText) Write(p []byte) (n int, err error) {
+	if bytes.IndexFunc(p, tells) < 0 && utf8.Valid(p) {
+		return t.Writer.Write(p)
+	}
+	if _, err := io.WriteString(t.Writer, spelt(string(p), "\n\t")); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// tells reports whether a character tells a terminal, or a reader's eye, more than
+// itself: controls, C1 ones included, what changes the direction of a text, and
+// separators of lines.
+func tells(r rune) bool {
+	return unicode.IsControl(r) && r != '\n' && r != '\t' ||
+		unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
+}
+
+// spelt spells such characters out as JSON does, and bytes that are no UTF-8; those
+// in except stay.
+func spelt(text, except string) string {
+	var b strings.Builder
+	for at := 0; at < len(text); {
+		r, size := utf8.DecodeRuneInString(text[at:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, text[at])
+		case strings.ContainsRune(except, r):
+			b.WriteRune(r)
+		case tells(r) || r == '\n' || r == '\t':
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteString(text[at : at+size])
+		}
+		at += size
+	}
+	return b.String()
+}
+
+// cell keeps a text to its cell of a table.
+func cell(text string) string { return spelt(text, "") }
