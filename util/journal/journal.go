@@ -167,6 +167,19 @@ func (j *Journal) Delete(key string) error {
 	return j.change(line{Op: opDelete, Key: key}, true)
 }
 
+// Forget is [Journal.Delete] that does not wait for the disk: after a crash the
+// key may be there again.
+func (j *Journal) Forget(key string) error {
+	return j.change(line{Op: opDelete, Key: key}, false)
+}
+
+// Move puts the value at another key and deletes this one, at the cost of one of
+// these, and returns when that will survive a crash. One that comes before may
+// leave the value at the new key, and the old key as it was.
+func (j *Journal) Move(key, to string, value json.RawMessage) error {
+	return j.changes(true, line{Op: opPut, Key: to, Value: value}, line{Op: opDelete, Key: key})
+}
+
 // Close waits for the changes under way and closes the file. Calls after it
 // fail with os.ErrClosed.
 func (j *Journal) Close() error {
@@ -185,10 +198,17 @@ func (j *Journal) Close() error {
 	return j.file.Close()
 }
 
-func (j *Journal) change(l line, sync bool) error {
-	text, err := l.encode()
-	if err != nil {
-		return err
+func (j *Journal) change(l line, sync bool) error { return j.changes(sync, l) }
+
+// changes writes lines together, in this order.
+func (j *Journal) changes(sync bool, lines ...line) error {
+	var text []byte
+	for _, l := range lines {
+		encoded, err := l.encode()
+		if err != nil {
+			return err
+		}
+		text = append(text, encoded...)
 	}
 	b, err := j.enqueue(text, sync)
 	if err != nil {

@@ -21,7 +21,9 @@ type kernel struct {
 	fchmodat2 bool
 }
 
-// wanted returns the mode that a file is to have: its own, and more.
+// wanted returns the mode that a file is to have: its own, and more. Setgid was
+// meant for the group that a file had, and goes with that: else whoever made it
+// would let others act as a group that was never theirs.
 func (g Group) wanted(i treewalk.Info) uint32 {
 	mode := i.Mode & 0o7777
 	switch {
@@ -32,8 +34,11 @@ func (g Group) wanted(i treewalk.Info) uint32 {
 	default:
 		mode |= 0o660
 	}
-	if i.IsDir() {
+	switch {
+	case i.IsDir():
 		mode |= unix.S_ISGID | 0o110
+	case i.GID != g.ID:
+		mode &^= unix.S_ISGID
 	}
 	return mode
 }
@@ -84,8 +89,8 @@ func (c *change) fix(fd int, i treewalk.Info) error {
 		if err != nil {
 			return c.failed(opChown, fd, err)
 		}
-		// The kernel takes setuid and setgid off an executable with that.
-		chmod = chmod || mode&(unix.S_ISUID|unix.S_ISGID) != 0 && !i.IsDir()
+		// The kernel takes setuid off an executable with that.
+		chmod = chmod || mode&unix.S_ISUID != 0 && !i.IsDir()
 	}
 	if !chmod {
 		return nil

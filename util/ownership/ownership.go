@@ -49,7 +49,8 @@ const maxMoved = 5
 // Set gives the tree at dir to a group by the kubelet's rules (Kubernetes
 // v1.37, fsGroup): each file gets the group, and its mode's bits 0660, or 0440
 // of a read-only volume, in addition to those it has; directories also get
-// setgid and 0110. Of a link only the group changes. Pipes, sockets and devices
+// setgid and 0110. Unlike the kubelet's, a file that has setgid for another group
+// loses it with that group. Of a link only the group changes. Pipes, sockets and devices
 // are files like others. What is right already is not written to.
 //
 // If dir is a link it is followed; links beneath it never are, and neither is

@@ -102,7 +102,9 @@ var rules = []struct {
 	{"executable", 0o755, 0o775, 0o755},
 	{"private", 0o700, 0o760, 0o740},
 	{"setuid", fs.ModeSetuid | 0o711, fs.ModeSetuid | 0o771, fs.ModeSetuid | 0o751},
-	{"setgid", setgid | 0o755, setgid | 0o775, setgid | 0o755},
+	{"setgid", setgid | 0o755, 0o775, 0o755}, // which was for another group
+	{"locking", setgid | 0o644, 0o664, 0o644},
+	{"both", fs.ModeSetuid | setgid | 0o755, fs.ModeSetuid | 0o775, fs.ModeSetuid | 0o755},
 	{"pipe", fs.ModeNamedPipe | 0o600, fs.ModeNamedPipe | 0o660, fs.ModeNamedPipe | 0o640},
 	{"socket", fs.ModeSocket | 0o755, fs.ModeSocket | 0o775, fs.ModeSocket | 0o755},
 	{"dir", dir | 0o700, dir | setgid | 0o770, dir | setgid | 0o750},
@@ -126,6 +128,9 @@ func assertRules(t *testing.T, root string, gid uint32, readOnly bool) {
 		want := shown{r.after, gid}
 		if readOnly {
 			want.mode = r.afterWhenRO
+		}
+		if own := uint32(os.Getegid()); own == gid && !r.before.IsDir() {
+			want.mode |= r.before & setgid // it is still for the group that it was for
 		}
 		if got := look(t, filepath.Join(root, r.path)); got != want {
 			t.Errorf("%s is %v of %d, want %v", r.path, got.mode, got.gid, want.mode)

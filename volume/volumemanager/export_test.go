@@ -6,3 +6,6 @@ func (c Config) BesideNoKubelet() Config {
 	c.kubeletDir = "/nowhere"
 	return c
 }
+
+// RemoveDirsBy has the directories around volumes removed by f.
+func (m *Manager) RemoveDirsBy(f func(path string) error) { m.podDirs.rmdir = f }

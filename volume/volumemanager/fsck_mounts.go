@@ -149,8 +149,7 @@ func (m *Manager) straySubPath(key subPathsKey, dir string, known *explained) Pr
 			if detached != nil {
 				err = errors.Join(err, detached)
 			}
-			m.podDirs.removeEmpty(ctx, m.host.RootDir, key.podUID)
-			return err
+			return errors.Join(err, m.podDirs.removeEmpty(ctx, m.host.RootDir, key.podUID))
 		}
 	}
 	return p

@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -36,6 +37,7 @@ type podDirs struct {
 	changing keylock.Map[types.UID]
 	mu       sync.Mutex
 	users    map[types.UID]int
+	rmdir    func(path string) error // by tests; nil: rmdir(2)
 }
 
 // use keeps the pod's directories until done is called.
@@ -65,31 +67,53 @@ func (d *podDirs) count(podUID types.UID, delta int) (users int) {
 
 // removeEmpty removes the pod's directories as far as they are empty, unless a
 // set-up of the pod uses them. What is not ours keeps them, and that is no
-// error.
-func (d *podDirs) removeEmpty(ctx context.Context, rootDir string, podUID types.UID) {
+// error; that the disk fails is one, since nobody would look at them again.
+func (d *podDirs) removeEmpty(ctx context.Context, rootDir string, podUID types.UID) error {
 	unlock, err := d.changing.Lock(ctx, podUID)
 	if err != nil {
-		return
+		return err
 	}
 	defer unlock()
 	if d.count(podUID, 0) > 0 {
-		return
+		return nil
+	}
+	return removeEmptyPod(rootDir, podUID, d.rmdir)
+}
+
+// removeEmptyPod does it by rmdir, or rmdir(2) where that is nil.
+func removeEmptyPod(rootDir string, podUID types.UID, rmdir func(path string) error) error {
+	if rmdir == nil {
+		rmdir = unix.Rmdir
 	}
 	pod := filepath.Join(podsDir(rootDir), string(podUID))
+	var errs []error
 	for _, sub := range []string{"volumes", "volumeDevices", "plugins", "volume-subpaths"} {
-		removeEmptyTree(filepath.Join(pod, sub))
+		errs = append(errs, removeEmptyTree(filepath.Join(pod, sub), rmdir))
 	}
-	_ = unix.Rmdir(pod)
+	return errors.Join(append(errs, ifFailing(pod, rmdir(pod)))...)
 }
 
 // removeEmptyTree removes dir and its children where they are empty.
-func removeEmptyTree(dir string) {
+func removeEmptyTree(dir string, rmdir func(path string) error) error {
 	children, err := os.ReadDir(dir)
-	if err != nil {
-		return
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
+	errs := []error{ifFailing(dir, err)}
 	for _, child := range children {
-		_ = unix.Rmdir(filepath.Join(dir, child.Name()))
+		path := filepath.Join(dir, child.Name())
+		errs = append(errs, ifFailing(path, rmdir(path)))
 	}
-	_ = unix.Rmdir(dir)
+	return errors.Join(append(errs, ifFailing(dir, rmdir(dir)))...)
+}
+
+// ifFailing is the error of a disk or a file system that fails. All others say
+// that a directory is not there, not empty, or somebody else's.
+func ifFailing(path string, err error) error {
+	for _, fails := range []error{unix.EIO, unix.EUCLEAN, unix.EROFS, unix.ENOSPC, unix.EDQUOT, unix.ENOMEM} {
+		if errors.Is(err, fails) {
+			return &fs.PathError{Op: "rmdir", Path: path, Err: fails}
+		}
+	}
+	return nil
 }

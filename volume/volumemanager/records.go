@@ -40,7 +40,10 @@ func parseKey(s string) (volumeKey, bool) {
 // records are the volumes' records in the journal below podvol/. It is a
 // journal and not a file for each, since a record must reach the disk before
 // its volume is touched, and the sync of an append is all that this costs.
-type records struct{ journal *journal.Journal }
+type records struct {
+	journal *journal.Journal
+	buried  *buried
+}
 
 func recordsPath(rootDir string) string { return filepath.Join(StateDir(rootDir), "records") }
 
@@ -52,8 +55,11 @@ func openRecords(rootDir string) (r records, found []*volume.Record, unreadable 
 	if err != nil {
 		return records{}, nil, nil, err
 	}
+	r = records{j, newBuried(rootDir)}
 	found, unreadable = decodeRecords(rootDir, held)
-	return records{j}, found, unreadable, nil
+	_, earlier := splitBuried(rootDir, held)
+	earlier.settle(r)
+	return r, found, unreadable, nil
 }
 
 // write stores an encoded record and returns when it will survive a crash.
@@ -92,7 +98,8 @@ func digestOfRecord(record *volume.Record) (recordDigest, error) {
 	return digestOf(line), err
 }
 
-// remove deletes the record; a missing one is success.
+// remove deletes the record; a missing one is success. It is for volumes of which
+// nothing was removed; see [records.release].
 func (r records) remove(key volumeKey) error { return r.journal.Delete(key.String()) }
 
 // close ends the writing; of records that were never opened, it does nothing.
@@ -100,6 +107,7 @@ func (r records) close() error {
 	if r.journal == nil {
 		return nil
 	}
+	r.settleAll()
 	return r.journal.Close()
 }
 
@@ -128,7 +136,8 @@ func (e *UnreadableRecordError) Error() string {
 func (e *UnreadableRecordError) Unwrap() error { return e.Err }
 
 func decodeRecords(rootDir string, held []journal.Entry) (found []*volume.Record, unreadable []*UnreadableRecordError) {
-	for _, entry := range held {
+	live, earlier := splitBuried(rootDir, held)
+	for _, entry := range append(live, earlier.back...) {
 		record, err := decodeRecord(entry)
 		if err != nil {
 			e := &UnreadableRecordError{Volume: entry.Key, Err: err}

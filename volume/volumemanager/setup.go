@@ -81,12 +81,14 @@ func (m *Manager) undoSetUp(ctx context.Context, u *setUp) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace) // its own may have ended
 	defer cancel()
 	if u.undo == nil {
-		m.removeEmptyDirs(ctx, u.slot)
+		_ = m.removeEmptyDirs(ctx, u.slot) // the volume's teardown will say so
 		return
 	}
 	m.setUndoing(u.slot, true)
 	defer m.setUndoing(u.slot, false)
-	m.removeEmptyDirs(ctx, u.slot)
+	if err := m.removeEmptyDirs(ctx, u.slot); err != nil {
+		m.log.Warn("directories of a pod could not be removed", "podUID", u.key.podUID, "error", err)
+	}
 	u.undo()
 }
 
@@ -99,15 +101,16 @@ func (m *Manager) setUndoing(s *slot, undoing bool) {
 // removeEmptyDirs removes the pod's directories once none of its volumes has
 // anything in them, or only what is about to go: of volumes that are torn down
 // or undone at the same time, the last one finds the directories empty.
-func (m *Manager) removeEmptyDirs(ctx context.Context, s *slot) {
+func (m *Manager) removeEmptyDirs(ctx context.Context, s *slot) error {
 	m.mu.Lock()
 	used := slices.ContainsFunc(s.pod.slots, func(other *slot) bool {
 		return other.actual.exists() && other.doing != opTearDown && !other.undoing
 	})
 	m.mu.Unlock()
-	if !used {
-		m.podDirs.removeEmpty(ctx, m.host.RootDir, s.pod.uid)
+	if used {
+		return nil
 	}
+	return m.podDirs.removeEmpty(ctx, m.host.RootDir, s.pod.uid)
 }
 
 // prepare finds out, without touching anything, what is to be done. With an
@@ -393,7 +396,7 @@ func (m *Manager) restore(u *setUp, before actualVolume, digest recordDigest) {
 	var err error
 	switch {
 	case before.record == nil:
-		err = m.records.remove(u.key)
+		err = m.records.release(u.key, u.record)
 	case before.digest != digest:
 		err = m.records.rewrite(u.key, before.record)
 	}

@@ -79,8 +79,10 @@ func (m *Manager) unapply(ctx context.Context, s *slot, was actualVolume) error 
 	if err := m.unstage(ctx, s, was, plugin); err != nil {
 		return err
 	}
-	m.removeEmptyDirs(ctx, s)
-	return m.records.remove(was.key)
+	if err := m.removeEmptyDirs(ctx, s); err != nil {
+		return err // with its record: nothing else would lead there again
+	}
+	return m.records.release(was.key, was.record)
 }
 
 // partlyMounted reports whether more of a volume is mounted than what was

@@ -99,8 +99,7 @@ func (m *Manager) TearDownPod(ctx context.Context, podUID types.UID) error {
 	}
 	goal, known := m.deleted(podUID)
 	if !known {
-		m.podDirs.removeEmpty(ctx, m.host.RootDir, podUID)
-		return nil
+		return m.podDirs.removeEmpty(ctx, m.host.RootDir, podUID)
 	}
 	return m.awaitGone(ctx, podUID, func(p *podState) bool { return len(p.slots) == 0 || goal.attempted() })
 }

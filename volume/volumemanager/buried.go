@@ -1,0 +1,268 @@
+package volumemanager
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/journal"
+	"github.com/podvol/podvol/volume"
+)
+
+// When a volume has been torn down, its directories are removed, but not for sure
+// on disk: after a power cut they may be there again. So its record is not
+// deleted but buried, at the cost of the one sync that the deletion would take:
+// kept under another key until the directories are known to be gone for good.
+// Those of many volumes are synced together. Whoever opens the records meanwhile
+// counts a buried record for nothing, unless there is something again at its
+// volume's place: then it is that volume's record as before, and unconfirmed.
+
+// buriedPrefix begins the keys of buried records. A text of its own follows, so
+// that no two are the same, and the volume's key.
+const buriedPrefix = "buried/"
+
+// maxBuried is how many are kept before the directories are synced: many enough
+// that it costs a teardown next to nothing.
+const maxBuried = 64
+
+// buried are the records that are waiting for that, by their keys.
+type buried struct {
+	rootDir string
+	sync    func(*os.File) error // fsync(2)
+
+	mu      sync.Mutex
+	waiting map[string]volumeKey
+}
+
+func newBuried(rootDir string) *buried {
+	return &buried{rootDir: rootDir, sync: syncDir, waiting: make(map[string]volumeKey)}
+}
+
+func syncDir(dir *os.File) error {
+	err := eintr.Do(func() error { return unix.Fsync(int(dir.Fd())) })
+	if errors.Is(err, unix.EINVAL) { // a file system without it loses nothing that it could keep
+		return nil
+	}
+	return err
+}
+
+// release takes the record of a volume away that has been torn down, or was never
+// set up, and returns when that will survive a crash. What stands at its place all
+// the same is somebody else's, and must not be taken for podvol's later.
+func (r records) release(key volumeKey, record *volume.Record) error {
+	if isBack(r.buried.rootDir, key) {
+		return r.remove(key)
+	}
+	return r.bury(key, record)
+}
+
+func (r records) bury(key volumeKey, record *volume.Record) error {
+	buriedRecord := *record
+	buriedRecord.Confirmed, buriedRecord.Detached = nil, nil
+	line, err := volume.EncodeRecord(&buriedRecord)
+	if err != nil {
+		return err
+	}
+	under := buriedPrefix + rand.Text() + "/" + key.String()
+	if err := r.journal.Move(key.String(), under, line); err != nil {
+		return err
+	}
+	if full := r.buried.add(under, key); full != nil {
+		r.settle(full)
+	}
+	return nil
+}
+
+// add returns all that are waiting once they are enough.
+func (b *buried) add(under string, key volumeKey) (full map[string]volumeKey) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waiting[under] = key
+	if len(b.waiting) < maxBuried {
+		return nil
+	}
+	return b.take()
+}
+
+// take is called with the lock held.
+func (b *buried) take() map[string]volumeKey {
+	all := b.waiting
+	b.waiting = make(map[string]volumeKey)
+	return all
+}
+
+// settle sees to it that the directories of these volumes stay away, and forgets
+// the volumes. What cannot be synced is kept for another time: a record too many
+// is harmless.
+func (r records) settle(gone map[string]volumeKey) {
+	if len(gone) == 0 {
+		return
+	}
+	if r.buried.syncPlaces(gone) != nil {
+		r.buried.keep(gone)
+		return
+	}
+	for under := range gone {
+		if r.journal.Forget(under) != nil {
+			return // the next owner of the root does it
+		}
+	}
+}
+
+func (b *buried) keep(all map[string]volumeKey) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	maps.Copy(b.waiting, all)
+}
+
+// settleAll settles what is waiting.
+func (r records) settleAll() {
+	r.buried.mu.Lock()
+	all := r.buried.take()
+	r.buried.mu.Unlock()
+	r.settle(all)
+}
+
+// syncPlaces syncs, for each volume, the directories on the way to its own as far
+// as they are there: what is missing below the last one was removed from it. All
+// are opened before the first is synced, lest one go in between.
+func (b *buried) syncPlaces(gone map[string]volumeKey) (err error) {
+	dirs := make(map[string]*os.File)
+	defer func() {
+		for _, dir := range dirs {
+			if dir != nil {
+				dir.Close()
+			}
+		}
+	}()
+	for _, key := range gone {
+		for _, kind := range volumeKinds() {
+			if err := openWay(dirs, podsDir(b.rootDir), string(key.podUID), kind, volume.EscapeQualifiedName(key.plugin)); err != nil {
+				return err
+			}
+		}
+	}
+	for _, dir := range dirs {
+		if dir == nil {
+			continue
+		}
+		if err := b.sync(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func volumeKinds() []string { return []string{"volumes", "volumeDevices"} }
+
+// openWay opens one directory below the other until one is missing, which has nil
+// in dirs.
+func openWay(dirs map[string]*os.File, path string, names ...string) error {
+	for {
+		dir, known := dirs[path]
+		if !known {
+			opened, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			dir, dirs[path] = opened, opened
+		}
+		if dir == nil || len(names) == 0 {
+			return nil
+		}
+		path, names = filepath.Join(path, names[0]), names[1:]
+	}
+}
+
+// unburied are buried records, judged by what is at their volumes' places.
+type unburied struct {
+	back []journal.Entry      // as records, of volumes that are there again
+	gone map[string]volumeKey // of volumes that are not
+	rest map[string]volumeKey // of volumes that are, or have a newer record
+}
+
+// splitBuried takes the buried records out of the others.
+func splitBuried(rootDir string, held []journal.Entry) (live []journal.Entry, found unburied) {
+	found.gone, found.rest = make(map[string]volumeKey), make(map[string]volumeKey)
+	recorded := make(map[string]bool)
+	for _, entry := range held {
+		if _, _, ok := parseBuried(entry.Key); !ok {
+			live = append(live, entry)
+			recorded[entry.Key] = true
+		}
+	}
+	for _, entry := range held {
+		name, key, ok := parseBuried(entry.Key)
+		switch {
+		case !ok:
+		case recorded[name]:
+			found.rest[entry.Key] = key
+		case !isBack(rootDir, key):
+			found.gone[entry.Key] = key
+		default:
+			recorded[name] = true
+			found.rest[entry.Key] = key
+			found.back = append(found.back, journal.Entry{Key: name, Value: json.RawMessage(entry.Value)})
+		}
+	}
+	return live, found
+}
+
+// parseBuried returns the key of the volume whose record is buried.
+func parseBuried(under string) (name string, key volumeKey, ok bool) {
+	rest, ok := strings.CutPrefix(under, buriedPrefix)
+	if !ok {
+		return "", volumeKey{}, false
+	}
+	_, name, _ = strings.Cut(rest, "/")
+	key, ok = parseKey(name)
+	return name, key, ok
+}
+
+// isBack reports whether there is, or may be, something at a volume's place, or
+// the rest of what was being removed. It touches nothing but the directories
+// around.
+func isBack(rootDir string, key volumeKey) bool {
+	for _, kind := range volumeKinds() {
+		plugin := filepath.Join(podsDir(rootDir), string(key.podUID), kind, volume.EscapeQualifiedName(key.plugin))
+		for _, name := range []string{key.spec, volume.DeletingPrefix + key.spec} {
+			if gone, err := isGone(filepath.Join(plugin, name)); err != nil || !gone {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// settle finishes what an earlier owner has buried: volumes that are there again
+// have their records again, of others what may be left around them is removed.
+func (u unburied) settle(r records) {
+	for _, entry := range u.back {
+		if r.journal.Put(entry.Key, entry.Value) != nil {
+			return // as on a full disk; they are kept
+		}
+	}
+	pods := make(map[types.UID]bool)
+	for _, key := range u.gone {
+		if !pods[key.podUID] {
+			pods[key.podUID] = true
+			_ = removeEmptyPod(r.buried.rootDir, key.podUID, nil) // what stays is empty
+		}
+	}
+	r.settle(u.gone)
+	for under := range u.rest {
+		if r.journal.Forget(under) != nil {
+			return
+		}
+	}
+}

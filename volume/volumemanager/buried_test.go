@@ -1,0 +1,78 @@
+package volumemanager
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/util/journal"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Records of volumes that are gone are forgotten only after every directory was
+// synced in which something of theirs was, and kept where that fails.
+func TestBuriedRecordsAreKeptUntilSynced(t *testing.T) {
+	root := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(podsDir(root), "two", "volumes", "x~y"), 0o750))
+	must(t, os.MkdirAll(StateDir(root), 0o700))
+	r, _, _, err := openRecords(root)
+	must(t, err)
+	var synced []string
+	failure := errors.New("the disk fails")
+	fail := true
+	r.buried.sync = func(dir *os.File) error {
+		if held, _, err := journal.Read(recordsPath(root)); err != nil || len(held) != 2 {
+			t.Errorf("forgotten before %s was synced: %v, %v", dir.Name(), held, err)
+		}
+		rest, _ := filepath.Rel(root, dir.Name())
+		synced = append(synced, rest)
+		if fail {
+			return failure
+		}
+		return nil
+	}
+	for _, uid := range []types.UID{"one", "two"} {
+		key := volumeKey{uid, "x/y", "v"}
+		must(t, r.journal.Move(key.String(), buriedPrefix+"1/"+key.String(), []byte("{}")))
+		r.buried.add(buriedPrefix+"1/"+key.String(), key)
+	}
+	r.settleAll()
+	if len(synced) == 0 || len(r.buried.waiting) != 2 {
+		t.Fatalf("synced %v, waiting %v", synced, r.buried.waiting)
+	}
+	synced, fail = nil, false
+	must(t, r.close())
+	slices.Sort(synced)
+	if want := []string{"pods", "pods/two", "pods/two/volumes", "pods/two/volumes/x~y"}; !slices.Equal(synced, want) {
+		t.Errorf("synced %v, want %v", synced, want)
+	}
+	if held, _, err := journal.Read(recordsPath(root)); err != nil || len(held) > 0 {
+		t.Errorf("held: %v, %v", held, err)
+	}
+}
+
+// What somebody else has put where a volume was is never taken for podvol's.
+func TestNothingIsBuriedWhereSomethingStands(t *testing.T) {
+	root := t.TempDir()
+	key := volumeKey{"uid", "x/y", "v"}
+	must(t, os.MkdirAll(volumePlace(root, key), 0o750))
+	must(t, os.MkdirAll(StateDir(root), 0o700))
+	r, _, _, err := openRecords(root)
+	must(t, err)
+	must(t, r.journal.Put(key.String(), []byte("{}")))
+	must(t, r.release(key, nil))
+	if held, _, err := journal.Read(recordsPath(root)); err != nil || len(held) > 0 {
+		t.Errorf("held: %v, %v", held, err)
+	}
+	must(t, r.close())
+}
