@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
 // pvOptions are the flags of podvol pv.
@@ -66,7 +68,7 @@ func printPVs(s streams, o pvOptions, names []string) error {
 		fmt.Fprintln(s.err, "No resources found")
 	}
 	for _, pv := range shown {
-		if isUnreclaimed(pv) && pv.Status.Message != "" {
+		if pv.Status.Message != "" && (isUnreclaimed(pv) || pv.Annotations[persistentvolume.LostClaimAnnotation] != "") {
 			printNote(s.err, pv.Name, pv.Status.Message)
 		}
 	}

@@ -46,6 +46,7 @@ func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	if awaitsClaim(pv) { // no longer: from now on it goes with it
 		next := pv.DeepCopy()
 		delete(next.Annotations, AwaitsClaimAnnotation)
+		delete(next.Annotations, LostClaimAnnotation)
 		if pv, err = c.writeVolume(ctx, pv, next, c.volumes.wrote); err != nil {
 			return fmt.Errorf("note that volume %q has its claim: %w", pv.Name, err)
 		}

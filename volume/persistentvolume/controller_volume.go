@@ -56,7 +56,7 @@ func (c *Controller) settleVolume(ctx context.Context, pv *v1.PersistentVolume) 
 	case err != nil:
 		return err
 	case awaitsClaim(pv) && (claim == nil || claim.Spec.VolumeName != "" && claim.Spec.VolumeName != pv.Name):
-		_, err := c.setVolumePhase(ctx, pv, v1.VolumeAvailable, "")
+		_, err := c.setVolumePhase(ctx, pv, v1.VolumeAvailable, lostClaimMessage(pv))
 		return err
 	case claim == nil:
 		return c.release(ctx, pv)

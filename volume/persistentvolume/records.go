@@ -48,6 +48,7 @@ type RecordedObjects struct {
 	mu        sync.Mutex
 	closed    bool
 	uncertain error // a *UncertainRecordError
+	graves    graves
 	writing   sync.WaitGroup
 }
 
@@ -106,10 +107,11 @@ func (r *RecordedObjects) load(ctx context.Context, store objects.Loader) error 
 		return err
 	}
 	r.spare.fill()
-	claims, volumes, err := ReadRecords(r.dir)
+	claims, volumes, deleted, err := readRecords(r.dir)
 	if err != nil {
 		return err
 	}
+	r.findLost(claims, volumes, deleted)
 	all := make([]metav1.Object, 0, len(claims)+len(volumes))
 	for _, pv := range volumes {
 		all = append(all, pv)
@@ -213,6 +215,9 @@ func (r *RecordedObjects) create(ctx context.Context, ref volume.ObjectRef, obje
 	if object, err = r.admit(ctx, e, object); err != nil {
 		return nil, nil, err
 	}
+	if object, err = r.recognise(ctx, object); err != nil {
+		return nil, nil, err
+	}
 	created, err := re.store.Create(ctx, object)
 	if err != nil {
 		return nil, nil, err
@@ -301,6 +306,12 @@ func (r *RecordedObjects) write(ctx context.Context, re *rehearsal, object metav
 // On an error it is, as far as that can be, as it was.
 func (r *RecordedObjects) record(re *rehearsal, next metav1.Object) error {
 	err := r.tryRecord(re, next)
+	if err == nil {
+		if re.ref.Kind == kindClaim && next != nil && !isGone(next) {
+			r.noGrave(re.ref.NamespacedName)
+		}
+		r.clearGrave(context.Background(), re.stored, next)
+	}
 	if failed, ok := errors.AsType[*durable.Error](err); !ok || !failed.Replaced {
 		return err
 	}
@@ -336,7 +347,7 @@ func (r *RecordedObjects) tryRecord(re *rehearsal, next metav1.Object) error {
 		if err := r.buried(re.stored); err != nil {
 			return err
 		}
-		return r.remove(re.ref)
+		return r.bury(re.ref, re.stored)
 	case next.GetResourceVersion() == re.rehearsed:
 		return nil // it stays as it is
 	}

@@ -12,6 +12,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/volume"
@@ -42,6 +43,7 @@ type record struct {
 	SchemaVersion int                       `json:"schemaVersion"`
 	Claim         *v1.PersistentVolumeClaim `json:"claim,omitempty"`
 	Volume        *v1.PersistentVolume      `json:"volume,omitempty"`
+	Deleted       *deletedClaim             `json:"deleted,omitempty"`
 }
 
 // DamagedRecordError says that a file cannot be understood that says which claim
@@ -66,10 +68,16 @@ func (e *DamagedRecordError) Unwrap() error { return e.Err }
 // The error joins a *[DamagedRecordError] for each file that cannot be understood;
 // the others are returned besides it.
 func ReadRecords(dir string) (claims []*v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume, err error) {
+	claims, volumes, _, err = readRecords(dir)
+	return claims, volumes, err
+}
+
+func readRecords(dir string) (claims []*v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume, deleted map[types.NamespacedName]types.UID, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
+	deleted = make(map[types.NamespacedName]types.UID)
 	var damaged []error
 	for _, file := range files {
 		if !isRecordFile(file.Name()) {
@@ -81,13 +89,15 @@ func ReadRecords(dir string) (claims []*v1.PersistentVolumeClaim, volumes []*v1.
 		case errors.Is(err, fs.ErrNotExist): // since deleted
 		case err != nil:
 			damaged = append(damaged, &DamagedRecordError{Path: path, Err: err})
+		case rec.Deleted != nil:
+			deleted[rec.Deleted.NamespacedName] = rec.Deleted.UID
 		case rec.Claim != nil:
 			claims = append(claims, rec.Claim)
 		default:
 			volumes = append(volumes, rec.Volume)
 		}
 	}
-	return claims, volumes, errors.Join(damaged...)
+	return claims, volumes, deleted, errors.Join(damaged...)
 }
 
 func readRecord(path string) (record, error) {
@@ -113,7 +123,13 @@ func parseRecord(path string, data []byte) (record, error) {
 	case rec.SchemaVersion == sealedVersion && !sealed:
 		return rec, errNoSeal
 	}
-	if (rec.Claim == nil) == (rec.Volume == nil) {
+	if rec.Deleted != nil && rec.Claim == nil && rec.Volume == nil {
+		if recordName(claimRef(rec.Deleted.NamespacedName)) != filepath.Base(path) {
+			return rec, fmt.Errorf("it is about %s", rec.Deleted.NamespacedName)
+		}
+		return rec, nil
+	}
+	if rec.Deleted != nil || (rec.Claim == nil) == (rec.Volume == nil) {
 		return rec, errors.New("it is about no claim and no volume, or both")
 	}
 	if ref, _ := refOfRecorded(rec.object()); recordName(ref) != filepath.Base(path) {

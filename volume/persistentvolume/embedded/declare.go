@@ -30,7 +30,7 @@ var foreign = [...]string{
 	"volume.kubernetes.io/selected-node",
 	"volume.kubernetes.io/storage-provisioner",
 	"volume.beta.kubernetes.io/storage-provisioner",
-	lastApplied, appliedBy, persistentvolume.AwaitsClaimAnnotation, persistentvolume.ProvisioningFinalizer,
+	lastApplied, appliedBy, persistentvolume.AwaitsClaimAnnotation, persistentvolume.LostClaimAnnotation, persistentvolume.ProvisioningFinalizer,
 }
 
 // localVolumeNode is on volumes that discovery has stored, and lets this node's

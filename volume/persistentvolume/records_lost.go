@@ -1,0 +1,185 @@
+package persistentvolume
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// LostClaimAnnotation is on a volume, beside [AwaitsClaimAnnotation], whose claim was
+// not deleted, but has no record any more: a claim of that name gets its UID, and so
+// the volume. The value is the UID.
+const LostClaimAnnotation = "podvol.io/lost-claim"
+
+// deletedClaim is in the file of a claim that was deleted, for as long as its volume
+// says that it is bound to it: without it the claim's file would seem to be lost.
+type deletedClaim struct {
+	types.NamespacedName
+	UID types.UID `json:"uid"`
+}
+
+// graves are the files of deleted claims, and the volumes that have lost theirs.
+type graves struct {
+	deleted map[types.NamespacedName]types.UID
+	lost    map[types.NamespacedName]string // the volume's name
+}
+
+// hasLostClaim reports whether a volume waits for a claim whose record was lost.
+func hasLostClaim(pv *v1.PersistentVolume) bool {
+	return awaitsClaim(pv) && pv.Annotations[LostClaimAnnotation] == string(pv.Spec.ClaimRef.UID)
+}
+
+func lostClaimMessage(pv *v1.PersistentVolume) string {
+	if !hasLostClaim(pv) {
+		return ""
+	}
+	ref := pv.Spec.ClaimRef
+	return fmt.Sprintf("the record of its claim \"%s/%s\" was lost, and nothing says that it was deleted: its data is kept, and a claim of that name gets it again; "+
+		"if nobody needs it, delete this volume", ref.Namespace, ref.Name)
+}
+
+// findLost marks the volumes whose claims have no record, though they were not
+// deleted. What is left of claims that were, and whose volumes know, is removed.
+func (r *RecordedObjects) findLost(claims []*v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume, deleted map[types.NamespacedName]types.UID) {
+	r.graves = graves{deleted: deleted, lost: make(map[types.NamespacedName]string)}
+	recorded := make(map[types.NamespacedName]bool, len(claims))
+	for _, claim := range claims {
+		recorded[nameOf(claim)] = true
+	}
+	needed := make(map[types.NamespacedName]bool)
+	for _, pv := range volumes {
+		name, ok := claimRefOf(pv)
+		if !ok || recorded[name] {
+			continue
+		}
+		if pv.Status.Phase == v1.VolumeBound && pv.Spec.ClaimRef.UID != "" && !awaitsClaim(pv) {
+			if deleted[name] == pv.Spec.ClaimRef.UID {
+				needed[name] = true
+				continue
+			}
+			metav1.SetMetaDataAnnotation(&pv.ObjectMeta, AwaitsClaimAnnotation, string(pv.Spec.ClaimRef.UID))
+			metav1.SetMetaDataAnnotation(&pv.ObjectMeta, LostClaimAnnotation, string(pv.Spec.ClaimRef.UID))
+		}
+		if hasLostClaim(pv) {
+			r.graves.lost[name] = pv.Name
+		}
+	}
+	for _, name := range slices.Collect(maps.Keys(deleted)) {
+		if !needed[name] && r.remove(claimRef(name)) == nil {
+			delete(deleted, name)
+		}
+	}
+}
+
+// bury makes the record of a claim say that it was deleted, if it had a volume, which
+// may not know yet; else there is nothing left of it.
+func (r *RecordedObjects) bury(ref volume.ObjectRef, stored metav1.Object) error {
+	claim, ok := stored.(*v1.PersistentVolumeClaim)
+	if !ok || !r.isBoundTo(claim) {
+		return r.remove(ref)
+	}
+	data, err := json.Marshal(record{SchemaVersion: sealedVersion, Deleted: &deletedClaim{NamespacedName: ref.NamespacedName, UID: claim.UID}})
+	if err != nil {
+		return err
+	}
+	err = r.spare.spend(func() error {
+		return r.disk.WriteFile(filepath.Join(r.dir, recordName(ref)), seal(append(data, '\n')), 0o600)
+	})
+	if err != nil {
+		return fmt.Errorf("record that %s is deleted: %w", ref, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.graves.deleted[ref.NamespacedName] = claim.UID
+	return nil
+}
+
+// isBoundTo reports whether a volume says, or may, that it is bound to a claim.
+func (r *RecordedObjects) isBoundTo(claim *v1.PersistentVolumeClaim) bool {
+	if claim.Spec.VolumeName == "" {
+		return false
+	}
+	pv, err := objects.Get[*v1.PersistentVolume](context.Background(), r.Live(), volumeRef(claim.Spec.VolumeName))
+	if err != nil {
+		return !errors.Is(err, volume.ErrNotFound)
+	}
+	return pv.Status.Phase == v1.VolumeBound && pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == claim.UID
+}
+
+// clearGrave removes what is left of the claim of a volume that knows that it was
+// deleted. If that fails it is tried when the records are opened again.
+func (r *RecordedObjects) clearGrave(ctx context.Context, stored, next metav1.Object) {
+	pv, ok := stored.(*v1.PersistentVolume)
+	if !ok || pv.Spec.ClaimRef == nil {
+		return
+	}
+	if now, ok := next.(*v1.PersistentVolume); ok && now != nil && !isGone(now) && now.Status.Phase == v1.VolumeBound {
+		return
+	}
+	name, _ := claimRefOf(pv)
+	if !r.isGrave(name, pv.Spec.ClaimRef.UID) {
+		return
+	}
+	unlock, err := r.keys.Lock(ctx, claimRef(name))
+	if err != nil {
+		return
+	}
+	defer unlock()
+	if r.isGrave(name, pv.Spec.ClaimRef.UID) && r.remove(claimRef(name)) == nil {
+		r.noGrave(name)
+	}
+}
+
+func (r *RecordedObjects) isGrave(name types.NamespacedName, uid types.UID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return uid != "" && r.graves.deleted[name] == uid
+}
+
+// noGrave notes that the file of a claim is another's, or gone.
+func (r *RecordedObjects) noGrave(name types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.graves.deleted, name)
+}
+
+// recognise gives a claim without UID that of the lost one of its name, so that it
+// gets the volume of that.
+func (r *RecordedObjects) recognise(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	claim, ok := object.(*v1.PersistentVolumeClaim)
+	if !ok || claim.UID != "" {
+		return object, nil
+	}
+	name := nameOf(claim)
+	r.mu.Lock()
+	lost := r.graves.lost[name]
+	r.mu.Unlock()
+	if lost == "" {
+		return object, nil
+	}
+	pv, err := objects.Get[*v1.PersistentVolume](ctx, r.Live(), volumeRef(lost))
+	if ref, ok := refOfLost(pv, err); !ok || ref != name {
+		return object, ignoreMissing(err)
+	}
+	next := claim.DeepCopy()
+	next.UID, next.Spec.VolumeName = pv.Spec.ClaimRef.UID, pv.Name // whatever it asks for by now
+	return next, nil
+}
+
+func refOfLost(pv *v1.PersistentVolume, err error) (types.NamespacedName, bool) {
+	if err != nil || !hasLostClaim(pv) {
+		return types.NamespacedName{}, false
+	}
+	return claimRefOf(pv)
+}
