@@ -17,4 +17,12 @@
 // looks whether it exists; this may block where the path leads through the file
 // system of such a server. Failures are *[Error] values with a typed [Cause] and
 // a sentence of advice.
+//
+// Who comes from k8s.io/mount-utils keeps that import, beside this one, for its
+// helpers, which this package does not repeat: CleanupMountPoint,
+// CleanupMountWithForce, IsNotMountPoint, IsCorruptedMnt, PathExists,
+// NewSafeFormatAndMount and the rest all take the mounter from [New], which is also
+// its MounterForceUnmounter. Two things differ: New takes a [Config] and not the
+// path of a program, and unmounting what is not mounted is always an error
+// ([ErrNotMounted]), whatever umount(8) of the node thinks of it.
 package mount

@@ -78,7 +78,10 @@ var (
 )
 
 // Fault is an injected fault: it hits the calls that Match selects, before or
-// after they take effect.
+// after they take effect. Its fields are part of this package's API, and keep what
+// they mean from one minor version to the next, though package util/fault, where
+// they are defined, promises nothing else; further ones may be added, so that
+// faults are to be written with field names.
 type Fault = fault.Fault[Call]
 
 // NewFakeMounter returns a fake on which nothing but "/" is mounted. Close it

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	k8smount "k8s.io/mount-utils"
 
 	"github.com/podvol/podvol/mount/internal/mountapi"
 	"github.com/podvol/podvol/mount/internal/statmount"
@@ -290,8 +291,19 @@ func (m *HostMounter) Unmount(target string) error {
 	return err
 }
 
+// UnmountWithForce implements mount-utils' MounterForceUnmounter: the normal rung,
+// and after timeout the forced one, as [UnmountOptions].ForceAfter has it. There is
+// no further limit of time. A timeout of 0 or less is one of a millisecond.
+func (m *HostMounter) UnmountWithForce(target string, timeout time.Duration) error {
+	_, err := m.UnmountContext(context.Background(), target, UnmountOptions{ForceAfter: max(timeout, time.Millisecond)})
+	return err
+}
+
 // CanSafelySkipMountPointCheck implements [Interface]: false, since unmounting
 // what is not mounted is an error here ([ErrNotMounted]).
 func (*HostMounter) CanSafelySkipMountPointCheck() bool { return false }
 
-var _ ContextMounter = (*HostMounter)(nil)
+var (
+	_ ContextMounter                 = (*HostMounter)(nil)
+	_ k8smount.MounterForceUnmounter = (*HostMounter)(nil)
+)
