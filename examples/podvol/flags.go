@@ -19,13 +19,18 @@ func addRootDir(flags *pflag.FlagSet, rootDir *string) {
 
 const systemRootDir = "/var/lib/podvol"
 
-// defaultRootDir is empty where an ordinary user has no place of his own.
+// defaultRootDir is the same for all commands. That of an ordinary user is where his
+// programs keep their state (XDG Base Directory Specification), which outlives his
+// session as claims and their data do; it is empty where he has no such place.
 func defaultRootDir() string {
 	if os.Geteuid() == 0 {
 		return systemRootDir
 	}
-	if runtime := os.Getenv("XDG_RUNTIME_DIR"); runtime != "" {
-		return filepath.Join(runtime, "podvol")
+	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
+		return filepath.Join(state, "podvol")
+	}
+	if home := os.Getenv("HOME"); filepath.IsAbs(home) {
+		return filepath.Join(home, ".local", "state", "podvol")
 	}
 	return ""
 }
@@ -56,7 +61,7 @@ func checkShownRootDir(rootDir string, fake bool) (string, error) {
 
 func absRootDir(rootDir string) (string, error) {
 	if rootDir == "" {
-		return "", usagef("say where volumes shall be with --root-dir DIR: it is empty, and there is no XDG_RUNTIME_DIR to take instead; mount --fake needs neither")
+		return "", usagef("say where volumes shall be with --root-dir DIR: it is empty, and there is neither XDG_STATE_HOME nor HOME to take instead; mount --fake needs none")
 	}
 	abs, err := filepath.Abs(rootDir)
 	if err != nil {

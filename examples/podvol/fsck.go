@@ -55,7 +55,7 @@ func fsckCommand(s streams) *cobra.Command {
 	flags.BoolVar(&o.repair, "repair", false, "repair what can be")
 	flags.BoolVar(&o.adopt, "adopt", false, "make records of volumes that have none")
 	flags.StringVarP(&o.output, "output", "o", "text", "how to print: text, json or yaml")
-	flags.StringVar(&o.rootDir, "root-dir", runBase(), "directory below which all volumes and records are")
+	addRootDir(flags, &o.rootDir)
 	o.again.add(flags)
 	return c
 }

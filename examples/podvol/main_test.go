@@ -311,7 +311,7 @@ func TestWithoutTheRightToMount(t *testing.T) {
 		t.Errorf("--fake: exit code %d\nstdout: %s\nstderr: %s", code, out, errOut)
 	}
 	if code, _, errOut = asUser("mount", "-f", "-"); code != exitUsage || !strings.Contains(errOut, "--root-dir") {
-		t.Errorf("without XDG_RUNTIME_DIR: exit code %d\nstderr: %s", code, errOut)
+		t.Errorf("without HOME: exit code %d\nstderr: %s", code, errOut)
 	}
 	if _, err := os.Stat(root); !os.IsNotExist(err) {
 		t.Errorf("the root directory was touched: %v", err)
@@ -338,13 +338,27 @@ func copyFile(t *testing.T, from, to string, mode os.FileMode) {
 }
 
 func TestDefaultRootDir(t *testing.T) {
-	want := filepath.Join("/run/user/7", "podvol")
-	if os.Geteuid() == 0 {
-		want = "/var/lib/podvol"
-	}
-	t.Setenv("XDG_RUNTIME_DIR", "/run/user/7")
-	if got := defaultRootDir(); got != want {
-		t.Errorf("%s, want %s", got, want)
+	t.Setenv("XDG_RUNTIME_DIR", "/run/user/7") // which is emptied at logout
+	for _, tc := range []struct{ state, home, want string }{
+		{"/state", "/home/u", "/state/podvol"},
+		{"", "/home/u", "/home/u/.local/state/podvol"},
+		{"relative", "/home/u", "/home/u/.local/state/podvol"},
+		{"", "", ""},
+	} {
+		t.Setenv("XDG_STATE_HOME", tc.state)
+		t.Setenv("HOME", tc.home)
+		want := tc.want
+		if os.Geteuid() == 0 {
+			want = "/var/lib/podvol"
+		}
+		if got := defaultRootDir(); got != want {
+			t.Errorf("XDG_STATE_HOME=%s HOME=%s: %s, want %s", tc.state, tc.home, got, want)
+		}
+		for _, c := range rootCommand(streams{}).Commands() {
+			if flag := c.Flags().Lookup("root-dir"); flag != nil && flag.DefValue != want {
+				t.Errorf("podvol %s has %s", c.Name(), flag.DefValue)
+			}
+		}
 	}
 }
 

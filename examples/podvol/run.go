@@ -113,7 +113,7 @@ func runCommand(s streams) *cobra.Command {
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
 	addNFSPolicy(flags, &o.nfsPolicy)
 	addVolumeDirs(flags, &o.volumes)
-	flags.StringVar(&o.rootDir, "root-dir", runBase(), "directory below which each run has its root directory")
+	flags.StringVar(&o.rootDir, "root-dir", defaultRootDir(), "directory below which each run has its root directory")
 	o.again.add(flags)
 	return c
 }

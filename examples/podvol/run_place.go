@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -22,16 +21,6 @@ import (
 type runsPlace struct {
 	base              string
 	dir, podvol, runs *os.File
-}
-
-// runBase is the directory below which runs have theirs, unless --root-dir says
-// otherwise: the default root directory, or where an ordinary user has none, a
-// private one among the temporary files.
-func runBase() string {
-	if dir := defaultRootDir(); dir != "" {
-		return dir
-	}
-	return filepath.Join(os.TempDir(), "podvol-"+strconv.Itoa(os.Geteuid()))
 }
 
 const runsName = "runs"
@@ -109,7 +98,7 @@ func (p *runsPlace) removeEmpty() {
 // removeEmptyBase removes the default root directory where a run has left
 // nothing in it; one that was named is not podvol's to remove.
 func removeEmptyBase(base string) {
-	if base == runBase() {
+	if base == defaultRootDir() {
 		_ = unix.Rmdir(base)
 	}
 }

@@ -48,7 +48,7 @@ func asOrdinaryUser(t *testing.T) *runner {
 		}
 	}
 	r.home, r.root = home, ""
-	r.env = append(r.env, "XDG_RUNTIME_DIR="+home, "TMPDIR="+home)
+	r.env = append(r.env, "XDG_STATE_HOME="+home, "TMPDIR="+home)
 	return r
 }
 
