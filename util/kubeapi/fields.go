@@ -1,7 +1,8 @@
 // Package kubeapi reads what only the newer of the supported minors of k8s.io/api
 // have (0.34 to 0.37 compile), by name: what the minor in use lacks is absent, as it
 // is in every object that this minor can decode. It is the only place that may know
-// such a name; a minor that is no longer supported takes its names from here.
+// such a name; a minor that is no longer supported takes its names from here. The
+// gate builds all packages with the oldest.
 //
 // Like every package below util, it carries no promise of compatibility.
 package kubeapi
