@@ -53,6 +53,9 @@ func TestKeepTableReadsOnce(t *testing.T) {
 	x := first.(*index)
 	x.mu.Lock()
 	loads, signals := x.loads, x.signals
+	if x.byMountinfo { // on a kernel without calls for single mounts
+		loads = x.edition
+	}
 	x.mu.Unlock()
 	// Others may mount meanwhile: each signal lets it be read once more.
 	if loads == 0 || loads > 1+signals {
