@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 func namesAt(t *testing.T, table Table, path string) (Entry, []string) {
@@ -73,6 +74,7 @@ func TestFileSystemNames(t *testing.T) {
 		if !strings.HasSuffix(t.Name(), "/root") {
 			return // no block devices here
 		}
+		testtool.Need(t, "mkfs.ext4", "mkfs.btrfs", "mkfs.xfs")
 		disk := loopdev.New(t, 16<<20)
 		if out, err := exec.Command("mkfs.ext4", "-q", "-U", "0c9e1f7a-0000-4000-8000-0123456789ab", disk.Path).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)

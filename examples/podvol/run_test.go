@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 const tour = "../../testdata/tour.yaml"
@@ -253,9 +254,10 @@ spec:
 // busybox-static, in it.
 func busyboxRoot(t *testing.T) string {
 	t.Helper()
+	testtool.Need(t, "busybox")
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
-		t.Fatalf("%v; install the package busybox-static", err)
+		t.Fatal(err)
 	}
 	root := t.TempDir()
 	if err := os.Mkdir(filepath.Join(root, "bin"), 0o755); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/mount/format"
 	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 const (
@@ -56,11 +57,30 @@ func request(device, target, fstype string, options ...string) format.Request {
 
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
+	needTool(t, name)
 	out, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
 	}
 	return string(out)
+}
+
+// needTool skips the test without a program that not every machine has.
+func needTool(t *testing.T, name string) {
+	t.Helper()
+	if testtool.Package(name) != "" {
+		testtool.Need(t, name)
+	}
+}
+
+// needMkfs skips the test where a file system cannot be made; mke2fs makes those
+// without a name and before ext4 too.
+func needMkfs(t *testing.T, fstype string) {
+	t.Helper()
+	if fstype == "" || strings.HasPrefix(fstype, "ext") {
+		fstype = "ext4"
+	}
+	testtool.Need(t, "mkfs."+fstype)
 }
 
 // at returns what is mounted at target.
@@ -95,6 +115,7 @@ func TestABlankDeviceIsFormattedOnceAndKeepsItsFiles(t *testing.T) {
 	onHost(t, func(t *testing.T) {
 		for _, fstype := range []string{"ext2", "ext3", "ext4", "xfs", "btrfs", ""} {
 			t.Run("type "+fstype, func(t *testing.T) {
+				needMkfs(t, fstype)
 				d, target, f := loopdev.New(t, roomy), t.TempDir(), formatter()
 				got, err := f.FormatAndMount(t.Context(), request(d.Path, target, fstype))
 				if err != nil || !got.Formatted || got.Found != "" {
@@ -224,6 +245,7 @@ func writeAt(t *testing.T, path string, offset int64, text string) {
 
 func runInput(t *testing.T, input, name string, args ...string) {
 	t.Helper()
+	needTool(t, name)
 	cmd := exec.Command(name, args...)
 	cmd.Stdin = strings.NewReader(input)
 	if out, err := cmd.CombinedOutput(); err != nil {

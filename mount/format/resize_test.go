@@ -17,6 +17,7 @@ func TestAMountedFileSystemGrowsWithItsDevice(t *testing.T) {
 	onHost(t, func(t *testing.T) {
 		for _, fstype := range []string{"ext3", "ext4", "xfs", "btrfs"} {
 			t.Run(fstype, func(t *testing.T) {
+				needMkfs(t, fstype)
 				d, target, f := loopdev.New(t, roomy), t.TempDir(), formatter()
 				if _, err := f.FormatAndMount(t.Context(), request(d.Path, target, fstype)); err != nil {
 					t.Fatal(err)

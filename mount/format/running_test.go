@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
 	"github.com/podvol/podvol/util/loopdev"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // heldMkfs is a mkfs.ext4 that says that it runs and then waits to be released.
@@ -30,6 +31,7 @@ type heldMkfs struct {
 func holdMkfs(t *testing.T) *heldMkfs {
 	t.Helper()
 	h := &heldMkfs{dir: t.TempDir()}
+	testtool.Need(t, "mkfs.ext4")
 	real, err := exec.LookPath("mkfs.ext4")
 	if err != nil {
 		t.Fatal(err)

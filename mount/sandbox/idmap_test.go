@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // mountExt4 mounts a file system that every kernel with idmapped mounts has them
@@ -20,6 +21,7 @@ import (
 func mountExt4(t *testing.T, target string) {
 	t.Helper()
 	device := loopdev.New(t, 16<<20)
+	testtool.Need(t, "mkfs.ext4")
 	if out, err := exec.Command("mkfs.ext4", "-q", device.Path).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/util/figures"
 	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/util/topdir"
 )
 
@@ -27,6 +28,7 @@ func asRoot(t *testing.T, f func(t *testing.T)) {
 // newFileSystem mounts a new one and returns a directory in it.
 func newFileSystem(t *testing.T, fsType string, size int64, makeIt ...string) string {
 	t.Helper()
+	testtool.Need(t, makeIt[0])
 	device := loopdev.New(t, size)
 	if out, err := exec.Command(makeIt[0], append(makeIt[1:], device.Path)...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", makeIt, err, out)

@@ -20,6 +20,7 @@ import (
 	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/nstest"
 	"github.com/podvol/podvol/util/silentfuse"
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/objects"
@@ -233,6 +234,7 @@ func link(t *testing.T, target, path string) {
 
 func mkfs(t *testing.T, args ...string) {
 	t.Helper()
+	testtool.Need(t, args[0])
 	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v: %s", args, err, out)
 	}

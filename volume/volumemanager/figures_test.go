@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/util/figures"
 	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -61,6 +62,7 @@ func mountFresh(t *testing.T, dir string) bool {
 		control.Close()
 	}
 	device := loopdev.New(t, 4<<30)
+	testtool.Need(t, "mkfs.ext4")
 	if out, err := exec.Command("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0", device.Path).CombinedOutput(); err != nil {
 		t.Fatalf("mkfs.ext4: %v\n%s", err, out)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/util/blockdev"
 	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/localdisk"
 	"github.com/podvol/podvol/volume/plugins/local"
@@ -27,6 +28,7 @@ import (
 func ext4(t *testing.T, c *cleaner) (path string, disk *loopdev.Device) {
 	t.Helper()
 	disk = loopdev.New(t, 32<<20)
+	testtool.Need(t, "mkfs.ext4")
 	if out, err := exec.Command("mkfs.ext4", "-q", disk.Path).CombinedOutput(); err != nil {
 		t.Fatalf("mkfs.ext4: %v: %s", err, out)
 	}
