@@ -30,7 +30,7 @@ func Package(program string) string {
 	switch program {
 	case "newuidmap", "newgidmap":
 		return "uidmap"
-	case "mkfs.ext4", "debugfs", "dumpe2fs":
+	case "mkfs.ext2", "mkfs.ext3", "mkfs.ext4", "debugfs", "dumpe2fs":
 		return "e2fsprogs"
 	case "mkfs.xfs":
 		return "xfsprogs"
