@@ -38,6 +38,8 @@ func Package(program string) string {
 		return "btrfs-progs"
 	case "mkfs.vfat":
 		return "dosfstools"
+	case "mkswap":
+		return "util-linux"
 	case "sfdisk":
 		return "fdisk"
 	case "busybox":
