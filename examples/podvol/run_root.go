@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/removetree"
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -41,17 +42,16 @@ func newRunRoot(base, label string) (*runRoot, error) {
 	if len(label) > maxLabel {
 		label = label[:maxLabel]
 	}
-	for range 100 {
-		root, err := tryRunRoot(base, label)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // another run has just removed the empty directories around it
-		}
-		if err != nil {
-			return nil, &volumemanager.RootError{RootDir: base, Err: err}
-		}
-		return root, nil
+	var root *runRoot
+	// Another run may just have removed the empty directories around it.
+	err := retry.Patiently(fs.ErrNotExist, func() (err error) {
+		root, err = tryRunRoot(base, label)
+		return err
+	})
+	if err != nil {
+		return nil, &volumemanager.RootError{RootDir: base, Err: err}
 	}
-	return nil, &volumemanager.RootError{RootDir: base, Err: errors.New("it is removed again and again")}
+	return root, nil
 }
 
 func tryRunRoot(base, label string) (_ *runRoot, err error) {

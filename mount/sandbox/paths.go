@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strconv"
@@ -8,26 +9,25 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/retry"
 )
-
-// resolveTries bounds the repetitions of a look-up that somebody's renames
-// disturb.
-const resolveTries = 1000
 
 // openPath opens a path without opening what is there.
 func openPath(dir int, path string, flags int) (int, error) {
 	return eintr.Get(func() (int, error) { return unix.Openat(dir, path, unix.O_PATH|unix.O_CLOEXEC|flags, 0) })
 }
 
-// openIn opens a path as if dir were the root: links and ".." stay inside it.
+// openIn opens a path as if dir were the root: links and ".." stay inside it. It
+// looks again while somebody's renames disturb it; who waits for too long kills
+// this process.
 func openIn(dir int, path string, resolve uint64) (int, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | resolve}
-	for try := 1; ; try++ {
-		fd, err := eintr.Get(func() (int, error) { return unix.Openat2(dir, path, &how) })
-		if !errors.Is(err, unix.EAGAIN) || try == resolveTries {
-			return fd, err
-		}
-	}
+	fd := -1
+	err := retry.Do(context.Background(), unix.EAGAIN, func() (err error) {
+		fd, err = eintr.Get(func() (int, error) { return unix.Openat2(dir, path, &how) })
+		return err
+	})
+	return fd, err
 }
 
 // look asks about an open file; no server is asked.

@@ -20,13 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/retry"
 )
 
 const (
 	controlPath = "/dev/loop-control"
 	sysBlock    = "/sys/block"
-	// attempts bounds how often others may be quicker at a free loop device.
-	attempts = 100
 )
 
 // ErrNoLoop says that the kernel has no loop devices.
@@ -63,13 +62,15 @@ func Hold(path string) (device string, err error) {
 	if err != nil {
 		return "", err
 	}
-	for range attempts {
-		device, err := take(control, file, tag, configure)
-		if !errors.Is(err, unix.EBUSY) {
-			return device, err
-		}
+	// Others may be quicker at a free loop device.
+	err = retry.Patiently(unix.EBUSY, func() error {
+		device, err = take(control, file, tag, configure)
+		return err
+	})
+	if errors.Is(err, unix.EBUSY) {
+		return "", fmt.Errorf("every free loop device was taken by others; try again: %w", err)
 	}
-	return "", errors.New("every free loop device was taken by others; try again")
+	return device, err
 }
 
 // tag is the name that a loop device keeps of what it holds (lo_file_name),

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -258,6 +259,27 @@ func TestUnreadableDirectories(t *testing.T) {
 			if exists(t, filepath.Join(dir, "x")) {
 				t.Errorf("%s: x is still there", name)
 			}
+		}
+	})
+}
+
+// As in a Go module cache: opening one directory is no fight against anybody,
+// however many there are.
+func TestMoreReadOnlyDirectoriesThanRetries(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.Chmod(dir, 0o777), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	asOrdinaryUser(t, func() {
+		for i := range maxRetries + 1 {
+			inner := filepath.Join(dir, "x", strconv.Itoa(i/100), strconv.Itoa(i))
+			if err := errors.Join(os.MkdirAll(filepath.Join(inner, "a"), 0o700), os.Chmod(inner, 0o500)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+		if err := Remove(t.Context(), dir, "x"); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -13,9 +13,9 @@ import (
 const (
 	// maxOpen is how many levels of the tree keep their descriptor.
 	maxOpen = 32
-	// maxRetries bounds the fight against somebody who changes the tree while
-	// it is being deleted.
-	maxRetries = 10_000
+	// maxRetries bounds, in each directory, the fight against somebody who
+	// changes the tree while it is being deleted.
+	maxRetries = 1000
 )
 
 // walk deletes depth first. Its stack holds the directories from the parent,
@@ -24,7 +24,6 @@ type walk struct {
 	kernel  kernel
 	stack   []frame
 	buffer  []byte
-	retries int
 	mayGoOn func() error // asked before each removal, unless nil
 	removed func()       // called after each removal, unless nil
 	kept    string       // a name in the first directory that stays; "" is none
@@ -39,6 +38,7 @@ type frame struct {
 	// pending are the entries that are not yet deleted: directories, and what
 	// could not be unlinked at the first try.
 	pending []string
+	retries int
 }
 
 func (w *walk) run(ctx context.Context) error {
@@ -232,10 +232,10 @@ func (w *walk) widen() bool {
 }
 
 func (w *walk) again(name string) error {
-	if w.retries++; w.retries > maxRetries {
-		return w.failed("remove", name, errors.New("the tree keeps changing while it is being deleted"))
-	}
 	top := w.top()
+	if top.retries++; top.retries > maxRetries {
+		return w.failed("remove", name, errors.New("the directory keeps changing while it is being deleted"))
+	}
 	top.pending = append(top.pending, name)
 	return nil
 }

@@ -41,6 +41,16 @@ func Do(ctx context.Context, disturbed error, try func() error) error {
 	}
 }
 
+// Patience is how long Patiently goes on: what lasts longer is no disturbance.
+const Patience = 3 * time.Second
+
+// Patiently is [Do] for callers without a context, for 3 s: about a hundred times.
+func Patiently(disturbed error, try func() error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	return Do(ctx, disturbed, try)
+}
+
 // paused returns false as soon as ctx ends.
 func paused(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)

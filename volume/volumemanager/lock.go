@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/util/rootdir"
 )
 
@@ -64,17 +65,14 @@ const stateName, lockName = "podvol", "lock"
 // lockRoot makes the root directory ready and takes its lock. The lock is
 // flock(2)'s: it goes with the process, however that ends.
 func lockRoot(rootDir string) (unlock func(), err error) {
-	for range lockAttempts {
-		// Whoever removes the empty directories that he leaves may do so between
-		// two steps here.
-		if unlock, err = tryLockRoot(rootDir); !errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-	}
+	// Whoever removes the empty directories that he leaves may do so between two
+	// steps here.
+	err = retry.Patiently(fs.ErrNotExist, func() error {
+		unlock, err = tryLockRoot(rootDir)
+		return err
+	})
 	return unlock, err
 }
-
-const lockAttempts = 100
 
 func tryLockRoot(rootDir string) (unlock func(), err error) {
 	file, err := openLock(rootDir)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -22,8 +23,6 @@ const (
 	// undoTimeout bounds the clean-up after a failure, whose own context may
 	// have ended already.
 	undoTimeout = 5 * time.Second
-	// makeAttempts bounds how often a parent may be removed under our feet.
-	makeAttempts = 3
 )
 
 // OccupiedError says that something else is mounted where a volume should be.
@@ -152,17 +151,16 @@ func MakeDir(dir string, perm fs.FileMode) (made bool, err error) {
 // newDir is MakeDir for what must not be there. It does not look at what is,
 // which may be a mount whose server never answers.
 func newDir(dir string, perm fs.FileMode) error {
-	err := os.Mkdir(dir, perm)
-	for range makeAttempts {
-		if !errors.Is(err, unix.ENOENT) {
-			return err
-		}
+	if err := os.Mkdir(dir, perm); !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	// A parent may be removed under our feet, by whoever leaves it empty.
+	return retry.Patiently(unix.ENOENT, func() error {
 		if err := newDir(filepath.Dir(dir), dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		err = os.Mkdir(dir, perm)
-	}
-	return err
+		return os.Mkdir(dir, perm)
+	})
 }
 
 // checkDir refuses what stands where a volume's directory should be: a link

@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume/internal/pathtemplate"
 )
 
@@ -195,15 +196,11 @@ func changed(err error) error {
 	return errChanged
 }
 
-// maxTries bounds how often something is tried again after errChanged.
-const maxTries = 64
-
 // repeat tries again after errChanged.
 func repeat(path string, try func() error) error {
-	for range maxTries {
-		if err := try(); !errors.Is(err, errChanged) {
-			return err
-		}
+	err := retry.Patiently(errChanged, try)
+	if errors.Is(err, errChanged) {
+		return &BusyError{Path: path}
 	}
-	return &BusyError{Path: path}
+	return err
 }

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
@@ -152,33 +153,41 @@ func (c *Cluster) awaitVolumes(ctx context.Context, names []string) {
 	}
 }
 
-// maxAttempts is how often a write is tried anew when the controller was faster.
-const maxAttempts = 10
-
 func (c *Cluster) applyOne(ctx context.Context, ref volume.ObjectRef, declared metav1.Object) (created bool, err error) {
-	for range maxAttempts {
-		switch declared := declared.(type) {
-		case *v1.PersistentVolumeClaim:
-			if err := volume.ValidatePersistentVolumeClaim(declared); err != nil {
-				return false, err
-			}
-			created, err = c.applyRecorded(ctx, ref, declarable(declared))
-		case *v1.PersistentVolume:
-			if err := volume.ValidatePersistentVolume(declared); err != nil {
-				return false, err
-			}
-			created, err = c.applyRecorded(ctx, ref, declarable(declared))
-		case *v1.Pod:
-			created, err = c.applyPod(ctx, ref, declared)
-		default:
-			created, err = c.applyPlain(ctx, ref, declarable(declared))
-		}
-		if !errors.Is(err, objects.ErrConflict) && !errors.Is(err, objects.ErrExists) {
-			break
-		}
+	if err := validate(declared); err != nil {
+		return false, err
 	}
+	// Again where the controller was faster.
+	err = retry.Do(ctx, objects.ErrConflict, func() error {
+		created, err = c.tryApply(ctx, ref, declared)
+		if errors.Is(err, objects.ErrExists) {
+			return fmt.Errorf("%w: %w", objects.ErrConflict, err)
+		}
+		return err
+	})
 	c.note(ref, declared, err)
 	return created, err
+}
+
+func validate(declared metav1.Object) error {
+	switch declared := declared.(type) {
+	case *v1.PersistentVolumeClaim:
+		return volume.ValidatePersistentVolumeClaim(declared)
+	case *v1.PersistentVolume:
+		return volume.ValidatePersistentVolume(declared)
+	}
+	return nil
+}
+
+func (c *Cluster) tryApply(ctx context.Context, ref volume.ObjectRef, declared metav1.Object) (created bool, err error) {
+	switch declared := declared.(type) {
+	case *v1.PersistentVolumeClaim, *v1.PersistentVolume:
+		return c.applyRecorded(ctx, ref, declarable(declared))
+	case *v1.Pod:
+		return c.applyPod(ctx, ref, declared)
+	default:
+		return c.applyPlain(ctx, ref, declarable(declared))
+	}
 }
 
 // applyRecorded applies a claim or volume.

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
@@ -141,11 +142,10 @@ func (b *binding) placePod(ctx context.Context, pod *v1.Pod) (begun bool, err er
 		return false, err
 	}
 	defer unlock()
-	for range maxAttempts {
-		if begun, err = b.tryPlace(ctx, pod); !errors.Is(err, objects.ErrConflict) {
-			break
-		}
-	}
+	err = retry.Do(ctx, objects.ErrConflict, func() error {
+		begun, err = b.tryPlace(ctx, pod)
+		return err
+	})
 	if err != nil || begun {
 		return begun, err
 	}
@@ -233,7 +233,7 @@ func (b *binding) settleOn(ctx context.Context, pod *v1.Pod) error {
 	if !b.hasAll(ctx, pod) {
 		return nil
 	}
-	for range maxAttempts {
+	return retry.Do(ctx, objects.ErrConflict, func() error {
 		stored, err := objects.Get[*v1.Pod](ctx, b.objects, refOf(pod))
 		if err != nil {
 			return err
@@ -248,11 +248,9 @@ func (b *binding) settleOn(ctx context.Context, pod *v1.Pod) error {
 		if stored.Spec.NodeName == b.nodeName && len(next.Spec.Volumes) == len(stored.Spec.Volumes) {
 			return nil
 		}
-		if _, err = b.objects.Update(ctx, next); !errors.Is(err, objects.ErrConflict) {
-			return err
-		}
-	}
-	return nil
+		_, err = b.objects.Update(ctx, next)
+		return err
+	})
 }
 
 // claimsOf returns the claims of a pod, those of its ephemeral volumes too, each

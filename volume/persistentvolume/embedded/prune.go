@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
@@ -170,22 +171,24 @@ func (c *Cluster) isPrunable(object metav1.Object, kept map[volume.ObjectRef]boo
 // prune deletes an object if it may go, in the version of which that is said.
 func (c *Cluster) prune(ctx context.Context, object metav1.Object, mayGo func(metav1.Object) bool) error {
 	ref := refOf(object)
-	var err error
-	for range maxAttempts {
+	err := retry.Do(ctx, objects.ErrConflict, func() error {
 		if !mayGo(object) {
 			return nil
 		}
 		if _, err := c.allMounted(ctx); err != nil {
-			return &ObjectError{ref, fmt.Errorf("nobody can tell whether it is mounted here, so it counts as used: %w", err)}
+			return fmt.Errorf("nobody can tell whether it is mounted here, so it counts as used: %w", err)
 		}
-		err = c.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
-		if errors.Is(err, objects.ErrConflict) {
-			if object, err = c.objects.Get(ctx, ref); err == nil {
-				continue
-			}
+		err := c.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
+		if !errors.Is(err, objects.ErrConflict) {
+			return err
 		}
-		break
-	}
+		changed, getErr := c.objects.Get(ctx, ref)
+		if getErr != nil {
+			return getErr
+		}
+		object = changed
+		return err
+	})
 	if err == nil || errors.Is(err, volume.ErrNotFound) {
 		return nil
 	}

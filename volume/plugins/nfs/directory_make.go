@@ -11,13 +11,14 @@ import (
 
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/justmade"
+	"github.com/podvol/podvol/util/retry"
 )
 
 // modeBits are those that a directory's mode has.
 const modeBits = 0o7777
 
-// makeAttempts bounds how often somebody else may remove what was just made.
-const makeAttempts = 3
+// errRaced says that somebody else has made or removed the same at the same time.
+var errRaced = errors.New("made or removed meanwhile")
 
 // pathError says which element of a path could not be made, or is no directory.
 type pathError struct {
@@ -94,38 +95,46 @@ func (m maker) elements(root int, elements []string) error {
 }
 
 // element opens a directory in dir, and makes it first if it is missing.
-func (m maker) element(dir int, name string, top unix.Statx_t) (int, error) {
-	for range makeAttempts {
-		fd, err := openDirElement(dir, name, top)
-		if err == nil {
-			return m.finished(dir, fd)
-		}
-		if !errors.Is(err, unix.ENOENT) {
-			return -1, err
-		}
-		switch err := eintr.Do(func() error { return m.mkdir(dir, name, unfinished) }); {
-		case errors.Is(err, unix.EEXIST):
-			continue // somebody else was faster
-		case err != nil:
-			return -1, &pathError{reason: "cannot be made", err: err}
-		}
-		fd, err = openDirElement(dir, name, top)
-		if errors.Is(err, unix.ENOENT) {
-			continue
-		}
-		if err != nil {
-			return -1, err
-		}
-		if err := m.finish(dir, fd); err != nil {
-			unix.Close(fd)
-			if errors.Is(err, justmade.ErrOther) {
-				return -1, err // and not ours to remove
-			}
-			return -1, errors.Join(err, removeMade(dir, name))
-		}
-		return fd, nil
+func (m maker) element(dir int, name string, top unix.Statx_t) (fd int, err error) {
+	err = retry.Patiently(errRaced, func() error {
+		fd, err = m.tryElement(dir, name, top)
+		return err
+	})
+	if errors.Is(err, errRaced) {
+		return -1, &pathError{reason: "goes away as soon as it is made", err: unix.EAGAIN}
 	}
-	return -1, &pathError{reason: "goes away as soon as it is made", err: unix.EAGAIN}
+	return fd, err
+}
+
+func (m maker) tryElement(dir int, name string, top unix.Statx_t) (int, error) {
+	fd, err := openDirElement(dir, name, top)
+	if err == nil {
+		return m.finished(dir, fd)
+	}
+	if !errors.Is(err, unix.ENOENT) {
+		return -1, err
+	}
+	switch err := eintr.Do(func() error { return m.mkdir(dir, name, unfinished) }); {
+	case errors.Is(err, unix.EEXIST):
+		return -1, errRaced
+	case err != nil:
+		return -1, &pathError{reason: "cannot be made", err: err}
+	}
+	fd, err = openDirElement(dir, name, top)
+	if errors.Is(err, unix.ENOENT) {
+		return -1, errRaced
+	}
+	if err != nil {
+		return -1, err
+	}
+	if err := m.finish(dir, fd); err != nil {
+		unix.Close(fd)
+		if errors.Is(err, justmade.ErrOther) {
+			return -1, err // and not ours to remove
+		}
+		return -1, errors.Join(err, removeMade(dir, name))
+	}
+	return fd, nil
 }
 
 // finished finishes a directory that exists, if its making was interrupted, and
