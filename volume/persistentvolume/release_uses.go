@@ -108,7 +108,7 @@ func (f *useFinder) addUsers() error {
 	}
 	var found []*user
 	for _, u := range near {
-		if u.pod == nil && u.name == f.pv.Name || u.pod != nil && f.isRecycler(u.pod) {
+		if u.pod == nil && (u.name == f.pv.Name || f.isMadeInside(u.spec)) || u.pod != nil && f.isRecycler(u.pod) {
 			continue
 		}
 		shares, err := volume.SharesData(f.plugin, f.spec, u.spec)
@@ -138,6 +138,20 @@ func (f *useFinder) addUsers() error {
 		}
 	}
 	return nil
+}
+
+// isMadeInside reports whether the plugin has made this volume within another that it
+// has made too, as for a class whose share is a volume of another class. It knows what
+// it has made by the mark, so that the inner one can go: the outer one waits for it,
+// and both would wait for ever if the inner one waited, too.
+func (f *useFinder) isMadeInside(outer *volume.Spec) bool {
+	maker := f.plugin.GetPluginName()
+	if f.pv.Annotations[annProvisionedBy] != maker || outer.PersistentVolume.Annotations[annProvisionedBy] != maker {
+		return false
+	}
+	on, at, err := volume.SourcePlace(f.plugin, f.spec)
+	outerOn, outerAt, outerErr := volume.SourcePlace(f.plugin, outer)
+	return err == nil && outerErr == nil && on == outerOn && strings.HasPrefix(at, strings.TrimSuffix(outerAt, "/")+"/") && at != outerAt
 }
 
 // isRecycler reports whether a pod is the one that empties this volume for this

@@ -32,6 +32,45 @@ func exportVolume(name, path string, change ...func(*v1.PersistentVolume)) *v1.P
 	return pv
 }
 
+// madeBy has a volume be one that was provisioned, and is to be deleted.
+func madeBy(plugin string) func(*v1.PersistentVolume) {
+	return func(pv *v1.PersistentVolume) {
+		metav1.SetMetaDataAnnotation(&pv.ObjectMeta, "pv.kubernetes.io/provisioned-by", plugin)
+		pv.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimDelete
+	}
+}
+
+// A class whose share is a volume of another class makes volumes inside that. The
+// inner one goes first, and neither waits for ever.
+func TestAVolumeMadeInsideAnotherGoesFirst(t *testing.T) {
+	for name, tc := range map[string]struct {
+		outer string
+		made  func(*v1.PersistentVolume)
+		inner bool // whether it is held up
+	}{
+		"made in one that was made":       {outer: "/exports", made: madeBy(nfs.PluginName)},
+		"made in one that was made at /":  {outer: "/", made: madeBy(nfs.PluginName)},
+		"made at the same path":           {outer: "/exports/pv1", made: madeBy(nfs.PluginName), inner: true},
+		"made in one of another's making": {outer: "/exports", made: madeBy("example.com/other"), inner: true},
+		"made in one of a person's":       {outer: "/exports", made: func(*v1.PersistentVolume) {}, inner: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inner := released(madeBy(nfs.PluginName))
+			outer := exportVolume("outer", tc.outer, func(pv *v1.PersistentVolume) {
+				pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "ops", Name: "outer", UID: "claim2"}
+				pv.Status.Phase = v1.VolumeReleased
+			}, madeBy(""), tc.made)
+			verify := verifier(t, storeOf(t, inner, outer))
+			if err := verify.VerifyReleased(t.Context(), inner); errors.Is(err, volume.ErrInUse) != tc.inner {
+				t.Errorf("the inner one: %v", err)
+			}
+			if err := verify.VerifyReleased(t.Context(), outer); !errors.Is(err, volume.ErrInUse) {
+				t.Errorf("the outer one: %v", err)
+			}
+		})
+	}
+}
+
 // released is a volume that claim ops/data, of UID claim1, has left.
 func released(change ...func(*v1.PersistentVolume)) *v1.PersistentVolume {
 	return exportVolume("pv1", "/exports/pv1", append([]func(*v1.PersistentVolume){func(pv *v1.PersistentVolume) {
