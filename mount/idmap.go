@@ -38,16 +38,18 @@ func (m IDMap) Namespace(ctx context.Context) (*os.File, error) {
 	if len(m.UIDs) == 0 || len(m.GIDs) == 0 {
 		return nil, errors.New("no users or no groups are mapped")
 	}
+	// It denies setgroups(2): nobody runs in it, and where the caller's own
+	// namespace denies that, as an ordinary user's does, it may not be allowed.
+	//
 	// The child is traced by, and dies with, the thread that made it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	child, err := os.StartProcess("/proc/self/exe", []string{"podvol-idmap"}, &os.ProcAttr{Sys: &syscall.SysProcAttr{
-		Cloneflags:                 unix.CLONE_NEWUSER,
-		UidMappings:                sysMappings(m.UIDs),
-		GidMappings:                sysMappings(m.GIDs),
-		GidMappingsEnableSetgroups: true,
-		Pdeathsig:                  syscall.SIGKILL,
-		Ptrace:                     true, // it stops in execve(2)
+		Cloneflags:  unix.CLONE_NEWUSER,
+		UidMappings: sysMappings(m.UIDs),
+		GidMappings: sysMappings(m.GIDs),
+		Pdeathsig:   syscall.SIGKILL,
+		Ptrace:      true, // it stops in execve(2)
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("make a user namespace with the mappings: %w", err)
