@@ -22,6 +22,7 @@ import (
 	"github.com/podvol/podvol/mount/internal/mountapi"
 	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // The modes of nstest in which a cause can be produced.
@@ -55,6 +56,10 @@ type causeScene struct {
 }
 
 func (s causeScene) mount(t *testing.T, source, fstype string, options ...string) error {
+	t.Helper()
+	if s.m.config.Via == ViaCommand && !filepath.IsAbs(s.m.config.MountCommand) {
+		testtool.Need(t, "mount")
+	}
 	return s.m.MountContext(t.Context(), Request{Source: source, Target: s.target, FSType: fstype, Options: options})
 }
 
@@ -93,6 +98,7 @@ func causesOfTypesAndOptions() []realCause {
 			return on.m.MountContext(t.Context(), Request{Source: "tmpfs", Target: on.target, FSType: "tmpfs", Sensitive: []string{"password=" + causeSecret}})
 		}},
 		{name: "a secret that is no option", vias: command(), want: ErrBadOption, fail: func(t *testing.T, on causeScene) error {
+			testtool.Need(t, "mount")
 			return on.m.MountContext(t.Context(), Request{Source: "tmpfs", Target: on.target, FSType: "tmpfs", Sensitive: []string{"password=" + causeSecret}})
 		}},
 		{name: "a tag to search for", vias: systemCalls(), want: ErrNeedsCommand, fail: func(t *testing.T, on causeScene) error {
@@ -225,6 +231,7 @@ func extDevice(t *testing.T) *loopdev.Device {
 
 func causeTool(t *testing.T, name string, args ...string) {
 	t.Helper()
+	testtool.Need(t, name)
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
 	}

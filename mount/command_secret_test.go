@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // spy is the script of a command or helper that writes down, below dir, its
@@ -105,6 +106,7 @@ func TestSecretsStayOffTheArgumentList(t *testing.T) {
 // its helper inherit the descriptor.
 func TestMountCommandHandsSecretsOn(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
+		testtool.Need(t, "mount")
 		seen, target, scratch := t.TempDir(), t.TempDir(), t.TempDir()
 		doMount(t, tmpfsAt(scratch))
 		upper, work := makeDir(t, scratch, "upper"), makeDir(t, scratch, "work")

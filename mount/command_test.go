@@ -18,6 +18,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // fakeCommand writes a program that takes the place of mount(8).
@@ -211,6 +212,7 @@ func TestKilledCommand(t *testing.T) {
 
 func TestKilledCommandThatHasMounted(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
+		testtool.Need(t, "mount")
 		dir := t.TempDir()
 		fifo := filepath.Join(t.TempDir(), "started")
 		if err := unix.Mkfifo(fifo, 0o600); err != nil {
@@ -236,6 +238,7 @@ func TestKilledCommandThatHasMounted(t *testing.T) {
 // A killed remount may have been made: it leaves no new mount to tell by.
 func TestKilledCommandThatHasRemounted(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
+		testtool.Need(t, "mount")
 		target, fifo := t.TempDir(), filepath.Join(t.TempDir(), "done")
 		doMount(t, tmpfsAt(target, "size=4k"))
 		if err := unix.Mkfifo(fifo, 0o600); err != nil {
@@ -273,6 +276,7 @@ func TestFailedCommandWithFlagsIsUncertain(t *testing.T) {
 // which is new all the same.
 func TestCommandWhoseMountGetsAnOldID(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
+		testtool.Need(t, "mount")
 		top := t.TempDir()
 		doMount(t, tmpfsAt(top, "size=1m"))
 		evil, target := makeDir(t, top, "evil", "volume"), makeDir(t, top, "good", "volume")
@@ -318,6 +322,7 @@ func TestCommandWhoseMountGetsAnOldID(t *testing.T) {
 
 func TestCommandLedElsewhere(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
+		testtool.Need(t, "mount")
 		top := t.TempDir()
 		good, evil := makeDir(t, top, "good", "volume"), makeDir(t, top, "evil", "volume")
 		doMount(t, tmpfsAt(evil)) // stays

@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // A descriptor as the source of a bind is what was opened, though its name has
@@ -32,6 +33,7 @@ func TestBindOfADescriptor(t *testing.T) {
 // file by then, be it run by this package's mounter or by mount-utils'.
 func TestBindOfADescriptorByCommand(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
+		testtool.Need(t, "mount")
 		for name, m := range map[string]mount.Interface{"ours": mount.New(mount.Config{Via: mount.ViaCommand}), "mount-utils": k8smount.New("")} {
 			volume, target := t.TempDir(), t.TempDir()
 			putFile(t, "wanted", makeDir(t, volume, "sub"), "file")

@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/figures"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // mountWay is one way to mount and to unmount again.
@@ -89,6 +90,7 @@ func fillTable(tb testing.TB, dir string, count int) {
 // slower.
 func TestMountFigures(t *testing.T) {
 	slack, asserted := figures.Slack(t)
+	testtool.Need(t, "mount") // which mount-utils runs
 	nstest.Run(t, func(t *testing.T) {
 		for _, count := range []int{10, 2000} {
 			t.Run(fmt.Sprintf("%d mounts", count), func(t *testing.T) { measureMounts(t, count, slack, asserted) })

@@ -22,6 +22,7 @@ import (
 // its root and then never again. It is closed at the end of the test.
 func mountSilentFUSE(t *testing.T, target string) *silentfuse.Server {
 	t.Helper()
+	silentfuse.Need(t)
 	s, err := silentfuse.Mount("silent", target)
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // A process that is being started holds copies of the descriptors of mounts
@@ -81,6 +82,9 @@ func TestPropagationOfANewMount(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		for name, m := range map[string]mount.Interface{"host": mount.New(mount.Config{}), "command": mount.New(mount.Config{Via: mount.ViaCommand})} {
 			t.Run(name, func(t *testing.T) {
+				if name == "command" {
+					testtool.Need(t, "mount")
+				}
 				dir := t.TempDir()
 				for _, r := range []mount.Request{
 					{Source: "one", Target: dir, FSType: "tmpfs"},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 func makeDir(t *testing.T, elem ...string) string {
@@ -133,6 +134,7 @@ func TestHugetlbfs(t *testing.T) {
 
 func TestMountCommandOfThisSystem(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
+		testtool.Need(t, "mount")
 		dir := makeDir(t, t.TempDir(), "a,b c")
 		m := mount.New(mount.Config{Via: mount.ViaCommand})
 		if err := m.Mount("by-command", dir, "ramfs", []string{"nosuid", "noexec"}); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // shifted shows ids 0 to 999 of the disk as 100000 to 100999.
@@ -131,6 +132,7 @@ func mountOfType(t *testing.T, fstype, target string) {
 	t.Helper()
 	r := tmpfsAt(target)
 	if fstype != "tmpfs" {
+		testtool.Need(t, "mkfs."+fstype)
 		device := loopdev.New(t, 512<<20)
 		if out, err := exec.Command("mkfs."+fstype, device.Path).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)

@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // callsOnly mounts without any process.
@@ -42,6 +43,7 @@ func formatted(t *testing.T, fstype string) *loopdev.Device {
 	case "btrfs":
 		size, command = 128<<20, []string{"mkfs.btrfs", "-q"}
 	}
+	testtool.Need(t, command[0])
 	device := loopdev.New(t, size)
 	out, err := exec.CommandContext(t.Context(), command[0], append(command[1:], device.Path)...).CombinedOutput()
 	if err != nil {
@@ -176,6 +178,7 @@ func TestImageFile(t *testing.T) {
 		if inUserNamespace(t) {
 			return // it would need a device
 		}
+		testtool.Need(t, "mount")
 		image := formatted(t, "ext4").Backing
 		dir := t.TempDir()
 		if err := mount.New(mount.Config{}).Mount(image, dir, "ext4", nil); err != nil {

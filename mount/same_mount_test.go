@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/mount/internal/mountapi"
 	"github.com/podvol/podvol/mount/internal/statmount"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // While an unmount waits for a busy mount to become free, somebody else
@@ -143,44 +144,49 @@ func (d onDisk) All() ([]Entry, error) {
 // whoever entered it; only for a block device does that matter.
 func TestDetachedBlockDeviceIsUncertain(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		for name, lacking := range map[string]string{"new calls": "", "mount(2)": "fsopen", "mount(8)": "all"} {
-			for _, block := range []bool{false, true} {
-				top := t.TempDir()
-				good, evil, link := filepath.Join(top, "good"), filepath.Join(top, "evil"), filepath.Join(top, "link")
-				for _, dir := range []string{good, evil} {
-					must(t, os.MkdirAll(filepath.Join(dir, "volume"), 0o755))
-				}
-				must(t, os.Symlink(good, link))
-				m := New(Config{Via: ViaSystemCalls})
-				target := filepath.Join(good, "volume")
+		for name, lacking := range map[string]string{"new calls": "", "old call": "fsopen", "command": "all"} {
+			t.Run(name, func(t *testing.T) {
 				if lacking == "all" {
-					command := filepath.Join(top, "mount")
-					must(t, os.WriteFile(command, []byte("#!/bin/sh\nln -sfn "+evil+" "+link+"; exec mount \"$@\"\n"), 0o755))
-					m = New(Config{Via: ViaCommand, MountCommand: command})
-					target = link + "/volume"
+					testtool.Need(t, "mount")
 				}
-				m.api = hooked{kernel: mountapi.Kernel{}, before: func(call string) error {
-					switch call {
-					case lacking:
-						return unix.ENOSYS
-					case "move_mount", "mount":
-						must(t, os.Rename(target, target+"-moved"))
-						must(t, os.Mkdir(target, 0o755))
+				for _, block := range []bool{false, true} {
+					top := t.TempDir()
+					good, evil, link := filepath.Join(top, "good"), filepath.Join(top, "evil"), filepath.Join(top, "link")
+					for _, dir := range []string{good, evil} {
+						must(t, os.MkdirAll(filepath.Join(dir, "volume"), 0o755))
 					}
-					return nil
-				}}
-				if block {
-					m.table = onDisk{m.table}
+					must(t, os.Symlink(good, link))
+					m := New(Config{Via: ViaSystemCalls})
+					target := filepath.Join(good, "volume")
+					if lacking == "all" {
+						command := filepath.Join(top, "mount")
+						must(t, os.WriteFile(command, []byte("#!/bin/sh\nln -sfn "+evil+" "+link+"; exec mount \"$@\"\n"), 0o755))
+						m = New(Config{Via: ViaCommand, MountCommand: command})
+						target = link + "/volume"
+					}
+					m.api = hooked{kernel: mountapi.Kernel{}, before: func(call string) error {
+						switch call {
+						case lacking:
+							return unix.ENOSYS
+						case "move_mount", "mount":
+							must(t, os.Rename(target, target+"-moved"))
+							must(t, os.Mkdir(target, 0o755))
+						}
+						return nil
+					}}
+					if block {
+						m.table = onDisk{m.table}
+					}
+					err := m.MountContext(t.Context(), Request{Source: "x", Target: target, FSType: "tmpfs"})
+					if e, ok := errors.AsType[*Error](err); !ok || !errors.Is(err, ErrTargetReplaced) || e.Uncertain != block {
+						t.Errorf("%s, block device %v: %v", name, block, err)
+					}
+					left, err := Below(kernelTable{}, top)
+					if err != nil || len(left) > 0 {
+						t.Errorf("%s: left are %v, %v", name, left, err)
+					}
 				}
-				err := m.MountContext(t.Context(), Request{Source: "x", Target: target, FSType: "tmpfs"})
-				if e, ok := errors.AsType[*Error](err); !ok || !errors.Is(err, ErrTargetReplaced) || e.Uncertain != block {
-					t.Errorf("%s, block device %v: %v", name, block, err)
-				}
-				left, err := Below(kernelTable{}, top)
-				if err != nil || len(left) > 0 {
-					t.Errorf("%s: left are %v, %v", name, left, err)
-				}
-			}
+			})
 		}
 	})
 }

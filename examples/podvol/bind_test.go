@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -182,7 +183,7 @@ spec:
   volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]
 `)
 	out, errOut := mustPodvol(t, exitOK, "mount", "--fake", "-f", file)
-	if !strings.Contains(out, "10.0.0.1:/export/pvc-") || !strings.Contains(errOut, "10.0.0.1:/export "+systemRootDir+"/plugins/kubernetes.io/nfs/work/") {
+	if !strings.Contains(out, "10.0.0.1:/export/pvc-") || !strings.Contains(errOut, "10.0.0.1:/export "+cmp.Or(defaultRootDir(), systemRootDir)+"/plugins/kubernetes.io/nfs/") {
 		t.Errorf("%s\n%s", out, errOut)
 	}
 }

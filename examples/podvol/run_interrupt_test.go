@@ -16,6 +16,7 @@ import (
 
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/util/userns"
 )
 
@@ -175,6 +176,7 @@ spec:
     volumeMounts: [{name: e, mountPath: /e, mountPropagation: Bidirectional}]
   volumes: [{name: e, emptyDir: {}}]
 `)
+		testtool.Need(t, "mount")
 		_, errOut := mustPodvol(t, exitRunFailed, "run", "--root-dir", base, "-f", file, "--", "sh", "-ec",
 			"mkdir /e/a; mount -t tmpfs tmpfs /e/a; echo precious > /e/a/inside; echo precious > /e/beside")
 		if !strings.Contains(errOut, "stays behind") || !strings.Contains(errOut, "fsck --repair --root-dir "+base) {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 func TestRunAsOrdinaryUser(t *testing.T) {
@@ -140,8 +141,9 @@ func assertRanWithIDs(t *testing.T, out string) {
 }
 
 // withSubordinateIDs goes on as an ordinary user, with and without ids of
-// others. It needs the package uidmap.
+// others.
 func withSubordinateIDs(t *testing.T) {
+	testtool.Need(t, "newuidmap", "newgidmap")
 	r := asOrdinaryUser(t)
 	file := openFile(t, withIDs)
 	args := []string{"run", "-f", file, "--", "sh", "-c", "id -u; id -g; id -G; stat -c %g:%a /v/data; touch /v/data/x"}

@@ -11,6 +11,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
 	"github.com/podvol/podvol/util/loopdev"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // blkid has the last word on a device that looks blank.
@@ -50,6 +51,7 @@ func TestBlkidIsAskedAsWell(t *testing.T) {
 
 func TestWithoutBlkidTheOwnProbeDecides(t *testing.T) {
 	onHost(t, func(t *testing.T) {
+		testtool.Need(t, "mkfs.ext4")
 		for _, blkid := range []string{"", "#!/bin/sh\nexit 1\n"} { // not there; busybox's, which cannot probe
 			dir, d := t.TempDir(), loopdev.New(t, 64*mib)
 			for _, name := range []string{"mkfs.ext4", "fsck"} {

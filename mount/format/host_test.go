@@ -158,6 +158,7 @@ func TestABlankDeviceIsFormattedOnceAndKeepsItsFiles(t *testing.T) {
 
 func TestMkfsGetsTheDefaultsAndTheCallersArguments(t *testing.T) {
 	onHost(t, func(t *testing.T) {
+		testtool.Need(t, "mkfs.ext4")
 		d, target := loopdev.New(t, 64*mib), t.TempDir()
 		r := request(d.Path, target, "ext4")
 		r.FormatOptions = []string{"-L", "given"}
@@ -380,6 +381,7 @@ func TestMkfsThatIsMissingOrFails(t *testing.T) {
 		if !errors.Is(err, format.ErrToolMissing) || !errors.Is(err, exec.ErrNotFound) || !strings.Contains(err.Error(), "xfsprogs") {
 			t.Errorf("missing: %v", err)
 		}
+		testtool.Need(t, "mkfs.ext4")
 		r := request(d.Path, t.TempDir(), "ext4")
 		r.FormatOptions = []string{"-O", "no-such-feature"}
 		_, err = formatter().FormatAndMount(t.Context(), r)

@@ -162,6 +162,7 @@ func TestAMkfsOutlivesItsAgent(t *testing.T) {
 
 func TestOfManyAtOnceOneFormats(t *testing.T) {
 	onHost(t, func(t *testing.T) {
+		testtool.Need(t, "mkfs.ext4")
 		d := loopdev.New(t, 64*mib)
 		shared := formatter()
 		var wg sync.WaitGroup

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+	"testing"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,12 +41,24 @@ type answer struct {
 	Unique uint64
 }
 
+const device = "/dev/fuse"
+
+// Need skips a test where FUSE's device may not be opened, or is missing.
+func Need(t testing.TB) {
+	t.Helper()
+	fd, err := unix.Open(device, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skipf("%s cannot be opened (%v): udev opens it to all users, or else root does, by chmod 0666", device, err)
+	}
+	unix.Close(fd)
+}
+
 // Mount mounts an empty directory of the type "fuse.silent" and begins to serve
 // it. The caller closes the server, and unmounts.
 func Mount(source, target string) (*Server, error) {
-	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(device, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open /dev/fuse, which udev opens to all users (else root does, by chmod 0666): %w", err)
+		return nil, fmt.Errorf("open %s, see Need: %w", device, err)
 	}
 	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)
 	if err := unix.Mount(source, target, "fuse.silent", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
@@ -53,7 +66,7 @@ func Mount(source, target string) (*Server, error) {
 		return nil, err
 	}
 	// Only now: the device cannot be polled before it is mounted.
-	s := &Server{device: os.NewFile(uintptr(fd), "/dev/fuse"), asked: make(chan uint32, 64), gone: make(chan struct{})}
+	s := &Server{device: os.NewFile(uintptr(fd), device), asked: make(chan uint32, 64), gone: make(chan struct{})}
 	go s.serve()
 	return s, nil
 }

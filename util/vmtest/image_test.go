@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // A kernel is expanded where QEMU can start it, and else left packed.
@@ -44,6 +46,7 @@ func TestExpand(t *testing.T) {
 
 func bzImage(t *testing.T, kernel []byte) []byte {
 	t.Helper()
+	testtool.Need(t, "xz")
 	cmd := exec.CommandContext(t.Context(), "xz", "--check=crc32", "-c")
 	cmd.Stdin = bytes.NewReader(kernel)
 	packed, err := cmd.Output()

@@ -419,6 +419,7 @@ func TestKernelDiskThatDoesNotAnswer(t *testing.T) {
 		if err := os.Mkdir(hung, 0o755); err != nil {
 			t.Fatal(err)
 		}
+		silentfuse.Need(t)
 		server, err := silentfuse.Mount("silent", hung)
 		if err != nil {
 			t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/loophold"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -230,9 +230,7 @@ func TestKernelLocalFileSystemOfADevice(t *testing.T) {
 			noDeviceForUsers(t)
 			return
 		}
-		if _, err := exec.LookPath("mkfs.ext4"); err != nil {
-			return // what is said then is tested with the plugin
-		}
+		testtool.Need(t, "mkfs.ext4") // what is said without it is tested with the plugin
 		disk := loopdev.New(t, 32<<20)
 		w := blockWorld(t, disk.Path)
 		claim, pv := boundPair("files", "pv-files")

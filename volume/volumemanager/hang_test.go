@@ -216,6 +216,8 @@ func TestPodsOfADeadServerAreDeletedByTheLadder(t *testing.T) {
 
 // withFUSE gives the world's managers the plugin and the kernel.
 func (w *world) withFUSE(t *testing.T, options mount.UnmountOptions) *fusePlugin {
+	t.Helper()
+	silentfuse.Need(t)
 	p := &fusePlugin{t: t, options: options}
 	w.plugins = besides(p)
 	w.mounter = mount.New(mount.Config{Via: mount.ViaSystemCalls})
