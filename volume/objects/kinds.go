@@ -72,6 +72,8 @@ var kinds = []kind{
 	kindOf[v1.ServiceAccount](v1.SchemeGroupVersion, true),
 	kindOf[storagev1.StorageClass](storagev1.SchemeGroupVersion, false),
 	kindOf[storagev1.VolumeAttributesClass](storagev1.SchemeGroupVersion, false),
+	kindOf[storagev1.CSIDriver](storagev1.SchemeGroupVersion, false),
+	kindOf[storagev1.CSIStorageCapacity](storagev1.SchemeGroupVersion, true),
 	trustBundles(),
 }
 

@@ -32,7 +32,7 @@ var (
 type Misplaced struct {
 	Node  string
 	Claim types.NamespacedName
-	// Err is an *[UnboundError], [ErrOtherNodeSelected], or says that the
+	// Err is an *[UnboundError], [ErrOtherNodeSelected], [ErrNoCapacity], or says that the
 	// claim's volume cannot be reached from the node.
 	Err error
 }
@@ -107,12 +107,14 @@ func (p *Placement) take() (bind []*Reservation, provision []*v1.PersistentVolum
 // Place returns the first of some nodes that can hold all volumes of a pod, by
 // the rules of Kubernetes' scheduler: what is bound must be reachable from it,
 // what waits for its first consumer must find a volume there, or have one made.
+// Where its CSI driver tells its capacity (storageCapacity), that must be enough; this
+// asks the API for the driver and for all CSIStorageCapacity at each call.
 // The nodes are in the caller's order of preference. It must be called while the
 // controller runs; until that has seen all objects it waits, at most for ctx.
 //
 // The error is a *[PlacementError]: it matches [volume.ErrNotFound] where a
 // claim does not exist, [ErrNotBoundYet], [ErrUsedByOtherPod],
-// [ErrOtherNodeSelected], or [ErrReserved] while another pod is being placed
+// [ErrOtherNodeSelected], [ErrNoCapacity], or [ErrReserved] while another pod is being placed
 // with the same claim. Pod and nodes are only read.
 func (c *Controller) Place(ctx context.Context, pod *v1.Pod, nodes []*v1.Node) (*Placement, error) {
 	select {
@@ -161,6 +163,7 @@ type need struct {
 	class *storagev1.StorageClass
 	// bound is its volume; nil for one that waits for its first consumer.
 	bound *v1.PersistentVolume
+	room  room
 }
 
 // needOf refuses a claim with which the pod can be on no node.
@@ -198,7 +201,11 @@ func (c *Controller) needOf(ctx context.Context, pod *v1.Pod, name types.Namespa
 	if err == nil && (!waitsForConsumer(class) || claim.Spec.VolumeName != "") {
 		err = ErrNotBoundYet
 	}
-	return need{claim: claim, class: class}, err
+	if err != nil {
+		return need{}, err
+	}
+	room, err := c.roomOf(ctx, class)
+	return need{claim: claim, class: class, room: room}, err
 }
 
 // placeOn reserves on a node what all needs need, or nothing.
@@ -239,6 +246,9 @@ func (p *Placement) add(n need, node *v1.Node) error {
 		return err
 	case !isAllowedOn(n.class, node):
 		return notMadeOn(err, n.class, node)
+	}
+	if err := n.room.check(n.claim, n.class, node); err != nil {
+		return err
 	}
 	if !c.placing.begin(IDOf(n.claim)) {
 		return &UnboundError{Claim: nameOf(n.claim), Err: ErrReserved}

@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/volume"
@@ -316,6 +317,59 @@ func TestPlacingLeavesTheClaimToAnExternalProvisioner(t *testing.T) {
 			t.Errorf("placed again: %+v, %v", p, err)
 		}
 	})
+}
+
+// A driver that tells its capacity is asked for no more than that, on no other node.
+func TestPlacingHeedsTheCapacityOfADriver(t *testing.T) {
+	capacity := func(class, size, largest string, topology *metav1.LabelSelector) *storagev1.CSIStorageCapacity {
+		c := &storagev1.CSIStorageCapacity{StorageClassName: class, NodeTopology: topology}
+		c.Namespace, c.Name = "csi", strings.ToLower("capacity-"+size+"-"+largest+"x")
+		if size != "" {
+			c.Capacity = new(resource.MustParse(size))
+		}
+		if largest != "" {
+			c.MaximumVolumeSize = new(resource.MustParse(largest))
+		}
+		return c
+	}
+	driver := func(tells *bool) *storagev1.CSIDriver {
+		d := &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{StorageCapacity: tells}}
+		d.Name = "csi.example.com"
+		return d
+	}
+	everywhere, zoneB := &metav1.LabelSelector{}, &metav1.LabelSelector{MatchLabels: map[string]string{"zone": "b"}}
+	for name, tc := range map[string]struct {
+		objects []metav1.Object
+		node    string // "": none
+	}{
+		"no such driver":           {nil, "node1"},
+		"it does not say":          {[]metav1.Object{driver(nil)}, "node1"},
+		"it tells none":            {[]metav1.Object{driver(new(false))}, "node1"},
+		"nothing is published":     {[]metav1.Object{driver(new(true))}, ""},
+		"enough everywhere":        {[]metav1.Object{driver(new(true)), capacity("ext", "1Gi", "", everywhere)}, "node1"},
+		"enough in a zone":         {[]metav1.Object{driver(new(true)), capacity("ext", "1Gi", "", zoneB)}, "node2"},
+		"too little":               {[]metav1.Object{driver(new(true)), capacity("ext", "1023Mi", "", everywhere)}, ""},
+		"for no node":              {[]metav1.Object{driver(new(true)), capacity("ext", "1Gi", "", nil)}, ""},
+		"another class'":           {[]metav1.Object{driver(new(true)), capacity("other", "1Gi", "", everywhere)}, ""},
+		"none is so large":         {[]metav1.Object{driver(new(true)), capacity("ext", "9Gi", "1Mi", everywhere)}, ""},
+		"some are so large":        {[]metav1.Object{driver(new(true)), capacity("ext", "1Mi", "1Gi", everywhere)}, "node1"},
+		"too little but elsewhere": {[]metav1.Object{driver(new(true)), capacity("ext", "1Mi", "", everywhere), capacity("ext", "9Gi", "", zoneB)}, "node2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, storageClass("ext", waitForConsumer, provisionedBy("csi.example.com")), newClaim("data", "1Gi", ofClass("ext"))).withStorage()
+				for _, o := range tc.objects {
+					w.create(o)
+				}
+				w.start()
+				w.settle()
+				node, err := w.place(podOf("data"))
+				if node != tc.node || errors.Is(err, persistentvolume.ErrNoCapacity) != (tc.node == "") {
+					t.Errorf("placed on %q, %v", node, err)
+				}
+			})
+		})
+	}
 }
 
 // A claim whose class the cache has not heard of is not bound as if it had none

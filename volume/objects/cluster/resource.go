@@ -71,6 +71,14 @@ var resources = map[string]resource{
 		func(c kubernetes.Interface, _ string) client[*storagev1.VolumeAttributesClass, *storagev1.VolumeAttributesClassList] {
 			return c.StorageV1().VolumeAttributesClasses()
 		}),
+	"CSIDriver": plain(storagev1.SchemeGroupVersion.WithResource("csidrivers"),
+		func(c kubernetes.Interface, _ string) client[*storagev1.CSIDriver, *storagev1.CSIDriverList] {
+			return c.StorageV1().CSIDrivers()
+		}),
+	"CSIStorageCapacity": plain(storagev1.SchemeGroupVersion.WithResource("csistoragecapacities"),
+		func(c kubernetes.Interface, ns string) client[*storagev1.CSIStorageCapacity, *storagev1.CSIStorageCapacityList] {
+			return c.StorageV1().CSIStorageCapacities(ns)
+		}),
 	"ClusterTrustBundle": plain(kubeapi.TrustBundleVersion().WithResource("clustertrustbundles"),
 		func(c kubernetes.Interface, _ string) client[metav1.Object, runtime.Object] {
 			return following.TrustBundles(c)

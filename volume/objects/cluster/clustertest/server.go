@@ -173,6 +173,9 @@ func (r Request) resource() schema.GroupResource {
 
 func plural(kind string) string {
 	kind = strings.ToLower(kind)
+	if stem, ok := strings.CutSuffix(kind, "y"); ok {
+		return stem + "ies"
+	}
 	if strings.HasSuffix(kind, "s") {
 		return kind + "es"
 	}
