@@ -29,6 +29,8 @@ import (
 //     to [FakeMounter.Serve], or one of the fake's own for each source, which
 //     outlives the mount as a server's data does; the target is replaced by a
 //     symbolic link to it;
+//   - a type that was given to [FakeMounter.ServeType] (overlay, squashfs): what
+//     that says of the request, in the same way;
 //   - a bind: a symbolic link to what is bound.
 //
 // What was there before is moved aside and comes back, unchanged, with the
@@ -58,11 +60,12 @@ type FakeMounter struct {
 	children map[fakePlace]*fakeMount    // by where they are mounted
 	supers   map[fakeSuperKey]*fakeSuper // those that a second mount shares
 	slots    map[fakeDentry]*fakeSlot
-	sources  map[string]string     // content by source
-	served   map[string]struct{}   // those of sources that were given to Serve
-	names    fakeNames             // what is kept in sources, supers and slots
-	devices  map[string]uint64     // device numbers by device
-	asked    map[uint64]*fakeSuper // those that SuperblockOf was asked for, by device number
+	sources  map[string]string      // content by source
+	served   map[string]struct{}    // those of sources that were given to Serve
+	types    map[string]FakeContent // those that were given to ServeType
+	names    fakeNames              // what is kept in sources, supers and slots
+	devices  map[string]uint64      // device numbers by device
+	asked    map[uint64]*fakeSuper  // those that SuperblockOf was asked for, by device number
 	lastID   int
 	lastAnon uint32
 	lastName int
@@ -104,8 +107,8 @@ func (f *FakeMounter) KeepIn(dir string) {
 
 // Close unmounts everything, newest first, so that what was hidden is back,
 // and removes the content the fake made. The fake is as new afterwards, but
-// for faults, the log and what was given to [FakeMounter.Serve] and
-// [FakeMounter.KeepIn]. Errors are those of the file system; closing twice is allowed.
+// for faults, the log and what was given to [FakeMounter.Serve],
+// [FakeMounter.ServeType] and [FakeMounter.KeepIn]. Errors are those of the file system; closing twice is allowed.
 func (f *FakeMounter) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -177,6 +180,7 @@ func (f *FakeMounter) reset() {
 	f.slots = make(map[fakeDentry]*fakeSlot)
 	f.sources = make(map[string]string)
 	f.served = make(map[string]struct{})
+	f.types = make(map[string]FakeContent)
 	f.names = make(fakeNames)
 	f.devices = make(map[string]uint64)
 	f.asked = make(map[uint64]*fakeSuper)

@@ -214,7 +214,7 @@ func (f *FakeMounter) mountNew(r Request, p fakePlace, options fakeOptions) erro
 		}
 		fstype = "nfs" // as mount(8) takes it
 	}
-	super, err := f.super(r.Source, fstype, options)
+	super, err := f.super(r, fstype, options)
 	if err != nil {
 		return err
 	}

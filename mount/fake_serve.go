@@ -2,6 +2,7 @@ package mount
 
 import (
 	"cmp"
+	"fmt"
 	"os"
 	"path"
 	"path/filepath"
@@ -27,6 +28,48 @@ func (f *FakeMounter) Serve(source, dir string) {
 	defer f.mu.Unlock()
 	f.served[source] = struct{}{}
 	f.serve(source, dir)
+}
+
+// FakeContent says what a mount shows: a directory that exists and outlives the
+// mount. Its error is the mount's. It is called when a file system is mounted
+// anew, not for a further mount of one that the kernel would share, and by one
+// goroutine at a time. It must not call the fake, and not change the request.
+type FakeContent func(Request) (dir string, err error)
+
+// ServeType makes later mounts of a type show what content says of their request,
+// whatever their source was served: how a file system looks that the fake does
+// not know. A nil content ends that. Each mount of a type that the fake knows to
+// begin empty, as overlay, is a file system of its own; others are shared by
+// source. Types that cannot be written to on Linux (squashfs, erofs, iso9660) are
+// read-only with any content. Binds are not concerned.
+//
+// An overlay whose lower directory holds few files, for which a copy does:
+//
+//	f.ServeType("overlay", func(r mount.Request) (string, error) {
+//		lower, upper := …                       // of r.Options
+//		return upper, os.CopyFS(upper, os.DirFS(lower)) // where upper is empty
+//	})
+func (f *FakeMounter) ServeType(fstype string, content FakeContent) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if content == nil {
+		delete(f.types, fstype)
+		return
+	}
+	f.types[fstype] = content
+}
+
+// fill gives a new file system what it shows.
+func (f *FakeMounter) fill(s *fakeSuper, content FakeContent, r Request) error {
+	dir, err := content(r)
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("what the fake shows of a %s: %w", s.fstype, err)
+	}
+	f.rename(&s.dir, dir)
+	return nil
 }
 
 // contentOf returns the directory that mounts of source show.

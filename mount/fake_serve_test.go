@@ -84,3 +84,78 @@ func TestFakeServesWhatIsBelowAnExport(t *testing.T) {
 		t.Errorf("other:/x shows what was written to %q", got)
 	}
 }
+
+// A type that was served shows what its function says of each request, keeps what
+// is written as that directory does, and is mounted and unmounted as any other.
+func TestFakeServesAType(t *testing.T) {
+	f, root := newFake(t, "upper", "image", "a", "b")
+	upper, image := filepath.Join(root, "upper"), filepath.Join(root, "image")
+	writeFile(t, filepath.Join(image, "file"), "packed")
+	var asked []string
+	f.ServeType("overlay", func(r mount.Request) (string, error) {
+		asked = append(asked, r.Options...)
+		return upper, nil
+	})
+	f.ServeType("squashfs", func(r mount.Request) (string, error) {
+		asked = append(asked, r.Source)
+		return image, nil
+	})
+	a, b := filepath.Join(root, "a"), filepath.Join(root, "b")
+	entry := func(target string) mount.Entry {
+		e, mounted, err := f.Table().At(target)
+		if err != nil || !mounted {
+			t.Fatalf("%s: %v, %v", target, mounted, err)
+		}
+		return e
+	}
+
+	overlay := mount.Request{Source: "overlay", FSType: "overlay", Options: []string{"upperdir=" + upper}}
+	for _, target := range []string{a, b} {
+		overlay.Target = target
+		mustMount(t, f, overlay)
+	}
+	if entry(a).Device == entry(b).Device || entry(a).ReadOnly() {
+		t.Errorf("two overlays are %+v and %+v", entry(a), entry(b))
+	}
+	writeFile(t, filepath.Join(a, "written"), "data")
+	mustUnmount(t, f, a)
+	mustUnmount(t, f, b)
+	if got := readFile(t, filepath.Join(upper, "written")); got != "data" || len(names(t, a)) != 0 {
+		t.Errorf("after the unmount there are %q and, at the target, %q", got, names(t, a))
+	}
+
+	for _, target := range []string{a, b} {
+		mustMount(t, f, mount.Request{Source: "/images/x.squashfs", Target: target, FSType: "squashfs", Options: []string{"ro", "loop"}})
+		if got := readFile(t, filepath.Join(target, "file")); got != "packed" || !entry(target).ReadOnly() {
+			t.Errorf("%s shows %q, %+v", target, got, entry(target))
+		}
+	}
+	if entry(a).Device != entry(b).Device {
+		t.Error("an image that is mounted twice is two file systems")
+	}
+	mustUnmount(t, f, a)
+	mustUnmount(t, f, b)
+	mustMount(t, f, mount.Request{Source: "/images/y", Target: a, FSType: "squashfs"})
+	if !entry(a).ReadOnly() {
+		t.Error("a squashfs can be written to")
+	}
+	mustUnmount(t, f, a)
+	if want := []string{"upperdir=" + upper, "upperdir=" + upper, "/images/x.squashfs", "/images/y"}; !slices.Equal(asked, want) {
+		t.Errorf("asked for %q, want %q", asked, want)
+	}
+
+	// Its failure is the mount's, which leaves nothing.
+	broken := errors.New("no such image")
+	f.ServeType("squashfs", func(mount.Request) (string, error) { return "", broken })
+	err := f.MountContext(t.Context(), mount.Request{Source: "/images/z", Target: a, FSType: "squashfs"})
+	if _, mounted, _ := f.Table().At(a); !errors.Is(err, broken) || mounted {
+		t.Errorf("err = %v, mounted: %v", err, mounted)
+	}
+	f.ServeType("overlay", nil)
+	overlay.Target = a
+	mustMount(t, f, overlay)
+	if got := names(t, a); len(got) != 0 {
+		t.Errorf("an overlay that is not served any more shows %q", got)
+	}
+	mustUnmount(t, f, a)
+}

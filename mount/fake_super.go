@@ -20,20 +20,35 @@ func startsEmpty(fstype string) bool {
 	return false
 }
 
+// alwaysReadOnly reports whether file systems of the type cannot be written to,
+// whatever the options say.
+func alwaysReadOnly(fstype string) bool {
+	switch fstype {
+	case "squashfs", "erofs", "iso9660", "cramfs", "romfs":
+		return true
+	}
+	return false
+}
+
 // isBlock reports whether source is a block device.
 func isBlock(source string) bool {
 	return strings.HasPrefix(source, "/") && !strings.HasPrefix(source, "//")
 }
 
-// super returns the file system that a mount of source shows: the one that is
-// mounted already, if the kernel would share it, or a new one, which is not
-// entered anywhere yet.
-func (f *FakeMounter) super(source, fstype string, options fakeOptions) (*fakeSuper, error) {
+// super returns the file system that a mount of the request's source shows: the
+// one that is mounted already, if the kernel would share it, or a new one, which
+// is not entered anywhere yet.
+func (f *FakeMounter) super(r Request, fstype string, options fakeOptions) (*fakeSuper, error) {
+	source, served := r.Source, f.types[fstype]
 	s := &fakeSuper{source: source, fstype: fstype, options: options.shown, flags: options.applyToSuper(0)}
 	switch {
 	case startsEmpty(fstype):
 		s.source = cmp.Or(source, fstype)
-		s.fresh, s.device = true, f.anonymousDevice()
+		s.device = f.anonymousDevice()
+		if served != nil {
+			return s, f.fill(s, served, r)
+		}
+		s.fresh = true
 		return s, s.initEmpty(options)
 	case source == "":
 		return nil, &causedError{ErrNoSource, unix.EINVAL}
@@ -47,6 +62,12 @@ func (f *FakeMounter) super(source, fstype string, options fakeOptions) (*fakeSu
 		return old, canShare(old, s)
 	}
 	s.device = f.deviceOf(s)
+	if alwaysReadOnly(fstype) {
+		s.flags |= unix.MS_RDONLY
+	}
+	if served != nil {
+		return s, f.fill(s, served, r)
+	}
 	dir, err := f.contentOf(source)
 	f.rename(&s.dir, dir)
 	return s, err

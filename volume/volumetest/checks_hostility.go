@@ -226,8 +226,8 @@ func checkLinksInside(k *kit, c Case) {
 	dir := k.outside()
 	before := snapshot(k, dir)
 	v.mustSetUp()
-	writeFiles(k, v.GetPath(), map[string]string{"below/file": "data"})
-	for _, name := range []string{"link", "below/link"} {
+	writeFiles(k, v.GetPath(), map[string]string{own("below/file"): "data"})
+	for _, name := range []string{own("link"), own("below/link")} {
 		if err := os.Symlink(dir, filepath.Join(v.GetPath(), name)); err != nil {
 			k.Fatal(err)
 		}

@@ -194,7 +194,7 @@ func checkReadOnly(k *kit, c Case) {
 		// containers are given read-only; the fake, which records read-only alone.
 		return
 	}
-	err := os.WriteFile(filepath.Join(v.GetPath(), "written"), nil, 0o600)
+	err := os.WriteFile(filepath.Join(v.GetPath(), own("written")), nil, 0o600)
 	if enforced != errors.Is(err, unix.EROFS) || err != nil && !enforced {
 		k.Errorf("writing into a volume whose read-only is %v: %v", readOnly, err)
 	}
@@ -229,7 +229,7 @@ func checkTearDown(k *kit, c Case) {
 	v := n.volume("a")
 	v.mustSetUp()
 	if v.owned() && !v.GetAttributes().ReadOnly {
-		writeFiles(k, v.GetPath(), map[string]string{"a/b/written-by-the-pod": "data"})
+		writeFiles(k, v.GetPath(), map[string]string{own("a/b/written-by-the-pod"): "data"})
 	}
 	v.mustTearDown()
 	v.assertGone()
@@ -270,8 +270,8 @@ func checkSeveralPods(k *kit, c Case) {
 
 func checkShared(k *kit, a, b *podVolume) {
 	k.Helper()
-	writeFiles(k, a.GetPath(), map[string]string{"written-by-a": "data"})
-	_, err := os.Stat(filepath.Join(b.GetPath(), "written-by-a"))
+	writeFiles(k, a.GetPath(), map[string]string{own("written-by-a"): "data"})
+	_, err := os.Stat(filepath.Join(b.GetPath(), own("written-by-a")))
 	if seen := err == nil; seen != a.node.working.Shared {
 		k.Errorf("another pod sees what one has written: %v (%v), the case says %v", seen, err, a.node.working.Shared)
 	}
@@ -310,8 +310,8 @@ func checkSourceKept(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
 	v.mustSetUp()
-	writeFiles(k, n.Dir, map[string]string{"kept/deep/file": "data"})
-	if err := os.Symlink("/nowhere", filepath.Join(n.Dir, "kept", "link")); err != nil && !errors.Is(err, fs.ErrExist) {
+	writeFiles(k, n.Dir, map[string]string{own("kept/deep/file"): "data"})
+	if err := os.Symlink("/nowhere", filepath.Join(n.Dir, own("kept/link"))); err != nil && !errors.Is(err, fs.ErrExist) {
 		k.Fatal(err)
 	}
 	before := snapshot(k, n.Dir)

@@ -63,13 +63,13 @@ func inherited(k *kit, c Case, outside string) *Node {
 		return n
 	}
 	v.mustSetUp()
-	writeFiles(k, v.GetPath(), map[string]string{"old/private": "data"})
-	for path, mode := range map[string]fs.FileMode{"old/private": 0o600, "old": 0o700} {
+	writeFiles(k, v.GetPath(), map[string]string{own("old/private"): "data"})
+	for path, mode := range map[string]fs.FileMode{own("old/private"): 0o600, own("old"): 0o700} {
 		if err := os.Chmod(filepath.Join(v.GetPath(), path), mode); err != nil {
 			k.Fatal(err)
 		}
 	}
-	if err := os.Symlink(outside, filepath.Join(v.GetPath(), "old", "link")); err != nil {
+	if err := os.Symlink(outside, filepath.Join(v.GetPath(), own("old/link"))); err != nil {
 		k.Fatal(err)
 	}
 	v.mustTearDown()
@@ -138,7 +138,7 @@ func checkUnmanaged(k *kit, c Case) {
 	if v.GetAttributes().Managed {
 		return
 	}
-	writeFiles(k, n.Dir, map[string]string{"private/file": "data"})
+	writeFiles(k, n.Dir, map[string]string{own("private/file"): "data"})
 	before := snapshot(k, n.Dir)
 	v.mustSetUp()
 	assertKept(k, "the source of a volume that is not Managed", before, snapshot(k, n.Dir))

@@ -3,6 +3,7 @@ package volumetest
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"sync"
 
@@ -370,7 +371,7 @@ func checkDeleteGiven(k *kit, c Case) {
 	}
 	if refused {
 		v.mustSetUp()
-		v.assertFile(v.GetPath()+"/deep/er/file", File{Content: "data"})
+		v.assertFile(filepath.Join(v.GetPath(), own("deep/er/file")), File{Content: "data"})
 		v.mustTearDown()
 	}
 }

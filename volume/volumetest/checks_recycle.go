@@ -102,8 +102,8 @@ func (n *Node) recycle(ctx context.Context, spec *volume.Spec) error {
 func (v *podVolume) litter(k *kit, outside string) {
 	k.Helper()
 	v.mustSetUp()
-	writeFiles(k, v.GetPath(), map[string]string{".hidden": "data", "deep/er/file": "data"})
-	for _, name := range []string{"link", "deep/link"} {
+	writeFiles(k, v.GetPath(), map[string]string{own(".hidden"): "data", own("deep/er/file"): "data"})
+	for _, name := range []string{own("link"), own("deep/link")} {
 		if err := os.Symlink(outside, filepath.Join(v.GetPath(), name)); err != nil {
 			k.Fatal(err)
 		}
@@ -157,7 +157,7 @@ func checkNotReleased(k *kit, c Case) {
 	n.Releases = refuser{}
 	v := n.volume("a")
 	v.mustSetUp()
-	writeFiles(k, v.GetPath(), map[string]string{"data/of-a-pod": "data"})
+	writeFiles(k, v.GetPath(), map[string]string{own("data/of-a-pod"): "data"})
 	before := snapshot(k, v.GetPath())
 	assertInUse(k, "Recycle", n.recycle(k.Context(), toRecycle(v.spec)))
 	assertSame(k, "a volume in use", before, snapshot(k, v.GetPath()))

@@ -26,6 +26,13 @@
 // SetUp, and UnmountDevice and Detach after the last pod's TearDown. So faults,
 // crashes and cancellation meet their calls too.
 //
+// What fails on the fake is not tried on a kernel, and each failure is said once.
+// Names of what the checks themselves write into volumes and sources contain
+// "volumetest-".
+//
+// Where a plugin mounts a file system that the fake does not know, as overlay or
+// squashfs, [Suite.FileSystems] says what such a mount shows; it needs no waivers.
+//
 // # What is not checked
 //
 // Faults, crashes and hangs strike where a plugin calls the mounter or a role

@@ -59,6 +59,9 @@ func (k *kit) nodeWith(c Case, dir string) *Node {
 		n.Host = newKernelHost(k)
 	} else {
 		n.Host = NewHost(k)
+		for fstype, content := range k.runner.suite.FileSystems {
+			n.Fake.ServeType(fstype, content)
+		}
 	}
 	n.mounter = n.GetMounter().(faultyMounter)
 	n.Add(k.runner.suite.Objects...)
@@ -243,6 +246,18 @@ func persistentVolume(source v1.PersistentVolumeSource) *v1.PersistentVolume {
 		PersistentVolumeSource: *source.DeepCopy(),
 	}
 	return pv
+}
+
+// ownName is part of every name that the checks give to what they make in volumes
+// and sources, so that it is none of the plugin's or the author's.
+const ownName = "volumetest-7d1c-"
+
+// own is the checks' own name for a path; what is hidden stays so.
+func own(path string) string {
+	if hidden, ok := strings.CutPrefix(path, "."); ok {
+		return "." + ownName + hidden
+	}
+	return ownName + path
 }
 
 func writeFiles(t testing.TB, dir string, files map[string]string) {

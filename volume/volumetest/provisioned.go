@@ -143,7 +143,7 @@ func (s *claimed) volume() *podVolume {
 }
 
 // dataFile is in a directory, so that a deletion has some work.
-const dataFile = "deep/er/data"
+const dataFile = ownName + "deep/er/data"
 
 func (s *claimed) data() string { return "what the pod of claim " + s.claim + " has written" }
 
@@ -215,6 +215,6 @@ func (n *Node) neighbour(k *kit, c StorageCase) *claimed {
 	other := n.claimed(c, "neighbour")
 	other.mustProvision(k)
 	other.write(k)
-	n.Write(map[string]string{"somebodys/file": "data"})
+	n.Write(map[string]string{own("somebodys/file"): "data"})
 	return other
 }

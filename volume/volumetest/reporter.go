@@ -17,6 +17,8 @@ type reporter struct {
 	waived *failures // nil: not waived
 	// failures counts them, waived or not.
 	failures atomic.Int64
+	// said are their texts, each of which is printed once.
+	said sync.Map
 }
 
 // failures are those of a waived check.
@@ -36,13 +38,20 @@ func (r *reporter) report(text string) {
 	r.Helper()
 	r.failures.Add(1)
 	text = strings.TrimRight(text, "\n")
+	_, again := r.said.LoadOrStore(text, true)
 	if r.waived == nil {
+		if again { // it has failed the test already
+			return
+		}
 		r.TB.Errorf("%s\ncheck %s: %s", text, r.check.name, r.check.proves)
 		return
 	}
 	r.waived.mu.Lock()
 	defer r.waived.mu.Unlock()
 	r.waived.count++
+	if again {
+		return
+	}
 	r.Logf("waived (%s): %s", r.waived.reason, text)
 }
 

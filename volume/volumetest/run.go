@@ -14,7 +14,8 @@ import (
 // Run checks the plugin that newPlugin makes against the contract of package
 // volume, as sub-tests fake/<check>/<case> on a [mount.FakeMounter], and
 // kernel/… with real mounts in a mount namespace of their own: as root and as
-// an ordinary user where the tests run as root, else as an ordinary user. The
+// an ordinary user where the tests run as root, else as an ordinary user. What
+// fails in one of these places is not run in the next, where it would be said again. The
 // package documentation lists the checks. Every check and case gets a new
 // plugin, host and directories; newPlugin must share nothing between two
 // calls. A failure names the sentence of the contract that it breaks. Time is
@@ -31,14 +32,25 @@ func Run(t *testing.T, newPlugin func() volume.VolumePlugin, suite Suite) {
 		t.Fatalf("the suite is wrong:\n%v", err)
 	}
 	r := runner{newPlugin: newPlugin, suite: &suite}
-	t.Run(string(onFake), func(t *testing.T) { r.runOn(t, onFake) })
+	if !t.Run(string(onFake), func(t *testing.T) { r.runOn(t, onFake) }) {
+		t.Logf("not on a kernel, where most of it would fail again: mend it, or give -run %s/%s", t.Name(), onKernel)
+		return
+	}
 	if !suite.onKernel() {
 		t.Logf("not on a kernel: %s", suite.Working[0].NoKernel)
 		return
 	}
-	t.Run(string(onKernel), func(t *testing.T) {
-		nstest.Run(t, func(t *testing.T) { r.runOn(t, onKernel) })
-	})
+	t.Run(string(onKernel), r.runOnKernel)
+}
+
+// runOnKernel runs as root and as an ordinary user, unless it has failed as root.
+func (r runner) runOnKernel(t *testing.T) {
+	for _, mode := range []nstest.Mode{nstest.Root, nstest.User} {
+		nstest.RunAs(t, []nstest.Mode{mode}, func(t *testing.T) { r.runOn(t, onKernel) })
+		if t.Failed() {
+			return
+		}
+	}
 }
 
 // runner is one Run.

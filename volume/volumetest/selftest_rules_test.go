@@ -160,3 +160,25 @@ func TestWaivedCheckEndsInVirtualTime(t *testing.T) {
 		t.Errorf("%d failures, want 1", n)
 	}
 }
+
+// What is wrong on the fake and on a kernel, as root and as a user, and each time
+// that a check looks, is said once.
+func TestAFailureIsSaidOnce(t *testing.T) {
+	if os.Getenv(victimVar) != "" {
+		return
+	}
+	for name, run := range map[string]string{"everywhere": "^(fake|kernel)$/^(lifecycle|root|user)$", "kernel": "^kernel$"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := judge(t, "wrong content", run)
+			for _, check := range []string{"lifecycle/setup", "lifecycle/setup-n-times"} {
+				if n := strings.Count(v.output, "check "+check+": "); n != 1 {
+					t.Errorf("that %s fails is said %d times", check, n)
+				}
+			}
+			if t.Failed() {
+				t.Log(tail(v.output))
+			}
+		})
+	}
+}

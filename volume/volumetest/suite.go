@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -35,6 +36,10 @@ type Suite struct {
 	// Storage is what the plugin must provision and delete: at least one, of a
 	// plugin that provisions.
 	Storage []StorageCase
+	// FileSystems say, by their types, what mounts of file systems show that the
+	// fake does not know, such as overlay and squashfs: each node's fake is given
+	// them by [mount.FakeMounter.ServeType]. On a kernel they are not used.
+	FileSystems map[string]mount.FakeContent
 	// Waivers are the checks that the plugin is known to fail.
 	Waivers []Waiver
 }
