@@ -32,6 +32,7 @@ func mayImport() map[string][]string {
 		"volume/localdiscovery":            {"util", "mount", "volume", "volume/objects", "volume/internal"},
 		"volume/volumemanager":             {"util", "mount", "volume", "volume/objects", "volume/internal"},
 		"volume/plugins":                   plugins,
+		"volume/intree":                    {"util", "mount", "volume", "volume/internal"},
 		"volume/volumetest":                {"util", "mount", "volume"},
 		"examples": {"util", "mount", "volume", "volume/clusterhost", "volume/plugins", "volume/objects", "volume/objects/cluster", "volume/persistentvolume", "volume/persistentvolume/embedded", "volume/localdiscovery",
 			"volume/containerenv", "volume/volumemanager"},

@@ -1,0 +1,130 @@
+package intree_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/podvol/podvol/volume"
+	util "github.com/podvol/podvol/volume/intree"
+	"github.com/podvol/podvol/volume/volumetest"
+)
+
+func TestMountOptions(t *testing.T) {
+	pv := &v1.PersistentVolume{}
+	pv.Annotations = map[string]string{v1.MountOptionAnnotation: "rw,noexec,,hard"}
+	pv.Spec.MountOptions = []string{"noexec", "vers=4.2"}
+	spec := volume.NewSpecFromPersistentVolume(pv, false)
+	inline := volume.NewSpecFromVolume(&v1.Volume{Name: "v"})
+	for name, tc := range map[string]struct{ got, want []string }{
+		"persistent":    {util.MountOptionFromSpec(spec, "ro", "hard"), []string{"rw", "noexec", "vers=4.2", "ro", "hard"}},
+		"inline":        {util.MountOptionFromSpec(inline, "ro"), []string{"ro"}},
+		"nothing":       {util.MountOptionFromSpec(nil), nil},
+		"joined":        {util.JoinMountOptions([]string{"rw", "b", "b", ""}, []string{"ro", "b", "ro", ""}), []string{"rw", "ro", "b"}},
+		"joined of nil": {util.JoinMountOptions(nil, nil), []string{}},
+	} {
+		if !slices.Equal(tc.got, tc.want) {
+			t.Errorf("%s: %q, want %q", name, tc.got, tc.want)
+		}
+	}
+	if !slices.Equal(pv.Spec.MountOptions, []string{"noexec", "vers=4.2"}) {
+		t.Errorf("the spec has become %q", pv.Spec.MountOptions)
+	}
+}
+
+func TestModes(t *testing.T) {
+	all := []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadOnlyMany}
+	if !util.ContainsAllAccessModes(all, all[1:]) || util.ContainsAllAccessModes(all[:1], all) || !util.ContainsAccessMode(all, v1.ReadOnlyMany) {
+		t.Error("access modes are not told apart")
+	}
+	block := &v1.PersistentVolume{Spec: v1.PersistentVolumeSpec{VolumeMode: new(v1.PersistentVolumeBlock)}}
+	for _, tc := range []struct {
+		spec *volume.Spec
+		want v1.PersistentVolumeMode
+	}{
+		{volume.NewSpecFromPersistentVolume(block, false), v1.PersistentVolumeBlock},
+		{volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{}, false), v1.PersistentVolumeFilesystem},
+		{volume.NewSpecFromVolume(&v1.Volume{}), v1.PersistentVolumeFilesystem},
+		{nil, ""}, {&volume.Spec{}, ""},
+	} {
+		mode, err := util.GetVolumeMode(tc.spec)
+		isFile, fileErr := util.CheckVolumeModeFilesystem(tc.spec)
+		if mode != tc.want || (err != nil) != (tc.want == "") || isFile != (tc.want == v1.PersistentVolumeFilesystem) || (fileErr != nil) != (err != nil) {
+			t.Errorf("%+v: %q, %v; a file system: %v, %v", tc.spec, mode, err, isFile, fileErr)
+		}
+	}
+}
+
+func TestCalculateTimeoutForVolume(t *testing.T) {
+	for capacity, want := range map[string]int64{"1Mi": 60, "3Gi": 90, "2Ti": 2048 * 30, "2500Mi": 60} {
+		pv := &v1.PersistentVolume{}
+		pv.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: resource.MustParse(capacity)}
+		if got := util.CalculateTimeoutForVolume(60, 30, pv); got != want {
+			t.Errorf("%s: %d s, want %d", capacity, got, want)
+		}
+	}
+}
+
+func TestReady(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "plugin", "volume")
+	for range 2 {
+		if err := util.ClearReady(dir); err != nil || util.IsReady(dir) {
+			t.Errorf("not ready: %v", err)
+		}
+		for range 2 {
+			if err := util.SetReady(dir); err != nil || !util.IsReady(dir) {
+				t.Errorf("ready: %v", err)
+			}
+		}
+	}
+	other := filepath.Join(dir, "other")
+	if err := os.WriteFile(other, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := util.ClearReady(dir); err != nil || util.IsReady(dir) {
+		t.Errorf("beside another file: %v", err)
+	}
+	if err := os.Symlink(other, filepath.Join(dir, "ready")); err != nil {
+		t.Fatal(err)
+	}
+	if err := util.SetReady(dir); err == nil || util.IsReady(dir) {
+		t.Errorf("a link counts as ready: %v", err)
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Error(err)
+	}
+}
+
+// What cannot be wrapped, or would lead elsewhere, is refused before anything is touched.
+func TestWrappersRefuse(t *testing.T) {
+	host := util.NewHost(volumetest.NewHost(t))
+	good, pod := scratchSpec(), volumetest.Pod("a")
+	negative := scratchSpec()
+	negative.Volume.EmptyDir.SizeLimit = new(resource.MustParse("-1"))
+	odd := scratchSpec()
+	odd.Volume.EmptyDir.Medium = "Cloud"
+	for what, tc := range map[string]struct {
+		name string
+		spec volume.Spec
+		pod  *v1.Pod
+	}{
+		"a name":   {"../x", good, pod},
+		"no pod":   {"v", good, nil},
+		"no UID":   {"v", good, &v1.Pod{}},
+		"a size":   {"v", negative, pod},
+		"a medium": {"v", odd, pod},
+		"a source": {"v", volume.Spec{Volume: &v1.Volume{}}, pod},
+		"a spec":   {"v", volume.Spec{}, pod},
+	} {
+		if m, err := host.NewWrapperMounter(tc.name, tc.spec, tc.pod, volume.VolumeOptions{}); err == nil {
+			t.Errorf("%s: %v", what, m)
+		}
+	}
+	if err := util.UnmountViaEmptyDir(t.Context(), "/nowhere", host, "..", good, pod.UID); err == nil {
+		t.Error("the unmounter takes any name")
+	}
+}
