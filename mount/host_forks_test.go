@@ -36,7 +36,7 @@ func TestUnmountWhileProcessesAreStarted(t *testing.T) {
 			})
 		}
 		rounds := 2000
-		if testing.Short() {
+		if testtool.Shortened() {
 			rounds = 200
 		}
 		for range rounds {

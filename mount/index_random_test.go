@@ -15,6 +15,7 @@ import (
 
 	"github.com/podvol/podvol/mount/internal/statmount"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // poorKernel is a kernel from which single calls were taken away.
@@ -317,7 +318,7 @@ func TestIndexAnswersAsMountinfoOnRandomTables(t *testing.T) {
 			all[i].index = newIndex(all[i].kernel)
 		}
 		tables, worlds := 1000, 10
-		if testing.Short() || inUserMode() {
+		if testtool.Shortened() || inUserMode() {
 			tables, worlds = 200, 4
 		}
 		if old { // and so all of them are the same

@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 func symlink(t *testing.T, target, path string) {
@@ -179,7 +180,7 @@ func TestCVE202130465(t *testing.T) {
 			sandbox.Mount{Source: victim + "/d", Destination: "/v"},
 		)
 		rounds := 15
-		if testing.Short() {
+		if testtool.Shortened() {
 			rounds = 5
 		}
 		for range rounds {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // faultyDisk fails the operations of a journal on its file from the nth on, as
@@ -175,7 +176,7 @@ func TestAcknowledgedIsKeptWhateverFails(t *testing.T) {
 	whole.play().check(t, "without faults", whole.path)
 	runs := 0
 	errnos := []error{unix.EIO, unix.ENOSPC, unix.EFBIG, unix.EDQUOT}
-	if testing.Short() {
+	if testtool.Shortened() {
 		errnos = errnos[:1]
 	}
 	for first := 1; first <= whole.calls; first++ {

@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/testtool"
 )
 
 var resolutionsFlag = flag.Int("subpath.resolutions", 0, "how often TestRace resolves a path, each way (200000, with -short 20000)")
@@ -24,7 +26,7 @@ func resolutions() int {
 	switch {
 	case *resolutionsFlag > 0:
 		return *resolutionsFlag
-	case testing.Short():
+	case testtool.Shortened():
 		return 20_000
 	}
 	return 200_000

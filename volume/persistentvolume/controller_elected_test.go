@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
@@ -237,7 +238,7 @@ func TestALeaderIsCutOffAtEveryWrite(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			at, more := 1, true
 			step := 1
-			if testing.Short() {
+			if testtool.Shortened() {
 				step = 20
 			}
 			for ; more; at += step {

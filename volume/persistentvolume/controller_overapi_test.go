@@ -19,6 +19,7 @@ import (
 
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/util/rerun"
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
 	"github.com/podvol/podvol/volume/objects/objectstest"
@@ -38,7 +39,7 @@ func TestTheControllersTestsOverAnAPI(t *testing.T) {
 	}
 	tests := testsOfWorlds(t)
 	checks := "-rapid.checks=20"
-	if testing.Short() { // the longest are run whole where it is not
+	if testtool.Shortened() { // the longest are run whole where it is not
 		tests, checks = slices.DeleteFunc(tests, isSweep), "-rapid.checks=5"
 	}
 	ctx, cancel := rerun.Context(t)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
@@ -346,7 +347,7 @@ func sweepCrashes(t *testing.T, atLeast int, prepare func(*testing.T) *world, me
 
 // sweepStep is how far apart the crashes of a sweep are: all have the same goroutines.
 func sweepStep() int {
-	if testing.Short() {
+	if testtool.Shortened() {
 		return 5
 	}
 	return 1

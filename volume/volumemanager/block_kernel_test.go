@@ -178,7 +178,7 @@ func TestKernelCrashAroundABlockVolume(t *testing.T) {
 			t.Fatal(err)
 		}
 		points, every := 0, 1
-		if testing.Short() {
+		if testtool.Shortened() {
 			every = 13
 		}
 		for n := 1; ; n += every {

@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -62,7 +63,7 @@ func TestSubPathsAfterACrash(t *testing.T) {
 		if !strings.HasSuffix(t.Name(), "/root") {
 			every = 5
 		}
-		if testing.Short() {
+		if testtool.Shortened() {
 			every *= 11
 		}
 		points := 0

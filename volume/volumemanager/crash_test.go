@@ -21,6 +21,7 @@ import (
 
 	"github.com/podvol/podvol/util/journal"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -152,7 +153,7 @@ func TestCrashAtEverySystemCall(t *testing.T) {
 			if !strings.HasSuffix(t.Name(), "/root") {
 				every = 3
 			}
-			if testing.Short() {
+			if testtool.Shortened() {
 				every *= 23
 			}
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -139,7 +140,7 @@ func TestDefectsAreFound(t *testing.T) {
 		sentences[c.name] = c.proves
 	}
 	defects := allBroken()
-	if testing.Short() { // a process each: those with goroutines of their own
+	if testtool.Shortened() { // a process each: those with goroutines of their own
 		defects = slices.Concat(brokenFaults(), brokenRetry(), brokenCrash(), brokenCancel(), brokenConcurrency())
 	}
 	for _, b := range defects {

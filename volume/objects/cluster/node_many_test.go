@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects/cluster"
 )
@@ -104,7 +105,7 @@ func watchesOf(refs []volume.ObjectRef) (requests []string) {
 // an update costs none, nor does time but for renewed watches and tokens.
 func TestAThousandPodsAskForEachObjectOnce(t *testing.T) {
 	n := 1000
-	if testing.Short() {
+	if testtool.Shortened() {
 		n = 200
 	}
 	synctest.Test(t, func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/util/blockdev"
 	"github.com/podvol/podvol/util/nstest"
 	"github.com/podvol/podvol/util/removetree"
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/localdisk"
 	"github.com/podvol/podvol/volume/plugins/local"
@@ -389,7 +390,7 @@ func TestKernelManyFiles(t *testing.T) {
 		c := newCleaner(t, deleteAll, nil)
 		path := c.disk(t)
 		files := 100_000
-		if testing.Short() { // in an emulated machine
+		if testtool.Shortened() { // in an emulated machine
 			files = 2_000
 		}
 		for n := range files {
