@@ -168,21 +168,39 @@ func Role[R any](host VolumeHost) (R, error) {
 		}
 	}
 	var none R
-	return none, &MissingRoleError{Role: reflect.TypeFor[R]().String()}
+	role := reflect.TypeFor[R]()
+	return none, &MissingRoleError{Role: role.String(), Field: fieldOf(role)}
+}
+
+// fieldOf is the name of the field in which a [Host] has the role, if it has one.
+func fieldOf(role reflect.Type) string {
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[Host]()) {
+		if field.Type == role {
+			return field.Name
+		}
+	}
+	return ""
 }
 
 // MissingRoleError says that the host lacks a role that a volume needs.
 type MissingRoleError struct {
-	// Role is the interface's name, such as "volume.SecretGetter".
+	// Role is the interface's name, such as "volume.TokenRequester".
 	Role string
+	// Field is what [Host], and the configurations that hosts are made of, call
+	// it, such as "Tokens"; empty where it is no field of its own.
+	Field string
 	// Advice says what to do, if a plugin knows it better than that the volume
 	// host needs one.
 	Advice string
 }
 
 func (e *MissingRoleError) Error() string {
-	advice := cmp.Or(e.Advice, "give the volume host one to use this kind of volume")
-	return fmt.Sprintf("this node has no %s; %s", e.Role, advice)
+	role, advice := e.Role, "give the volume host one to use this kind of volume"
+	if e.Field != "" {
+		role = e.Field + " (" + e.Role + ")"
+		advice = "set " + e.Field + " in the configuration of the manager, or in volume.Host, to use this kind of volume"
+	}
+	return fmt.Sprintf("this node has no %s; %s", role, cmp.Or(e.Advice, advice))
 }
 
 // GetPodVolumeDir implements [VolumeHost].

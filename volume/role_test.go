@@ -3,6 +3,8 @@ package volume_test
 import (
 	"context"
 	"errors"
+	"reflect"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -33,5 +35,35 @@ func TestRoleIsWhatItWasGivenAs(t *testing.T) {
 	host.ConfigMaps = both{}
 	if _, err := volume.Role[volume.ConfigMapGetter](host); err != nil {
 		t.Error(err)
+	}
+}
+
+// What lacks is named as who configures a host has to spell it, for each role that
+// a host can have.
+func TestAMissingRoleIsNamedAsItsField(t *testing.T) {
+	host := &volume.Host{}
+	missing := map[string]error{}
+	_, missing["Secrets"] = volume.Role[volume.SecretGetter](host)
+	_, missing["ConfigMaps"] = volume.Role[volume.ConfigMapGetter](host)
+	_, missing["Tokens"] = volume.Role[volume.TokenRequester](host)
+	_, missing["TrustBundles"] = volume.Role[volume.TrustBundleGetter](host)
+	_, missing["Allocatable"] = volume.Role[volume.AllocatableGetter](host)
+	_, missing["Events"] = volume.Role[volume.EventSink](host)
+	_, missing["HostFiles"] = volume.Role[volume.HostFiles](host)
+	_, missing["Pods"] = volume.Role[volume.PodRunner](host)
+	_, missing["Releases"] = volume.Role[volume.ReleaseVerifier](host)
+	fields := 0
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[volume.Host]()) {
+		if field.Type.Kind() != reflect.Interface || field.Name == "Mounter" {
+			continue
+		}
+		fields++
+		e, ok := errors.AsType[*volume.MissingRoleError](missing[field.Name])
+		if !ok || e.Field != field.Name || !strings.Contains(e.Error(), "set "+field.Name+" in") {
+			t.Errorf("%s: %v", field.Name, missing[field.Name])
+		}
+	}
+	if fields != len(missing) {
+		t.Errorf("%d roles of %d are looked at", len(missing), fields)
 	}
 }

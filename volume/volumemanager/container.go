@@ -124,14 +124,14 @@ type ContainerDevice struct {
 // several volumes are joined (errors.Join). A name that no container has is an
 // *[UnknownContainerError], a pod that was never declared [ErrUnknownPod], one
 // that was deleted [ErrWithdrawn]. Before Run has recovered, the call waits for
-// it; after Run the error is [ErrStopped].
+// it, as [Manager.SetUpPod] does; after Run the error is [ErrStopped].
 //
 // What may hang on a server that does not answer is waited for until ctx ends.
 // It is safe to call it concurrently, also for the same container, and to repeat
 // it: what is bound already stays, unless the volume has something else there by
 // now.
 func (m *Manager) ContainerMounts(ctx context.Context, podUID types.UID, container string, options ContainerOptions) ([]ContainerMount, []ContainerDevice, error) {
-	if err := m.WaitForRecovery(ctx); err != nil {
+	if err := m.waitForRun(ctx); err != nil {
 		return nil, nil, err
 	}
 	c, err := m.containerOf(podUID, container, options)

@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -20,6 +21,8 @@ import (
 var (
 	// ErrStopped says that the manager's Run has ended.
 	ErrStopped = errors.New("the volume manager has stopped")
+	// ErrNotRun says that Run was not called, so that nobody mounts anything.
+	ErrNotRun = errors.New("the volume manager does not run: call Run first, in a goroutine of its own")
 	// ErrAlreadyRun says that Run was called before; a manager runs once.
 	ErrAlreadyRun = errors.New("the volume manager runs only once")
 )
@@ -40,6 +43,7 @@ type Manager struct {
 	reaches      flight.Group[string]
 	subPathLocks keylock.Map[subPathsKey]
 
+	began   chan struct{} // closed when Run is called
 	ready   chan struct{} // closed when the records have been read
 	stopped chan struct{} // closed when Run ends
 	wake    chan struct{} // holds a value while the queue is not empty
@@ -67,6 +71,7 @@ func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMg
 		host:        host,
 		plugins:     plugins,
 		log:         config.Logger,
+		began:       make(chan struct{}),
 		ready:       make(chan struct{}),
 		stopped:     make(chan struct{}),
 		wake:        make(chan struct{}, 1),
@@ -119,9 +124,12 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) begin() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	first := !m.ran
+	if m.ran {
+		return false
+	}
 	m.ran = true
-	return first
+	close(m.began)
+	return true
 }
 
 // end lets nothing new begin. It may be repeated.
@@ -181,7 +189,8 @@ func (m *Manager) close(unlock func()) error {
 
 // WaitForRecovery waits until Run owns the root directory and knows what is
 // there. It returns [ErrStopped] when Run has ended, and the cause of ctx's
-// end when that comes first.
+// end when that comes first, which matches [ErrNotRun] too where Run was not
+// called by then.
 func (m *Manager) WaitForRecovery(ctx context.Context) error {
 	select {
 	case <-m.stopped:
@@ -189,7 +198,7 @@ func (m *Manager) WaitForRecovery(ctx context.Context) error {
 	default:
 	}
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return m.notRecovered(ctx)
 	}
 	select {
 	case <-m.ready:
@@ -197,8 +206,36 @@ func (m *Manager) WaitForRecovery(ctx context.Context) error {
 	case <-m.stopped:
 		return ErrStopped
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return m.notRecovered(ctx)
 	}
+}
+
+// notRecovered is why a wait for the recovery has ended with ctx.
+func (m *Manager) notRecovered(ctx context.Context) error {
+	select {
+	case <-m.began:
+		return context.Cause(ctx)
+	default:
+		return fmt.Errorf("%w (%w)", ErrNotRun, context.Cause(ctx))
+	}
+}
+
+// startPatience is how long Run may take to begin, which is usually called in
+// another goroutine right before or after the call that needs it.
+const startPatience = 30 * time.Second
+
+// waitForRun is [Manager.WaitForRecovery] for calls that would never end without
+// Run: that it is not called within [startPatience] is [ErrNotRun].
+func (m *Manager) waitForRun(ctx context.Context) error {
+	patience := time.NewTimer(startPatience)
+	defer patience.Stop()
+	select {
+	case <-m.began:
+	case <-ctx.Done():
+	case <-patience.C:
+		return ErrNotRun
+	}
+	return m.WaitForRecovery(ctx)
 }
 
 // recover learns from the records and the mount table what is there, after the

@@ -46,7 +46,7 @@ func (r objectRoles) GetTrustBundle(ctx context.Context, name string) (string, e
 func (r objectRoles) GetTrustBundlesBySigner(ctx context.Context, signer string, selector *metav1.LabelSelector) (string, error) {
 	lister, ok := r.source.(objects.Lister)
 	if !ok {
-		return "", &volume.MissingRoleError{Role: "volume.TrustBundleGetter"}
+		return "", &volume.MissingRoleError{Role: "volume.TrustBundleGetter", Field: "TrustBundles"}
 	}
 	selects, err := metav1.LabelSelectorAsSelector(selector)
 	if err != nil {

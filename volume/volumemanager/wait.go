@@ -23,14 +23,15 @@ import (
 // Invalid volumes are refused before any is touched; failures are collected in
 // a *[PodError]. The wish stays after a failure and after the end of ctx: the
 // volumes are tried again with a growing pause until the pod is deleted. Before
-// Run has recovered, SetUpPod waits for it; after Run, the error is
+// Run has recovered, SetUpPod waits for it, and gives up with [ErrNotRun] where
+// Run is not even called within half a minute; after Run, the error is
 // [ErrStopped]. [ErrWithdrawn] and [ErrSuperseded] say that somebody else
 // declared otherwise meanwhile. The pod is copied.
 func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error) {
 	if err := checkVolumes(pod); err != nil {
 		return pendingVolumes(pod).failed(err), err
 	}
-	if err := m.WaitForRecovery(ctx); err != nil {
+	if err := m.waitForRun(ctx); err != nil {
 		return pendingVolumes(pod).failed(err), err
 	}
 	goal, err := m.declared(pod)
@@ -94,7 +95,7 @@ func (m *Manager) TearDownPod(ctx context.Context, podUID types.UID) error {
 	if err := volume.CheckPathSegment("pod UID", string(podUID)); err != nil {
 		return err
 	}
-	if err := m.WaitForRecovery(ctx); err != nil {
+	if err := m.waitForRun(ctx); err != nil {
 		return err
 	}
 	goal, known := m.deleted(podUID)
@@ -294,12 +295,12 @@ func (e *PendingError) Unwrap() []error {
 // there are.
 type RecoveryError struct {
 	RootDir string
-	// Cause is why the wait ended.
+	// Cause is why the wait ended; it matches [ErrNotRun] where Run was not called.
 	Cause error
 }
 
 func (e *RecoveryError) Error() string {
-	return fmt.Sprintf("%v while waiting for the manager to find out which volumes are below %s; has Run been called?", e.Cause, e.RootDir)
+	return fmt.Sprintf("%v while waiting for the manager to find out which volumes are below %s", e.Cause, e.RootDir)
 }
 
 // Unwrap returns the cause.

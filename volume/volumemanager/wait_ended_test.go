@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -138,6 +139,49 @@ func TestWaitWithAnEndedContextBeforeRun(t *testing.T) {
 		err := wait(ended(t), pod.UID)
 		if e, ok := errors.AsType[*volumemanager.RecoveryError](err); !ok || e.RootDir != w.root || !errors.Is(err, errPatience) {
 			t.Errorf("%s: %v, want a *RecoveryError", what, err)
+		}
+	}
+}
+
+// Who forgets Run is told so, by the calls that would wait for ever, and by those
+// whose context ends.
+func TestCallsBeforeRun(t *testing.T) {
+	pod := newPod("web", emptyDirVolume("v", ""))
+	calls := map[string]func(context.Context, *volumemanager.Manager) error{
+		"SetUpPod": func(ctx context.Context, m *volumemanager.Manager) error {
+			_, err := m.SetUpPod(ctx, pod)
+			return err
+		},
+		"TearDownPod": func(ctx context.Context, m *volumemanager.Manager) error { return m.TearDownPod(ctx, pod.UID) },
+		"ContainerMounts": func(ctx context.Context, m *volumemanager.Manager) error {
+			_, _, err := m.ContainerMounts(ctx, pod.UID, "main", volumemanager.ContainerOptions{})
+			return err
+		},
+	}
+	for name, call := range calls {
+		synctest.Test(t, func(t *testing.T) {
+			manager, err := volumemanager.New(newWorld(t).config())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := call(t.Context(), manager); !errors.Is(err, volumemanager.ErrNotRun) {
+				t.Errorf("%s without Run: %v", name, err)
+			}
+			if err := call(ended(t), manager); !errors.Is(err, volumemanager.ErrNotRun) || !errors.Is(err, errPatience) {
+				t.Errorf("%s without Run, with a context that has ended: %v", name, err)
+			}
+		})
+	}
+	for name, wait := range map[string]func(*volumemanager.Manager, context.Context) error{
+		"WaitForRecovery": (*volumemanager.Manager).WaitForRecovery,
+		"WaitForMounted":  func(m *volumemanager.Manager, ctx context.Context) error { return m.WaitForMounted(ctx, pod.UID) },
+	} {
+		manager, err := volumemanager.New(newWorld(t).config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := wait(manager, ended(t)); !errors.Is(err, volumemanager.ErrNotRun) || !errors.Is(err, errPatience) {
+			t.Errorf("%s without Run: %v", name, err)
 		}
 	}
 }

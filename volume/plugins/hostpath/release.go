@@ -44,7 +44,7 @@ type release struct {
 func (r *release) verifyUnused(ctx context.Context) error {
 	releases, err := volume.Role[volume.ReleaseVerifier](r.plugin.Host)
 	if missing, ok := errors.AsType[*volume.MissingRoleError](err); ok {
-		err = &volume.MissingRoleError{Role: missing.Role,
+		err = &volume.MissingRoleError{Role: missing.Role, Field: missing.Field,
 			Advice: "nothing is deleted without one: give the volume host one (Host.Releases), such as persistentvolume.ReleaseVerifier"}
 	}
 	if err == nil {

@@ -75,7 +75,7 @@ func (p *plugin) releaseVerifier() (volume.ReleaseVerifier, error) {
 func role[R any](host volume.VolumeHost, advice string) (R, error) {
 	r, err := volume.Role[R](host)
 	if missing, ok := errors.AsType[*volume.MissingRoleError](err); ok {
-		err = &volume.MissingRoleError{Role: missing.Role, Advice: advice}
+		err = &volume.MissingRoleError{Role: missing.Role, Field: missing.Field, Advice: advice}
 	}
 	return r, volume.NothingDone(err)
 }
