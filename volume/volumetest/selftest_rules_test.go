@@ -172,7 +172,8 @@ func TestAFailureIsSaidOnce(t *testing.T) {
 			t.Parallel()
 			v := judge(t, "wrong content", run)
 			for _, check := range []string{"lifecycle/setup", "lifecycle/setup-n-times"} {
-				if n := strings.Count(v.output, "check "+check+": "); n != 1 {
+				n := strings.Count(v.output, "check "+check+": ")
+				if denied := n == 0 && strings.Contains(v.output, "--- SKIP"); n != 1 && !denied {
 					t.Errorf("that %s fails is said %d times", check, n)
 				}
 			}
