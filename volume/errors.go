@@ -91,10 +91,26 @@ type InvalidSpecError struct {
 	Field string
 	// Reason says what is wrong with it and what would be right.
 	Reason string
+	// Volume is the volume's name in the pod, and Pod the pod's namespace and name;
+	// empty where the field belongs to none, or where whoever asked knows.
+	Volume string
+	Pod    types.NamespacedName
 }
 
 func (e *InvalidSpecError) Error() string {
-	return fmt.Sprintf("invalid %s: %s", e.Field, e.Reason)
+	return fmt.Sprintf("invalid %s%s: %s", e.Field, e.owner(), e.Reason)
+}
+
+func (e *InvalidSpecError) owner() string {
+	switch {
+	case e.Volume != "" && e.Pod.Name != "":
+		return fmt.Sprintf(" (volume %q of pod %q)", e.Volume, e.Pod.String())
+	case e.Volume != "":
+		return fmt.Sprintf(" (volume %q)", e.Volume)
+	case e.Pod.Name != "":
+		return fmt.Sprintf(" (pod %q)", e.Pod.String())
+	}
+	return ""
 }
 
 // Invalid returns an *[InvalidSpecError] marked with [NothingDone].

@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // nodeNameField is the only field that matchFields of a node selector knows.
@@ -84,6 +85,10 @@ func fieldMatches(f v1.NodeSelectorRequirement, nodeName string) (bool, error) {
 	switch {
 	case f.Key != nodeNameField:
 		return false, fmt.Errorf("key %q is not %s, the only field there is", f.Key, nodeNameField)
+	case len(f.Values) != 1:
+		return false, fmt.Errorf("there must be exactly one value, there are %d", len(f.Values))
+	case len(validation.IsDNS1123Subdomain(f.Values[0])) > 0:
+		return false, fmt.Errorf("value %q is not the name of a node", f.Values[0])
 	case f.Operator == v1.NodeSelectorOpIn:
 		return slices.Contains(f.Values, nodeName), nil
 	case f.Operator == v1.NodeSelectorOpNotIn:

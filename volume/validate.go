@@ -8,56 +8,83 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
-
-	"github.com/podvol/podvol/util/kubeapi"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // ValidatePodVolumes refuses a pod whose volumes the API server would refuse,
 // before anything is touched: identity (UID, namespace, name), the volumes'
 // names and sources, and the containers' volumeMounts and volumeDevices. That
-// a volume's type has no plugin is not looked at here.
+// a volume's type has no plugin is not looked at here. The rules, and where they
+// are stricter than the API server's, are listed in testdata/validation.
 //
 // The error joins one *[InvalidSpecError] for every fault
-// (Unwrap() []error), each with the field's path, and is marked with
-// [NothingDone].
+// (Unwrap() []error), each with the field's path, the pod and, where there is one,
+// the volume, and is marked with [NothingDone].
 func ValidatePodVolumes(pod *v1.Pod) error {
 	if pod == nil {
 		return Invalid("pod", "is missing")
 	}
-	var c checker
+	c := checker{pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}
 	c.segment("metadata.uid", string(pod.UID))
 	c.names("metadata.name", pod.Name, validation.IsDNS1123Subdomain)
 	c.names("metadata.namespace", pod.Namespace, validation.IsDNS1123Label)
-	volumes := c.volumes(pod.Spec.Volumes)
-	c.containers("spec.initContainers", pod.Spec.InitContainers, volumes)
-	c.containers("spec.containers", pod.Spec.Containers, volumes)
+	volumes := c.volumes(pod)
+	for i := range pod.Spec.InitContainers {
+		c.container(fmt.Sprintf("spec.initContainers[%d]", i), &pod.Spec.InitContainers[i], volumes)
+	}
+	for i := range pod.Spec.Containers {
+		c.container(fmt.Sprintf("spec.containers[%d]", i), &pod.Spec.Containers[i], volumes)
+	}
 	for i, e := range pod.Spec.EphemeralContainers {
-		c.container(fmt.Sprintf("spec.ephemeralContainers[%d]", i), v1.Container(e.EphemeralContainerCommon), volumes)
+		container := v1.Container(e.EphemeralContainerCommon)
+		field := fmt.Sprintf("spec.ephemeralContainers[%d]", i)
+		c.container(field, &container, volumes)
+		c.noSubPaths(field, container.VolumeMounts)
 	}
 	c.containerNames(pod)
 	return c.err()
 }
 
 // checker collects what is wrong.
-type checker struct{ faults []error }
+type checker struct {
+	faults []error
+	// pod and volume are what the checked field belongs to.
+	pod    types.NamespacedName
+	volume string
+}
 
 func (c *checker) err() error { return errors.Join(c.faults...) }
 
-func (c *checker) refuse(field, format string, args ...any) {
-	c.faults = append(c.faults, Invalid(field, format, args...))
+func (c *checker) refuse(field, format string, args ...any) { c.add(Invalid(field, format, args...)) }
+
+// add takes the fault that another function has found, or nil.
+func (c *checker) add(err error) {
+	if err == nil {
+		return
+	}
+	if invalid, ok := errors.AsType[*InvalidSpecError](err); ok {
+		invalid.Pod, invalid.Volume = c.pod, c.volume
+	}
+	c.faults = append(c.faults, err)
+}
+
+// addAll takes what apimachinery has found.
+func (c *checker) addAll(faults field.ErrorList) {
+	for _, fault := range faults {
+		c.refuse(fault.Field, "%s", fault.ErrorBody())
+	}
 }
 
 func (c *checker) segment(field, s string) {
-	if err := CheckPathSegment(field, s); err != nil {
-		c.faults = append(c.faults, err)
-	}
+	c.add(CheckPathSegment(field, s))
 }
 
 // names checks a name by one of apimachinery's functions.
 func (c *checker) names(field, name string, check func(string) []string) {
 	if name == "" {
-		c.refuse(field, "must not be empty")
+		c.refuse(field, "must not be empty; name it")
 		return
 	}
 	if wrong := check(name); len(wrong) > 0 {
@@ -67,26 +94,43 @@ func (c *checker) names(field, name string, check func(string) []string) {
 
 func (c *checker) required(field, s string) {
 	if s == "" {
-		c.refuse(field, "must not be empty")
+		c.refuse(field, "must not be empty; set it")
 	}
 }
 
-// volumes checks the pod's volumes and returns the set of their names.
-func (c *checker) volumes(volumes []v1.Volume) map[string]int {
-	seen := make(map[string]int, len(volumes))
-	for i := range volumes {
+// oneOf refuses a word that is not among those that the API knows.
+func oneOf[S ~string](c *checker, field string, word S, known ...S) {
+	if !slices.Contains(known, word) {
+		c.refuse(field, "%q is not one of %q; use one of them", word, known)
+	}
+}
+
+// between refuses a number that is out of bounds, both of which are allowed.
+func (c *checker) between(field string, n, least, most int64) {
+	if n < least || n > most {
+		c.refuse(field, "must be between %d and %d, is %d", least, most, n)
+	}
+}
+
+// volumes checks the pod's volumes and returns them by name.
+func (c *checker) volumes(pod *v1.Pod) map[string]*v1.Volume {
+	all := make(map[string]*v1.Volume, len(pod.Spec.Volumes))
+	for i := range pod.Spec.Volumes {
 		field := fmt.Sprintf("spec.volumes[%d]", i)
-		v := &volumes[i]
+		v := &pod.Spec.Volumes[i]
+		c.volume = v.Name
 		c.names(field+".name", v.Name, validation.IsDNS1123Label)
-		if first, twice := seen[v.Name]; twice {
-			c.refuse(field+".name", "%q is the name of spec.volumes[%d] already", v.Name, first)
+		if _, twice := all[v.Name]; twice {
+			c.refuse(field+".name", "%q is the name of another volume already; rename one", v.Name)
 		} else {
-			seen[v.Name] = i
+			all[v.Name] = v
 		}
 		c.oneSource(field, NewSpecFromVolume(v))
 		c.volumeSource(field, v)
+		c.ephemeralClaim(field, v, pod)
 	}
-	return seen
+	c.volume = ""
+	return all
 }
 
 func (c *checker) oneSource(field string, spec *Spec) {
@@ -102,61 +146,6 @@ func countSources(types []string) string {
 	return fmt.Sprintf("%d: %s", len(types), strings.Join(types, ", "))
 }
 
-func (c *checker) containers(field string, containers []v1.Container, volumes map[string]int) {
-	for i, container := range containers {
-		c.container(fmt.Sprintf("%s[%d]", field, i), container, volumes)
-	}
-}
-
-func (c *checker) container(field string, container v1.Container, volumes map[string]int) {
-	c.names(field+".name", container.Name, validation.IsDNS1123Label)
-	paths := make(map[string]bool)
-	for i, m := range container.VolumeMounts {
-		field := fmt.Sprintf("%s.volumeMounts[%d]", field, i)
-		c.volumeExists(field+".name", m.Name, volumes)
-		c.required(field+".mountPath", m.MountPath)
-		if paths[m.MountPath] {
-			c.refuse(field+".mountPath", "%q is mounted twice in this container", m.MountPath)
-		}
-		paths[m.MountPath] = true
-		c.subPath(field, m)
-		c.bindMountOptions(field+".bindMountOptions", kubeapi.BindMountOptions(&m))
-	}
-	for i, d := range container.VolumeDevices {
-		field := fmt.Sprintf("%s.volumeDevices[%d]", field, i)
-		c.volumeExists(field+".name", d.Name, volumes)
-		c.required(field+".devicePath", d.DevicePath)
-	}
-}
-
-func (c *checker) volumeExists(field, name string, volumes map[string]int) {
-	if _, ok := volumes[name]; !ok {
-		c.refuse(field, "the pod has no volume %q", name)
-	}
-}
-
-func (c *checker) subPath(field string, m v1.VolumeMount) {
-	if m.SubPath != "" && m.SubPathExpr != "" {
-		c.refuse(field, "subPath and subPathExpr exclude each other")
-	}
-	c.localPath(field+".subPath", m.SubPath)
-	c.localPath(field+".subPathExpr", m.SubPathExpr)
-}
-
-func (c *checker) bindMountOptions(field string, options []string) {
-	for i, o := range options {
-		field := fmt.Sprintf("%s[%d]", field, i)
-		switch o {
-		case "noexec", "nodev", "nosuid":
-		default:
-			c.refuse(field, "%q is not one of noexec, nodev, nosuid", o)
-		}
-		if slices.Contains(options[:i], o) {
-			c.refuse(field, "%q is there already", o)
-		}
-	}
-}
-
 // localPath refuses a path that could lead out of where it starts. Empty is
 // allowed.
 func (c *checker) localPath(field, p string) {
@@ -167,13 +156,9 @@ func (c *checker) localPath(field, p string) {
 }
 
 func (c *checker) noBacksteps(field, p string) {
-	if err := checkNoBacksteps(field, p); err != nil {
-		c.faults = append(c.faults, err)
-	}
+	c.add(checkNoBacksteps(field, p))
 }
 
 func (c *checker) absolutePath(field, p string) {
-	if err := CheckAbsolutePath(field, p); err != nil {
-		c.faults = append(c.faults, err)
-	}
+	c.add(CheckAbsolutePath(field, p))
 }

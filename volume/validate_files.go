@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"path"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -85,16 +86,22 @@ func (c *fileChecker) items(field string, items []v1.KeyToPath) {
 	for i, item := range items {
 		field := fmt.Sprintf("%s.items[%d]", field, i)
 		c.required(field+".key", item.Key)
-		c.file(field, item.Path, item.Mode, kubeapi.User(&item))
+		c.item(field, item.Path, item.Mode, kubeapi.User(&item))
 	}
 }
 
 func (c *fileChecker) downwardItems(field string, items []v1.DownwardAPIVolumeFile) {
 	for i, item := range items {
 		field := fmt.Sprintf("%s.items[%d]", field, i)
-		c.file(field, item.Path, item.Mode, kubeapi.User(&item))
+		c.item(field, item.Path, item.Mode, kubeapi.User(&item))
 		if (item.FieldRef == nil) == (item.ResourceFieldRef == nil) {
 			c.refuse(field, "must have exactly one of fieldRef and resourceFieldRef")
+		}
+		if item.FieldRef != nil {
+			c.fieldRef(field+".fieldRef", item.FieldRef)
+		}
+		if item.ResourceFieldRef != nil {
+			c.resourceFieldRef(field+".resourceFieldRef", item.ResourceFieldRef)
 		}
 	}
 }
@@ -129,6 +136,9 @@ func (c *fileChecker) projection(field string, p *v1.VolumeProjection) {
 	if s := p.ClusterTrustBundle; s != nil {
 		c.trustBundle(field+".clusterTrustBundle", s)
 	}
+	if s := p.PodCertificate; s != nil {
+		c.podCertificate(field+".podCertificate", s)
+	}
 }
 
 // ProjectionTypes returns the kinds of source that are set in one source of a
@@ -150,47 +160,38 @@ func ProjectionTypes(p *v1.VolumeProjection) (types []string) {
 }
 
 func (c *fileChecker) token(field string, s *v1.ServiceAccountTokenProjection) {
-	c.file(field, s.Path, nil, kubeapi.User(s))
-	if e := s.ExpirationSeconds; e != nil && (*e < minTokenSeconds || *e > maxTokenSeconds) {
-		c.refuse(field+".expirationSeconds", "must be between %d and %d, is %d", minTokenSeconds, maxTokenSeconds, *e)
+	c.file(field+".path", s.Path)
+	c.user(field+".user", kubeapi.User(s))
+	if e := s.ExpirationSeconds; e != nil {
+		c.between(field+".expirationSeconds", *e, minTokenSeconds, maxTokenSeconds)
 	}
 }
 
-func (c *fileChecker) trustBundle(field string, s *v1.ClusterTrustBundleProjection) {
-	c.file(field, s.Path, nil, kubeapi.User(s))
-	switch {
-	case (s.Name == nil) == (s.SignerName == nil):
-		c.refuse(field, "must have exactly one of name and signerName")
-	case s.Name != nil && s.LabelSelector != nil:
-		c.refuse(field+".labelSelector", "selects among the bundles of a signerName; it cannot be used with name")
-	case s.Name != nil:
-		c.segment(field+".name", *s.Name)
-	default:
-		c.required(field+".signerName", *s.SignerName)
-	}
-	c.labelSelector(field+".labelSelector", s.LabelSelector)
-}
-
-// file checks what was written down about one file, and that it goes together
-// with the volume's others.
-func (c *fileChecker) file(field, given string, mode *int32, user *int64) {
+// item checks what was written down about one file of several.
+func (c *fileChecker) item(field, given string, mode *int32, user *int64) {
 	c.mode(field+".mode", mode)
 	c.user(field+".user", user)
+	c.file(field+".path", given)
+}
+
+// file checks a file's path, and that it goes together with those of the volume's
+// others.
+func (c *fileChecker) file(field, given string) {
 	if err := atomicdir.CheckPath(given); err != nil {
-		c.refuse(field+".path", "%v", err)
+		c.refuse(field, "%v", err)
 		return
 	}
 	clean := path.Clean(given)
 	if other, taken := c.paths.Origin(clean); taken {
-		c.refuse(field+".path", "%q is the path of %s too; give each file a path of its own", given, other)
+		c.refuse(field, "%q is the path of %s too; give each file a path of its own", given, other)
 		return
 	}
 	if other, ok := c.paths.Conflict(clean); ok {
 		origin, _ := c.paths.Origin(other)
-		c.refuse(field+".path", "%q and %q of %s do not go together: one would be a file and the directory of the other", given, other, origin)
+		c.refuse(field, "%q and %q of %s do not go together: one would be a file and the directory of the other; rename one", given, other, origin)
 		return
 	}
-	c.paths.Add(clean, field)
+	c.paths.Add(clean, strings.TrimSuffix(field, ".path"))
 }
 
 func (c *checker) mode(field string, mode *int32) {
@@ -200,7 +201,7 @@ func (c *checker) mode(field string, mode *int32) {
 }
 
 func (c *checker) user(field string, user *int64) {
-	if user != nil && (*user < 0 || *user > math.MaxInt32) {
-		c.refuse(field, "must be between 0 and %d, is %d", math.MaxInt32, *user)
+	if user != nil {
+		c.between(field, *user, 0, math.MaxInt32)
 	}
 }

@@ -1,99 +1,100 @@
 package volume
 
 import (
-	"fmt"
+	"maps"
 	"path"
+	"reflect"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // ValidatePersistentVolume refuses a PersistentVolume that the API server
-// would refuse: name, capacity, access modes, exactly one source and its
-// fields, class, reclaim policy, volume mode, claimRef and node affinity. The
-// error is as of [ValidatePodVolumes].
+// would refuse: name, labels, annotations, capacity, access modes, exactly one
+// source and its fields, classes, reclaim policy, volume mode, claimRef and node
+// affinity. The error is as of [ValidatePodVolumes].
 func ValidatePersistentVolume(pv *v1.PersistentVolume) error {
 	if pv == nil {
 		return Invalid("PersistentVolume", "is missing")
 	}
 	var c checker
-	c.names("metadata.name", pv.Name, validation.IsDNS1123Subdomain)
-	if pv.Namespace != "" {
-		c.refuse("metadata.namespace", "a PersistentVolume belongs to no namespace")
-	}
-	c.storage("spec.capacity", pv.Spec.Capacity)
-	c.accessModes(pv.Spec.AccessModes)
-	c.className(pv.Spec.StorageClassName)
-	c.volumeMode(pv.Spec.VolumeMode)
+	c.clusterMeta(&pv.ObjectMeta, "PersistentVolume")
+	c.capacity("spec.capacity", pv.Spec.Capacity)
+	c.accessModes("spec.accessModes", pv.Spec.AccessModes)
+	c.className("spec.storageClassName", &pv.Spec.StorageClassName)
+	c.attributesClass(&pv.Spec)
+	c.volumeMode("spec.volumeMode", pv.Spec.VolumeMode)
 	c.reclaim(&pv.Spec)
 	c.oneSource("spec", NewSpecFromPersistentVolume(pv, false))
-	c.persistentSource(&pv.Spec)
+	c.persistentSource(pv.Name, &pv.Spec)
 	c.claimRef(pv.Spec.ClaimRef)
-	if _, err := MatchesNode(pv, nil, ""); err != nil {
-		c.faults = append(c.faults, err)
-	}
+	c.nodeAffinity("spec.nodeAffinity", pv)
 	return c.err()
 }
 
-// ValidatePersistentVolumeClaim refuses a claim that the API server would
-// refuse: names, access modes, requested size, class, selector and volume
-// mode. The error is as of [ValidatePodVolumes].
-func ValidatePersistentVolumeClaim(pvc *v1.PersistentVolumeClaim) error {
-	if pvc == nil {
-		return Invalid("PersistentVolumeClaim", "is missing")
+// clusterMeta checks the metadata of what belongs to no namespace.
+func (c *checker) clusterMeta(meta *metav1.ObjectMeta, kind string) {
+	c.names("metadata.name", meta.Name, validation.IsDNS1123Subdomain)
+	if meta.Namespace != "" {
+		c.refuse("metadata.namespace", "a %s belongs to no namespace; remove it", kind)
 	}
-	var c checker
-	c.names("metadata.name", pvc.Name, validation.IsDNS1123Subdomain)
-	c.names("metadata.namespace", pvc.Namespace, validation.IsDNS1123Label)
-	c.storage("spec.resources.requests", pvc.Spec.Resources.Requests)
-	c.accessModes(pvc.Spec.AccessModes)
-	if class := pvc.Spec.StorageClassName; class != nil {
-		c.className(*class)
-	}
-	c.volumeMode(pvc.Spec.VolumeMode)
-	if pvc.Spec.VolumeName != "" {
-		c.names("spec.volumeName", pvc.Spec.VolumeName, validation.IsDNS1123Subdomain)
-	}
-	c.labelSelector("spec.selector", pvc.Spec.Selector)
-	return c.err()
+	c.labelsAndAnnotations("metadata", meta)
 }
 
-func (c *checker) storage(field string, list v1.ResourceList) {
-	size, ok := list[v1.ResourceStorage]
-	switch {
-	case !ok:
-		c.refuse(field+".storage", "is missing; an example is 1Gi")
-	case size.Sign() <= 0:
-		c.refuse(field+".storage", "%s must be greater than zero", size.String())
-	}
+func (c *checker) labelsAndAnnotations(at string, meta *metav1.ObjectMeta) {
+	c.addAll(metav1validation.ValidateLabels(meta.Labels, field.NewPath(at, "labels")))
+	c.addAll(apivalidation.ValidateAnnotations(meta.Annotations, field.NewPath(at, "annotations")))
 }
 
-func (c *checker) accessModes(modes []v1.PersistentVolumeAccessMode) {
-	if len(modes) == 0 {
-		c.refuse("spec.accessModes", "must name at least one mode")
-	}
-	for i, mode := range modes {
-		switch mode {
-		case v1.ReadWriteOnce, v1.ReadOnlyMany, v1.ReadWriteMany, v1.ReadWriteOncePod:
-		default:
-			c.refuse(fmt.Sprintf("spec.accessModes[%d]", i), "%q is not one of ReadWriteOnce, ReadOnlyMany, ReadWriteMany, ReadWriteOncePod", mode)
+func (c *checker) capacity(at string, capacity v1.ResourceList) {
+	size, ok := capacity[v1.ResourceStorage]
+	c.storage(at+".storage", size, ok)
+	for _, name := range slices.Sorted(maps.Keys(capacity)) {
+		if name != v1.ResourceStorage {
+			c.refuse(at, "%q is not storage, the only resource there is; remove it", name)
 		}
 	}
-	if len(modes) > 1 && slices.Contains(modes, v1.ReadWriteOncePod) {
-		c.refuse("spec.accessModes", "ReadWriteOncePod excludes every other mode")
+}
+
+func (c *checker) storage(at string, size resource.Quantity, ok bool) {
+	switch {
+	case !ok:
+		c.refuse(at, "is missing; an example is 1Gi")
+	case size.Sign() <= 0:
+		c.refuse(at, "%s must be greater than zero", size.String())
 	}
 }
 
-func (c *checker) className(class string) {
-	if class != "" {
-		c.names("spec.storageClassName", class, validation.IsDNS1123Subdomain)
+func (c *checker) attributesClass(spec *v1.PersistentVolumeSpec) {
+	if spec.VolumeAttributesClassName == nil {
+		return
+	}
+	c.names("spec.volumeAttributesClassName", *spec.VolumeAttributesClassName, validation.IsDNS1123Subdomain)
+	if spec.CSI == nil {
+		c.refuse("spec.csi", "is missing; only CSI volumes have a volumeAttributesClassName")
 	}
 }
 
-func (c *checker) volumeMode(mode *v1.PersistentVolumeMode) {
-	if mode != nil && *mode != v1.PersistentVolumeFilesystem && *mode != v1.PersistentVolumeBlock {
-		c.refuse("spec.volumeMode", "%q is not one of Filesystem, Block", *mode)
+// nodeAffinity checks from which nodes a volume says that it can be reached.
+func (c *checker) nodeAffinity(at string, pv *v1.PersistentVolume) {
+	affinity := pv.Spec.NodeAffinity
+	switch {
+	case affinity == nil && pv.Spec.Local != nil:
+		c.refuse(at+".required", "is missing; a local volume must say on which node it is")
+	case affinity == nil:
+	case affinity.Required == nil:
+		c.refuse(at+".required", "is missing; say which nodes, or remove nodeAffinity")
+	case len(affinity.Required.NodeSelectorTerms) == 0:
+		c.refuse(at+".required.nodeSelectorTerms", "must have at least one term")
+	default:
+		_, err := MatchesNode(pv, nil, "")
+		c.add(err)
 	}
 }
 
@@ -102,14 +103,14 @@ func (c *checker) reclaim(spec *v1.PersistentVolumeSpec) {
 	case "", v1.PersistentVolumeReclaimRetain, v1.PersistentVolumeReclaimDelete:
 	case v1.PersistentVolumeReclaimRecycle:
 		if spec.HostPath != nil && path.Clean(spec.HostPath.Path) == "/" {
-			c.refuse("spec.persistentVolumeReclaimPolicy", "Recycle would empty the host's root directory")
+			c.refuse("spec.persistentVolumeReclaimPolicy", "Recycle would empty the host's root directory; use Retain")
 		}
 	default:
 		c.refuse("spec.persistentVolumeReclaimPolicy", "%q is not one of Retain, Delete, Recycle", spec.PersistentVolumeReclaimPolicy)
 	}
 }
 
-func (c *checker) persistentSource(spec *v1.PersistentVolumeSpec) {
+func (c *checker) persistentSource(name string, spec *v1.PersistentVolumeSpec) {
 	if s := spec.HostPath; s != nil {
 		c.hostPath("spec.hostPath", s)
 	}
@@ -118,22 +119,16 @@ func (c *checker) persistentSource(spec *v1.PersistentVolumeSpec) {
 	}
 	if s := spec.Local; s != nil {
 		c.absolutePath("spec.local.path", s.Path)
-		if spec.NodeAffinity == nil || spec.NodeAffinity.Required == nil {
-			c.refuse("spec.nodeAffinity.required", "is missing; a local volume must say on which node it is")
-		}
 	}
-	if s := spec.CSI; s != nil {
-		c.required("spec.csi.driver", s.Driver)
-		c.required("spec.csi.volumeHandle", s.VolumeHandle)
-	}
+	c.otherTypes("spec", name, reflect.ValueOf(spec.PersistentVolumeSource))
 }
 
 func (c *checker) claimRef(ref *v1.ObjectReference) {
 	if ref == nil {
 		return
 	}
-	if ref.Kind != "" && ref.Kind != "PersistentVolumeClaim" {
-		c.refuse("spec.claimRef.kind", "%q is not PersistentVolumeClaim", ref.Kind)
+	if ref.Kind != "" && ref.Kind != kindClaim {
+		c.refuse("spec.claimRef.kind", "must be %[2]s, is %[1]q", ref.Kind, kindClaim)
 	}
 	c.names("spec.claimRef.name", ref.Name, validation.IsDNS1123Subdomain)
 	c.names("spec.claimRef.namespace", ref.Namespace, validation.IsDNS1123Label)

@@ -1,11 +1,15 @@
 package volume
 
 import (
+	"reflect"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/podvol/podvol/util/kubeapi"
 )
@@ -21,16 +25,30 @@ func (c *checker) volumeSource(field string, v *v1.Volume) {
 	if s := v.NFS; s != nil {
 		c.nfs(field+".nfs", s)
 	}
-	if s := v.PersistentVolumeClaim; s != nil {
-		c.required(field+".persistentVolumeClaim.claimName", s.ClaimName)
-	}
-	if s := v.CSI; s != nil {
-		c.required(field+".csi.driver", s.Driver)
-	}
-	if s := v.Ephemeral; s != nil && s.VolumeClaimTemplate == nil {
-		c.refuse(field+".ephemeral.volumeClaimTemplate", "is missing")
-	}
+	c.otherTypes(field, v.Name, reflect.ValueOf(v.VolumeSource))
 	c.files(field, v)
+}
+
+// ephemeralClaim checks the claim that is made for an ephemeral volume, and that
+// no other volume names one: whose it is would be unclear.
+func (c *checker) ephemeralClaim(field string, v *v1.Volume, pod *v1.Pod) {
+	if v.Ephemeral != nil {
+		if made := pod.Name + "-" + v.Name; len(made) > validation.DNS1123SubdomainMaxLength {
+			c.refuse(field+".name", "the volume's claim would be named %q, which has more than %d bytes; shorten it or the pod's name", made, validation.DNS1123SubdomainMaxLength)
+		}
+		if template := v.Ephemeral.VolumeClaimTemplate; template != nil {
+			c.claimTemplate(field+".ephemeral.volumeClaimTemplate", template)
+		}
+	}
+	if v.PersistentVolumeClaim == nil {
+		return
+	}
+	for i := range pod.Spec.Volumes {
+		other := &pod.Spec.Volumes[i]
+		if other.Ephemeral != nil && v.PersistentVolumeClaim.ClaimName == pod.Name+"-"+other.Name {
+			c.refuse(field+".persistentVolumeClaim.claimName", "%q is the claim of the ephemeral volume %q; name another, or mount that volume", v.PersistentVolumeClaim.ClaimName, other.Name)
+		}
+	}
 }
 
 func (c *checker) emptyDir(field string, s *v1.EmptyDirVolumeSource) {
@@ -44,9 +62,8 @@ func (c *checker) emptyDir(field string, s *v1.EmptyDirVolumeSource) {
 	case v1.StorageMediumDefault, v1.StorageMediumMemory, v1.StorageMediumHugePages:
 		return
 	}
-	if _, err := HugePageSize(field+".medium", s.Medium); err != nil {
-		c.faults = append(c.faults, err)
-	}
+	_, err := HugePageSize(field+".medium", s.Medium)
+	c.add(err)
 }
 
 // ValidateEmptyDir refuses an emptyDir whose medium, sizeLimit or mode the API server
@@ -70,7 +87,7 @@ func HugePageSize(what string, medium v1.StorageMedium) (int64, error) {
 	}
 	pages := quantity.Value()
 	if pages <= 0 || pages&(pages-1) != 0 {
-		return 0, Invalid(what, "%q: a page size is a power of two, such as 2Mi", medium)
+		return 0, Invalid(what, "%q: a page size must be a power of two, such as 2Mi", medium)
 	}
 	return pages, nil
 }
@@ -83,24 +100,17 @@ func (c *checker) notNegative(field string, q resource.Quantity) {
 
 func (c *checker) hostPath(field string, s *v1.HostPathVolumeSource) {
 	c.absolutePath(field+".path", s.Path)
-	if s.Type == nil {
-		return
-	}
-	switch *s.Type {
-	case v1.HostPathUnset, v1.HostPathDirectoryOrCreate, v1.HostPathDirectory, v1.HostPathFileOrCreate,
-		v1.HostPathFile, v1.HostPathSocket, v1.HostPathCharDev, v1.HostPathBlockDev:
-	default:
-		c.refuse(field+".type", "%q is not one of DirectoryOrCreate, Directory, FileOrCreate, File, Socket, CharDevice, BlockDevice", *s.Type)
+	if s.Type != nil {
+		oneOf(c, field+".type", *s.Type, v1.HostPathUnset, v1.HostPathDirectoryOrCreate, v1.HostPathDirectory, v1.HostPathFileOrCreate,
+			v1.HostPathFile, v1.HostPathSocket, v1.HostPathCharDev, v1.HostPathBlockDev)
 	}
 }
 
-func (c *checker) nfs(field string, s *v1.NFSVolumeSource) {
-	c.required(field+".server", s.Server)
-	c.absolutePath(field+".path", s.Path)
+func (c *checker) nfs(at string, s *v1.NFSVolumeSource) {
+	c.required(at+".server", s.Server)
+	c.absolutePath(at+".path", s.Path)
 }
 
-func (c *checker) labelSelector(field string, s *metav1.LabelSelector) {
-	if _, err := metav1.LabelSelectorAsSelector(s); err != nil {
-		c.refuse(field, "%v", err)
-	}
+func (c *checker) labelSelector(at string, s *metav1.LabelSelector) {
+	c.addAll(metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, field.NewPath(at)))
 }

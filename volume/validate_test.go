@@ -245,7 +245,7 @@ func TestValidatePersistentVolumeClaim(t *testing.T) {
 		"volume name": {func(c *v1.PersistentVolumeClaim) { c.Spec.VolumeName = "../pv" }, []string{"spec.volumeName"}},
 		"selector": {func(c *v1.PersistentVolumeClaim) {
 			c.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}}
-		}, []string{"spec.selector"}},
+		}, []string{"spec.selector.matchExpressions[0].operator"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

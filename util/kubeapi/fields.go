@@ -29,11 +29,17 @@ func DefaultUser[S filesSource](s *S) *int64 { return field[*int64](s, "DefaultU
 
 // ownedFile is one file of a volume, or what is made one.
 type ownedFile interface {
-	v1.KeyToPath | v1.DownwardAPIVolumeFile | v1.ServiceAccountTokenProjection | v1.ClusterTrustBundleProjection
+	v1.KeyToPath | v1.DownwardAPIVolumeFile | v1.ServiceAccountTokenProjection | v1.ClusterTrustBundleProjection |
+		v1.PodCertificateProjection
 }
 
 // User returns the user who owns a file (1.37).
 func User[F ownedFile](f *F) *int64 { return field[*int64](f, "User") }
+
+// UserAnnotations returns what a pod certificate's signer is told (1.35).
+func UserAnnotations(s *v1.PodCertificateProjection) map[string]string {
+	return field[map[string]string](s, "UserAnnotations")
+}
 
 // field returns a field of what object points to, or zero where there is none.
 func field[T any](object any, name string) T {

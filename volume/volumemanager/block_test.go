@@ -163,7 +163,7 @@ func TestVolumeModesThatDoNotFit(t *testing.T) {
 			[]string{`volumeDevices[0] of container "c"`, `volume "v"`, "volumeMounts"}},
 		"an emptyDir as a device": {emptyDirVolume("v", ""),
 			func(c *v1.Container) { c.VolumeDevices = []v1.VolumeDevice{{Name: "v", DevicePath: "/dev/x"}} },
-			[]string{`volumeDevices[0] of container "c"`, `volume "v"`}},
+			[]string{`spec.containers[0].volumeDevices[0]`, `volume "v"`, "volumeMounts"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

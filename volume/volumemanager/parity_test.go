@@ -3,6 +3,7 @@ package volumemanager_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"go/parser"
 	"go/token"
 	"reflect"
@@ -191,12 +192,7 @@ func (w *world) refusalOf(manager *volumemanager.Manager, of reflect.Type) (refu
 	switch of {
 	case reflect.TypeFor[v1.VolumeSource]():
 		return func(name string) bool {
-			v := v1.Volume{Name: "v"}
-			setPointer(reflect.ValueOf(&v.VolumeSource).Elem(), name)
-			if v.CSI != nil {
-				v.CSI.Driver = "driver.example.com"
-			}
-			return w.isUnsupported(manager, v)
+			return w.isUnsupported(manager, readRules(w.t).validVolume(w.t, func(valid tree) bool { return valid[name] != nil }))
 		}
 	case reflect.TypeFor[v1.PersistentVolumeSpec]():
 		return func(name string) bool {
@@ -211,10 +207,10 @@ func (w *world) refusalOf(manager *volumemanager.Manager, of reflect.Type) (refu
 		}
 	case reflect.TypeFor[v1.VolumeProjection]():
 		return func(name string) bool {
-			p := v1.VolumeProjection{}
-			setPointer(reflect.ValueOf(&p).Elem(), name)
-			v := v1.Volume{Name: "v"}
-			v.Projected = &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{p}}
+			v := readRules(w.t).validVolume(w.t, func(valid tree) bool { return valid["projected"] != nil && strings.Contains(fmt.Sprint(valid), name) })
+			v.Projected.Sources = slices.DeleteFunc(v.Projected.Sources, func(p v1.VolumeProjection) bool {
+				return !slices.Contains(volume.ProjectionTypes(&p), name)
+			})
 			return w.isUnsupported(manager, v)
 		}
 	case reflect.TypeFor[v1.EnvVarSource]():

@@ -69,8 +69,11 @@ func parse(at string, ref *v1.ObjectFieldSelector) (Field, error) {
 	}
 	at += ".fieldPath"
 	if path, key, ok := subscript(ref.FieldPath); ok {
-		// The API folds an annotation's case before it checks the key.
-		if faults := validation.IsQualifiedName(strings.ToLower(key)); len(faults) > 0 {
+		checked := key
+		if path == fieldAnnotations {
+			checked = strings.ToLower(key) // as the API, which keeps the case of labels
+		}
+		if faults := validation.IsQualifiedName(checked); len(faults) > 0 {
 			return Field{}, volume.Invalid(at, "%q is not a key of labels or annotations: %s", key, strings.Join(faults, "; "))
 		}
 		return Field{path, key}, nil

@@ -99,8 +99,8 @@ func TestInvalidSpecsAreRefused(t *testing.T) {
 		"a bundle with both names":     {fromSources(projectBundle(v1.ClusterTrustBundleProjection{Name: ptr.To("a"), SignerName: ptr.To("b")})), source0 + ".clusterTrustBundle", "exactly one"},
 		"a named bundle with selector": {fromSources(projectBundle(v1.ClusterTrustBundleProjection{Name: ptr.To("a"), LabelSelector: &metav1.LabelSelector{}})), source0 + ".clusterTrustBundle.labelSelector", "signerName"},
 		"an empty signer":              {fromSources(projectBundle(v1.ClusterTrustBundleProjection{SignerName: ptr.To("")})), source0 + ".clusterTrustBundle.signerName", "empty"},
-		"a bad selector": {fromSources(projectBundle(v1.ClusterTrustBundleProjection{SignerName: ptr.To("a"),
-			LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "k", Operator: "Like"}}}})), source0 + ".clusterTrustBundle.labelSelector", "Like"},
+		"a bad selector": {fromSources(projectBundle(v1.ClusterTrustBundleProjection{SignerName: ptr.To("example.com/a"),
+			LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "k", Operator: "Like"}}}})), source0 + ".clusterTrustBundle.labelSelector.matchExpressions[0].operator", "Like"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +123,9 @@ func TestInvalidSpecsAreRefused(t *testing.T) {
 }
 
 func TestPodCertificateIsRefused(t *testing.T) {
-	b := newBench(t, fromSources(projectToken("t"), v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{}}))
+	b := newBench(t, fromSources(projectToken("t"), v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{
+		SignerName: "example.com/pods", KeyType: "ED25519", CredentialBundlePath: "bundle.pem",
+	}}))
 	_, err := b.plugin.NewMounter(b.spec, b.pod)
 	unsupported, ok := errors.AsType[*volume.UnsupportedError](err)
 	if !ok || unsupported.Type != "podCertificate" || unsupported.Reason == "" || unsupported.Replacement == "" {

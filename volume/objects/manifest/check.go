@@ -29,7 +29,7 @@ func check(p placed) error {
 	case *v1.Secret:
 		return errors.Join(checkName(p), checkKeys("data", o.Data))
 	case *storagev1.StorageClass:
-		return errors.Join(checkName(p), checkClass(o))
+		return volume.ValidateStorageClass(o)
 	}
 	if bundle, ok := kubeapi.TrustBundleOf(p.object); ok {
 		return errors.Join(volume.CheckPathSegment("metadata.name", bundle.Name), checkBundle(bundle.PEM))
@@ -69,17 +69,6 @@ func checkKeys[V any](field string, data map[string]V) error {
 		if wrong := validation.IsConfigMapKey(key); len(wrong) > 0 {
 			faults = append(faults, volume.Invalid(fmt.Sprintf("%s[%s]", field, key), "%s", strings.Join(wrong, "; ")))
 		}
-	}
-	return errors.Join(faults...)
-}
-
-func checkClass(o *storagev1.StorageClass) error {
-	var faults []error
-	if o.Provisioner == "" {
-		faults = append(faults, volume.Invalid("provisioner", "must not be empty; kubernetes.io/no-provisioner is the one that makes no volumes"))
-	}
-	if m := o.VolumeBindingMode; m != nil && *m != storagev1.VolumeBindingImmediate && *m != storagev1.VolumeBindingWaitForFirstConsumer {
-		faults = append(faults, volume.Invalid("volumeBindingMode", "%q is not one of Immediate, WaitForFirstConsumer", *m))
 	}
 	return errors.Join(faults...)
 }

@@ -89,5 +89,6 @@ func (p place) faults(object, prefix string, err error) (faults []error) {
 	if strings.HasPrefix(field, "spec.") {
 		field = prefix + field
 	}
-	return []error{p.fault(object, field, volume.Invalid(field, "%s", invalid.Reason))}
+	// The pod is the object, or its template.
+	return []error{p.fault(object, field, volume.NothingDone(&volume.InvalidSpecError{Field: field, Volume: invalid.Volume, Reason: invalid.Reason}))}
 }

@@ -175,6 +175,8 @@ func validate(declared metav1.Object) error {
 		return volume.ValidatePersistentVolumeClaim(declared)
 	case *v1.PersistentVolume:
 		return volume.ValidatePersistentVolume(declared)
+	case *storagev1.StorageClass:
+		return volume.ValidateStorageClass(declared)
 	}
 	return nil
 }

@@ -1,0 +1,125 @@
+package volume
+
+import (
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/podvol/podvol/util/kubeapi"
+)
+
+// container checks what a container mounts and which devices it is shown.
+func (c *checker) container(field string, container *v1.Container, volumes map[string]*v1.Volume) {
+	c.names(field+".name", container.Name, validation.IsDNS1123Label)
+	for i := range container.VolumeMounts {
+		c.volume = container.VolumeMounts[i].Name
+		c.volumeMount(fmt.Sprintf("%s.volumeMounts[%d]", field, i), container, i, volumes)
+	}
+	for i := range container.VolumeDevices {
+		c.volume = container.VolumeDevices[i].Name
+		c.volumeDevice(fmt.Sprintf("%s.volumeDevices[%d]", field, i), container, i, volumes)
+	}
+	c.volume = ""
+}
+
+func (c *checker) volumeMount(field string, container *v1.Container, i int, volumes map[string]*v1.Volume) {
+	m := &container.VolumeMounts[i]
+	v, ok := volumes[m.Name]
+	if !ok {
+		c.refuse(field+".name", "the pod has no volume %q; add it below spec.volumes, or correct the name", m.Name)
+	}
+	c.required(field+".mountPath", m.MountPath)
+	if slices.ContainsFunc(container.VolumeMounts[:i], func(other v1.VolumeMount) bool { return other.MountPath == m.MountPath }) {
+		c.refuse(field+".mountPath", "%q is mounted twice in this container; give each volumeMount a path of its own", m.MountPath)
+	}
+	c.subPath(field, m)
+	c.mountPropagation(field+".mountPropagation", m, container)
+	c.recursiveReadOnly(field+".recursiveReadOnly", m)
+	options := kubeapi.BindMountOptions(m)
+	c.bindMountOptions(field+".bindMountOptions", options)
+	if ok && v.Image != nil && len(options) > 0 {
+		c.refuse(field+".bindMountOptions", "cannot be used with image volumes; remove them")
+	}
+}
+
+func (c *checker) subPath(field string, m *v1.VolumeMount) {
+	if m.SubPath != "" && m.SubPathExpr != "" {
+		c.refuse(field+".subPathExpr", "subPath and subPathExpr exclude each other; remove one")
+	}
+	c.localPath(field+".subPath", m.SubPath)
+	c.localPath(field+".subPathExpr", m.SubPathExpr)
+}
+
+// noSubPaths is for ephemeral containers: who debugs sees whole volumes.
+func (c *checker) noSubPaths(field string, mounts []v1.VolumeMount) {
+	for i, m := range mounts {
+		c.volume = m.Name
+		for _, f := range []struct{ name, value string }{{"subPath", m.SubPath}, {"subPathExpr", m.SubPathExpr}} {
+			if f.value != "" {
+				c.refuse(fmt.Sprintf("%s.volumeMounts[%d].%s", field, i, f.name), "cannot be set for an ephemeral container; mount the whole volume")
+			}
+		}
+	}
+	c.volume = ""
+}
+
+func (c *checker) mountPropagation(field string, m *v1.VolumeMount, container *v1.Container) {
+	if m.MountPropagation == nil {
+		return
+	}
+	oneOf(c, field, *m.MountPropagation, v1.MountPropagationNone, v1.MountPropagationHostToContainer, v1.MountPropagationBidirectional)
+	s := container.SecurityContext
+	privileged := s != nil && s.Privileged != nil && *s.Privileged
+	if *m.MountPropagation == v1.MountPropagationBidirectional && !privileged {
+		c.refuse(field, "Bidirectional is for privileged containers only; make container %q privileged, or use HostToContainer", container.Name)
+	}
+}
+
+func (c *checker) recursiveReadOnly(field string, m *v1.VolumeMount) {
+	if m.RecursiveReadOnly == nil || *m.RecursiveReadOnly == v1.RecursiveReadOnlyDisabled {
+		return
+	}
+	oneOf(c, field, *m.RecursiveReadOnly, v1.RecursiveReadOnlyDisabled, v1.RecursiveReadOnlyIfPossible, v1.RecursiveReadOnlyEnabled)
+	if !m.ReadOnly {
+		c.refuse(field, "%s needs readOnly: true on the same volumeMount", *m.RecursiveReadOnly)
+	}
+	if m.MountPropagation != nil && *m.MountPropagation != v1.MountPropagationNone {
+		c.refuse(field, "%s needs mountPropagation: None, not %s", *m.RecursiveReadOnly, *m.MountPropagation)
+	}
+}
+
+func (c *checker) bindMountOptions(field string, options []string) {
+	for i, o := range options {
+		field := fmt.Sprintf("%s[%d]", field, i)
+		oneOf(c, field, o, "noexec", "nodev", "nosuid")
+		if slices.Contains(options[:i], o) {
+			c.refuse(field, "%q is there already; remove one", o)
+		}
+	}
+}
+
+func (c *checker) volumeDevice(field string, container *v1.Container, i int, volumes map[string]*v1.Volume) {
+	d, others := container.VolumeDevices[i], container.VolumeDevices[:i]
+	switch v, ok := volumes[d.Name]; {
+	case !ok:
+		c.refuse(field+".name", "the pod has no volume %q; add it below spec.volumes, or correct the name", d.Name)
+	case v.PersistentVolumeClaim == nil && v.Ephemeral == nil:
+		c.refuse(field+".name", "only a persistentVolumeClaim or ephemeral volume can be a device; use volumeMounts")
+	}
+	c.required(field+".devicePath", d.DevicePath)
+	c.noBacksteps(field+".devicePath", d.DevicePath)
+	if slices.ContainsFunc(others, func(o v1.VolumeDevice) bool { return o.Name == d.Name }) {
+		c.refuse(field+".name", "%q is a device of this container already; remove one", d.Name)
+	}
+	if slices.ContainsFunc(others, func(o v1.VolumeDevice) bool { return o.DevicePath == d.DevicePath }) {
+		c.refuse(field+".devicePath", "%q is the path of another device of this container; give each a path of its own", d.DevicePath)
+	}
+	if slices.ContainsFunc(container.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == d.Name }) {
+		c.refuse(field+".name", "%q is in volumeMounts too; a volume is a device or is mounted, not both; remove one", d.Name)
+	}
+	if slices.ContainsFunc(container.VolumeMounts, func(m v1.VolumeMount) bool { return m.MountPath == d.DevicePath }) {
+		c.refuse(field+".devicePath", "%q is the mountPath of a volumeMount too; give each a path of its own", d.DevicePath)
+	}
+}
