@@ -49,7 +49,7 @@ func TestBadInput(t *testing.T) {
 		"secret missing":            {pod("{name: v, secret: {secretName: gone}}"), exitFailed, "Secret shop/gone"},
 		"key missing":               {pod("{name: v, configMap: {name: c, items: [{key: other, path: p}]}}") + configMap, exitFailed, "other"},
 		"unsupported type":          {pod("{name: v, glusterfs: {endpoints: e, path: p}}"), exitFailed, "glusterfs"},
-		"pod certificate":           {pod("{name: v, projected: {sources: [{podCertificate: {signerName: a/b, keyType: ED25519, credentialBundlePath: p}}]}}"), exitFailed, "podCertificate"},
+		"pod certificate":           {pod("{name: v, projected: {sources: [{podCertificate: {signerName: example.com/b, keyType: ED25519, credentialBundlePath: p}}]}}"), exitFailed, "podCertificate"},
 		"option that runs programs": {pod(useClaim) + claim + pvHead + "  nfs: {server: s, path: /e}\n  mountOptions: [\"helper=/tmp/x\"]\n", exitFailed, "helper"},
 		"source like an option":     {pod("{name: v, nfs: {server: -oremount, path: /e}}"), exitFailed, "-oremount"},
 	}

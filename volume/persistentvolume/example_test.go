@@ -97,7 +97,7 @@ func ExampleController() {
 	fmt.Println("its directory is gone:", errors.Is(err, os.ErrNotExist))
 	cancel()
 	fmt.Println(<-done)
-	// Output:
+	// Unordered output:
 	// Normal ProvisioningSucceeded Successfully provisioned volume pvc-51f0 using kubernetes.io/nfs
 	// its directory exists: true
 	// its directory is gone: true
