@@ -280,7 +280,11 @@ func (d *deletion) volumesOfRef(ref volume.ObjectRef) []*v1.PersistentVolume {
 // report tells what has gone, and what became of volumes.
 func (d *deletion) report(begun []volume.ObjectRef) error {
 	now := readStored(d.options.rootDir)
-	errs := []error{now.damaged}
+	if now.damaged != nil {
+		// What cannot be read is not gone.
+		return fmt.Errorf("nobody can tell what has gone: %w", now.damaged)
+	}
+	var errs []error
 	for _, ref := range begun {
 		left := ref.Kind == claimKind.kind && now.claim(ref.NamespacedName) != nil || ref.Kind == volumeKind.kind && now.volume(ref.Name) != nil
 		if !left {

@@ -112,7 +112,7 @@ func subPathCrashOnce(t *testing.T, base string, at killPoint) (killed bool) {
 // what is mounted has a record.
 func (s crashSite) assertSubPaths(t *testing.T, when string) {
 	t.Helper()
-	s.assertMounts(t, when)
+	s.assertKept(t, when, false)
 	targets := s.mounted(t)
 	for _, target := range targets {
 		if strings.Contains(target, "/volume-subpaths/ram/") && !slices.Contains(targets, s.path("empty-dir", "ram")) {

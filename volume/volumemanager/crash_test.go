@@ -5,26 +5,26 @@ import (
 	"errors"
 	"flag"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/util/journal"
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/nstest"
 	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
+	"github.com/podvol/podvol/volume/volumemanager/invariant"
 )
 
 var (
@@ -206,16 +206,12 @@ func crashOnce(t *testing.T, base string, at killPoint) (killed bool) {
 				t.Logf("%s: %s\nto repeat: go test -run='^%s$' -crash.at=%d", where, call, strings.ReplaceAll(run, "/", "$/^"), at.n)
 			}
 		}()
-		s.assertMounts(t, "after the kill")
-		s.assertKnown(t)
 		progress, err := os.ReadFile(s.progress)
 		if err != nil {
 			t.Fatal(err)
 		}
 		kept := strings.Contains(string(progress), notedData) && !strings.Contains(string(progress), notedLeaving)
-		if kept {
-			s.assertData(t)
-		}
+		s.assertKept(t, "after the kill", kept)
 		if (at.n%2 == 0) == at.after {
 			s.setUpAgain(t, kept)
 		} else {
@@ -235,18 +231,15 @@ func crashOnce(t *testing.T, base string, at killPoint) (killed bool) {
 func (s crashSite) setUpAgain(t *testing.T, kept bool) {
 	m, _, stop := s.start(t, "2", nil)
 	defer stop()
-	s.assertMounts(t, "after recovery")
+	s.assertKept(t, "after recovery", kept)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := m.SetUpPod(ctx, s.pod()); err != nil {
 		t.Fatal(err)
 	}
-	s.assertMounts(t, "after the pod was set up again")
+	s.assertKept(t, "after the pod was set up again", kept)
 	if n := len(s.mounted(t)); n != 1 {
 		t.Errorf("%d mounts below the root, want that of the emptyDir in memory", n)
-	}
-	if kept {
-		s.assertData(t)
 	}
 	for _, name := range []string{"a", "b"} {
 		assertFile(t, filepath.Join(s.path("configmap", "settings"), name), "2")
@@ -262,10 +255,7 @@ func (s crashSite) setUpAgain(t *testing.T, kept bool) {
 func (s crashSite) release(t *testing.T, kept bool) {
 	m, _, stop := s.start(t, "2", allGone{})
 	defer stop()
-	s.assertMounts(t, "after recovery")
-	if kept {
-		s.assertData(t)
-	}
+	s.assertKept(t, "after recovery", kept)
 	m.PodsComplete()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -283,77 +273,52 @@ func (allGone) ContainersGone(context.Context, types.UID) (bool, error) { return
 func (allGone) WatchContainers(func(types.UID)) (stop func())           { return func() {} }
 
 // mounted are the targets below the root, as the kernel has them.
-func (s crashSite) mounted(t *testing.T) (targets []string) {
+func (s crashSite) mounted(t *testing.T) []string {
 	t.Helper()
-	table, err := mountinfo.GetMounts(mountinfo.PrefixFilter(s.root))
+	targets, err := invariant.Mounted(s.root, kernelTable(t))
 	if err != nil {
 		t.Fatal(err)
-	}
-	for _, m := range table {
-		targets = append(targets, m.Mountpoint)
 	}
 	return targets
 }
 
-func (s crashSite) records(t *testing.T) (keys []string) {
+func kernelTable(t *testing.T) mount.Table {
 	t.Helper()
-	held, damaged, err := journal.Read(filepath.Join(volumemanager.StateDir(s.root), "records"))
-	if err != nil || len(damaged) > 0 {
-		t.Fatal(err, damaged)
+	table, err := mount.KernelTable()
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, entry := range held {
-		keys = append(keys, entry.Key)
+	return table
+}
+
+func (s crashSite) records(t *testing.T) []string {
+	t.Helper()
+	keys, err := invariant.Records(s.root)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return keys
 }
 
-// assertMounts: what is mounted has a record, and is mounted once.
-func (s crashSite) assertMounts(t *testing.T, when string) {
+// assertKept: what holds at any time.
+func (s crashSite) assertKept(t *testing.T, when string, data bool) {
 	t.Helper()
-	records, seen := s.records(t), map[string]bool{}
-	for _, target := range s.mounted(t) {
-		if seen[target] {
-			t.Errorf("%s: %s is mounted twice", when, target)
-		}
-		seen[target] = true
-		rest, _ := filepath.Rel(filepath.Join(s.root, "pods"), target)
-		if !slices.ContainsFunc(records, func(key string) bool { return isOf(rest, key) }) {
-			t.Errorf("%s: %s is mounted without a record, which are %v", when, target, records)
-		}
+	files := map[string]string{filepath.Join(s.host, "precious"): "host's"}
+	if data {
+		maps.Copy(files, s.data())
+	}
+	if err := invariant.Violations(s.root, kernelTable(t), files); err != nil {
+		t.Errorf("%s: %v", when, err)
 	}
 }
 
-// isOf reports whether a mount, by its path below pods/, is that of the volume
-// with this record, or shows a part of it.
-func isOf(path, key string) bool {
-	pod, rest, _ := strings.Cut(path, "/")
-	if part, ok := strings.CutPrefix(rest, "volume-subpaths/"); ok {
-		spec, _, _ := strings.Cut(part, "/")
-		return strings.HasPrefix(key, pod+"/") && strings.HasSuffix(key, "/"+spec)
-	}
-	return key == pod+"/"+strings.TrimPrefix(rest, "volumes/")
-}
-
-// assertKnown: whatever a pod has on disk, a record leads there.
-func (s crashSite) assertKnown(t *testing.T) {
-	t.Helper()
-	pods, err := os.ReadDir(filepath.Join(s.root, "pods"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err)
-	}
-	records := s.records(t)
-	for _, pod := range pods {
-		if !slices.ContainsFunc(records, func(key string) bool { return strings.HasPrefix(key, pod.Name()+"/") }) {
-			t.Errorf("after the kill: pods/%s is there, and no record knows it; the records are %v", pod.Name(), records)
-		}
-	}
-}
-
-func (s crashSite) assertData(t *testing.T) {
-	t.Helper()
+// data are the files of the emptyDirs.
+func (s crashSite) data() map[string]string {
+	files := make(map[string]string)
 	for name, content := range crashData {
-		assertFile(t, filepath.Join(s.path("empty-dir", name), "file"), content)
+		files[filepath.Join(s.path("empty-dir", name), "file")] = content
 	}
+	return files
 }
 
 func assertFile(t *testing.T, path, want string) {

@@ -22,6 +22,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
+	"github.com/podvol/podvol/volume/volumemanager/invariant"
 )
 
 // The model test runs random histories against a manager on virtual time, and
@@ -380,27 +381,12 @@ func (m *model) endFaults() {
 
 // check checks what holds at any time.
 func (m *model) check() error {
-	records := m.records()
-	entries, err := m.fake.Table().All()
-	if err != nil {
+	if err := invariant.Violations(m.root, m.fake.Table(), map[string]string{filepath.Join(m.served, "data"): "precious"}); err != nil {
 		return err
 	}
-	var targets []string
-	for _, e := range entries {
-		if slices.Contains(targets, e.Target) {
-			return fmt.Errorf("%s is mounted twice", e.Target)
-		}
-		targets = append(targets, e.Target)
-		below, ok := strings.CutPrefix(e.Target, filepath.Join(m.root, "pods")+"/")
-		if !ok {
-			continue
-		}
-		if !slices.ContainsFunc(records, func(key string) bool { return isOf(below, key) }) {
-			return fmt.Errorf("%s is mounted without a record; there are those of %v", e.Target, records)
-		}
-	}
-	if data, err := os.ReadFile(filepath.Join(m.served, "data")); err != nil || string(data) != "precious" {
-		return fmt.Errorf("the server's data: %q, %v", data, err)
+	targets, err := invariant.Mounted("/", m.fake.Table())
+	if err != nil {
+		return err
 	}
 	if err := m.checkDevices(targets); err != nil {
 		return err

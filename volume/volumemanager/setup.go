@@ -407,8 +407,11 @@ func (m *Manager) restore(u *setUp, before actualVolume, digest recordDigest) {
 	m.setActual(u.slot, before)
 }
 
-// confirm notes that the volume is set up, unless that is known. Losing the
-// note is harmless, so failing to write it is no failure of the volume.
+// confirm notes that the volume is set up, unless that is known. A power cut may
+// take the note, since it takes the mounts too. A note that cannot be written,
+// even once the journal had the occasion to write its file anew, is a failure: the
+// next process would take the volume for one that was never finished, and fsck
+// would tear it down.
 func (m *Manager) confirm(u *setUp, digest recordDigest, start time.Time) error {
 	mounted, err := m.mountedBelow(u.record.Path)
 	if err != nil {
@@ -429,13 +432,17 @@ func (m *Manager) confirm(u *setUp, digest recordDigest, start time.Time) error 
 	c := &volume.Confirmation{At: now, Took: now.Sub(start), MountPoint: mounted, Device: mapped}
 	confirmed := *u.record
 	confirmed.Confirmed, confirmed.Detached = c, nil
-	if u.record.Detached == nil {
-		err = m.records.confirm(u.key, *c)
-	} else if digest, err = digestOfRecord(&confirmed); err == nil {
-		err = m.records.rewrite(u.key, &confirmed)
+	note := func() error { return m.records.confirm(u.key, *c) }
+	if u.record.Detached != nil {
+		if digest, err = digestOfRecord(&confirmed); err != nil {
+			return err
+		}
+		note = func() error { return m.records.rewrite(u.key, &confirmed) }
 	}
-	if err != nil {
-		m.log.Warn("a volume record could not be confirmed", "volume", u.record.Volumes[0], "podUID", u.record.PodUID, "error", err)
+	if err := note(); err != nil {
+		if err := note(); err != nil {
+			return fmt.Errorf("it is mounted, and that could not be noted, so another process would take it for unfinished: %w", err)
+		}
 	}
 	m.setActual(u.slot, actualVolume{key: u.key, record: &confirmed, digest: digest, source: u.source, device: device})
 	return nil
