@@ -7,9 +7,10 @@ import (
 	"testing"
 )
 
-// pod is a manifest of a pod with these volumes, in flow style.
+// pod is a manifest of a pod with these volumes, in flow style; without containers
+// it uses them all.
 func pod(volumes string) string {
-	return "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: shop}\nspec:\n  containers: [{name: c, image: i}]\n  volumes: [" + volumes + "]\n"
+	return "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: shop}\nspec:\n  volumes: [" + volumes + "]\n"
 }
 
 const (

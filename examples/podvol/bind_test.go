@@ -51,7 +51,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: web}
 spec:
-  containers: [{name: c, image: i}]
+  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]
   volumes: [{name: v, persistentVolumeClaim: {claimName: %[1]s}}]
 `, tc.claim))
 		if err != nil {
@@ -84,7 +84,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: web}
 spec:
-  containers: [{name: c, image: i}]
+  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]
   volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]
 `)
 		}
@@ -140,7 +140,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: web}
 spec:
-  containers: [{name: c, image: i}]
+  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]
   volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]
 `)
 		for range 2 {
@@ -179,7 +179,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: web}
 spec:
-  containers: [{name: c, image: i}]
+  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]
   volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]
 `)
 	out, errOut := mustPodvol(t, exitOK, "mount", "--fake", "-f", file)
@@ -244,7 +244,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: web}
 spec:
-  containers: [{name: c, image: i}]
+  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]
   volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]
 `)
 	mustPodvol(t, exitOK, "mount", "--fake", "-f", file, "--node", "node1")

@@ -18,7 +18,7 @@ import (
 )
 
 // podOfADisk has a claim for a disk that discover offers.
-const podOfADisk = "\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: db}\nspec:\n  nodeName: node1\n  containers: [{name: c, image: i}]\n" +
+const podOfADisk = "\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: db}\nspec:\n  nodeName: node1\n  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]\n" +
 	"  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]\n" +
 	"---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\n" +
 	"spec: {accessModes: [ReadWriteOnce], storageClassName: local, resources: {requests: {storage: 4Mi}}}\n"

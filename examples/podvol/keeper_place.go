@@ -94,11 +94,11 @@ type waitingPod struct {
 	mounted bool // another version of it is, or may be
 }
 
-// rows are the pod's volumes that are claims, which it waits for.
+// rows are the pod's volumes that are claims which a container uses: it waits for these.
 func (w waitingPod) rows() (rows []volumemanager.VolumeStatus) {
 	for i := range w.pod.Spec.Volumes {
 		v := &w.pod.Spec.Volumes[i]
-		if claim, isClaim := claimOf(w.pod, v); isClaim {
+		if claim, isClaim := claimOf(w.pod, v); isClaim && volume.UsedByContainer(w.pod, v.Name) {
 			rows = append(rows, volumemanager.VolumeStatus{
 				Pod: types.NamespacedName{Namespace: w.pod.Namespace, Name: w.pod.Name}, PodUID: w.pod.UID,
 				Volume: v.Name, Claim: claim, State: volumemanager.StatePending, Since: w.since, Wanted: true, Err: volume.NothingDone(w.reason(claim)),

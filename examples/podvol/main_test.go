@@ -119,7 +119,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: web, namespace: shop}
 spec:
-  containers: [{name: c, image: i}]
+  containers: [{name: c, image: i, volumeMounts: [{name: data, mountPath: /data}]}]
   volumes:
   - {name: data, hostPath: {path: `+dir+`, type: DirectoryOrCreate}}
 `)
@@ -133,7 +133,7 @@ spec:
 }
 
 func TestUsageErrors(t *testing.T) {
-	good := manifestFile(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i}], volumes: [{name: v, emptyDir: {}}]}\n")
+	good := manifestFile(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, emptyDir: {}}]}\n")
 	tests := map[string][]string{
 		"no manifest":          {"mount", "--fake"},
 		"missing file":         {"mount", "--fake", "-f", "/nonexistent.yaml"},
@@ -183,7 +183,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: web}
 spec:
-  containers: [{name: c, image: i}]
+  containers: [{name: c, image: i, volumeMounts: [{name: good, mountPath: /good}, {name: bad, mountPath: /bad}, {name: old, mountPath: /old}]}]
   volumes:
   - {name: good, emptyDir: {}}
   - {name: bad, configMap: {name: missing}}
@@ -240,7 +240,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: web}
 spec:
-  containers: [{name: c, image: i}]
+  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}, {name: ok, mountPath: /ok}]}]
   volumes: [{name: v, persistentVolumeClaim: {claimName: large}}, {name: ok, emptyDir: {}}]
 `)
 	out, errOut := mustPodvol(t, exitFailed, "mount", "--fake", "-f", file)

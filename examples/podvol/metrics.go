@@ -127,7 +127,7 @@ func (c volumesCollector) Collect(metrics chan<- prometheus.Metric) {
 	type labels struct{ plugin, what string }
 	volumes, operations, servers := make(map[labels]int), make(map[labels]int), make(map[labels]bool)
 	for _, v := range c.explain() {
-		if v.Wanted {
+		if v.Wanted && v.State != volumemanager.StateUnused {
 			volumes[labels{v.Plugin, "desired_state_of_world"}]++
 		}
 		if v.State == volumemanager.StateMounted || !v.Wanted {

@@ -45,15 +45,15 @@ func mountCommand(s streams) *cobra.Command {
 		Use:   "mount -f FILE|DIR|- [-f …]",
 		Short: "Mount the volumes of the pods in manifests",
 		Long: "Mounts the volumes of every pod in the manifests, and of every replica of the\n" +
-			"workloads in them, and prints one row per volume. A second call refreshes what\n" +
-			"is there and repairs what failed; pods that are not in the manifests are left\n" +
-			"alone.\n\n" +
+			"workloads in them, and prints one row per volume; those that no container mounts\n" +
+			"are not used, and left alone. A second call refreshes what is there and repairs\n" +
+			"what failed; pods that are not in the manifests are left alone.\n\n" +
 			"Claims and PersistentVolumes are kept below the root directory, and manifests\n" +
 			"applied to them, as by kubectl apply. Claims that are not bound are bound first,\n" +
 			"by the rules of Kubernetes, or get a volume made where their storage class says\n" +
 			"so (kubernetes.io/nfs, kubernetes.io/host-path). They stay bound whatever later\n" +
 			"manifests say, and nothing is deleted: see podvol pvc and podvol pv.\n\n" +
-			"Exit code: 0 when all volumes are mounted, 1 when some are not, 2 for a wrong\n" +
+			"Exit code: 0 when all volumes in use are mounted, 1 when some are not, 2 for a wrong\n" +
 			"command line or manifest.",
 		Example: "  podvol mount -f testdata/web.yaml\n" +
 			"  podvol mount --fake -f testdata/web.yaml    # only show what would be done",

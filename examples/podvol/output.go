@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -24,6 +25,8 @@ type row struct {
 	Path            string  `json:"path"`
 	DurationSeconds float64 `json:"durationSeconds"`
 	Error           string  `json:"error"`
+	// Detail says what a state means that is no failure.
+	Detail string `json:"detail,omitempty"`
 	// Server is what is amiss with the server of the volume's data.
 	Server string `json:"server,omitempty"`
 }
@@ -39,6 +42,9 @@ func rowOf(s volumemanager.VolumeStatus) row {
 	}
 	if s.Err != nil {
 		r.Error = s.Err.Error()
+	}
+	if s.State == volumemanager.StateUnused {
+		r.Detail = "no container mounts it"
 	}
 	return r
 }
@@ -84,7 +90,7 @@ func (p *tablePrinter) add(r row) error {
 	if r.PodUID != "" {
 		pod += " (" + r.PodUID + ")"
 	}
-	_, err := fmt.Fprintf(p.out, tableFormat, dash(pod), dash(r.Volume), dash(r.Plugin), r.State, shortDuration(took), dash(r.Source), dash(r.Path))
+	_, err := fmt.Fprintf(p.out, tableFormat, dash(pod), dash(r.Volume), dash(r.Plugin), r.State, shortDuration(took), dash(r.Source), cmp.Or(cell(r.Path), cell(r.Detail), "-"))
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: web, namespace: shop}
 spec:
-  containers: [{name: c, image: i}]
+  containers: [{name: c, image: i, volumeMounts: [{name: kept, mountPath: /kept}, {name: orders, mountPath: /orders}, {name: static, mountPath: /static}]}]
   volumes:
   - {name: kept, emptyDir: {}}
   - {name: orders, persistentVolumeClaim: {claimName: orders}}

@@ -102,7 +102,7 @@ spec:
   template:
     metadata: {labels: {app: web}}
     spec:
-      containers: [{name: c, image: i}]
+      containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]
       volumes: [{name: v, emptyDir: {medium: Memory}}]
 `)
 		root := filepath.Join(t.TempDir(), "root")

@@ -186,6 +186,9 @@ func (r *report) flush() (printing error) {
 // outcome is the row of what the call has come to for a volume, and counts it: a
 // volume that stays mounted as it was has not reached what was asked for.
 func (r *report) outcome(v volumemanager.VolumeStatus) row {
+	if v.State == volumemanager.StateUnused && v.Err == nil {
+		return rowOf(v) // there is nothing to reach
+	}
 	stays := v.State == volumemanager.StateMounted
 	if stays || v.Err == nil || volume.IsUncertain(v.Err) {
 		r.something = true

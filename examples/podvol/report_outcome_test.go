@@ -142,3 +142,39 @@ func unmountByHand(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 }
+
+// A volume that no container mounts has a row that says so, and is no failure;
+// nothing is made for it. It is validated all the same.
+func TestMountSkipsWhatNoContainerMounts(t *testing.T) {
+	const idle = `
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers: [{name: c, image: i, volumeMounts: [{name: used, mountPath: /u}]}]
+  volumes:
+  - {name: used, emptyDir: {}}
+  - {name: login, secret: {secretName: gone}}
+  - {name: data, persistentVolumeClaim: {claimName: gone}}
+  - {name: share, nfs: {server: 10.0.0.1, path: /e}}
+`
+	file := manifestFile(t, idle)
+	out, errOut := mustPodvol(t, exitOK, "mount", "--fake", "-f", file)
+	if strings.Count(out, " not used ") != 3 || strings.Count(out, "no container mounts it") != 3 || strings.Contains(errOut, "10.0.0.1") {
+		t.Errorf("%s\n%s", out, errOut)
+	}
+	out, _ = mustPodvol(t, exitOK, "mount", "--fake", "-f", file, "-o", "json")
+	rows := rowsOf(t, out)
+	if len(rows) != 4 || rows[0].State != "mounted" || rows[0].Detail != "" {
+		t.Fatalf("rows %+v", rows)
+	}
+	for _, r := range rows[1:] {
+		if r.State != "not used" || r.Detail != "no container mounts it" || r.Error != "" || r.Path != "" {
+			t.Errorf("row %+v", r)
+		}
+	}
+	_, errOut = mustPodvol(t, exitUsage, "mount", "--fake", "-f", manifestFile(t, strings.Replace(idle, "server: 10.0.0.1, ", "", 1)))
+	if !strings.Contains(errOut, "server") {
+		t.Errorf("stderr: %s", errOut)
+	}
+}

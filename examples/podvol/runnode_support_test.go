@@ -223,8 +223,10 @@ func content(t *testing.T, path, want string) {
 	}
 }
 
+// podNamed is a manifest of a pod with these volumes, in flow style; without
+// containers it uses them all.
 func podNamed(name, volumes string) string {
-	return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", namespace: shop}\nspec:\n  containers: [{name: c, image: i}]\n  volumes: [" + volumes + "]\n"
+	return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", namespace: shop}\nspec:\n  volumes: [" + volumes + "]\n"
 }
 
 func configMapWith(value string) string {

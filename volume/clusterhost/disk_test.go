@@ -151,7 +151,10 @@ func diskPod(name string, disks ...string) *v1.Pod {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: name, UID: types.UID("uid-" + name)},
 		Spec: v1.PodSpec{NodeName: "node1", Containers: []v1.Container{{Name: "main", Image: "none"}}}}
 	for _, d := range disks {
-		pod.Spec.Volumes = append(pod.Spec.Volumes, *diskSource(d))
+		v := diskSource(d)
+		pod.Spec.Volumes = append(pod.Spec.Volumes, *v)
+		c := &pod.Spec.Containers[0]
+		c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
 	}
 	return pod
 }

@@ -110,7 +110,7 @@ func (n *realNode) audiencePod(name, node string, audiences ...string) *v1.Pod {
 		sources = append(sources, v1.VolumeProjection{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Audience: audience, Path: "token-" + audience}})
 	}
 	pod, err := n.admin.CoreV1().Pods("ops").Create(n.t.Context(), &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.PodSpec{
-		NodeName: node, ServiceAccountName: "app", Containers: []v1.Container{{Name: "main", Image: "example.com/app"}},
+		NodeName: node, ServiceAccountName: "app", Containers: []v1.Container{{Name: "main", Image: "example.com/app", VolumeMounts: []v1.VolumeMount{{Name: "v", MountPath: "/v"}}}},
 		Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: sources}}}},
 	}}, metav1.CreateOptions{})
 	must(n.t, err)

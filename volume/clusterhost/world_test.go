@@ -141,7 +141,7 @@ func (w *world) file(pod *v1.Pod, name string) string {
 func (w *world) projected(name string, sources ...v1.VolumeProjection) *v1.Pod {
 	w.t.Helper()
 	w.add(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: name},
-		Spec: v1.PodSpec{ServiceAccountName: "app", NodeName: "node1", Containers: []v1.Container{{Name: "main", Image: "none"}},
+		Spec: v1.PodSpec{ServiceAccountName: "app", NodeName: "node1", Containers: []v1.Container{{Name: "main", Image: "none", VolumeMounts: []v1.VolumeMount{{Name: "v", MountPath: "/v"}}}},
 			Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: sources}}}}}})
 	return stored[*v1.Pod](w, "Pod", "ops", name)
 }

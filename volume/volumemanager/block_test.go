@@ -172,6 +172,7 @@ func TestVolumeModesThatDoNotFit(t *testing.T) {
 			w.add(claim, pv)
 			manager, _ := w.start()
 			pod := newPod("web", tc.volume)
+			pod.Spec.Containers[0].VolumeMounts = nil
 			tc.use(&pod.Spec.Containers[0])
 			_, err := manager.SetUpPod(t.Context(), pod)
 			if _, ok := errors.AsType[*volume.InvalidSpecError](err); !ok {

@@ -42,6 +42,11 @@ type Config struct {
 	// Containers tells which pods' containers are gone; nil: nobody but the
 	// callers of TearDownPod, so that volumes of other pods are kept.
 	Containers PodContainers
+	// KeepEndedPodData has the emptyDir volumes of a pod that has ended (see
+	// Manager.PutPod) stay until the pod is deleted, so that somebody can look at
+	// what it wrote. Without it they go with the pod's other volumes, as with the
+	// kubelet. Data of claims stays with the claim either way.
+	KeepEndedPodData bool
 	// Adopt takes volumes over that are below RootDir without a record when Run
 	// starts, as a kubelet leaves them: a record is rebuilt for each from its
 	// directory and the mount table, and a pod that wants it finds it as it is.

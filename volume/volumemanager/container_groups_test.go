@@ -15,7 +15,7 @@ func TestExtraSupplementalGroups(t *testing.T) {
 		claim, pv := boundPair(name, "pv-"+name)
 		pv.Annotations = map[string]string{"pv.beta.kubernetes.io/gid": group}
 		w.add(claim, pv)
-		pod.Spec.Volumes = append(pod.Spec.Volumes, claimVolume(name, name, false))
+		withVolumes(pod, claimVolume(name, name, false))
 	}
 	manager, stop := w.start()
 	if got := manager.ExtraSupplementalGroups(pod.UID); got != nil {

@@ -242,7 +242,7 @@ func TestSubPathsOfAnEarlierManager(t *testing.T) {
 func TestHundredSubPaths(t *testing.T) {
 	w := newWorld(t)
 	manager, _ := w.start()
-	pod := newPod("web", emptyDirVolume("v", ""))
+	pod := mounting(newPod("web", emptyDirVolume("v", "")))
 	const count = 100
 	for i := range count {
 		pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts,

@@ -122,7 +122,7 @@ func TestContainerMountsAfterRestart(t *testing.T) {
 func TestContainersOfAllKinds(t *testing.T) {
 	w := newWorld(t)
 	manager, _ := w.start()
-	pod := newPod("web", emptyDirVolume("v", ""))
+	pod := mounting(newPod("web", emptyDirVolume("v", "")))
 	mounts := []v1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	pod.Spec.InitContainers = []v1.Container{{Name: "init", VolumeMounts: mounts}}
 	pod.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug", VolumeMounts: mounts}}}

@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"errors"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -31,7 +32,17 @@ var (
 // are annotations that a plugin cannot understand, of a pod that is new here (see
 // [Manager.CheckPod]). A volume at whose place there is one without a record,
 // which podvol has not made, is not set up but fails with an *[UnrecordedError]:
-// see [Config].Adopt. The pod is copied.
+// see [Config].Adopt. A volume that no container uses is not set up and fails
+// nothing, see [StateUnused]; of a pod without any container all are. The pod is
+// copied.
+//
+// A pod that has ended gives its volumes up, as with the kubelet: one whose status
+// has the phase Succeeded or Failed, and no container running. They are torn down
+// when [Config].Containers says that its containers are gone; without that role when
+// the status has a word of each container, and else by [Manager.TearDownPod]. See
+// [Config].KeepEndedPodData for what may stay. Such a pod is still to be deleted by
+// [Manager.DeletePod] or [Manager.TearDownPod]; declared again with another phase,
+// it is set up again.
 func (m *Manager) PutPod(pod *v1.Pod) error {
 	if err := checkVolumes(pod); err != nil {
 		return err
@@ -41,6 +52,10 @@ func (m *Manager) PutPod(pod *v1.Pod) error {
 	defer m.mu.Unlock()
 	if m.stopping {
 		return ErrStopped
+	}
+	if hasEnded(pod) {
+		m.endPod(pod)
+		return nil
 	}
 	if misunderstood != nil && m.isNew(pod.UID) {
 		return misunderstood
@@ -63,19 +78,29 @@ func (m *Manager) declare(pod *v1.Pod) *podState {
 	m.declarations++
 	p.declaration = m.declarations
 	p.name, p.pod = podName(pod), pod.DeepCopy() // operations may outlive the call
-	p.wanted, p.deleted, p.released = true, false, false
+	p.wanted, p.deleted, p.ended, p.released = true, false, false, false
 	for _, s := range p.slots {
-		s.wanted = false
+		s.wanted, s.unused = false, false
 	}
 	for i := range p.pod.Spec.Volumes {
 		names := namesOf(p.pod, &p.pod.Spec.Volumes[i])
 		s := p.slot(names)
-		if s.wanted {
+		if s.wanted || s.unused {
 			continue // another volume of the same claim
 		}
-		s.wanted, s.names = true, names
+		s.names = names
+		s.wanted = slices.ContainsFunc(names, func(name string) bool { return volume.UsedByContainer(p.pod, name) })
+		s.unused = !s.wanted
+		if s.unused {
+			m.rest(s)
+			continue
+		}
+		if s.state == StateUnused {
+			m.enter(s, StatePending, time.Now())
+		}
 		m.renew(s)
 	}
+	m.dropUnused(p)
 	p.announce()
 	return p
 }
@@ -87,16 +112,20 @@ func (m *Manager) declare(pod *v1.Pod) *podState {
 func (m *Manager) DeletePod(podUID types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.withdraw(podUID, false)
+	m.deletePod(podUID, false)
+}
+
+// deletePod takes the wish for a pod back, for good. The caller holds the lock.
+func (m *Manager) deletePod(podUID types.UID, released bool) {
+	delete(m.kept, podUID)
+	if p, ok := m.pods[podUID]; ok {
+		p.ended = false
+		m.withdraw(p, released)
+	}
 }
 
 // withdraw takes the wish for a pod back. The caller holds the lock.
-func (m *Manager) withdraw(podUID types.UID, released bool) {
-	delete(m.kept, podUID)
-	p, ok := m.pods[podUID]
-	if !ok {
-		return
-	}
+func (m *Manager) withdraw(p *podState, released bool) {
 	m.declarations++
 	p.declaration = m.declarations
 	p.wanted, p.deleted, p.released = false, true, p.released || released
@@ -107,8 +136,8 @@ func (m *Manager) withdraw(podUID types.UID, released bool) {
 		m.renew(s)
 	}
 	p.announce()
-	if len(p.slots) == 0 {
-		delete(m.pods, podUID) // nobody else would
+	if len(p.slots) == 0 && (!p.ended || m.hasRecovered()) {
+		delete(m.pods, p.uid) // nobody else would
 	}
 }
 
@@ -197,10 +226,13 @@ func (m *Manager) checkByPlugins(pod *v1.Pod) error {
 
 // isNew reports whether nothing of a pod can be mounted: it was not declared, and
 // has no records. The caller holds the lock.
-func (m *Manager) isNew(podUID types.UID) bool {
+func (m *Manager) isNew(podUID types.UID) bool { return m.hasRecovered() && m.pods[podUID] == nil }
+
+// hasRecovered reports whether it is known what the records say.
+func (m *Manager) hasRecovered() bool {
 	select {
 	case <-m.ready:
-		return m.pods[podUID] == nil
+		return true
 	default:
 		return false
 	}

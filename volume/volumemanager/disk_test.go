@@ -277,7 +277,7 @@ func diskSource(name string) *v1.GCEPersistentDiskVolumeSource {
 func diskPod(name string, disks ...string) *v1.Pod {
 	pod := newPod(name)
 	for _, d := range disks {
-		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: "v-" + d, VolumeSource: v1.VolumeSource{GCEPersistentDisk: diskSource(d)}})
+		withVolumes(pod, v1.Volume{Name: "v-" + d, VolumeSource: v1.VolumeSource{GCEPersistentDisk: diskSource(d)}})
 	}
 	return pod
 }

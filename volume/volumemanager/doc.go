@@ -108,12 +108,11 @@
 //     NodeResizePending: the manager does not call NodeExpand.
 //   - Attaching. The manager reports volumes in use and waits for what is
 //     attached; a controller attaches, as with enableControllerAttachDetach.
-//   - Tearing down a pod that has ended (phase Succeeded or Failed). Its volumes
-//     stay until it is deleted: by [Manager.DeletePod] or [Manager.TearDownPod].
 //   - Static and mirror pods: a pod is a pod. What a static pod may not refer to in
 //     Kubernetes (secrets, config maps, claims), it gets here.
 //   - What admission adds to pods in a cluster: without an API server nobody mounts a
-//     token for automountServiceAccountToken; name a projected volume.
+//     token for automountServiceAccountToken, unless the agent has the volume added
+//     by localtoken.WithServiceAccountVolume (package volume/objects/localtoken).
 //   - What is around volumes in a container: /etc/hosts, termination messages,
 //     devices of device plugins and of resource claims, and the user namespace of
 //     hostUsers: false: its mappings are the caller's ([ContainerOptions]). So are
@@ -136,6 +135,13 @@
 //     set. Orphaned pods' directories are not swept: fsck ([Check]) names them.
 //   - An unmount is followed by rmdir, never by a recursive removal, and volumes go
 //     only when their pod's containers are known to be gone.
+//   - Volumes that no container uses are not mounted, as with the kubelet
+//     ([StateUnused]); but a pod that is handed over without any container has all
+//     of its volumes mounted. What no container uses any more, which a cluster does
+//     not allow, stays mounted as it is, until the pod goes.
+//   - A pod that has ended gives its volumes up when [Manager.PutPod] is told of its
+//     status, as with the kubelet; its emptyDir volumes may stay until it is deleted
+//     ([Config].KeepEndedPodData).
 //   - A claim that is being deleted is mounted for a new pod all the same; as long
 //     as that pod is there, the claim stays (pvc-protection).
 //   - ReadWriteOncePod is kept to for volumes of all kinds, and a

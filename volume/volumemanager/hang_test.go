@@ -258,7 +258,7 @@ func TestAFileSystemThatStopsAnsweringHoldsUpNoOther(t *testing.T) {
 		}
 		path, _ := volumes.Path("v")
 		startStuck(t, p.server(hung), path)
-		waits.Spec.Volumes = []v1.Volume{fuseVolume("v", filepath.Join(path, "directory"))}
+		withVolumes(waits, fuseVolume("v", filepath.Join(path, "directory")))
 		began := time.Now()
 		if err := manager.PutPod(waits); err != nil {
 			t.Fatal(err)
@@ -305,7 +305,7 @@ func TestAMountThatHangsInTheKernelIsNotAddedTo(t *testing.T) {
 		path, _ := volumes.Path("v")
 		startStuck(t, p.server(hung), path)
 		p.patience = 2 * time.Millisecond
-		waits.Spec.Volumes = []v1.Volume{fuseVolume("v", filepath.Join(path, "directory"))}
+		withVolumes(waits, fuseVolume("v", filepath.Join(path, "directory")))
 		const soon, tries = 10, 1000
 		var first load
 		for n := 1; n <= tries; n++ {

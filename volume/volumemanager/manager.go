@@ -284,6 +284,7 @@ func (m *Manager) recover(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.renewUndeclared() // the pods may be complete already
+	m.recoverEnded()
 	return nil
 }
 
@@ -306,6 +307,9 @@ func (m *Manager) recoverRecord(record *volume.Record, mounted mounts) error {
 		s.pod.name = record.Pod
 	}
 	s.state, s.since, s.took, s.err = row.State, row.Since, row.Duration, reasonOf(record, mounted)
+	if s.unused && s.pod.wanted {
+		m.rest(s)
+	}
 	return nil
 }
 

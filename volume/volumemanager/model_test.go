@@ -192,11 +192,9 @@ func modelPod(i int) *v1.Pod {
 	case 5:
 		return diskPod(name, localDisk)
 	case 6:
-		pod := diskPod(name, netDisk)
-		pod.Spec.Volumes = append(pod.Spec.Volumes, nfsVolume("share", "10.0.0.1"))
-		return pod
+		return withVolumes(diskPod(name, netDisk), nfsVolume("share", "10.0.0.1"))
 	}
-	return mounting(newPod(name, nfsVolume("share", "10.0.0.1"), configMapVolume("settings", "settings")), part("settings", "content"))
+	return mounting(newPod(name, nfsVolume("share", "10.0.0.1"), configMapVolume("settings", "settings")), part("settings", "content"), part("share", "logs/"+name))
 }
 
 func part(volume, subPath string) v1.VolumeMount {

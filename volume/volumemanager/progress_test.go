@@ -195,7 +195,7 @@ func TestWhatIsNotDoneIsExplained(t *testing.T) {
 	pod := newPod("web", nfsVolume("share", "10.0.0.1"), emptyDirVolume("scratch", ""),
 		v1.Volume{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: t.TempDir()}}})
 	// The same goes for a limit that is none.
-	pod.Spec.Volumes = append(pod.Spec.Volumes, limited("disk", "", "1Gi"), limited("memory", v1.StorageMediumMemory, "1Gi"), limited("unlimited", "", "0"))
+	withVolumes(pod, limited("disk", "", "1Gi"), limited("memory", v1.StorageMediumMemory, "1Gi"), limited("unlimited", "", "0"))
 	group := int64(os.Getegid())
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: &group}
 	mustSetUp(t, manager, pod)

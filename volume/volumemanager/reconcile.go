@@ -96,9 +96,13 @@ func (m *Manager) decide(s *slot) operation {
 		if !waits {
 			return opSetUp
 		}
+	case p.wanted && s.unused:
+		m.rest(s)
 	case p.wanted || !m.leaves(p):
 	case !s.actual.exists():
 		m.drop(s)
+	case m.keeps(s):
+		m.stopFollowing(s)
 	case waits:
 	case p.released:
 		return opTearDown
@@ -242,14 +246,7 @@ func (m *Manager) drop(s *slot) {
 	s.waitForLabel(nil)
 	m.stopWaitingForPod(s)
 	s.stopRetry()
-	if s.refresh != nil {
-		s.refresh.Stop()
-	}
-	if len(s.watches) > 0 {
-		watches := s.watches
-		s.watches = nil
-		m.running.Go(func() { stopAll(watches) }) // stopping may wait for a call that waits for the lock
-	}
+	m.stopFollowing(s)
 	if s.state != StateUnmounted {
 		s.state, s.err, s.since = StateUnmounted, nil, time.Now()
 		m.publish(s)

@@ -34,7 +34,7 @@ func TestRecordsThatCannotBeWritten(t *testing.T) {
 	pod := func(uid types.UID) *v1.Pod {
 		return &v1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: uid},
-			Spec:       v1.PodSpec{Volumes: []v1.Volume{share}, Containers: []v1.Container{{Name: "c"}}},
+			Spec:       v1.PodSpec{Volumes: []v1.Volume{share}, Containers: []v1.Container{{Name: "c", VolumeMounts: []v1.VolumeMount{{Name: "v", MountPath: "/v"}}}}},
 		}
 	}
 	if _, err := manager.SetUpPod(ctx, pod("uid-1")); err != nil {

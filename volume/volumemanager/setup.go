@@ -204,7 +204,7 @@ func (m *Manager) checkNamesake(pod *v1.Pod, spec *volume.Spec, plugin volume.Vo
 	}
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		if _, isClaim := claimFor(pod, v); isClaim || v.Name != spec.Name() {
+		if _, isClaim := claimFor(pod, v); isClaim || v.Name != spec.Name() || !volume.UsedByContainer(pod, v.Name) {
 			continue
 		}
 		other, err := m.plugins.FindPluginBySpec(volume.NewSpecFromVolume(v))
@@ -339,6 +339,10 @@ func (m *Manager) takeOver(u *setUp) {
 		u.slot.state, u.slot.since, u.slot.took = other.state, other.since, other.took
 		if slices.ContainsFunc(other.pod.slots, func(s *slot) bool { return s != other && slices.Contains(s.names, other.names[0]) }) {
 			other.state = StateUnmounted // of which nobody is told: the pod has a volume of that name
+		}
+		if other.unused {
+			m.rest(other)
+			return
 		}
 		m.drop(other)
 		return

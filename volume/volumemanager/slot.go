@@ -24,8 +24,9 @@ type podState struct {
 	declaration int
 	// wanted: declared, and not deleted since.
 	wanted bool
-	// deleted: somebody has said that this pod shall go.
-	deleted bool
+	// deleted: somebody has said that this pod shall go; ended: its status alone
+	// has said so, and somebody may yet.
+	deleted, ended bool
 	// released: somebody has promised that none of its containers runs.
 	released bool
 	slots    []*slot
@@ -39,8 +40,9 @@ type slot struct {
 	pod   *podState
 	names []string // the pod's volumes that are this directory
 
-	// wanted: the pod as it was declared last has these volumes.
-	wanted bool
+	// wanted: the pod as it was declared last has these volumes, and a container
+	// of it uses one of them; unused: none does.
+	wanted, unused bool
 	// generation counts the reasons for another operation, attempted and
 	// applied say which of them the last operation, and the last success, took
 	// up.
@@ -159,6 +161,10 @@ func (p *podState) find(is func(*slot) bool) *slot {
 	return nil
 }
 
+// isLeft reports whether the pod was declared anew so that nothing is wanted of the
+// slot.
+func (s *slot) isLeft() bool { return s.pod.wanted && !s.wanted }
+
 // announce wakes those that wait for a change of the pod.
 func (p *podState) announce() {
 	if p.changed != nil {
@@ -195,7 +201,7 @@ func (s *slot) rows() []VolumeStatus {
 	r := s.describe()
 	row := VolumeStatus{
 		Pod: s.pod.name, PodUID: s.pod.uid, Plugin: r.Plugin, Source: r.Source, PersistentVolume: persistentVolumeOf(r), Claim: claimOf(r), Path: r.Path, Device: deviceNodeOf(r),
-		State: s.state, Since: s.since, Duration: s.took, Wanted: s.wanted && s.pod.wanted,
+		State: s.state, Since: s.since, Duration: s.took, Wanted: (s.wanted || s.unused) && s.pod.wanted,
 		Found:    s.actual.isFound(),
 		Failures: s.failures, NextRetry: s.retryAt, Attachment: s.attachmentTrouble(),
 	}

@@ -29,6 +29,12 @@ const (
 	// system may still be in use; Err says which. The volume stays until it is
 	// gone.
 	StateDetached VolumeState = "detached"
+	// StateUnused: no container of the pod uses the volume, so that it is not
+	// mounted and nothing that it needs is looked up, as with the kubelet; see
+	// volume.UsedByContainer. It is mounted once the pod is declared with a
+	// container that does, an ephemeral one for example. What is mounted when the
+	// last of them leaves the pod's declaration stays so until the pod goes.
+	StateUnused VolumeState = "not used"
 	// StateUnmounted: the volume is gone. Only subscribers see it.
 	StateUnmounted VolumeState = "unmounted"
 )
@@ -59,7 +65,7 @@ type VolumeStatus struct {
 	Since time.Time
 	// Duration is what the last finished operation took.
 	Duration time.Duration
-	// Wanted: the pod is declared, and not deleted.
+	// Wanted: the pod is declared with the volume, and not deleted.
 	Wanted bool
 	// Found: it is known from its directory or an unreadable record alone, and
 	// Volume is the directory's name: for a PersistentVolume that is its own, not

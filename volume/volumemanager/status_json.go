@@ -169,6 +169,7 @@ func causes() []cause {
 		sentinel("OutcomeUnknown", ErrOutcomeUnknown),
 		sentinel("NoRecord", ErrNoRecord),
 		sentinel("Withdrawn", ErrWithdrawn),
+		sentinel("PodEnded", ErrPodEnded),
 		sentinel("TimedOut", mount.ErrTimedOut),
 		sentinel("TimedOut", context.DeadlineExceeded),
 		sentinel("Canceled", mount.ErrCanceled),

@@ -15,12 +15,14 @@ import (
 )
 
 // SetUpPod declares the pod as [Manager.PutPod] does and waits until each of
-// its volumes is mounted, or an attempt at it has failed, or ctx ends. Unlike
+// its volumes that a container uses is mounted, or an attempt at it has failed, or
+// ctx ends. Unlike
 // PutPod it always begins an attempt, so that a second call refreshes contents
 // and repairs what failed, whatever pause was due. The result is never nil and
 // has a row for each of the pod's volumes.
 //
-// Invalid volumes are refused before any is touched; failures are collected in
+// Invalid volumes are refused before any is touched, and so is a pod that has
+// ended, with [ErrPodEnded], which changes nothing; failures are collected in
 // a *[PodError]. The wish stays after a failure and after the end of ctx: the
 // volumes are tried again with a growing pause until the pod is deleted. Before
 // Run has recovered, SetUpPod waits for it, and gives up with [ErrNotRun] where
@@ -30,6 +32,9 @@ import (
 func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error) {
 	if err := checkVolumes(pod); err != nil {
 		return pendingVolumes(pod).failed(err), err
+	}
+	if hasEnded(pod) {
+		return pendingVolumes(pod).failed(ErrPodEnded), ErrPodEnded
 	}
 	if err := m.waitForRun(ctx); err != nil {
 		return pendingVolumes(pod).failed(err), err
@@ -48,8 +53,8 @@ func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error
 	return result, result.err(podSetUp, err)
 }
 
-// WaitForMounted waits until every volume of a declared pod is mounted as it
-// was declared, through all failures and pauses. When ctx ends first, the error
+// WaitForMounted waits until every volume of a declared pod that a container of it
+// uses is mounted as it was declared, through all failures and pauses. When ctx ends first, the error
 // is a *[PodError] that says of each volume what it waits for, and the wish
 // stays; before Run has recovered it is a *[RecoveryError]. With a ctx that has
 // ended already, the call only looks. A pod that was never declared is
@@ -217,7 +222,7 @@ func (m *Manager) declared(pod *v1.Pod) (goal, error) {
 func (m *Manager) deleted(podUID types.UID) (g goal, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.withdraw(podUID, true)
+	m.deletePod(podUID, true)
 	p, ok := m.pods[podUID]
 	if !ok {
 		return goal{}, false
@@ -236,20 +241,21 @@ func (g goal) overtaken(p *podState) error {
 	return nil
 }
 
-// attempted reports whether each slot was tried since.
+// attempted reports whether each slot was tried since, if its volume is used still.
 func (g goal) attempted() bool {
 	for i, s := range g.slots {
-		if s.attempted < g.generations[i] {
+		if s.attempted < g.generations[i] && !s.isLeft() {
 			return false
 		}
 	}
 	return true
 }
 
-// applied reports whether each slot is mounted as it was declared.
+// applied reports whether each slot is mounted as it was declared, if its volume is
+// used still.
 func (g goal) applied() bool {
 	for i, s := range g.slots {
-		if s.applied < g.generations[i] || s.state != StateMounted {
+		if (s.applied < g.generations[i] || s.state != StateMounted) && !s.isLeft() {
 			return false
 		}
 	}
@@ -317,6 +323,9 @@ func pending(row VolumeStatus, cause error, otherwise string) VolumeStatus {
 
 // goneBefore is what the tear-down of a pod waits for. The caller holds the lock.
 func (m *Manager) goneBefore(p *podState) string {
+	if p.ended && m.config.KeepEndedPodData {
+		return "the pod to be deleted: it has ended, and Config.KeepEndedPodData keeps its emptyDir volumes until then"
+	}
 	if m.config.Containers == nil && !p.released {
 		return "somebody to say that its containers are gone: Config.Containers is nil, so call TearDownPod"
 	}
@@ -376,7 +385,12 @@ func (m *Manager) volumesOf(pod *v1.Pod, ended error) *PodVolumes {
 			if i < 0 {
 				continue
 			}
-			if ended != nil && (row.State != StateMounted || s.doing != opNone || s.applied < s.generation) {
+			switch {
+			case s.unused && s.pod.wanted:
+				if row.Err = nil; row.State != StateMounted { // whatever is to be said of what is left there
+					row.State = StateUnused
+				}
+			case ended != nil && (row.State != StateMounted || s.doing != opNone || s.applied < s.generation):
 				row = pending(row, ended, "its set-up to begin")
 			}
 			result.Volumes[i] = row
@@ -385,9 +399,11 @@ func (m *Manager) volumesOf(pod *v1.Pod, ended error) *PodVolumes {
 	return result
 }
 
-// mounted reports whether every volume is.
+// mounted reports whether every volume is that a container uses.
 func (p *PodVolumes) mounted() bool {
-	return !slices.ContainsFunc(p.Volumes, func(v VolumeStatus) bool { return v.State != StateMounted || v.Err != nil })
+	return !slices.ContainsFunc(p.Volumes, func(v VolumeStatus) bool {
+		return v.State != StateMounted && v.State != StateUnused || v.Err != nil
+	})
 }
 
 // remains returns what is left of a pod.

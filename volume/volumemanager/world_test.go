@@ -200,11 +200,22 @@ func (e *events) all() []string {
 	return append([]string(nil), e.list...)
 }
 
+// newPod returns a pod of one container, "c", that mounts each of the volumes.
 func newPod(name string, volumes ...v1.Volume) *v1.Pod {
-	return &v1.Pod{
+	return withVolumes(&v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ops-test", Name: name, UID: types.UID("uid-" + name)},
-		Spec:       v1.PodSpec{NodeName: "node1", Volumes: volumes, Containers: []v1.Container{{Name: "c", Image: "i"}}},
+		Spec:       v1.PodSpec{NodeName: "node1", Containers: []v1.Container{{Name: "c", Image: "i"}}},
+	}, volumes...)
+}
+
+// withVolumes gives a pod more volumes, which its first container mounts.
+func withVolumes(pod *v1.Pod, volumes ...v1.Volume) *v1.Pod {
+	c := &pod.Spec.Containers[0]
+	for _, v := range volumes {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, v)
+		c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
 	}
+	return pod
 }
 
 func nfsVolume(name, server string) v1.Volume {

@@ -224,9 +224,13 @@ func (l *eventLog) taken() []string {
 }
 
 func podOf(name string, volumes ...v1.Volume) *v1.Pod {
+	c := v1.Container{Name: "c", Image: "i"}
+	for _, v := range volumes {
+		c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
+	}
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"app": name}},
-		Spec:       v1.PodSpec{NodeName: "node1", Volumes: volumes, Containers: []v1.Container{{Name: "c", Image: "i"}}},
+		Spec:       v1.PodSpec{NodeName: "node1", Volumes: volumes, Containers: []v1.Container{c}},
 	}
 }
 

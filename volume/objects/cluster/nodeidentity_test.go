@@ -88,7 +88,10 @@ func (c *realCluster) volume(name, claim string) *v1.PersistentVolume {
 // pod uses the secret, config map and claim of its name, and the service account.
 func (c *realCluster) pod(name, node string) *v1.Pod {
 	pod := named[v1.Pod](name)
-	pod.Spec = v1.PodSpec{NodeName: node, ServiceAccountName: "app", Containers: []v1.Container{{Name: "main", Image: "example.com/app"}}, Volumes: []v1.Volume{
+	app := v1.Container{Name: "main", Image: "example.com/app", VolumeMounts: []v1.VolumeMount{
+		{Name: "secret", MountPath: "/secret"}, {Name: "config", MountPath: "/config"}, {Name: "claim", MountPath: "/claim"},
+	}}
+	pod.Spec = v1.PodSpec{NodeName: node, ServiceAccountName: "app", Containers: []v1.Container{app}, Volumes: []v1.Volume{
 		{Name: "secret", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: name}}},
 		{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: name}}}},
 		{Name: "claim", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: name}}},

@@ -133,6 +133,7 @@ func (b *builder) fault(errs ...error) { b.faults = append(b.faults, errs...) }
 func (b *builder) sort(found []placed) {
 	for _, p := range found {
 		if pod, ok := p.object.(*v1.Pod); ok {
+			pod.Status.Phase = "" // of a pod that ran somewhere; this one is to run
 			b.pods = append(b.pods, podAt{placed: p, pod: pod, owner: p.ref()})
 		} else if w, ok := asWorkload(p); ok {
 			b.expand(w)

@@ -384,6 +384,15 @@ func TestErrorsDoNotShowSecrets(t *testing.T) {
 	}
 }
 
+// A manifest says what is wanted: that a pod has ended somewhere, as kubectl get
+// shows it, is no reason not to mount it here.
+func TestPodsPhaseIsNotTakenOver(t *testing.T) {
+	set := decode(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c}]}\nstatus: {phase: Succeeded, podIP: 10.0.0.7}\n")
+	if status := set.Pods()[0].Status; status.Phase != "" || status.PodIP != "10.0.0.7" {
+		t.Errorf("status %+v", status)
+	}
+}
+
 func TestMergeKeysAreNoDuplicates(t *testing.T) {
 	set := decode(t, `apiVersion: v1
 kind: Pod

@@ -21,6 +21,9 @@ import (
 // order: of two that want a claim with access mode ReadWriteOncePod, the first
 // has it.
 //
+// A claim that no container of its pod uses is not waited for, see
+// [volume.UsedByContainer]: nodes do not mount it.
+//
 // The error is a *[BindError] with every claim that a pod has not got; all
 // others are bound. If ctx ends, it matches the context's cause too, and what was
 // begun goes on as long as the cluster runs, which it must meanwhile. Any other
@@ -32,7 +35,7 @@ func (c *Cluster) Bind(ctx context.Context, pods ...*v1.Pod) error {
 			return err
 		}
 	}
-	b := &binding{Cluster: c, pods: c.placedFirst(ctx, pods), refused: make(map[*v1.Pod]error), tried: make(map[persistentvolume.ClaimID]bool)}
+	b := &binding{Cluster: c, pods: c.placedFirst(ctx, onlyUsed(pods)), refused: make(map[*v1.Pod]error), tried: make(map[persistentvolume.ClaimID]bool)}
 	for {
 		if err := b.settle(ctx); err != nil && ctx.Err() == nil {
 			return err
@@ -47,12 +50,26 @@ func (c *Cluster) Bind(ctx context.Context, pods ...*v1.Pod) error {
 // its claims that wait for their first consumer are bound here, or their volumes
 // begun to be made. It waits for nothing else; [Cluster.Bind] does. It must be
 // asked again when a claim of the pod has changed, until it returns nil: then
-// all its claims are bound. The error is a *[BindError], or says that objects
-// could not be read.
+// all its claims are bound that a container uses. The error is a *[BindError], or
+// says that objects could not be read.
 func (c *Cluster) Place(ctx context.Context, pod *v1.Pod) error {
-	b := &binding{Cluster: c, pods: []*v1.Pod{pod}, refused: make(map[*v1.Pod]error), tried: make(map[persistentvolume.ClaimID]bool)}
+	b := &binding{Cluster: c, pods: onlyUsed([]*v1.Pod{pod}), refused: make(map[*v1.Pod]error), tried: make(map[persistentvolume.ClaimID]bool)}
 	b.place(ctx)
 	return b.report(ctx, nil)
+}
+
+// onlyUsed returns the pods without the claims that none of their containers uses: a
+// node does not mount them, so nothing waits for them.
+func onlyUsed(pods []*v1.Pod) []*v1.Pod {
+	used := make([]*v1.Pod, len(pods))
+	for i, pod := range pods {
+		left := pod.DeepCopy()
+		left.Spec.Volumes = slices.DeleteFunc(left.Spec.Volumes, func(v v1.Volume) bool {
+			return claimOfVolume(pod, &v).Name != "" && !volume.UsedByContainer(pod, v.Name)
+		})
+		used[i] = left
+	}
+	return used
 }
 
 // binding is one call of Bind.

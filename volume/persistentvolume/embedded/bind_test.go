@@ -123,7 +123,7 @@ func TestAClaimIsNotBoundWhileAnotherKeepsItsPod(t *testing.T) {
 	m := newMachine(t)
 	m.run()
 	err := m.bind(dirsClass + claimOfDirs + strings.Replace(strings.Replace(claimOfDirs, "dirs", "none", 1), "name: data", "name: more", 1) +
-		strings.Replace(web, "volumes: [", "volumes: [{name: w, persistentVolumeClaim: {claimName: more}}, ", 1))
+		strings.NewReplacer("volumes: [", "volumes: [{name: w, persistentVolumeClaim: {claimName: more}}, ", "volumeMounts: [", "volumeMounts: [{name: w, mountPath: /w}, ").Replace(web))
 	failed, ok := errors.AsType[*embedded.BindError](err)
 	if !ok || len(failed.Unbound) != 2 || len(m.made()) > 0 {
 		t.Fatalf("made %v, err = %v", m.made(), err)
@@ -163,7 +163,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: web}
 spec:
-  containers: [{name: c, image: i}]
+  containers: [{name: c, image: i, volumeMounts: [{name: scratch, mountPath: /scratch}]}]
   volumes:
   - name: scratch
     ephemeral: {volumeClaimTemplate: {spec: {storageClassName: dirs, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}
@@ -216,4 +216,19 @@ parameters: {server: s, share: /export}
 	m.mustBind(static + other.Replace(claimOfStatic+web))
 	close(release)
 	m.mustBind(web)
+}
+
+// What no container uses is not mounted, and so its claim is not waited for; once
+// one does, it is.
+func TestAClaimThatNoContainerUses(t *testing.T) {
+	m := newMachine(t)
+	m.run()
+	m.mustBind(strings.Replace(web, "{name: v, mountPath: /v}", "", 1))
+	if podNode(t, m, "web") != "node1" {
+		t.Error("the pod is not on the node")
+	}
+	err := m.bind(web)
+	if failed, ok := errors.AsType[*embedded.BindError](err); !ok || len(failed.Unbound) != 1 {
+		t.Errorf("err = %v", err)
+	}
 }

@@ -72,7 +72,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: web}
 spec:
-  containers: [{name: web, image: nginx}]
+  containers: [{name: web, image: nginx, volumeMounts: [{name: data, mountPath: /data}]}]
   volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
 `)))
 	if err != nil {

@@ -56,17 +56,17 @@ spec: {accessModes: [ReadWriteOncePod], resources: {requests: {storage: 1Gi}}, s
 apiVersion: v1
 kind: Pod
 metadata: {name: none, namespace: default}
-spec: {containers: [{name: c, image: i}], volumes: [{name: v, emptyDir: {}}]}
+spec: {containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, emptyDir: {}}]}
 ---
 apiVersion: v1
 kind: Pod
 metadata: {name: with-shared, namespace: default}
-spec: {containers: [{name: c, image: i}], volumes: [{name: v, persistentVolumeClaim: {claimName: shared}}]}
+spec: {containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, persistentVolumeClaim: {claimName: shared}}]}
 ---
 apiVersion: v1
 kind: Pod
 metadata: {name: with-sole, namespace: default}
-spec: {containers: [{name: c, image: i}], volumes: [{name: v, persistentVolumeClaim: {claimName: sole}}]}
+spec: {containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, persistentVolumeClaim: {claimName: sole}}]}
 `
 	cost := make(map[int]countedNode)
 	for _, n := range []int{500, 4000} {

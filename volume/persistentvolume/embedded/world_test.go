@@ -257,7 +257,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: web}
 spec:
-  containers: [{name: c, image: i}]
+  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]
   volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]
 ---`
 )

@@ -1,0 +1,84 @@
+package volumemanager
+
+import (
+	"errors"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// ErrPodEnded says that a pod's containers have ended for good: its status has the
+// phase Succeeded or Failed, and none of them running. Its volumes are not set up;
+// [Manager.PutPod] has them torn down.
+var ErrPodEnded = errors.New("the pod has ended (phase Succeeded or Failed), so that its volumes are torn down and not set up")
+
+// hasEnded reports whether a pod's status says that it has ended, as the kubelet
+// sees it: a phase alone may come from somebody who knows nothing of the containers.
+func hasEnded(pod *v1.Pod) bool {
+	switch pod.Status.Phase {
+	case v1.PodSucceeded, v1.PodFailed:
+	default:
+		return false
+	}
+	return !slices.ContainsFunc(containerStatuses(pod), func(s v1.ContainerStatus) bool { return s.State.Running != nil })
+}
+
+func containerStatuses(pod *v1.Pod) []v1.ContainerStatus {
+	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses)
+}
+
+// tellsOfAll reports whether the status of a pod that has ended has a word of each
+// of its containers, so that none is left of which nothing is known.
+func tellsOfAll(pod *v1.Pod) bool {
+	told := containerStatuses(pod)
+	all := true
+	eachContainer(pod, func(c *v1.Container, _ string) bool {
+		all = slices.ContainsFunc(told, func(s v1.ContainerStatus) bool { return s.Name == c.Name })
+		return all
+	})
+	return all
+}
+
+// endPod withdraws the wish for a pod that has ended, but knows it still: its own
+// data may stay until it is deleted. The caller holds the lock.
+func (m *Manager) endPod(pod *v1.Pod) {
+	p := m.pods[pod.UID]
+	switch {
+	case p != nil:
+	case m.hasRecovered():
+		return // it has nothing here
+	default:
+		p = m.pod(pod.UID) // there may be records of it
+	}
+	gone := m.config.Containers == nil && tellsOfAll(pod)
+	if p.ended && (p.released || !gone) {
+		return // just so
+	}
+	p.name, p.pod, p.ended = podName(pod), pod.DeepCopy(), true
+	m.withdraw(p, gone)
+}
+
+// keeps reports whether a slot's data stays although its pod has ended.
+func (m *Manager) keeps(s *slot) bool {
+	if !s.pod.ended || !m.config.KeepEndedPodData {
+		return false
+	}
+	r := s.actual.record
+	return r != nil && r.InlineVolume != nil && r.InlineVolume.EmptyDir != nil
+}
+
+// recoverEnded has that go which the records have of pods that have ended, and
+// forgets those of which they have nothing. The caller holds the lock.
+func (m *Manager) recoverEnded() {
+	for uid, p := range m.pods {
+		if !p.ended {
+			continue
+		}
+		if len(p.slots) == 0 {
+			delete(m.pods, uid)
+		}
+		for _, s := range p.slots {
+			m.renew(s)
+		}
+	}
+}
