@@ -395,10 +395,15 @@ func (c faultCase) faulted(t *testing.T, base string, f fault, want []string) {
 		t.Logf("the call was %s\nto repeat: go test -run='^TestEveryFileOperationFails$/^root$/^%s$' -fault.at=%d -fault.err=%s -fault.life=%s", got.failed, c.name, f.n, unix.ErrnoName(f.err), f.String()[strings.LastIndex(f.String(), " ")+1:])
 		return
 	}
+	if os.Getenv(sweepVar) == "" && *faultAt == 0 {
+		return // what is left may depend on what was quicker
+	}
 	want = slices.Clone(want)
 	for _, path := range got.left {
-		if durable.IsTemp(filepath.Base(path)) {
-			continue // the next writer removes it, where no other can be writing
+		// The next writer removes the first, where no other can be writing; the second
+		// is there once something had to wait.
+		if base := filepath.Base(path); durable.IsTemp(base) || base == "reasons.json" {
+			continue
 		}
 		i := slices.Index(want, path)
 		if i < 0 {
