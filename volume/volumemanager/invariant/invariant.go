@@ -94,7 +94,9 @@ func checkPods(root string, records []string) error {
 	}
 	var errs []error
 	for _, pod := range pods {
-		if !slices.ContainsFunc(records, func(key string) bool { return strings.HasPrefix(key, pod.Name()+"/") }) {
+		// A record of what was removed, and may be back after a power cut, has more in
+		// front of the pod.
+		if !slices.ContainsFunc(records, func(key string) bool { return strings.Contains("/"+key, "/"+pod.Name()+"/") }) {
 			errs = append(errs, fmt.Errorf("pods/%s is there, and no record knows it; the records are %v", pod.Name(), records))
 		}
 	}
