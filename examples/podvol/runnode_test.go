@@ -16,7 +16,7 @@ func TestRunNodeFollowsItsDirectory(t *testing.T) {
 	n.row("scratch", "mounted")
 
 	// Its config map comes later, from a file of its own: no pause is waited for.
-	n.put("b.json", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b","namespace":"shop"},"spec":{"containers":[{"name":"c","image":"i"}],`+
+	n.put("b.json", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b","namespace":"shop"},"spec":{"containers":[{"name":"c","image":"i","volumeMounts":[{"name":"config","mountPath":"/config"}]}],`+
 		`"volumes":[{"name":"config","configMap":{"name":"c"}}]}}`)
 	if r := n.row("config", "failed"); !strings.Contains(r.Error, "ConfigMap shop/c") {
 		t.Errorf("row %+v", r)
