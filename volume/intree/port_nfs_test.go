@@ -153,11 +153,11 @@ func (m *shareMounter) SetUp(ctx context.Context, args volume.MounterArgs) error
 }
 
 func (m *shareMounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs) error {
-	unmounted, err := mount.IsNotMountPoint(m.mounter, dir)
+	mounted, err := m.mounter.IsMountPoint(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err == nil && !unmounted {
+	if mounted {
 		return nil
 	}
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -173,7 +173,7 @@ func (m *shareMounter) SetUpAt(ctx context.Context, dir string, _ volume.Mounter
 	if err == nil {
 		return nil
 	}
-	if unmounted, checkErr := mount.IsNotMountPoint(mounter, dir); checkErr == nil && !unmounted {
+	if mounted, checkErr := mounter.IsMountPoint(dir); checkErr == nil && mounted {
 		if mounter.Unmount(dir) != nil {
 			return err // the next teardown tries it again
 		}
