@@ -48,6 +48,12 @@ func (l *pipeListener) Accept() (net.Conn, error) {
 	}
 }
 
+func (l *pipeListener) mostOpen() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.most
+}
+
 // dial connects, as soon as it is accepted.
 func (l *pipeListener) dial() net.Conn {
 	client, server := net.Pipe()
@@ -82,8 +88,8 @@ func TestIdleConnectionsStarveNobody(t *testing.T) {
 					go func() { _, _ = io.WriteString(idle, begin) }()
 				}
 				synctest.Wait()
-				if l.most != maxConnections {
-					t.Errorf("%d connections are open", l.most)
+				if most := l.mostOpen(); most != maxConnections {
+					t.Errorf("%d connections are open", most)
 				}
 				// Whoever comes now has to wait for those before it at most.
 				began := time.Now()
@@ -98,8 +104,8 @@ func TestIdleConnectionsStarveNobody(t *testing.T) {
 				if text, err := io.ReadAll(answer.Body); err != nil || !strings.Contains(string(text), "ok") {
 					t.Errorf("%q, %v", text, err)
 				}
-				if took := time.Since(began); took > 6*(readTimeout+writeTimeout) || l.most > maxConnections {
-					t.Errorf("answered after %v; %d connections were open", took, l.most)
+				if took := time.Since(began); took > 6*(readTimeout+writeTimeout) || l.mostOpen() > maxConnections {
+					t.Errorf("answered after %v; %d connections were open", took, l.mostOpen())
 				}
 			})
 		})

@@ -10,7 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/podvol/podvol/volume/objects"
 )
 
 // bind writes a binding: into the volume, which decides it, then into the
@@ -24,6 +27,9 @@ func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 		return err
 	}
 	defer unlock()
+	if err := c.checkHeld(ctx, claim, pv); err != nil {
+		return err
+	}
 	if !isBoundVolume(pv, claim) {
 		if pv, err = c.writeVolume(ctx, pv, protectedVolume(boundVolume(pv, claim)), c.volumes.wrote); err != nil {
 			return fmt.Errorf("bind volume %q: %w", pv.Name, err)
@@ -66,6 +72,20 @@ func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	return nil
 }
 
+// checkHeld refuses a volume that was made for a claim and let go before its lock was
+// taken here: nothing of the binding is written into it, which would show that it is
+// not as it was, and its storage is to be found again by the claim.
+func (c *Controller) checkHeld(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
+	if pv.Name != ProvisionedName(claim) || !isProvisioning(claim) || !isBoundVolume(pv, claim) {
+		return nil
+	}
+	now, exists, err := c.volumes.get(ctx, types.NamespacedName{Name: pv.Name})
+	if err == nil && (!exists || now.UID != pv.UID || c.isLetGo(now)) {
+		err = fmt.Errorf("%w: volume %q has been let go", objects.ErrConflict, pv.Name)
+	}
+	return err
+}
+
 // isBoundVolume reports whether nothing is left to write of a binding into the
 // volume; isBoundClaim, into the claim.
 func isBoundVolume(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) bool {
@@ -103,6 +123,7 @@ func (c *Controller) writeVolume(ctx context.Context, pv, next *v1.PersistentVol
 		return pv, c.volumes.failed(ctx, next, err)
 	}
 	if isGone(stored) {
+		c.volumes.gone(stored)
 		c.queue.add(volumeRef(stored.Name))
 		return stored, nil
 	}

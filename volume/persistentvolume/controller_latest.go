@@ -134,7 +134,10 @@ func (l *latest[T]) note(object T, how noticed) T {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	prior, known := l.known[name]
+	last, gone := l.buried[name]
 	switch {
+	case gone && !known && last.GetUID() == object.GetUID() && !isNewer(object, last):
+		return object // an answer that was long on its way
 	case known && how == seen && object.GetResourceVersion() == prior.GetResourceVersion() && object.GetUID() == prior.GetUID():
 		l.known[name] = object // the cache keeps it, so that it is not there twice
 		if l.same != nil && any(object) != any(prior) {
@@ -174,6 +177,19 @@ func (l *latest[T]) forget(name types.NamespacedName, version string, known bool
 	var none T
 	l.changed(name, prior, none, gone)
 	return true
+}
+
+// gone is forget for what the answer to a write shows to be gone.
+func (l *latest[T]) gone(object T) {
+	name := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buried[name] = object
+	if prior, known := l.known[name]; known {
+		delete(l.known, name)
+		var none T
+		l.changed(name, prior, none, gone)
+	}
 }
 
 // isBuried reports whether what the cache has of an object is no news of it: it was

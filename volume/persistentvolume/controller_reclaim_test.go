@@ -525,8 +525,7 @@ func TestAVolumeThatIsDeletedInTheMidstGoesWithItsClaim(t *testing.T) {
 		_ = w.api.Delete(t.Context(), claimRef("data"), objects.Preconditions{})
 		w.settle()
 		if o, err := w.store.Get(t.Context(), ref); err == nil && o.GetDeletionTimestamp() != nil {
-			pv := w.pv(ref.Name)
-			t.Errorf("after %d the volume stays: %s, finalizers %v, events: %s", n, pv.Status.Phase, pv.Finalizers, w.events)
+			t.Errorf("after %d the volume stays: %+v, events: %s", n, o, w.events)
 		}
 		return more
 	}

@@ -216,6 +216,9 @@ func (l *law) destroying(pv *v1.PersistentVolume) {
 	if err == nil && stored.Status.Phase != v1.VolumeReleased && stored.Status.Phase != v1.VolumeFailed {
 		err = fmt.Errorf("the data of volume %s is destroyed in phase %q", pv.Name, stored.Status.Phase)
 	}
+	if errors.Is(err, volume.ErrNotFound) {
+		err = nil // deleted since it was verified, and nobody can have it any more
+	}
 	claims, _ := objects.List[*v1.PersistentVolumeClaim](context.Background(), l.store, "PersistentVolumeClaim", "")
 	for _, c := range claims {
 		if err == nil && c.UID == pv.Spec.ClaimRef.UID && (c.Spec.VolumeName == "" || c.Spec.VolumeName == pv.Name) {

@@ -174,7 +174,10 @@ func (w *world) delete(kind, namespace, name string) {
 
 func (w *world) claim(name string) *v1.PersistentVolumeClaim { return getClaim(w.t, w.store, name) }
 
-func (w *world) pv(name string) *v1.PersistentVolume { return getPV(w.t, w.store, name) }
+func (w *world) pv(name string) *v1.PersistentVolume {
+	w.t.Helper()
+	return getPV(w.t, w.store, name)
+}
 
 // change has somebody else change a volume.
 func (w *world) change(name string, f func(*v1.PersistentVolume)) {
