@@ -515,7 +515,7 @@ func (s *faultSite) traced(t *testing.T, args []string, at func(calltrace.Call) 
 	}
 	defer output.Close()
 	status, _, err := calltrace.Process{
-		Args: append(args, "--root-dir", s.root), Env: []string{mainVar + "=1"}, Stdout: output, Stderr: output, Limit: 2 * time.Minute, At: at,
+		Args: append(args, "--root-dir", s.root), Env: []string{mainVar + "=1"}, Stdout: output, Stderr: output, Limit: 10 * time.Minute, At: at,
 	}.Run()
 	if err != nil {
 		t.Fatal(err)
