@@ -19,6 +19,8 @@ const (
 	eager      = 32
 	firstPause = 100 * time.Microsecond
 	lastPause  = 50 * time.Millisecond
+	// patience is for who has no context: what lasts longer is no disturbance.
+	patience = 3 * time.Second
 )
 
 // Do calls try at least once, and again, after pauses that grow to 50 ms, while its
@@ -41,12 +43,9 @@ func Do(ctx context.Context, disturbed error, try func() error) error {
 	}
 }
 
-// Patience is how long Patiently goes on: what lasts longer is no disturbance.
-const Patience = 3 * time.Second
-
 // Patiently is [Do] for callers without a context, for 3 s: about a hundred times.
 func Patiently(disturbed error, try func() error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return Do(ctx, disturbed, try)
 }

@@ -3,7 +3,6 @@ package persistentvolume_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -488,11 +487,12 @@ func deletedVolumeCases() map[string][]metav1.Object {
 }
 
 // Whenever a volume is deleted, between any two writes of its binding, its making
-// and its reclaim, whether or not the controller dies there: both sides come to an
-// end, and once the claim is gone, so is the volume.
+// and its reclaim, whether or not the controller dies there, or hears of its own write
+// long after that: both sides come to an end, and once the claim is gone, so is the
+// volume.
 func TestAVolumeThatIsDeletedInTheMidstGoesWithItsClaim(t *testing.T) {
 	ref := volume.NewObjectRef("PersistentVolume", "", "pvc-uid-data")
-	play := func(t *testing.T, all []metav1.Object, n int, dies bool) (more bool) {
+	play := func(t *testing.T, all []metav1.Object, n int, dies, late bool) (more bool) {
 		w := newWorld(t).withStorage()
 		remove := func() { _ = w.api.Delete(context.Background(), ref, objects.Preconditions{}) }
 		w.start()
@@ -504,6 +504,9 @@ func TestAVolumeThatIsDeletedInTheMidstGoesWithItsClaim(t *testing.T) {
 			w.client.Inject(fault.Fault[objectstest.Call]{After: true, Match: isWrite, Hook: func() {
 				if writes.Add(1) == int64(n) {
 					remove()
+					if late {
+						time.Sleep(time.Minute)
+					}
 				}
 			}})
 		}
@@ -530,10 +533,10 @@ func TestAVolumeThatIsDeletedInTheMidstGoesWithItsClaim(t *testing.T) {
 		return more
 	}
 	for name, all := range deletedVolumeCases() {
-		for _, dies := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, ", dies: ", dies), func(t *testing.T) {
+		for _, how := range []string{"goes on", "hears late", "dies"} {
+			t.Run(name+", "+how, func(t *testing.T) {
 				for n, more := 1, true; more && !t.Failed(); n++ {
-					synctest.Test(t, func(t *testing.T) { more = play(t, copies(all), n, dies) })
+					synctest.Test(t, func(t *testing.T) { more = play(t, copies(all), n, how == "dies", how == "hears late") })
 				}
 			})
 		}

@@ -59,7 +59,7 @@ func (r room) check(claim *v1.PersistentVolumeClaim, class *storagev1.StorageCla
 		return nil
 	}
 	for _, capacity := range r.capacities {
-		// A volume may be larger than what one call can make only in sum.
+		// All that is free may be more than one volume can be.
 		limit := capacity.MaximumVolumeSize
 		if limit == nil {
 			limit = capacity.Capacity
