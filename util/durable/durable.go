@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -79,13 +80,10 @@ func CreateAt(dir *os.File, name string, data []byte, perm fs.FileMode) error {
 }
 
 func createIn(dir *os.File, base, path string, data []byte, perm fs.FileMode) error {
-	temp := newTemp()
-	if err := writeTemp(dir, temp, data, perm.Perm()); err != nil {
-		return &Error{Op: "create", Path: path, Err: err}
+	linked := linkUnnamed(dir, base, data, perm.Perm())
+	if linked != nil && !errors.Is(linked, fs.ErrExist) {
+		linked = linkTemp(dir, base, data, perm.Perm())
 	}
-	fd := int(dir.Fd())
-	linked := eintr.Do(func() error { return unix.Linkat(fd, temp, fd, base, 0) })
-	unlink(fd, temp) // if it cannot be, Sweep finds it
 	if linked != nil && !errors.Is(linked, fs.ErrExist) {
 		return &Error{Op: "create", Path: path, Err: linked}
 	}
@@ -97,6 +95,36 @@ func createIn(dir *os.File, base, path string, data []byte, perm fs.FileMode) er
 		return &Error{Op: "create", Path: path, Err: linked}
 	}
 	return nil
+}
+
+// linkUnnamed makes a file that has no name before it is whole, so that a crash
+// leaves nothing. Not every file system can (open(2), O_TMPFILE), and it needs /proc.
+func linkUnnamed(dir *os.File, base string, data []byte, perm fs.FileMode) error {
+	dirfd := int(dir.Fd())
+	fd, err := eintr.Get(func() (int, error) {
+		return unix.Openat(dirfd, ".", unix.O_WRONLY|unix.O_TMPFILE|unix.O_CLOEXEC, 0o600)
+	})
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), base)
+	defer f.Close()
+	if err := fill(f, data, perm); err != nil {
+		return err
+	}
+	from := "/proc/self/fd/" + strconv.Itoa(fd)
+	return eintr.Do(func() error { return unix.Linkat(unix.AT_FDCWD, from, dirfd, base, unix.AT_SYMLINK_FOLLOW) })
+}
+
+// linkTemp gives a temporary file its name; a crash between leaves that to [Sweep].
+func linkTemp(dir *os.File, base string, data []byte, perm fs.FileMode) error {
+	temp := newTemp()
+	if err := writeTemp(dir, temp, data, perm); err != nil {
+		return err
+	}
+	fd := int(dir.Fd())
+	defer unlink(fd, temp)
+	return eintr.Do(func() error { return unix.Linkat(fd, temp, fd, base, 0) })
 }
 
 // Remove removes a file or link; that it is not there, or that its directory
@@ -207,6 +235,11 @@ func writeTemp(dir *os.File, temp string, data []byte, perm fs.FileMode) (err er
 			unlink(dirfd, temp)
 		}
 	}()
+	return fill(f, data, perm)
+}
+
+// fill writes and syncs a file that was made with the mode 0600.
+func fill(f *os.File, data []byte, perm fs.FileMode) error {
 	if perm != 0o600 {
 		if err := f.Chmod(perm); err != nil {
 			return err
@@ -217,7 +250,7 @@ func writeTemp(dir *os.File, temp string, data []byte, perm fs.FileMode) (err er
 	}
 	// The inode is new, so fdatasync(2) writes its size and with it the rest
 	// of the inode; only time stamps may be left out.
-	return eintr.Do(func() error { return unix.Fdatasync(fd) })
+	return eintr.Do(func() error { return unix.Fdatasync(int(f.Fd())) })
 }
 
 func unlink(dirfd int, name string) error {

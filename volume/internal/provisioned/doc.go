@@ -55,10 +55,11 @@
 // makes directories in what the disk will hide; only [Remove] can tell. Servers
 // should not export what is not mounted (the option mountpoint of exports(5)).
 //
-// A crash in the middle of writing a mark, or of asking whose what is made is,
-// can leave a small file (".durable-*.tmp", ".podvol-probe-*") in the
-// bookkeeping. None is taken for anything; they stay, since nobody can tell those
-// of other nodes that still write them.
+// A crash in the middle of asking whose what is made is can leave a small file
+// (".podvol-probe-*") in the bookkeeping, and one in the middle of writing a mark
+// another (".durable-*.tmp") where the file system makes no file without a name, as
+// NFS. None is taken for anything; they stay, since nobody can tell those of other
+// nodes that still write them.
 //
 // The calls block as long as the file system does; ctx is looked at between
 // them.
