@@ -63,7 +63,14 @@ func openCluster(ctx context.Context, c clusterConfig) (*embedded.Cluster, error
 	if mounted == nil {
 		mounted = func(context.Context) ([]embedded.Mounted, error) { return mountedBelow(c.rootDir, mounter) }
 	}
-	making, err := volumeMaker(c)
+	var cluster *embedded.Cluster
+	making, err := volumeMaker(c, func(ctx context.Context, pv string) (bool, error) {
+		_, err := cluster.Objects().Get(ctx, volume.NewObjectRef("PersistentVolume", "", pv))
+		if errors.Is(err, volume.ErrNotFound) {
+			return false, nil
+		}
+		return err == nil, err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -71,12 +78,13 @@ func openCluster(ctx context.Context, c clusterConfig) (*embedded.Cluster, error
 	if dir == "" {
 		dir, ledger = clusterDir(c.rootDir), filepath.Join(volumemanager.StateDir(c.rootDir), "bindings")
 	}
-	return embedded.Open(ctx, embedded.Config{
+	cluster, err = embedded.Open(ctx, embedded.Config{
 		Dir: dir, Ledger: ledger, NodeName: c.node.nodeName, Manager: c.manager, Store: c.store,
 		Plugins: plugins.All(append([]volume.VolumePlugin{making}, c.plugins...)...), Host: volume.Host{RootDir: work, Mounter: mounter, HostFiles: c.node.hostFiles},
 		Mounted: mounted, MountedFor: c.mountedFor, Explained: c.explained, Only: c.only,
 		LockTimeout: c.wait, Events: c.events, Logger: c.log,
 	})
+	return cluster, err
 }
 
 // inBackground runs something until stop is called, whatever becomes of ctx. How it
@@ -95,8 +103,9 @@ func inBackground(ctx context.Context, run func(context.Context) error) (ended <
 // of provisioner kubernetes.io/host-path: in directories that are named for it,
 // and below the root directory. A rehearsal, which leaves the machine's files
 // alone, makes them below its own root directory and nowhere else.
-func volumeMaker(c clusterConfig) (volume.VolumePlugin, error) {
+func volumeMaker(c clusterConfig, known func(context.Context, string) (bool, error)) (volume.VolumePlugin, error) {
 	own := hostpath.DefaultBase(c.rootDir)
+	own.Known = known // other bases may be those of several root directories
 	var bases []hostpath.Base
 	if c.node.hostFiles == nil {
 		for _, dir := range c.volumeDirs {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
 // lostVolume says of a claim that was bound to a volume of which there is no record
@@ -17,12 +19,12 @@ func (s stored) lostVolume(claim *v1.PersistentVolumeClaim) string {
 		"if podvol made it, a mark in the directory .podvol of its share or base names the claim", claim.Spec.VolumeName)
 }
 
-// checkStored tells of damaged records of claims and volumes, and of claims that have
-// lost their volumes. What seems lost is looked at twice: a command that runs may
-// have deleted both in between.
+// checkStored tells of damaged records of claims and volumes, of volumes that have
+// lost their claims, and of claims that have lost their volumes. What seems lost is
+// looked at twice: a command that runs may have deleted both in between.
 func checkStored(rootDir string) error {
 	first := readStored(rootDir)
-	errs := []error{first.damaged}
+	errs := []error{persistentvolume.CheckRecords(clusterDir(rootDir))}
 	var again *stored
 	for _, claim := range first.claims {
 		if first.lostVolume(claim) == "" {

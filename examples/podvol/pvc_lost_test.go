@@ -49,3 +49,71 @@ func TestFsckFindsDamagedRecordsOfClaims(t *testing.T) {
 		mustPodvol(t, exitOK, "fsck", "--root-dir", root)
 	})
 }
+
+// A claim whose file is gone while a volume is bound to it is named by fsck, until it
+// has the volume again or nobody wants that.
+func TestFsckNamesAClaimThatHasLostItsFile(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		root := recorded(t, examplePVC("shop", "data", nil), examplePV("pv", "1Gi", func(pv *v1.PersistentVolume) {
+			pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "shop", Name: "data", UID: "1"}
+			pv.Status.Phase = v1.VolumeBound
+		}))
+		mustPodvol(t, exitOK, "fsck", "--root-dir", root)
+		path := filepath.Join(clusterDir(root), "claim~shop~data.json")
+		must(t, os.Remove(path))
+		if _, errOut := mustPodvol(t, exitFailed, "fsck", "--root-dir", root); !strings.Contains(errOut, "shop/data") || !strings.Contains(errOut, path) || !strings.Contains(errOut, `"pv"`) {
+			t.Errorf("fsck: %s", errOut)
+		}
+		must(t, os.Remove(filepath.Join(clusterDir(root), "volume~pv.json")))
+		mustPodvol(t, exitOK, "fsck", "--root-dir", root)
+	})
+}
+
+// When the records of a claim and of its volume are lost, the claim is not given new,
+// empty storage beside its data.
+func TestAClaimThatIsForgottenIsNotProvisionedAnew(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		root := filepath.Join(t.TempDir(), "root")
+		file := manifestFile(t, `
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: made}
+provisioner: kubernetes.io/host-path
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data, namespace: shop}
+spec: {storageClassName: made, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: shop}
+spec:
+  containers: [{name: c, image: i, volumeMounts: [{name: data, mountPath: /data}]}]
+  volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
+`)
+		mustPodvol(t, exitOK, "mount", "-f", file, "--root-dir", root)
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
+		made, err := filepath.Glob(filepath.Join(root, "podvol", "volumes", "pvc-*"))
+		if err != nil || len(made) != 1 {
+			t.Fatalf("%v, %v", made, err)
+		}
+		records, err := filepath.Glob(filepath.Join(clusterDir(root), "*~*.json"))
+		if err != nil || len(records) != 2 {
+			t.Fatalf("%v, %v", records, err)
+		}
+		for _, record := range records {
+			must(t, os.Remove(record))
+		}
+		_, errOut := mustPodvol(t, exitFailed, "mount", "-f", file, "--root-dir", root)
+		if !strings.Contains(errOut, "shop/data had a volume before: "+made[0]) {
+			t.Errorf("stderr: %s", errOut)
+		}
+		if now, _ := filepath.Glob(filepath.Join(root, "podvol", "volumes", "pvc-*")); len(now) != 1 || now[0] != made[0] {
+			t.Errorf("there is %v, and was %v", now, made)
+		}
+		must(t, os.Rename(made[0], filepath.Join(root, "looked-at")))
+		mustPodvol(t, exitOK, "mount", "-f", file, "--root-dir", root)
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -209,23 +210,39 @@ type epoch struct {
 
 // readEpoch returns the floor for this store.
 func (r *RecordedObjects) readEpoch() (floor uint64, err error) {
-	path := filepath.Join(r.dir, epochFile)
-	var e epoch
+	e, err := readEpoch(filepath.Join(r.dir, epochFile))
+	r.epoch = epoch{SchemaVersion: sealedVersion, Floor: e.Floor + epochLength}
+	return e.Floor, err
+}
+
+// readEpoch reads the file of versions. That of an earlier version of podvol has no
+// checksum. A lower floor would have versions given again, which readers have seen
+// with other contents, and a higher one leave none to give.
+func readEpoch(path string) (e epoch, err error) {
 	data, err := os.ReadFile(path)
-	switch {
-	case err == nil:
-		err = json.Unmarshal(data, &e)
-		if err == nil && e.SchemaVersion != recordVersion {
-			err = fmt.Errorf("its schema version is %d, this program knows %d", e.SchemaVersion, recordVersion)
-		}
-		if err != nil {
-			return 0, fmt.Errorf("%s cannot be understood: %w; remove it while nothing runs: versions of objects begin anew then", path, err)
-		}
-	case !errors.Is(err, fs.ErrNotExist):
-		return 0, err
+	if errors.Is(err, fs.ErrNotExist) {
+		return epoch{}, nil
 	}
-	r.epoch = epoch{SchemaVersion: recordVersion, Floor: e.Floor + epochLength}
-	return e.Floor, nil
+	if err != nil {
+		return epoch{}, err
+	}
+	line, sealed, err := unseal(data)
+	if err == nil {
+		err = json.Unmarshal(line, &e)
+	}
+	switch {
+	case err != nil:
+	case e.SchemaVersion != recordVersion && e.SchemaVersion != sealedVersion:
+		err = fmt.Errorf("its schema version is %d, this program knows %d and %d", e.SchemaVersion, recordVersion, sealedVersion)
+	case e.SchemaVersion == sealedVersion && !sealed:
+		err = errNoSeal
+	case e.Floor > math.MaxInt64-epochLength:
+		err = fmt.Errorf("its floor %d is none that was ever given", e.Floor)
+	}
+	if err != nil {
+		return epoch{}, fmt.Errorf("%s cannot be understood: %w; remove it while nothing runs: versions of objects begin anew then", path, err)
+	}
+	return e, nil
 }
 
 // beginEpoch writes down where the next store begins.
@@ -234,7 +251,7 @@ func (r *RecordedObjects) beginEpoch() error {
 	if err != nil {
 		return err
 	}
-	if err := r.disk.WriteFile(filepath.Join(r.dir, epochFile), append(next, '\n'), 0o600); err != nil {
+	if err := r.disk.WriteFile(filepath.Join(r.dir, epochFile), seal(append(next, '\n')), 0o600); err != nil {
 		return err
 	}
 	r.begun.Store(true)

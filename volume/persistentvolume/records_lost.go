@@ -53,17 +53,14 @@ func lostClaimMessage(pv *v1.PersistentVolume) string {
 // deleted. What is left of claims that were, and whose volumes know, is removed.
 func (r *RecordedObjects) findLost(claims []*v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume, deleted map[types.NamespacedName]types.UID) {
 	r.graves = graves{deleted: deleted, lost: make(map[types.NamespacedName]string)}
-	recorded := make(map[types.NamespacedName]bool, len(claims))
-	for _, claim := range claims {
-		recorded[nameOf(claim)] = true
-	}
+	recorded := recordedClaims(claims)
 	needed := make(map[types.NamespacedName]bool)
 	for _, pv := range volumes {
 		name, ok := claimRefOf(pv)
 		if !ok || recorded[name] {
 			continue
 		}
-		if pv.Status.Phase == v1.VolumeBound && pv.Spec.ClaimRef.UID != "" && !awaitsClaim(pv) {
+		if losesClaim(pv) {
 			if deleted[name] == pv.Spec.ClaimRef.UID {
 				needed[name] = true
 				continue

@@ -1,14 +1,17 @@
 package persistentvolume
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -91,5 +94,88 @@ func TestRecordsWithoutChecksumGetOne(t *testing.T) {
 	}
 	if line, sealed, err := unseal(data); err != nil || !sealed || len(line) == 0 {
 		t.Errorf("%s: sealed %v, %v", data, sealed, err)
+	}
+}
+
+// So is what is wrong with the file of versions, from which an earlier version could
+// be given again, or none any more.
+func TestEveryFlippedBitOfTheVersionsIsFound(t *testing.T) {
+	dir := t.TempDir()
+	sealedRecords(t, dir)
+	path := filepath.Join(dir, epochFile)
+	sound, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong := func(data []byte) error {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return CheckRecords(dir)
+	}
+	if err := wrong(sound); err != nil {
+		t.Error(err)
+	}
+	if err := wrong([]byte(`{"schemaVersion":1,"floor":68719476736}`)); err != nil { // an earlier version's
+		t.Error(err)
+	}
+	for i := range sound {
+		for bit := range 8 {
+			flipped := append([]byte(nil), sound...)
+			flipped[i] ^= 1 << bit
+			if err := wrong(flipped); err == nil || !strings.Contains(err.Error(), path) {
+				t.Errorf("bit %d of byte %d is flipped: %v", bit, i, err)
+			}
+		}
+		if err := wrong(sound[:i]); err == nil {
+			t.Errorf("cut off after %d of %d bytes, and believed", i, len(sound))
+		}
+	}
+}
+
+// Whichever file is lost or damaged, what is wrong is said, of the file that it is
+// about; and nothing of a claim that was deleted.
+func TestCheckRecordsNamesWhatIsLost(t *testing.T) {
+	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "2"}, Status: v1.PersistentVolumeStatus{Phase: v1.VolumeBound},
+		Spec: v1.PersistentVolumeSpec{Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}, ClaimRef: &v1.ObjectReference{Namespace: "ops", Name: "data", UID: "1"},
+			PersistentVolumeSource: v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/data"}}}}
+	for name, tc := range map[string]struct {
+		change func(t *testing.T, r *RecordedObjects, claim string) error
+		lost   bool
+		text   string // empty: nothing is wrong
+	}{
+		"nothing": {change: func(*testing.T, *RecordedObjects, string) error { return nil }},
+		"the claim's file is lost": {lost: true, text: "ops/data",
+			change: func(t *testing.T, r *RecordedObjects, claim string) error { return os.Remove(claim) }},
+		"the claim's file is damaged": {text: "claim~ops~data.json cannot be understood",
+			change: func(t *testing.T, r *RecordedObjects, claim string) error {
+				return os.WriteFile(claim, []byte("{"), 0o600)
+			}},
+		"the claim was deleted": {change: func(t *testing.T, r *RecordedObjects, claim string) error {
+			return r.Delete(t.Context(), volume.NewObjectRef(kindClaim, "ops", "data"), objects.Preconditions{})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			sealedRecords(t, dir)
+			r, err := OpenRecords(t.Context(), objects.NewStore(), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.UpdateStatus(t.Context(), pv); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(tc.change(t, r, filepath.Join(dir, "claim~ops~data.json")), r.Close()); err != nil {
+				t.Fatal(err)
+			}
+			err = CheckRecords(dir)
+			lost, isLost := errors.AsType[*LostClaimError](err)
+			switch {
+			case (err == nil) != (tc.text == "") || err != nil && !strings.Contains(err.Error(), tc.text):
+				t.Errorf("err = %v, want %q", err, tc.text)
+			case isLost != tc.lost || isLost && (lost.Volume != "pv" || lost.Claim.String() != "ops/data"):
+				t.Errorf("%+v of %v", lost, err)
+			}
+		})
 	}
 }

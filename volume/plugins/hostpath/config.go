@@ -2,6 +2,7 @@ package hostpath
 
 import (
 	"cmp"
+	"context"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -57,6 +58,12 @@ type Base struct {
 	Make bool
 	// Namespaces are those whose claims get volumes here; none means all.
 	Namespaces []string
+	// Known reports whether there is a PersistentVolume of a name. With it a claim
+	// gets no volume while another directory is there that was made for a claim of
+	// its name, and whose PersistentVolume is not known: a *[ForgottenError]. It is
+	// for bases in which only volumes of one store of objects are made. nil: nobody
+	// asks.
+	Known func(ctx context.Context, volume string) (bool, error)
 }
 
 // DefaultBase is the base for an agent whose root directory is root: the

@@ -3,6 +3,7 @@ package hostpath
 import (
 	"context"
 	"path/filepath"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -57,6 +58,8 @@ type plugin struct {
 	meter  volume.Meter
 	// work has what makes, deletes and empties volumes.
 	work flight.Group[string]
+	// formers has, by directory, what was in it when it was first used.
+	formers sync.Map
 }
 
 // Init implements [volume.VolumePlugin]. A configuration that cannot work is a

@@ -74,8 +74,8 @@ func (p *plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, err
 
 // Provision makes the claim's directory, or finds the one it has made before.
 // SelectedNode must be this node, and this node in allowedTopologies; else the
-// error is a *[NodeError]. Others are a *[BaseError], an *[OccupiedError],
-// *[NestedError], *[ReplacedError], *[LostError], *[TrashedError],
+// error is a *[NodeError]. Others are a *[BaseError], a *[ForgottenError], an
+// *[OccupiedError], *[NestedError], *[ReplacedError], *[LostError], *[TrashedError],
 // *[DamagedError], *[ExposedError], *[ForeignError], *[ModeError], *[BusyError] or
 // *[DirectoryError], and a *[flight.AbandonedError] that wraps the cause of ctx's
 // end, all in a *[volume.Error]. Whatever they are, it may be repeated.
@@ -98,6 +98,9 @@ func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allo
 			return err
 		}
 		defer root.Close()
+		if err := m.plugin.checkForgotten(ctx, &m.class, root, wish); err != nil {
+			return err
+		}
 		return provisioned.Make(ctx, root, wish)
 	})
 	if err != nil {

@@ -1,10 +1,12 @@
 package hostpath_test
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -371,5 +373,69 @@ func TestDiskThatIsNotMountedKeepsTheVolume(t *testing.T) {
 	}
 	if _, err := provision(t, p, claimOf("other"), nil); err == nil {
 		t.Error("a base is made that should be a disk")
+	}
+}
+
+// A claim that had a volume gets no new one while the directory is there and nobody
+// knows whose it is; the same claim finds its own again, and others get theirs.
+func TestAForgottenVolumeIsNotReplacedByAnEmptyOne(t *testing.T) {
+	again := func(name, uid string) volume.VolumeOptions {
+		options := claimOf(name, func(c *v1.PersistentVolumeClaim) { c.UID = types.UID(uid) })
+		options.PVName = "pvc-" + uid
+		return options
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tc := range map[string]struct {
+		known   []string
+		asked   error
+		prepare func(t *testing.T, p volume.VolumePlugin, pv *v1.PersistentVolume)
+		options volume.VolumeOptions
+		want    []string // of the error
+	}{
+		"a new claim of the name": {options: again("data", "new"), want: []string{"ns/data", "pvc-uid-data", "no record", "move it away"}},
+		"the same claim":          {options: claimOf("data")},
+		"another claim":           {options: claimOf("other")},
+		"its volume is known":     {options: again("data", "new"), known: []string{"pvc-uid-data"}},
+		"nobody can tell":         {options: again("data", "new"), asked: errors.New("the API does not answer"), want: []string{"does not answer", "pvc-uid-data"}},
+		"its volume was deleted":  {options: again("data", "new"), prepare: func(t *testing.T, p volume.VolumePlugin, pv *v1.PersistentVolume) { must(remove(t, p, pv)) }},
+		"its directory was moved away": {options: again("data", "new"), prepare: func(t *testing.T, p volume.VolumePlugin, pv *v1.PersistentVolume) {
+			must(os.Rename(pv.Spec.HostPath.Path, pv.Spec.HostPath.Path+"-old"))
+		}},
+		"another directory took its place": {options: again("data", "new"), prepare: func(t *testing.T, p volume.VolumePlugin, pv *v1.PersistentVolume) {
+			must(errors.Join(os.Rename(pv.Spec.HostPath.Path, pv.Spec.HostPath.Path+"-old"), os.Mkdir(pv.Spec.HostPath.Path, 0o700)))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			base := hostpath.Base{Path: t.TempDir()}
+			p, _ := configured(t, provisioning(base))
+			pv := mustProvision(t, p, claimOf("data"))
+			if tc.prepare != nil {
+				tc.prepare(t, p, pv)
+			}
+			base.Known = func(_ context.Context, name string) (bool, error) { return slices.Contains(tc.known, name), tc.asked }
+			p, _ = configured(t, provisioning(base)) // another process
+			made, err := provision(t, p, tc.options, nil)
+			if tc.want == nil {
+				if err != nil || made == nil {
+					t.Fatalf("err = %v", err)
+				}
+				return
+			}
+			wantError(t, "provisioning", err, tc.want...)
+			if volume.IsUncertain(err) {
+				t.Errorf("it is left open whether something was done: %v", err)
+			}
+			if forgotten, ok := errors.AsType[*hostpath.ForgottenError](err); ok != (tc.asked == nil) || ok && forgotten.Path != pv.Spec.HostPath.Path {
+				t.Errorf("%+v, %v", forgotten, err)
+			}
+			if _, err := os.Stat(pv.Spec.HostPath.Path); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

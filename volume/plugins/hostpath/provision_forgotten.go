@@ -1,0 +1,72 @@
+package hostpath
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/provisioned"
+)
+
+// ForgottenError says that a claim of this name had a volume before, whose directory
+// is there and whose PersistentVolume is not: their records were lost, or it was
+// deleted alone. The directory is kept, and the claim gets no other.
+type ForgottenError struct {
+	// Claim is the claim's namespace and name, Path the directory.
+	Claim, Path string
+	// Owner is whose it was.
+	Owner VolumeOwner
+}
+
+func (e *ForgottenError) Error() string {
+	return fmt.Sprintf("the claim %s had a volume before: %s was made for %s, of which there is no record any more; it is kept, and the claim gets no new volume beside it. "+
+		"To use its data again, make a PersistentVolume with this hostPath.path and a claimRef to the claim; if nobody needs it, delete it or move it away", e.Claim, e.Path, e.Owner)
+}
+
+// formersOf returns what was made for a claim in a class's directory, which is open,
+// before this process has made anything there: what it makes, it knows.
+func (p *plugin) formersOf(ctx context.Context, root *os.File, dir, claim string) ([]provisioned.Former, error) {
+	if found, ok := p.formers.Load(dir); ok {
+		return found.(map[string][]provisioned.Former)[claim], nil
+	}
+	found, err := provisioned.Formers(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	p.formers.Store(dir, found)
+	return found[claim], nil
+}
+
+// checkForgotten refuses a claim whose former volume is forgotten.
+func (p *plugin) checkForgotten(ctx context.Context, class *dirClass, root *os.File, w provisioned.Wish) error {
+	if class.base.Known == nil {
+		return nil
+	}
+	before, err := p.formersOf(ctx, root, class.dir, w.Claim)
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	for _, f := range before {
+		if f.Owner == w.Owner {
+			return nil // it is to be found again
+		}
+	}
+	for _, f := range before {
+		known, err := class.base.Known(ctx, f.Owner.Volume)
+		if err != nil {
+			return volume.NothingDone(fmt.Errorf("look for PersistentVolume %q, which was made for an earlier claim %s: %w", f.Owner.Volume, f.Claim, err))
+		}
+		if known {
+			continue
+		}
+		if remains, err := f.Remains(ctx, root); err != nil || remains {
+			if err == nil {
+				err = &ForgottenError{Claim: f.Claim, Path: filepath.Join(class.dir, f.Path), Owner: f.Owner}
+			}
+			return volume.NothingDone(err)
+		}
+	}
+	return nil
+}
