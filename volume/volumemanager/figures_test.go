@@ -200,7 +200,13 @@ func (f *measurement) idle(n int) {
 		f.t.Errorf("%d goroutines with %d mounted volumes", running, n)
 	}
 	cpu, switches := f.quiet()
-	f.limit("idle: share of a core, in %", 100*(cpu-f.idleCPU).Seconds(), 0.01)
+	share := 100 * (cpu - f.idleCPU).Seconds()
+	f.t.Logf("%-52s %10.4g (limit 0.01 on a quiet machine)", "idle: share of a core, in %", share)
+	// So little is mostly what the neighbours' work makes of one wake-up: where
+	// limits are loosened for them, the wake-ups alone say whether anything polls.
+	if f.asserted && f.slack == 1 && share > 0.01 {
+		f.t.Errorf("idle: %.4g %% of a core is more than 0.01", share)
+	}
 	f.limit("idle: wake-ups a second", float64(switches-f.idleSwitches), 2)
 }
 
