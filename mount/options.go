@@ -9,14 +9,25 @@ import (
 // OptionError says that a mount option is refused because handing it to
 // mount(8) as root would do more than mount.
 type OptionError struct {
-	// Option is the refused element, as it was given.
+	// Option is the refused element, as it was given. It may hold a password, which
+	// the error's text leaves out.
 	Option string
 	// Reason says why, in a few words.
 	Reason string
 }
 
 func (e *OptionError) Error() string {
-	return fmt.Sprintf("mount option %q is refused: %s", e.Option, e.Reason)
+	return fmt.Sprintf("mount option %q is refused: %s", withoutValue(e.Option), e.Reason)
+}
+
+// withoutValue returns what stands before an option's value, or before whatever makes
+// it more than one option: what is malformed may hold a password anywhere behind.
+func withoutValue(option string) string {
+	at := strings.IndexAny(option, "=, ")
+	if at < 0 || at == len(option)-1 {
+		return option
+	}
+	return option[:at+1] + masked
 }
 
 // SourceError says that a mount source is refused before it comes near

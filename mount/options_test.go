@@ -35,6 +35,22 @@ func TestCheckOptions(t *testing.T) {
 	}
 }
 
+// Whatever is wrong with an option, the value behind its name stays unsaid.
+func TestARefusedOptionShowsNoValue(t *testing.T) {
+	for _, bad := range []string{
+		"sec=sys,password=hunter2", " password=hunter2", "password =hunter2", "pass\nword=hunter2", "-o password=hunter2", "password hunter2",
+		"user=a%hunter2", "password=hunter2\x1b", `password="hunter2`, `password=hunter2\`, "loop=hunter2", "=hunter2", "ro,hunter2",
+	} {
+		err := mount.CheckOptions([]string{bad})
+		if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "<masked>") {
+			t.Errorf("%q: err = %v", bad, err)
+		}
+	}
+	if err := mount.CheckOptions([]string{"bind"}); !strings.Contains(err.Error(), `"bind"`) {
+		t.Error(err)
+	}
+}
+
 func TestCheckSource(t *testing.T) {
 	for _, good := range []string{"10.0.0.1:/nfs", "[fd00::1]:/nfs", "//srv/My Share", "/dev/sdb1", "tmpfs", "UUID=x"} {
 		if err := mount.CheckSource(good); err != nil {

@@ -13,15 +13,28 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // Masked stands for a secret.
 const Masked = "<masked>"
 
 // isSecretName reports whether the value of an option, parameter or key of this name
-// is a secret. Case, dashes and underscores do not matter.
+// is a secret. Case does not matter, nor does what is no letter or digit, nor what
+// stands before the last word, as of "-o password": who mistypes a name, or puts a
+// whole command line there, has written a password all the same.
 func isSecretName(name string) bool {
-	name = strings.NewReplacer("-", "", "_", "", ".", "").Replace(strings.ToLower(strings.TrimSpace(name)))
+	words := strings.Fields(name)
+	return isSecretWord(name) || len(words) > 1 && isSecretWord(words[len(words)-1])
+}
+
+func isSecretWord(name string) bool {
+	name = strings.Map(func(r rune) rune {
+		if unicode.IsLetter(r) || unicode.IsDigit(r) {
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, name)
 	return slices.Contains([]string{
 		"pass", "pass2", "password", "password2", "passwd", "passphrase", "passphrasepasswd", "ecryptfspasswd", "keypass",
 		"secret", "secretkey", "secretaccesskey", "accesskey", "accountkey", "apikey", "privatekey", "clientsecret",
