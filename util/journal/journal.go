@@ -9,7 +9,8 @@
 // read are reported and kept in a copy of the file, never dropped.
 //
 // A journal belongs to one process; the caller holds a lock to make it so.
-// [Read] may be used beside it.
+// [Read] may be used beside it. When the file is removed or replaced meanwhile, no
+// change is confirmed any more ([ErrReplaced]).
 //
 // Like every package below util, it carries no promise of compatibility.
 package journal
@@ -18,6 +19,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"sync"
 
@@ -49,6 +51,7 @@ type Journal struct {
 	file    *os.File
 	proof   *os.File // nil where there is none
 	id      string   // the file's own
+	stale   bool     // file need not be the one at path
 	end     int64    // where the next line goes
 	synced  int64    // up to where the file is known to be on disk
 	zeroed  int64    // up to where the file is allocated and zero
@@ -277,6 +280,9 @@ func (j *Journal) write(b *batch) error {
 		}
 	}
 	j.end = end
+	if err := j.inPlace(); err != nil {
+		return err
+	}
 	if b.sync {
 		j.synced = end
 		j.prove()
@@ -287,9 +293,37 @@ func (j *Journal) write(b *batch) error {
 	return nil
 }
 
+// inPlace looks whether the file that is written is the one that is opened next:
+// somebody may have removed it, put another in its place, or mounted over it. What
+// was written then is in no file that anybody finds. It is not put back, since
+// another process may have locked what is there now.
+func (j *Journal) inPlace() error {
+	if j.stale {
+		return nil
+	}
+	own, err := j.file.Stat()
+	if err != nil {
+		return &Error{Op: "write", Path: j.path, Err: err}
+	}
+	now, err := os.Stat(j.path)
+	if err == nil && os.SameFile(now, own) {
+		return nil
+	}
+	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		err = ErrReplaced
+	}
+	return &Error{Op: "write", Path: j.path, Err: err}
+}
+
 // repair writes what the file shows into a new one.
 func (j *Journal) repair() error {
+	if err := j.inPlace(); err != nil {
+		return err
+	}
 	content, err := readContent(j.path)
+	if err == nil && !content.exists {
+		err = &Error{Op: "write", Path: j.path, Err: ErrReplaced}
+	}
 	if err != nil {
 		return err
 	}
@@ -319,7 +353,7 @@ func (j *Journal) extend(end int64) {
 // the change that asked for it: the old file goes on.
 func (j *Journal) compactNow() {
 	content, err := readContent(j.path)
-	if err != nil || len(content.damaged) > 0 {
+	if err != nil || !content.exists || len(content.damaged) > 0 {
 		j.compact = 2 * j.end // it is sorted out when the journal is next opened
 		return
 	}
@@ -344,7 +378,12 @@ func (j *Journal) rewrite(held []Entry) error {
 		return err
 	}
 	text = append(text, entries...)
+	before := j.stale
+	j.stale = true
 	if err := j.replace(j.path, text); err != nil {
+		if own, ok := errors.AsType[*durable.Error](err); ok && !own.Replaced {
+			j.stale = before
+		}
 		return err
 	}
 	if err := j.use(int64(len(text)), id); err != nil {
@@ -369,7 +408,7 @@ func (j *Journal) use(end int64, id string) error {
 	if j.file != nil {
 		j.file.Close() // the old one: nothing in it is waited for
 	}
-	j.file, j.id, j.end, j.synced, j.zeroed, j.compact = file, id, end, 0, info.Size(), 2*end+slack
+	j.file, j.stale, j.id, j.end, j.synced, j.zeroed, j.compact = file, false, id, end, 0, info.Size(), 2*end+slack
 	return nil
 }
 

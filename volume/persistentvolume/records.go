@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,7 +31,8 @@ import (
 // gone. Objects of other kinds are in memory alone.
 //
 // Everybody must write claims and volumes through it, and nobody to the store
-// itself. All methods are safe for concurrent use.
+// itself. Once the directory is removed or replaced, a write of one has no effect and
+// matches [ErrRecordsReplaced]. All methods are safe for concurrent use.
 type RecordedObjects struct {
 	memory
 	dir  string
@@ -166,8 +169,32 @@ func (r *RecordedObjects) begin(ref volume.ObjectRef) (end func(), err error) {
 	if r.uncertain != nil {
 		return nil, fmt.Errorf("write %s: %w", ref, r.uncertain)
 	}
+	if err := r.inPlace(); err != nil {
+		return nil, fmt.Errorf("write %s: %w", ref, err)
+	}
 	r.writing.Add(1)
 	return r.writing.Done, nil
+}
+
+// ErrRecordsReplaced says that the directory of records was removed or replaced since
+// it was opened: what it held is not there any more, and another process may have
+// locked what is. No claim and no volume is written until it is back.
+var ErrRecordsReplaced = errors.New("somebody has removed or replaced the directory of records since it was opened: put it back, or end this process and start it again")
+
+// inPlace looks whether the directory is the one that is locked.
+func (r *RecordedObjects) inPlace() error {
+	locked, err := r.lock.Stat()
+	if err != nil {
+		return err
+	}
+	now, err := os.Stat(r.dir)
+	if err == nil && os.SameFile(locked, now) {
+		return nil
+	}
+	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		err = ErrRecordsReplaced
+	}
+	return fmt.Errorf("the records %s: %w", r.dir, err)
 }
 
 // Live implements [objects.Cached].

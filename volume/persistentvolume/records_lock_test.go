@@ -102,6 +102,53 @@ func TestOneProcessHasTheRecords(t *testing.T) {
 	}
 }
 
+// What the next process does not find is not confirmed, and nothing of it is shown;
+// once the directory is back, all is as it was.
+func TestNothingIsWrittenOnceTheRecordsAreReplaced(t *testing.T) {
+	for name, anew := range map[string]bool{"moved away": false, "made anew": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "claims")
+			r, err := persistentvolume.OpenRecords(t.Context(), objects.NewStore(), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			if _, err := r.Create(t.Context(), newClaim("data", "1Gi")); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(dir, dir+"-away"); err != nil {
+				t.Fatal(err)
+			}
+			if anew {
+				if err := os.Mkdir(dir, 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := r.Create(t.Context(), newClaim("other", "1Gi")); !errors.Is(err, persistentvolume.ErrRecordsReplaced) {
+				t.Errorf("create: %v", err)
+			}
+			if err := r.Delete(t.Context(), claimRef("data"), objects.Preconditions{}); !errors.Is(err, persistentvolume.ErrRecordsReplaced) {
+				t.Errorf("delete: %v", err)
+			}
+			getClaim(t, r, "data")
+			if anew {
+				if err := os.Remove(dir); err != nil { // nothing was written there
+					t.Fatal(err)
+				}
+			}
+			if err := os.Rename(dir+"-away", dir); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.Create(t.Context(), newClaim("other", "1Gi")); err != nil {
+				t.Error(err)
+			}
+			if claims, _, err := persistentvolume.ReadRecords(dir); err != nil || len(claims) != 2 {
+				t.Errorf("%d claims, %v", len(claims), err)
+			}
+		})
+	}
+}
+
 func descriptorsOf(t *testing.T, dir string) (n int) {
 	t.Helper()
 	want, err := os.Stat(dir)
