@@ -77,6 +77,13 @@ type ControllerConfig struct {
 	// could have made a claim that says so, and the claim keeps
 	// [ProvisioningFinalizer] and says what to do.
 	TrustedClaims bool
+	// UnusedCondition keeps the condition Unused of bound claims, as Kubernetes does
+	// by default from 1.37 on (PersistentVolumeClaimUnusedSinceTime): True with the
+	// reason NoPodsUsingPVC while no pod names the claim that has not ended, else
+	// False with the reason PodUsingPVC. Its lastTransitionTime is when this controller
+	// saw that change. It costs a write for each change; none is made beside another
+	// controller.
+	UnusedCondition bool
 	// Workers is how many claims and volumes are worked on at the same time; 0
 	// means 16.
 	Workers int
@@ -124,6 +131,8 @@ type Controller struct {
 	nodeName string
 	// trustedClaims is ControllerConfig.TrustedClaims.
 	trustedClaims bool
+	// unusedCondition is ControllerConfig.UnusedCondition.
+	unusedCondition bool
 	// node is how that was when the queue worked on it last; nil before.
 	node *onlyNode
 	// only is ControllerConfig.Only.
@@ -141,7 +150,7 @@ type Controller struct {
 func NewController(config ControllerConfig) *Controller {
 	c := &Controller{
 		objects: config.Objects, plugins: config.Plugins, log: config.Logger, events: eventLog{sink: config.Events, told: make(map[types.UID]string)},
-		index: NewIndex(), waiting: newWaitingClaims(), nodeName: config.NodeName, provisioners: maps.Clone(config.Provisioners), trustedClaims: config.TrustedClaims, only: config.Only, complete: config.PodsComplete, activity: new(activity),
+		index: NewIndex(), waiting: newWaitingClaims(), nodeName: config.NodeName, provisioners: maps.Clone(config.Provisioners), trustedClaims: config.TrustedClaims, unusedCondition: config.UnusedCondition, only: config.Only, complete: config.PodsComplete, activity: new(activity),
 		synced: make(chan struct{}), ended: make(chan struct{}), unbound: reasons{changed: config.Explained},
 	}
 	c.lookAtAll = sync.OnceFunc(c.lookAtClaimsAndVolumes)

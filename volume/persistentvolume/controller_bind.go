@@ -66,8 +66,11 @@ func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	if claim, err = c.recordGrowth(ctx, claim, pv); err != nil {
 		return fmt.Errorf("record that it asks for more: %w", err)
 	}
-	if _, err = c.recordModification(ctx, claim); err != nil {
+	if claim, err = c.recordModification(ctx, claim); err != nil {
 		return fmt.Errorf("record that it asks for other attributes: %w", err)
+	}
+	if err := c.recordUse(ctx, claim); err != nil {
+		return fmt.Errorf("record whether it is used: %w", err)
 	}
 	return nil
 }

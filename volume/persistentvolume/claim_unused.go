@@ -1,0 +1,58 @@
+package persistentvolume
+
+import (
+	"context"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// conditionUnused is PersistentVolumeClaimUnused (KEP-5541), which k8s.io/api has from
+// 0.36 on.
+const conditionUnused v1.PersistentVolumeClaimConditionType = "Unused"
+
+// recordUse keeps the condition Unused of a claim, if that is wanted: true once no pod
+// names it that has not ended, since when its time says. One that is not bound or is
+// being deleted keeps what it has.
+func (c *Controller) recordUse(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	if !c.unusedCondition || c.isBeside() || claim.DeletionTimestamp != nil || claim.Status.Phase != v1.ClaimBound {
+		return nil
+	}
+	now := v1.PersistentVolumeClaimCondition{Type: conditionUnused, Status: v1.ConditionTrue,
+		Reason: "NoPodsUsingPVC", Message: "No pods are currently referencing this PVC"}
+	if slices.ContainsFunc(c.users.of(nameOf(claim)), func(pod *v1.Pod) bool { return mayUse(pod, claim) }) {
+		now.Status, now.Reason, now.Message = v1.ConditionFalse, "PodUsingPVC", "A pod is currently referencing this PVC"
+	} else if !c.podsComplete() {
+		return nil // one may not have been announced yet
+	}
+	if slices.ContainsFunc(claim.Status.Conditions, func(had v1.PersistentVolumeClaimCondition) bool {
+		return had.Type == conditionUnused && had.Status == now.Status
+	}) {
+		return nil
+	}
+	now.LastTransitionTime = metav1.Now()
+	_, err := c.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+		s.Conditions = append(withoutConditions(s.Conditions, conditionUnused), now)
+	})
+	return err
+}
+
+// mayUse reports whether a pod names a claim and has not ended. Unlike for
+// [usesClaim], one that is not on a node yet counts.
+func mayUse(pod *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
+	if hasEnded(pod) || pod.DeletionTimestamp != nil && runsNothing(pod) {
+		return false
+	}
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool {
+		name, ok := claimOf(pod, &v)
+		return ok && name == nameOf(claim) && (v.Ephemeral == nil || metav1.IsControlledBy(claim, pod))
+	})
+}
+
+func runsNothing(pod *v1.Pod) bool {
+	runs := func(s v1.ContainerStatus) bool { return s.State.Terminated == nil && s.State.Waiting == nil }
+	status := &pod.Status
+	return !slices.ContainsFunc(status.InitContainerStatuses, runs) && !slices.ContainsFunc(status.ContainerStatuses, runs) &&
+		!slices.ContainsFunc(status.EphemeralContainerStatuses, runs)
+}
