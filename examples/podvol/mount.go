@@ -81,7 +81,7 @@ func (o *mountOptions) check() (err error) {
 	if o.rootDir, err = checkShownRootDir(o.rootDir, o.fake); err != nil {
 		return err
 	}
-	o.volumeDirs, err = checkVolumeDirs(o.volumeDirs)
+	o.volumeDirs, err = checkNewVolumeDirs(o.volumeDirs)
 	return err
 }
 

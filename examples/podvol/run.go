@@ -142,7 +142,7 @@ func runPod(ctx context.Context, s streams, o runOptions) error {
 		return err
 	}
 	o.rootDir = base
-	if o.volumes, err = checkVolumeDirs(o.volumes); err != nil {
+	if o.volumes, err = checkNewVolumeDirs(o.volumes); err != nil {
 		return err
 	}
 	inside, err := becomeMounter(ctx, s, o.again, o.args)

@@ -112,7 +112,7 @@ func (o *runNodeOptions) check() error {
 	if o.rootDir, err = checkShownRootDir(o.rootDir, o.fake); err != nil {
 		return err
 	}
-	if o.volumeDirs, err = checkVolumeDirs(o.volumeDirs); err != nil {
+	if o.volumeDirs, err = checkNewVolumeDirs(o.volumeDirs); err != nil {
 		return err
 	}
 	if o.disks, err = parseDiscover(o.discover); err != nil {

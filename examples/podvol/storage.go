@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/rootdir"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
@@ -42,6 +43,24 @@ func checkVolumeDirs(dirs []string) ([]string, error) {
 			return nil, usagef("--volume-dir %s is no directory", path)
 		}
 		absolute = append(absolute, path)
+	}
+	return absolute, nil
+}
+
+// checkNewVolumeDirs is [checkVolumeDirs] for commands that make and mount volumes:
+// a directory that another user can change is refused, since he could put a link in
+// a volume's place. What is there already can be unmounted and deleted.
+func checkNewVolumeDirs(dirs []string) ([]string, error) {
+	absolute, err := checkVolumeDirs(dirs)
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range absolute {
+		own, err := rootdir.Open(dir)
+		if err != nil {
+			return nil, fmt.Errorf("--volume-dir %s: %w", dir, err)
+		}
+		own.Close()
 	}
 	return absolute, nil
 }
