@@ -1,10 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"maps"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,18 +27,22 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/invariant"
 )
 
-// sweepVar makes the sweep go over everything.
+// sweepVar makes the sweeps try all whose names match it, a regular expression; "."
+// is everything.
 const sweepVar = "PODVOL_SWEEP"
 
-var (
-	faultAt   = flag.Int("fault.at", 0, "only let this file operation fail")
-	faultErr  = flag.String("fault.err", "", "only with this error, such as ENOSPC")
-	faultLife = flag.String("fault.life", "", "only for ever, or only once")
-)
+// point is a file operation of a command: the n-th of its class. Which number it
+// has among all operations depends on which goroutine was quicker.
+type point struct {
+	class string // the call, and where below the site's directory, as pattern
+	n     int
+}
 
-// fault is what the n-th file operation of a process is answered.
+func (p point) String() string { return fmt.Sprintf("%s #%d", p.class, p.n) }
+
+// fault is what a file operation of a process is answered.
 type fault struct {
-	n       int
+	at      point
 	err     unix.Errno // 0: half of what is written is
 	forever bool       // and all after it for which the error makes sense
 }
@@ -49,7 +55,7 @@ func (f fault) String() string {
 	if f.forever {
 		life = "ever"
 	}
-	return fmt.Sprintf("operation %d %s %s", f.n, what, life)
+	return fmt.Sprintf("%s %s %s", f.at, what, life)
 }
 
 // faultsOf are the errors that a disk can answer to a call.
@@ -82,8 +88,11 @@ func newFaultSite(t *testing.T, base string) *faultSite {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &faultSite{dir: dir, root: filepath.Join(dir, "root"), host: filepath.Join(dir, "host"), manifest: filepath.Join(dir, "pods.yaml"), files: map[string]string{}}
+	s := &faultSite{dir: dir, root: filepath.Join(dir, "root"), host: filepath.Join(dir, "host"), manifest: filepath.Join(dir, "manifests", "pods.yaml"), files: map[string]string{}}
 	s.write(t, filepath.Join(s.host, "precious"))
+	if err := os.Mkdir(filepath.Dir(s.manifest), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(s.manifest, []byte(strings.ReplaceAll(faultManifest, "HOST", s.host)), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -198,8 +207,9 @@ func (s *faultSite) use(t *testing.T) {
 	}
 }
 
-// unmounted is what a successful unmount promises: nothing is left of pods.
-func (s *faultSite) unmounted(t *testing.T) error {
+// unmounted is what a successful unmount promises: nothing is left of pods, but
+// perhaps a note of what a power cut may bring back.
+func (s *faultSite) unmounted(t *testing.T, noted bool) error {
 	t.Helper()
 	s.podsGone()
 	targets, err := invariant.Mounted(s.root, s.table(t))
@@ -207,6 +217,9 @@ func (s *faultSite) unmounted(t *testing.T) error {
 		err = errors.Join(err, fmt.Errorf("still mounted: %v", targets))
 	}
 	records, recordsErr := invariant.Records(s.root)
+	if noted {
+		records = slices.DeleteFunc(records, func(key string) bool { return strings.HasPrefix(key, "buried/") })
+	}
 	if len(records) > 0 {
 		err = errors.Join(err, fmt.Errorf("still recorded: %v", records))
 	}
@@ -274,6 +287,11 @@ type faultCase struct {
 	cuts    bool                               // it is also run on disks whose power is cut
 	lasts   bool                               // what it has done is there after a power cut too
 	never   bool                               // it is to refuse, whatever fails
+
+	endless bool                               // it ends when it is told to, and its exit code says nothing
+	next    func(*faultSite) [][]string        // what is run after it, instead of itself
+	zero    func(*testing.T, *faultSite) error // what its exit code 0 promises, if that is not done
+	failed  int                                // its exit code where podvol has failed, if that is not at most 2
 }
 
 func faultCases() []faultCase {
@@ -287,7 +305,7 @@ func faultCases() []faultCase {
 		{name: "unmount", cuts: true, hurried: soon, prepare: func(t *testing.T, s *faultSite) { s.use(t) },
 			args:  func(s *faultSite) []string { return []string{"unmount", "--all"} },
 			going: (*faultSite).podsGone,
-			done:  func(t *testing.T, s *faultSite) error { return s.unmounted(t) }},
+			done:  func(t *testing.T, s *faultSite) error { return s.unmounted(t, true) }},
 		{name: "delete claims", cuts: true, hurried: soon, lasts: true,
 			prepare: func(t *testing.T, s *faultSite) {
 				s.use(t)
@@ -319,7 +337,29 @@ func faultCases() []faultCase {
 			}},
 		{name: "delete claims in use", hurried: soon, prepare: func(t *testing.T, s *faultSite) { s.use(t) }, never: true,
 			args: func(s *faultSite) []string { return []string{"pvc", "delete", "shop/orders", "shop/archive"} }},
+		{name: "run-node", endless: true, prepare: func(*testing.T, *faultSite) {}, args: runningNode,
+			next: func(s *faultSite) [][]string { return [][]string{mounting(s)} },
+			done: func(t *testing.T, s *faultSite) error { return s.mounted(t) }},
+		{name: "run-node again", endless: true, prepare: func(t *testing.T, s *faultSite) { s.use(t) }, args: runningNode,
+			next: func(s *faultSite) [][]string { return [][]string{mounting(s)} },
+			done: func(t *testing.T, s *faultSite) error { return s.mounted(t) }},
+		{name: "run", failed: exitRunFailed, hurried: soon,
+			prepare: func(t *testing.T, s *faultSite) {
+				s.use(t)
+				s.must(t, "unmount", "--all")
+				s.podsGone()
+			},
+			args: func(s *faultSite) []string { return []string{"run", "-f", s.manifest, "--", "true"} },
+			zero: func(t *testing.T, s *faultSite) error {
+				return errors.Join(s.unmounted(t, false), s.gone(runsDir(s.root)))
+			},
+			next: func(s *faultSite) [][]string { return [][]string{{"fsck", "--repair"}, mounting(s)} },
+			done: func(t *testing.T, s *faultSite) error { return s.mounted(t) }},
 	}
+}
+
+func runningNode(s *faultSite) []string {
+	return []string{"run-node", "-f", filepath.Dir(s.manifest), "-o", "json"}
 }
 
 // TestEveryFileOperationFails lets each file operation of a command fail, as on a
@@ -330,9 +370,8 @@ func faultCases() []faultCase {
 // code 0 means that the command did all it was asked for; the next command does
 // it; nothing is left that no command names.
 //
-// By itself it lets only the first operation fail: which one is the hundredth
-// depends on which goroutine was quicker, so a sample would be another one each
-// time. With the variable PODVOL_SWEEP it takes all, which takes hours.
+// By itself it tries a sample, which is the same each time. With the variable
+// PODVOL_SWEEP it takes all whose names match, which takes hours.
 func TestEveryFileOperationFails(t *testing.T) {
 	mode := nstest.User
 	if os.Geteuid() == 0 {
@@ -353,56 +392,72 @@ func TestEveryFileOperationFails(t *testing.T) {
 	})
 }
 
-// sweep takes each operation with each error, or only the first.
+// sweep takes each operation with each error, the first of each class first, or a
+// sample of them.
 func (c faultCase) sweep(t *testing.T, base string) {
 	first := c.run(t, base, fault{})
 	if len(first.calls) < 10 {
 		t.Fatalf("the command has only %d file operations", len(first.calls))
 	}
-	step := len(first.calls) // the first one only
-	if os.Getenv(sweepVar) != "" || *faultAt > 0 {
-		step = 1
-	}
-	runs := 0
-	for n := 1; n <= len(first.calls); n += step {
-		if *faultAt > 0 && n != *faultAt {
-			continue
+	slices.SortStableFunc(first.calls, func(a, b faultCall) int { return a.at.n - b.at.n })
+	classes, runs := 0, 0
+	for _, call := range first.calls {
+		if call.at.n == 1 {
+			classes++
 		}
-		for _, f := range c.faults(n, first.calls[n-1]) {
+		for _, f := range c.faults(call) {
 			runs++
 			t.Run(f.String(), func(t *testing.T) { c.faulted(t, base, f, first.left) })
 		}
 	}
-	t.Logf("%d file operations, %d runs with a fault", len(first.calls), runs)
+	t.Logf("%d file operations of %d classes, %d runs with a fault", len(first.calls), classes, runs)
 }
 
-// faults are those of an operation.
-func (c faultCase) faults(n int, call calltrace.Call) (all []fault) {
-	for _, err := range faultsOf(call) {
-		all = append(all, fault{n, err, false})
+// faults are those of an operation that are tried.
+func (c faultCase) faults(call faultCall) (all []fault) {
+	for _, err := range faultsOf(call.Call) {
+		all = append(all, fault{call.at, err, false})
 		if err != 0 {
-			all = append(all, fault{n, err, true})
+			all = append(all, fault{call.at, err, true})
 		}
 	}
-	return slices.DeleteFunc(all, func(f fault) bool {
-		return *faultErr != "" && !strings.Contains(f.String(), *faultErr) || *faultLife != "" && !strings.HasSuffix(f.String(), *faultLife)
-	})
+	wanted := os.Getenv(sweepVar)
+	if wanted == "" {
+		return c.sample(call.at, all)
+	}
+	return slices.DeleteFunc(all, func(f fault) bool { return !regexp.MustCompile(wanted).MatchString(c.name + ": " + f.String()) })
+}
+
+// sampleOf is of how many classes of operations one is tried by itself.
+const sampleOf = 16
+
+// sample takes one of the faults of the first operation of some classes: which ones
+// depends on their names only, so that all runs try the same.
+func (c faultCase) sample(at point, all []fault) []fault {
+	name := fnv.New32a()
+	fmt.Fprint(name, c.name, at.class)
+	sum := int(name.Sum32() >> 1)
+	if at.n != 1 || sum%sampleOf != 0 {
+		return nil
+	}
+	i := sum / sampleOf % len(all)
+	return all[i : i+1]
 }
 
 func (c faultCase) faulted(t *testing.T, base string, f fault, want []string) {
 	got := c.run(t, base, f)
 	if t.Failed() {
-		t.Logf("the call was %s\nto repeat: go test -run='^TestEveryFileOperationFails$/^root$/^%s$' -fault.at=%d -fault.err=%s -fault.life=%s", got.failed, c.name, f.n, unix.ErrnoName(f.err), f.String()[strings.LastIndex(f.String(), " ")+1:])
+		t.Logf("the call was %s\nto repeat: %s='%s' go test -run='^TestEveryFileOperationFails$'", got.failed, sweepVar, "^"+regexp.QuoteMeta(c.name+": "+f.String())+"$")
 		return
 	}
-	if os.Getenv(sweepVar) == "" && *faultAt == 0 {
+	if os.Getenv(sweepVar) == "" {
 		return // what is left may depend on what was quicker
 	}
 	want = slices.Clone(want)
 	for _, path := range got.left {
-		// The next writer removes the first, where no other can be writing; the second
-		// is there once something had to wait.
-		if base := filepath.Base(path); durable.IsTemp(base) || base == "reasons.json" {
+		// The next writer removes the first, where no other can be writing, and the
+		// third, of a claim that is gone; the second is there once something had to wait.
+		if base := filepath.Base(path); durable.IsTemp(base) || base == "reasons.json" || strings.HasPrefix(base, "claim~") && c.lasts {
 			continue
 		}
 		i := slices.Index(want, path)
@@ -416,9 +471,15 @@ func (c faultCase) faulted(t *testing.T, base string, f fault, want []string) {
 
 // faultRun is what one run of a command came to.
 type faultRun struct {
-	calls  []calltrace.Call
+	calls  []faultCall
 	failed string   // the first call that did
 	left   []string // below the root directory in the end
+}
+
+// faultCall is a file operation of a command.
+type faultCall struct {
+	calltrace.Call
+	at point
 }
 
 func (c faultCase) run(t *testing.T, base string, f fault) (r faultRun) {
@@ -432,7 +493,7 @@ func (c faultCase) run(t *testing.T, base string, f fault) (r faultRun) {
 		}
 	}()
 	c.prepare(t, s)
-	code, said := s.traced(t, append(c.args(s), c.hurried...), r.at(s, f))
+	code, said := s.traced(t, c.hurry(s), r.at(s, f), c.endless)
 	if c.going != nil {
 		c.going(s)
 	}
@@ -441,7 +502,7 @@ func (c faultCase) run(t *testing.T, base string, f fault) (r faultRun) {
 			t.Errorf("%s: %v\nit had said with exit code %d: %s", when, err, code, said)
 		}
 	}
-	if strings.Contains(said, "panic:") || strings.Contains(said, "goroutine ") || code > exitUsage || code < 0 {
+	if strings.Contains(said, "panic:") || strings.Contains(said, "goroutine ") || code > exitUsage && code != c.failed || code < 0 {
 		t.Errorf("it has crashed, or hung: exit code %d: %s", code, said)
 	}
 	judge("after the fault", s.kept(t))
@@ -451,8 +512,12 @@ func (c faultCase) run(t *testing.T, base string, f fault) (r faultRun) {
 		}
 		judge("after the fault", s.mounted(t))
 	} else {
-		if code == exitOK {
-			judge("after exit code 0", c.done(t, s))
+		if code == exitOK && (!c.endless || f.at.n == 0) {
+			promised := c.done
+			if c.zero != nil {
+				promised = c.zero
+			}
+			judge("after exit code 0", promised(t, s))
 		}
 		judge("run again without faults", c.again(t, s))
 	}
@@ -465,7 +530,15 @@ func (c faultCase) run(t *testing.T, base string, f fault) (r faultRun) {
 // again runs the command again, which then does what it promises.
 func (c faultCase) again(t *testing.T, s *faultSite) error {
 	t.Helper()
-	code, said := s.do(t, c.args(s)...)
+	commands := [][]string{c.args(s)}
+	if c.next != nil {
+		commands = c.next(s)
+	}
+	var code int
+	var said string
+	for _, args := range commands {
+		code, said = s.do(t, args...)
+	}
 	if code != exitOK && c.rest != nil {
 		c.rest(t, s)
 	}
@@ -484,19 +557,26 @@ func (s *faultSite) end(t *testing.T, judge func(string, error)) {
 			judge("in the end", errors.New(said))
 		}
 	}
-	judge("in the end", s.unmounted(t))
+	judge("in the end", s.unmounted(t, false))
 	judge("in the end", s.kept(t))
 }
 
-// at lets operations fail, and notes them all.
+// at lets operations fail, and notes them all. A point that does not come in a run is
+// no failure.
 func (r *faultRun) at(s *faultSite, f fault) func(calltrace.Call) calltrace.Action {
+	seen := make(map[string]int)
+	failing := false
 	return func(c calltrace.Call) calltrace.Action {
 		if c.Path != "" && !calltrace.Below(c.Path, s.dir) {
 			return calltrace.Action{}
 		}
-		r.calls = append(r.calls, c)
-		n := len(r.calls)
-		if n != f.n && !(f.forever && n > f.n && f.n > 0) || !slices.Contains(faultsOf(c), f.err) {
+		class := s.class(c)
+		seen[class]++
+		at := point{class, seen[class]}
+		r.calls = append(r.calls, faultCall{c, at})
+		fails := at == f.at
+		failing = failing || fails && f.forever
+		if !fails && !failing || !slices.Contains(faultsOf(c), f.err) {
 			return calltrace.Action{}
 		}
 		if r.failed == "" {
@@ -506,17 +586,46 @@ func (r *faultRun) at(s *faultSite, f fault) func(calltrace.Call) calltrace.Acti
 	}
 }
 
-// traced runs a command as a process of its own.
-func (s *faultSite) traced(t *testing.T, args []string, at func(calltrace.Call) calltrace.Action) (code int, said string) {
+// class is a call without what differs from run to run.
+func (s *faultSite) class(c calltrace.Call) string {
+	text := c.Name + " " + strings.ReplaceAll(strings.TrimPrefix(c.Text, c.Name+" "), s.dir+"/", "")
+	return chance.ReplaceAllString(text, "ID")
+}
+
+// hurry is the command as it is run with faults.
+func (c faultCase) hurry(s *faultSite) []string {
+	args := c.args(s)
+	at := slices.Index(args, "--")
+	if at < 0 {
+		at = len(args)
+	}
+	return slices.Insert(args, at, append(c.hurried, "--root-dir", s.root)...)
+}
+
+// traced runs a command as a process of its own. One that is endless is stopped once
+// it has mounted all, says that something has failed, or says nothing for long.
+func (s *faultSite) traced(t *testing.T, args []string, at func(calltrace.Call) calltrace.Action, endless bool) (code int, said string) {
 	t.Helper()
 	output, err := os.CreateTemp(t.TempDir(), "output-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer output.Close()
-	status, _, err := calltrace.Process{
-		Args: append(args, "--root-dir", s.root), Env: []string{mainVar + "=1"}, Stdout: output, Stderr: output, Limit: 10 * time.Minute, At: at,
-	}.Run()
+	p := calltrace.Process{Args: args, Env: []string{mainVar + "=1"}, Stdout: output, Stderr: output, Limit: 10 * time.Minute, At: at}
+	if endless {
+		stopped := make(chan struct{})
+		stop := sync.OnceFunc(func() { close(stopped) })
+		late := time.AfterFunc(5*time.Second, stop)
+		defer late.Stop()
+		p.Stop = stopped
+		p.At = func(c calltrace.Call) calltrace.Action {
+			if isOver(output.Name()) {
+				stop()
+			}
+			return at(c)
+		}
+	}
+	status, _, err := p.Run()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -525,6 +634,13 @@ func (s *faultSite) traced(t *testing.T, args []string, at func(calltrace.Call) 
 		t.Fatal(err)
 	}
 	return status.ExitStatus(), fmt.Sprintf("%s\n%s", strings.Join(args, " "), text)
+}
+
+// isOver reports whether run-node has printed that five volumes are mounted, or that
+// something is wrong.
+func isOver(path string) bool {
+	said, err := os.ReadFile(path)
+	return err != nil || bytes.Count(said, []byte(`"state":"mounted"`)) >= 5 || bytes.Contains(said, []byte("rror"))
 }
 
 // left lists what is below the root directory, without what names have by chance.
@@ -567,8 +683,9 @@ func volumesIn(t *testing.T, pvs string) []v1.PersistentVolume {
 	return list.Items
 }
 
-// chance is what differs in names from run to run.
-var chance = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{40}`)
+// chance is what differs in names from run to run: UIDs, checksums, and what a
+// temporary file or directory is called.
+var chance = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{40}|[A-Z2-7]{26}`)
 
 // pathsOfClaim are the files in the volume of a claim.
 func pathsOfClaim(t *testing.T, pvs, claim string, files map[string]string) (paths []string) {

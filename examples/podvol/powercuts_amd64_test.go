@@ -121,7 +121,7 @@ func (d cutDisk) run(t *testing.T, c faultCase, written bool) (*faultSite, []cut
 		}
 	}
 	calls := 0
-	code, said := s.traced(t, c.args(s), func(call calltrace.Call) calltrace.Action {
+	code, said := s.traced(t, append(c.args(s), "--root-dir", s.root), func(call calltrace.Call) calltrace.Action {
 		if !call.Changes || call.Path != "" && !calltrace.Below(call.Path, s.dir) {
 			return calltrace.Action{}
 		}
@@ -132,7 +132,7 @@ func (d cutDisk) run(t *testing.T, c faultCase, written bool) (*faultSite, []cut
 			take(fmt.Sprintf("before call %d, %s", calls, call.Text))
 		}
 		return calltrace.Action{}
-	})
+	}, false)
 	if code != exitOK {
 		t.Fatal(said)
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,7 +19,9 @@ import (
 	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
+	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -64,7 +67,8 @@ func pvcDeleteCommand(s streams) *cobra.Command {
 			"deletes the volume and its data, Recycle empties it, Retain keeps it as it is for\n" +
 			"podvol pv release or podvol pv delete. A claim that a pod has mounted on this\n" +
 			"machine is refused: unmount it first. While podvol run-node runs, take the claim\n" +
-			"out of its manifests instead.\n\n" +
+			"out of its manifests instead. Of a claim that is gone, though its volume could not\n" +
+			"be deleted, it names the command that does that.\n\n" +
 			"Exit code: 0 when all that was to go has gone, else 1; 2 for a wrong command line.",
 		Example: "  podvol pvc delete ops-test/nfs-211 --dry-run\n" +
 			"  podvol pvc delete ops-test/nfs-211",
@@ -90,12 +94,41 @@ func deletePVCs(ctx context.Context, s streams, o changeOptions, namespace strin
 	if err != nil {
 		return err
 	}
+	missing = append(missing, o.unreclaimed(found, namespace, words)...)
 	d := &deletion{streams: s, options: o, before: found}
 	for _, claim := range claims {
 		d.refs = append(d.refs, volume.NewObjectRef(claimKind.kind, claim.Namespace, claim.Name))
 		d.volumes = append(d.volumes, found.volumesOf(claim)...)
 	}
 	return errors.Join(append(missing, d.run(ctx))...)
+}
+
+// unreclaimed tells of claims that are gone, but whose volumes are not though they
+// were to go with them, how that is ended.
+func (o changeOptions) unreclaimed(found stored, namespace string, words []string) (all []error) {
+	for _, word := range words {
+		name, err := claimName(strings.TrimPrefix(word, claimKind.singular+"/"), namespace)
+		if err != nil || found.claim(name) != nil {
+			continue
+		}
+		for _, pv := range found.volumes {
+			ref := pv.Spec.ClaimRef
+			if ref == nil || ref.UID == "" || ref.Namespace != name.Namespace || ref.Name != name.Name || !persistentvolume.DeletesStorage(pv, plugins.All()) {
+				continue
+			}
+			all = append(all, fmt.Errorf("PersistentVolume %s, %s, which PersistentVolumeClaim %s had, is still there%s; %s deletes it and its data",
+				pv.Name, sourceOf(pv), name, because(pv), o.deleteCommand(pv)))
+		}
+	}
+	return all
+}
+
+// because is why a volume is still there, as far as it says that.
+func because(pv *v1.PersistentVolume) string {
+	if pv.Status.Message == "" {
+		return fmt.Sprintf(" and %s", pv.Status.Phase)
+	}
+	return ": " + pv.Status.Message
 }
 
 // volumesOf returns the volumes that are a claim's, or will be.
@@ -258,16 +291,33 @@ func (d *deletion) asDeleted(pv *v1.PersistentVolume) *v1.PersistentVolume {
 	return kept
 }
 
-// elsewhere says how a volume is deleted that was made in a directory that was not
+// goOn says how a volume is deleted where the same command again would not do it: its
+// claim is gone, or it was made in a directory that was not named.
+func (o changeOptions) goOn(ref volume.ObjectRef, pv *v1.PersistentVolume) string {
+	if ref.Kind == volumeKind.kind && o.unnamedDir(pv) == "" || !persistentvolume.DeletesStorage(pv, plugins.All()) {
+		return ""
+	}
+	return fmt.Sprintf("; %s deletes it", o.deleteCommand(pv))
+}
+
+// deleteCommand deletes a volume, also one that was made in a directory that was not
 // named.
-func (o changeOptions) elsewhere(pv *v1.PersistentVolume) string {
+func (o changeOptions) deleteCommand(pv *v1.PersistentVolume) string {
+	words := append(programName(os.Args[0]), "pv", "delete", pv.Name, "--root-dir", o.rootDir)
+	if base := o.unnamedDir(pv); base != "" {
+		words = append(words, "--volume-dir", base)
+	}
+	return shellJoin(words)
+}
+
+// unnamedDir is the directory where a volume was made, if it was not named.
+func (o changeOptions) unnamedDir(pv *v1.PersistentVolume) string {
 	base := pv.Annotations[hostpath.BaseAnnotation]
 	known := func(dir string) bool { _, lies := below.Cut(dir, base); return lies }
 	if base == "" || slices.ContainsFunc(append(slices.Clone(o.volumeDirs), hostpath.DefaultBase(o.rootDir).Path), known) {
 		return ""
 	}
-	again := shellJoin(append(programName(os.Args[0]), "pv", "delete", pv.Name, "--root-dir", o.rootDir, "--volume-dir", base))
-	return fmt.Sprintf("; %s deletes it", again)
+	return base
 }
 
 func (d *deletion) volumesOfRef(ref volume.ObjectRef) []*v1.PersistentVolume {
@@ -299,8 +349,8 @@ func (d *deletion) report(begun []volume.ObjectRef) error {
 		}
 		for _, pv := range d.volumesOfRef(ref) {
 			after := now.volume(pv.Name)
-			if after != nil && (isUnreclaimed(after) || left && ref.Kind == volumeKind.kind) {
-				errs = append(errs, fmt.Errorf("PersistentVolume %s, %s, is still there: %s%s", pv.Name, sourceOf(pv), after.Status.Message, d.options.elsewhere(after)+wayOut(after)))
+			if after != nil && (isUnfinished(after) || left && ref.Kind == volumeKind.kind) {
+				errs = append(errs, fmt.Errorf("PersistentVolume %s, %s, is still there%s%s", pv.Name, sourceOf(pv), because(after), d.options.goOn(ref, after)+wayOut(after)))
 				continue
 			}
 			printNote(d.err, pv.Name, fate(d.asDeleted(pv), after))

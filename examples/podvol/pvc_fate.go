@@ -61,6 +61,13 @@ func isUnreclaimed(pv *v1.PersistentVolume) bool {
 	return pv.Status.Phase == v1.VolumeFailed || pv.Status.Phase == v1.VolumeReleased && pv.Status.Message != ""
 }
 
+// isUnfinished reports whether a volume that its claim has left, as was asked for, has
+// not become what its reclaim policy says.
+func isUnfinished(pv *v1.PersistentVolume) bool {
+	isRecycled := pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimRecycle
+	return isUnreclaimed(pv) || pv.Status.Phase == v1.VolumeBound || persistentvolume.DeletesStorage(pv, plugins.All()) || isRecycled && pv.Status.Phase != v1.VolumeAvailable
+}
+
 // wayOut says how a volume is got rid of whose storage cannot be deleted.
 func wayOut(pv *v1.PersistentVolume) string {
 	if !isUnreclaimed(pv) || !persistentvolume.DeletesStorage(pv, plugins.All()) {

@@ -52,6 +52,8 @@ type Process struct {
 	Stdout, Stderr *os.File
 	// Limit ends a process that hangs.
 	Limit time.Duration
+	// Stop, once it is closed, has the process get SIGTERM. It may be nil.
+	Stop <-chan struct{}
 	// At is called before each call of the process that is about files or mounts,
 	// while the thread that makes it is stopped. It is called in one thread.
 	At func(Call) Action
@@ -86,6 +88,15 @@ func (p Process) follow() (status unix.WaitStatus, killed bool, err error) {
 	}
 	hung := time.AfterFunc(p.Limit, func() { _ = unix.Kill(pid, unix.SIGKILL) })
 	defer hung.Stop()
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		select {
+		case <-p.Stop:
+			_ = unix.Kill(pid, unix.SIGTERM)
+		case <-ended:
+		}
+	}()
 	tr := &tracee{pid: pid, at: p.At, known: calls(), threads: map[int]*thread{}}
 	status, err = tr.follow()
 	if err != nil {

@@ -9,3 +9,6 @@ func (c Config) BesideNoKubelet() Config {
 
 // RemoveDirsBy has the directories around volumes removed by f.
 func (m *Manager) RemoveDirsBy(f func(path string) error) { m.podDirs.rmdir = f }
+
+// CloseRecords lets all that is to be recorded or noted from now on fail.
+func (m *Manager) CloseRecords() error { return m.records.journal.Close() }
