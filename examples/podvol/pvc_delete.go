@@ -349,7 +349,7 @@ func (d *deletion) report(begun []volume.ObjectRef) error {
 		}
 		for _, pv := range d.volumesOfRef(ref) {
 			after := now.volume(pv.Name)
-			if after != nil && (isUnfinished(after) || left && ref.Kind == volumeKind.kind) {
+			if after != nil && (!left && isUnfinished(after) || isUnreclaimed(after) || left && ref.Kind == volumeKind.kind) {
 				errs = append(errs, fmt.Errorf("PersistentVolume %s, %s, is still there%s%s", pv.Name, sourceOf(pv), because(after), d.options.goOn(ref, after)+wayOut(after)))
 				continue
 			}
