@@ -151,7 +151,8 @@ func deadForReal(t *testing.T, s *nfsserver.Server) {
 	done := make(chan error, 1)
 	go func() { done <- d.Delete(ctx) }()
 	s.Drop()
-	if err := <-done; !errors.Is(err, context.DeadlineExceeded) {
+	// It may come before the deletion has mounted the share, which then says so.
+	if err := <-done; !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, mount.ErrTimedOut) {
 		t.Errorf("Delete on a silent server: %v", err)
 	}
 	s.Pass()
