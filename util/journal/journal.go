@@ -48,37 +48,49 @@ type Journal struct {
 	idle    sync.Cond
 
 	// What follows belongs to writeAll while it runs.
-	file    *os.File
-	proof   *os.File // nil where there is none
-	id      string   // the file's own
-	stale   bool     // file need not be the one at path
-	end     int64    // where the next line goes
-	synced  int64    // up to where the file is known to be on disk
-	zeroed  int64    // up to where the file is allocated and zero
-	compact int64    // the size at which the file is compacted
+	file   *os.File
+	proof  *os.File // nil where there is none
+	id     string   // the file's own
+	stale  bool     // file need not be the one at path
+	end    int64    // where the next line goes
+	synced int64    // up to where the file is known to be on disk
+	zeroed int64    // up to where the file is allocated and zero
+	// reserved is up to where blocks are allocated, and room how many bytes all
+	// entries will need, each of which is in needs.
+	reserved, room int64
+	needs          map[string]need
+	compact        int64 // the size at which the file is compacted
 	// suspect is set when it is not known what the file on disk holds; it is
 	// read and written anew before the next change.
 	suspect bool
 	ahead   int64 // how far ahead the file is filled with zeros
-	// Seams for tests: durable.WriteFile, os.OpenFile, pwrite(2) and fdatasync(2).
-	replace func(path string, data []byte) error
-	open    func(path string) (*os.File, error)
-	writeAt func(file *os.File, data []byte, offset int64) (int, error)
-	flush   func(*os.File) error
+	// Seams for tests: durable.WriteFile, os.OpenFile, pwrite(2), fdatasync(2) and
+	// fallocate(2).
+	replace  func(path string, data []byte) error
+	open     func(path string) (*os.File, error)
+	writeAt  func(file *os.File, data []byte, offset int64) (int, error)
+	flush    func(*os.File) error
+	allocate func(file *os.File, offset, size int64) error
 }
 
 // batch is changes that are written, and if asked for synced, together.
 type batch struct {
-	lines []byte
+	changes []*change
+	done    chan struct{} // closed when the changes' errors are set
+}
+
+// change is lines that are written together, in their order, or not at all.
+type change struct {
+	lines []line
+	text  []byte
 	sync  bool
-	done  chan struct{} // closed when err is set
 	err   error
 }
 
-// allocate is how far ahead the file is filled with zeros. Writing into them
+// ahead is how far ahead the file is filled with zeros. Writing into them
 // changes no metadata of the file, which makes its sync several times cheaper
 // than that of an append.
-const allocate = 256 << 10
+const ahead = 256 << 10
 
 // slack is how much beyond twice its contents a journal may grow: more than
 // thousands of entries need, so that none is compacted for growing only.
@@ -98,7 +110,8 @@ func Open(path string) (j *Journal, held []Entry, damaged []error, err error) {
 }
 
 func newJournal(path string) *Journal {
-	j := &Journal{path: path, ahead: allocate, replace: replaceFile, open: openFile, writeAt: writeAt, flush: fdatasync}
+	j := &Journal{path: path, ahead: ahead, replace: replaceFile, open: openFile, writeAt: writeAt, flush: fdatasync,
+		allocate: allocateBlocks, needs: make(map[string]need)}
 	j.idle.L = &j.mu
 	return j
 }
@@ -121,6 +134,7 @@ func (j *Journal) start() (_ *Journal, held []Entry, damaged []error, err error)
 	if err := j.take(content); err != nil {
 		return nil, nil, nil, err
 	}
+	j.reserveAll(content.held)
 	j.openProof()
 	return j, content.held, damaged, nil
 }
@@ -133,10 +147,14 @@ func (j *Journal) take(c content) error {
 		return j.use(c.end, c.id)
 	}
 	err := j.rewrite(c.held)
-	if own, ok := errors.AsType[*durable.Error](err); ok && whole && !own.Replaced {
-		return j.use(c.end, "")
+	own, ok := errors.AsType[*durable.Error](err)
+	if !ok || own.Replaced || !c.exists || len(c.damaged) > 0 {
+		return err
 	}
-	return err
+	if err := j.use(c.end, c.id); err != nil {
+		return err
+	}
+	return j.cut()
 }
 
 func replaceFile(path string, data []byte) error { return durable.WriteFile(path, data, 0o600) }
@@ -205,23 +223,23 @@ func (j *Journal) change(l line, sync bool) error { return j.changes(sync, l) }
 
 // changes writes lines together, in this order.
 func (j *Journal) changes(sync bool, lines ...line) error {
-	var text []byte
+	c := &change{lines: lines, sync: sync}
 	for _, l := range lines {
 		encoded, err := l.encode()
 		if err != nil {
 			return err
 		}
-		text = append(text, encoded...)
+		c.text = append(c.text, encoded...)
 	}
-	b, err := j.enqueue(text, sync)
+	b, err := j.enqueue(c)
 	if err != nil {
 		return err
 	}
 	<-b.done
-	return b.err
+	return c.err
 }
 
-func (j *Journal) enqueue(text []byte, sync bool) (*batch, error) {
+func (j *Journal) enqueue(c *change) (*batch, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed {
@@ -231,8 +249,7 @@ func (j *Journal) enqueue(text []byte, sync bool) (*batch, error) {
 		j.next = &batch{done: make(chan struct{})}
 	}
 	b := j.next
-	b.lines = append(b.lines, text...)
-	b.sync = b.sync || sync
+	b.changes = append(b.changes, c)
 	if !j.writing {
 		j.writing = true
 		go j.writeAll()
@@ -253,37 +270,60 @@ func (j *Journal) writeAll() {
 			return
 		}
 		j.mu.Unlock()
-		b.err = j.write(b)
+		j.write(b.changes)
 		close(b.done)
 	}
 }
 
-// write appends a batch.
-func (j *Journal) write(b *batch) error {
-	if j.suspect {
-		if err := j.repair(); err != nil {
-			return err
-		}
+// write appends changes, and sets their errors.
+func (j *Journal) write(changes []*change) {
+	err := j.ready()
+	if err == nil {
+		changes = j.admit(changes)
 	}
-	end := j.end + int64(len(b.lines))
+	if err == nil && len(changes) > 0 {
+		err = j.append(changes)
+	}
+	for _, c := range changes {
+		c.err = err
+	}
+}
+
+// ready puts the file right where it is not known what it holds.
+func (j *Journal) ready() error {
+	if !j.suspect {
+		return nil
+	}
+	return j.repair()
+}
+
+func (j *Journal) append(changes []*change) error {
+	var text []byte
+	sync := false
+	for _, c := range changes {
+		text = append(text, c.text...)
+		sync = sync || c.sync
+	}
+	end := j.end + int64(len(text))
 	if end > j.zeroed {
 		j.extend(end)
 	}
-	if _, err := j.writeAt(j.file, b.lines, j.end); err != nil {
-		j.suspect = true // a part of the lines may be there
+	if _, err := j.writeAt(j.file, text, j.end); err != nil {
+		j.suspect = j.cut() != nil // a part of the lines may be there
 		return &Error{Op: "write", Path: j.path, Err: err}
 	}
-	if b.sync {
+	if sync {
 		if err := j.flush(j.file); err != nil {
 			j.suspect = true // the kernel may have dropped the pages
 			return &Error{Op: "sync", Path: j.path, Err: err}
 		}
 	}
 	j.end = end
+	j.settle(changes)
 	if err := j.inPlace(); err != nil {
 		return err
 	}
-	if b.sync {
+	if sync {
 		j.synced = end
 		j.prove()
 	}
@@ -391,6 +431,7 @@ func (j *Journal) rewrite(held []Entry) error {
 	}
 	j.synced = j.end
 	j.prove()
+	j.reserveAll(held)
 	return nil
 }
 
@@ -409,6 +450,7 @@ func (j *Journal) use(end int64, id string) error {
 		j.file.Close() // the old one: nothing in it is waited for
 	}
 	j.file, j.stale, j.id, j.end, j.synced, j.zeroed, j.compact = file, false, id, end, 0, info.Size(), 2*end+slack
+	j.reserved = 0
 	return nil
 }
 

@@ -1,0 +1,179 @@
+package journal
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// What was put must go on a disk that has become full meanwhile: that it goes may be
+// what makes room. So blocks are allocated beyond the lines for what each entry will
+// need until it has gone, and a change that ends none is refused where there are none
+// left. File systems that cannot allocate ahead give no such promise.
+
+// need is how many bytes an entry will need at most.
+type need struct {
+	// end: that its value is moved, which may lengthen its key, that the old key is
+	// deleted, and the new one.
+	end int64
+	// notes: what is noted first, which is part of getting it.
+	notes int64
+}
+
+func needOf(key string, value json.RawMessage) need {
+	return need{end: int64(len(value) + 3*len(key) + 512), notes: 512}
+}
+
+func (n need) sum() int64 { return n.end + n.notes }
+
+// after returns what a line's entry needs after the line, by what it needed before.
+func (n need) after(l line) need {
+	switch size := int64(len(l.Key) + len(l.Value) + 64); {
+	case l.Op == opPut:
+		return needOf(l.Key, l.Value)
+	case l.Op == opDelete:
+		return need{}
+	case size <= n.notes:
+		n.notes -= size
+	}
+	return n
+}
+
+// ends reports whether a change ends an entry.
+func (c *change) ends() bool {
+	return slices.ContainsFunc(c.lines, func(l line) bool { return l.Op == opDelete })
+}
+
+func sizeOf(changes []*change) (size int64) {
+	for _, c := range changes {
+		size += int64(len(c.text))
+	}
+	return size
+}
+
+// roomOf returns what all entries will need once these changes are made, beyond what
+// they need now.
+func (j *Journal) roomOf(changes []*change) (more int64) {
+	needs := make(map[string]need)
+	for _, c := range changes {
+		for _, l := range c.lines {
+			before, seen := needs[l.Key]
+			if !seen {
+				before = j.needs[l.Key]
+			}
+			needs[l.Key] = before.after(l)
+			more += needs[l.Key].sum() - before.sum()
+		}
+	}
+	return more
+}
+
+// settle keeps in mind what entries need after changes.
+func (j *Journal) settle(changes []*change) {
+	j.room += j.roomOf(changes)
+	for _, c := range changes {
+		for _, l := range c.lines {
+			if after := j.needs[l.Key].after(l); after.end > 0 {
+				j.needs[l.Key] = after
+			} else {
+				delete(j.needs, l.Key)
+			}
+		}
+	}
+}
+
+// reserveAll allocates what these entries need, which are all. Where that cannot be
+// had any more, the next change that ends none is told.
+func (j *Journal) reserveAll(held []Entry) {
+	j.needs, j.room = make(map[string]need, len(held)), 0
+	for _, e := range held {
+		j.needs[e.Key] = needOf(e.Key, e.Value)
+		j.room += j.needs[e.Key].sum()
+	}
+	_ = j.reserve(j.end + j.room)
+}
+
+// admit returns those of the changes for which there is room; the others have failed.
+// Those that end an entry are asked nothing: their room has been kept.
+func (j *Journal) admit(changes []*change) []*change {
+	if !slices.ContainsFunc(changes, func(c *change) bool { return !c.ends() }) ||
+		j.reserve(j.end+sizeOf(changes)+j.room+j.roomOf(changes)) == nil {
+		return changes
+	}
+	admitted := make([]*change, 0, len(changes))
+	size, tooMuch := j.end+j.room, int64(math.MaxInt64)
+	for _, c := range changes {
+		after := size + int64(len(c.text)) + j.roomOf([]*change{c})
+		if !c.ends() && after < tooMuch && j.reserve(after) != nil {
+			tooMuch = after // of which a full disk is not asked again: it is slow in saying no
+		}
+		if !c.ends() && after >= tooMuch {
+			c.err = &Error{Op: "write", Path: j.path, Err: j.errFull()}
+			continue
+		}
+		size = after
+		admitted = append(admitted, c)
+	}
+	return admitted
+}
+
+func (j *Journal) errFull() error {
+	dir := filepath.Dir(j.path)
+	return fmt.Errorf("%w; each entry needs room for its removal too: free some (df and df -i on %s)", unix.ENOSPC, dir)
+}
+
+// reserve allocates the file's blocks up to a size, and some more where the disk has
+// them, so that this is rare.
+func (j *Journal) reserve(size int64) error {
+	if size <= j.reserved {
+		return nil
+	}
+	generous := (size/j.ahead + 1) * j.ahead
+	for _, to := range []int64{generous, size} {
+		err := j.allocate(j.file, j.end, to-j.end)
+		switch {
+		case err == nil || !isFull(err):
+			j.reserved = to
+			return nil
+		case to == size:
+			return err
+		}
+	}
+	return nil
+}
+
+func isFull(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG)
+}
+
+// allocateBlocks is fallocate(2), which leaves the file's size as it is.
+func allocateBlocks(file *os.File, offset, size int64) error {
+	return eintr.Do(func() error { return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_KEEP_SIZE, offset, size) })
+}
+
+// cut takes away what is in the file beyond the lines, as a write that has failed
+// midway leaves it. Zeros need no room where there is something already.
+func (j *Journal) cut() error {
+	info, err := j.file.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() <= j.end {
+		return nil
+	}
+	if _, err := j.writeAt(j.file, make([]byte, info.Size()-j.end), j.end); err != nil {
+		if err := j.file.Truncate(j.end); err != nil {
+			return err
+		}
+		j.zeroed, j.reserved = j.end, 0
+	}
+	return j.flush(j.file)
+}
