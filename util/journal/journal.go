@@ -102,8 +102,8 @@ const slack = 4 << 20
 // that the errors tell. As long as such a copy is there, its damage is returned
 // by each Open and [Read]. A torn last line, as a crash leaves it, is no damage.
 //
-// A file that needs no mending is used as it is, so that a journal on a full
-// disk can be opened: what it is for may be to make room.
+// A file that is not damaged is used as it is where there is no room for a new one,
+// so that a journal on a full disk can be opened: what it is for may be to make room.
 func Open(path string) (j *Journal, held []Entry, damaged []error, err error) {
 	j = newJournal(path)
 	return j.start()
@@ -171,7 +171,8 @@ func fdatasync(file *os.File) error {
 
 // Put sets the value of key, drops its note, and returns when that will
 // survive a crash. The value must be valid JSON. After an error the old value,
-// or the new one, will be found.
+// or the new one, will be found. Where the disk has no room left for the deletion
+// of every key too, the error matches unix.ENOSPC, and the old value stays.
 func (j *Journal) Put(key string, value json.RawMessage) error {
 	return j.change(line{Op: opPut, Key: key, Value: value}, true)
 }
