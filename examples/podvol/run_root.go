@@ -86,7 +86,9 @@ func tryRunRoot(base, label string) (_ *runRoot, err error) {
 }
 
 func (r *runRoot) mark() error {
-	fd, err := unix.Openat(int(r.lock.Fd()), runMarker, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	fd, err := eintr.Get(func() (int, error) {
+		return unix.Openat(int(r.lock.Fd()), runMarker, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	})
 	if err != nil {
 		return &fs.PathError{Op: "create", Path: filepath.Join(r.path(), runMarker), Err: err}
 	}

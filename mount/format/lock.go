@@ -5,6 +5,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
 )
 
 // The locks that users of this package hold on a device node: an exclusive one
@@ -52,7 +54,7 @@ func share(n node, exclusive *os.File) (*os.File, error) {
 
 // lock takes a lock on f, or exchanges the one it has. It closes f if it fails.
 func lock(f *os.File, kind int16) (*os.File, error) {
-	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind}); err != nil {
+	if err := eintr.Do(func() error { return unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind}) }); err != nil {
 		f.Close()
 		return nil, os.NewSyscallError("fcntl", err)
 	}

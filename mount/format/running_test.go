@@ -17,6 +17,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/testtool"
 )
@@ -150,8 +151,9 @@ func TestAMkfsOutlivesItsAgent(t *testing.T) {
 			t.Errorf("for the next agent, while the mkfs runs: %v", err)
 		}
 		h.letGo(t)
-		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, 60_000); err != nil {
-			t.Fatal(err)
+		fds := []unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}
+		if n, err := eintr.Get(func() (int, error) { return unix.Poll(fds, 60_000) }); n != 1 {
+			t.Fatalf("the mkfs has not ended: %v", err)
 		}
 		got, err := formatter().FormatAndMount(t.Context(), request(d.Path, target, "ext4"))
 		if err != nil || got.Formatted || got.Found != "ext4" {

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount/sandbox"
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/nstest"
 )
 
@@ -299,7 +300,7 @@ func TestAProgramDiesWithItsParent(t *testing.T) {
 				}
 				_ = cmd.Wait()
 				fds := []unix.PollFd{{Fd: int32(program), Events: unix.POLLIN}}
-				if n, err := unix.Poll(fds, int(time.Minute/time.Millisecond)); n != 1 {
+				if n, err := eintr.Get(func() (int, error) { return unix.Poll(fds, int(time.Minute/time.Millisecond)) }); n != 1 {
 					_ = unix.Kill(pid, unix.SIGKILL)
 					t.Fatalf("the program outlives its parent: %v", err)
 				}

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
 )
 
 const (
@@ -123,16 +125,11 @@ func lockDir(dir string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", dir, err)
-		}
+	if err := eintr.Do(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX) }); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
+	return func() { f.Close() }, nil
 }
 
 // newestKernel asks apt, which answers from its lists alone, for the package

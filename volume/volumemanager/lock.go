@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/util/rootdir"
 )
@@ -79,7 +80,7 @@ func tryLockRoot(rootDir string) (unlock func(), err error) {
 	if err != nil {
 		return nil, &RootError{rootDir, err}
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := eintr.Do(func() error { return unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) }); err != nil {
 		defer file.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, &RootBusyError{RootDir: rootDir, Holder: holder(file)}
