@@ -32,7 +32,7 @@ type nodeTest struct {
 	kill   func() // of a process: SIGKILL
 }
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // runInProcess runs the command in this process.
 func runInProcess(t *testing.T, dir, root string, args ...string) *nodeTest {

@@ -143,7 +143,7 @@ func (w *world) get(pod *v1.Pod) *v1.Pod {
 // eventually waits for what the API server, the mount table or a file will show.
 func (w *world) eventually(what string, is func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(); {
+	for deadline := time.Now().Add(2 * time.Minute); !is(); {
 		if time.Now().After(deadline) {
 			pods, _ := w.config.api.CoreV1().Pods("").List(context.Background(), metav1.ListOptions{})
 			for _, p := range pods.Items {

@@ -15,7 +15,7 @@ import (
 
 // What programs may take to start and to end, on an emulated processor.
 const (
-	startPatience = 30 * time.Second
+	startPatience = 2 * time.Minute
 	stopPatience  = 4 * time.Second // some hang in their shut-down now and then
 )
 

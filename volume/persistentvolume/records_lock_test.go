@@ -34,7 +34,7 @@ func TestALockIsNeverLeftBehind(t *testing.T) {
 		t.Fatal("the lock was not waited for")
 	}
 	other.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for left := 1; left > 0; left = descriptorsOf(t, dir) { // who gave up may still be on the way to it
 		r, err := persistentvolume.OpenRecords(ctx, objects.NewStore(), dir)
@@ -66,11 +66,11 @@ func TestOneProcessHasTheRecords(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, ledger := t.TempDir(), t.TempDir()
 			open := func(ctx context.Context) (*persistentvolume.RecordedObjects, error) {
-				records := dir
-				if isLedger {
-					records = t.TempDir()
+				records, opening := dir, ctx
+				if isLedger { // which alone is to be waited for
+					records, opening = t.TempDir(), t.Context()
 				}
-				r, err := persistentvolume.OpenRecords(ctx, objects.NewStore(), records)
+				r, err := persistentvolume.OpenRecords(opening, objects.NewStore(), records)
 				if err != nil {
 					return nil, err
 				}

@@ -354,7 +354,7 @@ func TestHundredSubPathsOnTheKernel(t *testing.T) {
 		tearDown(t, manager, pod)
 		gone := time.Now()
 		t.Logf("bound in %v, looked at again in %v, torn down in %v", bound.Sub(start), again.Sub(bound), gone.Sub(again))
-		if gone.Sub(start) > 30*time.Second { // on a busy machine, by emulation
+		if gone.Sub(start) > 10*time.Minute { // on a busy machine, by emulation
 			t.Errorf("all that took %v", gone.Sub(start))
 		}
 		w.assertClean()

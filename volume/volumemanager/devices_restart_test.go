@@ -206,7 +206,7 @@ func TestAdoptedVolumeOfAClaimStaysMounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.run(manager)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := manager.SetUpPod(ctx, pod); err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ func (s *curiousSink) Event(pod *v1.Pod, _, reason, _ string) {
 	}()
 	select {
 	case <-asked:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		s.t.Errorf("the manager does not answer while event %s is sent", reason)
 	}
 	s.got <- reason
@@ -43,7 +43,7 @@ func (s *curiousSink) expect(reason string) {
 			if got == reason {
 				return
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			s.t.Fatalf("no event %s", reason)
 		}
 	}

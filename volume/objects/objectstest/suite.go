@@ -181,7 +181,7 @@ func create[T metav1.Object](p *probe, object T) (T, error) {
 }
 
 func (p *probe) remove(ref volume.ObjectRef) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if object, err := p.live().Get(ctx, ref); err == nil && len(object.GetFinalizers()) > 0 {
 		bare := bareCopy(object)

@@ -100,7 +100,7 @@ spec: {storageClassName: local, capacity: {storage: 1Gi}, accessModes: [ReadWrit
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t)
 			m.run()
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			m.mustApply(tc.manifests)
 			err := m.Bind(ctx, load(t, web).Pods()...)

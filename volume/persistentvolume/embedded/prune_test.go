@@ -191,7 +191,7 @@ func TestNothingIsDeletedUnderAPod(t *testing.T) {
 // settle waits until the controller has done what there is to do.
 func (m *machine) settle() {
 	m.t.Helper()
-	ctx, cancel := context.WithTimeout(m.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(m.t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := m.Idle(ctx); err != nil {
 		m.t.Fatal(err)

@@ -195,7 +195,7 @@ func (m *machine) eventually(what string, holds func() bool) {
 			}
 		})()
 	}
-	late := time.NewTimer(30 * time.Second)
+	late := time.NewTimer(2 * time.Minute)
 	defer late.Stop()
 	for !holds() {
 		select {
