@@ -151,7 +151,7 @@ func startChild(t *testing.T, mode Mode) {
 	ctx, cancel := rerun.Context(t)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", rerun.Args(t)...)
-	cmd.WaitDelay = 5 * time.Second
+	cmd.WaitDelay = 30 * time.Second
 	// The race detector makes each process wait for a second at its end. What is
 	// set already comes later and wins.
 	cmd.Env = append([]string{"GORACE=atexit_sleep_ms=20"}, os.Environ()...)

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/util/treewalk"
 )
 
@@ -42,9 +43,6 @@ const progressEvery = time.Second
 
 // workersPerProcessor is more than one since some of them wait for the disk.
 const workersPerProcessor = 2
-
-// maxMoved is how often a walk is repeated since directories were moved.
-const maxMoved = 5
 
 // Set gives the tree at dir to a group by the kubelet's rules (Kubernetes
 // v1.37, fsGroup): each file gets the group, and its mode's bits 0660, or 0440
@@ -105,14 +103,11 @@ func (c *change) root(dir string) error {
 	return err
 }
 
-func (c *change) walk(ctx context.Context) (err error) {
-	for range maxMoved {
-		err = c.tree.Walk(ctx, workersPerProcessor*runtime.GOMAXPROCS(0), c.newVisitor)
-		if !errors.Is(err, treewalk.ErrMoved) {
-			return err
-		}
-	}
-	return err
+// walk repeats the walk while directories are moved meanwhile.
+func (c *change) walk(ctx context.Context) error {
+	return retry.Do(ctx, treewalk.ErrMoved, func() error {
+		return c.tree.Walk(ctx, workersPerProcessor*runtime.GOMAXPROCS(0), c.newVisitor)
+	})
 }
 
 // report calls progress until the returned function is called, which calls it
