@@ -194,12 +194,14 @@ func TestClaimsOfAnotherProcess(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
 	mounter := mount.NewFakeMounter()
 	defer mounter.Close()
-	config := clusterConfig{rootDir: root, node: nodeConfig{nodeName: "node1", mounter: mounter}, wait: 50 * time.Millisecond}
+	config := clusterConfig{rootDir: root, node: nodeConfig{nodeName: "node1", mounter: mounter}, wait: patience}
 	first, err := openCluster(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = openCluster(t.Context(), config)
+	hurried := config
+	hurried.wait = 50 * time.Millisecond
+	_, err = openCluster(t.Context(), hurried)
 	busy, ok := errors.AsType[*embedded.BusyError](err)
 	if !ok || !strings.Contains(busy.Error(), fmt.Sprintf("process %d", os.Getpid())) {
 		t.Errorf("err = %v", err)
