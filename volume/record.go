@@ -30,6 +30,9 @@ type Record struct {
 	PodUID  types.UID            `json:"podUID"`
 	Pod     types.NamespacedName `json:"pod"`
 	Volumes []string             `json:"volumes"`
+	// NodeName is the node that it was mounted for; empty where nobody knows: in
+	// rebuilt records, and those of versions that did not write it.
+	NodeName types.NodeName `json:"nodeName,omitempty"`
 	// Plugin is the plugin's name.
 	Plugin string `json:"plugin"`
 	// Path is where the pod's containers find the volume, which is the pod's

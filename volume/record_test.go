@@ -41,6 +41,12 @@ func persistentRecord() *volume.Record {
 	}
 }
 
+func nodeRecord() *volume.Record {
+	r := inlineRecord()
+	r.NodeName = "node1"
+	return r
+}
+
 func detachedRecord() *volume.Record {
 	r := inlineRecord()
 	r.Detached = &volume.Detachment{At: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), Source: r.Source, FSType: "nfs4", Target: r.Path, Superblocks: []string{"kernel boot 0:45 17"}}
@@ -57,7 +63,7 @@ func encode(t *testing.T, r *volume.Record) []byte {
 }
 
 func TestRecordRoundTrip(t *testing.T) {
-	for name, r := range map[string]*volume.Record{"inline": inlineRecord(), "PersistentVolume": persistentRecord(), "detached": detachedRecord()} {
+	for name, r := range map[string]*volume.Record{"inline": inlineRecord(), "PersistentVolume": persistentRecord(), "detached": detachedRecord(), "of a node": nodeRecord()} {
 		t.Run(name, func(t *testing.T) {
 			data := encode(t, r)
 			if strings.Contains(string(data), "\n") {

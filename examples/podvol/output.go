@@ -16,8 +16,10 @@ import (
 // row is one volume as printed; its keys are part of the command's contract.
 type row struct {
 	Pod string `json:"pod"`
-	// PodUID is told where several pods have that name.
+	// PodUID and Node, as far as it is known, are told where several pods have that
+	// name.
 	PodUID          string  `json:"podUID,omitempty"`
+	Node            string  `json:"node,omitempty"`
 	Volume          string  `json:"volume"`
 	Plugin          string  `json:"plugin"`
 	Source          string  `json:"source"`
@@ -88,7 +90,7 @@ func (p *tablePrinter) add(r row) error {
 	took := time.Duration(r.DurationSeconds * float64(time.Second))
 	pod := r.Pod
 	if r.PodUID != "" {
-		pod += " (" + r.PodUID + ")"
+		pod += " (" + podText(r.PodUID, r.Node) + ")"
 	}
 	_, err := fmt.Fprintf(p.out, tableFormat, dash(pod), dash(r.Volume), dash(r.Plugin), r.State, shortDuration(took), dash(r.Source), cmp.Or(cell(r.Path), cell(r.Detail), "-"))
 	if err != nil {
@@ -102,6 +104,14 @@ func (p *tablePrinter) add(r row) error {
 }
 
 func (p *tablePrinter) close() error { return nil }
+
+// podText tells pods of one name apart.
+func podText(uid, node string) string {
+	if node == "" {
+		return uid
+	}
+	return uid + " of node " + node
+}
 
 // jsonPrinter prints one list, an element for each row.
 type jsonPrinter struct {

@@ -19,7 +19,7 @@ func statusCommand(s streams) *cobra.Command {
 			"directories and the mount table. It changes nothing, takes no lock and never\n" +
 			"touches a volume, so it answers also while a server does not. What run-node\n" +
 			"knows of servers is in its /explain. Pods of one name, as of several nodes, are told\n" +
-			"apart by their UIDs, which podvol unmount --uid takes.\n\n" +
+			"apart by UID and node, which podvol unmount --uid and --node take.\n\n" +
 			"Exit code: 0 when all volumes are mounted, 1 when some are not, or something cannot\n" +
 			"be read.",
 		Args: noArgs,
@@ -51,7 +51,7 @@ func status(s streams, rootDir, output string) error {
 	for _, v := range volumes {
 		row := rowOf(v)
 		if shared[v.Pod] {
-			row.PodUID = string(v.PodUID)
+			row.PodUID, row.Node = string(v.PodUID), string(v.NodeName)
 		}
 		failed = failed || v.Err != nil || v.State != volumemanager.StateMounted
 		if err := rows.add(row); err != nil {

@@ -56,10 +56,10 @@ func unmountCommand(s streams) *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.StringArrayVarP(&o.files, "filename", "f", nil, "manifest file, directory of manifests, or - for standard input (repeatable)")
-	flags.StringVar(&o.nodeName, "node", "", "this node's name, if mount was given one")
+	flags.StringVar(&o.nodeName, "node", "", "this node's name, if mount was given one: pods of other nodes are left alone")
 	flags.StringArrayVar(&o.pods, "pod", nil, "unmount this pod, as NAMESPACE/NAME; with -f: only this one of the manifests (repeatable)")
 	flags.StringArrayVar(&o.uids, "uid", nil, "unmount the pod with this UID, where several have its name (repeatable)")
-	flags.BoolVar(&o.all, "all", false, "unmount all pods below the root directory")
+	flags.BoolVar(&o.all, "all", false, "unmount all pods below the root directory; with --node: all of that node")
 	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, json or yaml")
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
 	addVolumeDirs(flags, &o.volumeDirs)
@@ -121,8 +121,8 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 	if err := selected.ambiguous(mounted); err != nil {
 		return errors.Join(err, node.stop())
 	}
+	volumes := selected.choose(mounted)
 	absent := selected.absent(mounted)
-	volumes := slices.DeleteFunc(slices.Clone(mounted), func(v volumemanager.VolumeStatus) bool { return !selected.has(v) })
 	if len(volumes) == 0 {
 		fmt.Fprintf(s.err, "Nothing to unmount below %s.\n", rootDir)
 	}
@@ -142,12 +142,12 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 		fmt.Fprintln(s.err, "podvol:", text)
 	}
 	if len(absent) > 0 || len(volumes) == 0 && !o.all {
-		tellMounted(s.err, rootDir, slices.DeleteFunc(mounted, selected.has))
+		tellMounted(s.err, rootDir, slices.DeleteFunc(mounted, func(v volumemanager.VolumeStatus) bool { return !selected.leaves(v) }))
 	}
 	if report.failed || len(absent) > 0 {
 		return reportedAlso(s.err, gone)
 	}
-	if o.all {
+	if o.all && o.nodeName == "" {
 		return errors.Join(gone, leftAlone(rootDir))
 	}
 	return gone
@@ -168,7 +168,7 @@ func deleteEphemeral(ctx context.Context, s streams, o unmountOptions, rootDir s
 		options: changeOptions{rootDir: rootDir, nodeName: nodeName, volumeDirs: o.volumeDirs, timeout: o.timeout},
 		deleted: s.err, kept: s.err, wait: min(o.timeout, claimsWait),
 		whose: func(pod types.NamespacedName, uid types.UID) bool {
-			return selected.has(volumemanager.VolumeStatus{Pod: pod, PodUID: uid}) &&
+			return selected.owns(pod, uid) &&
 				!slices.ContainsFunc(left, func(m embedded.Mounted) bool { return m.PodUID == uid })
 		},
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -21,12 +22,16 @@ type selection struct {
 	names    map[types.NamespacedName]bool // of pods that were asked for by name
 	uids     map[types.UID]bool            // that were asked for
 	pods     map[types.UID]*v1.Pod         // of the manifests that were asked for; nil: there are none
+	only     types.NodeName                // pods of this node alone; empty: of all
 	nodeName string                        // if it was given, or the manifests say
+	chosen   map[types.UID]bool            // of what is mounted; see choose
 }
 
 // has reports whether a volume is meant.
 func (s *selection) has(v volumemanager.VolumeStatus) bool {
 	switch {
+	case !s.onNode(v):
+		return false
 	case s.all:
 		return true
 	case s.pods != nil:
@@ -35,8 +40,33 @@ func (s *selection) has(v volumemanager.VolumeStatus) bool {
 	return s.names[v.Pod] || s.uids[v.PodUID]
 }
 
+// onNode reports whether a volume is of the node that was asked for. Where its record
+// does not say, a manifest's pod is known by its UID, which tells nodes apart mostly;
+// what is known by a name alone may be another node's.
+func (s *selection) onNode(v volumemanager.VolumeStatus) bool {
+	return s.only == "" || v.NodeName == s.only || v.NodeName == "" && s.pods != nil
+}
+
+// choose returns the rows of the pods that are meant, whole: pods are torn down so.
+func (s *selection) choose(mounted []volumemanager.VolumeStatus) (rows []volumemanager.VolumeStatus) {
+	s.chosen = make(map[types.UID]bool)
+	for _, v := range mounted {
+		s.chosen[v.PodUID] = s.chosen[v.PodUID] || s.has(v)
+	}
+	return slices.DeleteFunc(slices.Clone(mounted), s.leaves)
+}
+
+// leaves reports whether a volume was not chosen.
+func (s *selection) leaves(v volumemanager.VolumeStatus) bool { return !s.chosen[v.PodUID] }
+
+// owns reports whether claims that were made for a pod go: of which node that was they
+// do not say.
+func (s *selection) owns(pod types.NamespacedName, uid types.UID) bool {
+	return s.chosen[uid] || s.has(volumemanager.VolumeStatus{Pod: pod, PodUID: uid})
+}
+
 func selectPods(ctx context.Context, s streams, o unmountOptions) (*selection, error) {
-	selected := &selection{all: o.all, names: make(map[types.NamespacedName]bool), uids: make(map[types.UID]bool), nodeName: o.nodeName}
+	selected := &selection{all: o.all, names: make(map[types.NamespacedName]bool), uids: make(map[types.UID]bool), only: types.NodeName(o.nodeName), nodeName: o.nodeName}
 	for _, value := range o.pods {
 		name, err := parsePod(value)
 		if err != nil {
@@ -74,10 +104,11 @@ func (s *selection) ambiguous(mounted []volumemanager.VolumeStatus) error {
 	if s.pods != nil {
 		return nil // whose UIDs are known
 	}
-	shared := sharedNames(mounted)
+	here := slices.DeleteFunc(slices.Clone(mounted), func(v volumemanager.VolumeStatus) bool { return !s.onNode(v) })
+	shared := sharedNames(here)
 	for _, name := range sortedNames(s.names) {
 		if shared[name] {
-			return usagef("--pod %s is several pods: say which with --uid: %s", name, strings.Join(uidsOf(mounted, name), ", "))
+			return usagef("--pod %s is several pods: say which with --uid, or with --node where that tells them apart: %s", name, strings.Join(podsOf(here, name), ", "))
 		}
 	}
 	return nil
@@ -85,31 +116,45 @@ func (s *selection) ambiguous(mounted []volumemanager.VolumeStatus) error {
 
 // absent says what was asked for by name and has nothing mounted, and which pods of
 // the manifests are not mounted though others of their names are: they were mounted
-// for another node.
+// for another node. It is asked after choose.
 func (s *selection) absent(mounted []volumemanager.VolumeStatus) (texts []string) {
+	chosen := slices.DeleteFunc(slices.Clone(mounted), s.leaves)
 	for _, name := range sortedNames(s.names) {
-		if s.pods == nil && len(uidsOf(mounted, name)) == 0 {
-			texts = append(texts, fmt.Sprintf("pod %s has nothing mounted", name))
+		if s.pods == nil && len(podsOf(chosen, name)) == 0 {
+			texts = append(texts, s.nothingOf(name, mounted))
 		}
 	}
 	for _, uid := range slices.Sorted(maps.Keys(s.uids)) {
-		if !hasRows(mounted, uid) {
-			texts = append(texts, fmt.Sprintf("no pod with UID %s has anything mounted", uid))
+		if !s.chosen[uid] {
+			texts = append(texts, fmt.Sprintf("no pod with UID %s%s has anything mounted", uid, s.ofNode()))
 		}
 	}
 	for _, pod := range sortedPods(s.pods) {
 		name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-		if hasRows(mounted, pod.UID) {
-			continue
-		}
-		if others := uidsOf(mounted, name); len(others) > 0 {
-			texts = append(texts, fmt.Sprintf("pod %s of node %s has nothing mounted, but another pod of that name has, with UID %s: say --node as mount did, or --uid",
-				name, s.nodeName, strings.Join(others, ", ")))
-		} else if s.names[name] {
-			texts = append(texts, fmt.Sprintf("pod %s of node %s has nothing mounted", name, s.nodeName))
+		if !s.chosen[pod.UID] && (s.names[name] || len(podsOf(mounted, name)) > 0) {
+			texts = append(texts, s.nothingOf(name, mounted))
 		}
 	}
+	if s.all && len(chosen) == 0 && len(mounted) > 0 {
+		texts = append(texts, fmt.Sprintf("no pod%s has anything mounted", s.ofNode()))
+	}
 	return texts
+}
+
+// nothingOf says that a pod has nothing mounted, and which of its name have.
+func (s *selection) nothingOf(name types.NamespacedName, mounted []volumemanager.VolumeStatus) string {
+	text := fmt.Sprintf("pod %s%s has nothing mounted", name, s.ofNode())
+	if others := podsOf(mounted, name); len(others) > 0 {
+		text += fmt.Sprintf(", but another pod of that name has, with UID %s: say --node as mount did, or --uid", strings.Join(others, ", "))
+	}
+	return text
+}
+
+func (s *selection) ofNode() string {
+	if s.nodeName == "" {
+		return ""
+	}
+	return " of node " + s.nodeName
 }
 
 // tellMounted says what is left for whoever did not find what he asked for.
@@ -127,11 +172,6 @@ func tellMounted(w io.Writer, rootDir string, left []volumemanager.VolumeStatus)
 	fmt.Fprintf(w, "Mounted below %s are volumes of %s; %s status shows them.\n", rootDir, few(pods), shellJoin(programName(os.Args[0])))
 }
 
-// hasRows reports whether anything of a pod is mounted, or may be.
-func hasRows(rows []volumemanager.VolumeStatus, uid types.UID) bool {
-	return slices.ContainsFunc(rows, func(v volumemanager.VolumeStatus) bool { return v.PodUID == uid })
-}
-
 // sharedNames are the names that several pods have.
 func sharedNames(rows []volumemanager.VolumeStatus) map[types.NamespacedName]bool {
 	first, shared := make(map[types.NamespacedName]types.UID), make(map[types.NamespacedName]bool)
@@ -144,15 +184,18 @@ func sharedNames(rows []volumemanager.VolumeStatus) map[types.NamespacedName]boo
 	return shared
 }
 
-// uidsOf are the UIDs of the pods of a name.
-func uidsOf(rows []volumemanager.VolumeStatus, name types.NamespacedName) (uids []string) {
+// podsOf are the pods of a name: their UIDs, and their nodes as far as these are known.
+func podsOf(rows []volumemanager.VolumeStatus, name types.NamespacedName) (pods []string) {
+	nodes := make(map[types.UID]types.NodeName)
 	for _, v := range rows {
-		if v.Pod == name && !slices.Contains(uids, string(v.PodUID)) {
-			uids = append(uids, string(v.PodUID))
+		if v.Pod == name {
+			nodes[v.PodUID] = cmp.Or(nodes[v.PodUID], v.NodeName)
 		}
 	}
-	slices.Sort(uids)
-	return uids
+	for _, uid := range slices.Sorted(maps.Keys(nodes)) {
+		pods = append(pods, podText(string(uid), string(nodes[uid])))
+	}
+	return pods
 }
 
 func sortedNames(names map[types.NamespacedName]bool) []types.NamespacedName {

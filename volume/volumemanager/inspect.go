@@ -82,7 +82,7 @@ func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
 // statusOf judges a recorded volume by its confirmation and the mount table:
 // one row for each of its names in the pod.
 func statusOf(r *volume.Record, mounted mounts) []VolumeStatus {
-	s := VolumeStatus{Pod: r.Pod, PodUID: r.PodUID, Plugin: r.Plugin, Source: r.Source, PersistentVolume: persistentVolumeOf(r), Claim: claimOf(r), Path: r.Path, State: StateMounted, Found: r.Rebuilt}
+	s := VolumeStatus{Pod: r.Pod, PodUID: r.PodUID, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: persistentVolumeOf(r), Claim: claimOf(r), Path: r.Path, State: StateMounted, Found: r.Rebuilt}
 	reason := reasonOf(r, mounted)
 	switch {
 	case r.Detached != nil:

@@ -36,7 +36,7 @@ func TestRestartKnowsWhatIsMounted(t *testing.T) {
 		t.Fatalf("Explain after the restart: %+v", after)
 	}
 	for i := range after {
-		if after[i].State != volumemanager.StateMounted || after[i].Path != before[i].Path || after[i].Source != before[i].Source {
+		if after[i].State != volumemanager.StateMounted || after[i].Path != before[i].Path || after[i].Source != before[i].Source || after[i].NodeName != "node1" {
 			t.Errorf("before %+v, after %+v", before[i], after[i])
 		}
 	}

@@ -33,7 +33,7 @@ func (m *Manager) setUp(ctx context.Context, s *slot, w wish) error {
 	waits := newPatience(ctx, m.config.SetUpTimeout)
 	defer waits.end()
 	ctx = waits
-	u := &setUp{slot: s, pod: w.pod, record: &volume.Record{PodUID: w.pod.UID, Pod: podName(w.pod), Volumes: w.names}}
+	u := &setUp{slot: s, pod: w.pod, record: &volume.Record{PodUID: w.pod.UID, Pod: podName(w.pod), NodeName: m.host.NodeName, Volumes: w.names}}
 	u.progress = m.newProgress(u, waits)
 	defer u.progress.end()
 	err := m.trySetUp(ctx, u)

@@ -200,7 +200,7 @@ func (s *slot) describe() *volume.Record {
 func (s *slot) rows() []VolumeStatus {
 	r := s.describe()
 	row := VolumeStatus{
-		Pod: s.pod.name, PodUID: s.pod.uid, Plugin: r.Plugin, Source: r.Source, PersistentVolume: persistentVolumeOf(r), Claim: claimOf(r), Path: r.Path, Device: deviceNodeOf(r),
+		Pod: s.pod.name, PodUID: s.pod.uid, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: persistentVolumeOf(r), Claim: claimOf(r), Path: r.Path, Device: deviceNodeOf(r),
 		State: s.state, Since: s.since, Duration: s.took, Wanted: (s.wanted || s.unused) && s.pod.wanted,
 		Found:    s.actual.isFound(),
 		Failures: s.failures, NextRetry: s.retryAt, Attachment: s.attachmentTrouble(),

@@ -44,6 +44,9 @@ const (
 type VolumeStatus struct {
 	Pod    types.NamespacedName
 	PodUID types.UID
+	// NodeName is the node that the volume was mounted for, as its record has it;
+	// empty while nothing was tried, and where the record does not say.
+	NodeName types.NodeName
 	// Volume is the volume's name in the pod.
 	Volume string
 	// Plugin is the plugin's name; empty while none is found.

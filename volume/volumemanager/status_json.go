@@ -17,6 +17,7 @@ type statusJSON struct {
 	Namespace        string        `json:"namespace"`
 	Pod              string        `json:"pod"`
 	PodUID           types.UID     `json:"podUID"`
+	Node             string        `json:"node,omitempty"`
 	Volume           string        `json:"volume"`
 	Plugin           string        `json:"plugin"`
 	Source           string        `json:"source"`
@@ -72,7 +73,8 @@ type progressJSON struct {
 
 // MarshalJSON writes the status for other programs: keys that do not change,
 // times as RFC 3339 says and absent where they are zero, durations in seconds, the
-// claim as "namespace/name", its volume as "persistentVolume".
+// claim as "namespace/name", its volume as "persistentVolume", and the node as "node"
+// where it is known.
 // The error becomes its text ("error"), one word for its cause ("cause", such as
 // "NotFound", "HelperMissing" or "Unknown"), and whether it may have left
 // something behind ("uncertain"); all three are absent without an error. What
@@ -82,7 +84,7 @@ type progressJSON struct {
 // back: an error is more than its text.
 func (s VolumeStatus) MarshalJSON() ([]byte, error) {
 	out := statusJSON{
-		Namespace: s.Pod.Namespace, Pod: s.Pod.Name, PodUID: s.PodUID, Volume: s.Volume,
+		Namespace: s.Pod.Namespace, Pod: s.Pod.Name, PodUID: s.PodUID, Node: string(s.NodeName), Volume: s.Volume,
 		Plugin: s.Plugin, Source: s.Source, Path: s.Path, Device: s.Device, State: string(s.State), Wanted: s.Wanted,
 		Since: presentTime(s.Since), DurationSeconds: s.Duration.Seconds(),
 		Operation: s.Operation, Began: presentTime(s.Began),

@@ -20,7 +20,7 @@ import (
 func TestStatusAsJSON(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.FixedZone("east", 3600))
 	full := volumemanager.VolumeStatus{
-		Pod: types.NamespacedName{Namespace: "shop", Name: "web"}, PodUID: "u", Volume: "v", Plugin: "kubernetes.io/nfs", Source: "s:/e", Claim: types.NamespacedName{Namespace: "shop", Name: "data"},
+		Pod: types.NamespacedName{Namespace: "shop", Name: "web"}, PodUID: "u", NodeName: "node1", Volume: "v", Plugin: "kubernetes.io/nfs", Source: "s:/e", Claim: types.NamespacedName{Namespace: "shop", Name: "data"},
 		PersistentVolume: "pv-1", State: volumemanager.StateFailed, Path: "/p", Since: at, Duration: 1500 * time.Millisecond, Wanted: true,
 		Operation: "set-up", Began: at, Progress: volume.Progress{Doing: "unpacking", Done: 3}, Failures: 3, NextRetry: at,
 		Err: &volume.Error{Op: "SetUp", Err: volume.NothingDone(mount.ErrHelperMissing)},
@@ -30,7 +30,7 @@ func TestStatusAsJSON(t *testing.T) {
 		want   map[string]any
 	}{
 		"everything": {full, map[string]any{
-			"namespace": "shop", "pod": "web", "podUID": "u", "volume": "v", "plugin": "kubernetes.io/nfs", "source": "s:/e", "claim": "shop/data", "persistentVolume": "pv-1",
+			"namespace": "shop", "pod": "web", "podUID": "u", "node": "node1", "volume": "v", "plugin": "kubernetes.io/nfs", "source": "s:/e", "claim": "shop/data", "persistentVolume": "pv-1",
 			"state": "failed", "path": "/p", "since": "2026-01-02T02:04:05Z", "durationSeconds": 1.5, "wanted": true,
 			"operation": "set-up", "began": "2026-01-02T02:04:05Z", "progress": map[string]any{"doing": "unpacking", "done": 3.0}, "failures": 3.0, "nextRetry": "2026-01-02T02:04:05Z",
 			"error": full.Err.Error(), "cause": "HelperMissing",
