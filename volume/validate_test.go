@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -82,11 +83,6 @@ func TestValidatePodVolumes(t *testing.T) {
 		"no source":             {func(p *v1.Pod) { data(p).EmptyDir = nil }, []string{v0}},
 		"negative size":         {func(p *v1.Pod) { data(p).EmptyDir.SizeLimit = ptr.To(resource.MustParse("-1")) }, []string{v0 + ".emptyDir.sizeLimit"}},
 		"unknown medium":        {func(p *v1.Pod) { data(p).EmptyDir.Medium = "Tape" }, []string{v0 + ".emptyDir.medium"}},
-		"bind mount options":    {func(p *v1.Pod) { web(p).VolumeMounts[0].BindMountOptions = []string{"noexec", "nosuid", "nodev"} }, nil},
-		"other bind options":    {func(p *v1.Pod) { web(p).VolumeMounts[0].BindMountOptions = []string{"exec", "nodev", "nodev"} }, []string{"spec.containers[0].volumeMounts[0].bindMountOptions[0]", "spec.containers[0].volumeMounts[0].bindMountOptions[2]"}},
-		"emptyDir's mode":       {func(p *v1.Pod) { data(p).EmptyDir.Mode = ptr.To[int32](0o1777) }, nil},
-		"setuid emptyDir":       {func(p *v1.Pod) { data(p).EmptyDir.Mode = ptr.To[int32](0o4777) }, []string{v0 + ".emptyDir.mode"}},
-		"negative mode":         {func(p *v1.Pod) { data(p).EmptyDir.Mode = ptr.To[int32](-1) }, []string{v0 + ".emptyDir.mode"}},
 		"huge page size":        {func(p *v1.Pod) { data(p).EmptyDir.Medium = "HugePages-2Mi" }, nil},
 		"bad huge page size":    {func(p *v1.Pod) { data(p).EmptyDir.Medium = "HugePages-big" }, []string{v0 + ".emptyDir.medium"}},
 		"NFS without server":    {func(p *v1.Pod) { p.Spec.Volumes[1].NFS.Server = "" }, []string{"spec.volumes[1].nfs.server"}},
@@ -111,7 +107,6 @@ func TestValidatePodVolumes(t *testing.T) {
 		"bundle with selector": {func(p *v1.Pod) { projected(p).Sources[1].ClusterTrustBundle.LabelSelector = &metav1.LabelSelector{} },
 			[]string{all + ".sources[1].clusterTrustBundle.labelSelector"}},
 		"config map with slash": {func(p *v1.Pod) { conf(p).Name = "a/b" }, []string{conf0 + ".name"}},
-		"negative user":         {func(p *v1.Pod) { conf(p).DefaultUser = ptr.To[int64](-1) }, []string{conf0 + ".defaultUser"}},
 		"item path too long":    {func(p *v1.Pod) { conf(p).Items[0].Path = strings.Repeat("x", 256) }, []string{conf0 + ".items[0].path"}},
 		"odd huge page size":    {func(p *v1.Pod) { data(p).EmptyDir.Medium = "HugePages-3Mi" }, []string{v0 + ".emptyDir.medium"}},
 		"mount of no volume":    {func(p *v1.Pod) { web(p).VolumeMounts[0].Name = "nix" }, []string{"spec.containers[0].volumeMounts[0].name"}},
@@ -148,6 +143,39 @@ func TestValidatePodVolumes(t *testing.T) {
 	}
 	if fields(t, volume.ValidatePodVolumes(nil)) == nil {
 		t.Error("no pod is accepted")
+	}
+}
+
+// What newer minors of Kubernetes have is judged where the one in use has it.
+func TestFieldsOfNewerMinors(t *testing.T) {
+	type setting struct {
+		field string
+		value any
+		want  []string
+	}
+	const mode, user, options = "spec.volumes[0].emptyDir.mode", "spec.volumes[2].configMap.defaultUser", "spec.containers[0].volumeMounts[0].bindMountOptions"
+	of := map[string]func(p *v1.Pod) any{
+		"BindMountOptions": func(p *v1.Pod) any { return &p.Spec.Containers[0].VolumeMounts[0] },
+		"Mode":             func(p *v1.Pod) any { return p.Spec.Volumes[0].EmptyDir },
+		"DefaultUser":      func(p *v1.Pod) any { return p.Spec.Volumes[2].ConfigMap },
+	}
+	for name, tc := range map[string]setting{
+		"bind mount options": {"BindMountOptions", []string{"noexec", "nosuid", "nodev"}, nil},
+		"other bind options": {"BindMountOptions", []string{"exec", "nodev", "nodev"}, []string{options + "[0]", options + "[2]"}},
+		"emptyDir's mode":    {"Mode", ptr.To[int32](0o1777), nil},
+		"setuid emptyDir":    {"Mode", ptr.To[int32](0o4777), []string{mode}},
+		"negative mode":      {"Mode", ptr.To[int32](-1), []string{mode}},
+		"negative user":      {"DefaultUser", ptr.To[int64](-1), []string{user}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := validPod()
+			if !kubeapi.Set(of[tc.field](pod), tc.field, tc.value) {
+				t.Skipf("this minor of k8s.io/api has no %s", tc.field)
+			}
+			if got := fields(t, volume.ValidatePodVolumes(pod)); !slices.Equal(got, tc.want) {
+				t.Errorf("refused %q, want %q", got, tc.want)
+			}
+		})
 	}
 }
 

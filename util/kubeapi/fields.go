@@ -41,6 +41,17 @@ func UserAnnotations(s *v1.PodCertificateProjection) map[string]string {
 	return field[map[string]string](s, "UserAnnotations")
 }
 
+// Set gives a field of what object points to a value, and says whether the minor in
+// use has that field. It is for tests of what only newer minors have.
+func Set(object any, name string, value any) bool {
+	f := reflect.ValueOf(object).Elem().FieldByName(name)
+	if !f.IsValid() {
+		return false
+	}
+	f.Set(reflect.ValueOf(value))
+	return true
+}
+
 // field returns a field of what object points to, or zero where there is none.
 func field[T any](object any, name string) T {
 	var none T

@@ -37,6 +37,16 @@ func NewTrustBundle() metav1.Object {
 	return &certificatesv1beta1.ClusterTrustBundle{}
 }
 
+// MakeTrustBundle returns a ClusterTrustBundle of [TrustBundleVersion] as described.
+func MakeTrustBundle(b TrustBundle) metav1.Object {
+	object := NewTrustBundle()
+	fields := reflect.ValueOf(object).Elem()
+	fields.FieldByName("ObjectMeta").Set(reflect.ValueOf(b.ObjectMeta))
+	fields.FieldByName("Spec").FieldByName("SignerName").SetString(b.SignerName)
+	fields.FieldByName("Spec").FieldByName("TrustBundle").SetString(b.PEM)
+	return object
+}
+
 // TrustBundleOf reads a ClusterTrustBundle of either version; the object's meta data
 // stays its own. It is false for everything else.
 func TrustBundleOf(object any) (TrustBundle, bool) {

@@ -234,7 +234,7 @@ func (f *bundleFeed) servedVersion(ctx context.Context) (bundleVersion, error) {
 // does not say.
 func (f *bundleFeed) discovered(ctx context.Context) bool {
 	for _, version := range []schema.GroupVersion{certificatesv1.SchemeGroupVersion, certificatesv1beta1.SchemeGroupVersion} {
-		served, err := following.ServerResources(ctx, f.clientset.Discovery(), version.String())
+		served, err := following.ServerResources(ctx, f.clientset.Discovery(), version)
 		switch {
 		case apierrors.IsNotFound(err):
 		case err != nil:

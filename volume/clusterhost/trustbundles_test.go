@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	certificatesv1 "k8s.io/api/certificates/v1"
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/clusterhost"
 	"github.com/podvol/podvol/volume/objects"
@@ -33,13 +33,12 @@ func certificate(text string) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte(text)}))
 }
 
-func bundle(name, signer, team string, certificates ...string) *certificatesv1.ClusterTrustBundle {
-	b := &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"team": team}}}
-	b.Spec.SignerName = signer
+func bundle(name, signer, team string, certificates ...string) metav1.Object {
+	b := kubeapi.TrustBundle{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"team": team}}, SignerName: signer}
 	for _, c := range certificates {
-		b.Spec.TrustBundle += "# a comment\n" + certificate(c)
+		b.PEM += "# a comment\n" + certificate(c)
 	}
-	return b
+	return kubeapi.MakeTrustBundle(b)
 }
 
 func certificates(all ...string) (text string) {
@@ -106,10 +105,14 @@ func TestTrustBundlesByNameAndSigner(t *testing.T) {
 // An API server before Kubernetes 1.37 serves the beta version, if anything, until it is
 // upgraded.
 func TestTrustBundlesOfTheBetaVersion(t *testing.T) {
+	if kubeapi.TrustBundleVersion() == certificatesv1beta1.SchemeGroupVersion {
+		t.Skip("this minor of k8s.io/api knows the beta version only")
+	}
+	stable := kubeapi.MakeTrustBundle(kubeapi.TrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "one"}, PEM: certificate("2")})
 	synctest.Test(t, func(t *testing.T) {
 		set := fake.NewSimpleClientset(
 			&certificatesv1beta1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: certificatesv1beta1.ClusterTrustBundleSpec{TrustBundle: certificate("1")}},
-			&certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: certificatesv1.ClusterTrustBundleSpec{TrustBundle: certificate("2")}})
+			stable.(runtime.Object))
 		var served atomic.Pointer[string]
 		served.Store(new("v1beta1"))
 		set.PrependReactor("list", "clustertrustbundles", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -174,11 +177,15 @@ func TestTrustBundlesThatAreNotServed(t *testing.T) {
 				}
 			}
 		}
-		if n := len(w.transport.Calls()); n != 2 {
-			t.Errorf("%d requests for the two versions", n)
+		versions := 2
+		if kubeapi.TrustBundleVersion() == certificatesv1beta1.SchemeGroupVersion {
+			versions = 1
+		}
+		if n := len(w.transport.Calls()); n != versions {
+			t.Errorf("%d requests for %d versions", n, versions)
 		}
 		time.Sleep(time.Hour)
-		if n := len(w.transport.Calls()); n != 2 {
+		if n := len(w.transport.Calls()); n != versions {
 			t.Errorf("%d requests while nobody asks", n)
 		}
 		w.transport.SetHandler(w.api)

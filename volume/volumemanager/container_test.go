@@ -2,7 +2,6 @@ package volumemanager_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -243,12 +242,8 @@ func TestRecursiveReadOnly(t *testing.T) {
 
 func TestBindMountOptions(t *testing.T) {
 	asked, asks := []string{"noexec", "nosuid"}, v1.VolumeMount{Name: "v", MountPath: "/v"}
-	if err := json.Unmarshal([]byte(`{"bindMountOptions": ["noexec", "nosuid"]}`), &asks); err != nil {
-		t.Fatal(err)
-	}
-	if kubeapi.BindMountOptions(&asks) == nil {
-		t.Log("this minor of k8s.io/api has no bindMountOptions")
-		return
+	if !kubeapi.Set(&asks, "BindMountOptions", asked) {
+		t.Skip("this minor of k8s.io/api has no bindMountOptions")
 	}
 	w := newWorld(t)
 	manager, _ := w.start()

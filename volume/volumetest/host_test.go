@@ -14,10 +14,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumetest"
 )
@@ -66,9 +66,8 @@ func TestTrustBundles(t *testing.T) {
 		{"b", "example.com/s", "x", "B\n"}, {"a", "example.com/s", "x", "A\n"},
 		{"again", "example.com/s", "x", "A\n"}, {"y", "example.com/s", "y", "Y\n"}, {"other", "example.com/o", "x", "O\n"},
 	} {
-		bundle := &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: b.name, Labels: map[string]string{"l": b.label}}}
-		bundle.Spec.SignerName, bundle.Spec.TrustBundle = b.signer, b.pem
-		h.Add(bundle)
+		meta := metav1.ObjectMeta{Name: b.name, Labels: map[string]string{"l": b.label}}
+		h.Add(kubeapi.MakeTrustBundle(kubeapi.TrustBundle{ObjectMeta: meta, SignerName: b.signer, PEM: b.pem}))
 	}
 	bundles := role[volume.TrustBundleGetter](t, h)
 	if pem, err := bundles.GetTrustBundle(t.Context(), "other"); pem != "O\n" || err != nil {

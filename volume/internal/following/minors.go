@@ -2,12 +2,14 @@ package following
 
 import (
 	"context"
+	"encoding/json"
 	"reflect"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
@@ -94,27 +96,30 @@ func results[T any](out []reflect.Value) (T, error) {
 	return value, err
 }
 
-// ServerResources asks which resources a version has. Before client-go 0.37 it is
-// the client's own time limit that ends it, not ctx.
-func ServerResources(ctx context.Context, d discovery.DiscoveryInterface, groupVersion string) (*metav1.APIResourceList, error) {
-	type withContext interface {
-		ServerResourcesForGroupVersionWithContext(context.Context, string) (*metav1.APIResourceList, error)
+// ServerResources asks which resources a version has, until ctx ends, which
+// client-go's own method heeds from 0.37 on only.
+func ServerResources(ctx context.Context, d discovery.DiscoveryInterface, version schema.GroupVersion) (*metav1.APIResourceList, error) {
+	client := d.RESTClient()
+	if client == nil { // a fake one answers at once
+		return d.ServerResourcesForGroupVersion(version.String())
 	}
-	if d, ok := d.(withContext); ok {
-		return d.ServerResourcesForGroupVersionWithContext(ctx, groupVersion)
-	}
-	return d.ServerResourcesForGroupVersion(groupVersion)
+	resources := new(metav1.APIResourceList)
+	err := client.Get().AbsPath("apis", version.Group, version.Version).Do(ctx).Into(resources)
+	return resources, err
 }
 
 // ServerVersion asks which version the server is of, likewise.
 func ServerVersion(ctx context.Context, d discovery.DiscoveryInterface) (*version.Info, error) {
-	type withContext interface {
-		ServerVersionWithContext(context.Context) (*version.Info, error)
+	client := d.RESTClient()
+	if client == nil {
+		return d.ServerVersion()
 	}
-	if d, ok := d.(withContext); ok {
-		return d.ServerVersionWithContext(ctx)
+	data, err := client.Get().AbsPath("version").Do(ctx).Raw()
+	if err != nil {
+		return nil, err
 	}
-	return d.ServerVersion()
+	info := new(version.Info)
+	return info, json.Unmarshal(data, info)
 }
 
 // syncPoll is how often an informer is asked that cannot tell by itself.

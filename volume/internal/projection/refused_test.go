@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/configmap"
 	"github.com/podvol/podvol/volume/volumetest"
@@ -64,8 +65,6 @@ func TestInvalidSpecsAreRefused(t *testing.T) {
 		"mode too large":          {mode(0o1000), "secret.defaultMode", "0777"},
 		"mode in decimal":         {mode(644), "secret.defaultMode", "01204"},
 		"negative mode":           {mode(-1), "secret.defaultMode", "0777"},
-		"negative user":           {item(v1.KeyToPath{Key: "a", Path: "a", User: ptr.To[int64](-1)}), item0 + ".user", "2147483647"},
-		"user too large":          {v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s", DefaultUser: ptr.To[int64](1 << 31)}}, "secret.defaultUser", "2147483647"},
 		"neither reference":       {downward(v1.DownwardAPIVolumeFile{}), file0, "exactly one"},
 		"both references":         {downward(v1.DownwardAPIVolumeFile{FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}, ResourceFieldRef: &v1.ResourceFieldSelector{}}), file0, "exactly one"},
 		"unknown field":           {field("metadata.nome"), file0 + ".fieldRef.fieldPath", "metadata.name"},
@@ -101,6 +100,13 @@ func TestInvalidSpecsAreRefused(t *testing.T) {
 		"an empty signer":              {fromSources(projectBundle(v1.ClusterTrustBundleProjection{SignerName: ptr.To("")})), source0 + ".clusterTrustBundle.signerName", "empty"},
 		"a bad selector": {fromSources(projectBundle(v1.ClusterTrustBundleProjection{SignerName: ptr.To("example.com/a"),
 			LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "k", Operator: "Like"}}}})), source0 + ".clusterTrustBundle.labelSelector.matchExpressions[0].operator", "Like"},
+	}
+	key, secret := v1.KeyToPath{Key: "a", Path: "a"}, v1.SecretVolumeSource{SecretName: "s"}
+	if kubeapi.Set(&key, "User", ptr.To[int64](-1)) && kubeapi.Set(&secret, "DefaultUser", ptr.To[int64](1<<31)) {
+		negative, large := tests["no key"], tests["no key"]
+		negative.source, negative.field, negative.reason = item(key), item0+".user", "2147483647"
+		large.source, large.field, large.reason = v1.VolumeSource{Secret: &secret}, "secret.defaultUser", "2147483647"
+		tests["negative user"], tests["user too large"] = negative, large
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -34,7 +34,7 @@ func ExampleFromInformers() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer factory.Shutdown()
 	defer cancel()
-	factory.StartWithContext(ctx)
+	factory.Start(ctx.Done())
 	if err := client.WaitForSync(ctx); err != nil {
 		fmt.Println(err)
 		return

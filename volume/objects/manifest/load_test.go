@@ -9,9 +9,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
@@ -220,8 +222,13 @@ metadata: {name: custom}
 }
 
 // ClusterTrustBundles are stable since Kubernetes 1.37, and were beta before.
-func TestTrustBundlesOfBothVersions(t *testing.T) {
-	for _, version := range []string{"v1", "v1beta1"} {
+// A minor before 1.37 refuses the stable version, and names the one it knows.
+func TestTrustBundlesOfEachVersion(t *testing.T) {
+	versions := []string{certificatesv1beta1.SchemeGroupVersion.Version}
+	if newest := kubeapi.TrustBundleVersion().Version; newest != versions[0] {
+		versions = append(versions, newest)
+	}
+	for _, version := range versions {
 		set := decode(t, "apiVersion: certificates.k8s.io/"+version+`
 kind: ClusterTrustBundle
 metadata: {name: roots}
@@ -231,9 +238,13 @@ spec:
     cm9vdA==
     -----END CERTIFICATE-----
 `)
-		bundle, err := objects.Get[*certificatesv1.ClusterTrustBundle](t.Context(), set, volume.NewObjectRef("ClusterTrustBundle", "", "roots"))
-		if err != nil || !strings.Contains(bundle.Spec.TrustBundle, "cm9vdA==") || bundle.APIVersion != "certificates.k8s.io/v1" {
-			t.Errorf("%s: %v, %v", version, bundle, err)
+		object, err := set.Get(t.Context(), volume.NewObjectRef("ClusterTrustBundle", "", "roots"))
+		if err != nil {
+			t.Fatalf("%s: %v", version, err)
+		}
+		bundle, _ := kubeapi.TrustBundleOf(object)
+		if kind := object.(runtime.Object).GetObjectKind().GroupVersionKind(); !strings.Contains(bundle.PEM, "cm9vdA==") || kind.GroupVersion() != kubeapi.TrustBundleVersion() {
+			t.Errorf("%s: %v: %v", version, kind, bundle)
 		}
 	}
 }

@@ -3,10 +3,10 @@ package projected_test
 import (
 	"testing"
 
-	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume/plugins/projected"
 	"github.com/podvol/podvol/volume/volumetest"
 )
@@ -23,8 +23,7 @@ func TestConformance(t *testing.T) {
 			{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Path: "roots.pem", Name: new("roots")}},
 		}}}
 	}
-	roots := &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "roots"}}
-	roots.Spec.TrustBundle = "PEM\n"
+	roots := kubeapi.MakeTrustBundle(kubeapi.TrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "roots"}, PEM: "PEM\n"})
 	volumetest.Run(t, projected.New, volumetest.Suite{
 		Canary: canary,
 		Objects: []metav1.Object{
