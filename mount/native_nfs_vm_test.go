@@ -55,7 +55,7 @@ func (c nfsClient) mounted(t *testing.T, r Request, version string, refused int)
 	t.Helper()
 	r.Target = t.TempDir()
 	c.log.Reset()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := c.MountContext(ctx, r); err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func (c nfsClient) mounted(t *testing.T, r Request, version string, refused int)
 func (c nfsClient) fails(t *testing.T, r Request, cause Cause) *Error {
 	t.Helper()
 	r.Target = t.TempDir()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err := c.MountContext(ctx, r)
 	e, ok := errors.AsType[*Error](err)
@@ -265,7 +265,7 @@ func testNFSGivenUp(t *testing.T, c nfsClient) {
 	start := time.Now()
 	err := c.MountContext(ctx, r)
 	e, ok := errors.AsType[*Error](err)
-	if !ok || e.Cause != ErrTimedOut || e.Uncertain || time.Since(start) > 5*time.Second {
+	if !ok || e.Cause != ErrTimedOut || e.Uncertain || time.Since(start) > 30*time.Second {
 		t.Fatalf("%v after %v", err, time.Since(start))
 	}
 	release()

@@ -112,7 +112,7 @@ func (n *manyPods) with(limit time.Duration) {
 	n.plugins = func() []volume.VolumePlugin {
 		return plugins.All(nfs.New(nfs.Config{
 			ForceAfter: nodeForceAfter, LazyAfter: nodeLazyAfter,
-			Breaker: nfs.BreakerConfig{Patience: limit, FirstPause: 2 * time.Second, LastPause: nodeSlack},
+			Breaker: nfs.BreakerConfig{Patience: limit, FirstPause: 2 * time.Second, LastPause: 5 * time.Second},
 		}))
 	}
 }

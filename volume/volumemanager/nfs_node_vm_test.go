@@ -27,7 +27,7 @@ const (
 	nodeForceAfter = time.Second
 	nodeLazyAfter  = 5 * time.Second
 	// nodeSlack is for an emulated processor on a busy machine.
-	nodeSlack = 5 * time.Second
+	nodeSlack = 20 * time.Second
 )
 
 // newNFSNode is a world on this machine's kernel, whose ladder is short.
