@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/noleak"
 	"github.com/podvol/podvol/util/nstest"
 )
 
@@ -56,21 +57,11 @@ func TestSubscribe(t *testing.T) {
 	})
 }
 
-// noneLeaks fails the test if goroutines stay. goleak itself waits half a second
-// for them to end, which a busy machine may not have for them. Who closes what
-// dropped mounters had open, which takes a busy kernel its time, is left alone.
+// noneLeaks fails the test if goroutines stay.
 func noneLeaks(t *testing.T, options ...goleak.Option) {
 	t.Helper()
-	options = append(options, goleak.IgnoreAnyFunction("runtime.runFinalizers"))
-	for deadline := time.Now().Add(time.Minute); ; {
-		err := goleak.Find(options...)
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Error(err)
-			return
-		}
+	if err := noleak.Find(options...); err != nil {
+		t.Error(err)
 	}
 }
 

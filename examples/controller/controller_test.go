@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -22,6 +21,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/noleak"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	utilruntime.ErrorHandlers = nil // they pause by a clock that virtual time turns back
-	goleak.VerifyTestMain(m)
+	noleak.Main(m)
 }
 
 // site is a cluster with a server of NFS.

@@ -11,13 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/sandbox"
+	"github.com/podvol/podvol/util/noleak"
 )
 
 // mainVar makes the test binary the command itself.
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	noleak.Main(m)
 }
 
 // world is a cluster with one node, which is started and stopped.
@@ -149,7 +149,7 @@ func (w *world) eventually(what string, is func() bool) {
 			for _, p := range pods.Items {
 				w.t.Logf("pod %s: %s", p.Name, p.Status.String())
 			}
-			w.t.Fatalf("not within 30 s: %s\nmounted: %v", what, w.mounted())
+			w.t.Fatalf("not within two minutes: %s\nmounted: %v", what, w.mounted())
 		}
 		time.Sleep(20 * time.Millisecond) // the world is looked at from outside of it
 	}

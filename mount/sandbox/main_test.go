@@ -4,9 +4,8 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/podvol/podvol/mount/sandbox"
+	"github.com/podvol/podvol/util/noleak"
 )
 
 func TestMain(m *testing.M) {
@@ -20,5 +19,5 @@ func TestMain(m *testing.M) {
 	case parentName:
 		os.Exit(parent())
 	}
-	goleak.VerifyTestMain(m)
+	noleak.Main(m)
 }

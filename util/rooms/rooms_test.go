@@ -41,7 +41,7 @@ func mayImport() map[string][]string {
 
 // testSupport are packages that only tests import.
 func testSupport() []string {
-	return []string{"volume/volumetest", "volume/volumemanager/invariant", "volume/objects/objectstest", "volume/objects/cluster/clustertest", "util/apiserver", "util/calltrace", "util/figures", "util/loopdev", "util/nfsserver", "util/nstest", "util/rerun", "util/rooms", "util/silentfuse", "util/testtool", "util/vmtest", "util/vmtest/vmrun"}
+	return []string{"volume/volumetest", "volume/volumemanager/invariant", "volume/objects/objectstest", "volume/objects/cluster/clustertest", "util/apiserver", "util/calltrace", "util/figures", "util/loopdev", "util/nfsserver", "util/noleak", "util/nstest", "util/rerun", "util/rooms", "util/silentfuse", "util/testtool", "util/vmtest", "util/vmtest/vmrun"}
 }
 
 // offCore are the packages that bring modules of their own: only who imports

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/noleak"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster"
@@ -32,7 +32,7 @@ import (
 func TestMain(m *testing.M) {
 	// They log, and pause by a clock that virtual time turns back.
 	utilruntime.ErrorHandlers = nil
-	goleak.VerifyTestMain(m)
+	noleak.Main(m)
 }
 
 // world is an API in virtual time, and what is needed of a node.

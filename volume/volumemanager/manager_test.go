@@ -12,17 +12,17 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/noleak"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { noleak.Main(m) }
 
 func TestClaimIsMountedFromItsPersistentVolume(t *testing.T) {
 	w := newWorld(t)

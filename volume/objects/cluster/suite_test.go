@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/podvol/podvol/util/noleak"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
@@ -30,7 +30,7 @@ import (
 func TestMain(m *testing.M) {
 	// They log, and pause by a clock that virtual time turns back.
 	utilruntime.ErrorHandlers = nil
-	goleak.VerifyTestMain(m)
+	noleak.Main(m)
 }
 
 // connect returns a client whose shared kinds are synced.

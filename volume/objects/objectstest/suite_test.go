@@ -4,14 +4,13 @@ import (
 	"errors"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/noleak"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { noleak.Main(m) }
 
 func TestSuiteOnTheStore(t *testing.T) {
 	objectstest.Suite(t, func(*testing.T) objectstest.Fixture {

@@ -3,7 +3,7 @@ package embedded_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/podvol/podvol/util/noleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { noleak.Main(m) }

@@ -14,17 +14,17 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/podvol/podvol/util/apiserver"
+	"github.com/podvol/podvol/util/noleak"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { noleak.Main(m) }
 
 // The server in memory must answer as a real one.
 func TestTheWire(t *testing.T) {

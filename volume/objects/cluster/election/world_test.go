@@ -10,17 +10,17 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/noleak"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
 	"github.com/podvol/podvol/volume/objects/cluster/election"
 )
 
 func TestMain(m *testing.M) {
 	utilruntime.ErrorHandlers = nil // they pause by a clock that virtual time turns back
-	goleak.VerifyTestMain(m)
+	noleak.Main(m)
 }
 
 type callFault = fault.Fault[clustertest.Request]
