@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
 )
 
 // fakeDentry is a file of a file system: what a path leads to, mounts aside.
@@ -121,7 +123,7 @@ func (f *FakeMounter) plain(at fakePlace, dir string, rest []string) (below stri
 	}
 	below = strings.Join(rest[:n], "/")
 	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
-	base, err := unix.Openat2(unix.AT_FDCWD, path.Join(dir, below), how)
+	base, err := eintr.Get(func() (int, error) { return unix.Openat2(unix.AT_FDCWD, path.Join(dir, below), how) })
 	if err != nil {
 		return "", 0 // one after the other tells why
 	}

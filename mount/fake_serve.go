@@ -108,7 +108,7 @@ func (f *FakeMounter) exportOf(source string) (export, below string, ok bool) {
 // directoryBelow is what a server does with the path of a mount: it follows no
 // links, and never leaves what it exports.
 func directoryBelow(dir, below string) (string, error) {
-	root, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	root, err := eintr.Get(func() (int, error) { return unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return "", &os.PathError{Op: "open", Path: dir, Err: err}
 	}

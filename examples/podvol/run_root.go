@@ -232,4 +232,6 @@ func lockDir(dir *os.File, how int) error {
 	return nil
 }
 
-func unlockDir(dir *os.File) { _ = unix.Flock(int(dir.Fd()), unix.LOCK_UN) }
+func unlockDir(dir *os.File) {
+	_ = eintr.Do(func() error { return unix.Flock(int(dir.Fd()), unix.LOCK_UN) })
+}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/nstest"
 	"github.com/podvol/podvol/util/testtool"
@@ -288,7 +289,7 @@ func TestADeviceThatIsClaimedIsNotFormatted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := unix.FcntlFlock(lock.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
+		if err := eintr.Do(func() error { return unix.FcntlFlock(lock.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}) }); err != nil {
 			t.Fatal(err)
 		}
 		_, err = formatter().FormatAndMount(t.Context(), request(d.Path, t.TempDir(), "ext4"))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/sandbox"
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/nstest"
 	"github.com/podvol/podvol/util/silentfuse"
 )
@@ -43,7 +44,7 @@ func hanging(t *testing.T) sandbox.Config {
 // noChildren fails the test where a process was left behind, a dead one too.
 func noChildren(t *testing.T) {
 	t.Helper()
-	if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); !errors.Is(err, unix.ECHILD) {
+	if pid, err := eintr.Get(func() (int, error) { return unix.Wait4(-1, nil, unix.WNOHANG, nil) }); !errors.Is(err, unix.ECHILD) {
 		t.Errorf("there is a child: wait4 returns %d, %v", pid, err)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/rerun"
 )
 
@@ -141,7 +142,7 @@ func mountsBelow(t *testing.T, dir string) []*mountinfo.Info {
 }
 
 func report(t *testing.T, what string) {
-	if _, err := unix.Write(reportFD, []byte(what+"\n")); err != nil {
+	if _, err := eintr.Get(func() (int, error) { return unix.Write(reportFD, []byte(what+"\n")) }); err != nil {
 		t.Errorf("report to the parent: %v", err)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
 )
 
 // Getattr is the question about a file's attributes, as stat(2) asks it.
@@ -46,7 +48,7 @@ const device = "/dev/fuse"
 // Need skips a test where FUSE's device may not be opened, or is missing.
 func Need(t testing.TB) {
 	t.Helper()
-	fd, err := unix.Open(device, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	fd, err := eintr.Get(func() (int, error) { return unix.Open(device, unix.O_RDWR|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		t.Skipf("%s cannot be opened (%v): udev opens it to all users, or else root does, by chmod 0666", device, err)
 	}
@@ -56,7 +58,7 @@ func Need(t testing.TB) {
 // Mount mounts an empty directory of the type "fuse.silent" and begins to serve
 // it. The caller closes the server, and unmounts.
 func Mount(source, target string) (*Server, error) {
-	fd, err := unix.Open(device, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := eintr.Get(func() (int, error) { return unix.Open(device, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return nil, fmt.Errorf("open %s, see Need: %w", device, err)
 	}

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
 )
 
 // errDead is what calls of a dead process get when the check is over.
@@ -107,7 +109,7 @@ func (n *Node) die(p point, run func(context.Context) error) (bury func()) {
 func (n *Node) closeDescriptors() {
 	n.t.Helper()
 	const dir = "/proc/self/fd"
-	null, err := unix.Open("/dev/null", unix.O_PATH|unix.O_CLOEXEC, 0)
+	null, err := eintr.Get(func() (int, error) { return unix.Open("/dev/null", unix.O_PATH|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		n.t.Fatalf("open /dev/null: %v", err)
 	}
