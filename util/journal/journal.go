@@ -19,7 +19,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"sync"
 
@@ -334,26 +333,20 @@ func (j *Journal) append(changes []*change) error {
 	return nil
 }
 
-// inPlace looks whether the file that is written is the one that is opened next:
-// somebody may have removed it, put another in its place, or mounted over it. What
-// was written then is in no file that anybody finds. It is not put back, since
-// another process may have locked what is there now.
+// inPlace looks whether the file that is written is the one that is opened next. It
+// is not put back, since another process may have locked what is there now.
 func (j *Journal) inPlace() error {
 	if j.stale {
 		return nil
 	}
-	own, err := j.file.Stat()
+	is, err := durable.InPlace(j.file, j.path)
+	if err == nil && !is {
+		err = ErrReplaced
+	}
 	if err != nil {
 		return &Error{Op: "write", Path: j.path, Err: err}
 	}
-	now, err := os.Stat(j.path)
-	if err == nil && os.SameFile(now, own) {
-		return nil
-	}
-	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		err = ErrReplaced
-	}
-	return &Error{Op: "write", Path: j.path, Err: err}
+	return nil
 }
 
 // repair writes what the file shows into a new one.

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -183,18 +181,14 @@ var ErrRecordsReplaced = errors.New("somebody has removed or replaced the direct
 
 // inPlace looks whether the directory is the one that is locked.
 func (r *RecordedObjects) inPlace() error {
-	locked, err := r.lock.Stat()
-	if err != nil {
-		return err
-	}
-	now, err := os.Stat(r.dir)
-	if err == nil && os.SameFile(locked, now) {
-		return nil
-	}
-	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+	is, err := durable.InPlace(r.lock, r.dir)
+	if err == nil && !is {
 		err = ErrRecordsReplaced
 	}
-	return fmt.Errorf("the records %s: %w", r.dir, err)
+	if err != nil {
+		return fmt.Errorf("the records %s: %w", r.dir, err)
+	}
+	return nil
 }
 
 // Live implements [objects.Cached].

@@ -1,0 +1,25 @@
+package durable
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// InPlace reports whether path still leads to the file or directory that is open:
+// somebody may have removed it, put another in its place or mounted over it. What is
+// written to it then is found by no one who opens path. The error says that this
+// cannot be told.
+func InPlace(open *os.File, path string) (bool, error) {
+	own, err := open.Stat()
+	if err != nil {
+		return false, err
+	}
+	now, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return false, nil
+	}
+	return err == nil && os.SameFile(own, now), err
+}
