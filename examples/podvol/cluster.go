@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
@@ -64,12 +65,8 @@ func openCluster(ctx context.Context, c clusterConfig) (*embedded.Cluster, error
 		mounted = func(context.Context) ([]embedded.Mounted, error) { return mountedBelow(c.rootDir, mounter) }
 	}
 	var cluster *embedded.Cluster
-	making, err := volumeMaker(c, func(ctx context.Context, pv string) (bool, error) {
-		_, err := cluster.Objects().Get(ctx, volume.NewObjectRef("PersistentVolume", "", pv))
-		if errors.Is(err, volume.ErrNotFound) {
-			return false, nil
-		}
-		return err == nil, err
+	making, err := volumeMaker(c, func(ctx context.Context) ([]*v1.PersistentVolume, error) {
+		return objects.List[*v1.PersistentVolume](ctx, cluster.Objects(), "PersistentVolume", "")
 	})
 	if err != nil {
 		return nil, err
@@ -103,9 +100,8 @@ func inBackground(ctx context.Context, run func(context.Context) error) (ended <
 // of provisioner kubernetes.io/host-path: in directories that are named for it,
 // and below the root directory. A rehearsal, which leaves the machine's files
 // alone, makes them below its own root directory and nowhere else.
-func volumeMaker(c clusterConfig, known func(context.Context, string) (bool, error)) (volume.VolumePlugin, error) {
+func volumeMaker(c clusterConfig, volumes func(context.Context) ([]*v1.PersistentVolume, error)) (volume.VolumePlugin, error) {
 	own := hostpath.DefaultBase(c.rootDir)
-	own.Known = known // other bases may be those of several root directories
 	var bases []hostpath.Base
 	if c.node.hostFiles == nil {
 		for _, dir := range c.volumeDirs {
@@ -114,7 +110,7 @@ func volumeMaker(c clusterConfig, known func(context.Context, string) (bool, err
 	} else if err := os.MkdirAll(own.Path, 0o700); err != nil {
 		return nil, err
 	}
-	return hostpath.New(hostpath.Config{Provision: hostpath.ProvisionConfig{Bases: append(bases, own)}}), nil
+	return hostpath.New(hostpath.Config{Provision: hostpath.ProvisionConfig{Bases: append(bases, own), Volumes: volumes}}), nil
 }
 
 // mountedBelow returns what is mounted below a root directory, as the node has

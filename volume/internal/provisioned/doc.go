@@ -52,7 +52,8 @@
 // marks if he sees the base; a volume's users, who do not, cannot.
 //
 // A base whose disk is not mounted looks like a new one to [Make], which then
-// makes directories in what the disk will hide; only [Remove] can tell. Servers
+// makes directories in what the disk will hide; only [Remove] can tell, and who knows
+// what was made there. Servers
 // should not export what is not mounted (the option mountpoint of exports(5)).
 //
 // A crash in the middle of asking whose what is made is can leave a small file

@@ -87,14 +87,16 @@ func (e *NoBookError) Error() string {
 		"If it was emptied for good, make an empty .podvol there (mkdir -m 0700), and try again", e.Base, e.Path, e.Owner, e.On.lookForDisk())
 }
 
-// LostError says that a volume has a mark, but its directory is gone.
+// LostError says that a volume's directory is gone, although the bookkeeping is
+// there.
 type LostError struct {
 	Path  string
 	Owner Owner
+	On    Medium
 }
 
 func (e *LostError) Error() string {
-	return fmt.Sprintf("the directory %s of %s is gone, and with it what was in it; delete the volume and its claim, and make a new claim", e.Path, e.Owner)
+	return fmt.Sprintf("the directory %s of %s is gone: %s. If it is gone for good, what was in it is too: delete the volume and its claim, and make a new claim", e.Path, e.Owner, e.On.lookForDisk())
 }
 
 // DamagedError says that a mark cannot be used. Whatever is at Path is kept.

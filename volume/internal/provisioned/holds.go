@@ -27,6 +27,9 @@ func InBook(p string) bool {
 // isBook holds for any case: some servers do not tell upper case from lower.
 func isBook(element string) bool { return strings.EqualFold(element, bookDir) }
 
+// BookOf returns the path of a base's bookkeeping.
+func BookOf(base string) string { return path.Join(base, bookDir) }
+
 // HasBook reports whether directories were provisioned in this one: whether it
 // has a directory ".podvol". Whose that is, and what is in it, is not looked at.
 // Root may have been opened with O_PATH. The error is a *[io/fs.PathError].

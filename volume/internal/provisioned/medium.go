@@ -23,6 +23,8 @@ func (m Medium) named(err error) error {
 		e.On = m
 	case *NoBookError:
 		e.On = m
+	case *LostError:
+		e.On = m
 	case *ForeignError:
 		e.On = m
 	case *ModeError:

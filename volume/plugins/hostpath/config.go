@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/provisioned"
@@ -46,6 +48,14 @@ type ProvisionConfig struct {
 	// bound that are made before a pod's node is known; empty means the node's
 	// name.
 	Hostname string
+	// Volumes returns all PersistentVolumes on record; nil: nobody asks. With it,
+	// no volume is made in or below a base while one on record was made there, of
+	// this node, and the bookkeeping that was made for it is not there: a
+	// *[NoBookError], since its disk seems not to be mounted. And in a base that is
+	// Own a claim gets no volume while another directory is there that was made for
+	// a claim of its name, and whose PersistentVolume is not on record: a
+	// *[ForgottenError]. What it returns is not changed.
+	Volumes func(context.Context) ([]*v1.PersistentVolume, error)
 }
 
 // Base is a directory below which volumes may be made.
@@ -58,18 +68,15 @@ type Base struct {
 	Make bool
 	// Namespaces are those whose claims get volumes here; none means all.
 	Namespaces []string
-	// Known reports whether there is a PersistentVolume of a name. With it a claim
-	// gets no volume while another directory is there that was made for a claim of
-	// its name, and whose PersistentVolume is not known: a *[ForgottenError]. It is
-	// for bases in which only volumes of one store of objects are made. nil: nobody
-	// asks.
-	Known func(ctx context.Context, volume string) (bool, error)
+	// Own says that nobody makes volumes here but those who have the same
+	// PersistentVolumes on record ([ProvisionConfig].Volumes).
+	Own bool
 }
 
 // DefaultBase is the base for an agent whose root directory is root: the
-// directory podvol/volumes in it, which is made when it is needed.
+// directory podvol/volumes in it, its Own, which is made when it is needed.
 func DefaultBase(root string) Base {
-	return Base{Path: filepath.Join(root, "podvol", "volumes"), Make: true}
+	return Base{Path: filepath.Join(root, "podvol", "volumes"), Make: true, Own: true}
 }
 
 // RecycleConfig is how this process empties released PersistentVolumes with

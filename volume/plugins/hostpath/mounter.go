@@ -12,6 +12,7 @@ type mounter struct {
 	path     string
 	want     pathType
 	readOnly bool
+	made     *made // nil: it was not provisioned
 }
 
 // GetPath returns the path on the host.
@@ -33,10 +34,17 @@ func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
 	return m.SetUpAt(ctx, m.path, args)
 }
 
-// SetUpAt checks the path and creates it where its type says so. It makes
-// nothing at dir.
+// SetUpAt checks the path and creates it where its type says so, but for a
+// volume that was provisioned: one whose directory is gone is a *[LostError], or a
+// *[NoBookError] where its disk seems not to be mounted. It makes nothing at dir.
 func (m *mounter) SetUpAt(ctx context.Context, _ string, _ volume.MounterArgs) error {
-	return m.Error("SetUp", ensure(ctx, m.plugin.files.Of(m.Host), m.path, m.want))
+	files := m.plugin.files.Of(m.Host)
+	if m.made != nil {
+		if err := m.made.checkThere(ctx, files); err != nil {
+			return m.Error("SetUp", err)
+		}
+	}
+	return m.Error("SetUp", ensure(ctx, files, m.path, m.want))
 }
 
 type unmounter struct {

@@ -111,7 +111,11 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		if err != nil {
 			return nil, err
 		}
-		return &mounter{PodVolume: pv, plugin: p, path: filepath.Clean(source.Path), want: want, readOnly: pvoptions.ReadOnly(spec)}, nil
+		m := &mounter{PodVolume: pv, plugin: p, path: filepath.Clean(source.Path), want: want, readOnly: pvoptions.ReadOnly(spec)}
+		if made, ok := madeOf(spec.PersistentVolume); ok {
+			m.made = &made
+		}
+		return m, nil
 	})
 }
 

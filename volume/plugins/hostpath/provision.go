@@ -74,7 +74,7 @@ func (p *plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, err
 
 // Provision makes the claim's directory, or finds the one it has made before.
 // SelectedNode must be this node, and this node in allowedTopologies; else the
-// error is a *[NodeError]. Others are a *[BaseError], a *[ForgottenError], an
+// error is a *[NodeError]. Others are a *[BaseError], a *[NoBookError], a *[ForgottenError], an
 // *[OccupiedError], *[NestedError], *[ReplacedError], *[LostError], *[TrashedError],
 // *[DamagedError], *[ExposedError], *[ForeignError], *[ModeError], *[BusyError] or
 // *[DirectoryError], and a *[flight.AbandonedError] that wraps the cause of ctx's
@@ -93,6 +93,9 @@ func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allo
 		On:       provisioned.Disk,
 	}
 	err = m.plugin.do(ctx, "make "+m.class.dir, func() error {
+		if err := m.plugin.checkMounted(ctx, &m.class); err != nil {
+			return err
+		}
 		root, err := m.plugin.openClassDir(ctx, m.class.base, m.class.dir, true)
 		if err != nil {
 			return err

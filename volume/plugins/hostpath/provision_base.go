@@ -29,7 +29,7 @@ func (e *BaseError) Error() string {
 	advice := "it must be a directory of this node"
 	switch {
 	case errors.Is(e.Err, fs.ErrNotExist):
-		advice = "create it on this node, or look whether its disk is mounted"
+		advice = "look whether its disk is mounted on this node, or create it"
 	case errors.Is(e.Err, unix.ELOOP), errors.Is(e.Err, unix.ENOTDIR):
 		advice = "it must be a directory; below a base links are not followed"
 	}

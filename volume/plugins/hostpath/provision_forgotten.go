@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/provisioned"
@@ -35,13 +38,15 @@ func (p *plugin) formersOf(ctx context.Context, root *os.File, dir, claim string
 	if err != nil {
 		return nil, err
 	}
-	p.formers.Store(dir, found)
+	if found != nil { // else the bookkeeping of a disk may come yet
+		p.formers.Store(dir, found)
+	}
 	return found[claim], nil
 }
 
 // checkForgotten refuses a claim whose former volume is forgotten.
 func (p *plugin) checkForgotten(ctx context.Context, class *dirClass, root *os.File, w provisioned.Wish) error {
-	if class.base.Known == nil {
+	if !class.base.Own || p.config.Provision.Volumes == nil {
 		return nil
 	}
 	before, err := p.formersOf(ctx, root, class.dir, w.Claim)
@@ -53,12 +58,15 @@ func (p *plugin) checkForgotten(ctx context.Context, class *dirClass, root *os.F
 			return nil // it is to be found again
 		}
 	}
+	if len(before) == 0 {
+		return nil
+	}
+	onRecord, err := p.config.Provision.Volumes(ctx)
+	if err != nil {
+		return volume.NothingDone(fmt.Errorf("look for PersistentVolume %q, which was made for an earlier claim %s: %w", before[0].Owner.Volume, w.Claim, err))
+	}
 	for _, f := range before {
-		known, err := class.base.Known(ctx, f.Owner.Volume)
-		if err != nil {
-			return volume.NothingDone(fmt.Errorf("look for PersistentVolume %q, which was made for an earlier claim %s: %w", f.Owner.Volume, f.Claim, err))
-		}
-		if known {
+		if slices.ContainsFunc(onRecord, func(pv *v1.PersistentVolume) bool { return pv.Name == f.Owner.Volume }) {
 			continue
 		}
 		if remains, err := f.Remains(ctx, root); err != nil || remains {

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -376,6 +375,94 @@ func TestDiskThatIsNotMountedKeepsTheVolume(t *testing.T) {
 	}
 }
 
+// While a disk is not mounted on which volumes were made, its base looks new: none
+// is made, deleted or mounted there, nothing is put there, and all that is said is
+// which volume is missed, and what to do.
+func TestNothingIsDoneWhereADiskIsNotMounted(t *testing.T) {
+	class := func(path string) func(*volume.VolumeOptions) {
+		return func(o *volume.VolumeOptions) { o.Parameters = map[string]string{"path": path} }
+	}
+	mount := func(t *testing.T, p volume.VolumePlugin, pv *v1.PersistentVolume) error {
+		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod", UID: "pod"}}
+		m, err := p.NewMounter(volume.NewSpecFromPersistentVolume(pv, false), pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.SetUp(t.Context(), volume.MounterArgs{})
+	}
+	for name, tc := range map[string]struct {
+		before, now string // the class's path below the base
+		lost        string // what is not there any more, of the base
+		type_       v1.HostPathType
+	}{
+		"the base":                        {type_: v1.HostPathDirectory},
+		"it would be made":                {type_: v1.HostPathDirectoryOrCreate},
+		"another type":                    {type_: v1.HostPathUnset},
+		"a class's directory":             {before: "class", now: "class", lost: "class", type_: v1.HostPathDirectory},
+		"another class":                   {before: "class", type_: v1.HostPathDirectory},
+		"another class in its first's":    {now: "class", type_: v1.HostPathDirectory},
+		"a class's directory, and a base": {before: "class", lost: "class", type_: v1.HostPathDirectoryOrCreate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			base := filepath.Join(t.TempDir(), "disk")
+			for _, class := range []string{tc.before, tc.now} {
+				if err := os.MkdirAll(filepath.Join(base, class), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var onRecord []*v1.PersistentVolume
+			config := provisioning(hostpath.Base{Path: base})
+			config.Provision.Volumes = func(context.Context) ([]*v1.PersistentVolume, error) { return onRecord, nil }
+			again := func() volume.VolumePlugin { p, _ := configured(t, config); return p }
+			options := func(claim, path string) volume.VolumeOptions {
+				o := claimOf(claim)
+				class(filepath.Join(base, path))(&o)
+				return o
+			}
+			pv := mustProvision(t, again(), options("data", tc.before))
+			pv.Spec.HostPath.Type = &tc.type_
+			onRecord = []*v1.PersistentVolume{pv}
+			disk := filepath.Join(base, tc.lost)
+			empty := func() error {
+				return errors.Join(os.MkdirAll(disk, 0o755), os.MkdirAll(filepath.Join(base, tc.now), 0o755))
+			}
+			if err := errors.Join(os.Rename(disk, disk+"-aside"), empty()); err != nil {
+				t.Fatal(err)
+			}
+			_, made := provision(t, again(), options("other", tc.now), nil)
+			for what, err := range map[string]error{"Provision": made, "Delete": remove(t, again(), pv), "SetUp": mount(t, again(), pv)} {
+				if _, ok := errors.AsType[*hostpath.NoBookError](err); !ok && (tc.lost != "" || tc.before == "" || what != "Delete") {
+					t.Errorf("%s: err = %v", what, err)
+					continue
+				}
+				wantError(t, what, err, "mounted on this node")
+				if volume.IsUncertain(err) && what != "Delete" {
+					t.Errorf("%s: it is left open whether something was done: %v", what, err)
+				}
+			}
+			for _, dir := range []string{disk, filepath.Join(base, tc.now)} {
+				if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 && dir != base {
+					t.Errorf("in %s was made %v, %v", dir, entries, err)
+				}
+			}
+
+			// The data are really gone, and a person has said so.
+			if err := os.MkdirAll(filepath.Join(base, tc.before, ".podvol"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if _, ok := errors.AsType[*hostpath.LostError](mount(t, again(), pv)); !ok {
+				t.Error("what is gone is mounted")
+			}
+			if _, err := provision(t, again(), options("other", tc.now), nil); err != nil {
+				t.Errorf("a new volume: %v", err)
+			}
+			if err := remove(t, again(), pv); err != nil {
+				t.Errorf("the volume that is gone: %v", err)
+			}
+		})
+	}
+}
+
 // A claim that had a volume gets no new one while the directory is there and nobody
 // knows whose it is; the same claim finds its own again, and others get theirs.
 func TestAForgottenVolumeIsNotReplacedByAnEmptyOne(t *testing.T) {
@@ -417,8 +504,15 @@ func TestAForgottenVolumeIsNotReplacedByAnEmptyOne(t *testing.T) {
 			if tc.prepare != nil {
 				tc.prepare(t, p, pv)
 			}
-			base.Known = func(_ context.Context, name string) (bool, error) { return slices.Contains(tc.known, name), tc.asked }
-			p, _ = configured(t, provisioning(base)) // another process
+			base.Own = true
+			config := provisioning(base)
+			config.Provision.Volumes = func(context.Context) (known []*v1.PersistentVolume, err error) {
+				for _, name := range tc.known {
+					known = append(known, &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}})
+				}
+				return known, tc.asked
+			}
+			p, _ = configured(t, config) // another process
 			made, err := provision(t, p, tc.options, nil)
 			if tc.want == nil {
 				if err != nil || made == nil {

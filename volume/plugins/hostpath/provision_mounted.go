@@ -1,0 +1,92 @@
+package hostpath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/provisioned"
+)
+
+// made is where a volume was provisioned.
+type made struct {
+	dir   string // the class's, which has the bookkeeping
+	path  string // the volume's, below that
+	owner VolumeOwner
+	node  string
+}
+
+// madeOf returns where a PersistentVolume says that it was provisioned; ok is false
+// for those that were not.
+func madeOf(pv *v1.PersistentVolume) (m made, ok bool) {
+	if pv == nil || pv.Spec.HostPath == nil || pv.Annotations[provisionedBy] != PluginName {
+		return made{}, false
+	}
+	m = made{dir: pv.Annotations[BaseAnnotation], owner: VolumeOwner{Volume: pv.Name}, node: pv.Annotations[NodeAnnotation]}
+	if pv.Spec.ClaimRef != nil {
+		m.owner.ClaimUID = pv.Spec.ClaimRef.UID
+	}
+	m.path, ok = below.Cut(m.dir, pv.Spec.HostPath.Path)
+	return m, ok && filepath.IsAbs(m.dir)
+}
+
+// checkBook refuses a place whose bookkeeping is not there: most likely its disk is
+// not mounted.
+func (m made) checkBook(ctx context.Context, files volume.HostFiles) error {
+	book := provisioned.BookOf(m.dir)
+	_, err := files.Stat(ctx, book)
+	if errors.Is(err, fs.ErrNotExist) {
+		return volume.NothingDone(&NoBookError{Base: m.dir, Path: m.path, Owner: m.owner, On: provisioned.Disk})
+	}
+	if err != nil {
+		return volume.NothingDone(fmt.Errorf("look for the disk of %s: %w", m.dir, unanswered(book, err)))
+	}
+	return nil
+}
+
+// checkThere refuses a volume whose directory is not there. Another in its place
+// would be empty.
+func (m made) checkThere(ctx context.Context, files volume.HostFiles) error {
+	path := filepath.Join(m.dir, m.path)
+	if _, err := files.Stat(ctx, path); !errors.Is(err, fs.ErrNotExist) {
+		return nil // it is there, or whoever looks next says what is wrong
+	}
+	if err := m.checkBook(ctx, files); err != nil {
+		return err
+	}
+	return volume.NothingDone(&LostError{Path: path, Owner: m.owner, On: provisioned.Disk})
+}
+
+// checkMounted refuses to make the first volume in a class's directory while one on
+// record that was made below the same base is not there: the new one would be made
+// where the disk hides it later, and nobody would miss the old one.
+func (p *plugin) checkMounted(ctx context.Context, class *dirClass) error {
+	volumes := p.config.Provision.Volumes
+	if volumes == nil {
+		return nil
+	}
+	_, err := p.files.Stat(ctx, provisioned.BookOf(class.dir))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil // it is there, or whoever opens it says what is wrong
+	}
+	onRecord, err := volumes(ctx)
+	if err != nil {
+		return volume.NothingDone(fmt.Errorf("look for PersistentVolumes that were made below %s before: %w", class.base.Path, err))
+	}
+	for _, pv := range onRecord {
+		m, ok := madeOf(pv)
+		if _, here := below.Cut(filepath.Clean(class.base.Path), m.dir); !ok || !here || m.node != string(p.Host.GetNodeName()) {
+			continue
+		}
+		if err := m.checkBook(ctx, &p.files); err != nil {
+			return err
+		}
+	}
+	return nil
+}
