@@ -87,7 +87,7 @@ func (c *command) query(ctx context.Context) (stdout string, err error) {
 	cmd.Stdout = &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second // of its output, which a busy machine may be slow to read
 	err = cmd.Run()
 	return out.String(), err
 }

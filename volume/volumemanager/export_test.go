@@ -1,5 +1,10 @@
 package volumemanager
 
+import (
+	"os"
+	"time"
+)
+
 // BesideNoKubelet returns the configuration of a node without a kubelet, which
 // another test may run on this machine.
 func (c Config) BesideNoKubelet() Config {
@@ -12,3 +17,13 @@ func (m *Manager) RemoveDirsBy(f func(path string) error) { m.podDirs.rmdir = f 
 
 // CloseRecords lets all that is to be recorded or noted from now on fail.
 func (m *Manager) CloseRecords() error { return m.records.journal.Close() }
+
+// DelaySyncs has the disk take its time to sync the directories around what was
+// removed.
+func (m *Manager) DelaySyncs(d time.Duration) {
+	sync := m.records.buried.sync
+	m.records.buried.sync = func(dir *os.File) error {
+		time.Sleep(d)
+		return sync(dir)
+	}
+}

@@ -165,25 +165,47 @@ func (m *Manager) stopWatches() {
 	stopAll(watches)
 }
 
+// closingLimit is how long the disk of the root directory may take to sync what
+// the records say, which a busy one does for seconds: whoever comes next for the
+// root finds it unlocked.
+const closingLimit = 30 * time.Second
+
 // close closes the records and unlocks the root after the last operation has
 // ended, for which it waits only so long.
 func (m *Manager) close(unlock func()) error {
-	released := make(chan error, 1)
+	ended, released := make(chan struct{}), make(chan error, 1)
 	go func() {
 		m.running.Wait()
+		close(ended)
 		m.stopWatches()
 		err := m.records.close()
 		unlock()
 		released <- err
 	}()
-	patience := time.NewTimer(grace)
+	if !comesWithin(grace, ended) {
+		m.log.Warn("an operation on a volume hangs; the root directory stays locked until it ends", "rootDir", m.host.RootDir)
+		return nil
+	}
+	patience := time.NewTimer(closingLimit)
 	defer patience.Stop()
 	select {
 	case err := <-released:
 		return err
 	case <-patience.C:
-		m.log.Warn("an operation on a volume hangs; the root directory stays locked until it ends", "rootDir", m.host.RootDir)
+		m.log.Warn("the disk of the root directory hangs; the root directory stays locked until it answers", "rootDir", m.host.RootDir)
 		return nil
+	}
+}
+
+// comesWithin waits for an event, and reports whether it has come in time.
+func comesWithin(limit time.Duration, event <-chan struct{}) bool {
+	patience := time.NewTimer(limit)
+	defer patience.Stop()
+	select {
+	case <-event:
+		return true
+	case <-patience.C:
+		return false
 	}
 }
 
