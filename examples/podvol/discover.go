@@ -57,7 +57,7 @@ func discoverCommand(s streams) *cobra.Command {
 	flags.StringVar(&o.mode, "mode", "", "offer only devices, as such (block), or all as file systems (filesystem); default: each as it is")
 	flags.StringVar(&o.fsType, "fstype", "", "file system that blank devices are given, with --mode filesystem (default: ext4)")
 	flags.StringVar(&o.class, "class", "", "storage class of the volumes; one with volumeBindingMode WaitForFirstConsumer")
-	flags.StringVar(&o.nodeName, "node", "", "this node's name (default: the host name)")
+	addNodeName(flags, &o.nodeName, "this node's name (default: the host name)")
 	flags.BoolVar(&o.watch, "watch", false, "print also what is mounted later, until stopped")
 	flags.StringVarP(&o.output, "output", "o", "yaml", "how to print: yaml, or json for one object a line")
 	return c

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -15,6 +16,30 @@ import (
 // addRootDir adds --root-dir.
 func addRootDir(flags *pflag.FlagSet, rootDir *string) {
 	flags.StringVar(rootDir, "root-dir", defaultRootDir(), "directory below which all volumes and records are")
+}
+
+// addNodeName adds --node, which takes what the API takes for a node's name; empty: not
+// given.
+func addNodeName(flags *pflag.FlagSet, name *string, usage string) {
+	flags.Var((*nodeName)(name), "node", usage)
+}
+
+// nodeName is the value of --node.
+type nodeName string
+
+// String implements pflag.Value.
+func (n *nodeName) String() string { return string(*n) }
+
+// Type implements pflag.Value.
+func (n *nodeName) Type() string { return "string" }
+
+// Set implements pflag.Value.
+func (n *nodeName) Set(value string) error {
+	if wrong := validation.IsDNS1123Subdomain(value); value != "" && len(wrong) > 0 {
+		return fmt.Errorf("it is no node's name: %s", strings.Join(wrong, "; "))
+	}
+	*n = nodeName(value)
+	return nil
 }
 
 const systemRootDir = "/var/lib/podvol"

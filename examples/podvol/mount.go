@@ -62,7 +62,7 @@ func mountCommand(s streams) *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.StringArrayVarP(&o.files, "filename", "f", nil, "manifest file, directory of manifests, or - for standard input (repeatable)")
-	flags.StringVar(&o.nodeName, "node", "", "this node's name; pods of other nodes are left out (default: the node that the manifests name, else the host name)")
+	addNodeName(flags, &o.nodeName, "this node's name; pods of other nodes are left out (default: the node that the manifests name, else the host name)")
 	flags.StringVar(&o.pod, "pod", "", "mount only this pod, as NAMESPACE/NAME")
 	flags.BoolVar(&o.fake, "fake", false, "mount nothing: print the commands that would run, and touch nothing outside a temporary directory")
 	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, json or yaml")

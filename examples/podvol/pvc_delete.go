@@ -36,7 +36,7 @@ type changeOptions struct {
 
 func (o *changeOptions) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.dryRun, "dry-run", false, "only print what would be done")
-	flags.StringVar(&o.nodeName, "node", "", "this node's name, if mount or run-node was given one")
+	addNodeName(flags, &o.nodeName, "this node's name, if mount or run-node was given one")
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for storage to be deleted")
 	addVolumeDirs(flags, &o.volumeDirs)
 	addRootDir(flags, &o.rootDir)

@@ -106,7 +106,7 @@ func runCommand(s streams) *cobra.Command {
 	flags := c.Flags()
 	flags.SetInterspersed(false) // what follows CMD is CMD's
 	flags.StringArrayVarP(&o.files, "filename", "f", nil, "manifest file, directory of manifests, or - for standard input (repeatable)")
-	flags.StringVar(&o.nodeName, "node", "", "this node's name (default: the node that the manifests name, else the host name)")
+	addNodeName(flags, &o.nodeName, "this node's name (default: the node that the manifests name, else the host name)")
 	flags.StringVar(&o.pod, "pod", "", "the pod, as NAMESPACE/NAME (default: the only one)")
 	flags.StringVar(&o.container, "container", "", "the container, or init container (default: the first container)")
 	flags.StringVar(&o.rootfs, "rootfs", "", "directory that becomes CMD's root (default: this machine's)")

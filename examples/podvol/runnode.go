@@ -79,7 +79,7 @@ func runNodeCommand(s streams) *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.StringVarP(&o.dir, "filename", "f", "", "directory of manifests: its .yaml, .yml and .json files, hidden ones left out")
-	flags.StringVar(&o.nodeName, "node", "", "this node's name; pods of other nodes are left out (default: the host name)")
+	addNodeName(flags, &o.nodeName, "this node's name; pods of other nodes are left out (default: the host name)")
 	flags.BoolVar(&o.fake, "fake", false, "mount nothing: at the end, print the commands that would have run")
 	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, or json for one object a line")
 	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve /metrics, /explain and /healthz at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")

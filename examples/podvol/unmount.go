@@ -56,7 +56,7 @@ func unmountCommand(s streams) *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.StringArrayVarP(&o.files, "filename", "f", nil, "manifest file, directory of manifests, or - for standard input (repeatable)")
-	flags.StringVar(&o.nodeName, "node", "", "this node's name, if mount was given one: pods of other nodes are left alone")
+	addNodeName(flags, &o.nodeName, "this node's name, if mount was given one: pods of other nodes are left alone")
 	flags.StringArrayVar(&o.pods, "pod", nil, "unmount this pod, as NAMESPACE/NAME; with -f: only this one of the manifests (repeatable)")
 	flags.StringArrayVar(&o.uids, "uid", nil, "unmount the pod with this UID, where several have its name (repeatable)")
 	flags.BoolVar(&o.all, "all", false, "unmount all pods below the root directory; with --node: all of that node")

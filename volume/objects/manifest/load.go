@@ -182,7 +182,7 @@ func (b *builder) validate(p podAt, of volume.ObjectRef) bool {
 	if pod.UID == "" {
 		pod.UID = objects.DerivedPodUID("", of.Kind, of.Namespace, of.Name, p.ordinal)
 	}
-	faults := p.faults(of.String(), p.prefix, volume.ValidatePodVolumes(pod))
+	faults := p.faults(of.String(), p.prefix, errors.Join(volume.ValidatePodVolumes(pod), checkNodeName(pod)))
 	b.fault(faults...)
 	return len(faults) == 0
 }

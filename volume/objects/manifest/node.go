@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -54,6 +55,15 @@ func assign(pods []podAt, node string) (here []podAt, skipped []Skipped) {
 		here = append(here, p)
 	}
 	return here, skipped
+}
+
+// checkNodeName refuses a node that there cannot be.
+func checkNodeName(pod *v1.Pod) error {
+	name := pod.Spec.NodeName
+	if wrong := validation.IsDNS1123Subdomain(name); name != "" && len(wrong) > 0 {
+		return volume.Invalid("spec.nodeName", "%q is no valid name: %s", name, strings.Join(wrong, "; "))
+	}
+	return nil
 }
 
 func (p podAt) settle(node string) {
