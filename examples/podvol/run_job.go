@@ -91,7 +91,10 @@ func chooseContainer(pod *v1.Pod, name string) (*v1.Container, error) {
 	if name == "" {
 		name = pod.Annotations[defaultContainer]
 	}
-	if name == "" && len(pod.Spec.Containers) > 0 {
+	switch {
+	case len(all) == 0:
+		return nil, usagef("pod %s/%s has no containers, so that there is none for a command to run in the place of; add one that mounts the volumes", pod.Namespace, pod.Name)
+	case name == "" && len(pod.Spec.Containers) > 0:
 		return &all[0], nil
 	}
 	var names []string
@@ -100,6 +103,9 @@ func chooseContainer(pod *v1.Pod, name string) (*v1.Container, error) {
 			return &all[i], nil
 		}
 		names = append(names, all[i].Name)
+	}
+	if name == "" {
+		return nil, usagef("pod %s/%s has no containers but init or ephemeral ones; choose one with --container: %s", pod.Namespace, pod.Name, strings.Join(names, ", "))
 	}
 	return nil, usagef("pod %s/%s has no container %q; it has %s", pod.Namespace, pod.Name, name, strings.Join(names, ", "))
 }

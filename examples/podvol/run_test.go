@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/moby/sys/mountinfo"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/nstest"
@@ -355,4 +357,24 @@ spec:
 			t.Errorf("runs are left: %v, %v", runs, err)
 		}
 	})
+}
+
+// A pod that has nothing to run is refused in words that say what it lacks.
+func TestChooseContainerOfPodsWithoutContainers(t *testing.T) {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
+	for _, name := range []string{"", "c"} {
+		if _, err := chooseContainer(pod, name); err == nil || !strings.Contains(err.Error(), "pod shop/web has no containers, ") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	pod.Spec.InitContainers = []v1.Container{{Name: "first"}, {Name: "second"}}
+	if _, err := chooseContainer(pod, ""); err == nil || !strings.Contains(err.Error(), "choose one with --container: first, second") {
+		t.Error(err)
+	}
+	if _, err := chooseContainer(pod, "third"); err == nil || !strings.Contains(err.Error(), `no container "third"; it has first, second`) {
+		t.Error(err)
+	}
+	if c, err := chooseContainer(pod, "second"); err != nil || c.Name != "second" {
+		t.Errorf("%v, %v", c, err)
+	}
 }
