@@ -14,7 +14,8 @@ import (
 )
 
 // ValidatePodVolumes refuses a pod whose volumes the API server would refuse,
-// before anything is touched: identity (UID, namespace, name), the volumes'
+// before anything is touched: identity (UID, namespace, name), labels and
+// annotations, which volumes show, the volumes'
 // names and sources, and the containers' volumeMounts and volumeDevices. That
 // a volume's type has no plugin is not looked at here. The rules, and where they
 // are stricter than the API server's, are listed in testdata/validation.
@@ -30,6 +31,7 @@ func ValidatePodVolumes(pod *v1.Pod) error {
 	c.segment("metadata.uid", string(pod.UID))
 	c.names("metadata.name", pod.Name, validation.IsDNS1123Subdomain)
 	c.names("metadata.namespace", pod.Namespace, validation.IsDNS1123Label)
+	c.labelsAndAnnotations("metadata", &pod.ObjectMeta)
 	volumes := c.volumes(pod)
 	for i := range pod.Spec.InitContainers {
 		c.container(fmt.Sprintf("spec.initContainers[%d]", i), &pod.Spec.InitContainers[i], volumes)
