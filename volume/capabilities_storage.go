@@ -48,6 +48,21 @@ type Deleter interface {
 	Delete(ctx context.Context) error
 }
 
+// StorageFinder is implemented by deleters that know whether there was anything to
+// delete. Absent: there was.
+type StorageFinder interface {
+	Deleter
+	// Found reports, once Delete has returned nil, whether the storage was there.
+	Found() bool
+}
+
+// FoundStorage reports whether the storage was there that d has deleted; see
+// [StorageFinder].
+func FoundStorage(d Deleter) bool {
+	f, ok := d.(StorageFinder)
+	return !ok || f.Found()
+}
+
 // AsDeletable returns p's [DeletableVolumePlugin], if it is one.
 func AsDeletable(p VolumePlugin) (DeletableVolumePlugin, bool) {
 	c, ok := p.(DeletableVolumePlugin)

@@ -3,10 +3,13 @@ package main
 import (
 	"log/slog"
 	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
 // loggedEvents writes the events about pods to a log: that a set-up takes long
@@ -24,4 +27,30 @@ func (e loggedEvents) Event(pod *v1.Pod, _, reason, message string) {
 	if !strings.HasPrefix(reason, "Failed") {
 		e.log.Warn(e.rename(message), "pod", pod.Namespace+"/"+pod.Name, "reason", reason)
 	}
+}
+
+// missingStorage notes which volumes are deleted of which nothing was there.
+type missingStorage struct {
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+// Event implements persistentvolume.EventRecorder.
+func (m *missingStorage) Event(object runtime.Object, _, reason, _ string) {
+	pv, ok := object.(*v1.PersistentVolume)
+	if !ok || reason != persistentvolume.ReasonStorageMissing {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.names == nil {
+		m.names = make(map[string]bool)
+	}
+	m.names[pv.Name] = true
+}
+
+func (m *missingStorage) has(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.names[name]
 }

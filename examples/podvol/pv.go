@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
@@ -47,15 +48,11 @@ func printPVs(s streams, o pvOptions, names []string) error {
 	found := readStored(rootDir)
 	shown, errs := found.volumes, []error{found.damaged}
 	if len(names) > 0 {
-		shown = nil
-		for _, name := range names {
-			pv := found.volume(strings.TrimPrefix(name, "persistentvolume/"))
-			if pv == nil {
-				errs = append(errs, notFound(volumeKind, name))
-				continue
-			}
-			shown = append(shown, pv)
+		var missing []error
+		if shown, missing, err = found.chooseVolumes(names); err != nil {
+			return err
 		}
+		errs = append(errs, missing...)
 	}
 	single := len(names) == 1
 	if !single || len(shown) > 0 {
@@ -73,4 +70,34 @@ func printPVs(s streams, o pvOptions, names []string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// chooseVolumes returns the volumes that are named, each once, as NAME or as -o name
+// prints it, and an error for each that there is not.
+func (s stored) chooseVolumes(words []string) (chosen []*v1.PersistentVolume, missing []error, err error) {
+	for _, word := range words {
+		name := withoutKind(word, volumeKind)
+		if name == "" || strings.Contains(name, "/") {
+			return nil, nil, usagef("%q must be NAME or %s/NAME", word, volumeKind.singular)
+		}
+		pv := s.volume(name)
+		switch {
+		case pv == nil:
+			missing = append(missing, notFound(volumeKind, name))
+		case !slices.Contains(chosen, pv):
+			chosen = append(chosen, pv)
+		}
+	}
+	return chosen, missing, nil
+}
+
+// withoutKind is the name of an object that may have its kind before it, as kubectl
+// prints and takes it.
+func withoutKind(word string, kind storedKind) string {
+	for _, prefix := range []string{kind.singular, kind.plural} {
+		if name, ok := strings.CutPrefix(word, prefix+"/"); ok {
+			return name
+		}
+	}
+	return word
 }

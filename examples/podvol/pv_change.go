@@ -54,14 +54,12 @@ func deletePVs(ctx context.Context, s streams, o changeOptions, keep keepOptions
 	}
 	d := &deletion{streams: s, options: o, keepData: keep.data, before: found}
 	var missing []error
-	for _, name := range names {
-		pv := found.volume(name)
-		if pv == nil {
-			missing = append(missing, notFound(volumeKind, name))
-			continue
-		}
-		d.refs = append(d.refs, volume.NewObjectRef(volumeKind.kind, "", name))
-		d.volumes = append(d.volumes, pv)
+	var err error
+	if d.volumes, missing, err = found.chooseVolumes(names); err != nil {
+		return err
+	}
+	for _, pv := range d.volumes {
+		d.refs = append(d.refs, volume.NewObjectRef(volumeKind.kind, "", pv.Name))
 	}
 	if err := d.confirmSeen(keep.sure); err != nil {
 		return err
@@ -128,10 +126,11 @@ func releasePV(ctx context.Context, s streams, o changeOptions, yes bool, names 
 	if found.damaged != nil {
 		return found.damaged
 	}
-	pv := found.volume(names[0])
-	if pv == nil {
-		return notFound(volumeKind, names[0])
+	chosen, missing, err := found.chooseVolumes(names)
+	if err != nil || len(missing) > 0 {
+		return errors.Join(append(missing, err)...)
 	}
+	pv := chosen[0]
 	what := fmt.Sprintf("what claim %s has left in it, %s", claimText(pv), sourceOf(pv))
 	if o.dryRun {
 		checks, err := found.checks(ctx, o.rootDir)
@@ -149,10 +148,10 @@ func releasePV(ctx context.Context, s streams, o changeOptions, yes bool, names 
 		return usagef("another claim will have PersistentVolume %q with %s: confirm that with --yes", pv.Name, what)
 	}
 	only := map[volume.ObjectRef]bool{volume.NewObjectRef(volumeKind.kind, "", pv.Name): true}
-	if err := o.change(ctx, s, only, func(c *embedded.Cluster) error { return c.Release(ctx, pv.Name) }); err != nil {
+	if err := o.change(ctx, s, only, nil, func(c *embedded.Cluster) error { return c.Release(ctx, pv.Name) }); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(s.out, "%s %q released\n", volumeKind.singular, pv.Name)
+	_, err = fmt.Fprintf(s.out, "%s %q released\n", volumeKind.singular, pv.Name)
 	return err
 }
 

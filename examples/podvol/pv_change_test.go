@@ -93,3 +93,33 @@ func TestAVolumeIsForgottenWithItsData(t *testing.T) {
 		}
 	})
 }
+
+// What -o name prints is taken by each command that takes names.
+func TestNamesAreTakenAsTheyArePrinted(t *testing.T) {
+	root := recorded(t, examplePVC("shop", "data", nil), leftBy("kept", v1.PersistentVolumeReclaimRetain, v1.VolumeReleased))
+	volumes, _ := mustPodvol(t, exitOK, "pv", "-o", "name", "--root-dir", root)
+	claims, _ := mustPodvol(t, exitOK, "pvc", "-n", "shop", "-o", "name", "--root-dir", root)
+	for _, name := range []string{"kept", strings.TrimSpace(volumes), "persistentvolumes/kept"} {
+		for _, command := range []string{"pv -o name", "pv delete --dry-run", "pv release --dry-run"} {
+			if out, _ := mustPodvol(t, exitOK, append(strings.Fields(command), name, "--root-dir", root)...); !strings.Contains(out, "kept") {
+				t.Errorf("%s %s: %s", command, name, out)
+			}
+		}
+	}
+	for _, name := range []string{"data", "shop/data", strings.TrimSpace(claims), "persistentvolumeclaim/shop/data", "persistentvolumeclaims/data"} {
+		for _, command := range []string{"pvc -o name", "pvc delete --dry-run"} {
+			if out, _ := mustPodvol(t, exitOK, append(strings.Fields(command), name, "-n", "shop", "--root-dir", root)...); !strings.Contains(out, "data") {
+				t.Errorf("%s %s: %s", command, name, out)
+			}
+		}
+	}
+	out, _ := mustPodvol(t, exitOK, "pv", "delete", "kept", strings.TrimSpace(volumes), "--dry-run", "--root-dir", root)
+	if strings.Count(out, "\n") != 1 {
+		t.Errorf("a volume that is named twice: %s", out)
+	}
+	for _, name := range []string{"persistentvolumeclaim/kept", "persistentvolume/", "persistentvolume/a/b"} {
+		for _, command := range []string{"pv", "pv delete --dry-run", "pv release --dry-run"} {
+			mustPodvol(t, exitUsage, append(strings.Fields(command), name, "--root-dir", root)...)
+		}
+	}
+}

@@ -87,7 +87,7 @@ func (o pvcOptions) choose(found stored, names []string) (shown []*v1.Persistent
 		return shown, nil, nil
 	}
 	for _, word := range names {
-		name, err := claimName(strings.TrimPrefix(word, "persistentvolumeclaim/"), o.namespace)
+		name, err := claimName(word, o.namespace)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -96,15 +96,19 @@ func (o pvcOptions) choose(found stored, names []string) (shown []*v1.Persistent
 			missing = append(missing, fmt.Errorf("%w in namespace %s", notFound(claimKind, name.Name), name.Namespace))
 			continue
 		}
-		shown = append(shown, claim)
+		if !slices.Contains(shown, claim) {
+			shown = append(shown, claim)
+		}
 	}
 	return shown, missing, nil
 }
 
-// claimName reads NAME, in a namespace, or NAMESPACE/NAME.
+// claimName reads NAME, in a namespace, or NAMESPACE/NAME, either as -o name prints it
+// or without the kind.
 func claimName(word, namespace string) (types.NamespacedName, error) {
-	name := types.NamespacedName{Namespace: namespace, Name: word}
-	if before, after, ok := strings.Cut(word, "/"); ok {
+	rest := withoutKind(word, claimKind)
+	name := types.NamespacedName{Namespace: namespace, Name: rest}
+	if before, after, ok := strings.Cut(rest, "/"); ok {
 		name = types.NamespacedName{Namespace: before, Name: after}
 	}
 	if name.Namespace == "" || name.Name == "" || strings.Contains(name.Name, "/") {

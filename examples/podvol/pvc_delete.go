@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -107,7 +106,7 @@ func deletePVCs(ctx context.Context, s streams, o changeOptions, namespace strin
 // were to go with them, how that is ended.
 func (o changeOptions) unreclaimed(found stored, namespace string, words []string) (all []error) {
 	for _, word := range words {
-		name, err := claimName(strings.TrimPrefix(word, claimKind.singular+"/"), namespace)
+		name, err := claimName(word, namespace)
 		if err != nil || found.claim(name) != nil {
 			continue
 		}
@@ -152,6 +151,8 @@ type deletion struct {
 	volumes  []*v1.PersistentVolume // those of refs, and of the claims in it
 	// mayGo, if any, is asked before each; what may not go is left alone.
 	mayGo func(context.Context, *embedded.Cluster, volume.ObjectRef) bool
+
+	missing missingStorage
 }
 
 func (d *deletion) run(ctx context.Context) error {
@@ -175,7 +176,7 @@ func (d *deletion) run(ctx context.Context) error {
 	}
 	var errs []error
 	var begun []volume.ObjectRef
-	err := d.options.change(ctx, d.streams, only, func(c *embedded.Cluster) error {
+	err := d.options.change(ctx, d.streams, only, &d.missing, func(c *embedded.Cluster) error {
 		for _, ref := range d.refs {
 			if d.mayGo != nil && !d.mayGo(ctx, c, ref) {
 				continue
@@ -209,7 +210,7 @@ var errNothingBegun = errors.New("nothing was begun")
 
 // change opens the root directory's claims for f, and then lets happen what
 // follows, for these objects only.
-func (o changeOptions) change(ctx context.Context, s streams, only map[volume.ObjectRef]bool, f func(*embedded.Cluster) error) (err error) {
+func (o changeOptions) change(ctx context.Context, s streams, only map[volume.ObjectRef]bool, events persistentvolume.EventRecorder, f func(*embedded.Cluster) error) (err error) {
 	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	// Whoever has the root directory may mount; nobody does meanwhile.
 	config := nodeConfig{rootDir: o.rootDir, nodeName: o.nodeName, objects: objects.NewStore(), log: log}
@@ -223,7 +224,7 @@ func (o changeOptions) change(ctx context.Context, s streams, only map[volume.Ob
 	}
 	defer func() { err = errors.Join(err, node.stop()) }()
 	cluster, err := openCluster(ctx, clusterConfig{
-		rootDir: o.rootDir, node: config, manager: "podvol delete", log: log, volumeDirs: o.volumeDirs,
+		rootDir: o.rootDir, node: config, manager: "podvol delete", events: events, log: log, volumeDirs: o.volumeDirs,
 		only: func(ref volume.ObjectRef) bool { return only[ref] },
 	})
 	if err != nil {
@@ -353,7 +354,7 @@ func (d *deletion) report(begun []volume.ObjectRef) error {
 				errs = append(errs, fmt.Errorf("PersistentVolume %s, %s, is still there%s%s", pv.Name, sourceOf(pv), because(after), d.options.goOn(ref, after)+wayOut(after)))
 				continue
 			}
-			printNote(d.err, pv.Name, fate(d.asDeleted(pv), after))
+			printNote(d.err, pv.Name, fate(d.asDeleted(pv), after, d.missing.has(pv.Name)))
 		}
 	}
 	return errors.Join(errs...)

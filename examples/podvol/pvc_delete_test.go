@@ -161,3 +161,24 @@ func TestChangesNeedNames(t *testing.T) {
 		}
 	}
 }
+
+// Of data that somebody else has deleted before nobody says that it is deleted now.
+func TestOfMissingDataNobodySaysThatItIsDeleted(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		root := filepath.Join(t.TempDir(), "root")
+		file := manifestFile(t, strings.ReplaceAll(claimsOfTwoKinds, "DIR", filepath.Join(t.TempDir(), "kept")))
+		mustPodvol(t, exitOK, "mount", "-f", file, "--root-dir", root)
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
+		made, err := filepath.Glob(filepath.Join(root, "podvol", "volumes", "pvc-*"))
+		if err != nil || len(made) != 1 {
+			t.Fatal(made, err)
+		}
+		if err := os.RemoveAll(made[0]); err != nil {
+			t.Fatal(err)
+		}
+		out, errOut := mustPodvol(t, exitOK, "pvc", "delete", "shop/orders", "--root-dir", root)
+		if !strings.Contains(out, "deleted") || !strings.Contains(errOut, "was not there any more") || strings.Contains(errOut, "its data deleted") {
+			t.Errorf("stdout: %s\nstderr: %s", out, errOut)
+		}
+	})
+}

@@ -38,10 +38,12 @@ func plannedFate(pv *v1.PersistentVolume, itself bool) string {
 	return fmt.Sprintf("the volume and its data, %s, would stay (reclaim policy Retain)", sourceOf(pv))
 }
 
-// fate says what has become of a volume.
-func fate(before, after *v1.PersistentVolume) string {
+// fate says what has become of a volume, of which there may have been nothing.
+func fate(before, after *v1.PersistentVolume, missing bool) string {
 	other := otherProvisioner(before)
 	switch {
+	case after == nil && missing:
+		return fmt.Sprintf("the volume is deleted; its data was not there any more, so nothing of it was %s: %s", onDelete(before), sourceOf(before))
 	case after == nil && persistentvolume.DeletesStorage(before, plugins.All()):
 		return fmt.Sprintf("the volume is deleted, and its data %s: %s", onDelete(before), sourceOf(before))
 	case after == nil:

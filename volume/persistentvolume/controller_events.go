@@ -15,6 +15,11 @@ type EventRecorder interface {
 	Event(object runtime.Object, eventType, reason, message string)
 }
 
+// ReasonStorageMissing is the reason of a Normal event about a PersistentVolume that
+// is deleted although there was no storage to delete, where its plugin can tell
+// (volume.StorageFinder).
+const ReasonStorageMissing = "VolumeStorageMissing"
+
 // Reasons of events, those of Kubernetes' controllers.
 const (
 	reasonFailedBinding         = "FailedBinding"

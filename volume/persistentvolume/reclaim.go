@@ -132,7 +132,13 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 		if err != nil {
 			return err
 		}
-		return deleter.Delete(ctx)
+		if err := deleter.Delete(ctx); err != nil {
+			return err
+		}
+		if !volume.FoundStorage(deleter) {
+			c.events.happened(pv, v1.EventTypeNormal, ReasonStorageMissing, "The volume's storage was not there, so nothing was deleted")
+		}
+		return nil
 	}))
 	switch state {
 	case opFailed:

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -48,6 +49,8 @@ type base struct {
 	step func(name string) error
 	// agent is the user that this process is for itself.
 	agent uint32
+	// What a removal has found: nothing, or what it has deleted.
+	missing, emptied atomic.Bool
 }
 
 func newBase(root *os.File) *base {

@@ -24,6 +24,8 @@ type Removal struct {
 	AtLeast OnDelete
 	// On is where root lies.
 	On Medium
+	// Missing, if not nil, is called where nothing of the volume's was there.
+	Missing func()
 }
 
 // Remove does away with the directory of a volume as its mark says, or as
@@ -40,7 +42,12 @@ type Removal struct {
 // *[removetree.MountError] for what is mounted in the directory; that is kept,
 // in the trash.
 func Remove(ctx context.Context, root *os.File, r Removal) error {
-	return r.On.named(newBase(root).remove(ctx, r.Path, r.Owner, r.AtLeast))
+	b := newBase(root)
+	err := b.remove(ctx, r.Path, r.Owner, r.AtLeast)
+	if err == nil && r.Missing != nil && b.missing.Load() && !b.emptied.Load() {
+		r.Missing()
+	}
+	return r.On.named(err)
 }
 
 func (b *base) remove(ctx context.Context, p string, owner Owner, atLeast OnDelete) error {
@@ -88,6 +95,7 @@ func (b *base) tryRemove(ctx context.Context, k *book, p string, owner Owner, at
 	case m == nil:
 		return b.unmarked(k, p, owner, atLeast)
 	case m.Volume != owner.Volume:
+		b.missing.Store(true)
 		return nil // a later one's: this one's path was free
 	case m.Owner != owner:
 		return b.ownedBy(m)
@@ -121,6 +129,7 @@ func (b *base) unmarked(k *book, p string, owner Owner, atLeast OnDelete) error 
 	if m, err := readMark(k.trash, stagingID(p, owner)+retainedSuffix, p); err != nil || m != nil {
 		return err
 	}
+	b.missing.Store(true)
 	dir, err := b.openParent(p)
 	if err != nil || dir == nil {
 		return err
@@ -220,6 +229,7 @@ func (b *base) thrown(k *book, m *mark) (bool, error) {
 
 // gone is for a mark without a directory; what is staged was never used.
 func (b *base) gone(ctx context.Context, k *book, m *mark) error {
+	b.missing.Store(true)
 	if err := b.dropMark(ctx, k, m); err != nil {
 		return err
 	}
@@ -324,6 +334,7 @@ func (b *base) emptyTrash(ctx context.Context, k *book, p string, owner Owner, a
 	case m.OnDelete.stricter(atLeast) != Delete:
 		return b.reinstate(ctx, k, m)
 	}
+	b.emptied.Store(true)
 	err = b.do(ctx, "delete", func() error { return removetree.RemoveAt(ctx, k.trash, id) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return errChanged // somebody else deletes it too

@@ -248,3 +248,36 @@ func TestMakeOfWhatWasRetained(t *testing.T) {
 		t.Errorf("it is at %q", got)
 	}
 }
+
+// Who deletes is told where nothing was there to be deleted, and only then.
+func TestMissingDirectoriesAreTold(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prepare func(t *testing.T, b *base)
+		missing bool
+	}{
+		"there":        {func(*testing.T, *base) {}, false},
+		"in the trash": {func(t *testing.T, b *base) { untilTrashed(t, b, "data", "pv1", true) }, false},
+		"moved out":    {func(t *testing.T, b *base) { untilTrashed(t, b, "data", "pv1", false) }, false},
+		"removed by hand": {func(t *testing.T, b *base) {
+			if err := os.Remove(b.path("data")); err != nil {
+				t.Fatal(err)
+			}
+		}, true},
+		"deleted before": {func(t *testing.T, b *base) { mustRemove(t, b, "data", "pv1") }, true},
+		"another's": {func(t *testing.T, b *base) {
+			mustRemove(t, b, "data", "pv1")
+			mustMake(t, b, wish("data", "pv2"))
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := openBase(t)
+			mustMake(t, b, wish("data", "pv1"))
+			tc.prepare(t, b)
+			told := false
+			err := Remove(t.Context(), b.root, Removal{Path: "data", Owner: owner("pv1"), AtLeast: Delete, Missing: func() { told = true }})
+			if err != nil || told != tc.missing {
+				t.Errorf("told %v, %v", told, err)
+			}
+		})
+	}
+}

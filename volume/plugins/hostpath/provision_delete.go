@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -21,6 +22,7 @@ type deleter struct {
 	base    Base
 	dir     string // the class's
 	removal provisioned.Removal
+	missing atomic.Bool // nothing was there to be deleted
 }
 
 // NewDeleter implements [volume.DeletableVolumePlugin] for PersistentVolumes
@@ -78,7 +80,8 @@ func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 	}
 	d.removal = provisioned.Removal{
 		Path: rest, AtLeast: onDelete, On: provisioned.Disk,
-		Owner: provisioned.Owner{Volume: pv.Name, ClaimUID: pv.Spec.ClaimRef.UID},
+		Owner:   provisioned.Owner{Volume: pv.Name, ClaimUID: pv.Spec.ClaimRef.UID},
+		Missing: func() { d.missing.Store(true) },
 	}
 	return d, nil
 }
@@ -90,6 +93,9 @@ func (d *deleter) GetPath() string { return "" }
 func (d *deleter) GetMetrics(context.Context) (*volume.Metrics, error) {
 	return nil, volumeError("GetMetrics", d.pv.Name, volume.ErrMetricsUnsupported)
 }
+
+// Found implements [volume.StorageFinder].
+func (d *deleter) Found() bool { return !d.missing.Load() }
 
 // Delete deletes the volume's directory, archives it, or forgets it, as
 // onDelete of its class and [OnDeleteAnnotation] say, whichever keeps more.

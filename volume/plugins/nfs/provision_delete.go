@@ -29,7 +29,8 @@ type deleter struct {
 	source   export // the share with it
 	owner    provisioned.Owner
 	onDelete provisioned.OnDelete
-	mount    []string // options
+	mount    []string    // options
+	missing  atomic.Bool // nothing was there to be deleted
 }
 
 // NewDeleter implements [volume.DeletableVolumePlugin] for PersistentVolumes
@@ -98,6 +99,9 @@ func (d *deleter) GetMetrics(context.Context) (*volume.Metrics, error) {
 	return nil, volumeError("GetMetrics", d.pv.Name, volume.ErrMetricsUnsupported)
 }
 
+// Found implements [volume.StorageFinder].
+func (d *deleter) Found() bool { return !d.missing.Load() }
+
 // Delete deletes the volume's directory, archives it, or forgets it, as
 // onDelete of its class and [OnDeleteAnnotation] say, whichever keeps more.
 // Nothing is touched that podvol has not made for just this volume and claim,
@@ -118,7 +122,7 @@ func (d *deleter) Delete(ctx context.Context) error {
 	if inUse != nil && !errors.Is(inUse, volume.ErrInUse) {
 		return volumeError("Delete", d.pv.Name, inUse)
 	}
-	removal := provisioned.Removal{Path: d.dir, Owner: d.owner, AtLeast: d.onDelete}
+	removal := provisioned.Removal{Path: d.dir, Owner: d.owner, AtLeast: d.onDelete, Missing: func() { d.missing.Store(true) }}
 	var begun atomic.Bool
 	remove := func(ctx context.Context, root *os.File) error {
 		if inUse := release.verifyUnused(ctx); inUse != nil {
