@@ -133,7 +133,9 @@ func (b *builder) fault(errs ...error) { b.faults = append(b.faults, errs...) }
 func (b *builder) sort(found []placed) {
 	for _, p := range found {
 		if pod, ok := p.object.(*v1.Pod); ok {
-			pod.Status.Phase = "" // of a pod that ran somewhere; this one is to run
+			// It is of a pod that ran somewhere; this one is to run. The kubelet, too,
+			// takes the phase of a manifest's pod for Pending.
+			pod.Status.Phase = ""
 			b.pods = append(b.pods, podAt{placed: p, pod: pod, owner: p.ref()})
 		} else if w, ok := asWorkload(p); ok {
 			b.expand(w)

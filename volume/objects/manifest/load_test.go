@@ -479,3 +479,13 @@ func TestPaths(t *testing.T) {
 		t.Errorf("%v does not name both places", err)
 	}
 }
+
+// A manifest is a wish: the phase that a pod had elsewhere does not keep it from running.
+func TestPhasesOfPodsArePassedOver(t *testing.T) {
+	for _, phase := range []string{"Pending", "Running", "Succeeded", "Failed"} {
+		set := decode(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i}]}\nstatus: {phase: "+phase+"}\n")
+		if pods := set.Pods(); len(pods) != 1 || pods[0].Status.Phase != "" {
+			t.Errorf("%s: %+v", phase, pods)
+		}
+	}
+}
