@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Call is a system call that begins and is about files or mounts.
+// Call is a system call about files or mounts, at its entry.
 type Call struct {
 	// Name is the kernel's: openat, write.
 	Name string
@@ -31,7 +31,7 @@ type Call struct {
 	// Changes says that another process may find something else afterwards, or a
 	// mount is prepared; else the call only reads.
 	Changes bool
-	// Bytes is how many a write is to write.
+	// Bytes is how many bytes a write asks for; 0 for every other call.
 	Bytes uint64
 }
 
@@ -39,20 +39,20 @@ type Call struct {
 type Action struct {
 	// Kill ends the process before the call, KillAfter once the call has ended.
 	Kill, KillAfter bool
-	// Err is answered instead of making the call. Only amd64 can do it.
+	// Err is the call's answer, and the call is not made. Only amd64 can do it.
 	Err unix.Errno
-	// Short makes a write of several bytes end half-way. Only amd64 can do it.
+	// Short makes a write of several bytes write only half of them. Only amd64 can do it.
 	Short bool
 }
 
-// Process is what is to be followed: the running program, started again.
+// Process is the process to follow: the running program, started again.
 type Process struct {
 	Args, Env []string // beside the program's name and the variables of this process
 	// Stdout and Stderr of the process.
 	Stdout, Stderr *os.File
 	// Limit ends a process that hangs.
 	Limit time.Duration
-	// Stop, once it is closed, has the process get SIGTERM. It may be nil.
+	// Stop sends SIGTERM to the process once it is closed. It may be nil.
 	Stop <-chan struct{}
 	// At is called before each call of the process that is about files or mounts,
 	// while the thread that makes it is stopped. It is called in one thread.
@@ -367,7 +367,7 @@ func (p *tracee) resolve(dir uint64, path string) string {
 	return filepath.Join(p.file(dir), path)
 }
 
-// Below says whether a path is a directory or in it.
+// Below reports whether a path is a directory or lies below it, by the names alone.
 func Below(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, dir+string(filepath.Separator))
 }

@@ -9,9 +9,8 @@ import (
 )
 
 // InPlace reports whether path still leads to the file or directory that is open:
-// somebody may have removed it, put another in its place or mounted over it. What is
-// written to it then is found by no one who opens path. The error says that this
-// cannot be told.
+// somebody may have removed it, put another in its place or mounted over it. Whoever
+// opens path then does not find what is written to it. After an error neither is known.
 func InPlace(open *os.File, path string) (bool, error) {
 	own, err := open.Stat()
 	if err != nil {

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// ErrReplaced says that the file that is written is not the one at the journal's path
-// any more, so that who opens it next does not find the change. Earlier changes may
-// be lost too, unless the file is put back.
+// ErrReplaced says that the open file is not the one at the journal's path any more,
+// so that the next process to open the journal does not find the change. Earlier
+// changes may be lost too, unless the file is put back.
 var ErrReplaced = errors.New("somebody has removed or replaced it, or its directory, since it was opened: put it back, or end this process and start it again")
 
 // Error is a failed operation on the journal's file; the change that it was

@@ -5,7 +5,7 @@
 // Changes that are made at the same time share their write and their sync. The
 // file has one line for each change, with a checksum; it is compacted when it
 // is opened and when it has grown to several times what it holds. A crash at
-// any moment loses at most what no call has returned for. Lines that cannot be
+// any moment loses at most changes whose calls have not returned. Lines that cannot be
 // read are reported and kept in a copy of the file, never dropped.
 //
 // A journal belongs to one process; the caller holds a lock to make it so.
@@ -101,8 +101,8 @@ const slack = 4 << 20
 // that the errors tell. As long as such a copy is there, its damage is returned
 // by each Open and [Read]. A torn last line, as a crash leaves it, is no damage.
 //
-// A file that is not damaged is used as it is where there is no room for a new one,
-// so that a journal on a full disk can be opened: what it is for may be to make room.
+// On a full disk, which has no room for a new file, a file that is not damaged is used
+// as it is: the caller may open the journal to make room.
 func Open(path string) (j *Journal, held []Entry, damaged []error, err error) {
 	j = newJournal(path)
 	return j.start()
@@ -194,9 +194,9 @@ func (j *Journal) Forget(key string) error {
 	return j.change(line{Op: opDelete, Key: key}, false)
 }
 
-// Move puts the value at another key and deletes this one, at the cost of one of
-// these, and returns when that will survive a crash. One that comes before may
-// leave the value at the new key, and the old key as it was.
+// Move puts the value at another key and deletes this one, in one write and one
+// sync, and returns when both will survive a crash. A crash before that, or an error,
+// may leave the value at the new key and the old key as it was.
 func (j *Journal) Move(key, to string, value json.RawMessage) error {
 	return j.changes(true, line{Op: opPut, Key: to, Value: value}, line{Op: opDelete, Key: key})
 }

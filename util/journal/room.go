@@ -14,10 +14,11 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 )
 
-// What was put must go on a disk that has become full meanwhile: that it goes may be
-// what makes room. So blocks are allocated beyond the lines for what each entry will
-// need until it has gone, and a change that ends none is refused where there are none
-// left. File systems that cannot allocate ahead give no such promise.
+// An entry can be deleted even when the disk has become full: its deletion may be the
+// step that makes room. So blocks are allocated beyond the lines for all that each
+// entry will still need, its deletion included. A change that deletes no entry is
+// refused when the disk has no blocks left for that. File systems that cannot allocate
+// ahead give no such promise.
 
 // need is how many bytes an entry will need at most.
 type need struct {
@@ -76,7 +77,7 @@ func (j *Journal) roomOf(changes []*change) (more int64) {
 	return more
 }
 
-// settle keeps in mind what entries need after changes.
+// settle updates what entries need, after changes that were written.
 func (j *Journal) settle(changes []*change) {
 	j.room += j.roomOf(changes)
 	for _, c := range changes {
@@ -90,8 +91,8 @@ func (j *Journal) settle(changes []*change) {
 	}
 }
 
-// reserveAll allocates what these entries need, which are all. Where that cannot be
-// had any more, the next change that ends none is told.
+// reserveAll allocates what all entries need. On a full disk it does nothing, and the
+// next change that deletes no entry is refused.
 func (j *Journal) reserveAll(held []Entry) {
 	j.needs, j.room = make(map[string]need, len(held)), 0
 	for _, e := range held {
@@ -113,7 +114,7 @@ func (j *Journal) admit(changes []*change) []*change {
 	for _, c := range changes {
 		after := size + int64(len(c.text)) + j.roomOf([]*change{c})
 		if !c.ends() && after < tooMuch && j.reserve(after) != nil {
-			tooMuch = after // of which a full disk is not asked again: it is slow in saying no
+			tooMuch = after // not asked for again: a full disk is slow to refuse
 		}
 		if !c.ends() && after >= tooMuch {
 			c.err = &Error{Op: "write", Path: j.path, Err: j.errFull()}

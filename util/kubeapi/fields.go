@@ -1,8 +1,8 @@
 // Package kubeapi reads what only the newer of the supported minors of k8s.io/api
 // have (0.34 to 0.37 compile), by name: what the minor in use lacks is absent, as it
 // is in every object that this minor can decode. It is the only place that may know
-// such a name; a minor that is no longer supported takes its names from here. The
-// gate builds all packages with the oldest.
+// such a name; once a minor is no longer supported, the names that only it lacked go
+// from here. The gate builds all packages but examples/virtualkubelet with the oldest.
 //
 // Like every package below util, it carries no promise of compatibility.
 package kubeapi
@@ -36,7 +36,7 @@ type ownedFile interface {
 // User returns the user who owns a file (1.37).
 func User[F ownedFile](f *F) *int64 { return field[*int64](f, "User") }
 
-// UserAnnotations returns what a pod certificate's signer is told (1.35).
+// UserAnnotations returns the annotations for a pod certificate's signer (1.35).
 func UserAnnotations(s *v1.PodCertificateProjection) map[string]string {
 	return field[map[string]string](s, "UserAnnotations")
 }

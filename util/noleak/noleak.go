@@ -1,6 +1,6 @@
 // Package noleak fails tests that leave goroutines behind, as go.uber.org/goleak
-// does, and gives these a minute to end: goleak's half a second is not enough on a
-// busy machine, where a whole package then fails after all its tests have passed.
+// does, but gives the goroutines a minute to end: goleak's half a second is not enough
+// on a busy machine, where a whole package then fails after all its tests have passed.
 //
 // It is for tests. Like every package below util, it carries no promise of
 // compatibility.
@@ -33,8 +33,8 @@ func Main(m *testing.M, options ...goleak.Option) {
 
 // Find returns an error that shows the goroutines that stay.
 //
-// Those that close the files of what was dropped come whenever memory is collected,
-// and are nobody's leak.
+// The runtime's own goroutines for finalizers and cleanups do not count: they run
+// whenever memory is collected.
 func Find(options ...goleak.Option) error { return find(patience, options...) }
 
 func find(patience time.Duration, options ...goleak.Option) error {

@@ -1,8 +1,8 @@
 // Package retry repeats what the changes of others have disturbed: a rename or a
 // mount while the kernel resolved a path, a directory that somebody made or removed
 // between two steps. Such a disturbance passes, but nobody can say after how many
-// times: a busy machine uses up every number. So there is none, but for the end of
-// the caller's context.
+// times: a busy machine uses up every number. So the only limit is the caller's
+// context.
 //
 // Like every package below util, it carries no promise of compatibility.
 package retry
@@ -19,7 +19,7 @@ const (
 	eager      = 32
 	firstPause = 100 * time.Microsecond
 	lastPause  = 50 * time.Millisecond
-	// patience is for who has no context: what lasts longer is no disturbance.
+	// patience is for callers without a context: what lasts longer is no disturbance.
 	patience = 3 * time.Second
 )
 

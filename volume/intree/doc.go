@@ -13,13 +13,13 @@
 //     GetMounter with a name, NewWrapperMounter, NewMetricsStatFS;
 //   - NewMounter and NewUnmounter call [Host.CheckVolume] and [Host.CheckUnmount]
 //     first, as names lead to directories;
-//   - CanSupport and what reads a source bear with a nil spec;
+//   - CanSupport, and all that reads a source, accepts a nil spec;
 //   - TearDownAt calls [ClearReady] where SetUpAt calls [SetReady].
 //
 // So nfs.go of Kubernetes 1.30 takes 20 changed lines to compile, and 16 more to
 // pass package volumetest, which finds what a port has forgotten; git_repo.go takes
-// 17 and 29 more, for it forgot to give files to a pod's group, to remove its mark,
-// to begin anew after half a clone, and to end git when the context ends.
+// 17 and 29 more, because the tree's does not give files to a pod's group, remove its
+// mark, begin anew after half a clone, or end git when the context ends.
 //
 // Each helper says where it differs from the tree's.
 package intree

@@ -11,8 +11,8 @@ import (
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
-// Host is a [volume.VolumeHost] with those of the tree's methods that podvol's has
-// otherwise or not at all. A plugin makes one in Init and keeps it. It is safe for
+// Host is a [volume.VolumeHost] with the methods of the tree's that podvol's lacks or
+// declares differently. A plugin makes one in Init and keeps it. It is safe for
 // concurrent use, and must not be copied.
 type Host struct {
 	volume.VolumeHost
@@ -29,7 +29,7 @@ func (h *Host) GetMounter(pluginName string) mount.Interface { return h.VolumeHo
 // CheckVolume refuses, before anything is touched, what would lead out of a pod's
 // directory: a volume's name or a pod's UID that cannot name a directory, and a
 // spec or a pod that is missing. The tree has no such method: there the API server
-// alone has looked at the names. The error is NewMounter's, a *[volume.Error].
+// alone checks the names. The error is NewMounter's, a *[volume.Error].
 func (h *Host) CheckVolume(pluginName string, spec *volume.Spec, pod *v1.Pod) error {
 	_, err := volume.NewPodVolume(h.VolumeHost, pluginName, spec, pod)
 	return err
@@ -41,9 +41,10 @@ func (h *Host) CheckUnmount(pluginName, volumeName string, podUID types.UID) err
 	return err
 }
 
-// NewMetricsStatFS measures the file system that is mounted at path. The tree's,
-// a function, measures the node's own disk where nothing is mounted, and hangs
-// with a server: this one fails with [mount.ErrNotMounted], and when ctx ends.
+// NewMetricsStatFS returns the provider of metrics of the file system that is mounted
+// at path. The tree's, a function, measures the node's own disk where nothing is
+// mounted, and hangs while a server does. Here GetMetrics fails with
+// [mount.ErrNotMounted] then, and returns when its ctx ends. NewMetricsStatFS does no I/O.
 func (h *Host) NewMetricsStatFS(path string) volume.MetricsProvider { return &statFS{h, path} }
 
 type statFS struct {

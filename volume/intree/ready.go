@@ -23,7 +23,7 @@ func IsReady(dir string) bool {
 // volume (below GetPodPluginDir), whose missing parents it makes with mode 0750.
 // Unlike the tree's it returns the error, which it must: a set-up that is not
 // known to be complete begins anew. It is idempotent. It syncs nothing: after a
-// power cut mark or contents may be gone.
+// power cut either may be gone, the mark or the contents that it stands for.
 func SetReady(dir string) error {
 	if _, err := podmount.MakeDir(dir, 0o750); err != nil {
 		return err

@@ -36,8 +36,8 @@ func CalculateTimeoutForVolume(minimumTimeout, timeoutIncrement int, pv *v1.Pers
 // client, which podvol's hosts do not have, and takes any volume for released:
 // this one asks the host's [volume.ReleaseVerifier] before and while the pod runs.
 // The pod is copied; its name is made of the volume's and its release, so that a
-// repeated call finds it. Errors are theirs, a *[volume.MissingRoleError], or a
-// *[volume.InvalidSpecError] where the spec or the pod does not do.
+// repeated call finds it. Errors are those of the two roles, a *[volume.MissingRoleError], or a
+// *[volume.InvalidSpecError] for a spec or a pod that cannot be used.
 func RecycleVolumeByWatchingPodUntilCompletion(ctx context.Context, pvName string, pod *v1.Pod, spec *volume.Spec, host volume.VolumeHost, record volume.RecycleEventRecorder) error {
 	release := ""
 	if spec != nil {

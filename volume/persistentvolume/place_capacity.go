@@ -19,11 +19,12 @@ const (
 	kindCapacity = "CSIStorageCapacity"
 )
 
-// ErrNoCapacity says that a claim's driver has published no capacity for a node that
-// is as large as the claim (KEP-1472).
+// ErrNoCapacity says that a claim's driver has published no capacity as large as the
+// claim for a node (KEP-1472).
 var ErrNoCapacity = errors.New("the driver has not enough capacity there")
 
-// room is what the driver of a class has said that it can make, if it says so at all.
+// room is the capacity that the driver of a class has published; told is false for a
+// driver that publishes none.
 type room struct {
 	told       bool
 	capacities []*storagev1.CSIStorageCapacity

@@ -34,9 +34,9 @@ func (durableDisk) WriteFile(path string, data []byte, perm fs.FileMode) error {
 }
 func (durableDisk) Remove(path string) error { return durable.Remove(path) }
 
-// recordVersion is the schema of the files of [RecordedObjects]; those of claims and
-// volumes that have a checksum are of sealedVersion, and those of recordVersion were
-// written by versions that knew none, and get theirs when they are written next.
+// sealedVersion is the schema of the files of [RecordedObjects], which have a checksum.
+// Those of recordVersion have none: earlier versions wrote them, and the next write
+// gives them one.
 const recordVersion, sealedVersion = 1, 2
 
 // record is one file.
@@ -258,9 +258,9 @@ func (r *RecordedObjects) beginEpoch() error {
 	return nil
 }
 
-// ensureEpoch has it written where that was not possible when the records were
-// opened: those of a full disk can be read, and be made less. Versions of a store
-// that has written nothing may be given again.
+// ensureEpoch writes the file of versions if that failed when the records were opened:
+// on a full disk records can still be read and deleted. Versions of a store that has
+// written nothing may be given again.
 func (r *RecordedObjects) ensureEpoch(ctx context.Context, do func(write func() error) error) error {
 	if r.begun.Load() {
 		return nil

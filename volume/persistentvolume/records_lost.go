@@ -22,8 +22,8 @@ import (
 // the volume. The value is the UID.
 const LostClaimAnnotation = "podvol.io/lost-claim"
 
-// deletedClaim is in the file of a claim that was deleted, for as long as its volume
-// says that it is bound to it: without it the claim's file would seem to be lost.
+// deletedClaim takes the place of a deleted claim in its file, as long as the volume's
+// record says that it is bound to the claim: with no file the claim would seem lost.
 type deletedClaim struct {
 	types.NamespacedName
 	UID types.UID `json:"uid"`
@@ -79,8 +79,8 @@ func (r *RecordedObjects) findLost(claims []*v1.PersistentVolumeClaim, volumes [
 	}
 }
 
-// bury makes the record of a claim say that it was deleted, if it had a volume, which
-// may not know yet; else there is nothing left of it.
+// bury removes the record of an object. That of a claim whose volume may still say that
+// it is bound stays, and from then on says that the claim was deleted.
 func (r *RecordedObjects) bury(ref volume.ObjectRef, stored metav1.Object) error {
 	claim, ok := stored.(*v1.PersistentVolumeClaim)
 	if !ok || !r.isBoundTo(claim) {
@@ -114,8 +114,8 @@ func (r *RecordedObjects) isBoundTo(claim *v1.PersistentVolumeClaim) bool {
 	return pv.Status.Phase == v1.VolumeBound && pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == claim.UID
 }
 
-// clearGrave removes what is left of the claim of a volume that knows that it was
-// deleted. If that fails it is tried when the records are opened again.
+// clearGrave removes the file of a deleted claim once its volume is not bound to it
+// any more. After a failure it is tried when the records are opened again.
 func (r *RecordedObjects) clearGrave(ctx context.Context, stored, next metav1.Object) {
 	pv, ok := stored.(*v1.PersistentVolume)
 	if !ok || pv.Spec.ClaimRef == nil {
@@ -151,8 +151,8 @@ func (r *RecordedObjects) noGrave(name types.NamespacedName) {
 	delete(r.graves.deleted, name)
 }
 
-// recognise gives a claim without UID that of the lost one of its name, so that it
-// gets the volume of that.
+// recognise gives a claim without UID the UID of the lost claim of its name, so that
+// it gets that claim's volume.
 func (r *RecordedObjects) recognise(ctx context.Context, object metav1.Object) (metav1.Object, error) {
 	claim, ok := object.(*v1.PersistentVolumeClaim)
 	if !ok || claim.UID != "" {

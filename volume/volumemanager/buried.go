@@ -244,8 +244,8 @@ func isBack(rootDir string, key volumeKey) bool {
 	return false
 }
 
-// settle finishes what an earlier owner has buried: volumes that are there again
-// have their records again, of others what may be left around them is removed.
+// settle finishes what an earlier owner has buried: volumes that are there again get
+// their records back; of the others, empty directories that may be left are removed.
 func (u unburied) settle(r records) {
 	for _, entry := range u.back {
 		if r.journal.Put(entry.Key, entry.Value) != nil {

@@ -34,7 +34,7 @@ func (m *Manager) index(s *slot) {
 }
 
 // ExplainClaim returns those of [Manager.Explain]'s rows whose Claim is the given
-// one, in its order. It costs as much as there are.
+// one, in its order. Its cost grows with their number, not with that of all rows.
 func (m *Manager) ExplainClaim(claim types.NamespacedName) []VolumeStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -47,7 +47,7 @@ func (m *Manager) ExplainClaim(claim types.NamespacedName) []VolumeStatus {
 }
 
 // ExplainPod returns those of [Manager.Explain]'s rows that are the given pod's, in
-// its order. It costs as much as there are.
+// its order. Its cost grows with their number, not with that of all rows.
 func (m *Manager) ExplainPod(podUID types.UID) []VolumeStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -27,8 +27,8 @@ func containerStatuses(pod *v1.Pod) []v1.ContainerStatus {
 	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses)
 }
 
-// tellsOfAll reports whether the status of a pod that has ended has a word of each
-// of its containers, so that none is left of which nothing is known.
+// tellsOfAll reports whether a pod's status names each of its containers, so that
+// there is none of which nothing is known.
 func tellsOfAll(pod *v1.Pod) bool {
 	told := containerStatuses(pod)
 	all := true
@@ -39,8 +39,8 @@ func tellsOfAll(pod *v1.Pod) bool {
 	return all
 }
 
-// endPod withdraws the wish for a pod that has ended, but knows it still: its own
-// data may stay until it is deleted. The caller holds the lock.
+// endPod withdraws a pod that has ended, but does not forget it: its own data may stay
+// until it is deleted. The caller holds the lock.
 func (m *Manager) endPod(pod *v1.Pod) {
 	p := m.pods[pod.UID]
 	switch {
@@ -67,8 +67,8 @@ func (m *Manager) keeps(s *slot) bool {
 	return r != nil && r.InlineVolume != nil && r.InlineVolume.EmptyDir != nil
 }
 
-// recoverEnded has that go which the records have of pods that have ended, and
-// forgets those of which they have nothing. The caller holds the lock.
+// recoverEnded reconciles the recorded volumes of pods that have ended, and forgets
+// such pods without records. The caller holds the lock.
 func (m *Manager) recoverEnded() {
 	for uid, p := range m.pods {
 		if !p.ended {

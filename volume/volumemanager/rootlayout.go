@@ -9,10 +9,10 @@ import (
 	"github.com/podvol/podvol/util/rootdir"
 )
 
-// CheckRoot says whether a root directory, with what podvol keeps below it, can
-// be relied on: every directory on the way belongs to root or to this process's
+// CheckRoot checks that a root directory, with what podvol keeps below it, can be
+// relied on: every directory on the way belongs to root or to this process's
 // user, nobody else can change it, and no link, special file or other user's file
-// has the name of one of podvol's. If not, it is a *[RootError]. A root that is
+// has the name of one of podvol's. If not, the error is a *[RootError]. A root that is
 // not there yet is checked as far as there is one, and is no error.
 //
 // It changes nothing and takes no lock. All that this package does below a root

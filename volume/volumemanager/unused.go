@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// rest has nothing be done about a slot that no container uses: no attempt, no
-// refresh, no watch, and no wait for others. What is mounted stays, as with the
-// kubelet, and goes with the pod. It may be repeated. The caller holds the lock.
+// rest ends all work on a slot that no container uses: no attempt, no refresh, no
+// watch, and no wait for others. What is mounted stays, as with the kubelet, and goes
+// with the pod. It is idempotent. The caller holds the lock.
 func (m *Manager) rest(s *slot) {
 	s.stopRetry()
 	if s.doing != opNone {
@@ -29,8 +29,8 @@ func (m *Manager) rest(s *slot) {
 	m.publish(s)
 }
 
-// stopFollowing ends what would have a slot set up again: no operation is under
-// way. The caller holds the lock.
+// stopFollowing stops the timer and the watches that would set a slot up again, while
+// no operation is under way. The caller holds the lock.
 func (m *Manager) stopFollowing(s *slot) {
 	if s.refresh != nil {
 		s.refresh.Stop()

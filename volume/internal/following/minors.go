@@ -52,32 +52,32 @@ func TrustBundles(c kubernetes.Interface) TrustBundleClient {
 	return BetaTrustBundles(c)
 }
 
-// Get is the typed client's.
+// Get calls the typed client's Get.
 func (c TrustBundleClient) Get(ctx context.Context, name string, options metav1.GetOptions) (metav1.Object, error) {
 	return results[metav1.Object](c.typed.MethodByName("Get").Call(arguments(ctx, name, options)))
 }
 
-// List is the typed client's.
+// List calls the typed client's List.
 func (c TrustBundleClient) List(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	return results[runtime.Object](c.typed.MethodByName("List").Call(arguments(ctx, options)))
 }
 
-// Watch is the typed client's.
+// Watch calls the typed client's Watch.
 func (c TrustBundleClient) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	return results[watch.Interface](c.typed.MethodByName("Watch").Call(arguments(ctx, options)))
 }
 
-// Create is the typed client's, for an object of its version.
+// Create calls the typed client's Create, for an object of its version.
 func (c TrustBundleClient) Create(ctx context.Context, object metav1.Object, options metav1.CreateOptions) (metav1.Object, error) {
 	return results[metav1.Object](c.typed.MethodByName("Create").Call(arguments(ctx, object, options)))
 }
 
-// Update is the typed client's, for an object of its version.
+// Update calls the typed client's Update, for an object of its version.
 func (c TrustBundleClient) Update(ctx context.Context, object metav1.Object, options metav1.UpdateOptions) (metav1.Object, error) {
 	return results[metav1.Object](c.typed.MethodByName("Update").Call(arguments(ctx, object, options)))
 }
 
-// Delete is the typed client's.
+// Delete calls the typed client's Delete.
 func (c TrustBundleClient) Delete(ctx context.Context, name string, options metav1.DeleteOptions) error {
 	err, _ := c.typed.MethodByName("Delete").Call(arguments(ctx, name, options))[0].Interface().(error)
 	return err
@@ -96,8 +96,8 @@ func results[T any](out []reflect.Value) (T, error) {
 	return value, err
 }
 
-// ServerResources asks which resources a version has, until ctx ends, which
-// client-go's own method heeds from 0.37 on only.
+// ServerResources asks which resources a version has, until ctx ends. Client-go's own
+// method heeds ctx only from 0.37 on.
 func ServerResources(ctx context.Context, d discovery.DiscoveryInterface, version schema.GroupVersion) (*metav1.APIResourceList, error) {
 	client := d.RESTClient()
 	if client == nil { // a fake one answers at once
@@ -122,12 +122,12 @@ func ServerVersion(ctx context.Context, d discovery.DiscoveryInterface) (*versio
 	return info, json.Unmarshal(data, info)
 }
 
-// syncPoll is how often an informer is asked that cannot tell by itself.
+// syncPoll is how often an informer without such a channel is asked.
 const syncPoll = 100 * time.Millisecond
 
 // Synced returns a channel that is closed once a handler has been told of the
-// informer's first list. Before client-go 0.37, which tells by itself, a goroutine
-// asks until then, or until closed is.
+// informer's first list. Before client-go 0.37, which has such a channel, a goroutine
+// polls until then, or until closed is closed.
 func Synced(registration cache.ResourceEventHandlerRegistration, closed <-chan struct{}) <-chan struct{} {
 	type checker interface{ Done() <-chan struct{} }
 	if method := reflect.ValueOf(registration).MethodByName("HasSyncedChecker"); method.IsValid() {

@@ -52,15 +52,14 @@
 // marks if he sees the base; a volume's users, who do not, cannot.
 //
 // A base whose disk is not mounted looks like a new one to [Make], which then
-// makes directories in what the disk will hide; only [Remove] can tell, and who knows
-// what was made there. Servers
-// should not export what is not mounted (the option mountpoint of exports(5)).
+// makes directories that the disk will hide. Only [Remove] can tell, and a caller that
+// knows which directories were made there before. Servers should not export a
+// directory whose disk is not mounted (the option mountpoint of exports(5)).
 //
 // A crash in the middle of asking whose what is made is can leave a small file
 // (".podvol-probe-*") in the bookkeeping, and one in the middle of writing a mark
 // another (".durable-*.tmp") where the file system makes no file without a name, as
-// NFS. None is taken for anything; they stay, since nobody can tell those of other
-// nodes that still write them.
+// NFS. Nothing reads such files. They stay, since another node may be writing them.
 //
 // The calls block as long as the file system does; ctx is looked at between
 // them.

@@ -5,10 +5,10 @@ import (
 	"os"
 )
 
-// HasLeft reports whether a volume's path is its own no more: the marks say that it
-// is another volume's by now, or nothing is there. What is left to [Remove] then is
-// in the trash, where nobody sees it, so that who uses the path is of no concern.
-// Nothing is changed, but for a bookkeeping of which a part is missing. Errors are
+// HasLeft reports whether a volume's path is no longer its own: its mark names
+// another volume, or nothing is there. All that [Remove] still has to delete is then in
+// the trash, where no pod sees it, so users of the path do not matter. It changes
+// nothing, except to complete a bookkeeping of which a part is missing. Errors are
 // those of [Remove].
 func HasLeft(ctx context.Context, root *os.File, r Removal) (bool, error) {
 	left, err := newBase(root).hasLeft(ctx, r.Path, r.Owner)

@@ -14,12 +14,13 @@ import (
 )
 
 // ForgottenError says that a claim of this name had a volume before, whose directory
-// is there and whose PersistentVolume is not: their records were lost, or it was
-// deleted alone. The directory is kept, and the claim gets no other.
+// is still there and whose PersistentVolume is not: the records were lost, or the
+// PersistentVolume alone was deleted. The directory is kept, and the claim gets no
+// other.
 type ForgottenError struct {
 	// Claim is the claim's namespace and name, Path the directory.
 	Claim, Path string
-	// Owner is whose it was.
+	// Owner is the volume that the directory was made for.
 	Owner VolumeOwner
 }
 
@@ -28,8 +29,8 @@ func (e *ForgottenError) Error() string {
 		"To use its data again, make a PersistentVolume with this hostPath.path and a claimRef to the claim; if nobody needs it, delete it or move it away", e.Claim, e.Path, e.Owner)
 }
 
-// formersOf returns what was made for a claim in a class's directory, which is open,
-// before this process has made anything there: what it makes, it knows.
+// formersOf returns the directories that were made for a claim in a class's directory,
+// which is open, before this process made any: those it knows.
 func (p *plugin) formersOf(ctx context.Context, root *os.File, dir, claim string) ([]provisioned.Former, error) {
 	if found, ok := p.formers.Load(dir); ok {
 		return found.(map[string][]provisioned.Former)[claim], nil

@@ -17,8 +17,8 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-// Violations are what is wrong below root, where files have been acknowledged, by
-// their paths, each with what was written to it:
+// Violations returns an error that names everything wrong below root. The files are
+// those that were acknowledged, by path, each with its content. Wrong is:
 //
 //   - a record that cannot be read;
 //   - a mount below pods/ without a record, so that nothing would unmount it, and
@@ -33,7 +33,8 @@ func Violations(root string, table mount.Table, files map[string]string) error {
 	return errors.Join(err, checkMounts(root, table, records), checkPods(root, records), CheckFiles(files))
 }
 
-// Records are the keys of what is recorded below root.
+// Records returns the keys of the records below root. Damage is an error, beside
+// the keys that can be read.
 func Records(root string) (keys []string, err error) {
 	held, damaged, err := journal.Read(filepath.Join(volumemanager.StateDir(root), "records"))
 	if err != nil {
@@ -48,7 +49,7 @@ func Records(root string) (keys []string, err error) {
 	return keys, err
 }
 
-// Mounted are the targets below root.
+// Mounted returns the targets of the mounts below root, in the table's order.
 func Mounted(root string, table mount.Table) (targets []string, err error) {
 	entries, err := table.All()
 	for _, e := range entries {
@@ -103,7 +104,8 @@ func checkPods(root string, records []string) error {
 	return errors.Join(errs...)
 }
 
-// CheckFiles compares files, by their paths, with what they are to have.
+// CheckFiles returns an error that names each file, by path, whose content is not
+// the given one, or that cannot be read.
 func CheckFiles(files map[string]string) error {
 	var errs []error
 	for path, want := range files {
