@@ -16,6 +16,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/below"
 )
 
 // Call is a system call about files or mounts, at its entry.
@@ -369,7 +371,8 @@ func (p *tracee) resolve(dir uint64, path string) string {
 
 // Below reports whether a path is a directory or lies below it, by the names alone.
 func Below(path, dir string) bool {
-	return path == dir || strings.HasPrefix(path, dir+string(filepath.Separator))
+	_, ok := below.Cut(dir, path)
+	return ok
 }
 
 // peekString reads a path of the thread's.
