@@ -124,7 +124,7 @@ func TestSuiteOnTheFakeClientset(t *testing.T) {
 		t.Run(way, func(t *testing.T) {
 			objectstest.Suite(t, func(t *testing.T) objectstest.Fixture {
 				set := fake.NewSimpleClientset()
-				tellOfDeletions(set)
+				tellOfChanges(set)
 				f := fixture(connect(t, set, cluster.Config{Shared: shared}), shared)
 				f.Deviations = fakeDeviations()
 				f.Break = func(*testing.T) (restore func()) {
@@ -140,16 +140,14 @@ func TestSuiteOnTheFakeClientset(t *testing.T) {
 	}
 }
 
-// tellOfDeletions has watches tell of what was deleted between the list and them, too,
-// as those of a server do. The fake makes one call after the other.
-func tellOfDeletions(set *fake.Clientset) {
-	deleted := make(map[schema.GroupVersionResource][]metav1.Object)
-	set.PrependReactor("delete", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+// tellOfChanges has watches tell also of what was made, changed or deleted between the
+// list and them, as those of a server do; the fake's do so in part from client-go 0.37
+// on. The fake makes one call after the other.
+func tellOfChanges(set *fake.Clientset) {
+	made := make(map[schema.GroupVersionResource][]metav1.Object)
+	set.PrependReactor("create", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		kind := action.GetResource()
-		object, err := set.Tracker().Get(kind, action.GetNamespace(), action.(clienttesting.DeleteAction).GetName())
-		if err == nil {
-			deleted[kind] = append(deleted[kind], object.(metav1.Object))
-		}
+		made[kind] = append(made[kind], action.(clienttesting.CreateAction).GetObject().DeepCopyObject().(metav1.Object))
 		return false, nil, nil
 	})
 	set.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
@@ -158,9 +156,15 @@ func tellOfDeletions(set *fake.Clientset) {
 		if err != nil {
 			return true, nil, err
 		}
-		for _, object := range deleted[kind] {
-			_, err := set.Tracker().Get(kind, object.GetNamespace(), object.GetName())
-			if apierrors.IsNotFound(err) && (namespace == metav1.NamespaceAll || namespace == object.GetNamespace()) {
+		for _, object := range made[kind] {
+			if namespace != metav1.NamespaceAll && namespace != object.GetNamespace() {
+				continue
+			}
+			now, err := set.Tracker().Get(kind, object.GetNamespace(), object.GetName())
+			switch {
+			case err == nil:
+				events.(*watch.RaceFreeFakeWatcher).Add(now)
+			case apierrors.IsNotFound(err):
 				events.(*watch.RaceFreeFakeWatcher).Delete(object.(runtime.Object))
 			}
 		}
