@@ -15,7 +15,8 @@ import (
 // use.
 type VolumePluginMgr struct {
 	mu      sync.RWMutex
-	plugins []VolumePlugin // in order of registration, which no answer depends on
+	plugins []VolumePlugin        // in order of registration, which no answer depends on
+	hosts   map[string]VolumeHost // of plugins, by name
 }
 
 // NewVolumePluginMgr returns a manager of these plugins, initialised with
@@ -56,6 +57,12 @@ func (m *VolumePluginMgr) InitPlugins(plugins []VolumePlugin, host VolumeHost) e
 		return err
 	}
 	m.plugins = all
+	if m.hosts == nil {
+		m.hosts = make(map[string]VolumeHost)
+	}
+	for _, p := range plugins {
+		m.hosts[p.GetPluginName()] = host
+	}
 	return nil
 }
 
@@ -98,7 +105,8 @@ func (m *VolumePluginMgr) Plugins() []VolumePlugin {
 // FindPluginBySpec returns the one plugin that supports the spec. None is an
 // *[UnsupportedError] for the API's own volume types, which says why and what
 // to use instead; several are an *[AmbiguousPluginError]. A spec with no
-// source, or with several, is an *[InvalidSpecError].
+// source, or with several, is an *[InvalidSpecError]; a plugin that another manager
+// has initialised since is a *[SharedPluginError].
 func (m *VolumePluginMgr) FindPluginBySpec(spec *Spec) (VolumePlugin, error) {
 	if spec == nil || (spec.Volume == nil) == (spec.PersistentVolume == nil) {
 		return nil, Invalid("volume spec", "must hold either a volume or a PersistentVolume")
@@ -116,17 +124,18 @@ func (m *VolumePluginMgr) FindPluginBySpec(spec *Spec) (VolumePlugin, error) {
 	case 0:
 		return nil, NothingDone(unsupported(spec))
 	case 1:
-		return found[0], nil
+		return m.owned(found[0])
 	}
 	return nil, NothingDone(&AmbiguousPluginError{Volume: spec.Name(), Candidates: names(found)})
 }
 
-// FindPluginByName returns the plugin of this name, or a *[NoPluginError].
+// FindPluginByName returns the plugin of this name, or a *[NoPluginError], or a
+// *[SharedPluginError] as FindPluginBySpec does.
 func (m *VolumePluginMgr) FindPluginByName(name string) (VolumePlugin, error) {
 	plugins := m.Plugins()
 	for _, p := range plugins {
 		if p.GetPluginName() == name {
-			return p, nil
+			return m.owned(p)
 		}
 	}
 	return nil, NothingDone(&NoPluginError{Name: name, Registered: names(plugins)})

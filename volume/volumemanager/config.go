@@ -23,8 +23,9 @@ type Config struct {
 	// Objects is where claims, volumes, config maps, secrets, trust bundles
 	// and the node itself are read from.
 	Objects objects.Source
-	// Plugins are the volume plugins, plugins.All() for example. They must not
-	// be shared with another manager.
+	// Plugins are the volume plugins, plugins.All() for example. They must not be
+	// shared with another manager: from its New on, calls of this one that need them
+	// are a *volume.SharedPluginError.
 	Plugins []volume.VolumePlugin
 
 	// Mounter mounts; nil means the host's, mount.New. One that has no mount table

@@ -21,11 +21,13 @@ type Kind[S any] struct {
 	Persistent func(*v1.PersistentVolumeSource) *S
 	// Host is what Init was given.
 	Host volume.VolumeHost
+	Hosted
 }
 
 // Init implements [volume.VolumePlugin].
 func (k *Kind[S]) Init(host volume.VolumeHost) error {
 	k.Host = host
+	k.SetInitHost(host)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/podvol/podvol/util/atomicdir"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/kind"
 )
 
 // Kind is all in which the plugins differ.
@@ -29,8 +30,9 @@ type Kind struct {
 // capabilities [volume.DependentVolumePlugin] and [volume.SourceDescriber]; its
 // mounters are [volume.Refresher] values.
 type Plugin struct {
-	kind      Kind
-	host      volume.VolumeHost
+	kind Kind
+	host volume.VolumeHost
+	kind.Hosted
 	publisher atomicdir.Publisher
 	tokens    tokenCache
 	meter     volume.Meter
@@ -47,6 +49,7 @@ func NewPlugin(kind Kind) *Plugin { return &Plugin{kind: kind} }
 // Init implements [volume.VolumePlugin].
 func (p *Plugin) Init(host volume.VolumeHost) error {
 	p.host = host
+	p.SetInitHost(host)
 	return nil
 }
 
