@@ -110,7 +110,7 @@ func TestTrustBundlesOfTheBetaVersion(t *testing.T) {
 	}
 	stable := kubeapi.MakeTrustBundle(kubeapi.TrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "one"}, PEM: certificate("2")})
 	synctest.Test(t, func(t *testing.T) {
-		set := fake.NewSimpleClientset(
+		set := fake.NewClientset(
 			&certificatesv1beta1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: certificatesv1beta1.ClusterTrustBundleSpec{TrustBundle: certificate("1")}},
 			stable.(runtime.Object))
 		var served atomic.Pointer[string]

@@ -15,7 +15,7 @@ import (
 )
 
 func TestConfigIsChecked(t *testing.T) {
-	set := fake.NewSimpleClientset()
+	set := fake.NewClientset()
 	factory := informers.NewSharedInformerFactory(set, 0)
 	stopped := factory.Core().V1().Pods().Informer()
 	end := make(chan struct{})
@@ -47,7 +47,7 @@ func TestConfigIsChecked(t *testing.T) {
 
 // What is shared from an informer of the caller's own is not watched twice.
 func TestInformersOfTheCallersComeFirst(t *testing.T) {
-	set := fake.NewSimpleClientset()
+	set := fake.NewClientset()
 	factory := informers.NewSharedInformerFactory(set, 0)
 	pods := informers.NewSharedInformerFactory(set, 0).Core().V1().Pods().Informer()
 	c, err := cluster.FromInformers(factory, set, cluster.Config{Shared: []string{"Pod"}, Informers: map[string]cache.SharedIndexInformer{"Pod": pods}})
@@ -98,7 +98,7 @@ func (h *handled) RemoveEventHandler(registration cache.ResourceEventHandlerRegi
 
 // The informers outlive the client.
 func TestAClosedClientLeavesInformersAlone(t *testing.T) {
-	set := fake.NewSimpleClientset()
+	set := fake.NewClientset()
 	pods := &handled{SharedIndexInformer: informers.NewSharedInformerFactory(set, 0).Core().V1().Pods().Informer()}
 	c, err := cluster.FromInformers(nil, set, cluster.Config{Shared: []string{}, Informers: map[string]cache.SharedIndexInformer{"Pod": pods}})
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // A kubelet has a clientset and a factory already; podvol adds its informers to
 // the factory, and watches config maps and secrets one by one.
 func ExampleFromInformers() {
-	clientset := fake.NewSimpleClientset(
+	clientset := fake.NewClientset(
 		&v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "data"}, Spec: v1.PersistentVolumeClaimSpec{VolumeName: "pv1"}},
 		&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "app"}, Data: map[string]string{"mode": "quiet"}},
 	)

@@ -123,7 +123,7 @@ func TestSuiteOnTheFakeClientset(t *testing.T) {
 	for way, shared := range ways {
 		t.Run(way, func(t *testing.T) {
 			objectstest.Suite(t, func(t *testing.T) objectstest.Fixture {
-				set := fake.NewSimpleClientset()
+				set := fake.NewClientset()
 				tellOfChanges(set)
 				f := fixture(connect(t, set, cluster.Config{Shared: shared}), shared)
 				f.Deviations = fakeDeviations()

@@ -11,7 +11,7 @@ import (
 
 // A job that only one replica may do at a time.
 func ExampleRun() {
-	clientset := fake.NewSimpleClientset() // or the cluster's
+	clientset := fake.NewClientset() // or the cluster's
 	health := new(election.Health)
 	err := election.Run(context.Background(), election.Config{
 		Client: clientset.CoordinationV1(), Namespace: "kube-system", Name: "my-controller", Health: health,
