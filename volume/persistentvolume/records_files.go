@@ -118,11 +118,8 @@ func parseRecord(path string, data []byte) (record, error) {
 	if err := json.Unmarshal(data, &rec); err != nil {
 		return rec, err
 	}
-	switch {
-	case rec.SchemaVersion != recordVersion && rec.SchemaVersion != sealedVersion:
-		return rec, fmt.Errorf("its schema version is %d, this program knows %d and %d", rec.SchemaVersion, recordVersion, sealedVersion)
-	case rec.SchemaVersion == sealedVersion && !sealed:
-		return rec, errNoSeal
+	if err := checkVersion(rec.SchemaVersion, sealed); err != nil {
+		return rec, err
 	}
 	if rec.Deleted != nil && rec.Claim == nil && rec.Volume == nil {
 		if recordName(claimRef(rec.Deleted.NamespacedName)) != filepath.Base(path) {
@@ -137,6 +134,18 @@ func parseRecord(path string, data []byte) (record, error) {
 		return rec, fmt.Errorf("it is about %s", ref)
 	}
 	return rec, objects.NewStore().Load(context.Background(), 0, rec.object()) // a rehearsal
+}
+
+// checkVersion refuses a file of a schema that is not known, and one without the
+// checksum that its schema has.
+func checkVersion(version int, sealed bool) error {
+	switch {
+	case version != recordVersion && version != sealedVersion:
+		return fmt.Errorf("its schema version is %d, this program knows %d and %d", version, recordVersion, sealedVersion)
+	case version == sealedVersion && !sealed:
+		return errNoSeal
+	}
+	return nil
 }
 
 func (r record) object() metav1.Object {
@@ -230,13 +239,10 @@ func readEpoch(path string) (e epoch, err error) {
 	if err == nil {
 		err = json.Unmarshal(line, &e)
 	}
-	switch {
-	case err != nil:
-	case e.SchemaVersion != recordVersion && e.SchemaVersion != sealedVersion:
-		err = fmt.Errorf("its schema version is %d, this program knows %d and %d", e.SchemaVersion, recordVersion, sealedVersion)
-	case e.SchemaVersion == sealedVersion && !sealed:
-		err = errNoSeal
-	case e.Floor > math.MaxInt64-epochLength:
+	if err == nil {
+		err = checkVersion(e.SchemaVersion, sealed)
+	}
+	if err == nil && e.Floor > math.MaxInt64-epochLength {
 		err = fmt.Errorf("its floor %d is none that was ever given", e.Floor)
 	}
 	if err != nil {
