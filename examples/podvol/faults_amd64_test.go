@@ -212,7 +212,7 @@ func (s *faultSite) use(t *testing.T) {
 func (s *faultSite) unmounted(t *testing.T, noted bool) error {
 	t.Helper()
 	s.podsGone()
-	targets, err := invariant.Mounted(s.root, s.table(t))
+	targets, err := invariant.Mounted(s.root, kernelTable(t))
 	if len(targets) > 0 {
 		err = errors.Join(err, fmt.Errorf("still mounted: %v", targets))
 	}
@@ -236,7 +236,7 @@ func (s *faultSite) unmounted(t *testing.T, noted bool) error {
 // loseMounts unmounts behind podvol's back.
 func (s *faultSite) loseMounts(t *testing.T) {
 	t.Helper()
-	targets, err := invariant.Mounted(s.root, s.table(t))
+	targets, err := invariant.Mounted(s.root, kernelTable(t))
 	if len(targets) == 0 {
 		t.Fatal("nothing is mounted")
 	}
@@ -261,7 +261,7 @@ func (s *faultSite) claimDeleted() {
 	}
 }
 
-func (s *faultSite) table(t *testing.T) mount.Table {
+func kernelTable(t *testing.T) mount.Table {
 	t.Helper()
 	table, err := mount.KernelTable()
 	if err != nil {
@@ -272,7 +272,7 @@ func (s *faultSite) table(t *testing.T) mount.Table {
 
 func (s *faultSite) kept(t *testing.T) error {
 	t.Helper()
-	return invariant.Violations(s.root, s.table(t), s.files)
+	return invariant.Violations(s.root, kernelTable(t), s.files)
 }
 
 // faultCase is a command whose file operations fail.
@@ -323,7 +323,7 @@ func faultCases() []faultCase {
 				if code != exitOK || out != "" {
 					return fmt.Errorf("claims are left: exit code %d\n%s%s", code, out, errOut)
 				}
-				return s.gone(s.deleted...)
+				return allGone(s.deleted...)
 			}},
 		{name: "fsck", args: func(*faultSite) []string { return []string{"fsck"} },
 			prepare: func(t *testing.T, s *faultSite) { s.use(t) },
@@ -352,7 +352,7 @@ func faultCases() []faultCase {
 			},
 			args: func(s *faultSite) []string { return []string{"run", "-f", s.manifest, "--", "true"} },
 			zero: func(t *testing.T, s *faultSite) error {
-				return errors.Join(s.unmounted(t, false), s.gone(runsDir(s.root)))
+				return errors.Join(s.unmounted(t, false), allGone(runsDir(s.root)))
 			},
 			next: func(s *faultSite) [][]string { return [][]string{{"fsck", "--repair"}, mounting(s)} },
 			done: func(t *testing.T, s *faultSite) error { return s.mounted(t) }},
@@ -432,7 +432,8 @@ func (c faultCase) faults(call faultCall) (all []fault) {
 	return slices.DeleteFunc(all, func(f fault) bool { return !regexp.MustCompile(wanted).MatchString(c.name + ": " + f.String()) })
 }
 
-// Of sampleOf classes of operations one is tried by itself.
+// sampleOf is how many classes of operations there are for each one that is tried
+// where no sweep is asked for.
 const sampleOf = 48
 
 // sample takes one of the faults of the first operation of some classes: which ones
@@ -444,7 +445,7 @@ func (c faultCase) sample(at point, all []fault) []fault {
 	if at.n != 1 || sum%sampleOf != 0 {
 		return nil
 	}
-	i := sum / 16 % len(all)
+	i := sum / sampleOf % len(all)
 	return all[i : i+1]
 }
 
@@ -657,7 +658,8 @@ func (s *faultSite) left(t *testing.T) (paths []string) {
 	return paths
 }
 
-func (s *faultSite) gone(paths ...string) error {
+// allGone returns an error unless nothing is at any of the paths.
+func allGone(paths ...string) error {
 	for _, path := range paths {
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s is there still: %v", path, err)

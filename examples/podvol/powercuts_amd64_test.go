@@ -190,7 +190,7 @@ func (d cutDisk) mount(t *testing.T, backing string) (unmount func()) {
 		t.Fatal(err)
 	}
 	return func() {
-		targets, err := invariant.Mounted(d.dir, (&faultSite{}).table(t))
+		targets, err := invariant.Mounted(d.dir, kernelTable(t))
 		slices.Reverse(targets)
 		for _, target := range append(targets, d.dir) {
 			err = errors.Join(err, unix.Unmount(target, 0))

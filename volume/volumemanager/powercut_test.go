@@ -41,7 +41,7 @@ func must(t *testing.T, err error) {
 func TestPowerCutAfterUnmount(t *testing.T) {
 	pod := newPod("web", nfsVolume("a", "10.0.0.1"), emptyDirVolume("b", ""), emptyDirVolume("c", v1.StorageMediumMemory))
 	file := func(root string) string {
-		return filepath.Join(filepath.Join(root, "pods"), string(pod.UID), "volumes", "kubernetes.io~empty-dir", "b", "file")
+		return filepath.Join(root, "pods", string(pod.UID), "volumes", "kubernetes.io~empty-dir", "b", "file")
 	}
 	state := func(root string) string { return volumemanager.StateDir(root) }
 	before, after, settled := t.TempDir(), t.TempDir(), t.TempDir() // the journal, with what is beside it
@@ -84,7 +84,7 @@ func TestPowerCutAfterUnmount(t *testing.T) {
 							must(t, os.Rename(filepath.Dir(file(root)), filepath.Join(filepath.Dir(filepath.Dir(file(root))), "deleting~b")))
 						}
 					default:
-						must(t, os.MkdirAll(filepath.Join(filepath.Join(root, "pods"), back), 0o750))
+						must(t, os.MkdirAll(filepath.Join(root, "pods", back), 0o750))
 					}
 					restored(t, image.journal, state(root))
 					if remount {

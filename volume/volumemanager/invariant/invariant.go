@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/journal"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -53,7 +54,7 @@ func Records(root string) (keys []string, err error) {
 func Mounted(root string, table mount.Table) (targets []string, err error) {
 	entries, err := table.All()
 	for _, e := range entries {
-		if strings.HasPrefix(e.Target, strings.TrimSuffix(root, "/")+"/") {
+		if below.Strictly(filepath.Clean(root), e.Target) {
 			targets = append(targets, e.Target)
 		}
 	}
@@ -69,8 +70,8 @@ func checkMounts(root string, table mount.Table, records []string) error {
 			errs = append(errs, fmt.Errorf("%s is mounted twice", target))
 		}
 		seen[target] = true
-		below, ok := strings.CutPrefix(target, filepath.Join(root, "pods")+string(filepath.Separator))
-		if ok && !slices.ContainsFunc(records, func(key string) bool { return isOf(below, key) }) {
+		path, ok := below.Cut(filepath.Join(root, "pods"), target)
+		if ok && path != "" && !slices.ContainsFunc(records, func(key string) bool { return isOf(path, key) }) {
 			errs = append(errs, fmt.Errorf("%s is mounted without a record; there are those of %v", target, records))
 		}
 	}
