@@ -287,6 +287,7 @@ func calls() map[uint64]place {
 		unix.SYS_FALLOCATE:       {name: "fallocate", kind: byFile},
 		unix.SYS_FSYNC:           {name: "fsync", kind: byFile},
 		unix.SYS_FDATASYNC:       {name: "fdatasync", kind: byFile},
+		unix.SYS_SYNCFS:          {name: "syncfs", kind: byFile},
 		unix.SYS_FCHMOD:          {name: "fchmod", kind: byFile},
 		unix.SYS_FCHOWN:          {name: "fchown", kind: byFile},
 		unix.SYS_FSETXATTR:       {name: "fsetxattr", kind: byFile},

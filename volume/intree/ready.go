@@ -6,6 +6,10 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
@@ -21,29 +25,44 @@ func IsReady(dir string) bool {
 
 // SetReady makes the file for [IsReady], in the plugin's own directory for the
 // volume (below GetPodPluginDir), whose missing parents it makes with mode 0750.
-// Unlike the tree's it returns the error, which it must: a set-up that is not
-// known to be complete begins anew. It is idempotent. It syncs nothing: after a
-// power cut either may be gone, the mark or the contents that it stands for.
+// It is idempotent. Unlike the tree's it returns the error, which it must: a set-up
+// that is not known to be complete begins anew.
+//
+// The file stands for contents that a power cut must not take while it stays. So
+// before it is made, all that was written to the file system of the directory is
+// brought to disk (syncfs(2)), which takes as long as the disk needs; and when
+// SetReady returns without error, the file is on disk too. Contents on another file
+// system the plugin must sync itself.
 func SetReady(dir string) error {
 	if _, err := podmount.MakeDir(dir, 0o750); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(filepath.Join(dir, readyName), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
-	if errors.Is(err, fs.ErrExist) && IsReady(dir) {
-		return nil
-	}
+	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}
-	return f.Close()
+	defer d.Close()
+	if err := eintr.Do(func() error { return unix.Syncfs(int(d.Fd())) }); err != nil {
+		return &os.PathError{Op: "syncfs", Path: dir, Err: err}
+	}
+	err = durable.CreateAt(d, readyName, nil, 0o640)
+	if errors.Is(err, fs.ErrExist) && IsReady(dir) {
+		return nil
+	}
+	return err
 }
 
 // ClearReady undoes [SetReady], and removes the directory if nothing else is in
 // it; what is not there is success. The tree has nothing like it: the kubelet
 // removes all that is a pod's, while here a plugin takes back what it has made.
-// Call it before the volume goes, so that half a volume never counts as one.
+// Call it before the volume goes, so that half a volume never counts as one, not
+// even after a power cut: when it returns without error, the file is gone from the
+// disk. It must not run beside [SetReady] for the same directory.
 func ClearReady(dir string) error {
-	if err := podmount.Unlink(filepath.Join(dir, readyName)); err != nil {
+	if err := durable.Remove(filepath.Join(dir, readyName)); err != nil {
+		return err
+	}
+	if _, err := durable.Sweep(dir); err != nil { // what a SetReady that crashed has left
 		return err
 	}
 	err := podmount.RemoveDir(dir)
