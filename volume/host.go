@@ -39,7 +39,11 @@ type Host struct {
 	// RootDir is the absolute directory below which everything is.
 	RootDir  string
 	NodeName types.NodeName
-	Mounter  mount.Interface
+	// Mounter mounts. For one without a mount table of its own, plugins read the
+	// whole table of the process for each question ([mount.TableOf]): give the host
+	// what [mount.KeepTable] returns for it, once, as volumemanager.New and
+	// embedded.Open do. The result of mount.New has a table.
+	Mounter mount.Interface
 
 	Secrets      SecretGetter
 	ConfigMaps   ConfigMapGetter

@@ -28,7 +28,7 @@ func mayImport() map[string][]string {
 		"volume/clusterhost":               {"util", "volume", "volume/internal/following", "volume/internal/watching", "volume/objects"},
 		"volume/containerenv":              {"util", "volume", "volume/internal", "volume/objects"},
 		"volume/persistentvolume":          {"util", "volume", "volume/objects"},
-		"volume/persistentvolume/embedded": {"util", "volume", "volume/objects", "volume/persistentvolume"},
+		"volume/persistentvolume/embedded": {"util", "mount", "volume", "volume/objects", "volume/persistentvolume"},
 		"volume/localdiscovery":            {"util", "mount", "volume", "volume/objects", "volume/internal"},
 		"volume/volumemanager":             {"util", "mount", "volume", "volume/objects", "volume/internal"},
 		"volume/plugins":                   plugins,

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -31,7 +32,8 @@ type Config struct {
 	// none that a node uses too.
 	Plugins []volume.VolumePlugin
 	// Host is what these plugins are given: at least RootDir and Mounter.
-	// NodeName and Releases are filled in.
+	// NodeName and Releases are filled in, and a Mounter without a mount table of
+	// its own is given one for all that ask (mount.KeepTable).
 	Host volume.Host
 	// Mounted says what is mounted on this machine, and for whom, be these pods
 	// declared or not. It is asked before storage is emptied or deleted; an error
@@ -157,6 +159,7 @@ func Open(ctx context.Context, config Config) (*Cluster, error) {
 func (c *Cluster) start(ctx context.Context, config Config) error {
 	host := config.Host
 	host.NodeName = types.NodeName(c.nodeName)
+	host.Mounter = mount.KeepTable(host.Mounter)
 	host.Releases = &releases{
 		objects: persistentvolume.ReleaseVerifier{Objects: c.objects, Plugins: c.plugins}, mounted: c.allMounted,
 	}
