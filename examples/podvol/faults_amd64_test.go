@@ -69,7 +69,7 @@ func faultsOf(c calltrace.Call) []unix.Errno {
 		return []unix.Errno{unix.EIO, unix.EROFS}
 	case c.Bytes > 1:
 		return []unix.Errno{unix.EIO, unix.ENOSPC, unix.EDQUOT, 0}
-	case c.Name == "fsync" || c.Name == "fdatasync":
+	case c.Name == "fsync" || c.Name == "fdatasync" || c.Name == "syncfs":
 		return []unix.Errno{unix.EIO, unix.ENOSPC, unix.EDQUOT}
 	}
 	return []unix.Errno{unix.EIO, unix.ENOSPC, unix.EROFS, unix.EDQUOT}
@@ -593,8 +593,8 @@ func (r *faultRun) at(s *faultSite, f fault) func(calltrace.Call) calltrace.Acti
 
 // class is a call without what differs from run to run.
 func (s *faultSite) class(c calltrace.Call) string {
-	text := c.Name + " " + strings.ReplaceAll(strings.TrimPrefix(c.Text, c.Name+" "), s.dir+"/", "")
-	return chance.ReplaceAllString(text, "ID")
+	paths := strings.NewReplacer(s.dir+"/", "", s.dir, ".").Replace(strings.TrimPrefix(c.Text, c.Name+" "))
+	return chance.ReplaceAllString(c.Name+" "+paths, "ID")
 }
 
 // hurry is the command as it is run with faults.
