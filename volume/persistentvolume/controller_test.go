@@ -366,3 +366,33 @@ func TestBindingSurvivesACrashAtEveryCall(t *testing.T) {
 		}
 	})
 }
+
+// What a claim names is left to it by claims that are looked at first. One that the
+// cache has not heard of yet cannot be minded, as with Kubernetes: of the two claims
+// one stays without, and is told so.
+func TestWhatAClaimNamesIsLeftToItOnceTheClaimIsKnown(t *testing.T) {
+	for _, workers := range []int{1, 16} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, newPV("static", "1Gi"), newClaim("a", "1Gi"), newClaim("b", "1Gi", naming("static")))
+			w.config.Workers = workers
+			w.start()
+			w.settle()
+			w.wantBound("b", "static")
+			w.wantClaim("a", v1.ClaimPending)
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, newClaim("a", "1Gi"))
+		w.start()
+		release := w.client.Hold("PersistentVolumeClaim")
+		w.create(newClaim("b", "1Gi", naming("static")))
+		w.create(newPV("static", "1Gi"))
+		w.settle()
+		w.wantBound("a", "static")
+		release()
+		w.settle()
+		w.wantBound("a", "static")
+		w.wantClaim("b", v1.ClaimPending)
+		w.events.want(t, `b: Warning FailedBinding volume "static" already bound to a different claim.`)
+	})
+}

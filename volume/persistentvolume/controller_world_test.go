@@ -118,6 +118,7 @@ func (w *world) start() {
 		}
 		w.config.Objects, w.api, closeRecords = recorded, recorded, recorded.Close
 		w.apply()
+		synctest.Wait() // lest the cache have heard of a part: then a claim may take what the next one names
 	}
 	if w.server == nil {
 		w.client.Inject(fault.Fault[objectstest.Call]{After: true, Hook: w.law.check})
