@@ -75,7 +75,7 @@ func markTraced(t *testing.T, synced unix.Errno) (dir *markedDir, status unix.Wa
 	}
 	status, _, err = calltrace.Process{
 		Args: []string{"-test.run=^TestReadyIsInOrderOnDisk$"}, Env: []string{readyVar + "=" + dir.path},
-		Limit: time.Minute, Stdout: output, Stderr: output, At: at,
+		Limit: 5 * time.Minute, Stdout: output, Stderr: output, At: at,
 	}.Run()
 	if err != nil {
 		t.Fatal(err)

@@ -27,3 +27,6 @@ func (m *Manager) DelaySyncs(d time.Duration) {
 		return sync(dir)
 	}
 }
+
+// PodsDir and RecordsPath are where a manager has its pods and records.
+var PodsDir, RecordsPath = podsDir, recordsPath

@@ -33,7 +33,7 @@ func TestPluginsShareOneMountTable(t *testing.T) {
 	reads := 0
 	status, _, err := calltrace.Process{
 		Args: []string{"-test.run=^TestPluginsShareOneMountTable$"}, Env: []string{askVar + "=" + t.TempDir()},
-		Limit: time.Minute, Stdout: output, Stderr: output,
+		Limit: 5 * time.Minute, Stdout: output, Stderr: output,
 		At: func(c calltrace.Call) calltrace.Action {
 			if c.Name == "openat" && strings.HasSuffix(c.Path, "/mountinfo") {
 				reads++

@@ -28,8 +28,12 @@ import (
 //   - a file that is gone, or has another content.
 //
 // It reads the disk and the table only, and may be called at any time at which no
-// record is being written.
+// record is being written. Nothing has been done below a root in which there is no
+// directory of records or of pods; a root that is no directory is an error.
 func Violations(root string, table mount.Table, files map[string]string) error {
+	if _, err := os.ReadDir(root); err != nil { // else a wrong path would never have violations
+		return fmt.Errorf("there is no root directory to look at: %w", err)
+	}
 	records, err := Records(root)
 	return errors.Join(err, checkMounts(root, table, records), checkPods(root, records), CheckFiles(files))
 }
