@@ -470,6 +470,30 @@ func TestAVolumeThatWasExpandedInPartSaysWhatItHas(t *testing.T) {
 	}
 }
 
+// Who keeps a volume while its users are looked for has kept its data.
+func TestAVolumeThatIsKeptAtTheLastMomentKeepsItsData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("fast", made, isDefault), newClaim("data", "1Gi")).withStorage()
+		w.start()
+		w.settle()
+		w.wantBound("data", "pvc-uid-data")
+		before, kept := w.storage.asked(), false
+		w.client.Inject(fault.Fault[objectstest.Call]{After: true, Match: func(call objectstest.Call) bool { return call.Verb == "list" && call.Ref.Kind == "Pod" }, Hook: func() {
+			if w.storage.asked() > before && !kept { // by the plugin that is to delete it
+				kept = true
+				w.change("pvc-uid-data", func(pv *v1.PersistentVolume) {
+					pv.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimRetain
+				})
+			}
+		}})
+		w.delete("PersistentVolumeClaim", "ops", "data")
+		w.settle()
+		if left := w.stored(); !kept || !slices.Equal(left, []string{"pvc-uid-data"}) {
+			t.Errorf("kept: %v; storage %v exists; events: %s", kept, left, w.events)
+		}
+	})
+}
+
 // deletedVolumeCases are what a volume can be in the midst of when it is deleted.
 func deletedVolumeCases() map[string][]metav1.Object {
 	left := func(policy v1.PersistentVolumeReclaimPolicy) *v1.PersistentVolume {

@@ -33,6 +33,11 @@ type ReleaseVerifier struct {
 	// Plugins are those of the node or controller; they may be initialised
 	// later than the host that has this role.
 	Plugins *volume.VolumePluginMgr
+	// OtherUses, optional, returns uses that no object tells of, such as what is
+	// mounted for a pod that is deleted already. It is asked after the Objects, since
+	// a use may go from them while it lasts, and before the PersistentVolume is read
+	// for the last time. An error counts as a use. Nil: there are none.
+	OtherUses func(context.Context, *v1.PersistentVolume) ([]Use, error)
 
 	looks looks
 }
@@ -70,12 +75,16 @@ func (r *ReleaseVerifier) verify(ctx context.Context, given *v1.PersistentVolume
 	if err != nil {
 		return err
 	}
-	uses, err := r.findUses(ctx, pv)
-	switch {
-	case err != nil:
-		return cannotTell(pv, err)
-	case len(uses) > 0:
-		return &InUseError{Volume: pv.Name, Uses: uses}
+	for _, find := range []func(context.Context, *v1.PersistentVolume) ([]Use, error){r.findUses, r.OtherUses} {
+		if find == nil {
+			continue
+		}
+		switch uses, err := find(ctx, pv); {
+		case err != nil:
+			return cannotTell(pv, err)
+		case len(uses) > 0:
+			return &InUseError{Volume: pv.Name, Uses: uses}
+		}
 	}
 	_, err = r.readReleased(ctx, given) // somebody may have kept it since, as by another policy
 	return err

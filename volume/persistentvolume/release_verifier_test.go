@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -325,6 +326,101 @@ func TestFailedLookUpCountsAsUse(t *testing.T) {
 	})
 	if err := verifier(t, storeOf(t, unsupported)).VerifyReleased(t.Context(), unsupported); err == nil {
 		t.Error("a volume that no plugin knows may be destroyed")
+	}
+}
+
+// changing is a store that somebody changes when one kind is listed.
+type changing struct {
+	*objects.Store
+	kind   string
+	change func()
+}
+
+func (c changing) List(ctx context.Context, kind, namespace string) ([]metav1.Object, error) {
+	list, err := c.Store.List(ctx, kind, namespace)
+	if kind == c.kind {
+		c.change()
+	}
+	return list, err
+}
+
+// changesThatKeep are what somebody may do to a released volume whose data is to be
+// kept from then on.
+func changesThatKeep(t *testing.T, store objects.Writer) map[string]func() {
+	update := func(change func(*v1.PersistentVolume)) func() {
+		return func() {
+			if _, err := store.Update(t.Context(), released(change)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	remove := func() {
+		if err := store.Delete(t.Context(), volume.NewObjectRef("PersistentVolume", "", "pv1"), objects.Preconditions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	return map[string]func(){
+		"retained": update(func(pv *v1.PersistentVolume) {
+			pv.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimRetain
+		}),
+		"claimed again": update(func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef.UID = "claim2" }),
+		"free again":    update(func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef = nil }),
+		"deleted":       remove,
+		"made again": func() {
+			remove()
+			if _, err := store.Create(t.Context(), released(func(pv *v1.PersistentVolume) { pv.UID = "uid2" })); err != nil {
+				t.Error(err)
+			}
+		},
+	}
+}
+
+// Whatever the look at its users takes, the volume itself is read after that: who has
+// kept it meanwhile has kept it.
+func TestAVolumeIsReadLast(t *testing.T) {
+	for name := range changesThatKeep(t, nil) {
+		for _, last := range []string{"PersistentVolumeClaim", "PersistentVolume", "Pod", "other uses"} {
+			t.Run(name+" after "+last, func(t *testing.T) {
+				store := storeOf(t, released())
+				keep := sync.OnceFunc(changesThatKeep(t, store)[name])
+				verify := verifier(t, changing{store, last, keep}).(*persistentvolume.ReleaseVerifier)
+				if last == "other uses" {
+					verify.OtherUses = func(context.Context, *v1.PersistentVolume) ([]persistentvolume.Use, error) {
+						keep()
+						return nil, nil
+					}
+				}
+				err := verify.VerifyReleased(t.Context(), released())
+				if kept, ok := errors.AsType[*persistentvolume.NotReleasedError](err); !ok || kept.Volume != "pv1" || volume.IsUncertain(err) {
+					t.Errorf("err = %v", err)
+				}
+			})
+		}
+	}
+}
+
+// Uses that no object tells of are asked for after the objects, and count as these.
+func TestOtherUsesKeepAVolume(t *testing.T) {
+	listed := false
+	verify := verifier(t, changing{storeOf(t, released()), "Pod", func() { listed = true }}).(*persistentvolume.ReleaseVerifier)
+	var uses []persistentvolume.Use
+	var failure error
+	verify.OtherUses = func(_ context.Context, pv *v1.PersistentVolume) ([]persistentvolume.Use, error) {
+		if !listed || pv.Name != "pv1" {
+			t.Errorf("asked for %s, after the pods: %v", pv.Name, listed)
+		}
+		return uses, failure
+	}
+	if err := verify.VerifyReleased(t.Context(), released()); err != nil {
+		t.Errorf("no use: %v", err)
+	}
+	uses = []persistentvolume.Use{{By: volume.NewObjectRef("Pod", "ops", "p"), How: "it is mounted"}}
+	if err := verify.VerifyReleased(t.Context(), released()); !errors.Is(err, volume.ErrInUse) || !strings.Contains(err.Error(), "Pod ops/p (it is mounted)") || volume.IsUncertain(err) {
+		t.Errorf("a use: %v", err)
+	}
+	uses, failure = nil, errLookUp
+	if err := verify.VerifyReleased(t.Context(), released()); !errors.Is(err, errLookUp) || !strings.Contains(err.Error(), "counts as used") || volume.IsUncertain(err) {
+		t.Errorf("a failed look-up: %v", err)
 	}
 }
 

@@ -160,9 +160,7 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 	host := config.Host
 	host.NodeName = types.NodeName(c.nodeName)
 	host.Mounter = mount.KeepTable(host.Mounter)
-	host.Releases = &releases{
-		objects: persistentvolume.ReleaseVerifier{Objects: c.objects, Plugins: c.plugins}, mounted: c.allMounted,
-	}
+	host.Releases = &persistentvolume.ReleaseVerifier{Objects: c.objects, Plugins: c.plugins, OtherUses: c.usesByMounts}
 	if err := c.plugins.InitPlugins(config.Plugins, &host); err != nil {
 		return err
 	}

@@ -15,33 +15,21 @@ import (
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
-// releases is the [volume.ReleaseVerifier] that also looks at what is mounted.
-type releases struct {
-	objects persistentvolume.ReleaseVerifier
-	mounted func(context.Context) ([]Mounted, error)
-}
-
-// VerifyReleased implements [volume.ReleaseVerifier].
-func (r *releases) VerifyReleased(ctx context.Context, pv *v1.PersistentVolume) error {
-	if err := r.objects.VerifyReleased(ctx, pv); err != nil {
-		return err
-	}
-	all, err := r.mounted(ctx)
+// usesByMounts returns the uses of a PersistentVolume by what is mounted. It is asked
+// after the stored pods, since one may be deleted there while its volumes are still
+// mounted, and before the volume is read for the last time: a pod that comes in between
+// gets a Released volume only if somebody has changed that, which is seen then.
+func (c *Cluster) usesByMounts(ctx context.Context, pv *v1.PersistentVolume) (uses []persistentvolume.Use, err error) {
+	all, err := c.allMounted(ctx)
 	if err != nil {
-		return volume.NothingDone(fmt.Errorf("nobody can tell whether PersistentVolume %q is still mounted here, so it counts as used: %w", pv.Name, err))
+		return nil, fmt.Errorf("look up what is mounted: %w", err)
 	}
-	var uses []persistentvolume.Use
 	for _, m := range all {
 		if m.Volume == pv.Name {
-			uses = append(uses, persistentvolume.Use{
-				By: m.podRef(), How: m.how(),
-			})
+			uses = append(uses, persistentvolume.Use{By: m.podRef(), How: m.how()})
 		}
 	}
-	if len(uses) > 0 {
-		return volume.NothingDone(&persistentvolume.InUseError{Volume: pv.Name, Uses: uses})
-	}
-	return nil
+	return uses, nil
 }
 
 // podRef names the pod, by its UID where nothing else is known of it.
