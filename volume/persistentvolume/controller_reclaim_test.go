@@ -549,6 +549,7 @@ func TestAVolumeThatIsDeletedInTheMidstGoesWithItsClaim(t *testing.T) {
 		if err := w.quiet(); err != nil {
 			t.Errorf("after %d: %v; events: %s", n, err, w.events)
 		}
+		w.wantPairBound("data", "pvc-uid-data")
 		_ = w.api.Delete(t.Context(), claimRef("data"), objects.Preconditions{})
 		w.settle()
 		if o, err := w.store.Get(t.Context(), ref); err == nil && o.GetDeletionTimestamp() != nil {
@@ -564,6 +565,26 @@ func TestAVolumeThatIsDeletedInTheMidstGoesWithItsClaim(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// wantPairBound checks that a claim and a volume that name each other are both Bound,
+// also where one is being deleted; either may be gone.
+func (w *world) wantPairBound(claim, pv string) {
+	w.t.Helper()
+	c, err := objects.Get[*v1.PersistentVolumeClaim](w.t.Context(), w.store, claimRef(claim))
+	v, err2 := objects.Get[*v1.PersistentVolume](w.t.Context(), w.store, volume.NewObjectRef("PersistentVolume", "", pv))
+	if errors.Is(err, volume.ErrNotFound) || errors.Is(err2, volume.ErrNotFound) {
+		return
+	}
+	if err != nil || err2 != nil {
+		w.t.Fatal(err, err2)
+	}
+	if ref := v.Spec.ClaimRef; c.Spec.VolumeName != pv || ref == nil || ref.UID != c.UID {
+		return
+	}
+	if c.Status.Phase != v1.ClaimBound || v.Status.Phase != v1.VolumeBound {
+		w.t.Errorf("claim %s is %q and its volume %s %q; events: %s", claim, c.Status.Phase, pv, v.Status.Phase, w.events)
 	}
 }
 
