@@ -24,3 +24,17 @@ func UsedByContainer(pod *v1.Pod, volumeName string) bool {
 	return slices.ContainsFunc(spec.InitContainers, uses) || slices.ContainsFunc(spec.Containers, uses) ||
 		slices.ContainsFunc(spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return uses(v1.Container(c.EphemeralContainerCommon)) })
 }
+
+// HasEnded reports whether a pod's status says that its containers have ended for
+// good: its phase is Succeeded or Failed, and none of them is running. A phase alone
+// may come from a controller that knows nothing of the containers, as where a node is
+// lost: the node still has the volumes mounted. It only reads the pod.
+func HasEnded(pod *v1.Pod) bool {
+	status := &pod.Status
+	if status.Phase != v1.PodSucceeded && status.Phase != v1.PodFailed {
+		return false
+	}
+	runs := func(s v1.ContainerStatus) bool { return s.State.Running != nil }
+	return !slices.ContainsFunc(status.InitContainerStatuses, runs) && !slices.ContainsFunc(status.ContainerStatuses, runs) &&
+		!slices.ContainsFunc(status.EphemeralContainerStatuses, runs)
+}

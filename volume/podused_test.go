@@ -40,3 +40,29 @@ func TestUsedByContainer(t *testing.T) {
 		t.Error("a pod without containers does not use its volume")
 	}
 }
+
+// A pod has ended by its phase, unless a container of any kind runs.
+func TestHasEnded(t *testing.T) {
+	running := []v1.ContainerStatus{{}, {State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}
+	gone := []v1.ContainerStatus{{}, {State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}}}
+	kinds := map[string]func(*v1.PodStatus, []v1.ContainerStatus){
+		"containers":           func(s *v1.PodStatus, all []v1.ContainerStatus) { s.ContainerStatuses = all },
+		"init containers":      func(s *v1.PodStatus, all []v1.ContainerStatus) { s.InitContainerStatuses = all },
+		"ephemeral containers": func(s *v1.PodStatus, all []v1.ContainerStatus) { s.EphemeralContainerStatuses = all },
+	}
+	for kind, put := range kinds {
+		for _, phase := range []v1.PodPhase{"", v1.PodPending, v1.PodRunning, v1.PodUnknown, v1.PodSucceeded, v1.PodFailed} {
+			terminal := phase == v1.PodSucceeded || phase == v1.PodFailed
+			pod := &v1.Pod{Status: v1.PodStatus{Phase: phase}}
+			if volume.HasEnded(pod) != terminal {
+				t.Errorf("phase %q alone: %v", phase, !terminal)
+			}
+			if put(&pod.Status, gone); volume.HasEnded(pod) != terminal {
+				t.Errorf("phase %q, %s gone: %v", phase, kind, !terminal)
+			}
+			if put(&pod.Status, running); volume.HasEnded(pod) {
+				t.Errorf("phase %q, %s run: it has ended", phase, kind)
+			}
+		}
+	}
+}

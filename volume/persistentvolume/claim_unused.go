@@ -38,10 +38,11 @@ func (c *Controller) recordUse(ctx context.Context, claim *v1.PersistentVolumeCl
 	return err
 }
 
-// mayUse reports whether a pod names a claim and has not ended. Unlike for
-// [usesClaim], one that is not on a node yet counts.
+// mayUse reports whether a pod names a claim and has not ended, by the rules of
+// Kubernetes (pkg/volume/util IsPodTerminated). Unlike for [usesClaim], one that is not
+// on a node yet counts.
 func mayUse(pod *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
-	if hasEnded(pod) || pod.DeletionTimestamp != nil && runsNothing(pod) {
+	if hasTerminalPhase(pod) || pod.DeletionTimestamp != nil && runsNothing(pod) {
 		return false
 	}
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool {

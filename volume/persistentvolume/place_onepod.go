@@ -98,7 +98,7 @@ func (c *Controller) keepForPod(ctx context.Context, pod *v1.Pod, claim types.Na
 		if err != nil && !errors.Is(err, volume.ErrNotFound) {
 			return err
 		}
-		if err == nil && placed.UID == other.uid && !hasEnded(placed) {
+		if err == nil && placed.UID == other.uid && !hasTerminalPhase(placed) {
 			return usedBy(other.pod.Name)
 		}
 		gone = &other
@@ -107,7 +107,11 @@ func (c *Controller) keepForPod(ctx context.Context, pod *v1.Pod, claim types.Na
 
 func usedBy(pod string) error { return fmt.Errorf("%w: pod %q", ErrUsedByOtherPod, pod) }
 
-func hasEnded(pod *v1.Pod) bool {
+// hasTerminalPhase is less than [volume.HasEnded]: as with Kubernetes' scheduler and
+// its condition Unused, the phase alone says whether a pod counts for placing others
+// and for that condition, though its node may not have let go of its volumes. What
+// destroys data, or gives it to another pod on a node, does not go by it.
+func hasTerminalPhase(pod *v1.Pod) bool {
 	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
 }
 
@@ -127,7 +131,7 @@ func userAmong(pods []*v1.Pod, pod *v1.Pod, claim types.NamespacedName) string {
 		pod = pods[i] // as it is by now
 	}
 	for _, other := range pods {
-		if other.Name == pod.Name || other.Spec.NodeName == "" || hasEnded(other) || !slices.Contains(claimsOfPod(other), claim) {
+		if other.Name == pod.Name || other.Spec.NodeName == "" || hasTerminalPhase(other) || !slices.Contains(claimsOfPod(other), claim) {
 			continue
 		}
 		if pod.Spec.NodeName == "" || isBefore(other, pod) {

@@ -87,7 +87,7 @@ func (all *usage) add(u *user) {
 }
 
 func (all *usage) addPod(pod *v1.Pod) {
-	if pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed {
+	if volume.HasEnded(pod) {
 		return
 	}
 	for i := range pod.Spec.Volumes {

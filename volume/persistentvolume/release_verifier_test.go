@@ -218,6 +218,9 @@ func TestUsedVolumeIsKept(t *testing.T) {
 	otherRecycler := podWith("p", ofExport("server", "/exports/pv1"))
 	otherRecycler.Labels = map[string]string{volume.RecyclerLabel: "an earlier release"}
 	otherRecycler.Annotations = map[string]string{volume.RecyclerAnnotation: "pv1"}
+	lost := podWith("p", ofExport("server", "/exports/pv1"))
+	lost.Status.Phase = v1.PodFailed
+	lost.Status.ContainerStatuses = []v1.ContainerStatus{{State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}
 	ephemeral := podWith("da", v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}})
 	ephemeral.Spec.Volumes[0].Name = "ta"
 	ephemeralClaim := claimOf("da-ta", "claim5", "pv1")
@@ -229,6 +232,7 @@ func TestUsedVolumeIsKept(t *testing.T) {
 		"its own claim under another name":                    {[]metav1.Object{claimOf("renamed", "claim1", "")}, "PersistentVolumeClaim ops/renamed"},
 		"another claim that names it":                         {[]metav1.Object{claimOf("other", "claim3", "pv1")}, "PersistentVolumeClaim ops/other"},
 		"a pod of the claim that is gone":                     {[]metav1.Object{podWith("p", ofClaim("data"))}, "Pod ops/p"},
+		"a pod that is called Failed while a container runs":  {[]metav1.Object{lost}, "Pod ops/p"},
 		"a pod that is being deleted":                         {[]metav1.Object{terminating}, "Pod ops/p"},
 		"a pod of the earlier claim":                          {[]metav1.Object{claimOf("data", "claim2", "pv2"), early}, "Pod ops/p"},
 		"a pod of the second in which the new claim was made": {[]metav1.Object{claimOf("data", "claim2", "pv2"), sameSecond}, "Pod ops/p"},

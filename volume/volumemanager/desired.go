@@ -53,7 +53,7 @@ func (m *Manager) PutPod(pod *v1.Pod) error {
 	if m.stopping {
 		return ErrStopped
 	}
-	if hasEnded(pod) {
+	if volume.HasEnded(pod) {
 		m.endPod(pod)
 		return nil
 	}

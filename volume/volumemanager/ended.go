@@ -12,17 +12,6 @@ import (
 // [Manager.PutPod] has them torn down.
 var ErrPodEnded = errors.New("the pod has ended (phase Succeeded or Failed), so that its volumes are torn down and not set up")
 
-// hasEnded reports whether a pod's status says that it has ended, as the kubelet
-// sees it: a phase alone may come from somebody who knows nothing of the containers.
-func hasEnded(pod *v1.Pod) bool {
-	switch pod.Status.Phase {
-	case v1.PodSucceeded, v1.PodFailed:
-	default:
-		return false
-	}
-	return !slices.ContainsFunc(containerStatuses(pod), func(s v1.ContainerStatus) bool { return s.State.Running != nil })
-}
-
 func containerStatuses(pod *v1.Pod) []v1.ContainerStatus {
 	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses)
 }

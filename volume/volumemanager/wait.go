@@ -33,7 +33,7 @@ func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error
 	if err := checkVolumes(pod); err != nil {
 		return pendingVolumes(pod).failed(err), err
 	}
-	if hasEnded(pod) {
+	if volume.HasEnded(pod) {
 		return pendingVolumes(pod).failed(ErrPodEnded), ErrPodEnded
 	}
 	if err := m.waitForRun(ctx); err != nil {
