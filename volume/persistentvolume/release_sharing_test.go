@@ -32,7 +32,7 @@ func sourcesOf() (volumes []*v1.PersistentVolume) {
 		volumes = append(volumes, pv)
 	}
 	for _, path := range []string{"/", "/a", "/a/", "/a/b", "/a//b/.", "/a/b/c", "/ab", "/a/../ab", "/b", "//a"} {
-		for _, server := range []string{"server", "SERVER.", "10.0.0.1", "::ffff:10.0.0.1", "other"} {
+		for _, server := range []string{"server", "SERVER.", "10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "[FE80::1%enp1s0]", "other"} {
 			add(func(pv *v1.PersistentVolume) { pv.Spec.NFS = &v1.NFSVolumeSource{Server: server, Path: path} })
 		}
 		add(func(pv *v1.PersistentVolume) {
@@ -141,19 +141,64 @@ func oddExports() (strange, same []v1.VolumeSource) {
 	for _, path := range []string{"/exports/x/../pv1", "exports/pv1", "/exports/pv1/..", "/exports/pv1\x00x", "/exports/pv1/\n", ""} {
 		same = append(same, ofExport("10.0.0.1", path), ofExport("::ffff:10.0.0.1", path))
 	}
+	for _, whole := range []string{ // a server with part of the path, or more, in it
+		"10.0.0.1:/exports/pv1/a", "10.0.0.1:/exports/pv1", "10.0.0.1:/exports/x/../pv1/a", "10.0.0.1:exports/pv1/a", "10.0.0.1:/exports/pv1/a:/c",
+		"10.0.0.1:2049:/exports/pv1/a", "10.0.0.1:2049/exports/pv1/a", "10.0.0.1.:/exports/pv1/a", "[10.0.0.1]:/exports/pv1/a", "10.1:/exports/pv1/a",
+		"[::FFFF:10.0.0.1]:/exports/pv1/a", "[::FFFF:A00:1%eth0]:/exports/pv1/a", "other,10.0.0.1:/exports/pv1/a", "10.0.0.1,other:/exports/pv1/a",
+		"other:/x,10.0.0.1:/exports/pv1/a", "10.0.0.1:/exports/pv1,other:/x", "other:/x 10.0.0.1:/exports/pv1 other:/x",
+		"nfs://10.0.0.1/exports/pv1/a", "NFS://10.0.0.1:2049/exports%2Fpv1/a", "nfs://u@10.0.0.1/exports/pv1?rw=1", "//10.0.0.1/exports/pv1/a",
+	} {
+		same = append(same, ofExport(whole, "/b"), ofExport(whole, "b"), ofExport(whole, ""))
+	}
+	for _, whole := range []string{
+		"10.0.0.1:/exports/pv2/a", "10.0.0.1:/exports/pv1x/a", "10.0.0.1:/b:/exports/x", "10.0.0.2:/exports/pv1/a", "other:/exports/pv1/a",
+		"10.0.0.1:2049", "[10.0.0.1]:2049", "10.0.0.1:", "nfs://10.0.0.1/exports/pv2", "nfs://other/exports/pv1", "[fd00::1%eth0]:/exports/pv1/a",
+	} {
+		strange = append(strange, ofExport(whole, "/b"), ofExport(whole, "b"))
+	}
+	for _, server := range []string{"10.0.0.1%eth0", "10.0.0.1.%eth0", "10.1%eth0", "[10.0.0.1%eth0]:2049", "::ffff:10.0.0.1%eth0,", "\t[::FFFF:10.0.0.1%25eth0]", "::ffff:10.0.0.1:2049"} {
+		same = append(same, ofExport(server, "/exports/pv1"), ofExport(server, "/exports"))
+	}
 	return strange, same
+}
+
+// oddExports6 are such sources for /exports/pv1 of fd00::1.
+func oddExports6() (strange, same []v1.VolumeSource) {
+	for _, server := range []string{"[fd00::2%eth0]:2049", "fd00::2%eth0,other", "fd00", "fd00:", "1", "fd00::1:0:1", "fd00::1:2049", "[fd00::2]:/exports/pv1"} {
+		strange = append(strange, ofExport(server, "/exports/pv1"), ofExport(server, "exports/pv1"))
+	}
+	strange = append(strange, ofExport("fd00::1%eth0", "/exports/pv2"), ofExport("[FD00::1%eth0]:2049", "/exports/pv2"))
+	for _, server := range []string{
+		"fd00::1%eth0", "[fd00::1%eth0]", "FD00:0::1%ETH0", "[fd00::1%eth0", "fd00::1%eth0]", "[fd00::1%eth0]:2049", "fd00::1%25eth0", "fd00::1%a%b", "fd00::1%",
+		"fd00::1.", "fd00::1%eth0.", " fd00::1", "fd00::1%eth0,other", "other fd00::1%eth0", "[fd00::1],other", "fd00::1:22049", "fd00:0:0:0:0:0:0:1:2049", "[fd00::1]:2049", "[[fd00::1]]",
+	} {
+		same = append(same, ofExport(server, "/exports/pv1"), ofExport(server, "/exports/x/../pv1/sub"), ofExport(server, "/exports"))
+	}
+	for _, whole := range []string{"[fd00::1]:/exports/pv1/a", "[fd00::1%eth0]:/exports/pv1/a", "[FD00:0::1]:2049:/exports/pv1/a", "fd00::1%eth0:/exports/pv1/a", "nfs://[fd00::1]:2049/exports/pv1/a"} {
+		same = append(same, ofExport(whole, "/b"), ofExport(whole, "b"))
+	}
+	// mount(8) is given both as one text.
+	return strange, append(same, ofExport("[fd00", ":1]:/exports/pv1"), ofExport("[fd00::1%eth0", "]:/exports/pv1"), ofExport("[fd00::1%eth0]:", "exports/pv1"))
 }
 
 // Whatever somebody writes into a pod or a PersistentVolume stops the reclaim only
 // of what it may be itself.
 func TestAnOddSourceKeepsOnlyWhatItMayBe(t *testing.T) {
-	pv := released(func(pv *v1.PersistentVolume) { pv.Spec.NFS.Server = "10.0.0.1" })
+	strange, same := oddExports()
+	keepOnly(t, "10.0.0.1", strange, same)
+	strange, same = oddExports6()
+	keepOnly(t, "fd00::1", strange, same)
+}
+
+// keepOnly has every source be a pod's and a PersistentVolume's beside the released
+// /exports/pv1 of server.
+func keepOnly(t *testing.T, server string, strange, same []v1.VolumeSource) {
+	pv := released(func(pv *v1.PersistentVolume) { pv.Spec.NFS.Server = server })
 	others := func(source v1.VolumeSource) []metav1.Object {
 		unbound := exportVolume("odd", source.NFS.Path)
 		unbound.Spec.NFS.Server = source.NFS.Server
 		return []metav1.Object{podWith("odd", source), unbound}
 	}
-	strange, same := oddExports()
 	all := []metav1.Object{pv}
 	for i, source := range strange {
 		for _, other := range others(source) {

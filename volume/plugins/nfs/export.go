@@ -53,11 +53,12 @@ func parseServer(given string) (string, error) {
 	}
 	// Whatever has brackets or a colon must be an IPv6 address, else the source
 	// would name another server or path than the manifest seems to.
-	if addr, err := netip.ParseAddr(server); err != nil || !addr.Is6() {
+	addr, err := netip.ParseAddr(server)
+	if err != nil || !addr.Is6() {
 		return "", volume.Invalid("nfs.server",
 			`%q is neither a host name nor an IPv4 or IPv6 address; a port belongs into the mount option "port="`, given)
 	}
-	return server, checkHostName(server)
+	return server, checkHostName(addr.Zone())
 }
 
 // isNumeric reports whether a name ends in a number, decimal or hexadecimal:
@@ -83,9 +84,10 @@ func unbracket(server string) (string, bool) {
 }
 
 // checkHostName refuses what cannot be part of a source: names are resolved
-// when they are mounted, by a resolver that knows best what a name may be.
+// when they are mounted, by a resolver that knows best what a name may be. Only an
+// IPv6 address has a zone.
 func checkHostName(server string) error {
-	if strings.ContainsFunc(server, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`/\,[]"'`, r) }) {
+	if strings.ContainsFunc(server, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`/\,[]"'%`, r) }) {
 		return volume.Invalid("nfs.server", "%q has a character that no host name has", server)
 	}
 	return nil

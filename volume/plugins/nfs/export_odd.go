@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"net/netip"
+	"net/url"
 	"path"
 	"slices"
 	"strconv"
@@ -25,13 +26,68 @@ func (p *plugin) mayOverlap(a, b *volume.Spec) bool {
 	if err != nil {
 		return true
 	}
-	return mayBeSameServer(first.Server, second.Server) && pathsOverlap(readPath(first), readPath(second))
+	others := readSource(second)
+	return slices.ContainsFunc(readSource(first), func(r reading) bool { return slices.ContainsFunc(others, r.overlaps) })
+}
+
+// reading is one way to read a source.
+type reading struct{ server, path string }
+
+func (r reading) overlaps(other reading) bool {
+	return pathsOverlap(r.path, other.path) && mayBeSameServer(r.server, other.server)
+}
+
+// maxColons is more than a source has that somebody mounts: an address has seven,
+// and one before its port or path.
+const maxColons = 32
+
+// readSource returns all that a source may be read as. What is no server may have
+// part of the path in it, or the path part of the server, since mount(8) is given
+// both as one text, server:path. The kernel and mount.nfs(8) split that at the first
+// colon that is not in brackets; others, and those who take lists, at another.
+func readSource(source *v1.NFSVolumeSource) []reading {
+	all := []reading{{source.Server, readPath(source.Path)}}
+	if _, err := parseServer(source.Server); err == nil {
+		return all
+	}
+	add := func(server, dir string) {
+		all = append(all, reading{server, readPath(dir)})
+		if end := strings.IndexAny(dir, ":,?# \t\r\n"); end > 0 { // the next of a list, or the options of a URL
+			all = append(all, reading{server, readPath(dir[:end])})
+		}
+	}
+	text := source.Server + ":" + source.Path
+	if server, dir := readURL(text); dir != "" {
+		add(server, dir)
+	}
+	for colon, n := -1, 0; n < maxColons; n++ {
+		next := strings.IndexByte(text[colon+1:], ':')
+		if next < 0 {
+			break
+		}
+		colon += 1 + next
+		add(text[:colon], text[colon+1:])
+	}
+	return all
+}
+
+// readURL reads nfs://server:port/path, as newer mount.nfs(8) do, with or without
+// the scheme.
+func readURL(text string) (server, dir string) {
+	if _, rest, ok := strings.Cut(text, "://"); ok {
+		text = rest
+	}
+	server, dir, _ = strings.Cut(strings.TrimLeft(text, "/"), "/")
+	if plain, err := url.PathUnescape(dir); err == nil {
+		dir = plain
+	}
+	return server, dir
 }
 
 // readPath is the path without what podvol refuses: ".." is followed by name, and
 // a NUL byte ends the path, as it does in a system call.
-func readPath(source *v1.NFSVolumeSource) string {
-	given, _, _ := strings.Cut(source.Path, "\x00")
+func readPath(given string) string {
+	given, _, _ = strings.Cut(given, "\x00")
 	return path.Clean("/" + given)
 }
 
@@ -40,20 +96,31 @@ func mayBeSameServer(a, b string) bool {
 	return a == b || slices.ContainsFunc(readServer(a), func(reading string) bool { return slices.Contains(readings, reading) })
 }
 
-// readServer returns all that a server may be read as: itself, what is left
-// without its brackets or port, or one of several, and the addresses that
-// inet_aton(3) and those who take all its numbers for decimal find.
-func readServer(server string) (readings []string) {
-	parts := strings.FieldsFunc(server, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`:/\,[]"'`, r) })
-	for _, part := range append(parts, strings.Trim(server, "[] \t\r\n")) {
-		if part == "" {
-			continue
+// readServer returns all that a server may be read as: only itself, or, where it is
+// none, what is left without its brackets, port or zone, or one of several, and the
+// addresses that inet_aton(3) and those who take all its numbers for decimal find.
+func readServer(given string) (readings []string) {
+	if server, err := parseServer(given); err == nil {
+		return []string{hostOf(server)}
+	}
+	for _, field := range strings.FieldsFunc(given, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`/\,[]"'@`, r) }) {
+		port := max(strings.LastIndexByte(field, ':'), 0)
+		for _, part := range append(strings.Split(field, ":"), field, field[:port]) {
+			name, _, _ := strings.Cut(part, "%")
+			readings = append(append(readings, readHost(part)...), readHost(name)...)
 		}
-		readings = append(readings, normalServer(part))
-		for _, octal := range []bool{true, false} {
-			if addr, ok := readAddress(part, octal); ok {
-				readings = append(readings, addr.String())
-			}
+	}
+	return readings
+}
+
+func readHost(host string) (readings []string) {
+	if host == "" {
+		return nil
+	}
+	readings = append(readings, hostOf(host))
+	for _, octal := range []bool{true, false} {
+		if addr, ok := readAddress(host, octal); ok {
+			readings = append(readings, addr.String())
 		}
 	}
 	return readings

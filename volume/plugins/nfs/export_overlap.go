@@ -34,8 +34,21 @@ func (p *plugin) SourcePlace(spec *volume.Spec) (on, dir string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	e = e.normal()
-	return e.server, path.Clean(e.path), nil
+	on, dir = e.place()
+	return on, dir, nil
+}
+
+// place is where the data of an export is.
+func (e export) place() (host, dir string) { return hostOf(e.server), path.Clean(e.path) }
+
+// hostOf is the one spelling of a server, without the zone of an address: it says by
+// which of its links a node reaches the server, and each node names its own.
+func hostOf(server string) string {
+	server = normalServer(server)
+	if addr, ok := addressOf(server); ok {
+		return addr.String()
+	}
+	return server
 }
 
 func (p *plugin) exportOf(spec *volume.Spec) (export, error) {
@@ -48,8 +61,9 @@ func (p *plugin) exportOf(spec *volume.Spec) (export, error) {
 
 // overlaps reports whether one of two exports holds the other.
 func (e export) overlaps(other export) bool {
-	a, b := e.normal(), other.normal()
-	return a.server == b.server && pathsOverlap(path.Clean(a.path), path.Clean(b.path))
+	host, dir := e.place()
+	otherHost, otherDir := other.place()
+	return host == otherHost && pathsOverlap(dir, otherDir)
 }
 
 func pathsOverlap(a, b string) bool {

@@ -19,6 +19,9 @@ func TestSharesData(t *testing.T) {
 		{"10.0.0.1", "/a", "::ffff:10.0.0.1", "/a", true},
 		{"10.0.0.1", "/a", "[::FFFF:a00:1]", "/a/b", true},
 		{"10.0.0.1", "/a", "::10.0.0.1", "/a", false},
+		{"fd00::1", "/a", "fd00::1%eth0", "/a/b", true},
+		{"[FE80::1%eth0]", "/a", "fe80::1%enp1s0", "/a", true}, // another node's name of the link
+		{"fe80::1%eth0", "/a", "fe80::2%eth0", "/a", false},
 		{"nas.example", "/a", "NAS.example.", "/a", true},
 		{"s", "/a", "s", "/a/b", true},
 		{"s", "/a//b", "s", "/a/b/./c", true},
@@ -52,7 +55,7 @@ func TestSharesData(t *testing.T) {
 
 // An address is the same in whatever spelling somebody reads it.
 func FuzzOddServers(f *testing.F) {
-	for _, server := range []string{"10.1", "012.0.0.1", "[::1", "a,b", "fd00::1%eth0", "0x", "1.2.3.4.5", "4294967296", "..", ":"} {
+	for _, server := range []string{"10.1", "012.0.0.1", "[::1", "a,b", "fd00::1%eth0", "[fd00::1%eth0]:2049", "10.0.0.1:/exports/a/b", "nfs://10.0.0.1/exports%2fa", "0x", "1.2.3.4.5", "4294967296", "..", ":"} {
 		f.Add(server, "/a/../b")
 	}
 	p := nfs.New(nfs.Config{})

@@ -54,6 +54,8 @@ func TestParseExportRefuses(t *testing.T) {
 		{"fd00::1]", "/nfs", "nfs.server"},
 		{"fd00::g", "/nfs", "nfs.server"},
 		{"fe80::1%eth0/x", "/nfs", "nfs.server"},
+		{"10.0.0.1%eth0", "/nfs", "nfs.server"},
+		{"server%eth0", "/nfs", "nfs.server"},
 		{"ser ver", "/nfs", "nfs.server"},
 		{"server\n", "/nfs", "nfs.server"},
 		{"a,b", "/nfs", "nfs.server"},
