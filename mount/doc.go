@@ -18,11 +18,30 @@
 // system of such a server. Failures are *[Error] values with a typed [Cause] and
 // a sentence of advice.
 //
-// Who comes from k8s.io/mount-utils keeps that import, beside this one, for its
-// helpers, which this package does not repeat: CleanupMountPoint,
-// CleanupMountWithForce, IsNotMountPoint, IsCorruptedMnt, PathExists,
-// NewSafeFormatAndMount and the rest all take the mounter from [New], which is also
-// its MounterForceUnmounter. Two things differ: New takes a [Config] and not the
-// path of a program, and unmounting what is not mounted is always an error
-// ([ErrNotMounted]), whatever umount(8) of the node thinks of it.
+// # Beside k8s.io/mount-utils
+//
+// Who comes from there keeps that import, beside this one, for its helpers, which
+// this package does not repeat:
+//
+//   - CleanupMountPoint, CleanupMountWithForce, IsNotMountPoint,
+//     GetDeviceNameFromMount and NewSafeFormatAndMount, with WithMaxConcurrentFormat,
+//     take the mounter from [New], which is also its MounterForceUnmounter;
+//   - PathExists, IsCorruptedMnt, PathWithinBase and StartsWithBackstep look at
+//     paths and at the errors of os;
+//   - ListProcMounts, ParseMountInfo and SearchMountPoints read a file of the
+//     kernel, as a [Table] does for who asks more than once;
+//   - MakeBindOpts, MakeBindOptsSensitive, MakeMountArgs, MakeMountArgsSensitive,
+//     MakeMountArgsSensitiveWithMountFlags, AddSystemdScope and
+//     AddSystemdScopeSensitive are for who runs mount(8): a mounter needs none;
+//   - NewResizeFs and NewSafeFormatAndMount have a counterpart in mount/format, which
+//     formats only what is proven blank;
+//   - NewMountError is what NewSafeFormatAndMount returns; an [*Error] is none.
+//
+// What has the same name differs in this:
+//
+//   - New takes a [Config] and not the path of a program, which is its MountCommand;
+//     for NewWithoutSystemd, give it a SystemdDir that does not exist;
+//   - NewFakeMounter takes no list of mounts: they are made with Mount;
+//   - unmounting what is not mounted is always an error ([ErrNotMounted]), whatever
+//     umount(8) of the node thinks of it.
 package mount
