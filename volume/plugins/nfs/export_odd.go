@@ -37,9 +37,13 @@ func (r reading) overlaps(other reading) bool {
 	return pathsOverlap(r.path, other.path) && mayBeSameServer(r.server, other.server)
 }
 
-// maxColons is more than a source has that somebody mounts: an address has seven,
-// and one before its port or path.
-const maxColons = 32
+const (
+	// maxSource is the length in bytes beyond which mount(2) takes no source.
+	maxSource = 4096
+	// maxColons is more than a source has that somebody mounts: an address has
+	// seven, and one before its port or path.
+	maxColons = 32
+)
 
 // readSource returns all that a source may be read as. What is no server may have
 // part of the path in it, or the path part of the server, since mount(8) is given
@@ -103,11 +107,20 @@ func readServer(given string) (readings []string) {
 	if server, err := parseServer(given); err == nil {
 		return []string{hostOf(server)}
 	}
+	given, _, _ = strings.Cut(given, "\x00")
+	if len(given) > maxSource {
+		return nil
+	}
 	for _, field := range strings.FieldsFunc(given, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`/\,[]"'@`, r) }) {
-		port := max(strings.LastIndexByte(field, ':'), 0)
-		for _, part := range append(strings.Split(field, ":"), field, field[:port]) {
-			name, _, _ := strings.Cut(part, "%")
-			readings = append(append(readings, readHost(part)...), readHost(name)...)
+		parts := strings.Split(field, ":")
+		if port := strings.LastIndexByte(field, ':'); port >= 0 {
+			parts = append(parts, field, field[:port])
+		}
+		for _, part := range parts {
+			readings = append(readings, readHost(part)...)
+			if name, _, zoned := strings.Cut(part, "%"); zoned {
+				readings = append(readings, readHost(name)...)
+			}
 		}
 	}
 	return readings
