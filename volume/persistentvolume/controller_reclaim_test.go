@@ -477,10 +477,10 @@ func TestAVolumeThatIsKeptAtTheLastMomentKeepsItsData(t *testing.T) {
 		w.start()
 		w.settle()
 		w.wantBound("data", "pvc-uid-data")
-		before, kept := w.storage.asked(), false
+		before := w.storage.asked()
+		var kept atomic.Bool
 		w.client.Inject(fault.Fault[objectstest.Call]{After: true, Match: func(call objectstest.Call) bool { return call.Verb == "list" && call.Ref.Kind == "Pod" }, Hook: func() {
-			if w.storage.asked() > before && !kept { // by the plugin that is to delete it
-				kept = true
+			if w.storage.asked() > before && !kept.Swap(true) { // by the plugin that is to delete it
 				w.change("pvc-uid-data", func(pv *v1.PersistentVolume) {
 					pv.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimRetain
 				})
@@ -488,8 +488,8 @@ func TestAVolumeThatIsKeptAtTheLastMomentKeepsItsData(t *testing.T) {
 		}})
 		w.delete("PersistentVolumeClaim", "ops", "data")
 		w.settle()
-		if left := w.stored(); !kept || !slices.Equal(left, []string{"pvc-uid-data"}) {
-			t.Errorf("kept: %v; storage %v exists; events: %s", kept, left, w.events)
+		if left := w.stored(); !kept.Load() || !slices.Equal(left, []string{"pvc-uid-data"}) {
+			t.Errorf("kept: %v; storage %v exists; events: %s", kept.Load(), left, w.events)
 		}
 	})
 }
