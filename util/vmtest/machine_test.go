@@ -126,10 +126,11 @@ func TestPanicIsShown(t *testing.T) {
 	if !errors.Is(err, vmtest.ErrDied) || !strings.Contains(err.Error(), "sysrq triggered crash") {
 		t.Errorf("err = %v, want ErrDied and the kernel's words", err)
 	}
-	if stdout.String() != "before\n" {
+	// What was on its way out of the machine when it died may be lost.
+	if !strings.HasPrefix("before\n", stdout.String()) {
 		t.Errorf("standard output %q", &stdout)
 	}
-	if took := time.Since(start); took > 90*time.Second {
+	if took := time.Since(start); !start.IsZero() && took > 90*time.Second {
 		t.Errorf("it took %v, as long as the command itself", took)
 	}
 }
