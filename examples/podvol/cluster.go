@@ -1,7 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"log/slog"
 	"os"
@@ -110,7 +114,24 @@ func volumeMaker(c clusterConfig, volumes func(context.Context) ([]*v1.Persisten
 	} else if err := os.MkdirAll(own.Path, 0o700); err != nil {
 		return nil, err
 	}
-	return hostpath.New(hostpath.Config{Provision: hostpath.ProvisionConfig{Bases: append(bases, own), Volumes: volumes}}), nil
+	return hostpath.New(hostpath.Config{Provision: hostpath.ProvisionConfig{Bases: append(bases, own), Volumes: volumes, Records: recordsName(c.rootDir)}}), nil
+}
+
+// recordsName names the records of a root directory on this machine, so that what
+// was made for them in a --volume-dir is known also after they are lost.
+func recordsName(rootDir string) string {
+	machine, err := os.ReadFile("/etc/machine-id")
+	if machine = bytes.TrimSpace(machine); err != nil || len(machine) == 0 { // as in most containers
+		name, err := os.Hostname()
+		if err != nil {
+			return ""
+		}
+		machine = []byte(name)
+	}
+	// Hashed, since machine-id(5) asks not to show the ID to others.
+	hash := hmac.New(sha256.New, machine)
+	hash.Write([]byte(rootDir))
+	return hex.EncodeToString(hash.Sum(nil)[:16])
 }
 
 // mountedBelow returns what is mounted below a root directory, as the node has

@@ -13,6 +13,8 @@ type Former struct {
 	// Claim is the claim's namespace and name.
 	Claim string
 	Owner Owner
+	// Records is [Wish].Records, empty where it was not given.
+	Records string
 
 	directory identity
 }
@@ -49,7 +51,7 @@ func (b *base) formers(ctx context.Context) (map[string][]Former, error) {
 			return nil, err
 		}
 		if found && m.Version == markVersion && name == keyOf(m.Path) && CheckPath(m.Path) == nil {
-			formers[m.Claim] = append(formers[m.Claim], Former{Path: m.Path, Claim: m.Claim, Owner: m.Owner, directory: m.Directory})
+			formers[m.Claim] = append(formers[m.Claim], Former{Path: m.Path, Claim: m.Claim, Owner: m.Owner, Records: m.Records, directory: m.Directory})
 		}
 	}
 	return formers, nil

@@ -19,6 +19,8 @@ type Wish struct {
 	Owner Owner
 	// Claim is the claim's namespace and name; it is noted for people.
 	Claim string
+	// Records names the records that have the PersistentVolume, for [Former].
+	Records string
 	// Mode are the permission bits, setgid and sticky included, that it gets
 	// whatever the umask. The owner must have all three of his.
 	Mode uint32
@@ -60,7 +62,7 @@ func (b *base) tryMake(ctx context.Context, k *book, w Wish) error {
 		return err
 	}
 	defer b.close(dir)
-	m := &mark{Version: markVersion, Path: w.Path, Owner: w.Owner, Claim: w.Claim, OnDelete: w.OnDelete}
+	m := &mark{Version: markVersion, Path: w.Path, Owner: w.Owner, Claim: w.Claim, Records: w.Records, OnDelete: w.OnDelete}
 	return b.ensure(ctx, k, dir, m, w.Mode)
 }
 

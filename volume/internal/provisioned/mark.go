@@ -37,7 +37,10 @@ type mark struct {
 	Path    string `json:"path"`
 	Owner
 	// Claim is the claim's namespace and name, for people.
-	Claim    string   `json:"claim,omitempty"`
+	Claim string `json:"claim,omitempty"`
+	// Records names the records that have the PersistentVolume, where others make
+	// volumes below the base too.
+	Records  string   `json:"records,omitempty"`
 	OnDelete OnDelete `json:"onDelete,omitempty"`
 	// Directory is what was made.
 	Directory identity `json:"directory"`

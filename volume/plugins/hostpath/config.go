@@ -51,11 +51,17 @@ type ProvisionConfig struct {
 	// Volumes returns all PersistentVolumes on record; nil: nobody asks. With it,
 	// no volume is made in or below a base while one on record was made there, of
 	// this node, and the bookkeeping that was made for it is not there: a
-	// *[NoBookError], since its disk seems not to be mounted. And in a base that is
-	// Own a claim gets no volume while another directory is there that was made for
-	// a claim of its name, and whose PersistentVolume is not on record: a
-	// *[ForgottenError]. What it returns is not changed.
+	// *[NoBookError], since its disk seems not to be mounted. And a claim gets no
+	// volume while another directory is there that was made for a claim of its name,
+	// and whose PersistentVolume is not on record: a *[ForgottenError]. That is so in
+	// a base that is Own, and in others for the directories of the same Records.
+	// What it returns is not changed.
 	Volumes func(context.Context) ([]*v1.PersistentVolume, error)
+	// Records names what Volumes reads, in bases where others make volumes too: it
+	// is noted beside each directory that is made. Another set of records has
+	// another name, and one that is lost and begun anew has the same. Empty: only
+	// the directories in bases that are Own are known again.
+	Records string
 }
 
 // Base is a directory below which volumes may be made.

@@ -88,6 +88,7 @@ func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allo
 		Path:     m.dir,
 		Owner:    provisioned.Owner{Volume: m.options.PVName, ClaimUID: m.options.PVC.UID},
 		Claim:    types.NamespacedName{Namespace: m.options.PVC.Namespace, Name: m.options.PVC.Name}.String(),
+		Records:  m.plugin.config.Provision.Records,
 		Mode:     m.class.mode,
 		OnDelete: m.class.onDelete,
 		On:       provisioned.Disk,

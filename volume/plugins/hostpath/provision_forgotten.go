@@ -47,7 +47,8 @@ func (p *plugin) formersOf(ctx context.Context, root *os.File, dir, claim string
 
 // checkForgotten refuses a claim whose former volume is forgotten.
 func (p *plugin) checkForgotten(ctx context.Context, class *dirClass, root *os.File, w provisioned.Wish) error {
-	if !class.base.Own || p.config.Provision.Volumes == nil {
+	own, records := class.base.Own, p.config.Provision.Records
+	if !own && records == "" || p.config.Provision.Volumes == nil {
 		return nil
 	}
 	before, err := p.formersOf(ctx, root, class.dir, w.Claim)
@@ -58,6 +59,9 @@ func (p *plugin) checkForgotten(ctx context.Context, class *dirClass, root *os.F
 		if f.Owner == w.Owner {
 			return nil // it is to be found again
 		}
+	}
+	if !own {
+		before = slices.DeleteFunc(slices.Clone(before), func(f provisioned.Former) bool { return f.Records != records })
 	}
 	if len(before) == 0 {
 		return nil

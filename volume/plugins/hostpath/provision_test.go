@@ -478,18 +478,26 @@ func TestAForgottenVolumeIsNotReplacedByAnEmptyOne(t *testing.T) {
 		}
 	}
 	for name, tc := range map[string]struct {
-		known   []string
-		asked   error
-		prepare func(t *testing.T, p volume.VolumePlugin, pv *v1.PersistentVolume)
-		options volume.VolumeOptions
-		want    []string // of the error
+		known []string
+		asked error
+		// The names of the records by which the directory was made, and of those now,
+		// in a base that others use too.
+		madeBy, records string
+		prepare         func(t *testing.T, p volume.VolumePlugin, pv *v1.PersistentVolume)
+		options         volume.VolumeOptions
+		want            []string // of the error
 	}{
-		"a new claim of the name": {options: again("data", "new"), want: []string{"ns/data", "pvc-uid-data", "no record", "move it away"}},
-		"the same claim":          {options: claimOf("data")},
-		"another claim":           {options: claimOf("other")},
-		"its volume is known":     {options: again("data", "new"), known: []string{"pvc-uid-data"}},
-		"nobody can tell":         {options: again("data", "new"), asked: errors.New("the API does not answer"), want: []string{"does not answer", "pvc-uid-data"}},
-		"its volume was deleted":  {options: again("data", "new"), prepare: func(t *testing.T, p volume.VolumePlugin, pv *v1.PersistentVolume) { must(remove(t, p, pv)) }},
+		"a new claim of the name":                  {options: again("data", "new"), want: []string{"ns/data", "pvc-uid-data", "no record", "move it away"}},
+		"the same claim":                           {options: claimOf("data")},
+		"another claim":                            {options: claimOf("other")},
+		"its volume is known":                      {options: again("data", "new"), known: []string{"pvc-uid-data"}},
+		"nobody can tell":                          {options: again("data", "new"), asked: errors.New("the API does not answer"), want: []string{"does not answer", "pvc-uid-data"}},
+		"the records were lost, in a shared base":  {madeBy: "a", records: "a", options: again("data", "new"), want: []string{"ns/data", "pvc-uid-data", "no record"}},
+		"others' records, in a shared base":        {madeBy: "b", records: "a", options: again("data", "new")},
+		"records without a name, in a shared base": {madeBy: "-", records: "a", options: again("data", "new")},
+		"the same claim, in a shared base":         {madeBy: "a", records: "a", options: claimOf("data")},
+		"its volume is known, in a shared base":    {madeBy: "a", records: "a", options: again("data", "new"), known: []string{"pvc-uid-data"}},
+		"its volume was deleted":                   {options: again("data", "new"), prepare: func(t *testing.T, p volume.VolumePlugin, pv *v1.PersistentVolume) { must(remove(t, p, pv)) }},
 		"its directory was moved away": {options: again("data", "new"), prepare: func(t *testing.T, p volume.VolumePlugin, pv *v1.PersistentVolume) {
 			must(os.Rename(pv.Spec.HostPath.Path, pv.Spec.HostPath.Path+"-old"))
 		}},
@@ -499,13 +507,16 @@ func TestAForgottenVolumeIsNotReplacedByAnEmptyOne(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			base := hostpath.Base{Path: t.TempDir()}
-			p, _ := configured(t, provisioning(base))
+			before := provisioning(base)
+			before.Provision.Records = strings.Trim(tc.madeBy, "-")
+			p, _ := configured(t, before)
 			pv := mustProvision(t, p, claimOf("data"))
 			if tc.prepare != nil {
 				tc.prepare(t, p, pv)
 			}
-			base.Own = true
+			base.Own = tc.madeBy == ""
 			config := provisioning(base)
+			config.Provision.Records = tc.records
 			config.Provision.Volumes = func(context.Context) (known []*v1.PersistentVolume, err error) {
 				for _, name := range tc.known {
 					known = append(known, &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}})
