@@ -24,6 +24,7 @@ import (
 	"github.com/podvol/podvol/util/calltrace"
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/volume/volumemanager"
 	"github.com/podvol/podvol/volume/volumemanager/invariant"
 )
 
@@ -645,10 +646,28 @@ func (s *faultSite) traced(t *testing.T, args []string, at func(calltrace.Call) 
 }
 
 // isOver reports whether run-node has printed that five volumes are mounted, or that
-// something is wrong.
+// something has failed: a volume, or else by a line that names an error.
 func isOver(path string) bool {
 	said, err := os.ReadFile(path)
-	return err != nil || bytes.Count(said, []byte(`"state":"mounted"`)) >= 5 || bytes.Contains(said, []byte("rror"))
+	if err != nil {
+		return true
+	}
+	mounted := make(map[string]bool)
+	for line := range bytes.Lines(said) {
+		var r row
+		if json.Unmarshal(line, &r) != nil {
+			if bytes.Contains(line, []byte("rror")) {
+				return true
+			}
+			continue
+		}
+		if r.State == string(volumemanager.StateFailed) {
+			return true
+		}
+		mounted[r.Volume] = r.State == string(volumemanager.StateMounted)
+	}
+	maps.DeleteFunc(mounted, func(_ string, is bool) bool { return !is })
+	return len(mounted) >= 5
 }
 
 // left lists what is below the root directory, without what names have by chance.
