@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -22,16 +23,16 @@ import (
 
 // TestPowerCuts runs commands on ext4 and xfs, and copies the disk before each
 // system call that changes something: what the file system has not written by
-// then is not in the copy, as after a power cut. In a second run it is made to
-// write all it has at each third call, so that what nobody synced is there too.
-// Then each copy is mounted, and the machine goes on.
+// then is not in the copy, as after a power cut. In further runs it is made to write
+// before each third call what nobody synced: all it has, or its journal without the
+// data of files. Then each copy is mounted, and the machine goes on.
 //
 // What was acknowledged before the cut is kept ([invariant.Violations]), fsck
 // repairs what it finds, the command does what it promises when it is run again,
 // and afterwards nothing is left that no command names.
 //
 // By itself it tries the disk of the first run as it is when the command has ended;
-// with the variable PODVOL_SWEEP it tries all.
+// with the variable PODVOL_SWEEP it tries all, of the runs whose names match.
 func TestPowerCuts(t *testing.T) {
 	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
 		testtool.Need(t, "mkfs.ext4", "mkfs.xfs")
@@ -74,16 +75,43 @@ type cut struct {
 	last  bool // the command had ended with exit code 0
 }
 
+// early is what gets to the disk though nobody has synced it.
+type early struct {
+	name  string
+	write func(cutDisk, *testing.T)
+	call  int // of three, before which it is written
+}
+
+// before has the early be written that comes before a call.
+func (e early) before(t *testing.T, d cutDisk, call int) {
+	if e.write != nil && call%3 == e.call {
+		e.write(d, t)
+	}
+}
+
+func writtenEarly() []early {
+	all := []early{{name: "synced only"}}
+	for call := range 3 {
+		all = append(all,
+			early{fmt.Sprintf("written back %d", call), cutDisk.sync, call},
+			early{fmt.Sprintf("journal written %d", call), cutDisk.commit, call})
+	}
+	if os.Getenv(sweepVar) == "" {
+		return all[:1]
+	}
+	return all
+}
+
 func (d cutDisk) sweep(t *testing.T, c faultCase) {
-	for _, written := range []bool{false, true} {
-		if os.Getenv(sweepVar) == "" && written {
+	for _, e := range writtenEarly() {
+		name := d.fsType + " " + c.name + ": " + e.name
+		if !regexp.MustCompile(os.Getenv(sweepVar)).MatchString(name) {
 			continue
 		}
-		name := map[bool]string{false: "synced only", true: "written back"}[written]
-		t.Run(name, func(t *testing.T) {
+		t.Run(e.name, func(t *testing.T) {
 			var s *faultSite
 			var cuts []cut
-			t.Run("run", func(t *testing.T) { s, cuts = d.run(t, c, written) })
+			t.Run("run", func(t *testing.T) { s, cuts = d.run(t, c, e) })
 			if t.Failed() {
 				return
 			}
@@ -96,7 +124,7 @@ func (d cutDisk) sweep(t *testing.T, c faultCase) {
 }
 
 // run runs the command on a new disk, and cuts the power at each call.
-func (d cutDisk) run(t *testing.T, c faultCase, written bool) (*faultSite, []cut) {
+func (d cutDisk) run(t *testing.T, c faultCase, e early) (*faultSite, []cut) {
 	t.Helper()
 	backing := filepath.Join(t.TempDir(), "disk")
 	if err := errors.Join(os.WriteFile(backing, nil, 0o600), os.Truncate(backing, d.size)); err != nil {
@@ -125,9 +153,8 @@ func (d cutDisk) run(t *testing.T, c faultCase, written bool) (*faultSite, []cut
 		if !call.Changes || call.Path != "" && !calltrace.Below(call.Path, s.dir) {
 			return calltrace.Action{}
 		}
-		if calls++; written && calls%3 == 0 {
-			d.sync(t)
-		}
+		calls++
+		e.before(t, d, calls)
 		if os.Getenv(sweepVar) != "" {
 			take(fmt.Sprintf("before call %d, %s", calls, call.Text))
 		}
@@ -203,9 +230,21 @@ func (d cutDisk) mount(t *testing.T, backing string) (unmount func()) {
 
 // sync has the file system write all it has.
 func (d cutDisk) sync(t *testing.T) {
+	d.open(t, func(dir *os.File) error { return unix.Syncfs(int(dir.Fd())) })
+}
+
+// commit has the file system write its journal to the end, by a change that is the
+// last in it. The data of files that it has not found a place for stays where it is.
+func (d cutDisk) commit(t *testing.T) {
+	d.open(t, func(dir *os.File) error {
+		return errors.Join(unix.Fchmod(int(dir.Fd()), 0o700), unix.Fchmod(int(dir.Fd()), 0o755), dir.Sync())
+	})
+}
+
+func (d cutDisk) open(t *testing.T, do func(*os.File) error) {
 	dir, err := os.Open(d.dir)
 	if err == nil {
-		err = errors.Join(unix.Syncfs(int(dir.Fd())), dir.Close())
+		err = errors.Join(do(dir), dir.Close())
 	}
 	if err != nil {
 		t.Error(err)
