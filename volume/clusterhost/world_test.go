@@ -21,6 +21,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/util/noleak"
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster"
@@ -32,6 +33,7 @@ import (
 func TestMain(m *testing.M) {
 	// They log, and pause by a clock that virtual time turns back.
 	utilruntime.ErrorHandlers = nil
+	testtool.Shorten()
 	noleak.Main(m)
 }
 

@@ -7,6 +7,8 @@ import (
 	"github.com/go-logr/logr"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
+
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // Client-go logs each outage of an API, and pauses after some by a clock that virtual
@@ -14,5 +16,6 @@ import (
 func TestMain(m *testing.M) {
 	utilruntime.ErrorHandlers = nil
 	klog.SetLogger(logr.Discard())
+	testtool.Shorten()
 	os.Exit(m.Run())
 }

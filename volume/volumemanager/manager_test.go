@@ -17,12 +17,16 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/noleak"
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-func TestMain(m *testing.M) { noleak.Main(m) }
+func TestMain(m *testing.M) {
+	testtool.Shorten()
+	noleak.Main(m)
+}
 
 func TestClaimIsMountedFromItsPersistentVolume(t *testing.T) {
 	w := newWorld(t)
@@ -341,17 +345,19 @@ func TestUnusableRoot(t *testing.T) {
 	}
 	for name, root := range map[string]string{"a file": file, "below a file": filepath.Join(file, "root"), "cannot be written": "/proc/podvol"} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.root = root
-			manager, err := volumemanager.New(w.config())
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = manager.Run(t.Context())
-			var rootErr *volumemanager.RootError
-			if !errors.As(err, &rootErr) || !strings.Contains(err.Error(), root) {
-				t.Errorf("err = %v, want a RootError", err)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.root = root
+				manager, err := volumemanager.New(w.config())
+				if err != nil {
+					t.Fatal(err)
+				}
+				err = manager.Run(t.Context())
+				var rootErr *volumemanager.RootError
+				if !errors.As(err, &rootErr) || !strings.Contains(err.Error(), root) {
+					t.Errorf("err = %v, want a RootError", err)
+				}
+			})
 		})
 	}
 }

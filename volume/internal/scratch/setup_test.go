@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -184,22 +185,24 @@ func TestFailureLeavesNothing(t *testing.T) {
 	}
 	for _, medium := range []v1.StorageMedium{"", memory} {
 		t.Run("marker cannot be written, medium "+string(medium), func(t *testing.T) {
-			b := newBench(t)
-			obstacle := filepath.Join(b.host.RootDir, "pods/u1/plugins")
-			if err := os.MkdirAll(filepath.Dir(obstacle), 0o750); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Symlink("/proc", obstacle); err != nil {
-				t.Fatal(err)
-			}
-			err := scratch.SetUp(t.Context(), b.v, b.dir, scratch.Options{Medium: medium})
-			if err == nil || volume.IsUncertain(err) {
-				t.Errorf("SetUp = %v", err)
-			}
-			b.wantMounts(0)
-			if _, err := os.Lstat(b.dir); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("the directory is left (%v)", err)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t)
+				obstacle := filepath.Join(b.host.RootDir, "pods/u1/plugins")
+				if err := os.MkdirAll(filepath.Dir(obstacle), 0o750); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Symlink("/proc", obstacle); err != nil {
+					t.Fatal(err)
+				}
+				err := scratch.SetUp(t.Context(), b.v, b.dir, scratch.Options{Medium: medium})
+				if err == nil || volume.IsUncertain(err) {
+					t.Errorf("SetUp = %v", err)
+				}
+				b.wantMounts(0)
+				if _, err := os.Lstat(b.dir); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("the directory is left (%v)", err)
+				}
+			})
 		})
 	}
 	t.Run("context ended", func(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/podvol/podvol/util/noleak"
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
@@ -30,6 +31,7 @@ import (
 func TestMain(m *testing.M) {
 	// They log, and pause by a clock that virtual time turns back.
 	utilruntime.ErrorHandlers = nil
+	testtool.Shorten()
 	noleak.Main(m)
 }
 

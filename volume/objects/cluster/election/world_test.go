@@ -14,12 +14,14 @@ import (
 
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/util/noleak"
+	"github.com/podvol/podvol/util/testtool"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
 	"github.com/podvol/podvol/volume/objects/cluster/election"
 )
 
 func TestMain(m *testing.M) {
 	utilruntime.ErrorHandlers = nil // they pause by a clock that virtual time turns back
+	testtool.Shorten()
 	noleak.Main(m)
 }
 

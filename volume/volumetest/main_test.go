@@ -1,0 +1,13 @@
+package volumetest
+
+import (
+	"os"
+	"testing"
+
+	"github.com/podvol/podvol/util/testtool"
+)
+
+func TestMain(m *testing.M) {
+	testtool.Shorten()
+	os.Exit(m.Run())
+}
