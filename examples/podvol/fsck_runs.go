@@ -41,6 +41,7 @@ func repairRuns(ctx context.Context, rootDir string, log *slog.Logger, list *pro
 		p := r.problem()
 		list.add(p, true, r.clearUp(ctx, log))
 	}
+	removeEmptyPlace(rootDir) // a run may have failed before it had a root directory
 	return nil
 }
 

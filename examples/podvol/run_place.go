@@ -95,6 +95,17 @@ func (p *runsPlace) removeEmpty() {
 	}
 }
 
+// removeEmptyPlace does that for a run that came no further than its place. What
+// cannot be removed is left to the next run, or to a repair.
+func removeEmptyPlace(base string) {
+	place, err := openRunsPlace(base)
+	if err != nil {
+		return
+	}
+	defer place.close()
+	place.removeEmpty()
+}
+
 // removeEmptyBase removes the default root directory where a run has left
 // nothing in it; one that was named is not podvol's to remove.
 func removeEmptyBase(base string) {

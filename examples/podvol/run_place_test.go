@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -100,6 +102,22 @@ func TestFsckLeavesForeignRunsAlone(t *testing.T) {
 		if after := tree(t, runs); !slices.Equal(before, after) {
 			t.Errorf("before: %v\nafter: %v", before, after)
 		}
+	}
+}
+
+// A full disk may let a run make the place of runs, and nothing in it.
+func TestRunWithoutARootDirectoryLeavesNothing(t *testing.T) {
+	base := t.TempDir()
+	if _, err := newRunRoot(base, "no/name"); err == nil {
+		t.Fatal("a name with a slash was taken")
+	}
+	if left := tree(t, base); len(left) != 1 {
+		t.Errorf("left: %v", left)
+	}
+	must(t, os.MkdirAll(runsDir(base), 0o700)) // by a run that could not remove it either
+	mustPodvol(t, exitOK, "fsck", "--repair", "--root-dir", base)
+	if _, err := os.Lstat(runsDir(base)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("fsck --repair has left the place of runs: %v", err)
 	}
 }
 

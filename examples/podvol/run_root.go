@@ -49,6 +49,7 @@ func newRunRoot(base, label string) (*runRoot, error) {
 		return err
 	})
 	if err != nil {
+		removeEmptyPlace(base)
 		return nil, &volumemanager.RootError{RootDir: base, Err: err}
 	}
 	return root, nil
