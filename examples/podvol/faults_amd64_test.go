@@ -712,8 +712,8 @@ func volumesIn(t *testing.T, pvs string) []v1.PersistentVolume {
 }
 
 // chance is what differs in names from run to run: UIDs, checksums, and what a
-// temporary file or directory is called.
-var chance = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{40}|[A-Z2-7]{26}`)
+// temporary file or directory is called, or a run's own.
+var chance = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{40}|[A-Z2-7]{26}|[0-9]{5,}`)
 
 // pathsOfClaim are the files in the volume of a claim.
 func pathsOfClaim(t *testing.T, pvs, claim string, files map[string]string) (paths []string) {
