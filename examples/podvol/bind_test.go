@@ -66,6 +66,7 @@ spec:
 
 // A claim keeps the volume that it once had, whatever manifests say later.
 func TestBindingOutlivesTheManifest(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dirs := map[string]string{"first": t.TempDir(), "second": t.TempDir()}
 		manifestOf := func(pv string) string {
@@ -109,6 +110,7 @@ spec:
 // What an earlier version has bound stays bound: its ledger says so, though a
 // volume that fits better has come since.
 func TestMountHonoursTheLedgerOfAnEarlierVersion(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root, large, small := filepath.Join(t.TempDir(), "root"), t.TempDir(), t.TempDir()
 		bindings := filepath.Join(root, "podvol", "bindings")

@@ -28,6 +28,7 @@ func seeDamage(t *testing.T, root string) {
 // command and however often that is tried, and status and fsck say why, until a
 // person has seen to it.
 func TestNothingIsDeletedBesideDamage(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		for name, spoil := range map[string]func(path string) error{
 			"flipped": func(path string) error {

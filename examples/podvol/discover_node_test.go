@@ -12,6 +12,7 @@ import (
 
 // A disk that is mounted while run-node runs is what a pod has waited for.
 func TestRunNodeDiscoversDisks(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		disks, root := t.TempDir(), filepath.Join(t.TempDir(), "root")
 		n := runProcess(t, t.TempDir(), root, "--discover", disks+"=disks")

@@ -48,6 +48,7 @@ func fakeDisks(t *testing.T) (string, *mount.FakeMounter) {
 // What discover prints is a manifest that podvol itself takes: a pod with a
 // claim of that class mounts the disk.
 func TestDiscoveredDisksAreManifests(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
 		mounter := mount.New(mount.Config{})

@@ -21,6 +21,7 @@ func problemsOf(t *testing.T, out string) (rows []problemRow) {
 }
 
 func TestFsckOnTheKernel(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := filepath.Join(t.TempDir(), "root")
 		_, errOut := mustPodvol(t, exitOK, "fsck", "--root-dir", root)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // mainVar makes the test binary the command itself.
@@ -27,6 +28,9 @@ func TestMain(m *testing.M) {
 	sandbox.Main()
 	if os.Getenv(mainVar) != "" {
 		main()
+	}
+	if err := testtool.MoreAtOnce(); err != nil {
+		panic(err)
 	}
 	os.Exit(m.Run())
 }
@@ -165,6 +169,7 @@ func TestUsageErrors(t *testing.T) {
 }
 
 func TestRootDirThatCannotBeUsed(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "file")
 		if err := os.WriteFile(file, nil, 0o600); err != nil {

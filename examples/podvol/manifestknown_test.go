@@ -272,6 +272,7 @@ func TestManifestDirHoldsNoPodTwice(t *testing.T) {
 // A start before the disk of the manifests is mounted changes nothing, and neither
 // does the next one.
 func TestRunNodeStartsBeforeItsManifestsAreMounted(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root := filepath.Join(t.TempDir(), "manifests"), filepath.Join(t.TempDir(), "root")
 		if err := os.Mkdir(dir, 0o700); err != nil {

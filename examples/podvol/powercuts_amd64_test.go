@@ -34,6 +34,7 @@ import (
 // By itself it tries the disk of the first run as it is when the command has ended;
 // with the variable PODVOL_SWEEP it tries all, of the runs whose names match.
 func TestPowerCuts(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
 		testtool.Need(t, "mkfs.ext4", "mkfs.xfs")
 		base, err := filepath.EvalSymlinks(t.TempDir())

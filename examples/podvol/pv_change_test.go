@@ -70,6 +70,7 @@ func TestDeletionIsRehearsedByTheSameRules(t *testing.T) {
 // A volume whose storage cannot be deleted is got rid of without it, once the user
 // knows where the data stays.
 func TestAVolumeIsForgottenWithItsData(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		stuck := leftBy("stuck", v1.PersistentVolumeReclaimDelete, v1.VolumeFailed)
 		stuck.Finalizers = []string{"kubernetes.io/pv-controller"}

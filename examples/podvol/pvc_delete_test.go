@@ -50,6 +50,7 @@ spec:
 // A user's life with claims: what is mounted is listed and refused, what is not
 // is deleted, and its volume treated as its reclaim policy says.
 func TestClaimsAreDeletedByHand(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root, dir := filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "kept")
 		file := manifestFile(t, strings.ReplaceAll(claimsOfTwoKinds, "DIR", dir))
@@ -132,6 +133,7 @@ func TestClaimsAreDeletedByHand(t *testing.T) {
 }
 
 func TestDeletionsAreRefusedWhileANodeRuns(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := recorded(t, exampleClaims()[1])
 		n := runProcess(t, t.TempDir(), root)
@@ -164,6 +166,7 @@ func TestChangesNeedNames(t *testing.T) {
 
 // Of data that somebody else has deleted before nobody says that it is deleted now.
 func TestOfMissingDataNobodySaysThatItIsDeleted(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := filepath.Join(t.TempDir(), "root")
 		file := manifestFile(t, strings.ReplaceAll(claimsOfTwoKinds, "DIR", filepath.Join(t.TempDir(), "kept")))

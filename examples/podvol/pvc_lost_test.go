@@ -14,6 +14,7 @@ import (
 // Whoever deletes a claim whose volume nobody knows any more is not told that its
 // data has gone; fsck says so before.
 func TestAClaimThatHasLostItsVolumeSaysThatItsDataStays(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := recorded(t, examplePVC("shop", "data", func(c *v1.PersistentVolumeClaim) {
 			c.Spec.VolumeName, c.Status.Phase = "lost", v1.ClaimLost
@@ -33,6 +34,7 @@ func TestAClaimThatHasLostItsVolumeSaysThatItsDataStays(t *testing.T) {
 
 // A record that was damaged is found by fsck, by its name.
 func TestFsckFindsDamagedRecordsOfClaims(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := recorded(t, examplePVC("shop", "data", nil), examplePV("pv", "1Gi", nil))
 		for _, name := range []string{"claim~shop~data.json", "volume~pv.json"} {
@@ -53,6 +55,7 @@ func TestFsckFindsDamagedRecordsOfClaims(t *testing.T) {
 // A claim whose file is gone while a volume is bound to it is named by fsck, until it
 // has the volume again or nobody wants that.
 func TestFsckNamesAClaimThatHasLostItsFile(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := recorded(t, examplePVC("shop", "data", nil), examplePV("pv", "1Gi", func(pv *v1.PersistentVolume) {
 			pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "shop", Name: "data", UID: "1"}
@@ -72,6 +75,7 @@ func TestFsckNamesAClaimThatHasLostItsFile(t *testing.T) {
 // When the records of a claim and of its volume are lost, the claim is not given new,
 // empty storage beside its data.
 func TestAClaimThatIsForgottenIsNotProvisionedAnew(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := filepath.Join(t.TempDir(), "root")
 		file := manifestFile(t, `

@@ -11,6 +11,7 @@ import (
 // Storage that was made under another name of this machine is deleted under that
 // name, which is told before anything has changed.
 func TestStorageIsDeletedUnderTheNameItWasMadeUnder(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := filepath.Join(t.TempDir(), "root")
 		file := manifestFile(t, strings.ReplaceAll(claimsOfTwoKinds, "DIR", filepath.Join(t.TempDir(), "kept")))

@@ -15,6 +15,7 @@ import (
 // After a claim's volume could not be deleted, the claim is gone. Deleting it again
 // names the command that ends that, which then does.
 func TestAFailedReclaimCanBeEnded(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root, dir := filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "kept")
 		file := manifestFile(t, strings.ReplaceAll(claimsOfTwoKinds, "DIR", dir))

@@ -49,6 +49,7 @@ func awaitWhy(t *testing.T, root, says string) {
 // What podvol run-node knows of a claim, podvol pvc says, also of classes, which
 // are not recorded; and once that has ended, that it is a thing of the past.
 func TestPVCSaysWhatRunNodeHasFound(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := filepath.Join(t.TempDir(), "root")
 		n := runProcess(t, t.TempDir(), root)

@@ -13,6 +13,7 @@ import (
 )
 
 func TestMountStatusUnmount(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := filepath.Join(t.TempDir(), "root")
 		out, errOut := mustPodvol(t, exitOK, "mount", "-f", web, "--root-dir", root, "-o", "json")
@@ -90,6 +91,7 @@ func assertNothingMountedBelow(t *testing.T, dir string) {
 }
 
 func TestUnmountSelects(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		file := manifestFile(t, `
 apiVersion: apps/v1
@@ -134,6 +136,7 @@ spec:
 // and what to do, without a process of its own. The server is this machine, so
 // that nothing leaves it.
 func TestMissingNFSClient(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		text, err := os.ReadFile("../../testdata/nfs211.yaml")
 		if err != nil {
@@ -178,6 +181,7 @@ func missingNFS(t *testing.T) []string {
 }
 
 func TestUnmountAllSaysWhatItLeavesAlone(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := filepath.Join(t.TempDir(), "root")
 		mustPodvol(t, exitOK, "mount", "-f", web, "--root-dir", root)

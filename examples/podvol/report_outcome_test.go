@@ -101,6 +101,7 @@ func TestRowsTellTheOutcomeOfThisCall(t *testing.T) {
 // An edit that replaces the source of a volume, and the mounts that a reboot has
 // taken, have outcomes of their own.
 func TestMountTellsWhatBecameOfAnotherSource(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root, first, second := filepath.Join(t.TempDir(), "root"), t.TempDir(), t.TempDir()
 		edit := func(path string) string { return manifestFile(t, pod("{name: v, hostPath: {path: "+path+"}}")) }
@@ -120,6 +121,7 @@ func TestMountTellsWhatBecameOfAnotherSource(t *testing.T) {
 }
 
 func TestMountAfterAReboot(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := filepath.Join(t.TempDir(), "root")
 		file := manifestFile(t, pod("{name: ram, emptyDir: {medium: Memory}}, {name: disk, emptyDir: {}}"))

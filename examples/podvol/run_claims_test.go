@@ -37,6 +37,7 @@ spec:
 // What is made for a claim is there for the next run, and runs that begin at the
 // same time agree on it.
 func TestRunsShareWhatIsMadeForTheirClaim(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base, volumes, file := t.TempDir(), t.TempDir(), manifestFile(t, madeForRuns)
 		var all sync.WaitGroup

@@ -100,6 +100,7 @@ func TestRunIsInterruptedWithItsHelpers(t *testing.T) {
 }
 
 func TestRunBeginsNothingOnceInterrupted(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		made := filepath.Join(t.TempDir(), "made")
 		s := takeSignals()
@@ -124,6 +125,7 @@ func TestRunBeginsNothingOnceInterrupted(t *testing.T) {
 // nohup, and a shell's "&", have podvol's caller say which signals are nothing
 // to it; that holds for the program too.
 func TestRunGoesOnWhereSignalsAreIgnored(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		users := []*runner{ownProcess(t)}
 		if os.Getenv("PODVOL_NSTEST") != "user" {
@@ -159,6 +161,7 @@ func TestRunGoesOnWhereSignalsAreIgnored(t *testing.T) {
 
 // What could not be unmounted stays, with all that says what it is.
 func TestRunKeepsWhatItCannotTakeDown(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base := t.TempDir()
 		must(t, unix.Mount(base, base, "", unix.MS_BIND, ""))
@@ -212,6 +215,7 @@ spec:
 // The flag by which podvol starts itself again does not change the mounts of a
 // machine.
 func TestRunInsideIsForItselfOnly(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		ids, err := userns.UIDs()
 		must(t, err)

@@ -36,6 +36,7 @@ spec:
 // Propagation and recursive read-only mounts are what the program's own mount
 // table says of the volume and of a mount inside it.
 func TestRunShowsWhatIsMountedInside(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base, dir := t.TempDir(), filepath.Join(t.TempDir(), "host")
 		must(t, os.Mkdir(dir, 0o755))
@@ -111,6 +112,7 @@ spec:
 // What the program writes to its device is on the disk, wherever the device is.
 // A user namespace gets no devices, and the run says so.
 func TestRunGivesTheProgramItsDevice(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base := t.TempDir()
 		if os.Getenv("PODVOL_NSTEST") == "user" {
@@ -138,6 +140,7 @@ func TestRunGivesTheProgramItsDevice(t *testing.T) {
 // A volume in place of the machine's /proc takes away what podvol itself looks
 // at, and the error says so.
 func TestRunRefusesAnotherProc(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base := t.TempDir()
 		_, errOut := mustPodvol(t, exitRunFailed, "run", "--root-dir", base, "-f", manifestFile(t, `

@@ -100,6 +100,7 @@ spec:
 
 // All of the ids that are not mapped are named, before anything is touched.
 func TestRunNeedsIDs(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base, file := t.TempDir(), openFile(t, withIDs)
 		args := []string{"run", "-f", file, "--root-dir", base, "--", "sh", "-c", "id -u; id -g; id -G; stat -c %g:%a /v/data; touch /v/data/x"}

@@ -82,6 +82,7 @@ func statusFields(t *testing.T, text string) map[string]string {
 }
 
 func TestRunSaysWhatItDoesNotHonour(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base := t.TempDir()
 		_, errOut := mustPodvol(t, exitOK, "run", "--root-dir", base, "-f", secured(t, "readOnlyRootFilesystem: true"), "--", "true")
@@ -113,6 +114,7 @@ func TestRunRefusesReadOnlyDevices(t *testing.T) {
 
 // A container's own ids come before the pod's, which are not needed then.
 func TestRunNeedsNoIDsThatAreOverridden(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base, file := t.TempDir(), openFile(t, `
 apiVersion: v1

@@ -32,6 +32,7 @@ func assertNoRuns(t *testing.T, base string) {
 }
 
 func TestRunTour(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base := t.TempDir()
 		out, _ := mustPodvol(t, exitOK, "run", "-f", tour, "--root-dir", base)
@@ -82,6 +83,7 @@ spec:
 
 // What the program sees is what its own mount table says.
 func TestRunSeesItsMounts(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base, file := t.TempDir(), manifestFile(t, nestedRun)
 		out, errOut := mustPodvol(t, exitOK, "run", "-f", file, "--root-dir", base, "--", "sh", "-ec", `
@@ -126,6 +128,7 @@ func TestRunSeesItsMounts(t *testing.T) {
 }
 
 func TestRunExitCodes(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base := t.TempDir()
 		plain := filepath.Join(t.TempDir(), "plain")
@@ -199,6 +202,7 @@ spec:
 `
 
 func TestRunEnvironment(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		file := manifestFile(t, `
 apiVersion: v1
@@ -275,6 +279,7 @@ func busyboxRoot(t *testing.T) string {
 }
 
 func TestRunInARootOfItsOwn(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base, rootfs := t.TempDir(), busyboxRoot(t)
 		t.Cleanup(func() { os.Unsetenv("PODVOL_TEST_ONLY") })
@@ -298,6 +303,7 @@ func TestRunInARootOfItsOwn(t *testing.T) {
 
 // Runs have a root directory each, and need not wait for one another.
 func TestRunsGoSideBySide(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base, meet := t.TempDir(), t.TempDir()
 		var all sync.WaitGroup
@@ -318,6 +324,7 @@ func TestRunsGoSideBySide(t *testing.T) {
 
 // A claim that is bound for a run stays bound.
 func TestRunBindsClaims(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		data := t.TempDir()
 		text := `

@@ -12,6 +12,7 @@ import (
 // What a run has mounted others leave alone until it ends, and what is for one
 // pod alone is for one run alone.
 func TestOthersSeeWhatARunUses(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base, volumes := t.TempDir(), t.TempDir()
 		file := manifestFile(t, strings.Replace(madeForRuns, "ReadWriteOnce]", "ReadWriteOncePod]", 1))

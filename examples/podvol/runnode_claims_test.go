@@ -126,6 +126,7 @@ func TestRunNodeMountsAStaticVolume(t *testing.T) {
 // A claim whose class waits for its pod gets a disk of this node, and a pod whose
 // claim fits on another node only is refused here.
 func TestRunNodePlacesPodsOfLocalVolumes(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root, disk := t.TempDir(), filepath.Join(t.TempDir(), "root"), t.TempDir()
 		text := testdataFile(t, "claims/local.yaml", "node1]", "here]", "/mnt/disks/ssd1", disk)
@@ -174,6 +175,7 @@ func TestRunNodePlacesPodsOfLocalVolumes(t *testing.T) {
 // What a claim gets made goes with it by its volume's policy, but not while a pod
 // has it mounted; who claims it again never sees what was there.
 func TestRunNodeMakesAndReclaimsVolumes(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root := t.TempDir(), filepath.Join(t.TempDir(), "root")
 		text := testdataFile(t, "claims/dynamic.yaml")
@@ -243,6 +245,7 @@ func TestRunNodeMakesAndReclaimsVolumes(t *testing.T) {
 
 // A StatefulSet's claims go and stay as its policy says.
 func TestRunNodeKeepsClaimsOfStatefulSets(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root := t.TempDir(), filepath.Join(t.TempDir(), "root")
 		text := testdataFile(t, "claims/statefulset.yaml")
@@ -357,6 +360,7 @@ func TestRunNodeDeletesNoClaimsThatItHasNotSeenGo(t *testing.T) {
 // The directory is swapped for a copy that takes its time: what is not in it yet
 // is neither a pod nor a claim that went.
 func TestRunNodeDeletesNoClaimsForAnotherDirectoryOfTheName(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root := filepath.Join(t.TempDir(), "manifests"), filepath.Join(t.TempDir(), "root")
 		if err := os.Mkdir(dir, 0o755); err != nil {

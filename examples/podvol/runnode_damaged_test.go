@@ -10,6 +10,7 @@ import (
 
 // A record that cannot be understood stops what needs claims, and nothing else.
 func TestRunNodeServesPodsWithoutClaimsBesideADamagedRecord(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root, base := t.TempDir(), filepath.Join(t.TempDir(), "root"), t.TempDir()
 		putManifest(t, dir, "claims.yaml", testdataFile(t, "claims/dynamic.yaml"))
@@ -48,6 +49,7 @@ func TestRunNodeServesPodsWithoutClaimsBesideADamagedRecord(t *testing.T) {
 // While the node's records are damaged, pods are served, and no claim goes with
 // its manifest: who has it mounted is not known.
 func TestRunNodeDeletesNothingBesideDamage(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root, base := t.TempDir(), filepath.Join(t.TempDir(), "root"), t.TempDir()
 		putManifest(t, dir, "claims.yaml", testdataFile(t, "claims/dynamic.yaml"))

@@ -14,6 +14,7 @@ import (
 // A claim that is wanted no more goes though the disk of its record is full, or
 // as soon as that has room again.
 func TestRunNodeDeletesClaimsOfAFullDisk(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root := t.TempDir(), t.TempDir()
 		if err := unix.Mount("none", root, "tmpfs", 0, "size=4m"); err != nil {

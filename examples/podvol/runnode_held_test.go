@@ -33,6 +33,7 @@ status: {phase: Bound}
 // A pod whose claim cannot be its own keeps what it has, also over a restart: it
 // is neither replaced nor nobody's, and what it has is no released volume.
 func TestRunNodeKeepsPodsThatItMustNotMount(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root, share := t.TempDir(), filepath.Join(t.TempDir(), "root"), t.TempDir()
 		putManifest(t, dir, "a.yaml", podWithClaim("first", share))
@@ -79,6 +80,7 @@ func TestRunNodeKeepsPodsThatItMustNotMount(t *testing.T) {
 // What is kept of claims and cannot be read might show data to others: nothing that
 // has to do with claims is changed then.
 func TestRunNodeLeavesClaimsThatItCannotRead(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root := t.TempDir(), filepath.Join(t.TempDir(), "root")
 		putManifest(t, dir, "a.yaml", podWithClaim("first", t.TempDir()))

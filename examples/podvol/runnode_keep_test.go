@@ -66,6 +66,7 @@ func (n *nodeTest) become(want map[string]string) map[string]row {
 // One record that cannot be read concerns its own volume: the pod is not
 // replaced for it, since it would not come back.
 func TestRunNodeKeepsPodsWithAnUnreadableRecord(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root := t.TempDir(), filepath.Join(t.TempDir(), "root")
 		n := runProcess(t, dir, root)
@@ -96,6 +97,7 @@ func TestRunNodeKeepsPodsWithAnUnreadableRecord(t *testing.T) {
 // What another agent has left is adopted under the names of directories; the
 // pod that comes back has the data, be its volumes' names others.
 func TestRunNodeKeepsWhatWasAdopted(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root, share := t.TempDir(), filepath.Join(t.TempDir(), "root"), t.TempDir()
 		volumes := filepath.Join(root, "pods/11111111-2222-3333-4444-555555555555/volumes")
@@ -153,6 +155,7 @@ spec: {accessModes: [ReadWriteOnce], storageClassName: local, volumeName: disk, 
 
 // What podvol has not made it neither takes over nor deletes.
 func TestMountLeavesOthersVolumesAlone(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := filepath.Join(t.TempDir(), "root")
 		kept := filepath.Join(root, "pods/uid-of-a/volumes/kubernetes.io~empty-dir/disk/kept")

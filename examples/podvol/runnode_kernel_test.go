@@ -12,6 +12,7 @@ import (
 )
 
 func TestRunNodeOnThisKernel(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root, share := t.TempDir(), filepath.Join(t.TempDir(), "root"), t.TempDir()
 		n := runProcess(t, dir, root)

@@ -17,6 +17,7 @@ import (
 // each claim has one volume, nothing that was made is lost track of, data that a
 // pod has stays, and what goes by policy goes.
 func TestRunNodeIsKilledAtAnyMoment(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root := t.TempDir(), filepath.Join(t.TempDir(), "root")
 		text := testdataFile(t, "claims/dynamic.yaml")

@@ -22,6 +22,7 @@ func usesClaim(volumeName, claim string) string {
 // That a pod has something mounted gives it no right to a claim that is another
 // pod's alone.
 func TestRunNodeGivesNoMountedPodAClaimOfAnotherAlone(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root := t.TempDir(), filepath.Join(t.TempDir(), "root")
 		putManifest(t, dir, "class.yaml", waitingClass)
@@ -49,6 +50,7 @@ func TestRunNodeGivesNoMountedPodAClaimOfAnotherAlone(t *testing.T) {
 // A pod that waits for what never comes keeps what it has, and nobody else's claims
 // and volumes from going, over a restart as well.
 func TestRunNodeLetsOthersClaimsGoWhileAPodWaits(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root := t.TempDir(), filepath.Join(t.TempDir(), "root")
 		putManifest(t, dir, "class.yaml", waitingClass)
@@ -78,6 +80,7 @@ func TestRunNodeLetsOthersClaimsGoWhileAPodWaits(t *testing.T) {
 // it comes again: another one that is mounted, and wants b now, waits until it is
 // made anew.
 func TestRunNodeMakesAClaimAnewForAPodThatIsMounted(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir, root := t.TempDir(), filepath.Join(t.TempDir(), "root")
 		putManifest(t, dir, "class.yaml", waitingClass)

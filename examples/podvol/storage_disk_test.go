@@ -15,6 +15,7 @@ import (
 // While the disk of a --volume-dir is not mounted, each command says so and puts
 // nothing in its mount point; then all goes on, and the data are there.
 func TestVolumesOnADiskThatIsNotMounted(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root, disk, volumes := filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "disk"), filepath.Join(t.TempDir(), "volumes")
 		for _, dir := range []string{disk, volumes} {

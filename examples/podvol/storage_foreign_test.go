@@ -13,6 +13,7 @@ import (
 // Where another user could put a link in a volume's place, no volume is made and none
 // is mounted; what was made while it was safe can still be unmounted and deleted.
 func TestVolumesWhereOthersCanChangeThem(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root, parent := filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "parent")
 		volumes := filepath.Join(parent, "volumes")

@@ -56,6 +56,7 @@ func TestPlainText(t *testing.T) {
 
 // Whatever a name is, no command shows it to the terminal as it is.
 func TestNoCommandTellsTheTerminalWhatNamesSay(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root, dir := filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), hostile)
 		must(t, os.Mkdir(dir, 0o755))

@@ -53,6 +53,7 @@ func madeBelow(t *testing.T, dirs ...string) (all []string) {
 
 // The claim of an ephemeral volume, and its data, go when its pod is unmounted.
 func TestUnmountDeletesTheClaimsOfEphemeralVolumes(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root, volumes, file := t.TempDir(), t.TempDir(), manifestFile(t, ephemeralForRuns)
 		for _, which := range [][]string{{"-f", file}, {"--pod", "default/web"}, {"--all"}} {
@@ -79,6 +80,7 @@ func TestUnmountDeletesTheClaimsOfEphemeralVolumes(t *testing.T) {
 // Storage that cannot be deleted is told of, with what deletes it, and the pod can
 // be mounted again all the same.
 func TestUnmountSaysWhatItCannotDelete(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root, volumes, file := t.TempDir(), t.TempDir(), manifestFile(t, ephemeralForRuns)
 		mustPodvol(t, exitOK, "mount", "-f", file, "--root-dir", root, "--volume-dir", volumes)
@@ -100,6 +102,7 @@ func TestUnmountSaysWhatItCannotDelete(t *testing.T) {
 // What a run has put into an ephemeral volume the next one does not see, nor what
 // one has left that was killed.
 func TestRunsBeginWithEmptyEphemeralVolumes(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) { runsBeginEmpty(t, ownProcess(t)) })
 }
 
@@ -136,6 +139,7 @@ func runsBeginEmpty(t *testing.T, r *runner) {
 
 // Runs of one pod share its ephemeral volume, which goes with the last of them.
 func TestRunsShareAnEphemeralVolume(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base, file := t.TempDir(), manifestFile(t, ephemeralForRuns)
 		in, input := io.Pipe()

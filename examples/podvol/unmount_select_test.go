@@ -16,6 +16,7 @@ import (
 // Whoever asks to unmount what is not there is told what is, and so is a program by
 // the exit code where a pod was named; what is there of the others goes.
 func TestUnmountOfWhatIsNotThere(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := filepath.Join(t.TempDir(), "root")
 		file, other := manifestFile(t, podNamed("a", disk)), manifestFile(t, podNamed("b", disk))
@@ -78,6 +79,7 @@ func TestUnmountOfWhatIsNotThere(t *testing.T) {
 
 // Of pods of one name on several nodes only that of the node that was asked for goes.
 func TestUnmountOfOneNode(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := filepath.Join(t.TempDir(), "root")
 		file := manifestFile(t, podNamed("a", disk))

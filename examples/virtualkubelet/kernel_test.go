@@ -27,6 +27,7 @@ func (w *world) container(pod *v1.Pod) v1.ContainerStatus {
 // environment, and whose exit code arrives in its status. Its volumes go with its
 // end, as those of terminal pods do.
 func TestProcessSeesItsVolumes(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t, nil, false)
 		job := pod("job", `cat /volumes/config/colour; echo; echo "$COLOUR as $NAME"; grep ' /volumes/memory ' /proc/mounts; echo x >/volumes/memory/x || exit 1; echo x >/volumes/config/x && exit 1; exit 3`,
@@ -62,6 +63,7 @@ func TestProcessSeesItsVolumes(t *testing.T) {
 // the group that a PersistentVolume says its files belong to. An ordinary user's
 // process cannot be given groups, which is said and not passed over.
 func TestProcessHasOptionsAndGroups(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t, nil, false)
 		pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "disk", UID: "uid-disk", Annotations: map[string]string{"pv.beta.kubernetes.io/gid": "2345"}},
@@ -102,6 +104,7 @@ func TestProcessHasOptionsAndGroups(t *testing.T) {
 
 // A process that runs sees what becomes of its config map.
 func TestProcessSeesUpdates(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t, nil, false)
 		web := pod("web", `until grep -q red /volumes/config/colour; do sleep 0.05; done`, configVolume("config"))
@@ -118,6 +121,7 @@ func TestProcessSeesUpdates(t *testing.T) {
 // A deleted pod's process may end politely, is killed otherwise, and its volumes
 // stay until it has ended.
 func TestProcessIsStopped(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t, nil, false)
 		last := filepath.Join(t.TempDir(), "last")
@@ -143,6 +147,7 @@ func TestProcessIsStopped(t *testing.T) {
 
 // What ends is started again if the pod wants it; sub-paths are bound anew.
 func TestProcessIsRestarted(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t, nil, false)
 		web := pod("web", `echo run >>/volumes/memory/runs; exit 1`, memoryVolume("memory"))
@@ -164,6 +169,7 @@ func TestProcessIsRestarted(t *testing.T) {
 // Processes end with the provider. The next one says so, starts those again whose
 // restart policy wants it, and finds the volumes as they were.
 func TestProcessesEndWithTheProvider(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t, nil, false)
 		script := `echo run >>/volumes/memory/runs; echo up; sleep 1000`
@@ -205,6 +211,7 @@ func TestProcessesEndWithTheProvider(t *testing.T) {
 
 // A program that is not there is a failure of the container, and says so.
 func TestProgramIsMissing(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t, nil, false)
 		web := pod("web", "", memoryVolume("memory"))
@@ -222,6 +229,7 @@ func TestProgramIsMissing(t *testing.T) {
 
 // What would be another thing than the pod asks for is refused.
 func TestRefusedPods(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil, false)
 	w.start()
 	for name, change := range map[string]func(*v1.Pod){

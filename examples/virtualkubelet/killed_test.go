@@ -160,6 +160,7 @@ func (k *killable) leave(pod *v1.Pod) (ended func() error) {
 // or containers are started anew, keeps what pods still use, starts those again
 // whose policy says so, and takes down what is of pods that are no more.
 func TestProviderIsKilled(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		k := newKillable(t)
 		script := `echo run >>/volumes/memory/runs; echo up; sleep 1000`

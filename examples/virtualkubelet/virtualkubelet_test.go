@@ -16,6 +16,7 @@ import (
 
 // A pod's life in the cluster: created, updated, its config map updated, deleted.
 func TestPodsLife(t *testing.T) {
+	t.Parallel()
 	w := newFakeWorld(t)
 	web := pod("web", "", configVolume("config"), labelsVolume("about"), memoryVolume("memory"))
 	stranger := pod("stranger", "", memoryVolume("memory"))
@@ -71,6 +72,7 @@ func countOf(list []string, prefix string) int {
 // A volume that cannot be mounted says so where users look, and is mounted when
 // what it lacks appears.
 func TestUsersReadWhyAVolumeFails(t *testing.T) {
+	t.Parallel()
 	w := newFakeWorld(t)
 	web := pod("web", "", configVolume("late"))
 	w.create(web)
@@ -94,6 +96,7 @@ func TestUsersReadWhyAVolumeFails(t *testing.T) {
 
 // A pod that is deleted while it waits for its volumes leaves nothing.
 func TestDeletedWhileItsVolumesAreMissing(t *testing.T) {
+	t.Parallel()
 	w := newFakeWorld(t)
 	web := pod("web", "", configVolume("never"), memoryVolume("memory"))
 	w.create(web)
@@ -108,6 +111,7 @@ func TestDeletedWhileItsVolumesAreMissing(t *testing.T) {
 
 // What is invalid is refused, and says so.
 func TestInvalidPod(t *testing.T) {
+	t.Parallel()
 	w := newFakeWorld(t)
 	web := pod("web", "", memoryVolume("memory"))
 	web.Spec.Volumes[0].EmptyDir.Medium = "Paper"
@@ -122,6 +126,7 @@ func TestInvalidPod(t *testing.T) {
 // After a restart, pods that still are keep their volumes, those that were
 // deleted meanwhile lose them, and nothing is unmounted before that is known.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	w := newFakeWorld(t)
 	stays, goes := pod("stays", "", memoryVolume("memory")), pod("goes", "", memoryVolume("memory"))
 	w.create(stays, goes)
@@ -159,6 +164,7 @@ func TestRestart(t *testing.T) {
 // meanwhile, and one that another of the same name and content has replaced, are
 // noticed afterwards, which virtual-kubelet does not do by itself.
 func TestOutage(t *testing.T) {
+	t.Parallel()
 	w := newFakeWorld(t)
 	pods := []*v1.Pod{pod("stays", "", memoryVolume("memory")), pod("goes", "", memoryVolume("memory")), pod("again", "", memoryVolume("memory"))}
 	for _, p := range pods {
@@ -198,6 +204,7 @@ func TestOutage(t *testing.T) {
 
 // A second agent in the directory of another one says so, and ends.
 func TestDirectoryIsAnothers(t *testing.T) {
+	t.Parallel()
 	w := newFakeWorld(t)
 	web := pod("web", "", memoryVolume("memory"))
 	w.create(web)
@@ -214,6 +221,7 @@ func TestDirectoryIsAnothers(t *testing.T) {
 
 // The node registers itself, and its lease.
 func TestNode(t *testing.T) {
+	t.Parallel()
 	w := newFakeWorld(t)
 	w.start()
 	w.eventually("the node is ready", func() bool {

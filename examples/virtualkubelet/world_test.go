@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/noleak"
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // mainVar makes the test binary the command itself.
@@ -28,6 +29,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(mainVar) != "" {
 		main()
 		os.Exit(0)
+	}
+	if err := testtool.MoreAtOnce(); err != nil {
+		panic(err)
 	}
 	noleak.Main(m)
 }

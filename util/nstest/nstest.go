@@ -94,6 +94,17 @@ func RunAs(t *testing.T, modes []Mode, f func(t *testing.T)) {
 	}
 }
 
+// Parallel lets the calling test run beside others, as t.Parallel does, but not in
+// the child of [Run], where it is alone and f may still use t.Setenv and t.Chdir.
+// It is for tests that do nothing outside of Run, and in it nothing that the whole
+// machine would notice.
+func Parallel(t *testing.T) {
+	t.Helper()
+	if os.Getenv(modeVar) == "" {
+		t.Parallel()
+	}
+}
+
 // runInside is what the child does.
 func runInside(t *testing.T, mode Mode, f func(t *testing.T)) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
