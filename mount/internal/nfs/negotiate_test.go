@@ -294,6 +294,7 @@ func (a announced) Deadline() (time.Time, bool) { return a.end, true }
 
 // A server that accepts and says nothing costs no more than the context.
 func TestSilentServer(t *testing.T) {
+	t.Parallel()
 	s := full(t, "127.0.0.1", service{silent: true})
 	late, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -322,6 +323,7 @@ func TestShareOfTheLastAddress(t *testing.T) {
 
 // The first of two addresses does not eat the time of the second.
 func TestSilentAddress(t *testing.T) {
+	t.Parallel()
 	s := full(t, "127.0.0.1", service{low: 3, high: 4})
 	silent, err := net.Listen("tcp", net.JoinHostPort("127.0.0.7", strconv.Itoa(int(s.address.Port()))))
 	if err != nil {

@@ -80,6 +80,7 @@ func TestCallWithoutAnswer(t *testing.T) {
 
 // What is lost on the way is sent again.
 func TestDatagramIsRepeated(t *testing.T) {
+	t.Parallel()
 	s := serve(t, "127.0.0.1", map[program]service{programNFS: {low: 4, high: 4}})
 	var sent atomic.Int32
 	lossy := relay(t, s.address, func() bool { return sent.Add(1) > 1 })
