@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/testtool"
 )
 
 // bushy has many files in one directory, many directories in one, and depth.
@@ -46,8 +48,12 @@ func TestWorkersAgree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	rounds := 20
+	if testtool.Shortened() {
+		rounds = 5
+	}
 	for _, workers := range []int{1, 2, 3, 4, 16} {
-		for range 20 {
+		for range rounds {
 			if got, err := measure(t.Context(), dir, options{workers: workers}); err != nil || got != want {
 				t.Fatalf("%d workers say %+v, %v, want %+v", workers, got, err, want)
 			}

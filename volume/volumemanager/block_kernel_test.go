@@ -179,7 +179,7 @@ func TestKernelCrashAroundABlockVolume(t *testing.T) {
 		}
 		points, every := 0, 1
 		if testtool.Shortened() {
-			every = 13
+			every = 19
 		}
 		for n := 1; ; n += every {
 			killed := false

@@ -64,7 +64,7 @@ func TestSubPathsAfterACrash(t *testing.T) {
 			every = 5
 		}
 		if testtool.Shortened() {
-			every *= 11
+			every *= 19
 		}
 		points := 0
 		for n := 1; subPathCrashOnce(t, base, killPoint{n, n/every%2 == 0}); n += every {

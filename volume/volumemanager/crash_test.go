@@ -154,7 +154,7 @@ func TestCrashAtEverySystemCall(t *testing.T) {
 				every = 3
 			}
 			if testtool.Shortened() {
-				every *= 23
+				every *= 47
 			}
 		}
 		first := 1
