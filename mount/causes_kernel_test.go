@@ -346,6 +346,7 @@ func testedElsewhere() map[string]string {
 // TestCausesForReal has all of a mode in one process: in an emulated machine,
 // starting it takes longer than they do.
 func TestCausesForReal(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		for _, c := range realCauses() {
 			if strings.HasSuffix(t.Name(), c.mode) { // the kernel has another answer elsewhere

@@ -32,6 +32,7 @@ func TestBindOfADescriptor(t *testing.T) {
 // mount(8) does not look the descriptor's name up either, which leads to another
 // file by then, be it run by this package's mounter or by mount-utils'.
 func TestBindOfADescriptorByCommand(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		testtool.Need(t, "mount")
 		for name, m := range map[string]mount.Interface{"ours": mount.New(mount.Config{Via: mount.ViaCommand}), "mount-utils": k8smount.New("")} {

@@ -73,6 +73,7 @@ func bindOn(source, target string, options ...string) mount.Request {
 }
 
 func TestTmpfs(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir := makeDir(t, t.TempDir(), "a b")
 		doMount(t, tmpfsAt(dir, "size=64k,mode=0711", "nosuid", "noexec"))
@@ -102,6 +103,7 @@ func TestTmpfs(t *testing.T) {
 }
 
 func TestTmpfsBadOption(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
 		err := mount.Mount(t.Context(), mount.New(mount.Config{}), tmpfsAt(dir, "sise=1k"))
@@ -116,6 +118,7 @@ func TestTmpfsBadOption(t *testing.T) {
 }
 
 func TestHugetlbfs(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
 		err := mount.Mount(t.Context(), mount.New(mount.Config{}), mount.Request{Target: dir, FSType: "hugetlbfs", Options: []string{"mode=0700", "nosuid"}})
@@ -133,6 +136,7 @@ func TestHugetlbfs(t *testing.T) {
 }
 
 func TestMountCommandOfThisSystem(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		testtool.Need(t, "mount")
 		dir := makeDir(t, t.TempDir(), "a,b c")
@@ -161,6 +165,7 @@ func TestMountCommandOfThisSystem(t *testing.T) {
 }
 
 func TestBind(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		top := t.TempDir()
 		source, target := makeDir(t, top, "source"), makeDir(t, top, "target")
@@ -194,6 +199,7 @@ func TestBind(t *testing.T) {
 }
 
 func TestBindKeepsTheFlagsOfItsSource(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		top := t.TempDir()
 		volume, target := makeDir(t, top, "volume"), makeDir(t, top, "target")
@@ -216,6 +222,7 @@ func TestBindKeepsTheFlagsOfItsSource(t *testing.T) {
 // In a user namespace the flags of inherited mounts are locked, and a remount
 // that leaves one out is refused by the kernel.
 func TestBindOfLockedFlags(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		top := t.TempDir()
 		source, flags := flaggedMount(t)
@@ -281,6 +288,7 @@ func inUserNamespace(t *testing.T) bool {
 }
 
 func TestPropagation(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
 		doMount(t, bindOn(dir, dir, "rshared"))
@@ -300,6 +308,7 @@ func TestPropagation(t *testing.T) {
 }
 
 func TestStackedMounts(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
 		doMount(t, tmpfsAt(dir, "size=64k"))
@@ -324,6 +333,7 @@ func TestStackedMounts(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		top := t.TempDir()
 		source, dir := makeDir(t, top, "source"), makeDir(t, top, "dir")
@@ -369,6 +379,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestUnmountErrors(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		top := t.TempDir()
 		dir := makeDir(t, top, "dir")
@@ -410,6 +421,7 @@ func TestUnmountErrors(t *testing.T) {
 }
 
 func TestLazyUnmountOfABusyTmpfs(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
 		doMount(t, tmpfsAt(dir))
@@ -429,6 +441,7 @@ func TestLazyUnmountOfABusyTmpfs(t *testing.T) {
 }
 
 func TestQuestions(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		m := mount.New(mount.Config{})
 		top := t.TempDir()

@@ -302,6 +302,7 @@ func inUserMode() bool {
 }
 
 func TestIndexAnswersAsMountinfoOnRandomTables(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		reads := 0
 		_, err := statmount.Host{}.List(0, make([]uint64, 1))

@@ -44,6 +44,7 @@ func mkdirs(t *testing.T, elem ...string) string {
 }
 
 func TestIndexNoticesWhatGivesNoSignal(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base := t.TempDir()
 		target, source, bound := mkdirs(t, base, "up", "target"), mkdirs(t, base, "source"), mkdirs(t, base, "bound")
@@ -103,6 +104,7 @@ func reconfigure(target, key, value string) error {
 }
 
 func TestIndexFollowsTheProcessIntoAnotherRoot(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		jail := t.TempDir()
 		inside, proc := mkdirs(t, jail, "inside"), mkdirs(t, jail, "proc")
@@ -127,6 +129,7 @@ func TestIndexFollowsTheProcessIntoAnotherRoot(t *testing.T) {
 
 // A thread in a mount namespace of its own is told of the process's mounts.
 func TestIndexOnAThreadElsewhere(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
 		must(t, unix.Mount("of the process", dir, "tmpfs", 0, ""))
@@ -169,6 +172,7 @@ func onThreadOfItsOwn(f func() error) error {
 }
 
 func TestIndexAfterMoreEventsThanTheKernelKeeps(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base := t.TempDir()
 		kept, gone := mkdirs(t, base, "kept"), mkdirs(t, base, "gone")
@@ -194,6 +198,7 @@ func TestIndexAfterMoreEventsThanTheKernelKeeps(t *testing.T) {
 // Each of many goroutines finds at once what it has mounted, and not what it
 // has unmounted.
 func TestIndexIsNeverBehind(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base := t.TempDir()
 		x := newIndex(statmount.Host{})
@@ -293,6 +298,7 @@ func (k *failingLater) Read(id uint64, want statmount.Fields, buffer []byte) (st
 }
 
 func TestIndexFallsBackToMountinfo(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base := t.TempDir()
 		first, second := mkdirs(t, base, "first"), mkdirs(t, base, "second")

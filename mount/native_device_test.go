@@ -53,6 +53,7 @@ func formatted(t *testing.T, fstype string) *loopdev.Device {
 }
 
 func TestDeviceFilesystems(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		if inUserNamespace(t) {
 			err := callsOnly().Mount("/dev/loop0", t.TempDir(), "ext4", nil)
@@ -112,6 +113,7 @@ func mountDevice(t *testing.T, fstype, option, shown string) {
 
 // Why a device is not mounted is told by cause, option and the kernel's words.
 func TestDeviceRefusals(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		if inUserNamespace(t) {
 			return // no device file systems there, which TestDeviceFilesystems asserts
@@ -174,6 +176,7 @@ func damage(t *testing.T, path string, offset int64, with []byte) {
 
 // mount(8) finds a loop device for the image of a disk.
 func TestImageFile(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		if inUserNamespace(t) {
 			return // it would need a device
@@ -194,6 +197,7 @@ func TestImageFile(t *testing.T) {
 }
 
 func TestOverlay(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		top := t.TempDir()
 		doMount(t, tmpfsAt(top, "size=1m"))
@@ -218,6 +222,7 @@ func TestOverlay(t *testing.T) {
 }
 
 func TestProc(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
 		err := noCommand(t, mount.ViaBest).Mount("proc", dir, "proc", []string{"nosuid", "nodev", "noexec", "hidepid=invisible"})

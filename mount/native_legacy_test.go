@@ -137,6 +137,7 @@ func tell(t *testing.T, api mountapi.Calls, requests []string) []shown {
 // Whichever call a kernel lacks, or a filter of system calls denies, the mount
 // table shows the same in the end.
 func TestKernelsWithoutTheNewCalls(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		for name, story := range nativeStories() {
 			t.Run(name, func(t *testing.T) {
@@ -188,6 +189,7 @@ func TestWhatFsconfigCannotCarry(t *testing.T) {
 
 // A long overlay is one of those, and mounts all the same.
 func TestLongOptionsMount(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		top := t.TempDir()
 		if err := unix.Mount("tmpfs", top, "tmpfs", 0, ""); err != nil {
@@ -216,6 +218,7 @@ func TestLongOptionsMount(t *testing.T) {
 
 // mount(2) too is refused in words.
 func TestMount2SaysWhy(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		top := t.TempDir()
 		file := filepath.Join(top, "file")
@@ -246,6 +249,7 @@ func TestMount2SaysWhy(t *testing.T) {
 
 // Mount(2) would leave out what is behind the first page without a word.
 func TestOptionsThatMount2WouldCutAreRefused(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		target := t.TempDir()
 		m := New(Config{Via: ViaSystemCalls})

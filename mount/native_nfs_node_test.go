@@ -57,6 +57,7 @@ func (heldCalls) unmount(string, int) error { return unix.EBUSY }
 // What this node refuses is not taken for the server's word: no other version
 // is tried, least of all over a mount that could not be undone.
 func TestOnlyTheServerRefusesAnNFSVersion(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		for name, tc := range map[string]struct {
 			kernel obligingKernel

@@ -23,6 +23,7 @@ func statxBefore58(dir int, path string, flags, mask int, st *unix.Statx_t) erro
 }
 
 func TestRootOfAMountBefore58(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base := t.TempDir()
 		mounted, plain := mkdirs(t, base, "mounted"), mkdirs(t, base, "plain")
@@ -57,6 +58,7 @@ func TestRootOfAMountBefore58(t *testing.T) {
 
 // A file system is refused on itself, not on a directory of its own.
 func TestTwiceBefore58(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		top := t.TempDir()
 		must(t, unix.Mount("volume", top, "tmpfs", 0, "size=64k"))

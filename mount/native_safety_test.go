@@ -20,6 +20,7 @@ import (
 // while it is mounted on: nothing is ever mounted on the victim, and no mount
 // is left that was called failed.
 func TestSwappedLinksRedirectNoMount(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		top := t.TempDir()
 		doMount(t, tmpfsAt(top, "size=1m"))
@@ -101,6 +102,7 @@ func mountsBelow(t *testing.T, dir string) (targets []string, below []mount.Entr
 // A bind source that is swapped is what it was when it was looked up, once; the
 // mount shows one of the two, never a mixture of checks on one and the other.
 func TestBindSourceIsLookedUpOnce(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		top := t.TempDir()
 		doMount(t, tmpfsAt(top, "size=1m"))
@@ -124,6 +126,7 @@ func TestBindSourceIsLookedUpOnce(t *testing.T) {
 
 // Five hundred at once: none fails and no process is started.
 func TestConcurrentMounts(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		const count = 500
 		top := t.TempDir()
@@ -181,6 +184,7 @@ func wrappedBy(err error) []error {
 // What is sensitive reaches the kernel, and nothing else: neither a process nor
 // an error, though the kernel itself repeats what it refuses.
 func TestSensitiveOptionsOfANativeMount(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		const secret = "hunter2-and-more"
 		for name, tc := range map[string]struct {
@@ -222,6 +226,7 @@ func TestSensitiveOptionsOfANativeMount(t *testing.T) {
 
 // What cannot be taken away is named.
 func TestLockedFlagIsNamed(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		if !inUserNamespace(t) {
 			return // nothing is locked for root, which TestBindOfLockedFlags asserts

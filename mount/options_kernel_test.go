@@ -107,6 +107,7 @@ var optionCases = []struct {
 // TestGenericOptions checks every word against what the kernel then shows, and
 // against what mount(8) makes of it where that mounts as root.
 func TestGenericOptions(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		plain := t.TempDir()
 		doMount(t, tmpfsAt(plain, "size=64k"))
@@ -169,6 +170,7 @@ func compareWithCommand(t *testing.T, r mount.Request) {
 
 // TestRemountKeepsWhatIsNotMentioned goes through remounts one after the other.
 func TestRemountKeepsWhatIsNotMentioned(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
 		doMount(t, tmpfsAt(dir, "size=64k", "nosuid", "noatime", "sync"))
@@ -206,6 +208,7 @@ func TestRemountKeepsWhatIsNotMentioned(t *testing.T) {
 
 // A remount that the file system refuses changes nothing of the mount either.
 func TestRefusedRemountChangesNothing(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
 		doMount(t, tmpfsAt(dir, "size=64k", "nosuid", "noatime"))
@@ -231,6 +234,7 @@ func TestRefusedRemountChangesNothing(t *testing.T) {
 
 // Every propagation word, on a mount that is shared, against mount(8).
 func TestPropagationWords(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		testtool.Need(t, "mount")
 		for _, word := range []string{"shared", "slave", "private", "unbindable", "rshared", "rslave", "rprivate", "runbindable"} {
@@ -266,6 +270,7 @@ func TestPropagationWords(t *testing.T) {
 // What is asked for recursively holds for all mounts below, and nothing else
 // does.
 func TestRecursiveOptions(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		top := t.TempDir()
 		doMount(t, tmpfsAt(top, "size=64k"))

@@ -30,6 +30,7 @@ func (b *busyOnce) unmount(target string, flags int) error {
 }
 
 func TestUnmountIsNotLedElsewhere(t *testing.T) {
+	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		top := t.TempDir()
 		var places []string
