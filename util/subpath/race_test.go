@@ -76,21 +76,21 @@ func (s *swapper) check(t *testing.T) {
 	}
 }
 
-// counted counts calls and refusals of openat2.
-type counted struct{ calls, again, most atomic.Int64 }
+// counted counts calls and refusals of openat2, and those in a row of one resolution,
+// before which row is set to 0.
+type counted struct{ calls, again, row, most atomic.Int64 }
 
 func (c *counted) kernel() kernel {
 	k := system()
-	row := int64(0)
 	k.openat2 = func(dir int, path string, how *unix.OpenHow) (int, error) {
 		fd, err := unix.Openat2(dir, path, how)
 		c.calls.Add(1)
-		if row++; !errors.Is(err, unix.EAGAIN) {
-			row = 0
-		} else {
-			c.again.Add(1)
-			c.most.Store(max(c.most.Load(), row))
+		if !errors.Is(err, unix.EAGAIN) {
+			c.row.Store(0)
+			return fd, err
 		}
+		c.again.Add(1)
+		c.most.Store(max(c.most.Load(), c.row.Add(1)))
 		return fd, err
 	}
 	return k
@@ -136,6 +136,7 @@ func TestRace(t *testing.T) {
 			// On a busy machine the swapper may be late.
 			for n := 0; n < resolutions() || results["escape"] == 0 && n < 100*resolutions(); n++ {
 				path := paths[n%len(paths)]
+				count.row.Store(0)
 				file, err := k.open(root, path)
 				results[outcome(err)]++
 				if err != nil {
