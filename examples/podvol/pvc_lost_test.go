@@ -11,6 +11,17 @@ import (
 	"github.com/podvol/podvol/util/nstest"
 )
 
+// fsckAndStatus run fsck and status, the latter in two formats, on a root directory,
+// and return what each prints of errors.
+func fsckAndStatus(t *testing.T, code int, root string) (said []string) {
+	t.Helper()
+	for _, args := range [][]string{{"fsck"}, {"status"}, {"status", "-o", "json"}} {
+		_, errOut := mustPodvol(t, code, append(args, "--root-dir", root)...)
+		said = append(said, errOut)
+	}
+	return said
+}
+
 // Whoever deletes a claim whose volume nobody knows any more is not told that its
 // data has gone; fsck says so before.
 func TestAClaimThatHasLostItsVolumeSaysThatItsDataStays(t *testing.T) {
@@ -21,19 +32,21 @@ func TestAClaimThatHasLostItsVolumeSaysThatItsDataStays(t *testing.T) {
 			c.Annotations = map[string]string{"pv.kubernetes.io/bind-completed": "yes"}
 		}))
 		const want = `the record of its volume "lost" is lost`
-		if _, errOut := mustPodvol(t, exitFailed, "fsck", "--root-dir", root); !strings.Contains(errOut, "shop/data: "+want) {
-			t.Errorf("fsck: %s", errOut)
+		for _, errOut := range fsckAndStatus(t, exitFailed, root) {
+			if !strings.Contains(errOut, "shop/data: "+want) {
+				t.Error(errOut)
+			}
 		}
 		out, errOut := mustPodvol(t, exitOK, "pvc", "delete", "shop/data", "--root-dir", root)
 		if !strings.Contains(out, "deleted from shop namespace") || !strings.Contains(errOut, want) || !strings.Contains(errOut, "nothing of it is deleted") {
 			t.Errorf("stdout %q, stderr %q", out, errOut)
 		}
-		mustPodvol(t, exitOK, "fsck", "--root-dir", root)
+		fsckAndStatus(t, exitOK, root)
 	})
 }
 
-// A record that was damaged is found by fsck, by its name.
-func TestFsckFindsDamagedRecordsOfClaims(t *testing.T) {
+// A record that was damaged is found by fsck and status, by its name.
+func TestDamagedRecordsOfClaimsAreFound(t *testing.T) {
 	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := recorded(t, examplePVC("shop", "data", nil), examplePV("pv", "1Gi", nil))
@@ -43,32 +56,36 @@ func TestFsckFindsDamagedRecordsOfClaims(t *testing.T) {
 			must(t, err)
 			flipped := []byte(strings.Replace(string(sound), `Gi"`, `Mi"`, 1))
 			must(t, os.WriteFile(path, flipped, 0o600))
-			if _, errOut := mustPodvol(t, exitFailed, "fsck", "--root-dir", root); !strings.Contains(errOut, path) || !strings.Contains(errOut, "checksum") {
-				t.Errorf("%s: %s", name, errOut)
+			for _, errOut := range fsckAndStatus(t, exitFailed, root) {
+				if !strings.Contains(errOut, path) || !strings.Contains(errOut, "checksum") {
+					t.Errorf("%s: %s", name, errOut)
+				}
 			}
 			must(t, os.WriteFile(path, sound, 0o600))
 		}
-		mustPodvol(t, exitOK, "fsck", "--root-dir", root)
+		fsckAndStatus(t, exitOK, root)
 	})
 }
 
-// A claim whose file is gone while a volume is bound to it is named by fsck, until it
-// has the volume again or nobody wants that.
-func TestFsckNamesAClaimThatHasLostItsFile(t *testing.T) {
+// A claim whose file is gone while a volume is bound to it is named by fsck and
+// status, until it has the volume again or nobody wants that.
+func TestAClaimThatHasLostItsFileIsNamed(t *testing.T) {
 	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := recorded(t, examplePVC("shop", "data", nil), examplePV("pv", "1Gi", func(pv *v1.PersistentVolume) {
 			pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "shop", Name: "data", UID: "1"}
 			pv.Status.Phase = v1.VolumeBound
 		}))
-		mustPodvol(t, exitOK, "fsck", "--root-dir", root)
+		fsckAndStatus(t, exitOK, root)
 		path := filepath.Join(clusterDir(root), "claim~shop~data.json")
 		must(t, os.Remove(path))
-		if _, errOut := mustPodvol(t, exitFailed, "fsck", "--root-dir", root); !strings.Contains(errOut, "shop/data") || !strings.Contains(errOut, path) || !strings.Contains(errOut, `"pv"`) {
-			t.Errorf("fsck: %s", errOut)
+		for _, errOut := range fsckAndStatus(t, exitFailed, root) {
+			if !strings.Contains(errOut, "shop/data") || !strings.Contains(errOut, path) || !strings.Contains(errOut, `"pv"`) {
+				t.Error(errOut)
+			}
 		}
 		must(t, os.Remove(filepath.Join(clusterDir(root), "volume~pv.json")))
-		mustPodvol(t, exitOK, "fsck", "--root-dir", root)
+		fsckAndStatus(t, exitOK, root)
 	})
 }
 

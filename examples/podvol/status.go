@@ -16,12 +16,13 @@ func statusCommand(s streams) *cobra.Command {
 		Use:   "status",
 		Short: "Print the volumes below the root directory",
 		Long: "Prints one row per volume below the root directory, from its records, its\n" +
-			"directories and the mount table. It changes nothing, takes no lock and never\n" +
+			"directories and the mount table, and says which records of volumes and claims are\n" +
+			"damaged or lost. It changes nothing, takes no lock and never\n" +
 			"touches a volume, so it answers also while a server does not. What run-node\n" +
 			"knows of servers is in its /explain. Pods of one name, as of several nodes, are told\n" +
 			"apart by UID and node, which podvol unmount --uid and --node take.\n\n" +
 			"Exit code: 0 when all volumes are mounted, 1 when some are not, or something cannot\n" +
-			"be read.",
+			"be read or is lost.",
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error { return status(s, rootDir, output) },
 	}
@@ -64,8 +65,9 @@ func status(s streams, rootDir, output string) error {
 	if len(volumes) == 0 {
 		fmt.Fprintf(s.err, "No volumes below %s.\n", rootDir)
 	}
-	if unreadable == nil && failed {
+	err = errors.Join(unreadable, checkStored(rootDir))
+	if err == nil && failed {
 		return errReported
 	}
-	return unreadable
+	return err
 }
