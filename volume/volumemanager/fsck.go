@@ -26,6 +26,8 @@ const (
 	ProblemUnfinished ProblemKind = "unfinished set-up"
 	// ProblemNotMounted is a recorded mount that is gone, as after a reboot.
 	ProblemNotMounted ProblemKind = "record without mount"
+	// ProblemNoDirectory is a recorded volume whose directory was removed.
+	ProblemNoDirectory ProblemKind = "record without directory"
 	// ProblemDetached is a volume whose mount was detached lazily, and whose file
 	// system may be in use.
 	ProblemDetached ProblemKind = "detached volume"
@@ -173,10 +175,12 @@ func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
 		problems = append(problems, helperProblem(h))
 	}
 	known := m.explain(found, unreadable, damaged)
+	dirs, err := volumeDirs(root)
+	gone := goneFrom(root, dirs, err)
 	var volumes []Problem
 	for _, r := range found {
 		key := keyOf(r)
-		if p, ok := recordProblem(key, actualVolume{key: key, record: r}, reasonOf(r, mounted)); ok {
+		if p, ok := recordProblem(key, actualVolume{key: key, record: r}, reasonOf(r, mounted, gone)); ok {
 			volumes = append(volumes, p)
 		}
 	}
@@ -186,7 +190,6 @@ func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
 	if damaged != nil {
 		volumes = append(volumes, Problem{Kind: ProblemUnreadable, Path: recordsPath(root), Err: errors.Join(damaged.Errs...), Advice: damaged.Advice()})
 	}
-	dirs, err := volumeDirs(root)
 	orphans := m.orphans(ctx, mounted, known, dirs)
 	problems = append(problems, m.mountProblems(mounted, known)...)
 	return slices.Concat(problems, volumes, orphans, m.strayMounts(mounted, known)), err
@@ -223,6 +226,8 @@ func recordProblem(key volumeKey, v actualVolume, reason error) (Problem, bool) 
 		p.Kind = ProblemUnfinished
 	case errors.Is(reason, ErrNotMountedAnymore):
 		p.Kind = ProblemNotMounted
+	case errors.Is(reason, ErrDirectoryGone):
+		p.Kind = ProblemNoDirectory
 	default:
 		return Problem{}, false
 	}

@@ -375,3 +375,48 @@ func TestFsckSaysWhatItCannotRead(t *testing.T) {
 		t.Errorf("records = %v", w.records())
 	}
 }
+
+// A directory that somebody has removed is no mounted volume, and setting the pod up
+// again makes it anew.
+func TestDirectoryThatIsGone(t *testing.T) {
+	w := newWorld(t)
+	pod := newPod("web", nfsVolume("a", "10.0.0.1"), emptyDirVolume("b", ""), emptyDirVolume("c", ""))
+	w.leave(pod)
+	rows, err := volumemanager.Inspect(w.root, w.fake.Table())
+	if err != nil || len(rows) != 3 || rows[1].Err != nil {
+		t.Fatalf("%+v, %v", rows, err)
+	}
+	if err := os.RemoveAll(rows[1].Path); err != nil {
+		t.Fatal(err)
+	}
+	look := func() []volumemanager.VolumeStatus {
+		rows, err := volumemanager.Inspect(w.root, w.fake.Table())
+		if err != nil || len(rows) != 3 {
+			t.Fatalf("%+v, %v", rows, err)
+		}
+		return rows
+	}
+	rows = look()
+	if row := rows[1]; row.State != volumemanager.StateFailed || !errors.Is(row.Err, volumemanager.ErrDirectoryGone) {
+		t.Errorf("state %s, %v", row.State, row.Err)
+	}
+	for _, i := range []int{0, 2} {
+		if rows[i].State != volumemanager.StateMounted || rows[i].Err != nil {
+			t.Errorf("its neighbour: %+v", rows[i])
+		}
+	}
+	if got := kinds(w.check(false)); !slices.Equal(got, []string{string(volumemanager.ProblemNoDirectory)}) {
+		t.Errorf("problems: %q", got)
+	}
+	w.leave(pod)
+	if rows := look(); rows[1].State != volumemanager.StateMounted || rows[1].Err != nil {
+		t.Errorf("set up again: %+v", rows[1])
+	}
+	if err := os.RemoveAll(rows[1].Path); err != nil {
+		t.Fatal(err)
+	}
+	w.repair(false)
+	if problems := w.check(false); len(problems) != 0 {
+		t.Errorf("repaired: %+v", problems)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/journal"
 	"github.com/podvol/podvol/volume"
 )
@@ -20,6 +21,9 @@ var (
 	// ErrNotMountedAnymore says that a volume was mounted once, and the mount
 	// table no longer shows it; the machine may have restarted.
 	ErrNotMountedAnymore = errors.New("it was mounted, but the mount table no longer shows it; set the pod up again")
+	// ErrDirectoryGone says that a volume that is no mount of its own was set up
+	// once, and its directory below the root directory was removed since.
+	ErrDirectoryGone = errors.New("its directory is gone, and was not removed by podvol; set the pod up again, which makes a new one")
 	// ErrVanished says that a volume's mount is gone although the manager has not
 	// unmounted it.
 	ErrVanished = errors.New("its mount has vanished")
@@ -53,11 +57,16 @@ func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
 		errs = append(errs, damaged)
 	}
 	found, unreadable := decodeRecords(rootDir, held)
+	dirs, err := volumeDirs(rootDir)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	gone := goneFrom(rootDir, dirs, err)
 	known := make(map[volumeKey]bool, len(found))
 	rows := make([]VolumeStatus, 0, len(found))
 	for _, record := range found {
 		known[keyOf(record)] = true
-		rows = append(rows, statusOf(record, mounted)...)
+		rows = append(rows, statusOf(record, mounted, gone)...)
 	}
 	for _, err := range unreadable {
 		errs = append(errs, err)
@@ -65,10 +74,6 @@ func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
 			known[key] = true
 			rows = append(rows, err.status(key))
 		}
-	}
-	dirs, err := volumeDirs(rootDir)
-	if err != nil {
-		errs = append(errs, err)
 	}
 	for _, key := range dirs {
 		if !known[key] {
@@ -81,15 +86,15 @@ func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
 
 // statusOf judges a recorded volume by its confirmation and the mount table:
 // one row for each of its names in the pod.
-func statusOf(r *volume.Record, mounted mounts) []VolumeStatus {
+func statusOf(r *volume.Record, mounted mounts, gone func(*volume.Record) bool) []VolumeStatus {
 	s := VolumeStatus{Pod: r.Pod, PodUID: r.PodUID, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: persistentVolumeOf(r), Claim: claimOf(r), Path: r.Path, State: StateMounted, Found: r.Rebuilt}
-	reason := reasonOf(r, mounted)
+	reason := reasonOf(r, mounted, gone)
 	switch {
 	case r.Detached != nil:
 		s.State, s.Since = StateDetached, r.Detached.At
 	case reason == ErrOutcomeUnknown:
 		s.State = StatePending
-	case reason == ErrNotMountedAnymore:
+	case reason == ErrNotMountedAnymore, reason == ErrDirectoryGone:
 		s.State = StateFailed
 	}
 	if r.Confirmed != nil {
@@ -107,7 +112,7 @@ func statusOf(r *volume.Record, mounted mounts) []VolumeStatus {
 }
 
 // reasonOf says why a recorded volume may not be usable, or nil.
-func reasonOf(r *volume.Record, mounted mounts) error {
+func reasonOf(r *volume.Record, mounted mounts, gone func(*volume.Record) bool) error {
 	switch c := r.Confirmed; {
 	case r.Detached != nil:
 		return r.Detached.Recall(mounted.mounter)
@@ -115,9 +120,26 @@ func reasonOf(r *volume.Record, mounted mounts) error {
 		return ErrOutcomeUnknown
 	case c.MountPoint && !mounted.has(r.Path), c.Device != nil && !mounted.has(c.Device.Bind):
 		return ErrNotMountedAnymore
+	case gone(r):
+		return ErrDirectoryGone
 	}
 	return nil
 }
+
+// goneFrom returns a function that tells whether a recorded volume's place below the
+// root directory is in no list of those that are there. Without a list, none is gone.
+func goneFrom(rootDir string, dirs []volumeKey, failed error) func(*volume.Record) bool {
+	there := make(map[volumeKey]bool, len(dirs))
+	for _, key := range dirs {
+		there[key] = true
+	}
+	return func(r *volume.Record) bool {
+		return failed == nil && !there[keyOf(r)] && below.Strictly(podsDir(rootDir), r.Path)
+	}
+}
+
+// noneGone is for those who do not look.
+func noneGone(*volume.Record) bool { return false }
 
 // volumePlace is where a volume is that is known by its key alone.
 func volumePlace(rootDir string, key volumeKey) string {

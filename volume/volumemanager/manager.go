@@ -315,7 +315,7 @@ func (m *Manager) recoverRecord(record *volume.Record, mounted mounts) error {
 	if err != nil {
 		return err
 	}
-	row := statusOf(record, mounted)[0]
+	row := statusOf(record, mounted, noneGone)[0]
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.recovered(keyOf(record), record.Volumes)
@@ -328,7 +328,7 @@ func (m *Manager) recoverRecord(record *volume.Record, mounted mounts) error {
 	if s.pod.name.Name == "" {
 		s.pod.name = record.Pod
 	}
-	s.state, s.since, s.took, s.err = row.State, row.Since, row.Duration, reasonOf(record, mounted)
+	s.state, s.since, s.took, s.err = row.State, row.Since, row.Duration, reasonOf(record, mounted, noneGone)
 	if s.unused && s.pod.wanted {
 		m.rest(s)
 	}

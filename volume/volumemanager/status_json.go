@@ -167,6 +167,7 @@ func causes() []cause {
 		sentinel("BoundElsewhere", volume.ErrBoundElsewhere),
 		sentinel("NotFound", volume.ErrNotFound),
 		sentinel("NotMountedAnymore", ErrNotMountedAnymore),
+		sentinel("DirectoryGone", ErrDirectoryGone),
 		sentinel("Vanished", ErrVanished),
 		sentinel("OutcomeUnknown", ErrOutcomeUnknown),
 		sentinel("NoRecord", ErrNoRecord),
