@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/util/seal"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -111,7 +112,7 @@ func readRecord(path string) (record, error) {
 
 func parseRecord(path string, data []byte) (record, error) {
 	var rec record
-	data, sealed, err := unseal(data)
+	data, sealed, err := seal.Open(data)
 	if err != nil {
 		return rec, err
 	}
@@ -143,7 +144,7 @@ func checkVersion(version int, sealed bool) error {
 	case version != recordVersion && version != sealedVersion:
 		return fmt.Errorf("its schema version is %d, this program knows %d and %d", version, recordVersion, sealedVersion)
 	case version == sealedVersion && !sealed:
-		return errNoSeal
+		return seal.ErrNone
 	}
 	return nil
 }
@@ -171,7 +172,7 @@ func (r *RecordedObjects) save(object metav1.Object) error {
 		return err
 	}
 	write := func() error {
-		return r.disk.WriteFile(filepath.Join(r.dir, recordName(ref)), seal(append(data, '\n')), 0o600)
+		return r.disk.WriteFile(filepath.Join(r.dir, recordName(ref)), seal.Add(append(data, '\n')), 0o600)
 	}
 	if goes(object) {
 		err = r.spare.spend(write)
@@ -235,7 +236,7 @@ func readEpoch(path string) (e epoch, err error) {
 	if err != nil {
 		return epoch{}, err
 	}
-	line, sealed, err := unseal(data)
+	line, sealed, err := seal.Open(data)
 	if err == nil {
 		err = json.Unmarshal(line, &e)
 	}
@@ -257,7 +258,7 @@ func (r *RecordedObjects) beginEpoch() error {
 	if err != nil {
 		return err
 	}
-	if err := r.disk.WriteFile(filepath.Join(r.dir, epochFile), seal(append(next, '\n')), 0o600); err != nil {
+	if err := r.disk.WriteFile(filepath.Join(r.dir, epochFile), seal.Add(append(next, '\n')), 0o600); err != nil {
 		return err
 	}
 	r.begun.Store(true)

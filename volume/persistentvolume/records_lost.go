@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/seal"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -91,7 +92,7 @@ func (r *RecordedObjects) bury(ref volume.ObjectRef, stored metav1.Object) error
 		return err
 	}
 	err = r.spare.spend(func() error {
-		return r.disk.WriteFile(filepath.Join(r.dir, recordName(ref)), seal(append(data, '\n')), 0o600)
+		return r.disk.WriteFile(filepath.Join(r.dir, recordName(ref)), seal.Add(append(data, '\n')), 0o600)
 	})
 	if err != nil {
 		return fmt.Errorf("record that %s is deleted: %w", ref, err)

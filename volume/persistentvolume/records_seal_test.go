@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/seal"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -92,7 +93,7 @@ func TestRecordsWithoutChecksumGetOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if line, sealed, err := unseal(data); err != nil || !sealed || len(line) == 0 {
+	if line, sealed, err := seal.Open(data); err != nil || !sealed || len(line) == 0 {
 		t.Errorf("%s: sealed %v, %v", data, sealed, err)
 	}
 }
