@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/util/seal"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -29,6 +32,9 @@ type knownManifests struct {
 
 // known is the content of that file.
 type known struct {
+	// Version is knownVersion, or 0 in a file of an earlier version of podvol, which
+	// has no checksum.
+	Version int `json:"schemaVersion,omitempty"`
 	// Inode is the directory's; the number of its device may be another one after
 	// a reboot.
 	Inode uint64 `json:"inode"`
@@ -38,6 +44,8 @@ type known struct {
 
 // knownFile is the file's name in the state directory.
 const knownFile = "manifests"
+
+const knownVersion = 2
 
 // openKnown reads what is known. A file that is not there is no fault: then
 // nothing is.
@@ -49,7 +57,7 @@ func openKnown(path string) *knownManifests {
 		return k
 	}
 	if err == nil {
-		err = json.Unmarshal(data, &k.stored)
+		k.stored, err = parseKnown(data)
 	}
 	if err != nil {
 		k.stored, k.damaged = known{}, fmt.Errorf("%s cannot be read, so that it is not known which files there were: %w", path, err)
@@ -57,16 +65,43 @@ func openKnown(path string) *knownManifests {
 	return k
 }
 
+// parseKnown refuses everything that store, here or in an earlier version, has not
+// written as it is: a name too few is a pod that is torn down, with its data.
+func parseKnown(data []byte) (k known, err error) {
+	line, sealed, err := seal.Open(data)
+	if err != nil {
+		return known{}, err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(line))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&k); err != nil {
+		return known{}, err
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return known{}, errors.New("something follows what it says")
+	}
+	switch {
+	case k.Version != 0 && k.Version != knownVersion:
+		return known{}, fmt.Errorf("its schema version is %d, this program knows none and %d", k.Version, knownVersion)
+	case k.Version != 0 && !sealed:
+		return known{}, seal.ErrNone
+	case k.Files == nil:
+		return known{}, errors.New("it has no files")
+	}
+	return k, nil
+}
+
 // store makes now what is known, before anything of it is applied.
 func (k *knownManifests) store(now known) error {
-	if k.damaged == nil && k.stored.Inode == now.Inode && maps.EqualFunc(k.stored.Files, now.Files, slices.Equal) {
+	now.Version = knownVersion
+	if k.damaged == nil && k.stored.Version == now.Version && k.stored.Inode == now.Inode && maps.EqualFunc(k.stored.Files, now.Files, slices.Equal) {
 		return nil
 	}
 	data, err := json.Marshal(now)
 	if err != nil {
 		return err
 	}
-	if err := durable.WriteFile(k.path, data, 0o600); err != nil {
+	if err := durable.WriteFile(k.path, seal.Add(append(data, '\n')), 0o600); err != nil {
 		return err
 	}
 	k.stored, k.damaged, k.absent = now, nil, false

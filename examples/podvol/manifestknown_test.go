@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -150,7 +151,7 @@ func TestManifestDirAsksWhereNothingIsKnown(t *testing.T) {
 		if d.rest(); !d.complete() {
 			t.Errorf("with a manifest: question %q", d.question)
 		}
-		for _, damaged := range []string{"", "{", `{"files":[]}`} {
+		for _, damaged := range []string{"", "{", `{"files":[]}`, `{"inode":7}`, `{"inode":7,"giles":{"b.yaml":["Pod shop/b"]}}`} {
 			putFile(t, knownPath(path), damaged)
 			for range 2 { // it is not forgotten by who finds it
 				d = manifestDirIn(path, knownPath(path))
@@ -165,6 +166,37 @@ func TestManifestDirAsksWhereNothingIsKnown(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Whatever becomes of the file, it is not believed to have fewer names. That of an
+// earlier version, without a checksum, is read until the next write.
+func TestKnownManifestsAreWholeOrDamaged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "known")
+	putFile(t, path, `{"inode":7,"files":{"a.yaml":["Pod shop/a"]}}`)
+	old := openKnown(path)
+	if old.damaged != nil || old.stored.Inode != 7 || !slices.Equal(old.stored.Files["a.yaml"], []string{"Pod shop/a"}) {
+		t.Fatalf("of an earlier version: %+v", old)
+	}
+	must(t, old.store(old.stored))
+	if again := openKnown(path); again.damaged != nil || again.stored.Version != knownVersion || !maps.EqualFunc(again.stored.Files, old.stored.Files, slices.Equal) {
+		t.Errorf("stored: %+v", again)
+	}
+	sound, err := os.ReadFile(path)
+	must(t, err)
+	for i := range sound {
+		putFile(t, path, string(sound[:i]))
+		if openKnown(path).damaged == nil {
+			t.Errorf("cut off after %d of %d bytes, and believed", i, len(sound))
+		}
+		for bit := range 8 {
+			flipped := slices.Clone(sound)
+			flipped[i] ^= 1 << bit
+			putFile(t, path, string(flipped))
+			if k := openKnown(path); k.damaged == nil || k.stored.Files != nil {
+				t.Errorf("bit %d of byte %d is flipped: %+v", bit, i, k)
+			}
+		}
+	}
 }
 
 // What is mounted is known before, be it in the first moment; a disk without room for
