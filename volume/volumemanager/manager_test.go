@@ -386,6 +386,47 @@ func TestReplacedSourceIsRefused(t *testing.T) {
 	w.assertClean()
 }
 
+// A volume that is to be the same as another by now keeps what it has mounted, and
+// the pod is refused, whichever of the two the manager comes to first; and a row
+// shows nothing of the other one's.
+func TestVolumeIsReplacedByItsNeighbour(t *testing.T) {
+	for name, now := range map[string][2]string{"the first": {"two", "two"}, "the second": {"one", "one"}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			for _, claim := range []string{"one", "two"} {
+				c, pv := boundPair(claim, "pv-"+claim)
+				pv.Spec.NFS.Server = "server-" + claim
+				w.add(c, pv)
+			}
+			pod := func(first, second string) *v1.Pod {
+				return newPod("web", claimVolume("a", first, false), claimVolume("b", second, false))
+			}
+			w.leave(pod("one", "two"))
+			manager, stop := w.start()
+			statuses, err := manager.SetUpPod(t.Context(), pod(now[0], now[1]))
+			if !errors.As(err, new(*volumemanager.ReplacedError)) {
+				t.Errorf("err = %v, want a ReplacedError", err)
+			}
+			for _, row := range statuses.Volumes {
+				own := "server-" + map[string]string{"a": "one", "b": "two"}[row.Volume] + ":/nfs"
+				if row.Wanted && row.Err == nil || row.Source != "" && row.Source != own {
+					t.Errorf("%+v", row)
+				}
+			}
+			for _, source := range []string{"server-one:/nfs", "server-two:/nfs"} {
+				if entries, err := w.fake.Table().BySource(source); err != nil || len(entries) != 1 {
+					t.Errorf("mounted from %s: %v, %v", source, entries, err)
+				}
+			}
+			if err := manager.TearDownPod(t.Context(), "uid-web"); err != nil {
+				t.Fatal(err)
+			}
+			stop()
+			w.assertClean()
+		})
+	}
+}
+
 func TestConcurrentCalls(t *testing.T) {
 	w := newWorld(t)
 	manager, _ := w.start()

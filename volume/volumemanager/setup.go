@@ -286,16 +286,22 @@ func (m *Manager) admit(u *setUp, digest recordDigest) (before actualVolume, err
 		return before, volume.NothingDone(before.unreadable)
 	}
 	if before.record != nil && !u.continues(before) {
-		return before, u.replaces(before)
+		return before, u.replaces(before, u.record.Volumes[0])
 	}
 	for _, other := range u.slot.pod.slots {
-		if other == u.slot || !other.actual.exists() || other.actual.key != u.key {
+		if other == u.slot || !other.actual.exists() {
+			continue
+		}
+		if name := other.mountedAs(u.record.Volumes); name != "" && other.actual.key != u.key {
+			return before, u.replaces(other.actual, name)
+		}
+		if other.actual.key != u.key {
 			continue
 		}
 		if other.actual.unreadable != nil {
 			return before, volume.NothingDone(other.actual.unreadable)
 		}
-		return before, u.replaces(other.actual)
+		return before, u.replaces(other.actual, u.record.Volumes[0])
 	}
 	if err := u.slot.admissible(); err != nil {
 		return before, volume.NothingDone(err)
@@ -364,8 +370,21 @@ func (u *setUp) continues(before actualVolume) bool {
 	return before.source == u.source && (r.PersistentVolume == nil) == (u.record.PersistentVolume == nil)
 }
 
-func (u *setUp) replaces(before actualVolume) error {
-	return volume.NothingDone(&ReplacedError{Volume: u.record.Volumes[0], Was: describe(before.record), Is: describe(u.record)})
+// mountedAs returns the first of the pod's volumes that has what is mounted here
+// although something else is wanted for it; empty: none.
+func (s *slot) mountedAs(names []string) string {
+	r := s.actual.record
+	if r == nil || r.Rebuilt || !s.isLeft() {
+		return ""
+	}
+	if i := slices.IndexFunc(names, func(name string) bool { return slices.Contains(r.Volumes, name) }); i >= 0 {
+		return names[i]
+	}
+	return ""
+}
+
+func (u *setUp) replaces(before actualVolume, name string) error {
+	return volume.NothingDone(&ReplacedError{Volume: name, Was: describe(before.record), Is: describe(u.record)})
 }
 
 // setActual replaces what is known of a slot's directory.

@@ -217,10 +217,28 @@ func (s *slot) rows() []VolumeStatus {
 	rows := make([]VolumeStatus, len(s.names))
 	for i, name := range s.names {
 		rows[i] = row
+		if s.isOthers(name) {
+			rows[i].withoutPlace()
+		}
 		rows[i].Volume = name
 		rows[i].Err = s.errorOf(name)
 	}
 	return rows
+}
+
+// isOthers reports whether what is mounted was mounted for other volumes than this
+// one, which was declared to be the same as they.
+func (s *slot) isOthers(name string) bool {
+	r := s.actual.record
+	return r != nil && !r.Rebuilt && s.err != nil && !slices.Contains(r.Volumes, name)
+}
+
+// withoutPlace leaves out what is known of a mounted volume.
+func (s *VolumeStatus) withoutPlace() {
+	s.Source, s.PersistentVolume, s.Claim, s.Path, s.Device = "", "", types.NamespacedName{}, "", ""
+	if s.State == StateMounted {
+		s.State = StateFailed
+	}
 }
 
 // errorOf is the slot's last error, in the name of one of its volumes.
