@@ -22,6 +22,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
+	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 // manifestDir is what the manifests of a directory say, each in the last
@@ -41,11 +42,11 @@ type manifestDir struct {
 	seen map[volume.ObjectRef]bool
 	last *contents // that were wanted
 
-	known    *knownManifests // what the directory had
-	accept   bool            // the directory is meant as it is, whatever it had
-	mounted  func() bool     // any volume of a pod is
-	question string          // what somebody has to answer before anything goes; empty: nothing
-	shown    map[string]bool // like seen, with pods
+	known    *knownManifests                     // what the directory had
+	accept   bool                                // the directory is meant as it is, whatever it had
+	mounted  func() []volumemanager.VolumeStatus // of pods
+	question string                              // what somebody has to answer before anything goes; empty: nothing
+	shown    map[string]bool                     // like seen, with pods
 }
 
 // watchedFile is one file.
@@ -83,7 +84,7 @@ func newManifestDir(dir, nodeName string, known *knownManifests, check func(*v1.
 	return &manifestDir{
 		dir: dir, known: known, loader: manifest.Loader{NodeName: nodeName}, check: check, say: say,
 		files: make(map[string]*watchedFile), seen: make(map[volume.ObjectRef]bool), shown: make(map[string]bool), last: newContents(),
-		mounted: func() bool { return false },
+		mounted: func() []volumemanager.VolumeStatus { return nil },
 	}
 }
 

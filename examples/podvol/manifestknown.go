@@ -26,6 +26,7 @@ type knownManifests struct {
 	path    string // of the file that keeps it
 	stored  known
 	absent  bool  // there is none
+	made    bool  // there was one: its mark is there
 	damaged error // why it cannot be read; then nothing is known
 	fault   string
 }
@@ -47,10 +48,16 @@ const knownFile = "manifests"
 
 const knownVersion = 2
 
+// markPath is of a file beside it, which says that it was made: so one that was lost
+// is told from a root directory that run-node has not used before.
+func markPath(path string) string { return path + ".made" }
+
 // openKnown reads what is known. A file that is not there is no fault: then
 // nothing is.
 func openKnown(path string) *knownManifests {
 	k := &knownManifests{path: path}
+	_, err := os.Lstat(markPath(path))
+	k.made = !errors.Is(err, fs.ErrNotExist)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		k.absent = true
@@ -94,7 +101,7 @@ func parseKnown(data []byte) (k known, err error) {
 // store makes now what is known, before anything of it is applied.
 func (k *knownManifests) store(now known) error {
 	now.Version = knownVersion
-	if k.damaged == nil && k.stored.Version == now.Version && k.stored.Inode == now.Inode && maps.EqualFunc(k.stored.Files, now.Files, slices.Equal) {
+	if k.damaged == nil && k.made && !k.absent && k.stored.Version == now.Version && k.stored.Inode == now.Inode && maps.EqualFunc(k.stored.Files, now.Files, slices.Equal) {
 		return nil
 	}
 	data, err := json.Marshal(now)
@@ -105,7 +112,12 @@ func (k *knownManifests) store(now known) error {
 		return err
 	}
 	k.stored, k.damaged, k.absent = now, nil, false
-	return nil
+	if k.made {
+		return nil
+	}
+	err = durable.WriteFile(markPath(k.path), nil, 0o600)
+	k.made = err == nil
+	return err
 }
 
 // missing are the files of which something is in none of those that are in force, and
@@ -203,7 +215,11 @@ func (d *manifestDir) questionAbout(now known) string {
 	if d.known.damaged != nil {
 		return fmt.Sprintf("%v; if %s has all that is wanted, say so with --accept-manifests", d.known.damaged, d.dir)
 	}
-	if d.known.absent && len(d.files) == 0 && d.mounted() {
+	if pods := d.unlisted(); len(pods) > 0 {
+		return fmt.Sprintf("%s is missing, so that it is not known which files there were, and volumes are mounted of pods that are in no manifest: %s. Nothing is torn down until they are in one; if they are to go, say so with --accept-manifests",
+			d.known.path, few(pods))
+	}
+	if d.known.absent && len(d.files) == 0 && len(d.mounted()) > 0 {
 		return fmt.Sprintf("%s is empty, and volumes of pods are mounted: is its disk? Nothing is torn down until it has manifests; if they are to go, say so with --accept-manifests", d.dir)
 	}
 	missing := d.known.stored.missing(d.there(now), d.shown)
@@ -212,6 +228,30 @@ func (d *manifestDir) questionAbout(now known) string {
 	}
 	return fmt.Sprintf("%s is empty, or another directory than it was, and lacks objects of %s: is its disk mounted? Nothing is torn down or deleted until they are back; if they are to go, say so with --accept-manifests",
 		d.dir, few(missing))
+}
+
+// unlisted are the pods that have volumes mounted, and are in no good file that is
+// there, where what was known of the files is lost.
+func (d *manifestDir) unlisted() (pods []string) {
+	if !d.known.absent || !d.known.made {
+		return nil
+	}
+	listed := make(map[types.UID]bool)
+	for _, file := range d.files {
+		if !file.there || file.good == nil {
+			continue
+		}
+		for _, pod := range file.good.pods {
+			listed[pod.UID] = true
+		}
+	}
+	for _, v := range d.mounted() {
+		if !listed[v.PodUID] {
+			pods = append(pods, v.Pod.String())
+		}
+	}
+	slices.Sort(pods)
+	return slices.Compact(pods)
 }
 
 // there leaves out the files that are missing.

@@ -10,7 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 // rest lets a directory be seen until nothing can be on its way any more.
@@ -143,7 +147,7 @@ func TestManifestDirAsksBeforeItObeysAnotherDirectory(t *testing.T) {
 // Nobody knows which files there were, but that there are volumes.
 func TestManifestDirAsksWhereNothingIsKnown(t *testing.T) {
 	inDir(t, func(t *testing.T, path string, d *manifestDir) {
-		d.mounted = func() bool { return true }
+		d.mounted = func() []volumemanager.VolumeStatus { return make([]volumemanager.VolumeStatus, 1) }
 		if d.rest(); d.complete() || !strings.Contains(d.question, "--accept-manifests") {
 			t.Errorf("empty, with volumes: complete %t, question %q", d.complete(), d.question)
 		}
@@ -196,6 +200,41 @@ func TestKnownManifestsAreWholeOrDamaged(t *testing.T) {
 				t.Errorf("bit %d of byte %d is flipped: %+v", bit, i, k)
 			}
 		}
+	}
+}
+
+// Where the file is lost, pods that are in no manifest are asked about; where it never
+// was, as after podvol mount, they are not.
+func TestManifestDirAsksWhereWhatWasKnownIsLost(t *testing.T) {
+	for _, lost := range []bool{true, false} {
+		inDir(t, func(t *testing.T, path string, d *manifestDir) {
+			for _, name := range []string{"a", "b"} {
+				putFile(t, filepath.Join(path, name+".yaml"), podNamed(name, disk))
+			}
+			d.rest()
+			var rows []volumemanager.VolumeStatus
+			for _, name := range []string{"a", "b"} {
+				pod := d.wanted().pods[volume.NewObjectRef("Pod", "shop", name)]
+				rows = append(rows, volumemanager.VolumeStatus{Pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, PodUID: pod.UID})
+			}
+			must(t, os.Remove(knownPath(path)))
+			if !lost {
+				must(t, os.Remove(knownPath(path)+".made"))
+			}
+			must(t, os.Remove(filepath.Join(path, "b.yaml")))
+			for range 2 { // it is not forgotten by who finds it
+				d = manifestDirIn(path, knownPath(path))
+				d.mounted = func() []volumemanager.VolumeStatus { return rows }
+				d.rest()
+				if asked := strings.Contains(d.question, "in no manifest: shop/b."); asked != lost || d.complete() == lost {
+					t.Errorf("lost %t: complete %t, question %q", lost, d.complete(), d.question)
+				}
+			}
+			putFile(t, filepath.Join(path, "b.yaml"), podNamed("b", disk))
+			if d.rest(); !d.complete() || openKnown(knownPath(path)).absent {
+				t.Errorf("lost %t: with all manifests: question %q", lost, d.question)
+			}
+		})
 	}
 }
 

@@ -219,7 +219,7 @@ func (o *runNodeOptions) keep(ctx context.Context, s streams, k keeping) (failed
 		keep: newKeeper(k.node.Manager, storage, k.out, say),
 	}
 	run.dir.accept = o.accept
-	run.dir.mounted = func() bool { return len(k.node.Explain()) > 0 }
+	run.dir.mounted = k.node.Explain
 	metrics := newNodeMetrics(k.node.Manager, k.node.Explain())
 	k.server.serve(metrics, run.explain)
 	defer k.node.Subscribe(func(v volumemanager.VolumeStatus) { metrics.observe(v); k.out.take(v) })()
