@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,7 +35,8 @@ type manifestDir struct {
 	fault  string    // why the directory cannot be read
 	since  time.Time // when it could be read first, or again
 	early  bool      // a file may have been on its way to another name at since
-	dirID  [2]uint64 // device and inode of the directory
+	dirID  dirIdentity
+	device uint64 // of the directory
 	// seen are the objects that good files have had in that directory, since this
 	// run began or the directory came.
 	seen map[volume.ObjectRef]bool
@@ -146,12 +146,13 @@ func (d *manifestDir) writeEnds() (again time.Duration) {
 
 // identify notes which directory it is that has the name.
 func (d *manifestDir) identify() {
-	var stat unix.Stat_t
-	if unix.Stat(d.dir, &stat) != nil {
+	id, device, err := identityOf(d.dir)
+	if err != nil {
 		return
 	}
-	if id := [2]uint64{uint64(stat.Dev), stat.Ino}; id != d.dirID {
-		d.dirID, d.seen, d.shown = id, make(map[volume.ObjectRef]bool), make(map[string]bool)
+	if id != d.dirID || device != d.device {
+		d.dirID, d.device = id, device
+		d.seen, d.shown = make(map[volume.ObjectRef]bool), make(map[string]bool)
 	}
 }
 

@@ -36,9 +36,7 @@ type known struct {
 	// Version is knownVersion, or 0 in a file of an earlier version of podvol, which
 	// has no checksum.
 	Version int `json:"schemaVersion,omitempty"`
-	// Inode is the directory's; the number of its device may be another one after
-	// a reboot.
-	Inode uint64 `json:"inode"`
+	dirIdentity
 	// Files are the objects of each file.
 	Files map[string][]string `json:"files"`
 }
@@ -101,7 +99,7 @@ func parseKnown(data []byte) (k known, err error) {
 // store makes now what is known, before anything of it is applied.
 func (k *knownManifests) store(now known) error {
 	now.Version = knownVersion
-	if k.damaged == nil && k.made && !k.absent && k.stored.Version == now.Version && k.stored.Inode == now.Inode && maps.EqualFunc(k.stored.Files, now.Files, slices.Equal) {
+	if k.damaged == nil && k.made && !k.absent && k.stored.Version == now.Version && k.stored.dirIdentity == now.dirIdentity && maps.EqualFunc(k.stored.Files, now.Files, slices.Equal) {
 		return nil
 	}
 	data, err := json.Marshal(now)
@@ -140,7 +138,7 @@ func (k known) missing(now known, seen map[string]bool) (files []string) {
 
 // and adds the files that only the other one has.
 func (k known) and(other known) known {
-	all := known{Inode: k.Inode, Files: make(map[string][]string)}
+	all := known{dirIdentity: k.dirIdentity, Files: make(map[string][]string)}
 	maps.Copy(all.Files, other.Files)
 	maps.Copy(all.Files, k.Files)
 	return all
@@ -151,7 +149,7 @@ func (k known) with(now known) known {
 	if len(k.Files) == 0 {
 		return now
 	}
-	all := known{Inode: k.Inode, Files: maps.Clone(k.Files)}
+	all := known{dirIdentity: k.dirIdentity, Files: maps.Clone(k.Files)}
 	for name, objects := range now.Files {
 		objects = slices.Concat(k.Files[name], objects)
 		slices.Sort(objects)
@@ -162,7 +160,7 @@ func (k known) with(now known) known {
 
 // inForce is what the good files have now.
 func (d *manifestDir) inForce() known {
-	now := known{Inode: d.dirID[1], Files: make(map[string][]string)}
+	now := known{dirIdentity: d.dirID, Files: make(map[string][]string)}
 	for name, file := range d.files {
 		if file.good == nil {
 			continue
@@ -223,7 +221,7 @@ func (d *manifestDir) questionAbout(now known) string {
 		return fmt.Sprintf("%s is empty, and volumes of pods are mounted: is its disk? Nothing is torn down until it has manifests; if they are to go, say so with --accept-manifests", d.dir)
 	}
 	missing := d.known.stored.missing(d.there(now), d.shown)
-	if len(missing) == 0 || d.known.stored.Inode == now.Inode && d.hasKnownFile() {
+	if len(missing) == 0 || d.known.stored.same(now.dirIdentity) && d.hasKnownFile() {
 		return ""
 	}
 	return fmt.Sprintf("%s is empty, or another directory than it was, and lacks objects of %s: is its disk mounted? Nothing is torn down or deleted until they are back; if they are to go, say so with --accept-manifests",
@@ -256,7 +254,7 @@ func (d *manifestDir) unlisted() (pods []string) {
 
 // there leaves out the files that are missing.
 func (d *manifestDir) there(now known) known {
-	there := known{Inode: now.Inode, Files: maps.Clone(now.Files)}
+	there := known{dirIdentity: now.dirIdentity, Files: maps.Clone(now.Files)}
 	maps.DeleteFunc(there.Files, func(name string, _ []string) bool { return !d.files[name].there })
 	return there
 }

@@ -56,6 +56,17 @@ func TestManifestDirAsksBeforeItObeysAnotherDirectory(t *testing.T) {
 			}
 		}
 	}
+	// again removes the directory and makes another one, which may have its inode number.
+	again := func(t *testing.T, path string) {
+		was, err := os.Stat(path)
+		must(t, err)
+		for is := was; !is.ModTime().After(was.ModTime()); { // until the file system's clock has ticked
+			must(t, errors.Join(os.RemoveAll(path), os.Mkdir(path, 0o700)))
+			is, err = os.Stat(path)
+			must(t, err)
+		}
+		putFile(t, filepath.Join(path, "a.yaml"), podNamed("a", disk))
+	}
 	for name, tc := range map[string]struct {
 		change         func(t *testing.T, path string)
 		seen, restart  bool     // is it asked?
@@ -67,6 +78,7 @@ func TestManifestDirAsksBeforeItObeysAnotherDirectory(t *testing.T) {
 		"all files are removed":           {remove("a.yaml", "b.yaml"), obeyed, asked, nil, nil, false},
 		"its disk is not mounted":         {replace(), asked, asked, []string{"a", "b"}, nil, false},
 		"another one lacks a file":        {replace("a"), asked, asked, []string{"a", "b"}, []string{"a"}, false},
+		"it is made again, with less":     {again, asked, asked, []string{"a", "b"}, []string{"a"}, false},
 		"another one has other files":     {replace("c", "d"), asked, asked, []string{"a", "b", "c", "d"}, []string{"c", "d"}, false},
 		"another one has all":             {replace("a", "b"), obeyed, obeyed, []string{"a", "b"}, []string{"a", "b"}, false},
 		"another one has all, and others": {replace("a", "b", "c"), obeyed, obeyed, []string{"a", "b", "c"}, []string{"a", "b", "c"}, false},
