@@ -79,66 +79,20 @@ func (s *nodeServer) serve(metrics *nodeMetrics, explain func() []volumemanager.
 		encoder.SetIndent("", "  ")
 		_ = encoder.Encode(rows) // whoever asked has gone
 	})
-	s.server = &http.Server{Handler: mux, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 16 << 10}
-	s.ended.Go(func() { _ = s.server.Serve(limitConnections(s.listener, maxConnections)) })
+	limited := limitConnections(s.listener, maxConnections)
+	s.server = &http.Server{Handler: mux, ConnState: limited.connState, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 16 << 10}
+	s.ended.Go(func() { _ = s.server.Serve(limited) })
 }
 
 // However many connect, and however slowly they read and write, the node keeps the
-// descriptors and the memory that its volumes need, and answers others in time.
+// descriptors and the memory that its volumes need. Connections without a whole
+// request take nobody's place; those with one have it for these times at most.
 const (
 	maxConnections = 64
 	readTimeout    = 10 * time.Second
 	writeTimeout   = time.Minute
 	idleTimeout    = 30 * time.Second
 )
-
-// limitedListener accepts a connection only while fewer than a number are open. The
-// others wait in the kernel, without a descriptor.
-type limitedListener struct {
-	net.Listener
-	open   chan struct{} // holds a value for each
-	closed chan struct{}
-	once   sync.Once
-}
-
-func limitConnections(l net.Listener, most int) *limitedListener {
-	return &limitedListener{Listener: l, open: make(chan struct{}, most), closed: make(chan struct{})}
-}
-
-// Accept implements net.Listener.
-func (l *limitedListener) Accept() (net.Conn, error) {
-	select {
-	case l.open <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		<-l.open
-		return nil, err
-	}
-	return &limitedConn{Conn: conn, done: func() { <-l.open }}, nil
-}
-
-// Close implements net.Listener.
-func (l *limitedListener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
-}
-
-// limitedConn makes room for another connection when it is closed.
-type limitedConn struct {
-	net.Conn
-	once sync.Once
-	done func()
-}
-
-// Close implements net.Conn.
-func (c *limitedConn) Close() error {
-	err := c.Conn.Close()
-	c.once.Do(c.done)
-	return err
-}
 
 func (s *nodeServer) close() {
 	switch {
