@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,6 +47,9 @@ func TestNothingIsDeletedBesideDamage(t *testing.T) {
 				}
 			},
 			"removed": os.Remove,
+			"removed with its proof": func(path string) error {
+				return errors.Join(os.Remove(path), os.Remove(path+".made"))
+			},
 			"emptied": func(path string) error { return os.Truncate(path, 0) },
 		} {
 			t.Run(name, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -54,6 +55,35 @@ func TestEachFlippedBitIsFound(t *testing.T) {
 	t.Logf("%d bits, %d found as damage", 8*len(text), found)
 }
 
+// removeProofs leaves a journal as one of a version that made no proofs.
+func removeProofs(path string) error {
+	return errors.Join(os.Remove(proofPath(path)), os.Remove(witnessPath(path)))
+}
+
+// A journal that is missing says so, and that no copy of it is kept.
+func TestAMissingJournalIsSaidToBeMissing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "j")
+	for range 2 {
+		j, _, damaged, err := Open(path)
+		if err == nil {
+			err = j.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := errors.Join(damaged...); text != nil {
+			if !strings.Contains(text.Error(), "it was missing") || !strings.Contains(text.Error(), path+".damaged-missing says so") {
+				t.Error(text)
+			}
+			return
+		}
+		if err := errors.Join(os.Remove(path), os.Remove(proofPath(path))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Error("nobody says that it is missing")
+}
+
 // A journal that was made and is missing, emptied, cut or zeroed, at the end of
 // a line or elsewhere, is not taken for a new one: by nobody, until a person
 // says so. One that was never made is new, and so is one of which a crash left
@@ -73,14 +103,17 @@ func TestALostJournalIsNoNewOne(t *testing.T) {
 		}, true},
 		"its proof is missing": {func(path string, _ []byte) error { return os.Remove(proofPath(path)) }, false},
 		"its proof is damaged": {func(path string, _ []byte) error { return os.WriteFile(proofPath(path), []byte("x"), 0o600) }, false},
-		"never made": {func(path string, _ []byte) error {
+		"removed with its proof": {func(path string, _ []byte) error {
 			return errors.Join(os.Remove(path), os.Remove(proofPath(path)))
+		}, true},
+		"never made": {func(path string, _ []byte) error {
+			return errors.Join(os.Remove(path), removeProofs(path))
 		}, false},
 		"of a version without proofs, and empty": {func(path string, _ []byte) error {
-			return errors.Join(os.Truncate(path, 0), os.Remove(proofPath(path)))
+			return errors.Join(os.Truncate(path, 0), removeProofs(path))
 		}, false},
 		"of a version without proofs": {func(path string, text []byte) error {
-			return errors.Join(os.WriteFile(path, text[bytes.IndexByte(text, '\n')+1:], 0o600), os.Remove(proofPath(path)))
+			return errors.Join(os.WriteFile(path, text[bytes.IndexByte(text, '\n')+1:], 0o600), removeProofs(path))
 		}, false},
 	}
 	for n := range 3 {

@@ -35,8 +35,8 @@ type DamagedError struct {
 	// Line, counted from 1, to Last are the lines that are damaged; 0: what is
 	// missing is not known.
 	Line, Last int
-	// Kept is the copy of the damaged file; empty where none was made yet, which
-	// [Open] does.
+	// Kept is the copy of the damaged file, an empty one if that was missing; empty
+	// where none was made yet, which [Open] does.
 	Kept string
 	Err  error
 }
@@ -57,10 +57,13 @@ func (e *DamagedError) Error() string {
 	case e.Line > 0:
 		text = fmt.Sprintf("line %d of the journal %s cannot be read: %v", e.Line, e.Path, e.Err)
 	}
-	if e.Kept != "" {
-		text += "; the whole file is kept as " + e.Kept
+	switch {
+	case e.Kept == "":
+		return text
+	case errors.Is(e.Err, errGone):
+		return text + "; " + e.Kept + " says so"
 	}
-	return text
+	return text + "; the whole file is kept as " + e.Kept
 }
 
 // Unwrap returns what is wrong.

@@ -202,7 +202,7 @@ func TestAcknowledgedIsKeptWhateverFails(t *testing.T) {
 						t.FailNow()
 					}
 					_ = os.Remove(d.path)
-					_ = os.Remove(d.path + ".made")
+					_ = removeProofs(d.path)
 				}
 			}
 		}
@@ -237,7 +237,7 @@ func TestNearlyFullDisk(t *testing.T) {
 			if err := j.Close(); err != nil {
 				t.Fatal(err)
 			}
-			for _, file := range []string{fill, path, proofPath(path)} {
+			for _, file := range []string{fill, path, proofPath(path), witnessPath(path)} {
 				if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					t.Fatal(err)
 				}

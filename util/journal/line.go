@@ -123,7 +123,7 @@ func KeptDamage(path string) (damaged []error, err error) {
 			c.damage(path, 0, err)
 		}
 		if len(c.damaged) == 0 {
-			c.damage(path, 0, errKept)
+			c.damage(path, 0, keptError(base, entry.Name()))
 		}
 		for _, d := range c.damaged {
 			d.(*DamagedError).Kept = kept
@@ -131,6 +131,14 @@ func KeptDamage(path string) (damaged []error, err error) {
 		damaged = append(damaged, c.damaged...)
 	}
 	return damaged, nil
+}
+
+// keptError says what a copy tells that shows no damage by itself.
+func keptError(base, kept string) error {
+	if kept == goneName(base) {
+		return errGone
+	}
+	return errKept
 }
 
 // content is what a journal's file holds.

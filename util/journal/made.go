@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 
 	"github.com/podvol/podvol/util/durable"
@@ -18,6 +19,10 @@ import (
 // line of fixed length that is overwritten and not synced: what it says is true
 // whether or not the last update has reached the disk. A journal of a version
 // that made none is read as it is, and has one from then on.
+//
+// A third file, the witness, is empty, and says only that the journal was made. Its
+// name does not begin as theirs do, so that it is still there for whoever removes
+// both by the beginning of their names.
 
 // proof is what the second file says; the zero value: there is none.
 type proof struct {
@@ -32,6 +37,11 @@ const opProof = "proof"
 
 func proofPath(path string) string { return path + ".made" }
 
+func witnessPath(path string) string {
+	dir, base := filepath.Split(path)
+	return filepath.Join(dir, "."+base+".made")
+}
+
 func (p proof) encode() ([]byte, error) {
 	size, err := json.Marshal(fmt.Sprintf("%019d", p.end))
 	if err != nil {
@@ -41,11 +51,11 @@ func (p proof) encode() ([]byte, error) {
 }
 
 // readProof reads the proof of a journal. One that says nothing that can be read
-// still proves that the journal was made.
+// still proves that the journal was made, and so does the witness.
 func readProof(path string) (proof, error) {
 	text, err := os.ReadFile(proofPath(path))
 	if errors.Is(err, fs.ErrNotExist) {
-		return proof{}, nil
+		return readWitness(path)
 	}
 	if err != nil {
 		return proof{}, &Error{Op: "read", Path: proofPath(path), Err: err}
@@ -68,6 +78,23 @@ func readProof(path string) (proof, error) {
 	return p, nil
 }
 
+func readWitness(path string) (proof, error) {
+	_, err := os.Lstat(witnessPath(path))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return proof{}, &Error{Op: "read", Path: witnessPath(path), Err: err}
+	}
+	return proof{made: err == nil}, nil
+}
+
+// bearWitness makes the witness, if it is not there. Like the proof it is not synced,
+// and only serves to find damage.
+func (j *Journal) bearWitness() {
+	file, err := os.OpenFile(witnessPath(j.path), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err == nil {
+		file.Close()
+	}
+}
+
 // openProof opens the journal's proof, and makes it if it is not there. It only
 // serves to find damage, so where it cannot be made, the journal goes on
 // without: a full disk is no reason not to read what is there. A file without a
@@ -76,6 +103,7 @@ func (j *Journal) openProof() {
 	if j.id == "" {
 		return
 	}
+	j.bearWitness()
 	if j.proof == nil {
 		file, err := j.open(proofPath(j.path))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -108,6 +136,7 @@ var (
 	errEmptied = errors.New("it does not begin as it did when it was made: it was emptied, or another file was put in its place")
 	errCut     = errors.New("its end is lost: it was longer once")
 	errKept    = errors.New("it was not whole when it was read")
+	errGone    = errors.New("it was missing when it was opened, although it was made once: whatever it held is lost")
 )
 
 // compare looks whether a journal is what its proof says.
@@ -126,12 +155,18 @@ func (c *content) compare(path string, p proof) {
 // keptPrefix is how the names of copies of a damaged journal begin.
 func keptPrefix(base string) string { return base + ".damaged-" }
 
+// goneName is the name of what tells of a journal that was missing.
+func goneName(base string) string { return keptPrefix(base) + "missing" }
+
 // keepDamaged copies the file beside itself, so that what was found is found by
-// everyone who looks, until a person takes the copy away. Of a file that is
-// missing the copy is empty.
+// everyone who looks, until a person takes the copy away. For a file that is
+// missing there is an empty one of another name.
 func keepDamaged(path string) error {
 	text, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) {
+		return durable.WriteFile(goneName(path), nil, 0o600)
+	}
+	if err != nil {
 		return &Error{Op: "read", Path: path, Err: err}
 	}
 	text = trimZeros(text)

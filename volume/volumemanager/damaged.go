@@ -60,9 +60,9 @@ func (e *DamagedError) Error() string {
 
 // Advice says what a person can do.
 func (e *DamagedError) Advice() string {
-	files := cmp.Or(strings.Join(e.Files, " and "), "the copy that is kept beside the records from the next start on")
+	files := cmp.Or(strings.Join(e.Files, " and "), "the file that is kept beside the records from the next start on")
 	return "Until a person has looked, nothing is deleted, emptied or detached that they may have named. Find out which volumes these were, from the file, the mount table and " +
-		"what podvol status shows without a record; unmount them, or have them adopted (Config.Adopt, podvol fsck --repair --adopt); then remove " + files + ", or move it elsewhere."
+		"what podvol status shows without a record; unmount them, set their pods up again, or have them adopted (Config.Adopt, podvol fsck --repair --adopt); then remove " + files + ", or move it elsewhere."
 }
 
 // Unwrap returns what is damaged.

@@ -165,7 +165,7 @@ func (w *world) records() (keys []string) {
 // neverRecorded makes the root one of another agent, which has no records.
 func (w *world) neverRecorded() {
 	w.t.Helper()
-	for _, path := range []string{w.recordsPath(), w.recordsPath() + ".made"} {
+	for _, path := range []string{w.recordsPath(), w.recordsPath() + ".made", filepath.Join(w.root, "podvol", ".records.made")} {
 		if err := os.Remove(path); err != nil {
 			w.t.Fatal(err)
 		}
