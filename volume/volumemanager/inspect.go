@@ -23,7 +23,7 @@ var (
 	ErrNotMountedAnymore = errors.New("it was mounted, but the mount table no longer shows it; set the pod up again")
 	// ErrDirectoryGone says that a volume that is no mount of its own was set up
 	// once, and its directory below the root directory was removed since.
-	ErrDirectoryGone = errors.New("its directory is gone, and was not removed by podvol; set the pod up again, which makes a new one")
+	ErrDirectoryGone = errors.New("its directory is gone; set the pod up again, which makes a new one, or tear it down")
 	// ErrVanished says that a volume's mount is gone although the manager has not
 	// unmounted it.
 	ErrVanished = errors.New("its mount has vanished")
