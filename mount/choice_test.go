@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/podvol/podvol/mount/internal/mountapi"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // mounted is a table with one mount at every path.

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	k8smount "k8s.io/mount-utils"
 
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 )
 
 // maxOutput is how much of mount(8)'s output is kept, in bytes.
@@ -72,7 +72,7 @@ func (m *HostMounter) mountByCommand(ctx context.Context, r Request, how runner)
 	defer cancel()
 	err := m.calls.Do(waitCtx, mountKey(r.Target), func() error {
 		if ctx.Err() != nil {
-			return &flight.AbandonedError{Err: context.Cause(ctx)} // it waited for an earlier one
+			return &blockingcall.AbandonedError{Err: context.Cause(ctx)} // it waited for an earlier one
 		}
 		l := landing{m: m, request: r, flags: how.flags, parent: -1}
 		defer l.close()

@@ -11,9 +11,10 @@ type container interface {
 	containing(path string) (Entry, error)
 }
 
-// Containing returns the mount that path lies in, which is the one at path if
-// there is one. Path must be absolute and must exist; links in it are followed.
-// It may block where path leads into a file system that does not answer.
+// Containing returns the mount in which path lies. If path is a mount point, that
+// is the mount at path. path must be absolute and must exist. Links in it are
+// followed. Containing may block if path leads into a file system that does not
+// answer.
 func Containing(t Table, path string) (Entry, error) {
 	if c, ok := t.(container); ok {
 		return c.containing(path)

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // The fake and the kernel agree on the mount that a path lies in, links on the

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 func TestDenials(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 )
 
 // causeOf classifies an error: by the cause it carries, by errno, by the end of
@@ -28,7 +28,7 @@ func causeOf(err error) Cause {
 	case errors.Is(err, context.Canceled):
 		return ErrCanceled
 	}
-	if _, ok := errors.AsType[*flight.AbandonedError](err); ok {
+	if _, ok := errors.AsType[*blockingcall.AbandonedError](err); ok {
 		return ErrCanceled // ended with a cause of the caller's own
 	}
 	if errno, ok := errors.AsType[unix.Errno](err); ok {

@@ -1,26 +1,27 @@
-// Package mount mounts and unmounts file systems, says what is mounted, and
-// explains what went wrong.
+// Package mount mounts and unmounts file systems, lists mounts, and explains
+// failures.
 //
-// Three things act on mounts, and all fit [Interface], which is that of
+// There are three kinds of mounters. All fit [Interface], which is that of
 // k8s.io/mount-utils:
 //
-//   - the host's mounter from [New]: system calls where they suffice, the
-//     mount(8) command with its helpers where they do not;
+//   - the host's mounter from [New]: it uses system calls if they are enough, else
+//     the mount(8) command with its helpers;
 //   - the [FakeMounter], a faithful mount table in memory with content effects
 //     and injected faults, for tests and dry runs;
 //   - any mounter written for mount-utils.
 //
 // Callers use the functions [Mount] and [Unmount], which bring a context to all
-// three, and [TableOf] for questions. A question is answered from the mount
-// table and not by what is mounted, so that a dead server cannot block it. Only
-// of a path that is no mount point itself the links are read, and IsMountPoint
-// looks whether it exists; this may block where the path leads through the file
-// system of such a server. Failures are *[Error] values with a typed [Cause] and
-// a sentence of advice.
+// three, and [TableOf] for questions. Failures are *[Error] values with a typed
+// [Cause] and a sentence of advice.
+//
+// A question is answered from the mount table and not by the mounted file system,
+// so a dead server cannot block it. There is one exception: a path that is no mount
+// point itself. Its links are read, and IsMountPoint checks that it exists. This may
+// block if the path leads through the file system of such a server.
 //
 // # Beside k8s.io/mount-utils
 //
-// Who comes from there keeps that import, beside this one, for its helpers, which
+// Users of mount-utils keep that import, beside this one, for its helpers, which
 // this package does not repeat:
 //
 //   - CleanupMountPoint, CleanupMountWithForce, IsNotMountPoint,
@@ -29,19 +30,19 @@
 //   - PathExists, IsCorruptedMnt, PathWithinBase and StartsWithBackstep look at
 //     paths and at the errors of os;
 //   - ListProcMounts, ParseMountInfo and SearchMountPoints read a file of the
-//     kernel, as a [Table] does for who asks more than once;
+//     kernel, as a [Table] does for repeated questions;
 //   - MakeBindOpts, MakeBindOptsSensitive, MakeMountArgs, MakeMountArgsSensitive,
 //     MakeMountArgsSensitiveWithMountFlags, AddSystemdScope and
-//     AddSystemdScopeSensitive are for who runs mount(8): a mounter needs none;
+//     AddSystemdScopeSensitive are for callers of mount(8): a mounter needs none;
 //   - NewResizeFs and NewSafeFormatAndMount have a counterpart in mount/format, which
 //     formats only what is proven blank;
 //   - NewMountError is what NewSafeFormatAndMount returns; an [*Error] is none.
 //
-// What has the same name differs in this:
+// Functions of the same name differ in these points:
 //
 //   - New takes a [Config] and not the path of a program, which is its MountCommand;
 //     for NewWithoutSystemd, give it a SystemdDir that does not exist;
 //   - NewFakeMounter takes no list of mounts: they are made with Mount;
-//   - unmounting what is not mounted is always an error ([ErrNotMounted]), whatever
-//     umount(8) of the node thinks of it.
+//   - unmounting a path without a mount is always an error ([ErrNotMounted]), even if
+//     umount(8) of the node takes it for success.
 package mount

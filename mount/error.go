@@ -9,58 +9,59 @@ import (
 const (
 	OpMount   = "mount"
 	OpUnmount = "unmount"
-	// OpMeasure is a look at what is mounted, for metrics; plugins say it.
+	// OpMeasure is a measurement of a mounted file system for metrics. Plugins
+	// use it.
 	OpMeasure = "measure"
 )
 
-// Error is a failed mount or unmount: what was asked, what the kernel or the
-// command said, why it failed, and whether it may have taken effect all the
-// same. Sensitive options are masked in every field.
+// Error is a failed mount or unmount. It has the request, the messages of the
+// kernel or the command, and the reason. It also says whether the operation may
+// have taken effect all the same. Sensitive options are masked in every field.
 //
-// errors.Is finds the [Cause], those in Also and the wrapped error, so
-// errors.Is(err, mount.ErrHelperMissing) and errors.Is(err, unix.EBUSY) both
-// work where they apply.
+// errors.Is finds the [Cause], the causes in Also and the wrapped error. So
+// errors.Is(err, mount.ErrHelperMissing) and errors.Is(err, unix.EBUSY) both work
+// if they apply.
 type Error struct {
 	// Op is [OpMount], [OpUnmount] or [OpMeasure].
 	Op string
-	// Source, Target, FSType and Options are those of the request, sensitive
-	// options masked.
+	// Source, Target, FSType and Options come from the request, sensitive options
+	// masked.
 	Source, Target, FSType string
 	Options                []string
 	// Kernel is the kernel's own message, if it gave one: the lines of the file
 	// system context's log (fsopen(2)), joined by "; ".
 	Kernel string
-	// Option is the option that was refused, where the kernel or the command
-	// named it; a sensitive one is masked.
+	// Option is the refused option, if the kernel or the command named it; a
+	// sensitive one is masked.
 	Option string
-	// Capability is what the caller lacks where the cause is [ErrNotPermitted]
-	// and it could be told: "CAP_SYS_ADMIN", or "CAP_DAC_READ_SEARCH" where a
-	// directory on the way is closed to it.
+	// Capability is the capability that the caller lacks, if the cause is
+	// [ErrNotPermitted] and it is known: "CAP_SYS_ADMIN", or
+	// "CAP_DAC_READ_SEARCH" if the caller may not enter a directory on the way.
 	Capability string
-	// Command is the command line that was run, if any, sensitive options
-	// masked, and Output what it printed.
+	// Command is the command line that was run, if any, sensitive options masked.
+	// Output is its output.
 	Command, Output string
-	// Cause classifies the failure; [ErrUnknown] where nothing is known.
+	// Cause classifies the failure; [ErrUnknown] if nothing is known.
 	Cause Cause
-	// Holders are processes that keep a busy mount in use, at most ten, where
+	// Holders are processes that keep a busy mount in use, at most ten, if
 	// [UnmountOptions].Holders asked for them.
 	Holders []Holder
-	// Also are further causes that were found beside Cause, as where a node
-	// lacks both the helper and the kernel's part of a file system.
+	// Also are further causes beside Cause. An example is a node that lacks both
+	// the helper and the kernel's part of a file system.
 	Also []Cause
-	// Distribution is the node's, where advice names a package: ID and then
-	// ID_LIKE of os-release(5); empty where it is unknown.
+	// Distribution is the node's distribution, if the advice names a package: ID
+	// and then ID_LIKE of os-release(5); empty: not known.
 	Distribution []string
-	// Uncertain says that the operation may have taken, or may yet take,
-	// effect.
+	// Uncertain says that the operation may have taken effect, or may still do
+	// so.
 	Uncertain bool
 	// Err is the underlying error.
 	Err error
 }
 
-// Error says in one line what failed and why, then, where a command was run,
-// its end, itself and its output in the kubelet's words ("mount failed: exit
-// status 32", "Mounting command: …"), then the advice.
+// Error returns one line with the failed operation and the reason. If a command
+// was run, its end, itself and its output follow in the kubelet's words ("mount
+// failed: exit status 32", "Mounting command: …"). The advice comes last.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.summary())
@@ -132,8 +133,8 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
-// Advice is one or two sentences that tell the node's owner what to do, or
-// empty where nothing useful can be said.
+// Advice returns one or two sentences about the next step of the node's owner. It
+// is empty if there is no useful advice.
 func (e *Error) Advice() string {
 	var sentences []string
 	for _, c := range append([]Cause{e.Cause}, e.Also...) {

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 )
 
 // wrap makes the *Error of a failed mount of the request, masked. One that is an
@@ -64,7 +64,7 @@ func wrapCall(err error, e Error) error {
 
 // leavesDoubt tells errors after which the call may yet take effect.
 func leavesDoubt(err error) bool {
-	if _, ok := errors.AsType[*flight.AbandonedError](err); ok {
+	if _, ok := errors.AsType[*blockingcall.AbandonedError](err); ok {
 		return !nothingBegun(err)
 	}
 	if _, ok := errors.AsType[*halfDoneError](err); ok {
@@ -75,7 +75,7 @@ func leavesDoubt(err error) bool {
 
 // nothingBegun tells a call for which its context had ended too early.
 func nothingBegun(err error) bool {
-	abandoned, ok := errors.AsType[*flight.AbandonedError](err)
+	abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err)
 	return ok && !abandoned.Started && !abandoned.Earlier
 }
 

@@ -29,6 +29,7 @@ func Example() {
 	}
 	defer os.Remove(target)
 
+	// README: begin
 	fake := mount.NewFakeMounter() // mount.New(mount.Config{}) mounts for real
 	defer fake.Close()
 	var mounter mount.Interface = fake
@@ -51,6 +52,7 @@ func Example() {
 	fmt.Println(entry.FSType, "from", entry.Source, "is mounted:", mounted, err)
 
 	rung, err := mount.Unmount(ctx, mounter, target, mount.UnmountOptions{ForceAfter: 30 * time.Second, LazyAfter: time.Minute})
+	// README: end
 	fmt.Println("unmounted by the", rung, "rung:", err)
 	// Output:
 	// tmpfs from scratch is mounted: true <nil>

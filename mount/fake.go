@@ -8,49 +8,51 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/fault"
-	"github.com/podvol/podvol/util/flight"
 )
 
-// FakeMounter is a mount table in memory that behaves as the kernel's does,
-// with effects on real directories, so that code which mounts can be tested
-// without privilege. It is safe for concurrent use.
+// FakeMounter is a mount table in memory that behaves as the kernel's does, with effects
+// on real directories. So code that mounts can be tested without privilege. It is safe
+// for concurrent use.
 //
-// It begins with one mount, an ext4 file system from /dev/root on "/", which
-// stands for everything that is really there. Mounts stack, binds resolve to
-// the file system that holds their source, a mount with mounts below it is
-// busy, and errors wrap the errno that umount2(2) or mount(2) would give.
+// It begins with one mount, an ext4 file system from /dev/root on "/", which stands for
+// the real files. Mounts stack. Binds resolve to the file system that holds their source.
+// A mount with mounts below it is busy. Errors wrap the errno of umount2(2) or mount(2).
 //
-// What a mount shows:
+// The content of a mount:
 //
-//   - tmpfs and other file systems that begin empty: a real, empty directory
-//     at the target, which is dropped with the last mount of the file system;
-//   - anything else with a source (NFS exports, devices): the directory given
-//     to [FakeMounter.Serve], or one of the fake's own for each source, which
-//     outlives the mount as a server's data does; the target is replaced by a
-//     symbolic link to it;
-//   - a type that was given to [FakeMounter.ServeType] (overlay, squashfs): what
-//     that says of the request, in the same way;
-//   - a bind: a symbolic link to what is bound.
+//   - tmpfs and other file systems that begin empty: a real, empty directory at the
+//     target. It is dropped with the last mount of the file system.
+//   - All other types with a source (NFS exports, devices): the directory given to
+//     [FakeMounter.Serve], or one of the fake's own for each source. It outlives the
+//     mount, as a server's data does. The target is replaced by a symbolic link to it.
+//   - A type given to [FakeMounter.ServeType] (overlay, squashfs): the directory that its
+//     function returns for the request, in the same way.
+//   - A bind: a symbolic link to the bound file or directory.
 //
-// What was there before is moved aside and comes back, unchanged, with the
+// The earlier content of the target is moved aside and comes back, unchanged, with the
 // unmount. While something is mounted, rmdir of its target fails.
 //
-// A source may be a descriptor, "/proc/<pid>/fd/<number>": it leads to what was
-// opened, whatever its name leads to now. Since mounts are links here, it is not
-// known through which one that was opened: where several show the same
-// directory, the flags are those of the newest.
+// A source may be a descriptor, "/proc/<pid>/fd/<number>". It leads to the opened file,
+// even if the file's name leads elsewhere now. Mounts are links here. So if several
+// mounts show the same directory, it is not known through which one the file was opened;
+// the flags are those of the newest.
 //
-// Its limits: "/" cannot be mounted on. The process needs write access to the
-// target's parent. All mounts are private; making them shared or moving them
-// is EINVAL. Read-only is recorded but not enforced. Because binds are links,
-// what is mounted below a directory shows through every bind of it, and a bind
-// below its own source is a loop. Sizes are not enforced. What a mount hides
-// waits beside it, under a name that begins with ".podvol-fake-", where its file
-// system is another than that of [FakeMounter.KeepIn]: who lists the directory,
-// or removes empty ones, meets it there. While a mount covers or uncovers another
-// one, and on file systems that cannot exchange two files (renameat2(2)), nothing
-// stands at the target for a moment.
+// The limits:
+//
+//   - "/" cannot be mounted on. The process needs write access to the target's parent.
+//   - All mounts are private. Making them shared or moving them is EINVAL.
+//   - Read-only is recorded but not enforced. Sizes are not enforced.
+//   - Binds are links. So mounts below a directory show through every bind of it, and a
+//     bind below its own source is a loop.
+//   - The hidden content of a target stays beside the target, under a name that begins
+//     with ".podvol-fake-", if its file system is another than that of
+//     [FakeMounter.KeepIn]. Programs that list the directory, or remove empty ones, see
+//     it there.
+//   - While a mount covers or uncovers another one, the target does not exist for a
+//     moment. The same happens on file systems that cannot exchange two files
+//     (renameat2(2)).
 type FakeMounter struct {
 	faults fault.Injector[Call]
 
@@ -80,35 +82,33 @@ var (
 	_ tabler         = (*FakeMounter)(nil)
 )
 
-// Fault is an injected fault: it hits the calls that Match selects, before or
-// after they take effect. Its fields are part of this package's API, and keep what
-// they mean from one minor version to the next, though package util/fault, where
-// they are defined, promises nothing else; further ones may be added, so that
-// faults are to be written with field names.
+// Fault is an injected fault. It hits the calls that Match selects, before or after they
+// take effect. Its fields are part of this package's API and keep their meaning from one
+// minor version to the next. They are defined in package util/fault, which makes no other
+// promise. Further fields may be added, so write faults with field names.
 type Fault = fault.Fault[Call]
 
-// NewFakeMounter returns a fake on which nothing but "/" is mounted. Close it
-// when done.
+// NewFakeMounter returns a fake whose only mount is "/". Close it when done.
 func NewFakeMounter() *FakeMounter {
 	f := &FakeMounter{}
 	f.reset()
 	return f
 }
 
-// KeepIn makes the fake keep what mounts hide, and what it makes itself, in a
-// directory of its own below dir, as long as there is anything; it is os.TempDir
-// unless KeepIn was called, which must be before the first mount. Dir must exist
-// until the fake is closed, and should be on the file system of the targets.
+// KeepIn sets the directory for hidden content and for the fake's own content. The fake
+// uses a directory of its own below dir, as long as it needs one. The default is
+// os.TempDir. KeepIn must be called before the first mount. dir must exist until the fake
+// is closed. It should be on the file system of the targets.
 func (f *FakeMounter) KeepIn(dir string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.keepIn = dir
 }
 
-// Close unmounts everything, newest first, so that what was hidden is back,
-// and removes the content the fake made. The fake is as new afterwards, but
-// for faults, the log and what was given to [FakeMounter.Serve],
-// [FakeMounter.ServeType] and [FakeMounter.KeepIn]. Errors are those of the file system; closing twice is allowed.
+// Close unmounts everything, newest first, so that hidden content is back, and removes
+// the fake's own content. Afterwards the fake is as new, except for faults, the log and
+// the arguments of [FakeMounter.Serve], [FakeMounter.ServeType] and [FakeMounter.KeepIn].
+// Its errors come from the file system. It may be called twice.
 func (f *FakeMounter) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -123,15 +123,14 @@ func (f *FakeMounter) Close() error {
 	return errors.Join(errs...)
 }
 
-// Inject adds faults to mounts and unmounts and returns the function that
-// takes just these away again; [fault.Injector] says how several go together.
-// A call that hangs does so until it is released or its context ends; the
-// plain methods of [Interface] have no context and hang until released. An
-// injected Err that is no *[Error] is wrapped in one.
+// Inject adds faults to mounts and unmounts. It returns the function that removes just
+// these faults. [fault.Injector] says how several faults combine. A hanging call hangs
+// until it is released or its context ends. The plain methods of [Interface] have no
+// context and hang until released. An injected Err that is no *[Error] is wrapped in one.
 func (f *FakeMounter) Inject(faults ...Fault) (remove func()) { return f.faults.Inject(faults...) }
 
-// Calls returns all mounts and unmounts that were called, oldest first,
-// whether they failed or not. The caller owns the result.
+// Calls returns all calls of mount and unmount, oldest first, also the failed ones. The
+// caller owns the result.
 func (f *FakeMounter) Calls() []Call {
 	calls := f.faults.Calls()
 	for i := range calls {
@@ -146,8 +145,8 @@ func (f *FakeMounter) ResetCalls() { f.faults.ResetCalls() }
 // Table returns the fake's mount table.
 func (f *FakeMounter) Table() Table { return fakeTable{f} }
 
-// MountContext implements [ContextMounter]. A mount that hangs when ctx ends
-// is uncertain, as a mount by command is on the host.
+// MountContext implements [ContextMounter]. A mount that hangs when ctx ends is
+// uncertain, as a mount by command is on the host.
 func (f *FakeMounter) MountContext(ctx context.Context, r Request) error {
 	if ctx.Err() != nil {
 		return r.fail(ended(ctx))
@@ -156,11 +155,11 @@ func (f *FakeMounter) MountContext(ctx context.Context, r Request) error {
 }
 
 // do makes one call under the faults. A call that was cut short by ctx fails
-// with *[flight.AbandonedError].
+// with *[blockingcall.AbandonedError].
 func (f *FakeMounter) do(ctx context.Context, call Call, effect func() error) error {
 	err := f.faults.Do(ctx, call, effect)
 	if err != nil && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-		return &flight.AbandonedError{Started: true, Err: err}
+		return &blockingcall.AbandonedError{Started: true, Err: err}
 	}
 	return err
 }

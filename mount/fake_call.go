@@ -8,27 +8,25 @@ import (
 )
 
 // The further operations named by [Call].Op: the upper rungs of an unmount, and
-// the question whether a busy mount's server answers, which comes before force
-// and gets no answer while a fault makes it hang.
+// the check before force whether a busy mount's server answers. A fault that
+// makes the check hang means that the server does not answer.
 const (
 	OpUnmountForce = "unmount-force"
 	OpUnmountLazy  = "unmount-lazy"
 	OpStatfs       = "statfs"
 )
 
-// Call is one mount or unmount, or question on the way, that was asked of a
-// [FakeMounter]. However it is printed, encoded or logged, sensitive options do
-// not show.
+// Call is one mount or unmount of a [FakeMounter], or one check on the way.
+// Sensitive options never show, however it is printed, encoded or logged.
 type Call struct {
 	// Op is [OpMount], [OpUnmount], [OpUnmountForce], [OpUnmountLazy] or
 	// [OpStatfs].
 	Op string
-	// Source, FSType and Options are those of the request; empty for an
-	// unmount.
+	// Source, FSType and Options come from the request; empty for an unmount.
 	Source, Target, FSType string
 	Options                []string
-	// Rung is the rung of the ladder that an unmount belongs to: the normal
-	// unmount after a forced one has RungForce. It is RungNone for a mount.
+	// Rung is the rung of the ladder of an unmount: the normal unmount after a
+	// forced one has RungForce. It is RungNone for a mount.
 	Rung Rung
 
 	// secret is a function since printing, reflection and encoding stop at

@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // The words of a step: an action and paths below the world's base.

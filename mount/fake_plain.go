@@ -49,8 +49,8 @@ func (f *FakeMounter) List() ([]MountPoint, error) {
 	return points, nil
 }
 
-// IsMountPoint reports whether path, links followed, is a mount point. The
-// error matches [fs.ErrNotExist] where path does not exist.
+// IsMountPoint reports whether path, links followed, is a mount point. The error
+// matches [fs.ErrNotExist] if path does not exist.
 func (f *FakeMounter) IsMountPoint(path string) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,12 +68,12 @@ func (f *FakeMounter) IsLikelyNotMountPoint(path string) (bool, error) {
 	return !is, err
 }
 
-// CanSafelySkipMountPointCheck is false: unmounting what is not mounted fails.
+// CanSafelySkipMountPointCheck is false: unmounting a path without a mount fails.
 func (f *FakeMounter) CanSafelySkipMountPointCheck() bool { return false }
 
-// GetMountRefs returns the targets of all mounts that show what path shows,
-// without the mounts at path itself. Path may be a mount point or a
-// directory that is bound elsewhere; a missing one has no references.
+// GetMountRefs returns the targets of all mounts that show the same directory as
+// path, without the mounts at path itself. path may be a mount point or a
+// directory that is bound elsewhere. A missing path has no references.
 func (f *FakeMounter) GetMountRefs(name string) ([]string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

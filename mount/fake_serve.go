@@ -13,13 +13,15 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 )
 
-// Serve makes later mounts of source show dir, which must exist: the content
-// of an export or a device. A mount of a directory below a network source, as
-// "server:/export/sub" is below "server:/export", shows that directory of dir;
-// of several sources that were served the longest counts. Where dir has no such
-// directory, or a link leads to it, the mount fails with [ErrNoSuchExport], as
-// it does on a server. Binds and file systems that begin empty are not
-// concerned.
+// Serve makes later mounts of source show dir, which must exist: the content of
+// an export or a device.
+//
+//   - A mount of a directory below a network source shows that directory of dir:
+//     "server:/export/sub" is below "server:/export". Of several served sources
+//     the longest counts.
+//   - If dir has no such directory, or a link leads to it, the mount fails with
+//     [ErrNoSuchExport], as on a server.
+//   - Serve has no effect on binds and file systems that begin empty.
 func (f *FakeMounter) Serve(source, dir string) {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
@@ -30,10 +32,11 @@ func (f *FakeMounter) Serve(source, dir string) {
 	f.serve(source, dir)
 }
 
-// FakeContent says what a mount shows: a directory that exists and outlives the
-// mount. Its error is the mount's. It is called when a file system is mounted
-// anew, not for a further mount of one that the kernel would share, and by one
-// goroutine at a time. It must not call the fake, and not change the request.
+// FakeContent returns the content of a mount: a directory that exists and
+// outlives the mount. Its error is the mount's error. One goroutine at a time
+// calls it, for each new mount of a file system, but not for a further mount of
+// one that the kernel would share. It must not call the fake or change the
+// request.
 type FakeContent func(Request) (dir string, err error)
 
 // ServeType makes later mounts of a type show what content says of their request,

@@ -7,18 +7,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UnmountContext implements [ContextMounter]. A link at the end of target is
-// not followed.
+// UnmountContext implements [ContextMounter]. It does not follow a link at the
+// end of target.
 //
-// The ladder is the host's: normal, again and again while it only fails, until
-// ForceAfter; then force, where the type has it, if a call hangs, [OpStatfs]
-// among them, and no further mount, but those that ladders are at as well, shows
-// the file system; then normal again until
-// LazyAfter, while force is repeated; then lazy, or for a block device a last
-// normal one. What is not mounted ends it at once. Only [FakeMounter.Use] holds a mount of the fake, and
-// errors name no holders. Each attempt is a [Call], and faults say which of them hang or fail. As in the
-// kernel, forcing frees what hangs; it is the normal unmount after it that
-// takes the mount away here.
+// The ladder is the host's:
+//
+//   - Normal, repeated while it only fails, until ForceAfter.
+//   - Force, if the type has it and a call hangs, [OpStatfs] among them. No
+//     further mount may show the file system, except mounts that ladders are at
+//     as well.
+//   - Normal again until LazyAfter, while force is repeated.
+//   - Lazy, or for a block device a last normal one.
+//
+// A target that is not mounted ends the ladder at once. Only [FakeMounter.Use]
+// holds a mount of the fake, and errors name no holders. Each attempt is a
+// [Call], and faults select which of them hang or fail. As in the kernel, force
+// frees hanging calls. Here the normal unmount after it removes the mount.
 func (f *FakeMounter) UnmountContext(ctx context.Context, target string, options UnmountOptions) (Rung, error) {
 	if err := refuseUnmount(ctx, target); err != nil {
 		return RungNone, err

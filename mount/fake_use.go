@@ -7,11 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Use uses the mount at target, as a process does that has a file open there:
-// until done is called, a normal unmount fails with EBUSY, and after a lazy one
-// the file system lives on, as [SuperblockOf] tells. The error is EINVAL where
-// nothing is mounted, or says why target cannot be found. done may be called
-// again.
+// Use uses the mount at target, as a process with an open file there does. Until
+// done is called, a normal unmount fails with EBUSY, and after a lazy one the
+// file system lives on, as [SuperblockOf] shows. The error is EINVAL if nothing
+// is mounted, or says why target cannot be found. done may be called again.
 func (f *FakeMounter) Use(target string) (done func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

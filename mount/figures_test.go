@@ -15,9 +15,9 @@ import (
 	k8smount "k8s.io/mount-utils"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/figures"
-	"github.com/podvol/podvol/util/nstest"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/figures"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
 // mountWay is one way to mount and to unmount again.

@@ -20,20 +20,21 @@ type fileSystemNamer interface {
 	fileSystemNames(Entry) (names []string, ok bool)
 }
 
-// FileSystemNames returns the mount that an open directory lies in, and the names
-// that tell its file system from every other, the best first; they are the same
-// for each of its mounts. A file system has another if another disk is mounted in
-// its place, or if it was made anew; a copy of the whole disk has the same.
+// FileSystemNames returns the mount of an open directory, and the unique names of
+// its file system, the best first. All mounts of a file system have the same
+// names. A file system has other names if another disk is mounted in its place,
+// or if it was made anew. A copy of the whole disk has the same names.
 //
-// They are "uuid:0c9e…", the file system's own, as the kernel and udev know it,
-// which stays the same after a reboot, as does "source:nfs4:server:/path" of a
-// server's. What lives in memory only, such as tmpfs, has a UUID or
-// "boot:<boot>:<device>:<id>" that the next boot has not. There is none where a file
-// system on a block device is not known by any UUID: then it is best told by the
-// device (Entry.Device).
+//   - "uuid:0c9e…" is the file system's own UUID, as the kernel and udev know it.
+//     It stays the same after a reboot.
+//   - "source:nfs4:server:/path" is that of a server's file system. It stays the
+//     same, too.
+//   - A file system in memory, such as tmpfs, has a UUID or
+//     "boot:<boot>:<device>:<id>", which the next boot does not have.
+//   - A file system on a block device without a known UUID has no name. Then the
+//     device (Entry.Device) is its best name.
 //
-// It may block where the file system does not answer. The error is that of
-// [Holding].
+// It may block if the file system does not answer. The error is as of [Holding].
 func FileSystemNames(t Table, dir *os.File) (Entry, []string, error) {
 	e, err := Holding(t, dir)
 	if err != nil {

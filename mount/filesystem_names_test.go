@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/loopdev"
-	"github.com/podvol/podvol/util/nstest"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/loopdev"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
 func namesAt(t *testing.T, table Table, path string) (Entry, []string) {

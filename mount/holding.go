@@ -11,10 +11,11 @@ type holder interface {
 	holding(fd int) (Entry, error)
 }
 
-// Holding returns the mount that an open file lies in, whatever its name leads
-// to by now. It reads the table and never asks the file system. That the mount
-// is not in the table, since it was detached, is an error. Where several mounts
-// of a [FakeMounter] show the same directory, it is the newest of them.
+// Holding returns the mount of an open file, even if the file's name leads
+// elsewhere by now. It reads the table and sends no request to the file system.
+// It is an error if the mount is not in the table because it was detached. If
+// several mounts of a [FakeMounter] show the same directory, it is the newest of
+// them.
 func Holding(t Table, f *os.File) (Entry, error) {
 	connection, err := f.SyscallConn()
 	if err != nil {

@@ -16,30 +16,29 @@ import (
 
 	"github.com/podvol/podvol/mount/internal/mountapi"
 	"github.com/podvol/podvol/mount/internal/statmount"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/flight"
 )
 
-// Config configures the host's mounter. Its zero value is what a node needs.
+// Config configures the host's mounter. The zero value is for a node.
 type Config struct {
 	// Via forces system calls or mount(8); its zero value chooses.
 	Via Via
-	// Resolver turns the names of file servers into addresses where no helper
-	// does; nil means [net.DefaultResolver].
+	// Resolver resolves the names of file servers if no helper does; nil means
+	// [net.DefaultResolver].
 	Resolver Resolver
-	// Logger gets a debug line for every mount and unmount, sensitive options
-	// masked, one of level Info with the version for every NFS mount made
-	// without helper, and a warning where an unmount may have lost something;
-	// nil logs nothing.
+	// Logger gets a debug line for every mount and unmount, sensitive options masked. It
+	// gets a line of level Info with the version for every NFS mount made without helper,
+	// and a warning if an unmount may have lost data. nil logs nothing.
 	Logger *slog.Logger
-	// MountCommand is the mount(8) program for what system calls do not do;
+	// MountCommand is the mount(8) program for mounts that system calls cannot make;
 	// empty means "mount", searched in PATH.
 	MountCommand string
-	// HelperDirs is where mount(8) looks for mount.<type>; nil means its
-	// built-in list. It is used to explain failures.
+	// HelperDirs are the directories in which mount(8) searches mount.<type>; nil means
+	// its built-in list. They are used to explain failures.
 	HelperDirs []string
-	// FilesystemsFile lists what the kernel has; empty means
-	// /proc/filesystems. It is used to explain failures.
+	// FilesystemsFile lists the kernel's file systems; empty means /proc/filesystems. It
+	// is used to explain failures.
 	FilesystemsFile string
 	// ModulesDir is the directory of the running kernel's modules; empty means
 	// /lib/modules/<release>. It is used to explain failures.
@@ -48,14 +47,14 @@ type Config struct {
 	// /etc/os-release, or else /usr/lib/os-release. It is used to explain
 	// failures.
 	OSReleaseFile string
-	// SystemdDir exists where systemd runs the host; empty means
-	// /run/systemd/system (sd_booted(3)). There a helper that leaves a daemon
-	// behind runs in a scope of its own.
+	// SystemdDir is a directory that exists if systemd runs the host; empty means
+	// /run/systemd/system (sd_booted(3)). Then a helper that leaves a daemon behind runs
+	// in a scope of its own.
 	SystemdDir string
 }
 
-// New returns the mounter of this host. It does no I/O: what this kernel has is
-// found out by each mount, so that a module loaded later is used.
+// New returns the mounter of this host. It does no I/O. Each mount finds the kernel's
+// features anew, so that a module loaded later is used.
 func New(c Config) *HostMounter {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -67,63 +66,68 @@ func New(c Config) *HostMounter {
 	return &HostMounter{config: c, sys: hostCalls{}, api: mountapi.Kernel{}, graces: usualGraces(), index: index, table: index}
 }
 
-// HostMounter mounts on this host, in the mount namespace of the process, and
-// answers questions from the kernel's mount table. It implements
-// [ContextMounter] and is safe for concurrent use.
+// HostMounter mounts on this host, in the mount namespace of the process. It answers
+// questions from the kernel's mount table. It implements [ContextMounter] and is safe for
+// concurrent use.
 //
-// How ([Config].Via may force one of them):
+// [Config].Via may force one of the two ways:
 //
-//   - By system calls: bind mounts, remounts, changes of propagation, NFS, and
-//     every type that the kernel has and no helper is installed for: tmpfs,
-//     hugetlbfs, proc, overlay, ext4, xfs, btrfs and so on. A file system is
-//     made with fsopen, fsconfig and fsmount, a bind mount with open_tree
-//     (Linux 5.2); it gets all its options while nobody can see it, by
-//     mount_setattr (5.12), and move_mount attaches it at last. Where the kernel
-//     lacks one of these calls, or a filter of system calls denies it, or an
-//     option does not fit into fsconfig (longer than 255 bytes, a comma within),
-//     mount(2) is used: the result is the same, but the mount may be seen before
-//     its options are complete, and is undone if they cannot be had.
-//   - By mount(8): types with a helper (FUSE, cifs, ceph, glusterfs, any type of
-//     which mount.<type> is in [Config].HelperDirs), NFS with Kerberos, a type
-//     that is to be found out, images in a file, and the options that mount(8)
-//     itself carries out (loop, X-mount.*, user …).
+//   - By system calls: bind mounts, remounts, changes of propagation, NFS, and every type
+//     that the kernel has and no helper is installed for: tmpfs, hugetlbfs, proc,
+//     overlay, ext4, xfs, btrfs and so on.
+//   - By mount(8): types with a helper (FUSE, cifs, ceph, glusterfs, any type of which
+//     mount.<type> is in [Config].HelperDirs), NFS with Kerberos, a type that must be
+//     detected, images in a file, and the options that mount(8) itself carries out (loop,
+//     X-mount.*, user …).
 //
-// NFS by system calls takes the options of nfs(5). Without a version, 4.2, 4.1,
-// 4.0 and 3 are tried in turn, as mount.nfs does; the log and the mount table's
-// "vers" have the one it came to be. The server is looked at first, since the
-// kernel does not heed ctx. NFSv3 without "nolock" or "local_lock=all" needs an
-// rpc.statd that answers on this node ([ErrNoLockDaemon]). Nothing is retried
-// unless "retry=" says so, and "bg" is "fg": a mount has its result when the
-// call returns. "ro" holds for this mount and leaves the file system, which
-// other mounts share, writable.
+// A file system is made with fsopen, fsconfig and fsmount, a bind mount with open_tree
+// (Linux 5.2). It gets all its options out of sight, by mount_setattr (5.12). At last
+// move_mount attaches it. In these cases mount(2) is used: the kernel lacks one of these
+// calls, a filter of system calls denies it, or an option does not fit into fsconfig
+// (longer than 255 bytes, a comma within). The result is the same, but the mount may be
+// seen before its options are complete, and is undone if they fail.
 //
-// All of mount(8)'s file-system-independent options are understood, those of
-// version 2.39 with it: "ro=recursive", "nosuid=recursive" hold for all mounts
-// below as well, "ro=vfs" for the mount alone, "ro=fs" for its file system
-// alone. Words for fstab and systemd (x-*, _netdev, nofail …) mean nothing here.
-// /etc/fstab is not read. All other options are the file system's. Of options
-// that exclude each other the last wins. A remount keeps what it does not
-// mention. A device that is write-protected is mounted read-only on request
-// only, not silently as mount(8) does; an image in a file gets its loop device
-// from mount(8).
+// NFS by system calls takes the options of nfs(5):
 //
-// The target is opened once without following a link at its end and mounted on
-// by descriptor, so a link that is put there meanwhile redirects nothing; a
-// target that is a link is refused ([ErrTargetIsLink]), and so is one that was
-// replaced meanwhile ([ErrTargetReplaced]). Mounts by mount(8) make the same
-// check, but mount(8) looks the path up again; what it mounted elsewhere is
-// undone.
+//   - Without a version, 4.2, 4.1, 4.0 and 3 are tried in turn, as mount.nfs does. The
+//     log and the mount table's "vers" have the result.
+//   - The server is probed first, because the kernel does not heed ctx.
+//   - NFSv3 without "nolock" or "local_lock=all" needs an rpc.statd that answers on this
+//     node ([ErrNoLockDaemon]).
+//   - Nothing is retried unless "retry=" says so. "bg" means "fg": a mount has its result
+//     when the call returns.
+//   - "ro" holds for this mount. The file system, which other mounts share, stays
+//     writable.
 //
-// A bind mount keeps the flags of its source (nosuid, nodev, noexec, ro, atime)
-// unless an option says otherwise; without "=recursive" options apply to the
-// top mount of an rbind only. Flags that the namespace of the source keeps
-// locked (mount_namespaces(7)) cannot be taken away: [ErrNotPermitted], with
-// the flag in [Error].Option. Where systemd runs the host, a helper that leaves
-// a daemon behind (FUSE, glusterfs) runs in a scope of its own, which outlives
-// this process's; no other mount does.
+// Other options:
+//
+//   - All of mount(8)'s file-system-independent options are supported, including those of
+//     version 2.39. "ro=recursive" and "nosuid=recursive" hold for all mounts below as
+//     well, "ro=vfs" for the mount alone, "ro=fs" for its file system alone.
+//   - Words for fstab and systemd (x-*, _netdev, nofail …) have no effect. /etc/fstab is
+//     not read.
+//   - All other options are the file system's.
+//   - Of options that exclude each other the last wins. A remount keeps the options that
+//     it does not mention.
+//   - A write-protected device is mounted read-only on request only, not silently as
+//     mount(8) does. An image in a file gets its loop device from mount(8).
+//
+// The target is opened once without following a link at its end, and mounted on by
+// descriptor. So a link that replaces it meanwhile has no effect. A target that is a link
+// is refused ([ErrTargetIsLink]), and so is one that was replaced meanwhile
+// ([ErrTargetReplaced]). Mounts by mount(8) make the same check, but mount(8) looks the
+// path up again; a mount that it made elsewhere is undone.
+//
+// A bind mount keeps the flags of its source (nosuid, nodev, noexec, ro, atime) unless an
+// option says otherwise. Without "=recursive" options apply to the top mount of an rbind
+// only. Flags that the namespace of the source keeps locked (mount_namespaces(7)) cannot
+// be removed: [ErrNotPermitted], with the flag in [Error].Option.
+//
+// If systemd runs the host, a helper that leaves a daemon behind (FUSE, glusterfs) runs
+// in a scope of its own, which outlives this process's scope. No other mount does.
 type HostMounter struct {
 	config Config
-	calls  flight.Group[callKey]
+	calls  blockingcall.Group[callKey]
 	sys    calls
 	api    mountapi.Calls
 	force  forcing
@@ -187,16 +191,18 @@ func awaitForks() {
 	}
 }
 
-// MountContext implements [ContextMounter]. A mount by system calls is prepared
-// out of sight and takes effect by one call, before which ctx is looked at: if
-// ctx ends earlier, whatever hangs then, it will never appear, and the error is
-// not Uncertain. Uncertain is only a mount whose last call itself is under way;
-// with mount(2) alone that is the whole mount. A mount(8) that runs is killed
-// with its process group, and the error is Uncertain unless all that it started
-// is seen to have ended and the mount table shows nothing new.
+// MountContext implements [ContextMounter].
 //
-// With a context that never ends (context.Background) a mount by system calls
-// costs no goroutine; mount(8) has one for its output in any case.
+//   - A mount by system calls is prepared out of sight and takes effect by one call. ctx
+//     is checked before that call. If ctx ends earlier, the mount never appears, and the
+//     error is not Uncertain, even if a call hangs.
+//   - It is Uncertain only while the last call itself is under way. With mount(2) alone
+//     that is the whole mount.
+//   - A running mount(8) is killed with its process group. The error is Uncertain unless
+//     all its processes have ended and the mount table shows nothing new.
+//
+// With a context that never ends (context.Background) a mount by system calls costs no
+// goroutine. mount(8) has one for its output in any case.
 func (m *HostMounter) MountContext(ctx context.Context, request Request) error {
 	return m.mount(ctx, request, runner{})
 }
@@ -291,16 +297,16 @@ func (m *HostMounter) Unmount(target string) error {
 	return err
 }
 
-// UnmountWithForce implements mount-utils' MounterForceUnmounter: the normal rung,
-// and after timeout the forced one, as [UnmountOptions].ForceAfter has it. There is
-// no further limit of time. A timeout of 0 or less is one of a millisecond.
+// UnmountWithForce implements mount-utils' MounterForceUnmounter: the normal rung, and
+// after timeout the forced one, as with [UnmountOptions].ForceAfter. There is no further
+// limit of time. A timeout of 0 or less counts as a millisecond.
 func (m *HostMounter) UnmountWithForce(target string, timeout time.Duration) error {
 	_, err := m.UnmountContext(context.Background(), target, UnmountOptions{ForceAfter: max(timeout, time.Millisecond)})
 	return err
 }
 
-// CanSafelySkipMountPointCheck implements [Interface]: false, since unmounting
-// what is not mounted is an error here ([ErrNotMounted]).
+// CanSafelySkipMountPointCheck implements [Interface]. It is false, because unmounting a
+// path without a mount is an error here ([ErrNotMounted]).
 func (*HostMounter) CanSafelySkipMountPointCheck() bool { return false }
 
 var (

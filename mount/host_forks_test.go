@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/nstest"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
 // A process that is being started holds copies of the descriptors of mounts

@@ -17,11 +17,13 @@ func (m *HostMounter) Table() Table { return m.table }
 // List implements [Interface] from the mount table. Options are those of
 // /proc/mounts: of the mount and of its file system.
 //
-// Where the kernel gave no signal of a change since the table was read last,
-// the list is a copy from memory. There is no signal where a directory above a
-// mount point is renamed, and where the options of a file system are changed
-// from another mount namespace or by the kernel itself (read-only after an
-// error): [Table].All reads those as well.
+// If the kernel gave no signal of a change since the last read of the table, the
+// list is a copy from memory. There is no signal of these changes, which
+// [Table].All reads as well:
+//
+//   - A directory above a mount point is renamed.
+//   - The options of a file system are changed from another mount namespace, or
+//     by the kernel itself (read-only after an error).
 func (m *HostMounter) List() ([]MountPoint, error) {
 	return m.index.list()
 }
@@ -40,9 +42,9 @@ func (e Entry) allOptions() []string {
 	return all
 }
 
-// IsMountPoint implements [Interface] from the mount table; a link is followed
-// only where the path itself is no mount point. The error matches
-// fs.ErrNotExist if file does not exist.
+// IsMountPoint implements [Interface] from the mount table. It follows a link
+// only if the path itself is no mount point. The error matches fs.ErrNotExist if
+// file does not exist.
 func (m *HostMounter) IsMountPoint(file string) (bool, error) {
 	mounted, info, err := m.look(file)
 	if err != nil || mounted || info.Mode()&os.ModeSymlink == 0 {
@@ -78,9 +80,9 @@ func (m *HostMounter) look(file string) (mounted bool, info os.FileInfo, err err
 	return false, info, err
 }
 
-// GetMountRefs implements [Interface] from the mount table: the other places
-// where the directory at pathname is mounted. What does not exist, or leads
-// nowhere, has none.
+// GetMountRefs implements [Interface] from the mount table. It returns the other
+// places at which the directory at pathname is mounted. A path that does not
+// exist, or is a broken link, has none.
 func (m *HostMounter) GetMountRefs(pathname string) ([]string, error) {
 	clean := filepath.Clean(pathname)
 	mounted, err := m.index.isMounted(clean)

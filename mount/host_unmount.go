@@ -15,39 +15,47 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 )
 
-// UnmountContext implements [ContextMounter]. A link at the end of target is
-// not followed.
+// UnmountContext implements [ContextMounter]. It does not follow a link at the end of
+// target.
 //
-// The rungs, each in a goroutine of its own that a hung one does not hold up:
-// normal, and again while it is only busy, until ForceAfter; then force, where
-// the type has it (nfs, cifs, ceph, 9p, fuse and their variants), its server or
-// daemon is silent and nobody else suffers ([UnmountOptions]); then normal
-// again, whatever force returned, until LazyAfter, while force is repeated too:
-// NFS gives up what waits for the server at that moment only; then lazy. An NFS
-// mount that is gone and whose file system is gone too is a success although
-// the call still hangs, as NFSv4's good-bye to a dead server does; one whose
-// file system hangs out of sight has [RungLazy]. Each rung acts
-// only as long as the mount that was found at the start is still the topmost
-// at target, so that a second attempt never unmounts what was mounted beneath;
-// the rungs look at that and act one after the other, unless one hangs for a second.
-// Force is skipped where lazy is due first or at the same time. Without a
-// further rung a busy mount is [ErrBusy] at once. Errors that no rung can help
-// against (not mounted, not permitted) end the ladder. A rung that did not get
-// as far as its system call is not reported. No umount.<type> helper is run.
-// An unmount that took more than the normal rung is logged as a warning, with
-// what may be lost ([Rung.Loss]).
+// The rungs, each in a goroutine of its own, so that a hung one does not stop the others:
 //
-// The kernel is given the target by a descriptor of its parent directory, so
-// that a link put among its parents after the mount was found leads nowhere;
-// a target that leads elsewhere by then is [ErrTargetReplaced].
+//   - Normal, repeated while the mount is only busy, until ForceAfter.
+//   - Force, if the type has it (nfs, cifs, ceph, 9p, fuse and their variants), its
+//     server or daemon is silent, and no other mount suffers ([UnmountOptions]). It is
+//     skipped if lazy is due first or at the same time.
+//   - Normal again, whatever force returned, until LazyAfter. Force is repeated too: NFS
+//     fails only the requests that wait for the server at that moment.
+//   - Lazy.
 //
-// A file system on a block device is never detached lazily: those with a
-// device number of their own, those that span several devices (btrfs,
-// bcachefs, zfs, ubifs, or a source below /dev), whose number tells nothing,
-// and whatever cannot be found in the mount table.
+// The results:
+//
+//   - Each rung acts only as long as the mount that was found at the start is still the
+//     topmost at target. So a second attempt never unmounts a mount beneath. The rungs
+//     check that and act one after the other, unless one hangs for a second.
+//   - If an NFS mount and its file system are gone, that is a success even if the call
+//     still hangs, as NFSv4's last call to a dead server does. If the file system hangs
+//     out of sight, the rung is [RungLazy].
+//   - Without a further rung a busy mount is [ErrBusy] at once. Errors that no rung can
+//     solve (not mounted, not permitted) end the ladder.
+//   - A rung that did not reach its system call is not reported. No umount.<type> helper
+//     is run.
+//   - If an unmount took more than the normal rung, that is logged as a warning, with the
+//     data that may be lost ([Rung.Loss]).
+//
+// The kernel gets the target by a descriptor of its parent directory. So a link that
+// replaces one of the parents after the mount was found has no effect. A target that
+// leads elsewhere by then is [ErrTargetReplaced].
+//
+// A file system on a block device is never detached lazily. These count as such:
+//
+//   - file systems with a device number of their own;
+//   - those that span several devices (btrfs, bcachefs, zfs, ubifs, or a source below
+//     /dev), whose number says nothing;
+//   - and every mount that is not in the mount table.
 func (m *HostMounter) UnmountContext(ctx context.Context, target string, options UnmountOptions) (Rung, error) {
 	start := time.Now()
 	u := &hostUnmount{m: m, target: filepath.Clean(target)}
@@ -146,7 +154,7 @@ func (u *hostUnmount) attempt(ctx context.Context, _ Rung, flags int) (made bool
 	err = u.m.calls.DoNoticing(ctx, unmountKey(u.target, flags), func() { u.findBeforeWaiting(ctx) }, func() error {
 		return u.unmount(&g, flags|unix.UMOUNT_NOFOLLOW)
 	})
-	abandoned, ok := errors.AsType[*flight.AbandonedError](err)
+	abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err)
 	return ok && abandoned.Earlier || !g.take(), err
 }
 
@@ -237,7 +245,7 @@ func (u *hostUnmount) hasForce(ctx context.Context) bool {
 // nothing is mounted and where a mount belongs to a more privileged namespace.
 func (u *hostUnmount) fail(ctx context.Context, err error, options UnmountOptions) error {
 	found := u.found.Load()
-	if _, gaveUp := errors.AsType[*flight.AbandonedError](err); found == nil && !gaveUp {
+	if _, gaveUp := errors.AsType[*blockingcall.AbandonedError](err); found == nil && !gaveUp {
 		found = u.known(ctx)
 	}
 	e := Error{Op: OpUnmount, Target: u.target}

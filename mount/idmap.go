@@ -11,17 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IDMapping maps Size ids, from ContainerID on, to those from HostID on, as a
+// IDMapping maps Size ids, from ContainerID on, to the ids from HostID on, as a
 // line of /proc/<pid>/uid_map does (user_namespaces(7)). For an idmapped mount
-// ContainerID is the owner as the file system has it, and HostID the owner that
-// is shown: those of a pod's user namespace show it the volume as it is.
+// ContainerID is the owner in the file system, and HostID the shown owner. With
+// the mappings of a pod's user namespace, the pod sees the owners of the file
+// system.
 type IDMapping struct {
 	ContainerID, HostID, Size uint32
 }
 
-// IDMap says with which owners the files of a mount are shown. An owner that it
-// does not map is shown as the overflow id (65534), and no file can be made for
-// an id that none is mapped to (EOVERFLOW).
+// IDMap maps the owners of a mount's files to the shown owners. An owner without
+// a mapping is shown as the overflow id (65534). No file can be made for an id
+// that is the target of no mapping (EOVERFLOW).
 type IDMap struct {
 	UIDs, GIDs []IDMapping
 }

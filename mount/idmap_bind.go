@@ -8,19 +8,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 )
 
-// BindIDMapped makes a bind mount whose files appear with other owners, and
-// files that are made in it get the owners on disk that lead there; nothing in
-// the file system is changed, and no other mount of it either (mount_setattr(2),
-// MOUNT_ATTR_IDMAP). The request is one for [HostMounter.MountContext] whose
-// options ask for a bind mount; with rbind the mounts below are mapped as well,
-// all or none. ctx, the target and errors are treated as there.
+// BindIDMapped makes a bind mount that shows its files with other owners.
 //
-// Where it cannot be made, the error is an *[Error] with the cause [ErrNoIDMap]
-// and an *[IDMapError] that says why. It is never replaced by a change of the
-// files' owners.
+//   - New files in it get the owner on disk that is mapped to their shown owner.
+//   - It changes neither the file system nor any other mount of it
+//     (mount_setattr(2), MOUNT_ATTR_IDMAP).
+//   - The request is one for [HostMounter.MountContext] whose options ask for a
+//     bind mount. With rbind the mounts below are mapped as well, all or none.
+//     ctx, the target and errors are as there.
+//   - If the mount cannot be made, the error is an *[Error] with the cause
+//     [ErrNoIDMap] and an *[IDMapError] with the reason. It is never replaced by
+//     a change of the files' owners.
 func (m *HostMounter) BindIDMapped(ctx context.Context, r Request, ids IDMap) error {
 	if err := r.check(); err != nil {
 		return r.fail(err)
@@ -39,9 +40,9 @@ func (m *HostMounter) BindIDMapped(ctx context.Context, r Request, ids IDMap) er
 	return m.config.withFacts(m.nativeMount(ctx, r, o, space))
 }
 
-// ProbeIDMap reports whether [HostMounter.BindIDMapped] can be expected to work
-// for the file system at path: nil, or the *[IDMapError] it would fail with. It
-// tries on a copy of the mount that nobody sees.
+// ProbeIDMap returns nil if [HostMounter.BindIDMapped] is expected to work for
+// the file system at path. Otherwise it returns the *[IDMapError] of that call.
+// It tries on a copy of the mount that no other process sees.
 func (m *HostMounter) ProbeIDMap(ctx context.Context, path string) error {
 	ids := []IDMapping{{HostID: 0, Size: 1}}
 	space, err := IDMap{UIDs: ids, GIDs: ids}.Namespace(ctx)
@@ -68,7 +69,7 @@ func (m *HostMounter) doOwning(ctx context.Context, key callKey, space *os.File,
 		defer space.Close()
 		return call()
 	})
-	if abandoned, ok := errors.AsType[*flight.AbandonedError](err); ok && !abandoned.Started {
+	if abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err); ok && !abandoned.Started {
 		space.Close()
 	}
 	return err

@@ -10,13 +10,13 @@ import (
 
 // IDMapError says why the files of a mount cannot be shown with other owners.
 type IDMapError struct {
-	// Source is what was to be mounted, FSType its file system's type (empty
-	// where it could not be found out), and Mount where that is mounted.
+	// Source is the source of the mount. FSType is its file system's type; empty:
+	// not known. Mount is that file system's mount point.
 	Source, FSType, Mount string
-	// Since is the first version of Linux that can do it for this type: "6.3";
-	// empty where it is none that is known.
+	// Since is the first version of Linux that supports this type: "6.3"; empty:
+	// none is known.
 	Since string
-	// Reason is what is in the way.
+	// Reason says why.
 	Reason string
 	// Err is the underlying error.
 	Err error
@@ -58,9 +58,9 @@ func idMapSince(fstype string) string {
 	return ""
 }
 
-// NewIDMapError explains err, which the kernel gave when the mount of source was
-// to be idmapped (open_tree(2), mount_setattr(2)), or a user namespace was to be
-// made for it. It looks at the mount table and never at what is in the source.
+// NewIDMapError explains err, an error of the kernel when the mount of source was
+// to be idmapped (open_tree(2), mount_setattr(2)), or when a user namespace was
+// to be made for it. It reads the mount table and never the content of source.
 func NewIDMapError(source string, err error) *IDMapError {
 	e := &IDMapError{Source: source, Err: err}
 	found, lookErr := entryHolding(source)

@@ -13,8 +13,8 @@ import (
 	k8smount "k8s.io/mount-utils"
 
 	"github.com/podvol/podvol/mount/internal/statmount"
-	"github.com/podvol/podvol/util/figures"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/figures"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // manyMounts is a table like a node's: a tmpfs for each volume, below a tmpfs,

@@ -9,38 +9,37 @@ import (
 
 	k8smount "k8s.io/mount-utils"
 
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/secretopt"
 )
 
-// Interface is the mounter of k8s.io/mount-utils, so that every mounter
-// written for it fits. Callers in this module never use its methods directly
-// to mount or unmount; [Mount] and [Unmount] do.
+// Interface is the mounter of k8s.io/mount-utils, so that every mounter written for it
+// fits. To mount or unmount, callers in this module use [Mount] and [Unmount] and never
+// its methods.
 type Interface = k8smount.Interface
 
 // MountPoint is one line of [Interface].List.
 type MountPoint = k8smount.MountPoint
 
-// Request asks for one mount. Whoever takes a Request only reads it.
+// Request asks for one mount. Mounters only read it.
 type Request struct {
-	// Source is a device, server:/path, directory or, for file systems without
-	// a source, any word that shall show in the mount table. A bind of
-	// "/proc/<pid>/fd/<number>" shows what that descriptor leads to, whatever its
-	// name leads to by now.
+	// Source is a device, server:/path or directory. For file systems without a source it
+	// is any word for the mount table. A bind of "/proc/<pid>/fd/<number>" shows the
+	// opened file, even if the file's name leads elsewhere by now.
 	Source string
-	// Target is the absolute path of an existing directory, or of an existing
-	// file where a file is bound. It must not be a symbolic link.
+	// Target is the absolute path of an existing directory, or of an existing file to
+	// bind a file. It must not be a symbolic link.
 	Target string
 	// FSType is the file system's type as mount(8) knows it; empty for a bind
 	// mount and a remount.
 	FSType string
-	// Options are mount(8)'s, one to an element or separated by commas: "ro",
-	// "bind", "size=1048576". See [HostMounter] for what is understood.
+	// Options are mount(8)'s, one to an element or separated by commas: "ro", "bind",
+	// "size=1048576". See [HostMounter] for the supported ones.
 	Options []string
-	// Sensitive are options that must never be shown, such as passwords. They
-	// are applied after Options. Where a helper mounts, user and password for
-	// CIFS and the key for Ceph are handed to it unseen; other helpers know no
-	// other way than the argument list, which every user of the node can read.
+	// Sensitive are options that must never be shown, such as passwords. They are applied
+	// after Options. If a helper mounts, it gets user and password for CIFS and the key
+	// for Ceph unseen. Other helpers take options only in the argument list, which every
+	// user of the node can read.
 	Sensitive []string
 }
 
@@ -79,37 +78,43 @@ type ContextMounter interface {
 	// from several goroutines. When ctx ends first it returns promptly, and
 	// the error says by Uncertain whether the mount may still appear.
 	MountContext(ctx context.Context, request Request) error
-	// UnmountContext unmounts the topmost mount at target by the rungs that
-	// options allow and returns the last rung it tried. Unmounting what is not
-	// mounted is an *[Error] with the cause [ErrNotMounted].
+	// UnmountContext unmounts the topmost mount at target by the rungs that options
+	// allow. It returns the last rung it tried. If target is not mounted, the error is an
+	// *[Error] with the cause [ErrNotMounted].
 	UnmountContext(ctx context.Context, target string, options UnmountOptions) (Rung, error)
 }
 
-// UnmountOptions say how hard to try. The zero value tries the normal unmount
+// UnmountOptions select the rungs of the unmount. The zero value tries the normal unmount
 // only and waits for it as long as the context allows.
 type UnmountOptions struct {
-	// ForceAfter is how long the normal unmount may take, and is repeated while
-	// the mount is only busy, before a forced one (umount2(2) MNT_FORCE, then a
-	// normal one again, both repeated until LazyAfter) is tried; 0 means never.
-	// [Rung.Loss] says what may be lost by it. The kernel makes the requests of
-	// all mounts of the file system fail, a living server's too. So only the
-	// normal one is repeated while the mount table (of this mount namespace) has
-	// a further mount of the same [Entry].Device that no ladder of the same
-	// mounter has got as far with; while the server or daemon answers, that is,
-	// unless a call, or a statfs(2), has waited in vain for half of ForceAfter or
-	// has failed as without a connection; and for types for which force does
-	// nothing more. While no answer comes, each later forced one is made after a
-	// longer wait for it, up to that half.
+	// ForceAfter is the time after which a forced unmount is tried; 0 means never. Until
+	// then the normal unmount may take that long, and is repeated while the mount is only
+	// busy. A forced one is umount2(2) MNT_FORCE, then a normal one again. Both are
+	// repeated until LazyAfter. [Rung.Loss] says which data may be lost.
 	//
-	// Without LazyAfter both are repeated only where all further mounts of the
-	// file system are being unmounted too, and until twice ForceAfter.
+	// MNT_FORCE makes the kernel fail the requests of all mounts of the file system, even
+	// if the server is alive. So in these cases only the normal unmount is repeated:
+	//
+	//   - The mount table (of this mount namespace) has a further mount of the same
+	//     [Entry].Device that is not being unmounted by the same mounter and as far on
+	//     the ladder.
+	//   - The server or daemon answers. It counts as silent if a call, or a statfs(2),
+	//     has waited in vain for half of ForceAfter, or has failed as without a
+	//     connection.
+	//   - For this type force does nothing more.
+	//
+	// While no answer comes, each later forced unmount is made after a longer wait for
+	// one, up to that half.
+	//
+	// Without LazyAfter both are repeated until twice ForceAfter, and only if all further
+	// mounts of the file system are being unmounted too.
 	ForceAfter time.Duration
-	// LazyAfter is how long after the start the mount is detached (MNT_DETACH)
-	// at last; 0 means never. A file system on a block device is never
-	// detached lazily: its superblock would live on unseen.
+	// LazyAfter is the time from the start after which the mount is detached
+	// (MNT_DETACH); 0 means never. A file system on a block device is never detached
+	// lazily: its superblock would live on unseen.
 	LazyAfter time.Duration
-	// Holders asks for the processes that hold a mount which stays busy, at
-	// most ten, in [Error].Holders. It looks through all of /proc.
+	// Holders asks for the processes that hold a busy mount, at most ten, in
+	// [Error].Holders. The search reads all of /proc.
 	Holders bool
 }
 
@@ -117,15 +122,19 @@ type UnmountOptions struct {
 // cleaned target. It is the one variable of this package: a call hangs in the kernel
 // on behalf of the whole process, so "one goroutine for each target" is a
 // property of the process too, whoever the callers are.
-var plainCalls flight.Group[string]
+var plainCalls blockingcall.Group[string]
 
-// Mount mounts with m, by [ContextMounter] if m implements it. Otherwise the
-// plain method runs in a goroutine of its own, one at a time for each target;
-// when ctx ends first, Mount returns an *[Error] with Uncertain set, and the
-// mount may still appear; with a ctx that has ended nothing is begun. Errors of
-// a plain mounter are wrapped in an *[Error] as well. Options that are known to carry
-// a password or a key, such as password= of CIFS, count as sensitive. Safe for
-// concurrent use if m is.
+// Mount mounts with m.
+//
+//   - If m implements [ContextMounter], Mount uses that.
+//   - Otherwise the plain method runs in a goroutine of its own, one at a time for each
+//     target. If ctx ends first, Mount returns an *[Error] with Uncertain set, and the
+//     mount may still appear. If ctx has ended before, nothing is begun. Errors of a
+//     plain mounter are wrapped in an *[Error] as well.
+//   - Options that are known to carry a password or a key, such as password= of CIFS,
+//     count as sensitive.
+//
+// It is safe for concurrent use if m is.
 func Mount(ctx context.Context, m Interface, request Request) error {
 	request = request.apart()
 	if cm, ok := m.(ContextMounter); ok {
@@ -151,10 +160,12 @@ func (r Request) apart() Request {
 	return r
 }
 
-// Unmount unmounts the topmost mount at target with m, by [ContextMounter] if
-// m implements it. Otherwise only the normal rung exists: the plain Unmount
-// runs in a goroutine of its own, one at a time for each target, and options
-// are ignored; when ctx ends first the *[Error] has Uncertain set.
+// Unmount unmounts the topmost mount at target with m.
+//
+//   - If m implements [ContextMounter], Unmount uses that.
+//   - Otherwise only the normal rung exists, and options are ignored. The plain Unmount
+//     runs in a goroutine of its own, one at a time for each target. If ctx ends first,
+//     the *[Error] has Uncertain set.
 func Unmount(ctx context.Context, m Interface, target string, options UnmountOptions) (Rung, error) {
 	if cm, ok := m.(ContextMounter); ok {
 		return cm.UnmountContext(ctx, target, options)

@@ -8,16 +8,17 @@ import (
 	"github.com/podvol/podvol/mount/internal/statmount"
 )
 
-// KeepTable returns a mounter that does what m does and for which [TableOf] always
-// returns one and the same table, so that many who ask share what was read. That is
-// m itself where m has a table of its own, and nil for nil. Else m is taken to act
-// on this process's mount namespace: the table is one of [KernelTable]'s kind, which
-// reads again only what has changed, and opens its two descriptors at the first
-// question.
+// KeepTable returns a mounter that mounts as m does and for which [TableOf]
+// always returns the same table. So many callers share one read of the table.
 //
-// What is returned implements [ContextMounter] and mount-utils' MounterForceUnmounter
-// where m does, and no other interface of m's: its method Unwrap() Interface returns
-// m. It is safe for concurrent use if m is.
+//   - If m has a table of its own, the result is m. For nil it is nil.
+//   - Otherwise m must act on this process's mount namespace. The table is one of
+//     [KernelTable]'s kind. It reads only the changed mounts again. It opens its
+//     two descriptors at the first question.
+//   - The result implements [ContextMounter] and mount-utils'
+//     MounterForceUnmounter if m does, and no other interface of m. Its method
+//     Unwrap() Interface returns m.
+//   - It is safe for concurrent use if m is.
 func KeepTable(m Interface) Interface {
 	if _, own := m.(tabler); own || m == nil {
 		return m

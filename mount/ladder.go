@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 )
 
 const (
@@ -171,14 +171,14 @@ func (l *ladder) lazy(ctx context.Context) error {
 // try makes one call.
 func (l *ladder) try(ctx context.Context, rung Rung, flags int) error {
 	if ctx.Err() != nil {
-		return &flight.AbandonedError{Earlier: l.hung, Err: context.Cause(ctx)}
+		return &blockingcall.AbandonedError{Earlier: l.hung, Err: context.Cause(ctx)}
 	}
 	start := time.Now()
 	made, err := l.on.attempt(ctx, rung, flags)
 	if made {
 		l.last = rung
 	}
-	if _, ok := errors.AsType[*flight.AbandonedError](err); ok {
+	if _, ok := errors.AsType[*blockingcall.AbandonedError](err); ok {
 		l.hung, l.hungFor = true, time.Since(start)
 	}
 	return err

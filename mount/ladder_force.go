@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/flight"
 )
 
 // What says that the rung of force was not taken.
@@ -208,7 +208,7 @@ func (hostCalls) ask(target string) error {
 // isSilence tells no answer, and what the client of a file system says for it,
 // from answers, refusals among them.
 func isSilence(err error) bool {
-	if _, ok := errors.AsType[*flight.AbandonedError](err); ok {
+	if _, ok := errors.AsType[*blockingcall.AbandonedError](err); ok {
 		return true
 	}
 	for _, silence := range []error{

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount/internal/mountapi"
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 )
 
 // gate decides between a mount that is about to be made and a caller that has
@@ -47,7 +47,7 @@ func (m *HostMounter) nativeMount(ctx context.Context, r Request, o parsedOption
 		return r.fail(ended(ctx))
 	}
 	failure := m.explain(r, err)
-	if abandoned, ok := errors.AsType[*flight.AbandonedError](err); ok && abandoned.Started && g.take() {
+	if abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err); ok && abandoned.Started && g.take() {
 		return certain(failure)
 	}
 	return failure

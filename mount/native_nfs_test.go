@@ -15,7 +15,7 @@ import (
 
 	"github.com/podvol/podvol/mount/internal/mountapi"
 	"github.com/podvol/podvol/mount/internal/nfs"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // sayingKernel is a kernel with an NFS client whose servers say no.

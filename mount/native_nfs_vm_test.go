@@ -19,8 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/nfsserver"
-	"github.com/podvol/podvol/util/vmtest"
+	"github.com/podvol/podvol/util/testenv/nfsserver"
+	"github.com/podvol/podvol/util/testenv/vmtest"
 )
 
 // testHosts is a resolver that knows what no DNS does.

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// OptionError says that a mount option is refused because handing it to
-// mount(8) as root would do more than mount.
+// OptionError says that a mount option is refused, because mount(8) as root would do more
+// with it than mount.
 type OptionError struct {
-	// Option is the refused element, as it was given. It may hold a password, which
-	// the error's text leaves out.
+	// Option is the refused element, as it was given. It may hold a password, which the
+	// error's text leaves out.
 	Option string
 	// Reason says why, in a few words.
 	Reason string
@@ -30,8 +30,7 @@ func withoutValue(option string) string {
 	return option[:at+1] + masked
 }
 
-// SourceError says that a mount source is refused before it comes near
-// mount(8).
+// SourceError says that a mount source is refused before mount(8) gets it.
 type SourceError struct {
 	// Source is the refused source, as it was given.
 	Source string
@@ -43,13 +42,17 @@ func (e *SourceError) Error() string {
 	return fmt.Sprintf("mount source %q is refused: %s", e.Source, e.Reason)
 }
 
-// CheckOptions refuses mount options that must not come from a manifest: those
-// that turn a mount into another operation (bind, move, remount, propagation),
-// that make mount(8) do more as root (loop devices, helpers, X-mount.*), that
-// hand the mount to ordinary users, and those that are not one option each.
-// Options are one to an element. The error is an *[OptionError] for the first
-// that is refused; nil means that all of them joined by commas are just these
-// options to mount(8).
+// CheckOptions refuses mount options that must not come from a manifest. options has one
+// option to an element. It refuses
+//
+//   - options that turn a mount into another operation (bind, move, remount,
+//     propagation);
+//   - options that make mount(8) do more as root (loop devices, helpers, X-mount.*);
+//   - options that let ordinary users control the mount;
+//   - elements that are not one option.
+//
+// The error is an *[OptionError] for the first refused one. nil means that mount(8) reads
+// all of them, joined by commas, as just these options.
 func CheckOptions(options []string) error {
 	for _, option := range options {
 		if reason := refuseOption(option); reason != "" {
@@ -59,9 +62,8 @@ func CheckOptions(options []string) error {
 	return nil
 }
 
-// CheckSource refuses mount sources that mount(8) would take for something
-// else: empty ones, those that begin with "-", and those with control
-// characters. The error is a *[SourceError].
+// CheckSource refuses mount sources that mount(8) would misread: empty ones, those that
+// begin with "-", and those with control characters. The error is a *[SourceError].
 func CheckSource(source string) error {
 	switch {
 	case source == "":

@@ -1,8 +1,8 @@
 package mount
 
-// Propagation says how mounts that are made later cross between the host and a
-// container (mount_namespaces(7)). Its values are the words of mount(8) and of
-// the OCI runtime specification.
+// Propagation says how later mounts cross between the host and a container
+// (mount_namespaces(7)). Its values are the words of mount(8) and of the OCI
+// runtime specification.
 type Propagation string
 
 // The propagations, with a pod's word for each.

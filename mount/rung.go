@@ -14,11 +14,11 @@ const (
 	RungNone Rung = iota
 	// RungNormal: umount2(2) without MNT_FORCE or MNT_DETACH.
 	RungNormal
-	// RungForce: MNT_FORCE was used, which hits all mounts of the file system;
-	// on NFS unwritten data may be lost ([Rung.Loss], [UnmountOptions]).
+	// RungForce: MNT_FORCE was used. It hits all mounts of the file system. On
+	// NFS unwritten data may be lost ([Rung.Loss], [UnmountOptions]).
 	RungForce
-	// RungLazy: the mount is out of sight, its file system may still be in
-	// use; treat the volume as uncertain.
+	// RungLazy: the mount is out of sight, but its file system may still be in
+	// use. Treat the volume as uncertain.
 	RungLazy
 )
 

@@ -13,8 +13,8 @@ import (
 
 	"github.com/podvol/podvol/mount/internal/mountapi"
 	"github.com/podvol/podvol/mount/internal/statmount"
-	"github.com/podvol/podvol/util/nstest"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
 // While an unmount waits for a busy mount to become free, somebody else

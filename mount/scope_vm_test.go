@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/silentfuse"
-	"github.com/podvol/podvol/util/vmtest"
+	"github.com/podvol/podvol/util/testenv/silentfuse"
+	"github.com/podvol/podvol/util/testenv/vmtest"
 )
 
 // A real systemd-run puts a FUSE file system's daemon into a scope of its own,

@@ -23,22 +23,22 @@ const (
 	bootIDPath = "/proc/sys/kernel/random/boot_id"
 )
 
-// Superblock is a file system as opposed to its mounts: it lives on after a
-// lazy unmount, while anybody uses it, and in other mount namespaces, of which
-// a mount table shows nothing. The zero value knows nothing. It is a value, and
-// safe for concurrent use.
+// Superblock is a file system as opposed to its mounts. It lives on after a lazy
+// unmount while a process uses it, and in other mount namespaces; a mount table
+// does not show either. The zero value knows nothing. It is a value, and safe for
+// concurrent use.
 type Superblock struct {
 	alive func() (alive, known bool)
 	key   func() string
 }
 
-// SuperblockOf remembers the file system of an entry of m's table, so that it
-// can be told later whether it is gone. It must be called while the entry is
-// mounted, and never touches the file system.
+// SuperblockOf returns the file system of an entry of m's table. The result later
+// reports whether that file system is gone. SuperblockOf must be called while the
+// entry is mounted. It never touches the file system.
 //
-// On the host it goes by the file system's directory below /sys/class/bdi,
-// which NFS and FUSE have. Nothing is known of other types, of file systems on
-// block devices, whose directory is that of the device, and without sysfs.
+// On the host it uses the file system's directory below /sys/class/bdi, which NFS
+// and FUSE have. Nothing is known of other types, of file systems on block
+// devices, whose directory is that of the device, and without sysfs.
 func SuperblockOf(m Interface, e Entry) Superblock {
 	if own, ok := m.(superblocker); ok {
 		return own.superblock(e)
@@ -46,9 +46,9 @@ func SuperblockOf(m Interface, e Entry) Superblock {
 	return hostSuperblocks().superblock(e)
 }
 
-// SuperblockByKey returns the file system whose [Superblock.Key] this is, which
-// another process may have asked for. A key that it does not know is that of a
-// file system of which nothing is known.
+// SuperblockByKey returns the file system with this [Superblock.Key], which may
+// come from another process. For an unknown key, nothing is known of the file
+// system.
 func SuperblockByKey(m Interface, key string) Superblock {
 	if own, ok := m.(superblocker); ok {
 		return own.superblockByKey(key)

@@ -9,17 +9,16 @@ import (
 	"github.com/podvol/podvol/mount/internal/statmount"
 )
 
-// Entry is one mount of a mount table. Entries are copies; the caller owns
-// them.
+// Entry is one mount of a mount table. Entries are copies. The caller owns them.
 type Entry struct {
 	// ID and ParentID are the kernel's mount ids (mountinfo fields 1 and 2),
 	// unique only while the mount exists.
 	ID, ParentID int
 	// Device is the st_dev of the file system, as unix.Mkdev makes it.
 	Device uint64
-	// Root is the directory of the file system that is shown at Target: "/"
-	// for a whole file system, the bound directory for a bind mount. It ends in
-	// "//deleted" once that directory has been removed.
+	// Root is the directory of the file system that is shown at Target: "/" for a whole
+	// file system, the bound directory for a bind mount. It ends in "//deleted" once that
+	// directory has been removed.
 	Root string
 	// Target is the mount point.
 	Target string
@@ -28,13 +27,13 @@ type Entry struct {
 	Source string
 	// FSType is the file system's type, with its subtype ("fuse.sshfs").
 	FSType string
-	// Options are those of this mount ("ro", "nosuid", "relatime").
+	// Options are the options of this mount ("ro", "nosuid", "relatime").
 	Options []string
-	// SuperOptions are those of the file system, common to all its mounts
-	// ("rw", "size=1024k", "vers=4.2").
+	// SuperOptions are the options of the file system, common to all its mounts ("rw",
+	// "size=1024k", "vers=4.2").
 	SuperOptions []string
-	// Propagation is the optional fields: "shared:1", "master:2"; empty for a
-	// private mount.
+	// Propagation has the optional fields: "shared:1", "master:2"; empty for a private
+	// mount.
 	Propagation []string
 }
 
@@ -57,31 +56,30 @@ func (e Entry) Option(name string) (value string, ok bool) {
 	return "", false
 }
 
-// Table says what is mounted. It asks the mount table and not what is mounted,
-// so a server that does not answer cannot block it; the one exception is a path
-// given to At that leads through such a server's file system. All methods are
-// safe for concurrent use.
+// Table is a mount table. It reads the table and not the mounted file systems, so a
+// server that does not answer cannot block it. There is one exception: a path given to At
+// that leads through such a server's file system. All methods are safe for concurrent
+// use.
 type Table interface {
-	// At returns the topmost mount whose target is path, and whether there is
-	// one. Path must be absolute and is cleaned lexically; links in its parent
-	// directories are followed, its last element is not looked at.
+	// At returns the topmost mount whose target is path, and whether there is one. path
+	// must be absolute and is cleaned lexically. Links in its parent directories are
+	// followed, but not a link at its end.
 	//
-	// Nothing but the table is touched where a mount has just this path, or
-	// none has a path that ends in the same element. Else the parents are read
-	// as links, one after the other, except those that are mount points
-	// themselves. This may block where a parent lies inside a file system that
-	// does not answer.
+	// At reads only the table if a mount has exactly this path, or if no mount has a path
+	// that ends in the same element. Otherwise it reads the parents as links, one after
+	// the other, except parents that are mount points themselves. This may block if a
+	// parent lies inside a file system that does not answer.
 	At(path string) (Entry, bool, error)
-	// BySource returns the mounts with just this source, oldest first.
+	// BySource returns the mounts with exactly this source, oldest first.
 	BySource(source string) ([]Entry, error)
 	// ByDevice returns the mounts of the file system with this st_dev, oldest
 	// first.
 	ByDevice(device uint64) ([]Entry, error)
 	// All returns every mount, oldest first.
 	All() ([]Entry, error)
-	// Subscribe returns a channel that receives after the table has changed.
-	// Changes are coalesced: one value may stand for many. The channel is
-	// closed when ctx ends or the table can no longer be watched.
+	// Subscribe returns a channel that receives after the table has changed. One value
+	// may stand for many changes. The channel is closed when ctx ends or the table can no
+	// longer be watched.
 	Subscribe(ctx context.Context) <-chan struct{}
 }
 
@@ -91,12 +89,14 @@ type belower interface {
 	below(dir string) ([]Entry, error)
 }
 
-// Below returns the mounts whose target lies below dir, oldest first, but not
-// one at dir itself. Dir must be absolute, clean and free of links. A table of
-// this package's answers from memory and reads only those mounts anew; for
-// others it is a part of All. The kernel gives no sign when a directory above a
-// mount point is renamed, so that such a mount may be missing until the next
-// change of the table: whoever deletes must not cross a mount either.
+// Below returns the mounts whose target lies below dir, oldest first, but not one at dir
+// itself. dir must be absolute, clean and free of links.
+//
+//   - A table of this package answers from memory and reads only those mounts anew. For
+//     other tables Below filters All.
+//   - The kernel gives no sign when a directory above a mount point is renamed. Such a
+//     mount may be missing until the next change of the table. So code that deletes must
+//     not cross a mount either.
 func Below(t Table, dir string) ([]Entry, error) {
 	if b, ok := t.(belower); ok {
 		return b.below(dir)
@@ -113,12 +113,16 @@ type tabler interface {
 	Table() Table
 }
 
-// TableOf returns the table that m acts on: m's own if it has a method
-// Table() Table, as [HostMounter] and [FakeMounter] do. Any other mounter is
-// taken to act on this process's mount namespace; its table keeps nothing open
-// and reads /proc/self/mountinfo for each question, so that whoever asks often
-// does so by [New], [KernelTable] or a mounter from [KeepTable]. It opens nothing: a table that cannot be
-// read says so when it is asked, and the error is nil.
+// TableOf returns the table that m acts on.
+//
+//   - It is m's own if m has a method Table() Table, as [HostMounter] and [FakeMounter]
+//     do.
+//   - Any other mounter must act on this process's mount namespace. Its table keeps
+//     nothing open and reads /proc/self/mountinfo for each question. For frequent
+//     questions use [New], [KernelTable] or a mounter from [KeepTable].
+//
+// TableOf opens nothing. If a table cannot be read, its questions return the error, and
+// the error of TableOf is nil.
 func TableOf(m Interface) (Table, error) {
 	if t, ok := m.(tabler); ok {
 		return t.Table(), nil
@@ -126,14 +130,13 @@ func TableOf(m Interface) (Table, error) {
 	return kernelTable{}, nil
 }
 
-// KernelTable returns a table of this process's mount namespace, kept in memory
-// and brought up to date before each answer. It holds two descriptors, which
-// are closed when it is no longer used. The error is that of opening the mount
-// table, so that a process without /proc learns of it at once.
+// KernelTable returns a table of this process's mount namespace. It is kept in memory and
+// updated before each answer. It holds two descriptors, which are closed when it is no
+// longer used. The error comes from the opening of the mount table, so that a process
+// without /proc gets it at once.
 //
-// The table is that of the process. A thread that was given another mount
-// namespace or root directory (unshare(2), chroot(2)) gets the same answers,
-// slower.
+// The table is the process's. A thread with another mount namespace or root directory
+// (unshare(2), chroot(2)) gets the same answers, slower.
 func KernelTable() (Table, error) {
 	f, err := openMountinfo(mountinfoPath)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	k8smount "k8s.io/mount-utils"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // TestMountUtilsHelpersTakeTheMounter unmounts by a helper of mount-utils that

@@ -7,13 +7,13 @@ type Via int
 
 // The ways.
 const (
-	// ViaBest uses system calls where the kernel can make the mount alone, and
-	// mount(8) where it cannot: for types that have a helper, such as FUSE, for
-	// NFS with Kerberos, and for options that mount(8) itself carries out. See
-	// [HostMounter] for which is which.
+	// ViaBest uses system calls if the kernel can make the mount alone. It uses
+	// mount(8) for types with a helper, such as FUSE, for NFS with Kerberos, and
+	// for options that mount(8) itself carries out. [HostMounter] has the full
+	// list.
 	ViaBest Via = iota
-	// ViaSystemCalls starts no process; what needs one is refused before
-	// anything is touched ([ErrNeedsCommand]).
+	// ViaSystemCalls starts no process. A mount that needs one is refused before
+	// anything is changed ([ErrNeedsCommand]).
 	ViaSystemCalls
 	// ViaCommand runs mount(8) for everything, as mount-utils does.
 	ViaCommand

@@ -9,8 +9,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/noleak"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/noleak"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 func TestSubscribe(t *testing.T) {

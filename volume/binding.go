@@ -14,7 +14,7 @@ var (
 	// ErrClaimLost says that the PersistentVolume of a bound claim is gone.
 	ErrClaimLost = errors.New("the claim has lost its PersistentVolume")
 	// ErrBoundElsewhere says that claim and PersistentVolume do not belong to
-	// each other, so that using the volume would show another claim's data.
+	// each other. The volume would show another claim's data.
 	ErrBoundElsewhere = errors.New("the PersistentVolume belongs to another claim")
 )
 
@@ -24,7 +24,7 @@ type BindingError struct {
 	Claim types.NamespacedName
 	// Volume is the PersistentVolume's name; empty while there is none.
 	Volume string
-	// Detail says what was found and what to do.
+	// Detail says which state the claim or volume is in and what to do.
 	Detail string
 	Err    error
 }
@@ -40,11 +40,14 @@ func (e *BindingError) Error() string {
 // Unwrap returns the sentinel.
 func (e *BindingError) Unwrap() error { return e.Err }
 
-// CheckBinding says whether a node may mount pv for pvc, by the kubelet's
-// rules: the claim is bound to this volume, and the volume's claimRef names
-// this very claim, its UID included. pv may be nil where it does not exist or
-// the claim names none. The error is a *[BindingError] marked with
-// [NothingDone]. Nothing is changed.
+// CheckBinding returns nil if a node may mount pv for pvc, by the kubelet's
+// rules:
+//
+//   - The claim is bound to this volume.
+//   - The volume's claimRef names this very claim, its UID included.
+//
+// pv may be nil if it does not exist or the claim names none. The error is a
+// *[BindingError] with the mark of [NothingDone]. CheckBinding changes nothing.
 func CheckBinding(pvc *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
 	refuse := func(err error, format string, args ...any) error {
 		claim := types.NamespacedName{Namespace: pvc.Namespace, Name: pvc.Name}

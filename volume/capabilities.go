@@ -6,11 +6,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// PersistentVolumePlugin is implemented by plugins whose source can be given
-// by a PersistentVolume. Absent: inline only.
+// PersistentVolumePlugin is implemented by plugins whose source a
+// PersistentVolume can give. Absent: the source is inline only.
 type PersistentVolumePlugin interface {
 	VolumePlugin
-	// GetAccessModes returns what the kind of storage can do at most.
+	// GetAccessModes returns the access modes that this kind of storage can offer
+	// at most.
 	GetAccessModes() []v1.PersistentVolumeAccessMode
 }
 
@@ -39,14 +40,15 @@ func SupportsMountOption(p VolumePlugin) bool {
 // contents of API objects. Absent: volumes depend on nothing.
 type DependentVolumePlugin interface {
 	VolumePlugin
-	// DependsOn returns the objects whose change calls for another SetUp of
-	// the pod's volume; a reference without a name is to all objects of its kind.
-	// It does no I/O and tolerates objects that do not exist.
+	// DependsOn returns the objects that the volume's contents come from. A
+	// change of one of them calls for another SetUp of the pod's volume. A
+	// reference without a name means all objects of its kind. DependsOn does no
+	// I/O. The objects need not exist.
 	DependsOn(*Spec, *v1.Pod) []ObjectRef
 }
 
-// DependsOn returns what the volume depends on; nothing for plugins that are
-// no [DependentVolumePlugin].
+// DependsOn returns the objects that the volume depends on. It is nil for plugins
+// that are no [DependentVolumePlugin].
 func DependsOn(p VolumePlugin, spec *Spec, pod *v1.Pod) []ObjectRef {
 	if c, ok := p.(DependentVolumePlugin); ok {
 		return c.DependsOn(spec, pod)
@@ -54,16 +56,15 @@ func DependsOn(p VolumePlugin, spec *Spec, pod *v1.Pod) []ObjectRef {
 	return nil
 }
 
-// SourceDescriber is implemented by plugins that can say in one short word
-// where a volume's data comes from, without secrets, for people to read:
-// "10.0.0.1:/export". Absent: GetVolumeName is shown.
+// SourceDescriber is implemented by plugins that can name the place of a volume's
+// data for people, such as "10.0.0.1:/export". The text is short and holds no
+// secrets. Absent: GetVolumeName is shown.
 type SourceDescriber interface {
 	VolumePlugin
 	DescribeSource(*Spec) string
 }
 
-// DescribeSource says where the volume's data comes from; see
-// [SourceDescriber].
+// DescribeSource names the place of the volume's data; see [SourceDescriber].
 func DescribeSource(p VolumePlugin, spec *Spec) string {
 	if c, ok := p.(SourceDescriber); ok {
 		return c.DescribeSource(spec)
@@ -79,16 +80,19 @@ func DescribeSource(p VolumePlugin, spec *Spec) string {
 // volumes, such as annotations. Absent: nothing else can be wrong.
 type PodCheckPlugin interface {
 	VolumePlugin
-	// CheckPod refuses a pod that asks the plugin for what nobody could
-	// understand, or for volumes that are not the plugin's, with
-	// *[InvalidSpecError]s that are marked by [NothingDone]. It does no I/O, and is
-	// asked for every pod, whatever volumes that has. It counts for pods that are
-	// new: annotations change while a pod runs, so that a mounter meets those that
-	// nobody understands too, and leaves alone what it has mounted.
+	// CheckPod refuses a pod that asks the plugin for something it does not
+	// understand, or for volumes that are not the plugin's. Its errors are
+	// *[InvalidSpecError]s with the mark of [NothingDone].
+	//
+	//   - It does no I/O.
+	//   - It is called for every pod, whatever volumes the pod has.
+	//   - It counts for new pods only. Annotations change while a pod runs. So a
+	//     mounter can meet annotations that it does not understand, too. It then
+	//     leaves alone what it has mounted.
 	CheckPod(*v1.Pod) error
 }
 
-// CheckPod asks p whether it understands the pod; nil for plugins that are no
+// CheckPod returns the error of p's CheckPod. It is nil for plugins that are no
 // [PodCheckPlugin].
 func CheckPod(p VolumePlugin, pod *v1.Pod) error {
 	if c, ok := p.(PodCheckPlugin); ok {
@@ -97,17 +101,18 @@ func CheckPod(p VolumePlugin, pod *v1.Pod) error {
 	return nil
 }
 
-// WorkMountPlugin is implemented by plugins that mount something for themselves
-// for a while, which is no volume: an export in which they make a directory.
-// Absent: a plugin's only mounts are volumes and devices.
+// WorkMountPlugin is implemented by plugins that also make temporary mounts for
+// their own work. An example is an export in which the plugin makes a directory.
+// Absent: all mounts of the plugin are volumes and devices.
 type WorkMountPlugin interface {
 	VolumePlugin
-	// GetWorkDir returns the directory, strictly below that of the plugin, in
-	// which these mounts have one directory each. It does no I/O.
+	// GetWorkDir returns the parent of the directories of these mounts, one for
+	// each. It lies strictly below the plugin's own directory. GetWorkDir does no
+	// I/O.
 	GetWorkDir() string
-	// SweepWork unmounts and removes what a crash left there, and leaves alone
-	// what this plugin works with at present. It may wait for a server that does
-	// not answer, and is idempotent.
+	// SweepWork unmounts and removes the mounts that a crash left there. It
+	// leaves alone the mounts that this plugin uses at present. It may wait for a
+	// server that does not answer. It is idempotent.
 	SweepWork(context.Context) error
 }
 
@@ -118,18 +123,19 @@ func AsWorkMount(p VolumePlugin) (WorkMountPlugin, bool) {
 }
 
 // SourceComparer is implemented by plugins whose volumes can lie within one
-// another, as directories do. Absent: volumes share data if GetVolumeName is
+// another, as directories do. Absent: two volumes share data if GetVolumeName is
 // the same for both.
 type SourceComparer interface {
 	VolumePlugin
-	// SharesData reports whether files of one of the specs' volumes are also
-	// the other's. Both are specs that the plugin supports. No I/O: two names
-	// of one server look like two servers. It fails only where that cannot be told
-	// of these two: an odd source of one says nothing about all others.
+	// SharesData reports whether the volumes of a and b have files in common. The
+	// plugin supports both specs. SharesData does no I/O, so two names of one
+	// server look like two servers. It fails only if it cannot compare these two.
+	// An invalid source of one volume must not make the comparison of others
+	// fail.
 	SharesData(a, b *Spec) (bool, error)
 }
 
-// SharesData reports whether files of one volume are also the other's; see
+// SharesData reports whether two volumes have files in common; see
 // [SourceComparer].
 func SharesData(p VolumePlugin, a, b *Spec) (bool, error) {
 	if c, ok := p.(SourceComparer); ok {
@@ -143,20 +149,25 @@ func SharesData(p VolumePlugin, a, b *Spec) (bool, error) {
 	return err == nil && nameOfA == nameOfB, err
 }
 
-// SourcePlacer is implemented by a [SourceComparer] that can say where a volume's
-// data is, so that who is to find the volumes that share data with one among many
-// need not compare it with each. Absent: each is compared.
+// SourcePlacer is implemented by a [SourceComparer] that can name the place of a
+// volume's data. A search for the volumes that share data with one volume then
+// need not compare it with every other. Absent: it is compared with each.
 type SourcePlacer interface {
 	SourceComparer
-	// SourcePlace returns what the data is on, as a server, and the clean path at
-	// which it is there. Volumes share data only if they are on the same and one's
-	// path is the other's or lies below it; even then SharesData decides. It fails
-	// for a source that the plugin refuses, which SharesData compares with each
-	// volume, and does no I/O.
+	// SourcePlace returns the storage that holds the data, such as a server, and
+	// the clean path of the data on it. Volumes can share data only if both rules
+	// hold:
+	//
+	//   - on is the same.
+	//   - The paths are the same, or one lies below the other.
+	//
+	// SharesData decides even then. SourcePlace fails for a source that the
+	// plugin refuses; SharesData compares such a source with each volume.
+	// SourcePlace does no I/O.
 	SourcePlace(*Spec) (on, path string, err error)
 }
 
-// SourcePlace returns where a volume's data is; see [SourcePlacer].
+// SourcePlace returns the place of a volume's data; see [SourcePlacer].
 func SourcePlace(p VolumePlugin, spec *Spec) (on, path string, err error) {
 	switch c := p.(type) {
 	case SourcePlacer:

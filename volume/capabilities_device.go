@@ -8,25 +8,27 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// DeviceMounterArgs are the wishes for a device that is mounted once per node.
+// DeviceMounterArgs are the options for a device that is mounted once per node.
 type DeviceMounterArgs struct {
-	// FsGroup is for file systems that take a group as a mount option; the
-	// files are given to it where the device is bound into a pod ([SetOwnership]).
+	// FsGroup is for file systems that take a group as a mount option. The files
+	// get their group later, when the device is bound into a pod
+	// ([SetOwnership]).
 	FsGroup      *int64
 	SELinuxLabel string
-	// Progress is told how far a mount is that takes long, as [MounterArgs]
-	// says; nil: nobody wants to know.
+	// Progress receives the progress of a long mount, as in [MounterArgs]; nil:
+	// progress is not reported.
 	Progress func(Progress)
 }
 
-// DeviceMountableVolumePlugin is implemented by plugins that mount a device
-// once on the node and bind it into each pod. Absent: each pod's SetUp is all.
+// DeviceMountableVolumePlugin is implemented by plugins that mount a device once
+// on the node and bind it into each pod. Absent: each pod's SetUp does
+// everything.
 type DeviceMountableVolumePlugin interface {
 	VolumePlugin
 	NewDeviceMounter() (DeviceMounter, error)
 	NewDeviceUnmounter() (DeviceUnmounter, error)
-	// GetDeviceMountRefs returns the other mount points of what is mounted at
-	// deviceMountPath, from the mount table.
+	// GetDeviceMountRefs returns the other mount points of the file system that
+	// is mounted at deviceMountPath. It reads them from the mount table.
 	GetDeviceMountRefs(deviceMountPath string) ([]string, error)
 	// CanDeviceMount reports whether this spec needs a device mount.
 	CanDeviceMount(spec *Spec) (bool, error)
@@ -36,14 +38,15 @@ type DeviceMountableVolumePlugin interface {
 type DeviceMounter interface {
 	// GetDeviceMountPath does no I/O.
 	GetDeviceMountPath(spec *Spec) (string, error)
-	// MountDevice mounts the device; mounted already is success.
+	// MountDevice mounts the device. It succeeds if the device is mounted
+	// already.
 	MountDevice(ctx context.Context, spec *Spec, devicePath, deviceMountPath string, args DeviceMounterArgs) error
 }
 
 // DeviceUnmounter undoes a DeviceMounter's work.
 type DeviceUnmounter interface {
-	// UnmountDevice unmounts the device and removes its mount point; what is
-	// not mounted is success.
+	// UnmountDevice unmounts the device and removes its mount point. It succeeds
+	// if the device is not mounted.
 	UnmountDevice(ctx context.Context, deviceMountPath string) error
 }
 
@@ -53,8 +56,9 @@ func AsDeviceMountable(p VolumePlugin) (DeviceMountableVolumePlugin, bool) {
 	return c, ok
 }
 
-// AttachableVolumePlugin is implemented by plugins whose volumes are attached
-// to a node before they are mounted there. Absent: volumes are mounted without.
+// AttachableVolumePlugin is implemented by plugins whose volumes are attached to
+// a node before they are mounted there. Absent: volumes are mounted without
+// attaching.
 type AttachableVolumePlugin interface {
 	DeviceMountableVolumePlugin
 	NewAttacher() (Attacher, error)
@@ -66,19 +70,19 @@ type AttachableVolumePlugin interface {
 // Attacher attaches volumes to nodes.
 type Attacher interface {
 	DeviceMounter
-	// Attach attaches the volume and returns its device path there, if known;
-	// attached already is success.
+	// Attach attaches the volume and returns its device path on the node, if
+	// known. It succeeds if the volume is attached already.
 	Attach(ctx context.Context, spec *Spec, node types.NodeName) (devicePath string, err error)
 	VolumesAreAttached(ctx context.Context, specs []*Spec, node types.NodeName) (map[*Spec]bool, error)
-	// WaitForAttach waits on the node until the device is there, at most
-	// timeout, and returns its path.
+	// WaitForAttach waits on the node until the device exists, for at most
+	// timeout. It returns the device's path.
 	WaitForAttach(ctx context.Context, spec *Spec, devicePath string, pod *v1.Pod, timeout time.Duration) (string, error)
 }
 
 // Detacher detaches volumes from nodes.
 type Detacher interface {
 	DeviceUnmounter
-	// Detach detaches the volume; detached already is success.
+	// Detach detaches the volume. It succeeds if the volume is detached already.
 	Detach(ctx context.Context, volumeName string, node types.NodeName) error
 }
 
@@ -88,60 +92,66 @@ func AsAttachable(p VolumePlugin) (AttachableVolumePlugin, bool) {
 	return c, ok
 }
 
-// BlockVolumePlugin is implemented by plugins that can hand a raw block device
-// to a pod. Absent: volumeMode Block is refused.
+// BlockVolumePlugin is implemented by plugins that can hand a raw block device to
+// a pod. Absent: volumeMode Block is refused.
 //
-// The manager does the rest for each of them, as the kubelet does: it binds the
-// device's node below the global map path, keeps it from being replaced, and
-// makes the pod's link to it.
+// The volume manager does the rest, as the kubelet does:
+//
+//   - It binds the device's node below the global map path.
+//   - It keeps the device from being replaced.
+//   - It makes the pod's link to the device.
 type BlockVolumePlugin interface {
 	VolumePlugin
-	// NewBlockVolumeMapper and NewBlockVolumeUnmapper do no I/O. The latter has
-	// to do with what a record says, also of a pod that is gone.
+	// NewBlockVolumeMapper and NewBlockVolumeUnmapper do no I/O. The unmapper
+	// works from a record alone, so the pod may be gone.
 	NewBlockVolumeMapper(spec *Spec, pod *v1.Pod) (BlockVolumeMapper, error)
 	NewBlockVolumeUnmapper(volumeName string, podUID types.UID) (BlockVolumeUnmapper, error)
-	// ConstructBlockVolumeSpec rebuilds a spec of volumeMode Block from the
-	// pod's link at volumePath, where there is no record.
+	// ConstructBlockVolumeSpec rebuilds a spec of volumeMode Block from the pod's
+	// link at volumePath. It is called if there is no record.
 	ConstructBlockVolumeSpec(ctx context.Context, podUID types.UID, volumeName, volumePath string) (*Spec, error)
 }
 
-// BlockVolume is a block volume of a pod at its place on disk. The paths are
-// asked for without I/O.
+// BlockVolume is a block volume of a pod at its place on disk. The methods that
+// return paths do no I/O.
 type BlockVolume interface {
-	// GetGlobalMapPath returns the directory, below plugins/, in which the
-	// device's node is bound for each pod, by the pod's UID. It is the same for
-	// all pods of a volume, and nothing else is in it.
+	// GetGlobalMapPath returns a directory below plugins/. In it the device's
+	// node is bound once for each pod, under the pod's UID. The directory is the
+	// same for all pods of a volume and holds nothing else.
 	GetGlobalMapPath(spec *Spec) (string, error)
-	// GetPodDeviceMapPath returns directory and name of the pod's own link.
+	// GetPodDeviceMapPath returns the directory and the name of the pod's own
+	// link.
 	GetPodDeviceMapPath() (dir, name string)
-	// GetStagingPath returns where the plugin itself has mounted something for
-	// the volume, so that it is known whose that is; empty: nowhere.
+	// GetStagingPath returns the path at which the plugin itself has mounted
+	// something for the volume; empty: there is none. With it the manager knows
+	// the owner of that mount.
 	GetStagingPath() string
 	MetricsProvider
 }
 
-// BlockVolumeMapper makes a device available to a pod. Errors count as
-// uncertain unless they say that nothing was done ([NothingDone]).
+// BlockVolumeMapper makes a device available to a pod. Its errors count as
+// uncertain unless they carry the mark of [NothingDone].
 type BlockVolumeMapper interface {
 	BlockVolume
-	// SetUpDevice prepares the device on the node, once for all pods, and
-	// returns its staging path; prepared already is success.
+	// SetUpDevice prepares the device on the node, once for all pods, and returns
+	// its staging path. It succeeds if the device is prepared already.
 	SetUpDevice(ctx context.Context) (stagingPath string, err error)
-	// MapPodDevice publishes it to the pod and returns the device's path, which
-	// may be a link to it; published already is success. An empty path stands
-	// for the path that the device was attached at.
+	// MapPodDevice publishes the device to the pod and returns the device's path,
+	// which may be a link to the device. An empty path stands for the path at
+	// which the device was attached. MapPodDevice succeeds if the device is
+	// published already.
 	MapPodDevice(ctx context.Context) (publishPath string, err error)
 }
 
-// BlockVolumeUnmapper undoes a BlockVolumeMapper's work. What is undone already
-// is success.
+// BlockVolumeUnmapper undoes a BlockVolumeMapper's work. Its methods succeed if
+// there is nothing left to undo.
 type BlockVolumeUnmapper interface {
 	BlockVolume
-	// UnmapPodDevice takes the device from the pod; link and bind are gone.
+	// UnmapPodDevice takes the device from the pod. The pod's link and bind are
+	// gone by then.
 	UnmapPodDevice(ctx context.Context) error
 	// TearDownDevice undoes SetUpDevice when no pod has the device any more.
-	// mapPath is the global map path, which was removed; devicePath is where the
-	// device was attached, empty where that is not known.
+	// mapPath is the global map path, which was removed. devicePath is the path
+	// at which the device was attached; empty: not known.
 	TearDownDevice(ctx context.Context, mapPath, devicePath string) error
 }
 

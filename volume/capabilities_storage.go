@@ -8,19 +8,19 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// RecycleEventRecorder takes the progress of a recycling: v1.EventTypeNormal
-// or v1.EventTypeWarning, and a message.
+// RecycleEventRecorder receives the progress of a recycling. eventType is
+// v1.EventTypeNormal or v1.EventTypeWarning.
 type RecycleEventRecorder func(eventType, message string)
 
 // RecyclableVolumePlugin is implemented by plugins that can empty a released
 // PersistentVolume for its next claim. Absent: reclaim policy Recycle fails.
 type RecyclableVolumePlugin interface {
 	VolumePlugin
-	// Recycle removes everything below the volume, never a step outside it,
-	// and returns nil only when nothing is left there. It may be repeated after
-	// a failure, by another process too. When ctx ends it returns within half a
-	// minute. Whether the data may be destroyed it asks the host's
-	// [ReleaseVerifier].
+	// Recycle removes everything below the volume and nothing outside it. It
+	// returns nil only when nothing is left there. It may be repeated after a
+	// failure, by another process too. When ctx ends it returns within half a
+	// minute. It asks the host's [ReleaseVerifier] whether the data may be
+	// destroyed.
 	Recycle(ctx context.Context, pvName string, spec *Spec, record RecycleEventRecorder) error
 }
 
@@ -34,29 +34,30 @@ func AsRecyclable(p VolumePlugin) (RecyclableVolumePlugin, bool) {
 // behind a PersistentVolume. Absent: reclaim policy Delete fails.
 type DeletableVolumePlugin interface {
 	VolumePlugin
-	// NewDeleter returns the deleter of the spec's storage; no I/O.
+	// NewDeleter returns the deleter of the spec's storage. It does no I/O.
 	NewDeleter(spec *Spec) (Deleter, error)
 }
 
 // Deleter deletes the storage behind one volume.
 type Deleter interface {
 	Volume
-	// Delete deletes the storage and nothing else; deleting what is gone
-	// succeeds. Where it fails or the process dies, calling it again deletes
-	// the rest. When ctx ends it returns within half a minute. Whether the data
-	// may be destroyed it asks the host's [ReleaseVerifier].
+	// Delete deletes the storage and nothing else. It succeeds if the storage is
+	// gone already. After a failure or a crash, another call deletes the rest.
+	// When ctx ends it returns within half a minute. It asks the host's
+	// [ReleaseVerifier] whether the data may be destroyed.
 	Delete(ctx context.Context) error
 }
 
-// StorageFinder is implemented by deleters that know whether there was anything to
-// delete. Absent: there was.
+// StorageFinder is implemented by deleters that know whether the storage existed
+// before Delete. Absent: it existed.
 type StorageFinder interface {
 	Deleter
-	// Found reports, once Delete has returned nil, whether the storage was there.
+	// Found reports whether the storage existed. It is called once Delete has
+	// returned nil.
 	Found() bool
 }
 
-// FoundStorage reports whether the storage was there that d has deleted; see
+// FoundStorage reports whether the storage that d deleted existed before; see
 // [StorageFinder].
 func FoundStorage(d Deleter) bool {
 	f, ok := d.(StorageFinder)
@@ -69,20 +70,21 @@ func AsDeletable(p VolumePlugin) (DeletableVolumePlugin, bool) {
 	return c, ok
 }
 
-// VolumeOptions are the wishes of a claim and its storage class for a volume
-// that is to be made.
+// VolumeOptions describe a volume that is to be provisioned, by a claim and its
+// storage class.
 type VolumeOptions struct {
-	// PVName is the name that the new PersistentVolume shall have.
+	// PVName is the name of the new PersistentVolume.
 	PVName string
 	// PVC is the claim; it must not be changed.
 	PVC *v1.PersistentVolumeClaim
-	// Parameters are the storage class's.
+	// Parameters are the storage class's parameters.
 	Parameters map[string]string
-	// PersistentVolumeReclaimPolicy and MountOptions are the class's.
+	// PersistentVolumeReclaimPolicy and MountOptions come from the storage class.
 	PersistentVolumeReclaimPolicy v1.PersistentVolumeReclaimPolicy
 	MountOptions                  []string
-	// VolumeAttributesClass is the claim's, one of this plugin's; nil: none. A
-	// plugin that knows no attributes refuses it. It must not be changed.
+	// VolumeAttributesClass is the claim's class, which names this plugin as its
+	// driver; nil: the claim has none. A plugin that knows no attributes refuses
+	// it. It must not be changed.
 	VolumeAttributesClass *storagev1.VolumeAttributesClass
 }
 
@@ -90,17 +92,21 @@ type VolumeOptions struct {
 // Absent: classes that name the plugin as provisioner do not provision.
 type ProvisionableVolumePlugin interface {
 	VolumePlugin
-	// NewProvisioner returns the provisioner for one claim; no I/O. Parameters
-	// it does not know are refused.
+	// NewProvisioner returns the provisioner for one claim. It does no I/O. It
+	// refuses parameters that it does not know.
 	NewProvisioner(VolumeOptions) (Provisioner, error)
 }
 
 // Provisioner makes the storage for one claim.
 type Provisioner interface {
-	// Provision makes the storage and returns its PersistentVolume, which the
-	// caller stores and owns. Repeating it, also at the same time, after a
-	// failure or by another process, returns the same storage and makes no
-	// other; of several calls at the same time one at least succeeds. When ctx ends it returns within half a minute.
+	// Provision makes the storage and returns its PersistentVolume. The caller
+	// stores the PersistentVolume and owns it.
+	//
+	//   - A repeated call returns the same storage and makes no other. This also
+	//     holds after a failure, and for calls at the same time and by another
+	//     process.
+	//   - Of several calls at the same time, at least one succeeds.
+	//   - When ctx ends it returns within half a minute.
 	Provision(ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error)
 }
 
@@ -116,7 +122,7 @@ type ExpandableVolumePlugin interface {
 	VolumePlugin
 	RequiresFSResize() bool
 	// ExpandVolumeDevice grows the storage to at least newSize and returns its
-	// actual size. Repeating it is harmless.
+	// actual size. It is idempotent.
 	ExpandVolumeDevice(ctx context.Context, spec *Spec, newSize, oldSize resource.Quantity) (resource.Quantity, error)
 }
 
@@ -126,22 +132,23 @@ func AsExpandable(p VolumePlugin) (ExpandableVolumePlugin, bool) {
 	return c, ok
 }
 
-// NodeResizeOptions say what is to be grown on the node.
+// NodeResizeOptions describe a file system that is to grow on the node.
 type NodeResizeOptions struct {
 	VolumeSpec *Spec
-	// DevicePath is the device, DeviceMountPath where it is mounted,
-	// DeviceStagePath where CSI staged it; empty where there is none.
+	// DevicePath is the device. DeviceMountPath is its mount point.
+	// DeviceStagePath is the path at which CSI staged it. Each is empty if there
+	// is none.
 	DevicePath, DeviceMountPath, DeviceStagePath string
 	NewSize, OldSize                             resource.Quantity
 }
 
-// NodeExpandableVolumePlugin is implemented by plugins that must act on the
-// node when their storage has grown. Absent: nothing is to do there.
+// NodeExpandableVolumePlugin is implemented by plugins that must act on the node
+// when their storage has grown. Absent: the node has nothing to do.
 type NodeExpandableVolumePlugin interface {
 	VolumePlugin
 	RequiresFSResize() bool
-	// NodeExpand grows the file system; false means it must be called again
-	// after the volume is mounted.
+	// NodeExpand grows the file system. It returns false if it must be called
+	// again after the volume is mounted.
 	NodeExpand(ctx context.Context, options NodeResizeOptions) (bool, error)
 }
 

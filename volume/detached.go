@@ -7,14 +7,16 @@ import (
 	"github.com/podvol/podvol/mount"
 )
 
-// DetachedError says that a volume's mount had to be detached lazily: it is out
-// of sight, but its file system may still be in use, and what was not yet
-// written may be written later, or be lost. The volume is not torn down before
-// the file system is gone; its directory was left.
+// DetachedError says that a volume's mount had to be detached lazily:
+//
+//   - The mount is out of sight, but its file system may still be in use.
+//   - Data that was not yet written may be written later, or be lost.
+//   - The volume is not torn down before the file system is gone. Its directory
+//     was left.
 type DetachedError struct {
-	// Mount is what was detached last.
+	// Mount is the mount that was detached last.
 	Mount mount.Entry
-	// Superblocks are the file systems of all that was detached.
+	// Superblocks are the file systems of all detached mounts.
 	Superblocks []mount.Superblock
 }
 
@@ -27,8 +29,8 @@ func (e *DetachedError) Error() string {
 		what, e.Mount.Target)
 }
 
-// InUse reports whether one of the file systems may still live. Where nobody
-// can tell, it may.
+// InUse reports whether one of the file systems may still be alive. It is true if
+// this is not known.
 func (e *DetachedError) InUse() bool {
 	for _, s := range e.Superblocks {
 		if alive, known := s.Alive(); alive || !known {
@@ -38,11 +40,11 @@ func (e *DetachedError) InUse() bool {
 	return false
 }
 
-// Detachment is a [DetachedError] as it is written down, so that a restarted
-// node still knows that the file system may be in use.
+// Detachment is a [DetachedError] in the form in which it is stored. With it a
+// restarted node still knows that the file system may be in use.
 type Detachment struct {
 	At time.Time `json:"at"`
-	// Source, FSType and Target are those of what was detached last.
+	// Source, FSType and Target describe the mount that was detached last.
 	Source string `json:"source,omitempty"`
 	FSType string `json:"fsType,omitempty"`
 	Target string `json:"target,omitempty"`
@@ -50,7 +52,7 @@ type Detachment struct {
 	Superblocks []string `json:"superblocks"`
 }
 
-// Detachment returns what is to be written down of a volume that was detached
+// Detachment returns the stored form of the error, for a volume that was detached
 // at the given time.
 func (e *DetachedError) Detachment(at time.Time) *Detachment {
 	d := &Detachment{At: at, Source: e.Mount.Source, FSType: e.Mount.FSType, Target: e.Mount.Target}
@@ -60,8 +62,8 @@ func (e *DetachedError) Detachment(at time.Time) *Detachment {
 	return d
 }
 
-// Recall returns the error that was written down. The mounter is the one that
-// the volume was mounted with, or one like it.
+// Recall returns the error that was stored. The mounter is the volume's mounter,
+// or one like it.
 func (d *Detachment) Recall(m mount.Interface) *DetachedError {
 	e := &DetachedError{Mount: mount.Entry{Source: d.Source, FSType: d.FSType, Target: d.Target}}
 	for _, key := range d.Superblocks {

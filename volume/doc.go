@@ -1,23 +1,35 @@
-// Package volume is the contract between volume plugins and those who call
-// them.
+// Package volume is the contract between volume plugins and their callers.
 //
-// The words, for readers new to Kubernetes: a pod names its volumes; each
-// volume has one source, such as an NFS export, given inline in the pod
-// ([k8s.io/api/core/v1.Volume]) or through a claim that is bound to a
-// PersistentVolume. A [Spec] holds either. A plugin ([VolumePlugin]) knows one
-// kind of source: its [Mounter] sets the volume up at a directory of the pod,
-// its [Unmounter] tears it down again. A [VolumePluginMgr] holds the plugins
-// and finds the one for a Spec. A [VolumeHost] tells a plugin where directories
-// are and lends it the mounter; everything else a plugin may need, such as the
-// contents of secrets, is a [Role] that it asks the host for.
+// The terms, for readers new to Kubernetes:
 //
-// What only some plugins can do is a capability: an interface of its own
-// (capabilities.go) found by a function of its own (AsAttachable, …), which
-// holds the only type assertion.
+//   - A pod names its volumes. Each volume has one source, such as an NFS export.
+//   - The source is given inline in the pod ([k8s.io/api/core/v1.Volume]), or
+//     through a claim that is bound to a PersistentVolume. A [Spec] holds either.
+//   - A plugin ([VolumePlugin]) knows one kind of source. Its [Mounter] sets the
+//     volume up at a directory of the pod. Its [Unmounter] tears the volume down
+//     again.
+//   - A [VolumePluginMgr] holds the plugins and finds the plugin for a Spec.
+//   - A [VolumeHost] gives a plugin its directories and its mounter.
+//   - A [Role] is everything else that a plugin may need of its host, such as the
+//     contents of secrets. The plugin asks the host for it.
+//   - A capability is a feature that only some plugins have. It is an interface
+//     of its own (capabilities.go). A function of its own (AsAttachable, …) finds
+//     it and has the only type assertion.
 //
-// What Kubernetes has and this has not is listed in the comment of package
-// volumemanager.
+// # Errors
 //
-// The names are those of Kubernetes' own tree (k8s.io/kubernetes/pkg/volume,
-// v1.37); every method that may block takes a context first.
+// An [Error] names the failed operation, the volume and the pod. It wraps the
+// reason:
+//
+//   - A [Failure] has a [Cause] that errors.Is finds, such as [ErrInUse], and
+//     Advice for people.
+//   - An error of package mount has a cause and advice, too.
+//   - A type of its own, such as [InvalidSpecError], has fields that a program
+//     needs.
+//
+// The comment of package volumemanager lists the features of Kubernetes that are
+// missing here.
+//
+// The names are from Kubernetes' own tree (k8s.io/kubernetes/pkg/volume, v1.37).
+// Every method that may block takes a context first.
 package volume

@@ -9,17 +9,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Error is a failed operation on a volume of a pod. It says for whom it
-// failed; why is in Err.
+// Error is a failed operation on a volume of a pod. It names the volume and the
+// pod. Err is the reason.
 type Error struct {
-	// Op is what was tried, in the interface's word: "SetUp", "TearDown", ….
+	// Op is the method that failed, by the interface's name: "SetUp", "TearDown",
+	// ….
 	Op string
-	// Plugin is the plugin's name, Volume the volume's name in the pod or the
-	// PersistentVolume's.
+	// Plugin is the plugin's name. Volume is the volume's name in the pod, or the
+	// PersistentVolume's name.
 	Plugin, Volume string
-	// Pod is the pod's namespace and name, where known.
+	// Pod is the pod's namespace and name, if known.
 	Pod types.NamespacedName
-	// PodUID is the pod's UID, where known.
+	// PodUID is the pod's UID, if known.
 	PodUID types.UID
 	// Err is the reason.
 	Err error
@@ -47,9 +48,9 @@ func (e *Error) Error() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// NothingDone marks err: whatever failed left the node as it was. An error
-// without the mark counts as uncertain, and its volume is torn down like a
-// mounted one. NothingDone(nil) is nil.
+// NothingDone marks err: the failed operation left the node as it was. An error
+// without the mark counts as uncertain. Its volume is torn down like a mounted
+// one. NothingDone(nil) is nil.
 func NothingDone(err error) error {
 	if err == nil || !IsUncertain(err) {
 		return err
@@ -62,14 +63,13 @@ type nothingDoneError struct{ error }
 func (e *nothingDoneError) Unwrap() error { return e.error }
 
 // IsUncertain reports whether an operation that returned err may have left
-// something behind: true unless err is nil or carries the mark of
-// [NothingDone]. The mark holds through wrapping. Where an error wraps several,
-// as [errors.Join] and fmt.Errorf with several %w do, each of them must carry
-// the mark: that one of two attempts left nothing says nothing of the other.
+// something behind. It is true unless err is nil or carries the mark of
+// [NothingDone]. The mark holds through wrapping. An error may wrap several, as
+// [errors.Join] and fmt.Errorf with several %w do. Then each of them must carry
+// the mark: one attempt that left nothing says nothing of another.
 func IsUncertain(err error) bool { return err != nil && !marked(err) }
 
-// marked is no errors.As, which is content with one marked error among
-// several.
+// marked is no errors.As, because errors.As finds one marked error among several.
 func marked(err error) bool {
 	switch e := err.(type) {
 	case *nothingDoneError:
@@ -83,16 +83,17 @@ func marked(err error) bool {
 	return false
 }
 
-// InvalidSpecError says that a volume or pod is refused before anything was
-// touched.
+// InvalidSpecError says that a volume or pod was refused before anything was
+// changed.
 type InvalidSpecError struct {
 	// Field is the path of the offending field as the manifest spells it, such
 	// as "nfs.server".
 	Field string
-	// Reason says what is wrong with it and what would be right.
+	// Reason says why the field is wrong and which values are right.
 	Reason string
-	// Volume is the volume's name in the pod, and Pod the pod's namespace and name;
-	// empty where the field belongs to none, or where whoever asked knows.
+	// Volume is the volume's name in the pod. Pod is the pod's namespace and
+	// name. Both are empty if the field belongs to none, or if the caller knows
+	// them.
 	Volume string
 	Pod    types.NamespacedName
 }
@@ -118,12 +119,13 @@ func Invalid(field, format string, args ...any) error {
 	return NothingDone(&InvalidSpecError{Field: field, Reason: fmt.Sprintf(format, args...)})
 }
 
-// ErrNotFound says that an object does not exist, as opposed to a failed
-// look-up. Roles and object sources return errors that match it.
+// ErrNotFound says that an object does not exist. A failed look-up is another
+// error. Roles and object sources return errors that match it.
 var ErrNotFound = errors.New("not found")
 
-// ErrInUse is matched by errors of Recycle and Delete that say that a volume's data
-// is still used: nothing is wrong, and it is reclaimed once that has ended.
+// ErrInUse says that a volume's data is still in use. Errors of Recycle and
+// Delete match it. Nothing is wrong: the volume is reclaimed once the use has
+// ended.
 var ErrInUse = errors.New("the volume is still in use")
 
 // ObjectNotFoundError names the object that does not exist. It matches

@@ -17,15 +17,15 @@ import (
 	"github.com/podvol/podvol/mount"
 )
 
-// VolumeHost is what every plugin needs of the node. Its methods do no I/O and
-// are safe for concurrent use. The directories are the kubelet's, so that a
-// node can be taken over in either direction.
+// VolumeHost is the part of the node that every plugin needs. Its methods do no
+// I/O and are safe for concurrent use. The directories are the kubelet's. So
+// podvol can take a node over from the kubelet, and the kubelet from podvol.
 type VolumeHost interface {
 	// GetPodVolumeDir returns <root>/pods/<uid>/volumes/<plugin~>/<volume>.
 	GetPodVolumeDir(podUID types.UID, plugin, volume string) string
 	// GetPodPluginDir returns <root>/pods/<uid>/plugins/<plugin~>.
 	GetPodPluginDir(podUID types.UID, plugin string) string
-	// GetPluginDir returns <root>/plugins/<plugin>, the slash kept.
+	// GetPluginDir returns <root>/plugins/<plugin>. The name keeps its slash.
 	GetPluginDir(plugin string) string
 	// GetMounter returns the node's mounter.
 	GetMounter() mount.Interface
@@ -33,16 +33,17 @@ type VolumeHost interface {
 	GetNodeName() types.NodeName
 }
 
-// Host is the VolumeHost made of plain values. Each of its fields below
-// Mounter is a role; nil means that the host does not have it.
+// Host is the VolumeHost made of plain values. Each of its fields below Mounter
+// is a role; nil: the host does not have it.
 type Host struct {
-	// RootDir is the absolute directory below which everything is.
+	// RootDir is the absolute directory of all files of the host.
 	RootDir  string
 	NodeName types.NodeName
-	// Mounter mounts. For one without a mount table of its own, plugins read the
-	// whole table of the process for each question ([mount.TableOf]): give the host
-	// what [mount.KeepTable] returns for it, once, as volumemanager.New and
-	// embedded.Open do. The result of mount.New has a table.
+	// Mounter mounts. If it has no mount table of its own, plugins read the whole
+	// table of the process for each question ([mount.TableOf]). To avoid that,
+	// call [mount.KeepTable] for it once and set Mounter to the result, as
+	// volumemanager.New and embedded.Open do. The result of mount.New has a
+	// table.
 	Mounter mount.Interface
 
 	Secrets      SecretGetter
@@ -56,21 +57,21 @@ type Host struct {
 	Releases     ReleaseVerifier
 }
 
-// SecretGetter reads secrets. A secret that does not exist is an error that
-// matches [ErrNotFound]. The caller must not change the result.
+// SecretGetter reads secrets. If the secret does not exist, the error matches
+// [ErrNotFound]. The caller must not change the result.
 type SecretGetter interface {
 	GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error)
 }
 
-// ConfigMapGetter reads config maps. A config map that does not exist is an
-// error that matches [ErrNotFound]. The caller must not change the result.
+// ConfigMapGetter reads config maps. If the config map does not exist, the error
+// matches [ErrNotFound]. The caller must not change the result.
 type ConfigMapGetter interface {
 	GetConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
 }
 
 // TokenRequester issues service account tokens bound to a pod, as the API's
-// TokenRequest does: the request's audiences, expirationSeconds and
-// boundObjectRef go in, a copy with its status filled in comes out.
+// TokenRequest does. The request has audiences, expirationSeconds and
+// boundObjectRef. The result is a copy of the request with its status set.
 type TokenRequester interface {
 	RequestToken(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 }
@@ -78,50 +79,56 @@ type TokenRequester interface {
 // TokenForgetter is implemented by a [TokenRequester] that keeps tokens. Absent:
 // there is nothing to forget.
 type TokenForgetter interface {
-	// ForgetTokens drops all tokens that are bound to a pod, which plugins call
-	// when a volume with one is torn down. It never blocks; what is not known is
-	// no error. Whoever still needs a token gets a new one.
+	// ForgetTokens drops all tokens that are bound to a pod. Plugins call it when
+	// they tear down a volume with a token. It never blocks. It is no error if
+	// there are no tokens. A volume that still needs a token gets a new one.
 	ForgetTokens(podUID types.UID)
 }
 
-// TrustBundleGetter reads the PEM certificates of cluster trust bundles. What
-// does not exist is an error that matches [ErrNotFound].
+// TrustBundleGetter reads the PEM certificates of cluster trust bundles. If the
+// bundle does not exist, the error matches [ErrNotFound].
 type TrustBundleGetter interface {
 	GetTrustBundle(ctx context.Context, name string) (pem string, err error)
-	// GetTrustBundlesBySigner returns the union of the signer's bundles that
-	// the selector selects, without duplicates and in a stable order. A nil
-	// selector selects nothing, an empty one everything.
+	// GetTrustBundlesBySigner returns the union of the signer's bundles that the
+	// selector selects, without duplicates and in a stable order. A nil selector
+	// selects nothing. An empty selector selects everything.
 	GetTrustBundlesBySigner(ctx context.Context, signer string, selector *metav1.LabelSelector) (pem string, err error)
 }
 
-// TrustBundleWatcher is implemented by a [TrustBundleGetter] that tells of
-// changes. Absent: they are those of the objects of kind ClusterTrustBundle where the
-// node's objects come from.
+// TrustBundleWatcher is implemented by a [TrustBundleGetter] that reports
+// changes. Absent: the changes are those that the node's object source reports of
+// kind ClusterTrustBundle.
 type TrustBundleWatcher interface {
-	// WatchTrustBundles calls f after any bundle was created, changed or deleted,
-	// or became known, until stop is called, as an objects.Source does.
+	// WatchTrustBundles calls f after a bundle was created, changed or deleted,
+	// or became known. It does so until stop is called, as an objects.Source
+	// does.
 	WatchTrustBundles(f func()) (stop func())
 }
 
-// AllocatableGetter returns what the node's pods may use in all; a container
-// without a limit is limited by it.
+// AllocatableGetter returns the resources that the node's pods may use in all.
+// They are the limits of a container without limits of its own.
 type AllocatableGetter interface {
 	GetAllocatable(ctx context.Context) (v1.ResourceList, error)
 }
 
-// EventSink takes events about pods. It never fails, and does not block for
-// long: what the event is about goes on only afterwards. It is called from
-// several goroutines at once, never with a lock of the volume manager held, so
-// that it may call the manager's methods that do not block. The pod is only
-// read.
+// EventSink receives events about pods.
+//
+//   - It never fails.
+//   - It does not block for long: the operation that the event is about waits for
+//     it.
+//   - It is called from several goroutines at once.
+//   - It is never called with a lock of the volume manager held. So it may call
+//     the manager's methods that do not block.
+//   - It only reads the pod.
 type EventSink interface {
-	// Event reports something about a pod; eventType is v1.EventTypeNormal or
-	// v1.EventTypeWarning, reason one word such as "FailedMount".
+	// Event reports something about a pod. eventType is v1.EventTypeNormal or
+	// v1.EventTypeWarning. reason is one word such as "FailedMount".
 	Event(pod *v1.Pod, eventType, reason, message string)
 }
 
-// HostFiles is the host's file system for hostPath and local volumes, for
-// agents that see it elsewhere, as in a container. Absent: the process's own.
+// HostFiles is the host's file system for hostPath and local volumes. Agents need
+// it if they see that file system at another place, as in a container. Absent:
+// the process's own file system.
 type HostFiles interface {
 	// Stat follows links.
 	Stat(ctx context.Context, path string) (fs.FileInfo, error)
@@ -131,35 +138,36 @@ type HostFiles interface {
 	MakeFile(ctx context.Context, path string, perm fs.FileMode) error
 }
 
-// HostOwnership is implemented by a [HostFiles] that can give the host's trees
-// to a group. Absent: local volumes of pods with an fsGroup are refused, for
-// what this process sees under their path is not theirs.
+// HostOwnership is implemented by a [HostFiles] that can give the host's trees to
+// a group. Absent: local volumes of pods with an fsGroup are refused, because
+// this process may see other files under their path.
 type HostOwnership interface {
 	// SetOwnership is [SetOwnership] for a path of the host.
 	SetOwnership(ctx context.Context, path string, attributes Attributes, args MounterArgs) error
 }
 
-// HostDisks is implemented by a [HostFiles] that can tell which disk is at a path
-// of the host. Absent: local volumes that say which disk they are are refused, for
-// what this process sees at their path may be another.
+// HostDisks is implemented by a [HostFiles] that can identify the disk at a path
+// of the host. Absent: local volumes that name their disk are refused, because
+// this process may see another disk at their path.
 type HostDisks interface {
-	// CheckDisk returns nil only if what is at the path of a local
-	// PersistentVolume is the disk that the volume says it is, by its annotation
-	// podvol.io/local-volume-id. The argument is only read.
+	// CheckDisk returns nil only if the disk at the path of a local
+	// PersistentVolume is the volume's own. The volume names its disk by its
+	// annotation podvol.io/local-volume-id. CheckDisk only reads the argument.
 	CheckDisk(ctx context.Context, pv *v1.PersistentVolume) error
 }
 
-// RoleHolder is implemented by hosts whose roles are other values than the
-// host itself, as [Host] does. Absent: the host itself is asked alone.
+// RoleHolder is implemented by hosts whose roles are other values than the host
+// itself, as in [Host]. Absent: only the host itself can have roles.
 type RoleHolder interface {
-	// Roles returns the values that may implement roles, never nil ones.
+	// Roles returns the values that may implement roles. None of them is nil.
 	Roles() []any
 }
 
 // Role returns the host's implementation of the role R, an interface such as
-// [SecretGetter]: the host itself if it implements R, else the first of its
-// roles that does, else a *[MissingRoleError]. Plugins call it when a pod needs
-// the role, not in Init, so that a host without it can serve everything else.
+// [SecretGetter]. It is the host itself if it implements R, else the first of the
+// host's roles that does. If there is none, the error is a *[MissingRoleError].
+// Plugins call Role when a pod needs the role, not in Init. So a host without the
+// role can serve all other pods.
 func Role[R any](host VolumeHost) (R, error) {
 	if r, ok := host.(R); ok {
 		return r, nil
@@ -176,7 +184,8 @@ func Role[R any](host VolumeHost) (R, error) {
 	return none, &MissingRoleError{Role: role.String(), Field: fieldOf(role)}
 }
 
-// fieldOf is the name of the field in which a [Host] has the role, if it has one.
+// fieldOf is the name of the [Host] field that has the role; empty: there is
+// none.
 func fieldOf(role reflect.Type) string {
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[Host]()) {
 		if field.Type == role {
@@ -190,11 +199,12 @@ func fieldOf(role reflect.Type) string {
 type MissingRoleError struct {
 	// Role is the interface's name, such as "volume.TokenRequester".
 	Role string
-	// Field is what [Host], and the configurations that hosts are made of, call
-	// it, such as "Tokens"; empty where it is no field of its own.
+	// Field is the name of the role's field in [Host] and in the configurations
+	// that hosts are made of, such as "Tokens"; empty: the role has no field of
+	// its own.
 	Field string
-	// Advice says what to do, if a plugin knows it better than that the volume
-	// host needs one.
+	// Advice says what to do, if the plugin knows more than that the volume host
+	// needs the role.
 	Advice string
 }
 
@@ -222,8 +232,8 @@ func (h *Host) GetPluginDir(plugin string) string {
 	return filepath.Join(h.RootDir, "plugins", plugin)
 }
 
-// GetPodVolumeDeviceDir returns <root>/pods/<uid>/volumeDevices/<plugin~>, where
-// the links to the devices of a pod's block volumes are.
+// GetPodVolumeDeviceDir returns <root>/pods/<uid>/volumeDevices/<plugin~>. The
+// links to the devices of a pod's block volumes are there.
 func GetPodVolumeDeviceDir(host VolumeHost, podUID types.UID, plugin string) string {
 	pod := filepath.Dir(filepath.Dir(host.GetPodPluginDir(podUID, plugin)))
 	return filepath.Join(pod, "volumeDevices", EscapeQualifiedName(plugin))
@@ -235,9 +245,9 @@ func (h *Host) GetMounter() mount.Interface { return h.Mounter }
 // GetNodeName implements [VolumeHost].
 func (h *Host) GetNodeName() types.NodeName { return h.NodeName }
 
-// Roles implements [RoleHolder]. Each role is narrowed to its own interface,
-// so that a value that is one role does not count as another that it could be
-// but was not given as.
+// Roles implements [RoleHolder]. Each role is narrowed to its own interface. A
+// value that was given for one role so does not count as another role, even if it
+// implements that.
 func (h *Host) Roles() []any {
 	var present []any
 	add := func(given bool, role any) {
@@ -269,8 +279,8 @@ func (h *Host) podDir(podUID types.UID) string {
 	return filepath.Join(h.RootDir, "pods", string(podUID))
 }
 
-// EscapeQualifiedName replaces the slash of a qualified name by "~", as
-// directories below pods/ are named.
+// EscapeQualifiedName replaces the slash of a qualified name by "~". Directories
+// below pods/ are named so.
 func EscapeQualifiedName(name string) string { return strings.ReplaceAll(name, "/", "~") }
 
 // UnescapeQualifiedName undoes [EscapeQualifiedName].

@@ -13,34 +13,36 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/diskusage"
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/flight"
 )
 
-// maxTreeTime bounds a walk, which goes on when its caller has given up.
+// maxTreeTime bounds a walk. The walk goes on when its caller has given up.
 const maxTreeTime = 2 * time.Minute
 
-// Meter measures directories for plugins' metrics. Of each path at most one
-// measurement is under way, however often it is asked for, so that a server
-// that does not answer costs one thread, a walk four at most, and not one a
-// scrape (kubernetes issues 62917, 122491). Who asks while a measurement that
-// began earlier is under way gets one that began after the question, shared
-// with all who ask meanwhile. A plugin owns one and shares it among its
-// volumes. Its zero value is ready; it must not be copied after first use. Its
-// methods are safe for concurrent use and return promptly when ctx ends.
+// Meter measures directories for the metrics of plugins. A plugin owns one Meter
+// and shares it among its volumes.
 //
-// What does not finish in time has a last value: where ctx ends, or the budget
-// of a walk is used up, the metrics that were measured last are returned beside
-// the error, with their own Time, if that was within the last hour; see
-// [MeterError]. The walk itself goes on within its budget when its caller has
-// left, and so is the last value next time, however impatient all callers are.
+//   - For each path at most one measurement is under way, however often callers
+//     ask. So a server that does not answer costs one thread, and a walk at most
+//     four. It does not cost one thread per scrape (kubernetes issues 62917,
+//     122491).
+//   - A caller may ask while an earlier measurement is under way. It gets the
+//     result of the next measurement, and shares it with all who ask meanwhile.
+//   - A measurement may not finish in time, because ctx ends or a walk uses up
+//     its budget. Then the last metrics are returned beside the error, with their
+//     own Time, if they are at most an hour old; see [MeterError].
+//   - A walk goes on within its budget when its caller has left. So there is a
+//     last value next time, however short the callers' contexts are.
+//   - The zero value is ready. A Meter must not be copied after first use.
+//   - Its methods are safe for concurrent use and return promptly when ctx ends.
 type Meter struct {
-	// TreeBudget bounds each walk of [Meter.Tree]. If its Time is zero, that
-	// is two minutes. It must not be changed after first use.
+	// TreeBudget bounds each walk of [Meter.Tree]. A Time of zero means two
+	// minutes. It must not be changed after first use.
 	TreeBudget diskusage.Budget
 
-	calls flight.Group[string]
+	calls blockingcall.Group[string]
 	last  lastMetrics
 }
 
@@ -48,16 +50,18 @@ type Meter struct {
 type MeterError struct {
 	// Path is the directory that was to be measured.
 	Path string
-	// Measured is when the metrics that are returned beside this error were
-	// measured. It is zero if none are, and for AtLeast.
+	// Measured is the time of the metrics that are returned beside this error. It
+	// is zero if there are none, and if AtLeast is set.
 	Measured metav1.Time
-	// AtLeast says that the metrics that are returned beside this error are of
-	// an unfinished walk, and none older are known: what is used is at least
-	// that much.
+	// AtLeast says that the metrics beside this error are from an unfinished
+	// walk, because no older ones are known. The true use is at least that much.
 	AtLeast bool
-	// Err is the reason: [fs.ErrNotExist], a *[flight.AbandonedError] when ctx
-	// ended first, a *[diskusage.BudgetError], or what the file system
-	// answered.
+	// Err is the reason:
+	//
+	//   - [fs.ErrNotExist];
+	//   - a *[blockingcall.AbandonedError] when ctx ended first;
+	//   - a *[diskusage.BudgetError];
+	//   - or the error of the file system.
 	Err error
 }
 
@@ -80,17 +84,17 @@ func (e *MeterError) Error() string {
 // Unwrap returns the reason.
 func (e *MeterError) Unwrap() error { return e.Err }
 
-// FileSystem returns size and use of the whole file system at path (statfs(2)):
-// what df says. The numbers of inodes are unknown, nil, where the file system
-// does not count them. The error is a *[MeterError], which tells whether there
-// are older metrics beside it.
+// FileSystem returns the size and use of the whole file system at path
+// (statfs(2)), as df does. The numbers of inodes are nil, for unknown, if the
+// file system does not count them. The error is a *[MeterError]. It says whether
+// there are older metrics beside it.
 func (m *Meter) FileSystem(ctx context.Context, path string) (*Metrics, error) {
 	return m.measure(ctx, meterKey{path: path}, func() (*Metrics, error) { return fileSystem(path) })
 }
 
-// Tree returns the space and the inodes that the tree at path itself occupies
-// ([diskusage.WalkWithin]) as Used and InodesUsed, and of its file system
-// capacity and what is available. The error is a *[MeterError], which tells
+// Tree measures the tree at path. Used and InodesUsed are the space and the
+// inodes of the tree itself ([diskusage.WalkWithin]). Capacity and the available
+// space are those of its file system. The error is a *[MeterError]. It says
 // whether there are older or incomplete metrics beside it.
 func (m *Meter) Tree(ctx context.Context, path string) (*Metrics, error) {
 	budget := m.TreeBudget
@@ -152,7 +156,7 @@ func (m *Meter) measure(ctx context.Context, key meterKey, call func() (*Metrics
 }
 
 func isAbandoned(err error) bool {
-	_, ok := errors.AsType[*flight.AbandonedError](err)
+	_, ok := errors.AsType[*blockingcall.AbandonedError](err)
 	return ok
 }
 
@@ -188,8 +192,8 @@ func statfsMetrics(st *unix.Statfs_t, now metav1.Time) *Metrics {
 	return metrics
 }
 
-// blocks is n blocks of a size in bytes. Some file systems report sizes
-// without end; these become the largest quantity.
+// blocks is n blocks of a size in bytes. Some file systems report absurdly large
+// sizes; these become the largest quantity.
 func blocks(n uint64, size int64) *resource.Quantity {
 	high, low := bits.Mul64(n, uint64(size))
 	if high != 0 || low > math.MaxInt64 {

@@ -8,20 +8,20 @@ import (
 )
 
 const (
-	// keepMetrics is how long the last metrics of a path are worth something.
+	// keepMetrics is the age up to which the last metrics of a path are used.
 	keepMetrics = time.Hour
-	// fewMetrics is how many are kept without looking whether they are old.
+	// fewMetrics is how many metrics are kept whatever their age.
 	fewMetrics = 64
 )
 
-// meterKey is what was measured: the tree at a path, or its file system.
+// meterKey is one measured thing: the tree at a path, or its file system.
 type meterKey struct {
 	path string
 	tree bool
 }
 
-// lastMetrics remembers what was measured of each path, for an hour: nobody says
-// when a path will never be asked for again. Its zero value is ready.
+// lastMetrics keeps the last metrics of each path for an hour. The Meter is not
+// told when a path is no longer measured. The zero value is ready.
 type lastMetrics struct {
 	mu      sync.Mutex
 	of      map[meterKey]measured
@@ -33,8 +33,8 @@ type measured struct {
 	metrics *Metrics // never changed
 }
 
-// since returns a copy of the last metrics, if these were begun to be measured
-// after a moment.
+// since returns a copy of the last metrics, if their measurement began after
+// moment.
 func (l *lastMetrics) since(key meterKey, moment time.Time) (*Metrics, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -45,7 +45,7 @@ func (l *lastMetrics) since(key meterKey, moment time.Time) (*Metrics, bool) {
 	return last.metrics.clone(), true
 }
 
-// keep remembers a copy.
+// keep stores a copy of metrics.
 func (l *lastMetrics) keep(key meterKey, began time.Time, metrics *Metrics) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

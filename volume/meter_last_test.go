@@ -16,8 +16,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/diskusage"
-	"github.com/podvol/podvol/util/flight"
 )
 
 // used is what a measurement returns in these tests.
@@ -44,7 +44,7 @@ func TestMeterKeepsTheLastValue(t *testing.T) {
 			if !ok || got == nil || got.Used.Value() != 1 || !got.Time.Time.Equal(measured) || !failure.Measured.Time.Equal(measured) {
 				t.Fatalf("%+v, %v, want the last value and its time", got, err)
 			}
-			if _, ok := errors.AsType[*flight.AbandonedError](err); !ok || failure.AtLeast ||
+			if _, ok := errors.AsType[*blockingcall.AbandonedError](err); !ok || failure.AtLeast ||
 				!strings.Contains(err.Error(), measured.UTC().Format(time.RFC3339)) {
 				t.Errorf("err = %v", err)
 			}

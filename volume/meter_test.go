@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/podvol/podvol/util/flight"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/blockingcall"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // On a tmpfs of known size every number is known.
@@ -117,7 +117,7 @@ func TestMeterOfHungFileSystem(t *testing.T) {
 				return &Metrics{}, nil
 			})
 			cancel()
-			if _, ok := errors.AsType[*flight.AbandonedError](err); !ok || !errors.Is(err, context.DeadlineExceeded) {
+			if _, ok := errors.AsType[*blockingcall.AbandonedError](err); !ok || !errors.Is(err, context.DeadlineExceeded) {
 				t.Fatalf("err = %v, want that it was given up", err)
 			}
 		}

@@ -10,19 +10,20 @@ import (
 
 // MetricsProvider measures a volume.
 type MetricsProvider interface {
-	// GetMetrics measures and returns promptly when ctx ends. The error
-	// matches [ErrMetricsUnsupported] where the kind of volume has no metrics.
-	// Beside an error there may be metrics, of an earlier time (see their Time)
-	// or incomplete, as the error says; [Meter] does so.
+	// GetMetrics measures the volume and returns promptly when ctx ends. The
+	// error matches [ErrMetricsUnsupported] if this kind of volume has no
+	// metrics. There may be metrics beside an error. They are of an earlier time
+	// (see their Time) or incomplete, as the error says; [Meter] does so.
 	GetMetrics(ctx context.Context) (*Metrics, error)
 }
 
-// Metrics are the size and use of a volume. A nil field is not known.
+// Metrics are the size and use of a volume. A nil field means unknown.
 type Metrics struct {
-	// Time is when they were measured; of a walk, when it began.
+	// Time is the time of the measurement. For a walk it is the time at which it
+	// began.
 	Time metav1.Time
-	// Used, Capacity and Available are in bytes. Used of a walked volume is
-	// the space its files occupy; of a file system, what is in use in all.
+	// Used, Capacity and Available are in bytes. Used of a walked volume is the
+	// space of its files. Used of a file system is the space in use in all.
 	Used, Capacity, Available *resource.Quantity
 	// InodesUsed, Inodes and InodesFree are numbers of inodes.
 	InodesUsed, Inodes, InodesFree *resource.Quantity

@@ -13,16 +13,20 @@ import (
 // nodeNameField is the only field that matchFields of a node selector knows.
 const nodeNameField = "metadata.name"
 
-// LocalVolumeMissing is an annotation of a PersistentVolume that says since when,
-// and why, its disk is not where it should be; discovery of local volumes keeps
-// it. No claim is bound to such a volume unless it was chosen for it.
+// LocalVolumeMissing is an annotation of a PersistentVolume whose disk is not at
+// its place. It says since when, and why. Discovery of local volumes sets and
+// removes it. No claim is bound to such a volume unless the volume was chosen for
+// the claim.
 const LocalVolumeMissing = "podvol.io/local-volume-missing"
 
-// MatchesNode reports whether the volume can be reached from a node. Without
-// node affinity it can from every node; else one of the selector's terms must
-// match, and a term without expressions matches nothing. Where nodeLabels lack
-// kubernetes.io/hostname, that label is taken to be nodeName. An expression
-// that is invalid is an *[InvalidSpecError]. Arguments are not changed.
+// MatchesNode reports whether a node can reach the volume.
+//
+//   - Without node affinity every node can.
+//   - With node affinity one of the selector's terms must match. A term without
+//     expressions matches nothing.
+//   - If nodeLabels lack kubernetes.io/hostname, nodeName is its value.
+//
+// An invalid expression is an *[InvalidSpecError]. The arguments are not changed.
 func MatchesNode(pv *v1.PersistentVolume, nodeLabels map[string]string, nodeName string) (bool, error) {
 	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
 		return true, nil

@@ -2,8 +2,8 @@ package volume
 
 import "k8s.io/apimachinery/pkg/types"
 
-// ObjectRef names an API object by kind ("Secret", "ConfigMap", "Pod"),
-// namespace (empty for cluster-wide kinds) and name.
+// ObjectRef names an API object by its kind ("Secret", "ConfigMap", "Pod"), its
+// namespace and its name. The namespace of cluster-wide kinds is empty.
 type ObjectRef struct {
 	Kind string
 	types.NamespacedName

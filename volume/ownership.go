@@ -6,31 +6,38 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/ownership"
 )
 
-// SettingOwner is what [Progress] says of a walk that gives files to a group.
+// SettingOwner is the text of [Progress] while files are given to a group.
 const SettingOwner = "setting the owner of files"
 
-// SetOwnership gives the tree at dir to args.FsGroup, for the SetUpAt of a
-// plugin whose volumes are attributes.Managed. Without a group, and for volumes
-// that are read-only or not managed, it does nothing. The rules are the
-// kubelet's: every file gets the group, owner and group may read and write it,
-// directories pass the group on (setgid); with args.FSGroupChangePolicy
-// OnRootMismatch, all that only where dir itself is not so yet. Links are not
-// followed and mounts beneath dir are left alone. What is right already is not
-// written to, and dir itself changes last, so that it may be interrupted and
-// called again. args.Progress is told how many files were looked at.
+// SetOwnership gives the tree at dir to args.FsGroup. The SetUpAt of a plugin
+// whose volumes are attributes.Managed calls it once the volume is mounted. A
+// plugin that mounts a device once for the node calls it for each pod's mount,
+// not for the device's own mount. SetOwnership does nothing without a group, or
+// if the volume is read-only or not managed.
 //
-// Call it when the volume is mounted. A plugin that mounts a device once for
-// the node calls it for each pod's mount: the device's own has no group to be
-// given to.
+// The rules are the kubelet's:
 //
-// A group that is no group id is an *[InvalidSpecError]; what else fails is an
-// *ownership.Error with its advice, an *fs.PathError, or the cause of ctx's end.
-// ctx is looked at between system calls; where one may hang, since a server
-// does not answer, use an [Ownership].
+//   - Every file gets the group. Owner and group may read and write it.
+//     Directories pass the group on (setgid).
+//   - With args.FSGroupChangePolicy OnRootMismatch it changes files only if dir
+//     itself is not right yet.
+//   - It does not follow links. It leaves mounts beneath dir alone.
+//   - It does not write to files that are right already.
+//   - It changes dir last. So it may be interrupted and called again.
+//   - It reports the number of files that it has visited to args.Progress.
+//
+// The errors:
+//
+//   - A group that is no group id is an *[InvalidSpecError].
+//   - Other failures are an *ownership.Error with its advice, an *fs.PathError,
+//     or the cause of ctx's end.
+//
+// It checks ctx between system calls. A system call may hang if a server does not
+// answer; for such file systems use an [Ownership].
 func SetOwnership(ctx context.Context, dir string, attributes Attributes, args MounterArgs) error {
 	if args.FsGroup == nil || !attributes.Managed || attributes.ReadOnly {
 		return nil
@@ -48,17 +55,17 @@ func SetOwnership(ctx context.Context, dir string, attributes Attributes, args M
 	return ownership.Set(ctx, dir, ownership.Group{ID: uint32(gid)}, o)
 }
 
-// Ownership is [SetOwnership] for file systems whose server may not answer:
-// the wait ends with the context, and at most one walk through a directory is
-// outstanding. The zero value is ready, one for a plugin; it must not be copied
-// after first use. Safe for concurrent use.
+// Ownership is [SetOwnership] for file systems whose server may not answer. The
+// wait ends with the context. At most one walk through a directory is under way.
+// The zero value is ready. A plugin has one. It must not be copied after first
+// use. It is safe for concurrent use.
 type Ownership struct {
-	walks flight.Group[string]
+	walks blockingcall.Group[string]
 }
 
-// Set is [SetOwnership], but returns when ctx ends, with a
-// *flight.AbandonedError where a system call has not returned by then.
-// args.Progress is not called once it has returned.
+// Set is [SetOwnership], but it returns when ctx ends. The error is a
+// *blockingcall.AbandonedError if a system call has not returned by then.
+// args.Progress is not called after Set has returned.
 func (o *Ownership) Set(ctx context.Context, dir string, attributes Attributes, args MounterArgs) error {
 	if args.FsGroup == nil {
 		return nil
@@ -69,8 +76,7 @@ func (o *Ownership) Set(ctx context.Context, dir string, attributes Attributes, 
 	return o.walks.Do(ctx, dir, func() error { return SetOwnership(ctx, dir, attributes, args) })
 }
 
-// untilStopped returns report, which does nothing any more once stop has
-// returned.
+// untilStopped returns report in a form that does nothing once stop has returned.
 func untilStopped(report func(Progress)) (gated func(Progress), stop func()) {
 	if report == nil {
 		return nil, func() {}

@@ -1,9 +1,11 @@
 package volume
 
+import "fmt"
+
 // The finders for a capability return the error of FindPluginBySpec or
-// FindPluginByName, or a *[CapabilityError] where the plugin lacks it. They
-// never return nil without an error. Looking up does nothing to the node, and
-// all their errors are marked so.
+// FindPluginByName, or [ErrLacksCapability] if the plugin lacks it. They never
+// return nil without an error. They do nothing to the node, so all their errors
+// carry the mark of [NothingDone].
 
 // FindPersistentPluginBySpec finds the spec's [PersistentVolumePlugin].
 func (m *VolumePluginMgr) FindPersistentPluginBySpec(spec *Spec) (PersistentVolumePlugin, error) {
@@ -117,7 +119,7 @@ func capable[C any](p VolumePlugin, err error, capability string, as func(Volume
 	}
 	c, ok := as(p)
 	if !ok {
-		return none, NothingDone(&CapabilityError{Plugin: p.GetPluginName(), Capability: capability})
+		return none, lacksCapability(p, capability)
 	}
 	return c, nil
 }
@@ -129,7 +131,12 @@ func agreed[C VolumePlugin](p C, capability string, spec *Spec, op string, can f
 		return none, NothingDone(&Error{Op: op, Plugin: p.GetPluginName(), Volume: spec.Name(), Err: err})
 	}
 	if !ok {
-		return none, NothingDone(&CapabilityError{Plugin: p.GetPluginName(), Capability: capability})
+		return none, lacksCapability(p, capability)
 	}
 	return p, nil
+}
+
+// lacksCapability says that a plugin does not implement the interface capability.
+func lacksCapability(p VolumePlugin, capability string) error {
+	return NothingDone(&Failure{Cause: ErrLacksCapability, Subject: p.GetPluginName(), What: fmt.Sprintf("volume plugin %q is no %s", p.GetPluginName(), capability)})
 }

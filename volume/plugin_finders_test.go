@@ -65,7 +65,7 @@ func TestFinders(t *testing.T) {
 			found, err := f.find(&volume.VolumePluginMgr{})
 			wantFailed(t, found, err)
 			if f.byName {
-				if _, ok := errors.AsType[*volume.NoPluginError](err); !ok {
+				if !errors.Is(err, volume.ErrNoPlugin) {
 					t.Errorf("no plugin: %v", err)
 				}
 				if found, err := f.find(newMgr(t, &capable{basic: nfs})); err != nil || found == nil {
@@ -93,9 +93,9 @@ func wantLacking(t *testing.T, f finder, p volume.VolumePlugin) {
 	t.Helper()
 	found, err := f.find(newMgr(t, p))
 	wantFailed(t, found, err)
-	lacking, ok := errors.AsType[*volume.CapabilityError](err)
-	if !ok || lacking.Plugin != "kubernetes.io/nfs" || lacking.Capability != f.capability {
-		t.Errorf("%T: %v, want a CapabilityError for %s", p, err, f.capability)
+	lacking, ok := errors.AsType[*volume.Failure](err)
+	if !ok || lacking.Cause != volume.ErrLacksCapability || lacking.Subject != "kubernetes.io/nfs" || !strings.HasSuffix(lacking.What, " is no "+f.capability) {
+		t.Errorf("%T: %v, want ErrLacksCapability for %s", p, err, f.capability)
 	}
 }
 

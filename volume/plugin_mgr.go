@@ -29,10 +29,12 @@ func NewVolumePluginMgr(plugins []VolumePlugin, host VolumeHost) (*VolumePluginM
 	return m, nil
 }
 
-// InitPlugins initialises the plugins with host and adds them to those that
-// are there. It adds all or none: a name without namespace is a
-// *[PluginNameError], a name that is taken a *[DuplicatePluginError], a
-// failing Init a *[PluginInitError]; several are joined.
+// InitPlugins initialises the plugins with host and adds them to the manager's
+// plugins. It adds all or none. The errors, several of them joined:
+//
+//   - [ErrPluginName]: a name has no namespace.
+//   - [ErrDuplicatePlugin]: a name is taken.
+//   - [ErrPluginInit]: an Init failed.
 func (m *VolumePluginMgr) InitPlugins(plugins []VolumePlugin, host VolumeHost) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -50,7 +52,8 @@ func (m *VolumePluginMgr) InitPlugins(plugins []VolumePlugin, host VolumeHost) e
 	}
 	for _, p := range plugins {
 		if err := p.Init(host); err != nil {
-			errs = append(errs, &PluginInitError{Plugin: p.GetPluginName(), Err: err})
+			errs = append(errs, &Failure{Cause: ErrPluginInit, Subject: p.GetPluginName(), Err: err,
+				What: fmt.Sprintf("volume plugin %q cannot be initialised: %v", p.GetPluginName(), err)})
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -68,7 +71,7 @@ func (m *VolumePluginMgr) InitPlugins(plugins []VolumePlugin, host VolumeHost) e
 
 func checkNew(p VolumePlugin, present []VolumePlugin) error {
 	if p == nil {
-		return &PluginNameError{Reason: "the plugin is nil"}
+		return invalidPluginName("", "the plugin is nil")
 	}
 	name := p.GetPluginName()
 	if err := checkPluginName(name); err != nil {
@@ -76,7 +79,8 @@ func checkNew(p VolumePlugin, present []VolumePlugin) error {
 	}
 	for _, other := range present {
 		if other.GetPluginName() == name {
-			return &DuplicatePluginError{Name: name, First: typeName(other), Second: typeName(p)}
+			return &Failure{Cause: ErrDuplicatePlugin, Subject: name, Next: "register only one of them",
+				What: fmt.Sprintf("two volume plugins are named %q: %T and %T", name, other, p)}
 		}
 	}
 	return nil
@@ -84,29 +88,29 @@ func checkNew(p VolumePlugin, present []VolumePlugin) error {
 
 func checkPluginName(name string) error {
 	if !strings.Contains(name, "/") {
-		return &PluginNameError{Name: name, Reason: `it lacks a namespace, as in "example.com/` + name + `"`}
+		return invalidPluginName(name, `it lacks a namespace, as in "example.com/`+name+`"`)
 	}
 	if problems := validation.IsQualifiedName(name); len(problems) > 0 {
-		return &PluginNameError{Name: name, Reason: strings.Join(problems, "; ")}
+		return invalidPluginName(name, strings.Join(problems, "; "))
 	}
 	return nil
 }
 
-func typeName(p VolumePlugin) string { return fmt.Sprintf("%T", p) }
-
-// Plugins returns the plugins in order of registration; the slice is the
-// caller's.
+// Plugins returns the plugins in order of registration. The caller owns the
+// slice.
 func (m *VolumePluginMgr) Plugins() []VolumePlugin {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return slices.Clone(m.plugins)
 }
 
-// FindPluginBySpec returns the one plugin that supports the spec. None is an
-// *[UnsupportedError] for the API's own volume types, which says why and what
-// to use instead; several are an *[AmbiguousPluginError]. A spec with no
-// source, or with several, is an *[InvalidSpecError]; a plugin that another manager
-// has initialised since is a *[SharedPluginError].
+// FindPluginBySpec returns the one plugin that supports the spec. The errors:
+//
+//   - An *[UnsupportedError]: no plugin supports it, and its type is one of the
+//     API's own. The error says why, and what to use instead.
+//   - [ErrAmbiguousPlugin]: several plugins support it.
+//   - An *[InvalidSpecError]: the spec has no source, or several.
+//   - [ErrSharedPlugin]: another manager has initialised the plugin since.
 func (m *VolumePluginMgr) FindPluginBySpec(spec *Spec) (VolumePlugin, error) {
 	if spec == nil || (spec.Volume == nil) == (spec.PersistentVolume == nil) {
 		return nil, Invalid("volume spec", "must hold either a volume or a PersistentVolume")
@@ -126,11 +130,12 @@ func (m *VolumePluginMgr) FindPluginBySpec(spec *Spec) (VolumePlugin, error) {
 	case 1:
 		return m.owned(found[0])
 	}
-	return nil, NothingDone(&AmbiguousPluginError{Volume: spec.Name(), Candidates: names(found)})
+	return nil, NothingDone(&Failure{Cause: ErrAmbiguousPlugin, Subject: spec.Name(), Next: "register only one of them",
+		What: fmt.Sprintf("several volume plugins claim volume %q: %s", spec.Name(), list(names(found)))})
 }
 
-// FindPluginByName returns the plugin of this name, or a *[NoPluginError], or a
-// *[SharedPluginError] as FindPluginBySpec does.
+// FindPluginByName returns the plugin of this name. The error is [ErrNoPlugin],
+// or [ErrSharedPlugin] as with FindPluginBySpec.
 func (m *VolumePluginMgr) FindPluginByName(name string) (VolumePlugin, error) {
 	plugins := m.Plugins()
 	for _, p := range plugins {
@@ -138,7 +143,8 @@ func (m *VolumePluginMgr) FindPluginByName(name string) (VolumePlugin, error) {
 			return m.owned(p)
 		}
 	}
-	return nil, NothingDone(&NoPluginError{Name: name, Registered: names(plugins)})
+	return nil, NothingDone(&Failure{Cause: ErrNoPlugin, Subject: name,
+		What: fmt.Sprintf("no volume plugin is named %q; registered: %s", name, list(names(plugins)))})
 }
 
 func names(plugins []VolumePlugin) []string {
@@ -150,70 +156,28 @@ func names(plugins []VolumePlugin) []string {
 	return all
 }
 
-// DuplicatePluginError says that two plugins have one name.
-type DuplicatePluginError struct {
-	Name string
-	// First and Second are the Go types of the two.
-	First, Second string
-}
+// Causes of the errors of a [VolumePluginMgr], for [errors.Is]. The subject of
+// the [Failure] is the plugin's name; for ErrAmbiguousPlugin it is the volume's
+// name.
+const (
+	// ErrDuplicatePlugin: two plugins have one name.
+	ErrDuplicatePlugin Cause = "two plugins have one name"
+	// ErrPluginName: a plugin's name is no qualified name with a namespace.
+	ErrPluginName Cause = "the plugin's name is not valid"
+	// ErrPluginInit: a plugin's Init failed. The error wraps the error of Init.
+	ErrPluginInit Cause = "the plugin cannot be initialised"
+	// ErrNoPlugin: no plugin has this name.
+	ErrNoPlugin Cause = "no plugin has this name"
+	// ErrAmbiguousPlugin: several plugins claim one spec.
+	ErrAmbiguousPlugin Cause = "several plugins claim the volume"
+	// ErrLacksCapability: the plugin for a spec exists but lacks the capability.
+	ErrLacksCapability Cause = "the plugin lacks the capability"
+	// ErrSharedPlugin: a plugin belongs to another manager by now.
+	ErrSharedPlugin Cause = "the plugin belongs to another manager"
+)
 
-func (e *DuplicatePluginError) Error() string {
-	return fmt.Sprintf("two volume plugins are named %q: %s and %s; register only one of them", e.Name, e.First, e.Second)
-}
-
-// PluginNameError says that a plugin's name is no qualified name with a
-// namespace.
-type PluginNameError struct{ Name, Reason string }
-
-func (e *PluginNameError) Error() string {
-	return fmt.Sprintf("the volume plugin name %q is not valid: %s", e.Name, e.Reason)
-}
-
-// PluginInitError says that a plugin refused its host.
-type PluginInitError struct {
-	Plugin string
-	Err    error
-}
-
-func (e *PluginInitError) Error() string {
-	return fmt.Sprintf("volume plugin %q cannot be initialised: %v", e.Plugin, e.Err)
-}
-
-// Unwrap returns what Init returned.
-func (e *PluginInitError) Unwrap() error { return e.Err }
-
-// NoPluginError says that no plugin has this name.
-type NoPluginError struct {
-	Name string
-	// Registered are the names that exist, sorted.
-	Registered []string
-}
-
-func (e *NoPluginError) Error() string {
-	return fmt.Sprintf("no volume plugin is named %q; registered: %s", e.Name, list(e.Registered))
-}
-
-// AmbiguousPluginError says that several plugins claim one spec.
-type AmbiguousPluginError struct {
-	Volume string
-	// Candidates are the names of the plugins, sorted.
-	Candidates []string
-}
-
-func (e *AmbiguousPluginError) Error() string {
-	return fmt.Sprintf("several volume plugins claim volume %q: %s; register only one of them", e.Volume, list(e.Candidates))
-}
-
-// CapabilityError says that the plugin for a spec exists but cannot do what
-// was asked for.
-type CapabilityError struct {
-	Plugin string
-	// Capability is the interface's name, such as "AttachableVolumePlugin".
-	Capability string
-}
-
-func (e *CapabilityError) Error() string {
-	return fmt.Sprintf("volume plugin %q is no %s", e.Plugin, e.Capability)
+func invalidPluginName(name, reason string) error {
+	return &Failure{Cause: ErrPluginName, Subject: name, What: fmt.Sprintf("the volume plugin name %q is not valid: %s", name, reason)}
 }
 
 func list(names []string) string {

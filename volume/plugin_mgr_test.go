@@ -83,9 +83,9 @@ func TestPluginNames(t *testing.T) {
 				}
 				return
 			}
-			refused, ok := errors.AsType[*volume.PluginNameError](err)
-			if !ok || refused.Name != name || refused.Reason == "" || m != nil {
-				t.Errorf("got %v, %v, want a PluginNameError", m, err)
+			refused, ok := errors.AsType[*volume.Failure](err)
+			if !ok || refused.Cause != volume.ErrPluginName || refused.Subject != name || strings.HasSuffix(refused.What, ": ") || m != nil {
+				t.Errorf("got %v, %v, want ErrPluginName", m, err)
 			}
 			if len(p.inits) != 0 {
 				t.Error("a refused plugin was initialised")
@@ -106,28 +106,26 @@ func TestInitPluginsAddsAllOrNone(t *testing.T) {
 	}{
 		{"a name twice", []volume.VolumePlugin{&basic{name: "example.com/a"}, &others{basic{name: "example.com/a"}}},
 			func(err error) bool {
-				e, ok := errors.AsType[*volume.DuplicatePluginError](err)
-				return ok && e.Name == "example.com/a" && e.First == "*volume_test.basic" && e.Second == "*volume_test.others"
+				e, ok := errors.AsType[*volume.Failure](err)
+				return ok && e.Cause == volume.ErrDuplicatePlugin && e.Subject == "example.com/a" && strings.HasSuffix(e.What, ": *volume_test.basic and *volume_test.others")
 			}, false},
 		{"a name that is taken", []volume.VolumePlugin{&basic{name: "example.com/a"}, &others{basic{name: "example.com/present"}}},
 			func(err error) bool {
-				e, ok := errors.AsType[*volume.DuplicatePluginError](err)
-				return ok && e.Name == "example.com/present" && strings.Contains(err.Error(), "*volume_test.others")
+				e, ok := errors.AsType[*volume.Failure](err)
+				return ok && e.Cause == volume.ErrDuplicatePlugin && e.Subject == "example.com/present" && strings.Contains(err.Error(), "*volume_test.others")
 			}, false},
 		{"nil", []volume.VolumePlugin{&basic{name: "example.com/a"}, nil},
 			func(err error) bool {
-				e, ok := errors.AsType[*volume.PluginNameError](err)
-				return ok && strings.Contains(e.Reason, "nil")
+				return errors.Is(err, volume.ErrPluginName) && strings.HasSuffix(err.Error(), ": the plugin is nil")
 			}, false},
 		{"several faults", []volume.VolumePlugin{nil, &basic{name: "a"}, &basic{name: "b"}, &basic{name: "example.com/present"}},
 			func(err error) bool {
-				_, duplicate := errors.AsType[*volume.DuplicatePluginError](err)
-				return duplicate && strings.Contains(err.Error(), `"a"`) && strings.Contains(err.Error(), `"b"`)
+				return errors.Is(err, volume.ErrDuplicatePlugin) && strings.Contains(err.Error(), `"a"`) && strings.Contains(err.Error(), `"b"`)
 			}, false},
 		{"a failing Init", []volume.VolumePlugin{&basic{name: "example.com/a"}, &basic{name: "example.com/b", initErr: broken}, &basic{name: "example.com/c"}},
 			func(err error) bool {
-				e, ok := errors.AsType[*volume.PluginInitError](err)
-				return ok && e.Plugin == "example.com/b" && errors.Is(err, broken)
+				e, ok := errors.AsType[*volume.Failure](err)
+				return ok && e.Cause == volume.ErrPluginInit && e.Subject == "example.com/b" && errors.Is(err, broken)
 			}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -173,18 +171,14 @@ func TestFindPluginBySpecNamesAllCandidates(t *testing.T) {
 		&basic{name: "example.com/a", source: "nfs"},
 		&basic{name: "example.com/m", source: "nfs"})
 	p, err := m.FindPluginBySpec(nfsSpec())
-	ambiguous, ok := errors.AsType[*volume.AmbiguousPluginError](err)
+	ambiguous, ok := errors.AsType[*volume.Failure](err)
 	if !ok || p != nil || volume.IsUncertain(err) {
 		t.Fatalf("got %v, %v", p, err)
 	}
-	want := &volume.AmbiguousPluginError{Volume: "data", Candidates: []string{"example.com/a", "example.com/m", "example.com/z"}}
+	want := &volume.Failure{Cause: volume.ErrAmbiguousPlugin, Subject: "data", Next: "register only one of them",
+		What: `several volume plugins claim volume "data": example.com/a, example.com/m, example.com/z`}
 	if diff := cmp.Diff(want, ambiguous); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-	for _, candidate := range want.Candidates {
-		if !strings.Contains(err.Error(), candidate) {
-			t.Errorf("%q does not name %s", err, candidate)
-		}
 	}
 }
 
@@ -237,11 +231,12 @@ func TestFindPluginByName(t *testing.T) {
 	}
 	for _, name := range []string{"nfs", "kubernetes.io/NFS", "kubernetes.io~nfs", ""} {
 		p, err := m.FindPluginByName(name)
-		none, ok := errors.AsType[*volume.NoPluginError](err)
+		none, ok := errors.AsType[*volume.Failure](err)
 		if !ok || p != nil || volume.IsUncertain(err) {
 			t.Fatalf("%q: got %v, %v", name, p, err)
 		}
-		want := &volume.NoPluginError{Name: name, Registered: []string{"kubernetes.io/configmap", "kubernetes.io/nfs"}}
+		want := &volume.Failure{Cause: volume.ErrNoPlugin, Subject: name,
+			What: fmt.Sprintf("no volume plugin is named %q; registered: kubernetes.io/configmap, kubernetes.io/nfs", name)}
 		if diff := cmp.Diff(want, none); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}

@@ -5,27 +5,19 @@ import (
 	"reflect"
 )
 
-// HostedPlugin is implemented by plugins that tell which host their last Init was
-// called with, as podvol's own do. A [VolumePluginMgr] finds by it that another one
-// has initialised the same plugin since: the plugin would put its volumes below the
-// other's root directory. It is safe for concurrent use. Absent: sharing is not found.
+// HostedPlugin is implemented by plugins that return the host of their last Init,
+// as podvol's own do. By it a [VolumePluginMgr] finds that another one has
+// initialised the same plugin since. Such a plugin would put its volumes below
+// the other's root directory. The method is safe for concurrent use. Absent:
+// sharing is not found.
 type HostedPlugin interface {
 	VolumePlugin
 	InitHost() VolumeHost
 }
 
-// SharedPluginError says that a plugin belongs to another [VolumePluginMgr] by now.
-type SharedPluginError struct {
-	// Plugin is the plugin's name.
-	Plugin string
-}
-
-func (e *SharedPluginError) Error() string {
-	return fmt.Sprintf("volume plugin %q was initialised by another manager since, and would put volumes below the root directory of that one: give each manager plugins of its own, as each call of plugins.All returns them", e.Plugin)
-}
-
-// owned refuses a plugin that another manager has initialised since m has. A restart in
-// one process is not refused: the manager of before looks up nothing any more.
+// owned refuses a plugin that another manager has initialised since m has. It
+// does not refuse a restart in one process: the former manager looks nothing up
+// any more.
 func (m *VolumePluginMgr) owned(p VolumePlugin) (VolumePlugin, error) {
 	hosted, ok := p.(HostedPlugin)
 	if !ok {
@@ -37,10 +29,15 @@ func (m *VolumePluginMgr) owned(p VolumePlugin) (VolumePlugin, error) {
 	if sameHost(hosted.InitHost(), host) {
 		return p, nil
 	}
-	return nil, NothingDone(&SharedPluginError{Plugin: p.GetPluginName()})
+	return nil, NothingDone(&Failure{
+		Cause: ErrSharedPlugin, Subject: p.GetPluginName(),
+		What: fmt.Sprintf("volume plugin %q was initialised by another manager since, and would put volumes below the root directory of that one", p.GetPluginName()),
+		Next: "give each manager plugins of its own, as each call of plugins.All returns them",
+	})
 }
 
-// sameHost takes hosts that cannot be compared for one.
+// sameHost reports whether a and b are one host. Hosts that cannot be compared
+// count as one.
 func sameHost(a, b VolumeHost) bool {
 	return a != nil && !reflect.TypeOf(a).Comparable() || a == b
 }

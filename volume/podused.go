@@ -6,12 +6,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// UsedByContainer reports whether a container of the pod mounts the volume of this
-// name, or has it as a device: init and ephemeral containers count, as with the
-// kubelet (pkg/volume/util GetPodVolumeNames), which does not mount what none does.
+// UsedByContainer reports whether a container of the pod mounts the volume of
+// this name, or has it as a device. Init and ephemeral containers count, as with
+// the kubelet (pkg/volume/util GetPodVolumeNames). The kubelet does not mount a
+// volume that no container uses.
 //
-// A pod without any container uses all of its volumes: whoever hands it over wants
-// the volumes, and has nothing to say of containers. It only reads the pod.
+// A pod without any container uses all of its volumes: its caller needs the
+// volumes only. UsedByContainer only reads the pod.
 func UsedByContainer(pod *v1.Pod, volumeName string) bool {
 	spec := &pod.Spec
 	if len(spec.InitContainers)+len(spec.Containers)+len(spec.EphemeralContainers) == 0 {
@@ -25,10 +26,11 @@ func UsedByContainer(pod *v1.Pod, volumeName string) bool {
 		slices.ContainsFunc(spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return uses(v1.Container(c.EphemeralContainerCommon)) })
 }
 
-// HasEnded reports whether a pod's status says that its containers have ended for
-// good: its phase is Succeeded or Failed, and none of them is running. A phase alone
-// may come from a controller that knows nothing of the containers, as where a node is
-// lost: the node still has the volumes mounted. It only reads the pod.
+// HasEnded reports whether a pod's containers have ended for good, by the pod's
+// status: its phase is Succeeded or Failed, and no container is running. The
+// phase alone is not enough. A controller may set it without knowledge of the
+// containers, for example if a node is lost, and the node still has the volumes
+// mounted. HasEnded only reads the pod.
 func HasEnded(pod *v1.Pod) bool {
 	status := &pod.Status
 	if status.Phase != v1.PodSucceeded && status.Phase != v1.PodFailed {

@@ -9,14 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// DeletingPrefix begins the name of a directory beside volumes whose contents
-// are being removed. No volume's name can begin so. After a crash the next
-// teardown of the volume removes what is left of it.
+// DeletingPrefix begins the name of a directory whose contents are being removed.
+// Such directories are beside the volumes. No volume's name can begin so. After a
+// crash the next teardown of the volume removes the rest.
 const DeletingPrefix = "deleting~"
 
-// PodVolume is the identity of one volume of one pod: what most mounters and
-// unmounters need to know, and the base that they embed. Its methods do no
-// I/O. It is a plain value.
+// PodVolume is the identity of one volume of one pod. Most mounters and
+// unmounters need it and embed it. Its methods do no I/O. It is a plain value.
 type PodVolume struct {
 	Host   VolumeHost
 	Plugin string
@@ -27,9 +26,9 @@ type PodVolume struct {
 	Pod types.NamespacedName
 }
 
-// NewPodVolume returns the identity of a spec's volume in a pod. It refuses
-// names and UIDs that could lead out of the pod's directory. The error is
-// NewMounter's, an *[Error] with an *[InvalidSpecError].
+// NewPodVolume returns the identity of a spec's volume in a pod. It refuses names
+// and UIDs that could lead out of the pod's directory. The error is an *[Error]
+// of NewMounter with an *[InvalidSpecError].
 func NewPodVolume(host VolumeHost, plugin string, spec *Spec, pod *v1.Pod) (PodVolume, error) {
 	v := PodVolume{Host: host, Plugin: plugin, Name: spec.Name()}
 	if pod == nil {
@@ -42,8 +41,8 @@ func NewPodVolume(host VolumeHost, plugin string, spec *Spec, pod *v1.Pod) (PodV
 	return v, nil
 }
 
-// NewUnmountedPodVolume is NewPodVolume for an unmounter, which knows no pod
-// but its UID; the error is NewUnmounter's.
+// NewUnmountedPodVolume is NewPodVolume for an unmounter, which knows only the
+// pod's UID. The error is an *[Error] of NewUnmounter.
 func NewUnmountedPodVolume(host VolumeHost, plugin, volumeName string, podUID types.UID) (PodVolume, error) {
 	v := PodVolume{Host: host, Plugin: plugin, Name: volumeName, PodUID: podUID}
 	if err := v.check(); err != nil {
@@ -74,9 +73,9 @@ func (v PodVolume) Error(op string, err error) error {
 const maxSegment = 255
 
 // CheckPathSegment refuses a string that cannot be the name of one directory
-// entry or would not survive being written down: empty, longer than 255 bytes,
-// "." or "..", no UTF-8, or with a slash or a control character. What names the
-// string in the error. The error is an *[InvalidSpecError].
+// entry, or cannot be stored in JSON: empty, longer than 255 bytes, "." or "..",
+// no UTF-8, or with a slash or a control character. The error is an
+// *[InvalidSpecError]; it names the string by the argument what.
 func CheckPathSegment(what, s string) error {
 	switch {
 	case s == "":
@@ -93,9 +92,9 @@ func CheckPathSegment(what, s string) error {
 	return nil
 }
 
-// CheckAbsolutePath refuses a path of a manifest that is empty, not absolute,
-// has an element "..", or contains a NUL byte. What names the path in the
-// error, an *[InvalidSpecError].
+// CheckAbsolutePath refuses a path of a manifest that is empty or not absolute,
+// has an element "..", or contains a NUL byte. The error is an
+// *[InvalidSpecError]; it names the path by the argument what.
 func CheckAbsolutePath(what, p string) error {
 	switch {
 	case p == "":

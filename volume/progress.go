@@ -2,14 +2,14 @@ package volume
 
 import "fmt"
 
-// Progress is how far something is that takes long: changing the owner of many
-// files, making a file system.
+// Progress is the progress of a long task, such as a change of the owner of many
+// files, or the making of a file system.
 type Progress struct {
-	// Doing says what is done, in words that follow "is": "setting the owner
-	// of files".
+	// Doing names the task, in words that follow "is": "setting the owner of
+	// files".
 	Doing string
-	// Done counts what has been done, of Total; a Total of 0 is not known. The
-	// unit is what Doing names.
+	// Done is the finished part of Total; a Total of 0 means unknown. Doing names
+	// the unit.
 	Done, Total int64
 }
 

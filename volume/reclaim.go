@@ -7,20 +7,21 @@ import (
 	"strings"
 )
 
-// ErrDryRun says that nothing was deleted because only a dry run was asked for:
-// the volume is not empty and must not be given to another claim.
+// ErrDryRun says that nothing was deleted because the call was a dry run. The
+// volume is not empty and must not be given to another claim.
 var ErrDryRun = errors.New("dry run: nothing was deleted")
 
-// DryRunError says what would have been deleted. It matches [ErrDryRun].
+// DryRunError describes the data that a dry run did not delete. It matches
+// [ErrDryRun].
 type DryRunError struct {
-	// Source is where the data is, as people read it: "10.0.0.1:/export".
+	// Source is the place of the data, for people: "10.0.0.1:/export".
 	Source string
-	// Entries is how many files, links and directories there are; Bytes the
-	// space they take.
+	// Entries is the number of files, links and directories. Bytes is their
+	// space.
 	Entries, Bytes int64
 	// First are some of the names directly in the volume.
 	First []string
-	// Mounts is how many mount points there are, at which a deletion would stop.
+	// Mounts is the number of mount points. A deletion would stop there.
 	Mounts int64
 	// Do says how to delete for real.
 	Do string
@@ -40,7 +41,7 @@ func (e *DryRunError) Error() string {
 	return text + "; " + e.Do
 }
 
-// list has the first names, and a sign that there is more than these.
+// list returns the first names, and a sign if there are more.
 func (e *DryRunError) list() string {
 	var names []string
 	for _, name := range e.First {
@@ -63,9 +64,9 @@ func counted(n int64, one, many string) string {
 func (e *DryRunError) Unwrap() error { return ErrDryRun }
 
 // IncompleteError says that the emptying or deletion of a volume stopped before
-// its end. What is left is untouched; another try goes on.
+// its end. The rest is untouched. Another attempt goes on with it.
 type IncompleteError struct {
-	// Done is how many entries are gone.
+	// Done is the number of removed entries.
 	Done int64
 	Err  error
 }
@@ -74,5 +75,5 @@ func (e *IncompleteError) Error() string {
 	return fmt.Sprintf("stopped after %s: %v; the rest is still there, and another try goes on with it", counted(e.Done, "entry", "entries"), e.Err)
 }
 
-// Unwrap returns what stopped it.
+// Unwrap returns the error that stopped it.
 func (e *IncompleteError) Unwrap() error { return e.Err }

@@ -15,56 +15,55 @@ import (
 	"github.com/podvol/podvol/util/secretopt"
 )
 
-// RecordVersion is the schema version that [EncodeRecord] writes. Version 1 had
-// a checksum of its own, which is passed over: whoever stores records sees to
-// it that they are whole.
+// RecordVersion is the schema version that [EncodeRecord] writes. Version 1 had a
+// checksum of its own, which is ignored. The store of the records keeps them
+// whole.
 const RecordVersion = 2
 
-// Record is what is written down about a volume before it is mounted, so that
-// a restarted node knows what is mounted, for whom, and how to undo it. It
-// holds no secrets.
+// Record describes a volume before it is mounted. With it a restarted node knows
+// the volume, its pod, and how to undo the mount. It holds no secrets.
 type Record struct {
-	// PodUID and Pod say whose it is. Volumes are its names in the pod, which
-	// differ from the spec's name for claims, and are several where the pod
-	// names a claim more than once.
+	// PodUID and Pod name the volume's pod. Volumes are the volume's names in the
+	// pod. They differ from the spec's name for claims. There are several if the
+	// pod names a claim more than once.
 	PodUID  types.UID            `json:"podUID"`
 	Pod     types.NamespacedName `json:"pod"`
 	Volumes []string             `json:"volumes"`
-	// NodeName is the node that it was mounted for; empty where nobody knows: in
-	// rebuilt records, and those of versions that did not write it.
+	// NodeName is the node that the volume was mounted for. It is empty in
+	// rebuilt records, and in records of versions that did not write it.
 	NodeName types.NodeName `json:"nodeName,omitempty"`
 	// Plugin is the plugin's name.
 	Plugin string `json:"plugin"`
-	// Path is where the pod's containers find the volume, which is the pod's
-	// link to the device for a block volume: absolute and clean, as
-	// filepath.Clean makes it.
+	// Path is the path at which the pod's containers find the volume. For a block
+	// volume it is the pod's link to the device. It is absolute and clean, as
+	// from filepath.Clean.
 	Path string `json:"path"`
-	// Source describes the data's origin, for people.
+	// Source is the place of the data, for people.
 	Source string `json:"source,omitempty"`
-	// SELinuxLabel is the label that its file system is mounted with; empty: none.
+	// SELinuxLabel is the SELinux label of the mount; empty: none.
 	SELinuxLabel string `json:"seLinuxLabel,omitempty"`
-	// The spec: either of the two, and the pod's wish for read-only.
+	// The spec: one of the two, and the pod's option for read-only.
 	InlineVolume     *v1.Volume           `json:"inlineVolume,omitempty"`
 	PersistentVolume *v1.PersistentVolume `json:"persistentVolume,omitempty"`
 	ReadOnly         bool                 `json:"readOnly,omitempty"`
-	// Rebuilt says that the record was made from what was found on disk
-	// (ReconstructedVolume): its volume's name in the pod is the spec's, and the
-	// spec is inline even if it came from a PersistentVolume. Guessed says that
-	// the source is not certain either.
+	// Rebuilt says that the record was made from the disk (ReconstructedVolume).
+	// The volume's name in the pod is then the spec's name. The spec is inline
+	// even if it came from a PersistentVolume. Guessed says that the source is
+	// not certain either.
 	Rebuilt bool `json:"rebuilt,omitempty"`
 	Guessed bool `json:"guessed,omitempty"`
 	// Detached says that the volume's mount was detached while its file system
-	// may have been in use; nil: not, or it was mounted again.
+	// may have been in use; nil: it was not detached, or it was mounted again.
 	Detached *Detachment `json:"detached,omitempty"`
 
-	// Confirmed is nil until the volume is known to be set up. It is no part
-	// of the record proper; see [EncodeConfirmation].
+	// Confirmed is nil until the volume is known to be set up. It is not part of
+	// the record's JSON; see [EncodeConfirmation].
 	Confirmed *Confirmation `json:"-"`
 }
 
 // Confirmation says that a recorded volume was set up.
 type Confirmation struct {
-	// At is when, Took how long it took.
+	// At is the end of the set-up. Took is its duration.
 	At   time.Time     `json:"at"`
 	Took time.Duration `json:"took"`
 	// MountPoint says whether the mount table showed a mount at the path.
@@ -73,21 +72,21 @@ type Confirmation struct {
 	Device *MappedDevice `json:"device,omitempty"`
 }
 
-// MappedDevice is where the device of a block volume is found.
+// MappedDevice is the place of a block volume's device.
 type MappedDevice struct {
 	// Node is the device's node, links resolved.
 	Node string `json:"node"`
-	// Bind is where that is bound for the pod below plugins/, which the mount
-	// table shows while the volume is there.
+	// Bind is the pod's bind of the node below plugins/. The mount table shows it
+	// while the volume is set up.
 	Bind string `json:"bind"`
 }
 
-// Spec returns the recorded spec; it shares the record's pointers.
+// Spec returns the recorded spec. It shares the record's pointers.
 func (r *Record) Spec() *Spec {
 	return &Spec{Volume: r.InlineVolume, PersistentVolume: r.PersistentVolume, ReadOnly: r.ReadOnly}
 }
 
-// ErrRecordDamaged says that a record is truncated, or none at all.
+// ErrRecordDamaged says that a record is truncated, or is no record at all.
 var ErrRecordDamaged = errors.New("the volume record is damaged")
 
 // RecordVersionError says that a record was written by a newer podvol.
@@ -97,17 +96,17 @@ func (e *RecordVersionError) Error() string {
 	return fmt.Sprintf("the volume record has schema version %d, this podvol reads up to %d; use the newer podvol that wrote it", e.Version, e.Supported)
 }
 
-// envelope is a record on disk. The version comes first and can be read by
-// every version.
+// envelope is a record on disk. The version comes first. Every version of podvol
+// can read it.
 type envelope struct {
 	Version int             `json:"version"`
 	Record  json.RawMessage `json:"record"`
 }
 
-// EncodeRecord returns the record as JSON on one line, without a newline. A
-// record without pod UID, volume, plugin, path or exactly one spec is refused
-// with an *[InvalidSpecError]. The record is not changed. Nothing in it tells an
-// altered record from a good one: it is to be stored with a checksum.
+// EncodeRecord returns the record as JSON on one line, without a newline. It
+// refuses a record without pod UID, volume, plugin, path or exactly one spec; the
+// error is an *[InvalidSpecError]. It does not change the record. The JSON has no
+// checksum, so the caller must store one with it.
 func EncodeRecord(r *Record) ([]byte, error) {
 	if err := r.check(); err != nil {
 		return nil, err
@@ -119,16 +118,18 @@ func EncodeRecord(r *Record) ([]byte, error) {
 	return json.Marshal(envelope{Version: RecordVersion, Record: body})
 }
 
-// EncodeConfirmation returns what is noted about a record once its volume is
-// set up. It needs no sync: when it is lost, the volume is merely uncertain
+// EncodeConfirmation returns the JSON that is stored beside a record once its
+// volume is set up. It needs no sync: if it is lost, the volume is uncertain
 // again.
 func EncodeConfirmation(c Confirmation) ([]byte, error) { return json.Marshal(c) }
 
-// DecodeRecord reads what [EncodeRecord] of this version or an older one wrote,
-// and the confirmation that was noted about it; empty, or not to be read: none.
-// A newer schema is a *[RecordVersionError]; everything else that is wrong
-// matches [ErrRecordDamaged]. Fields that this version does not know are passed
-// over: what it knows suffices to tear the volume down.
+// DecodeRecord reads a record that [EncodeRecord] of this version or an older one
+// wrote, and its confirmation. A confirmation that is empty or cannot be read
+// counts as none. It ignores fields that this version does not know: the known
+// ones are enough to tear the volume down. The errors:
+//
+//   - A *[RecordVersionError]: the schema is newer.
+//   - [ErrRecordDamaged]: all other faults match it.
 func DecodeRecord(record, confirmation []byte) (*Record, error) {
 	var e envelope
 	if err := json.Unmarshal(record, &e); err != nil {
@@ -188,8 +189,9 @@ func checkRecordPath(path string) error {
 	return nil
 }
 
-// trimmed leaves out what no plugin reads and what only makes records large, and
-// the secrets among options and parameters: who mounts has them from the object.
+// trimmed returns the record without the fields that no plugin reads and that
+// only make it large. It also drops the secrets among options and parameters: a
+// mounter gets them from the object.
 func (r *Record) trimmed() *Record {
 	c := *r
 	if r.InlineVolume != nil {

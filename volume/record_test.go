@@ -156,7 +156,7 @@ func TestEncodeRecordRefuses(t *testing.T) {
 		r := inlineRecord()
 		r.Plugin = plugin
 		data, err := volume.EncodeRecord(r)
-		if _, ok := errors.AsType[*volume.PluginNameError](err); !ok || data != nil {
+		if !errors.Is(err, volume.ErrPluginName) || data != nil {
 			t.Errorf("plugin %q: got %q, %v", plugin, data, err)
 		}
 	}

@@ -10,57 +10,67 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// PodRunner runs pods to their end, as recycling needs one that empties a
-// volume. Who runs podvol in a cluster gives it a client of the API.
+// PodRunner runs pods to their end, such as the pod that empties a volume for
+// recycling. In a cluster it is a client of the API.
 type PodRunner interface {
-	// RunPod creates the pod, waits until it has ended and removes it. What
-	// happens to it meanwhile, its events above all, goes to record. It is
-	// idempotent by the pod's namespace and name: a pod that is there, because
-	// an earlier wait ended with ctx, is waited for and removed. Its success counts
-	// only if it can be told that the runner has made it, since name and label may be
-	// anybody's who may make pods there; else the pod is run once more. The pod is
-	// only read.
+	// RunPod creates the pod, waits until it has ended and removes it. It reports
+	// the pod's progress, above all its events, to record. It only reads the
+	// argument pod.
 	//
-	// It asks mayRun right before it creates the pod or begins to wait for one
-	// that is there, and then every few seconds until the pod has ended: what the
-	// pod deletes may belong to somebody meanwhile. If that is an error, a pod
-	// that is there is removed without a grace period, however far it is, and
-	// the error returned. When ctx ends, a pod that has not started is removed,
-	// so that it does not start once nobody asks any more; one that runs is left
-	// for the next call.
+	// It is idempotent by the pod's namespace and name:
 	//
-	// A pod that did not succeed is an error, best the *[PodFailedError] that
-	// [PodResult] makes of it. A pod of this name with another label
-	// [RecyclerLabel] is not this one, and its success says nothing: that is an
-	// error too.
+	//   - The pod may exist already, because ctx ended an earlier wait. Then
+	//     RunPod waits for that pod and removes it.
+	//   - The success of such a pod counts only if the runner can tell that it
+	//     made the pod itself. Every user who may make pods there can use the
+	//     name and the label. Without proof RunPod runs the pod once more.
+	//   - A pod of this name with another label [RecyclerLabel] is another pod.
+	//     Its success says nothing. That is an error.
+	//
+	// It calls mayRun because the data may belong to another claim meanwhile:
+	//
+	//   - It does so right before it creates the pod or begins to wait for an
+	//     existing one, and then every few seconds until the pod has ended.
+	//   - If mayRun fails, RunPod removes an existing pod without a grace period,
+	//     however far it is, and returns the error.
+	//
+	// When ctx ends, RunPod removes a pod that has not started, so that it does
+	// not start later. It leaves a running pod for the next call.
+	//
+	// A pod that did not succeed is an error, best the *[PodFailedError] of
+	// [PodResult].
 	RunPod(ctx context.Context, pod *v1.Pod, mayRun func(ctx context.Context) error, record RecycleEventRecorder) error
 }
 
 // ReleaseVerifier decides whether the data of a PersistentVolume may be
-// destroyed. It is asked before, and again right before, anything is deleted,
-// and about every second while that goes on, so it should answer from memory.
+// destroyed. It is called before the deletion, again right before the first file,
+// and about every second while the deletion goes on. So it should answer from
+// memory.
 type ReleaseVerifier interface {
-	// VerifyReleased returns nil only if the data may be destroyed: the
-	// PersistentVolume that is stored is this very one, by UID and source; it
-	// is Released by the claim that its claimRef names by UID, or Failed since it
-	// could not be reclaimed before; that claim is gone, another one, or has
-	// another volume; and nobody else uses this data, by whatever claim,
-	// PersistentVolume or inline volume. What cannot be told is an error. The
-	// argument is only read.
+	// VerifyReleased returns nil only if the data may be destroyed:
+	//
+	//   - The stored PersistentVolume is this one, by UID and source.
+	//   - It is Released by the claim that its claimRef names by UID, or it is
+	//     Failed because it could not be reclaimed before.
+	//   - That claim is gone, is another one, or has another volume.
+	//   - No other claim, PersistentVolume or inline volume uses this data.
+	//
+	// If one of these is not known, that is an error. VerifyReleased only reads
+	// the argument.
 	VerifyReleased(ctx context.Context, pv *v1.PersistentVolume) error
 }
 
 const (
 	// RecyclerLabel marks the pod that empties a PersistentVolume. Its value is
-	// [ReleaseID] of the volume, so that it means this release and no other.
+	// the volume's [ReleaseID]. So it stands for this release and no other.
 	RecyclerLabel = "podvol.io/recycler-of"
 	// RecyclerAnnotation is the name of that PersistentVolume.
 	RecyclerAnnotation = "podvol.io/recycled-volume"
 )
 
-// ReleaseID names one release of a PersistentVolume: it is made of the UIDs of
-// the volume and of the claim that has left it, and differs for every later
-// claim. It is empty where one of the two is not known.
+// ReleaseID names one release of a PersistentVolume. It is made of the UIDs of
+// the volume and of the claim that has left it. It differs for every later claim.
+// It is empty if one of the two UIDs is not known.
 func ReleaseID(pv *v1.PersistentVolume) string {
 	if pv == nil || pv.UID == "" || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "" {
 		return ""
@@ -69,8 +79,8 @@ func ReleaseID(pv *v1.PersistentVolume) string {
 	return hex.EncodeToString(sum[:10])
 }
 
-// PodResult says whether a pod has ended, and how: nil for one that succeeded,
-// else a *[PodFailedError].
+// PodResult reports whether a pod has ended, and how: err is nil if the pod
+// succeeded, else a *[PodFailedError].
 func PodResult(pod *v1.Pod) (ended bool, err error) {
 	switch pod.Status.Phase {
 	case v1.PodSucceeded:
@@ -84,8 +94,8 @@ func PodResult(pod *v1.Pod) (ended bool, err error) {
 	return false, nil
 }
 
-// podMessage is what a failed pod says of itself, or else what the first of its
-// containers that failed says.
+// podMessage is the message of a failed pod, or else the message of its first
+// failed container.
 func podMessage(pod *v1.Pod) string {
 	if pod.Status.Message != "" {
 		return pod.Status.Message
@@ -107,9 +117,10 @@ func podMessage(pod *v1.Pod) string {
 // PodFailedError says that a pod ended and did not succeed.
 type PodFailedError struct {
 	Pod types.NamespacedName
-	// Reason is the pod's, such as "DeadlineExceeded"; may be empty.
+	// Reason is the pod's reason, such as "DeadlineExceeded"; it may be empty.
 	Reason string
-	// Message is what the pod or one of its containers says; may be empty.
+	// Message is the message of the pod or of one of its containers; it may be
+	// empty.
 	Message string
 }
 

@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// RetryAtError is an error that says when another attempt makes sense, found
-// with errors.AsType: a plugin that knows that a server does not answer need
-// not be asked again before. The volume manager takes it for its own pause after
-// a failure, within that pause's bounds; another reason to try still counts at
-// once. Absent: the pause grows with every failure.
+// RetryAtError is an error that knows the time of the next useful attempt.
+// errors.AsType finds it. A plugin whose server does not answer need not be
+// called before that time. The volume manager takes that time for its next retry,
+// within the bounds of its own back-off. Another reason for an attempt still
+// counts at once. Absent: the back-off grows with every failure.
 type RetryAtError interface {
 	error
-	// RetryAt is the time from which on another attempt makes sense; it may
-	// have passed already.
+	// RetryAt is the time from which on another attempt is useful. It may be in
+	// the past.
 	RetryAt() time.Time
 }
 
-// RetryAt returns when err says that another attempt makes sense, and whether
-// it does; of several errors, the first that does counts.
+// RetryAt returns the time from which on another attempt is useful, and whether
+// err knows it. Of several errors the first that knows counts.
 func RetryAt(err error) (time.Time, bool) {
 	if e, ok := errors.AsType[RetryAtError](err); ok {
 		return e.RetryAt(), true

@@ -2,10 +2,10 @@ package volume
 
 import "strings"
 
-// AddSELinuxMountOption returns options with the one that gives every file of a
-// file system the SELinux label at mount time (mount(8), "context="); an empty
-// label adds nothing. The label is quoted, since it may have commas. Options is
-// not changed.
+// AddSELinuxMountOption returns options with the mount option that gives every
+// file of a file system the SELinux label (mount(8), "context="). An empty label
+// adds nothing. The label is quoted, because it may have commas. options is not
+// changed.
 func AddSELinuxMountOption(options []string, label string) []string {
 	if label == "" {
 		return options
@@ -15,8 +15,8 @@ func AddSELinuxMountOption(options []string, label string) []string {
 }
 
 // SELinuxMountOption returns the label that AddSELinuxMountOption gave a file
-// system, by the options that the mount table shows of it, where only a label
-// with commas is quoted (Linux 6.12, security/selinux/hooks.c); empty: none.
+// system; empty: none. It reads the options of the mount table. There only a
+// label with commas is quoted (Linux 6.12, security/selinux/hooks.c).
 func SELinuxMountOption(options []string) string {
 	for _, o := range options {
 		if label, ok := strings.CutPrefix(o, "context="); ok {
@@ -26,9 +26,9 @@ func SELinuxMountOption(options []string) string {
 	return ""
 }
 
-// CheckSELinuxLabel refuses what is no label, or part of one: a quote or a comma
-// elsewhere than between categories would smuggle mount options in. The error is
-// an *[InvalidSpecError].
+// CheckSELinuxLabel refuses a string that is no label or part of one. A quote, or
+// a comma that is not between categories, would smuggle in mount options. The
+// error is an *[InvalidSpecError].
 func CheckSELinuxLabel(what, s string) error {
 	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:,-"
 	if i := strings.IndexFunc(s, func(r rune) bool { return !strings.ContainsRune(allowed, r) }); i >= 0 {

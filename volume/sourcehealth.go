@@ -2,17 +2,17 @@ package volume
 
 import "time"
 
-// SourceHealthPlugin is implemented by plugins that keep book of whether the
-// servers of their volumes answer. Absent: nothing is known of them.
+// SourceHealthPlugin is implemented by plugins that record whether the servers of
+// their volumes answer. Absent: nothing is known of the servers.
 type SourceHealthPlugin interface {
 	VolumePlugin
-	// SourceHealth returns what is known of the server of a volume, and whether
-	// the volume has one. It does no I/O, and never waits for any.
+	// SourceHealth returns the known health of a volume's server, and whether the
+	// volume has a server. It does no I/O and never waits for any.
 	SourceHealth(*Spec) (SourceHealth, bool)
 }
 
-// HealthOf returns what p knows of the volume's server, and whether it keeps
-// book of one: false for plugins that are no [SourceHealthPlugin].
+// HealthOf returns the known health of the volume's server, and whether p records
+// it. The latter is false for plugins that are no [SourceHealthPlugin].
 func HealthOf(p VolumePlugin, spec *Spec) (SourceHealth, bool) {
 	if c, ok := p.(SourceHealthPlugin); ok {
 		return c.SourceHealth(spec)
@@ -20,23 +20,26 @@ func HealthOf(p VolumePlugin, spec *Spec) (SourceHealth, bool) {
 	return SourceHealth{}, false
 }
 
-// SourceHealth is what a plugin has found out about one server by the mounts
-// that it made, or could not make. It says nothing of volumes that are mounted:
-// those are not touched to find out.
+// SourceHealth is a plugin's knowledge of one server. It comes from the mounts
+// that the plugin made or could not make. It says nothing of mounted volumes: the
+// plugin does not touch them to find out.
 type SourceHealth struct {
-	// Source is the server as people know it, one spelling for each.
+	// Source is the server's name for people. Each server has one spelling.
 	Source string
-	// Answers: as far as is known, new volumes of the server can be mounted. It
-	// is false while the plugin refuses them because of the attempts before.
+	// Answers says that new volumes of the server can be mounted, as far as is
+	// known. It is false while the plugin refuses them because of earlier
+	// attempts.
 	Answers bool
-	// Since is when the first of the Failures began; zero if there are none.
+	// Since is the time at which the first of the Failures began; zero if there
+	// are none.
 	Since time.Time
-	// Failures counts the attempts that had no answer, since the last that had.
+	// Failures counts the attempts without an answer since the last attempt with
+	// one.
 	Failures int
-	// RetryAt is from when on another attempt is made; zero where Answers. A
-	// time that has passed means that an attempt is under way, or that nobody
-	// has wanted a volume of the server since.
+	// RetryAt is the time of the next attempt; zero if Answers. A time in the
+	// past means that an attempt is under way, or that no volume of the server
+	// was needed since.
 	RetryAt time.Time
-	// Err is why the last of the Failures failed; nil if there are none.
+	// Err is the error of the last of the Failures; nil if there are none.
 	Err error
 }

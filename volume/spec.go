@@ -4,14 +4,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Spec is one volume as a plugin sees it: an inline volume of a pod, or a
-// PersistentVolume. Exactly one of Volume and PersistentVolume is set. A Spec
-// and what it points to are never changed once a plugin has seen it.
+// Spec is one volume for a plugin: an inline volume of a pod, or a
+// PersistentVolume. Exactly one of Volume and PersistentVolume is set. Once a
+// plugin has received a Spec, the Spec and the objects that it points to never
+// change.
 type Spec struct {
 	Volume           *v1.Volume
 	PersistentVolume *v1.PersistentVolume
-	// ReadOnly is the pod's wish for a PersistentVolume
-	// (persistentVolumeClaim.readOnly). Inline sources carry their own.
+	// ReadOnly is the pod's option for a PersistentVolume
+	// (persistentVolumeClaim.readOnly). Inline sources have their own.
 	ReadOnly bool
 	// InlineVolumeSpecForCSIMigration marks a PersistentVolume that was made
 	// from an inline volume by translation to CSI.
@@ -30,8 +31,8 @@ func NewSpecFromPersistentVolume(pv *v1.PersistentVolume, readOnly bool) *Spec {
 	return &Spec{PersistentVolume: pv, ReadOnly: readOnly}
 }
 
-// Name is the volume's name in the pod, or the PersistentVolume's name. It
-// names the volume's directory. It is empty for a nil or empty Spec.
+// Name is the volume's name in the pod, or the PersistentVolume's name. The
+// volume's directory is named after it. It is empty for a nil or empty Spec.
 func (s *Spec) Name() string {
 	switch {
 	case s == nil:
@@ -44,15 +45,15 @@ func (s *Spec) Name() string {
 	return ""
 }
 
-// IsKubeletExpandable reports whether the node may be asked to expand the
-// volume: inline sources cannot grow, of PersistentVolumes FlexVolume, CSI and
-// those with a file system of the node's can, as the plugin decides.
+// IsKubeletExpandable reports whether the node may be asked to expand the volume.
+// Inline sources cannot grow. Of PersistentVolumes, FlexVolume, CSI and those
+// whose file system is the node's can grow, as the plugin decides.
 func (s *Spec) IsKubeletExpandable() bool {
 	return s != nil && s.PersistentVolume != nil
 }
 
-// IsBlock reports whether the volume is shown to containers as a device, not as
-// a file system: a PersistentVolume of volumeMode Block.
+// IsBlock reports whether containers see the volume as a device and not as a file
+// system: a PersistentVolume of volumeMode Block.
 func (s *Spec) IsBlock() bool {
 	if s == nil || s.PersistentVolume == nil {
 		return false

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// UnsupportedError says that no registered plugin knows a volume's type, why,
-// and what replaces it. A plugin of the user's own that supports the type
+// UnsupportedError says that no registered plugin knows a volume's type. It says
+// why, and what to use instead. A plugin of the user's own that supports the type
 // takes precedence.
 type UnsupportedError struct {
 	// Volume is the volume's name; may be empty.
 	Volume string
 	// Type is the source's name in a manifest, such as "gitRepo".
 	Type string
-	// Reason says why, Replacement what to use instead.
+	// Reason says why. Replacement says what to use instead.
 	Reason, Replacement string
 }
 
@@ -26,9 +26,9 @@ func (e *UnsupportedError) Error() string {
 	return text
 }
 
-// SourceTypes returns the names of the spec's sources as manifests spell them:
-// one for a valid spec, none or several for an invalid one. It knows every
-// source of the API version that it was compiled with.
+// SourceTypes returns the names of the spec's sources as manifests spell them.
+// There is one for a valid spec, and none or several for an invalid one.
+// SourceTypes knows every source of the API version that it was compiled with.
 func SourceTypes(spec *Spec) []string {
 	switch {
 	case spec == nil:
@@ -77,8 +77,9 @@ const (
 	notByThisBuild = "none of the registered plugins is for it"
 )
 
-// NewUnsupportedError answers for a volume type without plugin: why it is not
-// supported, and what replaces it. volumeName may be empty.
+// NewUnsupportedError returns the error for a volume type without plugin. It says
+// why the type is not supported, and what to use instead. volumeName may be
+// empty.
 func NewUnsupportedError(volumeName, sourceType string) *UnsupportedError {
 	reason, replacement := unsupportedType(sourceType)
 	return &UnsupportedError{Volume: volumeName, Type: sourceType, Reason: reason, Replacement: replacement}

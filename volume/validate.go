@@ -13,16 +13,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// ValidatePodVolumes refuses a pod whose volumes the API server would refuse,
-// before anything is touched: identity (UID, namespace, name), labels and
-// annotations, which volumes show, the volumes'
-// names and sources, and the containers' volumeMounts and volumeDevices. That
-// a volume's type has no plugin is not looked at here. The rules, and where they
-// are stricter than the API server's, are listed in testdata/validation.
+// ValidatePodVolumes refuses a pod whose volumes the API server would refuse. It
+// changes nothing. It checks:
 //
-// The error joins one *[InvalidSpecError] for every fault
-// (Unwrap() []error), each with the field's path, the pod and, where there is one,
-// the volume, and is marked with [NothingDone].
+//   - the pod's UID, namespace and name;
+//   - its labels and annotations, because volumes show them;
+//   - the volumes' names and sources;
+//   - the containers' volumeMounts and volumeDevices.
+//
+// It does not check whether a volume's type has a plugin. testdata/validation
+// lists the rules, and the rules that are stricter than the API server's.
+//
+// The error joins one *[InvalidSpecError] for every fault (Unwrap() []error).
+// Each has the field's path and the pod, and the volume if there is one. The
+// error carries the mark of [NothingDone].
 func ValidatePodVolumes(pod *v1.Pod) error {
 	if pod == nil {
 		return Invalid("pod", "is missing")
@@ -49,10 +53,10 @@ func ValidatePodVolumes(pod *v1.Pod) error {
 	return c.err()
 }
 
-// checker collects what is wrong.
+// checker collects the faults.
 type checker struct {
 	faults []error
-	// pod and volume are what the checked field belongs to.
+	// pod and volume are the owners of the checked field.
 	pod    types.NamespacedName
 	volume string
 }
@@ -61,7 +65,7 @@ func (c *checker) err() error { return errors.Join(c.faults...) }
 
 func (c *checker) refuse(field, format string, args ...any) { c.add(Invalid(field, format, args...)) }
 
-// add takes the fault that another function has found, or nil.
+// add adds the fault that another function has found, or nil.
 func (c *checker) add(err error) {
 	if err == nil {
 		return
@@ -72,7 +76,7 @@ func (c *checker) add(err error) {
 	c.faults = append(c.faults, err)
 }
 
-// addAll takes what apimachinery has found.
+// addAll adds the faults that apimachinery has found.
 func (c *checker) addAll(faults field.ErrorList) {
 	for _, fault := range faults {
 		c.refuse(fault.Field, "%s", fault.ErrorBody())
@@ -100,14 +104,14 @@ func (c *checker) required(field, s string) {
 	}
 }
 
-// oneOf refuses a word that is not among those that the API knows.
+// oneOf refuses a word that the API does not know.
 func oneOf[S ~string](c *checker, field string, word S, known ...S) {
 	if !slices.Contains(known, word) {
 		c.refuse(field, "%q is not one of %q; use one of them", word, known)
 	}
 }
 
-// between refuses a number that is out of bounds, both of which are allowed.
+// between refuses a number outside the bounds. Both bounds are allowed.
 func (c *checker) between(field string, n, least, most int64) {
 	if n < least || n > most {
 		c.refuse(field, "must be between %d and %d, is %d", least, most, n)
@@ -148,7 +152,7 @@ func countSources(types []string) string {
 	return fmt.Sprintf("%d: %s", len(types), strings.Join(types, ", "))
 }
 
-// localPath refuses a path that could lead out of where it starts. Empty is
+// localPath refuses a path that could lead out of its directory. Empty is
 // allowed.
 func (c *checker) localPath(field, p string) {
 	if path.IsAbs(p) {

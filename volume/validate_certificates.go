@@ -56,8 +56,9 @@ func (c *checker) signerName(at, name string) {
 	}
 }
 
-// bundleName is the API's rule for the names of ClusterTrustBundles: that of a
-// signer begins with the signer's, with colons.
+// bundleName is the API's rule for the names of ClusterTrustBundles. The name of
+// a signer's bundle begins with the signer's name, its slashes replaced by
+// colons.
 func (c *checker) bundleName(at, name string) {
 	own := name
 	if i := strings.LastIndex(name, ":"); i >= 0 {

@@ -12,9 +12,10 @@ import (
 
 const kindClaim = "PersistentVolumeClaim"
 
-// ValidatePersistentVolumeClaim refuses a claim that the API server would
-// refuse: names, labels, annotations, access modes, requested size, classes,
-// selector, volume mode and data source. The error is as of [ValidatePodVolumes].
+// ValidatePersistentVolumeClaim refuses a claim that the API server would refuse.
+// It checks names, labels, annotations, access modes, requested size, classes,
+// selector, volume mode and data source. The error is as with
+// [ValidatePodVolumes].
 func ValidatePersistentVolumeClaim(pvc *v1.PersistentVolumeClaim) error {
 	if pvc == nil {
 		return Invalid(kindClaim, "is missing")
@@ -27,8 +28,8 @@ func ValidatePersistentVolumeClaim(pvc *v1.PersistentVolumeClaim) error {
 	return c.err()
 }
 
-// claimTemplate checks what a claim is made of. Only labels and annotations are
-// taken from its metadata.
+// claimTemplate checks the template of a claim. Of its metadata only labels and
+// annotations are used.
 func (c *checker) claimTemplate(at string, template *v1.PersistentVolumeClaimTemplate) {
 	c.labelsAndAnnotations(at+".metadata", &template.ObjectMeta)
 	rest := template.ObjectMeta.DeepCopy()
@@ -97,7 +98,7 @@ func (c *checker) accessModes(at string, modes []v1.PersistentVolumeAccessMode) 
 	}
 }
 
-// className checks the name of a class; the empty one says that there is none.
+// className checks the name of a class. The empty name means no class.
 func (c *checker) className(at string, class *string) {
 	if class != nil && *class != "" {
 		c.names(at, *class, validation.IsDNS1123Subdomain)

@@ -17,10 +17,10 @@ const (
 	maxParameterBytes = 256 << 10
 )
 
-// ValidateStorageClass refuses a StorageClass that the API server would refuse:
-// name, labels, annotations, provisioner, parameters, reclaim policy, binding mode
-// and allowed topologies. What is not set is what the API server makes the default.
-// The error is as of [ValidatePodVolumes].
+// ValidateStorageClass refuses a StorageClass that the API server would refuse.
+// It checks name, labels, annotations, provisioner, parameters, reclaim policy,
+// binding mode and allowed topologies. A field that is not set has the API
+// server's default. The error is as with [ValidatePodVolumes].
 func ValidateStorageClass(class *storagev1.StorageClass) error {
 	if class == nil {
 		return Invalid("StorageClass", "is missing")

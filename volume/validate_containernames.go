@@ -6,8 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// containerNames refuses two containers of one name, of whichever kind: what one of
-// them sees could not be asked for.
+// containerNames refuses two containers of one name, of whichever kind: a name
+// must stand for one container.
 func (c *checker) containerNames(pod *v1.Pod) {
 	first := make(map[string]string)
 	check := func(field, name string) {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// fieldRef checks which field of the pod a volume's file shows.
+// fieldRef checks the reference of a volume's file to a field of the pod.
 func (c *checker) fieldRef(at string, ref *v1.ObjectFieldSelector) {
 	oneOf(c, at+".apiVersion", ref.APIVersion, "", "v1")
 	at += ".fieldPath"
@@ -36,8 +36,9 @@ func (c *checker) plainField(at, path string) {
 	}
 }
 
-// resourceFieldRef checks which resource of a container a volume's file shows.
-// That the pod has the container is for whoever writes the file.
+// resourceFieldRef checks the reference of a volume's file to a resource of a
+// container. It does not check that the pod has the container; the writer of the
+// file does.
 func (c *checker) resourceFieldRef(at string, ref *v1.ResourceFieldSelector) {
 	c.required(at+".containerName", ref.ContainerName)
 	if !strings.HasPrefix(ref.Resource, "limits."+v1.ResourceHugePagesPrefix) && !strings.HasPrefix(ref.Resource, "requests."+v1.ResourceHugePagesPrefix) {

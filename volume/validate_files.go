@@ -18,25 +18,25 @@ const (
 	maxTokenSeconds int64 = 1 << 32
 )
 
-// maxMode is the API's limit for files, maxDirMode that for an emptyDir, which may
-// have the sticky bit.
+// maxMode is the API's limit for files. maxDirMode is its limit for an emptyDir,
+// which may have the sticky bit.
 const (
 	maxMode    = 0o777
 	maxDirMode = 0o1777
 )
 
 // ValidateFiles refuses a volume whose configMap, secret, downwardAPI or
-// projected source can be seen to be wrong without looking at any object: it
-// is what [ValidatePodVolumes] checks of such a volume. The error is as there,
-// its fields begin with the source, as in "configMap.items[0].path". A source
-// that is not set is not looked at.
+// projected source is wrong. It reads no objects. [ValidatePodVolumes] checks
+// such a volume the same way. The error is as there; its fields begin with the
+// source, as in "configMap.items[0].path". A source that is not set is not
+// checked.
 func ValidateFiles(v *v1.Volume) error {
 	var c checker
 	c.files("", v)
 	return c.err()
 }
 
-// files checks the sources that are made of files.
+// files checks the sources that consist of files.
 func (c *checker) files(prefix string, v *v1.Volume) {
 	f := fileChecker{checker: c}
 	if s := v.ConfigMap; s != nil {
@@ -73,7 +73,7 @@ func join(prefix, field string) string {
 // fileChecker checks the files of one volume.
 type fileChecker struct {
 	*checker
-	// paths are those written down so far.
+	// paths are the paths of the files so far.
 	paths atomicdir.PathSet
 }
 
@@ -142,7 +142,7 @@ func (c *fileChecker) projection(field string, p *v1.VolumeProjection) {
 }
 
 // ProjectionTypes returns the kinds of source that are set in one source of a
-// projected volume, as a manifest spells them. A valid one has one.
+// projected volume, as manifests spell them. A valid source has one.
 func ProjectionTypes(p *v1.VolumeProjection) (types []string) {
 	for _, t := range []struct {
 		name string
@@ -167,15 +167,15 @@ func (c *fileChecker) token(field string, s *v1.ServiceAccountTokenProjection) {
 	}
 }
 
-// item checks what was written down about one file of several.
+// item checks the fields of one file of several.
 func (c *fileChecker) item(field, given string, mode *int32, user *int64) {
 	c.mode(field+".mode", mode)
 	c.user(field+".user", user)
 	c.file(field+".path", given)
 }
 
-// file checks a file's path, and that it goes together with those of the volume's
-// others.
+// file checks a file's path, and that it does not conflict with the volume's
+// other files.
 func (c *fileChecker) file(field, given string) {
 	if err := atomicdir.CheckPath(given); err != nil {
 		c.refuse(field, "%v", err)

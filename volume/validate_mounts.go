@@ -10,7 +10,7 @@ import (
 	"github.com/podvol/podvol/util/kubeapi"
 )
 
-// container checks what a container mounts and which devices it is shown.
+// container checks a container's volumeMounts and volumeDevices.
 func (c *checker) container(field string, container *v1.Container, volumes map[string]*v1.Volume) {
 	c.names(field+".name", container.Name, validation.IsDNS1123Label)
 	for i := range container.VolumeMounts {
@@ -52,7 +52,7 @@ func (c *checker) subPath(field string, m *v1.VolumeMount) {
 	c.localPath(field+".subPathExpr", m.SubPathExpr)
 }
 
-// noSubPaths is for ephemeral containers: who debugs sees whole volumes.
+// noSubPaths is for ephemeral containers: for debugging they see whole volumes.
 func (c *checker) noSubPaths(field string, mounts []v1.VolumeMount) {
 	for i, m := range mounts {
 		c.volume = m.Name

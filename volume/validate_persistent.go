@@ -15,10 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// ValidatePersistentVolume refuses a PersistentVolume that the API server
-// would refuse: name, labels, annotations, capacity, access modes, exactly one
-// source and its fields, classes, reclaim policy, volume mode, claimRef and node
-// affinity. The error is as of [ValidatePodVolumes].
+// ValidatePersistentVolume refuses a PersistentVolume that the API server would
+// refuse. It checks name, labels, annotations, capacity, access modes, exactly
+// one source and its fields, classes, reclaim policy, volume mode, claimRef and
+// node affinity. The error is as with [ValidatePodVolumes].
 func ValidatePersistentVolume(pv *v1.PersistentVolume) error {
 	if pv == nil {
 		return Invalid("PersistentVolume", "is missing")
@@ -38,7 +38,7 @@ func ValidatePersistentVolume(pv *v1.PersistentVolume) error {
 	return c.err()
 }
 
-// clusterMeta checks the metadata of what belongs to no namespace.
+// clusterMeta checks the metadata of cluster-wide objects.
 func (c *checker) clusterMeta(meta *metav1.ObjectMeta, kind string) {
 	c.names("metadata.name", meta.Name, validation.IsDNS1123Subdomain)
 	if meta.Namespace != "" {
@@ -81,7 +81,7 @@ func (c *checker) attributesClass(spec *v1.PersistentVolumeSpec) {
 	}
 }
 
-// nodeAffinity checks from which nodes a volume says that it can be reached.
+// nodeAffinity checks the selector of the nodes that can reach the volume.
 func (c *checker) nodeAffinity(at string, pv *v1.PersistentVolume) {
 	affinity := pv.Spec.NodeAffinity
 	switch {

@@ -14,7 +14,7 @@ import (
 	"github.com/podvol/podvol/util/kubeapi"
 )
 
-// volumeSource checks what can be told without a plugin.
+// volumeSource checks a source as far as that needs no plugin.
 func (c *checker) volumeSource(field string, v *v1.Volume) {
 	if s := v.EmptyDir; s != nil {
 		c.emptyDir(field+".emptyDir", s)
@@ -29,8 +29,8 @@ func (c *checker) volumeSource(field string, v *v1.Volume) {
 	c.files(field, v)
 }
 
-// ephemeralClaim checks the claim that is made for an ephemeral volume, and that
-// no other volume names one: whose it is would be unclear.
+// ephemeralClaim checks the claim of an ephemeral volume. It also checks that no
+// other volume names that claim: the claim's owner would be unclear.
 func (c *checker) ephemeralClaim(field string, v *v1.Volume, pod *v1.Pod) {
 	if v.Ephemeral != nil {
 		if made := pod.Name + "-" + v.Name; len(made) > validation.DNS1123SubdomainMaxLength {
@@ -66,16 +66,17 @@ func (c *checker) emptyDir(field string, s *v1.EmptyDirVolumeSource) {
 	c.add(err)
 }
 
-// ValidateEmptyDir refuses an emptyDir whose medium, sizeLimit or mode the API server
-// would refuse, as [ValidatePodVolumes] does; fields begin with "emptyDir".
+// ValidateEmptyDir refuses an emptyDir whose medium, sizeLimit or mode the API
+// server would refuse, as [ValidatePodVolumes] does. The fields begin with
+// "emptyDir".
 func ValidateEmptyDir(s *v1.EmptyDirVolumeSource) error {
 	var c checker
 	c.emptyDir("emptyDir", s)
 	return c.err()
 }
 
-// HugePageSize returns the page size in bytes of a medium "HugePages-<size>".
-// What names the medium in the error, an *[InvalidSpecError].
+// HugePageSize returns the page size in bytes of a medium "HugePages-<size>". The
+// error is an *[InvalidSpecError]; it names the medium by the argument what.
 func HugePageSize(what string, medium v1.StorageMedium) (int64, error) {
 	size, ok := strings.CutPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix))
 	if !ok {

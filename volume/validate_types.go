@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// requiredFields are the fields that a source of a type must have. A field of a
-// field, as secretRef.name, is required where the first is set.
+// requiredFields are the required fields of a source type. The field of a field,
+// such as secretRef.name, is required only if the outer field is set.
 func requiredFields(sourceType string, persistent bool) []string {
 	switch sourceType {
 	case "awsElasticBlockStore", "portworxVolume":
@@ -74,9 +74,9 @@ func withSecret(persistent bool, fields ...string) []string {
 	return append(fields, "secretRef.name")
 }
 
-// otherTypes checks what the API server does of the types of which podvol has no
-// plugin, since somebody else may have one. Source is a VolumeSource or a
-// PersistentVolumeSource; name is the volume's.
+// otherTypes checks the source types that podvol has no plugin for, by the API
+// server's rules: users may register plugins for them. Source is a VolumeSource
+// or a PersistentVolumeSource. name is the volume's name.
 func (c *checker) otherTypes(at, name string, sources reflect.Value) {
 	persistent := sources.Type() == reflect.TypeFor[v1.PersistentVolumeSource]()
 	for i := range sources.NumField() {
@@ -100,8 +100,8 @@ func jsonName(f reflect.StructField) string {
 	return name
 }
 
-// lacks reports whether a field, found by its name in a manifest, is empty. What is
-// below a field that is not set is not lacking.
+// lacks reports whether a field, found by its name in a manifest, is empty. A
+// field below an unset field is not lacking.
 func lacks(source reflect.Value, path []string) bool {
 	if source.Kind() == reflect.Pointer {
 		if source.IsNil() || len(path) == 0 {
@@ -123,7 +123,7 @@ func lacks(source reflect.Value, path []string) bool {
 	return false
 }
 
-// typeRules checks what is more than that a field is there.
+// typeRules checks the rules beyond required fields.
 func (c *checker) typeRules(at, name string, source any) {
 	switch s := source.(type) {
 	case *v1.AWSElasticBlockStoreVolumeSource:
@@ -179,8 +179,8 @@ var (
 	naaName = regexp.MustCompile(`^naa.[[:alnum:]]{32}$`)
 )
 
-// maxISCSIDirectory is how long a volume's name and portal may be together where an
-// initiator is named: they are the name of its interface.
+// maxISCSIDirectory is the maximal length of a volume's name and portal together,
+// if an initiator is named: they are the name of its interface.
 const maxISCSIDirectory = 64
 
 func (c *checker) iscsi(at, name, portal, iqn string, initiator *string, lun int32, noSecret bool) {

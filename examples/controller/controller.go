@@ -22,6 +22,7 @@ import (
 	"github.com/podvol/podvol/volume/objects/cluster"
 	"github.com/podvol/podvol/volume/objects/cluster/election"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/release"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
 
@@ -54,7 +55,7 @@ func newController(o options, clientset kubernetes.Interface, leases coordinatio
 	host := &volume.Host{
 		RootDir: o.rootDir, NodeName: "podvol-controller", Mounter: mounter,
 		Pods:     clusterhost.NewPodRunner(clientset, clusterhost.PodRunnerConfig{Logger: log}), // who empty volumes to recycle
-		Releases: &persistentvolume.ReleaseVerifier{Objects: c.objects, Plugins: c.plugins},     // asked before data goes
+		Releases: &release.Verifier{Objects: c.objects, Plugins: c.plugins},                     // asked before data goes
 	}
 	plugin := nfs.New(nfs.Config{Provision: nfs.ProvisionConfig{OnDelete: o.onDelete}})
 	err = c.plugins.InitPlugins([]volume.VolumePlugin{plugin}, host)

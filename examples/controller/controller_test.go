@@ -21,7 +21,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/noleak"
+	"github.com/podvol/podvol/util/testenv/noleak"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"

@@ -28,7 +28,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/apiserver"
+	"github.com/podvol/podvol/util/testenv/apiserver"
 	"github.com/podvol/podvol/volume/objects/cluster"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )

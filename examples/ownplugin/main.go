@@ -60,10 +60,12 @@ func run(ctx context.Context, out io.Writer, archivePath string, fake bool) erro
 		defer f.Close()
 		mounter = f
 	}
+	// README: begin
 	node, err := volumemanager.New(volumemanager.Config{
 		RootDir: root, NodeName: "node1", Objects: objects.NewStore(), Mounter: mounter,
 		Plugins: append(plugins.All(), newArchive()), // this is all that registering takes
 	})
+	// README: end
 	if err != nil {
 		return err
 	}

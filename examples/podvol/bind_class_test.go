@@ -9,7 +9,7 @@ import (
 // told so, and what to write instead.
 func TestClaimsOfClassesWithProvisioners(t *testing.T) {
 	const (
-		advice  = `; what makes the volumes of storage class "share" in a cluster, example.com/nfs, does not run here: write the PersistentVolume, with storageClassName: share`
+		advice  = `; the provisioner of storage class "share", example.com/nfs, does not run here; write the PersistentVolume, with storageClassName: share`
 		missing = "there is no PersistentVolume; create one"
 		nfs     = "example.com/nfs"
 		small   = "---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {name: small}\nspec: {capacity: {storage: 1Ki}, accessModes: [ReadWriteMany], storageClassName: share, hostPath: {path: /srv}}\n"

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,12 +11,12 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
-	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
+	"github.com/podvol/podvol/volume/standalone"
 )
 
 // A manifest that was written down from a cluster says itself that its claim is
@@ -57,8 +56,8 @@ spec:
 		if err != nil {
 			t.Fatal(err)
 		}
-		config := clusterConfig{rootDir: root, node: nodeConfig{nodeName: "node1", mounter: mounter}, store: objects.NewStore(), manager: "test"}
-		if _, err := bindClaims(t.Context(), config, set, set.Pods(), time.Minute); errors.Is(err, volume.ErrBoundElsewhere) != tc.refused || (err != nil) != tc.refused {
+		config := standalone.ClaimsConfig{RootDir: root, Node: standalone.NodeConfig{NodeName: "node1", Mounter: mounter}, Store: objects.NewStore(), Manager: "test"}
+		if _, err := standalone.BindClaims(t.Context(), config, set, set.Pods(), time.Minute); errors.Is(err, volume.ErrBoundElsewhere) != tc.refused || (err != nil) != tc.refused {
 			t.Errorf("%s: err = %v, want refused: %v", tc.claim, err, tc.refused)
 		}
 	}
@@ -107,61 +106,6 @@ spec:
 	})
 }
 
-// What an earlier version has bound stays bound: its ledger says so, though a
-// volume that fits better has come since.
-func TestMountHonoursTheLedgerOfAnEarlierVersion(t *testing.T) {
-	nstest.Parallel(t)
-	nstest.Run(t, func(t *testing.T) {
-		root, large, small := filepath.Join(t.TempDir(), "root"), t.TempDir(), t.TempDir()
-		bindings := filepath.Join(root, "podvol", "bindings")
-		if err := os.MkdirAll(bindings, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		entry := filepath.Join(bindings, "large.json")
-		uid := objects.DerivedUID("PersistentVolumeClaim", "default", "data")
-		if err := os.WriteFile(entry, fmt.Appendf(nil, `{"schemaVersion":1,"volume":"large","namespace":"default","name":"data","uid":%q}`, uid), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		file := manifestFile(t, `
-apiVersion: v1
-kind: PersistentVolume
-metadata: {name: large}
-spec: {capacity: {storage: 5Gi}, accessModes: [ReadWriteOnce], hostPath: {path: `+large+`}}
----
-apiVersion: v1
-kind: PersistentVolume
-metadata: {name: small}
-spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], hostPath: {path: `+small+`}}
----
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: data}
-spec: {accessModes: [ReadWriteOnce], storageClassName: "", resources: {requests: {storage: 1Gi}}}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: web}
-spec:
-  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]
-  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]
-`)
-		for range 2 {
-			out, _ := mustPodvol(t, exitOK, "mount", "-f", file, "--root-dir", root, "-o", "json")
-			if !strings.Contains(out, large) || strings.Contains(out, small) {
-				t.Errorf("stdout: %s", out)
-			}
-			mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
-			if _, err := os.Stat(entry); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("the ledger's entry stays: %v", err)
-			}
-		}
-		claims, _, err := persistentvolume.ReadRecords(clusterDir(root))
-		if err != nil || len(claims) != 1 || claims[0].Spec.VolumeName != "large" || claims[0].UID != uid {
-			t.Errorf("claims %v, err = %v", claims, err)
-		}
-	})
-}
-
 // Each command is a process of its own; what is made for a claim is found again,
 // and stays when the pod's volumes are unmounted.
 func TestMountMakesWhatTheClassMakes(t *testing.T) {
@@ -196,22 +140,21 @@ func TestClaimsOfAnotherProcess(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
 	mounter := mount.NewFakeMounter()
 	defer mounter.Close()
-	config := clusterConfig{rootDir: root, node: nodeConfig{nodeName: "node1", mounter: mounter}, wait: patience}
-	first, err := openCluster(t.Context(), config)
+	config := standalone.ClaimsConfig{RootDir: root, Node: standalone.NodeConfig{NodeName: "node1", Mounter: mounter}, LockTimeout: patience}
+	first, err := standalone.OpenClaims(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	hurried := config
-	hurried.wait = 50 * time.Millisecond
-	_, err = openCluster(t.Context(), hurried)
-	busy, ok := errors.AsType[*embedded.BusyError](err)
-	if !ok || !strings.Contains(busy.Error(), fmt.Sprintf("process %d", os.Getpid())) {
+	hurried.LockTimeout = 50 * time.Millisecond
+	_, err = standalone.OpenClaims(t.Context(), hurried)
+	if !errors.Is(err, embedded.ErrBusy) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", os.Getpid())) {
 		t.Errorf("err = %v", err)
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	second, err := openCluster(t.Context(), config)
+	second, err := standalone.OpenClaims(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/objects/persisted"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
+	"github.com/podvol/podvol/volume/standalone"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -29,12 +30,12 @@ type stored struct {
 // readStored reads the records, in the order of kubectl, without a lock: each
 // file is replaced in one step.
 func readStored(rootDir string) stored {
-	claims, volumes, err := persistentvolume.ReadRecords(clusterDir(rootDir))
+	claims, volumes, err := persisted.Read(standalone.ClaimsDir(rootDir))
 	slices.SortFunc(claims, func(a, b *v1.PersistentVolumeClaim) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	slices.SortFunc(volumes, func(a, b *v1.PersistentVolume) int { return strings.Compare(a.Name, b.Name) })
-	reasons, unreadable := embedded.ReadReasons(clusterDir(rootDir))
+	reasons, unreadable := embedded.ReadReasons(standalone.ClaimsDir(rootDir))
 	if unreadable != nil {
 		reasons = nil // what can be said without is
 	}

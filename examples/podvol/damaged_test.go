@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // seeDamage does what a person does who has seen to damaged records.

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"context"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/pflag"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/plugins/local"
@@ -59,26 +57,4 @@ func parseDiscover(values []string) (classes []localdiscovery.Class, err error) 
 		classes = append(classes, localdiscovery.Class{Dir: dir, StorageClass: value[at+1:]})
 	}
 	return classes, nil
-}
-
-// discoverDisks offers the disks of this node among the claims' volumes, until
-// stop is called. Without classes it does nothing.
-func discoverDisks(ctx context.Context, classes []localdiscovery.Class, storage *storage, config nodeConfig, say func(string)) (stop func(), err error) {
-	if len(classes) == 0 {
-		return func() {}, nil
-	}
-	table, err := mount.KernelTable()
-	if err != nil {
-		return nil, err
-	}
-	d := &localdiscovery.Discoverer{Objects: storage.Objects(), Mounts: table, NodeName: config.nodeName, Classes: classes, Logger: config.log}
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if err := d.Run(ctx); err != nil && ctx.Err() == nil {
-			say("no disks are offered any more: " + err.Error())
-		}
-	}()
-	return func() { cancel(); <-ended }, nil
 }

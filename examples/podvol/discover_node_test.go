@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // A disk that is mounted while run-node runs is what a pod has waited for.

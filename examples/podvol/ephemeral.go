@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
+	"github.com/podvol/podvol/volume/standalone"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -85,12 +86,12 @@ func (e ephemeralClaims) mayGo(ctx context.Context, c *embedded.Cluster, ref vol
 // withoutKept tells of the claims that are used, which is no failure: they go
 // with who uses them.
 func (e ephemeralClaims) withoutKept(err error) error {
-	used, isUsed := errors.AsType[*embedded.InUseError](err)
-	if !isUsed {
+	if !errors.Is(err, embedded.ErrInUse) {
 		return err
 	}
 	all, ok := err.(interface{ Unwrap() []error })
 	if !ok {
+		used, _ := errors.AsType[*volume.Failure](err)
 		fmt.Fprintf(e.kept, "podvol: the claim of an ephemeral volume stays: %v\n", used)
 		return nil
 	}
@@ -103,14 +104,13 @@ func (e ephemeralClaims) withoutKept(err error) error {
 
 // isHeld reports whether another process has the root directory, or its claims.
 func isHeld(err error) bool {
-	_, busy := errors.AsType[*embedded.BusyError](err)
-	return busy || errors.Is(err, volumemanager.ErrRootBusy)
+	return errors.Is(err, embedded.ErrBusy) || errors.Is(err, volumemanager.ErrRootBusy)
 }
 
 // heldByRunNode reports whether it is podvol run-node that has the claims, as
 // asked when somebody has them.
 func heldByRunNode(rootDir string) bool {
-	holder, _ := os.ReadFile(filepath.Join(clusterDir(rootDir), "holder"))
+	holder, _ := os.ReadFile(filepath.Join(standalone.ClaimsDir(rootDir), "holder"))
 	owner, _ := os.ReadFile(filepath.Join(volumemanager.StateDir(rootDir), "lock"))
 	process := func(of []byte) string { before, _, _ := strings.Cut(string(of), " ("); return before }
 	return strings.Contains(string(holder), "(podvol run-node ") && process(holder) == process(owner)

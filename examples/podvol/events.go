@@ -1,11 +1,13 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/podvol/podvol/volume"
@@ -53,4 +55,23 @@ func (m *missingStorage) has(name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.names[name]
+}
+
+// storageEvents writes what goes wrong with claims and volumes to a log.
+type storageEvents struct {
+	log    *slog.Logger
+	rename func(string) string
+}
+
+// Event implements persistentvolume.EventRecorder.
+func (e storageEvents) Event(object runtime.Object, eventType, reason, message string) {
+	about, ok := object.(metav1.Object)
+	if eventType != v1.EventTypeWarning || !ok {
+		return
+	}
+	name := about.GetName()
+	if about.GetNamespace() != "" {
+		name = about.GetNamespace() + "/" + name
+	}
+	e.log.Warn(e.rename(message), "object", fmt.Sprintf("%s %s", object.GetObjectKind().GroupVersionKind().Kind, name), "reason", reason)
 }

@@ -21,11 +21,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/calltrace"
 	"github.com/podvol/podvol/util/durable"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/calltrace"
+	"github.com/podvol/podvol/util/testenv/invariant"
+	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume/volumemanager"
-	"github.com/podvol/podvol/volume/volumemanager/invariant"
 )
 
 // sweepVar makes the sweeps try all whose names match it, a regular expression; "."
@@ -356,7 +356,7 @@ func faultCases() []faultCase {
 			},
 			args: func(s *faultSite) []string { return []string{"run", "-f", s.manifest, "--", "true"} },
 			zero: func(t *testing.T, s *faultSite) error {
-				return errors.Join(s.unmounted(t, false), allGone(runsDir(s.root)))
+				return errors.Join(s.unmounted(t, false), allGone(runsOf(s.root).Dir()))
 			},
 			next: func(s *faultSite) [][]string { return [][]string{{"fsck", "--repair"}, mounting(s)} },
 			done: func(t *testing.T, s *faultSite) error { return s.mounted(t) }},

@@ -135,7 +135,7 @@ func mayRepair(ctx context.Context, s streams, o fsckOptions, config volumemanag
 		if len(problems) > 0 || o.adopt {
 			return false, mayMount()
 		}
-		dead, done, err := deadRuns(o.rootDir)
+		dead, done, err := runsOf(o.rootDir).Dead()
 		done()
 		if err != nil || len(dead) == 0 {
 			return true, err

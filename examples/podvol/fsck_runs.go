@@ -10,6 +10,8 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/podrun/runroot"
+	"github.com/podvol/podvol/volume/standalone"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -18,10 +20,10 @@ const problemDeadRun volumemanager.ProblemKind = "run of a dead process"
 
 // checkRuns lists the runs whose process is gone.
 func checkRuns(rootDir string, list *problemList) error {
-	dead, done, err := deadRuns(rootDir)
+	dead, done, err := runsOf(rootDir).Dead()
 	defer done()
 	for _, r := range dead {
-		list.add(r.problem(), false, nil)
+		list.add(problemOf(r), false, nil)
 	}
 	return err
 }
@@ -29,7 +31,7 @@ func checkRuns(rootDir string, list *problemList) error {
 // repairRuns tears down what such runs have left, and removes their root
 // directories. One that cannot be removed holds up no other.
 func repairRuns(ctx context.Context, rootDir string, log *slog.Logger, list *problemList) error {
-	dead, done, err := deadRuns(rootDir)
+	dead, done, err := runsOf(rootDir).Dead()
 	defer done()
 	if err != nil {
 		return err
@@ -38,16 +40,16 @@ func repairRuns(ctx context.Context, rootDir string, log *slog.Logger, list *pro
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		p := r.problem()
-		list.add(p, true, r.clearUp(ctx, log))
+		p := problemOf(r)
+		list.add(p, true, clearUp(ctx, r, log))
 	}
-	removeEmptyPlace(rootDir) // a run may have failed before it had a root directory
+	runsOf(rootDir).RemoveEmpty() // a run may have failed before it had a root directory
 	return nil
 }
 
-func (r *runRoot) problem() volumemanager.Problem {
+func problemOf(r *runroot.Root) volumemanager.Problem {
 	p := volumemanager.Problem{
-		Kind: problemDeadRun, Path: r.path(),
+		Kind: problemDeadRun, Path: r.Path(),
 		Err:    errors.New("a podvol run has ended and left its root directory: it was killed, or could not take its volumes down"),
 		Repair: "tear down what is left of its volumes and remove the directory",
 	}
@@ -55,7 +57,7 @@ func (r *runRoot) problem() volumemanager.Problem {
 	if err != nil {
 		return p
 	}
-	volumes, _ := volumemanager.Inspect(r.path(), table) // what cannot be read, the repair will say
+	volumes, _ := volumemanager.Inspect(r.Path(), table) // what cannot be read, the repair will say
 	if len(volumes) > 0 {
 		p.Pod, p.PodUID = volumes[0].Pod, volumes[0].PodUID
 		p.Err = fmt.Errorf("%w, which has %d volumes", p.Err, len(volumes))
@@ -65,16 +67,16 @@ func (r *runRoot) problem() volumemanager.Problem {
 
 // clearUp takes the root over as the next owner would, tears everything down
 // and removes it.
-func (r *runRoot) clearUp(ctx context.Context, log *slog.Logger) error {
-	err := tearDownAll(ctx, r.path(), log)
+func clearUp(ctx context.Context, r *runroot.Root, log *slog.Logger) error {
+	err := tearDownAll(ctx, r.Path(), log)
 	if err != nil {
 		return err
 	}
-	return r.remove(ctx)
+	return r.Remove(ctx)
 }
 
 func tearDownAll(ctx context.Context, rootDir string, log *slog.Logger) error {
-	node, err := startNode(ctx, nodeConfig{rootDir: rootDir, nodeName: "localhost", objects: objects.NewStore(), log: log})
+	node, err := standalone.StartNode(ctx, standalone.NodeConfig{RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Logger: log})
 	if err != nil {
 		return err
 	}
@@ -89,5 +91,5 @@ func tearDownAll(ctx context.Context, rootDir string, log *slog.Logger) error {
 		}
 	}
 	// What its records have lost may be here still.
-	return errors.Join(append(errs, node.Damaged(), node.stop())...)
+	return errors.Join(append(errs, node.Damaged(), node.Stop())...)
 }

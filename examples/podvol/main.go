@@ -11,9 +11,9 @@
 //	podvol pv                     the same for PersistentVolumes; release them
 //	podvol discover --dir DIR     print the disks mounted there as PersistentVolumes
 //
-// It is the main job of the podvol library as a program: everything it does is
-// a call of volume/volumemanager, volume/objects/manifest or
-// volume/persistentvolume/embedded.
+// It is the main job of the podvol library as a program. Its commands parse flags, call
+// the library and print: run-node calls volume/nodeagent, run calls volume/podrun, and
+// all open the root directory with volume/standalone.
 package main
 
 import (
@@ -28,13 +28,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount/sandbox"
+	"github.com/podvol/podvol/volume/podrun"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 func main() {
 	sandbox.Main() // run starts itself again in new namespaces
 	ctx := context.Background()
-	if ending := notIgnored(os.Interrupt, unix.SIGTERM); len(ending) > 0 {
+	if ending := podrun.NotIgnored(os.Interrupt, unix.SIGTERM); len(ending) > 0 {
 		var stop func()
 		ctx, stop = signal.NotifyContext(ctx, ending...)
 		defer stop()

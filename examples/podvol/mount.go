@@ -15,6 +15,7 @@ import (
 
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
+	"github.com/podvol/podvol/volume/standalone"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -107,9 +108,9 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	}
 	defer where.close()
 	config := where.config(set.NodeName, set)
-	config.log = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	config.events = loggedEvents{config.log, where.rename}
-	config.setUpTimeout, config.plugins = o.timeout, replacements
+	config.Logger = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	config.Events = loggedEvents{config.Logger, where.rename}
+	config.SetUpTimeout, config.Plugins = o.timeout, replacements
 	report := newReport(rows, s.err, volumemanager.StateMounted, volumesOf(pods))
 	report.rename = where.rename
 	if err := mountWith(ctx, config, o, set, pods, report); err != nil {
@@ -127,27 +128,27 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 
 // mountWith binds the pods' claims and mounts their volumes; what becomes of these
 // is in the report.
-func mountWith(ctx context.Context, config nodeConfig, o mountOptions, set *manifest.Set, pods []*v1.Pod, report *report) error {
+func mountWith(ctx context.Context, config standalone.NodeConfig, o mountOptions, set *manifest.Set, pods []*v1.Pod, report *report) error {
 	store := objects.NewStore()
-	if usesClaims(pods) {
-		config.objects = store
+	if standalone.UsesClaims(pods) {
+		config.Objects = store
 	}
-	node, err := startNode(ctx, config)
+	node, err := standalone.StartNode(ctx, config)
 	if err != nil {
 		return err
 	}
-	var unbound unboundClaims
-	if usesClaims(pods) {
-		cluster := clusterConfig{rootDir: config.rootDir, node: config, store: store, manager: "podvol mount", volumeDirs: o.volumeDirs, log: config.log}
-		if unbound, err = bindClaims(ctx, cluster, set, pods, o.timeout); err != nil {
-			return errors.Join(err, node.stop())
+	var unbound standalone.UnboundClaims
+	if standalone.UsesClaims(pods) {
+		cluster := standalone.ClaimsConfig{RootDir: config.RootDir, Node: config, Store: store, Manager: "podvol mount", VolumeDirs: o.volumeDirs, Logger: config.Logger}
+		if unbound, err = standalone.BindClaims(ctx, cluster, set, pods, o.timeout); err != nil {
+			return errors.Join(err, node.Stop())
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout+lastWord)
 	defer cancel()
-	report.edit = func(v *volumemanager.VolumeStatus) { v.Err = unbound.explain(v.Err) }
+	report.edit = func(v *volumemanager.VolumeStatus) { v.Err = unbound.Explain(v.Err) }
 	err = report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { setUpPods(ctx, node, pods, show) })
-	return errors.Join(err, node.stop())
+	return errors.Join(err, node.Stop())
 }
 
 // load reads manifests, but waits for standard input or a pipe only as long as
@@ -172,7 +173,7 @@ func load(ctx context.Context, loader manifest.Loader, files []string) (set *man
 }
 
 // setUpPods sets all pods up at once.
-func setUpPods(ctx context.Context, node *node, pods []*v1.Pod, show func(volumemanager.VolumeStatus)) {
+func setUpPods(ctx context.Context, node *standalone.Node, pods []*v1.Pod, show func(volumemanager.VolumeStatus)) {
 	var all sync.WaitGroup
 	for _, pod := range pods {
 		all.Go(func() {

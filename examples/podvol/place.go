@@ -20,6 +20,7 @@ import (
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/standalone"
 )
 
 // place is where volumes are mounted: below the root directory, or for a
@@ -61,10 +62,10 @@ func mayMount() error {
 	return nil
 }
 
-func (p *place) config(nodeName string, source objects.Source) nodeConfig {
-	c := nodeConfig{rootDir: p.rootDir, nodeName: nodeName, objects: source}
+func (p *place) config(nodeName string, source objects.Source) standalone.NodeConfig {
+	c := standalone.NodeConfig{RootDir: p.rootDir, NodeName: nodeName, Objects: source}
 	if p.fake != nil {
-		c.mounter, c.hostFiles = p.fake, p.files
+		c.Mounter, c.HostFiles = p.fake, p.files
 	}
 	return c
 }

@@ -14,11 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/calltrace"
-	"github.com/podvol/podvol/util/loopdev"
-	"github.com/podvol/podvol/util/nstest"
-	"github.com/podvol/podvol/util/testtool"
-	"github.com/podvol/podvol/volume/volumemanager/invariant"
+	"github.com/podvol/podvol/util/testenv/calltrace"
+	"github.com/podvol/podvol/util/testenv/invariant"
+	"github.com/podvol/podvol/util/testenv/loopdev"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
 // TestPowerCuts runs commands on ext4 and xfs, and copies the disk before each

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/objects/persisted"
 )
 
 // pvOptions are the flags of podvol pv.
@@ -65,7 +65,7 @@ func printPVs(s streams, o pvOptions, names []string) error {
 		fmt.Fprintln(s.err, "No resources found")
 	}
 	for _, pv := range shown {
-		if pv.Status.Message != "" && (isUnreclaimed(pv) || pv.Annotations[persistentvolume.LostClaimAnnotation] != "") {
+		if pv.Status.Message != "" && (isUnreclaimed(pv) || pv.Annotations[persisted.LostClaimAnnotation] != "") {
 			printNote(s.err, pv.Name, pv.Status.Message)
 		}
 	}

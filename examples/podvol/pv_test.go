@@ -11,14 +11,15 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/objects/persisted"
+	"github.com/podvol/podvol/volume/standalone"
 )
 
 // recorded is a root directory with these objects, as a controller leaves them.
 func recorded(t *testing.T, all ...storedObject) (root string) {
 	t.Helper()
 	root = filepath.Join(t.TempDir(), "root")
-	records, err := persistentvolume.OpenRecords(t.Context(), objects.NewStore(), clusterDir(root))
+	records, err := persisted.Open(t.Context(), objects.NewStore(), standalone.ClaimsDir(root))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,12 +98,12 @@ func TestNoRecords(t *testing.T) {
 func TestDamagedRecords(t *testing.T) {
 	root := recorded(t, exampleVolumes()[0], exampleVolumes()[1], exampleClaims()[1])
 	var damaged []string
-	entries, err := os.ReadDir(clusterDir(root))
+	entries, err := os.ReadDir(standalone.ClaimsDir(root))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		if path := filepath.Join(clusterDir(root), e.Name()); strings.Contains(e.Name(), "old") {
+		if path := filepath.Join(standalone.ClaimsDir(root), e.Name()); strings.Contains(e.Name(), "old") {
 			damaged = append(damaged, path)
 			if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 				t.Fatal(err)
@@ -173,7 +174,7 @@ func TestWhyClaimsArePending(t *testing.T) {
 // remove deletes an object from the records.
 func remove(t *testing.T, root string, o storedObject) {
 	t.Helper()
-	records, err := persistentvolume.OpenRecords(t.Context(), objects.NewStore(), clusterDir(root))
+	records, err := persisted.Open(t.Context(), objects.NewStore(), standalone.ClaimsDir(root))
 	if err != nil {
 		t.Fatal(err)
 	}

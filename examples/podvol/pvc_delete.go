@@ -15,13 +15,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
+	"github.com/podvol/podvol/volume/standalone"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -213,8 +214,8 @@ var errNothingBegun = errors.New("nothing was begun")
 func (o changeOptions) change(ctx context.Context, s streams, only map[volume.ObjectRef]bool, events persistentvolume.EventRecorder, f func(*embedded.Cluster) error) (err error) {
 	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	// Whoever has the root directory may mount; nobody does meanwhile.
-	config := nodeConfig{rootDir: o.rootDir, nodeName: o.nodeName, objects: objects.NewStore(), log: log}
-	node, err := startNode(ctx, config)
+	config := standalone.NodeConfig{RootDir: o.rootDir, NodeName: o.nodeName, Objects: objects.NewStore(), Logger: log}
+	node, err := standalone.StartNode(ctx, config)
 	if errors.Is(err, volumemanager.ErrRootBusy) {
 		return fmt.Errorf("%w; if that is podvol run-node, it deletes the claims that you take out of its manifests, "+
 			"and for anything else it can be stopped meanwhile: mounts stay", err)
@@ -222,10 +223,10 @@ func (o changeOptions) change(ctx context.Context, s streams, only map[volume.Ob
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, node.stop()) }()
-	cluster, err := openCluster(ctx, clusterConfig{
-		rootDir: o.rootDir, node: config, manager: "podvol delete", events: events, log: log, volumeDirs: o.volumeDirs,
-		only: func(ref volume.ObjectRef) bool { return only[ref] },
+	defer func() { err = errors.Join(err, node.Stop()) }()
+	cluster, err := standalone.OpenClaims(ctx, standalone.ClaimsConfig{
+		RootDir: o.rootDir, Node: config, Manager: "podvol delete", Events: events, Logger: log, VolumeDirs: o.volumeDirs,
+		Only: func(ref volume.ObjectRef) bool { return only[ref] },
 	})
 	if err != nil {
 		return err
@@ -234,7 +235,7 @@ func (o changeOptions) change(ctx context.Context, s streams, only map[volume.Ob
 	if err := f(cluster); err != nil {
 		return err
 	}
-	_, stop := inBackground(ctx, cluster.Run)
+	_, stop := standalone.InBackground(ctx, cluster.Run)
 	waiting, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	err = cluster.Idle(waiting)
@@ -273,11 +274,11 @@ func (s stored) checks(ctx context.Context, rootDir string) (embedded.Checks, er
 	}
 	store := objects.NewStore()
 	return embedded.Checks{Objects: store, Mounted: func(context.Context) ([]embedded.Mounted, error) {
-		mounted, err := mountedBelow(rootDir, mount.New(mount.Config{}))
+		mounted, err := standalone.MountedBelow(rootDir, mount.New(mount.Config{}))
 		if err != nil {
 			return nil, err
 		}
-		users, err := embedded.ReadUsers(clusterDir(rootDir))
+		users, err := embedded.ReadUsers(standalone.ClaimsDir(rootDir))
 		return append(mounted, users...), err
 	}}, store.Load(ctx, 0, all...)
 }
@@ -314,7 +315,7 @@ func (o changeOptions) deleteCommand(pv *v1.PersistentVolume) string {
 // unnamedDir is the directory where a volume was made, if it was not named.
 func (o changeOptions) unnamedDir(pv *v1.PersistentVolume) string {
 	base := pv.Annotations[hostpath.BaseAnnotation]
-	known := func(dir string) bool { _, lies := below.Cut(dir, base); return lies }
+	known := func(dir string) bool { _, lies := pathin.Cut(dir, base); return lies }
 	if base == "" || slices.ContainsFunc(append(slices.Clone(o.volumeDirs), hostpath.DefaultBase(o.rootDir).Path), known) {
 		return ""
 	}

@@ -6,7 +6,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/objects/persisted"
+	"github.com/podvol/podvol/volume/standalone"
 )
 
 // lostVolume says of a claim that was bound to a volume of which there is no record
@@ -24,7 +25,7 @@ func (s stored) lostVolume(claim *v1.PersistentVolumeClaim) string {
 // looked at twice: a command that runs may have deleted both in between.
 func checkStored(rootDir string) error {
 	first := readStored(rootDir)
-	errs := []error{persistentvolume.CheckRecords(clusterDir(rootDir))}
+	errs := []error{persisted.Check(standalone.ClaimsDir(rootDir))}
 	var again *stored
 	for _, claim := range first.claims {
 		if first.lostVolume(claim) == "" {

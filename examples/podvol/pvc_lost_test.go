@@ -8,7 +8,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/volume/standalone"
 )
 
 // fsckAndStatus run fsck and status, the latter in two formats, on a root directory,
@@ -51,7 +52,7 @@ func TestDamagedRecordsOfClaimsAreFound(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		root := recorded(t, examplePVC("shop", "data", nil), examplePV("pv", "1Gi", nil))
 		for _, name := range []string{"claim~shop~data.json", "volume~pv.json"} {
-			path := filepath.Join(clusterDir(root), name)
+			path := filepath.Join(standalone.ClaimsDir(root), name)
 			sound, err := os.ReadFile(path)
 			must(t, err)
 			flipped := []byte(strings.Replace(string(sound), `Gi"`, `Mi"`, 1))
@@ -77,14 +78,14 @@ func TestAClaimThatHasLostItsFileIsNamed(t *testing.T) {
 			pv.Status.Phase = v1.VolumeBound
 		}))
 		fsckAndStatus(t, exitOK, root)
-		path := filepath.Join(clusterDir(root), "claim~shop~data.json")
+		path := filepath.Join(standalone.ClaimsDir(root), "claim~shop~data.json")
 		must(t, os.Remove(path))
 		for _, errOut := range fsckAndStatus(t, exitFailed, root) {
 			if !strings.Contains(errOut, "shop/data") || !strings.Contains(errOut, path) || !strings.Contains(errOut, `"pv"`) {
 				t.Error(errOut)
 			}
 		}
-		must(t, os.Remove(filepath.Join(clusterDir(root), "volume~pv.json")))
+		must(t, os.Remove(filepath.Join(standalone.ClaimsDir(root), "volume~pv.json")))
 		fsckAndStatus(t, exitOK, root)
 	})
 }
@@ -119,7 +120,7 @@ spec:
 		if err != nil || len(made) != 1 {
 			t.Fatalf("%v, %v", made, err)
 		}
-		records, err := filepath.Glob(filepath.Join(clusterDir(root), "*~*.json"))
+		records, err := filepath.Glob(filepath.Join(standalone.ClaimsDir(root), "*~*.json"))
 		if err != nil || len(records) != 2 {
 			t.Fatalf("%v, %v", records, err)
 		}

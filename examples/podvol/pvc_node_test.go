@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // Storage that was made under another name of this machine is deleted under that

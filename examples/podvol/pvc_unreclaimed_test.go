@@ -8,8 +8,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/standalone"
 )
 
 // After a claim's volume could not be deleted, the claim is gone. Deleting it again
@@ -71,7 +72,7 @@ func TestADeletionThatCannotLookSaysSo(t *testing.T) {
 			"unreadable": func(path string) error { return os.Mkdir(path, 0o700) },
 			"flipped":    func(path string) error { return os.WriteFile(path, []byte(`{"schemaVersion":1}`), 0o600) },
 		} {
-			path := filepath.Join(clusterDir(root), name)
+			path := filepath.Join(standalone.ClaimsDir(root), name)
 			sound, err := os.ReadFile(path)
 			must(t, err)
 			must(t, os.Remove(path))

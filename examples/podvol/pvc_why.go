@@ -15,11 +15,12 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 // explainClaims says of each claim that is shown and cannot be used why that is.
 func explainClaims(w io.Writer, found stored, shown []*v1.PersistentVolumeClaim, users claimUsers) {
-	var index *persistentvolume.Index // made once there is a claim that it is for
+	var index *index.Index // made once there is a claim that it is for
 	for _, claim := range shown {
 		switch {
 		case claim.DeletionTimestamp != nil:
@@ -56,8 +57,8 @@ func asFound(reason embedded.Reason, now time.Time) string {
 }
 
 // indexOf returns what the controller sees when it looks for a claim's volume.
-func indexOf(found stored) *persistentvolume.Index {
-	index := persistentvolume.NewIndex(found.volumes...)
+func indexOf(found stored) *index.Index {
+	index := index.New(found.volumes...)
 	for _, claim := range found.claims {
 		index.PutClaim(claim)
 	}
@@ -67,15 +68,15 @@ func indexOf(found stored) *persistentvolume.Index {
 // whyPending is for a claim of which nobody has said why it is pending. It asks the
 // controller's own rules. Storage classes are not recorded: what they do for the
 // claim, only those can say who have read them.
-func whyPending(index *persistentvolume.Index, claim *v1.PersistentVolumeClaim) string {
+func whyPending(volumes *index.Index, claim *v1.PersistentVolumeClaim) string {
 	if slices.Contains(claim.Finalizers, persistentvolume.ProvisioningFinalizer) {
 		return "its volume is being made; podvol run-node and podvol mount say why, if that fails"
 	}
-	pv, err := index.Match(persistentvolume.Wanted{Claim: claim})
+	pv, err := volumes.Match(index.Wanted{Claim: claim})
 	if err == nil {
 		return fmt.Sprintf("PersistentVolume %q fits, if its class does not make it wait for a pod that uses it; podvol run-node and podvol mount bind it", pv.Name)
 	}
-	unbound, ok := errors.AsType[*persistentvolume.UnboundError](err)
+	unbound, ok := errors.AsType[*index.UnboundError](err)
 	if !ok {
 		return err.Error()
 	}

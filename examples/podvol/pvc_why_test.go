@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/volume/nodeagent/manifestdir"
+	"github.com/podvol/podvol/volume/standalone"
 )
 
 const pendingClaim = `
@@ -27,11 +29,11 @@ volumeBindingMode: WaitForFirstConsumer
 // awaitWhy waits until podvol pvc says why the claim is pending, in these words.
 func awaitWhy(t *testing.T, root, says string) {
 	t.Helper()
-	w, err := watchDir(clusterDir(root))
+	w, err := manifestdir.NewWatch(standalone.ClaimsDir(root))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.close()
+	defer w.Close()
 	late := time.After(patience)
 	for {
 		_, errOut := mustPodvol(t, exitOK, "pvc", "--root-dir", root)
@@ -39,7 +41,7 @@ func awaitWhy(t *testing.T, root, says string) {
 			return
 		}
 		select {
-		case <-w.changed:
+		case <-w.Changed():
 		case <-late:
 			t.Fatalf("want %q:\n%s", says, errOut)
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 func TestMountStatusUnmount(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 

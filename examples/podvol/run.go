@@ -17,12 +17,14 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
+	"github.com/podvol/podvol/volume/podrun"
+	"github.com/podvol/podvol/volume/podrun/runroot"
+	"github.com/podvol/podvol/volume/standalone"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-// exitRunFailed is run's exit code where podvol failed, not the program: 1 and 2
-// are the program's own. Shells and docker run use the same, with 126 and 127.
-const exitRunFailed = 125
+// exitRunFailed is run's exit code where podvol failed, not the program.
+const exitRunFailed = podrun.ExitFailed
 
 // exitError ends the command with a code of its own. Without an error there is
 // nothing to print.
@@ -163,12 +165,12 @@ func runPod(ctx context.Context, s streams, o runOptions) error {
 		return err
 	}
 	job.plugins = replacements
-	root, err := newRunRoot(base, job.pod.Namespace+"_"+job.pod.Name)
+	root, err := runsOf(base).New(job.pod.Namespace + "_" + job.pod.Name)
 	if err != nil {
 		return err
 	}
 	code, err := job.run(ctx, s, o, root)
-	root.place.close()
+	root.Close()
 	removeEmptyBase(base)
 	switch {
 	case err == nil && code == 0:
@@ -197,21 +199,21 @@ func (o runOptions) args() []string {
 
 // run does what there is to do at root, and removes it in the end. An error
 // comes with the exit code that it makes.
-func (j *job) run(ctx context.Context, s streams, o runOptions, root *runRoot) (code int, err error) {
-	signals := takeSignals()
-	defer signals.stop()
-	settingUp, done := signals.interruptible(ctx)
+func (j *job) run(ctx context.Context, s streams, o runOptions, root *runroot.Root) (code int, err error) {
+	signals := podrun.TakeSignals()
+	defer signals.Stop()
+	settingUp, done := signals.Interruptible(ctx)
 	code, err, left := j.runAt(settingUp, s, o, root, signals)
 	done()
 	if left == nil {
-		removing, done := signals.interruptible(context.WithoutCancel(ctx))
+		removing, done := signals.Interruptible(context.WithoutCancel(ctx))
 		defer done()
-		left = root.remove(removing)
+		left = root.Remove(removing)
 	}
 	if left != nil {
 		// Whoever repairs that needs all of it: records say what may be mounted.
-		root.close()
-		err = errors.Join(err, fmt.Errorf("%s stays behind: %w; when nothing uses it any more: %s", root.path(), left,
+		root.Unlock()
+		err = errors.Join(err, fmt.Errorf("%s stays behind: %w; when nothing uses it any more: %s", root.Path(), left,
 			shellJoin(append(programName(executable()), "fsck", "--repair", "--root-dir", o.rootDir))))
 	}
 	return code, err
@@ -219,19 +221,19 @@ func (j *job) run(ctx context.Context, s streams, o runOptions, root *runRoot) (
 
 // runAt owns the root while the program runs; left is why something may be
 // mounted there still.
-func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot, signals *signals) (code int, err, left error) {
+func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runroot.Root, signals *podrun.Signals) (code int, err, left error) {
 	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	config := nodeConfig{
-		rootDir: root.path(), nodeName: j.set.NodeName, objects: j.set, plugins: j.plugins, setUpTimeout: o.timeout,
-		log: log, events: loggedEvents{log, func(s string) string { return s }},
+	config := standalone.NodeConfig{
+		RootDir: root.Path(), NodeName: j.set.NodeName, Objects: j.set, Plugins: j.plugins, SetUpTimeout: o.timeout,
+		Logger: log, Events: loggedEvents{log, func(s string) string { return s }},
 	}
-	claims := clusterConfig{rootDir: o.rootDir, workDir: root.path(), node: config, store: objects.NewStore(), manager: "podvol run",
-		volumeDirs: o.volumes, wait: min(o.timeout, claimsWait), log: log}
+	claims := standalone.ClaimsConfig{RootDir: o.rootDir, WorkDir: root.Path(), Node: config, Store: objects.NewStore(), Manager: "podvol run",
+		VolumeDirs: o.volumes, LockTimeout: min(o.timeout, claimsWait), Logger: log}
 	var user *embedded.User
-	if usesClaims(j.pods()) {
-		config.objects = claims.store
+	if standalone.UsesClaims(j.pods()) {
+		config.Objects = claims.Store
 		// Others do not see what is mounted at this root.
-		claims.bound = func(ctx context.Context, c *embedded.Cluster) (err error) {
+		claims.Bound = func(ctx context.Context, c *embedded.Cluster) (err error) {
 			user, err = c.Use(ctx, fmt.Sprintf("podvol run (process %d)", os.Getpid()), j.pods()...)
 			return err
 		}
@@ -241,7 +243,7 @@ func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot,
 	if err := j.deleteEphemeral(ctx, o, io.Discard, io.Discard); err != nil {
 		return exitRunFailed, err, nil
 	}
-	node, err := startNode(ctx, config)
+	node, err := standalone.StartNode(ctx, config)
 	if err != nil {
 		return exitRunFailed, err, nil
 	}
@@ -253,7 +255,7 @@ func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot,
 		if user != nil {
 			err = errors.Join(err, user.Release())
 		}
-		deleting, done := signals.interruptible(context.WithoutCancel(ctx))
+		deleting, done := signals.Interruptible(context.WithoutCancel(ctx))
 		defer done()
 		if gone := j.deleteEphemeral(deleting, o, io.Discard, s.err); errors.Is(err, errReported) {
 			err = reportedAlso(s.err, gone)
@@ -261,13 +263,13 @@ func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runRoot,
 			err = errors.Join(err, gone)
 		}
 	}
-	return code, err, errors.Join(left, node.stop())
+	return code, err, errors.Join(left, node.Stop())
 }
 
 // deleteEphemeral deletes the claims of the pod's ephemeral volumes that nobody
 // uses.
 func (j *job) deleteEphemeral(ctx context.Context, o runOptions, deleted, kept io.Writer) error {
-	if !usesClaims(j.pods()) {
+	if !standalone.UsesClaims(j.pods()) {
 		return nil
 	}
 	return ephemeralClaims{
@@ -279,21 +281,21 @@ func (j *job) deleteEphemeral(ctx context.Context, o runOptions, deleted, kept i
 
 // setUp mounts the pod's volumes; errReported says that their errors are
 // printed.
-func (j *job) setUp(ctx context.Context, s streams, o runOptions, node *node, claims clusterConfig) error {
+func (j *job) setUp(ctx context.Context, s streams, o runOptions, node *standalone.Node, claims standalone.ClaimsConfig) error {
 	pods := j.pods()
-	var unbound unboundClaims
-	if usesClaims(pods) {
+	var unbound standalone.UnboundClaims
+	if standalone.UsesClaims(pods) {
 		// The claims are not the run's: data must never be shown to another claim
 		// by the next one.
 		var err error
-		if unbound, err = bindClaims(ctx, claims, j.set, pods, o.timeout); err != nil {
+		if unbound, err = standalone.BindClaims(ctx, claims, j.set, pods, o.timeout); err != nil {
 			return err
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout+lastWord)
 	defer cancel()
 	report := newReport(failurePrinter{s.err}, s.err, volumemanager.StateMounted, volumesOf(pods))
-	report.edit = func(v *volumemanager.VolumeStatus) { v.Err = unbound.explain(v.Err) }
+	report.edit = func(v *volumemanager.VolumeStatus) { v.Err = unbound.Explain(v.Err) }
 	if err := report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { setUpPods(ctx, node, pods, show) }); err != nil {
 		return err
 	}
@@ -304,21 +306,21 @@ func (j *job) setUp(ctx context.Context, s streams, o runOptions, node *node, cl
 }
 
 // execute runs the program where the volumes are mounted.
-func (j *job) execute(ctx context.Context, s streams, o runOptions, node *node, signals *signals) (code int, err error) {
-	config, err := j.sandbox(ctx, node)
+func (j *job) execute(ctx context.Context, s streams, o runOptions, node *standalone.Node, signals *podrun.Signals) (code int, err error) {
+	config, err := j.program.Sandbox(ctx, node.Manager)
 	if err != nil {
 		return exitRunFailed, err
 	}
 	if groups := node.ExtraSupplementalGroups(j.pod.UID); len(groups) > 0 {
 		fmt.Fprintf(s.err, "podvol: the volumes' files belong to groups %d (annotation pv.beta.kubernetes.io/gid), which podvol run does not add: name them in spec.securityContext.supplementalGroups\n", groups)
 	}
-	config.Root, config.Stdin, config.Stdout, config.Stderr = o.rootfs, s.in, asGiven(s.out), asGiven(s.err)
-	return signals.run(ctx, config)
+	config.Stdin, config.Stdout, config.Stderr = s.in, asGiven(s.out), asGiven(s.err)
+	return signals.Run(ctx, config)
 }
 
 // tearDown unmounts the volumes; another signal ends the wait for it.
-func (j *job) tearDown(ctx context.Context, o runOptions, node *node, signals *signals) error {
-	ctx, done := signals.interruptible(ctx)
+func (j *job) tearDown(ctx context.Context, o runOptions, node *standalone.Node, signals *podrun.Signals) error {
+	ctx, done := signals.Interruptible(ctx)
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
@@ -327,11 +329,10 @@ func (j *job) tearDown(ctx context.Context, o runOptions, node *node, signals *s
 
 // job is what shall be run: one container of one pod.
 type job struct {
-	set       *manifest.Set
-	pod       *v1.Pod
-	container *v1.Container
-	program   program
-	plugins   []volume.VolumePlugin // in place of stock ones
+	set     *manifest.Set
+	pod     *v1.Pod
+	program *podrun.Program
+	plugins []volume.VolumePlugin // in place of stock ones
 }
 
 // pods are those whose volumes are set up.

@@ -15,9 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount/sandbox"
-	"github.com/podvol/podvol/util/nstest"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/util/userns"
+	"github.com/podvol/podvol/volume/podrun"
+	"github.com/podvol/podvol/volume/podrun/runroot"
 )
 
 // withHelpers has the runner find these scripts as newuidmap and newgidmap.
@@ -84,39 +86,24 @@ func withInterruptedStart(t *testing.T) {
 	r.assertNothingLeft(t)
 }
 
-// What a process group was sent may reach its members in any order.
-func TestRunIsInterruptedWithItsHelpers(t *testing.T) {
-	for s, want := range map[unix.Signal]int{
-		unix.SIGHUP: exitRunFailed, unix.SIGINT: exitRunFailed, unix.SIGQUIT: exitRunFailed, unix.SIGTERM: exitRunFailed,
-		unix.SIGKILL: 128 + 9, unix.SIGSEGV: 128 + 11, 0: exitRunFailed,
-	} {
-		died := &sandbox.Error{Op: "newuidmap", Cause: sandbox.ErrDied, Signal: s}
-		code, err := failureToRun("echo", died, nil)
-		_, interrupted := errors.AsType[*interruptedError](err)
-		if code != want || interrupted != (s != 0 && want == exitRunFailed) || !errors.Is(err, sandbox.ErrDied) {
-			t.Errorf("where a helper died of %v: %d, %v", s, code, err)
-		}
-	}
-}
-
 func TestRunBeginsNothingOnceInterrupted(t *testing.T) {
 	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		made := filepath.Join(t.TempDir(), "made")
-		s := takeSignals()
-		defer s.stop()
+		s := podrun.TakeSignals()
+		defer s.Stop()
 		why := errors.New("told to end")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(why)
 		config := sandbox.Config{Args: []string{"touch", made}, Env: os.Environ()}
-		code, err := s.run(ctx, config)
-		if _, interrupted := errors.AsType[*interruptedError](err); !interrupted || !errors.Is(err, why) || code != exitRunFailed {
+		code, err := s.Run(ctx, config)
+		if _, interrupted := errors.AsType[*podrun.InterruptedError](err); !interrupted || !errors.Is(err, why) || code != exitRunFailed {
 			t.Errorf("%d, %v", code, err)
 		}
 		if _, err := os.Stat(made); !os.IsNotExist(err) {
 			t.Errorf("it ran: %v", err)
 		}
-		if code, err := s.run(t.Context(), config); code != 0 || err != nil {
+		if code, err := s.Run(t.Context(), config); code != 0 || err != nil {
 			t.Errorf("%d, %v", code, err)
 		}
 	})
@@ -188,14 +175,14 @@ spec:
 		var kept []string
 		for _, path := range tree(t, base) {
 			switch filepath.Base(path) {
-			case "inside", "beside", "records", runMarker:
+			case "inside", "beside", "records", runroot.Marker:
 				kept = append(kept, filepath.Base(path))
 			}
 		}
 		if len(kept) != 4 {
 			t.Errorf("only %v are left of\n%s", kept, strings.Join(tree(t, base), "\n"))
 		}
-		dead, done, err := deadRuns(base)
+		dead, done, err := runsOf(base).Dead()
 		done()
 		if err != nil || len(dead) != 1 {
 			t.Fatalf("%d dead runs, %v", len(dead), err)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/podvol/podvol/volume/podrun/runroot"
 )
 
 // Somebody else may be first to make the base in a directory that others have, and
@@ -72,7 +74,7 @@ func TestFsckLeavesForeignRunsAlone(t *testing.T) {
 		if r.home != "" && owner == 0 {
 			owner = ordinaryUser
 		}
-		runs := runsDir(r.base())
+		runs := runsOf(r.base()).Dir()
 		foreign := []string{"exp1", "exp1/deep", "exp.2", "exp.2/deep", "empty", "link.3"}
 		must(t, os.MkdirAll(runs, 0o700))
 		for _, name := range foreign {
@@ -83,7 +85,7 @@ func TestFsckLeavesForeignRunsAlone(t *testing.T) {
 			must(t, os.Mkdir(filepath.Join(runs, name), 0o700))
 		}
 		// A marker makes nothing a run's that others can write to.
-		must(t, os.WriteFile(filepath.Join(runs, "exp.2", runMarker), nil, 0o600))
+		must(t, os.WriteFile(filepath.Join(runs, "exp.2", runroot.Marker), nil, 0o600))
 		must(t, os.Chmod(filepath.Join(runs, "exp.2"), 0o755))
 		for dir := range strings.SplitSeq(strings.Join(append(tree(t, runs), r.base(), filepath.Dir(runs)), "\n"), "\n") {
 			must(t, os.Lchown(dir, owner, owner))
@@ -108,15 +110,15 @@ func TestFsckLeavesForeignRunsAlone(t *testing.T) {
 // A full disk may let a run make the place of runs, and nothing in it.
 func TestRunWithoutARootDirectoryLeavesNothing(t *testing.T) {
 	base := t.TempDir()
-	if _, err := newRunRoot(base, "no/name"); err == nil {
+	if _, err := runsOf(base).New("no/name"); err == nil {
 		t.Fatal("a name with a slash was taken")
 	}
 	if left := tree(t, base); len(left) != 1 {
 		t.Errorf("left: %v", left)
 	}
-	must(t, os.MkdirAll(runsDir(base), 0o700)) // by a run that could not remove it either
+	must(t, os.MkdirAll(runsOf(base).Dir(), 0o700)) // by a run that could not remove it either
 	mustPodvol(t, exitOK, "fsck", "--repair", "--root-dir", base)
-	if _, err := os.Lstat(runsDir(base)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(runsOf(base).Dir()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("fsck --repair has left the place of runs: %v", err)
 	}
 }

@@ -12,8 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/nstest"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
 func TestRunAsOrdinaryUser(t *testing.T) {
@@ -263,7 +264,7 @@ func TestRunIsKilled(t *testing.T) {
 				file := openFile(t, nestedRun)
 				script := `echo x > /dir/file; echo y > /part/file; echo ready; exec sleep 100`
 				killed := r.start(t, "run", "-f", file, "--", "sh", "-c", script)
-				path := onlyEntry(t, runsDir(r.base()))
+				path := onlyEntry(t, runsOf(r.base()).Dir())
 				lives := r.start(t, "run", "-f", file, "--", "sh", "-c", "trap 'cat /dir/file; exit 4' TERM; echo lives > /dir/file; echo ready; while :; do sleep 0.05; done")
 				if err := killed.Process.Kill(); err != nil {
 					t.Fatal(err)
@@ -304,7 +305,7 @@ func awaitUnlocked(t *testing.T, path string) {
 	lock, err := os.Open(path)
 	must(t, err)
 	defer lock.Close()
-	must(t, lockDir(lock, unix.LOCK_EX))
+	must(t, eintr.Do(func() error { return unix.Flock(int(lock.Fd()), unix.LOCK_EX) }))
 }
 
 func onlyEntry(t *testing.T, dir string) string {

@@ -9,8 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/nstest"
-	"github.com/podvol/podvol/volume/volumemanager"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // secured is a pod whose one container has this security context.
@@ -99,17 +98,6 @@ func TestRunSaysWhatItDoesNotHonour(t *testing.T) {
 		}
 		assertNoRuns(t, base)
 	})
-}
-
-func TestRunRefusesReadOnlyDevices(t *testing.T) {
-	d := volumemanager.ContainerDevice{Volume: "disk", Source: "/dev/x", Destination: "/dev/xvdro", Permissions: "r"}
-	if m, err := deviceMount(d); err == nil || !strings.Contains(err.Error(), `"disk" (/dev/xvdro)`) {
-		t.Errorf("%+v, %v", m, err)
-	}
-	d.Permissions = "rwm"
-	if m, err := deviceMount(d); err != nil || m.Source != "/dev/x" || m.Destination != "/dev/xvdro" || !m.File {
-		t.Errorf("%+v, %v", m, err)
-	}
 }
 
 // A container's own ids come before the pod's, which are not needed then.

@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/mount/sandbox"
-	"github.com/podvol/podvol/util/nstest"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
 const tour = "../../testdata/tour.yaml"
@@ -360,7 +360,7 @@ spec:
 			t.Errorf("%q", out)
 		}
 		assertNothingMountedBelow(t, base)
-		if runs, err := os.ReadDir(runsDir(base)); !os.IsNotExist(err) {
+		if runs, err := os.ReadDir(runsOf(base).Dir()); !os.IsNotExist(err) {
 			t.Errorf("runs are left: %v, %v", runs, err)
 		}
 	})

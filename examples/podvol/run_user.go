@@ -6,18 +6,14 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
-	"os/user"
-	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/userns"
+	"github.com/podvol/podvol/volume/podrun"
 )
 
 // again are the flags by which podvol tells itself that it is in a user
@@ -73,100 +69,25 @@ func shareMounts() (bool, error) {
 	return true, nil
 }
 
-// runInUserNamespace starts podvol again in a user namespace, with all ids that
-// this user may map, or if that fails with its own alone.
+// runInUserNamespace starts podvol again in a user namespace to its end. The error is
+// an *exitError for every exit code but 0, and has been printed there.
 func runInUserNamespace(ctx context.Context, s streams, args func() []string) error {
-	signals := takeSignals()
-	defer signals.stop()
-	start := func(ids *sandbox.UserNamespace, missing string) error {
-		return startAgain(ctx, s, signals, ids, append([]string{args()[0], "--" + insideFlag, "--" + missingIDsFlag, missing}, args()[1:]...))
-	}
-	ids, why := ownRanges()
-	if ids != nil {
-		err := start(ids, why)
-		if !errors.Is(err, sandbox.ErrNoIDs) || wasKilled(err) {
-			return err
-		}
-		why = fmt.Sprintf("newuidmap and newgidmap cannot map more (%v); mend that, or run as root", err)
-	}
-	return start(singleID(), why)
-}
-
-// wasKilled reports whether a helper did not refuse but was ended by somebody,
-// who then wants no second attempt either.
-func wasKilled(err error) bool {
-	helper, ok := errors.AsType[*exec.ExitError](err)
-	if !ok {
-		return false
-	}
-	status, ok := helper.Sys().(syscall.WaitStatus)
-	return ok && status.Signaled()
-}
-
-func singleID() *sandbox.UserNamespace {
-	return &sandbox.UserNamespace{
-		UIDMappings: []mount.IDMapping{{ContainerID: 0, HostID: uint32(os.Geteuid()), Size: 1}},
-		GIDMappings: []mount.IDMapping{{ContainerID: 0, HostID: uint32(os.Getegid()), Size: 1}},
-	}
-}
-
-// ownRanges returns the mapping with all ids that this user was given, or nil;
-// why says what has to be done for more.
-func ownRanges() (ids *sandbox.UserNamespace, why string) {
-	name := "UID-" + strconv.Itoa(os.Geteuid())
-	who := []string{strconv.Itoa(os.Geteuid())}
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-		who = append(who, u.Username)
-	}
-	give := fmt.Sprintf("give the user a range in /etc/subuid and /etc/subgid that nobody else has (as root, for example: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %s), or run as root", name)
-	for _, helper := range []string{"newuidmap", "newgidmap"} {
-		if _, err := exec.LookPath(helper); err != nil {
-			return nil, "install " + helper + " (package uidmap on Debian and Ubuntu, shadow-utils on Fedora and RHEL, shadow on Arch and SUSE, shadow-uidmap on Alpine) and " + give
-		}
-	}
-	users, err := subordinate("/etc/subuid", os.Geteuid(), who)
-	if err != nil || len(users) < 2 {
-		return nil, give
-	}
-	groups, err := subordinate("/etc/subgid", os.Getegid(), who)
-	if err != nil || len(groups) < 2 {
-		return nil, give
-	}
-	return &sandbox.UserNamespace{UIDMappings: users, GIDMappings: groups},
-		fmt.Sprintf("the ranges of user %s in /etc/subuid and /etc/subgid have fewer ids; widen them, or run as root", name)
-}
-
-func subordinate(path string, own int, who []string) (mappings []mount.IDMapping, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	ids, err := userns.Subordinate(f, uint32(own), who...)
-	for _, r := range ids {
-		mappings = append(mappings, mount.IDMapping{ContainerID: r.Inside, HostID: r.Outside, Size: r.Size})
-	}
-	return mappings, err
-}
-
-// startAgain runs podvol in a user namespace to its end. The error is an
-// *exitError for every exit code but 0, and has been printed there.
-func startAgain(ctx context.Context, s streams, signals *signals, ids *sandbox.UserNamespace, args []string) error {
+	signals := podrun.TakeSignals()
+	defer signals.Stop()
 	dir, err := os.Getwd()
 	if err != nil {
 		return fmt.Errorf("finding out the working directory: %w", err)
 	}
-	code, err := signals.run(ctx, sandbox.Config{
-		Args: append([]string{executable()}, args...), Env: os.Environ(), Dir: dir,
-		Stdin: s.in, Stdout: asGiven(s.out), Stderr: asGiven(s.err),
-		UserNamespace: ids,
+	code, err := signals.RunInUserNamespace(ctx, func(missing string) sandbox.Config {
+		given := args()
+		return sandbox.Config{
+			Args: append([]string{executable(), given[0], "--" + insideFlag, "--" + missingIDsFlag, missing}, given[1:]...), Env: os.Environ(), Dir: dir,
+			Stdin: s.in, Stdout: asGiven(s.out), Stderr: asGiven(s.err),
+		}
 	})
 	switch {
-	case errors.Is(err, sandbox.ErrNoIDs):
+	case errors.Is(err, sandbox.ErrNoIDs), errors.Is(err, sandbox.ErrNoNamespace), errors.Is(err, sandbox.ErrNotPermitted):
 		return err
-	case errors.Is(err, sandbox.ErrNoNamespace), errors.Is(err, sandbox.ErrNotPermitted):
-		return userns.Explain(os.DirFS("/proc/sys"), err)
 	case err != nil || code != 0:
 		return &exitError{code, err}
 	}

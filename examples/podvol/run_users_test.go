@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // What a run has mounted others leave alone until it ends, and what is for one

@@ -7,16 +7,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
-	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/nodeagent"
+	"github.com/podvol/podvol/volume/nodeagent/nodehttp"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -141,251 +138,109 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	defer server.close()
+	if server != nil {
+		defer server.Close()
+	}
 	where, err := newPlace(o.rootDir, o.fake)
 	if err != nil {
 		return err
 	}
 	defer where.close()
-	out.rename = where.rename
-	store := objects.NewStore()
-	config := where.config(o.nodeName, store)
-	config.containers, config.adopt, config.plugins = noContainers{}, o.adopt, replacements
-	config.log = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	config.events = loggedEvents{config.log, where.rename}
-	node, err := startNode(ctx, config)
+	config, err := o.agent(where, s, out)
 	if err != nil {
 		return err
 	}
-	failed, err := o.keep(ctx, s, keeping{where: where, node: node, store: store, out: out, server: server, config: config})
-	if err := errors.Join(err, node.stop(), out.flush(nil)); err != nil {
+	config.Plugins = replacements
+	err = keepNode(ctx, config, server, where)
+	left := errors.Is(err, nodeagent.ErrLeftMounted)
+	if err != nil && !left {
 		return err
 	}
 	where.printCommands(s.err)
-	if failed {
+	if left {
 		return errReported
 	}
 	return nil
 }
 
-// keeping is what a run of the command keeps volumes with.
-type keeping struct {
-	where  *place
-	node   *node
-	store  *objects.Store
-	out    *rowStream
-	server *nodeServer
-	config nodeConfig
-}
-
-// keep keeps volumes until ctx ends. It reports whether something is still
-// mounted that should not be.
-func (o *runNodeOptions) keep(ctx context.Context, s streams, k keeping) (failed bool, err error) {
+// agent returns the configuration of the node's agent.
+func (o *runNodeOptions) agent(where *place, s streams, out *rowStream) (nodeagent.Config, error) {
 	own, err := nfsUnderPolicy(o.nfsPolicy) // instances of its own
 	if err != nil {
-		return false, err
+		return nodeagent.Config{}, err
 	}
-	storage, err := openStorage(ctx, clusterConfig{
-		rootDir: k.where.rootDir, node: k.config, manager: "podvol run-node " + o.dir, store: k.store, events: storageEvents{k.config.log, k.where.rename},
-		volumeDirs: o.volumeDirs, plugins: append(own, o.cleaner...), mounted: mountedOn(k.node.Manager),
-		mountedFor: mountedFor(k.node.Manager), log: k.config.log,
-	})
-	if err != nil {
-		return false, err
-	}
-	defer func() { err = errors.Join(err, storage.stop()) }()
-	// The watch comes before the first look, so that no change goes unseen.
-	watch, err := watchDir(o.dir)
-	if err != nil {
-		return false, err
-	}
-	defer watch.close()
-	say := func(text string) { fmt.Fprintln(s.err, "podvol:", text) }
-	if err := sayUnrecorded(k.where.rootDir, say); err != nil {
-		return false, err
-	}
-	if storage.without != nil {
-		say(storage.without.Error())
-		o.disks = nil // of which claims would be told
-	}
-	stopDiscovery, err := discoverDisks(ctx, o.disks, storage, k.config, say)
-	if err != nil {
-		return false, err
-	}
-	defer stopDiscovery()
-	run := &nodeRun{
-		node: k.node, out: k.out, watch: watch, say: say, unmountOnExit: o.unmountOnExit,
-		dir:  newManifestDir(o.dir, o.nodeName, openKnown(filepath.Join(volumemanager.StateDir(k.where.rootDir), knownFile)), k.node.CheckPod, say),
-		keep: newKeeper(k.node.Manager, storage, k.out, say),
-	}
-	run.dir.accept = o.accept
-	run.dir.mounted = k.node.Explain
-	metrics := newNodeMetrics(k.node.Manager, k.node.Explain())
-	k.server.serve(metrics, run.explain)
-	defer k.node.Subscribe(func(v volumemanager.VolumeStatus) { metrics.observe(v); k.out.take(v) })()
-	if k.server.url != "" {
-		say("metrics are at " + k.server.url + "/metrics, the state of volumes at " + k.server.url + "/explain")
-	}
-	err = run.untilStopped(ctx)
-	return run.failed, err
+	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	out.rename = where.rename
+	node := where.config(o.nodeName, nil)
+	return nodeagent.Config{
+		Dir: o.dir, Accept: o.accept, RootDir: node.RootDir, NodeName: o.nodeName, Mounter: node.Mounter, HostFiles: node.HostFiles,
+		Adopt: o.adopt, ClaimPlugins: append(own, o.cleaner...), VolumeDirs: o.volumeDirs, Disks: o.disks,
+		UnmountOnExit: o.unmountOnExit, UnmountTimeout: kubeletPodWait, Manager: "podvol run-node " + o.dir,
+		Events: loggedEvents{log, where.rename}, ClaimEvents: storageEvents{log, where.rename}, Logger: log,
+		Notice: func(text string) { fmt.Fprintln(s.err, "podvol:", text) }, Status: out.print,
+		Hints: nodeagent.Hints{Accept: "--accept-manifests", Adopt: "--adopt", Restart: "start run-node again", Delete: deleteCommand},
+	}, nil
 }
 
-// sayUnrecorded says how many volumes there are that podvol has no record of.
-func sayUnrecorded(rootDir string, say func(string)) error {
-	table, err := mount.KernelTable()
+// deleteCommand is the command that deletes a claim or a volume.
+func deleteCommand(ref volume.ObjectRef) string {
+	if ref.Kind == "PersistentVolumeClaim" {
+		return "podvol pvc delete " + ref.Namespace + "/" + ref.Name
+	}
+	return "podvol pv delete " + ref.Name
+}
+
+// keepNode runs the agent until ctx ends, and serves what it knows; a server of nil
+// serves nothing.
+func keepNode(ctx context.Context, config nodeagent.Config, server *nodehttp.Server, where *place) (err error) {
+	agent, err := nodeagent.Start(ctx, config)
 	if err != nil {
 		return err
 	}
-	rows, _ := volumemanager.Inspect(rootDir, table) // what cannot be read, the manager has said
-	rows = slices.DeleteFunc(rows, func(v volumemanager.VolumeStatus) bool { return !errors.Is(v.Err, volumemanager.ErrNoRecord) })
-	if len(rows) > 0 {
-		say(fmt.Sprintf("%d volumes below %s are left alone, since podvol has no record of them, such as %s; if no other agent uses this root directory, --adopt takes them over",
-			len(rows), rootDir, rows[0].Path))
+	stopMetrics := func() {}
+	if server != nil {
+		metrics := nodehttp.NewMetrics(agent.Node(), agent.Node().Explain())
+		server.Serve(metrics, func() []volumemanager.VolumeStatus {
+			rows := agent.Explain()
+			for i := range rows {
+				rows[i].Path = where.rename(rows[i].Path)
+			}
+			return rows
+		})
+		stopMetrics = agent.Node().Subscribe(metrics.Observe)
+		config.Notice("metrics are at " + server.URL() + "/metrics, the state of volumes at " + server.URL() + "/explain")
 	}
-	return nil
-}
-
-// nodeRun is one run of the command.
-type nodeRun struct {
-	node  *node
-	out   *rowStream
-	watch *dirWatch
-	dir   *manifestDir
-	keep  *keeper
-	say   func(string)
-
-	unmountOnExit bool
-	due           *time.Timer // of the next look, at what was missing or refused
-	want          *contents   // as seen last
-	volumes       int         // of its pods
-	unpruned      bool        // since then
-	told          string      // about the manifests, last
-	complete      bool        // the node has been told that it knows all pods
-	failed        bool        // something is still mounted that should not be
-}
-
-func (r *nodeRun) untilStopped(ctx context.Context) error {
-	r.due = time.NewTimer(afterRefusal)
-	defer r.due.Stop()
-	r.due.Stop()
-	// The first look comes before anything that has changed meanwhile, such as
-	// claims and disks: until then it is not known which pods are wanted.
-	err := r.look(ctx)
-	for err == nil || ctx.Err() != nil {
-		select {
-		case <-ctx.Done():
-			return r.end(ctx)
-		case <-r.watch.changed:
-			err = r.look(ctx)
-		case <-r.due.C:
-			err = r.look(ctx)
-		case uid := <-r.keep.gone:
-			r.keep.renew(uid)
-			err = r.look(ctx)
-		case uid := <-r.keep.left:
-			r.keep.forget(ctx, uid)
-		case <-r.keep.storage.changed:
-			if err = r.keep.placeWaiting(ctx, r.keep.storage.news.take()); err == nil {
-				err = r.settle(ctx)
-			}
-		case err = <-r.keep.storage.ended:
-			if err == nil {
-				err = errors.New("claims and volumes are not kept any more")
-			}
-		case <-r.out.news:
-			err = r.out.flush(func(v volumemanager.VolumeStatus) { r.keep.see(ctx, v) })
+	err = agent.Run(ctx)
+	stopMetrics()
+	if closeErr := agent.Close(); closeErr != nil {
+		if errors.Is(err, nodeagent.ErrLeftMounted) {
+			err = nil // its volumes are printed, and closeErr ends the command
 		}
+		return errors.Join(err, closeErr)
 	}
 	return err
 }
 
-// afterRefusal is how long what could not be applied waits for another try,
-// unless a file changes before: it is for full disks.
-const afterRefusal = 10 * time.Second
-
-// look makes what the directory says now the wish.
-func (r *nodeRun) look(ctx context.Context) error {
-	again := r.dir.scan()
-	r.want, r.volumes = r.dir.wanted(), 0
-	for _, pod := range r.want.pods {
-		r.volumes += len(pod.Spec.Volumes)
+// listen takes the address of --metrics-addr; without one there is no server.
+func listen(ctx context.Context, value string) (*nodehttp.Server, error) {
+	if value == "" {
+		return nil, nil
 	}
-	refused, err := r.keep.apply(ctx, r.want)
+	addr, err := listenAddress(value)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if refused && (again == 0 || again > afterRefusal) {
-		again = afterRefusal
+	server, err := nodehttp.Listen(ctx, addr)
+	if err != nil {
+		return nil, usagef("--metrics-addr: %w", err)
 	}
-	if again > 0 {
-		r.due.Reset(again)
-	}
-	r.unpruned = true
-	return r.settle(ctx)
+	return server, nil
 }
 
-// settle lets go of what nobody wants, once all is known that is wanted, and
-// tells how things are.
-func (r *nodeRun) settle(ctx context.Context) error {
-	if !r.complete && r.dir.complete() {
-		r.complete = true
-		r.keep.complete(ctx)
+func listenAddress(value string) (string, error) {
+	addr, err := nodehttp.ParseAddress(value)
+	if err != nil {
+		return "", usagef("--metrics-addr %w", err)
 	}
-	if r.complete && r.unpruned {
-		held, refused, err := r.keep.prune(ctx, r.want, r.dir.taken())
-		if err != nil {
-			return err
-		}
-		if r.unpruned = held || refused; refused {
-			r.due.Reset(afterRefusal)
-		}
-	}
-	r.tell()
-	return nil
-}
-
-// tell says how things are, where that is new.
-func (r *nodeRun) tell() {
-	told := fmt.Sprintf("pods: %d, volumes: %d, files refused: %d", len(r.want.pods), r.volumes, r.dir.faults())
-	if !r.complete && !r.dir.allRead() {
-		told += "; pods in no manifest are kept until every manifest has been read"
-	}
-	if r.want.held != "" {
-		told += "; " + r.want.held
-	}
-	if r.dir.question != "" {
-		told += "; " + r.dir.question
-	}
-	if told != r.told {
-		r.told = told
-		r.say(told)
-	}
-}
-
-// end is the command's end; the second signal ends it at once.
-func (r *nodeRun) end(ctx context.Context) error {
-	if !r.unmountOnExit {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kubeletPodWait)
-	defer cancel()
-	var mu sync.Mutex
-	tearDownPods(ctx, r.node, r.node.Explain(), func(v volumemanager.VolumeStatus) {
-		if v.Err != nil {
-			mu.Lock()
-			defer mu.Unlock()
-			r.failed = true
-			r.out.put(v)
-		}
-	})
-	return nil
-}
-
-// explain is what /explain shows.
-func (r *nodeRun) explain() []volumemanager.VolumeStatus {
-	rows := append(r.node.Explain(), r.keep.waiting.rows()...)
-	for i := range rows {
-		rows[i].Path = r.out.rename(rows[i].Path)
-	}
-	return rows
+	return addr, nil
 }

@@ -11,8 +11,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/nstest"
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/volume/nodeagent/manifestdir"
+	"github.com/podvol/podvol/volume/objects/persisted"
+	"github.com/podvol/podvol/volume/standalone"
 )
 
 // testdataFile returns a manifest of testdata, with some words replaced.
@@ -47,15 +49,15 @@ type recordedClaims struct {
 // awaitStored waits until what is kept below a root directory is as it should be.
 func awaitStored(t *testing.T, root, what string, is func(recordedClaims) bool) recordedClaims {
 	t.Helper()
-	w, err := watchDir(clusterDir(root))
+	w, err := manifestdir.NewWatch(standalone.ClaimsDir(root))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.close()
+	defer w.Close()
 	late := time.After(patience)
 	for {
 		now := recordedClaims{make(map[string]*v1.PersistentVolumeClaim), make(map[string]*v1.PersistentVolume)}
-		claims, volumes, err := persistentvolume.ReadRecords(clusterDir(root))
+		claims, volumes, err := persisted.Read(standalone.ClaimsDir(root))
 		for _, claim := range claims {
 			now.claims[claim.Name] = claim
 		}
@@ -66,7 +68,7 @@ func awaitStored(t *testing.T, root, what string, is func(recordedClaims) bool) 
 			return now
 		}
 		select {
-		case <-w.changed:
+		case <-w.Changed():
 		case <-late:
 			t.Fatalf("not %s in %v: %v; claims %v, volumes %v", what, patience, err, now.claims, now.volumes)
 		}
@@ -76,18 +78,18 @@ func awaitStored(t *testing.T, root, what string, is func(recordedClaims) bool) 
 // awaitGone waits until nothing has a path.
 func awaitGone(t *testing.T, path string) {
 	t.Helper()
-	w, err := watchDir(filepath.Dir(path))
+	w, err := manifestdir.NewWatch(filepath.Dir(path))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.close()
+	defer w.Close()
 	late := time.After(patience)
 	for {
 		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 			return
 		}
 		select {
-		case <-w.changed:
+		case <-w.Changed():
 		case <-late:
 			t.Fatalf("%s is still there", path)
 		}

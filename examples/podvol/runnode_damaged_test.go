@@ -5,7 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/volume/standalone"
 )
 
 // A record that cannot be understood stops what needs claims, and nothing else.
@@ -18,7 +19,7 @@ func TestRunNodeServesPodsWithoutClaimsBesideADamagedRecord(t *testing.T) {
 		cache := n.become(map[string]string{"cache": "mounted", "archive": "mounted"})["cache"].Path
 		write(t, filepath.Join(cache, "file"))
 		n.stop()
-		record := filepath.Join(clusterDir(root), "claim~lab~cache.json")
+		record := filepath.Join(standalone.ClaimsDir(root), "claim~lab~cache.json")
 		sound, err := os.ReadFile(record)
 		must(t, err)
 		must(t, os.WriteFile(record, sound[:len(sound)/2], 0o600))

@@ -89,24 +89,21 @@ func keepIn(ctx context.Context, t *testing.T, s streams, dir string, where *pla
 		t.Error(err)
 		return exitFailed
 	}
-	out.rename = where.rename
 	server, err := listen(ctx, "127.0.0.1:0")
 	if err != nil {
 		t.Error(err)
 		return exitFailed
 	}
-	defer server.close()
-	config := where.config("here", store)
-	config.containers, config.log = noContainers{}, slog.New(slog.DiscardHandler)
-	node, err := startNode(ctx, config)
+	defer server.Close()
+	o := runNodeOptions{dir: dir, rootDir: where.rootDir, nodeName: "here"}
+	config, err := o.agent(where, s, out)
 	if err != nil {
 		t.Error(err)
 		return exitFailed
 	}
-	o := runNodeOptions{dir: dir, rootDir: where.rootDir, nodeName: "here"}
-	failed, err := o.keep(ctx, s, keeping{where: where, node: node, store: store, out: out, server: server, config: config})
-	if stopErr := node.stop(); err != nil || stopErr != nil || failed {
-		t.Errorf("it ended with %v, %v", err, stopErr)
+	config.Store, config.Logger = store, slog.New(slog.DiscardHandler)
+	if err := keepNode(ctx, config, server, where); err != nil {
+		t.Errorf("it ended with %v", err)
 		return exitFailed
 	}
 	return exitOK

@@ -6,7 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/volume/standalone"
 )
 
 // podWithClaim is pod shop/a with an emptyDir and the volume of a claim, which
@@ -88,7 +89,7 @@ func TestRunNodeLeavesClaimsThatItCannotRead(t *testing.T) {
 		kept := filepath.Join(n.become(map[string]string{"disk": "mounted", "data": "mounted"})["disk"].Path, "kept")
 		write(t, kept)
 		n.stop()
-		files, err := filepath.Glob(filepath.Join(clusterDir(root), "*.json"))
+		files, err := filepath.Glob(filepath.Join(standalone.ClaimsDir(root), "*.json"))
 		if err != nil || len(files) == 0 {
 			t.Fatal(files, err)
 		}

@@ -10,7 +10,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/volume/nodeagent/manifestdir"
+	"github.com/podvol/podvol/volume/standalone"
 )
 
 // Whenever the process is killed, the next ones end where one that lives would:
@@ -82,7 +84,7 @@ func TestRunNodeIsKilledAtAnyMoment(t *testing.T) {
 func killedOnTheWay(t *testing.T, dir, root string, round int, parts []string) {
 	t.Helper()
 	for i, part := range parts {
-		watched := clusterDir(root)
+		watched := standalone.ClaimsDir(root)
 		switch part {
 		case "pods":
 			watched = filepath.Join(root, "pods")
@@ -92,7 +94,7 @@ func killedOnTheWay(t *testing.T, dir, root string, round int, parts []string) {
 		if err := os.MkdirAll(watched, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		w, err := watchDir(watched)
+		w, err := manifestdir.NewWatch(watched)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,14 +102,14 @@ func killedOnTheWay(t *testing.T, dir, root string, round int, parts []string) {
 		done := time.After(300 * time.Millisecond) // nothing more will change then
 		for range 1 + i + 2*round {
 			select {
-			case <-w.changed:
+			case <-w.Changed():
 				continue
 			case <-done:
 			}
 			break
 		}
 		n.kill()
-		w.close()
+		w.Close()
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 const waitingClass = `{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: d}, provisioner: kubernetes.io/host-path, reclaimPolicy: Delete, volumeBindingMode: WaitForFirstConsumer}`

@@ -17,7 +17,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/podvol/podvol/util/noleak"
+	"github.com/podvol/podvol/util/testenv/noleak"
+	"github.com/podvol/podvol/volume/nodeagent/manifestdir"
 )
 
 // nodeTest is a podvol run-node that runs, as its user sees it.
@@ -206,11 +207,11 @@ func (n *nodeTest) remove(name string) {
 // content waits until a file of a volume has this content.
 func content(t *testing.T, path, want string) {
 	t.Helper()
-	w, err := watchDir(filepath.Dir(path))
+	w, err := manifestdir.NewWatch(filepath.Dir(path))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.close()
+	defer w.Close()
 	late := time.After(patience)
 	for {
 		got, err := os.ReadFile(path)
@@ -218,7 +219,7 @@ func content(t *testing.T, path, want string) {
 			return
 		}
 		select {
-		case <-w.changed:
+		case <-w.Changed():
 		case <-late:
 			t.Fatalf("%s has %q, %v; want %q", path, got, err, want)
 		}
@@ -243,3 +244,8 @@ func leaks(t *testing.T) {
 		}
 	})
 }
+
+const disk = "{name: disk, emptyDir: {}}"
+
+// afterGone is how long a file must be missing until run-node takes it for removed.
+const afterGone = 500 * time.Millisecond

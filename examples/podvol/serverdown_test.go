@@ -2,42 +2,19 @@ package main
 
 import (
 	"bytes"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 func serverRow(name, server string, answers bool) volumemanager.VolumeStatus {
-	row := claimRow(name, "web")
+	row := volumemanager.VolumeStatus{PodUID: "web", Volume: name, State: volumemanager.StateMounted}
 	row.Plugin = "kubernetes.io/nfs"
 	row.Server = volume.SourceHealth{Source: server, Answers: answers, Since: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), Failures: 3}
 	return row
-}
-
-func TestServersAreCounted(t *testing.T) {
-	rows := []volumemanager.VolumeStatus{serverRow("a", "nas1", true), serverRow("b", "nas2", false), serverRow("c", "nas2", false), claimRow("d", "web")}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(newVolumesCollector(func() []volumemanager.VolumeStatus { return rows }))
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "podvol_volume_server_up" })
-	if i < 0 || len(families[i].GetMetric()) != 2 {
-		t.Fatalf("families: %v", families)
-	}
-	for server, want := range map[string]float64{"nas1": 1, "nas2": 0} {
-		if got := metricValue(t, families[i], map[string]string{"plugin_name": "kubernetes.io/nfs", "server": server}); got != want {
-			t.Errorf("%s: %v, want %v", server, got, want)
-		}
-	}
 }
 
 // A volume that is mounted says that its server is in trouble; of others, the

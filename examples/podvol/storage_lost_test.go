@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // Once the records are lost, a claim gets no empty volume in a --volume-dir that has

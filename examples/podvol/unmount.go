@@ -9,16 +9,15 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
+	"github.com/podvol/podvol/volume/standalone"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -110,16 +109,16 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 	if err := mayMount(); err != nil {
 		return err
 	}
-	node, err := startNode(ctx, nodeConfig{
-		rootDir: rootDir, nodeName: "localhost", objects: objects.NewStore(),
-		log: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	node, err := standalone.StartNode(ctx, standalone.NodeConfig{
+		RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(),
+		Logger: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
 		return err
 	}
 	mounted := node.Explain()
 	if err := selected.ambiguous(mounted); err != nil {
-		return errors.Join(err, node.stop())
+		return errors.Join(err, node.Stop())
 	}
 	volumes := selected.choose(mounted)
 	absent := selected.absent(mounted)
@@ -133,8 +132,8 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 		expected[i] = keyOf(v)
 	}
 	report := newReport(rows, s.err, volumemanager.StateUnmounted, expected)
-	err = report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { tearDownPods(unmounting, node, volumes, show) })
-	if err := errors.Join(err, node.stop()); err != nil {
+	err = report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { node.TearDownPods(unmounting, volumes, show) })
+	if err := errors.Join(err, node.Stop()); err != nil {
 		return err
 	}
 	gone := deleteEphemeral(ctx, s, o, rootDir, selected)
@@ -156,8 +155,8 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 // deleteEphemeral deletes the claims that were made for the pods selected, but
 // for those of which something is mounted still.
 func deleteEphemeral(ctx context.Context, s streams, o unmountOptions, rootDir string, selected *selection) error {
-	left, err := mountedBelow(rootDir, mount.New(mount.Config{}))
-	if _, incomplete := errors.AsType[*embedded.IncompleteError](err); err != nil && !incomplete {
+	left, err := standalone.MountedBelow(rootDir, mount.New(mount.Config{}))
+	if err != nil && !errors.Is(err, embedded.ErrIncomplete) {
 		return err // else claims are refused, if there are any
 	}
 	nodeName, err := nodeNameOr(selected.nodeName)
@@ -196,42 +195,4 @@ func leftAlone(rootDir string) error {
 	}
 	return errors.Join(fmt.Errorf("%d volumes below %s were left alone, since podvol has no record of them; %s status shows them",
 		len(left), rootDir, shellJoin(programName(os.Args[0]))), err)
-}
-
-// tearDownPods tears all pods of these volumes down at once.
-func tearDownPods(ctx context.Context, node *node, volumes []volumemanager.VolumeStatus, show func(volumemanager.VolumeStatus)) {
-	pods := make(map[types.UID][]volumemanager.VolumeStatus)
-	for _, v := range volumes {
-		pods[v.PodUID] = append(pods[v.PodUID], v)
-	}
-	var all sync.WaitGroup
-	for uid, volumes := range pods {
-		all.Go(func() {
-			err := node.TearDownPod(ctx, uid)
-			for _, v := range volumes {
-				if v, pending := stillPending(v, err); pending {
-					show(v)
-				}
-			}
-		})
-	}
-	all.Wait()
-}
-
-// stillPending is the row of a volume whose tear-down was not finished, which is
-// none of those that a pod's error does not speak of.
-func stillPending(v volumemanager.VolumeStatus, err error) (row volumemanager.VolumeStatus, pending bool) {
-	v.State, v.Err = volumemanager.StatePending, err
-	podErr, ok := errors.AsType[*volumemanager.PodError](err)
-	if !ok {
-		return v, err != nil
-	}
-	for _, e := range podErr.Errs {
-		own, ok := errors.AsType[*volume.Error](e)
-		waiting, waits := errors.AsType[*volumemanager.PendingError](e)
-		if ok && own.Volume == v.Volume || waits && waiting.Volume == v.Volume {
-			v.Err, pending = e, true
-		}
-	}
-	return v, pending
 }

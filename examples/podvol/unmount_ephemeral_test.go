@@ -8,7 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/volume/standalone"
 )
 
 // ephemeralForRuns is a pod with a directory that is made for it alone.
@@ -127,7 +128,7 @@ func runsBeginEmpty(t *testing.T, r *runner) {
 	must(t, c.Process.Kill())
 	_, _ = io.Copy(io.Discard, out) // until all of it has ended
 	_ = c.Wait()
-	awaitUnlocked(t, onlyEntry(t, filepath.Join(clusterDir(r.base()), "users")))
+	awaitUnlocked(t, onlyEntry(t, filepath.Join(standalone.ClaimsDir(r.base()), "users")))
 	if left := readStored(r.base()); len(left.claims) != 1 || len(left.volumes) != 1 {
 		t.Fatalf("%v, %v", left.claims, left.volumes)
 	}

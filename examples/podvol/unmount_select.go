@@ -201,3 +201,18 @@ func podsOf(rows []volumemanager.VolumeStatus, name types.NamespacedName) (pods 
 func sortedNames(names map[types.NamespacedName]bool) []types.NamespacedName {
 	return slices.SortedFunc(maps.Keys(names), func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
 }
+
+// few names the first of many.
+func few(names []string) string {
+	const most = 5
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+func sortedPods(pods map[types.UID]*v1.Pod) []*v1.Pod {
+	return slices.SortedFunc(maps.Values(pods), func(a, b *v1.Pod) int {
+		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
+}

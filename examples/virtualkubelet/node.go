@@ -102,8 +102,7 @@ func serve(ctx context.Context, c config, p *provider, factory informers.SharedI
 	if err != nil {
 		return err
 	}
-	nodeController, err := node.NewNodeController(node.NaiveNodeProvider{}, nodeObject(c), c.api.CoreV1().Nodes(),
-		node.WithNodeEnableLeaseV1(c.api.CoordinationV1().Leases(v1.NamespaceNodeLease), 0))
+	nodeController, err := newNodeController(c)
 	if err != nil {
 		return err
 	}
@@ -129,6 +128,12 @@ func serve(ctx context.Context, c config, p *provider, factory informers.SharedI
 		return fmt.Errorf("virtual-kubelet: %w", err)
 	}
 	return nil
+}
+
+// newNodeController keeps the node's object and its lease.
+func newNodeController(c config) (*node.NodeController, error) {
+	return node.NewNodeController(node.NaiveNodeProvider{}, nodeObject(c), endingNodes{c.api.CoreV1().Nodes()},
+		node.WithNodeEnableLeaseV1(c.api.CoordinationV1().Leases(v1.NamespaceNodeLease), 0))
 }
 
 // nodeObject describes the node to the API server.

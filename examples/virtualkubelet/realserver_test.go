@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/apiserver"
+	"github.com/podvol/podvol/util/testenv/apiserver"
 )
 
 func clientsetOf(t *testing.T, kubeconfig []byte) kubernetes.Interface {

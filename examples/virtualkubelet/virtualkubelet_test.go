@@ -211,7 +211,7 @@ func TestDirectoryIsAnothers(t *testing.T) {
 	w.start()
 	w.phase(web, v1.PodRunning)
 	err := run(t.Context(), w.config)
-	if _, busy := errors.AsType[*volumemanager.RootBusyError](err); !busy || !errors.Is(err, volumemanager.ErrStopped) {
+	if !errors.Is(err, volumemanager.ErrRootBusy) || !errors.Is(err, volumemanager.ErrStopped) {
 		t.Errorf("the second agent: %v", err)
 	}
 	if m := w.mounted(); len(m) != 1 {

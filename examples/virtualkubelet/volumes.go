@@ -31,7 +31,7 @@ type volumes struct {
 }
 
 // newVolumes takes what a kubelet has anyway: a clientset, the informer of this
-// node's pods, a recorder of events, and who knows whose containers are gone.
+// node's pods, a recorder of events, and a runtime that knows its containers.
 func newVolumes(root, node string, api kubernetes.Interface, pods cache.SharedIndexInformer,
 	events record.EventRecorder, containers volumemanager.PodContainers, mounter mount.Interface, log *slog.Logger) (*volumes, error) {
 	shared := map[string]cache.SharedIndexInformer{"Pod": pods}

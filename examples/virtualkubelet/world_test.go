@@ -17,8 +17,8 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/sandbox"
-	"github.com/podvol/podvol/util/noleak"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/noleak"
+	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
 // mainVar makes the test binary the command itself.

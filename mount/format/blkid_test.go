@@ -10,8 +10,8 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
-	"github.com/podvol/podvol/util/loopdev"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/loopdev"
+	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
 // blkid has the last word on a device that looks blank.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
-	"github.com/podvol/podvol/util/loopdev"
+	"github.com/podvol/podvol/util/testenv/loopdev"
 )
 
 func TestFsckCorrectsWhatItCan(t *testing.T) {

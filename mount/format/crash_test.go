@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount/format"
-	"github.com/podvol/podvol/util/loopdev"
+	"github.com/podvol/podvol/util/testenv/loopdev"
 )
 
 // A mkfs that dies at whatever moment leaves a device that is blank still, that

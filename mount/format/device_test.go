@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/loopdev"
+	"github.com/podvol/podvol/util/testenv/loopdev"
 )
 
 // What was found under a name is what is opened later, or nothing.

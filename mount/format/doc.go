@@ -14,6 +14,10 @@
 //   - its first 4 MiB and its last 1 MiB are zeroes, all of it if it is smaller;
 //   - the mount is not asked for read-only.
 //
+// The package has signatures of its own, since blkid(8) is not everywhere and
+// busybox's cannot probe: without them a file system that is there would be refused
+// as content, not mounted.
+//
 // # Between the proof and the mkfs
 //
 // A mkfs opens the device with O_EXCL itself, so the proof's own descriptor has

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 )
 
 // DefaultFSType is the file system that is made where none is asked for.
@@ -35,7 +35,7 @@ type Config struct {
 // for concurrent use; what is done to one device is done one after the other.
 type Formatter struct {
 	config Config
-	calls  flight.Group[uint64] // by device number
+	calls  blockingcall.Group[uint64] // by device number
 	slots  chan struct{}
 }
 
@@ -133,7 +133,7 @@ func (f *Formatter) FormatAndMount(ctx context.Context, request Request) (Result
 		return err
 	})
 	// The call's own error may well wrap another of this type.
-	if abandoned, ok := err.(*flight.AbandonedError); ok {
+	if abandoned, ok := err.(*blockingcall.AbandonedError); ok {
 		e := fail(OpProbe, r, ErrCanceled, abandoned.Err)
 		e.Uncertain = abandoned.Started && !begun.close() || abandoned.Earlier
 		return Result{}, e

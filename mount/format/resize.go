@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 )
 
 // NeedsResize reports whether the device has room that the file system on it,
@@ -60,7 +60,7 @@ func (f *Formatter) onDevice(ctx context.Context, device string, call func() err
 		return &Error{Op: OpResize, Device: device, Reason: ErrNotBlockDevice, Err: err}
 	}
 	err = f.calls.Do(ctx, n.number, call)
-	if abandoned, ok := err.(*flight.AbandonedError); ok {
+	if abandoned, ok := err.(*blockingcall.AbandonedError); ok {
 		return &Error{Op: OpResize, Device: device, Reason: ErrCanceled, Uncertain: abandoned.Started || abandoned.Earlier, Err: abandoned.Err}
 	}
 	return err

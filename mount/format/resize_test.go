@@ -10,7 +10,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
-	"github.com/podvol/podvol/util/loopdev"
+	"github.com/podvol/podvol/util/testenv/loopdev"
 )
 
 func TestAMountedFileSystemGrowsWithItsDevice(t *testing.T) {

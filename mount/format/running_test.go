@@ -18,8 +18,8 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/loopdev"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/loopdev"
+	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
 // heldMkfs is a mkfs.ext4 that says that it runs and then waits to be released.

@@ -17,8 +17,8 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/nstest"
-	"github.com/podvol/podvol/util/silentfuse"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/silentfuse"
 )
 
 // hanging returns a configuration whose sandbox is never built: a file server

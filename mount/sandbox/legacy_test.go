@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount/internal/mountapi"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // without is a kernel that lacks a call.

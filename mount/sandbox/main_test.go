@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/podvol/podvol/mount/sandbox"
-	"github.com/podvol/podvol/util/noleak"
+	"github.com/podvol/podvol/util/testenv/noleak"
 )
 
 func TestMain(m *testing.M) {

@@ -21,7 +21,7 @@ import (
 
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 func TestExitCodes(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/pathin"
 )
 
 // maxLinks is how many links that lead nowhere yet are followed, as the kernel
@@ -122,7 +122,7 @@ func (b *builder) pathInRoot(fd int) (string, error) {
 		return "", err
 	}
 	real, err := realPath(fd)
-	rest, _ := below.Cut(root, real)
+	rest, _ := pathin.Cut(root, real)
 	return "/" + rest, err
 }
 
@@ -171,7 +171,7 @@ func (b *builder) volumeAt(fd int) (*appliedMount, error) {
 	}
 	// A later mount covers an earlier one, also one that is deeper.
 	for i := range slices.Backward(b.applied) {
-		if _, inside := below.Cut(b.applied[i].path, real); inside {
+		if _, inside := pathin.Cut(b.applied[i].path, real); inside {
 			return &b.applied[i], nil
 		}
 	}

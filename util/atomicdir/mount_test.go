@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/nstest"
 	"github.com/podvol/podvol/util/removetree"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // A volume that is full keeps its version, and the next smaller one fits.

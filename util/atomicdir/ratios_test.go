@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/podvol/podvol/util/figures"
+	"github.com/podvol/podvol/util/testenv/figures"
 	"github.com/podvol/podvol/util/topdir"
 )
 

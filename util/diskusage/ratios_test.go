@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/figures"
+	"github.com/podvol/podvol/util/testenv/figures"
 	"github.com/podvol/podvol/util/topdir"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
 // bushy has many files in one directory, many directories in one, and depth.

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/calltrace"
 	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/util/testenv/calltrace"
 )
 
 // createVar has this test, in a process of its own, make the file.

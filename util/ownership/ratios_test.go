@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/podvol/podvol/util/figures"
+	"github.com/podvol/podvol/util/testenv/figures"
 )
 
 // plainWalk is what the kubelet does.

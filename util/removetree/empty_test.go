@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 func empty(ctx context.Context, t testing.TB, k kernel, dir string, flags int) (removed int, err error) {

@@ -18,40 +18,55 @@ func mayImport() map[string][]string {
 	plugins := []string{"util", "mount", "volume", "volume/internal"}
 	return map[string][]string{
 		"util":                             {},
+		"util/testenv":                     {"util", "mount", "volume", "volume/objects", "volume/persistentvolume/index", "volume/volumemanager"},
 		"mount":                            {"util"},
 		"volume":                           {"util", "mount"},
 		"volume/internal":                  {"util", "mount", "volume"},
 		"volume/internal/following":        {"util"},
-		"volume/internal/watching":         {"volume"},
-		"volume/objects":                   {"util", "volume", "volume/internal/watching"},
-		"volume/objects/cluster":           {"util", "volume", "volume/internal/following", "volume/internal/watching", "volume/objects"},
-		"volume/clusterhost":               {"util", "volume", "volume/internal/following", "volume/internal/watching", "volume/objects"},
+		"volume/objects":                   {"util", "volume"},
+		"volume/objects/persisted":         {"util", "volume", "volume/internal", "volume/objects"},
+		"volume/objects/cluster":           {"util", "volume", "volume/internal/following", "volume/objects"},
+		"volume/clusterhost":               {"util", "volume", "volume/internal/following", "volume/objects"},
 		"volume/containerenv":              {"util", "volume", "volume/internal", "volume/objects"},
-		"volume/persistentvolume":          {"util", "volume", "volume/objects"},
-		"volume/persistentvolume/embedded": {"util", "mount", "volume", "volume/objects", "volume/persistentvolume"},
+		"volume/persistentvolume":          {"util", "volume", "volume/internal", "volume/objects", "volume/persistentvolume/index", "volume/persistentvolume/release"},
+		"volume/persistentvolume/index":    {"util", "volume", "volume/internal"},
+		"volume/persistentvolume/release":  {"volume", "volume/internal", "volume/objects", "volume/persistentvolume/index"},
+		"volume/persistentvolume/embedded": {"util", "mount", "volume", "volume/internal", "volume/objects", "volume/objects/persisted", "volume/persistentvolume", "volume/persistentvolume/index", "volume/persistentvolume/release"},
 		"volume/localdiscovery":            {"util", "mount", "volume", "volume/objects", "volume/internal"},
 		"volume/volumemanager":             {"util", "mount", "volume", "volume/objects", "volume/internal"},
-		"volume/plugins":                   plugins,
-		"volume/intree":                    {"util", "mount", "volume", "volume/internal"},
-		"volume/volumetest":                {"util", "mount", "volume"},
-		"examples": {"util", "mount", "volume", "volume/clusterhost", "volume/plugins", "volume/objects", "volume/objects/cluster", "volume/persistentvolume", "volume/persistentvolume/embedded", "volume/localdiscovery",
-			"volume/containerenv", "volume/volumemanager"},
+		"volume/podrun":                    {"util", "mount", "volume", "volume/containerenv", "volume/objects", "volume/standalone", "volume/volumemanager"},
+		"volume/podrun/runroot":            {"util", "volume", "volume/volumemanager"},
+		"volume/standalone": {"util", "mount", "volume", "volume/objects", "volume/objects/persisted", "volume/persistentvolume", "volume/persistentvolume/embedded",
+			"volume/plugins", "volume/volumemanager"},
+		"volume/nodeagent": {"util", "mount", "volume", "volume/localdiscovery", "volume/nodeagent/manifestdir", "volume/objects", "volume/objects/persisted", "volume/persistentvolume",
+			"volume/persistentvolume/embedded", "volume/standalone", "volume/volumemanager"},
+		"volume/nodeagent/manifestdir": {"util", "volume", "volume/objects", "volume/volumemanager"},
+		"volume/nodeagent/nodehttp":    {"volume", "volume/volumemanager"},
+		"volume/plugins":               plugins,
+		"volume/intree":                {"util", "mount", "volume", "volume/internal"},
+		"volume/volumetest":            {"util", "util/testenv", "mount", "volume"},
+		"examples": {"util", "mount", "volume", "volume/clusterhost", "volume/plugins", "volume/objects", "volume/objects/persisted", "volume/objects/cluster", "volume/persistentvolume", "volume/persistentvolume/embedded", "volume/persistentvolume/index", "volume/persistentvolume/release", "volume/localdiscovery",
+			"volume/containerenv", "volume/volumemanager", "volume/standalone", "volume/nodeagent", "volume/nodeagent/manifestdir", "volume/nodeagent/nodehttp",
+			"volume/podrun", "volume/podrun/runroot"},
 	}
 }
 
-// testSupport are packages that only tests import.
-func testSupport() []string {
-	return []string{"volume/volumetest", "volume/volumemanager/invariant", "volume/objects/objectstest", "volume/objects/cluster/clustertest", "util/apiserver", "util/calltrace", "util/figures", "util/loopdev", "util/nfsserver", "util/noleak", "util/nstest", "util/rerun", "util/rooms", "util/silentfuse", "util/testtool", "util/vmtest", "util/vmtest/vmrun"}
+// isTestSupport says whether only tests import a package: what lies in
+// util/testenv, and the kits that users' own tests call.
+func isTestSupport(path string) bool {
+	kits := []string{"util/testenv", "util/rooms", "volume/volumetest", "volume/objects/objectstest", "volume/objects/cluster/clustertest"}
+	return slices.ContainsFunc(kits, func(kit string) bool { return path == kit || strings.HasPrefix(path, kit+"/") })
 }
 
 // offCore are the packages that bring modules of their own: only who imports
 // them is built with those.
 func offCore() map[string][]string {
 	return map[string][]string{
-		"examples/controller":                {"k8s.io/client-go"},
+		"examples/controller":                {"k8s.io/client-go", "github.com/prometheus/client_golang"},
 		"examples/virtualkubelet":            {"k8s.io/client-go", "github.com/virtual-kubelet/virtual-kubelet"},
 		"volume/clusterhost":                 {"k8s.io/client-go"},
 		"volume/internal/following":          {"k8s.io/client-go"},
+		"volume/nodeagent/nodehttp":          {"github.com/prometheus/client_golang"},
 		"volume/objects/cluster":             {"k8s.io/client-go"},
 		"volume/objects/cluster/clustertest": {"k8s.io/client-go"},
 		"volume/objects/cluster/election":    {"k8s.io/client-go"},
@@ -139,7 +154,7 @@ func TestImportDirection(t *testing.T) {
 			if other := roomOf(target); other != room && !slices.Contains(mayImport()[room], other) {
 				t.Errorf("%s imports %s: %s may only import %v", path, target, room, mayImport()[room])
 			}
-			if slices.Contains(testSupport(), target) && !slices.Contains(testSupport(), path) {
+			if isTestSupport(target) && !isTestSupport(path) {
 				t.Errorf("%s imports %s, which is for tests only", path, target)
 			}
 		}
@@ -165,7 +180,7 @@ func TestCoreDependencies(t *testing.T) {
 	args := []string{"-deps"}
 	for _, p := range goList(t, "./util/...", "./mount/...", "./volume/...") {
 		path, _ := inModule(p.ImportPath)
-		if _, off := offCore()[path]; !off && !slices.Contains(testSupport(), path) {
+		if _, off := offCore()[path]; !off && !isTestSupport(path) {
 			args = append(args, p.ImportPath)
 		}
 	}
@@ -200,6 +215,27 @@ func TestModulesOffTheCore(t *testing.T) {
 			uses := slices.ContainsFunc(imports, func(i string) bool { return i == module || strings.HasPrefix(i, module+"/") })
 			if may := slices.Contains(offCore()[path], module); uses != may {
 				t.Errorf("%s imports %s: %v; it should: %v", path, module, uses, may)
+			}
+		}
+	}
+}
+
+// Commands stand over the library: no package outside of examples needs one of
+// examples, or what parses a command line.
+func TestLibraryNeedsNoCommand(t *testing.T) {
+	var args []string
+	for _, p := range goList(t, "./...") {
+		if path, _ := inModule(p.ImportPath); roomOf(path) != "examples" {
+			args = append(args, p.ImportPath)
+		}
+	}
+	for _, p := range goList(t, append([]string{"-deps"}, args...)...) {
+		if path, _ := inModule(p.ImportPath); roomOf(path) == "examples" {
+			t.Errorf("the library needs %s", path)
+		}
+		for _, commandLine := range []string{"github.com/spf13/cobra", "github.com/spf13/pflag"} {
+			if p.ImportPath == commandLine {
+				t.Errorf("the library needs %s", commandLine)
 			}
 		}
 	}

@@ -31,7 +31,7 @@
 // Only who can write outside the volume can do that.
 //
 // A file system that hangs makes these calls hang, which cannot be cancelled:
-// use [github.com/podvol/podvol/util/flight]. All functions are safe for
+// use [github.com/podvol/podvol/util/blockingcall]. All functions are safe for
 // concurrent use, and leave root to the caller.
 //
 // Like every package below util, it carries no promise of compatibility.

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
 var resolutionsFlag = flag.Int("subpath.resolutions", 0, "how often TestRace resolves a path, each way (200000, with -short 20000)")

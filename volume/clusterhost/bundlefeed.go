@@ -26,7 +26,7 @@ import (
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/following"
-	"github.com/podvol/podvol/volume/internal/watching"
+	"github.com/podvol/podvol/volume/objects"
 )
 
 const (
@@ -90,14 +90,14 @@ type bundleFeed struct {
 	synced   bool
 	all      map[string]bundle
 	err      error // of the last look-up, until one succeeds
-	watchers map[*watching.Watcher]struct{}
+	watchers map[*objects.Watcher]struct{}
 }
 
 var _ cache.ReflectorStore = (*bundleFeed)(nil)
 
 func newBundleFeed(clientset kubernetes.Interface, logger *slog.Logger) *bundleFeed {
 	return &bundleFeed{clientset: clientset, logger: logr.FromSlogHandler(logger.Handler()), answered: make(chan struct{}),
-		all: make(map[string]bundle), watchers: make(map[*watching.Watcher]struct{})}
+		all: make(map[string]bundle), watchers: make(map[*objects.Watcher]struct{})}
 }
 
 // get returns all bundles by name, as a map that nobody changes, once there is an answer.
@@ -149,7 +149,7 @@ func (f *bundleFeed) close() {
 		f.end()
 	}
 	watchers := f.watchers
-	f.watchers = make(map[*watching.Watcher]struct{})
+	f.watchers = make(map[*objects.Watcher]struct{})
 	f.mu.Unlock()
 	f.run.Wait()
 	for w := range watchers {
@@ -346,7 +346,7 @@ func (f *bundleFeed) change(apply func(map[string]bundle)) {
 
 // watch tells f of changes, and of what becomes known.
 func (f *bundleFeed) watch(call func()) (stop func()) {
-	w := watching.New(func(volume.ObjectRef) { call() })
+	w := objects.NewWatcher(func(volume.ObjectRef) { call() })
 	f.mu.Lock()
 	if !f.closed {
 		f.watchers[w] = struct{}{}

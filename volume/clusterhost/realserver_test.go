@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/apiserver"
+	"github.com/podvol/podvol/util/testenv/apiserver"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/clusterhost"
 )

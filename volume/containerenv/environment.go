@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/podvol/podvol/util/expand"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/downward"
 )
 
 // Environment is a container's environment. It may hold secrets; printing it
@@ -59,7 +59,7 @@ func (e *Environment) List() []string {
 func (e *Environment) Expand(words []string) []string {
 	expanded := make([]string, len(words))
 	for i, word := range words {
-		expanded[i], _ = expand.Expand(word, e.Lookup)
+		expanded[i], _ = downward.Expand(word, e.Lookup)
 	}
 	return expanded
 }

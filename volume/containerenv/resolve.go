@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/podvol/podvol/util/expand"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/downward"
 	"github.com/podvol/podvol/volume/objects"
@@ -116,7 +115,7 @@ func (r *resolver) variable(ctx context.Context, v *v1.EnvVar) error {
 		return volume.Invalid("name", "%s", strings.Join(faults, "; "))
 	}
 	if v.ValueFrom == nil {
-		value, _ := expand.Expand(v.Value, r.env.Lookup)
+		value, _ := downward.Expand(v.Value, r.env.Lookup)
 		return r.set(v.Name, value)
 	}
 	if v.Value != "" {

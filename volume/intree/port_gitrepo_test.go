@@ -152,6 +152,7 @@ func clone(ctx context.Context, dir string, args ...string) error {
 }
 
 func TestAPortOfGitRepoConforms(t *testing.T) {
+	// README: begin
 	volumetest.Run(t, func() volume.VolumePlugin { return &checkout{run: clone} }, volumetest.Suite{
 		Working: []volumetest.Case{{
 			Name: "cloned",
@@ -164,4 +165,5 @@ func TestAPortOfGitRepoConforms(t *testing.T) {
 		Refused: []volumetest.RefusedCase{{Name: "an option", Because: "gitRepo.repository",
 			Spec: volumetest.Inline(v1.VolumeSource{GitRepo: &v1.GitRepoVolumeSource{Repository: "--upload-pack=x"}})}},
 	})
+	// README: end
 }

@@ -77,6 +77,8 @@ func (p *share) GetVolumeName(spec *volume.Spec) (string, error) {
 	return source.Server + "/" + source.Path, nil
 }
 
+// README: begin
+
 func (p *share) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
 	if err := p.host.CheckVolume(shareName, spec, pod); err != nil {
 		return nil, err
@@ -93,6 +95,8 @@ func (p *share) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, erro
 	}
 	return &shareMounter{p.volumeOf(spec.Name(), pod.UID), source, readOnly, util.MountOptionFromSpec(spec)}, nil
 }
+
+// README: end
 
 func (p *share) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, error) {
 	if err := p.host.CheckUnmount(shareName, name, podUID); err != nil {
@@ -152,6 +156,8 @@ func (m *shareMounter) SetUp(ctx context.Context, args volume.MounterArgs) error
 	return m.SetUpAt(ctx, m.GetPath(), args)
 }
 
+// README: begin
+
 func (m *shareMounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs) error {
 	mounted, err := m.mounter.IsMountPoint(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -181,6 +187,8 @@ func (m *shareMounter) SetUpAt(ctx context.Context, dir string, _ volume.Mounter
 	os.Remove(dir)
 	return err
 }
+
+// README: end
 
 type shareUnmounter struct{ *shareVolume }
 

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/calltrace"
+	"github.com/podvol/podvol/util/testenv/calltrace"
 	util "github.com/podvol/podvol/volume/intree"
 )
 

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/scratch"
+	"github.com/podvol/podvol/volume/internal/emptydirs"
 )
 
 // NewWrapperMounter returns the mounter of the emptyDir that a volume is built in:
@@ -61,7 +61,7 @@ func (h *Host) wrapped(volName string, spec volume.Spec, podUID types.UID) (*wra
 	if err := volume.ValidateEmptyDir(spec.Volume.EmptyDir); err != nil {
 		return nil, err
 	}
-	pv, err := volume.NewUnmountedPodVolume(h.VolumeHost, scratch.PluginName, volName, podUID)
+	pv, err := volume.NewUnmountedPodVolume(h.VolumeHost, emptydirs.PluginName, volName, podUID)
 	if err != nil {
 		return nil, err
 	}
@@ -85,18 +85,18 @@ func (m *wrapperMounter) SetUp(ctx context.Context, args volume.MounterArgs) err
 // SetUpAt makes the directory, in memory where the source says so. One that is
 // there already stays as it is, with its contents.
 func (m *wrapperMounter) SetUpAt(ctx context.Context, dir string, args volume.MounterArgs) error {
-	o := scratch.Options{Medium: m.source.Medium, GID: args.FsGroup, Wrapped: true}
+	o := emptydirs.Options{Medium: m.source.Medium, GID: args.FsGroup, Wrapped: true}
 	if m.source.SizeLimit != nil {
 		o.SizeBytes = m.source.SizeLimit.Value()
 	}
 	if o.Medium == v1.StorageMediumMemory {
-		size, err := scratch.MemorySize(ctx, m.Host, m.pod, o.SizeBytes)
+		size, err := emptydirs.MemorySize(ctx, m.Host, m.pod, o.SizeBytes)
 		if err != nil {
 			return m.Error("SetUp", volume.NothingDone(err))
 		}
 		o.SizeBytes = size
 	}
-	return m.Error("SetUp", scratch.SetUp(ctx, m.PodVolume, dir, o))
+	return m.Error("SetUp", emptydirs.SetUp(ctx, m.PodVolume, dir, o))
 }
 
 type wrapperUnmounter struct{ wrapper }
@@ -105,5 +105,5 @@ func (u *wrapperUnmounter) TearDown(ctx context.Context) error { return u.TearDo
 
 // TearDownAt removes the directory with its contents.
 func (u *wrapperUnmounter) TearDownAt(ctx context.Context, dir string) error {
-	return u.Error("TearDown", scratch.TearDown(ctx, u.PodVolume, dir, true))
+	return u.Error("TearDown", emptydirs.TearDown(ctx, u.PodVolume, dir, true))
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/blockdev"
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/localdisk"
 	"github.com/podvol/podvol/volume/objects"
@@ -130,7 +130,7 @@ type Discoverer struct {
 	Patience time.Duration
 
 	meter  volume.Meter
-	calls  flight.Group[string]
+	calls  blockingcall.Group[string]
 	passes passes
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/release"
 	"github.com/podvol/podvol/volume/plugins/local"
 )
 
@@ -53,7 +54,7 @@ func Example() {
 	}
 
 	// What cleans them is the plugin, for the controller of claims.
-	releases := &persistentvolume.ReleaseVerifier{Objects: store}
+	releases := &release.Verifier{Objects: store}
 	releases.Plugins, err = volume.NewVolumePluginMgr(
 		[]volume.VolumePlugin{local.New(local.Config{Clean: local.CleanConfig{Action: local.CleanDelete, Below: []string{dir}}})},
 		&volume.Host{RootDir: dir, NodeName: "node1", Mounter: mounter, Releases: releases})

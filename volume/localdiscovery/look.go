@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/volume/internal/localdisk"
 )
 
@@ -226,8 +226,8 @@ func (d *Discoverer) bounded(ctx context.Context, key string, call func() error)
 }
 
 // isAbandoned reports whether a call was given up that is still under way.
-func isAbandoned(err error) (*flight.AbandonedError, bool) {
-	e, ok := errors.AsType[*flight.AbandonedError](err)
+func isAbandoned(err error) (*blockingcall.AbandonedError, bool) {
+	e, ok := errors.AsType[*blockingcall.AbandonedError](err)
 	return e, ok && (e.Started || e.Earlier)
 }
 

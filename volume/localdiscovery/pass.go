@@ -14,8 +14,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/keylock"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/localdisk"
 	"github.com/podvol/podvol/volume/objects"
@@ -327,8 +327,8 @@ func (p *pass) judgeVolumes(t *thing) {
 		pv := p.volumes[name]
 		dir := filepath.Clean(pv.Spec.Local.Path)
 		recorded := localdisk.RecordedID(pv)
-		_, inside := below.Cut(t.Path, dir)
-		_, around := below.Cut(dir, t.Path)
+		_, inside := pathin.Cut(t.Path, dir)
+		_, around := pathin.Cut(dir, t.Path)
 		switch {
 		case recorded != "" && t.known().Is(recorded):
 			t.refuse(ErrSeenTwice, "%s is PersistentVolume %q, which has the path %s; mount or link it there", t.ID, name, dir)

@@ -15,12 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/loopdev"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/loopdev"
+	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/release"
 	"github.com/podvol/podvol/volume/plugins/local"
 )
 
@@ -200,7 +201,7 @@ func firstOf(t *testing.T, until func(string, func([]*v1.PersistentVolume) bool)
 // controllerFor runs a controller with a plugin that cleans, until stopped.
 func controllerFor(t *testing.T, store *objects.Store) (stop func()) {
 	t.Helper()
-	releases := &persistentvolume.ReleaseVerifier{Objects: store}
+	releases := &release.Verifier{Objects: store}
 	host := &volume.Host{RootDir: t.TempDir(), NodeName: "node1", Mounter: mount.New(mount.Config{}), Releases: releases}
 	plugins, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{
 		local.New(local.Config{Clean: local.CleanConfig{Action: local.CleanDelete, Below: []string{"/"}}})}, host)

@@ -18,7 +18,7 @@ import (
 
 // UnknownKindError says that a store does not keep objects of a kind.
 type UnknownKindError struct {
-	// Kind is the kind asked for, or the Go type passed.
+	// Kind is the requested kind, or the Go type of the passed object.
 	Kind string
 }
 
@@ -26,7 +26,7 @@ func (e *UnknownKindError) Error() string {
 	return fmt.Sprintf("objects of kind %s are not kept here", e.Kind)
 }
 
-// stored is what every kept object is.
+// stored is the interface of every kept object.
 type stored interface {
 	metav1.Object
 	runtime.Object
@@ -40,28 +40,28 @@ type Kind struct {
 	New func() metav1.Object
 }
 
-// kind is what else the store must know about a kind.
+// kind is a kind with everything that the store needs of it.
 type kind struct {
 	Kind
 	goType reflect.Type
-	// status is nil where the kind has none.
+	// status is nil if the kind has none.
 	status *statusOf
 }
 
-// statusOf is what the store must know about the status of a kind.
+// statusOf is everything that the store needs of the status of a kind.
 type statusOf struct {
 	// without returns a copy of an object without its status.
 	without func(object metav1.Object) stored
-	// share gives an object another's status, in the same memory.
+	// share gives an object the status of another one, in the same memory.
 	share func(to, from stored)
-	// renew returns an object with a copy of another's status; all else is in
-	// the same memory.
+	// renew returns an object with a copy of the status of from. Everything else
+	// is in the same memory.
 	renew func(object stored, from metav1.Object) stored
 	// equal compares the status of two objects.
 	equal func(a, b stored) bool
 }
 
-// kinds is the table of everything that is kept.
+// kinds is the table of the kept kinds.
 var kinds = []kind{
 	kindWithStatus(v1.SchemeGroupVersion, true, func(o *v1.Pod) *v1.PodStatus { return &o.Status }),
 	kindWithStatus(v1.SchemeGroupVersion, false, func(o *v1.PersistentVolume) *v1.PersistentVolumeStatus { return &o.Status }),
@@ -123,7 +123,7 @@ func kindWithStatus[T, S any, P pointerTo[T], PS interface {
 	return k
 }
 
-// Kinds returns the kinds that a [Store] keeps. The slice is the caller's.
+// Kinds returns the kinds that a [Store] keeps. The caller owns the slice.
 func Kinds() []Kind {
 	all := make([]Kind, 0, len(kinds))
 	for _, k := range kinds {
@@ -140,10 +140,12 @@ func kindNamed(name string) (kind, bool) {
 	return kinds[i], true
 }
 
-// Describe returns the kind and the reference of an object, and refuses what no
-// store could keep: a type that is none of [Kinds] (*[UnknownKindError]), or an
-// object without name, or without namespace where its kind demands one, or with
-// one where it allows none (*[volume.InvalidSpecError]).
+// Describe returns the kind and the reference of an object. The errors:
+//
+//   - An *[UnknownKindError]: the type is none of [Kinds].
+//   - A *[volume.InvalidSpecError]: the object has no name; or it has no
+//     namespace and its kind needs one; or it has a namespace and its kind allows
+//     none.
 func Describe(object metav1.Object) (Kind, volume.ObjectRef, error) {
 	k, ref, err := describe(object)
 	return k.Kind, ref, err
@@ -176,7 +178,7 @@ func clone(k kind, object metav1.Object) stored {
 	return c
 }
 
-// cloneWithoutStatus is [clone] for all but the status.
+// cloneWithoutStatus is [clone] without the status.
 func cloneWithoutStatus(k kind, object metav1.Object) stored {
 	if k.status == nil {
 		return clone(k, object)

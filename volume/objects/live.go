@@ -8,8 +8,8 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// Reader reads objects, without watching them. Its methods are those of
-// [Source] and [Lister].
+// Reader reads objects and does not watch them. Its methods are those of [Source]
+// and [Lister].
 type Reader interface {
 	Getter
 	KindReader
@@ -25,16 +25,18 @@ type KindReader interface {
 	List(ctx context.Context, kind, namespace string) ([]metav1.Object, error)
 }
 
-// Cached is implemented by a [Source] and [Lister] that answers from a cache,
-// as informers do, and so may be behind. Absent: it is never behind, as [Store].
+// Cached is implemented by a [Source] and [Lister] that answers from a cache, as
+// informers do. Its answers may be old. Absent: the answers are current, as those
+// of [Store].
 type Cached interface {
-	// Live returns a reader that asks the API itself: slower, but what it
-	// answers was true when it was asked. It is safe for concurrent use.
+	// Live returns a reader that sends each request to the API itself. It is
+	// slower, but its answers were true at the time of the request. It is safe
+	// for concurrent use.
 	Live() Reader
 }
 
-// Live returns the reader to ask before something is done that cannot be
-// undone: r's [Cached.Live] if it has one, else r.
+// Live returns the reader to use before an action that cannot be undone. It is
+// r's [Cached.Live] if r has one, else r.
 func Live(r Reader) Reader {
 	if c, ok := r.(Cached); ok {
 		return c.Live()

@@ -1,10 +1,12 @@
-// Package objects says where API objects come from: pods, claims, volumes,
+// Package objects has the interfaces to API objects: pods, claims, volumes,
 // secrets, config maps and the rest.
 //
-// A node reads through [Source], one object at a time; what works on whole
-// kinds also needs [Lister], and only what changes objects needs [Writer]. The
-// package's own [Store] is all three in memory, for one machine and for tests;
-// objects/manifest fills it from files.
+//   - [Source] reads one object at a time. It is all that a node needs.
+//   - [Lister] reads whole kinds.
+//   - [Writer] changes objects.
+//
+// The package's own [Store] is all three in memory, for one machine and for
+// tests. objects/manifest fills it from files.
 package objects
 
 import (
@@ -20,63 +22,70 @@ import (
 // Source reads single objects. Kinds are named as in manifests: "Secret",
 // "PersistentVolumeClaim". All methods are safe for concurrent use.
 type Source interface {
-	// Get returns the object; the caller must not change it. An object that
-	// does not exist is an error that matches [volume.ErrNotFound]; one that
-	// cannot be told yet matches [ErrNotSynced]; every other error is a failed
-	// look-up and says nothing about existence.
+	// Get returns the object. The caller must not change it. The errors:
+	//
+	//   - It matches [volume.ErrNotFound] if the object does not exist.
+	//   - It matches [ErrNotSynced] if that is not known yet.
+	//   - Every other error is a failed look-up and says nothing about existence.
 	Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error)
-	// Watch calls f after the object was created, changed or deleted, until
-	// stop is called. f must not block; calls may be coalesced. After stop
-	// returns f is not called any more. stop may be called twice, but not from
-	// within f.
+	// Watch calls f after the object was created, changed or deleted, until stop
+	// is called. f must not block. Several calls may become one. f is not called
+	// after stop has returned. stop may be called twice, but not from within f.
 	Watch(ref volume.ObjectRef, f func(volume.ObjectRef)) (stop func())
 }
 
-// Lister reads whole kinds. An empty namespace means all namespaces, and is
-// the only one for cluster-wide kinds.
+// Lister reads whole kinds. An empty namespace means all namespaces. Cluster-wide
+// kinds take only the empty one.
 type Lister interface {
-	// List returns the objects in order of namespace and name; the caller must
+	// List returns the objects in order of namespace and name. The caller must
 	// not change them.
 	List(ctx context.Context, kind, namespace string) ([]metav1.Object, error)
 	// WatchKind is [Source].Watch for all objects of a kind.
 	WatchKind(kind string, f func(volume.ObjectRef)) (stop func())
 }
 
-// Writer changes objects. Where the object passed carries a UID or a
-// resourceVersion, the stored object must carry the same, else the error
-// matches [ErrConflict]; where it carries none, the last writer wins. Writers keep
-// a copy of their argument and return a copy of what is stored. What is to be
-// changed and does not exist matches [volume.ErrNotFound]. On an error nothing has
-// changed, unless it matches [ErrUncertain]. All methods are safe for concurrent
-// use, and writes of one object happen one after the other.
+// Writer changes objects.
+//
+//   - The passed object may carry a UID or a resourceVersion. Then the stored
+//     object must carry the same, or the error matches [ErrConflict]. Without
+//     them the last writer wins.
+//   - A Writer keeps a copy of its argument. It returns a copy of the stored
+//     object.
+//   - If the object to change does not exist, the error matches
+//     [volume.ErrNotFound].
+//   - On an error nothing has changed, unless the error matches [ErrUncertain].
+//   - All methods are safe for concurrent use. Writes of one object happen one
+//     after the other.
 type Writer interface {
-	// Create stores a new object; if it exists the error matches [ErrExists].
+	// Create stores a new object. If it exists, the error matches [ErrExists].
 	Create(ctx context.Context, object metav1.Object) (metav1.Object, error)
-	// Update replaces everything but the status. Of an object that is being deleted
-	// it can take finalizers, but give it none; with the last one the object is gone,
-	// and what is returned is its last state.
+	// Update replaces everything but the status. An object that is being deleted
+	// can lose finalizers but gain none. The object is gone with its last
+	// finalizer; then Update returns its last state.
 	Update(ctx context.Context, object metav1.Object) (metav1.Object, error)
-	// UpdateStatus replaces the status alone. An API server takes the labels, the
-	// annotations and the finalizers along: pass the object as it was read, with its
-	// resourceVersion.
+	// UpdateStatus replaces only the status. An API server also takes the labels,
+	// the annotations and the finalizers. So pass the object as it was read, with
+	// its resourceVersion.
 	UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error)
-	// Delete removes the object; while it has finalizers it only gets a
-	// deletion timestamp, and keeps that of the first call.
+	// Delete removes the object. An object with finalizers gets a deletion
+	// timestamp instead, and keeps the timestamp of the first call.
 	Delete(ctx context.Context, ref volume.ObjectRef, preconditions Preconditions) error
 }
 
-// Loader takes objects over as they were in another store. Only stores that keep
-// nothing themselves have it.
+// Loader takes objects over from another store, unchanged. Only stores that keep
+// objects in memory alone have it.
 type Loader interface {
-	// Load puts objects into the store as they are: with UID, status and times, also
-	// that of a deletion that waits for finalizers. Their resourceVersions are new
-	// ones, as are those of all later changes: above floor, and above all that this
-	// store has given before.
+	// Load puts objects into the store as they are, with UID, status and times. A
+	// deletion that waits for finalizers keeps its time, too.
 	//
-	// All are loaded or, on an error, none. An object that exists, or is given twice,
-	// matches [ErrExists]; one without UID, or that nothing keeps from its deletion,
-	// is a *[volume.InvalidSpecError]. The objects are copied. Load is safe for
-	// concurrent use; watchers hear of what is loaded.
+	//   - Their resourceVersions are new, as are those of all later changes. They
+	//     are above floor, and above all that this store has given before.
+	//   - Load puts all objects into the store or, on an error, none.
+	//   - If an object exists, or is given twice, the error matches [ErrExists].
+	//   - If an object has no UID, or is deleted and has no finalizers, the error
+	//     is a *[volume.InvalidSpecError].
+	//   - Load copies the objects. It is safe for concurrent use. It notifies the
+	//     watchers of the objects.
 	Load(ctx context.Context, floor uint64, all ...metav1.Object) error
 }
 
@@ -90,17 +99,27 @@ var (
 	// ErrNotSynced says that the source does not know yet whether the object
 	// exists.
 	ErrNotSynced = errors.New("not synced yet")
-	// ErrConflict says that the stored object is another one, or another
-	// version of it, than the writer believed.
+	// ErrConflict says that the stored object is another one, or another version
+	// of it, than the writer passed.
 	ErrConflict = errors.New("the object has changed")
 	// ErrExists says that an object to be created exists already.
 	ErrExists = errors.New("already exists")
-	// ErrUncertain says of a write that it may have taken effect, or may do so yet:
-	// its answer was lost, as by a timeout or a broken connection. Who must know
-	// reads the object, not from a cache, and writes again with the version found
-	// there as precondition: then one of the two writes takes effect, not both. The
-	// error that it is wrapped with may match [ErrExists], [ErrConflict] or
-	// [volume.ErrNotFound], where the write was repeated on the way and has met
-	// itself.
+	// ErrUncertain says that a write may have taken effect, or may still do so.
+	// Its answer was lost, for example by a timeout or a broken connection.
+	//
+	// To be certain, read the object, not from a cache, and write again with the
+	// version found as precondition. Then one of the two writes takes effect, not
+	// both.
+	//
+	// The error that wraps it may match [ErrExists], [ErrConflict] or
+	// [volume.ErrNotFound], too: a write that was repeated on the way may meet
+	// its own first attempt.
 	ErrUncertain = errors.New("the write may have taken effect")
 )
+
+// Client reads, watches, lists and writes objects: what a controller needs of a store.
+type Client interface {
+	Source
+	Lister
+	Writer
+}

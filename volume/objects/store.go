@@ -13,30 +13,33 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/watching"
 )
 
-// Store keeps objects in memory. It is a [Source], a [Lister] and a [Writer]
-// of pods, claims, PersistentVolumes, storage and volume attributes classes, config
-// maps, secrets, service accounts, nodes and cluster trust bundles;
-// other kinds are answered by *[UnknownKindError].
+// Store keeps objects in memory. It is a [Source], a [Lister] and a [Writer].
 //
-// It behaves as the API does: every change gets a new resourceVersion, a
-// change that changes nothing is none, an object with finalizers outlives its
-// deletion until they are gone. Stored objects carry their kind and
-// apiVersion. A stored object is replaced and never changed, so that what Get
-// and List return stays as it was; the caller must not change it either.
+// Its kinds are pods, claims, PersistentVolumes, storage and volume attributes
+// classes, config maps, secrets, service accounts, nodes and cluster trust
+// bundles. For other kinds the error is an *[UnknownKindError].
 //
-// All methods are safe for concurrent use. Watchers are called from goroutines
-// of their own, never while the store is locked; they may call the store.
+// It behaves as the API does:
+//
+//   - Every change gets a new resourceVersion. An update without a difference is
+//     no change.
+//   - An object with finalizers outlives its deletion until they are gone.
+//   - Stored objects carry their kind and apiVersion.
+//   - A stored object is replaced and never changed. So the results of Get and
+//     List stay as they were. The caller must not change them either.
+//
+// All methods are safe for concurrent use. Watchers are called from goroutines of
+// their own, never while the store is locked. They may call the store.
 type Store struct {
 	mu       sync.RWMutex
 	version  uint64
 	objects  map[string]map[types.NamespacedName]stored
-	watchers map[watchKey]map[*watching.Watcher]struct{}
+	watchers map[watchKey]map[*Watcher]struct{}
 }
 
-// watchKey selects what is watched: one object, or with an empty name a kind.
+// watchKey is the object of a watch: one object, or with an empty name a kind.
 type watchKey volume.ObjectRef
 
 var (
@@ -50,11 +53,11 @@ var (
 func NewStore() *Store {
 	return &Store{
 		objects:  make(map[string]map[types.NamespacedName]stored),
-		watchers: make(map[watchKey]map[*watching.Watcher]struct{}),
+		watchers: make(map[watchKey]map[*Watcher]struct{}),
 	}
 }
 
-// Get implements [Source]. What does not exist is a
+// Get implements [Source]. If the object does not exist, the error is a
 // *[volume.ObjectNotFoundError].
 func (s *Store) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
 	if ctx.Err() != nil {
@@ -108,8 +111,8 @@ func (s *Store) WatchKind(kind string, f func(volume.ObjectRef)) (stop func()) {
 	return s.watch(watchKey{Kind: kind}, f)
 }
 
-// Create implements [Writer]. It gives the object a UID and a creation time
-// where it has none. A resourceVersion must not be set.
+// Create implements [Writer]. It sets a UID and a creation time if the object has
+// none. A resourceVersion must not be set.
 func (s *Store) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {
 	k, ref, err := s.admit(ctx, object)
 	if err != nil {
@@ -142,16 +145,17 @@ func (s *Store) create(ref volume.ObjectRef, created stored) error {
 	return nil
 }
 
-// Load puts objects into the store that were in an earlier one, as they were
-// there: with UID, status and times, also that of a deletion that waits for
-// finalizers. Their resourceVersions are new ones, as are those of all later
-// changes: above floor, and above all that this store has given before. So a
-// store that goes on where another one ended begins with a floor that the other
-// did not reach.
+// Load puts objects from an earlier store into this one, unchanged, with UID,
+// status and times. A deletion that waits for finalizers keeps its time, too.
 //
-// All are loaded or, on an error, none. An object that exists, or is given
-// twice, is [ErrExists]; one without UID, or that nothing keeps from its
-// deletion, is invalid. The objects are copied.
+//   - Their resourceVersions are new, as are those of all later changes. They are
+//     above floor, and above all that this store has given before. A store that
+//     continues another one so needs a floor that the other did not reach.
+//   - Load puts all objects into the store or, on an error, none.
+//   - If an object exists, or is given twice, the error is [ErrExists].
+//   - An object without UID, or one that is deleted and has no finalizers, is
+//     invalid.
+//   - Load copies the objects.
 func (s *Store) Load(ctx context.Context, floor uint64, all ...metav1.Object) error {
 	loads := make([]load, 0, len(all))
 	seen := make(map[volume.ObjectRef]bool, len(all))
@@ -209,8 +213,8 @@ func (s *Store) Update(ctx context.Context, object metav1.Object) (metav1.Object
 	return copyOf(next), nil
 }
 
-// update stores next, which has no status of its own, and returns what is
-// stored then, or was stored last.
+// update stores next, which has no status of its own. It returns the stored
+// object, or its last state if it is gone.
 func (s *Store) update(k kind, ref volume.ObjectRef, next stored, p Preconditions) (stored, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -297,7 +301,7 @@ func (s *Store) Delete(ctx context.Context, ref volume.ObjectRef, preconditions 
 	return nil
 }
 
-// admit checks what can be checked without the stored object.
+// admit checks everything that does not need the stored object.
 func (s *Store) admit(ctx context.Context, object metav1.Object) (kind, volume.ObjectRef, error) {
 	if ctx.Err() != nil {
 		return kind{}, volume.ObjectRef{}, context.Cause(ctx)
@@ -305,7 +309,7 @@ func (s *Store) admit(ctx context.Context, object metav1.Object) (kind, volume.O
 	return describe(object)
 }
 
-// expect returns the stored object if it is the one the caller believes in.
+// expect returns the stored object if it meets the preconditions.
 func (s *Store) expect(ref volume.ObjectRef, p Preconditions) (stored, error) {
 	old, ok := s.objects[ref.Kind][ref.NamespacedName]
 	switch {
@@ -319,7 +323,8 @@ func (s *Store) expect(ref volume.ObjectRef, p Preconditions) (stored, error) {
 	return old, nil
 }
 
-// isPlainlyOther reports whether two versions of an object need no closer look.
+// isPlainlyOther reports whether two versions of an object differ without a full
+// comparison.
 func isPlainlyOther(a, b metav1.Object) bool {
 	return len(a.GetAnnotations()) != len(b.GetAnnotations()) || len(a.GetFinalizers()) != len(b.GetFinalizers()) || len(a.GetLabels()) != len(b.GetLabels())
 }
@@ -327,7 +332,7 @@ func isPlainlyOther(a, b metav1.Object) bool {
 // copyOf copies a stored object for a caller who may change it.
 func copyOf(object stored) metav1.Object { return object.DeepCopyObject().(metav1.Object) }
 
-// put stores what will not be changed any more.
+// put stores an object that no caller will change any more.
 func (s *Store) put(ref volume.ObjectRef, object stored) {
 	s.version++
 	object.SetResourceVersion(strconv.FormatUint(s.version, 10))
@@ -355,11 +360,11 @@ func (s *Store) notify(ref volume.ObjectRef) {
 }
 
 func (s *Store) watch(key watchKey, f func(volume.ObjectRef)) (stop func()) {
-	w := watching.New(f)
+	w := NewWatcher(f)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.watchers[key] == nil {
-		s.watchers[key] = make(map[*watching.Watcher]struct{})
+		s.watchers[key] = make(map[*Watcher]struct{})
 	}
 	s.watchers[key][w] = struct{}{}
 	return func() {
@@ -368,7 +373,7 @@ func (s *Store) watch(key watchKey, f func(volume.ObjectRef)) (stop func()) {
 	}
 }
 
-func (s *Store) unwatch(key watchKey, w *watching.Watcher) {
+func (s *Store) unwatch(key watchKey, w *Watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.watchers[key], w)
@@ -395,9 +400,9 @@ func checkFinalizers(old, next stored) error {
 	return nil
 }
 
-// List returns the objects of a kind as their own type, in order of namespace
-// and name; an empty namespace means all. The caller must not change them. A
-// kind that is not T's is an error.
+// List returns the objects of a kind as their own type, in order of namespace and
+// name. An empty namespace means all. The caller must not change them. It is an
+// error if kind is not T's.
 func List[T metav1.Object](ctx context.Context, l KindReader, kind, namespace string) ([]T, error) {
 	list, err := l.List(ctx, kind, namespace)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/podvol/podvol/util/noleak"
+	"github.com/podvol/podvol/util/testenv/noleak"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )

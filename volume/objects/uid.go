@@ -18,21 +18,21 @@ func NewUID() types.UID {
 }
 
 // DerivedUID returns the UID of an object that has none of its own: a UUID
-// (version 8) that is made from its identity and never from its content, the
-// same on every machine. The namespace is empty for cluster-wide kinds.
+// (version 8) made from its identity, never from its content. It is the same on
+// every machine. The namespace is empty for cluster-wide kinds.
 func DerivedUID(kind, namespace, name string) types.UID {
 	return hashUID("object", kind, namespace, name)
 }
 
-// DerivedPodUID is [DerivedUID] for a pod: it is made from the node that the
-// pod runs on, the object that makes the pod (which may be the pod itself),
-// and the pod's ordinal therein.
+// DerivedPodUID is [DerivedUID] for a pod. It is made from the pod's node, from
+// the object that makes the pod (which may be the pod itself), and from the pod's
+// ordinal in that object.
 func DerivedPodUID(node, kind, namespace, name string, ordinal int) types.UID {
 	return hashUID("pod", node, kind, namespace, name, strconv.Itoa(ordinal))
 }
 
-// hashUID puts the length before every part, so that no two lists of parts
-// look the same.
+// hashUID hashes the length before every part, so that two lists of parts never
+// give the same input.
 func hashUID(parts ...string) types.UID {
 	h := sha256.New()
 	for _, part := range parts {

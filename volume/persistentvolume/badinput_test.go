@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
@@ -34,7 +35,7 @@ type badInput struct {
 }
 
 // sized is a volume or claim's size that resource.MustParse may not know.
-func sized(size string) claimOption {
+func sized(size string) pvbuild.ClaimOption {
 	return func(c *v1.PersistentVolumeClaim) {
 		c.Spec.Resources.Requests[v1.ResourceStorage] = resource.MustParse(size)
 	}
@@ -79,17 +80,17 @@ func provisionedBy(name string) func(*storagev1.StorageClass) {
 	return func(c *storagev1.StorageClass) { c.Provisioner = name }
 }
 
-func capacity(size string) pvOption {
+func capacity(size string) pvbuild.Option {
 	return func(pv *v1.PersistentVolume) {
 		pv.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: resource.MustParse(size)}
 	}
 }
 
-func again(options ...claimOption) func(*world) {
+func again(options ...pvbuild.ClaimOption) func(*world) {
 	return func(w *world) {
 		w.delete("PersistentVolumeClaim", "ops", "c")
 		w.settle()
-		w.create(newClaim("c", "1Gi", append(options, withClaimUID("uid-again"))...))
+		w.create(pvbuild.NewClaim("c", "1Gi", append(options, withClaimUID("uid-again"))...))
 	}
 }
 
@@ -97,135 +98,135 @@ func badInputs() map[string]badInput {
 	long := strings.Repeat("n", 253)
 	return map[string]badInput{
 		"a claim larger than any volume": {
-			objects: []metav1.Object{newPV("a", "1Gi"), newPV("b", "2Gi"), newClaim("c", "9Ti")},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi"), pvbuild.NewPV("b", "2Gi"), pvbuild.NewClaim("c", "9Ti")},
 			events:  [][]string{{"c: Normal FailedBinding", "too small (a: 1Gi of 9Ti; b: 2Gi of 9Ti)"}},
-			mend:    func(w *world) { w.create(newPV("large", "9Ti")) }, want: "large",
+			mend:    func(w *world) { w.create(pvbuild.NewPV("large", "9Ti")) }, want: "large",
 		},
 		"a claim of absurd size": {
-			objects: []metav1.Object{newPV("a", "7Ei"), newClaim("c", "1e60")},
+			objects: []metav1.Object{pvbuild.NewPV("a", "7Ei"), pvbuild.NewClaim("c", "1e60")},
 			events:  [][]string{{"c: Normal FailedBinding", "too small (a: 7Ei of "}},
 			mend:    changedClaim(func(c *v1.PersistentVolumeClaim) { sized("7Ei")(c) }), want: "a",
 		},
 		"a claim of hardly anything": {
-			objects: []metav1.Object{newPV("negative", "1Gi", capacity("-1n")), newClaim("c", "1n")},
+			objects: []metav1.Object{pvbuild.NewPV("negative", "1Gi", capacity("-1n")), pvbuild.NewClaim("c", "1n")},
 			events:  [][]string{{"c: Normal FailedBinding", "negative: its capacity is -1n"}, {"negative: Warning InvalidVolume", "-1n", "correct it"}},
-			mend:    func(w *world) { w.create(newPV("least", "1n")) }, want: "least",
+			mend:    func(w *world) { w.create(pvbuild.NewPV("least", "1n")) }, want: "least",
 		},
 		"a negative size": {
-			objects: []metav1.Object{newPV("a", "1Gi"), newClaim("c", "-1Gi")},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi"), pvbuild.NewClaim("c", "-1Gi")},
 			events:  [][]string{{"c: Warning FailedBinding", `"ops/c"`, "spec.resources.requests.storage", "-1Gi"}},
 			mend:    changedClaim(func(c *v1.PersistentVolumeClaim) { sized("1Gi")(c) }), want: "a",
 		},
 		"no size": {
-			objects: []metav1.Object{newPV("a", "1Gi"), newClaim("c", "0")},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi"), pvbuild.NewClaim("c", "0")},
 			events:  [][]string{{"c: Warning FailedBinding", `"ops/c"`, "spec.resources.requests.storage"}},
 			mend:    changedClaim(func(c *v1.PersistentVolumeClaim) { sized("1Gi")(c) }), want: "a",
 		},
 		"no access modes": {
-			objects: []metav1.Object{newPV("a", "1Gi"), newClaim("c", "1Gi", wantsModes())},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi"), pvbuild.NewClaim("c", "1Gi", pvbuild.WantsModes())},
 			events:  [][]string{{"c: Warning FailedBinding", `"ops/c"`, "spec.accessModes", "required"}},
-			mend:    changedClaim(wantsModes(v1.ReadWriteOnce)), want: "a",
+			mend:    changedClaim(pvbuild.WantsModes(v1.ReadWriteOnce)), want: "a",
 		},
 		"one pod, and many": {
-			objects: []metav1.Object{newPV("a", "1Gi", withModes(v1.ReadWriteOncePod, v1.ReadWriteMany)), newClaim("c", "1Gi", wantsModes(v1.ReadWriteMany, v1.ReadWriteOncePod))},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi", pvbuild.WithModes(v1.ReadWriteOncePod, v1.ReadWriteMany)), pvbuild.NewClaim("c", "1Gi", pvbuild.WantsModes(v1.ReadWriteMany, v1.ReadWriteOncePod))},
 			events:  [][]string{{"c: Warning FailedBinding", `"ops/c"`, "spec.accessModes", "ReadWriteOncePod"}},
-			mend:    changedClaim(wantsModes(v1.ReadWriteOncePod)), want: "a",
+			mend:    changedClaim(pvbuild.WantsModes(v1.ReadWriteOncePod)), want: "a",
 		},
 		"an access mode that there is not": {
-			objects: []metav1.Object{newPV("a", "1Gi"), newClaim("c", "1Gi", wantsModes("ReadSometimes"))},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi"), pvbuild.NewClaim("c", "1Gi", pvbuild.WantsModes("ReadSometimes"))},
 			events:  [][]string{{"c: Normal FailedBinding", "other access modes (a: not ReadSometimes)"}},
-			mend:    changedClaim(wantsModes(v1.ReadWriteMany)), want: "a",
+			mend:    changedClaim(pvbuild.WantsModes(v1.ReadWriteMany)), want: "a",
 		},
 		"a selector that contradicts itself": {
-			objects: []metav1.Object{newPV("a", "1Gi", labelled("tier", "gold")), newClaim("c", "1Gi", selecting("tier", metav1.LabelSelectorOpIn, "gold"), selecting("tier", metav1.LabelSelectorOpNotIn, "gold"))},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi", pvbuild.Labelled("tier", "gold")), pvbuild.NewClaim("c", "1Gi", pvbuild.Selecting("tier", metav1.LabelSelectorOpIn, "gold"), pvbuild.Selecting("tier", metav1.LabelSelectorOpNotIn, "gold"))},
 			events:  [][]string{{"c: Normal FailedBinding", "labels do not match the selector (a)"}},
-			mend:    again(selecting("tier", metav1.LabelSelectorOpIn, "gold")), want: "a",
+			mend:    again(pvbuild.Selecting("tier", metav1.LabelSelectorOpIn, "gold")), want: "a",
 		},
 		"a selector of an unknown kind": {
-			objects: []metav1.Object{newPV("a", "1Gi", labelled("tier", "gold")), newClaim("c", "1Gi", selecting("tier", "Near", "gold"))},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi", pvbuild.Labelled("tier", "gold")), pvbuild.NewClaim("c", "1Gi", pvbuild.Selecting("tier", "Near", "gold"))},
 			events:  [][]string{{"c: Warning FailedBinding", `"ops/c"`, "spec.selector", "Near"}},
-			mend:    again(selecting("tier", metav1.LabelSelectorOpExists)), want: "a",
+			mend:    again(pvbuild.Selecting("tier", metav1.LabelSelectorOpExists)), want: "a",
 		},
 		"a volume without a source": {
-			objects: []metav1.Object{newPV("a", "1Gi", withoutSource), newClaim("c", "1Gi")},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi", pvbuild.WithoutSource), pvbuild.NewClaim("c", "1Gi")},
 			events:  [][]string{{"c: Normal FailedBinding", "a: it has no source"}, {"a: Warning InvalidVolume", "it has no source", "correct it"}},
 			mend: func(w *world) {
 				w.change("a", func(pv *v1.PersistentVolume) { pv.Spec.HostPath = &v1.HostPathVolumeSource{Path: "/a"} })
 			}, want: "a",
 		},
 		"a volume without a source for the claim": {
-			objects: []metav1.Object{newPV("a", "1Gi", withoutSource, forClaim("c", "")), newClaim("c", "1Gi", naming("a"))},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi", pvbuild.WithoutSource, pvbuild.ForClaim("c", "")), pvbuild.NewClaim("c", "1Gi", pvbuild.Naming("a"))},
 			events:  [][]string{{"c: Warning VolumeMismatch", `"a"`, "it has no source"}},
 			mend: func(w *world) {
 				w.change("a", func(pv *v1.PersistentVolume) { pv.Spec.HostPath = &v1.HostPathVolumeSource{Path: "/a"} })
 			}, want: "a",
 		},
 		"a class that there is not": {
-			objects: []metav1.Object{newPV("a", "1Gi"), newClaim("c", "1Gi", ofClass("gold"))},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi"), pvbuild.NewClaim("c", "1Gi", pvbuild.OfClass("gold"))},
 			events:  [][]string{{"c: Warning ProvisioningFailed", `storageclass.storage.k8s.io "gold" not found`, "create it"}},
 			mend:    func(w *world) { w.create(storageClass("gold", made)) },
 		},
 		"a class with an unknown binding mode": {
-			objects: []metav1.Object{storageClass("odd", bindingMode("Sometimes")), newPV("a", "1Gi", class("odd")), newClaim("c", "1Gi", ofClass("odd"))},
+			objects: []metav1.Object{storageClass("odd", bindingMode("Sometimes")), pvbuild.NewPV("a", "1Gi", pvbuild.Class("odd")), pvbuild.NewClaim("c", "1Gi", pvbuild.OfClass("odd"))},
 			events:  [][]string{{"c: Warning FailedBinding", `"ops/c"`, `volumeBindingMode: of StorageClass "odd" is "Sometimes"; make it Immediate or WaitForFirstConsumer`}},
 			mend:    func(w *world) { w.changeClass("odd", bindingMode(storagev1.VolumeBindingImmediate)) }, want: "a",
 		},
 		"a class with an unknown reclaim policy": {
-			objects: []metav1.Object{storageClass("odd", made, reclaimPolicy("Burn")), newClaim("c", "1Gi", ofClass("odd"))},
+			objects: []metav1.Object{storageClass("odd", made, reclaimPolicy("Burn")), pvbuild.NewClaim("c", "1Gi", pvbuild.OfClass("odd"))},
 			events:  [][]string{{"c: Warning FailedBinding", `"ops/c"`, `reclaimPolicy: of StorageClass "odd" is "Burn"; make it Delete or Retain`}},
 			mend:    func(w *world) { w.changeClass("odd", reclaimPolicy(v1.PersistentVolumeReclaimRetain)) },
 		},
 		"a class whose volumes nobody makes": {
-			objects: []metav1.Object{storageClass("odd", provisionedBy("kubernetes.io/none")), newClaim("c", "1Gi", ofClass("odd"))},
+			objects: []metav1.Object{storageClass("odd", provisionedBy("kubernetes.io/none")), pvbuild.NewClaim("c", "1Gi", pvbuild.OfClass("odd"))},
 			events:  [][]string{{"c: Warning ProvisioningFailed", `StorageClass "odd"`, "kubernetes.io/none"}}, busy: 24 * 60,
 			mend: func(w *world) { w.changeClass("odd", made) },
 		},
 		"names as long as they may be": {
-			objects: []metav1.Object{newPV(long, "1Gi"), newClaim(long, "2Gi")}, claim: long,
+			objects: []metav1.Object{pvbuild.NewPV(long, "1Gi"), pvbuild.NewClaim(long, "2Gi")}, claim: long,
 			events: [][]string{{long + ": Normal FailedBinding", "too small (" + long}},
 			mend:   func(w *world) { w.change(long, capacity("2Gi")) }, want: long,
 		},
 		"a volume that names another claim": {
-			objects: []metav1.Object{newPV("a", "1Gi", forClaim("other", "")), newClaim("c", "1Gi", naming("a"))},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi", pvbuild.ForClaim("other", "")), pvbuild.NewClaim("c", "1Gi", pvbuild.Naming("a"))},
 			events:  [][]string{{"c: Warning FailedBinding", `volume "a" already bound to a different claim`}},
 			mend:    func(w *world) { w.change("a", func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef = nil }) }, want: "a",
 		},
 		"a volume for an earlier claim of this name": {
-			objects: []metav1.Object{newPV("a", "1Gi", forClaim("c", "earlier")), newClaim("c", "1Gi", naming("a"))},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi", pvbuild.ForClaim("c", "earlier")), pvbuild.NewClaim("c", "1Gi", pvbuild.Naming("a"))},
 			events:  [][]string{{"c: Warning FailedBinding", `volume "a" already bound to a different claim`}},
 			mend:    func(w *world) { w.change("a", func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef = nil }) }, want: "a",
 		},
 		"a volume for a claim of a namespace that there is not": {
-			objects: []metav1.Object{newPV("a", "1Gi", func(pv *v1.PersistentVolume) {
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi", func(pv *v1.PersistentVolume) {
 				pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "nowhere", Name: "c"}
-			}), newClaim("c", "1Gi")},
+			}), pvbuild.NewClaim("c", "1Gi")},
 			events: [][]string{{"c: Normal FailedBinding", "belongs to another claim (a: nowhere/c)"}},
 			mend:   func(w *world) { w.change("a", func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef.Namespace = "ops" }) }, want: "a",
 		},
 		"a volume that was for a claim of a namespace that there is not": {
-			objects: []metav1.Object{newPV("a", "1Gi", withPolicy(v1.PersistentVolumeReclaimRetain), func(pv *v1.PersistentVolume) {
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi", withPolicy(v1.PersistentVolumeReclaimRetain), func(pv *v1.PersistentVolume) {
 				pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "nowhere", Name: "c", UID: "u"}
-			}), newClaim("c", "1Gi")},
+			}), pvbuild.NewClaim("c", "1Gi")},
 			events: [][]string{{"c: Normal FailedBinding", "belongs to another claim (a: nowhere/c)"}},
 			mend:   func(w *world) { w.change("a", func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef = nil }) }, want: "a",
 		},
 		"a device for files": {
-			objects: []metav1.Object{newPV("a", "1Gi", ofMode(v1.PersistentVolumeBlock)), newClaim("c", "1Gi", naming("a"))},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi", pvbuild.OfMode(v1.PersistentVolumeBlock)), pvbuild.NewClaim("c", "1Gi", pvbuild.Naming("a"))},
 			events:  [][]string{{"c: Warning VolumeMismatch", `"a"`, "other volume mode (a: Block)"}},
-			mend:    again(naming("a"), wantsMode(v1.PersistentVolumeBlock)), want: "a",
+			mend:    again(pvbuild.Naming("a"), pvbuild.WantsMode(v1.PersistentVolumeBlock)), want: "a",
 		},
 		"files for a device": {
-			objects: []metav1.Object{newPV("a", "1Gi"), newClaim("c", "1Gi", wantsMode(v1.PersistentVolumeBlock))},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi"), pvbuild.NewClaim("c", "1Gi", pvbuild.WantsMode(v1.PersistentVolumeBlock))},
 			events:  [][]string{{"c: Normal FailedBinding", "other volume mode (a: Filesystem)"}},
-			mend:    func(w *world) { w.create(newPV("device", "1Gi", ofMode(v1.PersistentVolumeBlock))) }, want: "device",
+			mend:    func(w *world) { w.create(pvbuild.NewPV("device", "1Gi", pvbuild.OfMode(v1.PersistentVolumeBlock))) }, want: "device",
 		},
 		"a device made for a claim of files": {
-			objects: []metav1.Object{newPV("a", "1Gi", ofMode(v1.PersistentVolumeBlock), forClaim("c", "uid-c")), newClaim("c", "1Gi")},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi", pvbuild.OfMode(v1.PersistentVolumeBlock), pvbuild.ForClaim("c", "uid-c")), pvbuild.NewClaim("c", "1Gi")},
 			events:  [][]string{{"c: Normal FailedBinding", "other volume mode (a: Block)"}, {"a: Warning VolumeMismatch", `"c"`, "Block"}},
-			mend:    func(w *world) { w.create(newPV("files", "1Gi")) }, want: "files",
+			mend:    func(w *world) { w.create(pvbuild.NewPV("files", "1Gi")) }, want: "files",
 		},
 		"a volume mode that there is not": {
-			objects: []metav1.Object{newPV("a", "1Gi"), newClaim("c", "1Gi", wantsMode("Tape"))},
+			objects: []metav1.Object{pvbuild.NewPV("a", "1Gi"), pvbuild.NewClaim("c", "1Gi", pvbuild.WantsMode("Tape"))},
 			events:  [][]string{{"c: Normal FailedBinding", "other volume mode (a: Filesystem)"}},
 			mend:    again(), want: "a",
 		},
@@ -329,20 +330,20 @@ func TestProvisionersThatReturnNonsense(t *testing.T) {
 		"no name":      {changedPV(func(pv *v1.PersistentVolume) { pv.Name = "" }), `has made ""`},
 		"another name": {changedPV(func(pv *v1.PersistentVolume) { pv.Name = "somebodys" }), `has made "somebodys"`},
 		"too small":    {changedPV(capacity("1Gi")), "its capacity is 1Gi of 2Gi"},
-		"no capacity":  {changedPV(withoutCapacity), "its capacity is 0"},
-		"other modes":  {changedPV(withModes(v1.ReadOnlyMany)), "without ReadWriteOnce"},
-		"a device":     {changedPV(ofMode(v1.PersistentVolumeBlock)), "volumeMode is Block instead of Filesystem"},
-		"no source":    {changedPV(withoutSource), "no source"},
-		"another node": {changedPV(onHost("elsewhere")), `node "node1"`},
+		"no capacity":  {changedPV(pvbuild.WithoutCapacity), "its capacity is 0"},
+		"other modes":  {changedPV(pvbuild.WithModes(v1.ReadOnlyMany)), "without ReadWriteOnce"},
+		"a device":     {changedPV(pvbuild.OfMode(v1.PersistentVolumeBlock)), "volumeMode is Block instead of Filesystem"},
+		"no source":    {changedPV(pvbuild.WithoutSource), "no source"},
+		"another node": {changedPV(pvbuild.OnHost("elsewhere")), `node "node1"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, newNode("node1"), newPV("somebodys", "1Gi", class("theirs")),
-					storageClass("fast", made, waitForConsumer), newClaim("c", "2Gi", ofClass("fast"))).withStorage()
+				w := newWorld(t, newNode("node1"), pvbuild.NewPV("somebodys", "1Gi", pvbuild.Class("theirs")),
+					storageClass("fast", made, waitForConsumer), pvbuild.NewClaim("c", "2Gi", pvbuild.OfClass("fast"))).withStorage()
 				w.start()
 				w.storage.distort(tc.change)
 				w.settle()
-				if _, err := w.place(podOf("c")); err != nil {
+				if _, err := w.place(pvbuild.PodOf("c")); err != nil {
 					t.Fatal(err)
 				}
 				w.settle()
@@ -372,7 +373,7 @@ func TestSelectedNodeThatThereIsNot(t *testing.T) {
 	for name, option := range map[string]func(*storagev1.StorageClass){"storage is made": made, "volumes are there": waitForConsumer} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, storageClass("local", waitForConsumer, option), newClaim("c", "1Gi", ofClass("local"), func(c *v1.PersistentVolumeClaim) {
+				w := newWorld(t, storageClass("local", waitForConsumer, option), pvbuild.NewClaim("c", "1Gi", pvbuild.OfClass("local"), func(c *v1.PersistentVolumeClaim) {
 					metav1.SetMetaDataAnnotation(&c.ObjectMeta, "volume.kubernetes.io/selected-node", "ghost")
 				})).withStorage()
 				if name == "volumes are there" {
@@ -386,7 +387,7 @@ func TestSelectedNodeThatThereIsNot(t *testing.T) {
 					w.wantEvent("c: Warning ProvisioningFailed", `StorageClass "local"`, "Node ghost not found")
 				}
 				w.wantQuiet(0)
-				if node, err := w.place(podOf("c")); node != "node1" || err != nil {
+				if node, err := w.place(pvbuild.PodOf("c")); node != "node1" || err != nil {
 					t.Fatalf("placed on %q, %v", node, err)
 				}
 				w.settle()
@@ -398,17 +399,17 @@ func TestSelectedNodeThatThereIsNot(t *testing.T) {
 
 func TestTwoPodsWithAClaimForOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "1Gi", withModes(v1.ReadWriteOncePod)), newClaim("c", "1Gi", wantsModes(v1.ReadWriteOncePod)))
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi", pvbuild.WithModes(v1.ReadWriteOncePod)), pvbuild.NewClaim("c", "1Gi", pvbuild.WantsModes(v1.ReadWriteOncePod)))
 		w.start()
 		w.settle()
 		w.wantBound("c", "pv")
-		first := podOf("c")
+		first := pvbuild.PodOf("c")
 		if node, err := w.place(first); node != "node1" || err != nil {
 			t.Fatalf("placed on %q, %v", node, err)
 		}
 		first.Spec.NodeName = "node1"
 		w.create(first)
-		second := podOf("c")
+		second := pvbuild.PodOf("c")
 		second.Name, second.UID = "second", "second"
 		w.settle()
 		_, err := w.place(second)
@@ -431,10 +432,10 @@ func TestTwoPodsWithAClaimForOne(t *testing.T) {
 // A class that says nonsense places no pod either.
 func TestPlacingWithABadClass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("odd", bindingMode("Sometimes")), newPV("a", "1Gi", class("odd")), newClaim("c", "1Gi", ofClass("odd")))
+		w := newWorld(t, storageClass("odd", bindingMode("Sometimes")), pvbuild.NewPV("a", "1Gi", pvbuild.Class("odd")), pvbuild.NewClaim("c", "1Gi", pvbuild.OfClass("odd")))
 		w.start()
 		w.settle()
-		if _, err := w.place(podOf("c")); err == nil || !strings.Contains(err.Error(), `volumeBindingMode: of StorageClass "odd"`) {
+		if _, err := w.place(pvbuild.PodOf("c")); err == nil || !strings.Contains(err.Error(), `volumeBindingMode: of StorageClass "odd"`) {
 			t.Errorf("err = %v", err)
 		}
 	})
@@ -443,7 +444,7 @@ func TestPlacingWithABadClass(t *testing.T) {
 // Nothing is done with the data of a volume whose reclaim policy nobody knows.
 func TestUnknownReclaimPolicyKeepsTheData(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "1Gi", withPolicy("Burn")), newClaim("c", "1Gi")).withStorage()
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi", withPolicy("Burn")), pvbuild.NewClaim("c", "1Gi")).withStorage()
 		w.start()
 		w.settle()
 		w.wantBound("c", "pv")

@@ -7,6 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 )
 
 func attributesClass(name, driver string) *storagev1.VolumeAttributesClass {
@@ -18,7 +20,7 @@ func attributesClass(name, driver string) *storagev1.VolumeAttributesClass {
 // askAttributes has the claim's owner name another class.
 func (w *world) askAttributes(claim, class string) {
 	w.t.Helper()
-	w.changeClaim(claim, wantsAttributes(class))
+	w.changeClaim(claim, pvbuild.WantsAttributes(class))
 	w.settle()
 }
 
@@ -37,8 +39,8 @@ func (w *world) wantAttributes(claim, current, target string, state v1.Persisten
 
 func TestAttributesAreGivenToTheProvisioner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("fast", made), attributesClass("gold", storagePlugin), newClaim("data", "1Gi", ofClass("fast"), wantsAttributes("gold")),
-			newClaim("plain", "1Gi", ofClass("fast"))).withStorage()
+		w := newWorld(t, storageClass("fast", made), attributesClass("gold", storagePlugin), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast"), pvbuild.WantsAttributes("gold")),
+			pvbuild.NewClaim("plain", "1Gi", pvbuild.OfClass("fast"))).withStorage()
 		w.start()
 		w.settle()
 		w.wantBound("data", "pvc-uid-data")
@@ -64,7 +66,7 @@ func TestAttributesThatNobodyHasMakeNoVolume(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast"), wantsAttributes("gold"))).withStorage()
+				w := newWorld(t, storageClass("fast", made), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast"), pvbuild.WantsAttributes("gold"))).withStorage()
 				if tc.class != nil {
 					w.create(tc.class)
 				}
@@ -89,7 +91,7 @@ func TestAttributesThatNobodyHasMakeNoVolume(t *testing.T) {
 // then says how far it is; and no restart loses it.
 func TestOtherAttributesAreRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, attributesClass("gold", "d"), attributesClass("silver", "d"), newPV("pv", "1Gi", withAttributes("gold")), newClaim("data", "1Gi", wantsAttributes("gold")))
+		w := newWorld(t, attributesClass("gold", "d"), attributesClass("silver", "d"), pvbuild.NewPV("pv", "1Gi", pvbuild.WithAttributes("gold")), pvbuild.NewClaim("data", "1Gi", pvbuild.WantsAttributes("gold")))
 		w.start()
 		w.settle()
 		w.wantBound("data", "pv")
@@ -112,7 +114,7 @@ func TestOtherAttributesAreRecorded(t *testing.T) {
 		})
 		w.askAttributes("data", "gold")
 		w.wantAttributes("data", "gold", "silver", v1.PersistentVolumeClaimModifyVolumeInProgress)
-		w.change("pv", withAttributes("silver"))
+		w.change("pv", pvbuild.WithAttributes("silver"))
 		w.settle()
 		w.setStatus("data", func(s *v1.PersistentVolumeClaimStatus) { s.ModifyVolumeStatus = nil })
 		w.wantAttributes("data", "silver", "gold", v1.PersistentVolumeClaimModifyVolumePending)
@@ -126,7 +128,7 @@ func TestOtherAttributesAreRecorded(t *testing.T) {
 // What was found infeasible stays so until something else is asked for.
 func TestInfeasibleAttributes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "1Gi"), newClaim("data", "1Gi"))
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi"), pvbuild.NewClaim("data", "1Gi"))
 		w.start()
 		w.settle()
 		w.askAttributes("data", "gold")
@@ -145,7 +147,7 @@ func TestBothWishesAreToldOnce(t *testing.T) {
 		w := grownWorld(t)
 		w.askAttributes("data", "gold")
 		w.ask("data", "5Gi")
-		w.change("pv", labelled("seen", "again"))
+		w.change("pv", pvbuild.Labelled("seen", "again"))
 		w.settle()
 		w.events.want(t, "data: Normal ExternalExpanding ")
 		w.events.want(t, "data: Warning VolumeModifyFailed ")

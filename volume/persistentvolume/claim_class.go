@@ -6,17 +6,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/volume"
-)
-
-// Annotations of storage classes, claims and volumes.
-const (
-	annDefaultClass     = "storageclass.kubernetes.io/is-default-class"
-	annDefaultClassBeta = "storageclass.beta.kubernetes.io/is-default-class"
-	annClassBeta        = v1.BetaStorageClassAnnotation
+	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
 // DefaultClass returns the name of the default storage class, or "" where
@@ -24,7 +17,7 @@ const (
 // name, as in Kubernetes.
 func DefaultClass(classes []*storagev1.StorageClass) string {
 	defaults := slices.DeleteFunc(slices.Clone(classes), func(c *storagev1.StorageClass) bool {
-		return c.Annotations[annDefaultClass] != "true" && c.Annotations[annDefaultClassBeta] != "true"
+		return c.Annotations[pvapi.AnnDefaultClass] != "true" && c.Annotations[pvapi.AnnDefaultClassBeta] != "true"
 	})
 	if len(defaults) == 0 {
 		return ""
@@ -32,24 +25,6 @@ func DefaultClass(classes []*storagev1.StorageClass) string {
 	return slices.MinFunc(defaults, func(a, b *storagev1.StorageClass) int {
 		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	}).Name
-}
-
-// wantsDefaultClass reports whether a claim names no class, not even "".
-func wantsDefaultClass(claim *v1.PersistentVolumeClaim) bool {
-	_, named := annotation(&claim.ObjectMeta, annClassBeta)
-	return !named && claim.Spec.StorageClassName == nil
-}
-
-// claimClass returns the class of a claim: what it names, "" included, else
-// the default.
-func claimClass(pvc *v1.PersistentVolumeClaim, defaultClass string) string {
-	if class, ok := annotation(&pvc.ObjectMeta, annClassBeta); ok {
-		return class
-	}
-	if pvc.Spec.StorageClassName != nil {
-		return *pvc.Spec.StorageClassName
-	}
-	return defaultClass
 }
 
 // checkClass refuses a class, which may be nil, that the API server would not
@@ -72,16 +47,4 @@ func checkClass(class *storagev1.StorageClass) error {
 			v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRetain)
 	}
 	return nil
-}
-
-func volumeClass(pv *v1.PersistentVolume) string {
-	if class, ok := annotation(&pv.ObjectMeta, annClassBeta); ok {
-		return class
-	}
-	return pv.Spec.StorageClassName
-}
-
-func annotation(meta *metav1.ObjectMeta, key string) (string, bool) {
-	value, ok := meta.Annotations[key]
-	return value, ok
 }

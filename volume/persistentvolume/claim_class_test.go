@@ -9,6 +9,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 func TestDefaultClass(t *testing.T) {
@@ -28,7 +29,7 @@ func TestDefaultClass(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	if !strings.Contains((&persistentvolume.UnboundError{Err: volume.ErrClaimUnbound}).Error(), "create one") {
+	if !strings.Contains((&index.UnboundError{Err: volume.ErrClaimUnbound}).Error(), "create one") {
 		t.Error("without volumes, the message does not say what to do")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -32,7 +33,7 @@ func (c *Controller) syncPod(ctx context.Context, name types.NamespacedName) err
 // One of the same name that does not is never used, so that its data is not
 // shown to this pod.
 func (c *Controller) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) error {
-	name, _ := claimOf(pod, v)
+	name, _ := pvapi.ClaimOf(pod, v)
 	stored, exists, err := c.claims.get(ctx, name)
 	switch {
 	case err != nil:
@@ -49,7 +50,7 @@ func (c *Controller) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) e
 	claim := &v1.PersistentVolumeClaim{Spec: template.Spec}
 	claim.Namespace, claim.Name = name.Namespace, name.Name
 	claim.Labels, claim.Annotations = maps.Clone(template.Labels), maps.Clone(template.Annotations)
-	claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(pod, v1.SchemeGroupVersion.WithKind(kindPod))}
+	claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(pod, v1.SchemeGroupVersion.WithKind(pvapi.KindPod))}
 	claim.Finalizers = []string{claimProtection}
 	made, err := update(ctx, c.objects.Create, claim)
 	if errors.Is(err, objects.ErrExists) { // the cache has not heard of it yet
@@ -71,7 +72,7 @@ func (c *Controller) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) e
 // collector does too. It reports whether it has.
 func (c *Controller) deleteOrphan(ctx context.Context, claim *v1.PersistentVolumeClaim) (bool, error) {
 	owner := metav1.GetControllerOf(claim)
-	if owner == nil || owner.Kind != kindPod || owner.APIVersion != v1.SchemeGroupVersion.String() || claim.DeletionTimestamp != nil || !c.podsComplete() {
+	if owner == nil || owner.Kind != pvapi.KindPod || owner.APIVersion != v1.SchemeGroupVersion.String() || claim.DeletionTimestamp != nil || !c.podsComplete() {
 		return false, nil
 	}
 	name := types.NamespacedName{Namespace: claim.Namespace, Name: owner.Name}
@@ -82,9 +83,9 @@ func (c *Controller) deleteOrphan(ctx context.Context, claim *v1.PersistentVolum
 	if err != nil || exists && pod.UID == owner.UID {
 		return false, err
 	}
-	if err := c.objects.Delete(ctx, claimRef(nameOf(claim)), objects.Preconditions{UID: claim.UID}); err != nil {
-		return true, ignoreMissing(err)
+	if err := c.objects.Delete(ctx, pvapi.ClaimRef(pvapi.NameOf(claim)), objects.Preconditions{UID: claim.UID}); err != nil {
+		return true, pvapi.IgnoreMissing(err)
 	}
-	_, _, err = c.claims.getLive(ctx, nameOf(claim)) // to let it go, whether or not the cache has heard of it
+	_, _, err = c.claims.getLive(ctx, pvapi.NameOf(claim)) // to let it go, whether or not the cache has heard of it
 	return true, err
 }

@@ -8,17 +8,18 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
 
 // scratchPod has an ephemeral volume, "scratch".
 func scratchPod(name string) *v1.Pod {
-	pod := onNode(podOf(), name)
+	pod := onNode(pvbuild.PodOf(), name)
 	pod.Spec.Volumes = []v1.Volume{{Name: "scratch", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{
 		VolumeClaimTemplate: &v1.PersistentVolumeClaimTemplate{
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
-			Spec:       newClaim("", "1Gi", ofClass("fast")).Spec,
+			Spec:       pvbuild.NewClaim("", "1Gi", pvbuild.OfClass("fast")).Spec,
 		},
 	}}}}
 	return pod
@@ -58,7 +59,7 @@ func TestEphemeralClaimsComeAndGoWithTheirPods(t *testing.T) {
 
 func TestAnEphemeralVolumeTakesNobodysClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "1Gi", class("fast")), newClaim("web-scratch", "1Gi", ofClass("fast")), scratchPod("web"))
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi", pvbuild.Class("fast")), pvbuild.NewClaim("web-scratch", "1Gi", pvbuild.OfClass("fast")), scratchPod("web"))
 		w.start()
 		w.settle()
 		w.events.want(t, "web: Warning FailedBinding ephemeral volume scratch: PVC ops/web-scratch was not created for the pod")
@@ -85,7 +86,7 @@ func TestAStaleCacheDeletesNoClaim(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		claim := newClaim("web-scratch", "1Gi", ofClass("nix"))
+		claim := pvbuild.NewClaim("web-scratch", "1Gi", pvbuild.OfClass("nix"))
 		claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(stored, v1.SchemeGroupVersion.WithKind("Pod"))}
 		w.create(claim)
 		w.settle()

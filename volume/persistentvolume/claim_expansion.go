@@ -11,13 +11,14 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
 // tellOfShrinking is for a bound claim that was changed to ask for less than it
 // asked for and has. Nothing becomes smaller. Kubernetes' API server refuses
 // that, and allows no more than to take back what has not been reached (KEP-1790).
 func (c *Controller) tellOfShrinking(prior, now *v1.PersistentVolumeClaim) {
-	if prior == nil || prior.UID != now.UID || now.Annotations[annBindCompleted] == "" {
+	if prior == nil || prior.UID != now.UID || now.Annotations[pvapi.AnnBindCompleted] == "" {
 		return
 	}
 	was, want, have := requestOf(prior), requestOf(now), now.Status.Capacity[v1.ResourceStorage]
@@ -92,7 +93,7 @@ func (c *Controller) refuseGrowth(ctx context.Context, claim *v1.PersistentVolum
 	why := ""
 	switch {
 	case class == nil:
-		why = fmt.Sprintf("it has no storage class that allows that (its class is %q)", claimClass(claim, ""))
+		why = fmt.Sprintf("it has no storage class that allows that (its class is %q)", pvapi.ClaimClass(claim, ""))
 	case !ptr.Deref(class.AllowVolumeExpansion, false):
 		why = fmt.Sprintf("StorageClass %q has not allowVolumeExpansion: true", class.Name)
 	default:

@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 )
 
 func expandable(c *storagev1.StorageClass) { c.AllowVolumeExpansion = new(true) }
@@ -41,8 +43,8 @@ func (w *world) wantGrowth(claim, want string) {
 }
 
 // grownWorld has a bound claim of 1Gi.
-func grownWorld(t *testing.T, options ...pvOption) *world {
-	w := newWorld(t, storageClass("grows", expandable), newPV("pv", "1Gi", append(options, class("grows"))...), newClaim("data", "1Gi", ofClass("grows")))
+func grownWorld(t *testing.T, options ...pvbuild.Option) *world {
+	w := newWorld(t, storageClass("grows", expandable), pvbuild.NewPV("pv", "1Gi", append(options, pvbuild.Class("grows"))...), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("grows")))
 	w.start()
 	w.settle()
 	w.wantBound("data", "pv")
@@ -94,7 +96,7 @@ func TestExpansionIsRecordedUntilTheNodeHasDoneIt(t *testing.T) {
 // the administrator has enlarged by himself is as good.
 func TestExpansionThatNeedsNoNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "1Gi"), newClaim("data", "1Gi")).withStorage()
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi"), pvbuild.NewClaim("data", "1Gi")).withStorage()
 		w.start()
 		w.settle()
 		w.ask("data", "5Gi")
@@ -121,7 +123,7 @@ func TestRefusedExpansion(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, storageClass("fixed"), storageClass("grows", expandable), newPV("pv", "1Gi", class(tc.class)), newClaim("data", "1Gi", ofClass(tc.class)))
+				w := newWorld(t, storageClass("fixed"), storageClass("grows", expandable), pvbuild.NewPV("pv", "1Gi", pvbuild.Class(tc.class)), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass(tc.class)))
 				if tc.storage {
 					w.withStorage()
 				}
@@ -144,7 +146,7 @@ func TestRefusedExpansion(t *testing.T) {
 
 func TestNothingBecomesSmaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "5Gi"), newClaim("data", "3Gi"))
+		w := newWorld(t, pvbuild.NewPV("pv", "5Gi"), pvbuild.NewClaim("data", "3Gi"))
 		w.start()
 		w.settle()
 		w.wantGrowth("data", "5Gi 0") // more than it asks for, which is no shrinking

@@ -6,6 +6,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
 // conditionUnused is PersistentVolumeClaimUnused (KEP-5541), which k8s.io/api has from
@@ -21,7 +23,7 @@ func (c *Controller) recordUse(ctx context.Context, claim *v1.PersistentVolumeCl
 	}
 	now := v1.PersistentVolumeClaimCondition{Type: conditionUnused, Status: v1.ConditionTrue,
 		Reason: "NoPodsUsingPVC", Message: "No pods are currently referencing this PVC"}
-	if slices.ContainsFunc(c.users.of(nameOf(claim)), func(pod *v1.Pod) bool { return mayUse(pod, claim) }) {
+	if slices.ContainsFunc(c.users.of(pvapi.NameOf(claim)), func(pod *v1.Pod) bool { return mayUse(pod, claim) }) {
 		now.Status, now.Reason, now.Message = v1.ConditionFalse, "PodUsingPVC", "A pod is currently referencing this PVC"
 	} else if !c.podsComplete() {
 		return nil // one may not have been announced yet
@@ -46,8 +48,8 @@ func mayUse(pod *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
 		return false
 	}
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool {
-		name, ok := claimOf(pod, &v)
-		return ok && name == nameOf(claim) && (v.Ephemeral == nil || metav1.IsControlledBy(claim, pod))
+		name, ok := pvapi.ClaimOf(pod, &v)
+		return ok && name == pvapi.NameOf(claim) && (v.Ephemeral == nil || metav1.IsControlledBy(claim, pod))
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -36,7 +37,7 @@ func (w *world) unused(claim string) *v1.PersistentVolumeClaimCondition {
 // being deleted keeps its own.
 func TestTheConditionUnusedFollowsThePods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "1Gi"), newClaim("data", "1Gi"), newClaim("waits", "1Gi", ofClass("nix")))
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi"), pvbuild.NewClaim("data", "1Gi"), pvbuild.NewClaim("waits", "1Gi", pvbuild.OfClass("nix")))
 		w.config.UnusedCondition = true
 		w.start()
 		var last metav1.Time
@@ -50,7 +51,7 @@ func TestTheConditionUnusedFollowsThePods(t *testing.T) {
 			last = c.LastTransitionTime
 		}
 		pod := func(name string, node string) {
-			p := podOf("data")
+			p := pvbuild.PodOf("data")
 			p.Name, p.UID, p.Spec.NodeName = name, "", node
 			w.create(p)
 		}
@@ -95,7 +96,7 @@ func TestTheConditionUnusedFollowsThePods(t *testing.T) {
 // claim is called unused.
 func TestTheConditionUnusedWaitsForAllPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "1Gi"), newPV("pv2", "1Gi"), newClaim("data", "1Gi"), newClaim("used", "1Gi"), onNode(podOf("used"), "a"))
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi"), pvbuild.NewPV("pv2", "1Gi"), pvbuild.NewClaim("data", "1Gi"), pvbuild.NewClaim("used", "1Gi"), onNode(pvbuild.PodOf("used"), "a"))
 		w.start()
 		w.settle()
 		w.wantClaim("data", v1.ClaimBound)

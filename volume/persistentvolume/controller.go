@@ -13,17 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 const kindClass = "StorageClass"
-
-// Objects is what a [Controller] needs of an object store.
-type Objects interface {
-	objects.Source
-	objects.Lister
-	objects.Writer
-}
 
 // ErrRunOnce says that a [Controller] was run a second time.
 var ErrRunOnce = errors.New("a controller can be run only once")
@@ -33,9 +28,9 @@ type ControllerConfig struct {
 	// Objects are the API's. They may answer from a cache that is behind
 	// ([objects.Cached]): writes carry the resourceVersion that they are based
 	// on, and what cannot be undone is decided by what the API itself says.
-	Objects Objects
+	Objects objects.Client
 	// Plugins make, empty and delete storage; their host needs the role
-	// [volume.ReleaseVerifier] for the latter two, such as [ReleaseVerifier] over
+	// [volume.ReleaseVerifier] for the latter two, such as [release.Verifier] over
 	// the same Objects. Nil: nothing is provisioned or reclaimed.
 	Plugins *volume.VolumePluginMgr
 	// Events takes what the controller has to say about claims and volumes; nil
@@ -94,7 +89,7 @@ type ControllerConfig struct {
 // left, keeps those in use from being deleted, and keeps the phases of both. The
 // claims of ephemeral volumes it makes and deletes with their pods. Behaviour,
 // annotations and the reasons of events are those of v1.37, with the differences
-// that [Index.Match] names.
+// that [index.Index.Match] names.
 //
 // It works on what has changed and polls nothing: a claim that waits is looked
 // at again when a volume comes that it could have, or its class. A binding is
@@ -107,17 +102,17 @@ type ControllerConfig struct {
 // more. Storage is made under a name that is known before, and deleted before the
 // volume that says where it is ([ProvisioningFinalizer]).
 type Controller struct {
-	objects Objects
+	objects objects.Client
 	plugins *volume.VolumePluginMgr
 	log     *slog.Logger
 	events  eventLog
-	index   *Index
+	index   *index.Index
 	claims  latest[*v1.PersistentVolumeClaim]
 	volumes latest[*v1.PersistentVolume]
 	classes latest[*storagev1.StorageClass]
 	pods    latest[*v1.Pod]
 	users   claimUsers
-	waiting *waitingClaims
+	waiting *index.Waiting
 	queue   *workQueue
 	// operations make, empty and delete storage.
 	operations *operations
@@ -150,7 +145,7 @@ type Controller struct {
 func NewController(config ControllerConfig) *Controller {
 	c := &Controller{
 		objects: config.Objects, plugins: config.Plugins, log: config.Logger, events: eventLog{sink: config.Events, told: make(map[types.UID]string)},
-		index: NewIndex(), waiting: newWaitingClaims(), nodeName: config.NodeName, provisioners: maps.Clone(config.Provisioners), trustedClaims: config.TrustedClaims, unusedCondition: config.UnusedCondition, only: config.Only, complete: config.PodsComplete, activity: new(activity),
+		index: index.New(), waiting: index.NewWaiting(), nodeName: config.NodeName, provisioners: maps.Clone(config.Provisioners), trustedClaims: config.TrustedClaims, unusedCondition: config.UnusedCondition, only: config.Only, complete: config.PodsComplete, activity: new(activity),
 		synced: make(chan struct{}), ended: make(chan struct{}), unbound: reasons{changed: config.Explained},
 	}
 	c.lookAtAll = sync.OnceFunc(c.lookAtClaimsAndVolumes)
@@ -167,10 +162,10 @@ func NewController(config ControllerConfig) *Controller {
 	c.operations.slow = func(t task) {
 		c.log.Warn("a plugin does not answer; it is waited for", "object", t.about.String(), "volume", t.volume, "for", operationPatience)
 	}
-	c.claims = newLatest(c.objects, kindClaim, c.claimChanged)
-	c.volumes = newLatest(c.objects, kindVolume, c.volumeChanged)
-	c.volumes.same = c.index.swap
-	c.pods = newLatest(c.objects, kindPod, c.podChanged)
+	c.claims = newLatest(c.objects, pvapi.KindClaim, c.claimChanged)
+	c.volumes = newLatest(c.objects, pvapi.KindVolume, c.volumeChanged)
+	c.volumes.same = c.index.Swap
+	c.pods = newLatest(c.objects, pvapi.KindPod, c.podChanged)
 	c.users.pods = make(map[types.NamespacedName]map[string]*v1.Pod)
 	c.classes = newLatest(c.objects, kindClass, c.classChanged)
 	return c
@@ -191,10 +186,10 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err := checkProvisioners(c.provisioners, c.plugins); err != nil {
 		return err
 	}
-	for _, kind := range []string{kindClass, kindPod} {
+	for _, kind := range []string{kindClass, pvapi.KindPod} {
 		defer c.objects.WatchKind(kind, c.queue.add)()
 	}
-	for _, kind := range []string{kindVolume, kindClaim} {
+	for _, kind := range []string{pvapi.KindVolume, pvapi.KindClaim} {
 		defer c.objects.WatchKind(kind, c.queue.hear)()
 	}
 	defer c.watchNode()()
@@ -238,13 +233,13 @@ func (c *Controller) fill(ctx context.Context) error {
 		return err
 	}
 	for _, claim := range claims {
-		c.queue.add(claimRef(nameOf(claim)))
+		c.queue.add(pvapi.ClaimRef(pvapi.NameOf(claim)))
 	}
 	for _, pv := range volumes {
-		c.queue.add(volumeRef(pv.Name))
+		c.queue.add(pvapi.VolumeRef(pv.Name))
 	}
 	for _, pod := range pods {
-		c.queue.add(volume.NewObjectRef(kindPod, pod.Namespace, pod.Name))
+		c.queue.add(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
 	}
 	return nil
 }
@@ -265,10 +260,10 @@ func (c *Controller) podsComplete() bool {
 // lookAtClaimsAndVolumes does what had to wait until the pods were complete.
 func (c *Controller) lookAtClaimsAndVolumes() {
 	for _, pv := range c.volumes.all() {
-		c.queue.add(volumeRef(pv.Name))
+		c.queue.add(pvapi.VolumeRef(pv.Name))
 	}
 	for _, claim := range c.claims.all() {
-		c.queue.add(claimRef(nameOf(claim)))
+		c.queue.add(pvapi.ClaimRef(pvapi.NameOf(claim)))
 	}
 }
 
@@ -293,7 +288,7 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) 
 	}
 	exists := false
 	switch ref.Kind {
-	case kindClaim:
+	case pvapi.KindClaim:
 		if !look {
 			_, exists, err = c.claims.get(ctx, ref.NamespacedName)
 		}
@@ -304,7 +299,7 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) 
 			err = c.syncClaim(ctx, ref.NamespacedName)
 			c.unbound.settle(ref.NamespacedName, err)
 		}
-	case kindVolume:
+	case pvapi.KindVolume:
 		unlock, free := c.pairs.try(ref.Name, look)
 		if !free {
 			return nil
@@ -320,7 +315,7 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) 
 		}
 	case kindClass:
 		_, _, err = c.classes.get(ctx, ref.NamespacedName)
-	case kindPod:
+	case pvapi.KindPod:
 		if c.isBeside() {
 			return c.learn(ctx, ref)
 		}
@@ -339,11 +334,11 @@ func (c *Controller) minds(ref volume.ObjectRef) bool {
 // learn takes note of an object that is not to be worked on.
 func (c *Controller) learn(ctx context.Context, ref volume.ObjectRef) (err error) {
 	switch ref.Kind {
-	case kindClaim:
+	case pvapi.KindClaim:
 		_, _, err = c.claims.get(ctx, ref.NamespacedName)
-	case kindVolume:
+	case pvapi.KindVolume:
 		_, _, err = c.volumes.get(ctx, ref.NamespacedName)
-	case kindPod:
+	case pvapi.KindPod:
 		_, _, err = c.pods.get(ctx, ref.NamespacedName)
 	}
 	return err
@@ -367,7 +362,7 @@ func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.Pers
 		c.tellOfShrinking(prior, now)
 		c.index.PutClaim(now)
 		c.expect(now)
-		c.queue.add(claimRef(name))
+		c.queue.add(pvapi.ClaimRef(name))
 	case gone:
 		c.index.DeleteClaim(name)
 		c.events.settled(prior.UID)
@@ -376,31 +371,31 @@ func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.Pers
 		c.operations.forget(provisionKey(prior))
 		c.onePod.drop(name, nil)
 		for _, pod := range c.users.of(name) { // it may be one to make again
-			c.queue.add(volume.NewObjectRef(kindPod, pod.Namespace, pod.Name))
+			c.queue.add(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
 		}
 	}
 	if prior != nil && prior.Spec.VolumeName != "" && (how == gone || now.Spec.VolumeName != prior.Spec.VolumeName) {
-		c.queue.add(volumeRef(prior.Spec.VolumeName)) // which it may have kept from others
+		c.queue.add(pvapi.VolumeRef(prior.Spec.VolumeName)) // which it may have kept from others
 	}
-	for _, pv := range c.index.meaning(name, pair) {
-		c.queue.add(volumeRef(pv))
+	for _, pv := range c.index.Meaning(name, pair) {
+		c.queue.add(pvapi.VolumeRef(pv))
 	}
 }
 
 // expect has a claim wait that will be looked at, so that no volume that it could
 // have is shown as available first.
 func (c *Controller) expect(claim *v1.PersistentVolumeClaim) {
-	if _, bound := claim.Annotations[annBindCompleted]; bound || claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "" || !c.minds(claimRef(nameOf(claim))) {
+	if _, bound := claim.Annotations[pvapi.AnnBindCompleted]; bound || claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "" || !c.minds(pvapi.ClaimRef(pvapi.NameOf(claim))) {
 		return
 	}
-	name := claimClass(claim, "")
-	if wantsDefaultClass(claim) {
+	name := pvapi.ClaimClass(claim, "")
+	if pvapi.WantsDefaultClass(claim) {
 		name = DefaultClass(c.classes.all())
 	}
 	class, _ := c.classes.last(types.NamespacedName{Name: name})
 	wanted := wantedNow(claim, class)
 	wanted.DefaultClass = name
-	c.waiting.add(wanted)
+	c.waiting.Add(wanted)
 }
 
 // volumeChanged has the volume looked at, and the claims that it means or that
@@ -412,9 +407,9 @@ func (c *Controller) volumeChanged(name types.NamespacedName, prior, now *v1.Per
 		c.index.Put(now)
 		return
 	case written:
-		pair, _ = claimRefOf(now)
+		pair, _ = pvapi.ClaimRefOf(now)
 	}
-	claims := c.index.claimsOf(name.Name, pair) // before and, below, after
+	claims := c.index.ClaimsOf(name.Name, pair) // before and, below, after
 	if how == gone {
 		c.index.Delete(name.Name)
 		c.operations.forget(releaseKey(prior))
@@ -429,41 +424,41 @@ func (c *Controller) volumeChanged(name types.NamespacedName, prior, now *v1.Per
 		}
 	}
 	for _, claim := range claims {
-		c.queue.add(claimRef(claim))
+		c.queue.add(pvapi.ClaimRef(claim))
 	}
 	if how != seen {
 		return
 	}
-	if claim, ok := claimRefOf(now); ok {
-		c.queue.add(claimRef(claim))
+	if claim, ok := pvapi.ClaimRefOf(now); ok {
+		c.queue.add(pvapi.ClaimRef(claim))
 	}
-	c.queue.add(volumeRef(name.Name))
+	c.queue.add(pvapi.VolumeRef(name.Name))
 }
 
 // classChanged has the claims looked at that wait for the class, or for any to
 // be the default.
 func (c *Controller) classChanged(name types.NamespacedName, _, _ *storagev1.StorageClass, _ noticed) {
-	for _, claim := range append(c.waiting.ofClass(name.Name), c.waiting.ofClass("")...) {
+	for _, claim := range append(c.waiting.OfClass(name.Name), c.waiting.OfClass("")...) {
 		if waits, known := c.claims.last(claim); known {
 			c.operations.hurry(provisionKey(waits))
 		}
-		c.queue.add(claimRef(claim))
+		c.queue.add(pvapi.ClaimRef(claim))
 	}
 }
 
 // offer has the claim looked at that a volume is for, if it is free, and reports
 // whether there is one.
 func (c *Controller) offer(volumeName string) bool {
-	pv, free := c.index.free(volumeName)
+	pv, free := c.index.Free(volumeName)
 	if !free {
 		return false
 	}
-	claim, ok := c.waiting.offer(pv)
+	claim, ok := c.waiting.Offer(pv)
 	if !ok {
-		claim, ok = c.waiting.offerWoken(pv)
+		claim, ok = c.waiting.OfferWoken(pv)
 	}
 	if ok {
-		c.queue.add(claimRef(claim))
+		c.queue.add(pvapi.ClaimRef(claim))
 	}
 	return ok
 }
@@ -477,14 +472,14 @@ func (c *Controller) giveBack(volumeName string, from types.NamespacedName) {
 	}
 	c.remindClaimsOf(volumeName, from)
 	if pv.Spec.ClaimRef == nil && !c.offer(volumeName) {
-		c.queue.add(volumeRef(volumeName))
+		c.queue.add(pvapi.VolumeRef(volumeName))
 	}
 }
 
 // remindClaimsOf has the claims but one looked at that name a volume, and the one
 // that it means: they may have it now.
 func (c *Controller) remindClaimsOf(volumeName string, but types.NamespacedName) {
-	for _, claim := range c.index.claimsOf(volumeName, but) {
-		c.queue.remind(claimRef(claim))
+	for _, claim := range c.index.ClaimsOf(volumeName, but) {
+		c.queue.remind(pvapi.ClaimRef(claim))
 	}
 }

@@ -11,11 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 // besideFinalizer is on volumes that were made beside another controller, while
 // their reclaim policy is Delete. It is the one of sig-storage-lib-external-provisioner: the
-// other controller manages [deletionFinalizer] itself.
+// other controller manages [pvapi.DeletionFinalizer] itself.
 const besideFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
 
 // isBeside reports whether somebody else binds claims, protects them and their
@@ -40,8 +42,8 @@ func checkProvisioners(provisioners map[string]string, plugins *volume.VolumePlu
 		switch {
 		case name == "":
 			return volume.Invalid("provisioners", "the plugin %s has no provisioner's name", plugin)
-		case strings.HasPrefix(name, treePrefix):
-			return volume.Invalid("provisioners", "%s: names that begin with %s are those of the controller that binds claims; call it otherwise, as in nfs.example.com", name, treePrefix)
+		case strings.HasPrefix(name, pvapi.TreePrefix):
+			return volume.Invalid("provisioners", "%s: names that begin with %s are those of the controller that binds claims; call it otherwise, as in nfs.example.com", name, pvapi.TreePrefix)
 		case plugins == nil:
 			return volume.Invalid("provisioners", "%s: %v", name, errNoPlugins)
 		}
@@ -57,11 +59,11 @@ func checkProvisioners(provisioners map[string]string, plugins *volume.VolumePlu
 func (c *Controller) syncClaimBeside(ctx context.Context, name types.NamespacedName) error {
 	claim, exists, err := c.claims.get(ctx, name)
 	if err != nil || !exists {
-		c.waiting.done(name)
+		c.waiting.Done(name)
 		return err
 	}
 	if claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil {
-		c.waiting.done(name)
+		c.waiting.Done(name)
 		if c.hasBegun(claim) {
 			return c.finishProvisioning(ctx, claim)
 		}
@@ -73,7 +75,7 @@ func (c *Controller) syncClaimBeside(ctx context.Context, name types.NamespacedN
 	if err != nil {
 		return err
 	}
-	c.waiting.add(Wanted{Claim: claim, Delayed: true}) // for its class to change
+	c.waiting.Add(index.Wanted{Claim: claim, Delayed: true}) // for its class to change
 	if !c.hasBegun(claim) && !c.isAskedFor(claim, class) {
 		return nil
 	}
@@ -82,7 +84,7 @@ func (c *Controller) syncClaimBeside(ctx context.Context, name types.NamespacedN
 		return c.noteMade(ctx, claim)
 	}
 	if err == nil {
-		_, err = c.provision(ctx, claim, class, &UnboundError{Claim: name, Err: volume.ErrClaimUnbound})
+		_, err = c.provision(ctx, claim, class, &index.UnboundError{Claim: name, Err: volume.ErrClaimUnbound})
 	}
 	return err
 }
@@ -94,7 +96,7 @@ func (c *Controller) isAskedFor(claim *v1.PersistentVolumeClaim, class *storagev
 	if asked == "" {
 		asked = claim.Annotations[annProvisionerBeta]
 	}
-	if c.pluginFor(asked) == "" || class == nil || class.Provisioner != asked || dataSourceOf(claim) != "" {
+	if c.pluginFor(asked) == "" || class == nil || class.Provisioner != asked || index.DataSourceOf(claim) != "" {
 		return false
 	}
 	return !waitsForConsumer(class) || claim.Annotations[annSelectedNode] != ""
@@ -125,18 +127,18 @@ func (c *Controller) noteMade(ctx context.Context, claim *v1.PersistentVolumeCla
 	if err == nil {
 		c.operations.forget(provisionKey(claim))
 	}
-	return ignoreMissing(err)
+	return pvapi.IgnoreMissing(err)
 }
 
 // syncVolumeBeside deletes a volume, storage first, that was made here and that
 // somebody else has found to be released.
 func (c *Controller) syncVolumeBeside(ctx context.Context, name string) error {
 	pv, exists, err := c.volumes.get(ctx, types.NamespacedName{Name: name})
-	if err != nil || !exists || c.pluginFor(pv.Annotations[annProvisionedBy]) == "" {
+	if err != nil || !exists || c.pluginFor(pv.Annotations[pvapi.AnnProvisionedBy]) == "" {
 		return err
 	}
 	if pv, err = c.holdStorage(ctx, pv); err != nil || !c.isToDelete(pv) {
-		return ignoreMissing(err)
+		return pvapi.IgnoreMissing(err)
 	}
 	pv, exists, err = c.volumes.getLive(ctx, types.NamespacedName{Name: name}) // the cache may be behind
 	if err != nil || !exists || !c.isToDelete(pv) || !c.podsComplete() {
@@ -155,7 +157,7 @@ func (c *Controller) holdStorage(ctx context.Context, pv *v1.PersistentVolume) (
 	next := pv.DeepCopy()
 	switch {
 	case pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete:
-		next.Finalizers = without(next.Finalizers, besideFinalizer)
+		next.Finalizers = pvapi.Without(next.Finalizers, besideFinalizer)
 	case pv.DeletionTimestamp == nil && pv.Status.Phase == v1.VolumeBound:
 		next.Finalizers = withOne(next.Finalizers, besideFinalizer)
 	}
@@ -167,7 +169,7 @@ func (c *Controller) holdStorage(ctx context.Context, pv *v1.PersistentVolume) (
 
 func (c *Controller) isToDelete(pv *v1.PersistentVolume) bool {
 	ref := pv.Spec.ClaimRef
-	return c.pluginFor(pv.Annotations[annProvisionedBy]) != "" && ref != nil && ref.UID != "" &&
+	return c.pluginFor(pv.Annotations[pvapi.AnnProvisionedBy]) != "" && ref != nil && ref.UID != "" &&
 		pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete &&
 		slices.Contains([]v1.PersistentVolumePhase{v1.VolumeReleased, v1.VolumeFailed}, pv.Status.Phase)
 }

@@ -9,6 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 )
 
 const besideFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
@@ -17,7 +19,7 @@ const besideFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
 // Delete stays until its storage is gone.
 func TestPoliciesThatChangeBeside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("made", madeBeside), newClaim("data", "2Gi", ofClass("made"))).beside()
+		w := newWorld(t, storageClass("made", madeBeside), pvbuild.NewClaim("data", "2Gi", pvbuild.OfClass("made"))).beside()
 		w.start()
 		w.settle()
 		pv := w.pv("pvc-uid-data").DeepCopy()
@@ -38,7 +40,7 @@ func TestPoliciesThatChangeBeside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		retain := v1.PersistentVolumeReclaimRetain
 		kept := func(c *storagev1.StorageClass) { c.ReclaimPolicy = &retain }
-		w := newWorld(t, storageClass("made", madeBeside, kept), newClaim("data", "2Gi", ofClass("made"))).beside()
+		w := newWorld(t, storageClass("made", madeBeside, kept), pvbuild.NewClaim("data", "2Gi", pvbuild.OfClass("made"))).beside()
 		w.start()
 		w.settle()
 		pv := w.pv("pvc-uid-data").DeepCopy()
@@ -66,13 +68,13 @@ func TestPoliciesThatChangeBeside(t *testing.T) {
 // A claim that has another volume has no data in the one that was made for it.
 func TestAClaimHasAnotherVolumeBeside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pv := newPV("pvc-uid-data", "2Gi", withPolicy(v1.PersistentVolumeReclaimDelete), forClaim("data", "uid-data"), inPhase(v1.VolumeBound))
+		pv := pvbuild.NewPV("pvc-uid-data", "2Gi", withPolicy(v1.PersistentVolumeReclaimDelete), pvbuild.ForClaim("data", "uid-data"), pvbuild.InPhase(v1.VolumeBound))
 		pv.Spec.StorageClassName = "made"
 		metav1.SetMetaDataAnnotation(&pv.ObjectMeta, "pv.kubernetes.io/provisioned-by", besideName)
 		pv.Finalizers = []string{besideFinalizer}
-		other := newPV("other", "2Gi", forClaim("data", "uid-data"), inPhase(v1.VolumeBound))
+		other := pvbuild.NewPV("other", "2Gi", pvbuild.ForClaim("data", "uid-data"), pvbuild.InPhase(v1.VolumeBound))
 		other.Spec.StorageClassName = "made"
-		c := newClaim("data", "2Gi", ofClass("made"))
+		c := pvbuild.NewClaim("data", "2Gi", pvbuild.OfClass("made"))
 		c.Spec.VolumeName = "other"
 		metav1.SetMetaDataAnnotation(&c.ObjectMeta, "pv.kubernetes.io/bind-completed", "yes")
 		w := newWorld(t, storageClass("made", madeBeside), pv, other, c).beside()
@@ -93,9 +95,9 @@ func TestTheFinalizerOfSomebodyElse(t *testing.T) {
 			begun(c)
 			metav1.SetMetaDataAnnotation(&c.ObjectMeta, "podvol.io/provisioning", `{"class":{"metadata":{"name":"theirs"},"provisioner":"other.example.com"}}`)
 		}
-		deleted := newClaim("d", "1Gi", ofClass("theirs"), foreign)
+		deleted := pvbuild.NewClaim("d", "1Gi", pvbuild.OfClass("theirs"), foreign)
 		deleted.DeletionTimestamp = new(metav1.Now())
-		w := newWorld(t, theirs, waits, newClaim("b", "1Gi", ofClass("theirs"), foreign), deleted, newClaim("a", "1Gi", ofClass("theirs"), begun), newClaim("c", "1Gi", ofClass("mine"), begun)).withStorage()
+		w := newWorld(t, theirs, waits, pvbuild.NewClaim("b", "1Gi", pvbuild.OfClass("theirs"), foreign), deleted, pvbuild.NewClaim("a", "1Gi", pvbuild.OfClass("theirs"), begun), pvbuild.NewClaim("c", "1Gi", pvbuild.OfClass("mine"), begun)).withStorage()
 		w.config.Provisioners = map[string]string{besideName: storagePlugin}
 		w.start()
 		w.settle()
@@ -115,7 +117,7 @@ func TestAClaimThatDoesNotSayWhatWasBegun(t *testing.T) {
 	for name, says := range map[string]string{"nothing": "", "damaged": `{"class":{"metadata"`} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newClaim("data", "1Gi", ofClass("made"))
+				c := pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("made"))
 				c.Finalizers = []string{"podvol.io/provisioning"}
 				if says != "" {
 					metav1.SetMetaDataAnnotation(&c.ObjectMeta, "podvol.io/provisioning", says)

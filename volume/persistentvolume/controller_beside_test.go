@@ -13,6 +13,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/objectstest"
@@ -47,7 +48,7 @@ func (w *world) beside() *world {
 
 func TestProvisioningBesideAnotherController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("made", madeBeside), newClaim("data", "2Gi", ofClass("made"))).beside()
+		w := newWorld(t, storageClass("made", madeBeside), pvbuild.NewClaim("data", "2Gi", pvbuild.OfClass("made"))).beside()
 		w.start()
 		w.settle()
 		w.wantBound("data", "pvc-uid-data")
@@ -81,14 +82,14 @@ func TestProvisioningBesideAnotherController(t *testing.T) {
 // What is not given to it by name is not its own, whatever its plugins could do.
 func TestWhatIsSomebodyElsesStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		asked := func(by string) claimOption {
+		asked := func(by string) pvbuild.ClaimOption {
 			return func(c *v1.PersistentVolumeClaim) {
 				metav1.SetMetaDataAnnotation(&c.ObjectMeta, "volume.kubernetes.io/storage-provisioner", by)
 			}
 		}
 		theirs := storageClass("theirs")
 		theirs.Provisioner = "other.example.com"
-		released := newPV("released", "1Gi", withPolicy(v1.PersistentVolumeReclaimDelete), forClaim("former", "former"), inPhase(v1.VolumeReleased))
+		released := pvbuild.NewPV("released", "1Gi", withPolicy(v1.PersistentVolumeReclaimDelete), pvbuild.ForClaim("former", "former"), pvbuild.InPhase(v1.VolumeReleased))
 		foreign := released.DeepCopy()
 		foreign.Name = "foreign"
 		metav1.SetMetaDataAnnotation(&foreign.ObjectMeta, "pv.kubernetes.io/provisioned-by", "other.example.com")
@@ -97,11 +98,11 @@ func TestWhatIsSomebodyElsesStays(t *testing.T) {
 		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, "pv.kubernetes.io/provisioned-by", besideName)
 		taken := kept.DeepCopy() // whoever binds has not noticed yet, or is wrong
 		taken.Name, taken.Spec.PersistentVolumeReclaimPolicy = "taken", v1.PersistentVolumeReclaimDelete
-		forClaim("plain", "uid-plain")(taken)
-		w := newWorld(t, theirs, storageClass("made", madeBeside), storageClass("waits", madeBeside, waitForConsumer), released, foreign, kept, taken, newPV("free", "1Gi"),
-			newClaim("plain", "1Gi"), newClaim("theirs", "1Gi", ofClass("theirs"), asked("other.example.com")),
-			newClaim("not-asked", "1Gi", ofClass("made")), newClaim("stale", "1Gi", ofClass("theirs"), asked(besideName)),
-			newClaim("waits", "1Gi", ofClass("waits"), asked(besideName)), ephemeralPod()).withStorage()
+		pvbuild.ForClaim("plain", "uid-plain")(taken)
+		w := newWorld(t, theirs, storageClass("made", madeBeside), storageClass("waits", madeBeside, waitForConsumer), released, foreign, kept, taken, pvbuild.NewPV("free", "1Gi"),
+			pvbuild.NewClaim("plain", "1Gi"), pvbuild.NewClaim("theirs", "1Gi", pvbuild.OfClass("theirs"), asked("other.example.com")),
+			pvbuild.NewClaim("not-asked", "1Gi", pvbuild.OfClass("made")), pvbuild.NewClaim("stale", "1Gi", pvbuild.OfClass("theirs"), asked(besideName)),
+			pvbuild.NewClaim("waits", "1Gi", pvbuild.OfClass("waits"), asked(besideName)), ephemeralPod()).withStorage()
 		w.config.Provisioners = map[string]string{besideName: storagePlugin}
 		w.start()
 		w.settle()
@@ -117,15 +118,15 @@ func TestWhatIsSomebodyElsesStays(t *testing.T) {
 }
 
 func ephemeralPod() *v1.Pod {
-	pod := podOf()
+	pod := pvbuild.PodOf()
 	pod.Spec.Volumes = []v1.Volume{{Name: "scratch", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{VolumeClaimTemplate: &v1.PersistentVolumeClaimTemplate{
-		Spec: newClaim("", "1Gi").Spec}}}}}
+		Spec: pvbuild.NewClaim("", "1Gi").Spec}}}}}
 	return pod
 }
 
 func TestWaitingForConsumersBesideAnotherController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("waits", madeBeside, waitForConsumer), newClaim("data", "1Gi", ofClass("waits")),
+		w := newWorld(t, storageClass("waits", madeBeside, waitForConsumer), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("waits")),
 			&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{v1.LabelHostname: "n1"}}}).beside()
 		w.startFailing(volume.NothingDone(errors.New("n1 is full")))
 		w.settle()
@@ -165,11 +166,11 @@ func TestAClaimGoesWhileItIsProvisionedBeside(t *testing.T) {
 		w.start()
 		w.storage.inTheMidst(func(ctx context.Context, do, _ string) error {
 			if do == "Provision" {
-				return w.api.Delete(ctx, claimRef("data"), objects.Preconditions{})
+				return w.api.Delete(ctx, pvbuild.ClaimRef("data"), objects.Preconditions{})
 			}
 			return nil
 		})
-		w.create(newClaim("data", "1Gi", ofClass("made")))
+		w.create(pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("made")))
 		w.settle()
 		w.wantGone("PersistentVolumeClaim", "ops", "data")
 		w.wantGone("PersistentVolume", "", "pvc-uid-data")
@@ -184,11 +185,11 @@ func TestCrashesBesideAnotherController(t *testing.T) {
 	life := func(w *world) {
 		go func() {
 			time.Sleep(time.Second)
-			_ = w.api.Delete(context.Background(), claimRef("data"), objects.Preconditions{})
+			_ = w.api.Delete(context.Background(), pvbuild.ClaimRef("data"), objects.Preconditions{})
 		}()
 	}
 	sweepCrashes(t, 6, func(t *testing.T) *world {
-		w := newWorld(t, storageClass("made", madeBeside), newClaim("data", "1Gi", ofClass("made"))).beside()
+		w := newWorld(t, storageClass("made", madeBeside), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("made"))).beside()
 		w.afterStart = func() { life(w) }
 		return w
 	}, func(*world) {}, func(w *world) {

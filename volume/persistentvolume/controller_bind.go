@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -49,10 +50,10 @@ func (c *Controller) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 			return fmt.Errorf("bind to volume %q: %w", pv.Name, err)
 		}
 	}
-	if awaitsClaim(pv) { // no longer: from now on it goes with it
+	if pvapi.AwaitsClaim(pv) { // no longer: from now on it goes with it
 		next := pv.DeepCopy()
-		delete(next.Annotations, AwaitsClaimAnnotation)
-		delete(next.Annotations, LostClaimAnnotation)
+		delete(next.Annotations, pvapi.AwaitsClaimAnnotation)
+		delete(next.Annotations, pvapi.LostClaimAnnotation)
 		if pv, err = c.writeVolume(ctx, pv, next, c.volumes.wrote); err != nil {
 			return fmt.Errorf("note that volume %q has its claim: %w", pv.Name, err)
 		}
@@ -94,12 +95,12 @@ func (c *Controller) checkHeld(ctx context.Context, claim *v1.PersistentVolumeCl
 func isBoundVolume(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) bool {
 	ref := pv.Spec.ClaimRef
 	return ref != nil && ref.UID == claim.UID && ref.Name == claim.Name && ref.Namespace == claim.Namespace &&
-		ref.Kind == kindClaim && ref.APIVersion == v1.SchemeGroupVersion.String() &&
+		ref.Kind == pvapi.KindClaim && ref.APIVersion == v1.SchemeGroupVersion.String() &&
 		(pv.DeletionTimestamp != nil || slices.Contains(pv.Finalizers, volumeProtection))
 }
 
 func isBoundClaim(claim *v1.PersistentVolumeClaim, volumeName string) bool {
-	return claim.Spec.VolumeName == volumeName && claim.Annotations[annBindCompleted] == yes &&
+	return claim.Spec.VolumeName == volumeName && claim.Annotations[pvapi.AnnBindCompleted] == pvapi.AnnYes &&
 		(claim.DeletionTimestamp != nil || slices.Contains(claim.Finalizers, claimProtection)) &&
 		(volumeName != ProvisionedName(claim) || !isProvisioning(claim))
 }
@@ -125,9 +126,9 @@ func (c *Controller) writeVolume(ctx context.Context, pv, next *v1.PersistentVol
 	if err != nil {
 		return pv, c.volumes.failed(ctx, next, err)
 	}
-	if isGone(stored) {
+	if pvapi.IsGone(stored) {
 		c.volumes.gone(stored)
-		c.queue.add(volumeRef(stored.Name))
+		c.queue.add(pvapi.VolumeRef(stored.Name))
 		return stored, nil
 	}
 	return note(stored), nil
@@ -138,18 +139,11 @@ func (c *Controller) writeClaim(ctx context.Context, claim, next *v1.PersistentV
 	if err != nil {
 		return claim, c.claims.failed(ctx, next, err)
 	}
-	if isGone(stored) {
-		c.queue.add(claimRef(nameOf(stored)))
+	if pvapi.IsGone(stored) {
+		c.queue.add(pvapi.ClaimRef(pvapi.NameOf(stored)))
 		return stored, nil
 	}
 	return note(stored), nil
-}
-
-// isGone reports whether an object that was just written was let go of by that.
-// It is looked at again then, for those who wait for it, without waiting for the
-// watch to say so.
-func isGone(o metav1.Object) bool {
-	return o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0
 }
 
 // setVolumePhase writes a phase if it is another one, as setClaimStatus does; beside
@@ -201,7 +195,7 @@ func (c *Controller) setClaimStatus(ctx context.Context, claim *v1.PersistentVol
 // for another claim may still be what it was, until a node has expanded it too.
 // Kubernetes refuses to bind to what it cannot read; here the volume's own counts.
 func usableCapacity(pv *v1.PersistentVolume) resource.Quantity {
-	before, err := resource.ParseQuantity(pv.Annotations[annPreResizeCapacity])
+	before, err := resource.ParseQuantity(pv.Annotations[pvapi.AnnPreResizeCapacity])
 	if err != nil {
 		return pv.Spec.Capacity[v1.ResourceStorage]
 	}

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 )
 
@@ -12,7 +13,7 @@ import (
 // hear of it: what the API says counts, and is not asked for without a pause.
 func TestAClaimIsGoneWhileTheCacheStillHasIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+		w := newWorld(t, storageClass("fast", made), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast"))).withStorage()
 		w.start()
 		w.settle()
 		w.wantBound("data", "pvc-uid-data")

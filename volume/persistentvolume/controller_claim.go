@@ -10,12 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 // syncClaim does the next steps for one claim.
 func (c *Controller) syncClaim(ctx context.Context, name types.NamespacedName) error {
 	// What it was woken for and does not take is for the next.
-	for _, pv := range c.waiting.offered(name) {
+	for _, pv := range c.waiting.Offered(name) {
 		defer c.giveBack(pv, name)
 	}
 	claim, exists, err := c.claims.get(ctx, name)
@@ -23,23 +25,23 @@ func (c *Controller) syncClaim(ctx context.Context, name types.NamespacedName) e
 		return err
 	}
 	if !exists {
-		c.waiting.done(name)
+		c.waiting.Done(name)
 		return nil
 	}
 	if deleted, err := c.deleteOrphan(ctx, claim); err != nil || deleted {
 		return err // which has it looked at again
 	}
-	_, bound := claim.Annotations[annBindCompleted]
+	_, bound := claim.Annotations[pvapi.AnnBindCompleted]
 	if bound || claim.DeletionTimestamp != nil { // else it is with the first that is written
 		if claim, err = c.protectClaim(ctx, claim); err != nil {
-			return ignoreMissing(err)
+			return pvapi.IgnoreMissing(err)
 		}
-		if isGone(claim) {
+		if pvapi.IsGone(claim) {
 			return nil // which has it looked at again
 		}
 	}
 	if bound {
-		c.waiting.done(name)
+		c.waiting.Done(name)
 		return c.syncBoundClaim(ctx, claim)
 	}
 	return c.syncUnboundClaim(ctx, claim)
@@ -48,7 +50,7 @@ func (c *Controller) syncClaim(ctx context.Context, name types.NamespacedName) e
 // syncUnboundClaim looks for a volume.
 func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	if claim.DeletionTimestamp != nil {
-		c.waiting.done(nameOf(claim))
+		c.waiting.Done(pvapi.NameOf(claim))
 		if isProvisioning(claim) {
 			return c.finishProvisioning(ctx, claim)
 		}
@@ -57,7 +59,7 @@ func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentV
 	if class := c.classToGive(claim); class != "" {
 		// Only after it has found no volume without class. Meanwhile it waits for
 		// one of that class, as which it was entered when it came.
-		if reserved, err := c.index.Reserve(Wanted{Claim: claim}); err == nil {
+		if reserved, err := c.index.Reserve(index.Wanted{Claim: claim}); err == nil {
 			return c.take(ctx, claim, reserved)
 		}
 		var err error
@@ -73,16 +75,16 @@ func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentV
 	if err != nil {
 		return err
 	}
-	c.waiting.add(wanted)
+	c.waiting.Add(wanted)
 	if bad := checkClass(class); bad != nil {
-		return c.leavePending(ctx, claim, &UnboundError{Claim: nameOf(claim), Err: bad})
+		return c.leavePending(ctx, claim, &index.UnboundError{Claim: pvapi.NameOf(claim), Err: bad})
 	}
 	reserved, err := c.index.Reserve(wanted)
-	if errors.Is(err, ErrReserved) {
-		c.unbound.set(nameOf(claim), err)
+	if errors.Is(err, index.ErrReserved) {
+		c.unbound.set(pvapi.NameOf(claim), err)
 		return nil // by who places its pod, and has it looked at again
 	}
-	if unbound, ok := errors.AsType[*UnboundError](err); ok {
+	if unbound, ok := errors.AsType[*index.UnboundError](err); ok {
 		return c.findNone(ctx, claim, class, unbound)
 	}
 	if err != nil {
@@ -92,39 +94,39 @@ func (c *Controller) syncUnboundClaim(ctx context.Context, claim *v1.PersistentV
 }
 
 // take binds a claim to what was reserved for it.
-func (c *Controller) take(ctx context.Context, claim *v1.PersistentVolumeClaim, reserved *Reservation) error {
-	c.waiting.pause(nameOf(claim))
+func (c *Controller) take(ctx context.Context, claim *v1.PersistentVolumeClaim, reserved *index.Reservation) error {
+	c.waiting.Pause(pvapi.NameOf(claim))
 	err := c.bind(ctx, claim, reserved.Volume(), reserved.Commit)
 	reserved.Release()
 	if err == nil {
-		c.waiting.done(nameOf(claim))
+		c.waiting.Done(pvapi.NameOf(claim))
 		return nil
 	}
-	c.remindClaimsOf(reserved.Volume().Name, nameOf(claim))
+	c.remindClaimsOf(reserved.Volume().Name, pvapi.NameOf(claim))
 	if !c.offer(reserved.Volume().Name) {
-		c.waiting.keep(nameOf(claim), reserved.Volume().Name) // until it has looked again
+		c.waiting.Keep(pvapi.NameOf(claim), reserved.Volume().Name) // until it has looked again
 	}
 	return err
 }
 
 // wantedNow says what a claim can have by itself. What waits for its consumer is
 // chosen for it, as is what is being made for it; a bad class gives it nothing.
-func wantedNow(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) Wanted {
-	return Wanted{Claim: claim, Delayed: waitsForConsumer(class) || isProvisioning(claim) || checkClass(class) != nil}
+func wantedNow(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) index.Wanted {
+	return index.Wanted{Claim: claim, Delayed: waitsForConsumer(class) || isProvisioning(claim) || checkClass(class) != nil}
 }
 
 // classOf returns the claim's class, nil where there is none of that name.
 func (c *Controller) classOf(ctx context.Context, claim *v1.PersistentVolumeClaim) (*storagev1.StorageClass, error) {
-	name := claimClass(claim, "")
+	name := pvapi.ClaimClass(claim, "")
 	if name == "" {
 		return nil, nil
 	}
 	class, exists, err := c.classes.get(ctx, types.NamespacedName{Name: name})
-	if err == nil && !exists && !c.waiting.isAbsent(name, claim) {
+	if err == nil && !exists && !c.waiting.IsAbsent(name, claim) {
 		// One that the cache has not heard of may say that its claims wait.
-		asked := c.waiting.now()
+		asked := c.waiting.Now()
 		if class, exists, err = c.classes.getLive(ctx, types.NamespacedName{Name: name}); err == nil && !exists {
-			c.waiting.setAbsent(name, asked)
+			c.waiting.SetAbsent(name, asked)
 		}
 	}
 	if err != nil || !exists {
@@ -140,7 +142,7 @@ func waitsForConsumer(class *storagev1.StorageClass) bool {
 // classToGive is the default class for a claim that has none, or "". One that
 // names its volume is given none: the volume's class is not known to be that one.
 func (c *Controller) classToGive(claim *v1.PersistentVolumeClaim) string {
-	if !wantsDefaultClass(claim) || claim.Spec.VolumeName != "" {
+	if !pvapi.WantsDefaultClass(claim) || claim.Spec.VolumeName != "" {
 		return ""
 	}
 	return DefaultClass(c.classes.all())
@@ -156,7 +158,7 @@ func (c *Controller) giveClass(ctx context.Context, claim *v1.PersistentVolumeCl
 
 // findNone is for a claim for which there is no volume: one is made where its
 // class does so, and for a class that waits once a node is selected.
-func (c *Controller) findNone(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *UnboundError) error {
+func (c *Controller) findNone(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *index.UnboundError) error {
 	_, invalid := errors.AsType[*volume.InvalidSpecError](why)
 	waits := waitsForConsumer(class) && claim.Annotations[annSelectedNode] == ""
 	if invalid || waits || why.Volume != "" || !c.canBeFilled(claim, class) {
@@ -174,8 +176,8 @@ func (c *Controller) findNone(ctx context.Context, claim *v1.PersistentVolumeCla
 
 // withoutClass adds to why a claim has found no volume that nothing makes one for
 // it, as it names no class and none is the default.
-func withoutClass(claim *v1.PersistentVolumeClaim, why *UnboundError) *UnboundError {
-	if !wantsDefaultClass(claim) || why.Err != volume.ErrClaimUnbound {
+func withoutClass(claim *v1.PersistentVolumeClaim, why *index.UnboundError) *index.UnboundError {
+	if !pvapi.WantsDefaultClass(claim) || why.Err != volume.ErrClaimUnbound {
 		return why
 	}
 	alone := *why
@@ -192,29 +194,29 @@ func (c *Controller) isSelectedInVain(ctx context.Context, claim *v1.PersistentV
 	if _, err := c.selectedNode(ctx, claim); !errors.Is(err, volume.ErrNotFound) {
 		return false, err
 	}
-	return true, c.reschedule(ctx, nameOf(claim))
+	return true, c.reschedule(ctx, pvapi.NameOf(claim))
 }
 
 // noneThere says of a claim whose pod was placed why there is no volume for it on
 // that node.
-func (c *Controller) noneThere(ctx context.Context, claim *v1.PersistentVolumeClaim, why *UnboundError) *UnboundError {
-	if !errors.Is(why, ErrWaitsForConsumer) {
+func (c *Controller) noneThere(ctx context.Context, claim *v1.PersistentVolumeClaim, why *index.UnboundError) *index.UnboundError {
+	if !errors.Is(why, index.ErrWaitsForConsumer) {
 		return why
 	}
 	node, err := c.selectedNode(ctx, claim)
 	if err != nil || node == nil {
 		return why
 	}
-	_, err = c.index.Match(Wanted{Claim: claim, NodeName: node.Name, NodeLabels: node.Labels})
-	if there, ok := errors.AsType[*UnboundError](err); ok {
+	_, err = c.index.Match(index.Wanted{Claim: claim, NodeName: node.Name, NodeLabels: node.Labels})
+	if there, ok := errors.AsType[*index.UnboundError](err); ok {
 		return there
 	}
 	return why
 }
 
 // leavePending says why a claim has no volume.
-func (c *Controller) leavePending(ctx context.Context, claim *v1.PersistentVolumeClaim, why *UnboundError) error {
-	c.unbound.set(nameOf(claim), c.failedBefore(claim, why))
+func (c *Controller) leavePending(ctx context.Context, claim *v1.PersistentVolumeClaim, why *index.UnboundError) error {
+	c.unbound.set(pvapi.NameOf(claim), c.failedBefore(claim, why))
 	eventType, reason, message, details := pendingEvent(claim, why)
 	c.events.is(claim, eventType, reason, message, details)
 	return c.setPending(ctx, claim)
@@ -222,8 +224,8 @@ func (c *Controller) leavePending(ctx context.Context, claim *v1.PersistentVolum
 
 // failedBefore returns, of a claim that waits for a node again, what went wrong
 // with making its volume on the last one.
-func (c *Controller) failedBefore(claim *v1.PersistentVolumeClaim, why *UnboundError) error {
-	if !errors.Is(why, ErrWaitsForConsumer) {
+func (c *Controller) failedBefore(claim *v1.PersistentVolumeClaim, why *index.UnboundError) error {
+	if !errors.Is(why, index.ErrWaitsForConsumer) {
 		return why
 	}
 	if err := c.operations.failure(provisionKey(claim)); err != nil {
@@ -241,30 +243,30 @@ func (c *Controller) setPending(ctx context.Context, claim *v1.PersistentVolumeC
 	if err == nil {
 		_, err = c.setClaimStatus(ctx, claim, v1.ClaimPending, nil)
 	}
-	return ignoreMissing(err)
+	return pvapi.IgnoreMissing(err)
 }
 
-func pendingEvent(claim *v1.PersistentVolumeClaim, why *UnboundError) (eventType, reason, message, details string) {
+func pendingEvent(claim *v1.PersistentVolumeClaim, why *index.UnboundError) (eventType, reason, message, details string) {
 	_, invalid := errors.AsType[*volume.InvalidSpecError](why)
 	switch {
-	case errors.Is(why, ErrWaitsForConsumer):
+	case errors.Is(why, index.ErrWaitsForConsumer):
 		return v1.EventTypeNormal, reasonWaitForConsumer, "waiting for first consumer to be created before binding", ""
-	case errors.Is(why, ErrNeedsData):
+	case errors.Is(why, index.ErrNeedsData):
 		return v1.EventTypeWarning, reasonProvisioningFailed, why.Error(), ""
 	case invalid:
 		return v1.EventTypeWarning, reasonFailedBinding, why.Error(), ""
 	case why.Volume != "" && len(why.Rejected) == 0:
 		return v1.EventTypeNormal, reasonFailedBinding, fmt.Sprintf("volume %q, which the claim names, does not exist; create it", why.Volume), ""
-	case why.Volume != "" && why.Rejected[0].Reason == BoundElsewhere:
+	case why.Volume != "" && why.Rejected[0].Reason == index.BoundElsewhere:
 		return v1.EventTypeWarning, reasonFailedBinding, fmt.Sprintf("volume %q already bound to a different claim.", why.Volume), ""
 	case why.Volume != "":
-		return v1.EventTypeWarning, reasonVolumeMismatch, fmt.Sprintf("Cannot bind to requested volume %q", why.Volume), why.reasons()
+		return v1.EventTypeWarning, reasonVolumeMismatch, fmt.Sprintf("Cannot bind to requested volume %q", why.Volume), why.Reasons()
 	}
 	message = "no persistent volumes available for this claim"
-	if claimClass(claim, "") == "" {
+	if pvapi.ClaimClass(claim, "") == "" {
 		message += " and no storage class is set"
 	}
-	return v1.EventTypeNormal, reasonFailedBinding, message, why.reasons()
+	return v1.EventTypeNormal, reasonFailedBinding, message, why.Reasons()
 }
 
 // syncBoundClaim looks after a claim that was bound once.
@@ -285,9 +287,9 @@ func (c *Controller) syncBoundClaim(ctx context.Context, claim *v1.PersistentVol
 		return err
 	case !exists:
 		return c.lose(ctx, claim, reasonClaimLost, "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
-	case pv.Spec.ClaimRef == nil && c.index.isBusy(pv.Name):
+	case pv.Spec.ClaimRef == nil && c.index.IsBusy(pv.Name):
 		return fmt.Errorf("volume %q is being emptied or deleted", pv.Name)
-	case pv.Spec.ClaimRef != nil && !preBound(pv, claim):
+	case pv.Spec.ClaimRef != nil && !index.PreBound(pv, claim):
 		return c.lose(ctx, claim, reasonClaimMisbound, "Two claims are bound to the same volume, this one is bound incorrectly")
 	}
 	return c.bind(ctx, claim, pv, func(*v1.PersistentVolume) {})

@@ -14,7 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/util/fault"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/pvbuild"
+	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
@@ -33,7 +34,7 @@ type elected struct {
 }
 
 func newElected(t *testing.T, all ...metav1.Object) *elected {
-	w := &world{t: t, store: storeOf(t, all...), events: new(eventList)}
+	w := &world{t: t, store: pvbuild.StoreOf(t, all...), events: new(eventList)}
 	w.law = newLaw(w.store)
 	w.serve()
 	return &elected{world: w.withStorage(), busy: make(map[string]*replica)}
@@ -256,8 +257,8 @@ func TestALeaderIsCutOffAtEveryWrite(t *testing.T) {
 
 // leadTwice reports whether a leader was cut off.
 func leadTwice(t *testing.T, at int, cutOff cut) (hit bool) {
-	e := newElected(t, storageClass("fast", made), newPV("recycled", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle), forClaim("gone", "gone"), inPhase(v1.VolumeBound), boundByController),
-		newClaim("data", "1Gi", ofClass("fast")), newClaim("next", "1Gi"), newClaim("short", "1Gi", ofClass("fast")))
+	e := newElected(t, storageClass("fast", made), pvbuild.NewPV("recycled", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle), pvbuild.ForClaim("gone", "gone"), pvbuild.InPhase(v1.VolumeBound), boundByController),
+		pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")), pvbuild.NewClaim("next", "1Gi"), pvbuild.NewClaim("short", "1Gi", pvbuild.OfClass("fast")))
 	var wasHit atomic.Bool
 	first := e.start("first", func(r *replica) { cutOff(r, at, func() { wasHit.Store(true) }) })
 	e.wantLeader(first)

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/objectstest"
@@ -18,10 +19,10 @@ import (
 
 // withEphemeral is a pod with ephemeral volumes of these names.
 func withEphemeral(names ...string) *v1.Pod {
-	pod := podOf()
+	pod := pvbuild.PodOf()
 	for _, name := range names {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{
-			VolumeClaimTemplate: &v1.PersistentVolumeClaimTemplate{Spec: newClaim("", "1Gi").Spec},
+			VolumeClaimTemplate: &v1.PersistentVolumeClaimTemplate{Spec: pvbuild.NewClaim("", "1Gi").Spec},
 		}}})
 	}
 	return pod
@@ -31,7 +32,7 @@ func withEphemeral(names ...string) *v1.Pod {
 // another.
 func TestEachEphemeralVolumeOfAPodIsToldOfOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newClaim("pod-a", "1Gi"), newClaim("pod-b", "1Gi"), withEphemeral("a", "b"))
+		w := newWorld(t, pvbuild.NewClaim("pod-a", "1Gi"), pvbuild.NewClaim("pod-b", "1Gi"), withEphemeral("a", "b"))
 		w.start()
 		w.settle()
 		for i := range 5 {
@@ -75,10 +76,10 @@ func TestAnEphemeralClaimThatTheAPIRefusesIsToldOf(t *testing.T) {
 // A release that fails as the one before it did is told of, too.
 func TestEachReleaseThatFailsIsToldOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle))).withStorage()
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle))).withStorage()
 		w.start()
 		for i, name := range []string{"a", "b"} {
-			w.create(newClaim(name, "1Gi"))
+			w.create(pvbuild.NewClaim(name, "1Gi"))
 			w.settle()
 			w.wantBound(name, "pv")
 			w.storage.fail(errors.New("the server does not answer"))

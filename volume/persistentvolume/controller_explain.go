@@ -8,7 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 var (
@@ -21,7 +23,7 @@ var (
 var ErrNotLookedAt = errors.New("nobody has looked for a volume for it yet")
 
 // Explain returns nil for a claim that has its volume, so that a node may mount
-// it, and else why it has not: an *[UnboundError], whose Err may be what went
+// it, and else why it has not: an *[index.UnboundError], whose Err may be what went
 // wrong with making its volume. The error matches [volume.ErrClaimUnbound], and
 // [volume.ErrNotFound] if there is no such claim. It is as the controller has
 // seen it last; after [Controller.Idle], as it is, and until it was seen at all
@@ -31,9 +33,9 @@ func (c *Controller) Explain(claim types.NamespacedName) error {
 	if why == nil {
 		return nil
 	}
-	unbound, ok := errors.AsType[*UnboundError](why)
+	unbound, ok := errors.AsType[*index.UnboundError](why)
 	if !ok {
-		unbound = &UnboundError{Claim: claim, Err: why}
+		unbound = &index.UnboundError{Claim: claim, Err: why}
 	}
 	if errors.Is(unbound, volume.ErrClaimUnbound) {
 		return unbound
@@ -44,7 +46,7 @@ func (c *Controller) Explain(claim types.NamespacedName) error {
 func (c *Controller) explain(name types.NamespacedName) error {
 	claim, known := c.claims.last(name)
 	if !known {
-		return &volume.ObjectNotFoundError{Ref: claimRef(name)}
+		return &volume.ObjectNotFoundError{Ref: pvapi.ClaimRef(name)}
 	}
 	pv, _ := c.volumes.last(types.NamespacedName{Name: claim.Spec.VolumeName})
 	bound := volume.CheckBinding(claim, pv)
@@ -64,11 +66,11 @@ func (c *Controller) explain(name types.NamespacedName) error {
 // stillSo renews what was said of the volumes that a claim cannot have: those
 // that came since and are not for it have not had it looked at again.
 func (c *Controller) stillSo(name types.NamespacedName, why error) error {
-	unbound, ok := errors.AsType[*UnboundError](why)
+	unbound, ok := errors.AsType[*index.UnboundError](why)
 	if !ok || unbound.Volume != "" || !errors.Is(unbound.Err, volume.ErrClaimUnbound) {
 		return why
 	}
-	wanted, waits := c.waiting.wanted(name)
+	wanted, waits := c.waiting.Wanted(name)
 	if !waits || wanted.Delayed {
 		return why
 	}
@@ -76,7 +78,7 @@ func (c *Controller) stillSo(name types.NamespacedName, why error) error {
 	if err == nil {
 		return ErrNotLookedAt // a volume has come that fits
 	}
-	now, ok := errors.AsType[*UnboundError](err)
+	now, ok := errors.AsType[*index.UnboundError](err)
 	if !ok || now.Err != volume.ErrClaimUnbound {
 		return err
 	}
@@ -87,7 +89,7 @@ func (c *Controller) stillSo(name types.NamespacedName, why error) error {
 
 // stillUnbound is an error of a claim that has no volume for a reason that has a
 // sentinel of its own.
-type stillUnbound struct{ *UnboundError }
+type stillUnbound struct{ *index.UnboundError }
 
 func (e *stillUnbound) Unwrap() []error { return []error{e.UnboundError, volume.ErrClaimUnbound} }
 

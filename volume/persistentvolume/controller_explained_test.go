@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
@@ -17,7 +18,7 @@ import (
 // there is none any more.
 func TestChangesOfWhatIsExplainedAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newClaim("data", "1Gi"))
+		w := newWorld(t, pvbuild.NewClaim("data", "1Gi"))
 		data := types.NamespacedName{Namespace: "ops", Name: "data"}
 		var told atomic.Int32
 		w.config.Explained = func(claim types.NamespacedName) {
@@ -42,8 +43,8 @@ func TestChangesOfWhatIsExplainedAreTold(t *testing.T) {
 		}{
 			{"a volume is missing", func() {}, 1, false},
 			{"nothing is new", func() { label("once") }, 0, false},
-			{"there is a small one", func() { w.create(newPV("small", "1Mi")); w.settle(); label("twice") }, 1, false},
-			{"there is one that fits", func() { w.create(newPV("large", "1Gi")) }, 1, true},
+			{"there is a small one", func() { w.create(pvbuild.NewPV("small", "1Mi")); w.settle(); label("twice") }, 1, false},
+			{"there is one that fits", func() { w.create(pvbuild.NewPV("large", "1Gi")) }, 1, true},
 		} {
 			step.do()
 			w.settle()
@@ -62,7 +63,7 @@ func TestChangesOfWhatIsExplainedAreTold(t *testing.T) {
 // claim and nobody looks at it for them.
 func TestTheReasonIsAsVolumesAreNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newClaim("data", "1Gi", ofClass("")))
+		w := newWorld(t, pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("")))
 		w.start()
 		data := types.NamespacedName{Namespace: "ops", Name: "data"}
 		for _, step := range []struct {
@@ -70,8 +71,8 @@ func TestTheReasonIsAsVolumesAreNow(t *testing.T) {
 			says string
 		}{
 			{func() {}, "there is no PersistentVolume"},
-			{func() { w.create(newPV("small", "1Mi")) }, "too small (small: 1Mi of 1Gi)"},
-			{func() { w.create(newPV("smaller", "1Ki")) }, "too small (smaller: 1Ki of 1Gi; small: 1Mi of 1Gi)"},
+			{func() { w.create(pvbuild.NewPV("small", "1Mi")) }, "too small (small: 1Mi of 1Gi)"},
+			{func() { w.create(pvbuild.NewPV("smaller", "1Ki")) }, "too small (smaller: 1Ki of 1Gi; small: 1Mi of 1Gi)"},
 			{func() { w.delete("PersistentVolume", "", "smaller"); w.delete("PersistentVolume", "", "small") }, "there is no PersistentVolume"},
 		} {
 			step.do()

@@ -238,9 +238,3 @@ func (l *latest[T]) fill(ctx context.Context) ([]T, error) {
 	}
 	return list, nil
 }
-
-func claimRef(name types.NamespacedName) volume.ObjectRef {
-	return volume.ObjectRef{Kind: kindClaim, NamespacedName: name}
-}
-
-func volumeRef(name string) volume.ObjectRef { return volume.NewObjectRef(kindVolume, "", name) }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 )
@@ -20,7 +21,7 @@ func TestAnAnswerThatIsOvertakenForgetsNothing(t *testing.T) {
 	client := objectstest.NewClient(store)
 	defer client.Close()
 	var times int
-	l := newLatest(client, kindVolume, func(_ types.NamespacedName, _, _ *v1.PersistentVolume, how noticed) {
+	l := newLatest(client, pvapi.KindVolume, func(_ types.NamespacedName, _, _ *v1.PersistentVolume, how noticed) {
 		if how == gone {
 			times++
 		}
@@ -36,7 +37,7 @@ func TestAnAnswerThatIsOvertakenForgetsNothing(t *testing.T) {
 	if err != nil || !exists || pv.Name != "pv" || times != 0 {
 		t.Errorf("got %v, %v, %v, and it was called gone %d times", pv, exists, err, times)
 	}
-	if err := store.Delete(t.Context(), volumeRef("pv"), objects.Preconditions{}); err != nil {
+	if err := store.Delete(t.Context(), pvapi.VolumeRef("pv"), objects.Preconditions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, exists, err := l.getLive(t.Context(), types.NamespacedName{Name: "pv"}); err != nil || exists || times != 1 {
@@ -57,14 +58,14 @@ func TestAConflictTellsThatMoreIsToBeKnown(t *testing.T) {
 				}
 				client := objectstest.NewClient(store)
 				defer client.Close()
-				l := newLatest(client, kindVolume, func(types.NamespacedName, *v1.PersistentVolume, *v1.PersistentVolume, noticed) {})
+				l := newLatest(client, pvapi.KindVolume, func(types.NamespacedName, *v1.PersistentVolume, *v1.PersistentVolume, noticed) {})
 				known, _, err := l.get(t.Context(), types.NamespacedName{Name: "pv"})
 				if err != nil {
 					t.Fatal(err)
 				}
 				asked := 0
 				if behind {
-					defer client.Hold(kindVolume)()
+					defer client.Hold(pvapi.KindVolume)()
 					asked = 1
 				}
 				changed := first.(*v1.PersistentVolume).DeepCopy()
@@ -99,12 +100,12 @@ func TestWhatIsMadeAnewIsThere(t *testing.T) {
 		first := create()
 		client := objectstest.NewClient(store)
 		defer client.Close()
-		l := newLatest(client, kindVolume, func(types.NamespacedName, *v1.PersistentVolume, *v1.PersistentVolume, noticed) {})
+		l := newLatest(client, pvapi.KindVolume, func(types.NamespacedName, *v1.PersistentVolume, *v1.PersistentVolume, noticed) {})
 		if _, exists, err := l.get(t.Context(), name); err != nil || !exists {
 			t.Fatalf("exists %v, %v", exists, err)
 		}
-		defer client.Hold(kindVolume)()
-		if err := store.Delete(t.Context(), volumeRef("pv"), objects.Preconditions{UID: first.GetUID()}); err != nil {
+		defer client.Hold(pvapi.KindVolume)()
+		if err := store.Delete(t.Context(), pvapi.VolumeRef("pv"), objects.Preconditions{UID: first.GetUID()}); err != nil {
 			t.Fatal(err)
 		}
 		if _, exists, err := l.getLive(t.Context(), name); err != nil || exists {

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 )
 
@@ -13,7 +14,7 @@ import (
 func TestABindingWhoseAnswersAreLost(t *testing.T) {
 	for n := range 4 {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, newPV("pv", "1Gi"), newClaim("data", "1Gi"))
+			w := newWorld(t, pvbuild.NewPV("pv", "1Gi"), pvbuild.NewClaim("data", "1Gi"))
 			w.start()
 			defer w.client.Hold("PersistentVolume")()
 			defer w.client.Hold("PersistentVolumeClaim")()

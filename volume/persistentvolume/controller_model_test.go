@@ -14,10 +14,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/objectstest"
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 // action is one thing that happens to a cluster.
@@ -36,7 +37,9 @@ func TestControllerConverges(t *testing.T) {
 
 // The same where the store forgets everything whenever the process ends.
 func TestRecordedControllerConverges(t *testing.T) {
-	testConvergence(t, func(t *testing.T) *world { return newForgetfulWorld(t, memoryDir(t), storageClass("made", made)) })
+	testConvergence(t, func(t *testing.T) *world {
+		return newForgetfulWorld(t, pvbuild.MemoryDir(t), storageClass("made", made))
+	})
 }
 
 func testConvergence(t *testing.T, prepare func(*testing.T) *world) {
@@ -119,8 +122,8 @@ func isWrite(call objectstest.Call) bool { return call.Verb != "get" && call.Ver
 func (w *world) happen(i int, a action) {
 	ctx := w.t.Context()
 	claimName, pvName := fmt.Sprintf("c%d", a.Claim), fmt.Sprintf("pv%d", a.Vol)
-	claim := newClaim(claimName, fmt.Sprintf("%dGi", a.Size), func(c *v1.PersistentVolumeClaim) { c.UID = types.UID(fmt.Sprintf("%s-%d", claimName, i)) })
-	pv := newPV(pvName, fmt.Sprintf("%dGi", a.Size))
+	claim := pvbuild.NewClaim(claimName, fmt.Sprintf("%dGi", a.Size), func(c *v1.PersistentVolumeClaim) { c.UID = types.UID(fmt.Sprintf("%s-%d", claimName, i)) })
+	pv := pvbuild.NewPV(pvName, fmt.Sprintf("%dGi", a.Size))
 	changePV := func(f func(*v1.PersistentVolume)) {
 		if stored, err := objects.Get[*v1.PersistentVolume](ctx, w.store, volume.NewObjectRef("PersistentVolume", "", pvName)); err == nil {
 			next := stored.DeepCopy()
@@ -132,18 +135,18 @@ func (w *world) happen(i int, a action) {
 	case "claim":
 		_, _ = w.api.Create(ctx, claim)
 	case "made claim":
-		ofClass("made")(claim)
+		pvbuild.OfClass("made")(claim)
 		_, _ = w.api.Create(ctx, claim)
 	case "recycled volume":
 		withPolicy(v1.PersistentVolumeReclaimRecycle)(pv)
 		_, _ = w.api.Create(ctx, pv)
 	case "named claim":
-		naming(pvName)(claim)
+		pvbuild.Naming(pvName)(claim)
 		_, _ = w.api.Create(ctx, claim)
 	case "volume":
 		_, _ = w.api.Create(ctx, pv)
 	case "meant volume":
-		forClaim(claimName, "")(pv)
+		pvbuild.ForClaim(claimName, "")(pv)
 		_, _ = w.api.Create(ctx, pv)
 	case "delete claim":
 		_ = w.api.Delete(ctx, volume.NewObjectRef("PersistentVolumeClaim", "ops", claimName), objects.Preconditions{})
@@ -162,13 +165,13 @@ func (w *world) happen(i int, a action) {
 	case "rival":
 		changePV(func(pv *v1.PersistentVolume) {
 			if pv.Spec.ClaimRef == nil {
-				forClaim("rival", "rival")(pv)
+				pvbuild.ForClaim("rival", "rival")(pv)
 			}
 		})
 	case "annotate volume":
 		changePV(func(pv *v1.PersistentVolume) { metav1.SetMetaDataAnnotation(&pv.ObjectMeta, "x", fmt.Sprint(i)) })
 	case "bad volume":
-		withoutSource(pv)
+		pvbuild.WithoutSource(pv)
 		_, _ = w.api.Create(ctx, pv)
 	case "mend volume":
 		changePV(func(stored *v1.PersistentVolume) { stored.Spec.PersistentVolumeSource = pv.Spec.PersistentVolumeSource })
@@ -179,7 +182,9 @@ func (w *world) happen(i int, a action) {
 			_, _ = w.api.Update(ctx, next)
 		}
 	case "resize volume":
-		changePV(func(pv *v1.PersistentVolume) { pv.Spec.Capacity = newPV("", fmt.Sprintf("%dGi", a.Size)).Spec.Capacity })
+		changePV(func(pv *v1.PersistentVolume) {
+			pv.Spec.Capacity = pvbuild.NewPV("", fmt.Sprintf("%dGi", a.Size)).Spec.Capacity
+		})
 	case "annotate claim":
 		if stored, err := objects.Get[*v1.PersistentVolumeClaim](ctx, w.store, volume.NewObjectRef("PersistentVolumeClaim", "ops", claimName)); err == nil {
 			next := stored.DeepCopy()
@@ -199,7 +204,7 @@ func (w *world) quiet() error {
 	if err != nil {
 		return err
 	}
-	all, byName, byUID := &scan{volumes: volumes, claims: claims}, make(map[string]*v1.PersistentVolume), make(map[types.UID]*v1.PersistentVolumeClaim)
+	all, byName, byUID := &pvbuild.Scan{Volumes: volumes, Claims: claims}, make(map[string]*v1.PersistentVolume), make(map[types.UID]*v1.PersistentVolumeClaim)
 	for _, pv := range volumes {
 		byName[pv.Name] = pv
 	}
@@ -217,7 +222,7 @@ func (w *world) quiet() error {
 				return fmt.Errorf("claim %s asks for %s, its status says %s, and its volume has %s", c.Name, want.String(), has.String(), could.String())
 			}
 		case v1.ClaimPending:
-			if could, _ := all.match(persistentvolume.Wanted{Claim: c}); could != nil {
+			if could, _ := all.Match(index.Wanted{Claim: c}); could != nil {
 				return fmt.Errorf("claim %s waits and could have volume %s", c.Name, could.Name)
 			}
 		case v1.ClaimLost:

@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -13,7 +14,7 @@ import (
 // they are: those that could be bound, and what is offered to them.
 func TestOnlyWhatItIsToldTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("mine", "1Gi"), newPV("other", "5Gi"), newClaim("left", "5Gi"), newClaim("meant", "1Gi", naming("mine")))
+		w := newWorld(t, pvbuild.NewPV("mine", "1Gi"), pvbuild.NewPV("other", "5Gi"), pvbuild.NewClaim("left", "5Gi"), pvbuild.NewClaim("meant", "1Gi", pvbuild.Naming("mine")))
 		w.config.Only = func(ref volume.ObjectRef) bool { return ref.Name == "mine" || ref.Name == "meant" }
 		w.start()
 		w.settle()
@@ -37,7 +38,7 @@ func TestOnlyWhatItIsToldTo(t *testing.T) {
 		if _, err := w.api.Update(t.Context(), pv); err != nil {
 			t.Fatal(err)
 		}
-		w.create(newClaim("next", "1Gi"))
+		w.create(pvbuild.NewClaim("next", "1Gi"))
 		w.settle()
 		if pv := w.pv("mine"); pv.Status.Phase != v1.VolumeAvailable || pv.Spec.ClaimRef != nil {
 			t.Errorf("its volume is %+v", pv)

@@ -9,12 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 // here narrows what is wanted to what the only node can reach, if there is but
 // one ([ControllerConfig.NodeName]).
-func (c *Controller) here(ctx context.Context, w Wanted) (Wanted, error) {
+func (c *Controller) here(ctx context.Context, w index.Wanted) (index.Wanted, error) {
 	if c.nodeName == "" {
 		return w, nil
 	}
@@ -54,8 +56,8 @@ func (c *Controller) syncNode(ctx context.Context) error {
 	}
 	c.node = now
 	for _, claim := range c.claims.all() {
-		if _, bound := claim.Annotations[annBindCompleted]; !bound || isProvisioning(claim) {
-			c.queue.add(claimRef(nameOf(claim)))
+		if _, bound := claim.Annotations[pvapi.AnnBindCompleted]; !bound || isProvisioning(claim) {
+			c.queue.add(pvapi.ClaimRef(pvapi.NameOf(claim)))
 		}
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
@@ -23,13 +24,13 @@ import (
 // that node cannot reach.
 func TestVolumesOfOtherNodesAreNotForTheOnlyOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("elsewhere", "1Gi", onHost("node2")), newPV("here", "2Gi", onHost("node1")), newPV("labelled", "3Gi", affinity(require("disk", v1.NodeSelectorOpExists))))
+		w := newWorld(t, pvbuild.NewPV("elsewhere", "1Gi", pvbuild.OnHost("node2")), pvbuild.NewPV("here", "2Gi", pvbuild.OnHost("node1")), pvbuild.NewPV("labelled", "3Gi", pvbuild.Affinity(pvbuild.Require("disk", v1.NodeSelectorOpExists))))
 		w.config.NodeName = "node1"
 		w.start()
-		w.create(newClaim("first", "1Gi"))
+		w.create(pvbuild.NewClaim("first", "1Gi"))
 		w.settle()
 		w.wantBound("first", "here")
-		w.create(newClaim("second", "1Gi"))
+		w.create(pvbuild.NewClaim("second", "1Gi"))
 		w.settle()
 		w.wantClaim("second", v1.ClaimPending)
 		err := w.controller.Explain(types.NamespacedName{Namespace: "ops", Name: "second"})
@@ -44,7 +45,7 @@ func TestVolumesOfOtherNodesAreNotForTheOnlyOne(t *testing.T) {
 
 func TestAClaimThatWaitsForAnExternalProvisionerSaysWhatDidNotFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("fast", func(c *storagev1.StorageClass) { c.Provisioner = "example.com/elsewhere" }), newPV("small", "1Ki", class("fast")), newClaim("data", "1Gi", ofClass("fast")))
+		w := newWorld(t, storageClass("fast", func(c *storagev1.StorageClass) { c.Provisioner = "example.com/elsewhere" }), pvbuild.NewPV("small", "1Ki", pvbuild.Class("fast")), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")))
 		w.start()
 		w.settle()
 		err := w.controller.Explain(types.NamespacedName{Namespace: "ops", Name: "data"})
@@ -56,7 +57,7 @@ func TestAClaimThatWaitsForAnExternalProvisionerSaysWhatDidNotFit(t *testing.T) 
 
 // looked counts how often claims are looked at.
 type looked struct {
-	persistentvolume.Objects
+	objects.Client
 	claims atomic.Int64
 }
 
@@ -64,7 +65,7 @@ func (l *looked) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, 
 	if ref.Kind == "PersistentVolumeClaim" {
 		l.claims.Add(1)
 	}
-	return l.Objects.Get(ctx, ref)
+	return l.Client.Get(ctx, ref)
 }
 
 // A node changes every few seconds to say that it lives; claims are looked at for
@@ -72,8 +73,8 @@ func (l *looked) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, 
 func TestANodeThatSaysThatItLivesHasNoClaimLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
-		store := storeOf(t, newPV("pv", "1Gi"), newClaim("bound", "1Gi"), node)
-		l := &looked{Objects: store}
+		store := pvbuild.StoreOf(t, pvbuild.NewPV("pv", "1Gi"), pvbuild.NewClaim("bound", "1Gi"), node)
+		l := &looked{Client: store}
 		c := persistentvolume.NewController(persistentvolume.ControllerConfig{Objects: l, NodeName: "node1"})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -102,7 +103,7 @@ func TestANodeThatSaysThatItLivesHasNoClaimLookedAt(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for i := range 3 {
-			if _, err := store.Create(ctx, newClaim(fmt.Sprint("waits", i), "1Gi")); err != nil {
+			if _, err := store.Create(ctx, pvbuild.NewClaim(fmt.Sprint("waits", i), "1Gi")); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/persistentvolume/release"
 )
 
 const (
@@ -198,7 +199,7 @@ func (o *operations) settle(op *operation, volumeName string, err error) (next [
 	op.uncertain = op.uncertain || volume.IsUncertain(err)
 	op.waiting = time.AfterFunc(operationPauseAfter(op.failures, err), func() { o.wake(op) })
 	// Who uses the data says when it makes sense to try again.
-	if inUse, ok := errors.AsType[*InUseError](err); ok {
+	if inUse, ok := errors.AsType[*release.InUseError](err); ok {
 		for _, use := range inUse.Uses {
 			op.stops = append(op.stops, o.watch(use.By, func(volume.ObjectRef) { go o.wake(op) }))
 		}

@@ -13,6 +13,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 )
 
 // held is a plugin's calls that wait until they are let go on.
@@ -76,7 +78,7 @@ func TestTheReclaimPolicyChangesWhileTheVolumeIsReclaimed(t *testing.T) {
 	} {
 		t.Run(string(tc.from+" to "+tc.to), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, newPV("pv", "1Gi", withPolicy(tc.from)), newClaim("data", "1Gi")).withStorage()
+				w := newWorld(t, pvbuild.NewPV("pv", "1Gi", withPolicy(tc.from)), pvbuild.NewClaim("data", "1Gi")).withStorage()
 				w.start()
 				w.settle()
 				calls := w.storage.hold()
@@ -105,17 +107,17 @@ func TestTheReclaimPolicyChangesWhileTheVolumeIsReclaimed(t *testing.T) {
 // another meanwhile, whoever takes its claimRef away.
 func TestAVolumeIsReclaimedForOneReleaseAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle)), newClaim("one", "1Gi")).withStorage()
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle)), pvbuild.NewClaim("one", "1Gi")).withStorage()
 		w.start()
 		w.settle()
 		calls := w.storage.hold()
 		w.delete("PersistentVolumeClaim", "ops", "one")
 		w.settle()
-		w.change("pv", forClaim("two", "uid-two")) // as who restores a backup does
+		w.change("pv", pvbuild.ForClaim("two", "uid-two")) // as who restores a backup does
 		w.settle()
 		calls.want(t, "Recycle pv")
 		w.change("pv", func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef = nil })
-		w.create(newClaim("next", "1Gi"))
+		w.create(pvbuild.NewClaim("next", "1Gi"))
 		w.settle()
 		w.wantClaim("next", v1.ClaimPending)
 		calls.release("Recycle pv")
@@ -139,11 +141,11 @@ func TestAPluginThatHangsHoldsUpNobodyElse(t *testing.T) {
 			return nil
 		})
 		for i := range 20 {
-			w.create(newClaim(fmt.Sprintf("dead%02d", i), "1Gi", ofClass("dead")))
+			w.create(pvbuild.NewClaim(fmt.Sprintf("dead%02d", i), "1Gi", pvbuild.OfClass("dead")))
 		}
 		synctest.Wait()
-		w.create(newClaim("data", "1Gi", ofClass("fast")))
-		w.create(newClaim("same", "1Gi", ofClass("dead")))
+		w.create(pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")))
+		w.create(pvbuild.NewClaim("same", "1Gi", pvbuild.OfClass("dead")))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		w.wantBound("data", "pvc-uid-data")
@@ -164,7 +166,7 @@ func TestAPluginThatHangsHoldsUpNobodyElse(t *testing.T) {
 // as the class is back that knows where.
 func TestAClassThatComesBackLetsTheClaimGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+		w := newWorld(t, storageClass("fast", made), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast"))).withStorage()
 		w.startFailing(errors.New("the server does not answer"))
 		w.settle()
 		w.delete("StorageClass", "", "fast")

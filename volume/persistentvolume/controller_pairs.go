@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/podvol/podvol/util/keylock"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
 // pairs are the locks of who writes a volume, by its name: a claim that binds it
@@ -62,7 +63,7 @@ func (p *pairs) again(volumeName string) {
 	look, missed := p.missed[volumeName]
 	delete(p.missed, volumeName)
 	p.mu.Unlock()
-	switch ref := volumeRef(volumeName); {
+	switch ref := pvapi.VolumeRef(volumeName); {
 	case look:
 		p.queue.add(ref)
 	case missed:

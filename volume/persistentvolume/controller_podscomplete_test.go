@@ -14,24 +14,27 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/persisted"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 // newIncompleteWorld is one with everything in it that waits until the pods are
 // complete: claims that are being deleted, one of them in use by a pod that is
 // announced late, orphans, volumes to be deleted and to be emptied.
 func newIncompleteWorld(t *testing.T) *world {
-	w := newForgetfulWorld(t, memoryDir(t), storageClass("fast", made),
-		newPV("kept", "1Gi"), newPV("recycled", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle)), newPV("unused", "9Gi", class("nobody's")),
-		newClaim("kept", "1Gi", naming("kept")), newClaim("recycled", "1Gi", naming("recycled")),
-		newClaim("deleted", "1Gi", ofClass("fast")), newClaim("used", "1Gi", ofClass("fast")), newClaim("orphan", "1Gi", ofClass("fast"), ownedBy("gone")))
+	w := newForgetfulWorld(t, pvbuild.MemoryDir(t), storageClass("fast", made),
+		pvbuild.NewPV("kept", "1Gi"), pvbuild.NewPV("recycled", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle)), pvbuild.NewPV("unused", "9Gi", pvbuild.Class("nobody's")),
+		pvbuild.NewClaim("kept", "1Gi", pvbuild.Naming("kept")), pvbuild.NewClaim("recycled", "1Gi", pvbuild.Naming("recycled")),
+		pvbuild.NewClaim("deleted", "1Gi", pvbuild.OfClass("fast")), pvbuild.NewClaim("used", "1Gi", pvbuild.OfClass("fast")), pvbuild.NewClaim("orphan", "1Gi", pvbuild.OfClass("fast"), ownedBy("gone")))
 	w.incomplete = true
 	return w
 }
 
-func ownedBy(pod string) claimOption {
+func ownedBy(pod string) pvbuild.ClaimOption {
 	return func(c *v1.PersistentVolumeClaim) {
 		owner := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod, UID: types.UID(pod)}}
 		c.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, v1.SchemeGroupVersion.WithKind("Pod"))}
@@ -97,13 +100,13 @@ func TestNothingIsLetGoBeforeThePodsAreComplete(t *testing.T) {
 					w.wantEverything()
 				}
 				// Meanwhile everything else goes on.
-				w.create(newPV("late", "5Gi", class("late")))
-				w.create(newClaim("late", "5Gi", ofClass("late")))
-				w.create(newClaim("made", "1Gi", ofClass("fast")))
+				w.create(pvbuild.NewPV("late", "5Gi", pvbuild.Class("late")))
+				w.create(pvbuild.NewClaim("late", "5Gi", pvbuild.OfClass("late")))
+				w.create(pvbuild.NewClaim("made", "1Gi", pvbuild.OfClass("fast")))
 				w.settle()
 				w.wantBound("late", "late")
 				w.wantBound("made", "pvc-uid-made")
-				w.create(onNode(podOf("used"), "user"))
+				w.create(onNode(pvbuild.PodOf("used"), "user"))
 				w.delete("PersistentVolumeClaim", "ops", "made")
 				w.settle()
 				w.wantBound("made", "pvc-uid-made")
@@ -159,7 +162,7 @@ func TestLettingGoWithALateCache(t *testing.T) {
 		w.start()
 		w.settle()
 		w.deleteMost()
-		if _, err := w.store.Create(t.Context(), onNode(podOf("used"), "user")); err != nil {
+		if _, err := w.store.Create(t.Context(), onNode(pvbuild.PodOf("used"), "user")); err != nil {
 			t.Fatal(err)
 		}
 		w.settle()
@@ -187,7 +190,7 @@ func TestLettingGoSurvivesACrashAtEveryStep(t *testing.T) {
 			time.Sleep(time.Minute)
 			w.deleteMost()
 			time.Sleep(time.Minute)
-			_, _ = w.store.Create(t.Context(), onNode(podOf("used"), "user"))
+			_, _ = w.store.Create(t.Context(), onNode(pvbuild.PodOf("used"), "user"))
 			if w.complete != nil {
 				w.complete()
 			}
@@ -197,12 +200,12 @@ func TestLettingGoSurvivesACrashAtEveryStep(t *testing.T) {
 	meanwhile := func(w *world) { w.manifests = slices.DeleteFunc(w.manifests, isRecorded) }
 	check := func(w *world) {
 		before := w.stored()
-		claims, _, err := persistentvolume.ReadRecords(w.records)
+		claims, _, err := persisted.Read(w.records)
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		w.deleteMost()
-		if _, err := w.store.Create(w.t.Context(), onNode(podOf("used"), "user")); err != nil {
+		if _, err := w.store.Create(w.t.Context(), onNode(pvbuild.PodOf("used"), "user")); err != nil {
 			w.t.Fatal(err)
 		}
 		w.settle()
@@ -248,9 +251,9 @@ func TestIdle(t *testing.T) {
 		cancel()
 		w.start()
 		for n, name := range []string{"a", "b", "c"} {
-			w.create(newPV(name, "1Gi"))
-			w.create(newClaim(name, "1Gi"))
-			w.create(newClaim("made-"+name, "1Gi", ofClass("fast")))
+			w.create(pvbuild.NewPV(name, "1Gi"))
+			w.create(pvbuild.NewClaim(name, "1Gi"))
+			w.create(pvbuild.NewClaim("made-"+name, "1Gi", pvbuild.OfClass("fast")))
 			// Even if nobody has told the controller yet.
 			if err := w.controller.Idle(t.Context()); err != nil {
 				t.Fatal(err)
@@ -267,7 +270,7 @@ func TestIdle(t *testing.T) {
 		}
 		// What waits for its next try is idle.
 		w.storage.fail(errors.New("the server is down"))
-		w.create(newClaim("failing", "1Gi", ofClass("fast")))
+		w.create(pvbuild.NewClaim("failing", "1Gi", pvbuild.OfClass("fast")))
 		began := time.Now()
 		if err := w.controller.Idle(t.Context()); err != nil || time.Since(began) > time.Second {
 			t.Errorf("err = %v after %v", err, time.Since(began))
@@ -289,10 +292,10 @@ func complete(c *v1.PersistentVolumeClaim) {
 func TestExplain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, storageClass("fast", made), storageClass("waits", waitForConsumer), storageClass("external", external),
-			newPV("pv", "1Gi"), newPV("taken", "1Gi", forClaim("someone", "else")),
-			newClaim("bound", "1Gi"), newClaim("large", "5Gi"), newClaim("nowhere", "1Gi", naming("nix")), newClaim("elsewhere", "1Gi", naming("taken")),
-			newClaim("waiting", "1Gi", ofClass("waits")), newClaim("classless", "1Gi", ofClass("nix")), newClaim("failing", "1Gi", ofClass("fast")),
-			newClaim("external", "1Gi", ofClass("external")), newClaim("lost", "1Gi", naming("gone"), complete)).withStorage()
+			pvbuild.NewPV("pv", "1Gi"), pvbuild.NewPV("taken", "1Gi", pvbuild.ForClaim("someone", "else")),
+			pvbuild.NewClaim("bound", "1Gi"), pvbuild.NewClaim("large", "5Gi"), pvbuild.NewClaim("nowhere", "1Gi", pvbuild.Naming("nix")), pvbuild.NewClaim("elsewhere", "1Gi", pvbuild.Naming("taken")),
+			pvbuild.NewClaim("waiting", "1Gi", pvbuild.OfClass("waits")), pvbuild.NewClaim("classless", "1Gi", pvbuild.OfClass("nix")), pvbuild.NewClaim("failing", "1Gi", pvbuild.OfClass("fast")),
+			pvbuild.NewClaim("external", "1Gi", pvbuild.OfClass("external")), pvbuild.NewClaim("lost", "1Gi", pvbuild.Naming("gone"), complete)).withStorage()
 		explain := func(name string) error {
 			return w.controller.Explain(types.NamespacedName{Namespace: "ops", Name: name})
 		}
@@ -308,7 +311,7 @@ func TestExplain(t *testing.T) {
 			says string
 		}{
 			"large": {volume.ErrClaimUnbound, "belongs to another claim"}, "nowhere": {volume.ErrClaimUnbound, `"nix"`}, "elsewhere": {volume.ErrClaimUnbound, "else"},
-			"waiting": {persistentvolume.ErrWaitsForConsumer, "create a pod"}, "classless": {volume.ErrClaimUnbound, `"nix" not found`},
+			"waiting": {index.ErrWaitsForConsumer, "create a pod"}, "classless": {volume.ErrClaimUnbound, `"nix" not found`},
 			"failing": {volume.ErrClaimUnbound, "the server is down"}, "external": {volume.ErrClaimUnbound, "csi.example.com"},
 			"lost": {volume.ErrClaimLost, "gone"}, "missing": {volume.ErrNotFound, "missing"},
 		} {
@@ -316,13 +319,13 @@ func TestExplain(t *testing.T) {
 			if !errors.Is(err, want.is) || !errors.Is(err, volume.ErrClaimUnbound) || !strings.Contains(err.Error(), want.says) {
 				t.Errorf("%s: %v, want one that says %q and is %v", name, err, want.says, want.is)
 			}
-			if unbound, ok := errors.AsType[*persistentvolume.UnboundError](err); !ok || unbound.Claim.Name != name {
+			if unbound, ok := errors.AsType[*index.UnboundError](err); !ok || unbound.Claim.Name != name {
 				t.Errorf("%s: %v is no error of that claim", name, err)
 			}
 		}
 		// It is explained as it is now.
 		w.storage.fail(nil)
-		w.create(newPV("large", "5Gi"))
+		w.create(pvbuild.NewPV("large", "5Gi"))
 		w.settle()
 		for _, name := range []string{"large", "failing"} {
 			if err := explain(name); err != nil {

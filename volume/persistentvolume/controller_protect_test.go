@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -18,9 +19,9 @@ func onNode(pod *v1.Pod, name string) *v1.Pod {
 
 func TestAClaimInUseIsProtected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		unplaced := podOf("data")
+		unplaced := pvbuild.PodOf("data")
 		unplaced.Name, unplaced.UID = "unplaced", ""
-		w := newWorld(t, newPV("pv", "1Gi"), newClaim("data", "1Gi"), newClaim("unused", "1Gi", ofClass("nix")), onNode(podOf("data"), "a"), onNode(podOf("data"), "b"), unplaced)
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi"), pvbuild.NewClaim("data", "1Gi"), pvbuild.NewClaim("unused", "1Gi", pvbuild.OfClass("nix")), onNode(pvbuild.PodOf("data"), "a"), onNode(pvbuild.PodOf("data"), "b"), unplaced)
 		w.start()
 		w.settle()
 		if c, pv := w.claim("data"), w.pv("pv"); !slices.Contains(c.Finalizers, "kubernetes.io/pvc-protection") || !slices.Contains(pv.Finalizers, "kubernetes.io/pv-protection") {
@@ -46,11 +47,11 @@ func TestAClaimInUseIsProtected(t *testing.T) {
 // A pod that the cache has not heard of protects its claim, too.
 func TestAStaleCacheUnprotectsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "1Gi"), newClaim("data", "1Gi"))
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi"), pvbuild.NewClaim("data", "1Gi"))
 		w.start()
 		w.settle()
 		release := w.client.Hold("Pod")
-		w.create(onNode(podOf("data"), "late"))
+		w.create(onNode(pvbuild.PodOf("data"), "late"))
 		w.delete("PersistentVolumeClaim", "ops", "data")
 		w.settle()
 		w.wantBound("data", "pv")
@@ -76,11 +77,11 @@ func TestAnEphemeralClaimIsProtectedByItsPod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				pod := onNode(podOf(), "web")
+				pod := onNode(pvbuild.PodOf(), "web")
 				pod.UID = "web"
 				pod.Spec.Volumes = []v1.Volume{{Name: "scratch", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}}}
 				pod.Finalizers = []string{"example.com/late"}
-				claim := newClaim("web-scratch", "1Gi")
+				claim := pvbuild.NewClaim("web-scratch", "1Gi")
 				if tc.own {
 					claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(pod, v1.SchemeGroupVersion.WithKind("Pod"))}
 				}
@@ -115,11 +116,11 @@ func TestAnEphemeralClaimIsProtectedByItsPod(t *testing.T) {
 // longer than it is there.
 func TestAPodThatTheCacheNeverKnewLetsItsClaimGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newClaim("data", "1Gi"))
+		w := newWorld(t, pvbuild.NewClaim("data", "1Gi"))
 		w.start()
 		w.settle()
 		release := w.client.Hold("Pod")
-		w.create(onNode(podOf("data"), "short"))
+		w.create(onNode(pvbuild.PodOf("data"), "short"))
 		w.delete("PersistentVolumeClaim", "ops", "data")
 		w.settle()
 		w.wantClaim("data", v1.ClaimPending)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
 // What is heard of an object meanwhile, such as what was written before the
@@ -27,7 +28,7 @@ func TestHearingOfAnObjectDoesNotEndItsPause(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		q.start(ctx)
-		key := volumeRef("pv")
+		key := pvapi.VolumeRef("pv")
 		q.add(key)
 		time.Sleep(4 * time.Millisecond)
 		q.hear(key)
@@ -64,7 +65,7 @@ func TestAKeyIsWorkedOnByOneAtATime(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		q.start(ctx)
-		key := volumeRef("pv")
+		key := pvapi.VolumeRef("pv")
 		for range 10 {
 			q.hear(key)
 			time.Sleep(time.Second / 4)

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -36,18 +37,18 @@ func TestTheReasonNamesWhatToDo(t *testing.T) {
 		says  []string
 		not   string
 	}{
-		"no class, and no default": {newClaim("data", "1Gi", noClass), nil,
+		"no class, and no default": {pvbuild.NewClaim("data", "1Gi", noClass), nil,
 			[]string{"names no storage class", "no default one", "name one, mark one as the default, or create a PersistentVolume without class"}, ""},
-		"no class, and volumes of another": {newClaim("data", "1Gi", noClass), []metav1.Object{newPV("pv", "1Gi", class("fast"))},
+		"no class, and volumes of another": {pvbuild.NewClaim("data", "1Gi", noClass), []metav1.Object{pvbuild.NewPV("pv", "1Gi", pvbuild.Class("fast"))},
 			[]string{"no default one", `other storage class (pv: class "fast")`}, ""},
-		"a volume without class is wanted": {newClaim("data", "1Gi", ofClass("")), nil, []string{"there is no PersistentVolume; create one"}, "default"},
-		"no such class, volumes too small": {newClaim("data", "10Ti", ofClass("x")), []metav1.Object{newPV("small", "1Gi", class("x"))},
+		"a volume without class is wanted": {pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("")), nil, []string{"there is no PersistentVolume; create one"}, "default"},
+		"no such class, volumes too small": {pvbuild.NewClaim("data", "10Ti", pvbuild.OfClass("x")), []metav1.Object{pvbuild.NewPV("small", "1Gi", pvbuild.Class("x"))},
 			[]string{`storageclass.storage.k8s.io "x" not found; create it`, "too small (small: 1Gi of 10Ti)"}, ""},
-		"no such class, other labels": {newClaim("data", "1Gi", ofClass("x"), labelled), []metav1.Object{newPV("plain", "1Gi", class("x"))},
+		"no such class, other labels": {pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("x"), labelled), []metav1.Object{pvbuild.NewPV("plain", "1Gi", pvbuild.Class("x"))},
 			[]string{`"x" not found; create it`, "labels do not match the selector (plain)"}, ""},
-		"volumes were made for others": {newClaim("data", "10Gi"), []metav1.Object{newPV("pvc-uid-other", "10Gi", madeForOther), newPV("small", "1Gi")},
+		"volumes were made for others": {pvbuild.NewClaim("data", "10Gi"), []metav1.Object{pvbuild.NewPV("pvc-uid-other", "10Gi", madeForOther), pvbuild.NewPV("small", "1Gi")},
 			[]string{"too small (small: 1Gi of 10Gi)"}, "pvc-uid-other"},
-		"what another has left": {newClaim("data", "10Gi"), []metav1.Object{newPV("left", "10Gi", madeForOther, func(pv *v1.PersistentVolume) {
+		"what another has left": {pvbuild.NewClaim("data", "10Gi"), []metav1.Object{pvbuild.NewPV("left", "10Gi", madeForOther, func(pv *v1.PersistentVolume) {
 			pv.Status.Phase = v1.VolumeReleased
 			pv.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimRetain
 		})}, []string{"belongs to another claim (left: ops/other)"}, ""},
@@ -56,7 +57,7 @@ func TestTheReasonNamesWhatToDo(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, append(tc.all, tc.claim)...)
 				if strings.Contains(name, "made for others") {
-					w.create(newClaim("other", "10Gi", func(c *v1.PersistentVolumeClaim) {
+					w.create(pvbuild.NewClaim("other", "10Gi", func(c *v1.PersistentVolumeClaim) {
 						c.Spec.VolumeName = "pvc-uid-other"
 						c.Annotations = map[string]string{"pv.kubernetes.io/bind-completed": "yes"}
 					}))
@@ -87,10 +88,10 @@ func TestAClassThatMakesNothingForTheNodeSaysSo(t *testing.T) {
 		only := func(c *storagev1.StorageClass) {
 			c.AllowedTopologies = []v1.TopologySelectorTerm{{MatchLabelExpressions: []v1.TopologySelectorLabelRequirement{{Key: v1.LabelHostname, Values: []string{"node9"}}}}}
 		}
-		w := newWorld(t, storageClass("topo", made, waitForConsumer, only), newPV("small", "1Mi", class("topo")), newClaim("data", "1Gi", ofClass("topo"))).withStorage()
+		w := newWorld(t, storageClass("topo", made, waitForConsumer, only), pvbuild.NewPV("small", "1Mi", pvbuild.Class("topo")), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("topo"))).withStorage()
 		w.start()
 		w.settle()
-		_, err := w.controller.Place(t.Context(), podOf("data"), nodes()[:1])
+		_, err := w.controller.Place(t.Context(), pvbuild.PodOf("data"), nodes()[:1])
 		for _, want := range []string{`storage class "topo" makes volumes only for nodes with kubernetes.io/hostname in (node9), which "node1" is not: label the node`, "too small (small: 1Mi of 1Gi)"} {
 			if !errors.Is(err, volume.ErrClaimUnbound) || !strings.Contains(err.Error(), want) {
 				t.Errorf("want %q: %v", want, err)
@@ -115,7 +116,7 @@ func TestWhatTheClassSaysWrongIsToldOnceAndSeldomTried(t *testing.T) {
 		}
 		w.config.Workers = 1
 		w.startFailing(volume.Invalid("parameters.colour", "is not known"))
-		w.create(newClaim("data", "1Gi", ofClass("fast")))
+		w.create(pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")))
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		mu.Lock()
@@ -140,7 +141,7 @@ func TestWhatCannotBeRecycledSaysWhatToDo(t *testing.T) {
 		elsewhere := func(pv *v1.PersistentVolume) {
 			pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/data"}}
 		}
-		w := newWorld(t, newPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle), elsewhere), newClaim("data", "1Gi")).withStorage()
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle), elsewhere), pvbuild.NewClaim("data", "1Gi")).withStorage()
 		w.start()
 		w.settle()
 		w.wantBound("data", "pv")

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/objectstest"
@@ -33,7 +34,7 @@ func TestDynamicProvisioning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		class := storageClass("fast", made, isDefault)
 		class.Parameters, class.MountOptions = map[string]string{"size": "large"}, []string{"noatime"}
-		w := newWorld(t, class, newPV("classless", "1Gi"), newClaim("data", "2Gi")).withStorage()
+		w := newWorld(t, class, pvbuild.NewPV("classless", "1Gi"), pvbuild.NewClaim("data", "2Gi")).withStorage()
 		w.start()
 		w.settle()
 		w.wantBound("data", "pvc-uid-data")
@@ -64,7 +65,7 @@ func TestDynamicProvisioning(t *testing.T) {
 // A volume that can go at any moment is no place to say that its storage has to.
 func TestVolumeThatIsLetGoKeepsItsStorage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("fast", made, isDefault), newClaim("data", "2Gi")).withStorage()
+		w := newWorld(t, storageClass("fast", made, isDefault), pvbuild.NewClaim("data", "2Gi")).withStorage()
 		w.start()
 		w.settle()
 		w.stop()
@@ -87,8 +88,8 @@ func TestProvisioningFailures(t *testing.T) {
 		unknown := storageClass("unknown", func(c *storagev1.StorageClass) { c.Provisioner = "kubernetes.io/nix" })
 		external := storageClass("external", func(c *storagev1.StorageClass) { c.Provisioner = "csi.example.com" })
 		w := newWorld(t, bad, unknown, external, storageClass("none"),
-			newClaim("a", "1Gi", ofClass("bad")), newClaim("b", "1Gi", ofClass("unknown")), newClaim("c", "1Gi", ofClass("external")),
-			newClaim("d", "1Gi", ofClass("none")), newClaim("e", "1Gi", ofClass("missing"))).withStorage()
+			pvbuild.NewClaim("a", "1Gi", pvbuild.OfClass("bad")), pvbuild.NewClaim("b", "1Gi", pvbuild.OfClass("unknown")), pvbuild.NewClaim("c", "1Gi", pvbuild.OfClass("external")),
+			pvbuild.NewClaim("d", "1Gi", pvbuild.OfClass("none")), pvbuild.NewClaim("e", "1Gi", pvbuild.OfClass("missing"))).withStorage()
 		w.start()
 		w.settle()
 		for _, name := range []string{"a", "b", "c", "d", "e"} {
@@ -102,7 +103,7 @@ func TestProvisioningFailures(t *testing.T) {
 		if got := w.claim("c").Annotations["volume.kubernetes.io/storage-provisioner"]; got != "csi.example.com" {
 			t.Errorf("the external provisioner is not told: %q", got)
 		}
-		w.create(newPV("pvc-uid-c", "1Gi", class("external"), forClaim("c", "uid-c"), withPolicy(v1.PersistentVolumeReclaimDelete), func(pv *v1.PersistentVolume) {
+		w.create(pvbuild.NewPV("pvc-uid-c", "1Gi", pvbuild.Class("external"), pvbuild.ForClaim("c", "uid-c"), withPolicy(v1.PersistentVolumeReclaimDelete), func(pv *v1.PersistentVolume) {
 			pv.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "csi.example.com"}
 		}))
 		w.create(storageClass("missing", made))
@@ -130,7 +131,7 @@ func TestAClaimThatGoesWhileItsVolumeIsMade(t *testing.T) {
 				broken = volume.NothingDone(broken)
 			}
 			w.storage.fail(broken)
-			w.create(newClaim("data", "1Gi", ofClass("fast")))
+			w.create(pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")))
 			w.settle()
 			w.events.want(t, `data: Warning ProvisioningFailed failed to provision volume with StorageClass "fast": the server does not answer`)
 			w.delete("PersistentVolumeClaim", "ops", "data")
@@ -158,7 +159,7 @@ func TestWaitForFirstConsumerProvisionsOnTheSelectedNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := storageClass("fast", made, waitForConsumer)
 		c.AllowedTopologies = []v1.TopologySelectorTerm{{MatchLabelExpressions: []v1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"a"}}}}}
-		w := newWorld(t, c, newPV("free", "1Gi", class("fast")), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+		w := newWorld(t, c, pvbuild.NewPV("free", "1Gi", pvbuild.Class("fast")), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast"))).withStorage()
 		w.start()
 		w.settle()
 		w.wantClaim("data", v1.ClaimPending)
@@ -191,12 +192,12 @@ func TestWaitForFirstConsumerProvisionsOnTheSelectedNode(t *testing.T) {
 
 func TestRecycling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle)), newClaim("data", "1Gi")).withStorage()
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle)), pvbuild.NewClaim("data", "1Gi")).withStorage()
 		w.start()
 		w.settle()
 		w.wantBound("data", "pv")
 		w.storage.fail(errors.New("the server does not answer"))
-		w.create(newClaim("next", "1Gi"))
+		w.create(pvbuild.NewClaim("next", "1Gi"))
 		w.delete("PersistentVolumeClaim", "ops", "data")
 		w.settle()
 		w.wantPV("pv", v1.VolumeFailed)
@@ -215,9 +216,9 @@ func TestRecycling(t *testing.T) {
 // and reclaimed then without delay.
 func TestReclaimWaitsForTheLastPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pod := podOf("data")
+		pod := pvbuild.PodOf("data")
 		pod.Spec.NodeName = "node1"
-		w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast")), pod).withStorage()
+		w := newWorld(t, storageClass("fast", made), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")), pod).withStorage()
 		w.start()
 		w.settle()
 		if err := w.api.Delete(t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", "data"), objects.Preconditions{}); err != nil {
@@ -244,7 +245,7 @@ func TestReclaimWaitsForTheLastPod(t *testing.T) {
 
 func TestWithoutPluginsNothingIsReclaimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimDelete)), newClaim("data", "1Gi"))
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimDelete)), pvbuild.NewClaim("data", "1Gi"))
 		w.start()
 		w.settle()
 		w.delete("PersistentVolumeClaim", "ops", "data")
@@ -258,8 +259,8 @@ func TestWithoutPluginsNothingIsReclaimed(t *testing.T) {
 // deleted: each claim has its own, and nothing is left of those that have gone.
 func TestReclaimingAndProvisioningSurviveACrashAtEveryCall(t *testing.T) {
 	sweepCrashes(t, 25, func(t *testing.T) *world {
-		w := newWorld(t, storageClass("fast", made), newPV("recycled", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle), forClaim("gone", "gone"), inPhase(v1.VolumeBound), boundByController),
-			newClaim("data", "1Gi", ofClass("fast")), newClaim("next", "1Gi"), newClaim("short", "1Gi", ofClass("fast"))).withStorage()
+		w := newWorld(t, storageClass("fast", made), pvbuild.NewPV("recycled", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle), pvbuild.ForClaim("gone", "gone"), pvbuild.InPhase(v1.VolumeBound), boundByController),
+			pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")), pvbuild.NewClaim("next", "1Gi"), pvbuild.NewClaim("short", "1Gi", pvbuild.OfClass("fast"))).withStorage()
 		// What a dead process had begun may go on for a moment.
 		time.AfterFunc(time.Minute, func() {
 			_ = w.api.Delete(t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", "short"), objects.Preconditions{})
@@ -290,7 +291,7 @@ func TestTheDeletionFinalizerFollowsTheReclaimPolicy(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				class := storageClass("fast", made)
 				class.ReclaimPolicy = &tc.made
-				w := newWorld(t, class, newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+				w := newWorld(t, class, pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast"))).withStorage()
 				w.start()
 				w.settle()
 				w.wantBound("data", "pvc-uid-data")
@@ -324,7 +325,7 @@ func TestAMadeVolumeIsDeletedBeforeItsClaimHasIt(t *testing.T) {
 				claim, ok := c.Object.(*v1.PersistentVolumeClaim)
 				return ok && claim.Spec.VolumeName != ""
 			}, Err: errors.New("the API does not answer")})
-			w.create(newClaim("data", "1Gi", ofClass("fast")))
+			w.create(pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")))
 			w.settle()
 			w.delete("PersistentVolume", "", "pvc-uid-data")
 			if leaves {
@@ -350,7 +351,7 @@ func TestAMadeVolumeIsDeletedBeforeItsClaimHasIt(t *testing.T) {
 // storage stays with who took its claim away.
 func TestAVolumeWithoutTheClaimThatLeftItCanGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+		w := newWorld(t, storageClass("fast", made), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast"))).withStorage()
 		w.start()
 		w.settle()
 		w.storage.fail(errors.New("the server does not answer"))
@@ -373,15 +374,15 @@ func TestRecyclingDoesNotWaitForAPodThatWaitsForTheVolume(t *testing.T) {
 	for _, node := range []string{"", "node1"} {
 		t.Run("on node "+node, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, newPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle)), newClaim("data", "1Gi")).withStorage()
+				w := newWorld(t, pvbuild.NewPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimRecycle)), pvbuild.NewClaim("data", "1Gi")).withStorage()
 				w.start()
 				w.settle()
 				w.storage.fail(errors.New("not yet"))
 				w.delete("PersistentVolumeClaim", "ops", "data")
 				time.Sleep(time.Minute)
-				w.create(newClaim("data", "1Gi", func(c *v1.PersistentVolumeClaim) { c.UID = "second" }))
+				w.create(pvbuild.NewClaim("data", "1Gi", func(c *v1.PersistentVolumeClaim) { c.UID = "second" }))
 				time.Sleep(time.Minute)
-				pod := podOf("data")
+				pod := pvbuild.PodOf("data")
 				pod.Spec.NodeName = node
 				w.create(pod)
 				w.storage.fail(nil)
@@ -396,9 +397,9 @@ func TestRecyclingDoesNotWaitForAPodThatWaitsForTheVolume(t *testing.T) {
 // that stays, and none for one that goes meanwhile.
 func TestAMadeVolumeThatIsMadeAgainSurvivesACrashAtEveryCall(t *testing.T) {
 	prepare := func(t *testing.T) *world {
-		claim := newClaim("data", "1Gi", ofClass("fast"))
+		claim := pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast"))
 		claim.Finalizers = []string{"podvol.io/provisioning", "kubernetes.io/pvc-protection"}
-		pv := newPV("pvc-uid-data", "1Gi", class("fast"), withPolicy(v1.PersistentVolumeReclaimDelete), forClaim("data", "uid-data"), boundByController)
+		pv := pvbuild.NewPV("pvc-uid-data", "1Gi", pvbuild.Class("fast"), withPolicy(v1.PersistentVolumeReclaimDelete), pvbuild.ForClaim("data", "uid-data"), boundByController)
 		pv.Annotations["pv.kubernetes.io/provisioned-by"] = storagePlugin
 		pv.Finalizers = []string{"kubernetes.io/pv-protection", "kubernetes.io/pv-controller"}
 		w := newWorld(t, storageClass("fast", made), claim, pv, &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "pvc-uid-data"}}).withStorage()
@@ -429,11 +430,11 @@ func TestWhatADriverDeletesStaysReleased(t *testing.T) {
 	migrated := func(pv *v1.PersistentVolume) {
 		pv.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": storagePlugin, "pv.kubernetes.io/migrated-to": "disk.example.com"}
 	}
-	for name, change := range map[string]pvOption{"a CSI volume that nobody says to have made": csi, "a volume that was migrated": migrated} {
+	for name, change := range map[string]pvbuild.Option{"a CSI volume that nobody says to have made": csi, "a volume that was migrated": migrated} {
 		for _, policy := range []v1.PersistentVolumeReclaimPolicy{v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRecycle} {
 			t.Run(name+", "+string(policy), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t, newPV("pv", "1Gi", withPolicy(policy), change), newClaim("data", "1Gi")).withStorage()
+					w := newWorld(t, pvbuild.NewPV("pv", "1Gi", withPolicy(policy), change), pvbuild.NewClaim("data", "1Gi")).withStorage()
 					w.start()
 					w.settle()
 					w.wantBound("data", "pv")
@@ -457,9 +458,9 @@ func TestWhatADriverDeletesStaysReleased(t *testing.T) {
 func TestAVolumeThatWasExpandedInPartSaysWhatItHas(t *testing.T) {
 	for before, want := range map[string]string{"1Gi": "1Gi", "": "2Gi", "nonsense": "2Gi"} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, newPV("pv", "2Gi", func(pv *v1.PersistentVolume) {
+			w := newWorld(t, pvbuild.NewPV("pv", "2Gi", func(pv *v1.PersistentVolume) {
 				pv.Annotations = map[string]string{"volume.alpha.kubernetes.io/pre-resize-capacity": before}
-			}), newClaim("data", "1Gi"))
+			}), pvbuild.NewClaim("data", "1Gi"))
 			w.start()
 			w.settle()
 			w.wantBound("data", "pv")
@@ -473,7 +474,7 @@ func TestAVolumeThatWasExpandedInPartSaysWhatItHas(t *testing.T) {
 // Who keeps a volume while its users are looked for has kept its data.
 func TestAVolumeThatIsKeptAtTheLastMomentKeepsItsData(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("fast", made, isDefault), newClaim("data", "1Gi")).withStorage()
+		w := newWorld(t, storageClass("fast", made, isDefault), pvbuild.NewClaim("data", "1Gi")).withStorage()
 		w.start()
 		w.settle()
 		w.wantBound("data", "pvc-uid-data")
@@ -497,14 +498,14 @@ func TestAVolumeThatIsKeptAtTheLastMomentKeepsItsData(t *testing.T) {
 // deletedVolumeCases are what a volume can be in the midst of when it is deleted.
 func deletedVolumeCases() map[string][]metav1.Object {
 	left := func(policy v1.PersistentVolumeReclaimPolicy) *v1.PersistentVolume {
-		return newPV("pvc-uid-data", "1Gi", forClaim("data", "uid-gone"), withPolicy(policy), inPhase(v1.VolumeReleased))
+		return pvbuild.NewPV("pvc-uid-data", "1Gi", pvbuild.ForClaim("data", "uid-gone"), withPolicy(policy), pvbuild.InPhase(v1.VolumeReleased))
 	}
 	return map[string][]metav1.Object{
-		"a free volume is bound":       {newPV("pvc-uid-data", "1Gi"), newClaim("data", "1Gi")},
-		"a named volume is bound":      {newPV("pvc-uid-data", "1Gi"), newClaim("data", "1Gi", naming("pvc-uid-data"))},
-		"both sides have agreed":       {newPV("pvc-uid-data", "1Gi", forClaim("data", "")), newClaim("data", "1Gi", naming("pvc-uid-data"))},
-		"a volume meant for the claim": {newPV("pvc-uid-data", "1Gi", forClaim("data", "")), newClaim("data", "1Gi")},
-		"a volume is made":             {storageClass("made", made), newClaim("data", "1Gi", ofClass("made"))},
+		"a free volume is bound":       {pvbuild.NewPV("pvc-uid-data", "1Gi"), pvbuild.NewClaim("data", "1Gi")},
+		"a named volume is bound":      {pvbuild.NewPV("pvc-uid-data", "1Gi"), pvbuild.NewClaim("data", "1Gi", pvbuild.Naming("pvc-uid-data"))},
+		"both sides have agreed":       {pvbuild.NewPV("pvc-uid-data", "1Gi", pvbuild.ForClaim("data", "")), pvbuild.NewClaim("data", "1Gi", pvbuild.Naming("pvc-uid-data"))},
+		"a volume meant for the claim": {pvbuild.NewPV("pvc-uid-data", "1Gi", pvbuild.ForClaim("data", "")), pvbuild.NewClaim("data", "1Gi")},
+		"a volume is made":             {storageClass("made", made), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("made"))},
 		"a volume is deleted":          {left(v1.PersistentVolumeReclaimDelete)},
 		"a volume is emptied":          {left(v1.PersistentVolumeReclaimRecycle)},
 	}
@@ -550,7 +551,7 @@ func TestAVolumeThatIsDeletedInTheMidstGoesWithItsClaim(t *testing.T) {
 			t.Errorf("after %d: %v; events: %s", n, err, w.events)
 		}
 		w.wantPairBound("data", "pvc-uid-data")
-		_ = w.api.Delete(t.Context(), claimRef("data"), objects.Preconditions{})
+		_ = w.api.Delete(t.Context(), pvbuild.ClaimRef("data"), objects.Preconditions{})
 		w.settle()
 		if o, err := w.store.Get(t.Context(), ref); err == nil && o.GetDeletionTimestamp() != nil {
 			t.Errorf("after %d the volume stays: %+v, events: %s", n, o, w.events)
@@ -572,7 +573,7 @@ func TestAVolumeThatIsDeletedInTheMidstGoesWithItsClaim(t *testing.T) {
 // also where one is being deleted; either may be gone.
 func (w *world) wantPairBound(claim, pv string) {
 	w.t.Helper()
-	c, err := objects.Get[*v1.PersistentVolumeClaim](w.t.Context(), w.store, claimRef(claim))
+	c, err := objects.Get[*v1.PersistentVolumeClaim](w.t.Context(), w.store, pvbuild.ClaimRef(claim))
 	v, err2 := objects.Get[*v1.PersistentVolume](w.t.Context(), w.store, volume.NewObjectRef("PersistentVolume", "", pv))
 	if errors.Is(err, volume.ErrNotFound) || errors.Is(err2, volume.ErrNotFound) {
 		return

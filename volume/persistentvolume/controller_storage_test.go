@@ -11,10 +11,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/objectstest"
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/release"
 )
 
 const storagePlugin = "example.com/storage"
@@ -198,14 +199,14 @@ func (p *provisioner) Provision(ctx context.Context, node *v1.Node, allowed []v1
 	if err != nil && !errors.Is(err, objects.ErrExists) {
 		return nil, err
 	}
-	pv := newPV(name, "1Gi", withModes(p.options.PVC.Spec.AccessModes...))
+	pv := pvbuild.NewPV(name, "1Gi", pvbuild.WithModes(p.options.PVC.Spec.AccessModes...))
 	pv.Spec.Capacity = p.options.PVC.Spec.Resources.Requests
 	pv.Annotations = map[string]string{"example.com/parameter": p.options.Parameters["size"], "example.com/topologies": fmt.Sprint(len(allowed))}
 	if class := p.options.VolumeAttributesClass; class != nil {
 		pv.Annotations["example.com/attributes"] = class.Name + " " + class.Parameters["iops"]
 	}
 	if node != nil {
-		onHost(node.Name)(pv)
+		pvbuild.OnHost(node.Name)(pv)
 	}
 	return p.distorted(pv), nil
 }
@@ -233,7 +234,7 @@ func (w *world) withStorage() *world {
 	w.plugins = func(client *objectstest.Client) *volume.VolumePluginMgr {
 		w.storage = &storage{client: client, law: w.law, failing: w.failing}
 		host := &volume.Host{}
-		releases := &persistentvolume.ReleaseVerifier{Objects: client}
+		releases := &release.Verifier{Objects: client}
 		host.Releases = releases
 		plugins, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{w.storage}, host)
 		if err != nil {
@@ -266,7 +267,7 @@ func (w *world) stored() (names []string) {
 
 func made(c *storagev1.StorageClass) { c.Provisioner = storagePlugin }
 
-func withPolicy(policy v1.PersistentVolumeReclaimPolicy) pvOption {
+func withPolicy(policy v1.PersistentVolumeReclaimPolicy) pvbuild.Option {
 	return func(pv *v1.PersistentVolume) { pv.Spec.PersistentVolumeReclaimPolicy = policy }
 }
 

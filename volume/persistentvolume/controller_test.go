@@ -4,29 +4,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
 	"testing"
 	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 	"github.com/podvol/podvol/volume/persistentvolume"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
-func withClaimUID(uid string) claimOption {
+func withClaimUID(uid string) pvbuild.ClaimOption {
 	return func(c *v1.PersistentVolumeClaim) { c.UID = types.UID(uid) }
 }
 
 func TestControllerBindsWhatFits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("small", "1Gi"), newPV("large", "5Gi", class("big")), newPV("chosen", "9Gi", forClaim("by-volume", "")),
-			newClaim("first", "1Gi"), newClaim("second", "2Gi", ofClass("big")), newClaim("by-volume", "1Gi"), newClaim("third", "1Gi"))
+		w := newWorld(t, pvbuild.NewPV("small", "1Gi"), pvbuild.NewPV("large", "5Gi", pvbuild.Class("big")), pvbuild.NewPV("chosen", "9Gi", pvbuild.ForClaim("by-volume", "")),
+			pvbuild.NewClaim("first", "1Gi"), pvbuild.NewClaim("second", "2Gi", pvbuild.OfClass("big")), pvbuild.NewClaim("by-volume", "1Gi"), pvbuild.NewClaim("third", "1Gi"))
 		w.start()
 		w.settle()
 		w.wantBound("second", "large")
@@ -53,7 +53,7 @@ func TestControllerBindsWhatFits(t *testing.T) {
 		if n := w.client.Count() - calls; n != 0 {
 			t.Errorf("%d calls to the API in a day in which nothing happened", n)
 		}
-		w.create(newPV("late", "1Gi"))
+		w.create(pvbuild.NewPV("late", "1Gi"))
 		w.settle()
 		w.wantBound(waiting, "late")
 	})
@@ -65,15 +65,15 @@ func TestANewVolumeWakesOneClaim(t *testing.T) {
 		w := newWorld(t)
 		const count = 20
 		for i := range count {
-			w.create(newClaim(fmt.Sprintf("c%02d", i), "1Gi"))
+			w.create(pvbuild.NewClaim(fmt.Sprintf("c%02d", i), "1Gi"))
 		}
-		w.create(newClaim("too-large", "9Gi"))
-		w.create(newClaim("classy", "1Gi", ofClass("fast")))
+		w.create(pvbuild.NewClaim("too-large", "9Gi"))
+		w.create(pvbuild.NewClaim("classy", "1Gi", pvbuild.OfClass("fast")))
 		w.start()
 		w.settle()
 		for i := range count {
 			calls := w.client.Count()
-			w.create(newPV(fmt.Sprintf("pv%02d", i), "2Gi"))
+			w.create(pvbuild.NewPV(fmt.Sprintf("pv%02d", i), "2Gi"))
 			w.settle()
 			if n := w.client.Count() - calls; n != 4 {
 				t.Errorf("%d calls for one binding, want four writes", n)
@@ -90,22 +90,22 @@ func TestANewVolumeWakesOneClaim(t *testing.T) {
 // What a woken claim does not take is offered to the next.
 func TestAVolumeThatIsLeftIsOfferedToTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newClaim("modest", "1Gi"))
+		w := newWorld(t, pvbuild.NewClaim("modest", "1Gi"))
 		w.config.Workers = 1
 		w.start()
 		w.settle()
-		w.create(newClaim("demanding", "2Gi"))
+		w.create(pvbuild.NewClaim("demanding", "2Gi"))
 		w.settle()
 		// The only worker is busy while a large volume comes, for which the modest
 		// claim is woken, and a small one, which that takes.
 		w.client.Inject(fault.Fault[objectstest.Call]{
 			Match: func(c objectstest.Call) bool { return c.Ref.Name == "busy" }, Nth: 1, Delay: time.Second,
 		})
-		w.create(newClaim("busy", "9Gi"))
+		w.create(pvbuild.NewClaim("busy", "9Gi"))
 		synctest.Wait()
-		w.create(newPV("large", "2Gi", inPhase(v1.VolumeAvailable)))
+		w.create(pvbuild.NewPV("large", "2Gi", pvbuild.InPhase(v1.VolumeAvailable)))
 		synctest.Wait()
-		w.create(newPV("small", "1Gi", inPhase(v1.VolumeAvailable)))
+		w.create(pvbuild.NewPV("small", "1Gi", pvbuild.InPhase(v1.VolumeAvailable)))
 		w.settle()
 		w.wantBound("modest", "small")
 		w.wantBound("demanding", "large")
@@ -114,8 +114,8 @@ func TestAVolumeThatIsLeftIsOfferedToTheNext(t *testing.T) {
 
 func TestNamedVolumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("small", "1Gi"), newPV("taken", "9Gi", forClaim("other", "")),
-			newClaim("misfit", "5Gi", naming("small")), newClaim("thief", "1Gi", naming("taken")), newClaim("early", "1Gi", naming("later")))
+		w := newWorld(t, pvbuild.NewPV("small", "1Gi"), pvbuild.NewPV("taken", "9Gi", pvbuild.ForClaim("other", "")),
+			pvbuild.NewClaim("misfit", "5Gi", pvbuild.Naming("small")), pvbuild.NewClaim("thief", "1Gi", pvbuild.Naming("taken")), pvbuild.NewClaim("early", "1Gi", pvbuild.Naming("later")))
 		w.start()
 		w.settle()
 		for _, name := range []string{"misfit", "thief", "early"} {
@@ -124,7 +124,7 @@ func TestNamedVolumes(t *testing.T) {
 		w.events.want(t, `misfit: Warning VolumeMismatch Cannot bind to requested volume "small": too small (small: 1Gi of 5Gi)`)
 		w.events.want(t, `thief: Warning FailedBinding volume "taken" already bound to a different claim.`)
 		w.events.want(t, `early: Normal FailedBinding volume "later", which the claim names, does not exist; create it`)
-		w.create(newPV("later", "1Gi"))
+		w.create(pvbuild.NewPV("later", "1Gi"))
 		w.change("taken", func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef = nil })
 		w.settle()
 		w.wantBound("early", "later")
@@ -134,10 +134,10 @@ func TestNamedVolumes(t *testing.T) {
 
 func TestBadClaimsAndVolumesAreNeverBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		contradiction := newClaim("contradiction", "1Gi", selectingPairs(map[string]string{"a": "1"}), selecting("a", "NotIn", "1"))
-		negative := newClaim("negative", "-1Gi")
-		w := newWorld(t, newPV("fits", "1Gi", labelled("a", "1")), newPV("sourceless", "9Gi", withoutSource), newPV("less", "-1Gi"),
-			contradiction, negative, newClaim("large", "2Ti"), newClaim("unclassed", "1Gi", ofClass("nix")))
+		contradiction := pvbuild.NewClaim("contradiction", "1Gi", pvbuild.SelectingPairs(map[string]string{"a": "1"}), pvbuild.Selecting("a", "NotIn", "1"))
+		negative := pvbuild.NewClaim("negative", "-1Gi")
+		w := newWorld(t, pvbuild.NewPV("fits", "1Gi", pvbuild.Labelled("a", "1")), pvbuild.NewPV("sourceless", "9Gi", pvbuild.WithoutSource), pvbuild.NewPV("less", "-1Gi"),
+			contradiction, negative, pvbuild.NewClaim("large", "2Ti"), pvbuild.NewClaim("unclassed", "1Gi", pvbuild.OfClass("nix")))
 		w.start()
 		w.settle()
 		for _, name := range []string{"contradiction", "negative", "large", "unclassed"} {
@@ -156,7 +156,7 @@ func TestBadClaimsAndVolumesAreNeverBound(t *testing.T) {
 
 func TestAClaimLosesItsVolume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "1Gi"), newClaim("data", "1Gi"))
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi"), pvbuild.NewClaim("data", "1Gi"))
 		w.start()
 		w.settle()
 		w.wantBound("data", "pv")
@@ -173,7 +173,7 @@ func TestAClaimLosesItsVolume(t *testing.T) {
 		w.settle()
 		w.wantBound("data", "pv")
 
-		w.change("pv", func(pv *v1.PersistentVolume) { forClaim("somebody", "else")(pv) })
+		w.change("pv", func(pv *v1.PersistentVolume) { pvbuild.ForClaim("somebody", "else")(pv) })
 		w.settle()
 		w.wantClaim("data", v1.ClaimLost)
 		w.events.want(t, "data: Warning ClaimMisbound")
@@ -182,13 +182,13 @@ func TestAClaimLosesItsVolume(t *testing.T) {
 
 func TestAReleasedVolumeIsKeptUntilItsClaimRefIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "1Gi"), newClaim("data", "1Gi"))
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi"), pvbuild.NewClaim("data", "1Gi"))
 		w.start()
 		w.settle()
 		w.delete("PersistentVolumeClaim", "ops", "data")
 		w.settle()
 		w.wantPV("pv", v1.VolumeReleased)
-		w.create(newClaim("data", "1Gi", withClaimUID("another")))
+		w.create(pvbuild.NewClaim("data", "1Gi", withClaimUID("another")))
 		w.settle()
 		w.wantPV("pv", v1.VolumeReleased)
 		w.wantClaim("data", v1.ClaimPending)
@@ -202,9 +202,9 @@ func TestAReleasedVolumeIsKeptUntilItsClaimRefIsRemoved(t *testing.T) {
 
 func TestAVolumeOfAClaimThatHasAnotherIsFreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		byController := newPV("ours", "1Gi", forClaim("data", "uid-data"))
+		byController := pvbuild.NewPV("ours", "1Gi", pvbuild.ForClaim("data", "uid-data"))
 		byController.Annotations = map[string]string{"pv.kubernetes.io/bound-by-controller": "yes"}
-		w := newWorld(t, byController, newPV("users", "1Gi", forClaim("data", "uid-data")), newPV("named", "1Gi"), newClaim("data", "1Gi", naming("named")))
+		w := newWorld(t, byController, pvbuild.NewPV("users", "1Gi", pvbuild.ForClaim("data", "uid-data")), pvbuild.NewPV("named", "1Gi"), pvbuild.NewClaim("data", "1Gi", pvbuild.Naming("named")))
 		w.start()
 		w.settle()
 		w.wantBound("data", "named")
@@ -221,7 +221,7 @@ func TestAVolumeOfAClaimThatHasAnotherIsFreed(t *testing.T) {
 
 func TestTheDefaultClassIsGivenLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("pv", "1Gi", class("fast")), newClaim("data", "1Gi"), newClaim("none", "1Gi", ofClass("")))
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi", pvbuild.Class("fast")), pvbuild.NewClaim("data", "1Gi"), pvbuild.NewClaim("none", "1Gi", pvbuild.OfClass("")))
 		w.start()
 		w.settle()
 		w.wantClaim("data", v1.ClaimPending)
@@ -237,13 +237,13 @@ func TestTheDefaultClassIsGivenLate(t *testing.T) {
 
 func TestWaitForFirstConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("local", waitForConsumer), newPV("pv", "1Gi", class("local")), newClaim("data", "1Gi", ofClass("local")))
+		w := newWorld(t, storageClass("local", waitForConsumer), pvbuild.NewPV("pv", "1Gi", pvbuild.Class("local")), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("local")))
 		w.start()
 		w.settle()
 		w.wantClaim("data", v1.ClaimPending)
 		w.wantPV("pv", v1.VolumeAvailable)
 		w.events.want(t, "data: Normal WaitForFirstConsumer waiting for first consumer to be created before binding")
-		w.change("pv", forClaim("data", "uid-data")) // a scheduler has placed a pod
+		w.change("pv", pvbuild.ForClaim("data", "uid-data")) // a scheduler has placed a pod
 		w.settle()
 		w.wantBound("data", "pv")
 	})
@@ -251,12 +251,12 @@ func TestWaitForFirstConsumer(t *testing.T) {
 
 func TestAClaimThatAsksForMoreSaysSoOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("grows", expandable), newPV("pv", "1Gi", class("grows")), newClaim("data", "1Gi", ofClass("grows")))
+		w := newWorld(t, storageClass("grows", expandable), pvbuild.NewPV("pv", "1Gi", pvbuild.Class("grows")), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("grows")))
 		w.start()
 		w.settle()
 		for _, size := range []string{"2Gi", "3Gi"} {
 			c := w.claim("data").DeepCopy()
-			c.Spec.Resources = newClaim("", size).Spec.Resources
+			c.Spec.Resources = pvbuild.NewClaim("", size).Spec.Resources
 			if _, err := w.api.Update(t.Context(), c); err != nil {
 				t.Fatal(err)
 			}
@@ -264,7 +264,7 @@ func TestAClaimThatAsksForMoreSaysSoOnce(t *testing.T) {
 		}
 		w.wantBound("data", "pv")
 		w.events.want(t, `data: Normal ExternalExpanding waiting for an external controller to expand this PVC: it asks for 2Gi, and volume "pv" has 1Gi`)
-		w.change("pv", func(pv *v1.PersistentVolume) { pv.Spec.Capacity = newPV("", "3Gi").Spec.Capacity })
+		w.change("pv", func(pv *v1.PersistentVolume) { pv.Spec.Capacity = pvbuild.NewPV("", "3Gi").Spec.Capacity })
 		w.settle()
 		// The file system in it may be as small as before.
 		if got := w.claim("data").Status.Capacity[v1.ResourceStorage]; got.String() != "1Gi" {
@@ -281,8 +281,8 @@ func TestAStaleCacheReleasesNothing(t *testing.T) {
 		w.settle()
 		release := w.client.Hold("PersistentVolumeClaim")
 		defer release()
-		w.create(newClaim("data", "1Gi"))
-		w.create(newPV("pv", "1Gi", forClaim("data", "uid-data"), inPhase(v1.VolumeBound)))
+		w.create(pvbuild.NewClaim("data", "1Gi"))
+		w.create(pvbuild.NewPV("pv", "1Gi", pvbuild.ForClaim("data", "uid-data"), pvbuild.InPhase(v1.VolumeBound)))
 		w.settle()
 		w.wantPV("pv", v1.VolumeBound)
 	})
@@ -291,7 +291,7 @@ func TestAStaleCacheReleasesNothing(t *testing.T) {
 // What the controller has written itself it knows, however late it hears of it.
 func TestAStaleCacheBindsNothingTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("a", "1Gi"), newPV("b", "1Gi"), newClaim("data", "1Gi"))
+		w := newWorld(t, pvbuild.NewPV("a", "1Gi"), pvbuild.NewPV("b", "1Gi"), pvbuild.NewClaim("data", "1Gi"))
 		w.start()
 		releaseVolumes, releaseClaims := w.client.Hold("PersistentVolume"), w.client.Hold("PersistentVolumeClaim")
 		w.settle()
@@ -308,12 +308,12 @@ func TestAStaleCacheBindsNothingTwice(t *testing.T) {
 
 func TestARaceForAVolumeIsLostWithoutHarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newPV("a", "1Gi"), newPV("b", "1Gi"))
+		w := newWorld(t, pvbuild.NewPV("a", "1Gi"), pvbuild.NewPV("b", "1Gi"))
 		w.start()
 		w.settle()
 		release := w.client.Hold("PersistentVolume")
-		w.change("a", func(pv *v1.PersistentVolume) { forClaim("rival", "rival")(pv) }) // unheard
-		w.create(newClaim("data", "1Gi"))
+		w.change("a", func(pv *v1.PersistentVolume) { pvbuild.ForClaim("rival", "rival")(pv) }) // unheard
+		w.create(pvbuild.NewClaim("data", "1Gi"))
 		time.Sleep(time.Minute)
 		release()
 		w.settle()
@@ -352,11 +352,11 @@ func TestRunFailsWhereNothingCanBeListed(t *testing.T) {
 // every claim that can have a volume has one, and nobody another's.
 func TestBindingSurvivesACrashAtEveryCall(t *testing.T) {
 	sweepCrashes(t, 15, func(t *testing.T) *world {
-		return newWorld(t, storageClass("fast", isDefault), newPV("a", "2Gi", class("fast")), newPV("b", "1Gi", class("fast")),
-			newPV("pre", "1Gi", forClaim("prebound", "")), newPV("old", "1Gi", forClaim("gone", "gone"), inPhase(v1.VolumeBound)),
-			newClaim("first", "1Gi"), newClaim("second", "1Gi"), newClaim("prebound", "1Gi", ofClass("")), newClaim("named", "1Gi", ofClass("fast"), naming("a")))
+		return newWorld(t, storageClass("fast", isDefault), pvbuild.NewPV("a", "2Gi", pvbuild.Class("fast")), pvbuild.NewPV("b", "1Gi", pvbuild.Class("fast")),
+			pvbuild.NewPV("pre", "1Gi", pvbuild.ForClaim("prebound", "")), pvbuild.NewPV("old", "1Gi", pvbuild.ForClaim("gone", "gone"), pvbuild.InPhase(v1.VolumeBound)),
+			pvbuild.NewClaim("first", "1Gi"), pvbuild.NewClaim("second", "1Gi"), pvbuild.NewClaim("prebound", "1Gi", pvbuild.OfClass("")), pvbuild.NewClaim("named", "1Gi", pvbuild.OfClass("fast"), pvbuild.Naming("a")))
 	}, func(w *world) {
-		w.create(newPV("c", "1Gi", class("fast"))) // another would be better for some by now
+		w.create(pvbuild.NewPV("c", "1Gi", pvbuild.Class("fast"))) // another would be better for some by now
 	}, func(w *world) {
 		w.wantBound("named", "a")
 		w.wantBound("prebound", "pre")
@@ -373,7 +373,7 @@ func TestBindingSurvivesACrashAtEveryCall(t *testing.T) {
 func TestWhatAClaimNamesIsLeftToItOnceTheClaimIsKnown(t *testing.T) {
 	for _, workers := range []int{1, 16} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, newPV("static", "1Gi"), newClaim("a", "1Gi"), newClaim("b", "1Gi", naming("static")))
+			w := newWorld(t, pvbuild.NewPV("static", "1Gi"), pvbuild.NewClaim("a", "1Gi"), pvbuild.NewClaim("b", "1Gi", pvbuild.Naming("static")))
 			w.config.Workers = workers
 			w.start()
 			w.settle()
@@ -382,11 +382,11 @@ func TestWhatAClaimNamesIsLeftToItOnceTheClaimIsKnown(t *testing.T) {
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newClaim("a", "1Gi"))
+		w := newWorld(t, pvbuild.NewClaim("a", "1Gi"))
 		w.start()
 		release := w.client.Hold("PersistentVolumeClaim")
-		w.create(newClaim("b", "1Gi", naming("static")))
-		w.create(newPV("static", "1Gi"))
+		w.create(pvbuild.NewClaim("b", "1Gi", pvbuild.Naming("static")))
+		w.create(pvbuild.NewPV("static", "1Gi"))
 		w.settle()
 		w.wantBound("a", "static")
 		release()

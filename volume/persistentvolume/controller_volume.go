@@ -6,6 +6,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 // syncVolume does the next steps for one volume, whose lock is held.
@@ -31,21 +34,21 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 		return err
 	}
 	_, err = c.protectVolume(ctx, pv)
-	return ignoreMissing(err)
+	return pvapi.IgnoreMissing(err)
 }
 
 // isWanted reports whether a volume that nobody has is about to be taken: what
 // binds it writes all of it, or gives it back. It is offered first: a claim that
 // reserves it meanwhile would be seen by neither the other way round.
 func (c *Controller) isWanted(pv *v1.PersistentVolume) bool {
-	return pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && (c.offer(pv.Name) || c.index.isReserved(pv.Name))
+	return pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && (c.offer(pv.Name) || c.index.IsReserved(pv.Name))
 }
 
 // settleVolume does what the claim asks for that the volume means.
 func (c *Controller) settleVolume(ctx context.Context, pv *v1.PersistentVolume) error {
 	ref := pv.Spec.ClaimRef
 	if ref == nil || ref.UID == "" {
-		if detail := unusable(pv); detail != "" {
+		if detail := index.Unusable(pv); detail != "" {
 			return c.refuseVolume(ctx, pv, detail)
 		}
 		_, err := c.setVolumePhase(ctx, pv, v1.VolumeAvailable, "")
@@ -55,8 +58,8 @@ func (c *Controller) settleVolume(ctx context.Context, pv *v1.PersistentVolume) 
 	switch {
 	case err != nil:
 		return err
-	case awaitsClaim(pv) && (claim == nil || claim.Spec.VolumeName != "" && claim.Spec.VolumeName != pv.Name):
-		_, err := c.setVolumePhase(ctx, pv, v1.VolumeAvailable, lostClaimMessage(pv))
+	case pvapi.AwaitsClaim(pv) && (claim == nil || claim.Spec.VolumeName != "" && claim.Spec.VolumeName != pv.Name):
+		_, err := c.setVolumePhase(ctx, pv, v1.VolumeAvailable, pvapi.LostClaimMessage(pv))
 		return err
 	case claim == nil:
 		return c.release(ctx, pv)
@@ -67,7 +70,7 @@ func (c *Controller) settleVolume(ctx context.Context, pv *v1.PersistentVolume) 
 		_, err := c.setVolumePhase(ctx, pv, v1.VolumeBound, "")
 		return err
 	}
-	if pv.Annotations[annProvisionedBy] != "" && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete {
+	if pv.Annotations[pvapi.AnnProvisionedBy] != "" && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete {
 		return c.release(ctx, pv) // it was made for this claim alone
 	}
 	return c.unbind(ctx, pv)
@@ -97,7 +100,7 @@ func (c *Controller) claimOf(ctx context.Context, ref *v1.ObjectReference) (*v1.
 
 // checkMode tells of a claim that can never have the volume made for it.
 func (c *Controller) checkMode(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) {
-	if have, want := volumeMode(pv.Spec.VolumeMode), volumeMode(claim.Spec.VolumeMode); have != want {
+	if have, want := pvapi.VolumeMode(pv.Spec.VolumeMode), pvapi.VolumeMode(claim.Spec.VolumeMode); have != want {
 		c.events.is(pv, v1.EventTypeWarning, reasonVolumeMismatch,
 			fmt.Sprintf("Cannot bind PersistentVolume to requested PersistentVolumeClaim %q due to incompatible volumeMode", claim.Name),
 			fmt.Sprintf("the volume's is %s, the claim's %s", have, want))
@@ -120,9 +123,9 @@ func (c *Controller) release(ctx context.Context, pv *v1.PersistentVolume) error
 // chose is free then, what the user chose waits for a claim of that name.
 func (c *Controller) unbind(ctx context.Context, pv *v1.PersistentVolume) error {
 	next := pv.DeepCopy()
-	if _, ours := next.Annotations[annBoundByController]; ours {
+	if _, ours := next.Annotations[pvapi.AnnBoundByController]; ours {
 		next.Spec.ClaimRef = nil
-		delete(next.Annotations, annBoundByController)
+		delete(next.Annotations, pvapi.AnnBoundByController)
 	} else {
 		next.Spec.ClaimRef.UID = ""
 		next.Spec.ClaimRef.ResourceVersion = ""

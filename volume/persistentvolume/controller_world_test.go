@@ -18,7 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/podvol/podvol/util/fault"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/pvbuild"
+	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
@@ -44,9 +45,7 @@ type world struct {
 	api objects.Writer
 	// records is where what the store forgets is recorded; empty: it does not
 	// forget. Manifests are applied after each start.
-	records string
-	// ledger is what an earlier version has left; empty: nothing.
-	ledger     string
+	records    string
 	manifests  []metav1.Object
 	failing    error                                             // of the plugin of the next process
 	plugins    func(*objectstest.Client) *volume.VolumePluginMgr // nil: none
@@ -68,7 +67,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T, all ...metav1.Object) *world {
-	w := &world{t: t, store: storeOf(t, all...), events: new(eventList)}
+	w := &world{t: t, store: pvbuild.StoreOf(t, all...), events: new(eventList)}
 	w.api, w.law = w.store, newLaw(w.store)
 	if overAPI() {
 		w.serve()
@@ -173,11 +172,13 @@ func (w *world) delete(kind, namespace, name string) {
 	}
 }
 
-func (w *world) claim(name string) *v1.PersistentVolumeClaim { return getClaim(w.t, w.store, name) }
+func (w *world) claim(name string) *v1.PersistentVolumeClaim {
+	return pvbuild.GetClaim(w.t, w.store, name)
+}
 
 func (w *world) pv(name string) *v1.PersistentVolume {
 	w.t.Helper()
-	return getPV(w.t, w.store, name)
+	return pvbuild.GetPV(w.t, w.store, name)
 }
 
 // change has somebody else change a volume.

@@ -3,24 +3,11 @@ package persistentvolume
 import (
 	"context"
 	"fmt"
-	"maps"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
 
-// Annotations of bound claims and volumes.
-const (
-	annBindCompleted     = "pv.kubernetes.io/bind-completed"
-	annBoundByController = "pv.kubernetes.io/bound-by-controller"
-	yes                  = "yes"
-
-	// annPreResizeCapacity is on a volume that was expanded whose file system was not:
-	// the size of that.
-	annPreResizeCapacity = "volume.alpha.kubernetes.io/pre-resize-capacity"
-	// annMigratedTo names the CSI driver that has taken a volume over from the plugin
-	// that made it.
-	annMigratedTo = "pv.kubernetes.io/migrated-to"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
 // update writes an object and returns what is stored; on an error it returns
@@ -41,11 +28,11 @@ func update[T metav1.Object](ctx context.Context, f func(context.Context, metav1
 func boundVolume(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) *v1.PersistentVolume {
 	next, ref := *pv, v1.ObjectReference{}
 	if pv.Spec.ClaimRef == nil {
-		next.Annotations = with(pv.Annotations, annBoundByController, yes)
+		next.Annotations = pvapi.With(pv.Annotations, pvapi.AnnBoundByController, pvapi.AnnYes)
 	} else {
 		ref = *pv.Spec.ClaimRef
 	}
-	ref.APIVersion, ref.Kind = v1.SchemeGroupVersion.String(), kindClaim
+	ref.APIVersion, ref.Kind = v1.SchemeGroupVersion.String(), pvapi.KindClaim
 	ref.Namespace, ref.Name, ref.UID = claim.Namespace, claim.Name, claim.UID
 	next.Spec.ClaimRef = &ref
 	return &next
@@ -53,17 +40,10 @@ func boundVolume(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) *v1.P
 
 func boundClaim(claim *v1.PersistentVolumeClaim, volumeName string) *v1.PersistentVolumeClaim {
 	next := *claim
-	next.Annotations = with(claim.Annotations, annBindCompleted, yes)
+	next.Annotations = pvapi.With(claim.Annotations, pvapi.AnnBindCompleted, pvapi.AnnYes)
 	if claim.Spec.VolumeName == "" {
-		next.Annotations[annBoundByController] = yes
+		next.Annotations[pvapi.AnnBoundByController] = pvapi.AnnYes
 	}
 	next.Spec.VolumeName = volumeName
 	return &next
-}
-
-func with(annotations map[string]string, key, value string) map[string]string {
-	all := make(map[string]string, len(annotations)+2)
-	maps.Copy(all, annotations)
-	all[key] = value
-	return all
 }

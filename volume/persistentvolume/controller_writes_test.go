@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
@@ -41,7 +42,7 @@ func TestABindingTakesFourWrites(t *testing.T) {
 	protected := func(pv *v1.PersistentVolume) { pv.Finalizers = []string{"kubernetes.io/pv-protection"} }
 	t.Run("both are there at the start", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, newPV("pv", "1Gi"), newClaim("data", "1Gi"))
+			w := newWorld(t, pvbuild.NewPV("pv", "1Gi"), pvbuild.NewClaim("data", "1Gi"))
 			w.start()
 			w.settle()
 			w.wantBound("data", "pv")
@@ -54,11 +55,11 @@ func TestABindingTakesFourWrites(t *testing.T) {
 	})
 	t.Run("the claim comes later", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, newPV("pv", "1Gi", protected, inPhase(v1.VolumeAvailable)))
+			w := newWorld(t, pvbuild.NewPV("pv", "1Gi", protected, pvbuild.InPhase(v1.VolumeAvailable)))
 			w.start()
 			w.settle()
 			w.wantCalls("")
-			w.create(newClaim("data", "1Gi"))
+			w.create(pvbuild.NewClaim("data", "1Gi"))
 			w.settle()
 			w.wantBound("data", "pv")
 			w.wantCalls(fourWrites)
@@ -66,11 +67,11 @@ func TestABindingTakesFourWrites(t *testing.T) {
 	})
 	t.Run("the volume comes later", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, newClaim("data", "1Gi"))
+			w := newWorld(t, pvbuild.NewClaim("data", "1Gi"))
 			w.start()
 			w.settle()
 			w.wantCalls("update data, update status data") // protected, and Pending
-			w.create(newPV("pv", "1Gi"))
+			w.create(pvbuild.NewPV("pv", "1Gi"))
 			w.settle()
 			w.wantBound("data", "pv")
 			w.wantCalls(fourWrites)
@@ -78,7 +79,7 @@ func TestABindingTakesFourWrites(t *testing.T) {
 	})
 	t.Run("the default class is given, too", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, storageClass("fast", isDefault), newPV("pv", "1Gi", class("fast")), newClaim("data", "1Gi"))
+			w := newWorld(t, storageClass("fast", isDefault), pvbuild.NewPV("pv", "1Gi", pvbuild.Class("fast")), pvbuild.NewClaim("data", "1Gi"))
 			w.start()
 			w.settle()
 			w.wantBound("data", "pv")
@@ -87,7 +88,7 @@ func TestABindingTakesFourWrites(t *testing.T) {
 	})
 	t.Run("a volume is made", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, storageClass("made", made), newClaim("data", "1Gi", ofClass("made"), func(c *v1.PersistentVolumeClaim) { c.Status.Phase = v1.ClaimPending })).withStorage()
+			w := newWorld(t, storageClass("made", made), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("made"), func(c *v1.PersistentVolumeClaim) { c.Status.Phase = v1.ClaimPending })).withStorage()
 			w.start()
 			w.settle()
 			w.wantBound("data", "pvc-uid-data")
@@ -112,11 +113,11 @@ func TestAVolumeThatNobodyTakesIsAvailable(t *testing.T) {
 			w.settle()
 			release := make(chan struct{})
 			w.client.Inject(fault.Fault[objectstest.Call]{Match: func(c objectstest.Call) bool { return c.Ref.Name == "busy" }, Nth: 1, Release: release})
-			w.create(newClaim("busy", "9Gi")) // the only worker
+			w.create(pvbuild.NewClaim("busy", "9Gi")) // the only worker
 			synctest.Wait()
-			w.create(newPV("pv", "2Gi"))
+			w.create(pvbuild.NewPV("pv", "2Gi"))
 			synctest.Wait()
-			w.create(newPV("best", "1Gi"))
+			w.create(pvbuild.NewPV("best", "1Gi"))
 			synctest.Wait()
 			close(release)
 			w.settle()
@@ -126,7 +127,7 @@ func TestAVolumeThatNobodyTakesIsAvailable(t *testing.T) {
 			w.start()
 			w.settle()
 			w.client.Inject(fault.Fault[objectstest.Call]{Match: func(c objectstest.Call) bool { return c.Verb == "update" && c.Ref.Name == "pv" }, Nth: 1, Err: errors.New("broken")})
-			w.create(newPV("pv", "2Gi"))
+			w.create(pvbuild.NewPV("pv", "2Gi"))
 			synctest.Wait()
 			w.delete("PersistentVolumeClaim", "ops", "data")
 			w.settle()
@@ -135,7 +136,7 @@ func TestAVolumeThatNobodyTakesIsAvailable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, newClaim("data", "1Gi"))
+				w := newWorld(t, pvbuild.NewClaim("data", "1Gi"))
 				prepare(w)
 				w.wantPV("pv", v1.VolumeAvailable)
 				if f := w.pv("pv").Finalizers; !slices.Equal(f, []string{"kubernetes.io/pv-protection"}) {
@@ -150,8 +151,8 @@ func TestAVolumeThatNobodyTakesIsAvailable(t *testing.T) {
 // somebody has chosen another volume for the claim meanwhile.
 func TestWhatWasMadeGoesForWhatIsChosen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("made", made), newPV("chosen", "1Gi", class("made"), forClaim("data", "")),
-			newClaim("data", "1Gi", ofClass("made"), func(c *v1.PersistentVolumeClaim) { c.Finalizers = []string{persistentvolume.ProvisioningFinalizer} }),
+		w := newWorld(t, storageClass("made", made), pvbuild.NewPV("chosen", "1Gi", pvbuild.Class("made"), pvbuild.ForClaim("data", "")),
+			pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("made"), func(c *v1.PersistentVolumeClaim) { c.Finalizers = []string{persistentvolume.ProvisioningFinalizer} }),
 			&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "pvc-uid-data"}}).withStorage()
 		w.start()
 		w.settle()

@@ -6,7 +6,7 @@
 // phases of both, makes the claims of ephemeral volumes, records what claims ask
 // for beyond what they have, tells of it all by events, and places pods where their
 // volumes can be ([Controller.Place]), all the time and against a cluster's API.
-// [Index] is what it chooses by.
+// [index.Index] is what it chooses by.
 //
 // # Beside kube-controller-manager
 //
@@ -52,18 +52,17 @@
 //
 // # Where claims and volumes are kept
 //
-// An API forgets nothing, and an in-memory store everything. [OpenRecords] has
-// claims and volumes survive it: they are on disk, whole, before the store shows
-// them, so that no volume that was ever given to a claim is given to another one,
-// and no data is shown to another claim. What versions before have bound is
-// taken over by [RecordedObjects.ImportLedger]. The package embedded makes of
-// these what an agent for one machine needs.
+// An API forgets nothing, and an in-memory store everything: package persisted (of
+// objects) keeps claims and volumes on disk, so that no volume that was ever given to a
+// claim is given to another one. Package embedded makes of both what an agent for one
+// machine needs.
 //
-// Before a released volume is emptied or deleted, [ReleaseVerifier] makes sure
+// Before a released volume is emptied or deleted, [release.Verifier] makes sure
 // that it is that volume, that its claim has left it, and that nobody uses its
 // data in any other way.
 //
-// Files are named by what they belong to: index_ is the choice, controller_ the
-// work on one object after the other, controller_beside that of a provisioner, claim_, place_, provision_, reclaim_ and
-// waiting its parts, records_ the disk, release_ the last question before data goes.
+// Files are named by what they belong to: controller_ is the work on one object after the
+// other, controller_beside that of a provisioner, claim_, place_, provision_ and reclaim_
+// its parts. Package index chooses volumes, package release asks the
+// last question before data goes.
 package persistentvolume

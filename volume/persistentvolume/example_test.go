@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/release"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
 
@@ -36,7 +37,7 @@ func ExampleController() {
 	mounter.Serve("10.0.0.1:/export", share)
 
 	store := objects.NewStore() // or the caller's informers and client
-	releases := &persistentvolume.ReleaseVerifier{Objects: store, Plugins: &volume.VolumePluginMgr{}}
+	releases := &release.Verifier{Objects: store, Plugins: &volume.VolumePluginMgr{}}
 	host := &volume.Host{RootDir: root, NodeName: "node1", Mounter: mounter, Releases: releases}
 	if err := releases.Plugins.InitPlugins([]volume.VolumePlugin{nfs.New(nfs.Config{})}, host); err != nil {
 		log.Fatal(err)

@@ -15,17 +15,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/util/fault"
-	"github.com/podvol/podvol/util/figures"
+	"github.com/podvol/podvol/util/testenv/figures"
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 // counted counts what is written, and says when so many claims have been bound:
 // the phase of the claim is the last that is written of a binding.
 type counted struct {
-	persistentvolume.Objects
+	objects.Client
 
 	mu     sync.Mutex
 	writes int
@@ -33,7 +35,7 @@ type counted struct {
 	done   chan struct{}
 }
 
-func (c *counted) Live() objects.Reader { return objects.Live(c.Objects) }
+func (c *counted) Live() objects.Reader { return objects.Live(c.Client) }
 
 // expect begins to count.
 func (c *counted) expect(claims int) (done <-chan struct{}) {
@@ -56,19 +58,19 @@ func (c *counted) count(stored metav1.Object, err error) (metav1.Object, error) 
 }
 
 func (c *counted) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return c.count(c.Objects.Create(ctx, object))
+	return c.count(c.Client.Create(ctx, object))
 }
 
 func (c *counted) Update(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return c.count(c.Objects.Update(ctx, object))
+	return c.count(c.Client.Update(ctx, object))
 }
 
 func (c *counted) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return c.count(c.Objects.UpdateStatus(ctx, object))
+	return c.count(c.Client.UpdateStatus(ctx, object))
 }
 
 func (c *counted) Delete(ctx context.Context, ref volume.ObjectRef, p objects.Preconditions) error {
-	_, err := c.count(nil, c.Objects.Delete(ctx, ref, p))
+	_, err := c.count(nil, c.Client.Delete(ctx, ref, p))
 	return err
 }
 
@@ -113,11 +115,11 @@ type cluster struct {
 
 func newCluster(tb testing.TB, volumes []*v1.PersistentVolume) *cluster {
 	tb.Helper()
-	c := &cluster{tb: tb, store: storeOf(tb)}
+	c := &cluster{tb: tb, store: pvbuild.StoreOf(tb)}
 	for _, pv := range volumes {
 		c.create(pv)
 	}
-	c.api = &counted{Objects: c.store}
+	c.api = &counted{Client: c.store}
 	c.controller = persistentvolume.NewController(persistentvolume.ControllerConfig{Objects: c.api})
 	return c
 }
@@ -143,7 +145,7 @@ func (c *cluster) run() (stop func()) {
 
 // bindAtStart measures a controller that finds volumes and claims when it is
 // started, until all claims are bound.
-func bindAtStart(tb testing.TB, volumes []*v1.PersistentVolume, wanted []persistentvolume.Wanted) measured {
+func bindAtStart(tb testing.TB, volumes []*v1.PersistentVolume, wanted []index.Wanted) measured {
 	tb.Helper()
 	c := newCluster(tb, volumes)
 	for _, w := range wanted {
@@ -164,7 +166,7 @@ func bindAtStart(tb testing.TB, volumes []*v1.PersistentVolume, wanted []persist
 
 // bindLater measures a controller that knows the volumes, and to which claims
 // come, some at a time; the fastest of these counts.
-func bindLater(tb testing.TB, volumes []*v1.PersistentVolume, batches ...[]persistentvolume.Wanted) (best measured) {
+func bindLater(tb testing.TB, volumes []*v1.PersistentVolume, batches ...[]index.Wanted) (best measured) {
 	tb.Helper()
 	c := newCluster(tb, volumes)
 	defer c.run()()
@@ -195,7 +197,7 @@ func protected(volumes []*v1.PersistentVolume) []*v1.PersistentVolume {
 	return volumes
 }
 
-func batchesOf(wanted []persistentvolume.Wanted, size int) (batches [][]persistentvolume.Wanted) {
+func batchesOf(wanted []index.Wanted, size int) (batches [][]index.Wanted) {
 	for ; len(wanted) >= size; wanted = wanted[size:] {
 		batches = append(batches, wanted[:size])
 	}
@@ -210,7 +212,7 @@ func TestControllerFigures(t *testing.T) {
 	slack, asserted := figures.Slack(t)
 	rounds, pairs, few, many := 1, 1000, 400, 2000
 	if asserted {
-		rounds, pairs, few, many = 4, 10_000, fewVolumes, manyVolumes
+		rounds, pairs, few, many = 4, 10_000, pvbuild.FewVolumes, pvbuild.ManyVolumes
 	}
 	limit := func(what string, got, limit float64) {
 		t.Helper()
@@ -221,7 +223,7 @@ func TestControllerFigures(t *testing.T) {
 	}
 	fastest := func(volumes func() []*v1.PersistentVolume) (best measured) {
 		for range rounds {
-			if m := bindAtStart(t, volumes(), poolClaims(pairs)); best.took == 0 || m.took < best.took {
+			if m := bindAtStart(t, volumes(), pvbuild.PoolClaims(pairs)); best.took == 0 || m.took < best.took {
 				best = m
 			}
 		}
@@ -231,28 +233,30 @@ func TestControllerFigures(t *testing.T) {
 		}
 		return best
 	}
-	fresh := fastest(func() []*v1.PersistentVolume { return pool(pairs) })
+	fresh := fastest(func() []*v1.PersistentVolume { return pvbuild.Pool(pairs) })
 	limit(fmt.Sprintf("%d claims on as many volumes, seconds", pairs), fresh.took.Seconds(), 1)
 	limit("kilobytes kept for a pair, beside the store", float64(fresh.heap)/float64(pairs)/1024, 6)
-	released := fastest(func() []*v1.PersistentVolume { return append(protected(releasedPVs(pairs)), pool(pairs)...) })
+	released := fastest(func() []*v1.PersistentVolume {
+		return append(protected(pvbuild.ReleasedPVs(pairs)), pvbuild.Pool(pairs)...)
+	})
 	limit("the same with as many released volumes in the way, seconds", released.took.Seconds(), 1)
 
 	batch := few / 4
-	wanted := batchesOf(manyClaims(3*batch), batch)
-	volumes := protected(manyPVs(many))
-	perFew := bindLater(t, protected(manyPVs(few)), wanted...)
+	wanted := batchesOf(pvbuild.ManyClaims(3*batch), batch)
+	volumes := protected(pvbuild.ManyPVs(many))
+	perFew := bindLater(t, protected(pvbuild.ManyPVs(few)), wanted...)
 	perMany := bindLater(t, volumes, wanted...)
-	perReleased := bindLater(t, append(protected(releasedPVs(pairs)), protected(manyPVs(few))...), wanted...)
+	perReleased := bindLater(t, append(protected(pvbuild.ReleasedPVs(pairs)), protected(pvbuild.ManyPVs(few))...), wanted...)
 	t.Logf("%d claims that come later, of %d volumes: %s", batch, few, perFew.perClaim(batch))
 	t.Logf("%d claims that come later, of %d volumes: %s", batch, many, perMany.perClaim(batch))
 	t.Logf("%d claims that come later, of %d volumes and %d released: %s", batch, few, pairs, perReleased.perClaim(batch))
 	limit(fmt.Sprintf("of %d volumes, in the time of %d", many, few), float64(perMany.took)/float64(perFew.took), 2)
 	limit(fmt.Sprintf("with %d released, in the time of none", pairs), float64(perReleased.took)/float64(perFew.took), 2)
 
-	plain, scanned := &scan{volumes: volumes}, time.Duration(0)
+	plain, scanned := &pvbuild.Scan{Volumes: volumes}, time.Duration(0)
 	for _, w := range wanted[0][:10] {
 		start := time.Now()
-		if pv, _ := plain.match(w); pv == nil {
+		if pv, _ := plain.Match(w); pv == nil {
 			t.Fatal("the scan found nothing")
 		}
 		if took := time.Since(start); scanned == 0 || took < scanned {
@@ -273,8 +277,8 @@ const (
 // many calls were made for a claim.
 func bindOverSlowAPI(tb testing.TB, claims int) (took time.Duration, calls float64) {
 	tb.Helper()
-	s := storeOf(tb)
-	volumes, wanted := pool(claims), poolClaims(claims)
+	s := pvbuild.StoreOf(tb)
+	volumes, wanted := pvbuild.Pool(claims), pvbuild.PoolClaims(claims)
 	for i := range claims {
 		for _, o := range []metav1.Object{volumes[i], wanted[i].Claim} {
 			if _, err := s.Create(tb.Context(), o); err != nil {
@@ -289,7 +293,7 @@ func bindOverSlowAPI(tb testing.TB, claims int) (took time.Duration, calls float
 		fault.Fault[objectstest.Call]{Delay: apiLatency},
 		fault.Fault[objectstest.Call]{Match: func(objectstest.Call) bool { return n.Add(1)%20 == 0 }, Err: objects.ErrConflict},
 	)
-	api := &counted{Objects: client}
+	api := &counted{Client: client}
 	done := api.expect(claims)
 	ctx, cancel := context.WithCancel(tb.Context())
 	ended := make(chan error, 1)
@@ -346,7 +350,7 @@ func BenchmarkController(b *testing.B) {
 		b.Run(fmt.Sprint(pairs), func(b *testing.B) {
 			var total measured
 			for range b.N {
-				m := bindAtStart(b, pool(pairs), poolClaims(pairs))
+				m := bindAtStart(b, pvbuild.Pool(pairs), pvbuild.PoolClaims(pairs))
 				total.took, total.cpu, total.writes, total.heap = total.took+m.took, total.cpu+m.cpu, total.writes+m.writes, total.heap+m.heap
 			}
 			n := float64(b.N * pairs)

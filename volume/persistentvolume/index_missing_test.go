@@ -8,8 +8,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 func missingDisk(pv *v1.PersistentVolume) {
@@ -19,24 +20,24 @@ func missingDisk(pv *v1.PersistentVolume) {
 // A disk that is not there is no volume for a claim that could have any, and
 // stays that of one for which it was chosen.
 func TestAVolumeWhoseDiskIsMissingIsForNobodyElse(t *testing.T) {
-	x := persistentvolume.NewIndex(newPV("a", "1Gi", missingDisk), newPV("b", "5Gi"))
-	if pv, err := x.Match(persistentvolume.Wanted{Claim: newClaim("c", "1Gi")}); nameOf(pv) != "b" {
-		t.Errorf("%s, %v", nameOf(pv), err)
+	x := index.New(pvbuild.NewPV("a", "1Gi", missingDisk), pvbuild.NewPV("b", "5Gi"))
+	if pv, err := x.Match(index.Wanted{Claim: pvbuild.NewClaim("c", "1Gi")}); pvbuild.VolumeName(pv) != "b" {
+		t.Errorf("%s, %v", pvbuild.VolumeName(pv), err)
 	}
-	named := newClaim("named", "1Gi")
+	named := pvbuild.NewClaim("named", "1Gi")
 	named.Spec.VolumeName = "a"
-	if pv, err := x.Match(persistentvolume.Wanted{Claim: named}); nameOf(pv) != "a" {
-		t.Errorf("%s, %v", nameOf(pv), err)
+	if pv, err := x.Match(index.Wanted{Claim: named}); pvbuild.VolumeName(pv) != "a" {
+		t.Errorf("%s, %v", pvbuild.VolumeName(pv), err)
 	}
-	x.Put(newPV("a", "1Gi", missingDisk, forClaim("meant", "")))
-	if pv, err := x.Match(persistentvolume.Wanted{Claim: newClaim("meant", "1Gi")}); nameOf(pv) != "a" {
-		t.Errorf("%s, %v", nameOf(pv), err)
+	x.Put(pvbuild.NewPV("a", "1Gi", missingDisk, pvbuild.ForClaim("meant", "")))
+	if pv, err := x.Match(index.Wanted{Claim: pvbuild.NewClaim("meant", "1Gi")}); pvbuild.VolumeName(pv) != "a" {
+		t.Errorf("%s, %v", pvbuild.VolumeName(pv), err)
 	}
 }
 
 func TestAClaimGetsADiskOnceItIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, newClaim("data", "1Gi"), newPV("a", "1Gi", missingDisk))
+		w := newWorld(t, pvbuild.NewClaim("data", "1Gi"), pvbuild.NewPV("a", "1Gi", missingDisk))
 		w.start()
 		w.settle()
 		err := w.controller.Explain(types.NamespacedName{Namespace: "ops", Name: "data"})

@@ -8,7 +8,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
 
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
 // Client-go logs each outage of an API, and pauses after some by a clock that virtual

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 var (
@@ -32,7 +34,7 @@ var (
 type Misplaced struct {
 	Node  string
 	Claim types.NamespacedName
-	// Err is an *[UnboundError], [ErrOtherNodeSelected], [ErrNoCapacity], or says that the
+	// Err is an *[index.UnboundError], [ErrOtherNodeSelected], [ErrNoCapacity], or says that the
 	// claim's volume cannot be reached from the node.
 	Err error
 }
@@ -54,10 +56,10 @@ func (e *PlacementError) Error() string {
 	if len(e.Nodes) == 0 {
 		return fmt.Sprintf("place pod %q: there is no node", e.Pod)
 	}
-	parts := make([]string, 0, maxNamed+1)
+	parts := make([]string, 0, index.MaxNamed+1)
 	for i, m := range e.Nodes {
-		if i == maxNamed {
-			parts = append(parts, fmt.Sprintf("%d more nodes", len(e.Nodes)-maxNamed))
+		if i == index.MaxNamed {
+			parts = append(parts, fmt.Sprintf("%d more nodes", len(e.Nodes)-index.MaxNamed))
 			break
 		}
 		parts = append(parts, fmt.Sprintf("node %q: PersistentVolumeClaim %q: %v", m.Node, m.Claim, m.Err))
@@ -85,7 +87,7 @@ func (e *PlacementError) Unwrap() []error {
 type Placement struct {
 	Node string
 	// Bind are the volumes for claims that wait for their first consumer.
-	Bind []*Reservation
+	Bind []*index.Reservation
 	// Provision are those of these claims for which storage is to be made on
 	// the node. They must not be changed.
 	Provision []*v1.PersistentVolumeClaim
@@ -96,7 +98,7 @@ type Placement struct {
 }
 
 // take leaves nothing in the placement and returns what was in it.
-func (p *Placement) take() (bind []*Reservation, provision []*v1.PersistentVolumeClaim, hold *podHold) {
+func (p *Placement) take() (bind []*index.Reservation, provision []*v1.PersistentVolumeClaim, hold *podHold) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	bind, provision, hold = p.Bind, p.Provision, p.hold
@@ -114,7 +116,7 @@ func (p *Placement) take() (bind []*Reservation, provision []*v1.PersistentVolum
 //
 // The error is a *[PlacementError]: it matches [volume.ErrNotFound] where a
 // claim does not exist, [ErrNotBoundYet], [ErrUsedByOtherPod],
-// [ErrOtherNodeSelected], [ErrNoCapacity], or [ErrReserved] while another pod is being placed
+// [ErrOtherNodeSelected], [ErrNoCapacity], or [index.ErrReserved] while another pod is being placed
 // with the same claim. Pod and nodes are only read.
 func (c *Controller) Place(ctx context.Context, pod *v1.Pod, nodes []*v1.Node) (*Placement, error) {
 	select {
@@ -137,7 +139,7 @@ func (c *Controller) Place(ctx context.Context, pod *v1.Pod, nodes []*v1.Node) (
 	// The smallest first, as Kubernetes does, so that it leaves the larger
 	// volumes to those that need them.
 	slices.SortStableFunc(needs, func(a, b need) int {
-		return sizeOf(a.claim.Spec.Resources.Requests[v1.ResourceStorage]).compare(sizeOf(b.claim.Spec.Resources.Requests[v1.ResourceStorage]))
+		return index.SizeOf(a.claim.Spec.Resources.Requests[v1.ResourceStorage]).Compare(index.SizeOf(b.claim.Spec.Resources.Requests[v1.ResourceStorage]))
 	})
 	for _, node := range nodes {
 		p, misplaced := c.placeOn(node, needs)
@@ -173,7 +175,7 @@ func (c *Controller) needOf(ctx context.Context, pod *v1.Pod, name types.Namespa
 	case err != nil:
 		return need{}, err
 	case !exists:
-		return need{}, &volume.ObjectNotFoundError{Ref: claimRef(name)}
+		return need{}, &volume.ObjectNotFoundError{Ref: pvapi.ClaimRef(name)}
 	case claim.DeletionTimestamp != nil:
 		return need{}, fmt.Errorf("%w: it is being deleted; make it again once it is gone", volume.ErrClaimUnbound)
 	}
@@ -183,11 +185,11 @@ func (c *Controller) needOf(ctx context.Context, pod *v1.Pod, name types.Namespa
 		}
 	}
 	for _, v := range pod.Spec.Volumes {
-		if own, ok := claimOf(pod, &v); ok && own == name && v.Ephemeral != nil && !metav1.IsControlledBy(claim, pod) {
+		if own, ok := pvapi.ClaimOf(pod, &v); ok && own == name && v.Ephemeral != nil && !metav1.IsControlledBy(claim, pod) {
 			return need{}, fmt.Errorf("%w: it was not made for the pod's ephemeral volume %q; delete it, or rename the volume", volume.ErrBoundElsewhere, v.Name)
 		}
 	}
-	if _, bound := claim.Annotations[annBindCompleted]; bound {
+	if _, bound := claim.Annotations[pvapi.AnnBindCompleted]; bound {
 		pv, exists, err := c.volumes.get(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
 		if err == nil && (!exists || claim.Status.Phase == v1.ClaimBound || claim.Status.Phase == v1.ClaimLost) {
 			err = volume.CheckBinding(claim, pv)
@@ -214,7 +216,7 @@ func (c *Controller) placeOn(node *v1.Node, needs []need) (*Placement, *Misplace
 	for _, n := range needs {
 		if err := p.add(n, node); err != nil {
 			p.Rollback()
-			return nil, &Misplaced{Node: node.Name, Claim: nameOf(n.claim), Err: err}
+			return nil, &Misplaced{Node: node.Name, Claim: pvapi.NameOf(n.claim), Err: err}
 		}
 	}
 	return p, nil
@@ -235,12 +237,12 @@ func (p *Placement) add(n need, node *v1.Node) error {
 	if n.claim.Annotations[annSelectedNode] != "" && (isProvisioning(n.claim) || c.isExternal(n.class.Provisioner)) {
 		return nil // under way, on this node
 	}
-	r, err := c.index.Reserve(Wanted{Claim: n.claim, NodeName: node.Name, NodeLabels: node.Labels})
+	r, err := c.index.Reserve(index.Wanted{Claim: n.claim, NodeName: node.Name, NodeLabels: node.Labels})
 	if err == nil {
 		p.Bind = append(p.Bind, r)
 		return nil
 	}
-	needs := errors.Is(err, ErrNeedsData)
+	needs := errors.Is(err, index.ErrNeedsData)
 	switch {
 	case needs && !c.canBeFilled(n.claim, n.class), !needs && !errors.Is(err, volume.ErrClaimUnbound), n.class.Provisioner == noProvisioner:
 		return err
@@ -250,8 +252,8 @@ func (p *Placement) add(n need, node *v1.Node) error {
 	if err := n.room.check(n.claim, n.class, node); err != nil {
 		return err
 	}
-	if !c.placing.begin(IDOf(n.claim)) {
-		return &UnboundError{Claim: nameOf(n.claim), Err: ErrReserved}
+	if !c.placing.begin(index.IDOf(n.claim)) {
+		return &index.UnboundError{Claim: pvapi.NameOf(n.claim), Err: index.ErrReserved}
 	}
 	p.Provision = append(p.Provision, n.claim)
 	return nil
@@ -279,7 +281,7 @@ func (p *Placement) Commit(ctx context.Context) error {
 	return err
 }
 
-func (p *Placement) commit(ctx context.Context, bind []*Reservation, provision []*v1.PersistentVolumeClaim) error {
+func (p *Placement) commit(ctx context.Context, bind []*index.Reservation, provision []*v1.PersistentVolumeClaim) error {
 	for _, r := range bind {
 		if err := p.bind(ctx, r); err != nil {
 			return err
@@ -289,32 +291,32 @@ func (p *Placement) commit(ctx context.Context, bind []*Reservation, provision [
 		next := claim.DeepCopy()
 		metav1.SetMetaDataAnnotation(&next.ObjectMeta, annSelectedNode, p.Node)
 		if _, err := p.controller.updateClaim(ctx, claim, next); err != nil {
-			return fmt.Errorf("select node %q for PersistentVolumeClaim %q: %w", p.Node, nameOf(claim), err)
+			return fmt.Errorf("select node %q for PersistentVolumeClaim %q: %w", p.Node, pvapi.NameOf(claim), err)
 		}
 	}
 	return nil
 }
 
-func (p *Placement) bind(ctx context.Context, r *Reservation) error {
+func (p *Placement) bind(ctx context.Context, r *index.Reservation) error {
 	c := p.controller
 	unlock, err := c.pairs.lock(ctx, r.Volume().Name)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	claim, exists, err := c.claims.get(ctx, r.claim.NamespacedName)
-	if err == nil && (!exists || claim.UID != r.claim.UID) {
-		err = &volume.ObjectNotFoundError{Ref: claimRef(r.claim.NamespacedName)}
+	claim, exists, err := c.claims.get(ctx, r.Claim.NamespacedName)
+	if err == nil && (!exists || claim.UID != r.Claim.UID) {
+		err = &volume.ObjectNotFoundError{Ref: pvapi.ClaimRef(r.Claim.NamespacedName)}
 	}
 	if err == nil && claim.DeletionTimestamp != nil { // it would take the volume with it
-		err = fmt.Errorf("%w: PersistentVolumeClaim %q is being deleted; make it again once it is gone", volume.ErrClaimUnbound, r.claim)
+		err = fmt.Errorf("%w: PersistentVolumeClaim %q is being deleted; make it again once it is gone", volume.ErrClaimUnbound, r.Claim)
 	}
 	if err != nil {
 		return err
 	}
 	pv, err := c.updateVolume(ctx, r.Volume(), protectedVolume(boundVolume(r.Volume(), claim)))
 	if err != nil {
-		return fmt.Errorf("bind volume %q to PersistentVolumeClaim %q: %w", pv.Name, r.claim, err)
+		return fmt.Errorf("bind volume %q to PersistentVolumeClaim %q: %w", pv.Name, r.Claim, err)
 	}
 	r.Commit(pv)
 	return nil
@@ -324,15 +326,15 @@ func (p *Placement) bind(ctx context.Context, r *Reservation) error {
 // while the placement is committed, and twice.
 func (p *Placement) Rollback() { p.giveBack(p.take()) }
 
-func (p *Placement) giveBack(bind []*Reservation, provision []*v1.PersistentVolumeClaim, hold *podHold) {
+func (p *Placement) giveBack(bind []*index.Reservation, provision []*v1.PersistentVolumeClaim, hold *podHold) {
 	c := p.controller
 	for _, r := range bind {
 		r.Release()
-		c.giveBack(r.Volume().Name, r.claim.NamespacedName)
-		c.queue.add(claimRef(r.claim.NamespacedName))
+		c.giveBack(r.Volume().Name, r.Claim.NamespacedName)
+		c.queue.add(pvapi.ClaimRef(r.Claim.NamespacedName))
 	}
 	for _, claim := range provision {
-		c.placing.end(IDOf(claim))
+		c.placing.end(index.IDOf(claim))
 	}
 	hold.release()
 }

@@ -14,9 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 // The same as [TestControllerConverges] among pods that are placed, or are not
@@ -107,7 +109,7 @@ func (p *placements) catchUp() {
 func (p *placements) place(a action) *persistentvolume.Placement {
 	ctx, cancel := context.WithTimeout(p.t.Context(), time.Second)
 	defer cancel()
-	placed, err := p.controller.Place(ctx, podOf(fmt.Sprintf("c%d", a.Claim)), []*v1.Node{newNode(fmt.Sprintf("node%d", a.Size))})
+	placed, err := p.controller.Place(ctx, pvbuild.PodOf(fmt.Sprintf("c%d", a.Claim)), []*v1.Node{newNode(fmt.Sprintf("node%d", a.Size))})
 	if err != nil {
 		return nil
 	}
@@ -116,18 +118,18 @@ func (p *placements) place(a action) *persistentvolume.Placement {
 
 func (p *placements) do(i int, a action) {
 	ctx, pvName := p.t.Context(), fmt.Sprintf("pv%d", a.Vol)
-	claim := newClaim(fmt.Sprintf("c%d", a.Claim), fmt.Sprintf("%dGi", a.Size), func(c *v1.PersistentVolumeClaim) { c.UID = types.UID(fmt.Sprintf("c%d-%d", a.Claim, i)) })
-	pod := podOf(claim.Name)
+	claim := pvbuild.NewClaim(fmt.Sprintf("c%d", a.Claim), fmt.Sprintf("%dGi", a.Size), func(c *v1.PersistentVolumeClaim) { c.UID = types.UID(fmt.Sprintf("c%d-%d", a.Claim, i)) })
+	pod := pvbuild.PodOf(claim.Name)
 	pod.Name, pod.UID, pod.Spec.NodeName = fmt.Sprintf("pod%d", a.Vol), "", "node1"
 	switch a.Do {
 	case "waiting claim":
-		p.try(claim, ofClass("wait"))
+		p.try(claim, pvbuild.OfClass("wait"))
 	case "waiting made claim":
-		p.try(claim, ofClass("wait-made"))
+		p.try(claim, pvbuild.OfClass("wait-made"))
 	case "waiting named claim":
-		p.try(claim, ofClass("wait"), naming(pvName))
+		p.try(claim, pvbuild.OfClass("wait"), pvbuild.Naming(pvName))
 	case "local volume":
-		_, _ = p.api.Create(ctx, newPV(pvName, "2Gi", class("wait"), onHost(fmt.Sprintf("node%d", a.Size))))
+		_, _ = p.api.Create(ctx, pvbuild.NewPV(pvName, "2Gi", pvbuild.Class("wait"), pvbuild.OnHost(fmt.Sprintf("node%d", a.Size))))
 	case "place":
 		if p.held == nil {
 			p.held = p.place(a)
@@ -170,7 +172,7 @@ func (p *placements) do(i int, a action) {
 	}
 }
 
-func (p *placements) try(claim *v1.PersistentVolumeClaim, options ...claimOption) {
+func (p *placements) try(claim *v1.PersistentVolumeClaim, options ...pvbuild.ClaimOption) {
 	for _, option := range options {
 		option(claim)
 	}
@@ -214,7 +216,7 @@ func (p *placements) rest() error {
 	if err != nil {
 		return err
 	}
-	all, byName, byUID := &scan{volumes: volumes, claims: claims}, make(map[string]*v1.PersistentVolume), make(map[types.UID]*v1.PersistentVolumeClaim)
+	all, byName, byUID := &pvbuild.Scan{Volumes: volumes, Claims: claims}, make(map[string]*v1.PersistentVolume), make(map[types.UID]*v1.PersistentVolumeClaim)
 	for _, pv := range volumes {
 		byName[pv.Name] = pv
 	}
@@ -248,7 +250,7 @@ func (p *placements) rest() error {
 	return nil
 }
 
-func claimRests(c *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, all *scan) error {
+func claimRests(c *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, all *pvbuild.Scan) error {
 	class := ""
 	if c.Spec.StorageClassName != nil {
 		class = *c.Spec.StorageClassName
@@ -267,7 +269,7 @@ func claimRests(c *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, all *scan)
 	case c.Spec.VolumeName == "" && class == "made":
 		return fmt.Errorf("claim %s has no volume", c.Name)
 	}
-	if could, _ := all.match(persistentvolume.Wanted{Claim: c, Delayed: strings.HasPrefix(class, "wait")}); could != nil {
+	if could, _ := all.Match(index.Wanted{Claim: c, Delayed: strings.HasPrefix(class, "wait")}); could != nil {
 		return fmt.Errorf("claim %s waits and could have volume %s", c.Name, could.Name)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -94,7 +95,7 @@ func (c *Controller) keepForPod(ctx context.Context, pod *v1.Pod, claim types.Na
 			hold.claims = append(hold.claims, claim)
 			return nil
 		}
-		placed, err := objects.Get[*v1.Pod](ctx, objects.Live(c.objects), volume.ObjectRef{Kind: kindPod, NamespacedName: other.pod})
+		placed, err := objects.Get[*v1.Pod](ctx, objects.Live(c.objects), volume.ObjectRef{Kind: pvapi.KindPod, NamespacedName: other.pod})
 		if err != nil && !errors.Is(err, volume.ErrNotFound) {
 			return err
 		}
@@ -119,7 +120,7 @@ func hasTerminalPhase(pod *v1.Pod) bool {
 // itself is asked: two must not be placed because one was not heard of, and who
 // hears that one has gone asks once.
 func (c *Controller) usedByOther(ctx context.Context, pod *v1.Pod, claim types.NamespacedName) (string, error) {
-	pods, err := objects.List[*v1.Pod](ctx, objects.Live(c.objects), kindPod, claim.Namespace)
+	pods, err := objects.List[*v1.Pod](ctx, objects.Live(c.objects), pvapi.KindPod, claim.Namespace)
 	return userAmong(pods, pod, claim), err
 }
 

@@ -10,20 +10,21 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
 func podNamed(name, node string, claims ...string) *v1.Pod {
-	pod := podOf(claims...)
+	pod := pvbuild.PodOf(claims...)
 	pod.Name, pod.UID, pod.Spec.NodeName = name, types.UID(name), node
 	return pod
 }
 
 // onePodWorld has a bound claim for one pod, and these pods.
 func onePodWorld(t *testing.T, pods ...*v1.Pod) *world {
-	w := newWorld(t, newPV("pv", "1Gi", withModes(v1.ReadWriteOncePod)), newClaim("data", "1Gi", wantsModes(v1.ReadWriteOncePod)))
+	w := newWorld(t, pvbuild.NewPV("pv", "1Gi", pvbuild.WithModes(v1.ReadWriteOncePod)), pvbuild.NewClaim("data", "1Gi", pvbuild.WantsModes(v1.ReadWriteOncePod)))
 	for _, pod := range pods {
 		w.create(pod)
 	}
@@ -183,11 +184,11 @@ func TestRollbackWhileCommitting(t *testing.T) {
 		var claims []string
 		for _, name := range strings.Split("abcdefghij", "") {
 			w.create(localPV(name, "1Gi", "node1"))
-			w.create(newClaim(name, "1Gi", ofClass("local")))
+			w.create(pvbuild.NewClaim(name, "1Gi", pvbuild.OfClass("local")))
 			claims = append(claims, name)
 		}
 		w.start()
-		p, err := w.controller.Place(t.Context(), podOf(claims...), nodes())
+		p, err := w.controller.Place(t.Context(), pvbuild.PodOf(claims...), nodes())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,9 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 func newNode(name string, labels ...string) *v1.Node {
@@ -30,7 +32,7 @@ func nodes() []*v1.Node {
 }
 
 func localPV(name, size, node string) *v1.PersistentVolume {
-	return newPV(name, size, class("local"), onHost(node))
+	return pvbuild.NewPV(name, size, pvbuild.Class("local"), pvbuild.OnHost(node))
 }
 
 // place places a pod on one of the nodes and commits that.
@@ -46,11 +48,11 @@ func TestLocalVolumesAreBoundWhereThePodIsPlaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, storageClass("local", waitForConsumer),
 			localPV("n1-small", "1Gi", "node1"), localPV("n2-small", "1Gi", "node2"), localPV("n2-large", "5Gi", "node2"), localPV("n2-larger", "6Gi", "node2"),
-			newClaim("large", "5Gi", ofClass("local")), newClaim("small", "1Gi", ofClass("local")), newClaim("more", "1Gi", ofClass("local")))
+			pvbuild.NewClaim("large", "5Gi", pvbuild.OfClass("local")), pvbuild.NewClaim("small", "1Gi", pvbuild.OfClass("local")), pvbuild.NewClaim("more", "1Gi", pvbuild.OfClass("local")))
 		w.start()
 		w.settle()
 		// Only the second node has volumes for both.
-		if node, err := w.place(podOf("large", "small")); node != "node2" || err != nil {
+		if node, err := w.place(pvbuild.PodOf("large", "small")); node != "node2" || err != nil {
 			t.Fatalf("placed on %q, %v", node, err)
 		}
 		w.settle()
@@ -60,14 +62,14 @@ func TestLocalVolumesAreBoundWhereThePodIsPlaced(t *testing.T) {
 			t.Error("it is not noted that the controller chose the volume")
 		}
 		// A second pod with these claims can be on that node alone.
-		if node, err := w.place(podOf("small", "large")); node != "node2" || err != nil {
+		if node, err := w.place(pvbuild.PodOf("small", "large")); node != "node2" || err != nil {
 			t.Errorf("placed on %q, %v", node, err)
 		}
-		_, err := w.controller.Place(t.Context(), podOf("small"), nodes()[:1])
+		_, err := w.controller.Place(t.Context(), pvbuild.PodOf("small"), nodes()[:1])
 		if err == nil || !strings.Contains(err.Error(), `place pod "ops/pod": node "node1": PersistentVolumeClaim "ops/small": its volume "n2-small" cannot be reached from there`) {
 			t.Errorf("err = %v", err)
 		}
-		if node, err := w.place(podOf("more")); node != "node1" || err != nil {
+		if node, err := w.place(pvbuild.PodOf("more")); node != "node1" || err != nil {
 			t.Errorf("placed on %q, %v", node, err)
 		}
 	})
@@ -76,22 +78,22 @@ func TestLocalVolumesAreBoundWhereThePodIsPlaced(t *testing.T) {
 func TestAPlacementKeepsItsVolumesUntilItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, storageClass("local", waitForConsumer), localPV("pv", "1Gi", "node1"),
-			newClaim("a", "1Gi", ofClass("local")), newClaim("b", "1Gi", ofClass("local")))
+			pvbuild.NewClaim("a", "1Gi", pvbuild.OfClass("local")), pvbuild.NewClaim("b", "1Gi", pvbuild.OfClass("local")))
 		w.start()
 		w.settle()
-		first, err := w.controller.Place(t.Context(), podOf("a"), nodes())
+		first, err := w.controller.Place(t.Context(), pvbuild.PodOf("a"), nodes())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.controller.Place(t.Context(), podOf("b"), nodes()); !errors.Is(err, volume.ErrClaimUnbound) {
+		if _, err := w.controller.Place(t.Context(), pvbuild.PodOf("b"), nodes()); !errors.Is(err, volume.ErrClaimUnbound) {
 			t.Errorf("the same volume was given twice, or err = %v", err)
 		}
-		if _, err := w.controller.Place(t.Context(), podOf("a"), nodes()); !errors.Is(err, persistentvolume.ErrReserved) {
+		if _, err := w.controller.Place(t.Context(), pvbuild.PodOf("a"), nodes()); !errors.Is(err, index.ErrReserved) {
 			t.Errorf("err = %v", err)
 		}
 		first.Rollback()
 		first.Rollback()
-		if node, err := w.place(podOf("b")); node != "node1" || err != nil {
+		if node, err := w.place(pvbuild.PodOf("b")); node != "node1" || err != nil {
 			t.Errorf("after the rollback: %q, %v", node, err)
 		}
 		if err := first.Commit(t.Context()); err != nil {
@@ -106,21 +108,21 @@ func TestAPlacementKeepsItsVolumesUntilItEnds(t *testing.T) {
 func TestAPlacementThatIsOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, storageClass("local", waitForConsumer), localPV("pv1", "1Gi", "node1"), localPV("pv2", "1Gi", "node1"),
-			newClaim("a", "1Gi", ofClass("local")), newClaim("b", "1Gi", ofClass("local")))
+			pvbuild.NewClaim("a", "1Gi", pvbuild.OfClass("local")), pvbuild.NewClaim("b", "1Gi", pvbuild.OfClass("local")))
 		w.start()
 		w.settle()
-		p, err := w.controller.Place(t.Context(), podOf("a", "b"), nodes())
+		p, err := w.controller.Place(t.Context(), pvbuild.PodOf("a", "b"), nodes())
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.change("pv2", forClaim("rival", "rival"))
+		w.change("pv2", pvbuild.ForClaim("rival", "rival"))
 		if err := p.Commit(t.Context()); !errors.Is(err, objects.ErrConflict) {
 			t.Errorf("err = %v", err)
 		}
 		w.settle()
 		w.create(localPV("pv3", "1Gi", "node1"))
 		w.settle()
-		if node, err := w.place(podOf("a", "b")); node != "node1" || err != nil {
+		if node, err := w.place(pvbuild.PodOf("a", "b")); node != "node1" || err != nil {
 			t.Errorf("%q, %v", node, err)
 		}
 		w.settle()
@@ -134,13 +136,13 @@ func TestStorageIsMadeWhereThePodIsPlaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := storageClass("fast", made, waitForConsumer)
 		c.AllowedTopologies = []v1.TopologySelectorTerm{{MatchLabelExpressions: []v1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"b"}}}}}
-		w := newWorld(t, c, newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+		w := newWorld(t, c, pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast"))).withStorage()
 		for _, n := range nodes() {
 			w.create(n)
 		}
 		w.start()
 		w.settle()
-		if node, err := w.place(podOf("data")); node != "node2" || err != nil {
+		if node, err := w.place(pvbuild.PodOf("data")); node != "node2" || err != nil {
 			t.Fatalf("placed on %q, %v", node, err)
 		}
 		w.settle()
@@ -153,21 +155,21 @@ func TestStorageIsMadeWhereThePodIsPlaced(t *testing.T) {
 
 func TestAClaimWhoseStorageIsBeingMadeStaysOnItsNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("fast", made, waitForConsumer), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+		w := newWorld(t, storageClass("fast", made, waitForConsumer), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast"))).withStorage()
 		for _, n := range nodes() {
 			w.create(n)
 		}
 		w.start()
 		w.settle()
 		w.storage.fail(errors.New("the server does not answer")) // so it may have been made
-		if node, err := w.place(podOf("data")); node != "node1" || err != nil {
+		if node, err := w.place(pvbuild.PodOf("data")); node != "node1" || err != nil {
 			t.Fatalf("placed on %q, %v", node, err)
 		}
 		w.settle()
-		if _, err := w.controller.Place(t.Context(), podOf("data"), nodes()[1:]); !errors.Is(err, persistentvolume.ErrOtherNodeSelected) {
+		if _, err := w.controller.Place(t.Context(), pvbuild.PodOf("data"), nodes()[1:]); !errors.Is(err, persistentvolume.ErrOtherNodeSelected) {
 			t.Errorf("err = %v", err)
 		}
-		if node, err := w.place(podOf("data")); node != "node1" || err != nil {
+		if node, err := w.place(pvbuild.PodOf("data")); node != "node1" || err != nil {
 			t.Errorf("placed on %q, %v", node, err)
 		}
 		w.storage.fail(nil)
@@ -178,11 +180,11 @@ func TestAClaimWhoseStorageIsBeingMadeStaysOnItsNode(t *testing.T) {
 
 func TestPodsThatCannotBePlaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rwop := newClaim("rwop", "1Gi", wantsModes(v1.ReadWriteOncePod))
-		ephemeral := podOf()
+		rwop := pvbuild.NewClaim("rwop", "1Gi", pvbuild.WantsModes(v1.ReadWriteOncePod))
+		ephemeral := pvbuild.PodOf()
 		ephemeral.Spec.Volumes = []v1.Volume{{Name: "immediate", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}}}
-		w := newWorld(t, storageClass("local", waitForConsumer), newClaim("immediate", "9Gi"), newClaim("delayed", "1Gi", ofClass("local")),
-			newPV("for-one", "1Gi", withModes(v1.ReadWriteOncePod)), rwop, onNode(podOf("rwop"), "other"), newClaim("pod-immediate", "9Gi"), newClaim("going", "1Gi", func(c *v1.PersistentVolumeClaim) { c.Finalizers = []string{"example.com/late"} }))
+		w := newWorld(t, storageClass("local", waitForConsumer), pvbuild.NewClaim("immediate", "9Gi"), pvbuild.NewClaim("delayed", "1Gi", pvbuild.OfClass("local")),
+			pvbuild.NewPV("for-one", "1Gi", pvbuild.WithModes(v1.ReadWriteOncePod)), rwop, onNode(pvbuild.PodOf("rwop"), "other"), pvbuild.NewClaim("pod-immediate", "9Gi"), pvbuild.NewClaim("going", "1Gi", func(c *v1.PersistentVolumeClaim) { c.Finalizers = []string{"example.com/late"} }))
 		w.delete("PersistentVolumeClaim", "ops", "going")
 		w.start()
 		w.settle()
@@ -191,28 +193,28 @@ func TestPodsThatCannotBePlaced(t *testing.T) {
 			want error
 			text string
 		}{
-			"no such claim":      {podOf("nix"), volume.ErrNotFound, `place pod "ops/pod": PersistentVolumeClaim "ops/nix": `},
-			"bound at once":      {podOf("immediate"), persistentvolume.ErrNotBoundYet, "is not bound yet"},
-			"no volume":          {podOf("delayed"), volume.ErrClaimUnbound, `node "node1": PersistentVolumeClaim "ops/delayed": bind`},
-			"used by another":    {podOf("rwop"), persistentvolume.ErrUsedByOtherPod, "ReadWriteOncePod"},
+			"no such claim":      {pvbuild.PodOf("nix"), volume.ErrNotFound, `place pod "ops/pod": PersistentVolumeClaim "ops/nix": `},
+			"bound at once":      {pvbuild.PodOf("immediate"), persistentvolume.ErrNotBoundYet, "is not bound yet"},
+			"no volume":          {pvbuild.PodOf("delayed"), volume.ErrClaimUnbound, `node "node1": PersistentVolumeClaim "ops/delayed": bind`},
+			"used by another":    {pvbuild.PodOf("rwop"), persistentvolume.ErrUsedByOtherPod, "ReadWriteOncePod"},
 			"somebody's claim":   {ephemeral, volume.ErrBoundElsewhere, `ephemeral volume "immediate"`},
-			"a claim that goes":  {podOf("going"), volume.ErrClaimUnbound, "being deleted"},
-			"one of many claims": {podOf("delayed", "nix"), volume.ErrNotFound, "nix"},
+			"a claim that goes":  {pvbuild.PodOf("going"), volume.ErrClaimUnbound, "being deleted"},
+			"one of many claims": {pvbuild.PodOf("delayed", "nix"), volume.ErrNotFound, "nix"},
 		} {
 			_, err := w.controller.Place(t.Context(), tc.pod, nodes())
 			if !errors.Is(err, tc.want) || !strings.Contains(fmt.Sprint(err), tc.text) {
 				t.Errorf("%s: err = %v", name, err)
 			}
 		}
-		if _, err := w.controller.Place(t.Context(), podOf("delayed"), nil); err == nil || !strings.Contains(err.Error(), "there is no node") {
+		if _, err := w.controller.Place(t.Context(), pvbuild.PodOf("delayed"), nil); err == nil || !strings.Contains(err.Error(), "there is no node") {
 			t.Errorf("err = %v", err)
 		}
-		if p, err := w.controller.Place(t.Context(), podOf(), nodes()); err != nil || p.Node != "node1" {
+		if p, err := w.controller.Place(t.Context(), pvbuild.PodOf(), nodes()); err != nil || p.Node != "node1" {
 			t.Errorf("a pod without volumes: %v, %v", p, err)
 		}
 		w.delete("Pod", "ops", "other")
 		w.settle()
-		if _, err := w.place(podOf("rwop")); err != nil {
+		if _, err := w.place(pvbuild.PodOf("rwop")); err != nil {
 			t.Errorf("once the other pod is gone: %v", err)
 		}
 	})
@@ -224,16 +226,16 @@ func TestPlacementSurvivesACrashAtEveryCall(t *testing.T) {
 	sweepCrashes(t, 10, func(t *testing.T) *world {
 		w := newWorld(t, storageClass("local", waitForConsumer), storageClass("fast", made, waitForConsumer, func(c *storagev1.StorageClass) { c.Provisioner = storagePlugin }),
 			localPV("n1", "1Gi", "node1"), localPV("n2a", "1Gi", "node2"), localPV("n2b", "1Gi", "node2"),
-			newClaim("a", "1Gi", ofClass("local")), newClaim("b", "1Gi", ofClass("local")), newClaim("c", "1Gi", ofClass("fast"))).withStorage()
+			pvbuild.NewClaim("a", "1Gi", pvbuild.OfClass("local")), pvbuild.NewClaim("b", "1Gi", pvbuild.OfClass("local")), pvbuild.NewClaim("c", "1Gi", pvbuild.OfClass("fast"))).withStorage()
 		for _, n := range nodes() {
 			w.create(n)
 		}
 		w.afterStart = func() {
-			_, _ = w.place(podOf("a", "b", "c")) // which may die
+			_, _ = w.place(pvbuild.PodOf("a", "b", "c")) // which may die
 		}
 		return w
 	}, func(w *world) { w.afterStart = nil }, func(w *world) {
-		if node, err := w.place(podOf("a", "b", "c")); node != "node2" || err != nil {
+		if node, err := w.place(pvbuild.PodOf("a", "b", "c")); node != "node2" || err != nil {
 			w.t.Fatalf("placed on %q, %v", node, err)
 		}
 		w.settle()
@@ -250,10 +252,10 @@ func TestPlacementSurvivesACrashAtEveryCall(t *testing.T) {
 // A claim that is being deleted gets no volume any more, which would go with it.
 func TestCommitGivesNothingToAClaimThatIsBeingDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pod := podOf("data")
+		pod := pvbuild.PodOf("data")
 		pod.Spec.NodeName = "node1"
-		w := newWorld(t, storageClass("local", waitForConsumer), newPV("pv", "1Gi", class("local"), withPolicy(v1.PersistentVolumeReclaimDelete)),
-			newClaim("data", "1Gi", ofClass("local")), pod).withStorage()
+		w := newWorld(t, storageClass("local", waitForConsumer), pvbuild.NewPV("pv", "1Gi", pvbuild.Class("local"), withPolicy(v1.PersistentVolumeReclaimDelete)),
+			pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("local")), pod).withStorage()
 		w.start()
 		w.settle()
 		p, err := w.controller.Place(t.Context(), pod, nodes())
@@ -276,7 +278,7 @@ func TestPlacingRefusesWhatNoNodeWouldMount(t *testing.T) {
 		change func(*world)
 		want   error
 	}{
-		"the volume is another's": {func(w *world) { w.change("pv", forClaim("rival", "rival")) }, volume.ErrClaimLost},
+		"the volume is another's": {func(w *world) { w.change("pv", pvbuild.ForClaim("rival", "rival")) }, volume.ErrClaimLost},
 		"the volume is gone": {func(w *world) {
 			w.delete("PersistentVolume", "", "pv")
 			w.change("pv", func(pv *v1.PersistentVolume) { pv.Finalizers = nil })
@@ -284,14 +286,14 @@ func TestPlacingRefusesWhatNoNodeWouldMount(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, newPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimRetain)), newClaim("data", "1Gi"))
+				w := newWorld(t, pvbuild.NewPV("pv", "1Gi", withPolicy(v1.PersistentVolumeReclaimRetain)), pvbuild.NewClaim("data", "1Gi"))
 				w.start()
 				w.settle()
 				w.wantBound("data", "pv")
 				tc.change(w)
 				w.settle()
 				w.wantClaim("data", v1.ClaimLost)
-				if p, err := w.controller.Place(t.Context(), podOf("data"), nodes()); !errors.Is(err, tc.want) {
+				if p, err := w.controller.Place(t.Context(), pvbuild.PodOf("data"), nodes()); !errors.Is(err, tc.want) {
 					t.Errorf("placed: %+v, %v", p, err)
 				}
 			})
@@ -303,16 +305,16 @@ func TestPlacingRefusesWhatNoNodeWouldMount(t *testing.T) {
 // bound there.
 func TestPlacingLeavesTheClaimToAnExternalProvisioner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("ext", waitForConsumer, provisionedBy("csi.example.com")), newClaim("data", "1Gi", ofClass("ext"))).withStorage()
+		w := newWorld(t, storageClass("ext", waitForConsumer, provisionedBy("csi.example.com")), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("ext"))).withStorage()
 		w.start()
 		w.settle()
-		if node, err := w.place(podOf("data")); node != "node1" || err != nil {
+		if node, err := w.place(pvbuild.PodOf("data")); node != "node1" || err != nil {
 			t.Fatalf("placed on %q, %v", node, err)
 		}
 		w.settle()
-		w.create(newPV("pv", "1Gi", class("ext")))
+		w.create(pvbuild.NewPV("pv", "1Gi", pvbuild.Class("ext")))
 		w.settle()
-		p, err := w.controller.Place(t.Context(), podOf("data"), nodes())
+		p, err := w.controller.Place(t.Context(), pvbuild.PodOf("data"), nodes())
 		if err != nil || p.Node != "node1" || len(p.Bind)+len(p.Provision) > 0 {
 			t.Errorf("placed again: %+v, %v", p, err)
 		}
@@ -357,13 +359,13 @@ func TestPlacingHeedsTheCapacityOfADriver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, storageClass("ext", waitForConsumer, provisionedBy("csi.example.com")), newClaim("data", "1Gi", ofClass("ext"))).withStorage()
+				w := newWorld(t, storageClass("ext", waitForConsumer, provisionedBy("csi.example.com")), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("ext"))).withStorage()
 				for _, o := range tc.objects {
 					w.create(o)
 				}
 				w.start()
 				w.settle()
-				node, err := w.place(podOf("data"))
+				node, err := w.place(pvbuild.PodOf("data"))
 				if node != tc.node || errors.Is(err, persistentvolume.ErrNoCapacity) != (tc.node == "") {
 					t.Errorf("placed on %q, %v", node, err)
 				}
@@ -381,13 +383,13 @@ func TestClassThatTheCacheHasNotHeardOf(t *testing.T) {
 		w.settle()
 		release := w.client.Hold("StorageClass")
 		defer release()
-		w.create(newClaim("before", "2Gi", ofClass("local"))) // of which it is known that there is none
+		w.create(pvbuild.NewClaim("before", "2Gi", pvbuild.OfClass("local"))) // of which it is known that there is none
 		w.settle()
 		w.create(storageClass("local", waitForConsumer))
-		w.create(newClaim("data", "1Gi", ofClass("local")))
+		w.create(pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("local")))
 		w.settle()
 		w.wantClaim("data", v1.ClaimPending)
-		if node, err := w.place(podOf("data")); node != "node1" || err != nil {
+		if node, err := w.place(pvbuild.PodOf("data")); node != "node1" || err != nil {
 			t.Errorf("placed on %q, %v", node, err)
 		}
 		w.settle()

@@ -8,6 +8,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 // isAllowedOn reports whether a class lets its volumes be made for a node.
@@ -25,7 +27,7 @@ func isAllowedOn(class *storagev1.StorageClass, node *v1.Node) bool {
 func notMadeOn(why error, class *storagev1.StorageClass, node *v1.Node) error {
 	reason := fmt.Errorf("%w: storage class %q makes volumes only for nodes with %s, which %q is not: label the node, or make the class anew with other allowedTopologies",
 		errorOf(why), class.Name, topologiesOf(class), node.Name)
-	unbound, ok := errors.AsType[*UnboundError](why)
+	unbound, ok := errors.AsType[*index.UnboundError](why)
 	if !ok {
 		return reason
 	}
@@ -34,9 +36,9 @@ func notMadeOn(why error, class *storagev1.StorageClass, node *v1.Node) error {
 	return &there
 }
 
-// errorOf returns what an [UnboundError] holds, or else the error itself.
+// errorOf returns what an [index.UnboundError] holds, or else the error itself.
 func errorOf(why error) error {
-	if unbound, ok := errors.AsType[*UnboundError](why); ok {
+	if unbound, ok := errors.AsType[*index.UnboundError](why); ok {
 		return unbound.Err
 	}
 	return why

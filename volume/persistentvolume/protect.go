@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -64,7 +65,7 @@ func (u *claimUsers) of(claim types.NamespacedName) []*v1.Pod {
 // claimsOfPod returns the claims that a pod names, some maybe twice.
 func claimsOfPod(pod *v1.Pod) (names []types.NamespacedName) {
 	for i := range pod.Spec.Volumes {
-		if name, ok := claimOf(pod, &pod.Spec.Volumes[i]); ok {
+		if name, ok := pvapi.ClaimOf(pod, &pod.Spec.Volumes[i]); ok {
 			names = append(names, name)
 		}
 	}
@@ -80,7 +81,7 @@ func (c *Controller) podChanged(name types.NamespacedName, prior, now *v1.Pod, h
 	if how != gone {
 		c.users.put(now)
 		c.lookAtClaims(now)
-		c.queue.add(volume.NewObjectRef(kindPod, name.Namespace, name.Name)) // which may have claims to make
+		c.queue.add(volume.NewObjectRef(pvapi.KindPod, name.Namespace, name.Name)) // which may have claims to make
 		return
 	}
 	for i := range prior.Spec.Volumes {
@@ -90,7 +91,7 @@ func (c *Controller) podChanged(name types.NamespacedName, prior, now *v1.Pod, h
 
 func (c *Controller) lookAtClaims(pod *v1.Pod) {
 	for _, claim := range claimsOfPod(pod) {
-		c.queue.add(claimRef(claim))
+		c.queue.add(pvapi.ClaimRef(claim))
 	}
 }
 
@@ -110,7 +111,7 @@ func (c *Controller) protectClaim(ctx context.Context, claim *v1.PersistentVolum
 		return claim, err
 	}
 	next := claim.DeepCopy()
-	next.Finalizers = without(next.Finalizers, claimProtection)
+	next.Finalizers = pvapi.Without(next.Finalizers, claimProtection)
 	return c.updateClaim(ctx, claim, next)
 }
 
@@ -147,10 +148,10 @@ func withOne(finalizers []string, one string) []string {
 // answer is no.
 func (c *Controller) isUsed(ctx context.Context, claim *v1.PersistentVolumeClaim) (bool, error) {
 	uses := func(pod *v1.Pod) bool { return usesClaim(pod, claim) }
-	if slices.ContainsFunc(c.users.of(nameOf(claim)), uses) {
+	if slices.ContainsFunc(c.users.of(pvapi.NameOf(claim)), uses) {
 		return true, nil
 	}
-	pods, err := objects.List[*v1.Pod](ctx, objects.Live(c.objects), kindPod, claim.Namespace)
+	pods, err := objects.List[*v1.Pod](ctx, objects.Live(c.objects), pvapi.KindPod, claim.Namespace)
 	if i := slices.IndexFunc(pods, uses); err == nil && i >= 0 {
 		// That it has gone may never be heard of.
 		return true, fmt.Errorf("%w: pod %q uses the claim, which the cache has not heard of", objects.ErrConflict, pods[i].Name)
@@ -167,8 +168,8 @@ func usesClaim(pod *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
 		return false
 	}
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool {
-		name, ok := claimOf(pod, &v)
-		return ok && name == nameOf(claim) && (v.Ephemeral == nil || !isShutDown(pod) && metav1.IsControlledBy(claim, pod))
+		name, ok := pvapi.ClaimOf(pod, &v)
+		return ok && name == pvapi.NameOf(claim) && (v.Ephemeral == nil || !isShutDown(pod) && metav1.IsControlledBy(claim, pod))
 	})
 }
 
@@ -192,14 +193,14 @@ func (c *Controller) protectVolume(ctx context.Context, pv *v1.PersistentVolume)
 		return pv, nil
 	}
 	next := pv.DeepCopy()
-	next.Finalizers = without(next.Finalizers, volumeProtection)
-	if slices.Contains(next.Finalizers, deletionFinalizer) {
+	next.Finalizers = pvapi.Without(next.Finalizers, volumeProtection)
+	if slices.Contains(next.Finalizers, pvapi.DeletionFinalizer) {
 		stays, err := c.storageStays(ctx, pv)
 		if err != nil {
 			return pv, err
 		}
 		if stays {
-			next.Finalizers = without(next.Finalizers, deletionFinalizer)
+			next.Finalizers = pvapi.Without(next.Finalizers, pvapi.DeletionFinalizer)
 		}
 	}
 	return c.updateVolume(ctx, pv, next)
@@ -211,7 +212,7 @@ func (c *Controller) protectVolume(ctx context.Context, pv *v1.PersistentVolume)
 // has gone nothing is added any more: else, where the API does not let the volume go,
 // each of the two writes would ask for the other one, without a pause.
 func (c *Controller) withDeletion(pv *v1.PersistentVolume, finalizers []string) []string {
-	provisioner := pv.Annotations[annProvisionedBy]
+	provisioner := pv.Annotations[pvapi.AnnProvisionedBy]
 	if provisioner == "" || c.plugins == nil {
 		return finalizers
 	}
@@ -219,12 +220,12 @@ func (c *Controller) withDeletion(pv *v1.PersistentVolume, finalizers []string) 
 		return finalizers
 	}
 	if pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || isOfDriver(pv, c.allPlugins()) {
-		return without(finalizers, deletionFinalizer)
+		return pvapi.Without(finalizers, pvapi.DeletionFinalizer)
 	}
 	if state, _, _ := c.operations.state(releaseKey(pv)); state == opDone {
 		return finalizers
 	}
-	return withOne(finalizers, deletionFinalizer)
+	return withOne(finalizers, pvapi.DeletionFinalizer)
 }
 
 // storageStays reports whether a volume that is being deleted is let go without

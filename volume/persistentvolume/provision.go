@@ -13,7 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 const (
@@ -39,14 +41,14 @@ func ProvisionedName(claim *v1.PersistentVolumeClaim) string { return "pvc-" + s
 func provisionKey(claim *v1.PersistentVolumeClaim) string { return "provision " + string(claim.UID) }
 
 func provisionTask(claim *v1.PersistentVolumeClaim, inherited bool, f func(context.Context) error) task {
-	return task{key: provisionKey(claim), volume: ProvisionedName(claim), class: claimClass(claim, ""), about: claimRef(nameOf(claim)),
+	return task{key: provisionKey(claim), volume: ProvisionedName(claim), class: pvapi.ClaimClass(claim, ""), about: pvapi.ClaimRef(pvapi.NameOf(claim)),
 		on: claim.Annotations[annSelectedNode], inherited: inherited, do: f}
 }
 
 // provision has storage made for a claim that has found none, and why. It reports
 // false where the class makes none.
-func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *UnboundError) (handled bool, err error) {
-	name, inherited := claimClass(claim, ""), isProvisioning(claim)
+func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *index.UnboundError) (handled bool, err error) {
+	name, inherited := pvapi.ClaimClass(claim, ""), isProvisioning(claim)
 	with, err := c.makingOf(claim, class)
 	if err != nil {
 		return true, c.failProvisioning(ctx, claim, failedToProvision(claim, err))
@@ -62,7 +64,7 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 		return true, c.awaitExternal(ctx, claim, class, why)
 	}
 	if pv, exists := c.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); exists && inherited && pv.DeletionTimestamp != nil {
-		c.unbound.set(nameOf(claim), errMadeAgain)
+		c.unbound.set(pvapi.NameOf(claim), errMadeAgain)
 		return true, c.setPending(ctx, claim) // which is looked at again then
 	}
 	key := provisionKey(claim)
@@ -80,18 +82,18 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 	case opDone: // and the volume stored, which has the claim looked at
 		c.operations.forget(key)
 		if _, exists := c.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); !exists { // but it has gone since
-			c.queue.add(claimRef(nameOf(claim)))
+			c.queue.add(pvapi.ClaimRef(pvapi.NameOf(claim)))
 		}
 		return true, nil
 	case opRunning:
 		c.events.isSlow(claim, err)
-		c.unbound.set(nameOf(claim), c.beingMade(claim, err))
+		c.unbound.set(pvapi.NameOf(claim), c.beingMade(claim, err))
 		return true, c.setPending(ctx, claim)
 	}
 	if failed := c.failProvisioning(ctx, claim, failedToProvision(claim, err)); failed != nil {
 		return true, failed
 	}
-	return true, c.endAttempt(ctx, nameOf(claim), key, waitsForConsumer(class))
+	return true, c.endAttempt(ctx, pvapi.NameOf(claim), key, waitsForConsumer(class))
 }
 
 // beginMaking has storage made, unless the plugin refuses to before it has begun:
@@ -112,7 +114,7 @@ func (c *Controller) beginMaking(ctx context.Context, claim *v1.PersistentVolume
 		return claim, opRefused, err
 	}
 	if c.isBeside() && !inherited {
-		c.events.happened(claim, v1.EventTypeNormal, reasonProvisioning, fmt.Sprintf("External provisioner is provisioning volume for claim %q", nameOf(claim).String()))
+		c.events.happened(claim, v1.EventTypeNormal, reasonProvisioning, fmt.Sprintf("External provisioner is provisioning volume for claim %q", pvapi.NameOf(claim).String()))
 	}
 	state, err := c.operations.do(provisionTask(claim, inherited, func(ctx context.Context) error { return c.makeVolume(ctx, claim, class) }))
 	return claim, state, err
@@ -154,28 +156,28 @@ func (c *Controller) beingMade(claim *v1.PersistentVolumeClaim, slow error) erro
 }
 
 func failedToProvision(claim *v1.PersistentVolumeClaim, err error) error {
-	return fmt.Errorf("failed to provision volume with StorageClass %q: %w", claimClass(claim, ""), err)
+	return fmt.Errorf("failed to provision volume with StorageClass %q: %w", pvapi.ClaimClass(claim, ""), err)
 }
 
 func (c *Controller) failProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim, why error) error {
 	c.events.is(claim, v1.EventTypeWarning, reasonProvisioningFailed, why.Error(), "")
-	c.unbound.set(nameOf(claim), why)
+	c.unbound.set(pvapi.NameOf(claim), why)
 	return c.setPending(ctx, claim)
 }
 
 // missClass is for a claim whose class does not exist, and that has found no volume
 // of that class either.
-func (c *Controller) missClass(ctx context.Context, claim *v1.PersistentVolumeClaim, class string, why *UnboundError) error {
+func (c *Controller) missClass(ctx context.Context, claim *v1.PersistentVolumeClaim, class string, why *index.UnboundError) error {
 	missing := fmt.Errorf("storageclass.storage.k8s.io %q not found; create it, or a volume of this class that fits", class)
-	c.events.is(claim, v1.EventTypeWarning, reasonProvisioningFailed, missing.Error(), why.reasons())
+	c.events.is(claim, v1.EventTypeWarning, reasonProvisioningFailed, missing.Error(), why.Reasons())
 	waits := *why
 	waits.Err = fmt.Errorf("%w: %w", volume.ErrClaimUnbound, missing)
-	c.unbound.set(nameOf(claim), &waits)
+	c.unbound.set(pvapi.NameOf(claim), &waits)
 	return c.setPending(ctx, claim)
 }
 
 // awaitExternal asks another process for the volume.
-func (c *Controller) awaitExternal(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *UnboundError) error {
+func (c *Controller) awaitExternal(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *index.UnboundError) error {
 	claim, err := c.updateClaim(ctx, claim, withProvisioner(claim, class))
 	if err != nil {
 		return err
@@ -184,7 +186,7 @@ func (c *Controller) awaitExternal(ctx context.Context, claim *v1.PersistentVolu
 		"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner), "")
 	waits := *c.noneThere(ctx, claim, why)
 	waits.Err = fmt.Errorf("%w: it waits for a volume from the external provisioner %s", waits.Err, class.Provisioner)
-	c.unbound.set(nameOf(claim), &waits)
+	c.unbound.set(pvapi.NameOf(claim), &waits)
 	return c.setPending(ctx, claim)
 }
 
@@ -225,7 +227,7 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 	}
 	key := provisionKey(claim)
 	if !stored && !c.operations.certain(key) {
-		c.waiting.add(Wanted{Claim: claim, Delayed: true}) // for its class, if that is gone
+		c.waiting.Add(index.Wanted{Claim: claim, Delayed: true}) // for its class, if that is gone
 		class, err := c.classOf(ctx, claim)
 		if err != nil {
 			return err
@@ -236,7 +238,7 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 				return replaced
 			}
 			if with.Class == nil {
-				return fmt.Errorf("the class %q is gone that knows where; create it again", claimClass(claim, ""))
+				return fmt.Errorf("the class %q is gone that knows where; create it again", pvapi.ClaimClass(claim, ""))
 			}
 			return c.makeVolume(ctx, claim, with.Class)
 		}))
@@ -255,7 +257,7 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 	if _, err = c.updateClaim(ctx, claim, next); err == nil {
 		c.operations.forget(key)
 	}
-	return ignoreMissing(err)
+	return pvapi.IgnoreMissing(err)
 }
 
 // isLetGo reports whether a volume is being deleted, and its storage, which is not
@@ -388,7 +390,7 @@ func checkMade(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, node *v
 	made := func(format string, args ...any) error {
 		return fmt.Errorf("has made a PersistentVolume %q that the claim cannot have: %s", pv.Name, fmt.Sprintf(format, args...))
 	}
-	if detail := unusable(pv); detail != "" {
+	if detail := index.Unusable(pv); detail != "" {
 		return made("%s", detail)
 	}
 	if claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "" && claim.Spec.VolumeName != pv.Name {
@@ -403,7 +405,7 @@ func checkMade(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, node *v
 			return made("its access modes are %v without %s", pv.Spec.AccessModes, mode)
 		}
 	}
-	if have, want := volumeMode(pv.Spec.VolumeMode), volumeMode(claim.Spec.VolumeMode); have != want {
+	if have, want := pvapi.VolumeMode(pv.Spec.VolumeMode), pvapi.VolumeMode(claim.Spec.VolumeMode); have != want {
 		return made("its volumeMode is %s instead of %s", have, want)
 	}
 	selector, err := metav1.LabelSelectorAsSelector(claim.Spec.Selector)
@@ -423,20 +425,20 @@ func checkMade(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, node *v
 func (c *Controller) madeFor(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) *v1.PersistentVolume {
 	pv = pv.DeepCopy()
 	pv.Name, pv.UID, pv.ResourceVersion = ProvisionedName(claim), "", ""
-	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, annProvisionedBy, class.Provisioner)
+	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, pvapi.AnnProvisionedBy, class.Provisioner)
 	pv.Spec.PersistentVolumeReclaimPolicy = policyOf(class)
 	pv.Spec.StorageClassName = class.Name
 	pv.Spec.VolumeAttributesClassName = claim.Spec.VolumeAttributesClassName
 	pv.Spec.MountOptions = slices.Clone(class.MountOptions)
 	pv.Spec.ClaimRef = &v1.ObjectReference{
-		Kind: kindClaim, APIVersion: v1.SchemeGroupVersion.String(),
+		Kind: pvapi.KindClaim, APIVersion: v1.SchemeGroupVersion.String(),
 		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
 	}
 	last := besideFinalizer
 	if !c.isBeside() {
-		metav1.SetMetaDataAnnotation(&pv.ObjectMeta, annBoundByController, yes)
+		metav1.SetMetaDataAnnotation(&pv.ObjectMeta, pvapi.AnnBoundByController, pvapi.AnnYes)
 		pv.Finalizers = withOne(pv.Finalizers, volumeProtection)
-		last = deletionFinalizer
+		last = pvapi.DeletionFinalizer
 	}
 	if policyOf(class) == v1.PersistentVolumeReclaimDelete {
 		pv.Finalizers = withOne(pv.Finalizers, last)

@@ -9,6 +9,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
 // annProvisioning is beside the finalizer: what the storage is made with, so that
@@ -84,7 +86,7 @@ func (c *Controller) withProvisioning(claim *v1.PersistentVolumeClaim, class *st
 // that no storage is there for it but that of a stored volume.
 func endProvisioning(claim *v1.PersistentVolumeClaim) {
 	delete(claim.Annotations, annProvisioning)
-	claim.Finalizers = without(claim.Finalizers, ProvisioningFinalizer)
+	claim.Finalizers = pvapi.Without(claim.Finalizers, ProvisioningFinalizer)
 }
 
 func isProvisioning(claim *v1.PersistentVolumeClaim) bool {

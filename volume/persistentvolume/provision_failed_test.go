@@ -15,6 +15,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
@@ -47,8 +48,11 @@ func TestFailedAttemptThatLeftNothing(t *testing.T) {
 			do     func(*world)
 			volume string // that the claim has then; empty: it is gone
 		}{
-			"a volume comes":          {func(w *world) { w.create(newPV("pv", "1Gi", class("fast"))) }, "pv"},
-			"the class has volumes":   {func(w *world) { w.replaceClass(storageClass("fast")); w.create(newPV("pv", "1Gi", class("fast"))) }, "pv"},
+			"a volume comes": {func(w *world) { w.create(pvbuild.NewPV("pv", "1Gi", pvbuild.Class("fast"))) }, "pv"},
+			"the class has volumes": {func(w *world) {
+				w.replaceClass(storageClass("fast"))
+				w.create(pvbuild.NewPV("pv", "1Gi", pvbuild.Class("fast")))
+			}, "pv"},
 			"the class makes volumes": {func(w *world) { w.storage.fail(nil); w.replaceClass(storageClass("fast", made)) }, "pvc-uid-data"},
 			"the claim is deleted":    {func(w *world) { w.delete("PersistentVolumeClaim", "ops", "data") }, ""},
 			"deleted before a restart": {func(w *world) {
@@ -61,13 +65,13 @@ func TestFailedAttemptThatLeftNothing(t *testing.T) {
 				w.delete("PersistentVolumeClaim", "ops", "data")
 				w.settle()
 				w.storage.fail(nil)
-				w.create(newClaim("data", "1Gi", ofClass("")))
-				w.create(newPV("pv", "1Gi"))
+				w.create(pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("")))
+				w.create(pvbuild.NewPV("pv", "1Gi"))
 			}, "pv"},
 		} {
 			t.Run(name+", "+then, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t, storageClass("fast", made, refusedParameters), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+					w := newWorld(t, storageClass("fast", made, refusedParameters), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast"))).withStorage()
 					w.start()
 					w.settle()
 					fail(w)
@@ -106,7 +110,7 @@ func TestUncertainStorageIsAskedForAsItWas(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+				w := newWorld(t, storageClass("fast", made), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast"))).withStorage()
 				w.config.TrustedClaims = true
 				w.startFailing(errNoAnswer)
 				w.settle()
@@ -141,7 +145,7 @@ func TestNothingIsMadeAsAClaimItselfSays(t *testing.T) {
 	for name, classes := range map[string][]*storagev1.StorageClass{"of another class": {storageClass("fast", made)}, "of none": nil} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, newClaim("data", "1Gi", ofClass("fast"), forged)).withStorage()
+				w := newWorld(t, pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast"), forged)).withStorage()
 				for _, class := range classes {
 					w.create(class)
 				}
@@ -163,7 +167,7 @@ func TestNothingIsMadeAsAClaimItselfSays(t *testing.T) {
 // moment later.
 func (w *world) selected(claim string, nodes ...*v1.Node) string {
 	w.t.Helper()
-	p, err := w.controller.Place(w.t.Context(), podOf(claim), nodes)
+	p, err := w.controller.Place(w.t.Context(), pvbuild.PodOf(claim), nodes)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -179,7 +183,7 @@ func (w *world) selected(claim string, nodes ...*v1.Node) string {
 // its turn, another node is tried at once.
 func TestNodeIsGivenBackOnceForEachAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("fast", made, waitForConsumer), newClaim("data", "1Gi", ofClass("fast")), newNode("node1"), newNode("node2")).withStorage()
+		w := newWorld(t, storageClass("fast", made, waitForConsumer), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")), newNode("node1"), newNode("node2")).withStorage()
 		w.startFailing(volume.NothingDone(errors.New("it is full")))
 		w.settle()
 		for i, step := range []struct {
@@ -202,7 +206,7 @@ func TestPlacingAgainAtEachChangeDoesNotSpin(t *testing.T) {
 	for name, all := range map[string][]*v1.Node{"one node": {newNode("node1")}, "two nodes": {newNode("node1"), newNode("node2")}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, storageClass("fast", made, waitForConsumer), newClaim("data", "1Gi", ofClass("fast")), newNode("node1"), newNode("node2")).withStorage()
+				w := newWorld(t, storageClass("fast", made, waitForConsumer), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")), newNode("node1"), newNode("node2")).withStorage()
 				w.startFailing(volume.NothingDone(errors.New("it is full")))
 				w.settle()
 				changed := make(chan struct{}, 1)
@@ -223,7 +227,7 @@ func TestPlacingAgainAtEachChangeDoesNotSpin(t *testing.T) {
 					case <-ctx.Done():
 						continue
 					}
-					if p, err := w.controller.Place(ctx, podOf("data"), all[i%len(all):][:1]); err == nil && p.Commit(ctx) == nil {
+					if p, err := w.controller.Place(ctx, pvbuild.PodOf("data"), all[i%len(all):][:1]); err == nil && p.Commit(ctx) == nil {
 						rounds.Add(1)
 					}
 				}
@@ -238,7 +242,7 @@ func TestPlacingAgainAtEachChangeDoesNotSpin(t *testing.T) {
 // The only node there is stays selected, and is tried again by itself.
 func TestOnlyNodeStaysSelected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("fast", made, waitForConsumer), newClaim("data", "1Gi", ofClass("fast")), newNode("node1")).withStorage()
+		w := newWorld(t, storageClass("fast", made, waitForConsumer), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")), newNode("node1")).withStorage()
 		w.config.NodeName = "node1"
 		w.startFailing(volume.NothingDone(errors.New("it is full")))
 		w.settle()
@@ -256,7 +260,7 @@ func TestOnlyNodeStaysSelected(t *testing.T) {
 // left something: where that is does not get lost with the node.
 func TestNodeOfAnUncertainAttemptStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("fast", made, waitForConsumer), newClaim("data", "1Gi", ofClass("fast")), newNode("node1"), newNode("node2")).withStorage()
+		w := newWorld(t, storageClass("fast", made, waitForConsumer), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")), newNode("node1"), newNode("node2")).withStorage()
 		w.start()
 		w.settle()
 		w.storage.distort(func(pv *v1.PersistentVolume) *v1.PersistentVolume { return nil }) // made, but the answer is lost
@@ -267,7 +271,7 @@ func TestNodeOfAnUncertainAttemptStays(t *testing.T) {
 		w.settle()
 		w.storage.distort(nil)
 		w.wantEvent("data: Warning ProvisioningFailed", `storage may have been made on node "node1", which is gone`, "remove the finalizer podvol.io/provisioning")
-		_, err := w.controller.Place(t.Context(), podOf("data"), []*v1.Node{newNode("node2")})
+		_, err := w.controller.Place(t.Context(), pvbuild.PodOf("data"), []*v1.Node{newNode("node2")})
 		if !errors.Is(err, persistentvolume.ErrOtherNodeSelected) || !strings.Contains(err.Error(), "node1") {
 			t.Errorf("placed elsewhere: %v", err)
 		}

@@ -7,18 +7,19 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects/objectstest"
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/release"
 )
 
 func TestVolumeMadeWithOtherLabelsThanSelected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("fast", made), newClaim("c", "1Gi", ofClass("fast"), selecting("tier", metav1.LabelSelectorOpIn, "gold"))).withStorage()
+		w := newWorld(t, storageClass("fast", made), pvbuild.NewClaim("c", "1Gi", pvbuild.OfClass("fast"), pvbuild.Selecting("tier", metav1.LabelSelectorOpIn, "gold"))).withStorage()
 		w.start()
 		w.settle()
 		w.wantUnbound("c", [][]string{{"c: Warning ProvisioningFailed", "do not match the claim's selector"}})
-		w.storage.distort(changedPV(labelled("tier", "gold")))
+		w.storage.distort(changedPV(pvbuild.Labelled("tier", "gold")))
 		w.settle()
 		w.wantBound("c", "pvc-uid-c")
 	})
@@ -28,15 +29,17 @@ func TestVolumeMadeWithOtherLabelsThanSelected(t *testing.T) {
 // once the claim does not wait for it any more.
 func TestUnfitStorageIsDeletedAgain(t *testing.T) {
 	for name, leave := range map[string]func(*world){
-		"the claim goes":                func(w *world) { w.delete("PersistentVolumeClaim", "ops", "c") },
-		"the claim gets another volume": func(w *world) { w.create(newPV("other", "2Gi", forClaim("c", "uid-c"), class("fast"))) },
+		"the claim goes": func(w *world) { w.delete("PersistentVolumeClaim", "ops", "c") },
+		"the claim gets another volume": func(w *world) {
+			w.create(pvbuild.NewPV("other", "2Gi", pvbuild.ForClaim("c", "uid-c"), pvbuild.Class("fast")))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, storageClass("fast", made)).withStorage()
 				w.start()
 				w.storage.distort(changedPV(capacity("1Gi")))
-				w.create(newClaim("c", "2Gi", ofClass("fast")))
+				w.create(pvbuild.NewClaim("c", "2Gi", pvbuild.OfClass("fast")))
 				w.settle()
 				w.wantClaim("c", v1.ClaimPending)
 				if got := w.stored(); len(got) != 1 {
@@ -62,7 +65,7 @@ func TestUnfitStorageIsDeletedAgain(t *testing.T) {
 // means nothing.
 func TestSelectedNodeOfAClaimThatIsBoundAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast"), func(c *v1.PersistentVolumeClaim) {
+		w := newWorld(t, storageClass("fast", made), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast"), func(c *v1.PersistentVolumeClaim) {
 			metav1.SetMetaDataAnnotation(&c.ObjectMeta, "volume.kubernetes.io/selected-node", "gone")
 		})).withStorage()
 		w.start()
@@ -84,12 +87,12 @@ func (n *named) GetPluginName() string { return n.name }
 
 func TestVolumeIsDeletedByThePluginThatMadeIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast")))
+		w := newWorld(t, storageClass("fast", made), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")))
 		other := &named{name: "example.com/other"}
 		w.plugins = func(client *objectstest.Client) *volume.VolumePluginMgr {
 			w.storage = &storage{client: client, law: w.law}
 			other.storage = &storage{client: client, law: w.law}
-			releases := &persistentvolume.ReleaseVerifier{Objects: client}
+			releases := &release.Verifier{Objects: client}
 			plugins, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{other, w.storage}, &volume.Host{Releases: releases})
 			if err != nil {
 				t.Fatal(err)

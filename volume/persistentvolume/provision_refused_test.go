@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 )
@@ -17,7 +18,7 @@ func TestStorageWhoseVolumeIsRefusedIsNotForgotten(t *testing.T) {
 		w.start()
 		accept := w.client.Inject(fault.Fault[objectstest.Call]{Err: volume.Invalid("metadata.labels", "must name an owner"),
 			Match: func(c objectstest.Call) bool { return c.Verb == "create" && c.Ref.Kind == "PersistentVolume" }})
-		w.create(newClaim("data", "1Gi", ofClass("fast")))
+		w.create(pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")))
 		w.settle()
 		if !isProvisioning(w.claim("data")) {
 			t.Error("it is not known any more that storage was made")

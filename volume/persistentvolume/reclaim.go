@@ -11,15 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
-)
-
-const (
-	annProvisionedBy = "pv.kubernetes.io/provisioned-by"
-	// deletionFinalizer is on provisioned volumes with reclaim policy Delete, so
-	// that the storage goes before the object that says where it is.
-	deletionFinalizer = "kubernetes.io/pv-controller"
-	treePrefix        = "kubernetes.io/"
 )
 
 var errNoPlugins = errors.New("the controller has no plugins; give it some, or use persistentVolumeReclaimPolicy: Retain")
@@ -99,12 +92,12 @@ func (c *Controller) recycle(ctx context.Context, pv *v1.PersistentVolume) error
 // reclaimTask keeps the volume from everybody while f runs, even if somebody
 // takes its claimRef away meanwhile.
 func (c *Controller) reclaimTask(pv *v1.PersistentVolume, f func(context.Context) error) task {
-	return task{key: releaseKey(pv), volume: pv.Name, class: volumeClass(pv), about: volumeRef(pv.Name), inherited: true, do: func(ctx context.Context) error {
-		c.index.setBusy(pv.Name, true)
+	return task{key: releaseKey(pv), volume: pv.Name, class: pvapi.VolumeClass(pv), about: pvapi.VolumeRef(pv.Name), inherited: true, do: func(ctx context.Context) error {
+		c.index.SetBusy(pv.Name, true)
 		defer func() {
-			c.index.setBusy(pv.Name, false)
-			for _, claim := range c.index.claimsOf(pv.Name, types.NamespacedName{}) {
-				c.queue.add(claimRef(claim))
+			c.index.SetBusy(pv.Name, false)
+			for _, claim := range c.index.ClaimsOf(pv.Name, types.NamespacedName{}) {
+				c.queue.add(pvapi.ClaimRef(claim))
 			}
 		}()
 		return f(ctx)
@@ -152,16 +145,16 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 	}
 	next := pv.DeepCopy()
 	for _, held := range c.storageFinalizers() {
-		next.Finalizers = without(next.Finalizers, held)
+		next.Finalizers = pvapi.Without(next.Finalizers, held)
 	}
 	if pv, err = c.updateVolume(ctx, pv, next); err != nil {
-		return ignoreMissing(err)
+		return pvapi.IgnoreMissing(err)
 	}
 	if pv.DeletionTimestamp != nil {
 		return nil
 	}
-	if err := c.objects.Delete(ctx, volumeRef(pv.Name), objects.Preconditions{UID: pv.UID, ResourceVersion: pv.ResourceVersion}); err != nil {
-		return ignoreMissing(err)
+	if err := c.objects.Delete(ctx, pvapi.VolumeRef(pv.Name), objects.Preconditions{UID: pv.UID, ResourceVersion: pv.ResourceVersion}); err != nil {
+		return pvapi.IgnoreMissing(err)
 	}
 	_, _, err = c.volumes.getLive(ctx, types.NamespacedName{Name: pv.Name}) // to let it go, whether or not the cache has heard of it
 	return err
@@ -178,18 +171,7 @@ func (c *Controller) storageFinalizers() []string {
 	if c.isBeside() {
 		return []string{besideFinalizer}
 	}
-	return []string{deletionFinalizer, besideFinalizer}
-}
-
-// pluginOf returns the plugin that has made a volume, where it says which: others
-// may support its source, too. Else the one that supports it.
-func pluginOf(plugins *volume.VolumePluginMgr, spec *volume.Spec) (volume.VolumePlugin, error) {
-	if maker := spec.PersistentVolume.Annotations[annProvisionedBy]; maker != "" {
-		if plugin, err := plugins.FindPluginByName(maker); err == nil && plugin.CanSupport(spec) {
-			return plugin, nil
-		}
-	}
-	return plugins.FindPluginBySpec(spec)
+	return []string{pvapi.DeletionFinalizer, besideFinalizer}
 }
 
 // deleterOf is pluginOf for who is to delete the storage, and what it is given: it
@@ -197,12 +179,12 @@ func pluginOf(plugins *volume.VolumePluginMgr, spec *volume.Spec) (volume.Volume
 func (c *Controller) deleterOf(pv *v1.PersistentVolume) (volume.DeletableVolumePlugin, *volume.Spec, error) {
 	spec := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false)
 	if c.isBeside() {
-		name := c.pluginFor(pv.Annotations[annProvisionedBy])
-		metav1.SetMetaDataAnnotation(&spec.PersistentVolume.ObjectMeta, annProvisionedBy, name)
+		name := c.pluginFor(pv.Annotations[pvapi.AnnProvisionedBy])
+		metav1.SetMetaDataAnnotation(&spec.PersistentVolume.ObjectMeta, pvapi.AnnProvisionedBy, name)
 		plugin, err := c.plugins.FindDeletablePluginByName(name)
 		return plugin, spec, err
 	}
-	plugin, err := pluginOf(c.plugins, spec)
+	plugin, err := pvapi.PluginOf(c.plugins, spec)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -222,17 +204,5 @@ func (c *Controller) failReclaim(ctx context.Context, pv *v1.PersistentVolume, r
 func (c *Controller) awaitRelease(ctx context.Context, pv *v1.PersistentVolume, reason string, why error) error {
 	c.events.is(pv, v1.EventTypeNormal, reason, why.Error(), "")
 	_, err := c.setVolumePhase(ctx, pv, v1.VolumeReleased, why.Error())
-	return err
-}
-
-func without(finalizers []string, one string) []string {
-	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == one })
-}
-
-// ignoreMissing is for what is to go and has gone.
-func ignoreMissing(err error) error {
-	if errors.Is(err, volume.ErrNotFound) {
-		return nil
-	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
 // DeletesStorage reports whether a controller with these plugins deletes the
@@ -17,17 +18,17 @@ import (
 func DeletesStorage(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
 	ref := pv.Spec.ClaimRef
 	return pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && ref != nil && ref.UID != "" &&
-		!isOfDriver(pv, plugins) && !isForeign(pv.Annotations[annProvisionedBy], plugins)
+		!isOfDriver(pv, plugins) && !isForeign(pv.Annotations[pvapi.AnnProvisionedBy], plugins)
 }
 
 // isOfDriver reports whether a driver elsewhere does what a volume's reclaim policy
 // says: it was migrated to that driver, or it is a CSI volume which none of the
 // plugins supports.
 func isOfDriver(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
-	if pv.Annotations[annMigratedTo] == "" && pv.Spec.CSI == nil {
+	if pv.Annotations[pvapi.AnnMigratedTo] == "" && pv.Spec.CSI == nil {
 		return false
 	}
-	if driver := pv.Annotations[annMigratedTo]; driver != "" {
+	if driver := pv.Annotations[pvapi.AnnMigratedTo]; driver != "" {
 		return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.GetPluginName() == driver })
 	}
 	spec := volume.NewSpecFromPersistentVolume(pv, false)
@@ -37,7 +38,7 @@ func isOfDriver(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
 // isForeign reports whether somebody else provisions and deletes volumes of this
 // provisioner's name.
 func isForeign(provisioner string, plugins []volume.VolumePlugin) bool {
-	return provisioner != "" && !strings.HasPrefix(provisioner, treePrefix) &&
+	return provisioner != "" && !strings.HasPrefix(provisioner, pvapi.TreePrefix) &&
 		!slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.GetPluginName() == provisioner })
 }
 

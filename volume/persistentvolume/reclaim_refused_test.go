@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 )
 
@@ -22,7 +23,7 @@ func TestADeletedVolumeThatStaysIsNotWrittenOverAndOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, storageClass("fast", made), newClaim("data", "1Gi", ofClass("fast"))).withStorage()
+				w := newWorld(t, storageClass("fast", made), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast"))).withStorage()
 				w.start()
 				w.settle()
 				w.wantBound("data", "pvc-uid-data")

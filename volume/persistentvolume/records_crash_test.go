@@ -14,24 +14,17 @@ import (
 
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/volume/objects/objectstest"
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/objects/persisted"
 )
 
-// open opens the records, and imports the ledger.
-func (w *world) open(ctx context.Context) (*persistentvolume.RecordedObjects, error) {
-	var disk persistentvolume.Disk = persistentvolume.DurableDisk{}
+// open opens the records.
+func (w *world) open(ctx context.Context) (*persisted.Store, error) {
+	var disk persisted.Disk = persisted.DurableDisk{}
 	if w.diskAt > 0 {
 		dying := &dyingDisk{at: w.diskAt, mode: w.diskMode, hit: &w.diskHit, client: w.client, died: make(chan struct{})}
 		disk, w.died, w.diskAt = dying, dying.died, 0
 	}
-	recorded, err := persistentvolume.OpenRecordsOn(ctx, w.client, w.records, disk)
-	if err != nil || w.ledger == "" {
-		return recorded, err
-	}
-	if err := recorded.ImportLedger(ctx, w.ledger); err != nil {
-		return nil, errors.Join(err, recorded.Close())
-	}
-	return recorded, nil
+	return persisted.OpenOn(ctx, w.client, w.records, disk)
 }
 
 var errFull = errors.New("no space left on device")
@@ -39,7 +32,7 @@ var errFull = errors.New("no space left on device")
 // dyingDisk is one at whose n-th change the process dies: before it, after it,
 // or half-way; or this one change alone fails, or nobody knows whether it has.
 type dyingDisk struct {
-	persistentvolume.DurableDisk
+	persisted.DurableDisk
 	at     int
 	mode   string
 	hit    *atomic.Bool
@@ -125,7 +118,7 @@ func sweepDiskCrashes(t *testing.T, atLeast int, prepare func(*testing.T) *world
 
 // Nobody reaches the store below, in which a write would not survive.
 func TestNobodyWritesPastTheDisk(t *testing.T) {
-	for field := range reflect.TypeFor[persistentvolume.RecordedObjects]().Fields() {
+	for field := range reflect.TypeFor[persisted.Store]().Fields() {
 		if field.IsExported() {
 			t.Errorf("field %s is exported", field.Name)
 		}

@@ -8,18 +8,20 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/podvol/podvol/volume/objects"
-	"github.com/podvol/podvol/volume/persistentvolume"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/util/testenv/pvbuild"
+	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/objects"
 )
 
 // lostClaimWorld has a claim with a volume that was made for it, and whose file is
 // lost while nothing runs.
 func lostClaimWorld(t *testing.T) (w *world, dir string) {
-	dir = memoryDir(t)
+	dir = pvbuild.MemoryDir(t)
 	w = newForgetfulWorld(t, dir, storageClass("made", made))
 	w.start()
-	w.create(newClaim("data", "1Gi", ofClass("made")))
+	w.create(pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("made")))
 	w.settle()
 	w.wantBound("data", "pvc-uid-data")
 	w.stop()
@@ -41,7 +43,7 @@ func TestAClaimWhoseFileIsLostGetsItsVolumeAgain(t *testing.T) {
 			if pv := w.pv("pvc-uid-data"); !strings.Contains(pv.Status.Message, `"ops/data" was lost`) || pv.DeletionTimestamp != nil || len(w.stored()) != 1 {
 				t.Errorf("message %q, storage %v", pv.Status.Message, w.stored())
 			}
-			w.create(newClaim("other", "1Gi", withClaimUID("other")))
+			w.create(pvbuild.NewClaim("other", "1Gi", withClaimUID("other")))
 			w.settle()
 			if got := w.claim("other").Spec.VolumeName; got != "" {
 				t.Errorf("another claim got %q", got)
@@ -51,10 +53,10 @@ func TestAClaimWhoseFileIsLostGetsItsVolumeAgain(t *testing.T) {
 			w.start()
 			w.settle()
 		}
-		w.create(newClaim("data", "3Gi", ofClass("made"), withClaimUID(""))) // and more than it had
+		w.create(pvbuild.NewClaim("data", "3Gi", pvbuild.OfClass("made"), withClaimUID(""))) // and more than it had
 		w.settle()
 		w.wantBound("data", "pvc-uid-data")
-		if pv := w.pv("pvc-uid-data"); pv.Annotations[persistentvolume.LostClaimAnnotation] != "" || pv.Status.Message != "" || len(w.stored()) != 1 {
+		if pv := w.pv("pvc-uid-data"); pv.Annotations[pvapi.LostClaimAnnotation] != "" || pv.Status.Message != "" || len(w.stored()) != 1 {
 			t.Errorf("annotations %v, message %q, storage %v", pv.Annotations, pv.Status.Message, w.stored())
 		}
 		// From now on it goes with its claim, of which no file is left.
@@ -69,14 +71,14 @@ func TestAClaimWhoseFileIsLostGetsItsVolumeAgain(t *testing.T) {
 func TestAClaimThatWasDeletedIsNotLost(t *testing.T) {
 	for n, more := 1, true; more && !t.Failed(); n++ {
 		synctest.Test(t, func(t *testing.T) {
-			dir := memoryDir(t)
+			dir := pvbuild.MemoryDir(t)
 			w := newForgetfulWorld(t, dir, storageClass("made", made))
 			w.start()
-			w.create(newClaim("data", "1Gi", ofClass("made")))
+			w.create(pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("made")))
 			w.settle()
 			w.wantBound("data", "pvc-uid-data")
 			w.died = w.client.CrashAt(n, true)
-			remove := func() { _ = w.api.Delete(context.Background(), claimRef("data"), objects.Preconditions{}) }
+			remove := func() { _ = w.api.Delete(context.Background(), pvbuild.ClaimRef("data"), objects.Preconditions{}) }
 			remove()
 			w.settle()
 			more = w.dead()

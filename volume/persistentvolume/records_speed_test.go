@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/persisted"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
@@ -27,7 +29,7 @@ func BenchmarkRecordedBinding(b *testing.B) {
 				began = time.Now()
 				bindRecorded(b, r)
 				bound += time.Since(began)
-				if c := getClaim(b, r, "c-000999"); c.Spec.VolumeName == "" {
+				if c := pvbuild.GetClaim(b, r, "c-000999"); c.Spec.VolumeName == "" {
 					b.Fatal("it is not bound")
 				}
 				if err := r.Close(); err != nil {
@@ -46,9 +48,9 @@ func BenchmarkRecordedBinding(b *testing.B) {
 	}
 }
 
-func openRecords(tb testing.TB, dir string) *persistentvolume.RecordedObjects {
+func openRecords(tb testing.TB, dir string) *persisted.Store {
 	tb.Helper()
-	r, err := persistentvolume.OpenRecords(context.Background(), objects.NewStore(), dir)
+	r, err := persisted.Open(context.Background(), objects.NewStore(), dir)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -56,14 +58,14 @@ func openRecords(tb testing.TB, dir string) *persistentvolume.RecordedObjects {
 }
 
 // createMany creates pairs of a volume and a claim, by some writers at a time.
-func createMany(tb testing.TB, r *persistentvolume.RecordedObjects, count, writers int) {
+func createMany(tb testing.TB, r *persisted.Store, count, writers int) {
 	tb.Helper()
 	var all sync.WaitGroup
 	for w := range writers {
 		all.Go(func() {
 			for i := w; i < count; i += writers {
-				_, pvErr := r.Create(context.Background(), newPV(fmt.Sprintf("pv-%06d", i), "1Gi"))
-				_, claimErr := r.Create(context.Background(), newClaim(fmt.Sprintf("c-%06d", i), "1Gi"))
+				_, pvErr := r.Create(context.Background(), pvbuild.NewPV(fmt.Sprintf("pv-%06d", i), "1Gi"))
+				_, claimErr := r.Create(context.Background(), pvbuild.NewClaim(fmt.Sprintf("c-%06d", i), "1Gi"))
 				if pvErr != nil || claimErr != nil {
 					tb.Error(pvErr, claimErr)
 				}
@@ -73,7 +75,7 @@ func createMany(tb testing.TB, r *persistentvolume.RecordedObjects, count, write
 	all.Wait()
 }
 
-func bindRecorded(tb testing.TB, r *persistentvolume.RecordedObjects) {
+func bindRecorded(tb testing.TB, r *persisted.Store) {
 	tb.Helper()
 	c := persistentvolume.NewController(persistentvolume.ControllerConfig{Objects: r})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -17,12 +17,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/kubeapi"
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/objectstest"
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/objects/persisted"
 )
 
 // newForgetfulWorld is one whose store has nothing after each start but what is
@@ -97,7 +99,7 @@ func (w *world) compareRecords() error {
 		}
 		all[fmt.Sprintf("%T %s", o, o.GetName())] = string(data)
 	}
-	claims, volumes, err := persistentvolume.ReadRecords(w.records)
+	claims, volumes, err := persisted.Read(w.records)
 	if err != nil {
 		return err
 	}
@@ -133,28 +135,10 @@ func (w *world) dead() bool {
 	}
 }
 
-// memoryDir returns a directory on tmpfs where there is one, since thousands of
-// synced files take their time on a disk.
-func memoryDir(t *testing.T) string {
-	dir, err := "", error(nil)
-	if os.Getenv("TMPDIR") == "" {
-		dir, err = os.MkdirTemp("/dev/shm", "records")
-	}
-	if dir == "" || err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
-
 func TestRecordsOutliveTheStore(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		w := newForgetfulWorld(t, dir, storageClass("fast", made, isDefault), newPV("static", "2Gi", class("fast")), newClaim("a", "1Gi"), newClaim("b", "2Gi", ofClass("fast"), naming("static")))
+		w := newForgetfulWorld(t, dir, storageClass("fast", made, isDefault), pvbuild.NewPV("static", "2Gi", pvbuild.Class("fast")), pvbuild.NewClaim("a", "1Gi"), pvbuild.NewClaim("b", "2Gi", pvbuild.OfClass("fast"), pvbuild.Naming("static")))
 		w.start()
 		w.settle()
 		w.wantBound("a", "pvc-uid-a")
@@ -164,7 +148,7 @@ func TestRecordsOutliveTheStore(t *testing.T) {
 
 		// The next store declares a volume that would be better for a. What is in
 		// no manifest any more stays.
-		w.manifests = []metav1.Object{storageClass("fast", made, isDefault), newPV("better", "1Gi", class("fast")), newClaim("c", "2Gi", ofClass("fast"), naming("static"))}
+		w.manifests = []metav1.Object{storageClass("fast", made, isDefault), pvbuild.NewPV("better", "1Gi", pvbuild.Class("fast")), pvbuild.NewClaim("c", "2Gi", pvbuild.OfClass("fast"), pvbuild.Naming("static"))}
 		w.start()
 		w.settle()
 		w.wantBound("a", "pvc-uid-a")
@@ -205,7 +189,7 @@ func TestADamagedRecordStopsEverything(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			r := openRecords(t, dir)
-			if _, err := r.Create(t.Context(), newClaim("data", "1Gi")); err != nil {
+			if _, err := r.Create(t.Context(), pvbuild.NewClaim("data", "1Gi")); err != nil {
 				t.Fatal(err)
 			}
 			r.Close()
@@ -214,16 +198,16 @@ func TestADamagedRecordStopsEverything(t *testing.T) {
 				t.Fatal(err)
 			}
 			store := objects.NewStore()
-			_, err := persistentvolume.OpenRecords(t.Context(), store, dir)
-			damaged, ok := errors.AsType[*persistentvolume.DamagedRecordError](err)
+			_, err := persisted.Open(t.Context(), store, dir)
+			damaged, ok := errors.AsType[*persisted.DamagedError](err)
 			if !ok || damaged.Path != path || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "restore it") {
 				t.Errorf("err = %v", err)
 			}
 			if list, err := store.List(t.Context(), "PersistentVolumeClaim", ""); len(list) > 0 || err != nil {
 				t.Errorf("%v were loaded, %v", list, err)
 			}
-			if _, _, err := persistentvolume.ReadRecords(dir); !errors.As(err, &damaged) {
-				t.Errorf("ReadRecords: %v", err)
+			if _, _, err := persisted.Read(dir); !errors.As(err, &damaged) {
+				t.Errorf("Read: %v", err)
 			}
 			// What the error says to do helps.
 			if err := os.Remove(path); err != nil {
@@ -231,7 +215,7 @@ func TestADamagedRecordStopsEverything(t *testing.T) {
 			}
 			r = openRecords(t, dir)
 			defer r.Close()
-			getClaim(t, r, "data")
+			pvbuild.GetClaim(t, r, "data")
 		})
 	}
 	t.Run("versions", func(t *testing.T) {
@@ -240,7 +224,7 @@ func TestADamagedRecordStopsEverything(t *testing.T) {
 		if err := os.WriteFile(path, []byte(`{"sch`), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := persistentvolume.OpenRecords(t.Context(), objects.NewStore(), dir); err == nil || !strings.Contains(err.Error(), path) {
+		if _, err := persisted.Open(t.Context(), objects.NewStore(), dir); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("err = %v", err)
 		}
 	})
@@ -251,7 +235,7 @@ func TestADamagedRecordStopsEverything(t *testing.T) {
 func TestWhatComesBackIsAsItWas(t *testing.T) {
 	dir := t.TempDir()
 	r := openRecords(t, dir)
-	claim := newClaim("data", "1Gi", naming("pv"), complete)
+	claim := pvbuild.NewClaim("data", "1Gi", pvbuild.Naming("pv"), complete)
 	claim.Labels, claim.Finalizers = map[string]string{"a": "b"}, []string{"example.com/keep"}
 	claim.UID = ""
 	made, err := r.Create(t.Context(), claim)
@@ -263,14 +247,14 @@ func TestWhatComesBackIsAsItWas(t *testing.T) {
 	if _, err := r.UpdateStatus(t.Context(), status); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Delete(t.Context(), claimRef("data"), objects.Preconditions{UID: status.UID}); err != nil {
+	if err := r.Delete(t.Context(), pvbuild.ClaimRef("data"), objects.Preconditions{UID: status.UID}); err != nil {
 		t.Fatal(err)
 	}
-	before := getClaim(t, r, "data")
+	before := pvbuild.GetClaim(t, r, "data")
 	if before.DeletionTimestamp == nil {
 		t.Fatal("it is not being deleted")
 	}
-	_, err = r.Create(t.Context(), newPV("gone", "1Gi"))
+	_, err = r.Create(t.Context(), pvbuild.NewPV("gone", "1Gi"))
 	if err := errors.Join(err, r.Delete(t.Context(), volume.NewObjectRef("PersistentVolume", "", "gone"), objects.Preconditions{})); err != nil {
 		t.Fatal(err)
 	}
@@ -278,13 +262,13 @@ func TestWhatComesBackIsAsItWas(t *testing.T) {
 	if err := errors.Join(err, r.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Create(t.Context(), newPV("late", "1Gi")); !errors.Is(err, os.ErrClosed) {
+	if _, err := r.Create(t.Context(), pvbuild.NewPV("late", "1Gi")); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("a write after Close: %v", err)
 	}
 
 	r = openRecords(t, dir)
 	defer r.Close()
-	after := getClaim(t, r, "data")
+	after := pvbuild.GetClaim(t, r, "data")
 	if c, err := kubeapi.CompareResourceVersion(after.ResourceVersion, later.GetResourceVersion()); err != nil || c <= 0 {
 		t.Errorf("its version is %s after %s, %v", after.ResourceVersion, later.GetResourceVersion(), err)
 	}
@@ -314,6 +298,10 @@ func TestWhatComesBackIsAsItWas(t *testing.T) {
 	}
 }
 
+func hasUID(uid types.UID) pvbuild.ClaimOption {
+	return func(c *v1.PersistentVolumeClaim) { c.UID = uid }
+}
+
 // A volume's name may have 253 characters, and a file's 255 bytes.
 func TestLongNames(t *testing.T) {
 	for _, length := range []int{235, 247, 253} {
@@ -321,7 +309,7 @@ func TestLongNames(t *testing.T) {
 			dir := t.TempDir()
 			one, two := strings.Repeat("x", length-1)+"1", strings.Repeat("x", length-1)+"2"
 			r := openRecords(t, dir)
-			for _, o := range []metav1.Object{newPV(one, "1Gi"), newPV(two, "1Gi"), newClaim(one, "1Gi", hasUID("one")), newClaim(two, "1Gi", hasUID("two"))} {
+			for _, o := range []metav1.Object{pvbuild.NewPV(one, "1Gi"), pvbuild.NewPV(two, "1Gi"), pvbuild.NewClaim(one, "1Gi", hasUID("one")), pvbuild.NewClaim(two, "1Gi", hasUID("two"))} {
 				if _, err := r.Create(t.Context(), o); err != nil {
 					t.Fatal(err)
 				}
@@ -330,7 +318,7 @@ func TestLongNames(t *testing.T) {
 				t.Fatal(err)
 			}
 			r = openRecords(t, dir)
-			if a, b := getClaim(t, r, one), getClaim(t, r, two); a.UID != "one" || b.UID != "two" {
+			if a, b := pvbuild.GetClaim(t, r, one), pvbuild.GetClaim(t, r, two); a.UID != "one" || b.UID != "two" {
 				t.Errorf("their UIDs are %s and %s", a.UID, b.UID)
 			}
 			r.Close()
@@ -341,8 +329,8 @@ func TestLongNames(t *testing.T) {
 			if err := os.Rename(files[0], files[1]); err != nil {
 				t.Fatal(err)
 			}
-			_, err = persistentvolume.OpenRecords(t.Context(), objects.NewStore(), dir)
-			if damaged, ok := errors.AsType[*persistentvolume.DamagedRecordError](err); !ok || damaged.Path != files[1] {
+			_, err = persisted.Open(t.Context(), objects.NewStore(), dir)
+			if damaged, ok := errors.AsType[*persisted.DamagedError](err); !ok || damaged.Path != files[1] {
 				t.Errorf("a record under another volume's name: err = %v", err)
 			}
 		})
@@ -351,10 +339,10 @@ func TestLongNames(t *testing.T) {
 
 // Whoever reads while others write finds each object whole.
 func TestReadWhileOthersWrite(t *testing.T) {
-	if claims, volumes, err := persistentvolume.ReadRecords(filepath.Join(t.TempDir(), "missing")); len(claims)+len(volumes) > 0 || err != nil {
+	if claims, volumes, err := persisted.Read(filepath.Join(t.TempDir(), "missing")); len(claims)+len(volumes) > 0 || err != nil {
 		t.Errorf("%v, %v, %v", claims, volumes, err)
 	}
-	dir := memoryDir(t)
+	dir := pvbuild.MemoryDir(t)
 	r := openRecords(t, dir)
 	defer r.Close()
 	var writers sync.WaitGroup
@@ -362,8 +350,8 @@ func TestReadWhileOthersWrite(t *testing.T) {
 		writers.Go(func() {
 			for range 100 {
 				name := fmt.Sprintf("c%d", w)
-				_, err := r.Create(t.Context(), newClaim(name, "1Gi"))
-				if err := errors.Join(err, r.Delete(t.Context(), claimRef(name), objects.Preconditions{})); err != nil {
+				_, err := r.Create(t.Context(), pvbuild.NewClaim(name, "1Gi"))
+				if err := errors.Join(err, r.Delete(t.Context(), pvbuild.ClaimRef(name), objects.Preconditions{})); err != nil {
 					t.Error(err)
 				}
 			}
@@ -377,7 +365,7 @@ func TestReadWhileOthersWrite(t *testing.T) {
 			reading = false
 		default:
 		}
-		if _, _, err := persistentvolume.ReadRecords(dir); err != nil {
+		if _, _, err := persisted.Read(dir); err != nil {
 			t.Error(err)
 		}
 	}
@@ -385,16 +373,16 @@ func TestReadWhileOthersWrite(t *testing.T) {
 
 func TestARefusedWriteLeavesTheRecord(t *testing.T) {
 	dir := t.TempDir()
-	r, err := persistentvolume.OpenRecords(t.Context(), objects.NewStore(), dir)
+	r, err := persisted.Open(t.Context(), objects.NewStore(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if _, err := r.Create(t.Context(), newPV("pv", "1Gi")); err != nil {
+	if _, err := r.Create(t.Context(), pvbuild.NewPV("pv", "1Gi")); err != nil {
 		t.Fatal(err)
 	}
-	pv := getPV(t, r, "pv").DeepCopy()
-	forClaim("data", "1")(pv)
+	pv := pvbuild.GetPV(t, r, "pv").DeepCopy()
+	pvbuild.ForClaim("data", "1")(pv)
 	if _, err := r.Update(t.Context(), pv); err != nil {
 		t.Fatal(err)
 	}
@@ -402,7 +390,7 @@ func TestARefusedWriteLeavesTheRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	forClaim("thief", "2")(pv) // at a version that is not the stored one any more
+	pvbuild.ForClaim("thief", "2")(pv) // at a version that is not the stored one any more
 	if _, err := r.Update(t.Context(), pv); !errors.Is(err, objects.ErrConflict) {
 		t.Errorf("err = %v", err)
 	}
@@ -413,9 +401,9 @@ func TestARefusedWriteLeavesTheRecord(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	pv = getPV(t, r, "pv").DeepCopy()
+	pv = pvbuild.GetPV(t, r, "pv").DeepCopy()
 	pv.Spec.ClaimRef = nil
-	if _, err := r.Update(t.Context(), pv); err == nil || getPV(t, r, "pv").Spec.ClaimRef == nil {
+	if _, err := r.Update(t.Context(), pv); err == nil || pvbuild.GetPV(t, r, "pv").Spec.ClaimRef == nil {
 		t.Errorf("err = %v", err)
 	}
 }
@@ -430,8 +418,8 @@ func TestRecordsSurviveACrashAtEveryChangeOfTheDisk(t *testing.T) {
 
 func testCrashes(t *testing.T, atLeast int, sweep func(*testing.T, int, func(*testing.T) *world, func(*world), func(*world))) {
 	sweep(t, atLeast, func(t *testing.T) *world {
-		w := newForgetfulWorld(t, memoryDir(t), storageClass("fast", made),
-			newPV("small", "1Gi"), newPV("large", "3Gi"), newClaim("data", "1Gi", ofClass("fast")), newClaim("short", "1Gi", ofClass("fast")), newClaim("static", "1Gi"))
+		w := newForgetfulWorld(t, pvbuild.MemoryDir(t), storageClass("fast", made),
+			pvbuild.NewPV("small", "1Gi"), pvbuild.NewPV("large", "3Gi"), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")), pvbuild.NewClaim("short", "1Gi", pvbuild.OfClass("fast")), pvbuild.NewClaim("static", "1Gi"))
 		w.afterStart = func() {
 			time.Sleep(time.Minute)
 			_ = w.api.Delete(t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", "short"), objects.Preconditions{})
@@ -440,7 +428,7 @@ func testCrashes(t *testing.T, atLeast int, sweep func(*testing.T, int, func(*te
 	}, func(w *world) {
 		w.afterStart = nil
 		w.manifests = slices.DeleteFunc(w.manifests, func(o metav1.Object) bool { return o.GetName() == "short" })
-		w.manifests = append(w.manifests, newClaim("rival", "1Gi"))
+		w.manifests = append(w.manifests, pvbuild.NewClaim("rival", "1Gi"))
 	}, func(w *world) {
 		if c, err := w.store.Get(w.t.Context(), volume.NewObjectRef("PersistentVolumeClaim", "ops", "short")); err == nil && c.GetDeletionTimestamp() == nil {
 			w.delete("PersistentVolumeClaim", "ops", "short") // the process died before
@@ -465,8 +453,8 @@ func TestRecordsSurviveAFailureOfTheDisk(t *testing.T) {
 		n := 1
 		for ; hit; n++ {
 			synctest.Test(t, func(t *testing.T) {
-				w := newForgetfulWorld(t, memoryDir(t), storageClass("fast", made), newPV("static", "1Gi"),
-					newClaim("data", "1Gi", ofClass("fast")), newClaim("short", "1Gi", ofClass("fast")), newClaim("static", "1Gi"))
+				w := newForgetfulWorld(t, pvbuild.MemoryDir(t), storageClass("fast", made), pvbuild.NewPV("static", "1Gi"),
+					pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")), pvbuild.NewClaim("short", "1Gi", pvbuild.OfClass("fast")), pvbuild.NewClaim("static", "1Gi"))
 				w.diskAt, w.diskMode = n, mode
 				w.start()
 				w.settle()

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
@@ -22,7 +23,7 @@ func TestManifestsAreBound(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			dir := memoryDir(t)
+			dir := pvbuild.MemoryDir(t)
 			r := openRecords(t, dir)
 			for _, kind := range []string{"StorageClass", "PersistentVolume", "PersistentVolumeClaim"} {
 				list, err := set.List(t.Context(), kind, metav1.NamespaceAll)
@@ -43,7 +44,7 @@ func TestManifestsAreBound(t *testing.T) {
 				if err != nil || len(claims) != 1 {
 					t.Fatalf("%d claims, err %v", len(claims), err)
 				}
-				if err := volume.CheckBinding(claims[0], getPV(t, r, want)); err != nil {
+				if err := volume.CheckBinding(claims[0], pvbuild.GetPV(t, r, want)); err != nil {
 					t.Error(err)
 				}
 				if err := r.Close(); err != nil {

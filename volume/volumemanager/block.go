@@ -56,11 +56,13 @@ func (m *Manager) holding(ctx context.Context, bind string, call func(path strin
 	})
 }
 
-// ReplacedDeviceError says that a pod's device is not the volume's any more.
-type ReplacedDeviceError struct{ Volume, Bind, Device string }
-
-func (e *ReplacedDeviceError) Error() string {
-	return fmt.Sprintf("volume %q is mapped, but %s is another device by now than the one that its pod has (bound at %s); tear the pod down, and find out who replaced the device", e.Volume, e.Device, e.Bind)
+// deviceReplaced says that a pod's device is not the volume's any more.
+func deviceReplaced(name, bind, device string) error {
+	return &volume.Failure{
+		Cause: ErrDeviceReplaced, Subject: name,
+		What: fmt.Sprintf("volume %q is mapped, but %s is another device by now than the one that its pod has (bound at %s)", name, device, bind),
+		Next: "tear the pod down, and find out who replaced the device",
+	}
 }
 
 // mapping is a block volume on its way to a pod. On disk it is what the kubelet
@@ -204,7 +206,7 @@ func (m *Manager) checkBound(ctx context.Context, u *setUp, node string) error {
 		return err
 	}
 	if !<-same {
-		return &ReplacedDeviceError{Volume: u.record.Volumes[0], Bind: u.mapping.place.bind, Device: node}
+		return deviceReplaced(u.record.Volumes[0], u.mapping.place.bind, node)
 	}
 	return nil
 }

@@ -13,10 +13,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/loopdev"
 	"github.com/podvol/podvol/util/loophold"
-	"github.com/podvol/podvol/util/nstest"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/loopdev"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -115,7 +115,7 @@ func TestKernelBlockVolume(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = manager.SetUpPod(t.Context(), pod)
-		if _, ok := errors.AsType[*volumemanager.ReplacedDeviceError](err); !ok {
+		if !errors.Is(err, volumemanager.ErrDeviceReplaced) {
 			t.Errorf("SetUpPod = %v", err)
 		}
 		if link, err := os.Readlink(devices[0].Source); link != disk.Path || err != nil {

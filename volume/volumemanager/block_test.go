@@ -263,7 +263,7 @@ func TestHoldThatBlocks(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := next.Run(t.Context()); !errors.As(err, new(*volumemanager.RootBusyError)) {
+				if err := next.Run(t.Context()); !errors.Is(err, volumemanager.ErrRootBusy) {
 					t.Errorf("the next owner: %v", err)
 				}
 				remove()

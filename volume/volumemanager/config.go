@@ -25,7 +25,7 @@ type Config struct {
 	Objects objects.Source
 	// Plugins are the volume plugins, plugins.All() for example. They must not be
 	// shared with another manager: from its New on, calls of this one that need them
-	// are a *volume.SharedPluginError.
+	// are volume.ErrSharedPlugin.
 	Plugins []volume.VolumePlugin
 
 	// Mounter mounts; nil means the host's, mount.New. One that has no mount table
@@ -53,7 +53,7 @@ type Config struct {
 	// directory and the mount table, and a pod that wants it finds it as it is.
 	// Refused while a kubelet runs on this machine. Without it they are left
 	// alone, also where a pod is declared that has just them: that volume fails
-	// with an *UnrecordedError, since whoever sets a volume up tears it down one
+	// with ErrNoRecord, since whoever sets a volume up tears it down one
 	// day, with the data that another agent may have put there.
 	Adopt bool
 	// SetUpTimeout is how long one attempt to set a volume up may take without

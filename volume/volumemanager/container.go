@@ -114,15 +114,14 @@ type ContainerDevice struct {
 //
 // Each of the volumes must be mounted ([Manager.SetUpPod]). One that is not is a
 // *volume.Error with a *[NotMountedError] that says what it waits for. A
-// volumeMount or container that cannot be is a *volume.InvalidSpecError, a
-// recursively read-only mount that the runtime cannot make a
-// *[RecursiveReadOnlyError], one with options that it does not know a
-// *[BindMountOptionsError], a mount point that is missing in a read-only volume
-// a *[NestedMountPointError]. The errors of a sub-path are those of package
+// volumeMount or container that cannot be is a *volume.InvalidSpecError, one
+// that the runtime cannot make recursively read-only, or with its options,
+// [ErrRuntimeLacks], a mount point that is missing in a read-only volume
+// [fs.ErrNotExist]. The errors of a sub-path are those of package
 // util/subpath: *subpath.EscapeError where it leads out of its volume,
 // *subpath.ReadOnlyError where it is missing and cannot be made. Faults of
-// several volumes are joined (errors.Join). A name that no container has is an
-// *[UnknownContainerError], a pod that was never declared [ErrUnknownPod], one
+// several volumes are joined (errors.Join). A name that no container has is
+// [ErrUnknownContainer], a pod that was never declared [ErrUnknownPod], one
 // that was deleted [ErrWithdrawn]. Before Run has recovered, the call waits for
 // it, as [Manager.SetUpPod] does; after Run the error is [ErrStopped].
 //

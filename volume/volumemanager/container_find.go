@@ -11,17 +11,13 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// UnknownContainerError says that a pod has no container of a name.
-type UnknownContainerError struct {
-	Pod       types.NamespacedName
-	Container string
-	// Containers are the names that there are, in the pod's order: init
-	// containers, containers, ephemeral containers.
-	Containers []string
-}
-
-func (e *UnknownContainerError) Error() string {
-	return fmt.Sprintf("pod %s has no container %q; it has %s", e.Pod, e.Container, strings.Join(e.Containers, ", "))
+// unknownContainer says that a pod has no container of a name, and which there are.
+func unknownContainer(pod types.NamespacedName, name string, there []string) error {
+	return &volume.Failure{
+		Cause: ErrUnknownContainer, Subject: name,
+		What: fmt.Sprintf("pod %s has no container %q", pod, name),
+		Next: "it has " + strings.Join(there, ", "),
+	}
 }
 
 // NotMountedError says why a volume cannot be shown to a container yet.
@@ -61,7 +57,7 @@ func (m *Manager) containerOf(podUID types.UID, name string, options ContainerOp
 	}
 	spec, field := findContainer(pod, name)
 	if spec == nil {
-		return nil, &UnknownContainerError{Pod: podName(pod), Container: name, Containers: containerNames(pod)}
+		return nil, unknownContainer(podName(pod), name, containerNames(pod))
 	}
 	c := &container{m: m, pod: pod, spec: spec, field: field, options: options}
 	return c, c.checkMappings()

@@ -7,28 +7,20 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/util/subpath"
 	"github.com/podvol/podvol/volume"
 )
 
-// NestedMountPointError says that a volume is to be mounted inside another one
-// which is read-only and has no such mount point.
-type NestedMountPointError struct {
-	// Outer is the pod's name of the read-only volume, Point the missing mount
-	// point beneath what is mounted of it.
-	Outer, Point string
-	// Destination is the mount point in the container.
-	Destination string
+// noMountPoint says that a volume is to be mounted inside another one which is
+// read-only and has no such mount point. It matches [fs.ErrNotExist].
+func noMountPoint(outer, point, destination string) error {
+	return &volume.Failure{
+		Cause: fs.ErrNotExist, Subject: destination,
+		What: fmt.Sprintf("it is to be mounted at %s, which is %q in volume %q; that is read-only and has no such mount point", destination, point, outer),
+		Next: "make it there beforehand, or mount one of the two elsewhere",
+	}
 }
-
-func (e *NestedMountPointError) Error() string {
-	return fmt.Sprintf("it is to be mounted at %s, which is %q in volume %q; that is read-only and has no such mount point: make it there beforehand, or mount one of the two elsewhere",
-		e.Destination, e.Point, e.Outer)
-}
-
-// Is makes errors.Is(err, fs.ErrNotExist) true.
-func (e *NestedMountPointError) Is(target error) bool { return target == fs.ErrNotExist }
 
 // makeNestedPoints makes the mount points of those that lie inside other
 // volumes. A runtime would make them itself, but not through a mount that is
@@ -51,7 +43,7 @@ func (c *container) makeNestedPoints(ctx context.Context, mounts []*containerMou
 // is one.
 func enclosing(mounts []*containerMount, inner *containerMount) (outer *containerMount, point string) {
 	for _, m := range mounts {
-		if rest, ok := below.Cut(m.Destination, inner.Destination); ok && (outer == nil || len(m.Destination) > len(outer.Destination)) {
+		if rest, ok := pathin.Cut(m.Destination, inner.Destination); ok && (outer == nil || len(m.Destination) > len(outer.Destination)) {
 			outer, point = m, rest
 		}
 	}
@@ -80,7 +72,7 @@ func (c *container) makeNestedPoint(ctx context.Context, outer, inner *container
 		return subpath.MakePoint(ctx, root, point, !inner.File)
 	})
 	if errors.Is(err, fs.ErrNotExist) && (readOnly || isReadOnly(err)) {
-		return volume.NothingDone(&NestedMountPointError{Outer: outer.Volume, Point: point, Destination: inner.Destination})
+		return volume.NothingDone(noMountPoint(outer.Volume, point, inner.Destination))
 	}
 	if err != nil {
 		return fmt.Errorf("the mount point %s in volume %q cannot be made: %w", inner.Destination, outer.Volume, err)

@@ -2,8 +2,10 @@ package volumemanager_test
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -55,8 +57,8 @@ func TestRefusedNestedMountPoints(t *testing.T) {
 		is    func(error) bool
 	}{
 		"missing": {v1.VolumeMount{Name: "nfs", MountPath: "/o"}, "missing", func(err error) bool {
-			e, ok := errors.AsType[*volumemanager.NestedMountPointError](err)
-			return ok && e.Outer == "nfs" && e.Point == "missing" && e.Destination == "/o/missing"
+			e, ok := errors.AsType[*volume.Failure](err)
+			return ok && errors.Is(err, fs.ErrNotExist) && e.Subject == "/o/missing" && strings.Contains(e.What, `"missing" in volume "nfs"`)
 		}},
 		"a file in the way": {v1.VolumeMount{Name: "config", MountPath: "/o"}, "key", func(err error) bool {
 			_, ok := errors.AsType[*subpath.KindError](err)

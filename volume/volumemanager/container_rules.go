@@ -13,24 +13,24 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// RecursiveReadOnlyError says that a volumeMount must be read-only with all
-// that is mounted inside (recursiveReadOnly: Enabled), and that the runtime
-// cannot do that: see [RuntimeFeatures].
-type RecursiveReadOnlyError struct{ MountPath string }
-
-func (e *RecursiveReadOnlyError) Error() string {
-	return fmt.Sprintf("the mount at %s must be recursively read-only (recursiveReadOnly: Enabled), which the container runtime on this node, or its kernel, cannot do; update them (Linux 5.12), or ask for IfPossible", e.MountPath)
+// noRecursiveReadOnly says that a volumeMount must be read-only with all that is
+// mounted inside (recursiveReadOnly: Enabled), and that the runtime cannot do that.
+func noRecursiveReadOnly(mountPath string) error {
+	return &volume.Failure{
+		Cause: ErrRuntimeLacks, Subject: mountPath,
+		What: fmt.Sprintf("the mount at %s must be recursively read-only (recursiveReadOnly: Enabled), which the container runtime on this node, or its kernel, cannot do", mountPath),
+		Next: "update them (Linux 5.12), or ask for IfPossible",
+	}
 }
 
-// BindMountOptionsError says that a volumeMount must have options (noexec, …) that
-// the runtime does not give to mounts: see [RuntimeFeatures].
-type BindMountOptionsError struct {
-	MountPath string
-	Options   []string
-}
-
-func (e *BindMountOptionsError) Error() string {
-	return fmt.Sprintf("the mount at %s must be %s (bindMountOptions), which the container runtime on this node cannot do; update it, or remove them from the pod", e.MountPath, strings.Join(e.Options, " and "))
+// noBindOptions says that a volumeMount must have options (noexec, …) that the
+// runtime does not give to mounts.
+func noBindOptions(mountPath string, options []string) error {
+	return &volume.Failure{
+		Cause: ErrRuntimeLacks, Subject: mountPath,
+		What: fmt.Sprintf("the mount at %s must be %s (bindMountOptions), which the container runtime on this node cannot do", mountPath, strings.Join(options, " and ")),
+		Next: "update it, or remove them from the pod",
+	}
 }
 
 // mountField is the path of a volumeMount in the pod.
@@ -82,7 +82,7 @@ func (c *container) recursiveReadOnly(i int) (bool, error) {
 	case mount.MountPropagation != nil && *mount.MountPropagation != v1.MountPropagationNone:
 		return false, volume.Invalid(field, "%s needs mountPropagation: None, not %s", mode, *mount.MountPropagation)
 	case mode == v1.RecursiveReadOnlyEnabled && !supported:
-		return false, volume.NothingDone(&RecursiveReadOnlyError{MountPath: mount.MountPath})
+		return false, volume.NothingDone(noRecursiveReadOnly(mount.MountPath))
 	}
 	return supported, nil
 }
@@ -93,7 +93,7 @@ func (c *container) bindMountOptions(i int) ([]string, error) {
 	mount := &c.spec.VolumeMounts[i]
 	options := kubeapi.BindMountOptions(mount)
 	if len(options) > 0 && !c.options.Runtime.BindMountOptions {
-		return nil, volume.NothingDone(&BindMountOptionsError{MountPath: mount.MountPath, Options: slices.Clone(options)})
+		return nil, volume.NothingDone(noBindOptions(mount.MountPath, options))
 	}
 	return slices.Clone(options), nil
 }

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -61,7 +61,7 @@ func (m *Manager) look(ctx context.Context, r *volume.Record) (sourceLook, error
 	if err != nil {
 		return sourceLook{}, err
 	}
-	own := below.Strictly(podsDir(m.host.RootDir), r.Path)
+	own := pathin.Strictly(podsDir(m.host.RootDir), r.Path)
 	if own {
 		e, mounted, err := table.At(r.Path)
 		if err != nil || mounted {

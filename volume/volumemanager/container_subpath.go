@@ -16,9 +16,9 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/expand"
 	"github.com/podvol/podvol/util/subpath"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/downward"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
@@ -48,7 +48,7 @@ func (c *container) subPath(i int) (string, error) {
 	if asked.SubPathExpr != "" {
 		var missing []string
 		field += "Expr"
-		path, missing = expand.Expand(asked.SubPathExpr, expand.Map(c.options.Env))
+		path, missing = downward.Expand(asked.SubPathExpr, downward.Map(c.options.Env))
 		switch {
 		case len(missing) > 0:
 			return "", volume.Invalid(field, "%q needs the environment variable %s, which container %q does not have", asked.SubPathExpr, strings.Join(missing, ", "), c.spec.Name)

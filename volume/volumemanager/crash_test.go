@@ -19,12 +19,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/nstest"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/invariant"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
-	"github.com/podvol/podvol/volume/volumemanager/invariant"
 )
 
 var (

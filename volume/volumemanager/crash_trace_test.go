@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/calltrace"
+	"github.com/podvol/podvol/util/testenv/calltrace"
 )
 
 // killPoint is a moment in the life of a process: just before or just after

@@ -31,7 +31,7 @@ var (
 // invalid are refused with *volume.InvalidSpecErrors, and nothing is changed; so
 // are annotations that a plugin cannot understand, of a pod that is new here (see
 // [Manager.CheckPod]). A volume at whose place there is one without a record,
-// which podvol has not made, is not set up but fails with an *[UnrecordedError]:
+// which podvol has not made, is not set up but fails with [ErrNoRecord]:
 // see [Config].Adopt. A volume that no container uses is not set up and fails
 // nothing, see [StateUnused]; of a pod without any container all are. The pod is
 // copied.

@@ -59,7 +59,6 @@
 //	podvol/records     the journal of the volumes' records
 //	podvol/records.*   its proof, and copies of damaged ones; see [DamagedError]
 //	podvol/claims/     persistentvolume's claims and volumes, where a program binds them
-//	podvol/bindings/   what versions without these have bound, until it is taken over
 //	podvol/token.key   the key of objects/localtoken, where a program issues tokens
 //
 // # What the kubelet does and this does not

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
@@ -82,7 +82,7 @@ func (known *explained) addStaged(use *deviceUse, r *volume.Record) {
 }
 
 func (known *explained) isDevice(path string) bool {
-	return slices.ContainsFunc(known.devices, func(dir string) bool { return path == dir || below.Strictly(dir, path) })
+	return slices.ContainsFunc(known.devices, func(dir string) bool { return path == dir || pathin.Strictly(dir, path) })
 }
 
 // strayMounts are mounts at places of sub-paths, devices and plugins' own work
@@ -112,7 +112,7 @@ func (m *Manager) strayMounts(mounted mounts, known *explained) (problems []Prob
 // isDevicePlace reports whether a path is one where a device may be mounted for
 // all pods, or bound for one.
 func (m *Manager) isDevicePlace(path string) bool {
-	return below.Strictly(filepath.Join(m.host.RootDir, "plugins"), path)
+	return pathin.Strictly(filepath.Join(m.host.RootDir, "plugins"), path)
 }
 
 // isBlockPlace reports whether a path below plugins/ is one of raw devices, in
@@ -124,14 +124,14 @@ func isBlockPlace(path string) bool {
 // subPathOf returns whose sub-path a path below pods/ is, and the directory of
 // all those of its volume.
 func (m *Manager) subPathOf(path string) (key subPathsKey, dir string, ok bool) {
-	rest, ok := below.Cut(podsDir(m.host.RootDir), path)
+	rest, ok := pathin.Cut(podsDir(m.host.RootDir), path)
 	parts := strings.Split(rest, string(filepath.Separator))
 	if !ok || len(parts) < 4 {
 		return subPathsKey{}, "", false
 	}
 	key = subPathsKey{podUID: types.UID(parts[0]), spec: parts[2]}
 	dir = key.dir(m.host.RootDir)
-	return key, dir, below.Strictly(dir, path)
+	return key, dir, pathin.Strictly(dir, path)
 }
 
 func (m *Manager) straySubPath(key subPathsKey, dir string, known *explained) Problem {
@@ -159,7 +159,7 @@ func (m *Manager) strayDevice(path string, count int, known *explained) Problem 
 	p := Problem{Kind: ProblemStrayDevice, Path: path, Err: errors.New("something is mounted here for all pods of the node, and no record of a volume needs it")}
 	own := slices.ContainsFunc(m.config.Plugins, func(plugin volume.VolumePlugin) bool {
 		_, mounts := volume.AsDeviceMountable(plugin)
-		return mounts && below.Strictly(m.host.GetPluginDir(plugin.GetPluginName()), path)
+		return mounts && pathin.Strictly(m.host.GetPluginDir(plugin.GetPluginName()), path)
 	})
 	switch {
 	case known.incomplete:
@@ -188,7 +188,7 @@ func (m *Manager) strayDevice(path string, count int, known *explained) Problem 
 func (m *Manager) mountProblems(mounted mounts, known *explained) (problems []Problem) {
 	for target, count := range mounted.targets {
 		path, ok := mounted.shown(target)
-		if !ok || !below.Strictly(podsDir(m.host.RootDir), path) {
+		if !ok || !pathin.Strictly(podsDir(m.host.RootDir), path) {
 			continue
 		}
 		if _, _, ok := m.subPathOf(path); ok {
@@ -223,7 +223,7 @@ func (m *Manager) unstack(ctx context.Context, path string, n int) error {
 
 // keyOfPath returns the volume whose place a path below pods/ is.
 func keyOfPath(rootDir, path string) (volumeKey, bool) {
-	rest, _ := below.Cut(podsDir(rootDir), path)
+	rest, _ := pathin.Cut(podsDir(rootDir), path)
 	parts := strings.Split(rest, string(filepath.Separator))
 	key, ok := parseKey(strings.Join(slices.DeleteFunc(slices.Clone(parts), func(s string) bool { return s == "volumes" }), "/"))
 	if len(parts) != 4 || parts[1] != "volumes" || !ok {

@@ -259,8 +259,7 @@ func TestAdoptionByTheManager(t *testing.T) {
 	stop = w.run(manager)
 	defer stop()
 	// The pod wants another server than the one that is mounted.
-	var replaced *volumemanager.ReplacedError
-	if _, err := manager.SetUpPod(t.Context(), newPod("web", nfsVolume("a", "10.0.0.9"))); !errors.As(err, &replaced) {
+	if _, err := manager.SetUpPod(t.Context(), newPod("web", nfsVolume("a", "10.0.0.9"))); !errors.Is(err, volumemanager.ErrReplaced) {
 		t.Errorf("err = %v", err)
 	}
 	if err := manager.TearDownPod(t.Context(), "uid-web"); err != nil {

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/journal"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -134,7 +134,7 @@ func goneFrom(rootDir string, dirs []volumeKey, failed error) func(*volume.Recor
 		there[key] = true
 	}
 	return func(r *volume.Record) bool {
-		return failed == nil && !there[keyOf(r)] && below.Strictly(podsDir(rootDir), r.Path)
+		return failed == nil && !there[keyOf(r)] && pathin.Strictly(podsDir(rootDir), r.Path)
 	}
 }
 

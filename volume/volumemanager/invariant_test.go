@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/testenv/invariant"
 	"github.com/podvol/podvol/volume/volumemanager"
-	"github.com/podvol/podvol/volume/volumemanager/invariant"
 )
 
 // TestInvariantsAreLookedForWhereTheManagerWrites, lest a renamed directory be one

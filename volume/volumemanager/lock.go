@@ -13,25 +13,20 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/util/rootdir"
+	"github.com/podvol/podvol/volume"
 )
 
 // ErrRootBusy says that another process owns the root directory.
 var ErrRootBusy = errors.New("the root directory is in use")
 
-// RootBusyError names the process that owns the root directory. It matches
-// [ErrRootBusy].
-type RootBusyError struct {
-	RootDir string
-	// Holder describes the owner, "process 4711 (podvol)".
-	Holder string
+// rootBusy names the process that owns the root directory, as "process 4711 (podvol)".
+func rootBusy(rootDir, holder string) error {
+	return &volume.Failure{
+		Cause: ErrRootBusy, Subject: rootDir,
+		What: fmt.Sprintf("%s is in use by %s", rootDir, holder),
+		Next: "wait for it to end, or choose another root directory",
+	}
 }
-
-func (e *RootBusyError) Error() string {
-	return fmt.Sprintf("%s is in use by %s; wait for it to end, or choose another root directory", e.RootDir, e.Holder)
-}
-
-// Is makes errors.Is(err, ErrRootBusy) true.
-func (e *RootBusyError) Is(target error) bool { return target == ErrRootBusy }
 
 // RootError says that the root directory cannot be used.
 type RootError struct {
@@ -83,7 +78,7 @@ func tryLockRoot(rootDir string) (unlock func(), err error) {
 	if err := eintr.Do(func() error { return unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) }); err != nil {
 		defer file.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, &RootBusyError{RootDir: rootDir, Holder: holder(file)}
+			return nil, rootBusy(rootDir, holder(file))
 		}
 		return nil, &RootError{rootDir, err}
 	}

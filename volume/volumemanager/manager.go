@@ -12,8 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/durable"
-	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 )
@@ -40,7 +40,7 @@ type Manager struct {
 	podDirs     podDirs
 	deviceLocks keylock.Map[v1.UniqueVolumeName]
 	// reaches are looks at paths that may hang, and what is bound by them.
-	reaches      flight.Group[string]
+	reaches      blockingcall.Group[string]
 	subPathLocks keylock.Map[subPathsKey]
 
 	began   chan struct{} // closed when Run is called
@@ -87,7 +87,7 @@ func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMg
 // Run locks the root directory, reads its records, and keeps the volumes of
 // the declared pods as they are wanted until ctx ends, also where somebody else
 // unmounts them; then it cancels what is under way, waits for it, and returns nil. Mounts stay. A root that is owned by
-// another process is a *[RootBusyError], one that cannot be used a
+// another process is [ErrRootBusy], one that cannot be used a
 // *[RootError]; a second call returns [ErrAlreadyRun].
 //
 // An operation that hangs in the kernel does not keep Run from returning, but

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/noleak"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/noleak"
+	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -264,8 +264,7 @@ func TestOneOwnerForEachRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = second.Run(t.Context())
-	var busy *volumemanager.RootBusyError
-	if !errors.Is(err, volumemanager.ErrRootBusy) || !errors.As(err, &busy) || !strings.Contains(busy.Holder, fmt.Sprint(os.Getpid())) {
+	if !errors.Is(err, volumemanager.ErrRootBusy) || !strings.Contains(err.Error(), fmt.Sprintf("in use by process %d ", os.Getpid())) {
 		t.Fatalf("err = %v, want the holder named", err)
 	}
 	if _, err := second.SetUpPod(t.Context(), newPod("web")); !errors.Is(err, volumemanager.ErrStopped) {
@@ -371,9 +370,8 @@ func TestReplacedSourceIsRefused(t *testing.T) {
 	for name, changed := range map[string]v1.Volume{"another server": nfsVolume("v", "10.0.0.2"), "another type": emptyDirVolume("v", "")} {
 		t.Run(name, func(t *testing.T) {
 			_, err := manager.SetUpPod(t.Context(), newPod("web", changed))
-			var replaced *volumemanager.ReplacedError
-			if !errors.As(err, &replaced) || !strings.Contains(err.Error(), "10.0.0.1:/nfs") {
-				t.Errorf("err = %v, want a ReplacedError", err)
+			if !errors.Is(err, volumemanager.ErrReplaced) || !strings.Contains(err.Error(), "10.0.0.1:/nfs") {
+				t.Errorf("err = %v, want ErrReplaced", err)
 			}
 			if entries, err := w.fake.Table().BySource("10.0.0.1:/nfs"); err != nil || len(entries) != 1 {
 				t.Errorf("the mounted volume was touched: %v, %v", entries, err)
@@ -404,8 +402,8 @@ func TestVolumeIsReplacedByItsNeighbour(t *testing.T) {
 			w.leave(pod("one", "two"))
 			manager, stop := w.start()
 			statuses, err := manager.SetUpPod(t.Context(), pod(now[0], now[1]))
-			if !errors.As(err, new(*volumemanager.ReplacedError)) {
-				t.Errorf("err = %v, want a ReplacedError", err)
+			if !errors.Is(err, volumemanager.ErrReplaced) {
+				t.Errorf("err = %v, want ErrReplaced", err)
 			}
 			for _, row := range statuses.Volumes {
 				own := "server-" + map[string]string{"a": "one", "b": "two"}[row.Volume] + ":/nfs"

@@ -20,9 +20,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/testenv/invariant"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
-	"github.com/podvol/podvol/volume/volumemanager/invariant"
 )
 
 // The model test runs random histories against a manager on virtual time, and

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -33,7 +33,7 @@ func (m *Manager) isMountPoint(path string) (bool, error) {
 // mountedBelow reports whether a volume's path is a mount point of its own. A
 // path outside the root, a hostPath's, is somebody else's matter.
 func (m *Manager) mountedBelow(path string) (bool, error) {
-	if !below.Strictly(podsDir(m.host.RootDir), path) {
+	if !pathin.Strictly(podsDir(m.host.RootDir), path) {
 		return false, nil
 	}
 	return m.isMountPoint(path)
@@ -62,7 +62,7 @@ func (m *Manager) mountsIn(dir string) ([]mount.Entry, error) {
 
 // openVolume opens the root of a volume, but no bare mount point.
 func (m *Manager) openVolume(r *volume.Record) (*os.File, error) {
-	if r.Confirmed == nil || !r.Confirmed.MountPoint || !below.Strictly(podsDir(m.host.RootDir), r.Path) {
+	if r.Confirmed == nil || !r.Confirmed.MountPoint || !pathin.Strictly(podsDir(m.host.RootDir), r.Path) {
 		return openPlace(r.Path)
 	}
 	return m.openMounted(r.Path)

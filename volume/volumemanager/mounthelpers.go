@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 )
 
 // helper is a mount(8), umount(8) or one of their helpers that works on
@@ -47,7 +47,7 @@ func findHelpers(proc, rootDir string) (found []helper) {
 			continue // it has ended
 		}
 		for _, arg := range bytes.Split(text, []byte{0}) {
-			if slices.ContainsFunc(dirs, func(dir string) bool { return below.Strictly(dir, string(arg)) }) {
+			if slices.ContainsFunc(dirs, func(dir string) bool { return pathin.Strictly(dir, string(arg)) }) {
 				found = append(found, helper{pid, command, string(arg)})
 				break
 			}

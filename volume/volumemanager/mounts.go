@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -83,7 +83,7 @@ func (m mounts) label(path string) string {
 // real returns a path below the root as the mount table has it.
 func (m mounts) real(path string) (string, bool) {
 	for _, p := range m.places {
-		if rest, ok := below.Cut(p.given, path); ok {
+		if rest, ok := pathin.Cut(p.given, path); ok {
 			return filepath.Join(p.real, rest), true
 		}
 	}
@@ -93,7 +93,7 @@ func (m mounts) real(path string) (string, bool) {
 // shown returns a target below the root as paths begin, links not resolved.
 func (m mounts) shown(target string) (string, bool) {
 	for _, p := range m.places {
-		if rest, ok := below.Cut(p.real, target); ok {
+		if rest, ok := pathin.Cut(p.real, target); ok {
 			return filepath.Join(p.given, rest), true
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/nfsserver"
-	"github.com/podvol/podvol/util/vmtest"
+	"github.com/podvol/podvol/util/testenv/nfsserver"
+	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -225,7 +225,7 @@ func callsHang() bool {
 	for size := 1 << 20; ; size *= 2 {
 		stacks := make([]byte, size)
 		if n := runtime.Stack(stacks, true); n < size {
-			return bytes.Contains(stacks[:n], []byte("util/flight.(*Group[...]).DoNoticing.func"))
+			return bytes.Contains(stacks[:n], []byte("util/blockingcall.(*Group[...]).DoNoticing.func"))
 		}
 	}
 }

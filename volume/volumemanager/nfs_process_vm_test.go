@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/podvol/podvol/util/nfsserver"
+	"github.com/podvol/podvol/util/testenv/nfsserver"
 )
 
 // processWrites is how much a process writes, in bytes: more than one request.

@@ -6,22 +6,19 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
 )
 
-// UsedByOtherPodError says that a PersistentVolume whose only access mode is
-// ReadWriteOncePod is not set up for a pod, since another one on this node has it.
-// It is set up once that pod's volume is torn down.
-type UsedByOtherPodError struct {
-	// PersistentVolume is its name.
-	PersistentVolume string
-	// Pod asks for it; User, with UID, has it. A name may not be known.
-	Pod, User types.NamespacedName
-	UserUID   types.UID
-}
-
-func (e *UsedByOtherPodError) Error() string {
-	return fmt.Sprintf("PersistentVolume %s has the access mode ReadWriteOncePod and is in use by pod %s (UID %s); pod %s gets it when that one has left this node",
-		e.PersistentVolume, e.User, e.UserUID, e.Pod)
+// usedByOther says that a PersistentVolume whose only access mode is ReadWriteOncePod
+// is not set up for a pod, since another one on this node has it. It is set up once
+// that pod's volume is torn down.
+func usedByOther(pv string, pod, user types.NamespacedName, userUID types.UID) error {
+	return &volume.Failure{
+		Cause: ErrUsedByOtherPod, Subject: pv,
+		What: fmt.Sprintf("PersistentVolume %s has the access mode ReadWriteOncePod and is in use by pod %s (UID %s)", pv, user, userUID),
+		Next: fmt.Sprintf("pod %s gets it when that one has left this node", pod),
+	}
 }
 
 func isOncePod(pv *v1.PersistentVolume) bool {
@@ -48,7 +45,7 @@ func (m *Manager) checkOncePod(u *setUp) error {
 		}
 		waiters[u.slot] = struct{}{}
 		u.slot.oncePod = pv.Name
-		return &UsedByOtherPodError{PersistentVolume: pv.Name, Pod: u.record.Pod, User: p.name, UserUID: p.uid}
+		return usedByOther(pv.Name, u.record.Pod, p.name, p.uid)
 	}
 	return nil
 }

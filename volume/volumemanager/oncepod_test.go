@@ -3,6 +3,7 @@ package volumemanager_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -33,8 +34,7 @@ func TestReadWriteOncePodIsForOnePod(t *testing.T) {
 				manager, stop = w.start()
 			}
 			_, err := manager.SetUpPod(t.Context(), second)
-			used, ok := errors.AsType[*volumemanager.UsedByOtherPodError](err)
-			if !ok || used.User.Name != "first" || used.UserUID != first.UID || used.Pod.Name != "second" || !strings.Contains(err.Error(), "ops-test/first") {
+			if !errors.Is(err, volumemanager.ErrUsedByOtherPod) || !strings.Contains(err.Error(), fmt.Sprintf("in use by pod ops-test/first (UID %s); pod ops-test/second", first.UID)) {
 				t.Fatalf("err = %v", err)
 			}
 			if n := len(w.records()); n != 1 {

@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -72,8 +72,7 @@ func TestRivalSetUps(t *testing.T) {
 		all.Wait()
 		refused := 0
 		for _, err := range errs {
-			var replaced *volumemanager.ReplacedError
-			if errors.As(err, &replaced) || errors.Is(err, volumemanager.ErrSuperseded) {
+			if errors.Is(err, volumemanager.ErrReplaced) || errors.Is(err, volumemanager.ErrSuperseded) {
 				refused++
 			} else if err != nil {
 				t.Fatal(err)
@@ -153,7 +152,7 @@ func TestRowsOfSharedAndFailedClaims(t *testing.T) {
 type abandoning struct{}
 
 func (abandoning) Stat(context.Context, string) (fs.FileInfo, error) {
-	return nil, &flight.AbandonedError{Err: context.DeadlineExceeded}
+	return nil, &blockingcall.AbandonedError{Err: context.DeadlineExceeded}
 }
 func (abandoning) MakeDir(context.Context, string, fs.FileMode) error  { return os.ErrInvalid }
 func (abandoning) MakeFile(context.Context, string, fs.FileMode) error { return os.ErrInvalid }

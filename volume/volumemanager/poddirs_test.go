@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // Where many pods come and go below one directory, ext4 without a journal is

@@ -9,7 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -120,7 +120,7 @@ func onRootMismatch(pod *v1.Pod) bool {
 // what lies outside the root, a hostPath, nobody would expect it.
 func (m *Manager) adviseGroups(u *setUp) {
 	args := mounterArgs(u.pod)
-	if m.config.Events == nil || args.FsGroup == nil || u.mounter == nil || u.mounter.GetAttributes().Managed || !below.Strictly(podsDir(m.host.RootDir), u.record.Path) {
+	if m.config.Events == nil || args.FsGroup == nil || u.mounter == nil || u.mounter.GetAttributes().Managed || !pathin.Strictly(podsDir(m.host.RootDir), u.record.Path) {
 		return
 	}
 	for _, name := range u.record.Volumes {

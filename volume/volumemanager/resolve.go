@@ -13,11 +13,12 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// NodeAffinityError says that a volume belongs to other nodes.
-type NodeAffinityError struct{ PersistentVolume, Node string }
-
-func (e *NodeAffinityError) Error() string {
-	return fmt.Sprintf("the node affinity of PersistentVolume %s does not allow node %s; run the pod on a node that it names", e.PersistentVolume, e.Node)
+func otherNodes(pv, node string) error {
+	return &volume.Failure{
+		Cause: ErrNodeAffinity, Subject: pv,
+		What: fmt.Sprintf("the node affinity of PersistentVolume %s does not allow node %s", pv, node),
+		Next: "run the pod on a node that it names",
+	}
 }
 
 // claimFor returns the name of the claim that a pod's volume is, if it is one. That
@@ -100,7 +101,7 @@ func (m *Manager) checkAffinity(ctx context.Context, source objects.Source, pv *
 		return err
 	}
 	if !matches {
-		return &NodeAffinityError{PersistentVolume: pv.Name, Node: m.config.NodeName}
+		return otherNodes(pv.Name, m.config.NodeName)
 	}
 	return nil
 }

@@ -20,34 +20,25 @@ type SELinuxLabels interface {
 	FileLabel(options *v1.SELinuxOptions) (string, error)
 }
 
-// SELinuxLabelsError says that containers of one pod use a volume with
-// different labels, while a file system is mounted with one.
-type SELinuxLabelsError struct {
-	// Volume is the pod's volume.
-	Volume string
-	// Labels are the labels, sorted.
-	Labels []string
+// severalLabels says that containers of one pod use a volume with different labels,
+// while a file system is mounted with one.
+func severalLabels(name string, labels []string) error {
+	return &volume.Failure{
+		Cause: ErrSELinuxConflict, Subject: name,
+		What: fmt.Sprintf("multiple SELinux labels found: the containers that mount volume %q have %s", name, strings.Join(labels, " and ")),
+		Next: "give them the same seLinuxOptions, or set the pod's seLinuxChangePolicy to Recursive",
+	}
 }
 
-func (e *SELinuxLabelsError) Error() string {
-	return fmt.Sprintf("multiple SELinux labels found: the containers that mount volume %q have %s; give them the same seLinuxOptions, or set the pod's seLinuxChangePolicy to Recursive",
-		e.Volume, strings.Join(e.Labels, " and "))
-}
-
-// SELinuxConflictError says that a device is mounted with one SELinux label for
-// another pod on this node, and is asked for with another. The volume is
-// mounted when those pods have gone.
-type SELinuxConflictError struct {
-	// Volume is the spec's name.
-	Volume string
-	// Mounted is the label that it is mounted with, Asked the one asked for;
-	// empty: none.
-	Mounted, Asked string
-}
-
-func (e *SELinuxConflictError) Error() string {
-	return fmt.Sprintf("conflicting SELinux labels of volume %s: %q and %q; it waits until the pods with the former have left this node, or set seLinuxChangePolicy of both pods to Recursive",
-		e.Volume, e.Mounted, e.Asked)
+// labelConflict says that a device is mounted with one SELinux label for another pod on
+// this node, and is asked for with another; empty: none. The volume is mounted when
+// those pods have gone.
+func labelConflict(name, mounted, asked string) error {
+	return &volume.Failure{
+		Cause: ErrSELinuxConflict, Subject: name,
+		What: fmt.Sprintf("conflicting SELinux labels of volume %s: %q and %q", name, mounted, asked),
+		Next: "it waits until the pods with the former have left this node, or set seLinuxChangePolicy of both pods to Recursive",
+	}
 }
 
 // mountLabel is the SELinux label that a file system is mounted with; empty:
@@ -71,7 +62,7 @@ func (m *Manager) mountLabel(ctx context.Context, pod *v1.Pod, names []string, p
 	case err != nil:
 		return "", err
 	case len(labels) > 1:
-		return "", volume.NothingDone(&SELinuxLabelsError{Volume: names[0], Labels: labels})
+		return "", volume.NothingDone(severalLabels(names[0], labels))
 	case len(labels) == 0:
 		return "", nil
 	}
@@ -151,7 +142,7 @@ func (m *Manager) conflict(u *setUp) error {
 		return nil
 	}
 	u.slot.waitForLabel(d)
-	return volume.NothingDone(&SELinuxConflictError{Volume: u.record.Spec().Name(), Mounted: d.label, Asked: u.record.SELinuxLabel})
+	return volume.NothingDone(labelConflict(u.record.Spec().Name(), d.label, u.record.SELinuxLabel))
 }
 
 // waitForLabel makes the slot wait for the label of a device to go; nil: of

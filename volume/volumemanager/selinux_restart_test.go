@@ -51,7 +51,7 @@ func TestUnfinishedSetUpSaysNothingAboutTheLabel(t *testing.T) {
 	w.unfinishedRecord(other, "s0:c8,c9")
 	manager, stop = w.start()
 	_, err := manager.SetUpPod(t.Context(), other)
-	if e, ok := errors.AsType[*volumemanager.SELinuxConflictError](err); !ok || !strings.HasSuffix(e.Mounted, ":s0:c1,c2") {
+	if e, ok := errors.AsType[*volume.Failure](err); !ok || e.Cause != volumemanager.ErrSELinuxConflict || !strings.Contains(e.What, `:s0:c1,c2" and "`) {
 		t.Errorf("err = %v", err)
 	}
 	mustSetUp(t, manager, first)

@@ -173,7 +173,7 @@ func TestContainersWithDifferentLabels(t *testing.T) {
 	pod.Spec.InitContainers = []v1.Container{{Name: "init", Image: "i", VolumeMounts: pod.Spec.Containers[0].VolumeMounts,
 		SecurityContext: &v1.SecurityContext{SELinuxOptions: &v1.SELinuxOptions{Level: "s0:c8,c9"}}}}
 	_, err := manager.SetUpPod(t.Context(), pod)
-	if e, ok := errors.AsType[*volumemanager.SELinuxLabelsError](err); !ok || e.Volume != "v" || len(e.Labels) != 2 {
+	if e, ok := errors.AsType[*volume.Failure](err); !ok || e.Cause != volumemanager.ErrSELinuxConflict || e.Subject != "v" || strings.Count(e.What, " and ") != 1 {
 		t.Errorf("err = %v", err)
 	}
 	if calls := d.log(); len(calls) > 0 {
@@ -213,8 +213,8 @@ func TestConflictingLabels(t *testing.T) {
 				}
 				d.log()
 				_, err := manager.SetUpPod(t.Context(), other)
-				e, ok := errors.AsType[*volumemanager.SELinuxConflictError](err)
-				if !ok || !strings.HasSuffix(e.Mounted, ":s0:c1,c2") || !strings.HasSuffix(e.Asked, ":s0:c8,c9") || volume.IsUncertain(err) {
+				e, ok := errors.AsType[*volume.Failure](err)
+				if !ok || e.Cause != volumemanager.ErrSELinuxConflict || !strings.Contains(e.What, `:s0:c1,c2" and "`) || !strings.HasSuffix(e.What, `:s0:c8,c9"`) || volume.IsUncertain(err) {
 					t.Errorf("err = %v", err)
 				}
 				const says = `other Warning FailedMount MountVolume.SetUp failed for volume "pv-a" : `

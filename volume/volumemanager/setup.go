@@ -384,7 +384,7 @@ func (s *slot) mountedAs(names []string) string {
 }
 
 func (u *setUp) replaces(before actualVolume, name string) error {
-	return volume.NothingDone(&ReplacedError{Volume: name, Was: describe(before.record), Is: describe(u.record)})
+	return volume.NothingDone(sourceReplaced(name, describe(before.record), describe(u.record)))
 }
 
 // setActual replaces what is known of a slot's directory.
@@ -402,12 +402,14 @@ func (m *Manager) setActual(s *slot, a actualVolume) {
 
 func describe(r *volume.Record) string { return r.Plugin + " " + r.Source }
 
-// ReplacedError says that a pod's volume is mounted from another source than
-// is now asked for. Its containers may be using it, so it is left alone.
-type ReplacedError struct{ Volume, Was, Is string }
-
-func (e *ReplacedError) Error() string {
-	return fmt.Sprintf("volume %q is mounted from %s, but %s is asked for; tear the pod down first", e.Volume, e.Was, e.Is)
+// sourceReplaced says that a pod's volume is mounted from another source than is now
+// asked for. Its containers may be using it, so it is left alone.
+func sourceReplaced(name, was, is string) error {
+	return &volume.Failure{
+		Cause: ErrReplaced, Subject: name,
+		What: fmt.Sprintf("volume %q is mounted from %s, but %s is asked for", name, was, is),
+		Next: "tear the pod down first",
+	}
 }
 
 // restore puts the record back as it was before a set-up that did nothing. A

@@ -35,8 +35,8 @@ func TestPluginsOfAnotherManagerByNow(t *testing.T) {
 		}
 		other, second := manager()
 		_, err := first.SetUpPod(t.Context(), pod("late"))
-		if shared, ok := errors.AsType[*volume.SharedPluginError](err); !ok || volume.IsUncertain(err) {
-			t.Errorf("%v: %v, %v", source, shared, err)
+		if !errors.Is(err, volume.ErrSharedPlugin) || volume.IsUncertain(err) {
+			t.Errorf("%v: %v", source, err)
 		}
 		if entries, err := os.ReadDir(other.root + "/pods"); err == nil && len(entries) > 0 {
 			t.Errorf("%v: below the other root directory is %v", source, entries)

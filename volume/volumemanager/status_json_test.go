@@ -71,8 +71,8 @@ func TestCausesInJSON(t *testing.T) {
 		"InvalidSpec":    volume.Invalid("f", "x"),
 		"ClaimUnbound":   volume.ErrClaimUnbound,
 		"TimedOut":       mount.ErrTimedOut,
-		"Replaced":       errors.Join(errors.New("x"), &volumemanager.ReplacedError{}),
-		"UsedByOtherPod": &volumemanager.UsedByOtherPodError{},
+		"Replaced":       errors.Join(errors.New("x"), volumemanager.ErrReplaced),
+		"UsedByOtherPod": &volume.Failure{Cause: volumemanager.ErrUsedByOtherPod},
 	} {
 		text, marshalErr := json.Marshal(volumemanager.VolumeStatus{Err: err})
 		var got struct {

@@ -11,26 +11,20 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
 )
 
-// UnrecordedError says that a volume was not set up because there is one at its
-// place that podvol has no record of: another agent may have made it, such as a
-// kubelet that runs the same pod, and what podvol sets up it tears down some
-// day, with what is in it. It matches [ErrNoRecord]. Nothing was done.
-type UnrecordedError struct {
-	// Path is the volume's directory, or a block volume's link.
-	Path string
-	// Found says what is there.
-	Found string
+// unrecorded says that a volume was not set up because there is one at its place that
+// podvol has no record of: another agent may have made it, such as a kubelet that runs
+// the same pod, and podvol tears down some day whatever it sets up, with its data.
+// Nothing was done.
+func unrecorded(path, found string) error {
+	return &volume.Failure{
+		Cause: ErrNoRecord, Subject: path,
+		What: fmt.Sprintf("at %s there is %s, and no record says that podvol made it; it is left alone", path, found),
+		Next: "if another agent uses this root directory, choose one of your own; if none does, have it adopted first: Config.Adopt, or podvol fsck --repair --adopt",
+	}
 }
-
-func (e *UnrecordedError) Error() string {
-	return fmt.Sprintf("at %s there is %s, and no record says that podvol made it; it is left alone. If another agent uses this root directory, choose one of your own; "+
-		"if none does, have it adopted first: Config.Adopt, or podvol fsck --repair --adopt", e.Path, e.Found)
-}
-
-// Is makes errors.Is(err, ErrNoRecord) true.
-func (e *UnrecordedError) Is(target error) bool { return target == ErrNoRecord }
 
 // refuseUnrecorded fails where something is at the place of a new volume that
 // could be lost with it. Records come before directories and go after them, so
@@ -40,13 +34,13 @@ func (e *UnrecordedError) Is(target error) bool { return target == ErrNoRecord }
 func (m *Manager) refuseUnrecorded(key volumeKey) error {
 	dir := m.host.GetPodVolumeDir(key.podUID, key.plugin, key.spec)
 	if m.hasDeviceLink(key) {
-		return &UnrecordedError{deviceLink(m.host, key), "a link to a device"}
+		return unrecorded(deviceLink(m.host, key), "a link to a device")
 	}
 	found, err := m.foundAt(key, dir)
 	if err != nil || found == "" {
 		return err
 	}
-	return &UnrecordedError{dir, found}
+	return unrecorded(dir, found)
 }
 
 // foundAt says what is at a volume's place; empty: nothing that matters. What is

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -48,20 +49,20 @@ func TestVolumesWithoutRecordAreNotTakenOver(t *testing.T) {
 			}
 			before := len(w.fake.Calls())
 			_, err := manager.SetUpPod(t.Context(), newPod("web", nfsVolume("v", "10.0.0.1")))
-			unrecorded, refused := errors.AsType[*volumemanager.UnrecordedError](err)
+			unrecorded, refused := errors.AsType[*volume.Failure](err)
 			if refused != tc.refused || (err != nil) != tc.refused || refused && !errors.Is(err, volumemanager.ErrNoRecord) {
 				t.Fatalf("err = %v", err)
 			}
 			if !refused {
 				return
 			}
-			if _, err := os.Lstat(unrecorded.Path); err != nil {
+			if _, err := os.Lstat(unrecorded.Subject); err != nil {
 				t.Errorf("what was found is gone: %v", err)
 			}
 			if err := manager.TearDownPod(t.Context(), "uid-web"); err != nil {
 				t.Error(err)
 			}
-			if _, err := os.Lstat(unrecorded.Path); err != nil || len(w.records()) > 0 || len(w.fake.Calls()) != before {
+			if _, err := os.Lstat(unrecorded.Subject); err != nil || len(w.records()) > 0 || len(w.fake.Calls()) != before {
 				t.Errorf("it was touched: %v, %v, %v", err, w.records(), w.fake.Calls())
 			}
 		})

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -27,7 +27,7 @@ func (m *Manager) sweepWork(ctx context.Context) {
 // worksAt returns the plugin that mounts at a path for itself.
 func (m *Manager) worksAt(path string) (volume.WorkMountPlugin, bool) {
 	for _, p := range m.config.Plugins {
-		if plugin, ok := volume.AsWorkMount(p); ok && below.Strictly(plugin.GetWorkDir(), path) {
+		if plugin, ok := volume.AsWorkMount(p); ok && pathin.Strictly(plugin.GetWorkDir(), path) {
 			return plugin, true
 		}
 	}

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/util/justmade"
 	"github.com/podvol/podvol/volume"
 )
@@ -24,7 +24,7 @@ import (
 // value is ready; it must not be copied after first use. Safe for concurrent
 // use.
 type Own struct {
-	calls flight.Group[string]
+	calls blockingcall.Group[string]
 	owner volume.Ownership
 	// made is called between the making of a directory and its opening, by tests.
 	made func(path string)

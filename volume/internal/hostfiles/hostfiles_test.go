@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
 )
@@ -185,7 +185,7 @@ func TestEndedContextAsksNothing(t *testing.T) {
 	defer cancel()
 	var own hostfiles.Own
 	_, err := own.Stat(ctx, "/")
-	if _, ok := errors.AsType[*flight.AbandonedError](err); !ok || !errors.Is(err, context.DeadlineExceeded) {
+	if _, ok := errors.AsType[*blockingcall.AbandonedError](err); !ok || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Stat = %v", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumetest"
 )

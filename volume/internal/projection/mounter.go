@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/scratch"
+	"github.com/podvol/podvol/volume/internal/emptydirs"
 )
 
 const (
@@ -43,7 +43,7 @@ func (p *place) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 // unchanged volume later.
 func (p *place) remove(ctx context.Context, dir string) error {
 	p.plugin.publisher.Forget(dir)
-	return scratch.TearDown(ctx, p.PodVolume, dir, true)
+	return emptydirs.TearDown(ctx, p.PodVolume, dir, true)
 }
 
 type mounter struct {
@@ -89,7 +89,7 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 		}
 		return volume.NothingDone(err)
 	}
-	err = scratch.SetUp(ctx, m.PodVolume, dir, scratch.Options{
+	err = emptydirs.SetUp(ctx, m.PodVolume, dir, emptydirs.Options{
 		Medium: m.plugin.kind.Medium, SizeBytes: m.size(ctx, dir), Mode: new(dirMode), GID: args.FsGroup, Wrapped: true})
 	if err != nil {
 		return err
@@ -113,7 +113,7 @@ func (m *mounter) size(ctx context.Context, dir string) int64 {
 	if m.plugin.kind.Medium != v1.StorageMediumMemory || isPublished(dir) {
 		return 0
 	}
-	size, err := scratch.MemorySize(ctx, m.Host, m.pod)
+	size, err := emptydirs.MemorySize(ctx, m.Host, m.pod)
 	if err != nil {
 		return 0
 	}

@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/util/atomicdir"
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -62,9 +62,9 @@ func volumeMounts(pod *v1.Pod) func(yield func([]v1.VolumeMount) bool) {
 
 func mountedInside(outer v1.VolumeMount, mounts []v1.VolumeMount) (inside []string) {
 	for _, inner := range mounts {
-		relative, ok := below.Cut(inContainer(outer), inContainer(inner))
+		relative, ok := pathin.Cut(inContainer(outer), inContainer(inner))
 		if ok && relative != "" && !slices.ContainsFunc(mounts, func(m v1.VolumeMount) bool {
-			return below.Strictly(inContainer(outer), inContainer(m)) && below.Strictly(inContainer(m), inContainer(inner))
+			return pathin.Strictly(inContainer(outer), inContainer(m)) && pathin.Strictly(inContainer(m), inContainer(inner))
 		}) {
 			inside = append(inside, relative)
 		}

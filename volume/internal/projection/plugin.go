@@ -8,7 +8,7 @@ import (
 
 	"github.com/podvol/podvol/util/atomicdir"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/kind"
+	"github.com/podvol/podvol/volume/internal/pluginbase"
 )
 
 // Kind is all in which the plugins differ.
@@ -32,7 +32,7 @@ type Kind struct {
 type Plugin struct {
 	kind Kind
 	host volume.VolumeHost
-	kind.Hosted
+	pluginbase.Hosted
 	publisher atomicdir.Publisher
 	tokens    tokenCache
 	meter     volume.Meter

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/podvol/podvol/util/fault"
-	"github.com/podvol/podvol/util/figures"
+	"github.com/podvol/podvol/util/testenv/figures"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
 	"github.com/podvol/podvol/volume/objects/objectstest"

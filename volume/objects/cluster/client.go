@@ -17,33 +17,37 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// Config says how kinds are read. Its zero value suits a node that may list
+// Config says how kinds are read. The zero value is for a node that may list
 // claims, PersistentVolumes and storage classes.
 type Config struct {
-	// Shared are the kinds that are read from the factory's informers. nil:
+	// Shared are the kinds that are read from the factory's informers; nil:
 	// PersistentVolumeClaim, PersistentVolume and StorageClass; empty: none.
 	Shared []string
-	// Informers are informers outside the factory, by kind, such as the one for
-	// this node's pods. They come before the factory's.
+	// Informers are informers outside the factory, by kind, such as the informer
+	// for this node's pods. They take precedence over the factory's.
 	Informers map[string]cache.SharedIndexInformer
 	// Polled are the keyed kinds that this identity may get, but neither list nor
-	// watch. nil: those that the Node authorizer treats so, which are
-	// PersistentVolumeClaim, PersistentVolume and ServiceAccount; empty: none. A
-	// shared kind is not polled. An object that is watched here is asked for after
-	// 1, 2, 4 … seconds, then every minute, and quickly again once it has changed.
+	// watch.
+	//
+	//   - nil: PersistentVolumeClaim, PersistentVolume and ServiceAccount, as
+	//     with the Node authorizer.
+	//   - empty: none.
+	//
+	// A shared kind is not polled. A watched object is read after 1, 2, 4 …
+	// seconds, then every minute, and quickly again once it has changed.
 	Polled []string
 	// Wait is how long Get waits for the first answer about a keyed object before
-	// it is [objects.ErrNotSynced]; 0: 10 seconds. A node that mounts a new pod's
-	// volumes so needs one try instead of two.
+	// it returns [objects.ErrNotSynced]; 0: 10 seconds. So a node needs one
+	// attempt and not two for a new pod's volumes.
 	Wait time.Duration
-	// Logger gets what client-go says about the watches of keyed objects, and why
-	// [Client.WaitForSync] still waits; nil: nobody does.
+	// Logger gets client-go's messages about the watches of keyed objects, and
+	// the reason why [Client.WaitForSync] still waits; nil: they are dropped.
 	Logger *slog.Logger
 }
 
-// Client reads objects from informers and keyed watches, and writes them through
-// a clientset. All methods are safe for concurrent use. Watchers are called from
-// goroutines of their own; they may call the client.
+// Client reads objects from informers and keyed watches. It writes them through a
+// clientset. All methods are safe for concurrent use. Watchers are called from
+// goroutines of their own. They may call the client.
 type Client struct {
 	clientset kubernetes.Interface
 	shared    map[string]*sharedKind
@@ -60,12 +64,13 @@ var (
 )
 
 // FromInformers returns a client over the caller's informers and clientset. It
-// makes no request. The factory, which may be nil where no kind is shared from
-// it, gets an informer for every shared kind that it did not have: start it
-// afterwards. Starting, stopping and shutting down informers stays the caller's.
+// makes no request.
 //
-// An unknown kind is an *[objects.UnknownKindError], what is missing a
-// *[volume.InvalidSpecError]; an informer that has been stopped is an error.
+//   - The factory may be nil if no kind is shared from it. It gets an informer
+//     for every shared kind that it did not have, so start it afterwards.
+//   - The caller starts, stops and shuts down the informers.
+//   - An unknown kind is an *[objects.UnknownKindError]. A missing argument is a
+//     *[volume.InvalidSpecError]. A stopped informer is an error.
 func FromInformers(factory informers.SharedInformerFactory, clientset kubernetes.Interface, config Config) (*Client, error) {
 	if clientset == nil {
 		return nil, volume.Invalid("clientset", "is missing")
@@ -91,7 +96,7 @@ func FromInformers(factory informers.SharedInformerFactory, clientset kubernetes
 	return c, nil
 }
 
-// complete fills in the defaults.
+// complete sets the defaults.
 func complete(config Config) (Config, error) {
 	if config.Shared == nil {
 		config.Shared = []string{"PersistentVolumeClaim", "PersistentVolume", "StorageClass"}
@@ -143,10 +148,10 @@ func sharedInformers(factory informers.SharedInformerFactory, config Config) (ma
 	return all, nil
 }
 
-// Close ends all that the client does in the background: its keyed watches, and
-// its handlers at the informers. It returns when no watcher is called any more; reads of shared
-// kinds go on to answer from the informers, those of keyed ones ask the API. It
-// may be called twice, but not by a watcher.
+// Close ends the client's work in the background: its keyed watches, and its
+// handlers at the informers. It returns when no watcher is called any more. Then
+// reads of shared kinds still answer from the informers, and reads of keyed kinds
+// go to the API. It may be called twice, but not by a watcher.
 func (c *Client) Close() { c.close() }
 
 func (c *Client) shutDown() {
@@ -156,10 +161,12 @@ func (c *Client) shutDown() {
 	}
 }
 
-// Get implements [objects.Source]. A shared kind whose informer has not synced
-// is [objects.ErrNotSynced]. A keyed object that nobody watches is asked for at
-// the API; one that is watched answers with its last known state, and before
-// there is any, with the failure of the last look-up.
+// Get implements [objects.Source].
+//
+//   - A shared kind whose informer has not synced is [objects.ErrNotSynced].
+//   - A keyed object without a watch is read from the API.
+//   - A keyed object with a watch has its last known state. Before the first
+//     state, the error is that of the last look-up.
 func (c *Client) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
 	r, err := resourceOf(ref.Kind)
 	switch {
@@ -179,8 +186,8 @@ func (c *Client) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, 
 	return r.liveGet(ctx, c.clientset, ref)
 }
 
-// Watch implements [objects.Source]. f is also called when what could not be
-// told becomes known. A kind that is unknown is watched in silence.
+// Watch implements [objects.Source]. f is also called when an unknown state
+// becomes known. For an unknown kind f is never called.
 func (c *Client) Watch(ref volume.ObjectRef, f func(volume.ObjectRef)) (stop func()) {
 	r, err := resourceOf(ref.Kind)
 	if err != nil {
@@ -192,9 +199,9 @@ func (c *Client) Watch(ref volume.ObjectRef, f func(volume.ObjectRef)) (stop fun
 	return c.keyed.watch(r, ref, f)
 }
 
-// List implements [objects.Lister] for shared kinds, and is
-// [objects.ErrNotSynced] until their informer has synced. For another kind it is
-// a *[KeyedKindError].
+// List implements [objects.Lister] for shared kinds. Until their informer has
+// synced, the error is [objects.ErrNotSynced]. For another kind it is a
+// *[KeyedKindError].
 func (c *Client) List(ctx context.Context, kind, namespace string) ([]metav1.Object, error) {
 	if _, err := resourceOf(kind); err != nil {
 		return nil, err
@@ -209,8 +216,8 @@ func (c *Client) List(ctx context.Context, kind, namespace string) ([]metav1.Obj
 	return s.list(namespace)
 }
 
-// WatchKind implements [objects.Lister] for shared kinds; another one is watched
-// in silence, and its List tells why. It is not told when the informer has
+// WatchKind implements [objects.Lister] for shared kinds. For another kind f is
+// never called; the error of List says why. f is not called when the informer has
 // synced, see [Client.WaitForSync].
 func (c *Client) WatchKind(kind string, f func(volume.ObjectRef)) (stop func()) {
 	s := c.shared[kind]

@@ -1,62 +1,77 @@
 // Package cluster reads and writes API objects of a Kubernetes cluster, for a
-// node or a controller that has a client-go clientset and informers already.
+// node or a controller that already has a client-go clientset and informers.
 // [FromInformers] returns an [objects.Source], [objects.Lister] and
-// [objects.Writer] that the node manager and the controllers take as they take
-// the embedded store.
+// [objects.Writer]. The node manager and the controllers use it in place of the
+// embedded store.
 //
 // A kind is read in one of two ways:
 //
-//   - Shared kinds come from informers that the caller has and starts. Nothing is
-//     watched twice, and what the informer does not select (pods of other nodes,
-//     say) does not exist here.
+//   - Shared kinds come from the caller's informers, which the caller starts.
+//     Nothing is watched twice. Objects that the informer does not select (pods
+//     of other nodes, say) do not exist here.
 //   - All other kinds are keyed: objects are fetched one by one, and watched as
-//     long as somebody watches them here. Each such watch selects a single name,
-//     which is what the Node authorizer lets a node's identity see of secrets and
-//     config maps. However many pods use an object, it is watched once. An object
-//     that says it is immutable is not watched, as in the kubelet: that it was
-//     deleted is noticed once all have stopped to watch it.
+//     long as they have a watcher here.
 //
-// Each object that is watched costs a request when the watch begins, and one
-// whenever it is opened again. A clientset's own limit (rest.Config's QPS, which is
-// 5 by default) delays those of a node with hundreds of pods by minutes: raise it,
-// the kubelet's is 50.
+// The watches of keyed objects:
 //
-// ClusterTrustBundles are asked for as certificates.k8s.io/v1, which API servers
-// have since Kubernetes 1.37; with a client-go before 0.37, which does not know
-// that, as v1beta1. For older servers, package clusterhost has a
+//   - Each selects a single name. The Node authorizer lets a node's identity see
+//     that much of secrets and config maps.
+//   - An object is watched once, however many pods use it.
+//   - An immutable object is not watched, as in the kubelet. Its deletion is
+//     noticed once its last watcher has stopped.
+//   - Each watched object costs a request when the watch begins, and one whenever
+//     it is opened again. A clientset's own limit (rest.Config's QPS, 5 by
+//     default) delays a node with hundreds of pods by minutes. Raise it; the
+//     kubelet's is 50.
+//
+// ClusterTrustBundles are read as certificates.k8s.io/v1, which API servers have
+// since Kubernetes 1.37. A client-go before 0.37 does not know that version; with
+// it they are read as v1beta1. For older servers, package clusterhost has a
 // volume.TrustBundleGetter that knows v1beta1 too.
 //
-// # What is known, and what is not
+// # Three answers
 //
-// Three answers are never mixed up: the object does not exist
-// ([volume.ErrNotFound]), nobody can tell yet ([objects.ErrNotSynced]), and the
-// look-up failed (any other error). An answer 404 that the API server has not
-// given for this very object, such as one of a proxy or for a resource that is
-// not served, is a failed look-up.
+// Three answers are never mixed up:
 //
-// Once an object is known, or known not to exist, that stands through any outage
-// of the API: watches are opened again with growing pauses (client-go's: 0.8 to
-// 30 s, and never before what Retry-After says), and when a watch has expired
-// (410) the object is listed again. Whatever changed meanwhile is told then.
-// Nothing counts as gone because it could not be asked for.
+//   - The object does not exist ([volume.ErrNotFound]).
+//   - It is not known yet whether it exists ([objects.ErrNotSynced]).
+//   - The look-up failed (any other error). A 404 that the API server has not
+//     given for this very object is a failed look-up. A proxy may give one, or
+//     the API server for a resource that it does not serve.
 //
-// # Where it differs from the embedded store
+// Once the state of an object is known, an outage of the API does not change it.
+// Nor does it change that an object does not exist.
 //
-// Objects from the API do not carry their kind and apiVersion. They get their UID
-// from it; pods, claims and PersistentVolumes begin without the status that they
-// are created with; an update of the status takes labels, annotations and
-// finalizers along. Pods of a node, when they are deleted, wait for the node to
-// delete them for good; claims and PersistentVolumes wait for who protects them. Answers may be
-// behind; [objects.Live] asks the API itself. The answer to a write can be lost,
-// see [objects.ErrUncertain].
+//   - Watches are opened again with growing pauses (client-go's: 0.8 to 30 s, and
+//     never before the time in Retry-After).
+//   - When a watch has expired (410), the object is listed again, and the changes
+//     meanwhile are reported.
+//   - A failed request never means that an object is gone.
+//
+// # Differences from the embedded store
+//
+//   - Objects from the API do not carry their kind and apiVersion.
+//   - The API gives objects their UID.
+//   - Pods, claims and PersistentVolumes begin without the status that they are
+//     created with.
+//   - An update of the status takes labels, annotations and finalizers along.
+//   - A node's deleted pods wait for the node to delete them for good. Claims and
+//     PersistentVolumes wait for the controller that protects them.
+//   - Answers may be old; [objects.Live] reads from the API itself.
+//   - The answer to a write can be lost, see [objects.ErrUncertain].
+//
+// # Rights
 //
 // By the Node authorizer a node may get, but neither list nor watch, claims,
 // PersistentVolumes and service accounts. Such kinds are polled unless they are
-// shared, see [Config]: their changes are told late, by up to a minute. Its pods it
-// may list only as its own (spec.nodeName): give that informer, see
+// shared, see [Config]: their changes are reported up to a minute late. A node
+// may list only its own pods (spec.nodeName). Pass that informer, see
 // [Config.Informers].
 //
-// An identity that is no node's, such as a virtual kubelet's service account, needs
-// as much by RBAC: get, list and watch secrets, config maps and nodes; get claims,
-// PersistentVolumes and service accounts; and what package clusterhost lists.
+// An identity that is no node's, such as a virtual kubelet's service account,
+// needs these rights by RBAC:
+//
+//   - get, list and watch secrets, config maps and nodes;
+//   - get claims, PersistentVolumes and service accounts;
+//   - and the rights that package clusterhost lists.
 package cluster

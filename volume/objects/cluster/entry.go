@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/watching"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -22,8 +21,8 @@ type entry struct {
 	ref      volume.ObjectRef
 	owner    *keyed
 	end      context.CancelFunc
-	ended    <-chan struct{}                // closed by end
-	watchers map[*watching.Watcher]struct{} // guarded by owner.mu
+	ended    <-chan struct{}               // closed by end
+	watchers map[*objects.Watcher]struct{} // guarded by owner.mu
 
 	mu       sync.Mutex
 	answered chan struct{} // closed with the first answer or failure
@@ -34,12 +33,11 @@ type entry struct {
 
 var _ cache.ReflectorStore = (*entry)(nil)
 
-// errUnwatched says that there will be no answer, since nobody watches the object
-// any more.
+// errUnwatched says that there will be no answer, because the object has no
+// watcher any more.
 var errUnwatched = errors.New("it is not watched any more")
 
-// get answers with the last known state. It waits at most that long for the
-// first one.
+// get returns the last known state. It waits for the first one for at most wait.
 func (e *entry) get(ctx context.Context, wait time.Duration) (metav1.Object, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, fmt.Errorf("get %s: %w: the API has not answered within %s", e.ref, objects.ErrNotSynced, wait))
 	defer cancel()
@@ -70,8 +68,8 @@ func (e *entry) last() (metav1.Object, error) {
 	return e.object, nil
 }
 
-// fail keeps the error of a look-up for those who know nothing yet; it is none
-// that says that the object is missing. What is known already stands.
+// fail keeps the error of a look-up, for callers that wait for the first state.
+// The error does not say that the object is missing. A known state stays.
 func (e *entry) fail(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -81,7 +79,7 @@ func (e *entry) fail(err error) {
 	}
 }
 
-// answer lets those go who wait for the first answer. e is locked.
+// answer wakes the callers that wait for the first answer. e is locked.
 func (e *entry) answer() {
 	select {
 	case <-e.answered:
@@ -118,7 +116,8 @@ func (e *entry) Replace(list []any, _ string) error {
 	return nil
 }
 
-// isOf is true of all that a server sends that knows the field selector.
+// isOf checks an object of the server. It is true of all objects if the server
+// supports the field selector.
 func (e *entry) isOf(object metav1.Object) bool {
 	return object.GetName() == e.ref.Name && object.GetNamespace() == e.ref.Namespace
 }
@@ -137,7 +136,7 @@ func (e *entry) take(item any, deleted bool) error {
 	return nil
 }
 
-// set takes over what the API has said, and tells if that is news.
+// set stores the API's state of the object and reports whether it is new.
 func (e *entry) set(object metav1.Object) (news bool) {
 	if !e.exchange(object) {
 		return false

@@ -12,7 +12,7 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// KeyedKindError says that objects of a kind are known one by one only.
+// KeyedKindError says that objects of a kind can be read one by one only.
 type KeyedKindError struct {
 	// Kind is the kind that was to be listed.
 	Kind string
@@ -26,9 +26,8 @@ func (e *KeyedKindError) Error() string {
 	return fmt.Sprintf("objects of kind %s are not listed here: %s", e.Kind, advice)
 }
 
-// failed puts the API's answer into the words of package objects. The API's own
-// error stays in the chain, except where it says that the object is missing or
-// invalid.
+// failed translates the API's error into those of package objects. The API's own
+// error stays in the chain, unless it says that the object is missing or invalid.
 func failed(op string, ref volume.ObjectRef, err error) error {
 	switch {
 	case err == nil:
@@ -46,8 +45,8 @@ func failed(op string, ref volume.ObjectRef, err error) error {
 }
 
 // saysMissing reports whether the API server itself has said that this object
-// does not exist. A proxy's 404, or one for a resource or a namespace that is
-// not there, is about something else.
+// does not exist. A proxy's 404, or one for a missing resource or namespace, is
+// about something else.
 func saysMissing(err error, ref volume.ObjectRef) bool {
 	if !apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
 		return false
@@ -60,7 +59,7 @@ func saysMissing(err error, ref volume.ObjectRef) bool {
 	return details.Name == ref.Name && details.Kind != "namespaces"
 }
 
-// invalidFields names what the API server calls invalid.
+// invalidFields names the fields that the API server calls invalid.
 func invalidFields(err error) []string {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	if !ok || status.Status().Details == nil {

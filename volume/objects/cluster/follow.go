@@ -14,7 +14,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/following"
 )
 
-// newFollower returns what keeps an entry up to date by watching its object.
+// newFollower returns a Follower that updates an entry by a watch of its object.
 func newFollower(e *entry, r resource, clientset kubernetes.Interface, logger klog.Logger) *following.Follower {
 	return &following.Follower{Kind: e.ref.Kind, Clientset: clientset, Logger: logger, Store: e,
 		Selector: fields.OneTermEqualSelector(metav1.ObjectNameField, e.ref.Name),

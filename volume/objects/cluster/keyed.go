@@ -12,11 +12,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/watching"
+	"github.com/podvol/podvol/volume/objects"
 )
 
-// keyed holds what is watched object by object. An entry lives as long as it has
-// watchers.
+// keyed holds the entries of objects that are watched one by one. An entry lives
+// as long as it has watchers.
 type keyed struct {
 	clientset kubernetes.Interface
 	wait      time.Duration
@@ -41,7 +41,7 @@ func (k *keyed) find(ref volume.ObjectRef) *entry {
 }
 
 func (k *keyed) watch(r resource, ref volume.ObjectRef, f func(volume.ObjectRef)) (stop func()) {
-	w := watching.New(f)
+	w := objects.NewWatcher(f)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed {
@@ -61,7 +61,7 @@ func (k *keyed) watch(r resource, ref volume.ObjectRef, f func(volume.ObjectRef)
 // start opens the watch of an object. k is locked.
 func (k *keyed) start(r resource, ref volume.ObjectRef) *entry {
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), k.logger))
-	e := &entry{ref: ref, end: cancel, ended: ctx.Done(), owner: k, watchers: make(map[*watching.Watcher]struct{}), answered: make(chan struct{})}
+	e := &entry{ref: ref, end: cancel, ended: ctx.Done(), owner: k, watchers: make(map[*objects.Watcher]struct{}), answered: make(chan struct{})}
 	k.entries[ref] = e
 	if slices.Contains(k.polled, ref.Kind) {
 		k.running.Go(func() { e.poll(ctx, r, k.clientset) })
@@ -71,7 +71,7 @@ func (k *keyed) start(r resource, ref volume.ObjectRef) *entry {
 	return e
 }
 
-func (k *keyed) forget(e *entry, w *watching.Watcher) {
+func (k *keyed) forget(e *entry, w *objects.Watcher) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(e.watchers, w)
@@ -81,7 +81,7 @@ func (k *keyed) forget(e *entry, w *watching.Watcher) {
 	}
 }
 
-// tell queues a call of everyone who watches an entry.
+// tell queues a call of every watcher of an entry.
 func (k *keyed) tell(e *entry) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -98,7 +98,7 @@ func (k *keyed) close() {
 	}
 }
 
-func (k *keyed) endAll() (watchers []*watching.Watcher) {
+func (k *keyed) endAll() (watchers []*objects.Watcher) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.closed = true

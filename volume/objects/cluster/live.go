@@ -16,7 +16,7 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// Live implements [objects.Cached]: every read is a request, answered from the
+// Live implements [objects.Cached]. Every read is a request, answered from the
 // API's most recent state.
 func (c *Client) Live() objects.Reader { return live{c.clientset} }
 
@@ -41,13 +41,14 @@ func (r resource) liveGet(ctx context.Context, clientset kubernetes.Interface, r
 	return object, nil
 }
 
-// List reads all of them as of one moment.
+// List reads all objects as of one moment.
 func (l live) List(ctx context.Context, kind, namespace string) ([]metav1.Object, error) {
 	r, err := resourceOf(kind)
 	if err != nil {
 		return nil, err
 	}
-	// Page by page, or all at once where the moment of the first page is too long ago.
+	// Read page by page, or all at once if the moment of the first page is too
+	// long ago.
 	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)

@@ -17,9 +17,9 @@ const (
 	lastPoll  = time.Minute
 )
 
-// poll keeps an entry up to date until ctx ends, by nothing but gets. What has
-// just changed, or has just begun to be of interest, tends to change again soon:
-// a claim gets bound.
+// poll updates an entry until ctx ends, only by gets. An object that has just
+// changed, or has just got a watcher, tends to change again soon: a claim gets
+// bound.
 func (e *entry) poll(ctx context.Context, r resource, clientset kubernetes.Interface) {
 	for pause := firstPoll; ; pause = min(2*pause, lastPoll) {
 		if e.look(ctx, r, clientset) {
@@ -33,7 +33,7 @@ func (e *entry) poll(ctx context.Context, r resource, clientset kubernetes.Inter
 	}
 }
 
-// look asks once, and reports whether there was news.
+// look reads the object once, and reports whether its state is new.
 func (e *entry) look(ctx context.Context, r resource, clientset kubernetes.Interface) (news bool) {
 	limited, cancel := context.WithTimeoutCause(ctx, following.AnswerTimeout, following.ErrNoAnswer)
 	defer cancel()

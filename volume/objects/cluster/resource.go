@@ -16,7 +16,8 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// resource is a kind as the API serves it: requests for objects of any Go type.
+// resource is a kind as the API serves it, with requests for objects of any Go
+// type.
 type resource struct {
 	resource schema.GroupVersionResource
 	get      func(ctx context.Context, c kubernetes.Interface, namespace, name string) (metav1.Object, error)
@@ -24,7 +25,7 @@ type resource struct {
 	watch    func(ctx context.Context, c kubernetes.Interface, namespace string, options metav1.ListOptions) (watch.Interface, error)
 	create   func(ctx context.Context, c kubernetes.Interface, object metav1.Object) (metav1.Object, error)
 	update   func(ctx context.Context, c kubernetes.Interface, object metav1.Object) (metav1.Object, error)
-	// updateStatus is nil where the kind has no status.
+	// updateStatus is nil if the kind has no status.
 	updateStatus func(ctx context.Context, c kubernetes.Interface, object metav1.Object) (metav1.Object, error)
 	remove       func(ctx context.Context, c kubernetes.Interface, namespace, name string, options metav1.DeleteOptions) error
 }
@@ -93,7 +94,7 @@ func resourceOf(kind string) (resource, error) {
 	return r, nil
 }
 
-// client is what all typed clients of client-go have in common.
+// client is the common part of all typed clients of client-go.
 type client[P metav1.Object, L runtime.Object] interface {
 	Get(ctx context.Context, name string, options metav1.GetOptions) (P, error)
 	List(ctx context.Context, options metav1.ListOptions) (L, error)

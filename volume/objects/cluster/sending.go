@@ -16,8 +16,8 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// sending is how far a write has come on its way to the API. Only Go's own
-// transport tells.
+// sending is the progress of a write on its way to the API. Only Go's own
+// transport reports it.
 type sending struct {
 	asked     atomic.Int32 // how often for a connection
 	connected atomic.Int32 // how often it got one, and maybe sent the write
@@ -31,8 +31,8 @@ func (s *sending) watched(ctx context.Context) context.Context {
 	})
 }
 
-// failed is [failed] for the write, with [objects.ErrUncertain] unless it surely
-// had no effect.
+// failed is [failed] for the write. It adds [objects.ErrUncertain] unless the
+// write certainly had no effect.
 func (s *sending) failed(op string, ref volume.ObjectRef, err error) error {
 	if err == nil || !s.mayHaveTakenEffect(err) {
 		return failed(op, ref, err)

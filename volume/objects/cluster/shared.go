@@ -12,7 +12,6 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/following"
-	"github.com/podvol/podvol/volume/internal/watching"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -27,11 +26,11 @@ type sharedKind struct {
 	done         sync.WaitGroup
 
 	mu       sync.Mutex
-	watchers map[volume.ObjectRef]map[*watching.Watcher]struct{} // without a name: of the whole kind; nil: closed
+	watchers map[volume.ObjectRef]map[*objects.Watcher]struct{} // without a name: of the whole kind; nil: closed
 }
 
 func newSharedKind(kind string, informer cache.SharedIndexInformer) (*sharedKind, error) {
-	s := &sharedKind{kind: kind, informer: informer, closed: make(chan struct{}), watchers: make(map[volume.ObjectRef]map[*watching.Watcher]struct{})}
+	s := &sharedKind{kind: kind, informer: informer, closed: make(chan struct{}), watchers: make(map[volume.ObjectRef]map[*objects.Watcher]struct{})}
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: s.changed,
 		UpdateFunc: func(old, object any) {
@@ -49,8 +48,8 @@ func newSharedKind(kind string, informer cache.SharedIndexInformer) (*sharedKind
 	return s, nil
 }
 
-// tellOfSync has those look again who could not be told whether their object
-// exists.
+// tellOfSync notifies the watchers of objects whose state was not known, so that
+// they read again.
 func (s *sharedKind) tellOfSync() {
 	select {
 	case <-s.synced:
@@ -66,7 +65,7 @@ func (s *sharedKind) tellOfSync() {
 	}
 }
 
-// notSynced says what may be amiss: an informer that was never started looks like
+// notSynced says what may be wrong. An informer that was never started looks like
 // one that has no answer yet, or may not list its kind.
 func (s *sharedKind) notSynced() error {
 	return fmt.Errorf("the informer of kind %s is %w: it must have been started after FromInformers; if it was, it waits for the API, or for the right to list and watch that kind", s.kind, objects.ErrNotSynced)
@@ -81,8 +80,8 @@ func (s *sharedKind) close() {
 	}
 }
 
-// takeWatchers forgets all watchers, and that there may be more.
-func (s *sharedKind) takeWatchers() (all []*watching.Watcher) {
+// takeWatchers removes all watchers, and allows no new ones.
+func (s *sharedKind) takeWatchers() (all []*objects.Watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, watchers := range s.watchers {
@@ -92,7 +91,7 @@ func (s *sharedKind) takeWatchers() (all []*watching.Watcher) {
 	return all
 }
 
-// changed gets what an informer passes to handlers.
+// changed receives the argument that an informer passes to handlers.
 func (s *sharedKind) changed(object any) {
 	key, err := cache.DeletionHandlingObjectToName(object)
 	if err != nil {
@@ -113,14 +112,14 @@ func (s *sharedKind) tell(watched, ref volume.ObjectRef) {
 }
 
 func (s *sharedKind) watch(ref volume.ObjectRef, f func(volume.ObjectRef)) (stop func()) {
-	w := watching.New(f)
+	w := objects.NewWatcher(f)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.watchers == nil {
 		return func() {}
 	}
 	if s.watchers[ref] == nil {
-		s.watchers[ref] = make(map[*watching.Watcher]struct{})
+		s.watchers[ref] = make(map[*objects.Watcher]struct{})
 	}
 	s.watchers[ref][w] = struct{}{}
 	return func() {
@@ -129,7 +128,7 @@ func (s *sharedKind) watch(ref volume.ObjectRef, f func(volume.ObjectRef)) (stop
 	}
 }
 
-func (s *sharedKind) forget(ref volume.ObjectRef, w *watching.Watcher) {
+func (s *sharedKind) forget(ref volume.ObjectRef, w *objects.Watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.watchers[ref], w)

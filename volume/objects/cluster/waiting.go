@@ -10,18 +10,18 @@ import (
 	"github.com/podvol/podvol/volume/internal/following"
 )
 
-// Who waits for informers is told why after a while, and then now and again: an
-// API that cannot be reached leaves client-go silent for long.
+// The reason of a long wait for informers is logged after a while, and then now
+// and again. While an API cannot be reached, client-go is silent for long.
 const (
 	firstWord  = 5 * time.Second
 	nextWord   = time.Minute
 	askingTime = 10 * time.Second // a server that does not answer is told so after that
 )
 
-// WaitForSync returns once the informers of all shared kinds have synced, or
-// with the cause why ctx ended and the kinds that had not. While it waits,
-// [Config].Logger is told after five seconds, and then every minute, for which
-// kinds, and what the API server answers when it is asked for its version.
+// WaitForSync returns once the informers of all shared kinds have synced. If ctx
+// ends first, the error has the cause and the kinds that have not synced. While
+// it waits, it logs to [Config].Logger after five seconds, and then every minute:
+// the missing kinds, and the API server's answer to a request for its version.
 func (c *Client) WaitForSync(ctx context.Context) error {
 	telling, stop := context.WithCancel(ctx)
 	told := make(chan struct{})
@@ -72,7 +72,7 @@ func (c *Client) unsynced() (kinds []string) {
 	return kinds
 }
 
-// answer is what one plain request yields, which needs hardly any right.
+// answer is the result of one plain request, which needs hardly any right.
 func (c *Client) answer(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, askingTime)
 	defer cancel()

@@ -12,9 +12,9 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// Create implements [objects.Writer]. Its errors, like those of all writes, match
-// [objects.ErrUncertain] unless the API has refused the write by an answer 4xx, or
-// it was never sent.
+// Create implements [objects.Writer]. The errors of all writes match
+// [objects.ErrUncertain], with two exceptions: the API refused the write by an
+// answer 4xx, or the write was never sent.
 func (c *Client) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {
 	r, ref, err := admit(ctx, object)
 	if err != nil {
@@ -48,8 +48,8 @@ func (c *Client) UpdateStatus(ctx context.Context, object metav1.Object) (metav1
 	return c.write(ctx, "update the status of", ref, object, r.updateStatus)
 }
 
-// Delete implements [objects.Writer]. Dependents go as the API's default for the
-// kind says.
+// Delete implements [objects.Writer]. Dependents are deleted by the API's default
+// for the kind.
 func (c *Client) Delete(ctx context.Context, ref volume.ObjectRef, preconditions objects.Preconditions) error {
 	r, err := resourceOf(ref.Kind)
 	switch {
@@ -73,7 +73,7 @@ func (c *Client) Delete(ctx context.Context, ref volume.ObjectRef, preconditions
 	return sent.failed("delete", ref, err)
 }
 
-// admit checks what can be checked without asking.
+// admit checks everything that needs no request.
 func admit(ctx context.Context, object metav1.Object) (resource, volume.ObjectRef, error) {
 	_, ref, err := objects.Describe(object)
 	if err != nil {
@@ -85,7 +85,8 @@ func admit(ctx context.Context, object metav1.Object) (resource, volume.ObjectRe
 
 func (c *Client) write(ctx context.Context, op string, ref volume.ObjectRef, object metav1.Object,
 	send func(context.Context, kubernetes.Interface, metav1.Object) (metav1.Object, error)) (metav1.Object, error) {
-	// Encoding gives an object its kind for a moment, and this one is only to be read.
+	// Encoding sets an object's kind for a moment, and this object must not be
+	// changed.
 	object = object.(runtime.Object).DeepCopyObject().(metav1.Object)
 	var sent sending
 	stored, err := send(sent.watched(ctx), c.clientset, object)

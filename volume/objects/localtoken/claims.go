@@ -20,7 +20,7 @@ const (
 	maxExpiration     = 1 << 32
 )
 
-// claims are what a Kubernetes service account token says.
+// claims are the content of a Kubernetes service account token.
 type claims struct {
 	Audience   []string         `json:"aud"`
 	Expiry     int64            `json:"exp"`

@@ -11,56 +11,61 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// IssuerName is the issuer of every token, and the audience of those that are
-// requested without one. The domain "invalid" is reserved by RFC 2606, so
-// nobody can ever own it.
+// IssuerName is the issuer of every token. It is also the audience of tokens that
+// are requested without one. RFC 2606 reserves the domain "invalid", so it can
+// have no owner.
 const IssuerName = "podvol.invalid"
 
-// Issuer signs tokens with the key in one file. It is a [volume.TokenRequester];
-// all methods are safe for concurrent use, also by several issuers and
-// processes with the same file. It must not be copied.
+// Issuer signs tokens with the key in one file. It is a [volume.TokenRequester].
+// All methods are safe for concurrent use. Several issuers and processes may
+// share the file. An Issuer must not be copied.
 type Issuer struct {
-	// ServiceAccountUID, if not nil, looks a service account's UID up, for the
-	// claim kubernetes.io/serviceaccount/uid. It may not know the account: an
-	// empty UID, and an error that matches [volume.ErrNotFound], fall back to
-	// [objects.DerivedUID], which accounts from manifests have too. It must be
-	// set before the first token is requested.
+	// ServiceAccountUID, if not nil, returns the UID of a service account, for
+	// the claim kubernetes.io/serviceaccount/uid. It may return an empty UID, or
+	// an error that matches [volume.ErrNotFound]. Then the UID is
+	// [objects.DerivedUID], as of accounts from manifests. It must be set before
+	// the first request of a token.
 	ServiceAccountUID func(ctx context.Context, namespace, name string) (types.UID, error)
 
 	// NodeName, if not empty, is the node of every pod, for the claim
-	// kubernetes.io/node of tokens that are bound to a pod. It must be set
-	// before the first token is requested.
+	// kubernetes.io/node of tokens that are bound to a pod. It must be set before
+	// the first request of a token.
 	NodeName string
 
 	keyPath string
-	key     atomic.Pointer[signingKey] // nil until first needed
-	loading flight.Group[struct{}]     // reading a file cannot be cancelled
+	key     atomic.Pointer[signingKey]   // nil until first needed
+	loading blockingcall.Group[struct{}] // reading a file cannot be cancelled
 }
 
 var _ volume.TokenRequester = (*Issuer)(nil)
 
-// New returns the issuer whose key is in the file keyPath. It does no I/O: the
-// key is read when it is first needed, and made if there is none. The file's
-// directory must exist by then. The key is read once; replacing the file has
-// an effect on new issuers only.
+// New returns the issuer with the key in the file keyPath. It does no I/O. The
+// first use reads the key, or makes it if there is none; the file's directory
+// must exist by then. The key is read once. A replaced file has an effect on new
+// issuers only.
 func New(keyPath string) *Issuer { return &Issuer{keyPath: keyPath} }
 
-// RequestToken issues a token as the API's TokenRequest does: valid from now
-// on for expirationSeconds, 3600 unless given, at least 600 and at most 2^32;
-// for the audiences, [IssuerName] unless given. A boundObjectRef must name a
-// Pod with its UID; the binding is a claim only, the token stays valid when
-// the pod is gone.
+// RequestToken issues a token as the API's TokenRequest does.
 //
-// The result is a copy of request with the defaults and the status filled in;
-// request is not changed. The error is a *[volume.InvalidSpecError] for a
-// request that is refused, a *[KeyFileError] where the key cannot be used, a
-// [flight.AbandonedError] when ctx ended first, or that of ServiceAccountUID.
-// Errors never hold key or token.
+//   - The token is valid from now on for expirationSeconds: 3600 unless given, at
+//     least 600 and at most 2^32.
+//   - Its audiences are [IssuerName] unless given.
+//   - A boundObjectRef must name a Pod with its UID. The binding is a claim only:
+//     the token stays valid when the pod is gone.
+//   - The result is a copy of request with the defaults and the status set.
+//     request is not changed.
+//
+// The errors, which never hold key or token:
+//
+//   - A *[volume.InvalidSpecError]: the request is refused.
+//   - A *[KeyFileError]: the key cannot be used.
+//   - A [blockingcall.AbandonedError]: ctx ended first.
+//   - The error of ServiceAccountUID.
 func (i *Issuer) RequestToken(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	if err := checkRequest(namespace, serviceAccount, request); err != nil {
 		return nil, err
@@ -85,9 +90,9 @@ func (i *Issuer) RequestToken(ctx context.Context, namespace, serviceAccount str
 	return result, nil
 }
 
-// JWKS returns the public key as a JSON web key set (RFC 7517), which is what
-// verifiers of tokens read. It makes the key if there is none. The errors are
-// those of RequestToken.
+// JWKS returns the public key as a JSON web key set (RFC 7517), which verifiers
+// of tokens read. It makes the key if there is none. The errors are as with
+// RequestToken.
 func (i *Issuer) JWKS(ctx context.Context) ([]byte, error) {
 	key, err := i.signingKey(ctx)
 	if err != nil {

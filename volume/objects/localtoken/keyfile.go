@@ -18,12 +18,12 @@ import (
 	"github.com/podvol/podvol/util/durable"
 )
 
-// KeyFileError says that the key file cannot be used, or not be made. It never
-// shows what is in the file.
+// KeyFileError says that the key file cannot be used or made. It never shows the
+// file's content.
 type KeyFileError struct {
 	// Path is the key file.
 	Path string
-	// Reason says what is wrong with it, Advice what to do.
+	// Reason says why. Advice says what to do.
 	Reason, Advice string
 	// Err is the underlying error, if any.
 	Err error
@@ -47,13 +47,13 @@ const (
 	pemType = "PRIVATE KEY" // PKCS #8
 	// maxKeyFile is many times the size in bytes of a P-256 key.
 	maxKeyFile = 16 << 10
-	// adviseNew ends the advice for a file that is beyond use.
+	// adviseNew ends the advice for a file that cannot be repaired.
 	adviseNew = "to have a new key made, move the file away; tokens issued until now then no longer verify"
 )
 
-// readOrCreateKey returns the key at path, making one if there is none.
-// However many do so at once, in whatever processes, all get the same key: the
-// first to create the file wins, and the others read it.
+// readOrCreateKey returns the key at path, and makes one if there is none.
+// Several goroutines and processes may do so at once. All get the same key: the
+// first creates the file, and the others read it.
 func readOrCreateKey(path string) (*ecdsa.PrivateKey, error) {
 	key, err := readKey(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -77,8 +77,7 @@ func createKey(path string) error {
 	return durable.Create(path, pem.EncodeToMemory(&pem.Block{Type: pemType, Bytes: der}), 0o600)
 }
 
-// readKey returns an error that matches fs.ErrNotExist only where there is no
-// file.
+// readKey returns an error that matches fs.ErrNotExist only if there is no file.
 func readKey(path string) (*ecdsa.PrivateKey, error) {
 	data, err := readKeyFile(path)
 	if err != nil {
@@ -96,8 +95,8 @@ func readKey(path string) (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// readKeyFile judges the file by its descriptor, so that it cannot become
-// another one in between, and does not wait for the writer of a pipe.
+// readKeyFile checks the file by its descriptor. So the file cannot be replaced
+// in between. It does not wait for the writer of a pipe.
 func readKeyFile(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	switch {

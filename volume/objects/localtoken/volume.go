@@ -8,34 +8,38 @@ import (
 )
 
 const (
-	// MountPath is where client libraries look for a pod's token.
+	// MountPath is the directory of a pod's token for client libraries.
 	MountPath = "/var/run/secrets/kubernetes.io/serviceaccount"
-	// RootCAConfigMap is the name of the config map that the volume of
-	// [WithServiceAccountVolume] needs in the pod's namespace, with the key
-	// "ca.crt": who serves the API to the pods signs for it. In a cluster a
-	// controller makes it.
+	// RootCAConfigMap is a config map in the pod's namespace. The volume of
+	// [WithServiceAccountVolume] needs it, with the key "ca.crt": the authority
+	// that signs for the API that the pods use. In a cluster a controller makes
+	// it.
 	RootCAConfigMap = "kube-root-ca.crt"
 
 	volumePrefix = "kube-api-access-"
 	lifetime     = 60*60 + 7 // seconds; Kubernetes' own, odd so that it is recognised
 )
 
-// WithServiceAccountVolume returns a copy of the pod with what an API server's
-// admission adds (plugin/pkg/admission/serviceaccount of Kubernetes), for an agent
-// that has none: the service account's name, "default" where the pod names none,
-// and in each container and init container that has no mount at [MountPath] one
-// there, read-only, of a projected volume with
+// WithServiceAccountVolume returns a copy of the pod with the additions of an API
+// server's admission (plugin/pkg/admission/serviceaccount of Kubernetes), for an
+// agent without one. It adds the service account's name, "default" if the pod
+// names none. It adds a read-only mount at [MountPath] to each container and init
+// container that has none there. The mounted projected volume has
 //
 //   - token, of the service account, which lives 3607 seconds and is renewed;
-//   - ca.crt, from the config map [RootCAConfigMap], without which the volume fails;
+//   - ca.crt, from the config map [RootCAConfigMap], without which the volume
+//     fails;
 //   - namespace, the pod's.
 //
-// A pod with automountServiceAccountToken: false gets no mount; what its
-// ServiceAccount says of that is the caller's to look at, before. Ephemeral
-// containers get none either. The volume's name is always the same, that of the
-// pod's own volume if it has one beginning with "kube-api-access-", so that calling
-// it again changes nothing and a restart finds what is mounted. The pod is only
-// read.
+// The limits:
+//
+//   - A pod with automountServiceAccountToken: false gets no mount. The caller
+//     must check the same field of the pod's ServiceAccount before.
+//   - Ephemeral containers get no mount.
+//   - The volume's name is always the same. If the pod has a volume whose name
+//     begins with "kube-api-access-", that name is used. So a second call changes
+//     nothing, and a restart finds the mounted volume.
+//   - The pod is only read.
 func WithServiceAccountVolume(pod *v1.Pod) *v1.Pod {
 	pod = pod.DeepCopy()
 	if pod.Spec.ServiceAccountName == "" {
@@ -53,7 +57,8 @@ func WithServiceAccountVolume(pod *v1.Pod) *v1.Pod {
 	return pod
 }
 
-// tokenVolume is the name of the pod's volume, and whether it has it already.
+// tokenVolume returns the name of the pod's volume, and whether the pod has it
+// already.
 func tokenVolume(pod *v1.Pod) (name string, has bool) {
 	for _, v := range pod.Spec.Volumes {
 		if strings.HasPrefix(v.Name, volumePrefix) {
@@ -63,7 +68,8 @@ func tokenVolume(pod *v1.Pod) (name string, has bool) {
 	return volumePrefix + "local", false
 }
 
-// mountToken mounts the volume where nothing is mounted, and reports whether it has.
+// mountToken mounts the volume if nothing is mounted there, and reports whether
+// it did.
 func mountToken(containers []v1.Container, name string) (mounted bool) {
 	for i := range containers {
 		c := &containers[i]

@@ -16,7 +16,7 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// check refuses what the API server would refuse of an object that is no pod
+// check refuses an object that the API server would refuse. The object is no pod
 // and no workload.
 func check(p placed) error {
 	switch o := p.object.(type) {

@@ -16,7 +16,7 @@ import (
 // maxListDepth is how deep Lists and arrays may be nested.
 const maxListDepth = 4
 
-// placed is a decoded object and where it was found.
+// placed is a decoded object and its place.
 type placed struct {
 	place
 	kind   string
@@ -51,8 +51,8 @@ func (d *decoder) refuse(p place, object, field string, err error) {
 	d.faults = append(d.faults, p.fault(object, field, err))
 }
 
-// value decodes an object, a List or an array. The path is where it is in its
-// document; inherited is the type of a typed List's elements.
+// value decodes an object, a List or an array. path is its place in the document.
+// inherited is the type of a typed List's elements.
 func (d *decoder) value(p place, path string, data []byte, inherited metav1.TypeMeta, depth int) {
 	data = bytes.TrimSpace(data)
 	switch {

@@ -13,12 +13,12 @@ import (
 type Error struct {
 	// File is the file's path; "-" is standard input.
 	File string
-	// Document counts the file's documents from 1; 0 where the file as a whole
-	// is at fault. Line is where the document begins, from 1.
+	// Document counts the file's documents from 1; 0 means the file as a whole.
+	// Line is the document's first line, from 1.
 	Document, Line int
-	// Object is the kind, namespace and name, as far as they are known.
+	// Object is the kind, namespace and name, as far as known.
 	Object string
-	// Field is the path of the field at fault, where one is.
+	// Field is the path of the wrong field, if there is one.
 	Field string
 	// Err is the reason.
 	Err error
@@ -55,7 +55,7 @@ var (
 	ErrDuplicate = errors.New("the object is there twice")
 )
 
-// place is where an object comes from.
+// place is the origin of an object.
 type place struct {
 	file           string
 	document, line int

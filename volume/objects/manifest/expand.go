@@ -24,18 +24,18 @@ type workload struct {
 	// field is the template's path, with a dot at its end.
 	field    string
 	replicas *int32
-	// countField is the field that replicas comes from.
+	// countField is the field of replicas.
 	countField string
 	// first is the ordinal of the first pod.
 	first int
 	// finish adds to the pod what the kind of workload adds.
 	finish func(pod *v1.Pod, ordinal int)
-	// claims are the templates of each pod's own claims, labelled so, and kept as
-	// long as retention says.
+	// claims are the templates of each pod's own claims. The claims get labels
+	// and retention.
 	claims      []v1.PersistentVolumeClaim
 	claimLabels map[string]string
 	retention   Retention
-	// fault is what is wrong with the workload beside its template.
+	// fault is an error of the workload outside its template.
 	fault error
 }
 
@@ -78,8 +78,8 @@ func (w *workload) statefulSet(o *appsv1.StatefulSet) {
 	}
 }
 
-// job takes as many pods as run at a time: parallelism, but never more than
-// completions.
+// job takes the number of pods that run at a time: parallelism, but never more
+// than completions.
 func (w *workload) job(spec *batchv1.JobSpec) {
 	w.template, w.replicas, w.countField = &spec.Template, spec.Parallelism, "spec.parallelism"
 	if c := spec.Completions; c != nil && (*c < 0 || (w.replicas != nil && *c < *w.replicas)) {
@@ -96,8 +96,8 @@ func (w *workload) job(spec *batchv1.JobSpec) {
 	}
 }
 
-// count returns how many pods the workload asks for, or why it cannot have
-// them.
+// count returns the number of pods of the workload. The error says why it cannot
+// have that number.
 func (w *workload) count() (int, error) {
 	switch {
 	case w.fault != nil:
@@ -173,7 +173,7 @@ func (w *workload) claimsOf(i int) (claims []placed) {
 	return claims
 }
 
-// podAt is a pod, and where it comes from.
+// podAt is a pod and its origin.
 type podAt struct {
 	placed
 	pod *v1.Pod

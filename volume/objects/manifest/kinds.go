@@ -31,8 +31,8 @@ func workloadKind(version schema.GroupVersion, kind string, empty func() metav1.
 	return objects.Kind{GroupVersionKind: version.WithKind(kind), Namespaced: true, New: empty}
 }
 
-// supported lists the kinds that are read: what the store keeps, and what
-// becomes pods that it keeps.
+// supported lists the kinds that are read: the kinds that the store keeps, and
+// the kinds that make pods.
 func supported() []objects.Kind { return append(objects.Kinds(), workloadKinds...) }
 
 // otherKinds are the kinds of the groups without a dot that have nothing to do
@@ -47,8 +47,8 @@ var otherKinds = map[string][]string{
 	"extensions":  {"Ingress", "NetworkPolicy", "PodSecurityPolicy"},
 }
 
-// newObject returns an empty object of the kind. Without error, nil says that
-// the kind is known and not of interest.
+// newObject returns an empty object of the kind. nil without an error means that
+// the kind is known and not needed.
 func newObject(apiVersion, kind string) (object metav1.Object, namespaced bool, err error) {
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil {

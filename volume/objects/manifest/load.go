@@ -17,25 +17,25 @@ import (
 
 // Loader reads manifests for one node. Its zero value is ready.
 type Loader struct {
-	// NodeName is the node that the pods are for. Pods that name another one
-	// are left out; those that name none are put on it. Empty: the only node
-	// that the pods name, or without any the machine's host name.
+	// NodeName is the node of the pods. Pods of another node are left out. Pods
+	// without a node get this one. Empty: the only node that the pods name, or if
+	// they name none the machine's host name.
 	NodeName string
 	// Stdin is read for the path "-"; nil means os.Stdin.
 	Stdin io.Reader
 }
 
-// Set is what manifests describe: a store with all their objects, pods of
-// workloads included, and what was left out.
+// Set is the content of manifests: a store with all their objects, including the
+// pods of workloads, and a list of the objects that were left out.
 type Set struct {
 	*objects.Store
-	// NodeName is the node that the pods are for.
+	// NodeName is the node of the pods.
 	NodeName string
-	// Skipped lists what was read and left out, in order.
+	// Skipped lists the objects that were left out, in order.
 	Skipped []Skipped
-	// StatefulSets are those that were read, be it without pods: of their claims,
-	// those that are not in the store were scaled away, those of others deleted
-	// ([Retention]).
+	// StatefulSets are the StatefulSets in the manifests, also those without
+	// pods. A claim that is not in the store was left by a scale-down if its set
+	// is in this list, else by a deletion of its set ([Retention]).
 	StatefulSets []types.NamespacedName
 
 	pods []*v1.Pod
@@ -43,7 +43,7 @@ type Set struct {
 
 // Skipped is an object that was left out.
 type Skipped struct {
-	// File and Document say where it is, as in [Error].
+	// File and Document are the object's place, as in [Error].
 	File     string
 	Document int
 	Ref      volume.ObjectRef
@@ -55,8 +55,8 @@ func (s Skipped) String() string {
 	return fmt.Sprintf("%s: document %d: %s is left out: %s", s.File, s.Document, s.Ref, s.Reason)
 }
 
-// Pods returns the pods as they were loaded, in the order of the manifests and
-// of their ordinals. The caller owns the slice, and must not change the pods.
+// Pods returns the pods as they were loaded, in the order of the manifests and of
+// their ordinals. The caller owns the slice. It must not change the pods.
 func (s *Set) Pods() []*v1.Pod { return slices.Clone(s.pods) }
 
 // Objects returns all objects, pods included, in order of kind, namespace and
@@ -77,23 +77,24 @@ func (s *Set) Objects(ctx context.Context) ([]metav1.Object, error) {
 // [Loader.Load].
 func Load(paths ...string) (*Set, error) { return Loader{}.Load(paths...) }
 
-// Load reads files, directories (their .yaml, .yml and .json files in order of
-// name, not those further below) and standard input ("-").
+// Load reads files, directories and standard input ("-"). Of a directory it reads
+// the .yaml, .yml and .json files in order of name, but no subdirectories.
 //
-// Namespaces default to "default". Objects without metadata.uid get one that
-// is made from what they are and never from their content: kind, namespace and
-// name, and for pods the node and the ordinal too. Pods of workloads are named
-// <workload>-<ordinal>.
+//   - A namespace defaults to "default".
+//   - An object without metadata.uid gets one. It is made from kind, namespace
+//     and name, and for pods from the node and the ordinal too, but never from
+//     the content.
+//   - A workload's pods are named <workload>-<ordinal>.
 //
-// The error joins an *[Error] for every fault (Unwrap() []error); then the Set
-// is nil. Nothing but the files is touched.
+// The error joins an *[Error] for every fault (Unwrap() []error); then the Set is
+// nil. Load only reads.
 func (l Loader) Load(paths ...string) (*Set, error) {
 	files, faults := l.read(paths)
 	return l.load(files, faults)
 }
 
-// Decode is Load for one manifest that is in memory; name stands for its file
-// in errors. It does not keep data.
+// Decode is Load for one manifest in memory. name stands for its file in errors.
+// Decode does not keep data.
 func (l Loader) Decode(name string, data []byte) (*Set, error) {
 	if err := checkText(data); err != nil {
 		return nil, &Error{File: name, Err: err}
@@ -129,12 +130,13 @@ type builder struct {
 
 func (b *builder) fault(errs ...error) { b.faults = append(b.faults, errs...) }
 
-// sort tells pods, workloads and the rest apart, and expands the workloads.
+// sort separates pods, workloads and other objects, and expands the workloads.
 func (b *builder) sort(found []placed) {
 	for _, p := range found {
 		if pod, ok := p.object.(*v1.Pod); ok {
-			// It is of a pod that ran somewhere; this one is to run. The kubelet, too,
-			// takes the phase of a manifest's pod for Pending.
+			// The status is from a pod that ran elsewhere. This pod is still to
+			// run. The kubelet, too, sets the phase of a manifest's pod to
+			// Pending.
 			pod.Status.Phase = ""
 			b.pods = append(b.pods, podAt{placed: p, pod: pod, owner: p.ref()})
 		} else if w, ok := asWorkload(p); ok {
@@ -177,8 +179,8 @@ func (b *builder) expand(w workload) {
 	}
 }
 
-// validate checks a pod; a workload's pods differ only in ways that cannot be
-// at fault, so one of them stands for all.
+// validate checks a pod. One pod of a workload stands for all: they do not differ
+// in any checked field.
 func (b *builder) validate(p podAt, of volume.ObjectRef) bool {
 	pod := p.pod.DeepCopy()
 	if pod.UID == "" {
@@ -189,7 +191,8 @@ func (b *builder) validate(p podAt, of volume.ObjectRef) bool {
 	return len(faults) == 0
 }
 
-// mergeStringData does what the API server does with a secret's plain text.
+// mergeStringData merges a secret's plain text into its data, as the API server
+// does.
 func mergeStringData(s *v1.Secret) {
 	if len(s.StringData) > 0 && s.Data == nil {
 		s.Data = make(map[string][]byte, len(s.StringData))
@@ -222,9 +225,8 @@ func (b *builder) build(l Loader) (*Set, error) {
 	return set, nil
 }
 
-// checkDuplicates finds objects that are there twice, among them pods that
-// would share a directory, and drops the derived claims that are there in
-// their own right.
+// checkDuplicates finds objects that are there twice, and pods that would share a
+// directory. It drops a derived claim if the manifests have that claim, too.
 func (b *builder) checkDuplicates(pods []podAt) {
 	first := make(map[volume.ObjectRef]place)
 	uids := make(map[types.UID]place)

@@ -13,8 +13,8 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// chooseNode returns the node that the pods are for: the loader's; else the
-// only one that the pods name; else this machine's name.
+// chooseNode returns the node of the pods: the loader's, else the only one that
+// the pods name, else this machine's name.
 func (l Loader) chooseNode(pods []podAt) (string, error) {
 	if l.NodeName != "" {
 		return l.NodeName, nil
@@ -39,8 +39,8 @@ func (l Loader) chooseNode(pods []podAt) (string, error) {
 	return "", fmt.Errorf("the pods are for several nodes (%s); say which one this is (--node NAME)", strings.Join(named, ", "))
 }
 
-// assign leaves out the pods of other nodes and gives the rest what they get
-// when they are placed: the node, a UID, and the default service account.
+// assign leaves out the pods of other nodes. The others get their node, a UID and
+// the default service account, as a scheduled pod has them.
 func assign(pods []podAt, node string) (here []podAt, skipped []Skipped) {
 	for _, p := range pods {
 		if other := p.pod.Spec.NodeName; other != "" && other != node {
@@ -57,7 +57,7 @@ func assign(pods []podAt, node string) (here []podAt, skipped []Skipped) {
 	return here, skipped
 }
 
-// checkNodeName refuses a node that there cannot be.
+// checkNodeName refuses a node name that is not valid.
 func checkNodeName(pod *v1.Pod) error {
 	name := pod.Spec.NodeName
 	if wrong := validation.IsDNS1123Subdomain(name); name != "" && len(wrong) > 0 {

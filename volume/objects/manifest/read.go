@@ -67,8 +67,8 @@ func (l Loader) readPath(path string) ([]file, []error) {
 	return readFile(path, f)
 }
 
-// readDir reads the manifests of a directory, not of those below it, nor what
-// is no file, such as a pipe that nobody writes to.
+// readDir reads the manifests of a directory. It leaves out subdirectories and
+// everything that is no file, such as a pipe without a writer.
 func (l Loader) readDir(dir string) (files []file, faults []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -9,25 +9,25 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// The annotations of a claim that comes with a StatefulSet: the set, which is in
-// the claim's namespace, and what becomes of the claim when the set is deleted
-// and when it is scaled down: Retain or Delete.
+// The annotations of a StatefulSet's claim: the name of the set, which is in the
+// claim's namespace, and the policy when the set is deleted and when it is scaled
+// down: Retain or Delete.
 const (
 	StatefulSetAnnotation = "podvol.io/statefulset"
 	WhenDeletedAnnotation = "podvol.io/statefulset-when-deleted"
 	WhenScaledAnnotation  = "podvol.io/statefulset-when-scaled"
 )
 
-// Retention is what a StatefulSet's persistentVolumeClaimRetentionPolicy says
-// about one of its claims (KEP-1847). Both fields are Retain by default: the
-// claim outlives its set, and waits for the set to come back.
+// Retention is a StatefulSet's persistentVolumeClaimRetentionPolicy for one of
+// its claims (KEP-1847). Both fields are Retain by default: the claim outlives
+// its set, and waits for a new set of that name.
 type Retention struct {
 	StatefulSet             types.NamespacedName
 	WhenDeleted, WhenScaled appsv1.PersistentVolumeClaimRetentionPolicyType
 }
 
-// RetentionOf reads a claim's annotations; false says that it came with no
-// StatefulSet. What is not known to mean Delete means Retain.
+// RetentionOf reads a claim's annotations. It returns false if the claim came
+// with no StatefulSet. Every value but Delete means Retain.
 func RetentionOf(claim *v1.PersistentVolumeClaim) (Retention, bool) {
 	set, there := claim.Annotations[StatefulSetAnnotation]
 	if !there {
@@ -47,9 +47,8 @@ func knownPolicy(text string) appsv1.PersistentVolumeClaimRetentionPolicyType {
 	return appsv1.RetainPersistentVolumeClaimRetentionPolicyType
 }
 
-// Keeps reports whether a claim stays that its StatefulSet does not ask for any
-// more, since it was scaled down if the set is still declared, since it was
-// deleted if not.
+// Keeps reports whether a claim stays that its StatefulSet no longer needs. If
+// the set is still declared, it was scaled down; if not, it was deleted.
 func (r Retention) Keeps(declared bool) bool {
 	policy := r.WhenDeleted
 	if declared {
@@ -65,8 +64,8 @@ func (r Retention) mark(claim *v1.PersistentVolumeClaim) {
 	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, WhenScaledAnnotation, string(r.WhenScaled))
 }
 
-// retention returns what a StatefulSet says about its claims, or what is wrong
-// with that.
+// retention returns a StatefulSet's policy for its claims, or an error in the
+// policy.
 func retention(set *appsv1.StatefulSet) (Retention, error) {
 	r := Retention{
 		StatefulSet: types.NamespacedName{Namespace: set.Namespace, Name: set.Name},

@@ -28,8 +28,8 @@ func split(f file) (documents []document) {
 	return documents
 }
 
-// splitYAML cuts at the markers "---" and "...". A marker's own line is blanked
-// so far as it is the marker.
+// splitYAML cuts at the markers "---" and "...". In the line of a marker, the
+// marker itself is replaced by blanks.
 func splitYAML(data []byte) (parts []document) {
 	var part document
 	part.line = 1
@@ -57,7 +57,7 @@ func marker(line []byte) (rest []byte, ok bool) {
 	return nil, false
 }
 
-// splitJSON cuts a sequence of JSON values. What is no JSON stays whole.
+// splitJSON cuts a sequence of JSON values. Text that is no JSON stays whole.
 func splitJSON(part document) []document {
 	text := bytes.TrimSpace(part.text)
 	if len(text) == 0 || (text[0] != '{' && text[0] != '[') {
@@ -80,8 +80,8 @@ func splitJSON(part document) []document {
 	}
 }
 
-// skipBlank drops the blank lines, comments and directives at the beginning,
-// which is everything where there is nothing else.
+// skipBlank drops the blank lines, comments and directives at the beginning. A
+// document of nothing else becomes empty.
 func skipBlank(d *document) {
 	for line := range bytes.Lines(d.text) {
 		trimmed := bytes.TrimSpace(line)

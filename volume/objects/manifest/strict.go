@@ -114,8 +114,8 @@ func unmarshal(data []byte, into any) (faults []fieldError) {
 	return faults
 }
 
-// locate finds the field that cannot be decoded, and says what is wrong with
-// it without its value.
+// locate finds the field that cannot be decoded. Its message does not show the
+// field's value.
 func locate(data []byte, into any, err error) fieldError {
 	if syntax, offset := kjson.SyntaxErrorOffset(err); syntax {
 		return fieldError{err: fmt.Errorf("it is no valid JSON at byte %d", offset)}
@@ -130,7 +130,8 @@ func locate(data []byte, into any, err error) fieldError {
 	return fieldError{err: errors.New("it cannot be decoded: a value has the wrong type")}
 }
 
-// misfit walks a decoded document along the type that it should have had.
+// misfit compares a decoded document with its Go type and returns the first field
+// that does not fit.
 func misfit(path string, value any, t reflect.Type) (fieldError, bool) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -221,7 +222,7 @@ func jsonType(value any) string {
 	return "a number"
 }
 
-// wanted describes a Go type in a manifest's words.
+// wanted describes a Go type in the terms of manifests.
 func wanted(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:

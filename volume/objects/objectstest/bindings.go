@@ -11,11 +11,11 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// Bindings holds what is stored of claims and volumes, one version after the other,
-// against what must never be, not even for a moment: a claim never gets a second
-// volume, and a volume whose data a claim was shown is shown to no other. A claim is
-// shown a volume when a node would mount it ([volume.CheckBinding]). All methods are
-// safe for concurrent use.
+// Bindings checks every stored version of claims and volumes against rules that
+// must hold at every moment. A claim never gets a second volume. A volume whose
+// data one claim saw is never shown to another. A claim sees a volume when a node
+// would mount it ([volume.CheckBinding]). All methods are safe for concurrent
+// use.
 type Bindings struct {
 	forGood bool
 
@@ -29,9 +29,9 @@ type Bindings struct {
 	first   error
 }
 
-// NewBindings returns bindings of which nothing is known yet. If they are for good, no
-// volume is ever given to a second claim, or no claim at all, and no two volumes
-// are given to one claim, whether it was shown them or not.
+// NewBindings returns empty bindings. If they are for good, the rules are
+// stricter, whether a claim saw the volume or not: a volume is never given to a
+// second claim, or taken from its claim, and a claim never gets two volumes.
 func NewBindings(forGood bool) *Bindings {
 	b := &Bindings{forGood: forGood, named: make(map[types.UID]string), owner: make(map[types.UID]types.UID), given: make(map[types.UID]types.UID),
 		had: make(map[types.UID]string)}
@@ -43,9 +43,9 @@ func (b *Bindings) forget() {
 	b.claims, b.volumes = make(map[types.UID]*v1.PersistentVolumeClaim), make(map[string]*v1.PersistentVolume)
 }
 
-// Observe is called with each version of each object that is stored, and with each
-// that is gone. What is neither claim nor volume means nothing. The object must not be
-// changed afterwards.
+// Observe is called with each stored version of each object, and with each object
+// that is gone. It ignores objects other than claims and volumes. The object must
+// not be changed afterwards.
 func (b *Bindings) Observe(object metav1.Object, gone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -61,8 +61,8 @@ func (b *Bindings) Observe(object metav1.Object, gone bool) {
 	}
 }
 
-// Now is for stores that do not tell of each version: these are all claims and
-// volumes that they have.
+// Now is for stores that do not report each version. It takes all stored claims
+// and volumes.
 func (b *Bindings) Now(claims []*v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -75,21 +75,21 @@ func (b *Bindings) Now(claims []*v1.PersistentVolumeClaim, volumes []*v1.Persist
 	}
 }
 
-// Emptied says that nothing is left of what a volume's claim had in it.
+// Emptied says that the data of a volume's last claim is gone.
 func (b *Bindings) Emptied(pv *v1.PersistentVolume) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.owner, pv.UID)
 }
 
-// Err returns what was wrong first, or nil.
+// Err returns the first broken rule, or nil.
 func (b *Bindings) Err() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.first
 }
 
-// Bound returns how many claims have a volume now that a node would mount.
+// Bound returns the number of claims whose volume a node would mount now.
 func (b *Bindings) Bound() (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -128,7 +128,7 @@ func (b *Bindings) stored(object metav1.Object) {
 	}
 }
 
-// pair looks at a claim and a volume, either of which may be nil.
+// pair checks a claim and a volume. Either may be nil.
 func (b *Bindings) pair(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) {
 	if claim == nil || pv == nil || claim.Status.Phase != v1.ClaimBound || volume.CheckBinding(claim, pv) != nil {
 		return
@@ -139,7 +139,7 @@ func (b *Bindings) pair(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume
 	b.owner[pv.UID] = claim.UID
 }
 
-// give notes the claim that a volume is given to; an empty one: none.
+// give records that a volume is given to a claim; empty: to none.
 func (b *Bindings) give(pv *v1.PersistentVolume, claim types.UID) {
 	before := b.given[pv.UID]
 	if before == claim {

@@ -14,8 +14,7 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// cache is what an informer keeps: the objects as they were when it last heard
-// of them.
+// cache is the content of an informer: the objects as of its last event of them.
 type cache struct {
 	store *objects.Store
 
@@ -41,7 +40,7 @@ func (c *cache) init(store *objects.Store) {
 	c.watchers = make(map[*watcher]struct{})
 }
 
-// fill learns of everything that is stored.
+// fill reads all stored objects.
 func (c *cache) fill() {
 	for _, kind := range objects.Kinds() {
 		list, _ := c.store.List(context.Background(), kind.Kind, "") // it knows its own kinds
@@ -58,7 +57,7 @@ func (c *cache) changed(ref volume.ObjectRef) {
 	}
 }
 
-// learn takes over what the store has, and returns who wants to know.
+// learn takes the stored object over and returns the watchers to notify.
 func (c *cache) learn(ref volume.ObjectRef) (told []*watcher) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

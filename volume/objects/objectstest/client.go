@@ -13,26 +13,25 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// ErrCrashed is what every call of a [Client] returns once its process has
-// died.
+// ErrCrashed is the error of every call of a [Client] once its process has died.
 var ErrCrashed = errors.New("the process has crashed")
 
 // Call is one call to the API.
 type Call struct {
 	// Verb is "create", "update", "update status", "delete", "load", "get" or
-	// "list"; the latter two are those of [Client.Live] alone.
+	// "list". The last two come only from [Client.Live].
 	Verb string
-	// Ref is the object; List's has a kind and maybe a namespace, Load's nothing.
+	// Ref is the object. For List it has a kind and maybe a namespace. For Load
+	// it is empty.
 	Ref volume.ObjectRef
-	// Object is what is written; nil where nothing is. It must not be changed.
+	// Object is the written object; nil for reads. It must not be changed.
 	Object metav1.Object
 }
 
-// Client is one process's view of a store. Get, List and the watches answer
-// from a cache of its own, which follows the store a little later, or much
-// later where [Client.Hold] says so. Writes and [Client.Live] go to the store,
-// through the faults that were injected. All methods are safe for concurrent
-// use.
+// Client is one process's view of a store. Get, List and the watches answer from
+// a cache of its own. The cache follows the store a little later, or much later
+// with [Client.Hold]. Writes and [Client.Live] go to the store and may hit
+// injected faults. All methods are safe for concurrent use.
 type Client struct {
 	fault.Injector[Call]
 	store objects.Writer
@@ -47,24 +46,25 @@ type Client struct {
 	stops      []func()
 }
 
-// view is what a process sees of a store: a cache.
+// view is a process's cache of a store.
 type view interface {
 	objects.Source
 	objects.Lister
-	// Hold stops it from learning of changes of a kind, until release is called.
+	// Hold stops the changes of a kind from reaching it, until release is called.
 	Hold(kind string) (release func())
 }
 
-// Process is another process's view of a store: its answers may be behind those
-// of its Live ([objects.Cached]).
+// Process is another process's view of a store. Its answers may be older than
+// those of its Live ([objects.Cached]).
 type Process interface {
 	view
 	objects.Writer
 	objects.Cached
 }
 
-// NewClientOf returns a client whose calls are another one's, such as of a real
-// API: that can fail, and die, here, too. Closing it does not close that.
+// NewClientOf returns a client that passes its calls to p, for example of a real
+// API. Its calls can fail, and its process can die, too. Closing the client does
+// not close p.
 func NewClientOf(p Process) *Client {
 	return &Client{store: p, live: p.Live(), view: p, crashed: make(chan struct{})}
 }
@@ -77,8 +77,8 @@ var (
 	_ objects.Loader = (*Client)(nil)
 )
 
-// NewClient returns a client whose cache is as the store is now. It follows the
-// store until it is closed.
+// NewClient returns a client whose cache has the present state of the store. It
+// follows the store until it is closed.
 func NewClient(store *objects.Store) *Client {
 	cached := new(cache)
 	c := &Client{store: store, live: store, view: cached, crashed: make(chan struct{})}
@@ -97,8 +97,8 @@ func (c *Client) Close() {
 	}
 }
 
-// Hold stops the cache from learning of changes of a kind, until release is
-// called; what it missed it learns then.
+// Hold stops the changes of a kind from reaching the cache, until release is
+// called. The cache then gets the missed changes.
 func (c *Client) Hold(kind string) (release func()) { return c.view.Hold(kind) }
 
 // CrashAt lets the process die at its n-th call from now on, counted from 1:
@@ -128,12 +128,12 @@ func (c *Client) List(ctx context.Context, kind, namespace string) ([]metav1.Obj
 	return c.view.List(ctx, kind, namespace)
 }
 
-// Watch tells of changes of the cache.
+// Watch reports changes of the cache.
 func (c *Client) Watch(ref volume.ObjectRef, f func(volume.ObjectRef)) (stop func()) {
 	return c.view.Watch(ref, f)
 }
 
-// WatchKind tells of changes of the cache.
+// WatchKind reports changes of the cache.
 func (c *Client) WatchKind(kind string, f func(volume.ObjectRef)) (stop func()) {
 	return c.view.WatchKind(kind, f)
 }
@@ -200,8 +200,8 @@ func (c *Client) write(ctx context.Context, verb string, object metav1.Object,
 	return stored, nil
 }
 
-// change is do for a write. One that has taken effect, and fails by a fault,
-// matches [objects.ErrUncertain].
+// change is do for a write. If a write takes effect and fails by a fault, its
+// error matches [objects.ErrUncertain].
 func (c *Client) change(ctx context.Context, call Call, effect func() error) error {
 	changed := false
 	err := c.do(ctx, call, func() error {
@@ -232,8 +232,8 @@ func (c *Client) do(ctx context.Context, call Call, effect func() error) error {
 	return err
 }
 
-// count reports whether the process lives through this call, and if not,
-// whether this is the call at which it dies.
+// count reports whether the process survives this call. If not, dies reports
+// whether it dies at this call.
 func (c *Client) count() (alive, dies bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package objectstest is for tests of what changes API objects: a [Client] sees
-// an [objects.Store] as a controller sees an API server over the network, with
-// a cache that lags, calls that fail before or after they took effect, and a
-// process that dies at any of them. [Suite] tests whatever else implements the
-// interfaces of package objects.
+// Package objectstest is for tests of code that changes API objects. A [Client]
+// sees an [objects.Store] as a controller sees an API server over the network:
+// its cache lags, calls fail before or after they took effect, and the process
+// dies at any call. [Suite] tests other implementations of the interfaces of
+// package objects.
 package objectstest

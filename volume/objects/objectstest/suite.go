@@ -64,26 +64,27 @@ const (
 )
 
 // Fixture is one implementation, ready to be tested. The suite makes nodes and
-// config maps with names of its own and deletes them afterwards, so that an API
-// server can be shared; what else is there it leaves alone.
+// config maps with names of its own and deletes them afterwards. It leaves all
+// other objects alone. So tests can share an API server.
 type Fixture struct {
 	Source objects.Source
 	Writer objects.Writer
-	// Lister lists nodes and config maps. Nil: the implementation does not, and
-	// the promises about lists are not tested.
+	// Lister lists nodes and config maps. Nil: the implementation has no Lister,
+	// and the promises about lists are not tested.
 	Lister objects.Lister
 	// Namespaces exist.
 	Namespaces [2]string
-	// Unsynced is a source over the same objects that has not synced, and does
-	// once sync is called, which may be twice. Nil: the implementation always is.
+	// Unsynced returns a source over the same objects that has not synced. It
+	// syncs once sync is called, which may be twice. Nil: the implementation is
+	// always synced.
 	Unsynced func(t *testing.T) (source objects.Source, sync func())
-	// Break lets every request fail until restore is called. Nil: nothing can
-	// fail. What the source knows already it may still tell.
+	// Break makes every request fail until restore is called. The source may
+	// still return the objects that it knows. Nil: nothing can fail.
 	Break func(t *testing.T) (restore func())
 	// Deviations are the promises that the implementation is known to break. The
-	// suite fails where one of them is kept after all.
+	// suite fails if one of them is kept after all.
 	Deviations map[Contract]Deviation
-	// Patience is how long a watcher may wait to hear of a change; 0: 30 seconds.
+	// Patience is the longest delay of a watcher's notification; 0: 30 seconds.
 	Patience time.Duration
 }
 
@@ -94,9 +95,9 @@ type Deviation struct {
 	Sometimes bool
 }
 
-// Suite tests that what fixture returns keeps its promises. Every promise is a
-// subtest with a fixture of its own, and is tested or, with its reason, shown to
-// be broken; none is skipped.
+// Suite tests that the fixture's implementation keeps its promises. Every promise
+// is a subtest with a fixture of its own. None is skipped: each is tested, or
+// shown to be broken with its reason.
 func Suite(t *testing.T, fixture func(t *testing.T) Fixture) {
 	for _, p := range promises() {
 		t.Run(string(p.contract), func(t *testing.T) {
@@ -119,7 +120,7 @@ func Suite(t *testing.T, fixture func(t *testing.T) Fixture) {
 	}
 }
 
-// promise is a contract and what tries to break it.
+// promise is a contract and its test.
 type promise struct {
 	contract Contract
 	check    func(*probe) error
@@ -165,7 +166,7 @@ func (p *probe) node(name string) *v1.Node {
 
 func (p *probe) configMapRef(name string) volume.ObjectRef { return refOf(p.configMap(name)) }
 
-// create stores an object and has it removed at the end.
+// create stores an object and removes it at the end.
 func create[T metav1.Object](p *probe, object T) (T, error) {
 	var none T
 	stored, err := p.Writer.Create(p.ctx, object)
@@ -195,7 +196,7 @@ func (p *probe) remove(ref volume.ObjectRef) {
 	}
 }
 
-// live is the reader that is never behind.
+// live is the reader whose answers are current.
 func (p *probe) live() objects.Getter {
 	if c, ok := p.Source.(objects.Cached); ok {
 		return c.Live()
@@ -203,7 +204,7 @@ func (p *probe) live() objects.Getter {
 	return p.Source
 }
 
-// await returns once the source answers as wanted; between looks it waits for
+// await returns once the source answers as wanted. Between two reads it waits for
 // the source's watch.
 func (p *probe) await(source objects.Source, ref volume.ObjectRef, wanted func(metav1.Object, error) bool) error {
 	changed := make(chan struct{}, 1)
@@ -268,7 +269,7 @@ func wantType[E error](what string, err error) error {
 	return nil
 }
 
-// wantUnknown is nil if err is one that says nothing about existence.
+// wantUnknown is nil if err says nothing about existence.
 func wantUnknown(what string, err error) error {
 	if err == nil || errors.Is(err, volume.ErrNotFound) {
 		return fmt.Errorf("%s: got %v, want an error that is not %q", what, err, volume.ErrNotFound)

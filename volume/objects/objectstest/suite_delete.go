@@ -29,8 +29,8 @@ func deletePromises() []promise {
 	}
 }
 
-// checkDelete deletes a config map with preconditions made from an old version
-// of it, which must fail, and with right ones.
+// checkDelete deletes a config map twice: with preconditions from an old version,
+// which must fail, and with the right ones.
 func checkDelete(p *probe, wrong func(old *v1.ConfigMap) objects.Preconditions) error {
 	old, err := create(p, p.configMap("kept"))
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/podvol/podvol/util/fault"
-	"github.com/podvol/podvol/util/noleak"
+	"github.com/podvol/podvol/util/testenv/noleak"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 )

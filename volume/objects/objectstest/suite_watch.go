@@ -43,7 +43,7 @@ func listPromises() []promise {
 
 type watchFunc func(volume.ObjectRef, func(volume.ObjectRef)) (stop func())
 
-// follow calls change, and returns once watch has told of ref at a time when the
+// follow calls change. It returns once watch has reported ref at a time when the
 // source answered as wanted.
 func (p *probe) follow(watch watchFunc, ref volume.ObjectRef, change func() error, wanted func(metav1.Object, error) bool) error {
 	seen := make(chan struct{})
@@ -110,7 +110,7 @@ func checkOwnObject(p *probe) error {
 	return nil
 }
 
-// checkCoalesces holds a watcher up while an object changes often.
+// checkCoalesces blocks a watcher while an object changes often.
 func checkCoalesces(p *probe) error {
 	ref := p.configMapRef("busy")
 	const changes = 10
@@ -157,7 +157,8 @@ func checkStops(p *probe, watch watchFunc) error {
 	stop()
 	stopped.Store(true)
 	stop()
-	// Another watcher hears of it; by then the stopped one would have, too.
+	// Another watcher has been notified. By now the stopped one would have been,
+	// too.
 	add := func() error { _, err := create(p, p.configMap("stopped")); return err }
 	if err := p.follow(p.Source.Watch, ref, add, exists); err != nil {
 		return err
@@ -213,7 +214,7 @@ func (p *probe) populate() error {
 	return nil
 }
 
-// list returns which of the probe's own config maps are listed.
+// list returns the names of the probe's own config maps in a list.
 func (p *probe) list(namespace string) ([]string, error) {
 	all, err := objects.List[*v1.ConfigMap](p.ctx, p.Lister, "ConfigMap", namespace)
 	var names []string

@@ -139,8 +139,8 @@ func checkWritesOfMissing(p *probe) error {
 		want("delete", p.Writer.Delete(p.ctx, p.configMapRef("missing"), objects.Preconditions{}), volume.ErrNotFound))
 }
 
-// checkConflict changes a node behind a writer's back, and has that writer write
-// what spoil made of its copy.
+// checkConflict changes a node without the writer's knowledge. It then has the
+// writer write its copy, changed by spoil.
 func checkConflict(p *probe, write writeFunc, spoil func(metav1.Object)) error {
 	mine, err := create(p, p.node("shared"))
 	if err != nil {
@@ -262,7 +262,7 @@ func checkConcurrent(p *probe) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// annotate adds an annotation to a config map, and tries again at conflicts.
+// annotate adds an annotation to a config map. It retries after conflicts.
 func (p *probe) annotate(ref volume.ObjectRef, key string) error {
 	for {
 		stored, err := objects.Get[*v1.ConfigMap](p.ctx, p.live(), ref)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -40,7 +41,7 @@ type ObjectError struct {
 }
 
 func (e *ObjectError) Error() string {
-	if own, ok := errors.AsType[*ImmutableFieldError](e.Err); ok && own.Ref == e.Ref {
+	if own, ok := errors.AsType[*volume.Failure](e.Err); ok && own.Cause == ErrImmutable && strings.HasPrefix(own.Subject, e.Ref.String()+" ") {
 		return e.Err.Error()
 	}
 	return fmt.Sprintf("%s: %v", e.Ref, e.Err)
@@ -69,7 +70,7 @@ func (e *ObjectError) Unwrap() error { return e.Err }
 // node by [Cluster.Bind].
 //
 // The error joins one *[ObjectError] for every object that was refused, which
-// stays as it was: *[ImmutableFieldError], *[volume.InvalidSpecError],
+// stays as it was: [ErrImmutable], *[volume.InvalidSpecError],
 // [ErrBeingDeleted]. The others are applied. The objects are only read. Apply is
 // idempotent and safe for concurrent use: calls happen one after the other.
 //

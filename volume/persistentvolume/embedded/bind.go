@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 // Bind applies pods, puts them on this node, and returns when all their claims
@@ -35,7 +36,7 @@ func (c *Cluster) Bind(ctx context.Context, pods ...*v1.Pod) error {
 			return err
 		}
 	}
-	b := &binding{Cluster: c, pods: c.placedFirst(ctx, onlyUsed(pods)), refused: make(map[*v1.Pod]error), tried: make(map[persistentvolume.ClaimID]bool)}
+	b := &binding{Cluster: c, pods: c.placedFirst(ctx, onlyUsed(pods)), refused: make(map[*v1.Pod]error), tried: make(map[index.ClaimID]bool)}
 	for {
 		if err := b.settle(ctx); err != nil && ctx.Err() == nil {
 			return err
@@ -53,7 +54,7 @@ func (c *Cluster) Bind(ctx context.Context, pods ...*v1.Pod) error {
 // all its claims are bound that a container uses. The error is a *[BindError], or
 // says that objects could not be read.
 func (c *Cluster) Place(ctx context.Context, pod *v1.Pod) error {
-	b := &binding{Cluster: c, pods: onlyUsed([]*v1.Pod{pod}), refused: make(map[*v1.Pod]error), tried: make(map[persistentvolume.ClaimID]bool)}
+	b := &binding{Cluster: c, pods: onlyUsed([]*v1.Pod{pod}), refused: make(map[*v1.Pod]error), tried: make(map[index.ClaimID]bool)}
 	b.place(ctx)
 	return b.report(ctx, nil)
 }
@@ -80,7 +81,7 @@ type binding struct {
 	refused map[*v1.Pod]error
 	// tried are the claims for which a volume was to be made already: a failure
 	// is not tried again here, the controller does that.
-	tried map[persistentvolume.ClaimID]bool
+	tried map[index.ClaimID]bool
 }
 
 // placedFirst orders pods: those that are on the node first.
@@ -186,13 +187,13 @@ func (b *binding) tryPlace(ctx context.Context, pod *v1.Pod) (begun bool, err er
 		return false, err
 	}
 	for _, claim := range p.Provision {
-		if b.tried[persistentvolume.IDOf(claim)] {
+		if b.tried[index.IDOf(claim)] {
 			p.Rollback()
 			return false, nil
 		}
 	}
 	for _, claim := range p.Provision {
-		b.tried[persistentvolume.IDOf(claim)] = true
+		b.tried[index.IDOf(claim)] = true
 	}
 	begun = len(p.Bind)+len(p.Provision) > 0
 	return begun, p.Commit(ctx)
@@ -334,16 +335,16 @@ func (b *binding) whyNot(ctx context.Context, claim types.NamespacedName, refuse
 	if !b.isBound(context.WithoutCancel(ctx), claim) {
 		err = b.controller.Explain(claim)
 	}
-	waits := errors.Is(err, persistentvolume.ErrWaitsForConsumer)
+	waits := errors.Is(err, index.ErrWaitsForConsumer)
 	switch {
 	case refused == nil:
 	case claim == about && (err == nil || waits):
 		err = refused
 	case claim != about && waits:
-		return &persistentvolume.UnboundError{Claim: claim, Err: &otherClaimError{about}}
+		return &index.UnboundError{Claim: claim, Err: &otherClaimError{about}}
 	}
-	if _, told := errors.AsType[*persistentvolume.UnboundError](err); err != nil && !told {
-		err = &persistentvolume.UnboundError{Claim: claim, Err: err}
+	if _, told := errors.AsType[*index.UnboundError](err); err != nil && !told {
+		err = &index.UnboundError{Claim: claim, Err: err}
 	}
 	return b.withClass(ctx, claim, err)
 }

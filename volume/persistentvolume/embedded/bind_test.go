@@ -93,7 +93,7 @@ spec: {storageClassName: local, capacity: {storage: 1Gi}, accessModes: [ReadWrit
 		"other node":         {local(affinity), "not reachable from this node (disk: not on node1)", volume.ErrClaimUnbound},
 		"other node, named":  {strings.Replace(local(affinity), "resources:", "volumeName: disk, resources:", 1), "not reachable from this node (disk: not on node1)", volume.ErrClaimUnbound},
 		"no class":           {strings.Replace(claimOfStatic, `""`, "none", 1), `storageclass.storage.k8s.io "none" not found`, volume.ErrClaimUnbound},
-		"elsewhere":          {strings.Replace(dirsClass, "kubernetes.io/host-path", "example.com/csi", 1) + claimOfDirs, `what makes the volumes of storage class "dirs" in a cluster, example.com/csi, does not run here: write the PersistentVolume, with storageClassName: dirs`, volume.ErrClaimUnbound},
+		"elsewhere":          {strings.Replace(dirsClass, "kubernetes.io/host-path", "example.com/csi", 1) + claimOfDirs, `the provisioner of storage class "dirs", example.com/csi, does not run here; write the PersistentVolume, with storageClassName: dirs`, volume.ErrClaimUnbound},
 		"elsewhere, at once": {strings.NewReplacer("kubernetes.io/host-path", "example.com/csi", "WaitForFirstConsumer", "Immediate").Replace(dirsClass) + claimOfDirs, "does not run here", volume.ErrClaimUnbound},
 		"cannot be made":     {dirsClass + strings.Replace(claimOfDirs, "accessModes", "volumeMode: Block, accessModes", 1), "failed to provision volume with StorageClass", volume.ErrClaimUnbound},
 	} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -18,7 +19,7 @@ import (
 // Checks say whether [Cluster.Delete], whose rules are those of [Cluster.Forget]
 // too, and [Cluster.Release] would do something,
 // without a cluster: for a rehearsal that locks nothing, over what
-// [persistentvolume.ReadRecords] returns. They change nothing, and are safe for
+// [persisted.Read] returns. They change nothing, and are safe for
 // concurrent use as far as their fields are.
 type Checks struct {
 	// Objects are all claims and volumes, and the pods that are known.
@@ -51,7 +52,7 @@ func (c Checks) delete(ctx context.Context, ref volume.ObjectRef, object metav1.
 	case *v1.PersistentVolume:
 		return c.left(ctx, ref, o, "deleted")
 	}
-	return &RefusedError{ref, "deleted", "only claims and PersistentVolumes are, so that what others need stays; Prune and PodGone let go of the rest"}
+	return refused(ref, "deleted", "only claims and PersistentVolumes are, so that what others need stays; Prune and PodGone let go of the rest")
 }
 
 // releasable returns the volume of that name if it may be released.
@@ -65,7 +66,7 @@ func (c Checks) releasable(ctx context.Context, name string) (*v1.PersistentVolu
 		return nil, err
 	}
 	if reason := notReleasable(pv); reason != "" {
-		return nil, &RefusedError{ref, "released", reason}
+		return nil, refused(ref, "released", reason)
 	}
 	return pv, nil
 }
@@ -95,7 +96,7 @@ func (c Checks) left(ctx context.Context, ref volume.ObjectRef, pv *v1.Persisten
 			return err
 		}
 		if err == nil && stored.UID == claim.UID && (stored.Spec.VolumeName == "" || stored.Spec.VolumeName == pv.Name) {
-			return &RefusedError{ref, op, fmt.Sprintf("it is that of %s; delete that first", name)}
+			return refused(ref, op, fmt.Sprintf("it is that of %s; delete that first", name))
 		}
 	}
 	return c.unused(ctx, ref, pv.Name)
@@ -108,13 +109,13 @@ func (c Checks) unused(ctx context.Context, ref volume.ObjectRef, volumeName str
 	if err != nil {
 		return fmt.Errorf("nobody can tell whether %s is mounted here, so it counts as used: %w", ref, err)
 	}
-	failed := &InUseError{Ref: ref}
+	var beside []Mounted
 	users := make(map[types.NamespacedName]bool)
 	for _, m := range all {
 		switch {
 		case (m.Claim.Name == "" || m.Claim != ref.NamespacedName) && (volumeName == "" || m.Volume != volumeName):
 		case m.By != "":
-			failed.Users = append(failed.Users, m)
+			beside = append(beside, m)
 		default:
 			users[m.Pod] = true
 		}
@@ -128,12 +129,9 @@ func (c Checks) unused(ctx context.Context, ref volume.ObjectRef, volumeName str
 			users[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] = true
 		}
 	}
-	if len(users)+len(failed.Users) == 0 {
+	if len(users)+len(beside) == 0 {
 		return nil
 	}
-	for pod := range users {
-		failed.Pods = append(failed.Pods, pod)
-	}
-	slices.SortFunc(failed.Pods, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
-	return failed
+	byName := func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }
+	return inUse(ref, slices.SortedFunc(maps.Keys(users), byName), beside)
 }

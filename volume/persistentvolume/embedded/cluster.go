@@ -15,7 +15,9 @@ import (
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/persisted"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/release"
 )
 
 // Config is what a [Cluster] is made of.
@@ -37,17 +39,13 @@ type Config struct {
 	Host volume.Host
 	// Mounted says what is mounted on this machine, and for whom, be these pods
 	// declared or not. It is asked before storage is emptied or deleted; an error
-	// keeps it, and ends [Open] unless it is an *[IncompleteError]. Nil: nothing is mounted but what pods among the objects use.
+	// keeps it, and ends [Open] unless it matches [ErrIncomplete]. Nil: nothing is mounted but what pods among the objects use.
 	Mounted func(context.Context) ([]Mounted, error)
 	// MountedFor is that part of what Mounted says that is for the pod of that UID,
 	// or of one of these claims for whichever pod; each may be empty. It is asked
 	// for every pod that is applied or placed, so that its cost must not grow with
 	// the node. Nil: Mounted is asked.
 	MountedFor func(ctx context.Context, pod types.UID, claims []types.NamespacedName) ([]Mounted, error)
-	// Ledger is the directory in which a version without such a Dir has written
-	// which claim has which volume ([persistentvolume.RecordedObjects.ImportLedger]);
-	// empty, or missing: there was none.
-	Ledger string
 	// Only limits what the cluster works on; see
 	// [persistentvolume.ControllerConfig.Only]. Nil: everything.
 	Only func(volume.ObjectRef) bool
@@ -80,25 +78,13 @@ type Mounted struct {
 	By string `json:"-"`
 }
 
-// IncompleteError is what [Config.Mounted] returns beside what it knows when more
-// may be mounted, such as when a node's records are damaged. Claims are bound and
-// pods placed then, but nothing is deleted, emptied or released.
-type IncompleteError struct{ Err error }
-
-func (e *IncompleteError) Error() string {
-	return "more may be mounted than is known: " + e.Err.Error()
-}
-
-// Unwrap returns why.
-func (e *IncompleteError) Unwrap() error { return e.Err }
-
 // Cluster is the objects of one machine and the controller of its claims. All
 // methods are safe for concurrent use.
 type Cluster struct {
 	nodeName, manager string
 	dir               string
 	store             *objects.Store
-	objects           *persistentvolume.RecordedObjects
+	objects           *persisted.Store
 	controller        *persistentvolume.Controller
 	plugins           *volume.VolumePluginMgr
 	mounted           func(context.Context) ([]Mounted, error)
@@ -121,8 +107,8 @@ type Cluster struct {
 // until Close. What else there is, is to be applied anew. Nothing is bound or made
 // before [Cluster.Run].
 //
-// The error is a *[BusyError] if another process has the directory for too long,
-// and a *[persistentvolume.DamagedRecordError] if a file cannot be understood:
+// The error matches [ErrBusy] if another process has the directory for too long,
+// and a *[persisted.DamagedError] if a file cannot be understood:
 // guessing could show data to another claim. A node name that is empty is a
 // *[volume.InvalidSpecError], a Store with one of the claims or volumes matches
 // [objects.ErrExists]. What Mounted and the plugins' Init say is returned, too; the
@@ -160,7 +146,7 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 	host := config.Host
 	host.NodeName = types.NodeName(c.nodeName)
 	host.Mounter = mount.KeepTable(host.Mounter)
-	host.Releases = &persistentvolume.ReleaseVerifier{Objects: c.objects, Plugins: c.plugins, OtherUses: c.usesByMounts}
+	host.Releases = &release.Verifier{Objects: c.objects, Plugins: c.plugins, OtherUses: c.usesByMounts}
 	if err := c.plugins.InitPlugins(config.Plugins, &host); err != nil {
 		return err
 	}
@@ -183,7 +169,7 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 // Objects returns the objects, for a node that reads them and for whoever changes
 // them otherwise than by manifests. What is written of claims and volumes is on
 // disk first. After Close they can still be read.
-func (c *Cluster) Objects() persistentvolume.Objects { return c.objects }
+func (c *Cluster) Objects() objects.Client { return c.objects }
 
 // Run binds claims, makes storage for them and reclaims it until ctx ends, and
 // returns nil then, after all that it began has ended. It can be called once
@@ -217,7 +203,7 @@ func (c *Cluster) Idle(ctx context.Context) error { return c.controller.Idle(ctx
 
 // Explain says why a claim is not bound, nil if it is; see
 // [persistentvolume.Controller.Explain]. Where the class makes volumes in a
-// cluster, but not here, the error is an *[UnprovisionedError]. Of a claim that
+// cluster, but not here, the error matches [ErrNotProvisionedHere]. Of a claim that
 // does not exist it matches [volume.ErrNotFound].
 func (c *Cluster) Explain(ctx context.Context, claim types.NamespacedName) error {
 	return c.withClass(ctx, claim, c.controller.Explain(claim))

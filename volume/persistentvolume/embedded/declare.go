@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
@@ -30,7 +31,7 @@ var foreign = [...]string{
 	"volume.kubernetes.io/selected-node",
 	"volume.kubernetes.io/storage-provisioner",
 	"volume.beta.kubernetes.io/storage-provisioner",
-	lastApplied, appliedBy, persistentvolume.AwaitsClaimAnnotation, persistentvolume.LostClaimAnnotation, persistentvolume.ProvisioningFinalizer,
+	lastApplied, appliedBy, pvapi.AwaitsClaimAnnotation, pvapi.LostClaimAnnotation, persistentvolume.ProvisioningFinalizer,
 }
 
 // localVolumeNode is on volumes that discovery has stored, and lets this node's
@@ -93,7 +94,7 @@ func awaitClaim(stored, next *v1.PersistentVolume) {
 	if ref == nil || ref.UID == "" || stored != nil && stored.Spec.ClaimRef != nil && stored.Spec.ClaimRef.UID != "" {
 		return
 	}
-	metav1.SetMetaDataAnnotation(&next.ObjectMeta, persistentvolume.AwaitsClaimAnnotation, string(ref.UID))
+	metav1.SetMetaDataAnnotation(&next.ObjectMeta, pvapi.AwaitsClaimAnnotation, string(ref.UID))
 }
 
 func ownPart(kind string, meta *metav1.ObjectMeta) {

@@ -19,41 +19,29 @@ import (
 // been, as in Kubernetes.
 const deletionFinalizer = "kubernetes.io/pv-controller"
 
-// InUseError says which pods use a claim or a volume that is to go.
-type InUseError struct {
-	Ref volume.ObjectRef
-	// Pods are in order; there may be none where there are Users.
-	Pods []types.NamespacedName
-	// Users are those who use it beside the node, such as a podvol run.
-	Users []Mounted
-}
-
-func (e *InUseError) Error() string {
+// inUse says which pods, and which users beside the node, such as a podvol run, use a
+// claim or a volume that is to go.
+func inUse(ref volume.ObjectRef, pods []types.NamespacedName, beside []Mounted) error {
 	var users []string
-	todo := "end that first"
-	for _, user := range e.Users {
+	next := "end that first"
+	for _, user := range beside {
 		users = append(users, user.who())
 	}
-	if len(e.Pods) > 0 {
-		names := make([]string, len(e.Pods))
-		for i, pod := range e.Pods {
+	if len(pods) > 0 {
+		names := make([]string, len(pods))
+		for i, pod := range pods {
 			names[i] = pod.String()
 		}
 		users = append(users, "pod "+strings.Join(names, ", "))
-		todo = "unmount it first"
+		next = "unmount it first"
 	}
-	return fmt.Sprintf("%s is in use by %s: %s", e.Ref, strings.Join(users, " and by "), todo)
+	what := fmt.Sprintf("%s is in use by %s: %s", ref, strings.Join(users, " and by "), next)
+	return &volume.Failure{Cause: ErrInUse, Subject: ref.String(), What: what}
 }
 
-// RefusedError says why a volume must not be deleted, or not be released.
-type RefusedError struct {
-	Ref volume.ObjectRef
-	// Op is "deleted" or "released", Reason what was found and what to do.
-	Op, Reason string
-}
-
-func (e *RefusedError) Error() string {
-	return fmt.Sprintf("%s cannot be %s: %s", e.Ref, e.Op, e.Reason)
+// refused says why a volume must not be deleted, or not be released, as op says.
+func refused(ref volume.ObjectRef, op, reason string) error {
+	return &volume.Failure{Cause: ErrRefused, Subject: ref.String(), What: fmt.Sprintf("%s cannot be %s: %s", ref, op, reason)}
 }
 
 // Delete deletes a claim, or a volume that is no claim's, whoever has applied
@@ -63,8 +51,8 @@ func (e *RefusedError) Error() string {
 // a released volume whose policy is Delete goes before the volume does.
 //
 // What pods use, be it that they are applied or that something is mounted for
-// them, is not deleted: *[InUseError]. Nor is a volume whose claim exists, or
-// anything else but claims and volumes: *[RefusedError]. What does not exist is [volume.ErrNotFound]. Nothing has
+// them, is not deleted: [ErrInUse]. Nor is a volume whose claim exists, or
+// anything else but claims and volumes: [ErrRefused]. What does not exist is [volume.ErrNotFound]. Nothing has
 // changed then.
 func (c *Cluster) Delete(ctx context.Context, ref volume.ObjectRef) error {
 	object, err := objects.Live(c.objects).Get(ctx, ref)
@@ -124,7 +112,7 @@ func (c *Cluster) withStorage(ctx context.Context, pv *v1.PersistentVolume) (met
 // Release takes the claim of a released volume away, whose data was kept: it is
 // available then, and the next claim that it fits gets it, with the data. The
 // errors are those of [Cluster.Delete]; a volume that is not released, or whose
-// data is to be deleted or was, maybe in part, is a *[RefusedError].
+// data is to be deleted or was, maybe in part, is [ErrRefused].
 func (c *Cluster) Release(ctx context.Context, name string) error {
 	pv, err := c.checks().releasable(ctx, name)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -189,7 +190,7 @@ func TestReleaseAVolume(t *testing.T) {
 		})
 		return err
 	}
-	refused := func(err error) bool { _, ok := errors.AsType[*embedded.RefusedError](err); return ok }
+	refused := func(err error) bool { return errors.Is(err, embedded.ErrRefused) }
 	if err := release(); !refused(err) {
 		t.Errorf("release a bound volume: %v", err)
 	}
@@ -203,10 +204,10 @@ func TestReleaseAVolume(t *testing.T) {
 		t.Fatalf("it is %s", pv.Status.Phase)
 	}
 	s.mounted = []embedded.Mounted{{Pod: types.NamespacedName{Namespace: "ops", Name: "web"}, PodUID: "u", Volume: "kept"}}
-	if _, inUse := errors.AsType[*embedded.InUseError](release()); !inUse {
+	if !errors.Is(release(), embedded.ErrInUse) {
 		t.Error("a volume that is mounted is released")
 	}
-	if _, inUse := errors.AsType[*embedded.InUseError](s.delete(volumesKind, "", "kept")); !inUse {
+	if !errors.Is(s.delete(volumesKind, "", "kept"), embedded.ErrInUse) {
 		t.Error("a volume that is mounted is deleted")
 	}
 	s.mounted = nil
@@ -226,8 +227,8 @@ func TestDeleteNothingThatIsMounted(t *testing.T) {
 	s := newShelf(t)
 	web := types.NamespacedName{Namespace: "ops", Name: "web"}
 	s.mounted = []embedded.Mounted{{Pod: web, PodUID: "u", Volume: "other", Claim: types.NamespacedName{Namespace: "ops", Name: "data"}}}
-	inUse, ok := errors.AsType[*embedded.InUseError](s.delete(claimsKind, "ops", "data"))
-	if !ok || len(inUse.Pods) != 1 || inUse.Pods[0] != web {
+	inUse := s.delete(claimsKind, "ops", "data")
+	if !errors.Is(inUse, embedded.ErrInUse) || !strings.Contains(inUse.Error(), "is in use by pod "+web.String()+":") {
 		t.Errorf("err = %v", inUse)
 	}
 	if s.claim("data").DeletionTimestamp != nil {
@@ -284,14 +285,14 @@ func TestForgetAVolume(t *testing.T) {
 		})
 		return err
 	}
-	if _, refused := errors.AsType[*embedded.RefusedError](forget()); !refused {
+	if !errors.Is(forget(), embedded.ErrRefused) {
 		t.Error("the volume of a claim is forgotten")
 	}
 	if err := s.delete(claimsKind, "ops", "data"); err != nil { // which leaves the volume alone
 		t.Fatal(err)
 	}
 	s.mounted = []embedded.Mounted{{Pod: types.NamespacedName{Namespace: "ops", Name: "web"}, PodUID: "u", Volume: name}}
-	if _, inUse := errors.AsType[*embedded.InUseError](forget()); !inUse {
+	if !errors.Is(forget(), embedded.ErrInUse) {
 		t.Error("a volume that is mounted is forgotten")
 	}
 	s.mounted = nil

@@ -17,7 +17,7 @@
 // What is kept is the truth, as in a cluster: a claim keeps its volume, and a
 // volume what it is for, whatever manifests say later. A manifest that goes away
 // deletes nothing by itself; [Cluster.Prune] does, once all are known, and not
-// where none is ([NothingDeclaredError]). Nothing is
+// where none is ([ErrNothingDeclared]). Nothing is
 // let go of before [Cluster.PodsComplete], nor while it is mounted
 // ([Config.Mounted]).
 //

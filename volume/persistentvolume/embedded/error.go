@@ -13,7 +13,31 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
+)
+
+// Causes of a cluster's errors, for [errors.Is].
+const (
+	// ErrBusy: another process has the claims and volumes of this machine.
+	ErrBusy volume.Cause = "another process has the claims and volumes"
+	// ErrInUse: pods or commands use a claim or volume that is to go.
+	ErrInUse volume.Cause = "it is in use on this machine"
+	// ErrRefused: an object must not be deleted, or not be released.
+	ErrRefused volume.Cause = "it must not be deleted or released"
+	// ErrImmutable: a field was to be changed that stays as it is once a claim has a
+	// volume, since the data is where it is. A volume that is to be another claim's
+	// matches [volume.ErrBoundElsewhere], too.
+	ErrImmutable volume.Cause = "the field cannot be changed"
+	// ErrIncomplete is what [Config.Mounted] returns beside its result when more may be
+	// mounted than that: claims are used then, and none is deleted.
+	ErrIncomplete volume.Cause = "more may be mounted than is known"
+	// ErrNothingDeclared: nothing at all was declared, and something would be deleted
+	// for that. A directory looks like that whose disk is not mounted, so that nothing
+	// was deleted.
+	ErrNothingDeclared volume.Cause = "no manifest declares anything"
+	// ErrNotProvisionedHere: in a cluster the class of an unbound claim has volumes made,
+	// by a provisioner that does not run here.
+	ErrNotProvisionedHere volume.Cause = "the provisioner does not run here"
 )
 
 // UnboundClaim says why a pod has not got a claim.
@@ -21,8 +45,8 @@ type UnboundClaim struct {
 	Pod    types.NamespacedName
 	PodUID types.UID
 	Claim  types.NamespacedName
-	// Err is a *[persistentvolume.UnboundError] or wraps one, such as an
-	// *[UnprovisionedError].
+	// Err is a *[index.UnboundError] or wraps one, as that of
+	// [ErrNotProvisionedHere].
 	Err error
 }
 
@@ -71,24 +95,8 @@ func (e *otherClaimError) Error() string {
 }
 
 func (e *otherClaimError) Unwrap() []error {
-	return []error{volume.ErrClaimUnbound, persistentvolume.ErrWaitsForConsumer}
+	return []error{volume.ErrClaimUnbound, index.ErrWaitsForConsumer}
 }
-
-// UnprovisionedError says of an unbound claim that its class has volumes made
-// in a cluster, by what does not run here.
-type UnprovisionedError struct {
-	Class, Provisioner string
-	// Err is why the claim is unbound.
-	Err error
-}
-
-func (e *UnprovisionedError) Error() string {
-	return fmt.Sprintf("%v; what makes the volumes of storage class %q in a cluster, %s, does not run here: write the PersistentVolume, with storageClassName: %s",
-		e.Err, e.Class, e.Provisioner, e.Class)
-}
-
-// Unwrap returns Err.
-func (e *UnprovisionedError) Unwrap() error { return e.Err }
 
 // noProvisioner is the provisioner of classes whose volumes people make.
 const noProvisioner = "kubernetes.io/no-provisioner"
@@ -96,7 +104,7 @@ const noProvisioner = "kubernetes.io/no-provisioner"
 // withClass adds to the reason why a claim is not bound that its class has a
 // provisioner that does not run here, if it has.
 func (c *Cluster) withClass(ctx context.Context, name types.NamespacedName, why error) error {
-	unbound, ok := errors.AsType[*persistentvolume.UnboundError](why)
+	unbound, ok := errors.AsType[*index.UnboundError](why)
 	if !ok || unbound.Volume != "" || !errors.Is(unbound.Err, volume.ErrClaimUnbound) {
 		return why
 	}
@@ -109,7 +117,11 @@ func (c *Cluster) withClass(ctx context.Context, name types.NamespacedName, why 
 	}
 	alone := *unbound
 	alone.Err = volume.ErrClaimUnbound // that it waits for the provisioner would only mislead
-	return &UnprovisionedError{Class: class.Name, Provisioner: class.Provisioner, Err: &alone}
+	return &volume.Failure{
+		Cause: ErrNotProvisionedHere, Subject: class.Name, Err: &alone,
+		What: fmt.Sprintf("%v; the provisioner of storage class %q, %s, does not run here", &alone, class.Name, class.Provisioner),
+		Next: "write the PersistentVolume, with storageClassName: " + class.Name,
+	}
 }
 
 // classOf returns the storage class of a claim.

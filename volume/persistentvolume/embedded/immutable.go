@@ -16,30 +16,17 @@ import (
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
-// ImmutableFieldError says that a field was to be changed that stays as it is
-// once a claim has a volume, since the data is where it is.
-type ImmutableFieldError struct {
-	Ref   volume.ObjectRef
-	Field string
-	// From is the stored value and To the declared one, as JSON, shortened.
-	From, To string
-	// Because says what it is bound to, as a clause.
-	Because string
-	// Advice says what to do, as a clause.
-	Advice string
-}
-
-func (e *ImmutableFieldError) Error() string {
-	return fmt.Sprintf("%s: %s cannot become %s, it stays %s, since %s: %s", e.Ref, e.Field, e.To, e.From, e.Because, e.Advice)
-}
-
-// Unwrap returns [volume.ErrBoundElsewhere] for a volume that is to be another
-// claim's, and nil for others.
-func (e *ImmutableFieldError) Unwrap() error {
-	if e.Field == "spec.claimRef" {
-		return volume.ErrBoundElsewhere
+// immutable says that a field stays as it is; from is the stored value and to the
+// declared one, because says what the field is bound to.
+func immutable(ref volume.ObjectRef, field string, from, to any, because, next string) error {
+	e := &volume.Failure{
+		Cause: ErrImmutable, Subject: ref.String() + " " + field, Next: next,
+		What: fmt.Sprintf("%s: %s cannot become %s, it stays %s, since %s", ref, field, shown(to), shown(from), because),
 	}
-	return nil
+	if field == "spec.claimRef" {
+		e.Err = volume.ErrBoundElsewhere
+	}
+	return e
 }
 
 // field is one that must not change.
@@ -98,8 +85,8 @@ func checkShrinking(ref volume.ObjectRef, stored, next *v1.PersistentVolumeClaim
 			least = has
 		}
 	}
-	return &ImmutableFieldError{Ref: ref, Field: name, From: shown(had.String()), To: shown(wants.String()), Because: because,
-		Advice: fmt.Sprintf("put the manifest back, or ask for %s: it can not be less than status.capacity", least.String())}
+	return immutable(ref, name, had.String(), wants.String(), because,
+		fmt.Sprintf("put the manifest back, or ask for %s: it can not be less than status.capacity", least.String()))
 }
 
 // checkVolume refuses changes to a volume that a claim has, or had, and keeps
@@ -153,7 +140,7 @@ func sorted[S ~[]E, E cmp.Ordered](s S) S { return slices.Sorted(slices.Values(s
 func firstChanged(ref volume.ObjectRef, fields []field, because, advice string) error {
 	for _, f := range fields {
 		if !equality.Semantic.DeepEqual(f.old, f.new) {
-			return &ImmutableFieldError{Ref: ref, Field: f.name, From: shown(f.old), To: shown(f.new), Because: because, Advice: advice}
+			return immutable(ref, f.name, f.old, f.new, because, advice)
 		}
 	}
 	return nil
@@ -178,8 +165,8 @@ func shown(value any) string {
 // checkIdentity refuses another object of the same name.
 func checkIdentity(ref volume.ObjectRef, stored, declared metav1.Object) error {
 	if uid := declared.GetUID(); uid != "" && uid != stored.GetUID() {
-		return &ImmutableFieldError{Ref: ref, Field: "metadata.uid", From: shown(stored.GetUID()), To: shown(uid),
-			Because: "that is the one that exists", Advice: "take the UID out of the manifest, or delete the stored one first"}
+		return immutable(ref, "metadata.uid", stored.GetUID(), uid,
+			"that is the one that exists", "take the UID out of the manifest, or delete the stored one first")
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,63 +10,28 @@ import (
 	"strings"
 	"time"
 
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/objects/persisted"
 )
-
-// BusyError says that another process has the claims and volumes of this
-// machine.
-type BusyError struct {
-	Dir string
-	// Holder describes it by its [Config.Manager], "process 4711 (podvol)"; empty if
-	// nobody knows.
-	Holder string
-	// Waited is how long.
-	Waited time.Duration
-	Err    error
-}
-
-func (e *BusyError) Error() string {
-	holder := e.Holder
-	if holder == "" {
-		holder = "another process"
-	}
-	return fmt.Sprintf("the claims and volumes in %s are in use by %s, for longer than %v: wait for it to end, or stop it; or choose another root directory",
-		e.Dir, holder, e.Waited)
-}
-
-// Unwrap returns why the wait ended.
-func (e *BusyError) Unwrap() error { return e.Err }
 
 const (
 	defaultLockTimeout = 10 * time.Second
 	holderFile         = "holder"
 )
 
-// openRecords opens the records, with what an earlier version has bound.
-func openRecords(ctx context.Context, store *objects.Store, config Config) (*persistentvolume.RecordedObjects, error) {
-	records, err := persistentvolume.OpenRecords(ctx, store, config.Dir)
-	if err != nil || config.Ledger == "" {
-		return records, err
-	}
-	if err := records.ImportLedger(ctx, config.Ledger); err != nil {
-		return nil, errors.Join(err, records.Close())
-	}
-	return records, nil
-}
-
 // openLocked opens the records, waiting for who has them no longer than it may.
-func openLocked(ctx context.Context, store *objects.Store, manager string, config Config) (*persistentvolume.RecordedObjects, error) {
+func openLocked(ctx context.Context, store *objects.Store, manager string, config Config) (*persisted.Store, error) {
 	patience := config.LockTimeout
 	if patience <= 0 {
 		patience = defaultLockTimeout
 	}
-	busy := &BusyError{Dir: config.Dir, Waited: patience}
+	busy := &volume.Failure{Cause: ErrBusy, Subject: config.Dir, Err: context.DeadlineExceeded}
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	timer := time.AfterFunc(patience, func() { cancel(busy) })
 	defer timer.Stop()
-	records, err := openRecords(waiting, store, config)
+	records, err := persisted.Open(waiting, store, config.Dir)
 	path := filepath.Join(config.Dir, holderFile)
 	switch {
 	case err == nil:
@@ -74,8 +40,9 @@ func openLocked(ctx context.Context, store *objects.Store, manager string, confi
 		return records, nil
 	case errors.Is(err, busy) && ctx.Err() == nil:
 		holder, _ := os.ReadFile(path)
-		busy.Holder = strings.TrimSpace(string(holder))
-		busy.Err = context.DeadlineExceeded
+		by := cmp.Or(strings.TrimSpace(string(holder)), "another process")
+		busy.What = fmt.Sprintf("the claims and volumes in %s are in use by %s, for longer than %v", config.Dir, by, patience)
+		busy.Next = "wait for it to end, or stop it; or choose another root directory"
 		return nil, busy
 	}
 	return nil, err

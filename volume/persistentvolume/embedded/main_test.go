@@ -3,7 +3,7 @@ package embedded_test
 import (
 	"testing"
 
-	"github.com/podvol/podvol/util/noleak"
+	"github.com/podvol/podvol/util/testenv/noleak"
 )
 
 func TestMain(m *testing.M) { noleak.Main(m) }

@@ -12,21 +12,21 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/release"
 )
 
 // usesByMounts returns the uses of a PersistentVolume by what is mounted. It is asked
 // after the stored pods, since one may be deleted there while its volumes are still
 // mounted, and before the volume is read for the last time: a pod that comes in between
 // gets a Released volume only if somebody has changed that, which is seen then.
-func (c *Cluster) usesByMounts(ctx context.Context, pv *v1.PersistentVolume) (uses []persistentvolume.Use, err error) {
+func (c *Cluster) usesByMounts(ctx context.Context, pv *v1.PersistentVolume) (uses []release.Use, err error) {
 	all, err := c.allMounted(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look up what is mounted: %w", err)
 	}
 	for _, m := range all {
 		if m.Volume == pv.Name {
-			uses = append(uses, persistentvolume.Use{By: m.podRef(), How: m.how()})
+			uses = append(uses, release.Use{By: m.podRef(), How: m.how()})
 		}
 	}
 	return uses, nil
@@ -54,7 +54,7 @@ func (c *Cluster) addMounted(ctx context.Context, mounted func(context.Context) 
 		return nil
 	}
 	all, err := mounted(ctx)
-	if _, incomplete := errors.AsType[*IncompleteError](err); err != nil && !incomplete {
+	if err != nil && !errors.Is(err, ErrIncomplete) {
 		return fmt.Errorf("look up what is mounted: %w", err)
 	}
 	return c.storeUsers(ctx, all)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/calltrace"
+	"github.com/podvol/podvol/util/testenv/calltrace"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 )

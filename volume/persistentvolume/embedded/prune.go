@@ -26,7 +26,7 @@ type Declared struct {
 	// ([manifest.Retention]).
 	StatefulSets []types.NamespacedName
 	// NothingIsMeant says that it is no mistake if there are no Objects: somebody
-	// has seen the last of them being taken away. See [NothingDeclaredError].
+	// has seen the last of them being taken away. See [ErrNothingDeclared].
 	NothingIsMeant bool
 	// Gone, if not nil, are those that were seen to be declared and to go: of
 	// claims and volumes, no others are deleted ([Cluster.Undeclared]).
@@ -47,25 +47,23 @@ func keptBy(declared Declared) map[volume.ObjectRef]bool {
 	return kept
 }
 
-// NothingDeclaredError says that nothing at all was declared, and that there is
-// something that would be deleted for that. It is how a directory looks whose disk
-// is not mounted, so that nothing was deleted.
-type NothingDeclaredError struct {
-	// Kept are the claims and volumes, in order, never none.
-	Kept []volume.ObjectRef
-}
-
-func (e *NothingDeclaredError) Error() string {
+// nothingDeclared names the claims and volumes that would be deleted, in order, since
+// nothing at all was declared.
+func nothingDeclared(kept []volume.ObjectRef) error {
 	const named = 3
 	names := make([]string, 0, named+1)
-	for i, ref := range e.Kept {
+	for i, ref := range kept {
 		if i == named {
-			names = append(names, fmt.Sprintf("%d more", len(e.Kept)-named))
+			names = append(names, fmt.Sprintf("%d more", len(kept)-named))
 			break
 		}
 		names = append(names, ref.String())
 	}
-	return fmt.Sprintf("no manifest declares anything, so nothing is deleted: %s; delete them by name if they are not wanted", strings.Join(names, ", "))
+	return &volume.Failure{
+		Cause: ErrNothingDeclared,
+		What:  "no manifest declares anything, so nothing is deleted: " + strings.Join(names, ", "),
+		Next:  "delete them by name if they are not wanted",
+	}
 }
 
 // Prune deletes what was applied earlier and is declared no more. It must be
@@ -83,7 +81,7 @@ func (e *NothingDeclaredError) Error() string {
 // ([Cluster.PodGone]).
 //
 // Where nothing at all is declared, and there are claims or volumes that would be
-// deleted for that, nothing is, and the error is a *[NothingDeclaredError], unless
+// deleted for that, nothing is, and the error matches [ErrNothingDeclared], unless
 // [Declared.NothingIsMeant]. Else the error joins one *[ObjectError] for each that
 // could not be deleted.
 func (c *Cluster) Prune(ctx context.Context, declared Declared) error {
@@ -100,7 +98,7 @@ func (c *Cluster) Prune(ctx context.Context, declared Declared) error {
 		case err != nil:
 			return err
 		case unsure && len(undeclared) > 0:
-			return &NothingDeclaredError{undeclared}
+			return nothingDeclared(undeclared)
 		}
 		for _, ref := range undeclared {
 			kept[ref] = !declared.Gone[ref]

@@ -20,6 +20,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 // Reason is why a claim had no volume when a [Cluster] looked at it last.
@@ -212,7 +213,7 @@ func (c *Cluster) why(ctx context.Context, claim types.NamespacedName) error {
 	c.reasons.mu.Lock()
 	placed, is := c.reasons.placed[claim]
 	c.reasons.mu.Unlock()
-	if !is || !errors.Is(why, persistentvolume.ErrWaitsForConsumer) {
+	if !is || !errors.Is(why, index.ErrWaitsForConsumer) {
 		return why
 	}
 	if _, err := c.objects.Get(ctx, placed.pod); err != nil {

@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 )
 
@@ -54,7 +54,7 @@ func TestAVolumeThatIsRestoredKeepsItsDataForItsClaim(t *testing.T) {
 	for name, forge := range map[string]func(*v1.PersistentVolume){
 		"as printed": func(*v1.PersistentVolume) {},
 		"its annotation forged": func(pv *v1.PersistentVolume) {
-			pv.Annotations[persistentvolume.AwaitsClaimAnnotation] = "another"
+			pv.Annotations[pvapi.AwaitsClaimAnnotation] = "another"
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestAVolumeThatIsRestoredKeepsItsDataForItsClaim(t *testing.T) {
 				return now.Status.Phase == v1.ClaimBound && now.Spec.VolumeName == pv.Name && m.pv(pv.Name).Status.Phase == v1.VolumeBound
 			})
 			m.eventually("its own", func() bool {
-				_, awaits := m.pv(pv.Name).Annotations[persistentvolume.AwaitsClaimAnnotation]
+				_, awaits := m.pv(pv.Name).Annotations[pvapi.AwaitsClaimAnnotation]
 				return !awaits
 			})
 			m.assertKept(file)

@@ -16,8 +16,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/flight"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
@@ -298,7 +298,7 @@ func readUser(path string) ([]Mounted, error) {
 // users are those who used volumes when the directory was opened, and this
 // process's own: others can be added only by who has the directory.
 type users struct {
-	waiting flight.Group[string]
+	waiting blockingcall.Group[string]
 
 	mu   sync.Mutex
 	live []*liveUser
@@ -393,22 +393,22 @@ func (c *Cluster) userGone(ctx context.Context, gone *liveUser) error {
 // is known.
 func (c *Cluster) knownMounted(ctx context.Context) ([]Mounted, error) {
 	all, err := c.allMounted(ctx)
-	if _, incomplete := errors.AsType[*IncompleteError](err); incomplete {
+	if errors.Is(err, ErrIncomplete) {
 		return all, nil
 	}
 	return all, err
 }
 
 // allMounted returns what is mounted on this machine, and what others use. With
-// an *[IncompleteError] that may not be all.
+// [ErrIncomplete] that may not be all.
 func (c *Cluster) allMounted(ctx context.Context) (all []Mounted, err error) {
-	var incomplete *IncompleteError
+	var incomplete error
 	if c.mounted != nil {
-		if all, err = c.mounted(ctx); err != nil && !errors.As(err, &incomplete) {
-			return nil, err
+		if all, incomplete = c.mounted(ctx); incomplete != nil && !errors.Is(incomplete, ErrIncomplete) {
+			return nil, incomplete
 		}
 	}
-	if all, err = c.besideUsers(all); err == nil && incomplete != nil {
+	if all, err = c.besideUsers(all); err == nil {
 		err = incomplete
 	}
 	return all, err

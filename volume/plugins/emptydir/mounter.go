@@ -8,7 +8,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/scratch"
+	"github.com/podvol/podvol/volume/internal/emptydirs"
 )
 
 // directory is what mounter and unmounter have in common.
@@ -60,7 +60,7 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterAr
 	if err != nil {
 		return m.Error("SetUp", volume.NothingDone(err))
 	}
-	return m.Error("SetUp", scratch.SetUp(ctx, m.PodVolume, dir, scratch.Options{
+	return m.Error("SetUp", emptydirs.SetUp(ctx, m.PodVolume, dir, emptydirs.Options{
 		Medium: m.medium, Mode: m.mode, SizeBytes: size, GID: args.FsGroup}))
 }
 
@@ -69,9 +69,9 @@ func (m *mounter) size(ctx context.Context, args volume.MounterArgs) (int64, err
 	case v1.StorageMediumDefault:
 		return noLimit, nil
 	case v1.StorageMediumMemory:
-		return scratch.MemorySize(ctx, m.Host, m.pod, m.limit, desired(args))
+		return emptydirs.MemorySize(ctx, m.Host, m.pod, m.limit, desired(args))
 	}
-	return scratch.Least(m.limit, desired(args)), nil
+	return emptydirs.Least(m.limit, desired(args)), nil
 }
 
 type unmounter struct{ directory }
@@ -80,5 +80,5 @@ func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ct
 
 // TearDownAt removes the volume with all its contents.
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
-	return u.Error("TearDown", scratch.TearDown(ctx, u.PodVolume, dir, false))
+	return u.Error("TearDown", emptydirs.TearDown(ctx, u.PodVolume, dir, false))
 }

@@ -20,23 +20,23 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/kind"
-	"github.com/podvol/podvol/volume/internal/scratch"
+	"github.com/podvol/podvol/volume/internal/emptydirs"
+	"github.com/podvol/podvol/volume/internal/pluginbase"
 )
 
 // PluginName is the plugin's name.
-const PluginName = scratch.PluginName
+const PluginName = emptydirs.PluginName
 
 // New returns the plugin.
 func New() volume.VolumePlugin {
-	return &plugin{Kind: kind.Kind[v1.EmptyDirVolumeSource]{
+	return &plugin{Kind: pluginbase.Kind[v1.EmptyDirVolumeSource]{
 		Name: PluginName, Field: "emptyDir",
 		Inline: func(s *v1.VolumeSource) *v1.EmptyDirVolumeSource { return s.EmptyDir },
 	}}
 }
 
 type plugin struct {
-	kind.Kind[v1.EmptyDirVolumeSource]
+	pluginbase.Kind[v1.EmptyDirVolumeSource]
 	meter volume.Meter
 }
 
@@ -109,7 +109,7 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 	}
 	source := &v1.EmptyDirVolumeSource{}
 	if mounted {
-		source.Medium = scratch.MediumOf(entry)
+		source.Medium = emptydirs.MediumOf(entry)
 	}
 	return volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(&v1.Volume{
 		Name: volumeName, VolumeSource: v1.VolumeSource{EmptyDir: source}})}, nil

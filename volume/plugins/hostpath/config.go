@@ -10,9 +10,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/provisioned"
+	"github.com/podvol/podvol/volume/internal/sharedirs"
 )
 
 // Config is what a node's administrator opts into. Its zero value mounts
@@ -51,9 +51,9 @@ type ProvisionConfig struct {
 	// Volumes returns all PersistentVolumes on record; nil: nobody asks. With it,
 	// no volume is made in or below a base while one on record was made there, of
 	// this node, and the bookkeeping that was made for it is not there: a
-	// *[NoBookError], since its disk seems not to be mounted. And a claim gets no
+	// [ErrNoBook], since its disk seems not to be mounted. And a claim gets no
 	// volume while another directory is there that was made for a claim of its name,
-	// and whose PersistentVolume is not on record: a *[ForgottenError]. That is so in
+	// and whose PersistentVolume is not on record: [ErrForgotten]. That is so in
 	// a base that is Own, and in others for the directories of the same Records.
 	// What it returns is not changed.
 	Volumes func(context.Context) ([]*v1.PersistentVolume, error)
@@ -145,7 +145,7 @@ func (c ProvisionConfig) check() error {
 	if err := checkMode("Provision.Mode", cmp.Or(c.Mode, defaultMode)); err != nil {
 		return err
 	}
-	if _, ok := provisioned.ParseOnDelete(c.OnDelete); c.OnDelete != "" && !ok {
+	if _, ok := sharedirs.ParseOnDelete(c.OnDelete); c.OnDelete != "" && !ok {
 		return volume.Invalid("Provision.OnDelete", "is %q; it can be delete, archive or retain", c.OnDelete)
 	}
 	return nil
@@ -157,7 +157,7 @@ func (c ProvisionConfig) baseOf(dir string) (Base, bool) {
 	innermost := "" // clean: how a base is spelt says nothing of how deep it lies
 	for _, b := range c.Bases {
 		path := filepath.Clean(b.Path)
-		if _, holds := below.Cut(path, dir); holds && len(path) > len(innermost) {
+		if _, holds := pathin.Cut(path, dir); holds && len(path) > len(innermost) {
 			found, innermost = b, path
 		}
 	}

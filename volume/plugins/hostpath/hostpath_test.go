@@ -3,6 +3,7 @@ package hostpath_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -130,8 +131,8 @@ func TestEveryTypeAgainstEveryKind(t *testing.T) {
 
 func wantRefusal(t *testing.T, err error, kind v1.HostPathType, found, path string) {
 	t.Helper()
-	e, ok := errors.AsType[*hostpath.PathError](err)
-	if !ok || e.Path != path || e.Want != kind || volume.IsUncertain(err) {
+	e, ok := errors.AsType[*volume.Failure](err)
+	if !ok || e.Cause != hostpath.ErrWrongType || e.Subject != path || e.Next == "" || !strings.Contains(e.What, fmt.Sprintf("asks for %s", kind)) || volume.IsUncertain(err) {
 		t.Errorf("%s as %s: %v", found, kind, err)
 		return
 	}
@@ -203,7 +204,7 @@ func TestFileWithoutItsDirectory(t *testing.T) {
 	p, _ := newPlugin(t)
 	dir := filepath.Join(t.TempDir(), "missing")
 	err := setUp(t, p, inline(filepath.Join(dir, "file"), v1.HostPathFileOrCreate))
-	if _, ok := errors.AsType[*hostpath.PathError](err); !ok || volume.IsUncertain(err) || !strings.Contains(err.Error(), "directory does not exist") {
+	if !errors.Is(err, hostpath.ErrWrongType) || volume.IsUncertain(err) || !strings.Contains(err.Error(), "directory does not exist") {
 		t.Errorf("SetUp = %v", err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -359,7 +360,7 @@ func TestHostsRoleIsUsed(t *testing.T) {
 	var log []string
 	h.HostFiles = fakeFiles{err: fs.ErrNotExist, log: &log}
 	err := setUp(t, p, inline("/on/the/host", v1.HostPathDirectoryOrCreate))
-	if _, ok := errors.AsType[*hostpath.PathError](err); !ok {
+	if !errors.Is(err, hostpath.ErrWrongType) {
 		t.Errorf("SetUp = %v", err)
 	}
 	want := []string{"stat /on/the/host", "mkdir /on/the/host drwxr-xr-x", "stat /on/the/host"}

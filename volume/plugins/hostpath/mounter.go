@@ -35,8 +35,8 @@ func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
 }
 
 // SetUpAt checks the path and creates it where its type says so, but for a
-// volume that was provisioned: one whose directory is gone is a *[LostError], or a
-// *[NoBookError] where its disk seems not to be mounted. It makes nothing at dir.
+// volume that was provisioned: one whose directory is gone is [ErrLost], or
+// [ErrNoBook] where its disk seems not to be mounted. It makes nothing at dir.
 func (m *mounter) SetUpAt(ctx context.Context, _ string, _ volume.MounterArgs) error {
 	files := m.plugin.files.Of(m.Host)
 	if m.made != nil {

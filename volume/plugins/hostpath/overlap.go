@@ -3,7 +3,7 @@ package hostpath
 import (
 	"path/filepath"
 
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -21,7 +21,7 @@ func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
 		return false, err
 	}
 	x, y := filepath.Clean(first.Path), filepath.Clean(second.Path)
-	if a.PersistentVolume == nil && below.Strictly(x, y) || b.PersistentVolume == nil && below.Strictly(y, x) {
+	if a.PersistentVolume == nil && pathin.Strictly(x, y) || b.PersistentVolume == nil && pathin.Strictly(y, x) {
 		return false, nil
 	}
 	return overlap(x, y), nil
@@ -29,8 +29,8 @@ func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
 
 // overlap reports whether one of two paths is the other or lies in it.
 func overlap(a, b string) bool {
-	_, holds := below.Cut(a, b)
-	_, within := below.Cut(b, a)
+	_, holds := pathin.Cut(a, b)
+	_, within := pathin.Cut(b, a)
 	return holds || within
 }
 

@@ -8,11 +8,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
-	"github.com/podvol/podvol/volume/internal/kind"
-	"github.com/podvol/podvol/volume/internal/pvoptions"
+	"github.com/podvol/podvol/volume/internal/pluginbase"
 )
 
 // PluginName is the plugin's name.
@@ -22,7 +21,7 @@ const PluginName = "kubernetes.io/host-path"
 // the configuration says so.
 func New(config Config) volume.VolumePlugin {
 	p := &plugin{
-		Kind: kind.Kind[v1.HostPathVolumeSource]{
+		Kind: pluginbase.Kind[v1.HostPathVolumeSource]{
 			Name: PluginName, Field: "hostPath",
 			Inline:     func(s *v1.VolumeSource) *v1.HostPathVolumeSource { return s.HostPath },
 			Persistent: func(s *v1.PersistentVolumeSource) *v1.HostPathVolumeSource { return s.HostPath },
@@ -52,12 +51,12 @@ func New(config Config) volume.VolumePlugin {
 }
 
 type plugin struct {
-	kind.Kind[v1.HostPathVolumeSource]
+	pluginbase.Kind[v1.HostPathVolumeSource]
 	config Config
 	files  hostfiles.Own
 	meter  volume.Meter
 	// work has what makes, deletes and empties volumes.
-	work flight.Group[string]
+	work blockingcall.Group[string]
 	// formers has, by directory, what was in it when it was first used.
 	formers sync.Map
 }
@@ -101,7 +100,7 @@ func (p *plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
 
 func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
 	return p.Mounter(spec, pod, func(pv volume.PodVolume, source *v1.HostPathVolumeSource) (volume.Mounter, error) {
-		if err := pvoptions.CheckFilesystem(spec, "hostPath"); err != nil {
+		if err := pluginbase.CheckFilesystem(spec, "hostPath"); err != nil {
 			return nil, err
 		}
 		if err := volume.CheckAbsolutePath("hostPath.path", source.Path); err != nil {
@@ -111,7 +110,7 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		if err != nil {
 			return nil, err
 		}
-		m := &mounter{PodVolume: pv, plugin: p, path: filepath.Clean(source.Path), want: want, readOnly: pvoptions.ReadOnly(spec)}
+		m := &mounter{PodVolume: pv, plugin: p, path: filepath.Clean(source.Path), want: want, readOnly: pluginbase.ReadOnly(spec)}
 		if made, ok := madeOf(spec.PersistentVolume); ok {
 			m.made = &made
 		}

@@ -10,9 +10,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/provisioned"
+	"github.com/podvol/podvol/volume/internal/sharedirs"
 )
 
 // Annotations of the PersistentVolumes that the plugin provisions.
@@ -74,24 +74,22 @@ func (p *plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, err
 
 // Provision makes the claim's directory, or finds the one it has made before.
 // SelectedNode must be this node, and this node in allowedTopologies; else the
-// error is a *[NodeError]. Others are a *[BaseError], a *[NoBookError], a *[ForgottenError], an
-// *[OccupiedError], *[NestedError], *[ReplacedError], *[LostError], *[TrashedError],
-// *[DamagedError], *[ExposedError], *[ForeignError], *[ModeError], *[BusyError] or
-// *[DirectoryError], and a *[flight.AbandonedError] that wraps the cause of ctx's
+// error matches [ErrOtherNode]. Others match [ErrNoBase] or [ErrForgotten], or are a
+// *[DirectoryError], and a *[blockingcall.AbandonedError] that wraps the cause of ctx's
 // end, all in a *[volume.Error]. Whatever they are, it may be repeated.
 func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
 	hostname, err := m.plugin.hostnameFor(selectedNode, allowedTopologies)
 	if err != nil {
 		return nil, volumeError("Provision", m.options.PVName, volume.NothingDone(err))
 	}
-	wish := provisioned.Wish{
+	wish := sharedirs.Wish{
 		Path:     m.dir,
-		Owner:    provisioned.Owner{Volume: m.options.PVName, ClaimUID: m.options.PVC.UID},
+		Owner:    sharedirs.Owner{Volume: m.options.PVName, ClaimUID: m.options.PVC.UID},
 		Claim:    types.NamespacedName{Namespace: m.options.PVC.Namespace, Name: m.options.PVC.Name}.String(),
 		Records:  m.plugin.config.Provision.Records,
 		Mode:     m.class.mode,
 		OnDelete: m.class.onDelete,
-		On:       provisioned.Disk,
+		On:       sharedirs.Disk,
 	}
 	err = m.plugin.do(ctx, "make "+m.class.dir, func() error {
 		if err := m.plugin.checkMounted(ctx, &m.class); err != nil {
@@ -105,7 +103,7 @@ func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allo
 		if err := m.plugin.checkForgotten(ctx, &m.class, root, wish); err != nil {
 			return err
 		}
-		return provisioned.Make(ctx, root, wish)
+		return sharedirs.Make(ctx, root, wish)
 	})
 	if err != nil {
 		return nil, volumeError("Provision", m.options.PVName, fmt.Errorf("making %q below %s: %w", m.dir, m.class.dir, err))
@@ -116,7 +114,7 @@ func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allo
 // do makes one call for a key at a time, and waits no longer than ctx.
 func (p *plugin) do(ctx context.Context, key string, f func() error) error {
 	err := p.work.Do(ctx, key, f)
-	if abandoned, ok := errors.AsType[*flight.AbandonedError](err); ok && !abandoned.Started {
+	if abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err); ok && !abandoned.Started {
 		return volume.NothingDone(err)
 	}
 	return err
@@ -141,7 +139,7 @@ func (m *provisioner) persistentVolume(hostname string) *v1.PersistentVolume {
 		Capacity:                      v1.ResourceList{v1.ResourceStorage: claim.Spec.Resources.Requests[v1.ResourceStorage].DeepCopy()},
 		AccessModes:                   slices.Clone(claim.Spec.AccessModes),
 		VolumeMode:                    new(v1.PersistentVolumeFilesystem),
-		StorageClassName:              provisioned.ClassOf(claim),
+		StorageClassName:              sharedirs.ClassOf(claim),
 		PersistentVolumeReclaimPolicy: m.options.PersistentVolumeReclaimPolicy,
 		NodeAffinity:                  affinityTo(hostname),
 		ClaimRef: &v1.ObjectReference{

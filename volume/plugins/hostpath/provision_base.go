@@ -11,33 +11,25 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/volume/internal/provisioned"
+	"github.com/podvol/podvol/util/pathin"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/sharedirs"
 )
 
-// BaseError says that the directory in which volumes are to be made or deleted
-// cannot be used.
-type BaseError struct {
-	// Path is what could not be opened.
-	Path string
-	// Err is the reason, such as [fs.ErrNotExist].
-	Err error
-}
-
-func (e *BaseError) Error() string {
-	advice := "it must be a directory of this node"
+// noBase says that the directory in which volumes are to be made or deleted cannot
+// be used.
+func noBase(path string, err error) error {
+	next := "it must be a directory of this node"
 	switch {
-	case errors.Is(e.Err, fs.ErrNotExist):
-		advice = "look whether its disk is mounted on this node, or create it"
-	case errors.Is(e.Err, unix.ELOOP), errors.Is(e.Err, unix.ENOTDIR):
-		advice = "it must be a directory; below a base links are not followed"
+	case errors.Is(err, fs.ErrNotExist):
+		next = "look whether its disk is mounted on this node, or create it"
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
+		next = "it must be a directory; below a base links are not followed"
 	}
-	return fmt.Sprintf("the directory %s for provisioned volumes cannot be opened: %v; %s", e.Path, e.Err, advice)
+	what := fmt.Sprintf("the directory %s for provisioned volumes cannot be opened: %v", path, err)
+	return &volume.Failure{Cause: ErrNoBase, Subject: path, What: what, Next: next, Err: err}
 }
-
-// Unwrap returns the reason.
-func (e *BaseError) Unwrap() error { return e.Err }
 
 // openClassDir opens the directory that a class's volumes lie in. The base's own
 // path is the administrator's; below it no links are followed, and a volume of
@@ -52,11 +44,11 @@ func (p *plugin) openClassDir(ctx context.Context, base Base, dir string, create
 		at, err = os.OpenFile(path, unix.O_DIRECTORY, 0)
 	}
 	if err != nil {
-		return nil, &BaseError{Path: path, Err: reason(err)}
+		return nil, noBase(path, reason(err))
 	}
-	rest, _ := below.Cut(path, dir)
+	rest, _ := pathin.Cut(path, dir)
 	for rest != "" {
-		if err := provisioned.CheckOutside(ctx, at, rest, provisioned.Disk); err != nil {
+		if err := sharedirs.CheckOutside(ctx, at, rest, sharedirs.Disk); err != nil {
 			at.Close()
 			return nil, err
 		}
@@ -78,7 +70,7 @@ func openBelow(dir *os.File, name string) (*os.File, error) {
 		return unix.Openat(int(dir.Fd()), name, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
-		return nil, &BaseError{Path: path, Err: err}
+		return nil, noBase(path, err)
 	}
 	return os.NewFile(uintptr(fd), path), nil
 }

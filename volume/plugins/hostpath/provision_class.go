@@ -11,8 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/pathtemplate"
-	"github.com/podvol/podvol/volume/internal/provisioned"
+	"github.com/podvol/podvol/volume/internal/sharedirs"
 )
 
 // Parameters of a storage class, in lower case.
@@ -29,7 +28,7 @@ type dirClass struct {
 	dir      string // base.Path or below it; has the bookkeeping
 	subDir   string // a template
 	mode     uint32
-	onDelete provisioned.OnDelete
+	onDelete sharedirs.OnDelete
 }
 
 func (p *plugin) parseClass(parameters map[string]string) (dirClass, error) {
@@ -47,7 +46,7 @@ func (p *plugin) parseClass(parameters map[string]string) (dirClass, error) {
 	config := p.config.Provision
 	class := dirClass{
 		dir:    filepath.Clean(config.Bases[0].Path),
-		subDir: cmp.Or(given[paramSubDir], "${"+pathtemplate.VolumeName+"}"),
+		subDir: cmp.Or(given[paramSubDir], "${"+sharedirs.VolumeName+"}"),
 	}
 	if path := given[paramPath]; path != "" {
 		if err := volume.CheckAbsolutePath("parameters.path", path); err != nil {
@@ -59,14 +58,14 @@ func (p *plugin) parseClass(parameters map[string]string) (dirClass, error) {
 	if class.base, ok = config.baseOf(class.dir); !ok {
 		return dirClass{}, volume.Invalid("parameters.path", "is %q, which is neither a directory that this node provides volumes in nor below one; there are %v", class.dir, config.paths())
 	}
-	if provisioned.InBook(class.dir) {
+	if sharedirs.InBook(class.dir) {
 		return dirClass{}, volume.Invalid("parameters.path", "is %q; the name \".podvol\" is kept for podvol's own bookkeeping", class.dir)
 	}
 	var err error
 	if class.mode, err = parseMode(given[paramMode], cmp.Or(config.Mode, defaultMode)); err != nil {
 		return dirClass{}, err
 	}
-	class.onDelete, ok = provisioned.ParseOnDelete(cmp.Or(given[paramOnDelete], config.OnDelete, string(provisioned.Delete)))
+	class.onDelete, ok = sharedirs.ParseOnDelete(cmp.Or(given[paramOnDelete], config.OnDelete, string(sharedirs.Delete)))
 	if !ok {
 		return dirClass{}, volume.Invalid("parameters.onDelete", "is %q; it can be delete, archive or retain", class.onDelete)
 	}
@@ -95,13 +94,13 @@ func parseMode(s string, otherwise uint32) (uint32, error) {
 
 // dirFor returns the path below the class's directory for a claim.
 func (c *dirClass) dirFor(options volume.VolumeOptions) (string, error) {
-	dir, err := pathtemplate.Expand(c.subDir, map[string]string{
-		pathtemplate.ClaimName:      options.PVC.Name,
-		pathtemplate.ClaimNamespace: options.PVC.Namespace,
-		pathtemplate.VolumeName:     options.PVName,
+	dir, err := sharedirs.Expand(c.subDir, map[string]string{
+		sharedirs.ClaimName:      options.PVC.Name,
+		sharedirs.ClaimNamespace: options.PVC.Namespace,
+		sharedirs.VolumeName:     options.PVName,
 	})
 	if err == nil {
-		err = provisioned.CheckPath(dir)
+		err = sharedirs.CheckPath(dir)
 	}
 	if err != nil {
 		return "", volume.Invalid("parameters.subDir", "%v", err)
@@ -119,5 +118,5 @@ func checkClaim(options volume.VolumeOptions) error {
 	if len(options.MountOptions) > 0 {
 		return volume.Invalid("mountOptions", "of the storage class mean nothing for a directory that is not mounted; drop them")
 	}
-	return provisioned.CheckClaim(options, provisioned.Disk, provisionable())
+	return sharedirs.CheckClaim(options, sharedirs.Disk, provisionable())
 }

@@ -10,9 +10,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/provisioned"
+	"github.com/podvol/podvol/volume/internal/sharedirs"
 )
 
 // deleter does away with the directory of a volume that [provisioner] has made.
@@ -21,13 +21,13 @@ type deleter struct {
 	pv      *v1.PersistentVolume
 	base    Base
 	dir     string // the class's
-	removal provisioned.Removal
+	removal sharedirs.Removal
 	missing atomic.Bool // nothing was there to be deleted
 }
 
 // NewDeleter implements [volume.DeletableVolumePlugin] for PersistentVolumes
 // that the plugin has provisioned on this node; others are refused with a
-// *[volume.InvalidSpecError] or *[NodeError], and so are another reclaim policy
+// *[volume.InvalidSpecError] or [ErrOtherNode], and so are another reclaim policy
 // than Delete, and a directory that is below no configured base any more. What
 // the PersistentVolume says is not trusted: what is deleted is decided by the
 // marks, and whether, by the host's [volume.ReleaseVerifier].
@@ -57,7 +57,7 @@ func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 			"its data is kept. Delete it by hand, and use persistentVolumeReclaimPolicy: Retain for volumes of your own", provisionedBy, BaseAnnotation)
 	}
 	if made, own := pv.Annotations[NodeAnnotation], string(p.Host.GetNodeName()); made != own || own == "" {
-		return nil, &NodeError{Node: own, Reason: fmt.Sprintf("the annotation %s says %q; have podvol's controller there delete it", NodeAnnotation, made)}
+		return nil, otherNode(own, fmt.Sprintf("the annotation %s says %q", NodeAnnotation, made), "have podvol's controller there delete it")
 	}
 	if pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "" {
 		return nil, volume.Invalid("spec.claimRef", "does not say which claim the volume was made for, so nothing is deleted")
@@ -67,20 +67,20 @@ func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 	if d.base, configured = p.config.Provision.baseOf(dir); !configured || filepath.Clean(dir) != dir {
 		return nil, volume.Invalid("metadata.annotations."+BaseAnnotation, "is %q, which is below no directory that this node provides volumes in (%v); configure it again to have the volume deleted", dir, p.config.Provision.paths())
 	}
-	rest, lies := below.Cut(dir, source.Path)
+	rest, lies := pathin.Cut(dir, source.Path)
 	if !lies {
 		return nil, volume.Invalid("hostPath.path", "is %q, which is not below the directory %q that the volume was made in", source.Path, dir)
 	}
-	if err := provisioned.CheckPath(rest); err != nil {
+	if err := sharedirs.CheckPath(rest); err != nil {
 		return nil, volume.Invalid("hostPath.path", "does not lead to a directory that was made for a volume: %v", err)
 	}
-	onDelete, ok := provisioned.ParseOnDelete(cmp.Or(pv.Annotations[OnDeleteAnnotation], string(provisioned.Delete)))
+	onDelete, ok := sharedirs.ParseOnDelete(cmp.Or(pv.Annotations[OnDeleteAnnotation], string(sharedirs.Delete)))
 	if !ok {
 		return nil, volume.Invalid("metadata.annotations."+OnDeleteAnnotation, "is %q; it can be delete, archive or retain", onDelete)
 	}
-	d.removal = provisioned.Removal{
-		Path: rest, AtLeast: onDelete, On: provisioned.Disk,
-		Owner:   provisioned.Owner{Volume: pv.Name, ClaimUID: pv.Spec.ClaimRef.UID},
+	d.removal = sharedirs.Removal{
+		Path: rest, AtLeast: onDelete, On: sharedirs.Disk,
+		Owner:   sharedirs.Owner{Volume: pv.Name, ClaimUID: pv.Spec.ClaimRef.UID},
 		Missing: func() { d.missing.Store(true) },
 	}
 	return d, nil
@@ -105,9 +105,8 @@ func (d *deleter) Found() bool { return !d.missing.Load() }
 // directory is open. Who uses its path does not count where the marks say that this
 // is another volume's by now. What is gone is success; after a failure, a crash or the
 // end of ctx another call goes on. Errors are a *[volume.MissingRoleError], the
-// verifier's, a *[StillMountedError], a *[removetree.MountError] for what is
-// mounted in it, and those that [errors.As] finds for Provision or a
-// *[NoBookError], in a *[volume.Error].
+// verifier's, [volume.ErrInUse], a *[removetree.MountError] for what is
+// mounted in it, and a *[DirectoryError], in a *[volume.Error].
 func (d *deleter) Delete(ctx context.Context) error {
 	release := &release{plugin: d.plugin, pv: d.pv, path: d.pv.Spec.HostPath.Path}
 	err := release.verifyUnused(ctx)
@@ -127,9 +126,9 @@ func (d *deleter) remove(ctx context.Context, release *release) error {
 	}
 	defer root.Close()
 	if inUse := release.verifyUnused(ctx); inUse != nil {
-		if left, err := provisioned.HasLeft(ctx, root, d.removal); !errors.Is(inUse, volume.ErrInUse) || err != nil || !left {
+		if left, err := sharedirs.HasLeft(ctx, root, d.removal); !errors.Is(inUse, volume.ErrInUse) || err != nil || !left {
 			return inUse
 		}
 	}
-	return provisioned.Remove(ctx, root, d.removal)
+	return sharedirs.Remove(ctx, root, d.removal)
 }

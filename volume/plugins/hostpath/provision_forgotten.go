@@ -10,32 +10,24 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/provisioned"
+	"github.com/podvol/podvol/volume/internal/sharedirs"
 )
 
-// ForgottenError says that a claim of this name had a volume before, whose directory
-// is still there and whose PersistentVolume is not: the records were lost, or the
-// PersistentVolume alone was deleted. The directory is kept, and the claim gets no
-// other.
-type ForgottenError struct {
-	// Claim is the claim's namespace and name, Path the directory.
-	Claim, Path string
-	// Owner is the volume that the directory was made for.
-	Owner VolumeOwner
-}
-
-func (e *ForgottenError) Error() string {
-	return fmt.Sprintf("the claim %s had a volume before: %s was made for %s, of which there is no record any more; it is kept, and the claim gets no new volume beside it. "+
-		"To use its data again, make a PersistentVolume with this hostPath.path and a claimRef to the claim; if nobody needs it, delete it or move it away", e.Claim, e.Path, e.Owner)
+func forgotten(path string, f sharedirs.Former) error {
+	return &volume.Failure{
+		Cause: ErrForgotten, Subject: path,
+		What: fmt.Sprintf("the claim %s had a volume before: %s was made for %s, of which there is no record any more; it is kept, and the claim gets no new volume beside it", f.Claim, path, f.Owner),
+		Next: "to use its data again, make a PersistentVolume with this hostPath.path and a claimRef to the claim; if nobody needs it, delete it or move it away",
+	}
 }
 
 // formersOf returns the directories that were made for a claim in a class's directory,
 // which is open, before this process made any: those it knows.
-func (p *plugin) formersOf(ctx context.Context, root *os.File, dir, claim string) ([]provisioned.Former, error) {
+func (p *plugin) formersOf(ctx context.Context, root *os.File, dir, claim string) ([]sharedirs.Former, error) {
 	if found, ok := p.formers.Load(dir); ok {
-		return found.(map[string][]provisioned.Former)[claim], nil
+		return found.(map[string][]sharedirs.Former)[claim], nil
 	}
-	found, err := provisioned.Formers(ctx, root)
+	found, err := sharedirs.Formers(ctx, root)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +38,7 @@ func (p *plugin) formersOf(ctx context.Context, root *os.File, dir, claim string
 }
 
 // checkForgotten refuses a claim whose former volume is forgotten.
-func (p *plugin) checkForgotten(ctx context.Context, class *dirClass, root *os.File, w provisioned.Wish) error {
+func (p *plugin) checkForgotten(ctx context.Context, class *dirClass, root *os.File, w sharedirs.Wish) error {
 	own, records := class.base.Own, p.config.Provision.Records
 	if !own && records == "" || p.config.Provision.Volumes == nil {
 		return nil
@@ -61,7 +53,7 @@ func (p *plugin) checkForgotten(ctx context.Context, class *dirClass, root *os.F
 		}
 	}
 	if !own {
-		before = slices.DeleteFunc(slices.Clone(before), func(f provisioned.Former) bool { return f.Records != records })
+		before = slices.DeleteFunc(slices.Clone(before), func(f sharedirs.Former) bool { return f.Records != records })
 	}
 	if len(before) == 0 {
 		return nil
@@ -76,7 +68,7 @@ func (p *plugin) checkForgotten(ctx context.Context, class *dirClass, root *os.F
 		}
 		if remains, err := f.Remains(ctx, root); err != nil || remains {
 			if err == nil {
-				err = &ForgottenError{Claim: f.Claim, Path: filepath.Join(class.dir, f.Path), Owner: f.Owner}
+				err = forgotten(filepath.Join(class.dir, f.Path), f)
 			}
 			return volume.NothingDone(err)
 		}

@@ -9,9 +9,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/provisioned"
+	"github.com/podvol/podvol/volume/internal/sharedirs"
 )
 
 // made is where a volume was provisioned.
@@ -32,17 +32,17 @@ func madeOf(pv *v1.PersistentVolume) (m made, ok bool) {
 	if pv.Spec.ClaimRef != nil {
 		m.owner.ClaimUID = pv.Spec.ClaimRef.UID
 	}
-	m.path, ok = below.Cut(m.dir, pv.Spec.HostPath.Path)
+	m.path, ok = pathin.Cut(m.dir, pv.Spec.HostPath.Path)
 	return m, ok && filepath.IsAbs(m.dir)
 }
 
 // checkBook refuses a place whose bookkeeping is not there: most likely its disk is
 // not mounted.
 func (m made) checkBook(ctx context.Context, files volume.HostFiles) error {
-	book := provisioned.BookOf(m.dir)
+	book := sharedirs.BookOf(m.dir)
 	_, err := files.Stat(ctx, book)
 	if errors.Is(err, fs.ErrNotExist) {
-		return volume.NothingDone(&NoBookError{Base: m.dir, Path: m.path, Owner: m.owner, On: provisioned.Disk})
+		return volume.NothingDone(&DirectoryError{Cause: ErrNoBook, Other: m.dir, Path: m.path, Owner: m.owner, On: sharedirs.Disk})
 	}
 	if err != nil {
 		return volume.NothingDone(fmt.Errorf("look for the disk of %s: %w", m.dir, unanswered(book, err)))
@@ -60,7 +60,7 @@ func (m made) checkThere(ctx context.Context, files volume.HostFiles) error {
 	if err := m.checkBook(ctx, files); err != nil {
 		return err
 	}
-	return volume.NothingDone(&LostError{Path: path, Owner: m.owner, On: provisioned.Disk})
+	return volume.NothingDone(&DirectoryError{Cause: ErrLost, Path: path, Owner: m.owner, On: sharedirs.Disk})
 }
 
 // checkMounted refuses to make the first volume in a class's directory while one on
@@ -71,7 +71,7 @@ func (p *plugin) checkMounted(ctx context.Context, class *dirClass) error {
 	if volumes == nil {
 		return nil
 	}
-	_, err := p.files.Stat(ctx, provisioned.BookOf(class.dir))
+	_, err := p.files.Stat(ctx, sharedirs.BookOf(class.dir))
 	if !errors.Is(err, fs.ErrNotExist) {
 		return nil // it is there, or whoever opens it says what is wrong
 	}
@@ -81,7 +81,7 @@ func (p *plugin) checkMounted(ctx context.Context, class *dirClass) error {
 	}
 	for _, pv := range onRecord {
 		m, ok := madeOf(pv)
-		if _, here := below.Cut(filepath.Clean(class.base.Path), m.dir); !ok || !here || m.node != string(p.Host.GetNodeName()) {
+		if _, here := pathin.Cut(filepath.Clean(class.base.Path), m.dir); !ok || !here || m.node != string(p.Host.GetNodeName()) {
 			continue
 		}
 		if err := m.checkBook(ctx, &p.files); err != nil {

@@ -10,32 +10,26 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// NodeError says that a volume is to be made, deleted or emptied on another node
+// otherNode says that a volume is to be made, deleted or emptied on another node
 // than this one.
-type NodeError struct {
-	// Node is this node.
-	Node string
-	// Reason says what is wanted, and what to do.
-	Reason string
-}
-
-func (e *NodeError) Error() string {
-	return fmt.Sprintf("hostPath volumes of other nodes cannot be reached from node %q: %s", e.Node, e.Reason)
+func otherNode(own, reason, next string) error {
+	return &volume.Failure{
+		Cause: ErrOtherNode, Subject: own, Next: next,
+		What: fmt.Sprintf("hostPath volumes of other nodes cannot be reached from node %q: %s", own, reason),
+	}
 }
 
 // hostnameFor returns this node's label kubernetes.io/hostname, if it is this
 // node that a volume is to be made on.
 func (p *plugin) hostnameFor(selected *v1.Node, allowed []v1.TopologySelectorTerm) (string, error) {
 	own := string(p.Host.GetNodeName())
-	refuse := func(format string, args ...any) (string, error) {
-		return "", &NodeError{Node: own, Reason: fmt.Sprintf(format, args...)}
-	}
+	refuse := func(reason, next string) (string, error) { return "", otherNode(own, reason, next) }
 	labels := map[string]string{}
 	switch {
 	case own == "":
-		return refuse("this one has no name; give the volume host one (Host.NodeName)")
+		return refuse("this one has no name", "give the volume host one (Host.NodeName)")
 	case selected != nil && selected.Name != own:
-		return refuse("node %q was selected for the claim's pod; run podvol's controller there, or let the pod run here", selected.Name)
+		return refuse(fmt.Sprintf("node %q was selected for the claim's pod", selected.Name), "run podvol's controller there, or let the pod run here")
 	case selected != nil:
 		maps.Copy(labels, selected.Labels)
 	}
@@ -47,9 +41,10 @@ func (p *plugin) hostnameFor(selected *v1.Node, allowed []v1.TopologySelectorTer
 	}
 	if !allows(allowed, labels) {
 		if selected == nil {
-			return refuse("allowedTopologies of the storage class do not allow it as far as is known without a pod; use volumeBindingMode WaitForFirstConsumer, or allow %s %q", v1.LabelHostname, labels[v1.LabelHostname])
+			return refuse("allowedTopologies of the storage class do not allow it as far as is known without a pod",
+				fmt.Sprintf("use volumeBindingMode WaitForFirstConsumer, or allow %s %q", v1.LabelHostname, labels[v1.LabelHostname]))
 		}
-		return refuse("allowedTopologies of the storage class do not allow it, and it was selected for the claim's pod; let the pod run elsewhere")
+		return refuse("allowedTopologies of the storage class do not allow it, and it was selected for the claim's pod", "let the pod run elsewhere")
 	}
 	return labels[v1.LabelHostname], nil
 }
@@ -76,7 +71,7 @@ func (p *plugin) checkHere(pv *v1.PersistentVolume, labels map[string]string) er
 	own := string(p.Host.GetNodeName())
 	here, err := volume.MatchesNode(pv, labels, own)
 	if err == nil && !here {
-		err = &NodeError{Node: own, Reason: "the PersistentVolume's nodeAffinity is for others; have podvol's controller on its node do it"}
+		err = otherNode(own, "the PersistentVolume's nodeAffinity is for others", "have podvol's controller on its node do it")
 	}
 	return err
 }

@@ -191,7 +191,7 @@ func TestVolumesAreMadeOnThisNodeOnly(t *testing.T) {
 			pv, err := provision(t, p, claimOf("data"), tc.node, tc.allowed...)
 			if tc.refused != "" {
 				wantError(t, "Provision", err, tc.refused)
-				if _, ok := errors.AsType[*hostpath.NodeError](err); !ok || volume.IsUncertain(err) {
+				if !errors.Is(err, hostpath.ErrOtherNode) || volume.IsUncertain(err) {
 					t.Errorf("err = %#v", err)
 				}
 				if entries, err := os.ReadDir(config.Provision.Bases[0].Path); err != nil || len(entries) > 0 {
@@ -280,7 +280,7 @@ func TestClassesNeverLieInVolumes(t *testing.T) {
 		options := claimOf("inner")
 		options.Parameters["path"] = dir
 		_, err := provision(t, p, options, nil)
-		if _, ok := errors.AsType[*hostpath.NestedError](err); !ok {
+		if !errors.Is(err, hostpath.ErrNested) {
 			t.Errorf("a class in a volume: %v", err)
 		}
 	}
@@ -360,14 +360,14 @@ func TestDiskThatIsNotMountedKeepsTheVolume(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := remove(t, p, pv)
-	if _, ok := errors.AsType[*hostpath.NoBookError](err); !ok {
+	if !errors.Is(err, hostpath.ErrNoBook) {
 		t.Errorf("err = %v", err)
 	}
 	wantError(t, "Delete", err, "mounted on this node")
 	if err := os.Remove(base); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := errors.AsType[*hostpath.BaseError](remove(t, p, pv)); !ok {
+	if err := remove(t, p, pv); !errors.Is(err, hostpath.ErrNoBase) {
 		t.Error("what lies in a base that is not there counts as deleted")
 	}
 	if _, err := provision(t, p, claimOf("other"), nil); err == nil {
@@ -431,7 +431,7 @@ func TestNothingIsDoneWhereADiskIsNotMounted(t *testing.T) {
 			}
 			_, made := provision(t, again(), options("other", tc.now), nil)
 			for what, err := range map[string]error{"Provision": made, "Delete": remove(t, again(), pv), "SetUp": mount(t, again(), pv)} {
-				if _, ok := errors.AsType[*hostpath.NoBookError](err); !ok && (tc.lost != "" || tc.before == "" || what != "Delete") {
+				if !errors.Is(err, hostpath.ErrNoBook) && (tc.lost != "" || tc.before == "" || what != "Delete") {
 					t.Errorf("%s: err = %v", what, err)
 					continue
 				}
@@ -450,7 +450,7 @@ func TestNothingIsDoneWhereADiskIsNotMounted(t *testing.T) {
 			if err := os.MkdirAll(filepath.Join(base, tc.before, ".podvol"), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			if _, ok := errors.AsType[*hostpath.LostError](mount(t, again(), pv)); !ok {
+			if err := mount(t, again(), pv); !errors.Is(err, hostpath.ErrLost) {
 				t.Error("what is gone is mounted")
 			}
 			if _, err := provision(t, again(), options("other", tc.now), nil); err != nil {
@@ -535,7 +535,8 @@ func TestAForgottenVolumeIsNotReplacedByAnEmptyOne(t *testing.T) {
 			if volume.IsUncertain(err) {
 				t.Errorf("it is left open whether something was done: %v", err)
 			}
-			if forgotten, ok := errors.AsType[*hostpath.ForgottenError](err); ok != (tc.asked == nil) || ok && forgotten.Path != pv.Spec.HostPath.Path {
+			forgotten, ok := errors.AsType[*volume.Failure](err)
+			if ok != (tc.asked == nil) || ok && (forgotten.Cause != hostpath.ErrForgotten || forgotten.Subject != pv.Spec.HostPath.Path) {
 				t.Errorf("%+v, %v", forgotten, err)
 			}
 			if _, err := os.Stat(pv.Spec.HostPath.Path); err != nil {

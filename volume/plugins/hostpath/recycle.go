@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/below"
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/provisioned"
-	"github.com/podvol/podvol/volume/internal/pvoptions"
-	"github.com/podvol/podvol/volume/internal/scrub"
+	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/internal/sharedirs"
+	"github.com/podvol/podvol/volume/internal/wipe"
 )
 
 const (
@@ -28,19 +28,6 @@ const (
 	defaultProgressEvery  = 10 * time.Second
 	maxTimeout            = math.MaxInt32 * time.Second
 )
-
-// ProvisionedBaseError says that a released volume is, or holds, a directory in
-// which volumes are provisioned: emptying it would delete those that were
-// retained or archived there, and the marks of all.
-type ProvisionedBaseError struct {
-	// Path is the volume's, Book the directory that says so: "/data/.podvol".
-	Path, Book string
-}
-
-func (e *ProvisionedBaseError) Error() string {
-	return fmt.Sprintf("%s has a directory .podvol, %s, so volumes are provisioned there and it is not emptied; give the PersistentVolume the reclaim policy %s, or, if nobody needs what is there, remove .podvol",
-		e.Path, e.Book, v1.PersistentVolumeReclaimRetain)
-}
 
 // emptier has the capability of a plugin that recycles.
 type emptier struct{ plugin *plugin }
@@ -59,8 +46,8 @@ type recycling struct {
 // ends what has begun; else the error is a *[volume.MissingRoleError]. The spec
 // has to be that of the PersistentVolume as stored, with UIDs. The error is a
 // *[volume.DryRunError], a *[volume.IncompleteError] that says how far it came, or
-// what kept it from beginning, such as a *[volume.InvalidSpecError], *[NodeError],
-// *[StillMountedError] or *[ProvisionedBaseError], in a *[volume.Error]. Record is not
+// what kept it from beginning, such as a *[volume.InvalidSpecError],
+// [ErrOtherNode], [volume.ErrInUse] or [ErrHoldsVolumes], in a *[volume.Error]. Record is not
 // called after the return.
 func (m emptier) Recycle(ctx context.Context, pvName string, spec *volume.Spec, record volume.RecycleEventRecorder) error {
 	r, err := m.plugin.newRecycling(pvName, spec)
@@ -90,10 +77,10 @@ func (p *plugin) newRecycling(pvName string, spec *volume.Spec) (*recycling, err
 		return nil, volume.Invalid("persistentVolumeReclaimPolicy", "is %q, not %q", pv.Spec.PersistentVolumeReclaimPolicy, v1.PersistentVolumeReclaimRecycle)
 	case volume.ReleaseID(pv) == "":
 		return nil, volume.Invalid("claimRef", "the UIDs of the PersistentVolume and of the claim that has left it are needed")
-	case pvoptions.ReadOnly(spec):
+	case pluginbase.ReadOnly(spec):
 		return nil, volume.Invalid("accessModes", "the PersistentVolume can only be read, so no claim has written what is in it; use reclaim policy %s", v1.PersistentVolumeReclaimRetain)
 	}
-	if err := pvoptions.CheckFilesystem(spec, "hostPath"); err != nil {
+	if err := pluginbase.CheckFilesystem(spec, "hostPath"); err != nil {
 		return nil, err
 	}
 	if err := volume.CheckAbsolutePath("hostPath.path", source.Path); err != nil {
@@ -134,7 +121,7 @@ func (r *recycling) recycle(ctx context.Context) error {
 		fmt.Errorf("the %s that a volume of this size gets are over: %w", r.timeout, context.DeadlineExceeded))
 	defer cancel()
 	err := r.plugin.do(ctx, "recycle "+r.path, func() error { return r.scrub(ctx) })
-	if abandoned, ok := errors.AsType[*flight.AbandonedError](err); ok && abandoned.Started {
+	if abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err); ok && abandoned.Started {
 		return &volume.IncompleteError{Done: r.done.Load(), Err: err}
 	}
 	return err
@@ -153,7 +140,7 @@ func (r *recycling) scrub(ctx context.Context) error {
 	if err := r.verifyUnused(ctx); err != nil {
 		return err
 	}
-	options := scrub.Options{
+	options := wipe.Options{
 		MayGoOn: func(ctx context.Context) error { return errors.Join(r.verifyUnused(ctx), r.verifyNoBase(root)) },
 		Every:   cmp.Or(r.config.ProgressEvery, defaultProgressEvery), Report: r.report, Count: &r.done,
 	}
@@ -162,7 +149,7 @@ func (r *recycling) scrub(ctx context.Context) error {
 		return r.archive(ctx, root, path, options)
 	case RecycleDelete:
 		r.events.normal("deleting what is in %s, in no more than %s", r.path, r.timeout)
-		return r.finished("deleted", scrub.Empty(ctx, root, options))
+		return r.finished("deleted", wipe.Empty(ctx, root, options))
 	}
 	return r.dryRun(ctx, root)
 }
@@ -194,7 +181,7 @@ func (r *recycling) mayEmpty(path string) error {
 	}
 	for _, dir := range r.config.Below {
 		real, err := filepath.EvalSymlinks(dir)
-		if err == nil && below.Strictly(real, path) {
+		if err == nil && pathin.Strictly(real, path) {
 			return nil
 		}
 	}
@@ -203,9 +190,9 @@ func (r *recycling) mayEmpty(path string) error {
 
 // verifyNoBase refuses a volume in which volumes are provisioned.
 func (r *recycling) verifyNoBase(root *os.File) error {
-	base, err := provisioned.HasBook(root)
+	base, err := sharedirs.HasBook(root)
 	if err == nil && base {
-		err = &ProvisionedBaseError{Path: r.path, Book: filepath.Join(r.path, ".podvol")}
+		err = sharedirs.HoldsVolumes(r.path, sharedirs.BookOf(r.path), sharedirs.Disk)
 	}
 	return volume.NothingDone(err)
 }
@@ -213,14 +200,14 @@ func (r *recycling) verifyNoBase(root *os.File) error {
 // verifyHoldsNoBase refuses one that is above such a directory, too. It reads
 // every directory, and so comes before anything is removed.
 func (r *recycling) verifyHoldsNoBase(ctx context.Context, root *os.File) error {
-	book, err := scrub.FindDir(ctx, root, provisioned.InBook)
+	book, err := wipe.FindDir(ctx, root, sharedirs.InBook)
 	if err == nil && book != "" {
-		err = &ProvisionedBaseError{Path: r.path, Book: book}
+		err = sharedirs.HoldsVolumes(r.path, book, sharedirs.Disk)
 	}
 	return volume.NothingDone(err)
 }
 
-func (r *recycling) report(p scrub.Progress) {
+func (r *recycling) report(p wipe.Progress) {
 	r.events.normal("%s of %s gone after %s", entries(p.Done), r.path, p.Elapsed.Round(time.Second))
 }
 
@@ -239,7 +226,7 @@ func (r *recycling) finished(what string, err error) error {
 }
 
 func (r *recycling) dryRun(ctx context.Context, root *os.File) error {
-	found, err := scrub.Survey(ctx, root)
+	found, err := wipe.Survey(ctx, root)
 	if err != nil {
 		return volume.NothingDone(err)
 	}

@@ -12,18 +12,18 @@ import (
 
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/scrub"
+	"github.com/podvol/podvol/volume/internal/wipe"
 )
 
 // archive moves what is in the volume, which lies at path, into the archive.
-func (r *recycling) archive(ctx context.Context, root *os.File, path string, options scrub.Options) error {
+func (r *recycling) archive(ctx context.Context, root *os.File, path string, options wipe.Options) error {
 	archives, err := r.openArchive(path)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
 	defer archives.Close()
 	r.events.normal("moving what is in %s to %s", r.path, r.config.Archive)
-	archive, err := scrub.Archive(ctx, root, archives, archiveName(r.pv.Name, volume.ReleaseID(r.pv)), options)
+	archive, err := wipe.Archive(ctx, root, archives, archiveName(r.pv.Name, volume.ReleaseID(r.pv)), options)
 	if archive != "" {
 		r.events.normal("%s has what was in %s", filepath.Join(r.config.Archive, archive), r.path)
 	}

@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/nstest"
+	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
 	"github.com/podvol/podvol/volume/volumetest"
@@ -215,7 +215,7 @@ func TestKernelVolumeWithAMountedSubPathIsKept(t *testing.T) {
 				t.Fatal(err)
 			}
 			err := reclaim()
-			if mounted, ok := errors.AsType[*hostpath.StillMountedError](err); !ok || mounted.Target != sub || !has(t, dir) {
+			if mounted, ok := errors.AsType[*volume.Failure](err); !ok || mounted.Cause != volume.ErrInUse || mounted.Subject != sub || !has(t, dir) {
 				t.Errorf("with %s mounted for a pod: %v", dir, err)
 			}
 			if err := unix.Unmount(sub, 0); err != nil {

@@ -13,23 +13,19 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 )
 
-// StillMountedError says that a released volume, or a part of it, is mounted
-// somewhere else on this node, as the subPaths of pods are.
-type StillMountedError struct {
-	// Path is the volume's, Target the mount point.
-	Path, Target string
+// stillMounted says that a released volume, or a part of it, is mounted somewhere
+// else on this node, as the subPaths of pods are.
+func stillMounted(path, target string) error {
+	return &volume.Failure{
+		Cause: volume.ErrInUse, Subject: target,
+		What: fmt.Sprintf("%s, or a part of it, is still mounted at %s", path, target),
+		Next: "it is reclaimed once its pod is torn down, or whoever else mounted it has unmounted that",
+	}
 }
-
-func (e *StillMountedError) Error() string {
-	return fmt.Sprintf("%s, or a part of it, is still mounted at %s; it is reclaimed once its pod is torn down, or whoever else mounted it has unmounted that", e.Path, e.Target)
-}
-
-// Is matches [volume.ErrInUse].
-func (e *StillMountedError) Is(target error) bool { return target == volume.ErrInUse }
 
 // release is a PersistentVolume that its claim has left.
 type release struct {
@@ -45,7 +41,7 @@ func (r *release) verifyUnused(ctx context.Context) error {
 	releases, err := volume.Role[volume.ReleaseVerifier](r.plugin.Host)
 	if missing, ok := errors.AsType[*volume.MissingRoleError](err); ok {
 		err = &volume.MissingRoleError{Role: missing.Role, Field: missing.Field,
-			Advice: "nothing is deleted without one: give the volume host one (Host.Releases), such as persistentvolume.ReleaseVerifier"}
+			Advice: "nothing is deleted without one: give the volume host one (Host.Releases), such as release.Verifier"}
 	}
 	if err == nil {
 		err = releases.VerifyReleased(ctx, r.pv.DeepCopy())
@@ -80,7 +76,7 @@ func (r *release) verifyUnmounted() error {
 	if err != nil {
 		return err
 	}
-	rest, ok := below.Cut(shown.Target, path)
+	rest, ok := pathin.Cut(shown.Target, path)
 	if !ok {
 		return fmt.Errorf("which mounts are those of %s cannot be told: it lies at %s, but its mount at %s", r.path, path, shown.Target)
 	}
@@ -90,8 +86,8 @@ func (r *release) verifyUnmounted() error {
 	}
 	inFileSystem := filepath.Join(shown.Root, rest)
 	for _, e := range same {
-		if _, part := below.Cut(inFileSystem, e.Root); part && e.ID != shown.ID {
-			return &StillMountedError{Path: r.path, Target: e.Target}
+		if _, part := pathin.Cut(inFileSystem, e.Root); part && e.ID != shown.ID {
+			return stillMounted(r.path, e.Target)
 		}
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
 )
@@ -71,33 +71,24 @@ func makeFile(ctx context.Context, files volume.HostFiles, path string) error {
 	return files.MakeFile(ctx, path, filePerm)
 }
 
-// PathError says that a hostPath is not what its type asks for.
-type PathError struct {
-	Path string
-	// Want is the type in the manifest.
-	Want v1.HostPathType
-	// Found says what is there instead; empty if nothing is.
-	Found string
-	// Instead is the type that would create the path, if there is one.
-	Instead v1.HostPathType
-	// Err is fs.ErrNotExist where nothing is there.
-	Err error
-}
-
-func (e *PathError) Error() string {
+// wrongType says that a path is not what its type asks for; found is what is there,
+// empty if nothing is.
+func wrongType(path string, want pathType, found string) error {
+	e := &volume.Failure{Cause: ErrWrongType, Subject: path}
 	switch {
-	case e.Found != "":
-		return fmt.Sprintf("hostPath %q is a %s, its type asks for %s; correct hostPath.type or the path", e.Path, e.Found, e.Want)
-	case e.Instead != "":
-		return fmt.Sprintf("hostPath %q does not exist, its type asks for %s; create it on this node, or use the type %s", e.Path, e.Want, e.Instead)
-	case e.Want == v1.HostPathFileOrCreate:
-		return fmt.Sprintf("hostPath %q cannot be created: its directory does not exist on this node; create that first", e.Path)
+	case found != "":
+		e.What = fmt.Sprintf("hostPath %q is a %s, its type asks for %s", path, found, want.name)
+		e.Next = "correct hostPath.type or the path"
+		return volume.NothingDone(e)
+	case want.instead != "":
+		e.Next = fmt.Sprintf("create it on this node, or use the type %s", want.instead)
+	default:
+		e.Next = "start on this node what provides it"
 	}
-	return fmt.Sprintf("hostPath %q does not exist, its type asks for %s; start on this node what provides it", e.Path, e.Want)
+	e.What = fmt.Sprintf("hostPath %q does not exist, its type asks for %s", path, want.name)
+	e.Err = fs.ErrNotExist
+	return volume.NothingDone(e)
 }
-
-// Unwrap returns Err.
-func (e *PathError) Unwrap() error { return e.Err }
 
 // ensure makes sure that path is what want asks for.
 func ensure(ctx context.Context, files volume.HostFiles, path string, want pathType) error {
@@ -114,11 +105,11 @@ func ensure(ctx context.Context, files volume.HostFiles, path string, want pathT
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return volume.NothingDone(&PathError{Path: path, Want: want.name, Instead: want.instead, Err: fs.ErrNotExist})
+		return wrongType(path, want, "")
 	case err != nil:
 		return volume.NothingDone(unanswered(path, err))
 	case !want.isKind(info.Mode()):
-		return volume.NothingDone(&PathError{Path: path, Want: want.name, Found: hostfiles.Kind(info.Mode())})
+		return wrongType(path, want, hostfiles.Kind(info.Mode()))
 	}
 	return nil
 }
@@ -126,14 +117,25 @@ func ensure(ctx context.Context, files volume.HostFiles, path string, want pathT
 // createError leaves an error of creating unmarked: parents may have been made.
 func createError(path string, want pathType, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return volume.NothingDone(&PathError{Path: path, Want: want.name, Err: fs.ErrNotExist})
+		return noParent(path, want)
 	}
 	return fmt.Errorf("hostPath %q cannot be created as %s: %w", path, want.name, unanswered(path, err))
 }
 
+func noParent(path string, want pathType) error {
+	if want.name != v1.HostPathFileOrCreate {
+		return wrongType(path, want, "")
+	}
+	return volume.NothingDone(&volume.Failure{
+		Cause: ErrWrongType, Subject: path, Err: fs.ErrNotExist,
+		What: fmt.Sprintf("hostPath %q cannot be created: its directory does not exist on this node", path),
+		Next: "create that first",
+	})
+}
+
 // unanswered explains a call that did not return in time.
 func unanswered(path string, err error) error {
-	if _, ok := errors.AsType[*flight.AbandonedError](err); ok {
+	if _, ok := errors.AsType[*blockingcall.AbandonedError](err); ok {
 		return fmt.Errorf("the file system at hostPath %q does not answer; if it is a network file system, look at its server: %w", path, err)
 	}
 	return err

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -75,7 +75,7 @@ func pathIn(e, bind mount.Entry) (string, bool) {
 	if e.Device != bind.Device || e.ID == bind.ID {
 		return "", false
 	}
-	rest, ok := below.Cut(e.Root, bind.Root)
+	rest, ok := pathin.Cut(e.Root, bind.Root)
 	if !ok {
 		return "", false
 	}
@@ -89,7 +89,7 @@ func visible(e mount.Entry, p string, all []mount.Entry) bool {
 		if other.ID == e.ID {
 			return true
 		}
-		if _, ok := below.Cut(other.Target, p); ok {
+		if _, ok := pathin.Cut(other.Target, p); ok {
 			return false
 		}
 	}

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/localdisk"
-	"github.com/podvol/podvol/volume/internal/pvoptions"
+	"github.com/podvol/podvol/volume/internal/pluginbase"
 )
 
 var (
@@ -24,18 +24,15 @@ var (
 	_ volume.SourcePlacer          = (*plugin)(nil)
 )
 
-// StillMountedError says that a released volume is still mounted on this node, or
-// its device mapped.
-type StillMountedError struct {
-	Source, Target string
+// stillMounted says that a released volume is still mounted on this node, or its
+// device mapped.
+func stillMounted(source, target string) error {
+	return &volume.Failure{
+		Cause: volume.ErrInUse, Subject: target,
+		What: fmt.Sprintf("%s is still mounted at %s", source, target),
+		Next: "it is cleaned once that is unmounted",
+	}
 }
-
-func (e *StillMountedError) Error() string {
-	return fmt.Sprintf("%s is still mounted at %s; it is cleaned once that is unmounted", e.Source, e.Target)
-}
-
-// Is matches [volume.ErrInUse].
-func (e *StillMountedError) Is(target error) bool { return target == volume.ErrInUse }
 
 // deleter cleans one released volume.
 type deleter struct {
@@ -75,7 +72,7 @@ func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 		return nil, volume.Invalid("metadata.annotations."+localdisk.Node, "is %q, and this node is %q; a volume is cleaned on its own node", pv.Annotations[localdisk.Node], node)
 	case volume.ReleaseID(pv) == "":
 		return nil, volume.Invalid("claimRef", "the UIDs of the PersistentVolume and of the claim that has left it are needed")
-	case pvoptions.ReadOnly(spec):
+	case pluginbase.ReadOnly(spec):
 		return nil, volume.Invalid("accessModes", "offer the volume for reading only, so no claim has written what is in it; use reclaim policy %s", v1.PersistentVolumeReclaimRetain)
 	}
 	if err := volume.CheckAbsolutePath("local.path", source.Path); err != nil {
@@ -111,12 +108,12 @@ func (d *deleter) failed(op string, err error) error {
 //
 // The error is a *[volume.Error] with a *[volume.MissingRoleError], the verifier's,
 // a *[volume.DryRunError], an *[volume.IncompleteError] that says how far it came, a
-// *[StillMountedError], the refusal of a disk that is not the volume's, or what
+// [volume.ErrInUse], the refusal of a disk that is not the volume's, or what
 // the file system or device answered.
 func (d *deleter) Delete(ctx context.Context) error {
 	releases, err := volume.Role[volume.ReleaseVerifier](d.plugin.Host)
 	if missing, ok := errors.AsType[*volume.MissingRoleError](err); ok {
-		missing.Advice = "nothing is deleted without one: give the volume host one (Host.Releases), such as persistentvolume.ReleaseVerifier"
+		missing.Advice = "nothing is deleted without one: give the volume host one (Host.Releases), such as release.Verifier"
 		return d.failed("Delete", volume.NothingDone(missing))
 	}
 	c := &cleaning{deleter: d, releases: releases}
@@ -175,7 +172,7 @@ func (c *cleaning) mayClean() error {
 	at := filepath.Join(parent, filepath.Base(c.path))
 	allowed := c.plugin.config.Clean.Below
 	for _, dir := range allowed {
-		if real, err := filepath.EvalSymlinks(dir); err == nil && below.Strictly(real, at) {
+		if real, err := filepath.EvalSymlinks(dir); err == nil && pathin.Strictly(real, at) {
 			return nil
 		}
 	}
@@ -199,8 +196,8 @@ func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
 	if differ(a, b, localdisk.Node) || hostsDiffer(a.PersistentVolume, b.PersistentVolume) {
 		return false, nil
 	}
-	_, inside := below.Cut(pathA, pathB)
-	_, around := below.Cut(pathB, pathA)
+	_, inside := pathin.Cut(pathA, pathB)
+	_, around := pathin.Cut(pathB, pathA)
 	if pathA == pathB {
 		return !differ(a, b, localdisk.VolumeID), nil
 	}
@@ -217,8 +214,8 @@ func (p *plugin) mayOverlap(a, b *volume.Spec) bool {
 		return true
 	}
 	x, y := filepath.Clean("/"+first.Path), filepath.Clean("/"+second.Path)
-	_, inside := below.Cut(x, y)
-	_, around := below.Cut(y, x)
+	_, inside := pathin.Cut(x, y)
+	_, around := pathin.Cut(y, x)
 	return inside || around
 }
 

@@ -83,7 +83,7 @@ func (c *cleaning) deviceUnused() error {
 		return err
 	}
 	if len(mounts) > 0 {
-		return &StillMountedError{Source: mounts[0].Source, Target: mounts[0].Target}
+		return stillMounted(mounts[0].Source, mounts[0].Target)
 	}
 	all, err := c.table.All()
 	if err != nil {
@@ -91,11 +91,11 @@ func (c *cleaning) deviceUnused() error {
 	}
 	for _, e := range all { // pods' devices are binds of nodes
 		if e.FSType == "devtmpfs" && e.Root != "/" && e.Target != c.path && isNodeOf(e.Target, device.Number()) {
-			return &StillMountedError{Source: c.path, Target: e.Target}
+			return stillMounted(c.path, e.Target)
 		}
 	}
 	if holders := device.Holders(); len(holders) > 0 {
-		return &StillMountedError{Source: c.path, Target: "/dev/" + holders[0]}
+		return stillMounted(c.path, "/dev/"+holders[0])
 	}
 	return nil
 }

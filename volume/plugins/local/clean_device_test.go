@@ -16,9 +16,9 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
 	"github.com/podvol/podvol/util/blockdev"
-	"github.com/podvol/podvol/util/loopdev"
-	"github.com/podvol/podvol/util/nstest"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/loopdev"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/localdisk"
 	"github.com/podvol/podvol/volume/plugins/local"
@@ -104,7 +104,7 @@ func TestKernelDeviceIsWiped(t *testing.T) {
 				}
 				pv := c.releasedAt(t, disk.Path)
 				pv.Spec.VolumeMode = new(v1.PersistentVolumeBlock)
-				if _, ok := errors.AsType[*local.StillMountedError](c.delete(t.Context(), pv)); !ok {
+				if err := c.delete(t.Context(), pv); !errors.Is(err, volume.ErrInUse) {
 					t.Error("it is wiped although it is mounted")
 				}
 				if err := unix.Unmount(path, 0); err != nil {

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/scrub"
+	"github.com/podvol/podvol/volume/internal/wipe"
 )
 
 // lostFound is the directory that e2fsck(8) puts into what it finds; mkfs.ext4
@@ -33,7 +33,7 @@ func (c *cleaning) cleanFiles(ctx context.Context, dir *os.File, e mount.Entry) 
 	if err := c.unused(e); err != nil {
 		return volume.NothingDone(err)
 	}
-	found, err := scrub.Survey(ctx, dir)
+	found, err := wipe.Survey(ctx, dir)
 	switch {
 	case err != nil:
 		return volume.NothingDone(err)
@@ -48,22 +48,22 @@ func (c *cleaning) cleanFiles(ctx context.Context, dir *os.File, e mount.Entry) 
 	if err := c.verify(ctx); err != nil { // the survey may have taken long
 		return err
 	}
-	options := scrub.Options{Keep: keepIn(dir, e), MayGoOn: func(ctx context.Context) error {
+	options := wipe.Options{Keep: keepIn(dir, e), MayGoOn: func(ctx context.Context) error {
 		if err := c.verify(ctx); err != nil {
 			return err
 		}
 		return c.unused(e)
 	}}
-	if err := scrub.Empty(ctx, dir, options); err != nil {
+	if err := wipe.Empty(ctx, dir, options); err != nil {
 		return withAdvice(err)
 	}
-	if left, err := scrub.Survey(ctx, dir); err != nil || left.Entries+left.Mounts > kept(options) {
+	if left, err := wipe.Survey(ctx, dir); err != nil || left.Entries+left.Mounts > kept(options) {
 		return errors.Join(err, fmt.Errorf("%d entries are in the volume although it was emptied; somebody writes to it", left.Entries+left.Mounts))
 	}
 	return syncFileSystem(dir)
 }
 
-func kept(options scrub.Options) int64 {
+func kept(options wipe.Options) int64 {
 	if options.Keep == "" {
 		return 0
 	}
@@ -91,11 +91,11 @@ func (c *cleaning) unused(e mount.Entry) error {
 		root = real
 	}
 	for _, other := range mounts {
-		_, within := below.Cut(e.Root, other.Root)
-		_, around := below.Cut(other.Root, e.Root)
-		_, ours := below.Cut(root, other.Target)
+		_, within := pathin.Cut(e.Root, other.Root)
+		_, around := pathin.Cut(other.Root, e.Root)
+		_, ours := pathin.Cut(root, other.Target)
 		if other.ID != e.ID && (within || around && ours && other.Target != "/") {
-			return &StillMountedError{Source: other.Source, Target: other.Target}
+			return stillMounted(other.Source, other.Target)
 		}
 	}
 	nested, err := mount.Below(c.table, c.path)

@@ -15,9 +15,9 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/blockdev"
-	"github.com/podvol/podvol/util/nstest"
 	"github.com/podvol/podvol/util/removetree"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/localdisk"
 	"github.com/podvol/podvol/volume/plugins/local"
@@ -290,19 +290,13 @@ func TestKernelVolumeIsKept(t *testing.T) {
 			},
 			"mounted for a pod": {
 				prepare: func(t *testing.T, c *cleaner, path string) { c.mount(t, path, t.TempDir(), "", "bind") },
-				want: func(err error) bool {
-					_, ok := errors.AsType[*local.StillMountedError](err)
-					return ok
-				},
+				want:    func(err error) bool { return errors.Is(err, volume.ErrInUse) },
 			},
 			"a directory mounted for a pod": {
 				prepare: func(t *testing.T, c *cleaner, path string) {
 					c.mount(t, filepath.Join(path, "dir"), t.TempDir(), "", "bind")
 				},
-				want: func(err error) bool {
-					_, ok := errors.AsType[*local.StillMountedError](err)
-					return ok
-				},
+				want: func(err error) bool { return errors.Is(err, volume.ErrInUse) },
 			},
 			"read-only": {
 				prepare: func(t *testing.T, c *cleaner, path string) { c.mount(t, path, path, "", "bind", "ro") },

@@ -9,8 +9,8 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/internal/podmount"
-	"github.com/podvol/podvol/volume/internal/pvoptions"
 )
 
 // CanDeviceMount reports whether the volume is a file system. Whether its path is
@@ -93,7 +93,7 @@ func (d *device) mount(ctx context.Context, spec *volume.Spec, path string, args
 	}
 	writable := *spec
 	writable.ReadOnly = false
-	if request.Options, err = pvoptions.Options(spec, pvoptions.ReadOnly(&writable)); err != nil {
+	if request.Options, err = pluginbase.Options(spec, pluginbase.ReadOnly(&writable)); err != nil {
 		return err
 	}
 	if source.FSType != nil {

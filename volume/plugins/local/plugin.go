@@ -25,12 +25,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount/format"
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
-	"github.com/podvol/podvol/volume/internal/kind"
-	"github.com/podvol/podvol/volume/internal/pvoptions"
+	"github.com/podvol/podvol/volume/internal/pluginbase"
 )
 
 // PluginName is the plugin's name.
@@ -38,21 +37,21 @@ const PluginName = "kubernetes.io/local-volume"
 
 // New returns the plugin.
 func New(config Config) volume.VolumePlugin {
-	return &plugin{config: config, Kind: kind.Kind[v1.LocalVolumeSource]{
+	return &plugin{config: config, Kind: pluginbase.Kind[v1.LocalVolumeSource]{
 		Name: PluginName, Field: "local",
 		Persistent: func(s *v1.PersistentVolumeSource) *v1.LocalVolumeSource { return s.Local },
 	}}
 }
 
 type plugin struct {
-	kind.Kind[v1.LocalVolumeSource]
+	pluginbase.Kind[v1.LocalVolumeSource]
 	config Config
 	files  hostfiles.Own
 	meter  volume.Meter
 	// owning are the volumes that are being given to a group and bound.
 	owning keylock.Map[string]
 	// cleaning and looking are calls that a disk may hang in, by path.
-	cleaning, looking flight.Group[string]
+	cleaning, looking blockingcall.Group[string]
 
 	formatting sync.Once
 	formats    *format.Formatter // of formatter
@@ -101,13 +100,13 @@ func (p *plugin) SupportsMountOption() bool { return true }
 
 func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
 	return p.Mounter(spec, pod, func(pv volume.PodVolume, source *v1.LocalVolumeSource) (volume.Mounter, error) {
-		if err := pvoptions.CheckFilesystem(spec, "local"); err != nil {
+		if err := pluginbase.CheckFilesystem(spec, "local"); err != nil {
 			return nil, err
 		}
 		if err := volume.CheckAbsolutePath("local.path", source.Path); err != nil {
 			return nil, err
 		}
-		options, err := pvoptions.Options(spec, pvoptions.ReadOnly(spec))
+		options, err := pluginbase.Options(spec, pluginbase.ReadOnly(spec))
 		if err != nil {
 			return nil, err
 		}

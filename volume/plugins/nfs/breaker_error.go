@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -99,7 +99,7 @@ func judge(err error, took time.Duration) verdict {
 	case mount.ErrConnectionRefused, mount.ErrNameResolution:
 		return refused
 	case mount.ErrTimedOut:
-		if abandoned, ok := errors.AsType[*flight.AbandonedError](err); ok && !abandoned.Started && !abandoned.Earlier {
+		if abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err); ok && !abandoned.Started && !abandoned.Earlier {
 			return saysNothing
 		}
 		if isCut(err) && took < leastSilence {

@@ -5,8 +5,8 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/internal/podmount"
-	"github.com/podvol/podvol/volume/internal/pvoptions"
 )
 
 // setUp is [podmount.SetUp] that asks no server that is known not to answer.
@@ -34,7 +34,7 @@ func (p *plugin) SourceHealth(spec *volume.Spec) (volume.SourceHealth, bool) {
 	if _, byPolicy := p.config.Inline.forServer(e.server); spec.PersistentVolume == nil && byPolicy {
 		return p.breaker.worst(e.normal().server), true
 	}
-	options, err := pvoptions.Options(spec, false)
+	options, err := pluginbase.Options(spec, false)
 	if err != nil {
 		return volume.SourceHealth{}, false
 	}

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -284,7 +284,7 @@ func TestBreakerCountsMountsThatHang(t *testing.T) {
 }
 
 func TestBreakerJudges(t *testing.T) {
-	unstarted := &flight.AbandonedError{Err: context.DeadlineExceeded}
+	unstarted := &blockingcall.AbandonedError{Err: context.DeadlineExceeded}
 	for _, tc := range []struct {
 		err  error
 		took time.Duration
@@ -298,8 +298,8 @@ func TestBreakerJudges(t *testing.T) {
 		{failed(mount.ErrNameResolution, errors.New("no such host")), 0, refused},
 		{timedOut, 0, silent},
 		{failed(mount.ErrTimedOut, nil), 0, silent},
-		{failed(mount.ErrTimedOut, &flight.AbandonedError{Started: true, Err: context.DeadlineExceeded}), time.Minute, silent},
-		{failed(mount.ErrTimedOut, &flight.AbandonedError{Earlier: true, Err: context.DeadlineExceeded}), time.Minute, silent},
+		{failed(mount.ErrTimedOut, &blockingcall.AbandonedError{Started: true, Err: context.DeadlineExceeded}), time.Minute, silent},
+		{failed(mount.ErrTimedOut, &blockingcall.AbandonedError{Earlier: true, Err: context.DeadlineExceeded}), time.Minute, silent},
 		{failed(mount.ErrTimedOut, unstarted), time.Minute, saysNothing},
 		{failed(mount.ErrTimedOut, context.DeadlineExceeded), leastSilence, silent},
 		{failed(mount.ErrTimedOut, context.DeadlineExceeded), leastSilence - 1, saysNothing},

@@ -15,43 +15,25 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/below"
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
-// DirectoryError says why the directory of an export could not be made that a
-// volume asks for. The error of the mount that missed it is kept.
-type DirectoryError struct {
-	// Directory is the volume's, Base the export below which it may be made: each
-	// as server:/path.
-	Directory, Base string
-	// Err is the reason; Missing is the mount's.
-	Err, Missing error
-}
-
-func (e *DirectoryError) Error() string {
-	text := fmt.Sprintf("the directory %s seems to be missing, and making it below %s failed: %v", e.Directory, e.Base, e.Err)
-	if advice := e.Advice(); advice != "" {
-		text += "; " + advice
-	}
-	return text + fmt.Sprintf(" (the mount said: %v)", e.Missing)
-}
-
-// Unwrap returns both reasons.
-func (e *DirectoryError) Unwrap() []error { return []error{e.Err, e.Missing} }
-
-// Advice says what to do; empty where the reason itself says it.
-func (e *DirectoryError) Advice() string {
+// notMade says why the directory of an export could not be made below base. The
+// error of the mount that missed it is kept.
+func notMade(directory, base string, err, missing error) error {
+	next := ""
 	switch {
-	case errors.Is(e.Err, unix.EROFS):
-		return "export " + e.Base + " writable to this node, or make the directory on the server"
-	case errors.Is(e.Err, unix.EACCES), errors.Is(e.Err, unix.EPERM):
-		return "on the server root may be somebody else (root_squash): let that user write in the directory above, export " + e.Base +
+	case errors.Is(err, unix.EROFS):
+		next = "export " + base + " writable to this node, or make the directory on the server"
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		next = "on the server root may be another user (root_squash): let that user write in the directory above, export " + base +
 			" to this node with no_root_squash, or make the directory on the server"
 	}
-	return ""
+	what := fmt.Sprintf("the directory %s seems to be missing (the mount said: %v), and making it below %s failed: %v", directory, missing, base, err)
+	return &volume.Failure{Cause: ErrNotMade, Subject: directory, What: what, Next: next, Err: errors.Join(err, missing)}
 }
 
 // directoryWish is a directory that shall be made if it is missing.
@@ -66,19 +48,18 @@ func (p InlinePolicy) directoryFor(name string, e export, mode uint32) (*directo
 	entry, _ := p.forServer(e.server)
 	wanted, base := path.Clean(e.path), ""
 	for _, dir := range entry.MakeBelow {
-		if dir = path.Clean(dir); below.Strictly(dir, wanted) && len(dir) > len(base) {
+		if dir = path.Clean(dir); pathin.Strictly(dir, wanted) && len(dir) > len(base) {
 			base = dir
 		}
 	}
 	if base == "" {
-		refused := &NotAllowedError{Asked: fmt.Sprintf("making the directory %q", wanted), Volume: name, Server: e.server, By: entry.Server}
-		refused.Advice = fmt.Sprintf("remove the annotation, or have the node's administrator add {server: %q, makeBelow: [%q]}", e.server, path.Dir(wanted))
+		next := fmt.Sprintf("remove the annotation, or have the node's administrator add {server: %q, makeBelow: [%q]}", e.server, path.Dir(wanted))
 		if entry.Server != "" {
-			refused.Advice = fmt.Sprintf("remove the annotation, or have the node's administrator add %q to that entry's makeBelow", path.Dir(wanted))
+			next = fmt.Sprintf("remove the annotation, or have the node's administrator add %q to that entry's makeBelow", path.Dir(wanted))
 		}
-		return nil, volume.NothingDone(refused)
+		return nil, volume.NothingDone(notAllowed(fmt.Sprintf("making the directory %q", wanted), name, e.server, entry.Server, next))
 	}
-	rest, _ := below.Cut(base, wanted)
+	rest, _ := pathin.Cut(base, wanted)
 	return &directoryWish{base: export{e.server, base}, path: rest, mode: mode}, nil
 }
 
@@ -99,7 +80,7 @@ func (m *mounter) refuseUnfinished(ctx context.Context, dir string) error {
 		return nil
 	}
 	found := make(chan fs.FileMode, 1)
-	err := new(flight.Group[string]).Do(ctx, dir, func() error {
+	err := new(blockingcall.Group[string]).Do(ctx, dir, func() error {
 		info, err := os.Stat(dir)
 		if err == nil {
 			found <- info.Mode()
@@ -125,7 +106,7 @@ func (m *mounter) makeAndMount(ctx context.Context, request mount.Request, args 
 	if !free {
 		var err error
 		if unlock, err = m.plugin.making.Lock(ctx, request.Source); err != nil {
-			return m.notMade(&flight.AbandonedError{Earlier: true, Err: err}, missing)
+			return m.notMade(&blockingcall.AbandonedError{Earlier: true, Err: err}, missing)
 		}
 	}
 	defer unlock()
@@ -152,7 +133,7 @@ func (m *mounter) makeAndMount(ctx context.Context, request mount.Request, args 
 
 // notMade is marked unless a mount of the agent's own may be left.
 func (m *mounter) notMade(err, missing error) error {
-	failed := &DirectoryError{Directory: m.export.String(), Base: m.directory.base.String(), Err: err, Missing: missing}
+	failed := notMade(m.export.String(), m.directory.base.String(), err, missing)
 	if leftWork(err) {
 		return failed
 	}

@@ -151,7 +151,7 @@ func TestDirectoriesThatCannotBeFinishedAreNotMounted(t *testing.T) {
 	must(t, errors.Join(os.Mkdir(filepath.Join(dir, "a"), 0o700), os.Chmod(filepath.Join(dir, "a"), 0o700|fs.ModeSticky)))
 	h.Fake.Inject(mount.Fault{Match: isMount, Nth: 2, Err: mount.ErrTimedOut})
 	m, err := setUpFor(p, inline("server", "/export/a"), annotated(makeVol1, "0770"), t)
-	if !errors.As(err, new(*nfs.DirectoryError)) || !errors.Is(err, mount.ErrTimedOut) || volume.IsUncertain(err) || !strings.Contains(err.Error(), "interrupted") {
+	if !errors.Is(err, nfs.ErrNotMade) || !errors.Is(err, mount.ErrTimedOut) || volume.IsUncertain(err) || !strings.Contains(err.Error(), "interrupted") {
 		t.Errorf("SetUp = %v", err)
 	}
 	wantGone(t, h, m.GetPath())
@@ -198,7 +198,7 @@ func TestDirectoriesThatMayNotBeMade(t *testing.T) {
 				}),
 			} {
 				m, err := setUpFor(p, spec, annotated(makeVol1, "0770"), t)
-				if !errors.As(err, new(*nfs.NotAllowedError)) || volume.IsUncertain(err) || len(h.Fake.Calls()) > 0 {
+				if !errors.Is(err, nfs.ErrNotAllowed) || volume.IsUncertain(err) || len(h.Fake.Calls()) > 0 {
 					t.Errorf("%s: %v; %v", kind, err, h.Fake.Calls())
 					continue
 				}
@@ -239,8 +239,8 @@ func TestDirectoriesThatCannotBeMade(t *testing.T) {
 			p, h, dir := newMaker(t)
 			tc.prepare(t, h, dir)
 			m, err := setUpFor(p, inline("server", "/export/a/b"), annotated(makeVol1, "0770"), t)
-			failed, ok := errors.AsType[*nfs.DirectoryError](err)
-			if !ok || volume.IsUncertain(err) || failed.Directory != "server:/export/a/b" || failed.Base != "server:/export" {
+			failed, ok := errors.AsType[*volume.Failure](err)
+			if !ok || failed.Cause != nfs.ErrNotMade || volume.IsUncertain(err) || failed.Subject != "server:/export/a/b" || !strings.Contains(failed.What, "below server:/export failed") {
 				t.Fatalf("err = %v", err)
 			}
 			for _, want := range append(tc.because, "ops-test/web", "vol1") {
@@ -261,7 +261,7 @@ func TestDirectoriesThatCannotBeMade(t *testing.T) {
 
 func TestAdviceOfADirectory(t *testing.T) {
 	for errno, want := range map[error]string{unix.EACCES: "no_root_squash", unix.EPERM: "no_root_squash", unix.EROFS: "writable", unix.ENOSPC: ""} {
-		e := &nfs.DirectoryError{Directory: "s:/e/a", Base: "s:/e", Err: errno, Missing: mount.ErrNoSuchExport}
+		e, _ := errors.AsType[*volume.Failure](nfs.NotMade("s:/e/a", "s:/e", errno, mount.ErrNoSuchExport))
 		if advice := e.Advice(); want == "" && advice != "" || !strings.Contains(advice, want) || !strings.Contains(e.Error(), advice) {
 			t.Errorf("%v: %q", errno, advice)
 		}
@@ -343,7 +343,7 @@ func TestADirectoryThatHangsDelaysOnlyItself(t *testing.T) {
 				if err == nil {
 					err = m.SetUp(ctx, volume.MounterArgs{})
 				}
-				if !errors.Is(err, context.DeadlineExceeded) || !errors.As(err, new(*nfs.DirectoryError)) {
+				if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, nfs.ErrNotMade) {
 					t.Errorf("%s: %v", uid, err)
 				}
 			})

@@ -36,7 +36,7 @@
 // mount-options.podvol.io/<volume>, and a missing directory below an export is
 // made for make-directory.podvol.io/<volume>, as far as the node's
 // [InlinePolicy] allows it to volumes of that server. What it does not allow is
-// a [NotAllowedError].
+// [ErrNotAllowed].
 //
 // # Recycling
 //

@@ -25,7 +25,7 @@ func TestErrorsHaveNamesForUsers(t *testing.T) {
 		}
 		return true
 	})
-	for _, room := range []string{"provisioned", "scrub"} {
+	for _, room := range []string{"sharedirs", "wipe"} {
 		errs := exportedErrors(t, filepath.Join(rooms, room))
 		if len(errs) == 0 {
 			t.Errorf("package %s has no errors; was it moved?", room)

@@ -13,7 +13,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
-	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/persistentvolume/release"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
 
@@ -50,7 +50,7 @@ func ExampleRecycleConfig() {
 		plugins := &volume.VolumePluginMgr{}
 		host := &volume.Host{
 			RootDir: root, NodeName: "node1", Mounter: mounter,
-			Releases: &persistentvolume.ReleaseVerifier{Objects: store, Plugins: plugins},
+			Releases: &release.Verifier{Objects: store, Plugins: plugins},
 		}
 		config := nfs.Config{Recycle: nfs.RecycleConfig{Embedded: nfs.EmbeddedRecycling{Enabled: true, Action: action}}}
 		if err := plugins.InitPlugins([]volume.VolumePlugin{nfs.New(config)}, host); err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/provisioned"
+	"github.com/podvol/podvol/volume/internal/sharedirs"
 )
 
 // export is one directory of one server.
@@ -29,7 +29,7 @@ func parseExport(source *v1.NFSVolumeSource) (export, error) {
 	if err := volume.CheckAbsolutePath("nfs.path", source.Path); err != nil {
 		return export{}, err
 	}
-	if provisioned.InBook(source.Path) {
+	if sharedirs.InBook(source.Path) {
 		return export{}, volume.Invalid("nfs.path", `is %q; what is in ".podvol" says which directories of the share are whose, and is no volume`, source.Path)
 	}
 	e := export{server: server, path: source.Path}

@@ -7,3 +7,8 @@ func OptionsOf(m volume.Mounter) ([]string, error) {
 	own := m.(*mounter)
 	return own.options, own.refused
 }
+
+// NotMade is [notMade].
+func NotMade(directory, base string, err, missing error) error {
+	return notMade(directory, base, err, missing)
+}

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"path"
 
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -67,7 +67,7 @@ func (e export) overlaps(other export) bool {
 }
 
 func pathsOverlap(a, b string) bool {
-	_, above := below.Cut(a, b)
-	_, beneath := below.Cut(b, a)
+	_, above := pathin.Cut(a, b)
+	_, beneath := pathin.Cut(b, a)
 	return above || beneath
 }

@@ -17,24 +17,14 @@ const (
 	maxOption = 255
 )
 
-// NotAllowedError says that a pod asks an NFS server for what the node's policy
-// does not allow. Nothing was touched.
-type NotAllowedError struct {
-	// Asked is what is not allowed: an option, or the directory to be made.
-	Asked string
-	// Volume and Server are the volume's; By is the policy's entry that counts,
-	// empty if there is none.
-	Volume, Server, By string
-	// Advice says what the node's administrator would have to write.
-	Advice string
-}
-
-func (e *NotAllowedError) Error() string {
-	by := fmt.Sprintf("this node's NFS policy has no entry for server %q", e.Server)
-	if e.By != "" {
-		by = fmt.Sprintf("this node's NFS policy for %q, which holds for server %q, does not allow it", e.By, e.Server)
+// notAllowed says that a volume asks a server for something that the node's policy
+// does not allow; by is the policy's entry that counts, empty if there is none.
+func notAllowed(asked, name, server, by, next string) error {
+	why := fmt.Sprintf("this node's NFS policy has no entry for server %q", server)
+	if by != "" {
+		why = fmt.Sprintf("this node's NFS policy for %q, which holds for server %q, does not allow it", by, server)
 	}
-	return fmt.Sprintf("%s of volume %q is refused: %s; %s", e.Asked, e.Volume, by, e.Advice)
+	return &volume.Failure{Cause: ErrNotAllowed, Subject: name, What: fmt.Sprintf("%s of volume %q is refused: %s", asked, name, why), Next: next}
 }
 
 // parseAsked splits the value of an annotation into its options: separated by
@@ -167,14 +157,14 @@ func contradiction(options []string) (first, second string, found bool) {
 
 // optionsFor returns the options of an inline volume: "ro" if it is read-only,
 // then the policy's defaults for its server, then what its pod asks for, which
-// replaces defaults of the same topic. Errors are *[NotAllowedError]s, and
-// *[volume.InvalidSpecError]s for what contradicts a read-only volume.
+// replaces defaults of the same topic. Errors match [ErrNotAllowed], or are
+// a *[volume.InvalidSpecError] for what contradicts a read-only volume.
 func (p InlinePolicy) optionsFor(name, server string, asked []string, readOnly bool) ([]string, error) {
 	entry, _ := p.forServer(server)
 	var refused []error
 	for _, o := range asked {
 		if !allows(entry.Allow, o) || neverAllowed(o) != "" {
-			refused = append(refused, notAllowed(name, server, entry.Server, o))
+			refused = append(refused, optionNotAllowed(name, server, entry.Server, o))
 		}
 	}
 	if len(refused) > 0 {
@@ -204,17 +194,17 @@ func (p InlinePolicy) optionsFor(name, server string, asked []string, readOnly b
 	return options, nil
 }
 
-func notAllowed(name, server, by, option string) error {
-	e := &NotAllowedError{Asked: fmt.Sprintf("mount option %q", option), Volume: name, Server: server, By: by}
+func optionNotAllowed(name, server, by, option string) error {
+	var next string
 	switch reason := neverAllowed(option); {
 	case reason != "":
-		e.Advice = "no policy can allow it: " + reason
+		next = "no policy can allow it: " + reason
 	case by != "":
-		e.Advice = fmt.Sprintf("remove it, or have the node's administrator add %q to what that entry allows", option)
+		next = fmt.Sprintf("remove it, or have the node's administrator add %q to what that entry allows", option)
 	default:
-		e.Advice = fmt.Sprintf("remove it, or have the node's administrator add {server: %q, allow: [%q]}", server, option)
+		next = fmt.Sprintf("remove it, or have the node's administrator add {server: %q, allow: [%q]}", server, option)
 	}
-	return e
+	return notAllowed(fmt.Sprintf("mount option %q", option), name, server, by, next)
 }
 
 // joinLines joins errors, of which there is at least one.

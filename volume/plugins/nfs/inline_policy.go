@@ -58,18 +58,8 @@ type ServerPolicy struct {
 	MakeBelow []string `yaml:"makeBelow"`
 }
 
-// PolicyError says what is wrong with a policy.
-type PolicyError struct {
-	// Field is what is wrong, such as "servers[0].allow[1]".
-	Field string
-	// Reason says why, and what would be right.
-	Reason string
-}
-
-func (e *PolicyError) Error() string { return fmt.Sprintf("NFS policy: %s: %s", e.Field, e.Reason) }
-
-// Check returns what is wrong with the policy: one *[PolicyError] for each
-// fault, joined.
+// Check returns what is wrong with the policy: one error of [ErrBadPolicy]
+// for each fault, joined.
 func (p InlinePolicy) Check() error {
 	c := policyChecker{seen: make(map[string]int)}
 	for i, s := range p.Servers {
@@ -85,7 +75,7 @@ type policyChecker struct {
 }
 
 func (c *policyChecker) refuse(field, format string, args ...any) {
-	c.faults = append(c.faults, &PolicyError{Field: field, Reason: fmt.Sprintf(format, args...)})
+	c.faults = append(c.faults, &volume.Failure{Cause: ErrBadPolicy, Subject: field, What: fmt.Sprintf("NFS policy: %s: %s", field, fmt.Sprintf(format, args...))})
 }
 
 func (c *policyChecker) server(i int, s ServerPolicy) {

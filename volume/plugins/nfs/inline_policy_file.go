@@ -22,7 +22,7 @@ const maxPolicy = 1 << 20
 //
 // The fields are those of [InlinePolicy] and [ServerPolicy]. Unknown and
 // repeated fields are refused with their line, as what is no YAML is, and faults
-// of the values by *[PolicyError]s. The text of an error holds no more of the
+// of the values by [ErrBadPolicy]. The text of an error holds no more of the
 // file than field names and the faulty values.
 func ParsePolicy(r io.Reader) (InlinePolicy, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxPolicy+1))

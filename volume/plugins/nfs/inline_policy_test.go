@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
 
@@ -153,8 +154,8 @@ func FuzzParsePolicy(f *testing.F) {
 func TestInitRefusesABadPolicy(t *testing.T) {
 	p := nfs.New(nfs.Config{Inline: nfs.InlinePolicy{Servers: []nfs.ServerPolicy{{Server: "*", Allow: []string{"bind"}}, {Server: "*"}}}})
 	err := p.Init(nil)
-	wrong, ok := errors.AsType[*nfs.PolicyError](err)
-	if !ok || wrong.Field != "servers[0].allow[0]" || !strings.Contains(err.Error(), "servers[1].server") {
+	wrong, ok := errors.AsType[*volume.Failure](err)
+	if !ok || wrong.Cause != nfs.ErrBadPolicy || wrong.Subject != "servers[0].allow[0]" || !strings.Contains(err.Error(), "servers[1].server") {
 		t.Errorf("err = %v", err)
 	}
 }

@@ -154,7 +154,7 @@ func TestInlineOptionsRefused(t *testing.T) {
 					t.Errorf("%q is not in: %v", want, err)
 				}
 			}
-			_, notAllowed := errors.AsType[*nfs.NotAllowedError](err)
+			notAllowed := errors.Is(err, nfs.ErrNotAllowed)
 			_, invalid := errors.AsType[*volume.InvalidSpecError](err)
 			if notAllowed == invalid {
 				t.Errorf("neither or both of the types: %v", err)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/nfsserver"
-	"github.com/podvol/podvol/util/vmtest"
+	"github.com/podvol/podvol/util/testenv/nfsserver"
+	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
@@ -95,7 +95,7 @@ func TestInlinePolicyOnRealServers(t *testing.T) {
 		}
 		t.Run("links", func(t *testing.T) {
 			must(t, os.Symlink("/squashed", s.Path("/data/link")))
-			if _, err := use(t, "/data/link/made", makeVol1, "0770"); !errors.As(err, new(*nfs.DirectoryError)) || !strings.Contains(err.Error(), "symbolic link") {
+			if _, err := use(t, "/data/link/made", makeVol1, "0770"); !errors.Is(err, nfs.ErrNotMade) || !strings.Contains(err.Error(), "symbolic link") {
 				t.Errorf("err = %v", err)
 			}
 		})

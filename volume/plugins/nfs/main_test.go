@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
 func TestMain(m *testing.M) {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/nfsserver"
+	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/volume"
 )
 

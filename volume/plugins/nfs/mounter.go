@@ -9,8 +9,8 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/internal/podmount"
-	"github.com/podvol/podvol/volume/internal/pvoptions"
 )
 
 const fsType = "nfs"
@@ -36,7 +36,7 @@ type mounter struct {
 
 // persistent reads from a PersistentVolume how it is to be mounted.
 func (m *mounter) persistent(spec *volume.Spec) (err error) {
-	if m.options, err = pvoptions.Options(spec, m.mustBeReadOnly); err != nil {
+	if m.options, err = pluginbase.Options(spec, m.mustBeReadOnly); err != nil {
 		return err
 	}
 	m.mustBeReadOnly = m.readOnly()

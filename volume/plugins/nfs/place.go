@@ -5,7 +5,7 @@ import (
 	"io/fs"
 	"path/filepath"
 
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 )
 
 // place is a directory of the host's by the path that the host has for it, and
@@ -26,5 +26,5 @@ func placeOf(dir string) (place, error) {
 
 // holds reports whether a target of the mount table lies below the directory.
 func (p place) holds(target string) bool {
-	return below.Strictly(p.real, target) || below.Strictly(p.given, target)
+	return pathin.Strictly(p.real, target) || pathin.Strictly(p.given, target)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -40,7 +41,7 @@ func TestMountedVolumeIsNotEmptiedWhereTheRootDirectoryIsBehindALink(t *testing.
 			mountAt(t, fake, source, dir, "addr=10.0.0.1")
 			spec := releasedSpec(func(pv *v1.PersistentVolume) { pv.Spec.MountOptions = []string{"addr=10.0.0.1"} })
 			_, err := recycle(t, p, spec)
-			if e, ok := errors.AsType[*StillMountedError](err); !ok || e.Source != source || volume.IsUncertain(err) {
+			if e, ok := errors.AsType[*volume.Failure](err); !ok || e.Cause != volume.ErrInUse || !strings.HasPrefix(e.What, source+" is") || volume.IsUncertain(err) {
 				t.Errorf("Recycle = %v", err)
 			}
 			wantFiles(t, served, "d/kept")

@@ -11,8 +11,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/kind"
-	"github.com/podvol/podvol/volume/internal/pvoptions"
+	"github.com/podvol/podvol/volume/internal/pluginbase"
 )
 
 // PluginName is the plugin's name.
@@ -20,7 +19,7 @@ const PluginName = "kubernetes.io/nfs"
 
 // New returns the plugin.
 func New(config Config) volume.VolumePlugin {
-	return &plugin{config: config, breaker: newBreaker(config.Breaker), Kind: kind.Kind[v1.NFSVolumeSource]{
+	return &plugin{config: config, breaker: newBreaker(config.Breaker), Kind: pluginbase.Kind[v1.NFSVolumeSource]{
 		Name: PluginName, Field: "nfs",
 		Inline:     func(s *v1.VolumeSource) *v1.NFSVolumeSource { return s.NFS },
 		Persistent: func(s *v1.PersistentVolumeSource) *v1.NFSVolumeSource { return s.NFS },
@@ -28,7 +27,7 @@ func New(config Config) volume.VolumePlugin {
 }
 
 type plugin struct {
-	kind.Kind[v1.NFSVolumeSource]
+	pluginbase.Kind[v1.NFSVolumeSource]
 	config  Config
 	breaker *breaker
 	meter   volume.Meter
@@ -91,14 +90,14 @@ func (p *plugin) SupportsMountOption() bool { return true }
 
 func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
 	return p.Mounter(spec, pod, func(pv volume.PodVolume, source *v1.NFSVolumeSource) (volume.Mounter, error) {
-		if err := pvoptions.CheckFilesystem(spec, "nfs"); err != nil {
+		if err := pluginbase.CheckFilesystem(spec, "nfs"); err != nil {
 			return nil, err
 		}
 		e, err := parseExport(source)
 		if err != nil {
 			return nil, err
 		}
-		m := &mounter{share: share{pv, p}, export: e, mustBeReadOnly: source.ReadOnly || pvoptions.ReadOnly(spec)}
+		m := &mounter{share: share{pv, p}, export: e, mustBeReadOnly: source.ReadOnly || pluginbase.ReadOnly(spec)}
 		if spec.PersistentVolume == nil {
 			m.asked(pod)
 			return m, nil

@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/provisioned"
+	"github.com/podvol/podvol/volume/internal/sharedirs"
 )
 
 // Annotations of the PersistentVolumes that the plugin provisions.
@@ -51,7 +51,7 @@ func (p *plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisione
 }
 
 func (p *plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, error) {
-	if err := provisioned.CheckClaim(options, provisioned.Share, p.GetAccessModes()); err != nil {
+	if err := sharedirs.CheckClaim(options, sharedirs.Share, p.GetAccessModes()); err != nil {
 		return nil, err
 	}
 	class, err := p.parseClass(options.Parameters)
@@ -78,24 +78,21 @@ func (p *plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, err
 // made before. The node does not matter; topologies become the volume's node
 // affinity. A node that they do not allow is refused.
 //
-// Errors are those of the mount, an *[OccupiedError], *[NestedError],
-// *[ReplacedError], *[LostError], *[TrashedError], *[DamagedError],
-// *[ExposedError], *[ForeignError], *[ModeError], *[BusyError] or *[ShareError],
-// and a *[volume.InvalidSpecError], all in a *[volume.Error]. Whatever they are, it
-// may be repeated.
+// Errors are those of the mount, a *[ShareError] and a *[volume.InvalidSpecError],
+// all in a *[volume.Error]. Whatever they are, it may be repeated.
 func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
 	pv := m.persistentVolume(affinityOf(allowedTopologies))
 	if err := checkNode(pv, selectedNode); err != nil {
 		return nil, m.error(err)
 	}
-	wish := provisioned.Wish{
+	wish := sharedirs.Wish{
 		Path:     m.dir,
-		Owner:    provisioned.Owner{Volume: m.options.PVName, ClaimUID: m.options.PVC.UID},
+		Owner:    sharedirs.Owner{Volume: m.options.PVName, ClaimUID: m.options.PVC.UID},
 		Claim:    types.NamespacedName{Namespace: m.options.PVC.Namespace, Name: m.options.PVC.Name}.String(),
 		Mode:     m.class.mode,
 		OnDelete: m.class.onDelete,
 	}
-	work := func(ctx context.Context, root *os.File) error { return provisioned.Make(ctx, root, wish) }
+	work := func(ctx context.Context, root *os.File) error { return sharedirs.Make(ctx, root, wish) }
 	if err := m.plugin.withExport(ctx, m.class.share, m.mount, workName("provision", m.class.share.String(), m.mount), work); err != nil {
 		return nil, m.error(fmt.Errorf("making %s: %w", m.source, err))
 	}
@@ -124,7 +121,7 @@ func (m *provisioner) persistentVolume(affinity *v1.VolumeNodeAffinity) *v1.Pers
 		Capacity:                      v1.ResourceList{v1.ResourceStorage: claim.Spec.Resources.Requests[v1.ResourceStorage].DeepCopy()},
 		AccessModes:                   slices.Clone(claim.Spec.AccessModes),
 		VolumeMode:                    new(v1.PersistentVolumeFilesystem),
-		StorageClassName:              provisioned.ClassOf(claim),
+		StorageClassName:              sharedirs.ClassOf(claim),
 		PersistentVolumeReclaimPolicy: m.options.PersistentVolumeReclaimPolicy,
 		MountOptions:                  slices.Clone(m.options.MountOptions),
 		NodeAffinity:                  affinity,

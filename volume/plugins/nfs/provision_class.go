@@ -13,8 +13,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/pathtemplate"
-	"github.com/podvol/podvol/volume/internal/provisioned"
+	"github.com/podvol/podvol/volume/internal/sharedirs"
 )
 
 // ProvisionConfig has what storage classes leave open.
@@ -39,7 +38,7 @@ func (c ProvisionConfig) check() error {
 	if err := checkMode("Provision.MountPermissions", cmp.Or(c.MountPermissions, defaultPermissions)); err != nil {
 		return err
 	}
-	if _, ok := provisioned.ParseOnDelete(c.OnDelete); c.OnDelete != "" && !ok {
+	if _, ok := sharedirs.ParseOnDelete(c.OnDelete); c.OnDelete != "" && !ok {
 		return volume.Invalid("Provision.OnDelete", "is %q; it can be delete, archive or retain", c.OnDelete)
 	}
 	return nil
@@ -59,7 +58,7 @@ type shareClass struct {
 	share    export
 	subDir   string
 	mode     uint32
-	onDelete provisioned.OnDelete
+	onDelete sharedirs.OnDelete
 }
 
 func (p *plugin) parseClass(parameters map[string]string) (shareClass, error) {
@@ -83,11 +82,11 @@ func (p *plugin) parseClass(parameters map[string]string) (shareClass, error) {
 	if err != nil {
 		return shareClass{}, err
 	}
-	onDelete, ok := provisioned.ParseOnDelete(cmp.Or(given[paramOnDelete], config.OnDelete, string(provisioned.Delete)))
+	onDelete, ok := sharedirs.ParseOnDelete(cmp.Or(given[paramOnDelete], config.OnDelete, string(sharedirs.Delete)))
 	if !ok {
 		return shareClass{}, volume.Invalid("parameters.onDelete", "is %q; it can be delete, archive or retain", onDelete)
 	}
-	return shareClass{share: share, subDir: cmp.Or(given[paramSubDir], "${"+pathtemplate.VolumeName+"}"), mode: mode, onDelete: onDelete}, nil
+	return shareClass{share: share, subDir: cmp.Or(given[paramSubDir], "${"+sharedirs.VolumeName+"}"), mode: mode, onDelete: onDelete}, nil
 }
 
 func parseShare(server, share string) (export, error) {
@@ -103,7 +102,7 @@ func parseShare(server, share string) (export, error) {
 	}
 	// One spelling only, for what is below it is found by it again.
 	e.path = e.normal().path
-	if e.path != "/" && pathtemplate.Check(e.path[1:]) != nil {
+	if e.path != "/" && sharedirs.CheckRelative(e.path[1:]) != nil {
 		return export{}, volume.Invalid("parameters.share", "is %q; it must be a path without \".\" or empty elements", share)
 	}
 	return e, nil
@@ -132,13 +131,13 @@ func checkMode(field string, mode uint32) error {
 
 // dirFor returns the path below the share for a claim.
 func (c *shareClass) dirFor(options volume.VolumeOptions) (string, error) {
-	dir, err := pathtemplate.Expand(c.subDir, map[string]string{
-		pathtemplate.ClaimName:      options.PVC.Name,
-		pathtemplate.ClaimNamespace: options.PVC.Namespace,
-		pathtemplate.VolumeName:     options.PVName,
+	dir, err := sharedirs.Expand(c.subDir, map[string]string{
+		sharedirs.ClaimName:      options.PVC.Name,
+		sharedirs.ClaimNamespace: options.PVC.Namespace,
+		sharedirs.VolumeName:     options.PVName,
 	})
 	if err == nil {
-		err = provisioned.CheckPath(dir)
+		err = sharedirs.CheckPath(dir)
 	}
 	if err != nil {
 		return "", volume.Invalid("parameters.subDir", "%v", err)

@@ -14,10 +14,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/provisioned"
-	"github.com/podvol/podvol/volume/internal/pvoptions"
+	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/internal/sharedirs"
 )
 
 // deleter does away with the directory of a volume that [provisioner] has made.
@@ -27,8 +27,8 @@ type deleter struct {
 	share    export
 	dir      string // below the share
 	source   export // the share with it
-	owner    provisioned.Owner
-	onDelete provisioned.OnDelete
+	owner    sharedirs.Owner
+	onDelete sharedirs.OnDelete
 	mount    []string    // options
 	missing  atomic.Bool // nothing was there to be deleted
 }
@@ -66,24 +66,24 @@ func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 	if pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "" {
 		return nil, volume.Invalid("spec.claimRef", "does not say which claim the volume was made for, so nothing is deleted")
 	}
-	d := &deleter{plugin: p, pv: pv.DeepCopy(), owner: provisioned.Owner{Volume: pv.Name, ClaimUID: pv.Spec.ClaimRef.UID}}
+	d := &deleter{plugin: p, pv: pv.DeepCopy(), owner: sharedirs.Owner{Volume: pv.Name, ClaimUID: pv.Spec.ClaimRef.UID}}
 	if d.share, err = parseShare(source.Server, sharePath); err != nil {
 		return nil, err
 	}
-	dir, lies := below.Cut(d.share.path, source.Path)
+	dir, lies := pathin.Cut(d.share.path, source.Path)
 	if !lies {
 		return nil, volume.Invalid("nfs.path", "is %q, which is not below the share %q that the volume was made on", source.Path, d.share.path)
 	}
-	if err := provisioned.CheckPath(dir); err != nil {
+	if err := sharedirs.CheckPath(dir); err != nil {
 		return nil, volume.Invalid("nfs.path", "does not lead to a directory that was made for a volume: %v", err)
 	}
 	d.dir = dir
 	d.source = export{server: d.share.server, path: source.Path}
 	var ok bool
-	if d.onDelete, ok = provisioned.ParseOnDelete(cmp.Or(pv.Annotations[OnDeleteAnnotation], string(provisioned.Delete))); !ok {
+	if d.onDelete, ok = sharedirs.ParseOnDelete(cmp.Or(pv.Annotations[OnDeleteAnnotation], string(sharedirs.Delete))); !ok {
 		return nil, volume.Invalid("metadata.annotations."+OnDeleteAnnotation, "is %q; it can be delete, archive or retain", d.onDelete)
 	}
-	given, err := pvoptions.Options(spec, false)
+	given, err := pluginbase.Options(spec, false)
 	if err != nil {
 		return nil, err
 	}
@@ -109,9 +109,8 @@ func (d *deleter) Found() bool { return !d.missing.Load() }
 // of this node has it mounted; both are looked at again once the share is
 // mounted. Who uses its path does not count where the marks say that this is another
 // volume's by now. What is gone is success; after a failure, a crash or the end of ctx
-// another call goes on. Errors are a *[volume.MissingRoleError], the verifier's, a
-// *[StillMountedError], those of the mount, and those that [errors.As] finds for
-// Provision or a *[NoBookError], in a *[volume.Error].
+// another call goes on. Errors are a *[volume.MissingRoleError], the verifier's,
+// [volume.ErrInUse], those of the mount, and a *[ShareError], in a *[volume.Error].
 func (d *deleter) Delete(ctx context.Context) error {
 	releases, err := d.plugin.releaseVerifier()
 	if err != nil {
@@ -122,16 +121,16 @@ func (d *deleter) Delete(ctx context.Context) error {
 	if inUse != nil && !errors.Is(inUse, volume.ErrInUse) {
 		return volumeError("Delete", d.pv.Name, inUse)
 	}
-	removal := provisioned.Removal{Path: d.dir, Owner: d.owner, AtLeast: d.onDelete, Missing: func() { d.missing.Store(true) }}
+	removal := sharedirs.Removal{Path: d.dir, Owner: d.owner, AtLeast: d.onDelete, Missing: func() { d.missing.Store(true) }}
 	var begun atomic.Bool
 	remove := func(ctx context.Context, root *os.File) error {
 		if inUse := release.verifyUnused(ctx); inUse != nil {
-			if left, err := provisioned.HasLeft(ctx, root, removal); !errors.Is(inUse, volume.ErrInUse) || err != nil || !left {
+			if left, err := sharedirs.HasLeft(ctx, root, removal); !errors.Is(inUse, volume.ErrInUse) || err != nil || !left {
 				return inUse
 			}
 		}
 		begun.Store(true)
-		return provisioned.Remove(ctx, root, removal)
+		return sharedirs.Remove(ctx, root, removal)
 	}
 	name := workName("delete", d.share.String(), append(slices.Clone(d.mount), d.owner.Volume))
 	err = d.plugin.withExport(ctx, d.share, d.mount, name, remove)

@@ -41,7 +41,7 @@ func TestDeleteAsksWhetherDataIsReleased(t *testing.T) {
 	}
 	const all = "pvc-data pvc-data/precious"
 	h.Releases = nil
-	if err := deletePV(p, pv); !errors.As(err, new(*volume.MissingRoleError)) || !strings.Contains(err.Error(), "persistentvolume.ReleaseVerifier") || shown(t, share) != all {
+	if err := deletePV(p, pv); !errors.As(err, new(*volume.MissingRoleError)) || !strings.Contains(err.Error(), "release.Verifier") || shown(t, share) != all {
 		t.Errorf("nobody knows: %v, left %s", err, shown(t, share))
 	}
 	for yes := range int32(2) {
@@ -62,7 +62,7 @@ func TestDeleteAsksWhetherDataIsReleased(t *testing.T) {
 	if err := m.SetUp(t.Context(), volume.MounterArgs{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := deletePV(p, pv); !errors.As(err, new(*nfs.StillMountedError)) || shown(t, share) != all {
+	if err := deletePV(p, pv); !errors.Is(err, volume.ErrInUse) || shown(t, share) != all {
 		t.Errorf("mounted here: %v, left %s", err, shown(t, share))
 	}
 	u, err := p.NewUnmounter(pv.Name, "u1")
@@ -98,8 +98,8 @@ func TestDeleteWhereTheDiskIsNotMounted(t *testing.T) {
 	shareOf(t, h)
 	pv := mustProvision(t, p, wishes("data"))
 	shareOf(t, h) // another directory
-	none, ok := errors.AsType[*nfs.NoBookError](deletePV(p, pv))
-	if !ok || none.Owner.Volume != pv.Name || !strings.Contains(none.Error(), "mounted on the server") {
+	none, ok := errors.AsType[*nfs.ShareError](deletePV(p, pv))
+	if !ok || none.Cause != nfs.ErrNoBook || none.Owner.Volume != pv.Name || !strings.Contains(none.Error(), "mounted on the server") {
 		t.Errorf("%v", none)
 	}
 	pv.Annotations[nfs.OnDeleteAnnotation] = "retain"

@@ -352,7 +352,7 @@ func TestProvisionersRace(t *testing.T) {
 	owners := map[string]string{}
 	for i, pv := range pvs {
 		if errs[i] != nil {
-			if occupied, ok := errors.AsType[*nfs.OccupiedError](errs[i]); !ok || occupied.Owner.Volume == "" {
+			if occupied, ok := errors.AsType[*nfs.ShareError](errs[i]); !ok || occupied.Cause != nfs.ErrOccupied || occupied.Owner.Volume == "" {
 				t.Error(errs[i])
 			}
 			continue

@@ -15,8 +15,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/nfsserver"
-	"github.com/podvol/podvol/util/vmtest"
+	"github.com/podvol/podvol/util/testenv/nfsserver"
+	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
@@ -71,18 +71,18 @@ func provisionForReal(t *testing.T, s *nfsserver.Server, version string) {
 		mustProvision(t, q, realWishes(s, "/data", version, "one", parameter("mountPermissions", "2770")))
 	}
 	_, err := provision(peer, realWishes(s, "/data", version, "one", func(o *volume.VolumeOptions) { o.PVName = "pvc-other" }))
-	if occupied, ok := errors.AsType[*nfs.OccupiedError](err); !ok || occupied.Owner.Volume != pv.Name {
+	if occupied, ok := errors.AsType[*nfs.ShareError](err); !ok || occupied.Cause != nfs.ErrOccupied || occupied.Owner.Volume != pv.Name {
 		t.Errorf("another volume's path: %v", err)
 	}
 	if err := os.MkdirAll(s.Path("/data/ops/foreign"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := provision(p, realWishes(s, "/data", version, "foreign")); !errors.As(err, new(*nfs.OccupiedError)) {
+	if _, err := provision(p, realWishes(s, "/data", version, "foreign")); !errors.Is(err, nfs.ErrOccupied) {
 		t.Errorf("a foreign directory: %v", err)
 	}
 	crafted := pv.DeepCopy()
 	crafted.Spec.NFS.Path = "/data/ops/foreign"
-	if err := deletePV(p, crafted); !errors.As(err, new(*nfs.OccupiedError)) {
+	if err := deletePV(p, crafted); !errors.Is(err, nfs.ErrOccupied) {
 		t.Errorf("deleting a foreign directory: %v", err)
 	}
 	for range 2 {

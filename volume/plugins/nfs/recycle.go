@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/pvoptions"
+	"github.com/podvol/podvol/volume/internal/pluginbase"
 )
 
 var _ volume.RecyclableVolumePlugin = (*plugin)(nil)
@@ -35,7 +35,7 @@ type recycling struct {
 // claim must have left it, so the spec has to be that of the PersistentVolume as
 // stored, with UIDs. An embedded recycler's error is a *[volume.DryRunError], an
 // *[volume.IncompleteError] that says how far it came, or what kept it from
-// beginning, such as a *[StillMountedError] or a *[ProvisionedShareError]. Record is not called after the return. The spec's mount options are
+// beginning, such as [volume.ErrInUse] or [ErrHoldsVolumes]. Record is not called after the return. The spec's mount options are
 // those of the embedded recycler's mount; a pod mounts without them, as in
 // Kubernetes.
 func (p *plugin) Recycle(ctx context.Context, pvName string, spec *volume.Spec, record volume.RecycleEventRecorder) error {
@@ -68,7 +68,7 @@ func (p *plugin) recycle(ctx context.Context, pvName string, spec *volume.Spec, 
 
 func (p *plugin) releaseVerifier() (volume.ReleaseVerifier, error) {
 	return role[volume.ReleaseVerifier](p.Host,
-		"nothing is deleted without one: give the volume host one (Host.Releases), such as persistentvolume.ReleaseVerifier")
+		"nothing is deleted without one: give the volume host one (Host.Releases), such as release.Verifier")
 }
 
 // role is [volume.Role] with advice for who lacks it.
@@ -96,18 +96,18 @@ func (p *plugin) newRecycling(pvName string, spec *volume.Spec) (*recycling, err
 	case volume.ReleaseID(pv) == "":
 		return nil, volume.Invalid("claimRef", "the UIDs of the PersistentVolume and of the claim that has left it are needed")
 	}
-	if err := pvoptions.CheckFilesystem(spec, "nfs"); err != nil {
+	if err := pluginbase.CheckFilesystem(spec, "nfs"); err != nil {
 		return nil, err
 	}
 	e, err := parseExport(source)
 	if err != nil {
 		return nil, err
 	}
-	options, err := pvoptions.Options(spec, false)
+	options, err := pluginbase.Options(spec, false)
 	if err != nil {
 		return nil, err
 	}
-	if source.ReadOnly || pvoptions.ReadOnly(spec) || slices.Contains(options, "ro") {
+	if source.ReadOnly || pluginbase.ReadOnly(spec) || slices.Contains(options, "ro") {
 		return nil, volume.Invalid("nfs.readOnly", "the PersistentVolume can only be read, so no claim has written what is in it; use reclaim policy %s", v1.PersistentVolumeReclaimRetain)
 	}
 	return &recycling{plugin: p, pv: pv.DeepCopy(), export: e, options: options, timeout: p.config.Recycle.timeout(pv)}, nil

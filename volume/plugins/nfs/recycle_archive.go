@@ -16,12 +16,12 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/justmade"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/scrub"
+	"github.com/podvol/podvol/volume/internal/wipe"
 )
 
 // archive moves what is in the volume into the archive, through a mount of the
 // share that has both.
-func (r *recycling) archive(ctx context.Context, root *os.File, options scrub.Options) error {
+func (r *recycling) archive(ctx context.Context, root *os.File, options wipe.Options) error {
 	c := r.plugin.config.Recycle.Embedded
 	rest, err := c.inShare(r.export)
 	if err != nil {
@@ -46,12 +46,12 @@ func (r *recycling) archive(ctx context.Context, root *os.File, options scrub.Op
 	})
 }
 
-func (r *recycling) moveInto(ctx context.Context, from, archives *os.File, options scrub.Options) error {
+func (r *recycling) moveInto(ctx context.Context, from, archives *os.File, options wipe.Options) error {
 	if err := r.verifyUnused(ctx); err != nil {
 		return err
 	}
 	r.record(v1.EventTypeNormal, fmt.Sprintf("moving what is in %s to %s", r.export, archives.Name()))
-	archive, err := scrub.Archive(ctx, from, archives, nameWithin(r.pv.Name, maxArchiveName)+"-"+volume.ReleaseID(r.pv), options)
+	archive, err := wipe.Archive(ctx, from, archives, nameWithin(r.pv.Name, maxArchiveName)+"-"+volume.ReleaseID(r.pv), options)
 	if archive != "" {
 		r.record(v1.EventTypeNormal, fmt.Sprintf("%s has what was in %s", path.Join(archives.Name(), archive), r.export))
 	}

@@ -10,7 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/below"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/util/subpath"
 	"github.com/podvol/podvol/volume"
 )
@@ -124,12 +124,12 @@ func (c EmbeddedRecycling) check() error {
 func (c EmbeddedRecycling) inShare(e export) (string, error) {
 	share, archive := path.Clean(c.ArchiveShare), path.Join(c.ArchiveShare, c.ArchiveDir)
 	volumePath := path.Clean(e.path)
-	rest, ok := below.Cut(share, volumePath)
+	rest, ok := pathin.Cut(share, volumePath)
 	if !ok || rest == "" {
 		return "", volume.Invalid("nfs.path", "%q is not strictly below %q, the share that has the archive; only what is can be moved there", e.path, c.ArchiveShare)
 	}
-	_, holds := below.Cut(volumePath, archive)
-	_, within := below.Cut(archive, volumePath)
+	_, holds := pathin.Cut(volumePath, archive)
+	_, within := pathin.Cut(archive, volumePath)
 	if holds || within {
 		return "", volume.Invalid("nfs.path", "%q and the archive %q lie within one another, so that the next claim would see what is archived", e.path, archive)
 	}

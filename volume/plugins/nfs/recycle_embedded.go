@@ -10,43 +10,23 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/provisioned"
-	"github.com/podvol/podvol/volume/internal/scrub"
+	"github.com/podvol/podvol/volume/internal/sharedirs"
+	"github.com/podvol/podvol/volume/internal/wipe"
 )
 
-// StillMountedError says that a released volume is still mounted for a pod of
-// this node.
-type StillMountedError struct {
-	Source, Target string
-}
-
-func (e *StillMountedError) Error() string {
-	return fmt.Sprintf("%s is still mounted at %s; it is emptied once its pod is torn down", e.Source, e.Target)
-}
-
-// Is matches [volume.ErrInUse].
-func (e *StillMountedError) Is(target error) bool { return target == volume.ErrInUse }
-
-// ProvisionedShareError says that a released volume is, or holds, a share in
-// which volumes are provisioned: emptying it would delete the directories that
-// were retained or archived there, and the marks of all.
-type ProvisionedShareError struct {
-	// Source is the volume's: "10.0.0.1:/export".
-	Source string
-	// Book is the share's directory that says so: "10.0.0.1:/export/k8s/.podvol".
-	Book string
-}
-
-func (e *ProvisionedShareError) Error() string {
-	return fmt.Sprintf("%s has a directory .podvol, %s, so volumes are provisioned there and it is not emptied; give the PersistentVolume the reclaim policy %s, or, if nobody needs what is there, remove .podvol on the server",
-		e.Source, e.Book, v1.PersistentVolumeReclaimRetain)
+// stillMounted says that a released volume is still mounted for a pod of this node.
+func stillMounted(source, target string) error {
+	return &volume.Failure{
+		Cause: volume.ErrInUse, Subject: target,
+		What: fmt.Sprintf("%s is still mounted at %s", source, target),
+		Next: "it is emptied once its pod is torn down",
+	}
 }
 
 // recycleHere empties the volume in this process.
@@ -66,7 +46,7 @@ func (r *recycling) recycleHere(ctx context.Context) error {
 	err := r.plugin.withExport(ctx, r.export, r.options, r.workName(), func(ctx context.Context, root *os.File) error {
 		return r.scrub(ctx, root, &done)
 	})
-	if abandoned, ok := errors.AsType[*flight.AbandonedError](err); ok && abandoned.Started {
+	if abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err); ok && abandoned.Started {
 		return &volume.IncompleteError{Done: done.Load(), Err: err}
 	}
 	return err
@@ -106,7 +86,7 @@ func (r *recycling) verifyUnused(ctx context.Context) error {
 			found.server = r.export.server
 		}
 		if found.overlaps(r.export) {
-			return volume.NothingDone(&StillMountedError{Source: e.Source, Target: e.Target})
+			return volume.NothingDone(stillMounted(e.Source, e.Target))
 		}
 	}
 	return nil
@@ -114,7 +94,7 @@ func (r *recycling) verifyUnused(ctx context.Context) error {
 
 // verifyNoShare refuses a volume in which volumes are provisioned.
 func (r *recycling) verifyNoShare(root *os.File) error {
-	share, err := provisioned.HasBook(root)
+	share, err := sharedirs.HasBook(root)
 	if err == nil && share {
 		err = r.isShare(path.Join(root.Name(), ".podvol"))
 	}
@@ -127,7 +107,7 @@ func (r *recycling) verifyHoldsNoShare(ctx context.Context, root *os.File) error
 	if err := r.verifyNoShare(root); err != nil {
 		return err
 	}
-	book, err := scrub.FindDir(ctx, root, provisioned.InBook)
+	book, err := wipe.FindDir(ctx, root, sharedirs.InBook)
 	if err == nil && book != "" {
 		err = r.isShare(book)
 	}
@@ -135,7 +115,7 @@ func (r *recycling) verifyHoldsNoShare(ctx context.Context, root *os.File) error
 }
 
 func (r *recycling) isShare(book string) error {
-	return &ProvisionedShareError{Source: r.export.String(), Book: book}
+	return sharedirs.HoldsVolumes(r.export.String(), book, sharedirs.Share)
 }
 
 // scrub does what is configured with the volume that is open as root. It may
@@ -151,7 +131,7 @@ func (r *recycling) scrub(ctx context.Context, root *os.File, done *atomic.Int64
 		}
 		return r.verifyNoShare(root)
 	}
-	options := scrub.Options{MayGoOn: mayGoOn, Every: cmp.Or(c.ProgressEvery, defaultProgressEvery), Report: r.report, Count: done}
+	options := wipe.Options{MayGoOn: mayGoOn, Every: cmp.Or(c.ProgressEvery, defaultProgressEvery), Report: r.report, Count: done}
 	switch c.Action {
 	case RecycleArchive:
 		return r.archive(ctx, root, options)
@@ -160,12 +140,12 @@ func (r *recycling) scrub(ctx context.Context, root *os.File, done *atomic.Int64
 			return err
 		}
 		r.record(v1.EventTypeNormal, fmt.Sprintf("deleting what is in %s, in no more than %s", r.export, r.timeout))
-		return r.finished("deleted", done, withAdvice(r.export, scrub.Empty(ctx, root, options)))
+		return r.finished("deleted", done, withAdvice(r.export, wipe.Empty(ctx, root, options)))
 	}
 	return r.dryRun(ctx, root)
 }
 
-func (r *recycling) report(p scrub.Progress) {
+func (r *recycling) report(p wipe.Progress) {
 	r.record(v1.EventTypeNormal, fmt.Sprintf("%s of %s gone after %s", entries(p.Done), r.export, p.Elapsed.Round(time.Second)))
 }
 
@@ -184,7 +164,7 @@ func (r *recycling) finished(what string, done *atomic.Int64, err error) error {
 }
 
 func (r *recycling) dryRun(ctx context.Context, root *os.File) error {
-	found, err := scrub.Survey(ctx, root)
+	found, err := wipe.Survey(ctx, root)
 	if err != nil {
 		return volume.NothingDone(withAdvice(r.export, err))
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/provisioned"
+	"github.com/podvol/podvol/volume/internal/sharedirs"
 )
 
 func deleting() Config {
@@ -157,7 +157,7 @@ func TestVolumeThatIsMountedForAPodIsNotEmptied(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := recycle(t, p, releasedSpec())
-	if e, ok := errors.AsType[*StillMountedError](err); !ok || e.Target != dir || volume.IsUncertain(err) {
+	if e, ok := errors.AsType[*volume.Failure](err); !ok || e.Cause != volume.ErrInUse || e.Subject != dir || volume.IsUncertain(err) {
 		t.Errorf("Recycle = %v", err)
 	}
 	wantFiles(t, served, "d/kept")
@@ -297,8 +297,8 @@ func TestShareOfProvisionedVolumesIsNotEmptied(t *testing.T) {
 				_, err := recycle(t, p, spec)
 				rel, _ := filepath.Rel(served, share)
 				book := "10.0.0.1:/exports/" + rel + "/.podvol"
-				e, ok := errors.AsType[*ProvisionedShareError](err)
-				if !ok || e.Source != "10.0.0.1:/exports/pv1" || e.Book != book || !strings.Contains(err.Error(), book) || volume.IsUncertain(err) {
+				e, ok := errors.AsType[*volume.Failure](err)
+				if !ok || e.Cause != ErrHoldsVolumes || !strings.HasPrefix(e.What, "10.0.0.1:/exports/pv1 has") || e.Subject != book || !strings.Contains(err.Error(), book) || volume.IsUncertain(err) {
 					t.Errorf("Recycle = %v", err)
 				}
 				for _, kept := range []string{filepath.Join(share, "data/precious"), filepath.Join(served, "pv1/a"), filepath.Join(served, "pv1/z")} {
@@ -323,13 +323,13 @@ func provisionAndRetain(t *testing.T, share string) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	owner := provisioned.Owner{Volume: "pv9", ClaimUID: "u9"}
-	wish := provisioned.Wish{Path: "data", Owner: owner, Mode: 0o770, OnDelete: provisioned.Retain}
-	if err := provisioned.Make(t.Context(), root, wish); err != nil {
+	owner := sharedirs.Owner{Volume: "pv9", ClaimUID: "u9"}
+	wish := sharedirs.Wish{Path: "data", Owner: owner, Mode: 0o770, OnDelete: sharedirs.Retain}
+	if err := sharedirs.Make(t.Context(), root, wish); err != nil {
 		t.Fatal(err)
 	}
 	write(t, share, "data/precious")
-	if err := provisioned.Remove(t.Context(), root, provisioned.Removal{Path: "data", Owner: owner, AtLeast: provisioned.Delete}); err != nil {
+	if err := sharedirs.Remove(t.Context(), root, sharedirs.Removal{Path: "data", Owner: owner, AtLeast: sharedirs.Delete}); err != nil {
 		t.Fatal(err)
 	}
 }

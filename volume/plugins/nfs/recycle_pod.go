@@ -15,7 +15,7 @@ const (
 	// recyclerImage has a shell, find and ls, as images of this name have.
 	recyclerImage = "busybox:stable"
 	// recyclerScript fails if anything is left, and at once where there is a share
-	// that has volumes provisioned in it, as [ProvisionedShareError] says. -xdev keeps it
+	// that has volumes provisioned in it, as [ErrHoldsVolumes] says. -xdev keeps it
 	// from emptying what is mounted in the volume. Not every busybox's find knows
 	// -delete.
 	recyclerScript = `test -d /scrub || exit 1

@@ -262,9 +262,9 @@ func TestRecycleNeedsItsRoles(t *testing.T) {
 		want   string
 		advice string
 	}{
-		"nobody knows":           {give: func(h *volume.Host) { h.Pods = &runner{} }, want: "volume.ReleaseVerifier", advice: "persistentvolume.ReleaseVerifier"},
+		"nobody knows":           {give: func(h *volume.Host) { h.Pods = &runner{} }, want: "volume.ReleaseVerifier", advice: "release.Verifier"},
 		"nobody runs pods":       {give: func(h *volume.Host) { h.Releases = &verdicts{} }, want: "volume.PodRunner", advice: "nfs.Config.Recycle.Embedded"},
-		"embedded, nobody knows": {config: deleting(), give: func(h *volume.Host) { h.Pods = &runner{} }, want: "volume.ReleaseVerifier", advice: "persistentvolume.ReleaseVerifier"},
+		"embedded, nobody knows": {config: deleting(), give: func(h *volume.Host) { h.Pods = &runner{} }, want: "volume.ReleaseVerifier", advice: "release.Verifier"},
 	} {
 		p, fake, served := newWorker(t, tc.config)
 		tc.give(p.Host.(*volume.Host))

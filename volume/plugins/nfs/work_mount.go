@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -39,7 +39,7 @@ type workMount struct {
 // name is the export's, for errors.
 //
 // The wait ends some seconds after ctx at the latest, with a
-// *[flight.AbandonedError] that matches the cause of ctx's end. f may then still
+// *[blockingcall.AbandonedError] that matches the cause of ctx's end. f may then still
 // run, on a server that does not answer, so it must not write to what the caller
 // reads; it should look at ctx between its steps. Its mount is taken away by
 // force after ForceAfter, which ends its calls, and detached after LazyAfter.
@@ -49,11 +49,11 @@ func (p *plugin) withExport(ctx context.Context, e export, options []string, nam
 		return err
 	}
 	if ctx.Err() != nil {
-		return volume.NothingDone(&flight.AbandonedError{Err: context.Cause(ctx)})
+		return volume.NothingDone(&blockingcall.AbandonedError{Err: context.Cause(ctx)})
 	}
 	unlock, err := p.working.Lock(ctx, name)
 	if err != nil {
-		return volume.NothingDone(&flight.AbandonedError{Earlier: true, Err: err})
+		return volume.NothingDone(&blockingcall.AbandonedError{Earlier: true, Err: err})
 	}
 	w := &workMount{plugin: p, export: e, options: withoutRights(options), dir: filepath.Join(p.GetWorkDir(), name)}
 	done := make(chan error, 1)
@@ -77,7 +77,7 @@ func awaitWork(ctx context.Context, done <-chan error) error {
 	case err := <-done:
 		return err
 	case <-patience.C:
-		return &flight.AbandonedError{Started: true, Err: context.Cause(ctx)}
+		return &blockingcall.AbandonedError{Started: true, Err: context.Cause(ctx)}
 	}
 }
 
@@ -116,7 +116,7 @@ func awaitUse(ctx context.Context, used <-chan error) (err error, returned bool)
 	case err := <-used:
 		return err, true
 	case <-patience.C:
-		return &flight.AbandonedError{Started: true, Err: context.Cause(ctx)}, false
+		return &blockingcall.AbandonedError{Started: true, Err: context.Cause(ctx)}, false
 	}
 }
 
@@ -222,6 +222,6 @@ func leftWork(err error) bool {
 	if _, left := errors.AsType[*workLeftError](err); left {
 		return true
 	}
-	abandoned, ok := errors.AsType[*flight.AbandonedError](err)
+	abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err)
 	return ok && (abandoned.Started || abandoned.Earlier)
 }

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/flight"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -200,7 +200,7 @@ func TestWithExportDoesNotWaitForADeadServer(t *testing.T) {
 			begun := time.Now()
 			err := p.withExport(ctx, workExport, nil, "job", hang)
 			cancel()
-			abandoned, ok := errors.AsType[*flight.AbandonedError](err)
+			abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err)
 			if !ok || !errors.Is(err, context.DeadlineExceeded) || abandoned.Earlier != (try > 0) {
 				t.Fatalf("try %d: err = %v", try, err)
 			}

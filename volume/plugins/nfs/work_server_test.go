@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -42,7 +43,7 @@ func TestVolumeThatIsMountedByAnotherNameOfItsServerIsNotEmptied(t *testing.T) {
 				wantFiles(t, served)
 				return
 			}
-			if e, ok := errors.AsType[*StillMountedError](err); !ok || e.Target != dir || e.Source != tc.source || volume.IsUncertain(err) {
+			if e, ok := errors.AsType[*volume.Failure](err); !ok || e.Cause != volume.ErrInUse || e.Subject != dir || !strings.HasPrefix(e.What, tc.source+" is") || volume.IsUncertain(err) {
 				t.Errorf("Recycle = %v", err)
 			}
 			wantFiles(t, served, "d/data")

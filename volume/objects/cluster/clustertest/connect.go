@@ -10,7 +10,7 @@ import (
 	"github.com/podvol/podvol/volume/objects/cluster"
 )
 
-// Process is what one process sees of a server.
+// Process is one process's view of a server.
 type Process struct {
 	*cluster.Client
 	server *Server
@@ -19,9 +19,9 @@ type Process struct {
 // Hold is [Server.Hold], of all processes.
 func (p *Process) Hold(kind string) (release func()) { return p.server.Hold(kind) }
 
-// Connect returns a client of a server that is reached by transport, for which
-// informers of the shared kinds have synced. stop ends it with its informers; the
-// test does so, too.
+// Connect returns a client of a server that is reached by transport. Its
+// informers of the shared kinds have synced. stop ends it with its informers. The
+// end of the test does so, too.
 func Connect(t testing.TB, server *Server, transport http.RoundTripper, shared ...string) (p *Process, stop func()) {
 	t.Helper()
 	set := Clientset(t, "http://api", transport)

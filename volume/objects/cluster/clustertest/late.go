@@ -14,8 +14,9 @@ type late struct {
 	after time.Duration
 }
 
-// SetLate lets every later request that match selects fail with [ErrUnreachable], and
-// take effect all the same, that much later, even if its sender has gone; nil: none.
+// SetLate makes every later request that match selects fail with
+// [ErrUnreachable]. The request still takes effect after that time, even if its
+// sender has gone; nil: none.
 func (m *Transport) SetLate(match func(Request) bool, after time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// page is what is left of a list, all of it as of one version.
+// page is the rest of a list, all of it as of one version.
 type page struct {
 	items   []metav1.Object
 	version uint64
@@ -44,7 +44,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, a Request) {
 	reply(w, http.StatusOK, map[string]any{"kind": a.Kind.Kind + "List", "apiVersion": a.Kind.GroupVersion().String(), "metadata": rest, "items": items})
 }
 
-// beginOrGoOn returns what is to be listed from here on.
+// beginOrGoOn returns the rest of the list from here on.
 func (s *Server) beginOrGoOn(ctx context.Context, a Request, query url.Values) (page, error) {
 	if token := query.Get("continue"); token != "" {
 		return s.kept(token)
@@ -76,14 +76,14 @@ func (s *Server) kept(token string) (page, error) {
 	return s.pages[n], nil
 }
 
-// tooLarge is the answer to who has seen a later version than there is.
+// tooLarge is the answer to a client that asks for a later version than there is.
 func tooLarge(asked, current uint64) error {
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", asked, current), 1)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
 	return err
 }
 
-// untyped is an object as a list has it: what it is only the list says.
+// untyped is an object in the form of a list's item: only the list has its type.
 func untyped(object metav1.Object) metav1.Object {
 	bare := reflect.New(reflect.TypeOf(object).Elem())
 	bare.Elem().Set(reflect.ValueOf(object).Elem())
@@ -108,7 +108,7 @@ func (s *Server) snapshot(ctx context.Context, a Request) ([]metav1.Object, uint
 	return selected, s.version, err
 }
 
-// selects reports whether an object of the kind is asked for.
+// selects reports whether the request asks for an object of the kind.
 func (r Request) selects(object metav1.Object) bool {
 	if pod, ok := object.(*v1.Pod); ok && r.node != "" && pod.Spec.NodeName != r.node {
 		return false
@@ -116,7 +116,7 @@ func (r Request) selects(object metav1.Object) bool {
 	return (r.Name == "" || r.Name == object.GetName()) && (r.Namespace == "" || r.Namespace == object.GetNamespace())
 }
 
-// checkWatch refuses what cannot be asked.
+// checkWatch refuses invalid options.
 func checkWatch(query url.Values) error {
 	if query.Get("sendInitialEvents") == "" || query.Get("resourceVersionMatch") == string(metav1.ResourceVersionMatchNotOlderThan) {
 		return nil

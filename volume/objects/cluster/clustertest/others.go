@@ -29,7 +29,7 @@ func newOthers() others {
 	return others{stored: make(map[volume.ObjectRef]metav1.Object), news: make(chan struct{})}
 }
 
-// list returns what there is of a kind in a namespace; an empty one: in all.
+// list returns the objects of a kind in a namespace; an empty one means all.
 func (o *others) list(a Request) (items []metav1.Object, version uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -42,7 +42,8 @@ func (o *others) list(a Request) (items []metav1.Object, version uint64) {
 	return items, o.version
 }
 
-// since returns what has happened after a version, and what is closed when more does.
+// since returns the events after a version, and a channel that is closed at the
+// next event.
 func (o *others) since(a Request, after uint64) (events []apiEvent, news chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -58,7 +59,7 @@ func selects(a Request, ref volume.ObjectRef) bool {
 	return a.Kind.Kind == ref.Kind && (a.Namespace == "" || a.Namespace == ref.Namespace) && (a.Name == "" || a.Name == ref.Name)
 }
 
-// happened tells those who watch. o is locked.
+// happened notifies the watches. o is locked.
 func (o *others) happened(what string, kind objects.Kind, object metav1.Object) {
 	o.events = append(o.events, apiEvent{version: o.version, kind: kind.Kind, Type: what, Object: object})
 	close(o.news)
@@ -117,7 +118,7 @@ func (o *others) serve(r *http.Request, a Request) (metav1.Object, error) {
 	return object, nil
 }
 
-// Lease returns a Lease as stored, or nil. It is not to be changed.
+// Lease returns a stored Lease, or nil. It must not be changed.
 func (s *Server) Lease(namespace, name string) *coordinationv1.Lease {
 	s.others.mu.Lock()
 	defer s.others.mu.Unlock()

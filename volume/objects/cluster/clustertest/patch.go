@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-// patched is an object as a merge patch (RFC 7386) or a strategic one has it. A
+// patched is the object after a merge patch (RFC 7386) or a strategic one. A
 // resourceVersion in the patch must be the object's.
 func (s *Server) patched(r *http.Request, a Request) (metav1.Object, error) {
 	old, err := s.store.Get(r.Context(), a.Ref())

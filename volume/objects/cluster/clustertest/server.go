@@ -25,13 +25,18 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// Server serves an embedded store as the Kubernetes API does, as far as
-// podvol asks for it: single objects, lists by pages, watches by namespace and
-// name, and of a node's pods, initial events, expired versions, preconditions,
-// patches, service account tokens. Its answers are tested against those of a real
-// one. What is missing is admission, which protects volumes and claims by
-// finalizers, the validation of specs, namespaces, and time for pods to end: they
-// are deleted at once. Leases and events are not patched.
+// Server serves an embedded store as the Kubernetes API does, as far as podvol
+// uses the API:
+//
+//   - single objects, lists by pages, and watches by namespace, by name and of a
+//     node's pods;
+//   - initial events, expired versions, preconditions and patches;
+//   - service account tokens.
+//
+// Tests compare its answers with those of a real one. It lacks admission, which
+// protects volumes and claims by finalizers, the validation of specs, and
+// namespaces. Pods have no time to end: they are deleted at once. Leases and
+// events are not patched.
 type Server struct {
 	store  *objects.Store
 	others others
@@ -63,8 +68,8 @@ type apiEvent struct {
 // NewServer returns a server that serves an empty store.
 func NewServer() *Server { return NewServerOf(objects.NewStore()) }
 
-// NewServerOf returns a server of a store, to which nobody writes any more past the
-// server.
+// NewServerOf returns a server of a store. From then on, only the server may
+// write to the store.
 func NewServerOf(store *objects.Store) *Server {
 	s := &Server{store: store, held: make(map[string]int), watches: make(map[*http.Request]volume.ObjectRef), news: make(chan struct{}), others: newOthers()}
 	s.dropped, s.drop = context.WithCancel(context.Background())
@@ -78,8 +83,7 @@ func NewServerOf(store *objects.Store) *Server {
 	return s
 }
 
-// Refuse answers every request that refuse has a status for with that;
-// nil: none.
+// Refuse makes every request fail that refuse returns a status for; nil: none.
 func (s *Server) Refuse(refuse func(*http.Request) *metav1.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +98,7 @@ func (s *Server) DropWatches() {
 	s.dropped, s.drop = context.WithCancel(context.Background())
 }
 
-// Hold lets watches of a kind tell nothing, until release is called.
+// Hold stops the events of all watches of a kind, until release is called.
 func (s *Server) Hold(kind string) (release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,10 +111,10 @@ func (s *Server) Hold(kind string) (release func()) {
 	})
 }
 
-// Observe calls f with each version that is stored from now on of an object of the kinds
-// that an embedded store keeps, in their order, and as they were last with those that
-// are gone. f must neither change them nor call the server. What was stored before it
-// is called with first.
+// Observe calls f with each version that is stored from now on, in order, of the
+// kinds that an embedded store keeps. It calls f first with the objects that are
+// stored already. For a deleted object it calls f with the last version. f must
+// neither change the objects nor call the server.
 func (s *Server) Observe(f func(object metav1.Object, gone bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,14 +133,14 @@ func (s *Server) tell() {
 	s.news = make(chan struct{})
 }
 
-// Expire lets all versions expire that have been given so far.
+// Expire makes all versions expire that have been given so far.
 func (s *Server) Expire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expired, s.events = s.version, nil
 }
 
-// Asked returns the requests so far, and forgets them.
+// Asked returns the requests so far, and clears them.
 func (s *Server) Asked() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,14 +149,14 @@ func (s *Server) Asked() []string {
 	return all
 }
 
-// Watched returns what the watches are of that are open, in order of kind and name.
+// Watched returns the objects of the open watches, in order of kind and name.
 func (s *Server) Watched() []volume.ObjectRef {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedFunc(maps.Values(s.watches), func(a, b volume.ObjectRef) int { return cmp.Compare(a.String(), b.String()) })
 }
 
-// Request is what a request asks for.
+// Request is a parsed request.
 type Request struct {
 	Kind            objects.Kind
 	Namespace, Name string
@@ -162,7 +166,7 @@ type Request struct {
 	node string // whose pods are selected
 }
 
-// Ref returns what is asked for; without a name, all of it.
+// Ref returns the requested object; without a name, all of its kind.
 func (r Request) Ref() volume.ObjectRef {
 	return volume.NewObjectRef(r.Kind.Kind, r.Namespace, r.Name)
 }
@@ -182,8 +186,8 @@ func plural(kind string) string {
 	return kind + "s"
 }
 
-// ParseRequest understands a request; false says that it is none of a kind that is
-// served.
+// ParseRequest parses a request. It returns false if the request is not for a
+// served kind.
 func ParseRequest(r *http.Request) (Request, bool) {
 	for _, kind := range served() {
 		prefix := "/apis/" + kind.Group + "/" + kind.Version + "/"
@@ -357,7 +361,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, a Request) {
 	}
 }
 
-// open counts a watch among those that are open until end is called.
+// open counts a watch as open until end is called.
 func (s *Server) open(r *http.Request, a Request) (dropped context.Context, end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -369,7 +373,7 @@ func (s *Server) open(r *http.Request, a Request) (dropped context.Context, end 
 	}
 }
 
-// timeoutOf is how long a watch is to stay open.
+// timeoutOf is how long a watch stays open.
 func timeoutOf(r *http.Request) (over <-chan time.Time, stop func()) {
 	seconds, err := strconv.Atoi(r.URL.Query().Get("timeoutSeconds"))
 	if err != nil || seconds <= 0 {
@@ -379,14 +383,15 @@ func timeoutOf(r *http.Request) (over <-chan time.Time, stop func()) {
 	return timer.C, func() { timer.Stop() }
 }
 
-// typed gives an object the kind that only stored ones have.
+// typed gives an object its kind, which only stored objects have.
 func typed(kind objects.Kind, object metav1.Object) metav1.Object {
 	encoded, _ := json.Marshal(map[string]any{"kind": kind.Kind, "apiVersion": kind.GroupVersion().String()})
 	_ = json.Unmarshal(encoded, object)
 	return object
 }
 
-// since returns the events after a version, and up to which it has looked.
+// since returns the events after a version, and the last version that it has
+// read.
 func (s *Server) since(a Request, after uint64) (events []apiEvent, upTo uint64, news chan struct{}, expired bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -409,7 +414,7 @@ func (s *Server) since(a Request, after uint64) (events []apiEvent, upTo uint64,
 	return events, max(after, s.version), s.news, after < s.expired
 }
 
-// answer sends an object, or the API's words for a store's error.
+// answer sends an object, or a store's error in the API's words.
 func answer(w http.ResponseWriter, a Request, object metav1.Object, err error) {
 	if err == nil {
 		reply(w, http.StatusOK, object)
@@ -448,7 +453,7 @@ func refusalOf(a Request, err error) *metav1.Status {
 	return Status(http.StatusInternalServerError, metav1.StatusReasonInternalError, a, err.Error())
 }
 
-// Status is an answer that says that a request has failed.
+// Status is the answer for a failed request.
 func Status(code int32, reason metav1.StatusReason, a Request, message string) *metav1.Status {
 	return &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: code, Reason: reason,
 		Message: message, Details: &metav1.StatusDetails{Name: a.Name, Kind: plural(a.Kind.Kind), Group: a.Kind.Group}}
@@ -462,8 +467,8 @@ func reply(w http.ResponseWriter, code int, what any) {
 	_, _ = w.Write(body.Bytes())
 }
 
-// Store is what is served. It is to be read; what is written past the server is
-// not told to those who watch.
+// Store is the served store. It must only be read: writes past the server do not
+// reach the watches.
 func (s *Server) Store() *objects.Store { return s.store }
 
 // Direct writes an object past all faults.

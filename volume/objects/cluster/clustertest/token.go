@@ -20,22 +20,22 @@ func isTokenRequest(r *http.Request, a Request) bool {
 	return a.Kind.Kind == "ServiceAccount" && r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/token")
 }
 
-// SetClockSkew has the server's clock, which tokens are issued by, be another; it is
-// ahead of the clients' if the skew is positive.
+// SetClockSkew moves the server's clock, which sets the times of tokens. A
+// positive skew puts it ahead of the clients' clock.
 func (s *Server) SetClockSkew(skew time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.skew = skew
 }
 
-// podRequest is what the API's answers about a pod are about.
+// podRequest is the request that the API's answers about a pod name.
 func podRequest(ref volume.ObjectRef) Request {
 	return Request{Kind: objects.Kind{GroupVersionKind: v1.SchemeGroupVersion.WithKind(ref.Kind)}, Namespace: ref.Namespace, Name: ref.Name}
 }
 
-// issueToken answers a TokenRequest: the account must exist, and so must the pod that the
-// token is to be bound to, with its UID. Tokens are numbered: "token-1" is the
-// first that the server issues.
+// issueToken answers a TokenRequest. The account must exist, and the pod that the
+// token is bound to must exist with its UID. Tokens are numbered: "token-1" is
+// the server's first.
 func (s *Server) issueToken(r *http.Request, a Request) (metav1.Object, error) {
 	if _, err := s.store.Get(r.Context(), a.Ref()); err != nil {
 		return nil, err

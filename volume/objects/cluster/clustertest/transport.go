@@ -28,7 +28,7 @@ type Transport struct {
 // NewTransport returns a transport to a handler.
 func NewTransport(handler http.Handler) *Transport { return &Transport{handler: handler} }
 
-// SetDown lets every later request fail with err; nil: none.
+// SetDown makes every later request fail with err; nil: none.
 func (m *Transport) SetDown(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -41,8 +41,8 @@ func (m *Transport) isDown() error {
 	return m.down
 }
 
-// RoundTrip implements [http.RoundTripper]. Faults that are injected hit a request
-// before it is served, or after: then its answer is lost or late.
+// RoundTrip implements [http.RoundTripper]. An injected fault hits a request
+// before it is served, or after; then its answer is lost or late.
 func (m *Transport) RoundTrip(r *http.Request) (response *http.Response, err error) {
 	if err := m.isDown(); err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func (r *memoryResponse) Write(b []byte) (int, error) {
 	return r.body.Write(b)
 }
 
-// ErrUnreachable is what a server that is down is like.
+// ErrUnreachable is the error of a server that is down.
 var ErrUnreachable = errors.New("no route to host")
 
 // Clientset returns a Clientset of a server that is reached by transport, or

@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/podvol/podvol/util/apiserver"
-	"github.com/podvol/podvol/util/noleak"
+	"github.com/podvol/podvol/util/testenv/apiserver"
+	"github.com/podvol/podvol/util/testenv/noleak"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
 )
 

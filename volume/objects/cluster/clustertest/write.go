@@ -55,7 +55,7 @@ func (s *Server) write(r *http.Request, a Request) (metav1.Object, error) {
 	return object, err
 }
 
-// sent is the object that a request wants to be stored.
+// sent is the object in a write request.
 func (s *Server) sent(r *http.Request, a Request) (metav1.Object, error) {
 	if a.Verb == "patch" {
 		return s.patched(r, a)
@@ -70,7 +70,7 @@ func (s *Server) sent(r *http.Request, a Request) (metav1.Object, error) {
 	return object, nil
 }
 
-// fitsPath gives an object the namespace of the path, and refuses another one,
+// fitsPath sets an object's namespace from the path. It refuses another namespace
 // and another name.
 func fitsPath(object metav1.Object, a Request) error {
 	if object.GetNamespace() == "" {
@@ -85,8 +85,8 @@ func fitsPath(object metav1.Object, a Request) error {
 	return nil
 }
 
-// updateStatus takes along what the metadata say, as an API server does: only the
-// spec stays.
+// updateStatus takes the metadata along, as an API server does. Only the spec
+// stays.
 func (s *Server) updateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error) {
 	stored, err := s.store.UpdateStatus(ctx, object)
 	if err != nil {
@@ -99,8 +99,8 @@ func (s *Server) updateStatus(ctx context.Context, object metav1.Object) (metav1
 	return s.store.Update(ctx, stored) // which changes nothing if they are the same
 }
 
-// begin makes of an object that is sent what is created: its identity is the
-// server's to give, and most kinds begin with a status of their own.
+// begin turns a sent object into a created one. The server sets its identity, and
+// most kinds begin with a status of their own.
 func begin(kind objects.Kind, object metav1.Object) error {
 	if object.GetName() == "" && object.GetGenerateName() != "" {
 		object.SetName(object.GetGenerateName() + string(objects.NewUID()[:5]))
@@ -122,7 +122,7 @@ func begin(kind objects.Kind, object metav1.Object) error {
 	return nil
 }
 
-// remove returns the object as it is now, or as it was last.
+// remove returns the object as it is now, or its last state.
 func (s *Server) remove(r *http.Request, a Request) (metav1.Object, error) {
 	var options metav1.DeleteOptions
 	if err := json.NewDecoder(r.Body).Decode(&options); err != nil && !errors.Is(err, io.EOF) {

@@ -13,12 +13,12 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// Writer returns what writes to the server past all faults; those who watch are
-// told.
+// Writer returns a writer to the server that hits no faults. The watches see its
+// writes.
 func (s *Server) Writer() objects.Writer { return writer{s} }
 
-// Restore creates an object as it is, with its UID and its status, as who restores a
-// database does; those who watch are told. The errors are those of [objects.Store].
+// Restore creates an object as it is, with its UID and its status, as a restored
+// database does. The watches see it. The errors are as of [objects.Store].
 func (s *Server) Restore(ctx context.Context, object metav1.Object) (metav1.Object, error) {
 	kind, ref, err := objects.Describe(object)
 	if err != nil {

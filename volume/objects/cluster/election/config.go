@@ -13,41 +13,43 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// Config says which lease is campaigned for, and how. The defaults of its times
-// are those of Kubernetes' components.
+// Config describes a campaign for a lease. The defaults of its times are those of
+// Kubernetes' components.
 type Config struct {
-	// Client is the API that keeps the lease, such as
-	// kubernetes.Interface's CoordinationV1(). It needs to get, create and update
-	// leases. It should not be limited by what else the process asks for.
+	// Client is the API that keeps the lease, such as kubernetes.Interface's
+	// CoordinationV1(). It needs to get, create and update leases. Other requests
+	// of the process should not slow it down by a shared limit.
 	Client coordinationv1.LeasesGetter
-	// Namespace and Name are the lease's. It is made if it does not exist.
+	// Namespace and Name are the lease's. The lease is made if it does not exist.
 	Namespace, Name string
-	// Identity is who holds it, for those who look at it; "": the host's name. It is
-	// made unique.
+	// Identity is the name of this holder for people; "": the host's name. A
+	// suffix makes it unique.
 	Identity string
-	// LeaseDuration is how long others wait after they have seen the lease renewed
-	// for the last time; whole seconds; 0: 15 s.
+	// LeaseDuration is how long other replicas wait after they have last seen a
+	// renewal; whole seconds; 0: 15 s.
 	LeaseDuration time.Duration
-	// RenewDeadline is how long after the last renewal lead's context ends; 0: 10 s. It
-	// must be shorter than LeaseDuration.
+	// RenewDeadline is the time from the last renewal to the end of lead's
+	// context; 0: 10 s. It must be shorter than LeaseDuration.
 	RenewDeadline time.Duration
-	// RetryPeriod is the pause between renewals, and between looks of those who
-	// wait; at least a second; 0: 2 s. RenewDeadline must be longer by more than a
-	// fifth.
+	// RetryPeriod is the pause between renewals, and between the reads of waiting
+	// replicas; at least a second; 0: 2 s. RenewDeadline must be longer by more
+	// than a fifth.
 	RetryPeriod time.Duration
-	// Grace is how long lead may take to return after leadership was lost; 0:
-	// LeaseDuration without RenewDeadline, after which another replica may lead, and
-	// without a fifth of that, for the process to end. RenewDeadline and Grace
-	// together must not be longer than LeaseDuration.
+	// Grace is how long lead may take to return after leadership was lost. 0:
+	// LeaseDuration without RenewDeadline, after which another replica may lead,
+	// and without a fifth of that, for the process to end. RenewDeadline and
+	// Grace together must not be longer than LeaseDuration.
 	Grace time.Duration
-	// Drain is how long lead may take to return after Run's context has ended, while
-	// the lease is renewed further; 0: 25 s, as the kubelet kills a pod after 30.
+	// Drain is how long lead may take to return after Run's context has ended.
+	// Meanwhile the lease is renewed. 0: 25 s, because the kubelet kills a pod
+	// after 30.
 	Drain time.Duration
-	// Health is told how the campaign goes; nil: nobody is.
+	// Health receives the state of the campaign; nil: it is dropped.
 	Health *Health
-	// Events takes the events about who leads; nil: nobody does.
+	// Events receives the events about the leader; nil: they are dropped.
 	Events resourcelock.EventRecorder
-	// Logger says who leads, and why no more; nil: nobody does.
+	// Logger receives the changes of the leader and their reasons; nil: they are
+	// dropped.
 	Logger *slog.Logger
 
 	wall func() time.Time // nil: the machine's clock

@@ -1,32 +1,36 @@
-// Package election lets one of several replicas work at a time: the one that
+// Package election lets one of several replicas work at a time: the replica that
 // holds a Lease of the Kubernetes API. [Run] campaigns for it with client-go's
-// leaderelection, so that replicas of other versions, and kubectl, understand it.
+// leaderelection. So replicas of other versions, and kubectl, understand it.
 //
-// # What it adds
+// # Differences from client-go
 //
-// client-go releases a lease when it is told to end, or when it cannot renew it,
-// whether or not the work that the lease stands for has ended. Here it is given up
-// only after the work has returned; until then it is renewed as long as that goes.
+//   - client-go releases a lease when it is told to end, or when it cannot renew
+//     it, whether or not the leader's work has ended. Here the lease is released
+//     only after the work has returned. Until then it is renewed as long as that
+//     is possible.
+//   - client-go counts its time from the answer to a renewal. If an API server
+//     answers late, it leads for longer than others wait. Here the time counts
+//     from the sending of the renewal.
+//   - client-go leads until the renew deadline even if it has seen another holder
+//     of the lease. Here that ends the work at once.
+//   - client-go takes a lease with its own identity for its own. Here every call
+//     of [Run] has a unique identity.
 //
-// client-go counts its time from the answer to a renewal. An API server that
-// answers late makes it lead for longer than others wait. Here it counts from
-// when the renewal was sent.
+// # Guarantees
 //
-// client-go goes on to lead until the renew deadline though it has seen that
-// another one holds the lease. Here that ends the work at once.
+// No two replicas lead at the same time under one condition: lead has returned,
+// or its process has ended, before LeaseDuration has passed since the last
+// renewal was sent, by the clocks of the others. lead's context ends
+// RenewDeadline after that sending. [Run] returns an error Grace later; the
+// process should end with it.
 //
-// client-go takes a lease that names its own identity for its own. Here every
-// call of [Run] has an identity that nobody else has.
+// The limits:
 //
-// # What it guarantees
+//   - If the Lease is deleted, or gets another holder by hand, another replica
+//     leads before this one knows. That takes up to RetryPeriod.
+//   - After the machine was suspended, lead may run for up to RetryPeriod before
+//     that is noticed.
 //
-// No two replicas lead at the same time if lead has returned, or its process ended,
-// before LeaseDuration has passed since the last renewal was sent, by the clocks of
-// the others. lead's context ends RenewDeadline after that, and [Run] returns an
-// error to end the process with after Grace more. Two things are out of its hands.
-// Who deletes the Lease, or writes another holder into it, makes another replica
-// lead before this one has heard of it, which takes up to RetryPeriod. And after
-// the machine was suspended lead may run for up to RetryPeriod before that is
-// noticed. Against both, and against a lead that goes on, writes should carry the
+// Against both, and against a lead that does not return, writes should carry the
 // resourceVersion that they are based on.
 package election

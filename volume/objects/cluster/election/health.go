@@ -6,39 +6,41 @@ import (
 	"time"
 )
 
-// State is how a campaign stands.
+// State is the state of a campaign.
 type State struct {
-	// Leading is whether lead runs, and its context has not ended.
+	// Leading says that lead runs and its context has not ended.
 	Leading bool
-	// Holder is the identity that was seen to hold the lease last; "": nobody.
+	// Holder is the last holder of the lease that was seen; "": none.
 	Holder string
-	// Renewed is when the request was sent that has renewed the lease last; zero: none.
+	// Renewed is the time at which the last successful renewal was sent; zero:
+	// none.
 	Renewed time.Time
-	// Ending is since when lead should return, and has not; zero: it need not.
+	// Ending is the time from which on lead should return; zero: it need not.
+	// lead has not returned yet.
 	Ending time.Time
-	// Terms is how often lead was called.
+	// Terms is the number of calls of lead.
 	Terms int
-	// Err is what lead has returned last.
+	// Err is the last error of lead.
 	Err error
 }
 
-// Health tells how a campaign stands, for health checks and metrics. Its zero value
-// is ready for one call of [Run]. All methods are safe for concurrent use.
+// Health has the state of a campaign, for health checks and metrics. Its zero
+// value is ready for one call of [Run]. All methods are safe for concurrent use.
 type Health struct {
 	mu    sync.Mutex
 	state State
 }
 
-// State returns how the campaign stands now.
+// State returns the present state of the campaign.
 func (h *Health) State() State {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.state
 }
 
-// Check is for /healthz: it is an error if lead should have returned for longer than
-// that, so that the process is to be replaced. That another replica leads, or that
-// the API does not answer, is none.
+// Check is for /healthz. It is an error if lead should have returned for longer
+// than tolerated; then the process must be replaced. It is no error if another
+// replica leads, or the API does not answer.
 func (h *Health) Check(tolerated time.Duration) error {
 	s := h.State()
 	if late := time.Since(s.Ending); !s.Ending.IsZero() && late > tolerated {

@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// lock is the lease that client-go's elector works on. It notes what the elector
-// learns, and decides by itself how long the lease can be relied on.
+// lock is the lease for client-go's elector. It records the elector's calls, and
+// decides by itself how long the lease is valid.
 type lock struct {
 	*resourcelock.LeaseLock
 	config   Config
@@ -41,7 +41,8 @@ func leaseOf(c Config) *resourcelock.LeaseLock {
 	}
 }
 
-// patience is how long one request may take: a second one fits into the deadline.
+// patience limits the time of one request, so that a second one fits into the
+// deadline.
 func (l *lock) patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, max(time.Second, l.config.RenewDeadline/2))
 }
@@ -89,7 +90,7 @@ func (l *lock) write(ctx context.Context, record resourcelock.LeaderElectionReco
 	return nil
 }
 
-// renew says that the lease was renewed by a request that was sent then.
+// renew records that a request renewed the lease, and when that was sent.
 func (l *lock) renew(sent, wall time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,7 +109,8 @@ func (l *lock) renew(sent, wall time.Time) {
 	l.expiry.Reset(left)
 }
 
-// expire is called when the timer ends, which may have been set anew meanwhile.
+// expire is called when the timer ends. The timer may have been set anew
+// meanwhile.
 func (l *lock) expire() {
 	l.mu.Lock()
 	late := time.Since(l.renewed) >= l.config.RenewDeadline
@@ -118,8 +120,8 @@ func (l *lock) expire() {
 	}
 }
 
-// checkWall notices that time has passed that timers do not count, as while a
-// machine is suspended. The wall's clock may have been put forward just as well.
+// checkWall notices time that timers do not count, such as a suspended machine's.
+// The wall clock may also have been put forward.
 func (l *lock) checkWall() {
 	l.mu.Lock()
 	passed, leads := l.config.wall().Round(0).Sub(l.wall), !l.renewed.IsZero()
@@ -154,8 +156,8 @@ func (l *lock) close() {
 	}
 }
 
-// release gives the lease up if it is held. It is tried until RenewDeadline, after
-// which the lease runs out by itself.
+// release releases the lease if it is held. It retries until RenewDeadline. After
+// that the lease expires by itself.
 func (l *lock) release(ctx context.Context) error {
 	if !l.wrote {
 		return nil
@@ -201,6 +203,7 @@ func (l *lock) tryRelease(ctx context.Context) error {
 	return err
 }
 
-// ErrLost is why the context of lead has ended, if it was not Run's: the lease is
-// held by another replica, or nobody can tell any more whether it is.
+// ErrLost is the cause of the end of lead's context, unless Run's context ended.
+// Another replica holds the lease, or it is no longer known whether this one
+// does.
 var ErrLost = errors.New("the lease was lost")

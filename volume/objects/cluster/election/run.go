@@ -13,34 +13,38 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ErrNotReturned says that lead has not returned in time after its context has
-// ended.
+// ErrNotReturned says that lead has not returned in time after the end of its
+// context.
 var ErrNotReturned = errors.New("the work that was led has not ended in time, and may still run: end this process")
 
-// Run campaigns for a lease, and calls lead each time that it is won, until ctx
-// ends. lead's context ends with ctx, and as soon as the lease was lost or cannot
-// be told to be held any more ([context.Cause] is [ErrLost] then, with the reason).
-// The lease is renewed until lead has returned, if it can be, and released only
-// then. lead is never called while an earlier call has not returned.
+// Run campaigns for a lease until ctx ends. It calls lead each time that it wins
+// the lease.
 //
-// What follows when lead returns:
+//   - lead's context ends with ctx. It also ends when the lease was lost, or when
+//     it is no longer known whether it is held; then [context.Cause] is [ErrLost]
+//     with the reason.
+//   - The lease is renewed until lead has returned, if possible, and released
+//     only then.
+//   - lead is never called before an earlier call has returned.
 //
-//   - ctx has ended: the lease is released, and Run returns lead's error, unless that
-//     is the context's.
+// When lead returns:
+//
+//   - ctx has ended: the lease is released, and Run returns lead's error, unless
+//     that is the context's.
 //   - The lease was lost: Run campaigns again at once. lead's error is logged.
 //   - else nil: the work is done. The lease is released, and Run returns nil.
 //   - else an error: the lease is released, so that another replica can try. Run
-//     campaigns again, after a pause of 1, 2, 4 … seconds, at most a minute, shorter
-//     again after lead has run for longer than that.
+//     campaigns again, after a pause of 1, 2, 4 … seconds, at most a minute. The
+//     pause is short again after lead has run for longer than it.
 //
-// If lead does not return within Config.Grace after the lease was lost, or within
-// Config.Drain after ctx has ended, Run returns an error that matches
-// [ErrNotReturned]. The lease is not renewed any more, and not released. The process
-// should end before another replica leads, which with the default times it does if
-// it ends at once.
+// lead may not return within Config.Grace after the lease was lost, or within
+// Config.Drain after ctx has ended. Then Run returns an error that matches
+// [ErrNotReturned]. The lease is neither renewed any more nor released. The
+// process should end before another replica leads. With the default times it does
+// so if it ends at once.
 //
-// A [Config] that cannot work is a *[volume.InvalidSpecError], before anything is
-// asked.
+// A [Config] that cannot work is a *[volume.InvalidSpecError]. No request is made
+// before that check.
 func Run(ctx context.Context, c Config, lead func(ctx context.Context) error) error {
 	c, err := complete(c)
 	if err != nil {
@@ -68,7 +72,7 @@ func Run(ctx context.Context, c Config, lead func(ctx context.Context) error) er
 	return nil
 }
 
-// term is from the beginning of a campaign to the end of the leadership.
+// term is the time from the beginning of a campaign to the end of the leadership.
 type term struct {
 	config Config
 	lock   *lock
@@ -118,7 +122,7 @@ func (t *term) serve(ctx context.Context, lead func(context.Context) error) (aga
 	return err != nil, err
 }
 
-// unlessContext is an error that is not of the context's end.
+// unlessContext returns err, or nil if err is due to the context's end.
 func unlessContext(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrLost) {
 		return nil
@@ -126,13 +130,13 @@ func unlessContext(err error) error {
 	return err
 }
 
-// campaign has client-go's elector campaign for the lease and renew it, until stop
-// has returned.
+// campaign runs client-go's elector, which campaigns for the lease and renews it,
+// until stop has returned.
 func (t *term) campaign(ctx context.Context) (stop func(), err error) {
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: t.lock, Name: t.config.Name,
 		LeaseDuration: t.config.LeaseDuration, RenewDeadline: t.config.RenewDeadline, RetryPeriod: t.config.RetryPeriod,
-		// Who leads, and for how long, is the lock's to say.
+		// The lock decides which replica leads, and for how long.
 		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {}},
 	})
 	if err != nil {
@@ -150,7 +154,7 @@ func (t *term) campaign(ctx context.Context) (stop func(), err error) {
 	}, nil
 }
 
-// lead calls lead, waits for it as long as it may take, and reports whether it has
+// lead calls lead, waits for it as long as allowed, and reports whether it has
 // returned.
 func (t *term) lead(ctx context.Context, lead func(context.Context) error) (returned bool, err error) {
 	leading, end := context.WithCancelCause(ctx)

@@ -13,8 +13,8 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/podvol/podvol/util/fault"
-	"github.com/podvol/podvol/util/noleak"
-	"github.com/podvol/podvol/util/testtool"
+	"github.com/podvol/podvol/util/testenv/noleak"
+	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
 	"github.com/podvol/podvol/volume/objects/cluster/election"
 )

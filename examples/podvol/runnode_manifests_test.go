@@ -1,0 +1,53 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/podvol/podvol/util/testenv/nstest"
+)
+
+// A start before the disk of the manifests is mounted changes nothing, and neither
+// does the next one.
+func TestRunNodeStartsBeforeItsManifestsAreMounted(t *testing.T) {
+	nstest.Parallel(t)
+	nstest.Run(t, func(t *testing.T) {
+		dir, root := filepath.Join(t.TempDir(), "manifests"), filepath.Join(t.TempDir(), "root")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		putManifest(t, dir, "a.yaml", podNamed("a", disk))
+		n := runProcess(t, dir, root)
+		kept := filepath.Join(n.row("disk", "mounted").Path, "kept")
+		write(t, kept)
+		n.stop()
+
+		renamed(t, dir, dir+".unmounted")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			n = runProcess(t, dir, root)
+			n.hears("is its disk mounted?")
+			n.stop()
+			content(t, kept, "precious")
+		}
+		n = runProcess(t, dir, root)
+		n.hears("is its disk mounted?")
+		renamed(t, dir, dir+".empty")
+		renamed(t, dir+".unmounted", dir)
+		n.hears("pods: 1, volumes: 1")
+		n.stop()
+		content(t, kept, "precious")
+
+		renamed(t, dir, dir+".unmounted")
+		renamed(t, dir+".empty", dir)
+		n = runProcess(t, dir, root, "--accept-manifests")
+		n.row("disk", "unmounted")
+		n.stop()
+		if _, err := os.Stat(kept); err == nil {
+			t.Error("what it was told to obey it did not")
+		}
+	})
+}

@@ -1,0 +1,24 @@
+// Package pathin tells whether a path lies in a directory, by their names alone. It
+// reads no file system and follows no link: a caller that must not be misled by a
+// link uses a file descriptor instead.
+//
+// Like every package below util, it carries no promise of compatibility.
+package pathin
+
+import "strings"
+
+// Cut reports whether p is dir or lies below it, and returns what leads from
+// dir to p; that is empty if they are the same. Both must be clean, and both
+// absolute or both relative.
+func Cut(dir, p string) (rest string, ok bool) {
+	if p == dir {
+		return "", true
+	}
+	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// Strictly reports whether p lies below dir and is not dir itself.
+func Strictly(dir, p string) bool {
+	rest, ok := Cut(dir, p)
+	return ok && rest != ""
+}

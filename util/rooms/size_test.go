@@ -1,0 +1,125 @@
+package rooms
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Caps for what a reader can still hold: a package with more files, or a type with more
+// methods, is several that have not been told apart.
+const (
+	maxFiles   = 25
+	maxLines   = 4800
+	maxMethods = 60
+)
+
+// tooLarge are the packages and types above the caps, each with a cap of its own. They
+// are to shrink: nothing is added here, and an entry that is not needed any more fails.
+func tooLarge() map[string]size {
+	return map[string]size{
+		"examples/podvol":                  {files: 36, lines: 4_900},
+		"mount":                            {files: 79, lines: 11_200, methods: map[string]int{"FakeMounter": 78}},
+		"volume":                           {files: 42, methods: map[string]int{"checker": 68}},
+		"volume/persistentvolume":          {files: 31, lines: 5_100, methods: map[string]int{"Controller": 124}},
+		"volume/persistentvolume/embedded": {methods: map[string]int{"Cluster": 62}},
+		"volume/plugins/nfs":               {files: 35},
+		"volume/volumemanager":             {files: 60, lines: 9_250, methods: map[string]int{"Manager": 205}},
+		"volume/volumetest":                {files: 41, lines: 6_600},
+	}
+}
+
+// size counts what there is of a package outside its tests.
+type size struct {
+	files, lines int
+	methods      map[string]int // by type
+}
+
+func TestRoomsAreSmall(t *testing.T) {
+	for path, has := range sizes(t) {
+		may := tooLarge()[path]
+		compare(t, path, "files", has.files, maxFiles, may.files)
+		compare(t, path, "lines", has.lines, maxLines, may.lines)
+		for name, methods := range has.methods {
+			compare(t, path+"."+name, "methods", methods, maxMethods, may.methods[name])
+		}
+	}
+}
+
+func compare(t *testing.T, name, what string, has, usual, listed int) {
+	t.Helper()
+	switch limit := max(usual, listed); {
+	case has > limit:
+		t.Errorf("%s has %d %s, more than %d: what in it is a thing of its own?", name, has, what, limit)
+	case listed > 0 && has <= usual:
+		t.Errorf("%s has %d %s by now, as every other one may: take its entry away", name, has, what)
+	}
+}
+
+// sizes reads all packages, by their paths below the module.
+func sizes(t *testing.T) map[string]size {
+	t.Helper()
+	const top = "../.."
+	all, fset := make(map[string]size), token.NewFileSet()
+	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name := entry.Name(); entry.IsDir() && (name == "testdata" || path != top && strings.HasPrefix(name, ".")) {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		dir, err := filepath.Rel(top, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		s := all[dir]
+		if s.methods == nil {
+			s.methods = make(map[string]int)
+		}
+		s.files++
+		s.lines += fset.File(file.Pos()).LineCount()
+		for _, declared := range file.Decls {
+			if f, ok := declared.(*ast.FuncDecl); ok && f.Recv != nil {
+				s.methods[receiver(f)]++
+			}
+		}
+		all[dir] = s
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 20 {
+		t.Fatalf("only %d packages are read; the test sees the wrong tree", len(all))
+	}
+	return all
+}
+
+// receiver returns the name of a method's type.
+func receiver(method *ast.FuncDecl) string {
+	for expr := method.Recv.List[0].Type; ; {
+		switch e := expr.(type) {
+		case *ast.StarExpr:
+			expr = e.X
+		case *ast.IndexExpr:
+			expr = e.X
+		case *ast.IndexListExpr:
+			expr = e.X
+		case *ast.Ident:
+			return e.Name
+		default:
+			return ""
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package emptydirs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/removetree"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
+)
+
+// NestedMountError says that a directory is kept, with all its contents,
+// because something is still mounted below it.
+type NestedMountError struct {
+	Dir string
+	// Mounts are the targets below Dir.
+	Mounts []string
+}
+
+func (e *NestedMountError) Error() string {
+	return fmt.Sprintf("%s is kept: %s still mounted below it; unmount that first", e.Dir, strings.Join(e.Mounts, ", "))
+}
+
+// TearDown takes every mount off dir, removes dir with its contents, and the
+// volume's marker; the directories above them stay. It is idempotent. It never
+// deletes across a mount: one that is left below dir is a *[NestedMountError]
+// and nothing is deleted. Calls for one dir must not overlap.
+func TearDown(ctx context.Context, v volume.PodVolume, dir string, wrapped bool) error {
+	m := v.Host.GetMounter()
+	if err := podmount.UnmountAll(ctx, m, dir, mount.UnmountOptions{}); err != nil {
+		return err
+	}
+	if err := remove(ctx, m, dir); err != nil {
+		return err
+	}
+	return markerOf(v, dir, wrapped).clear()
+}
+
+func remove(ctx context.Context, m mount.Interface, dir string) error {
+	if err := checkNested(m, dir); err != nil {
+		return err
+	}
+	parent, name := filepath.Split(dir)
+	if strings.HasPrefix(name, volume.DeletingPrefix) {
+		return removetree.Remove(ctx, parent, name)
+	}
+	doomed := volume.DeletingPrefix + name
+	// An earlier removal may have been interrupted.
+	if err := removetree.Remove(ctx, parent, doomed); err != nil {
+		return err
+	}
+	err := podmount.RemoveDir(dir)
+	if !errors.Is(err, unix.ENOTEMPTY) {
+		return err
+	}
+	// A pod of the same UID that is set up again after a crash finds all of the
+	// old contents or none.
+	if err := eintr.Do(func() error { return unix.Rename(dir, filepath.Join(parent, doomed)) }); err != nil {
+		return &fs.PathError{Op: "rename", Path: dir, Err: err}
+	}
+	return removetree.Remove(ctx, parent, doomed)
+}
+
+func checkNested(m mount.Interface, dir string) error {
+	table, err := mount.TableOf(m)
+	if err != nil {
+		return err
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	nested, err := mount.Below(table, real)
+	if err != nil {
+		return err
+	}
+	if len(nested) == 0 {
+		return nil
+	}
+	refused := &NestedMountError{Dir: dir}
+	for _, e := range nested {
+		refused.Mounts = append(refused.Mounts, e.Target)
+	}
+	return refused
+}

@@ -1,0 +1,197 @@
+// Package pvapi says what the fields and annotations of claims and volumes mean: which
+// class and mode they have, whom they refer to, who has made them. It reads and
+// returns values, keeps nothing and does no I/O.
+package pvapi
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// ClaimRef returns the reference to a claim.
+func ClaimRef(name types.NamespacedName) volume.ObjectRef {
+	return volume.ObjectRef{Kind: KindClaim, NamespacedName: name}
+}
+
+// VolumeRef returns the reference to a PersistentVolume.
+func VolumeRef(name string) volume.ObjectRef { return volume.NewObjectRef(KindVolume, "", name) }
+
+// Kinds of objects, as the store names them.
+const (
+	KindPod    = "Pod"
+	KindClaim  = "PersistentVolumeClaim"
+	KindVolume = "PersistentVolume"
+)
+
+// VolumeMode returns a volume mode, which is Filesystem where none is named.
+func VolumeMode(mode *v1.PersistentVolumeMode) v1.PersistentVolumeMode {
+	return ptr.Deref(mode, v1.PersistentVolumeFilesystem)
+}
+
+// NameOf returns the name of a claim.
+func NameOf(pvc *v1.PersistentVolumeClaim) types.NamespacedName {
+	return types.NamespacedName{Namespace: pvc.Namespace, Name: pvc.Name}
+}
+
+// ClaimRefOf returns the name of the claim that a volume refers to, if there is one.
+func ClaimRefOf(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
+	if ref := pv.Spec.ClaimRef; ref != nil {
+		return types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, true
+	}
+	return types.NamespacedName{}, false
+}
+
+// ClaimOf returns the claim of a pod's volume; that of an ephemeral one is
+// named after pod and volume.
+func ClaimOf(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}, true
+	case v.Ephemeral != nil:
+		return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name + "-" + v.Name}, true
+	}
+	return types.NamespacedName{}, false
+}
+
+// AwaitsClaimAnnotation is on a volume that was declared with the UID of its
+// claim, until that claim has it: it has not been created here, so that its
+// absence is not its deletion, and nothing is reclaimed. The value is the claim's UID. Whoever takes the
+// claimRef away gives the volume to others.
+const AwaitsClaimAnnotation = "podvol.io/awaits-claim"
+
+// AwaitsClaim reports whether the claim of a volume is to be created yet.
+func AwaitsClaim(pv *v1.PersistentVolume) bool {
+	uid := pv.Annotations[AwaitsClaimAnnotation]
+	return uid != "" && pv.Spec.ClaimRef != nil && string(pv.Spec.ClaimRef.UID) == uid
+}
+
+// Annotations of storage classes, claims and volumes.
+const (
+	AnnDefaultClass     = "storageclass.kubernetes.io/is-default-class"
+	AnnDefaultClassBeta = "storageclass.beta.kubernetes.io/is-default-class"
+	annClassBeta        = v1.BetaStorageClassAnnotation
+)
+
+// WantsDefaultClass reports whether a claim names no class, not even "".
+func WantsDefaultClass(claim *v1.PersistentVolumeClaim) bool {
+	_, named := Annotation(&claim.ObjectMeta, annClassBeta)
+	return !named && claim.Spec.StorageClassName == nil
+}
+
+// ClaimClass returns the class of a claim: what it names, "" included, else
+// the default.
+func ClaimClass(pvc *v1.PersistentVolumeClaim, defaultClass string) string {
+	if class, ok := Annotation(&pvc.ObjectMeta, annClassBeta); ok {
+		return class
+	}
+	if pvc.Spec.StorageClassName != nil {
+		return *pvc.Spec.StorageClassName
+	}
+	return defaultClass
+}
+
+// VolumeClass returns the class of a volume, which may be "".
+func VolumeClass(pv *v1.PersistentVolume) string {
+	if class, ok := Annotation(&pv.ObjectMeta, annClassBeta); ok {
+		return class
+	}
+	return pv.Spec.StorageClassName
+}
+
+// Annotation returns an annotation, and whether it is there.
+func Annotation(meta *metav1.ObjectMeta, key string) (string, bool) {
+	value, ok := meta.Annotations[key]
+	return value, ok
+}
+
+// Annotations of bound claims and volumes.
+const (
+	AnnBindCompleted     = "pv.kubernetes.io/bind-completed"
+	AnnBoundByController = "pv.kubernetes.io/bound-by-controller"
+	AnnYes               = "yes"
+
+	// AnnPreResizeCapacity is on a volume that was expanded whose file system was not:
+	// the size of that.
+	AnnPreResizeCapacity = "volume.alpha.kubernetes.io/pre-resize-capacity"
+	// AnnMigratedTo names the CSI driver that has taken a volume over from the plugin
+	// that made it.
+	AnnMigratedTo = "pv.kubernetes.io/migrated-to"
+)
+
+// With returns a copy of annotations with one set.
+func With(annotations map[string]string, key, value string) map[string]string {
+	all := make(map[string]string, len(annotations)+2)
+	maps.Copy(all, annotations)
+	all[key] = value
+	return all
+}
+
+const (
+	// AnnProvisionedBy names the provisioner that has made a volume.
+	AnnProvisionedBy = "pv.kubernetes.io/provisioned-by"
+	// DeletionFinalizer is on provisioned volumes with reclaim policy Delete, so
+	// that the storage goes before the object that says where it is.
+	DeletionFinalizer = "kubernetes.io/pv-controller"
+	// TreePrefix is what the names of in-tree plugins begin with.
+	TreePrefix = "kubernetes.io/"
+)
+
+// PluginOf returns the plugin that has made a volume, where it says which: others
+// may support its source, too. Else the one that supports it.
+func PluginOf(plugins *volume.VolumePluginMgr, spec *volume.Spec) (volume.VolumePlugin, error) {
+	if maker := spec.PersistentVolume.Annotations[AnnProvisionedBy]; maker != "" {
+		if plugin, err := plugins.FindPluginByName(maker); err == nil && plugin.CanSupport(spec) {
+			return plugin, nil
+		}
+	}
+	return plugins.FindPluginBySpec(spec)
+}
+
+// Without returns a copy of finalizers without one.
+func Without(finalizers []string, one string) []string {
+	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == one })
+}
+
+// IgnoreMissing is for what is to go and has gone.
+func IgnoreMissing(err error) error {
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// IsGone reports whether an object that was just written was let go of by that.
+// It is looked at again then, for those who wait for it, without waiting for the
+// watch to say so.
+func IsGone(o metav1.Object) bool {
+	return o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0
+}
+
+// LostClaimAnnotation is on a volume, beside [AwaitsClaimAnnotation], whose claim was
+// not deleted, but has no record any more: a claim of that name gets its UID, and so
+// the volume. The value is the UID.
+const LostClaimAnnotation = "podvol.io/lost-claim"
+
+// HasLostClaim reports whether a volume waits for a claim whose record was lost.
+func HasLostClaim(pv *v1.PersistentVolume) bool {
+	return AwaitsClaim(pv) && pv.Annotations[LostClaimAnnotation] == string(pv.Spec.ClaimRef.UID)
+}
+
+// LostClaimMessage tells the user of a volume whose claim is lost what to do.
+func LostClaimMessage(pv *v1.PersistentVolume) string {
+	if !HasLostClaim(pv) {
+		return ""
+	}
+	ref := pv.Spec.ClaimRef
+	return fmt.Sprintf("the record of its claim \"%s/%s\" was lost, and nothing says that it was deleted: its data is kept, and a claim of that name gets it again; "+
+		"if nobody needs it, delete this volume", ref.Namespace, ref.Name)
+}

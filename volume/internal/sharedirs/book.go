@@ -1,0 +1,208 @@
+package sharedirs
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/retry"
+)
+
+const (
+	bookDir       = ".podvol"
+	archivePrefix = "archived-"
+)
+
+// CheckPath refuses what cannot be the path of a volume below a base: what
+// [CheckRelative] refuses, and names that are kept for bookkeeping and
+// archives. The error is a *[Error].
+func CheckPath(p string) error {
+	if err := CheckRelative(p); err != nil {
+		return err
+	}
+	for element := range strings.SplitSeq(p, "/") {
+		switch {
+		case isBook(element):
+			return &pathError{template: p, reason: `the name ".podvol" is kept for podvol's own bookkeeping`}
+		case strings.HasPrefix(strings.ToLower(element), archivePrefix):
+			return &pathError{template: p, reason: `names that begin with "archived-" are kept for deleted volumes`}
+		}
+	}
+	return nil
+}
+
+// base is the directory below which volumes are made, and how that is done.
+type base struct {
+	root   *os.File
+	kernel kernel
+	// step is a seam for tests: it is called before and after each change, and
+	// its error ends everything, as a crash would.
+	step func(name string) error
+	// agent is the user that this process is for itself.
+	agent uint32
+	// What a removal has found: nothing, or what it has deleted.
+	missing, emptied atomic.Bool
+}
+
+func newBase(root *os.File) *base {
+	return &base{root: root, kernel: kernel{openat2: true, noReplace: true}, agent: uint32(unix.Geteuid())}
+}
+
+// do makes one change.
+func (b *base) do(ctx context.Context, name string, change func() error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if b.step == nil {
+		return change()
+	}
+	if err := b.step("before " + name); err != nil {
+		return err
+	}
+	err := change()
+	if crash := b.step("after " + name); crash != nil {
+		return crash
+	}
+	return err
+}
+
+// book is the open bookkeeping.
+type book struct{ marks, parents, staging, trash *os.File }
+
+func (k *book) close() {
+	for _, d := range []*os.File{k.marks, k.parents, k.staging, k.trash} {
+		if d != nil {
+			d.Close()
+		}
+	}
+}
+
+// openBook opens the bookkeeping. Where there is none it is made, or the
+// result is nil.
+func (b *base) openBook(ctx context.Context, create bool) (*book, error) {
+	top, err := b.openOwn(ctx, b.root, bookDir, create)
+	if err != nil || top == nil {
+		return nil, err
+	}
+	defer top.Close()
+	ours, err := b.trust(top)
+	if err != nil {
+		return nil, err
+	}
+	k := &book{}
+	for _, d := range []struct {
+		name string
+		dir  **os.File
+	}{{"marks", &k.marks}, {"parents", &k.parents}, {"staging", &k.staging}, {"trash", &k.trash}} {
+		*d.dir, err = b.openOwn(ctx, top, d.name, true)
+		if err == nil {
+			err = checkOwner(*d.dir, ours)
+		}
+		if err != nil {
+			k.close()
+			return nil, err
+		}
+	}
+	return k, nil
+}
+
+func (b *base) openOwn(ctx context.Context, dir *os.File, name string, create bool) (*os.File, error) {
+	opened, err := b.kernel.openDir(dir, name, unix.O_RDONLY)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return opened, err
+	}
+	if !create {
+		return nil, nil
+	}
+	err = b.do(ctx, "make "+name, func() error { return mkdir(dir, name, 0o700) })
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	if err := syncDir(dir); err != nil {
+		return nil, err
+	}
+	return b.kernel.openDir(dir, name, unix.O_RDONLY)
+}
+
+// syncDir brings to disk what was made or renamed in dir, which may be open for
+// finding others only. What the server does not let be listed has no disk here.
+func syncDir(dir *os.File) error {
+	fd, err := openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY)
+	if errors.Is(err, unix.EACCES) {
+		return nil
+	}
+	if err == nil {
+		err = eintr.Do(func() error { return unix.Fsync(fd) })
+		unix.Close(fd)
+	}
+	return failed("sync", dir.Name(), err)
+}
+
+// moveMark moves a mark out of the way, if it is still this one: else what has
+// taken its place is put back, and the error is errChanged.
+func (b *base) moveMark(ctx context.Context, k *book, m *mark, to string) error {
+	key := keyOf(m.Path)
+	return b.do(ctx, "move mark", func() error {
+		from, trash := int(k.marks.Fd()), int(k.trash.Fd())
+		err := eintr.Do(func() error { return unix.Renameat(from, key, trash, to) })
+		if errors.Is(err, unix.ENOENT) {
+			return errChanged
+		}
+		if err != nil {
+			return failed("rename", path.Join(k.marks.Name(), key), err)
+		}
+		moved, err := readMark(k.trash, to, m.Path)
+		if err != nil || moved == nil || moved.Owner != m.Owner || moved.Directory != m.Directory {
+			back := eintr.Do(func() error { return unix.Linkat(trash, to, from, key, 0) })
+			if back == nil || errors.Is(back, unix.EEXIST) {
+				unix.Unlinkat(trash, to, 0)
+			}
+			return changed(err)
+		}
+		return errors.Join(syncDir(k.trash), syncDir(k.marks))
+	})
+}
+
+// dropMark removes a mark, if it is still this one.
+func (b *base) dropMark(ctx context.Context, k *book, m *mark) error {
+	if err := b.moveMark(ctx, k, m, m.id()+markSuffix); err != nil {
+		return err
+	}
+	return b.forget(ctx, k, m.id())
+}
+
+// forget removes a mark that was moved to the trash.
+func (b *base) forget(ctx context.Context, k *book, id string) error {
+	name := id + markSuffix
+	return b.do(ctx, "forget", func() error {
+		return failed("remove", path.Join(k.trash.Name(), name), durable.RemoveAt(k.trash, name))
+	})
+}
+
+// errChanged says that somebody else has changed something at the same time.
+var errChanged = errors.New("changed meanwhile")
+
+// changed is errChanged, unless there is another error.
+func changed(err error) error {
+	if err != nil {
+		return err
+	}
+	return errChanged
+}
+
+// repeat tries again after errChanged.
+func repeat(path string, try func() error) error {
+	err := retry.Patiently(errChanged, try)
+	if errors.Is(err, errChanged) {
+		return &Error{Cause: ErrBusy, Path: path, Err: unix.EAGAIN}
+	}
+	return err
+}

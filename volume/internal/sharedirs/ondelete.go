@@ -1,0 +1,40 @@
+package sharedirs
+
+import (
+	"slices"
+	"strings"
+)
+
+// OnDelete says what becomes of a directory when its volume is deleted.
+type OnDelete string
+
+// The values are those of csi-driver-nfs's parameter onDelete.
+const (
+	// Delete deletes the directory with all that is in it.
+	Delete OnDelete = "delete"
+	// Archive renames it to "archived-<name>", beside where it was. It is
+	// nobody's from then on.
+	Archive OnDelete = "archive"
+	// Retain leaves it where it is. It is nobody's from then on, so that no
+	// later volume gets the path until somebody has moved it away.
+	Retain OnDelete = "retain"
+)
+
+// careful lists them, the one that keeps most last.
+func careful() []OnDelete { return []OnDelete{Delete, Archive, Retain} }
+
+// ParseOnDelete reads the value of a parameter, in whatever case.
+func ParseOnDelete(s string) (OnDelete, bool) {
+	o := OnDelete(strings.ToLower(s))
+	return o, o.valid()
+}
+
+func (o OnDelete) valid() bool { return slices.Contains(careful(), o) }
+
+// stricter returns the one of the two that keeps more.
+func (o OnDelete) stricter(other OnDelete) OnDelete {
+	if slices.Index(careful(), other) > slices.Index(careful(), o) {
+		return other
+	}
+	return o
+}

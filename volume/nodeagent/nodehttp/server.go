@@ -1,0 +1,109 @@
+package nodehttp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// Server serves a node over HTTP: GET /metrics in the format of Prometheus,
+// /explain with the state of volumes in JSON, /healthz. It keeps at most 64
+// connections, however many clients there are, and however slow.
+type Server struct {
+	listener net.Listener
+	server   *http.Server
+	ended    sync.WaitGroup
+}
+
+// Listen opens an address, HOST:PORT. So an address in use is an error before
+// anything else is done. Connections wait until Serve.
+func Listen(ctx context.Context, addr string) (*Server, error) {
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{listener: l}, nil
+}
+
+// URL is the URL of the server's root, without a slash at its end.
+func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
+
+// AddressError says why an address is refused.
+type AddressError struct {
+	Value  string
+	Reason string
+}
+
+func (e *AddressError) Error() string { return fmt.Sprintf("%q%s", e.Value, e.Reason) }
+
+// ParseAddress completes PORT and :PORT to an address of the loopback interface: the
+// mounts of a node are not for the network. Another value must be HOST:PORT. The
+// error is an *[AddressError].
+func ParseAddress(value string) (string, error) {
+	if !strings.Contains(value, ":") {
+		value = ":" + value
+	}
+	host, port, err := net.SplitHostPort(value)
+	if err != nil {
+		return "", &AddressError{value, " must be PORT or HOST:PORT"}
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", &AddressError{value, fmt.Sprintf(": %q is no port number", port)}
+	} else if host == "" {
+		return net.JoinHostPort("127.0.0.1", strconv.FormatUint(n, 10)), nil
+	}
+	return value, nil
+}
+
+// Serve begins to answer, until Close. It must be called at most once. explain
+// returns the rows of /explain. Several goroutines call it.
+func (s *Server) Serve(metrics *Metrics, explain func() []volumemanager.VolumeStatus) {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /explain", func(w http.ResponseWriter, _ *http.Request) {
+		rows := explain()
+		if rows == nil {
+			rows = []volumemanager.VolumeStatus{}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		_ = encoder.Encode(rows) // whoever asked has gone
+	})
+	limited := limitConnections(s.listener, maxConnections)
+	s.server = &http.Server{Handler: mux, ConnState: limited.connState, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 16 << 10}
+	s.ended.Go(func() { _ = s.server.Serve(limited) })
+}
+
+// The node keeps the descriptors and the memory that its volumes need, however
+// many clients there are, and however slow. A connection without a whole request
+// gives way to others. One with a request is kept for at most these times.
+const (
+	maxConnections = 64
+	readTimeout    = 10 * time.Second
+	writeTimeout   = time.Minute
+	idleTimeout    = 30 * time.Second
+)
+
+// Close ends the server and waits for its goroutines. A second call does nothing.
+func (s *Server) Close() {
+	if s.server == nil {
+		_ = s.listener.Close()
+		return
+	}
+	_ = s.server.Close()
+	s.ended.Wait()
+}

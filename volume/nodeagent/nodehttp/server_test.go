@@ -1,0 +1,132 @@
+package nodehttp
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// pipeListener is a listener without a kernel, for virtual time.
+type pipeListener struct {
+	connecting chan net.Conn
+	closed     chan struct{}
+	once       sync.Once
+
+	mu         sync.Mutex
+	open, most int
+}
+
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.connecting:
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.open++
+		l.most = max(l.most, l.open)
+		return &limitedConn{Conn: conn, done: func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.open--
+		}}, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) mostOpen() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.most
+}
+
+// dial connects, as soon as it is accepted.
+func (l *pipeListener) dial() net.Conn {
+	client, server := net.Pipe()
+	go func() {
+		select {
+		case l.connecting <- server:
+		case <-l.closed:
+			server.Close()
+		}
+	}()
+	return client
+}
+
+// Connections that say nothing, begin a request, or do not read their answer, take
+// no more of the node than its limit. Without a whole request they delay nobody; with
+// one, for little more than a minute each.
+func TestIdleConnectionsStarveNobody(t *testing.T) {
+	for name, tc := range map[string]struct {
+		begin string
+		delay time.Duration // at most, of the others
+	}{
+		"silent":          {"", 0},
+		"a request begun": {"GET /healthz HT", 0},
+		"a body begun":    {"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n1", 6 * (readTimeout + writeTimeout)},
+		"no reader":       {"GET /explain HTTP/1.1\r\nHost: x\r\n\r\n", 6 * (readTimeout + writeTimeout)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := &pipeListener{connecting: make(chan net.Conn), closed: make(chan struct{})}
+				s := &Server{listener: l}
+				s.Serve(NewMetrics(idleManager(t), nil), func() []volumemanager.VolumeStatus { return nil })
+				defer s.Close()
+				for range 5 * maxConnections {
+					idle := l.dial()
+					defer idle.Close()
+					go func() { _, _ = io.WriteString(idle, tc.begin) }()
+				}
+				synctest.Wait()
+				if most := l.mostOpen(); most != maxConnections+1 { // one waits for room
+					t.Errorf("%d connections are open", most)
+				}
+				// Whoever comes now has to wait for those before it at most.
+				began := time.Now()
+				conn := l.dial()
+				defer conn.Close()
+				go func() { _, _ = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") }()
+				answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer answer.Body.Close()
+				if text, err := io.ReadAll(answer.Body); err != nil || !strings.Contains(string(text), "ok") {
+					t.Errorf("%q, %v", text, err)
+				}
+				if took := time.Since(began); took > tc.delay || l.mostOpen() > maxConnections+1 {
+					t.Errorf("answered after %v; %d connections were open", took, l.mostOpen())
+				}
+			})
+		})
+	}
+}
+
+// idleManager is a manager that does nothing, for its subscriptions.
+func idleManager(t *testing.T) *volumemanager.Manager {
+	t.Helper()
+	manager, err := volumemanager.New(volumemanager.Config{
+		RootDir: "/nonexistent/root", NodeName: "n", Objects: objects.NewStore(), Plugins: plugins.All(), Mounter: mount.NewFakeMounter(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return manager
+}

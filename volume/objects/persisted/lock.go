@@ -1,0 +1,52 @@
+package persisted
+
+import (
+	"context"
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/blockingcall"
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// lockDir locks a directory against every other opener, in this process too,
+// until the file is closed. It waits no longer than ctx; whoever shares waiting
+// costs one thread for each directory, however often it gives up.
+func lockDir(ctx context.Context, waiting *blockingcall.Group[string], dir string) (*os.File, error) {
+	var f *os.File
+	// Set by whichever comes first, the lock or the end of the wait: who comes
+	// second closes the file, and nobody else does.
+	var settled atomic.Bool
+	err := waiting.Do(ctx, dir, func() error {
+		locked, err := openLocked(dir)
+		if err != nil {
+			return err
+		}
+		f = locked
+		if !settled.CompareAndSwap(false, true) {
+			return locked.Close()
+		}
+		return nil
+	})
+	if err == nil {
+		return f, nil
+	}
+	if !settled.CompareAndSwap(false, true) {
+		f.Close()
+	}
+	return nil, err
+}
+
+func openLocked(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := eintr.Do(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX) }); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}

@@ -1,0 +1,86 @@
+package index
+
+import (
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// owners is what keeps a volume for a claim beside its claimRef.
+type owners struct {
+	// named are the claims that name a volume, names the same the other way
+	// round.
+	named map[string]map[types.NamespacedName]types.UID
+	names map[types.NamespacedName]string
+	// reserved is who reserves a volume, held the same the other way round.
+	reserved map[string]*Reservation
+	held     map[ClaimID]*Reservation
+	// busy are the volumes whose data is being removed.
+	busy map[string]bool
+}
+
+func newOwners() owners {
+	return owners{
+		named:    make(map[string]map[types.NamespacedName]types.UID),
+		names:    make(map[types.NamespacedName]string),
+		reserved: make(map[string]*Reservation),
+		held:     make(map[ClaimID]*Reservation),
+		busy:     make(map[string]bool),
+	}
+}
+
+func (o *owners) name(claim types.NamespacedName, uid types.UID, volumeName string) {
+	if o.named[volumeName] == nil {
+		o.named[volumeName] = make(map[types.NamespacedName]types.UID)
+	}
+	o.named[volumeName][claim] = uid
+	o.names[claim] = volumeName
+}
+
+func (o *owners) unname(claim types.NamespacedName, volumeName string) {
+	delete(o.names, claim)
+	delete(o.named[volumeName], claim)
+	if len(o.named[volumeName]) == 0 {
+		delete(o.named, volumeName)
+	}
+}
+
+// volumeFor returns the only volume that a claim can have: what it names, or is
+// known to name though this copy of it does not.
+func (o *owners) volumeFor(q *query) string {
+	if volumeName := o.names[q.id.NamespacedName]; q.named == "" && o.named[volumeName][q.id.NamespacedName] == q.id.UID {
+		return volumeName
+	}
+	return q.named
+}
+
+// owned reports whether a volume is kept for any claim.
+func (o *owners) owned(volumeName string) bool {
+	return len(o.named[volumeName]) > 0 || o.reserved[volumeName] != nil || o.busy[volumeName]
+}
+
+// otherThan says which claim a volume is kept for, if not for this one.
+func (o *owners) otherThan(q *query, pv *v1.PersistentVolume) string {
+	if r := o.reserved[pv.Name]; r != nil { // a claim with a reservation of its own asks for nothing
+		return r.Claim.String() + ", for which it is reserved"
+	}
+	if o.busy[pv.Name] {
+		return "an earlier claim, whose data is being removed"
+	}
+	if q.named != "" || pv.Spec.ClaimRef != nil {
+		return ""
+	}
+	var others []types.NamespacedName
+	for name, uid := range o.named[pv.Name] {
+		if (ClaimID{name, uid}) != q.id {
+			others = append(others, name)
+		}
+	}
+	if len(others) == 0 {
+		return ""
+	}
+	first := slices.MinFunc(others, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+	return first.String() + ", which names it"
+}

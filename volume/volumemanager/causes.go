@@ -1,0 +1,26 @@
+package volumemanager
+
+import "github.com/podvol/podvol/volume"
+
+// Causes of a volume's errors, for [errors.Is]; each is that of a *[volume.Failure].
+const (
+	// ErrNodeAffinity: the PersistentVolume belongs to other nodes.
+	ErrNodeAffinity volume.Cause = "the volume belongs to other nodes"
+	// ErrReplaced: a pod's volume is mounted from another source than is now asked for.
+	// Its containers may be using it, so it is left alone.
+	ErrReplaced volume.Cause = "the volume is mounted from another source"
+	// ErrDeviceReplaced: a pod's device is not the volume's any more.
+	ErrDeviceReplaced volume.Cause = "the pod has another device"
+	// ErrUsedByOtherPod: another pod on this node has the PersistentVolume, whose only
+	// access mode is ReadWriteOncePod. It is set up once that pod's is torn down.
+	ErrUsedByOtherPod volume.Cause = "another pod has the volume"
+	// ErrSELinuxConflict: a file system is mounted with one SELinux label, and is asked
+	// for with another: by containers of one pod, or for another pod on this node. In
+	// the latter case it is mounted when those pods have gone.
+	ErrSELinuxConflict volume.Cause = "conflicting SELinux labels"
+	// ErrUnknownContainer: the pod has no container of this name.
+	ErrUnknownContainer volume.Cause = "the pod has no such container"
+	// ErrRuntimeLacks: a volumeMount asks for more than the runtime can do: see
+	// [RuntimeFeatures].
+	ErrRuntimeLacks volume.Cause = "the container runtime cannot do it"
+)
