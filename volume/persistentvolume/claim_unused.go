@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/objects"
 )
 
 // conditionUnused is PersistentVolumeClaimUnused (KEP-5541), which k8s.io/api has from
@@ -23,7 +24,8 @@ func (c *Controller) recordUse(ctx context.Context, claim *v1.PersistentVolumeCl
 	}
 	now := v1.PersistentVolumeClaimCondition{Type: conditionUnused, Status: v1.ConditionTrue,
 		Reason: "NoPodsUsingPVC", Message: "No pods are currently referencing this PVC"}
-	if slices.ContainsFunc(c.users.of(pvapi.NameOf(claim)), func(pod *v1.Pod) bool { return mayUse(pod, claim) }) {
+	mayUseIt := func(pod *v1.Pod) bool { return mayUse(pod, claim) }
+	if slices.ContainsFunc(c.users.of(pvapi.NameOf(claim)), mayUseIt) {
 		now.Status, now.Reason, now.Message = v1.ConditionFalse, "PodUsingPVC", "A pod is currently referencing this PVC"
 	} else if !c.podsComplete() {
 		return nil // one may not have been announced yet
@@ -32,6 +34,14 @@ func (c *Controller) recordUse(ctx context.Context, claim *v1.PersistentVolumeCl
 		return had.Type == conditionUnused && had.Status == now.Status
 	}) {
 		return nil
+	}
+	if now.Status == v1.ConditionTrue {
+		// Pods are worked on side by side: one that is gone may be noted before its
+		// successor, which the cache has by then. The claim is looked at again for it.
+		pods, err := objects.List[*v1.Pod](ctx, c.objects, pvapi.KindPod, claim.Namespace)
+		if err != nil || slices.ContainsFunc(pods, mayUseIt) {
+			return err
+		}
 	}
 	now.LastTransitionTime = metav1.Now()
 	_, err := c.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {

@@ -1,9 +1,11 @@
 package persistentvolume_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,6 +13,7 @@ import (
 	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/objectstest"
 )
 
 // unused returns a claim's condition Unused, nil for none.
@@ -88,6 +91,39 @@ func TestTheConditionUnusedFollowsThePods(t *testing.T) {
 		want("it is being deleted", v1.ConditionFalse, "PodUsingPVC", false)
 		if c := w.unused("waits"); c != nil {
 			t.Errorf("a claim that is not bound has %+v", c)
+		}
+	})
+}
+
+// slowPod is a client to which one pod becomes known late.
+type slowPod struct {
+	*objectstest.Client
+	name string
+}
+
+func (s slowPod) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
+	if ref.Kind == "Pod" && ref.Name == s.name {
+		time.Sleep(time.Second)
+	}
+	return s.Client.Get(ctx, ref)
+}
+
+// A claim that one pod hands over to the next is used all the time, in whichever order
+// the controller takes note of the two.
+func TestTheConditionUnusedWhereAPodIsNotedLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second := pvbuild.PodOf("data"), pvbuild.PodOf("data")
+		first.Name, first.UID, second.Name, second.UID = "a", "1", "b", "2"
+		w := newWorld(t, pvbuild.NewPV("pv", "1Gi"), pvbuild.NewClaim("data", "1Gi"), first)
+		w.config.UnusedCondition, w.slowPod = true, "b"
+		w.start()
+		w.settle()
+		before := w.unused("data")
+		w.create(second)
+		w.delete("Pod", "ops", "a")
+		w.settle()
+		if now := w.unused("data"); before == nil || now == nil || *now != *before || now.Status != v1.ConditionFalse {
+			t.Errorf("the condition was %+v and is %+v", before, now)
 		}
 	})
 }

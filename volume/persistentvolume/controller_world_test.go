@@ -52,6 +52,7 @@ type world struct {
 	incomplete bool                                              // not all pods are known, until complete is called
 	complete   func()
 	uncached   bool     // the controller reads the store itself
+	slowPod    string   // which it takes a second to read
 	afterStart func()   // what else a process does that dies
 	storage    *storage // the last that was started
 
@@ -99,6 +100,9 @@ func (w *world) start() {
 	w.config.Objects, w.config.Events = w.client, w.events
 	if w.uncached {
 		w.config.Objects = w.store
+	}
+	if w.slowPod != "" {
+		w.config.Objects = slowPod{w.client, w.slowPod}
 	}
 	if w.plugins != nil {
 		w.config.Plugins = w.plugins(w.client)

@@ -28,9 +28,20 @@ type claimUsers struct {
 	pods map[types.NamespacedName]map[string]*v1.Pod // by claim, then by the pod's name
 }
 
-func (u *claimUsers) put(pod *v1.Pod) {
+// replace has a pod counted as it is now, and no longer as it was. Either may be nil. A
+// claim that both name is never without the pod.
+func (u *claimUsers) replace(prior, now *v1.Pod) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if prior != nil {
+		u.remove(prior)
+	}
+	if now != nil {
+		u.put(now)
+	}
+}
+
+func (u *claimUsers) put(pod *v1.Pod) {
 	for _, claim := range claimsOfPod(pod) {
 		if u.pods[claim] == nil {
 			u.pods[claim] = make(map[string]*v1.Pod)
@@ -40,8 +51,6 @@ func (u *claimUsers) put(pod *v1.Pod) {
 }
 
 func (u *claimUsers) remove(pod *v1.Pod) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
 	for _, claim := range claimsOfPod(pod) {
 		delete(u.pods[claim], pod.Name)
 		if len(u.pods[claim]) == 0 {
@@ -74,12 +83,11 @@ func claimsOfPod(pod *v1.Pod) (names []types.NamespacedName) {
 
 // podChanged has the pod looked at, and the claims that it names, or has named.
 func (c *Controller) podChanged(name types.NamespacedName, prior, now *v1.Pod, how noticed) {
+	c.users.replace(prior, now)
 	if prior != nil {
-		c.users.remove(prior)
 		c.lookAtClaims(prior)
 	}
 	if how != gone {
-		c.users.put(now)
 		c.lookAtClaims(now)
 		c.queue.add(volume.NewObjectRef(pvapi.KindPod, name.Namespace, name.Name)) // which may have claims to make
 		return
