@@ -8,7 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/atomicdir"
+	"github.com/podvol/podvol/util/fileset"
 	"github.com/podvol/podvol/util/kubeapi"
 )
 
@@ -74,7 +74,7 @@ func join(prefix, field string) string {
 type fileChecker struct {
 	*checker
 	// paths are the paths of the files so far.
-	paths atomicdir.PathSet
+	paths fileset.PathSet
 }
 
 func (c *fileChecker) defaults(field string, mode *int32, user *int64) {
@@ -177,7 +177,7 @@ func (c *fileChecker) item(field, given string, mode *int32, user *int64) {
 // file checks a file's path, and that it does not conflict with the volume's
 // other files.
 func (c *fileChecker) file(field, given string) {
-	if err := atomicdir.CheckPath(given); err != nil {
+	if err := fileset.CheckPath(given); err != nil {
 		c.refuse(field, "%v", err)
 		return
 	}

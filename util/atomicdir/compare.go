@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/fileset"
 )
 
 // compareChunk is how many files are worth a goroutine of their own when a
@@ -18,7 +19,7 @@ const compareChunk = 128
 type owner struct{ uid, gid uint32 }
 
 // of is the owner that a file shall have: its own, else that of creation.
-func (o owner) of(f *File) owner {
+func (o owner) of(f *fileset.File) owner {
 	if f.UID != nil {
 		o.uid = uint32(*f.UID)
 	}
@@ -74,7 +75,7 @@ func compareFiles(dirfd int, children []node, created owner) {
 	wait.Wait()
 }
 
-func sameFile(dirfd int, name string, f *File, created owner, buffer []byte) bool {
+func sameFile(dirfd int, name string, f *fileset.File, created owner, buffer []byte) bool {
 	fd, err := openUnnoticed(dirfd, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return false

@@ -10,24 +10,14 @@ import (
 	"math"
 	"slices"
 	"strings"
-)
 
-// File is one file to be published.
-type File struct {
-	// Data is its contents; they are only read, and not kept.
-	Data []byte
-	// Mode is its permissions, exactly, whatever the umask. Other bits are
-	// refused.
-	Mode fs.FileMode
-	// UID and GID own the file; nil means the owner that its creation gives:
-	// the process's user, and its group or that of a setgid directory.
-	UID, GID *int64
-}
+	"github.com/podvol/podvol/util/fileset"
+)
 
 // digest identifies a set of files.
 type digest [sha256.Size]byte
 
-func digestOf(files map[string]File) digest {
+func digestOf(files map[string]fileset.File) digest {
 	h := sha256.New()
 	var head []byte
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -55,7 +45,7 @@ func appendOwner(b []byte, id *int64) []byte {
 type node struct {
 	name string
 	// file is nil for a directory.
-	file     *File
+	file     *fileset.File
 	children []node
 	// same is set when the current version was found to have just this file.
 	same bool
@@ -63,10 +53,10 @@ type node struct {
 
 // newTree checks a set and sorts it into a tree. Directories have at least one
 // child; the root has none for an empty set.
-func newTree(files map[string]File) (node, error) {
+func newTree(files map[string]fileset.File) (node, error) {
 	entries := make([]entry, 0, len(files))
 	for given, f := range files {
-		clean, err := cleanPath(given)
+		clean, err := fileset.CleanPath(given)
 		if err != nil {
 			return node{}, err
 		}
@@ -82,7 +72,7 @@ func newTree(files map[string]File) (node, error) {
 
 type entry struct {
 	path, given string
-	file        *File
+	file        *fileset.File
 }
 
 // grow makes the nodes of sorted entries, whose paths have the same first
@@ -119,7 +109,7 @@ func grow(entries []entry, prefix int) ([]node, error) {
 		slices.SortStableFunc(nodes, func(a, b node) int { return cmp.Compare(a.name, b.name) })
 		for i := range nodes[1:] {
 			if nodes[i].name == nodes[i+1].name {
-				return nil, &PathError{Path: nodes[i].name, Reason: "it is both a file and the directory of another file of the set"}
+				return nil, &fileset.PathError{Path: nodes[i].name, Reason: "it is both a file and the directory of another file of the set"}
 			}
 		}
 	}
@@ -127,16 +117,16 @@ func grow(entries []entry, prefix int) ([]node, error) {
 }
 
 func conflict(a, b string) error {
-	return &PathError{Path: a, Reason: fmt.Sprintf("it is the same file as %q", b)}
+	return &fileset.PathError{Path: a, Reason: fmt.Sprintf("it is the same file as %q", b)}
 }
 
-func checkFile(path string, f File) error {
+func checkFile(path string, f fileset.File) error {
 	if f.Mode&^fs.ModePerm != 0 {
-		return &PathError{Path: path, Reason: fmt.Sprintf("its mode %v has bits beyond the permissions (0777)", f.Mode)}
+		return &fileset.PathError{Path: path, Reason: fmt.Sprintf("its mode %v has bits beyond the permissions (0777)", f.Mode)}
 	}
 	for _, id := range []*int64{f.UID, f.GID} {
 		if id != nil && (*id < 0 || *id >= math.MaxUint32) { // the last one means "unchanged" to chown(2)
-			return &PathError{Path: path, Reason: fmt.Sprintf("its owner or group %d is not between 0 and %d", *id, int64(math.MaxUint32)-1)}
+			return &fileset.PathError{Path: path, Reason: fmt.Sprintf("its owner or group %d is not between 0 and %d", *id, int64(math.MaxUint32)-1)}
 		}
 	}
 	return nil

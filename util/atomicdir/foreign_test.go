@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/fileset"
 )
 
 // What else is in the directory stays: mount points of nested volumes, files
@@ -279,7 +281,7 @@ func TestContextEndsBetweenSteps(t *testing.T) {
 
 func TestRefusedSetsTouchNothing(t *testing.T) {
 	id := func(n int64) *int64 { return &n }
-	for name, files := range map[string]map[string]File{
+	for name, files := range map[string]map[string]fileset.File{
 		"absolute":               {"/etc/passwd": {}},
 		"up":                     {"a/../../b": {}},
 		"just up":                {"..": {}},
@@ -300,9 +302,9 @@ func TestRefusedSetsTouchNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			files["fine"] = File{Data: []byte("x"), Mode: 0o644}
+			files["fine"] = fileset.File{Data: []byte("x"), Mode: 0o644}
 			_, err := new(Publisher).Publish(t.Context(), dir, files)
-			if _, ok := errors.AsType[*PathError](err); !ok {
+			if _, ok := errors.AsType[*fileset.PathError](err); !ok {
 				t.Errorf("err = %v, want a PathError", err)
 			}
 			if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {

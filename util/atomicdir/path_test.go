@@ -4,27 +4,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
+
+	"github.com/podvol/podvol/util/fileset"
 )
-
-func TestCheckPathAccepts(t *testing.T) {
-	for _, path := range []string{
-		"a", "ca.crt", ".hidden", "a/b/c", "a/..b", "a/...", "./a", "a//b", "a/./b", "a/", "-rf", "~", "a b\n",
-		"ü", "\xff", `a\..\b`, strings.Repeat("n", 255), strings.Repeat("n/", 100) + "n",
-	} {
-		if err := CheckPath(path); err != nil {
-			t.Errorf("CheckPath(%q) = %v", path, err)
-		}
-	}
-}
-
-func TestPathErrorIsShort(t *testing.T) {
-	err := CheckPath(strings.Repeat("x", 1<<20))
-	if failure, ok := errors.AsType[*PathError](err); !ok || len(err.Error()) > 1000 || failure.Reason == "" {
-		t.Errorf("%d bytes of text: %.100s", len(err.Error()), err)
-	}
-}
 
 // Whatever set of paths is accepted can be published, creates nothing outside
 // the directory, and can be read back under the paths that were given. What
@@ -42,10 +25,10 @@ func FuzzCheckPath(f *testing.F) {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		files := map[string]File{a: {Data: []byte("a"), Mode: 0o644}, b: {Data: []byte("b"), Mode: 0o600}}
+		files := map[string]fileset.File{a: {Data: []byte("a"), Mode: 0o644}, b: {Data: []byte("b"), Mode: 0o600}}
 		_, err := new(Publisher).Publish(t.Context(), dir, files)
 		for path := range files {
-			if CheckPath(path) != nil && err == nil {
+			if fileset.CheckPath(path) != nil && err == nil {
 				t.Errorf("%q was published although it is refused", path)
 			}
 		}
@@ -55,7 +38,7 @@ func FuzzCheckPath(f *testing.F) {
 					t.Errorf("%q reads %q, %v", path, got, err)
 				}
 			}
-		} else if _, refused := errors.AsType[*PathError](err); !refused {
+		} else if _, refused := errors.AsType[*fileset.PathError](err); !refused {
 			t.Errorf("neither published nor refused: %v", err)
 		} else if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
 			t.Errorf("refused, but something was made: %v, %v", entries, err)

@@ -15,13 +15,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/fileset"
 )
 
 // text makes a set of files of mode 0644.
-func text(contents map[string]string) map[string]File {
-	files := make(map[string]File, len(contents))
+func text(contents map[string]string) map[string]fileset.File {
+	files := make(map[string]fileset.File, len(contents))
 	for name, data := range contents {
-		files[name] = File{Data: []byte(data), Mode: 0o644}
+		files[name] = fileset.File{Data: []byte(data), Mode: 0o644}
 	}
 	return files
 }
@@ -70,7 +72,7 @@ func versions(t testing.TB, dir string) []string {
 	return names
 }
 
-func mustPublish(t testing.TB, p *Publisher, dir string, files map[string]File) (changed bool) {
+func mustPublish(t testing.TB, p *Publisher, dir string, files map[string]fileset.File) (changed bool) {
 	t.Helper()
 	changed, err := p.Publish(t.Context(), dir, files)
 	if err != nil {
@@ -172,14 +174,14 @@ func TestTakesOverFromKubelet(t *testing.T) {
 
 func TestModesAndOwnersAreExact(t *testing.T) {
 	id := func(n int64) *int64 { return &n }
-	files := map[string]File{}
+	files := map[string]fileset.File{}
 	for _, mode := range []fs.FileMode{0, 0o400, 0o440, 0o444, 0o600, 0o644, 0o666, 0o777} {
-		files["sub/"+mode.String()] = File{Data: []byte("x"), Mode: mode}
+		files["sub/"+mode.String()] = fileset.File{Data: []byte("x"), Mode: mode}
 	}
 	if os.Geteuid() == 0 {
-		files["owned"] = File{Mode: 0o440, UID: id(1234), GID: id(5678)}
-		files["group"] = File{Mode: 0o640, GID: id(5678)}
-		files["root"] = File{Mode: 0o640, UID: id(0), GID: id(0)}
+		files["owned"] = fileset.File{Mode: 0o440, UID: id(1234), GID: id(5678)}
+		files["group"] = fileset.File{Mode: 0o640, GID: id(5678)}
+		files["root"] = fileset.File{Mode: 0o640, UID: id(0), GID: id(0)}
 	}
 	check := func(dir string) {
 		t.Helper()
@@ -240,7 +242,7 @@ func TestOwnersThatAreDropped(t *testing.T) {
 		}
 		for _, gid := range append(groups, 5678) {
 			id := int64(gid)
-			_, err := p.Publish(t.Context(), dir, map[string]File{"a": {Mode: 0o644, GID: &id}})
+			_, err := p.Publish(t.Context(), dir, map[string]fileset.File{"a": {Mode: 0o644, GID: &id}})
 			if gid != egid && err == nil {
 				return &id
 			}
@@ -267,7 +269,7 @@ func TestOwnersThatAreDropped(t *testing.T) {
 			p := new(Publisher)
 			gid := other(t, p, dir)
 			wantOwner(dir, euid, int(*gid))
-			set := map[string]File{"a": {Mode: 0o644}}
+			set := map[string]fileset.File{"a": {Mode: 0o644}}
 			p = next(p)
 			if !mustPublish(t, p, dir, set) {
 				t.Error("not changed")
@@ -321,12 +323,12 @@ func TestReadersKeepTheirVersion(t *testing.T) {
 // name dangles, and a name in all versions is always there.
 func TestUpdatesAreAtomicForReaders(t *testing.T) {
 	dir := t.TempDir()
-	set := func(n int) map[string]File {
+	set := func(n int) map[string]fileset.File {
 		v := strings.Repeat(string(rune('a'+n%26)), 100+n)
 		files := text(map[string]string{"always": v, "nested/always": v})
 		for i := range 5 {
 			if n>>i&1 == 1 {
-				files["some"+string(rune('0'+i))] = File{Data: []byte(v), Mode: 0o644}
+				files["some"+string(rune('0'+i))] = fileset.File{Data: []byte(v), Mode: 0o644}
 			}
 		}
 		return files

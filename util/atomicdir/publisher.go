@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/fileset"
 	"github.com/podvol/podvol/util/keylock"
 )
 
@@ -40,7 +41,7 @@ type contents struct {
 	digest  digest
 }
 
-// Publish makes files, by their paths ([CheckPath]), the published contents of
+// Publish makes files, by their paths ([fileset.CheckPath]), the published contents of
 // dir and reports whether that changed anything. What was published before and
 // is not in files disappears; everything else in dir is left alone. An empty
 // set is allowed.
@@ -55,12 +56,12 @@ type contents struct {
 // written; times of last access may change as by any reader. A visible name
 // that somebody removed is made again.
 //
-// Publish refuses the set with a *[PathError], and dir with a
+// Publish refuses the set with a *[fileset.PathError], and dir with a
 // *[ForeignEntryError], before anything is changed. Any other error is an
 // *[Error]. Unless it says otherwise (Error.Published), the previous version
 // is still in place as a whole. When ctx ends, Publish stops between two
 // steps; from the moment it begins to replace visible names, it finishes.
-func (p *Publisher) Publish(ctx context.Context, dir string, files map[string]File) (changed bool, err error) {
+func (p *Publisher) Publish(ctx context.Context, dir string, files map[string]fileset.File) (changed bool, err error) {
 	dir = filepath.Clean(dir)
 	t, err := openTarget(dir, p.beforeStep)
 	if err != nil {

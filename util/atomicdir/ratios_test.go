@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/podvol/podvol/util/fileset"
 	"github.com/podvol/podvol/util/testenv/figures"
 	"github.com/podvol/podvol/util/topdir"
 )
@@ -26,10 +27,10 @@ type stopwatch interface {
 // using freed inodes again.
 type workload struct {
 	name string
-	run  func(tb testing.TB, dir string, files map[string]File, watch stopwatch)
+	run  func(tb testing.TB, dir string, files map[string]fileset.File, watch stopwatch)
 }
 
-func publishTimed(tb testing.TB, watch stopwatch, p *Publisher, dir string, files map[string]File, want bool) {
+func publishTimed(tb testing.TB, watch stopwatch, p *Publisher, dir string, files map[string]fileset.File, want bool) {
 	tb.Helper()
 	watch.StartTimer()
 	changed, err := p.Publish(tb.Context(), dir, files)
@@ -40,7 +41,7 @@ func publishTimed(tb testing.TB, watch stopwatch, p *Publisher, dir string, file
 }
 
 var workloads = []workload{
-	{"os.WriteFile", func(tb testing.TB, dir string, files map[string]File, watch stopwatch) {
+	{"os.WriteFile", func(tb testing.TB, dir string, files map[string]fileset.File, watch stopwatch) {
 		names := slices.Sorted(maps.Keys(files))
 		watch.StartTimer()
 		for _, name := range names {
@@ -50,19 +51,19 @@ var workloads = []workload{
 		}
 		watch.StopTimer()
 	}},
-	{"first", func(tb testing.TB, dir string, files map[string]File, watch stopwatch) {
+	{"first", func(tb testing.TB, dir string, files map[string]fileset.File, watch stopwatch) {
 		publishTimed(tb, watch, new(Publisher), dir, files, true)
 	}},
-	{"unchanged by digest", func(tb testing.TB, dir string, files map[string]File, watch stopwatch) {
+	{"unchanged by digest", func(tb testing.TB, dir string, files map[string]fileset.File, watch stopwatch) {
 		var p Publisher
 		mustPublish(tb, &p, dir, files)
 		publishTimed(tb, watch, &p, dir, files, false)
 	}},
-	{"unchanged by reading back", func(tb testing.TB, dir string, files map[string]File, watch stopwatch) {
+	{"unchanged by reading back", func(tb testing.TB, dir string, files map[string]fileset.File, watch stopwatch) {
 		mustPublish(tb, new(Publisher), dir, files)
 		publishTimed(tb, watch, new(Publisher), dir, files, false)
 	}},
-	{"one changed", func(tb testing.TB, dir string, files map[string]File, watch stopwatch) {
+	{"one changed", func(tb testing.TB, dir string, files map[string]fileset.File, watch stopwatch) {
 		// The third version, so that the first is removed within the time.
 		var p Publisher
 		mustPublish(tb, &p, dir, files)
@@ -71,17 +72,17 @@ var workloads = []workload{
 	}},
 }
 
-func thousandFiles() map[string]File {
-	files := make(map[string]File, 1000)
+func thousandFiles() map[string]fileset.File {
+	files := make(map[string]fileset.File, 1000)
 	for n := range 1000 {
-		files[fmt.Sprintf("file-%04d", n)] = File{Data: []byte(strings.Repeat("x", 96) + fmt.Sprintf("%04d", n)), Mode: 0o644}
+		files[fmt.Sprintf("file-%04d", n)] = fileset.File{Data: []byte(strings.Repeat("x", 96) + fmt.Sprintf("%04d", n)), Mode: 0o644}
 	}
 	return files
 }
 
-func oneChanged(files map[string]File, data string) map[string]File {
+func oneChanged(files map[string]fileset.File, data string) map[string]fileset.File {
 	files = maps.Clone(files)
-	files["file-0500"] = File{Data: []byte(data), Mode: 0o644}
+	files["file-0500"] = fileset.File{Data: []byte(data), Mode: 0o644}
 	return files
 }
 

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/fileset"
 )
 
 // The os package resolves a path for each call, and registers each file with
@@ -110,7 +111,7 @@ func makeDir(dirfd int, name string) (int, error) {
 }
 
 // makeFile makes a file that does not exist yet.
-func makeFile(dirfd int, name string, f *File) (err error) {
+func makeFile(dirfd int, name string, f *fileset.File) (err error) {
 	mode := uint32(f.Mode)
 	fd, err := openAt(dirfd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, mode)
 	if err != nil {
@@ -146,7 +147,7 @@ func makeFile(dirfd int, name string, f *File) (err error) {
 }
 
 // ownerOf returns what chown(2) takes: -1 leaves as it is.
-func ownerOf(f *File) (uid, gid int) {
+func ownerOf(f *fileset.File) (uid, gid int) {
 	uid, gid = -1, -1
 	if f.UID != nil {
 		uid = int(*f.UID)

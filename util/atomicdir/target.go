@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/fileset"
 )
 
 const (
-	reserved    = ".."
 	dataName    = "..data"
 	newDataName = "..data_tmp"
 	dirMode     = 0o755
@@ -81,7 +81,7 @@ func openTarget(dir string, before func(op, name string) error) (*target, error)
 }
 
 // shows reports whether there is an entry for every visible name of files.
-func (t *target) shows(files map[string]File) (bool, error) {
+func (t *target) shows(files map[string]fileset.File) (bool, error) {
 	names, err := readNames(t.fd)
 	if err != nil {
 		return false, t.failed("list", "", err)
@@ -172,7 +172,7 @@ func (t *target) takeInventory(tree *node) (inventory, error) {
 	}
 	var inv inventory
 	for _, name := range names {
-		if strings.HasPrefix(name, reserved) {
+		if strings.HasPrefix(name, fileset.Reserved) {
 			if versionName.MatchString(name) {
 				inv.versions = append(inv.versions, name)
 			}

@@ -11,7 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/atomicdir"
+	"github.com/podvol/podvol/util/fileset"
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/downward"
@@ -22,7 +22,7 @@ const readable fs.FileMode = 0o440
 
 // collected are all files of a projection.
 type collected struct {
-	files map[string]atomicdir.File
+	files map[string]fileset.File
 	// refreshAfter is when the first of them has to be asked for again; zero
 	// means never.
 	refreshAfter time.Time
@@ -38,7 +38,7 @@ type collector struct {
 	user   *int64
 	tokens *tokenCache
 	collected
-	paths atomicdir.PathSet
+	paths fileset.PathSet
 }
 
 // collect reads all sources. The error joins those of all sources, so that
@@ -46,7 +46,7 @@ type collector struct {
 func (p *Projection) collect(ctx context.Context, host volume.VolumeHost, pod *v1.Pod, args volume.MounterArgs, tokens *tokenCache) (collected, error) {
 	c := collector{
 		host: host, pod: pod, args: args, mode: p.mode(), user: p.DefaultUser, tokens: tokens,
-		collected: collected{files: map[string]atomicdir.File{}},
+		collected: collected{files: map[string]fileset.File{}},
 	}
 	var errs []error
 	for i := range p.Sources {
@@ -112,13 +112,13 @@ func (c *collector) reference(ctx context.Context, at string, item *v1.DownwardA
 // add adds a file with the mode and owner that were written down for it, else
 // those of the volume.
 func (c *collector) add(origin, given string, data []byte, mode *int32, user *int64) error {
-	return c.put(origin, given, atomicdir.File{Data: data, Mode: modeOr(mode, c.mode), UID: cmp.Or(user, c.user)})
+	return c.put(origin, given, fileset.File{Data: data, Mode: modeOr(mode, c.mode), UID: cmp.Or(user, c.user)})
 }
 
 // addOwned adds a file made for this pod alone. Where it is known who may read
 // it, the pod's user or its fsGroup, nobody else may; the kubelet's rule.
 func (c *collector) addOwned(origin, given string, data []byte, user *int64) error {
-	file := atomicdir.File{Data: data, Mode: c.mode, UID: cmp.Or(user, c.user, c.args.FsUser)}
+	file := fileset.File{Data: data, Mode: c.mode, UID: cmp.Or(user, c.user, c.args.FsUser)}
 	if c.args.FsUser != nil || c.args.FsGroup != nil {
 		file.Mode = 0o600
 	}
@@ -127,7 +127,7 @@ func (c *collector) addOwned(origin, given string, data []byte, user *int64) err
 
 // put puts a file into the set; a later file with the same path replaces an
 // earlier one.
-func (c *collector) put(origin, given string, file atomicdir.File) error {
+func (c *collector) put(origin, given string, file fileset.File) error {
 	clean := path.Clean(given)
 	if other, ok := c.paths.Conflict(clean); ok {
 		otherOrigin, _ := c.paths.Origin(other)

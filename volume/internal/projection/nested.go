@@ -11,7 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/atomicdir"
+	"github.com/podvol/podvol/util/fileset"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 )
@@ -35,7 +35,7 @@ func nestedMountPoints(volumeName string, pod *v1.Pod) ([]string, error) {
 	slices.Sort(all)
 	all = slices.Compact(all)
 	for _, dir := range all {
-		if err := atomicdir.CheckPath(dir); err != nil {
+		if err := fileset.CheckPath(dir); err != nil {
 			return nil, volume.Invalid("volumeMounts", "%q cannot be a mount point inside volume %q: %v", dir, volumeName, err)
 		}
 	}
@@ -78,7 +78,7 @@ func inContainer(m v1.VolumeMount) string { return path.Clean("/" + m.MountPath)
 // makeMountPoints makes the directories in the volume. One whose first element
 // is the name of a published file or directory is left out: what is published
 // there serves as the mount point, or the container runtime refuses it.
-func makeMountPoints(dir string, mountPoints []string, files map[string]atomicdir.File) error {
+func makeMountPoints(dir string, mountPoints []string, files map[string]fileset.File) error {
 	if len(mountPoints) == 0 {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package atomicdir
+package fileset
 
 import "path"
 

@@ -1,4 +1,4 @@
-package atomicdir
+package fileset
 
 import (
 	"fmt"
@@ -37,11 +37,12 @@ func (e *PathError) Error() string {
 // with "..", that contain a NUL byte, or that are too long (255 bytes an
 // element, 3584 in all).
 func CheckPath(p string) error {
-	_, err := cleanPath(p)
+	_, err := CleanPath(p)
 	return err
 }
 
-func cleanPath(p string) (string, error) {
+// CleanPath returns the clean form of a path. The error is that of [CheckPath].
+func CleanPath(p string) (string, error) {
 	refuse := func(format string, args ...any) (string, error) {
 		return "", &PathError{Path: p, Reason: fmt.Sprintf(format, args...)}
 	}
@@ -67,7 +68,7 @@ func cleanPath(p string) (string, error) {
 	if clean == "." {
 		return refuse("it names the volume itself, not a file in it")
 	}
-	if strings.HasPrefix(clean, reserved) {
+	if strings.HasPrefix(clean, Reserved) {
 		return refuse(`names that begin with ".." are reserved`)
 	}
 	return clean, nil
