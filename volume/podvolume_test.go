@@ -94,20 +94,6 @@ func TestCheckPathSegment(t *testing.T) {
 	}
 }
 
-func TestCheckAbsolutePath(t *testing.T) {
-	for _, good := range []string{"/", "/a", "/a/..b/c..", "/a//b/./"} {
-		if err := volume.CheckAbsolutePath("hostPath.path", good); err != nil {
-			t.Errorf("CheckAbsolutePath(%q) = %v", good, err)
-		}
-	}
-	for _, bad := range []string{"", "a", "./a", "/..", "/a/../b", "../a", "/a\x00b"} {
-		err := volume.CheckAbsolutePath("hostPath.path", bad)
-		if e, ok := errors.AsType[*volume.InvalidSpecError](err); !ok || e.Field != "hostPath.path" {
-			t.Errorf("CheckAbsolutePath(%q) = %v", bad, err)
-		}
-	}
-}
-
 func TestPodVolumeOfBadNames(t *testing.T) {
 	host := &volume.Host{RootDir: "/r"}
 	refused := func(what string, v volume.PodVolume, err error) {

@@ -62,10 +62,11 @@ func unsupported(spec *Spec) error {
 }
 
 func wrongSources(spec *Spec, types []string) *InvalidSpecError {
-	return &InvalidSpecError{
-		Field:  fmt.Sprintf("volume %q", spec.Name()),
-		Reason: "must have exactly one source, has " + countSources(types),
+	has := "none"
+	if len(types) > 0 {
+		has = fmt.Sprintf("%d: %s", len(types), strings.Join(types, ", "))
 	}
+	return &InvalidSpecError{Field: fmt.Sprintf("volume %q", spec.Name()), Reason: "must have exactly one source, has " + has}
 }
 
 // Phrases that the table below repeats.

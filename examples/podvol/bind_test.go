@@ -12,7 +12,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/testenv/nstest"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
@@ -57,7 +57,7 @@ spec:
 			t.Fatal(err)
 		}
 		config := standalone.ClaimsConfig{RootDir: root, Node: standalone.NodeConfig{NodeName: "node1", Mounter: mounter}, Store: objects.NewStore(), Manager: "test"}
-		if _, err := standalone.BindClaims(t.Context(), config, set, set.Pods(), time.Minute); errors.Is(err, volume.ErrBoundElsewhere) != tc.refused || (err != nil) != tc.refused {
+		if _, err := standalone.BindClaims(t.Context(), config, set, set.Pods(), time.Minute); errors.Is(err, claimbinding.ErrElsewhere) != tc.refused || (err != nil) != tc.refused {
 			t.Errorf("%s: err = %v, want refused: %v", tc.claim, err, tc.refused)
 		}
 	}

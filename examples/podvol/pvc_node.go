@@ -7,7 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/plugins"
 )
@@ -19,7 +19,7 @@ func checkNode(pv *v1.PersistentVolume, nodeName string) error {
 	if !persistentvolume.DeletesStorage(pv, plugins.All()) {
 		return nil
 	}
-	if reachable, err := volume.MatchesNode(pv, nil, nodeName); err != nil || reachable {
+	if reachable, err := claimbinding.MatchesNode(pv, nil, nodeName); err != nil || reachable {
 		return err
 	}
 	flag := "--node"

@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
@@ -26,7 +26,7 @@ func explainClaims(w io.Writer, found stored, shown []*v1.PersistentVolumeClaim,
 		case claim.DeletionTimestamp != nil:
 			printNote(w, nameOfClaim(claim).String(), whyStillThere(users[nameOfClaim(claim)]))
 		case claim.Status.Phase == v1.ClaimBound || claim.Status.Phase == v1.ClaimLost:
-			if err := volume.CheckBinding(claim, found.volume(claim.Spec.VolumeName)); err != nil {
+			if err := claimbinding.Check(claim, found.volume(claim.Spec.VolumeName)); err != nil {
 				printNote(w, nameOfClaim(claim).String(), err.Error())
 			}
 		case found.reasons[nameOfClaim(claim).String()].UID == claim.UID:
@@ -85,7 +85,7 @@ func whyPending(volumes *index.Index, claim *v1.PersistentVolumeClaim) string {
 	if named := claim.Spec.StorageClassName; named != nil {
 		class = cmp.Or(class, *named)
 	}
-	if class == "" || unbound.Volume != "" || !errors.Is(err, volume.ErrClaimUnbound) {
+	if class == "" || unbound.Volume != "" || !errors.Is(err, claimbinding.ErrUnbound) {
 		return why
 	}
 	return fmt.Sprintf("%s; podvol run-node and podvol mount say whether storage class %q waits for a pod, or makes a volume", why, class)

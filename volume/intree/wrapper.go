@@ -8,6 +8,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/emptydirs"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // NewWrapperMounter returns the mounter of the emptyDir that a volume is built in:
@@ -58,7 +59,7 @@ func (h *Host) wrapped(volName string, spec volume.Spec, podUID types.UID) (*wra
 	if spec.Volume == nil || spec.Volume.EmptyDir == nil {
 		return nil, volume.Invalid("volume", "must be an emptyDir to be wrapped")
 	}
-	if err := volume.ValidateEmptyDir(spec.Volume.EmptyDir); err != nil {
+	if err := validation.EmptyDir(spec.Volume.EmptyDir); err != nil {
 		return nil, err
 	}
 	pv, err := volume.NewUnmountedPodVolume(h.VolumeHost, emptydirs.PluginName, volName, podUID)

@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/util/blockdev"
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/localdisk"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -30,7 +31,7 @@ const (
 	NodeAnnotation = localdisk.Node
 	// MissingAnnotation says since when and why the volume's disk is not at its path.
 	// It is taken away when the disk is back.
-	MissingAnnotation = volume.LocalVolumeMissing
+	MissingAnnotation = claimbinding.LocalVolumeMissing
 )
 
 // Objects is what a [Discoverer] needs of an object store.

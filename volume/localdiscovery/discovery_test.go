@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -95,7 +96,7 @@ func TestEveryMountPointIsOffered(t *testing.T) {
 		t.Errorf("the volume is %+v", pv.Spec)
 	}
 	for node, want := range map[string]bool{"node1": true, "node2": false} {
-		if got, err := volume.MatchesNode(pv, nil, node); got != want || err != nil {
+		if got, err := claimbinding.MatchesNode(pv, nil, node); got != want || err != nil {
 			t.Errorf("reachable from %s: %v, %v", node, got, err)
 		}
 	}

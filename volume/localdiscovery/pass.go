@@ -17,8 +17,10 @@ import (
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/localdisk"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 const kindVolume = "PersistentVolume"
@@ -167,7 +169,7 @@ func (d *Discoverer) check() ([]Class, error) {
 		if c.Dir == "" {
 			c.Dir = DefaultDir
 		}
-		if err := volume.CheckAbsolutePath("Classes.Dir", c.Dir); err != nil {
+		if err := validation.CheckAbsolutePath("Classes.Dir", c.Dir); err != nil {
 			return nil, err
 		}
 		c.Dir = filepath.Clean(c.Dir)
@@ -213,7 +215,7 @@ func (p *pass) isHere(pv *v1.PersistentVolume) bool {
 	if node := pv.Annotations[NodeAnnotation]; node != "" {
 		return node == p.NodeName
 	}
-	here, err := volume.MatchesNode(pv, map[string]string{v1.LabelHostname: p.hostLabel()}, p.NodeName)
+	here, err := claimbinding.MatchesNode(pv, map[string]string{v1.LabelHostname: p.hostLabel()}, p.NodeName)
 	return here || err != nil
 }
 

@@ -7,7 +7,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
@@ -29,7 +29,7 @@ func TestDefaultClass(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	if !strings.Contains((&index.UnboundError{Err: volume.ErrClaimUnbound}).Error(), "create one") {
+	if !strings.Contains((&index.UnboundError{Err: claimbinding.ErrUnbound}).Error(), "create one") {
 		t.Error("without volumes, the message does not say what to do")
 	}
 }

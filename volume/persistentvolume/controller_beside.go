@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
@@ -84,7 +85,7 @@ func (c *Controller) syncClaimBeside(ctx context.Context, name types.NamespacedN
 		return c.noteMade(ctx, claim)
 	}
 	if err == nil {
-		_, err = c.provision(ctx, claim, class, &index.UnboundError{Claim: name, Err: volume.ErrClaimUnbound})
+		_, err = c.provision(ctx, claim, class, &index.UnboundError{Claim: name, Err: claimbinding.ErrUnbound})
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
@@ -177,7 +178,7 @@ func (c *Controller) findNone(ctx context.Context, claim *v1.PersistentVolumeCla
 // withoutClass adds to why a claim has found no volume that nothing makes one for
 // it, as it names no class and none is the default.
 func withoutClass(claim *v1.PersistentVolumeClaim, why *index.UnboundError) *index.UnboundError {
-	if !pvapi.WantsDefaultClass(claim) || why.Err != volume.ErrClaimUnbound {
+	if !pvapi.WantsDefaultClass(claim) || why.Err != claimbinding.ErrUnbound {
 		return why
 	}
 	alone := *why

@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
 	"github.com/podvol/podvol/volume/objects/cluster/election"
@@ -128,7 +129,7 @@ func (e *elected) destroys(r *replica, do, pv string) {
 	claims, err := objects.List[*v1.PersistentVolumeClaim](context.Background(), e.store, "PersistentVolumeClaim", "")
 	e.law.report(err)
 	for _, claim := range claims {
-		if volume.CheckBinding(claim, stored) == nil {
+		if claimbinding.Check(claim, stored) == nil {
 			e.law.report(fmt.Errorf("%s does %s of %s, which %s has", r.name, do, pv, claim.Name))
 		}
 	}

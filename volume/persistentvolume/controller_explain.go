@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
@@ -24,7 +25,7 @@ var ErrNotLookedAt = errors.New("nobody has looked for a volume for it yet")
 
 // Explain returns nil for a claim that has its volume, so that a node may mount
 // it, and else why it has not: an *[index.UnboundError], whose Err may be what went
-// wrong with making its volume. The error matches [volume.ErrClaimUnbound], and
+// wrong with making its volume. The error matches [claimbinding.ErrUnbound], and
 // [volume.ErrNotFound] if there is no such claim. It is as the controller has
 // seen it last; after [Controller.Idle], as it is, and until it was seen at all
 // [ErrNotLookedAt]. There is no I/O.
@@ -37,7 +38,7 @@ func (c *Controller) Explain(claim types.NamespacedName) error {
 	if !ok {
 		unbound = &index.UnboundError{Claim: claim, Err: why}
 	}
-	if errors.Is(unbound, volume.ErrClaimUnbound) {
+	if errors.Is(unbound, claimbinding.ErrUnbound) {
 		return unbound
 	}
 	return &stillUnbound{unbound}
@@ -49,7 +50,7 @@ func (c *Controller) explain(name types.NamespacedName) error {
 		return &volume.ObjectNotFoundError{Ref: pvapi.ClaimRef(name)}
 	}
 	pv, _ := c.volumes.last(types.NamespacedName{Name: claim.Spec.VolumeName})
-	bound := volume.CheckBinding(claim, pv)
+	bound := claimbinding.Check(claim, pv)
 	switch why := c.unbound.of(name); {
 	case bound == nil:
 		return nil
@@ -67,7 +68,7 @@ func (c *Controller) explain(name types.NamespacedName) error {
 // that came since and are not for it have not had it looked at again.
 func (c *Controller) stillSo(name types.NamespacedName, why error) error {
 	unbound, ok := errors.AsType[*index.UnboundError](why)
-	if !ok || unbound.Volume != "" || !errors.Is(unbound.Err, volume.ErrClaimUnbound) {
+	if !ok || unbound.Volume != "" || !errors.Is(unbound.Err, claimbinding.ErrUnbound) {
 		return why
 	}
 	wanted, waits := c.waiting.Wanted(name)
@@ -79,7 +80,7 @@ func (c *Controller) stillSo(name types.NamespacedName, why error) error {
 		return ErrNotLookedAt // a volume has come that fits
 	}
 	now, ok := errors.AsType[*index.UnboundError](err)
-	if !ok || now.Err != volume.ErrClaimUnbound {
+	if !ok || now.Err != claimbinding.ErrUnbound {
 		return err
 	}
 	next := *now
@@ -91,7 +92,7 @@ func (c *Controller) stillSo(name types.NamespacedName, why error) error {
 // sentinel of its own.
 type stillUnbound struct{ *index.UnboundError }
 
-func (e *stillUnbound) Unwrap() []error { return []error{e.UnboundError, volume.ErrClaimUnbound} }
+func (e *stillUnbound) Unwrap() []error { return []error{e.UnboundError, claimbinding.ErrUnbound} }
 
 // reasons are why claims have no volume, as found when they were looked at last.
 type reasons struct {

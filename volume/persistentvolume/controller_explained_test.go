@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/testenv/pvbuild"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
@@ -52,7 +52,7 @@ func TestChangesOfWhatIsExplainedAreTold(t *testing.T) {
 			if got := told.Swap(0); got != step.times {
 				t.Errorf("%s: told %d times, want %d; %v", step.name, got, step.times, err)
 			}
-			if errors.Is(err, volume.ErrClaimUnbound) == step.bound || errors.Is(err, persistentvolume.ErrNotLookedAt) {
+			if errors.Is(err, claimbinding.ErrUnbound) == step.bound || errors.Is(err, persistentvolume.ErrNotLookedAt) {
 				t.Errorf("%s: %v", step.name, err)
 			}
 		}
@@ -78,7 +78,7 @@ func TestTheReasonIsAsVolumesAreNow(t *testing.T) {
 			step.do()
 			w.settle()
 			err := w.controller.Explain(data)
-			if !errors.Is(err, volume.ErrClaimUnbound) || !strings.Contains(err.Error(), step.says) {
+			if !errors.Is(err, claimbinding.ErrUnbound) || !strings.Contains(err.Error(), step.says) {
 				t.Errorf("want %q: %v", step.says, err)
 			}
 		}

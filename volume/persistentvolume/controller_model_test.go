@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
@@ -213,7 +214,7 @@ func (w *world) quiet() error {
 		pv := byName[c.Spec.VolumeName]
 		switch c.Status.Phase {
 		case v1.ClaimBound:
-			if err := volume.CheckBinding(c, pv); err != nil {
+			if err := claimbinding.Check(c, pv); err != nil {
 				return err
 			}
 			want, has, could := c.Spec.Resources.Requests[v1.ResourceStorage], c.Status.Capacity[v1.ResourceStorage], pv.Spec.Capacity[v1.ResourceStorage]

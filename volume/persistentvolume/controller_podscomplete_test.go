@@ -16,6 +16,7 @@ import (
 
 	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/persisted"
 	"github.com/podvol/podvol/volume/persistentvolume"
@@ -310,13 +311,13 @@ func TestExplain(t *testing.T) {
 			is   error
 			says string
 		}{
-			"large": {volume.ErrClaimUnbound, "belongs to another claim"}, "nowhere": {volume.ErrClaimUnbound, `"nix"`}, "elsewhere": {volume.ErrClaimUnbound, "else"},
-			"waiting": {index.ErrWaitsForConsumer, "create a pod"}, "classless": {volume.ErrClaimUnbound, `"nix" not found`},
-			"failing": {volume.ErrClaimUnbound, "the server is down"}, "external": {volume.ErrClaimUnbound, "csi.example.com"},
-			"lost": {volume.ErrClaimLost, "gone"}, "missing": {volume.ErrNotFound, "missing"},
+			"large": {claimbinding.ErrUnbound, "belongs to another claim"}, "nowhere": {claimbinding.ErrUnbound, `"nix"`}, "elsewhere": {claimbinding.ErrUnbound, "else"},
+			"waiting": {index.ErrWaitsForConsumer, "create a pod"}, "classless": {claimbinding.ErrUnbound, `"nix" not found`},
+			"failing": {claimbinding.ErrUnbound, "the server is down"}, "external": {claimbinding.ErrUnbound, "csi.example.com"},
+			"lost": {claimbinding.ErrLost, "gone"}, "missing": {volume.ErrNotFound, "missing"},
 		} {
 			err := explain(name)
-			if !errors.Is(err, want.is) || !errors.Is(err, volume.ErrClaimUnbound) || !strings.Contains(err.Error(), want.says) {
+			if !errors.Is(err, want.is) || !errors.Is(err, claimbinding.ErrUnbound) || !strings.Contains(err.Error(), want.says) {
 				t.Errorf("%s: %v, want one that says %q and is %v", name, err, want.says, want.is)
 			}
 			if unbound, ok := errors.AsType[*index.UnboundError](err); !ok || unbound.Claim.Name != name {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 )
 
 func madeForOther(pv *v1.PersistentVolume) {
@@ -65,7 +66,7 @@ func TestTheReasonNamesWhatToDo(t *testing.T) {
 				w.start()
 				w.settle()
 				err := w.controller.Explain(types.NamespacedName{Namespace: "ops", Name: "data"})
-				if !errors.Is(err, volume.ErrClaimUnbound) {
+				if !errors.Is(err, claimbinding.ErrUnbound) {
 					t.Fatalf("err = %v", err)
 				}
 				for _, want := range tc.says {
@@ -93,7 +94,7 @@ func TestAClassThatMakesNothingForTheNodeSaysSo(t *testing.T) {
 		w.settle()
 		_, err := w.controller.Place(t.Context(), pvbuild.PodOf("data"), nodes()[:1])
 		for _, want := range []string{`storage class "topo" makes volumes only for nodes with kubernetes.io/hostname in (node9), which "node1" is not: label the node`, "too small (small: 1Mi of 1Gi)"} {
-			if !errors.Is(err, volume.ErrClaimUnbound) || !strings.Contains(err.Error(), want) {
+			if !errors.Is(err, claimbinding.ErrUnbound) || !strings.Contains(err.Error(), want) {
 				t.Errorf("want %q: %v", want, err)
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 )
@@ -184,7 +185,7 @@ func TestWaitForFirstConsumerProvisionsOnTheSelectedNode(t *testing.T) {
 		w.settle()
 		w.wantBound("data", "pvc-uid-data")
 		pv := w.pv("pvc-uid-data")
-		if onNode, _ := volume.MatchesNode(pv, nil, "node8"); onNode || pv.Annotations["example.com/topologies"] != "1" {
+		if onNode, _ := claimbinding.MatchesNode(pv, nil, "node8"); onNode || pv.Annotations["example.com/topologies"] != "1" {
 			t.Errorf("it was not made for that node: %+v", pv)
 		}
 	})

@@ -21,6 +21,7 @@ import (
 	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
 	"github.com/podvol/podvol/volume/objects/objectstest"
@@ -204,7 +205,7 @@ func (w *world) wantBound(claim, pv string) {
 		return
 	}
 	v := w.pv(pv)
-	if err := volume.CheckBinding(c, v); err != nil {
+	if err := claimbinding.Check(c, v); err != nil {
 		w.t.Errorf("a node refuses it: %v", err)
 	}
 	if v.Status.Phase != v1.VolumeBound || c.Annotations["pv.kubernetes.io/bind-completed"] != "yes" {

@@ -1,6 +1,6 @@
 // Package persistentvolume is the cluster side of PersistentVolumes: it gives
 // each claim the volume that fits, as Kubernetes' PersistentVolume controller
-// does. A node never binds claims; it only checks them ([volume.CheckBinding]).
+// does. A node never binds claims; it only checks them ([claimbinding.Check]).
 //
 // [Controller] binds claims, makes, reclaims and protects volumes, keeps the
 // phases of both, makes the claims of ephemeral volumes, records what claims ask

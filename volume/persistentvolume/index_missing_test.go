@@ -9,12 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/testenv/pvbuild"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 func missingDisk(pv *v1.PersistentVolume) {
-	pv.Annotations = map[string]string{volume.LocalVolumeMissing: "2026-11-21T17:00:00Z: disk uuid:1 is not at /mnt/disks/a"}
+	pv.Annotations = map[string]string{claimbinding.LocalVolumeMissing: "2026-11-21T17:00:00Z: disk uuid:1 is not at /mnt/disks/a"}
 }
 
 // A disk that is not there is no volume for a claim that could have any, and
@@ -44,7 +44,7 @@ func TestAClaimGetsADiskOnceItIsBack(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "not available (a: its disk is missing since 2026-11-21T17:00:00Z: disk uuid:1 is not at /mnt/disks/a)") {
 			t.Errorf("err = %v", err)
 		}
-		w.change("a", func(pv *v1.PersistentVolume) { delete(pv.Annotations, volume.LocalVolumeMissing) })
+		w.change("a", func(pv *v1.PersistentVolume) { delete(pv.Annotations, claimbinding.LocalVolumeMissing) })
 		w.settle()
 		w.wantBound("data", "a")
 	})

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
@@ -177,7 +178,7 @@ func (c *Controller) needOf(ctx context.Context, pod *v1.Pod, name types.Namespa
 	case !exists:
 		return need{}, &volume.ObjectNotFoundError{Ref: pvapi.ClaimRef(name)}
 	case claim.DeletionTimestamp != nil:
-		return need{}, fmt.Errorf("%w: it is being deleted; make it again once it is gone", volume.ErrClaimUnbound)
+		return need{}, fmt.Errorf("%w: it is being deleted; make it again once it is gone", claimbinding.ErrUnbound)
 	}
 	if slices.Contains(claim.Spec.AccessModes, v1.ReadWriteOncePod) {
 		if err := c.keepForPod(ctx, pod, name, hold); err != nil {
@@ -186,13 +187,13 @@ func (c *Controller) needOf(ctx context.Context, pod *v1.Pod, name types.Namespa
 	}
 	for _, v := range pod.Spec.Volumes {
 		if own, ok := pvapi.ClaimOf(pod, &v); ok && own == name && v.Ephemeral != nil && !metav1.IsControlledBy(claim, pod) {
-			return need{}, fmt.Errorf("%w: it was not made for the pod's ephemeral volume %q; delete it, or rename the volume", volume.ErrBoundElsewhere, v.Name)
+			return need{}, fmt.Errorf("%w: it was not made for the pod's ephemeral volume %q; delete it, or rename the volume", claimbinding.ErrElsewhere, v.Name)
 		}
 	}
 	if _, bound := claim.Annotations[pvapi.AnnBindCompleted]; bound {
 		pv, exists, err := c.volumes.get(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
 		if err == nil && (!exists || claim.Status.Phase == v1.ClaimBound || claim.Status.Phase == v1.ClaimLost) {
-			err = volume.CheckBinding(claim, pv)
+			err = claimbinding.Check(claim, pv)
 		}
 		return need{claim: claim, bound: pv}, err
 	}
@@ -224,7 +225,7 @@ func (c *Controller) placeOn(node *v1.Node, needs []need) (*Placement, *Misplace
 
 func (p *Placement) add(n need, node *v1.Node) error {
 	if n.bound != nil {
-		reachable, err := volume.MatchesNode(n.bound, node.Labels, node.Name)
+		reachable, err := claimbinding.MatchesNode(n.bound, node.Labels, node.Name)
 		if err == nil && !reachable {
 			err = fmt.Errorf("its volume %q cannot be reached from there", n.bound.Name)
 		}
@@ -244,7 +245,7 @@ func (p *Placement) add(n need, node *v1.Node) error {
 	}
 	needs := errors.Is(err, index.ErrNeedsData)
 	switch {
-	case needs && !c.canBeFilled(n.claim, n.class), !needs && !errors.Is(err, volume.ErrClaimUnbound), n.class.Provisioner == noProvisioner:
+	case needs && !c.canBeFilled(n.claim, n.class), !needs && !errors.Is(err, claimbinding.ErrUnbound), n.class.Provisioner == noProvisioner:
 		return err
 	case !isAllowedOn(n.class, node):
 		return notMadeOn(err, n.class, node)
@@ -309,7 +310,7 @@ func (p *Placement) bind(ctx context.Context, r *index.Reservation) error {
 		err = &volume.ObjectNotFoundError{Ref: pvapi.ClaimRef(r.Claim.NamespacedName)}
 	}
 	if err == nil && claim.DeletionTimestamp != nil { // it would take the volume with it
-		err = fmt.Errorf("%w: PersistentVolumeClaim %q is being deleted; make it again once it is gone", volume.ErrClaimUnbound, r.Claim)
+		err = fmt.Errorf("%w: PersistentVolumeClaim %q is being deleted; make it again once it is gone", claimbinding.ErrUnbound, r.Claim)
 	}
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 
 	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
@@ -259,7 +260,7 @@ func claimRests(c *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, all *pvbui
 	case c.DeletionTimestamp != nil:
 		return fmt.Errorf("claim %s does not go: %v", c.Name, c.Finalizers)
 	case c.Status.Phase == v1.ClaimBound:
-		return volume.CheckBinding(c, pv)
+		return claimbinding.Check(c, pv)
 	case c.Status.Phase == v1.ClaimLost:
 		return nil
 	case c.Status.Phase != v1.ClaimPending:

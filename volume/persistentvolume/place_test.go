@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
@@ -85,7 +86,7 @@ func TestAPlacementKeepsItsVolumesUntilItEnds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.controller.Place(t.Context(), pvbuild.PodOf("b"), nodes()); !errors.Is(err, volume.ErrClaimUnbound) {
+		if _, err := w.controller.Place(t.Context(), pvbuild.PodOf("b"), nodes()); !errors.Is(err, claimbinding.ErrUnbound) {
 			t.Errorf("the same volume was given twice, or err = %v", err)
 		}
 		if _, err := w.controller.Place(t.Context(), pvbuild.PodOf("a"), nodes()); !errors.Is(err, index.ErrReserved) {
@@ -147,7 +148,7 @@ func TestStorageIsMadeWhereThePodIsPlaced(t *testing.T) {
 		}
 		w.settle()
 		w.wantBound("data", "pvc-uid-data")
-		if onNode1, _ := volume.MatchesNode(w.pv("pvc-uid-data"), nil, "node1"); onNode1 {
+		if onNode1, _ := claimbinding.MatchesNode(w.pv("pvc-uid-data"), nil, "node1"); onNode1 {
 			t.Error("it was not made for the node")
 		}
 	})
@@ -195,10 +196,10 @@ func TestPodsThatCannotBePlaced(t *testing.T) {
 		}{
 			"no such claim":      {pvbuild.PodOf("nix"), volume.ErrNotFound, `place pod "ops/pod": PersistentVolumeClaim "ops/nix": `},
 			"bound at once":      {pvbuild.PodOf("immediate"), persistentvolume.ErrNotBoundYet, "is not bound yet"},
-			"no volume":          {pvbuild.PodOf("delayed"), volume.ErrClaimUnbound, `node "node1": PersistentVolumeClaim "ops/delayed": bind`},
+			"no volume":          {pvbuild.PodOf("delayed"), claimbinding.ErrUnbound, `node "node1": PersistentVolumeClaim "ops/delayed": bind`},
 			"used by another":    {pvbuild.PodOf("rwop"), persistentvolume.ErrUsedByOtherPod, "ReadWriteOncePod"},
-			"somebody's claim":   {ephemeral, volume.ErrBoundElsewhere, `ephemeral volume "immediate"`},
-			"a claim that goes":  {pvbuild.PodOf("going"), volume.ErrClaimUnbound, "being deleted"},
+			"somebody's claim":   {ephemeral, claimbinding.ErrElsewhere, `ephemeral volume "immediate"`},
+			"a claim that goes":  {pvbuild.PodOf("going"), claimbinding.ErrUnbound, "being deleted"},
 			"one of many claims": {pvbuild.PodOf("delayed", "nix"), volume.ErrNotFound, "nix"},
 		} {
 			_, err := w.controller.Place(t.Context(), tc.pod, nodes())
@@ -242,7 +243,7 @@ func TestPlacementSurvivesACrashAtEveryCall(t *testing.T) {
 		for _, name := range []string{"a", "b", "c"} {
 			pv := w.claim(name).Spec.VolumeName
 			w.wantBound(name, pv)
-			if reachable, _ := volume.MatchesNode(w.pv(pv), nil, "node2"); !reachable {
+			if reachable, _ := claimbinding.MatchesNode(w.pv(pv), nil, "node2"); !reachable {
 				w.t.Errorf("claim %s has %s, which is elsewhere", name, pv)
 			}
 		}
@@ -264,7 +265,7 @@ func TestCommitGivesNothingToAClaimThatIsBeingDeleted(t *testing.T) {
 		}
 		w.delete("PersistentVolumeClaim", "ops", "data")
 		w.settle()
-		if err := p.Commit(t.Context()); !errors.Is(err, volume.ErrClaimUnbound) {
+		if err := p.Commit(t.Context()); !errors.Is(err, claimbinding.ErrUnbound) {
 			t.Errorf("Commit: %v", err)
 		}
 		w.delete("Pod", "ops", "pod")
@@ -278,11 +279,11 @@ func TestPlacingRefusesWhatNoNodeWouldMount(t *testing.T) {
 		change func(*world)
 		want   error
 	}{
-		"the volume is another's": {func(w *world) { w.change("pv", pvbuild.ForClaim("rival", "rival")) }, volume.ErrClaimLost},
+		"the volume is another's": {func(w *world) { w.change("pv", pvbuild.ForClaim("rival", "rival")) }, claimbinding.ErrLost},
 		"the volume is gone": {func(w *world) {
 			w.delete("PersistentVolume", "", "pv")
 			w.change("pv", func(pv *v1.PersistentVolume) { pv.Finalizers = nil })
-		}, volume.ErrClaimLost},
+		}, claimbinding.ErrLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

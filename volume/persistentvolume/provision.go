@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
@@ -171,7 +172,7 @@ func (c *Controller) missClass(ctx context.Context, claim *v1.PersistentVolumeCl
 	missing := fmt.Errorf("storageclass.storage.k8s.io %q not found; create it, or a volume of this class that fits", class)
 	c.events.is(claim, v1.EventTypeWarning, reasonProvisioningFailed, missing.Error(), why.Reasons())
 	waits := *why
-	waits.Err = fmt.Errorf("%w: %w", volume.ErrClaimUnbound, missing)
+	waits.Err = fmt.Errorf("%w: %w", claimbinding.ErrUnbound, missing)
 	c.unbound.set(pvapi.NameOf(claim), &waits)
 	return c.setPending(ctx, claim)
 }
@@ -415,7 +416,7 @@ func checkMade(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, node *v
 	if node == nil {
 		return nil
 	}
-	if reachable, err := volume.MatchesNode(pv, node.Labels, node.Name); err != nil || !reachable {
+	if reachable, err := claimbinding.MatchesNode(pv, node.Labels, node.Name); err != nil || !reachable {
 		return errors.Join(made("it cannot be reached from node %q, which was selected for the claim's pod", node.Name), err)
 	}
 	return nil

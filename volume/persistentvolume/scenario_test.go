@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/podvol/podvol/util/testenv/pvbuild"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
 )
@@ -44,7 +44,7 @@ func TestManifestsAreBound(t *testing.T) {
 				if err != nil || len(claims) != 1 {
 					t.Fatalf("%d claims, err %v", len(claims), err)
 				}
-				if err := volume.CheckBinding(claims[0], pvbuild.GetPV(t, r, want)); err != nil {
+				if err := claimbinding.Check(claims[0], pvbuild.GetPV(t, r, want)); err != nil {
 					t.Error(err)
 				}
 				if err := r.Close(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
@@ -80,13 +81,13 @@ func shownBound(ctx context.Context, source objects.Source, name types.Namespace
 		return false
 	}
 	pv, err := objects.Get[*v1.PersistentVolume](ctx, source, volume.NewObjectRef("PersistentVolume", "", claim.Spec.VolumeName))
-	return err == nil && volume.CheckBinding(claim, pv) == nil
+	return err == nil && claimbinding.Check(claim, pv) == nil
 }
 
 // Explain replaces the node's error that a claim is not bound by the reason why
 // it could not be bound.
 func (u UnboundClaims) Explain(err error) error {
-	unbound, ok := errors.AsType[*volume.BindingError](err)
+	unbound, ok := errors.AsType[*claimbinding.Error](err)
 	if !ok || u[unbound.Claim] == nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -77,7 +78,7 @@ func TestClaimsThatCannotBeUsed(t *testing.T) {
 		says   string
 	}{
 		"not bound": {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Spec.VolumeName = "" },
-			volume.ErrClaimUnbound, "ops-test/nfs-211"},
+			claimbinding.ErrUnbound, "ops-test/nfs-211"},
 		"no such claim": {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Name = "other" },
 			volume.ErrNotFound, "PersistentVolumeClaim ops-test/nfs-211"},
 		"no such volume": {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Spec.VolumeName = "gone" },
@@ -111,7 +112,7 @@ func TestClaimsThatCannotBeUsed(t *testing.T) {
 				t.Errorf("err = %v, want one that says %q", err, tc.says)
 			}
 			state := volumemanager.StateFailed
-			if errors.Is(tc.is, volume.ErrClaimUnbound) {
+			if errors.Is(tc.is, claimbinding.ErrUnbound) {
 				state = volumemanager.StatePending
 			}
 			if volumes.Volumes[0].State != state || !strings.Contains(err.Error(), "ops-test/web") {
@@ -205,7 +206,7 @@ func TestAClaimThatIsBeingBoundIsWaitedFor(t *testing.T) {
 		if err := manager.WaitForMounted(ctx, pod.UID); err == nil || !strings.Contains(err.Error(), "while waiting for claim ops-test/nfs-211 to be bound") {
 			t.Errorf("WaitForMounted: %v", err)
 		}
-		if row := statusOf(t, manager, "web"); row.State != volumemanager.StatePending || !errors.Is(row.Err, volume.ErrClaimUnbound) || !row.NextRetry.IsZero() {
+		if row := statusOf(t, manager, "web"); row.State != volumemanager.StatePending || !errors.Is(row.Err, claimbinding.ErrUnbound) || !row.NextRetry.IsZero() {
 			t.Errorf("Explain = %+v", row)
 		}
 		if n := source.reads.Load() - reads; n > 0 {

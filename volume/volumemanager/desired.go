@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 var (
@@ -213,7 +214,7 @@ func checkVolumes(pod *v1.Pod) error {
 	if err := volume.CheckPathSegment("pod UID", string(pod.UID)); err != nil {
 		return err
 	}
-	return volume.ValidatePodVolumes(pod)
+	return validation.PodVolumes(pod)
 }
 
 func (m *Manager) checkByPlugins(pod *v1.Pod) error {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -42,7 +42,7 @@ func TestEphemeralVolume(t *testing.T) {
 		}
 		synctest.Wait()
 		row := statusOf(t, manager, "web")
-		if row.State != volumemanager.StatePending || !errors.Is(row.Err, volume.ErrClaimUnbound) || !strings.Contains(row.Err.Error(), `"ops-test/web-scratch"`) {
+		if row.State != volumemanager.StatePending || !errors.Is(row.Err, claimbinding.ErrUnbound) || !strings.Contains(row.Err.Error(), `"ops-test/web-scratch"`) {
 			t.Errorf("before the claim is made: %+v", row)
 		}
 		w.add(claim, pv)
@@ -77,7 +77,7 @@ func TestEphemeralVolumeTakesNoOthersClaim(t *testing.T) {
 			w.add(claim, pv.DeepCopy())
 			manager, _ := w.start()
 			volumes, err := manager.SetUpPod(t.Context(), pod)
-			if !errors.Is(err, volume.ErrBoundElsewhere) || !strings.Contains(err.Error(), "rename the volume") || volumes.Volumes[0].State != volumemanager.StateFailed {
+			if !errors.Is(err, claimbinding.ErrElsewhere) || !strings.Contains(err.Error(), "rename the volume") || volumes.Volumes[0].State != volumemanager.StateFailed {
 				t.Errorf("err = %v, volumes %+v", err, volumes.Volumes)
 			}
 			w.untouched()

@@ -21,6 +21,7 @@ import (
 	"github.com/podvol/podvol/volume/containerenv"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/validation"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -214,7 +215,7 @@ func (w *world) refusalOf(manager *volumemanager.Manager, of reflect.Type) (refu
 		return func(name string) bool {
 			v := readRules(w.t).validVolume(w.t, func(valid tree) bool { return valid["projected"] != nil && strings.Contains(fmt.Sprint(valid), name) })
 			v.Projected.Sources = slices.DeleteFunc(v.Projected.Sources, func(p v1.VolumeProjection) bool {
-				return !slices.Contains(volume.ProjectionTypes(&p), name)
+				return !slices.Contains(validation.ProjectionTypes(&p), name)
 			})
 			return w.isUnsupported(manager, v)
 		}

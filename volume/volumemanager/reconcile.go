@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 )
 
 const (
@@ -173,7 +174,7 @@ func (m *Manager) fail(s *slot, op operation, generation int, now time.Time) {
 	if !(op == opSetUp && s.state == StateMounted) {
 		m.enter(s, s.failedState(), now)
 	}
-	if m.stopping || s.generation != generation || errors.Is(s.err, ErrWithdrawn) || errors.Is(s.err, volume.ErrClaimUnbound) {
+	if m.stopping || s.generation != generation || errors.Is(s.err, ErrWithdrawn) || errors.Is(s.err, claimbinding.ErrUnbound) {
 		return
 	}
 	pause := s.pauseAfter(s.err, now)
@@ -202,7 +203,7 @@ func (s *slot) failedState() VolumeState {
 	switch {
 	case s.actual.detached != nil:
 		return StateDetached
-	case errors.Is(s.err, volume.ErrClaimUnbound):
+	case errors.Is(s.err, claimbinding.ErrUnbound):
 		return StatePending // for whoever binds claims, which is watched
 	}
 	return StateFailed

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -59,12 +60,12 @@ func (m *Manager) resolve(ctx context.Context, source objects.Source, pod *v1.Po
 func checkEphemeral(pod *v1.Pod, v *v1.Volume, name types.NamespacedName, claim *v1.PersistentVolumeClaim, err error) error {
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
-		return &volume.BindingError{Claim: name, Err: volume.ErrClaimUnbound,
+		return &claimbinding.Error{Claim: name, Err: claimbinding.ErrUnbound,
 			Detail: fmt.Sprintf("it has not been made for the ephemeral volume %q yet, which a controller does", v.Name)}
 	case err != nil:
 		return err
 	case !metav1.IsControlledBy(claim, pod):
-		return &volume.BindingError{Claim: name, Volume: claim.Spec.VolumeName, Err: volume.ErrBoundElsewhere,
+		return &claimbinding.Error{Claim: name, Volume: claim.Spec.VolumeName, Err: claimbinding.ErrElsewhere,
 			Detail: fmt.Sprintf("the claim was not made for the ephemeral volume %q of this pod; delete it, or rename the volume", v.Name)}
 	}
 	return nil
@@ -72,13 +73,13 @@ func checkEphemeral(pod *v1.Pod, v *v1.Volume, name types.NamespacedName, claim 
 
 func (m *Manager) boundVolume(ctx context.Context, source objects.Source, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
 	if claim.Spec.VolumeName == "" {
-		return nil, volume.CheckBinding(claim, nil)
+		return nil, claimbinding.Check(claim, nil)
 	}
 	pv, err := objects.Get[*v1.PersistentVolume](ctx, source, volume.NewObjectRef("PersistentVolume", "", claim.Spec.VolumeName))
 	if err != nil {
 		return nil, err
 	}
-	if err := volume.CheckBinding(claim, pv); err != nil {
+	if err := claimbinding.Check(claim, pv); err != nil {
 		return nil, err
 	}
 	return pv, m.checkAffinity(ctx, source, pv)
@@ -96,7 +97,7 @@ func (m *Manager) checkAffinity(ctx context.Context, source objects.Source, pv *
 	case !errors.Is(err, volume.ErrNotFound):
 		return err
 	}
-	matches, err := volume.MatchesNode(pv, labels, m.config.NodeName)
+	matches, err := claimbinding.MatchesNode(pv, labels, m.config.NodeName)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 )
 
 // setUp is one attempt to set a slot's directory up.
@@ -493,7 +494,7 @@ func (m *Manager) event(ctx context.Context, u *setUp, err error) {
 	if m.config.Events == nil || errors.Is(context.Cause(ctx), ErrWithdrawn) || errors.Is(context.Cause(ctx), context.Canceled) {
 		return
 	}
-	if _, waits := errors.AsType[*AttachmentError](err); waits || errors.Is(err, volume.ErrClaimUnbound) {
+	if _, waits := errors.AsType[*AttachmentError](err); waits || errors.Is(err, claimbinding.ErrUnbound) {
 		return
 	}
 	reason, step := failedStep(err, u.mapping != nil)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 )
 
 // statusJSON is [VolumeStatus] as JSON; its keys are part of the contract.
@@ -162,9 +163,9 @@ func causes() []cause {
 		typed[*volume.UnsupportedError]("Unsupported"),
 		typed[*volume.MissingRoleError]("MissingRole"),
 		typed[*volume.InvalidSpecError]("InvalidSpec"),
-		sentinel("ClaimUnbound", volume.ErrClaimUnbound),
-		sentinel("ClaimLost", volume.ErrClaimLost),
-		sentinel("BoundElsewhere", volume.ErrBoundElsewhere),
+		sentinel("ClaimUnbound", claimbinding.ErrUnbound),
+		sentinel("ClaimLost", claimbinding.ErrLost),
+		sentinel("BoundElsewhere", claimbinding.ErrElsewhere),
 		sentinel("NotFound", volume.ErrNotFound),
 		sentinel("NotMountedAnymore", ErrNotMountedAnymore),
 		sentinel("DirectoryGone", ErrDirectoryGone),

@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -69,7 +70,7 @@ func TestCausesInJSON(t *testing.T) {
 		"NotFound":       fmt.Errorf("look up: %w", &volume.ObjectNotFoundError{}),
 		"MissingRole":    &volume.MissingRoleError{},
 		"InvalidSpec":    volume.Invalid("f", "x"),
-		"ClaimUnbound":   volume.ErrClaimUnbound,
+		"ClaimUnbound":   claimbinding.ErrUnbound,
 		"TimedOut":       mount.ErrTimedOut,
 		"Replaced":       errors.Join(errors.New("x"), volumemanager.ErrReplaced),
 		"UsedByOtherPod": &volume.Failure{Cause: volumemanager.ErrUsedByOtherPod},

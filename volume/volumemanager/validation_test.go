@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // tree is a part of a manifest.
@@ -150,19 +151,19 @@ func validated(t rapid.TB, of string, object tree) (pod *v1.Pod, refused error, 
 	case "PersistentVolume":
 		o := new(v1.PersistentVolume)
 		known = decode(o)
-		return nil, volume.ValidatePersistentVolume(o), known
+		return nil, validation.PersistentVolume(o), known
 	case "PersistentVolumeClaim":
 		o := new(v1.PersistentVolumeClaim)
 		known = decode(o)
-		return nil, volume.ValidatePersistentVolumeClaim(o), known
+		return nil, validation.PersistentVolumeClaim(o), known
 	case "StorageClass":
 		o := new(storagev1.StorageClass)
 		known = decode(o)
-		return nil, volume.ValidateStorageClass(o), known
+		return nil, validation.StorageClass(o), known
 	}
 	pod = new(v1.Pod)
 	known = decode(pod)
-	return pod, volume.ValidatePodVolumes(pod), known
+	return pod, validation.PodVolumes(pod), known
 }
 
 func faultsOf(t rapid.TB, err error) (faults []*volume.InvalidSpecError) {

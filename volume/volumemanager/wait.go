@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 )
 
 // SetUpPod declares the pod as [Manager.PutPod] does and waits until each of
@@ -343,7 +344,7 @@ func (s VolumeStatus) waitsFor(otherwise string) (string, *AttachmentError) {
 	case !s.NextRetry.IsZero():
 		return fmt.Sprintf("the next attempt in %s", time.Until(s.NextRetry).Round(time.Millisecond)), nil
 	}
-	if e, ok := errors.AsType[*volume.BindingError](s.Err); ok && s.Wanted && errors.Is(e, volume.ErrClaimUnbound) {
+	if e, ok := errors.AsType[*claimbinding.Error](s.Err); ok && s.Wanted && errors.Is(e, claimbinding.ErrUnbound) {
 		return fmt.Sprintf("claim %s to be bound", e.Claim), nil
 	}
 	return otherwise, nil

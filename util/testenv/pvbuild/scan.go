@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
@@ -112,7 +112,7 @@ func (s *Scan) refuse(w index.Wanted, named string, selector labels.Selector, pv
 		}
 	}
 	if w.NodeName != "" {
-		if ok, err := volume.MatchesNode(pv, w.NodeLabels, w.NodeName); !ok || err != nil {
+		if ok, err := claimbinding.MatchesNode(pv, w.NodeLabels, w.NodeName); !ok || err != nil {
 			return index.OtherNode
 		}
 	}

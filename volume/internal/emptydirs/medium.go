@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 const (
@@ -36,7 +37,7 @@ func (o Options) request(dir string) (mount.Request, error) {
 		request.Options = append(request.Options, noSwap)
 		return request, nil
 	}
-	pageSize, err := volume.HugePageSize("emptyDir.medium", o.Medium)
+	pageSize, err := validation.HugePageSize("emptyDir.medium", o.Medium)
 	if err != nil {
 		return mount.Request{}, err
 	}

@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // DependsOn implements [volume.DependentVolumePlugin]: the config maps, secrets
@@ -70,5 +71,5 @@ func (s *Source) describe() string {
 	case s.ClusterTrustBundle != nil:
 		return "trust bundles"
 	}
-	return strings.Join(volume.ProjectionTypes(&s.VolumeProjection), "+")
+	return strings.Join(validation.ProjectionTypes(&s.VolumeProjection), "+")
 }

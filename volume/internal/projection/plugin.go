@@ -9,6 +9,7 @@ import (
 	"github.com/podvol/podvol/util/atomicdir"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // Kind is all in which the plugins differ.
@@ -83,7 +84,7 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 	if err != nil {
 		return nil, err
 	}
-	if err := volume.ValidateFiles(spec.Volume); err != nil {
+	if err := validation.Files(spec.Volume); err != nil {
 		return nil, v.Error("NewMounter", err)
 	}
 	if err := projection.validate(pod); err != nil {

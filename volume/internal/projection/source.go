@@ -5,7 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // Projection is what a volume shows.
@@ -34,7 +34,7 @@ type Source struct {
 // goes on to the kind of source, where that is clear.
 func NewSource(field string, p v1.VolumeProjection) Source {
 	s := Source{Field: field, VolumeProjection: p}
-	if types := volume.ProjectionTypes(&p); len(types) == 1 {
+	if types := validation.ProjectionTypes(&p); len(types) == 1 {
 		s.Field += "." + types[0]
 	}
 	return s

@@ -9,7 +9,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/downward"
 )
 
-// validate refuses what [volume.ValidateFiles] leaves: sources that are not
+// validate refuses what [validation.Files] leaves: sources that are not
 // supported, and references to fields and resources that the pod does not
 // have. The error is a *[volume.InvalidSpecError] or
 // *[volume.UnsupportedError], marked with [volume.NothingDone].

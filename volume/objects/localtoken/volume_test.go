@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects/localtoken"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // What admission adds, and to which containers.
@@ -65,7 +65,7 @@ func TestWithServiceAccountVolume(t *testing.T) {
 func TestServiceAccountVolume(t *testing.T) {
 	pod := localtoken.WithServiceAccountVolume(&v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "uid-web"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}})
-	if err := volume.ValidatePodVolumes(pod); err != nil {
+	if err := validation.PodVolumes(pod); err != nil {
 		t.Error(err)
 	}
 	p := pod.Spec.Volumes[0].Projected

@@ -10,10 +10,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
+	apivalidation "k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // check refuses an object that the API server would refuse. The object is no pod
@@ -21,15 +22,15 @@ import (
 func check(p placed) error {
 	switch o := p.object.(type) {
 	case *v1.PersistentVolume:
-		return volume.ValidatePersistentVolume(o)
+		return validation.PersistentVolume(o)
 	case *v1.PersistentVolumeClaim:
-		return volume.ValidatePersistentVolumeClaim(o)
+		return validation.PersistentVolumeClaim(o)
 	case *v1.ConfigMap:
 		return errors.Join(checkName(p), checkConfigMap(o))
 	case *v1.Secret:
 		return errors.Join(checkName(p), checkKeys("data", o.Data))
 	case *storagev1.StorageClass:
-		return volume.ValidateStorageClass(o)
+		return validation.StorageClass(o)
 	}
 	if bundle, ok := kubeapi.TrustBundleOf(p.object); ok {
 		return errors.Join(volume.CheckPathSegment("metadata.name", bundle.Name), checkBundle(bundle.PEM))
@@ -42,11 +43,11 @@ func checkName(p placed) error {
 	if name == "" {
 		return volume.Invalid("metadata.name", "must not be empty")
 	}
-	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
+	if wrong := apivalidation.IsDNS1123Subdomain(name); len(wrong) > 0 {
 		return volume.Invalid("metadata.name", "%q is no valid name: %s", name, strings.Join(wrong, "; "))
 	}
 	if ns := p.object.GetNamespace(); ns != "" {
-		if wrong := validation.IsDNS1123Label(ns); len(wrong) > 0 {
+		if wrong := apivalidation.IsDNS1123Label(ns); len(wrong) > 0 {
 			return volume.Invalid("metadata.namespace", "%q is no valid name: %s", ns, strings.Join(wrong, "; "))
 		}
 	}
@@ -66,7 +67,7 @@ func checkConfigMap(o *v1.ConfigMap) error {
 func checkKeys[V any](field string, data map[string]V) error {
 	var faults []error
 	for _, key := range slices.Sorted(maps.Keys(data)) {
-		if wrong := validation.IsConfigMapKey(key); len(wrong) > 0 {
+		if wrong := apivalidation.IsConfigMapKey(key); len(wrong) > 0 {
 			faults = append(faults, volume.Invalid(fmt.Sprintf("%s[%s]", field, key), "%s", strings.Join(wrong, "; ")))
 		}
 	}

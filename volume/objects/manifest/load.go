@@ -13,6 +13,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // Loader reads manifests for one node. Its zero value is ready.
@@ -186,7 +187,7 @@ func (b *builder) validate(p podAt, of volume.ObjectRef) bool {
 	if pod.UID == "" {
 		pod.UID = objects.DerivedPodUID("", of.Kind, of.Namespace, of.Name, p.ordinal)
 	}
-	faults := p.faults(of.String(), p.prefix, errors.Join(volume.ValidatePodVolumes(pod), checkNodeName(pod)))
+	faults := p.faults(of.String(), p.prefix, errors.Join(validation.PodVolumes(pod), checkNodeName(pod)))
 	b.fault(faults...)
 	return len(faults) == 0
 }

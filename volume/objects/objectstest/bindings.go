@@ -8,13 +8,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 )
 
 // Bindings checks every stored version of claims and volumes against rules that
 // must hold at every moment. A claim never gets a second volume. A volume whose
 // data one claim saw is never shown to another. A claim sees a volume when a node
-// would mount it ([volume.CheckBinding]). All methods are safe for concurrent
+// would mount it ([claimbinding.Check]). All methods are safe for concurrent
 // use.
 type Bindings struct {
 	forGood bool
@@ -94,7 +94,7 @@ func (b *Bindings) Bound() (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, claim := range b.claims {
-		if volume.CheckBinding(claim, b.volumes[claim.Spec.VolumeName]) == nil {
+		if claimbinding.Check(claim, b.volumes[claim.Spec.VolumeName]) == nil {
 			n++
 		}
 	}
@@ -130,7 +130,7 @@ func (b *Bindings) stored(object metav1.Object) {
 
 // pair checks a claim and a volume. Either may be nil.
 func (b *Bindings) pair(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) {
-	if claim == nil || pv == nil || claim.Status.Phase != v1.ClaimBound || volume.CheckBinding(claim, pv) != nil {
+	if claim == nil || pv == nil || claim.Status.Phase != v1.ClaimBound || claimbinding.Check(claim, pv) != nil {
 		return
 	}
 	if owner, had := b.owner[pv.UID]; had && owner != claim.UID {

@@ -20,6 +20,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 const (
@@ -173,11 +174,11 @@ func (c *Cluster) applyOne(ctx context.Context, ref volume.ObjectRef, declared m
 func validate(declared metav1.Object) error {
 	switch declared := declared.(type) {
 	case *v1.PersistentVolumeClaim:
-		return volume.ValidatePersistentVolumeClaim(declared)
+		return validation.PersistentVolumeClaim(declared)
 	case *v1.PersistentVolume:
-		return volume.ValidatePersistentVolume(declared)
+		return validation.PersistentVolume(declared)
 	case *storagev1.StorageClass:
-		return volume.ValidateStorageClass(declared)
+		return validation.StorageClass(declared)
 	}
 	return nil
 }

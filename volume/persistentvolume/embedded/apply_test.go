@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 )
@@ -83,7 +84,7 @@ func TestAClaimThatComesAgainIsAnother(t *testing.T) {
 	m.delete("PersistentVolumeClaim", "data")
 	m.eventually("the claim is gone", func() bool { return !m.exists("PersistentVolumeClaim", "data") })
 	err := m.bind(static + claimOfStatic + web)
-	if m.claim("data").UID == first || !errors.Is(err, volume.ErrClaimUnbound) {
+	if m.claim("data").UID == first || !errors.Is(err, claimbinding.ErrUnbound) {
 		t.Errorf("err = %v", err)
 	}
 	if pv := m.pv("static"); pv.Status.Phase != v1.VolumeReleased || pv.Spec.ClaimRef.UID != first {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
@@ -138,7 +139,7 @@ func (b *binding) isBound(ctx context.Context, name types.NamespacedName) bool {
 		return false
 	}
 	pv, err := objects.Get[*v1.PersistentVolume](ctx, b.objects, volume.NewObjectRef(kindVolume, "", claim.Spec.VolumeName))
-	return err == nil && volume.CheckBinding(claim, pv) == nil
+	return err == nil && claimbinding.Check(claim, pv) == nil
 }
 
 // place places all pods that can be, and reports whether there is more to wait

@@ -13,6 +13,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
@@ -84,18 +85,18 @@ spec: {storageClassName: local, capacity: {storage: 1Gi}, accessModes: [ReadWrit
 		says      string
 		is        error
 	}{
-		"no volume":          {claimOfStatic, "there is no PersistentVolume; create one", volume.ErrClaimUnbound},
+		"no volume":          {claimOfStatic, "there is no PersistentVolume; create one", claimbinding.ErrUnbound},
 		"no claim":           {static, "PersistentVolumeClaim default/data not found", volume.ErrNotFound},
-		"too small":          {static + strings.Replace(claimOfStatic, "1Gi", "2Gi", 1), "too small (static: 1Gi of 2Gi)", volume.ErrClaimUnbound},
-		"selector":           {static + strings.Replace(claimOfStatic, "acc", "selector: {matchLabels: {mine: other}}, acc", 1), "labels do not match the selector (static", volume.ErrClaimUnbound},
-		"contradiction":      {static + strings.Replace(claimOfStatic, "acc", "selector: {matchLabels: {mine: '1'}, matchExpressions: [{key: mine, operator: DoesNotExist}]}, acc", 1), "labels do not match the selector (static", volume.ErrClaimUnbound},
-		"named, missing":     {strings.Replace(claimOfStatic, "acc", "volumeName: nas, acc", 1), `PersistentVolume "nas", which it is for, does not exist; create it`, volume.ErrClaimUnbound},
-		"other node":         {local(affinity), "not reachable from this node (disk: not on node1)", volume.ErrClaimUnbound},
-		"other node, named":  {strings.Replace(local(affinity), "resources:", "volumeName: disk, resources:", 1), "not reachable from this node (disk: not on node1)", volume.ErrClaimUnbound},
-		"no class":           {strings.Replace(claimOfStatic, `""`, "none", 1), `storageclass.storage.k8s.io "none" not found`, volume.ErrClaimUnbound},
-		"elsewhere":          {strings.Replace(dirsClass, "kubernetes.io/host-path", "example.com/csi", 1) + claimOfDirs, `the provisioner of storage class "dirs", example.com/csi, does not run here; write the PersistentVolume, with storageClassName: dirs`, volume.ErrClaimUnbound},
-		"elsewhere, at once": {strings.NewReplacer("kubernetes.io/host-path", "example.com/csi", "WaitForFirstConsumer", "Immediate").Replace(dirsClass) + claimOfDirs, "does not run here", volume.ErrClaimUnbound},
-		"cannot be made":     {dirsClass + strings.Replace(claimOfDirs, "accessModes", "volumeMode: Block, accessModes", 1), "failed to provision volume with StorageClass", volume.ErrClaimUnbound},
+		"too small":          {static + strings.Replace(claimOfStatic, "1Gi", "2Gi", 1), "too small (static: 1Gi of 2Gi)", claimbinding.ErrUnbound},
+		"selector":           {static + strings.Replace(claimOfStatic, "acc", "selector: {matchLabels: {mine: other}}, acc", 1), "labels do not match the selector (static", claimbinding.ErrUnbound},
+		"contradiction":      {static + strings.Replace(claimOfStatic, "acc", "selector: {matchLabels: {mine: '1'}, matchExpressions: [{key: mine, operator: DoesNotExist}]}, acc", 1), "labels do not match the selector (static", claimbinding.ErrUnbound},
+		"named, missing":     {strings.Replace(claimOfStatic, "acc", "volumeName: nas, acc", 1), `PersistentVolume "nas", which it is for, does not exist; create it`, claimbinding.ErrUnbound},
+		"other node":         {local(affinity), "not reachable from this node (disk: not on node1)", claimbinding.ErrUnbound},
+		"other node, named":  {strings.Replace(local(affinity), "resources:", "volumeName: disk, resources:", 1), "not reachable from this node (disk: not on node1)", claimbinding.ErrUnbound},
+		"no class":           {strings.Replace(claimOfStatic, `""`, "none", 1), `storageclass.storage.k8s.io "none" not found`, claimbinding.ErrUnbound},
+		"elsewhere":          {strings.Replace(dirsClass, "kubernetes.io/host-path", "example.com/csi", 1) + claimOfDirs, `the provisioner of storage class "dirs", example.com/csi, does not run here; write the PersistentVolume, with storageClassName: dirs`, claimbinding.ErrUnbound},
+		"elsewhere, at once": {strings.NewReplacer("kubernetes.io/host-path", "example.com/csi", "WaitForFirstConsumer", "Immediate").Replace(dirsClass) + claimOfDirs, "does not run here", claimbinding.ErrUnbound},
+		"cannot be made":     {dirsClass + strings.Replace(claimOfDirs, "accessModes", "volumeMode: Block, accessModes", 1), "failed to provision volume with StorageClass", claimbinding.ErrUnbound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t)

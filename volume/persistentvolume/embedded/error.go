@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
@@ -26,7 +27,7 @@ const (
 	ErrRefused volume.Cause = "it must not be deleted or released"
 	// ErrImmutable: a field was to be changed that stays as it is once a claim has a
 	// volume, since the data is where it is. A volume that is to be another claim's
-	// matches [volume.ErrBoundElsewhere], too.
+	// matches [claimbinding.ErrElsewhere], too.
 	ErrImmutable volume.Cause = "the field cannot be changed"
 	// ErrIncomplete is what [Config.Mounted] returns beside its result when more may be
 	// mounted than that: claims are used then, and none is deleted.
@@ -91,11 +92,11 @@ func (e *BindError) Unwrap() []error {
 type otherClaimError struct{ claim types.NamespacedName }
 
 func (e *otherClaimError) Error() string {
-	return fmt.Sprintf("%v: it waits for a pod, which waits for PersistentVolumeClaim %q", volume.ErrClaimUnbound, e.claim)
+	return fmt.Sprintf("%v: it waits for a pod, which waits for PersistentVolumeClaim %q", claimbinding.ErrUnbound, e.claim)
 }
 
 func (e *otherClaimError) Unwrap() []error {
-	return []error{volume.ErrClaimUnbound, index.ErrWaitsForConsumer}
+	return []error{claimbinding.ErrUnbound, index.ErrWaitsForConsumer}
 }
 
 // noProvisioner is the provisioner of classes whose volumes people make.
@@ -105,7 +106,7 @@ const noProvisioner = "kubernetes.io/no-provisioner"
 // provisioner that does not run here, if it has.
 func (c *Cluster) withClass(ctx context.Context, name types.NamespacedName, why error) error {
 	unbound, ok := errors.AsType[*index.UnboundError](why)
-	if !ok || unbound.Volume != "" || !errors.Is(unbound.Err, volume.ErrClaimUnbound) {
+	if !ok || unbound.Volume != "" || !errors.Is(unbound.Err, claimbinding.ErrUnbound) {
 		return why
 	}
 	class, err := c.classOf(ctx, name)
@@ -116,7 +117,7 @@ func (c *Cluster) withClass(ctx context.Context, name types.NamespacedName, why 
 		return why
 	}
 	alone := *unbound
-	alone.Err = volume.ErrClaimUnbound // that it waits for the provisioner would only mislead
+	alone.Err = claimbinding.ErrUnbound // that it waits for the provisioner would only mislead
 	return &volume.Failure{
 		Cause: ErrNotProvisionedHere, Subject: class.Name, Err: &alone,
 		What: fmt.Sprintf("%v; the provisioner of storage class %q, %s, does not run here", &alone, class.Name, class.Provisioner),

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
@@ -24,7 +25,7 @@ func immutable(ref volume.ObjectRef, field string, from, to any, because, next s
 		What: fmt.Sprintf("%s: %s cannot become %s, it stays %s, since %s", ref, field, shown(to), shown(from), because),
 	}
 	if field == "spec.claimRef" {
-		e.Err = volume.ErrBoundElsewhere
+		e.Err = claimbinding.ErrElsewhere
 	}
 	return e
 }

@@ -6,7 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
@@ -36,7 +36,7 @@ import (
 // has a reservation is answered by its volume, one with a record by nothing
 // else than that.
 //
-// The error is an *[UnboundError]: it matches [volume.ErrClaimUnbound] and says
+// The error is an *[UnboundError]: it matches [claimbinding.ErrUnbound] and says
 // why no volume fits, matches [ErrWaitsForConsumer] or [ErrNeedsData], or holds a
 // *[volume.InvalidSpecError] about the claim.
 func (x *Index) Match(w Wanted) (*v1.PersistentVolume, error) {
@@ -82,7 +82,7 @@ func (x *Index) matchNamed(q *query) (item, error) {
 	named, ok := x.volumes[q.named]
 	it := named.item
 	if !ok {
-		return it, &UnboundError{Claim: pvapi.NameOf(q.Claim), Volume: q.named, Err: volume.ErrClaimUnbound}
+		return it, &UnboundError{Claim: pvapi.NameOf(q.Claim), Volume: q.named, Err: claimbinding.ErrUnbound}
 	}
 	if r := q.reject(it.pv, x.owners.otherThan(q, it.pv)); r != nil {
 		found := make(tally)

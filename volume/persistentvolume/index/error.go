@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 )
 
 // ErrWaitsForConsumer says that no volume was chosen for a claim because its
@@ -48,7 +48,7 @@ type Rejected struct {
 }
 
 // UnboundError says that a claim could not be bound. Err is the sentinel
-// [volume.ErrClaimUnbound], [volume.ErrClaimLost], [volume.ErrBoundElsewhere],
+// [claimbinding.ErrUnbound], [claimbinding.ErrLost], [claimbinding.ErrElsewhere],
 // [ErrWaitsForConsumer] or [ErrNeedsData], a *[volume.InvalidSpecError] about the claim, or what
 // went wrong on the way.
 type UnboundError struct {
@@ -74,9 +74,9 @@ func (e *UnboundError) Why() string {
 	switch {
 	case len(e.Rejected) > 0:
 		return text + ": " + e.Reasons()
-	case e.Volume != "" && (errors.Is(e.Err, volume.ErrClaimUnbound) || errors.Is(e.Err, volume.ErrClaimLost)):
+	case e.Volume != "" && (errors.Is(e.Err, claimbinding.ErrUnbound) || errors.Is(e.Err, claimbinding.ErrLost)):
 		return fmt.Sprintf("%s: PersistentVolume %q, which it is for, does not exist; create it", text, e.Volume)
-	case e.Err == volume.ErrClaimUnbound: // else it says more
+	case e.Err == claimbinding.ErrUnbound: // else it says more
 		return text + ": there is no PersistentVolume; create one"
 	}
 	return text

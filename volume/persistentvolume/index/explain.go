@@ -7,7 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
@@ -52,7 +52,7 @@ func (t tally) addAll(reason Reason, count int, some ...iter.Seq[item]) {
 // unbound is the error of a claim, with the reasons in order of their first
 // volume.
 func (t tally) unbound(x *Index, q *query) *UnboundError {
-	failed := &UnboundError{Claim: pvapi.NameOf(q.Claim), Volume: q.named, Err: volume.ErrClaimUnbound}
+	failed := &UnboundError{Claim: pvapi.NameOf(q.Claim), Volume: q.named, Err: claimbinding.ErrUnbound}
 	reasons := slices.SortedFunc(maps.Keys(t), func(a, b Reason) int { return t[a].first[0].compare(t[b].first[0]) })
 	for _, reason := range reasons {
 		group := Rejected{Reason: reason, Count: t[reason].count}

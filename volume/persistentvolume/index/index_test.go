@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/testenv/pvbuild"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
@@ -51,7 +51,7 @@ func TestConcurrentBindersNeverShareAVolume(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if _, err := x.Match(index.Wanted{Claim: pvbuild.NewClaim("late", "1Gi", pvbuild.OfClass("pool"))}); !errors.Is(err, volume.ErrClaimUnbound) {
+	if _, err := x.Match(index.Wanted{Claim: pvbuild.NewClaim("late", "1Gi", pvbuild.OfClass("pool"))}); !errors.Is(err, claimbinding.ErrUnbound) {
 		t.Errorf("err = %v; want every volume to be taken", err)
 	}
 }
@@ -67,7 +67,7 @@ func TestAReservationOutlivesItsVolume(t *testing.T) {
 	x.Delete("a")
 	x.Put(pvbuild.NewPV("a", "1Gi"))
 	_, err = x.Reserve(index.Wanted{Claim: pvbuild.NewClaim("second", "1Gi")})
-	if !errors.Is(err, volume.ErrClaimUnbound) || !strings.Contains(err.Error(), `belongs to another claim (a: ops/first, for which it is reserved)`) {
+	if !errors.Is(err, claimbinding.ErrUnbound) || !strings.Contains(err.Error(), `belongs to another claim (a: ops/first, for which it is reserved)`) {
 		t.Errorf("err = %v", err)
 	}
 	if _, err := x.Reserve(first); !errors.Is(err, index.ErrReserved) || !strings.Contains(err.Error(), "ops/first") {

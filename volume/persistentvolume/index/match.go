@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
@@ -147,8 +148,8 @@ func unavailable(pv *v1.PersistentVolume, chosen bool) string {
 		return "being deleted"
 	case !chosen && (phase == v1.VolumeReleased || phase == v1.VolumeFailed):
 		return string(phase)
-	case !chosen && pv.Annotations[volume.LocalVolumeMissing] != "":
-		return "its disk is missing since " + pv.Annotations[volume.LocalVolumeMissing]
+	case !chosen && pv.Annotations[claimbinding.LocalVolumeMissing] != "":
+		return "its disk is missing since " + pv.Annotations[claimbinding.LocalVolumeMissing]
 	}
 	return ""
 }
@@ -217,7 +218,7 @@ func (q *query) rejectNode(pv *v1.PersistentVolume) *Rejection {
 	if q.NodeName == "" {
 		return nil
 	}
-	reachable, err := volume.MatchesNode(pv, q.NodeLabels, q.NodeName)
+	reachable, err := claimbinding.MatchesNode(pv, q.NodeLabels, q.NodeName)
 	switch {
 	case err != nil:
 		return &Rejection{Reason: OtherNode, Detail: err.Error()}

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/util/testenv/pvbuild"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
@@ -51,7 +51,7 @@ func (tc matchCase) run(t *testing.T) {
 			continue
 		}
 		unbound, ok := errors.AsType[*index.UnboundError](err)
-		if !ok || !errors.Is(err, volume.ErrClaimUnbound) || plain != nil {
+		if !ok || !errors.Is(err, claimbinding.ErrUnbound) || plain != nil {
 			t.Fatalf("got %v, %v, by scan %v", got, err, plain)
 		}
 		if tc.reason != "" && !slices.ContainsFunc(unbound.Rejected, func(r index.Rejected) bool { return r.Reason == tc.reason }) {

@@ -242,7 +242,7 @@ func (s *shelf) places(q *query) []mark {
 }
 
 // nodeValue returns what the query's node has for a key, by the rules of
-// [volume.MatchesNode].
+// [claimbinding.MatchesNode].
 func (q *query) nodeValue(key mark) (string, bool) {
 	if key.kind == atName {
 		return q.NodeName, true

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // mediumOf returns the medium of a valid source. It completes "HugePages" by
@@ -24,7 +25,7 @@ func mediumOf(source *v1.EmptyDirVolumeSource, pod *v1.Pod) (v1.StorageMedium, e
 // checkRequested refuses pages of a size that no container requests: none may be
 // given to the pod, as the kubelet refuses them.
 func checkRequested(medium v1.StorageMedium, pod *v1.Pod) error {
-	want, err := volume.HugePageSize("emptyDir.medium", medium)
+	want, err := validation.HugePageSize("emptyDir.medium", medium)
 	if err != nil {
 		return err
 	}
@@ -57,7 +58,7 @@ func requestedPages(pod *v1.Pod) (v1.StorageMedium, error) {
 			`"HugePages" needs a container that requests huge pages, or a page size as in "HugePages-2Mi"`)
 	}
 	medium := v1.StorageMedium(string(v1.StorageMediumHugePagesPrefix) + found.String())
-	_, err := volume.HugePageSize("emptyDir.medium", medium)
+	_, err := validation.HugePageSize("emptyDir.medium", medium)
 	return medium, err
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/emptydirs"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // PluginName is the plugin's name.
@@ -77,7 +78,7 @@ func (p *plugin) Shortfalls(spec *volume.Spec, _ *v1.Pod) []volume.Shortfall {
 
 func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
 	return p.Mounter(spec, pod, func(pv volume.PodVolume, source *v1.EmptyDirVolumeSource) (volume.Mounter, error) {
-		if err := volume.ValidateEmptyDir(source); err != nil {
+		if err := validation.EmptyDir(source); err != nil {
 			return nil, err
 		}
 		m, err := mediumOf(source, pod)

@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // Config is what a node's administrator opts into. Its zero value mounts
@@ -135,7 +136,7 @@ func (c Config) check() error {
 
 func (c ProvisionConfig) check() error {
 	for _, b := range c.Bases {
-		if err := volume.CheckAbsolutePath("Provision.Bases", b.Path); err != nil {
+		if err := validation.CheckAbsolutePath("Provision.Bases", b.Path); err != nil {
 			return err
 		}
 		if filepath.Clean(b.Path) == "/" {
@@ -178,7 +179,7 @@ func checkMode(field string, mode uint32) error {
 
 func (c RecycleConfig) check() error {
 	for _, dir := range c.Below {
-		if err := volume.CheckAbsolutePath("Recycle.Below", dir); err != nil {
+		if err := validation.CheckAbsolutePath("Recycle.Below", dir); err != nil {
 			return err
 		}
 	}
@@ -189,7 +190,7 @@ func (c RecycleConfig) check() error {
 	case RecycleDryRun, RecycleDelete:
 		return nil
 	case RecycleArchive:
-		return volume.CheckAbsolutePath("Recycle.Archive", c.Archive)
+		return validation.CheckAbsolutePath("Recycle.Archive", c.Archive)
 	}
 	return volume.Invalid("Recycle.Action", "%q is none of %q, %q and %q", c.Action, RecycleDryRun, RecycleDelete, RecycleArchive)
 }

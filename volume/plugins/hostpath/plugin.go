@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // PluginName is the plugin's name.
@@ -103,7 +104,7 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		if err := pluginbase.CheckFilesystem(spec, "hostPath"); err != nil {
 			return nil, err
 		}
-		if err := volume.CheckAbsolutePath("hostPath.path", source.Path); err != nil {
+		if err := validation.CheckAbsolutePath("hostPath.path", source.Path); err != nil {
 			return nil, err
 		}
 		want, err := parseType(source.Type)

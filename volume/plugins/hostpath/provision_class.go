@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // Parameters of a storage class, in lower case.
@@ -49,7 +50,7 @@ func (p *plugin) parseClass(parameters map[string]string) (dirClass, error) {
 		subDir: cmp.Or(given[paramSubDir], "${"+sharedirs.VolumeName+"}"),
 	}
 	if path := given[paramPath]; path != "" {
-		if err := volume.CheckAbsolutePath("parameters.path", path); err != nil {
+		if err := validation.CheckAbsolutePath("parameters.path", path); err != nil {
 			return dirClass{}, err
 		}
 		class.dir = filepath.Clean(path)

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 )
 
 // otherNode says that a volume is to be made, deleted or emptied on another node
@@ -69,7 +70,7 @@ func affinityTo(hostname string) *v1.VolumeNodeAffinity {
 // so as far as the node's labels are known.
 func (p *plugin) checkHere(pv *v1.PersistentVolume, labels map[string]string) error {
 	own := string(p.Host.GetNodeName())
-	here, err := volume.MatchesNode(pv, labels, own)
+	here, err := claimbinding.MatchesNode(pv, labels, own)
 	if err == nil && !here {
 		err = otherNode(own, "the PersistentVolume's nodeAffinity is for others", "have podvol's controller on its node do it")
 	}

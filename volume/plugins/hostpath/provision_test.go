@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
 	"github.com/podvol/podvol/volume/volumetest"
 )
@@ -140,7 +141,7 @@ func TestProvisionedVolume(t *testing.T) {
 		t.Errorf("capacity %v", &size)
 	}
 	for node, want := range map[string]bool{string(h.NodeName): true, "other": false} {
-		if got, err := volume.MatchesNode(pv, nil, node); err != nil || got != want {
+		if got, err := claimbinding.MatchesNode(pv, nil, node); err != nil || got != want {
 			t.Errorf("reachable from %s: %v, %v", node, got, err)
 		}
 	}

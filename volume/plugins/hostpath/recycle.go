@@ -20,6 +20,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
 	"github.com/podvol/podvol/volume/internal/wipe"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 const (
@@ -83,7 +84,7 @@ func (p *plugin) newRecycling(pvName string, spec *volume.Spec) (*recycling, err
 	if err := pluginbase.CheckFilesystem(spec, "hostPath"); err != nil {
 		return nil, err
 	}
-	if err := volume.CheckAbsolutePath("hostPath.path", source.Path); err != nil {
+	if err := validation.CheckAbsolutePath("hostPath.path", source.Path); err != nil {
 		return nil, err
 	}
 	if err := p.checkHere(pv, p.ownLabels()); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // blockVolume is a pod's block volume whose device is local.path. Nothing is to
@@ -43,7 +44,7 @@ func (p *plugin) NewBlockVolumeMapper(spec *volume.Spec, pod *v1.Pod) (volume.Bl
 	if !spec.IsBlock() {
 		return nil, refused(volume.Invalid("volumeMode", "must be Block for a device"))
 	}
-	if err := volume.CheckAbsolutePath("local.path", source.Path); err != nil {
+	if err := validation.CheckAbsolutePath("local.path", source.Path); err != nil {
 		return nil, refused(err)
 	}
 	return &blockVolume{PodVolume: pv, plugin: p, pv: spec.PersistentVolume, path: source.Path}, nil

@@ -8,15 +8,15 @@ import (
 	"path/filepath"
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
-
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/localdisk"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 var (
@@ -75,7 +75,7 @@ func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 	case pluginbase.ReadOnly(spec):
 		return nil, volume.Invalid("accessModes", "offer the volume for reading only, so no claim has written what is in it; use reclaim policy %s", v1.PersistentVolumeReclaimRetain)
 	}
-	if err := volume.CheckAbsolutePath("local.path", source.Path); err != nil {
+	if err := validation.CheckAbsolutePath("local.path", source.Path); err != nil {
 		return nil, err
 	}
 	return &deleter{plugin: p, pv: pv.DeepCopy(), path: filepath.Clean(source.Path)}, nil
@@ -230,7 +230,7 @@ func (p *plugin) pathOf(spec *volume.Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := volume.CheckAbsolutePath("local.path", source.Path); err != nil {
+	if err := validation.CheckAbsolutePath("local.path", source.Path); err != nil {
 		return "", err
 	}
 	return filepath.Clean(source.Path), nil

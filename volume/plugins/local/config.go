@@ -3,6 +3,7 @@ package local
 import (
 	"github.com/podvol/podvol/util/blockdev"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // Config is how the plugin works. Its zero value is what nodes need: released
@@ -69,7 +70,7 @@ func (c CleanConfig) check() error {
 		return volume.Invalid("Clean.Action", "%q is none of %q, %q and %q", c.Action, CleanNever, CleanDryRun, CleanDelete)
 	}
 	for _, dir := range c.Below {
-		if err := volume.CheckAbsolutePath("Clean.Below", dir); err != nil {
+		if err := validation.CheckAbsolutePath("Clean.Below", dir); err != nil {
 			return err
 		}
 	}

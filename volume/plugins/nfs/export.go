@@ -10,6 +10,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // export is one directory of one server.
@@ -26,7 +27,7 @@ func parseExport(source *v1.NFSVolumeSource) (export, error) {
 	if err != nil {
 		return export{}, err
 	}
-	if err := volume.CheckAbsolutePath("nfs.path", source.Path); err != nil {
+	if err := validation.CheckAbsolutePath("nfs.path", source.Path); err != nil {
 		return export{}, err
 	}
 	if sharedirs.InBook(source.Path) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // InlinePolicy says what pods may ask of NFS servers by annotations:
@@ -98,7 +99,7 @@ func (c *policyChecker) server(i int, s ServerPolicy) {
 		c.refuse(field+".defaults", "%v", err)
 	}
 	for j, dir := range s.MakeBelow {
-		if err := volume.CheckAbsolutePath("path", dir); err != nil {
+		if err := validation.CheckAbsolutePath("path", dir); err != nil {
 			c.refuse(fmt.Sprintf("%s.makeBelow[%d]", field, j), "must be the absolute path of an export without \"..\", is %q", dir)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 )
 
 // affinityOf lets a volume be used on the nodes of a class's topologies only:
@@ -33,7 +34,7 @@ func checkNode(pv *v1.PersistentVolume, node *v1.Node) error {
 	if node == nil {
 		return nil
 	}
-	fits, err := volume.MatchesNode(pv, node.Labels, node.Name)
+	fits, err := claimbinding.MatchesNode(pv, node.Labels, node.Name)
 	if err == nil && !fits {
 		err = volume.Invalid("allowedTopologies", "do not allow the node %q that was selected for the claim's pod", node.Name)
 	}

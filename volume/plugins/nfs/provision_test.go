@@ -19,7 +19,9 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/plugins/nfs"
+	"github.com/podvol/podvol/volume/validation"
 	"github.com/podvol/podvol/volume/volumetest"
 )
 
@@ -118,7 +120,7 @@ func TestProvisionedVolume(t *testing.T) {
 	if diff := cmp.Diff(want, pv); diff != "" {
 		t.Errorf("the PersistentVolume (-want +got):\n%s", diff)
 	}
-	if err := volume.ValidatePersistentVolume(pv); err != nil {
+	if err := validation.PersistentVolume(pv); err != nil {
 		t.Error(err)
 	}
 	if info, err := os.Stat(filepath.Join(share, "ops/data")); err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|0o770 {
@@ -156,11 +158,11 @@ func TestTopologies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := volume.ValidatePersistentVolume(pv); err != nil {
+	if err := validation.PersistentVolume(pv); err != nil {
 		t.Error(err)
 	}
 	for zone, want := range map[string]bool{"a": true, "b": true, "c": false} {
-		if got, err := volume.MatchesNode(pv, node(zone).Labels, "n"); got != want || err != nil {
+		if got, err := claimbinding.MatchesNode(pv, node(zone).Labels, "n"); got != want || err != nil {
 			t.Errorf("zone %s: %v, %v", zone, got, err)
 		}
 	}

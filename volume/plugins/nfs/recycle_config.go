@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/util/subpath"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // RecycleConfig is how a released PersistentVolume is emptied. Its zero value
@@ -110,7 +111,7 @@ func (c EmbeddedRecycling) check() error {
 	default:
 		return volume.Invalid("Recycle.Embedded.Action", "%q is none of %q, %q and %q", c.Action, RecycleDryRun, RecycleDelete, RecycleArchive)
 	}
-	if err := volume.CheckAbsolutePath("Recycle.Embedded.ArchiveShare", c.ArchiveShare); err != nil {
+	if err := validation.CheckAbsolutePath("Recycle.Embedded.ArchiveShare", c.ArchiveShare); err != nil {
 		return err
 	}
 	if err := subpath.Check(c.ArchiveDir); err != nil || path.Clean(c.ArchiveDir) == "." {

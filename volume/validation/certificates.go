@@ -1,4 +1,4 @@
-package volume
+package validation
 
 import (
 	"fmt"
@@ -86,7 +86,7 @@ func (c *fileChecker) trustBundle(at string, s *v1.ClusterTrustBundleProjection)
 
 func (c *fileChecker) podCertificate(at string, s *v1.PodCertificateProjection) {
 	c.signerName(at+".signerName", s.SignerName)
-	oneOf(c.checker, at+".keyType", s.KeyType, "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")
+	oneOf(&c.faults, at+".keyType", s.KeyType, "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")
 	if life := s.MaxExpirationSeconds; life != nil {
 		most := int64(maxCertificateSeconds)
 		if domain, _, _ := strings.Cut(s.SignerName, "/"); domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") {

@@ -1,4 +1,4 @@
-package volume_test
+package claimbinding_test
 
 import (
 	"errors"
@@ -8,51 +8,52 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 )
 
-func TestCheckBinding(t *testing.T) {
+func TestCheck(t *testing.T) {
 	tests := map[string]struct {
 		change func(*v1.PersistentVolumeClaim, *v1.PersistentVolume)
 		want   error
 	}{
 		"bound":             {func(*v1.PersistentVolumeClaim, *v1.PersistentVolume) {}, nil},
-		"names no volume":   {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Spec.VolumeName = "" }, volume.ErrClaimUnbound},
-		"pending":           {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Status.Phase = v1.ClaimPending }, volume.ErrClaimUnbound},
-		"lost":              {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Status.Phase = v1.ClaimLost }, volume.ErrClaimLost},
-		"another volume":    {func(_ *v1.PersistentVolumeClaim, p *v1.PersistentVolume) { p.Name = "other" }, volume.ErrBoundElsewhere},
-		"no claimRef":       {func(_ *v1.PersistentVolumeClaim, p *v1.PersistentVolume) { p.Spec.ClaimRef = nil }, volume.ErrClaimUnbound},
-		"another claim":     {func(_ *v1.PersistentVolumeClaim, p *v1.PersistentVolume) { p.Spec.ClaimRef.Name = "x" }, volume.ErrBoundElsewhere},
-		"another namespace": {func(_ *v1.PersistentVolumeClaim, p *v1.PersistentVolume) { p.Spec.ClaimRef.Namespace = "x" }, volume.ErrBoundElsewhere},
+		"names no volume":   {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Spec.VolumeName = "" }, claimbinding.ErrUnbound},
+		"pending":           {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Status.Phase = v1.ClaimPending }, claimbinding.ErrUnbound},
+		"lost":              {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) { c.Status.Phase = v1.ClaimLost }, claimbinding.ErrLost},
+		"another volume":    {func(_ *v1.PersistentVolumeClaim, p *v1.PersistentVolume) { p.Name = "other" }, claimbinding.ErrElsewhere},
+		"no claimRef":       {func(_ *v1.PersistentVolumeClaim, p *v1.PersistentVolume) { p.Spec.ClaimRef = nil }, claimbinding.ErrUnbound},
+		"another claim":     {func(_ *v1.PersistentVolumeClaim, p *v1.PersistentVolume) { p.Spec.ClaimRef.Name = "x" }, claimbinding.ErrElsewhere},
+		"another namespace": {func(_ *v1.PersistentVolumeClaim, p *v1.PersistentVolume) { p.Spec.ClaimRef.Namespace = "x" }, claimbinding.ErrElsewhere},
 		"a claim re-created under its name": {func(c *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) {
 			c.UID = "new"
-		}, volume.ErrBoundElsewhere},
-		"a claimRef without UID": {func(_ *v1.PersistentVolumeClaim, p *v1.PersistentVolume) { p.Spec.ClaimRef.UID = "" }, volume.ErrBoundElsewhere},
+		}, claimbinding.ErrElsewhere},
+		"a claimRef without UID": {func(_ *v1.PersistentVolumeClaim, p *v1.PersistentVolume) { p.Spec.ClaimRef.UID = "" }, claimbinding.ErrElsewhere},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			pvc := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ops-test", Name: "nfs-211", UID: "old"}}
 			pvc.Spec.VolumeName = "nfs211"
 			pvc.Status.Phase = v1.ClaimBound
-			pv := validPV()
+			pv := boundPV()
 			pv.Spec.ClaimRef.UID = "old"
 			tc.change(pvc, pv)
-			checkBindingError(t, volume.CheckBinding(pvc, pv), tc.want)
+			checkError(t, claimbinding.Check(pvc, pv), tc.want)
 		})
 	}
 	t.Run("the volume is gone", func(t *testing.T) {
 		pvc := &v1.PersistentVolumeClaim{Spec: v1.PersistentVolumeClaimSpec{VolumeName: "nfs211"}}
 		pvc.Status.Phase = v1.ClaimBound
-		checkBindingError(t, volume.CheckBinding(pvc, nil), volume.ErrClaimLost)
+		checkError(t, claimbinding.Check(pvc, nil), claimbinding.ErrLost)
 	})
 }
 
-func checkBindingError(t *testing.T, err, want error) {
+func checkError(t *testing.T, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) || volume.IsUncertain(err) {
 		t.Fatalf("err = %v, want %v, marked as having done nothing", err, want)
 	}
-	if b, ok := errors.AsType[*volume.BindingError](err); want != nil && (!ok || b.Detail == "") {
-		t.Errorf("%v is no BindingError with a detail", err)
+	if b, ok := errors.AsType[*claimbinding.Error](err); want != nil && (!ok || b.Detail == "") {
+		t.Errorf("%v is no Error with a detail", err)
 	}
 }
 
@@ -88,11 +89,11 @@ func TestMatchesNode(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			pv := validPV()
+			pv := boundPV()
 			if tc.selector != nil {
 				pv.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: tc.selector}
 			}
-			got, err := volume.MatchesNode(pv, map[string]string{"disk": "ssd", "slots": "4"}, "node1")
+			got, err := claimbinding.MatchesNode(pv, map[string]string{"disk": "ssd", "slots": "4"}, "node1")
 			if err != nil || got != tc.want {
 				t.Errorf("matches = %v, err = %v; want %v", got, err, tc.want)
 			}
@@ -105,11 +106,23 @@ func TestMatchesNode(t *testing.T) {
 		"field operator": field(v1.NodeSelectorOpExists),
 	} {
 		t.Run("invalid "+name, func(t *testing.T) {
-			pv := validPV()
+			pv := boundPV()
 			pv.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: bad}
-			if _, err := volume.MatchesNode(pv, nil, "node1"); fields(t, err) == nil {
-				t.Error("accepted")
+			if _, err := claimbinding.MatchesNode(pv, nil, "node1"); err == nil || volume.IsUncertain(err) {
+				t.Errorf("err = %v, want a refusal", err)
+			} else if invalid, ok := errors.AsType[*volume.InvalidSpecError](err); !ok || invalid.Reason == "" {
+				t.Errorf("%v is no InvalidSpecError with a reason", err)
 			}
 		})
+	}
+}
+
+func boundPV() *v1.PersistentVolume {
+	return &v1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "nfs211"},
+		Spec: v1.PersistentVolumeSpec{
+			PersistentVolumeSource: v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{Server: "10.20.172.211", Path: "/nfs"}},
+			ClaimRef:               &v1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: "ops-test", Name: "nfs-211"},
+		},
 	}
 }

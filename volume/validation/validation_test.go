@@ -1,4 +1,4 @@
-package volume_test
+package validation_test
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 func validPod() *v1.Pod {
@@ -61,7 +62,7 @@ func fields(t *testing.T, err error) []string {
 	return fields
 }
 
-func TestValidatePodVolumes(t *testing.T) {
+func TestPodVolumes(t *testing.T) {
 	data := func(p *v1.Pod) *v1.Volume { return &p.Spec.Volumes[0] }
 	conf := func(p *v1.Pod) *v1.ConfigMapVolumeSource { return p.Spec.Volumes[2].ConfigMap }
 	projected := func(p *v1.Pod) *v1.ProjectedVolumeSource { return p.Spec.Volumes[4].Projected }
@@ -133,7 +134,7 @@ func TestValidatePodVolumes(t *testing.T) {
 			pod := validPod()
 			tc.change(pod)
 			before := pod.DeepCopy()
-			if got := fields(t, volume.ValidatePodVolumes(pod)); !slices.Equal(got, tc.want) {
+			if got := fields(t, validation.PodVolumes(pod)); !slices.Equal(got, tc.want) {
 				t.Errorf("refused %q, want %q", got, tc.want)
 			}
 			if before.String() != pod.String() {
@@ -141,7 +142,7 @@ func TestValidatePodVolumes(t *testing.T) {
 			}
 		})
 	}
-	if fields(t, volume.ValidatePodVolumes(nil)) == nil {
+	if fields(t, validation.PodVolumes(nil)) == nil {
 		t.Error("no pod is accepted")
 	}
 }
@@ -172,7 +173,7 @@ func TestFieldsOfNewerMinors(t *testing.T) {
 			if !kubeapi.Set(of[tc.field](pod), tc.field, tc.value) {
 				t.Skipf("this minor of k8s.io/api has no %s", tc.field)
 			}
-			if got := fields(t, volume.ValidatePodVolumes(pod)); !slices.Equal(got, tc.want) {
+			if got := fields(t, validation.PodVolumes(pod)); !slices.Equal(got, tc.want) {
 				t.Errorf("refused %q, want %q", got, tc.want)
 			}
 		})
@@ -184,14 +185,14 @@ func TestFieldsOfOneSource(t *testing.T) {
 	files := &v1.Volume{VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{
 		DefaultMode: ptr.To[int32](-1), Items: []v1.KeyToPath{{Key: "k", Path: "/p"}}}}}
 	want := []string{"secret.defaultMode", "secret.items[0].path", "secret.secretName"}
-	if got := fields(t, volume.ValidateFiles(files)); !slices.Equal(got, want) {
+	if got := fields(t, validation.Files(files)); !slices.Equal(got, want) {
 		t.Errorf("refused %q, want %q", got, want)
 	}
 	dir := &v1.EmptyDirVolumeSource{Medium: "Tape", SizeLimit: ptr.To(resource.MustParse("-1"))}
-	if got, want := fields(t, volume.ValidateEmptyDir(dir)), []string{"emptyDir.medium", "emptyDir.sizeLimit"}; !slices.Equal(got, want) {
+	if got, want := fields(t, validation.EmptyDir(dir)), []string{"emptyDir.medium", "emptyDir.sizeLimit"}; !slices.Equal(got, want) {
 		t.Errorf("refused %q, want %q", got, want)
 	}
-	if err := errors.Join(volume.ValidateFiles(&v1.Volume{}), volume.ValidateEmptyDir(&v1.EmptyDirVolumeSource{})); err != nil {
+	if err := errors.Join(validation.Files(&v1.Volume{}), validation.EmptyDir(&v1.EmptyDirVolumeSource{})); err != nil {
 		t.Error(err)
 	}
 }
@@ -199,7 +200,7 @@ func TestFieldsOfOneSource(t *testing.T) {
 func TestTwoSourcesAreNamed(t *testing.T) {
 	pod := validPod()
 	pod.Spec.Volumes[0].GitRepo = &v1.GitRepoVolumeSource{}
-	err := volume.ValidatePodVolumes(pod)
+	err := validation.PodVolumes(pod)
 	if err == nil || !strings.Contains(err.Error(), "emptyDir") || !strings.Contains(err.Error(), "gitRepo") {
 		t.Errorf("%v does not name both sources", err)
 	}
@@ -217,7 +218,7 @@ func validPV() *v1.PersistentVolume {
 	}
 }
 
-func TestValidatePersistentVolume(t *testing.T) {
+func TestPersistentVolume(t *testing.T) {
 	tests := map[string]struct {
 		change func(*v1.PersistentVolume)
 		want   []string
@@ -239,7 +240,7 @@ func TestValidatePersistentVolume(t *testing.T) {
 			p.Spec.NFS, p.Spec.Local = nil, &v1.LocalVolumeSource{Path: "/mnt/disks/a"}
 		}, []string{"spec.nodeAffinity.required"}},
 		"affinity operator": {func(p *v1.PersistentVolume) {
-			p.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: nodeSelector(v1.NodeSelectorRequirement{Key: "a", Operator: "Like"})}
+			p.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{MatchExpressions: []v1.NodeSelectorRequirement{{Key: "a", Operator: "Like"}}}}}}
 		}, []string{"spec.nodeAffinity.required.nodeSelectorTerms[0].matchExpressions[0]"}},
 		"namespace": {func(p *v1.PersistentVolume) { p.Namespace = "ops" }, []string{"metadata.namespace"}},
 	}
@@ -247,14 +248,14 @@ func TestValidatePersistentVolume(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pv := validPV()
 			tc.change(pv)
-			if got := fields(t, volume.ValidatePersistentVolume(pv)); !slices.Equal(got, tc.want) {
+			if got := fields(t, validation.PersistentVolume(pv)); !slices.Equal(got, tc.want) {
 				t.Errorf("refused %q, want %q", got, tc.want)
 			}
 		})
 	}
 }
 
-func TestValidatePersistentVolumeClaim(t *testing.T) {
+func TestPersistentVolumeClaim(t *testing.T) {
 	tests := map[string]struct {
 		change func(*v1.PersistentVolumeClaim)
 		want   []string
@@ -285,7 +286,7 @@ func TestValidatePersistentVolumeClaim(t *testing.T) {
 				},
 			}
 			tc.change(pvc)
-			if got := fields(t, volume.ValidatePersistentVolumeClaim(pvc)); !slices.Equal(got, tc.want) {
+			if got := fields(t, validation.PersistentVolumeClaim(pvc)); !slices.Equal(got, tc.want) {
 				t.Errorf("refused %q, want %q", got, tc.want)
 			}
 		})

@@ -1,4 +1,4 @@
-package volume
+package validation
 
 import (
 	"fmt"
@@ -168,7 +168,7 @@ func (c *checker) typeRules(at, name string, source any) {
 	case *v1.CSIPersistentVolumeSource:
 		c.persistentCSI(at, s)
 	case *v1.ImageVolumeSource:
-		oneOf(c, at+".pullPolicy", s.PullPolicy, "", v1.PullAlways, v1.PullIfNotPresent, v1.PullNever)
+		oneOf(&c.faults, at+".pullPolicy", s.PullPolicy, "", v1.PullAlways, v1.PullIfNotPresent, v1.PullNever)
 	}
 }
 
@@ -258,12 +258,12 @@ func (c *checker) flexOptions(at string, options map[string]string) {
 
 func (c *checker) azureDisk(at string, s *v1.AzureDiskVolumeSource) {
 	if s.CachingMode != nil {
-		oneOf(c, at+".cachingMode", *s.CachingMode, v1.AzureDataDiskCachingNone, v1.AzureDataDiskCachingReadOnly, v1.AzureDataDiskCachingReadWrite)
+		oneOf(&c.faults, at+".cachingMode", *s.CachingMode, v1.AzureDataDiskCachingNone, v1.AzureDataDiskCachingReadOnly, v1.AzureDataDiskCachingReadWrite)
 	}
 	if s.Kind == nil {
 		return
 	}
-	oneOf(c, at+".kind", *s.Kind, v1.AzureSharedBlobDisk, v1.AzureDedicatedBlobDisk, v1.AzureManagedDisk)
+	oneOf(&c.faults, at+".kind", *s.Kind, v1.AzureSharedBlobDisk, v1.AzureDedicatedBlobDisk, v1.AzureManagedDisk)
 	begin := "https://"
 	if *s.Kind == v1.AzureManagedDisk {
 		begin = "/subscriptions/"

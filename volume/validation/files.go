@@ -1,4 +1,4 @@
-package volume
+package validation
 
 import (
 	"fmt"
@@ -25,12 +25,12 @@ const (
 	maxDirMode = 0o1777
 )
 
-// ValidateFiles refuses a volume whose configMap, secret, downwardAPI or
-// projected source is wrong. It reads no objects. [ValidatePodVolumes] checks
+// Files refuses a volume whose configMap, secret, downwardAPI or
+// projected source is wrong. It reads no objects. [PodVolumes] checks
 // such a volume the same way. The error is as there; its fields begin with the
 // source, as in "configMap.items[0].path". A source that is not set is not
 // checked.
-func ValidateFiles(v *v1.Volume) error {
+func Files(v *v1.Volume) error {
 	var c checker
 	c.files("", v)
 	return c.err()

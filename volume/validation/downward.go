@@ -1,4 +1,4 @@
-package volume
+package validation
 
 import (
 	"slices"
@@ -10,7 +10,7 @@ import (
 
 // fieldRef checks the reference of a volume's file to a field of the pod.
 func (c *checker) fieldRef(at string, ref *v1.ObjectFieldSelector) {
-	oneOf(c, at+".apiVersion", ref.APIVersion, "", "v1")
+	oneOf(&c.faults, at+".apiVersion", ref.APIVersion, "", "v1")
 	at += ".fieldPath"
 	base, key, subscript := strings.Cut(ref.FieldPath, "['")
 	key, closed := strings.CutSuffix(key, "']")
@@ -21,7 +21,7 @@ func (c *checker) fieldRef(at string, ref *v1.ObjectFieldSelector) {
 	if base == "metadata.annotations" {
 		key = strings.ToLower(key) // the API folds the case of annotations only
 	} else {
-		oneOf(c, at, base, "metadata.labels", "metadata.annotations")
+		oneOf(&c.faults, at, base, "metadata.labels", "metadata.annotations")
 	}
 	if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
 		c.refuse(at, "%q is no key of labels or annotations: %s", key, strings.Join(wrong, "; "))
@@ -42,7 +42,7 @@ func (c *checker) plainField(at, path string) {
 func (c *checker) resourceFieldRef(at string, ref *v1.ResourceFieldSelector) {
 	c.required(at+".containerName", ref.ContainerName)
 	if !strings.HasPrefix(ref.Resource, "limits."+v1.ResourceHugePagesPrefix) && !strings.HasPrefix(ref.Resource, "requests."+v1.ResourceHugePagesPrefix) {
-		oneOf(c, at+".resource", ref.Resource, "limits.cpu", "limits.memory", "limits.ephemeral-storage",
+		oneOf(&c.faults, at+".resource", ref.Resource, "limits.cpu", "limits.memory", "limits.ephemeral-storage",
 			"requests.cpu", "requests.memory", "requests.ephemeral-storage")
 	}
 	if ref.Divisor.IsZero() {

@@ -1,4 +1,4 @@
-package volume
+package claimbinding
 
 import (
 	"fmt"
@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/podvol/podvol/volume"
 )
 
 // nodeNameField is the only field that matchFields of a node selector knows.
@@ -26,7 +28,7 @@ const LocalVolumeMissing = "podvol.io/local-volume-missing"
 //     expressions matches nothing.
 //   - If nodeLabels lack kubernetes.io/hostname, nodeName is its value.
 //
-// An invalid expression is an *[InvalidSpecError]. The arguments are not changed.
+// An invalid expression is an *[volume.InvalidSpecError]. The arguments are not changed.
 func MatchesNode(pv *v1.PersistentVolume, nodeLabels map[string]string, nodeName string) (bool, error) {
 	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
 		return true, nil
@@ -55,14 +57,14 @@ func termMatches(path string, term v1.NodeSelectorTerm, nodeLabels labels.Set, n
 	for i, e := range term.MatchExpressions {
 		r, err := requirement(e)
 		if err != nil {
-			return false, Invalid(fmt.Sprintf("%s.matchExpressions[%d]", path, i), "%v", err)
+			return false, volume.Invalid(fmt.Sprintf("%s.matchExpressions[%d]", path, i), "%v", err)
 		}
 		matched = matched && r.Matches(nodeLabels)
 	}
 	for i, f := range term.MatchFields {
 		ok, err := fieldMatches(f, nodeName)
 		if err != nil {
-			return false, Invalid(fmt.Sprintf("%s.matchFields[%d]", path, i), "%v", err)
+			return false, volume.Invalid(fmt.Sprintf("%s.matchFields[%d]", path, i), "%v", err)
 		}
 		matched = matched && ok
 	}

@@ -1,4 +1,4 @@
-package volume
+package validation
 
 import (
 	"fmt"
@@ -69,7 +69,7 @@ func (c *checker) mountPropagation(field string, m *v1.VolumeMount, container *v
 	if m.MountPropagation == nil {
 		return
 	}
-	oneOf(c, field, *m.MountPropagation, v1.MountPropagationNone, v1.MountPropagationHostToContainer, v1.MountPropagationBidirectional)
+	oneOf(&c.faults, field, *m.MountPropagation, v1.MountPropagationNone, v1.MountPropagationHostToContainer, v1.MountPropagationBidirectional)
 	s := container.SecurityContext
 	privileged := s != nil && s.Privileged != nil && *s.Privileged
 	if *m.MountPropagation == v1.MountPropagationBidirectional && !privileged {
@@ -81,7 +81,7 @@ func (c *checker) recursiveReadOnly(field string, m *v1.VolumeMount) {
 	if m.RecursiveReadOnly == nil || *m.RecursiveReadOnly == v1.RecursiveReadOnlyDisabled {
 		return
 	}
-	oneOf(c, field, *m.RecursiveReadOnly, v1.RecursiveReadOnlyDisabled, v1.RecursiveReadOnlyIfPossible, v1.RecursiveReadOnlyEnabled)
+	oneOf(&c.faults, field, *m.RecursiveReadOnly, v1.RecursiveReadOnlyDisabled, v1.RecursiveReadOnlyIfPossible, v1.RecursiveReadOnlyEnabled)
 	if !m.ReadOnly {
 		c.refuse(field, "%s needs readOnly: true on the same volumeMount", *m.RecursiveReadOnly)
 	}
@@ -93,7 +93,7 @@ func (c *checker) recursiveReadOnly(field string, m *v1.VolumeMount) {
 func (c *checker) bindMountOptions(field string, options []string) {
 	for i, o := range options {
 		field := fmt.Sprintf("%s[%d]", field, i)
-		oneOf(c, field, o, "noexec", "nodev", "nosuid")
+		oneOf(&c.faults, field, o, "noexec", "nodev", "nosuid")
 		if slices.Contains(options[:i], o) {
 			c.refuse(field, "%q is there already; remove one", o)
 		}

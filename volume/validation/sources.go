@@ -1,4 +1,4 @@
-package volume
+package validation
 
 import (
 	"reflect"
@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/podvol/podvol/util/kubeapi"
+	"github.com/podvol/podvol/volume"
 )
 
 // volumeSource checks a source as far as that needs no plugin.
@@ -66,29 +67,29 @@ func (c *checker) emptyDir(field string, s *v1.EmptyDirVolumeSource) {
 	c.add(err)
 }
 
-// ValidateEmptyDir refuses an emptyDir whose medium, sizeLimit or mode the API
-// server would refuse, as [ValidatePodVolumes] does. The fields begin with
+// EmptyDir refuses an emptyDir whose medium, sizeLimit or mode the API
+// server would refuse, as [PodVolumes] does. The fields begin with
 // "emptyDir".
-func ValidateEmptyDir(s *v1.EmptyDirVolumeSource) error {
+func EmptyDir(s *v1.EmptyDirVolumeSource) error {
 	var c checker
 	c.emptyDir("emptyDir", s)
 	return c.err()
 }
 
 // HugePageSize returns the page size in bytes of a medium "HugePages-<size>". The
-// error is an *[InvalidSpecError]; it names the medium by the argument what.
+// error is an *[volume.InvalidSpecError]; it names the medium by the argument what.
 func HugePageSize(what string, medium v1.StorageMedium) (int64, error) {
 	size, ok := strings.CutPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix))
 	if !ok {
-		return 0, Invalid(what, `%q is not one of "", Memory, HugePages, or HugePages-<size> such as HugePages-2Mi`, medium)
+		return 0, volume.Invalid(what, `%q is not one of "", Memory, HugePages, or HugePages-<size> such as HugePages-2Mi`, medium)
 	}
 	quantity, err := resource.ParseQuantity(size)
 	if err != nil {
-		return 0, Invalid(what, "%q has no valid page size (%v); an example of one is HugePages-2Mi", medium, err)
+		return 0, volume.Invalid(what, "%q has no valid page size (%v); an example of one is HugePages-2Mi", medium, err)
 	}
 	pages := quantity.Value()
 	if pages <= 0 || pages&(pages-1) != 0 {
-		return 0, Invalid(what, "%q: a page size must be a power of two, such as 2Mi", medium)
+		return 0, volume.Invalid(what, "%q: a page size must be a power of two, such as 2Mi", medium)
 	}
 	return pages, nil
 }
@@ -102,7 +103,7 @@ func (c *checker) notNegative(field string, q resource.Quantity) {
 func (c *checker) hostPath(field string, s *v1.HostPathVolumeSource) {
 	c.absolutePath(field+".path", s.Path)
 	if s.Type != nil {
-		oneOf(c, field+".type", *s.Type, v1.HostPathUnset, v1.HostPathDirectoryOrCreate, v1.HostPathDirectory, v1.HostPathFileOrCreate,
+		oneOf(&c.faults, field+".type", *s.Type, v1.HostPathUnset, v1.HostPathDirectoryOrCreate, v1.HostPathDirectory, v1.HostPathFileOrCreate,
 			v1.HostPathFile, v1.HostPathSocket, v1.HostPathCharDev, v1.HostPathBlockDev)
 	}
 }

@@ -1,4 +1,4 @@
-package volume
+package validation
 
 import (
 	"fmt"
@@ -9,6 +9,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/podvol/podvol/volume"
 )
 
 // Bounds of a StorageClass' parameters, as in the API.
@@ -17,13 +19,13 @@ const (
 	maxParameterBytes = 256 << 10
 )
 
-// ValidateStorageClass refuses a StorageClass that the API server would refuse.
+// StorageClass refuses a StorageClass that the API server would refuse.
 // It checks name, labels, annotations, provisioner, parameters, reclaim policy,
 // binding mode and allowed topologies. A field that is not set has the API
-// server's default. The error is as with [ValidatePodVolumes].
-func ValidateStorageClass(class *storagev1.StorageClass) error {
+// server's default. The error is as with [PodVolumes].
+func StorageClass(class *storagev1.StorageClass) error {
 	if class == nil {
-		return Invalid("StorageClass", "is missing")
+		return volume.Invalid("StorageClass", "is missing")
 	}
 	var c checker
 	c.clusterMeta(&class.ObjectMeta, "StorageClass")
@@ -34,10 +36,10 @@ func ValidateStorageClass(class *storagev1.StorageClass) error {
 	}
 	c.parameters("parameters", class.Parameters)
 	if p := class.ReclaimPolicy; p != nil {
-		oneOf(&c, "reclaimPolicy", *p, v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRetain)
+		oneOf(&c.faults, "reclaimPolicy", *p, v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRetain)
 	}
 	if m := class.VolumeBindingMode; m != nil {
-		oneOf(&c, "volumeBindingMode", *m, storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer)
+		oneOf(&c.faults, "volumeBindingMode", *m, storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer)
 	}
 	c.topologies("allowedTopologies", class.AllowedTopologies)
 	return c.err()

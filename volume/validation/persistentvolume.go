@@ -1,4 +1,4 @@
-package volume
+package validation
 
 import (
 	"maps"
@@ -13,15 +13,18 @@ import (
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 )
 
-// ValidatePersistentVolume refuses a PersistentVolume that the API server would
+// PersistentVolume refuses a PersistentVolume that the API server would
 // refuse. It checks name, labels, annotations, capacity, access modes, exactly
 // one source and its fields, classes, reclaim policy, volume mode, claimRef and
-// node affinity. The error is as with [ValidatePodVolumes].
-func ValidatePersistentVolume(pv *v1.PersistentVolume) error {
+// node affinity. The error is as with [PodVolumes].
+func PersistentVolume(pv *v1.PersistentVolume) error {
 	if pv == nil {
-		return Invalid("PersistentVolume", "is missing")
+		return volume.Invalid("PersistentVolume", "is missing")
 	}
 	var c checker
 	c.clusterMeta(&pv.ObjectMeta, "PersistentVolume")
@@ -31,7 +34,7 @@ func ValidatePersistentVolume(pv *v1.PersistentVolume) error {
 	c.attributesClass(&pv.Spec)
 	c.volumeMode("spec.volumeMode", pv.Spec.VolumeMode)
 	c.reclaim(&pv.Spec)
-	c.oneSource("spec", NewSpecFromPersistentVolume(pv, false))
+	c.oneSource("spec", volume.NewSpecFromPersistentVolume(pv, false))
 	c.persistentSource(pv.Name, &pv.Spec)
 	c.claimRef(pv.Spec.ClaimRef)
 	c.nodeAffinity("spec.nodeAffinity", pv)
@@ -93,7 +96,7 @@ func (c *checker) nodeAffinity(at string, pv *v1.PersistentVolume) {
 	case len(affinity.Required.NodeSelectorTerms) == 0:
 		c.refuse(at+".required.nodeSelectorTerms", "must have at least one term")
 	default:
-		_, err := MatchesNode(pv, nil, "")
+		_, err := claimbinding.MatchesNode(pv, nil, "")
 		c.add(err)
 	}
 }

@@ -1,4 +1,4 @@
-package volume
+package validation
 
 import (
 	"fmt"
@@ -8,17 +8,19 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/podvol/podvol/volume"
 )
 
 const kindClaim = "PersistentVolumeClaim"
 
-// ValidatePersistentVolumeClaim refuses a claim that the API server would refuse.
+// PersistentVolumeClaim refuses a claim that the API server would refuse.
 // It checks names, labels, annotations, access modes, requested size, classes,
 // selector, volume mode and data source. The error is as with
-// [ValidatePodVolumes].
-func ValidatePersistentVolumeClaim(pvc *v1.PersistentVolumeClaim) error {
+// [PodVolumes].
+func PersistentVolumeClaim(pvc *v1.PersistentVolumeClaim) error {
 	if pvc == nil {
-		return Invalid(kindClaim, "is missing")
+		return volume.Invalid(kindClaim, "is missing")
 	}
 	var c checker
 	c.names("metadata.name", pvc.Name, validation.IsDNS1123Subdomain)
@@ -91,7 +93,7 @@ func (c *checker) accessModes(at string, modes []v1.PersistentVolumeAccessMode) 
 		c.refuse(at, "must name at least one mode")
 	}
 	for i, mode := range modes {
-		oneOf(c, fmt.Sprintf("%s[%d]", at, i), mode, v1.ReadWriteOnce, v1.ReadOnlyMany, v1.ReadWriteMany, v1.ReadWriteOncePod)
+		oneOf(&c.faults, fmt.Sprintf("%s[%d]", at, i), mode, v1.ReadWriteOnce, v1.ReadOnlyMany, v1.ReadWriteMany, v1.ReadWriteOncePod)
 	}
 	if len(modes) > 1 && slices.Contains(modes, v1.ReadWriteOncePod) {
 		c.refuse(at, "ReadWriteOncePod excludes every other mode; name it alone")
@@ -107,6 +109,6 @@ func (c *checker) className(at string, class *string) {
 
 func (c *checker) volumeMode(at string, mode *v1.PersistentVolumeMode) {
 	if mode != nil {
-		oneOf(c, at, *mode, v1.PersistentVolumeFilesystem, v1.PersistentVolumeBlock)
+		oneOf(&c.faults, at, *mode, v1.PersistentVolumeFilesystem, v1.PersistentVolumeBlock)
 	}
 }
