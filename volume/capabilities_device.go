@@ -12,7 +12,7 @@ import (
 type DeviceMounterArgs struct {
 	// FsGroup is for file systems that take a group as a mount option. The files
 	// get their group later, when the device is bound into a pod
-	// ([SetOwnership]).
+	// ([fsgroup.Set]).
 	FsGroup      *int64
 	SELinuxLabel string
 	// Progress receives the progress of a long mount, as in [MounterArgs]; nil:

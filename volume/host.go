@@ -142,7 +142,7 @@ type HostFiles interface {
 // a group. Absent: local volumes of pods with an fsGroup are refused, because
 // this process may see other files under their path.
 type HostOwnership interface {
-	// SetOwnership is [SetOwnership] for a path of the host.
+	// SetOwnership is [fsgroup.Set] for a path of the host.
 	SetOwnership(ctx context.Context, path string, attributes Attributes, args MounterArgs) error
 }
 

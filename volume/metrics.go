@@ -13,7 +13,7 @@ type MetricsProvider interface {
 	// GetMetrics measures the volume and returns promptly when ctx ends. The
 	// error matches [ErrMetricsUnsupported] if this kind of volume has no
 	// metrics. There may be metrics beside an error. They are of an earlier time
-	// (see their Time) or incomplete, as the error says; [Meter] does so.
+	// (see their Time) or incomplete, as the error says; [meter.Meter] does so.
 	GetMetrics(ctx context.Context) (*Metrics, error)
 }
 

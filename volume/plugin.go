@@ -87,7 +87,7 @@ type MounterArgs struct {
 	// user.
 	FsUser *int64
 	// FsGroup is the group that SetUpAt gives the volume's files to, if the
-	// plugin manages ownership (Attributes.Managed). [SetOwnership] does it.
+	// plugin manages ownership (Attributes.Managed). [fsgroup.Set] does it.
 	FsGroup *int64
 	// FSGroupChangePolicy says when ownership is changed; nil means Always.
 	FSGroupChangePolicy *v1.PodFSGroupChangePolicy

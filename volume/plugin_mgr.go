@@ -74,7 +74,7 @@ func checkNew(p VolumePlugin, present []VolumePlugin) error {
 		return invalidPluginName("", "the plugin is nil")
 	}
 	name := p.GetPluginName()
-	if err := checkPluginName(name); err != nil {
+	if err := CheckPluginName(name); err != nil {
 		return err
 	}
 	for _, other := range present {
@@ -86,7 +86,9 @@ func checkNew(p VolumePlugin, present []VolumePlugin) error {
 	return nil
 }
 
-func checkPluginName(name string) error {
+// CheckPluginName refuses a name that is no qualified name with a namespace, such as
+// "example.com/disk". The error matches [ErrPluginName].
+func CheckPluginName(name string) error {
 	if !strings.Contains(name, "/") {
 		return invalidPluginName(name, `it lacks a namespace, as in "example.com/`+name+`"`)
 	}

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fsgroup"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -34,7 +35,7 @@ func TestTerminalShowsHowFarVolumesAre(t *testing.T) {
 		r.progress = &progress{terminal: &terminal}
 		err := r.run(idleManager(t), func(show func(volumemanager.VolumeStatus)) {
 			v := statusRow("data", volumemanager.StatePending, nil)
-			v.Progress = volume.Progress{Doing: volume.SettingOwner, Done: 3000}
+			v.Progress = volume.Progress{Doing: fsgroup.Doing, Done: 3000}
 			r.note(v)
 			time.Sleep(1500 * time.Millisecond)
 		})

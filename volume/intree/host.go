@@ -9,6 +9,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/meter"
 )
 
 // Host is a [volume.VolumeHost] with the methods of the tree's that podvol's lacks or
@@ -16,7 +17,7 @@ import (
 // concurrent use, and must not be copied.
 type Host struct {
 	volume.VolumeHost
-	meter volume.Meter
+	meter meter.Meter
 }
 
 // NewHost returns the tree's view of a host.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fsgroup"
 	util "github.com/podvol/podvol/volume/intree"
 	"github.com/podvol/podvol/volume/volumetest"
 )
@@ -123,7 +124,7 @@ func (m *checkoutMounter) SetUpAt(ctx context.Context, dir string, args volume.M
 	if err := m.plugin.run(ctx, dir, "clone", "--", m.source.Repository, "."); err != nil {
 		return fmt.Errorf("git clone: %w", err)
 	}
-	if err := volume.SetOwnership(ctx, dir, m.GetAttributes(), args); err != nil {
+	if err := fsgroup.Set(ctx, dir, m.GetAttributes(), args); err != nil {
 		return err
 	}
 	return util.SetReady(m.metaDir())

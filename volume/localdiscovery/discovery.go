@@ -12,9 +12,9 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/blockdev"
 	"github.com/podvol/podvol/util/blockingcall"
-	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/localdisk"
+	"github.com/podvol/podvol/volume/meter"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -130,7 +130,7 @@ type Discoverer struct {
 	// 0 means ten seconds.
 	Patience time.Duration
 
-	meter  volume.Meter
+	meter  meter.Meter
 	calls  blockingcall.Group[string]
 	passes passes
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // procDir is where processes are looked up.
@@ -87,7 +88,7 @@ func (m *Manager) adoptOne(ctx context.Context, key volumeKey, mounted mounts) e
 	if err != nil {
 		return err
 	}
-	line, err := volume.EncodeRecord(record)
+	line, err := mountrecord.Encode(record)
 	if err != nil {
 		return err
 	}
@@ -98,7 +99,7 @@ func (m *Manager) adoptOne(ctx context.Context, key volumeKey, mounted mounts) e
 	if err := m.records.write(key, line); err != nil {
 		return err
 	}
-	record.Confirmed = &volume.Confirmation{At: time.Now(), MountPoint: mounted.has(record.Path), Device: device}
+	record.Confirmed = &mountrecord.Confirmation{At: time.Now(), MountPoint: mounted.has(record.Path), Device: device}
 	if err := m.records.confirm(key, *record.Confirmed); err != nil {
 		return err
 	}
@@ -107,7 +108,7 @@ func (m *Manager) adoptOne(ctx context.Context, key volumeKey, mounted mounts) e
 }
 
 // rebuild makes a record from a volume's directory and the mount table.
-func (m *Manager) rebuild(ctx context.Context, key volumeKey) (*volume.Record, error) {
+func (m *Manager) rebuild(ctx context.Context, key volumeKey) (*mountrecord.Record, error) {
 	plugin, err := m.plugins.FindPluginByName(key.plugin)
 	if err != nil {
 		return nil, err
@@ -120,7 +121,7 @@ func (m *Manager) rebuild(ctx context.Context, key volumeKey) (*volume.Record, e
 	if err != nil {
 		return nil, err
 	}
-	return &volume.Record{
+	return &mountrecord.Record{
 		PodUID: key.podUID, Volumes: []string{key.spec}, Plugin: key.plugin, Path: path,
 		Source:       volume.DescribeSource(plugin, found.Spec),
 		InlineVolume: found.Spec.Volume, PersistentVolume: found.Spec.PersistentVolume, ReadOnly: found.Spec.ReadOnly,

@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/util/loophold"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // DeviceHolder keeps a block volume's device open while a pod has it, so that
@@ -256,19 +257,19 @@ func replaceLink(node string, place blockPlace) error {
 func (p blockPlace) newLink() string { return p.bind + ".link" }
 
 // mappedDevice is what the confirmation says of a block volume.
-func (u *setUp) mappedDevice() *volume.MappedDevice {
+func (u *setUp) mappedDevice() *mountrecord.MappedDevice {
 	if u.mapping == nil {
 		return nil
 	}
-	return &volume.MappedDevice{Node: u.mapping.device, Bind: u.mapping.place.bind}
+	return &mountrecord.MappedDevice{Node: u.mapping.device, Bind: u.mapping.place.bind}
 }
 
-func equalDevices(a, b *volume.MappedDevice) bool {
+func equalDevices(a, b *mountrecord.MappedDevice) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
 // deviceNodeOf is the device of a recorded block volume that is mapped.
-func deviceNodeOf(r *volume.Record) string {
+func deviceNodeOf(r *mountrecord.Record) string {
 	if r.Confirmed == nil || r.Confirmed.Device == nil {
 		return ""
 	}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // deviceLink is the pod's link to a block volume's device.
@@ -23,7 +24,7 @@ func (m *Manager) hasDeviceLink(key volumeKey) bool {
 
 // rebuildBlock makes a record from a pod's link to a device. Which device that
 // is, is known by today's name only, so the source counts as guessed.
-func (m *Manager) rebuildBlock(ctx context.Context, key volumeKey, plugin volume.VolumePlugin) (*volume.Record, error) {
+func (m *Manager) rebuildBlock(ctx context.Context, key volumeKey, plugin volume.VolumePlugin) (*mountrecord.Record, error) {
 	link := deviceLink(m.host, key)
 	able, ok := volume.AsBlock(plugin)
 	if !ok {
@@ -36,7 +37,7 @@ func (m *Manager) rebuildBlock(ctx context.Context, key volumeKey, plugin volume
 	if !spec.IsBlock() {
 		return nil, volume.Invalid(link, "%s rebuilt a file system from it", key.plugin)
 	}
-	return &volume.Record{
+	return &mountrecord.Record{
 		PodUID: key.podUID, Volumes: []string{key.spec}, Plugin: key.plugin, Path: link,
 		Source: volume.DescribeSource(plugin, spec), PersistentVolume: spec.PersistentVolume, ReadOnly: spec.ReadOnly,
 		Rebuilt: true, Guessed: true,
@@ -44,7 +45,7 @@ func (m *Manager) rebuildBlock(ctx context.Context, key volumeKey, plugin volume
 }
 
 // foundDevice is what is mapped of a rebuilt block volume; nil for file systems.
-func (m *Manager) foundDevice(record *volume.Record) (*volume.MappedDevice, error) {
+func (m *Manager) foundDevice(record *mountrecord.Record) (*mountrecord.MappedDevice, error) {
 	spec := record.Spec()
 	if !spec.IsBlock() {
 		return nil, nil
@@ -61,7 +62,7 @@ func (m *Manager) foundDevice(record *volume.Record) (*volume.MappedDevice, erro
 	if err != nil {
 		return nil, err
 	}
-	return &volume.MappedDevice{Node: node, Bind: use.bindOf(record.PodUID)}, nil
+	return &mountrecord.MappedDevice{Node: node, Bind: use.bindOf(record.PodUID)}, nil
 }
 
 // bindOf is where the device of a block volume is bound for a pod.

@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/journal"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // When a volume has been torn down, its directories are removed, but not for sure
@@ -59,17 +60,17 @@ func syncDir(dir *os.File) error {
 // release takes the record of a volume away that has been torn down, or was never
 // set up, and returns when that will survive a crash. What stands at its place all
 // the same is somebody else's, and must not be taken for podvol's later.
-func (r records) release(key volumeKey, record *volume.Record) error {
+func (r records) release(key volumeKey, record *mountrecord.Record) error {
 	if isBack(r.buried.rootDir, key) {
 		return r.remove(key)
 	}
 	return r.bury(key, record)
 }
 
-func (r records) bury(key volumeKey, record *volume.Record) error {
+func (r records) bury(key volumeKey, record *mountrecord.Record) error {
 	buriedRecord := *record
 	buriedRecord.Confirmed, buriedRecord.Detached = nil, nil
-	line, err := volume.EncodeRecord(&buriedRecord)
+	line, err := mountrecord.Encode(&buriedRecord)
 	if err != nil {
 		return err
 	}

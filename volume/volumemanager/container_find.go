@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // unknownContainer says that a pod has no container of a name, and which there are.
@@ -121,7 +122,7 @@ type mountedVolume struct {
 	name       string // the pod's
 	claim      *v1.PersistentVolumeClaimVolumeSource
 	key        volumeKey
-	record     *volume.Record
+	record     *mountrecord.Record
 	attributes volume.Attributes
 }
 
@@ -144,7 +145,7 @@ func (v mountedVolume) failed(err error) error { return wrap(v.record, v.name, "
 
 // mountedVolume finds a volume of the pod, which must be mounted.
 func (m *Manager) mountedVolume(pod *v1.Pod, name string) (mountedVolume, error) {
-	v := mountedVolume{name: name, record: &volume.Record{PodUID: pod.UID, Pod: podName(pod)}}
+	v := mountedVolume{name: name, record: &mountrecord.Record{PodUID: pod.UID, Pod: podName(pod)}}
 	i := slices.IndexFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
 	if i >= 0 { // else validation has let it pass, and no slot has it
 		v.claim = pod.Spec.Volumes[i].PersistentVolumeClaim

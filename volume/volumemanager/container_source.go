@@ -10,7 +10,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/pathin"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // source finds out what is to be bound, and binds a sub-path to where it is taken
@@ -56,7 +56,7 @@ type sourceLook struct {
 // look looks at a volume's path. A mount point of the manager's own is looked up
 // in the mount table alone, so that a server that does not answer cannot hold
 // it up; anything else, until ctx ends.
-func (m *Manager) look(ctx context.Context, r *volume.Record) (sourceLook, error) {
+func (m *Manager) look(ctx context.Context, r *mountrecord.Record) (sourceLook, error) {
 	table, err := mount.TableOf(m.host.Mounter)
 	if err != nil {
 		return sourceLook{}, err

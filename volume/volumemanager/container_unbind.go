@@ -11,8 +11,8 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/lazyunmount"
 )
 
 // These are how long a bound sub-path may stay busy before what is asked of its
@@ -31,7 +31,7 @@ func (m *Manager) unmountAll(ctx context.Context, path string, options mount.Unm
 // mount table says which there are, so that it does not matter who bound them,
 // or how that ended. What had to be detached is no failure of unbind: the caller
 // goes on, and returns it at the end. It is also said beside a failure.
-func (m *Manager) unbind(ctx context.Context, key subPathsKey) (detached *volume.DetachedError, err error) {
+func (m *Manager) unbind(ctx context.Context, key subPathsKey) (detached *lazyunmount.Error, err error) {
 	unlock, err := m.subPathLocks.Lock(ctx, key) // what was admitted before is waited for
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (m *Manager) unbind(ctx context.Context, key subPathsKey) (detached *volume
 	var errs []error
 	for _, e := range bound {
 		err := m.unmountAll(ctx, e.Target, m.subPathLadder(e))
-		if d, ok := errors.AsType[*volume.DetachedError](err); ok {
+		if d, ok := errors.AsType[*lazyunmount.Error](err); ok {
 			detached = joinDetached(detached, d)
 		}
 		if isDetached(err) {

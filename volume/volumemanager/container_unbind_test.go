@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -28,7 +28,7 @@ func TestBusySubPathIsDetached(t *testing.T) {
 		}
 		start := time.Now()
 		err = manager.TearDownPod(t.Context(), pod.UID)
-		if detached, ok := errors.AsType[*volume.DetachedError](err); !ok || !detached.InUse() || time.Since(start) != time.Minute {
+		if detached, ok := errors.AsType[*lazyunmount.Error](err); !ok || !detached.InUse() || time.Since(start) != time.Minute {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
 		if entries, err := w.fake.Table().BySource(answering + ":/nfs"); err != nil || len(entries) > 0 || len(w.records()) != 1 {
@@ -60,13 +60,13 @@ func TestDetachedSubPathOfAVolumeThatStays(t *testing.T) {
 				dir := w.volumeDir("web", "nfs", "v")
 				remove := w.fake.Inject(mount.Fault{Match: func(c mount.Call) bool { return !isMount(c) && c.Target == dir }, Err: refused})
 				err = manager.TearDownPod(t.Context(), pod.UID)
-				if detached, ok := errors.AsType[*volume.DetachedError](err); !ok || !detached.InUse() || !errors.Is(err, refused) {
+				if detached, ok := errors.AsType[*lazyunmount.Error](err); !ok || !detached.InUse() || !errors.Is(err, refused) {
 					t.Errorf("err = %v", err)
 				}
 				if restarts {
 					stop()
 					manager, _ = w.start()
-					if err := manager.TearDownPod(t.Context(), pod.UID); !errors.Is(err, refused) || !errors.As(err, new(*volume.DetachedError)) {
+					if err := manager.TearDownPod(t.Context(), pod.UID); !errors.Is(err, refused) || !errors.As(err, new(*lazyunmount.Error)) {
 						t.Errorf("after a restart: %v", err)
 					}
 				}

@@ -5,6 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // deviceUse is what a volume needs of its node besides the pod's own mount.
@@ -203,7 +204,7 @@ func (m *Manager) mustUnmount(s *slot, key deviceKey) bool {
 
 // recoverDevice makes a slot whose record was found count again. The caller
 // holds the lock.
-func (m *Manager) recoverDevice(s *slot, record *volume.Record, mounted mounts) {
+func (m *Manager) recoverDevice(s *slot, record *mountrecord.Record, mounted mounts) {
 	plugin, err := m.plugins.FindPluginByName(record.Plugin)
 	if err != nil {
 		return // nor can it be torn down
@@ -233,7 +234,7 @@ func (m *Manager) recoverDevice(s *slot, record *volume.Record, mounted mounts) 
 // recoverLabel finds out which label the device is mounted with. A confirmed
 // record says it; another may have been written by a set-up that was about to
 // find out that the label is another one, so it is asked for in the mount table.
-func (d *deviceMount) recoverLabel(path string, record *volume.Record, mounted mounts) {
+func (d *deviceMount) recoverLabel(path string, record *mountrecord.Record, mounted mounts) {
 	switch {
 	case record.Confirmed != nil:
 		d.label = record.SELinuxLabel

@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/journal"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/lazyunmount"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // ProblemKind says what is wrong below a root directory.
@@ -144,7 +145,7 @@ func (m *Manager) load() error {
 	if err != nil {
 		return err
 	}
-	var found []*volume.Record
+	var found []*mountrecord.Record
 	if m.records, found, _, err = openRecords(m.host.RootDir); err != nil {
 		return err
 	}
@@ -215,7 +216,7 @@ func recordProblem(key volumeKey, v actualVolume, reason error) (Problem, bool) 
 			m.mu.Unlock()
 			return m.tearDown(ctx, s)
 		}}
-	switch detached, ok := errors.AsType[*volume.DetachedError](reason); {
+	switch detached, ok := errors.AsType[*lazyunmount.Error](reason); {
 	case ok:
 		p.Kind = ProblemDetached
 		if detached.InUse() {
@@ -240,7 +241,7 @@ func unreadableProblem(err *UnreadableRecordError) Problem {
 	p := Problem{Kind: ProblemUnreadable, Volume: err.Volume, Path: err.Path, Err: err,
 		Advice: "If a newer podvol wrote it, use that one; else unmount what is there, remove its directory, and repair again: then the record goes."}
 	key, ok := parseKey(err.Volume)
-	if !ok || !errors.Is(err, volume.ErrRecordDamaged) {
+	if !ok || !errors.Is(err, mountrecord.ErrDamaged) {
 		return p
 	}
 	p.PodUID, p.Volume = key.podUID, key.spec

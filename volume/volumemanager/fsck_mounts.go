@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // explained is what records say is there.
@@ -26,7 +27,7 @@ type explained struct {
 	incomplete bool
 }
 
-func (m *Manager) explain(found []*volume.Record, unreadable []*UnreadableRecordError, damaged *DamagedError) *explained {
+func (m *Manager) explain(found []*mountrecord.Record, unreadable []*UnreadableRecordError, damaged *DamagedError) *explained {
 	known := &explained{volumes: make(map[volumeKey]bool), subPaths: make(map[subPathsKey]bool), pods: make(map[types.UID]bool)}
 	add := func(key volumeKey) {
 		known.volumes[key], known.subPaths[key.subPaths()], known.pods[key.podUID] = true, true, true
@@ -45,7 +46,7 @@ func (m *Manager) explain(found []*volume.Record, unreadable []*UnreadableRecord
 }
 
 // explainDevice adds where a recorded volume has its device mounted.
-func (m *Manager) explainDevice(known *explained, r *volume.Record) {
+func (m *Manager) explainDevice(known *explained, r *mountrecord.Record) {
 	if c := r.Confirmed; c != nil && c.Device != nil {
 		known.devices = append(known.devices, c.Device.Bind, c.Device.Node)
 	}
@@ -70,7 +71,7 @@ func (m *Manager) explainDevice(known *explained, r *volume.Record) {
 }
 
 // addStaged adds where a plugin may have mounted something for a block volume.
-func (known *explained) addStaged(use *deviceUse, r *volume.Record) {
+func (known *explained) addStaged(use *deviceUse, r *mountrecord.Record) {
 	unmapper, err := use.block.NewBlockVolumeUnmapper(r.Spec().Name(), r.PodUID)
 	if err != nil {
 		known.incomplete = true

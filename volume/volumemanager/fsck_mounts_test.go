@@ -13,7 +13,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/testenv/nstest"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -148,7 +148,7 @@ func TestFsckUnmountsNothingForWantOfARecordThatItCannotRead(t *testing.T) {
 		t.Error(diff)
 	}
 	problems := w.check(true)
-	if !errors.As(errors.Join(problems[0].Err, problems[1].Err), new(*volume.RecordVersionError)) {
+	if !errors.As(errors.Join(problems[0].Err, problems[1].Err), new(*mountrecord.RecordVersionError)) {
 		t.Errorf("problems %+v", problems)
 	}
 }

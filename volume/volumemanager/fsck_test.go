@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -365,7 +365,7 @@ func TestFsckSaysWhatItCannotRead(t *testing.T) {
 	w.leave(newPod("web", nfsVolume("v", "10.0.0.1")))
 	spoilRecord(t, w.recordsPath(), func(v string) string { return strings.Replace(v, `"version":2`, `"version":9`, 1) })
 	problems := w.check(true)
-	var newer *volume.RecordVersionError
+	var newer *mountrecord.RecordVersionError
 	if len(problems) != 1 || problems[0].Repair != "" || problems[0].Advice == "" || !errors.As(problems[0].Err, &newer) {
 		t.Errorf("problems = %+v", problems)
 	}

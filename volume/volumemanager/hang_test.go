@@ -19,7 +19,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/util/testenv/silentfuse"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -340,7 +340,7 @@ func (w *world) isDetached(manager *volumemanager.Manager, path string) {
 		w.t.Error(err)
 	}
 	for _, row := range slices.Concat(manager.Explain(), inspected) {
-		if row.State != volumemanager.StateDetached || !errors.As(row.Err, new(*volume.DetachedError)) {
+		if row.State != volumemanager.StateDetached || !errors.As(row.Err, new(*lazyunmount.Error)) {
 			w.t.Errorf("status %+v", row)
 		}
 	}
@@ -368,7 +368,7 @@ func TestALazilyDetachedVolumeStaysWhileItIsInUse(t *testing.T) {
 		}
 		for range 2 { // by the ladder, and then by asking
 			err := manager.TearDownPod(t.Context(), hung.UID)
-			if detached, ok := errors.AsType[*volume.DetachedError](err); !ok || !detached.InUse() {
+			if detached, ok := errors.AsType[*lazyunmount.Error](err); !ok || !detached.InUse() {
 				t.Fatalf("err = %v", err)
 			}
 		}
@@ -382,7 +382,7 @@ func TestALazilyDetachedVolumeStaysWhileItIsInUse(t *testing.T) {
 		if err != nil || len(problems) != 1 || problems[0].Kind != volumemanager.ProblemDetached || problems[0].Repair != "" {
 			t.Errorf("the plan: %+v, %v", problems, err)
 		}
-		if err := manager.TearDownPod(t.Context(), hung.UID); !errors.As(err, new(*volume.DetachedError)) {
+		if err := manager.TearDownPod(t.Context(), hung.UID); !errors.As(err, new(*lazyunmount.Error)) {
 			t.Errorf("err = %v", err)
 		}
 		w.isDetached(manager, path)
@@ -409,7 +409,7 @@ func TestADetachedFUSEFileSystemStaysWhileItIsInUse(t *testing.T) {
 		ended := startStuck(t, s, path)
 		for range 2 {
 			err := manager.TearDownPod(t.Context(), hung.UID)
-			if detached, ok := errors.AsType[*volume.DetachedError](err); !ok || !detached.InUse() || len(w.records()) != 1 {
+			if detached, ok := errors.AsType[*lazyunmount.Error](err); !ok || !detached.InUse() || len(w.records()) != 1 {
 				t.Fatalf("err = %v, records %v", err, w.records())
 			}
 		}
@@ -417,7 +417,7 @@ func TestADetachedFUSEFileSystemStaysWhileItIsInUse(t *testing.T) {
 		stop()
 		manager, _ = w.start() // which knows it by the record
 		w.isDetached(manager, path)
-		if err := manager.TearDownPod(t.Context(), hung.UID); !errors.As(err, new(*volume.DetachedError)) {
+		if err := manager.TearDownPod(t.Context(), hung.UID); !errors.As(err, new(*lazyunmount.Error)) {
 			t.Errorf("after a restart: %v", err)
 		}
 		select {

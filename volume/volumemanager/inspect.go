@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/util/journal"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 var (
@@ -86,7 +87,7 @@ func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
 
 // statusOf judges a recorded volume by its confirmation and the mount table:
 // one row for each of its names in the pod.
-func statusOf(r *volume.Record, mounted mounts, gone func(*volume.Record) bool) []VolumeStatus {
+func statusOf(r *mountrecord.Record, mounted mounts, gone func(*mountrecord.Record) bool) []VolumeStatus {
 	s := VolumeStatus{Pod: r.Pod, PodUID: r.PodUID, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: persistentVolumeOf(r), Claim: claimOf(r), Path: r.Path, State: StateMounted, Found: r.Rebuilt}
 	reason := reasonOf(r, mounted, gone)
 	switch {
@@ -112,7 +113,7 @@ func statusOf(r *volume.Record, mounted mounts, gone func(*volume.Record) bool) 
 }
 
 // reasonOf says why a recorded volume may not be usable, or nil.
-func reasonOf(r *volume.Record, mounted mounts, gone func(*volume.Record) bool) error {
+func reasonOf(r *mountrecord.Record, mounted mounts, gone func(*mountrecord.Record) bool) error {
 	switch c := r.Confirmed; {
 	case r.Detached != nil:
 		return r.Detached.Recall(mounted.mounter)
@@ -128,18 +129,18 @@ func reasonOf(r *volume.Record, mounted mounts, gone func(*volume.Record) bool) 
 
 // goneFrom returns a function that tells whether a recorded volume's place below the
 // root directory is in no list of those that are there. Without a list, none is gone.
-func goneFrom(rootDir string, dirs []volumeKey, failed error) func(*volume.Record) bool {
+func goneFrom(rootDir string, dirs []volumeKey, failed error) func(*mountrecord.Record) bool {
 	there := make(map[volumeKey]bool, len(dirs))
 	for _, key := range dirs {
 		there[key] = true
 	}
-	return func(r *volume.Record) bool {
+	return func(r *mountrecord.Record) bool {
 		return failed == nil && !there[keyOf(r)] && pathin.Strictly(podsDir(rootDir), r.Path)
 	}
 }
 
 // noneGone is for those who do not look.
-func noneGone(*volume.Record) bool { return false }
+func noneGone(*mountrecord.Record) bool { return false }
 
 // volumePlace is where a volume is that is known by its key alone.
 func volumePlace(rootDir string, key volumeKey) string {

@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 var (
@@ -310,8 +311,8 @@ func (m *Manager) recover(ctx context.Context) error {
 	return nil
 }
 
-func (m *Manager) recoverRecord(record *volume.Record, mounted mounts) error {
-	line, err := volume.EncodeRecord(record)
+func (m *Manager) recoverRecord(record *mountrecord.Record, mounted mounts) error {
+	line, err := mountrecord.Encode(record)
 	if err != nil {
 		return err
 	}
@@ -362,7 +363,7 @@ func (m *Manager) recovered(key volumeKey, names []string) *slot {
 
 // sourceName is the plugin's name of a recorded source; empty where the plugin
 // does not know it any more.
-func (m *Manager) sourceName(record *volume.Record) string {
+func (m *Manager) sourceName(record *mountrecord.Record) string {
 	plugin, err := m.plugins.FindPluginByName(record.Plugin)
 	if err != nil {
 		return ""

@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // Metrics measures one of a pod's volumes, by its name in the pod, and returns
@@ -39,7 +40,7 @@ func (m *Manager) Metrics(ctx context.Context, podUID types.UID, volumeName stri
 
 // mountedRecord returns the record of a volume that is mounted, nil if it is
 // not, and its pod, of which only the name may be known.
-func (m *Manager) mountedRecord(podUID types.UID, volumeName string) (*volume.Record, *v1.Pod) {
+func (m *Manager) mountedRecord(podUID types.UID, volumeName string) (*mountrecord.Record, *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.pods[podUID]
@@ -56,7 +57,7 @@ func (m *Manager) mountedRecord(podUID types.UID, volumeName string) (*volume.Re
 	return s.actual.record, pod
 }
 
-func persistentVolumeOf(r *volume.Record) string {
+func persistentVolumeOf(r *mountrecord.Record) string {
 	if r.PersistentVolume == nil {
 		return ""
 	}
@@ -64,7 +65,7 @@ func persistentVolumeOf(r *volume.Record) string {
 }
 
 // claimOf is the claim that a recorded volume was mounted for.
-func claimOf(r *volume.Record) types.NamespacedName {
+func claimOf(r *mountrecord.Record) types.NamespacedName {
 	if r.PersistentVolume == nil || r.PersistentVolume.Spec.ClaimRef == nil {
 		return types.NamespacedName{}
 	}

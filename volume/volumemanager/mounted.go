@@ -13,7 +13,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/pathin"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // isMountPoint reports whether something is mounted just at a path, by the mount
@@ -61,7 +61,7 @@ func (m *Manager) mountsIn(dir string) ([]mount.Entry, error) {
 }
 
 // openVolume opens the root of a volume, but no bare mount point.
-func (m *Manager) openVolume(r *volume.Record) (*os.File, error) {
+func (m *Manager) openVolume(r *mountrecord.Record) (*os.File, error) {
 	if r.Confirmed == nil || !r.Confirmed.MountPoint || !pathin.Strictly(podsDir(m.host.RootDir), r.Path) {
 		return openPlace(r.Path)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -109,7 +109,7 @@ func testNodeOfADeadServer(t *testing.T, packages nfsserver.Packages, kind nfsse
 	bounded(t, "tear-down of what a killed process wrote to", nodeLazyAfter+nodeSlack, func() error { return tearDownAll(t, manager, dirty) })
 	// Measuring it still hangs, and the pod that stays is not to suffer from that.
 	bounded(t, "tear-down of the pod of both, by detaching", nodeLazyAfter+nodeSlack, func() error {
-		if err := manager.TearDownPod(t.Context(), both.UID); !errors.As(err, new(*volume.DetachedError)) {
+		if err := manager.TearDownPod(t.Context(), both.UID); !errors.As(err, new(*lazyunmount.Error)) {
 			return fmt.Errorf("not detached: %w", err)
 		}
 		return nil
@@ -206,7 +206,7 @@ func (w *world) nfsMounts(t *testing.T) map[string]string {
 
 // isDetachedOnly reports whether a tear-down failed only for what was detached.
 func isDetachedOnly(err error) bool {
-	return err == nil || errors.As(err, new(*volume.DetachedError))
+	return err == nil || errors.As(err, new(*lazyunmount.Error))
 }
 
 // hungCallsEnded waits until all calls have ended that anything had given up

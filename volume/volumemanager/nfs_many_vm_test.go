@@ -19,6 +19,7 @@ import (
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -265,7 +266,7 @@ func (n *manyPods) tearDown(t *testing.T, pods []*v1.Pod) map[string]error {
 func (n *manyPods) wasDetached(t *testing.T, pod *v1.Pod, failed map[string]error) {
 	t.Helper()
 	row := statusOf(t, n.manager, pod.Name)
-	if !errors.As(failed[pod.Name], new(*volume.DetachedError)) || row.State != volumemanager.StateDetached || !errors.As(row.Err, new(*volume.DetachedError)) || n.rungs.at(n.volumePath(pod)) != "lazy" {
+	if !errors.As(failed[pod.Name], new(*lazyunmount.Error)) || row.State != volumemanager.StateDetached || !errors.As(row.Err, new(*lazyunmount.Error)) || n.rungs.at(n.volumePath(pod)) != "lazy" {
 		t.Errorf("%s was not detached: %v; its state is %s: %v; rung %q", pod.Name, failed[pod.Name], row.State, row.Err, n.rungs.at(n.volumePath(pod)))
 	}
 }

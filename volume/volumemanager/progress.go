@@ -11,6 +11,7 @@ import (
 
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fsgroup"
 )
 
 const (
@@ -95,7 +96,7 @@ func (p *progress) tell() {
 		return
 	}
 	reason, message := "VolumeSetUpInProgress", "Setting up volume %[1]s, for %[2]s so far: "+strings.ReplaceAll(p.last.String(), "%", "%%")+"."
-	if p.last.Doing == volume.SettingOwner {
+	if p.last.Doing == fsgroup.Doing {
 		reason, message = "VolumePermissionChangeInProgress", "Setting volume ownership for volume %[1]s, processed "+strconv.FormatInt(p.last.Done, 10)+" files in %[2]s."
 		if !p.told && !onRootMismatch(p.setUp.pod) {
 			message += " It is taking longer than expected, consider fsGroupChangePolicy OnRootMismatch."

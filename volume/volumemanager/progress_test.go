@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fsgroup"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -87,12 +88,12 @@ func TestProgressEvents(t *testing.T) {
 		policy v1.PodFSGroupChangePolicy
 		want   []string // after 10 s, 1 min 10 s, 2 min 10 s
 	}{
-		"ownership": {volume.SettingOwner, v1.FSGroupChangeAlways, []string{
+		"ownership": {fsgroup.Doing, v1.FSGroupChangeAlways, []string{
 			`web Warning VolumePermissionChangeInProgress Setting volume ownership for volume "v", processed 9000 files in 10s. It is taking longer than expected, consider fsGroupChangePolicy OnRootMismatch.`,
 			`web Warning VolumePermissionChangeInProgress Setting volume ownership for volume "v", processed 69000 files in 1m10s.`,
 			`web Warning VolumePermissionChangeInProgress Setting volume ownership for volume "v", processed 129000 files in 2m10s.`,
 		}},
-		"ownership already on mismatch only": {volume.SettingOwner, v1.FSGroupChangeOnRootMismatch, []string{
+		"ownership already on mismatch only": {fsgroup.Doing, v1.FSGroupChangeOnRootMismatch, []string{
 			`web Warning VolumePermissionChangeInProgress Setting volume ownership for volume "v", processed 9000 files in 10s.`,
 			`web Warning VolumePermissionChangeInProgress Setting volume ownership for volume "v", processed 69000 files in 1m10s.`,
 			`web Warning VolumePermissionChangeInProgress Setting volume ownership for volume "v", processed 129000 files in 2m10s.`,
@@ -148,7 +149,7 @@ type walkedVolume struct {
 
 func (v walkedVolume) SetUp(ctx context.Context, args volume.MounterArgs) error {
 	for done := int64(0); v.walks.stalls || done < v.walks.seconds; done++ {
-		args.Progress(volume.Progress{Doing: volume.SettingOwner, Done: min(done, v.walks.seconds)})
+		args.Progress(volume.Progress{Doing: fsgroup.Doing, Done: min(done, v.walks.seconds)})
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/util/journal"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // volumeKey is the identity of a mounted volume: its directory below pods/.
@@ -19,7 +20,7 @@ type volumeKey struct {
 	spec   string // the spec's name
 }
 
-func keyOf(r *volume.Record) volumeKey {
+func keyOf(r *mountrecord.Record) volumeKey {
 	return volumeKey{podUID: r.PodUID, plugin: r.Plugin, spec: r.Spec().Name()}
 }
 
@@ -50,7 +51,7 @@ func recordsPath(rootDir string) string { return filepath.Join(StateDir(rootDir)
 // openRecords opens the journal of a root that the caller owns, and returns
 // the records and what could not be read of them. Damage of the file as a whole
 // is kept beside it; see damageBelow.
-func openRecords(rootDir string) (r records, found []*volume.Record, unreadable []*UnreadableRecordError, err error) {
+func openRecords(rootDir string) (r records, found []*mountrecord.Record, unreadable []*UnreadableRecordError, err error) {
 	j, held, _, err := journal.Open(recordsPath(rootDir))
 	if err != nil {
 		return records{}, nil, nil, err
@@ -68,8 +69,8 @@ func (r records) write(key volumeKey, line []byte) error {
 }
 
 // confirm notes that the recorded volume is set up.
-func (r records) confirm(key volumeKey, c volume.Confirmation) error {
-	line, err := volume.EncodeConfirmation(c)
+func (r records) confirm(key volumeKey, c mountrecord.Confirmation) error {
+	line, err := mountrecord.EncodeConfirmation(c)
 	if err != nil {
 		return err
 	}
@@ -77,8 +78,8 @@ func (r records) confirm(key volumeKey, c volume.Confirmation) error {
 }
 
 // rewrite stores a record as it was, with its confirmation.
-func (r records) rewrite(key volumeKey, record *volume.Record) error {
-	line, err := volume.EncodeRecord(record)
+func (r records) rewrite(key volumeKey, record *mountrecord.Record) error {
+	line, err := mountrecord.Encode(record)
 	if err != nil {
 		return err
 	}
@@ -93,8 +94,8 @@ type recordDigest [sha256.Size]byte
 
 func digestOf(line []byte) recordDigest { return sha256.Sum256(line) }
 
-func digestOfRecord(record *volume.Record) (recordDigest, error) {
-	line, err := volume.EncodeRecord(record)
+func digestOfRecord(record *mountrecord.Record) (recordDigest, error) {
+	line, err := mountrecord.Encode(record)
 	return digestOf(line), err
 }
 
@@ -131,11 +132,11 @@ func (e *UnreadableRecordError) Error() string {
 	return fmt.Sprintf("the record of volume %s cannot be read: %v; the volume is left as it is, and the record too", e.Volume, e.Err)
 }
 
-// Unwrap returns the reason, which matches volume.ErrRecordDamaged or is a
+// Unwrap returns the reason, which matches mountrecord.ErrDamaged or is a
 // *volume.RecordVersionError.
 func (e *UnreadableRecordError) Unwrap() error { return e.Err }
 
-func decodeRecords(rootDir string, held []journal.Entry) (found []*volume.Record, unreadable []*UnreadableRecordError) {
+func decodeRecords(rootDir string, held []journal.Entry) (found []*mountrecord.Record, unreadable []*UnreadableRecordError) {
 	live, earlier := splitBuried(rootDir, held)
 	for _, entry := range append(live, earlier.back...) {
 		record, err := decodeRecord(entry)
@@ -152,13 +153,13 @@ func decodeRecords(rootDir string, held []journal.Entry) (found []*volume.Record
 	return found, unreadable
 }
 
-func decodeRecord(entry journal.Entry) (*volume.Record, error) {
-	record, err := volume.DecodeRecord(entry.Value, entry.Note)
+func decodeRecord(entry journal.Entry) (*mountrecord.Record, error) {
+	record, err := mountrecord.Decode(entry.Value, entry.Note)
 	if err != nil {
 		return nil, err
 	}
 	if keyOf(record).String() != entry.Key {
-		return nil, fmt.Errorf("%w: it is another volume's", volume.ErrRecordDamaged)
+		return nil, fmt.Errorf("%w: it is another volume's", mountrecord.ErrDamaged)
 	}
 	return record, nil
 }

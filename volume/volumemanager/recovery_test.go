@@ -12,7 +12,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/journal"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -141,7 +141,10 @@ func TestUnreadableRecords(t *testing.T) {
 		"another's": {func(v string) string { return strings.Replace(v, "uid-web", "uid-wob", 1) }, isDamaged},
 		"foreign":   {func(string) string { return `{"some":"thing"}` }, isDamaged},
 		"newer": {func(v string) string { return strings.Replace(v, `"version":2`, `"version":9`, 1) },
-			func(err error) bool { var v *volume.RecordVersionError; return errors.As(err, &v) && v.Version == 9 }},
+			func(err error) bool {
+				var v *mountrecord.RecordVersionError
+				return errors.As(err, &v) && v.Version == 9
+			}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -258,7 +261,7 @@ func TestDamagedJournalIsKept(t *testing.T) {
 	}
 }
 
-func isDamaged(err error) bool { return errors.Is(err, volume.ErrRecordDamaged) }
+func isDamaged(err error) bool { return errors.Is(err, mountrecord.ErrDamaged) }
 
 func TestRecordsArePrivate(t *testing.T) {
 	w := newWorld(t)

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -26,7 +26,7 @@ func TestDetachedVolumeIsDeclaredAgain(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := manager.TearDownPod(t.Context(), pod.UID); !errors.As(err, new(*volume.DetachedError)) {
+				if err := manager.TearDownPod(t.Context(), pod.UID); !errors.As(err, new(*lazyunmount.Error)) {
 					t.Fatalf("err = %v", err)
 				}
 				died := errors.New("the process died")
@@ -44,7 +44,7 @@ func TestDetachedVolumeIsDeclaredAgain(t *testing.T) {
 				if restart {
 					manager, stop = w.start()
 				}
-				if err := manager.TearDownPod(t.Context(), pod.UID); !errors.As(err, new(*volume.DetachedError)) {
+				if err := manager.TearDownPod(t.Context(), pod.UID); !errors.As(err, new(*lazyunmount.Error)) {
 					t.Errorf("torn down, %v, while it is in use", err)
 				}
 				if row := statusOf(t, manager, "hung"); row.State != volumemanager.StateDetached || len(w.records()) != 1 {

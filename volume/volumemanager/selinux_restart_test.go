@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/util/journal"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -21,7 +22,7 @@ func (w *world) unfinishedRecord(pod *v1.Pod, level string) {
 	if err != nil || len(held) != 1 {
 		w.t.Fatal(err, held)
 	}
-	record, err := volume.DecodeRecord(held[0].Value, nil)
+	record, err := mountrecord.Decode(held[0].Value, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -29,7 +30,7 @@ func (w *world) unfinishedRecord(pod *v1.Pod, level string) {
 	record.Path = strings.Replace(record.Path, string(record.PodUID), string(pod.UID), 1)
 	record.PodUID, record.Pod = pod.UID, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	record.SELinuxLabel = "system_u:object_r:container_file_t:" + level
-	line, err := volume.EncodeRecord(record)
+	line, err := mountrecord.Encode(record)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
+	"github.com/podvol/podvol/volume/lazyunmount"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // setUp is one attempt to set a slot's directory up.
@@ -20,7 +22,7 @@ type setUp struct {
 	slot    *slot
 	mounter volume.Mounter // nil for a block volume
 	mapping *mapping       // nil for a file system
-	record  *volume.Record
+	record  *mountrecord.Record
 	key     volumeKey
 	source  string     // the plugin's name of the source
 	device  *deviceUse // nil: none
@@ -34,7 +36,7 @@ func (m *Manager) setUp(ctx context.Context, s *slot, w wish) error {
 	waits := newPatience(ctx, m.config.SetUpTimeout)
 	defer waits.end()
 	ctx = waits
-	u := &setUp{slot: s, pod: w.pod, record: &volume.Record{PodUID: w.pod.UID, Pod: podName(w.pod), NodeName: m.host.NodeName, Volumes: w.names}}
+	u := &setUp{slot: s, pod: w.pod, record: &mountrecord.Record{PodUID: w.pod.UID, Pod: podName(w.pod), NodeName: m.host.NodeName, Volumes: w.names}}
 	u.progress = m.newProgress(u, waits)
 	defer u.progress.end()
 	err := m.trySetUp(ctx, u)
@@ -219,7 +221,7 @@ func (m *Manager) checkNamesake(pod *v1.Pod, spec *volume.Spec, plugin volume.Vo
 // apply is the operation itself: record, sync, act, confirm.
 func (m *Manager) apply(ctx context.Context, u *setUp) error {
 	u.record.Detached = m.detachment(u.slot)
-	line, err := volume.EncodeRecord(u.record)
+	line, err := mountrecord.Encode(u.record)
 	if err != nil {
 		return err
 	}
@@ -253,7 +255,7 @@ func (m *Manager) apply(ctx context.Context, u *setUp) error {
 // detachment is the note that a slot's volume was detached lazily; nil: none.
 // Until the volume is mounted again, whatever fails meanwhile, it must not be
 // forgotten that its file system may be in use.
-func (m *Manager) detachment(s *slot) *volume.Detachment {
+func (m *Manager) detachment(s *slot) *lazyunmount.Detachment {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s.actual.record == nil {
@@ -401,7 +403,7 @@ func (m *Manager) setActual(s *slot, a actualVolume) {
 	}
 }
 
-func describe(r *volume.Record) string { return r.Plugin + " " + r.Source }
+func describe(r *mountrecord.Record) string { return r.Plugin + " " + r.Source }
 
 // sourceReplaced says that a pod's volume is mounted from another source than is now
 // asked for. Its containers may be using it, so it is left alone.
@@ -455,7 +457,7 @@ func (m *Manager) confirm(u *setUp, digest recordDigest, start time.Time) error 
 		m.tellShortfalls(u)
 	}
 	now := time.Now()
-	c := &volume.Confirmation{At: now, Took: now.Sub(start), MountPoint: mounted, Device: mapped}
+	c := &mountrecord.Confirmation{At: now, Took: now.Sub(start), MountPoint: mounted, Device: mapped}
 	confirmed := *u.record
 	confirmed.Confirmed, confirmed.Detached = c, nil
 	note := func() error { return m.records.confirm(u.key, *c) }
@@ -476,7 +478,7 @@ func (m *Manager) confirm(u *setUp, digest recordDigest, start time.Time) error 
 
 // wrap makes sure that an error names the volume as the pod does, and the pod;
 // nil stays nil.
-func wrap(r *volume.Record, volumeName, op string, err error) error {
+func wrap(r *mountrecord.Record, volumeName, op string, err error) error {
 	if err == nil {
 		return nil
 	}

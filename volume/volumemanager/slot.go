@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/lazyunmount"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // podState is what is wanted of one pod and what there is of it: the pod's part
@@ -55,7 +57,7 @@ type slot struct {
 	actual actualVolume
 
 	// shown is what status rows say of a volume that has no record.
-	shown *volume.Record
+	shown *mountrecord.Record
 	claim types.NamespacedName // by which the manager's index has it; empty: not
 	state VolumeState
 	since time.Time
@@ -108,16 +110,16 @@ func (o operation) String() string {
 // actualVolume is what is known of a directory.
 type actualVolume struct {
 	key    volumeKey
-	record *volume.Record // nil where there is none, or it cannot be read
-	digest recordDigest   // of the record as it is stored, to see whether it changed
-	source string         // the plugin's name of the source, to see whether it changed
-	device *deviceUse     // what it needs of its node; nil: nothing, or not known
+	record *mountrecord.Record // nil where there is none, or it cannot be read
+	digest recordDigest        // of the record as it is stored, to see whether it changed
+	source string              // the plugin's name of the source, to see whether it changed
+	device *deviceUse          // what it needs of its node; nil: nothing, or not known
 	// unreadable says why the record cannot be read; then the volume is left
 	// alone.
 	unreadable *UnreadableRecordError
 	// detached says that nothing is mounted any more, but the file system may
 	// be in use out of sight; nil otherwise. The record has it too.
-	detached *volume.DetachedError
+	detached *lazyunmount.Error
 }
 
 func (a actualVolume) exists() bool { return a.record != nil || a.unreadable != nil }
@@ -182,14 +184,14 @@ func (p *podState) nextChange() <-chan struct{} {
 }
 
 // describe returns the record that rows are made of.
-func (s *slot) describe() *volume.Record {
+func (s *slot) describe() *mountrecord.Record {
 	switch {
 	case s.actual.record != nil:
 		return s.actual.record
 	case s.shown != nil:
 		return s.shown
 	}
-	r := &volume.Record{PodUID: s.pod.uid, Pod: s.pod.name, Plugin: s.actual.key.plugin}
+	r := &mountrecord.Record{PodUID: s.pod.uid, Pod: s.pod.name, Plugin: s.actual.key.plugin}
 	if u := s.actual.unreadable; u != nil {
 		r.Path = u.Path
 	}
@@ -255,5 +257,5 @@ func (s *slot) errorOf(name string) error {
 		op = "TearDown"
 	}
 	r := s.describe()
-	return wrap(&volume.Record{Plugin: r.Plugin, Pod: s.pod.name, PodUID: s.pod.uid}, name, op, err)
+	return wrap(&mountrecord.Record{Plugin: r.Plugin, Pod: s.pod.name, PodUID: s.pod.uid}, name, op, err)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
+	"github.com/podvol/podvol/volume/lazyunmount"
 )
 
 // statusJSON is [VolumeStatus] as JSON; its keys are part of the contract.
@@ -133,7 +134,7 @@ type cause struct {
 
 func causes() []cause {
 	return []cause{
-		typed[*volume.DetachedError]("Detached"),
+		typed[*lazyunmount.Error]("Detached"),
 		sentinel("HelperMissing", mount.ErrHelperMissing),
 		sentinel("NoFilesystem", mount.ErrNoFilesystem),
 		sentinel("NameResolution", mount.ErrNameResolution),

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/lazyunmount"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // tearDown undoes a slot: unbind its sub-paths, act, let go of the device,
@@ -29,7 +31,7 @@ func (m *Manager) tearDown(ctx context.Context, s *slot) error {
 // stays, with its record and its device, until the file system is gone. Until
 // the note is on disk a crash lets the volume count as unmounted.
 func (m *Manager) noteDetached(s *slot, was actualVolume, err error) {
-	detached, ok := errors.AsType[*volume.DetachedError](err)
+	detached, ok := errors.AsType[*lazyunmount.Error](err)
 	if !ok || was.record == nil || detached == was.detached {
 		return
 	}
@@ -37,7 +39,7 @@ func (m *Manager) noteDetached(s *slot, was actualVolume, err error) {
 	record := *was.record
 	record.Detached, record.Confirmed = detached.Detachment(time.Now()), nil
 	is.record, is.detached = &record, detached
-	line, err := volume.EncodeRecord(&record)
+	line, err := mountrecord.Encode(&record)
 	if err == nil {
 		is.digest = digestOf(line)
 		err = m.records.write(was.key, line)
@@ -101,11 +103,11 @@ func (m *Manager) partlyMounted(was actualVolume) (bool, error) {
 
 // alsoDetached is a failure after something was detached, which no later
 // attempt will see.
-func alsoDetached(detached *volume.DetachedError, err error) error {
+func alsoDetached(detached *lazyunmount.Error, err error) error {
 	if detached == nil {
 		return err
 	}
-	last, ok := errors.AsType[*volume.DetachedError](err)
+	last, ok := errors.AsType[*lazyunmount.Error](err)
 	if !ok {
 		return errors.Join(detached, err)
 	}
@@ -121,19 +123,19 @@ func isDetached(err error) bool {
 	if of, ok := err.(*volume.Error); ok {
 		err = of.Err
 	}
-	_, only := err.(*volume.DetachedError)
+	_, only := err.(*lazyunmount.Error)
 	return only
 }
 
 // joinDetached is what was detached then and now, either of which may be nil.
-func joinDetached(then, now *volume.DetachedError) *volume.DetachedError {
+func joinDetached(then, now *lazyunmount.Error) *lazyunmount.Error {
 	switch {
 	case then == nil:
 		return now
 	case now == nil:
 		return then
 	}
-	return &volume.DetachedError{Mount: now.Mount, Superblocks: slices.Concat(then.Superblocks, now.Superblocks)}
+	return &lazyunmount.Error{Mount: now.Mount, Superblocks: slices.Concat(then.Superblocks, now.Superblocks)}
 }
 
 // unpublish takes the volume from the pod; its device, if it has one, stays.

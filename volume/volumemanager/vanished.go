@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 const (
@@ -60,7 +60,7 @@ func (m *Manager) watchMounts(ctx context.Context, changes <-chan struct{}) {
 // table was read.
 type standing struct {
 	slot       *slot
-	record     *volume.Record
+	record     *mountrecord.Record
 	generation int
 	paths      []string
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // canary looks for the suite's secret where it must not be.
@@ -115,7 +116,7 @@ func (c canary) lookAround(v *podVolume, err error) {
 	c.look("the source's description", volume.DescribeSource(p, v.spec))
 	name, err := p.GetVolumeName(v.spec)
 	c.look("the volume's name", fmt.Sprint(name, err))
-	record, err := volume.EncodeRecord(v.record())
+	record, err := mountrecord.Encode(v.record())
 	c.look("the record", fmt.Sprint(string(record), err))
 	_, err = p.NewMounter(v.spec, nil)
 	c.lookAtError("of NewMounter without a pod", err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // restartChecks are about an agent that was started again while volumes are
@@ -45,10 +46,10 @@ func restartChecks() []check {
 }
 
 // record writes the volume's record and reads it again, as a restart does.
-func (v *podVolume) record() *volume.Record {
+func (v *podVolume) record() *mountrecord.Record {
 	t := v.node.t
 	t.Helper()
-	data, err := volume.EncodeRecord(&volume.Record{
+	data, err := mountrecord.Encode(&mountrecord.Record{
 		PodUID: v.pod.UID, Pod: types.NamespacedName{Namespace: v.pod.Namespace, Name: v.pod.Name},
 		Volumes: []string{v.spec.Name()}, Plugin: v.node.plugin.GetPluginName(), Path: v.GetPath(),
 		Source:       volume.DescribeSource(v.node.plugin, v.spec),
@@ -57,7 +58,7 @@ func (v *podVolume) record() *volume.Record {
 	if err != nil {
 		t.Fatalf("the volume cannot be recorded: %v", err)
 	}
-	record, err := volume.DecodeRecord(data, nil)
+	record, err := mountrecord.Decode(data, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/meter"
 )
 
 // packed is a plugin of file systems that the fake knows nothing of: "layers", an
@@ -23,7 +24,7 @@ import (
 // a squashfs of a file.
 type packed struct {
 	host  volume.VolumeHost
-	meter volume.Meter
+	meter meter.Meter
 }
 
 const packedName = "example.com/packed"
@@ -157,7 +158,7 @@ func (p *packed) ConstructVolumeSpec(_ context.Context, name, _ string) (volume.
 
 type packedVolume struct {
 	volume.PodVolume
-	meter *volume.Meter
+	meter *meter.Meter
 }
 
 // own is the directory in which the layers of the pod's are.

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fsgroup"
 )
 
 // hostFilesRole is the process's own file system, under faults.
@@ -38,6 +39,6 @@ func (r hostFilesRole) MakeFile(ctx context.Context, path string, perm fs.FileMo
 
 func (r hostFilesRole) SetOwnership(ctx context.Context, path string, attributes volume.Attributes, args volume.MounterArgs) error {
 	return r.host.faults.Do(ctx, RoleCall{Method: "SetOwnership", Name: path}, func() error {
-		return volume.SetOwnership(ctx, path, attributes, args)
+		return fsgroup.Set(ctx, path, attributes, args)
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/meter"
 )
 
 const (
@@ -32,7 +33,7 @@ const (
 // text and a secret; a persistent one is a directory of the node.
 type note struct {
 	host  volume.VolumeHost
-	meter volume.Meter
+	meter meter.Meter
 }
 
 var (
@@ -224,7 +225,7 @@ func (p *note) ConstructVolumeSpec(_ context.Context, name, _ string) (volume.Re
 
 type noteVolume struct {
 	volume.PodVolume
-	meter *volume.Meter
+	meter *meter.Meter
 }
 
 func (v *noteVolume) GetMetrics(ctx context.Context) (*volume.Metrics, error) {

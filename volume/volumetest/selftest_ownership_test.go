@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fsgroup"
 )
 
 // giving is note whose writable volumes are given to the pod's fsGroup by give.
@@ -24,7 +25,7 @@ func giving(give func(ctx context.Context, dir string, args volume.MounterArgs) 
 }
 
 func giveAll(ctx context.Context, dir string, args volume.MounterArgs) error {
-	return volume.SetOwnership(ctx, dir, volume.Attributes{Managed: true}, args)
+	return fsgroup.Set(ctx, dir, volume.Attributes{Managed: true}, args)
 }
 
 // givingSuite has a volume that pods may write to beside note's.
@@ -80,7 +81,7 @@ func brokenOwnership() []broken {
 			plugin: giving(func(ctx context.Context, dir string, args volume.MounterArgs) error {
 				err := giveAll(ctx, dir, args)
 				if args.Progress != nil {
-					args.Progress(volume.Progress{Doing: volume.SettingOwner, Done: 0})
+					args.Progress(volume.Progress{Doing: fsgroup.Doing, Done: 0})
 				}
 				return err
 			}),

@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/justmade"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fsgroup"
 )
 
 // Own is the process's own file system as a [volume.HostFiles]. Each call ends
@@ -25,7 +26,7 @@ import (
 // use.
 type Own struct {
 	calls blockingcall.Group[string]
-	owner volume.Ownership
+	owner fsgroup.Setter
 	// made is called between the making of a directory and its opening, by tests.
 	made func(path string)
 }

@@ -6,12 +6,13 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/meter"
 )
 
 // Metrics measures the file system that is mounted at dir. Where nothing is
 // mounted the error matches [mount.ErrNotMounted]: the numbers would be those
 // of the node's own disk.
-func Metrics(ctx context.Context, m mount.Interface, meter *volume.Meter, dir string) (*volume.Metrics, error) {
+func Metrics(ctx context.Context, m mount.Interface, meter *meter.Meter, dir string) (*volume.Metrics, error) {
 	_, mounted, err := at(m, dir)
 	if err != nil {
 		return nil, err

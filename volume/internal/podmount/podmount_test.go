@@ -16,6 +16,8 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/lazyunmount"
+	"github.com/podvol/podvol/volume/meter"
 )
 
 const source = "server:/export"
@@ -268,8 +270,8 @@ func TestLazyDetachKeepsTheDirectoryForOnce(t *testing.T) {
 		fake.Inject(mount.Fault{Match: func(c mount.Call) bool { return isUnmount(c) && c.Rung != mount.RungLazy }, Release: never})
 		ladder := mount.UnmountOptions{ForceAfter: time.Minute, LazyAfter: 2 * time.Minute}
 		err := podmount.TearDown(t.Context(), fake, request.Target, ladder)
-		if e, ok := errors.AsType[*volume.DetachedError](err); !ok || e.Mount.Source != source || !volume.IsUncertain(err) {
-			t.Fatalf("TearDown = %v, want a *DetachedError", err)
+		if e, ok := errors.AsType[*lazyunmount.Error](err); !ok || e.Mount.Source != source || !volume.IsUncertain(err) {
+			t.Fatalf("TearDown = %v, want a *lazyunmount.Error", err)
 		}
 		if err := podmount.TearDown(t.Context(), fake, request.Target, ladder); err != nil {
 			t.Fatal(err)
@@ -295,7 +297,7 @@ func TestUnmountThatFailsAfterItsEffect(t *testing.T) {
 
 func TestMetricsOfWhatIsNotMounted(t *testing.T) {
 	fake, request := newFake(t)
-	var meter volume.Meter
+	var meter meter.Meter
 	if _, err := podmount.SetUp(t.Context(), fake, request, isShare); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/lazyunmount"
 )
 
 // NotEmptyError says that a directory is not removed because something is in
@@ -25,7 +25,7 @@ func (e *NotEmptyError) Error() string {
 func (e *NotEmptyError) Unwrap() error { return unix.ENOTEMPTY }
 
 // TearDown takes every mount off dir and removes dir. It is idempotent. After a
-// lazy detach it fails with a *[volume.DetachedError], which it says once: who
+// lazy detach it fails with a *[lazyunmount.Error], which it says once: who
 // tears down again must ask that first whether the file system is gone. A
 // directory that is not empty after that is a *[NotEmptyError]; nothing is
 // ever deleted but the empty directory.
@@ -37,9 +37,9 @@ func TearDown(ctx context.Context, m mount.Interface, dir string, options mount.
 }
 
 // UnmountAll takes every mount off dir, topmost first, until the table shows
-// none. Where one had to be detached lazily the error is a *[volume.DetachedError].
+// none. Where one had to be detached lazily the error is a *[lazyunmount.Error].
 func UnmountAll(ctx context.Context, m mount.Interface, dir string, options mount.UnmountOptions) error {
-	detached := new(volume.DetachedError)
+	detached := new(lazyunmount.Error)
 	for last := -1; ; {
 		entry, mounted, err := at(m, dir)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/podvol/podvol/util/atomicdir"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/meter"
 	"github.com/podvol/podvol/volume/validation"
 )
 
@@ -36,7 +37,7 @@ type Plugin struct {
 	pluginbase.Hosted
 	publisher atomicdir.Publisher
 	tokens    tokenCache
-	meter     volume.Meter
+	meter     meter.Meter
 }
 
 var (

@@ -9,12 +9,13 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/emptydirs"
+	"github.com/podvol/podvol/volume/meter"
 )
 
 // directory is what mounter and unmounter have in common.
 type directory struct {
 	volume.PodVolume
-	meter *volume.Meter
+	meter *meter.Meter
 }
 
 // GetMetrics returns those of the volume's file system where it has one of its

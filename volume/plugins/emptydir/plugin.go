@@ -22,6 +22,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/emptydirs"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/meter"
 	"github.com/podvol/podvol/volume/validation"
 )
 
@@ -38,7 +39,7 @@ func New() volume.VolumePlugin {
 
 type plugin struct {
 	pluginbase.Kind[v1.EmptyDirVolumeSource]
-	meter volume.Meter
+	meter meter.Meter
 }
 
 var (

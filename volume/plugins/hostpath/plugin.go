@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/meter"
 	"github.com/podvol/podvol/volume/validation"
 )
 
@@ -55,7 +56,7 @@ type plugin struct {
 	pluginbase.Kind[v1.HostPathVolumeSource]
 	config Config
 	files  hostfiles.Own
-	meter  volume.Meter
+	meter  meter.Meter
 	// work has what makes, deletes and empties volumes.
 	work blockingcall.Group[string]
 	// formers has, by directory, what was in it when it was first used.

@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fsgroup"
 	"github.com/podvol/podvol/volume/volumetest"
 )
 
@@ -60,7 +61,7 @@ func TestFsGroup(t *testing.T) {
 		}
 	}
 	wantOwned(t, file, 0o660, gid)
-	if want := (volume.Progress{Doing: volume.SettingOwner, Done: 2}); len(told) != 2 || told[1] != want {
+	if want := (volume.Progress{Doing: fsgroup.Doing, Done: 2}); len(told) != 2 || told[1] != want {
 		t.Errorf("told %v, want one walk that ends with %v", told, want)
 	}
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/meter"
 	"github.com/podvol/podvol/volume/validation"
 )
 
@@ -48,7 +49,7 @@ type plugin struct {
 	pluginbase.Kind[v1.LocalVolumeSource]
 	config Config
 	files  hostfiles.Own
-	meter  volume.Meter
+	meter  meter.Meter
 	// owning are the volumes that are being given to a group and bound.
 	owning keylock.Map[string]
 	// cleaning and looking are calls that a disk may hang in, by path.

@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
 
@@ -93,7 +94,7 @@ func TestTearDownFromADeadServer(t *testing.T) {
 		start := time.Now()
 		u := unmounter(t, p, "vol1", "u1")
 		err := u.TearDown(t.Context())
-		if _, ok := errors.AsType[*volume.DetachedError](err); !ok || !volume.IsUncertain(err) {
+		if _, ok := errors.AsType[*lazyunmount.Error](err); !ok || !volume.IsUncertain(err) {
 			t.Errorf("TearDown = %v, want it to say that the share was detached", err)
 		}
 		if took := time.Since(start); took < time.Minute || took > 5*time.Minute {

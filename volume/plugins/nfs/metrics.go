@@ -14,7 +14,7 @@ import (
 // GetMetrics returns those of the server's file system. Where the server does
 // not answer in time, or no longer knows the directory (its export was removed
 // or made anew), the error is a *[mount.Error] of cause [mount.ErrTimedOut] or
-// [mount.ErrStaleHandle] with what to do, around the *[volume.MeterError].
+// [mount.ErrStaleHandle] with what to do, around the *[meter.Error].
 //
 // A stale share stays as it is mounted: the pod's containers have it, and a
 // mount beneath theirs would not reach them. A set-up that finds it in the mount

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/meter"
 )
 
 func TestWhyAShareCannotBeMeasured(t *testing.T) {
@@ -17,9 +17,9 @@ func TestWhyAShareCannotBeMeasured(t *testing.T) {
 	for errno, cause := range map[error]mount.Cause{
 		unix.ESTALE: mount.ErrStaleHandle, unix.ETIMEDOUT: mount.ErrTimedOut, context.DeadlineExceeded: mount.ErrTimedOut, unix.EACCES: mount.ErrAccessDenied,
 	} {
-		err := explain(m, "/pods/v", &volume.MeterError{Path: "/pods/v", Err: errno})
+		err := explain(m, "/pods/v", &meter.Error{Path: "/pods/v", Err: errno})
 		e, ok := errors.AsType[*mount.Error](err)
-		if !ok || e.Cause != cause || e.Advice() == "" || !errors.As(err, new(*volume.MeterError)) {
+		if !ok || e.Cause != cause || e.Advice() == "" || !errors.As(err, new(*meter.Error)) {
 			t.Errorf("%v: %v, want %v with advice", errno, err, cause)
 		}
 	}

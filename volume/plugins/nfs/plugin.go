@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/meter"
 )
 
 // PluginName is the plugin's name.
@@ -30,7 +31,7 @@ type plugin struct {
 	pluginbase.Kind[v1.NFSVolumeSource]
 	config  Config
 	breaker *breaker
-	meter   volume.Meter
+	meter   meter.Meter
 	working keylock.Map[string] // the agent's own mounts, by name
 	making  keylock.Map[string] // directories that are being made, by source
 }

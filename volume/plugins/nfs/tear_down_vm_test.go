@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
 
@@ -59,7 +60,7 @@ func TestBusyTearDownSparesOtherPods(t *testing.T) {
 		stop()
 		n := <-written
 		t.Logf("torn down after %v: %v; %d writes of the other pod", took, err, n)
-		if _, ok := errors.AsType[*volume.DetachedError](err); !ok || took > 6*time.Second+boundSlack {
+		if _, ok := errors.AsType[*lazyunmount.Error](err); !ok || took > 6*time.Second+boundSlack {
 			t.Errorf("tear-down of the busy one = %v after %v", err, took)
 		}
 		if n == 0 {

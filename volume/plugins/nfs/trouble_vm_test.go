@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
 
@@ -77,7 +78,7 @@ func (n *troubled) tearDown(uid types.UID) (time.Duration, error) {
 	start := time.Now()
 	u := unmounter(n.t, n.plugin, "nfs211", uid)
 	err := u.TearDown(n.t.Context())
-	if _, detached := errors.AsType[*volume.DetachedError](err); detached {
+	if _, detached := errors.AsType[*lazyunmount.Error](err); detached {
 		err = errors.Join(err, u.TearDown(n.t.Context()))
 	}
 	return time.Since(start), err

@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/lazyunmount"
 )
 
 // workGrace is how much longer than its context a caller waits, so that what
@@ -123,7 +124,7 @@ func awaitUse(ctx context.Context, used <-chan error) (err error, returned bool)
 // mount mounts the export in place of whatever a crash left there.
 func (w *workMount) mount(ctx context.Context) error {
 	err := w.plugin.removeWork(ctx, w.dir)
-	if _, gone := errors.AsType[*volume.DetachedError](err); err != nil && !gone {
+	if _, gone := errors.AsType[*lazyunmount.Error](err); err != nil && !gone {
 		return volume.NothingDone(fmt.Errorf("unmounting what an earlier run has left: %w", err))
 	}
 	request := mount.Request{Source: w.export.String(), Target: w.dir, FSType: fsType, Options: w.options}

@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/lazyunmount"
 )
 
 func hostWith(t *testing.T, m mount.Interface) *volume.Host {
@@ -234,7 +235,7 @@ func TestWorkMountsGoByTheLadder(t *testing.T) {
 		})
 		begun := time.Now()
 		err := p.withExport(t.Context(), workExport, nil, "job", mkdirIn("made"))
-		if _, detached := errors.AsType[*volume.DetachedError](err); !detached {
+		if _, detached := errors.AsType[*lazyunmount.Error](err); !detached {
 			t.Errorf("err = %v", err)
 		}
 		if took := time.Since(begun); took < 20*time.Second || took > 25*time.Second {

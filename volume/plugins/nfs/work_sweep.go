@@ -10,8 +10,8 @@ import (
 	"sync"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/lazyunmount"
 )
 
 // workDir is where the plugin mounts exports for itself, below its own
@@ -47,14 +47,14 @@ func (p *plugin) SweepWork(ctx context.Context) error {
 // removeWork unmounts what is mounted below the work directory and removes that
 // place, and the work directory if it is empty then. What the kernel has mounted
 // below by itself, since other file systems of the server begin there, goes
-// first. Where that took detaching, the error is a *[volume.DetachedError], and
+// first. Where that took detaching, the error is a *[lazyunmount.Error], and
 // nothing is left to be done.
 func (p *plugin) removeWork(ctx context.Context, dir string) error {
 	if err := p.unmountBelow(ctx, dir); err != nil {
 		return err
 	}
 	err := podmount.TearDown(ctx, p.Host.GetMounter(), dir, p.ladder())
-	_, detached := errors.AsType[*volume.DetachedError](err)
+	_, detached := errors.AsType[*lazyunmount.Error](err)
 	if detached {
 		err = errors.Join(err, podmount.RemoveDir(dir))
 	}

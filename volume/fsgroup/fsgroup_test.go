@@ -1,4 +1,4 @@
-package volume_test
+package fsgroup_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fsgroup"
 )
 
 func TestSetOwnership(t *testing.T) {
@@ -39,7 +40,7 @@ func TestSetOwnership(t *testing.T) {
 			}
 			var last volume.Progress
 			test.args.Progress = func(p volume.Progress) { last = p }
-			var owner volume.Ownership
+			var owner fsgroup.Setter
 			err := owner.Set(t.Context(), dir, test.attributes, test.args)
 			if _, invalid := errors.AsType[*volume.InvalidSpecError](err); invalid != test.fails || (err != nil) != test.fails {
 				t.Fatalf("err = %v", err)
@@ -51,7 +52,7 @@ func TestSetOwnership(t *testing.T) {
 			if changed := info.Mode() == 0o660; changed != test.changed || !changed && info.Mode() != 0o600 {
 				t.Errorf("the file is %v now", info.Mode())
 			}
-			if want := (volume.Progress{Doing: volume.SettingOwner, Done: 2}); (last == want) != test.changed {
+			if want := (volume.Progress{Doing: fsgroup.Doing, Done: 2}); (last == want) != test.changed {
 				t.Errorf("the last progress is %v", last)
 			}
 		})
@@ -65,7 +66,7 @@ func TestOwnershipThatIsGivenUp(t *testing.T) {
 	gid := int64(os.Getegid())
 	cause := errors.New("no patience")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	var owner volume.Ownership
+	var owner fsgroup.Setter
 	args := volume.MounterArgs{FsGroup: &gid, Progress: func(volume.Progress) { cancel(cause) }}
 	managed := volume.Attributes{Managed: true}
 	if err := owner.Set(ctx, dir, managed, args); !errors.Is(err, cause) {

@@ -1,4 +1,4 @@
-package volume_test
+package mountrecord_test
 
 import (
 	"bytes"
@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
-// envelope wraps a record's JSON as EncodeRecord does.
+// envelope wraps a record's JSON as mountrecord.Encode does.
 func envelope(version int, body string) []byte {
 	return fmt.Appendf(nil, `{"version":%d,"record":%s}`, version, body)
 }
@@ -29,13 +29,13 @@ func body(t *testing.T, encoded []byte) string {
 
 func wantDamaged(t *testing.T, what string, data []byte) {
 	t.Helper()
-	if r, err := volume.DecodeRecord(data, nil); r != nil || !errors.Is(err, volume.ErrRecordDamaged) {
+	if r, err := mountrecord.Decode(data, nil); r != nil || !errors.Is(err, mountrecord.ErrDamaged) {
 		t.Errorf("%s: got %+v, %v, want ErrRecordDamaged", what, r, err)
 	}
 }
 
 func TestTruncatedRecord(t *testing.T) {
-	for _, r := range []*volume.Record{inlineRecord(), persistentRecord()} {
+	for _, r := range []*mountrecord.Record{inlineRecord(), persistentRecord()} {
 		data := encode(t, r)
 		for n := range len(data) {
 			wantDamaged(t, fmt.Sprintf("the first %d of %d bytes", n, len(data)), data[:n])
@@ -45,9 +45,9 @@ func TestTruncatedRecord(t *testing.T) {
 
 func wantNewer(t *testing.T, what string, data []byte, version int) {
 	t.Helper()
-	r, err := volume.DecodeRecord(data, nil)
-	newer, ok := errors.AsType[*volume.RecordVersionError](err)
-	if !ok || r != nil || newer.Version != version || newer.Supported != volume.RecordVersion || errors.Is(err, volume.ErrRecordDamaged) {
+	r, err := mountrecord.Decode(data, nil)
+	newer, ok := errors.AsType[*mountrecord.RecordVersionError](err)
+	if !ok || r != nil || newer.Version != version || newer.Supported != mountrecord.Version || errors.Is(err, mountrecord.ErrDamaged) {
 		t.Errorf("%s: got %+v, %v, want a RecordVersionError of %d", what, r, err, version)
 	}
 }
@@ -60,7 +60,7 @@ func TestNewerRecord(t *testing.T) {
 
 func TestDamagedRecords(t *testing.T) {
 	good := body(t, encode(t, inlineRecord()))
-	if _, err := volume.DecodeRecord(envelope(2, good), nil); err != nil {
+	if _, err := mountrecord.Decode(envelope(2, good), nil); err != nil {
 		t.Fatalf("the test's own envelope: %v", err)
 	}
 	pvBody := body(t, encode(t, persistentRecord()))
@@ -84,7 +84,7 @@ func TestDamagedRecords(t *testing.T) {
 		"an unqualified plugin": envelope(1, strings.Replace(good, "kubernetes.io/nfs", "nfs", 1)),
 		"two specs":             envelope(1, strings.TrimSuffix(good, "}")+`,"persistentVolume":{"metadata":{"name":"x"},"spec":{}}}`),
 		"a name that leads out": envelope(1, strings.ReplaceAll(pvBody, `"nfs211"`, `"../../etc"`)),
-		"a confirmation alone":  []byte(confirmation(t, volume.Confirmation{At: time.Unix(0, 0)})),
+		"a confirmation alone":  []byte(confirmation(t, mountrecord.Confirmation{At: time.Unix(0, 0)})),
 	} {
 		wantDamaged(t, name, data)
 	}
@@ -93,8 +93,8 @@ func TestDamagedRecords(t *testing.T) {
 // No input is taken for a record that could not be written again, and every
 // refusal is one of the two documented ones.
 func FuzzDecodeRecord(f *testing.F) {
-	for _, r := range []*volume.Record{inlineRecord(), persistentRecord()} {
-		data, err := volume.EncodeRecord(r)
+	for _, r := range []*mountrecord.Record{inlineRecord(), persistentRecord()} {
+		data, err := mountrecord.Encode(r)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -105,22 +105,22 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Add([]byte(`{"version":1,"sha256":"","record":{}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		fuzzDecode(t, data)
-		fuzzDecode(t, envelope(volume.RecordVersion, string(data)))
+		fuzzDecode(t, envelope(mountrecord.Version, string(data)))
 	})
 }
 
 func fuzzDecode(t *testing.T, data []byte) {
 	t.Helper()
-	r, err := volume.DecodeRecord(data, nil)
+	r, err := mountrecord.Decode(data, nil)
 	if err != nil {
-		_, newer := errors.AsType[*volume.RecordVersionError](err)
-		if r != nil || newer == errors.Is(err, volume.ErrRecordDamaged) {
+		_, newer := errors.AsType[*mountrecord.RecordVersionError](err)
+		if r != nil || newer == errors.Is(err, mountrecord.ErrDamaged) {
 			t.Fatalf("got %+v, %v", r, err)
 		}
 		return
 	}
 	again := encode(t, r)
-	reread, err := volume.DecodeRecord(again, nil)
+	reread, err := mountrecord.Decode(again, nil)
 	if err != nil {
 		t.Fatalf("%s\nwas read, written as\n%s\nand not read again: %v", data, again, err)
 	}
@@ -132,7 +132,7 @@ func fuzzDecode(t *testing.T, data []byte) {
 // A record of this version with a field that only a newer build knows can
 // still be used to tear its volume down.
 func TestUnknownFieldIsPassedOver(t *testing.T) {
-	r, err := volume.DecodeRecord(envelope(1, `{"podUID":"u","pod":{},"volumes":["v"],"plugin":"example.com/x","path":"/p","new":1,`+
+	r, err := mountrecord.Decode(envelope(1, `{"podUID":"u","pod":{},"volumes":["v"],"plugin":"example.com/x","path":"/p","new":1,`+
 		`"inlineVolume":{"name":"v","newSource":{}}}`), nil)
 	if err != nil || r.PodUID != "u" || r.Spec().Name() != "v" {
 		t.Errorf("%+v, %v", r, err)

@@ -1,10 +1,12 @@
-package volume
+package meter
 
 import (
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/podvol/podvol/volume"
 )
 
 const (
@@ -30,29 +32,29 @@ type lastMetrics struct {
 
 type measured struct {
 	began   time.Time
-	metrics *Metrics // never changed
+	metrics *volume.Metrics // never changed
 }
 
 // since returns a copy of the last metrics, if their measurement began after
 // moment.
-func (l *lastMetrics) since(key meterKey, moment time.Time) (*Metrics, bool) {
+func (l *lastMetrics) since(key meterKey, moment time.Time) (*volume.Metrics, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last, ok := l.of[key]
 	if !ok || !last.began.After(moment) {
 		return nil, false
 	}
-	return last.metrics.clone(), true
+	return clone(last.metrics), true
 }
 
 // keep stores a copy of metrics.
-func (l *lastMetrics) keep(key meterKey, began time.Time, metrics *Metrics) {
+func (l *lastMetrics) keep(key meterKey, began time.Time, metrics *volume.Metrics) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.of == nil {
 		l.of = make(map[meterKey]measured)
 	}
-	l.of[key] = measured{began: began, metrics: metrics.clone()}
+	l.of[key] = measured{began: began, metrics: clone(metrics)}
 	if len(l.of) <= max(l.sweepAt, fewMetrics) {
 		return
 	}
@@ -70,7 +72,7 @@ func (l *lastMetrics) forget(key meterKey) {
 	delete(l.of, key)
 }
 
-func (m *Metrics) clone() *Metrics {
+func clone(m *volume.Metrics) *volume.Metrics {
 	copied := *m
 	for _, q := range []**resource.Quantity{
 		&copied.Used, &copied.Capacity, &copied.Available, &copied.InodesUsed, &copied.Inodes, &copied.InodesFree,

@@ -1,4 +1,6 @@
-package volume
+// Package meter measures volumes for the metrics of plugins: file systems as df does,
+// and trees as du does. A server that does not answer costs one thread.
+package meter
 
 import (
 	"context"
@@ -16,6 +18,7 @@ import (
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/diskusage"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/volume"
 )
 
 // maxTreeTime bounds a walk. The walk goes on when its caller has given up.
@@ -32,7 +35,7 @@ const maxTreeTime = 2 * time.Minute
 //     result of the next measurement, and shares it with all who ask meanwhile.
 //   - A measurement may not finish in time, because ctx ends or a walk uses up
 //     its budget. Then the last metrics are returned beside the error, with their
-//     own Time, if they are at most an hour old; see [MeterError].
+//     own Time, if they are at most an hour old; see [Error].
 //   - A walk goes on within its budget when its caller has left. So there is a
 //     last value next time, however short the callers' contexts are.
 //   - The zero value is ready. A Meter must not be copied after first use.
@@ -46,8 +49,8 @@ type Meter struct {
 	last  lastMetrics
 }
 
-// MeterError is a failed measurement.
-type MeterError struct {
+// Error is a failed measurement.
+type Error struct {
 	// Path is the directory that was to be measured.
 	Path string
 	// Measured is the time of the metrics that are returned beside this error. It
@@ -65,7 +68,7 @@ type MeterError struct {
 	Err error
 }
 
-func (e *MeterError) Error() string {
+func (e *Error) Error() string {
 	text := fmt.Sprintf("measure the volume at %s: %v", e.Path, e.Err)
 	if isAbandoned(e.Err) {
 		text += "; the file system has not answered in time: see whether its server or disk is alive, or whether it has very many files"
@@ -82,31 +85,31 @@ func (e *MeterError) Error() string {
 }
 
 // Unwrap returns the reason.
-func (e *MeterError) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error { return e.Err }
 
 // FileSystem returns the size and use of the whole file system at path
 // (statfs(2)), as df does. The numbers of inodes are nil, for unknown, if the
-// file system does not count them. The error is a *[MeterError]. It says whether
+// file system does not count them. The error is a *[Error]. It says whether
 // there are older metrics beside it.
-func (m *Meter) FileSystem(ctx context.Context, path string) (*Metrics, error) {
-	return m.measure(ctx, meterKey{path: path}, func() (*Metrics, error) { return fileSystem(path) })
+func (m *Meter) FileSystem(ctx context.Context, path string) (*volume.Metrics, error) {
+	return m.measure(ctx, meterKey{path: path}, func() (*volume.Metrics, error) { return fileSystem(path) })
 }
 
 // Tree measures the tree at path. Used and InodesUsed are the space and the
 // inodes of the tree itself ([diskusage.WalkWithin]). Capacity and the available
-// space are those of its file system. The error is a *[MeterError]. It says
+// space are those of its file system. The error is a *[Error]. It says
 // whether there are older or incomplete metrics beside it.
-func (m *Meter) Tree(ctx context.Context, path string) (*Metrics, error) {
+func (m *Meter) Tree(ctx context.Context, path string) (*volume.Metrics, error) {
 	budget := m.TreeBudget
 	if budget.Time == 0 {
 		budget.Time = maxTreeTime
 	}
 	walk := context.WithoutCancel(ctx)
-	return m.measure(ctx, meterKey{path: path, tree: true}, func() (*Metrics, error) { return tree(walk, path, budget) })
+	return m.measure(ctx, meterKey{path: path, tree: true}, func() (*volume.Metrics, error) { return tree(walk, path, budget) })
 }
 
 // tree returns metrics beside a *[diskusage.BudgetError], too.
-func tree(ctx context.Context, path string, budget diskusage.Budget) (*Metrics, error) {
+func tree(ctx context.Context, path string, budget diskusage.Budget) (*volume.Metrics, error) {
 	metrics, err := fileSystem(path)
 	if err != nil {
 		return nil, err
@@ -120,9 +123,9 @@ func tree(ctx context.Context, path string, budget diskusage.Budget) (*Metrics, 
 	return metrics, err
 }
 
-func (m *Meter) measure(ctx context.Context, key meterKey, call func() (*Metrics, error)) (*Metrics, error) {
+func (m *Meter) measure(ctx context.Context, key meterKey, call func() (*volume.Metrics, error)) (*volume.Metrics, error) {
 	asked := time.Now()
-	var metrics *Metrics // not to be read before the call is over
+	var metrics *volume.Metrics // not to be read before the call is over
 	err := m.calls.Do(ctx, key.path, func() (err error) {
 		var known bool
 		if metrics, known = m.last.since(key, asked); known {
@@ -140,7 +143,7 @@ func (m *Meter) measure(ctx context.Context, key meterKey, call func() (*Metrics
 	if err == nil {
 		return metrics, nil
 	}
-	failure := &MeterError{Path: key.path, Err: err}
+	failure := &Error{Path: key.path, Err: err}
 	if !isAbandoned(err) && !isUnfinished(err) {
 		return nil, failure
 	}
@@ -165,7 +168,7 @@ func isUnfinished(err error) bool {
 	return ok
 }
 
-func fileSystem(path string) (*Metrics, error) {
+func fileSystem(path string) (*volume.Metrics, error) {
 	var st unix.Statfs_t
 	if err := eintr.Do(func() error { return unix.Statfs(path, &st) }); err != nil {
 		return nil, &fs.PathError{Op: "statfs", Path: path, Err: err}
@@ -173,12 +176,12 @@ func fileSystem(path string) (*Metrics, error) {
 	return statfsMetrics(&st, metav1.Now()), nil
 }
 
-func statfsMetrics(st *unix.Statfs_t, now metav1.Time) *Metrics {
+func statfsMetrics(st *unix.Statfs_t, now metav1.Time) *volume.Metrics {
 	unit := int64(st.Frsize) // what blocks are counted in; kernels before 2.6 left it 0
 	if unit <= 0 {
 		unit = int64(st.Bsize)
 	}
-	metrics := &Metrics{
+	metrics := &volume.Metrics{
 		Time:      now,
 		Capacity:  blocks(st.Blocks, unit),
 		Available: blocks(st.Bavail, unit),

@@ -1,4 +1,4 @@
-package volume
+package meter
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/volume"
 )
 
 // On a tmpfs of known size every number is known.
@@ -64,7 +65,7 @@ func TestMeter(t *testing.T) {
 	})
 }
 
-func wantQuantities(t *testing.T, m *Metrics, want map[string]int64) {
+func wantQuantities(t *testing.T, m *volume.Metrics, want map[string]int64) {
 	t.Helper()
 	for name, got := range map[string]*resource.Quantity{
 		"Capacity": m.Capacity, "Used": m.Used, "Available": m.Available,
@@ -93,9 +94,9 @@ func TestStatfsOfOddFileSystems(t *testing.T) {
 func TestMeterOfMissingDirectory(t *testing.T) {
 	var meter Meter
 	missing := filepath.Join(t.TempDir(), "missing")
-	for _, measure := range []func(context.Context, string) (*Metrics, error){meter.FileSystem, meter.Tree} {
+	for _, measure := range []func(context.Context, string) (*volume.Metrics, error){meter.FileSystem, meter.Tree} {
 		_, err := measure(t.Context(), missing)
-		failure, ok := errors.AsType[*MeterError](err)
+		failure, ok := errors.AsType[*Error](err)
 		if !ok || failure.Path != missing || !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("err = %v", err)
 		}
@@ -111,10 +112,10 @@ func TestMeterOfHungFileSystem(t *testing.T) {
 		var calls atomic.Int32
 		for range 50 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			_, err := meter.measure(ctx, meterKey{path: "/hung"}, func() (*Metrics, error) {
+			_, err := meter.measure(ctx, meterKey{path: "/hung"}, func() (*volume.Metrics, error) {
 				calls.Add(1)
 				<-release
-				return &Metrics{}, nil
+				return &volume.Metrics{}, nil
 			})
 			cancel()
 			if _, ok := errors.AsType[*blockingcall.AbandonedError](err); !ok || !errors.Is(err, context.DeadlineExceeded) {

@@ -1,4 +1,4 @@
-package volume_test
+package mountrecord_test
 
 import (
 	"encoding/json"
@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // A record needs no secret to undo a mount; the object that it is made of keeps them.
@@ -17,7 +17,7 @@ func TestRecordsHoldNoSecretOptions(t *testing.T) {
 	const secret = "hunter2hunter2"
 	parameters := func() map[string]string { return map[string]string{"share": "x", "password": secret} }
 	options := []string{"vers=3.0", "password=" + secret, "user=bob%" + secret, "ro,secret=" + secret}
-	for name, r := range map[string]*volume.Record{
+	for name, r := range map[string]*mountrecord.Record{
 		"mount options": {PersistentVolume: &v1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: "v", Annotations: map[string]string{
 				v1.MountOptionAnnotation:                 "ro,pass=" + secret,
@@ -36,14 +36,14 @@ func TestRecordsHoldNoSecretOptions(t *testing.T) {
 		r.PodUID, r.Pod, r.Volumes, r.Plugin, r.Path = "uid", types.NamespacedName{Namespace: "shop", Name: "web"}, []string{"v"}, "example.com/x", "/v"
 		before := r.Spec().PersistentVolume.DeepCopy()
 		inline := r.InlineVolume.DeepCopy()
-		line, err := volume.EncodeRecord(r)
+		line, err := mountrecord.Encode(r)
 		if err != nil || strings.Contains(string(line), secret) {
 			t.Errorf("%s: %s, %v", name, line, err)
 		}
 		if before != nil && !equalJSON(t, before, r.PersistentVolume) || inline != nil && !equalJSON(t, inline, r.InlineVolume) {
 			t.Errorf("%s: the record was changed", name)
 		}
-		got, err := volume.DecodeRecord(line, nil)
+		got, err := mountrecord.Decode(line, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package volume_test
+package mountrecord_test
 
 import (
 	"errors"
@@ -13,49 +13,51 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/lazyunmount"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
-func inlineRecord() *volume.Record {
-	return &volume.Record{
+func inlineRecord() *mountrecord.Record {
+	return &mountrecord.Record{
 		PodUID:       "0a1b-2c",
 		Pod:          types.NamespacedName{Namespace: "ops", Name: "web"},
 		Volumes:      []string{"data"},
 		Plugin:       "kubernetes.io/nfs",
 		Path:         "/var/lib/podvol/pods/0a1b-2c/volumes/kubernetes.io~nfs/data",
 		Source:       "10.0.0.1:/export",
-		InlineVolume: nfsSpec().Volume,
+		InlineVolume: nfsVolume(),
 	}
 }
 
-func persistentRecord() *volume.Record {
+func persistentRecord() *mountrecord.Record {
 	pv := nfsPV()
 	pv.UID = "pv-uid"
 	pv.Annotations = map[string]string{"note": "<kept> & unchanged\u2028"}
 	pv.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: resource.MustParse("10Gi")}
 	pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteMany}
 	pv.Spec.MountOptions = []string{"hard"}
-	return &volume.Record{
+	return &mountrecord.Record{
 		PodUID: "0a1b-2c", Pod: types.NamespacedName{Namespace: "ops", Name: "web"}, Volumes: []string{"vol1", "again"},
 		Plugin: "kubernetes.io/nfs", Path: "/r/pods/0a1b-2c/volumes/kubernetes.io~nfs/nfs211",
 		PersistentVolume: pv, ReadOnly: true, SELinuxLabel: "system_u:object_r:container_file_t:s0:c1,c2",
 	}
 }
 
-func nodeRecord() *volume.Record {
+func nodeRecord() *mountrecord.Record {
 	r := inlineRecord()
 	r.NodeName = "node1"
 	return r
 }
 
-func detachedRecord() *volume.Record {
+func detachedRecord() *mountrecord.Record {
 	r := inlineRecord()
-	r.Detached = &volume.Detachment{At: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), Source: r.Source, FSType: "nfs4", Target: r.Path, Superblocks: []string{"kernel boot 0:45 17"}}
+	r.Detached = &lazyunmount.Detachment{At: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), Source: r.Source, FSType: "nfs4", Target: r.Path, Superblocks: []string{"kernel boot 0:45 17"}}
 	return r
 }
 
-func encode(t *testing.T, r *volume.Record) []byte {
+func encode(t *testing.T, r *mountrecord.Record) []byte {
 	t.Helper()
-	data, err := volume.EncodeRecord(r)
+	data, err := mountrecord.Encode(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,13 +65,13 @@ func encode(t *testing.T, r *volume.Record) []byte {
 }
 
 func TestRecordRoundTrip(t *testing.T) {
-	for name, r := range map[string]*volume.Record{"inline": inlineRecord(), "PersistentVolume": persistentRecord(), "detached": detachedRecord(), "of a node": nodeRecord()} {
+	for name, r := range map[string]*mountrecord.Record{"inline": inlineRecord(), "PersistentVolume": persistentRecord(), "detached": detachedRecord(), "of a node": nodeRecord()} {
 		t.Run(name, func(t *testing.T) {
 			data := encode(t, r)
 			if strings.Contains(string(data), "\n") {
 				t.Errorf("a record of several lines: %q", data)
 			}
-			got, err := volume.DecodeRecord(data, nil)
+			got, err := mountrecord.Decode(data, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -91,11 +93,11 @@ func TestRecordsOfAllVersions(t *testing.T) {
 		`{"version":1,"sha256":"b0824b5e4ecdb8274911fea2ff85dbbd33cca8d6a2e266f26c06fa0a518b96c2",` + body,
 		`{"version":2,` + body,
 	}
-	if diff := cmp.Diff(versions[volume.RecordVersion-1], string(encode(t, inlineRecord()))); diff != "" {
+	if diff := cmp.Diff(versions[mountrecord.Version-1], string(encode(t, inlineRecord()))); diff != "" {
 		t.Errorf("what is written (-want +got):\n%s", diff)
 	}
 	for _, golden := range versions {
-		got, err := volume.DecodeRecord([]byte(golden), nil)
+		got, err := mountrecord.Decode([]byte(golden), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +117,7 @@ func TestRecordLeavesOutManagedFields(t *testing.T) {
 	if len(r.PersistentVolume.ManagedFields) != 1 {
 		t.Error("the caller's PersistentVolume was changed")
 	}
-	got, err := volume.DecodeRecord(data, nil)
+	got, err := mountrecord.Decode(data, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,28 +127,28 @@ func TestRecordLeavesOutManagedFields(t *testing.T) {
 }
 
 func TestEncodeRecordRefuses(t *testing.T) {
-	for name, spoil := range map[string]func(*volume.Record){
-		"no pod UID":                  func(r *volume.Record) { r.PodUID = "" },
-		"a pod UID that leads out":    func(r *volume.Record) { r.PodUID = "../x" },
-		"no volume":                   func(r *volume.Record) { r.Volumes = nil },
-		"a volume that leads out":     func(r *volume.Record) { r.Volumes = []string{"v", "a/../b"} },
-		"no path":                     func(r *volume.Record) { r.Path = "" },
-		"a relative path":             func(r *volume.Record) { r.Path = "var/lib/data" },
-		"a path with ..":              func(r *volume.Record) { r.Path = "/var/lib/../data" },
-		"a path that leads above /":   func(r *volume.Record) { r.Path = "/../data" },
-		"a path with a final slash":   func(r *volume.Record) { r.Path = "/var/lib/data/" },
-		"a path with a doubled slash": func(r *volume.Record) { r.Path = "/var//lib" },
-		"a path with a NUL":           func(r *volume.Record) { r.Path = "/var/\x00" },
-		"a path that is no UTF-8":     func(r *volume.Record) { r.Path = "/var/\xff" },
-		"no spec":                     func(r *volume.Record) { r.InlineVolume = nil },
-		"two specs":                   func(r *volume.Record) { r.PersistentVolume = nfsPV() },
-		"a spec whose name leads out": func(r *volume.Record) { r.InlineVolume.Name = "../../etc" },
-		"a spec without name":         func(r *volume.Record) { r.InlineVolume.Name = "" },
+	for name, spoil := range map[string]func(*mountrecord.Record){
+		"no pod UID":                  func(r *mountrecord.Record) { r.PodUID = "" },
+		"a pod UID that leads out":    func(r *mountrecord.Record) { r.PodUID = "../x" },
+		"no volume":                   func(r *mountrecord.Record) { r.Volumes = nil },
+		"a volume that leads out":     func(r *mountrecord.Record) { r.Volumes = []string{"v", "a/../b"} },
+		"no path":                     func(r *mountrecord.Record) { r.Path = "" },
+		"a relative path":             func(r *mountrecord.Record) { r.Path = "var/lib/data" },
+		"a path with ..":              func(r *mountrecord.Record) { r.Path = "/var/lib/../data" },
+		"a path that leads above /":   func(r *mountrecord.Record) { r.Path = "/../data" },
+		"a path with a final slash":   func(r *mountrecord.Record) { r.Path = "/var/lib/data/" },
+		"a path with a doubled slash": func(r *mountrecord.Record) { r.Path = "/var//lib" },
+		"a path with a NUL":           func(r *mountrecord.Record) { r.Path = "/var/\x00" },
+		"a path that is no UTF-8":     func(r *mountrecord.Record) { r.Path = "/var/\xff" },
+		"no spec":                     func(r *mountrecord.Record) { r.InlineVolume = nil },
+		"two specs":                   func(r *mountrecord.Record) { r.PersistentVolume = nfsPV() },
+		"a spec whose name leads out": func(r *mountrecord.Record) { r.InlineVolume.Name = "../../etc" },
+		"a spec without name":         func(r *mountrecord.Record) { r.InlineVolume.Name = "" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := inlineRecord()
 			spoil(r)
-			data, err := volume.EncodeRecord(r)
+			data, err := mountrecord.Encode(r)
 			if _, ok := errors.AsType[*volume.InvalidSpecError](err); !ok || data != nil {
 				t.Errorf("got %q, %v", data, err)
 			}
@@ -155,7 +157,7 @@ func TestEncodeRecordRefuses(t *testing.T) {
 	for _, plugin := range []string{"", "nfs", "../nfs", "kubernetes.io~nfs"} {
 		r := inlineRecord()
 		r.Plugin = plugin
-		data, err := volume.EncodeRecord(r)
+		data, err := mountrecord.Encode(r)
 		if !errors.Is(err, volume.ErrPluginName) || data != nil {
 			t.Errorf("plugin %q: got %q, %v", plugin, data, err)
 		}
@@ -165,9 +167,9 @@ func TestEncodeRecordRefuses(t *testing.T) {
 	encode(t, root)
 }
 
-func confirmation(t *testing.T, c volume.Confirmation) string {
+func confirmation(t *testing.T, c mountrecord.Confirmation) string {
 	t.Helper()
-	line, err := volume.EncodeConfirmation(c)
+	line, err := mountrecord.EncodeConfirmation(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,14 +177,14 @@ func confirmation(t *testing.T, c volume.Confirmation) string {
 }
 
 func TestConfirmations(t *testing.T) {
-	c := volume.Confirmation{At: time.Date(2030, 1, 2, 3, 4, 5, 600, time.UTC), Took: 1500 * time.Millisecond, MountPoint: true}
+	c := mountrecord.Confirmation{At: time.Date(2030, 1, 2, 3, 4, 5, 600, time.UTC), Took: 1500 * time.Millisecond, MountPoint: true}
 	text := confirmation(t, c)
 	if want := `{"at":"2030-01-02T03:04:05.0000006Z","took":1500000000,"mountPoint":true}`; text != want {
 		t.Errorf("written %q, want %q", text, want)
 	}
 	for _, tc := range []struct {
 		name, noted string
-		want        *volume.Confirmation
+		want        *mountrecord.Confirmation
 	}{
 		{"none", "", nil},
 		{"one", text, &c},
@@ -193,7 +195,7 @@ func TestConfirmations(t *testing.T) {
 		{"something else in JSON", "{}", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := volume.DecodeRecord(encode(t, inlineRecord()), []byte(tc.noted))
+			got, err := mountrecord.Decode(encode(t, inlineRecord()), []byte(tc.noted))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -214,17 +216,28 @@ func TestConfirmations(t *testing.T) {
 
 // What a block volume's confirmation says comes back.
 func TestConfirmationOfADevice(t *testing.T) {
-	c := volume.Confirmation{At: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), Took: time.Second,
-		Device: &volume.MappedDevice{Node: "/dev/sdb", Bind: "/r/plugins/kubernetes.io~local-volume/volumeDevices/pv/0a1b-2c"}}
-	line, err := volume.EncodeConfirmation(c)
+	c := mountrecord.Confirmation{At: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), Took: time.Second,
+		Device: &mountrecord.MappedDevice{Node: "/dev/sdb", Bind: "/r/plugins/kubernetes.io~local-volume/volumeDevices/pv/0a1b-2c"}}
+	line, err := mountrecord.EncodeConfirmation(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := volume.DecodeRecord(encode(t, persistentRecord()), line)
+	r, err := mountrecord.Decode(encode(t, persistentRecord()), line)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(&c, r.Confirmed); diff != "" {
 		t.Error(diff)
 	}
+}
+
+func nfsVolume() *v1.Volume {
+	return &v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "10.0.0.1", Path: "/export"}}}
+}
+
+func nfsPV() *v1.PersistentVolume {
+	pv := &v1.PersistentVolume{}
+	pv.Name = "nfs211"
+	pv.Spec.NFS = &v1.NFSVolumeSource{Server: "10.20.172.211", Path: "/nfs"}
+	return pv
 }

@@ -1,4 +1,7 @@
-package volume
+// Package mountrecord is the form in which a node keeps a mounted volume on disk: the
+// volume, its pod, and how to undo the mount. [Encode] and [Decode] are its codec. The
+// volume manager stores the records and keeps them whole.
+package mountrecord
 
 import (
 	"encoding/json"
@@ -13,12 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/secretopt"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/lazyunmount"
 )
 
-// RecordVersion is the schema version that [EncodeRecord] writes. Version 1 had a
+// Version is the schema version that [Encode] writes. Version 1 had a
 // checksum of its own, which is ignored. The store of the records keeps them
 // whole.
-const RecordVersion = 2
+const Version = 2
 
 // Record describes a volume before it is mounted. With it a restarted node knows
 // the volume, its pod, and how to undo the mount. It holds no secrets.
@@ -54,7 +59,7 @@ type Record struct {
 	Guessed bool `json:"guessed,omitempty"`
 	// Detached says that the volume's mount was detached while its file system
 	// may have been in use; nil: it was not detached, or it was mounted again.
-	Detached *Detachment `json:"detached,omitempty"`
+	Detached *lazyunmount.Detachment `json:"detached,omitempty"`
 
 	// Confirmed is nil until the volume is known to be set up. It is not part of
 	// the record's JSON; see [EncodeConfirmation].
@@ -82,12 +87,12 @@ type MappedDevice struct {
 }
 
 // Spec returns the recorded spec. It shares the record's pointers.
-func (r *Record) Spec() *Spec {
-	return &Spec{Volume: r.InlineVolume, PersistentVolume: r.PersistentVolume, ReadOnly: r.ReadOnly}
+func (r *Record) Spec() *volume.Spec {
+	return &volume.Spec{Volume: r.InlineVolume, PersistentVolume: r.PersistentVolume, ReadOnly: r.ReadOnly}
 }
 
-// ErrRecordDamaged says that a record is truncated, or is no record at all.
-var ErrRecordDamaged = errors.New("the volume record is damaged")
+// ErrDamaged says that a record is truncated, or is no record at all.
+var ErrDamaged = errors.New("the volume record is damaged")
 
 // RecordVersionError says that a record was written by a newer podvol.
 type RecordVersionError struct{ Version, Supported int }
@@ -103,11 +108,11 @@ type envelope struct {
 	Record  json.RawMessage `json:"record"`
 }
 
-// EncodeRecord returns the record as JSON on one line, without a newline. It
+// Encode returns the record as JSON on one line, without a newline. It
 // refuses a record without pod UID, volume, plugin, path or exactly one spec; the
-// error is an *[InvalidSpecError]. It does not change the record. The JSON has no
+// error is an *[volume.InvalidSpecError]. It does not change the record. The JSON has no
 // checksum, so the caller must store one with it.
-func EncodeRecord(r *Record) ([]byte, error) {
+func Encode(r *Record) ([]byte, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
@@ -115,7 +120,7 @@ func EncodeRecord(r *Record) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding the record of volume %q: %w", r.Volumes[0], err)
 	}
-	return json.Marshal(envelope{Version: RecordVersion, Record: body})
+	return json.Marshal(envelope{Version: Version, Record: body})
 }
 
 // EncodeConfirmation returns the JSON that is stored beside a record once its
@@ -123,30 +128,30 @@ func EncodeRecord(r *Record) ([]byte, error) {
 // again.
 func EncodeConfirmation(c Confirmation) ([]byte, error) { return json.Marshal(c) }
 
-// DecodeRecord reads a record that [EncodeRecord] of this version or an older one
+// Decode reads a record that [Encode] of this version or an older one
 // wrote, and its confirmation. A confirmation that is empty or cannot be read
 // counts as none. It ignores fields that this version does not know: the known
 // ones are enough to tear the volume down. The errors:
 //
 //   - A *[RecordVersionError]: the schema is newer.
-//   - [ErrRecordDamaged]: all other faults match it.
-func DecodeRecord(record, confirmation []byte) (*Record, error) {
+//   - [ErrDamaged]: all other faults match it.
+func Decode(record, confirmation []byte) (*Record, error) {
 	var e envelope
 	if err := json.Unmarshal(record, &e); err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrRecordDamaged, err)
+		return nil, fmt.Errorf("%w: %v", ErrDamaged, err)
 	}
 	switch {
-	case e.Version > RecordVersion:
-		return nil, &RecordVersionError{Version: e.Version, Supported: RecordVersion}
+	case e.Version > Version:
+		return nil, &RecordVersionError{Version: e.Version, Supported: Version}
 	case e.Version < 1:
-		return nil, fmt.Errorf("%w: schema version %d", ErrRecordDamaged, e.Version)
+		return nil, fmt.Errorf("%w: schema version %d", ErrDamaged, e.Version)
 	}
 	r := &Record{}
 	if err := json.Unmarshal(e.Record, r); err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrRecordDamaged, err)
+		return nil, fmt.Errorf("%w: %v", ErrDamaged, err)
 	}
 	if err := r.check(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrRecordDamaged, err)
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	var c Confirmation
 	if json.Unmarshal(confirmation, &c) == nil && !c.At.IsZero() {
@@ -156,35 +161,35 @@ func DecodeRecord(record, confirmation []byte) (*Record, error) {
 }
 
 func (r *Record) check() error {
-	if err := CheckPathSegment("record's pod UID", string(r.PodUID)); err != nil {
+	if err := volume.CheckPathSegment("record's pod UID", string(r.PodUID)); err != nil {
 		return err
 	}
 	if len(r.Volumes) == 0 {
-		return Invalid("record", "must name the volume")
+		return volume.Invalid("record", "must name the volume")
 	}
 	for _, name := range r.Volumes {
-		if err := CheckPathSegment("record's volume", name); err != nil {
+		if err := volume.CheckPathSegment("record's volume", name); err != nil {
 			return err
 		}
 	}
-	if err := checkPluginName(r.Plugin); err != nil {
+	if err := volume.CheckPluginName(r.Plugin); err != nil {
 		return err
 	}
 	if err := checkRecordPath(r.Path); err != nil {
 		return err
 	}
 	if (r.InlineVolume == nil) == (r.PersistentVolume == nil) {
-		return Invalid("record", "must hold either an inline volume or a PersistentVolume")
+		return volume.Invalid("record", "must hold either an inline volume or a PersistentVolume")
 	}
-	return CheckPathSegment("record's spec name", r.Spec().Name())
+	return volume.CheckPathSegment("record's spec name", r.Spec().Name())
 }
 
 func checkRecordPath(path string) error {
 	switch {
 	case !filepath.IsAbs(path) || filepath.Clean(path) != path:
-		return Invalid("record's path", "%q must be an absolute path without superfluous elements", path)
+		return volume.Invalid("record's path", "%q must be an absolute path without superfluous elements", path)
 	case strings.ContainsRune(path, 0) || !utf8.ValidString(path): // JSON would change it
-		return Invalid("record's path", "must be UTF-8 without NUL bytes: %q", path)
+		return volume.Invalid("record's path", "must be UTF-8 without NUL bytes: %q", path)
 	}
 	return nil
 }

@@ -1,4 +1,6 @@
-package volume
+// Package lazyunmount is about volumes whose mount had to be detached lazily: the error
+// of such a teardown, and the form in which a node stores it.
+package lazyunmount
 
 import (
 	"fmt"
@@ -7,20 +9,20 @@ import (
 	"github.com/podvol/podvol/mount"
 )
 
-// DetachedError says that a volume's mount had to be detached lazily:
+// Error says that a volume's mount had to be detached lazily:
 //
 //   - The mount is out of sight, but its file system may still be in use.
 //   - Data that was not yet written may be written later, or be lost.
 //   - The volume is not torn down before the file system is gone. Its directory
 //     was left.
-type DetachedError struct {
+type Error struct {
 	// Mount is the mount that was detached last.
 	Mount mount.Entry
 	// Superblocks are the file systems of all detached mounts.
 	Superblocks []mount.Superblock
 }
 
-func (e *DetachedError) Error() string {
+func (e *Error) Error() string {
 	what := e.Mount.Source
 	if e.Mount.FSType != "" {
 		what = e.Mount.FSType + " " + what
@@ -31,7 +33,7 @@ func (e *DetachedError) Error() string {
 
 // InUse reports whether one of the file systems may still be alive. It is true if
 // this is not known.
-func (e *DetachedError) InUse() bool {
+func (e *Error) InUse() bool {
 	for _, s := range e.Superblocks {
 		if alive, known := s.Alive(); alive || !known {
 			return true
@@ -40,7 +42,7 @@ func (e *DetachedError) InUse() bool {
 	return false
 }
 
-// Detachment is a [DetachedError] in the form in which it is stored. With it a
+// Detachment is a [Error] in the form in which it is stored. With it a
 // restarted node still knows that the file system may be in use.
 type Detachment struct {
 	At time.Time `json:"at"`
@@ -54,7 +56,7 @@ type Detachment struct {
 
 // Detachment returns the stored form of the error, for a volume that was detached
 // at the given time.
-func (e *DetachedError) Detachment(at time.Time) *Detachment {
+func (e *Error) Detachment(at time.Time) *Detachment {
 	d := &Detachment{At: at, Source: e.Mount.Source, FSType: e.Mount.FSType, Target: e.Mount.Target}
 	for _, s := range e.Superblocks {
 		d.Superblocks = append(d.Superblocks, s.Key())
@@ -64,8 +66,8 @@ func (e *DetachedError) Detachment(at time.Time) *Detachment {
 
 // Recall returns the error that was stored. The mounter is the volume's mounter,
 // or one like it.
-func (d *Detachment) Recall(m mount.Interface) *DetachedError {
-	e := &DetachedError{Mount: mount.Entry{Source: d.Source, FSType: d.FSType, Target: d.Target}}
+func (d *Detachment) Recall(m mount.Interface) *Error {
+	e := &Error{Mount: mount.Entry{Source: d.Source, FSType: d.FSType, Target: d.Target}}
 	for _, key := range d.Superblocks {
 		e.Superblocks = append(e.Superblocks, mount.SuperblockByKey(m, key))
 	}

@@ -1,4 +1,4 @@
-package volume
+package meter
 
 import (
 	"context"
@@ -18,10 +18,11 @@ import (
 
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/diskusage"
+	"github.com/podvol/podvol/volume"
 )
 
 // used is what a measurement returns in these tests.
-func used(n int64) *Metrics { return &Metrics{Time: metav1.Now(), Used: binary(n)} }
+func used(n int64) *volume.Metrics { return &volume.Metrics{Time: metav1.Now(), Used: binary(n)} }
 
 // What was measured before is there while the file system hangs, with its own
 // time; once it answers again, what it answers.
@@ -30,17 +31,17 @@ func TestMeterKeepsTheLastValue(t *testing.T) {
 		var meter Meter
 		key := meterKey{path: "/volume", tree: true}
 		measured := time.Now()
-		if _, err := meter.measure(t.Context(), key, func() (*Metrics, error) { return used(1), nil }); err != nil {
+		if _, err := meter.measure(t.Context(), key, func() (*volume.Metrics, error) { return used(1), nil }); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Minute)
 		release := make(chan struct{})
-		hung := func() (*Metrics, error) { <-release; return used(2), nil }
+		hung := func() (*volume.Metrics, error) { <-release; return used(2), nil }
 		for range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			got, err := meter.measure(ctx, key, hung)
 			cancel()
-			failure, ok := errors.AsType[*MeterError](err)
+			failure, ok := errors.AsType[*Error](err)
 			if !ok || got == nil || got.Used.Value() != 1 || !got.Time.Time.Equal(measured) || !failure.Measured.Time.Equal(measured) {
 				t.Fatalf("%+v, %v, want the last value and its time", got, err)
 			}
@@ -80,7 +81,7 @@ func TestMeterSharesMeasurements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var meter Meter
 		var calls atomic.Int64
-		slow := func() (*Metrics, error) {
+		slow := func() (*volume.Metrics, error) {
 			n := calls.Add(1)
 			time.Sleep(time.Minute)
 			return used(n), nil
@@ -110,7 +111,7 @@ func TestMeterBudget(t *testing.T) {
 	check := func(atLeast bool, inodes int64) {
 		t.Helper()
 		got, err := meter.Tree(t.Context(), dir)
-		failure, ok := errors.AsType[*MeterError](err)
+		failure, ok := errors.AsType[*Error](err)
 		if !ok || got == nil || failure.AtLeast != atLeast || failure.Measured.IsZero() != atLeast {
 			t.Fatalf("%+v, %v", got, err)
 		}
@@ -179,7 +180,7 @@ func TestMeterForgets(t *testing.T) {
 		var meter Meter
 		for n := range 10 * fewMetrics {
 			key := meterKey{path: fmt.Sprint(n)}
-			if _, err := meter.measure(t.Context(), key, func() (*Metrics, error) { return used(1), nil }); err != nil {
+			if _, err := meter.measure(t.Context(), key, func() (*volume.Metrics, error) { return used(1), nil }); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(keepMetrics / 10)
