@@ -13,8 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/podvol/podvol/mount"
+	mountutils "k8s.io/mount-utils"
 )
 
 // VolumeHost is the part of the node that every plugin needs. Its methods do no
@@ -27,8 +26,10 @@ type VolumeHost interface {
 	GetPodPluginDir(podUID types.UID, plugin string) string
 	// GetPluginDir returns <root>/plugins/<plugin>. The name keeps its slash.
 	GetPluginDir(plugin string) string
-	// GetMounter returns the node's mounter.
-	GetMounter() mount.Interface
+	// GetMounter returns the node's mounter. Its type is mount.Interface of this
+	// module, too, which is only another name: this package imports nothing of
+	// Linux.
+	GetMounter() mountutils.Interface
 	// GetNodeName returns the node's name.
 	GetNodeName() types.NodeName
 }
@@ -40,11 +41,11 @@ type Host struct {
 	RootDir  string
 	NodeName types.NodeName
 	// Mounter mounts. If it has no mount table of its own, plugins read the whole
-	// table of the process for each question ([mount.TableOf]). To avoid that,
-	// call [mount.KeepTable] for it once and set Mounter to the result, as
+	// table of the process for each question (mount.TableOf). To avoid that,
+	// call mount.KeepTable for it once and set Mounter to the result, as
 	// volumemanager.New and embedded.Open do. The result of mount.New has a
 	// table.
-	Mounter mount.Interface
+	Mounter mountutils.Interface
 
 	Secrets      SecretGetter
 	ConfigMaps   ConfigMapGetter
@@ -240,7 +241,7 @@ func GetPodVolumeDeviceDir(host VolumeHost, podUID types.UID, plugin string) str
 }
 
 // GetMounter implements [VolumeHost].
-func (h *Host) GetMounter() mount.Interface { return h.Mounter }
+func (h *Host) GetMounter() mountutils.Interface { return h.Mounter }
 
 // GetNodeName implements [VolumeHost].
 func (h *Host) GetNodeName() types.NodeName { return h.NodeName }

@@ -1,0 +1,38 @@
+package rooms
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// portable are packages that build for every system, because programs that mount
+// nothing use them: they read a volume's files as bytes, or check manifests.
+func portable() []string {
+	return []string{
+		"volume", "volume/claimbinding", "volume/containerenv", "volume/internal/downward", "volume/objects", "volume/objects/manifest",
+		"volume/validation",
+	}
+}
+
+func TestPortablePackages(t *testing.T) {
+	var paths []string
+	for _, path := range portable() {
+		paths = append(paths, module+"/"+path)
+	}
+	for _, p := range goList(t, append([]string{"-deps"}, paths...)...) {
+		if path, ours := inModule(p.ImportPath); ours && roomOf(path) == "mount" || slices.Contains(p.Imports, "golang.org/x/sys/unix") && ours {
+			t.Errorf("%s is needed by a package for every system; it is for Linux", path)
+		}
+	}
+	for _, system := range []string{"darwin", "windows"} {
+		build := exec.Command("go", append([]string{"build"}, paths...)...)
+		build.Dir = "../.."
+		build.Env = append(os.Environ(), "GOOS="+system, "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Errorf("for %s: %v\n%s", system, err, strings.TrimSpace(string(out)))
+		}
+	}
+}
