@@ -12,7 +12,7 @@ import (
 // nothing use them: they read a volume's files as bytes, or check manifests.
 func portable() []string {
 	return []string{
-		"volume", "volume/claimbinding", "volume/containerenv", "volume/internal/downward", "volume/objects", "volume/objects/manifest",
+		"volume", "volume/claimbinding", "volume/containerenv", "volume/internal/downward", "volume/internal/payload", "volume/objects", "volume/objects/manifest",
 		"volume/validation",
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/emptydirs"
+	"github.com/podvol/podvol/volume/internal/payload"
 )
 
 const (
@@ -48,7 +49,7 @@ func (p *place) remove(ctx context.Context, dir string) error {
 
 type mounter struct {
 	place
-	projection  Projection
+	projection  payload.Projection
 	pod         *v1.Pod
 	mountPoints []string
 
@@ -82,7 +83,7 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterAr
 }
 
 func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs) error {
-	contents, err := m.projection.collect(ctx, m.Host, m.pod, args, &m.plugin.tokens)
+	contents, err := m.projection.Collect(ctx, m.Host, m.pod, args, &m.plugin.tokens)
 	if err != nil {
 		if isPublished(dir) {
 			return err
@@ -103,7 +104,7 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.refreshAfter = contents.refreshAfter
+	m.refreshAfter = contents.RefreshAfter
 	return nil
 }
 
@@ -120,11 +121,11 @@ func (m *mounter) size(ctx context.Context, dir string) int64 {
 	return size
 }
 
-func (m *mounter) publish(ctx context.Context, dir string, contents collected) error {
-	if _, err := m.plugin.publisher.Publish(ctx, dir, contents.files); err != nil {
+func (m *mounter) publish(ctx context.Context, dir string, contents payload.Files) error {
+	if _, err := m.plugin.publisher.Publish(ctx, dir, contents.ByPath); err != nil {
 		return err
 	}
-	return makeMountPoints(dir, m.mountPoints, contents.files)
+	return makeMountPoints(dir, m.mountPoints, contents.ByPath)
 }
 
 // undo removes a volume that was never complete.
@@ -151,7 +152,7 @@ func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ct
 // TearDownAt removes the volume with all its files, and forgets the pod's
 // tokens; another volume of the pod that is still in use asks for new ones.
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
-	u.plugin.tokens.drop(u.PodUID)
+	u.plugin.tokens.Drop(u.PodUID)
 	if forgetter, err := volume.Role[volume.TokenForgetter](u.Host); err == nil {
 		forgetter.ForgetTokens(u.PodUID)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/podvol/podvol/util/atomicdir"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/payload"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/meter"
 	"github.com/podvol/podvol/volume/validation"
@@ -23,7 +24,7 @@ type Kind struct {
 	Empty v1.VolumeSource
 	// Project translates a volume; false means that it is of another kind. It
 	// does not check anything.
-	Project func(*v1.Volume) (Projection, bool)
+	Project func(*v1.Volume) (payload.Projection, bool)
 	// VolumeName is the answer of GetVolumeName; nil means the volume's name.
 	VolumeName func(*v1.Volume) string
 }
@@ -36,7 +37,7 @@ type Plugin struct {
 	host volume.VolumeHost
 	pluginbase.Hosted
 	publisher atomicdir.Publisher
-	tokens    tokenCache
+	tokens    payload.TokenCache
 	meter     meter.Meter
 }
 
@@ -88,7 +89,7 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 	if err := validation.Files(spec.Volume); err != nil {
 		return nil, v.Error("NewMounter", err)
 	}
-	if err := projection.validate(pod); err != nil {
+	if err := projection.Validate(pod); err != nil {
 		return nil, v.Error("NewMounter", err)
 	}
 	mountPoints, err := nestedMountPoints(spec.Name(), pod)
@@ -118,9 +119,27 @@ func (p *Plugin) ConstructVolumeSpec(_ context.Context, volumeName, _ string) (v
 	return volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(v)}, nil
 }
 
-func (p *Plugin) project(spec *volume.Spec) (Projection, bool) {
+// DependsOn implements [volume.DependentVolumePlugin].
+func (p *Plugin) DependsOn(spec *volume.Spec, pod *v1.Pod) []volume.ObjectRef {
+	projection, ok := p.project(spec)
+	if !ok || pod == nil {
+		return nil
+	}
+	return projection.DependsOn(pod)
+}
+
+// DescribeSource implements [volume.SourceDescriber].
+func (p *Plugin) DescribeSource(spec *volume.Spec) string {
+	projection, ok := p.project(spec)
+	if !ok {
+		return spec.Name()
+	}
+	return projection.Describe()
+}
+
+func (p *Plugin) project(spec *volume.Spec) (payload.Projection, bool) {
 	if spec == nil || spec.Volume == nil {
-		return Projection{}, false
+		return payload.Projection{}, false
 	}
 	return p.kind.Project(spec.Volume)
 }

@@ -12,8 +12,8 @@ package configmap
 import (
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/payload"
 	"github.com/podvol/podvol/volume/internal/projection"
 )
 
@@ -23,25 +23,9 @@ func New() volume.VolumePlugin {
 		Name:       "kubernetes.io/configmap",
 		Medium:     v1.StorageMediumDefault,
 		Empty:      v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}},
-		Project:    project,
+		Project:    payload.ConfigMap,
 		VolumeName: volumeName,
 	})
-}
-
-func project(v *v1.Volume) (projection.Projection, bool) {
-	s := v.ConfigMap
-	if s == nil {
-		return projection.Projection{}, false
-	}
-	const field = "configMap"
-	return projection.Projection{
-		Field:       field,
-		DefaultMode: s.DefaultMode,
-		DefaultUser: kubeapi.DefaultUser(s),
-		Sources: []projection.Source{{Field: field, VolumeProjection: v1.VolumeProjection{
-			ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: s.LocalObjectReference, Items: s.Items, Optional: s.Optional},
-		}}},
-	}, true
 }
 
 // volumeName is the kubelet's.

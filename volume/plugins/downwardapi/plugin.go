@@ -15,8 +15,8 @@ package downwardapi
 import (
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/payload"
 	"github.com/podvol/podvol/volume/internal/projection"
 )
 
@@ -26,22 +26,6 @@ func New() volume.VolumePlugin {
 		Name:    "kubernetes.io/downward-api",
 		Medium:  v1.StorageMediumMemory,
 		Empty:   v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{}},
-		Project: project,
+		Project: payload.DownwardAPI,
 	})
-}
-
-func project(v *v1.Volume) (projection.Projection, bool) {
-	s := v.DownwardAPI
-	if s == nil {
-		return projection.Projection{}, false
-	}
-	const field = "downwardAPI"
-	return projection.Projection{
-		Field:       field,
-		DefaultMode: s.DefaultMode,
-		DefaultUser: kubeapi.DefaultUser(s),
-		Sources: []projection.Source{{Field: field, VolumeProjection: v1.VolumeProjection{
-			DownwardAPI: &v1.DownwardAPIProjection{Items: s.Items},
-		}}},
-	}, true
 }

@@ -15,12 +15,10 @@
 package projected
 
 import (
-	"fmt"
-
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/payload"
 	"github.com/podvol/podvol/volume/internal/projection"
 )
 
@@ -30,19 +28,6 @@ func New() volume.VolumePlugin {
 		Name:    "kubernetes.io/projected",
 		Medium:  v1.StorageMediumMemory,
 		Empty:   v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}},
-		Project: project,
+		Project: payload.Projected,
 	})
-}
-
-func project(v *v1.Volume) (projection.Projection, bool) {
-	s := v.Projected
-	if s == nil {
-		return projection.Projection{}, false
-	}
-	const field = "projected"
-	p := projection.Projection{Field: field, DefaultMode: s.DefaultMode, DefaultUser: kubeapi.DefaultUser(s)}
-	for i := range s.Sources {
-		p.Sources = append(p.Sources, projection.NewSource(fmt.Sprintf("%s.sources[%d]", field, i), s.Sources[i]))
-	}
-	return p, true
 }

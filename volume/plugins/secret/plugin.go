@@ -12,8 +12,8 @@ package secret
 import (
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/payload"
 	"github.com/podvol/podvol/volume/internal/projection"
 )
 
@@ -23,27 +23,9 @@ func New() volume.VolumePlugin {
 		Name:       "kubernetes.io/secret",
 		Medium:     v1.StorageMediumMemory,
 		Empty:      v1.VolumeSource{Secret: &v1.SecretVolumeSource{}},
-		Project:    project,
+		Project:    payload.Secret,
 		VolumeName: volumeName,
 	})
-}
-
-func project(v *v1.Volume) (projection.Projection, bool) {
-	s := v.Secret
-	if s == nil {
-		return projection.Projection{}, false
-	}
-	const field = "secret"
-	return projection.Projection{
-		Field:       field,
-		DefaultMode: s.DefaultMode,
-		DefaultUser: kubeapi.DefaultUser(s),
-		Sources: []projection.Source{{Field: field, VolumeProjection: v1.VolumeProjection{
-			Secret: &v1.SecretProjection{
-				LocalObjectReference: v1.LocalObjectReference{Name: s.SecretName}, Items: s.Items, Optional: s.Optional,
-			},
-		}}},
-	}, true
 }
 
 // volumeName is the kubelet's.

@@ -1,4 +1,4 @@
-package projection
+package payload
 
 import (
 	"fmt"
@@ -9,11 +9,11 @@ import (
 	"github.com/podvol/podvol/volume/internal/downward"
 )
 
-// validate refuses what [validation.Files] leaves: sources that are not
+// Validate refuses what [validation.Files] leaves: sources that are not
 // supported, and references to fields and resources that the pod does not
 // have. The error is a *[volume.InvalidSpecError] or
 // *[volume.UnsupportedError], marked with [volume.NothingDone].
-func (p *Projection) validate(pod *v1.Pod) error {
+func (p *Projection) Validate(pod *v1.Pod) error {
 	for i := range p.Sources {
 		s := &p.Sources[i]
 		if s.PodCertificate != nil {

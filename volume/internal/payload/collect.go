@@ -1,4 +1,4 @@
-package projection
+package payload
 
 import (
 	"cmp"
@@ -20,12 +20,13 @@ import (
 // readable is ORed into every file's mode when the pod has an fsGroup.
 const readable fs.FileMode = 0o440
 
-// collected are all files of a projection.
-type collected struct {
-	files map[string]fileset.File
-	// refreshAfter is when the first of them has to be asked for again; zero
+// Files are all files of a projection.
+type Files struct {
+	// ByPath are the files by their clean paths. They go together.
+	ByPath map[string]fileset.File
+	// RefreshAfter is when the first of them has to be asked for again; zero
 	// means never.
-	refreshAfter time.Time
+	RefreshAfter time.Time
 }
 
 // collector asks the host's roles for everything a projection shows. It
@@ -36,26 +37,28 @@ type collector struct {
 	args   volume.MounterArgs
 	mode   fs.FileMode
 	user   *int64
-	tokens *tokenCache
-	collected
+	tokens *TokenCache
+	Files
 	paths fileset.PathSet
 }
 
-// collect reads all sources. The error joins those of all sources, so that
-// whoever has to provide what is missing sees all of it at once.
-func (p *Projection) collect(ctx context.Context, host volume.VolumeHost, pod *v1.Pod, args volume.MounterArgs, tokens *tokenCache) (collected, error) {
+// Collect reads all sources. The error joins those of all sources, so that
+// whoever has to provide what is missing sees all of it at once. Of args it takes the
+// user and the group. The caller owns the result. The projection must be valid:
+// [Projection.Validate] and [validation.Files] have accepted it.
+func (p *Projection) Collect(ctx context.Context, host volume.VolumeHost, pod *v1.Pod, args volume.MounterArgs, tokens *TokenCache) (Files, error) {
 	c := collector{
 		host: host, pod: pod, args: args, mode: p.mode(), user: p.DefaultUser, tokens: tokens,
-		collected: collected{files: map[string]fileset.File{}},
+		Files: Files{ByPath: map[string]fileset.File{}},
 	}
 	var errs []error
 	for i := range p.Sources {
 		errs = append(errs, c.source(ctx, &p.Sources[i]))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return collected{}, err
+		return Files{}, err
 	}
-	return c.collected, nil
+	return c.Files, nil
 }
 
 func (c *collector) source(ctx context.Context, s *Source) error {
@@ -138,14 +141,14 @@ func (c *collector) put(origin, given string, file fileset.File) error {
 		file.GID = c.args.FsGroup
 		file.Mode |= readable
 	}
-	c.files[clean] = file
+	c.ByPath[clean] = file
 	c.paths.Add(clean, origin)
 	return nil
 }
 
 // due lowers refreshAfter to t.
 func (c *collector) due(t time.Time) {
-	if c.refreshAfter.IsZero() || t.Before(c.refreshAfter) {
-		c.refreshAfter = t
+	if c.RefreshAfter.IsZero() || t.Before(c.RefreshAfter) {
+		c.RefreshAfter = t
 	}
 }

@@ -1,4 +1,4 @@
-package projection
+package payload
 
 import (
 	"io/fs"

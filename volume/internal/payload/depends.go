@@ -1,4 +1,4 @@
-package projection
+package payload
 
 import (
 	"slices"
@@ -10,17 +10,14 @@ import (
 	"github.com/podvol/podvol/volume/validation"
 )
 
-// DependsOn implements [volume.DependentVolumePlugin]: the config maps, secrets
-// and trust bundles, all of these where they are selected by signer, and the pod
-// itself where its own fields are shown. Tokens are renewed by time, not by change.
-func (p *Plugin) DependsOn(spec *volume.Spec, pod *v1.Pod) []volume.ObjectRef {
-	projection, ok := p.project(spec)
-	if !ok || pod == nil {
-		return nil
-	}
+// DependsOn returns the objects that the files of a pod's volume come from: config
+// maps, secrets and trust bundles, all of these where they are selected by signer,
+// and the pod itself where its own fields are shown. Tokens are renewed by time,
+// not by change.
+func (p *Projection) DependsOn(pod *v1.Pod) []volume.ObjectRef {
 	var refs []volume.ObjectRef
-	for i := range projection.Sources {
-		ref, ok := projection.Sources[i].dependsOn(pod)
+	for i := range p.Sources {
+		ref, ok := p.Sources[i].dependsOn(pod)
 		if ok && !slices.Contains(refs, ref) {
 			refs = append(refs, ref)
 		}
@@ -41,22 +38,18 @@ func (s *Source) dependsOn(pod *v1.Pod) (volume.ObjectRef, bool) {
 	return volume.ObjectRef{}, false
 }
 
-// DescribeSource implements [volume.SourceDescriber]: "configmap app-config",
-// "projected: token, secret tls".
-func (p *Plugin) DescribeSource(spec *volume.Spec) string {
-	projection, ok := p.project(spec)
-	if !ok {
-		return spec.Name()
-	}
+// Describe names the sources for people: "configmap app-config", "projected: token,
+// secret tls".
+func (p *Projection) Describe() string {
 	var all []string
-	for i := range projection.Sources {
-		all = append(all, projection.Sources[i].describe())
+	for i := range p.Sources {
+		all = append(all, p.Sources[i].describe())
 	}
 	text := strings.Join(all, ", ")
-	if len(projection.Sources) == 1 && projection.Sources[0].Field == projection.Field {
+	if len(p.Sources) == 1 && p.Sources[0].Field == p.Field {
 		return text // the volume is its source
 	}
-	return projection.Field + ": " + text
+	return p.Field + ": " + text
 }
 
 func (s *Source) describe() string {

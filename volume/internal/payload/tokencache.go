@@ -1,4 +1,4 @@
-package projection
+package payload
 
 import (
 	"context"
@@ -39,10 +39,10 @@ type token struct {
 	kept error
 }
 
-// tokenCache holds tokens until they are due for renewal: at 80 % of their
+// TokenCache holds tokens until they are due for renewal: at 80 % of their
 // life, or 24 hours after they were issued. Its zero value is ready and its
 // methods are safe for concurrent use.
-type tokenCache struct {
+type TokenCache struct {
 	busy keylock.Map[tokenKey]
 
 	mu     sync.Mutex
@@ -53,7 +53,7 @@ type tokenCache struct {
 // While the old token is valid, a failing request is no error. An answer that is
 // the old token is asked for again as after a failure. Requests for
 // one key take turns.
-func (c *tokenCache) get(ctx context.Context, key tokenKey, request func() (*authenticationv1.TokenRequest, error)) (token, error) {
+func (c *TokenCache) get(ctx context.Context, key tokenKey, request func() (*authenticationv1.TokenRequest, error)) (token, error) {
 	unlock, err := c.busy.Lock(ctx, key)
 	if err != nil {
 		return token{}, err
@@ -100,7 +100,7 @@ func issue(now time.Time, key tokenKey, request func() (*authenticationv1.TokenR
 	return token{secret: func() string { return secret }, due: now.Add(max(life, retryToken)), expires: expires}, nil
 }
 
-func (c *tokenCache) find(key tokenKey) (token, bool) {
+func (c *TokenCache) find(key tokenKey) (token, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t, ok := c.tokens[key]
@@ -109,7 +109,7 @@ func (c *tokenCache) find(key tokenKey) (token, bool) {
 
 // store keeps a token. It also drops what expired: a set-up that overlaps the
 // teardown of another volume of its pod can leave a token nobody asks for.
-func (c *tokenCache) store(now time.Time, key tokenKey, t token) {
+func (c *TokenCache) store(now time.Time, key tokenKey, t token) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.tokens == nil {
@@ -119,8 +119,8 @@ func (c *tokenCache) store(now time.Time, key tokenKey, t token) {
 	c.tokens[key] = t
 }
 
-// drop forgets the tokens of a pod.
-func (c *tokenCache) drop(podUID types.UID) {
+// Drop forgets the tokens of a pod.
+func (c *TokenCache) Drop(podUID types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	maps.DeleteFunc(c.tokens, func(key tokenKey, _ token) bool { return key.podUID == podUID })
