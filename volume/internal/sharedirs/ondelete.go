@@ -1,8 +1,11 @@
 package sharedirs
 
 import (
+	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/podvol/podvol/volume"
 )
 
 // OnDelete says what becomes of a directory when its volume is deleted.
@@ -23,10 +26,13 @@ const (
 // careful lists them, the one that keeps most last.
 func careful() []OnDelete { return []OnDelete{Delete, Archive, Retain} }
 
-// ParseOnDelete reads the value of a parameter, in whatever case.
-func ParseOnDelete(s string) (OnDelete, bool) {
-	o := OnDelete(strings.ToLower(s))
-	return o, o.valid()
+// ParseOnDelete reads the value of a field, in whatever case. Empty is [Delete].
+func ParseOnDelete(field, s string) (OnDelete, error) {
+	o := OnDelete(strings.ToLower(cmp.Or(s, string(Delete))))
+	if !o.valid() {
+		return "", volume.Invalid(field, "is %q; it can be delete, archive or retain", o)
+	}
+	return o, nil
 }
 
 func (o OnDelete) valid() bool { return slices.Contains(careful(), o) }

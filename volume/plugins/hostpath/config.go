@@ -3,7 +3,6 @@ package hostpath
 import (
 	"cmp"
 	"context"
-	"io/fs"
 	"path/filepath"
 	"slices"
 	"time"
@@ -143,13 +142,11 @@ func (c ProvisionConfig) check() error {
 			return volume.Invalid("Provision.Bases", "must not be the root directory; use a directory of its own")
 		}
 	}
-	if err := checkMode("Provision.Mode", cmp.Or(c.Mode, defaultMode)); err != nil {
+	if err := sharedirs.CheckMode("Provision.Mode", cmp.Or(c.Mode, defaultMode)); err != nil {
 		return err
 	}
-	if _, ok := sharedirs.ParseOnDelete(c.OnDelete); c.OnDelete != "" && !ok {
-		return volume.Invalid("Provision.OnDelete", "is %q; it can be delete, archive or retain", c.OnDelete)
-	}
-	return nil
+	_, err := sharedirs.ParseOnDelete("Provision.OnDelete", c.OnDelete)
+	return err
 }
 
 // baseOf returns the innermost base that holds a directory.
@@ -167,14 +164,6 @@ func (c ProvisionConfig) baseOf(dir string) (Base, bool) {
 
 func (b Base) allows(namespace string) bool {
 	return len(b.Namespaces) == 0 || slices.Contains(b.Namespaces, namespace)
-}
-
-func checkMode(field string, mode uint32) error {
-	const owner, allowed = 0o700, uint32(fs.ModePerm) | 0o3000
-	if mode&^allowed != 0 || mode&owner != owner {
-		return volume.Invalid(field, "is %#o; it must be between 0700 and 3777, with all permissions for the owner, who could not delete the directory else", mode)
-	}
-	return nil
 }
 
 func (c RecycleConfig) check() error {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,9 +24,7 @@ const (
 	// OnDeleteAnnotation is the class's onDelete. Deletion obeys it where it
 	// keeps more than what was noted below the base, so that a volume's data can
 	// be saved by changing it to "archive" or "retain", but never the reverse.
-	OnDeleteAnnotation = "provisioned.podvol.io/on-delete"
-
-	provisionedBy = "pv.kubernetes.io/provisioned-by"
+	OnDeleteAnnotation = sharedirs.OnDeleteAnnotation
 )
 
 // maker has the capabilities of a plugin that makes and deletes volumes.
@@ -65,7 +62,7 @@ func (p *plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, err
 	if !class.base.allows(options.PVC.Namespace) {
 		return nil, volume.Invalid("metadata.namespace", "is %q, whose claims get no volumes below %q on this node; use another storage class", options.PVC.Namespace, class.base.Path)
 	}
-	dir, err := class.dirFor(options)
+	dir, err := class.DirFor(options)
 	if err != nil {
 		return nil, err
 	}
@@ -87,8 +84,8 @@ func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allo
 		Owner:    sharedirs.Owner{Volume: m.options.PVName, ClaimUID: m.options.PVC.UID},
 		Claim:    types.NamespacedName{Namespace: m.options.PVC.Namespace, Name: m.options.PVC.Name}.String(),
 		Records:  m.plugin.config.Provision.Records,
-		Mode:     m.class.mode,
-		OnDelete: m.class.onDelete,
+		Mode:     m.class.Mode,
+		OnDelete: m.class.OnDelete,
 		On:       sharedirs.Disk,
 	}
 	err = m.plugin.do(ctx, "make "+m.class.dir, func() error {
@@ -126,30 +123,9 @@ func volumeError(op, pv string, err error) error {
 
 // persistentVolume is the volume as Kubernetes' controller stores it.
 func (m *provisioner) persistentVolume(hostname string) *v1.PersistentVolume {
-	claim := m.options.PVC
-	pv := &v1.PersistentVolume{}
-	pv.Name = m.options.PVName
-	pv.Annotations = map[string]string{
-		provisionedBy:      PluginName,
-		BaseAnnotation:     m.class.dir,
-		NodeAnnotation:     string(m.plugin.Host.GetNodeName()),
-		OnDeleteAnnotation: string(m.class.onDelete),
-	}
-	pv.Spec = v1.PersistentVolumeSpec{
-		Capacity:                      v1.ResourceList{v1.ResourceStorage: claim.Spec.Resources.Requests[v1.ResourceStorage].DeepCopy()},
-		AccessModes:                   slices.Clone(claim.Spec.AccessModes),
-		VolumeMode:                    new(v1.PersistentVolumeFilesystem),
-		StorageClassName:              sharedirs.ClassOf(claim),
-		PersistentVolumeReclaimPolicy: m.options.PersistentVolumeReclaimPolicy,
-		NodeAffinity:                  affinityTo(hostname),
-		ClaimRef: &v1.ObjectReference{
-			Kind: "PersistentVolumeClaim", APIVersion: "v1",
-			Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion,
-		},
-	}
-	if pv.Spec.PersistentVolumeReclaimPolicy == "" {
-		pv.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimDelete
-	}
+	pv := sharedirs.NewPersistentVolume(m.options, PluginName, BaseAnnotation, m.class.dir, m.class.OnDelete)
+	pv.Annotations[NodeAnnotation] = string(m.plugin.Host.GetNodeName())
+	pv.Spec.NodeAffinity = affinityTo(hostname)
 	pv.Spec.HostPath = &v1.HostPathVolumeSource{Path: filepath.Join(m.class.dir, m.dir), Type: new(v1.HostPathDirectory)}
 	return pv
 }

@@ -1,7 +1,6 @@
 package hostpath
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,23 +43,17 @@ func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 	if err != nil {
 		return nil, err
 	}
+	dir, err := sharedirs.ProvisionedAt(spec, PluginName, BaseAnnotation)
+	if err != nil {
+		return nil, err
+	}
 	pv := spec.PersistentVolume
-	if pv == nil {
-		return nil, volume.Invalid("volume", "is a pod's own; only PersistentVolumes are deleted")
-	}
-	if policy := pv.Spec.PersistentVolumeReclaimPolicy; policy != v1.PersistentVolumeReclaimDelete {
-		return nil, volume.Invalid("persistentVolumeReclaimPolicy", "is %q, not %q, so the data is kept", policy, v1.PersistentVolumeReclaimDelete)
-	}
-	dir, ours := pv.Annotations[BaseAnnotation]
-	if !ours || pv.Annotations[provisionedBy] != PluginName {
-		return nil, volume.Invalid("metadata.annotations", "say that the volume was not provisioned by podvol (%s, %s); "+
-			"its data is kept. Delete it by hand, and use persistentVolumeReclaimPolicy: Retain for volumes of your own", provisionedBy, BaseAnnotation)
-	}
 	if made, own := pv.Annotations[NodeAnnotation], string(p.Host.GetNodeName()); made != own || own == "" {
 		return nil, otherNode(own, fmt.Sprintf("the annotation %s says %q", NodeAnnotation, made), "have podvol's controller there delete it")
 	}
-	if pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "" {
-		return nil, volume.Invalid("spec.claimRef", "does not say which claim the volume was made for, so nothing is deleted")
+	owner, err := sharedirs.OwnerOf(pv)
+	if err != nil {
+		return nil, err
 	}
 	d := &deleter{plugin: p, pv: pv.DeepCopy(), dir: dir}
 	var configured bool
@@ -74,13 +67,12 @@ func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 	if err := sharedirs.CheckPath(rest); err != nil {
 		return nil, volume.Invalid("hostPath.path", "does not lead to a directory that was made for a volume: %v", err)
 	}
-	onDelete, ok := sharedirs.ParseOnDelete(cmp.Or(pv.Annotations[OnDeleteAnnotation], string(sharedirs.Delete)))
-	if !ok {
-		return nil, volume.Invalid("metadata.annotations."+OnDeleteAnnotation, "is %q; it can be delete, archive or retain", onDelete)
+	onDelete, err := sharedirs.OnDeleteOf(pv)
+	if err != nil {
+		return nil, err
 	}
 	d.removal = sharedirs.Removal{
-		Path: rest, AtLeast: onDelete, On: sharedirs.Disk,
-		Owner:   sharedirs.Owner{Volume: pv.Name, ClaimUID: pv.Spec.ClaimRef.UID},
+		Path: rest, AtLeast: onDelete, On: sharedirs.Disk, Owner: owner,
 		Missing: func() { d.missing.Store(true) },
 	}
 	return d, nil

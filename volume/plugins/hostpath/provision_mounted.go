@@ -25,7 +25,7 @@ type made struct {
 // madeOf returns where a PersistentVolume says that it was provisioned; ok is false
 // for those that were not.
 func madeOf(pv *v1.PersistentVolume) (m made, ok bool) {
-	if pv == nil || pv.Spec.HostPath == nil || pv.Annotations[provisionedBy] != PluginName {
+	if pv == nil || pv.Spec.HostPath == nil || !sharedirs.IsOf(pv, PluginName) {
 		return made{}, false
 	}
 	m = made{dir: pv.Annotations[BaseAnnotation], owner: VolumeOwner{Volume: pv.Name}, node: pv.Annotations[NodeAnnotation]}

@@ -23,9 +23,7 @@ const (
 	// OnDeleteAnnotation is the class's onDelete. Deletion obeys it where it
 	// keeps more than what was noted on the share, so that a volume's data can
 	// be saved by changing it to "archive" or "retain", but never the reverse.
-	OnDeleteAnnotation = "provisioned.podvol.io/on-delete"
-
-	provisionedBy = "pv.kubernetes.io/provisioned-by"
+	OnDeleteAnnotation = sharedirs.OnDeleteAnnotation
 )
 
 // provisioner makes a directory of a share for one claim.
@@ -58,7 +56,7 @@ func (p *plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, err
 	if err != nil {
 		return nil, err
 	}
-	dir, err := class.dirFor(options)
+	dir, err := class.DirFor(options)
 	if err != nil {
 		return nil, err
 	}
@@ -89,8 +87,8 @@ func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allo
 		Path:     m.dir,
 		Owner:    sharedirs.Owner{Volume: m.options.PVName, ClaimUID: m.options.PVC.UID},
 		Claim:    types.NamespacedName{Namespace: m.options.PVC.Namespace, Name: m.options.PVC.Name}.String(),
-		Mode:     m.class.mode,
-		OnDelete: m.class.onDelete,
+		Mode:     m.class.Mode,
+		OnDelete: m.class.OnDelete,
 	}
 	work := func(ctx context.Context, root *os.File) error { return sharedirs.Make(ctx, root, wish) }
 	if err := m.plugin.withExport(ctx, m.class.share, m.mount, workName("provision", m.class.share.String(), m.mount), work); err != nil {
@@ -109,30 +107,9 @@ func volumeError(op, pv string, err error) error {
 
 // persistentVolume is the volume as Kubernetes' controller stores it.
 func (m *provisioner) persistentVolume(affinity *v1.VolumeNodeAffinity) *v1.PersistentVolume {
-	claim := m.options.PVC
-	pv := &v1.PersistentVolume{}
-	pv.Name = m.options.PVName
-	pv.Annotations = map[string]string{
-		provisionedBy:      PluginName,
-		ShareAnnotation:    m.class.share.path,
-		OnDeleteAnnotation: string(m.class.onDelete),
-	}
-	pv.Spec = v1.PersistentVolumeSpec{
-		Capacity:                      v1.ResourceList{v1.ResourceStorage: claim.Spec.Resources.Requests[v1.ResourceStorage].DeepCopy()},
-		AccessModes:                   slices.Clone(claim.Spec.AccessModes),
-		VolumeMode:                    new(v1.PersistentVolumeFilesystem),
-		StorageClassName:              sharedirs.ClassOf(claim),
-		PersistentVolumeReclaimPolicy: m.options.PersistentVolumeReclaimPolicy,
-		MountOptions:                  slices.Clone(m.options.MountOptions),
-		NodeAffinity:                  affinity,
-		ClaimRef: &v1.ObjectReference{
-			Kind: "PersistentVolumeClaim", APIVersion: "v1",
-			Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion,
-		},
-	}
-	if pv.Spec.PersistentVolumeReclaimPolicy == "" {
-		pv.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimDelete
-	}
+	pv := sharedirs.NewPersistentVolume(m.options, PluginName, ShareAnnotation, m.class.share.path, m.class.OnDelete)
+	pv.Spec.MountOptions = slices.Clone(m.options.MountOptions)
+	pv.Spec.NodeAffinity = affinity
 	pv.Spec.NFS = &v1.NFSVolumeSource{Server: m.source.server, Path: m.source.path}
 	return pv
 }

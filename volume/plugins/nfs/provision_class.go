@@ -3,10 +3,7 @@ package nfs
 import (
 	"cmp"
 	"fmt"
-	"io/fs"
-	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -35,58 +32,35 @@ type ProvisionConfig struct {
 const defaultPermissions = 0o755
 
 func (c ProvisionConfig) check() error {
-	if err := checkMode("Provision.MountPermissions", cmp.Or(c.MountPermissions, defaultPermissions)); err != nil {
+	if err := sharedirs.CheckMode("Provision.MountPermissions", cmp.Or(c.MountPermissions, defaultPermissions)); err != nil {
 		return err
 	}
-	if _, ok := sharedirs.ParseOnDelete(c.OnDelete); c.OnDelete != "" && !ok {
-		return volume.Invalid("Provision.OnDelete", "is %q; it can be delete, archive or retain", c.OnDelete)
-	}
-	return nil
+	_, err := sharedirs.ParseOnDelete("Provision.OnDelete", c.OnDelete)
+	return err
 }
-
-// Parameters of a storage class, in lower case.
-const (
-	paramServer      = "server"
-	paramShare       = "share"
-	paramSubDir      = "subdir"
-	paramPermissions = "mountpermissions"
-	paramOnDelete    = "ondelete"
-)
 
 // shareClass is what a storage class says.
 type shareClass struct {
-	share    export
-	subDir   string
-	mode     uint32
-	onDelete sharedirs.OnDelete
+	sharedirs.Class
+	share export
 }
 
 func (p *plugin) parseClass(parameters map[string]string) (shareClass, error) {
-	given := map[string]string{}
-	for _, name := range slices.Sorted(maps.Keys(parameters)) {
-		low := strings.ToLower(name)
-		if !slices.Contains([]string{paramServer, paramShare, paramSubDir, paramPermissions, paramOnDelete}, low) {
-			return shareClass{}, volume.Invalid("parameters."+name, "is not known; there are server, share, subDir, mountPermissions and onDelete")
-		}
-		if _, twice := given[low]; twice {
-			return shareClass{}, volume.Invalid("parameters."+name, "is given twice")
-		}
-		given[low] = parameters[name]
-	}
-	share, err := parseShare(given[paramServer], given[paramShare])
+	const permissions = "mountPermissions"
+	given, err := sharedirs.Parameters(parameters, "server", "share", sharedirs.ParamSubDir, permissions, sharedirs.ParamOnDelete)
 	if err != nil {
 		return shareClass{}, err
+	}
+	share, err := parseShare(given["server"], given["share"])
+	if err != nil {
+		return shareClass{}, err
+	}
+	if low := strings.ToLower(permissions); strings.Trim(given[low], "0") == "" { // as with csi-driver-nfs, 0 is the default
+		delete(given, low)
 	}
 	config := p.config.Provision
-	mode, err := parseMode(given[paramPermissions], cmp.Or(config.MountPermissions, defaultPermissions))
-	if err != nil {
-		return shareClass{}, err
-	}
-	onDelete, ok := sharedirs.ParseOnDelete(cmp.Or(given[paramOnDelete], config.OnDelete, string(sharedirs.Delete)))
-	if !ok {
-		return shareClass{}, volume.Invalid("parameters.onDelete", "is %q; it can be delete, archive or retain", onDelete)
-	}
-	return shareClass{share: share, subDir: cmp.Or(given[paramSubDir], "${"+sharedirs.VolumeName+"}"), mode: mode, onDelete: onDelete}, nil
+	class, err := sharedirs.ParseClass(given, permissions, cmp.Or(config.MountPermissions, defaultPermissions), config.OnDelete)
+	return shareClass{Class: class, share: share}, err
 }
 
 func parseShare(server, share string) (export, error) {
@@ -106,43 +80,6 @@ func parseShare(server, share string) (export, error) {
 		return export{}, volume.Invalid("parameters.share", "is %q; it must be a path without \".\" or empty elements", share)
 	}
 	return e, nil
-}
-
-// parseMode reads an octal mode; what is empty or 0 is the default.
-func parseMode(s string, otherwise uint32) (uint32, error) {
-	mode := otherwise
-	if s != "" {
-		given, err := strconv.ParseUint(s, 8, 32)
-		if err != nil {
-			return 0, volume.Invalid("parameters.mountPermissions", "is %q; it must be an octal number such as 0770", s)
-		}
-		mode = cmp.Or(uint32(given), otherwise)
-	}
-	return mode, checkMode("parameters.mountPermissions", mode)
-}
-
-func checkMode(field string, mode uint32) error {
-	const owner, allowed = 0o700, uint32(fs.ModePerm) | 0o3000
-	if mode&^allowed != 0 || mode&owner != owner {
-		return volume.Invalid(field, "is %#o; it must be between 0700 and 3777, with all permissions for the owner, who could not delete the directory else", mode)
-	}
-	return nil
-}
-
-// dirFor returns the path below the share for a claim.
-func (c *shareClass) dirFor(options volume.VolumeOptions) (string, error) {
-	dir, err := sharedirs.Expand(c.subDir, map[string]string{
-		sharedirs.ClaimName:      options.PVC.Name,
-		sharedirs.ClaimNamespace: options.PVC.Namespace,
-		sharedirs.VolumeName:     options.PVName,
-	})
-	if err == nil {
-		err = sharedirs.CheckPath(dir)
-	}
-	if err != nil {
-		return "", volume.Invalid("parameters.subDir", "%v", err)
-	}
-	return dir, nil
 }
 
 // workOptions are those with which the agent mounts a share to change it: not

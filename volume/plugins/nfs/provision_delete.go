@@ -1,7 +1,6 @@
 package nfs
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -51,22 +50,16 @@ func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 	if err != nil {
 		return nil, err
 	}
+	sharePath, err := sharedirs.ProvisionedAt(spec, PluginName, ShareAnnotation)
+	if err != nil {
+		return nil, err
+	}
 	pv := spec.PersistentVolume
-	if pv == nil {
-		return nil, volume.Invalid("volume", "is a pod's own; only PersistentVolumes are deleted")
+	owner, err := sharedirs.OwnerOf(pv)
+	if err != nil {
+		return nil, err
 	}
-	if policy := pv.Spec.PersistentVolumeReclaimPolicy; policy != v1.PersistentVolumeReclaimDelete {
-		return nil, volume.Invalid("persistentVolumeReclaimPolicy", "is %q, not %q, so the data is kept", policy, v1.PersistentVolumeReclaimDelete)
-	}
-	sharePath, ours := pv.Annotations[ShareAnnotation]
-	if !ours || pv.Annotations[provisionedBy] != PluginName {
-		return nil, volume.Invalid("metadata.annotations", "say that the volume was not provisioned by podvol (%s, %s); "+
-			"its data is kept. Delete it by hand, and use persistentVolumeReclaimPolicy: Retain for volumes of your own", provisionedBy, ShareAnnotation)
-	}
-	if pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "" {
-		return nil, volume.Invalid("spec.claimRef", "does not say which claim the volume was made for, so nothing is deleted")
-	}
-	d := &deleter{plugin: p, pv: pv.DeepCopy(), owner: sharedirs.Owner{Volume: pv.Name, ClaimUID: pv.Spec.ClaimRef.UID}}
+	d := &deleter{plugin: p, pv: pv.DeepCopy(), owner: owner}
 	if d.share, err = parseShare(source.Server, sharePath); err != nil {
 		return nil, err
 	}
@@ -79,9 +72,8 @@ func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 	}
 	d.dir = dir
 	d.source = export{server: d.share.server, path: source.Path}
-	var ok bool
-	if d.onDelete, ok = sharedirs.ParseOnDelete(cmp.Or(pv.Annotations[OnDeleteAnnotation], string(sharedirs.Delete))); !ok {
-		return nil, volume.Invalid("metadata.annotations."+OnDeleteAnnotation, "is %q; it can be delete, archive or retain", d.onDelete)
+	if d.onDelete, err = sharedirs.OnDeleteOf(pv); err != nil {
+		return nil, err
 	}
 	given, err := pluginbase.Options(spec, false)
 	if err != nil {
