@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/podvol/podvol/mount/internal/fstypes"
 )
 
 // advice tells the node's owner what to do about a cause.
@@ -116,7 +118,7 @@ func adviseBusy(e *Error) string {
 func adviseDenied(e *Error) string {
 	server := serverOf(e.Source)
 	switch {
-	case family(e.FSType) != "nfs":
+	case fstypes.Family(e.FSType) != "nfs":
 		return fmt.Sprintf("Allow this node's address on %s, or check user name and password.", server)
 	case asksKerberos(e):
 		return fmt.Sprintf("Kerberos was asked for (sec=krb5): rpc.gssd must run on this node with a keytab of its own, and %s must export with that flavour.", server)
@@ -135,22 +137,22 @@ func adviseHelper(e *Error) string {
 	if errors.Is(e.Err, exec.ErrNotFound) {
 		return fmt.Sprintf("Install the mount command itself (util-linux) on this node: %s.", packageFor("mount", e.Distribution))
 	}
-	if _, program, ok := strings.Cut(e.FSType, "."); ok && family(e.FSType) == "fuse" {
+	if _, program, ok := strings.Cut(e.FSType, "."); ok && fstypes.Family(e.FSType) == "fuse" {
 		return fmt.Sprintf("Install the package that brings the program %s, and FUSE itself (%s), on this node.", program, packageFor("fuse", e.Distribution))
 	}
-	install := packageFor(family(e.FSType), e.Distribution)
+	install := packageFor(fstypes.Family(e.FSType), e.Distribution)
 	if install == "" {
 		return fmt.Sprintf("Install the package that brings /sbin/mount.%s on this node.", e.FSType)
 	}
 	advice := fmt.Sprintf("Install the %s client (/sbin/mount.%s) on this node: %s.", familyName(e.FSType), e.FSType, install)
-	if family(e.FSType) == "nfs" && asksKerberos(e) {
+	if fstypes.Family(e.FSType) == "nfs" && asksKerberos(e) {
 		advice += " Kerberos (sec=krb5) cannot do without it, and needs rpc.gssd and a keytab besides."
 	}
 	return advice
 }
 
 func familyName(fstype string) string {
-	switch family(fstype) {
+	switch fstypes.Family(fstype) {
 	case "nfs":
 		return "NFS"
 	case "cifs":
@@ -160,11 +162,11 @@ func familyName(fstype string) string {
 	case "fuse":
 		return "FUSE"
 	}
-	return family(fstype)
+	return fstypes.Family(fstype)
 }
 
 func adviseKernel(e *Error) string {
-	module := family(e.FSType)
+	module := fstypes.Family(e.FSType)
 	text := fmt.Sprintf("Load the kernel's %s module on this node (modprobe %s), or run a kernel that has it; grep %s /proc/filesystems shows it once it is there.", e.FSType, module, e.FSType)
 	if len(e.Distribution) > 0 {
 		if install := packageFor("kernel", e.Distribution); install != "" {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+
+	"github.com/podvol/podvol/mount/internal/fstypes"
 )
 
 // causes returns all constants of type Cause by name.
@@ -72,10 +74,10 @@ func TestRungLoss(t *testing.T) {
 		}
 	}
 	for fstype, want := range map[string]bool{"nfs": true, "nfs4": true, "cifs": true, "smb3": true, "9p": true, "ceph": true, "fuse": true, "fuse.glusterfs": true, "fuseblk": true, "virtiofs": false, "tmpfs": false, "ext4": false, "overlay": false} {
-		if got := hasForce(fstype); got != want {
+		if got := fstypes.HasForce(fstype); got != want {
 			t.Errorf("%s has force: %v", fstype, got)
 		}
-		if hasForce(fstype) && RungForce.Loss(fstype) == "" {
+		if fstypes.HasForce(fstype) && RungForce.Loss(fstype) == "" {
 			t.Errorf("nobody knows what forcing %s may lose", fstype)
 		}
 	}

@@ -78,10 +78,10 @@ const (
 	ErrKindMismatch Cause = "source and mount point are not both directories or both files"
 	// ErrNoLockDaemon: an NFSv3 mount with locks and no statd to keep them.
 	ErrNoLockDaemon Cause = "rpc.statd is not running on this node"
-	// ErrNeedsCommand: [ViaSystemCalls] was asked for, and the mount cannot be
+	// ErrNeedsCommand: host.ViaSystemCalls was asked for, and the mount cannot be
 	// made by system calls alone.
 	ErrNeedsCommand Cause = "the mount needs mount(8), which is not to be used here"
-	// ErrNoIDMap: an idmapped mount cannot be made of it; an [IDMapError] says
+	// ErrNoIDMap: an idmapped mount cannot be made of it; a *host.IDMapError says
 	// why.
 	ErrNoIDMap Cause = "the files cannot be shown with other owners"
 	// ErrIO: EIO; "can't read superblock", "Input/output error".
@@ -102,19 +102,3 @@ const (
 )
 
 func (c Cause) Error() string { return string(c) }
-
-// causedError is an error whose cause is known where it arises, or just that
-// cause where there is nothing to add.
-type causedError struct {
-	cause Cause
-	err   error // nil: nothing to add
-}
-
-func (e *causedError) Error() string {
-	if e.err == nil {
-		return e.cause.Error()
-	}
-	return e.err.Error()
-}
-
-func (e *causedError) Unwrap() error { return e.err }

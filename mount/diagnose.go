@@ -3,23 +3,24 @@ package mount
 import (
 	"context"
 	"errors"
-	"os/exec"
 	"regexp"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/mount/internal/failure"
+	"github.com/podvol/podvol/mount/internal/fstypes"
 	"github.com/podvol/podvol/util/blockingcall"
 )
 
-// causeOf classifies an error: by the cause it carries, by errno, by the end of
+// CauseOf classifies an error: by the cause it carries, by errno, by the end of
 // a context, and at last by its text, as mounters that run mount(8) put the
 // output there.
-func causeOf(err error) Cause {
+func CauseOf(err error) Cause {
 	if err == nil {
 		return ErrUnknown
 	}
-	if cause := causeCarried(err); cause != "" {
+	if cause := KnownCause(err); cause != "" {
 		return cause
 	}
 	switch {
@@ -34,16 +35,18 @@ func causeOf(err error) Cause {
 	if errno, ok := errors.AsType[unix.Errno](err); ok {
 		return causeOfErrno(errno)
 	}
-	return causeOfText(err.Error())
+	return CauseOfOutput(err.Error())
 }
 
-// causeCarried returns the cause that an error was given where it arose, or "".
-func causeCarried(err error) Cause {
+// KnownCause returns the cause that an error has been given, or "". It guesses nothing.
+func KnownCause(err error) Cause {
 	if cause, ok := errors.AsType[Cause](err); ok {
 		return cause
 	}
-	if caused, ok := errors.AsType[*causedError](err); ok {
-		return caused.cause
+	if caused, ok := errors.AsType[*failure.Caused](err); ok {
+		if cause, ok := errors.AsType[Cause](caused.Cause); ok {
+			return cause
+		}
 	}
 	return ""
 }
@@ -131,8 +134,8 @@ func symptoms() []symptom {
 	}
 }
 
-// causeOfText classifies what a tool printed.
-func causeOfText(text string) Cause {
+// CauseOfOutput classifies what a tool printed.
+func CauseOfOutput(text string) Cause {
 	for _, s := range symptoms() {
 		if s.in(text) {
 			return s.cause
@@ -141,68 +144,10 @@ func causeOfText(text string) Cause {
 	return ErrUnknown
 }
 
-// diagnose classifies a failed mount(8). Its output alone does not tell a
-// missing helper from a wrong option or a damaged file system ("wrong fs type,
-// bad option, bad superblock …"), so the node is asked what it has.
-func (m *HostMounter) diagnose(r Request, failed *commandError) (cause Cause, also []Cause) {
-	if errors.Is(failed.err, exec.ErrNotFound) {
-		return ErrHelperMissing, nil
-	}
-	_, killed := errors.AsType[*causedError](failed.err)
-	if killed || failed.output == "" {
-		return causeOf(failed.err), nil
-	}
-	if programMissing(failed.output) {
-		return ErrHelperMissing, nil
-	}
-	return m.config.weigh(r, causeOfText(failed.output))
-}
-
-// programMissing tells mount.fuse's words for lack of the program that a FUSE
-// type is named after: whatever helpers the node has, that one it lacks.
-func programMissing(output string) bool {
-	return symptom{words: []string{`/bin/sh: .*not found`, `failed to exec.*no such file`}}.in(output)
-}
-
-// weigh corrects what the output says by what the node has.
-func (c Config) weigh(r Request, said Cause) (cause Cause, also []Cause) {
-	fstype := r.FSType
-	noHelper := wantsHelper(fstype) && !c.hasHelper(fstype)
-	switch said {
-	case ErrHelperMissing, ErrNoFilesystem:
-	case ErrNoSource:
-		// mount(8) takes the source of a type that it does not know for a device.
-		if strings.HasPrefix(r.Source, "/") || !inKernel(fstype) || !c.kernelLacks(fstype) {
-			return said, nil
-		}
-		return ErrNoFilesystem, nil
-	case ErrWrongFilesystem, ErrBadOption, ErrUnknown:
-		if !noHelper {
-			return said, nil
-		}
-	default:
-		return said, nil
-	}
-	kernelLacks := inKernel(fstype) && (said == ErrNoFilesystem || c.kernelLacks(fstype))
-	switch {
-	case noHelper && kernelLacks && said == ErrNoFilesystem:
-		return ErrNoFilesystem, []Cause{ErrHelperMissing}
-	case noHelper && kernelLacks:
-		return ErrHelperMissing, []Cause{ErrNoFilesystem}
-	case noHelper:
-		return ErrHelperMissing, nil
-	case kernelLacks:
-		return ErrNoFilesystem, nil
-	case said == ErrNoFilesystem:
-		return ErrNoFilesystem, nil
-	}
-	return withoutHelper(r), nil
-}
-
-// withoutHelper is what mount(8)'s list of possibilities means where no helper
+// WithoutHelper is what mount(8)'s list of possibilities means where no helper
 // is missing: options for what is not on a device, else the device's contents.
-func withoutHelper(r Request) Cause {
-	if wantsHelper(r.FSType) || !strings.HasPrefix(r.Source, "/dev/") {
+func WithoutHelper(r Request) Cause {
+	if fstypes.WantsHelper(r.FSType) || !strings.HasPrefix(r.Source, "/dev/") {
 		return ErrBadOption
 	}
 	return ErrWrongFilesystem

@@ -2,27 +2,13 @@ package mount
 
 import (
 	"errors"
-	"fmt"
 	"regexp"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount/internal/fstypes"
 )
-
-// kernelError is a system call of a mount that failed, with what the kernel
-// said beside its errno.
-type kernelError struct {
-	call string // "fsconfig", "move_mount"
-	// lines are those of the file system context's log (fsopen(2)), with or
-	// without their leading "e ", "w " or "i ". They may hold secrets.
-	lines []string
-	err   error
-}
-
-// Error leaves the lines out, as they may hold secrets; [Error].Kernel has
-// them masked.
-func (e *kernelError) Error() string { return fmt.Sprintf("%s: %v", e.call, e.err) }
-func (e *kernelError) Unwrap() error { return e.err }
 
 // message joins the lines of a file system context's log.
 func message(lines []string) string {
@@ -52,7 +38,7 @@ func bare(line string) string {
 // shares is told apart by the request.
 func causeOfKernel(r Request, err error, lines []string) (cause Cause, option string) {
 	text := message(lines)
-	option = optionIn(text)
+	option = OptionIn(text)
 	for _, s := range kernelSymptoms() {
 		if s.in(text) {
 			return s.cause, ""
@@ -63,7 +49,7 @@ func causeOfKernel(r Request, err error, lines []string) (cause Cause, option st
 		if option != "" {
 			return ErrBadOption, option
 		}
-		return causeOf(err), ""
+		return CauseOf(err), ""
 	}
 	cause = causeOfMountErrno(r, errno)
 	switch errno {
@@ -92,7 +78,7 @@ func kernelSymptoms() []symptom {
 // causeOfMountErrno is what an errno means to the mount of a request, where the
 // kernel said nothing more.
 func causeOfMountErrno(r Request, errno unix.Errno) Cause {
-	disk, share := isDisk(r), isShare(r.FSType)
+	disk, share := isDisk(r), fstypes.IsShare(r.FSType)
 	switch errno {
 	case unix.EINVAL:
 		switch {
@@ -133,20 +119,13 @@ func causeOfMountErrno(r Request, errno unix.Errno) Cause {
 }
 
 // isDisk reports whether the request mounts what is on a device.
-func isDisk(r Request) bool { return strings.HasPrefix(r.Source, "/dev/") && !isShare(r.FSType) }
-
-// isShare reports whether a type's source is a server.
-func isShare(fstype string) bool {
-	switch family(fstype) {
-	case "nfs", "cifs", "ceph", "glusterfs", "9p", "afs":
-		return true
-	}
-	return false
+func isDisk(r Request) bool {
+	return strings.HasPrefix(r.Source, "/dev/") && !fstypes.IsShare(r.FSType)
 }
 
-// optionIn finds the option that a message of the kernel or of a helper
+// OptionIn finds the option that a message of the kernel or of a helper
 // refuses, or returns "". With a value or without, only the name is returned.
-func optionIn(text string) string {
+func OptionIn(text string) string {
 	for _, pattern := range []string{
 		// The kernel's parser, with the name in quotes: "Unknown parameter
 		// 'x'", "Bad value for 'x'", "Unrecognized mount option "x=1" or

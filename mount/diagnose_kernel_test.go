@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount/internal/failure"
 )
 
 func TestCauseOfKernel(t *testing.T) {
@@ -65,7 +67,7 @@ func TestCauseOfKernel(t *testing.T) {
 			if cause != tc.cause || option != tc.option {
 				t.Errorf("cause %q, option %q; want %q, %q", cause, option, tc.cause, tc.option)
 			}
-			err := tc.request.wrap(fmt.Errorf("prepare the file system: %w", &kernelError{call: "fsconfig", lines: tc.lines, err: os.NewSyscallError("fsconfig", tc.errno)}))
+			err := tc.request.Failed(fmt.Errorf("prepare the file system: %w", &failure.Kernel{Call: "fsconfig", Lines: tc.lines, Err: os.NewSyscallError("fsconfig", tc.errno)}))
 			e, ok := errors.AsType[*Error](err)
 			if !ok || e.Cause != tc.cause || e.Option != tc.option || !errors.Is(err, tc.errno) {
 				t.Errorf("as an error: %+v", e)
@@ -81,7 +83,7 @@ func TestCauseOfKernel(t *testing.T) {
 
 func TestKernelMessageIsMasked(t *testing.T) {
 	r := Request{Source: "//srv/share", Target: "/t", FSType: "cifs", Sensitive: []string{"password=geheim,hunter2"}}
-	err := r.wrap(&kernelError{call: "fsconfig", err: unix.EINVAL, lines: []string{"e cifs: Unknown parameter 'hunter2'", "i cifs: password=geheim"}})
+	err := r.Failed(&failure.Kernel{Call: "fsconfig", Err: unix.EINVAL, Lines: []string{"e cifs: Unknown parameter 'hunter2'", "i cifs: password=geheim"}})
 	e, ok := errors.AsType[*Error](err)
 	if !ok || e.Cause != ErrBadOption || e.Option != masked || e.Kernel != "cifs: Unknown parameter '<masked>'; cifs: <masked>" {
 		t.Errorf("err = %+v", e)

@@ -1,18 +1,18 @@
-// Package mount mounts and unmounts file systems, lists mounts, and explains
-// failures.
+// Package mount is what mounters have in common: requests, mount tables, and errors that
+// say why something failed and what to do. It mounts nothing itself.
 //
 // There are three kinds of mounters. All fit [Interface], which is that of
 // k8s.io/mount-utils:
 //
-//   - the host's mounter from [New]: it uses system calls if they are enough, else
-//     the mount(8) command with its helpers;
-//   - the [FakeMounter], a faithful mount table in memory with content effects
-//     and injected faults, for tests and dry runs;
+//   - the host's mounter, host.New in mount/host: it uses system calls if they are
+//     enough, else the mount(8) command with its helpers;
+//   - the fake, fakemount.New in mount/fakemount: a faithful mount table in memory with
+//     content effects and injected faults, for tests and dry runs;
 //   - any mounter written for mount-utils.
 //
 // Callers use the functions [Mount] and [Unmount], which bring a context to all
-// three, and [TableOf] for questions. Failures are *[Error] values with a typed
-// [Cause] and a sentence of advice.
+// three, and table.Of in mount/table for questions. Failures are *[Error] values with a
+// typed [Cause] and a sentence of advice.
 //
 // A question is answered from the mount table and not by the mounted file system,
 // so a dead server cannot block it. There is one exception: a path that is no mount
@@ -26,7 +26,7 @@
 //
 //   - CleanupMountPoint, CleanupMountWithForce, IsNotMountPoint,
 //     GetDeviceNameFromMount and NewSafeFormatAndMount, with WithMaxConcurrentFormat,
-//     take the mounter from [New], which is also its MounterForceUnmounter;
+//     take the mounter from host.New, which is also its MounterForceUnmounter;
 //   - PathExists, IsCorruptedMnt, PathWithinBase and StartsWithBackstep look at
 //     paths and at the errors of os;
 //   - ListProcMounts, ParseMountInfo and SearchMountPoints read a file of the
@@ -40,9 +40,10 @@
 //
 // Functions of the same name differ in these points:
 //
-//   - New takes a [Config] and not the path of a program, which is its MountCommand;
+//   - host.New takes a host.Config and not the path of a program, which is its MountCommand;
 //     for NewWithoutSystemd, give it a SystemdDir that does not exist;
-//   - NewFakeMounter takes no list of mounts: they are made with Mount;
+//   - fakemount.New, for NewFakeMounter, takes no list of mounts: they are made with
+//     Mount;
 //   - unmounting a path without a mount is always an error ([ErrNotMounted]), even if
 //     umount(8) of the node takes it for success.
 package mount

@@ -145,7 +145,9 @@ func (e *Error) Advice() string {
 	return strings.Join(sentences, " ")
 }
 
-func (r Request) maskedOptions() []string {
+// MaskedOptions returns Options, and one masked word if there are sensitive ones. The
+// caller owns the slice.
+func (r Request) MaskedOptions() []string {
 	options := append([]string(nil), r.Options...)
 	if len(r.Sensitive) > 0 {
 		options = append(options, masked)

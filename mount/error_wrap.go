@@ -6,38 +6,46 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/mount/internal/failure"
+	"github.com/podvol/podvol/mount/internal/fstypes"
 	"github.com/podvol/podvol/util/blockingcall"
 )
 
-// wrap makes the *Error of a failed mount of the request, masked. One that is an
+// Failed makes the *Error of a failed mount of the request, masked. One that is an
 // *Error already is left as it is: a mounter may give the same to everybody.
-func (r Request) wrap(err error) error {
+func (r Request) Failed(err error) error {
 	if given, ok := errors.AsType[*Error](err); ok {
 		return given
 	}
-	e := Error{Op: OpMount, Source: r.Source, Target: r.Target, FSType: r.FSType, Options: r.maskedOptions()}
-	if said, ok := errors.AsType[*kernelError](err); ok {
-		e.Kernel = r.mask(message(said.lines))
-		e.Cause, e.Option = causeOfKernel(r, said.err, said.lines)
-		e.Option = r.mask(e.Option)
-		return wrapCall(err, e)
+	e := Error{Op: OpMount, Source: r.Source, Target: r.Target, FSType: r.FSType, Options: r.MaskedOptions()}
+	if said, ok := errors.AsType[*failure.Kernel](err); ok {
+		e.Kernel = r.Mask(message(said.Lines))
+		e.Cause, e.Option = causeOfKernel(r, said.Err, said.Lines)
+		e.Option = r.Mask(e.Option)
+		return Explain(err, e)
 	}
-	failure := wrapCall(err, e)
-	if own, ok := errors.AsType[*Error](failure); ok && own.Cause == ErrBadOption && own.Option == "" && causeCarried(err) == "" {
-		own.Option = r.maskOption(optionIn(err.Error())) // a mounter that runs mount(8)
+	failure := Explain(err, e)
+	if own, ok := errors.AsType[*Error](failure); ok && own.Cause == ErrBadOption && own.Option == "" && KnownCause(err) == "" {
+		own.Option = r.MaskOption(OptionIn(err.Error())) // a mounter that runs mount(8)
 	}
 	return failure
 }
 
-// fail is wrap for errors that say that nothing was begun.
-func (r Request) fail(err error) error { return certain(r.wrap(err)) }
+// NotBegun is [Request.Failed] for errors that say that nothing was begun: the result
+// is not Uncertain.
+func (r Request) NotBegun(err error) error { return Certain(r.Failed(err)) }
 
-func wrapUnmount(target string, err error) error {
-	return wrapCall(err, Error{Op: OpUnmount, Target: target})
+// UnmountFailed makes the *[Error] of a failed unmount of target. nil stays nil, and an
+// *Error is left as it is.
+func UnmountFailed(target string, err error) error {
+	return Explain(err, Error{Op: OpUnmount, Target: target})
 }
 
-// wrapCall makes an *Error of err, unless it is one already.
-func wrapCall(err error, e Error) error {
+// Explain makes an *[Error] of err: known, with err, and with the cause that err tells if
+// known has none. nil stays nil, and an *Error is left as it is. Authors of mounters use
+// it where [Request.Failed] and [UnmountFailed] do not say enough.
+func Explain(err error, known Error) error {
+	e := known
 	if err == nil {
 		return nil
 	}
@@ -45,18 +53,18 @@ func wrapCall(err error, e Error) error {
 		return own
 	}
 	e.Err = err
-	if known := causeCarried(err); known != "" {
-		e.Cause, e.Option = known, ""
+	if cause := KnownCause(err); cause != "" {
+		e.Cause, e.Option = cause, ""
 	} else if e.Cause == "" {
-		e.Cause = causeOf(err)
+		e.Cause = CauseOf(err)
 	}
 	if e.Op == OpUnmount {
 		var also []Cause
 		e.Cause, also = causeOfUnmount(err, e.Cause)
 		e.Also = append(e.Also, also...)
 	}
-	if e.Cause == ErrHelperMissing && !wantsHelper(e.FSType) {
-		e.Cause = withoutHelper(Request{Source: e.Source, FSType: e.FSType})
+	if e.Cause == ErrHelperMissing && !fstypes.WantsHelper(e.FSType) {
+		e.Cause = WithoutHelper(Request{Source: e.Source, FSType: e.FSType})
 	}
 	e.Uncertain = leavesDoubt(err)
 	return &e
@@ -67,7 +75,7 @@ func leavesDoubt(err error) bool {
 	if _, ok := errors.AsType[*blockingcall.AbandonedError](err); ok {
 		return !nothingBegun(err)
 	}
-	if _, ok := errors.AsType[*halfDoneError](err); ok {
+	if _, ok := errors.AsType[*failure.HalfDone](err); ok {
 		return true
 	}
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
@@ -82,7 +90,7 @@ func nothingBegun(err error) bool {
 // causeOfUnmount corrects a cause for what errnos mean to umount2(2): what does
 // not exist is not mounted either.
 func causeOfUnmount(err error, cause Cause) (Cause, []Cause) {
-	if _, ok := errors.AsType[*causedError](err); ok {
+	if failure.HasCause(err) {
 		return cause, nil
 	}
 	switch {
@@ -92,4 +100,13 @@ func causeOfUnmount(err error, cause Cause) (Cause, []Cause) {
 		return ErrNoTarget, []Cause{ErrNotMounted}
 	}
 	return cause, nil
+}
+
+// Certain takes Uncertain back in an *[Error], and returns it. Any other error it returns
+// as it is.
+func Certain(err error) error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		e.Uncertain = false
+	}
+	return err
 }

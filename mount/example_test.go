@@ -11,10 +11,13 @@ import (
 	k8smount "k8s.io/mount-utils"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/table"
 )
 
 // Mounting, asking and unmounting are the same on the host, where the mounter
-// comes from mount.New, and on the fake.
+// comes from host.New, and on the fake.
 func Example() {
 	dir, err := os.MkdirTemp("", "podvol-example-")
 	if err != nil {
@@ -30,7 +33,7 @@ func Example() {
 	defer os.Remove(target)
 
 	// README: begin
-	fake := mount.NewFakeMounter() // mount.New(mount.Config{}) mounts for real
+	fake := fakemount.New() // host.New(host.Config{}) mounts for real
 	defer fake.Close()
 	var mounter mount.Interface = fake
 
@@ -43,12 +46,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	table, err := mount.TableOf(mounter)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	entry, mounted, err := table.At(target)
+	entry, mounted, err := table.Of(mounter).At(target)
 	fmt.Println(entry.FSType, "from", entry.Source, "is mounted:", mounted, err)
 
 	rung, err := mount.Unmount(ctx, mounter, target, mount.UnmountOptions{ForceAfter: 30 * time.Second, LazyAfter: time.Minute})
@@ -62,7 +60,7 @@ func Example() {
 // The host's mounter takes the place of mount-utils' in code that knows nothing
 // of podvol.
 func ExampleNew_dropIn() {
-	var mounter k8smount.Interface = mount.New(mount.Config{})
+	var mounter k8smount.Interface = host.New(host.Config{})
 	mounted, err := mounter.IsMountPoint("/proc")
 	fmt.Println(mounted, err)
 	// Output: true <nil>
@@ -70,7 +68,7 @@ func ExampleNew_dropIn() {
 
 // An error says what failed and why, and what to do about it.
 func ExampleError() {
-	mounter := mount.New(mount.Config{Via: mount.ViaSystemCalls})
+	mounter := host.New(host.Config{Via: host.ViaSystemCalls})
 	err := mount.Mount(context.Background(), mounter, mount.Request{
 		Source: "scratch", Target: "/does/not/exist", FSType: "tmpfs",
 	})

@@ -2,6 +2,8 @@ package mount
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -9,6 +11,8 @@ import (
 
 	k8smount "k8s.io/mount-utils"
 
+	"github.com/podvol/podvol/mount/internal/failure"
+	"github.com/podvol/podvol/mount/internal/mountopt"
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/secretopt"
 )
@@ -34,7 +38,7 @@ type Request struct {
 	// mount and a remount.
 	FSType string
 	// Options are mount(8)'s, one to an element or separated by commas: "ro", "bind",
-	// "size=1048576". See [HostMounter] for the supported ones.
+	// "size=1048576". See host.Mounter for the supported ones.
 	Options []string
 	// Sensitive are options that must never be shown, such as passwords. They are applied
 	// after Options. If a helper mounts, it gets user and password for CIFS and the key
@@ -46,13 +50,13 @@ type Request struct {
 // String formats the request as a mount(8) command line with every sensitive
 // option masked.
 func (r Request) String() string {
-	return "mount " + strings.Join(r.args(), " ")
+	return "mount " + strings.Join(r.Args(), " ")
 }
 
 const masked = "<masked>"
 
-// args are the arguments of mount(8), sensitive options masked.
-func (r Request) args() []string {
+// Args are the arguments of mount(8), sensitive options masked.
+func (r Request) Args() []string {
 	options := slices.Clone(r.Options)
 	if len(r.Sensitive) > 0 {
 		options = append(options, masked)
@@ -141,12 +145,12 @@ func Mount(ctx context.Context, m Interface, request Request) error {
 		return cm.MountContext(ctx, request)
 	}
 	err := plainCalls.Do(ctx, filepath.Clean(request.Target), func() error {
-		if isDescriptor(request.Source) {
-			return m.MountSensitiveWithoutSystemdWithMountFlags(request.Source, request.Target, request.FSType, request.Options, request.Sensitive, []string{noCanonicalize})
+		if mountopt.IsDescriptor(request.Source) {
+			return m.MountSensitiveWithoutSystemdWithMountFlags(request.Source, request.Target, request.FSType, request.Options, request.Sensitive, []string{mountopt.NoCanonicalize})
 		}
 		return m.MountSensitive(request.Source, request.Target, request.FSType, request.Options, request.Sensitive)
 	})
-	return request.wrap(err)
+	return request.Failed(err)
 }
 
 // apart returns the request with the options among Options that carry a secret moved
@@ -172,7 +176,29 @@ func Unmount(ctx context.Context, m Interface, target string, options UnmountOpt
 	}
 	err := plainCalls.Do(ctx, filepath.Clean(target), func() error { return m.Unmount(target) })
 	if nothingBegun(err) {
-		return RungNone, wrapUnmount(target, err)
+		return RungNone, UnmountFailed(target, err)
 	}
-	return RungNormal, wrapUnmount(target, err)
+	return RungNormal, UnmountFailed(target, err)
+}
+
+// Check refuses a request of which no mount can be made: no absolute mount point, a NUL
+// byte, or words that mount(8) would take for something else. Mounters call it first.
+func (r Request) Check() error {
+	switch {
+	case r.Target == "":
+		return failure.Of(ErrNoTarget, errors.New("no mount point was given"))
+	case !filepath.IsAbs(r.Target):
+		return failure.Of(ErrNoTarget, fmt.Errorf("the mount point %q is not an absolute path", r.Target))
+	case strings.ContainsRune(r.Target+r.Source+r.FSType, 0):
+		return failure.Of(ErrBadOption, errors.New("a NUL byte in source, mount point or type"))
+	case strings.HasPrefix(r.FSType, "-"):
+		return failure.Of(ErrBadOption, fmt.Errorf("%q is no file system type", r.FSType))
+	}
+	isPath := filepath.IsAbs(r.Source) && mountopt.Parse(r.Options...).Bind // whatever its name is
+	if r.Source != "" && !isPath {
+		if err := CheckSource(r.Source); err != nil {
+			return failure.Of(ErrBadOption, err)
+		}
+	}
+	return nil
 }

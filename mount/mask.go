@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/podvol/podvol/mount/internal/mountopt"
 )
 
 // plainly is the length in bytes from which a secret value is masked wherever
@@ -11,9 +13,9 @@ import (
 // "1" is masked tells nobody anything.
 const plainly = 4
 
-// mask replaces each sensitive option, and each value in one, in what a mount
+// Mask replaces each sensitive option, and each value in one, in what a mount
 // helper printed.
-func (r Request) mask(text string) string {
+func (r Request) Mask(text string) string {
 	var secrets []string
 	for _, element := range r.Sensitive {
 		for _, spelt := range spellings(element) {
@@ -41,7 +43,7 @@ func (r Request) mask(text string) string {
 // not know of these.
 func spellings(element string) []string {
 	var all []string
-	for _, option := range append([]string{element}, splitOptions(element)...) {
+	for _, option := range append([]string{element}, mountopt.Split(element)...) {
 		unescaped := strings.ReplaceAll(option, `\,`, ",")
 		all = append(all, option, unescaped, unquoted(option), unquoted(unescaped))
 	}
@@ -76,4 +78,21 @@ func endsInWord(s string) bool { return s != "" && isWordByte(s[len(s)-1]) }
 
 func isWordByte(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c == '_' || c >= 0x80
+}
+
+// MaskOption shows an option; of a sensitive one its name at most.
+func (r Request) MaskOption(option string) string {
+	for _, element := range r.Sensitive {
+		for _, secret := range mountopt.Split(element) {
+			name, _, hasValue := strings.Cut(secret, "=")
+			switch {
+			case option != secret && option != element:
+			case hasValue:
+				return name
+			default:
+				return masked
+			}
+		}
+	}
+	return r.Mask(option)
 }

@@ -25,7 +25,7 @@ func TestMask(t *testing.T) {
 		{[]string{`key=open\,sesame`}, `bad value 'open\', 'open', 'sesame'`, "bad value '<masked>', '<masked>', '<masked>'"},
 	}
 	for _, tc := range tests {
-		if got := (Request{Sensitive: tc.sensitive}).mask(tc.text); got != tc.want {
+		if got := (Request{Sensitive: tc.sensitive}).Mask(tc.text); got != tc.want {
 			t.Errorf("%q: %q, want %q", tc.sensitive, got, tc.want)
 		}
 	}

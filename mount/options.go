@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/podvol/podvol/mount/internal/mountopt"
 )
 
 // OptionError says that a mount option is refused, because mount(8) as root would do more
@@ -101,7 +103,7 @@ func refuseOption(option string) string {
 }
 
 func refuseName(name string) string {
-	if _, ok := propagationFlag(name); ok {
+	if _, ok := mountopt.PropagationFlag(name); ok {
 		return "it changes the propagation of mounts; use mountPropagation of the container's volume mount"
 	}
 	switch {

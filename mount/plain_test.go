@@ -15,13 +15,14 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/testenv/mounttest"
 )
 
 func TestPlainMounterThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		var entered atomic.Int32
-		m := plain{hang: release, entered: func() { entered.Add(1) }}
+		m := mounttest.Plain{Hang: release, Entered: func() { entered.Add(1) }}
 		request := mount.Request{Source: "10.0.0.1:/e", Target: "/plain/hang", FSType: "nfs"}
 		for range 10 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -46,7 +47,7 @@ func TestPlainMounterThatHangs(t *testing.T) {
 			t.Errorf("%d calls hang for one target", n)
 		}
 		// … and no other target does.
-		if err := mount.Mount(t.Context(), plain{}, mount.Request{Target: "/plain/other"}); err != nil {
+		if err := mount.Mount(t.Context(), mounttest.Plain{}, mount.Request{Target: "/plain/other"}); err != nil {
 			t.Error(err)
 		}
 		close(release)
@@ -61,7 +62,7 @@ func TestPlainCallsKnowATargetByEverySpelling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		var entered atomic.Int32
-		m := plain{hang: release, entered: func() { entered.Add(1) }}
+		m := mounttest.Plain{Hang: release, Entered: func() { entered.Add(1) }}
 		for _, target := range []string{"/plain/spelt", "/plain/spelt/", "/plain//spelt", "/plain/./spelt"} {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			err := mount.Mount(ctx, m, mount.Request{Source: "10.0.0.1:/e", Target: target, FSType: "nfs"})
@@ -84,7 +85,7 @@ func TestPlainCallsKnowATargetByEverySpelling(t *testing.T) {
 }
 
 func TestPlainMounterIsNotCalledWithoutTime(t *testing.T) {
-	m := plain{entered: func() { t.Error("called") }}
+	m := mounttest.Plain{Entered: func() { t.Error("called") }}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	err := mount.Mount(ctx, m, mount.Request{Source: "10.0.0.1:/e", Target: "/plain/ended", FSType: "nfs"})
@@ -101,7 +102,7 @@ func TestPlainMounterIsNotCalledWithoutTime(t *testing.T) {
 func TestErrorOfAPlainMounterStaysAsItIs(t *testing.T) {
 	shared := &mount.Error{Op: mount.OpMount, Cause: mount.ErrBadOption, Also: []mount.Cause{mount.ErrBusy}, Err: errors.New("Unknown parameter 'sise'")}
 	before := *shared
-	m := plain{err: shared}
+	m := mounttest.Plain{Err: shared}
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
@@ -123,7 +124,7 @@ func TestRequestStringMasks(t *testing.T) {
 	if got, want := r.String(), "mount -t cifs -o ro,<masked> //srv/share /t"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	err := mount.Mount(t.Context(), plain{err: errors.New("no luck")}, r)
+	err := mount.Mount(t.Context(), mounttest.Plain{Err: errors.New("no luck")}, r)
 	if strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("a secret shows: %v", err)
 	}

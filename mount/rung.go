@@ -2,7 +2,8 @@ package mount
 
 import (
 	"fmt"
-	"strings"
+
+	"github.com/podvol/podvol/mount/internal/fstypes"
 )
 
 // Rung is a step of the unmount ladder.
@@ -51,7 +52,7 @@ func (r Rung) Loss(fstype string) string {
 }
 
 func lossByForce(fstype string) string {
-	switch family(fstype) {
+	switch fstypes.Family(fstype) {
 	case "fuse", "glusterfs":
 		return "The daemon was cut off from all mounts of the file system: requests that it had not answered have failed, and what it had not stored yet may be lost."
 	case "nfs", "cifs", "ceph", "9p", "lustre":
@@ -60,18 +61,4 @@ func lossByForce(fstype string) string {
 		return "Requests under way of all mounts of the file system may have failed, and data that had not reached the server or daemon may be lost."
 	}
 	return "" // the kernel does the same as without force
-}
-
-// hasForce reports whether umount2(2) with MNT_FORCE does more for a type than
-// without: its super block operations have umount_begin (Linux 6.18: nfs, cifs,
-// ceph, 9p and fuse; lustre outside of the tree). For virtiofs, which is fuse
-// inside, the kernel leaves it out (fuse's no_force_umount). The type is
-// as the mount table shows it.
-func hasForce(fstype string) bool {
-	base, _, _ := strings.Cut(fstype, ".")
-	switch base {
-	case "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "fuse", "fuseblk", "lustre":
-		return true
-	}
-	return false
 }

@@ -2,11 +2,10 @@ package mount
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/podvol/podvol/mount/internal/statmount"
+	"github.com/podvol/podvol/util/pathin"
 )
 
 // Entry is one mount of a mount table. Entries are copies. The caller owns them.
@@ -86,7 +85,7 @@ type Table interface {
 // belower is implemented by tables that find what is mounted below a directory
 // without reading every mount anew.
 type belower interface {
-	below(dir string) ([]Entry, error)
+	Below(dir string) ([]Entry, error)
 }
 
 // Below returns the mounts whose target lies below dir, oldest first, but not one at dir
@@ -99,62 +98,11 @@ type belower interface {
 //     not cross a mount either.
 func Below(t Table, dir string) ([]Entry, error) {
 	if b, ok := t.(belower); ok {
-		return b.below(dir)
+		return b.Below(dir)
 	}
 	all, err := t.All()
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(all, func(e Entry) bool { return !isStrictlyBelow(e.Target, dir) }), nil
-}
-
-// tabler is implemented by mounters that keep a table of their own.
-type tabler interface {
-	Table() Table
-}
-
-// TableOf returns the table that m acts on.
-//
-//   - It is m's own if m has a method Table() Table, as [HostMounter] and [FakeMounter]
-//     do.
-//   - Any other mounter must act on this process's mount namespace. Its table keeps
-//     nothing open and reads /proc/self/mountinfo for each question. For frequent
-//     questions use [New], [KernelTable] or a mounter from [KeepTable].
-//
-// TableOf opens nothing. If a table cannot be read, its questions return the error, and
-// the error of TableOf is nil.
-func TableOf(m Interface) (Table, error) {
-	if t, ok := m.(tabler); ok {
-		return t.Table(), nil
-	}
-	return kernelTable{}, nil
-}
-
-// KernelTable returns a table of this process's mount namespace. It is kept in memory and
-// updated before each answer. It holds two descriptors, which are closed when it is no
-// longer used. The error comes from the opening of the mount table, so that a process
-// without /proc gets it at once.
-//
-// The table is the process's. A thread with another mount namespace or root directory
-// (unshare(2), chroot(2)) gets the same answers, slower.
-func KernelTable() (Table, error) {
-	f, err := openMountinfo(mountinfoPath)
-	if err != nil {
-		return nil, fmt.Errorf("open the mount table: %w", err)
-	}
-	return newIndex(statmount.Host{}), f.Close()
-}
-
-// mountWithID finds a mount in the mount table: statfs(2) would ask a server.
-func mountWithID(table Table, id int) (Entry, error) {
-	entries, err := table.All()
-	if err != nil {
-		return Entry{}, err
-	}
-	for _, e := range entries {
-		if e.ID == id {
-			return e, nil
-		}
-	}
-	return Entry{}, fmt.Errorf("mount %d is not in the mount table", id)
+	return slices.DeleteFunc(all, func(e Entry) bool { return !pathin.Strictly(dir, e.Target) }), nil
 }

@@ -41,9 +41,9 @@ type Host struct {
 	RootDir  string
 	NodeName types.NodeName
 	// Mounter mounts. If it has no mount table of its own, plugins read the whole
-	// table of the process for each question (mount.TableOf). To avoid that,
-	// call mount.KeepTable for it once and set Mounter to the result, as
-	// volumemanager.New and embedded.Open do. The result of mount.New has a
+	// table of the process for each question (table.Of). To avoid that,
+	// call table.Keep for it once and set Mounter to the result, as
+	// volumemanager.New and embedded.Open do. The result of host.New has a
 	// table.
 	Mounter mountutils.Interface
 

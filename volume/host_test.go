@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -31,7 +32,7 @@ func TestHostDirectories(t *testing.T) {
 }
 
 func TestHostLendsWhatItWasGiven(t *testing.T) {
-	fake := mount.NewFakeMounter()
+	fake := fakemount.New()
 	t.Cleanup(func() {
 		if err := fake.Close(); err != nil {
 			t.Error(err)

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -23,7 +23,7 @@ func TestAddSELinuxMountOption(t *testing.T) {
 		t.Errorf("without a label: %q", got)
 	}
 	// The commas of a label end no option.
-	fake := mount.NewFakeMounter()
+	fake := fakemount.New()
 	t.Cleanup(func() {
 		if err := fake.Close(); err != nil {
 			t.Error(err)

@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/testenv/noleak"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -83,7 +83,7 @@ func (s *site) start(args ...string) *replica {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	mounter := mount.NewFakeMounter()
+	mounter := fakemount.New()
 	s.t.Cleanup(func() { mounter.Close() })
 	mounter.Serve("10.0.0.1:/export", s.share)
 	r := &replica{network: clustertest.NewTransport(s.server), ended: make(chan error, 1)}
@@ -225,7 +225,7 @@ func TestProvisionersThatCannotBe(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			mounter := mount.NewFakeMounter()
+			mounter := fakemount.New()
 			defer mounter.Close()
 			clientset := clustertest.Clientset(t, "http://api", clustertest.NewTransport(clustertest.NewServer()))
 			if _, err := newController(o, clientset, clientset.CoordinationV1(), mounter, slog.New(slog.DiscardHandler)); exitCode(err) != 2 {

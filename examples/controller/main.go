@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	c, err := newController(o, clientset, leases.CoordinationV1(), mount.New(mount.Config{}), slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	c, err := newController(o, clientset, leases.CoordinationV1(), host.New(host.Config{}), slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		return err
 	}

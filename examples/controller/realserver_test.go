@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/testenv/apiserver"
 	"github.com/podvol/podvol/volume/objects/cluster"
 	"github.com/podvol/podvol/volume/persistentvolume"
@@ -75,7 +75,7 @@ func beReplica(share string, args []string) error {
 	if err != nil {
 		return err
 	}
-	mounter := mount.NewFakeMounter()
+	mounter := fakemount.New()
 	mounter.Serve("10.0.0.1:/export", share)
 	c, err := newController(o, set, set.CoordinationV1(), mounter, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {

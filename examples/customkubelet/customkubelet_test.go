@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/testenv/noleak"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -52,14 +53,14 @@ type agent struct {
 type machine struct {
 	t       *testing.T
 	root    string
-	mounter *mount.FakeMounter
+	mounter *fakemount.Mounter
 	store   *objects.Store
 	runtime *runtime
 	out     bytes.Buffer
 }
 
 func newMachine(t *testing.T) *machine {
-	m := &machine{t: t, root: filepath.Join(t.TempDir(), "root"), mounter: mount.NewFakeMounter(), store: objects.NewStore()}
+	m := &machine{t: t, root: filepath.Join(t.TempDir(), "root"), mounter: fakemount.New(), store: objects.NewStore()}
 	m.runtime = newRuntime(&log{out: &m.out})
 	t.Cleanup(func() { m.mounter.Close() })
 	return m

@@ -27,6 +27,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/localtoken"
@@ -60,9 +62,9 @@ func run(ctx context.Context, out io.Writer, path string, fake bool) error {
 	if err != nil {
 		return err
 	}
-	mounter := mount.Interface(mount.New(mount.Config{}))
+	mounter := mount.Interface(host.New(host.Config{}))
 	if fake {
-		f := mount.NewFakeMounter()
+		f := fakemount.New()
 		defer f.Close()
 		mounter = f
 	}

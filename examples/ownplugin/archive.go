@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -190,9 +191,6 @@ func (v *archiveVolume) tearDown(ctx context.Context, dir string) error {
 
 // mountAt asks the mount table, never the file system: a mount may hang.
 func mountAt(host volume.VolumeHost, dir string) (entry mount.Entry, mounted bool, err error) {
-	table, err := mount.TableOf(host.GetMounter())
-	if err != nil {
-		return mount.Entry{}, false, err
-	}
-	return table.At(dir)
+	mounts := table.Of(host.GetMounter())
+	return mounts.At(dir)
 }

@@ -23,6 +23,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
@@ -54,9 +56,9 @@ func run(ctx context.Context, out io.Writer, archivePath string, fake bool) erro
 	if err != nil {
 		return err
 	}
-	mounter := mount.Interface(mount.New(mount.Config{}))
+	mounter := mount.Interface(host.New(host.Config{}))
 	if fake {
-		f := mount.NewFakeMounter()
+		f := fakemount.New()
 		defer f.Close()
 		mounter = f
 	}

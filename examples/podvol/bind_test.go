@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
@@ -24,7 +24,7 @@ import (
 // refused.
 func TestRecordsOutrankManifestsThatSayBound(t *testing.T) {
 	root := t.TempDir()
-	mounter := mount.NewFakeMounter()
+	mounter := fakemount.New()
 	defer mounter.Close()
 	for _, tc := range []struct {
 		claim   string
@@ -138,7 +138,7 @@ spec:
 // by whom.
 func TestClaimsOfAnotherProcess(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
-	mounter := mount.NewFakeMounter()
+	mounter := fakemount.New()
 	defer mounter.Close()
 	config := standalone.ClaimsConfig{RootDir: root, Node: standalone.NodeConfig{NodeName: "node1", Mounter: mounter}, LockTimeout: patience}
 	first, err := standalone.OpenClaims(t.Context(), config)

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/objects/persisted"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/standalone"
@@ -68,11 +68,8 @@ func notFound(kind storedKind, name string) error {
 // claimUsersBelow finds out which pods have claims mounted on this machine, by
 // the node's records and the mount table.
 func claimUsersBelow(rootDir string) (claimUsers, error) {
-	table, err := mount.KernelTable()
-	if err != nil {
-		return nil, err
-	}
-	rows, err := volumemanager.Inspect(rootDir, table)
+	mounts := table.Kernel()
+	rows, err := volumemanager.Inspect(rootDir, mounts)
 	if _, fatal := errors.AsType[*volumemanager.RootError](err); fatal {
 		return nil, err
 	}

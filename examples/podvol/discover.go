@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/objects"
@@ -126,11 +127,8 @@ func discover(ctx context.Context, s streams, o discoverOptions) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	table, err := mount.KernelTable()
-	if err != nil {
-		return err
-	}
-	return discoverIn(ctx, s, o, table)
+	mounts := table.Kernel()
+	return discoverIn(ctx, s, o, mounts)
 }
 
 // discoverIn prints what a mount table shows.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
@@ -21,7 +21,7 @@ func TestRunNodeDiscoversDisks(t *testing.T) {
 			"spec: {accessModes: [ReadWriteOnce], storageClassName: disks, resources: {requests: {storage: 4Mi}}}\n---\n"+
 			podNamed("db", "{name: data, persistentVolumeClaim: {claimName: data}}"))
 		n.hears("pods: 1")
-		path, mounter := filepath.Join(disks, "ssd"), mount.New(mount.Config{})
+		path, mounter := filepath.Join(disks, "ssd"), host.New(host.Config{})
 		mountedDisk(t, mounter, path)
 		t.Cleanup(func() {
 			if err := mounter.Unmount(path); err != nil {
@@ -50,7 +50,7 @@ func TestRunNodeCleansDisksIfToldTo(t *testing.T) {
 		t.Run("action "+action, func(t *testing.T) {
 			nstest.Run(t, func(t *testing.T) {
 				disks, root := t.TempDir(), filepath.Join(t.TempDir(), "root")
-				path, mounter := filepath.Join(disks, "ssd"), mount.New(mount.Config{})
+				path, mounter := filepath.Join(disks, "ssd"), host.New(host.Config{})
 				mountedDisk(t, mounter, path)
 				t.Cleanup(func() {
 					if err := mounter.Unmount(path); err != nil {

@@ -14,6 +14,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
@@ -34,9 +36,9 @@ func mountedDisk(t *testing.T, m mount.Interface, path string, options ...string
 	}
 }
 
-func fakeDisks(t *testing.T) (string, *mount.FakeMounter) {
+func fakeDisks(t *testing.T) (string, *fakemount.Mounter) {
 	t.Helper()
-	fake := mount.NewFakeMounter()
+	fake := fakemount.New()
 	t.Cleanup(func() {
 		if err := fake.Close(); err != nil {
 			t.Error(err)
@@ -51,7 +53,7 @@ func TestDiscoveredDisksAreManifests(t *testing.T) {
 	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
-		mounter := mount.New(mount.Config{})
+		mounter := host.New(host.Config{})
 		for _, disk := range []string{"ssd1", "ssd0"} {
 			path := filepath.Join(dir, disk)
 			mountedDisk(t, mounter, path)

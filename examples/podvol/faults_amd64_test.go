@@ -21,6 +21,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/util/testenv/calltrace"
 	"github.com/podvol/podvol/util/testenv/invariant"
@@ -264,11 +265,8 @@ func (s *faultSite) claimDeleted() {
 
 func kernelTable(t *testing.T) mount.Table {
 	t.Helper()
-	table, err := mount.KernelTable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return table
+	mounts := table.Kernel()
+	return mounts
 }
 
 func (s *faultSite) kept(t *testing.T) error {

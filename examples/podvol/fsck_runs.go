@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/podrun/runroot"
 	"github.com/podvol/podvol/volume/standalone"
@@ -53,11 +53,8 @@ func problemOf(r *runroot.Root) volumemanager.Problem {
 		Err:    errors.New("a podvol run has ended and left its root directory: it was killed, or could not take its volumes down"),
 		Repair: "tear down what is left of its volumes and remove the directory",
 	}
-	table, err := mount.KernelTable()
-	if err != nil {
-		return p
-	}
-	volumes, _ := volumemanager.Inspect(r.Path(), table) // what cannot be read, the repair will say
+	mounts := table.Kernel()
+	volumes, _ := volumemanager.Inspect(r.Path(), mounts) // what cannot be read, the repair will say
 	if len(volumes) > 0 {
 		p.Pod, p.PodUID = volumes[0].Pod, volumes[0].PodUID
 		p.Err = fmt.Errorf("%w, which has %d volumes", p.Err, len(volumes))

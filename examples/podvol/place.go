@@ -13,10 +13,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -29,7 +28,7 @@ import (
 type place struct {
 	rootDir string // where things happen
 	shown   string // what the user is told
-	fake    *mount.FakeMounter
+	fake    *fakemount.Mounter
 	files   *rehearsedFiles
 }
 
@@ -43,7 +42,7 @@ func newPlace(rootDir string, fake bool) (*place, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &place{rootDir: filepath.Join(temp, "root"), shown: rootDir, fake: mount.NewFakeMounter(), files: &rehearsedFiles{}}, nil
+	return &place{rootDir: filepath.Join(temp, "root"), shown: rootDir, fake: fakemount.New(), files: &rehearsedFiles{}}, nil
 }
 
 // errMayNotMount says what mounting needs.

@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -274,7 +274,7 @@ func (s stored) checks(ctx context.Context, rootDir string) (embedded.Checks, er
 	}
 	store := objects.NewStore()
 	return embedded.Checks{Objects: store, Mounted: func(context.Context) ([]embedded.Mounted, error) {
-		mounted, err := standalone.MountedBelow(rootDir, mount.New(mount.Config{}))
+		mounted, err := standalone.MountedBelow(rootDir, host.New(host.Config{}))
 		if err != nil {
 			return nil, err
 		}

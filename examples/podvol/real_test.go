@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
@@ -51,16 +52,13 @@ func TestMountStatusUnmount(t *testing.T) {
 // checkWeb looks at what the containers would see.
 func checkWeb(t *testing.T, rows []row) {
 	t.Helper()
-	table, err := mount.KernelTable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	mounts := table.Kernel()
 	for _, r := range rows {
 		if _, err := os.Stat(r.Path); err != nil {
 			t.Errorf("%s: %v", r.Volume, err)
 		}
 		onTmpfs := r.Plugin == "kubernetes.io/secret" || r.Plugin == "kubernetes.io/downward-api" || r.Plugin == "kubernetes.io/projected"
-		entry, isMount, err := table.At(r.Path)
+		entry, isMount, err := mounts.At(r.Path)
 		if err != nil || (onTmpfs && (!isMount || entry.FSType != "tmpfs")) {
 			t.Errorf("%s: mount %+v, %v, %v", r.Volume, entry, isMount, err)
 		}
@@ -75,11 +73,8 @@ func checkWeb(t *testing.T, rows []row) {
 
 func assertNothingMountedBelow(t *testing.T, dir string) {
 	t.Helper()
-	table, err := mount.KernelTable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := table.All()
+	mounts := table.Kernel()
+	all, err := mounts.All()
 	if err != nil {
 		t.Fatal(err)
 	}

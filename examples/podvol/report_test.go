@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -23,7 +23,7 @@ import (
 func idleManager(t *testing.T) *volumemanager.Manager {
 	t.Helper()
 	manager, err := volumemanager.New(volumemanager.Config{
-		RootDir: "/nonexistent/root", NodeName: "n", Objects: objects.NewStore(), Plugins: plugins.All(), Mounter: mount.NewFakeMounter(),
+		RootDir: "/nonexistent/root", NodeName: "n", Objects: objects.NewStore(), Plugins: plugins.All(), Mounter: fakemount.New(),
 	})
 	if err != nil {
 		t.Fatal(err)

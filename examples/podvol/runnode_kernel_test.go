@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
@@ -89,11 +89,8 @@ func TestRunNodeOnThisKernel(t *testing.T) {
 
 func mountsBelow(t *testing.T, dir string) (targets []string) {
 	t.Helper()
-	table, err := mount.KernelTable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := table.All()
+	mounts := table.Kernel()
+	all, err := mounts.All()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -40,11 +40,8 @@ func status(s streams, rootDir, output string) error {
 	if err != nil {
 		return err
 	}
-	table, err := mount.KernelTable()
-	if err != nil {
-		return err
-	}
-	volumes, unreadable := volumemanager.Inspect(rootDir, table)
+	mounts := table.Kernel()
+	volumes, unreadable := volumemanager.Inspect(rootDir, mounts)
 	if _, fatal := errors.AsType[*volumemanager.RootError](unreadable); fatal {
 		return unreadable
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/standalone"
@@ -155,7 +156,7 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 // deleteEphemeral deletes the claims that were made for the pods selected, but
 // for those of which something is mounted still.
 func deleteEphemeral(ctx context.Context, s streams, o unmountOptions, rootDir string, selected *selection) error {
-	left, err := standalone.MountedBelow(rootDir, mount.New(mount.Config{}))
+	left, err := standalone.MountedBelow(rootDir, host.New(host.Config{}))
 	if err != nil && !errors.Is(err, embedded.ErrIncomplete) {
 		return err // else claims are refused, if there are any
 	}
@@ -185,11 +186,8 @@ func reportedAlso(w io.Writer, err error) error {
 // leftAlone is an error when volumes without a record are left below the root:
 // whoever unmounts all of them should know.
 func leftAlone(rootDir string) error {
-	table, err := mount.KernelTable()
-	if err != nil {
-		return err
-	}
-	left, err := volumemanager.Inspect(rootDir, table)
+	mounts := table.Kernel()
+	left, err := volumemanager.Inspect(rootDir, mounts)
 	if len(left) == 0 {
 		return err
 	}

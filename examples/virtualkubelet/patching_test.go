@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/testenv/apiserver"
 )
 
@@ -111,7 +111,7 @@ func labelsStay(t *testing.T, admin, own kubernetes.Interface, namespace string)
 	}
 	must(admin.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}))
 	must(admin.CoreV1().ServiceAccounts(namespace).Create(ctx, &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}))
-	mounter := mount.NewFakeMounter()
+	mounter := fakemount.New()
 	defer mounter.Close()
 	warned := make(warnings, 1000)
 	w := &world{t: t, config: config{api: own, name: "node1", dir: t.TempDir(), address: "192.0.2.1", hold: true, mounter: mounter,

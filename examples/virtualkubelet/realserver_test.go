@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/testenv/apiserver"
 )
 
@@ -36,7 +36,7 @@ func clientsetOf(t *testing.T, kubeconfig []byte) kubernetes.Interface {
 func TestPodsLifeAtARealServer(t *testing.T) {
 	apiserver.Run(t, apiserver.Config{}, func(t *testing.T, s *apiserver.Server) {
 		admin := clientsetOf(t, s.Admin(t))
-		mounter := mount.NewFakeMounter()
+		mounter := fakemount.New()
 		defer mounter.Close()
 		w := &world{t: t, config: config{api: clientsetOf(t, s.Kubeconfig(t, "system:node:node1", "system:nodes")), name: "node1", dir: t.TempDir(),
 			address: "192.0.2.1", hold: true, mounter: mounter, log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))}}

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/testenv/noleak"
 	"github.com/podvol/podvol/util/testenv/testtool"
@@ -53,7 +55,7 @@ func newWorld(t *testing.T, mounter mount.Interface, hold bool) *world {
 
 // newFakeWorld mounts on the fake, and runs nothing.
 func newFakeWorld(t *testing.T) *world {
-	mounter := mount.NewFakeMounter()
+	mounter := fakemount.New()
 	t.Cleanup(func() { mounter.Close() })
 	return newWorld(t, mounter, true)
 }
@@ -197,7 +199,7 @@ func (w *world) output(pod *v1.Pod) string {
 func (w *world) mounted() (points []string) {
 	mounter := w.config.mounter
 	if mounter == nil {
-		mounter = mount.New(mount.Config{})
+		mounter = host.New(host.Config{})
 	}
 	all, err := mounter.List()
 	if err != nil {

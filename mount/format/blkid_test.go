@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/loopdev"
 	"github.com/podvol/podvol/util/testenv/testtool"
 )
@@ -37,7 +37,7 @@ func TestBlkidIsAskedAsWell(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "blkid"), []byte(script), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			f := format.New(format.Config{Mounter: mount.New(mount.Config{}), ToolDirs: []string{dir, "/usr/sbin", "/sbin"}})
+			f := format.New(format.Config{Mounter: host.New(host.Config{}), ToolDirs: []string{dir, "/usr/sbin", "/sbin"}})
 			got, err := f.FormatAndMount(t.Context(), request(d.Path, t.TempDir(), "ext4"))
 			if !errors.Is(err, c.reason) || !strings.Contains(err.Error(), c.found) || got.Formatted {
 				t.Errorf("blkid says %q, %d: %+v, %v", c.says, c.status, got, err)
@@ -64,7 +64,7 @@ func TestWithoutBlkidTheOwnProbeDecides(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			f := format.New(format.Config{Mounter: mount.New(mount.Config{}), ToolDirs: []string{dir}})
+			f := format.New(format.Config{Mounter: host.New(host.Config{}), ToolDirs: []string{dir}})
 			got, err := f.FormatAndMount(t.Context(), request(d.Path, t.TempDir(), "ext4"))
 			if err != nil || !got.Formatted {
 				t.Errorf("%q: %+v, %v", blkid, got, err)

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/loopdev"
 )
 
@@ -62,7 +62,7 @@ func TestWithoutFsckItIsMounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		for dir, why := range map[string]string{t.TempDir(): "not found", broken: "out of order"} {
-			f := format.New(format.Config{Mounter: mount.New(mount.Config{}), ToolDirs: []string{dir}})
+			f := format.New(format.Config{Mounter: host.New(host.Config{}), ToolDirs: []string{dir}})
 			got, err := f.FormatAndMount(t.Context(), request(d.Path, target, "ext4"))
 			if err != nil || !strings.Contains(got.Unchecked, why) {
 				t.Errorf("fsck %s: %+v, %v", why, got, err)

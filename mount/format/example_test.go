@@ -8,11 +8,12 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/mount/host"
 )
 
 // A disk that was just attached is formatted if it is new, and mounted.
 func Example() {
-	f := format.New(format.Config{Mounter: mount.New(mount.Config{}), MaxFormats: 2})
+	f := format.New(format.Config{Mounter: host.New(host.Config{}), MaxFormats: 2})
 	result, err := f.FormatAndMount(context.Background(), format.Request{
 		Request: mount.Request{Source: "/dev/disk/by-id/data", Target: "/var/lib/agent/data", FSType: "ext4"},
 	})

@@ -18,6 +18,8 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/testenv/loopdev"
 	"github.com/podvol/podvol/util/testenv/nstest"
@@ -53,7 +55,7 @@ func assertDenied(t *testing.T) {
 }
 
 func formatter() *format.Formatter {
-	return format.New(format.Config{Mounter: mount.New(mount.Config{})})
+	return format.New(format.Config{Mounter: host.New(host.Config{})})
 }
 
 func request(device, target, fstype string, options ...string) format.Request {
@@ -91,11 +93,8 @@ func needMkfs(t *testing.T, fstype string) {
 // at returns what is mounted at target.
 func at(t *testing.T, target string) (mount.Entry, bool) {
 	t.Helper()
-	table, err := mount.KernelTable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, ok, err := table.At(target)
+	mounts := table.Kernel()
+	e, ok, err := mounts.At(target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -404,7 +403,7 @@ func TestMkfsThatIsMissingOrFails(t *testing.T) {
 	onHost(t, func(t *testing.T) {
 		d := loopdev.New(t, 64*mib)
 		before := content(t, d)
-		none := format.New(format.Config{Mounter: mount.New(mount.Config{}), ToolDirs: []string{t.TempDir()}})
+		none := format.New(format.Config{Mounter: host.New(host.Config{}), ToolDirs: []string{t.TempDir()}})
 		_, err := none.FormatAndMount(t.Context(), request(d.Path, t.TempDir(), "xfs"))
 		if !errors.Is(err, format.ErrToolMissing) || !errors.Is(err, exec.ErrNotFound) || !strings.Contains(err.Error(), "xfsprogs") {
 			t.Errorf("missing: %v", err)

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/loopdev"
 )
 
@@ -120,7 +120,7 @@ func TestWhatCannotGrow(t *testing.T) {
 		if needs, err := f.NeedsResize(t.Context(), protected.Path, dir); needs || err != nil {
 			t.Errorf("write-protected: %v, %v", needs, err)
 		}
-		none := format.New(format.Config{Mounter: mount.New(mount.Config{}), ToolDirs: []string{dir}})
+		none := format.New(format.Config{Mounter: host.New(host.Config{}), ToolDirs: []string{dir}})
 		if _, err := none.Resize(t.Context(), ext4.Path, dir); !errors.Is(err, format.ErrToolMissing) {
 			t.Errorf("without resize2fs: %v", err)
 		}

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/testenv/loopdev"
 	"github.com/podvol/podvol/util/testenv/testtool"
@@ -82,7 +82,7 @@ func (h *heldMkfs) letGo(t *testing.T) {
 }
 
 func (h *heldMkfs) formatter() *format.Formatter {
-	return format.New(format.Config{Mounter: mount.New(mount.Config{}), ToolDirs: []string{h.dir, "/usr/sbin", "/sbin"}})
+	return format.New(format.Config{Mounter: host.New(host.Config{}), ToolDirs: []string{h.dir, "/usr/sbin", "/sbin"}})
 }
 
 func TestAMkfsOutlivesTheCallThatBeganIt(t *testing.T) {
@@ -206,7 +206,7 @@ func TestOfManyAtOnceOneFormats(t *testing.T) {
 func TestNoMoreThanMaxFormatsAtOnce(t *testing.T) {
 	onHost(t, func(t *testing.T) {
 		h := holdMkfs(t)
-		mounter := mount.New(mount.Config{})
+		mounter := host.New(host.Config{})
 		dirs := []string{h.dir, "/usr/sbin", "/sbin"}
 		for _, timeout := range []time.Duration{0, time.Millisecond} {
 			f := format.New(format.Config{Mounter: mounter, ToolDirs: dirs, MaxFormats: 1, SlotTimeout: timeout})
@@ -249,7 +249,7 @@ func TestNoMoreThanMaxFormatsAtOnce(t *testing.T) {
 func TestADeviceIsLookedAtAgainAfterAWait(t *testing.T) {
 	onHost(t, func(t *testing.T) {
 		h := holdMkfs(t)
-		f := format.New(format.Config{Mounter: mount.New(mount.Config{}), ToolDirs: []string{h.dir, "/usr/sbin", "/sbin"}, MaxFormats: 1})
+		f := format.New(format.Config{Mounter: host.New(host.Config{}), ToolDirs: []string{h.dir, "/usr/sbin", "/sbin"}, MaxFormats: 1})
 		first, second := loopdev.New(t, 64*mib), loopdev.New(t, 64*mib)
 		type outcome struct {
 			format.Result

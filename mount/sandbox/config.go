@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 )
 
 // Mount is one mount of the container.
@@ -28,8 +29,8 @@ type Mount struct {
 	// is a file. A Source of the other kind is an error.
 	File bool
 	// UIDMappings and GIDMappings, where there are any, show the files with
-	// other owners ([mount.IDMapping]): an idmapped mount, or an error.
-	UIDMappings, GIDMappings []mount.IDMapping
+	// other owners ([host.IDMapping]): an idmapped mount, or an error.
+	UIDMappings, GIDMappings []host.IDMapping
 }
 
 // Credential are the ids of the program, in the user namespace where there is
@@ -47,7 +48,7 @@ type Credential struct {
 // its own single id, without CAP_SETUID) is made by newuidmap(1) and
 // newgidmap(1).
 type UserNamespace struct {
-	UIDMappings, GIDMappings []mount.IDMapping
+	UIDMappings, GIDMappings []host.IDMapping
 }
 
 // Config says what is run and what it sees. Nothing in it is changed, and but for

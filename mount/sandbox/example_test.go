@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/sandbox"
 )
 
@@ -36,8 +37,8 @@ func Example() {
 // onlyMe is a user namespace that every user may make, in which it is root.
 func onlyMe() *sandbox.UserNamespace {
 	return &sandbox.UserNamespace{
-		UIDMappings: []mount.IDMapping{{ContainerID: 0, HostID: uint32(os.Getuid()), Size: 1}},
-		GIDMappings: []mount.IDMapping{{ContainerID: 0, HostID: uint32(os.Getgid()), Size: 1}},
+		UIDMappings: []host.IDMapping{{ContainerID: 0, HostID: uint32(os.Getuid()), Size: 1}},
+		GIDMappings: []host.IDMapping{{ContainerID: 0, HostID: uint32(os.Getgid()), Size: 1}},
 	}
 }
 

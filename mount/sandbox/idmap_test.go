@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/testenv/loopdev"
 	"github.com/podvol/podvol/util/testenv/nstest"
@@ -39,7 +39,7 @@ func TestIDMappedMounts(t *testing.T) {
 			mountExt4(t, source)
 		}
 		write(t, source+"/file", "content")
-		ids := []mount.IDMapping{{ContainerID: 0, HostID: 100000, Size: 1000}}
+		ids := []host.IDMapping{{ContainerID: 0, HostID: 100000, Size: 1000}}
 		volume := sandbox.Mount{Volume: "data", Source: source, Destination: "/podvol", UIDMappings: ids, GIDMappings: ids}
 		c := program(t, "stat:/podvol/file", "write:/podvol/new", "stat:/podvol/new")
 		c.Mounts = append(c.Mounts, volume)
@@ -75,7 +75,7 @@ func TestIDMappedMounts(t *testing.T) {
 		}
 		c.Mounts[1].Source = "/proc/sys"
 		e := fails(t, c)
-		refused, ok := errors.AsType[*mount.IDMapError](e)
+		refused, ok := errors.AsType[*host.IDMapError](e)
 		if !errors.Is(e, sandbox.ErrIDMap) || !ok || refused.FSType != "proc" {
 			t.Errorf("an id map for proc: %v", e)
 		}

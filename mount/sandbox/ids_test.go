@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/testenv/nstest"
 )
@@ -80,7 +80,7 @@ func TestAWorkingDirectoryThatTheProgramsUserMayNotSearch(t *testing.T) {
 		if !hasAllIDs(t) {
 			return
 		}
-		many := []mount.IDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}}
+		many := []host.IDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}}
 		c.UserNamespace = &sandbox.UserNamespace{UIDMappings: many, GIDMappings: many}
 		c.Dir = "/closed/in" // to an owner whom the namespace does not have
 		if e := fails(t, c); !errors.Is(e, sandbox.ErrNotPermitted) || e.Path != c.Dir {
@@ -139,7 +139,7 @@ func TestAUserNamespace(t *testing.T) {
 
 func TestAUserNamespaceOfManyIDs(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		ids := []mount.IDMapping{{ContainerID: 0, HostID: 100000, Size: 1000}}
+		ids := []host.IDMapping{{ContainerID: 0, HostID: 100000, Size: 1000}}
 		c := program(t, "stat:/podvol")
 		source := t.TempDir() + "/source"
 		mkdir(t, source)
@@ -229,8 +229,8 @@ func TestAsTheOrdinaryUser(t *testing.T) {
 		c := program(t, "read:/podvol/a/file", "write:/podvol/a/"+name, "write:/dev/null", "stat:/podvol/a/file")
 		c.Mounts = append(c.Mounts, sandbox.Mount{Source: dir + "/source", Destination: "/podvol/a"})
 		c.UserNamespace = &sandbox.UserNamespace{
-			UIDMappings: []mount.IDMapping{{ContainerID: inside[0], HostID: uid, Size: 1}},
-			GIDMappings: []mount.IDMapping{{ContainerID: inside[1], HostID: gid, Size: 1}},
+			UIDMappings: []host.IDMapping{{ContainerID: inside[0], HostID: uid, Size: 1}},
+			GIDMappings: []host.IDMapping{{ContainerID: inside[1], HostID: gid, Size: 1}},
 		}
 		if deniesUserNamespaces() {
 			if e := fails(t, c); e.Advice == "" {
@@ -254,8 +254,8 @@ func TestAsTheOrdinaryUser(t *testing.T) {
 		t.Errorf("without a user namespace: %v", e)
 	}
 	c.UserNamespace = &sandbox.UserNamespace{
-		UIDMappings: []mount.IDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}},
-		GIDMappings: []mount.IDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}},
+		UIDMappings: []host.IDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}},
+		GIDMappings: []host.IDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}},
 	}
 	t.Setenv("PATH", "/nowhere")
 	if e := fails(t, c); !errors.Is(e, sandbox.ErrNoIDs) || !errors.Is(e, exec.ErrNotFound) {

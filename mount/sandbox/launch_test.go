@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/testenv/nstest"
@@ -114,7 +114,7 @@ func TestALaunchEndsWhileIDsAreMapped(t *testing.T) {
 		if hasAllIDs(t) {
 			return // TestASignalEndsALaunch
 		}
-		ids := []mount.IDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}}
+		ids := []host.IDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}}
 		c := sandbox.Config{Args: []string{"true"}, UserNamespace: &sandbox.UserNamespace{UIDMappings: ids, GIDMappings: ids}}
 		signals := make(chan os.Signal, 1)
 		fifo := t.TempDir() + "/fifo"

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/internal/mountapi"
 )
 
@@ -44,7 +44,7 @@ func lastCapability() (int, error) {
 }
 
 // inside returns the id by which the mounts are made: root where it is mapped.
-func inside(mappings []mount.IDMapping) uint32 {
+func inside(mappings []host.IDMapping) uint32 {
 	if isMapped(mappings, 0) {
 		return 0
 	}
@@ -71,7 +71,7 @@ func (l *launch) addIDMapped(ctx context.Context) *Error {
 }
 
 func openIDMapped(ctx context.Context, m Mount) (*os.File, *Error) {
-	ids := mount.IDMap{UIDs: m.UIDMappings, GIDs: m.GIDMappings}
+	ids := host.IDMap{UIDs: m.UIDMappings, GIDs: m.GIDMappings}
 	space, err := ids.Namespace(ctx)
 	if err != nil {
 		e := as(ErrIDMap, "make the mapping for", m.Source, err)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/testenv/nstest"
 )
@@ -25,7 +25,7 @@ func inRoot(t *testing.T, c sandbox.Config, root string) sandbox.Config {
 	return c
 }
 
-func ownIDs() []mount.IDMapping { return []mount.IDMapping{{ContainerID: 0, HostID: 0, Size: 1}} }
+func ownIDs() []host.IDMapping { return []host.IDMapping{{ContainerID: 0, HostID: 0, Size: 1}} }
 
 func TestARootOfItsOwn(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

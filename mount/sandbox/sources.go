@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 )
 
 // tree is a copy of a mount, with what is below it, that is attached nowhere
@@ -141,7 +142,7 @@ func (b *builder) configure(t tree, idMap int) *Error {
 	if idMap != noIDMap {
 		change := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(idMap)}
 		if err := b.api.MountSetattr(t.fd, true, change); err != nil {
-			return as(ErrIDMap, "show it with other owners", t.Source, mount.NewIDMapError(t.Source, err))
+			return as(ErrIDMap, "show it with other owners", t.Source, host.NewIDMapError(t.Source, err))
 		}
 	}
 	if t.ReadOnly || t.RecursiveReadOnly {

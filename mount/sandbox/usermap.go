@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 )
 
 // mapIDs maps the ids of a new user namespace whose first process waits for it.
@@ -25,7 +25,7 @@ func mapIDs(ctx context.Context, pid int, ns *UserNamespace) *Error {
 	return mapGroups(ctx, pid, ns.GIDMappings)
 }
 
-func mapUsers(ctx context.Context, pid int, mappings []mount.IDMapping) *Error {
+func mapUsers(ctx context.Context, pid int, mappings []host.IDMapping) *Error {
 	err := writeProc(pid, "uid_map", mapLines(mappings))
 	if errors.Is(err, unix.EPERM) {
 		return mapByHelper(ctx, "newuidmap", "/etc/subuid", pid, mappings)
@@ -33,7 +33,7 @@ func mapUsers(ctx context.Context, pid int, mappings []mount.IDMapping) *Error {
 	return mapFailed("map the users", err)
 }
 
-func mapGroups(ctx context.Context, pid int, mappings []mount.IDMapping) *Error {
+func mapGroups(ctx context.Context, pid int, mappings []host.IDMapping) *Error {
 	err := writeProc(pid, "gid_map", mapLines(mappings))
 	if errors.Is(err, unix.EPERM) && isOwn(mappings, os.Getegid()) {
 		// An ordinary user may map its own group once setgroups(2) is given up for
@@ -50,7 +50,7 @@ func mapGroups(ctx context.Context, pid int, mappings []mount.IDMapping) *Error 
 }
 
 // isOwn reports whether it is only id that is mapped.
-func isOwn(mappings []mount.IDMapping, id int) bool {
+func isOwn(mappings []host.IDMapping, id int) bool {
 	return len(mappings) == 1 && mappings[0].Size == 1 && int64(mappings[0].HostID) == int64(id)
 }
 
@@ -66,7 +66,7 @@ func mapFailed(op string, err error) *Error {
 	return as(ErrNoIDs, op, "", err)
 }
 
-func mapByHelper(ctx context.Context, helper, allowed string, pid int, mappings []mount.IDMapping) *Error {
+func mapByHelper(ctx context.Context, helper, allowed string, pid int, mappings []host.IDMapping) *Error {
 	args := []string{strconv.Itoa(pid)}
 	for _, m := range mappings {
 		args = append(args, id(m.ContainerID), id(m.HostID), id(m.Size))
@@ -91,7 +91,7 @@ func mapByHelper(ctx context.Context, helper, allowed string, pid int, mappings 
 	return e
 }
 
-func described(mappings []mount.IDMapping) string {
+func described(mappings []host.IDMapping) string {
 	var ranges []string
 	for _, m := range mappings {
 		ranges = append(ranges, fmt.Sprintf("%d-%d", m.HostID, uint64(m.HostID)+uint64(m.Size)-1))
@@ -101,7 +101,7 @@ func described(mappings []mount.IDMapping) string {
 
 func id(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
-func mapLines(mappings []mount.IDMapping) string {
+func mapLines(mappings []host.IDMapping) string {
 	var lines strings.Builder
 	for _, m := range mappings {
 		fmt.Fprintf(&lines, "%d %d %d\n", m.ContainerID, m.HostID, m.Size)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 )
 
 // fakeHelpers puts a newuidmap and a newgidmap into PATH that write down what
@@ -28,7 +28,7 @@ func fakeHelpers(t *testing.T, script string) (told string) {
 
 func TestIDsAreMappedByTheHelpers(t *testing.T) {
 	told := fakeHelpers(t, "")
-	ids := []mount.IDMapping{{ContainerID: 0, HostID: 1000, Size: 1}, {ContainerID: 1, HostID: 100000, Size: 65536}}
+	ids := []host.IDMapping{{ContainerID: 0, HostID: 1000, Size: 1}, {ContainerID: 1, HostID: 100000, Size: 65536}}
 	for _, helper := range []string{"newuidmap", "newgidmap"} {
 		if err := mapByHelper(t.Context(), helper, "/etc/subuid", 4242, ids); err != nil {
 			t.Fatal(err)
@@ -43,7 +43,7 @@ func TestIDsAreMappedByTheHelpers(t *testing.T) {
 
 func TestWhatAHelperRefusesIsSaid(t *testing.T) {
 	fakeHelpers(t, "echo 'newuidmap: uid range [0-1) -> [5-6) not allowed' >&2; exit 1")
-	err := mapByHelper(t.Context(), "newuidmap", "/etc/subuid", 4242, []mount.IDMapping{{HostID: 5, Size: 2}})
+	err := mapByHelper(t.Context(), "newuidmap", "/etc/subuid", 4242, []host.IDMapping{{HostID: 5, Size: 2}})
 	if err == nil || !errors.Is(err, ErrNoIDs) {
 		t.Fatalf("%v; want ErrNoIDs", err)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 )
 
 // childName is how the child knows what it is: its first argument, which no
@@ -108,7 +108,7 @@ func readAnswer(from io.Reader) (executes bool, failure *Error) {
 }
 
 // isMapped reports whether the namespace has an id.
-func isMapped(mappings []mount.IDMapping, id uint32) bool {
+func isMapped(mappings []host.IDMapping, id uint32) bool {
 	for _, m := range mappings {
 		if id >= m.ContainerID && id-m.ContainerID < m.Size {
 			return true

@@ -17,6 +17,12 @@ func Cut(dir, p string) (rest string, ok bool) {
 	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
 
+// In reports whether p is dir or lies below it, by the rules of [Cut].
+func In(dir, p string) bool {
+	_, ok := Cut(dir, p)
+	return ok
+}
+
 // Strictly reports whether p lies below dir and is not dir itself.
 func Strictly(dir, p string) bool {
 	rest, ok := Cut(dir, p)

@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/testenv/apiserver"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/clusterhost"
@@ -52,7 +52,7 @@ func TestANodesRolesOnARealAPIServer(t *testing.T) {
 
 func inRealCluster(t *testing.T, s *apiserver.Server, name string, f func(*testing.T, *realNode)) {
 	t.Run(name, func(t *testing.T) {
-		w := &world{t: t, clientset: userOf(t, s.Kubeconfig(t, "system:node:node1", "system:nodes")), root: t.TempDir(), mounter: mount.NewFakeMounter()}
+		w := &world{t: t, clientset: userOf(t, s.Kubeconfig(t, "system:node:node1", "system:nodes")), root: t.TempDir(), mounter: fakemount.New()}
 		t.Cleanup(func() { must(t, w.mounter.Close()) })
 		n := &realNode{world: w, admin: userOf(t, s.Admin(t))}
 		core, options := n.admin.CoreV1(), metav1.CreateOptions{}

@@ -18,7 +18,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/util/testenv/noleak"
 	"github.com/podvol/podvol/util/testenv/testtool"
@@ -44,7 +44,7 @@ type world struct {
 	transport *clustertest.Transport
 	clientset kubernetes.Interface
 	root      string
-	mounter   *mount.FakeMounter
+	mounter   *fakemount.Mounter
 	logger    *slog.Logger // takes what is logged about reports; nil: nobody does
 }
 
@@ -54,7 +54,7 @@ func inWorld(t *testing.T, f func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		api := clustertest.NewServer()
 		transport := clustertest.NewTransport(api)
-		w := &world{t: t, api: api, transport: transport, clientset: clustertest.Clientset(t, "http://api", transport), root: root, mounter: mount.NewFakeMounter()}
+		w := &world{t: t, api: api, transport: transport, clientset: clustertest.Clientset(t, "http://api", transport), root: root, mounter: fakemount.New()}
 		t.Cleanup(func() {
 			if err := w.mounter.Close(); err != nil {
 				t.Error(err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 )
 
 // Error says that a volume's mount had to be detached lazily:
@@ -19,7 +20,7 @@ type Error struct {
 	// Mount is the mount that was detached last.
 	Mount mount.Entry
 	// Superblocks are the file systems of all detached mounts.
-	Superblocks []mount.Superblock
+	Superblocks []table.Superblock
 }
 
 func (e *Error) Error() string {
@@ -69,7 +70,7 @@ func (e *Error) Detachment(at time.Time) *Detachment {
 func (d *Detachment) Recall(m mount.Interface) *Error {
 	e := &Error{Mount: mount.Entry{Source: d.Source, FSType: d.FSType, Target: d.Target}}
 	for _, key := range d.Superblocks {
-		e.Superblocks = append(e.Superblocks, mount.SuperblockByKey(m, key))
+		e.Superblocks = append(e.Superblocks, table.SuperblockByKey(m, key))
 	}
 	return e
 }

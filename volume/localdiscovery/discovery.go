@@ -101,7 +101,7 @@ type Class struct {
 // concurrent use.
 type Discoverer struct {
 	Objects Objects
-	// Mounts is the node's mount table ([mount.TableOf]).
+	// Mounts is the node's mount table ([table.Of]).
 	Mounts mount.Table
 	// NodeName is the node; it must be the name that the plugin's host has. The
 	// volumes are pinned to HostLabel, the node's label kubernetes.io/hostname; empty

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/localdiscovery"
@@ -20,10 +21,10 @@ import (
 )
 
 // disks is a directory with a fake mounter, and a discoverer of it.
-func disks(t *testing.T) (dir string, fake *mount.FakeMounter, store *objects.Store, d *localdiscovery.Discoverer) {
+func disks(t *testing.T) (dir string, fake *fakemount.Mounter, store *objects.Store, d *localdiscovery.Discoverer) {
 	t.Helper()
 	dir = t.TempDir()
-	fake = mount.NewFakeMounter()
+	fake = fakemount.New()
 	t.Cleanup(func() {
 		if err := fake.Close(); err != nil {
 			t.Error(err)
@@ -55,7 +56,7 @@ func at(t *testing.T, found []localdiscovery.Found, path string) localdiscovery.
 	return localdiscovery.Found{}
 }
 
-func mountDisk(t *testing.T, fake *mount.FakeMounter, path string, options ...string) {
+func mountDisk(t *testing.T, fake *fakemount.Mounter, path string, options ...string) {
 	t.Helper()
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		t.Fatal(err)

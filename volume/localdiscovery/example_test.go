@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/objects"
@@ -26,7 +27,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	mounter := mount.NewFakeMounter() // in earnest mount.New(mount.Config{})
+	mounter := fakemount.New() // in earnest host.New(host.Config{})
 	defer mounter.Close()
 	for _, disk := range []string{"ssd0", "ssd1"} {
 		target := filepath.Join(dir, disk)

@@ -16,7 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/loopdev"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/util/testenv/silentfuse"
@@ -47,16 +47,13 @@ func (r *recorder) all() string {
 // kernelDisks is a directory on the kernel, and a discoverer of it.
 func kernelDisks(t *testing.T) (dir string, store *objects.Store, events *recorder, d *localdiscovery.Discoverer) {
 	t.Helper()
-	table, err := mount.KernelTable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err = filepath.EvalSymlinks(t.TempDir())
+	mounts := table.Kernel()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	store, events = objects.NewStore(), &recorder{}
-	return dir, store, events, &localdiscovery.Discoverer{Objects: store, Mounts: table, NodeName: "node1", Events: events,
+	return dir, store, events, &localdiscovery.Discoverer{Objects: store, Mounts: mounts, NodeName: "node1", Events: events,
 		Classes: []localdiscovery.Class{{Dir: dir, StorageClass: "local"}}}
 }
 

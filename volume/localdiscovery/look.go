@@ -12,12 +12,12 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/volume/internal/localdisk"
@@ -100,7 +100,7 @@ func readDirectory(t mount.Table, dir string) (directory, error) {
 	if err != nil {
 		return in, err
 	}
-	holding, err := mount.Containing(t, dir)
+	holding, err := table.Containing(t, dir)
 	if err != nil {
 		return in, err
 	}

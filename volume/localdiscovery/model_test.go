@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/objects"
@@ -27,7 +28,7 @@ func TestDisksComeAndGo(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer os.RemoveAll(dir)
-		fake := mount.NewFakeMounter()
+		fake := fakemount.New()
 		defer fake.Close()
 		store := objects.NewStore()
 		first := make(map[string]string) // path by volume and disk

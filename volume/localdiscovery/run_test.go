@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/loopdev"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
@@ -202,7 +202,7 @@ func firstOf(t *testing.T, until func(string, func([]*v1.PersistentVolume) bool)
 func controllerFor(t *testing.T, store *objects.Store) (stop func()) {
 	t.Helper()
 	releases := &release.Verifier{Objects: store}
-	host := &volume.Host{RootDir: t.TempDir(), NodeName: "node1", Mounter: mount.New(mount.Config{}), Releases: releases}
+	host := &volume.Host{RootDir: t.TempDir(), NodeName: "node1", Mounter: host.New(host.Config{}), Releases: releases}
 	plugins, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{
 		local.New(local.Config{Clean: local.CleanConfig{Action: local.CleanDelete, Below: []string{"/"}}})}, host)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/nodeagent/manifestdir"
@@ -219,11 +220,8 @@ const knownFile = "manifests"
 // nameUnrecorded says how many volumes have no record.
 func (a *Agent) nameUnrecorded() error {
 	rootDir := a.config.RootDir
-	table, err := mount.KernelTable()
-	if err != nil {
-		return err
-	}
-	rows, _ := volumemanager.Inspect(rootDir, table) // what cannot be read, the manager has said
+	mounts := table.Kernel()
+	rows, _ := volumemanager.Inspect(rootDir, mounts) // what cannot be read, the manager has said
 	rows = slices.DeleteFunc(rows, func(v volumemanager.VolumeStatus) bool { return !errors.Is(v.Err, volumemanager.ErrNoRecord) })
 	if len(rows) > 0 {
 		a.config.Notice(fmt.Sprintf("%d volumes below %s are left alone, since podvol has no record of them, such as %s; if no other agent uses this root directory, %s takes them over",
@@ -237,11 +235,8 @@ func (a *Agent) discover(ctx context.Context, classes []localdiscovery.Class, cl
 	if len(classes) == 0 {
 		return nil
 	}
-	table, err := mount.KernelTable()
-	if err != nil {
-		return err
-	}
-	d := &localdiscovery.Discoverer{Objects: claims.Objects(), Mounts: table, NodeName: a.config.NodeName, Classes: classes, Logger: a.config.Logger}
+	mounts := table.Kernel()
+	d := &localdiscovery.Discoverer{Objects: claims.Objects(), Mounts: mounts, NodeName: a.config.NodeName, Classes: classes, Logger: a.config.Logger}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {

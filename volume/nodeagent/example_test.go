@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/nodeagent"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -27,7 +27,7 @@ func Example() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	agent, err := nodeagent.Start(ctx, nodeagent.Config{
-		Dir: dir, RootDir: filepath.Join(temp, "root"), NodeName: "node1", Mounter: mount.NewFakeMounter(),
+		Dir: dir, RootDir: filepath.Join(temp, "root"), NodeName: "node1", Mounter: fakemount.New(),
 		Status: func(v volumemanager.VolumeStatus) error {
 			fmt.Println(v.Pod, v.Volume, v.State, v.Err)
 			cancel()

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/testenv/noleak"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/nodeagent/manifestdir"
@@ -25,7 +25,7 @@ import (
 func TestKeeperGoesOnAfterARefusedPod(t *testing.T) {
 	leaks(t)
 	store := objects.NewStore()
-	config := standalone.NodeConfig{RootDir: filepath.Join(t.TempDir(), "root"), NodeName: "here", Objects: store, Mounter: mount.NewFakeMounter()}
+	config := standalone.NodeConfig{RootDir: filepath.Join(t.TempDir(), "root"), NodeName: "here", Objects: store, Mounter: fakemount.New()}
 	node, err := standalone.StartNode(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
@@ -60,7 +60,7 @@ type waitingClaims struct{ *claims }
 func newWaitingClaims(t *testing.T) waitingClaims {
 	root := filepath.Join(t.TempDir(), "root")
 	s, err := openClaims(t.Context(), standalone.ClaimsConfig{
-		RootDir: root, Node: standalone.NodeConfig{RootDir: root, NodeName: "node1", Mounter: mount.NewFakeMounter()}, Manager: "test"}, "")
+		RootDir: root, Node: standalone.NodeConfig{RootDir: root, NodeName: "node1", Mounter: fakemount.New()}, Manager: "test"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

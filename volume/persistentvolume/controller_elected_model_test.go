@@ -11,7 +11,7 @@ import (
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
 )
 
-// The same as [TestControllerConverges] where two processes campaign, and whoever
+// The same as [persistentvolume.TestControllerConverges] where two processes campaign, and whoever
 // leads is cut off, killed or stopped at any time.
 func TestElectedControllersConverge(t *testing.T) {
 	one := rapid.Custom(func(t *rapid.T) action {

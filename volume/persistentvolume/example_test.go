@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
@@ -32,7 +32,7 @@ func ExampleController() {
 	if err := os.Mkdir(share, 0o755); err != nil {
 		log.Fatal(err)
 	}
-	mounter := mount.NewFakeMounter() // in production: mount.New(mount.Config{})
+	mounter := fakemount.New() // in production: host.New(host.Config{})
 	defer mounter.Close()
 	mounter.Serve("10.0.0.1:/export", share)
 

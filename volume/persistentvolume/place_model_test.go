@@ -22,7 +22,7 @@ import (
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
-// The same as [TestControllerConverges] among pods that are placed, or are not
+// The same as [persistentvolume.TestControllerConverges] among pods that are placed, or are not
 // after all, and users who pin claims, change policies and take finalizers away.
 // No process is started anew at the end unless the last has died: nobody must have
 // been forgotten.

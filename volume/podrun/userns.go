@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/userns"
 )
@@ -65,8 +65,8 @@ func wasKilled(err error) bool {
 
 func singleID() *sandbox.UserNamespace {
 	return &sandbox.UserNamespace{
-		UIDMappings: []mount.IDMapping{{ContainerID: 0, HostID: uint32(os.Geteuid()), Size: 1}},
-		GIDMappings: []mount.IDMapping{{ContainerID: 0, HostID: uint32(os.Getegid()), Size: 1}},
+		UIDMappings: []host.IDMapping{{ContainerID: 0, HostID: uint32(os.Geteuid()), Size: 1}},
+		GIDMappings: []host.IDMapping{{ContainerID: 0, HostID: uint32(os.Getegid()), Size: 1}},
 	}
 }
 
@@ -97,7 +97,7 @@ func ownRanges() (ids *sandbox.UserNamespace, why string) {
 		fmt.Sprintf("the ranges of user %s in /etc/subuid and /etc/subgid have fewer ids; widen them, or run as root", name)
 }
 
-func subordinate(path string, own int, who []string) (mappings []mount.IDMapping, err error) {
+func subordinate(path string, own int, who []string) (mappings []host.IDMapping, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func subordinate(path string, own int, who []string) (mappings []mount.IDMapping
 	defer f.Close()
 	ids, err := userns.Subordinate(f, uint32(own), who...)
 	for _, r := range ids {
-		mappings = append(mappings, mount.IDMapping{ContainerID: r.Inside, HostID: r.Outside, Size: r.Size})
+		mappings = append(mappings, host.IDMapping{ContainerID: r.Inside, HostID: r.Outside, Size: r.Size})
 	}
 	return mappings, err
 }

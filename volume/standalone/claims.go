@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
@@ -79,7 +79,7 @@ type ClaimsConfig struct {
 func OpenClaims(ctx context.Context, c ClaimsConfig) (*embedded.Cluster, error) {
 	mounter := c.Node.Mounter
 	if mounter == nil {
-		mounter = mount.New(mount.Config{Logger: c.Logger})
+		mounter = host.New(host.Config{Logger: c.Logger})
 	}
 	work := c.WorkDir
 	if work == "" {

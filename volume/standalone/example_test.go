@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/standalone"
 )
@@ -23,7 +23,7 @@ func ExampleStartNode() {
 	if err != nil {
 		panic(err)
 	}
-	node, err := standalone.StartNode(ctx, standalone.NodeConfig{RootDir: root, NodeName: "node1", Objects: set, Mounter: mount.NewFakeMounter()})
+	node, err := standalone.StartNode(ctx, standalone.NodeConfig{RootDir: root, NodeName: "node1", Objects: set, Mounter: fakemount.New()})
 	if err != nil {
 		panic(err)
 	}

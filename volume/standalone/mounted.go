@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -18,11 +19,8 @@ import (
 // the node's records. If a record cannot be read, there may be more, and the
 // error matches [embedded.ErrIncomplete].
 func MountedBelow(rootDir string, mounter mount.Interface) ([]embedded.Mounted, error) {
-	table, err := mount.TableOf(mounter)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := volumemanager.Inspect(rootDir, table)
+	mounts := table.Of(mounter)
+	rows, err := volumemanager.Inspect(rootDir, mounts)
 	if _, fatal := errors.AsType[*volumemanager.RootError](err); fatal {
 		return nil, err
 	}

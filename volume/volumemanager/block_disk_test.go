@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
 )
@@ -159,19 +160,19 @@ func (w *world) withBlockDisks() (*blockDisk, *holds) {
 
 // faultyMounts counts binds of devices among the plugin's calls.
 type faultyMounts struct {
-	*mount.FakeMounter
+	*fakemount.Mounter
 	disk *blockDisk
 }
 
 func (f faultyMounts) MountContext(ctx context.Context, r mount.Request) error {
 	return f.disk.calls.Do(ctx, diskCall{Op: "bind", Whose: filepath.Base(r.Target)}, func() error {
-		return f.FakeMounter.MountContext(ctx, r)
+		return f.Mounter.MountContext(ctx, r)
 	})
 }
 
 func (f faultyMounts) UnmountContext(ctx context.Context, target string, o mount.UnmountOptions) (rung mount.Rung, err error) {
 	err = f.disk.calls.Do(ctx, diskCall{Op: "unbind", Whose: filepath.Base(target)}, func() (err error) {
-		rung, err = f.FakeMounter.UnmountContext(ctx, target, o)
+		rung, err = f.Mounter.UnmountContext(ctx, target, o)
 		return err
 	})
 	return rung, err

@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/loophold"
 	"github.com/podvol/podvol/util/testenv/loopdev"
 	"github.com/podvol/podvol/util/testenv/nstest"
@@ -38,7 +39,7 @@ func blockWorldAt(t *testing.T, dir, path string) *world {
 			t.Error(err)
 		}
 	})
-	w.mounter = mount.New(mount.Config{})
+	w.mounter = host.New(host.Config{})
 	claim, pv := blockPair("data", "pv-data")
 	pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: path}}
 	w.add(claim, pv)

@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -216,8 +217,8 @@ func TestUnbindingThatChangesNothing(t *testing.T) {
 		mustSetUp(t, manager, pod)
 		calls := 0
 		var remove func()
-		remove = w.fake.Inject(mount.Fault{Err: mount.ErrNotMounted,
-			Match: func(c mount.Call) bool { return !isMount(c) },
+		remove = w.fake.Inject(fakemount.Fault{Err: mount.ErrNotMounted,
+			Match: func(c fakemount.Call) bool { return !isMount(c) },
 			Hook: func() {
 				if calls++; calls == 100 {
 					remove()

@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -28,8 +30,8 @@ type Config struct {
 	// are volume.ErrSharedPlugin.
 	Plugins []volume.VolumePlugin
 
-	// Mounter mounts; nil means the host's, mount.New. One that has no mount table
-	// of its own is given one for all that ask (mount.KeepTable): plugins get it
+	// Mounter mounts; nil means the host's, host.New. One that has no mount table
+	// of its own is given one for all that ask (table.Keep): plugins get it
 	// from there by Unwrap.
 	Mounter mount.Interface
 	// Tokens issues service account tokens; nil: volumes that need one fail.
@@ -91,9 +93,9 @@ func New(config Config) (*Manager, error) {
 		return nil, err
 	}
 	if config.Mounter == nil {
-		config.Mounter = mount.New(mount.Config{Logger: config.Logger})
+		config.Mounter = host.New(host.Config{Logger: config.Logger})
 	}
-	config.Mounter = mount.KeepTable(config.Mounter)
+	config.Mounter = table.Keep(config.Mounter)
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}

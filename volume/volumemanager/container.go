@@ -10,14 +10,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/volume"
 )
 
-// Propagation is [mount.Propagation], and IDMapping [mount.IDMapping]: of the
+// Propagation is [mount.Propagation], and IDMapping [host.IDMapping]: of the
 // latter ContainerID is the first id in the container, and HostID on the host.
 type (
 	Propagation = mount.Propagation
-	IDMapping   = mount.IDMapping
+	IDMapping   = host.IDMapping
 )
 
 // The propagations, with the pod's word for each.

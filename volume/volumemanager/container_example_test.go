@@ -7,7 +7,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -23,7 +23,7 @@ func ExampleManager_ContainerMounts() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	mounter := mount.NewFakeMounter() // leave it out to mount for real
+	mounter := fakemount.New() // leave it out to mount for real
 	defer mounter.Close()
 	objs, err := manifest.Load("../../testdata/redis-nfs.yaml")
 	if err != nil {

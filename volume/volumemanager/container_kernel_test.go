@@ -16,6 +16,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/subpath"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
@@ -30,16 +32,13 @@ func (w *world) onKernel() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.root, w.mounter = filepath.Join(dir, "root"), mount.New(mount.Config{Via: mount.ViaSystemCalls})
+	w.root, w.mounter = filepath.Join(dir, "root"), host.New(host.Config{Via: host.ViaSystemCalls})
 }
 
 func mountEntry(t testing.TB, path string) mount.Entry {
 	t.Helper()
-	table, err := mount.KernelTable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, mounted, err := table.At(path)
+	mounts := table.Kernel()
+	e, mounted, err := mounts.At(path)
 	if err != nil || !mounted {
 		t.Errorf("%s: mounted %v, %v", path, mounted, err)
 	}

@@ -10,7 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/subpath"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -98,8 +98,8 @@ func TestNestedMountPointInAVolumeThatVanishes(t *testing.T) {
 			if subPath != "" {
 				vanishes = w.boundAt("web", "outer", 0)
 			}
-			w.fake.Inject(mount.Fault{
-				Match: func(c mount.Call) bool { return isMount(c) && c.Target == w.boundAt("web", "inner", 1) },
+			w.fake.Inject(fakemount.Fault{
+				Match: func(c fakemount.Call) bool { return isMount(c) && c.Target == w.boundAt("web", "inner", 1) },
 				Hook: func() {
 					if err := w.fake.Unmount(vanishes); err != nil {
 						t.Error(err)

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume/mountrecord"
 )
@@ -57,13 +58,10 @@ type sourceLook struct {
 // in the mount table alone, so that a server that does not answer cannot hold
 // it up; anything else, until ctx ends.
 func (m *Manager) look(ctx context.Context, r *mountrecord.Record) (sourceLook, error) {
-	table, err := mount.TableOf(m.host.Mounter)
-	if err != nil {
-		return sourceLook{}, err
-	}
+	mounts := table.Of(m.host.Mounter)
 	own := pathin.Strictly(podsDir(m.host.RootDir), r.Path)
 	if own {
-		e, mounted, err := table.At(r.Path)
+		e, mounted, err := mounts.At(r.Path)
 		if err != nil || mounted {
 			return sourceLook{mount: e}, err
 		}
@@ -72,13 +70,13 @@ func (m *Manager) look(ctx context.Context, r *mountrecord.Record) (sourceLook, 
 		}
 	}
 	var seen sourceLook
-	err = m.reaches.Do(ctx, r.Path, func() error {
+	err := m.reaches.Do(ctx, r.Path, func() error {
 		info, err := os.Stat(r.Path)
 		if err != nil {
 			return err
 		}
 		seen.file = !info.IsDir()
-		seen.mount, err = mount.Containing(table, r.Path)
+		seen.mount, err = table.Containing(mounts, r.Path)
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/subpath"
 	"github.com/podvol/podvol/volume"
@@ -130,18 +131,15 @@ func (b *subPathBind) bind(ctx context.Context) (sourceLook, error) {
 	if err != nil {
 		return sourceLook{}, err
 	}
-	table, err := mount.TableOf(b.m.host.Mounter)
-	if err != nil {
-		return sourceLook{}, err
-	}
-	bound, err := b.isBound(table, want)
+	mounts := table.Of(b.m.host.Mounter)
+	bound, err := b.isBound(mounts, want)
 	if err == nil && !bound {
 		err = b.rebind(ctx, file, want)
 	}
 	if err != nil {
 		return sourceLook{}, err
 	}
-	e, mounted, err := table.At(b.target)
+	e, mounted, err := mounts.At(b.target)
 	if err == nil && !mounted {
 		err = ErrNotMountedAnymore // by somebody else
 	}

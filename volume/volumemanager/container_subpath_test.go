@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/subpath"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -293,7 +294,7 @@ func TestTearDownWhileASubPathIsBound(t *testing.T) {
 	setUp(t, manager, pod)
 	arrived, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	w.fake.Inject(mount.Fault{Match: func(c mount.Call) bool {
+	w.fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool {
 		if c.Op == mount.OpMount {
 			once.Do(func() { close(arrived) })
 			return true
@@ -324,7 +325,7 @@ func TestTearDownWhileASubPathIsBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.assertClean()
-	if mounts := slices.DeleteFunc(w.fake.Calls(), func(c mount.Call) bool { return c.Op != mount.OpMount }); len(mounts) != 1 {
+	if mounts := slices.DeleteFunc(w.fake.Calls(), func(c fakemount.Call) bool { return c.Op != mount.OpMount }); len(mounts) != 1 {
 		t.Errorf("mounted after it was deleted: %v", mounts)
 	}
 }
@@ -335,7 +336,7 @@ func TestSubPathThatCannotBeBound(t *testing.T) {
 	manager, _ := w.start()
 	pod := mounting(newPod("web", emptyDirVolume("v", "")), v1.VolumeMount{Name: "v", MountPath: "/x", SubPath: "x"})
 	setUp(t, manager, pod)
-	remove := w.fake.Inject(mount.Fault{Match: func(c mount.Call) bool { return c.Op == mount.OpMount }, Err: fs.ErrPermission})
+	remove := w.fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool { return c.Op == mount.OpMount }, Err: fs.ErrPermission})
 	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
 	if failed, ok := errors.AsType[*volume.Error](err); !ok || failed.Volume != "v" || !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("err = %v", err)

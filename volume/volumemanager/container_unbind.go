@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/lazyunmount"
@@ -68,7 +69,7 @@ func (m *Manager) unbind(ctx context.Context, key subPathsKey) (detached *lazyun
 // busy. Detached is only what of it can be told later that it is gone.
 func (m *Manager) subPathLadder(e mount.Entry) mount.UnmountOptions {
 	options := mount.UnmountOptions{Holders: true}
-	if _, known := mount.SuperblockOf(m.host.Mounter, e).Alive(); known {
+	if _, known := table.SuperblockOf(m.host.Mounter, e).Alive(); known {
 		options.ForceAfter, options.LazyAfter = subPathForceAfter, subPathLazyAfter
 	}
 	return options

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -58,7 +59,7 @@ func TestDetachedSubPathOfAVolumeThatStays(t *testing.T) {
 				}
 				refused := errors.New("injected")
 				dir := w.volumeDir("web", "nfs", "v")
-				remove := w.fake.Inject(mount.Fault{Match: func(c mount.Call) bool { return !isMount(c) && c.Target == dir }, Err: refused})
+				remove := w.fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool { return !isMount(c) && c.Target == dir }, Err: refused})
 				err = manager.TearDownPod(t.Context(), pod.UID)
 				if detached, ok := errors.AsType[*lazyunmount.Error](err); !ok || !detached.InUse() || !errors.Is(err, refused) {
 					t.Errorf("err = %v", err)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/invariant"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/util/testenv/testtool"
@@ -284,11 +285,8 @@ func (s crashSite) mounted(t *testing.T) []string {
 
 func kernelTable(t *testing.T) mount.Table {
 	t.Helper()
-	table, err := mount.KernelTable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return table
+	mounts := table.Kernel()
+	return mounts
 }
 
 func (s crashSite) records(t *testing.T) []string {

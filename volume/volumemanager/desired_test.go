@@ -11,12 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-func isMount(c mount.Call) bool   { return c.Op == mount.OpMount }
-func isUnmount(c mount.Call) bool { return c.Op == mount.OpUnmount }
+func isMount(c fakemount.Call) bool   { return c.Op == mount.OpMount }
+func isUnmount(c fakemount.Call) bool { return c.Op == mount.OpUnmount }
 
 func TestWishesBeforeRunAreKept(t *testing.T) {
 	w := newWorld(t)
@@ -139,7 +140,7 @@ func TestPodDeclaredAgainDuringItsTearDown(t *testing.T) {
 			t.Fatal(err)
 		}
 		release := make(chan struct{})
-		w.fake.Inject(mount.Fault{Match: isUnmount, Release: release, Nth: 1})
+		w.fake.Inject(fakemount.Fault{Match: isUnmount, Release: release, Nth: 1})
 		tornDown := make(chan error, 1)
 		go func() { tornDown <- manager.TearDownPod(context.Background(), pod.UID) }()
 		synctest.Wait()

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
@@ -102,16 +103,12 @@ func (d *disk) CanDeviceMount(*volume.Spec) (bool, error) {
 
 // binds are the mounts of what is mounted at path, other than that.
 func (d *disk) binds(path string) (targets []string) {
-	table, err := mount.TableOf(d.host.GetMounter())
-	if err != nil {
-		d.t.Error(err)
-		return nil
-	}
-	at, mounted, _ := table.At(path)
+	mounts := table.Of(d.host.GetMounter())
+	at, mounted, _ := mounts.At(path)
 	if !mounted {
 		return nil
 	}
-	all, _ := table.ByDevice(at.Device)
+	all, _ := mounts.ByDevice(at.Device)
 	for _, e := range all {
 		if source, ok := d.bound.Load(e.Target); ok && source == path {
 			targets = append(targets, e.Target)
@@ -165,9 +162,7 @@ func (v *diskVolume) SetUpAt(ctx context.Context, dir string, _ volume.MounterAr
 		request := mount.Request{Source: v.source, Target: dir, Options: []string{"bind"}}
 		if d.noDevices {
 			request = mount.Request{Source: "/dev/" + filepath.Base(v.source), Target: dir, FSType: "ext4"}
-		} else if table, err := mount.TableOf(d.host.GetMounter()); err != nil {
-			return err
-		} else if _, mounted, _ := table.At(v.source); !mounted {
+		} else if _, mounted, _ := table.Of(d.host.GetMounter()).At(v.source); !mounted {
 			d.t.Errorf("pod %s is bound to %s, where nothing is mounted", v.pod, v.source)
 		}
 		d.bound.Store(dir, v.source)

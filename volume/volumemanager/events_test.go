@@ -7,7 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -64,7 +64,7 @@ func TestEventSinksMayAskTheManager(t *testing.T) {
 	group := int64(2000)
 	pod := newPod("web", nfsVolume("share", answering))
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: &group}
-	remove := w.fake.Inject(mount.Fault{Match: isMount, Nth: 1, Err: errors.New("refused")})
+	remove := w.fake.Inject(fakemount.Fault{Match: isMount, Nth: 1, Err: errors.New("refused")})
 	if _, err := manager.SetUpPod(t.Context(), pod); err == nil {
 		t.Fatal("the mount was not refused")
 	}

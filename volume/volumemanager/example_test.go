@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -22,7 +23,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	mounter := mount.NewFakeMounter()
+	mounter := fakemount.New()
 	defer mounter.Close()
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -40,7 +41,7 @@ func setUpAndTearDown(ctx context.Context, stop func(), dir string, mounter moun
 	}
 	node, err := volumemanager.New(volumemanager.Config{
 		RootDir: dir, NodeName: objs.NodeName, Objects: objs, Plugins: plugins.All(),
-		Mounter: mounter, // mount.NewFakeMounter() to try it; leave it out to mount for real
+		Mounter: mounter, // fakemount.New() to try it; leave it out to mount for real
 	})
 	if err != nil {
 		return err

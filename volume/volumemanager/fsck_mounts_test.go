@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -88,7 +88,7 @@ func TestFsckOfDeviceMountsWithoutRecord(t *testing.T) {
 func TestFsckOfSubPathsWithoutVolume(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.mounter = mount.New(mount.Config{Via: mount.ViaSystemCalls})
+		w.mounter = host.New(host.Config{Via: host.ViaSystemCalls})
 		manager, stop := w.start()
 		pod := mounting(newPod("web", emptyDirVolume("ram", v1.StorageMediumMemory), emptyDirVolume("disk", "")), v1.VolumeMount{Name: "ram", MountPath: "/d", SubPath: "a"})
 		setUp(t, manager, pod)

@@ -11,7 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -111,7 +111,7 @@ func TestRootWithLinks(t *testing.T) {
 func TestFsckFinishesWhatWasBegun(t *testing.T) {
 	w := newWorld(t)
 	died := errors.New("the process died")
-	remove := w.fake.Inject(mount.Fault{Err: died, After: true, Match: isMount}, mount.Fault{Err: died, Match: isUnmount})
+	remove := w.fake.Inject(fakemount.Fault{Err: died, After: true, Match: isMount}, fakemount.Fault{Err: died, Match: isUnmount})
 	manager, stop := w.start()
 	if _, err := manager.SetUpPod(t.Context(), newPod("web", nfsVolume("a", "10.0.0.1"))); !errors.Is(err, died) {
 		t.Fatal(err)

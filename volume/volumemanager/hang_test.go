@@ -17,6 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/util/testenv/silentfuse"
 	"github.com/podvol/podvol/volume/lazyunmount"
@@ -29,8 +32,8 @@ const (
 	silent    = "10.0.0.2"
 )
 
-func ofSilent(op string) func(mount.Call) bool {
-	return func(c mount.Call) bool { return c.Op == op && strings.HasPrefix(c.Source, silent+":") }
+func ofSilent(op string) func(fakemount.Call) bool {
+	return func(c fakemount.Call) bool { return c.Op == op && strings.HasPrefix(c.Source, silent+":") }
 }
 
 // threads is how many the process has.
@@ -91,7 +94,7 @@ func TestAServerThatNeverAnswersHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		manager, _ := w.start()
-		w.fake.Inject(mount.Fault{Match: ofSilent(mount.OpMount), Release: make(chan struct{})})
+		w.fake.Inject(fakemount.Fault{Match: ofSilent(mount.OpMount), Release: make(chan struct{})})
 		hung := newPod("hung", nfsVolume("v", silent))
 		began := time.Now()
 		if err := manager.PutPod(hung); err != nil {
@@ -165,13 +168,13 @@ func mountsOf(t *testing.T, w *world, server string) int {
 }
 
 func TestPodsOfADeadServerAreDeletedByTheLadder(t *testing.T) {
-	hangs := func(nth int) func(chan struct{}) mount.Fault {
-		return func(never chan struct{}) mount.Fault {
-			return mount.Fault{Match: func(c mount.Call) bool { return c.Op == mount.OpUnmount && strings.Contains(c.Target, "uid-hung") }, Nth: nth, Release: never}
+	hangs := func(nth int) func(chan struct{}) fakemount.Fault {
+		return func(never chan struct{}) fakemount.Fault {
+			return fakemount.Fault{Match: func(c fakemount.Call) bool { return c.Op == mount.OpUnmount && strings.Contains(c.Target, "uid-hung") }, Nth: nth, Release: never}
 		}
 	}
 	tests := map[string]struct {
-		fault func(chan struct{}) mount.Fault
+		fault func(chan struct{}) fakemount.Fault
 		took  time.Duration // until the volume is gone, the ladder's and that of one pause
 	}{
 		"force frees it": {hangs(1), time.Minute},
@@ -221,7 +224,7 @@ func (w *world) withFUSE(t *testing.T, options mount.UnmountOptions) *fusePlugin
 	silentfuse.Need(t)
 	p := &fusePlugin{t: t, options: options}
 	w.plugins = besides(p)
-	w.mounter = mount.New(mount.Config{Via: mount.ViaSystemCalls})
+	w.mounter = host.New(host.Config{Via: host.ViaSystemCalls})
 	return p
 }
 
@@ -331,11 +334,8 @@ func TestAMountThatHangsInTheKernelIsNotAddedTo(t *testing.T) {
 // detached, with its record and its directory.
 func (w *world) isDetached(manager *volumemanager.Manager, path string) {
 	w.t.Helper()
-	table, err := mount.TableOf(w.config().Mounter)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	inspected, err := volumemanager.Inspect(w.root, table)
+	mounts := table.Of(w.config().Mounter)
+	inspected, err := volumemanager.Inspect(w.root, mounts)
 	if err != nil {
 		w.t.Error(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/testenv/invariant"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -13,7 +13,7 @@ import (
 // TestInvariantsAreLookedForWhereTheManagerWrites, lest a renamed directory be one
 // in which nothing is ever wrong.
 func TestInvariantsAreLookedForWhereTheManagerWrites(t *testing.T) {
-	fake := mount.NewFakeMounter()
+	fake := fakemount.New()
 	defer fake.Close()
 	for what, prepare := range map[string]func(root string) error{
 		"a pod without a record": func(root string) error {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/testenv/noleak"
 	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume"
@@ -35,7 +36,7 @@ func TestClaimIsMountedFromItsPersistentVolume(t *testing.T) {
 	manager, _ := w.start()
 	pod := newPod("web", claimVolume("vol1", "nfs-211", false))
 	recordsAtMount := -1
-	w.fake.Inject(mount.Fault{Match: func(c mount.Call) bool {
+	w.fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool {
 		if c.Op == mount.OpMount {
 			recordsAtMount = len(w.records())
 		}
@@ -78,7 +79,7 @@ func TestFailuresAreCollectedAndRepaired(t *testing.T) {
 		w := newWorld(t)
 		manager, _ := w.start()
 		refused := errors.New("connection refused")
-		remove := w.fake.Inject(mount.Fault{Err: refused, Match: func(c mount.Call) bool { return strings.HasPrefix(c.Source, "10.0.0.2:") }})
+		remove := w.fake.Inject(fakemount.Fault{Err: refused, Match: func(c fakemount.Call) bool { return strings.HasPrefix(c.Source, "10.0.0.2:") }})
 		pod := newPod("web", nfsVolume("good", "10.0.0.1"), nfsVolume("bad", "10.0.0.2"), emptyDirVolume("scratch", ""))
 		volumes, err := manager.SetUpPod(t.Context(), pod)
 		var podErr *volumemanager.PodError
@@ -124,7 +125,7 @@ func TestFailedTearDownKeepsItsRecordAndIsRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	busy := errors.New("target is busy")
-	remove := w.fake.Inject(mount.Fault{Err: busy, Match: func(c mount.Call) bool {
+	remove := w.fake.Inject(fakemount.Fault{Err: busy, Match: func(c fakemount.Call) bool {
 		return c.Op == mount.OpUnmount && strings.HasSuffix(c.Target, "/a")
 	}})
 	err := manager.TearDownPod(t.Context(), pod.UID)
@@ -163,7 +164,7 @@ func TestHungVolumeDelaysNoOther(t *testing.T) {
 	w := newWorld(t)
 	manager, _ := w.start()
 	release := make(chan struct{})
-	w.fake.Inject(mount.Fault{Release: release, Match: func(c mount.Call) bool { return strings.HasPrefix(c.Source, "10.0.0.2:") }})
+	w.fake.Inject(fakemount.Fault{Release: release, Match: func(c fakemount.Call) bool { return strings.HasPrefix(c.Source, "10.0.0.2:") }})
 	defer close(release)
 	pod := newPod("web", nfsVolume("hung", "10.0.0.2"), nfsVolume("good", "10.0.0.1"))
 	mounted := make(chan string, 8)

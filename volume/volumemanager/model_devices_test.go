@@ -12,7 +12,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -134,17 +134,17 @@ func (m *model) doDevices(s step) bool {
 }
 
 func (m *model) faultOfDevices(do action) {
-	isDevice := func(c mount.Call) bool { return strings.HasPrefix(c.Target, filepath.Join(m.root, "plugins")+"/") }
-	f := mount.Fault{Err: errors.New("injected")}
-	f.Match = func(c mount.Call) bool { return isMount(c) && isDevice(c) }
+	isDevice := func(c fakemount.Call) bool { return strings.HasPrefix(c.Target, filepath.Join(m.root, "plugins")+"/") }
+	f := fakemount.Fault{Err: errors.New("injected")}
+	f.Match = func(c fakemount.Call) bool { return isMount(c) && isDevice(c) }
 	switch do {
 	case spoilDevices:
 		f.After = true
 	case failUndevices:
-		f.Match = func(c mount.Call) bool { return isUnmount(c) && isDevice(c) }
+		f.Match = func(c fakemount.Call) bool { return isUnmount(c) && isDevice(c) }
 	case hangDevices:
 		release := make(chan struct{})
-		f = mount.Fault{Match: isDevice, Release: release}
+		f = fakemount.Fault{Match: isDevice, Release: release}
 		m.faults = append(m.faults, m.fake.Inject(f), sync.OnceFunc(func() { close(release) }))
 		return
 	}

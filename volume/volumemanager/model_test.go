@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/testenv/invariant"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -351,13 +351,13 @@ func (m *model) lose(ref volume.ObjectRef) {
 
 func (m *model) fault(s step) {
 	of := podUID(s.Pod)
-	f := mount.Fault{Err: errors.New("injected")}
-	f.Match = func(c mount.Call) bool { return isMount(c) && strings.Contains(c.Target, string(of)) }
+	f := fakemount.Fault{Err: errors.New("injected")}
+	f.Match = func(c fakemount.Call) bool { return isMount(c) && strings.Contains(c.Target, string(of)) }
 	switch s.Do {
 	case spoilMounts:
 		f.After = true
 	case failUnmount:
-		f.Match = func(c mount.Call) bool { return isUnmount(c) && strings.Contains(c.Target, string(of)) }
+		f.Match = func(c fakemount.Call) bool { return isUnmount(c) && strings.Contains(c.Target, string(of)) }
 	case hangMounts:
 		release := make(chan struct{})
 		f.Err, f.Release = nil, release

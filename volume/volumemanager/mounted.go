@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume/mountrecord"
@@ -22,11 +23,8 @@ func (m *Manager) isMountPoint(path string) (bool, error) {
 	if path == "" {
 		return false, nil
 	}
-	table, err := mount.TableOf(m.host.Mounter)
-	if err != nil {
-		return false, err
-	}
-	_, mounted, err := table.At(path)
+	mounts := table.Of(m.host.Mounter)
+	_, mounted, err := mounts.At(path)
 	return mounted, err
 }
 
@@ -41,15 +39,12 @@ func (m *Manager) mountedBelow(path string) (bool, error) {
 
 // mountsIn lists the mounts below a directory of the manager's, deepest first.
 func (m *Manager) mountsIn(dir string) ([]mount.Entry, error) {
-	table, err := mount.TableOf(m.host.Mounter)
-	if err != nil {
-		return nil, err
-	}
+	mounts := table.Of(m.host.Mounter)
 	real, err := filepath.EvalSymlinks(dir) // a root directory may lie behind links
 	if err != nil {
 		return nil, err
 	}
-	bound, err := mount.Below(table, real)
+	bound, err := mount.Below(mounts, real)
 	if err != nil {
 		return nil, err
 	}

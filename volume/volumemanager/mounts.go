@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 )
@@ -39,11 +40,8 @@ func placesOf(rootDir string) (places []place, err error) {
 }
 
 func readMounts(rootDir string, mounter mount.Interface) (mounts, error) {
-	table, err := mount.TableOf(mounter)
-	if err != nil {
-		return mounts{}, err
-	}
-	m, err := newMounts(rootDir, table)
+	mounts := table.Of(mounter)
+	m, err := newMounts(rootDir, mounts)
 	m.mounter = mounter
 	return m, err
 }

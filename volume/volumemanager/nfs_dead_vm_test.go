@@ -15,6 +15,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume/lazyunmount"
@@ -55,7 +57,7 @@ func testNodeOfADeadServer(t *testing.T, packages nfsserver.Packages, kind nfsse
 	alive := nfsserver.Start(t, packages, nfsserver.Config{Name: "alive"})
 	dead := nfsserver.Start(t, packages, nfsserver.Config{Kind: kind, Name: "dead", Exports: []nfsserver.Export{{Path: "/data"}, {Path: "/dirty"}}})
 	alive.Put("/data/hello", "hello")
-	w := newNFSNode(t, mount.Config{})
+	w := newNFSNode(t, host.Config{})
 	w.setUpTimeout = 30 * time.Second
 	manager, stop := w.start()
 	both := newPod("both", exportVolume("dead", dead.Address(), "/data"), exportVolume("alive", alive.Address(), "/data"), emptyDirVolume("e", v1.StorageMediumMemory))
@@ -184,11 +186,8 @@ func (w *world) hasMounts(t *testing.T, wanted map[string]string) {
 // nfsMounts are the sources of the kernel's NFS mounts by mount point.
 func (w *world) nfsMounts(t *testing.T) map[string]string {
 	t.Helper()
-	table, err := mount.TableOf(w.mounter)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := table.All()
+	mounts := table.Of(w.mounter)
+	all, err := mounts.All()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume"
@@ -87,7 +88,7 @@ func newManyPods(t *testing.T, packages nfsserver.Packages) *manyPods {
 		n.servers = append(n.servers, s)
 	}
 	n.dead = n.servers[0]
-	n.world = newNFSNode(t, mount.Config{Logger: slog.New(n.rungs)})
+	n.world = newNFSNode(t, host.Config{Logger: slog.New(n.rungs)})
 	for i := range 200 {
 		server, path := n.servers[i%5], []string{"/a", "/b"}[i/5%2]
 		pod := newPod(fmt.Sprintf("pod-%03d", i), exportVolume("v", server.Address(), path))

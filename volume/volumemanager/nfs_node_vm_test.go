@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume"
@@ -31,14 +32,14 @@ const (
 )
 
 // newNFSNode is a world on this machine's kernel, whose ladder is short.
-func newNFSNode(t *testing.T, c mount.Config) *world {
+func newNFSNode(t *testing.T, c host.Config) *world {
 	t.Helper()
 	w := newWorld(t)
 	nfsserver.DetachBelow(t, w.root)
 	w.plugins = func() []volume.VolumePlugin {
 		return plugins.All(nfs.New(nfs.Config{ForceAfter: nodeForceAfter, LazyAfter: nodeLazyAfter}))
 	}
-	w.mounter = mount.New(c)
+	w.mounter = host.New(c)
 	w.setUpTimeout = 8 * time.Second // the first mount loads the kernel's modules
 	return w
 }
@@ -81,7 +82,7 @@ func TestNodeWithoutNFSClient(t *testing.T) {
 		for _, pod := range replicas {
 			pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "vol1", MountPath: "/tmp"}}
 		}
-		w := newNFSNode(t, mount.Config{})
+		w := newNFSNode(t, host.Config{})
 		w.setUpTimeout = time.Minute // nothing hangs here, but emulation is slow
 		claim, pv := boundPair("nfs-211", "nfs211")
 		w.add(claim, pv)
@@ -93,7 +94,7 @@ func TestNodeWithoutNFSClient(t *testing.T) {
 			if err := os.WriteFile(osRelease, []byte("ID="+id+"\n"), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			w.mounter = mount.New(mount.Config{Via: mount.ViaCommand, OSReleaseFile: osRelease})
+			w.mounter = host.New(host.Config{Via: host.ViaCommand, OSReleaseFile: osRelease})
 			w.events = &events{}
 			manager, stop := w.start()
 			for _, pod := range replicas {
@@ -102,7 +103,7 @@ func TestNodeWithoutNFSClient(t *testing.T) {
 			stop()
 		}
 
-		w.mounter = mount.New(mount.Config{MountCommand: "no-such-command"})
+		w.mounter = host.New(host.Config{MountCommand: "no-such-command"})
 		manager, _ := w.start()
 		for _, pod := range replicas {
 			start := time.Now()
@@ -174,7 +175,7 @@ func TestNodeOfServersInTrouble(t *testing.T) {
 		good := nfsserver.Start(t, packages, nfsserver.Config{Name: "good", Exports: []nfsserver.Export{{Path: "/data"}, {Path: "/denied", Denied: true}}})
 		quiet := nfsserver.Start(t, packages, nfsserver.Config{Name: "quiet"})
 		old := nfsserver.Start(t, packages, nfsserver.Config{Name: "old", Versions: []string{"3"}})
-		w := newNFSNode(t, mount.Config{})
+		w := newNFSNode(t, host.Config{})
 		quiet.Drop()
 		tests := []struct {
 			name    string

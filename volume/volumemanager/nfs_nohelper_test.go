@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 )
 
 // TestNodeWithoutNFSClientOfOld has a node say what mount(8) of util-linux
@@ -32,8 +33,8 @@ func TestNodeWithoutNFSClientOfOld(t *testing.T) {
 		t.Fatalf("it was recorded as %s", words)
 	}
 	dir := t.TempDir()
-	node := mount.Config{
-		Via: mount.ViaCommand, MountCommand: filepath.Join(dir, "mount"), HelperDirs: []string{dir},
+	node := host.Config{
+		Via: host.ViaCommand, MountCommand: filepath.Join(dir, "mount"), HelperDirs: []string{dir},
 		FilesystemsFile: filepath.Join(dir, "filesystems"), OSReleaseFile: filepath.Join(dir, "os-release"),
 	}
 	for file, content := range map[string]string{
@@ -46,7 +47,7 @@ func TestNodeWithoutNFSClientOfOld(t *testing.T) {
 		}
 	}
 	w := newWorld(t)
-	w.mounter = mount.New(node)
+	w.mounter = host.New(node)
 	claim, pv := boundPair("nfs-211", "nfs211")
 	w.add(claim, pv)
 	manager, stop := w.start()

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
 )
@@ -81,7 +81,7 @@ func (f writerFunc) Write(b []byte) (int, error) {
 // shutDownWithADeadServer ends with the machine.
 func shutDownWithADeadServer(t *testing.T, packages nfsserver.Packages) {
 	dead := nfsserver.Start(t, packages, nfsserver.Config{Name: "dead"})
-	w := newNFSNode(t, mount.Config{})
+	w := newNFSNode(t, host.Config{})
 	w.setUpTimeout = time.Minute
 	manager, stop := w.start()
 	idle, writing, leaving := newPod("idle", exportVolume("v", dead.Address(), "/data")), newPod("writing", exportVolume("v", dead.Address(), "/data")), newPod("leaving", exportVolume("v", dead.Address(), "/data"))

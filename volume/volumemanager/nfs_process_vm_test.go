@@ -23,7 +23,7 @@ type process struct {
 }
 
 // startReader opens an existing file; startWriter makes one, to which
-// [process.write] writes.
+// [volumemanager.process.write] writes.
 func startReader(t *testing.T, dir, name string) *process {
 	t.Helper()
 	return startProcess(t, dir, "exec 3<"+name+"; echo open; read end")

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -17,7 +17,7 @@ func TestWhatCannotBeNotedIsNotCalledMounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		manager, stop := w.start()
-		w.fake.Inject(mount.Fault{Match: func(c mount.Call) bool {
+		w.fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool {
 			if isMount(c) {
 				must(t, manager.CloseRecords()) // nothing is noted from now on
 			}

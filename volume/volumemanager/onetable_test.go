@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins"
 )
@@ -16,15 +17,12 @@ func TestAllShareOneMountTable(t *testing.T) {
 	asker := &asksTable{}
 	w.plugins = func() []volume.VolumePlugin { return append(plugins.All(), asker) }
 	w.start()
-	first, err := mount.TableOf(asker.host.GetMounter())
-	if err != nil {
-		t.Fatal(err)
+	first := table.Of(asker.host.GetMounter())
+	if again := table.Of(asker.host.GetMounter()); again != first {
+		t.Errorf("asked again, there is another table: %T, %T", first, again)
 	}
-	if again, err := mount.TableOf(asker.host.GetMounter()); err != nil || again != first {
-		t.Errorf("asked again, there is another table: %T, %T, %v", first, again, err)
-	}
-	if other, err := mount.TableOf(w.mounter); err != nil || other == first {
-		t.Errorf("the mounter has that table by itself: %v", err)
+	if table.Of(w.mounter) == first {
+		t.Error("the mounter has that table by itself")
 	}
 }
 

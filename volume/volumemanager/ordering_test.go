@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -177,7 +178,7 @@ func TestTimeoutKeepsTheCause(t *testing.T) {
 		w.setUpTimeout = 30 * time.Second
 		manager, stop := w.start()
 		defer stop()
-		w.fake.Inject(mount.Fault{Release: make(chan struct{}), Match: func(c mount.Call) bool { return c.Op == mount.OpMount }})
+		w.fake.Inject(fakemount.Fault{Release: make(chan struct{}), Match: func(c fakemount.Call) bool { return c.Op == mount.OpMount }})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, err := manager.SetUpPod(ctx, newPod("web", nfsVolume("n", "10.0.0.1")))

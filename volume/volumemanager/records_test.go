@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
 )
@@ -19,7 +19,7 @@ import (
 // Without its record a volume is not touched, and with a record that cannot
 // be removed it is not gone.
 func TestRecordsThatCannotBeWritten(t *testing.T) {
-	fake := mount.NewFakeMounter()
+	fake := fakemount.New()
 	defer fake.Close()
 	manager, err := New(Config{
 		RootDir: filepath.Join(t.TempDir(), "root"), NodeName: "n", Objects: objects.NewStore(), Plugins: plugins.All(), Mounter: fake,
@@ -65,7 +65,7 @@ func TestRecordsThatCannotBeWritten(t *testing.T) {
 
 // A pod without volumes leaves nothing behind when it is deleted.
 func TestPodsWithoutVolumesAreForgotten(t *testing.T) {
-	manager, err := New(Config{RootDir: filepath.Join(t.TempDir(), "root"), NodeName: "n", Objects: objects.NewStore(), Plugins: plugins.All(), Mounter: mount.NewFakeMounter()})
+	manager, err := New(Config{RootDir: filepath.Join(t.TempDir(), "root"), NodeName: "n", Objects: objects.NewStore(), Plugins: plugins.All(), Mounter: fakemount.New()})
 	if err != nil {
 		t.Fatal(err)
 	}

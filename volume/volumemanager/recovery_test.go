@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/journal"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -64,8 +65,8 @@ func TestCrashAroundTheMount(t *testing.T) {
 				pod := newPod("web", nfsVolume("v", "10.0.0.1"))
 				died := errors.New("the process died")
 				remove := w.fake.Inject(
-					mount.Fault{Err: died, After: after, Match: func(c mount.Call) bool { return c.Op == mount.OpMount }},
-					mount.Fault{Err: died, Match: func(c mount.Call) bool { return c.Op == mount.OpUnmount }}, // the dead clean nothing up
+					fakemount.Fault{Err: died, After: after, Match: func(c fakemount.Call) bool { return c.Op == mount.OpMount }},
+					fakemount.Fault{Err: died, Match: func(c fakemount.Call) bool { return c.Op == mount.OpUnmount }}, // the dead clean nothing up
 				)
 				_, err := manager.SetUpPod(t.Context(), pod)
 				if !errors.Is(err, died) {
@@ -120,7 +121,7 @@ func TestInspect(t *testing.T) {
 		t.Errorf("while mounted:\n%s", diff)
 	}
 	// After a reboot the mount table is empty.
-	rebooted := mount.NewFakeMounter()
+	rebooted := fakemount.New()
 	t.Cleanup(func() { _ = rebooted.Close() })
 	want["share"] = "failed"
 	if diff := cmp.Diff(want, states(rebooted.Table())); diff != "" {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -31,8 +31,8 @@ func TestDetachedVolumeIsDeclaredAgain(t *testing.T) {
 				}
 				died := errors.New("the process died")
 				remove := w.fake.Inject(
-					mount.Fault{Match: isMount, After: true, Err: died},
-					mount.Fault{Match: isUnmount, Err: died}, // the dead clean nothing up
+					fakemount.Fault{Match: isMount, After: true, Err: died},
+					fakemount.Fault{Match: isUnmount, Err: died}, // the dead clean nothing up
 				)
 				if _, err := manager.SetUpPod(t.Context(), pod); !errors.Is(err, died) {
 					t.Fatal(err)

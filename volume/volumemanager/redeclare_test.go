@@ -9,7 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 )
 
 // A pod may be declared with other volumes at any time, also between the moment
@@ -40,7 +40,7 @@ func TestAttemptOvertakenByAChangeIsRepeatedAtOnce(t *testing.T) {
 		manager, stop := w.start()
 		defer stop()
 		release := make(chan struct{})
-		w.fake.Inject(mount.Fault{Match: isMount, Nth: 1, Release: release, Err: errors.New("refused")})
+		w.fake.Inject(fakemount.Fault{Match: isMount, Nth: 1, Release: release, Err: errors.New("refused")})
 		pod := newPod("web", nfsVolume("v", answering))
 		if err := manager.PutPod(pod); err != nil {
 			t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -23,7 +23,7 @@ func TestBackOff(t *testing.T) {
 		w := newWorld(t)
 		manager, stop := w.start()
 		defer stop()
-		remove := w.fake.Inject(mount.Fault{Match: isMount, Err: errors.New("refused")})
+		remove := w.fake.Inject(fakemount.Fault{Match: isMount, Err: errors.New("refused")})
 		start := time.Now()
 		var at []time.Duration
 		defer manager.Subscribe(func(v volumemanager.VolumeStatus) {
@@ -61,7 +61,7 @@ func TestFailuresEndByThemselves(t *testing.T) {
 		w := newWorld(t)
 		manager, stop := w.start()
 		defer stop()
-		remove := w.fake.Inject(mount.Fault{Match: isMount, Err: errors.New("refused")})
+		remove := w.fake.Inject(fakemount.Fault{Match: isMount, Err: errors.New("refused")})
 		if err := manager.PutPod(newPod("web", nfsVolume("v", "10.0.0.1"))); err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestFailuresEndByThemselves(t *testing.T) {
 		if err := manager.WaitForMounted(t.Context(), "uid-web"); err != nil {
 			t.Error(err)
 		}
-		remove = w.fake.Inject(mount.Fault{Match: isUnmount, Err: errors.New("busy")})
+		remove = w.fake.Inject(fakemount.Fault{Match: isUnmount, Err: errors.New("busy")})
 		if err := manager.TearDownPod(t.Context(), "uid-web"); err == nil {
 			t.Error("the failed tear-down is not reported")
 		}
@@ -123,7 +123,7 @@ func TestDeletionEndsAHungSetUp(t *testing.T) {
 		w := newWorld(t)
 		manager, stop := w.start()
 		defer stop()
-		w.fake.Inject(mount.Fault{Match: isMount, Release: make(chan struct{}), Nth: 1})
+		w.fake.Inject(fakemount.Fault{Match: isMount, Release: make(chan struct{}), Nth: 1})
 		if err := manager.PutPod(newPod("web", nfsVolume("v", "10.0.0.1"))); err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +151,7 @@ func TestHungSetUpIsRepeated(t *testing.T) {
 		w := newWorld(t)
 		manager, stop := w.start()
 		defer stop()
-		w.fake.Inject(mount.Fault{Match: isMount, Release: make(chan struct{}), Nth: 1})
+		w.fake.Inject(fakemount.Fault{Match: isMount, Release: make(chan struct{}), Nth: 1})
 		start := time.Now()
 		if err := manager.PutPod(newPod("web", nfsVolume("v", "10.0.0.1"))); err != nil {
 			t.Fatal(err)

@@ -8,7 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/rootdir"
 )
 
@@ -54,11 +55,8 @@ func TestNothingPlantedBelowARootIsUsed(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, locked := lockRoot(root)
-			table, err := mount.TableOf(mount.NewFakeMounter())
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, inspected := Inspect(root, table)
+			mounts := table.Of(fakemount.New())
+			_, inspected := Inspect(root, mounts)
 			for what, err := range map[string]error{"lock": locked, "inspect": inspected, "check": CheckRoot(root)} {
 				_, ok := errors.AsType[*RootError](err)
 				if _, why := errors.AsType[*rootdir.Error](err); !ok || !why {

@@ -14,13 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 // toServer selects the mounts from one server, however it is spelt.
-func toServer(server string) func(mount.Call) bool {
-	return func(c mount.Call) bool {
+func toServer(server string) func(fakemount.Call) bool {
+	return func(c fakemount.Call) bool {
 		host, _, _ := strings.Cut(c.Source, ":/")
 		return isMount(c) && strings.EqualFold(host, server)
 	}
@@ -43,7 +44,7 @@ func TestManyVolumesOfADeadServer(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		// What a mount from it does; it ends by itself, or hangs.
-		fault func(back chan struct{}) mount.Fault
+		fault func(back chan struct{}) fakemount.Fault
 		// first is when the volumes have failed for the first time; least and most
 		// are how often the server may be asked meanwhile.
 		first       time.Duration
@@ -51,10 +52,10 @@ func TestManyVolumesOfADeadServer(t *testing.T) {
 	}{
 		// Every mount of the first wave has its two minutes, then one each
 		// 10+15, 20+15, 40+15, 60+15, … seconds.
-		{"silent", func(back chan struct{}) mount.Fault { return mount.Fault{Release: back} }, 2 * time.Minute, many + 5, many + 9},
+		{"silent", func(back chan struct{}) fakemount.Fault { return fakemount.Fault{Release: back} }, 2 * time.Minute, many + 5, many + 9},
 		// Mounts fail at once, so that three do for all but those that are under way by
 		// then, and then there is one each 5, 10, 20, 40, 60, … seconds.
-		{"unreachable", func(chan struct{}) mount.Fault { return mount.Fault{Err: unix.EHOSTUNREACH} }, 0, 3 + 11, many + 13},
+		{"unreachable", func(chan struct{}) fakemount.Fault { return fakemount.Fault{Err: unix.EHOSTUNREACH} }, 0, 3 + 11, many + 13},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -127,7 +128,7 @@ func TestPodOfADeadServer(t *testing.T) {
 		w := newWorld(t)
 		manager, stop := w.start()
 		defer stop()
-		remove := w.fake.Inject(mount.Fault{Match: toServer("dead"), Err: unix.EHOSTUNREACH})
+		remove := w.fake.Inject(fakemount.Fault{Match: toServer("dead"), Err: unix.EHOSTUNREACH})
 		for n := range 3 {
 			if _, err := manager.SetUpPod(t.Context(), newPod(fmt.Sprint("web", n), nfsVolume("v", "dead"))); err == nil {
 				t.Fatal("mounted")
@@ -171,7 +172,7 @@ func TestPodOfADeadServer(t *testing.T) {
 		// anew, whatever the outage lasted.
 		time.Sleep(5 * time.Minute)
 		remove()
-		remove = w.fake.Inject(mount.Fault{Match: toServer("DEAD"), Err: mount.ErrNoSuchExport})
+		remove = w.fake.Inject(fakemount.Fault{Match: toServer("DEAD"), Err: mount.ErrNoSuchExport})
 		time.Sleep(time.Minute + 3*time.Second)
 		row = statusOf(t, manager, "late")
 		if !errors.Is(row.Err, mount.ErrNoSuchExport) || time.Until(row.NextRetry) > time.Minute {
@@ -197,7 +198,7 @@ func TestDeletionWhileTheServerIsTried(t *testing.T) {
 		w := newWorld(t)
 		manager, stop := w.start()
 		defer stop()
-		remove := w.fake.Inject(mount.Fault{Match: toServer("dead"), Err: unix.EHOSTUNREACH})
+		remove := w.fake.Inject(fakemount.Fault{Match: toServer("dead"), Err: unix.EHOSTUNREACH})
 		for n := range 4 {
 			if _, err := manager.SetUpPod(t.Context(), newPod(fmt.Sprint("web", n), nfsVolume("v", "dead"))); err == nil {
 				t.Fatal("mounted")
@@ -205,7 +206,7 @@ func TestDeletionWhileTheServerIsTried(t *testing.T) {
 		}
 		remove()
 		w.fake.ResetCalls()
-		w.fake.Inject(mount.Fault{Match: toServer("dead"), Release: make(chan struct{})})
+		w.fake.Inject(fakemount.Fault{Match: toServer("dead"), Release: make(chan struct{})})
 		time.Sleep(6 * time.Second)
 		if n := w.attempts("dead"); n != 1 {
 			t.Errorf("%d mounts try the server", n)

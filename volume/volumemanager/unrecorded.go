@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -57,11 +57,8 @@ func (m *Manager) foundAt(key volumeKey, dir string) (string, error) {
 	if i < 0 {
 		return "", nil
 	}
-	table, err := mount.TableOf(m.host.Mounter)
-	if err != nil {
-		return "", err
-	}
-	switch _, mounted, err := table.At(dir); {
+	mounts := table.Of(m.host.Mounter)
+	switch _, mounted, err := mounts.At(dir); {
 	case err != nil:
 		return "", err
 	case mounted:

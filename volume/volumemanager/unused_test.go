@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -54,7 +54,7 @@ func TestVolumesThatNoContainerUses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.withAttachableDisks()
-		refuse := w.fake.Inject(mount.Fault{Match: isMount, Err: errors.New("no answer")})
+		refuse := w.fake.Inject(fakemount.Fault{Match: isMount, Err: errors.New("no answer")})
 		manager, stop := w.start()
 		defer stop()
 		pod := withVolumes(idle("web", needy()...), emptyDirVolume("used", ""))

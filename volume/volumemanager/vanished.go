@@ -8,7 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/mountrecord"
 )
 
@@ -23,12 +23,8 @@ const (
 
 // subscribeMounts begins to listen to the mount table; nil: it cannot be.
 func (m *Manager) subscribeMounts(ctx context.Context) <-chan struct{} {
-	table, err := mount.TableOf(m.host.Mounter)
-	if err != nil {
-		m.log.Warn("the mount table cannot be watched; mounts that vanish go unnoticed", "error", err)
-		return nil
-	}
-	return table.Subscribe(ctx)
+	mounts := table.Of(m.host.Mounter)
+	return mounts.Subscribe(ctx)
 }
 
 // watchMounts looks for mounts that somebody else took away whenever the mount

@@ -14,6 +14,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -72,7 +75,7 @@ func TestAMountThatVanishesIsMadeAgain(t *testing.T) {
 
 // countingMounter counts the looks at its whole table.
 type countingMounter struct {
-	*mount.FakeMounter
+	*fakemount.Mounter
 	looks atomic.Int32
 }
 
@@ -81,7 +84,7 @@ type countingTable struct {
 	looks *atomic.Int32
 }
 
-func (m *countingMounter) Table() mount.Table { return countingTable{m.FakeMounter.Table(), &m.looks} }
+func (m *countingMounter) Table() mount.Table { return countingTable{m.Mounter.Table(), &m.looks} }
 
 func (t countingTable) All() ([]mount.Entry, error) {
 	t.looks.Add(1)
@@ -91,7 +94,7 @@ func (t countingTable) All() ([]mount.Entry, error) {
 func TestOwnMountsDoNotHaveTheTableReadForEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		counting := &countingMounter{FakeMounter: w.fake}
+		counting := &countingMounter{Mounter: w.fake}
 		w.mounter = counting
 		manager, _ := w.start()
 		counting.looks.Store(0)
@@ -119,7 +122,7 @@ func TestOwnMountsDoNotHaveTheTableReadForEach(t *testing.T) {
 func TestAMountThatVanishesFromTheKernelsTable(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.mounter = mount.New(mount.Config{Via: mount.ViaSystemCalls})
+		w.mounter = host.New(host.Config{Via: host.ViaSystemCalls})
 		manager, _ := w.start()
 		pod := newPod("web", emptyDirVolume("memory", v1.StorageMediumMemory))
 		volumes, err := manager.SetUpPod(t.Context(), pod)
@@ -145,11 +148,8 @@ func TestAMountThatVanishesFromTheKernelsTable(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Fatal("nobody has noticed it")
 		}
-		table, err := mount.TableOf(w.mounter)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, mounted, err := table.At(path); err != nil || !mounted {
+		mounts := table.Of(w.mounter)
+		if _, mounted, err := mounts.At(path); err != nil || !mounted {
 			t.Errorf("mounted again: %v, %v", mounted, err)
 		}
 		if err := manager.TearDownPod(t.Context(), pod.UID); err != nil {

@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -70,8 +70,8 @@ func TestWaitWithAnEndedContextNamesWhatIsOutstanding(t *testing.T) {
 	manager, _ := w.start()
 	pod := newPod("web", emptyDirVolume("v", "Memory"))
 	hangs, release := make(chan struct{}), make(chan struct{})
-	hang := func(match func(mount.Call) bool) {
-		w.fake.Inject(mount.Fault{Match: match, Nth: 1, Hook: func() { hangs <- struct{}{} }, Release: release})
+	hang := func(match func(fakemount.Call) bool) {
+		w.fake.Inject(fakemount.Fault{Match: match, Nth: 1, Hook: func() { hangs <- struct{}{} }, Release: release})
 	}
 	hang(isMount)
 	hang(isUnmount)

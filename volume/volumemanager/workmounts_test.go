@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -58,8 +59,8 @@ func TestManagerUnmountsWhatPluginsHadMountedForThemselves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.leaveWork("alive", "dead")
-		w.fake.Inject(mount.Fault{
-			Match: func(c mount.Call) bool { return filepath.Base(c.Target) == "dead" && c.Op == mount.OpUnmount },
+		w.fake.Inject(fakemount.Fault{
+			Match: func(c fakemount.Call) bool { return filepath.Base(c.Target) == "dead" && c.Op == mount.OpUnmount },
 			Err:   unix.EBUSY,
 		})
 		manager, stop := w.start()

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/journal"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -29,7 +30,7 @@ import (
 type world struct {
 	t      testing.TB
 	root   string
-	fake   *mount.FakeMounter
+	fake   *fakemount.Mounter
 	store  *objects.Store
 	events *events
 
@@ -48,7 +49,7 @@ type world struct {
 
 // newWorldIn leaves to the caller to clean up.
 func newWorldIn(t testing.TB, dir string) *world {
-	return &world{t: t, root: filepath.Join(dir, "root"), fake: mount.NewFakeMounter(), store: objects.NewStore(), events: &events{}}
+	return &world{t: t, root: filepath.Join(dir, "root"), fake: fakemount.New(), store: objects.NewStore(), events: &events{}}
 }
 
 func newWorld(t testing.TB) *world {

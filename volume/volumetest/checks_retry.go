@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -77,7 +78,7 @@ func (n *Node) troubleAll(hang bool) (end func()) {
 		err = &mount.Error{Op: mount.OpMount, Cause: mount.ErrTimedOut, Uncertain: true, Err: errInjected}
 		close(release)
 	}
-	removeMounter := n.mounter.Inject(mount.Fault{Err: err, Release: release})
+	removeMounter := n.mounter.Inject(fakemount.Fault{Err: err, Release: release})
 	removeRole := n.InjectRole(RoleFault{Err: err, Release: release})
 	return func() {
 		removeMounter()

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 )
 
 // AssertClean fails the test if anything is mounted, or anything is left below
@@ -51,12 +52,8 @@ func (h *Host) mounts(t testing.TB) []mount.Entry {
 
 func (h *Host) allMounts(t testing.TB) []mount.Entry {
 	t.Helper()
-	table, err := mount.TableOf(h.GetMounter())
-	if err != nil {
-		t.Error(err)
-		return nil
-	}
-	entries, err := table.All()
+	mounts := table.Of(h.GetMounter())
+	entries, err := mounts.All()
 	if err != nil {
 		t.Error(err)
 	}

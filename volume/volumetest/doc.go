@@ -71,7 +71,7 @@
 // # A fake node
 //
 // [NewHost] gives a plugin a whole fake node: directories below t.TempDir, a
-// [mount.FakeMounter], and every role of a volume host in memory, with
+// [fakemount.Mounter], and every role of a volume host in memory, with
 // injected faults. Nothing in it needs privilege:
 //
 //	host := volumetest.NewHost(t)

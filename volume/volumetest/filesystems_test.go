@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
@@ -58,7 +59,7 @@ func packedSuite() Suite {
 				Mount: &Mount{FSType: "squashfs", Options: []string{"ro"}}},
 		}},
 		Refused: []RefusedCase{{Name: "no image", Spec: option("image", "missing", true), Because: "no such file", NoKernel: needs}},
-		FileSystems: map[string]mount.FakeContent{
+		FileSystems: map[string]fakemount.Content{
 			"overlay":  layers,
 			"squashfs": func(r mount.Request) (string, error) { return unpacked(r.Source) },
 		},

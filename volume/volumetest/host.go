@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
 )
@@ -29,7 +30,7 @@ type Host struct {
 	volume.Host
 	// Fake is the mounter, the same as GetMounter returns; nil on a [Node] that
 	// mounts for real.
-	Fake *mount.FakeMounter
+	Fake *fakemount.Mounter
 	// NodeAllocatable is what the role Allocatable answers.
 	NodeAllocatable v1.ResourceList
 	// Now is the clock that tokens expire by; time.Now at first.
@@ -49,7 +50,7 @@ var _ volume.VolumeHost = (*Host)(nil)
 // test fails if anybody changed an object that a role had returned.
 func NewHost(t testing.TB) *Host {
 	t.Helper()
-	fake := mount.NewFakeMounter()
+	fake := fakemount.New()
 	// What was kept beside the mounts a plugin would take for its own.
 	fake.KeepIn(t.TempDir())
 	h := newHost(t, newRoot(t, t.TempDir()), fake, &objectMap{})

@@ -4,33 +4,35 @@ import (
 	"context"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/fault"
 )
 
 // kernelMounter mounts for real, under injected faults.
 type kernelMounter struct {
 	mount.ContextMounter
-	faults fault.Injector[mount.Call]
+	faults fault.Injector[fakemount.Call]
 }
 
 func newKernelMounter() *kernelMounter {
-	return &kernelMounter{ContextMounter: mount.New(mount.Config{})}
+	return &kernelMounter{ContextMounter: host.New(host.Config{})}
 }
 
 var _ faultyMounter = (*kernelMounter)(nil)
 
-func (m *kernelMounter) Inject(faults ...mount.Fault) (remove func()) {
+func (m *kernelMounter) Inject(faults ...fakemount.Fault) (remove func()) {
 	return m.faults.Inject(faults...)
 }
 
-func (m *kernelMounter) Calls() []mount.Call { return m.faults.Calls() }
+func (m *kernelMounter) Calls() []fakemount.Call { return m.faults.Calls() }
 
 func (m *kernelMounter) ResetCalls() { m.faults.ResetCalls() }
 
 // MountContext implements [mount.ContextMounter]. A fault that hits it leaves
 // open whether the mount took effect.
 func (m *kernelMounter) MountContext(ctx context.Context, r mount.Request) error {
-	call := mount.Call{Op: mount.OpMount, Source: r.Source, Target: r.Target, FSType: r.FSType, Options: r.Options}
+	call := fakemount.Call{Op: mount.OpMount, Source: r.Source, Target: r.Target, FSType: r.FSType, Options: r.Options}
 	var own error
 	err := m.faults.Do(ctx, call, func() error {
 		own = m.ContextMounter.MountContext(ctx, r)
@@ -45,7 +47,7 @@ func (m *kernelMounter) MountContext(ctx context.Context, r mount.Request) error
 
 // UnmountContext implements [mount.ContextMounter].
 func (m *kernelMounter) UnmountContext(ctx context.Context, target string, o mount.UnmountOptions) (mount.Rung, error) {
-	call := mount.Call{Op: mount.OpUnmount, Target: target, Rung: mount.RungNormal}
+	call := fakemount.Call{Op: mount.OpUnmount, Target: target, Rung: mount.RungNormal}
 	var rung mount.Rung
 	var own error
 	err := m.faults.Do(ctx, call, func() error {

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 )
 
 // TestPlainCallsAreCounted calls each plain method of a kernel's mounter, on
 // top of a fake in the kernel's place, without a fault and under one.
 func TestPlainCallsAreCounted(t *testing.T) {
-	fake := mount.NewFakeMounter()
+	fake := fakemount.New()
 	t.Cleanup(func() {
 		if err := fake.Close(); err != nil {
 			t.Error(err)
@@ -28,7 +28,7 @@ func TestPlainCallsAreCounted(t *testing.T) {
 	} {
 		for _, call := range []func() error{call, func() error { return m.Unmount(dir) }} {
 			m.ResetCalls()
-			remove := m.Inject(mount.Fault{Err: errInjected})
+			remove := m.Inject(fakemount.Fault{Err: errInjected})
 			if err := call(); !errors.Is(err, errInjected) {
 				t.Errorf("%s under a fault: %v", name, err)
 			}

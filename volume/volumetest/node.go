@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -36,12 +37,12 @@ type Node struct {
 	agent   *agent
 }
 
-// faultyMounter is a mounter under injected faults: [mount.FakeMounter], or
+// faultyMounter is a mounter under injected faults: [fakemount.Mounter], or
 // the kernel's.
 type faultyMounter interface {
 	mount.ContextMounter
-	Inject(faults ...mount.Fault) (remove func())
-	Calls() []mount.Call
+	Inject(faults ...fakemount.Fault) (remove func())
+	Calls() []fakemount.Call
 	ResetCalls()
 }
 

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/fault"
 )
 
@@ -126,9 +126,9 @@ func (n *Node) disturb(p point, d disturbance) (reached chan struct{}, remove fu
 	var removeMounter, removeRole func()
 	if p.role {
 		removeRole = n.InjectRole(faultAt[RoleCall](p, d, reached))
-		removeMounter = n.mounter.Inject(faultOnward[mount.Call](d, reached))
+		removeMounter = n.mounter.Inject(faultOnward[fakemount.Call](d, reached))
 	} else {
-		removeMounter = n.mounter.Inject(faultAt[mount.Call](p, d, reached))
+		removeMounter = n.mounter.Inject(faultAt[fakemount.Call](p, d, reached))
 		removeRole = n.InjectRole(faultOnward[RoleCall](d, reached))
 	}
 	return reached, func() { removeMounter(); removeRole() }

@@ -12,7 +12,7 @@ import (
 )
 
 // Run checks the plugin that newPlugin makes against the contract of package
-// volume, as sub-tests fake/<check>/<case> on a [mount.FakeMounter], and
+// volume, as sub-tests fake/<check>/<case> on a [fakemount.Mounter], and
 // kernel/… with real mounts in a mount namespace of their own: as root and as
 // an ordinary user where the tests run as root, else as an ordinary user. What
 // fails in one of these places is not run in the next, where it would be said again. The

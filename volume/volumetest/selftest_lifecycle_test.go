@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
@@ -234,21 +235,15 @@ func brokenLifecycle() []broken {
 }
 
 func mountedAt(v *noteVolume, dir string) bool {
-	table, err := mount.TableOf(v.Host.GetMounter())
-	if err != nil {
-		return false
-	}
-	_, mounted, err := table.At(dir)
+	mounts := table.Of(v.Host.GetMounter())
+	_, mounted, err := mounts.At(dir)
 	return mounted && err == nil
 }
 
 // tearDownAll tears every mount of the plugin with such a target down.
 func tearDownAll(ctx context.Context, u *noteUnmounter, wanted func(target string) bool) error {
-	table, err := mount.TableOf(u.Host.GetMounter())
-	if err != nil {
-		return err
-	}
-	entries, err := table.All()
+	mounts := table.Of(u.Host.GetMounter())
+	entries, err := mounts.All()
 	for _, e := range entries {
 		if strings.Contains(e.Target, volume.EscapeQualifiedName(noteName)) && wanted(e.Target) {
 			err = errors.Join(err, podmount.TearDown(ctx, u.Host.GetMounter(), e.Target, mount.UnmountOptions{}))

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 )
 
 // assertShown fails unless the volume shows what its case wants. It may be
@@ -160,11 +161,8 @@ func (v *podVolume) entry() (mount.Entry, bool) {
 }
 
 func (v *podVolume) lookUp() (mount.Entry, bool, error) {
-	table, err := mount.TableOf(v.node.GetMounter())
-	if err != nil {
-		return mount.Entry{}, false, err
-	}
-	return table.At(v.GetPath())
+	mounts := table.Of(v.node.GetMounter())
+	return mounts.At(v.GetPath())
 }
 
 // assertGone fails if anything is left of the volume's own directory.

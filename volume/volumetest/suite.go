@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -38,8 +38,8 @@ type Suite struct {
 	Storage []StorageCase
 	// FileSystems say, by their types, what mounts of file systems show that the
 	// fake does not know, such as overlay and squashfs: each node's fake is given
-	// them by [mount.FakeMounter.ServeType]. On a kernel they are not used.
-	FileSystems map[string]mount.FakeContent
+	// them by [fakemount.Mounter.ServeType]. On a kernel they are not used.
+	FileSystems map[string]fakemount.Content
 	// Waivers are the checks that the plugin is known to fail.
 	Waivers []Waiver
 }

@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/testenv/invariant"
 )
 
 // Who looks in the wrong place must not learn that nothing is wrong there.
 func TestARootThatIsNotThereIsAViolation(t *testing.T) {
-	fake := mount.NewFakeMounter()
+	fake := fakemount.New()
 	defer fake.Close()
 	root := t.TempDir()
 	if err := invariant.Violations(root, fake.Table(), nil); err != nil {

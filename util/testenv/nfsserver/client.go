@@ -38,7 +38,7 @@ func Statd(t testing.TB, p Packages) (stop func()) {
 
 // Helper gives the machine the NFS client's tools until the test ends: dir has
 // mount.nfs, mount.nfs4, umount.nfs and umount.nfs4 for those who look there
-// (mount.Config's HelperDirs), and /sbin has them for mount(8), which looks
+// (host.Config's HelperDirs), and /sbin has them for mount(8), which looks
 // nowhere else. Without it the machine has none, unless the host has.
 func Helper(t testing.TB, p Packages) (dir string) {
 	t.Helper()

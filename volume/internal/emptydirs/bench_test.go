@@ -11,6 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/emptydirs"
 )
@@ -20,7 +22,7 @@ const memory = v1.StorageMediumMemory
 // bench is one volume of one pod on the fake mounter.
 type bench struct {
 	*testing.T
-	fake *mount.FakeMounter
+	fake *fakemount.Mounter
 	host *volume.Host
 	v    volume.PodVolume
 	dir  string
@@ -28,7 +30,7 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	b := &bench{T: t, fake: mount.NewFakeMounter()}
+	b := &bench{T: t, fake: fakemount.New()}
 	t.Cleanup(func() {
 		if err := b.fake.Close(); err != nil {
 			t.Error(err)
@@ -83,11 +85,8 @@ func (b *bench) wantMounts(want int) {
 
 func (b *bench) mounts() (found []mount.Entry) {
 	b.Helper()
-	table, err := mount.TableOf(b.host.Mounter)
-	if err != nil {
-		b.Fatal(err)
-	}
-	all, err := table.All()
+	mounts := table.Of(b.host.Mounter)
+	all, err := mounts.All()
 	if err != nil {
 		b.Fatal(err)
 	}

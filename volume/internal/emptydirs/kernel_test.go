@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
@@ -26,7 +27,7 @@ func onKernel(t *testing.T, f func(*bench)) {
 			t.Fatal(err)
 		}
 		b := &bench{T: t}
-		b.use(&volume.Host{RootDir: root, Mounter: mount.New(mount.Config{})})
+		b.use(&volume.Host{RootDir: root, Mounter: host.New(host.Config{})})
 		f(b)
 	})
 }

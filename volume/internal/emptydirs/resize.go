@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -17,11 +18,8 @@ func resize(ctx context.Context, m mount.Interface, dir string, o Options) error
 	if o.SizeBytes == 0 || o.Wrapped {
 		return nil
 	}
-	table, err := mount.TableOf(m)
-	if err != nil {
-		return volume.NothingDone(err)
-	}
-	entry, mounted, err := table.At(dir)
+	mounts := table.Of(m)
+	entry, mounted, err := mounts.At(dir)
 	if err != nil || !mounted || entry.FSType != FSTypeMemory {
 		return volume.NothingDone(err)
 	}

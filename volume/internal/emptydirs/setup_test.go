@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/emptydirs"
 	"github.com/podvol/podvol/volume/internal/podmount"
@@ -159,7 +160,7 @@ func TestInvalidOptions(t *testing.T) {
 
 func TestOldKernelWithoutNoswap(t *testing.T) {
 	b := newBench(t)
-	b.fake.Inject(mount.Fault{Match: func(c mount.Call) bool { return slices.Contains(c.Options, "noswap") }, Err: unix.EINVAL})
+	b.fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool { return slices.Contains(c.Options, "noswap") }, Err: unix.EINVAL})
 	b.setUp(emptydirs.Options{Medium: memory, SizeBytes: 4096})
 	b.wantMounts(1)
 	b.wantReady(true, false)
@@ -171,11 +172,11 @@ func TestOldKernelWithoutNoswap(t *testing.T) {
 }
 
 func TestFailureLeavesNothing(t *testing.T) {
-	isMount := func(c mount.Call) bool { return c.Op == mount.OpMount }
+	isMount := func(c fakemount.Call) bool { return c.Op == mount.OpMount }
 	for name, after := range map[string]bool{"before its effect": false, "after its effect": true} {
 		t.Run("mount fails "+name, func(t *testing.T) {
 			b := newBench(t)
-			b.fake.Inject(mount.Fault{Match: isMount, After: after, Err: unix.EPERM})
+			b.fake.Inject(fakemount.Fault{Match: isMount, After: after, Err: unix.EPERM})
 			err := emptydirs.SetUp(t.Context(), b.v, b.dir, emptydirs.Options{Medium: memory})
 			if !errors.Is(err, unix.EPERM) || volume.IsUncertain(err) {
 				t.Errorf("SetUp = %v", err)
@@ -235,7 +236,7 @@ func TestMarkerOutlivesTheMount(t *testing.T) {
 	if err := b.fake.Unmount(b.dir); err != nil {
 		t.Fatal(err)
 	}
-	b.fake.Inject(mount.Fault{Err: unix.ENOMEM})
+	b.fake.Inject(fakemount.Fault{Err: unix.ENOMEM})
 	if err := emptydirs.SetUp(t.Context(), b.v, b.dir, o); !errors.Is(err, unix.ENOMEM) {
 		t.Errorf("SetUp = %v", err)
 	}
@@ -386,7 +387,7 @@ func TestResize(t *testing.T) {
 	b.wantMounts(1)
 	b.wantData(file)
 
-	b.fake.Inject(mount.Fault{Err: unix.EINVAL})
+	b.fake.Inject(fakemount.Fault{Err: unix.EINVAL})
 	err := emptydirs.SetUp(t.Context(), b.v, b.dir, emptydirs.Options{Medium: memory, SizeBytes: 1})
 	if !errors.Is(err, unix.EINVAL) || volume.IsUncertain(err) {
 		t.Errorf("SetUp = %v", err)

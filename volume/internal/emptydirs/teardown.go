@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
@@ -70,10 +71,7 @@ func remove(ctx context.Context, m mount.Interface, dir string) error {
 }
 
 func checkNested(m mount.Interface, dir string) error {
-	table, err := mount.TableOf(m)
-	if err != nil {
-		return err
-	}
+	mounts := table.Of(m)
 	real, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -81,7 +79,7 @@ func checkNested(m mount.Interface, dir string) error {
 	if err != nil {
 		return err
 	}
-	nested, err := mount.Below(table, real)
+	nested, err := mount.Below(mounts, real)
 	if err != nil {
 		return err
 	}

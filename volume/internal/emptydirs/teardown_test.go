@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/internal/emptydirs"
 )
 
@@ -57,7 +57,7 @@ func TestTearDownWhileBusy(t *testing.T) {
 	b := newBench(t)
 	b.setUp(emptydirs.Options{Medium: memory})
 	file := b.write("file")
-	remove := b.fake.Inject(mount.Fault{Err: unix.EBUSY})
+	remove := b.fake.Inject(fakemount.Fault{Err: unix.EBUSY})
 	if err := emptydirs.TearDown(t.Context(), b.v, b.dir, false); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("TearDown = %v", err)
 	}

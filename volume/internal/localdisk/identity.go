@@ -8,17 +8,17 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/blockdev"
 	"github.com/podvol/podvol/util/eintr"
 )
 
 // Identity is what was found at a path: the names that tell it from everything
-// else, the best first. A file system's are those of [mount.FileSystemNames], or
+// else, the best first. A file system's are those of [table.FileSystemNames], or
 // where it has none those of its device, followed by the directory that is
 // mounted unless that is all of it: "uuid:0c9e…/vol1". A device's are those of
 // [blockdev.Device.Names].
@@ -56,9 +56,9 @@ func withSlash(s string) string {
 }
 
 // FileSystem returns the identity of the file system that an open directory lies
-// in, and its mount. It may block. The error is that of [mount.Holding].
+// in, and its mount. It may block. The error is that of [table.Holding].
 func FileSystem(t mount.Table, dir *os.File, system blockdev.System) (mount.Entry, Identity, error) {
-	e, names, err := mount.FileSystemNames(t, dir)
+	e, names, err := table.FileSystemNames(t, dir)
 	if err != nil {
 		return e, nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/lazyunmount"
@@ -26,9 +27,9 @@ func isShare(e mount.Entry) bool { return e.Source == source }
 
 // newFake returns a fake mounter and a volume directory whose parents do not
 // exist yet.
-func newFake(t *testing.T) (*mount.FakeMounter, mount.Request) {
+func newFake(t *testing.T) (*fakemount.Mounter, mount.Request) {
 	t.Helper()
-	fake := mount.NewFakeMounter()
+	fake := fakemount.New()
 	dir := filepath.Join(t.TempDir(), "pods", "u1", "volumes", "vol")
 	t.Cleanup(func() {
 		if err := fake.Close(); err != nil {
@@ -38,7 +39,7 @@ func newFake(t *testing.T) (*mount.FakeMounter, mount.Request) {
 	return fake, mount.Request{Source: source, Target: dir, FSType: "nfs"}
 }
 
-func mountsAt(t *testing.T, fake *mount.FakeMounter, dir string) (n int) {
+func mountsAt(t *testing.T, fake *fakemount.Mounter, dir string) (n int) {
 	t.Helper()
 	all, err := fake.Table().All()
 	if err != nil {
@@ -52,7 +53,7 @@ func mountsAt(t *testing.T, fake *mount.FakeMounter, dir string) (n int) {
 	return n
 }
 
-func wantGone(t *testing.T, fake *mount.FakeMounter, dir string) {
+func wantGone(t *testing.T, fake *fakemount.Mounter, dir string) {
 	t.Helper()
 	if n := mountsAt(t, fake, dir); n != 0 {
 		t.Errorf("%d mounts are left at %s", n, dir)
@@ -111,7 +112,7 @@ func TestFailedMountLeavesNothing(t *testing.T) {
 	for name, after := range map[string]bool{"before its effect": false, "after its effect": true} {
 		t.Run(name, func(t *testing.T) {
 			fake, request := newFake(t)
-			fake.Inject(mount.Fault{Match: isMount, After: after, Err: unix.EIO})
+			fake.Inject(fakemount.Fault{Match: isMount, After: after, Err: unix.EIO})
 			_, err := podmount.SetUp(t.Context(), fake, request, isShare)
 			if e, ok := errors.AsType[*mount.Error](err); !ok || e.Source != source || !errors.Is(err, unix.EIO) {
 				t.Errorf("SetUp = %v, want the *mount.Error", err)
@@ -124,14 +125,14 @@ func TestFailedMountLeavesNothing(t *testing.T) {
 	}
 }
 
-func isMount(c mount.Call) bool   { return c.Op == mount.OpMount }
-func isUnmount(c mount.Call) bool { return c.Op != mount.OpMount }
+func isMount(c fakemount.Call) bool   { return c.Op == mount.OpMount }
+func isUnmount(c fakemount.Call) bool { return c.Op != mount.OpMount }
 
 func TestFailedCleanUpIsUncertain(t *testing.T) {
 	fake, request := newFake(t)
 	fake.Inject(
-		mount.Fault{Match: isMount, After: true, Err: unix.EIO},
-		mount.Fault{Match: isUnmount, Nth: 1, Err: unix.EBUSY},
+		fakemount.Fault{Match: isMount, After: true, Err: unix.EIO},
+		fakemount.Fault{Match: isUnmount, Nth: 1, Err: unix.EBUSY},
 	)
 	_, err := podmount.SetUp(t.Context(), fake, request, isShare)
 	if !errors.Is(err, unix.EIO) || !errors.Is(err, unix.EBUSY) || !volume.IsUncertain(err) {
@@ -149,7 +150,7 @@ func TestHungMountEndsWithItsContext(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fake, request := newFake(t)
 				never := make(chan struct{})
-				fake.Inject(mount.Fault{Match: isMount, After: after, Release: never})
+				fake.Inject(fakemount.Fault{Match: isMount, After: after, Release: never})
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				start := time.Now()
@@ -171,8 +172,8 @@ func TestHungCleanUpIsBounded(t *testing.T) {
 		fake, request := newFake(t)
 		never := make(chan struct{})
 		remove := fake.Inject(
-			mount.Fault{Match: isMount, After: true, Err: unix.EIO},
-			mount.Fault{Match: isUnmount, Release: never},
+			fakemount.Fault{Match: isMount, After: true, Err: unix.EIO},
+			fakemount.Fault{Match: isUnmount, Release: never},
 		)
 		start := time.Now()
 		_, err := podmount.SetUp(t.Context(), fake, request, isShare)
@@ -227,7 +228,7 @@ func TestTearDownNeverDeletes(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A failing mount does not take it for its own directory either.
-	remove := fake.Inject(mount.Fault{Match: isMount, Err: unix.EIO})
+	remove := fake.Inject(fakemount.Fault{Match: isMount, Err: unix.EIO})
 	if _, err := podmount.SetUp(t.Context(), fake, request, isShare); !errors.Is(err, unix.EIO) {
 		t.Errorf("SetUp = %v", err)
 	}
@@ -246,7 +247,7 @@ func TestTearDownWhileBusy(t *testing.T) {
 	if _, err := podmount.SetUp(t.Context(), fake, request, isShare); err != nil {
 		t.Fatal(err)
 	}
-	remove := fake.Inject(mount.Fault{Match: isUnmount, Err: unix.EBUSY})
+	remove := fake.Inject(fakemount.Fault{Match: isUnmount, Err: unix.EBUSY})
 	if err := podmount.TearDown(t.Context(), fake, request.Target, mount.UnmountOptions{}); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("TearDown = %v, want EBUSY", err)
 	}
@@ -267,7 +268,7 @@ func TestLazyDetachKeepsTheDirectoryForOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		never := make(chan struct{})
-		fake.Inject(mount.Fault{Match: func(c mount.Call) bool { return isUnmount(c) && c.Rung != mount.RungLazy }, Release: never})
+		fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool { return isUnmount(c) && c.Rung != mount.RungLazy }, Release: never})
 		ladder := mount.UnmountOptions{ForceAfter: time.Minute, LazyAfter: 2 * time.Minute}
 		err := podmount.TearDown(t.Context(), fake, request.Target, ladder)
 		if e, ok := errors.AsType[*lazyunmount.Error](err); !ok || e.Mount.Source != source || !volume.IsUncertain(err) {
@@ -285,7 +286,7 @@ func TestUnmountThatFailsAfterItsEffect(t *testing.T) {
 	if _, err := podmount.SetUp(t.Context(), fake, request, isShare); err != nil {
 		t.Fatal(err)
 	}
-	fake.Inject(mount.Fault{Match: isUnmount, Nth: 1, After: true, Err: unix.EIO})
+	fake.Inject(fakemount.Fault{Match: isUnmount, Nth: 1, After: true, Err: unix.EIO})
 	if err := podmount.TearDown(t.Context(), fake, request.Target, mount.UnmountOptions{}); !errors.Is(err, unix.EIO) {
 		t.Errorf("TearDown = %v", err)
 	}

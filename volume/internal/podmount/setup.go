@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
 )
@@ -104,11 +105,8 @@ func Mounted(m mount.Interface, request mount.Request, same func(mount.Entry) bo
 }
 
 func at(m mount.Interface, dir string) (mount.Entry, bool, error) {
-	table, err := mount.TableOf(m)
-	if err != nil {
-		return mount.Entry{}, false, err
-	}
-	return table.At(dir)
+	mounts := table.Of(m)
+	return mounts.At(dir)
 }
 
 // undo cleans up after the failed mount and returns its error, marked where

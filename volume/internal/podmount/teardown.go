@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/volume/lazyunmount"
 )
@@ -54,9 +55,9 @@ func UnmountAll(ctx context.Context, m mount.Interface, dir string, options moun
 		if entry.ID == last {
 			return fmt.Errorf("%s is still mounted at %s after it was unmounted", describe(entry.FSType, entry.Source), dir)
 		}
-		var superblock mount.Superblock
+		var superblock table.Superblock
 		if options.LazyAfter > 0 {
-			superblock = mount.SuperblockOf(m, entry) // which may be out of sight later
+			superblock = table.SuperblockOf(m, entry) // which may be out of sight later
 		}
 		rung, err := mount.Unmount(ctx, m, dir, options)
 		if err != nil && !errors.Is(err, mount.ErrNotMounted) {

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumetest"
@@ -22,7 +23,7 @@ func TestSecretOnTheKernel(t *testing.T) {
 		source := fromSecret("tls")
 		b := newBench(t, source)
 		real := b.host.Host // the same roles, another mounter
-		real.RootDir, real.Mounter = t.TempDir(), mount.New(mount.Config{})
+		real.RootDir, real.Mounter = t.TempDir(), host.New(host.Config{})
 		if err := b.plugin.Init(&real); err != nil {
 			t.Fatal(err)
 		}
@@ -70,11 +71,8 @@ func TestSecretOnTheKernel(t *testing.T) {
 // file system's type.
 func wantFileSystem(t *testing.T, dir string, mounted bool) {
 	t.Helper()
-	table, err := mount.KernelTable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	entry, found, err := table.At(dir)
+	mounts := table.Kernel()
+	entry, found, err := mounts.At(dir)
 	if err != nil || found != mounted {
 		t.Errorf("mounted: %v %v, want %v", found, err, mounted)
 	}

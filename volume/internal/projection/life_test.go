@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumetest"
 )
@@ -220,7 +221,7 @@ func TestPreviousVersionStaysOpen(t *testing.T) {
 
 func TestFailedFirstSetUpLeavesNothing(t *testing.T) {
 	boom := errors.New("boom")
-	isMount := func(c mount.Call) bool { return c.Op == mount.OpMount }
+	isMount := func(c fakemount.Call) bool { return c.Op == mount.OpMount }
 	tests := map[string]struct {
 		sabotage func(*bench) volume.MounterArgs
 		want     error
@@ -230,11 +231,11 @@ func TestFailedFirstSetUpLeavesNothing(t *testing.T) {
 			return volume.MounterArgs{}
 		}, boom},
 		"mounting fails": {func(b *bench) volume.MounterArgs {
-			b.host.Fake.Inject(mount.Fault{Match: isMount, Err: boom})
+			b.host.Fake.Inject(fakemount.Fault{Match: isMount, Err: boom})
 			return volume.MounterArgs{}
 		}, boom},
 		"mounting fails after it took effect": {func(b *bench) volume.MounterArgs {
-			b.host.Fake.Inject(mount.Fault{Match: isMount, After: true, Err: boom})
+			b.host.Fake.Inject(fakemount.Fault{Match: isMount, After: true, Err: boom})
 			return volume.MounterArgs{}
 		}, boom},
 		"publishing fails": {func(*bench) volume.MounterArgs {
@@ -260,7 +261,7 @@ func TestFailedFirstSetUpLeavesNothing(t *testing.T) {
 func TestCleaningUpFailsToo(t *testing.T) {
 	b := newBench(t, fromSources(projectToken("token")))
 	boom := errors.New("boom")
-	remove := b.host.Fake.Inject(mount.Fault{Match: func(c mount.Call) bool { return c.Op == mount.OpUnmount }, Err: boom})
+	remove := b.host.Fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool { return c.Op == mount.OpUnmount }, Err: boom})
 	err := b.trySetUp(volume.MounterArgs{FsUser: ptr.To[int64](-5)})
 	if !errors.Is(err, boom) || !volume.IsUncertain(err) {
 		t.Errorf("%v must be uncertain", err)
@@ -358,7 +359,7 @@ func TestTearDownFailsHalfWay(t *testing.T) {
 	b.provide("one")
 	b.setUp()
 	boom := errors.New("boom")
-	remove := b.host.Fake.Inject(mount.Fault{Match: func(c mount.Call) bool { return c.Op == mount.OpUnmount }, After: true, Err: boom})
+	remove := b.host.Fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool { return c.Op == mount.OpUnmount }, After: true, Err: boom})
 	u, err := b.plugin.NewUnmounter("vol", b.pod.UID)
 	if err != nil {
 		t.Fatal(err)

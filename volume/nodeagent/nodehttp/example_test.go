@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"os"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/nodeagent/nodehttp"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/standalone"
@@ -31,7 +31,7 @@ func Example() {
 		panic(err)
 	}
 	defer os.RemoveAll(root)
-	node, err := standalone.StartNode(ctx, standalone.NodeConfig{RootDir: root, NodeName: "node1", Objects: objects.NewStore(), Mounter: mount.NewFakeMounter()})
+	node, err := standalone.StartNode(ctx, standalone.NodeConfig{RootDir: root, NodeName: "node1", Objects: objects.NewStore(), Mounter: fakemount.New()})
 	if err != nil {
 		panic(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -123,7 +123,7 @@ func TestIdleConnectionsStarveNobody(t *testing.T) {
 func idleManager(t *testing.T) *volumemanager.Manager {
 	t.Helper()
 	manager, err := volumemanager.New(volumemanager.Config{
-		RootDir: "/nonexistent/root", NodeName: "n", Objects: objects.NewStore(), Plugins: plugins.All(), Mounter: mount.NewFakeMounter(),
+		RootDir: "/nonexistent/root", NodeName: "n", Objects: objects.NewStore(), Plugins: plugins.All(), Mounter: fakemount.New(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/figures"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume/objects/cluster"
@@ -27,7 +28,7 @@ func TestFiguresOfAnUpdate(t *testing.T) {
 
 // The same on this kernel's tmpfs.
 func TestFiguresOfAnUpdateOnTheKernel(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) { measureUpdates(t, "on this kernel", mount.New(mount.Config{})) })
+	nstest.Run(t, func(t *testing.T) { measureUpdates(t, "on this kernel", host.New(host.Config{})) })
 }
 
 func measureUpdates(t *testing.T, where string, mounter mount.Interface) {

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -134,7 +136,7 @@ func TestNodeLivesThroughAnOutage(t *testing.T) {
 func (n *node) outage(begin func(*node) func(), p population, meanwhile func()) {
 	n.t.Helper()
 	n.events.taken()
-	n.mounter.(*mount.FakeMounter).ResetCalls()
+	n.mounter.(*fakemount.Mounter).ResetCalls()
 	n.transport.ResetCalls()
 	end := begin(n)
 	n.api.DropWatches()
@@ -179,9 +181,9 @@ func (n *node) wantBounded(within time.Duration) {
 func (n *node) wantQuiet() {
 	n.t.Helper()
 	synctest.Wait()
-	n.mounter.(*mount.FakeMounter).ResetCalls()
+	n.mounter.(*fakemount.Mounter).ResetCalls()
 	time.Sleep(10 * time.Minute)
-	if calls := n.mounter.(*mount.FakeMounter).Calls(); slices.ContainsFunc(calls, func(c mount.Call) bool { return c.Op == mount.OpMount }) {
+	if calls := n.mounter.(*fakemount.Mounter).Calls(); slices.ContainsFunc(calls, func(c fakemount.Call) bool { return c.Op == mount.OpMount }) {
 		n.t.Errorf("mounted in quiet times: %v", calls)
 	}
 }
@@ -201,7 +203,7 @@ func TestNodeOfARestoredAPI(t *testing.T) {
 				defer n.stop()
 				n.put(p.all()...)
 				n.wantMounted(p.all()...)
-				n.mounter.(*mount.FakeMounter).ResetCalls()
+				n.mounter.(*fakemount.Mounter).ResetCalls()
 				time.Sleep(time.Minute) // a watch that broke at once would be listed anew by client-go
 
 				before := n.api
@@ -238,7 +240,7 @@ func TestNodeKeepsVolumesWhoseObjectsAreDeleted(t *testing.T) {
 				defer func() { n.stop() }()
 				n.put(p.all()...)
 				n.wantMounted(p.all()...)
-				n.mounter.(*mount.FakeMounter).ResetCalls()
+				n.mounter.(*fakemount.Mounter).ResetCalls()
 				claim, pv := boundPair("claim-orphaned", "pv-orphaned")
 				n.delete(configMapOf("config-orphaned", ""), secret("secret-orphaned", ""), claim, pv)
 				for range 2 {
@@ -274,7 +276,7 @@ func TestNodeReadsItsRecordsWithoutTheAPI(t *testing.T) {
 			t.Errorf("the volume says that it is a %q, %v", pv.Kind, err)
 		}
 		n.stop()
-		n.mounter.(*mount.FakeMounter).ResetCalls()
+		n.mounter.(*fakemount.Mounter).ResetCalls()
 		n.transport.SetDown(clustertest.ErrUnreachable)
 		n.start()
 		defer n.stop()
@@ -295,11 +297,8 @@ func (n *node) wantNothing() {
 	if rows := n.Explain(); len(rows) > 0 {
 		n.t.Errorf("%d volumes are left: %v", len(rows), rows)
 	}
-	table, err := mount.TableOf(n.mounter)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	entries, err := table.All()
+	mounts := table.Of(n.mounter)
+	entries, err := mounts.All()
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/informers"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects/cluster"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
@@ -49,7 +50,7 @@ func newNode(t testing.TB, config cluster.Config, mounter mount.Interface) *node
 	api := clustertest.NewServer()
 	n := &node{t: t, api: api, transport: clustertest.NewTransport(api), config: config, root: filepath.Join(t.TempDir(), "root"), mounter: mounter}
 	if mounter == nil {
-		fake := mount.NewFakeMounter()
+		fake := fakemount.New()
 		n.mounter = fake
 		t.Cleanup(func() {
 			if err := fake.Close(); err != nil {
@@ -298,7 +299,7 @@ func (n *node) wantAllMounted(volumes int) {
 	if mounted != volumes {
 		n.t.Errorf("%d volumes are mounted, want %d", mounted, volumes)
 	}
-	if fake, ok := n.mounter.(*mount.FakeMounter); ok {
+	if fake, ok := n.mounter.(*fakemount.Mounter); ok {
 		for _, call := range fake.Calls() {
 			if strings.Contains(call.Op, "unmount") {
 				n.t.Errorf("unmounted: %s", call)

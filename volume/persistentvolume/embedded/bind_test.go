@@ -11,7 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
@@ -189,7 +189,7 @@ spec:
 func TestBindWaitsForAHangingServerOnlyAsLongAsItMay(t *testing.T) {
 	m := newMachine(t)
 	release := make(chan struct{})
-	m.mounter.Inject(mount.Fault{Match: func(c mount.Call) bool { return strings.Contains(c.String(), "s:/export") }, Nth: 1, Release: release})
+	m.mounter.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool { return strings.Contains(c.String(), "s:/export") }, Nth: 1, Release: release})
 	m.run()
 	const hanging = `
 apiVersion: storage.k8s.io/v1

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -35,7 +35,7 @@ type Config struct {
 	Plugins []volume.VolumePlugin
 	// Host is what these plugins are given: at least RootDir and Mounter.
 	// NodeName and Releases are filled in, and a Mounter without a mount table of
-	// its own is given one for all that ask (mount.KeepTable).
+	// its own is given one for all that ask (table.Keep).
 	Host volume.Host
 	// Mounted says what is mounted on this machine, and for whom, be these pods
 	// declared or not. It is asked before storage is emptied or deleted; an error
@@ -145,7 +145,7 @@ func Open(ctx context.Context, config Config) (*Cluster, error) {
 func (c *Cluster) start(ctx context.Context, config Config) error {
 	host := config.Host
 	host.NodeName = types.NodeName(c.nodeName)
-	host.Mounter = mount.KeepTable(host.Mounter)
+	host.Mounter = table.Keep(host.Mounter)
 	host.Releases = &release.Verifier{Objects: c.objects, Plugins: c.plugins, OtherUses: c.usesByMounts}
 	if err := c.plugins.InitPlugins(config.Plugins, &host); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
@@ -80,7 +80,7 @@ func newShelf(t *testing.T) *shelf {
 // open has f use the claims, before anything runs.
 func (s *shelf) open(only func(volume.ObjectRef) bool, f func(*embedded.Cluster)) {
 	s.t.Helper()
-	fake := mount.NewFakeMounter()
+	fake := fakemount.New()
 	defer fake.Close()
 	c, err := embedded.Open(s.t.Context(), embedded.Config{
 		Dir: filepath.Join(s.root, "podvol", "claims"), NodeName: "edge1", Only: only,

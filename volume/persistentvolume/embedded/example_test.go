@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
@@ -44,7 +44,7 @@ func Example() {
 }
 
 func agent(ctx context.Context, root string) error {
-	mounter := mount.NewFakeMounter() // in production: mount.New(mount.Config{})
+	mounter := fakemount.New() // in production: host.New(host.Config{})
 	defer mounter.Close()
 	directories := hostpath.New(hostpath.Config{Provision: hostpath.ProvisionConfig{Bases: []hostpath.Base{{Path: filepath.Join(root, "volumes")}}}})
 	cluster, err := embedded.Open(ctx, embedded.Config{

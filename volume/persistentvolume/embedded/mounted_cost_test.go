@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/plugins"
@@ -71,7 +71,7 @@ spec: {containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]
 	cost := make(map[int]countedNode)
 	for _, n := range []int{500, 4000} {
 		node := &countedNode{}
-		fake := mount.NewFakeMounter()
+		fake := fakemount.New()
 		dir := t.TempDir()
 		cluster, err := embedded.Open(t.Context(), embedded.Config{
 			Dir: filepath.Join(dir, "claims"), NodeName: "node1", Plugins: plugins.All(), Host: volume.Host{RootDir: dir, Mounter: fake},

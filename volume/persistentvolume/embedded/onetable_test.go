@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/calltrace"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
@@ -54,7 +56,7 @@ func TestPluginsShareOneMountTable(t *testing.T) {
 }
 
 func askForMounts(t *testing.T, root string) {
-	fake := mount.NewFakeMounter()
+	fake := fakemount.New()
 	defer fake.Close()
 	asker := &asksTable{}
 	cluster, err := embedded.Open(t.Context(), embedded.Config{
@@ -66,11 +68,8 @@ func askForMounts(t *testing.T, root string) {
 	}
 	defer cluster.Close()
 	for range questions {
-		table, err := mount.TableOf(asker.host.GetMounter())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := table.At(root); err != nil {
+		mounts := table.Of(asker.host.GetMounter())
+		if _, _, err := mounts.At(root); err != nil {
 			t.Fatal(err)
 		}
 	}

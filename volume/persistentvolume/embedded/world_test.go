@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
@@ -33,14 +33,14 @@ type machine struct {
 	mounted []embedded.Mounted
 	// plugins replace stock ones.
 	plugins []volume.VolumePlugin
-	mounter *mount.FakeMounter
+	mounter *fakemount.Mounter
 	stop    func()
 	// explained has a value after what is said of a claim has changed.
 	explained chan struct{}
 }
 
 func newMachine(t *testing.T) *machine {
-	m := &machine{t: t, root: t.TempDir(), mounter: mount.NewFakeMounter(), stop: func() {}, explained: make(chan struct{}, 1)}
+	m := &machine{t: t, root: t.TempDir(), mounter: fakemount.New(), stop: func() {}, explained: make(chan struct{}, 1)}
 	t.Cleanup(func() {
 		m.stop()
 		if err := m.mounter.Close(); err != nil {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/emptydir"
@@ -304,7 +305,7 @@ func TestModeOfNewerMinors(t *testing.T) {
 func TestFailedSetUp(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		p, h := newPlugin(t)
-		h.Fake.Inject(mount.Fault{Match: func(c mount.Call) bool { return c.Op == mount.OpMount }, After: after, Err: unix.ENOMEM})
+		h.Fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool { return c.Op == mount.OpMount }, After: after, Err: unix.ENOMEM})
 		err := mounter(t, p, spec(memory, ""), volumetest.Pod("web")).SetUp(t.Context(), volume.MounterArgs{})
 		e, ok := errors.AsType[*volume.Error](err)
 		if !ok || e.Volume != "cache" || e.Pod.String() != "default/web" || !errors.Is(err, unix.ENOMEM) || volume.IsUncertain(err) {

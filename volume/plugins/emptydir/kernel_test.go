@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/emptydir"
@@ -21,7 +21,7 @@ func TestKernelMedia(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		root := t.TempDir()
 		p := emptydir.New()
-		if err := p.Init(&volume.Host{RootDir: root, Mounter: mount.New(mount.Config{})}); err != nil {
+		if err := p.Init(&volume.Host{RootDir: root, Mounter: host.New(host.Config{})}); err != nil {
 			t.Fatal(err)
 		}
 		for _, medium := range []v1.StorageMedium{"", memory} {

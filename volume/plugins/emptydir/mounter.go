@@ -6,7 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/emptydirs"
 	"github.com/podvol/podvol/volume/meter"
@@ -26,11 +26,8 @@ func (d *directory) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 }
 
 func (d *directory) measure(ctx context.Context) (*volume.Metrics, error) {
-	table, err := mount.TableOf(d.Host.GetMounter())
-	if err != nil {
-		return nil, err
-	}
-	_, mounted, err := table.At(d.GetPath())
+	mounts := table.Of(d.Host.GetMounter())
+	_, mounted, err := mounts.At(d.GetPath())
 	if err != nil {
 		return nil, err
 	}

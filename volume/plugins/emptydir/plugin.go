@@ -17,7 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/emptydirs"
@@ -101,11 +101,8 @@ func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmou
 // ConstructVolumeSpec tells the medium by the mount table. The size limit is
 // not known any more, so the spec is never complete.
 func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath string) (volume.ReconstructedVolume, error) {
-	table, err := mount.TableOf(p.Host.GetMounter())
-	if err != nil {
-		return volume.ReconstructedVolume{}, err
-	}
-	entry, mounted, err := table.At(volumePath)
+	mounts := table.Of(p.Host.GetMounter())
+	entry, mounted, err := mounts.At(volumePath)
 	if err != nil {
 		return volume.ReconstructedVolume{}, err
 	}

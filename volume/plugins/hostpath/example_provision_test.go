@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
@@ -27,7 +27,7 @@ func Example_provisioning() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(root)
-	mounter := mount.NewFakeMounter() // in production: mount.New(mount.Config{})
+	mounter := fakemount.New() // in production: host.New(host.Config{})
 	defer mounter.Close()
 
 	all := plugins.All(hostpath.New(hostpath.Config{

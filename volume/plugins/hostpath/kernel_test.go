@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
@@ -24,7 +24,7 @@ func TestKernelMountPointIsADirectory(t *testing.T) {
 		if err := unix.Mount("disk", disk, "tmpfs", 0, "mode=0711"); err != nil {
 			t.Fatal(err)
 		}
-		host := &volume.Host{RootDir: filepath.Join(base, "root"), Mounter: mount.New(mount.Config{})}
+		host := &volume.Host{RootDir: filepath.Join(base, "root"), Mounter: host.New(host.Config{})}
 		p := hostpath.New(hostpath.Config{})
 		if err := p.Init(host); err != nil {
 			t.Fatal(err)

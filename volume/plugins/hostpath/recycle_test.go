@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
@@ -192,7 +192,7 @@ func TestWhoUsesTheVolumeIsAskedAgainRightBefore(t *testing.T) {
 func TestKernelVolumeWithAMountedSubPathIsKept(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		h := volumetest.NewHost(t)
-		h.Mounter = mount.New(mount.Config{})
+		h.Mounter = host.New(host.Config{})
 		base := filepath.Join(t.TempDir(), "base")
 		sub := filepath.Join(t.TempDir(), "another-root", "pods", "u1", "volume-subpaths", "pvc-uid-data", "web", "0")
 		if err := errors.Join(os.MkdirAll(sub, 0o755), os.Mkdir(base, 0o755)); err != nil {

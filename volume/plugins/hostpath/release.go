@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 )
@@ -64,11 +64,8 @@ func (r *release) verifyUnmounted() error {
 		return err
 	}
 	defer dir.Close()
-	table, err := mount.TableOf(r.plugin.Host.GetMounter())
-	if err != nil {
-		return err
-	}
-	shown, err := mount.Holding(table, dir)
+	mounts := table.Of(r.plugin.Host.GetMounter())
+	shown, err := table.Holding(mounts, dir)
 	if err != nil {
 		return err
 	}
@@ -80,7 +77,7 @@ func (r *release) verifyUnmounted() error {
 	if !ok {
 		return fmt.Errorf("which mounts are those of %s cannot be told: it lies at %s, but its mount at %s", r.path, path, shown.Target)
 	}
-	same, err := table.ByDevice(shown.Device)
+	same, err := mounts.ByDevice(shown.Device)
 	if err != nil {
 		return err
 	}

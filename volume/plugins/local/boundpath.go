@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 )
@@ -26,15 +27,12 @@ type binding struct {
 // another mount of the same file system shows. It is not certain where there
 // is none, or several.
 func findBinding(m mount.Interface, dir string) (binding, error) {
-	table, err := mount.TableOf(m)
-	if err != nil {
-		return binding{}, err
-	}
-	bind, mounted, err := table.At(dir)
+	mounts := table.Of(m)
+	bind, mounted, err := mounts.At(dir)
 	if err != nil || !mounted {
 		return binding{}, err
 	}
-	all, err := table.All()
+	all, err := mounts.All()
 	if err != nil {
 		return binding{}, err
 	}

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/localdisk"
@@ -116,10 +117,7 @@ func (d *deleter) Delete(ctx context.Context) error {
 		missing.Advice = "nothing is deleted without one: give the volume host one (Host.Releases), such as release.Verifier"
 		return d.failed("Delete", volume.NothingDone(missing))
 	}
-	c := &cleaning{deleter: d, releases: releases}
-	if c.table, err = mount.TableOf(d.plugin.Host.GetMounter()); err != nil {
-		return d.failed("Delete", volume.NothingDone(err))
-	}
+	c := &cleaning{deleter: d, releases: releases, table: table.Of(d.plugin.Host.GetMounter())}
 	if _, err := volume.Role[volume.HostFiles](d.plugin.Host); err == nil {
 		return d.failed("Delete", volume.NothingDone(errForeignFiles))
 	}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/mount/format"
 	"github.com/podvol/podvol/util/blockdev"
 	"github.com/podvol/podvol/util/testenv/loopdev"
@@ -223,7 +223,7 @@ func TestDiskOfAHostElsewhere(t *testing.T) {
 			hostDisks
 		}{},
 	} {
-		fake := mount.NewFakeMounter()
+		fake := fakemount.New()
 		t.Cleanup(func() { fake.Close() })
 		p := local.New(local.Config{})
 		if err := p.Init(&volume.Host{RootDir: t.TempDir(), NodeName: "node1", Mounter: fake, HostFiles: files}); err != nil {

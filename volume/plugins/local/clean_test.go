@@ -14,6 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/blockdev"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/util/testenv/nstest"
@@ -52,7 +55,7 @@ func newCleaner(t *testing.T, clean local.CleanConfig, asked asked) *cleaner {
 	if clean.Below == nil {
 		clean.Below = []string{"/"}
 	}
-	c := &cleaner{verifier: &verifier{asked: asked}, mounter: mount.New(mount.Config{}), root: t.TempDir()}
+	c := &cleaner{verifier: &verifier{asked: asked}, mounter: host.New(host.Config{}), root: t.TempDir()}
 	p := local.New(local.Config{Clean: clean})
 	if err := p.Init(&volume.Host{RootDir: c.root, NodeName: "node1", Mounter: c.mounter, Releases: c.verifier}); err != nil {
 		t.Fatal(err)
@@ -80,16 +83,13 @@ func (c *cleaner) idAt(t *testing.T, path string) string {
 		defer device.Close()
 		return device.Names()[0]
 	}
-	table, err := mount.TableOf(c.mounter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mounts := table.Of(c.mounter)
 	dir, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	_, id, err := localdisk.FileSystem(table, dir, blockdev.System{})
+	_, id, err := localdisk.FileSystem(mounts, dir, blockdev.System{})
 	if err != nil || id.Best() == "" {
 		t.Fatalf("%v, %v", id, err)
 	}
@@ -149,7 +149,7 @@ var deleteAll = local.CleanConfig{Action: local.CleanDelete, Devices: local.Wipe
 
 func TestReleasedVolumesKeepTheirData(t *testing.T) {
 	host := func(releases volume.ReleaseVerifier) *volume.Host {
-		return &volume.Host{RootDir: t.TempDir(), NodeName: "node1", Mounter: mount.NewFakeMounter(), Releases: releases}
+		return &volume.Host{RootDir: t.TempDir(), NodeName: "node1", Mounter: fakemount.New(), Releases: releases}
 	}
 	pv := func(change func(*v1.PersistentVolume)) *volume.Spec {
 		s := spec("/mnt/disks/a")

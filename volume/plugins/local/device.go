@@ -8,6 +8,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/internal/podmount"
@@ -30,15 +31,12 @@ func (p *plugin) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return &
 // GetDeviceMountRefs implements [volume.DeviceMountableVolumePlugin]. Of a
 // directory there are none.
 func (p *plugin) GetDeviceMountRefs(deviceMountPath string) (refs []string, err error) {
-	table, err := mount.TableOf(p.Host.GetMounter())
-	if err != nil {
-		return nil, err
-	}
-	own, mounted, err := table.At(deviceMountPath)
+	mounts := table.Of(p.Host.GetMounter())
+	own, mounted, err := mounts.At(deviceMountPath)
 	if err != nil || !mounted {
 		return nil, err
 	}
-	all, err := table.ByDevice(own.Device)
+	all, err := mounts.ByDevice(own.Device)
 	for _, e := range all {
 		if e.Target != own.Target {
 			refs = append(refs, e.Target)

@@ -14,8 +14,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/loopdev"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
@@ -30,7 +30,7 @@ func newDevicePlugin(t *testing.T) (p volume.DeviceMountableVolumePlugin, root s
 		t.Fatal(err)
 	}
 	plugin := local.New(local.Config{})
-	if err := plugin.Init(&volume.Host{RootDir: root, Mounter: mount.New(mount.Config{})}); err != nil {
+	if err := plugin.Init(&volume.Host{RootDir: root, Mounter: host.New(host.Config{})}); err != nil {
 		t.Fatal(err)
 	}
 	p, ok := volume.AsDeviceMountable(plugin)

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/localdisk"
 	"github.com/podvol/podvol/volume/internal/podmount"
@@ -30,10 +30,7 @@ func (p *plugin) checkDisk(ctx context.Context, pv *v1.PersistentVolume, isDevic
 	if _, err := volume.Role[volume.HostFiles](p.Host); err == nil {
 		return volume.Invalid("metadata.annotations."+localdisk.VolumeID, "cannot be checked: %v", errForeignFiles)
 	}
-	table, err := mount.TableOf(p.Host.GetMounter())
-	if err != nil {
-		return err
-	}
+	mounts := table.Of(p.Host.GetMounter())
 	return p.looking.Do(ctx, pv.Spec.Local.Path, func() error {
 		if isDevice {
 			device, err := localdisk.OpenDevice(pv, p.config.System, unix.O_RDONLY)
@@ -42,7 +39,7 @@ func (p *plugin) checkDisk(ctx context.Context, pv *v1.PersistentVolume, isDevic
 			}
 			return device.Close()
 		}
-		dir, _, err := localdisk.OpenFileSystem(table, pv, p.config.System)
+		dir, _, err := localdisk.OpenFileSystem(mounts, pv, p.config.System)
 		if err != nil {
 			return err
 		}
@@ -56,11 +53,8 @@ func (m *mounter) setUp(ctx context.Context, request mount.Request, same func(mo
 	host := m.Host.GetMounter()
 	bind := func() error { return mount.Mount(ctx, host, request) }
 	if localdisk.RecordedID(m.pv) != "" && request.Source == m.path {
-		table, err := mount.TableOf(host)
-		if err != nil {
-			return volume.NothingDone(err)
-		}
-		checked, mounted, err := table.At(m.path)
+		mounts := table.Of(host)
+		checked, mounted, err := mounts.At(m.path)
 		if err != nil {
 			return volume.NothingDone(err)
 		}
@@ -71,7 +65,7 @@ func (m *mounter) setUp(ctx context.Context, request mount.Request, same func(mo
 			if err := mount.Mount(ctx, host, request); err != nil || !mounted {
 				return err
 			}
-			bound, is, err := table.At(request.Target)
+			bound, is, err := mounts.At(request.Target)
 			if err == nil && (!is || bound.Device != checked.Device || bound.Root != checked.Root) {
 				err = errors.New("what is mounted at its path has changed at this moment")
 			}

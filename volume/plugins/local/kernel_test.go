@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/local"
@@ -31,7 +32,7 @@ func newKernelPlugin(t *testing.T) (p volume.VolumePlugin, disk string) {
 		t.Fatal(err)
 	}
 	p = local.New(local.Config{})
-	if err := p.Init(&volume.Host{RootDir: filepath.Join(base, "root"), Mounter: mount.New(mount.Config{})}); err != nil {
+	if err := p.Init(&volume.Host{RootDir: filepath.Join(base, "root"), Mounter: host.New(host.Config{})}); err != nil {
 		t.Fatal(err)
 	}
 	return p, disk

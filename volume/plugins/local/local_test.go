@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/plugins/local"
@@ -215,7 +216,7 @@ func TestFailedMountLeavesNothing(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		p, h := newPlugin(t)
 		disk := t.TempDir()
-		h.Fake.Inject(mount.Fault{Match: func(c mount.Call) bool { return c.Op == mount.OpMount }, After: after, Err: unix.EPERM})
+		h.Fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool { return c.Op == mount.OpMount }, After: after, Err: unix.EPERM})
 		m := mounter(t, p, spec(disk), "u1")
 		err := m.SetUp(t.Context(), volume.MounterArgs{})
 		if !errors.Is(err, unix.EPERM) || volume.IsUncertain(err) {
@@ -245,7 +246,7 @@ func TestTearDownNeverDeletesNorForces(t *testing.T) {
 	disk := t.TempDir()
 	m := mounter(t, p, spec(disk), "u1")
 	setUp(t, m)
-	remove := h.Fake.Inject(mount.Fault{Match: func(c mount.Call) bool { return c.Op != mount.OpMount }, Err: unix.EBUSY})
+	remove := h.Fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool { return c.Op != mount.OpMount }, Err: unix.EBUSY})
 	if err := tearDown(t, p, "u1"); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("TearDown = %v", err)
 	}

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
 	"github.com/podvol/podvol/volume/internal/podmount"
@@ -87,11 +88,8 @@ func (m *mounter) bindOfDevice(dir string) (mount.Request, error) {
 	if m.readOnly() {
 		request.Options = append(request.Options, "ro")
 	}
-	table, err := mount.TableOf(m.Host.GetMounter())
-	if err != nil {
-		return request, err
-	}
-	_, mounted, err := table.At(request.Source)
+	mounts := table.Of(m.Host.GetMounter())
+	_, mounted, err := mounts.At(request.Source)
 	if err == nil && !mounted {
 		err = fmt.Errorf("local.path %q is a block device, and its file system must be mounted at %s first (MountDevice): %w", m.path, request.Source, mount.ErrNotMounted)
 	}

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -54,11 +55,8 @@ func (m *mounter) ownLocked(ctx context.Context, bind mount.Request, args volume
 // usedElsewhere reports whether the mount table has the volume of another pod:
 // the directories of a PersistentVolume all end alike.
 func (m *mounter) usedElsewhere(dir string) (bool, error) {
-	table, err := mount.TableOf(m.Host.GetMounter())
-	if err != nil {
-		return false, err
-	}
-	all, err := table.All()
+	mounts := table.Of(m.Host.GetMounter())
+	all, err := mounts.All()
 	if err != nil {
 		return false, err
 	}

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
@@ -33,8 +34,8 @@ func TestSilentServer(t *testing.T) {
 		p, h := newPlugin(t)
 		mounted := mounter(t, p, inline("fd00::1", "/nfs"), "u0")
 		setUp(t, mounted)
-		remove := h.Fake.Inject(mount.Fault{
-			Match: func(c mount.Call) bool { return isMount(c) && c.Source != "alive:/nfs" }, Release: make(chan struct{}),
+		remove := h.Fake.Inject(fakemount.Fault{
+			Match: func(c fakemount.Call) bool { return isMount(c) && c.Source != "alive:/nfs" }, Release: make(chan struct{}),
 		})
 		start := time.Now()
 		for _, server := range []string{"fd00::1", "FD00::1", "[fd00:0:0::1]"} {
@@ -94,7 +95,7 @@ func TestServerThatDenies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, h := newPlugin(t)
 		for n, cause := range []mount.Cause{mount.ErrTimedOut, mount.ErrTimedOut, mount.ErrAccessDenied, mount.ErrTimedOut, mount.ErrTimedOut, mount.ErrNoSuchExport, mount.ErrTimedOut} {
-			remove := h.Fake.Inject(mount.Fault{Match: isMount, Err: cause})
+			remove := h.Fake.Inject(fakemount.Fault{Match: isMount, Err: cause})
 			if err := mounter(t, p, inline("server", "/nfs"), "u1").SetUp(t.Context(), volume.MounterArgs{}); isServerDown(err) || !errors.Is(err, cause) {
 				t.Errorf("mount %d: %v", n, err)
 			}
@@ -108,7 +109,7 @@ func TestServicesOfOneServer(t *testing.T) {
 	// In real time the server may be tried again meanwhile.
 	synctest.Test(t, func(t *testing.T) {
 		p, h := newPlugin(t)
-		remove := h.Fake.Inject(mount.Fault{Match: isMount, Err: mount.ErrTimedOut})
+		remove := h.Fake.Inject(fakemount.Fault{Match: isMount, Err: mount.ErrTimedOut})
 		old := persistent("server", "/nfs")
 		old.PersistentVolume.Spec.MountOptions = []string{"nfsvers=3"}
 		for range 3 {
@@ -133,7 +134,7 @@ func TestServicesOfOneServer(t *testing.T) {
 func TestHealthOfInlineVolumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, h := newPluginWith(t, nfs.ServerPolicy{Server: "*", Allow: []string{"port=2050"}, Defaults: []string{"vers=3"}})
-		remove := h.Fake.Inject(mount.Fault{Match: isMount, Err: mount.ErrTimedOut})
+		remove := h.Fake.Inject(fakemount.Fault{Match: isMount, Err: mount.ErrTimedOut})
 		defer remove()
 		fail := func(server string, pod *v1.Pod, times int) {
 			m, err := p.NewMounter(inline(server, "/nfs"), pod)
@@ -175,7 +176,7 @@ func TestHealthOfInlineVolumes(t *testing.T) {
 // others' lead to is nothing to it.
 func TestHealthOfInlineVolumesWithoutPolicy(t *testing.T) {
 	p, h := newPluginWith(t, nfs.ServerPolicy{Server: "files", Defaults: []string{"vers=3"}})
-	remove := h.Fake.Inject(mount.Fault{Match: isMount, Err: mount.ErrTimedOut})
+	remove := h.Fake.Inject(fakemount.Fault{Match: isMount, Err: mount.ErrTimedOut})
 	defer remove()
 	old := persistent("server", "/nfs", func(pv *v1.PersistentVolume) { pv.Spec.MountOptions = []string{"vers=3"} })
 	for range 3 {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume"
@@ -29,7 +30,7 @@ func TestSilentServerOnALinuxKernel(t *testing.T) {
 		two.Put("/data/who", "two")
 		// Patience is for machines that are emulated.
 		p := nfs.New(nfs.Config{Breaker: nfs.BreakerConfig{FirstPause: 2 * time.Second, LastPause: 8 * time.Second, Patience: 10 * time.Second}})
-		if err := p.Init(&volume.Host{RootDir: nfsserver.DetachBelow(t, t.TempDir()), NodeName: "n", Mounter: mount.New(mount.Config{})}); err != nil {
+		if err := p.Init(&volume.Host{RootDir: nfsserver.DetachBelow(t, t.TempDir()), NodeName: "n", Mounter: host.New(host.Config{})}); err != nil {
 			t.Fatal(err)
 		}
 		of := func(s *nfsserver.Server, uid types.UID) volume.Mounter {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
@@ -29,8 +30,8 @@ exit 32
 		}
 	}
 	p := nfs.New(nfs.Config{})
-	host := &volume.Host{RootDir: filepath.Join(dir, "root"), Mounter: mount.New(mount.Config{
-		Via:          mount.ViaCommand,
+	host := &volume.Host{RootDir: filepath.Join(dir, "root"), Mounter: host.New(host.Config{
+		Via:          host.ViaCommand,
 		MountCommand: command, HelperDirs: []string{dir}, FilesystemsFile: filesystems, OSReleaseFile: filepath.Join(dir, "os-release"),
 	})}
 	if err := p.Init(host); err != nil {

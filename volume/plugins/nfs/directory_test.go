@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 	"github.com/podvol/podvol/volume/volumetest"
@@ -149,7 +150,7 @@ func TestDirectoriesThatWereInterruptedAreFinished(t *testing.T) {
 func TestDirectoriesThatCannotBeFinishedAreNotMounted(t *testing.T) {
 	p, h, dir := newMaker(t)
 	must(t, errors.Join(os.Mkdir(filepath.Join(dir, "a"), 0o700), os.Chmod(filepath.Join(dir, "a"), 0o700|fs.ModeSticky)))
-	h.Fake.Inject(mount.Fault{Match: isMount, Nth: 2, Err: mount.ErrTimedOut})
+	h.Fake.Inject(fakemount.Fault{Match: isMount, Nth: 2, Err: mount.ErrTimedOut})
 	m, err := setUpFor(p, inline("server", "/export/a"), annotated(makeVol1, "0770"), t)
 	if !errors.Is(err, nfs.ErrNotMade) || !errors.Is(err, mount.ErrTimedOut) || volume.IsUncertain(err) || !strings.Contains(err.Error(), "interrupted") {
 		t.Errorf("SetUp = %v", err)
@@ -229,10 +230,10 @@ func TestDirectoriesThatCannotBeMade(t *testing.T) {
 			must(t, os.WriteFile(filepath.Join(dir, "a"), nil, 0o600))
 		}, []string{`"a" cannot be used`, "no directory"}, nil},
 		"no export": {func(_ *testing.T, h *volumetest.Host, _ string) {
-			h.Fake.Inject(mount.Fault{Match: isMount, Err: mount.ErrAccessDenied})
+			h.Fake.Inject(fakemount.Fault{Match: isMount, Err: mount.ErrAccessDenied})
 		}, []string{"/etc/exports"}, mount.ErrAccessDenied},
 		"a server that is gone": {func(_ *testing.T, h *volumetest.Host, _ string) {
-			h.Fake.Inject(mount.Fault{Match: isMount, Nth: 2, Err: mount.ErrTimedOut})
+			h.Fake.Inject(fakemount.Fault{Match: isMount, Nth: 2, Err: mount.ErrTimedOut})
 		}, []string{"server:/export/a/b seems to be missing"}, mount.ErrTimedOut},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -274,7 +275,7 @@ func TestAdviceOfADirectory(t *testing.T) {
 // Other failures of a mount have nothing made.
 func TestNothingIsMadeForOtherFailures(t *testing.T) {
 	p, h, dir := newMaker(t)
-	h.Fake.Inject(mount.Fault{Match: isMount, Err: mount.ErrConnectionRefused})
+	h.Fake.Inject(fakemount.Fault{Match: isMount, Err: mount.ErrConnectionRefused})
 	if _, err := setUpFor(p, inline("server", "/export/a"), annotated(makeVol1, "0770"), t); !errors.Is(err, mount.ErrConnectionRefused) {
 		t.Errorf("err = %v", err)
 	}
@@ -292,9 +293,9 @@ func TestOneDirectoryForManyPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, h, dir := newMaker(t)
 		const pods = 20
-		isWork := func(c mount.Call) bool { return c.Op == mount.OpMount && c.Source == "server:/export" }
+		isWork := func(c fakemount.Call) bool { return c.Op == mount.OpMount && c.Source == "server:/export" }
 		release := make(chan struct{})
-		h.Fake.Inject(mount.Fault{Match: isWork, Release: release})
+		h.Fake.Inject(fakemount.Fault{Match: isWork, Release: release})
 		var all sync.WaitGroup
 		for i := range pods {
 			all.Go(func() {
@@ -317,7 +318,7 @@ func TestOneDirectoryForManyPods(t *testing.T) {
 		if err != nil || len(mounted) != pods {
 			t.Errorf("%d pods have their volume, %v", len(mounted), err)
 		}
-		if work := slices.DeleteFunc(h.Fake.Calls(), func(c mount.Call) bool { return !isWork(c) }); len(work) != 1 {
+		if work := slices.DeleteFunc(h.Fake.Calls(), func(c fakemount.Call) bool { return !isWork(c) }); len(work) != 1 {
 			t.Errorf("the export was mounted for it: %v", work)
 		}
 	})
@@ -331,7 +332,7 @@ func TestADirectoryThatHangsDelaysOnlyItself(t *testing.T) {
 		h.Fake.Serve("server:/export/deep", t.TempDir())
 		release := make(chan struct{})
 		defer close(release)
-		h.Fake.Inject(mount.Fault{Match: func(c mount.Call) bool { return c.Op == mount.OpMount && c.Source == "server:/export" }, Release: release})
+		h.Fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool { return c.Op == mount.OpMount && c.Source == "server:/export" }, Release: release})
 		var all sync.WaitGroup
 		for _, uid := range []types.UID{"u1", "u2"} {
 			all.Go(func() {

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
@@ -27,7 +27,7 @@ func Example_provisioning() {
 	if err := os.Mkdir(share, 0o755); err != nil {
 		log.Fatal(err)
 	}
-	mounter := mount.NewFakeMounter() // in production: mount.New(mount.Config{})
+	mounter := fakemount.New() // in production: host.New(host.Config{})
 	defer mounter.Close()
 	mounter.Serve("10.0.0.1:/exports", share)
 

@@ -10,7 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/release"
@@ -31,7 +31,7 @@ func ExampleRecycleConfig() {
 	if err := errors.Join(os.Mkdir(data, 0o755), os.WriteFile(filepath.Join(data, "file"), nil, 0o644)); err != nil {
 		log.Fatal(err)
 	}
-	mounter := mount.NewFakeMounter() // in production: mount.New(mount.Config{})
+	mounter := fakemount.New() // in production: host.New(host.Config{})
 	defer mounter.Close()
 	mounter.Serve("10.0.0.1:/exports/pv1", data)
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/lazyunmount"
@@ -21,7 +22,7 @@ func TestFailedMount(t *testing.T) {
 	for name, after := range map[string]bool{"before its effect": false, "after its effect": true} {
 		t.Run(name, func(t *testing.T) {
 			p, h := newPlugin(t)
-			remove := h.Fake.Inject(mount.Fault{Match: isMount, After: after, Err: mount.ErrHelperMissing})
+			remove := h.Fake.Inject(fakemount.Fault{Match: isMount, After: after, Err: mount.ErrHelperMissing})
 			m := mounter(t, p, persistent("server", "/nfs"), "u1")
 			err := m.SetUp(t.Context(), volume.MounterArgs{})
 			if !errors.Is(err, mount.ErrHelperMissing) || volume.IsUncertain(err) {
@@ -68,8 +69,8 @@ func TestHungServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, h := newPlugin(t)
 		never := make(chan struct{})
-		hang := func(c mount.Call) bool { return c.Source == "dead:/nfs" }
-		h.Fake.Inject(mount.Fault{Match: hang, Release: never})
+		hang := func(c fakemount.Call) bool { return c.Source == "dead:/nfs" }
+		h.Fake.Inject(fakemount.Fault{Match: hang, Release: never})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		start := time.Now()
@@ -90,7 +91,7 @@ func TestTearDownFromADeadServer(t *testing.T) {
 		m := mounter(t, p, inline("server", "/nfs"), "u1")
 		setUp(t, m)
 		never := make(chan struct{})
-		h.Fake.Inject(mount.Fault{Match: func(c mount.Call) bool { return !isMount(c) && c.Rung != mount.RungLazy }, Release: never})
+		h.Fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool { return !isMount(c) && c.Rung != mount.RungLazy }, Release: never})
 		start := time.Now()
 		u := unmounter(t, p, "vol1", "u1")
 		err := u.TearDown(t.Context())

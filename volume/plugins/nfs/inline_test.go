@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 	"github.com/podvol/podvol/volume/volumetest"
@@ -319,7 +320,7 @@ func FuzzInlineOptions(f *testing.F) {
 		f.Add(s)
 	}
 	p := nfs.New(nfs.Config{Inline: nfs.InlinePolicy{Servers: []nfs.ServerPolicy{{Server: "*", Allow: []string{"vers", "hard", "timeo", "ro", "addr=10.0.0.2"}, Defaults: []string{"nosuid", "soft"}}}}})
-	host := &volume.Host{RootDir: "/nonexistent/root", NodeName: "n", Mounter: mount.NewFakeMounter()}
+	host := &volume.Host{RootDir: "/nonexistent/root", NodeName: "n", Mounter: fakemount.New()}
 	if err := p.Init(host); err != nil {
 		f.Fatal(err)
 	}

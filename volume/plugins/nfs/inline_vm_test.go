@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume"
@@ -23,7 +25,7 @@ func TestInlinePolicyOnRealServers(t *testing.T) {
 		s := nfsserver.Start(t, packages, nfsserver.Config{Name: "inline", Exports: []nfsserver.Export{
 			{Path: "/data"}, {Path: "/squashed", RootSquash: true}, {Path: "/ro", ReadOnly: true},
 		}})
-		host := &volume.Host{RootDir: nfsserver.DetachBelow(t, t.TempDir()), NodeName: "n", Mounter: mount.New(mount.Config{})}
+		host := &volume.Host{RootDir: nfsserver.DetachBelow(t, t.TempDir()), NodeName: "n", Mounter: host.New(host.Config{})}
 		p := nfs.New(nfs.Config{Inline: nfs.InlinePolicy{Servers: []nfs.ServerPolicy{{
 			Server: s.Address(), Allow: []string{"vers", "nolock", "timeo", "noatime"}, Defaults: []string{"nosuid", "nodev", "noexec", "timeo=70"},
 			MakeBelow: []string{"/data", "/squashed", "/ro"},
@@ -40,11 +42,8 @@ func TestInlinePolicyOnRealServers(t *testing.T) {
 			if err := m.SetUp(t.Context(), volume.MounterArgs{}); err != nil {
 				return mount.Entry{}, err
 			}
-			table, err := mount.TableOf(host.Mounter)
-			if err != nil {
-				t.Fatal(err)
-			}
-			entry, mounted, err := table.At(m.GetPath())
+			mounts := table.Of(host.Mounter)
+			entry, mounted, err := mounts.At(m.GetPath())
 			if err != nil || !mounted {
 				t.Errorf("nothing is mounted: %v", err)
 			}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -189,11 +190,8 @@ func (k *kubeletNode) tearDown(manager *volumemanager.Manager, p *v1.Pod) {
 
 func (k *kubeletNode) mountedBelow(dir string) []mount.Entry {
 	k.Helper()
-	table, err := mount.TableOf(k.host)
-	if err != nil {
-		k.Fatal(err)
-	}
-	entries, err := table.All()
+	mounts := table.Of(k.host)
+	entries, err := mounts.All()
 	if err != nil {
 		k.Fatal(err)
 	}

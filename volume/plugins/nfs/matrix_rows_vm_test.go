@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/volume"
 )
@@ -223,7 +224,7 @@ func (m *matrix) pods(t *testing.T) {
 }
 
 func (m *matrix) kerberos(t *testing.T) {
-	alone := mount.Config{Via: mount.ViaSystemCalls}
+	alone := host.Config{Via: host.ViaSystemCalls}
 	m.rowOn(t, "Kerberos asked for", alone, func(n *client) {
 		if e := n.refused(n.persistent("/data", "sec=krb5"), mount.ErrNeedsCommand); !strings.Contains(e.Error(), "Kerberos") {
 			n.Error(e)
@@ -247,7 +248,7 @@ func (m *matrix) kerberos(t *testing.T) {
 // resolver, since mount.nfs resolves it itself.
 func (m *matrix) helper(t *testing.T) {
 	t.Run("helper", func(t *testing.T) {
-		config := mount.Config{Via: mount.ViaCommand, HelperDirs: []string{nfsserver.Helper(t, m.packages)}}
+		config := host.Config{Via: host.ViaCommand, HelperDirs: []string{nfsserver.Helper(t, m.packages)}}
 		nfsserver.Hosts(t, map[string]string{"files.node.test": m.server.Address()})
 		for _, version := range nfsserver.AllVersions() {
 			m.rowOn(t, "mount.nfs, version "+version, config, func(n *client) {
@@ -274,7 +275,7 @@ func (m *matrix) helper(t *testing.T) {
 			n.cannotWrite(reader, unix.EROFS)
 			n.writes(writer, "/data")
 		})
-		config.Via = mount.ViaBest
+		config.Via = host.ViaBest
 		m.rowOn(t, "mount.nfs, Kerberos without rpc.gssd", config, func(n *client) {
 			if e := n.refused(n.persistent("/data", "sec=krb5"), mount.ErrAccessDenied); !strings.Contains(e.Advice(), "rpc.gssd") {
 				n.Error(e)

@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume"
@@ -82,10 +84,10 @@ func (m *matrix) String() string {
 
 // row runs f as one row of the table, with a node of its own.
 func (m *matrix) row(t *testing.T, name string, f func(n *client)) {
-	m.rowOn(t, name, mount.Config{}, f)
+	m.rowOn(t, name, host.Config{}, f)
 }
 
-func (m *matrix) rowOn(t *testing.T, name string, config mount.Config, f func(n *client)) {
+func (m *matrix) rowOn(t *testing.T, name string, config host.Config, f func(n *client)) {
 	t.Run(m.server.Kind().String()+" "+name, func(t *testing.T) {
 		r := result{row: name, server: m.server.Kind().String(), version: "-", outcome: "FAILED"}
 		start := time.Now()
@@ -112,7 +114,7 @@ type client struct {
 	*testing.T
 	server *nfsserver.Server
 	plugin volume.VolumePlugin
-	host   *mount.HostMounter
+	host   *host.Mounter
 	log    *bytes.Buffer
 	pods   int
 	// version is the latest that the kernel got; said goes into the table.
@@ -130,12 +132,12 @@ func (o onlyOurNames) LookupNetIP(_ context.Context, _, host string) ([]netip.Ad
 	return []netip.Addr{a}, nil
 }
 
-func newClient(t *testing.T, s *nfsserver.Server, config mount.Config) *client {
+func newClient(t *testing.T, s *nfsserver.Server, config host.Config) *client {
 	t.Helper()
 	n := &client{T: t, server: s, plugin: nfs.New(nfs.Config{}), log: &bytes.Buffer{}}
 	config.Logger = slog.New(slog.NewJSONHandler(n.log, nil))
 	config.Resolver = onlyOurNames{"files.cluster.test": s.Address(), "files6.cluster.test": s.Address6()}
-	n.host = mount.New(config)
+	n.host = host.New(config)
 	root := nfsserver.DetachBelow(t, t.TempDir())
 	if err := n.plugin.Init(&volume.Host{RootDir: root, NodeName: "node1", Mounter: n.host}); err != nil {
 		t.Fatal(err)
@@ -192,11 +194,8 @@ func (n *client) end(spec *volume.Spec, uid types.UID) {
 
 func (n *client) at(dir string) (mount.Entry, bool) {
 	n.Helper()
-	table, err := mount.TableOf(n.host)
-	if err != nil {
-		n.Fatal(err)
-	}
-	entry, mounted, err := table.At(dir)
+	mounts := table.Of(n.host)
+	entry, mounted, err := mounts.At(dir)
 	if err != nil {
 		n.Fatal(err)
 	}

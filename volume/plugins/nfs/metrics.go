@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
@@ -40,10 +41,8 @@ func explain(m mount.Interface, path string, err error) error {
 		return err
 	}
 	failure := &mount.Error{Op: mount.OpMeasure, Target: path, Cause: cause, Err: err}
-	if table, tableErr := mount.TableOf(m); tableErr == nil {
-		if entry, mounted, tableErr := table.At(path); tableErr == nil && mounted {
-			failure.Source, failure.FSType = entry.Source, entry.FSType
-		}
+	if entry, mounted, tableErr := table.Of(m).At(path); tableErr == nil && mounted {
+		failure.Source, failure.FSType = entry.Source, entry.FSType
 	}
 	return failure
 }

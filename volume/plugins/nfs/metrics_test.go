@@ -8,11 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/meter"
 )
 
 func TestWhyAShareCannotBeMeasured(t *testing.T) {
-	m := mount.NewFakeMounter()
+	m := fakemount.New()
 	t.Cleanup(func() { m.Close() })
 	for errno, cause := range map[error]mount.Cause{
 		unix.ESTALE: mount.ErrStaleHandle, unix.ETIMEDOUT: mount.ErrTimedOut, context.DeadlineExceeded: mount.ErrTimedOut, unix.EACCES: mount.ErrAccessDenied,

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 	"github.com/podvol/podvol/volume/volumetest"
@@ -101,7 +102,7 @@ func wantGone(t *testing.T, h *volumetest.Host, dir string) {
 	}
 }
 
-func isMount(c mount.Call) bool { return c.Op == mount.OpMount }
+func isMount(c fakemount.Call) bool { return c.Op == mount.OpMount }
 
 func TestThroughAPersistentVolume(t *testing.T) {
 	p, h := newPlugin(t)

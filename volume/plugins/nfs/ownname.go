@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 )
 
 // mountByOwnName mounts an export so that the mount table shows it by the name
@@ -34,11 +35,8 @@ func mountByOwnName(ctx context.Context, m mount.Interface, e export, request mo
 
 // showsAnother reports whether what is mounted at dir has another export's name.
 func showsAnother(m mount.Interface, e export, dir string) (bool, error) {
-	table, err := mount.TableOf(m)
-	if err != nil {
-		return false, err
-	}
-	entry, mounted, err := table.At(dir)
+	mounts := table.Of(m)
+	entry, mounted, err := mounts.At(dir)
 	if err != nil || !mounted || !isNFS(entry) {
 		return false, err
 	}

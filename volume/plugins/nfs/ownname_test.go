@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 	"github.com/podvol/podvol/volume/volumetest"
 )
@@ -16,7 +17,7 @@ import (
 // sharingMounter shows every mount by the name of the server that came first, as
 // Linux does where mounts share a superblock.
 type sharingMounter struct {
-	*mount.FakeMounter
+	*fakemount.Mounter
 	first string
 }
 
@@ -28,12 +29,12 @@ func (s *sharingMounter) MountContext(ctx context.Context, r mount.Request) erro
 	if !slices.Contains(r.Options, "nosharecache") {
 		r.Source = s.first + ":/" + path
 	}
-	return s.FakeMounter.MountContext(ctx, r)
+	return s.Mounter.MountContext(ctx, r)
 }
 
 func TestSeveralNamesOfOneServer(t *testing.T) {
 	h := volumetest.NewHost(t)
-	h.Host.Mounter = &sharingMounter{FakeMounter: h.Fake}
+	h.Host.Mounter = &sharingMounter{Mounter: h.Fake}
 	p := nfs.New(nfs.Config{})
 	if err := p.Init(&h.Host); err != nil {
 		t.Fatal(err)

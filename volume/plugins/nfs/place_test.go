@@ -9,7 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -24,7 +24,7 @@ func behindLink(t *testing.T, p *plugin) {
 	}
 }
 
-func mountAt(t *testing.T, fake *mount.FakeMounter, source, dir string, options ...string) {
+func mountAt(t *testing.T, fake *fakemount.Mounter, source, dir string, options ...string) {
 	t.Helper()
 	if err := errors.Join(os.MkdirAll(dir, 0o750), fake.Mount(source, dir, "nfs", options)); err != nil {
 		t.Fatal(err)

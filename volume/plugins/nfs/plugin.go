@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
@@ -123,11 +124,8 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 	rebuilt := &v1.NFSVolumeSource{}
 	result := volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(&v1.Volume{
 		Name: volumeName, VolumeSource: v1.VolumeSource{NFS: rebuilt}})}
-	table, err := mount.TableOf(p.Host.GetMounter())
-	if err != nil {
-		return volume.ReconstructedVolume{}, err
-	}
-	entry, mounted, err := table.At(volumePath)
+	mounts := table.Of(p.Host.GetMounter())
+	entry, mounted, err := mounts.At(volumePath)
 	if err != nil {
 		return volume.ReconstructedVolume{}, err
 	}

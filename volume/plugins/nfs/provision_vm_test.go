@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume"
@@ -27,7 +28,7 @@ func realPlugin(t *testing.T) volume.VolumePlugin {
 	p := nfs.New(nfs.Config{ForceAfter: 2 * time.Second, LazyAfter: 4 * time.Second})
 	released := &releases{}
 	released.yes.Store(math.MaxInt32)
-	if err := p.Init(&volume.Host{RootDir: nfsserver.DetachBelow(t, t.TempDir()), NodeName: "n", Mounter: mount.New(mount.Config{}), Releases: released}); err != nil {
+	if err := p.Init(&volume.Host{RootDir: nfsserver.DetachBelow(t, t.TempDir()), NodeName: "n", Mounter: host.New(host.Config{}), Releases: released}); err != nil {
 		t.Fatal(err)
 	}
 	return p

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
@@ -60,11 +60,8 @@ func (r *recycling) verifyUnused(ctx context.Context) error {
 		return err
 	}
 	host := r.plugin.Host
-	table, err := mount.TableOf(host.GetMounter())
-	if err != nil {
-		return volume.NothingDone(err)
-	}
-	all, err := table.All()
+	shown := table.Of(host.GetMounter())
+	all, err := shown.All()
 	if err != nil {
 		return volume.NothingDone(err)
 	}

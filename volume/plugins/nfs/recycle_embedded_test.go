@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
 )
@@ -52,7 +52,7 @@ func wantFiles(t *testing.T, dir string, want ...string) {
 }
 
 // newEmbedded is newWorker with a verifier that lets everything go.
-func newEmbedded(t *testing.T, config Config) (*plugin, *mount.FakeMounter, string, *verdicts) {
+func newEmbedded(t *testing.T, config Config) (*plugin, *fakemount.Mounter, string, *verdicts) {
 	t.Helper()
 	p, fake, served := newWorker(t, config)
 	asked := &verdicts{}

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
@@ -41,7 +41,7 @@ func (r recycler) plugin(t *testing.T, action RecycleAction) *plugin {
 	p := New(Config{ForceAfter: 2 * time.Second, LazyAfter: 4 * time.Second, Recycle: RecycleConfig{Embedded: EmbeddedRecycling{
 		Enabled: true, Action: action, ProgressEvery: time.Nanosecond, ArchiveShare: "/exports", ArchiveDir: "archive",
 	}}}).(*plugin)
-	host := &volume.Host{RootDir: nfsserver.DetachBelow(t, t.TempDir()), NodeName: "n", Mounter: mount.New(mount.Config{}), Releases: &verdicts{}}
+	host := &volume.Host{RootDir: nfsserver.DetachBelow(t, t.TempDir()), NodeName: "n", Mounter: host.New(host.Config{}), Releases: &verdicts{}}
 	if err := p.Init(host); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func testRecycling(t *testing.T, r recycler) {
 // client keeps it under another name until it is closed.
 func testOpenFile(t *testing.T, r recycler) {
 	r.server.Put(r.path+"/log", "data")
-	m, dir := mount.New(mount.Config{}), t.TempDir()
+	m, dir := host.New(host.Config{}), t.TempDir()
 	if err := m.Mount(r.server.Address()+":"+r.path, dir, "nfs", []string{"vers=" + r.vers}); err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume"
@@ -28,7 +28,7 @@ func TestBusyTearDownSparesOtherPods(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := nfs.New(nfs.Config{ForceAfter: time.Second, LazyAfter: 6 * time.Second})
-		if err := p.Init(&volume.Host{RootDir: filepath.Join(t.TempDir(), "root"), NodeName: "n", Mounter: mount.New(mount.Config{})}); err != nil {
+		if err := p.Init(&volume.Host{RootDir: filepath.Join(t.TempDir(), "root"), NodeName: "n", Mounter: host.New(host.Config{})}); err != nil {
 			t.Fatal(err)
 		}
 		going, staying := mounter(t, p, inline(s.Address(), "/data"), "going"), mounter(t, p, inline(s.Address(), "/data"), "staying")

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume"
@@ -43,13 +45,13 @@ type troubled struct {
 	uids   int
 }
 
-func newTroubled(t *testing.T, c mount.Config) *troubled {
+func newTroubled(t *testing.T, c host.Config) *troubled {
 	t.Helper()
 	p := nfs.New(nfs.Config{
 		ForceAfter: time.Second, LazyAfter: 4 * time.Second,
 		Breaker: nfs.BreakerConfig{Failures: -1}, // each trouble is to be met
 	})
-	h := &volume.Host{RootDir: filepath.Join(nfsserver.DetachBelow(t, t.TempDir()), "root"), Mounter: mount.New(c)}
+	h := &volume.Host{RootDir: filepath.Join(nfsserver.DetachBelow(t, t.TempDir()), "root"), Mounter: host.New(c)}
 	if err := p.Init(h); err != nil {
 		t.Fatal(err)
 	}
@@ -87,11 +89,8 @@ func (n *troubled) tearDown(uid types.UID) (time.Duration, error) {
 // mounted is the kernel's entry of a pod's volume.
 func (n *troubled) mounted(m volume.Mounter) (mount.Entry, bool) {
 	n.t.Helper()
-	table, err := mount.TableOf(n.host.Mounter)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	entry, ok, err := table.At(m.GetPath())
+	mounts := table.Of(n.host.Mounter)
+	entry, ok, err := mounts.At(m.GetPath())
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -167,13 +166,13 @@ func testTrouble(t *testing.T, packages nfsserver.Packages, kind nfsserver.Kind)
 	s.Put("/data/hello", "hello")
 	nfsserver.Hosts(t, map[string]string{"files.test": s.Address()})
 	t.Run("before the mount, native", func(t *testing.T) {
-		testTroubleBefore(t, s, kind.String()+", native", newTroubled(t, mount.Config{MountCommand: "no-such-command", HelperDirs: []string{"/nonexistent"}}), mount.ErrConnectionRefused)
+		testTroubleBefore(t, s, kind.String()+", native", newTroubled(t, host.Config{MountCommand: "no-such-command", HelperDirs: []string{"/nonexistent"}}), mount.ErrConnectionRefused)
 	})
 	if kind == nfsserver.Kernel { // what mount.nfs makes of a server's words is no server's matter
 		t.Run("before the mount, helper", func(t *testing.T) {
 			dir := nfsserver.Helper(t, packages)
 			// mount.nfs goes on asking for two minutes, and says why only then.
-			testTroubleBefore(t, s, kind.String()+", helper", newTroubled(t, mount.Config{Via: mount.ViaCommand, HelperDirs: []string{dir}}), mount.ErrTimedOut)
+			testTroubleBefore(t, s, kind.String()+", helper", newTroubled(t, host.Config{Via: host.ViaCommand, HelperDirs: []string{dir}}), mount.ErrTimedOut)
 		})
 	}
 	t.Run("while mounted", func(t *testing.T) { testTroubleWhileMounted(t, s, kind.String()+", mounted") })
@@ -266,7 +265,7 @@ func (n *onMounted) gone(name string, uid types.UID) {
 }
 
 func testTroubleWhileMounted(t *testing.T, s *nfsserver.Server, row string) {
-	n := &onMounted{troubled: newTroubled(t, mount.Config{}), server: s, row: row}
+	n := &onMounted{troubled: newTroubled(t, host.Config{}), server: s, row: row}
 	t.Run("silent", func(t *testing.T) {
 		m, uid := n.mount()
 		s.Drop()

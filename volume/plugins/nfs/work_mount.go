@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/lazyunmount"
@@ -138,11 +139,8 @@ func (w *workMount) mount(ctx context.Context) error {
 
 // use opens the root of what is mounted, if it is the export, and calls f.
 func (w *workMount) use(ctx context.Context, f func(context.Context, *os.File) error) error {
-	table, err := mount.TableOf(w.plugin.Host.GetMounter())
-	if err != nil {
-		return err
-	}
-	found, mounted, err := table.At(w.dir)
+	mounts := table.Of(w.plugin.Host.GetMounter())
+	found, mounted, err := mounts.At(w.dir)
 	if err != nil {
 		return err
 	}
@@ -155,7 +153,7 @@ func (w *workMount) use(ctx context.Context, f func(context.Context, *os.File) e
 	}
 	defer root.Close()
 	// The name may lead elsewhere by now.
-	if found, err = mount.Holding(table, root); err != nil {
+	if found, err = table.Holding(mounts, root); err != nil {
 		return err
 	}
 	if !w.isExport(found) {

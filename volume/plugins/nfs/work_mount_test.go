@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/lazyunmount"
@@ -28,9 +29,9 @@ func hostWith(t *testing.T, m mount.Interface) *volume.Host {
 
 // newWorker returns a plugin on a fake that serves 10.0.0.1:/export from the
 // returned directory.
-func newWorker(t *testing.T, config Config) (*plugin, *mount.FakeMounter, string) {
+func newWorker(t *testing.T, config Config) (*plugin, *fakemount.Mounter, string) {
 	t.Helper()
-	fake := mount.NewFakeMounter()
+	fake := fakemount.New()
 	t.Cleanup(func() {
 		if err := fake.Close(); err != nil {
 			t.Error(err)
@@ -51,7 +52,7 @@ func mkdirIn(name string) func(context.Context, *os.File) error {
 	return func(_ context.Context, root *os.File) error { return unix.Mkdirat(int(root.Fd()), name, 0o750) }
 }
 
-func workIsGone(t *testing.T, p *plugin, fake *mount.FakeMounter) {
+func workIsGone(t *testing.T, p *plugin, fake *fakemount.Mounter) {
 	t.Helper()
 	left, err := os.ReadDir(p.GetWorkDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) || len(left) > 0 {
@@ -168,8 +169,8 @@ func TestWithExportTakesOverWhatACrashLeft(t *testing.T) {
 func TestWithExportShowsNothingElse(t *testing.T) {
 	p, fake, _ := newWorker(t, Config{})
 	request := mount.Request{Source: "10.0.0.2:/other", Target: filepath.Join(p.GetWorkDir(), "job"), FSType: "nfs"}
-	remove := fake.Inject(mount.Fault{
-		Match: func(c mount.Call) bool { return c.Op == mount.OpMount && c.Source == "10.0.0.1:/export" },
+	remove := fake.Inject(fakemount.Fault{
+		Match: func(c fakemount.Call) bool { return c.Op == mount.OpMount && c.Source == "10.0.0.1:/export" },
 		After: true,
 		Hook: func() {
 			if err := fake.MountContext(t.Context(), request); err != nil {
@@ -229,8 +230,8 @@ func TestWithExportDoesNotWaitForADeadServer(t *testing.T) {
 func TestWorkMountsGoByTheLadder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, fake, _ := newWorker(t, Config{ForceAfter: 10 * time.Second, LazyAfter: 20 * time.Second})
-		remove := fake.Inject(mount.Fault{
-			Match: func(c mount.Call) bool { return c.Op == mount.OpUnmount || c.Op == mount.OpUnmountForce },
+		remove := fake.Inject(fakemount.Fault{
+			Match: func(c fakemount.Call) bool { return c.Op == mount.OpUnmount || c.Op == fakemount.OpUnmountForce },
 			Err:   unix.EBUSY,
 		})
 		begun := time.Now()

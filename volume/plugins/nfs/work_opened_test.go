@@ -8,16 +8,18 @@ import (
 	"testing"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/table"
 )
 
 // swappedMounter is a fake whose table finds what was opened in a mount of its
 // own choice, as the kernel's does when the name led elsewhere in between.
 type swappedMounter struct {
-	*mount.FakeMounter
+	*fakemount.Mounter
 	opened []mount.Entry // with the ID of the mount that the fake's files lie in
 }
 
-func (s *swappedMounter) Table() mount.Table { return swappedTable{s.FakeMounter.Table(), s.opened} }
+func (s *swappedMounter) Table() mount.Table { return swappedTable{s.Mounter.Table(), s.opened} }
 
 type swappedTable struct {
 	mount.Table
@@ -32,11 +34,8 @@ func (s swappedTable) All() ([]mount.Entry, error) {
 // kernelMountOf returns the ID of the mount that dir lies in, without the fake.
 func kernelMountOf(t *testing.T, dir string) int {
 	t.Helper()
-	table, err := mount.KernelTable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := mount.Containing(table, dir)
+	mounts := table.Kernel()
+	e, err := table.Containing(mounts, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +59,7 @@ func TestWithExportLooksWhatItHasOpened(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, fake, served := newWorker(t, Config{})
-			swapped := &swappedMounter{FakeMounter: fake}
+			swapped := &swappedMounter{Mounter: fake}
 			if test.opened != nil {
 				test.opened.ID = kernelMountOf(t, served)
 				swapped.opened = []mount.Entry{*test.opened}

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/lazyunmount"
 )
@@ -66,16 +67,13 @@ func (p *plugin) removeWork(ctx context.Context, dir string) error {
 
 // unmountBelow unmounts what is mounted below a work directory, deepest first.
 func (p *plugin) unmountBelow(ctx context.Context, dir string) error {
-	table, err := mount.TableOf(p.Host.GetMounter())
-	if err != nil {
-		return err
-	}
+	mounts := table.Of(p.Host.GetMounter())
 	// The directory itself is not looked at, since its server may not answer.
 	work, err := placeOf(filepath.Dir(dir))
 	if err != nil {
 		return err
 	}
-	entries, err := mount.Below(table, filepath.Join(work.real, filepath.Base(dir)))
+	entries, err := mount.Below(mounts, filepath.Join(work.real, filepath.Base(dir)))
 	for _, e := range slices.Backward(entries) {
 		if _, unmountErr := mount.Unmount(ctx, p.Host.GetMounter(), e.Target, p.ladder()); !errors.Is(unmountErr, mount.ErrNotMounted) {
 			err = errors.Join(err, unmountErr)

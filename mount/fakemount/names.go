@@ -1,0 +1,33 @@
+package fakemount
+
+import "strings"
+
+// fakeNames counts, for every path, the names that the fake keeps at and below
+// it. Most of what is moved holds none of them, which need not be found out by
+// looking at every mount there is.
+type fakeNames map[string]int
+
+// add counts a clean, absolute name; with a negative number it is forgotten. An
+// empty name is none.
+func (n fakeNames) add(name string, times int) {
+	for p := name; p != ""; p = p[:strings.LastIndexByte(p, '/')] {
+		n[p] += times
+		if n[p] == 0 {
+			delete(n, p)
+		}
+	}
+}
+
+// rename sets a name that is kept, and counts it.
+func (f *Mounter) rename(kept *string, name string) {
+	f.names.add(*kept, -1)
+	*kept = name
+	f.names.add(name, 1)
+}
+
+// serve sets what mounts of source show.
+func (f *Mounter) serve(source, dir string) {
+	f.names.add(f.sources[source], -1)
+	f.sources[source] = dir
+	f.names.add(dir, 1)
+}

@@ -1,0 +1,185 @@
+package fakemount
+
+import (
+	"errors"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount/internal/mountopt"
+	"github.com/podvol/podvol/mount/internal/mounttable"
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// fakeDentry is a file of a file system: what a path leads to, mounts aside.
+type fakeDentry struct {
+	super *fakeSuper
+	path  string // absolute and clean, from the file system's root
+}
+
+// fakePlace is a file as seen through a mount.
+type fakePlace struct {
+	mount *fakeMount
+	path  string // as in fakeDentry
+}
+
+func (p fakePlace) dentry() fakeDentry { return fakeDentry{p.mount.super, p.path} }
+
+func (p fakePlace) isMountRoot() bool { return p.path == p.mount.path }
+
+// walk looks up a path as the kernel does: links are followed, the last one if
+// follow is set or a slash comes after it, and mounts are stepped into. Links
+// that stand for mounts are not links to it. The error is an errno.
+func (f *Mounter) walk(name string, follow bool) (fakePlace, error) {
+	at, _, err := f.walkTo(name, follow)
+	return at, err
+}
+
+// walkTo is walk, and reports whether what it came to is a link.
+func (f *Mounter) walkTo(name string, follow bool) (at fakePlace, isLink bool, err error) {
+	if name == "" {
+		return fakePlace{}, false, unix.ENOENT
+	}
+	if !path.IsAbs(name) {
+		return fakePlace{}, false, unix.EINVAL
+	}
+	at = f.top(fakePlace{f.root, "/"})
+	dir := f.real(at.dentry()) // where at really is
+	rest := strings.Split(name, "/")
+	for links := 0; len(rest) > 0; {
+		if below, n := f.plain(at, dir, rest); n > 0 {
+			at.path, dir, rest = path.Join(at.path, below), path.Join(dir, below), rest[n:]
+		}
+		element := rest[0]
+		rest, isLink = rest[1:], false
+		switch element {
+		case "", ".":
+			continue
+		case "..":
+			at = f.up(at)
+			dir = f.real(at.dentry())
+			continue
+		}
+		next := fakePlace{at.mount, path.Join(at.path, element)}
+		if top := f.top(next); top != next {
+			at = top
+			dir = f.real(at.dentry())
+			continue
+		}
+		if f.slots[next.dentry()] != nil { // what stands there is the fake's own, and no link
+			at = next
+			dir = f.real(at.dentry())
+			continue
+		}
+		file := path.Join(dir, element)
+		target, err := readlink(file)
+		if err != nil {
+			return fakePlace{}, false, err
+		}
+		if target == "" || !follow && len(rest) == 0 {
+			at, dir, isLink = next, file, target != ""
+			continue
+		}
+		if links++; links > mounttable.MaxLinks {
+			return fakePlace{}, false, unix.ELOOP
+		}
+		if next.mount == f.root && mountopt.IsDescriptor(next.path) {
+			if shown, ok := f.shownAt(target); ok {
+				at, dir = shown, target
+				continue
+			}
+		}
+		if path.IsAbs(target) {
+			at = f.top(fakePlace{f.root, "/"})
+			dir = f.real(at.dentry())
+		}
+		rest = append(strings.Split(target, "/"), rest...)
+	}
+	return at, isLink, nil
+}
+
+// plain returns how many of these elements, and never the last, are no more
+// than directories, in which nothing is mounted and no link leads elsewhere,
+// and the path that they make. One system call tells it of all of them, which is
+// what most of a mount would cost otherwise.
+func (f *Mounter) plain(at fakePlace, dir string, rest []string) (below string, n int) {
+	place := fakePlace{at.mount, strings.TrimSuffix(at.path, "/")}
+	for n < len(rest)-1 {
+		if e := rest[n]; e == ".." {
+			break
+		} else if e != "" && e != "." {
+			place.path += "/" + e
+			if f.children[place] != nil || f.slots[place.dentry()] != nil {
+				break
+			}
+		}
+		n++
+	}
+	if n < 2 { // not worth it
+		return "", 0
+	}
+	below = strings.Join(rest[:n], "/")
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
+	base, err := eintr.Get(func() (int, error) { return unix.Openat2(unix.AT_FDCWD, path.Join(dir, below), how) })
+	if err != nil {
+		return "", 0 // one after the other tells why
+	}
+	unix.Close(base)
+	return below, n
+}
+
+// readlink returns what a link points to, empty if it is no link.
+func readlink(name string) (string, error) {
+	var target [unix.PathMax]byte
+	n, err := unix.Readlink(name, target[:])
+	if errors.Is(err, unix.EINVAL) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return string(target[:n]), nil
+}
+
+// isDir reports whether p, which is no link, is a directory.
+func (f *Mounter) isDir(p fakePlace) (bool, error) {
+	if p.isMountRoot() {
+		return p.mount.isDir, nil
+	}
+	info, err := os.Lstat(f.real(p.dentry()))
+	if err != nil {
+		return false, errnoOf(err)
+	}
+	return info.IsDir(), nil
+}
+
+// top is the root of the topmost mount on p, or p itself.
+func (f *Mounter) top(p fakePlace) fakePlace {
+	for {
+		m := f.children[p]
+		if m == nil {
+			return p
+		}
+		p = fakePlace{m, m.path}
+	}
+}
+
+func (f *Mounter) up(p fakePlace) fakePlace {
+	for p.isMountRoot() && p.mount.parent != nil {
+		p = p.mount.on
+	}
+	if p.path != "/" {
+		p.path = path.Dir(p.path)
+	}
+	return f.top(p)
+}
+
+// errnoOf reduces an error of package os to its errno, as far as it has one.
+func errnoOf(err error) error {
+	if errno, ok := errors.AsType[unix.Errno](err); ok {
+		return errno
+	}
+	return err
+}

@@ -1,0 +1,161 @@
+package fakemount
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/internal/failure"
+)
+
+// startsEmpty reports whether each mount of the type makes a new, empty file
+// system, whatever its source.
+func startsEmpty(fstype string) bool {
+	switch fstype {
+	case "tmpfs", "ramfs", "hugetlbfs", "proc", "sysfs", "devtmpfs", "devpts", "mqueue", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "bpf", "overlay":
+		return true
+	}
+	return false
+}
+
+// alwaysReadOnly reports whether file systems of the type cannot be written to,
+// whatever the options say.
+func alwaysReadOnly(fstype string) bool {
+	switch fstype {
+	case "squashfs", "erofs", "iso9660", "cramfs", "romfs":
+		return true
+	}
+	return false
+}
+
+// isBlock reports whether source is a block device.
+func isBlock(source string) bool {
+	return strings.HasPrefix(source, "/") && !strings.HasPrefix(source, "//")
+}
+
+// super returns the file system that a mount of the request's source shows: the
+// one that is mounted already, if the kernel would share it, or a new one, which
+// is not entered anywhere yet.
+func (f *Mounter) super(r mount.Request, fstype string, options fakeOptions) (*fakeSuper, error) {
+	source, served := r.Source, f.types[fstype]
+	s := &fakeSuper{source: source, fstype: fstype, options: options.shown, flags: options.ApplyToSuper(0)}
+	switch {
+	case startsEmpty(fstype):
+		s.source = cmp.Or(source, fstype)
+		s.device = f.anonymousDevice()
+		if served != nil {
+			return s, f.fill(s, served, r)
+		}
+		s.fresh = true
+		return s, s.initEmpty(options)
+	case source == "":
+		return nil, failure.Of(mount.ErrNoSource, unix.EINVAL)
+	case isBlock(source):
+		s.block = true
+		s.key = fakeSuperKey{source: source}
+	default:
+		s.key = networkKey(s, options)
+	}
+	if old := f.supers[s.key]; old != nil {
+		return old, canShare(old, s)
+	}
+	s.device = f.deviceOf(s)
+	if alwaysReadOnly(fstype) {
+		s.flags |= unix.MS_RDONLY
+	}
+	if served != nil {
+		return s, f.fill(s, served, r)
+	}
+	dir, err := f.contentOf(source)
+	f.rename(&s.dir, dir)
+	return s, err
+}
+
+// fakeRoot is the owner and mode of the root directory of a file system that
+// starts empty; an owner of -1 is whoever mounts.
+type fakeRoot struct {
+	uid, gid int
+	mode     uint32
+}
+
+func (s *fakeSuper) initEmpty(options fakeOptions) error {
+	var err error
+	if s.rootOptions, err = parseRoot(s.fstype, options.Data); err != nil {
+		return err
+	}
+	if s.fstype != "tmpfs" {
+		return nil
+	}
+	if _, err := tmpfsOptions(options.Data); err != nil {
+		return err
+	}
+	shown, err := tmpfsOptions(s.options)
+	s.options = setOptions(nil, shown)
+	return err
+}
+
+// parseRoot reads mode, uid and gid. Tmpfs is open to all by default.
+func parseRoot(fstype string, options []string) (fakeRoot, error) {
+	root := fakeRoot{uid: -1, gid: -1, mode: 0o755}
+	if fstype == "tmpfs" {
+		root.mode = 0o1777
+	}
+	if value, ok := valueOf(options, "mode"); ok {
+		mode, err := parseMode(value)
+		if err != nil {
+			return fakeRoot{}, err
+		}
+		root.mode = mode
+	}
+	for name, id := range map[string]*int{"uid": &root.uid, "gid": &root.gid} {
+		value, ok := valueOf(options, name)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseUint(value, 10, 31)
+		if err != nil {
+			return fakeRoot{}, badOption("an owner that is no number")
+		}
+		*id = int(n)
+	}
+	return root, nil
+}
+
+// networkKey: NFS and its like share a file system only between mounts whose
+// options agree.
+func networkKey(s *fakeSuper, options fakeOptions) fakeSuperKey {
+	data := slices.Sorted(slices.Values(options.Data))
+	return fakeSuperKey{s.source, s.fstype, fmt.Sprint(s.flags, data)}
+}
+
+// canShare refuses a second mount of a device that differs from the first.
+func canShare(mounted, wanted *fakeSuper) error {
+	if mounted.fstype != wanted.fstype || (mounted.flags^wanted.flags)&unix.MS_RDONLY != 0 {
+		state := superFlagNames(mounted.flags)[0]
+		return &fakeError{mounted.source + " is mounted already, as " + mounted.fstype + " " + state, unix.EBUSY}
+	}
+	return nil
+}
+
+// deviceOf returns the device number: a block device has its own for good,
+// anything else the next one.
+func (f *Mounter) deviceOf(s *fakeSuper) uint64 {
+	if !s.block {
+		return f.anonymousDevice()
+	}
+	const major = 259 // block devices with dynamic numbers
+	if _, ok := f.devices[s.source]; !ok {
+		f.devices[s.source] = unix.Mkdev(major, uint32(len(f.devices)))
+	}
+	return f.devices[s.source]
+}
+
+func (f *Mounter) anonymousDevice() uint64 {
+	f.lastAnon++
+	return unix.Mkdev(0, f.lastAnon)
+}

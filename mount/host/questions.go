@@ -1,0 +1,90 @@
+package host
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+)
+
+// Table returns the mount table of this process's mount namespace, which the
+// mounter keeps for its own questions.
+func (m *Mounter) Table() mount.Table { return m.table }
+
+// List implements [mount.Interface] from the mount table. Options are those of
+// /proc/mounts: of the mount and of its file system.
+//
+// If the kernel gave no signal of a change since the last read of the table, the
+// list is a copy from memory. There is no signal of these changes, which
+// [mount.Table].All reads as well:
+//
+//   - A directory above a mount point is renamed.
+//   - The options of a file system are changed from another mount namespace, or
+//     by the kernel itself (read-only after an error).
+func (m *Mounter) List() ([]mount.MountPoint, error) {
+	return m.index.List()
+}
+
+// IsMountPoint implements [mount.Interface] from the mount table. It follows a link
+// only if the path itself is no mount point. The error matches fs.ErrNotExist if
+// file does not exist.
+func (m *Mounter) IsMountPoint(file string) (bool, error) {
+	mounted, info, err := m.look(file)
+	if err != nil || mounted || info.Mode()&os.ModeSymlink == 0 {
+		return mounted, err
+	}
+	resolved, err := filepath.EvalSymlinks(file)
+	if err != nil {
+		return false, err
+	}
+	mounted, _, err = m.look(resolved)
+	return mounted, err
+}
+
+// IsLikelyNotMountPoint implements [mount.Interface]: the contrary of IsMountPoint,
+// links followed and errors included. It is not a guess: bind mounts are seen as
+// well.
+func (m *Mounter) IsLikelyNotMountPoint(file string) (bool, error) {
+	mounted, err := m.IsMountPoint(file)
+	return !mounted, err
+}
+
+// look asks the table first, so that what is mounted is never touched.
+func (m *Mounter) look(file string) (mounted bool, info os.FileInfo, err error) {
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return false, nil, err
+	}
+	_, mounted, err = m.table.At(abs)
+	if err != nil || mounted {
+		return mounted, nil, err
+	}
+	info, err = os.Lstat(abs)
+	return false, info, err
+}
+
+// GetMountRefs implements [mount.Interface] from the mount table. It returns the other
+// places at which the directory at pathname is mounted. A path that does not
+// exist, or is a broken link, has none.
+func (m *Mounter) GetMountRefs(pathname string) ([]string, error) {
+	clean := filepath.Clean(pathname)
+	mounted, err := m.index.IsMounted(clean)
+	if err != nil {
+		return nil, err
+	}
+	if mounted {
+		return m.index.Refs(clean)
+	}
+	resolved, err := filepath.EvalSymlinks(clean)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return m.index.Refs(resolved)
+}

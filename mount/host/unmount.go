@@ -1,0 +1,264 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/internal/failure"
+	"github.com/podvol/podvol/mount/internal/fstypes"
+	"github.com/podvol/podvol/mount/internal/ladder"
+	"github.com/podvol/podvol/mount/internal/mounttable"
+	"github.com/podvol/podvol/util/blockingcall"
+)
+
+// UnmountContext implements [mount.ContextMounter]. It does not follow a link at the end of
+// target.
+//
+// The rungs, each in a goroutine of its own, so that a hung one does not stop the others:
+//
+//   - Normal, repeated while the mount is only busy, until ForceAfter.
+//   - Force, if the type has it (nfs, cifs, ceph, 9p, fuse and their variants), its
+//     server or daemon is silent, and no other mount suffers ([mount.UnmountOptions]). It is
+//     skipped if lazy is due first or at the same time.
+//   - Normal again, whatever force returned, until LazyAfter. Force is repeated too: NFS
+//     fails only the requests that wait for the server at that moment.
+//   - Lazy.
+//
+// The results:
+//
+//   - Each rung acts only as long as the mount that was found at the start is still the
+//     topmost at target. So a second attempt never unmounts a mount beneath. The rungs
+//     check that and act one after the other, unless one hangs for a second.
+//   - If an NFS mount and its file system are gone, that is a success even if the call
+//     still hangs, as NFSv4's last call to a dead server does. If the file system hangs
+//     out of sight, the rung is [mount.RungLazy].
+//   - Without a further rung a busy mount is [mount.ErrBusy] at once. Errors that no rung can
+//     solve (not mounted, not permitted) end the ladder.
+//   - A rung that did not reach its system call is not reported. No umount.<type> helper
+//     is run.
+//   - If an unmount took more than the normal rung, that is logged as a warning, with the
+//     data that may be lost ([mount.Rung.Loss]).
+//
+// The kernel gets the target by a descriptor of its parent directory. So a link that
+// replaces one of the parents after the mount was found has no effect. A target that
+// leads elsewhere by then is [mount.ErrTargetReplaced].
+//
+// A file system on a block device is never detached lazily. These count as such:
+//
+//   - file systems with a device number of their own;
+//   - those that span several devices (btrfs, bcachefs, zfs, ubifs, or a source below
+//     /dev), whose number says nothing;
+//   - and every mount that is not in the mount table.
+func (m *Mounter) UnmountContext(ctx context.Context, target string, options mount.UnmountOptions) (mount.Rung, error) {
+	start := time.Now()
+	u := &hostUnmount{m: m, target: filepath.Clean(target)}
+	rung, err := u.run(ctx, target, options)
+	if log := m.config.Logger; rung > mount.RungNormal || log.Enabled(ctx, slog.LevelDebug) {
+		u.log(ctx, log, rung, time.Since(start), err)
+	}
+	return rung, err
+}
+
+// hostUnmount is one unmount by the kernel. Where the mount was not found, the
+// rungs act on whatever is topmost.
+type hostUnmount struct {
+	m      *Mounter
+	target string
+	// found is the mount to be unmounted; nil until it is found. An abandoned
+	// call may set it.
+	found atomic.Pointer[mounttable.Sighting]
+	// blind: the kernel may act on what is topmost when the only call is made,
+	// since nobody leaves who must be told what that was. Whoever has to wait
+	// for another call looks all the same.
+	blind bool
+}
+
+func (u *hostUnmount) run(ctx context.Context, target string, options mount.UnmountOptions) (mount.Rung, error) {
+	if err := ladder.Refuse(ctx, target); err != nil {
+		return mount.RungNone, err
+	}
+	l := ladder.Ladder{On: u}
+	if err := l.Climb(ctx, options); err != nil {
+		return l.Last, u.fail(ctx, err, options)
+	}
+	return l.Last, nil
+}
+
+func (u *hostUnmount) log(ctx context.Context, log *slog.Logger, rung mount.Rung, took time.Duration, err error) {
+	fstype := ""
+	if found := u.found.Load(); found != nil {
+		fstype = found.FSType
+	}
+	level := slog.LevelDebug
+	attrs := []slog.Attr{slog.String("target", u.target), slog.String("type", fstype), slog.String("rung", rung.String()), slog.Duration("took", took), slog.Any("error", err)}
+	if loss := rung.Loss(fstype); loss != "" {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.String("loss", loss))
+	}
+	log.LogAttrs(ctx, level, "unmount", attrs...)
+}
+
+// Find implements [ladder.unmounter]: the mount is found when the first call is made,
+// or before a wait for an earlier one.
+func (u *hostUnmount) Find(ctx context.Context, once bool) {
+	u.blind = once && ctx.Done() == nil
+}
+
+// findBeforeWaiting finds the mount at the target while another call is under
+// way: by the table alone where it can, and else in a goroutine, as a parent of
+// the target may lie in a file system that does not answer.
+func (u *hostUnmount) findBeforeWaiting(ctx context.Context) {
+	if u.found.Load() != nil {
+		return
+	}
+	if s, ok := mounttable.SightingWithoutLinks(u.m.table, u.target); ok {
+		u.found.CompareAndSwap(nil, &s)
+		return
+	}
+	u.known(ctx)
+}
+
+// known returns the mount, or nil. It looks again where it was not found, as
+// the table could not be read.
+func (u *hostUnmount) known(ctx context.Context) *mounttable.Sighting {
+	if found := u.found.Load(); found != nil {
+		return found
+	}
+	// The error is that of giving up; then nothing is known.
+	_ = u.m.calls.Do(ctx, callKey{u.target, mount.RungNone}, func() error {
+		e, ok, err := u.m.table.At(u.target)
+		if err != nil || !ok {
+			return err
+		}
+		if s, ok, err := mounttable.SightingAt(u.m.table, e.Target); err == nil && ok {
+			u.found.CompareAndSwap(nil, &s)
+		}
+		return nil
+	})
+	return u.found.Load()
+}
+
+// Attempt makes a call after an earlier one of the same kind has returned. The
+// call is not made any more once ctx has ended.
+func (u *hostUnmount) Attempt(ctx context.Context, _ mount.Rung, flags int) (made bool, err error) {
+	var g gate
+	err = u.m.calls.DoNoticing(ctx, unmountKey(u.target, flags), func() { u.findBeforeWaiting(ctx) }, func() error {
+		return u.unmount(&g, flags|unix.UMOUNT_NOFOLLOW)
+	})
+	abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err)
+	return ok && abandoned.Earlier || !g.take(), err
+}
+
+// unmount makes the system call, if the mount is still there.
+func (u *hostUnmount) unmount(g *gate, flags int) error {
+	parent, err := openPath(unix.AT_FDCWD, filepath.Dir(u.target), unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(parent)
+	defer u.m.turns.take(u.target)()
+	if gone, err := u.isGone(parent); gone || err != nil {
+		return err
+	}
+	name := u.target
+	if name != "/" {
+		name = fdPath(parent) + "/" + filepath.Base(name)
+	}
+	if !g.take() {
+		return errGivenUp
+	}
+	err = u.m.sys.unmount(name, flags)
+	if errors.Is(err, unix.EINVAL) {
+		if gone, _ := u.isGone(parent); gone {
+			return nil // somebody else was faster
+		}
+	}
+	return err
+}
+
+// isGone reports whether the mount that was found has been unmounted since. It
+// is an error if it still is where it was and the target leads elsewhere. If
+// none was found yet, it is the one that is there now.
+func (u *hostUnmount) isGone(parent int) (bool, error) {
+	found := u.found.Load()
+	if found == nil && u.blind {
+		return false, nil
+	}
+	dir, err := os.Readlink(fdPath(parent))
+	if err != nil {
+		return false, nil // without /proc there is no telling
+	}
+	at := u.target
+	if at != "/" {
+		at = path.Join(dir, filepath.Base(u.target))
+	}
+	now, ok, err := mounttable.SightingAt(u.m.table, at)
+	switch {
+	case err != nil:
+		return false, nil
+	case found == nil:
+		if ok {
+			u.found.CompareAndSwap(nil, &now)
+		}
+		return false, nil
+	case ok && now.IsSame(*found):
+		return false, nil
+	case at == found.Target:
+		return true, nil
+	}
+	if was, ok, err := mounttable.SightingAt(u.m.table, found.Target); err == nil && ok && was.IsSame(*found) {
+		return false, failure.Of(mount.ErrTargetReplaced, fmt.Errorf("what was mounted is at %s, and %s leads to %s by now", found.Target, u.target, at))
+	}
+	return true, nil
+}
+
+func unmountKey(target string, flags int) callKey {
+	switch flags {
+	case unix.MNT_FORCE:
+		return callKey{target, mount.RungForce}
+	case unix.MNT_DETACH:
+		return callKey{target, mount.RungLazy}
+	}
+	return mountKey(target)
+}
+
+func (u *hostUnmount) OnBlock(ctx context.Context) bool {
+	found := u.known(ctx)
+	return found == nil || mounttable.OnBlockDevice(found.Entry)
+}
+
+func (u *hostUnmount) HasForce(ctx context.Context) bool {
+	found := u.known(ctx)
+	return found == nil || fstypes.HasForce(found.FSType)
+}
+
+// fail makes the *Error of a failed unmount. The kernel says EINVAL both where
+// nothing is mounted and where a mount belongs to a more privileged namespace.
+func (u *hostUnmount) fail(ctx context.Context, err error, options mount.UnmountOptions) error {
+	found := u.found.Load()
+	if _, gaveUp := errors.AsType[*blockingcall.AbandonedError](err); found == nil && !gaveUp {
+		found = u.known(ctx)
+	}
+	e := mount.Error{Op: mount.OpUnmount, Target: u.target}
+	if found != nil {
+		e.Source, e.FSType = found.Source, found.FSType
+		if errors.Is(err, unix.EINVAL) {
+			err = failure.Of(mount.ErrNotPermitted, err)
+			e.Also = []mount.Cause{mount.ErrLocked}
+		}
+	}
+	if options.Holders && found != nil && errors.Is(err, unix.EBUSY) {
+		e.Holders = u.m.holders(ctx, found.Entry)
+	}
+	return u.m.config.withFacts(mount.Explain(err, e))
+}

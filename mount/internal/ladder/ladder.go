@@ -1,0 +1,221 @@
+// Package ladder is the order of attempts at an unmount, from normal to forced to lazy,
+// which the host and the fake have in common.
+package ladder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/internal/failure"
+	"github.com/podvol/podvol/util/blockingcall"
+)
+
+const (
+	// busyFirst and busyLast bound the pauses between attempts at a busy
+	// mount while a higher rung is still to come. The kernel does not tell
+	// when a mount ceases to be busy.
+	busyFirst = 50 * time.Millisecond
+	busyLast  = time.Second
+)
+
+// errNotLazy says that the last rung was not taken.
+var errNotLazy = errors.New("a file system that is, or may be, on a block device is not detached lazily")
+
+// Ladder is one unmount on its way through the rungs. It is the same for the
+// host and for the fake, which differ in what they do on each.
+type Ladder struct {
+	On unmounter
+	// last is the last rung that was tried.
+	Last mount.Rung
+	// hung says that a call was given up while it, or one before it, was still
+	// running.
+	hung bool
+	// hungFor is how long the last such call was waited for.
+	hungFor time.Duration
+	// forced says that a repeated forcing was made.
+	forced atomic.Bool
+}
+
+// unmounter makes the calls of one unmount. All of them act on the mount that
+// was found at the start; where it is gone already that is success.
+type unmounter interface {
+	// find finds the mount that is to be unmounted, if it can. With once only
+	// one attempt will be made: then only who comes after another call for the
+	// same target has to know it.
+	Find(ctx context.Context, once bool)
+	// attempt makes one umount2(2) call for rung and tells whether it was
+	// made, or may have been.
+	Attempt(ctx context.Context, rung mount.Rung, flags int) (made bool, err error)
+	// onBlock tells whether the mount is on a block device, or may be.
+	OnBlock(ctx context.Context) bool
+	// HasForce tells whether the mount's type does anything when forced, or
+	// may.
+	HasForce(ctx context.Context) bool
+	// enter says that the ladder has got somewhere with the mount, until leave
+	// is called: whoever wants to force the file system need not spare it then.
+	Enter(Headway) (leave func())
+	// isShared tells whether further mounts show the file system, or may, which
+	// no ladder has got as far with: forcing would hit them too.
+	IsShared(Headway) bool
+	// answers asks the mount's file system something and tells whether its
+	// server, or daemon, answers before ctx ends.
+	Answers(ctx context.Context) bool
+	// isOver tells whether the mount that was found is gone, and its file system
+	// too, whatever still hangs.
+	IsOver() bool
+}
+
+// Refuse refuses, as a certain *[mount.Error], what no unmount can begin with.
+func Refuse(ctx context.Context, target string) error {
+	if !filepath.IsAbs(target) {
+		err := failure.Of(mount.ErrNoTarget, fmt.Errorf("the mount point %q is not an absolute path", target))
+		return mount.UnmountFailed(target, err)
+	}
+	if ctx.Err() != nil {
+		return mount.Certain(mount.UnmountFailed(target, Ended(ctx)))
+	}
+	return nil
+}
+
+// Climb tries the rungs in turn, until nothing is left to be unmounted.
+func (l *Ladder) Climb(ctx context.Context, o mount.UnmountOptions) error {
+	if o.ForceAfter <= 0 && o.LazyAfter <= 0 {
+		return l.rungs(ctx, o)
+	}
+	watched, stop := l.watch(ctx)
+	defer stop()
+	err := l.rungs(watched, o)
+	if err != nil && context.Cause(watched) == errOver {
+		return nil
+	}
+	return err
+}
+
+func (l *Ladder) rungs(ctx context.Context, o mount.UnmountOptions) error {
+	start := time.Now()
+	until := func(after time.Duration) (context.Context, context.CancelFunc) {
+		if after <= 0 {
+			return ctx, func() {} // the usual case, and cheap
+		}
+		return context.WithDeadline(ctx, start.Add(after))
+	}
+	toLazy := o.LazyAfter > 0
+	toForce := o.ForceAfter > 0 && (!toLazy || o.ForceAfter < o.LazyAfter)
+	first := o.LazyAfter
+	if toForce {
+		first = o.ForceAfter
+	}
+
+	normalCtx, cancel := until(first)
+	defer cancel()
+	l.On.Find(normalCtx, !toForce && !toLazy)
+	var told func() heard
+	if toForce {
+		var leave func()
+		told, leave = l.listen(normalCtx, o.ForceAfter/2)
+		defer leave()
+	}
+	err := l.normal(normalCtx, normalCtx, toForce || toLazy)
+	if toForce && goesOn(ctx, err) {
+		forceCtx, cancel := until(o.LazyAfter)
+		defer cancel()
+		err = l.withForce(forceCtx, o, start, told)
+	}
+	if !toLazy || !goesOn(ctx, err) {
+		return err
+	}
+	return l.lazy(ctx)
+}
+
+// normal unmounts normally; with retry, again and again until the context again
+// ends.
+func (l *Ladder) normal(ctx, again context.Context, retry bool) error {
+	for pause := busyFirst; ; pause = min(2*pause, busyLast) {
+		rung := max(l.Last, mount.RungNormal)
+		if l.forced.Load() {
+			rung = max(rung, mount.RungForce)
+		}
+		err := l.try(ctx, rung, 0)
+		if !retry || !goesOn(ctx, err) {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-again.Done():
+			return err
+		}
+	}
+}
+
+// lazy detaches the mount, unless it is on a block device; then a normal
+// unmount that still hangs is waited for.
+func (l *Ladder) lazy(ctx context.Context) error {
+	if !l.On.OnBlock(ctx) {
+		err := l.try(ctx, mount.RungLazy, unix.MNT_DETACH)
+		if err == nil && l.hung {
+			// A normal unmount takes the mount out of sight first, and hangs in
+			// writing what was not yet written: that is what detaching it leaves.
+			l.Last = mount.RungLazy
+		}
+		return err
+	}
+	if err := l.normal(ctx, ctx, false); err != nil {
+		return fmt.Errorf("%w (%w)", err, errNotLazy)
+	}
+	return nil
+}
+
+// try makes one call.
+func (l *Ladder) try(ctx context.Context, rung mount.Rung, flags int) error {
+	if ctx.Err() != nil {
+		return &blockingcall.AbandonedError{Earlier: l.hung, Err: context.Cause(ctx)}
+	}
+	start := time.Now()
+	made, err := l.On.Attempt(ctx, rung, flags)
+	if made {
+		l.Last = rung
+	}
+	if _, ok := errors.AsType[*blockingcall.AbandonedError](err); ok {
+		l.hung, l.hungFor = true, time.Since(start)
+	}
+	return err
+}
+
+// goesOn reports whether a further attempt may help against err.
+func goesOn(ctx context.Context, err error) bool {
+	return ctx.Err() == nil && higherRungHelps(err)
+}
+
+// higherRungHelps tells errors of a mount that exists and will not go from
+// those that say there is nothing to unmount or no right to.
+func higherRungHelps(err error) bool {
+	if err == nil {
+		return false
+	}
+	if failure.HasCause(err) {
+		return false // the target leads elsewhere by now
+	}
+	for _, final := range []error{unix.EINVAL, unix.ENOENT, unix.ENOTDIR, unix.EPERM, unix.EACCES, unix.ELOOP, unix.ENAMETOOLONG, unix.ENOSYS} {
+		if errors.Is(err, final) {
+			return false
+		}
+	}
+	return true
+}
+
+// Ended is the error of a context that has ended, with a cause of the caller's
+// own or not.
+func Ended(ctx context.Context) error {
+	cause := mount.ErrCanceled
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		cause = mount.ErrTimedOut
+	}
+	return failure.Of(cause, context.Cause(ctx))
+}

@@ -1,0 +1,321 @@
+// Package mountopt reads options and sources in the words of mount(8).
+package mountopt
+
+import (
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options are mount options split by who understands them.
+type Options struct {
+	// Set and Clear are MS_* flags asked for and asked against.
+	Set, Clear uintptr
+	// DeepSet and DeepClear are those of Set and Clear that hold for the mounts
+	// below as well: "ro=recursive".
+	DeepSet, DeepClear uintptr
+	// ReadOnlyAt is where ro or rw holds: "ro=vfs", "ro=fs".
+	ReadOnlyAt layer
+	// Bind, Recursive, Remount: "bind", "rbind" (both), "remount".
+	Bind, Recursive, Remount bool
+	// Propagation are the MS_* values of propagation changes, in order, each
+	// with MS_REC where asked for.
+	Propagation []uintptr
+	// Data is for the file system, in order.
+	Data []string
+	// Command are options that only mount(8) can carry out.
+	Command []string
+}
+
+// layer is what an option belongs to: a mount, or the file system that it
+// shows together with other mounts.
+type layer int
+
+const (
+	BothLayers layer = iota
+	MountLayer       // mount(8)'s "vfs"
+	SuperLayer       // mount(8)'s "fs"
+)
+
+// PerMountFlags are those flags that a bind mount has of its own. The others
+// belong to the file system.
+const PerMountFlags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOSYMFOLLOW | AtimeFlags
+
+// AtimeFlags exclude each other, but for MS_NODIRATIME.
+const AtimeFlags = unix.MS_NOATIME | unix.MS_RELATIME | unix.MS_STRICTATIME | unix.MS_NODIRATIME
+
+// OneAtimeOf are the flags of which a mount has just one.
+const OneAtimeOf = unix.MS_NOATIME | unix.MS_RELATIME | unix.MS_STRICTATIME
+
+// PerSuperFlags are those flags that a file system has of its own, whatever its
+// mounts have.
+const PerSuperFlags = unix.MS_RDONLY | unix.MS_SYNCHRONOUS | unix.MS_DIRSYNC | unix.MS_MANDLOCK | unix.MS_LAZYTIME | unix.MS_I_VERSION
+
+// GenericFlag returns what one of mount(8)'s file-system-independent words
+// does to the flags.
+func GenericFlag(word string) (set, clear uintptr, ok bool) {
+	switch word {
+	case "ro":
+		return unix.MS_RDONLY, 0, true
+	case "rw":
+		return 0, unix.MS_RDONLY, true
+	case "nosuid":
+		return unix.MS_NOSUID, 0, true
+	case "suid":
+		return 0, unix.MS_NOSUID, true
+	case "nodev":
+		return unix.MS_NODEV, 0, true
+	case "dev":
+		return 0, unix.MS_NODEV, true
+	case "noexec":
+		return unix.MS_NOEXEC, 0, true
+	case "exec":
+		return 0, unix.MS_NOEXEC, true
+	case "nosymfollow":
+		return unix.MS_NOSYMFOLLOW, 0, true
+	case "symfollow":
+		return 0, unix.MS_NOSYMFOLLOW, true
+	case "noatime":
+		return unix.MS_NOATIME, OneAtimeOf &^ unix.MS_NOATIME, true
+	case "relatime":
+		return unix.MS_RELATIME, OneAtimeOf &^ unix.MS_RELATIME, true
+	case "strictatime":
+		return unix.MS_STRICTATIME, OneAtimeOf &^ unix.MS_STRICTATIME, true
+	case "atime":
+		return 0, unix.MS_NOATIME, true
+	case "norelatime":
+		return 0, unix.MS_RELATIME, true
+	case "nostrictatime":
+		return 0, unix.MS_STRICTATIME, true
+	case "nodiratime":
+		return unix.MS_NODIRATIME, 0, true
+	case "diratime":
+		return 0, unix.MS_NODIRATIME, true
+	case "sync":
+		return unix.MS_SYNCHRONOUS, 0, true
+	case "async":
+		return 0, unix.MS_SYNCHRONOUS, true
+	case "dirsync":
+		return unix.MS_DIRSYNC, 0, true
+	case "mand":
+		return unix.MS_MANDLOCK, 0, true
+	case "nomand":
+		return 0, unix.MS_MANDLOCK, true
+	case "lazytime":
+		return unix.MS_LAZYTIME, 0, true
+	case "nolazytime":
+		return 0, unix.MS_LAZYTIME, true
+	case "iversion":
+		return unix.MS_I_VERSION, 0, true
+	case "noiversion":
+		return 0, unix.MS_I_VERSION, true
+	case "silent":
+		return unix.MS_SILENT, 0, true
+	case "loud":
+		return 0, unix.MS_SILENT, true
+	}
+	return 0, 0, false
+}
+
+// PropagationFlag returns the MS_* value of a propagation word.
+func PropagationFlag(word string) (uintptr, bool) {
+	flags := map[string]uintptr{
+		"shared": unix.MS_SHARED, "slave": unix.MS_SLAVE, "private": unix.MS_PRIVATE, "unbindable": unix.MS_UNBINDABLE,
+	}
+	if flag, ok := flags[word]; ok {
+		return flag, true
+	}
+	flag, ok := flags[strings.TrimPrefix(word, "r")]
+	return flag | unix.MS_REC, ok
+}
+
+// isComment tells words that mean something to fstab, systemd or boot scripts
+// alone, and nothing to a mount that is made now.
+func isComment(word string) bool {
+	switch word {
+	case "", "defaults", "auto", "noauto", "nofail", "_netdev", "nouser", "nousers", "noowner", "nogroup":
+		return true
+	}
+	return strings.HasPrefix(word, "comment=") || strings.HasPrefix(word, "x-") && !isCommandOption(word)
+}
+
+// isCommandOption tells what mount(8) itself carries out.
+func isCommandOption(word string) bool {
+	name, _, _ := strings.Cut(word, "=")
+	switch name {
+	case "move", "loop", "offset", "sizelimit", "encryption", "helper", "uhelper", "user", "users", "owner", "group":
+		return true
+	}
+	return strings.HasPrefix(name, "verity.") || strings.HasPrefix(name, "X-") || strings.HasPrefix(name, "x-mount.")
+}
+
+// Parse splits options as mount(8) does: elements may themselves be
+// comma-separated lists, later words win over earlier ones. It never fails;
+// what it does not know is Data.
+func Parse(options ...string) Options {
+	var p Options
+	for _, list := range options {
+		for _, word := range Split(list) {
+			p.add(word)
+		}
+	}
+	return p
+}
+
+func (p *Options) add(word string) {
+	if p.addFlag(word) {
+		return
+	}
+	if flag, ok := PropagationFlag(word); ok {
+		p.Propagation = append(p.Propagation, flag)
+		return
+	}
+	switch {
+	case word == "bind":
+		p.Bind = true
+	case word == "rbind":
+		p.Bind, p.Recursive = true, true
+	case word == "remount":
+		p.Remount = true
+	case isCommandOption(word):
+		p.Command = append(p.Command, word)
+	case !isComment(word):
+		p.Data = append(p.Data, word)
+	}
+}
+
+// addFlag takes one of the file-system-independent words, with where it holds
+// in the syntax of mount(8) 2.39: "nosuid=recursive", "ro=vfs". A word of which
+// the same flags are said anew holds no more.
+func (p *Options) addFlag(word string) bool {
+	name, where, limited := strings.Cut(word, "=")
+	set, clear, ok := GenericFlag(name)
+	if !ok {
+		return false
+	}
+	recursive, at := false, BothLayers
+	if limited {
+		if recursive, at, ok = holdsWhere(where); !ok {
+			return false
+		}
+	}
+	p.Set = p.Set&^clear | set
+	p.Clear = p.Clear&^set | clear
+	p.DeepSet &^= set | clear
+	p.DeepClear &^= set | clear
+	if recursive {
+		p.DeepSet |= set
+		p.DeepClear |= clear
+	}
+	if (set|clear)&unix.MS_RDONLY != 0 {
+		p.ReadOnlyAt = at
+	}
+	return true
+}
+
+// holdsWhere reads what stands behind a word: "vfs", "fs", "recursive" or, in
+// quotes, several of them.
+func holdsWhere(where string) (recursive bool, at layer, ok bool) {
+	vfs, fs := false, false
+	for _, w := range strings.Split(strings.Trim(where, `"`), ",") {
+		switch w {
+		case "recursive":
+			recursive = true
+		case "vfs":
+			vfs = true
+		case "fs":
+			fs = true
+		default:
+			return false, BothLayers, false
+		}
+	}
+	switch {
+	case vfs && !fs:
+		at = MountLayer
+	case fs && !vfs:
+		at = SuperLayer
+	}
+	return recursive, at, true
+}
+
+// OfMount are the flags asked for and against that belong to the mount.
+func (p Options) OfMount() (set, clear uintptr) {
+	return p.of(PerMountFlags, SuperLayer)
+}
+
+// OfSuper are the flags asked for and against that belong to the file system.
+func (p Options) OfSuper() (set, clear uintptr) {
+	return p.of(PerSuperFlags, MountLayer)
+}
+
+func (p Options) of(flags uintptr, other layer) (set, clear uintptr) {
+	if p.ReadOnlyAt == other {
+		flags &^= unix.MS_RDONLY
+	}
+	return p.Set & flags, p.Clear & flags
+}
+
+// ApplyToMount returns the flags of a mount that result from those it has now.
+func (p Options) ApplyToMount(current uintptr) uintptr {
+	set, clear := p.OfMount()
+	return current&^clear | set
+}
+
+// ApplyToSuper does the same for the flags of a file system.
+func (p Options) ApplyToSuper(current uintptr) uintptr {
+	set, clear := p.OfSuper()
+	return current&^clear | set
+}
+
+// ApplyBelow does the same for the mounts below.
+func (p Options) ApplyBelow(current uintptr) uintptr {
+	return current&^p.DeepClear&PerMountFlags | p.DeepSet&PerMountFlags
+}
+
+// IsDeep: something is asked for that holds for the mounts below as well.
+func (p Options) IsDeep() bool { return (p.DeepSet|p.DeepClear)&PerMountFlags != 0 }
+
+// OnlyPropagation: nothing is asked for but a change of propagation of what is
+// mounted at the target. With a source or a type it is that of a new mount.
+func (p Options) OnlyPropagation(fstype, source, target string) bool {
+	return (fstype == "" || fstype == "none") && (source == "" || source == "none" || source == target) &&
+		len(p.Propagation) > 0 && !p.Bind && !p.Remount && p.Set == 0 && p.Clear == 0 && len(p.Data) == 0 && len(p.Command) == 0
+}
+
+// FlagsShown returns the MS_* flags behind options as a mount table shows
+// them. A mount that shows no atime word has strictatime.
+func FlagsShown(options []string) uintptr {
+	flags := Parse(options...).Set & PerMountFlags
+	if flags&OneAtimeOf == 0 {
+		flags |= unix.MS_STRICTATIME
+	}
+	return flags
+}
+
+// Split splits a comma-separated list as mount(8) does: a comma within
+// double quotes or after a backslash does not separate.
+func Split(list string) []string {
+	var words []string
+	start, quoted := 0, false
+	for i := 0; i < len(list); i++ {
+		switch {
+		case list[i] == '"':
+			quoted = !quoted
+		case list[i] == ',' && !quoted && (i == 0 || list[i-1] != '\\'):
+			words = append(words, list[start:i])
+			start = i + 1
+		}
+	}
+	return append(words, list[start:])
+}
+
+// NoCanonicalize is the flag that keeps mount(8) from looking up by name what a
+// descriptor leads to: the name may lead elsewhere by then.
+const NoCanonicalize = "--no-canonicalize"
+
+// IsDescriptor reports whether a path is a link of /proc that stands for a
+// descriptor of a process: /proc/<pid>/fd/<number>.
+func IsDescriptor(p string) bool {
+	parts := strings.Split(p, "/")
+	return len(parts) == 5 && parts[0] == "" && parts[1] == "proc" && parts[3] == "fd"
+}

@@ -1,0 +1,240 @@
+package mounttable
+
+import (
+	"cmp"
+	"iter"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/podvol/podvol/mount"
+)
+
+// node is one mount of a graph.
+type node struct {
+	// id and parent are what the graph goes by: unique ids of the kernel where
+	// it has them, else those of mountinfo.
+	id, parent uint64
+	// entry is never handed out, only copies are; its slices may be shared with
+	// other nodes and are never written to.
+	entry mount.Entry
+	// age is its place in the table: higher means newer.
+	age uint64
+	// seen is what the lists of entry were made of.
+	seen sight
+	// load is the load of the whole table that saw it last.
+	load  uint64
+	links [graphKeys]link
+}
+
+// graph is a set of mounts that is found by whatever is asked for, in a time
+// that does not grow with the number of mounts. What changes must be taken out
+// and put in again, since the keys are made of it.
+type graph struct {
+	nodes map[uint64]*node
+	// bySpot is what a walk along a path goes by: of mounts that have the
+	// same parent and target there is one, save where targets are ambiguous.
+	bySpot   bucket[spot]
+	byParent bucket[uint64]
+	byTarget bucket[string]
+	byName   bucket[string] // the last element of the target
+	bySource bucket[string]
+	byDevice bucket[uint64]
+	byRoot   bucket[window]
+	// ordered is all nodes, oldest first; nil when it has to be made again.
+	ordered []*node
+}
+
+// spot is where a mount is attached.
+type spot struct {
+	parent uint64
+	target string
+}
+
+// window is the directory that a mount shows.
+type window struct {
+	device uint64
+	root   string
+}
+
+const graphKeys = 7
+
+func newGraph(size int) *graph {
+	return &graph{
+		nodes:    make(map[uint64]*node, size),
+		bySpot:   newBucket[spot](0, size),
+		byParent: newBucket[uint64](1, 0),
+		byTarget: newBucket[string](2, size),
+		byName:   newBucket[string](3, size/4),
+		bySource: newBucket[string](4, size/4),
+		byDevice: newBucket[uint64](5, size/4),
+		byRoot:   newBucket[window](6, size/2),
+	}
+}
+
+func (n *node) spot() spot     { return spot{n.parent, n.entry.Target} }
+func (n *node) window() window { return window{n.entry.Device, n.entry.Root} }
+func (n *node) name() string   { return path.Base(n.entry.Target) }
+
+func (g *graph) add(n *node) {
+	g.nodes[n.id] = n
+	g.bySpot.add(n.spot(), n)
+	g.byParent.add(n.parent, n)
+	g.byTarget.add(n.entry.Target, n)
+	g.byName.add(n.name(), n)
+	g.bySource.add(n.entry.Source, n)
+	g.byDevice.add(n.entry.Device, n)
+	g.byRoot.add(n.window(), n)
+	if last := len(g.ordered) - 1; last >= 0 && g.ordered[last].age < n.age {
+		g.ordered = append(g.ordered, n) // the usual case: a new mount
+	} else {
+		g.ordered = nil
+	}
+}
+
+func (g *graph) remove(n *node) {
+	delete(g.nodes, n.id)
+	g.bySpot.remove(n.spot(), n)
+	g.byParent.remove(n.parent, n)
+	g.byTarget.remove(n.entry.Target, n)
+	g.byName.remove(n.name(), n)
+	g.bySource.remove(n.entry.Source, n)
+	g.byDevice.remove(n.entry.Device, n)
+	g.byRoot.remove(n.window(), n)
+	if i, ok := slices.BinarySearchFunc(g.ordered, n, byAge); ok {
+		g.ordered = slices.Delete(g.ordered, i, i+1)
+	}
+}
+
+func byAge(a, b *node) int { return cmp.Compare(a.age, b.age) }
+
+// all returns all nodes, oldest first. It is the graph's own slice.
+func (g *graph) all() []*node {
+	if g.ordered == nil {
+		g.ordered = make([]*node, 0, len(g.nodes))
+		for _, n := range g.nodes {
+			g.ordered = append(g.ordered, n)
+		}
+		slices.SortFunc(g.ordered, byAge)
+	}
+	return g.ordered
+}
+
+// isTop reports whether a walk may begin at n: nothing it could be mounted on
+// can be seen.
+func (g *graph) isTop(n *node) bool {
+	return n.parent == n.id || g.nodes[n.parent] == nil
+}
+
+// walk returns the mounts on the way to target from the root as the kernel
+// passes them: each is mounted on the one before, and the last is the one in
+// which target lies, or which is mounted there. Target is clean, absolute and
+// free of links. See [MountOf], whose answer this is.
+func (g *graph) walk(target string, way []*node) []*node {
+	way = way[:0]
+	var current *node
+	for prefix := range prefixesOf(target) {
+		for len(way) <= len(g.nodes) { // ends the loop on any input
+			next := g.next(current, prefix)
+			if next == nil {
+				break
+			}
+			way, current = append(way, next), next
+		}
+	}
+	return way
+}
+
+func (g *graph) next(current *node, prefix string) *node {
+	if current != nil {
+		return oldest(g.bySpot.all(spot{current.id, prefix}), func(n *node) bool { return n != current })
+	}
+	return oldest(g.byTarget.all(prefix), g.isTop)
+}
+
+func oldest(nodes iter.Seq[*node], wanted func(*node) bool) (found *node) {
+	for n := range nodes {
+		if wanted(n) && (found == nil || n.age < found.age) {
+			found = n
+		}
+	}
+	return found
+}
+
+// prefixesOf is [prefixes] without making a list.
+func prefixesOf(target string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if !yield("/") || target == "/" {
+			return
+		}
+		for at := 1; ; {
+			length := strings.IndexByte(target[at:], '/')
+			if length < 0 {
+				yield(target)
+				return
+			}
+			if !yield(target[:at+length]) {
+				return
+			}
+			at += length + 1
+		}
+	}
+}
+
+// inOrder returns nodes, oldest first.
+func inOrder(nodes iter.Seq[*node]) []*node {
+	return slices.SortedFunc(nodes, byAge)
+}
+
+// link is the neighbours of a node in a bucket.
+type link struct{ next, previous *node }
+
+// bucket finds the nodes that have the same key. They are chained through
+// links[which], so that taking one out is cheap however many there are.
+type bucket[K comparable] struct {
+	which int
+	heads map[K]*node
+}
+
+func newBucket[K comparable](which, size int) bucket[K] {
+	return bucket[K]{which, make(map[K]*node, size)}
+}
+
+func (b bucket[K]) add(key K, n *node) {
+	head := b.heads[key]
+	n.links[b.which] = link{next: head}
+	if head != nil {
+		head.links[b.which].previous = n
+	}
+	b.heads[key] = n
+}
+
+func (b bucket[K]) remove(key K, n *node) {
+	at := n.links[b.which]
+	if at.next != nil {
+		at.next.links[b.which].previous = at.previous
+	}
+	switch {
+	case at.previous != nil:
+		at.previous.links[b.which].next = at.next
+	case at.next != nil:
+		b.heads[key] = at.next
+	default:
+		delete(b.heads, key)
+	}
+	n.links[b.which] = link{}
+}
+
+// all yields the nodes of a key in no order. The bucket must not change
+// meanwhile.
+func (b bucket[K]) all(key K) iter.Seq[*node] {
+	return func(yield func(*node) bool) {
+		for n := b.heads[key]; n != nil; n = n.links[b.which].next {
+			if !yield(n) {
+				return
+			}
+		}
+	}
+}
+
+func (b bucket[K]) has(key K) bool { return b.heads[key] != nil }

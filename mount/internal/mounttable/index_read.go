@@ -1,0 +1,233 @@
+package mounttable
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/internal/statmount"
+)
+
+// load reads the whole table anew. What does not change keeps its node.
+func (x *Table) load() error {
+	for range maxLoads {
+		x.complete = x.signals
+		if err := x.loadOnce(); err != nil {
+			return fmt.Errorf("read the mount table: %w", err)
+		}
+		// What came meanwhile may have been missed by a part of the reading.
+		changed, named, err := x.poll()
+		if err == nil && named {
+			err = x.takeEvents()
+		}
+		if err != nil || !changed && !named {
+			return err
+		}
+	}
+	return nil // a table that never rests: the last reading has to do
+}
+
+const maxLoads = 5
+
+func (x *Table) loadOnce() error {
+	x.fresh = true
+	if x.byMountinfo {
+		return x.loadMountinfo()
+	}
+	err := x.loadByID()
+	if err == nil && x.graph.isComplete() {
+		return nil
+	}
+	// A kernel without these calls or these fields, or one that denies them.
+	x.byMountinfo = true
+	if x.events != nil {
+		x.events.Close()
+		x.events = nil
+	}
+	return x.loadMountinfo()
+}
+
+func (x *Table) loadMountinfo() error {
+	if _, err := x.info.Seek(0, 0); err != nil {
+		return err
+	}
+	entries, err := readUnchanged(x.info)
+	if err != nil {
+		return err
+	}
+	x.graph = graphOf(entries)
+	x.edition++
+	return nil
+}
+
+// graphOf makes a graph of the lines of mountinfo.
+func graphOf(entries []mount.Entry) *graph {
+	g := newGraph(len(entries))
+	for i, e := range entries {
+		g.add(&node{id: uint64(e.ID), parent: uint64(e.ParentID), age: uint64(i), entry: e})
+	}
+	return g
+}
+
+func (x *Table) loadByID() error {
+	ids, err := x.listIDs()
+	if err != nil {
+		return err
+	}
+	if x.graph == nil {
+		x.graph = newGraph(len(ids))
+	}
+	x.loads++
+	if _, err := x.read(ids); err != nil {
+		return err
+	}
+	for _, n := range x.graph.nodes {
+		if n.load != x.loads {
+			x.forget(n)
+		}
+	}
+	return nil
+}
+
+func (x *Table) listIDs() ([]uint64, error) {
+	const step = 2048
+	ids := make([]uint64, 0, step)
+	for {
+		start := len(ids)
+		ids = append(ids, make([]uint64, step)...)
+		var after uint64
+		if start > 0 {
+			after = ids[start-1]
+		}
+		n, err := x.kernel.List(after, ids[start:])
+		if err != nil {
+			return nil, err
+		}
+		ids = ids[:start+n]
+		if n < step {
+			return ids, nil
+		}
+	}
+}
+
+// isComplete reports whether the kernel has told the sources of mounts. One
+// that does (since 6.13) leaves out only those that are empty.
+func (g *graph) isComplete() bool {
+	if len(g.nodes) == 0 {
+		return false
+	}
+	for _, n := range g.nodes {
+		if n.entry.Source != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// findings are what a reader of mounts has come upon.
+type findings struct {
+	placed  []*node  // new, or elsewhere than before
+	gone    []uint64 // not there any more
+	changed bool     // something else of some mount is new
+	err     error
+}
+
+// read reads mounts anew and enters what is new. It reports whether one of
+// those that were known is gone or is now elsewhere.
+func (x *Table) read(ids []uint64) (moved bool, err error) {
+	// A mount takes a microsecond or two: a second processor pays from some
+	// hundreds on.
+	parts := min(1+len(ids)/512, runtime.GOMAXPROCS(0), 4)
+	found := make([]findings, parts)
+	if parts == 1 {
+		if x.buffer == nil {
+			x.buffer = make([]byte, 4096)
+		}
+		x.readPart(ids, &x.buffer, &found[0])
+	} else {
+		var readers sync.WaitGroup
+		for i := range parts {
+			part := ids[i*len(ids)/parts : (i+1)*len(ids)/parts]
+			readers.Go(func() {
+				buffer := make([]byte, 4096)
+				x.readPart(part, &buffer, &found[i])
+			})
+		}
+		readers.Wait()
+	}
+	for _, f := range found {
+		if f.err != nil {
+			return false, f.err
+		}
+		if f.changed {
+			x.edition++
+		}
+		for _, id := range f.gone {
+			if n := x.graph.nodes[id]; n != nil {
+				x.forget(n)
+				moved = true
+			}
+		}
+		for _, n := range f.placed {
+			if old := x.graph.nodes[n.id]; old != nil {
+				x.forget(old)
+				moved = true
+			}
+			x.graph.add(n)
+			x.edition++
+		}
+	}
+	return moved, nil
+}
+
+func (x *Table) forget(n *node) {
+	x.graph.remove(n)
+	x.edition++
+}
+
+// readPart is one of several readers: it changes nodes of its own part only,
+// and those only where the graph does not go by it.
+func (x *Table) readPart(ids []uint64, buffer *[]byte, found *findings) {
+	var w words
+	for _, id := range ids {
+		known, want := x.graph.nodes[id], changing
+		if known == nil {
+			want |= lasting
+		}
+		r, err := x.readRecord(id, want, buffer)
+		if err == nil && known != nil && isShown(r) && !known.isAt(r) {
+			r, err = x.readRecord(id, changing|lasting, buffer)
+			known = nil
+		}
+		switch {
+		case statmount.IsGone(err) || err == nil && !isShown(r):
+			found.gone = append(found.gone, id)
+		case err != nil:
+			found.err = err
+			return
+		case known == nil:
+			n := newNode(r, &w)
+			n.load = x.loads
+			found.placed = append(found.placed, n)
+		default:
+			found.changed = known.update(r, &w) || found.changed
+			known.load = x.loads
+		}
+	}
+}
+
+// readRecord makes the buffer as large as it takes: some types show long
+// options.
+func (x *Table) readRecord(id uint64, want statmount.Fields, buffer *[]byte) (statmount.Record, error) {
+	for {
+		r, err := x.kernel.Read(id, want, *buffer)
+		if !errors.Is(err, unix.EOVERFLOW) || len(*buffer) > 1<<24 {
+			return r, err
+		}
+		*buffer = make([]byte, 4*len(*buffer))
+	}
+}
