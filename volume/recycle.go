@@ -37,7 +37,7 @@ type PodRunner interface {
 	// When ctx ends, RunPod removes a pod that has not started, so that it does
 	// not start later. It leaves a running pod for the next call.
 	//
-	// A pod that did not succeed is an error, best the *[PodFailedError] of
+	// A pod that did not succeed is an error, best [ErrPodFailed] of
 	// [PodResult].
 	RunPod(ctx context.Context, pod *v1.Pod, mayRun func(ctx context.Context) error, record RecycleEventRecorder) error
 }
@@ -80,16 +80,13 @@ func ReleaseID(pv *v1.PersistentVolume) string {
 }
 
 // PodResult reports whether a pod has ended, and how: err is nil if the pod
-// succeeded, else a *[PodFailedError].
+// succeeded, else [ErrPodFailed].
 func PodResult(pod *v1.Pod) (ended bool, err error) {
 	switch pod.Status.Phase {
 	case v1.PodSucceeded:
 		return true, nil
 	case v1.PodFailed:
-		return true, &PodFailedError{
-			Pod:    types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name},
-			Reason: pod.Status.Reason, Message: podMessage(pod),
-		}
+		return true, PodFailed(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, pod.Status.Reason, podMessage(pod))
 	}
 	return false, nil
 }
@@ -114,23 +111,21 @@ func podMessage(pod *v1.Pod) string {
 	return ""
 }
 
-// PodFailedError says that a pod ended and did not succeed.
-type PodFailedError struct {
-	Pod types.NamespacedName
-	// Reason is the pod's reason, such as "DeadlineExceeded"; it may be empty.
-	Reason string
-	// Message is the message of the pod or of one of its containers; it may be
-	// empty.
-	Message string
-}
+// ErrPodFailed is the cause of a pod's end without success.
+const ErrPodFailed Cause = "the pod has failed"
 
-func (e *PodFailedError) Error() string {
-	text := fmt.Sprintf("pod %q failed", e.Pod)
-	if e.Reason != "" {
-		text += " (" + e.Reason + ")"
+// PodFailed returns the [Failure] of a pod that ended and did not succeed. The pod's
+// reason, such as "DeadlineExceeded", and the message of the pod or of one of its
+// containers may be empty.
+func PodFailed(pod types.NamespacedName, reason, message string) error {
+	text := fmt.Sprintf("pod %q failed", pod)
+	if reason != "" {
+		text += " (" + reason + ")"
 	}
-	if e.Message != "" {
-		return text + ": " + e.Message
+	if message == "" {
+		text += " without a message"
+	} else {
+		text += ": " + message
 	}
-	return text + " without a message"
+	return &Failure{Cause: ErrPodFailed, Subject: pod.String(), What: text}
 }

@@ -73,8 +73,7 @@ func TestPodResult(t *testing.T) {
 			if ended != tc.ended {
 				t.Errorf("ended = %v", ended)
 			}
-			_, isFailure := errors.AsType[*volume.PodFailedError](err)
-			if isFailure != (len(tc.want) > 0) {
+			if errors.Is(err, volume.ErrPodFailed) != (len(tc.want) > 0) {
 				t.Fatalf("err = %v", err)
 			}
 			for _, want := range tc.want {

@@ -37,13 +37,9 @@ const (
 	lastBundlePause  = 30 * time.Second
 )
 
-// NotServedError says that the API server does not serve ClusterTrustBundles.
-type NotServedError struct{}
-
-func (*NotServedError) Error() string {
-	return "the API server serves ClusterTrustBundles neither as certificates.k8s.io/v1 nor as v1beta1; they need Kubernetes 1.37, or 1.33 and later with " +
-		"the feature gate ClusterTrustBundle and --runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true"
-}
+// ErrNotServed says that the API server does not serve ClusterTrustBundles.
+const ErrNotServed volume.Cause = "the API server serves ClusterTrustBundles neither as certificates.k8s.io/v1 nor as v1beta1; they need Kubernetes 1.37, or 1.33 and later with " +
+	"the feature gate ClusterTrustBundle and --runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true"
 
 // bundle is what counts of a ClusterTrustBundle of whichever version.
 type bundle struct {
@@ -170,7 +166,7 @@ func (f *bundleFeed) follow(ctx context.Context, later time.Duration) {
 			pause = firstBundlePause
 		default:
 			f.fail(fmt.Errorf("cluster trust bundles: %w", err))
-			if errors.As(err, new(*NotServedError)) {
+			if errors.Is(err, ErrNotServed) {
 				if f.rests() {
 					return
 				}
@@ -223,11 +219,11 @@ func (f *bundleFeed) servedVersion(ctx context.Context) (bundleVersion, error) {
 		case apierrors.IsForbidden(err) && !f.discovered(ctx):
 			// A server that authorizes asks first who may, and only then what there
 			// is; where bundles are off, nodes have no right to them either.
-			return bundleVersion{}, &NotServedError{}
+			return bundleVersion{}, ErrNotServed
 		}
 		return version, err
 	}
-	return bundleVersion{}, &NotServedError{}
+	return bundleVersion{}, ErrNotServed
 }
 
 // discovered reports whether the API server names bundles among what it serves, or
@@ -270,7 +266,7 @@ func (f *bundleFeed) reflect(ctx context.Context, version bundleVersion) {
 func (f *bundleFeed) fail(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if errors.As(err, new(*NotServedError)) {
+	if errors.Is(err, ErrNotServed) {
 		f.refused = time.Now()
 	}
 	if !f.synced {

@@ -52,48 +52,51 @@ func NewPodRunner(clientset kubernetes.Interface, config PodRunnerConfig) *PodRu
 	return &PodRunner{clientset: clientset, logger: config.Logger}
 }
 
-// ForeignPodError says that there is another pod of the name that was to run.
-type ForeignPodError struct {
-	Pod types.NamespacedName
-	// Label is its [volume.RecyclerLabel]; empty if it has none.
-	Label string
-}
+// Causes of the errors of [PodRunner.RunPod]. The subject of the [volume.Failure] is the
+// pod.
+const (
+	// ErrForeignPod: there is another pod of the name that was to run.
+	ErrForeignPod volume.Cause = "there is another pod of this name"
+	// ErrOverduePod: a pod has not ended in time, and what it does is not known.
+	ErrOverduePod volume.Cause = "the pod has not ended in time"
+)
 
-func (e *ForeignPodError) Error() string {
-	return fmt.Sprintf("there is a pod %q that has the label %s=%q and so was made for something else; it is left alone: delete it if nobody needs it", e.Pod, volume.RecyclerLabel, e.Label)
-}
-
-// OverduePodError says that a pod has not ended in time and nobody says why, so
-// that what it does is not known.
-type OverduePodError struct {
-	Pod types.NamespacedName
-	// Node is where it is to run; empty if nowhere yet.
-	Node string
-	// Started says that its node has begun with it.
-	Started bool
-}
-
-func (e *OverduePodError) Error() string {
-	switch {
-	case !e.Started && e.Node == "":
-		return fmt.Sprintf("pod %q was not started in time, and is removed; see its events, and whether a node fits it", e.Pod)
-	case !e.Started:
-		return fmt.Sprintf("pod %q was not started in time, and its deletion is requested; see its events, and whether node %q runs", e.Pod, e.Node)
+func foreignPod(pod types.NamespacedName, label string) error {
+	return &volume.Failure{
+		Cause: ErrForeignPod, Subject: pod.String(), Next: "delete it if nobody needs it",
+		What: fmt.Sprintf("there is a pod %q that has the label %s=%q and so was made for something else; it is left alone", pod, volume.RecyclerLabel, label),
 	}
-	return fmt.Sprintf("pod %q is past its deadline and has not ended; what it does on node %q is not known: see whether that node runs, and delete its Node if it never will again", e.Pod, e.Node)
+}
+
+// overduePod is the error for a pod that its node has started or not. Node is empty
+// if it is to run nowhere yet.
+func overduePod(pod types.NamespacedName, node string, started bool) error {
+	failure := &volume.Failure{Cause: ErrOverduePod, Subject: pod.String()}
+	switch {
+	case !started && node == "":
+		failure.What = fmt.Sprintf("pod %q was not started in time, and is removed", pod)
+		failure.Next = "see its events, and whether a node fits it"
+	case !started:
+		failure.What = fmt.Sprintf("pod %q was not started in time, and its deletion is requested", pod)
+		failure.Next = fmt.Sprintf("see its events, and whether node %q runs", node)
+	default:
+		failure.What = fmt.Sprintf("pod %q is past its deadline and has not ended; what it does on node %q is not known", pod, node)
+		failure.Next = "see whether that node runs, and delete its Node if it never will again"
+	}
+	return failure
 }
 
 // RunPod implements [volume.PodRunner]. Only a pod that this very call has made gives
 // the result, known by the UID that the API has given it: name and label could be
 // anybody's who may make pods there. A leftover that has the pod's
 // [volume.RecyclerLabel] is waited for, removed once it has ended, and the pod made
-// after it. Another pod of that name is a *[ForeignPodError]; a pod without that label,
+// after it. Another pod of that name is [ErrForeignPod]; a pod without that label,
 // by which it could not be told from others, is a *[volume.InvalidSpecError].
 //
 // A pod that somebody deletes before it has started is made again, later it is a
-// *[volume.PodFailedError]. One that has not ended two minutes after its
+// [volume.ErrPodFailed]. One that has not ended two minutes after its
 // activeDeadlineSeconds, counted by the clock of this process from when its start is
-// seen, or else from its creation or from when it was found, is an *[OverduePodError]:
+// seen, or else from its creation or from when it was found, is [ErrOverduePod]:
 // its node is lost, and it is left there with its deletion requested.
 //
 // A pod whose object is gone has ended, as everywhere in Kubernetes: whoever deletes
@@ -147,7 +150,7 @@ func (r *podRun) do(ctx context.Context) error {
 			return errors.Join(result, r.remove(ctx, nil))
 		case r.ours && hasStarted(r.pod):
 			r.pod = nil
-			return &volume.PodFailedError{Pod: r.name, Reason: "Deleted", Message: "somebody has deleted it before it had ended"}
+			return volume.PodFailed(r.name, "Deleted", "somebody has deleted it before it had ended")
 		}
 		again := r.ours
 		r.pod, r.blind = nil, ""
@@ -220,7 +223,7 @@ func (r *podRun) get(ctx context.Context) (*v1.Pod, error) {
 
 func (r *podRun) check(pod *v1.Pod) error {
 	if pod.Labels[volume.RecyclerLabel] != r.want.Labels[volume.RecyclerLabel] {
-		return &ForeignPodError{Pod: r.name, Label: pod.Labels[volume.RecyclerLabel]}
+		return foreignPod(r.name, pod.Labels[volume.RecyclerLabel])
 	}
 	return nil
 }
@@ -324,7 +327,7 @@ func (r *podRun) inTime(ctx context.Context) (gone bool, err error) {
 	case err == nil && (ended && r.ours || !r.isOverdue()):
 		return false, nil
 	}
-	lost := &OverduePodError{Pod: r.name, Node: r.pod.Spec.NodeName, Started: r.pod.Status.StartTime != nil}
+	lost := overduePod(r.name, r.pod.Spec.NodeName, r.pod.Status.StartTime != nil)
 	return false, errors.Join(lost, err, r.remove(ctx, nil))
 }
 

@@ -60,7 +60,7 @@ func recyclerOnANode(t *testing.T, n *realNode) {
 			n.tells(t, r)
 			tc.end()
 			err := <-r.result
-			if _, failed := errors.AsType[*volume.PodFailedError](err); failed != tc.failed || !failed && err != nil {
+			if failed := errors.Is(err, volume.ErrPodFailed); failed != tc.failed || !failed && err != nil {
 				t.Errorf("RunPod: %v", err)
 			}
 			until(t, "the pod is gone", func() bool {

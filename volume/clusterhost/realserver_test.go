@@ -153,8 +153,8 @@ func tokensOfANode(t *testing.T, n *realNode) {
 		"an audience that nobody names":  second(ask("app", mine, "bank")),
 		"an account that the pod is not": second(ask("other", mine, "vault")),
 	} {
-		refused, ok := errors.AsType[*clusterhost.TokenError](err)
-		if !ok || !apierrors.IsForbidden(err) || !strings.Contains(refused.Advice, "audiences") || errors.Is(err, volume.ErrNotFound) {
+		refused, ok := errors.AsType[*volume.Failure](err)
+		if !ok || !apierrors.IsForbidden(err) || !errors.Is(err, clusterhost.ErrNoToken) || !strings.Contains(refused.Advice(), "audiences") || errors.Is(err, volume.ErrNotFound) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -222,7 +222,7 @@ func authority(t *testing.T) string {
 // later serve bundles, as their discovery says, and those before do not.
 func trustBundlesByDefault(t *testing.T, n *realNode) {
 	_, err := n.bundles(clusterhost.TrustBundlesConfig{}).GetTrustBundle(t.Context(), "missing")
-	_, notServed := errors.AsType[*clusterhost.NotServedError](err)
+	notServed := errors.Is(err, clusterhost.ErrNotServed)
 	if served := bundlesAreServed(t, n.admin); notServed == served || served && !errors.Is(err, volume.ErrNotFound) {
 		t.Errorf("bundles are served: %t; asked for one that is missing: %v", served, err)
 	}

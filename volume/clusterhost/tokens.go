@@ -73,7 +73,7 @@ func NewTokens(clientset kubernetes.Interface, config TokensConfig) *Tokens {
 // clock; the expirationTimestamp that is returned is by this clock too. So it
 // does not matter if the API server's clock is another.
 //
-// The error is a *[TokenError], or the cause of ctx's end.
+// The error is [ErrNoToken], or the cause of ctx's end.
 func (t *Tokens) RequestToken(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	if request == nil {
 		return nil, volume.Invalid("request", "must be given")

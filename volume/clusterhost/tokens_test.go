@@ -258,11 +258,11 @@ func TestRefusedTokensSayWhatToDo(t *testing.T) {
 				request := tokenFor(w.projected("web"), 3600)
 				tc.prepare(w, request)
 				answer, err := tokens.RequestToken(t.Context(), "ops", "app", request)
-				refusal, ok := errors.AsType[*clusterhost.TokenError](err)
-				if !ok || answer != nil || errors.Is(err, volume.ErrNotFound) != tc.missing || !strings.Contains(refusal.Advice, tc.advice) || (refusal.Advice == "") != (tc.advice == "") {
+				refusal, ok := errors.AsType[*volume.Failure](err)
+				if !ok || !errors.Is(err, clusterhost.ErrNoToken) || answer != nil || errors.Is(err, volume.ErrNotFound) != tc.missing || !strings.Contains(refusal.Advice(), tc.advice) || (refusal.Advice() == "") != (tc.advice == "") {
 					t.Errorf("%v", err)
 				}
-				if !strings.Contains(err.Error(), `"ops/app"`) || !strings.Contains(err.Error(), refusal.Advice) {
+				if !strings.Contains(err.Error(), `"ops/app"`) || !strings.Contains(err.Error(), refusal.Advice()) {
 					t.Errorf("it does not say it: %v", err)
 				}
 			})

@@ -58,7 +58,7 @@ func NewTrustBundles(clientset kubernetes.Interface, config TrustBundlesConfig) 
 // kubelet shows: the certificates of the bundle, each once, without comments, in
 // an order that only depends on which they are. What cannot be told yet is
 // [objects.ErrNotSynced]; an API server that does not serve bundles a
-// *[NotServedError].
+// [ErrNotServed].
 func (t *TrustBundles) GetTrustBundle(ctx context.Context, name string) (string, error) {
 	all, err := t.bundles(ctx)
 	if err != nil {

@@ -168,7 +168,7 @@ func TestTrustBundlesThatAreNotServed(t *testing.T) {
 		w.transport.SetHandler(http.NotFoundHandler())
 		for range 1000 {
 			_, err := b.GetTrustBundle(t.Context(), "one")
-			if _, ok := errors.AsType[*clusterhost.NotServedError](err); !ok || errors.Is(err, volume.ErrNotFound) {
+			if !errors.Is(err, clusterhost.ErrNotServed) || errors.Is(err, volume.ErrNotFound) {
 				t.Fatalf("%v", err)
 			}
 			for _, word := range []string{"1.33", "feature gate ClusterTrustBundle", "--runtime-config=certificates.k8s.io/v1beta1"} {
@@ -231,7 +231,7 @@ func TestARefusalIsNotTakenForBundlesThatAreServed(t *testing.T) {
 					}
 				}))
 				_, err := w.bundles(clusterhost.TrustBundlesConfig{}).GetTrustBundle(t.Context(), "one")
-				if _, notServed := errors.AsType[*clusterhost.NotServedError](err); notServed != c.notServed || !notServed && !apierrors.IsForbidden(err) {
+				if notServed := errors.Is(err, clusterhost.ErrNotServed); notServed != c.notServed || !notServed && !apierrors.IsForbidden(err) {
 					t.Errorf("%v", err)
 				}
 			})
@@ -431,13 +431,13 @@ func TestTrustBundlesAreWatchedAfterARefusal(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		b := w.bundles(clusterhost.TrustBundlesConfig{})
 		w.transport.SetHandler(http.NotFoundHandler())
-		if _, err := b.GetTrustBundle(t.Context(), "one"); !errors.As(err, new(*clusterhost.NotServedError)) {
+		if _, err := b.GetTrustBundle(t.Context(), "one"); !errors.Is(err, clusterhost.ErrNotServed) {
 			t.Fatal(err)
 		}
 		told := make(chan struct{}, 10)
 		defer b.WatchTrustBundles(func() { told <- struct{}{} })()
 		began := time.Now()
-		if _, err := b.GetTrustBundle(t.Context(), "one"); !errors.As(err, new(*clusterhost.NotServedError)) || time.Since(began) > 0 {
+		if _, err := b.GetTrustBundle(t.Context(), "one"); !errors.Is(err, clusterhost.ErrNotServed) || time.Since(began) > 0 {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 		w.transport.SetHandler(w.api)

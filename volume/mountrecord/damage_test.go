@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
 )
 
@@ -46,9 +48,9 @@ func TestTruncatedRecord(t *testing.T) {
 func wantNewer(t *testing.T, what string, data []byte, version int) {
 	t.Helper()
 	r, err := mountrecord.Decode(data, nil)
-	newer, ok := errors.AsType[*mountrecord.RecordVersionError](err)
-	if !ok || r != nil || newer.Version != version || newer.Supported != mountrecord.Version || errors.Is(err, mountrecord.ErrDamaged) {
-		t.Errorf("%s: got %+v, %v, want a RecordVersionError of %d", what, r, err, version)
+	newer, ok := errors.AsType[*volume.Failure](err)
+	if !ok || r != nil || !errors.Is(err, mountrecord.ErrNewer) || newer.Subject != strconv.Itoa(version) || !strings.HasSuffix(newer.What, fmt.Sprintf("up to %d", mountrecord.Version)) || newer.Advice() == "" || errors.Is(err, mountrecord.ErrDamaged) {
+		t.Errorf("%s: got %+v, %v, want ErrNewer of %d", what, r, err, version)
 	}
 }
 
@@ -113,7 +115,7 @@ func fuzzDecode(t *testing.T, data []byte) {
 	t.Helper()
 	r, err := mountrecord.Decode(data, nil)
 	if err != nil {
-		_, newer := errors.AsType[*mountrecord.RecordVersionError](err)
+		newer := errors.Is(err, mountrecord.ErrNewer)
 		if r != nil || newer == errors.Is(err, mountrecord.ErrDamaged) {
 			t.Fatalf("got %+v, %v", r, err)
 		}

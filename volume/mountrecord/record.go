@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -20,9 +21,8 @@ import (
 	"github.com/podvol/podvol/volume/lazyunmount"
 )
 
-// Version is the schema version that [Encode] writes. Version 1 had a
-// checksum of its own, which is ignored. The store of the records keeps them
-// whole.
+// Version is the schema version that [Encode] writes and [Decode] reads. The store of
+// the records keeps them whole.
 const Version = 2
 
 // Record describes a volume before it is mounted. With it a restarted node knows
@@ -94,12 +94,9 @@ func (r *Record) Spec() *volume.Spec {
 // ErrDamaged says that a record is truncated, or is no record at all.
 var ErrDamaged = errors.New("the volume record is damaged")
 
-// RecordVersionError says that a record was written by a newer podvol.
-type RecordVersionError struct{ Version, Supported int }
-
-func (e *RecordVersionError) Error() string {
-	return fmt.Sprintf("the volume record has schema version %d, this podvol reads up to %d; use the newer podvol that wrote it", e.Version, e.Supported)
-}
+// ErrNewer says that a newer podvol wrote a record. The subject of the
+// [volume.Failure] is the record's schema version.
+const ErrNewer volume.Cause = "the volume record is of a newer podvol"
 
 // envelope is a record on disk. The version comes first. Every version of podvol
 // can read it.
@@ -128,12 +125,11 @@ func Encode(r *Record) ([]byte, error) {
 // again.
 func EncodeConfirmation(c Confirmation) ([]byte, error) { return json.Marshal(c) }
 
-// Decode reads a record that [Encode] of this version or an older one
-// wrote, and its confirmation. A confirmation that is empty or cannot be read
+// Decode reads a record that [Encode] of this version wrote, and its confirmation. A confirmation that is empty or cannot be read
 // counts as none. It ignores fields that this version does not know: the known
 // ones are enough to tear the volume down. The errors:
 //
-//   - A *[RecordVersionError]: the schema is newer.
+//   - [ErrNewer]: the schema is newer.
 //   - [ErrDamaged]: all other faults match it.
 func Decode(record, confirmation []byte) (*Record, error) {
 	var e envelope
@@ -142,7 +138,10 @@ func Decode(record, confirmation []byte) (*Record, error) {
 	}
 	switch {
 	case e.Version > Version:
-		return nil, &RecordVersionError{Version: e.Version, Supported: Version}
+		return nil, &volume.Failure{
+			Cause: ErrNewer, Subject: strconv.Itoa(e.Version), Next: "use the newer podvol that wrote it",
+			What: fmt.Sprintf("the volume record has schema version %d, this podvol reads up to %d", e.Version, Version),
+		}
 	case e.Version < 1:
 		return nil, fmt.Errorf("%w: schema version %d", ErrDamaged, e.Version)
 	}

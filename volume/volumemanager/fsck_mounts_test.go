@@ -148,7 +148,7 @@ func TestFsckUnmountsNothingForWantOfARecordThatItCannotRead(t *testing.T) {
 		t.Error(diff)
 	}
 	problems := w.check(true)
-	if !errors.As(errors.Join(problems[0].Err, problems[1].Err), new(*mountrecord.RecordVersionError)) {
+	if !errors.Is(errors.Join(problems[0].Err, problems[1].Err), mountrecord.ErrNewer) {
 		t.Errorf("problems %+v", problems)
 	}
 }

@@ -365,8 +365,7 @@ func TestFsckSaysWhatItCannotRead(t *testing.T) {
 	w.leave(newPod("web", nfsVolume("v", "10.0.0.1")))
 	spoilRecord(t, w.recordsPath(), func(v string) string { return strings.Replace(v, `"version":2`, `"version":9`, 1) })
 	problems := w.check(true)
-	var newer *mountrecord.RecordVersionError
-	if len(problems) != 1 || problems[0].Repair != "" || problems[0].Advice == "" || !errors.As(problems[0].Err, &newer) {
+	if len(problems) != 1 || problems[0].Repair != "" || problems[0].Advice == "" || !errors.Is(problems[0].Err, mountrecord.ErrNewer) {
 		t.Errorf("problems = %+v", problems)
 	}
 	w.repair(true)

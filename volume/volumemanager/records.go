@@ -132,8 +132,8 @@ func (e *UnreadableRecordError) Error() string {
 	return fmt.Sprintf("the record of volume %s cannot be read: %v; the volume is left as it is, and the record too", e.Volume, e.Err)
 }
 
-// Unwrap returns the reason, which matches mountrecord.ErrDamaged or is a
-// *volume.RecordVersionError.
+// Unwrap returns the reason, which matches mountrecord.ErrDamaged or
+// mountrecord.ErrNewer.
 func (e *UnreadableRecordError) Unwrap() error { return e.Err }
 
 func decodeRecords(rootDir string, held []journal.Entry) (found []*mountrecord.Record, unreadable []*UnreadableRecordError) {

@@ -40,27 +40,18 @@ func Listen(ctx context.Context, addr string) (*Server, error) {
 // URL is the URL of the server's root, without a slash at its end.
 func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
 
-// AddressError says why an address is refused.
-type AddressError struct {
-	Value  string
-	Reason string
-}
-
-func (e *AddressError) Error() string { return fmt.Sprintf("%q%s", e.Value, e.Reason) }
-
 // ParseAddress completes PORT and :PORT to an address of the loopback interface: the
-// mounts of a node are not for the network. Another value must be HOST:PORT. The
-// error is an *[AddressError].
+// mounts of a node are not for the network. Another value must be HOST:PORT.
 func ParseAddress(value string) (string, error) {
 	if !strings.Contains(value, ":") {
 		value = ":" + value
 	}
 	host, port, err := net.SplitHostPort(value)
 	if err != nil {
-		return "", &AddressError{value, " must be PORT or HOST:PORT"}
+		return "", fmt.Errorf("%q must be PORT or HOST:PORT", value)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return "", &AddressError{value, fmt.Sprintf(": %q is no port number", port)}
+		return "", fmt.Errorf("%q: %q is no port number", value, port)
 	} else if host == "" {
 		return net.JoinHostPort("127.0.0.1", strconv.FormatUint(n, 10)), nil
 	}

@@ -201,7 +201,7 @@ func (c *Client) Watch(ref volume.ObjectRef, f func(volume.ObjectRef)) (stop fun
 
 // List implements [objects.Lister] for shared kinds. Until their informer has
 // synced, the error is [objects.ErrNotSynced]. For another kind it is a
-// *[KeyedKindError].
+// [ErrKeyedKind].
 func (c *Client) List(ctx context.Context, kind, namespace string) ([]metav1.Object, error) {
 	if _, err := resourceOf(kind); err != nil {
 		return nil, err
@@ -211,7 +211,7 @@ func (c *Client) List(ctx context.Context, kind, namespace string) ([]metav1.Obj
 	}
 	s := c.shared[kind]
 	if s == nil {
-		return nil, &KeyedKindError{Kind: kind}
+		return nil, keyedKind(kind)
 	}
 	return s.list(namespace)
 }

@@ -12,18 +12,16 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// KeyedKindError says that objects of a kind can be read one by one only.
-type KeyedKindError struct {
-	// Kind is the kind that was to be listed.
-	Kind string
-}
+// ErrKeyedKind says that objects of a kind can be read one by one only. The subject of
+// the [volume.Failure] is the kind.
+const ErrKeyedKind volume.Cause = "objects of this kind are read one by one only"
 
-func (e *KeyedKindError) Error() string {
+func keyedKind(kind string) error {
 	advice := "name the kind in Config.Shared, or give its informer in Config.Informers"
-	if e.Kind == "ClusterTrustBundle" {
+	if kind == "ClusterTrustBundle" {
 		advice = "clusterhost.NewTrustBundles knows those of a signer as pods want them; otherwise " + advice
 	}
-	return fmt.Sprintf("objects of kind %s are not listed here: %s", e.Kind, advice)
+	return &volume.Failure{Cause: ErrKeyedKind, Subject: kind, What: fmt.Sprintf("objects of kind %s are not listed here: %s", kind, advice)}
 }
 
 // failed translates the API's error into those of package objects. The API's own

@@ -395,8 +395,8 @@ func TestALiveListOutlivesItsPages(t *testing.T) {
 }
 
 func isKeyed(err error) bool {
-	e, ok := errors.AsType[*cluster.KeyedKindError](err)
-	return ok && strings.Contains(e.Error(), e.Kind)
+	e, ok := errors.AsType[*volume.Failure](err)
+	return ok && errors.Is(err, cluster.ErrKeyedKind) && strings.Contains(e.Error(), e.Subject)
 }
 
 // Who wants the bundles of a signer is told what has them.

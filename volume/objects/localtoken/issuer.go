@@ -63,7 +63,7 @@ func New(keyPath string) *Issuer { return &Issuer{keyPath: keyPath} }
 // The errors, which never hold key or token:
 //
 //   - A *[volume.InvalidSpecError]: the request is refused.
-//   - A *[KeyFileError]: the key cannot be used.
+//   - [ErrKeyFile]: the key cannot be used.
 //   - A [blockingcall.AbandonedError]: ctx ended first.
 //   - The error of ServiceAccountUID.
 func (i *Issuer) RequestToken(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {

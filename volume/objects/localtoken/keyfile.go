@@ -16,32 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/volume"
 )
 
-// KeyFileError says that the key file cannot be used or made. It never shows the
-// file's content.
-type KeyFileError struct {
-	// Path is the key file.
-	Path string
-	// Reason says why. Advice says what to do.
-	Reason, Advice string
-	// Err is the underlying error, if any.
-	Err error
-}
+// ErrKeyFile says that the key file cannot be used or made. The subject of the
+// [volume.Failure] is its path. The error never shows the file's contents.
+const ErrKeyFile volume.Cause = "the token key file cannot be used"
 
-func (e *KeyFileError) Error() string {
-	text := fmt.Sprintf("the token key file %s %s", e.Path, e.Reason)
-	if e.Err != nil {
-		text += ": " + e.Err.Error()
+// refusedKeyFile returns the error for a key file. The advice and err may be missing.
+func refusedKeyFile(path, reason, advice string, err error) error {
+	text := fmt.Sprintf("the token key file %s %s", path, reason)
+	if err != nil {
+		text += ": " + err.Error()
 	}
-	if e.Advice != "" {
-		text += "; " + e.Advice
-	}
-	return text
+	return &volume.Failure{Cause: ErrKeyFile, Subject: path, What: text, Next: advice, Err: err}
 }
-
-// Unwrap returns the underlying error.
-func (e *KeyFileError) Unwrap() error { return e.Err }
 
 const (
 	pemType = "PRIVATE KEY" // PKCS #8
@@ -60,7 +49,7 @@ func readOrCreateKey(path string) (*ecdsa.PrivateKey, error) {
 		return key, err
 	}
 	if err := createKey(path); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, &KeyFileError{Path: path, Reason: "cannot be made", Err: err}
+		return nil, refusedKeyFile(path, "cannot be made", "", err)
 	}
 	return readKey(path)
 }
@@ -85,12 +74,12 @@ func readKey(path string) (*ecdsa.PrivateKey, error) {
 	}
 	block, rest := pem.Decode(data)
 	if block == nil || block.Type != pemType || len(bytes.TrimSpace(rest)) > 0 {
-		return nil, &KeyFileError{Path: path, Reason: "does not hold one private key in PEM form (PKCS #8)", Advice: adviseNew}
+		return nil, refusedKeyFile(path, "does not hold one private key in PEM form (PKCS #8)", adviseNew, nil)
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	if err != nil || !ok || key.Curve != elliptic.P256() {
-		return nil, &KeyFileError{Path: path, Reason: "does not hold an ECDSA key of the curve P-256", Advice: adviseNew}
+		return nil, refusedKeyFile(path, "does not hold an ECDSA key of the curve P-256", adviseNew, nil)
 	}
 	return key, nil
 }
@@ -101,11 +90,11 @@ func readKeyFile(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, unix.ELOOP):
-		return nil, &KeyFileError{Path: path, Reason: "is a symbolic link", Advice: "name the file itself, or " + adviseNew}
+		return nil, refusedKeyFile(path, "is a symbolic link", "name the file itself, or "+adviseNew, nil)
 	case errors.Is(err, unix.ENXIO):
-		return nil, &KeyFileError{Path: path, Reason: "is no regular file", Advice: adviseNew}
+		return nil, refusedKeyFile(path, "is no regular file", adviseNew, nil)
 	case err != nil:
-		return nil, &KeyFileError{Path: path, Reason: "cannot be opened", Err: err}
+		return nil, refusedKeyFile(path, "cannot be opened", "", err)
 	}
 	defer f.Close()
 	if err := checkKeyFile(path, f); err != nil {
@@ -113,10 +102,10 @@ func readKeyFile(path string) ([]byte, error) {
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
 	if err != nil {
-		return nil, &KeyFileError{Path: path, Reason: "cannot be read", Err: err}
+		return nil, refusedKeyFile(path, "cannot be read", "", err)
 	}
 	if len(data) > maxKeyFile {
-		return nil, &KeyFileError{Path: path, Reason: "is too large for a key", Advice: adviseNew}
+		return nil, refusedKeyFile(path, "is too large for a key", adviseNew, nil)
 	}
 	return data, nil
 }
@@ -124,24 +113,16 @@ func readKeyFile(path string) ([]byte, error) {
 func checkKeyFile(path string, f *os.File) error {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
-		return &KeyFileError{Path: path, Reason: "cannot be looked at", Err: err}
+		return refusedKeyFile(path, "cannot be looked at", "", err)
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFREG {
-		return &KeyFileError{Path: path, Reason: "is no regular file", Advice: adviseNew}
+		return refusedKeyFile(path, "is no regular file", adviseNew, nil)
 	}
 	if mode := stat.Mode & 0o7777; mode&^0o600 != 0 {
-		return &KeyFileError{
-			Path:   path,
-			Reason: fmt.Sprintf("has permissions %#o, so others may know the key", mode),
-			Advice: "if nobody else could read it, run chmod 600 on it; otherwise " + adviseNew,
-		}
+		return refusedKeyFile(path, fmt.Sprintf("has permissions %#o, so others may know the key", mode), "if nobody else could read it, run chmod 600 on it; otherwise "+adviseNew, nil)
 	}
 	if uid := os.Geteuid(); stat.Uid != 0 && int(stat.Uid) != uid {
-		return &KeyFileError{
-			Path:   path,
-			Reason: fmt.Sprintf("belongs to user %d, not to user %d who runs this", stat.Uid, uid),
-			Advice: "if that user may know the key, run chown on it; otherwise " + adviseNew,
-		}
+		return refusedKeyFile(path, fmt.Sprintf("belongs to user %d, not to user %d who runs this", stat.Uid, uid), "if that user may know the key, run chown on it; otherwise "+adviseNew, nil)
 	}
 	return nil
 }

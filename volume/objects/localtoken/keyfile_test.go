@@ -19,6 +19,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 
 	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects/localtoken"
 )
 
@@ -166,9 +167,9 @@ func TestRefusedKeyFiles(t *testing.T) {
 			path := filepath.Join(dir, "key")
 			tc.prepare(t, path)
 			result, err := localtoken.New(path).RequestToken(t.Context(), "ns", "sa", &authenticationv1.TokenRequest{})
-			refused, ok := errors.AsType[*localtoken.KeyFileError](err)
-			if !ok || refused.Path != path || result != nil {
-				t.Fatalf("got %v, %v, want a KeyFileError for %s", result, err, path)
+			refused, ok := errors.AsType[*volume.Failure](err)
+			if !ok || refused.Subject != path || !errors.Is(err, localtoken.ErrKeyFile) || result != nil {
+				t.Fatalf("got %v, %v, want ErrKeyFile for %s", result, err, path)
 			}
 			if !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), path) {
 				t.Errorf("%q lacks %q or the path", err, tc.want)
@@ -208,7 +209,7 @@ func TestKeyOfAnotherUserIsRefused(t *testing.T) {
 			return // a user namespace of one user has no other
 		}
 		_, err := localtoken.New(path).JWKS(t.Context())
-		if _, ok := errors.AsType[*localtoken.KeyFileError](err); !ok || !strings.Contains(err.Error(), "chown") {
+		if !errors.Is(err, localtoken.ErrKeyFile) || !strings.Contains(err.Error(), "chown") {
 			t.Errorf("err = %v", err)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 )
@@ -112,7 +113,7 @@ func TestRecyclerPod(t *testing.T) {
 		t.Errorf("mounted: %v", calls)
 	}
 
-	pods.err = &volume.PodFailedError{Message: "no space left"}
+	pods.err = volume.PodFailed(types.NamespacedName{}, "", "no space left")
 	if _, err := recycle(t, p, spec); !errors.Is(err, pods.err) || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("a pod that fails: %v", err)
 	}
