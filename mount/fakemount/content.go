@@ -36,53 +36,53 @@ func (s *fakeSlot) top() *fakeMount {
 }
 
 // real returns where a file really is at this moment.
-func (f *Mounter) real(d fakeDentry) string {
+func (ns *namespace) real(d fakeDentry) string {
 	for p := d.path; p != "" && p != "/"; p = p[:strings.LastIndexByte(p, '/')] {
-		if s := f.slots[fakeDentry{d.super, p}]; s != nil && s.hidden != "" {
+		if s := ns.slots[fakeDentry{d.super, p}]; s != nil && s.hidden != "" {
 			return s.hidden + d.path[len(p):]
 		}
 	}
 	base := d.super.dir
 	if d.super.slot != nil {
-		base = f.location(d.super.slot)
+		base = ns.location(d.super.slot)
 	}
 	return path.Join(base, d.path)
 }
 
 // location returns where the slot's mount is shown.
-func (f *Mounter) location(s *fakeSlot) string {
+func (ns *namespace) location(s *fakeSlot) string {
 	dir, base := path.Split(s.at.path)
-	return path.Join(f.real(fakeDentry{s.at.super, path.Clean(dir)}), base)
+	return path.Join(ns.real(fakeDentry{s.at.super, path.Clean(dir)}), base)
 }
 
 // slotFor returns the slot of a mount at p; a new one is not entered yet.
-func (f *Mounter) slotFor(p fakePlace) *fakeSlot {
+func (ns *namespace) slotFor(p fakePlace) *fakeSlot {
 	if p.isMountRoot() && p.mount.slot != nil {
 		return p.mount.slot
 	}
-	if s := f.slots[p.dentry()]; s != nil {
+	if s := ns.slots[p.dentry()]; s != nil {
 		return s
 	}
 	return &fakeSlot{at: p.dentry()}
 }
 
 // push shows m at the slot. After an error all is as before.
-func (f *Mounter) push(s *fakeSlot, m *fakeMount) error {
+func (ns *namespace) push(s *fakeSlot, m *fakeMount) error {
 	if len(s.stack) == 0 {
-		if done, err := f.cover(s, m); done || err != nil {
+		if done, err := ns.cover(s, m); done || err != nil {
 			return err
 		}
-		if err := f.hideOriginal(s); err != nil {
+		if err := ns.hideOriginal(s); err != nil {
 			return err
 		}
 	} else if sameContent(s.top(), m) {
 		s.stack, m.slot = append(s.stack, m), s
 		return nil
-	} else if err := f.unshow(s, s.top()); err != nil {
+	} else if err := ns.unshow(s, s.top()); err != nil {
 		return err
 	}
-	if err := f.show(s, m); err != nil {
-		return errors.Join(err, f.reveal(s))
+	if err := ns.show(s, m); err != nil {
+		return errors.Join(err, ns.reveal(s))
 	}
 	s.stack, m.slot = append(s.stack, m), s
 	return nil
@@ -90,20 +90,20 @@ func (f *Mounter) push(s *fakeSlot, m *fakeMount) error {
 
 // remove takes m from its slot, shows what it hid, and drops the content of a
 // file system that was made for it and is mounted nowhere any more.
-func (f *Mounter) remove(m *fakeMount) error {
+func (ns *namespace) remove(m *fakeMount) error {
 	s := m.slot
 	wasTop := s.top() == m
 	s.stack = slices.DeleteFunc(s.stack, func(o *fakeMount) bool { return o == m })
 	var errs []error
 	if wasTop && (len(s.stack) == 0 || !sameContent(s.top(), m)) {
-		done, err := f.uncover(s, m)
+		done, err := ns.uncover(s, m)
 		if !done {
-			err = errors.Join(f.unshow(s, m), f.reveal(s))
+			err = errors.Join(ns.unshow(s, m), ns.reveal(s))
 		}
 		errs = append(errs, err)
 	}
 	if m.super.mounts == 0 {
-		errs = append(errs, f.dropContent(m.super))
+		errs = append(errs, ns.dropContent(m.super))
 	}
 	return errors.Join(errs...)
 }
@@ -111,20 +111,20 @@ func (f *Mounter) remove(m *fakeMount) error {
 func sameContent(a, b *fakeMount) bool { return a.super == b.super && a.path == b.path }
 
 // reveal shows what is left at a slot at which nothing is shown.
-func (f *Mounter) reveal(s *fakeSlot) error {
+func (ns *namespace) reveal(s *fakeSlot) error {
 	if top := s.top(); top != nil {
-		return f.show(s, top)
+		return ns.show(s, top)
 	}
-	return f.move(s.hidden, f.location(s), func(string) {
-		f.rename(&s.hidden, "")
-		delete(f.slots, s.at)
+	return ns.move(s.hidden, ns.location(s), func(string) {
+		ns.rename(&s.hidden, "")
+		delete(ns.slots, s.at)
 	})
 }
 
-func (f *Mounter) hideOriginal(s *fakeSlot) error {
-	err := f.setAside(f.location(s), func(hidden string) {
-		f.rename(&s.hidden, hidden)
-		f.slots[s.at] = s
+func (ns *namespace) hideOriginal(s *fakeSlot) error {
+	err := ns.setAside(ns.location(s), func(hidden string) {
+		ns.rename(&s.hidden, hidden)
+		ns.slots[s.at] = s
 	})
 	if err != nil {
 		return fmt.Errorf("moving aside what is there: %w", err)
@@ -133,19 +133,19 @@ func (f *Mounter) hideOriginal(s *fakeSlot) error {
 }
 
 // show puts m's content at a slot at which nothing is shown.
-func (f *Mounter) show(s *fakeSlot, m *fakeMount) error {
-	at := f.location(s)
+func (ns *namespace) show(s *fakeSlot, m *fakeMount) error {
+	at := ns.location(s)
 	switch {
 	case !m.first:
-		link := f.real(fakeDentry{m.super, m.path})
-		if err := f.placeLink(link, at); err != nil {
+		link := ns.real(fakeDentry{m.super, m.path})
+		if err := ns.placeLink(link, at); err != nil {
 			return err
 		}
-		f.rename(&s.link, link)
+		ns.rename(&s.link, link)
 		return nil
 	case m.super.dir != "":
-		return f.move(m.super.dir, at, func(string) {
-			f.rename(&m.super.dir, "")
+		return ns.move(m.super.dir, at, func(string) {
+			ns.rename(&m.super.dir, "")
 			m.super.slot = s
 		})
 	}
@@ -157,15 +157,15 @@ func (f *Mounter) show(s *fakeSlot, m *fakeMount) error {
 }
 
 // unshow takes away what m shows at the slot, and keeps it if it is content.
-func (f *Mounter) unshow(s *fakeSlot, m *fakeMount) error {
-	at := f.location(s)
+func (ns *namespace) unshow(s *fakeSlot, m *fakeMount) error {
+	at := ns.location(s)
 	if s.link != "" {
 		link := s.link
-		f.rename(&s.link, "")
-		return f.takeLink(link, at)
+		ns.rename(&s.link, "")
+		return ns.takeLink(link, at)
 	}
-	return f.setAside(at, func(aside string) {
-		f.rename(&m.super.dir, aside)
+	return ns.setAside(at, func(aside string) {
+		ns.rename(&m.super.dir, aside)
 		m.super.slot = nil
 	})
 }
@@ -189,10 +189,10 @@ func makeRoot(at string, s *fakeSuper) error {
 }
 
 // dropContent forgets a file system that is mounted nowhere.
-func (f *Mounter) dropContent(s *fakeSuper) error {
-	delete(f.supers, s.key)
+func (ns *namespace) dropContent(s *fakeSuper) error {
+	delete(ns.supers, s.key)
 	dir := s.dir
-	f.rename(&s.dir, "")
+	ns.rename(&s.dir, "")
 	if !s.fresh || dir == "" {
 		return nil
 	}
@@ -200,27 +200,27 @@ func (f *Mounter) dropContent(s *fakeSuper) error {
 }
 
 // setAside moves a file out of sight and tells done where it is.
-func (f *Mounter) setAside(from string, done func(to string)) error {
-	to, err := f.scratchName("aside")
+func (ns *namespace) setAside(from string, done func(to string)) error {
+	to, err := ns.scratchName("aside")
 	if err != nil {
 		return err
 	}
-	err = f.move(from, to, done)
+	err = ns.move(from, to, done)
 	if errors.Is(err, unix.EXDEV) {
-		to = path.Join(path.Dir(from), ".podvol-fake-"+path.Base(f.scratch)+"-"+path.Base(to))
-		err = f.move(from, to, done)
+		to = path.Join(path.Dir(from), ".podvol-fake-"+path.Base(ns.scratch)+"-"+path.Base(to))
+		err = ns.move(from, to, done)
 	}
 	return err
 }
 
 // move renames a file, lets done enter that, and corrects everything that the
 // fake knows to be below it.
-func (f *Mounter) move(from, to string, done func(to string)) error {
+func (ns *namespace) move(from, to string, done func(to string)) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
 	done(to)
-	return f.follow(fakeMove{from, to})
+	return ns.follow(fakeMove{from, to})
 }
 
 // maxSpare bounds the links that are kept for each target.
@@ -229,12 +229,12 @@ const maxSpare = 16
 // placeLink makes a link or takes one that was used before: a new inode can
 // cost more than all the rest of a mount, since ext4 searches past those that
 // were freed in the last seconds.
-func (f *Mounter) placeLink(target, at string) error {
-	spare := f.spare[target]
+func (ns *namespace) placeLink(target, at string) error {
+	spare := ns.spare[target]
 	if len(spare) == 0 {
 		return os.Symlink(target, at)
 	}
-	f.spare[target] = spare[:len(spare)-1]
+	ns.spare[target] = spare[:len(spare)-1]
 	if os.Rename(spare[len(spare)-1], at) == nil {
 		return nil
 	}
@@ -242,10 +242,10 @@ func (f *Mounter) placeLink(target, at string) error {
 }
 
 // takeLink takes a link away.
-func (f *Mounter) takeLink(target, at string) error {
-	if len(f.spare[target]) < maxSpare {
-		if to, err := f.scratchName("link"); err == nil && os.Rename(at, to) == nil {
-			f.spare[target] = append(f.spare[target], to)
+func (ns *namespace) takeLink(target, at string) error {
+	if len(ns.spare[target]) < maxSpare {
+		if to, err := ns.scratchName("link"); err == nil && os.Rename(at, to) == nil {
+			ns.spare[target] = append(ns.spare[target], to)
 			return nil
 		}
 	}
@@ -264,35 +264,35 @@ func replaceLink(at, target string) error {
 
 // scratchName returns a new name in the fake's own directory, which is made
 // when it is first needed.
-func (f *Mounter) scratchName(kind string) (string, error) {
-	if f.scratch == "" {
-		dir, err := os.MkdirTemp(f.keepIn, "podvol-fake-")
+func (ns *namespace) scratchName(kind string) (string, error) {
+	if ns.scratch == "" {
+		dir, err := os.MkdirTemp(ns.keepIn, "podvol-fake-")
 		if err != nil {
 			return "", err
 		}
 		if dir, err = filepath.EvalSymlinks(dir); err != nil {
 			return "", err
 		}
-		f.scratch = dir
+		ns.scratch = dir
 	}
-	f.lastName++
-	return path.Join(f.scratch, kind+strconv.Itoa(f.lastName)), nil
+	ns.lastName++
+	return path.Join(ns.scratch, kind+strconv.Itoa(ns.lastName)), nil
 }
 
 // dropScratch removes the fake's own directory and all content in it.
-func (f *Mounter) dropScratch() error {
-	if f.scratch == "" {
+func (ns *namespace) dropScratch() error {
+	if ns.scratch == "" {
 		return nil
 	}
-	for source, dir := range f.sources {
-		if pathin.In(f.scratch, dir) {
-			f.names.add(dir, -1)
-			delete(f.sources, source)
+	for source, dir := range ns.sources {
+		if pathin.In(ns.scratch, dir) {
+			ns.names.add(dir, -1)
+			delete(ns.sources, source)
 		}
 	}
-	clear(f.spare)
-	err := removeTree(f.scratch)
-	f.scratch = ""
+	clear(ns.spare)
+	err := removeTree(ns.scratch)
+	ns.scratch = ""
 	return err
 }
 

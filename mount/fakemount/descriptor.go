@@ -12,12 +12,12 @@ import (
 // It is taken to be the one that shows least around it, and of those that show
 // the same the newest. A file that no mount shows but the root is looked up by
 // its name.
-func (f *Mounter) shownAt(real string) (fakePlace, bool) {
+func (ns *namespace) shownAt(real string) (fakePlace, bool) {
 	var at fakePlace
 	longest := -1
-	for _, m := range f.mounts { // oldest first
-		base := f.real(fakeDentry{m.super, m.path})
-		if m == f.root || len(base) < longest || !pathin.In(base, real) {
+	for _, m := range ns.mounts { // oldest first
+		base := ns.real(fakeDentry{m.super, m.path})
+		if m == ns.root || len(base) < longest || !pathin.In(base, real) {
 			continue
 		}
 		longest = len(base)

@@ -58,26 +58,7 @@ import (
 //     (renameat2(2)).
 type Mounter struct {
 	faults fault.Injector[Call]
-
-	mu       sync.Mutex
-	root     *fakeMount
-	mounts   []*fakeMount                // oldest first
-	children map[fakePlace]*fakeMount    // by where they are mounted
-	supers   map[fakeSuperKey]*fakeSuper // those that a second mount shares
-	slots    map[fakeDentry]*fakeSlot
-	sources  map[string]string     // content by source
-	served   map[string]struct{}   // those of sources that were given to Serve
-	types    map[string]Content    // those that were given to ServeType
-	names    fakeNames             // what is kept in sources, supers and slots
-	devices  map[string]uint64     // device numbers by device
-	asked    map[uint64]*fakeSuper // those that SuperblockOf was asked for, by device number
-	lastID   int
-	lastAnon uint32
-	lastName int
-	keepIn   string // where scratch is made; os.TempDir if empty
-	scratch  string
-	spare    map[string][]string // links in scratch, by what they point to
-	watchers map[chan struct{}]struct{}
+	namespace
 }
 
 var (
@@ -167,26 +148,50 @@ func (f *Mounter) do(ctx context.Context, call Call, effect func() error) error 
 	return err
 }
 
-func (f *Mounter) reset() {
-	f.root = &fakeMount{
+// namespace is what is mounted, and what that shows. Its methods are called
+// with mu held, but mount, unmount and unmountLazily, which take it.
+type namespace struct {
+	mu       sync.Mutex
+	root     *fakeMount
+	mounts   []*fakeMount                // oldest first
+	children map[fakePlace]*fakeMount    // by where they are mounted
+	supers   map[fakeSuperKey]*fakeSuper // those that a second mount shares
+	slots    map[fakeDentry]*fakeSlot
+	sources  map[string]string     // content by source
+	served   map[string]struct{}   // those of sources that were given to Serve
+	types    map[string]Content    // those that were given to ServeType
+	names    fakeNames             // what is kept in sources, supers and slots
+	devices  map[string]uint64     // device numbers by device
+	asked    map[uint64]*fakeSuper // those that SuperblockOf was asked for, by device number
+	lastID   int
+	lastAnon uint32
+	lastName int
+	keepIn   string // where scratch is made; os.TempDir if empty
+	scratch  string
+	spare    map[string][]string // links in scratch, by what they point to
+	watchers map[chan struct{}]struct{}
+}
+
+func (ns *namespace) reset() {
+	ns.root = &fakeMount{
 		id:     1,
 		super:  &fakeSuper{device: unix.Mkdev(8, 1), source: "/dev/root", fstype: "ext4", dir: "/", block: true},
 		path:   "/",
 		target: "/",
 		isDir:  true,
 	}
-	f.root.super.mounts = 1
-	f.mounts = []*fakeMount{f.root}
-	f.children = make(map[fakePlace]*fakeMount)
-	f.supers = make(map[fakeSuperKey]*fakeSuper)
-	f.slots = make(map[fakeDentry]*fakeSlot)
-	f.sources = make(map[string]string)
-	f.served = make(map[string]struct{})
-	f.types = make(map[string]Content)
-	f.names = make(fakeNames)
-	f.devices = make(map[string]uint64)
-	f.asked = make(map[uint64]*fakeSuper)
-	f.spare = make(map[string][]string)
-	f.watchers = make(map[chan struct{}]struct{})
-	f.lastID = f.root.id
+	ns.root.super.mounts = 1
+	ns.mounts = []*fakeMount{ns.root}
+	ns.children = make(map[fakePlace]*fakeMount)
+	ns.supers = make(map[fakeSuperKey]*fakeSuper)
+	ns.slots = make(map[fakeDentry]*fakeSlot)
+	ns.sources = make(map[string]string)
+	ns.served = make(map[string]struct{})
+	ns.types = make(map[string]Content)
+	ns.names = make(fakeNames)
+	ns.devices = make(map[string]uint64)
+	ns.asked = make(map[uint64]*fakeSuper)
+	ns.spare = make(map[string][]string)
+	ns.watchers = make(map[chan struct{}]struct{})
+	ns.lastID = ns.root.id
 }

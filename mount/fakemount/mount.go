@@ -74,7 +74,7 @@ func (m *fakeMount) entry() mount.Entry {
 }
 
 // mount is the effect of a request. The error holds an errno.
-func (f *Mounter) mount(r mount.Request) error {
+func (ns *namespace) mount(r mount.Request) error {
 	if err := r.Check(); err != nil {
 		return err
 	}
@@ -82,9 +82,9 @@ func (f *Mounter) mount(r mount.Request) error {
 	if err != nil {
 		return err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	at, err := f.mountPoint(r.Target)
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	at, err := ns.mountPoint(r.Target)
 	if err != nil {
 		return err
 	}
@@ -92,23 +92,23 @@ func (f *Mounter) mount(r mount.Request) error {
 	case options.OnlyPropagation(r.FSType, r.Source, r.Target):
 		return mustBeMounted(at)
 	case options.Remount:
-		err = f.remount(at, options)
-	case at.mount == f.root && at.path == "/":
+		err = ns.remount(at, options)
+	case at.mount == ns.root && at.path == "/":
 		err = &fakeError{"the fake cannot mount on /", unix.EBUSY}
 	case options.Bind:
-		err = f.bind(r.Source, at, options)
+		err = ns.bind(r.Source, at, options)
 	default:
-		err = f.mountNew(r, at, options)
+		err = ns.mountNew(r, at, options)
 	}
 	if err == nil {
-		f.changed()
+		ns.changed()
 	}
 	return err
 }
 
 // mountPoint looks up what is to be mounted on.
-func (f *Mounter) mountPoint(target string) (fakePlace, error) {
-	at, isLink, err := f.walkTo(target, false)
+func (ns *namespace) mountPoint(target string) (fakePlace, error) {
+	at, isLink, err := ns.walkTo(target, false)
 	switch {
 	case isMissing(err):
 		return at, failure.Of(mount.ErrNoTarget, err)
@@ -127,7 +127,7 @@ func mustBeMounted(p fakePlace) error {
 
 // remount changes the mount at p, and unless bind is set, its file system too.
 // What the options do not mention stays.
-func (f *Mounter) remount(p fakePlace, options fakeOptions) error {
+func (ns *namespace) remount(p fakePlace, options fakeOptions) error {
 	if err := mustBeMounted(p); err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (f *Mounter) remount(p fakePlace, options fakeOptions) error {
 	}
 	m.flags = options.ApplyToMount(m.flags)
 	if options.IsDeep() {
-		for _, below := range f.mountsBelow(fakePlace{m, m.path}) {
+		for _, below := range ns.mountsBelow(fakePlace{m, m.path}) {
 			below.flags = options.ApplyBelow(below.flags)
 		}
 	}
@@ -161,34 +161,34 @@ func givenOnce(option string) bool {
 
 // bind mounts what source leads to at p, with the options of the mount that
 // holds it and then the requested ones.
-func (f *Mounter) bind(source string, p fakePlace, options fakeOptions) error {
-	from, isDir, err := f.bindSource(source)
+func (ns *namespace) bind(source string, p fakePlace, options fakeOptions) error {
+	from, isDir, err := ns.bindSource(source)
 	if err != nil {
 		return err
 	}
 	// Taken before the bind, which may lie below its own source.
 	var below []*fakeMount
 	if options.Recursive {
-		below = f.mountsBelow(from)
+		below = ns.mountsBelow(from)
 	}
 	m := &fakeMount{super: from.mount.super, path: from.path, isDir: isDir, flags: options.ApplyToMount(from.mount.flags)}
-	if err := f.attach(m, p); err != nil {
+	if err := ns.attach(m, p); err != nil {
 		return err
 	}
 	copies := map[*fakeMount]*fakeMount{from.mount: m}
 	for _, b := range below {
 		c := &fakeMount{super: b.super, path: b.path, isDir: b.isDir, flags: options.ApplyBelow(b.flags)}
-		if err := f.attach(c, fakePlace{copies[b.parent], b.on.path}); err != nil {
-			return errors.Join(fmt.Errorf("copy of %s: %w", b.target, err), f.detach(m))
+		if err := ns.attach(c, fakePlace{copies[b.parent], b.on.path}); err != nil {
+			return errors.Join(fmt.Errorf("copy of %s: %w", b.target, err), ns.detach(m))
 		}
 		copies[b] = c
 	}
 	return nil
 }
 
-func (f *Mounter) bindSource(source string) (from fakePlace, isDir bool, err error) {
-	if from, err = f.walk(source, true); err == nil {
-		isDir, err = f.isDir(from)
+func (ns *namespace) bindSource(source string) (from fakePlace, isDir bool, err error) {
+	if from, err = ns.walk(source, true); err == nil {
+		isDir, err = ns.isDir(from)
 	}
 	if isMissing(err) {
 		err = failure.Of(mount.ErrNoSource, err)
@@ -197,12 +197,12 @@ func (f *Mounter) bindSource(source string) (from fakePlace, isDir bool, err err
 }
 
 // mountsBelow are the mounts at and below p, parents first.
-func (f *Mounter) mountsBelow(p fakePlace) []*fakeMount {
+func (ns *namespace) mountsBelow(p fakePlace) []*fakeMount {
 	if p.mount.mounts == 0 {
 		return nil
 	}
 	var below []*fakeMount
-	for _, m := range f.mounts { // oldest first, and so parents first
+	for _, m := range ns.mounts { // oldest first, and so parents first
 		if m.parent == p.mount && pathin.In(p.path, m.on.path) || slices.Contains(below, m.parent) {
 			below = append(below, m)
 		}
@@ -211,7 +211,7 @@ func (f *Mounter) mountsBelow(p fakePlace) []*fakeMount {
 }
 
 // mountNew mounts a file system that has a type.
-func (f *Mounter) mountNew(r mount.Request, p fakePlace, options fakeOptions) error {
+func (ns *namespace) mountNew(r mount.Request, p fakePlace, options fakeOptions) error {
 	fstype := r.FSType
 	if fstype == "" || fstype == "auto" {
 		if !strings.Contains(r.Source, ":/") {
@@ -219,7 +219,7 @@ func (f *Mounter) mountNew(r mount.Request, p fakePlace, options fakeOptions) er
 		}
 		fstype = "nfs" // as mount(8) takes it
 	}
-	super, err := f.super(r, fstype, options)
+	super, err := ns.super(r, fstype, options)
 	if err != nil {
 		return err
 	}
@@ -227,21 +227,21 @@ func (f *Mounter) mountNew(r mount.Request, p fakePlace, options fakeOptions) er
 		return unix.EBUSY // the kernel refuses the same thing on itself
 	}
 	m := &fakeMount{super: super, path: "/", isDir: true, flags: options.ApplyToMount(0), first: super.fresh}
-	if err := f.attach(m, p); err != nil {
+	if err := ns.attach(m, p); err != nil {
 		if super.mounts == 0 {
-			f.rename(&super.dir, "") // it is not kept
+			ns.rename(&super.dir, "") // it is not kept
 		}
 		return err
 	}
 	if super.key != (fakeSuperKey{}) {
-		f.supers[super.key] = super
+		ns.supers[super.key] = super
 	}
 	return nil
 }
 
 // attach puts a new mount at p and shows it.
-func (f *Mounter) attach(m *fakeMount, p fakePlace) error {
-	isDir, err := f.isDir(p)
+func (ns *namespace) attach(m *fakeMount, p fakePlace) error {
+	isDir, err := ns.isDir(p)
 	if err != nil {
 		return err
 	}
@@ -253,30 +253,30 @@ func (f *Mounter) attach(m *fakeMount, p fakePlace) error {
 	if p.mount.path == "/" {
 		m.target = path.Join(p.mount.target, p.path)
 	}
-	if err := f.push(f.slotFor(p), m); err != nil {
+	if err := ns.push(ns.slotFor(p), m); err != nil {
 		return err
 	}
-	f.lastID++
-	m.id = f.lastID
+	ns.lastID++
+	m.id = ns.lastID
 	m.super.mounts++
 	m.parent.mounts++
-	f.mounts = append(f.mounts, m)
-	f.children[p] = m
+	ns.mounts = append(ns.mounts, m)
+	ns.children[p] = m
 	return nil
 }
 
 // detach takes a mount and all that is on or below it out of the table, and
 // shows again what was hidden.
-func (f *Mounter) detach(m *fakeMount) error {
+func (ns *namespace) detach(m *fakeMount) error {
 	var first error
-	doomed := append([]*fakeMount{m}, f.mountsBelow(fakePlace{m, m.path})...)
+	doomed := append([]*fakeMount{m}, ns.mountsBelow(fakePlace{m, m.path})...)
 	for _, d := range slices.Backward(doomed) {
 		d.gone = true
-		delete(f.children, d.on)
-		f.forget(d)
+		delete(ns.children, d.on)
+		ns.forget(d)
 		d.super.mounts--
 		d.parent.mounts--
-		if err := f.remove(d); err != nil && first == nil {
+		if err := ns.remove(d); err != nil && first == nil {
 			first = err
 		}
 	}
@@ -284,9 +284,9 @@ func (f *Mounter) detach(m *fakeMount) error {
 }
 
 // forget takes a mount out of the list, which is in the order of the numbers.
-func (f *Mounter) forget(m *fakeMount) {
-	i, ok := slices.BinarySearchFunc(f.mounts, m.id, func(o *fakeMount, id int) int { return cmp.Compare(o.id, id) })
+func (ns *namespace) forget(m *fakeMount) {
+	i, ok := slices.BinarySearchFunc(ns.mounts, m.id, func(o *fakeMount, id int) int { return cmp.Compare(o.id, id) })
 	if ok {
-		f.mounts = slices.Delete(f.mounts, i, i+1)
+		ns.mounts = slices.Delete(ns.mounts, i, i+1)
 	}
 }

@@ -19,15 +19,15 @@ func (n fakeNames) add(name string, times int) {
 }
 
 // rename sets a name that is kept, and counts it.
-func (f *Mounter) rename(kept *string, name string) {
-	f.names.add(*kept, -1)
+func (ns *namespace) rename(kept *string, name string) {
+	ns.names.add(*kept, -1)
 	*kept = name
-	f.names.add(name, 1)
+	ns.names.add(name, 1)
 }
 
 // serve sets what mounts of source show.
-func (f *Mounter) serve(source, dir string) {
-	f.names.add(f.sources[source], -1)
-	f.sources[source] = dir
-	f.names.add(dir, 1)
+func (ns *namespace) serve(source, dir string) {
+	ns.names.add(ns.sources[source], -1)
+	ns.sources[source] = dir
+	ns.names.add(dir, 1)
 }

@@ -32,24 +32,24 @@ func (p fakePlace) isMountRoot() bool { return p.path == p.mount.path }
 // walk looks up a path as the kernel does: links are followed, the last one if
 // follow is set or a slash comes after it, and mounts are stepped into. Links
 // that stand for mounts are not links to it. The error is an errno.
-func (f *Mounter) walk(name string, follow bool) (fakePlace, error) {
-	at, _, err := f.walkTo(name, follow)
+func (ns *namespace) walk(name string, follow bool) (fakePlace, error) {
+	at, _, err := ns.walkTo(name, follow)
 	return at, err
 }
 
 // walkTo is walk, and reports whether what it came to is a link.
-func (f *Mounter) walkTo(name string, follow bool) (at fakePlace, isLink bool, err error) {
+func (ns *namespace) walkTo(name string, follow bool) (at fakePlace, isLink bool, err error) {
 	if name == "" {
 		return fakePlace{}, false, unix.ENOENT
 	}
 	if !path.IsAbs(name) {
 		return fakePlace{}, false, unix.EINVAL
 	}
-	at = f.top(fakePlace{f.root, "/"})
-	dir := f.real(at.dentry()) // where at really is
+	at = ns.top(fakePlace{ns.root, "/"})
+	dir := ns.real(at.dentry()) // where at really is
 	rest := strings.Split(name, "/")
 	for links := 0; len(rest) > 0; {
-		if below, n := f.plain(at, dir, rest); n > 0 {
+		if below, n := ns.plain(at, dir, rest); n > 0 {
 			at.path, dir, rest = path.Join(at.path, below), path.Join(dir, below), rest[n:]
 		}
 		element := rest[0]
@@ -58,19 +58,19 @@ func (f *Mounter) walkTo(name string, follow bool) (at fakePlace, isLink bool, e
 		case "", ".":
 			continue
 		case "..":
-			at = f.up(at)
-			dir = f.real(at.dentry())
+			at = ns.up(at)
+			dir = ns.real(at.dentry())
 			continue
 		}
 		next := fakePlace{at.mount, path.Join(at.path, element)}
-		if top := f.top(next); top != next {
+		if top := ns.top(next); top != next {
 			at = top
-			dir = f.real(at.dentry())
+			dir = ns.real(at.dentry())
 			continue
 		}
-		if f.slots[next.dentry()] != nil { // what stands there is the fake's own, and no link
+		if ns.slots[next.dentry()] != nil { // what stands there is the fake's own, and no link
 			at = next
-			dir = f.real(at.dentry())
+			dir = ns.real(at.dentry())
 			continue
 		}
 		file := path.Join(dir, element)
@@ -85,15 +85,15 @@ func (f *Mounter) walkTo(name string, follow bool) (at fakePlace, isLink bool, e
 		if links++; links > mounttable.MaxLinks {
 			return fakePlace{}, false, unix.ELOOP
 		}
-		if next.mount == f.root && mountopt.IsDescriptor(next.path) {
-			if shown, ok := f.shownAt(target); ok {
+		if next.mount == ns.root && mountopt.IsDescriptor(next.path) {
+			if shown, ok := ns.shownAt(target); ok {
 				at, dir = shown, target
 				continue
 			}
 		}
 		if path.IsAbs(target) {
-			at = f.top(fakePlace{f.root, "/"})
-			dir = f.real(at.dentry())
+			at = ns.top(fakePlace{ns.root, "/"})
+			dir = ns.real(at.dentry())
 		}
 		rest = append(strings.Split(target, "/"), rest...)
 	}
@@ -104,14 +104,14 @@ func (f *Mounter) walkTo(name string, follow bool) (at fakePlace, isLink bool, e
 // than directories, in which nothing is mounted and no link leads elsewhere,
 // and the path that they make. One system call tells it of all of them, which is
 // what most of a mount would cost otherwise.
-func (f *Mounter) plain(at fakePlace, dir string, rest []string) (below string, n int) {
+func (ns *namespace) plain(at fakePlace, dir string, rest []string) (below string, n int) {
 	place := fakePlace{at.mount, strings.TrimSuffix(at.path, "/")}
 	for n < len(rest)-1 {
 		if e := rest[n]; e == ".." {
 			break
 		} else if e != "" && e != "." {
 			place.path += "/" + e
-			if f.children[place] != nil || f.slots[place.dentry()] != nil {
+			if ns.children[place] != nil || ns.slots[place.dentry()] != nil {
 				break
 			}
 		}
@@ -144,11 +144,11 @@ func readlink(name string) (string, error) {
 }
 
 // isDir reports whether p, which is no link, is a directory.
-func (f *Mounter) isDir(p fakePlace) (bool, error) {
+func (ns *namespace) isDir(p fakePlace) (bool, error) {
 	if p.isMountRoot() {
 		return p.mount.isDir, nil
 	}
-	info, err := os.Lstat(f.real(p.dentry()))
+	info, err := os.Lstat(ns.real(p.dentry()))
 	if err != nil {
 		return false, errnoOf(err)
 	}
@@ -156,9 +156,9 @@ func (f *Mounter) isDir(p fakePlace) (bool, error) {
 }
 
 // top is the root of the topmost mount on p, or p itself.
-func (f *Mounter) top(p fakePlace) fakePlace {
+func (ns *namespace) top(p fakePlace) fakePlace {
 	for {
-		m := f.children[p]
+		m := ns.children[p]
 		if m == nil {
 			return p
 		}
@@ -166,14 +166,14 @@ func (f *Mounter) top(p fakePlace) fakePlace {
 	}
 }
 
-func (f *Mounter) up(p fakePlace) fakePlace {
+func (ns *namespace) up(p fakePlace) fakePlace {
 	for p.isMountRoot() && p.mount.parent != nil {
 		p = p.mount.on
 	}
 	if p.path != "/" {
 		p.path = path.Dir(p.path)
 	}
-	return f.top(p)
+	return ns.top(p)
 }
 
 // errnoOf reduces an error of package os to its errno, as far as it has one.

@@ -65,7 +65,7 @@ func (f *Mounter) ServeType(fstype string, content Content) {
 }
 
 // fill gives a new file system what it shows.
-func (f *Mounter) fill(s *fakeSuper, content Content, r mount.Request) error {
+func (ns *namespace) fill(s *fakeSuper, content Content, r mount.Request) error {
 	dir, err := content(r)
 	if err == nil {
 		dir, err = filepath.EvalSymlinks(dir)
@@ -73,32 +73,32 @@ func (f *Mounter) fill(s *fakeSuper, content Content, r mount.Request) error {
 	if err != nil {
 		return fmt.Errorf("what the fake shows of a %s: %w", s.fstype, err)
 	}
-	f.rename(&s.dir, dir)
+	ns.rename(&s.dir, dir)
 	return nil
 }
 
 // contentOf returns the directory that mounts of source show.
-func (f *Mounter) contentOf(source string) (string, error) {
-	if dir, ok := f.sources[source]; ok {
+func (ns *namespace) contentOf(source string) (string, error) {
+	if dir, ok := ns.sources[source]; ok {
 		return dir, nil
 	}
-	if export, below, ok := f.exportOf(source); ok {
-		return directoryBelow(f.sources[export], below)
+	if export, below, ok := ns.exportOf(source); ok {
+		return directoryBelow(ns.sources[export], below)
 	}
-	dir, err := f.scratchName("content")
+	dir, err := ns.scratchName("content")
 	if err != nil {
 		return "", err
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
-	f.serve(source, dir)
+	ns.serve(source, dir)
 	return dir, nil
 }
 
 // exportOf finds the longest network source that was served and holds this one.
-func (f *Mounter) exportOf(source string) (export, below string, ok bool) {
-	for served := range f.served {
+func (ns *namespace) exportOf(source string) (export, below string, ok bool) {
+	for served := range ns.served {
 		if !strings.Contains(served, ":/") || len(served) < len(export) {
 			continue
 		}

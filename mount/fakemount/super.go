@@ -41,15 +41,15 @@ func isBlock(source string) bool {
 // super returns the file system that a mount of the request's source shows: the
 // one that is mounted already, if the kernel would share it, or a new one, which
 // is not entered anywhere yet.
-func (f *Mounter) super(r mount.Request, fstype string, options fakeOptions) (*fakeSuper, error) {
-	source, served := r.Source, f.types[fstype]
+func (ns *namespace) super(r mount.Request, fstype string, options fakeOptions) (*fakeSuper, error) {
+	source, served := r.Source, ns.types[fstype]
 	s := &fakeSuper{source: source, fstype: fstype, options: options.shown, flags: options.ApplyToSuper(0)}
 	switch {
 	case startsEmpty(fstype):
 		s.source = cmp.Or(source, fstype)
-		s.device = f.anonymousDevice()
+		s.device = ns.anonymousDevice()
 		if served != nil {
-			return s, f.fill(s, served, r)
+			return s, ns.fill(s, served, r)
 		}
 		s.fresh = true
 		return s, s.initEmpty(options)
@@ -61,18 +61,18 @@ func (f *Mounter) super(r mount.Request, fstype string, options fakeOptions) (*f
 	default:
 		s.key = networkKey(s, options)
 	}
-	if old := f.supers[s.key]; old != nil {
+	if old := ns.supers[s.key]; old != nil {
 		return old, canShare(old, s)
 	}
-	s.device = f.deviceOf(s)
+	s.device = ns.deviceOf(s)
 	if alwaysReadOnly(fstype) {
 		s.flags |= unix.MS_RDONLY
 	}
 	if served != nil {
-		return s, f.fill(s, served, r)
+		return s, ns.fill(s, served, r)
 	}
-	dir, err := f.contentOf(source)
-	f.rename(&s.dir, dir)
+	dir, err := ns.contentOf(source)
+	ns.rename(&s.dir, dir)
 	return s, err
 }
 
@@ -144,18 +144,18 @@ func canShare(mounted, wanted *fakeSuper) error {
 
 // deviceOf returns the device number: a block device has its own for good,
 // anything else the next one.
-func (f *Mounter) deviceOf(s *fakeSuper) uint64 {
+func (ns *namespace) deviceOf(s *fakeSuper) uint64 {
 	if !s.block {
-		return f.anonymousDevice()
+		return ns.anonymousDevice()
 	}
 	const major = 259 // block devices with dynamic numbers
-	if _, ok := f.devices[s.source]; !ok {
-		f.devices[s.source] = unix.Mkdev(major, uint32(len(f.devices)))
+	if _, ok := ns.devices[s.source]; !ok {
+		ns.devices[s.source] = unix.Mkdev(major, uint32(len(ns.devices)))
 	}
-	return f.devices[s.source]
+	return ns.devices[s.source]
 }
 
-func (f *Mounter) anonymousDevice() uint64 {
-	f.lastAnon++
-	return unix.Mkdev(0, f.lastAnon)
+func (ns *namespace) anonymousDevice() uint64 {
+	ns.lastAnon++
+	return unix.Mkdev(0, ns.lastAnon)
 }

@@ -70,8 +70,8 @@ func (t fakeTable) Subscribe(ctx context.Context) <-chan struct{} {
 }
 
 // changed tells those who watch the table. The caller holds f.mu.
-func (f *Mounter) changed() {
-	for changes := range f.watchers {
+func (ns *namespace) changed() {
+	for changes := range ns.watchers {
 		select {
 		case changes <- struct{}{}:
 		default: // a value is waiting already
@@ -79,11 +79,11 @@ func (f *Mounter) changed() {
 	}
 }
 
-func (f *Mounter) entries(wanted func(*fakeMount) bool) []mount.Entry {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (ns *namespace) entries(wanted func(*fakeMount) bool) []mount.Entry {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
 	entries := []mount.Entry{}
-	for _, m := range f.mounts {
+	for _, m := range ns.mounts {
 		if wanted(m) {
 			entries = append(entries, m.entry())
 		}

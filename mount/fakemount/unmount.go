@@ -93,39 +93,39 @@ func (u *fakeUnmount) isGone() bool {
 }
 
 // unmount is the effect of umount2(2) without flags.
-func (f *Mounter) unmount(m *fakeMount) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if m == f.root {
+func (ns *namespace) unmount(m *fakeMount) error {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	if m == ns.root {
 		return &fakeError{"the fake cannot unmount /", unix.EBUSY}
 	}
 	if m.users > 0 {
 		return &fakeError{"a user of the fake has it in use", unix.EBUSY}
 	}
 	if m.mounts > 0 {
-		i := slices.IndexFunc(f.mounts, func(other *fakeMount) bool { return other.parent == m })
-		return &fakeError{f.mounts[i].target + " is mounted on or below it", unix.EBUSY}
+		i := slices.IndexFunc(ns.mounts, func(other *fakeMount) bool { return other.parent == m })
+		return &fakeError{ns.mounts[i].target + " is mounted on or below it", unix.EBUSY}
 	}
-	return f.take(m)
+	return ns.take(m)
 }
 
 // unmountLazily is the effect of umount2(2) with MNT_DETACH.
-func (f *Mounter) unmountLazily(m *fakeMount) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if m == f.root {
+func (ns *namespace) unmountLazily(m *fakeMount) error {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	if m == ns.root {
 		return &fakeError{"the fake cannot unmount /", unix.EBUSY}
 	}
-	return f.take(m)
+	return ns.take(m)
 }
 
 // take detaches a mount, unless it has gone meanwhile.
-func (f *Mounter) take(m *fakeMount) error {
+func (ns *namespace) take(m *fakeMount) error {
 	if m.gone {
 		return nil
 	}
-	err := f.detach(m)
-	f.changed()
+	err := ns.detach(m)
+	ns.changed()
 	return err
 }
 

@@ -61,11 +61,11 @@ const fakeKey = "fake %d"
 
 // superblockOf is a file system that was asked for before; the fake gives no
 // device number twice.
-func (f *Mounter) superblockOf(device uint64) table.Superblock {
+func (ns *namespace) superblockOf(device uint64) table.Superblock {
 	return table.NewSuperblock(func() string { return fmt.Sprintf(fakeKey, device) }, func() (alive, known bool) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		s := f.asked[device]
+		ns.mu.Lock()
+		defer ns.mu.Unlock()
+		s := ns.asked[device]
 		return s != nil && (s.mounts > 0 || s.users > 0), true
 	})
 }

@@ -23,7 +23,6 @@ const (
 func tooLarge() map[string]size {
 	return map[string]size{
 		"examples/podvol":                  {files: 36, lines: 4_900},
-		"mount/fakemount":                  {methods: map[string]int{"Mounter": 78}},
 		"volume/persistentvolume":          {files: 31, lines: 5_100, methods: map[string]int{"Controller": 124}},
 		"volume/persistentvolume/embedded": {methods: map[string]int{"Cluster": 62}},
 		"volume/plugins/nfs":               {files: 35},
