@@ -117,6 +117,11 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 	if err != nil {
 		return err
 	}
+	return unmountSelected(ctx, s, o, rootDir, node, selected, rows)
+}
+
+// unmountSelected tears the selected pods down, says what came of it, and stops the node.
+func unmountSelected(ctx context.Context, s streams, o unmountOptions, rootDir string, node *standalone.Node, selected *selection, rows printer) error {
 	mounted := node.Explain()
 	if err := selected.ambiguous(mounted); err != nil {
 		return errors.Join(err, node.Stop())
@@ -133,7 +138,7 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 		expected[i] = keyOf(v)
 	}
 	report := newReport(rows, s.err, volumemanager.StateUnmounted, expected)
-	err = report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { node.TearDownPods(unmounting, volumes, show) })
+	err := report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { node.TearDownPods(unmounting, volumes, show) })
 	if err := errors.Join(err, node.Stop()); err != nil {
 		return err
 	}

@@ -63,13 +63,9 @@ func (ns *namespace) walkTo(name string, follow bool) (at fakePlace, isLink bool
 			continue
 		}
 		next := fakePlace{at.mount, path.Join(at.path, element)}
-		if top := ns.top(next); top != next {
+		// Where something is mounted, or was, the fake's own stands, and no link.
+		if top := ns.top(next); top != next || ns.slots[next.dentry()] != nil {
 			at = top
-			dir = ns.real(at.dentry())
-			continue
-		}
-		if ns.slots[next.dentry()] != nil { // what stands there is the fake's own, and no link
-			at = next
 			dir = ns.real(at.dentry())
 			continue
 		}

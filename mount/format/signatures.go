@@ -30,55 +30,59 @@ func signatures(size int64) []signature {
 }
 
 func startSignatures() []signature {
-	list := []signature{
+	return append(repeatedSignatures(),
 		// File systems.
-		{"exfat", Filesystem, 3, "EXFAT   "},
-		{"ntfs", Filesystem, 3, "NTFS    "},
-		{"ReFS", Filesystem, 0, "\x00\x00\x00ReFS\x00"},
-		{"squashfs", Filesystem, 0, "hsqs"},
-		{"squashfs", Filesystem, 0, "sqsh"},
-		{"erofs", Filesystem, 1024, "\xe2\xe1\xf5\xe0"},
-		{"f2fs", Filesystem, 1024, "\x10\x20\xf5\xf2"},
-		{"nilfs2", Filesystem, 1024, "\x02\x00\x00\x00\x00\x00\x34\x34"},
-		{"jfs", Filesystem, 0x8000, "JFS1"},
-		{"reiserfs", Filesystem, 0x2034, "ReIsErFs"},
-		{"reiserfs", Filesystem, 0x10034, "ReIsErFs"},
-		{"reiserfs", Filesystem, 0x10034, "ReIsEr2Fs"},
-		{"reiserfs", Filesystem, 0x10034, "ReIsEr3Fs"},
-		{"reiser4", Filesystem, 0x10000, "ReIsEr4"},
-		{"gfs2", Filesystem, 0x10000, "\x01\x16\x19\x70"},
-		{"ufs", Filesystem, 8192 + 1372, "\x54\x19\x01\x00"},
-		{"ufs", Filesystem, 65536 + 1372, "\x54\x19\x01\x00"},
-		{"hfsplus", Filesystem, 1024, "H+\x00"},
-		{"hfsplus", Filesystem, 1024, "HX\x00"},
-		{"hpfs", Filesystem, 8192, "\x49\xe8\x95\xf9"},
-		{"apfs", Filesystem, 32, "NXSB"},
-		{"cramfs", Filesystem, 0, "\x45\x3d\xcd\x28"},
-		{"romfs", Filesystem, 0, "-rom1fs-"},
-		{"bcachefs", Filesystem, 0x1018, "\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"},
-		{"VMFS", Filesystem, 0x200000, "\x5e\xf1\xab\x2f"},
+		signature{"exfat", Filesystem, 3, "EXFAT   "},
+		signature{"ntfs", Filesystem, 3, "NTFS    "},
+		signature{"ReFS", Filesystem, 0, "\x00\x00\x00ReFS\x00"},
+		signature{"squashfs", Filesystem, 0, "hsqs"},
+		signature{"squashfs", Filesystem, 0, "sqsh"},
+		signature{"erofs", Filesystem, 1024, "\xe2\xe1\xf5\xe0"},
+		signature{"f2fs", Filesystem, 1024, "\x10\x20\xf5\xf2"},
+		signature{"nilfs2", Filesystem, 1024, "\x02\x00\x00\x00\x00\x00\x34\x34"},
+		signature{"jfs", Filesystem, 0x8000, "JFS1"},
+		signature{"reiserfs", Filesystem, 0x2034, "ReIsErFs"},
+		signature{"reiserfs", Filesystem, 0x10034, "ReIsErFs"},
+		signature{"reiserfs", Filesystem, 0x10034, "ReIsEr2Fs"},
+		signature{"reiserfs", Filesystem, 0x10034, "ReIsEr3Fs"},
+		signature{"reiser4", Filesystem, 0x10000, "ReIsEr4"},
+		signature{"gfs2", Filesystem, 0x10000, "\x01\x16\x19\x70"},
+		signature{"ufs", Filesystem, 8192 + 1372, "\x54\x19\x01\x00"},
+		signature{"ufs", Filesystem, 65536 + 1372, "\x54\x19\x01\x00"},
+		signature{"hfsplus", Filesystem, 1024, "H+\x00"},
+		signature{"hfsplus", Filesystem, 1024, "HX\x00"},
+		signature{"hpfs", Filesystem, 8192, "\x49\xe8\x95\xf9"},
+		signature{"apfs", Filesystem, 32, "NXSB"},
+		signature{"cramfs", Filesystem, 0, "\x45\x3d\xcd\x28"},
+		signature{"romfs", Filesystem, 0, "-rom1fs-"},
+		signature{"bcachefs", Filesystem, 0x1018, "\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"},
+		signature{"VMFS", Filesystem, 0x200000, "\x5e\xf1\xab\x2f"},
 		// What is stacked on a device.
-		{"crypto_LUKS", Member, 0, "LUKS\xba\xbe"},
-		{"BitLocker", Member, 3, "-FVE-FS-"},
-		{"LVM1_member", Member, 0, "HM\x01\x00"},
-		{"LVM1_member", Member, 0, "HM\x02\x00"},
-		{"linux_raid_member", Member, 0, "\xfc\x4e\x2b\xa9"},    // version 1.1
-		{"linux_raid_member", Member, 4096, "\xfc\x4e\x2b\xa9"}, // version 1.2
-		{"ceph_bluestore", Member, 0, "bluestore block device"},
-		{"bcache", Member, 0x1018, "\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"},
-		{"stratis", Member, 512 + 4, "!Stra0tis\x86\xff\x02^\x41rh"},
-		{"vdo", Member, 0, "dmvdo001"},
-		{"oracleasm", Member, 32, "ORCLDISK"},
-		{"VMFS_volume_member", Member, 0x100000, "\x0d\xd0\x01\xc0"},
+		signature{"crypto_LUKS", Member, 0, "LUKS\xba\xbe"},
+		signature{"BitLocker", Member, 3, "-FVE-FS-"},
+		signature{"LVM1_member", Member, 0, "HM\x01\x00"},
+		signature{"LVM1_member", Member, 0, "HM\x02\x00"},
+		signature{"linux_raid_member", Member, 0, "\xfc\x4e\x2b\xa9"},    // version 1.1
+		signature{"linux_raid_member", Member, 4096, "\xfc\x4e\x2b\xa9"}, // version 1.2
+		signature{"ceph_bluestore", Member, 0, "bluestore block device"},
+		signature{"bcache", Member, 0x1018, "\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"},
+		signature{"stratis", Member, 512 + 4, "!Stra0tis\x86\xff\x02^\x41rh"},
+		signature{"vdo", Member, 0, "dmvdo001"},
+		signature{"oracleasm", Member, 32, "ORCLDISK"},
+		signature{"VMFS_volume_member", Member, 0x100000, "\x0d\xd0\x01\xc0"},
 		// Partition tables.
-		{"gpt", PartitionTable, 512, "EFI PART"},
-		{"gpt", PartitionTable, 4096, "EFI PART"},
-		{"dos", PartitionTable, 510, "\x55\xaa"},
-		{"sun", PartitionTable, 508, "\xda\xbe"},
-		{"sgi", PartitionTable, 0, "\x0b\xe5\xa9\x41"},
-		{"bsd", PartitionTable, 512, "\x57\x45\x56\x82"},
-		{"mac", PartitionTable, 512, "PM\x00\x00"},
-	}
+		signature{"gpt", PartitionTable, 512, "EFI PART"},
+		signature{"gpt", PartitionTable, 4096, "EFI PART"},
+		signature{"dos", PartitionTable, 510, "\x55\xaa"},
+		signature{"sun", PartitionTable, 508, "\xda\xbe"},
+		signature{"sgi", PartitionTable, 0, "\x0b\xe5\xa9\x41"},
+		signature{"bsd", PartitionTable, 512, "\x57\x45\x56\x82"},
+		signature{"mac", PartitionTable, 512, "PM\x00\x00"},
+	)
+}
+
+// repeatedSignatures are those that stand at one of several places.
+func repeatedSignatures() (list []signature) {
 	for _, offset := range []int64{1024, 2048, 4096, 8192} {
 		list = append(list, signature{"ocfs2", Filesystem, offset, "OCFSV2"})
 	}

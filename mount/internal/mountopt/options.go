@@ -75,22 +75,6 @@ func GenericFlag(word string) (set, clear uintptr, ok bool) {
 		return unix.MS_NOSYMFOLLOW, 0, true
 	case "symfollow":
 		return 0, unix.MS_NOSYMFOLLOW, true
-	case "noatime":
-		return unix.MS_NOATIME, OneAtimeOf &^ unix.MS_NOATIME, true
-	case "relatime":
-		return unix.MS_RELATIME, OneAtimeOf &^ unix.MS_RELATIME, true
-	case "strictatime":
-		return unix.MS_STRICTATIME, OneAtimeOf &^ unix.MS_STRICTATIME, true
-	case "atime":
-		return 0, unix.MS_NOATIME, true
-	case "norelatime":
-		return 0, unix.MS_RELATIME, true
-	case "nostrictatime":
-		return 0, unix.MS_STRICTATIME, true
-	case "nodiratime":
-		return unix.MS_NODIRATIME, 0, true
-	case "diratime":
-		return 0, unix.MS_NODIRATIME, true
 	case "sync":
 		return unix.MS_SYNCHRONOUS, 0, true
 	case "async":
@@ -113,6 +97,28 @@ func GenericFlag(word string) (set, clear uintptr, ok bool) {
 		return unix.MS_SILENT, 0, true
 	case "loud":
 		return 0, unix.MS_SILENT, true
+	}
+	return atimeFlag(word)
+}
+
+func atimeFlag(word string) (set, clear uintptr, ok bool) {
+	switch word {
+	case "noatime":
+		return unix.MS_NOATIME, OneAtimeOf &^ unix.MS_NOATIME, true
+	case "relatime":
+		return unix.MS_RELATIME, OneAtimeOf &^ unix.MS_RELATIME, true
+	case "strictatime":
+		return unix.MS_STRICTATIME, OneAtimeOf &^ unix.MS_STRICTATIME, true
+	case "atime":
+		return 0, unix.MS_NOATIME, true
+	case "norelatime":
+		return 0, unix.MS_RELATIME, true
+	case "nostrictatime":
+		return 0, unix.MS_STRICTATIME, true
+	case "nodiratime":
+		return unix.MS_NODIRATIME, 0, true
+	case "diratime":
+		return 0, unix.MS_NODIRATIME, true
 	}
 	return 0, 0, false
 }
