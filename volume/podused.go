@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"fmt"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -18,12 +19,35 @@ func UsedByContainer(pod *v1.Pod, volumeName string) bool {
 	if len(spec.InitContainers)+len(spec.Containers)+len(spec.EphemeralContainers) == 0 {
 		return true
 	}
-	uses := func(c v1.Container) bool {
-		return slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == volumeName }) ||
+	used := false
+	EachContainer(pod, func(c *v1.Container, _ string) bool {
+		used = slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == volumeName }) ||
 			slices.ContainsFunc(c.VolumeDevices, func(d v1.VolumeDevice) bool { return d.Name == volumeName })
+		return !used
+	})
+	return used
+}
+
+// EachContainer calls f for the containers of a pod, init and ephemeral ones too, until
+// f returns false. The field is the container's path in the pod, as in
+// "spec.initContainers[0]". EachContainer does not change the pod, and f must not.
+func EachContainer(pod *v1.Pod, f func(spec *v1.Container, field string) bool) {
+	for i := range pod.Spec.InitContainers {
+		if !f(&pod.Spec.InitContainers[i], fmt.Sprintf("spec.initContainers[%d]", i)) {
+			return
+		}
 	}
-	return slices.ContainsFunc(spec.InitContainers, uses) || slices.ContainsFunc(spec.Containers, uses) ||
-		slices.ContainsFunc(spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return uses(v1.Container(c.EphemeralContainerCommon)) })
+	for i := range pod.Spec.Containers {
+		if !f(&pod.Spec.Containers[i], fmt.Sprintf("spec.containers[%d]", i)) {
+			return
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		common := v1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		if !f(&common, fmt.Sprintf("spec.ephemeralContainers[%d]", i)) {
+			return
+		}
+	}
 }
 
 // HasEnded reports whether a pod's containers have ended for good, by the pod's

@@ -15,7 +15,7 @@ import (
 
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/volume/containerenv"
-	"github.com/podvol/podvol/volume/volumemanager"
+	"github.com/podvol/podvol/volume/containermounts"
 )
 
 // processes runs containers as processes of this machine.
@@ -56,7 +56,7 @@ func (r *processes) check(pod *v1.Pod) error {
 // start starts a container in mount and process namespaces of its own. The
 // machine's root is its root; its volumes lie over that, and their files may belong
 // to groups.
-func (r *processes) start(ctx context.Context, pod *v1.Pod, c *v1.Container, env *containerenv.Environment, mounts []volumemanager.ContainerMount, groups []int64) (process, error) {
+func (r *processes) start(ctx context.Context, pod *v1.Pod, c *v1.Container, env *containerenv.Environment, mounts []containermounts.Mount, groups []int64) (process, error) {
 	if r.hold {
 		return newHeld(ctx), nil
 	}
@@ -92,8 +92,8 @@ func (r *processes) start(ctx context.Context, pod *v1.Pod, c *v1.Container, env
 }
 
 // mountOptions are what podvol must know of a container that is started here.
-func mountOptions(env *containerenv.Environment) volumemanager.ContainerOptions {
-	return volumemanager.ContainerOptions{Env: env.Map(), Runtime: volumemanager.RuntimeFeatures{RecursiveReadOnly: true, BindMountOptions: true}}
+func mountOptions(env *containerenv.Environment) containermounts.Options {
+	return containermounts.Options{Env: env.Map(), Runtime: containermounts.RuntimeFeatures{RecursiveReadOnly: true, BindMountOptions: true}}
 }
 
 // output is the file that takes what the container prints.

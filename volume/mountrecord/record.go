@@ -66,6 +66,10 @@ type Record struct {
 	Confirmed *Confirmation `json:"-"`
 }
 
+// ErrNotMountedAnymore says that a volume was mounted once, and the mount table no
+// longer shows it. The machine may have restarted.
+var ErrNotMountedAnymore = errors.New("it was mounted, but the mount table no longer shows it; set the pod up again")
+
 // Confirmation says that a recorded volume was set up.
 type Confirmation struct {
 	// At is the end of the set-up. Took is its duration.

@@ -9,11 +9,11 @@ import (
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/util/subpath"
-	"github.com/podvol/podvol/volume/volumemanager"
+	"github.com/podvol/podvol/volume/containermounts"
 )
 
 // withDevices returns the container's mounts with its raw devices after them.
-func withDevices(ctx context.Context, mounts []sandbox.Mount, devices []volumemanager.ContainerDevice) ([]sandbox.Mount, error) {
+func withDevices(ctx context.Context, mounts []sandbox.Mount, devices []containermounts.Device) ([]sandbox.Mount, error) {
 	all := mounts
 	for _, d := range devices {
 		m, err := deviceMount(d)

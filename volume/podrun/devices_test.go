@@ -4,11 +4,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/podvol/podvol/volume/volumemanager"
+	"github.com/podvol/podvol/volume/containermounts"
 )
 
 func TestRunRefusesReadOnlyDevices(t *testing.T) {
-	d := volumemanager.ContainerDevice{Volume: "disk", Source: "/dev/x", Destination: "/dev/xvdro", Permissions: "r"}
+	d := containermounts.Device{Volume: "disk", Source: "/dev/x", Destination: "/dev/xvdro", Permissions: "r"}
 	if m, err := deviceMount(d); err == nil || !strings.Contains(err.Error(), `"disk" (/dev/xvdro)`) {
 		t.Errorf("%+v, %v", m, err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/volume/containerenv"
+	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/standalone"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -169,9 +170,9 @@ func machineAddresses() (addresses []string) {
 // Sandbox describes the program with the container's mounts. The pod's volumes must
 // be set up at the node. The caller adds Stdin, Stdout and Stderr.
 func (p *Program) Sandbox(ctx context.Context, node *volumemanager.Manager) (sandbox.Config, error) {
-	mounts, devices, err := node.ContainerMounts(ctx, p.pod.UID, p.container.Name, volumemanager.ContainerOptions{
+	mounts, devices, err := node.ContainerMounts(ctx, p.pod.UID, p.container.Name, containermounts.Options{
 		Env:     p.containerEnv,
-		Runtime: volumemanager.RuntimeFeatures{RecursiveReadOnly: true, BindMountOptions: true},
+		Runtime: containermounts.RuntimeFeatures{RecursiveReadOnly: true, BindMountOptions: true},
 	})
 	if err != nil {
 		return sandbox.Config{}, err

@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount/sandbox"
-	"github.com/podvol/podvol/volume/volumemanager"
+	"github.com/podvol/podvol/volume/containermounts"
 )
 
 // confinement is the set of rights that a container's security context takes from
@@ -114,7 +114,7 @@ func notHonoured(pod *v1.Pod, container *v1.Container, inUserNamespace bool) (fi
 // deviceMount shows a raw device. A bind mount, even a read-only one, does not
 // prevent writes to a device (mount(8)). So a device that must not be written to
 // is refused.
-func deviceMount(d volumemanager.ContainerDevice) (sandbox.Mount, error) {
+func deviceMount(d containermounts.Device) (sandbox.Mount, error) {
 	if !strings.Contains(d.Permissions, "w") {
 		return sandbox.Mount{}, fmt.Errorf("volume %q (%s) is a block volume that must not be written to, which podvol run cannot prevent: take readOnly from its claim if the program may write, or leave its volumeDevices entry out", d.Volume, d.Destination)
 	}

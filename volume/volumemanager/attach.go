@@ -63,7 +63,7 @@ func (m *Manager) appendHidden(names []v1.UniqueVolumeName, damaged bool) []v1.U
 	for _, p := range m.pods {
 		for _, s := range p.slots {
 			if s.actual.unreadable != nil {
-				hidden[s.actual.key.plugin+"/"] = true
+				hidden[s.actual.key.Plugin+"/"] = true
 			}
 		}
 	}

@@ -9,36 +9,37 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
 // deviceLink is the pod's link to a block volume's device.
-func deviceLink(host volume.VolumeHost, key volumeKey) string {
-	return filepath.Join(volume.GetPodVolumeDeviceDir(host, key.podUID, key.plugin), key.spec)
+func deviceLink(host volume.VolumeHost, key rootdir.Key) string {
+	return filepath.Join(volume.GetPodVolumeDeviceDir(host, key.PodUID, key.Plugin), key.Spec)
 }
 
 // hasDeviceLink reports whether what is without a record is a block volume.
-func (m *Manager) hasDeviceLink(key volumeKey) bool {
+func (m *Manager) hasDeviceLink(key rootdir.Key) bool {
 	_, err := os.Readlink(deviceLink(m.host, key))
 	return err == nil
 }
 
 // rebuildBlock makes a record from a pod's link to a device. Which device that
 // is, is known by today's name only, so the source counts as guessed.
-func (m *Manager) rebuildBlock(ctx context.Context, key volumeKey, plugin volume.VolumePlugin) (*mountrecord.Record, error) {
+func (m *Manager) rebuildBlock(ctx context.Context, key rootdir.Key, plugin volume.VolumePlugin) (*mountrecord.Record, error) {
 	link := deviceLink(m.host, key)
 	able, ok := volume.AsBlock(plugin)
 	if !ok {
-		return nil, volume.Invalid(link, "%s has no block volumes, so this is none of podvol's", key.plugin)
+		return nil, volume.Invalid(link, "%s has no block volumes, so this is none of podvol's", key.Plugin)
 	}
-	spec, err := able.ConstructBlockVolumeSpec(ctx, key.podUID, key.spec, link)
+	spec, err := able.ConstructBlockVolumeSpec(ctx, key.PodUID, key.Spec, link)
 	if err != nil {
 		return nil, err
 	}
 	if !spec.IsBlock() {
-		return nil, volume.Invalid(link, "%s rebuilt a file system from it", key.plugin)
+		return nil, volume.Invalid(link, "%s rebuilt a file system from it", key.Plugin)
 	}
 	return &mountrecord.Record{
-		PodUID: key.podUID, Volumes: []string{key.spec}, Plugin: key.plugin, Path: link,
+		PodUID: key.PodUID, Volumes: []string{key.Spec}, Plugin: key.Plugin, Path: link,
 		Source: volume.DescribeSource(plugin, spec), PersistentVolume: spec.PersistentVolume, ReadOnly: spec.ReadOnly,
 		Rebuilt: true, Guessed: true,
 	}, nil

@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/util/testenv/loopdev"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/util/testenv/testtool"
+	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -81,7 +82,7 @@ func TestKernelBlockVolume(t *testing.T) {
 		manager, stop := w.start()
 		pod := blockPod("web", "data")
 		mustSetUp(t, manager, pod)
-		_, devices, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+		_, devices, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
 		if err != nil || len(devices) != 1 {
 			t.Fatal(devices, err)
 		}

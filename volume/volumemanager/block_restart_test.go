@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -89,7 +90,7 @@ func TestBlockVolumeAfterAReboot(t *testing.T) {
 			clear(h.held)
 			clear(d.ready)
 			rows, err := volumemanager.Inspect(w.root, w.fake.Table())
-			if err != nil || len(rows) != 1 || !errors.Is(rows[0].Err, volumemanager.ErrNotMountedAnymore) {
+			if err != nil || len(rows) != 1 || !errors.Is(rows[0].Err, mountrecord.ErrNotMountedAnymore) {
 				t.Errorf("rows %+v, %v", rows, err)
 			}
 			if next == "repair" {

@@ -19,6 +19,7 @@ import (
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -340,19 +341,19 @@ func TestContainerDevices(t *testing.T) {
 	manager, stop := w.start()
 	pod := blockPod("web", "a", "b", "c")
 	pod.Spec.Volumes[1].PersistentVolumeClaim.ReadOnly = true
-	if _, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{}); !errors.Is(err, volumemanager.ErrUnknownPod) {
+	if _, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{}); !errors.Is(err, volumemanager.ErrUnknownPod) {
 		t.Errorf("err = %v", err)
 	}
 	mustSetUp(t, manager, pod)
 	stop()
 	manager, _ = w.start()
 	mustSetUp(t, manager, pod)
-	mounts, devices, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+	mounts, devices, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
 	if err != nil || len(mounts) != 0 {
 		t.Fatal(mounts, err)
 	}
 	dir := filepath.Join(w.root, "pods/uid-web/volumeDevices/example.com~disk")
-	want := []volumemanager.ContainerDevice{
+	want := []containermounts.Device{
 		{Volume: "v-a", Source: filepath.Join(dir, "pv-a"), Destination: "/dev/a", Permissions: "rwm"},
 		{Volume: "v-b", Source: filepath.Join(dir, "pv-b"), Destination: "/dev/b", Permissions: "r"},
 		{Volume: "v-c", Source: filepath.Join(dir, "pv-c"), Destination: "/dev/c", Permissions: "r"},

@@ -18,9 +18,4 @@ const (
 	// for with another: by containers of one pod, or for another pod on this node. In
 	// the latter case it is mounted when those pods have gone.
 	ErrSELinuxConflict volume.Cause = "conflicting SELinux labels"
-	// ErrUnknownContainer: the pod has no container of this name.
-	ErrUnknownContainer volume.Cause = "the pod has no such container"
-	// ErrRuntimeLacks: a volumeMount asks for more than the runtime can do: see
-	// [RuntimeFeatures].
-	ErrRuntimeLacks volume.Cause = "the container runtime cannot do it"
 )

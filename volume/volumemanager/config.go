@@ -82,7 +82,7 @@ type Config struct {
 	// Logger takes what a node's owner may want to know; nil means silence.
 	Logger *slog.Logger
 
-	kubeletDir string // where a kubelet is looked for, in tests; else procDir
+	kubeletDir string // where a kubelet is looked for, in tests; else ProcDir
 }
 
 // New validates the configuration, does no I/O, and returns a manager that

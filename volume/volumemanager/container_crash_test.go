@@ -15,7 +15,7 @@ import (
 
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/util/testenv/testtool"
-	"github.com/podvol/podvol/volume/volumemanager"
+	"github.com/podvol/podvol/volume/containermounts"
 )
 
 const subPathCrashVar = "PODVOL_VOLUMEMANAGER_SUBPATH_CRASH_DIR"
@@ -131,7 +131,7 @@ func (s crashSite) showAgain(t *testing.T) {
 	if _, err := m.SetUpPod(ctx, pod); err != nil {
 		t.Fatal(err)
 	}
-	mounts, _, err := m.ContainerMounts(ctx, crashPodUID, "c", volumemanager.ContainerOptions{})
+	mounts, _, err := m.ContainerMounts(ctx, crashPodUID, "c", containermounts.Options{})
 	if err != nil || len(mounts) != 3 {
 		t.Fatalf("%v, %v", mounts, err)
 	}

@@ -8,14 +8,14 @@ import (
 	"strings"
 
 	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
-	"github.com/podvol/podvol/volume/volumemanager/runtimemounts"
 )
 
 // From a manifest to what starts its container: each of its volumes as an
-// argument of docker run. runtimemounts.OCIMounts and CRIMounts do the same for
+// argument of docker run. containermounts.OCIMounts and CRIMounts do the same for
 // other runtimes.
 func ExampleManager_ContainerMounts() {
 	dir, err := os.MkdirTemp("", "node-")
@@ -40,11 +40,11 @@ func ExampleManager_ContainerMounts() {
 		if _, err := node.SetUpPod(ctx, pod); err != nil {
 			log.Fatal(err)
 		}
-		mounts, _, err := node.ContainerMounts(ctx, pod.UID, pod.Spec.Containers[0].Name, volumemanager.ContainerOptions{})
+		mounts, _, err := node.ContainerMounts(ctx, pod.UID, pod.Spec.Containers[0].Name, containermounts.Options{})
 		if err != nil {
 			log.Fatal(err)
 		}
-		args, err := runtimemounts.DockerVolumeArgs(mounts)
+		args, err := containermounts.DockerVolumeArgs(mounts)
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/podvol/podvol/util/subpath"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -46,7 +47,7 @@ func mountEntry(t testing.TB, path string) mount.Entry {
 }
 
 // bindLikeARuntime shows a source elsewhere, as in a container.
-func bindLikeARuntime(t testing.TB, m volumemanager.ContainerMount) string {
+func bindLikeARuntime(t testing.TB, m containermounts.Mount) string {
 	t.Helper()
 	target := filepath.Join(t.TempDir(), "in-container")
 	var err error
@@ -119,7 +120,7 @@ func TestSubPathKeepsFlags(t *testing.T) {
 		}
 		pod.Spec.Containers[0].VolumeMounts[0].SubPath = "missing"
 		setUp(t, manager, pod)
-		_, _, err = manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+		_, _, err = manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
 		if _, ok := errors.AsType[*subpath.ReadOnlyError](err); !ok {
 			t.Errorf("missing on a read-only mount: %v", err)
 		}
@@ -236,7 +237,7 @@ func TestSubPathUnderAttack(t *testing.T) {
 		}()
 		shown, refused := 0, 0
 		for range 400 {
-			mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+			mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
 			if err != nil {
 				refused++
 				continue
@@ -286,7 +287,7 @@ func TestSubPathOfAHungFileSystem(t *testing.T) {
 		startStuck(t, p.server(hung), path)
 		for range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			_, _, err := manager.ContainerMounts(ctx, hung.UID, "c", volumemanager.ContainerOptions{})
+			_, _, err := manager.ContainerMounts(ctx, hung.UID, "c", containermounts.Options{})
 			cancel()
 			if failed, ok := errors.AsType[*volume.Error](err); !ok || failed.Volume != "v" || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("err = %v", err)
@@ -296,7 +297,7 @@ func TestSubPathOfAHungFileSystem(t *testing.T) {
 		other := mounting(newPod("other", emptyDirVolume("v", "")), mount)
 		readyWithin(t, soonEnough, func() error {
 			setUp(t, manager, other)
-			_, _, err := manager.ContainerMounts(t.Context(), other.UID, "c", volumemanager.ContainerOptions{})
+			_, _, err := manager.ContainerMounts(t.Context(), other.UID, "c", containermounts.Options{})
 			return err
 		})
 		start := time.Now()
@@ -319,14 +320,14 @@ func assertWholeVolumeOfAHungFileSystem(t *testing.T, manager *volumemanager.Man
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if mounts, _, err := manager.ContainerMounts(ctx, hung.UID, "c", volumemanager.ContainerOptions{}); err != nil || mounts[0].Source != path {
+	if mounts, _, err := manager.ContainerMounts(ctx, hung.UID, "c", containermounts.Options{}); err != nil || mounts[0].Source != path {
 		t.Errorf("the whole volume: %+v, %v", mounts, err)
 	}
 	inside := mounting(newPod("inside", hostPathVolume("h", filepath.Join(path, "directory"))), v1.VolumeMount{Name: "h", MountPath: "/h"})
 	setUp(t, manager, inside)
 	ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, _, err := manager.ContainerMounts(ctx, inside.UID, "c", volumemanager.ContainerOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, _, err := manager.ContainerMounts(ctx, inside.UID, "c", containermounts.Options{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a directory inside: %v", err)
 	}
 	tearDown(t, manager, inside)

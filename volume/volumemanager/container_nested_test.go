@@ -13,7 +13,8 @@ import (
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/subpath"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/volumemanager"
+	"github.com/podvol/podvol/volume/containermounts"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 func TestNestedMountPoints(t *testing.T) {
@@ -75,7 +76,7 @@ func TestRefusedNestedMountPoints(t *testing.T) {
 			pod := mounting(newPod("web", nfs, configMapVolume("config", "config"), emptyDirVolume("inner", "")),
 				tc.outer, v1.VolumeMount{Name: "inner", MountPath: "/o/" + tc.point})
 			setUp(t, manager, pod)
-			if _, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{}); !tc.is(err) {
+			if _, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{}); !tc.is(err) {
 				t.Errorf("err = %v", err)
 			}
 			tearDown(t, manager, pod)
@@ -106,8 +107,8 @@ func TestNestedMountPointInAVolumeThatVanishes(t *testing.T) {
 					}
 				},
 			})
-			_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
-			if !errors.Is(err, volumemanager.ErrNotMountedAnymore) {
+			_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
+			if !errors.Is(err, mountrecord.ErrNotMountedAnymore) {
 				t.Errorf("err = %v", err)
 			}
 			tearDown(t, manager, pod)

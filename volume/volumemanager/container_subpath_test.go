@@ -20,7 +20,7 @@ import (
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/subpath"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/volumemanager"
+	"github.com/podvol/podvol/volume/containermounts"
 )
 
 func configMap(name string, data map[string]string) *v1.ConfigMap {
@@ -58,12 +58,12 @@ func TestSubPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	putFile(t, filepath.Join(dir, "file"), "content")
-	mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{Env: map[string]string{"POD": "web"}})
+	mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{Env: map[string]string{"POD": "web"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	private := volumemanager.PropagationPrivate
-	want := []volumemanager.ContainerMount{
+	private := mount.PropagationPrivate
+	want := []containermounts.Mount{
 		{Volume: "scratch", Source: w.boundAt("web", "scratch", 3), Destination: "/file", SubPath: "file", ReadOnly: true, File: true, Propagation: private, SELinuxRelabel: true},
 		{Volume: "scratch", Source: w.boundAt("web", "scratch", 2), Destination: "/log", SubPath: "logs/web$x", Propagation: private, SELinuxRelabel: true},
 		{Volume: "scratch", Source: w.boundAt("web", "scratch", 1), Destination: "/made", SubPath: "a/made/here", Propagation: private, SELinuxRelabel: true},
@@ -87,7 +87,7 @@ func TestSubPath(t *testing.T) {
 	mustRead(t, w.boundAt("web", "scratch", 3), "content")
 
 	w.fake.ResetCalls()
-	if _, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{Env: map[string]string{"POD": "web"}}); err != nil {
+	if _, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{Env: map[string]string{"POD": "web"}}); err != nil {
 		t.Fatal(err)
 	}
 	if calls := w.fake.Calls(); len(calls) > 0 {
@@ -114,7 +114,7 @@ func TestRefusedSubPaths(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := mounting(newPod("web", emptyDirVolume("v", "")), v1.VolumeMount{Name: "v", MountPath: "/v", SubPathExpr: tc.expr})
 			setUp(t, manager, pod)
-			_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{
+			_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{
 				Env: map[string]string{"SET": "x", "UP": "..", "ROOT": "/etc", "NONE": ""}})
 			if tc.valid {
 				if err != nil {
@@ -139,7 +139,7 @@ func TestSubPathThatLeadsOut(t *testing.T) {
 	if err := os.Symlink("../../../../..", filepath.Join(w.volumeDir("web", "empty-dir", "v"), "link")); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
 	if _, ok := errors.AsType[*subpath.EscapeError](err); !ok {
 		t.Errorf("err = %v", err)
 	}
@@ -163,7 +163,7 @@ func TestMissingSubPathOfAReadOnlyVolume(t *testing.T) {
 			manager, _ := w.start()
 			pod := mounting(newPod("web", tc.volume), v1.VolumeMount{Name: "config", MountPath: "/etc/typo", SubPath: "kye", ReadOnly: true})
 			setUp(t, manager, pod)
-			_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+			_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
 			_, readOnly := errors.AsType[*subpath.ReadOnlyError](err)
 			if readOnly != tc.fails || (err != nil) != tc.fails {
 				t.Errorf("err = %v", err)
@@ -271,7 +271,7 @@ func TestConcurrentContainerMounts(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			if mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{}); err != nil || len(mounts) != 2 {
+			if mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{}); err != nil || len(mounts) != 2 {
 				t.Errorf("%v, %v", mounts, err)
 			}
 		})
@@ -304,7 +304,7 @@ func TestTearDownWhileASubPathIsBound(t *testing.T) {
 	asked := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		_, _, err := manager.ContainerMounts(ctx, pod.UID, "c", volumemanager.ContainerOptions{})
+		_, _, err := manager.ContainerMounts(ctx, pod.UID, "c", containermounts.Options{})
 		asked <- err
 	}()
 	<-arrived
@@ -337,7 +337,7 @@ func TestSubPathThatCannotBeBound(t *testing.T) {
 	pod := mounting(newPod("web", emptyDirVolume("v", "")), v1.VolumeMount{Name: "v", MountPath: "/x", SubPath: "x"})
 	setUp(t, manager, pod)
 	remove := w.fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool { return c.Op == mount.OpMount }, Err: fs.ErrPermission})
-	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
 	if failed, ok := errors.AsType[*volume.Error](err); !ok || failed.Volume != "v" || !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("err = %v", err)
 	}
@@ -363,7 +363,7 @@ func TestContainerMountsRacesWithTearDown(t *testing.T) {
 					errs[i] = manager.TearDownPod(context.Background(), pod.UID)
 					return
 				}
-				_, _, errs[i] = manager.ContainerMounts(context.Background(), pod.UID, "c", volumemanager.ContainerOptions{})
+				_, _, errs[i] = manager.ContainerMounts(context.Background(), pod.UID, "c", containermounts.Options{})
 			})
 		}
 		all.Wait()

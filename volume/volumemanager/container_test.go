@@ -14,8 +14,11 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -47,9 +50,9 @@ func tearDown(t testing.TB, manager *volumemanager.Manager, pod *v1.Pod) {
 }
 
 // containerMounts asks for the mounts of the pod's container "c".
-func containerMounts(t testing.TB, manager *volumemanager.Manager, pod *v1.Pod) []volumemanager.ContainerMount {
+func containerMounts(t testing.TB, manager *volumemanager.Manager, pod *v1.Pod) []containermounts.Mount {
 	t.Helper()
-	mounts, devices, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+	mounts, devices, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,16 +83,16 @@ func TestContainerMounts(t *testing.T) {
 	setUp(t, manager, pod)
 	nfs := filepath.Join(w.root, "pods/uid-web/volumes/kubernetes.io~nfs/nfs211")
 	scratch := filepath.Join(w.root, "pods/uid-web/volumes/kubernetes.io~empty-dir/scratch")
-	want := []volumemanager.ContainerMount{
-		{Volume: "written", Source: nfs, Destination: "/data", Propagation: volumemanager.PropagationSlave},
-		{Volume: "scratch", Source: scratch, Destination: "/data/tmp", Propagation: volumemanager.PropagationPrivate, SELinuxRelabel: true},
-		{Volume: "scratch", Source: scratch, Destination: "/data/tmp.d", Propagation: volumemanager.PropagationPrivate, SELinuxRelabel: true},
-		{Volume: "read", Source: nfs, Destination: "/data-read", ReadOnly: true, Propagation: volumemanager.PropagationPrivate},
+	want := []containermounts.Mount{
+		{Volume: "written", Source: nfs, Destination: "/data", Propagation: mount.PropagationSlave},
+		{Volume: "scratch", Source: scratch, Destination: "/data/tmp", Propagation: mount.PropagationPrivate, SELinuxRelabel: true},
+		{Volume: "scratch", Source: scratch, Destination: "/data/tmp.d", Propagation: mount.PropagationPrivate, SELinuxRelabel: true},
+		{Volume: "read", Source: nfs, Destination: "/data-read", ReadOnly: true, Propagation: mount.PropagationPrivate},
 		{Volume: "config", Source: filepath.Join(w.root, "pods/uid-web/volumes/kubernetes.io~configmap/config"), Destination: "/etc/config",
-			ReadOnly: true, Propagation: volumemanager.PropagationPrivate, SELinuxRelabel: true},
-		{Volume: "host", Source: host, Destination: "/host", ReadOnly: true, Propagation: volumemanager.PropagationPrivate},
+			ReadOnly: true, Propagation: mount.PropagationPrivate, SELinuxRelabel: true},
+		{Volume: "host", Source: host, Destination: "/host", ReadOnly: true, Propagation: mount.PropagationPrivate},
 	}
-	ignoreLocked := cmpopts.IgnoreFields(volumemanager.ContainerMount{}, "Locked")
+	ignoreLocked := cmpopts.IgnoreFields(containermounts.Mount{}, "Locked")
 	if diff := cmp.Diff(want, containerMounts(t, manager, pod), ignoreLocked, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -127,13 +130,13 @@ func TestContainersOfAllKinds(t *testing.T) {
 	pod.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug", VolumeMounts: mounts}}}
 	setUp(t, manager, pod)
 	for name, want := range map[string]int{"init": 1, "c": 0, "debug": 1} {
-		got, _, err := manager.ContainerMounts(t.Context(), pod.UID, name, volumemanager.ContainerOptions{})
+		got, _, err := manager.ContainerMounts(t.Context(), pod.UID, name, containermounts.Options{})
 		if err != nil || len(got) != want {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 	}
-	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "other", volumemanager.ContainerOptions{})
-	if !errors.Is(err, volumemanager.ErrUnknownContainer) || !strings.HasSuffix(err.Error(), "; it has init, c, debug") {
+	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "other", containermounts.Options{})
+	if !errors.Is(err, containermounts.ErrUnknownContainer) || !strings.HasSuffix(err.Error(), "; it has init, c, debug") {
 		t.Errorf("err = %v", err)
 	}
 }
@@ -142,7 +145,7 @@ func TestContainerMountsOfOtherPods(t *testing.T) {
 	w := newWorld(t)
 	manager, _ := w.start()
 	ask := func(pod *v1.Pod) error {
-		_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+		_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
 		return err
 	}
 	pod := mounting(newPod("web", emptyDirVolume("v", "")), v1.VolumeMount{Name: "v", MountPath: "/v"})
@@ -164,7 +167,7 @@ func TestContainerMountsOfWhatIsNotMounted(t *testing.T) {
 	if _, err := manager.SetUpPod(t.Context(), pod); err == nil {
 		t.Fatal("no error")
 	}
-	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
 	failed, ok := errors.AsType[*volume.Error](err)
 	waiting, waits := errors.AsType[*volumemanager.NotMountedError](err)
 	if !ok || !waits || failed.Volume != "data" || failed.Pod.Name != "web" || !errors.Is(err, volume.ErrNotFound) || !strings.Contains(waiting.Waits, "the next attempt") {
@@ -185,7 +188,7 @@ func TestRefusedVolumeMounts(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		mounts  []v1.VolumeMount
-		options volumemanager.ContainerOptions
+		options containermounts.Options
 		field   string
 	}{
 		"twice":                    {mounts: twice, field: "spec.containers[0].volumeMounts[1].mountPath"},
@@ -195,12 +198,12 @@ func TestRefusedVolumeMounts(t *testing.T) {
 		"rro of a writable":        {mounts: rro(v1.RecursiveReadOnlyIfPossible, false, nil), field: "spec.containers[0].volumeMounts[0].recursiveReadOnly"},
 		"rro with HostToContainer": {mounts: rro(v1.RecursiveReadOnlyEnabled, true, ptr(v1.MountPropagationHostToContainer)), field: "spec.containers[0].volumeMounts[0].recursiveReadOnly"},
 		"no recursiveReadOnly":     {mounts: rro("x", true, nil), field: "spec.containers[0].volumeMounts[0].recursiveReadOnly"},
-		"user ids without group's": {mounts: one(v1.VolumeMount{}), options: volumemanager.ContainerOptions{UIDMappings: []volumemanager.IDMapping{{Size: 1}}}, field: "options"},
-		"a mapping of nothing":     {mounts: one(v1.VolumeMount{}), options: volumemanager.ContainerOptions{UIDMappings: []volumemanager.IDMapping{{}}, GIDMappings: []volumemanager.IDMapping{{}}}, field: "options"},
+		"user ids without group's": {mounts: one(v1.VolumeMount{}), options: containermounts.Options{UIDMappings: []host.IDMapping{{Size: 1}}}, field: "options"},
+		"a mapping of nothing":     {mounts: one(v1.VolumeMount{}), options: containermounts.Options{UIDMappings: []host.IDMapping{{}}, GIDMappings: []host.IDMapping{{}}}, field: "options"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := mounting(newPod("web", emptyDirVolume("v", "")), tc.mounts...)
-			var mounts []volumemanager.ContainerMount
+			var mounts []containermounts.Mount
 			_, err := manager.SetUpPod(t.Context(), pod)
 			if err == nil { // no rule of the API's
 				mounts, _, err = manager.ContainerMounts(t.Context(), pod.UID, "c", tc.options)
@@ -231,8 +234,8 @@ func TestRecursiveReadOnly(t *testing.T) {
 		pod := mounting(newPod("web", emptyDirVolume("v", "")), v1.VolumeMount{Name: "v", MountPath: "/v", ReadOnly: true, RecursiveReadOnly: tc.mode})
 		setUp(t, manager, pod)
 		mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c",
-			volumemanager.ContainerOptions{Runtime: volumemanager.RuntimeFeatures{RecursiveReadOnly: tc.supported}})
-		typed := errors.Is(err, volumemanager.ErrRuntimeLacks)
+			containermounts.Options{Runtime: containermounts.RuntimeFeatures{RecursiveReadOnly: tc.supported}})
+		typed := errors.Is(err, containermounts.ErrRuntimeLacks)
 		if typed != tc.fails || !tc.fails && (len(mounts) != 1 || mounts[0].RecursiveReadOnly != tc.want) {
 			t.Errorf("%+v: %+v, %v", tc, mounts, err)
 		}
@@ -248,12 +251,12 @@ func TestBindMountOptions(t *testing.T) {
 	manager, _ := w.start()
 	pod := mounting(newPod("web", emptyDirVolume("v", "")), asks)
 	setUp(t, manager, pod)
-	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
-	if !errors.Is(err, volumemanager.ErrRuntimeLacks) || volume.IsUncertain(err) || !strings.Contains(err.Error(), "must be "+strings.Join(asked, " and ")+" (") || !strings.Contains(err.Error(), "noexec and nosuid") {
+	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
+	if !errors.Is(err, containermounts.ErrRuntimeLacks) || volume.IsUncertain(err) || !strings.Contains(err.Error(), "must be "+strings.Join(asked, " and ")+" (") || !strings.Contains(err.Error(), "noexec and nosuid") {
 		t.Errorf("a runtime that does not know them: %v", err)
 	}
 	mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c",
-		volumemanager.ContainerOptions{Runtime: volumemanager.RuntimeFeatures{BindMountOptions: true}})
+		containermounts.Options{Runtime: containermounts.RuntimeFeatures{BindMountOptions: true}})
 	if err != nil || len(mounts) != 1 || !slices.Equal(mounts[0].BindMountOptions, asked) {
 		t.Errorf("%+v, %v", mounts, err)
 	}
@@ -265,7 +268,7 @@ func TestContainerMountsOfPrivilegedContainers(t *testing.T) {
 	pod := mounting(newPod("web", emptyDirVolume("v", "")), v1.VolumeMount{Name: "v", MountPath: "/v", MountPropagation: ptr(v1.MountPropagationBidirectional)})
 	pod.Spec.Containers[0].SecurityContext = &v1.SecurityContext{Privileged: ptr(true)}
 	setUp(t, manager, pod)
-	if got := containerMounts(t, manager, pod); got[0].Propagation != volumemanager.PropagationShared {
+	if got := containerMounts(t, manager, pod); got[0].Propagation != mount.PropagationShared {
 		t.Errorf("%+v", got)
 	}
 }
@@ -276,8 +279,8 @@ func TestContainerMountsWithMappings(t *testing.T) {
 	manager, _ := w.start()
 	pod := mounting(newPod("web", hostPathVolume("h", t.TempDir())), v1.VolumeMount{Name: "h", MountPath: "/h"})
 	setUp(t, manager, pod)
-	options := volumemanager.ContainerOptions{
-		UIDMappings: []volumemanager.IDMapping{{HostID: 65536, Size: 65536}}, GIDMappings: []volumemanager.IDMapping{{HostID: 131072, Size: 65536}}}
+	options := containermounts.Options{
+		UIDMappings: []host.IDMapping{{HostID: 65536, Size: 65536}}, GIDMappings: []host.IDMapping{{HostID: 131072, Size: 65536}}}
 	mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", options)
 	if err != nil || !cmp.Equal(mounts[0].UIDMappings, options.UIDMappings) || !cmp.Equal(mounts[0].GIDMappings, options.GIDMappings) {
 		t.Fatalf("%+v, %v", mounts, err)
@@ -320,8 +323,8 @@ func TestContainerDevicesInAUserNamespace(t *testing.T) {
 	manager, _ := w.start()
 	pod := blockPod("one", "a")
 	setUp(t, manager, pod)
-	mapped := []volumemanager.IDMapping{{HostID: 65536, Size: 1}}
-	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{UIDMappings: mapped, GIDMappings: mapped})
+	mapped := []host.IDMapping{{HostID: 65536, Size: 1}}
+	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{UIDMappings: mapped, GIDMappings: mapped})
 	if invalid, ok := errors.AsType[*volume.InvalidSpecError](err); !ok || invalid.Field != "spec.containers[0].volumeDevices" {
 		t.Errorf("err = %v", err)
 	}
@@ -334,7 +337,7 @@ func TestMissingHostPath(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	pod := mounting(newPod("web", hostPathVolume("h", missing)), v1.VolumeMount{Name: "h", MountPath: "/h"})
 	setUp(t, manager, pod)
-	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+	_, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
 	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), missing) || !strings.Contains(err.Error(), "DirectoryOrCreate") {
 		t.Errorf("err = %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
 // deviceUse is what a volume needs of its node besides the pod's own mount.
@@ -204,7 +205,7 @@ func (m *Manager) mustUnmount(s *slot, key deviceKey) bool {
 
 // recoverDevice makes a slot whose record was found count again. The caller
 // holds the lock.
-func (m *Manager) recoverDevice(s *slot, record *mountrecord.Record, mounted mounts) {
+func (m *Manager) recoverDevice(s *slot, record *mountrecord.Record, mounted rootdir.Mounts) {
 	plugin, err := m.plugins.FindPluginByName(record.Plugin)
 	if err != nil {
 		return // nor can it be torn down
@@ -224,9 +225,9 @@ func (m *Manager) recoverDevice(s *slot, record *mountrecord.Record, mounted mou
 	d.touched = true
 	switch c := record.Confirmed; {
 	case c == nil:
-	case c.Device != nil && mounted.has(c.Device.Bind):
+	case c.Device != nil && mounted.Has(c.Device.Bind):
 		d.mounted = true
-	case c.MountPoint && mounted.has(record.Path) && mounted.has(use.device.path):
+	case c.MountPoint && mounted.Has(record.Path) && mounted.Has(use.device.path):
 		d.mounted, d.mountPoint = true, true
 	}
 }
@@ -234,13 +235,13 @@ func (m *Manager) recoverDevice(s *slot, record *mountrecord.Record, mounted mou
 // recoverLabel finds out which label the device is mounted with. A confirmed
 // record says it; another may have been written by a set-up that was about to
 // find out that the label is another one, so it is asked for in the mount table.
-func (d *deviceMount) recoverLabel(path string, record *mountrecord.Record, mounted mounts) {
+func (d *deviceMount) recoverLabel(path string, record *mountrecord.Record, mounted rootdir.Mounts) {
 	switch {
 	case record.Confirmed != nil:
 		d.label = record.SELinuxLabel
 	case d.touched: // another record says it, or did already
-	case mounted.has(path):
-		d.label = mounted.label(path)
+	case mounted.Has(path):
+		d.label = mounted.Label(path)
 	default:
 		d.label = record.SELinuxLabel
 	}

@@ -21,34 +21,9 @@
 //
 // # Into the container
 //
-// [Manager.ContainerMounts] says what a runtime must bind into one container,
-// and how; package runtimemounts says it in the words of OCI, CRI and docker. A
-// whole volume is bound from its own directory. A part of it (subPath,
-// subPathExpr) is bound first, by the manager and by descriptor, to
-//
-//	pods/<pod's UID>/volume-subpaths/<spec's name>/<container>/<index of the volumeMount>
-//
-// since containers can exchange what lies inside their volumes: what was found
-// beneath the volume (package util/subpath says how) is what is bound, whatever
-// its name leads to by then. That bind has the flags of the volume's mount.
-//
-// Asking again leaves what is bound already, and binds anew what a name leads to
-// something else by now: the file of a ConfigMap that was updated, for example.
-// A container that runs goes on seeing what it was started with; only one that
-// is started after the new call sees the other. Between the unmount of the old
-// and the bind of the new the place is empty, so whoever asks again must not be
-// about to start a container with an earlier answer. A missing sub-path is made,
-// unless the volume is read-only: then it is an error, also for a ConfigMap,
-// whose misspelt key would become an empty directory otherwise. Unlike the
-// kubelet, an expression that expands to nothing is refused and not taken for
-// the whole volume.
-//
-// Mount points of volumes inside other volumes are made beforehand, where the
-// outer one is writable on the host, be it read-only in the container.
-//
-// The tear-down of a volume unmounts first whatever the mount table shows below
-// its volume-subpaths, deepest first. So there is no record of sub-paths, and it
-// does not matter how whoever bound them ended.
+// [Manager.ContainerMounts] says what a runtime must bind into one container, and how;
+// package containermounts finds it out, binds sub-paths, and has the words of OCI, CRI
+// and docker for it. The tear-down of a volume unbinds its sub-paths first.
 //
 // # The root directory
 //
@@ -81,8 +56,7 @@
 //   - volumeMode Block where the plugin has no devices; mountOptions and their
 //     older annotation where it takes none: a *volume.InvalidSpecError.
 //   - recursiveReadOnly: Enabled, bindMountOptions and idmapped mounts where the
-//     container runtime is not known to do them ([RuntimeFeatures], package
-//     runtimemounts).
+//     container runtime is not known to do them (containermounts.RuntimeFeatures).
 //   - fileKeyRef, an environment variable from a file in an emptyDir
 //     (containerenv.ErrEnvFile).
 //   - dataSource and dataSourceRef of a claim whose class is not an external
@@ -114,7 +88,7 @@
 //     by localtoken.WithServiceAccountVolume (package volume/objects/localtoken).
 //   - What is around volumes in a container: /etc/hosts, termination messages,
 //     devices of device plugins and of resource claims, and the user namespace of
-//     hostUsers: false: its mappings are the caller's ([ContainerOptions]). So are
+//     hostUsers: false: its mappings are the caller's (containermounts.Options). So are
 //     the groups of a pod (supplementalGroups); those that its PersistentVolumes
 //     add are in [Manager.ExtraSupplementalGroups].
 //   - Metrics and events in the API: [Manager.Subscribe] and [Config].Events have

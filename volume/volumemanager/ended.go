@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
 )
 
 // ErrPodEnded says that a pod's containers have ended for good: its status has the
@@ -21,7 +23,7 @@ func containerStatuses(pod *v1.Pod) []v1.ContainerStatus {
 func tellsOfAll(pod *v1.Pod) bool {
 	told := containerStatuses(pod)
 	all := true
-	eachContainer(pod, func(c *v1.Container, _ string) bool {
+	volume.EachContainer(pod, func(c *v1.Container, _ string) bool {
 		all = slices.ContainsFunc(told, func(s v1.ContainerStatus) bool { return s.Name == c.Name })
 		return all
 	})

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/volume/claimbinding"
+	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -49,7 +50,7 @@ func TestEphemeralVolume(t *testing.T) {
 		if err := manager.WaitForMounted(t.Context(), pod.UID); err != nil {
 			t.Fatal(err)
 		}
-		mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+		mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
 		if err != nil || len(mounts) != 1 || mounts[0].ReadOnly {
 			t.Errorf("mounts %+v, %v; want it writable", mounts, err)
 		}

@@ -4,17 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/util/journal"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
 // ProblemKind says what is wrong below a root directory.
@@ -82,7 +79,7 @@ func Check(ctx context.Context, config Config) ([]Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := CheckRoot(m.host.RootDir); err != nil {
+	if err := rootdir.Check(m.host.RootDir); err != nil {
 		return nil, err
 	}
 	return m.examine(ctx)
@@ -108,7 +105,7 @@ func Repair(ctx context.Context, config Config, done func(Problem, error)) error
 			return err
 		}
 	}
-	unlock, err := lockRoot(m.host.RootDir)
+	unlock, err := rootdir.Lock(m.host.RootDir)
 	if err != nil {
 		return err
 	}
@@ -119,7 +116,7 @@ func Repair(ctx context.Context, config Config, done func(Problem, error)) error
 	}
 	if err := m.load(); err != nil {
 		unlock()
-		return &RootError{m.host.RootDir, err}
+		return &RootError{RootDir: m.host.RootDir, Err: err}
 	}
 	err = m.repairAll(ctx, problems, done)
 	return errors.Join(err, m.close(unlock))
@@ -141,17 +138,17 @@ func (m *Manager) repairAll(ctx context.Context, problems []Problem, done func(P
 
 // load reads the records, so that it is known who shares a device.
 func (m *Manager) load() error {
-	mounted, err := readMounts(m.host.RootDir, m.host.Mounter)
+	mounted, err := rootdir.ReadMounts(m.host.RootDir, m.host.Mounter)
 	if err != nil {
 		return err
 	}
 	var found []*mountrecord.Record
-	if m.records, found, _, err = openRecords(m.host.RootDir); err != nil {
+	if m.records, found, _, err = rootdir.OpenRecords(m.host.RootDir); err != nil {
 		return err
 	}
 	for _, r := range found {
 		if err := m.recoverRecord(r, mounted); err != nil {
-			return errors.Join(err, m.records.close())
+			return errors.Join(err, m.records.Close())
 		}
 	}
 	return nil
@@ -161,26 +158,24 @@ func (m *Manager) load() error {
 // is mounted too often, then the volumes.
 func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
 	root := m.host.RootDir
-	mounted, err := readMounts(root, m.host.Mounter)
+	mounted, err := rootdir.ReadMounts(root, m.host.Mounter)
 	if err != nil {
 		return nil, err
 	}
-	held, damage, err := journal.Read(recordsPath(root))
+	found, unreadable, damaged, err := rootdir.ReadRecords(root)
 	if err != nil {
-		return nil, &RootError{root, err}
+		return nil, err
 	}
-	damaged := newDamagedError(root, damage)
-	found, unreadable := decodeRecords(root, held)
 	var problems []Problem
-	for _, h := range findHelpers(procDir, root) {
+	for _, h := range rootdir.FindHelpers(rootdir.ProcDir, root) {
 		problems = append(problems, helperProblem(h))
 	}
 	known := m.explain(found, unreadable, damaged)
-	dirs, err := volumeDirs(root)
+	dirs, err := rootdir.VolumeDirs(root)
 	gone := goneFrom(root, dirs, err)
 	var volumes []Problem
 	for _, r := range found {
-		key := keyOf(r)
+		key := rootdir.KeyOf(r)
 		if p, ok := recordProblem(key, actualVolume{key: key, record: r}, reasonOf(r, mounted, gone)); ok {
 			volumes = append(volumes, p)
 		}
@@ -189,22 +184,22 @@ func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
 		volumes = append(volumes, unreadableProblem(err))
 	}
 	if damaged != nil {
-		volumes = append(volumes, Problem{Kind: ProblemUnreadable, Path: recordsPath(root), Err: errors.Join(damaged.Errs...), Advice: damaged.Advice()})
+		volumes = append(volumes, Problem{Kind: ProblemUnreadable, Path: rootdir.RecordsPath(root), Err: errors.Join(damaged.Errs...), Advice: damaged.Advice()})
 	}
 	orphans := m.orphans(ctx, mounted, known, dirs)
 	problems = append(problems, m.mountProblems(mounted, known)...)
 	return slices.Concat(problems, volumes, orphans, m.strayMounts(mounted, known)), err
 }
 
-func helperProblem(h helper) Problem {
+func helperProblem(h rootdir.Helper) Problem {
 	return Problem{Kind: ProblemHelper, PID: h.PID, Path: h.Target,
 		Err:    fmt.Errorf("%s was started by an owner of the root directory, and may mount at any time", h),
 		Repair: fmt.Sprintf("kill process %d", h.PID),
-		repair: func(ctx context.Context, _ *Manager) error { return h.end(ctx) }}
+		repair: func(ctx context.Context, _ *Manager) error { return h.End(ctx) }}
 }
 
-func recordProblem(key volumeKey, v actualVolume, reason error) (Problem, bool) {
-	p := Problem{Pod: v.record.Pod, PodUID: key.podUID, Volume: strings.Join(v.record.Volumes, ","), Path: v.record.Path, Err: reason,
+func recordProblem(key rootdir.Key, v actualVolume, reason error) (Problem, bool) {
+	p := Problem{Pod: v.record.Pod, PodUID: key.PodUID, Volume: strings.Join(v.record.Volumes, ","), Path: v.record.Path, Err: reason,
 		Repair: "tear it down: unmount what is mounted, remove its directory and its record",
 		repair: func(ctx context.Context, m *Manager) error {
 			s := m.slotAt(key)
@@ -225,7 +220,7 @@ func recordProblem(key volumeKey, v actualVolume, reason error) (Problem, bool) 
 		}
 	case errors.Is(reason, ErrOutcomeUnknown):
 		p.Kind = ProblemUnfinished
-	case errors.Is(reason, ErrNotMountedAnymore):
+	case errors.Is(reason, mountrecord.ErrNotMountedAnymore):
 		p.Kind = ProblemNotMounted
 	case errors.Is(reason, ErrDirectoryGone):
 		p.Kind = ProblemNoDirectory
@@ -240,49 +235,36 @@ func recordProblem(key volumeKey, v actualVolume, reason error) (Problem, bool) 
 func unreadableProblem(err *UnreadableRecordError) Problem {
 	p := Problem{Kind: ProblemUnreadable, Volume: err.Volume, Path: err.Path, Err: err,
 		Advice: "If a newer podvol wrote it, use that one; else unmount what is there, remove its directory, and repair again: then the record goes."}
-	key, ok := parseKey(err.Volume)
+	key, ok := rootdir.ParseKey(err.Volume)
 	if !ok || !errors.Is(err, mountrecord.ErrDamaged) {
 		return p
 	}
-	p.PodUID, p.Volume = key.podUID, key.spec
-	if gone, _ := isGone(err.Path); !gone {
+	p.PodUID, p.Volume = key.PodUID, key.Spec
+	if gone, _ := rootdir.IsGone(err.Path); !gone {
 		return p
 	}
 	p.Repair, p.Advice = "remove the record: nothing is left of its volume", ""
 	p.repair = func(_ context.Context, m *Manager) error {
-		gone, failure := isGone(err.Path)
+		gone, failure := rootdir.IsGone(err.Path)
 		if failure != nil {
 			return failure
 		}
 		if !gone {
 			return err
 		}
-		return m.records.remove(key)
+		return m.records.Remove(key)
 	}
 	return p
 }
 
-// isGone reports whether nothing has this name. It does not touch what has it,
-// whose server may not answer.
-func isGone(path string) (bool, error) {
-	entries, err := os.ReadDir(filepath.Dir(path))
-	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == filepath.Base(path) }), nil
-}
-
 // orphans are volumes' directories without a record.
-func (m *Manager) orphans(ctx context.Context, mounted mounts, known *explained, dirs []volumeKey) (problems []Problem) {
+func (m *Manager) orphans(ctx context.Context, mounted rootdir.Mounts, known *explained, dirs []rootdir.Key) (problems []Problem) {
 	for _, key := range dirs {
 		if known.volumes[key] {
 			continue
 		}
 		row := unknownStatus(m.host.RootDir, key)
-		p := Problem{Kind: ProblemNoRecord, PodUID: key.podUID, Volume: key.spec, Path: row.Path, Err: ErrNoRecord,
+		p := Problem{Kind: ProblemNoRecord, PodUID: key.PodUID, Volume: key.Spec, Path: row.Path, Err: ErrNoRecord,
 			Advice: "If no other agent uses this root directory, --adopt makes records for such volumes."}
 		switch {
 		case m.config.Adopt:
@@ -296,7 +278,7 @@ func (m *Manager) orphans(ctx context.Context, mounted mounts, known *explained,
 }
 
 // explainLink adds where the device is mounted that a pod's link leads to.
-func (m *Manager) explainLink(ctx context.Context, key volumeKey, known *explained) {
+func (m *Manager) explainLink(ctx context.Context, key rootdir.Key, known *explained) {
 	record, err := m.rebuild(ctx, key)
 	if err != nil {
 		known.incomplete = true
@@ -305,8 +287,8 @@ func (m *Manager) explainLink(ctx context.Context, key volumeKey, known *explain
 	m.explainDevice(known, record)
 }
 
-func (m *Manager) planAdoption(ctx context.Context, p *Problem, key volumeKey, mounted mounts, known *explained) {
-	known.subPaths[key.subPaths()] = true
+func (m *Manager) planAdoption(ctx context.Context, p *Problem, key rootdir.Key, mounted rootdir.Mounts, known *explained) {
+	known.subPaths[subPathsOf(key)] = true
 	record, err := m.rebuild(ctx, key)
 	if err != nil {
 		known.incomplete = true

@@ -13,14 +13,16 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
 // explained is what records say is there.
 type explained struct {
-	volumes  map[volumeKey]bool
-	subPaths map[subPathsKey]bool
+	volumes  map[rootdir.Key]bool
+	subPaths map[containermounts.SubPaths]bool
 	pods     map[types.UID]bool
 	devices  []string // where devices are mounted, or bound
 	// incomplete: there may be more than the records say.
@@ -28,16 +30,16 @@ type explained struct {
 }
 
 func (m *Manager) explain(found []*mountrecord.Record, unreadable []*UnreadableRecordError, damaged *DamagedError) *explained {
-	known := &explained{volumes: make(map[volumeKey]bool), subPaths: make(map[subPathsKey]bool), pods: make(map[types.UID]bool)}
-	add := func(key volumeKey) {
-		known.volumes[key], known.subPaths[key.subPaths()], known.pods[key.podUID] = true, true, true
+	known := &explained{volumes: make(map[rootdir.Key]bool), subPaths: make(map[containermounts.SubPaths]bool), pods: make(map[types.UID]bool)}
+	add := func(key rootdir.Key) {
+		known.volumes[key], known.subPaths[subPathsOf(key)], known.pods[key.PodUID] = true, true, true
 	}
 	for _, r := range found {
-		add(keyOf(r))
+		add(rootdir.KeyOf(r))
 		m.explainDevice(known, r)
 	}
 	for _, err := range unreadable {
-		if key, ok := parseKey(err.Volume); ok {
+		if key, ok := rootdir.ParseKey(err.Volume); ok {
 			add(key)
 		}
 	}
@@ -88,10 +90,10 @@ func (known *explained) isDevice(path string) bool {
 
 // strayMounts are mounts at places of sub-paths, devices and plugins' own work
 // that no record explains.
-func (m *Manager) strayMounts(mounted mounts, known *explained) (problems []Problem) {
-	seen := make(map[subPathsKey]bool)
-	for target, count := range mounted.targets {
-		path, ok := mounted.shown(target)
+func (m *Manager) strayMounts(mounted rootdir.Mounts, known *explained) (problems []Problem) {
+	seen := make(map[containermounts.SubPaths]bool)
+	for target, count := range mounted.Targets {
+		path, ok := mounted.Shown(target)
 		if !ok {
 			continue
 		}
@@ -124,33 +126,33 @@ func isBlockPlace(path string) bool {
 
 // subPathOf returns whose sub-path a path below pods/ is, and the directory of
 // all those of its volume.
-func (m *Manager) subPathOf(path string) (key subPathsKey, dir string, ok bool) {
-	rest, ok := pathin.Cut(podsDir(m.host.RootDir), path)
+func (m *Manager) subPathOf(path string) (key containermounts.SubPaths, dir string, ok bool) {
+	rest, ok := pathin.Cut(rootdir.PodsDir(m.host.RootDir), path)
 	parts := strings.Split(rest, string(filepath.Separator))
 	if !ok || len(parts) < 4 {
-		return subPathsKey{}, "", false
+		return containermounts.SubPaths{}, "", false
 	}
-	key = subPathsKey{podUID: types.UID(parts[0]), spec: parts[2]}
-	dir = key.dir(m.host.RootDir)
+	key = containermounts.SubPaths{PodUID: types.UID(parts[0]), Spec: parts[2]}
+	dir = key.Dir(m.host.RootDir)
 	return key, dir, pathin.Strictly(dir, path)
 }
 
-func (m *Manager) straySubPath(key subPathsKey, dir string, known *explained) Problem {
-	p := Problem{Kind: ProblemStraySubPath, PodUID: key.podUID, Volume: key.spec, Path: dir,
+func (m *Manager) straySubPath(key containermounts.SubPaths, dir string, known *explained) Problem {
+	p := Problem{Kind: ProblemStraySubPath, PodUID: key.PodUID, Volume: key.Spec, Path: dir,
 		Err: errors.New("parts of a volume are mounted here for containers, but no record knows the volume")}
 	switch {
 	case known.incomplete:
 		p.Advice = "Some records cannot be read, and one of them may explain it; see to these first."
-	case !known.pods[key.podUID] && !m.config.Adopt:
+	case !known.pods[key.PodUID] && !m.config.Adopt:
 		p.Advice = "If no other agent uses this root directory, --adopt unmounts them."
 	default:
 		p.Repair = "unmount what is mounted below it, and remove the empty directories"
 		p.repair = func(ctx context.Context, m *Manager) error {
-			detached, err := m.unbind(ctx, key)
+			detached, err := m.containers.Unbind(ctx, key)
 			if detached != nil {
 				err = errors.Join(err, detached)
 			}
-			return errors.Join(err, m.podDirs.removeEmpty(ctx, m.host.RootDir, key.podUID))
+			return errors.Join(err, m.podDirs.RemoveEmpty(ctx, m.host.RootDir, key.PodUID))
 		}
 	}
 	return p
@@ -186,23 +188,23 @@ func (m *Manager) strayDevice(path string, count int, known *explained) Problem 
 }
 
 // mountProblems are mounts that no record explains, or not all of them.
-func (m *Manager) mountProblems(mounted mounts, known *explained) (problems []Problem) {
-	for target, count := range mounted.targets {
-		path, ok := mounted.shown(target)
-		if !ok || !pathin.Strictly(podsDir(m.host.RootDir), path) {
+func (m *Manager) mountProblems(mounted rootdir.Mounts, known *explained) (problems []Problem) {
+	for target, count := range mounted.Targets {
+		path, ok := mounted.Shown(target)
+		if !ok || !pathin.Strictly(rootdir.PodsDir(m.host.RootDir), path) {
 			continue
 		}
 		if _, _, ok := m.subPathOf(path); ok {
 			continue
 		}
-		key, isVolume := keyOfPath(m.host.RootDir, path)
+		key, isVolume := rootdir.KeyOfPath(m.host.RootDir, path)
 		switch {
 		case !isVolume:
-			problems = append(problems, Problem{Kind: ProblemStrayMount, Path: path, PodUID: key.podUID,
+			problems = append(problems, Problem{Kind: ProblemStrayMount, Path: path, PodUID: key.PodUID,
 				Err:    errors.New("something is mounted here that is no volume"),
 				Advice: "Find out who mounts here; umount " + path + " when it is not needed."})
 		case count > 1 && known.volumes[key]:
-			problems = append(problems, Problem{Kind: ProblemStacked, Path: path, PodUID: key.podUID, Volume: key.spec,
+			problems = append(problems, Problem{Kind: ProblemStacked, Path: path, PodUID: key.PodUID, Volume: key.Spec,
 				Err:    fmt.Errorf("%d mounts lie on top of each other", count),
 				Repair: fmt.Sprintf("unmount the upper %d", count-1),
 				repair: func(ctx context.Context, m *Manager) error { return m.unstack(ctx, path, count-1) }})
@@ -220,15 +222,4 @@ func (m *Manager) unstack(ctx context.Context, path string, n int) error {
 		}
 	}
 	return nil
-}
-
-// keyOfPath returns the volume whose place a path below pods/ is.
-func keyOfPath(rootDir, path string) (volumeKey, bool) {
-	rest, _ := pathin.Cut(podsDir(rootDir), path)
-	parts := strings.Split(rest, string(filepath.Separator))
-	key, ok := parseKey(strings.Join(slices.DeleteFunc(slices.Clone(parts), func(s string) bool { return s == "volumes" }), "/"))
-	if len(parts) != 4 || parts[1] != "volumes" || !ok {
-		return volumeKey{podUID: types.UID(parts[0])}, false
-	}
-	return key, true
 }

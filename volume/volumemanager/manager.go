@@ -16,7 +16,9 @@ import (
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
 var (
@@ -35,14 +37,13 @@ type Manager struct {
 	host    *volume.Host
 	plugins *volume.VolumePluginMgr
 	log     *slog.Logger
-	records records // set before ready is closed
+	records rootdir.Records // set before ready is closed
 
 	running     sync.WaitGroup // operations, also those that nobody waits for
-	podDirs     podDirs
+	podDirs     rootdir.PodDirs
 	deviceLocks keylock.Map[v1.UniqueVolumeName]
-	// reaches are looks at paths that may hang, and what is bound by them.
-	reaches      blockingcall.Group[string]
-	subPathLocks keylock.Map[subPathsKey]
+	reaches     blockingcall.Group[string] // looks at paths that may hang
+	containers  *containermounts.Binder
 
 	began   chan struct{} // closed when Run is called
 	ready   chan struct{} // closed when the records have been read
@@ -67,7 +68,7 @@ type Manager struct {
 }
 
 func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMgr) *Manager {
-	return &Manager{
+	m := &Manager{
 		config:      config,
 		host:        host,
 		plugins:     plugins,
@@ -83,6 +84,8 @@ func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMg
 		oncePod:     make(map[string]map[*slot]struct{}),
 		attachments: make(map[v1.UniqueVolumeName]*attachment),
 	}
+	m.containers = containermounts.New(host, plugins, containerVolumes{m})
+	return m
 }
 
 // Run locks the root directory, reads its records, and keeps the volumes of
@@ -99,7 +102,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		return ErrAlreadyRun
 	}
 	defer m.end()
-	unlock, err := lockRoot(m.host.RootDir)
+	unlock, err := rootdir.Lock(m.host.RootDir)
 	if err != nil {
 		return err
 	}
@@ -107,9 +110,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer stopWatching()
 	changes := m.subscribeMounts(watching) // before the table is read for the first time
 	if err := m.recover(ctx); err != nil {
-		err = errors.Join(err, m.records.close())
+		err = errors.Join(err, m.records.Close())
 		unlock()
-		return &RootError{m.host.RootDir, err}
+		return &RootError{RootDir: m.host.RootDir, Err: err}
 	}
 	if m.config.Containers != nil {
 		defer m.config.Containers.WatchContainers(m.containersChanged)()
@@ -179,7 +182,7 @@ func (m *Manager) close(unlock func()) error {
 		m.running.Wait()
 		close(ended)
 		m.stopWatches()
-		err := m.records.close()
+		err := m.records.Close()
 		unlock()
 		released <- err
 	}()
@@ -269,20 +272,20 @@ func (m *Manager) recover(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := m.endHelpers(ctx); err != nil {
+	if err := rootdir.EndHelpers(ctx, m.host.RootDir, m.log); err != nil {
 		return err
 	}
-	if err := m.makePodsDir(); err != nil {
+	if err := rootdir.MakePodsDir(m.host.RootDir, m.log); err != nil {
 		return err
 	}
-	mounted, err := readMounts(m.host.RootDir, m.host.Mounter)
+	mounted, err := rootdir.ReadMounts(m.host.RootDir, m.host.Mounter)
 	if err != nil {
 		return err
 	}
-	if _, err := durable.Sweep(StateDir(m.host.RootDir)); err != nil {
+	if _, err := durable.Sweep(rootdir.StateDir(m.host.RootDir)); err != nil {
 		return err
 	}
-	opened, found, unreadable, err := openRecords(m.host.RootDir)
+	opened, found, unreadable, err := rootdir.OpenRecords(m.host.RootDir)
 	if err != nil {
 		return err
 	}
@@ -311,7 +314,7 @@ func (m *Manager) recover(ctx context.Context) error {
 	return nil
 }
 
-func (m *Manager) recoverRecord(record *mountrecord.Record, mounted mounts) error {
+func (m *Manager) recoverRecord(record *mountrecord.Record, mounted rootdir.Mounts) error {
 	line, err := mountrecord.Encode(record)
 	if err != nil {
 		return err
@@ -319,8 +322,8 @@ func (m *Manager) recoverRecord(record *mountrecord.Record, mounted mounts) erro
 	row := statusOf(record, mounted, noneGone)[0]
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := m.recovered(keyOf(record), record.Volumes)
-	s.actual.record, s.actual.digest, s.actual.source = record, digestOf(line), m.sourceName(record)
+	s := m.recovered(rootdir.KeyOf(record), record.Volumes)
+	s.actual.record, s.actual.digest, s.actual.source = record, rootdir.DigestOf(line), m.sourceName(record)
 	if record.Detached != nil {
 		s.actual.detached = record.Detached.Recall(m.host.Mounter)
 	}
@@ -337,21 +340,21 @@ func (m *Manager) recoverRecord(record *mountrecord.Record, mounted mounts) erro
 }
 
 func (m *Manager) recoverUnreadable(unreadable *UnreadableRecordError) {
-	key, ok := parseKey(unreadable.Volume)
+	key, ok := rootdir.ParseKey(unreadable.Volume)
 	if !ok {
 		return // it is no volume's, and nothing will ask for it
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := m.recovered(key, []string{key.spec})
+	s := m.recovered(key, []string{key.Spec})
 	s.actual.unreadable = unreadable
 	s.state, s.err = StateFailed, unreadable
 }
 
 // recovered returns the slot of a directory that was found, which may be
 // wanted already. The caller holds the lock.
-func (m *Manager) recovered(key volumeKey, names []string) *slot {
-	p := m.pod(key.podUID)
+func (m *Manager) recovered(key rootdir.Key, names []string) *slot {
+	p := m.pod(key.PodUID)
 	s := p.slot(names)
 	if s.actual.exists() {
 		s = &slot{pod: p, names: names}

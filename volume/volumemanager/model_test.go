@@ -22,6 +22,7 @@ import (
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/testenv/invariant"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -267,7 +268,7 @@ func (m *model) do(s step) {
 func (m *model) askMounts(s step) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.For+time.Millisecond)
 	defer cancel()
-	mounts, _, err := m.manager.ContainerMounts(ctx, podUID(s.Pod), "c", volumemanager.ContainerOptions{})
+	mounts, _, err := m.manager.ContainerMounts(ctx, podUID(s.Pod), "c", containermounts.Options{})
 	if err == nil && len(mounts) != len(modelPod(s.Pod).Spec.Containers[0].VolumeMounts) {
 		m.t.Errorf("pod %d is shown %+v", s.Pod, mounts)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -111,7 +112,7 @@ func TestNodeWithoutNFSClient(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Logf("| %s | by system calls | mounted | %.2f s |", pod.Name, time.Since(start).Seconds())
-			mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+			mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
 			if err != nil || len(mounts) != 1 || mounts[0].Destination != "/tmp" {
 				t.Fatalf("ContainerMounts = %+v, %v", mounts, err)
 			}

@@ -58,7 +58,7 @@ func (s *slot) has(u *setUp, pvName string) bool {
 	case !s.actual.exists():
 		return false
 	case r == nil || r.Rebuilt:
-		return s.actual.key.plugin == u.key.plugin && s.actual.key.spec == u.key.spec
+		return s.actual.key.Plugin == u.key.Plugin && s.actual.key.Spec == u.key.Spec
 	}
 	return r.PersistentVolume != nil && r.PersistentVolume.Name == pvName
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fsgroup"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
 const (
@@ -121,7 +122,7 @@ func onRootMismatch(pod *v1.Pod) bool {
 // what lies outside the root, a hostPath, nobody would expect it.
 func (m *Manager) adviseGroups(u *setUp) {
 	args := mounterArgs(u.pod)
-	if m.config.Events == nil || args.FsGroup == nil || u.mounter == nil || u.mounter.GetAttributes().Managed || !pathin.Strictly(podsDir(m.host.RootDir), u.record.Path) {
+	if m.config.Events == nil || args.FsGroup == nil || u.mounter == nil || u.mounter.GetAttributes().Managed || !pathin.Strictly(rootdir.PodsDir(m.host.RootDir), u.record.Path) {
 		return
 	}
 	for _, name := range u.record.Volumes {

@@ -40,7 +40,7 @@ func TestRecordsThatCannotBeWritten(t *testing.T) {
 	if _, err := manager.SetUpPod(ctx, pod("uid-1")); err != nil {
 		t.Fatal(err)
 	}
-	if err := manager.records.close(); err != nil {
+	if err := manager.records.Close(); err != nil {
 		t.Fatal(err)
 	}
 	fake.ResetCalls()

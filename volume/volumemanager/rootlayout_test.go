@@ -10,7 +10,8 @@ import (
 
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/mount/table"
-	"github.com/podvol/podvol/util/rootdir"
+	checked "github.com/podvol/podvol/util/rootdir"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
 // plantsInRoot are what another user may have put below a root directory, if he
@@ -27,7 +28,7 @@ func plantsInRoot() map[string]func(root, victim string) error {
 	}
 	inState := func(name string, plant func(path, victim string) error) func(root, victim string) error {
 		return func(root, victim string) error {
-			return errors.Join(os.MkdirAll(StateDir(root), 0o700), plant(filepath.Join(StateDir(root), name), victim))
+			return errors.Join(os.MkdirAll(rootdir.StateDir(root), 0o700), plant(filepath.Join(rootdir.StateDir(root), name), victim))
 		}
 	}
 	fifo := func(path, _ string) error { return unix.Mkfifo(path, 0o600) }
@@ -39,10 +40,10 @@ func plantsInRoot() map[string]func(root, victim string) error {
 		"hard link lock": inState("lock", hard), "hard link records": inState("records", hard),
 		"root for all": func(root, _ string) error { return os.Chmod(root, 0o777) },
 		"pods for all": func(root, _ string) error {
-			return errors.Join(os.Mkdir(podsDir(root), 0o700), os.Chmod(podsDir(root), 0o777))
+			return errors.Join(os.Mkdir(rootdir.PodsDir(root), 0o700), os.Chmod(rootdir.PodsDir(root), 0o777))
 		},
 		"podvol for all": func(root, _ string) error {
-			return errors.Join(os.Mkdir(StateDir(root), 0o700), os.Chmod(StateDir(root), 0o777))
+			return errors.Join(os.Mkdir(rootdir.StateDir(root), 0o700), os.Chmod(rootdir.StateDir(root), 0o777))
 		},
 	}
 }
@@ -54,12 +55,11 @@ func TestNothingPlantedBelowARootIsUsed(t *testing.T) {
 			if err := errors.Join(os.Chmod(root, 0o755), os.WriteFile(victim, []byte("precious"), 0o644), os.Chmod(filepath.Dir(victim), 0o755), plant(root, victim)); err != nil {
 				t.Fatal(err)
 			}
-			_, locked := lockRoot(root)
-			mounts := table.Of(fakemount.New())
-			_, inspected := Inspect(root, mounts)
-			for what, err := range map[string]error{"lock": locked, "inspect": inspected, "check": CheckRoot(root)} {
-				_, ok := errors.AsType[*RootError](err)
-				if _, why := errors.AsType[*rootdir.Error](err); !ok || !why {
+			_, locked := rootdir.Lock(root)
+			_, inspected := Inspect(root, table.Of(fakemount.New()))
+			for what, err := range map[string]error{"lock": locked, "inspect": inspected, "check": rootdir.Check(root)} {
+				_, ok := errors.AsType[*rootdir.Error](err)
+				if _, why := errors.AsType[*checked.Error](err); !ok || !why {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
@@ -78,7 +78,7 @@ func TestNothingPlantedBelowARootIsUsed(t *testing.T) {
 
 func TestCheckRootOfOneThatIsNotThere(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "not", "yet")
-	if err := CheckRoot(missing); err != nil {
+	if err := rootdir.Check(missing); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(filepath.Dir(missing)); !os.IsNotExist(err) {

@@ -81,7 +81,7 @@ func (m *Manager) mountsWithLabel(pod *v1.Pod, pv *v1.PersistentVolume) bool {
 // labelsOf are the labels of the pod's containers that mount one of these
 // volumes, sorted, each once. Containers whose label is not known do not count.
 func (m *Manager) labelsOf(pod *v1.Pod, names []string) (labels []string, err error) {
-	eachContainer(pod, func(c *v1.Container, _ string) bool {
+	volume.EachContainer(pod, func(c *v1.Container, _ string) bool {
 		mounts := slices.ContainsFunc(c.VolumeMounts, func(v v1.VolumeMount) bool { return slices.Contains(names, v.Name) })
 		options := seLinuxOptions(pod, c)
 		if !mounts || options == nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -149,7 +150,7 @@ func TestMountLabel(t *testing.T) {
 			}
 			relabels := func() {
 				t.Helper()
-				mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+				mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
 				if err != nil || len(mounts) != 1 || mounts[0].SELinuxRelabel != (tc.want == "") {
 					t.Errorf("mounts %+v, %v", mounts, err)
 				}
@@ -250,7 +251,7 @@ func TestAReadOnlyClaimIsNotRelabelled(t *testing.T) {
 		pod := labelledPod("web", "s0:c1,c2")
 		pod.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = readOnly
 		mustSetUp(t, manager, pod)
-		mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", volumemanager.ContainerOptions{})
+		mounts, _, err := manager.ContainerMounts(t.Context(), pod.UID, "c", containermounts.Options{})
 		if err != nil || len(mounts) != 1 || mounts[0].SELinuxRelabel == readOnly {
 			t.Errorf("read-only %v: %+v, %v", readOnly, mounts, err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
 // setUp is one attempt to set a slot's directory up.
@@ -23,7 +24,7 @@ type setUp struct {
 	mounter volume.Mounter // nil for a block volume
 	mapping *mapping       // nil for a file system
 	record  *mountrecord.Record
-	key     volumeKey
+	key     rootdir.Key
 	source  string     // the plugin's name of the source
 	device  *deviceUse // nil: none
 	undo    func()     // puts the record back, after the directories are gone; nil: it stays
@@ -50,7 +51,7 @@ func (m *Manager) setUp(ctx context.Context, s *slot, w wish) error {
 }
 
 func (m *Manager) trySetUp(ctx context.Context, u *setUp) error {
-	done, err := m.podDirs.use(ctx, u.pod.UID)
+	done, err := m.podDirs.Use(ctx, u.pod.UID)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
@@ -71,7 +72,7 @@ func (m *Manager) show(u *setUp) {
 	defer m.mu.Unlock()
 	u.slot.shown = u.record
 	m.index(u.slot)
-	if u.key != (volumeKey{}) { // a look-up that has failed says nothing
+	if u.key != (rootdir.Key{}) { // a look-up that has failed says nothing
 		m.join(u.slot, u.device)
 	}
 	m.publish(u.slot)
@@ -90,7 +91,7 @@ func (m *Manager) undoSetUp(ctx context.Context, u *setUp) {
 	m.setUndoing(u.slot, true)
 	defer m.setUndoing(u.slot, false)
 	if err := m.removeEmptyDirs(ctx, u.slot); err != nil {
-		m.log.Warn("directories of a pod could not be removed", "podUID", u.key.podUID, "error", err)
+		m.log.Warn("directories of a pod could not be removed", "podUID", u.key.PodUID, "error", err)
 	}
 	u.undo()
 }
@@ -113,7 +114,7 @@ func (m *Manager) removeEmptyDirs(ctx context.Context, s *slot) error {
 	if used {
 		return nil
 	}
-	return m.podDirs.removeEmpty(ctx, m.host.RootDir, s.pod.uid)
+	return m.podDirs.RemoveEmpty(ctx, m.host.RootDir, s.pod.uid)
 }
 
 // prepare finds out, without touching anything, what is to be done. With an
@@ -149,7 +150,7 @@ func (m *Manager) prepare(ctx context.Context, depends dependencies, u *setUp) e
 	if u.source, err = plugin.GetVolumeName(spec); err != nil {
 		return err
 	}
-	u.key = keyOf(u.record)
+	u.key = rootdir.KeyOf(u.record)
 	if u.device, err = deviceOf(plugin, spec, u.pod.UID); err != nil {
 		return err
 	}
@@ -225,7 +226,7 @@ func (m *Manager) apply(ctx context.Context, u *setUp) error {
 	if err != nil {
 		return err
 	}
-	digest := digestOf(line)
+	digest := rootdir.DigestOf(line)
 	before, err := m.admit(u, digest)
 	if err != nil {
 		return err
@@ -237,7 +238,7 @@ func (m *Manager) apply(ctx context.Context, u *setUp) error {
 		}
 	}
 	if before.digest != digest {
-		if err := m.records.write(u.key, line); err != nil {
+		if err := m.records.Write(u.key, line); err != nil {
 			m.setActual(u.slot, before)
 			return volume.NothingDone(err)
 		}
@@ -280,7 +281,7 @@ func (m *Manager) act(ctx context.Context, u *setUp) error {
 // admit refuses what would hide or replace a volume that is there already, and
 // else enters the new one. It returns what was known before, which is empty for
 // a new volume.
-func (m *Manager) admit(u *setUp, digest recordDigest) (before actualVolume, err error) {
+func (m *Manager) admit(u *setUp, digest rootdir.Digest) (before actualVolume, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.takeOver(u)
@@ -395,7 +396,7 @@ func (m *Manager) setActual(s *slot, a actualVolume) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	gone := s.actual.exists() && !a.exists()
-	name := s.actual.key.spec // a PersistentVolume's own
+	name := s.actual.key.Spec // a PersistentVolume's own
 	s.actual = a
 	m.index(s)
 	if gone {
@@ -417,19 +418,19 @@ func sourceReplaced(name, was, is string) error {
 
 // restore puts the record back as it was before a set-up that did nothing. A
 // record too many is harmless, so failing to do it is only logged.
-func (m *Manager) restore(u *setUp, before actualVolume, digest recordDigest) {
+func (m *Manager) restore(u *setUp, before actualVolume, digest rootdir.Digest) {
 	if before.record == nil && u.device != nil && !m.letGoOf(u.slot, u.device.device) {
 		return // the record must stay for the device's sake
 	}
 	var err error
 	switch {
 	case before.record == nil:
-		err = m.records.release(u.key, u.record)
+		err = m.records.Release(u.key, u.record)
 	case before.digest != digest:
-		err = m.records.rewrite(u.key, before.record)
+		err = m.records.Rewrite(u.key, before.record)
 	}
 	if err != nil {
-		m.log.Warn("a volume record could not be put back", "podUID", u.key.podUID, "volume", u.key.spec, "error", err)
+		m.log.Warn("a volume record could not be put back", "podUID", u.key.PodUID, "volume", u.key.Spec, "error", err)
 		return
 	}
 	m.setActual(u.slot, before)
@@ -440,7 +441,7 @@ func (m *Manager) restore(u *setUp, before actualVolume, digest recordDigest) {
 // even once the journal had the occasion to write its file anew, is a failure: the
 // next process would take the volume for one that was never finished, and fsck
 // would tear it down.
-func (m *Manager) confirm(u *setUp, digest recordDigest, start time.Time) error {
+func (m *Manager) confirm(u *setUp, digest rootdir.Digest, start time.Time) error {
 	mounted, err := m.mountedBelow(u.record.Path)
 	if err != nil {
 		return err
@@ -460,12 +461,12 @@ func (m *Manager) confirm(u *setUp, digest recordDigest, start time.Time) error 
 	c := &mountrecord.Confirmation{At: now, Took: now.Sub(start), MountPoint: mounted, Device: mapped}
 	confirmed := *u.record
 	confirmed.Confirmed, confirmed.Detached = c, nil
-	note := func() error { return m.records.confirm(u.key, *c) }
+	note := func() error { return m.records.Confirm(u.key, *c) }
 	if u.record.Detached != nil {
-		if digest, err = digestOfRecord(&confirmed); err != nil {
+		if digest, err = rootdir.DigestOfRecord(&confirmed); err != nil {
 			return err
 		}
-		note = func() error { return m.records.rewrite(u.key, &confirmed) }
+		note = func() error { return m.records.Rewrite(u.key, &confirmed) }
 	}
 	if err := note(); err != nil {
 		if err := note(); err != nil {

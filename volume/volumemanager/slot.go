@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
 // podState is what is wanted of one pod and what there is of it: the pod's part
@@ -109,9 +110,9 @@ func (o operation) String() string {
 
 // actualVolume is what is known of a directory.
 type actualVolume struct {
-	key    volumeKey
+	key    rootdir.Key
 	record *mountrecord.Record // nil where there is none, or it cannot be read
-	digest recordDigest        // of the record as it is stored, to see whether it changed
+	digest rootdir.Digest      // of the record as it is stored, to see whether it changed
 	source string              // the plugin's name of the source, to see whether it changed
 	device *deviceUse          // what it needs of its node; nil: nothing, or not known
 	// unreadable says why the record cannot be read; then the volume is left
@@ -191,7 +192,7 @@ func (s *slot) describe() *mountrecord.Record {
 	case s.shown != nil:
 		return s.shown
 	}
-	r := &mountrecord.Record{PodUID: s.pod.uid, Pod: s.pod.name, Plugin: s.actual.key.plugin}
+	r := &mountrecord.Record{PodUID: s.pod.uid, Pod: s.pod.name, Plugin: s.actual.key.Plugin}
 	if u := s.actual.unreadable; u != nil {
 		r.Path = u.Path
 	}

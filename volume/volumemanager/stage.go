@@ -147,7 +147,7 @@ func (m *Manager) unstage(ctx context.Context, s *slot, was actualVolume, plugin
 	if m.letGoOf(s, use.device) {
 		return nil
 	}
-	if err := m.hidden(was.key.plugin); err != nil {
+	if err := m.hidden(was.key.Plugin); err != nil {
 		return use.failed("UnmountDevice", spec, fmt.Errorf("its device stays, since a volume of another pod may use it: %w", err))
 	}
 	unlock, err := m.lockDevice(ctx, use, spec, "UnmountDevice")
@@ -159,7 +159,7 @@ func (m *Manager) unstage(ctx context.Context, s *slot, was actualVolume, plugin
 		return nil // another one came meanwhile
 	}
 	if use.block != nil {
-		err = m.tearDownDevice(ctx, use, spec, was.key.podUID)
+		err = m.tearDownDevice(ctx, use, spec, was.key.PodUID)
 	} else {
 		err = unmountDevice(ctx, use, spec)
 	}
@@ -189,7 +189,7 @@ func (m *Manager) deviceOfActual(ctx context.Context, s *slot, was actualVolume,
 	if was.device != nil {
 		return was.device, nil
 	}
-	use, err := deviceOf(plugin, was.record.Spec(), was.key.podUID)
+	use, err := deviceOf(plugin, was.record.Spec(), was.key.PodUID)
 	if err != nil || use == nil || use.device.path == "" {
 		return use, err
 	}

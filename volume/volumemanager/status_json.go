@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/lazyunmount"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // statusJSON is [VolumeStatus] as JSON; its keys are part of the contract.
@@ -168,7 +169,7 @@ func causes() []cause {
 		sentinel("ClaimLost", claimbinding.ErrLost),
 		sentinel("BoundElsewhere", claimbinding.ErrElsewhere),
 		sentinel("NotFound", volume.ErrNotFound),
-		sentinel("NotMountedAnymore", ErrNotMountedAnymore),
+		sentinel("NotMountedAnymore", mountrecord.ErrNotMountedAnymore),
 		sentinel("DirectoryGone", ErrDirectoryGone),
 		sentinel("Vanished", ErrVanished),
 		sentinel("OutcomeUnknown", ErrOutcomeUnknown),

@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"slices"
 	"time"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
 // tearDown undoes a slot: unbind its sub-paths, act, let go of the device,
@@ -41,11 +42,11 @@ func (m *Manager) noteDetached(s *slot, was actualVolume, err error) {
 	is.record, is.detached = &record, detached
 	line, err := mountrecord.Encode(&record)
 	if err == nil {
-		is.digest = digestOf(line)
-		err = m.records.write(was.key, line)
+		is.digest = rootdir.DigestOf(line)
+		err = m.records.Write(was.key, line)
 	}
 	if err != nil {
-		m.log.Warn("a volume that was detached while it may be in use could not be recorded as such; after a restart it counts as unmounted", "podUID", was.key.podUID, "volume", was.key.spec, "error", err)
+		m.log.Warn("a volume that was detached while it may be in use could not be recorded as such; after a restart it counts as unmounted", "podUID", was.key.PodUID, "volume", was.key.Spec, "error", err)
 	}
 	m.setActual(s, is)
 }
@@ -63,12 +64,12 @@ func (m *Manager) unapply(ctx context.Context, s *slot, was actualVolume) error 
 			return detached
 		}
 	}
-	plugin, err := m.plugins.FindPluginByName(was.key.plugin)
+	plugin, err := m.plugins.FindPluginByName(was.key.Plugin)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
-	more, err := m.unbind(ctx, was.key.subPaths())
-	detached = joinDetached(detached, more)
+	more, err := m.containers.Unbind(ctx, subPathsOf(was.key))
+	detached = podmount.JoinDetached(detached, more)
 	if err == nil {
 		err = m.unpublish(ctx, was, plugin)
 	}
@@ -84,7 +85,7 @@ func (m *Manager) unapply(ctx context.Context, s *slot, was actualVolume) error 
 	if err := m.removeEmptyDirs(ctx, s); err != nil {
 		return err // with its record: nothing else would lead there again
 	}
-	return m.records.release(was.key, was.record)
+	return m.records.Release(was.key, was.record)
 }
 
 // partlyMounted reports whether more of a volume is mounted than what was
@@ -94,7 +95,7 @@ func (m *Manager) partlyMounted(was actualVolume) (bool, error) {
 	if err != nil || mounted {
 		return mounted, err
 	}
-	parts, err := m.mountsIn(was.key.subPaths().dir(m.host.RootDir))
+	parts, err := m.containers.Bound(subPathsOf(was.key))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -111,31 +112,11 @@ func alsoDetached(detached *lazyunmount.Error, err error) error {
 	if !ok {
 		return errors.Join(detached, err)
 	}
-	detached = joinDetached(detached, last)
-	if isDetached(err) {
+	detached = podmount.JoinDetached(detached, last)
+	if podmount.IsDetached(err) {
 		return detached
 	}
 	return errors.Join(detached, err)
-}
-
-// isDetached reports whether an error says nothing else.
-func isDetached(err error) bool {
-	if of, ok := err.(*volume.Error); ok {
-		err = of.Err
-	}
-	_, only := err.(*lazyunmount.Error)
-	return only
-}
-
-// joinDetached is what was detached then and now, either of which may be nil.
-func joinDetached(then, now *lazyunmount.Error) *lazyunmount.Error {
-	switch {
-	case then == nil:
-		return now
-	case now == nil:
-		return then
-	}
-	return &lazyunmount.Error{Mount: now.Mount, Superblocks: slices.Concat(then.Superblocks, now.Superblocks)}
 }
 
 // unpublish takes the volume from the pod; its device, if it has one, stays.
@@ -143,7 +124,7 @@ func (m *Manager) unpublish(ctx context.Context, was actualVolume, plugin volume
 	if was.record.Spec().IsBlock() {
 		return m.unmapDevice(ctx, was, plugin)
 	}
-	unmounter, err := plugin.NewUnmounter(was.key.spec, was.key.podUID)
+	unmounter, err := plugin.NewUnmounter(was.key.Spec, was.key.PodUID)
 	if err != nil {
 		return err
 	}

@@ -24,11 +24,11 @@ func (m *Manager) unmapDevice(ctx context.Context, was actualVolume, plugin volu
 	if err != nil {
 		return volume.NothingDone(err)
 	}
-	unmapper, err := able.NewBlockVolumeUnmapper(was.key.spec, was.key.podUID)
+	unmapper, err := able.NewBlockVolumeUnmapper(was.key.Spec, was.key.PodUID)
 	if err != nil {
 		return err
 	}
-	place, err := placeOf(unmapper, spec, was.key.podUID)
+	place, err := placeOf(unmapper, spec, was.key.PodUID)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (m *Manager) unmapDevice(ctx context.Context, was actualVolume, plugin volu
 		return err
 	}
 	// Never lazily: what is out of sight would still be in use.
-	if err := m.unmountAll(ctx, place.bind, mount.UnmountOptions{}); err != nil {
+	if err := podmount.UnmountAll(ctx, m.host.Mounter, place.bind, mount.UnmountOptions{}); err != nil {
 		return err
 	}
 	if err := podmount.RemovePoint(place.bind); err != nil {

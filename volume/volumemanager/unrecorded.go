@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
 // unrecorded says that a volume was not set up because there is one at its place that
@@ -31,8 +32,8 @@ func unrecorded(path, found string) error {
 // whatever crashed, podvol's own have one; a file of records that was lost or
 // cut is no reason to take somebody else's data for its own. An empty directory
 // without a mount is nobody's loss.
-func (m *Manager) refuseUnrecorded(key volumeKey) error {
-	dir := m.host.GetPodVolumeDir(key.podUID, key.plugin, key.spec)
+func (m *Manager) refuseUnrecorded(key rootdir.Key) error {
+	dir := m.host.GetPodVolumeDir(key.PodUID, key.Plugin, key.Spec)
 	if m.hasDeviceLink(key) {
 		return unrecorded(deviceLink(m.host, key), "a link to a device")
 	}
@@ -45,7 +46,7 @@ func (m *Manager) refuseUnrecorded(key volumeKey) error {
 
 // foundAt says what is at a volume's place; empty: nothing that matters. What is
 // mounted there is not touched, since its server may not answer.
-func (m *Manager) foundAt(key volumeKey, dir string) (string, error) {
+func (m *Manager) foundAt(key rootdir.Key, dir string) (string, error) {
 	siblings, err := os.ReadDir(filepath.Dir(dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -53,7 +54,7 @@ func (m *Manager) foundAt(key volumeKey, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	i := slices.IndexFunc(siblings, func(e fs.DirEntry) bool { return e.Name() == key.spec })
+	i := slices.IndexFunc(siblings, func(e fs.DirEntry) bool { return e.Name() == key.Spec })
 	if i < 0 {
 		return "", nil
 	}
@@ -66,7 +67,7 @@ func (m *Manager) foundAt(key volumeKey, dir string) (string, error) {
 	case !siblings[i].IsDir():
 		return "a file", nil
 	}
-	return foundIn(dir, filepath.Join(m.host.GetPodPluginDir(key.podUID, key.plugin), key.spec))
+	return foundIn(dir, filepath.Join(m.host.GetPodPluginDir(key.PodUID, key.Plugin), key.Spec))
 }
 
 // foundIn says whether a directory has something in it, or its plugin's marks
@@ -109,7 +110,7 @@ func (a actualVolume) isFound() bool {
 // putAside gives what was found on disk a slot of its own where the pod's volume
 // of that name turns out to be another one. The caller holds the lock.
 func (m *Manager) putAside(s *slot) {
-	own := &slot{pod: s.pod, names: []string{s.actual.key.spec}, since: s.since, actual: s.actual, state: s.state}
+	own := &slot{pod: s.pod, names: []string{s.actual.key.Spec}, since: s.since, actual: s.actual, state: s.state}
 	if u := own.actual.unreadable; u != nil {
 		own.state, own.err = StateFailed, u
 	}

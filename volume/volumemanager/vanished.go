@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
 const (
@@ -68,7 +69,7 @@ func (m *Manager) lookForVanished() error {
 	if len(expected) == 0 {
 		return nil
 	}
-	mounted, err := readMounts(m.host.RootDir, m.host.Mounter)
+	mounted, err := rootdir.ReadMounts(m.host.RootDir, m.host.Mounter)
 	if err != nil {
 		return err
 	}
@@ -78,11 +79,11 @@ func (m *Manager) lookForVanished() error {
 
 // noteVanished takes down what is gone, and returns what its pods are to be
 // told.
-func (m *Manager) noteVanished(expected []standing, mounted mounts) (gone []vanishedMount) {
+func (m *Manager) noteVanished(expected []standing, mounted rootdir.Mounts) (gone []vanishedMount) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range expected {
-		i := slices.IndexFunc(e.paths, func(path string) bool { return !mounted.has(path) })
+		i := slices.IndexFunc(e.paths, func(path string) bool { return !mounted.Has(path) })
 		if i >= 0 && m.vanished(e, e.paths[i]) {
 			gone = append(gone, vanishedMount{e.slot.pod.pod, e.slot.names, e.paths[i]})
 		}

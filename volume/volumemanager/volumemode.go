@@ -12,7 +12,7 @@ import (
 // checkMode refuses a container that mounts what is a device, or has as a device
 // what is a file system. The names are the pod's, all of the same volume.
 func checkMode(pod *v1.Pod, names []string, spec *volume.Spec) (err error) {
-	eachContainer(pod, func(c *v1.Container, _ string) bool {
+	volume.EachContainer(pod, func(c *v1.Container, _ string) bool {
 		err = checkUse(c, names, spec)
 		return err == nil
 	})
@@ -33,11 +33,4 @@ func checkUse(c *v1.Container, names []string, spec *volume.Spec) error {
 		}
 	}
 	return nil
-}
-
-// offersOnlyReading reports whether a PersistentVolume has no access mode but
-// ReadOnlyMany.
-func offersOnlyReading(pv *v1.PersistentVolume) bool {
-	other := func(m v1.PersistentVolumeAccessMode) bool { return m != v1.ReadOnlyMany }
-	return pv != nil && len(pv.Spec.AccessModes) > 0 && !slices.ContainsFunc(pv.Spec.AccessModes, other)
 }

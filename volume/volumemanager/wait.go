@@ -106,7 +106,7 @@ func (m *Manager) TearDownPod(ctx context.Context, podUID types.UID) error {
 	}
 	goal, known := m.deleted(podUID)
 	if !known {
-		return m.podDirs.removeEmpty(ctx, m.host.RootDir, podUID)
+		return m.podDirs.RemoveEmpty(ctx, m.host.RootDir, podUID)
 	}
 	return m.awaitGone(ctx, podUID, func(p *podState) bool { return len(p.slots) == 0 || goal.attempted() })
 }

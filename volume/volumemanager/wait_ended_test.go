@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -154,7 +155,7 @@ func TestCallsBeforeRun(t *testing.T) {
 		},
 		"TearDownPod": func(ctx context.Context, m *volumemanager.Manager) error { return m.TearDownPod(ctx, pod.UID) },
 		"ContainerMounts": func(ctx context.Context, m *volumemanager.Manager) error {
-			_, _, err := m.ContainerMounts(ctx, pod.UID, "main", volumemanager.ContainerOptions{})
+			_, _, err := m.ContainerMounts(ctx, pod.UID, "main", containermounts.Options{})
 			return err
 		},
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -151,11 +152,11 @@ func (k *kubeletNode) useSubPaths(manager *volumemanager.Manager, p *v1.Pod) {
 	k.Helper()
 	ctx, cancel := k.bounded()
 	defer cancel()
-	mounts, _, err := manager.ContainerMounts(ctx, p.UID, "c", volumemanager.ContainerOptions{})
+	mounts, _, err := manager.ContainerMounts(ctx, p.UID, "c", containermounts.Options{})
 	if err != nil || len(mounts) != 4 {
 		k.Fatalf("%+v, %v", mounts, err)
 	}
-	source := map[string]volumemanager.ContainerMount{}
+	source := map[string]containermounts.Mount{}
 	for _, m := range mounts {
 		source[m.Destination] = m
 	}

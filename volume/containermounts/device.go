@@ -1,4 +1,4 @@
-package volumemanager
+package containermounts
 
 import (
 	"errors"
@@ -11,11 +11,11 @@ func (c *container) deviceField(i int) string { return fmt.Sprintf("%s.volumeDev
 
 // devices are the container's raw devices. The slot of such a volume has the
 // pod's link to the device for a path.
-func (c *container) devices() ([]ContainerDevice, error) {
-	var devices []ContainerDevice
+func (c *container) devices() ([]Device, error) {
+	var devices []Device
 	var errs []error
 	for i, asked := range c.spec.VolumeDevices {
-		v, err := c.m.mountedVolume(c.pod, asked.Name)
+		v, err := c.binder.mountedVolume(c.pod, asked.Name)
 		if err == nil && !v.isBlock() {
 			err = v.failed(volume.Invalid(c.deviceField(i)+".name", "volume %q is a file system; use volumeMounts for it", asked.Name))
 		}
@@ -23,7 +23,7 @@ func (c *container) devices() ([]ContainerDevice, error) {
 			errs = append(errs, err)
 			continue
 		}
-		d := ContainerDevice{Volume: asked.Name, Source: v.record.Path, Destination: inContainer(asked.DevicePath), Permissions: "rwm"}
+		d := Device{Volume: asked.Name, Source: v.record.Path, Destination: inContainer(asked.DevicePath), Permissions: "rwm"}
 		if v.readOnly() {
 			d.Permissions = "r"
 		}

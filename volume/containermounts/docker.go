@@ -1,11 +1,9 @@
-package runtimemounts
+package containermounts
 
 import (
 	"encoding/csv"
 	"fmt"
 	"strings"
-
-	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 // InexpressibleError says that a runtime has no words for a mount or device.
@@ -29,7 +27,7 @@ func (e *InexpressibleError) Error() string {
 // Kubernetes (bind-recursive=writable; without it docker would make them
 // read-only where the kernel can). An idmapped mount, or one with
 // BindMountOptions, is an *[InexpressibleError].
-func DockerMountArgs(mounts []volumemanager.ContainerMount) ([]string, error) {
+func DockerMountArgs(mounts []Mount) ([]string, error) {
 	args := make([]string, 0, 2*len(mounts))
 	for _, m := range mounts {
 		if err := checkDocker("docker run --mount", m); err != nil {
@@ -63,7 +61,7 @@ func commaSeparated(fields []string) string {
 // read-only one are read-only too, where the kernel can. Files are relabelled
 // with what all containers share (z) where that is wanted; docker ignores it
 // without SELinux.
-func DockerVolumeArgs(mounts []volumemanager.ContainerMount) ([]string, error) {
+func DockerVolumeArgs(mounts []Mount) ([]string, error) {
 	const form = "docker run -v"
 	args := make([]string, 0, 2*len(mounts))
 	for _, m := range mounts {
@@ -92,7 +90,7 @@ func DockerVolumeArgs(mounts []volumemanager.ContainerMount) ([]string, error) {
 }
 
 // checkDocker refuses what docker has no words for in either form.
-func checkDocker(form string, m volumemanager.ContainerMount) error {
+func checkDocker(form string, m Mount) error {
 	refused := &InexpressibleError{Form: form, Volume: m.Volume, Destination: m.Destination}
 	switch {
 	case len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0:
@@ -107,7 +105,7 @@ func checkDocker(form string, m volumemanager.ContainerMount) error {
 
 // DockerDeviceArgs returns an argument --device and its value for each device.
 // A path with a colon is an *[InexpressibleError].
-func DockerDeviceArgs(devices []volumemanager.ContainerDevice) ([]string, error) {
+func DockerDeviceArgs(devices []Device) ([]string, error) {
 	args := make([]string, 0, 2*len(devices))
 	for _, d := range devices {
 		if strings.Contains(d.Source+d.Destination, ":") {

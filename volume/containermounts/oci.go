@@ -1,4 +1,4 @@
-package runtimemounts
+package containermounts
 
 import (
 	"fmt"
@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 // OCIMount is an element of "mounts" in a bundle's config.json (OCI runtime
@@ -53,8 +53,8 @@ type OCIDeviceRule struct {
 // OCIMounts returns the mounts for a bundle's config.json. Binds are recursive,
 // as Kubernetes' are, and repeat the flags of their source, which a runtime
 // that sets one flag would lose otherwise. Options of the pod's own are added, so
-// that [volumemanager.RuntimeFeatures].BindMountOptions may be set.
-func OCIMounts(mounts []volumemanager.ContainerMount) []OCIMount {
+// that [RuntimeFeatures].BindMountOptions may be set.
+func OCIMounts(mounts []Mount) []OCIMount {
 	all := make([]OCIMount, 0, len(mounts))
 	for _, m := range mounts {
 		all = append(all, OCIMount{
@@ -65,7 +65,7 @@ func OCIMounts(mounts []volumemanager.ContainerMount) []OCIMount {
 	return all
 }
 
-func ociOptions(m volumemanager.ContainerMount) []string {
+func ociOptions(m Mount) []string {
 	options := []string{"rbind", string(m.Propagation)}
 	switch {
 	case m.RecursiveReadOnly:
@@ -89,7 +89,7 @@ func ociOptions(m volumemanager.ContainerMount) []string {
 	return options
 }
 
-func ociMappings(mappings []volumemanager.IDMapping) (all []OCIIDMapping) {
+func ociMappings(mappings []host.IDMapping) (all []OCIIDMapping) {
 	for _, m := range mappings {
 		all = append(all, OCIIDMapping(m))
 	}
@@ -100,7 +100,7 @@ func ociMappings(mappings []volumemanager.IDMapping) (all []OCIIDMapping) {
 // permissions and owner of those on the host, and the rules that let the
 // container use them. It looks at each device, which cannot hang: they are the
 // node's. The error is an [*fs.PathError], with ENODEV for what is no device.
-func OCIDevices(devices []volumemanager.ContainerDevice) ([]OCIDevice, []OCIDeviceRule, error) {
+func OCIDevices(devices []Device) ([]OCIDevice, []OCIDeviceRule, error) {
 	made := make([]OCIDevice, 0, len(devices))
 	rules := make([]OCIDeviceRule, 0, len(devices))
 	for _, d := range devices {

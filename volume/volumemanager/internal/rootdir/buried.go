@@ -1,4 +1,4 @@
-package volumemanager
+package rootdir
 
 import (
 	"crypto/rand"
@@ -42,11 +42,17 @@ type buried struct {
 	sync    func(*os.File) error // fsync(2)
 
 	mu      sync.Mutex
-	waiting map[string]volumeKey
+	waiting map[string]Key
 }
 
 func newBuried(rootDir string) *buried {
-	return &buried{rootDir: rootDir, sync: syncDir, waiting: make(map[string]volumeKey)}
+	return &buried{rootDir: rootDir, sync: syncDir, waiting: make(map[string]Key)}
+}
+
+// SyncDirsBy has the directories around removed volumes synced by f, in tests.
+func (r Records) SyncDirsBy(f func(dir *os.File, sync func(*os.File) error) error) {
+	sync := r.buried.sync
+	r.buried.sync = func(dir *os.File) error { return f(dir, sync) }
 }
 
 func syncDir(dir *os.File) error {
@@ -57,17 +63,17 @@ func syncDir(dir *os.File) error {
 	return err
 }
 
-// release takes the record of a volume away that has been torn down, or was never
+// Release takes the record of a volume away that has been torn down, or was never
 // set up, and returns when that will survive a crash. What stands at its place all
 // the same is somebody else's, and must not be taken for podvol's later.
-func (r records) release(key volumeKey, record *mountrecord.Record) error {
+func (r Records) Release(key Key, record *mountrecord.Record) error {
 	if isBack(r.buried.rootDir, key) {
-		return r.remove(key)
+		return r.Remove(key)
 	}
 	return r.bury(key, record)
 }
 
-func (r records) bury(key volumeKey, record *mountrecord.Record) error {
+func (r Records) bury(key Key, record *mountrecord.Record) error {
 	buriedRecord := *record
 	buriedRecord.Confirmed, buriedRecord.Detached = nil, nil
 	line, err := mountrecord.Encode(&buriedRecord)
@@ -85,7 +91,7 @@ func (r records) bury(key volumeKey, record *mountrecord.Record) error {
 }
 
 // add returns all that are waiting once they are enough.
-func (b *buried) add(under string, key volumeKey) (full map[string]volumeKey) {
+func (b *buried) add(under string, key Key) (full map[string]Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.waiting[under] = key
@@ -96,16 +102,16 @@ func (b *buried) add(under string, key volumeKey) (full map[string]volumeKey) {
 }
 
 // take is called with the lock held.
-func (b *buried) take() map[string]volumeKey {
+func (b *buried) take() map[string]Key {
 	all := b.waiting
-	b.waiting = make(map[string]volumeKey)
+	b.waiting = make(map[string]Key)
 	return all
 }
 
 // settle sees to it that the directories of these volumes stay away, and forgets
 // the volumes. What cannot be synced is kept for another time: a record too many
 // is harmless.
-func (r records) settle(gone map[string]volumeKey) {
+func (r Records) settle(gone map[string]Key) {
 	if len(gone) == 0 {
 		return
 	}
@@ -120,14 +126,14 @@ func (r records) settle(gone map[string]volumeKey) {
 	}
 }
 
-func (b *buried) keep(all map[string]volumeKey) {
+func (b *buried) keep(all map[string]Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	maps.Copy(b.waiting, all)
 }
 
 // settleAll settles what is waiting.
-func (r records) settleAll() {
+func (r Records) settleAll() {
 	r.buried.mu.Lock()
 	all := r.buried.take()
 	r.buried.mu.Unlock()
@@ -137,7 +143,7 @@ func (r records) settleAll() {
 // syncPlaces syncs, for each volume, the directories on the way to its own as far
 // as they are there: what is missing below the last one was removed from it. All
 // are opened before the first is synced, lest one go in between.
-func (b *buried) syncPlaces(gone map[string]volumeKey) (err error) {
+func (b *buried) syncPlaces(gone map[string]Key) (err error) {
 	dirs := make(map[string]*os.File)
 	defer func() {
 		for _, dir := range dirs {
@@ -148,7 +154,7 @@ func (b *buried) syncPlaces(gone map[string]volumeKey) (err error) {
 	}()
 	for _, key := range gone {
 		for _, kind := range volumeKinds() {
-			if err := openWay(dirs, podsDir(b.rootDir), string(key.podUID), kind, volume.EscapeQualifiedName(key.plugin)); err != nil {
+			if err := openWay(dirs, PodsDir(b.rootDir), string(key.PodUID), kind, volume.EscapeQualifiedName(key.Plugin)); err != nil {
 				return err
 			}
 		}
@@ -187,14 +193,14 @@ func openWay(dirs map[string]*os.File, path string, names ...string) error {
 
 // unburied are buried records, judged by what is at their volumes' places.
 type unburied struct {
-	back []journal.Entry      // as records, of volumes that are there again
-	gone map[string]volumeKey // of volumes that are not
-	rest map[string]volumeKey // of volumes that are, or have a newer record
+	back []journal.Entry // as records, of volumes that are there again
+	gone map[string]Key  // of volumes that are not
+	rest map[string]Key  // of volumes that are, or have a newer record
 }
 
 // splitBuried takes the buried records out of the others.
 func splitBuried(rootDir string, held []journal.Entry) (live []journal.Entry, found unburied) {
-	found.gone, found.rest = make(map[string]volumeKey), make(map[string]volumeKey)
+	found.gone, found.rest = make(map[string]Key), make(map[string]Key)
 	recorded := make(map[string]bool)
 	for _, entry := range held {
 		if _, _, ok := parseBuried(entry.Key); !ok {
@@ -220,24 +226,24 @@ func splitBuried(rootDir string, held []journal.Entry) (live []journal.Entry, fo
 }
 
 // parseBuried returns the key of the volume whose record is buried.
-func parseBuried(under string) (name string, key volumeKey, ok bool) {
+func parseBuried(under string) (name string, key Key, ok bool) {
 	rest, ok := strings.CutPrefix(under, buriedPrefix)
 	if !ok {
-		return "", volumeKey{}, false
+		return "", Key{}, false
 	}
 	_, name, _ = strings.Cut(rest, "/")
-	key, ok = parseKey(name)
+	key, ok = ParseKey(name)
 	return name, key, ok
 }
 
 // isBack reports whether there is, or may be, something at a volume's place, or
 // the rest of what was being removed. It touches nothing but the directories
 // around.
-func isBack(rootDir string, key volumeKey) bool {
+func isBack(rootDir string, key Key) bool {
 	for _, kind := range volumeKinds() {
-		plugin := filepath.Join(podsDir(rootDir), string(key.podUID), kind, volume.EscapeQualifiedName(key.plugin))
-		for _, name := range []string{key.spec, volume.DeletingPrefix + key.spec} {
-			if gone, err := isGone(filepath.Join(plugin, name)); err != nil || !gone {
+		plugin := filepath.Join(PodsDir(rootDir), string(key.PodUID), kind, volume.EscapeQualifiedName(key.Plugin))
+		for _, name := range []string{key.Spec, volume.DeletingPrefix + key.Spec} {
+			if gone, err := IsGone(filepath.Join(plugin, name)); err != nil || !gone {
 				return true
 			}
 		}
@@ -247,7 +253,7 @@ func isBack(rootDir string, key volumeKey) bool {
 
 // settle finishes what an earlier owner has buried: volumes that are there again get
 // their records back; of the others, empty directories that may be left are removed.
-func (u unburied) settle(r records) {
+func (u unburied) settle(r Records) {
 	for _, entry := range u.back {
 		if r.journal.Put(entry.Key, entry.Value) != nil {
 			return // as on a full disk; they are kept
@@ -255,9 +261,9 @@ func (u unburied) settle(r records) {
 	}
 	pods := make(map[types.UID]bool)
 	for _, key := range u.gone {
-		if !pods[key.podUID] {
-			pods[key.podUID] = true
-			_ = removeEmptyPod(r.buried.rootDir, key.podUID, nil) // what stays is empty
+		if !pods[key.PodUID] {
+			pods[key.PodUID] = true
+			_ = removeEmptyPod(r.buried.rootDir, key.PodUID, nil) // what stays is empty
 		}
 	}
 	r.settle(u.gone)

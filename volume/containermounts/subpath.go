@@ -1,4 +1,4 @@
-package volumemanager
+package containermounts
 
 import (
 	"context"
@@ -21,25 +21,23 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/downward"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
-// subPathsDir is where the sub-paths of a pod's volumes are bound: the kubelet's
-// layout, in which a volume's plugin is no part of its name.
-func subPathsDir(rootDir string, podUID types.UID) string {
-	return filepath.Join(podsDir(rootDir), string(podUID), "volume-subpaths")
+// SubPaths are the parts of one volume of a pod that are bound for its containers.
+type SubPaths struct {
+	PodUID types.UID
+	// Spec is the name of the volume's spec: of a claim, its PersistentVolume's.
+	Spec string
 }
 
-// subPathsKey is a directory below volume-subpaths.
-type subPathsKey struct {
-	podUID types.UID
-	spec   string
+// Dir returns the directory below a root directory that they are bound in: the
+// kubelet's layout, in which a volume's plugin is no part of its name.
+func (s SubPaths) Dir(rootDir string) string {
+	return filepath.Join(podsDir(rootDir), string(s.PodUID), "volume-subpaths", s.Spec)
 }
 
-func (k volumeKey) subPaths() subPathsKey { return subPathsKey{k.podUID, k.spec} }
-
-func (k subPathsKey) dir(rootDir string) string {
-	return filepath.Join(subPathsDir(rootDir, k.podUID), k.spec)
-}
+func podsDir(rootDir string) string { return filepath.Join(rootDir, "pods") }
 
 // subPath is the part of a volume that a volumeMount asks for, expanded; empty:
 // the whole volume.
@@ -70,17 +68,17 @@ func (c *container) subPath(i int) (string, error) {
 // from where the runtime takes it: no name that a container can change lies on
 // the way to it.
 type subPathBind struct {
-	m        *Manager
+	binder   *Binder
 	volume   mountedVolume
 	path     string // beneath the volume
 	target   string
 	readOnly bool
 }
 
-func (c *container) subPathBind(p *containerMount) *subPathBind {
-	dir := p.volume.key.subPaths().dir(c.m.host.RootDir)
+func (c *container) subPathBind(p *planned) *subPathBind {
+	dir := p.volume.subPaths().Dir(c.binder.host.RootDir)
 	return &subPathBind{
-		m: c.m, volume: p.volume, path: p.SubPath,
+		binder: c.binder, volume: p.volume, path: p.SubPath,
 		target:   filepath.Join(dir, c.spec.Name, strconv.Itoa(p.index)),
 		readOnly: p.volume.readOnly(),
 	}
@@ -91,8 +89,8 @@ func (c *container) subPathBind(p *containerMount) *subPathBind {
 // stopped.
 func (b *subPathBind) do(ctx context.Context) (sourceLook, error) {
 	var made sourceLook
-	err := b.m.reaches.Do(ctx, b.target, func() (err error) {
-		done, err := b.m.keepRoot()
+	err := b.binder.reaches.Do(ctx, b.target, func() (err error) {
+		done, err := b.binder.volumes.KeepRoot()
 		if err != nil {
 			return err
 		}
@@ -104,18 +102,6 @@ func (b *subPathBind) do(ctx context.Context) (sourceLook, error) {
 		return sourceLook{}, err
 	}
 	return made, nil
-}
-
-// keepRoot keeps the root locked, after the manager has stopped, until done is
-// called.
-func (m *Manager) keepRoot() (done func(), err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.stopping {
-		return nil, ErrStopped
-	}
-	m.running.Add(1)
-	return m.running.Done, nil
 }
 
 // bind resolves the sub-path and compares it with what is bound already. Both
@@ -131,7 +117,7 @@ func (b *subPathBind) bind(ctx context.Context) (sourceLook, error) {
 	if err != nil {
 		return sourceLook{}, err
 	}
-	mounts := table.Of(b.m.host.Mounter)
+	mounts := table.Of(b.binder.host.Mounter)
 	bound, err := b.isBound(mounts, want)
 	if err == nil && !bound {
 		err = b.rebind(ctx, file, want)
@@ -141,14 +127,14 @@ func (b *subPathBind) bind(ctx context.Context) (sourceLook, error) {
 	}
 	e, mounted, err := mounts.At(b.target)
 	if err == nil && !mounted {
-		err = ErrNotMountedAnymore // by somebody else
+		err = mountrecord.ErrNotMountedAnymore // by somebody else
 	}
 	return sourceLook{mount: e, file: !want.dir}, err
 }
 
 // open opens the sub-path beneath the volume's root.
 func (b *subPathBind) open(ctx context.Context) (*os.File, error) {
-	root, err := b.m.openVolume(b.volume.record)
+	root, err := b.binder.openVolume(b.volume.record)
 	if err != nil {
 		return nil, err
 	}
@@ -179,12 +165,12 @@ func identify(f *os.File) (fileIdentity, error) {
 
 // isBound reports whether the target shows what is wanted, with all flags of
 // the volume's mount. As long as it is bound, no other file has its number.
-func (b *subPathBind) isBound(table mount.Table, want fileIdentity) (bool, error) {
-	at, mounted, err := table.At(b.target)
+func (b *subPathBind) isBound(mounts mount.Table, want fileIdentity) (bool, error) {
+	at, mounted, err := mounts.At(b.target)
 	if err != nil || !mounted {
 		return false, err
 	}
-	from, mounted, err := table.At(b.volume.record.Path)
+	from, mounted, err := mounts.At(b.volume.record.Path)
 	if err != nil {
 		return false, err
 	}
@@ -207,7 +193,7 @@ func containsAll(all, some []string) bool {
 // rebind binds what is wanted to the target, in place of what is there. Nothing
 // here asks the volume's file system, so that a tear-down can wait for it.
 func (b *subPathBind) rebind(ctx context.Context, file *os.File, want fileIdentity) error {
-	unlock, err := b.m.subPathLocks.Lock(ctx, b.volume.key.subPaths())
+	unlock, err := b.binder.binding.Lock(ctx, b.volume.subPaths())
 	if err != nil {
 		return err
 	}
@@ -215,20 +201,17 @@ func (b *subPathBind) rebind(ctx context.Context, file *os.File, want fileIdenti
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // nobody waits for it any more
 	}
-	if err := b.m.mayBind(b.volume); err != nil {
-		return err
-	}
-	done, err := b.m.podDirs.use(ctx, b.volume.key.podUID)
+	// It is seen through though the caller has left, since it must be known under the
+	// lock what is mounted.
+	ctx, done, err := b.binder.volumes.Admit(ctx, b.volume.record)
 	if err != nil {
 		return err
 	}
 	defer done()
-	ctx, cancel := b.m.uncancelled(ctx)
-	defer cancel()
 	if err := b.clear(ctx, want.dir); err != nil {
 		return err
 	}
-	err = mount.Mount(ctx, b.m.host.Mounter, mount.Request{
+	err = mount.Mount(ctx, b.binder.host.Mounter, mount.Request{
 		Source:  fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), file.Fd()), // a mounter may be another process
 		Target:  b.target,
 		Options: []string{"bind"},
@@ -239,39 +222,9 @@ func (b *subPathBind) rebind(ctx context.Context, file *os.File, want fileIdenti
 	return nil
 }
 
-// uncancelled returns a context for what is seen through though the caller has
-// left, since it must be known under the lock what is mounted. After the manager
-// has stopped nobody asks for that, and the next one looks for itself.
-func (m *Manager) uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	go func() {
-		select {
-		case <-m.stopped:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
-}
-
-// mayBind refuses a volume that is being torn down, or was: whoever is admitted
-// holds the lock that the tear-down takes first.
-func (m *Manager) mayBind(v mountedVolume) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	p := m.pods[v.key.podUID]
-	if p == nil || !p.wanted {
-		return ErrWithdrawn
-	}
-	if p.find(func(s *slot) bool { return s.actual.key == v.key && s.actual.exists() && s.doing != opTearDown }) == nil {
-		return ErrWithdrawn
-	}
-	return nil
-}
-
 // clear makes the target a bare mount point.
 func (b *subPathBind) clear(ctx context.Context, dir bool) error {
-	if err := b.m.unmountAll(ctx, b.target, mount.UnmountOptions{}); err != nil {
+	if err := podmount.UnmountAll(ctx, b.binder.host.Mounter, b.target, mount.UnmountOptions{}); err != nil {
 		return err
 	}
 	err := podmount.MakePoint(b.target, dir)

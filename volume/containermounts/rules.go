@@ -1,4 +1,4 @@
-package volumemanager
+package containermounts
 
 import (
 	"errors"
@@ -9,8 +9,19 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
+)
+
+// Causes of errors, for [errors.Is]; each is that of a *[volume.Failure].
+const (
+	// ErrUnknownContainer: the pod has no container of this name.
+	ErrUnknownContainer volume.Cause = "the pod has no such container"
+	// ErrRuntimeLacks: a volumeMount asks for more than the runtime can do: see
+	// [RuntimeFeatures].
+	ErrRuntimeLacks volume.Cause = "the container runtime cannot do it"
 )
 
 // noRecursiveReadOnly says that a volumeMount must be read-only with all that is
@@ -42,21 +53,21 @@ func inContainer(mountPath string) string { return path.Clean("/" + mountPath) }
 
 // propagation is the kubelet's translation, with the rule of the API server for
 // Bidirectional: what a container mounts there appears on the host.
-func (c *container) propagation(i int) (Propagation, error) {
+func (c *container) propagation(i int) (mount.Propagation, error) {
 	asked := c.spec.VolumeMounts[i].MountPropagation
 	if asked == nil {
-		return PropagationPrivate, nil
+		return mount.PropagationPrivate, nil
 	}
 	switch *asked {
 	case v1.MountPropagationNone:
-		return PropagationPrivate, nil
+		return mount.PropagationPrivate, nil
 	case v1.MountPropagationHostToContainer:
-		return PropagationSlave, nil
+		return mount.PropagationSlave, nil
 	case v1.MountPropagationBidirectional:
 		if !c.isPrivileged() {
 			return "", volume.Invalid(c.mountField(i)+".mountPropagation", "Bidirectional is for privileged containers only; make container %q privileged, or use HostToContainer", c.spec.Name)
 		}
-		return PropagationShared, nil
+		return mount.PropagationShared, nil
 	}
 	return "", volume.Invalid(c.mountField(i)+".mountPropagation", "%q is none of None, HostToContainer and Bidirectional", *asked)
 }
@@ -68,21 +79,21 @@ func (c *container) isPrivileged() bool {
 
 // recursiveReadOnly follows KEP-3857.
 func (c *container) recursiveReadOnly(i int) (bool, error) {
-	mount := &c.spec.VolumeMounts[i]
+	asked := &c.spec.VolumeMounts[i]
 	field := c.mountField(i) + ".recursiveReadOnly"
-	if mount.RecursiveReadOnly == nil || *mount.RecursiveReadOnly == v1.RecursiveReadOnlyDisabled {
+	if asked.RecursiveReadOnly == nil || *asked.RecursiveReadOnly == v1.RecursiveReadOnlyDisabled {
 		return false, nil
 	}
-	mode, supported := *mount.RecursiveReadOnly, c.options.Runtime.RecursiveReadOnly
+	mode, supported := *asked.RecursiveReadOnly, c.options.Runtime.RecursiveReadOnly
 	switch {
 	case mode != v1.RecursiveReadOnlyIfPossible && mode != v1.RecursiveReadOnlyEnabled:
 		return false, volume.Invalid(field, "%q is none of Disabled, IfPossible and Enabled", mode)
-	case !mount.ReadOnly:
+	case !asked.ReadOnly:
 		return false, volume.Invalid(field, "%s needs readOnly: true", mode)
-	case mount.MountPropagation != nil && *mount.MountPropagation != v1.MountPropagationNone:
-		return false, volume.Invalid(field, "%s needs mountPropagation: None, not %s", mode, *mount.MountPropagation)
+	case asked.MountPropagation != nil && *asked.MountPropagation != v1.MountPropagationNone:
+		return false, volume.Invalid(field, "%s needs mountPropagation: None, not %s", mode, *asked.MountPropagation)
 	case mode == v1.RecursiveReadOnlyEnabled && !supported:
-		return false, volume.NothingDone(noRecursiveReadOnly(mount.MountPath))
+		return false, volume.NothingDone(noRecursiveReadOnly(asked.MountPath))
 	}
 	return supported, nil
 }
@@ -90,10 +101,10 @@ func (c *container) recursiveReadOnly(i int) (bool, error) {
 // bindMountOptions follows KEP-5855; what they may be was seen to when the pod was
 // declared.
 func (c *container) bindMountOptions(i int) ([]string, error) {
-	mount := &c.spec.VolumeMounts[i]
-	options := kubeapi.BindMountOptions(mount)
+	asked := &c.spec.VolumeMounts[i]
+	options := kubeapi.BindMountOptions(asked)
 	if len(options) > 0 && !c.options.Runtime.BindMountOptions {
-		return nil, volume.NothingDone(noBindOptions(mount.MountPath, options))
+		return nil, volume.NothingDone(noBindOptions(asked.MountPath, options))
 	}
 	return slices.Clone(options), nil
 }
@@ -130,11 +141,11 @@ func (c *container) checkMappings() error {
 		return nil
 	}
 	var errs []error
-	for _, list := range [][]IDMapping{c.options.UIDMappings, c.options.GIDMappings} {
+	for _, list := range [][]host.IDMapping{c.options.UIDMappings, c.options.GIDMappings} {
 		if len(list) == 0 {
 			errs = append(errs, volume.Invalid("options", "a user namespace needs mappings of both user and group ids"))
 		}
-		if slices.ContainsFunc(list, func(m IDMapping) bool { return m.Size == 0 }) {
+		if slices.ContainsFunc(list, func(m host.IDMapping) bool { return m.Size == 0 }) {
 			errs = append(errs, volume.Invalid("options", "an id mapping must not have the size 0"))
 		}
 	}

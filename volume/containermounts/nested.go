@@ -1,4 +1,4 @@
-package volumemanager
+package containermounts
 
 import (
 	"context"
@@ -25,7 +25,7 @@ func noMountPoint(outer, point, destination string) error {
 // makeNestedPoints makes the mount points of those that lie inside other
 // volumes. A runtime would make them itself, but not through a mount that is
 // read-only in the container. The mounts are in order, and have their sources.
-func (c *container) makeNestedPoints(ctx context.Context, mounts []*containerMount) error {
+func (c *container) makeNestedPoints(ctx context.Context, mounts []*planned) error {
 	var errs []error
 	for i, inner := range mounts {
 		outer, point := enclosing(mounts[:i], inner)
@@ -41,7 +41,7 @@ func (c *container) makeNestedPoints(ctx context.Context, mounts []*containerMou
 
 // enclosing is the innermost of the mounts that a destination lies in, if there
 // is one.
-func enclosing(mounts []*containerMount, inner *containerMount) (outer *containerMount, point string) {
+func enclosing(mounts []*planned, inner *planned) (outer *planned, point string) {
 	for _, m := range mounts {
 		if rest, ok := pathin.Cut(m.Destination, inner.Destination); ok && (outer == nil || len(m.Destination) > len(outer.Destination)) {
 			outer, point = m, rest
@@ -50,18 +50,18 @@ func enclosing(mounts []*containerMount, inner *containerMount) (outer *containe
 	return outer, point
 }
 
-func (c *container) makeNestedPoint(ctx context.Context, outer, inner *containerMount, point string) error {
+func (c *container) makeNestedPoint(ctx context.Context, outer, inner *planned, point string) error {
 	if outer.File {
 		return volume.Invalid(c.mountField(inner.index)+".mountPath", "%s lies in %s, where volume %q shows a file", inner.Destination, outer.Destination, outer.Volume)
 	}
 	readOnly := outer.volume.readOnly() || outer.fixed
-	err := c.m.reaches.Do(ctx, outer.Source+"\x00"+point, func() error {
-		done, err := c.m.keepRoot()
+	err := c.binder.reaches.Do(ctx, outer.Source+"\x00"+point, func() error {
+		done, err := c.binder.volumes.KeepRoot()
 		if err != nil {
 			return err
 		}
 		defer done()
-		root, err := c.m.openSource(outer)
+		root, err := c.binder.openSource(outer)
 		if err != nil {
 			return err
 		}
@@ -81,11 +81,11 @@ func (c *container) makeNestedPoint(ctx context.Context, outer, inner *container
 }
 
 // openSource opens what a container is shown.
-func (m *Manager) openSource(shown *containerMount) (*os.File, error) {
+func (b *Binder) openSource(shown *planned) (*os.File, error) {
 	if shown.SubPath != "" {
-		return m.openMounted(shown.Source)
+		return b.openMounted(shown.Source)
 	}
-	return m.openVolume(shown.volume.record)
+	return b.openVolume(shown.volume.record)
 }
 
 func isReadOnly(err error) bool {

@@ -1,4 +1,4 @@
-package volumemanager
+package rootdir
 
 import (
 	"errors"
@@ -9,23 +9,23 @@ import (
 	"github.com/podvol/podvol/util/rootdir"
 )
 
-// CheckRoot checks that a root directory, with what podvol keeps below it, can be
+// Check checks that a root directory, with what podvol keeps below it, can be
 // relied on: every directory on the way belongs to root or to this process's
 // user, nobody else can change it, and no link, special file or other user's file
-// has the name of one of podvol's. If not, the error is a *[RootError]. A root that is
+// has the name of one of podvol's. If not, the error is a *[Error]. A root that is
 // not there yet is checked as far as there is one, and is no error.
 //
 // It changes nothing and takes no lock. All that this package does below a root
 // begins with it; programs that keep files of their own in [StateDir] call it
 // first. It can be repeated, and called concurrently.
-func CheckRoot(rootDir string) error {
+func Check(rootDir string) error {
 	root, err := rootdir.Open(rootDir)
 	if err == nil {
 		defer root.Close()
 		err = checkLayout(root)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return &RootError{rootDir, err}
+		return &Error{rootDir, err}
 	}
 	return nil
 }
@@ -78,7 +78,7 @@ func checkEntry(state *os.File, entry fs.DirEntry) error {
 	switch name := entry.Name(); {
 	case entry.IsDir():
 		return rootdir.CheckDirAt(state, name)
-	case entry.Type().IsRegular() && name != lockName && name != filepath.Base(recordsPath("")):
+	case entry.Type().IsRegular() && name != lockName && name != filepath.Base(RecordsPath("")):
 		return nil // nobody else could put it there
 	default:
 		return rootdir.CheckFileAt(state, name)

@@ -1,10 +1,11 @@
-package volumemanager
+package rootdir
 
 import (
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,28 +18,28 @@ import (
 	"github.com/podvol/podvol/util/pathin"
 )
 
-// helper is a mount(8), umount(8) or one of their helpers that works on
+// Helper is a mount(8), umount(8) or one of their helpers that works on
 // something below the root directory.
-type helper struct {
+type Helper struct {
 	PID     int
 	Command string
 	Target  string
 }
 
-func (h helper) String() string {
+func (h Helper) String() string {
 	return fmt.Sprintf("process %d (%s) on %s", h.PID, h.Command, h.Target)
 }
 
-// findHelpers finds the helpers that work below rootDir, by its own path or that
+// FindHelpers finds the helpers that work below rootDir, by its own path or that
 // behind its links: mount(8) resolves what it is given. Whoever owns the root and
 // has started none knows that they are a dead owner's.
-func findHelpers(proc, rootDir string) (found []helper) {
+func FindHelpers(proc, rootDir string) (found []Helper) {
 	dirs := mountDirs(rootDir)
 	if real, err := filepath.EvalSymlinks(rootDir); err == nil {
 		dirs = append(dirs, mountDirs(real)...)
 	}
-	for _, pid := range processes(proc) {
-		command := commandOf(proc, pid)
+	for _, pid := range Processes(proc) {
+		command := CommandOf(proc, pid)
 		if !isMountCommand(command) || pid == os.Getpid() {
 			continue
 		}
@@ -48,7 +49,7 @@ func findHelpers(proc, rootDir string) (found []helper) {
 		}
 		for _, arg := range bytes.Split(text, []byte{0}) {
 			if slices.ContainsFunc(dirs, func(dir string) bool { return pathin.Strictly(dir, string(arg)) }) {
-				found = append(found, helper{pid, command, string(arg)})
+				found = append(found, Helper{pid, command, string(arg)})
 				break
 			}
 		}
@@ -58,7 +59,7 @@ func findHelpers(proc, rootDir string) (found []helper) {
 
 // mountDirs are the directories below which something is mounted.
 func mountDirs(rootDir string) []string {
-	return []string{podsDir(rootDir), filepath.Join(rootDir, "plugins")}
+	return []string{PodsDir(rootDir), filepath.Join(rootDir, "plugins")}
 }
 
 func isMountCommand(command string) bool {
@@ -69,26 +70,28 @@ func isMountCommand(command string) bool {
 // the kernel does not.
 const helperPatience = 5 * time.Second
 
-// endHelpers kills the helpers of a dead owner and waits for their end. The
+// EndHelpers kills the helpers of a dead owner and waits for their end. The
 // processes are held by descriptor, so that a number that is used again hits
-// nobody else.
-func (m *Manager) endHelpers(ctx context.Context) error {
+// nobody else. The caller owns the root directory.
+func EndHelpers(ctx context.Context, rootDir string, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, helperPatience)
 	defer cancel()
 	var errs []error
-	for _, h := range findHelpers(procDir, m.host.RootDir) {
-		err := h.end(ctx)
+	for _, h := range FindHelpers(ProcDir, rootDir) {
+		err := h.End(ctx)
 		if err != nil {
 			err = fmt.Errorf("%s was left by a dead owner of the root directory and cannot be ended: %w", h, err)
 			errs = append(errs, err)
 			continue
 		}
-		m.log.Warn("ended a mount helper of a dead owner", "pid", h.PID, "command", h.Command, "target", h.Target)
+		log.Warn("ended a mount helper of a dead owner", "pid", h.PID, "command", h.Command, "target", h.Target)
 	}
 	return errors.Join(errs...)
 }
 
-func (h helper) end(ctx context.Context) error {
+// End kills the helper and waits for its end until ctx, which has a deadline. A process
+// that has ended, or whose number another has by now, is success.
+func (h Helper) End(ctx context.Context) error {
 	process, err := unix.PidfdOpen(h.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -97,7 +100,7 @@ func (h helper) end(ctx context.Context) error {
 		return err
 	}
 	defer unix.Close(process)
-	if commandOf(procDir, h.PID) != h.Command {
+	if CommandOf(ProcDir, h.PID) != h.Command {
 		return nil // another one by now
 	}
 	if err := unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {

@@ -1,10 +1,13 @@
-package volumemanager
+package containermounts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,37 +26,52 @@ const (
 	subPathLazyAfter  = time.Minute
 )
 
-// unmountAll takes every mount off a path.
-func (m *Manager) unmountAll(ctx context.Context, path string, options mount.UnmountOptions) error {
-	return podmount.UnmountAll(ctx, m.host.Mounter, path, options)
+// Bound lists what is mounted below the directory of sub-paths, deepest first. The
+// mount table says it, so that it does not matter which process bound them, or how
+// that ended. It matches [fs.ErrNotExist] where there is no such directory.
+func (b *Binder) Bound(parts SubPaths) ([]mount.Entry, error) {
+	mounts := table.Of(b.host.Mounter)
+	real, err := filepath.EvalSymlinks(parts.Dir(b.host.RootDir)) // a root directory may lie behind links
+	if err != nil {
+		return nil, err
+	}
+	bound, err := mount.Below(mounts, real)
+	if err != nil {
+		return nil, err
+	}
+	slices.Reverse(bound)
+	slices.SortStableFunc(bound, func(a, b mount.Entry) int {
+		return cmp.Compare(strings.Count(b.Target, "/"), strings.Count(a.Target, "/"))
+	})
+	return bound, nil
 }
 
-// unbind unmounts the sub-paths of a volume and removes their mount points. The
-// mount table says which there are, so that it does not matter who bound them,
-// or how that ended. What had to be detached is no failure of unbind: the caller
-// goes on, and returns it at the end. It is also said beside a failure.
-func (m *Manager) unbind(ctx context.Context, key subPathsKey) (detached *lazyunmount.Error, err error) {
-	unlock, err := m.subPathLocks.Lock(ctx, key) // what was admitted before is waited for
+// Unbind unmounts the sub-paths of a volume and removes their mount points. It is
+// idempotent, and waits for binds that were admitted before. What had to be detached
+// is no failure of Unbind: the caller goes on, and returns it at the end. It is also
+// said beside a failure.
+func (b *Binder) Unbind(ctx context.Context, parts SubPaths) (detached *lazyunmount.Error, err error) {
+	unlock, err := b.binding.Lock(ctx, parts)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	dir := key.dir(m.host.RootDir)
+	dir := parts.Dir(b.host.RootDir)
 	// A directory that is gone, or can be removed, has nothing mounted in it.
 	if err := eintr.Do(func() error { return unix.Rmdir(dir) }); err == nil || errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}
-	bound, err := m.mountsIn(dir)
+	bound, err := b.Bound(parts)
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
 	for _, e := range bound {
-		err := m.unmountAll(ctx, e.Target, m.subPathLadder(e))
+		err := podmount.UnmountAll(ctx, b.host.Mounter, e.Target, b.subPathLadder(e))
 		if d, ok := errors.AsType[*lazyunmount.Error](err); ok {
-			detached = joinDetached(detached, d)
+			detached = podmount.JoinDetached(detached, d)
 		}
-		if isDetached(err) {
+		if podmount.IsDetached(err) {
 			err = nil
 		}
 		errs = append(errs, err)
@@ -67,9 +85,9 @@ func (m *Manager) unbind(ctx context.Context, key subPathsKey) (detached *lazyun
 // subPathLadder is how hard to try. Unmounting a bind asks no server while the
 // volume itself is mounted, but a process that waits for the server keeps it
 // busy. Detached is only what of it can be told later that it is gone.
-func (m *Manager) subPathLadder(e mount.Entry) mount.UnmountOptions {
+func (b *Binder) subPathLadder(e mount.Entry) mount.UnmountOptions {
 	options := mount.UnmountOptions{Holders: true}
-	if _, known := table.SuperblockOf(m.host.Mounter, e).Alive(); known {
+	if _, known := table.SuperblockOf(b.host.Mounter, e).Alive(); known {
 		options.ForceAfter, options.LazyAfter = subPathForceAfter, subPathLazyAfter
 	}
 	return options

@@ -1,9 +1,10 @@
-package volumemanager
+package rootdir
 
 import (
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,32 +17,32 @@ import (
 	"github.com/podvol/podvol/util/topdir"
 )
 
-// makePodsDir makes the directory of all pods. Pods come and go, which on ext4
+// MakePodsDir makes the directory of all pods. Pods come and go, which on ext4
 // without a journal is many times faster where they do not lie side by side.
-func (m *Manager) makePodsDir() error {
-	dir := podsDir(m.host.RootDir)
+func MakePodsDir(rootDir string, log *slog.Logger) error {
+	dir := PodsDir(rootDir)
 	pods, err := rootdir.Make(dir, 0o750)
 	if err != nil {
 		return err
 	}
 	defer pods.Close()
 	if err := topdir.Mark(dir); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-		m.log.Debug("the pods' directories will lie side by side on the disk", "error", err)
+		log.Debug("the pods' directories will lie side by side on the disk", "error", err)
 	}
 	return nil
 }
 
-// podDirs keeps the removal of a pod's empty directories apart from set-ups of
+// PodDirs keeps the removal of a pod's empty directories apart from set-ups of
 // the same pod, which make directories in them. Its zero value is ready.
-type podDirs struct {
+type PodDirs struct {
 	changing keylock.Map[types.UID]
 	mu       sync.Mutex
 	users    map[types.UID]int
-	rmdir    func(path string) error // by tests; nil: rmdir(2)
+	Rmdir    func(path string) error // by tests; nil: rmdir(2)
 }
 
-// use keeps the pod's directories until done is called.
-func (d *podDirs) use(ctx context.Context, podUID types.UID) (done func(), err error) {
+// Use keeps the pod's directories until done is called.
+func (d *PodDirs) Use(ctx context.Context, podUID types.UID) (done func(), err error) {
 	unlock, err := d.changing.Lock(ctx, podUID)
 	if err != nil {
 		return nil, err
@@ -51,7 +52,7 @@ func (d *podDirs) use(ctx context.Context, podUID types.UID) (done func(), err e
 	return func() { d.count(podUID, -1) }, nil
 }
 
-func (d *podDirs) count(podUID types.UID, delta int) (users int) {
+func (d *PodDirs) count(podUID types.UID, delta int) (users int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.users == nil {
@@ -65,10 +66,10 @@ func (d *podDirs) count(podUID types.UID, delta int) (users int) {
 	return users
 }
 
-// removeEmpty removes the pod's directories as far as they are empty, unless a
+// RemoveEmpty removes the pod's directories as far as they are empty, unless a
 // set-up of the pod uses them. What is not ours keeps them, and that is no
 // error; that the disk fails is one, since nobody would look at them again.
-func (d *podDirs) removeEmpty(ctx context.Context, rootDir string, podUID types.UID) error {
+func (d *PodDirs) RemoveEmpty(ctx context.Context, rootDir string, podUID types.UID) error {
 	unlock, err := d.changing.Lock(ctx, podUID)
 	if err != nil {
 		return err
@@ -77,7 +78,7 @@ func (d *podDirs) removeEmpty(ctx context.Context, rootDir string, podUID types.
 	if d.count(podUID, 0) > 0 {
 		return nil
 	}
-	return removeEmptyPod(rootDir, podUID, d.rmdir)
+	return removeEmptyPod(rootDir, podUID, d.Rmdir)
 }
 
 // removeEmptyPod does it by rmdir, or rmdir(2) where that is nil.
@@ -85,7 +86,7 @@ func removeEmptyPod(rootDir string, podUID types.UID, rmdir func(path string) er
 	if rmdir == nil {
 		rmdir = unix.Rmdir
 	}
-	pod := filepath.Join(podsDir(rootDir), string(podUID))
+	pod := filepath.Join(PodsDir(rootDir), string(podUID))
 	var errs []error
 	for _, sub := range []string{"volumes", "volumeDevices", "plugins", "volume-subpaths"} {
 		errs = append(errs, removeEmptyTree(filepath.Join(pod, sub), rmdir))

@@ -1,4 +1,4 @@
-package volumemanager
+package rootdir
 
 import (
 	"errors"
@@ -23,15 +23,15 @@ func must(t *testing.T, err error) {
 // synced in which something of theirs was, and kept where that fails.
 func TestBuriedRecordsAreKeptUntilSynced(t *testing.T) {
 	root := t.TempDir()
-	must(t, os.MkdirAll(filepath.Join(podsDir(root), "two", "volumes", "x~y"), 0o750))
+	must(t, os.MkdirAll(filepath.Join(PodsDir(root), "two", "volumes", "x~y"), 0o750))
 	must(t, os.MkdirAll(StateDir(root), 0o700))
-	r, _, _, err := openRecords(root)
+	r, _, _, err := OpenRecords(root)
 	must(t, err)
 	var synced []string
 	failure := errors.New("the disk fails")
 	fail := true
 	r.buried.sync = func(dir *os.File) error {
-		if held, _, err := journal.Read(recordsPath(root)); err != nil || len(held) != 2 {
+		if held, _, err := journal.Read(RecordsPath(root)); err != nil || len(held) != 2 {
 			t.Errorf("forgotten before %s was synced: %v, %v", dir.Name(), held, err)
 		}
 		rest, _ := filepath.Rel(root, dir.Name())
@@ -42,7 +42,7 @@ func TestBuriedRecordsAreKeptUntilSynced(t *testing.T) {
 		return nil
 	}
 	for _, uid := range []types.UID{"one", "two"} {
-		key := volumeKey{uid, "x/y", "v"}
+		key := Key{uid, "x/y", "v"}
 		must(t, r.journal.Move(key.String(), buriedPrefix+"1/"+key.String(), []byte("{}")))
 		r.buried.add(buriedPrefix+"1/"+key.String(), key)
 	}
@@ -51,12 +51,12 @@ func TestBuriedRecordsAreKeptUntilSynced(t *testing.T) {
 		t.Fatalf("synced %v, waiting %v", synced, r.buried.waiting)
 	}
 	synced, fail = nil, false
-	must(t, r.close())
+	must(t, r.Close())
 	slices.Sort(synced)
 	if want := []string{"pods", "pods/two", "pods/two/volumes", "pods/two/volumes/x~y"}; !slices.Equal(synced, want) {
 		t.Errorf("synced %v, want %v", synced, want)
 	}
-	if held, _, err := journal.Read(recordsPath(root)); err != nil || len(held) > 0 {
+	if held, _, err := journal.Read(RecordsPath(root)); err != nil || len(held) > 0 {
 		t.Errorf("held: %v, %v", held, err)
 	}
 }
@@ -64,15 +64,15 @@ func TestBuriedRecordsAreKeptUntilSynced(t *testing.T) {
 // What somebody else has put where a volume was is never taken for podvol's.
 func TestNothingIsBuriedWhereSomethingStands(t *testing.T) {
 	root := t.TempDir()
-	key := volumeKey{"uid", "x/y", "v"}
-	must(t, os.MkdirAll(volumePlace(root, key), 0o750))
+	key := Key{"uid", "x/y", "v"}
+	must(t, os.MkdirAll(VolumePlace(root, key), 0o750))
 	must(t, os.MkdirAll(StateDir(root), 0o700))
-	r, _, _, err := openRecords(root)
+	r, _, _, err := OpenRecords(root)
 	must(t, err)
 	must(t, r.journal.Put(key.String(), []byte("{}")))
-	must(t, r.release(key, nil))
-	if held, _, err := journal.Read(recordsPath(root)); err != nil || len(held) > 0 {
+	must(t, r.Release(key, nil))
+	if held, _, err := journal.Read(RecordsPath(root)); err != nil || len(held) > 0 {
 		t.Errorf("held: %v, %v", held, err)
 	}
-	must(t, r.close())
+	must(t, r.Close())
 }

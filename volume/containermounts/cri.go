@@ -1,9 +1,10 @@
-package runtimemounts
+package containermounts
 
 import (
 	"slices"
 
-	"github.com/podvol/podvol/volume/volumemanager"
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 )
 
 // CRIMount is an element of "mounts" in a CRI ContainerConfig (runtime.v1 of
@@ -48,7 +49,7 @@ type CRIDevice struct {
 
 // CRIMounts returns the mounts for a CRI ContainerConfig. The runtime finds out
 // itself which flags of the source it must keep.
-func CRIMounts(mounts []volumemanager.ContainerMount) []CRIMount {
+func CRIMounts(mounts []Mount) []CRIMount {
 	all := make([]CRIMount, 0, len(mounts))
 	for _, m := range mounts {
 		all = append(all, CRIMount{
@@ -61,17 +62,17 @@ func CRIMounts(mounts []volumemanager.ContainerMount) []CRIMount {
 	return all
 }
 
-func criPropagation(p volumemanager.Propagation) CRIPropagation {
+func criPropagation(p mount.Propagation) CRIPropagation {
 	switch p {
-	case volumemanager.PropagationSlave:
+	case mount.PropagationSlave:
 		return CRIPropagationHostToContainer
-	case volumemanager.PropagationShared:
+	case mount.PropagationShared:
 		return CRIPropagationBidirectional
 	}
 	return CRIPropagationPrivate
 }
 
-func criMappings(mappings []volumemanager.IDMapping) (all []CRIIDMapping) {
+func criMappings(mappings []host.IDMapping) (all []CRIIDMapping) {
 	for _, m := range mappings {
 		all = append(all, CRIIDMapping{HostID: m.HostID, ContainerID: m.ContainerID, Length: m.Size})
 	}
@@ -79,7 +80,7 @@ func criMappings(mappings []volumemanager.IDMapping) (all []CRIIDMapping) {
 }
 
 // CRIDevices returns the devices for a CRI ContainerConfig.
-func CRIDevices(devices []volumemanager.ContainerDevice) []CRIDevice {
+func CRIDevices(devices []Device) []CRIDevice {
 	all := make([]CRIDevice, 0, len(devices))
 	for _, d := range devices {
 		all = append(all, CRIDevice{ContainerPath: d.Destination, HostPath: d.Source, Permissions: d.Permissions})

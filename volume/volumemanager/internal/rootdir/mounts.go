@@ -1,4 +1,4 @@
-package volumemanager
+package rootdir
 
 import (
 	"cmp"
@@ -12,13 +12,13 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// mounts is one look at the mount table: what is mounted below the root
+// Mounts is one look at the mount table: what is mounted below the root
 // directory. One look serves any number of volumes.
-type mounts struct {
+type Mounts struct {
 	places  []place           // from the deepest
-	targets map[string]int    // how many mounts are there
+	Targets map[string]int    // how many mounts are there
 	labels  map[string]string // the SELinux labels that file systems are mounted with, by target
-	mounter mount.Interface   // whose file systems can be asked for; nil: the kernel's
+	Mounter mount.Interface   // whose file systems can be asked for; nil: the kernel's
 }
 
 // place is a directory by which paths begin, and what the mount table has in its
@@ -39,25 +39,26 @@ func placesOf(rootDir string) (places []place, err error) {
 	return append(places, place{rootDir, rootDir}), nil
 }
 
-func readMounts(rootDir string, mounter mount.Interface) (mounts, error) {
-	mounts := table.Of(mounter)
-	m, err := newMounts(rootDir, mounts)
-	m.mounter = mounter
+// ReadMounts reads the mount table that the mounter sees.
+func ReadMounts(rootDir string, mounter mount.Interface) (Mounts, error) {
+	m, err := NewMounts(rootDir, table.Of(mounter))
+	m.Mounter = mounter
 	return m, err
 }
 
-func newMounts(rootDir string, table mount.Table) (mounts, error) {
+// NewMounts picks out of a mount table what is mounted below a root directory.
+func NewMounts(rootDir string, table mount.Table) (Mounts, error) {
 	entries, err := table.All()
 	if err != nil {
-		return mounts{}, err
+		return Mounts{}, err
 	}
 	places, err := placesOf(rootDir)
 	if err != nil {
-		return mounts{}, err
+		return Mounts{}, err
 	}
-	m := mounts{places: places, targets: make(map[string]int, len(entries)), labels: make(map[string]string)}
+	m := Mounts{places: places, Targets: make(map[string]int, len(entries)), labels: make(map[string]string)}
 	for _, e := range entries {
-		m.targets[e.Target]++
+		m.Targets[e.Target]++
 		if label := volume.SELinuxMountOption(e.SuperOptions); label != "" {
 			m.labels[e.Target] = label
 		}
@@ -65,21 +66,21 @@ func newMounts(rootDir string, table mount.Table) (mounts, error) {
 	return m, nil
 }
 
-// has reports whether something is mounted at a path below the root.
-func (m mounts) has(path string) bool {
+// Has reports whether something is mounted at a path below the root.
+func (m Mounts) Has(path string) bool {
 	real, ok := m.real(path)
-	return ok && (m.targets[path] > 0 || m.targets[real] > 0)
+	return ok && (m.Targets[path] > 0 || m.Targets[real] > 0)
 }
 
-// label is the SELinux label of what is mounted at a path below the root; empty:
+// Label is the SELinux label of what is mounted at a path below the root; empty:
 // none.
-func (m mounts) label(path string) string {
+func (m Mounts) Label(path string) string {
 	real, _ := m.real(path)
 	return cmp.Or(m.labels[path], m.labels[real])
 }
 
 // real returns a path below the root as the mount table has it.
-func (m mounts) real(path string) (string, bool) {
+func (m Mounts) real(path string) (string, bool) {
 	for _, p := range m.places {
 		if rest, ok := pathin.Cut(p.given, path); ok {
 			return filepath.Join(p.real, rest), true
@@ -88,8 +89,8 @@ func (m mounts) real(path string) (string, bool) {
 	return "", false
 }
 
-// shown returns a target below the root as paths begin, links not resolved.
-func (m mounts) shown(target string) (string, bool) {
+// Shown returns a target below the root as paths begin, links not resolved.
+func (m Mounts) Shown(target string) (string, bool) {
 	for _, p := range m.places {
 		if rest, ok := pathin.Cut(p.real, target); ok {
 			return filepath.Join(p.given, rest), true

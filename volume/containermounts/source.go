@@ -1,4 +1,4 @@
-package volumemanager
+package containermounts
 
 import (
 	"context"
@@ -8,20 +8,23 @@ import (
 	"os"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 // source finds out what is to be bound, and binds a sub-path to where it is taken
 // from.
-func (c *container) source(ctx context.Context, p *containerMount) error {
+func (c *container) source(ctx context.Context, p *planned) error {
 	var seen sourceLook
 	var err error
 	if p.SubPath == "" {
 		p.Source = p.volume.record.Path
-		seen, err = c.m.look(ctx, p.volume.record)
+		seen, err = c.binder.look(ctx, p.volume.record)
 	} else {
 		b := c.subPathBind(p)
 		p.Source = b.target
@@ -57,20 +60,20 @@ type sourceLook struct {
 // look looks at a volume's path. A mount point of the manager's own is looked up
 // in the mount table alone, so that a server that does not answer cannot hold
 // it up; anything else, until ctx ends.
-func (m *Manager) look(ctx context.Context, r *mountrecord.Record) (sourceLook, error) {
-	mounts := table.Of(m.host.Mounter)
-	own := pathin.Strictly(podsDir(m.host.RootDir), r.Path)
+func (b *Binder) look(ctx context.Context, r *mountrecord.Record) (sourceLook, error) {
+	mounts := table.Of(b.host.Mounter)
+	own := pathin.Strictly(podsDir(b.host.RootDir), r.Path)
 	if own {
 		e, mounted, err := mounts.At(r.Path)
 		if err != nil || mounted {
 			return sourceLook{mount: e}, err
 		}
 		if r.Confirmed != nil && r.Confirmed.MountPoint {
-			return sourceLook{}, ErrNotMountedAnymore
+			return sourceLook{}, mountrecord.ErrNotMountedAnymore
 		}
 	}
 	var seen sourceLook
-	err := m.reaches.Do(ctx, r.Path, func() error {
+	err := b.reaches.Do(ctx, r.Path, func() error {
 		info, err := os.Stat(r.Path)
 		if err != nil {
 			return err
@@ -86,4 +89,41 @@ func (m *Manager) look(ctx context.Context, r *mountrecord.Record) (sourceLook, 
 		return sourceLook{}, fmt.Errorf("cannot look at what is to be shown to the container: %w", err)
 	}
 	return seen, nil
+}
+
+// openVolume opens the root of a volume, but no bare mount point.
+func (b *Binder) openVolume(r *mountrecord.Record) (*os.File, error) {
+	if r.Confirmed == nil || !r.Confirmed.MountPoint || !pathin.Strictly(podsDir(b.host.RootDir), r.Path) {
+		return openPlace(r.Path)
+	}
+	return b.openMounted(r.Path)
+}
+
+// openMounted opens what is mounted at a path: only after that does the mount
+// table say that it was no bare mount point.
+func (b *Binder) openMounted(path string) (*os.File, error) {
+	mounts := table.Of(b.host.Mounter)
+	root, err := openPlace(path)
+	if err != nil {
+		return nil, err
+	}
+	_, mounted, err := mounts.At(path)
+	if err == nil && !mounted {
+		err = mountrecord.ErrNotMountedAnymore
+	}
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	return root, nil
+}
+
+// openPlace opens a path of the manager's own, or one that a manifest may name
+// freely, without opening what is there.
+func openPlace(path string) (*os.File, error) {
+	fd, err := eintr.Get(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }

@@ -1,4 +1,4 @@
-package volumemanager
+package rootdir
 
 import (
 	"os"
@@ -21,7 +21,7 @@ func TestLockWhileEmptyDirectoriesAreRemoved(t *testing.T) {
 				_ = unix.Rmdir(root)
 			}
 		})
-		unlock, err := lockRoot(root)
+		unlock, err := Lock(root)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package volumemanager
+package rootdir
 
 import (
 	"errors"
@@ -16,25 +16,25 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// ErrRootBusy says that another process owns the root directory.
-var ErrRootBusy = errors.New("the root directory is in use")
+// ErrBusy says that another process owns the root directory.
+var ErrBusy = errors.New("the root directory is in use")
 
 // rootBusy names the process that owns the root directory, as "process 4711 (podvol)".
 func rootBusy(rootDir, holder string) error {
 	return &volume.Failure{
-		Cause: ErrRootBusy, Subject: rootDir,
+		Cause: ErrBusy, Subject: rootDir,
 		What: fmt.Sprintf("%s is in use by %s", rootDir, holder),
 		Next: "wait for it to end, or choose another root directory",
 	}
 }
 
-// RootError says that the root directory cannot be used.
-type RootError struct {
+// Error says that the root directory cannot be used.
+type Error struct {
 	RootDir string
 	Err     error
 }
 
-func (e *RootError) Error() string {
+func (e *Error) Error() string {
 	if _, ok := errors.AsType[*rootdir.Error](e.Err); ok {
 		return fmt.Sprintf("the root directory %s cannot be relied on: %v; or choose another root directory", e.RootDir, e.Err)
 	}
@@ -49,7 +49,7 @@ func (e *RootError) Error() string {
 }
 
 // Unwrap returns what the operating system said.
-func (e *RootError) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error { return e.Err }
 
 // StateDir returns the directory below a root that is podvol's own: the
 // manager's, and that of programs around it, for what must outlive them. It
@@ -58,9 +58,9 @@ func StateDir(rootDir string) string { return filepath.Join(rootDir, stateName) 
 
 const stateName, lockName = "podvol", "lock"
 
-// lockRoot makes the root directory ready and takes its lock. The lock is
+// Lock makes the root directory ready and takes its lock. The lock is
 // flock(2)'s: it goes with the process, however that ends.
-func lockRoot(rootDir string) (unlock func(), err error) {
+func Lock(rootDir string) (unlock func(), err error) {
 	// Whoever removes the empty directories that he leaves may do so between two
 	// steps here.
 	err = retry.Patiently(fs.ErrNotExist, func() error {
@@ -73,18 +73,18 @@ func lockRoot(rootDir string) (unlock func(), err error) {
 func tryLockRoot(rootDir string) (unlock func(), err error) {
 	file, err := openLock(rootDir)
 	if err != nil {
-		return nil, &RootError{rootDir, err}
+		return nil, &Error{rootDir, err}
 	}
 	if err := eintr.Do(func() error { return unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) }); err != nil {
 		defer file.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, rootBusy(rootDir, holder(file))
 		}
-		return nil, &RootError{rootDir, err}
+		return nil, &Error{rootDir, err}
 	}
 	if err := signHolder(file); err != nil {
 		file.Close()
-		return nil, &RootError{rootDir, err}
+		return nil, &Error{rootDir, err}
 	}
 	return func() { file.Close() }, nil
 }

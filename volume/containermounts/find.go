@@ -1,0 +1,133 @@
+package containermounts
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
+)
+
+// unknownContainer says that a pod has no container of a name, and which there are.
+func unknownContainer(pod types.NamespacedName, name string, there []string) error {
+	return &volume.Failure{
+		Cause: ErrUnknownContainer, Subject: name,
+		What: fmt.Sprintf("pod %s has no container %q", pod, name),
+		Next: "it has " + strings.Join(there, ", "),
+	}
+}
+
+// containerOf finds a container of a pod that is declared.
+func (b *Binder) containerOf(podUID types.UID, name string, options Options) (*container, error) {
+	pod, err := b.volumes.DeclaredPod(podUID)
+	if err != nil {
+		return nil, err
+	}
+	spec, field := findContainer(pod, name)
+	if spec == nil {
+		return nil, unknownContainer(podName(pod), name, containerNames(pod))
+	}
+	c := &container{binder: b, pod: pod, spec: spec, field: field, options: options}
+	return c, c.checkMappings()
+}
+
+func findContainer(pod *v1.Pod, name string) (found *v1.Container, at string) {
+	volume.EachContainer(pod, func(spec *v1.Container, field string) bool {
+		if spec.Name == name {
+			found, at = spec, field
+		}
+		return found == nil
+	})
+	return found, at
+}
+
+func containerNames(pod *v1.Pod) (names []string) {
+	volume.EachContainer(pod, func(spec *v1.Container, _ string) bool {
+		names = append(names, spec.Name)
+		return true
+	})
+	return names
+}
+
+// mountedVolume is a volume of a pod that containers can use.
+type mountedVolume struct {
+	name       string // the pod's
+	claim      *v1.PersistentVolumeClaimVolumeSource
+	record     *mountrecord.Record
+	attributes volume.Attributes
+}
+
+func (v mountedVolume) isBlock() bool { return v.record.Spec().IsBlock() }
+
+// readOnly reports whether no container can write to the volume by this name. A
+// claim that the pod names twice is mounted writable if one of the names is.
+func (v mountedVolume) readOnly() bool {
+	return v.attributes.ReadOnly || v.record.ReadOnly || v.claim != nil && v.claim.ReadOnly
+}
+
+// relabelled reports whether the runtime gives the files the container's label, as
+// the kubelet has it done: not where nothing is written (Managed), nor where the
+// mount has the label.
+func (v mountedVolume) relabelled() bool {
+	return v.attributes.Managed && v.attributes.SELinuxRelabel && v.record.SELinuxLabel == ""
+}
+
+// subPaths is where parts of the volume are bound.
+func (v mountedVolume) subPaths() SubPaths {
+	return SubPaths{PodUID: v.record.PodUID, Spec: v.record.Spec().Name()}
+}
+
+// failed names the volume as the pod does. An error that names it by its spec says
+// which call has failed.
+func (v mountedVolume) failed(err error) error {
+	e := &volume.Error{Op: "ContainerMounts", Plugin: v.record.Plugin, Volume: v.name, Pod: v.record.Pod, PodUID: v.record.PodUID, Err: err}
+	if own, ok := err.(*volume.Error); ok {
+		e.Op, e.Err = own.Op, own.Err
+	}
+	return e
+}
+
+// mountedVolume finds a volume of the pod, which must be mounted.
+func (b *Binder) mountedVolume(pod *v1.Pod, name string) (mountedVolume, error) {
+	v := mountedVolume{name: name, record: &mountrecord.Record{PodUID: pod.UID, Pod: podName(pod)}}
+	i := slices.IndexFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
+	if i >= 0 { // else validation has let it pass, and no volume is mounted for it
+		v.claim = pod.Spec.Volumes[i].PersistentVolumeClaim
+	}
+	record, err := b.volumes.MountedVolume(pod.UID, name)
+	if err != nil {
+		return v, v.failed(err)
+	}
+	v.record = record
+	// A restart forgets the mounter, and the record has no attributes: what says
+	// how a volume is mounted is its spec, and the plugin needs no I/O for it.
+	plugin, err := b.plugins.FindPluginByName(v.record.Plugin)
+	if err != nil {
+		return v, v.failed(err)
+	}
+	if v.isBlock() {
+		v.attributes.ReadOnly = offersOnlyReading(v.record.PersistentVolume)
+		return v, nil
+	}
+	mounter, err := plugin.NewMounter(v.record.Spec(), pod)
+	if err != nil {
+		return v, v.failed(err)
+	}
+	v.attributes = mounter.GetAttributes()
+	return v, nil
+}
+
+// offersOnlyReading reports whether a PersistentVolume has no access mode but
+// ReadOnlyMany.
+func offersOnlyReading(pv *v1.PersistentVolume) bool {
+	other := func(m v1.PersistentVolumeAccessMode) bool { return m != v1.ReadOnlyMany }
+	return pv != nil && len(pv.Spec.AccessModes) > 0 && !slices.ContainsFunc(pv.Spec.AccessModes, other)
+}
+
+func podName(pod *v1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}

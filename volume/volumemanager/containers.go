@@ -1,0 +1,159 @@
+package volumemanager
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/containermounts"
+	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
+)
+
+// ContainerMounts returns what the runtime must show to one container, by name, of a
+// declared pod: see [containermounts.Binder.Mounts], whose errors it has.
+//
+// Each of the volumes must be mounted ([Manager.SetUpPod]). One that is not is a
+// *volume.Error with a *[NotMountedError] that says what it waits for. A pod that was
+// never declared is [ErrUnknownPod], one that was deleted [ErrWithdrawn]. Before Run
+// has recovered, the call waits for it, as [Manager.SetUpPod] does; after Run the
+// error is [ErrStopped].
+func (m *Manager) ContainerMounts(ctx context.Context, podUID types.UID, container string, options containermounts.Options) ([]containermounts.Mount, []containermounts.Device, error) {
+	if err := m.waitForRun(ctx); err != nil {
+		return nil, nil, err
+	}
+	return m.containers.Mounts(ctx, podUID, container, options)
+}
+
+// containerVolumes is the manager's part in what containers are shown.
+type containerVolumes struct{ *Manager }
+
+var _ containermounts.Volumes = containerVolumes{}
+
+// DeclaredPod implements [containermounts.Volumes].
+func (m containerVolumes) DeclaredPod(podUID types.UID) (*v1.Pod, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, ok := m.pods[podUID]
+	switch {
+	case !ok || p.pod == nil:
+		return nil, ErrUnknownPod
+	case !p.wanted:
+		return nil, ErrWithdrawn
+	}
+	return p.pod, nil
+}
+
+// MountedVolume implements [containermounts.Volumes].
+func (m containerVolumes) MountedVolume(podUID types.UID, name string) (*mountrecord.Record, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pods[podUID]
+	if p == nil || !p.wanted {
+		return nil, ErrWithdrawn
+	}
+	s := p.find(func(s *slot) bool { return s.wanted && slices.Contains(s.names, name) })
+	if s == nil {
+		return nil, volume.NothingDone(&NotMountedError{Waits: "the pod to be declared with it"})
+	}
+	// What was rebuilt from a directory's name is not known well enough.
+	if s.state == StateMounted && s.actual.record != nil && !s.actual.record.Rebuilt && s.doing != opTearDown {
+		return s.actual.record, nil
+	}
+	return nil, volume.NothingDone(s.notMounted(name))
+}
+
+// KeepRoot implements [containermounts.Volumes].
+func (m containerVolumes) KeepRoot() (done func(), err error) { return m.keepRoot() }
+
+// Admit implements [containermounts.Volumes]. Whoever is admitted holds the lock that
+// the tear-down takes first.
+func (m containerVolumes) Admit(ctx context.Context, r *mountrecord.Record) (kept context.Context, done func(), err error) {
+	if !m.isStanding(rootdir.KeyOf(r)) {
+		return nil, nil, ErrWithdrawn
+	}
+	release, err := m.podDirs.Use(ctx, r.PodUID)
+	if err != nil {
+		return nil, nil, err
+	}
+	kept, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		select {
+		case <-m.stopped: // nobody asks for it any more, and the next owner looks for itself
+			cancel()
+		case <-kept.Done():
+		}
+	}()
+	return kept, func() { cancel(); release() }, nil
+}
+
+// isStanding reports whether a volume is wanted, and neither torn down nor about to be.
+func (m containerVolumes) isStanding(key rootdir.Key) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pods[key.PodUID]
+	return p != nil && p.wanted &&
+		p.find(func(s *slot) bool { return s.actual.key == key && s.actual.exists() && s.doing != opTearDown }) != nil
+}
+
+// keepRoot keeps the root locked, after the manager has stopped, until done is
+// called.
+func (m *Manager) keepRoot() (done func(), err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stopping {
+		return nil, ErrStopped
+	}
+	m.running.Add(1)
+	return m.running.Done, nil
+}
+
+// NotMountedError says why a volume cannot be shown to a container yet.
+type NotMountedError struct {
+	// Waits says what the volume waits for.
+	Waits string
+	// Last is the error of the last attempt, if one has failed.
+	Last error
+	// Attachment is the report that it waits for, if it waits for one.
+	Attachment *AttachmentError
+}
+
+func (e *NotMountedError) Error() string {
+	text := "it is not mounted, but waits for " + e.Waits
+	if e.Last != nil {
+		text += fmt.Sprintf("; the last attempt failed: %v", e.Last)
+	}
+	return text
+}
+
+// Unwrap returns the last attempt's error and the attachment's.
+func (e *NotMountedError) Unwrap() (errs []error) {
+	if e.Last != nil {
+		errs = append(errs, e.Last)
+	}
+	if e.Attachment != nil {
+		errs = append(errs, e.Attachment)
+	}
+	return errs
+}
+
+// notMounted says what a volume waits for. The caller holds the lock.
+func (s *slot) notMounted(name string) *NotMountedError {
+	rows := s.rows()
+	i := max(0, slices.IndexFunc(rows, func(r VolumeStatus) bool { return r.Volume == name }))
+	e := &NotMountedError{Last: rows[i].Err}
+	e.Waits, e.Attachment = rows[i].waitsFor("its set-up to begin")
+	if own, ok := e.Last.(*volume.Error); ok {
+		e.Last = own.Err // whoever wraps this says whose it is
+	}
+	return e
+}
+
+// subPathsOf is where parts of a volume are bound.
+func subPathsOf(key rootdir.Key) containermounts.SubPaths {
+	return containermounts.SubPaths{PodUID: key.PodUID, Spec: key.Spec}
+}
