@@ -20,12 +20,12 @@ func (s stored) lostVolume(claim *v1.PersistentVolumeClaim) string {
 		"if podvol made it, a mark in the directory .podvol of its share or base names the claim", claim.Spec.VolumeName)
 }
 
-// checkStored tells of damaged records of claims and volumes, of volumes that have
+// checkStored tells of lost and damaged records of claims and volumes, of volumes that have
 // lost their claims, and of claims that have lost their volumes. What seems lost is
 // looked at twice: a command that runs may have deleted both in between.
 func checkStored(rootDir string) error {
 	first := readStored(rootDir)
-	errs := []error{persisted.Check(standalone.ClaimsDir(rootDir))}
+	errs := []error{standalone.CheckClaims(rootDir), persisted.Check(standalone.ClaimsDir(rootDir))}
 	var again *stored
 	for _, claim := range first.claims {
 		if first.lostVolume(claim) == "" {

@@ -46,6 +46,32 @@ func TestAClaimThatHasLostItsVolumeSaysThatItsDataStays(t *testing.T) {
 	})
 }
 
+// Claims whose whole directory is gone are missed by fsck and status, until it is back, or
+// a person says that they are lost.
+func TestAllClaimsAreLost(t *testing.T) {
+	nstest.Parallel(t)
+	nstest.Run(t, func(t *testing.T) {
+		root := filepath.Join(t.TempDir(), "root")
+		fsckAndStatus(t, exitOK, root)
+		mustPodvol(t, exitOK, "mount", "-f", "../../testdata/claims/dynamic.yaml", "--root-dir", root)
+		fsckAndStatus(t, exitOK, root)
+		claims, saved := standalone.ClaimsDir(root), filepath.Join(t.TempDir(), "saved")
+		must(t, os.Rename(claims, saved))
+		for _, errOut := range fsckAndStatus(t, exitFailed, root) {
+			if !strings.Contains(errOut, "the records of all claims are lost") || !strings.Contains(errOut, "backup") {
+				t.Error(errOut)
+			}
+		}
+		must(t, os.Rename(saved, claims))
+		fsckAndStatus(t, exitOK, root)
+		mustPodvol(t, exitOK, "unmount", "-f", "../../testdata/claims/dynamic.yaml", "--root-dir", root)
+		must(t, os.RemoveAll(claims))
+		fsckAndStatus(t, exitFailed, root)
+		must(t, os.Remove(filepath.Join(root, "podvol", "claims.made")))
+		fsckAndStatus(t, exitOK, root)
+	})
+}
+
 // A record that was damaged is found by fsck and status, by its name.
 func TestDamagedRecordsOfClaimsAreFound(t *testing.T) {
 	nstest.Parallel(t)

@@ -6,11 +6,14 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -29,6 +32,36 @@ import (
 func ClaimsDir(rootDir string) string {
 	return filepath.Join(volumemanager.StateDir(rootDir), "claims")
 }
+
+// claimsMark is an empty file beside the directory of the claims, which says that there
+// was one: without it, a directory that was removed looks like one that was never made.
+func claimsMark(rootDir string) string {
+	return filepath.Join(volumemanager.StateDir(rootDir), "claims.made")
+}
+
+// markClaims makes the mark. Where that fails, as on a full disk, the next opening tries
+// again: the claims themselves are as safe as without it.
+func markClaims(rootDir string) {
+	if f, err := os.OpenFile(claimsMark(rootDir), os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW, 0o600); err == nil {
+		_ = f.Close()
+	}
+}
+
+// CheckClaims returns an error that matches [ErrClaimsLost] if a root directory had claims
+// and their whole directory is gone. It changes nothing and takes no lock.
+func CheckClaims(rootDir string) error {
+	if _, err := os.Lstat(claimsMark(rootDir)); err != nil {
+		return nil
+	}
+	if _, err := os.Lstat(ClaimsDir(rootDir)); !errors.Is(err, fs.ErrNotExist) {
+		return nil // what is wrong with it otherwise, its reader says
+	}
+	return &volume.Failure{Cause: ErrClaimsLost, Subject: rootDir, What: "the records of all claims are lost: " + ClaimsDir(rootDir) + " is gone",
+		Next: "restore it from a backup before a pod is mounted; without one, remove " + claimsMark(rootDir) + ", and the next mount begins anew and says which data it finds"}
+}
+
+// ErrClaimsLost is the cause of [CheckClaims].
+const ErrClaimsLost volume.Cause = "the records of all claims are lost"
 
 // ClaimsConfig describes the claims to open.
 type ClaimsConfig struct {
@@ -106,6 +139,9 @@ func OpenClaims(ctx context.Context, c ClaimsConfig) (*embedded.Cluster, error) 
 		Mounted: mounted, MountedFor: c.MountedFor, Explained: c.Explained, Only: c.Only,
 		LockTimeout: c.LockTimeout, Events: c.Events, Logger: c.Logger,
 	})
+	if err == nil && dir == ClaimsDir(c.RootDir) {
+		markClaims(c.RootDir)
+	}
 	return cluster, err
 }
 
