@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/util/seal"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/standalone"
@@ -70,7 +71,9 @@ func TestADeletionThatCannotLookSaysSo(t *testing.T) {
 	for _, name := range []string{"claim~shop~data.json", "volume~pv.json"} {
 		for how, spoil := range map[string]func(path string) error{
 			"unreadable": func(path string) error { return os.Mkdir(path, 0o700) },
-			"flipped":    func(path string) error { return os.WriteFile(path, []byte(`{"schemaVersion":1}`), 0o600) },
+			"flipped": func(path string) error {
+				return os.WriteFile(path, seal.Add([]byte(`{"schemaVersion":2}`+"\n")), 0o600)
+			},
 		} {
 			path := filepath.Join(standalone.ClaimsDir(root), name)
 			sound, err := os.ReadFile(path)

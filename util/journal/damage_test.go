@@ -109,12 +109,12 @@ func TestALostJournalIsNoNewOne(t *testing.T) {
 		"never made": {func(path string, _ []byte) error {
 			return errors.Join(os.Remove(path), removeProofs(path))
 		}, false},
-		"of a version without proofs, and empty": {func(path string, _ []byte) error {
+		"emptied, and without proofs": {func(path string, _ []byte) error {
 			return errors.Join(os.Truncate(path, 0), removeProofs(path))
-		}, false},
-		"of a version without proofs": {func(path string, text []byte) error {
+		}, true},
+		"without its first line, and without proofs": {func(path string, text []byte) error {
 			return errors.Join(os.WriteFile(path, text[bytes.IndexByte(text, '\n')+1:], 0o600), removeProofs(path))
-		}, false},
+		}, true},
 	}
 	for n := range 3 {
 		cut := func(text []byte) []byte {

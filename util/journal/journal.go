@@ -138,11 +138,10 @@ func (j *Journal) start() (_ *Journal, held []Entry, damaged []error, err error)
 	return j, content.held, damaged, nil
 }
 
-// take opens the file, which is written anew first where it needs that. One
-// that only lacks its first line, of an older version, can do without.
+// take opens the file, which is written anew first where it needs that.
 func (j *Journal) take(c content) error {
 	whole := c.exists && !c.torn && len(c.damaged) == 0 && c.end < 2*slack
-	if whole && c.id != "" {
+	if whole {
 		return j.use(c.end, c.id)
 	}
 	err := j.rewrite(c.held)

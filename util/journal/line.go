@@ -146,7 +146,7 @@ type content struct {
 	held    []Entry
 	damaged []error // each a *DamagedError
 	exists  bool
-	id      string // the file's own; empty in one of a version that gave it none
+	id      string // the file's own
 	torn    bool   // a line was cut off
 	end     int64  // where the lines end
 }

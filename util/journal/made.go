@@ -17,8 +17,7 @@ import (
 // is missing, was emptied or has lost its end is told from a new one, also where
 // it was cut between two lines. The proof is made after the journal, and is one
 // line of fixed length that is overwritten and not synced: what it says is true
-// whether or not the last update has reached the disk. A journal of a version
-// that made none is read as it is, and has one from then on.
+// whether or not the last update has reached the disk. A missing proof is made anew.
 //
 // A third file, the witness, is empty, and says only that the journal was made. Its
 // name does not begin as theirs do, so that it is still there for whoever removes
@@ -97,12 +96,8 @@ func (j *Journal) bearWitness() {
 
 // openProof opens the journal's proof, and makes it if it is not there. It only
 // serves to find damage, so where it cannot be made, the journal goes on
-// without: a full disk is no reason not to read what is there. A file without a
-// first line gets none, so that it is not taken for one that was emptied.
+// without: a full disk is no reason not to read what is there.
 func (j *Journal) openProof() {
-	if j.id == "" {
-		return
-	}
 	j.bearWitness()
 	if j.proof == nil {
 		file, err := j.open(proofPath(j.path))
@@ -133,7 +128,7 @@ func (j *Journal) prove() {
 
 var (
 	errMissing = errors.New("it is missing, although it was made once: whatever it held is lost")
-	errEmptied = errors.New("it does not begin as it did when it was made: it was emptied, or another file was put in its place")
+	errEmptied = errors.New("it does not begin as every journal does: it was emptied, or another file was put in its place, or an unknown version wrote it")
 	errCut     = errors.New("its end is lost: it was longer once")
 	errKept    = errors.New("it was not whole when it was read")
 	errGone    = errors.New("it was missing when it was opened, although it was made once: whatever it held is lost")
@@ -142,7 +137,7 @@ var (
 // compare looks whether a journal is what its proof says.
 func (c *content) compare(path string, p proof) {
 	switch {
-	case !p.made:
+	case !c.exists && !p.made: // it is new
 	case !c.exists:
 		c.damage(path, 0, errMissing)
 	case c.id == "" && len(c.damaged) == 0:

@@ -75,17 +75,18 @@ func TestDamagedRecords(t *testing.T) {
 		"an array":              []byte("[]\n"),
 		"no version":            []byte(`{"record":{}}` + "\n"),
 		"version 0":             envelope(0, good),
+		"version 1":             envelope(1, good),
 		"version -1":            envelope(-1, good),
-		"no record":             []byte(`{"version":1,"sha256":""}` + "\n"),
-		"an empty record":       envelope(1, `{}`),
-		"a null record":         envelope(1, `null`),
-		"a field of wrong type": envelope(1, strings.Replace(good, `"0a1b-2c"`, `7`, 1)),
-		"a UID that leads out":  envelope(1, strings.Replace(good, `"0a1b-2c"`, `"../.."`, 1)),
-		"a relative path":       envelope(1, strings.Replace(good, `"path":"/`, `"path":"`, 1)),
-		"a path that leads out": envelope(1, strings.Replace(good, `"path":"/var`, `"path":"/var/..`, 1)),
-		"an unqualified plugin": envelope(1, strings.Replace(good, "kubernetes.io/nfs", "nfs", 1)),
-		"two specs":             envelope(1, strings.TrimSuffix(good, "}")+`,"persistentVolume":{"metadata":{"name":"x"},"spec":{}}}`),
-		"a name that leads out": envelope(1, strings.ReplaceAll(pvBody, `"nfs211"`, `"../../etc"`)),
+		"no record":             []byte(`{"version":2,"sha256":""}` + "\n"),
+		"an empty record":       envelope(2, `{}`),
+		"a null record":         envelope(2, `null`),
+		"a field of wrong type": envelope(2, strings.Replace(good, `"0a1b-2c"`, `7`, 1)),
+		"a UID that leads out":  envelope(2, strings.Replace(good, `"0a1b-2c"`, `"../.."`, 1)),
+		"a relative path":       envelope(2, strings.Replace(good, `"path":"/`, `"path":"`, 1)),
+		"a path that leads out": envelope(2, strings.Replace(good, `"path":"/var`, `"path":"/var/..`, 1)),
+		"an unqualified plugin": envelope(2, strings.Replace(good, "kubernetes.io/nfs", "nfs", 1)),
+		"two specs":             envelope(2, strings.TrimSuffix(good, "}")+`,"persistentVolume":{"metadata":{"name":"x"},"spec":{}}}`),
+		"a name that leads out": envelope(2, strings.ReplaceAll(pvBody, `"nfs211"`, `"../../etc"`)),
 		"a confirmation alone":  []byte(confirmation(t, mountrecord.Confirmation{At: time.Unix(0, 0)})),
 	} {
 		wantDamaged(t, name, data)
@@ -104,7 +105,7 @@ func FuzzDecodeRecord(f *testing.F) {
 		_, rest, _ := bytes.Cut(data, []byte(`"record":`))
 		f.Add(bytes.TrimSuffix(rest, []byte("}")))
 	}
-	f.Add([]byte(`{"version":1,"sha256":"","record":{}}`))
+	f.Add([]byte(`{"version":2,"sha256":"","record":{}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		fuzzDecode(t, data)
 		fuzzDecode(t, envelope(mountrecord.Version, string(data)))
@@ -134,7 +135,7 @@ func fuzzDecode(t *testing.T, data []byte) {
 // A record of this version with a field that only a newer build knows can
 // still be used to tear its volume down.
 func TestUnknownFieldIsPassedOver(t *testing.T) {
-	r, err := mountrecord.Decode(envelope(1, `{"podUID":"u","pod":{},"volumes":["v"],"plugin":"example.com/x","path":"/p","new":1,`+
+	r, err := mountrecord.Decode(envelope(2, `{"podUID":"u","pod":{},"volumes":["v"],"plugin":"example.com/x","path":"/p","new":1,`+
 		`"inlineVolume":{"name":"v","newSource":{}}}`), nil)
 	if err != nil || r.PodUID != "u" || r.Spec().Name() != "v" {
 		t.Errorf("%+v, %v", r, err)

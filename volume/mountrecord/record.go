@@ -146,8 +146,8 @@ func Decode(record, confirmation []byte) (*Record, error) {
 			Cause: ErrNewer, Subject: strconv.Itoa(e.Version), Next: "use the newer podvol that wrote it",
 			What: fmt.Sprintf("the volume record has schema version %d, this podvol reads up to %d", e.Version, Version),
 		}
-	case e.Version < 1:
-		return nil, fmt.Errorf("%w: schema version %d", ErrDamaged, e.Version)
+	case e.Version < Version:
+		return nil, fmt.Errorf("%w: schema version %d is not known", ErrDamaged, e.Version)
 	}
 	r := &Record{}
 	if err := json.Unmarshal(e.Record, r); err != nil {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/kubeapi"
+	"github.com/podvol/podvol/util/seal"
 	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -180,11 +181,11 @@ func TestRecordsOutliveTheStore(t *testing.T) {
 
 func TestADamagedRecordStopsEverything(t *testing.T) {
 	for name, content := range map[string]string{
-		"cut off": `{"schemaVersion":1,"vol`, "empty": ``, "of another version": `{"schemaVersion":2,"volume":{"metadata":{"name":"pv","uid":"1"}}}`,
-		"about nothing": `{"schemaVersion":1}`, "about two": `{"schemaVersion":1,"volume":{"metadata":{"name":"pv","uid":"1"}},"claim":{}}`,
-		"about another": `{"schemaVersion":1,"volume":{"metadata":{"name":"other","uid":"1"}}}`, "without UID": `{"schemaVersion":1,"volume":{"metadata":{"name":"pv"}}}`,
-		"about what is deleted": `{"schemaVersion":1,"volume":{"metadata":{"name":"pv","uid":"1","deletionTimestamp":"2026-01-02T03:04:05Z"}}}`,
-		"of an unknown type":    `{"schemaVersion":1,"volume":{"metadata":{"name":"pv","uid":1}}}`,
+		"cut off": `{"schemaVersion":2,"vol`, "empty": ``, "of another version": `{"schemaVersion":3,"volume":{"metadata":{"name":"pv","uid":"1"}}}`,
+		"about nothing": `{"schemaVersion":2}`, "about two": `{"schemaVersion":2,"volume":{"metadata":{"name":"pv","uid":"1"}},"claim":{}}`,
+		"about another": `{"schemaVersion":2,"volume":{"metadata":{"name":"other","uid":"1"}}}`, "without UID": `{"schemaVersion":2,"volume":{"metadata":{"name":"pv"}}}`,
+		"about what is deleted": `{"schemaVersion":2,"volume":{"metadata":{"name":"pv","uid":"1","deletionTimestamp":"2026-01-02T03:04:05Z"}}}`,
+		"of an unknown type":    `{"schemaVersion":2,"volume":{"metadata":{"name":"pv","uid":1}}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -194,7 +195,7 @@ func TestADamagedRecordStopsEverything(t *testing.T) {
 			}
 			r.Close()
 			path := filepath.Join(dir, "volume~pv.json")
-			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			if err := os.WriteFile(path, seal.Add([]byte(content+"\n")), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			store := objects.NewStore()

@@ -12,8 +12,7 @@ type dirIdentity struct {
 	Inode uint64 `json:"inode"`
 	// Born is the time at which it was made, in nanoseconds since 1970: file
 	// systems such as ext4 reuse the inode number of a removed directory. 0 if
-	// the file system does not know it, and in files of earlier versions of
-	// podvol.
+	// the file system does not know it.
 	Born int64 `json:"born,omitempty"`
 }
 

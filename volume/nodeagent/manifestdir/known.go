@@ -29,9 +29,7 @@ type knownManifests struct {
 
 // known is the content of that file.
 type known struct {
-	// Version is knownVersion, or 0 in a file of an earlier version of podvol, which
-	// has no checksum.
-	Version int `json:"schemaVersion,omitempty"`
+	Version int `json:"schemaVersion"` // knownVersion
 	dirIdentity
 	// Files are the objects of each file.
 	Files map[string][]string `json:"files"`
@@ -64,10 +62,9 @@ func openKnown(path string) *knownManifests {
 	return k
 }
 
-// parseKnown refuses all contents that store, of this version or an earlier one,
-// has not written: a missing name would tear a pod down, with its data.
+// parseKnown refuses all contents that store has not written: a missing name would tear a pod down, with its data.
 func parseKnown(data []byte) (k known, err error) {
-	line, sealed, err := seal.Open(data)
+	line, err := seal.Open(data)
 	if err != nil {
 		return known{}, err
 	}
@@ -80,10 +77,8 @@ func parseKnown(data []byte) (k known, err error) {
 		return known{}, errors.New("something follows what it says")
 	}
 	switch {
-	case k.Version != 0 && k.Version != knownVersion:
-		return known{}, fmt.Errorf("its schema version is %d, this program knows none and %d", k.Version, knownVersion)
-	case k.Version != 0 && !sealed:
-		return known{}, seal.ErrNone
+	case k.Version != knownVersion:
+		return known{}, fmt.Errorf("its schema version is %d, this program knows %d", k.Version, knownVersion)
 	case k.Files == nil:
 		return known{}, errors.New("it has no files")
 	}
@@ -93,7 +88,7 @@ func parseKnown(data []byte) (k known, err error) {
 // store stores the known objects, before any of them is applied.
 func (k *knownManifests) store(now known) error {
 	now.Version = knownVersion
-	if k.damaged == nil && k.made && !k.absent && k.stored.Version == now.Version && k.stored.dirIdentity == now.dirIdentity && maps.EqualFunc(k.stored.Files, now.Files, slices.Equal) {
+	if k.damaged == nil && k.made && !k.absent && k.stored.dirIdentity == now.dirIdentity && maps.EqualFunc(k.stored.Files, now.Files, slices.Equal) {
 		return nil
 	}
 	data, err := json.Marshal(now)

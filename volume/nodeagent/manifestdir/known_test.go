@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/seal"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -166,7 +167,12 @@ func TestDirectoryAsksWhereNothingIsKnown(t *testing.T) {
 		if d.rest(); !d.Complete() {
 			t.Errorf("with a manifest: question %q", d.question)
 		}
-		for _, damaged := range []string{"", "{", `{"files":[]}`, `{"inode":7}`, `{"inode":7,"giles":{"b.yaml":["Pod shop/b"]}}`} {
+		const old = `{"inode":7,"files":{"b.yaml":["Pod shop/b"]}}`
+		sealed := []string{"", "{", `{"schemaVersion":2,"files":[]}`, `{"schemaVersion":2,"inode":7}`, `{"schemaVersion":2,"inode":7,"giles":{"b.yaml":["Pod shop/b"]}}`, old}
+		for i, damaged := range append(sealed, "", old) {
+			if i < len(sealed) {
+				damaged = string(seal.Add([]byte(damaged + "\n")))
+			}
 			putFile(t, knownPath(path), damaged)
 			for range 2 { // it is not forgotten by who finds it
 				d = manifestDirIn(path, knownPath(path))
@@ -183,17 +189,12 @@ func TestDirectoryAsksWhereNothingIsKnown(t *testing.T) {
 	})
 }
 
-// Whatever becomes of the file, it is not believed to have fewer names. That of an
-// earlier version, without a checksum, is read until the next write.
+// Whatever becomes of the file, it is not believed to have fewer names.
 func TestKnownManifestsAreWholeOrDamaged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "known")
-	putFile(t, path, `{"inode":7,"files":{"a.yaml":["Pod shop/a"]}}`)
-	old := openKnown(path)
-	if old.damaged != nil || old.stored.Inode != 7 || !slices.Equal(old.stored.Files["a.yaml"], []string{"Pod shop/a"}) {
-		t.Fatalf("of an earlier version: %+v", old)
-	}
-	must(t, old.store(old.stored))
-	if again := openKnown(path); again.damaged != nil || again.stored.Version != knownVersion || !maps.EqualFunc(again.stored.Files, old.stored.Files, slices.Equal) {
+	now := known{dirIdentity: dirIdentity{Inode: 7}, Files: map[string][]string{"a.yaml": {"Pod shop/a"}}}
+	must(t, openKnown(path).store(now))
+	if again := openKnown(path); again.damaged != nil || again.stored.Version != knownVersion || again.stored.Inode != 7 || !maps.EqualFunc(again.stored.Files, now.Files, slices.Equal) {
 		t.Errorf("stored: %+v", again)
 	}
 	sound, err := os.ReadFile(path)

@@ -41,10 +41,8 @@ func (DurableDisk) WriteFile(path string, data []byte, perm fs.FileMode) error {
 // Remove implements [Disk].
 func (DurableDisk) Remove(path string) error { return durable.Remove(path) }
 
-// sealedVersion is the schema of the files of [Store], which have a checksum.
-// Those of recordVersion have none: earlier versions wrote them, and the next write
-// gives them one.
-const recordVersion, sealedVersion = 1, 2
+// schemaVersion is the schema of the files of [Store]. All have a checksum.
+const schemaVersion = 2
 
 // record is one file.
 type record struct {
@@ -118,14 +116,14 @@ func readRecord(path string) (record, error) {
 
 func parseRecord(path string, data []byte) (record, error) {
 	var rec record
-	data, sealed, err := seal.Open(data)
+	data, err := seal.Open(data)
 	if err != nil {
 		return rec, err
 	}
 	if err := json.Unmarshal(data, &rec); err != nil {
 		return rec, err
 	}
-	if err := checkVersion(rec.SchemaVersion, sealed); err != nil {
+	if err := checkVersion(rec.SchemaVersion); err != nil {
 		return rec, err
 	}
 	if rec.Deleted != nil && rec.Claim == nil && rec.Volume == nil {
@@ -143,14 +141,10 @@ func parseRecord(path string, data []byte) (record, error) {
 	return rec, objects.NewStore().Load(context.Background(), 0, rec.object()) // a rehearsal
 }
 
-// checkVersion refuses a file of a schema that is not known, and one without the
-// checksum that its schema has.
-func checkVersion(version int, sealed bool) error {
-	switch {
-	case version != recordVersion && version != sealedVersion:
-		return fmt.Errorf("its schema version is %d, this program knows %d and %d", version, recordVersion, sealedVersion)
-	case version == sealedVersion && !sealed:
-		return seal.ErrNone
+// checkVersion refuses a file of a schema that is not known.
+func checkVersion(version int) error {
+	if version != schemaVersion {
+		return fmt.Errorf("its schema version is %d, this program knows %d", version, schemaVersion)
 	}
 	return nil
 }
@@ -165,7 +159,7 @@ func (r record) object() metav1.Object {
 // save writes an object down. It has no version there: that is given anew
 // by each store.
 func (r *Store) save(object metav1.Object) error {
-	rec := record{SchemaVersion: sealedVersion}
+	rec := record{SchemaVersion: schemaVersion}
 	switch o := withVersion(object, "").(type) {
 	case *v1.PersistentVolumeClaim:
 		rec.Claim = o
@@ -227,12 +221,11 @@ type epoch struct {
 // readEpoch returns the floor for this store.
 func (r *Store) readEpoch() (floor uint64, err error) {
 	e, err := readEpoch(filepath.Join(r.dir, epochFile))
-	r.epoch = epoch{SchemaVersion: sealedVersion, Floor: e.Floor + epochLength}
+	r.epoch = epoch{SchemaVersion: schemaVersion, Floor: e.Floor + epochLength}
 	return e.Floor, err
 }
 
-// readEpoch reads the file of versions. That of an earlier version of podvol has no
-// checksum. A lower floor would have versions given again, which readers have seen
+// readEpoch reads the file of versions. A lower floor would have versions given again, which readers have seen
 // with other contents, and a higher one leave none to give.
 func readEpoch(path string) (e epoch, err error) {
 	data, err := os.ReadFile(path)
@@ -242,12 +235,12 @@ func readEpoch(path string) (e epoch, err error) {
 	if err != nil {
 		return epoch{}, err
 	}
-	line, sealed, err := seal.Open(data)
+	line, err := seal.Open(data)
 	if err == nil {
 		err = json.Unmarshal(line, &e)
 	}
 	if err == nil {
-		err = checkVersion(e.SchemaVersion, sealed)
+		err = checkVersion(e.SchemaVersion)
 	}
 	if err == nil && e.Floor > math.MaxInt64-epochLength {
 		err = fmt.Errorf("its floor %d is none that was ever given", e.Floor)

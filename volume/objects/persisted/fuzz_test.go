@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/podvol/podvol/util/seal"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/persisted"
 )
@@ -17,11 +18,11 @@ import (
 // loaded, and found again.
 func FuzzRecords(f *testing.F) {
 	for _, seed := range []string{
-		`{"schemaVersion":1,"claim":{"metadata":{"name":"x","namespace":"ops","uid":"1"},"spec":{"volumeName":"x"},"status":{"phase":"Bound"}}}`,
-		`{"schemaVersion":1,"volume":{"metadata":{"name":"x","uid":"1","deletionTimestamp":"2026-01-02T03:04:05Z","finalizers":["a"]}}}`,
-		`{"schemaVersion":1,"volume":{"metadata":{"name":"x","namespace":"ops","uid":"1"}}}`,
-		`{"schemaVersion":1,"volume":{"metadata":{"name":"x","uid":"1","creationTimestamp":"9999-12-31T23:59:60Z"},"spec":{"capacity":{"storage":"1e999"}}}}`,
-		`{"schemaVersion":1,"volume":"x","namespace":"ops","name":"x","uid":"1"}`, `{}`, `null`, `[]`, ``,
+		`{"schemaVersion":2,"claim":{"metadata":{"name":"x","namespace":"ops","uid":"1"},"spec":{"volumeName":"x"},"status":{"phase":"Bound"}}}`,
+		`{"schemaVersion":2,"volume":{"metadata":{"name":"x","uid":"1","deletionTimestamp":"2026-01-02T03:04:05Z","finalizers":["a"]}}}`,
+		`{"schemaVersion":2,"volume":{"metadata":{"name":"x","namespace":"ops","uid":"1"}}}`,
+		`{"schemaVersion":2,"volume":{"metadata":{"name":"x","uid":"1","creationTimestamp":"9999-12-31T23:59:60Z"},"spec":{"capacity":{"storage":"1e999"}}}}`,
+		`{"schemaVersion":2,"volume":"x","namespace":"ops","name":"x","uid":"1"}`, `{}`, `null`, `[]`, ``,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -29,7 +30,7 @@ func FuzzRecords(f *testing.F) {
 		for _, name := range []string{"volume~x.json", "claim~ops~x.json"} {
 			dir := t.TempDir()
 			path := filepath.Join(dir, name)
-			if err := os.WriteFile(path, content, 0o600); err != nil {
+			if err := os.WriteFile(path, seal.Add(content), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			for range 2 {

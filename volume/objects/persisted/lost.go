@@ -69,7 +69,7 @@ func (r *Store) bury(ref volume.ObjectRef, stored metav1.Object) error {
 	if !ok || !r.isBoundTo(claim) {
 		return r.remove(ref)
 	}
-	data, err := json.Marshal(record{SchemaVersion: sealedVersion, Deleted: &deletedClaim{NamespacedName: ref.NamespacedName, UID: claim.UID}})
+	data, err := json.Marshal(record{SchemaVersion: schemaVersion, Deleted: &deletedClaim{NamespacedName: ref.NamespacedName, UID: claim.UID}})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package persisted
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -64,38 +65,24 @@ func TestEveryFlippedBitOfARecordIsFound(t *testing.T) {
 	}
 }
 
-// What earlier versions have written is read, and has a checksum once it is written
-// again.
-func TestRecordsWithoutChecksumGetOne(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "claim~ops~data.json")
-	before := `{"schemaVersion":1,"claim":{"metadata":{"namespace":"ops","name":"data","uid":"1"},"spec":{"volumeName":"pv"},"status":{}}}` + "\n"
-	if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r, err := Open(t.Context(), objects.NewStore(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	if data, err := os.ReadFile(path); err != nil || string(data) != before {
-		t.Errorf("it was written though nothing has changed: %s, %v", data, err)
-	}
-	claim, err := objects.Get[*v1.PersistentVolumeClaim](t.Context(), r, pvapi.ClaimRef(pvapi.NameOf(&v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "data"}})))
-	if err != nil || claim.Spec.VolumeName != "pv" {
-		t.Fatalf("%+v, %v", claim, err)
-	}
-	next := claim.DeepCopy()
-	next.Labels = map[string]string{"a": "b"}
-	if _, err := r.Update(t.Context(), next); err != nil {
-		t.Fatal(err)
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if line, sealed, err := seal.Open(data); err != nil || !sealed || len(line) == 0 {
-		t.Errorf("%s: sealed %v, %v", data, sealed, err)
+// A file of an unknown version is damaged, sealed or not: it is never passed over.
+func TestRecordsOfUnknownVersionsAreDamaged(t *testing.T) {
+	for _, version := range []int{0, 1, 3} {
+		line := fmt.Sprintf(`{"schemaVersion":%d,"claim":{"metadata":{"namespace":"ops","name":"data","uid":"1"},"spec":{"volumeName":"pv"},"status":{}}}`+"\n", version)
+		for _, content := range []string{line, string(seal.Add([]byte(line)))} {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "claim~ops~data.json")
+			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Open(t.Context(), objects.NewStore(), dir)
+			if damaged, ok := errors.AsType[*DamagedError](err); !ok || damaged.Path != path || !strings.Contains(err.Error(), "restore it, or") {
+				t.Errorf("%s: %v", content, err)
+			}
+			if data, err := os.ReadFile(path); err != nil || string(data) != content {
+				t.Errorf("it is changed: %s, %v", data, err)
+			}
+		}
 	}
 }
 
@@ -118,8 +105,10 @@ func TestEveryFlippedBitOfTheVersionsIsFound(t *testing.T) {
 	if err := wrong(sound); err != nil {
 		t.Error(err)
 	}
-	if err := wrong([]byte(`{"schemaVersion":1,"floor":68719476736}`)); err != nil { // an earlier version's
-		t.Error(err)
+	for _, unknown := range []string{`{"schemaVersion":1,"floor":68719476736}`, string(seal.Add([]byte(`{"schemaVersion":1,"floor":68719476736}` + "\n")))} {
+		if err := wrong([]byte(unknown)); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "remove it while nothing runs") {
+			t.Errorf("of an unknown version: %v", err)
+		}
 	}
 	for i := range sound {
 		for bit := range 8 {
