@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
+
+	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 )
 
 var printedAt = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -79,27 +81,27 @@ func exampleClaims() []*v1.PersistentVolumeClaim {
 
 // The expected text is laid out as kubectl v1.37 does it.
 func TestTablesAreThoseOfKubectl(t *testing.T) {
-	users := claimUsers{types.NamespacedName{Namespace: "ops-test", Name: "nfs-211"}: {"web-0", "web-1"}}
+	users := kubectlget.ClaimUsers{types.NamespacedName{Namespace: "ops-test", Name: "nfs-211"}: {"web-0", "web-1"}}
 	tests := map[string]struct {
-		table columns
+		table kubectlget.Table
 		want  string
 	}{
-		"volumes": {volumeColumns(exampleVolumes(), false, printedAt), `
+		"volumes": {kubectlget.VolumeColumns(exampleVolumes(), false, printedAt), `
 NAME      CAPACITY   ACCESS MODES   RECLAIM POLICY   STATUS        CLAIM              STORAGECLASS    VOLUMEATTRIBUTESCLASS   REASON           AGE
 nfs211    10Gi       RWO,RWX        Retain           Bound         ops-test/nfs-211   nfs216          <unset>                                  3h20m
 old       1500M      ROX,RWOP       Delete           Failed                           by-annotation   gold                    Busy\u001b[31m   <unknown>
 parting   1Mi        RWO,RWX        Retain           Terminating                                      <unset>                                  400d
 `},
-		"volumes, wide": {volumeColumns(exampleVolumes()[:1], true, printedAt), `
+		"volumes, wide": {kubectlget.VolumeColumns(exampleVolumes()[:1], true, printedAt), `
 NAME     CAPACITY   ACCESS MODES   RECLAIM POLICY   STATUS   CLAIM              STORAGECLASS   VOLUMEATTRIBUTESCLASS   REASON   AGE     VOLUMEMODE
 nfs211   10Gi       RWO,RWX        Retain           Bound    ops-test/nfs-211   nfs216         <unset>                          3h20m   Filesystem
 `},
-		"claims": {claimColumns(exampleClaims()[1:], false, false, nil, printedAt), `
+		"claims": {kubectlget.ClaimColumns(exampleClaims()[1:], false, false, nil, printedAt), `
 NAME    STATUS        VOLUME   CAPACITY   ACCESS MODES   STORAGECLASS   VOLUMEATTRIBUTESCLASS   AGE
 data    Pending                                                         <unset>                 90s
 going   Terminating   gone     0                                        gold                    90s
 `},
-		"claims of all namespaces, wide": {claimColumns(exampleClaims(), true, true, users, printedAt), `
+		"claims of all namespaces, wide": {kubectlget.ClaimColumns(exampleClaims(), true, true, users, printedAt), `
 NAMESPACE   NAME      STATUS        VOLUME   CAPACITY   ACCESS MODES   STORAGECLASS   VOLUMEATTRIBUTESCLASS   AGE   VOLUMEMODE   USED BY
 ops-test    nfs-211   Bound         nfs211   10Gi       RWX            nfs216         <unset>                 90s   Filesystem   web-0,web-1
 shop        data      Pending                                                         <unset>                 90s   <unset>      <none>
@@ -109,7 +111,7 @@ shop        going     Terminating   gone     0                                  
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			if err := tc.table.print(&out); err != nil {
+			if err := tc.table.Print(&out); err != nil {
 				t.Fatal(err)
 			}
 			if want := strings.TrimPrefix(tc.want, "\n"); out.String() != want {
@@ -119,10 +121,10 @@ shop        going     Terminating   gone     0                                  
 	}
 }
 
-func printedAs[T storedObject](t *testing.T, format string, kind storedKind, all []T, single bool) string {
+func printedAs[T kubectlget.Object](t *testing.T, format string, kind kubectlget.Kind, all []T, single bool) string {
 	t.Helper()
 	var out bytes.Buffer
-	err := printStored(&out, format, kind, all, single, func(bool) columns { return columns{{"table"}} })
+	err := kubectlget.Print(&out, format, kind, all, single, func(bool) kubectlget.Table { return kubectlget.Table{{"table"}} })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,10 +132,10 @@ func printedAs[T storedObject](t *testing.T, format string, kind storedKind, all
 }
 
 func TestDocumentsAreThoseOfKubectl(t *testing.T) {
-	if got, want := printedAs(t, "name", claimKind, exampleClaims(), false), "persistentvolumeclaim/nfs-211\npersistentvolumeclaim/data\npersistentvolumeclaim/going\n"; got != want {
+	if got, want := printedAs(t, "name", kubectlget.ClaimKind, exampleClaims(), false), "persistentvolumeclaim/nfs-211\npersistentvolumeclaim/data\npersistentvolumeclaim/going\n"; got != want {
 		t.Errorf("names:\n%s", got)
 	}
-	none := printedAs(t, "json", volumeKind, []*v1.PersistentVolume{}, false)
+	none := printedAs(t, "json", kubectlget.VolumeKind, []*v1.PersistentVolume{}, false)
 	if want := "{\n    \"apiVersion\": \"v1\",\n    \"items\": [],\n    \"kind\": \"List\",\n    \"metadata\": {\n        \"resourceVersion\": \"\"\n    }\n}\n"; none != want {
 		t.Errorf("no volumes:\n%s", none)
 	}
@@ -141,12 +143,12 @@ func TestDocumentsAreThoseOfKubectl(t *testing.T) {
 		Kind  string
 		Items []v1.PersistentVolume
 	}
-	if err := json.Unmarshal([]byte(printedAs(t, "json", volumeKind, exampleVolumes(), false)), &list); err != nil ||
+	if err := json.Unmarshal([]byte(printedAs(t, "json", kubectlget.VolumeKind, exampleVolumes(), false)), &list); err != nil ||
 		list.Kind != "List" || len(list.Items) != 3 || list.Items[0].Kind != "PersistentVolume" || list.Items[0].APIVersion != "v1" {
 		t.Errorf("a list: %v, %+v", err, list)
 	}
 	var one v1.PersistentVolumeClaim
-	if err := yaml.UnmarshalStrict([]byte(printedAs(t, "yaml", claimKind, exampleClaims()[:1], true)), &one); err != nil ||
+	if err := yaml.UnmarshalStrict([]byte(printedAs(t, "yaml", kubectlget.ClaimKind, exampleClaims()[:1], true)), &one); err != nil ||
 		one.Kind != "PersistentVolumeClaim" || one.Namespace != "ops-test" || one.Spec.VolumeName != "nfs211" {
 		t.Errorf("a single claim: %v, %+v", err, one)
 	}

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
@@ -50,7 +51,7 @@ func (e ephemeralClaims) delete(ctx context.Context) error {
 		d := &deletion{streams: streams{out: e.deleted, err: e.deleted}, options: e.options, before: found, mayGo: e.mayGo}
 		for _, claim := range found.claims {
 			if e.isTheirs(claim) {
-				d.refs = append(d.refs, volume.NewObjectRef(claimKind.kind, claim.Namespace, claim.Name))
+				d.refs = append(d.refs, volume.NewObjectRef(kubectlget.ClaimKind.Kind, claim.Namespace, claim.Name))
 				d.volumes = append(d.volumes, found.volumesOf(claim)...)
 			}
 		}

@@ -10,6 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/podvol/podvol/util/rootdir"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/plugins/nfs"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -101,4 +104,70 @@ func parsePod(value string) (types.NamespacedName, error) {
 		return types.NamespacedName{}, usagef("--pod %q must be NAMESPACE/NAME", value)
 	}
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
+}
+
+// addNFSPolicy adds --nfs-policy.
+func addNFSPolicy(flags *pflag.FlagSet, file *string) {
+	flags.StringVar(file, "nfs-policy", "", "YAML `FILE` that says which mount options and directories pods may ask NFS servers for (default: none)")
+}
+
+// nfsUnderPolicy returns the NFS plugin under the policy of a file; none for
+// none, since the stock one will do. What is wrong with the file is a
+// *usageError.
+func nfsUnderPolicy(file string) ([]volume.VolumePlugin, error) {
+	if file == "" {
+		return nil, nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, usagef("--nfs-policy: %w", err)
+	}
+	defer f.Close()
+	policy, err := nfs.ParsePolicy(f)
+	if err != nil {
+		return nil, usagef("--nfs-policy %s: %w", file, err)
+	}
+	return []volume.VolumePlugin{nfs.New(nfs.Config{Inline: policy})}, nil
+}
+
+// addVolumeDirs adds --volume-dir.
+func addVolumeDirs(flags *pflag.FlagSet, dirs *[]string) {
+	flags.StringArrayVar(dirs, "volume-dir", nil,
+		"`DIR` below which volumes are made for storage classes of provisioner kubernetes.io/host-path (repeatable; default: podvol/volumes below the root directory)")
+}
+
+// checkVolumeDirs makes directories absolute.
+func checkVolumeDirs(dirs []string) ([]string, error) {
+	absolute := make([]string, 0, len(dirs))
+	for _, dir := range dirs {
+		path, err := filepath.Abs(dir)
+		if err != nil {
+			return nil, usagef("--volume-dir %s: %w", dir, err)
+		}
+		if info, err := os.Stat(path); err != nil {
+			return nil, usagef("--volume-dir: %w", err)
+		} else if !info.IsDir() {
+			return nil, usagef("--volume-dir %s is no directory", path)
+		}
+		absolute = append(absolute, path)
+	}
+	return absolute, nil
+}
+
+// checkNewVolumeDirs is [checkVolumeDirs] for commands that make and mount volumes:
+// a directory that another user can change is refused, since he could put a link in
+// a volume's place. What is there already can be unmounted and deleted.
+func checkNewVolumeDirs(dirs []string) ([]string, error) {
+	absolute, err := checkVolumeDirs(dirs)
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range absolute {
+		own, err := rootdir.Open(dir)
+		if err != nil {
+			return nil, fmt.Errorf("--volume-dir %s: %w", dir, err)
+		}
+		own.Close()
+	}
+	return absolute, nil
 }

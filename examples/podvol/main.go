@@ -27,6 +27,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/volume/podrun"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -75,7 +76,7 @@ func usagef(format string, args ...any) error {
 }
 
 func run(ctx context.Context, args []string, s streams) int {
-	s.out, s.err = plain(s.out), plain(s.err)
+	s.out, s.err = plaintext.Writer(s.out), plaintext.Writer(s.err)
 	root := rootCommand(s)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)

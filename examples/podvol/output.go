@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -92,12 +93,12 @@ func (p *tablePrinter) add(r row) error {
 	if r.PodUID != "" {
 		pod += " (" + podText(r.PodUID, r.Node) + ")"
 	}
-	_, err := fmt.Fprintf(p.out, tableFormat, dash(pod), dash(r.Volume), dash(r.Plugin), r.State, shortDuration(took), dash(r.Source), cmp.Or(cell(r.Path), cell(r.Detail), "-"))
+	_, err := fmt.Fprintf(p.out, tableFormat, dash(pod), dash(r.Volume), dash(r.Plugin), r.State, shortDuration(took), dash(r.Source), cmp.Or(plaintext.Cell(r.Path), plaintext.Cell(r.Detail), "-"))
 	if err != nil {
 		return err
 	}
 	if r.Error == "" && r.Server != "" {
-		_, err := fmt.Fprintf(p.err, "  %s %s: its server %s\n", cell(r.Pod), cell(r.Volume), cell(r.Server))
+		_, err := fmt.Fprintf(p.err, "  %s %s: its server %s\n", plaintext.Cell(r.Pod), plaintext.Cell(r.Volume), plaintext.Cell(r.Server))
 		return err
 	}
 	return printError(p.err, r)
@@ -174,7 +175,7 @@ func printError(w io.Writer, r row) error {
 	if r.Error == "" {
 		return nil
 	}
-	_, err := fmt.Fprintf(w, "  %s %s: %s\n", cell(r.Pod), cell(r.Volume), strings.ReplaceAll(strings.TrimSpace(r.Error), "\n", "\n    "))
+	_, err := fmt.Fprintf(w, "  %s %s: %s\n", plaintext.Cell(r.Pod), plaintext.Cell(r.Volume), strings.ReplaceAll(strings.TrimSpace(r.Error), "\n", "\n    "))
 	return err
 }
 
@@ -183,7 +184,7 @@ func dash(s string) string {
 	if s == "" {
 		return "-"
 	}
-	return cell(s)
+	return plaintext.Cell(s)
 }
 
 func shortDuration(d time.Duration) string {
@@ -194,4 +195,40 @@ func shortDuration(d time.Duration) string {
 		return fmt.Sprintf("%.1fms", float64(d)/float64(time.Millisecond))
 	}
 	return fmt.Sprintf("%.1fs", d.Seconds())
+}
+
+// rowStream prints a row whenever a volume's state, or its error, is another
+// one than was printed last. One goroutine uses it.
+type rowStream struct {
+	add     func(row) error
+	rename  func(string) string
+	printed map[rowKey]string
+}
+
+func newRowStream(format string, out, errOut io.Writer) (*rowStream, error) {
+	r := &rowStream{printed: make(map[rowKey]string), rename: func(s string) string { return s }}
+	switch format {
+	case "table":
+		r.add = (&tablePrinter{out: out, err: errOut}).add
+	case "json":
+		encoder := json.NewEncoder(out)
+		r.add = func(row row) error { return encoder.Encode(row) }
+	default:
+		return nil, usagef("-o %q must be table or json", format)
+	}
+	return r, nil
+}
+
+func (r *rowStream) print(v volumemanager.VolumeStatus) error {
+	row := rowOf(v)
+	row.Path, row.Error, row.Source = r.rename(row.Path), r.rename(row.Error), r.rename(row.Source)
+	what := strings.Join([]string{row.State, row.Source, row.Path, row.Error}, "\x00")
+	if r.printed[keyOf(v)] == what {
+		return nil
+	}
+	r.printed[keyOf(v)] = what
+	if v.State == volumemanager.StateUnmounted {
+		delete(r.printed, keyOf(v))
+	}
+	return r.add(row)
 }

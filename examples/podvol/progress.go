@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 )
 
 // progress is one line on a terminal that says what is waited for; elsewhere
@@ -18,7 +20,7 @@ type progress struct {
 }
 
 func newProgress(w io.Writer) *progress {
-	if f, ok := asGiven(w).(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if f, ok := plaintext.AsGiven(w).(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		return &progress{terminal: f}
 	}
 	return &progress{}
@@ -42,7 +44,7 @@ func (p *progress) show(waiting []string, elapsed time.Duration) {
 	if len(waiting) > maxNamed {
 		named, more = waiting[:maxNamed], ", …"
 	}
-	fmt.Fprintf(p.terminal, "%sWaiting for %d %s (%ds): %s%s", clearLine, len(waiting), noun, int(elapsed.Seconds()), cell(strings.Join(named, ", ")), more)
+	fmt.Fprintf(p.terminal, "%sWaiting for %d %s (%ds): %s%s", clearLine, len(waiting), noun, int(elapsed.Seconds()), plaintext.Cell(strings.Join(named, ", ")), more)
 }
 
 func (p *progress) clear() {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/volume/objects/persisted"
 )
 
@@ -56,8 +57,8 @@ func printPVs(s streams, o pvOptions, names []string) error {
 	}
 	single := len(names) == 1
 	if !single || len(shown) > 0 {
-		err := printStored(s.out, o.output, volumeKind, shown, single, func(wide bool) columns {
-			return volumeColumns(shown, wide, time.Now())
+		err := kubectlget.Print(s.out, o.output, kubectlget.VolumeKind, shown, single, func(wide bool) kubectlget.Table {
+			return kubectlget.VolumeColumns(shown, wide, time.Now())
 		})
 		errs = append(errs, err)
 	}
@@ -76,14 +77,14 @@ func printPVs(s streams, o pvOptions, names []string) error {
 // prints it, and an error for each that there is not.
 func (s stored) chooseVolumes(words []string) (chosen []*v1.PersistentVolume, missing []error, err error) {
 	for _, word := range words {
-		name := withoutKind(word, volumeKind)
+		name := withoutKind(word, kubectlget.VolumeKind)
 		if name == "" || strings.Contains(name, "/") {
-			return nil, nil, usagef("%q must be NAME or %s/NAME", word, volumeKind.singular)
+			return nil, nil, usagef("%q must be NAME or %s/NAME", word, kubectlget.VolumeKind.Singular)
 		}
 		pv := s.volume(name)
 		switch {
 		case pv == nil:
-			missing = append(missing, notFound(volumeKind, name))
+			missing = append(missing, notFound(kubectlget.VolumeKind, name))
 		case !slices.Contains(chosen, pv):
 			chosen = append(chosen, pv)
 		}
@@ -93,8 +94,8 @@ func (s stored) chooseVolumes(words []string) (chosen []*v1.PersistentVolume, mi
 
 // withoutKind is the name of an object that may have its kind before it, as kubectl
 // prints and takes it.
-func withoutKind(word string, kind storedKind) string {
-	for _, prefix := range []string{kind.singular, kind.plural} {
+func withoutKind(word string, kind kubectlget.Kind) string {
+	for _, prefix := range []string{kind.Singular, kind.Plural} {
 		if name, ok := strings.CutPrefix(word, prefix+"/"); ok {
 			return name
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 )
@@ -59,7 +60,7 @@ func deletePVs(ctx context.Context, s streams, o changeOptions, keep keepOptions
 		return err
 	}
 	for _, pv := range d.volumes {
-		d.refs = append(d.refs, volume.NewObjectRef(volumeKind.kind, "", pv.Name))
+		d.refs = append(d.refs, volume.NewObjectRef(kubectlget.VolumeKind.Kind, "", pv.Name))
 	}
 	if err := d.confirmSeen(keep.sure); err != nil {
 		return err
@@ -140,18 +141,18 @@ func releasePV(ctx context.Context, s streams, o changeOptions, yes bool, names 
 		if err := checks.Release(ctx, pv.Name); err != nil {
 			return err
 		}
-		fmt.Fprintf(s.out, "%s %q released (dry run)\n", volumeKind.singular, pv.Name)
+		fmt.Fprintf(s.out, "%s %q released (dry run)\n", kubectlget.VolumeKind.Singular, pv.Name)
 		printNote(s.err, pv.Name, "another claim could have it, with "+what)
 		return nil
 	}
 	if !yes {
 		return usagef("another claim will have PersistentVolume %q with %s: confirm that with --yes", pv.Name, what)
 	}
-	only := map[volume.ObjectRef]bool{volume.NewObjectRef(volumeKind.kind, "", pv.Name): true}
+	only := map[volume.ObjectRef]bool{volume.NewObjectRef(kubectlget.VolumeKind.Kind, "", pv.Name): true}
 	if err := o.change(ctx, s, only, nil, func(c *embedded.Cluster) error { return c.Release(ctx, pv.Name) }); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(s.out, "%s %q released\n", volumeKind.singular, pv.Name)
+	_, err = fmt.Fprintf(s.out, "%s %q released\n", kubectlget.VolumeKind.Singular, pv.Name)
 	return err
 }
 

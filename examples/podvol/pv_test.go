@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/persisted"
@@ -16,7 +17,7 @@ import (
 )
 
 // recorded is a root directory with these objects, as a controller leaves them.
-func recorded(t *testing.T, all ...storedObject) (root string) {
+func recorded(t *testing.T, all ...kubectlget.Object) (root string) {
 	t.Helper()
 	root = filepath.Join(t.TempDir(), "root")
 	records, err := persisted.Open(t.Context(), objects.NewStore(), standalone.ClaimsDir(root))
@@ -172,15 +173,15 @@ func TestWhyClaimsArePending(t *testing.T) {
 }
 
 // remove deletes an object from the records.
-func remove(t *testing.T, root string, o storedObject) {
+func remove(t *testing.T, root string, o kubectlget.Object) {
 	t.Helper()
 	records, err := persisted.Open(t.Context(), objects.NewStore(), standalone.ClaimsDir(root))
 	if err != nil {
 		t.Fatal(err)
 	}
-	kind := volumeKind.kind
+	kind := kubectlget.VolumeKind.Kind
 	if o.GetNamespace() != "" {
-		kind = claimKind.kind
+		kind = kubectlget.ClaimKind.Kind
 	}
 	if err := records.Delete(t.Context(), volume.NewObjectRef(kind, o.GetNamespace(), o.GetName()), objects.Preconditions{}); err != nil {
 		t.Error(err)

@@ -11,6 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 )
 
 // pvcOptions are the flags of podvol pvc.
@@ -63,8 +66,8 @@ func printPVCs(s streams, o pvcOptions, names []string) error {
 	errs := append(missing, found.damaged, err)
 	single := len(names) == 1
 	if !single || len(shown) > 0 {
-		err := printStored(s.out, o.output, claimKind, shown, single, func(wide bool) columns {
-			return claimColumns(shown, o.all, wide, users, time.Now())
+		err := kubectlget.Print(s.out, o.output, kubectlget.ClaimKind, shown, single, func(wide bool) kubectlget.Table {
+			return kubectlget.ClaimColumns(shown, o.all, wide, users, time.Now())
 		})
 		errs = append(errs, err)
 	}
@@ -93,7 +96,7 @@ func (o pvcOptions) choose(found stored, names []string) (shown []*v1.Persistent
 		}
 		claim := found.claim(name)
 		if claim == nil {
-			missing = append(missing, fmt.Errorf("%w in namespace %s", notFound(claimKind, name.Name), name.Namespace))
+			missing = append(missing, fmt.Errorf("%w in namespace %s", notFound(kubectlget.ClaimKind, name.Name), name.Namespace))
 			continue
 		}
 		if !slices.Contains(shown, claim) {
@@ -106,7 +109,7 @@ func (o pvcOptions) choose(found stored, names []string) (shown []*v1.Persistent
 // claimName reads NAME, in a namespace, or NAMESPACE/NAME, either as -o name prints it
 // or without the kind.
 func claimName(word, namespace string) (types.NamespacedName, error) {
-	rest := withoutKind(word, claimKind)
+	rest := withoutKind(word, kubectlget.ClaimKind)
 	name := types.NamespacedName{Namespace: namespace, Name: rest}
 	if before, after, ok := strings.Cut(rest, "/"); ok {
 		name = types.NamespacedName{Namespace: before, Name: after}
@@ -130,5 +133,17 @@ func (o pvcOptions) noneFound(all int) string {
 
 // printNote prints what no column has about an object, below the table.
 func printNote(w io.Writer, name, text string) {
-	fmt.Fprintf(w, "  %s: %s\n", cell(name), strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    "))
+	fmt.Fprintf(w, "  %s: %s\n", plaintext.Cell(name), strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    "))
+}
+
+// checkStoredOutput refuses a format that there is not.
+func checkStoredOutput(format string) error {
+	if slices.Contains([]string{"", "wide", "json", "yaml", "name"}, format) {
+		return nil
+	}
+	return usagef("-o %q must be wide, json, yaml or name, or left out", format)
+}
+
+func nameOfClaim(claim *v1.PersistentVolumeClaim) types.NamespacedName {
+	return types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,9 +15,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
@@ -97,7 +100,7 @@ func deletePVCs(ctx context.Context, s streams, o changeOptions, namespace strin
 	missing = append(missing, o.unreclaimed(found, namespace, words)...)
 	d := &deletion{streams: s, options: o, before: found}
 	for _, claim := range claims {
-		d.refs = append(d.refs, volume.NewObjectRef(claimKind.kind, claim.Namespace, claim.Name))
+		d.refs = append(d.refs, volume.NewObjectRef(kubectlget.ClaimKind.Kind, claim.Namespace, claim.Name))
 		d.volumes = append(d.volumes, found.volumesOf(claim)...)
 	}
 	return errors.Join(append(missing, d.run(ctx))...)
@@ -173,7 +176,7 @@ func (d *deletion) run(ctx context.Context) error {
 		only[ref] = true
 	}
 	for _, pv := range d.volumes {
-		only[volume.NewObjectRef(volumeKind.kind, "", pv.Name)] = true
+		only[volume.NewObjectRef(kubectlget.VolumeKind.Kind, "", pv.Name)] = true
 	}
 	var errs []error
 	var begun []volume.ObjectRef
@@ -256,7 +259,7 @@ func (d *deletion) rehearse(ctx context.Context) error {
 		}
 		fmt.Fprintln(d.out, deletedText(ref)+" (dry run)")
 		for _, pv := range d.volumesOfRef(ref) {
-			printNote(d.err, pv.Name, plannedFate(d.asDeleted(pv), ref.Kind == volumeKind.kind))
+			printNote(d.err, pv.Name, plannedFate(d.asDeleted(pv), ref.Kind == kubectlget.VolumeKind.Kind))
 		}
 	}
 	return errors.Join(errs...)
@@ -296,7 +299,7 @@ func (d *deletion) asDeleted(pv *v1.PersistentVolume) *v1.PersistentVolume {
 // goOn says how a volume is deleted where the same command again would not do it: its
 // claim is gone, or it was made in a directory that was not named.
 func (o changeOptions) goOn(ref volume.ObjectRef, pv *v1.PersistentVolume) string {
-	if ref.Kind == volumeKind.kind && o.unnamedDir(pv) == "" || !persistentvolume.DeletesStorage(pv, plugins.All()) {
+	if ref.Kind == kubectlget.VolumeKind.Kind && o.unnamedDir(pv) == "" || !persistentvolume.DeletesStorage(pv, plugins.All()) {
 		return ""
 	}
 	return fmt.Sprintf("; %s deletes it", o.deleteCommand(pv))
@@ -323,7 +326,7 @@ func (o changeOptions) unnamedDir(pv *v1.PersistentVolume) string {
 }
 
 func (d *deletion) volumesOfRef(ref volume.ObjectRef) []*v1.PersistentVolume {
-	if ref.Kind == claimKind.kind {
+	if ref.Kind == kubectlget.ClaimKind.Kind {
 		return d.before.volumesOf(d.before.claim(ref.NamespacedName))
 	}
 	return []*v1.PersistentVolume{d.before.volume(ref.Name)}
@@ -338,20 +341,20 @@ func (d *deletion) report(begun []volume.ObjectRef) error {
 	}
 	var errs []error
 	for _, ref := range begun {
-		left := ref.Kind == claimKind.kind && now.claim(ref.NamespacedName) != nil || ref.Kind == volumeKind.kind && now.volume(ref.Name) != nil
+		left := ref.Kind == kubectlget.ClaimKind.Kind && now.claim(ref.NamespacedName) != nil || ref.Kind == kubectlget.VolumeKind.Kind && now.volume(ref.Name) != nil
 		if !left {
 			fmt.Fprintln(d.out, deletedText(ref))
-		} else if ref.Kind == claimKind.kind {
+		} else if ref.Kind == kubectlget.ClaimKind.Kind {
 			errs = append(errs, fmt.Errorf("%s is still being deleted; try again", ref))
 		}
-		if ref.Kind == claimKind.kind {
+		if ref.Kind == kubectlget.ClaimKind.Kind {
 			if text := d.before.lostVolume(d.before.claim(ref.NamespacedName)); text != "" {
 				printNote(d.err, ref.Name, text)
 			}
 		}
 		for _, pv := range d.volumesOfRef(ref) {
 			after := now.volume(pv.Name)
-			if after != nil && (!left && isUnfinished(after) || isUnreclaimed(after) || left && ref.Kind == volumeKind.kind) {
+			if after != nil && (!left && isUnfinished(after) || isUnreclaimed(after) || left && ref.Kind == kubectlget.VolumeKind.Kind) {
 				errs = append(errs, fmt.Errorf("PersistentVolume %s, %s, is still there%s%s", pv.Name, sourceOf(pv), because(after), d.options.goOn(ref, after)+wayOut(after)))
 				continue
 			}
@@ -359,4 +362,36 @@ func (d *deletion) report(begun []volume.ObjectRef) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// checkNode refuses to delete storage by a name of this machine under which it
+// cannot be reached: podvol mount may have made it under another one, which the
+// manifests gave.
+func checkNode(pv *v1.PersistentVolume, nodeName string) error {
+	if !persistentvolume.DeletesStorage(pv, plugins.All()) {
+		return nil
+	}
+	if reachable, err := claimbinding.MatchesNode(pv, nil, nodeName); err != nil || reachable {
+		return err
+	}
+	flag := "--node"
+	if names := hostsOf(pv); len(names) > 0 {
+		flag += " " + strings.Join(names, ", or --node ")
+	}
+	return fmt.Errorf("the storage of PersistentVolume %q cannot be reached from node %q, so that nothing is deleted: "+
+		"if this machine was named otherwise when it was made, say %s", pv.Name, nodeName, flag)
+}
+
+// hostsOf returns the names of the nodes from which a volume can be reached, if
+// they are known.
+func hostsOf(pv *v1.PersistentVolume) (names []string) {
+	for _, term := range pv.Spec.NodeAffinity.Required.NodeSelectorTerms {
+		for _, e := range slices.Concat(term.MatchExpressions, term.MatchFields) {
+			if (e.Key == v1.LabelHostname || e.Key == "metadata.name") && e.Operator == v1.NodeSelectorOpIn {
+				names = append(names, e.Values...)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }

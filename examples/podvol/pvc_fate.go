@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/plugins"
@@ -15,10 +16,10 @@ import (
 
 // deletedText is kubectl's.
 func deletedText(ref volume.ObjectRef) string {
-	if ref.Kind == claimKind.kind {
-		return fmt.Sprintf("%s %q deleted from %s namespace", claimKind.singular, ref.Name, ref.Namespace)
+	if ref.Kind == kubectlget.ClaimKind.Kind {
+		return fmt.Sprintf("%s %q deleted from %s namespace", kubectlget.ClaimKind.Singular, ref.Name, ref.Namespace)
 	}
-	return fmt.Sprintf("%s %q deleted", volumeKind.singular, ref.Name)
+	return fmt.Sprintf("%s %q deleted", kubectlget.VolumeKind.Singular, ref.Name)
 }
 
 // plannedFate says what becomes of a volume that its claim leaves, or that is

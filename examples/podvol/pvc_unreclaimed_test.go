@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/util/seal"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
@@ -82,7 +83,7 @@ func TestADeletionThatCannotLookSaysSo(t *testing.T) {
 			must(t, spoil(path))
 			var out, errOut strings.Builder
 			d := &deletion{streams: streams{out: &out, err: &errOut}, options: changeOptions{rootDir: root}, before: before}
-			err = d.report([]volume.ObjectRef{volume.NewObjectRef(claimKind.kind, "shop", "data"), volume.NewObjectRef(volumeKind.kind, "", "pv")})
+			err = d.report([]volume.ObjectRef{volume.NewObjectRef(kubectlget.ClaimKind.Kind, "shop", "data"), volume.NewObjectRef(kubectlget.VolumeKind.Kind, "", "pv")})
 			if err == nil || !strings.Contains(err.Error(), "nobody can tell what has gone") || out.Len()+errOut.Len() > 0 {
 				t.Errorf("%s, %s: %v\nstdout: %s\nstderr: %s", name, how, err, &out, &errOut)
 			}
@@ -114,7 +115,7 @@ func TestAnUnfinishedReclaimIsAFailure(t *testing.T) {
 		pv.ResourceVersion = ""
 		var out, errOut strings.Builder
 		d := &deletion{streams: streams{out: &out, err: &errOut}, options: changeOptions{rootDir: recorded(t, pv)}, before: before}
-		err := d.report([]volume.ObjectRef{volume.NewObjectRef(claimKind.kind, "shop", "data")})
+		err := d.report([]volume.ObjectRef{volume.NewObjectRef(kubectlget.ClaimKind.Kind, "shop", "data")})
 		if (err != nil) != tc.unfinished || err != nil && tc.policy == deleted && !strings.Contains(err.Error(), "pv delete pv") {
 			t.Errorf("%s, %s: %v", tc.policy, tc.phase, err)
 		}

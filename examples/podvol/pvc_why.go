@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
@@ -19,7 +20,7 @@ import (
 )
 
 // explainClaims says of each claim that is shown and cannot be used why that is.
-func explainClaims(w io.Writer, found stored, shown []*v1.PersistentVolumeClaim, users claimUsers) {
+func explainClaims(w io.Writer, found stored, shown []*v1.PersistentVolumeClaim, users kubectlget.ClaimUsers) {
 	var index *index.Index // made once there is a claim that it is for
 	for _, claim := range shown {
 		switch {

@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
@@ -314,7 +316,7 @@ func (j *job) execute(ctx context.Context, s streams, o runOptions, node *standa
 	if groups := node.ExtraSupplementalGroups(j.pod.UID); len(groups) > 0 {
 		fmt.Fprintf(s.err, "podvol: the volumes' files belong to groups %d (annotation pv.beta.kubernetes.io/gid), which podvol run does not add: name them in spec.securityContext.supplementalGroups\n", groups)
 	}
-	config.Stdin, config.Stdout, config.Stderr = s.in, asGiven(s.out), asGiven(s.err)
+	config.Stdin, config.Stdout, config.Stderr = s.in, plaintext.AsGiven(s.out), plaintext.AsGiven(s.err)
 	return signals.Run(ctx, config)
 }
 
@@ -344,3 +346,14 @@ type failurePrinter struct{ err io.Writer }
 
 func (p failurePrinter) add(r row) error { return printError(p.err, r) }
 func (p failurePrinter) close() error    { return nil }
+
+// removeEmptyBase removes the default root directory where a run has left
+// nothing in it; one that was named is not podvol's to remove.
+func removeEmptyBase(base string) {
+	if base == defaultRootDir() {
+		_ = unix.Rmdir(base)
+	}
+}
+
+// runsOf are the runs below a root directory.
+func runsOf(base string) runroot.Runs { return runroot.Runs{Base: base, Option: "--root-dir"} }

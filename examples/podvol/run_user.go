@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/userns"
 	"github.com/podvol/podvol/volume/podrun"
@@ -82,7 +83,7 @@ func runInUserNamespace(ctx context.Context, s streams, args func() []string) er
 		given := args()
 		return sandbox.Config{
 			Args: append([]string{executable(), given[0], "--" + insideFlag, "--" + missingIDsFlag, missing}, given[1:]...), Env: os.Environ(), Dir: dir,
-			Stdin: s.in, Stdout: asGiven(s.out), Stderr: asGiven(s.err),
+			Stdin: s.in, Stdout: plaintext.AsGiven(s.out), Stderr: plaintext.AsGiven(s.err),
 		}
 	})
 	switch {

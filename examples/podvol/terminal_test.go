@@ -11,6 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
@@ -34,19 +35,19 @@ func assertPlain(t *testing.T, what, text string) {
 
 func TestPlainText(t *testing.T) {
 	var out bytes.Buffer
-	n, err := plain(&out).Write([]byte(hostile + "\n\tok\n"))
+	n, err := plaintext.Writer(&out).Write([]byte(hostile + "\n\tok\n"))
 	assertPlain(t, "what is written", out.String())
 	if err != nil || n != len(hostile)+5 || !strings.HasSuffix(out.String(), "é\n\tok\n") || !strings.Contains(out.String(), `\u001b[31m`) || !strings.Contains(out.String(), `\x9b2J`) {
 		t.Errorf("%d, %v: %q", n, err, out.String())
 	}
-	if got := cell("a\nb\tc"); got != `a\u000ab\u0009c` {
+	if got := plaintext.Cell("a\nb\tc"); got != `a\u000ab\u0009c` {
 		t.Errorf("a cell: %q", got)
 	}
 	// JSON stays what it is.
 	value := strings.ToValidUTF8(hostile, "")
 	line, err := json.Marshal(value)
 	out.Reset()
-	_, writeErr := plain(&out).Write(line)
+	_, writeErr := plaintext.Writer(&out).Write(line)
 	var back string
 	if err := errors.Join(err, writeErr, json.Unmarshal(out.Bytes(), &back)); err != nil || back != value {
 		t.Errorf("%v: %q became %q", err, value, back)

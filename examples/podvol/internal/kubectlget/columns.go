@@ -1,4 +1,6 @@
-package main
+// Package kubectlget prints claims and PersistentVolumes as kubectl get does (v1.37), so
+// that people and scripts find what they know.
+package kubectlget
 
 import (
 	"cmp"
@@ -11,21 +13,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 )
 
-// Columns, cells and their widths are those of kubectl get (v1.37), so that
-// people and scripts find what they know.
+// Table is a table that kubectl would print: the first row is the header.
+type Table [][]string
 
-// columns is a table that kubectl would print: the first row is the header.
-type columns [][]string
-
-// print writes the table as wide as its widest cells are.
-func (t columns) print(out io.Writer) error {
+// Print writes the table as wide as its widest cells are.
+func (t Table) Print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 6, 4, 3, ' ', 0)
 	for _, row := range t {
 		cells := make([]string, len(row))
 		for i, text := range row {
-			cells[i] = cell(text)
+			cells[i] = plaintext.Cell(text)
 		}
 		if _, err := io.WriteString(w, strings.Join(cells, "\t")+"\n"); err != nil {
 			return err
@@ -34,13 +35,13 @@ func (t columns) print(out io.Writer) error {
 	return w.Flush()
 }
 
-// volumeColumns is a row for each PersistentVolume.
-func volumeColumns(volumes []*v1.PersistentVolume, wide bool, now time.Time) columns {
+// VolumeColumns is a row for each PersistentVolume.
+func VolumeColumns(volumes []*v1.PersistentVolume, wide bool, now time.Time) Table {
 	header := []string{"NAME", "CAPACITY", "ACCESS MODES", "RECLAIM POLICY", "STATUS", "CLAIM", "STORAGECLASS", "VOLUMEATTRIBUTESCLASS", "REASON", "AGE"}
 	if wide {
 		header = append(header, "VOLUMEMODE")
 	}
-	table := columns{header}
+	table := Table{header}
 	for _, pv := range volumes {
 		claim := ""
 		if ref := pv.Spec.ClaimRef; ref != nil {
@@ -59,11 +60,11 @@ func volumeColumns(volumes []*v1.PersistentVolume, wide bool, now time.Time) col
 	return table
 }
 
-// claimUsers are the pods that have a claim's volume mounted on this machine.
-type claimUsers map[types.NamespacedName][]string
+// ClaimUsers are the pods that have a claim's volume mounted on this machine.
+type ClaimUsers map[types.NamespacedName][]string
 
-// claimColumns is a row for each claim.
-func claimColumns(claims []*v1.PersistentVolumeClaim, namespaces, wide bool, users claimUsers, now time.Time) columns {
+// ClaimColumns is a row for each claim.
+func ClaimColumns(claims []*v1.PersistentVolumeClaim, namespaces, wide bool, users ClaimUsers, now time.Time) Table {
 	var header []string
 	if namespaces {
 		header = append(header, "NAMESPACE")
@@ -72,7 +73,7 @@ func claimColumns(claims []*v1.PersistentVolumeClaim, namespaces, wide bool, use
 	if wide {
 		header = append(header, "VOLUMEMODE", "USED BY")
 	}
-	table := columns{header}
+	table := Table{header}
 	for _, claim := range claims {
 		var row []string
 		if namespaces {
@@ -89,16 +90,12 @@ func claimColumns(claims []*v1.PersistentVolumeClaim, namespaces, wide bool, use
 		row = append(row, claim.Name, phaseOf(claim, string(claim.Status.Phase)), claim.Spec.VolumeName, capacity, modes,
 			classOfObject(claim, class), unsetIfNil(claim.Spec.VolumeAttributesClassName), age(claim, now))
 		if wide {
-			used := strings.Join(users[nameOfClaim(claim)], ",")
+			used := strings.Join(users[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}], ",")
 			row = append(row, unsetIfNil(claim.Spec.VolumeMode), cmp.Or(used, "<none>"))
 		}
 		table = append(table, row)
 	}
 	return table
-}
-
-func nameOfClaim(claim *v1.PersistentVolumeClaim) types.NamespacedName {
-	return types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
 }
 
 func phaseOf(o metav1.Object, phase string) string {

@@ -1,4 +1,5 @@
-package main
+// Package plaintext writes what people read: without anything that a terminal obeys.
+package plaintext
 
 import (
 	"bytes"
@@ -9,30 +10,30 @@ import (
 	"unicode/utf8"
 )
 
-// plainText passes on what people read, and spells out what would tell their
+// writer passes on what people read, and spells out what would tell their
 // terminal anything: names in volumes, manifests and errors of servers are anybody's.
 // What a line of JSON has, it has afterwards.
-type plainText struct{ io.Writer }
+type writer struct{ io.Writer }
 
-// plain makes a writer that is safe to show.
-func plain(w io.Writer) io.Writer {
+// Writer makes a writer that is safe to show.
+func Writer(w io.Writer) io.Writer {
 	if w == nil {
 		return nil
 	}
-	return plainText{w}
+	return writer{w}
 }
 
-// asGiven is the writer behind a plain one: for other programs' output, and for who
+// AsGiven is the writer behind a plain one: for other programs' output, and for who
 // must know whether it is a terminal.
-func asGiven(w io.Writer) io.Writer {
-	if p, ok := w.(plainText); ok {
+func AsGiven(w io.Writer) io.Writer {
+	if p, ok := w.(writer); ok {
 		return p.Writer
 	}
 	return w
 }
 
 // Write implements io.Writer; n counts bytes of p.
-func (t plainText) Write(p []byte) (n int, err error) {
+func (t writer) Write(p []byte) (n int, err error) {
 	if bytes.IndexFunc(p, tells) < 0 && utf8.Valid(p) {
 		return t.Writer.Write(p)
 	}
@@ -71,5 +72,5 @@ func spelt(text, except string) string {
 	return b.String()
 }
 
-// cell keeps a text to its cell of a table.
-func cell(text string) string { return spelt(text, "") }
+// Cell keeps a text to its cell of a table.
+func Cell(text string) string { return spelt(text, "") }

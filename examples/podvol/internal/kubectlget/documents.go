@@ -1,11 +1,10 @@
-package main
+package kubectlget
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -14,37 +13,30 @@ import (
 	"github.com/podvol/podvol/util/secretopt"
 )
 
-// storedObject is a claim or a PersistentVolume.
-type storedObject interface {
+// Object is a claim or a PersistentVolume.
+type Object interface {
 	metav1.Object
 	runtime.Object
 }
 
-// storedKind is what kubectl calls objects of a kind.
-type storedKind struct{ kind, singular, plural string }
+// Kind is what kubectl calls objects of a kind.
+type Kind struct{ Kind, Singular, Plural string }
 
+// The kinds.
 var (
-	volumeKind = storedKind{"PersistentVolume", "persistentvolume", "persistentvolumes"}
-	claimKind  = storedKind{"PersistentVolumeClaim", "persistentvolumeclaim", "persistentvolumeclaims"}
+	VolumeKind = Kind{"PersistentVolume", "persistentvolume", "persistentvolumes"}
+	ClaimKind  = Kind{"PersistentVolumeClaim", "persistentvolumeclaim", "persistentvolumeclaims"}
 )
 
-// checkStoredOutput refuses a format that there is not.
-func checkStoredOutput(format string) error {
-	if slices.Contains([]string{"", "wide", "json", "yaml", "name"}, format) {
-		return nil
-	}
-	return usagef("-o %q must be wide, json, yaml or name, or left out", format)
-}
-
-// printStored prints objects as kubectl get -o FORMAT does: one that was asked
+// Print prints objects as kubectl get -o FORMAT does: one that was asked
 // for by its name alone as itself, all else as a list.
-func printStored[T storedObject](out io.Writer, format string, kind storedKind, all []T, single bool, table func(wide bool) columns) error {
+func Print[T Object](out io.Writer, format string, kind Kind, all []T, single bool, table func(wide bool) Table) error {
 	switch format {
 	case "json", "yaml":
 		return printDocument(out, format, kind, all, single)
 	case "name":
 		for _, o := range all {
-			if _, err := fmt.Fprintf(out, "%s/%s\n", kind.singular, o.GetName()); err != nil {
+			if _, err := fmt.Fprintf(out, "%s/%s\n", kind.Singular, o.GetName()); err != nil {
 				return err
 			}
 		}
@@ -53,14 +45,14 @@ func printStored[T storedObject](out io.Writer, format string, kind storedKind, 
 	if len(all) == 0 {
 		return nil
 	}
-	return table(format == "wide").print(out)
+	return table(format == "wide").Print(out)
 }
 
 // printDocument masks passwords among mount options.
-func printDocument[T storedObject](out io.Writer, format string, kind storedKind, all []T, single bool) error {
+func printDocument[T Object](out io.Writer, format string, kind Kind, all []T, single bool) error {
 	items := make([]any, 0, len(all))
 	for _, o := range all {
-		document, err := documentOf(o, kind.kind)
+		document, err := DocumentOf(o, kind.Kind)
 		if err != nil {
 			return err
 		}
@@ -86,9 +78,9 @@ func printDocument[T storedObject](out io.Writer, format string, kind storedKind
 	return err
 }
 
-// documentOf returns an object as it is in a manifest, its kind included, which
+// DocumentOf returns an object as it is in a manifest, its kind included, which
 // stores leave out.
-func documentOf(o runtime.Object, kind string) (map[string]any, error) {
+func DocumentOf(o runtime.Object, kind string) (map[string]any, error) {
 	data, err := json.Marshal(o)
 	if err != nil {
 		return nil, err
