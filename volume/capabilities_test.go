@@ -2,6 +2,7 @@ package volume_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,4 +69,39 @@ func TestNoMetrics(t *testing.T) {
 	if m, err := (volume.NoMetrics{}).GetMetrics(t.Context()); m != nil || !errors.Is(err, volume.ErrMetricsUnsupported) {
 		t.Errorf("got %v, %v", m, err)
 	}
+}
+
+func TestSharesData(t *testing.T) {
+	for name, tc := range map[string]struct {
+		plugin volume.VolumePlugin
+		a, b   string
+		want   bool
+	}{
+		"same name":    {plugin: namedBySpec{&basic{}}, a: "x", b: "x", want: true},
+		"other name":   {plugin: namedBySpec{&basic{}}, a: "x", b: "x/y"},
+		"its own idea": {plugin: nesting{namedBySpec{&basic{}}}, a: "x", b: "x/y", want: true},
+	} {
+		got, err := volume.SharesData(tc.plugin, named(tc.a), named(tc.b))
+		if err != nil || got != tc.want {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+	failing := &basic{nameErr: errors.New("no name")}
+	if got, err := volume.SharesData(failing, named("x"), named("x")); err == nil || got {
+		t.Errorf("without names: %v, %v", got, err)
+	}
+}
+
+func named(name string) *volume.Spec { return volume.NewSpecFromVolume(&v1.Volume{Name: name}) }
+
+// namedBySpec is a plugin whose data is named like the volume.
+type namedBySpec struct{ volume.VolumePlugin }
+
+func (namedBySpec) GetVolumeName(spec *volume.Spec) (string, error) { return spec.Name(), nil }
+
+// nesting is one whose volumes lie within one another by their names.
+type nesting struct{ namedBySpec }
+
+func (nesting) SharesData(a, b *volume.Spec) (bool, error) {
+	return strings.HasPrefix(b.Name(), a.Name()), nil
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
 const (
@@ -64,7 +65,7 @@ const (
 func foreignPod(pod types.NamespacedName, label string) error {
 	return &volume.Failure{
 		Cause: ErrForeignPod, Subject: pod.String(), Next: "delete it if nobody needs it",
-		What: fmt.Sprintf("there is a pod %q that has the label %s=%q and so was made for something else; it is left alone", pod, volume.RecyclerLabel, label),
+		What: fmt.Sprintf("there is a pod %q that has the label %s=%q and so was made for something else; it is left alone", pod, recyclerpod.Label, label),
 	}
 }
 
@@ -89,12 +90,12 @@ func overduePod(pod types.NamespacedName, node string, started bool) error {
 // RunPod implements [volume.PodRunner]. Only a pod that this very call has made gives
 // the result, known by the UID that the API has given it: name and label could be
 // anybody's who may make pods there. A leftover that has the pod's
-// [volume.RecyclerLabel] is waited for, removed once it has ended, and the pod made
+// [recyclerpod.Label] is waited for, removed once it has ended, and the pod made
 // after it. Another pod of that name is [ErrForeignPod]; a pod without that label,
 // by which it could not be told from others, is a *[volume.InvalidSpecError].
 //
 // A pod that somebody deletes before it has started is made again, later it is a
-// [volume.ErrPodFailed]. One that has not ended two minutes after its
+// [recyclerpod.ErrFailed]. One that has not ended two minutes after its
 // activeDeadlineSeconds, counted by the clock of this process from when its start is
 // seen, or else from its creation or from when it was found, is [ErrOverduePod]:
 // its node is lost, and it is left there with its deletion requested.
@@ -103,8 +104,8 @@ func overduePod(pod types.NamespacedName, node string, started bool) error {
 // one by force, or the Node of a machine that still runs, vouches for its containers.
 // While they go on another pod may succeed, and its volume be given to a new claim.
 func (r *PodRunner) RunPod(ctx context.Context, pod *v1.Pod, mayRun func(ctx context.Context) error, record volume.RecycleEventRecorder) error {
-	if pod.Labels[volume.RecyclerLabel] == "" {
-		return volume.Invalid("metadata.labels", "a pod that is run needs the label %s", volume.RecyclerLabel)
+	if pod.Labels[recyclerpod.Label] == "" {
+		return volume.Invalid("metadata.labels", "a pod that is run needs the label %s", recyclerpod.Label)
 	}
 	run := &podRun{PodRunner: r, want: pod, mayRun: mayRun, record: record, name: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}
 	if run.record == nil {
@@ -150,7 +151,7 @@ func (r *podRun) do(ctx context.Context) error {
 			return errors.Join(result, r.remove(ctx, nil))
 		case r.ours && hasStarted(r.pod):
 			r.pod = nil
-			return volume.PodFailed(r.name, "Deleted", "somebody has deleted it before it had ended")
+			return recyclerpod.Failed(r.name, "Deleted", "somebody has deleted it before it had ended")
 		}
 		again := r.ours
 		r.pod, r.blind = nil, ""
@@ -222,8 +223,8 @@ func (r *podRun) get(ctx context.Context) (*v1.Pod, error) {
 }
 
 func (r *podRun) check(pod *v1.Pod) error {
-	if pod.Labels[volume.RecyclerLabel] != r.want.Labels[volume.RecyclerLabel] {
-		return foreignPod(r.name, pod.Labels[volume.RecyclerLabel])
+	if pod.Labels[recyclerpod.Label] != r.want.Labels[recyclerpod.Label] {
+		return foreignPod(r.name, pod.Labels[recyclerpod.Label])
 	}
 	return nil
 }
@@ -239,7 +240,7 @@ func (r *podRun) follow(ctx context.Context) (ended bool, result, err error) {
 	ask := time.NewTicker(askAgain)
 	defer ask.Stop()
 	for removed := false; ; {
-		if ended, result := volume.PodResult(r.pod); ended && r.ours {
+		if ended, result := recyclerpod.Result(r.pod); ended && r.ours {
 			return true, result, nil
 		} else if ended && !removed {
 			if err := r.remove(ctx, nil); err != nil {
@@ -253,7 +254,7 @@ func (r *podRun) follow(ctx context.Context) (ended bool, result, err error) {
 		select {
 		case seen := <-feed.pods:
 			if gone := r.saw(seen.pod); gone || seen.gone {
-				ended, result := volume.PodResult(r.pod)
+				ended, result := recyclerpod.Result(r.pod)
 				return ended && r.ours, result, nil
 			}
 			r.blind = ""
@@ -319,7 +320,7 @@ func (r *podRun) inTime(ctx context.Context) (gone bool, err error) {
 		return false, nil
 	}
 	gone, err = r.look(ctx)
-	switch ended, _ := volume.PodResult(r.pod); {
+	switch ended, _ := recyclerpod.Result(r.pod); {
 	case gone:
 		return true, nil
 	case err != nil && !apierrors.IsForbidden(err):

@@ -15,9 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/clusterhost"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
+	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
 func TestALeftoverIsTakenUp(t *testing.T) {
@@ -47,7 +47,7 @@ func TestALeftoverIsTakenUp(t *testing.T) {
 				r.begin(t.Context())
 				r.wantAnother(uid)
 				r.is(v1.PodFailed, nil)
-				if failed := r.wantEnd(); !errors.Is(failed, volume.ErrPodFailed) || r.there() != nil {
+				if failed := r.wantEnd(); !errors.Is(failed, recyclerpod.ErrFailed) || r.there() != nil {
 					t.Errorf("failed %v, still there %v", failed, r.there() != nil)
 				}
 			})
@@ -75,7 +75,7 @@ func TestALeftoverIsTakenUp(t *testing.T) {
 	t.Run("somebody else's", func(t *testing.T) {
 		inRun(t, func(t *testing.T, r *recycler) {
 			r.leftover(v1.PodSucceeded)
-			r.pod.Labels = map[string]string{volume.RecyclerLabel: "release-2"}
+			r.pod.Labels = map[string]string{recyclerpod.Label: "release-2"}
 			r.begin(t.Context())
 			foreign := r.wantEnd()
 			if !errors.Is(foreign, clusterhost.ErrForeignPod) || !strings.Contains(foreign.Error(), `="release-1"`) || r.there() == nil {
@@ -119,7 +119,7 @@ func TestAPodThatSomebodyDeletes(t *testing.T) {
 			r.is(v1.PodRunning, nil)
 			r.api.Direct(t, http.MethodDelete, r.there())
 			failure := r.wantEnd()
-			if !errors.Is(failure, volume.ErrPodFailed) || !strings.Contains(failure.Error(), "(Deleted)") {
+			if !errors.Is(failure, recyclerpod.ErrFailed) || !strings.Contains(failure.Error(), "(Deleted)") {
 				t.Error(failure)
 			}
 		})
@@ -138,7 +138,7 @@ func TestAPodThatSomebodyReplaces(t *testing.T) {
 		r.api.Expire()
 		r.transport.SetDown(nil)
 		time.Sleep(time.Minute)
-		if !errors.Is(r.wantEnd(), volume.ErrPodFailed) || r.there() == nil {
+		if !errors.Is(r.wantEnd(), recyclerpod.ErrFailed) || r.there() == nil {
 			t.Error("the success of another pod was taken for this one's, or it was removed")
 		}
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/podvol/podvol/volume/clusterhost"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster/clustertest"
+	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
 // recycler is a pod that empties a volume, and what became of its run.
@@ -37,7 +38,7 @@ type recycler struct {
 func (w *world) recycler() *recycler {
 	deadline := int64(300)
 	return &recycler{world: w, runner: clusterhost.NewPodRunner(w.clientset, clusterhost.PodRunnerConfig{}), result: make(chan error, 1), pod: &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "recycler-for-pv1", Labels: map[string]string{volume.RecyclerLabel: "release-1"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "recycler-for-pv1", Labels: map[string]string{recyclerpod.Label: "release-1"}},
 		Spec:       v1.PodSpec{ActiveDeadlineSeconds: &deadline, Containers: []v1.Container{{Name: "recycler", Image: "busybox"}}}}}
 }
 
@@ -168,7 +169,7 @@ func TestAPodIsRunToItsEnd(t *testing.T) {
 				r.wantRunning()
 				r.is(tc.phase, func(p *v1.Pod) { p.Status.Reason = tc.reason })
 				err := r.wantEnd()
-				failed := errors.Is(err, volume.ErrPodFailed)
+				failed := errors.Is(err, recyclerpod.ErrFailed)
 				if failed != tc.failed || failed && strings.Contains(err.Error(), " failed ("+tc.reason+")") == (tc.reason == "") || !failed && err != nil {
 					t.Errorf("%v", err)
 				}

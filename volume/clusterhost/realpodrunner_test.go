@@ -10,8 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/clusterhost"
+	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
 // hand plays the kubelet: the node changes the status of the pod.
@@ -60,7 +60,7 @@ func recyclerOnANode(t *testing.T, n *realNode) {
 			n.tells(t, r)
 			tc.end()
 			err := <-r.result
-			if failed := errors.Is(err, volume.ErrPodFailed); failed != tc.failed || !failed && err != nil {
+			if failed := errors.Is(err, recyclerpod.ErrFailed); failed != tc.failed || !failed && err != nil {
 				t.Errorf("RunPod: %v", err)
 			}
 			until(t, "the pod is gone", func() bool {

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
 // VolumeConfig is how a plugin's volumes are recycled: those of the tree's fields
@@ -41,7 +42,7 @@ func CalculateTimeoutForVolume(minimumTimeout, timeoutIncrement int, pv *v1.Pers
 func RecycleVolumeByWatchingPodUntilCompletion(ctx context.Context, pvName string, pod *v1.Pod, spec *volume.Spec, host volume.VolumeHost, record volume.RecycleEventRecorder) error {
 	release := ""
 	if spec != nil {
-		release = volume.ReleaseID(spec.PersistentVolume)
+		release = recyclerpod.ReleaseID(spec.PersistentVolume)
 	}
 	switch {
 	case release == "":
@@ -72,7 +73,7 @@ func recycler(pvName, release string, pod *v1.Pod) *v1.Pod {
 	name := "recycler-for-" + pvName
 	pod.Name = strings.TrimRight(name[:min(len(name), longest-len(release)-1)], ".-") + "-" + release
 	pod.GenerateName = ""
-	metav1.SetMetaDataLabel(&pod.ObjectMeta, volume.RecyclerLabel, release)
-	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, volume.RecyclerAnnotation, pvName)
+	metav1.SetMetaDataLabel(&pod.ObjectMeta, recyclerpod.Label, release)
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, recyclerpod.Annotation, pvName)
 	return pod
 }

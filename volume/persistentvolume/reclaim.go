@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
 var errNoPlugins = errors.New("the controller has no plugins; give it some, or use persistentVolumeReclaimPolicy: Retain")
@@ -46,7 +47,7 @@ func (c *Controller) reclaim(ctx context.Context, pv *v1.PersistentVolume) error
 // releaseKey names the work on one release of a volume: a volume that was emptied
 // is not one that was deleted.
 func releaseKey(pv *v1.PersistentVolume) string {
-	return "reclaim " + string(pv.Spec.PersistentVolumeReclaimPolicy) + " " + volume.ReleaseID(pv)
+	return "reclaim " + string(pv.Spec.PersistentVolumeReclaimPolicy) + " " + recyclerpod.ReleaseID(pv)
 }
 
 // isSameRelease reports whether two versions of a volume have the same releaseKey,

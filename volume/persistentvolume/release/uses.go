@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
 // annConfigSource says where a node has a pod from: the kubelet's.
@@ -159,7 +160,7 @@ func (f *useFinder) isMadeInside(outer *volume.Spec) bool {
 // isRecycler reports whether a pod is the one that empties this volume for this
 // very release, left by a controller that was restarted.
 func (f *useFinder) isRecycler(pod *v1.Pod) bool {
-	return pod.Labels[volume.RecyclerLabel] == volume.ReleaseID(f.pv) && pod.Annotations[volume.RecyclerAnnotation] == f.pv.Name
+	return pod.Labels[recyclerpod.Label] == recyclerpod.ReleaseID(f.pv) && pod.Annotations[recyclerpod.Annotation] == f.pv.Name
 }
 
 // usesClaim reports whether a pod's claim of this name gives it the volume. A

@@ -19,6 +19,7 @@ import (
 	"github.com/podvol/podvol/volume/objects/objectstest"
 	"github.com/podvol/podvol/volume/persistentvolume/release"
 	"github.com/podvol/podvol/volume/plugins/nfs"
+	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
 var start = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -123,8 +124,8 @@ func TestReleasedVolumeMayBeDestroyed(t *testing.T) {
 	unplaced := podWith("p", ofClaim("data"))
 	unplaced.Spec.NodeName = ""
 	recycler := podWith("recycler", ofExport("server", "/exports/pv1"))
-	recycler.Labels = map[string]string{volume.RecyclerLabel: volume.ReleaseID(released())}
-	recycler.Annotations = map[string]string{volume.RecyclerAnnotation: "pv1"}
+	recycler.Labels = map[string]string{recyclerpod.Label: recyclerpod.ReleaseID(released())}
+	recycler.Annotations = map[string]string{recyclerpod.Annotation: "pv1"}
 	for name, tc := range map[string]struct {
 		others []metav1.Object
 		change func(*v1.PersistentVolume)
@@ -216,8 +217,8 @@ func TestUsedVolumeIsKept(t *testing.T) {
 	terminating.DeletionTimestamp = new(metav1.NewTime(start))
 	terminating.Status.Phase = v1.PodRunning
 	otherRecycler := podWith("p", ofExport("server", "/exports/pv1"))
-	otherRecycler.Labels = map[string]string{volume.RecyclerLabel: "an earlier release"}
-	otherRecycler.Annotations = map[string]string{volume.RecyclerAnnotation: "pv1"}
+	otherRecycler.Labels = map[string]string{recyclerpod.Label: "an earlier release"}
+	otherRecycler.Annotations = map[string]string{recyclerpod.Annotation: "pv1"}
 	lost := podWith("p", ofExport("server", "/exports/pv1"))
 	lost.Status.Phase = v1.PodFailed
 	lost.Status.ContainerStatuses = []v1.ContainerStatus{{State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}

@@ -20,6 +20,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
 	"github.com/podvol/podvol/volume/internal/wipe"
+	"github.com/podvol/podvol/volume/recyclerpod"
 	"github.com/podvol/podvol/volume/validation"
 )
 
@@ -76,7 +77,7 @@ func (p *plugin) newRecycling(pvName string, spec *volume.Spec) (*recycling, err
 		return nil, volume.Invalid("volume", "is not PersistentVolume %q; nothing else can be recycled", pvName)
 	case pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimRecycle:
 		return nil, volume.Invalid("persistentVolumeReclaimPolicy", "is %q, not %q", pv.Spec.PersistentVolumeReclaimPolicy, v1.PersistentVolumeReclaimRecycle)
-	case volume.ReleaseID(pv) == "":
+	case recyclerpod.ReleaseID(pv) == "":
 		return nil, volume.Invalid("claimRef", "the UIDs of the PersistentVolume and of the claim that has left it are needed")
 	case pluginbase.ReadOnly(spec):
 		return nil, volume.Invalid("accessModes", "the PersistentVolume can only be read, so no claim has written what is in it; use reclaim policy %s", v1.PersistentVolumeReclaimRetain)

@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/wipe"
+	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
 // archive moves what is in the volume, which lies at path, into the archive.
@@ -23,7 +24,7 @@ func (r *recycling) archive(ctx context.Context, root *os.File, path string, opt
 	}
 	defer archives.Close()
 	r.events.normal("moving what is in %s to %s", r.path, r.config.Archive)
-	archive, err := wipe.Archive(ctx, root, archives, archiveName(r.pv.Name, volume.ReleaseID(r.pv)), options)
+	archive, err := wipe.Archive(ctx, root, archives, archiveName(r.pv.Name, recyclerpod.ReleaseID(r.pv)), options)
 	if archive != "" {
 		r.events.normal("%s has what was in %s", filepath.Join(r.config.Archive, archive), r.path)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
+	"github.com/podvol/podvol/volume/recyclerpod"
 	"github.com/podvol/podvol/volume/volumetest"
 )
 
@@ -82,7 +83,7 @@ func TestRecycleArchives(t *testing.T) {
 			t.Fatalf("err = %v", err)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(archive, "pv1-"+volume.ReleaseID(pv), "deep", "file")); err != nil {
+	if _, err := os.Stat(filepath.Join(archive, "pv1-"+recyclerpod.ReleaseID(pv), "deep", "file")); err != nil {
 		t.Error(err)
 	}
 	if err := os.Chmod(archive, 0o777); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/localdisk"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/recyclerpod"
 	"github.com/podvol/podvol/volume/validation"
 )
 
@@ -71,7 +72,7 @@ func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 		return nil, volume.Invalid("metadata.annotations", "do not say by which disk the volume is known (%s), so nobody can tell whether what is at %s is it; its data is kept", localdisk.VolumeID, source.Path)
 	case node == "" || pv.Annotations[localdisk.Node] != node:
 		return nil, volume.Invalid("metadata.annotations."+localdisk.Node, "is %q, and this node is %q; a volume is cleaned on its own node", pv.Annotations[localdisk.Node], node)
-	case volume.ReleaseID(pv) == "":
+	case recyclerpod.ReleaseID(pv) == "":
 		return nil, volume.Invalid("claimRef", "the UIDs of the PersistentVolume and of the claim that has left it are needed")
 	case pluginbase.ReadOnly(spec):
 		return nil, volume.Invalid("accessModes", "offer the volume for reading only, so no claim has written what is in it; use reclaim policy %s", v1.PersistentVolumeReclaimRetain)

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
 // The annotations; see [InlinePolicy].
@@ -62,7 +63,7 @@ func (p *plugin) CheckPod(pod *v1.Pod) error {
 func misspelled(key, domain string) error {
 	const ours = "podvol.io"
 	switch {
-	case domain != ours && !strings.HasSuffix(domain, "."+ours), key == volume.RecyclerAnnotation:
+	case domain != ours && !strings.HasSuffix(domain, "."+ours), key == recyclerpod.Annotation:
 		return nil
 	case key == AnnotationMakeDirectory:
 		return volume.Invalid(annotationField(key), "is for PersistentVolumes; for a pod's own NFS volume write %s/<volume>", AnnotationMakeVolumeDirectory)

@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/nfs"
+	"github.com/podvol/podvol/volume/recyclerpod"
 	"github.com/podvol/podvol/volume/volumetest"
 )
 
@@ -282,7 +283,7 @@ func TestCheckPod(t *testing.T) {
 		"a letter more":      {"make-directories.podvol.io/vol1", "0770", nfs.AnnotationMakeVolumeDirectory + "/<volume>"},
 		"just the domain":    {"podvol.io/mount-options", "hard", nfs.AnnotationMountOptions + "/<volume>"},
 		"a volume's":         {nfs.AnnotationMakeDirectory, "0770", "is for PersistentVolumes"},
-		"a recycler's":       {volume.RecyclerAnnotation, "pv1", ""},
+		"a recycler's":       {recyclerpod.Annotation, "pv1", ""},
 		"others' domain":     {"mount-options.notpodvol.io/vol1", "hard", ""},
 		"no domain":          {"mount-options", "podvol.io/", ""},
 		"a claim":            {nfs.AnnotationMountOptions + "/claim", "hard", "spec.mountOptions"},

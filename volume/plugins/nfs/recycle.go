@@ -11,6 +11,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
 var _ volume.RecyclableVolumePlugin = (*plugin)(nil)
@@ -93,7 +94,7 @@ func (p *plugin) newRecycling(pvName string, spec *volume.Spec) (*recycling, err
 		return nil, volume.Invalid("volume", "is not PersistentVolume %q; nothing else can be recycled", pvName)
 	case pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimRecycle:
 		return nil, volume.Invalid("persistentVolumeReclaimPolicy", "is %q, not %q", pv.Spec.PersistentVolumeReclaimPolicy, v1.PersistentVolumeReclaimRecycle)
-	case volume.ReleaseID(pv) == "":
+	case recyclerpod.ReleaseID(pv) == "":
 		return nil, volume.Invalid("claimRef", "the UIDs of the PersistentVolume and of the claim that has left it are needed")
 	}
 	if err := pluginbase.CheckFilesystem(spec, "nfs"); err != nil {

@@ -9,14 +9,13 @@ import (
 	"path"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
-
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/justmade"
-	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/wipe"
+	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
 // archive moves what is in the volume into the archive, through a mount of the
@@ -51,7 +50,7 @@ func (r *recycling) moveInto(ctx context.Context, from, archives *os.File, optio
 		return err
 	}
 	r.record(v1.EventTypeNormal, fmt.Sprintf("moving what is in %s to %s", r.export, archives.Name()))
-	archive, err := wipe.Archive(ctx, from, archives, nameWithin(r.pv.Name, maxArchiveName)+"-"+volume.ReleaseID(r.pv), options)
+	archive, err := wipe.Archive(ctx, from, archives, nameWithin(r.pv.Name, maxArchiveName)+"-"+recyclerpod.ReleaseID(r.pv), options)
 	if archive != "" {
 		r.record(v1.EventTypeNormal, fmt.Sprintf("%s has what was in %s", path.Join(archives.Name(), archive), r.export))
 	}

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
 func archiving() Config {
@@ -28,7 +29,7 @@ func TestEmbeddedRecyclerArchives(t *testing.T) {
 		write(t, share, "pv1/a", "pv1/.hidden", "pv1/d/b", "pv2/kept")
 		spec := releasedSpec(func(pv *v1.PersistentVolume) { pv.Spec.NFS.Path = "/exports/pv1" })
 		heard, err := recycle(t, p, spec)
-		archive := "old/archive/pv1-" + volume.ReleaseID(spec.PersistentVolume)
+		archive := "old/archive/pv1-" + recyclerpod.ReleaseID(spec.PersistentVolume)
 		if err != nil || !heard.contain("10.0.0.1:/exports/"+archive) || !heard.contain("3 entries moved") {
 			t.Errorf("%q, %v", heard, err)
 		}

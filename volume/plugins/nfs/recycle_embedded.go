@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
 	"github.com/podvol/podvol/volume/internal/wipe"
+	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
 // stillMounted says that a released volume is still mounted for a pod of this node.
@@ -52,7 +53,7 @@ func (r *recycling) recycleHere(ctx context.Context) error {
 	return err
 }
 
-func (r *recycling) workName() string { return "recycle-" + volume.ReleaseID(r.pv) }
+func (r *recycling) workName() string { return "recycle-" + recyclerpod.ReleaseID(r.pv) }
 
 // verifyUnused adds to what the role knows what this node's mount table says.
 func (r *recycling) verifyUnused(ctx context.Context) error {

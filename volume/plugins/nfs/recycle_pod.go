@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
 const (
@@ -57,15 +58,15 @@ func recyclerPod(template *v1.Pod, pv *v1.PersistentVolume, timeout time.Duratio
 	if template == nil {
 		template = recyclerTemplate()
 	}
-	release := volume.ReleaseID(pv)
+	release := recyclerpod.ReleaseID(pv)
 	pod := &v1.Pod{Spec: *template.Spec.DeepCopy()}
 	pod.Namespace = template.Namespace
 	if pod.Namespace == "" {
 		pod.Namespace = metav1.NamespaceDefault
 	}
 	pod.Name = nameWithin(recyclerName+pv.Name, maxPodName-len(release)-1) + "-" + release
-	pod.Labels = withKey(template.Labels, volume.RecyclerLabel, release)
-	pod.Annotations = withKey(template.Annotations, volume.RecyclerAnnotation, pv.Name)
+	pod.Labels = withKey(template.Labels, recyclerpod.Label, release)
+	pod.Annotations = withKey(template.Annotations, recyclerpod.Annotation, pv.Name)
 	seconds := int64(timeout / time.Second)
 	pod.Spec.ActiveDeadlineSeconds = &seconds
 	pod.Spec.Volumes[0].VolumeSource = v1.VolumeSource{NFS: pv.Spec.NFS.DeepCopy()}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
 // releasedSpec is a volume of 10.0.0.1:/export that its claim has left.
@@ -98,8 +99,8 @@ func TestRecyclerPod(t *testing.T) {
 		t.Fatalf("%q, %v", heard, err)
 	}
 	pod := pods.pod
-	if pod.Namespace != "default" || pod.Name != "recycler-for-pv1-"+volume.ReleaseID(spec.PersistentVolume) ||
-		pod.Labels[volume.RecyclerLabel] != volume.ReleaseID(spec.PersistentVolume) || pod.Annotations[volume.RecyclerAnnotation] != "pv1" {
+	if pod.Namespace != "default" || pod.Name != "recycler-for-pv1-"+recyclerpod.ReleaseID(spec.PersistentVolume) ||
+		pod.Labels[recyclerpod.Label] != recyclerpod.ReleaseID(spec.PersistentVolume) || pod.Annotations[recyclerpod.Annotation] != "pv1" {
 		t.Errorf("the pod is %+v", pod.ObjectMeta)
 	}
 	if s := pod.Spec; s.RestartPolicy != v1.RestartPolicyNever || *s.ActiveDeadlineSeconds != 3000 || *s.AutomountServiceAccountToken ||
@@ -113,7 +114,7 @@ func TestRecyclerPod(t *testing.T) {
 		t.Errorf("mounted: %v", calls)
 	}
 
-	pods.err = volume.PodFailed(types.NamespacedName{}, "", "no space left")
+	pods.err = recyclerpod.Failed(types.NamespacedName{}, "", "no space left")
 	if _, err := recycle(t, p, spec); !errors.Is(err, pods.err) || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("a pod that fails: %v", err)
 	}
@@ -132,7 +133,7 @@ func TestRecyclerPodAsksRightBefore(t *testing.T) {
 func TestRecyclerPodOfATemplate(t *testing.T) {
 	template := recyclerTemplate()
 	template.Namespace, template.Name = "infra", "ignored"
-	template.Labels = map[string]string{"app": "recycler", volume.RecyclerLabel: "forged"}
+	template.Labels = map[string]string{"app": "recycler", recyclerpod.Label: "forged"}
 	template.Spec.Containers[0].Image = "example.com/own"
 	template.Spec.Volumes = append(template.Spec.Volumes, v1.Volume{Name: "second"})
 	before := template.DeepCopy()
@@ -142,7 +143,7 @@ func TestRecyclerPodOfATemplate(t *testing.T) {
 		t.Errorf("the template was changed:\n%s", diff)
 	}
 	if pod.Namespace != "infra" || len(pod.Name) != maxPodName || pod.Labels["app"] != "recycler" ||
-		pod.Labels[volume.RecyclerLabel] != volume.ReleaseID(spec.PersistentVolume) ||
+		pod.Labels[recyclerpod.Label] != recyclerpod.ReleaseID(spec.PersistentVolume) ||
 		pod.Spec.Containers[0].Image != "example.com/own" || pod.Spec.Volumes[1].Name != "second" {
 		t.Errorf("the pod is %+v", pod)
 	}
