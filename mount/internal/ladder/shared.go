@@ -24,7 +24,7 @@ const (
 // of one file system, which all are to go, none spares the others.
 type Forcing struct {
 	mu     sync.Mutex
-	mounts map[mountName]*Ladders
+	mounts map[Name]*Ladders
 }
 
 // Ladders counts those that are at a mount.
@@ -35,19 +35,21 @@ func (l *Ladders) Reached(h Headway) bool {
 	return l != nil && slices.ContainsFunc(l[h:], func(n int) bool { return n > 0 })
 }
 
-// mountName is a mount's while a ladder is at it.
-type mountName struct {
+// Name is a mount's while a ladder is at it.
+type Name struct {
 	id     int
 	target string
 }
 
-func NameOf(e mount.Entry) mountName { return mountName{e.ID, e.Target} }
+// NameOf names a mount.
+func NameOf(e mount.Entry) Name { return Name{e.ID, e.Target} }
 
-func (f *Forcing) Add(name mountName, h Headway, n int) {
+// Add counts n unmounts that have got to h with a mount; n is negative for those that end.
+func (f *Forcing) Add(name Name, h Headway, n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.mounts == nil {
-		f.mounts = map[mountName]*Ladders{}
+		f.mounts = map[Name]*Ladders{}
 	}
 	if f.mounts[name] == nil {
 		f.mounts[name] = new(Ladders)
@@ -64,7 +66,8 @@ func (f *Forcing) Len() int {
 	return len(f.mounts)
 }
 
-func (f *Forcing) Reached(name mountName, h Headway) bool {
+// Reached reports whether an unmount of the mount has got to h.
+func (f *Forcing) Reached(name Name, h Headway) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mounts[name].Reached(h)

@@ -15,7 +15,7 @@ type Options struct {
 	// below as well: "ro=recursive".
 	DeepSet, DeepClear uintptr
 	// ReadOnlyAt is where ro or rw holds: "ro=vfs", "ro=fs".
-	ReadOnlyAt layer
+	ReadOnlyAt Layer
 	// Bind, Recursive, Remount: "bind", "rbind" (both), "remount".
 	Bind, Recursive, Remount bool
 	// Propagation are the MS_* values of propagation changes, in order, each
@@ -27,12 +27,13 @@ type Options struct {
 	Command []string
 }
 
-// layer is what an option belongs to: a mount, or the file system that it
+// Layer is what an option belongs to: a mount, or the file system that it
 // shows together with other mounts.
-type layer int
+type Layer int
 
 const (
-	BothLayers layer = iota
+	// BothLayers: nothing was said.
+	BothLayers Layer = iota
 	MountLayer       // mount(8)'s "vfs"
 	SuperLayer       // mount(8)'s "fs"
 )
@@ -221,7 +222,7 @@ func (p *Options) addFlag(word string) bool {
 
 // holdsWhere reads what stands behind a word: "vfs", "fs", "recursive" or, in
 // quotes, several of them.
-func holdsWhere(where string) (recursive bool, at layer, ok bool) {
+func holdsWhere(where string) (recursive bool, at Layer, ok bool) {
 	vfs, fs := false, false
 	for _, w := range strings.Split(strings.Trim(where, `"`), ",") {
 		switch w {
@@ -254,7 +255,7 @@ func (p Options) OfSuper() (set, clear uintptr) {
 	return p.of(PerSuperFlags, MountLayer)
 }
 
-func (p Options) of(flags uintptr, other layer) (set, clear uintptr) {
+func (p Options) of(flags uintptr, other Layer) (set, clear uintptr) {
 	if p.ReadOnlyAt == other {
 		flags &^= unix.MS_RDONLY
 	}

@@ -63,6 +63,7 @@ type Table struct {
 // Statx is statx(2), so that tests can have it answer otherwise.
 type Statx func(dir int, path string, flags, mask int, st *unix.Statx_t) error
 
+// New returns a table that reads the kernel at the first question.
 func New(kernel statmount.Kernel) *Table {
 	return &Table{kernel: kernel, statx: unix.Statx, path: MountinfoPath}
 }
@@ -177,7 +178,7 @@ func (x *Table) lookAgain(place string) (e mount.Entry, ok bool, err error) {
 			first = false
 			return true, nil
 		}
-		e, ok, old, err = x.Find(place)
+		e, ok, old, err = x.find(place)
 		return old, err
 	})
 	return e, ok, err
@@ -202,13 +203,13 @@ func (x *Table) mayBeMounted(place string) (bool, error) {
 // mountedAt is [mountedAt]; the mount that is found is read again.
 func (x *Table) mountedAt(target string) (e mount.Entry, ok bool, err error) {
 	err = x.answer(func() (old bool, err error) {
-		e, ok, old, err = x.Find(target)
+		e, ok, old, err = x.find(target)
 		return old, err
 	})
 	return e, ok, err
 }
 
-func (x *Table) Find(target string) (e mount.Entry, ok, old bool, err error) {
+func (x *Table) find(target string) (e mount.Entry, ok, old bool, err error) {
 	if !x.graph.byTarget.has(target) {
 		return mount.Entry{}, false, false, nil // the usual answer, and cheap
 	}
@@ -235,7 +236,7 @@ func (r refreshed) mountedAt(target string) (e mount.Entry, ok bool, err error) 
 		return mount.Entry{}, false, errElsewhere // closed by another question
 	}
 	err = r.x.answerAgain(func() (old bool, err error) {
-		e, ok, old, err = r.x.Find(target)
+		e, ok, old, err = r.x.find(target)
 		return old, err
 	})
 	return e, ok, err

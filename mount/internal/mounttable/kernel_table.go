@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/util/pathin"
 )
 
+// MountinfoPath is the mount table of this process (proc_pid_mountinfo(5)).
 const MountinfoPath = "/proc/self/mountinfo"
 
 // Uncached reads mountinfo anew for every question and keeps nothing. It is
@@ -286,6 +287,7 @@ func MountWithID(table mount.Table, id int) (mount.Entry, error) {
 	return mount.Entry{}, fmt.Errorf("mount %d is not in the mount table", id)
 }
 
+// MountIDOf returns the mount of a descriptor.
 func MountIDOf(fd int) (int, error) {
 	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	if err != nil {

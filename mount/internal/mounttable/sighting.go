@@ -80,7 +80,7 @@ func (x *Table) unique(n *node) uint64 {
 func (x *Table) AtExactly(target string) (s Sighting, ok bool, err error) {
 	err = x.answer(func() (old bool, err error) {
 		s = Sighting{}
-		s.Entry, ok, old, err = x.Find(target)
+		s.Entry, ok, old, err = x.find(target)
 		if ok && !old {
 			s.Unique = x.unique(x.way[len(x.way)-1])
 		}
