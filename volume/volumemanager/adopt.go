@@ -45,13 +45,13 @@ func (m *Manager) adopt(ctx context.Context, mounted rootdir.Mounts) error {
 	return nil
 }
 
-func (m *Manager) isRecorded(key rootdir.Key) bool { return m.slotAt(key) != nil }
+func (m *Manager) isRecorded(key rootdir.Key) bool { return m.volumeAt(key) != nil }
 
-// slotAt returns the slot of a directory that is there; nil: none.
-func (m *Manager) slotAt(key rootdir.Key) *slot {
+// volumeAt returns the volume of a directory that is there; nil: none.
+func (m *Manager) volumeAt(key rootdir.Key) *podVolume {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.pods[key.PodUID].find(func(s *slot) bool { return s.actual.exists() && s.actual.key == key })
+	return m.pods[key.PodUID].find(func(s *podVolume) bool { return s.actual.exists() && s.actual.key == key })
 }
 
 func (m *Manager) adoptOne(ctx context.Context, key rootdir.Key, mounted rootdir.Mounts) error {

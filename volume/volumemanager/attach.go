@@ -61,7 +61,7 @@ func (m *Manager) appendHidden(names []v1.UniqueVolumeName, damaged bool) []v1.U
 		hidden[""] = true
 	}
 	for _, p := range m.pods {
-		for _, s := range p.slots {
+		for _, s := range p.volumes {
 			if s.actual.unreadable != nil {
 				hidden[s.actual.key.Plugin+"/"] = true
 			}
@@ -183,12 +183,12 @@ func asError(e *AttachmentError) error {
 	return e
 }
 
-// attachment is one attachable volume that slots of this node want or have.
+// attachment is one attachable volume, which volumes of pods here want or have.
 // The manager's mutex guards it.
 type attachment struct {
 	m     *Manager
 	name  v1.UniqueVolumeName
-	users map[*slot]struct{}
+	users map[*podVolume]struct{}
 }
 
 // inUse reports whether the volume may not be detached.
@@ -207,7 +207,7 @@ func (a *attachment) inUse() bool {
 func (a *attachment) proceed() {
 	for s := range a.users {
 		if s.doing == opNone && (s.isAwaiting() || s.state == StateFailed || s.state == StateDetached) && s.pod.wanted && s.awaits() == nil {
-			a.m.renew(s)
+			a.m.resync(s)
 		}
 	}
 }
@@ -218,10 +218,10 @@ func (a *attachment) publish() {
 	}
 }
 
-// join makes a slot count as one that wants or has the attachable volume; a
-// nil use, or one of nothing attachable: none. A slot that has one keeps it.
+// join makes a volume count as one that wants or has the attachable volume; a
+// nil use, or one of nothing attachable: none. A volume that has one keeps it.
 // The caller holds the lock.
-func (m *Manager) join(s *slot, use *deviceUse) {
+func (m *Manager) join(s *podVolume, use *deviceUse) {
 	var name v1.UniqueVolumeName
 	if use != nil && use.attach != nil {
 		name = use.device.name
@@ -237,7 +237,7 @@ func (m *Manager) join(s *slot, use *deviceUse) {
 	}
 	a := m.attachments[name]
 	if a == nil {
-		a = &attachment{m: m, name: name, users: make(map[*slot]struct{})}
+		a = &attachment{m: m, name: name, users: make(map[*podVolume]struct{})}
 		m.attachments[name] = a
 	}
 	a.users[s] = struct{}{}
@@ -245,7 +245,7 @@ func (m *Manager) join(s *slot, use *deviceUse) {
 }
 
 // leave undoes join. The caller holds the lock.
-func (m *Manager) leave(s *slot) {
+func (m *Manager) leave(s *podVolume) {
 	a := s.attachment
 	if a == nil {
 		return
@@ -257,9 +257,9 @@ func (m *Manager) leave(s *slot) {
 	}
 }
 
-// awaits says which reports must come before the slot's volume is mounted; nil:
+// awaits says which reports must come before the volume is mounted; nil:
 // none. The caller holds the manager's lock.
-func (s *slot) awaits() *AttachmentError {
+func (s *podVolume) awaits() *AttachmentError {
 	a := s.attachment
 	if a == nil {
 		return nil
@@ -274,23 +274,23 @@ func (s *slot) awaits() *AttachmentError {
 
 // admissible refuses to have a volume mounted before the reports are there. One
 // that is mounted already may be looked at again. The caller holds the lock.
-func (s *slot) admissible() error {
+func (s *podVolume) admissible() error {
 	if s.state == StateMounted && s.actual.exists() {
 		return nil
 	}
 	return asError(s.awaits())
 }
 
-// isAwaiting reports whether the slot does nothing until a report comes, or
+// isAwaiting reports whether the volume does nothing until a report comes, or
 // another reason to look at it again.
-func (s *slot) isAwaiting() bool {
+func (s *podVolume) isAwaiting() bool {
 	return s.attachment != nil && s.generation > 0 && s.awaited == s.generation
 }
 
 // finishWaiting takes down that an operation ended since a report is missing,
 // if it did; this is no failure, and no attempt either: those that wait for one
 // go on waiting. The caller holds the lock.
-func (m *Manager) finishWaiting(s *slot, generation int, err error) bool {
+func (m *Manager) finishWaiting(s *podVolume, generation int, err error) bool {
 	if _, missing := errors.AsType[*AttachmentError](err); !missing {
 		return false
 	}
@@ -310,9 +310,9 @@ func (m *Manager) finishWaiting(s *slot, generation int, err error) bool {
 	return true
 }
 
-// attachmentTrouble is what the slot's rows say of its attachment. The caller
+// attachmentTrouble is what the volume's rows say of its attachment. The caller
 // holds the manager's lock.
-func (s *slot) attachmentTrouble() *AttachmentError {
+func (s *podVolume) attachmentTrouble() *AttachmentError {
 	trouble := s.awaits()
 	switch {
 	case trouble == nil:

@@ -6,15 +6,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// claimIndex finds the slots whose rows name a claim, so that a look-up costs
+// claimIndex finds the volumes whose rows name a claim, so that a look-up costs
 // what it finds and not the size of the node. The manager's mutex guards it.
-type claimIndex map[types.NamespacedName]map[*slot]struct{}
+type claimIndex map[types.NamespacedName]map[*podVolume]struct{}
 
-// index notes which claim a slot's rows name now. It must be called after each
+// index notes which claim a volume's rows name now. It must be called after each
 // change of what they are made of. The caller holds the lock.
-func (m *Manager) index(s *slot) {
+func (m *Manager) index(s *podVolume) {
 	var claim types.NamespacedName
-	if slices.Contains(s.pod.slots, s) {
+	if slices.Contains(s.pod.volumes, s) {
 		claim = claimOf(s.describe())
 	}
 	if claim == s.claim {
@@ -28,7 +28,7 @@ func (m *Manager) index(s *slot) {
 		return
 	}
 	if m.byClaim[claim] == nil {
-		m.byClaim[claim] = make(map[*slot]struct{})
+		m.byClaim[claim] = make(map[*podVolume]struct{})
 	}
 	m.byClaim[claim][s] = struct{}{}
 }
@@ -56,7 +56,7 @@ func (m *Manager) ExplainPod(podUID types.UID) []VolumeStatus {
 		return nil
 	}
 	var all []VolumeStatus
-	for _, s := range p.slots {
+	for _, s := range p.volumes {
 		all = append(all, m.rows(s)...)
 	}
 	slices.SortFunc(all, compareStatus)

@@ -56,7 +56,7 @@ func (m containerVolumes) MountedVolume(podUID types.UID, name string) (*mountre
 	if p == nil || !p.wanted {
 		return nil, ErrWithdrawn
 	}
-	s := p.find(func(s *slot) bool { return s.wanted && slices.Contains(s.names, name) })
+	s := p.find(func(s *podVolume) bool { return s.wanted && slices.Contains(s.names, name) })
 	if s == nil {
 		return nil, volume.NothingDone(&NotMountedError{Waits: "the pod to be declared with it"})
 	}
@@ -97,7 +97,7 @@ func (m containerVolumes) isStanding(key rootdir.Key) bool {
 	defer m.mu.Unlock()
 	p := m.pods[key.PodUID]
 	return p != nil && p.wanted &&
-		p.find(func(s *slot) bool { return s.actual.key == key && s.actual.exists() && s.doing != opTearDown }) != nil
+		p.find(func(s *podVolume) bool { return s.actual.key == key && s.actual.exists() && s.doing != opTearDown }) != nil
 }
 
 // keepRoot keeps the root locked, after the manager has stopped, until done is
@@ -142,7 +142,7 @@ func (e *NotMountedError) Unwrap() (errs []error) {
 }
 
 // notMounted says what a volume waits for. The caller holds the lock.
-func (s *slot) notMounted(name string) *NotMountedError {
+func (s *podVolume) notMounted(name string) *NotMountedError {
 	rows := s.rows()
 	i := max(0, slices.IndexFunc(rows, func(r VolumeStatus) bool { return r.Volume == name }))
 	e := &NotMountedError{Last: rows[i].Err}

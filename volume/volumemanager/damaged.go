@@ -18,7 +18,7 @@ func (m *Manager) hidden(plugin string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, p := range m.pods {
-		for _, s := range p.slots {
+		for _, s := range p.volumes {
 			if s.actual.unreadable != nil && s.actual.key.Plugin == plugin {
 				return s.actual.unreadable
 			}

@@ -11,7 +11,7 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// watch is one object that a slot depends on.
+// watch is one object that a volume depends on.
 type watch struct {
 	ref  volume.ObjectRef
 	stop func()
@@ -23,7 +23,7 @@ type watch struct {
 // exist yet is watched too.
 type dependencies struct {
 	m *Manager
-	s *slot
+	s *podVolume
 }
 
 // on watches an object.
@@ -33,7 +33,7 @@ func (d dependencies) on(ref volume.ObjectRef) {
 		d.s.watches[i].used = true
 		return
 	}
-	stop := d.m.watch(ref, func() { d.m.touch(d.s) })
+	stop := d.m.watch(ref, func() { d.m.dependencyChanged(d.s) })
 	d.s.watches = append(d.s.watches, watch{ref: ref, stop: stop, used: true})
 }
 
@@ -53,7 +53,7 @@ func (m *Manager) watch(ref volume.ObjectRef, f func()) (stop func()) {
 	return func() {} // nor can they be read
 }
 
-// Get implements [objects.Source] for look-ups that make the slot depend on
+// Get implements [objects.Source] for look-ups that make the volume depend on
 // what they find.
 func (d dependencies) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
 	d.on(ref)
@@ -89,7 +89,7 @@ func stopAll(watches []watch) {
 }
 
 // refreshLater has the volume set up again when its mounter says so.
-func (m *Manager) refreshLater(s *slot, mounter volume.Mounter) {
+func (m *Manager) refreshLater(s *podVolume, mounter volume.Mounter) {
 	due := volume.RefreshAfter(mounter)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -98,6 +98,6 @@ func (m *Manager) refreshLater(s *slot, mounter volume.Mounter) {
 		s.refresh = nil
 	}
 	if !due.IsZero() && !m.stopping {
-		s.refresh = time.AfterFunc(time.Until(due), func() { m.touch(s) })
+		s.refresh = time.AfterFunc(time.Until(due), func() { m.dependencyChanged(s) })
 	}
 }

@@ -28,7 +28,7 @@ var (
 // its volumes are set up and kept up, and returns at once. Declaring it again
 // updates it in place: a changed label reaches the downwardAPI volumes that
 // show it. A pod that is being torn down is set up again after that. Before
-// Run, the wish is kept; after it the error is [ErrStopped]. Volumes that are
+// Run, the declaration is kept; after it the error is [ErrStopped]. Volumes that are
 // invalid are refused with *volume.InvalidSpecErrors, and nothing is changed; so
 // are annotations that a plugin cannot understand, of a pod that is new here (see
 // [Manager.CheckPod]). A volume at whose place there is one without a record,
@@ -73,19 +73,19 @@ func samePod(a, b *v1.Pod) bool {
 		equality.Semantic.DeepEqual(a.Spec, b.Spec)
 }
 
-// declare makes the pod the wish. The caller holds the lock.
+// declare makes the pod a part of the desired state of the world. The caller holds the lock.
 func (m *Manager) declare(pod *v1.Pod) *podState {
 	p := m.pod(pod.UID)
 	m.declarations++
 	p.declaration = m.declarations
 	p.name, p.pod = podName(pod), pod.DeepCopy() // operations may outlive the call
 	p.wanted, p.deleted, p.ended, p.released = true, false, false, false
-	for _, s := range p.slots {
+	for _, s := range p.volumes {
 		s.wanted, s.unused = false, false
 	}
 	for i := range p.pod.Spec.Volumes {
 		names := namesOf(p.pod, &p.pod.Spec.Volumes[i])
-		s := p.slot(names)
+		s := p.volumeFor(names)
 		if s.wanted || s.unused {
 			continue // another volume of the same claim
 		}
@@ -99,7 +99,7 @@ func (m *Manager) declare(pod *v1.Pod) *podState {
 		if s.state == StateUnused {
 			m.enter(s, StatePending, time.Now())
 		}
-		m.renew(s)
+		m.resync(s)
 	}
 	m.dropUnused(p)
 	p.announce()
@@ -116,7 +116,7 @@ func (m *Manager) DeletePod(podUID types.UID) {
 	m.deletePod(podUID, false)
 }
 
-// deletePod takes the wish for a pod back, for good. The caller holds the lock.
+// deletePod takes a pod out of the desired state of the world, for good. The caller holds the lock.
 func (m *Manager) deletePod(podUID types.UID, released bool) {
 	delete(m.kept, podUID)
 	if p, ok := m.pods[podUID]; ok {
@@ -125,19 +125,19 @@ func (m *Manager) deletePod(podUID types.UID, released bool) {
 	}
 }
 
-// withdraw takes the wish for a pod back. The caller holds the lock.
+// withdraw takes a pod out of the desired state of the world. The caller holds the lock.
 func (m *Manager) withdraw(p *podState, released bool) {
 	m.declarations++
 	p.declaration = m.declarations
 	p.wanted, p.deleted, p.released = false, true, p.released || released
-	for _, s := range slices.Clone(p.slots) {
+	for _, s := range slices.Clone(p.volumes) {
 		if s.doing == opSetUp {
 			s.giveUp(ErrWithdrawn)
 		}
-		m.renew(s)
+		m.resync(s)
 	}
 	p.announce()
-	if len(p.slots) == 0 && (!p.ended || m.hasRecovered()) {
+	if len(p.volumes) == 0 && (!p.ended || m.hasRecovered()) {
 		delete(m.pods, p.uid) // nobody else would
 	}
 }
@@ -156,16 +156,16 @@ func (m *Manager) PodsComplete(kept ...types.UID) {
 	for _, uid := range kept {
 		m.kept[uid] = true
 	}
-	m.renewUndeclared()
+	m.resyncUndeclared()
 }
 
-// renewUndeclared has the volumes of pods that nobody has declared looked at
+// resyncUndeclared has the volumes of pods that nobody has declared looked at
 // again: they may leave by now. The caller holds the lock.
-func (m *Manager) renewUndeclared() {
+func (m *Manager) resyncUndeclared() {
 	for _, p := range m.pods {
 		if p.pod == nil {
-			for _, s := range p.slots {
-				m.renew(s)
+			for _, s := range p.volumes {
+				m.resync(s)
 			}
 		}
 	}
@@ -177,21 +177,21 @@ func (m *Manager) leaves(p *podState) bool {
 	return !p.wanted && (p.deleted || p.pod == nil && m.complete && !m.kept[p.uid])
 }
 
-// renew gives a slot a reason for another operation, at once. The caller holds
+// resync gives a volume a reason for another operation, at once. The caller holds
 // the lock.
-func (m *Manager) renew(s *slot) {
+func (m *Manager) resync(s *podVolume) {
 	s.generation++
 	s.failures, s.pauses = 0, 0
 	s.stopRetry()
 	m.enqueue(s)
 }
 
-// touch is renew for those that do not hold the lock: something that the slot
+// dependencyChanged is resync for those that do not hold the lock: something that the volume
 // depends on has changed.
-func (m *Manager) touch(s *slot) {
+func (m *Manager) dependencyChanged(s *podVolume) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.renew(s)
+	m.resync(s)
 }
 
 // CheckPod returns why [Manager.PutPod] would refuse the pod if it were new here,

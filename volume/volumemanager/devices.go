@@ -31,13 +31,13 @@ type deviceKey struct {
 // volumes, each of which stays until its volume has let go of the device. So
 // whatever crashes when, the last one's next tear-down finds the device.
 type deviceMount struct {
-	// holders are the slots that keep it mounted, each of which has a record on
-	// disk. A slot that lets go while there are others is done; the last one
+	// holders are the volumes that keep it mounted, each of which has a record on
+	// disk. A volume that lets go while there are others is done; the last one
 	// unmounts first.
-	holders map[*slot]struct{}
-	// waiters are the slots that wait until the others have let go, since the
+	holders map[*podVolume]struct{}
+	// waiters are the volumes that wait until the others have let go, since the
 	// device is mounted with a label that is not theirs.
-	waiters map[*slot]struct{}
+	waiters map[*podVolume]struct{}
 	deviceState
 }
 
@@ -129,22 +129,22 @@ func (use *deviceUse) failed(op string, spec *volume.Spec, err error) error {
 	return &volume.Error{Op: op, Plugin: use.plugin.GetPluginName(), Volume: spec.Name(), Err: err}
 }
 
-// hold makes a slot with a record on disk count as one that keeps the device.
+// hold makes a volume with a record on disk count as one that keeps the device.
 // The caller holds the lock.
-func (m *Manager) hold(s *slot, key deviceKey) *deviceMount {
+func (m *Manager) hold(s *podVolume, key deviceKey) *deviceMount {
 	d := m.devices[key]
 	if d == nil {
-		d = &deviceMount{holders: make(map[*slot]struct{}), waiters: make(map[*slot]struct{})}
+		d = &deviceMount{holders: make(map[*podVolume]struct{}), waiters: make(map[*podVolume]struct{})}
 		m.devices[key] = d
 	}
 	d.holders[s] = struct{}{}
 	return d
 }
 
-// letGo takes a slot off the device, unless it is the last one and the device
+// letGo takes a volume off the device, unless it is the last one and the device
 // may be mounted. Whoever is let go may remove its record. The caller holds
 // the lock.
-func (m *Manager) letGo(s *slot, key deviceKey) bool {
+func (m *Manager) letGo(s *podVolume, key deviceKey) bool {
 	d := m.devices[key]
 	if d == nil {
 		return true
@@ -156,9 +156,9 @@ func (m *Manager) letGo(s *slot, key deviceKey) bool {
 	return true
 }
 
-// forget takes a slot off a device, of which it has nothing after all. The
+// forget takes a volume off a device, of which it has nothing after all. The
 // caller holds the lock.
-func (m *Manager) forget(s *slot, key deviceKey) {
+func (m *Manager) forget(s *podVolume, key deviceKey) {
 	d := m.devices[key]
 	if d == nil {
 		return
@@ -170,9 +170,9 @@ func (m *Manager) forget(s *slot, key deviceKey) {
 	m.wakeWaiters(d)
 }
 
-// passDevice makes another slot the holder of what a volume has. The caller
+// passDevice makes another entry the holder of what a volume has. The caller
 // holds the lock.
-func (m *Manager) passDevice(from, to *slot, use *deviceUse) {
+func (m *Manager) passDevice(from, to *podVolume, use *deviceUse) {
 	if use == nil {
 		return
 	}
@@ -184,16 +184,16 @@ func (m *Manager) passDevice(from, to *slot, use *deviceUse) {
 }
 
 // letGoOf is letGo for those that do not hold the lock.
-func (m *Manager) letGoOf(s *slot, key deviceKey) bool {
+func (m *Manager) letGoOf(s *podVolume, key deviceKey) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.letGo(s, key)
 }
 
-// mustUnmount lets go, or says that the slot is the last one: then whoever
+// mustUnmount lets go, or says that the volume is the last one: then whoever
 // comes from now on finds the device unmounted, and waits for its lock, which
 // the caller holds.
-func (m *Manager) mustUnmount(s *slot, key deviceKey) bool {
+func (m *Manager) mustUnmount(s *podVolume, key deviceKey) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.letGo(s, key) {
@@ -203,9 +203,9 @@ func (m *Manager) mustUnmount(s *slot, key deviceKey) bool {
 	return true
 }
 
-// recoverDevice makes a slot whose record was found count again. The caller
+// recoverDevice makes a volume whose record was found count again. The caller
 // holds the lock.
-func (m *Manager) recoverDevice(s *slot, record *mountrecord.Record, mounted rootdir.Mounts) {
+func (m *Manager) recoverDevice(s *podVolume, record *mountrecord.Record, mounted rootdir.Mounts) {
 	plugin, err := m.plugins.FindPluginByName(record.Plugin)
 	if err != nil {
 		return // nor can it be torn down

@@ -49,8 +49,8 @@ func (m *Manager) endPod(pod *v1.Pod) {
 	m.withdraw(p, gone)
 }
 
-// keeps reports whether a slot's data stays although its pod has ended.
-func (m *Manager) keeps(s *slot) bool {
+// keeps reports whether a volume's data stays although its pod has ended.
+func (m *Manager) keeps(s *podVolume) bool {
 	if !s.pod.ended || !m.config.KeepEndedPodData {
 		return false
 	}
@@ -65,11 +65,11 @@ func (m *Manager) recoverEnded() {
 		if !p.ended {
 			continue
 		}
-		if len(p.slots) == 0 {
+		if len(p.volumes) == 0 {
 			delete(m.pods, uid)
 		}
-		for _, s := range p.slots {
-			m.renew(s)
+		for _, s := range p.volumes {
+			m.resync(s)
 		}
 	}
 }

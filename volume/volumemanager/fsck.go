@@ -202,7 +202,7 @@ func recordProblem(key rootdir.Key, v actualVolume, reason error) (Problem, bool
 	p := Problem{Pod: v.record.Pod, PodUID: key.PodUID, Volume: strings.Join(v.record.Volumes, ","), Path: v.record.Path, Err: reason,
 		Repair: "tear it down: unmount what is mounted, remove its directory and its record",
 		repair: func(ctx context.Context, m *Manager) error {
-			s := m.slotAt(key)
+			s := m.volumeAt(key)
 			if s == nil {
 				return nil // gone since the plan was made
 			}

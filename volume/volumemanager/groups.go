@@ -25,7 +25,7 @@ func (m *Manager) ExtraSupplementalGroups(podUID types.UID) (groups []int64) {
 	if p == nil || p.pod == nil || !p.wanted {
 		return nil
 	}
-	for _, s := range p.slots {
+	for _, s := range p.volumes {
 		if !s.wanted || s.state != StateMounted || s.actual.record == nil || s.actual.record.PersistentVolume == nil {
 			continue
 		}

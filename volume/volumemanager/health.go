@@ -7,9 +7,9 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// rows are the status of a slot's volumes, with what is known of their server.
+// rows are the status of a directory's volumes, with what is known of their server.
 // The caller holds the lock.
-func (m *Manager) rows(s *slot) []VolumeStatus {
+func (m *Manager) rows(s *podVolume) []VolumeStatus {
 	rows := s.rows()
 	health := m.healthOf(s)
 	for i := range rows {
@@ -20,7 +20,7 @@ func (m *Manager) rows(s *slot) []VolumeStatus {
 
 // healthOf is what the plugin knows of the volume's server; zero: it keeps no
 // book, or it is not known yet which plugin and server it is.
-func (m *Manager) healthOf(s *slot) volume.SourceHealth {
+func (m *Manager) healthOf(s *podVolume) volume.SourceHealth {
 	r := s.describe()
 	if r.Plugin == "" || r.InlineVolume == nil && r.PersistentVolume == nil {
 		return volume.SourceHealth{}

@@ -58,10 +58,10 @@ type Manager struct {
 	declarations int
 	complete     bool               // every pod has been declared once
 	kept         map[types.UID]bool // though they are not declared
-	queue        []*slot
+	queue        []*podVolume
 	watchers     map[*watcher]struct{}
 	devices      map[deviceKey]*deviceMount
-	oncePod      map[string]map[*slot]struct{} // those that wait for a PersistentVolume that another pod has
+	oncePod      map[string]map[*podVolume]struct{} // those that wait for a PersistentVolume that another pod has
 	attachments  map[v1.UniqueVolumeName]*attachment
 	reported     map[v1.UniqueVolumeName]struct{} // in use, in the node's status
 	attached     map[v1.UniqueVolumeName]string   // with the devices' paths; nil until somebody says
@@ -81,7 +81,7 @@ func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMg
 		byClaim:     make(claimIndex),
 		watchers:    make(map[*watcher]struct{}),
 		devices:     make(map[deviceKey]*deviceMount),
-		oncePod:     make(map[string]map[*slot]struct{}),
+		oncePod:     make(map[string]map[*podVolume]struct{}),
 		attachments: make(map[v1.UniqueVolumeName]*attachment),
 	}
 	m.containers = containermounts.New(host, plugins, containerVolumes{m})
@@ -146,7 +146,7 @@ func (m *Manager) end() {
 	m.stopping = true
 	close(m.stopped)
 	for _, p := range m.pods {
-		for _, s := range p.slots {
+		for _, s := range p.volumes {
 			s.stopRetry()
 			if s.refresh != nil {
 				s.refresh.Stop()
@@ -160,7 +160,7 @@ func (m *Manager) stopWatches() {
 	m.mu.Lock()
 	var watches []watch
 	for _, p := range m.pods {
-		for _, s := range p.slots {
+		for _, s := range p.volumes {
 			watches = append(watches, s.watches...)
 			s.watches = nil
 		}
@@ -309,7 +309,7 @@ func (m *Manager) recover(ctx context.Context) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.renewUndeclared() // the pods may be complete already
+	m.resyncUndeclared() // the pods may be complete already
 	m.recoverEnded()
 	return nil
 }
@@ -351,14 +351,14 @@ func (m *Manager) recoverUnreadable(unreadable *UnreadableRecordError) {
 	s.state, s.err = StateFailed, unreadable
 }
 
-// recovered returns the slot of a directory that was found, which may be
+// recovered returns the volume of a directory that was found, which may be
 // wanted already. The caller holds the lock.
-func (m *Manager) recovered(key rootdir.Key, names []string) *slot {
+func (m *Manager) recovered(key rootdir.Key, names []string) *podVolume {
 	p := m.pod(key.PodUID)
-	s := p.slot(names)
+	s := p.volumeFor(names)
 	if s.actual.exists() {
-		s = &slot{pod: p, names: names}
-		p.slots = append(p.slots, s)
+		s = &podVolume{pod: p, names: names}
+		p.volumes = append(p.volumes, s)
 	}
 	s.actual.key = key
 	return s
@@ -386,7 +386,7 @@ func (m *Manager) Explain() []VolumeStatus {
 	defer m.mu.Unlock()
 	var all []VolumeStatus
 	for _, p := range m.pods {
-		for _, s := range p.slots {
+		for _, s := range p.volumes {
 			all = append(all, m.rows(s)...)
 		}
 	}

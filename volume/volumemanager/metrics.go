@@ -44,7 +44,7 @@ func (m *Manager) mountedRecord(podUID types.UID, volumeName string) (*mountreco
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.pods[podUID]
-	s := p.find(func(s *slot) bool {
+	s := p.find(func(s *podVolume) bool {
 		return s.state == StateMounted && s.actual.record != nil && slices.Contains(s.names, volumeName)
 	})
 	if s == nil {

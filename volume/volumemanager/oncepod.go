@@ -26,33 +26,33 @@ func isOncePod(pv *v1.PersistentVolume) bool {
 }
 
 // checkOncePod refuses a ReadWriteOncePod volume that another pod has something
-// of, as the kubelet does (KEP-2485), but whatever its plugin; then the slot is
+// of, as the kubelet does (KEP-2485), but whatever its plugin; then the volume is
 // tried again when a pod has let go of it. What is mounted already stays, and may
 // be looked at again. The caller holds the lock.
 func (m *Manager) checkOncePod(u *setUp) error {
 	pv := u.record.PersistentVolume
-	if !isOncePod(pv) || u.slot.state == StateMounted && u.slot.actual.exists() {
+	if !isOncePod(pv) || u.of.state == StateMounted && u.of.actual.exists() {
 		return nil
 	}
 	for _, p := range m.pods {
-		if p == u.slot.pod || p.find(func(s *slot) bool { return s.has(u, pv.Name) }) == nil {
+		if p == u.of.pod || p.find(func(s *podVolume) bool { return s.has(u, pv.Name) }) == nil {
 			continue
 		}
 		waiters := m.oncePod[pv.Name]
 		if waiters == nil {
-			waiters = make(map[*slot]struct{})
+			waiters = make(map[*podVolume]struct{})
 			m.oncePod[pv.Name] = waiters
 		}
-		waiters[u.slot] = struct{}{}
-		u.slot.oncePod = pv.Name
+		waiters[u.of] = struct{}{}
+		u.of.oncePod = pv.Name
 		return usedByOther(pv.Name, u.record.Pod, p.name, p.uid)
 	}
 	return nil
 }
 
-// has reports whether the slot has something of a PersistentVolume that is asked
+// has reports whether the volume has something of a PersistentVolume that is asked
 // for. Of a directory whose record is lost only the name is known.
-func (s *slot) has(u *setUp, pvName string) bool {
+func (s *podVolume) has(u *setUp, pvName string) bool {
 	r := s.actual.record
 	switch {
 	case !s.actual.exists():
@@ -63,9 +63,9 @@ func (s *slot) has(u *setUp, pvName string) bool {
 	return r.PersistentVolume != nil && r.PersistentVolume.Name == pvName
 }
 
-// stopWaitingForPod forgets that the slot waits for another pod. The caller holds
+// stopWaitingForPod forgets that the volume waits for another pod. The caller holds
 // the lock.
-func (m *Manager) stopWaitingForPod(s *slot) {
+func (m *Manager) stopWaitingForPod(s *podVolume) {
 	if s.oncePod == "" {
 		return
 	}
@@ -82,7 +82,7 @@ func (m *Manager) wakeForPod(pvName string) {
 	for s := range m.oncePod[pvName] {
 		m.stopWaitingForPod(s)
 		if s.wanted && s.pod.wanted {
-			m.renew(s)
+			m.resync(s)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func (p *progress) report(now volume.Progress) {
 	}
 	if at := time.Now(); other || at.Sub(p.shown) >= progressShown {
 		p.shown = at
-		p.manager.showProgress(p.setUp.slot, now)
+		p.manager.showProgress(p.setUp.of, now)
 	}
 }
 
@@ -79,10 +79,10 @@ func (p *progress) end() {
 	}
 	p.manager.mu.Lock()
 	defer p.manager.mu.Unlock()
-	p.setUp.slot.progress = nil
+	p.setUp.of.progress = nil
 }
 
-func (m *Manager) showProgress(s *slot, now volume.Progress) {
+func (m *Manager) showProgress(s *podVolume, now volume.Progress) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.progress = &now

@@ -23,8 +23,8 @@ const (
 	grace = 2 * time.Second
 )
 
-// enqueue has the slot reconciled. The caller holds the lock.
-func (m *Manager) enqueue(s *slot) {
+// enqueue has the volume reconciled. The caller holds the lock.
+func (m *Manager) enqueue(s *podVolume) {
 	if s.queued || m.stopping {
 		return
 	}
@@ -56,9 +56,9 @@ func (m *Manager) reconcileAll(ctx context.Context) {
 	}
 }
 
-// reconcile compares what is wanted of a slot with what there is, and starts
+// reconcile compares what is wanted of a volume with what there is, and starts
 // at most one operation. The caller holds the lock.
-func (m *Manager) reconcile(ctx context.Context, s *slot) {
+func (m *Manager) reconcile(ctx context.Context, s *podVolume) {
 	if s.doing != opNone || m.stopping {
 		return // it is enqueued again when the operation ends
 	}
@@ -70,7 +70,7 @@ func (m *Manager) reconcile(ctx context.Context, s *slot) {
 	m.stopWaitingForPod(s)
 	limit, cancel := context.WithCancelCause(ctx)
 	s.doing, s.began, s.giveUp = op, time.Now(), cancel
-	w := wish{generation: s.generation, pod: s.pod.pod, names: s.names}
+	w := attempt{generation: s.generation, pod: s.pod.pod, names: s.names}
 	m.running.Add(1)
 	go func() {
 		defer m.running.Done()
@@ -79,17 +79,17 @@ func (m *Manager) reconcile(ctx context.Context, s *slot) {
 	}()
 }
 
-// wish is what an operation is about, as it was when the operation was decided
+// attempt is what an operation is about, as it was when the operation was decided
 // on: the pod may be declared anew, with other volumes, before it has begun.
-type wish struct {
+type attempt struct {
 	generation int
 	pod        *v1.Pod
-	names      []string // those of the pod's volumes that are the slot's
+	names      []string // those of the pod's volumes that are this directory
 }
 
-// decide says what is to be done about a slot now. What does not exist and is
+// decide says what is to be done about a volume now. What does not exist and is
 // not wanted is dropped at once.
-func (m *Manager) decide(s *slot) operation {
+func (m *Manager) decide(s *podVolume) operation {
 	p := s.pod
 	waits := s.retry != nil || s.attempted == s.generation || s.isAwaiting()
 	switch {
@@ -113,7 +113,7 @@ func (m *Manager) decide(s *slot) operation {
 	return opNone
 }
 
-func (m *Manager) operate(ctx context.Context, s *slot, op operation, w wish) error {
+func (m *Manager) operate(ctx context.Context, s *podVolume, op operation, w attempt) error {
 	switch op {
 	case opSetUp:
 		return m.setUp(ctx, s, w)
@@ -124,7 +124,7 @@ func (m *Manager) operate(ctx context.Context, s *slot, op operation, w wish) er
 }
 
 // finish takes down what became of an operation.
-func (m *Manager) finish(s *slot, op operation, generation int, err error) {
+func (m *Manager) finish(s *podVolume, op operation, generation int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
@@ -137,7 +137,7 @@ func (m *Manager) finish(s *slot, op operation, generation int, err error) {
 	}
 	s.attempted = generation
 	if op == opRelease && err == nil {
-		m.renewAll(s.pod) // the pod is released, or the role will call again
+		m.resyncPod(s.pod) // the pod is released, or the role will call again
 	}
 	s.err = err
 	if err != nil {
@@ -155,7 +155,7 @@ func (m *Manager) finish(s *slot, op operation, generation int, err error) {
 	m.enqueue(s)
 }
 
-func (m *Manager) succeed(s *slot, op operation, generation int, now time.Time) {
+func (m *Manager) succeed(s *podVolume, op operation, generation int, now time.Time) {
 	s.failures, s.pauses = 0, 0
 	switch op {
 	case opSetUp:
@@ -170,7 +170,7 @@ func (m *Manager) succeed(s *slot, op operation, generation int, now time.Time) 
 // has been another reason since it began, or only when the claim changes, where
 // nothing else helps. A volume that is mounted stays so when only its refresh has
 // failed.
-func (m *Manager) fail(s *slot, op operation, generation int, now time.Time) {
+func (m *Manager) fail(s *podVolume, op operation, generation int, now time.Time) {
 	if !(op == opSetUp && s.state == StateMounted) {
 		m.enter(s, s.failedState(), now)
 	}
@@ -186,7 +186,7 @@ func (m *Manager) fail(s *slot, op operation, generation int, now time.Time) {
 // pauseAfter is how long to wait before the next attempt: until the error says
 // that it makes sense, or twice as long as the last time. The former leaves the
 // latter as it is, since nothing was tried: what fails then begins where it was.
-func (s *slot) pauseAfter(err error, now time.Time) time.Duration {
+func (s *podVolume) pauseAfter(err error, now time.Time) time.Duration {
 	if at, says := volume.RetryAt(err); says {
 		return min(max(at.Sub(now), backOffFirst), backOffLast)
 	}
@@ -199,7 +199,7 @@ func (s *slot) pauseAfter(err error, now time.Time) time.Duration {
 }
 
 // failedState is the state of a volume whose operation has failed.
-func (s *slot) failedState() VolumeState {
+func (s *podVolume) failedState() VolumeState {
 	switch {
 	case s.actual.detached != nil:
 		return StateDetached
@@ -209,14 +209,14 @@ func (s *slot) failedState() VolumeState {
 	return StateFailed
 }
 
-func (m *Manager) enter(s *slot, state VolumeState, now time.Time) {
+func (m *Manager) enter(s *podVolume, state VolumeState, now time.Time) {
 	if s.state != state {
 		s.state, s.since = state, now
 	}
 }
 
 // retryNow is the end of a pause.
-func (m *Manager) retryNow(s *slot) {
+func (m *Manager) retryNow(s *podVolume) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s.retry == nil {
@@ -227,21 +227,21 @@ func (m *Manager) retryNow(s *slot) {
 	m.enqueue(s)
 }
 
-func (s *slot) stopRetry() {
+func (s *podVolume) stopRetry() {
 	if s.retry != nil {
 		s.retry.Stop()
 		s.retry, s.retryAt = nil, time.Time{}
 	}
 }
 
-// drop forgets a slot of which nothing is left, and the pod with its last one.
-func (m *Manager) drop(s *slot) {
+// drop forgets a volume of which nothing is left, and the pod with its last one.
+func (m *Manager) drop(s *podVolume) {
 	p := s.pod
-	i := slices.Index(p.slots, s)
+	i := slices.Index(p.volumes, s)
 	if i < 0 {
 		return
 	}
-	p.slots = slices.Delete(p.slots, i, i+1)
+	p.volumes = slices.Delete(p.volumes, i, i+1)
 	m.index(s)
 	m.leave(s)
 	s.waitForLabel(nil)
@@ -253,14 +253,14 @@ func (m *Manager) drop(s *slot) {
 		m.publish(s)
 	}
 	p.announce()
-	if len(p.slots) == 0 && !p.wanted {
+	if len(p.volumes) == 0 && !p.wanted {
 		delete(m.pods, p.uid)
 	}
 }
 
 // publish tells the subscribers and those that wait. The caller holds the
 // lock.
-func (m *Manager) publish(s *slot) {
+func (m *Manager) publish(s *podVolume) {
 	for _, row := range m.rows(s) {
 		m.notify(row)
 	}

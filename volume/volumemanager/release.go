@@ -21,7 +21,7 @@ type PodContainers interface {
 
 // release asks whether the pod's containers are gone. While they are not, the
 // role's next call is waited for.
-func (m *Manager) release(ctx context.Context, s *slot) error {
+func (m *Manager) release(ctx context.Context, s *podVolume) error {
 	gone, err := m.config.Containers.ContainersGone(ctx, s.pod.uid)
 	if err != nil || !gone {
 		return err
@@ -34,13 +34,13 @@ func (m *Manager) release(ctx context.Context, s *slot) error {
 	return nil
 }
 
-// renewAll has every slot of a pod looked at again if the pod was released.
-func (m *Manager) renewAll(p *podState) {
+// resyncPod has every volume of a pod looked at again if the pod was released.
+func (m *Manager) resyncPod(p *podState) {
 	if !p.released {
 		return
 	}
-	for _, s := range p.slots {
-		m.renew(s)
+	for _, s := range p.volumes {
+		m.resync(s)
 	}
 }
 
@@ -52,7 +52,7 @@ func (m *Manager) containersChanged(podUID types.UID) {
 	if !ok || !m.leaves(p) {
 		return
 	}
-	for _, s := range p.slots {
-		m.renew(s)
+	for _, s := range p.volumes {
+		m.resync(s)
 	}
 }

@@ -122,7 +122,7 @@ func (m *Manager) label(ctx context.Context, u *setUp, plugin volume.VolumePlugi
 func (m *Manager) mountedLabel(u *setUp) (label string, mounted bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, s := range u.slot.pod.slots { // one that was adopted has another slot
+	for _, s := range u.of.pod.volumes { // one that was adopted has another entry
 		if s.state == StateMounted && s.actual.record != nil && s.actual.key == u.key {
 			return s.actual.record.SELinuxLabel, true
 		}
@@ -131,23 +131,23 @@ func (m *Manager) mountedLabel(u *setUp) (label string, mounted bool) {
 }
 
 // conflict says that the device is mounted with another label for others; then
-// the slot is tried again when they have let go of it. The caller holds the
+// the volume is tried again when they have let go of it. The caller holds the
 // lock.
 func (m *Manager) conflict(u *setUp) error {
 	if u.device == nil {
 		return nil
 	}
 	d := m.devices[u.device.device]
-	if d == nil || !d.mislabelled(u) || !d.isOthers(u.slot) {
+	if d == nil || !d.mislabelled(u) || !d.isOthers(u.of) {
 		return nil
 	}
-	u.slot.waitForLabel(d)
+	u.of.waitForLabel(d)
 	return volume.NothingDone(labelConflict(u.record.Spec().Name(), d.label, u.record.SELinuxLabel))
 }
 
-// waitForLabel makes the slot wait for the label of a device to go; nil: of
+// waitForLabel makes the volume wait for the label of a device to go; nil: of
 // none. The caller holds the lock.
-func (s *slot) waitForLabel(d *deviceMount) {
+func (s *podVolume) waitForLabel(d *deviceMount) {
 	if s.labelled != nil {
 		delete(s.labelled.waiters, s)
 	}
@@ -157,9 +157,9 @@ func (s *slot) waitForLabel(d *deviceMount) {
 	}
 }
 
-// isOthers reports whether others than the slot keep the device as it is
+// isOthers reports whether others than the volume keep the device as it is
 // mounted. The caller holds the lock.
-func (d *deviceMount) isOthers(s *slot) bool {
+func (d *deviceMount) isOthers(s *podVolume) bool {
 	_, held := d.holders[s]
 	return d.touched && (len(d.holders) > 1 || !held && len(d.holders) == 1)
 }
@@ -173,7 +173,7 @@ func (m *Manager) wakeWaiters(d *deviceMount) {
 		}
 		s.waitForLabel(nil)
 		if s.wanted && s.pod.wanted {
-			m.renew(s)
+			m.resync(s)
 		}
 	}
 }

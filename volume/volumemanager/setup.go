@@ -17,10 +17,10 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
-// setUp is one attempt to set a slot's directory up.
+// setUp is one attempt to set a volume up.
 type setUp struct {
 	pod     *v1.Pod
-	slot    *slot
+	of      *podVolume
 	mounter volume.Mounter // nil for a block volume
 	mapping *mapping       // nil for a file system
 	record  *mountrecord.Record
@@ -32,12 +32,12 @@ type setUp struct {
 	progress *progress
 }
 
-// setUp sets a slot up as its pod was declared when that was decided on.
-func (m *Manager) setUp(ctx context.Context, s *slot, w wish) error {
+// setUp sets a volume up as its pod was declared when that was decided on.
+func (m *Manager) setUp(ctx context.Context, s *podVolume, w attempt) error {
 	waits := newPatience(ctx, m.config.SetUpTimeout)
 	defer waits.end()
 	ctx = waits
-	u := &setUp{slot: s, pod: w.pod, record: &mountrecord.Record{PodUID: w.pod.UID, Pod: podName(w.pod), NodeName: m.host.NodeName, Volumes: w.names}}
+	u := &setUp{of: s, pod: w.pod, record: &mountrecord.Record{PodUID: w.pod.UID, Pod: podName(w.pod), NodeName: m.host.NodeName, Volumes: w.names}}
 	u.progress = m.newProgress(u, waits)
 	defer u.progress.end()
 	err := m.trySetUp(ctx, u)
@@ -56,7 +56,7 @@ func (m *Manager) trySetUp(ctx context.Context, u *setUp) error {
 		return volume.NothingDone(err)
 	}
 	defer done()
-	depends := dependencies{m, u.slot}
+	depends := dependencies{m, u.of}
 	defer depends.settle()
 	err = m.prepare(ctx, depends, u)
 	m.show(u)
@@ -70,12 +70,12 @@ func (m *Manager) trySetUp(ctx context.Context, u *setUp) error {
 func (m *Manager) show(u *setUp) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	u.slot.shown = u.record
-	m.index(u.slot)
+	u.of.shown = u.record
+	m.index(u.of)
 	if u.key != (rootdir.Key{}) { // a look-up that has failed says nothing
-		m.join(u.slot, u.device)
+		m.join(u.of, u.device)
 	}
-	m.publish(u.slot)
+	m.publish(u.of)
 }
 
 // undoSetUp undoes a failed set-up, as far as it is known to have done nothing:
@@ -85,18 +85,18 @@ func (m *Manager) undoSetUp(ctx context.Context, u *setUp) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace) // its own may have ended
 	defer cancel()
 	if u.undo == nil {
-		_ = m.removeEmptyDirs(ctx, u.slot) // the volume's teardown will say so
+		_ = m.removeEmptyDirs(ctx, u.of) // the volume's teardown will say so
 		return
 	}
-	m.setUndoing(u.slot, true)
-	defer m.setUndoing(u.slot, false)
-	if err := m.removeEmptyDirs(ctx, u.slot); err != nil {
+	m.setUndoing(u.of, true)
+	defer m.setUndoing(u.of, false)
+	if err := m.removeEmptyDirs(ctx, u.of); err != nil {
 		m.log.Warn("directories of a pod could not be removed", "podUID", u.key.PodUID, "error", err)
 	}
 	u.undo()
 }
 
-func (m *Manager) setUndoing(s *slot, undoing bool) {
+func (m *Manager) setUndoing(s *podVolume, undoing bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.undoing = undoing
@@ -105,9 +105,9 @@ func (m *Manager) setUndoing(s *slot, undoing bool) {
 // removeEmptyDirs removes the pod's directories once none of its volumes has
 // anything in them, or only what is about to go: of volumes that are torn down
 // or undone at the same time, the last one finds the directories empty.
-func (m *Manager) removeEmptyDirs(ctx context.Context, s *slot) error {
+func (m *Manager) removeEmptyDirs(ctx context.Context, s *podVolume) error {
 	m.mu.Lock()
-	used := slices.ContainsFunc(s.pod.slots, func(other *slot) bool {
+	used := slices.ContainsFunc(s.pod.volumes, func(other *podVolume) bool {
 		return other.actual.exists() && other.doing != opTearDown && !other.undoing
 	})
 	m.mu.Unlock()
@@ -221,7 +221,7 @@ func (m *Manager) checkNamesake(pod *v1.Pod, spec *volume.Spec, plugin volume.Vo
 
 // apply is the operation itself: record, sync, act, confirm.
 func (m *Manager) apply(ctx context.Context, u *setUp) error {
-	u.record.Detached = m.detachment(u.slot)
+	u.record.Detached = m.detachment(u.of)
 	line, err := mountrecord.Encode(u.record)
 	if err != nil {
 		return err
@@ -233,13 +233,13 @@ func (m *Manager) apply(ctx context.Context, u *setUp) error {
 	}
 	if !before.exists() {
 		if err := m.refuseUnrecorded(u.key); err != nil {
-			m.setActual(u.slot, before)
+			m.setActual(u.of, before)
 			return volume.NothingDone(err)
 		}
 	}
 	if before.digest != digest {
 		if err := m.records.Write(u.key, line); err != nil {
-			m.setActual(u.slot, before)
+			m.setActual(u.of, before)
 			return volume.NothingDone(err)
 		}
 	}
@@ -253,10 +253,10 @@ func (m *Manager) apply(ctx context.Context, u *setUp) error {
 	return m.confirm(u, digest, start)
 }
 
-// detachment is the note that a slot's volume was detached lazily; nil: none.
+// detachment is the note that a volume was detached lazily; nil: none.
 // Until the volume is mounted again, whatever fails meanwhile, it must not be
 // forgotten that its file system may be in use.
-func (m *Manager) detachment(s *slot) *lazyunmount.Detachment {
+func (m *Manager) detachment(s *podVolume) *lazyunmount.Detachment {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s.actual.record == nil {
@@ -285,15 +285,15 @@ func (m *Manager) admit(u *setUp, digest rootdir.Digest) (before actualVolume, e
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.takeOver(u)
-	before = u.slot.actual
+	before = u.of.actual
 	if before.unreadable != nil {
 		return before, volume.NothingDone(before.unreadable)
 	}
 	if before.record != nil && !u.continues(before) {
 		return before, u.replaces(before, u.record.Volumes[0])
 	}
-	for _, other := range u.slot.pod.slots {
-		if other == u.slot || !other.actual.exists() {
+	for _, other := range u.of.pod.volumes {
+		if other == u.of || !other.actual.exists() {
 			continue
 		}
 		if name := other.mountedAs(u.record.Volumes); name != "" && other.actual.key != u.key {
@@ -307,7 +307,7 @@ func (m *Manager) admit(u *setUp, digest rootdir.Digest) (before actualVolume, e
 		}
 		return before, u.replaces(other.actual, u.record.Volumes[0])
 	}
-	if err := u.slot.admissible(); err != nil {
+	if err := u.of.admissible(); err != nil {
 		return before, volume.NothingDone(err)
 	}
 	if err := m.checkOncePod(u); err != nil {
@@ -317,37 +317,37 @@ func (m *Manager) admit(u *setUp, digest rootdir.Digest) (before actualVolume, e
 		return before, err
 	}
 	if d := before.device; d != nil && u.device != nil && d.device != u.device.device {
-		m.forget(u.slot, d.device) // the source was guessed, and wrongly
+		m.forget(u.of, d.device) // the source was guessed, and wrongly
 	}
 	entered := actualVolume{key: u.key, record: u.record, digest: digest, source: u.source, device: cmp.Or(u.device, before.device), detached: before.detached}
 	if before.digest == digest && before.record != nil {
 		entered.record = before.record // which may be confirmed
 	}
-	u.slot.actual = entered
-	m.index(u.slot)
+	u.of.actual = entered
+	m.index(u.of)
 	return before, nil
 }
 
 // takeOver moves a directory that was found on disk, under the name of its spec,
-// to the slot that turns out to want it, and puts aside one that only has the
+// to the volume that turns out to want it, and puts aside one that only has the
 // name of what it wants.
 func (m *Manager) takeOver(u *setUp) {
-	if a := u.slot.actual; a.isFound() && a.key != u.key {
-		m.putAside(u.slot)
+	if a := u.of.actual; a.isFound() && a.key != u.key {
+		m.putAside(u.of)
 	}
-	if u.slot.actual.exists() {
+	if u.of.actual.exists() {
 		return
 	}
-	for _, other := range u.slot.pod.slots {
+	for _, other := range u.of.pod.volumes {
 		r := other.actual.record
-		if other == u.slot || other.wanted || other.doing != opNone || r == nil || !r.Rebuilt || other.actual.key != u.key {
+		if other == u.of || other.wanted || other.doing != opNone || r == nil || !r.Rebuilt || other.actual.key != u.key {
 			continue
 		}
-		m.passDevice(other, u.slot, other.actual.device)
-		u.slot.actual, other.actual = other.actual, actualVolume{}
-		m.index(u.slot)
-		u.slot.state, u.slot.since, u.slot.took = other.state, other.since, other.took
-		if slices.ContainsFunc(other.pod.slots, func(s *slot) bool { return s != other && slices.Contains(s.names, other.names[0]) }) {
+		m.passDevice(other, u.of, other.actual.device)
+		u.of.actual, other.actual = other.actual, actualVolume{}
+		m.index(u.of)
+		u.of.state, u.of.since, u.of.took = other.state, other.since, other.took
+		if slices.ContainsFunc(other.pod.volumes, func(s *podVolume) bool { return s != other && slices.Contains(s.names, other.names[0]) }) {
 			other.state = StateUnmounted // of which nobody is told: the pod has a volume of that name
 		}
 		if other.unused {
@@ -376,7 +376,7 @@ func (u *setUp) continues(before actualVolume) bool {
 
 // mountedAs returns the first of the pod's volumes that has what is mounted here
 // although something else is wanted for it; empty: none.
-func (s *slot) mountedAs(names []string) string {
+func (s *podVolume) mountedAs(names []string) string {
 	r := s.actual.record
 	if r == nil || r.Rebuilt || !s.isLeft() {
 		return ""
@@ -391,8 +391,8 @@ func (u *setUp) replaces(before actualVolume, name string) error {
 	return volume.NothingDone(sourceReplaced(name, describe(before.record), describe(u.record)))
 }
 
-// setActual replaces what is known of a slot's directory.
-func (m *Manager) setActual(s *slot, a actualVolume) {
+// setActual replaces what is known of a volume's directory.
+func (m *Manager) setActual(s *podVolume, a actualVolume) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	gone := s.actual.exists() && !a.exists()
@@ -419,7 +419,7 @@ func sourceReplaced(name, was, is string) error {
 // restore puts the record back as it was before a set-up that did nothing. A
 // record too many is harmless, so failing to do it is only logged.
 func (m *Manager) restore(u *setUp, before actualVolume, digest rootdir.Digest) {
-	if before.record == nil && u.device != nil && !m.letGoOf(u.slot, u.device.device) {
+	if before.record == nil && u.device != nil && !m.letGoOf(u.of, u.device.device) {
 		return // the record must stay for the device's sake
 	}
 	var err error
@@ -433,7 +433,7 @@ func (m *Manager) restore(u *setUp, before actualVolume, digest rootdir.Digest) 
 		m.log.Warn("a volume record could not be put back", "podUID", u.key.PodUID, "volume", u.key.Spec, "error", err)
 		return
 	}
-	m.setActual(u.slot, before)
+	m.setActual(u.of, before)
 }
 
 // confirm notes that the volume is set up, unless that is known. A power cut may
@@ -447,7 +447,7 @@ func (m *Manager) confirm(u *setUp, digest rootdir.Digest, start time.Time) erro
 		return err
 	}
 	m.mu.Lock()
-	known, device := u.slot.actual.record.Confirmed, u.slot.actual.device
+	known, device := u.of.actual.record.Confirmed, u.of.actual.device
 	m.mu.Unlock()
 	mapped := u.mappedDevice()
 	if known != nil && known.MountPoint == mounted && equalDevices(known.Device, mapped) {
@@ -473,7 +473,7 @@ func (m *Manager) confirm(u *setUp, digest rootdir.Digest, start time.Time) erro
 			return fmt.Errorf("it is mounted, and that could not be noted, so another process would take it for unfinished: %w", err)
 		}
 	}
-	m.setActual(u.slot, actualVolume{key: u.key, record: &confirmed, digest: digest, source: u.source, device: device})
+	m.setActual(u.of, actualVolume{key: u.key, record: &confirmed, digest: digest, source: u.source, device: device})
 	return nil
 }
 

@@ -46,7 +46,7 @@ func (m *Manager) keep(u *setUp) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if u.device.device.path != "" {
-		m.hold(u.slot, u.device.device)
+		m.hold(u.of, u.device.device)
 	}
 }
 
@@ -71,13 +71,13 @@ func (m *Manager) staged(u *setUp) (bool, error) {
 		return false, err
 	}
 	if u.device.device.path == "" {
-		if u.slot.state == StateMounted {
+		if u.of.state == StateMounted {
 			return true, nil
 		}
 	} else if d := m.devices[u.device.device]; d.mounted && !d.mislabelled(u) && (onTable || !d.mountPoint) {
 		return true, nil
 	}
-	return false, volume.NothingDone(asError(u.slot.awaits()))
+	return false, volume.NothingDone(asError(u.of.awaits()))
 }
 
 // waitForAttach waits until the device has appeared, and returns its path;
@@ -126,7 +126,7 @@ func (m *Manager) mountDevice(ctx context.Context, u *setUp, devicePath string) 
 }
 
 // setDevice notes what became of a device. The caller holds the device's lock
-// and has a slot among the holders.
+// and has a volume among the holders.
 func (m *Manager) setDevice(key deviceKey, is deviceState) (was deviceState) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -138,7 +138,7 @@ func (m *Manager) setDevice(key deviceKey, is deviceState) (was deviceState) {
 // unstage lets go of the device of a volume whose own mount is gone, and
 // unmounts it if nobody else has it. Only for that is it waited for what others
 // do with the device.
-func (m *Manager) unstage(ctx context.Context, s *slot, was actualVolume, plugin volume.VolumePlugin) error {
+func (m *Manager) unstage(ctx context.Context, s *podVolume, was actualVolume, plugin volume.VolumePlugin) error {
 	spec := was.record.Spec()
 	use, err := m.deviceOfActual(ctx, s, was, plugin)
 	if err != nil || use == nil || use.device.path == "" {
@@ -185,7 +185,7 @@ func unmountDevice(ctx context.Context, use *deviceUse, spec *volume.Spec) error
 // deviceOfActual is what a volume that is there needs of its node. Where that
 // could not be said when its record was found, it is asked for again, and the
 // device counts as mounted.
-func (m *Manager) deviceOfActual(ctx context.Context, s *slot, was actualVolume, plugin volume.VolumePlugin) (*deviceUse, error) {
+func (m *Manager) deviceOfActual(ctx context.Context, s *podVolume, was actualVolume, plugin volume.VolumePlugin) (*deviceUse, error) {
 	if was.device != nil {
 		return was.device, nil
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
-// tearDown undoes a slot: unbind its sub-paths, act, let go of the device,
+// tearDown undoes a volume: unbind its sub-paths, act, let go of the device,
 // remove what is empty then, and only after that the record: nothing else leads
 // a later owner there.
-func (m *Manager) tearDown(ctx context.Context, s *slot) error {
+func (m *Manager) tearDown(ctx context.Context, s *podVolume) error {
 	m.mu.Lock()
 	was := s.actual
 	m.mu.Unlock()
@@ -31,7 +31,7 @@ func (m *Manager) tearDown(ctx context.Context, s *slot) error {
 // noteDetached remembers, and writes down, that a volume was detached lazily: it
 // stays, with its record and its device, until the file system is gone. Until
 // the note is on disk a crash lets the volume count as unmounted.
-func (m *Manager) noteDetached(s *slot, was actualVolume, err error) {
+func (m *Manager) noteDetached(s *podVolume, was actualVolume, err error) {
 	detached, ok := errors.AsType[*lazyunmount.Error](err)
 	if !ok || was.record == nil || detached == was.detached {
 		return
@@ -51,7 +51,7 @@ func (m *Manager) noteDetached(s *slot, was actualVolume, err error) {
 	m.setActual(s, is)
 }
 
-func (m *Manager) unapply(ctx context.Context, s *slot, was actualVolume) error {
+func (m *Manager) unapply(ctx context.Context, s *podVolume, was actualVolume) error {
 	if was.unreadable != nil {
 		return volume.NothingDone(was.unreadable)
 	}

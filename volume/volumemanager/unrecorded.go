@@ -101,20 +101,20 @@ func isEmpty(dir string) (bool, error) {
 	return false, err
 }
 
-// isFound reports whether the slot's volume was found under the name of its
+// isFound reports whether the volume was found under the name of its
 // spec, which need not be the name that the pod gives it.
 func (a actualVolume) isFound() bool {
 	return a.unreadable != nil || a.record != nil && a.record.Rebuilt
 }
 
-// putAside gives what was found on disk a slot of its own where the pod's volume
+// putAside gives what was found on disk an entry of its own where the pod's volume
 // of that name turns out to be another one. The caller holds the lock.
-func (m *Manager) putAside(s *slot) {
-	own := &slot{pod: s.pod, names: []string{s.actual.key.Spec}, since: s.since, actual: s.actual, state: s.state}
+func (m *Manager) putAside(s *podVolume) {
+	own := &podVolume{pod: s.pod, names: []string{s.actual.key.Spec}, since: s.since, actual: s.actual, state: s.state}
 	if u := own.actual.unreadable; u != nil {
 		own.state, own.err = StateFailed, u
 	}
-	s.pod.slots = append(s.pod.slots, own)
+	s.pod.volumes = append(s.pod.volumes, own)
 	m.passDevice(s, own, s.actual.device)
 	s.actual, s.state, s.since = actualVolume{}, StatePending, time.Now()
 	m.index(s)

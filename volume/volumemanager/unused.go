@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// rest ends all work on a slot that no container uses: no attempt, no refresh, no
+// rest ends all work on a volume that no container uses: no attempt, no refresh, no
 // watch, and no wait for others. What is mounted stays, as with the kubelet, and goes
 // with the pod. It is idempotent. The caller holds the lock.
-func (m *Manager) rest(s *slot) {
+func (m *Manager) rest(s *podVolume) {
 	s.stopRetry()
 	if s.doing != opNone {
 		return // it is reconciled again when the operation ends
@@ -29,9 +29,9 @@ func (m *Manager) rest(s *slot) {
 	m.publish(s)
 }
 
-// stopFollowing stops the timer and the watches that would set a slot up again, while
+// stopFollowing stops the timer and the watches that would set a volume up again, while
 // no operation is under way. The caller holds the lock.
-func (m *Manager) stopFollowing(s *slot) {
+func (m *Manager) stopFollowing(s *podVolume) {
 	if s.refresh != nil {
 		s.refresh.Stop()
 		s.refresh = nil
@@ -46,7 +46,7 @@ func (m *Manager) stopFollowing(s *slot) {
 // dropUnused forgets the volumes that no container has used and that a pod, as it
 // was declared now, does not have any more. The caller holds the lock.
 func (m *Manager) dropUnused(p *podState) {
-	for _, s := range slices.Clone(p.slots) {
+	for _, s := range slices.Clone(p.volumes) {
 		if s.state == StateUnused && !s.wanted && !s.unused && !s.actual.exists() {
 			m.drop(s)
 		}

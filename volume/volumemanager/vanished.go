@@ -53,10 +53,10 @@ func (m *Manager) watchMounts(ctx context.Context, changes <-chan struct{}) {
 	}
 }
 
-// standing is a slot whose mounts should be in the table, as it was before the
+// standing is a volume whose mounts should be in the table, as it was before the
 // table was read.
 type standing struct {
-	slot       *slot
+	of         *podVolume
 	record     *mountrecord.Record
 	generation int
 	paths      []string
@@ -85,23 +85,23 @@ func (m *Manager) noteVanished(expected []standing, mounted rootdir.Mounts) (gon
 	for _, e := range expected {
 		i := slices.IndexFunc(e.paths, func(path string) bool { return !mounted.Has(path) })
 		if i >= 0 && m.vanished(e, e.paths[i]) {
-			gone = append(gone, vanishedMount{e.slot.pod.pod, e.slot.names, e.paths[i]})
+			gone = append(gone, vanishedMount{e.of.pod.pod, e.of.names, e.paths[i]})
 		}
 	}
 	return gone
 }
 
-// standing returns the slots that are mounted and that nothing is done about.
+// standing returns the volumes that are mounted and that nothing is done about.
 func (m *Manager) standing() (expected []standing) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, p := range m.pods {
-		for _, s := range p.slots {
+		for _, s := range p.volumes {
 			r := s.actual.record
 			if s.state != StateMounted || s.doing != opNone || r == nil || r.Confirmed == nil {
 				continue
 			}
-			e := standing{slot: s, record: r, generation: s.generation}
+			e := standing{of: s, record: r, generation: s.generation}
 			if r.Confirmed.MountPoint {
 				e.paths = append(e.paths, r.Path)
 			}
@@ -125,7 +125,7 @@ func (m *Manager) standing() (expected []standing) {
 // its volume meanwhile, and reports whether a pod that wants it is to be told.
 // The caller holds the lock.
 func (m *Manager) vanished(e standing, path string) (tell bool) {
-	s := e.slot
+	s := e.of
 	if s.state != StateMounted || s.doing != opNone || s.actual.record != e.record || s.generation != e.generation {
 		return false
 	}
@@ -134,7 +134,7 @@ func (m *Manager) vanished(e standing, path string) (tell bool) {
 	s.err = fmt.Errorf("%w: somebody has unmounted %s", ErrVanished, path)
 	m.log.Warn("a mount has vanished: somebody else has unmounted it", "podUID", s.pod.uid, "volume", s.names[0], "path", path, "wanted", wanted)
 	if wanted {
-		m.renew(s)
+		m.resync(s)
 	}
 	m.publish(s)
 	return wanted

@@ -24,7 +24,7 @@ import (
 //
 // Invalid volumes are refused before any is touched, and so is a pod that has
 // ended, with [ErrPodEnded], which changes nothing; failures are collected in
-// a *[PodError]. The wish stays after a failure and after the end of ctx: the
+// a *[PodError]. The declaration stays after a failure and after the end of ctx: the
 // volumes are tried again with a growing pause until the pod is deleted. Before
 // Run has recovered, SetUpPod waits for it, and gives up with [ErrNotRun] where
 // Run is not even called within half a minute; after Run, the error is
@@ -40,15 +40,15 @@ func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error
 	if err := m.waitForRun(ctx); err != nil {
 		return pendingVolumes(pod).failed(err), err
 	}
-	goal, err := m.declared(pod)
+	expected, err := m.declared(pod)
 	if err != nil {
 		return pendingVolumes(pod).failed(err), err
 	}
 	err = m.await(ctx, pod.UID, func(p *podState) (bool, error) {
-		if err := goal.overtaken(p); err != nil {
+		if err := expected.superseded(p); err != nil {
 			return true, err
 		}
-		return goal.attempted(), nil
+		return expected.attempted(), nil
 	})
 	result := m.volumesOf(pod, err)
 	return result, result.err(podSetUp, err)
@@ -56,7 +56,7 @@ func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error
 
 // WaitForMounted waits until every volume of a declared pod that a container of it
 // uses is mounted as it was declared, through all failures and pauses. When ctx ends first, the error
-// is a *[PodError] that says of each volume what it waits for, and the wish
+// is a *[PodError] that says of each volume what it waits for, and the declaration
 // stays; before Run has recovered it is a *[RecoveryError]. With a ctx that has
 // ended already, the call only looks. A pod that was never declared is
 // [ErrUnknownPod]; one that was deleted meanwhile is [ErrWithdrawn]; after Run,
@@ -71,14 +71,14 @@ func (m *Manager) WaitForMounted(ctx context.Context, podUID types.UID) error {
 		m.mu.Unlock()
 		return ErrUnknownPod
 	}
-	goal := goalOf(p)
+	expected := expectationOf(p)
 	pod := p.pod
 	m.mu.Unlock()
 	err := m.await(ctx, podUID, func(p *podState) (bool, error) {
 		if p == nil || !p.wanted {
 			return true, ErrWithdrawn
 		}
-		return goal.applied(), nil
+		return expected.applied(), nil
 	})
 	if err == nil || errors.Is(err, ErrStopped) || errors.Is(err, ErrWithdrawn) {
 		return err
@@ -104,11 +104,11 @@ func (m *Manager) TearDownPod(ctx context.Context, podUID types.UID) error {
 	if err := m.waitForRun(ctx); err != nil {
 		return err
 	}
-	goal, known := m.deleted(podUID)
+	expected, known := m.deleted(podUID)
 	if !known {
 		return m.podDirs.RemoveEmpty(ctx, m.host.RootDir, podUID)
 	}
-	return m.awaitGone(ctx, podUID, func(p *podState) bool { return len(p.slots) == 0 || goal.attempted() })
+	return m.awaitGone(ctx, podUID, func(p *podState) bool { return len(p.volumes) == 0 || expected.attempted() })
 }
 
 // WaitForUnmounted waits until nothing is left of a pod's volumes, through all
@@ -121,7 +121,7 @@ func (m *Manager) WaitForUnmounted(ctx context.Context, podUID types.UID) error 
 	if err := m.awaitRecovery(ctx); err != nil {
 		return err
 	}
-	return m.awaitGone(ctx, podUID, func(p *podState) bool { return len(p.slots) == 0 })
+	return m.awaitGone(ctx, podUID, func(p *podState) bool { return len(p.volumes) == 0 })
 }
 
 func (m *Manager) awaitGone(ctx context.Context, podUID types.UID, done func(*podState) bool) error {
@@ -187,52 +187,52 @@ func (m *Manager) check(podUID types.UID, done func(*podState) (bool, error)) (c
 	return p.nextChange(), nil
 }
 
-// goal is what one wait is for: these slots at these generations.
-type goal struct {
+// expectation is what one wait is for: these volumes at these generations.
+type expectation struct {
 	pod         *v1.Pod
 	declaration int
-	slots       []*slot
+	volumes     []*podVolume
 	generations []int
 }
 
-// goalOf returns the wish as it is now. The caller holds the lock.
-func goalOf(p *podState) goal {
-	g := goal{pod: p.pod, declaration: p.declaration}
-	for _, s := range p.slots {
+// expectationOf returns what is desired now. The caller holds the lock.
+func expectationOf(p *podState) expectation {
+	g := expectation{pod: p.pod, declaration: p.declaration}
+	for _, s := range p.volumes {
 		if s.wanted || !p.wanted {
-			g.slots = append(g.slots, s)
+			g.volumes = append(g.volumes, s)
 			g.generations = append(g.generations, s.generation)
 		}
 	}
 	return g
 }
 
-func (m *Manager) declared(pod *v1.Pod) (goal, error) {
+func (m *Manager) declared(pod *v1.Pod) (expectation, error) {
 	misunderstood := m.checkByPlugins(pod)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.stopping {
-		return goal{}, ErrStopped
+		return expectation{}, ErrStopped
 	}
 	if misunderstood != nil && m.isNew(pod.UID) {
-		return goal{}, misunderstood
+		return expectation{}, misunderstood
 	}
-	return goalOf(m.declare(pod)), nil
+	return expectationOf(m.declare(pod)), nil
 }
 
-func (m *Manager) deleted(podUID types.UID) (g goal, known bool) {
+func (m *Manager) deleted(podUID types.UID) (g expectation, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.deletePod(podUID, true)
 	p, ok := m.pods[podUID]
 	if !ok {
-		return goal{}, false
+		return expectation{}, false
 	}
-	return goalOf(p), true
+	return expectationOf(p), true
 }
 
-// overtaken says that the wish is not this goal any more.
-func (g goal) overtaken(p *podState) error {
+// superseded says that something else is desired by now.
+func (g expectation) superseded(p *podState) error {
 	switch {
 	case p == nil || !p.wanted:
 		return ErrWithdrawn
@@ -242,9 +242,9 @@ func (g goal) overtaken(p *podState) error {
 	return nil
 }
 
-// attempted reports whether each slot was tried since, if its volume is used still.
-func (g goal) attempted() bool {
-	for i, s := range g.slots {
+// attempted reports whether each volume was tried since, if its volume is used still.
+func (g expectation) attempted() bool {
+	for i, s := range g.volumes {
 		if s.attempted < g.generations[i] && !s.isLeft() {
 			return false
 		}
@@ -252,10 +252,10 @@ func (g goal) attempted() bool {
 	return true
 }
 
-// applied reports whether each slot is mounted as it was declared, if its volume is
+// applied reports whether each volume is mounted as it was declared, if its volume is
 // used still.
-func (g goal) applied() bool {
-	for i, s := range g.slots {
+func (g expectation) applied() bool {
+	for i, s := range g.volumes {
 		if (s.applied < g.generations[i] || s.state != StateMounted) && !s.isLeft() {
 			return false
 		}
@@ -264,7 +264,7 @@ func (g goal) applied() bool {
 }
 
 // PendingError says what a volume was waiting for when somebody's patience
-// ended. The wish for the volume stays.
+// ended. The declaration stays.
 type PendingError struct {
 	Pod    types.NamespacedName
 	Volume string
@@ -380,7 +380,7 @@ func (m *Manager) volumesOf(pod *v1.Pod, ended error) *PodVolumes {
 	if !ok {
 		return result.failed(ended)
 	}
-	for _, s := range p.slots {
+	for _, s := range p.volumes {
 		for _, row := range m.rows(s) {
 			i := slices.IndexFunc(result.Volumes, func(v VolumeStatus) bool { return v.Volume == row.Volume })
 			if i < 0 {
@@ -417,7 +417,7 @@ func (m *Manager) remains(podUID types.UID, ended error) *PodVolumes {
 		return result
 	}
 	result.Pod = p.name
-	for _, s := range p.slots {
+	for _, s := range p.volumes {
 		for _, row := range m.rows(s) {
 			if ended != nil {
 				row = pending(row, ended, m.goneBefore(p))

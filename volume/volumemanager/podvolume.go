@@ -32,14 +32,16 @@ type podState struct {
 	deleted, ended bool
 	// released: somebody has promised that none of its containers runs.
 	released bool
-	slots    []*slot
-	// changed is closed at the next change of the pod or one of its slots; nil
+	volumes  []*podVolume
+	// changed is closed at the next change of the pod or one of its volumes; nil
 	// while nobody waits.
 	changed chan struct{}
 }
 
-// slot is one directory of a pod: one volume, or several of one claim.
-type slot struct {
+// podVolume is one directory of a pod: one volume, or several of one claim. It is an
+// entry of the desired state of the world (wanted, unused, generation) and of the
+// actual one (actual, state); the rest is the operation that makes them equal.
+type podVolume struct {
 	pod   *podState
 	names []string // the pod's volumes that are this directory
 
@@ -78,14 +80,14 @@ type slot struct {
 	retryAt  time.Time
 
 	attachment *attachment  // nil: nothing attachable
-	labelled   *deviceMount // whose label the slot waits for to go; nil: none
+	labelled   *deviceMount // whose label the volume waits for to go; nil: none
 	oncePod    string       // the PersistentVolume that it waits for another pod to let go of
 
 	watches []watch // belongs to the operation under way
 	refresh *time.Timer
 }
 
-// operation is what is being done about a slot.
+// operation is what is being done about a volume.
 type operation int
 
 const (
@@ -136,37 +138,37 @@ func (m *Manager) pod(uid types.UID) *podState {
 	return p
 }
 
-// slot returns the slot for these volumes: the one that has just them, else one
+// volumeFor returns the entry for these of the pod's volumes: the one that has just them, else one
 // that nobody wants any more and has one of them, else a new one.
-func (p *podState) slot(names []string) *slot {
-	fits := func(s *slot) bool { return slices.Equal(s.names, names) }
-	overlaps := func(s *slot) bool {
+func (p *podState) volumeFor(names []string) *podVolume {
+	fits := func(s *podVolume) bool { return slices.Equal(s.names, names) }
+	overlaps := func(s *podVolume) bool {
 		return !s.wanted && slices.ContainsFunc(names, func(n string) bool { return slices.Contains(s.names, n) })
 	}
-	for _, is := range []func(*slot) bool{fits, overlaps} {
+	for _, is := range []func(*podVolume) bool{fits, overlaps} {
 		if s := p.find(is); s != nil {
 			return s
 		}
 	}
-	s := &slot{pod: p, names: names, state: StatePending, since: time.Now()}
-	p.slots = append(p.slots, s)
+	s := &podVolume{pod: p, names: names, state: StatePending, since: time.Now()}
+	p.volumes = append(p.volumes, s)
 	return s
 }
 
-// find returns the first slot that is as asked for; nil: none.
-func (p *podState) find(is func(*slot) bool) *slot {
+// find returns the first volume that is as asked for; nil: none.
+func (p *podState) find(is func(*podVolume) bool) *podVolume {
 	if p == nil {
 		return nil
 	}
-	if i := slices.IndexFunc(p.slots, is); i >= 0 {
-		return p.slots[i]
+	if i := slices.IndexFunc(p.volumes, is); i >= 0 {
+		return p.volumes[i]
 	}
 	return nil
 }
 
 // isLeft reports whether the pod was declared anew so that nothing is wanted of the
-// slot.
-func (s *slot) isLeft() bool { return s.pod.wanted && !s.wanted }
+// volume.
+func (s *podVolume) isLeft() bool { return s.pod.wanted && !s.wanted }
 
 // announce wakes those that wait for a change of the pod.
 func (p *podState) announce() {
@@ -185,7 +187,7 @@ func (p *podState) nextChange() <-chan struct{} {
 }
 
 // describe returns the record that rows are made of.
-func (s *slot) describe() *mountrecord.Record {
+func (s *podVolume) describe() *mountrecord.Record {
 	switch {
 	case s.actual.record != nil:
 		return s.actual.record
@@ -199,8 +201,8 @@ func (s *slot) describe() *mountrecord.Record {
 	return r
 }
 
-// rows are the status of the slot's volumes.
-func (s *slot) rows() []VolumeStatus {
+// rows are the status of a directory's volumes.
+func (s *podVolume) rows() []VolumeStatus {
 	r := s.describe()
 	row := VolumeStatus{
 		Pod: s.pod.name, PodUID: s.pod.uid, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: persistentVolumeOf(r), Claim: claimOf(r), Path: r.Path, Device: deviceNodeOf(r),
@@ -231,7 +233,7 @@ func (s *slot) rows() []VolumeStatus {
 
 // isOthers reports whether what is mounted was mounted for other volumes than this
 // one, which was declared to be the same as they.
-func (s *slot) isOthers(name string) bool {
+func (s *podVolume) isOthers(name string) bool {
 	r := s.actual.record
 	return r != nil && !r.Rebuilt && s.err != nil && !slices.Contains(r.Volumes, name)
 }
@@ -244,8 +246,8 @@ func (s *VolumeStatus) withoutPlace() {
 	}
 }
 
-// errorOf is the slot's last error, in the name of one of its volumes.
-func (s *slot) errorOf(name string) error {
+// errorOf is the volume's last error, in the name of one of its volumes.
+func (s *podVolume) errorOf(name string) error {
 	err := s.err
 	if u := s.actual.unreadable; u != nil && !errors.Is(err, error(u)) {
 		err = errors.Join(u, err) // whatever else has failed since
