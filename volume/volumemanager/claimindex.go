@@ -10,9 +10,9 @@ import (
 // what it finds and not the size of the node. The manager's mutex guards it.
 type claimIndex map[types.NamespacedName]map[*podVolume]struct{}
 
-// index notes which claim a volume's rows name now. It must be called after each
+// note notes which claim a volume's rows name now. It must be called after each
 // change of what they are made of. The caller holds the lock.
-func (m *Manager) index(s *podVolume) {
+func (c claimIndex) note(s *podVolume) {
 	var claim types.NamespacedName
 	if slices.Contains(s.pod.volumes, s) {
 		claim = claimOf(s.describe())
@@ -20,17 +20,17 @@ func (m *Manager) index(s *podVolume) {
 	if claim == s.claim {
 		return
 	}
-	delete(m.byClaim[s.claim], s)
-	if len(m.byClaim[s.claim]) == 0 {
-		delete(m.byClaim, s.claim)
+	delete(c[s.claim], s)
+	if len(c[s.claim]) == 0 {
+		delete(c, s.claim)
 	}
 	if s.claim = claim; claim.Name == "" {
 		return
 	}
-	if m.byClaim[claim] == nil {
-		m.byClaim[claim] = make(map[*podVolume]struct{})
+	if c[claim] == nil {
+		c[claim] = make(map[*podVolume]struct{})
 	}
-	m.byClaim[claim][s] = struct{}{}
+	c[claim][s] = struct{}{}
 }
 
 // ExplainClaim returns those of [Manager.Explain]'s rows whose Claim is the given

@@ -170,7 +170,8 @@ func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
 	for _, h := range rootdir.FindHelpers(rootdir.ProcDir, root) {
 		problems = append(problems, helperProblem(h))
 	}
-	known := m.explain(found, unreadable, damaged)
+	x := m.newExamination(mounted)
+	x.explain(found, unreadable, damaged)
 	dirs, err := rootdir.VolumeDirs(root)
 	gone := goneFrom(root, dirs, err)
 	var volumes []Problem
@@ -186,9 +187,9 @@ func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
 	if damaged != nil {
 		volumes = append(volumes, Problem{Kind: ProblemUnreadable, Path: rootdir.RecordsPath(root), Err: errors.Join(damaged.Errs...), Advice: damaged.Advice()})
 	}
-	orphans := m.orphans(ctx, mounted, known, dirs)
-	problems = append(problems, m.mountProblems(mounted, known)...)
-	return slices.Concat(problems, volumes, orphans, m.strayMounts(mounted, known)), err
+	orphans := x.orphans(ctx, dirs)
+	problems = append(problems, x.mountProblems()...)
+	return slices.Concat(problems, volumes, orphans, x.strayMounts()), err
 }
 
 func helperProblem(h rootdir.Helper) Problem {
@@ -258,19 +259,19 @@ func unreadableProblem(err *UnreadableRecordError) Problem {
 }
 
 // orphans are volumes' directories without a record.
-func (m *Manager) orphans(ctx context.Context, mounted rootdir.Mounts, known *explained, dirs []rootdir.Key) (problems []Problem) {
+func (x *examination) orphans(ctx context.Context, dirs []rootdir.Key) (problems []Problem) {
 	for _, key := range dirs {
-		if known.volumes[key] {
+		if x.volumes[key] {
 			continue
 		}
-		row := unknownStatus(m.host.RootDir, key)
+		row := unknownStatus(x.manager.host.RootDir, key)
 		p := Problem{Kind: ProblemNoRecord, PodUID: key.PodUID, Volume: key.Spec, Path: row.Path, Err: ErrNoRecord,
 			Advice: "If no other agent uses this root directory, --adopt makes records for such volumes."}
 		switch {
-		case m.config.Adopt:
-			m.planAdoption(ctx, &p, key, mounted, known)
-		case m.hasDeviceLink(key):
-			m.explainLink(ctx, key, known)
+		case x.manager.config.Adopt:
+			x.planAdoption(ctx, &p, key)
+		case x.manager.hasDeviceLink(key):
+			x.explainLink(ctx, key)
 		}
 		problems = append(problems, p)
 	}
@@ -278,27 +279,27 @@ func (m *Manager) orphans(ctx context.Context, mounted rootdir.Mounts, known *ex
 }
 
 // explainLink adds where the device is mounted that a pod's link leads to.
-func (m *Manager) explainLink(ctx context.Context, key rootdir.Key, known *explained) {
-	record, err := m.rebuild(ctx, key)
+func (x *examination) explainLink(ctx context.Context, key rootdir.Key) {
+	record, err := x.manager.rebuild(ctx, key)
 	if err != nil {
-		known.incomplete = true
+		x.incomplete = true
 		return
 	}
-	m.explainDevice(known, record)
+	x.explainDevice(record)
 }
 
-func (m *Manager) planAdoption(ctx context.Context, p *Problem, key rootdir.Key, mounted rootdir.Mounts, known *explained) {
-	known.subPaths[subPathsOf(key)] = true
-	record, err := m.rebuild(ctx, key)
+func (x *examination) planAdoption(ctx context.Context, p *Problem, key rootdir.Key) {
+	x.subPaths[subPathsOf(key)] = true
+	record, err := x.manager.rebuild(ctx, key)
 	if err != nil {
-		known.incomplete = true
+		x.incomplete = true
 		p.Err, p.Advice = fmt.Errorf("%w; and it cannot be adopted: %w", ErrNoRecord, err), "Unmount it by hand and remove its empty directory."
 		return
 	}
-	m.explainDevice(known, record)
+	x.explainDevice(record)
 	p.Repair, p.Advice = "make a record of it: "+describe(record), ""
 	if record.Guessed {
 		p.Repair += ", whose source is guessed"
 	}
-	p.repair = func(ctx context.Context, m *Manager) error { return m.adoptOne(ctx, key, mounted) }
+	p.repair = func(ctx context.Context, m *Manager) error { return m.adoptOne(ctx, key, x.mounted) }
 }

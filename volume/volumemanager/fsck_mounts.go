@@ -19,8 +19,11 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
-// explained is what records say is there.
-type explained struct {
+// examination is one look for what is wrong: what is mounted, and what records say
+// is there.
+type examination struct {
+	manager  *Manager
+	mounted  rootdir.Mounts
 	volumes  map[rootdir.Key]bool
 	subPaths map[containermounts.SubPaths]bool
 	pods     map[types.UID]bool
@@ -29,83 +32,86 @@ type explained struct {
 	incomplete bool
 }
 
-func (m *Manager) explain(found []*mountrecord.Record, unreadable []*UnreadableRecordError, damaged *DamagedError) *explained {
-	known := &explained{volumes: make(map[rootdir.Key]bool), subPaths: make(map[containermounts.SubPaths]bool), pods: make(map[types.UID]bool)}
+func (m *Manager) newExamination(mounted rootdir.Mounts) *examination {
+	return &examination{manager: m, mounted: mounted, volumes: make(map[rootdir.Key]bool), subPaths: make(map[containermounts.SubPaths]bool), pods: make(map[types.UID]bool)}
+}
+
+// explain adds what records say is there, also those that cannot be read.
+func (x *examination) explain(found []*mountrecord.Record, unreadable []*UnreadableRecordError, damaged *DamagedError) {
 	add := func(key rootdir.Key) {
-		known.volumes[key], known.subPaths[subPathsOf(key)], known.pods[key.PodUID] = true, true, true
+		x.volumes[key], x.subPaths[subPathsOf(key)], x.pods[key.PodUID] = true, true, true
 	}
 	for _, r := range found {
 		add(rootdir.KeyOf(r))
-		m.explainDevice(known, r)
+		x.explainDevice(r)
 	}
 	for _, err := range unreadable {
 		if key, ok := rootdir.ParseKey(err.Volume); ok {
 			add(key)
 		}
 	}
-	known.incomplete = known.incomplete || len(unreadable) > 0 || damaged != nil
-	return known
+	x.incomplete = x.incomplete || len(unreadable) > 0 || damaged != nil
 }
 
 // explainDevice adds where a recorded volume has its device mounted.
-func (m *Manager) explainDevice(known *explained, r *mountrecord.Record) {
+func (x *examination) explainDevice(r *mountrecord.Record) {
 	if c := r.Confirmed; c != nil && c.Device != nil {
-		known.devices = append(known.devices, c.Device.Bind, c.Device.Node)
+		x.devices = append(x.devices, c.Device.Bind, c.Device.Node)
 	}
-	plugin, err := m.plugins.FindPluginByName(r.Plugin)
+	plugin, err := x.manager.plugins.FindPluginByName(r.Plugin)
 	if err != nil {
-		known.incomplete = true
+		x.incomplete = true
 		return
 	}
 	use, err := deviceOf(plugin, r.Spec(), r.PodUID)
 	if err != nil {
-		known.incomplete = true
+		x.incomplete = true
 		return
 	}
 	switch {
 	case use == nil || use.device.path == "":
 	case use.block == nil:
-		known.devices = append(known.devices, use.device.path)
+		x.devices = append(x.devices, use.device.path)
 	default:
-		known.devices = append(known.devices, use.bindOf(r.PodUID))
-		known.addStaged(use, r)
+		x.devices = append(x.devices, use.bindOf(r.PodUID))
+		x.addStaged(use, r)
 	}
 }
 
 // addStaged adds where a plugin may have mounted something for a block volume.
-func (known *explained) addStaged(use *deviceUse, r *mountrecord.Record) {
+func (x *examination) addStaged(use *deviceUse, r *mountrecord.Record) {
 	unmapper, err := use.block.NewBlockVolumeUnmapper(r.Spec().Name(), r.PodUID)
 	if err != nil {
-		known.incomplete = true
+		x.incomplete = true
 		return
 	}
 	if staged := unmapper.GetStagingPath(); staged != "" {
-		known.devices = append(known.devices, staged)
+		x.devices = append(x.devices, staged)
 	}
 }
 
-func (known *explained) isDevice(path string) bool {
-	return slices.ContainsFunc(known.devices, func(dir string) bool { return path == dir || pathin.Strictly(dir, path) })
+func (x *examination) isDevice(path string) bool {
+	return slices.ContainsFunc(x.devices, func(dir string) bool { return path == dir || pathin.Strictly(dir, path) })
 }
 
 // strayMounts are mounts at places of sub-paths, devices and plugins' own work
 // that no record explains.
-func (m *Manager) strayMounts(mounted rootdir.Mounts, known *explained) (problems []Problem) {
+func (x *examination) strayMounts() (problems []Problem) {
 	seen := make(map[containermounts.SubPaths]bool)
-	for target, count := range mounted.Targets {
-		path, ok := mounted.Shown(target)
+	for target, count := range x.mounted.Targets {
+		path, ok := x.mounted.Shown(target)
 		if !ok {
 			continue
 		}
-		if key, dir, ok := m.subPathOf(path); ok {
-			if !known.subPaths[key] && !seen[key] {
+		if key, dir, ok := x.subPathOf(path); ok {
+			if !x.subPaths[key] && !seen[key] {
 				seen[key] = true
-				problems = append(problems, m.straySubPath(key, dir, known))
+				problems = append(problems, x.straySubPath(key, dir))
 			}
-		} else if plugin, ok := m.worksAt(path); ok {
+		} else if plugin, ok := x.manager.worksAt(path); ok {
 			problems = append(problems, leftWork(plugin, path))
-		} else if m.isDevicePlace(path) && !known.isDevice(path) {
-			problems = append(problems, m.strayDevice(path, count, known))
+		} else if x.isDevicePlace(path) && !x.isDevice(path) {
+			problems = append(problems, x.strayDevice(path, count))
 		}
 	}
 	slices.SortFunc(problems, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
@@ -114,8 +120,8 @@ func (m *Manager) strayMounts(mounted rootdir.Mounts, known *explained) (problem
 
 // isDevicePlace reports whether a path is one where a device may be mounted for
 // all pods, or bound for one.
-func (m *Manager) isDevicePlace(path string) bool {
-	return pathin.Strictly(filepath.Join(m.host.RootDir, "plugins"), path)
+func (x *examination) isDevicePlace(path string) bool {
+	return pathin.Strictly(filepath.Join(x.manager.host.RootDir, "plugins"), path)
 }
 
 // isBlockPlace reports whether a path below plugins/ is one of raw devices, in
@@ -126,24 +132,24 @@ func isBlockPlace(path string) bool {
 
 // subPathOf returns whose sub-path a path below pods/ is, and the directory of
 // all those of its volume.
-func (m *Manager) subPathOf(path string) (key containermounts.SubPaths, dir string, ok bool) {
-	rest, ok := pathin.Cut(rootdir.PodsDir(m.host.RootDir), path)
+func (x *examination) subPathOf(path string) (key containermounts.SubPaths, dir string, ok bool) {
+	rest, ok := pathin.Cut(rootdir.PodsDir(x.manager.host.RootDir), path)
 	parts := strings.Split(rest, string(filepath.Separator))
 	if !ok || len(parts) < 4 {
 		return containermounts.SubPaths{}, "", false
 	}
 	key = containermounts.SubPaths{PodUID: types.UID(parts[0]), Spec: parts[2]}
-	dir = key.Dir(m.host.RootDir)
+	dir = key.Dir(x.manager.host.RootDir)
 	return key, dir, pathin.Strictly(dir, path)
 }
 
-func (m *Manager) straySubPath(key containermounts.SubPaths, dir string, known *explained) Problem {
+func (x *examination) straySubPath(key containermounts.SubPaths, dir string) Problem {
 	p := Problem{Kind: ProblemStraySubPath, PodUID: key.PodUID, Volume: key.Spec, Path: dir,
 		Err: errors.New("parts of a volume are mounted here for containers, but no record knows the volume")}
 	switch {
-	case known.incomplete:
+	case x.incomplete:
 		p.Advice = "Some records cannot be read, and one of them may explain it; see to these first."
-	case !known.pods[key.PodUID] && !m.config.Adopt:
+	case !x.pods[key.PodUID] && !x.manager.config.Adopt:
 		p.Advice = "If no other agent uses this root directory, --adopt unmounts them."
 	default:
 		p.Repair = "unmount what is mounted below it, and remove the empty directories"
@@ -158,14 +164,14 @@ func (m *Manager) straySubPath(key containermounts.SubPaths, dir string, known *
 	return p
 }
 
-func (m *Manager) strayDevice(path string, count int, known *explained) Problem {
+func (x *examination) strayDevice(path string, count int) Problem {
 	p := Problem{Kind: ProblemStrayDevice, Path: path, Err: errors.New("something is mounted here for all pods of the node, and no record of a volume needs it")}
-	own := slices.ContainsFunc(m.config.Plugins, func(plugin volume.VolumePlugin) bool {
+	own := slices.ContainsFunc(x.manager.config.Plugins, func(plugin volume.VolumePlugin) bool {
 		_, mounts := volume.AsDeviceMountable(plugin)
-		return mounts && pathin.Strictly(m.host.GetPluginDir(plugin.GetPluginName()), path)
+		return mounts && pathin.Strictly(x.manager.host.GetPluginDir(plugin.GetPluginName()), path)
 	})
 	switch {
-	case known.incomplete:
+	case x.incomplete:
 		p.Advice = "Some records cannot be read, and one of them may explain it; see to these first."
 	case isBlockPlace(path):
 		p.PodUID = types.UID(filepath.Base(path))
@@ -173,12 +179,12 @@ func (m *Manager) strayDevice(path string, count int, known *explained) Problem 
 		p.Advice = "When nobody needs the device: losetup -j " + path + " shows the loop device that holds it, losetup -d ends that; then umount " + path + "."
 	case !own:
 		p.Advice = "Find out who mounts here; umount " + path + " when it is not needed."
-	case !m.config.Adopt:
+	case !x.manager.config.Adopt:
 		p.Advice = "If no other agent uses this root directory, --adopt unmounts it."
 	default:
 		p.Repair = "unmount it and remove its empty directory"
 		p.repair = func(ctx context.Context, m *Manager) error {
-			if err := m.unstack(ctx, path, count); err != nil {
+			if err := unstack(ctx, m.host.Mounter, path, count); err != nil {
 				return err
 			}
 			return podmount.RemoveDir(path)
@@ -188,26 +194,26 @@ func (m *Manager) strayDevice(path string, count int, known *explained) Problem 
 }
 
 // mountProblems are mounts that no record explains, or not all of them.
-func (m *Manager) mountProblems(mounted rootdir.Mounts, known *explained) (problems []Problem) {
-	for target, count := range mounted.Targets {
-		path, ok := mounted.Shown(target)
-		if !ok || !pathin.Strictly(rootdir.PodsDir(m.host.RootDir), path) {
+func (x *examination) mountProblems() (problems []Problem) {
+	for target, count := range x.mounted.Targets {
+		path, ok := x.mounted.Shown(target)
+		if !ok || !pathin.Strictly(rootdir.PodsDir(x.manager.host.RootDir), path) {
 			continue
 		}
-		if _, _, ok := m.subPathOf(path); ok {
+		if _, _, ok := x.subPathOf(path); ok {
 			continue
 		}
-		key, isVolume := rootdir.KeyOfPath(m.host.RootDir, path)
+		key, isVolume := rootdir.KeyOfPath(x.manager.host.RootDir, path)
 		switch {
 		case !isVolume:
 			problems = append(problems, Problem{Kind: ProblemStrayMount, Path: path, PodUID: key.PodUID,
 				Err:    errors.New("something is mounted here that is no volume"),
 				Advice: "Find out who mounts here; umount " + path + " when it is not needed."})
-		case count > 1 && known.volumes[key]:
+		case count > 1 && x.volumes[key]:
 			problems = append(problems, Problem{Kind: ProblemStacked, Path: path, PodUID: key.PodUID, Volume: key.Spec,
 				Err:    fmt.Errorf("%d mounts lie on top of each other", count),
 				Repair: fmt.Sprintf("unmount the upper %d", count-1),
-				repair: func(ctx context.Context, m *Manager) error { return m.unstack(ctx, path, count-1) }})
+				repair: func(ctx context.Context, m *Manager) error { return unstack(ctx, m.host.Mounter, path, count-1) }})
 		}
 	}
 	slices.SortFunc(problems, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
@@ -215,9 +221,9 @@ func (m *Manager) mountProblems(mounted rootdir.Mounts, known *explained) (probl
 }
 
 // unstack unmounts the upper mounts, normally: what uses them is not torn away.
-func (m *Manager) unstack(ctx context.Context, path string, n int) error {
+func unstack(ctx context.Context, m mount.Interface, path string, n int) error {
 	for range n {
-		if _, err := mount.Unmount(ctx, m.host.Mounter, path, mount.UnmountOptions{}); err != nil {
+		if _, err := mount.Unmount(ctx, m, path, mount.UnmountOptions{}); err != nil {
 			return err
 		}
 	}

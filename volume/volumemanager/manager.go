@@ -327,7 +327,7 @@ func (m *Manager) recoverRecord(record *mountrecord.Record, mounted rootdir.Moun
 	if record.Detached != nil {
 		s.actual.detached = record.Detached.Recall(m.host.Mounter)
 	}
-	m.index(s)
+	m.byClaim.note(s)
 	m.recoverDevice(s, record, mounted)
 	if s.pod.name.Name == "" {
 		s.pod.name = record.Pod

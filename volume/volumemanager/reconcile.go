@@ -242,7 +242,7 @@ func (m *Manager) drop(s *podVolume) {
 		return
 	}
 	p.volumes = slices.Delete(p.volumes, i, i+1)
-	m.index(s)
+	m.byClaim.note(s)
 	m.leave(s)
 	s.waitForLabel(nil)
 	m.stopWaitingForPod(s)

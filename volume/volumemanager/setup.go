@@ -71,7 +71,7 @@ func (m *Manager) show(u *setUp) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	u.of.shown = u.record
-	m.index(u.of)
+	m.byClaim.note(u.of)
 	if u.key != (rootdir.Key{}) { // a look-up that has failed says nothing
 		m.join(u.of, u.device)
 	}
@@ -324,7 +324,7 @@ func (m *Manager) admit(u *setUp, digest rootdir.Digest) (before actualVolume, e
 		entered.record = before.record // which may be confirmed
 	}
 	u.of.actual = entered
-	m.index(u.of)
+	m.byClaim.note(u.of)
 	return before, nil
 }
 
@@ -345,7 +345,7 @@ func (m *Manager) takeOver(u *setUp) {
 		}
 		m.passDevice(other, u.of, other.actual.device)
 		u.of.actual, other.actual = other.actual, actualVolume{}
-		m.index(u.of)
+		m.byClaim.note(u.of)
 		u.of.state, u.of.since, u.of.took = other.state, other.since, other.took
 		if slices.ContainsFunc(other.pod.volumes, func(s *podVolume) bool { return s != other && slices.Contains(s.names, other.names[0]) }) {
 			other.state = StateUnmounted // of which nobody is told: the pod has a volume of that name
@@ -398,7 +398,7 @@ func (m *Manager) setActual(s *podVolume, a actualVolume) {
 	gone := s.actual.exists() && !a.exists()
 	name := s.actual.key.Spec // a PersistentVolume's own
 	s.actual = a
-	m.index(s)
+	m.byClaim.note(s)
 	if gone {
 		m.wakeForPod(name)
 	}

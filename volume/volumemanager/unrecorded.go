@@ -117,6 +117,6 @@ func (m *Manager) putAside(s *podVolume) {
 	s.pod.volumes = append(s.pod.volumes, own)
 	m.passDevice(s, own, s.actual.device)
 	s.actual, s.state, s.since = actualVolume{}, StatePending, time.Now()
-	m.index(s)
-	m.index(own)
+	m.byClaim.note(s)
+	m.byClaim.note(own)
 }

@@ -19,7 +19,7 @@ func (m *Manager) rest(s *podVolume) {
 	if !s.actual.exists() {
 		m.leave(s)
 		s.shown = nil
-		m.index(s)
+		m.byClaim.note(s)
 	}
 	s.failures, s.pauses, s.err = 0, 0, nil
 	if s.state == StateMounted || s.state == StateUnused || s.actual.unreadable != nil || s.actual.detached != nil {
