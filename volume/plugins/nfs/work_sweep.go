@@ -19,8 +19,11 @@ import (
 // directory and so in nobody's pod.
 const workDir = "work"
 
-// GetWorkDir implements [volume.WorkMountPlugin].
-func (p *plugin) GetWorkDir() string { return filepath.Join(p.Host.GetPluginDir(PluginName), workDir) }
+// GetWorkDir implements [volume.WorkMountPlugin]. It asks for the host as whoever looks for
+// shared plugins does: the sweep of a manager may run while another one initialises them.
+func (p *plugin) GetWorkDir() string {
+	return filepath.Join(p.InitHost().GetPluginDir(PluginName), workDir)
+}
 
 // SweepWork implements [volume.WorkMountPlugin]. It works on all leftovers at
 // the same time, by the ladder: a dead server does not delay those of another.
