@@ -1,18 +1,25 @@
 package nfs
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"io/fs"
+	"path/filepath"
 	"slices"
+	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/keylock"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/meter"
 )
 
@@ -146,4 +153,94 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 // mount has.
 func hasUsualOptions(entry mount.Entry) bool {
 	return !slices.ContainsFunc(entry.Options, func(o string) bool { return o != "rw" && o != "ro" && o != "relatime" })
+}
+
+// Config is how the plugin behaves on a node. Its zero value is what most nodes
+// need: everything that a node's administrator has to opt into is off. It is
+// read by [New] only, and checked when the plugin is initialised.
+type Config struct {
+	// Inline is what pods may ask of servers by annotations.
+	Inline InlinePolicy
+	// ForceAfter is how long a normal unmount may take before a forced one is
+	// tried, which loses what was not yet written to a server that does not
+	// answer; it is left out while the server answers or another pod has the same
+	// file system mounted, see [mount.UnmountOptions]. LazyAfter is how long after its beginning the mount is detached at
+	// last, so that its pod can end. 0 means one minute, which is what the
+	// kubelet waits before it forces, and two; less than 0 means never.
+	ForceAfter, LazyAfter time.Duration
+	// Breaker is how the plugin treats servers that do not answer.
+	Breaker BreakerConfig
+	// Recycle is how volumes are emptied for their next claim.
+	Recycle RecycleConfig
+	// Provision has what storage classes leave open.
+	Provision ProvisionConfig
+}
+
+const (
+	defaultForceAfter = time.Minute
+	defaultLazyAfter  = 2 * time.Minute
+)
+
+// ladder is how volumes are unmounted.
+func (p *plugin) ladder() mount.UnmountOptions {
+	return mount.UnmountOptions{
+		ForceAfter: max(0, cmp.Or(p.config.ForceAfter, defaultForceAfter)),
+		LazyAfter:  max(0, cmp.Or(p.config.LazyAfter, defaultLazyAfter)),
+	}
+}
+
+// place is a directory of the host's by the path that the host has for it, and
+// by the one that the mount table has, where no links are left: a root directory
+// may lie behind some.
+type place struct{ given, real string }
+
+// placeOf resolves the links of a directory that nothing is mounted at. One that
+// does not exist has nothing mounted below it either. Whoever compares it with
+// the mount table reads that first: a directory may be made meanwhile.
+func placeOf(dir string) (place, error) {
+	real, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return place{dir, dir}, nil
+	}
+	return place{dir, real}, err
+}
+
+// holds reports whether a target of the mount table lies below the directory.
+func (p place) holds(target string) bool {
+	return pathin.Strictly(p.real, target) || pathin.Strictly(p.given, target)
+}
+
+// GetMetrics returns those of the server's file system. Where the server does
+// not answer in time, or no longer knows the directory (its export was removed
+// or made anew), the error is a *[mount.Error] of cause [mount.ErrTimedOut] or
+// [mount.ErrStaleHandle] with what to do, around the *[meter.Error].
+//
+// A stale share stays as it is mounted: the pod's containers have it, and a
+// mount beneath theirs would not reach them. A set-up that finds it in the mount
+// table changes nothing, also after a restart of the agent; a new pod gets a
+// new mount with a new handle. The pod itself has to be deleted and made anew.
+func (s *share) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
+	m := s.Host.GetMounter()
+	metrics, err := podmount.Metrics(ctx, m, &s.plugin.meter, s.GetPath())
+	return metrics, s.Error("GetMetrics", explain(m, s.GetPath(), err))
+}
+
+// explain adds the cause and the advice to what a share answers.
+func explain(m mount.Interface, path string, err error) error {
+	var cause mount.Cause
+	switch {
+	case errors.Is(err, unix.ESTALE):
+		cause = mount.ErrStaleHandle
+	case errors.Is(err, unix.ETIMEDOUT), errors.Is(err, context.DeadlineExceeded):
+		cause = mount.ErrTimedOut
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		cause = mount.ErrAccessDenied
+	default:
+		return err
+	}
+	failure := &mount.Error{Op: mount.OpMeasure, Target: path, Cause: cause, Err: err}
+	if entry, mounted, tableErr := table.Of(m).At(path); tableErr == nil && mounted {
+		failure.Source, failure.FSType = entry.Source, entry.FSType
+	}
+	return failure
 }
