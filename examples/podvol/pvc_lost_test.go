@@ -62,6 +62,19 @@ func TestAllClaimsAreLost(t *testing.T) {
 				t.Error(errOut)
 			}
 		}
+		for _, words := range [][]string{
+			{"mount", "-f", "../../testdata/claims/dynamic.yaml"},
+			{"run", "--root-dir", root, "-f", "../../testdata/claims/dynamic.yaml", "--", "true"},
+			{"pvc"}, {"pv"}, {"pvc", "data"}, {"pvc", "delete", "data"}, {"pv", "delete", "any"},
+		} {
+			exit, _, errOut := podvol(t, "", append(words, "--root-dir", root)...)
+			if exit == exitOK || !strings.Contains(errOut, "the records of all claims are lost") || strings.Contains(errOut, "No resources") {
+				t.Errorf("podvol %s: exit %d, %s", words, exit, errOut)
+			}
+		}
+		if _, err := os.Lstat(claims); err == nil {
+			t.Error("a command made the claims anew")
+		}
 		must(t, os.Rename(saved, claims))
 		fsckAndStatus(t, exitOK, root)
 		mustPodvol(t, exitOK, "unmount", "-f", "../../testdata/claims/dynamic.yaml", "--root-dir", root)

@@ -56,7 +56,7 @@ type stored struct {
 	volumes []*v1.PersistentVolume
 	// reasons say why claims were not bound when somebody looked last.
 	reasons map[string]embedded.Reason
-	// damaged joins the records that cannot be read.
+	// damaged joins the records that are lost or cannot be read.
 	damaged error
 }
 
@@ -72,7 +72,7 @@ func readStored(rootDir string) stored {
 	if unreadable != nil {
 		reasons = nil // what can be said without is
 	}
-	return stored{claims, volumes, reasons, err}
+	return stored{claims, volumes, reasons, errors.Join(standalone.CheckClaims(rootDir), err)}
 }
 
 func (s stored) claim(name types.NamespacedName) *v1.PersistentVolumeClaim {

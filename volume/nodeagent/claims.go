@@ -37,8 +37,8 @@ type claims struct {
 }
 
 // openClaims loads the claims and volumes of a root directory. It does nothing
-// with them before start. If a record is damaged, claims are not served, but
-// everything else is.
+// with them before start. If a record is damaged, or all are lost, claims are not
+// served, but everything else is.
 func openClaims(ctx context.Context, config standalone.ClaimsConfig, restart string) (*claims, error) {
 	c := &claims{changed: make(chan struct{}, 1), end: func() error { return nil }, removeDir: func() error { return nil }}
 	config.Explained = func(claim types.NamespacedName) {
@@ -47,7 +47,9 @@ func openClaims(ctx context.Context, config standalone.ClaimsConfig, restart str
 	cluster, err := standalone.OpenClaims(ctx, config)
 	c.Cluster = cluster
 	if damaged, ok := errors.AsType[*persisted.DamagedError](err); ok {
-		err = c.openWithout(ctx, config, &withoutClaimsError{damaged: damaged, restart: restart})
+		err = c.openWithout(ctx, config, &withoutClaimsError{damaged, restart})
+	} else if errors.Is(err, standalone.ErrClaimsLost) {
+		err = c.openWithout(ctx, config, &withoutClaimsError{err, restart})
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.removeDir())
@@ -111,17 +113,17 @@ func (c *changes) take() (all map[volume.ObjectRef]bool) {
 
 // withoutClaimsError says why pods with claims are not served.
 type withoutClaimsError struct {
-	damaged *persisted.DamagedError
+	cause   error
 	restart string // says what to do once it is mended
 }
 
 func (e *withoutClaimsError) Error() string {
-	return fmt.Sprintf("claims are not served: %v; then %s", e.damaged, e.restart)
+	return fmt.Sprintf("claims are not served: %v; then %s", e.cause, e.restart)
 }
 
-func (e *withoutClaimsError) Unwrap() error { return e.damaged }
+func (e *withoutClaimsError) Unwrap() error { return e.cause }
 
-// openWithout opens no claims, because a record of them is damaged. So pods
+// openWithout opens no claims, because a record of them is damaged or lost. So pods
 // without claims are still served. Its store is empty and is removed with the
 // agent. The disk stays as it is.
 func (c *claims) openWithout(ctx context.Context, config standalone.ClaimsConfig, without *withoutClaimsError) error {

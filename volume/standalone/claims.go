@@ -60,7 +60,7 @@ func CheckClaims(rootDir string) error {
 		Next: "restore it from a backup before a pod is mounted; without one, remove " + claimsMark(rootDir) + ", and the next mount begins anew and says which data it finds"}
 }
 
-// ErrClaimsLost is the cause of [CheckClaims].
+// ErrClaimsLost is the cause of [CheckClaims] and of [OpenClaims].
 const ErrClaimsLost volume.Cause = "the records of all claims are lost"
 
 // ClaimsConfig describes the claims to open.
@@ -108,7 +108,8 @@ type ClaimsConfig struct {
 
 // OpenClaims opens the claims of a root directory. Close of the cluster releases
 // them. If another process has the claims, the error is [embedded.ErrBusy]. If a
-// record is damaged, it is a *[persistentvolume.DamagedRecordError].
+// record is damaged, it is a *[persistentvolume.DamagedRecordError]. If the root directory
+// had claims and their directory is gone, it matches [ErrClaimsLost], and nothing is made.
 func OpenClaims(ctx context.Context, c ClaimsConfig) (*embedded.Cluster, error) {
 	mounter := c.Node.Mounter
 	if mounter == nil {
@@ -133,13 +134,19 @@ func OpenClaims(ctx context.Context, c ClaimsConfig) (*embedded.Cluster, error) 
 	if dir == "" {
 		dir = ClaimsDir(c.RootDir)
 	}
+	own := dir == ClaimsDir(c.RootDir)
+	if own {
+		if err := CheckClaims(c.RootDir); err != nil {
+			return nil, err
+		}
+	}
 	cluster, err = embedded.Open(ctx, embedded.Config{
 		Dir: dir, NodeName: c.Node.NodeName, Manager: c.Manager, Store: c.Store,
 		Plugins: plugins.All(append([]volume.VolumePlugin{making}, c.Plugins...)...), Host: volume.Host{RootDir: work, Mounter: mounter, HostFiles: c.Node.HostFiles},
 		Mounted: mounted, MountedFor: c.MountedFor, Explained: c.Explained, Only: c.Only,
 		LockTimeout: c.LockTimeout, Events: c.Events, Logger: c.Logger,
 	})
-	if err == nil && dir == ClaimsDir(c.RootDir) {
+	if err == nil && own {
 		markClaims(c.RootDir)
 	}
 	return cluster, err
