@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
@@ -113,7 +114,7 @@ type Controller struct {
 	pods    latest[*v1.Pod]
 	users   claimUsers
 	waiting *index.Waiting
-	queue   *workQueue
+	queue   *work.Queue
 	// operations make, empty and delete storage.
 	operations *operations
 	pairs      pairs
@@ -135,7 +136,7 @@ type Controller struct {
 	// complete is ControllerConfig.PodsComplete.
 	complete  <-chan struct{}
 	lookAtAll func() // once
-	activity  *activity
+	activity  *work.Activity
 	ran       atomic.Bool
 	synced    chan struct{} // closed when all objects were seen once
 	ended     chan struct{} // closed when Run has returned
@@ -145,7 +146,7 @@ type Controller struct {
 func NewController(config ControllerConfig) *Controller {
 	c := &Controller{
 		objects: config.Objects, plugins: config.Plugins, log: config.Logger, events: eventLog{sink: config.Events, told: make(map[types.UID]string)},
-		index: index.New(), waiting: index.NewWaiting(), nodeName: config.NodeName, provisioners: maps.Clone(config.Provisioners), trustedClaims: config.TrustedClaims, unusedCondition: config.UnusedCondition, only: config.Only, complete: config.PodsComplete, activity: new(activity),
+		index: index.New(), waiting: index.NewWaiting(), nodeName: config.NodeName, provisioners: maps.Clone(config.Provisioners), trustedClaims: config.TrustedClaims, unusedCondition: config.UnusedCondition, only: config.Only, complete: config.PodsComplete, activity: new(work.Activity),
 		synced: make(chan struct{}), ended: make(chan struct{}), unbound: reasons{changed: config.Explained},
 	}
 	c.lookAtAll = sync.OnceFunc(c.lookAtClaimsAndVolumes)
@@ -156,9 +157,9 @@ func NewController(config ControllerConfig) *Controller {
 	if workers <= 0 {
 		workers = 16
 	}
-	c.queue = newWorkQueue(workers, c.activity, c.work)
+	c.queue = work.NewQueue(workers, c.activity, c.work)
 	c.pairs.queue = c.queue
-	c.operations = newOperations(c.queue.add, c.objects.Watch, c.activity)
+	c.operations = newOperations(c.queue.Add, c.objects.Watch, c.activity)
 	c.operations.slow = func(t task) {
 		c.log.Warn("a plugin does not answer; it is waited for", "object", t.about.String(), "volume", t.volume, "for", operationPatience)
 	}
@@ -187,10 +188,10 @@ func (c *Controller) Run(ctx context.Context) error {
 		return err
 	}
 	for _, kind := range []string{kindClass, pvapi.KindPod} {
-		defer c.objects.WatchKind(kind, c.queue.add)()
+		defer c.objects.WatchKind(kind, c.queue.Add)()
 	}
 	for _, kind := range []string{pvapi.KindVolume, pvapi.KindClaim} {
-		defer c.objects.WatchKind(kind, c.queue.hear)()
+		defer c.objects.WatchKind(kind, c.queue.Hear)()
 	}
 	defer c.watchNode()()
 	if err := c.fill(ctx); err != nil {
@@ -201,14 +202,14 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	close(c.synced)
 	c.operations.ctx = ctx
-	c.queue.start(ctx)
+	c.queue.Start(ctx)
 	select {
 	case <-c.complete:
 		c.lookAtAll()
 	case <-ctx.Done():
 	}
 	<-ctx.Done()
-	c.queue.wait()
+	c.queue.Wait()
 	c.operations.wait()
 	return nil
 }
@@ -233,13 +234,13 @@ func (c *Controller) fill(ctx context.Context) error {
 		return err
 	}
 	for _, claim := range claims {
-		c.queue.add(pvapi.ClaimRef(pvapi.NameOf(claim)))
+		c.queue.Add(pvapi.ClaimRef(pvapi.NameOf(claim)))
 	}
 	for _, pv := range volumes {
-		c.queue.add(pvapi.VolumeRef(pv.Name))
+		c.queue.Add(pvapi.VolumeRef(pv.Name))
 	}
 	for _, pod := range pods {
-		c.queue.add(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
+		c.queue.Add(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
 	}
 	return nil
 }
@@ -260,10 +261,10 @@ func (c *Controller) podsComplete() bool {
 // lookAtClaimsAndVolumes does what had to wait until the pods were complete.
 func (c *Controller) lookAtClaimsAndVolumes() {
 	for _, pv := range c.volumes.all() {
-		c.queue.add(pvapi.VolumeRef(pv.Name))
+		c.queue.Add(pvapi.VolumeRef(pv.Name))
 	}
 	for _, claim := range c.claims.all() {
-		c.queue.add(pvapi.ClaimRef(pvapi.NameOf(claim)))
+		c.queue.Add(pvapi.ClaimRef(pvapi.NameOf(claim)))
 	}
 }
 
@@ -362,7 +363,7 @@ func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.Pers
 		c.tellOfShrinking(prior, now)
 		c.index.PutClaim(now)
 		c.expect(now)
-		c.queue.add(pvapi.ClaimRef(name))
+		c.queue.Add(pvapi.ClaimRef(name))
 	case gone:
 		c.index.DeleteClaim(name)
 		c.events.settled(prior.UID)
@@ -371,14 +372,14 @@ func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.Pers
 		c.operations.forget(provisionKey(prior))
 		c.onePod.drop(name, nil)
 		for _, pod := range c.users.of(name) { // it may be one to make again
-			c.queue.add(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
+			c.queue.Add(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
 		}
 	}
 	if prior != nil && prior.Spec.VolumeName != "" && (how == gone || now.Spec.VolumeName != prior.Spec.VolumeName) {
-		c.queue.add(pvapi.VolumeRef(prior.Spec.VolumeName)) // which it may have kept from others
+		c.queue.Add(pvapi.VolumeRef(prior.Spec.VolumeName)) // which it may have kept from others
 	}
 	for _, pv := range c.index.Meaning(name, pair) {
-		c.queue.add(pvapi.VolumeRef(pv))
+		c.queue.Add(pvapi.VolumeRef(pv))
 	}
 }
 
@@ -424,15 +425,15 @@ func (c *Controller) volumeChanged(name types.NamespacedName, prior, now *v1.Per
 		}
 	}
 	for _, claim := range claims {
-		c.queue.add(pvapi.ClaimRef(claim))
+		c.queue.Add(pvapi.ClaimRef(claim))
 	}
 	if how != seen {
 		return
 	}
 	if claim, ok := pvapi.ClaimRefOf(now); ok {
-		c.queue.add(pvapi.ClaimRef(claim))
+		c.queue.Add(pvapi.ClaimRef(claim))
 	}
-	c.queue.add(pvapi.VolumeRef(name.Name))
+	c.queue.Add(pvapi.VolumeRef(name.Name))
 }
 
 // classChanged has the claims looked at that wait for the class, or for any to
@@ -442,7 +443,7 @@ func (c *Controller) classChanged(name types.NamespacedName, _, _ *storagev1.Sto
 		if waits, known := c.claims.last(claim); known {
 			c.operations.hurry(provisionKey(waits))
 		}
-		c.queue.add(pvapi.ClaimRef(claim))
+		c.queue.Add(pvapi.ClaimRef(claim))
 	}
 }
 
@@ -458,7 +459,7 @@ func (c *Controller) offer(volumeName string) bool {
 		claim, ok = c.waiting.OfferWoken(pv)
 	}
 	if ok {
-		c.queue.add(pvapi.ClaimRef(claim))
+		c.queue.Add(pvapi.ClaimRef(claim))
 	}
 	return ok
 }
@@ -472,7 +473,7 @@ func (c *Controller) giveBack(volumeName string, from types.NamespacedName) {
 	}
 	c.remindClaimsOf(volumeName, from)
 	if pv.Spec.ClaimRef == nil && !c.offer(volumeName) {
-		c.queue.add(pvapi.VolumeRef(volumeName))
+		c.queue.Add(pvapi.VolumeRef(volumeName))
 	}
 }
 
@@ -480,6 +481,6 @@ func (c *Controller) giveBack(volumeName string, from types.NamespacedName) {
 // that it means: they may have it now.
 func (c *Controller) remindClaimsOf(volumeName string, but types.NamespacedName) {
 	for _, claim := range c.index.ClaimsOf(volumeName, but) {
-		c.queue.remind(pvapi.ClaimRef(claim))
+		c.queue.Remind(pvapi.ClaimRef(claim))
 	}
 }

@@ -128,7 +128,7 @@ func (c *Controller) writeVolume(ctx context.Context, pv, next *v1.PersistentVol
 	}
 	if pvapi.IsGone(stored) {
 		c.volumes.gone(stored)
-		c.queue.add(pvapi.VolumeRef(stored.Name))
+		c.queue.Add(pvapi.VolumeRef(stored.Name))
 		return stored, nil
 	}
 	return note(stored), nil
@@ -140,7 +140,7 @@ func (c *Controller) writeClaim(ctx context.Context, claim, next *v1.PersistentV
 		return claim, c.claims.failed(ctx, next, err)
 	}
 	if pvapi.IsGone(stored) {
-		c.queue.add(pvapi.ClaimRef(pvapi.NameOf(stored)))
+		c.queue.Add(pvapi.ClaimRef(pvapi.NameOf(stored)))
 		return stored, nil
 	}
 	return note(stored), nil

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -41,7 +40,7 @@ func (c *Controller) Idle(ctx context.Context) error {
 			return err
 		}
 		select {
-		case <-c.activity.idle():
+		case <-c.activity.Idle():
 		case <-c.ended:
 			return ErrNotRunning
 		case <-ctx.Done():
@@ -67,7 +66,7 @@ func (c *Controller) catchUp(ctx context.Context) (news bool, missing []volume.O
 		missing = append(missing, gone...)
 	}
 	for _, ref := range missing {
-		c.queue.add(ref)
+		c.queue.Add(ref)
 	}
 	return news, missing, nil
 }
@@ -95,38 +94,4 @@ func (l *latest[T]) catchUp(ctx context.Context) (news bool, missing []volume.Ob
 	}
 	slices.SortFunc(missing, func(a, b volume.ObjectRef) int { return cmp.Compare(a.String(), b.String()) })
 	return news, missing, nil
-}
-
-// activity counts what is to be done or being done.
-type activity struct {
-	mu sync.Mutex
-	n  int
-	// none is closed when the count comes to zero; nil unless somebody waits.
-	none chan struct{}
-}
-
-func (a *activity) add(n int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.n += n
-	if a.n == 0 && a.none != nil {
-		close(a.none)
-		a.none = nil
-	}
-}
-
-// idle returns what is closed once there is nothing to do, be it for a moment.
-func (a *activity) idle() <-chan struct{} {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	none := a.none
-	if none == nil {
-		none = make(chan struct{})
-	}
-	if a.n == 0 {
-		close(none)
-		return none
-	}
-	a.none = none
-	return none
 }

@@ -36,7 +36,7 @@ func (c *Controller) watchNode() (stop func()) {
 	if c.nodeName == "" {
 		return func() {}
 	}
-	return c.objects.Watch(volume.NewObjectRef(kindNode, "", c.nodeName), c.queue.add)
+	return c.objects.Watch(volume.NewObjectRef(kindNode, "", c.nodeName), c.queue.Add)
 }
 
 // syncNode has the claims looked at that have no volume when the only node has
@@ -57,7 +57,7 @@ func (c *Controller) syncNode(ctx context.Context) error {
 	c.node = now
 	for _, claim := range c.claims.all() {
 		if _, bound := claim.Annotations[pvapi.AnnBindCompleted]; !bound || isProvisioning(claim) {
-			c.queue.add(pvapi.ClaimRef(pvapi.NameOf(claim)))
+			c.queue.Add(pvapi.ClaimRef(pvapi.NameOf(claim)))
 		}
 	}
 	return nil

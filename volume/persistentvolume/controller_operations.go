@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/persistentvolume/release"
 )
 
@@ -33,7 +34,7 @@ type operations struct {
 
 	// activity counts those that run, until what they are about is to be looked
 	// at again.
-	activity *activity
+	activity *work.Activity
 
 	ctx  context.Context // what is begun ends with it
 	slow func(task)      // is called once for each that is slow
@@ -101,7 +102,7 @@ const (
 	opRefused
 )
 
-func newOperations(again func(volume.ObjectRef), watch func(volume.ObjectRef, func(volume.ObjectRef)) func(), activity *activity) *operations {
+func newOperations(again func(volume.ObjectRef), watch func(volume.ObjectRef, func(volume.ObjectRef)) func(), activity *work.Activity) *operations {
 	return &operations{again: again, watch: watch, activity: activity, slots: make(map[string]chan struct{}), slow: func(task) {}, all: make(map[string]*operation), at: make(map[string]*operation)}
 }
 
@@ -129,7 +130,7 @@ func (o *operations) do(t task) (progress, error) {
 	op.running, op.dropped, op.takenBack = true, false, false
 	op.tried = append(op.tried, t.on)
 	o.at[t.volume] = op
-	o.activity.add(1)
+	o.activity.Add(1)
 	o.running.Go(func() { o.finish(op, t.volume, o.attempt(op, t)) })
 	return opRunning, nil
 }
@@ -179,7 +180,7 @@ func (o *operations) finish(op *operation, volumeName string, err error) {
 		o.again(next)
 	}
 	o.again(op.about)
-	o.activity.add(-1)
+	o.activity.Add(-1)
 }
 
 // settle notes how an operation has ended, and returns what waits for that.
@@ -212,9 +213,9 @@ func (o *operations) settle(op *operation, volumeName string, err error) (next [
 // pause.
 func operationPauseAfter(failures int, err error) time.Duration {
 	if _, refused := errors.AsType[*volume.InvalidSpecError](err); refused && !volume.IsUncertain(err) {
-		return retryLast
+		return work.LastPause
 	}
-	return retryPause(operationPause, failures, err)
+	return work.Pause(operationPause, failures, err)
 }
 
 // wake ends the pause of an operation.

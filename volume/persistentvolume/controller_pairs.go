@@ -6,6 +6,7 @@ import (
 
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/internal/work"
 )
 
 // pairs are the locks of who writes a volume, by its name: a claim that binds it
@@ -13,7 +14,7 @@ import (
 // take some calls to the API, but comes again after it.
 type pairs struct {
 	locks keylock.Map[string]
-	queue *workQueue
+	queue *work.Queue
 
 	mu     sync.Mutex
 	missed map[string]bool // and whether it is to be looked at
@@ -65,8 +66,8 @@ func (p *pairs) again(volumeName string) {
 	p.mu.Unlock()
 	switch ref := pvapi.VolumeRef(volumeName); {
 	case look:
-		p.queue.add(ref)
+		p.queue.Add(ref)
 	case missed:
-		p.queue.hear(ref)
+		p.queue.Hear(ref)
 	}
 }

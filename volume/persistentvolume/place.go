@@ -332,7 +332,7 @@ func (p *Placement) giveBack(bind []*index.Reservation, provision []*v1.Persiste
 	for _, r := range bind {
 		r.Release()
 		c.giveBack(r.Volume().Name, r.Claim.NamespacedName)
-		c.queue.add(pvapi.ClaimRef(r.Claim.NamespacedName))
+		c.queue.Add(pvapi.ClaimRef(r.Claim.NamespacedName))
 	}
 	for _, claim := range provision {
 		c.placing.end(index.IDOf(claim))

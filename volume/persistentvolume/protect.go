@@ -89,7 +89,7 @@ func (c *Controller) podChanged(name types.NamespacedName, prior, now *v1.Pod, h
 	}
 	if how != gone {
 		c.lookAtClaims(now)
-		c.queue.add(volume.NewObjectRef(pvapi.KindPod, name.Namespace, name.Name)) // which may have claims to make
+		c.queue.Add(volume.NewObjectRef(pvapi.KindPod, name.Namespace, name.Name)) // which may have claims to make
 		return
 	}
 	for i := range prior.Spec.Volumes {
@@ -99,7 +99,7 @@ func (c *Controller) podChanged(name types.NamespacedName, prior, now *v1.Pod, h
 
 func (c *Controller) lookAtClaims(pod *v1.Pod) {
 	for _, claim := range claimsOfPod(pod) {
-		c.queue.add(pvapi.ClaimRef(claim))
+		c.queue.Add(pvapi.ClaimRef(claim))
 	}
 }
 

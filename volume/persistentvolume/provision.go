@@ -83,7 +83,7 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 	case opDone: // and the volume stored, which has the claim looked at
 		c.operations.forget(key)
 		if _, exists := c.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); !exists { // but it has gone since
-			c.queue.add(pvapi.ClaimRef(pvapi.NameOf(claim)))
+			c.queue.Add(pvapi.ClaimRef(pvapi.NameOf(claim)))
 		}
 		return true, nil
 	case opRunning:

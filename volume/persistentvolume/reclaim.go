@@ -98,7 +98,7 @@ func (c *Controller) reclaimTask(pv *v1.PersistentVolume, f func(context.Context
 		defer func() {
 			c.index.SetBusy(pv.Name, false)
 			for _, claim := range c.index.ClaimsOf(pv.Name, types.NamespacedName{}) {
-				c.queue.add(pvapi.ClaimRef(claim))
+				c.queue.Add(pvapi.ClaimRef(claim))
 			}
 		}()
 		return f(ctx)

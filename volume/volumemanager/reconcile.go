@@ -10,13 +10,12 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
+	"github.com/podvol/podvol/volume/internal/work"
 )
 
 const (
-	// backOffFirst and backOffLast bound the pause after a failure, which
-	// doubles: the kubelet's.
-	backOffFirst = 500 * time.Millisecond
-	backOffLast  = 2*time.Minute + 2*time.Second
+	// firstPause is the pause after an operation's first failure: the kubelet's.
+	firstPause = 500 * time.Millisecond
 
 	// grace is how long an operation that is told to give up may take to say
 	// what became of it.
@@ -177,24 +176,19 @@ func (m *Manager) fail(s *podVolume, op operation, generation int, now time.Time
 	if m.stopping || s.generation != generation || errors.Is(s.err, ErrWithdrawn) || errors.Is(s.err, claimbinding.ErrUnbound) {
 		return
 	}
-	pause := s.pauseAfter(s.err, now)
+	pause := s.pauseAfter(s.err)
 	s.failures++
 	s.retryAt = now.Add(pause)
 	s.retry = time.AfterFunc(pause, func() { m.retryNow(s) })
 }
 
-// pauseAfter is how long to wait before the next attempt: until the error says
-// that it makes sense, or twice as long as the last time. The former leaves the
-// latter as it is, since nothing was tried: what fails then begins where it was.
-func (s *podVolume) pauseAfter(err error, now time.Time) time.Duration {
-	if at, says := volume.RetryAt(err); says {
-		return min(max(at.Sub(now), backOffFirst), backOffLast)
+// pauseAfter is how long to wait before the next attempt. A pause until the time that an
+// error names does not count: nothing was tried, and what fails then begins where it was.
+func (s *podVolume) pauseAfter(err error) time.Duration {
+	pause := work.Pause(firstPause, s.pauses+1, err)
+	if _, says := volume.RetryAt(err); !says {
+		s.pauses++
 	}
-	pause := backOffLast
-	if s.pauses < 8 {
-		pause = min(backOffFirst<<s.pauses, backOffLast)
-	}
-	s.pauses++
 	return pause
 }
 

@@ -1,4 +1,4 @@
-package persistentvolume
+package work
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
 // What is heard of an object meanwhile, such as what was written before the
@@ -19,7 +18,7 @@ func TestHearingOfAnObjectDoesNotEndItsPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var all []string
-		q := newWorkQueue(4, new(activity), func(_ context.Context, _ volume.ObjectRef, look bool) error {
+		q := NewQueue(4, new(Activity), func(_ context.Context, _ volume.ObjectRef, look bool) error {
 			all = append(all, fmt.Sprintf("%v look=%v", time.Since(start), look))
 			if look && len(all) < 4 {
 				return errors.New("broken")
@@ -27,16 +26,16 @@ func TestHearingOfAnObjectDoesNotEndItsPause(t *testing.T) {
 			return nil
 		})
 		ctx, cancel := context.WithCancel(t.Context())
-		q.start(ctx)
-		key := pvapi.VolumeRef("pv")
-		q.add(key)
+		q.Start(ctx)
+		key := volume.NewObjectRef("PersistentVolume", "", "pv")
+		q.Add(key)
 		time.Sleep(4 * time.Millisecond)
-		q.hear(key)
+		q.Hear(key)
 		time.Sleep(16 * time.Millisecond) // it has failed again, after 10 ms
-		q.add(key)
+		q.Add(key)
 		time.Sleep(time.Hour)
 		cancel()
-		q.wait()
+		q.Wait()
 		want := []string{"0s look=true", "4ms look=false", "10ms look=true", "20ms look=true"}
 		if !slices.Equal(all, want) {
 			t.Errorf("it was worked on at %v, want %v", all, want)
@@ -52,7 +51,7 @@ func TestHearingOfAnObjectDoesNotEndItsPause(t *testing.T) {
 func TestAKeyIsWorkedOnByOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		running, looks := 0, 0
-		q := newWorkQueue(8, new(activity), func(_ context.Context, _ volume.ObjectRef, look bool) error {
+		q := NewQueue(8, new(Activity), func(_ context.Context, _ volume.ObjectRef, look bool) error {
 			if running++; running != 1 {
 				t.Errorf("%d at a time", running)
 			}
@@ -64,17 +63,17 @@ func TestAKeyIsWorkedOnByOneAtATime(t *testing.T) {
 			return nil
 		})
 		ctx, cancel := context.WithCancel(t.Context())
-		q.start(ctx)
-		key := pvapi.VolumeRef("pv")
+		q.Start(ctx)
+		key := volume.NewObjectRef("PersistentVolume", "", "pv")
 		for range 10 {
-			q.hear(key)
+			q.Hear(key)
 			time.Sleep(time.Second / 4)
-			q.add(key)
+			q.Add(key)
 			time.Sleep(time.Second / 4)
 		}
 		time.Sleep(time.Minute)
 		cancel()
-		q.wait()
+		q.Wait()
 		if looks < 4 {
 			t.Errorf("%d looks", looks)
 		}

@@ -1,4 +1,4 @@
-package persistentvolume
+package work
 
 import (
 	"context"
@@ -10,51 +10,36 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-const (
-	// retryFirst and retryLast bound the pause after a failure, which doubles:
-	// those of the controllers of Kubernetes begin as short, the end is the
-	// kubelet's.
-	retryFirst = 10 * time.Millisecond
-	retryLast  = 2*time.Minute + 2*time.Second
-)
+// queuePause is the pause after a key's first failure: that of Kubernetes' controllers.
+const queuePause = 10 * time.Millisecond
 
-// retryPause is how long to wait after so many failures in a row, the last of
-// which was err.
-func retryPause(first time.Duration, failures int, err error) time.Duration {
-	if at, ok := volume.RetryAt(err); ok {
-		return min(max(time.Until(at), first), retryLast)
-	}
-	pause := first
-	for range failures - 1 {
-		if pause *= 2; pause >= retryLast {
-			return retryLast
-		}
-	}
-	return pause
-}
+// conflictsInARow is how often a key that meets conflicts counts as active while
+// it waits: they are how a controller learns that its cache is behind.
+const conflictsInARow = 5
 
-// workQueue works on keys, each by one goroutine at a time and as soon as one
-// is free. Nothing runs while there is nothing to do. A key that fails is tried
-// again after a pause, or at once when it is added meanwhile.
-type workQueue struct {
+// Queue is a controller's queue of the objects to work on. One goroutine at a time works
+// on a key, as soon as one is free; without keys there is none. A key that fails is tried
+// again after a [Pause], or at once when it is added meanwhile. Its methods may be called
+// from several goroutines, also by the work.
+type Queue struct {
 	// work looks at the object of a key; or, unless look is set, only at whether
 	// it has changed at all.
 	work    func(ctx context.Context, key volume.ObjectRef, look bool) error
 	workers int // at most
 	// activity counts the keys that are queued or worked on.
-	activity *activity
+	activity *Activity
 
 	mu      sync.Mutex
 	ctx     context.Context // nil until started; work ends with it
-	ready   []*workState
-	states  map[volume.ObjectRef]*workState
+	ready   []*keyState
+	states  map[volume.ObjectRef]*keyState
 	started int // goroutines
 	working int // those of them that have a key
 	stopped bool
 	running sync.WaitGroup
 }
 
-type workState struct {
+type keyState struct {
 	key             volume.ObjectRef
 	queued, running bool
 	look            bool // of what is queued
@@ -65,24 +50,23 @@ type workState struct {
 	conflict, counted bool
 }
 
-// conflictsInARow is how often a key that meets conflicts counts as active while
-// it waits: they are how a controller learns that its cache is behind.
-const conflictsInARow = 5
-
-func newWorkQueue(workers int, activity *activity, work func(context.Context, volume.ObjectRef, bool) error) *workQueue {
-	return &workQueue{work: work, workers: workers, activity: activity, states: make(map[volume.ObjectRef]*workState)}
+// NewQueue returns a queue that begins with [Queue.Start]. workers is how many keys are
+// worked on at the same time at most. The work's argument look is unset where the object
+// of the key was only heard of ([Queue.Hear]). A key that is queued or worked on is active.
+func NewQueue(workers int, activity *Activity, work func(ctx context.Context, key volume.ObjectRef, look bool) error) *Queue {
+	return &Queue{work: work, workers: workers, activity: activity, states: make(map[volume.ObjectRef]*keyState)}
 }
 
-// start begins to work on what was added so far.
-func (q *workQueue) start(ctx context.Context) {
+// Start begins to work on what was added so far.
+func (q *Queue) Start(ctx context.Context) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.ctx = ctx
 	q.dispatch()
 }
 
-// wait returns when nothing runs any more, after the context of start ended.
-func (q *workQueue) wait() {
+// Wait returns when nothing runs any more, after the context of Start ended.
+func (q *Queue) Wait() {
 	q.mu.Lock()
 	q.stopped = true // from here on nothing begins
 	q.mu.Unlock()
@@ -96,8 +80,8 @@ func (q *workQueue) wait() {
 	}
 }
 
-// add has a key worked on. It never blocks.
-func (q *workQueue) add(key volume.ObjectRef) {
+// Add has a key worked on. It never blocks.
+func (q *Queue) Add(key volume.ObjectRef) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.state(key)
@@ -109,10 +93,10 @@ func (q *workQueue) add(key volume.ObjectRef) {
 	q.enqueue(s)
 }
 
-// remind has a key worked on, unless it has failed and waits to be tried again:
+// Remind has a key worked on, unless it has failed and waits to be tried again:
 // two that keep each other from something would try for ever without a pause. It
 // never blocks.
-func (q *workQueue) remind(key volume.ObjectRef) {
+func (q *Queue) Remind(key volume.ObjectRef) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.state(key)
@@ -122,32 +106,32 @@ func (q *workQueue) remind(key volume.ObjectRef) {
 	}
 }
 
-// hear has it found out whether the object of a key has changed: much that is
+// Hear has it found out whether the object of a key has changed: much that is
 // heard is what the controller itself has done. It never blocks.
-func (q *workQueue) hear(key volume.ObjectRef) {
+func (q *Queue) Hear(key volume.ObjectRef) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.enqueue(q.state(key))
 }
 
 // state, enqueue, dispatch and mayWork are called with the lock held.
-func (q *workQueue) state(key volume.ObjectRef) *workState {
+func (q *Queue) state(key volume.ObjectRef) *keyState {
 	s := q.states[key]
 	if s == nil {
-		s = &workState{key: key}
+		s = &keyState{key: key}
 		q.states[key] = s
 	}
 	return s
 }
 
-func (q *workQueue) enqueue(s *workState) {
+func (q *Queue) enqueue(s *keyState) {
 	if s.queued {
 		return
 	}
 	s.queued = true
 	if !s.running { // else it follows when that has ended
 		if !s.counted {
-			q.activity.add(1)
+			q.activity.Add(1)
 		}
 		s.counted = false
 		q.ready = append(q.ready, s)
@@ -156,17 +140,17 @@ func (q *workQueue) enqueue(s *workState) {
 }
 
 // dispatch starts as many goroutines as there are keys to take.
-func (q *workQueue) dispatch() {
+func (q *Queue) dispatch() {
 	for q.mayWork() && q.started < q.workers && q.started-q.working < len(q.ready) {
 		q.started++
 		q.running.Go(q.run)
 	}
 }
 
-func (q *workQueue) mayWork() bool { return q.ctx != nil && q.ctx.Err() == nil && !q.stopped }
+func (q *Queue) mayWork() bool { return q.ctx != nil && q.ctx.Err() == nil && !q.stopped }
 
 // run works on keys as long as there are some.
-func (q *workQueue) run() {
+func (q *Queue) run() {
 	for {
 		s, look := q.next()
 		if s == nil {
@@ -177,7 +161,7 @@ func (q *workQueue) run() {
 }
 
 // next returns nil where there is nothing to do.
-func (q *workQueue) next() (s *workState, look bool) {
+func (q *Queue) next() (s *keyState, look bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.mayWork() || len(q.ready) == 0 {
@@ -191,7 +175,7 @@ func (q *workQueue) next() (s *workState, look bool) {
 	return s, look
 }
 
-func (q *workQueue) finish(s *workState, look bool, err error) {
+func (q *Queue) finish(s *keyState, look bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.working--
@@ -204,14 +188,14 @@ func (q *workQueue) finish(s *workState, look bool, err error) {
 		s.failures, s.conflict = 0, false
 	}
 	if err != nil && q.ctx.Err() == nil && s.retry == nil && !(s.queued && s.look) {
-		s.retry = time.AfterFunc(retryPause(retryFirst, s.failures, err), func() { q.add(s.key) })
+		s.retry = time.AfterFunc(Pause(queuePause, s.failures, err), func() { q.Add(s.key) })
 	}
 	switch {
 	case s.queued:
 	case s.retry != nil && s.conflict && s.failures <= conflictsInARow:
 		s.counted = true
 	default:
-		q.activity.add(-1)
+		q.activity.Add(-1)
 	}
 	switch {
 	case s.queued:
@@ -219,4 +203,39 @@ func (q *workQueue) finish(s *workState, look bool, err error) {
 	case s.retry == nil:
 		delete(q.states, s.key)
 	}
+}
+
+// Activity counts what is to be done or being done. Its zero value is ready for use.
+type Activity struct {
+	mu sync.Mutex
+	n  int
+	// none is closed when the count comes to zero; nil unless somebody waits.
+	none chan struct{}
+}
+
+// Add adds to the count; a negative number takes away.
+func (a *Activity) Add(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.n += n
+	if a.n == 0 && a.none != nil {
+		close(a.none)
+		a.none = nil
+	}
+}
+
+// Idle returns what is closed once there is nothing to do, be it for a moment.
+func (a *Activity) Idle() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	none := a.none
+	if none == nil {
+		none = make(chan struct{})
+	}
+	if a.n == 0 {
+		close(none)
+		return none
+	}
+	a.none = none
+	return none
 }
