@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 )
 
 const kindClass = "StorageClass"
@@ -116,7 +117,7 @@ type Controller struct {
 	waiting *index.Waiting
 	queue   *work.Queue
 	// operations make, empty and delete storage.
-	operations *operations
+	operations *operation.Executor
 	pairs      pairs
 	placing    placing
 	onePod     onePod
@@ -157,12 +158,9 @@ func NewController(config ControllerConfig) *Controller {
 	if workers <= 0 {
 		workers = 16
 	}
-	c.queue = work.NewQueue(workers, c.activity, c.work)
+	c.queue = work.NewQueue(workers, c.activity, objects.ErrConflict, c.work)
 	c.pairs.queue = c.queue
-	c.operations = newOperations(c.queue.Add, c.objects.Watch, c.activity)
-	c.operations.slow = func(t task) {
-		c.log.Warn("a plugin does not answer; it is waited for", "object", t.about.String(), "volume", t.volume, "for", operationPatience)
-	}
+	c.operations = operation.NewExecutor(operation.Config{Again: c.queue.Add, Watch: c.objects.Watch, Activity: c.activity, Slow: c.warnOfSlow})
 	c.claims = newLatest(c.objects, pvapi.KindClaim, c.claimChanged)
 	c.volumes = newLatest(c.objects, pvapi.KindVolume, c.volumeChanged)
 	c.volumes.same = c.index.Swap
@@ -170,6 +168,10 @@ func NewController(config ControllerConfig) *Controller {
 	c.users.pods = make(map[types.NamespacedName]map[string]*v1.Pod)
 	c.classes = newLatest(c.objects, kindClass, c.classChanged)
 	return c
+}
+
+func (c *Controller) warnOfSlow(t operation.Task) {
+	c.log.Warn("a plugin does not answer; it is waited for", "object", t.About.String(), "volume", t.Volume, "for", operation.Patience)
 }
 
 // Run works until ctx ends and then returns nil, after all that it began has
@@ -201,7 +203,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		return err
 	}
 	close(c.synced)
-	c.operations.ctx = ctx
+	c.operations.Start(ctx)
 	c.queue.Start(ctx)
 	select {
 	case <-c.complete:
@@ -210,7 +212,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	c.queue.Wait()
-	c.operations.wait()
+	c.operations.Wait()
 	return nil
 }
 
@@ -369,7 +371,7 @@ func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.Pers
 		c.events.settled(prior.UID)
 		c.events.settled(attributesOf(prior))
 		c.events.settled(slownessOf(prior))
-		c.operations.forget(provisionKey(prior))
+		c.operations.Forget(provisionKey(prior))
 		c.onePod.drop(name, nil)
 		for _, pod := range c.users.of(name) { // it may be one to make again
 			c.queue.Add(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
@@ -413,13 +415,13 @@ func (c *Controller) volumeChanged(name types.NamespacedName, prior, now *v1.Per
 	claims := c.index.ClaimsOf(name.Name, pair) // before and, below, after
 	if how == gone {
 		c.index.Delete(name.Name)
-		c.operations.forget(releaseKey(prior))
+		c.operations.Forget(releaseKey(prior))
 		c.events.settled(prior.UID)
 		c.events.settled(slownessOf(prior))
 	} else {
 		c.index.Put(now)
 		if prior != nil && !isSameRelease(prior, now) {
-			c.operations.forget(releaseKey(prior))
+			c.operations.Forget(releaseKey(prior))
 			c.events.settled(prior.UID)
 			c.events.settled(slownessOf(prior))
 		}
@@ -441,7 +443,7 @@ func (c *Controller) volumeChanged(name types.NamespacedName, prior, now *v1.Per
 func (c *Controller) classChanged(name types.NamespacedName, _, _ *storagev1.StorageClass, _ noticed) {
 	for _, claim := range append(c.waiting.OfClass(name.Name), c.waiting.OfClass("")...) {
 		if waits, known := c.claims.last(claim); known {
-			c.operations.hurry(provisionKey(waits))
+			c.operations.Hurry(provisionKey(waits))
 		}
 		c.queue.Add(pvapi.ClaimRef(claim))
 	}

@@ -68,7 +68,7 @@ func (c *Controller) syncClaimBeside(ctx context.Context, name types.NamespacedN
 		if c.hasBegun(claim) {
 			return c.finishProvisioning(ctx, claim)
 		}
-		c.operations.forget(provisionKey(claim))
+		c.operations.Forget(provisionKey(claim))
 		c.tellNobodysStorage(claim)
 		return nil
 	}
@@ -126,7 +126,7 @@ func (c *Controller) noteMade(ctx context.Context, claim *v1.PersistentVolumeCla
 	endProvisioning(next)
 	_, err := c.updateClaim(ctx, claim, next)
 	if err == nil {
-		c.operations.forget(provisionKey(claim))
+		c.operations.Forget(provisionKey(claim))
 	}
 	return pvapi.IgnoreMissing(err)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 )
 
 // syncClaim does the next steps for one claim.
@@ -229,8 +230,8 @@ func (c *Controller) failedBefore(claim *v1.PersistentVolumeClaim, why *index.Un
 	if !errors.Is(why, index.ErrWaitsForConsumer) {
 		return why
 	}
-	if err := c.operations.failure(provisionKey(claim)); err != nil {
-		return failedToProvision(claim, err)
+	if now := c.operations.Status(provisionKey(claim)); now.State == operation.Failed && now.Failure != nil {
+		return failedToProvision(claim, now.Failure)
 	}
 	return why
 }
@@ -275,7 +276,7 @@ func (c *Controller) syncBoundClaim(ctx context.Context, claim *v1.PersistentVol
 	if isProvisioning(claim) {
 		return c.finishProvisioning(ctx, claim) // which has it looked at again
 	}
-	c.operations.forget(provisionKey(claim)) // which may have failed
+	c.operations.Forget(provisionKey(claim)) // which may have failed
 	if claim.Spec.VolumeName == "" {
 		return c.lose(ctx, claim, reasonClaimLost, "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
 	}

@@ -263,7 +263,7 @@ func (p *Placement) add(n need, node *v1.Node) error {
 // isUntried reports whether making a claim's storage on the selected node has
 // failed and left nothing, and this node would be tried at once.
 func (c *Controller) isUntried(claim *v1.PersistentVolumeClaim, node string) bool {
-	return !isProvisioning(claim) && c.operations.mayMove(provisionKey(claim), node)
+	return !isProvisioning(claim) && c.operations.MayMove(provisionKey(claim), node)
 }
 
 // Commit has the volumes bound and made: it writes each volume's claimRef, and

@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 )
 
 // Finalizers that keep claims and volumes that are in use.
@@ -230,7 +231,7 @@ func (c *Controller) withDeletion(pv *v1.PersistentVolume, finalizers []string) 
 	if pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || isOfDriver(pv, c.allPlugins()) {
 		return pvapi.Without(finalizers, pvapi.DeletionFinalizer)
 	}
-	if state, _, _ := c.operations.state(releaseKey(pv)); state == opDone {
+	if c.operations.Status(releaseKey(pv)).State == operation.Done {
 		return finalizers
 	}
 	return withOne(finalizers, pvapi.DeletionFinalizer)

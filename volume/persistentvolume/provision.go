@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 )
 
 const (
@@ -41,9 +42,9 @@ func ProvisionedName(claim *v1.PersistentVolumeClaim) string { return "pvc-" + s
 // provisionKey names the making of a claim's volume.
 func provisionKey(claim *v1.PersistentVolumeClaim) string { return "provision " + string(claim.UID) }
 
-func provisionTask(claim *v1.PersistentVolumeClaim, inherited bool, f func(context.Context) error) task {
-	return task{key: provisionKey(claim), volume: ProvisionedName(claim), class: pvapi.ClaimClass(claim, ""), about: pvapi.ClaimRef(pvapi.NameOf(claim)),
-		on: claim.Annotations[annSelectedNode], inherited: inherited, do: f}
+func provisionTask(claim *v1.PersistentVolumeClaim, inherited bool, f func(context.Context) error) operation.Task {
+	return operation.Task{Key: provisionKey(claim), Volume: ProvisionedName(claim), Class: pvapi.ClaimClass(claim, ""), About: pvapi.ClaimRef(pvapi.NameOf(claim)),
+		On: claim.Annotations[annSelectedNode], Inherited: inherited, Do: f}
 }
 
 // provision has storage made for a claim that has found none, and why. It reports
@@ -70,23 +71,24 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 	}
 	key := provisionKey(claim)
 	if !inherited {
-		c.operations.giveUp(key)
+		c.operations.GiveUp(key)
 	}
-	c.operations.move(key, claim.Annotations[annSelectedNode])
-	state, may, err := c.operations.state(key)
-	if may {
-		if claim, state, err = c.beginMaking(ctx, claim, class); state == opRefused {
+	c.operations.Move(key, claim.Annotations[annSelectedNode])
+	now := c.operations.Status(key)
+	state, err := now.State, now.Err
+	if now.MayBegin {
+		if claim, state, err = c.beginMaking(ctx, claim, class); state == operation.Refused {
 			return true, err
 		}
 	}
 	switch state {
-	case opDone: // and the volume stored, which has the claim looked at
-		c.operations.forget(key)
+	case operation.Done: // and the volume stored, which has the claim looked at
+		c.operations.Forget(key)
 		if _, exists := c.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); !exists { // but it has gone since
 			c.queue.Add(pvapi.ClaimRef(pvapi.NameOf(claim)))
 		}
 		return true, nil
-	case opRunning:
+	case operation.Running:
 		c.events.isSlow(claim, err)
 		c.unbound.set(pvapi.NameOf(claim), c.beingMade(claim, err))
 		return true, c.setPending(ctx, claim)
@@ -99,11 +101,11 @@ func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeCl
 
 // beginMaking has storage made, unless the plugin refuses to before it has begun:
 // nothing needs to be noted in the claim for that. It returns the claim as stored.
-func (c *Controller) beginMaking(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, progress, error) {
+func (c *Controller) beginMaking(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, operation.State, error) {
 	inherited := isProvisioning(claim)
 	if !inherited {
 		if _, _, refused := c.prepareAs(ctx, claim, class); refused != nil {
-			state, err := c.operations.do(provisionTask(claim, false, func(context.Context) error { return volume.NothingDone(refused) }))
+			state, err := c.operations.Do(provisionTask(claim, false, func(context.Context) error { return volume.NothingDone(refused) }))
 			return claim, state, err
 		}
 	}
@@ -112,12 +114,12 @@ func (c *Controller) beginMaking(ctx context.Context, claim *v1.PersistentVolume
 		claim, err = c.updateClaim(ctx, claim, next)
 	}
 	if err != nil {
-		return claim, opRefused, err
+		return claim, operation.Refused, err
 	}
 	if c.isBeside() && !inherited {
 		c.events.happened(claim, v1.EventTypeNormal, reasonProvisioning, fmt.Sprintf("External provisioner is provisioning volume for claim %q", pvapi.NameOf(claim).String()))
 	}
-	state, err := c.operations.do(provisionTask(claim, inherited, func(ctx context.Context) error { return c.makeVolume(ctx, claim, class) }))
+	state, err := c.operations.Do(provisionTask(claim, inherited, func(ctx context.Context) error { return c.makeVolume(ctx, claim, class) }))
 	return claim, state, err
 }
 
@@ -125,7 +127,8 @@ func (c *Controller) beginMaking(ctx context.Context, claim *v1.PersistentVolume
 // claim may have another volume, or go; and the choice of the node is given back,
 // once, unless there is but one.
 func (c *Controller) endAttempt(ctx context.Context, name types.NamespacedName, key string, waits bool) error {
-	if !c.operations.certain(key) {
+	attempt := c.operations.Status(key)
+	if !attempt.Certain {
 		return nil
 	}
 	claim, exists, err := c.claims.get(ctx, name)
@@ -134,11 +137,11 @@ func (c *Controller) endAttempt(ctx context.Context, name types.NamespacedName, 
 	}
 	next := claim.DeepCopy()
 	endProvisioning(next)
-	if chosen := next.Annotations[annSelectedNode]; waits && (c.nodeName == "" || chosen != c.nodeName) && !c.operations.isTakenBack(key) {
+	if chosen := next.Annotations[annSelectedNode]; waits && (c.nodeName == "" || chosen != c.nodeName) && !attempt.TakenBack {
 		delete(next.Annotations, annSelectedNode)
 	}
 	if _, err = c.updateClaim(ctx, claim, next); err == nil {
-		c.operations.takeBack(key)
+		c.operations.TakeBack(key)
 	}
 	return err
 }
@@ -146,7 +149,7 @@ func (c *Controller) endAttempt(ctx context.Context, name types.NamespacedName, 
 // beingMade is why a claim has no volume while that is being made: what went wrong
 // the last time, until it is known whether that has changed.
 func (c *Controller) beingMade(claim *v1.PersistentVolumeClaim, slow error) error {
-	failed := c.operations.lastFailure(provisionKey(claim))
+	failed := c.operations.Status(provisionKey(claim)).Failure
 	switch {
 	case slow != nil:
 		return fmt.Errorf("%w: %w", errBeingMade, slow)
@@ -227,14 +230,14 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 		return err // once that is gone, what it says of the storage is asked for again
 	}
 	key := provisionKey(claim)
-	if !stored && !c.operations.certain(key) {
+	if !stored && !c.operations.Status(key).Certain {
 		c.waiting.Add(index.Wanted{Claim: claim, Delayed: true}) // for its class, if that is gone
 		class, err := c.classOf(ctx, claim)
 		if err != nil {
 			return err
 		}
 		with, replaced := c.makingOf(claim, class)
-		state, err := c.operations.do(provisionTask(claim, true, func(ctx context.Context) error {
+		state, err := c.operations.Do(provisionTask(claim, true, func(ctx context.Context) error {
 			if replaced != nil {
 				return replaced
 			}
@@ -244,10 +247,10 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 			return c.makeVolume(ctx, claim, with.Class)
 		}))
 		switch state {
-		case opRunning:
+		case operation.Running:
 			c.events.isSlow(claim, err)
 			return nil
-		case opFailed:
+		case operation.Failed:
 			c.events.is(claim, v1.EventTypeWarning, reasonCleanupFailed, fmt.Sprintf("storage of the name %q may have been made for the claim, and it is kept until that is known: %v; "+
 				"it is tried again; if you have seen that there is none, remove the finalizer %s", ProvisionedName(claim), err, ProvisioningFinalizer), "")
 			return nil
@@ -256,7 +259,7 @@ func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.Persisten
 	next := claim.DeepCopy()
 	endProvisioning(next)
 	if _, err = c.updateClaim(ctx, claim, next); err == nil {
-		c.operations.forget(key)
+		c.operations.Forget(key)
 	}
 	return pvapi.IgnoreMissing(err)
 }

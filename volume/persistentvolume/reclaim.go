@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
@@ -60,7 +61,7 @@ func isSameRelease(prior, now *v1.PersistentVolume) bool {
 
 // recycle empties the volume and makes it available again.
 func (c *Controller) recycle(ctx context.Context, pv *v1.PersistentVolume) error {
-	state, err := c.operations.do(c.reclaimTask(pv, func(ctx context.Context) error {
+	state, err := c.operations.Do(c.reclaimTask(pv, func(ctx context.Context) error {
 		if c.plugins == nil {
 			return volume.NothingDone(errNoPlugins)
 		}
@@ -74,12 +75,12 @@ func (c *Controller) recycle(ctx context.Context, pv *v1.PersistentVolume) error
 		})
 	}))
 	switch state {
-	case opFailed:
+	case operation.Failed:
 		if errors.Is(err, volume.ErrInUse) {
 			return c.awaitRelease(ctx, pv, reasonFailedRecycle, err)
 		}
 		return c.failReclaim(ctx, pv, reasonFailedRecycle, fmt.Errorf("recycling failed: %w", err))
-	case opRunning:
+	case operation.Running:
 		c.events.isSlow(pv, err)
 		return nil
 	}
@@ -92,8 +93,8 @@ func (c *Controller) recycle(ctx context.Context, pv *v1.PersistentVolume) error
 
 // reclaimTask keeps the volume from everybody while f runs, even if somebody
 // takes its claimRef away meanwhile.
-func (c *Controller) reclaimTask(pv *v1.PersistentVolume, f func(context.Context) error) task {
-	return task{key: releaseKey(pv), volume: pv.Name, class: pvapi.VolumeClass(pv), about: pvapi.VolumeRef(pv.Name), inherited: true, do: func(ctx context.Context) error {
+func (c *Controller) reclaimTask(pv *v1.PersistentVolume, f func(context.Context) error) operation.Task {
+	return operation.Task{Key: releaseKey(pv), Volume: pv.Name, Class: pvapi.VolumeClass(pv), About: pvapi.VolumeRef(pv.Name), Inherited: true, Do: func(ctx context.Context) error {
 		c.index.SetBusy(pv.Name, true)
 		defer func() {
 			c.index.SetBusy(pv.Name, false)
@@ -114,7 +115,7 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 	if pv.DeletionTimestamp != nil && !c.holdsStorage(pv) {
 		return nil // it can go at any moment, so its storage has gone before, or is to stay
 	}
-	state, err := c.operations.do(c.reclaimTask(pv, func(ctx context.Context) error {
+	state, err := c.operations.Do(c.reclaimTask(pv, func(ctx context.Context) error {
 		if c.plugins == nil {
 			return volume.NothingDone(errNoPlugins)
 		}
@@ -135,12 +136,12 @@ func (c *Controller) deleteStorage(ctx context.Context, pv *v1.PersistentVolume)
 		return nil
 	}))
 	switch state {
-	case opFailed:
+	case operation.Failed:
 		if errors.Is(err, volume.ErrInUse) {
 			return c.awaitRelease(ctx, pv, reasonDelete, err)
 		}
 		return c.failReclaim(ctx, pv, reasonFailedDelete, err)
-	case opRunning:
+	case operation.Running:
 		c.events.isSlow(pv, err)
 		return nil
 	}

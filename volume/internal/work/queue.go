@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/objects"
 )
 
 // queuePause is the pause after a key's first failure: that of Kubernetes' controllers.
@@ -28,6 +27,8 @@ type Queue struct {
 	workers int // at most
 	// activity counts the keys that are queued or worked on.
 	activity *Activity
+	// conflict is matched by errors that say that somebody else was faster.
+	conflict error
 
 	mu      sync.Mutex
 	ctx     context.Context // nil until started; work ends with it
@@ -52,9 +53,10 @@ type keyState struct {
 
 // NewQueue returns a queue that begins with [Queue.Start]. workers is how many keys are
 // worked on at the same time at most. The work's argument look is unset where the object
-// of the key was only heard of ([Queue.Hear]). A key that is queued or worked on is active.
-func NewQueue(workers int, activity *Activity, work func(ctx context.Context, key volume.ObjectRef, look bool) error) *Queue {
-	return &Queue{work: work, workers: workers, activity: activity, states: make(map[volume.ObjectRef]*keyState)}
+// of the key was only heard of ([Queue.Hear]). A key that is queued or worked on is active,
+// and so is one that waits after an error that matches conflict, the first few times.
+func NewQueue(workers int, activity *Activity, conflict error, work func(ctx context.Context, key volume.ObjectRef, look bool) error) *Queue {
+	return &Queue{work: work, workers: workers, activity: activity, conflict: conflict, states: make(map[volume.ObjectRef]*keyState)}
 }
 
 // Start begins to work on what was added so far.
@@ -183,7 +185,7 @@ func (q *Queue) finish(s *keyState, look bool, err error) {
 	switch {
 	case err != nil:
 		s.failures++
-		s.conflict = errors.Is(err, objects.ErrConflict)
+		s.conflict = errors.Is(err, q.conflict)
 	case look:
 		s.failures, s.conflict = 0, false
 	}

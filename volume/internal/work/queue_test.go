@@ -18,7 +18,7 @@ func TestHearingOfAnObjectDoesNotEndItsPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var all []string
-		q := NewQueue(4, new(Activity), func(_ context.Context, _ volume.ObjectRef, look bool) error {
+		q := NewQueue(4, new(Activity), nil, func(_ context.Context, _ volume.ObjectRef, look bool) error {
 			all = append(all, fmt.Sprintf("%v look=%v", time.Since(start), look))
 			if look && len(all) < 4 {
 				return errors.New("broken")
@@ -51,7 +51,7 @@ func TestHearingOfAnObjectDoesNotEndItsPause(t *testing.T) {
 func TestAKeyIsWorkedOnByOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		running, looks := 0, 0
-		q := NewQueue(8, new(Activity), func(_ context.Context, _ volume.ObjectRef, look bool) error {
+		q := NewQueue(8, new(Activity), nil, func(_ context.Context, _ volume.ObjectRef, look bool) error {
 			if running++; running != 1 {
 				t.Errorf("%d at a time", running)
 			}

@@ -1,0 +1,378 @@
+// Package operation runs what takes long beside a controller: storage that is made,
+// emptied or deleted. The controller looks at an object, asks for its operation, and looks
+// again when that has ended.
+package operation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/work"
+	"github.com/podvol/podvol/volume/persistentvolume/release"
+)
+
+const (
+	// firstPause is the pause after the first failure of an operation:
+	// the kubelet's.
+	firstPause = 500 * time.Millisecond
+	// maxOperations is how many run at the same time for one storage class.
+	maxOperations = 16
+	// Patience is after how long an operation counts as slow: the log tells
+	// of it, and others of its class may begin.
+	Patience = 30 * time.Second
+)
+
+// Config is what an [Executor] is made of.
+type Config struct {
+	// Again has an object looked at: its operation has ended, is slow, or may begin.
+	Again func(volume.ObjectRef)
+	// Watch watches an object until stop is called.
+	Watch func(of volume.ObjectRef, changed func(volume.ObjectRef)) (stop func())
+	// Slow is called once for each operation that is slow.
+	Slow func(Task)
+	// Activity counts the operations that run. The object of one that has ended
+	// is enqueued before the count goes down.
+	Activity *work.Activity
+}
+
+// Executor runs operations. There is one for a volume at a time, be it for several
+// releases of it or for several that had its name. One that fails waits, longer each
+// time, before it may begin again. Its methods may be called from several goroutines.
+type Executor struct {
+	Config
+	ctx context.Context // what is begun ends with it
+
+	mu      sync.Mutex
+	slots   map[string]chan struct{} // by class
+	all     map[string]*operation    // by key
+	at      map[string]*operation    // those that run, by volume
+	running sync.WaitGroup
+}
+
+// Task is what an operation is to do.
+type Task struct {
+	// Key names the operation: what was done under one key is not done again.
+	Key string
+	// Volume is the name of the PersistentVolume whose storage it works on.
+	Volume string
+	// Class is the storage class of the volume.
+	Class string
+	// About is the object that is looked at again when it has ended, and when it
+	// may begin again.
+	About volume.ObjectRef
+	// On is the node where it works, if there is a choice: it may begin elsewhere
+	// before it may begin there again.
+	On string
+	// Inherited says that an earlier process may have begun it.
+	Inherited bool
+	// Do does it, within its context.
+	Do func(context.Context) error
+}
+
+type operation struct {
+	key     string
+	about   volume.ObjectRef
+	running bool
+	// next are the objects whose own operations wait for this one to end.
+	next []volume.ObjectRef
+	// slow says of one that runs that it does so for long.
+	slow error
+	done bool
+	// err is why it failed the last time; it waits until waiting is nil.
+	err      error
+	failures int
+	waiting  *time.Timer
+	stops    []func()
+	// tried is where it was tried since it was allowed to begin again by itself.
+	tried []string
+	// takenBack says that the choice of where the last attempt was made was taken
+	// back for it.
+	takenBack bool
+	// uncertain says that an attempt, maybe that of an earlier process, may have
+	// left something behind.
+	uncertain bool
+	// dropped says that nobody wants to know of it any more, once it has ended.
+	dropped bool
+}
+
+// State is how far an operation is.
+type State int
+
+// The states of an operation. One that was never begun is Failed, without an error.
+const (
+	Running State = iota
+	Failed
+	Done
+	// Refused is the state of an operation that was not begun at all.
+	Refused
+)
+
+// Status is what an executor knows of an operation.
+type Status struct {
+	State State
+	// MayBegin says that Do would begin it.
+	MayBegin bool
+	// Err is why it failed, or says that it is slow. Failure is why it failed the
+	// last time, also while it is tried again.
+	Err, Failure error
+	// Certain says that it was tried and has left nothing behind.
+	Certain bool
+	// TakenBack says that the choice of the node of the last attempt was taken back.
+	TakenBack bool
+}
+
+// NewExecutor returns an executor for [Executor.Start].
+func NewExecutor(config Config) *Executor {
+	return &Executor{Config: config, slots: make(map[string]chan struct{}), all: make(map[string]*operation), at: make(map[string]*operation)}
+}
+
+// Start is called once, before Do: operations end with ctx.
+func (o *Executor) Start(ctx context.Context) { o.ctx = ctx }
+
+// Do says how far an operation is, after beginning it if it is not running,
+// waiting or done. One that waits for another on the same volume counts as
+// running. The error is why it failed, or says that it is slow.
+func (o *Executor) Do(t Task) (State, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	op, other := o.all[t.Key], o.at[t.Volume]
+	switch {
+	case op != nil && op.done:
+		return Done, nil
+	case op != nil && op.running:
+		return Running, op.slow
+	case op != nil && op.waiting != nil:
+		return Failed, op.err
+	case other != nil:
+		other.next = append(other.next, t.About)
+		return Running, nil
+	case op == nil:
+		op = &operation{key: t.Key, about: t.About, uncertain: t.Inherited}
+		o.all[t.Key] = op
+	}
+	op.running, op.dropped, op.takenBack = true, false, false
+	op.tried = append(op.tried, t.On)
+	o.at[t.Volume] = op
+	o.Activity.Add(1)
+	o.running.Go(func() { o.finish(op, t.Volume, o.attempt(op, t)) })
+	return Running, nil
+}
+
+// attempt does a task when there is a slot for it. One that hangs leaves its slot
+// to others: calls that are never answered hold up nobody for good.
+func (o *Executor) attempt(op *operation, t Task) error {
+	slots := o.slotsOf(t.Class)
+	select {
+	case slots <- struct{}{}:
+	case <-o.ctx.Done():
+		return volume.NothingDone(context.Cause(o.ctx))
+	}
+	leave := sync.OnceFunc(func() { <-slots })
+	defer leave()
+	defer time.AfterFunc(Patience, func() {
+		leave()
+		o.tellSlow(op, t)
+	}).Stop()
+	return t.Do(o.ctx)
+}
+
+func (o *Executor) slotsOf(class string) chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.slots[class] == nil {
+		o.slots[class] = make(chan struct{}, maxOperations)
+	}
+	return o.slots[class]
+}
+
+func (o *Executor) tellSlow(op *operation, t Task) {
+	o.mu.Lock()
+	running := op.running
+	if running {
+		op.slow = fmt.Errorf("the plugin has not answered for %v; it is waited for, and nothing else waits for it", Patience)
+	}
+	o.mu.Unlock()
+	if running {
+		o.Slow(t)
+		o.Again(t.About)
+	}
+}
+
+func (o *Executor) finish(op *operation, volumeName string, err error) {
+	for _, next := range o.settle(op, volumeName, err) {
+		o.Again(next)
+	}
+	o.Again(op.about)
+	o.Activity.Add(-1)
+}
+
+// settle notes how an operation has ended, and returns what waits for that.
+func (o *Executor) settle(op *operation, volumeName string, err error) (next []volume.ObjectRef) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.at, volumeName)
+	next, op.next = op.next, nil
+	op.running, op.slow, op.err, op.done = false, nil, err, err == nil
+	if op.dropped {
+		delete(o.all, op.key)
+	}
+	if op.dropped || err == nil || o.ctx.Err() != nil {
+		return next
+	}
+	op.failures++
+	op.uncertain = op.uncertain || volume.IsUncertain(err)
+	op.waiting = time.AfterFunc(pauseAfter(op.failures, err), func() { o.wake(op) })
+	// Who uses the data says when it makes sense to try again.
+	if inUse, ok := errors.AsType[*release.InUseError](err); ok {
+		for _, use := range inUse.Uses {
+			op.stops = append(op.stops, o.Watch(use.By, func(volume.ObjectRef) { go o.wake(op) }))
+		}
+	}
+	return next
+}
+
+// pauseAfter is how long to wait after so many failures in a row. What was
+// refused for what it says is refused again until that changes, which ends the
+// pause.
+func pauseAfter(failures int, err error) time.Duration {
+	if _, refused := errors.AsType[*volume.InvalidSpecError](err); refused && !volume.IsUncertain(err) {
+		return work.LastPause
+	}
+	return work.Pause(firstPause, failures, err)
+}
+
+// wake ends the pause of an operation.
+func (o *Executor) wake(op *operation) {
+	o.mu.Lock()
+	if op.waiting == nil {
+		o.mu.Unlock()
+		return
+	}
+	op.tried = nil
+	stops := op.endPause()
+	o.mu.Unlock()
+	for _, stop := range stops {
+		stop()
+	}
+	o.Again(op.about)
+}
+
+// Hurry ends the pause of the operation of a key, if it waits.
+func (o *Executor) Hurry(key string) {
+	o.mu.Lock()
+	op := o.all[key]
+	o.mu.Unlock()
+	if op != nil {
+		o.wake(op)
+	}
+}
+
+// endPause is called with the lock held; what it returns is to be called without.
+func (op *operation) endPause() (stops []func()) {
+	op.waiting.Stop()
+	op.waiting = nil
+	stops, op.stops = op.stops, nil
+	return stops
+}
+
+// Move ends the pause of an operation that has left nothing behind if it is to be
+// done where it was not tried yet.
+func (o *Executor) Move(key, to string) {
+	o.mu.Lock()
+	op := o.all[key]
+	if !op.mayMove(to) {
+		o.mu.Unlock()
+		return
+	}
+	stops := op.endPause()
+	o.mu.Unlock()
+	for _, stop := range stops {
+		stop()
+	}
+}
+
+// MayMove reports whether move would end the pause of an operation.
+func (o *Executor) MayMove(key, to string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.all[key].mayMove(to)
+}
+
+func (op *operation) mayMove(to string) bool {
+	return op != nil && op.waiting != nil && !op.uncertain && to != "" && !slices.Contains(op.tried, to)
+}
+
+// Status says how far an operation is, without beginning it.
+func (o *Executor) Status(key string) Status {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	op := o.all[key]
+	switch {
+	case op == nil:
+		return Status{State: Failed, MayBegin: true}
+	case op.done:
+		return Status{State: Done, TakenBack: op.takenBack}
+	case op.running:
+		return Status{State: Running, Err: op.slow, Failure: op.err, TakenBack: op.takenBack}
+	}
+	now := Status{State: Failed, Failure: op.err, Certain: !op.uncertain, TakenBack: op.takenBack}
+	if now.MayBegin = op.waiting == nil; !now.MayBegin {
+		now.Err = op.err
+	}
+	return now
+}
+
+// GiveUp says that an operation which failed has left nothing behind, as somebody
+// knows.
+func (o *Executor) GiveUp(key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if op := o.all[key]; op != nil && !op.running {
+		op.uncertain = false
+	}
+}
+
+// TakeBack notes that the choice of the node of the last attempt was taken back, which
+// is done but once for each ([Status].TakenBack).
+func (o *Executor) TakeBack(key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if op := o.all[key]; op != nil && !op.running {
+		op.takenBack = true
+	}
+}
+
+// Forget drops an operation, one that runs as soon as it has ended.
+func (o *Executor) Forget(key string) {
+	o.mu.Lock()
+	op := o.all[key]
+	if op != nil {
+		op.dropped = op.running
+	}
+	if op == nil || op.running {
+		o.mu.Unlock()
+		return
+	}
+	delete(o.all, key)
+	o.mu.Unlock()
+	o.wake(op)
+}
+
+// Wait returns when nothing runs any more, after the context ended.
+func (o *Executor) Wait() {
+	o.running.Wait()
+	o.mu.Lock()
+	ops := make([]*operation, 0, len(o.all))
+	for _, op := range o.all {
+		ops = append(ops, op)
+	}
+	o.mu.Unlock()
+	for _, op := range ops {
+		o.wake(op)
+	}
+}
