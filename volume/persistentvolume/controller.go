@@ -16,7 +16,6 @@ import (
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/objects"
-	"github.com/podvol/podvol/volume/persistentvolume/index"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 )
 
@@ -104,56 +103,55 @@ type ControllerConfig struct {
 // more. Storage is made under a name that is known before, and deleted before the
 // volume that says where it is ([ProvisioningFinalizer]).
 type Controller struct {
-	objects objects.Client
-	plugins *volume.VolumePluginMgr
-	log     *slog.Logger
-	events  eventLog
-	index   *index.Index
-	claims  latest[*v1.PersistentVolumeClaim]
-	volumes latest[*v1.PersistentVolume]
-	classes latest[*storagev1.StorageClass]
-	pods    latest[*v1.Pod]
-	users   claimUsers
-	waiting *index.Waiting
-	queue   *work.Queue
-	// operations make, empty and delete storage.
-	operations *operation.Executor
-	pairs      pairs
-	placing    placing
-	onePod     onePod
-	unbound    reasons
+	*cluster
+	// role is a binder, or an externalProvisioner beside another controller.
+	role   role
+	placer *placer
 	// provisioners is ControllerConfig.Provisioners.
 	provisioners map[string]string
-	// nodeName is ControllerConfig.NodeName.
-	nodeName string
-	// trustedClaims is ControllerConfig.TrustedClaims.
-	trustedClaims bool
-	// unusedCondition is ControllerConfig.UnusedCondition.
-	unusedCondition bool
-	// node is how that was when the queue worked on it last; nil before.
-	node *onlyNode
-	// only is ControllerConfig.Only.
-	only func(volume.ObjectRef) bool
-	// complete is ControllerConfig.PodsComplete.
-	complete  <-chan struct{}
+	// node is how the only node was when the queue worked on it last; nil before.
+	node      *onlyNode
 	lookAtAll func() // once
-	activity  *work.Activity
 	ran       atomic.Bool
 	synced    chan struct{} // closed when all objects were seen once
 	ended     chan struct{} // closed when Run has returned
 }
 
+// role is what a controller does: everything, or what an external provisioner does.
+type role interface {
+	syncClaim(ctx context.Context, name types.NamespacedName) error
+	// syncVolume does the next steps for one volume, whose lock is held.
+	syncVolume(ctx context.Context, name string) error
+	syncPod(ctx context.Context, name types.NamespacedName) error
+	duties
+}
+
+// duties are what provisioner, reclaimer and the writes of a cluster leave to the role.
+type duties interface {
+	// keepsStatus reports whether phases are kept, and claims protected.
+	keepsStatus() bool
+	// pluginFor returns the name of the plugin that is meant by a provisioner's; "" for
+	// another process's.
+	pluginFor(provisioner string) string
+	// isExternal reports whether another process provisions volumes under that name.
+	isExternal(provisioner string) bool
+	// begin returns the claim as it is before its storage is made, but for what it is made
+	// with; noted says that an earlier controller has left that out, and it stays so.
+	begin(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (next *v1.PersistentVolumeClaim, noted bool)
+	// tellBegun tells of storage that is made for the first time.
+	tellBegun(claim *v1.PersistentVolumeClaim)
+	// complete adds what a volume that was made carries, in place.
+	complete(pv *v1.PersistentVolume)
+	// storageFinalizers are the finalizers that are removed once the storage is gone.
+	storageFinalizers() []string
+	// deleterOf returns who is to delete a volume's storage, and what that is given.
+	deleterOf(pv *v1.PersistentVolume) (volume.DeletableVolumePlugin, *volume.Spec, error)
+}
+
 // NewController returns a controller that does nothing until it is run.
 func NewController(config ControllerConfig) *Controller {
-	c := &Controller{
-		objects: config.Objects, plugins: config.Plugins, log: config.Logger, events: eventLog{sink: config.Events, told: make(map[types.UID]string)},
-		index: index.New(), waiting: index.NewWaiting(), nodeName: config.NodeName, provisioners: maps.Clone(config.Provisioners), trustedClaims: config.TrustedClaims, unusedCondition: config.UnusedCondition, only: config.Only, complete: config.PodsComplete, activity: new(work.Activity),
-		synced: make(chan struct{}), ended: make(chan struct{}), unbound: reasons{changed: config.Explained},
-	}
+	c := &Controller{cluster: newCluster(config), provisioners: maps.Clone(config.Provisioners), synced: make(chan struct{}), ended: make(chan struct{})}
 	c.lookAtAll = sync.OnceFunc(c.lookAtClaimsAndVolumes)
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
-	}
 	workers := config.Workers
 	if workers <= 0 {
 		workers = 16
@@ -161,17 +159,16 @@ func NewController(config ControllerConfig) *Controller {
 	c.queue = work.NewQueue(workers, c.activity, objects.ErrConflict, c.work)
 	c.pairs.queue = c.queue
 	c.operations = operation.NewExecutor(operation.Config{Again: c.queue.Add, Watch: c.objects.Watch, Activity: c.activity, Slow: c.warnOfSlow})
-	c.claims = newLatest(c.objects, pvapi.KindClaim, c.claimChanged)
-	c.volumes = newLatest(c.objects, pvapi.KindVolume, c.volumeChanged)
-	c.volumes.same = c.index.Swap
-	c.pods = newLatest(c.objects, pvapi.KindPod, c.podChanged)
-	c.users.pods = make(map[types.NamespacedName]map[string]*v1.Pod)
-	c.classes = newLatest(c.objects, kindClass, c.classChanged)
+	provisioner := &provisioner{cluster: c.cluster, trustedClaims: config.TrustedClaims}
+	reclaimer := &reclaimer{cluster: c.cluster}
+	if c.provisioners != nil {
+		c.role = &externalProvisioner{cluster: c.cluster, provisioners: c.provisioners, provisioner: provisioner, reclaimer: reclaimer}
+	} else {
+		c.role = &binder{cluster: c.cluster, provisioner: provisioner, reclaimer: reclaimer, expander: &expander{c.cluster}, unusedCondition: config.UnusedCondition}
+	}
+	c.duties = c.role
+	c.placer = &placer{cluster: c.cluster}
 	return c
-}
-
-func (c *Controller) warnOfSlow(t operation.Task) {
-	c.log.Warn("a plugin does not answer; it is waited for", "object", t.About.String(), "volume", t.Volume, "for", operation.Patience)
 }
 
 // Run works until ctx ends and then returns nil, after all that it began has
@@ -206,7 +203,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.operations.Start(ctx)
 	c.queue.Start(ctx)
 	select {
-	case <-c.complete:
+	case <-c.podsKnown:
 		c.lookAtAll()
 	case <-ctx.Done():
 	}
@@ -214,60 +211,6 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.queue.Wait()
 	c.operations.Wait()
 	return nil
-}
-
-// fill reads everything once, volumes before claims, so that none is given away
-// whose claim has not been seen. It is looked at in the other order: what a
-// claim takes at once need not be shown as available first.
-func (c *Controller) fill(ctx context.Context) error {
-	if _, err := c.classes.fill(ctx); err != nil {
-		return err
-	}
-	pods, err := c.pods.fill(ctx)
-	if err != nil {
-		return err
-	}
-	volumes, err := c.volumes.fill(ctx)
-	if err != nil {
-		return err
-	}
-	claims, err := c.claims.fill(ctx)
-	if err != nil {
-		return err
-	}
-	for _, claim := range claims {
-		c.queue.Add(pvapi.ClaimRef(pvapi.NameOf(claim)))
-	}
-	for _, pv := range volumes {
-		c.queue.Add(pvapi.VolumeRef(pv.Name))
-	}
-	for _, pod := range pods {
-		c.queue.Add(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
-	}
-	return nil
-}
-
-// podsComplete reports whether what no known pod uses is not used.
-func (c *Controller) podsComplete() bool {
-	if c.complete == nil {
-		return true
-	}
-	select {
-	case <-c.complete:
-		return true
-	default:
-		return false
-	}
-}
-
-// lookAtClaimsAndVolumes does what had to wait until the pods were complete.
-func (c *Controller) lookAtClaimsAndVolumes() {
-	for _, pv := range c.volumes.all() {
-		c.queue.Add(pvapi.VolumeRef(pv.Name))
-	}
-	for _, claim := range c.claims.all() {
-		c.queue.Add(pvapi.ClaimRef(pvapi.NameOf(claim)))
-	}
 }
 
 // work is what the queue does for one object.
@@ -295,12 +238,8 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) 
 		if !look {
 			_, exists, err = c.claims.get(ctx, ref.NamespacedName)
 		}
-		if err == nil && !exists && c.isBeside() {
-			err = c.syncClaimBeside(ctx, ref.NamespacedName)
-		} else if err == nil && !exists {
-			c.unbound.doubt(ref.NamespacedName)
-			err = c.syncClaim(ctx, ref.NamespacedName)
-			c.unbound.settle(ref.NamespacedName, err)
+		if err == nil && !exists {
+			err = c.role.syncClaim(ctx, ref.NamespacedName)
 		}
 	case pvapi.KindVolume:
 		unlock, free := c.pairs.try(ref.Name, look)
@@ -311,178 +250,15 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) 
 		if !look {
 			_, exists, err = c.volumes.get(ctx, ref.NamespacedName)
 		}
-		if err == nil && !exists && c.isBeside() {
-			err = c.syncVolumeBeside(ctx, ref.Name)
-		} else if err == nil && !exists {
-			err = c.syncVolume(ctx, ref.Name)
+		if err == nil && !exists {
+			err = c.role.syncVolume(ctx, ref.Name)
 		}
 	case kindClass:
 		_, _, err = c.classes.get(ctx, ref.NamespacedName)
 	case pvapi.KindPod:
-		if c.isBeside() {
-			return c.learn(ctx, ref)
-		}
-		err = c.syncPod(ctx, ref.NamespacedName)
+		err = c.role.syncPod(ctx, ref.NamespacedName)
 	case kindNode:
 		err = c.syncNode(ctx)
 	}
 	return err
-}
-
-// minds reports whether an object is one to work on.
-func (c *Controller) minds(ref volume.ObjectRef) bool {
-	return c.only == nil || ref.Kind == kindClass || ref.Kind == kindNode || c.only(ref)
-}
-
-// learn takes note of an object that is not to be worked on.
-func (c *Controller) learn(ctx context.Context, ref volume.ObjectRef) (err error) {
-	switch ref.Kind {
-	case pvapi.KindClaim:
-		_, _, err = c.claims.get(ctx, ref.NamespacedName)
-	case pvapi.KindVolume:
-		_, _, err = c.volumes.get(ctx, ref.NamespacedName)
-	case pvapi.KindPod:
-		_, _, err = c.pods.get(ctx, ref.NamespacedName)
-	}
-	return err
-}
-
-// claimChanged has the claim looked at, the volumes that mean it, and the one that
-// it names no more. That holds for what the controller has read or written itself,
-// too: it may be gone again by the time that it is noted. Only what is written for
-// a pair is not looked at again for that.
-func (c *Controller) claimChanged(name types.NamespacedName, prior, now *v1.PersistentVolumeClaim, how noticed) {
-	pair := ""
-	switch how {
-	case listed:
-		c.index.PutClaim(now)
-		c.expect(now)
-		return
-	case written:
-		c.index.PutClaim(now)
-		pair = now.Spec.VolumeName
-	case seen:
-		c.tellOfShrinking(prior, now)
-		c.index.PutClaim(now)
-		c.expect(now)
-		c.queue.Add(pvapi.ClaimRef(name))
-	case gone:
-		c.index.DeleteClaim(name)
-		c.events.settled(prior.UID)
-		c.events.settled(attributesOf(prior))
-		c.events.settled(slownessOf(prior))
-		c.operations.Forget(provisionKey(prior))
-		c.onePod.drop(name, nil)
-		for _, pod := range c.users.of(name) { // it may be one to make again
-			c.queue.Add(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
-		}
-	}
-	if prior != nil && prior.Spec.VolumeName != "" && (how == gone || now.Spec.VolumeName != prior.Spec.VolumeName) {
-		c.queue.Add(pvapi.VolumeRef(prior.Spec.VolumeName)) // which it may have kept from others
-	}
-	for _, pv := range c.index.Meaning(name, pair) {
-		c.queue.Add(pvapi.VolumeRef(pv))
-	}
-}
-
-// expect has a claim wait that will be looked at, so that no volume that it could
-// have is shown as available first.
-func (c *Controller) expect(claim *v1.PersistentVolumeClaim) {
-	if _, bound := claim.Annotations[pvapi.AnnBindCompleted]; bound || claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "" || !c.minds(pvapi.ClaimRef(pvapi.NameOf(claim))) {
-		return
-	}
-	name := pvapi.ClaimClass(claim, "")
-	if pvapi.WantsDefaultClass(claim) {
-		name = DefaultClass(c.classes.all())
-	}
-	class, _ := c.classes.last(types.NamespacedName{Name: name})
-	wanted := wantedNow(claim, class)
-	wanted.DefaultClass = name
-	c.waiting.Add(wanted)
-}
-
-// volumeChanged has the volume looked at, and the claims that it means or that
-// name it.
-func (c *Controller) volumeChanged(name types.NamespacedName, prior, now *v1.PersistentVolume, how noticed) {
-	var pair types.NamespacedName
-	switch how {
-	case listed:
-		c.index.Put(now)
-		return
-	case written:
-		pair, _ = pvapi.ClaimRefOf(now)
-	}
-	claims := c.index.ClaimsOf(name.Name, pair) // before and, below, after
-	if how == gone {
-		c.index.Delete(name.Name)
-		c.operations.Forget(releaseKey(prior))
-		c.events.settled(prior.UID)
-		c.events.settled(slownessOf(prior))
-	} else {
-		c.index.Put(now)
-		if prior != nil && !isSameRelease(prior, now) {
-			c.operations.Forget(releaseKey(prior))
-			c.events.settled(prior.UID)
-			c.events.settled(slownessOf(prior))
-		}
-	}
-	for _, claim := range claims {
-		c.queue.Add(pvapi.ClaimRef(claim))
-	}
-	if how != seen {
-		return
-	}
-	if claim, ok := pvapi.ClaimRefOf(now); ok {
-		c.queue.Add(pvapi.ClaimRef(claim))
-	}
-	c.queue.Add(pvapi.VolumeRef(name.Name))
-}
-
-// classChanged has the claims looked at that wait for the class, or for any to
-// be the default.
-func (c *Controller) classChanged(name types.NamespacedName, _, _ *storagev1.StorageClass, _ noticed) {
-	for _, claim := range append(c.waiting.OfClass(name.Name), c.waiting.OfClass("")...) {
-		if waits, known := c.claims.last(claim); known {
-			c.operations.Hurry(provisionKey(waits))
-		}
-		c.queue.Add(pvapi.ClaimRef(claim))
-	}
-}
-
-// offer has the claim looked at that a volume is for, if it is free, and reports
-// whether there is one.
-func (c *Controller) offer(volumeName string) bool {
-	pv, free := c.index.Free(volumeName)
-	if !free {
-		return false
-	}
-	claim, ok := c.waiting.Offer(pv)
-	if !ok {
-		claim, ok = c.waiting.OfferWoken(pv)
-	}
-	if ok {
-		c.queue.Add(pvapi.ClaimRef(claim))
-	}
-	return ok
-}
-
-// giveBack offers a volume that was kept for a claim to others, or has it looked at,
-// unless it was taken.
-func (c *Controller) giveBack(volumeName string, from types.NamespacedName) {
-	pv, exists := c.index.Volume(volumeName)
-	if !exists || pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID != "" {
-		return
-	}
-	c.remindClaimsOf(volumeName, from)
-	if pv.Spec.ClaimRef == nil && !c.offer(volumeName) {
-		c.queue.Add(pvapi.VolumeRef(volumeName))
-	}
-}
-
-// remindClaimsOf has the claims but one looked at that name a volume, and the one
-// that it means: they may have it now.
-func (c *Controller) remindClaimsOf(volumeName string, but types.NamespacedName) {
-	for _, claim := range c.index.ClaimsOf(volumeName, but) {
-		c.queue.Remind(pvapi.ClaimRef(claim))
-	}
 }

@@ -30,7 +30,7 @@ func (c *Controller) Idle(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if c.complete != nil && c.podsComplete() {
+	if c.podsKnown != nil && c.podsComplete() {
 		c.lookAtAll()
 	}
 	var missing []volume.ObjectRef
@@ -56,7 +56,7 @@ func (c *Controller) Idle(ctx context.Context) error {
 
 // catchUp learns of everything that the API has, without waiting for the watches.
 // It reports whether anything is new, and has looked at what is missing.
-func (c *Controller) catchUp(ctx context.Context) (news bool, missing []volume.ObjectRef, err error) {
+func (c *cluster) catchUp(ctx context.Context) (news bool, missing []volume.ObjectRef, err error) {
 	for _, one := range []func(context.Context) (bool, []volume.ObjectRef, error){c.classes.catchUp, c.pods.catchUp, c.volumes.catchUp, c.claims.catchUp} {
 		newer, gone, err := one(ctx)
 		if err != nil {

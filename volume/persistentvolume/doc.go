@@ -61,8 +61,13 @@
 // that it is that volume, that its claim has left it, and that nobody uses its
 // data in any other way.
 //
-// Files are named by what they belong to: controller_ is the work on one object after the
-// other, controller_beside that of a provisioner, claim_, place_, provision_ and reclaim_
-// its parts. Package index chooses volumes, package release asks the
-// last question before data goes.
+// # Inside
+//
+// [Controller] works on one object after the other, from a queue (controller files), in one
+// of two roles: binder does everything, externalProvisioner (external.go) is what works
+// beside another controller. Both share a provisioner, which makes storage, and a
+// reclaimer, which empties and deletes it; a binder also has an expander, for what bound
+// claims ask for beyond what they have. The placer finds nodes for pods. All of them stand
+// on cluster: the newest version of each object, and the writes. Storage is made, emptied
+// and deleted beside the queue, by package operation.
 package persistentvolume

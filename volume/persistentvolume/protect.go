@@ -3,15 +3,12 @@ package persistentvolume
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
-	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
@@ -23,90 +20,9 @@ const (
 	volumeProtection = "kubernetes.io/pv-protection"
 )
 
-// claimUsers are the pods that name a claim, directly or by an ephemeral volume.
-type claimUsers struct {
-	mu   sync.Mutex
-	pods map[types.NamespacedName]map[string]*v1.Pod // by claim, then by the pod's name
-}
-
-// replace has a pod counted as it is now, and no longer as it was. Either may be nil. A
-// claim that both name is never without the pod.
-func (u *claimUsers) replace(prior, now *v1.Pod) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if prior != nil {
-		u.remove(prior)
-	}
-	if now != nil {
-		u.put(now)
-	}
-}
-
-func (u *claimUsers) put(pod *v1.Pod) {
-	for _, claim := range claimsOfPod(pod) {
-		if u.pods[claim] == nil {
-			u.pods[claim] = make(map[string]*v1.Pod)
-		}
-		u.pods[claim][pod.Name] = pod
-	}
-}
-
-func (u *claimUsers) remove(pod *v1.Pod) {
-	for _, claim := range claimsOfPod(pod) {
-		delete(u.pods[claim], pod.Name)
-		if len(u.pods[claim]) == 0 {
-			delete(u.pods, claim)
-		}
-	}
-}
-
-// of returns the pods that name a claim, by name.
-func (u *claimUsers) of(claim types.NamespacedName) []*v1.Pod {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	users := u.pods[claim]
-	all := make([]*v1.Pod, 0, len(users))
-	for _, name := range slices.Sorted(maps.Keys(users)) {
-		all = append(all, users[name])
-	}
-	return all
-}
-
-// claimsOfPod returns the claims that a pod names, some maybe twice.
-func claimsOfPod(pod *v1.Pod) (names []types.NamespacedName) {
-	for i := range pod.Spec.Volumes {
-		if name, ok := pvapi.ClaimOf(pod, &pod.Spec.Volumes[i]); ok {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// podChanged has the pod looked at, and the claims that it names, or has named.
-func (c *Controller) podChanged(name types.NamespacedName, prior, now *v1.Pod, how noticed) {
-	c.users.replace(prior, now)
-	if prior != nil {
-		c.lookAtClaims(prior)
-	}
-	if how != gone {
-		c.lookAtClaims(now)
-		c.queue.Add(volume.NewObjectRef(pvapi.KindPod, name.Namespace, name.Name)) // which may have claims to make
-		return
-	}
-	for i := range prior.Spec.Volumes {
-		c.events.settled(volumeOf(prior, prior.Spec.Volumes[i].Name))
-	}
-}
-
-func (c *Controller) lookAtClaims(pod *v1.Pod) {
-	for _, claim := range claimsOfPod(pod) {
-		c.queue.Add(pvapi.ClaimRef(claim))
-	}
-}
-
 // protectClaim keeps a claim that is not being deleted, or lets one go that no
 // pod uses.
-func (c *Controller) protectClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+func (c *cluster) protectClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	if slices.Contains(claim.Finalizers, claimProtection) == (claim.DeletionTimestamp == nil) {
 		return claim, nil
 	}
@@ -155,7 +71,7 @@ func withOne(finalizers []string, one string) []string {
 
 // isUsed reports whether a pod uses a claim. The API itself is asked before the
 // answer is no.
-func (c *Controller) isUsed(ctx context.Context, claim *v1.PersistentVolumeClaim) (bool, error) {
+func (c *cluster) isUsed(ctx context.Context, claim *v1.PersistentVolumeClaim) (bool, error) {
 	uses := func(pod *v1.Pod) bool { return usesClaim(pod, claim) }
 	if slices.ContainsFunc(c.users.of(pvapi.NameOf(claim)), uses) {
 		return true, nil
@@ -189,22 +105,22 @@ func isShutDown(pod *v1.Pod) bool {
 
 // protectVolume keeps a volume that is not being deleted, or lets one go that is
 // not bound. What deletes its storage is let go of where that is not to be.
-func (c *Controller) protectVolume(ctx context.Context, pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
+func (r *reclaimer) protectVolume(ctx context.Context, pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	if pv.DeletionTimestamp == nil {
 		next := *pv
-		next.Finalizers = c.withDeletion(pv, protected(pv, volumeProtection))
+		next.Finalizers = r.withDeletion(pv, protected(pv, volumeProtection))
 		if slices.Equal(next.Finalizers, pv.Finalizers) {
 			return pv, nil
 		}
-		return c.updateVolume(ctx, pv, &next)
+		return r.updateVolume(ctx, pv, &next)
 	}
-	if pv.Status.Phase == v1.VolumeBound || !c.podsComplete() {
+	if pv.Status.Phase == v1.VolumeBound || !r.podsComplete() {
 		return pv, nil
 	}
 	next := pv.DeepCopy()
 	next.Finalizers = pvapi.Without(next.Finalizers, volumeProtection)
 	if slices.Contains(next.Finalizers, pvapi.DeletionFinalizer) {
-		stays, err := c.storageStays(ctx, pv)
+		stays, err := r.storageStays(ctx, pv)
 		if err != nil {
 			return pv, err
 		}
@@ -212,7 +128,7 @@ func (c *Controller) protectVolume(ctx context.Context, pv *v1.PersistentVolume)
 			next.Finalizers = pvapi.Without(next.Finalizers, pvapi.DeletionFinalizer)
 		}
 	}
-	return c.updateVolume(ctx, pv, next)
+	return r.updateVolume(ctx, pv, next)
 }
 
 // withDeletion returns finalizers with what has the storage of a volume go before
@@ -220,18 +136,18 @@ func (c *Controller) protectVolume(ctx context.Context, pv *v1.PersistentVolume)
 // for what its own plugins have provisioned, and so it is done here. Once the storage
 // has gone nothing is added any more: else, where the API does not let the volume go,
 // each of the two writes would ask for the other one, without a pause.
-func (c *Controller) withDeletion(pv *v1.PersistentVolume, finalizers []string) []string {
+func (r *reclaimer) withDeletion(pv *v1.PersistentVolume, finalizers []string) []string {
 	provisioner := pv.Annotations[pvapi.AnnProvisionedBy]
-	if provisioner == "" || c.plugins == nil {
+	if provisioner == "" || r.plugins == nil {
 		return finalizers
 	}
-	if _, err := c.plugins.FindPluginByName(provisioner); err != nil {
+	if _, err := r.plugins.FindPluginByName(provisioner); err != nil {
 		return finalizers
 	}
-	if pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || isOfDriver(pv, c.allPlugins()) {
+	if pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || isOfDriver(pv, r.allPlugins()) {
 		return pvapi.Without(finalizers, pvapi.DeletionFinalizer)
 	}
-	if c.operations.Status(releaseKey(pv)).State == operation.Done {
+	if r.operations.Status(releaseKey(pv)).State == operation.Done {
 		return finalizers
 	}
 	return withOne(finalizers, pvapi.DeletionFinalizer)
@@ -240,12 +156,12 @@ func (c *Controller) withDeletion(pv *v1.PersistentVolume, finalizers []string) 
 // storageStays reports whether a volume that is being deleted is let go without
 // its storage: if the policy says so, if no claim has left it, or if it was made
 // for a claim that has not got it, for which its storage is found again.
-func (c *Controller) storageStays(ctx context.Context, pv *v1.PersistentVolume) (bool, error) {
+func (r *reclaimer) storageStays(ctx context.Context, pv *v1.PersistentVolume) (bool, error) {
 	ref := pv.Spec.ClaimRef
-	if ref == nil || ref.UID == "" || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || isOfDriver(pv, c.allPlugins()) {
+	if ref == nil || ref.UID == "" || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || isOfDriver(pv, r.allPlugins()) {
 		return true, nil
 	}
-	claim, exists, err := c.claims.getLive(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
+	claim, exists, err := r.claims.getLive(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
 	return err == nil && exists && claim.UID == ref.UID && claim.DeletionTimestamp == nil && claim.Spec.VolumeName == "" &&
 		isProvisioning(claim) && ProvisionedName(claim) == pv.Name, err
 }

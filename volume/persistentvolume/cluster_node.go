@@ -16,7 +16,7 @@ import (
 
 // here narrows what is wanted to what the only node can reach, if there is but
 // one ([ControllerConfig.NodeName]).
-func (c *Controller) here(ctx context.Context, w index.Wanted) (index.Wanted, error) {
+func (c *cluster) here(ctx context.Context, w index.Wanted) (index.Wanted, error) {
 	if c.nodeName == "" {
 		return w, nil
 	}
@@ -72,4 +72,21 @@ type onlyNode struct {
 
 func (n *onlyNode) equal(other *onlyNode) bool {
 	return other != nil && n.exists == other.exists && n.uid == other.uid && maps.Equal(n.labels, other.labels)
+}
+
+// selectedNode returns the node that was chosen for the claim's first pod, nil
+// where none was.
+func (c *cluster) selectedNode(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.Node, error) {
+	return c.nodeNamed(ctx, claim.Annotations[annSelectedNode])
+}
+
+func (c *cluster) nodeNamed(ctx context.Context, name string) (*v1.Node, error) {
+	if name == "" {
+		return nil, nil
+	}
+	node, err := objects.Get[*v1.Node](ctx, c.objects, volume.NewObjectRef(kindNode, "", name))
+	if errors.Is(err, volume.ErrNotFound) {
+		return objects.Get[*v1.Node](ctx, objects.Live(c.objects), volume.NewObjectRef(kindNode, "", name))
+	}
+	return node, err
 }

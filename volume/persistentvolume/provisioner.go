@@ -39,6 +39,13 @@ const ProvisioningFinalizer = "podvol.io/provisioning"
 // claim, that of Kubernetes: "pvc-" and the claim's UID.
 func ProvisionedName(claim *v1.PersistentVolumeClaim) string { return "pvc-" + string(claim.UID) }
 
+// provisioner has storage made for claims.
+type provisioner struct {
+	*cluster
+	// trustedClaims is ControllerConfig.TrustedClaims.
+	trustedClaims bool
+}
+
 // provisionKey names the making of a claim's volume.
 func provisionKey(claim *v1.PersistentVolumeClaim) string { return "provision " + string(claim.UID) }
 
@@ -49,107 +56,107 @@ func provisionTask(claim *v1.PersistentVolumeClaim, inherited bool, f func(conte
 
 // provision has storage made for a claim that has found none, and why. It reports
 // false where the class makes none.
-func (c *Controller) provision(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *index.UnboundError) (handled bool, err error) {
+func (p *provisioner) provision(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *index.UnboundError) (handled bool, err error) {
 	name, inherited := pvapi.ClaimClass(claim, ""), isProvisioning(claim)
-	with, err := c.makingOf(claim, class)
+	with, err := p.makingOf(claim, class)
 	if err != nil {
-		return true, c.failProvisioning(ctx, claim, failedToProvision(claim, err))
+		return true, p.failProvisioning(ctx, claim, failedToProvision(claim, err))
 	}
 	switch class = with.Class; {
 	case name == "":
 		return false, nil
 	case class == nil:
-		return true, c.missClass(ctx, claim, name, why)
+		return true, p.missClass(ctx, claim, name, why)
 	case class.Provisioner == noProvisioner:
 		return false, nil
-	case c.isExternal(class.Provisioner):
-		return true, c.awaitExternal(ctx, claim, class, why)
+	case p.isExternal(class.Provisioner):
+		return true, p.awaitExternal(ctx, claim, class, why)
 	}
-	if pv, exists := c.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); exists && inherited && pv.DeletionTimestamp != nil {
-		c.unbound.set(pvapi.NameOf(claim), errMadeAgain)
-		return true, c.setPending(ctx, claim) // which is looked at again then
+	if pv, exists := p.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); exists && inherited && pv.DeletionTimestamp != nil {
+		p.unbound.set(pvapi.NameOf(claim), errMadeAgain)
+		return true, p.setPending(ctx, claim) // which is looked at again then
 	}
 	key := provisionKey(claim)
 	if !inherited {
-		c.operations.GiveUp(key)
+		p.operations.GiveUp(key)
 	}
-	c.operations.Move(key, claim.Annotations[annSelectedNode])
-	now := c.operations.Status(key)
+	p.operations.Move(key, claim.Annotations[annSelectedNode])
+	now := p.operations.Status(key)
 	state, err := now.State, now.Err
 	if now.MayBegin {
-		if claim, state, err = c.beginMaking(ctx, claim, class); state == operation.Refused {
+		if claim, state, err = p.beginMaking(ctx, claim, class); state == operation.Refused {
 			return true, err
 		}
 	}
 	switch state {
 	case operation.Done: // and the volume stored, which has the claim looked at
-		c.operations.Forget(key)
-		if _, exists := c.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); !exists { // but it has gone since
-			c.queue.Add(pvapi.ClaimRef(pvapi.NameOf(claim)))
+		p.operations.Forget(key)
+		if _, exists := p.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); !exists { // but it has gone since
+			p.queue.Add(pvapi.ClaimRef(pvapi.NameOf(claim)))
 		}
 		return true, nil
 	case operation.Running:
-		c.events.isSlow(claim, err)
-		c.unbound.set(pvapi.NameOf(claim), c.beingMade(claim, err))
-		return true, c.setPending(ctx, claim)
+		p.events.isSlow(claim, err)
+		p.unbound.set(pvapi.NameOf(claim), p.beingMade(claim, err))
+		return true, p.setPending(ctx, claim)
 	}
-	if failed := c.failProvisioning(ctx, claim, failedToProvision(claim, err)); failed != nil {
+	if failed := p.failProvisioning(ctx, claim, failedToProvision(claim, err)); failed != nil {
 		return true, failed
 	}
-	return true, c.endAttempt(ctx, pvapi.NameOf(claim), key, waitsForConsumer(class))
+	return true, p.endAttempt(ctx, pvapi.NameOf(claim), key, waitsForConsumer(class))
 }
 
 // beginMaking has storage made, unless the plugin refuses to before it has begun:
 // nothing needs to be noted in the claim for that. It returns the claim as stored.
-func (c *Controller) beginMaking(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, operation.State, error) {
+func (p *provisioner) beginMaking(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, operation.State, error) {
 	inherited := isProvisioning(claim)
 	if !inherited {
-		if _, _, refused := c.prepareAs(ctx, claim, class); refused != nil {
-			state, err := c.operations.Do(provisionTask(claim, false, func(context.Context) error { return volume.NothingDone(refused) }))
+		if _, _, refused := p.prepareAs(ctx, claim, class); refused != nil {
+			state, err := p.operations.Do(provisionTask(claim, false, func(context.Context) error { return volume.NothingDone(refused) }))
 			return claim, state, err
 		}
 	}
-	next, err := c.withProvisioning(claim, class)
+	next, err := p.withProvisioning(claim, class)
 	if err == nil {
-		claim, err = c.updateClaim(ctx, claim, next)
+		claim, err = p.updateClaim(ctx, claim, next)
 	}
 	if err != nil {
 		return claim, operation.Refused, err
 	}
-	if c.isBeside() && !inherited {
-		c.events.happened(claim, v1.EventTypeNormal, reasonProvisioning, fmt.Sprintf("External provisioner is provisioning volume for claim %q", pvapi.NameOf(claim).String()))
+	if !inherited {
+		p.tellBegun(claim)
 	}
-	state, err := c.operations.Do(provisionTask(claim, inherited, func(ctx context.Context) error { return c.makeVolume(ctx, claim, class) }))
+	state, err := p.operations.Do(provisionTask(claim, inherited, func(ctx context.Context) error { return p.makeVolume(ctx, claim, class) }))
 	return claim, state, err
 }
 
 // endAttempt is for an attempt that has failed. Where it has left nothing, the
 // claim may have another volume, or go; and the choice of the node is given back,
 // once, unless there is but one.
-func (c *Controller) endAttempt(ctx context.Context, name types.NamespacedName, key string, waits bool) error {
-	attempt := c.operations.Status(key)
+func (p *provisioner) endAttempt(ctx context.Context, name types.NamespacedName, key string, waits bool) error {
+	attempt := p.operations.Status(key)
 	if !attempt.Certain {
 		return nil
 	}
-	claim, exists, err := c.claims.get(ctx, name)
+	claim, exists, err := p.claims.get(ctx, name)
 	if err != nil || !exists || provisionKey(claim) != key {
 		return err
 	}
 	next := claim.DeepCopy()
 	endProvisioning(next)
-	if chosen := next.Annotations[annSelectedNode]; waits && (c.nodeName == "" || chosen != c.nodeName) && !attempt.TakenBack {
+	if chosen := next.Annotations[annSelectedNode]; waits && (p.nodeName == "" || chosen != p.nodeName) && !attempt.TakenBack {
 		delete(next.Annotations, annSelectedNode)
 	}
-	if _, err = c.updateClaim(ctx, claim, next); err == nil {
-		c.operations.TakeBack(key)
+	if _, err = p.updateClaim(ctx, claim, next); err == nil {
+		p.operations.TakeBack(key)
 	}
 	return err
 }
 
 // beingMade is why a claim has no volume while that is being made: what went wrong
 // the last time, until it is known whether that has changed.
-func (c *Controller) beingMade(claim *v1.PersistentVolumeClaim, slow error) error {
-	failed := c.operations.Status(provisionKey(claim)).Failure
+func (p *provisioner) beingMade(claim *v1.PersistentVolumeClaim, slow error) error {
+	failed := p.operations.Status(provisionKey(claim)).Failure
 	switch {
 	case slow != nil:
 		return fmt.Errorf("%w: %w", errBeingMade, slow)
@@ -163,35 +170,35 @@ func failedToProvision(claim *v1.PersistentVolumeClaim, err error) error {
 	return fmt.Errorf("failed to provision volume with StorageClass %q: %w", pvapi.ClaimClass(claim, ""), err)
 }
 
-func (c *Controller) failProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim, why error) error {
-	c.events.is(claim, v1.EventTypeWarning, reasonProvisioningFailed, why.Error(), "")
-	c.unbound.set(pvapi.NameOf(claim), why)
-	return c.setPending(ctx, claim)
+func (p *provisioner) failProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim, why error) error {
+	p.events.is(claim, v1.EventTypeWarning, reasonProvisioningFailed, why.Error(), "")
+	p.unbound.set(pvapi.NameOf(claim), why)
+	return p.setPending(ctx, claim)
 }
 
 // missClass is for a claim whose class does not exist, and that has found no volume
 // of that class either.
-func (c *Controller) missClass(ctx context.Context, claim *v1.PersistentVolumeClaim, class string, why *index.UnboundError) error {
+func (p *provisioner) missClass(ctx context.Context, claim *v1.PersistentVolumeClaim, class string, why *index.UnboundError) error {
 	missing := fmt.Errorf("storageclass.storage.k8s.io %q not found; create it, or a volume of this class that fits", class)
-	c.events.is(claim, v1.EventTypeWarning, reasonProvisioningFailed, missing.Error(), why.Reasons())
+	p.events.is(claim, v1.EventTypeWarning, reasonProvisioningFailed, missing.Error(), why.Reasons())
 	waits := *why
 	waits.Err = fmt.Errorf("%w: %w", claimbinding.ErrUnbound, missing)
-	c.unbound.set(pvapi.NameOf(claim), &waits)
-	return c.setPending(ctx, claim)
+	p.unbound.set(pvapi.NameOf(claim), &waits)
+	return p.setPending(ctx, claim)
 }
 
 // awaitExternal asks another process for the volume.
-func (c *Controller) awaitExternal(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *index.UnboundError) error {
-	claim, err := c.updateClaim(ctx, claim, withProvisioner(claim, class))
+func (p *provisioner) awaitExternal(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *index.UnboundError) error {
+	claim, err := p.updateClaim(ctx, claim, withProvisioner(claim, class))
 	if err != nil {
 		return err
 	}
-	c.events.is(claim, v1.EventTypeNormal, reasonExternalProvisioning, fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' "+
+	p.events.is(claim, v1.EventTypeNormal, reasonExternalProvisioning, fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' "+
 		"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner), "")
-	waits := *c.noneThere(ctx, claim, why)
+	waits := *p.noneThere(ctx, claim, why)
 	waits.Err = fmt.Errorf("%w: it waits for a volume from the external provisioner %s", waits.Err, class.Provisioner)
-	c.unbound.set(pvapi.NameOf(claim), &waits)
-	return c.setPending(ctx, claim)
+	p.unbound.set(pvapi.NameOf(claim), &waits)
+	return p.setPending(ctx, claim)
 }
 
 func withProvisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) *v1.PersistentVolumeClaim {
@@ -202,72 +209,72 @@ func withProvisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageCl
 }
 
 // reschedule gives the choice of a node back where nothing could be made.
-func (c *Controller) reschedule(ctx context.Context, name types.NamespacedName) error {
-	claim, exists, err := c.claims.get(ctx, name)
+func (p *provisioner) reschedule(ctx context.Context, name types.NamespacedName) error {
+	claim, exists, err := p.claims.get(ctx, name)
 	if err != nil || !exists {
 		return err
 	}
 	next := claim.DeepCopy()
 	delete(next.Annotations, annSelectedNode)
-	_, err = c.updateClaim(ctx, claim, next)
+	_, err = p.updateClaim(ctx, claim, next)
 	return err
 }
 
 // finishProvisioning is for a claim that does not want what is being made for
 // it any more. What was made, or may have been, gets its PersistentVolume, and
 // is reclaimed like every other whose claim has gone.
-func (c *Controller) finishProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
-	if claim.DeletionTimestamp != nil && !c.podsComplete() {
+func (p *provisioner) finishProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	if claim.DeletionTimestamp != nil && !p.podsComplete() {
 		return nil
 	}
-	unlock, err := c.pairs.lock(ctx, ProvisionedName(claim)) // so that it is not let go of meanwhile
+	unlock, err := p.pairs.lock(ctx, ProvisionedName(claim)) // so that it is not let go of meanwhile
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	pv, stored, err := c.volumes.getLive(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
-	if err != nil || stored && c.isLetGo(pv) {
+	pv, stored, err := p.volumes.getLive(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
+	if err != nil || stored && p.isLetGo(pv) {
 		return err // once that is gone, what it says of the storage is asked for again
 	}
 	key := provisionKey(claim)
-	if !stored && !c.operations.Status(key).Certain {
-		c.waiting.Add(index.Wanted{Claim: claim, Delayed: true}) // for its class, if that is gone
-		class, err := c.classOf(ctx, claim)
+	if !stored && !p.operations.Status(key).Certain {
+		p.waiting.Add(index.Wanted{Claim: claim, Delayed: true}) // for its class, if that is gone
+		class, err := p.classOf(ctx, claim)
 		if err != nil {
 			return err
 		}
-		with, replaced := c.makingOf(claim, class)
-		state, err := c.operations.Do(provisionTask(claim, true, func(ctx context.Context) error {
+		with, replaced := p.makingOf(claim, class)
+		state, err := p.operations.Do(provisionTask(claim, true, func(ctx context.Context) error {
 			if replaced != nil {
 				return replaced
 			}
 			if with.Class == nil {
 				return fmt.Errorf("the class %q is gone that knows where; create it again", pvapi.ClaimClass(claim, ""))
 			}
-			return c.makeVolume(ctx, claim, with.Class)
+			return p.makeVolume(ctx, claim, with.Class)
 		}))
 		switch state {
 		case operation.Running:
-			c.events.isSlow(claim, err)
+			p.events.isSlow(claim, err)
 			return nil
 		case operation.Failed:
-			c.events.is(claim, v1.EventTypeWarning, reasonCleanupFailed, fmt.Sprintf("storage of the name %q may have been made for the claim, and it is kept until that is known: %v; "+
+			p.events.is(claim, v1.EventTypeWarning, reasonCleanupFailed, fmt.Sprintf("storage of the name %q may have been made for the claim, and it is kept until that is known: %v; "+
 				"it is tried again; if you have seen that there is none, remove the finalizer %s", ProvisionedName(claim), err, ProvisioningFinalizer), "")
 			return nil
 		}
 	}
 	next := claim.DeepCopy()
 	endProvisioning(next)
-	if _, err = c.updateClaim(ctx, claim, next); err == nil {
-		c.operations.Forget(key)
+	if _, err = p.updateClaim(ctx, claim, next); err == nil {
+		p.operations.Forget(key)
 	}
 	return pvapi.IgnoreMissing(err)
 }
 
 // isLetGo reports whether a volume is being deleted, and its storage, which is not
 // to stay, is not.
-func (c *Controller) isLetGo(pv *v1.PersistentVolume) bool {
-	return pv.DeletionTimestamp != nil && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && !c.holdsStorage(pv)
+func (p *provisioner) isLetGo(pv *v1.PersistentVolume) bool {
+	return pv.DeletionTimestamp != nil && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && !p.holdsStorage(pv)
 }
 
 // errMadeAgain is for a claim whose volume was deleted before it had it.
@@ -279,9 +286,9 @@ var errStorageIsThere = errors.New("the storage is there, and its PersistentVolu
 
 // makeVolume makes the storage, or finds what an earlier attempt has made, and
 // stores its PersistentVolume.
-func (c *Controller) makeVolume(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
+func (p *provisioner) makeVolume(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
 	name := ProvisionedName(claim)
-	switch stored, exists, err := c.volumes.getLive(ctx, types.NamespacedName{Name: name}); {
+	switch stored, exists, err := p.volumes.getLive(ctx, types.NamespacedName{Name: name}); {
 	case err != nil:
 		return err
 	case exists && stored.DeletionTimestamp != nil && claim.DeletionTimestamp == nil && checkMadeFor(stored, claim) == nil:
@@ -289,7 +296,7 @@ func (c *Controller) makeVolume(ctx context.Context, claim *v1.PersistentVolumeC
 	case exists:
 		return checkMadeFor(stored, claim)
 	}
-	provisioner, node, err := c.prepareAs(ctx, claim, class)
+	provisioner, node, err := p.prepareAs(ctx, claim, class)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
@@ -298,41 +305,41 @@ func (c *Controller) makeVolume(ctx context.Context, claim *v1.PersistentVolumeC
 		return err
 	}
 	if err := checkMade(pv, claim, node); err != nil {
-		return fmt.Errorf("the plugin %s %w; its storage may be there, and the plugin is asked again: mend it", c.pluginFor(class.Provisioner), err)
+		return fmt.Errorf("the plugin %s %w; its storage may be there, and the plugin is asked again: mend it", p.pluginFor(class.Provisioner), err)
 	}
-	stored, err := update(ctx, c.objects.Create, c.madeFor(pv, claim, class))
+	stored, err := update(ctx, p.objects.Create, p.madeFor(pv, claim, class))
 	if errors.Is(err, objects.ErrExists) {
-		stored, _, err = c.volumes.getLive(ctx, types.NamespacedName{Name: name})
+		stored, _, err = p.volumes.getLive(ctx, types.NamespacedName{Name: name})
 		return errors.Join(err, checkMadeFor(stored, claim))
 	}
 	if err != nil {
 		return fmt.Errorf("%w: store PersistentVolume %q: %w", errStorageIsThere, name, err)
 	}
-	c.volumes.put(stored)
-	c.events.happened(claim, v1.EventTypeNormal, reasonProvisioningSucceeded, fmt.Sprintf("Successfully provisioned volume %s using %s", name, class.Provisioner))
+	p.volumes.put(stored)
+	p.events.happened(claim, v1.EventTypeNormal, reasonProvisioningSucceeded, fmt.Sprintf("Successfully provisioned volume %s using %s", name, class.Provisioner))
 	return nil
 }
 
 // prepareAs is prepare for what the claim, or else the class, says.
-func (c *Controller) prepareAs(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (volume.Provisioner, *v1.Node, error) {
-	with, err := c.makingOf(claim, class)
+func (p *provisioner) prepareAs(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (volume.Provisioner, *v1.Node, error) {
+	with, err := p.makingOf(claim, class)
 	if err != nil {
 		return nil, nil, err
 	}
-	return c.prepare(ctx, claim, with)
+	return p.prepare(ctx, claim, with)
 }
 
 // prepare does what comes before the storage is made.
-func (c *Controller) prepare(ctx context.Context, claim *v1.PersistentVolumeClaim, with making) (volume.Provisioner, *v1.Node, error) {
-	attributes, err := c.attributesClassFor(ctx, claim, with.Class)
+func (p *provisioner) prepare(ctx context.Context, claim *v1.PersistentVolumeClaim, with making) (volume.Provisioner, *v1.Node, error) {
+	attributes, err := p.attributesClassFor(ctx, claim, with.Class)
 	if err != nil {
 		return nil, nil, err
 	}
-	provisioner, err := c.provisioner(claim, with.Class, attributes)
+	provisioner, err := p.newProvisioner(claim, with.Class, attributes)
 	if err != nil {
 		return nil, nil, err
 	}
-	node, err := c.nodeNamed(ctx, with.Node)
+	node, err := p.nodeNamed(ctx, with.Node)
 	if errors.Is(err, volume.ErrNotFound) && isProvisioning(claim) {
 		err = fmt.Errorf("storage may have been made on node %q, which is gone: %w; have the node join again, or, if its storage is gone with it, remove the finalizer %s",
 			with.Node, err, ProvisioningFinalizer)
@@ -340,11 +347,11 @@ func (c *Controller) prepare(ctx context.Context, claim *v1.PersistentVolumeClai
 	return provisioner, node, err
 }
 
-func (c *Controller) provisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, attributes *storagev1.VolumeAttributesClass) (volume.Provisioner, error) {
-	if c.plugins == nil {
+func (p *provisioner) newProvisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, attributes *storagev1.VolumeAttributesClass) (volume.Provisioner, error) {
+	if p.plugins == nil {
 		return nil, errNoPlugins
 	}
-	plugin, err := c.plugins.FindProvisionablePluginByName(c.pluginFor(class.Provisioner))
+	plugin, err := p.plugins.FindProvisionablePluginByName(p.pluginFor(class.Provisioner))
 	if err != nil {
 		return nil, err
 	}
@@ -363,23 +370,6 @@ func policyOf(class *storagev1.StorageClass) v1.PersistentVolumeReclaimPolicy {
 		return v1.PersistentVolumeReclaimDelete
 	}
 	return *class.ReclaimPolicy
-}
-
-// selectedNode returns the node that was chosen for the claim's first pod, nil
-// where none was.
-func (c *Controller) selectedNode(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.Node, error) {
-	return c.nodeNamed(ctx, claim.Annotations[annSelectedNode])
-}
-
-func (c *Controller) nodeNamed(ctx context.Context, name string) (*v1.Node, error) {
-	if name == "" {
-		return nil, nil
-	}
-	node, err := objects.Get[*v1.Node](ctx, c.objects, volume.NewObjectRef(kindNode, "", name))
-	if errors.Is(err, volume.ErrNotFound) {
-		return objects.Get[*v1.Node](ctx, objects.Live(c.objects), volume.NewObjectRef(kindNode, "", name))
-	}
-	return node, err
 }
 
 // checkMade refuses what a plugin must not have made for a claim: bound, it would
@@ -426,7 +416,7 @@ func checkMade(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, node *v
 }
 
 // madeFor completes what a plugin has made, as Kubernetes stores it.
-func (c *Controller) madeFor(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) *v1.PersistentVolume {
+func (p *provisioner) madeFor(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) *v1.PersistentVolume {
 	pv = pv.DeepCopy()
 	pv.Name, pv.UID, pv.ResourceVersion = ProvisionedName(claim), "", ""
 	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, pvapi.AnnProvisionedBy, class.Provisioner)
@@ -438,15 +428,7 @@ func (c *Controller) madeFor(pv *v1.PersistentVolume, claim *v1.PersistentVolume
 		Kind: pvapi.KindClaim, APIVersion: v1.SchemeGroupVersion.String(),
 		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
 	}
-	last := besideFinalizer
-	if !c.isBeside() {
-		metav1.SetMetaDataAnnotation(&pv.ObjectMeta, pvapi.AnnBoundByController, pvapi.AnnYes)
-		pv.Finalizers = withOne(pv.Finalizers, volumeProtection)
-		last = pvapi.DeletionFinalizer
-	}
-	if policyOf(class) == v1.PersistentVolumeReclaimDelete {
-		pv.Finalizers = withOne(pv.Finalizers, last)
-	}
+	p.complete(pv)
 	return pv
 }
 

@@ -78,7 +78,7 @@ func (h *podHold) release() {
 
 // keepForPod keeps a ReadWriteOncePod claim for a pod that is being placed, if no
 // other has it.
-func (c *Controller) keepForPod(ctx context.Context, pod *v1.Pod, claim types.NamespacedName, hold *podHold) error {
+func (c *placer) keepForPod(ctx context.Context, pod *v1.Pod, claim types.NamespacedName, hold *podHold) error {
 	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	user, err := c.usedByOther(ctx, pod, claim)
 	if err == nil && user != "" {
@@ -119,7 +119,7 @@ func hasTerminalPhase(pod *v1.Pod) bool {
 // usedByOther returns the other pod that has a claim, if there is one. The API
 // itself is asked: two must not be placed because one was not heard of, and who
 // hears that one has gone asks once.
-func (c *Controller) usedByOther(ctx context.Context, pod *v1.Pod, claim types.NamespacedName) (string, error) {
+func (c *placer) usedByOther(ctx context.Context, pod *v1.Pod, claim types.NamespacedName) (string, error) {
 	pods, err := objects.List[*v1.Pod](ctx, objects.Live(c.objects), pvapi.KindPod, claim.Namespace)
 	return userAmong(pods, pod, claim), err
 }

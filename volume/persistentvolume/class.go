@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
 // DefaultClass returns the name of the default storage class, or "" where
@@ -47,4 +48,17 @@ func checkClass(class *storagev1.StorageClass) error {
 			v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRetain)
 	}
 	return nil
+}
+
+// canBeFilled reports whether the data source of a claim, if there is one, is
+// somebody else's business, who makes the volumes of its class. Of a class that is
+// not there yet nobody knows.
+func (c *cluster) canBeFilled(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) bool {
+	switch {
+	case index.DataSourceOf(claim) == "":
+		return true
+	case class == nil:
+		return pvapi.ClaimClass(claim, "") != ""
+	}
+	return class.Provisioner != noProvisioner && c.isExternal(class.Provisioner)
 }

@@ -29,9 +29,9 @@ type making struct {
 // already, else what it is to be made with. The class may be nil. Whoever may make
 // a claim could write the annotation, and so a class of his own: unless claims are
 // trusted it counts only where the class says the same.
-func (c *Controller) makingOf(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (making, error) {
+func (p *provisioner) makingOf(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (making, error) {
 	if begun, ok := begunWith(claim); ok {
-		if c.trustedClaims || class != nil && equality.Semantic.DeepEqual(begun.Class, madeWith(class)) {
+		if p.trustedClaims || class != nil && equality.Semantic.DeepEqual(begun.Class, madeWith(class)) {
 			return begun, nil
 		}
 		return making{}, fmt.Errorf("storage may have been made for it by a StorageClass %q other than there is now: make that again as it was "+
@@ -58,15 +58,12 @@ func madeWith(class *storagev1.StorageClass) *storagev1.StorageClass {
 }
 
 // withProvisioning returns the claim as it is before its storage is made.
-func (c *Controller) withProvisioning(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, error) {
-	next := claim.DeepCopy()
-	if !c.isBeside() {
-		next = withProvisioner(claim, class)
-	}
+func (p *provisioner) withProvisioning(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, error) {
+	next, noted := p.begin(claim, class)
 	if !waitsForConsumer(class) {
 		delete(next.Annotations, annSelectedNode) // whoever wrote it: the pod is placed once the claim is bound
 	}
-	if _, noted := begunWith(next); noted || isProvisioning(next) && !c.isBeside() {
+	if _, known := begunWith(next); known || noted {
 		return next, nil
 	}
 	begun := making{Class: madeWith(class)}

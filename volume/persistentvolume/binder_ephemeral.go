@@ -15,15 +15,15 @@ import (
 )
 
 // syncPod makes the claims of a pod's ephemeral volumes.
-func (c *Controller) syncPod(ctx context.Context, name types.NamespacedName) error {
-	pod, exists, err := c.pods.get(ctx, name)
+func (b *binder) syncPod(ctx context.Context, name types.NamespacedName) error {
+	pod, exists, err := b.pods.get(ctx, name)
 	if err != nil || !exists || pod.DeletionTimestamp != nil {
 		return err
 	}
 	var errs []error
 	for i := range pod.Spec.Volumes {
 		if v := &pod.Spec.Volumes[i]; v.Ephemeral != nil && v.Ephemeral.VolumeClaimTemplate != nil {
-			errs = append(errs, c.makeClaim(ctx, pod, v))
+			errs = append(errs, b.makeClaim(ctx, pod, v))
 		}
 	}
 	return errors.Join(errs...)
@@ -32,18 +32,18 @@ func (c *Controller) syncPod(ctx context.Context, name types.NamespacedName) err
 // makeClaim makes the claim of an ephemeral volume, which belongs to the pod.
 // One of the same name that does not is never used, so that its data is not
 // shown to this pod.
-func (c *Controller) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) error {
+func (b *binder) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) error {
 	name, _ := pvapi.ClaimOf(pod, v)
-	stored, exists, err := c.claims.get(ctx, name)
+	stored, exists, err := b.claims.get(ctx, name)
 	switch {
 	case err != nil:
 		return err
 	case exists && stored.DeletionTimestamp == nil && !metav1.IsControlledBy(stored, pod):
-		c.events.isOf(volumeOf(pod, v.Name), pod, v1.EventTypeWarning, reasonFailedBinding,
+		b.events.isOf(volumeOf(pod, v.Name), pod, v1.EventTypeWarning, reasonFailedBinding,
 			fmt.Sprintf("ephemeral volume %s: PVC %s was not created for the pod; delete it, or rename the volume", v.Name, name), "")
 		return nil
 	case exists:
-		c.events.settled(volumeOf(pod, v.Name))
+		b.events.settled(volumeOf(pod, v.Name))
 		return nil // what goes has its pod looked at once it is gone
 	}
 	template := v.Ephemeral.VolumeClaimTemplate.DeepCopy()
@@ -52,40 +52,40 @@ func (c *Controller) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) e
 	claim.Labels, claim.Annotations = maps.Clone(template.Labels), maps.Clone(template.Annotations)
 	claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(pod, v1.SchemeGroupVersion.WithKind(pvapi.KindPod))}
 	claim.Finalizers = []string{claimProtection}
-	made, err := update(ctx, c.objects.Create, claim)
+	made, err := update(ctx, b.objects.Create, claim)
 	if errors.Is(err, objects.ErrExists) { // the cache has not heard of it yet
-		_, _, err = c.claims.getLive(ctx, name)
+		_, _, err = b.claims.getLive(ctx, name)
 		return err
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			c.events.isOf(volumeOf(pod, v.Name), pod, v1.EventTypeWarning, reasonFailedBinding, fmt.Sprintf("ephemeral volume %s: create PVC %s: %v", v.Name, name, err), "")
+			b.events.isOf(volumeOf(pod, v.Name), pod, v1.EventTypeWarning, reasonFailedBinding, fmt.Sprintf("ephemeral volume %s: create PVC %s: %v", v.Name, name, err), "")
 		}
 		return fmt.Errorf("make the claim of ephemeral volume %q: %w", v.Name, err)
 	}
-	c.events.settled(volumeOf(pod, v.Name))
-	c.claims.put(made)
+	b.events.settled(volumeOf(pod, v.Name))
+	b.claims.put(made)
 	return nil
 }
 
 // deleteOrphan deletes a claim whose pod is gone, as a cluster's garbage
 // collector does too. It reports whether it has.
-func (c *Controller) deleteOrphan(ctx context.Context, claim *v1.PersistentVolumeClaim) (bool, error) {
+func (b *binder) deleteOrphan(ctx context.Context, claim *v1.PersistentVolumeClaim) (bool, error) {
 	owner := metav1.GetControllerOf(claim)
-	if owner == nil || owner.Kind != pvapi.KindPod || owner.APIVersion != v1.SchemeGroupVersion.String() || claim.DeletionTimestamp != nil || !c.podsComplete() {
+	if owner == nil || owner.Kind != pvapi.KindPod || owner.APIVersion != v1.SchemeGroupVersion.String() || claim.DeletionTimestamp != nil || !b.podsComplete() {
 		return false, nil
 	}
 	name := types.NamespacedName{Namespace: claim.Namespace, Name: owner.Name}
-	pod, exists, err := c.pods.get(ctx, name)
+	pod, exists, err := b.pods.get(ctx, name)
 	if err == nil && (!exists || pod.UID != owner.UID) {
-		pod, exists, err = c.pods.getLive(ctx, name)
+		pod, exists, err = b.pods.getLive(ctx, name)
 	}
 	if err != nil || exists && pod.UID == owner.UID {
 		return false, err
 	}
-	if err := c.objects.Delete(ctx, pvapi.ClaimRef(pvapi.NameOf(claim)), objects.Preconditions{UID: claim.UID}); err != nil {
+	if err := b.objects.Delete(ctx, pvapi.ClaimRef(pvapi.NameOf(claim)), objects.Preconditions{UID: claim.UID}); err != nil {
 		return true, pvapi.IgnoreMissing(err)
 	}
-	_, _, err = c.claims.getLive(ctx, pvapi.NameOf(claim)) // to let it go, whether or not the cache has heard of it
+	_, _, err = b.claims.getLive(ctx, pvapi.NameOf(claim)) // to let it go, whether or not the cache has heard of it
 	return true, err
 }

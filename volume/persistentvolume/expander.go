@@ -2,22 +2,29 @@ package persistentvolume
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/objects"
 )
+
+// expander records what bound claims ask for beyond what they have: size and attributes.
+type expander struct{ *cluster }
 
 // tellOfShrinking is for a bound claim that was changed to ask for less than it
 // asked for and has. Nothing becomes smaller. Kubernetes' API server refuses
 // that, and allows no more than to take back what has not been reached (KEP-1790).
-func (c *Controller) tellOfShrinking(prior, now *v1.PersistentVolumeClaim) {
+func (c *cluster) tellOfShrinking(prior, now *v1.PersistentVolumeClaim) {
 	if prior == nil || prior.UID != now.UID || now.Annotations[pvapi.AnnBindCompleted] == "" {
 		return
 	}
@@ -37,15 +44,15 @@ func requestOf(claim *v1.PersistentVolumeClaim) resource.Quantity {
 // (KEP-284, KEP-1790). Making the volume larger is somebody else's: an external
 // resizer, which keeps the status of a CSI volume by itself, or an administrator
 // who enlarges it and its PersistentVolume.
-func (c *Controller) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, error) {
+func (e *expander) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, error) {
 	want, have := requestOf(claim), claim.Status.Capacity[v1.ResourceStorage]
 	state := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage]
 	if state == "" && want.Cmp(have) <= 0 {
-		c.events.settled(claim.UID)
+		e.events.settled(claim.UID)
 		return claim, nil
 	}
 	if pv.Spec.CSI != nil {
-		c.awaitExpansion(claim, pv, want)
+		e.awaitExpansion(claim, pv, want)
 		return claim, nil
 	}
 	target, known := claim.Status.AllocatedResources[v1.ResourceStorage]
@@ -57,7 +64,7 @@ func (c *Controller) recordGrowth(ctx context.Context, claim *v1.PersistentVolum
 	case want.Cmp(have) <= 0 || state != "" && known && target.Cmp(want) == 0:
 		return claim, nil // what was infeasible still is
 	case size.Cmp(want) < 0:
-		if refused, err := c.refuseGrowth(ctx, claim, pv, want); err != nil || refused {
+		if refused, err := e.refuseGrowth(ctx, claim, pv, want); err != nil || refused {
 			return claim, err
 		}
 		fallthrough
@@ -65,28 +72,28 @@ func (c *Controller) recordGrowth(ctx context.Context, claim *v1.PersistentVolum
 		target = want
 	}
 	if size.Cmp(target) < 0 {
-		c.awaitExpansion(claim, pv, target)
-		return c.setGrowth(ctx, claim, target, v1.PersistentVolumeClaimControllerResizeInProgress)
+		e.awaitExpansion(claim, pv, target)
+		return e.setGrowth(ctx, claim, target, v1.PersistentVolumeClaimControllerResizeInProgress)
 	}
-	if c.growsOnNode(pv) {
-		return c.setGrowth(ctx, claim, target, v1.PersistentVolumeClaimNodeResizePending)
+	if e.growsOnNode(pv) {
+		return e.setGrowth(ctx, claim, target, v1.PersistentVolumeClaimNodeResizePending)
 	}
-	claim, err := c.finishGrowth(ctx, claim, target, size)
+	claim, err := e.finishGrowth(ctx, claim, target, size)
 	if err != nil {
 		return claim, err
 	}
-	return c.recordGrowth(ctx, claim, pv) // it may ask for more by now
+	return e.recordGrowth(ctx, claim, pv) // it may ask for more by now
 }
 
-func (c *Controller) awaitExpansion(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, want resource.Quantity) {
+func (e *expander) awaitExpansion(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, want resource.Quantity) {
 	have := pv.Spec.Capacity[v1.ResourceStorage]
-	c.events.is(claim, v1.EventTypeNormal, reasonExternalExpanding, "waiting for an external controller to expand this PVC",
+	e.events.is(claim, v1.EventTypeNormal, reasonExternalExpanding, "waiting for an external controller to expand this PVC",
 		fmt.Sprintf("it asks for %s, and volume %q has %s", want.String(), pv.Name, have.String()))
 }
 
 // refuseGrowth tells of a claim whose volume nobody may, or can, make larger.
-func (c *Controller) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, want resource.Quantity) (bool, error) {
-	class, err := c.classOf(ctx, claim)
+func (e *expander) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, want resource.Quantity) (bool, error) {
+	class, err := e.classOf(ctx, claim)
 	if err != nil {
 		return false, err
 	}
@@ -97,7 +104,7 @@ func (c *Controller) refuseGrowth(ctx context.Context, claim *v1.PersistentVolum
 	case !ptr.Deref(class.AllowVolumeExpansion, false):
 		why = fmt.Sprintf("StorageClass %q has not allowVolumeExpansion: true", class.Name)
 	default:
-		if plugin, err := c.pluginOf(pv); err == nil {
+		if plugin, err := e.pluginOf(pv); err == nil {
 			if _, grows := volume.AsExpandable(plugin); !grows {
 				why = fmt.Sprintf("the plugin %s cannot expand volumes", plugin.GetPluginName())
 			}
@@ -106,15 +113,15 @@ func (c *Controller) refuseGrowth(ctx context.Context, claim *v1.PersistentVolum
 	if why == "" {
 		return false, nil
 	}
-	c.events.is(claim, v1.EventTypeWarning, reasonResizeFailed, "it is not made larger: "+why,
+	e.events.is(claim, v1.EventTypeWarning, reasonResizeFailed, "it is not made larger: "+why,
 		fmt.Sprintf("it asks for %s; let it ask for no more than it has, or enlarge volume %q by hand and then its spec.capacity", want.String(), pv.Name))
 	return true, nil
 }
 
 // growsOnNode reports whether a node has to do its part when a volume has grown.
 // What is not known here may.
-func (c *Controller) growsOnNode(pv *v1.PersistentVolume) bool {
-	plugin, err := c.pluginOf(pv)
+func (e *expander) growsOnNode(pv *v1.PersistentVolume) bool {
+	plugin, err := e.pluginOf(pv)
 	if err != nil {
 		return true
 	}
@@ -122,15 +129,8 @@ func (c *Controller) growsOnNode(pv *v1.PersistentVolume) bool {
 	return grows
 }
 
-func (c *Controller) pluginOf(pv *v1.PersistentVolume) (volume.VolumePlugin, error) {
-	if c.plugins == nil {
-		return nil, errNoPlugins
-	}
-	return c.plugins.FindPluginBySpec(volume.NewSpecFromPersistentVolume(pv, false))
-}
-
 // setGrowth records how far an expansion is.
-func (c *Controller) setGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, target resource.Quantity, state v1.ClaimResourceStatus) (*v1.PersistentVolumeClaim, error) {
+func (e *expander) setGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, target resource.Quantity, state v1.ClaimResourceStatus) (*v1.PersistentVolumeClaim, error) {
 	if recorded := claim.Status.AllocatedResources[v1.ResourceStorage]; recorded.Cmp(target) == 0 && claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] == state {
 		return claim, nil
 	}
@@ -140,7 +140,7 @@ func (c *Controller) setGrowth(ctx context.Context, claim *v1.PersistentVolumeCl
 		condition, other = other, condition
 		message = fmt.Sprintf("waiting for the node to expand the file system to %s", target.String())
 	}
-	return c.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+	return e.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
 		s.AllocatedResources = setEntry(s.AllocatedResources, v1.ResourceStorage, target)
 		s.AllocatedResourceStatuses = setEntry(s.AllocatedResourceStatuses, v1.ResourceStorage, state)
 		s.Conditions = withoutConditions(s.Conditions, condition, other)
@@ -151,29 +151,18 @@ func (c *Controller) setGrowth(ctx context.Context, claim *v1.PersistentVolumeCl
 }
 
 // finishGrowth gives a claim the size that its volume has by now.
-func (c *Controller) finishGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, target, size resource.Quantity) (*v1.PersistentVolumeClaim, error) {
-	claim, err := c.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+func (e *expander) finishGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, target, size resource.Quantity) (*v1.PersistentVolumeClaim, error) {
+	claim, err := e.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
 		s.Capacity = setEntry(s.Capacity, v1.ResourceStorage, size)
 		s.AllocatedResources = setEntry(s.AllocatedResources, v1.ResourceStorage, target)
 		delete(s.AllocatedResourceStatuses, v1.ResourceStorage)
 		s.Conditions = withoutConditions(s.Conditions, v1.PersistentVolumeClaimResizing, v1.PersistentVolumeClaimFileSystemResizePending)
 	})
 	if err == nil {
-		c.events.settled(claim.UID)
-		c.events.happened(claim, v1.EventTypeNormal, reasonResized, fmt.Sprintf("the volume has %s", size.String()))
+		e.events.settled(claim.UID)
+		e.events.happened(claim, v1.EventTypeNormal, reasonResized, fmt.Sprintf("the volume has %s", size.String()))
 	}
 	return claim, err
-}
-
-// changeStatus writes what f makes of a copy of a claim's status.
-func (c *Controller) changeStatus(ctx context.Context, claim *v1.PersistentVolumeClaim, f func(*v1.PersistentVolumeClaimStatus)) (*v1.PersistentVolumeClaim, error) {
-	next := claim.DeepCopy()
-	f(&next.Status)
-	stored, err := update(ctx, c.objects.UpdateStatus, next)
-	if err != nil {
-		return claim, err
-	}
-	return c.claims.wrote(stored), nil
 }
 
 // setEntry sets an entry of a map, which may be nil.
@@ -188,3 +177,68 @@ func setEntry[M ~map[K]V, K comparable, V any](m M, key K, value V) M {
 func withoutConditions(conditions []v1.PersistentVolumeClaimCondition, types ...v1.PersistentVolumeClaimConditionType) []v1.PersistentVolumeClaimCondition {
 	return slices.DeleteFunc(conditions, func(c v1.PersistentVolumeClaimCondition) bool { return slices.Contains(types, c.Type) })
 }
+
+const kindAttributesClass = "VolumeAttributesClass"
+
+// attributesClassFor returns the VolumeAttributesClass with which a claim's volume
+// is to be made, nil for none (KEP-3751). It must be one of the provisioner's.
+func (p *provisioner) attributesClassFor(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*storagev1.VolumeAttributesClass, error) {
+	name := ptr.Deref(claim.Spec.VolumeAttributesClassName, "")
+	if name == "" {
+		return nil, nil
+	}
+	attributes, err := objects.Get[*storagev1.VolumeAttributesClass](ctx, p.objects, volume.NewObjectRef(kindAttributesClass, "", name))
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return nil, noAttributesClass(name)
+	case err != nil:
+		return nil, err
+	case attributes.DriverName != class.Provisioner:
+		return nil, volume.Invalid("volumeAttributesClassName", "is %q, a class of the driver %q, and StorageClass %q has the provisioner %q; use a class of that",
+			name, attributes.DriverName, class.Name, class.Provisioner)
+	}
+	return attributes, nil
+}
+
+func noAttributesClass(name string) error {
+	return fmt.Errorf("volumeattributesclass.storage.k8s.io %q not found; create it", name)
+}
+
+// recordModification writes down that a bound claim is to have another
+// VolumeAttributesClass than its volume has: as Pending, until whoever can modify
+// the volume takes it up, whose record it is from then on (KEP-3751).
+func (e *expander) recordModification(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+	target := ptr.Deref(claim.Spec.VolumeAttributesClassName, "")
+	wanted := target != "" && target != ptr.Deref(claim.Status.CurrentVolumeAttributesClassName, "")
+	recorded := claim.Status.ModifyVolumeStatus
+	if recorded != nil && recorded.Status != v1.PersistentVolumeClaimModifyVolumePending && recorded.Status != v1.PersistentVolumeClaimModifyVolumeInfeasible {
+		return claim, nil // it is being modified
+	}
+	if !wanted {
+		e.events.settled(attributesOf(claim))
+		if recorded == nil {
+			return claim, nil
+		}
+		return e.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) { s.ModifyVolumeStatus = nil })
+	}
+	e.tellOfModification(ctx, claim, target)
+	if recorded != nil && recorded.TargetVolumeAttributesClassName == target {
+		return claim, nil
+	}
+	return e.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+		s.ModifyVolumeStatus = &v1.ModifyVolumeStatus{TargetVolumeAttributesClassName: target, Status: v1.PersistentVolumeClaimModifyVolumePending}
+	})
+}
+
+func (e *expander) tellOfModification(ctx context.Context, claim *v1.PersistentVolumeClaim, target string) {
+	_, err := e.objects.Get(ctx, volume.NewObjectRef(kindAttributesClass, "", target))
+	if errors.Is(err, volume.ErrNotFound) {
+		e.events.isOf(attributesOf(claim), claim, v1.EventTypeWarning, reasonModifyFailed, noAttributesClass(target).Error(), "")
+		return
+	}
+	e.events.isOf(attributesOf(claim), claim, v1.EventTypeNormal, reasonExternalModifying,
+		fmt.Sprintf("waiting for an external controller to give this PVC the VolumeAttributesClass %q", target), "")
+}
+
+// attributesOf names the state of a claim's attributes, for events.
+func attributesOf(claim *v1.PersistentVolumeClaim) types.UID { return claim.UID + "/attributes" }

@@ -93,9 +93,9 @@ type Placement struct {
 	// the node. They must not be changed.
 	Provision []*v1.PersistentVolumeClaim
 
-	controller *Controller
-	mu         sync.Mutex
-	hold       *podHold
+	placer *placer
+	mu     sync.Mutex
+	hold   *podHold
 }
 
 // take leaves nothing in the placement and returns what was in it.
@@ -125,6 +125,16 @@ func (c *Controller) Place(ctx context.Context, pod *v1.Pod, nodes []*v1.Node) (
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+	return c.placer.place(ctx, pod, nodes)
+}
+
+// placer finds nodes for pods, and keeps what it has found for them.
+type placer struct {
+	*cluster
+	placing placing
+}
+
+func (c *placer) place(ctx context.Context, pod *v1.Pod, nodes []*v1.Node) (*Placement, error) {
 	failed := &PlacementError{Pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}
 	var needs []need
 	hold := &podHold{one: &c.onePod}
@@ -170,7 +180,7 @@ type need struct {
 }
 
 // needOf refuses a claim with which the pod can be on no node.
-func (c *Controller) needOf(ctx context.Context, pod *v1.Pod, name types.NamespacedName, hold *podHold) (need, error) {
+func (c *placer) needOf(ctx context.Context, pod *v1.Pod, name types.NamespacedName, hold *podHold) (need, error) {
 	claim, exists, err := c.claims.get(ctx, name)
 	switch {
 	case err != nil:
@@ -212,8 +222,8 @@ func (c *Controller) needOf(ctx context.Context, pod *v1.Pod, name types.Namespa
 }
 
 // placeOn reserves on a node what all needs need, or nothing.
-func (c *Controller) placeOn(node *v1.Node, needs []need) (*Placement, *Misplaced) {
-	p := &Placement{Node: node.Name, controller: c}
+func (c *placer) placeOn(node *v1.Node, needs []need) (*Placement, *Misplaced) {
+	p := &Placement{Node: node.Name, placer: c}
 	for _, n := range needs {
 		if err := p.add(n, node); err != nil {
 			p.Rollback()
@@ -231,7 +241,7 @@ func (p *Placement) add(n need, node *v1.Node) error {
 		}
 		return err
 	}
-	c := p.controller
+	c := p.placer
 	if selected := n.claim.Annotations[annSelectedNode]; selected != "" && selected != node.Name && !c.isUntried(n.claim, node.Name) {
 		return fmt.Errorf("%w: %s", ErrOtherNodeSelected, selected)
 	}
@@ -262,7 +272,7 @@ func (p *Placement) add(n need, node *v1.Node) error {
 
 // isUntried reports whether making a claim's storage on the selected node has
 // failed and left nothing, and this node would be tried at once.
-func (c *Controller) isUntried(claim *v1.PersistentVolumeClaim, node string) bool {
+func (c *placer) isUntried(claim *v1.PersistentVolumeClaim, node string) bool {
 	return !isProvisioning(claim) && c.operations.MayMove(provisionKey(claim), node)
 }
 
@@ -291,7 +301,7 @@ func (p *Placement) commit(ctx context.Context, bind []*index.Reservation, provi
 	for _, claim := range provision {
 		next := claim.DeepCopy()
 		metav1.SetMetaDataAnnotation(&next.ObjectMeta, annSelectedNode, p.Node)
-		if _, err := p.controller.updateClaim(ctx, claim, next); err != nil {
+		if _, err := p.placer.updateClaim(ctx, claim, next); err != nil {
 			return fmt.Errorf("select node %q for PersistentVolumeClaim %q: %w", p.Node, pvapi.NameOf(claim), err)
 		}
 	}
@@ -299,7 +309,7 @@ func (p *Placement) commit(ctx context.Context, bind []*index.Reservation, provi
 }
 
 func (p *Placement) bind(ctx context.Context, r *index.Reservation) error {
-	c := p.controller
+	c := p.placer
 	unlock, err := c.pairs.lock(ctx, r.Volume().Name)
 	if err != nil {
 		return err
@@ -328,7 +338,7 @@ func (p *Placement) bind(ctx context.Context, r *index.Reservation) error {
 func (p *Placement) Rollback() { p.giveBack(p.take()) }
 
 func (p *Placement) giveBack(bind []*index.Reservation, provision []*v1.PersistentVolumeClaim, hold *podHold) {
-	c := p.controller
+	c := p.placer
 	for _, r := range bind {
 		r.Release()
 		c.giveBack(r.Volume().Name, r.Claim.NamespacedName)
@@ -338,4 +348,30 @@ func (p *Placement) giveBack(bind []*index.Reservation, provision []*v1.Persiste
 		c.placing.end(index.IDOf(claim))
 	}
 	hold.release()
+}
+
+// placing are the claims for which a placement wants storage made.
+type placing struct {
+	mu     sync.Mutex
+	claims map[index.ClaimID]bool
+}
+
+// begin reports false for a claim that is being placed already.
+func (p *placing) begin(claim index.ClaimID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.claims[claim] {
+		return false
+	}
+	if p.claims == nil {
+		p.claims = make(map[index.ClaimID]bool)
+	}
+	p.claims[claim] = true
+	return true
+}
+
+func (p *placing) end(claim index.ClaimID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.claims, claim)
 }

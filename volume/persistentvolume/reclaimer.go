@@ -1,0 +1,213 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
+	"github.com/podvol/podvol/volume/recyclerpod"
+)
+
+var errNoPlugins = errors.New("the controller has no plugins; give it some, or use persistentVolumeReclaimPolicy: Retain")
+
+// reclaimer does what becomes of volumes whose claims have left them, and protects them
+// until then.
+type reclaimer struct{ *cluster }
+
+// reclaim does what the policy of a released volume says.
+func (r *reclaimer) reclaim(ctx context.Context, pv *v1.PersistentVolume) error {
+	if !r.podsComplete() {
+		return nil
+	}
+	policy := pv.Spec.PersistentVolumeReclaimPolicy
+	if isOfDriver(pv, r.allPlugins()) {
+		policy = v1.PersistentVolumeReclaimRetain // as far as this controller goes
+	}
+	switch policy {
+	case v1.PersistentVolumeReclaimRecycle:
+		if pv.DeletionTimestamp != nil {
+			return nil // nobody will want it any more
+		}
+		return r.recycle(ctx, pv)
+	case v1.PersistentVolumeReclaimDelete:
+		if !DeletesStorage(pv, r.allPlugins()) {
+			return nil // the process that provisioned it deletes it
+		}
+		return r.deleteStorage(ctx, pv)
+	case v1.PersistentVolumeReclaimRetain, "":
+		// What failed before is not tried any more.
+		_, err := r.setVolumePhase(ctx, pv, v1.VolumeReleased, "")
+		return err
+	}
+	return r.failReclaim(ctx, pv, reasonUnknownPolicy, fmt.Errorf("the volume has an unrecognized PersistentVolumeReclaimPolicy %q, so its data is kept; make it %s, %s or %s",
+		pv.Spec.PersistentVolumeReclaimPolicy, v1.PersistentVolumeReclaimRetain, v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRecycle))
+}
+
+// releaseKey names the work on one release of a volume: a volume that was emptied
+// is not one that was deleted.
+func releaseKey(pv *v1.PersistentVolume) string {
+	return "reclaim " + string(pv.Spec.PersistentVolumeReclaimPolicy) + " " + recyclerpod.ReleaseID(pv)
+}
+
+// isSameRelease reports whether two versions of a volume have the same releaseKey,
+// or the earlier none.
+func isSameRelease(prior, now *v1.PersistentVolume) bool {
+	was, is := prior.Spec.ClaimRef, now.Spec.ClaimRef
+	return was == nil || was.UID == "" || prior.UID == now.UID && is != nil && is.UID == was.UID &&
+		prior.Spec.PersistentVolumeReclaimPolicy == now.Spec.PersistentVolumeReclaimPolicy
+}
+
+// recycle empties the volume and makes it available again.
+func (r *reclaimer) recycle(ctx context.Context, pv *v1.PersistentVolume) error {
+	state, err := r.operations.Do(r.reclaimTask(pv, func(ctx context.Context) error {
+		if r.plugins == nil {
+			return volume.NothingDone(errNoPlugins)
+		}
+		spec := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false)
+		plugin, err := r.plugins.FindRecyclablePluginBySpec(spec)
+		if err != nil {
+			return fmt.Errorf("%w; empty it by hand, then delete the PersistentVolume and declare it anew, best with reclaim policy Retain", err)
+		}
+		return plugin.Recycle(ctx, pv.Name, spec, func(eventType, message string) {
+			r.events.happened(pv, eventType, reasonRecyclerPod, "Recycler pod: "+message)
+		})
+	}))
+	switch state {
+	case operation.Failed:
+		if errors.Is(err, volume.ErrInUse) {
+			return r.awaitRelease(ctx, pv, reasonFailedRecycle, err)
+		}
+		return r.failReclaim(ctx, pv, reasonFailedRecycle, fmt.Errorf("recycling failed: %w", err))
+	case operation.Running:
+		r.events.isSlow(pv, err)
+		return nil
+	}
+	if err := r.unbind(ctx, pv); err != nil {
+		return err
+	}
+	r.events.happened(pv, v1.EventTypeNormal, reasonRecycled, "Volume recycled")
+	return nil
+}
+
+// reclaimTask keeps the volume from everybody while f runs, even if somebody
+// takes its claimRef away meanwhile.
+func (r *reclaimer) reclaimTask(pv *v1.PersistentVolume, f func(context.Context) error) operation.Task {
+	return operation.Task{Key: releaseKey(pv), Volume: pv.Name, Class: pvapi.VolumeClass(pv), About: pvapi.VolumeRef(pv.Name), Inherited: true, Do: func(ctx context.Context) error {
+		r.index.SetBusy(pv.Name, true)
+		defer func() {
+			r.index.SetBusy(pv.Name, false)
+			for _, claim := range r.index.ClaimsOf(pv.Name, types.NamespacedName{}) {
+				r.queue.Add(pvapi.ClaimRef(claim))
+			}
+		}()
+		return f(ctx)
+	}}
+}
+
+// deleteStorage deletes the storage, then the volume.
+func (r *reclaimer) deleteStorage(ctx context.Context, pv *v1.PersistentVolume) error {
+	if pv.DeletionTimestamp != nil && !r.holdsStorage(pv) {
+		return nil // it can go at any moment, so its storage has gone before, or is to stay
+	}
+	state, err := r.operations.Do(r.reclaimTask(pv, func(ctx context.Context) error {
+		if r.plugins == nil {
+			return volume.NothingDone(errNoPlugins)
+		}
+		plugin, spec, err := r.deleterOf(pv)
+		if err != nil {
+			return err
+		}
+		deleter, err := plugin.NewDeleter(spec)
+		if err != nil {
+			return err
+		}
+		if err := deleter.Delete(ctx); err != nil {
+			return err
+		}
+		if !volume.FoundStorage(deleter) {
+			r.events.happened(pv, v1.EventTypeNormal, ReasonStorageMissing, "The volume's storage was not there, so nothing was deleted")
+		}
+		return nil
+	}))
+	switch state {
+	case operation.Failed:
+		if errors.Is(err, volume.ErrInUse) {
+			return r.awaitRelease(ctx, pv, reasonDelete, err)
+		}
+		return r.failReclaim(ctx, pv, reasonFailedDelete, err)
+	case operation.Running:
+		r.events.isSlow(pv, err)
+		return nil
+	}
+	next := pv.DeepCopy()
+	for _, held := range r.storageFinalizers() {
+		next.Finalizers = pvapi.Without(next.Finalizers, held)
+	}
+	if pv, err = r.updateVolume(ctx, pv, next); err != nil {
+		return pvapi.IgnoreMissing(err)
+	}
+	if pv.DeletionTimestamp != nil {
+		return nil
+	}
+	if err := r.objects.Delete(ctx, pvapi.VolumeRef(pv.Name), objects.Preconditions{UID: pv.UID, ResourceVersion: pv.ResourceVersion}); err != nil {
+		return pvapi.IgnoreMissing(err)
+	}
+	_, _, err = r.volumes.getLive(ctx, types.NamespacedName{Name: pv.Name}) // to let it go, whether or not the cache has heard of it
+	return err
+}
+
+// failReclaim shows why a volume could not be reclaimed; it is tried again.
+func (r *reclaimer) failReclaim(ctx context.Context, pv *v1.PersistentVolume, reason string, why error) error {
+	r.events.is(pv, v1.EventTypeWarning, reason, why.Error(), "")
+	_, err := r.setVolumePhase(ctx, pv, v1.VolumeFailed, why.Error())
+	return err
+}
+
+// awaitRelease says who still uses a volume that is to be reclaimed. That is no
+// failure, so that it stays Released, as in Kubernetes.
+func (r *reclaimer) awaitRelease(ctx context.Context, pv *v1.PersistentVolume, reason string, why error) error {
+	r.events.is(pv, v1.EventTypeNormal, reason, why.Error(), "")
+	_, err := r.setVolumePhase(ctx, pv, v1.VolumeReleased, why.Error())
+	return err
+}
+
+// DeletesStorage reports whether a controller with these plugins deletes the
+// storage of a volume once its claim has left it: its reclaim policy is Delete, a
+// claim has or had it, and it was not provisioned by somebody else, nor is it a CSI
+// driver's, who then deletes it. Whether a plugin can, only the deletion shows. The volume's finalizers
+// do not count; there is no I/O.
+func DeletesStorage(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
+	ref := pv.Spec.ClaimRef
+	return pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && ref != nil && ref.UID != "" &&
+		!isOfDriver(pv, plugins) && !isForeign(pv.Annotations[pvapi.AnnProvisionedBy], plugins)
+}
+
+// isOfDriver reports whether a driver elsewhere does what a volume's reclaim policy
+// says: it was migrated to that driver, or it is a CSI volume which none of the
+// plugins supports.
+func isOfDriver(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
+	if pv.Annotations[pvapi.AnnMigratedTo] == "" && pv.Spec.CSI == nil {
+		return false
+	}
+	if driver := pv.Annotations[pvapi.AnnMigratedTo]; driver != "" {
+		return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.GetPluginName() == driver })
+	}
+	spec := volume.NewSpecFromPersistentVolume(pv, false)
+	return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.CanSupport(spec) })
+}
+
+// isForeign reports whether somebody else provisions and deletes volumes of this
+// provisioner's name.
+func isForeign(provisioner string, plugins []volume.VolumePlugin) bool {
+	return provisioner != "" && !strings.HasPrefix(provisioner, pvapi.TreePrefix) &&
+		!slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.GetPluginName() == provisioner })
+}
