@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/localtoken"
 	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/selinux"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -80,8 +81,7 @@ func StartNode(ctx context.Context, c NodeConfig) (*Node, error) {
 		Allocatable: Machine{Objects: c.Objects, NodeName: types.NodeName(c.NodeName)},
 		HostFiles:   c.HostFiles,
 
-		SELinux:      nodeLabels(c.Logger),
-		SELinuxMount: true, // as kubelets since 1.37
+		SELinux:      selinux.Policy{Labels: nodeLabels(c.Logger), Mount: true}, // as kubelets since 1.37
 		Containers:   c.Containers,
 		Adopt:        c.Adopt,
 		SetUpTimeout: c.SetUpTimeout,

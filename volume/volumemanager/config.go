@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/selinux"
 )
 
 // Config is what a [Manager] is made of. RootDir, NodeName, Objects and
@@ -66,15 +67,10 @@ type Config struct {
 	// loop devices, as the kubelet's, for which the node needs the kernel's loop
 	// module.
 	DeviceHolder DeviceHolder
-	// SELinux knows how this node labels containers' files; nil: it has no
-	// SELinux, and nothing is mounted with a label. ReadNodeSELinuxLabels reads
-	// it from the node.
-	SELinux SELinuxLabels
-	// SELinuxMount has volumes of every access mode mounted with their pod's
-	// label, unless its seLinuxChangePolicy is Recursive: the kubelet's feature
-	// gate of that name, on by default since Kubernetes 1.37. Otherwise those of
-	// ReadWriteOncePod are, and those of pods whose policy is MountOption.
-	SELinuxMount bool
+	// SELinux says which volumes are mounted with a label, and how this node labels
+	// containers' files ([selinux.ReadNodeLabels]). Its zero value is that of a node
+	// without SELinux.
+	SELinux selinux.Policy
 	// Events takes events about pods; nil: none are sent.
 	Events volume.EventSink
 	// HostFiles is the host's file system; nil means this process's.

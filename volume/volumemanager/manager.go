@@ -12,12 +12,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -42,7 +42,7 @@ type Manager struct {
 	running     sync.WaitGroup // operations, also those that nobody waits for
 	podDirs     rootdir.PodDirs
 	deviceLocks keylock.Map[v1.UniqueVolumeName]
-	reaches     blockingcall.Group[string] // looks at paths that may hang
+	blocks      blockmap.Mapper
 	containers  *containermounts.Binder
 
 	began   chan struct{} // closed when Run is called
@@ -84,6 +84,7 @@ func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMg
 		oncePod:     make(map[string]map[*podVolume]struct{}),
 		attachments: make(map[v1.UniqueVolumeName]*attachment),
 	}
+	m.blocks = blockmap.Mapper{Mounter: host.Mounter, Holder: config.DeviceHolder, KeepRoot: m.keepRoot}
 	m.containers = containermounts.New(host, plugins, containerVolumes{m})
 	return m
 }

@@ -3,32 +3,9 @@ package volumemanager
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
-
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
 )
-
-// SELinuxLabels is the role that knows how this node labels containers' files.
-type SELinuxLabels interface {
-	// FileLabel returns the label that the files of a container with these
-	// options have. An empty one says that it is not known before the container
-	// starts, as without a level: then runtimes choose one. The options are only
-	// read.
-	FileLabel(options *v1.SELinuxOptions) (string, error)
-}
-
-// severalLabels says that containers of one pod use a volume with different labels,
-// while a file system is mounted with one.
-func severalLabels(name string, labels []string) error {
-	return &volume.Failure{
-		Cause: ErrSELinuxConflict, Subject: name,
-		What: fmt.Sprintf("multiple SELinux labels found: the containers that mount volume %q have %s", name, strings.Join(labels, " and ")),
-		Next: "give them the same seLinuxOptions, or set the pod's seLinuxChangePolicy to Recursive",
-	}
-}
 
 // labelConflict says that a device is mounted with one SELinux label for another pod on
 // this node, and is asked for with another; empty: none. The volume is mounted when
@@ -41,73 +18,6 @@ func labelConflict(name, mounted, asked string) error {
 	}
 }
 
-// mountLabel is the SELinux label that a file system is mounted with; empty:
-// none, and the runtime labels the files one by one. The rules are those of
-// KEP-1710: the plugin must be able to, the containers must agree, and the
-// volume must be ReadWriteOncePod or the pod's policy MountOption; the policy
-// Recursive opts out.
-func (m *Manager) mountLabel(ctx context.Context, pod *v1.Pod, names []string, plugin volume.VolumePlugin, spec *volume.Spec) (string, error) {
-	if m.config.SELinux == nil || spec.PersistentVolume == nil || spec.IsBlock() || !m.mountsWithLabel(pod, spec.PersistentVolume) {
-		return "", nil
-	}
-	able, ok := volume.AsSELinux(plugin)
-	if !ok {
-		return "", nil
-	}
-	if can, err := able.SupportsSELinuxContextMount(ctx, spec); err != nil || !can {
-		return "", volume.NothingDone(err)
-	}
-	labels, err := m.labelsOf(pod, names)
-	switch {
-	case err != nil:
-		return "", err
-	case len(labels) > 1:
-		return "", volume.NothingDone(severalLabels(names[0], labels))
-	case len(labels) == 0:
-		return "", nil
-	}
-	return labels[0], volume.CheckSELinuxLabel("seLinuxOptions", labels[0])
-}
-
-// mountsWithLabel reports whether policy and access modes allow it.
-func (m *Manager) mountsWithLabel(pod *v1.Pod, pv *v1.PersistentVolume) bool {
-	oncePod := slices.Equal(pv.Spec.AccessModes, []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod})
-	if sc := pod.Spec.SecurityContext; sc != nil && sc.SELinuxChangePolicy != nil {
-		return *sc.SELinuxChangePolicy == v1.SELinuxChangePolicyMountOption
-	}
-	return oncePod || m.config.SELinuxMount
-}
-
-// labelsOf are the labels of the pod's containers that mount one of these
-// volumes, sorted, each once. Containers whose label is not known do not count.
-func (m *Manager) labelsOf(pod *v1.Pod, names []string) (labels []string, err error) {
-	volume.EachContainer(pod, func(c *v1.Container, _ string) bool {
-		mounts := slices.ContainsFunc(c.VolumeMounts, func(v v1.VolumeMount) bool { return slices.Contains(names, v.Name) })
-		options := seLinuxOptions(pod, c)
-		if !mounts || options == nil {
-			return true
-		}
-		var label string
-		if label, err = m.config.SELinux.FileLabel(options); err == nil && label != "" {
-			labels = append(labels, label)
-		}
-		return err == nil
-	})
-	slices.Sort(labels)
-	return slices.Compact(labels), volume.NothingDone(err)
-}
-
-// seLinuxOptions are the container's own, or else the pod's.
-func seLinuxOptions(pod *v1.Pod, c *v1.Container) *v1.SELinuxOptions {
-	if c.SecurityContext != nil && c.SecurityContext.SELinuxOptions != nil {
-		return c.SecurityContext.SELinuxOptions
-	}
-	if pod.Spec.SecurityContext != nil {
-		return pod.Spec.SecurityContext.SELinuxOptions
-	}
-	return nil
-}
-
 // label sets the label that the volume is asked to be mounted with. One that is
 // mounted keeps its own, since another needs another mount.
 func (m *Manager) label(ctx context.Context, u *setUp, plugin volume.VolumePlugin, spec *volume.Spec) (err error) {
@@ -115,7 +25,7 @@ func (m *Manager) label(ctx context.Context, u *setUp, plugin volume.VolumePlugi
 		u.record.SELinuxLabel = label
 		return nil
 	}
-	u.record.SELinuxLabel, err = m.mountLabel(ctx, u.pod, u.record.Volumes, plugin, spec)
+	u.record.SELinuxLabel, err = m.config.SELinux.MountLabel(ctx, u.pod, u.record.Volumes, plugin, spec)
 	return err
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/selinux"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -38,7 +39,7 @@ type world struct {
 	mounter   mount.Interface              // nil: the fake
 	hostFiles volume.HostFiles
 	holder    volumemanager.DeviceHolder
-	seLinux   volumemanager.SELinuxLabels // nil: the node has none
+	seLinux   selinux.Labels // nil: the node has none
 
 	seLinuxMount bool
 
@@ -71,7 +72,7 @@ func (w *world) config() volumemanager.Config {
 	c := volumemanager.Config{
 		RootDir: w.root, NodeName: "node1", Objects: w.store, Plugins: plugins.All(), Mounter: w.fake, Events: w.events, HostFiles: w.hostFiles,
 		SetUpTimeout: w.setUpTimeout, Containers: w.containers, DeviceHolder: w.holder,
-		SELinux: w.seLinux, SELinuxMount: w.seLinuxMount,
+		SELinux: selinux.Policy{Labels: w.seLinux, Mount: w.seLinuxMount},
 	}
 	if w.plugins != nil {
 		c.Plugins = w.plugins()

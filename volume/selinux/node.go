@@ -1,4 +1,4 @@
-package volumemanager
+package selinux
 
 import (
 	v1 "k8s.io/api/core/v1"
@@ -7,35 +7,35 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// NodeSELinuxLabels is the role as this node's own SELinux policy plays it, as
+// NodeLabels is the role as this node's own SELinux policy plays it, as
 // container runtimes do: files have the policy's label for containers' files,
 // with the container's level and user.
-type NodeSELinuxLabels struct{ files selinuxlabel.Label }
+type NodeLabels struct{ files selinuxlabel.Label }
 
-var _ SELinuxLabels = NodeSELinuxLabels{}
+var _ Labels = NodeLabels{}
 
-// NewNodeSELinuxLabels returns the role for a node whose containers' files have
+// NewNodeLabels returns the role for a node whose containers' files have
 // this label where nothing else is asked for.
-func NewNodeSELinuxLabels(user, role, fileType, level string) NodeSELinuxLabels {
-	return NodeSELinuxLabels{selinuxlabel.Label{User: user, Role: role, Type: fileType, Level: level}}
+func NewNodeLabels(user, role, fileType, level string) NodeLabels {
+	return NodeLabels{selinuxlabel.Label{User: user, Role: role, Type: fileType, Level: level}}
 }
 
-// ReadNodeSELinuxLabels reads the policy; enabled is false where the kernel has
+// ReadNodeLabels reads the policy; enabled is false where the kernel has
 // no SELinux, and Config.SELinux is best left nil. An error says that it has,
 // but its policy has no label for containers' files.
-func ReadNodeSELinuxLabels() (labels NodeSELinuxLabels, enabled bool, err error) {
+func ReadNodeLabels() (labels NodeLabels, enabled bool, err error) {
 	from := selinuxlabel.Host()
 	if enabled, err = from.Enabled(); err != nil || !enabled {
-		return NodeSELinuxLabels{}, false, err
+		return NodeLabels{}, false, err
 	}
 	labels.files, err = from.FileLabel()
 	return labels, true, err
 }
 
-// FileLabel implements [SELinuxLabels]. Without a level there is none, since the
+// FileLabel implements [Labels]. Without a level there is none, since the
 // runtime will choose one. Options with characters that no label has are a
 // *volume.InvalidSpecError.
-func (n NodeSELinuxLabels) FileLabel(options *v1.SELinuxOptions) (string, error) {
+func (n NodeLabels) FileLabel(options *v1.SELinuxOptions) (string, error) {
 	if options == nil || options.Level == "" {
 		return "", nil
 	}

@@ -1,4 +1,4 @@
-package volumemanager_test
+package selinux_test
 
 import (
 	"errors"
@@ -7,11 +7,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/volumemanager"
+	"github.com/podvol/podvol/volume/selinux"
 )
 
 func TestNodeSELinuxLabels(t *testing.T) {
-	node := volumemanager.NewNodeSELinuxLabels("system_u", "object_r", "container_file_t", "s0")
+	node := selinux.NewNodeLabels("system_u", "object_r", "container_file_t", "s0")
 	for name, tc := range map[string]struct {
 		options *v1.SELinuxOptions
 		want    string
