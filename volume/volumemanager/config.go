@@ -126,7 +126,7 @@ func (c Config) check() error {
 }
 
 func (c Config) host() *volume.Host {
-	read := objectRoles{c.Objects}
+	read := objects.Roles{Source: c.Objects}
 	host := &volume.Host{
 		RootDir:      filepath.Clean(c.RootDir),
 		NodeName:     types.NodeName(c.NodeName),
