@@ -25,7 +25,7 @@ const (
 func tooLarge() map[string]size {
 	return map[string]size{
 		"volume/persistentvolume/embedded": {methods: map[string]int{"Cluster": 62}},
-		"volume/volumemanager":             {files: 47, lines: 6_950, methods: map[string]int{"Manager": 177}},
+		"volume/volumemanager":             {lines: 6_400},
 		"volume/volumetest":                {files: 41, lines: 6_600, functions: map[string]int{"contractChecks": 63, "faultChecks": 65, "lifecycleChecks": 92, "provisionChecks": 94}},
 	}
 }

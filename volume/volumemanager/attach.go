@@ -35,17 +35,17 @@ func (m *Manager) VolumesInUse() []v1.UniqueVolumeName {
 	damaged := m.Damaged() != nil
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	names := make([]v1.UniqueVolumeName, 0, len(m.attachments))
-	for name, a := range m.attachments {
+	names := make([]v1.UniqueVolumeName, 0, len(m.node.attachments))
+	for name, a := range m.node.attachments {
 		if a.inUse() {
 			names = append(names, name)
 		}
 	}
-	names = m.appendHidden(names, damaged)
+	names = m.node.appendHidden(names, damaged)
 	slices.Sort(names)
 	names = slices.Compact(names)
 	// A report that lacks a volume may be on its way to whoever detaches.
-	maps.DeleteFunc(m.reported, func(name v1.UniqueVolumeName, _ struct{}) bool {
+	maps.DeleteFunc(m.node.reported, func(name v1.UniqueVolumeName, _ struct{}) bool {
 		_, listed := slices.BinarySearch(names, name)
 		return !listed
 	})
@@ -55,12 +55,12 @@ func (m *Manager) VolumesInUse() []v1.UniqueVolumeName {
 // appendHidden adds what may be the volumes whose records cannot be read: which
 // they are nobody knows, so it is every volume of the same plugins that the
 // node's status has. The caller holds the lock.
-func (m *Manager) appendHidden(names []v1.UniqueVolumeName, damaged bool) []v1.UniqueVolumeName {
+func (n *nodeDevices) appendHidden(names []v1.UniqueVolumeName, damaged bool) []v1.UniqueVolumeName {
 	hidden := make(map[string]bool)
 	if damaged {
 		hidden[""] = true
 	}
-	for _, p := range m.pods {
+	for _, p := range n.pods {
 		for _, s := range p.volumes {
 			if s.actual.unreadable != nil {
 				hidden[s.actual.key.Plugin+"/"] = true
@@ -68,12 +68,12 @@ func (m *Manager) appendHidden(names []v1.UniqueVolumeName, damaged bool) []v1.U
 		}
 	}
 	for prefix := range hidden {
-		for name := range m.attached {
+		for name := range n.attached {
 			if strings.HasPrefix(string(name), prefix) {
 				names = append(names, name)
 			}
 		}
-		for name := range m.reported {
+		for name := range n.reported {
 			if strings.HasPrefix(string(name), prefix) {
 				names = append(names, name)
 			}
@@ -90,14 +90,14 @@ func (m *Manager) appendHidden(names []v1.UniqueVolumeName, damaged bool) []v1.U
 func (m *Manager) ReportedInUse(names []v1.UniqueVolumeName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	before := m.reported
-	m.reported = make(map[v1.UniqueVolumeName]struct{}, len(names))
+	before := m.node.reported
+	m.node.reported = make(map[v1.UniqueVolumeName]struct{}, len(names))
 	for _, name := range names {
-		m.reported[name] = struct{}{}
+		m.node.reported[name] = struct{}{}
 	}
-	for name := range m.reported {
+	for name := range m.node.reported {
 		_, was := before[name]
-		if a := m.attachments[name]; a != nil && !was {
+		if a := m.node.attachments[name]; a != nil && !was {
 			a.proceed()
 		}
 	}
@@ -119,14 +119,14 @@ func (m *Manager) ReportedInUse(names []v1.UniqueVolumeName) {
 func (m *Manager) SetVolumesAttached(attached []v1.AttachedVolume) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	before := m.attached
-	m.attached = make(map[v1.UniqueVolumeName]string, len(attached))
+	before := m.node.attached
+	m.node.attached = make(map[v1.UniqueVolumeName]string, len(attached))
 	for _, v := range attached {
-		m.attached[v.Name] = v.DevicePath
+		m.node.attached[v.Name] = v.DevicePath
 	}
-	for name, a := range m.attachments {
+	for name, a := range m.node.attachments {
 		was, wasAttached := before[name]
-		is, isAttached := m.attached[name]
+		is, isAttached := m.node.attached[name]
 		switch {
 		case before == nil, wasAttached != isAttached:
 			a.publish()
@@ -186,7 +186,7 @@ func asError(e *AttachmentError) error {
 // attachment is one attachable volume, which volumes of pods here want or have.
 // The manager's mutex guards it.
 type attachment struct {
-	m     *Manager
+	m     *nodeDevices
 	name  v1.UniqueVolumeName
 	users map[*podVolume]struct{}
 }
@@ -221,7 +221,7 @@ func (a *attachment) publish() {
 // join makes a volume count as one that wants or has the attachable volume; a
 // nil use, or one of nothing attachable: none. A volume that has one keeps it.
 // The caller holds the lock.
-func (m *Manager) join(s *podVolume, use *deviceUse) {
+func (n *nodeDevices) join(s *podVolume, use *deviceUse) {
 	var name v1.UniqueVolumeName
 	if use != nil && use.attach != nil {
 		name = use.device.name
@@ -230,22 +230,22 @@ func (m *Manager) join(s *podVolume, use *deviceUse) {
 		if s.attachment.name == name || s.actual.exists() {
 			return
 		}
-		m.leave(s)
+		n.leave(s)
 	}
 	if name == "" {
 		return
 	}
-	a := m.attachments[name]
+	a := n.attachments[name]
 	if a == nil {
-		a = &attachment{m: m, name: name, users: make(map[*podVolume]struct{})}
-		m.attachments[name] = a
+		a = &attachment{m: n, name: name, users: make(map[*podVolume]struct{})}
+		n.attachments[name] = a
 	}
 	a.users[s] = struct{}{}
 	s.attachment = a
 }
 
 // leave undoes join. The caller holds the lock.
-func (m *Manager) leave(s *podVolume) {
+func (n *nodeDevices) leave(s *podVolume) {
 	a := s.attachment
 	if a == nil {
 		return
@@ -253,7 +253,7 @@ func (m *Manager) leave(s *podVolume) {
 	s.attachment = nil
 	delete(a.users, s)
 	if len(a.users) == 0 {
-		delete(m.attachments, a.name)
+		delete(n.attachments, a.name)
 	}
 }
 
@@ -290,23 +290,23 @@ func (s *podVolume) isAwaiting() bool {
 // finishWaiting takes down that an operation ended since a report is missing,
 // if it did; this is no failure, and no attempt either: those that wait for one
 // go on waiting. The caller holds the lock.
-func (m *Manager) finishWaiting(s *podVolume, generation int, err error) bool {
+func (r *reconciler) finishWaiting(s *podVolume, generation int, err error) bool {
 	if _, missing := errors.AsType[*AttachmentError](err); !missing {
 		return false
 	}
 	s.failures, s.pauses, s.err = 0, 0, nil
 	if s.state != StateMounted {
-		m.enter(s, StatePending, time.Now())
+		r.enter(s, StatePending, time.Now())
 	}
 	if s.awaits() != nil {
 		s.awaited = generation
 	}
-	m.publish(s)
-	if !s.actual.exists() && m.leaves(s.pod) {
-		m.drop(s)
+	r.publish(s)
+	if !s.actual.exists() && r.leaves(s.pod) {
+		r.drop(s)
 		return true
 	}
-	m.enqueue(s)
+	r.enqueue(s)
 	return true
 }
 

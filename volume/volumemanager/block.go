@@ -51,19 +51,19 @@ func blockPlugin(plugin volume.VolumePlugin, spec *volume.Spec) (volume.BlockVol
 
 // mapDevice publishes the device, which is staged, to the pod. Each step finds
 // what an earlier attempt has done.
-func (m *Manager) mapDevice(ctx context.Context, u *setUp) error {
+func (o *operator) mapDevice(ctx context.Context, u *setUp) error {
 	spec := u.record.Spec()
 	published, err := u.mapping.mapper.MapPodDevice(ctx)
 	if err != nil {
 		return u.device.failed("MapPodDevice", spec, err)
 	}
 	if published == "" {
-		published = m.attachedPath(u.device.device)
+		published = o.node.attachedPath(u.device.device)
 	}
 	if published == "" {
 		return u.device.failed("MapPodDevice", spec, errors.New("device path of the volume is empty"))
 	}
-	if u.mapping.device, err = m.blocks.Publish(ctx, u.record.Volumes[0], u.mapping.place, published); err != nil {
+	if u.mapping.device, err = o.blocks.Publish(ctx, u.record.Volumes[0], u.mapping.place, published); err != nil {
 		return u.device.failed("MapBlockVolume", spec, err)
 	}
 	return nil
@@ -91,7 +91,7 @@ func deviceNodeOf(r *mountrecord.Record) string {
 
 // unmapDevice takes the device from the pod: mapDevice's steps in reverse, each
 // of which succeeds where nothing is left to be done.
-func (m *Manager) unmapDevice(ctx context.Context, was actualVolume, plugin volume.VolumePlugin) error {
+func (o *operator) unmapDevice(ctx context.Context, was actualVolume, plugin volume.VolumePlugin) error {
 	spec := was.record.Spec()
 	able, err := blockPlugin(plugin, spec)
 	if err != nil {
@@ -105,29 +105,29 @@ func (m *Manager) unmapDevice(ctx context.Context, was actualVolume, plugin volu
 	if err != nil {
 		return err
 	}
-	if err := m.blocks.Withdraw(ctx, place); err != nil {
+	if err := o.blocks.Withdraw(ctx, place); err != nil {
 		return err
 	}
 	return unmapper.UnmapPodDevice(ctx)
 }
 
 // setUpDevice makes the device of a block volume ready on this node.
-func (m *Manager) setUpDevice(ctx context.Context, u *setUp, devicePath string) error {
-	before := m.setDevice(u.device.device, deviceState{touched: true})
+func (n *nodeDevices) setUpDevice(ctx context.Context, u *setUp, devicePath string) error {
+	before := n.setDevice(u.device.device, deviceState{touched: true})
 	if _, err := u.mapping.mapper.SetUpDevice(ctx); err != nil {
 		if !volume.IsUncertain(err) {
-			m.setDevice(u.device.device, before)
+			n.setDevice(u.device.device, before)
 		}
 		return u.device.failed("SetUpDevice", u.record.Spec(), err)
 	}
-	m.setDevice(u.device.device, deviceState{touched: true, mounted: true, attachedAt: devicePath})
+	n.setDevice(u.device.device, deviceState{touched: true, mounted: true, attachedAt: devicePath})
 	return nil
 }
 
 // tearDownDevice undoes setUpDevice. First it removes the directory of the pods'
 // binds: where it is not empty, somebody has the device of whom there is no
 // record, and it is left alone.
-func (m *Manager) tearDownDevice(ctx context.Context, use *deviceUse, spec *volume.Spec, podUID types.UID) error {
+func (n *nodeDevices) tearDownDevice(ctx context.Context, use *deviceUse, spec *volume.Spec, podUID types.UID) error {
 	unmapper, err := use.block.NewBlockVolumeUnmapper(spec.Name(), podUID)
 	if err != nil {
 		return use.failed("NewBlockVolumeUnmapper", spec, volume.NothingDone(err))
@@ -135,7 +135,7 @@ func (m *Manager) tearDownDevice(ctx context.Context, use *deviceUse, spec *volu
 	if err := blockmap.RemoveGlobal(use.device.path); err != nil {
 		return use.failed("TearDownDevice", spec, err)
 	}
-	if err := unmapper.TearDownDevice(ctx, use.device.path, m.attachedPath(use.device)); err != nil {
+	if err := unmapper.TearDownDevice(ctx, use.device.path, n.attachedPath(use.device)); err != nil {
 		return use.failed("TearDownDevice", spec, err)
 	}
 	return nil
@@ -143,13 +143,13 @@ func (m *Manager) tearDownDevice(ctx context.Context, use *deviceUse, spec *volu
 
 // attachedPath is where an attached device is; empty where nothing is attached,
 // or nobody has said where.
-func (m *Manager) attachedPath(key deviceKey) string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if d := m.devices[key]; d != nil && d.attachedAt != "" {
+func (n *nodeDevices) attachedPath(key deviceKey) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if d := n.mounts[key]; d != nil && d.attachedAt != "" {
 		return d.attachedAt
 	}
-	return m.attached[key.name]
+	return n.attached[key.name]
 }
 
 // deviceLink is the pod's link to a block volume's device.
@@ -158,15 +158,15 @@ func deviceLink(host volume.VolumeHost, key rootdir.Key) string {
 }
 
 // hasDeviceLink reports whether what is without a record is a block volume.
-func (m *Manager) hasDeviceLink(key rootdir.Key) bool {
-	_, err := os.Readlink(deviceLink(m.host, key))
+func (w *world) hasDeviceLink(key rootdir.Key) bool {
+	_, err := os.Readlink(deviceLink(w.host, key))
 	return err == nil
 }
 
 // rebuildBlock makes a record from a pod's link to a device. Which device that
 // is, is known by today's name only, so the source counts as guessed.
-func (m *Manager) rebuildBlock(ctx context.Context, key rootdir.Key, plugin volume.VolumePlugin) (*mountrecord.Record, error) {
-	link := deviceLink(m.host, key)
+func (v *recovery) rebuildBlock(ctx context.Context, key rootdir.Key, plugin volume.VolumePlugin) (*mountrecord.Record, error) {
+	link := deviceLink(v.host, key)
 	able, ok := volume.AsBlock(plugin)
 	if !ok {
 		return nil, volume.Invalid(link, "%s has no block volumes, so this is none of podvol's", key.Plugin)
@@ -186,12 +186,12 @@ func (m *Manager) rebuildBlock(ctx context.Context, key rootdir.Key, plugin volu
 }
 
 // foundDevice is what is mapped of a rebuilt block volume; nil for file systems.
-func (m *Manager) foundDevice(record *mountrecord.Record) (*mountrecord.MappedDevice, error) {
+func (v *recovery) foundDevice(record *mountrecord.Record) (*mountrecord.MappedDevice, error) {
 	spec := record.Spec()
 	if !spec.IsBlock() {
 		return nil, nil
 	}
-	plugin, err := m.plugins.FindPluginByName(record.Plugin)
+	plugin, err := v.plugins.FindPluginByName(record.Plugin)
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ type watch struct {
 // watched before it is read, so that no change goes unseen; one that does not
 // exist yet is watched too.
 type dependencies struct {
-	m *Manager
+	m *operator
 	s *podVolume
 }
 
@@ -39,15 +39,15 @@ func (d dependencies) on(ref volume.ObjectRef) {
 
 // watch calls f after changes of an object, or without a name of any of its kind.
 // Trust bundles are watched where they are read.
-func (m *Manager) watch(ref volume.ObjectRef, f func()) (stop func()) {
+func (o *operator) watch(ref volume.ObjectRef, f func()) (stop func()) {
 	told := func(volume.ObjectRef) { f() }
-	if bundles, ok := m.config.TrustBundles.(volume.TrustBundleWatcher); ok && ref.Kind == "ClusterTrustBundle" {
+	if bundles, ok := o.config.TrustBundles.(volume.TrustBundleWatcher); ok && ref.Kind == "ClusterTrustBundle" {
 		return bundles.WatchTrustBundles(f)
 	}
 	if ref.Name != "" {
-		return m.config.Objects.Watch(ref, told)
+		return o.config.Objects.Watch(ref, told)
 	}
-	if lister, ok := m.config.Objects.(objects.Lister); ok {
+	if lister, ok := o.config.Objects.(objects.Lister); ok {
 		return lister.WatchKind(ref.Kind, told)
 	}
 	return func() {} // nor can they be read
@@ -89,15 +89,15 @@ func stopAll(watches []watch) {
 }
 
 // refreshLater has the volume set up again when its mounter says so.
-func (m *Manager) refreshLater(s *podVolume, mounter volume.Mounter) {
+func (o *operator) refreshLater(s *podVolume, mounter volume.Mounter) {
 	due := volume.RefreshAfter(mounter)
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if s.refresh != nil {
 		s.refresh.Stop()
 		s.refresh = nil
 	}
-	if !due.IsZero() && !m.stopping {
-		s.refresh = time.AfterFunc(time.Until(due), func() { m.dependencyChanged(s) })
+	if !due.IsZero() && !o.stopping {
+		s.refresh = time.AfterFunc(time.Until(due), func() { o.dependencyChanged(s) })
 	}
 }

@@ -74,10 +74,10 @@ func samePod(a, b *v1.Pod) bool {
 }
 
 // declare makes the pod a part of the desired state of the world. The caller holds the lock.
-func (m *Manager) declare(pod *v1.Pod) *podState {
-	p := m.pod(pod.UID)
-	m.declarations++
-	p.declaration = m.declarations
+func (w *world) declare(pod *v1.Pod) *podState {
+	p := w.pod(pod.UID)
+	w.declarations++
+	p.declaration = w.declarations
 	p.name, p.pod = podName(pod), pod.DeepCopy() // operations may outlive the call
 	p.wanted, p.deleted, p.ended, p.released = true, false, false, false
 	for _, s := range p.volumes {
@@ -93,15 +93,15 @@ func (m *Manager) declare(pod *v1.Pod) *podState {
 		s.wanted = slices.ContainsFunc(names, func(name string) bool { return volume.UsedByContainer(p.pod, name) })
 		s.unused = !s.wanted
 		if s.unused {
-			m.rest(s)
+			w.rest(s)
 			continue
 		}
 		if s.state == StateUnused {
-			m.enter(s, StatePending, time.Now())
+			w.enter(s, StatePending, time.Now())
 		}
-		m.resync(s)
+		w.resync(s)
 	}
-	m.dropUnused(p)
+	w.dropUnused(p)
 	p.announce()
 	return p
 }
@@ -117,28 +117,28 @@ func (m *Manager) DeletePod(podUID types.UID) {
 }
 
 // deletePod takes a pod out of the desired state of the world, for good. The caller holds the lock.
-func (m *Manager) deletePod(podUID types.UID, released bool) {
-	delete(m.kept, podUID)
-	if p, ok := m.pods[podUID]; ok {
+func (w *world) deletePod(podUID types.UID, released bool) {
+	delete(w.kept, podUID)
+	if p, ok := w.pods[podUID]; ok {
 		p.ended = false
-		m.withdraw(p, released)
+		w.withdraw(p, released)
 	}
 }
 
 // withdraw takes a pod out of the desired state of the world. The caller holds the lock.
-func (m *Manager) withdraw(p *podState, released bool) {
-	m.declarations++
-	p.declaration = m.declarations
+func (w *world) withdraw(p *podState, released bool) {
+	w.declarations++
+	p.declaration = w.declarations
 	p.wanted, p.deleted, p.released = false, true, p.released || released
 	for _, s := range slices.Clone(p.volumes) {
 		if s.doing == opSetUp {
 			s.giveUp(ErrWithdrawn)
 		}
-		m.resync(s)
+		w.resync(s)
 	}
 	p.announce()
-	if len(p.volumes) == 0 && (!p.ended || m.hasRecovered()) {
-		delete(m.pods, p.uid) // nobody else would
+	if len(p.volumes) == 0 && (!p.ended || w.hasRecovered()) {
+		delete(w.pods, p.uid) // nobody else would
 	}
 }
 
@@ -161,11 +161,11 @@ func (m *Manager) PodsComplete(kept ...types.UID) {
 
 // resyncUndeclared has the volumes of pods that nobody has declared looked at
 // again: they may leave by now. The caller holds the lock.
-func (m *Manager) resyncUndeclared() {
-	for _, p := range m.pods {
+func (w *world) resyncUndeclared() {
+	for _, p := range w.pods {
 		if p.pod == nil {
 			for _, s := range p.volumes {
-				m.resync(s)
+				w.resync(s)
 			}
 		}
 	}
@@ -173,25 +173,25 @@ func (m *Manager) resyncUndeclared() {
 
 // leaves reports whether a pod is to go: it was deleted by name, or is not in
 // the complete set.
-func (m *Manager) leaves(p *podState) bool {
-	return !p.wanted && (p.deleted || p.pod == nil && m.complete && !m.kept[p.uid])
+func (w *world) leaves(p *podState) bool {
+	return !p.wanted && (p.deleted || p.pod == nil && w.complete && !w.kept[p.uid])
 }
 
 // resync gives a volume a reason for another operation, at once. The caller holds
 // the lock.
-func (m *Manager) resync(s *podVolume) {
+func (w *world) resync(s *podVolume) {
 	s.generation++
 	s.failures, s.pauses = 0, 0
 	s.stopRetry()
-	m.enqueue(s)
+	w.enqueue(s)
 }
 
 // dependencyChanged is resync for those that do not hold the lock: something that the volume
 // depends on has changed.
-func (m *Manager) dependencyChanged(s *podVolume) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.resync(s)
+func (w *world) dependencyChanged(s *podVolume) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.resync(s)
 }
 
 // CheckPod returns why [Manager.PutPod] would refuse the pod if it were new here,
@@ -217,9 +217,9 @@ func checkVolumes(pod *v1.Pod) error {
 	return validation.PodVolumes(pod)
 }
 
-func (m *Manager) checkByPlugins(pod *v1.Pod) error {
+func (w *world) checkByPlugins(pod *v1.Pod) error {
 	var faults []error
-	for _, plugin := range m.config.Plugins {
+	for _, plugin := range w.config.Plugins {
 		faults = append(faults, volume.CheckPod(plugin, pod))
 	}
 	return errors.Join(faults...)
@@ -227,12 +227,12 @@ func (m *Manager) checkByPlugins(pod *v1.Pod) error {
 
 // isNew reports whether nothing of a pod can be mounted: it was not declared, and
 // has no records. The caller holds the lock.
-func (m *Manager) isNew(podUID types.UID) bool { return m.hasRecovered() && m.pods[podUID] == nil }
+func (w *world) isNew(podUID types.UID) bool { return w.hasRecovered() && w.pods[podUID] == nil }
 
 // hasRecovered reports whether it is known what the records say.
-func (m *Manager) hasRecovered() bool {
+func (w *world) hasRecovered() bool {
 	select {
-	case <-m.ready:
+	case <-w.ready:
 		return true
 	default:
 		return false
@@ -257,4 +257,117 @@ func namesOf(pod *v1.Pod, v *v1.Volume) (names []string) {
 		}
 	}
 	return names
+}
+
+// ErrPodEnded says that a pod's containers have ended for good: its status has the
+// phase Succeeded or Failed, and none of them running. Its volumes are not set up;
+// [Manager.PutPod] has them torn down.
+var ErrPodEnded = errors.New("the pod has ended (phase Succeeded or Failed), so that its volumes are torn down and not set up")
+
+func containerStatuses(pod *v1.Pod) []v1.ContainerStatus {
+	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses)
+}
+
+// tellsOfAll reports whether a pod's status names each of its containers, so that
+// there is none of which nothing is known.
+func tellsOfAll(pod *v1.Pod) bool {
+	told := containerStatuses(pod)
+	all := true
+	volume.EachContainer(pod, func(c *v1.Container, _ string) bool {
+		all = slices.ContainsFunc(told, func(s v1.ContainerStatus) bool { return s.Name == c.Name })
+		return all
+	})
+	return all
+}
+
+// endPod withdraws a pod that has ended, but does not forget it: its own data may stay
+// until it is deleted. The caller holds the lock.
+func (w *world) endPod(pod *v1.Pod) {
+	p := w.pods[pod.UID]
+	switch {
+	case p != nil:
+	case w.hasRecovered():
+		return // it has nothing here
+	default:
+		p = w.pod(pod.UID) // there may be records of it
+	}
+	gone := w.config.Containers == nil && tellsOfAll(pod)
+	if p.ended && (p.released || !gone) {
+		return // just so
+	}
+	p.name, p.pod, p.ended = podName(pod), pod.DeepCopy(), true
+	w.withdraw(p, gone)
+}
+
+// keeps reports whether a volume's data stays although its pod has ended.
+func (w *world) keeps(s *podVolume) bool {
+	if !s.pod.ended || !w.config.KeepEndedPodData {
+		return false
+	}
+	r := s.actual.record
+	return r != nil && r.InlineVolume != nil && r.InlineVolume.EmptyDir != nil
+}
+
+// recoverEnded reconciles the recorded volumes of pods that have ended, and forgets
+// such pods without records. The caller holds the lock.
+func (w *world) recoverEnded() {
+	for uid, p := range w.pods {
+		if !p.ended {
+			continue
+		}
+		if len(p.volumes) == 0 {
+			delete(w.pods, uid)
+		}
+		for _, s := range p.volumes {
+			w.resync(s)
+		}
+	}
+}
+
+// rest ends all work on a volume that no container uses: no attempt, no refresh, no
+// watch, and no wait for others. What is mounted stays, as with the kubelet, and goes
+// with the pod. It is idempotent. The caller holds the lock.
+func (w *world) rest(s *podVolume) {
+	s.stopRetry()
+	if s.doing != opNone {
+		return // it is reconciled again when the operation ends
+	}
+	w.stopFollowing(s)
+	s.waitForLabel(nil)
+	w.node.stopWaitingForPod(s)
+	if !s.actual.exists() {
+		w.node.leave(s)
+		s.shown = nil
+		w.byClaim.note(s)
+	}
+	s.failures, s.pauses, s.err = 0, 0, nil
+	if s.state == StateMounted || s.state == StateUnused || s.actual.unreadable != nil || s.actual.detached != nil {
+		return
+	}
+	w.enter(s, StateUnused, time.Now())
+	w.publish(s)
+}
+
+// stopFollowing stops the timer and the watches that would set a volume up again, while
+// no operation is under way. The caller holds the lock.
+func (w *world) stopFollowing(s *podVolume) {
+	if s.refresh != nil {
+		s.refresh.Stop()
+		s.refresh = nil
+	}
+	if len(s.watches) > 0 {
+		watches := s.watches
+		s.watches = nil
+		w.running.Go(func() { stopAll(watches) }) // stopping may wait for a call that waits for the lock
+	}
+}
+
+// dropUnused forgets the volumes that no container has used and that a pod, as it
+// was declared now, does not have any more. The caller holds the lock.
+func (w *world) dropUnused(p *podState) {
+	for _, s := range slices.Clone(p.volumes) {
+		if s.state == StateUnused && !s.wanted && !s.unused && !s.actual.exists() {
+			w.drop(s)
+		}
+	}
 }

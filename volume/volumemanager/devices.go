@@ -1,13 +1,42 @@
 package volumemanager
 
 import (
+	"context"
+	"fmt"
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
+
+// nodeDevices are the devices that are attached and mounted once per node, and which volumes
+// have them. A volume without such a device asks it for nothing.
+type nodeDevices struct {
+	*world
+	locks keylock.Map[v1.UniqueVolumeName]
+
+	// What follows is guarded by the world's lock.
+
+	mounts      map[deviceKey]*deviceMount
+	oncePod     map[string]map[*podVolume]struct{} // those that wait for a PersistentVolume that another pod has
+	attachments map[v1.UniqueVolumeName]*attachment
+	reported    map[v1.UniqueVolumeName]struct{} // in use, in the node's status
+	attached    map[v1.UniqueVolumeName]string   // with the devices' paths; nil until somebody says
+}
+
+func newNodeDevices(w *world) *nodeDevices {
+	return &nodeDevices{
+		world:       w,
+		mounts:      make(map[deviceKey]*deviceMount),
+		oncePod:     make(map[string]map[*podVolume]struct{}),
+		attachments: make(map[v1.UniqueVolumeName]*attachment),
+	}
+}
 
 // deviceUse is what a volume needs of its node besides the pod's own mount.
 type deviceUse struct {
@@ -131,11 +160,11 @@ func (use *deviceUse) failed(op string, spec *volume.Spec, err error) error {
 
 // hold makes a volume with a record on disk count as one that keeps the device.
 // The caller holds the lock.
-func (m *Manager) hold(s *podVolume, key deviceKey) *deviceMount {
-	d := m.devices[key]
+func (n *nodeDevices) hold(s *podVolume, key deviceKey) *deviceMount {
+	d := n.mounts[key]
 	if d == nil {
 		d = &deviceMount{holders: make(map[*podVolume]struct{}), waiters: make(map[*podVolume]struct{})}
-		m.devices[key] = d
+		n.mounts[key] = d
 	}
 	d.holders[s] = struct{}{}
 	return d
@@ -144,83 +173,83 @@ func (m *Manager) hold(s *podVolume, key deviceKey) *deviceMount {
 // letGo takes a volume off the device, unless it is the last one and the device
 // may be mounted. Whoever is let go may remove its record. The caller holds
 // the lock.
-func (m *Manager) letGo(s *podVolume, key deviceKey) bool {
-	d := m.devices[key]
+func (n *nodeDevices) letGo(s *podVolume, key deviceKey) bool {
+	d := n.mounts[key]
 	if d == nil {
 		return true
 	}
 	if _, held := d.holders[s]; held && d.touched && len(d.holders) == 1 {
 		return false
 	}
-	m.forget(s, key)
+	n.forget(s, key)
 	return true
 }
 
 // forget takes a volume off a device, of which it has nothing after all. The
 // caller holds the lock.
-func (m *Manager) forget(s *podVolume, key deviceKey) {
-	d := m.devices[key]
+func (n *nodeDevices) forget(s *podVolume, key deviceKey) {
+	d := n.mounts[key]
 	if d == nil {
 		return
 	}
 	delete(d.holders, s)
 	if len(d.holders) == 0 {
-		delete(m.devices, key)
+		delete(n.mounts, key)
 	}
-	m.wakeWaiters(d)
+	n.wakeWaiters(d)
 }
 
 // passDevice makes another entry the holder of what a volume has. The caller
 // holds the lock.
-func (m *Manager) passDevice(from, to *podVolume, use *deviceUse) {
+func (n *nodeDevices) passDevice(from, to *podVolume, use *deviceUse) {
 	if use == nil {
 		return
 	}
-	m.join(to, use)
+	n.join(to, use)
 	if use.device.path != "" {
-		m.hold(to, use.device)
-		m.forget(from, use.device)
+		n.hold(to, use.device)
+		n.forget(from, use.device)
 	}
 }
 
 // letGoOf is letGo for those that do not hold the lock.
-func (m *Manager) letGoOf(s *podVolume, key deviceKey) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.letGo(s, key)
+func (n *nodeDevices) letGoOf(s *podVolume, key deviceKey) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.letGo(s, key)
 }
 
 // mustUnmount lets go, or says that the volume is the last one: then whoever
 // comes from now on finds the device unmounted, and waits for its lock, which
 // the caller holds.
-func (m *Manager) mustUnmount(s *podVolume, key deviceKey) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.letGo(s, key) {
+func (n *nodeDevices) mustUnmount(s *podVolume, key deviceKey) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.letGo(s, key) {
 		return false
 	}
-	m.devices[key].mounted = false
+	n.mounts[key].mounted = false
 	return true
 }
 
 // recoverDevice makes a volume whose record was found count again. The caller
 // holds the lock.
-func (m *Manager) recoverDevice(s *podVolume, record *mountrecord.Record, mounted rootdir.Mounts) {
-	plugin, err := m.plugins.FindPluginByName(record.Plugin)
+func (n *nodeDevices) recoverDevice(s *podVolume, record *mountrecord.Record, mounted rootdir.Mounts) {
+	plugin, err := n.plugins.FindPluginByName(record.Plugin)
 	if err != nil {
 		return // nor can it be torn down
 	}
 	use, err := deviceOf(plugin, record.Spec(), record.PodUID)
-	m.join(s, use)
+	n.join(s, use)
 	if err != nil {
-		m.log.Warn("what a recorded volume needs of its node is not known; it is asked again before the volume is torn down", "podUID", record.PodUID, "volume", record.Volumes[0], "error", err)
+		n.log.Warn("what a recorded volume needs of its node is not known; it is asked again before the volume is torn down", "podUID", record.PodUID, "volume", record.Volumes[0], "error", err)
 		return
 	}
 	s.actual.device = use
 	if use == nil || use.device.path == "" {
 		return
 	}
-	d := m.hold(s, use.device)
+	d := n.hold(s, use.device)
 	d.recoverLabel(use.device.path, record, mounted)
 	d.touched = true
 	switch c := record.Confirmed; {
@@ -244,5 +273,184 @@ func (d *deviceMount) recoverLabel(path string, record *mountrecord.Record, moun
 		d.label = mounted.Label(path)
 	default:
 		d.label = record.SELinuxLabel
+	}
+}
+
+// labelConflict says that a device is mounted with one SELinux label for another pod on
+// this node, and is asked for with another; empty: none. The volume is mounted when
+// those pods have gone.
+func labelConflict(name, mounted, asked string) error {
+	return &volume.Failure{
+		Cause: ErrSELinuxConflict, Subject: name,
+		What: fmt.Sprintf("conflicting SELinux labels of volume %s: %q and %q", name, mounted, asked),
+		Next: "it waits until the pods with the former have left this node, or set seLinuxChangePolicy of both pods to Recursive",
+	}
+}
+
+// label sets the label that the volume is asked to be mounted with. One that is
+// mounted keeps its own, since another needs another mount.
+func (o *operator) label(ctx context.Context, u *setUp, plugin volume.VolumePlugin, spec *volume.Spec) (err error) {
+	if label, mounted := o.mountedLabel(u); mounted {
+		u.record.SELinuxLabel = label
+		return nil
+	}
+	u.record.SELinuxLabel, err = o.config.SELinux.MountLabel(ctx, u.pod, u.record.Volumes, plugin, spec)
+	return err
+}
+
+func (o *operator) mountedLabel(u *setUp) (label string, mounted bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, s := range u.of.pod.volumes { // one that was adopted has another entry
+		if s.state == StateMounted && s.actual.record != nil && s.actual.key == u.key {
+			return s.actual.record.SELinuxLabel, true
+		}
+	}
+	return "", false
+}
+
+// conflict says that the device is mounted with another label for others; then
+// the volume is tried again when they have let go of it. The caller holds the
+// lock.
+func (n *nodeDevices) conflict(u *setUp) error {
+	if u.device == nil {
+		return nil
+	}
+	d := n.mounts[u.device.device]
+	if d == nil || !d.mislabelled(u) || !d.isOthers(u.of) {
+		return nil
+	}
+	u.of.waitForLabel(d)
+	return volume.NothingDone(labelConflict(u.record.Spec().Name(), d.label, u.record.SELinuxLabel))
+}
+
+// waitForLabel makes the volume wait for the label of a device to go; nil: of
+// none. The caller holds the lock.
+func (s *podVolume) waitForLabel(d *deviceMount) {
+	if s.labelled != nil {
+		delete(s.labelled.waiters, s)
+	}
+	s.labelled = d
+	if d != nil {
+		d.waiters[s] = struct{}{}
+	}
+}
+
+// isOthers reports whether others than the volume keep the device as it is
+// mounted. The caller holds the lock.
+func (d *deviceMount) isOthers(s *podVolume) bool {
+	_, held := d.holders[s]
+	return d.touched && (len(d.holders) > 1 || !held && len(d.holders) == 1)
+}
+
+// wakeWaiters has those tried again that nobody else's label keeps from the
+// device any more. The caller holds the lock.
+func (n *nodeDevices) wakeWaiters(d *deviceMount) {
+	for s := range d.waiters {
+		if d.isOthers(s) {
+			continue
+		}
+		s.waitForLabel(nil)
+		if s.wanted && s.pod.wanted {
+			n.resync(s)
+		}
+	}
+}
+
+func (d *deviceMount) mislabelled(u *setUp) bool {
+	return u.mapping == nil && d.touched && d.label != u.record.SELinuxLabel
+}
+
+// relabel unmounts a device whose label is not the one asked for, for the only
+// pod that has it. The caller holds the device's lock.
+func (n *nodeDevices) relabel(ctx context.Context, u *setUp) error {
+	n.mu.Lock()
+	d := n.mounts[u.device.device]
+	wrong := d != nil && d.mislabelled(u)
+	n.mu.Unlock()
+	if !wrong {
+		return nil
+	}
+	if err := unmountDevice(ctx, u.device, u.record.Spec()); err != nil {
+		return err
+	}
+	n.setDevice(u.device.device, deviceState{})
+	return nil
+}
+
+// usedByOther says that a PersistentVolume whose only access mode is ReadWriteOncePod
+// is not set up for a pod, since another one on this node has it. It is set up once
+// that pod's volume is torn down.
+func usedByOther(pv string, pod, user types.NamespacedName, userUID types.UID) error {
+	return &volume.Failure{
+		Cause: ErrUsedByOtherPod, Subject: pv,
+		What: fmt.Sprintf("PersistentVolume %s has the access mode ReadWriteOncePod and is in use by pod %s (UID %s)", pv, user, userUID),
+		Next: fmt.Sprintf("pod %s gets it when that one has left this node", pod),
+	}
+}
+
+func isOncePod(pv *v1.PersistentVolume) bool {
+	return pv != nil && slices.Equal(pv.Spec.AccessModes, []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod})
+}
+
+// checkOncePod refuses a ReadWriteOncePod volume that another pod has something
+// of, as the kubelet does (KEP-2485), but whatever its plugin; then the volume is
+// tried again when a pod has let go of it. What is mounted already stays, and may
+// be looked at again. The caller holds the lock.
+func (n *nodeDevices) checkOncePod(u *setUp) error {
+	pv := u.record.PersistentVolume
+	if !isOncePod(pv) || u.of.state == StateMounted && u.of.actual.exists() {
+		return nil
+	}
+	for _, p := range n.pods {
+		if p == u.of.pod || p.find(func(s *podVolume) bool { return s.has(u, pv.Name) }) == nil {
+			continue
+		}
+		waiters := n.oncePod[pv.Name]
+		if waiters == nil {
+			waiters = make(map[*podVolume]struct{})
+			n.oncePod[pv.Name] = waiters
+		}
+		waiters[u.of] = struct{}{}
+		u.of.oncePod = pv.Name
+		return usedByOther(pv.Name, u.record.Pod, p.name, p.uid)
+	}
+	return nil
+}
+
+// has reports whether the volume has something of a PersistentVolume that is asked
+// for. Of a directory whose record is lost only the name is known.
+func (s *podVolume) has(u *setUp, pvName string) bool {
+	r := s.actual.record
+	switch {
+	case !s.actual.exists():
+		return false
+	case r == nil || r.Rebuilt:
+		return s.actual.key.Plugin == u.key.Plugin && s.actual.key.Spec == u.key.Spec
+	}
+	return r.PersistentVolume != nil && r.PersistentVolume.Name == pvName
+}
+
+// stopWaitingForPod forgets that the volume waits for another pod. The caller holds
+// the lock.
+func (n *nodeDevices) stopWaitingForPod(s *podVolume) {
+	if s.oncePod == "" {
+		return
+	}
+	delete(n.oncePod[s.oncePod], s)
+	if len(n.oncePod[s.oncePod]) == 0 {
+		delete(n.oncePod, s.oncePod)
+	}
+	s.oncePod = ""
+}
+
+// wakeForPod has those tried again that wait for another pod to let go of a
+// volume. The caller holds the lock.
+func (n *nodeDevices) wakeForPod(pvName string) {
+	for s := range n.oncePod[pvName] {
+		n.stopWaitingForPod(s)
+		if s.wanted && s.pod.wanted {
+			n.resync(s)
+		}
 	}
 }

@@ -5,7 +5,9 @@
 //
 // # The life of one volume
 //
-// Each volume of a pod goes this way, and the files are named after its steps:
+// Each volume of a pod goes this way, and the files are named after its steps. The
+// [Manager] is the door; behind it a reconciler decides, an operator acts, and both share
+// the world, which is the desired and the actual state of the world:
 //
 //	declare   desired.go    [Manager.PutPod], [Manager.DeletePod]: what is wanted
 //	decide    reconcile.go  compare what is wanted with what there is: one operation, or none
@@ -18,12 +20,12 @@
 // and back, once the pod is deleted:
 //
 //	declare   desired.go    it is not wanted any more
-//	release   release.go    the pod's containers are gone
+//	release   reconcile.go  the pod's containers are gone
 //	act       teardown.go   unbind sub-paths, the plugin's TearDown, the device of the last pod
 //	forget    teardown.go   the directory is gone, and then its record
 //
 // The record comes first and goes last. So whatever crashes when, the next start
-// (recover in manager.go) knows what may be mounted and how to undo it. A failure is
+// (recovery.go) knows what may be mounted and how to undo it. A failure is
 // tried again after a pause that grows, or when what the volume depends on has changed
 // (depend.go).
 //

@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/pathin"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
@@ -114,7 +116,7 @@ func Repair(ctx context.Context, config Config, done func(Problem, error)) error
 		unlock()
 		return err
 	}
-	if err := m.load(); err != nil {
+	if err := m.recovery.load(); err != nil {
 		unlock()
 		return &RootError{RootDir: m.host.RootDir, Err: err}
 	}
@@ -132,24 +134,6 @@ func (m *Manager) repairAll(ctx context.Context, problems []Problem, done func(P
 			return context.Cause(ctx)
 		}
 		done(p, p.repair(ctx, m))
-	}
-	return nil
-}
-
-// load reads the records, so that it is known who shares a device.
-func (m *Manager) load() error {
-	mounted, err := rootdir.ReadMounts(m.host.RootDir, m.host.Mounter)
-	if err != nil {
-		return err
-	}
-	var found []*mountrecord.Record
-	if m.records, found, _, err = rootdir.OpenRecords(m.host.RootDir); err != nil {
-		return err
-	}
-	for _, r := range found {
-		if err := m.recoverRecord(r, mounted); err != nil {
-			return errors.Join(err, m.records.Close())
-		}
 	}
 	return nil
 }
@@ -203,14 +187,14 @@ func recordProblem(key rootdir.Key, v actualVolume, reason error) (Problem, bool
 	p := Problem{Pod: v.record.Pod, PodUID: key.PodUID, Volume: strings.Join(v.record.Volumes, ","), Path: v.record.Path, Err: reason,
 		Repair: "tear it down: unmount what is mounted, remove its directory and its record",
 		repair: func(ctx context.Context, m *Manager) error {
-			s := m.volumeAt(key)
+			s := m.recovery.volumeAt(key)
 			if s == nil {
 				return nil // gone since the plan was made
 			}
 			m.mu.Lock()
 			s.doing = opTearDown // as it is for its pod's other volumes from now on
 			m.mu.Unlock()
-			return m.tearDown(ctx, s)
+			return m.operator.tearDown(ctx, s)
 		}}
 	switch detached, ok := errors.AsType[*lazyunmount.Error](reason); {
 	case ok:
@@ -280,7 +264,7 @@ func (x *examination) orphans(ctx context.Context, dirs []rootdir.Key) (problems
 
 // explainLink adds where the device is mounted that a pod's link leads to.
 func (x *examination) explainLink(ctx context.Context, key rootdir.Key) {
-	record, err := x.manager.rebuild(ctx, key)
+	record, err := x.manager.recovery.rebuild(ctx, key)
 	if err != nil {
 		x.incomplete = true
 		return
@@ -290,7 +274,7 @@ func (x *examination) explainLink(ctx context.Context, key rootdir.Key) {
 
 func (x *examination) planAdoption(ctx context.Context, p *Problem, key rootdir.Key) {
 	x.subPaths[subPathsOf(key)] = true
-	record, err := x.manager.rebuild(ctx, key)
+	record, err := x.manager.recovery.rebuild(ctx, key)
 	if err != nil {
 		x.incomplete = true
 		p.Err, p.Advice = fmt.Errorf("%w; and it cannot be adopted: %w", ErrNoRecord, err), "Unmount it by hand and remove its empty directory."
@@ -301,5 +285,39 @@ func (x *examination) planAdoption(ctx context.Context, p *Problem, key rootdir.
 	if record.Guessed {
 		p.Repair += ", whose source is guessed"
 	}
-	p.repair = func(ctx context.Context, m *Manager) error { return m.adoptOne(ctx, key, x.mounted) }
+	p.repair = func(ctx context.Context, m *Manager) error { return m.recovery.adoptOne(ctx, key, x.mounted) }
+}
+
+// sweepWork begins to unmount what plugins of a dead owner mounted for
+// themselves. Nothing waits for it: a server may be dead.
+func (m *Manager) sweepWork(ctx context.Context) {
+	for _, p := range m.config.Plugins {
+		plugin, ok := volume.AsWorkMount(p)
+		if !ok {
+			continue
+		}
+		m.running.Go(func() {
+			if err := plugin.SweepWork(ctx); err != nil {
+				m.log.Warn("what a plugin had mounted for itself is not all gone", "plugin", plugin.GetPluginName(), "error", err)
+			}
+		})
+	}
+}
+
+// worksAt returns the plugin that mounts at a path for itself.
+func (m *Manager) worksAt(path string) (volume.WorkMountPlugin, bool) {
+	for _, p := range m.config.Plugins {
+		if plugin, ok := volume.AsWorkMount(p); ok && pathin.Strictly(plugin.GetWorkDir(), path) {
+			return plugin, true
+		}
+	}
+	return nil, false
+}
+
+// leftWork is what a plugin mounted for itself, and left.
+func leftWork(plugin volume.WorkMountPlugin, path string) Problem {
+	return Problem{Kind: ProblemWorkMount, Path: path,
+		Err:    errors.New("plugin " + plugin.GetPluginName() + " had mounted this for work of its own, and did not come to unmount it"),
+		Repair: "unmount it and remove its empty directory",
+		repair: func(ctx context.Context, _ *Manager) error { return plugin.SweepWork(ctx) }}
 }

@@ -4,21 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/podvol/podvol/util/durable"
-	"github.com/podvol/podvol/util/keylock"
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/mountrecord"
-	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 var (
@@ -32,60 +28,29 @@ var (
 
 // Manager keeps the volumes of pods below one root directory as they are
 // wanted. All methods are safe for concurrent use.
+//
+// It is the door: behind it a reconciler compares what is wanted with what there is, both
+// in world, and an operator sets up and tears down. recovery learns what an earlier process
+// has left, and mountWatch what others unmount.
 type Manager struct {
-	config  Config
-	host    *volume.Host
-	plugins *volume.VolumePluginMgr
-	log     *slog.Logger
-	records rootdir.Records // set before ready is closed
+	*world
+	reconciler *reconciler
+	operator   *operator
+	recovery   *recovery
+	mountWatch *mountWatch
 
-	running     sync.WaitGroup // operations, also those that nobody waits for
-	podDirs     rootdir.PodDirs
-	deviceLocks keylock.Map[v1.UniqueVolumeName]
-	blocks      blockmap.Mapper
-	containers  *containermounts.Binder
-
-	began   chan struct{} // closed when Run is called
-	ready   chan struct{} // closed when the records have been read
-	stopped chan struct{} // closed when Run ends
-	wake    chan struct{} // holds a value while the queue is not empty
-
-	mu           sync.Mutex
-	ran          bool
-	stopping     bool
-	pods         map[types.UID]*podState
-	byClaim      claimIndex
-	declarations int
-	complete     bool               // every pod has been declared once
-	kept         map[types.UID]bool // though they are not declared
-	queue        []*podVolume
-	watchers     map[*watcher]struct{}
-	devices      map[deviceKey]*deviceMount
-	oncePod      map[string]map[*podVolume]struct{} // those that wait for a PersistentVolume that another pod has
-	attachments  map[v1.UniqueVolumeName]*attachment
-	reported     map[v1.UniqueVolumeName]struct{} // in use, in the node's status
-	attached     map[v1.UniqueVolumeName]string   // with the devices' paths; nil until somebody says
+	began chan struct{} // closed when Run is called
+	ran   bool          // guarded by the world's lock
 }
 
 func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMgr) *Manager {
+	w := newWorld(config, host, plugins)
+	operator := newOperator(w)
 	m := &Manager{
-		config:      config,
-		host:        host,
-		plugins:     plugins,
-		log:         config.Logger,
-		began:       make(chan struct{}),
-		ready:       make(chan struct{}),
-		stopped:     make(chan struct{}),
-		wake:        make(chan struct{}, 1),
-		pods:        make(map[types.UID]*podState),
-		byClaim:     make(claimIndex),
-		watchers:    make(map[*watcher]struct{}),
-		devices:     make(map[deviceKey]*deviceMount),
-		oncePod:     make(map[string]map[*podVolume]struct{}),
-		attachments: make(map[v1.UniqueVolumeName]*attachment),
+		world: w, operator: operator, reconciler: &reconciler{world: w, operator: operator},
+		recovery: &recovery{w}, mountWatch: &mountWatch{w}, began: make(chan struct{}),
 	}
-	m.blocks = blockmap.Mapper{Mounter: host.Mounter, Holder: config.DeviceHolder, KeepRoot: m.keepRoot}
-	m.containers = containermounts.New(host, plugins, containerVolumes{m})
+	w.containers = containermounts.New(host, plugins, containerVolumes{m})
 	return m
 }
 
@@ -109,8 +74,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
-	changes := m.subscribeMounts(watching) // before the table is read for the first time
-	if err := m.recover(ctx); err != nil {
+	changes := m.mountWatch.subscribeMounts(watching) // before the table is read for the first time
+	if err := m.recovery.recover(ctx); err != nil {
 		err = errors.Join(err, m.records.Close())
 		unlock()
 		return &RootError{RootDir: m.host.RootDir, Err: err}
@@ -120,8 +85,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	close(m.ready)
 	m.sweepWork(ctx)
-	m.running.Go(func() { m.watchMounts(watching, changes) })
-	m.reconcileAll(ctx)
+	m.running.Go(func() { m.mountWatch.watchMounts(watching, changes) })
+	m.reconciler.reconcileAll(ctx)
 	m.end()
 	return m.close(unlock)
 }
@@ -265,120 +230,6 @@ func (m *Manager) waitForRun(ctx context.Context) error {
 	return m.WaitForRecovery(ctx)
 }
 
-// recover learns from the records and the mount table what is there, after the
-// mount helpers of a dead owner have been ended: they could mount later.
-func (m *Manager) recover(ctx context.Context) error {
-	if m.config.Adopt {
-		if err := m.config.refuseKubelet(); err != nil {
-			return err
-		}
-	}
-	if err := rootdir.EndHelpers(ctx, m.host.RootDir, m.log); err != nil {
-		return err
-	}
-	if err := rootdir.MakePodsDir(m.host.RootDir, m.log); err != nil {
-		return err
-	}
-	mounted, err := rootdir.ReadMounts(m.host.RootDir, m.host.Mounter)
-	if err != nil {
-		return err
-	}
-	if _, err := durable.Sweep(rootdir.StateDir(m.host.RootDir)); err != nil {
-		return err
-	}
-	opened, found, unreadable, err := rootdir.OpenRecords(m.host.RootDir)
-	if err != nil {
-		return err
-	}
-	m.records = opened
-	if err := m.Damaged(); err != nil {
-		m.log.Warn("the volume records are damaged", "error", err)
-	}
-	for _, err := range unreadable {
-		m.log.Warn("a volume record cannot be read", "error", err)
-		m.recoverUnreadable(err)
-	}
-	for _, record := range found {
-		if err := m.recoverRecord(record, mounted); err != nil {
-			return err
-		}
-	}
-	if m.config.Adopt {
-		if err := m.adopt(ctx, mounted); err != nil {
-			return err
-		}
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.resyncUndeclared() // the pods may be complete already
-	m.recoverEnded()
-	return nil
-}
-
-func (m *Manager) recoverRecord(record *mountrecord.Record, mounted rootdir.Mounts) error {
-	line, err := mountrecord.Encode(record)
-	if err != nil {
-		return err
-	}
-	row := statusOf(record, mounted, noneGone)[0]
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s := m.recovered(rootdir.KeyOf(record), record.Volumes)
-	s.actual.record, s.actual.digest, s.actual.source = record, rootdir.DigestOf(line), m.sourceName(record)
-	if record.Detached != nil {
-		s.actual.detached = record.Detached.Recall(m.host.Mounter)
-	}
-	m.byClaim.note(s)
-	m.recoverDevice(s, record, mounted)
-	if s.pod.name.Name == "" {
-		s.pod.name = record.Pod
-	}
-	s.state, s.since, s.took, s.err = row.State, row.Since, row.Duration, reasonOf(record, mounted, noneGone)
-	if s.unused && s.pod.wanted {
-		m.rest(s)
-	}
-	return nil
-}
-
-func (m *Manager) recoverUnreadable(unreadable *UnreadableRecordError) {
-	key, ok := rootdir.ParseKey(unreadable.Volume)
-	if !ok {
-		return // it is no volume's, and nothing will ask for it
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s := m.recovered(key, []string{key.Spec})
-	s.actual.unreadable = unreadable
-	s.state, s.err = StateFailed, unreadable
-}
-
-// recovered returns the volume of a directory that was found, which may be
-// wanted already. The caller holds the lock.
-func (m *Manager) recovered(key rootdir.Key, names []string) *podVolume {
-	p := m.pod(key.PodUID)
-	s := p.volumeFor(names)
-	if s.actual.exists() {
-		s = &podVolume{pod: p, names: names}
-		p.volumes = append(p.volumes, s)
-	}
-	s.actual.key = key
-	return s
-}
-
-// sourceName is the plugin's name of a recorded source; empty where the plugin
-// does not know it any more.
-func (m *Manager) sourceName(record *mountrecord.Record) string {
-	plugin, err := m.plugins.FindPluginByName(record.Plugin)
-	if err != nil {
-		return ""
-	}
-	name, err := plugin.GetVolumeName(record.Spec())
-	if err != nil {
-		return ""
-	}
-	return name
-}
-
 // Explain returns the status of every volume that is wanted, mounted, being
 // worked on, failed or recorded, ordered by pod and volume. While
 // [Manager.Damaged] returns an error there may be more.
@@ -393,4 +244,64 @@ func (m *Manager) Explain() []VolumeStatus {
 	}
 	slices.SortFunc(all, compareStatus)
 	return all
+}
+
+// Metrics measures one of a pod's volumes, by its name in the pod, and returns
+// promptly when ctx ends: its server may not answer, and costs one thread then
+// however often it is asked. The error matches [mount.ErrNotMounted] where the
+// volume is not mounted, and [volume.ErrMetricsUnsupported] where volumes of its
+// kind have no metrics, as block volumes do not.
+func (m *Manager) Metrics(ctx context.Context, podUID types.UID, volumeName string) (*volume.Metrics, error) {
+	record, pod := m.mountedRecord(podUID, volumeName)
+	if record == nil {
+		return nil, &volume.Error{Op: "GetMetrics", Volume: volumeName, PodUID: podUID, Err: mount.ErrNotMounted}
+	}
+	if record.Spec().IsBlock() {
+		return nil, wrap(record, volumeName, "GetMetrics", volume.ErrMetricsUnsupported)
+	}
+	plugin, err := m.plugins.FindPluginByName(record.Plugin)
+	if err != nil {
+		return nil, wrap(record, volumeName, "GetMetrics", err)
+	}
+	mounter, err := plugin.NewMounter(record.Spec(), pod)
+	if err != nil {
+		return nil, wrap(record, volumeName, "GetMetrics", err)
+	}
+	metrics, err := mounter.GetMetrics(ctx)
+	return metrics, wrap(record, volumeName, "GetMetrics", err)
+}
+
+// mountedRecord returns the record of a volume that is mounted, nil if it is
+// not, and its pod, of which only the name may be known.
+func (m *Manager) mountedRecord(podUID types.UID, volumeName string) (*mountrecord.Record, *v1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pods[podUID]
+	s := p.find(func(s *podVolume) bool {
+		return s.state == StateMounted && s.actual.record != nil && slices.Contains(s.names, volumeName)
+	})
+	if s == nil {
+		return nil, nil
+	}
+	pod := p.pod
+	if pod == nil { // not declared since the start
+		pod = &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.name.Namespace, Name: p.name.Name, UID: p.uid}}
+	}
+	return s.actual.record, pod
+}
+
+func persistentVolumeOf(r *mountrecord.Record) string {
+	if r.PersistentVolume == nil {
+		return ""
+	}
+	return r.PersistentVolume.Name
+}
+
+// claimOf is the claim that a recorded volume was mounted for.
+func claimOf(r *mountrecord.Record) types.NamespacedName {
+	if r.PersistentVolume == nil || r.PersistentVolume.Spec.ClaimRef == nil {
+		return types.NamespacedName{}
+	}
+	ref := r.PersistentVolume.Spec.ClaimRef
+	return types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
 }

@@ -129,11 +129,11 @@ func (a actualVolume) exists() bool { return a.record != nil || a.unreadable != 
 
 // pod returns the state of a pod and makes it if there is none. The caller
 // holds the lock.
-func (m *Manager) pod(uid types.UID) *podState {
-	p, ok := m.pods[uid]
+func (w *world) pod(uid types.UID) *podState {
+	p, ok := w.pods[uid]
 	if !ok {
 		p = &podState{uid: uid}
-		m.pods[uid] = p
+		w.pods[uid] = p
 	}
 	return p
 }

@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -27,7 +28,7 @@ const (
 
 // progress is how far one set-up is.
 type progress struct {
-	manager  *Manager
+	operator *operator
 	setUp    *setUp
 	patience *patience
 	began    time.Time
@@ -40,8 +41,8 @@ type progress struct {
 	timer *time.Timer // of the next event; nil while nothing was reported
 }
 
-func (m *Manager) newProgress(u *setUp, waits *patience) *progress {
-	return &progress{manager: m, setUp: u, patience: waits, began: time.Now()}
+func (o *operator) newProgress(u *setUp, waits *patience) *progress {
+	return &progress{operator: o, setUp: u, patience: waits, began: time.Now()}
 }
 
 // report takes what a plugin says.
@@ -56,12 +57,12 @@ func (p *progress) report(now volume.Progress) {
 		p.patience.putOff()
 	}
 	p.last = now
-	if p.timer == nil && p.manager.config.Events != nil {
+	if p.timer == nil && p.operator.config.Events != nil {
 		p.timer = time.AfterFunc(progressAfter-time.Since(p.began), p.tell)
 	}
 	if at := time.Now(); other || at.Sub(p.shown) >= progressShown {
 		p.shown = at
-		p.manager.showProgress(p.setUp.of, now)
+		p.operator.showProgress(p.setUp.of, now)
 	}
 }
 
@@ -77,16 +78,16 @@ func (p *progress) end() {
 	if !reported {
 		return
 	}
-	p.manager.mu.Lock()
-	defer p.manager.mu.Unlock()
+	p.operator.mu.Lock()
+	defer p.operator.mu.Unlock()
 	p.setUp.of.progress = nil
 }
 
-func (m *Manager) showProgress(s *podVolume, now volume.Progress) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (o *operator) showProgress(s *podVolume, now volume.Progress) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	s.progress = &now
-	m.publish(s)
+	o.publish(s)
 }
 
 // tell sends the events about a set-up that takes long.
@@ -104,7 +105,7 @@ func (p *progress) tell() {
 		}
 	}
 	for _, name := range p.setUp.record.Volumes {
-		p.manager.config.Events.Event(p.setUp.pod, v1.EventTypeWarning, reason,
+		p.operator.config.Events.Event(p.setUp.pod, v1.EventTypeWarning, reason,
 			fmt.Sprintf(message, strconv.Quote(name), time.Since(p.began).Round(time.Second)))
 	}
 	p.told = true
@@ -120,14 +121,79 @@ func onRootMismatch(pod *v1.Pod) bool {
 // first time, that the volume's files do not belong to that: what a server
 // exports is not given to groups by its clients (kubernetes issue 90123). Of
 // what lies outside the root, a hostPath, nobody would expect it.
-func (m *Manager) adviseGroups(u *setUp) {
+func (o *operator) adviseGroups(u *setUp) {
 	args := mounterArgs(u.pod)
-	if m.config.Events == nil || args.FsGroup == nil || u.mounter == nil || u.mounter.GetAttributes().Managed || !pathin.Strictly(rootdir.PodsDir(m.host.RootDir), u.record.Path) {
+	if o.config.Events == nil || args.FsGroup == nil || u.mounter == nil || u.mounter.GetAttributes().Managed || !pathin.Strictly(rootdir.PodsDir(o.host.RootDir), u.record.Path) {
 		return
 	}
 	for _, name := range u.record.Volumes {
-		m.config.Events.Event(u.pod, v1.EventTypeNormal, "FSGroupNotApplied", fmt.Sprintf(
+		o.config.Events.Event(u.pod, v1.EventTypeNormal, "FSGroupNotApplied", fmt.Sprintf(
 			"fsGroup %d is not applied to volume %q (%s): its files keep their groups. Let the pod have one of those in securityContext.supplementalGroups.",
 			*args.FsGroup, name, u.record.Plugin))
+	}
+}
+
+// patience is a context with a deadline that can be put off: a set-up that
+// makes progress is not given up, however long it takes.
+type patience struct {
+	context.Context
+	cancel context.CancelCauseFunc
+	limit  time.Duration
+	timer  *time.Timer
+
+	mu       sync.Mutex
+	deadline time.Time
+}
+
+func newPatience(parent context.Context, limit time.Duration) *patience {
+	p := &patience{limit: limit, deadline: time.Now().Add(limit)}
+	p.Context, p.cancel = context.WithCancelCause(parent)
+	p.timer = time.AfterFunc(limit, func() { p.cancel(context.DeadlineExceeded) })
+	return p
+}
+
+// putOff gives the whole time once more, from now on.
+func (p *patience) putOff() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deadline = time.Now().Add(p.limit)
+	p.timer.Reset(p.limit)
+}
+
+// end frees what the context uses. It must not be put off afterwards.
+func (p *patience) end() {
+	p.timer.Stop()
+	p.cancel(context.Canceled)
+}
+
+// Deadline is when the context ends, unless it is put off.
+func (p *patience) Deadline() (time.Time, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.deadline, true
+}
+
+// Err is [context.DeadlineExceeded] once the deadline has passed, as of other
+// contexts that have one.
+func (p *patience) Err() error {
+	err := p.Context.Err()
+	if err != nil && context.Cause(p.Context) == context.DeadlineExceeded {
+		return context.DeadlineExceeded
+	}
+	return err
+}
+
+// tellShortfalls tells a pod, when its volume is set up for the first time, what
+// it asks for and does not get.
+func (o *operator) tellShortfalls(u *setUp) {
+	if o.config.Events == nil {
+		return
+	}
+	plugin, err := o.plugins.FindPluginByName(u.record.Plugin)
+	if err != nil {
+		return // it has just set the volume up
+	}
+	for _, s := range volume.Shortfalls(plugin, u.record.Spec(), u.pod) {
+		o.config.Events.Event(u.pod, v1.EventTypeNormal, s.Reason, s.Message)
 	}
 }

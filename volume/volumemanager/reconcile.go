@@ -7,6 +7,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
@@ -22,59 +23,66 @@ const (
 	grace = 2 * time.Second
 )
 
+// reconciler makes what there is what is wanted, one operation after the other for each
+// volume.
+type reconciler struct {
+	*world
+	operator *operator
+}
+
 // enqueue has the volume reconciled. The caller holds the lock.
-func (m *Manager) enqueue(s *podVolume) {
-	if s.queued || m.stopping {
+func (w *world) enqueue(s *podVolume) {
+	if s.queued || w.stopping {
 		return
 	}
 	s.queued = true
-	m.queue = append(m.queue, s)
+	w.queue = append(w.queue, s)
 	select {
-	case m.wake <- struct{}{}:
+	case w.wake <- struct{}{}:
 	default: // awake already
 	}
 }
 
 // reconcileAll reconciles what is enqueued until ctx ends. It never blocks on
 // anything but an empty queue: operations run in goroutines of their own.
-func (m *Manager) reconcileAll(ctx context.Context) {
+func (r *reconciler) reconcileAll(ctx context.Context) {
 	for {
 		select {
-		case <-m.wake:
+		case <-r.wake:
 		case <-ctx.Done():
 			return
 		}
-		m.mu.Lock()
-		queue := m.queue
-		m.queue = nil
+		r.mu.Lock()
+		queue := r.queue
+		r.queue = nil
 		for _, s := range queue {
 			s.queued = false
-			m.reconcile(ctx, s)
+			r.reconcile(ctx, s)
 		}
-		m.mu.Unlock()
+		r.mu.Unlock()
 	}
 }
 
 // reconcile compares what is wanted of a volume with what there is, and starts
 // at most one operation. The caller holds the lock.
-func (m *Manager) reconcile(ctx context.Context, s *podVolume) {
-	if s.doing != opNone || m.stopping {
+func (r *reconciler) reconcile(ctx context.Context, s *podVolume) {
+	if s.doing != opNone || r.stopping {
 		return // it is enqueued again when the operation ends
 	}
-	op := m.decide(s)
+	op := r.decide(s)
 	if op == opNone {
 		return
 	}
 	s.waitForLabel(nil) // it looks for itself
-	m.stopWaitingForPod(s)
+	r.node.stopWaitingForPod(s)
 	limit, cancel := context.WithCancelCause(ctx)
 	s.doing, s.began, s.giveUp = op, time.Now(), cancel
 	w := attempt{generation: s.generation, pod: s.pod.pod, names: s.names}
-	m.running.Add(1)
+	r.running.Add(1)
 	go func() {
-		defer m.running.Done()
+		defer r.running.Done()
 		defer cancel(nil)
-		m.finish(s, op, w.generation, m.operate(limit, s, op, w))
+		r.finish(s, op, w.generation, r.operate(limit, s, op, w))
 	}()
 }
 
@@ -88,7 +96,7 @@ type attempt struct {
 
 // decide says what is to be done about a volume now. What does not exist and is
 // not wanted is dropped at once.
-func (m *Manager) decide(s *podVolume) operation {
+func (r *reconciler) decide(s *podVolume) operation {
 	p := s.pod
 	waits := s.retry != nil || s.attempted == s.generation || s.isAwaiting()
 	switch {
@@ -97,71 +105,71 @@ func (m *Manager) decide(s *podVolume) operation {
 			return opSetUp
 		}
 	case p.wanted && s.unused:
-		m.rest(s)
-	case p.wanted || !m.leaves(p):
+		r.rest(s)
+	case p.wanted || !r.leaves(p):
 	case !s.actual.exists():
-		m.drop(s)
-	case m.keeps(s):
-		m.stopFollowing(s)
+		r.drop(s)
+	case r.keeps(s):
+		r.stopFollowing(s)
 	case waits:
 	case p.released:
 		return opTearDown
-	case m.config.Containers != nil:
+	case r.config.Containers != nil:
 		return opRelease
 	}
 	return opNone
 }
 
-func (m *Manager) operate(ctx context.Context, s *podVolume, op operation, w attempt) error {
+func (r *reconciler) operate(ctx context.Context, s *podVolume, op operation, w attempt) error {
 	switch op {
 	case opSetUp:
-		return m.setUp(ctx, s, w)
+		return r.operator.setUp(ctx, s, w)
 	case opTearDown:
-		return m.tearDown(ctx, s)
+		return r.operator.tearDown(ctx, s)
 	}
-	return m.release(ctx, s)
+	return r.release(ctx, s)
 }
 
 // finish takes down what became of an operation.
-func (m *Manager) finish(s *podVolume, op operation, generation int, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (r *reconciler) finish(s *podVolume, op operation, generation int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	now := time.Now()
 	if op != opRelease {
 		s.took = now.Sub(s.began)
 	}
 	s.doing, s.giveUp = opNone, nil
-	if m.finishWaiting(s, generation, err) {
+	if r.finishWaiting(s, generation, err) {
 		return
 	}
 	s.attempted = generation
 	if op == opRelease && err == nil {
-		m.resyncPod(s.pod) // the pod is released, or the role will call again
+		r.resyncPod(s.pod) // the pod is released, or the role will call again
 	}
 	s.err = err
 	if err != nil {
-		m.fail(s, op, generation, now)
+		r.fail(s, op, generation, now)
 	} else {
-		m.succeed(s, op, generation, now)
+		r.succeed(s, op, generation, now)
 	}
 	s.ended = op
-	m.publish(s)
+	r.publish(s)
 	s.ended = opNone
-	if !s.actual.exists() && m.leaves(s.pod) {
-		m.drop(s)
+	if !s.actual.exists() && r.leaves(s.pod) {
+		r.drop(s)
 		return
 	}
-	m.enqueue(s)
+	r.enqueue(s)
 }
 
-func (m *Manager) succeed(s *podVolume, op operation, generation int, now time.Time) {
+func (r *reconciler) succeed(s *podVolume, op operation, generation int, now time.Time) {
 	s.failures, s.pauses = 0, 0
 	switch op {
 	case opSetUp:
 		s.applied = generation
-		m.enter(s, StateMounted, now)
+		r.enter(s, StateMounted, now)
 	case opTearDown:
-		m.enter(s, StateUnmounted, now)
+		r.enter(s, StateUnmounted, now)
 	}
 }
 
@@ -169,17 +177,17 @@ func (m *Manager) succeed(s *podVolume, op operation, generation int, now time.T
 // has been another reason since it began, or only when the claim changes, where
 // nothing else helps. A volume that is mounted stays so when only its refresh has
 // failed.
-func (m *Manager) fail(s *podVolume, op operation, generation int, now time.Time) {
+func (r *reconciler) fail(s *podVolume, op operation, generation int, now time.Time) {
 	if !(op == opSetUp && s.state == StateMounted) {
-		m.enter(s, s.failedState(), now)
+		r.enter(s, s.failedState(), now)
 	}
-	if m.stopping || s.generation != generation || errors.Is(s.err, ErrWithdrawn) || errors.Is(s.err, claimbinding.ErrUnbound) {
+	if r.stopping || s.generation != generation || errors.Is(s.err, ErrWithdrawn) || errors.Is(s.err, claimbinding.ErrUnbound) {
 		return
 	}
 	pause := s.pauseAfter(s.err)
 	s.failures++
 	s.retryAt = now.Add(pause)
-	s.retry = time.AfterFunc(pause, func() { m.retryNow(s) })
+	s.retry = time.AfterFunc(pause, func() { r.retryNow(s) })
 }
 
 // pauseAfter is how long to wait before the next attempt. A pause until the time that an
@@ -203,22 +211,22 @@ func (s *podVolume) failedState() VolumeState {
 	return StateFailed
 }
 
-func (m *Manager) enter(s *podVolume, state VolumeState, now time.Time) {
+func (w *world) enter(s *podVolume, state VolumeState, now time.Time) {
 	if s.state != state {
 		s.state, s.since = state, now
 	}
 }
 
 // retryNow is the end of a pause.
-func (m *Manager) retryNow(s *podVolume) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (r *reconciler) retryNow(s *podVolume) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if s.retry == nil {
 		return
 	}
 	s.stopRetry()
 	s.generation++
-	m.enqueue(s)
+	r.enqueue(s)
 }
 
 func (s *podVolume) stopRetry() {
@@ -229,34 +237,85 @@ func (s *podVolume) stopRetry() {
 }
 
 // drop forgets a volume of which nothing is left, and the pod with its last one.
-func (m *Manager) drop(s *podVolume) {
+func (w *world) drop(s *podVolume) {
 	p := s.pod
 	i := slices.Index(p.volumes, s)
 	if i < 0 {
 		return
 	}
 	p.volumes = slices.Delete(p.volumes, i, i+1)
-	m.byClaim.note(s)
-	m.leave(s)
+	w.byClaim.note(s)
+	w.node.leave(s)
 	s.waitForLabel(nil)
-	m.stopWaitingForPod(s)
+	w.node.stopWaitingForPod(s)
 	s.stopRetry()
-	m.stopFollowing(s)
+	w.stopFollowing(s)
 	if s.state != StateUnmounted {
 		s.state, s.err, s.since = StateUnmounted, nil, time.Now()
-		m.publish(s)
+		w.publish(s)
 	}
 	p.announce()
 	if len(p.volumes) == 0 && !p.wanted {
-		delete(m.pods, p.uid)
+		delete(w.pods, p.uid)
 	}
 }
 
 // publish tells the subscribers and those that wait. The caller holds the
 // lock.
-func (m *Manager) publish(s *podVolume) {
-	for _, row := range m.rows(s) {
-		m.notify(row)
+func (w *world) publish(s *podVolume) {
+	for _, row := range w.rows(s) {
+		w.notify(row)
 	}
 	s.pod.announce()
+}
+
+// PodContainers is the role that knows which pods still have containers. A
+// volume is torn down only after it has said that the pod's are gone; a
+// deletion timestamp or a phase is not enough.
+type PodContainers interface {
+	// ContainersGone reports whether no container of the pod runs any more or
+	// will be started. After an error it is asked again with a back-off.
+	ContainersGone(ctx context.Context, podUID types.UID) (bool, error)
+	// WatchContainers calls f when the containers of a pod may have gone,
+	// until stop is called. f does not block. After stop returns f is not
+	// called any more.
+	WatchContainers(f func(podUID types.UID)) (stop func())
+}
+
+// release asks whether the pod's containers are gone. While they are not, the
+// role's next call is waited for.
+func (r *reconciler) release(ctx context.Context, s *podVolume) error {
+	gone, err := r.config.Containers.ContainersGone(ctx, s.pod.uid)
+	if err != nil || !gone {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.leaves(s.pod) {
+		s.pod.released = true
+	}
+	return nil
+}
+
+// resyncPod has every volume of a pod looked at again if the pod was released.
+func (w *world) resyncPod(p *podState) {
+	if !p.released {
+		return
+	}
+	for _, s := range p.volumes {
+		w.resync(s)
+	}
+}
+
+// containersChanged is called by the role.
+func (w *world) containersChanged(podUID types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p, ok := w.pods[podUID]
+	if !ok || !w.leaves(p) {
+		return
+	}
+	for _, s := range p.volumes {
+		w.resync(s)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,7 +37,7 @@ func claimFor(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
 
 // resolve returns the spec of a pod's volume: the volume itself, or the
 // PersistentVolume that its claim is bound to.
-func (m *Manager) resolve(ctx context.Context, source objects.Source, pod *v1.Pod, v *v1.Volume) (*volume.Spec, error) {
+func (o *operator) resolve(ctx context.Context, source objects.Source, pod *v1.Pod, v *v1.Volume) (*volume.Spec, error) {
 	name, isClaim := claimFor(pod, v)
 	if !isClaim {
 		return volume.NewSpecFromVolume(v), nil
@@ -48,7 +49,7 @@ func (m *Manager) resolve(ctx context.Context, source objects.Source, pod *v1.Po
 	if err != nil {
 		return nil, volume.NothingDone(err)
 	}
-	pv, err := m.boundVolume(ctx, source, claim)
+	pv, err := o.boundVolume(ctx, source, claim)
 	if err != nil {
 		return nil, volume.NothingDone(err)
 	}
@@ -71,7 +72,7 @@ func checkEphemeral(pod *v1.Pod, v *v1.Volume, name types.NamespacedName, claim 
 	return nil
 }
 
-func (m *Manager) boundVolume(ctx context.Context, source objects.Source, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
+func (o *operator) boundVolume(ctx context.Context, source objects.Source, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
 	if claim.Spec.VolumeName == "" {
 		return nil, claimbinding.Check(claim, nil)
 	}
@@ -82,27 +83,27 @@ func (m *Manager) boundVolume(ctx context.Context, source objects.Source, claim 
 	if err := claimbinding.Check(claim, pv); err != nil {
 		return nil, err
 	}
-	return pv, m.checkAffinity(ctx, source, pv)
+	return pv, o.checkAffinity(ctx, source, pv)
 }
 
-func (m *Manager) checkAffinity(ctx context.Context, source objects.Source, pv *v1.PersistentVolume) error {
+func (o *operator) checkAffinity(ctx context.Context, source objects.Source, pv *v1.PersistentVolume) error {
 	if pv.Spec.NodeAffinity == nil {
 		return nil
 	}
 	var labels map[string]string // without a Node object just the host name, which MatchesNode knows
-	node, err := objects.Get[*v1.Node](ctx, source, volume.NewObjectRef("Node", "", m.config.NodeName))
+	node, err := objects.Get[*v1.Node](ctx, source, volume.NewObjectRef("Node", "", o.config.NodeName))
 	switch {
 	case err == nil:
 		labels = node.Labels
 	case !errors.Is(err, volume.ErrNotFound):
 		return err
 	}
-	matches, err := claimbinding.MatchesNode(pv, labels, m.config.NodeName)
+	matches, err := claimbinding.MatchesNode(pv, labels, o.config.NodeName)
 	if err != nil {
 		return err
 	}
 	if !matches {
-		return otherNodes(pv.Name, m.config.NodeName)
+		return otherNodes(pv.Name, o.config.NodeName)
 	}
 	return nil
 }
@@ -162,4 +163,30 @@ func commonUser(pod *v1.Pod) *int64 {
 		return nil
 	}
 	return user
+}
+
+// checkMode refuses a container that mounts what is a device, or has as a device
+// what is a file system. The names are the pod's, all of the same volume.
+func checkMode(pod *v1.Pod, names []string, spec *volume.Spec) (err error) {
+	volume.EachContainer(pod, func(c *v1.Container, _ string) bool {
+		err = checkUse(c, names, spec)
+		return err == nil
+	})
+	return err
+}
+
+func checkUse(c *v1.Container, names []string, spec *volume.Spec) error {
+	for i, m := range c.VolumeMounts {
+		if spec.IsBlock() && slices.Contains(names, m.Name) {
+			return volume.Invalid(fmt.Sprintf("volumeMounts[%d] of container %q", i, c.Name),
+				"volume %q is a block device (PersistentVolume %s has volumeMode Block); list it under volumeDevices, or use a claim of volumeMode Filesystem", m.Name, spec.Name())
+		}
+	}
+	for i, d := range c.VolumeDevices {
+		if !spec.IsBlock() && slices.Contains(names, d.Name) {
+			return volume.Invalid(fmt.Sprintf("volumeDevices[%d] of container %q", i, c.Name),
+				"volume %q is a file system; list it under volumeMounts, or use a claim of volumeMode Block", d.Name)
+		}
+	}
+	return nil
 }

@@ -14,8 +14,20 @@ import (
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
+
+// operator carries out the operations that the reconciler decides on: it sets volumes up and
+// tears them down.
+type operator struct {
+	*world
+	blocks blockmap.Mapper
+}
+
+func newOperator(w *world) *operator {
+	return &operator{world: w, blocks: blockmap.Mapper{Mounter: w.host.Mounter, Holder: w.config.DeviceHolder, KeepRoot: w.keepRoot}}
+}
 
 // setUp is one attempt to set a volume up.
 type setUp struct {
@@ -33,94 +45,94 @@ type setUp struct {
 }
 
 // setUp sets a volume up as its pod was declared when that was decided on.
-func (m *Manager) setUp(ctx context.Context, s *podVolume, w attempt) error {
-	waits := newPatience(ctx, m.config.SetUpTimeout)
+func (o *operator) setUp(ctx context.Context, s *podVolume, w attempt) error {
+	waits := newPatience(ctx, o.config.SetUpTimeout)
 	defer waits.end()
 	ctx = waits
-	u := &setUp{of: s, pod: w.pod, record: &mountrecord.Record{PodUID: w.pod.UID, Pod: podName(w.pod), NodeName: m.host.NodeName, Volumes: w.names}}
-	u.progress = m.newProgress(u, waits)
+	u := &setUp{of: s, pod: w.pod, record: &mountrecord.Record{PodUID: w.pod.UID, Pod: podName(w.pod), NodeName: o.host.NodeName, Volumes: w.names}}
+	u.progress = o.newProgress(u, waits)
 	defer u.progress.end()
-	err := m.trySetUp(ctx, u)
+	err := o.trySetUp(ctx, u)
 	if err == nil {
-		m.refreshLater(s, u.mounter)
+		o.refreshLater(s, u.mounter)
 		return nil
 	}
-	m.event(ctx, u, err)
-	m.undoSetUp(ctx, u)
+	o.event(ctx, u, err)
+	o.undoSetUp(ctx, u)
 	return err
 }
 
-func (m *Manager) trySetUp(ctx context.Context, u *setUp) error {
-	done, err := m.podDirs.Use(ctx, u.pod.UID)
+func (o *operator) trySetUp(ctx context.Context, u *setUp) error {
+	done, err := o.podDirs.Use(ctx, u.pod.UID)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
 	defer done()
-	depends := dependencies{m, u.of}
+	depends := dependencies{o, u.of}
 	defer depends.settle()
-	err = m.prepare(ctx, depends, u)
-	m.show(u)
+	err = o.prepare(ctx, depends, u)
+	o.show(u)
 	if err != nil {
 		return err
 	}
-	return m.apply(ctx, u)
+	return o.apply(ctx, u)
 }
 
 // show makes what was found out part of the volume's rows.
-func (m *Manager) show(u *setUp) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (o *operator) show(u *setUp) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	u.of.shown = u.record
-	m.byClaim.note(u.of)
+	o.byClaim.note(u.of)
 	if u.key != (rootdir.Key{}) { // a look-up that has failed says nothing
-		m.join(u.of, u.device)
+		o.node.join(u.of, u.device)
 	}
-	m.publish(u.of)
+	o.publish(u.of)
 }
 
 // undoSetUp undoes a failed set-up, as far as it is known to have done nothing:
 // first what is empty, and then the record, without which nobody would know of
 // the directories.
-func (m *Manager) undoSetUp(ctx context.Context, u *setUp) {
+func (o *operator) undoSetUp(ctx context.Context, u *setUp) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace) // its own may have ended
 	defer cancel()
 	if u.undo == nil {
-		_ = m.removeEmptyDirs(ctx, u.of) // the volume's teardown will say so
+		_ = o.removeEmptyDirs(ctx, u.of) // the volume's teardown will say so
 		return
 	}
-	m.setUndoing(u.of, true)
-	defer m.setUndoing(u.of, false)
-	if err := m.removeEmptyDirs(ctx, u.of); err != nil {
-		m.log.Warn("directories of a pod could not be removed", "podUID", u.key.PodUID, "error", err)
+	o.setUndoing(u.of, true)
+	defer o.setUndoing(u.of, false)
+	if err := o.removeEmptyDirs(ctx, u.of); err != nil {
+		o.log.Warn("directories of a pod could not be removed", "podUID", u.key.PodUID, "error", err)
 	}
 	u.undo()
 }
 
-func (m *Manager) setUndoing(s *podVolume, undoing bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (o *operator) setUndoing(s *podVolume, undoing bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	s.undoing = undoing
 }
 
 // removeEmptyDirs removes the pod's directories once none of its volumes has
 // anything in them, or only what is about to go: of volumes that are torn down
 // or undone at the same time, the last one finds the directories empty.
-func (m *Manager) removeEmptyDirs(ctx context.Context, s *podVolume) error {
-	m.mu.Lock()
+func (o *operator) removeEmptyDirs(ctx context.Context, s *podVolume) error {
+	o.mu.Lock()
 	used := slices.ContainsFunc(s.pod.volumes, func(other *podVolume) bool {
 		return other.actual.exists() && other.doing != opTearDown && !other.undoing
 	})
-	m.mu.Unlock()
+	o.mu.Unlock()
 	if used {
 		return nil
 	}
-	return m.podDirs.RemoveEmpty(ctx, m.host.RootDir, s.pod.uid)
+	return o.podDirs.RemoveEmpty(ctx, o.host.RootDir, s.pod.uid)
 }
 
 // prepare finds out, without touching anything, what is to be done. With an
 // error, the record says as much as was found.
-func (m *Manager) prepare(ctx context.Context, depends dependencies, u *setUp) error {
-	spec, err := m.resolve(ctx, depends, u.pod, volumeNamed(u.pod, u.record.Volumes[0]))
+func (o *operator) prepare(ctx context.Context, depends dependencies, u *setUp) error {
+	spec, err := o.resolve(ctx, depends, u.pod, volumeNamed(u.pod, u.record.Volumes[0]))
 	if err != nil {
 		return err
 	}
@@ -128,7 +140,7 @@ func (m *Manager) prepare(ctx context.Context, depends dependencies, u *setUp) e
 	if err := checkMode(u.pod, u.record.Volumes, spec); err != nil {
 		return err
 	}
-	plugin, err := m.plugins.FindPluginBySpec(spec)
+	plugin, err := o.plugins.FindPluginBySpec(spec)
 	if err != nil {
 		return err
 	}
@@ -136,7 +148,7 @@ func (m *Manager) prepare(ctx context.Context, depends dependencies, u *setUp) e
 	if err := checkMountOptions(plugin, spec); err != nil {
 		return err
 	}
-	if err := m.checkNamesake(u.pod, spec, plugin); err != nil {
+	if err := o.checkNamesake(u.pod, spec, plugin); err != nil {
 		return err
 	}
 	for _, ref := range volume.DependsOn(plugin, spec, u.pod) {
@@ -154,7 +166,7 @@ func (m *Manager) prepare(ctx context.Context, depends dependencies, u *setUp) e
 	if u.device, err = deviceOf(plugin, spec, u.pod.UID); err != nil {
 		return err
 	}
-	return m.label(ctx, u, plugin, spec)
+	return o.label(ctx, u, plugin, spec)
 }
 
 // prepareVolume finds out where the volume will be.
@@ -202,7 +214,7 @@ func checkMountOptions(plugin volume.VolumePlugin, spec *volume.Spec) error {
 
 // checkNamesake refuses a PersistentVolume whose directory is that of an inline
 // volume of the pod: directories are named after both alike.
-func (m *Manager) checkNamesake(pod *v1.Pod, spec *volume.Spec, plugin volume.VolumePlugin) error {
+func (o *operator) checkNamesake(pod *v1.Pod, spec *volume.Spec, plugin volume.VolumePlugin) error {
 	if spec.PersistentVolume == nil {
 		return nil
 	}
@@ -211,7 +223,7 @@ func (m *Manager) checkNamesake(pod *v1.Pod, spec *volume.Spec, plugin volume.Vo
 		if _, isClaim := claimFor(pod, v); isClaim || v.Name != spec.Name() || !volume.UsedByContainer(pod, v.Name) {
 			continue
 		}
-		other, err := m.plugins.FindPluginBySpec(volume.NewSpecFromVolume(v))
+		other, err := o.plugins.FindPluginBySpec(volume.NewSpecFromVolume(v))
 		if err == nil && other.GetPluginName() == plugin.GetPluginName() {
 			return volume.Invalid("volume "+v.Name, "has the name of PersistentVolume %s, which this pod uses too, so that both would have one directory; rename the volume", v.Name)
 		}
@@ -220,45 +232,45 @@ func (m *Manager) checkNamesake(pod *v1.Pod, spec *volume.Spec, plugin volume.Vo
 }
 
 // apply is the operation itself: record, sync, act, confirm.
-func (m *Manager) apply(ctx context.Context, u *setUp) error {
-	u.record.Detached = m.detachment(u.of)
+func (o *operator) apply(ctx context.Context, u *setUp) error {
+	u.record.Detached = o.detachment(u.of)
 	line, err := mountrecord.Encode(u.record)
 	if err != nil {
 		return err
 	}
 	digest := rootdir.DigestOf(line)
-	before, err := m.admit(u, digest)
+	before, err := o.admit(u, digest)
 	if err != nil {
 		return err
 	}
 	if !before.exists() {
-		if err := m.refuseUnrecorded(u.key); err != nil {
-			m.setActual(u.of, before)
+		if err := o.refuseUnrecorded(u.key); err != nil {
+			o.setActual(u.of, before)
 			return volume.NothingDone(err)
 		}
 	}
 	if before.digest != digest {
-		if err := m.records.Write(u.key, line); err != nil {
-			m.setActual(u.of, before)
+		if err := o.records.Write(u.key, line); err != nil {
+			o.setActual(u.of, before)
 			return volume.NothingDone(err)
 		}
 	}
 	start := time.Now()
-	if err := m.act(ctx, u); err != nil {
+	if err := o.act(ctx, u); err != nil {
 		if !volume.IsUncertain(err) {
-			u.undo = func() { m.restore(u, before, digest) }
+			u.undo = func() { o.restore(u, before, digest) }
 		}
 		return err
 	}
-	return m.confirm(u, digest, start)
+	return o.confirm(u, digest, start)
 }
 
 // detachment is the note that a volume was detached lazily; nil: none.
 // Until the volume is mounted again, whatever fails meanwhile, it must not be
 // forgotten that its file system may be in use.
-func (m *Manager) detachment(s *podVolume) *lazyunmount.Detachment {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (o *operator) detachment(s *podVolume) *lazyunmount.Detachment {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if s.actual.record == nil {
 		return nil
 	}
@@ -266,14 +278,14 @@ func (m *Manager) detachment(s *podVolume) *lazyunmount.Detachment {
 }
 
 // act mounts the device, if the volume has one, and then the volume.
-func (m *Manager) act(ctx context.Context, u *setUp) error {
+func (o *operator) act(ctx context.Context, u *setUp) error {
 	if u.device != nil {
-		if err := m.stage(ctx, u); err != nil {
+		if err := o.node.stage(ctx, u); err != nil {
 			return err
 		}
 	}
 	if u.mapping != nil {
-		return m.mapDevice(ctx, u)
+		return o.mapDevice(ctx, u)
 	}
 	return u.mounter.SetUp(ctx, u.mounterArgs())
 }
@@ -281,10 +293,10 @@ func (m *Manager) act(ctx context.Context, u *setUp) error {
 // admit refuses what would hide or replace a volume that is there already, and
 // else enters the new one. It returns what was known before, which is empty for
 // a new volume.
-func (m *Manager) admit(u *setUp, digest rootdir.Digest) (before actualVolume, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.takeOver(u)
+func (o *operator) admit(u *setUp, digest rootdir.Digest) (before actualVolume, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.takeOver(u)
 	before = u.of.actual
 	if before.unreadable != nil {
 		return before, volume.NothingDone(before.unreadable)
@@ -310,30 +322,30 @@ func (m *Manager) admit(u *setUp, digest rootdir.Digest) (before actualVolume, e
 	if err := u.of.admissible(); err != nil {
 		return before, volume.NothingDone(err)
 	}
-	if err := m.checkOncePod(u); err != nil {
+	if err := o.node.checkOncePod(u); err != nil {
 		return before, volume.NothingDone(err)
 	}
-	if err := m.conflict(u); err != nil {
+	if err := o.node.conflict(u); err != nil {
 		return before, err
 	}
 	if d := before.device; d != nil && u.device != nil && d.device != u.device.device {
-		m.forget(u.of, d.device) // the source was guessed, and wrongly
+		o.node.forget(u.of, d.device) // the source was guessed, and wrongly
 	}
 	entered := actualVolume{key: u.key, record: u.record, digest: digest, source: u.source, device: cmp.Or(u.device, before.device), detached: before.detached}
 	if before.digest == digest && before.record != nil {
 		entered.record = before.record // which may be confirmed
 	}
 	u.of.actual = entered
-	m.byClaim.note(u.of)
+	o.byClaim.note(u.of)
 	return before, nil
 }
 
 // takeOver moves a directory that was found on disk, under the name of its spec,
 // to the volume that turns out to want it, and puts aside one that only has the
 // name of what it wants.
-func (m *Manager) takeOver(u *setUp) {
+func (o *operator) takeOver(u *setUp) {
 	if a := u.of.actual; a.isFound() && a.key != u.key {
-		m.putAside(u.of)
+		o.putAside(u.of)
 	}
 	if u.of.actual.exists() {
 		return
@@ -343,18 +355,18 @@ func (m *Manager) takeOver(u *setUp) {
 		if other == u.of || other.wanted || other.doing != opNone || r == nil || !r.Rebuilt || other.actual.key != u.key {
 			continue
 		}
-		m.passDevice(other, u.of, other.actual.device)
+		o.node.passDevice(other, u.of, other.actual.device)
 		u.of.actual, other.actual = other.actual, actualVolume{}
-		m.byClaim.note(u.of)
+		o.byClaim.note(u.of)
 		u.of.state, u.of.since, u.of.took = other.state, other.since, other.took
 		if slices.ContainsFunc(other.pod.volumes, func(s *podVolume) bool { return s != other && slices.Contains(s.names, other.names[0]) }) {
 			other.state = StateUnmounted // of which nobody is told: the pod has a volume of that name
 		}
 		if other.unused {
-			m.rest(other)
+			o.rest(other)
 			return
 		}
-		m.drop(other)
+		o.drop(other)
 		return
 	}
 }
@@ -392,15 +404,15 @@ func (u *setUp) replaces(before actualVolume, name string) error {
 }
 
 // setActual replaces what is known of a volume's directory.
-func (m *Manager) setActual(s *podVolume, a actualVolume) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (w *world) setActual(s *podVolume, a actualVolume) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	gone := s.actual.exists() && !a.exists()
 	name := s.actual.key.Spec // a PersistentVolume's own
 	s.actual = a
-	m.byClaim.note(s)
+	w.byClaim.note(s)
 	if gone {
-		m.wakeForPod(name)
+		w.node.wakeForPod(name)
 	}
 }
 
@@ -418,22 +430,22 @@ func sourceReplaced(name, was, is string) error {
 
 // restore puts the record back as it was before a set-up that did nothing. A
 // record too many is harmless, so failing to do it is only logged.
-func (m *Manager) restore(u *setUp, before actualVolume, digest rootdir.Digest) {
-	if before.record == nil && u.device != nil && !m.letGoOf(u.of, u.device.device) {
+func (o *operator) restore(u *setUp, before actualVolume, digest rootdir.Digest) {
+	if before.record == nil && u.device != nil && !o.node.letGoOf(u.of, u.device.device) {
 		return // the record must stay for the device's sake
 	}
 	var err error
 	switch {
 	case before.record == nil:
-		err = m.records.Release(u.key, u.record)
+		err = o.records.Release(u.key, u.record)
 	case before.digest != digest:
-		err = m.records.Rewrite(u.key, before.record)
+		err = o.records.Rewrite(u.key, before.record)
 	}
 	if err != nil {
-		m.log.Warn("a volume record could not be put back", "podUID", u.key.PodUID, "volume", u.key.Spec, "error", err)
+		o.log.Warn("a volume record could not be put back", "podUID", u.key.PodUID, "volume", u.key.Spec, "error", err)
 		return
 	}
-	m.setActual(u.of, before)
+	o.setActual(u.of, before)
 }
 
 // confirm notes that the volume is set up, unless that is known. A power cut may
@@ -441,39 +453,39 @@ func (m *Manager) restore(u *setUp, before actualVolume, digest rootdir.Digest) 
 // even once the journal had the occasion to write its file anew, is a failure: the
 // next process would take the volume for one that was never finished, and fsck
 // would tear it down.
-func (m *Manager) confirm(u *setUp, digest rootdir.Digest, start time.Time) error {
-	mounted, err := m.mountedBelow(u.record.Path)
+func (o *operator) confirm(u *setUp, digest rootdir.Digest, start time.Time) error {
+	mounted, err := o.mountedBelow(u.record.Path)
 	if err != nil {
 		return err
 	}
-	m.mu.Lock()
+	o.mu.Lock()
 	known, device := u.of.actual.record.Confirmed, u.of.actual.device
-	m.mu.Unlock()
+	o.mu.Unlock()
 	mapped := u.mappedDevice()
 	if known != nil && known.MountPoint == mounted && equalDevices(known.Device, mapped) {
 		return nil
 	}
 	if known == nil {
-		m.adviseGroups(u)
-		m.tellShortfalls(u)
+		o.adviseGroups(u)
+		o.tellShortfalls(u)
 	}
 	now := time.Now()
 	c := &mountrecord.Confirmation{At: now, Took: now.Sub(start), MountPoint: mounted, Device: mapped}
 	confirmed := *u.record
 	confirmed.Confirmed, confirmed.Detached = c, nil
-	note := func() error { return m.records.Confirm(u.key, *c) }
+	note := func() error { return o.records.Confirm(u.key, *c) }
 	if u.record.Detached != nil {
 		if digest, err = rootdir.DigestOfRecord(&confirmed); err != nil {
 			return err
 		}
-		note = func() error { return m.records.Rewrite(u.key, &confirmed) }
+		note = func() error { return o.records.Rewrite(u.key, &confirmed) }
 	}
 	if err := note(); err != nil {
 		if err := note(); err != nil {
 			return fmt.Errorf("it is mounted, and that could not be noted, so another process would take it for unfinished: %w", err)
 		}
 	}
-	m.setActual(u.of, actualVolume{key: u.key, record: &confirmed, digest: digest, source: u.source, device: device})
+	o.setActual(u.of, actualVolume{key: u.key, record: &confirmed, digest: digest, source: u.source, device: device})
 	return nil
 }
 
@@ -493,8 +505,8 @@ func wrap(r *mountrecord.Record, volumeName, op string, err error) error {
 // event reports a failure in the kubelet's words, which begin with the volume's
 // own name as its directory has it, or with the pod's name for it while nobody knows
 // that of its claim, but not that it was given up.
-func (m *Manager) event(ctx context.Context, u *setUp, err error) {
-	if m.config.Events == nil || errors.Is(context.Cause(ctx), ErrWithdrawn) || errors.Is(context.Cause(ctx), context.Canceled) {
+func (o *operator) event(ctx context.Context, u *setUp, err error) {
+	if o.config.Events == nil || errors.Is(context.Cause(ctx), ErrWithdrawn) || errors.Is(context.Cause(ctx), context.Canceled) {
 		return
 	}
 	if _, waits := errors.AsType[*AttachmentError](err); waits || errors.Is(err, claimbinding.ErrUnbound) {
@@ -502,7 +514,7 @@ func (m *Manager) event(ctx context.Context, u *setUp, err error) {
 	}
 	reason, step := failedStep(err, u.mapping != nil)
 	for _, name := range u.record.Volumes {
-		m.config.Events.Event(u.pod, v1.EventTypeWarning, reason,
+		o.config.Events.Event(u.pod, v1.EventTypeWarning, reason,
 			fmt.Sprintf("%s failed for volume %q : %v", step, cmp.Or(u.record.Spec().Name(), name), wrap(u.record, name, "SetUp", err)))
 	}
 }

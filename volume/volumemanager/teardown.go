@@ -16,22 +16,22 @@ import (
 // tearDown undoes a volume: unbind its sub-paths, act, let go of the device,
 // remove what is empty then, and only after that the record: nothing else leads
 // a later owner there.
-func (m *Manager) tearDown(ctx context.Context, s *podVolume) error {
-	m.mu.Lock()
+func (o *operator) tearDown(ctx context.Context, s *podVolume) error {
+	o.mu.Lock()
 	was := s.actual
-	m.mu.Unlock()
-	if err := m.unapply(ctx, s, was); err != nil {
-		m.noteDetached(s, was, err)
+	o.mu.Unlock()
+	if err := o.unapply(ctx, s, was); err != nil {
+		o.noteDetached(s, was, err)
 		return err
 	}
-	m.setActual(s, actualVolume{})
+	o.setActual(s, actualVolume{})
 	return nil
 }
 
 // noteDetached remembers, and writes down, that a volume was detached lazily: it
 // stays, with its record and its device, until the file system is gone. Until
 // the note is on disk a crash lets the volume count as unmounted.
-func (m *Manager) noteDetached(s *podVolume, was actualVolume, err error) {
+func (o *operator) noteDetached(s *podVolume, was actualVolume, err error) {
 	detached, ok := errors.AsType[*lazyunmount.Error](err)
 	if !ok || was.record == nil || detached == was.detached {
 		return
@@ -43,35 +43,35 @@ func (m *Manager) noteDetached(s *podVolume, was actualVolume, err error) {
 	line, err := mountrecord.Encode(&record)
 	if err == nil {
 		is.digest = rootdir.DigestOf(line)
-		err = m.records.Write(was.key, line)
+		err = o.records.Write(was.key, line)
 	}
 	if err != nil {
-		m.log.Warn("a volume that was detached while it may be in use could not be recorded as such; after a restart it counts as unmounted", "podUID", was.key.PodUID, "volume", was.key.Spec, "error", err)
+		o.log.Warn("a volume that was detached while it may be in use could not be recorded as such; after a restart it counts as unmounted", "podUID", was.key.PodUID, "volume", was.key.Spec, "error", err)
 	}
-	m.setActual(s, is)
+	o.setActual(s, is)
 }
 
-func (m *Manager) unapply(ctx context.Context, s *podVolume, was actualVolume) error {
+func (o *operator) unapply(ctx context.Context, s *podVolume, was actualVolume) error {
 	if was.unreadable != nil {
 		return volume.NothingDone(was.unreadable)
 	}
 	detached := was.detached
 	if detached != nil {
-		switch left, err := m.partlyMounted(was); {
+		switch left, err := o.partlyMounted(was); {
 		case err != nil:
 			return alsoDetached(detached, err)
 		case !left && detached.InUse():
 			return detached
 		}
 	}
-	plugin, err := m.plugins.FindPluginByName(was.key.Plugin)
+	plugin, err := o.plugins.FindPluginByName(was.key.Plugin)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
-	more, err := m.containers.Unbind(ctx, subPathsOf(was.key))
+	more, err := o.containers.Unbind(ctx, subPathsOf(was.key))
 	detached = podmount.JoinDetached(detached, more)
 	if err == nil {
-		err = m.unpublish(ctx, was, plugin)
+		err = o.unpublish(ctx, was, plugin)
 	}
 	if err != nil {
 		return alsoDetached(detached, err)
@@ -79,23 +79,23 @@ func (m *Manager) unapply(ctx context.Context, s *podVolume, was actualVolume) e
 	if detached != nil && detached.InUse() {
 		return detached
 	}
-	if err := m.unstage(ctx, s, was, plugin); err != nil {
+	if err := o.node.unstage(ctx, s, was, plugin); err != nil {
 		return err
 	}
-	if err := m.removeEmptyDirs(ctx, s); err != nil {
+	if err := o.removeEmptyDirs(ctx, s); err != nil {
 		return err // with its record: nothing else would lead there again
 	}
-	return m.records.Release(was.key, was.record)
+	return o.records.Release(was.key, was.record)
 }
 
 // partlyMounted reports whether more of a volume is mounted than what was
 // detached: something else has failed then.
-func (m *Manager) partlyMounted(was actualVolume) (bool, error) {
-	mounted, err := m.mountedBelow(was.record.Path)
+func (o *operator) partlyMounted(was actualVolume) (bool, error) {
+	mounted, err := o.mountedBelow(was.record.Path)
 	if err != nil || mounted {
 		return mounted, err
 	}
-	parts, err := m.containers.Bound(subPathsOf(was.key))
+	parts, err := o.containers.Bound(subPathsOf(was.key))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -120,9 +120,9 @@ func alsoDetached(detached *lazyunmount.Error, err error) error {
 }
 
 // unpublish takes the volume from the pod; its device, if it has one, stays.
-func (m *Manager) unpublish(ctx context.Context, was actualVolume, plugin volume.VolumePlugin) error {
+func (o *operator) unpublish(ctx context.Context, was actualVolume, plugin volume.VolumePlugin) error {
 	if was.record.Spec().IsBlock() {
-		return m.unmapDevice(ctx, was, plugin)
+		return o.unmapDevice(ctx, was, plugin)
 	}
 	unmounter, err := plugin.NewUnmounter(was.key.Spec, was.key.PodUID)
 	if err != nil {

@@ -22,15 +22,18 @@ const (
 	lookShare = 50
 )
 
+// mountWatch notices mounts that vanish though nothing here has unmounted them.
+type mountWatch struct{ *world }
+
 // subscribeMounts begins to listen to the mount table; nil: it cannot be.
-func (m *Manager) subscribeMounts(ctx context.Context) <-chan struct{} {
-	mounts := table.Of(m.host.Mounter)
+func (w *mountWatch) subscribeMounts(ctx context.Context) <-chan struct{} {
+	mounts := table.Of(w.host.Mounter)
 	return mounts.Subscribe(ctx)
 }
 
 // watchMounts looks for mounts that somebody else took away whenever the mount
 // table has changed, until ctx ends. Without a change nothing runs.
-func (m *Manager) watchMounts(ctx context.Context, changes <-chan struct{}) {
+func (w *mountWatch) watchMounts(ctx context.Context, changes <-chan struct{}) {
 	if changes == nil {
 		return
 	}
@@ -46,8 +49,8 @@ func (m *Manager) watchMounts(ctx context.Context, changes <-chan struct{}) {
 		default:
 		}
 		start := time.Now()
-		if err := m.lookForVanished(); err != nil {
-			m.log.Warn("the mount table cannot be read; mounts that vanish go unnoticed", "error", err)
+		if err := w.lookForVanished(); err != nil {
+			w.log.Warn("the mount table cannot be read; mounts that vanish go unnoticed", "error", err)
 		}
 		pause = max(lookAfter, lookShare*time.Since(start))
 	}
@@ -64,27 +67,27 @@ type standing struct {
 
 // lookForVanished compares the table with what is known to be mounted, and has
 // what is gone mounted again where it is wanted.
-func (m *Manager) lookForVanished() error {
-	expected := m.standing()
+func (w *mountWatch) lookForVanished() error {
+	expected := w.standing()
 	if len(expected) == 0 {
 		return nil
 	}
-	mounted, err := rootdir.ReadMounts(m.host.RootDir, m.host.Mounter)
+	mounted, err := rootdir.ReadMounts(w.host.RootDir, w.host.Mounter)
 	if err != nil {
 		return err
 	}
-	m.tellVanished(m.noteVanished(expected, mounted))
+	w.tellVanished(w.noteVanished(expected, mounted))
 	return nil
 }
 
 // noteVanished takes down what is gone, and returns what its pods are to be
 // told.
-func (m *Manager) noteVanished(expected []standing, mounted rootdir.Mounts) (gone []vanishedMount) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (w *mountWatch) noteVanished(expected []standing, mounted rootdir.Mounts) (gone []vanishedMount) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, e := range expected {
 		i := slices.IndexFunc(e.paths, func(path string) bool { return !mounted.Has(path) })
-		if i >= 0 && m.vanished(e, e.paths[i]) {
+		if i >= 0 && w.vanished(e, e.paths[i]) {
 			gone = append(gone, vanishedMount{e.of.pod.pod, e.of.names, e.paths[i]})
 		}
 	}
@@ -92,10 +95,10 @@ func (m *Manager) noteVanished(expected []standing, mounted rootdir.Mounts) (gon
 }
 
 // standing returns the volumes that are mounted and that nothing is done about.
-func (m *Manager) standing() (expected []standing) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, p := range m.pods {
+func (w *mountWatch) standing() (expected []standing) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.pods {
 		for _, s := range p.volumes {
 			r := s.actual.record
 			if s.state != StateMounted || s.doing != opNone || r == nil || r.Confirmed == nil {
@@ -109,7 +112,7 @@ func (m *Manager) standing() (expected []standing) {
 				e.paths = append(e.paths, device.Bind)
 			}
 			if use := s.actual.device; use != nil {
-				if d := m.devices[use.device]; d != nil && d.mounted && d.mountPoint {
+				if d := w.node.mounts[use.device]; d != nil && d.mounted && d.mountPoint {
 					e.paths = append(e.paths, use.device.path)
 				}
 			}
@@ -124,19 +127,19 @@ func (m *Manager) standing() (expected []standing) {
 // vanished takes down that a mount is gone, unless something was done about
 // its volume meanwhile, and reports whether a pod that wants it is to be told.
 // The caller holds the lock.
-func (m *Manager) vanished(e standing, path string) (tell bool) {
+func (w *mountWatch) vanished(e standing, path string) (tell bool) {
 	s := e.of
 	if s.state != StateMounted || s.doing != opNone || s.actual.record != e.record || s.generation != e.generation {
 		return false
 	}
 	wanted := s.wanted && s.pod.wanted
-	m.enter(s, StateFailed, time.Now())
+	w.enter(s, StateFailed, time.Now())
 	s.err = fmt.Errorf("%w: somebody has unmounted %s", ErrVanished, path)
-	m.log.Warn("a mount has vanished: somebody else has unmounted it", "podUID", s.pod.uid, "volume", s.names[0], "path", path, "wanted", wanted)
+	w.log.Warn("a mount has vanished: somebody else has unmounted it", "podUID", s.pod.uid, "volume", s.names[0], "path", path, "wanted", wanted)
 	if wanted {
-		m.resync(s)
+		w.resync(s)
 	}
-	m.publish(s)
+	w.publish(s)
 	return wanted
 }
 
@@ -150,13 +153,13 @@ type vanishedMount struct {
 // tellVanished tells the pods' owners: what containers have mounted already may
 // differ from what is mounted from now on. The sink may call the manager, so
 // the caller must not hold the lock.
-func (m *Manager) tellVanished(gone []vanishedMount) {
-	if m.config.Events == nil {
+func (w *mountWatch) tellVanished(gone []vanishedMount) {
+	if w.config.Events == nil {
 		return
 	}
 	for _, g := range gone {
 		for _, name := range g.names {
-			m.config.Events.Event(g.pod, v1.EventTypeWarning, "VolumeMountVanished",
+			w.config.Events.Event(g.pod, v1.EventTypeWarning, "VolumeMountVanished",
 				fmt.Sprintf("the mount of volume %q at %s is gone: somebody has unmounted it; it is set up again", name, g.path))
 		}
 	}

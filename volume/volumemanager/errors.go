@@ -1,6 +1,29 @@
 package volumemanager
 
-import "github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
+import (
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/selinux"
+	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
+)
+
+// Causes of a volume's errors, for [errors.Is]; each is that of a *[volume.Failure].
+const (
+	// ErrNodeAffinity: the PersistentVolume belongs to other nodes.
+	ErrNodeAffinity volume.Cause = "the volume belongs to other nodes"
+	// ErrReplaced: a pod's volume is mounted from another source than is now asked for.
+	// Its containers may be using it, so it is left alone.
+	ErrReplaced volume.Cause = "the volume is mounted from another source"
+	// ErrDeviceReplaced: a pod's device is not the volume's any more.
+	ErrDeviceReplaced = blockmap.ErrReplaced
+	// ErrUsedByOtherPod: another pod on this node has the PersistentVolume, whose only
+	// access mode is ReadWriteOncePod. It is set up once that pod's is torn down.
+	ErrUsedByOtherPod volume.Cause = "another pod has the volume"
+	// ErrSELinuxConflict: a file system is mounted with one SELinux label, and is asked
+	// for with another: by containers of one pod, or for another pod on this node. In
+	// the latter case it is mounted when those pods have gone.
+	ErrSELinuxConflict = selinux.ErrConflict
+)
 
 // ErrRootBusy says that another process owns the root directory.
 var ErrRootBusy = rootdir.ErrBusy
@@ -47,3 +70,28 @@ func CheckRoot(rootDir string) error { return rootdir.Check(rootDir) }
 // manager's, and that of programs around it, for what must outlive them. It
 // has the mode 0700 and is not locked by itself; see the package comment.
 func StateDir(rootDir string) string { return rootdir.StateDir(rootDir) }
+
+// Damaged returns a *[DamagedError] while records of the root directory are
+// known to be lost: what Explain returns need not be all then. Before the manager
+// has recovered it says what was found until then. It reads a directory, and
+// returns any error of that too, which counts as damage.
+func (m *Manager) Damaged() error { return m.damaged() }
+
+func (w *world) damaged() error { return rootdir.Damaged(w.host.RootDir) }
+
+// hidden says why there may be volumes of a plugin that no record tells of.
+func (w *world) hidden(plugin string) error {
+	if err := w.damaged(); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.pods {
+		for _, s := range p.volumes {
+			if s.actual.unreadable != nil && s.actual.key.Plugin == plugin {
+				return s.actual.unreadable
+			}
+		}
+	}
+	return nil
+}

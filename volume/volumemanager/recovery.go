@@ -1,0 +1,351 @@
+package volumemanager
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
+)
+
+// recovery learns what an earlier process has left: from records, directories and the
+// mount table.
+type recovery struct{ *world }
+
+// recover learns from the records and the mount table what is there, after the
+// mount helpers of a dead owner have been ended: they could mount later.
+func (v *recovery) recover(ctx context.Context) error {
+	if v.config.Adopt {
+		if err := v.config.refuseKubelet(); err != nil {
+			return err
+		}
+	}
+	if err := rootdir.EndHelpers(ctx, v.host.RootDir, v.log); err != nil {
+		return err
+	}
+	if err := rootdir.MakePodsDir(v.host.RootDir, v.log); err != nil {
+		return err
+	}
+	mounted, err := rootdir.ReadMounts(v.host.RootDir, v.host.Mounter)
+	if err != nil {
+		return err
+	}
+	if _, err := durable.Sweep(rootdir.StateDir(v.host.RootDir)); err != nil {
+		return err
+	}
+	opened, found, unreadable, err := rootdir.OpenRecords(v.host.RootDir)
+	if err != nil {
+		return err
+	}
+	v.records = opened
+	if err := v.damaged(); err != nil {
+		v.log.Warn("the volume records are damaged", "error", err)
+	}
+	for _, err := range unreadable {
+		v.log.Warn("a volume record cannot be read", "error", err)
+		v.recoverUnreadable(err)
+	}
+	for _, record := range found {
+		if err := v.recoverRecord(record, mounted); err != nil {
+			return err
+		}
+	}
+	if v.config.Adopt {
+		if err := v.adopt(ctx, mounted); err != nil {
+			return err
+		}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.resyncUndeclared() // the pods may be complete already
+	v.recoverEnded()
+	return nil
+}
+
+func (v *recovery) recoverRecord(record *mountrecord.Record, mounted rootdir.Mounts) error {
+	line, err := mountrecord.Encode(record)
+	if err != nil {
+		return err
+	}
+	row := statusOf(record, mounted, noneGone)[0]
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	s := v.recovered(rootdir.KeyOf(record), record.Volumes)
+	s.actual.record, s.actual.digest, s.actual.source = record, rootdir.DigestOf(line), v.sourceName(record)
+	if record.Detached != nil {
+		s.actual.detached = record.Detached.Recall(v.host.Mounter)
+	}
+	v.byClaim.note(s)
+	v.node.recoverDevice(s, record, mounted)
+	if s.pod.name.Name == "" {
+		s.pod.name = record.Pod
+	}
+	s.state, s.since, s.took, s.err = row.State, row.Since, row.Duration, reasonOf(record, mounted, noneGone)
+	if s.unused && s.pod.wanted {
+		v.rest(s)
+	}
+	return nil
+}
+
+func (v *recovery) recoverUnreadable(unreadable *UnreadableRecordError) {
+	key, ok := rootdir.ParseKey(unreadable.Volume)
+	if !ok {
+		return // it is no volume's, and nothing will ask for it
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	s := v.recovered(key, []string{key.Spec})
+	s.actual.unreadable = unreadable
+	s.state, s.err = StateFailed, unreadable
+}
+
+// recovered returns the volume of a directory that was found, which may be
+// wanted already. The caller holds the lock.
+func (w *world) recovered(key rootdir.Key, names []string) *podVolume {
+	p := w.pod(key.PodUID)
+	s := p.volumeFor(names)
+	if s.actual.exists() {
+		s = &podVolume{pod: p, names: names}
+		p.volumes = append(p.volumes, s)
+	}
+	s.actual.key = key
+	return s
+}
+
+// sourceName is the plugin's name of a recorded source; empty where the plugin
+// does not know it any more.
+func (w *world) sourceName(record *mountrecord.Record) string {
+	plugin, err := w.plugins.FindPluginByName(record.Plugin)
+	if err != nil {
+		return ""
+	}
+	name, err := plugin.GetVolumeName(record.Spec())
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// load reads the records, so that it is known who shares a device.
+func (v *recovery) load() error {
+	mounted, err := rootdir.ReadMounts(v.host.RootDir, v.host.Mounter)
+	if err != nil {
+		return err
+	}
+	var found []*mountrecord.Record
+	if v.records, found, _, err = rootdir.OpenRecords(v.host.RootDir); err != nil {
+		return err
+	}
+	for _, r := range found {
+		if err := v.recoverRecord(r, mounted); err != nil {
+			return errors.Join(err, v.records.Close())
+		}
+	}
+	return nil
+}
+
+// ErrKubeletRuns says that a kubelet runs on this machine, whose volumes must
+// not be taken over under its hands.
+var ErrKubeletRuns = errors.New("a kubelet runs on this machine; stop it before its volumes are adopted")
+
+// refuseKubelet fails while a process called kubelet runs.
+func (c Config) refuseKubelet() error {
+	proc := cmp.Or(c.kubeletDir, rootdir.ProcDir)
+	for _, pid := range rootdir.Processes(proc) {
+		if rootdir.CommandOf(proc, pid) == "kubelet" {
+			return fmt.Errorf("%w (process %d)", ErrKubeletRuns, pid)
+		}
+	}
+	return nil
+}
+
+// adopt makes a record for each directory of a volume that has none. What no
+// plugin knows is left alone.
+func (v *recovery) adopt(ctx context.Context, mounted rootdir.Mounts) error {
+	dirs, err := rootdir.VolumeDirs(v.host.RootDir)
+	if err != nil {
+		return err
+	}
+	for _, key := range dirs {
+		if v.isRecorded(key) {
+			continue
+		}
+		if err := v.adoptOne(ctx, key, mounted); err != nil {
+			v.log.Warn("a volume cannot be adopted and is left alone", "podUID", key.PodUID, "plugin", key.Plugin, "volume", key.Spec, "error", err)
+		}
+	}
+	return nil
+}
+
+func (v *recovery) isRecorded(key rootdir.Key) bool { return v.volumeAt(key) != nil }
+
+// volumeAt returns the volume of a directory that is there; nil: none.
+func (v *recovery) volumeAt(key rootdir.Key) *podVolume {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.pods[key.PodUID].find(func(s *podVolume) bool { return s.actual.exists() && s.actual.key == key })
+}
+
+func (v *recovery) adoptOne(ctx context.Context, key rootdir.Key, mounted rootdir.Mounts) error {
+	record, err := v.rebuild(ctx, key)
+	if err != nil {
+		return err
+	}
+	line, err := mountrecord.Encode(record)
+	if err != nil {
+		return err
+	}
+	device, err := v.foundDevice(record)
+	if err != nil {
+		return err
+	}
+	if err := v.records.Write(key, line); err != nil {
+		return err
+	}
+	record.Confirmed = &mountrecord.Confirmation{At: time.Now(), MountPoint: mounted.Has(record.Path), Device: device}
+	if err := v.records.Confirm(key, *record.Confirmed); err != nil {
+		return err
+	}
+	v.log.Info("adopted a volume without a record", "podUID", key.PodUID, "plugin", key.Plugin, "volume", key.Spec, "source", record.Source, "guessed", record.Guessed)
+	return v.recoverRecord(record, mounted)
+}
+
+// rebuild makes a record from a volume's directory and the mount table.
+func (v *recovery) rebuild(ctx context.Context, key rootdir.Key) (*mountrecord.Record, error) {
+	plugin, err := v.plugins.FindPluginByName(key.Plugin)
+	if err != nil {
+		return nil, err
+	}
+	if v.hasDeviceLink(key) {
+		return v.rebuildBlock(ctx, key, plugin)
+	}
+	path := v.host.GetPodVolumeDir(key.PodUID, key.Plugin, key.Spec)
+	found, err := plugin.ConstructVolumeSpec(ctx, key.Spec, path)
+	if err != nil {
+		return nil, err
+	}
+	return &mountrecord.Record{
+		PodUID: key.PodUID, Volumes: []string{key.Spec}, Plugin: key.Plugin, Path: path,
+		Source:       volume.DescribeSource(plugin, found.Spec),
+		InlineVolume: found.Spec.Volume, PersistentVolume: found.Spec.PersistentVolume, ReadOnly: found.Spec.ReadOnly,
+		SELinuxLabel: found.SELinuxMountContext,
+		Rebuilt:      true, Guessed: !found.Complete,
+	}, nil
+}
+
+// unrecorded says that a volume was not set up because there is one at its place that
+// podvol has no record of: another agent may have made it, such as a kubelet that runs
+// the same pod, and podvol tears down some day whatever it sets up, with its data.
+// Nothing was done.
+func unrecorded(path, found string) error {
+	return &volume.Failure{
+		Cause: ErrNoRecord, Subject: path,
+		What: fmt.Sprintf("at %s there is %s, and no record says that podvol made it; it is left alone", path, found),
+		Next: "if another agent uses this root directory, choose one of your own; if none does, have it adopted first: Config.Adopt, or podvol fsck --repair --adopt",
+	}
+}
+
+// refuseUnrecorded fails where something is at the place of a new volume that
+// could be lost with it. Records come before directories and go after them, so
+// whatever crashed, podvol's own have one; a file of records that was lost or
+// cut is no reason to take somebody else's data for its own. An empty directory
+// without a mount is nobody's loss.
+func (o *operator) refuseUnrecorded(key rootdir.Key) error {
+	dir := o.host.GetPodVolumeDir(key.PodUID, key.Plugin, key.Spec)
+	if o.hasDeviceLink(key) {
+		return unrecorded(deviceLink(o.host, key), "a link to a device")
+	}
+	found, err := o.foundAt(key, dir)
+	if err != nil || found == "" {
+		return err
+	}
+	return unrecorded(dir, found)
+}
+
+// foundAt says what is at a volume's place; empty: nothing that matters. What is
+// mounted there is not touched, since its server may not answer.
+func (o *operator) foundAt(key rootdir.Key, dir string) (string, error) {
+	siblings, err := os.ReadDir(filepath.Dir(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	i := slices.IndexFunc(siblings, func(e fs.DirEntry) bool { return e.Name() == key.Spec })
+	if i < 0 {
+		return "", nil
+	}
+	mounts := table.Of(o.host.Mounter)
+	switch _, mounted, err := mounts.At(dir); {
+	case err != nil:
+		return "", err
+	case mounted:
+		return "a mount", nil
+	case !siblings[i].IsDir():
+		return "a file", nil
+	}
+	return foundIn(dir, filepath.Join(o.host.GetPodPluginDir(key.PodUID, key.Plugin), key.Spec))
+}
+
+// foundIn says whether a directory has something in it, or its plugin's marks
+// that it was set up beside it.
+func foundIn(dir, marks string) (string, error) {
+	for _, place := range []struct{ dir, found string }{{dir, "a directory with contents"}, {marks, "a directory that was set up"}} {
+		switch empty, err := isEmpty(place.dir); {
+		case err != nil:
+			return "", err
+		case !empty:
+			return place.found, nil
+		}
+	}
+	return "", nil
+}
+
+// isEmpty reports whether a directory has no entries; a missing one has none.
+func isEmpty(dir string) (bool, error) {
+	f, err := os.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	_, err = f.ReadDir(1)
+	if errors.Is(err, io.EOF) {
+		return true, nil
+	}
+	return false, err
+}
+
+// isFound reports whether the volume was found under the name of its
+// spec, which need not be the name that the pod gives it.
+func (a actualVolume) isFound() bool {
+	return a.unreadable != nil || a.record != nil && a.record.Rebuilt
+}
+
+// putAside gives what was found on disk an entry of its own where the pod's volume
+// of that name turns out to be another one. The caller holds the lock.
+func (o *operator) putAside(s *podVolume) {
+	own := &podVolume{pod: s.pod, names: []string{s.actual.key.Spec}, since: s.since, actual: s.actual, state: s.state}
+	if u := own.actual.unreadable; u != nil {
+		own.state, own.err = StateFailed, u
+	}
+	s.pod.volumes = append(s.pod.volumes, own)
+	o.node.passDevice(s, own, s.actual.device)
+	s.actual, s.state, s.since = actualVolume{}, StatePending, time.Now()
+	o.byClaim.note(s)
+	o.byClaim.note(own)
+}

@@ -1,0 +1,206 @@
+package volumemanager
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/util/pathin"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/containermounts"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
+)
+
+// world is the desired and the actual state of the world of one node: its pods, and what
+// is wanted and what there is of each of their volumes.
+type world struct {
+	config  Config
+	host    *volume.Host
+	plugins *volume.VolumePluginMgr
+	log     *slog.Logger
+	records rootdir.Records // set before ready is closed
+
+	running    sync.WaitGroup // operations, also those that nobody waits for
+	podDirs    rootdir.PodDirs
+	containers *containermounts.Binder
+
+	ready   chan struct{} // closed when the records have been read
+	stopped chan struct{} // closed when Run ends
+	wake    chan struct{} // holds a value while the queue is not empty
+
+	mu           sync.Mutex // guards what follows, and all pods, volumes and devices
+	stopping     bool
+	pods         map[types.UID]*podState
+	byClaim      claimIndex
+	declarations int
+	complete     bool               // every pod has been declared once
+	kept         map[types.UID]bool // though they are not declared
+	queue        []*podVolume
+	watchers     map[*watcher]struct{}
+	node         *nodeDevices
+}
+
+func newWorld(config Config, host *volume.Host, plugins *volume.VolumePluginMgr) *world {
+	w := &world{
+		config:   config,
+		host:     host,
+		plugins:  plugins,
+		log:      config.Logger,
+		ready:    make(chan struct{}),
+		stopped:  make(chan struct{}),
+		wake:     make(chan struct{}, 1),
+		pods:     make(map[types.UID]*podState),
+		byClaim:  make(claimIndex),
+		watchers: make(map[*watcher]struct{}),
+	}
+	w.node = newNodeDevices(w)
+	return w
+}
+
+// isMountPoint reports whether something is mounted just at a path, by the mount
+// table. Nothing is at the empty path.
+func (w *world) isMountPoint(path string) (bool, error) {
+	if path == "" {
+		return false, nil
+	}
+	mounts := table.Of(w.host.Mounter)
+	_, mounted, err := mounts.At(path)
+	return mounted, err
+}
+
+// mountedBelow reports whether a volume's path is a mount point of its own. A
+// path outside the root, a hostPath's, is somebody else's matter.
+func (w *world) mountedBelow(path string) (bool, error) {
+	if !pathin.Strictly(rootdir.PodsDir(w.host.RootDir), path) {
+		return false, nil
+	}
+	return w.isMountPoint(path)
+}
+
+// Subscribe calls f with each new status of a volume until stop is called. f
+// must not block and must not call the manager. After stop returns, f is not
+// called any more; stop must not be called from within f.
+func (m *Manager) Subscribe(f func(VolumeStatus)) (stop func()) {
+	w := &watcher{f}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.watchers[w] = struct{}{}
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.watchers, w)
+	}
+}
+
+// watcher makes a function comparable.
+type watcher struct{ f func(VolumeStatus) }
+
+// notify tells the subscribers. The caller holds the lock, so that statuses
+// reach them in order, and none after stop.
+func (w *world) notify(status VolumeStatus) {
+	for watcher := range w.watchers {
+		watcher.f(status)
+	}
+}
+
+// rows are the status of a directory's volumes, with what is known of their server.
+// The caller holds the lock.
+func (w *world) rows(s *podVolume) []VolumeStatus {
+	rows := s.rows()
+	health := w.healthOf(s)
+	for i := range rows {
+		rows[i].Server = health
+	}
+	return rows
+}
+
+// healthOf is what the plugin knows of the volume's server; zero: it keeps no
+// book, or it is not known yet which plugin and server it is.
+func (w *world) healthOf(s *podVolume) volume.SourceHealth {
+	r := s.describe()
+	if r.Plugin == "" || r.InlineVolume == nil && r.PersistentVolume == nil {
+		return volume.SourceHealth{}
+	}
+	plugin, err := w.plugins.FindPluginByName(r.Plugin)
+	if err != nil {
+		return volume.SourceHealth{}
+	}
+	health, _ := volume.HealthOf(plugin, r.Spec())
+	return health
+}
+
+// ServerTrouble says in a few words what is amiss with the volume's server;
+// empty where nothing is known to be.
+func (s VolumeStatus) ServerTrouble() string {
+	h := s.Server
+	if h.Source == "" || h.Answers {
+		return ""
+	}
+	text := fmt.Sprintf("%s has not answered since %s", h.Source, h.Since.UTC().Format(time.RFC3339))
+	if wait := time.Until(h.RetryAt); wait > 0 {
+		return text + fmt.Sprintf("; it is tried again in %s", wait.Round(time.Millisecond))
+	}
+	return text + "; it is tried again by the next mount from it"
+}
+
+// claimIndex finds the volumes whose rows name a claim, so that a look-up costs
+// what it finds and not the size of the node. The manager's mutex guards it.
+type claimIndex map[types.NamespacedName]map[*podVolume]struct{}
+
+// note notes which claim a volume's rows name now. It must be called after each
+// change of what they are made of. The caller holds the lock.
+func (c claimIndex) note(s *podVolume) {
+	var claim types.NamespacedName
+	if slices.Contains(s.pod.volumes, s) {
+		claim = claimOf(s.describe())
+	}
+	if claim == s.claim {
+		return
+	}
+	delete(c[s.claim], s)
+	if len(c[s.claim]) == 0 {
+		delete(c, s.claim)
+	}
+	if s.claim = claim; claim.Name == "" {
+		return
+	}
+	if c[claim] == nil {
+		c[claim] = make(map[*podVolume]struct{})
+	}
+	c[claim][s] = struct{}{}
+}
+
+// ExplainClaim returns those of [Manager.Explain]'s rows whose Claim is the given
+// one, in its order. Its cost grows with their number, not with that of all rows.
+func (m *Manager) ExplainClaim(claim types.NamespacedName) []VolumeStatus {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []VolumeStatus
+	for s := range m.byClaim[claim] {
+		all = append(all, m.rows(s)...)
+	}
+	slices.SortFunc(all, compareStatus)
+	return all
+}
+
+// ExplainPod returns those of [Manager.Explain]'s rows that are the given pod's, in
+// its order. Its cost grows with their number, not with that of all rows.
+func (m *Manager) ExplainPod(podUID types.UID) []VolumeStatus {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pods[podUID]
+	if p == nil {
+		return nil
+	}
+	var all []VolumeStatus
+	for _, s := range p.volumes {
+		all = append(all, m.rows(s)...)
+	}
+	slices.SortFunc(all, compareStatus)
+	return all
+}
