@@ -26,7 +26,7 @@ func tooLarge() map[string]size {
 	return map[string]size{
 		"volume/persistentvolume/embedded": {methods: map[string]int{"Cluster": 62}},
 		"volume/volumemanager":             {lines: 6_400},
-		"volume/volumetest":                {files: 41, lines: 6_600, functions: map[string]int{"contractChecks": 63, "faultChecks": 65, "lifecycleChecks": 92, "provisionChecks": 94}},
+		"volume/volumetest":                {files: 41, lines: 6_620},
 	}
 }
 

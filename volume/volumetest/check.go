@@ -53,10 +53,10 @@ func capable[C any](name string, as func(volume.VolumePlugin) (C, bool)) *capabi
 // allChecks lists every check, in the order in which they run.
 func allChecks() []check {
 	return slices.Concat(
-		contractChecks(),
-		lifecycleChecks(),
+		contractChecks(), answerChecks(),
+		lifecycleChecks(), tearDownChecks(),
 		restartChecks(),
-		faultChecks(),
+		faultChecks(), tearDownFaultChecks(),
 		retryChecks(),
 		crashChecks(),
 		cancelChecks(),
@@ -67,7 +67,7 @@ func allChecks() []check {
 		deviceChecks(),
 		storageChecks(),
 		recycleChecks(),
-		provisionChecks(),
+		provisionChecks(), deleteChecks(),
 	)
 }
 

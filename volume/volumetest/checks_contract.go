@@ -56,6 +56,12 @@ func contractChecks() []check {
 			proves:  "What is invalid is refused before anything is touched, by an error that says so and that leads to what is wrong.",
 			refused: checkRefused,
 		},
+	}
+}
+
+// answerChecks are those of what a plugin does with what it is given.
+func answerChecks() []check {
+	return []check{
 		{
 			name:   "contract/arguments",
 			proves: "A plugin never changes its arguments: spec, pod and options are as before once the volume was set up, refreshed and torn down.",

@@ -48,6 +48,12 @@ func faultChecks() []check {
 				v.mustTearDown()
 			}),
 		},
+	}
+}
+
+// tearDownFaultChecks are those of a TearDown in which a call fails, and of errors.
+func tearDownFaultChecks() []check {
+	return []check{
 		{
 			name:   "faults/teardown-retried",
 			proves: "Whichever call fails during TearDown, either nothing is left, or there is an error and another TearDown succeeds.",

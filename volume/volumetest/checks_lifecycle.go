@@ -51,6 +51,12 @@ func lifecycleChecks() []check {
 			proves: "What a spec asks for read-only is called so by GetAttributes and mounted so; what is mounted read-only cannot be written to, and other volumes can.",
 			each:   checkReadOnly,
 		},
+	}
+}
+
+// tearDownChecks are those of what TearDown leaves, and for whom.
+func tearDownChecks() []check {
+	return []check{
 		{
 			name:   "lifecycle/teardown",
 			proves: "TearDown unmounts the volume and removes its directory and what the plugin keeps beside it, also what a pod wrote into a volume of its own.",

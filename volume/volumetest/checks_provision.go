@@ -19,15 +19,8 @@ import (
 // lies the storage of another claim, which must never change.
 func provisionChecks() []check {
 	makes := capable("ProvisionableVolumePlugin", volume.AsProvisionable)
-	both := &capability{name: "DeletableVolumePlugin and ProvisionableVolumePlugin", has: func(p volume.VolumePlugin) bool {
-		_, deletes := volume.AsDeletable(p)
-		return makes.has(p) && deletes
-	}}
 	made := func(f func(deed, *kit)) func(*kit, StorageCase) {
 		return func(k *kit, c StorageCase) { f(provisionDeed(c), k) }
-	}
-	deleted := func(f func(deed, *kit)) func(*kit, StorageCase) {
-		return func(k *kit, c StorageCase) { f(deleteDeed(c), k) }
 	}
 	return []check{
 		{
@@ -73,6 +66,20 @@ func provisionChecks() []check {
 			needs:   makes,
 			storage: checkSeveralClaims,
 		},
+	}
+}
+
+// deleteChecks are those of Delete, with what Provision has made.
+func deleteChecks() []check {
+	makes := capable("ProvisionableVolumePlugin", volume.AsProvisionable)
+	both := &capability{name: "DeletableVolumePlugin and ProvisionableVolumePlugin", has: func(p volume.VolumePlugin) bool {
+		_, deletes := volume.AsDeletable(p)
+		return makes.has(p) && deletes
+	}}
+	deleted := func(f func(deed, *kit)) func(*kit, StorageCase) {
+		return func(k *kit, c StorageCase) { f(deleteDeed(c), k) }
+	}
+	return []check{
 		{
 			name:    "delete/provisioned",
 			proves:  "Delete deletes what Provision has made and nothing beside it; deleting what is gone, also by a new process, succeeds and deletes nothing.",
