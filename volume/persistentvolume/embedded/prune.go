@@ -33,18 +33,26 @@ type Declared struct {
 	Gone map[volume.ObjectRef]bool
 }
 
+// pruning is one look for what is declared no more.
+type pruning struct {
+	*Cluster
+	// kept are the objects that stay; sets the StatefulSets that are declared.
+	kept map[volume.ObjectRef]bool
+	sets []types.NamespacedName
+}
+
+func (c *Cluster) newPruning(declared Declared) *pruning {
+	p := &pruning{Cluster: c, kept: make(map[volume.ObjectRef]bool, len(declared.Objects)), sets: declared.StatefulSets}
+	for _, object := range declared.Objects {
+		p.kept[refOf(object)] = true
+	}
+	return p
+}
+
 // Undeclared returns the claims and volumes that [Cluster.Prune] would delete if
 // all that is not declared were gone, in order.
 func (c *Cluster) Undeclared(ctx context.Context, declared Declared) ([]volume.ObjectRef, error) {
-	return c.prunable(ctx, keptBy(declared), declared.StatefulSets)
-}
-
-func keptBy(declared Declared) map[volume.ObjectRef]bool {
-	kept := make(map[volume.ObjectRef]bool, len(declared.Objects))
-	for _, object := range declared.Objects {
-		kept[refOf(object)] = true
-	}
-	return kept
+	return c.newPruning(declared).undeclared(ctx)
 }
 
 // nothingDeclared names the claims and volumes that would be deleted, in order, since
@@ -90,10 +98,10 @@ func (c *Cluster) Prune(ctx context.Context, declared Declared) error {
 		return err
 	}
 	defer unlock()
-	kept := keptBy(declared)
+	p := c.newPruning(declared)
 	unsure := len(declared.Objects) == 0 && !declared.NothingIsMeant
 	if unsure || declared.Gone != nil {
-		undeclared, err := c.prunable(ctx, kept, declared.StatefulSets)
+		undeclared, err := p.undeclared(ctx)
 		switch {
 		case err != nil:
 			return err
@@ -101,29 +109,29 @@ func (c *Cluster) Prune(ctx context.Context, declared Declared) error {
 			return nothingDeclared(undeclared)
 		}
 		for _, ref := range undeclared {
-			kept[ref] = !declared.Gone[ref]
+			p.kept[ref] = !declared.Gone[ref]
 		}
 	}
-	return errors.Join(c.pruneClaims(ctx, kept, declared.StatefulSets), c.pruneVolumes(ctx, kept), c.prunePlain(ctx, kept))
+	return errors.Join(p.claims(ctx), p.volumes(ctx), p.others(ctx))
 }
 
-// prunable returns the claims and volumes that are to be deleted, in order.
-func (c *Cluster) prunable(ctx context.Context, kept map[volume.ObjectRef]bool, sets []types.NamespacedName) (refs []volume.ObjectRef, err error) {
-	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, c.objects, kindClaim, metav1.NamespaceAll)
+// undeclared returns the claims and volumes that are to be deleted, in order.
+func (p *pruning) undeclared(ctx context.Context) (refs []volume.ObjectRef, err error) {
+	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, p.objects, kindClaim, metav1.NamespaceAll)
 	if err != nil {
 		return nil, err
 	}
 	for _, claim := range claims {
-		if c.isPrunableClaim(claim, kept, sets) {
+		if p.takesClaim(claim) {
 			refs = append(refs, refOf(claim))
 		}
 	}
-	volumes, err := objects.List[*v1.PersistentVolume](ctx, c.objects, kindVolume, metav1.NamespaceAll)
+	volumes, err := objects.List[*v1.PersistentVolume](ctx, p.objects, kindVolume, metav1.NamespaceAll)
 	if err != nil {
 		return nil, err
 	}
 	for _, pv := range volumes {
-		if c.isPrunableVolume(pv, kept) {
+		if p.takesVolume(pv) {
 			refs = append(refs, refOf(pv))
 		}
 	}
@@ -131,56 +139,56 @@ func (c *Cluster) prunable(ctx context.Context, kept map[volume.ObjectRef]bool, 
 	return refs, nil
 }
 
-func (c *Cluster) pruneClaims(ctx context.Context, kept map[volume.ObjectRef]bool, sets []types.NamespacedName) error {
-	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, c.objects, kindClaim, metav1.NamespaceAll)
+func (p *pruning) claims(ctx context.Context) error {
+	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, p.objects, kindClaim, metav1.NamespaceAll)
 	errs := []error{err}
 	for _, claim := range claims {
-		errs = append(errs, c.prune(ctx, claim, func(now metav1.Object) bool {
-			return c.isPrunableClaim(now.(*v1.PersistentVolumeClaim), kept, sets)
+		errs = append(errs, p.delete(ctx, claim, func(now metav1.Object) bool {
+			return p.takesClaim(now.(*v1.PersistentVolumeClaim))
 		}))
 	}
 	return errors.Join(errs...)
 }
 
-func (c *Cluster) isPrunableClaim(claim *v1.PersistentVolumeClaim, kept map[volume.ObjectRef]bool, sets []types.NamespacedName) bool {
+func (p *pruning) takesClaim(claim *v1.PersistentVolumeClaim) bool {
 	r, ofSet := manifest.RetentionOf(claim)
-	return c.isPrunable(claim, kept) && (!ofSet || !r.Keeps(slices.Contains(sets, r.StatefulSet)))
+	return p.takes(claim) && (!ofSet || !r.Keeps(slices.Contains(p.sets, r.StatefulSet)))
 }
 
-func (c *Cluster) pruneVolumes(ctx context.Context, kept map[volume.ObjectRef]bool) error {
-	volumes, err := objects.List[*v1.PersistentVolume](ctx, c.objects, kindVolume, metav1.NamespaceAll)
+func (p *pruning) volumes(ctx context.Context) error {
+	volumes, err := objects.List[*v1.PersistentVolume](ctx, p.objects, kindVolume, metav1.NamespaceAll)
 	errs := []error{err}
 	for _, pv := range volumes {
-		errs = append(errs, c.prune(ctx, pv, func(now metav1.Object) bool { return c.isPrunableVolume(now.(*v1.PersistentVolume), kept) }))
+		errs = append(errs, p.delete(ctx, pv, func(now metav1.Object) bool { return p.takesVolume(now.(*v1.PersistentVolume)) }))
 	}
 	return errors.Join(errs...)
 }
 
-func (c *Cluster) isPrunableVolume(pv *v1.PersistentVolume, kept map[volume.ObjectRef]bool) bool {
-	return c.isPrunable(pv, kept) && (pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "")
+func (p *pruning) takesVolume(pv *v1.PersistentVolume) bool {
+	return p.takes(pv) && (pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "")
 }
 
-// isPrunable reports whether an object was applied, by this manager, and is
+// takes reports whether an object was applied, by this manager, and is
 // declared no more.
-func (c *Cluster) isPrunable(object metav1.Object, kept map[volume.ObjectRef]bool) bool {
-	return object.GetAnnotations()[appliedBy] == c.manager && object.GetDeletionTimestamp() == nil && !kept[refOf(object)]
+func (p *pruning) takes(object metav1.Object) bool {
+	return object.GetAnnotations()[appliedBy] == p.manager && object.GetDeletionTimestamp() == nil && !p.kept[refOf(object)]
 }
 
-// prune deletes an object if it may go, in the version of which that is said.
-func (c *Cluster) prune(ctx context.Context, object metav1.Object, mayGo func(metav1.Object) bool) error {
+// delete deletes an object if it may go, in the version of which that is said.
+func (p *pruning) delete(ctx context.Context, object metav1.Object, mayGo func(metav1.Object) bool) error {
 	ref := refOf(object)
 	err := retry.Do(ctx, objects.ErrConflict, func() error {
 		if !mayGo(object) {
 			return nil
 		}
-		if _, err := c.allMounted(ctx); err != nil {
+		if _, err := p.allMounted(ctx); err != nil {
 			return fmt.Errorf("nobody can tell whether it is mounted here, so it counts as used: %w", err)
 		}
-		err := c.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
+		err := p.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
 		if !errors.Is(err, objects.ErrConflict) {
 			return err
 		}
-		changed, getErr := c.objects.Get(ctx, ref)
+		changed, getErr := p.objects.Get(ctx, ref)
 		if getErr != nil {
 			return getErr
 		}
@@ -193,13 +201,13 @@ func (c *Cluster) prune(ctx context.Context, object metav1.Object, mayGo func(me
 	return &ObjectError{ref, err}
 }
 
-func (c *Cluster) prunePlain(ctx context.Context, kept map[volume.ObjectRef]bool) error {
+func (p *pruning) others(ctx context.Context) error {
 	var errs []error
-	for _, ref := range c.unwanted(kept) {
+	for _, ref := range p.unwanted() {
 		var err error
-		if ref == c.nodeRef() {
-			_, err = c.applyPlain(ctx, ref, c.defaultNode())
-		} else if err = c.objects.Delete(ctx, ref, objects.Preconditions{}); errors.Is(err, volume.ErrNotFound) {
+		if ref == p.nodeRef() {
+			_, err = p.applyPlain(ctx, ref, p.defaultNode())
+		} else if err = p.objects.Delete(ctx, ref, objects.Preconditions{}); errors.Is(err, volume.ErrNotFound) {
 			err = nil
 		}
 		if err != nil {
@@ -211,17 +219,17 @@ func (c *Cluster) prunePlain(ctx context.Context, kept map[volume.ObjectRef]bool
 
 // unwanted returns the objects in memory that are declared no more, and forgets
 // them and what was to be made anew.
-func (c *Cluster) unwanted(kept map[volume.ObjectRef]bool) (refs []volume.ObjectRef) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for ref := range c.later {
-		if !kept[ref] {
-			delete(c.later, ref)
+func (p *pruning) unwanted() (refs []volume.ObjectRef) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for ref := range p.later {
+		if !p.kept[ref] {
+			delete(p.later, ref)
 		}
 	}
-	for ref := range c.plain {
-		if !kept[ref] {
-			delete(c.plain, ref)
+	for ref := range p.plain {
+		if !p.kept[ref] {
+			delete(p.plain, ref)
 			refs = append(refs, ref)
 		}
 	}
