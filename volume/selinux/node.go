@@ -4,7 +4,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/util/selinuxlabel"
-	"github.com/podvol/podvol/volume"
 )
 
 // NodeLabels is the role as this node's own SELinux policy plays it, as
@@ -40,7 +39,7 @@ func (n NodeLabels) FileLabel(options *v1.SELinuxOptions) (string, error) {
 		return "", nil
 	}
 	for field, value := range map[string]string{"user": options.User, "level": options.Level} {
-		if err := volume.CheckSELinuxLabel("seLinuxOptions."+field, value); err != nil {
+		if err := CheckLabel("seLinuxOptions."+field, value); err != nil {
 			return "", err
 		}
 	}

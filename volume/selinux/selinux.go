@@ -72,7 +72,7 @@ func (p Policy) MountLabel(ctx context.Context, pod *v1.Pod, names []string, plu
 	case len(labels) == 0:
 		return "", nil
 	}
-	return labels[0], volume.CheckSELinuxLabel("seLinuxOptions", labels[0])
+	return labels[0], CheckLabel("seLinuxOptions", labels[0])
 }
 
 // mountsWithLabel reports whether policy and access modes allow it.

@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/selinux"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -45,7 +46,7 @@ func (d labelledDisk) NewDeviceMounter() (volume.DeviceMounter, error) { return 
 
 func (d labelledDisk) MountDevice(ctx context.Context, s *volume.Spec, _, path string, args volume.DeviceMounterArgs) error {
 	return d.calls.Do(ctx, diskCall{Op: "MountDevice", Whose: pdName(s), Args: args.SELinuxLabel}, func() error {
-		request := mount.Request{Source: "/dev/" + pdName(s), Target: path, FSType: "ext4", Options: volume.AddSELinuxMountOption(nil, args.SELinuxLabel)}
+		request := mount.Request{Source: "/dev/" + pdName(s), Target: path, FSType: "ext4", Options: selinux.AddMountOption(nil, args.SELinuxLabel)}
 		_, err := podmount.SetUp(ctx, d.host.GetMounter(), request, anyMount)
 		return err
 	})

@@ -9,7 +9,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/pathin"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/selinux"
 )
 
 // Mounts is one look at the mount table: what is mounted below the root
@@ -59,7 +59,7 @@ func NewMounts(rootDir string, table mount.Table) (Mounts, error) {
 	m := Mounts{places: places, Targets: make(map[string]int, len(entries)), labels: make(map[string]string)}
 	for _, e := range entries {
 		m.Targets[e.Target]++
-		if label := volume.SELinuxMountOption(e.SuperOptions); label != "" {
+		if label := selinux.MountOption(e.SuperOptions); label != "" {
 			m.labels[e.Target] = label
 		}
 	}

@@ -1,25 +1,25 @@
-package volume_test
+package selinux_test
 
 import (
 	"slices"
 	"testing"
 
 	"github.com/podvol/podvol/mount/fakemount"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/selinux"
 )
 
-func TestAddSELinuxMountOption(t *testing.T) {
+func TestAddMountOption(t *testing.T) {
 	options := make([]string, 1, 4)
 	options[0] = "noatime"
 	const label = "system_u:object_r:container_file_t:s0:c15,c25"
-	got := volume.AddSELinuxMountOption(options, label)
+	got := selinux.AddMountOption(options, label)
 	if want := []string{"noatime", `context="` + label + `"`}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if spare := options[:2][1]; spare != "" {
 		t.Errorf("the caller's slice was written to: %q", spare)
 	}
-	if got := volume.AddSELinuxMountOption(options, ""); !slices.Equal(got, options) {
+	if got := selinux.AddMountOption(options, ""); !slices.Equal(got, options) {
 		t.Errorf("without a label: %q", got)
 	}
 	// The commas of a label end no option.
@@ -37,25 +37,25 @@ func TestAddSELinuxMountOption(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(e.SuperOptions, func(o string) bool { return o == `context="`+label+`"` }) {
 		t.Errorf("mounted with %q, %v", e.SuperOptions, err)
 	}
-	if got := volume.SELinuxMountOption(e.SuperOptions); got != label {
-		t.Errorf("SELinuxMountOption = %q", got)
+	if got := selinux.MountOption(e.SuperOptions); got != label {
+		t.Errorf("MountOption = %q", got)
 	}
-	if got := volume.SELinuxMountOption([]string{"rw", "context=u:r:t:s0"}); got != "u:r:t:s0" {
+	if got := selinux.MountOption([]string{"rw", "context=u:r:t:s0"}); got != "u:r:t:s0" {
 		t.Errorf("a label without commas: %q", got)
 	}
-	if got := volume.SELinuxMountOption([]string{"rw", "fscontext=u:r:t:s0"}); got != "" {
+	if got := selinux.MountOption([]string{"rw", "fscontext=u:r:t:s0"}); got != "" {
 		t.Errorf("a file system without one: %q", got)
 	}
 }
 
-func TestCheckSELinuxLabel(t *testing.T) {
+func TestCheckLabel(t *testing.T) {
 	for _, good := range []string{"", "s0", "s0:c1,c2", "s0-s15:c0.c1023", "system_u:object_r:container_file_t:s0"} {
-		if err := volume.CheckSELinuxLabel("level", good); err != nil {
+		if err := selinux.CheckLabel("level", good); err != nil {
 			t.Error(err)
 		}
 	}
 	for _, bad := range []string{`s0",exec,context="x`, "s0 c1", "s0\n", "s0=", `s0\`} {
-		if err := volume.CheckSELinuxLabel("level", bad); err == nil {
+		if err := selinux.CheckLabel("level", bad); err == nil {
 			t.Errorf("%q is accepted", bad)
 		}
 	}

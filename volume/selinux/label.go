@@ -1,12 +1,16 @@
-package volume
+package selinux
 
-import "strings"
+import (
+	"strings"
 
-// AddSELinuxMountOption returns options with the mount option that gives every
+	"github.com/podvol/podvol/volume"
+)
+
+// AddMountOption returns options with the mount option that gives every
 // file of a file system the SELinux label (mount(8), "context="). An empty label
 // adds nothing. The label is quoted, because it may have commas. options is not
 // changed.
-func AddSELinuxMountOption(options []string, label string) []string {
+func AddMountOption(options []string, label string) []string {
 	if label == "" {
 		return options
 	}
@@ -14,10 +18,10 @@ func AddSELinuxMountOption(options []string, label string) []string {
 	return append(append(added, options...), `context="`+label+`"`)
 }
 
-// SELinuxMountOption returns the label that AddSELinuxMountOption gave a file
+// MountOption returns the label that AddSELinuxMountOption gave a file
 // system; empty: none. It reads the options of the mount table. There only a
 // label with commas is quoted (Linux 6.12, security/selinux/hooks.c).
-func SELinuxMountOption(options []string) string {
+func MountOption(options []string) string {
 	for _, o := range options {
 		if label, ok := strings.CutPrefix(o, "context="); ok {
 			return strings.Trim(label, `"`)
@@ -26,13 +30,13 @@ func SELinuxMountOption(options []string) string {
 	return ""
 }
 
-// CheckSELinuxLabel refuses a string that is no label or part of one. A quote, or
+// CheckLabel refuses a string that is no label or part of one. A quote, or
 // a comma that is not between categories, would smuggle in mount options. The
-// error is an *[InvalidSpecError].
-func CheckSELinuxLabel(what, s string) error {
+// error is an *[volume.InvalidSpecError].
+func CheckLabel(what, s string) error {
 	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:,-"
 	if i := strings.IndexFunc(s, func(r rune) bool { return !strings.ContainsRune(allowed, r) }); i >= 0 {
-		return Invalid(what, "%q has a character that no SELinux label has", s)
+		return volume.Invalid(what, "%q has a character that no SELinux label has", s)
 	}
 	return nil
 }
