@@ -125,7 +125,7 @@ type UnmountOptions struct {
 // plainCalls holds the outstanding calls of mounters that know no context, by
 // cleaned target. It is the one variable of this package: a call hangs in the kernel
 // on behalf of the whole process, so "one goroutine for each target" is a
-// property of the process too, whoever the callers are.
+// property of the process too, for all callers.
 var plainCalls blockingcall.Group[string]
 
 // Mount mounts with m.

@@ -77,7 +77,7 @@ func (ns *namespace) super(r mount.Request, fstype string, options fakeOptions) 
 }
 
 // fakeRoot is the owner and mode of the root directory of a file system that
-// starts empty; an owner of -1 is whoever mounts.
+// starts empty; an owner of -1 is the user that mounts.
 type fakeRoot struct {
 	uid, gid int
 	mode     uint32

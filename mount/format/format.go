@@ -64,19 +64,19 @@ const (
 )
 
 // Request asks for a device to be mounted, and to be formatted before where it
-// is blank. Whoever takes a Request only reads it.
+// is blank. Those that take a Request only read it.
 type Request struct {
 	// Request is the mount. Source is the path of a block device; an empty
 	// FSType means [DefaultFSType].
 	mount.Request
 	// FormatOptions are further arguments of the mkfs, before its defaults.
-	// Nothing checks them: they must not come from somebody untrusted.
+	// Nothing checks them: they must not come from untrusted users.
 	FormatOptions []string
 	// Check is when fsck runs.
 	Check Check
 	// Progress is told what takes long when it begins, "making a file system of type ext4" or
-	// "checking the file system", which do not say how far they are; nil: nobody
-	// is. It is not called once FormatAndMount has returned.
+	// "checking the file system", which do not say how far they are; nil: nothing
+	// is told. It is not called once FormatAndMount has returned.
 	Progress func(doing string)
 }
 

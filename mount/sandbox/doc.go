@@ -1,6 +1,6 @@
 // Package sandbox runs a program in a mount namespace of its own in which it
 // sees the mounts of a container: the last step from a pod's volumes to a
-// process that uses them, for whoever has no container runtime at hand.
+// process that uses them, for programs without a container runtime.
 //
 //	func main() {
 //		sandbox.Main() // first: the program starts itself again to build the namespace
@@ -31,7 +31,7 @@
 // the list is an error, since its mount point would have to be made in a volume.
 //
 // Links on the way to a destination are followed inside the root and lead
-// nowhere else, also if somebody swaps them meanwhile: each path is resolved
+// nowhere else, also if they are swapped meanwhile: each path is resolved
 // once, by openat2(2) with RESOLVE_IN_ROOT, and mounts are attached to what it
 // found. A link in place of the root's own /proc, /sys or /dev is refused.
 //
@@ -45,7 +45,7 @@
 //     the program's mount as well. That needs a shared mount on the host; from
 //     any other nothing ever arrives.
 //   - "rshared" (Bidirectional): in addition, what the program mounts appears on
-//     the host, and stays there until somebody unmounts it. The mount is a peer
+//     the host, and stays there until it is unmounted. The mount is a peer
 //     of the host's. Source must lie in a shared mount, and there may be no user
 //     namespace, whose mounts are never peers of the host's. No other mount of
 //     the list may lie in it: it would appear on the host and stay.

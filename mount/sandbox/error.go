@@ -31,7 +31,7 @@ const (
 	// ErrNoSource: the source of a mount, or the root, does not exist.
 	ErrNoSource Cause = "the source does not exist"
 	// ErrNoMountPoint: the destination does not exist and cannot be made without
-	// changing somebody's files.
+	// changing other users' files.
 	ErrNoMountPoint Cause = "the mount point does not exist"
 	// ErrLink: a link is in the way where none may be, or leads nowhere.
 	ErrLink Cause = "a link is in the way"
@@ -51,7 +51,7 @@ const (
 	ErrProgramNotFound Cause = "the program was not found"
 	ErrProgram         Cause = "the program cannot be executed"
 	// ErrDied: the child ended before it could begin the program, as when
-	// somebody killed it, or a signal ended the launch: see [Error].Signal.
+	// it was killed, or a signal ended the launch: see [Error].Signal.
 	ErrDied Cause = "the sandbox ended before its program began"
 )
 

@@ -54,7 +54,7 @@ type contents struct {
 // still in place, all its names visible, or, at the first call for dir, that
 // names, contents, modes and owners were found on disk. Then nothing is
 // written; times of last access may change as by any reader. A visible name
-// that somebody removed is made again.
+// that was removed is made again.
 //
 // Publish refuses the set with a *[fileset.PathError], and dir with a
 // *[ForeignEntryError], before anything is changed. Any other error is an

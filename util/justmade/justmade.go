@@ -53,7 +53,7 @@ func Owns(parent int, uid uint32) (bool, error) {
 }
 
 // UserIn returns to whom belongs what this process makes in parent. A server may
-// make somebody else of root, which only shows in what is made for it, and
+// make another user of root, which only shows in what is made for it, and
 // removed. That is a file, since open(2) makes and opens one in the same moment:
 // whoever else can write in parent cannot show his own instead.
 func UserIn(parent int) (uint32, error) {

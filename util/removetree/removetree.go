@@ -1,7 +1,7 @@
 // Package removetree deletes directory trees. It is the only recursive delete
 // in this module, and the most careful one:
 //
-//   - It works by file descriptor. Whoever swaps a directory for a symbolic
+//   - It works by file descriptor. A user that swaps a directory for a symbolic
 //     link while it runs cannot lead it anywhere else; links are removed and
 //     never followed.
 //   - It never crosses a mount, not even a bind mount of the same file system:

@@ -2,7 +2,7 @@
 // so that no other user of the machine can lead it to other ones.
 //
 // A path is walked component by component, each opened in the one before. Each
-// must belong to root or to the caller, and nobody else may be able to change
+// must belong to root or to the caller, and no other user may be able to change
 // what is in it, save in a sticky directory such as /tmp, where everybody
 // changes only what is his own. On the way, a link is followed if root or the
 // caller made it; what [MakeDirAt], [OpenDirAt] and [OpenFileAt] open in the

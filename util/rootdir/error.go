@@ -2,7 +2,7 @@ package rootdir
 
 import "fmt"
 
-// Error says that somebody else could lead the program astray.
+// Error says that another user could lead the program astray.
 type Error struct {
 	// Path is the component of the path that is not to be relied on.
 	Path string

@@ -42,7 +42,7 @@ func (e *EscapeError) Error() string {
 func (e *EscapeError) Unwrap() error { return unix.EXDEV }
 
 // BusyError says that what is missing could not be made until the context ended,
-// since somebody else changed the volume at every try. A later call may succeed. It
+// since others changed the volume at every try. A later call may succeed. It
 // matches EAGAIN and the cause of the context's end.
 type BusyError struct {
 	// Volume is the name of the root, Path the path beneath it.

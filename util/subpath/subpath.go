@@ -66,7 +66,7 @@ func Open(root *os.File, path string) (*os.File, error) {
 // of the directory above if that has the set-group-id bit. What exists is left
 // as it is.
 //
-// Whoever changes the same elements meanwhile delays it until ctx ends at most.
+// A change of the same elements meanwhile delays it until ctx ends at most.
 // Beyond the errors of Open there are *[BusyError] for that, *[ReadOnlyError],
 // *[DanglingError] for a link to nothing, and an [*os.PathError] if a directory
 // cannot be made; some of them may have been.

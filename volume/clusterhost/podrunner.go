@@ -32,7 +32,7 @@ const (
 // PodRunnerConfig is the configuration of [PodRunner]; its zero value works.
 type PodRunnerConfig struct {
 	// Logger takes what is of no consequence for a pod: events that could not be
-	// watched, for example; nil: nobody does.
+	// watched, for example; nil: none is logged.
 	Logger *slog.Logger
 }
 

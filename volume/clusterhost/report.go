@@ -42,7 +42,7 @@ type VolumeReporter[S any] interface {
 
 // ReportConfig is the configuration of [ReportVolumes]; its zero value works.
 type ReportConfig struct {
-	// Logger takes failures of reports; nil: nobody does.
+	// Logger takes failures of reports; nil: none are logged.
 	Logger *slog.Logger
 }
 
@@ -68,7 +68,7 @@ type ReportConfig struct {
 //
 // A Node that does not exist, or not any more, is waited for. One that nodes cannot
 // tell is asked for again and again, with pauses from 1 to 30 s. Only one process may
-// report for a node: when somebody else keeps replacing the list, that is logged, and
+// report for a node: when another process keeps replacing the list, that is logged, and
 // the list restored with pauses of up to 2 s.
 func ReportVolumes[S any](ctx context.Context, clientset kubernetes.Interface, nodes objects.Source, nodeName string, manager VolumeReporter[S], config ReportConfig) error {
 	if config.Logger == nil {

@@ -13,7 +13,7 @@ const (
 	rivalryMemory    = time.Minute
 )
 
-// rival is somebody else who reports for the node as well, or seems to.
+// rival is another process that reports for the node as well, or seems to.
 type rival struct {
 	// written is the list that was written last; nil: it has been replaced.
 	written      []v1.UniqueVolumeName

@@ -29,7 +29,7 @@ type TokensConfig struct {
 	// Events takes an event about the pod whose token could not be renewed in
 	// time; nil: none are sent.
 	Events volume.EventSink
-	// Logger takes the same; nil: nobody does.
+	// Logger takes the same; nil: nothing is logged.
 	Logger *slog.Logger
 }
 

@@ -23,7 +23,7 @@ type TrustBundlesConfig struct {
 	// Wait is how long a question waits for the first list of bundles before it is
 	// [objects.ErrNotSynced]; 0: 10 seconds.
 	Wait time.Duration
-	// Logger takes what client-go says about the watch; nil: nobody does.
+	// Logger takes the words of client-go about the watch; nil: they are dropped.
 	Logger *slog.Logger
 }
 

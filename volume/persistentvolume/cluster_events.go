@@ -48,7 +48,7 @@ const (
 )
 
 // eventLog passes events on, those about a state only once as long as it lasts:
-// it is looked at often, and nobody wants to read it as often.
+// it is looked at often, and is not to be read as often.
 type eventLog struct {
 	sink EventRecorder // nil: nobody listens
 

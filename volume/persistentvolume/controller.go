@@ -38,7 +38,7 @@ type ControllerConfig struct {
 	// drops it.
 	Events EventRecorder
 	// Explained is called after what [Controller.Explain] says of a claim has
-	// changed, from several goroutines; it must not block. Nil: nobody is told.
+	// changed, from several goroutines; it must not block. Nil: it is not called.
 	Explained func(types.NamespacedName)
 	// Logger takes failed attempts, which are tried again; nil drops them.
 	Logger *slog.Logger
@@ -67,7 +67,7 @@ type ControllerConfig struct {
 	// program that is to do one thing and nothing besides; it must not block. All
 	// others stay as they are, and are only known. Nil: all.
 	Only func(volume.ObjectRef) bool
-	// TrustedClaims says that nobody but controllers writes the finalizers and
+	// TrustedClaims says that only controllers write the finalizers and
 	// annotations of claims. Then storage that was begun for a claim is finished as
 	// it was begun though its class has been replaced or deleted since; else a user
 	// could have made a claim that says so, and the claim keeps
@@ -94,8 +94,8 @@ type ControllerConfig struct {
 //
 // It works on what has changed and polls nothing: a claim that waits is looked
 // at again when a volume comes that it could have, or its class. A binding is
-// decided by one write, the volume's claimRef, which the API refuses if anybody
-// else has changed the volume; whatever step a crash cuts off, the next start
+// decided by one write, the volume's claimRef, which the API refuses if another
+// writer has changed the volume; whatever step a crash cuts off, the next start
 // completes it. Four writes bind a pair: the volume's claimRef, the claim's
 // volumeName, and the phases of both, since the API takes a status by itself; the
 // finalizers and annotations go with the first two. A claim that gets its default

@@ -26,8 +26,8 @@
 // (before v1.28 they were called persistentvolume-binder, persistentvolume-expander,
 // pvc-protection, pv-protection and ephemeral-volume). The scheduler stays as it
 // is: it selects nodes and pre-binds volumes by claimRef, which both kinds of
-// controllers complete. In-tree volumes are not expanded then by anybody but
-// external resizers.
+// controllers complete. Only external resizers expand in-tree
+// volumes then.
 //
 // Either way one controller runs at a time: package election (of objects/cluster)
 // holds a lease for it. Changes that an earlier one has sent, and that arrive late,
@@ -58,7 +58,7 @@
 // machine needs.
 //
 // Before a released volume is emptied or deleted, [release.Verifier] makes sure
-// that it is that volume, that its claim has left it, and that nobody uses its
+// that it is that volume, that its claim has left it, and that no pod uses its
 // data in any other way.
 //
 // # Inside

@@ -81,7 +81,7 @@ func (e *PlacementError) Unwrap() []error {
 }
 
 // Placement is a node that can hold all volumes of a pod, and what must be done
-// for that. Until it is committed or rolled back, nobody else gets these
+// for that. Until it is committed or rolled back, no other claim gets these
 // volumes, and no other pod is placed that needs these claims bound. A claim with
 // access mode ReadWriteOncePod is kept for the pod even after it was committed,
 // until the pod has gone or ended, or another was put on a node first.
@@ -279,7 +279,7 @@ func (c *placer) isUntried(claim *v1.PersistentVolumeClaim, node string) bool {
 // Commit has the volumes bound and made: it writes each volume's claimRef, and
 // the node into claims for which storage is to be made; the controller does the
 // rest, and the pod can start when its claims are Bound. It ends the placement.
-// An error that matches [objects.ErrConflict] says that somebody else was
+// An error that matches [objects.ErrConflict] says that another writer was
 // faster; whatever the error, what was written stays, and Place can be asked
 // again.
 func (p *Placement) Commit(ctx context.Context) error {

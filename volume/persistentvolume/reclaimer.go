@@ -182,7 +182,7 @@ func (r *reclaimer) awaitRelease(ctx context.Context, pv *v1.PersistentVolume, r
 
 // DeletesStorage reports whether a controller with these plugins deletes the
 // storage of a volume once its claim has left it: its reclaim policy is Delete, a
-// claim has or had it, and it was not provisioned by somebody else, nor is it a CSI
+// claim has or had it, and it was not provisioned by another process, nor is it a CSI
 // driver's, who then deletes it. Whether a plugin can, only the deletion shows. The volume's finalizers
 // do not count; there is no I/O.
 func DeletesStorage(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {

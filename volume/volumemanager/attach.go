@@ -14,7 +14,7 @@ import (
 // VolumesInUse returns the unique names, sorted, of the attachable volumes that
 // a declared pod wants, from the moment that its claim is resolved, or that are
 // still mounted here: what belongs into the node's status.volumesInUse, so that
-// nobody detaches them. A volume leaves the list after its device is unmounted.
+// they are not detached. A volume leaves the list after its device is unmounted.
 // While a record cannot be read, all volumes of its plugin stay listed that are
 // reported attached or were reported in use: it may be any of them. While
 // [Manager.Damaged] returns an error that goes for all plugins.
@@ -112,7 +112,7 @@ func (m *Manager) ReportedInUse(names []v1.UniqueVolumeName) {
 // What is given must not be older than the report that was acknowledged last:
 // the Node that an update of its status returns has both lists.
 //
-// A manager that nobody tells what is attached mounts no attachable volume;
+// A manager that is not told which volumes are attached mounts no attachable one;
 // the status of each says what it waits for. Where devices are attached by
 // other means, that must be said here, and what VolumesInUse returns
 // acknowledged.

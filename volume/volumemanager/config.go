@@ -44,11 +44,11 @@ type Config struct {
 	// Allocatable tells the node's size to downwardAPI volumes and emptyDirs;
 	// nil: volumes that need it fail.
 	Allocatable volume.AllocatableGetter
-	// Containers tells which pods' containers are gone; nil: nobody but the
+	// Containers tells which pods' containers are gone; nil: only the
 	// callers of TearDownPod, so that volumes of other pods are kept.
 	Containers PodContainers
 	// KeepEndedPodData has the emptyDir volumes of a pod that has ended (see
-	// Manager.PutPod) stay until the pod is deleted, so that somebody can look at
+	// Manager.PutPod) stay until the pod is deleted, so that a person can look at
 	// what it wrote. Without it they go with the pod's other volumes, as with the
 	// kubelet. Data of claims stays with the claim either way.
 	KeepEndedPodData bool
@@ -148,7 +148,7 @@ func (c Config) host() *volume.Host {
 
 // DeviceHolder keeps a block volume's device open while a pod has it, so that
 // the kernel cannot give its number to another device: else a device that was
-// detached and another attached would be the pod's without anybody's knowing.
+// detached and another attached would be the pod's, and no one would know.
 // A hold outlives the process.
 //
 // Both calls may block as long as the device does. The manager waits no longer

@@ -16,11 +16,11 @@ import (
 var (
 	// ErrUnknownPod says that a pod was never declared.
 	ErrUnknownPod = errors.New("the pod was never declared: call PutPod first")
-	// ErrWithdrawn says that a pod was deleted while somebody waited for its
+	// ErrWithdrawn says that a pod was deleted while a call waited for its
 	// volumes.
 	ErrWithdrawn = errors.New("the pod was deleted meanwhile")
 	// ErrSuperseded says that a pod was declared with other volumes, or again,
-	// while somebody waited.
+	// while a call waited.
 	ErrSuperseded = errors.New("the pod was declared anew meanwhile")
 )
 
@@ -109,7 +109,7 @@ func (w *world) declare(pod *v1.Pod) *podState {
 // DeletePod declares that the pod shall go, and returns at once. Its volumes
 // are torn down when [Config].Containers says that its containers are gone;
 // without that role they wait for [Manager.TearDownPod], which is the caller's
-// promise of it. A pod that nobody knows is left at that.
+// promise of it. An unknown pod is left at that.
 func (m *Manager) DeletePod(podUID types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -36,7 +36,7 @@ type (
 	// what is mounted, and for whom. As long as that is so nothing is deleted,
 	// emptied or detached that a lost record may have named: a volume that others
 	// may use keeps its device, [Manager.VolumesInUse] leaves out nothing, and
-	// [Repair] removes nothing that no record explains. Whoever deletes or empties
+	// [Repair] removes nothing that no record explains. A program that deletes or empties
 	// storage asks [Manager.Damaged] or [Inspect] before. Pods are set up and torn
 	// down as always.
 	//
@@ -57,7 +57,7 @@ type (
 
 // CheckRoot checks that a root directory, with what podvol keeps below it, can be
 // relied on: every directory on the way belongs to root or to this process's
-// user, nobody else can change it, and no link, special file or other user's file
+// user, no other user can change it, and no link, special file or other user's file
 // has the name of one of podvol's. If not, the error is a *[RootError]. A root that is
 // not there yet is checked as far as there is one, and is no error.
 //

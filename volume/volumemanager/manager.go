@@ -20,7 +20,7 @@ import (
 var (
 	// ErrStopped says that the manager's Run has ended.
 	ErrStopped = errors.New("the volume manager has stopped")
-	// ErrNotRun says that Run was not called, so that nobody mounts anything.
+	// ErrNotRun says that Run was not called, so that nothing is mounted.
 	ErrNotRun = errors.New("the volume manager does not run: call Run first, in a goroutine of its own")
 	// ErrAlreadyRun says that Run was called before; a manager runs once.
 	ErrAlreadyRun = errors.New("the volume manager runs only once")
@@ -55,7 +55,7 @@ func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMg
 }
 
 // Run locks the root directory, reads its records, and keeps the volumes of
-// the declared pods as they are wanted until ctx ends, also where somebody else
+// the declared pods as they are wanted until ctx ends, also where another process
 // unmounts them; then it cancels what is under way, waits for it, and returns nil. Mounts stay. A root that is owned by
 // another process is [ErrRootBusy], one that cannot be used a
 // *[RootError]; a second call returns [ErrAlreadyRun].

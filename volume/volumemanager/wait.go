@@ -28,7 +28,7 @@ import (
 // volumes are tried again with a growing pause until the pod is deleted. Before
 // Run has recovered, SetUpPod waits for it, and gives up with [ErrNotRun] where
 // Run is not even called within half a minute; after Run, the error is
-// [ErrStopped]. [ErrWithdrawn] and [ErrSuperseded] say that somebody else
+// [ErrStopped]. [ErrWithdrawn] and [ErrSuperseded] say that another caller
 // declared otherwise meanwhile. The pod is copied.
 func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error) {
 	if err := checkVolumes(pod); err != nil {
@@ -115,7 +115,7 @@ func (m *Manager) TearDownPod(ctx context.Context, podUID types.UID) error {
 // failures and pauses. When ctx ends first, the error is a *[PodError] that
 // says of each volume what it waits for; before Run has recovered it is a
 // *[RecoveryError]. With a ctx that has ended already, the call only looks. A
-// pod that nobody knows is gone. A pod that is declared, or is so again
+// pod that is not known is gone. A pod that is declared, or is so again
 // meanwhile, is [ErrSuperseded]; after Run, the error is [ErrStopped].
 func (m *Manager) WaitForUnmounted(ctx context.Context, podUID types.UID) error {
 	if err := m.awaitRecovery(ctx); err != nil {
@@ -263,7 +263,7 @@ func (g expectation) applied() bool {
 	return true
 }
 
-// PendingError says what a volume was waiting for when somebody's patience
+// PendingError says what a volume was waiting for when a caller's patience
 // ended. The declaration stays.
 type PendingError struct {
 	Pod    types.NamespacedName
@@ -298,7 +298,7 @@ func (e *PendingError) Unwrap() []error {
 	return errs
 }
 
-// RecoveryError says that somebody's patience ended before Run knew what volumes
+// RecoveryError says that a caller's patience ended before Run knew what volumes
 // there are.
 type RecoveryError struct {
 	RootDir string

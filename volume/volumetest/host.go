@@ -47,7 +47,7 @@ var _ volume.VolumeHost = (*Host)(nil)
 
 // NewHost returns a node whose root directory, with an empty directory "pods",
 // is below t.TempDir. At the end of the test its mounter is closed, and the
-// test fails if anybody changed an object that a role had returned.
+// test fails if an object that a role had returned was changed.
 func NewHost(t testing.TB) *Host {
 	t.Helper()
 	fake := fakemount.New()

@@ -84,7 +84,7 @@ type StorageCase struct {
 	// Prepare, if not nil, makes where the storage will be, such as an export
 	// by [Node.Serve]. All that the plugin makes for a claim must lie below the
 	// node's Dir, or the checks do not see what it leaks; what is there before
-	// is somebody else's and must stay as it is.
+	// belongs to others and must stay as it is.
 	Prepare func(*Node)
 	// Parameters, if not nil, returns the storage class's. Each call returns a
 	// new map.

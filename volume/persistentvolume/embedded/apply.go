@@ -64,7 +64,7 @@ func (e *ObjectError) Unwrap() error { return e.Err }
 //
 // A volume that is declared with the UID of its claim, as one is that was written
 // down earlier, waits for that claim: before it has had the volume here, nothing
-// is reclaimed, and the volume is nobody else's.
+// is reclaimed, and no other claim gets the volume.
 //
 // Storage comes before claims and those before pods, so that claims find the
 // volumes that are declared with them, whatever their order. Pods are put on the

@@ -51,13 +51,13 @@ type Config struct {
 	Only func(volume.ObjectRef) bool
 	// Store is where the objects are put, for a node that was started before on
 	// the same one; nil: a new one. It must hold no claims and no volumes yet, and
-	// nobody may write any to it but through [Cluster.Objects].
+	// they are written to it only through [Cluster.Objects].
 	Store *objects.Store
 	// LockTimeout is how long Open waits for another process to let go of Dir; 0
 	// means 10 seconds.
 	LockTimeout time.Duration
 	// Explained is called after what [Cluster.Explain] says of a claim has changed,
-	// from several goroutines; it must not block. Nil: nobody is told.
+	// from several goroutines; it must not block. Nil: it is not called.
 	Explained func(types.NamespacedName)
 	// Events takes what happens to claims and volumes, Logger attempts that
 	// failed and are made again; nil drops them.
@@ -166,7 +166,7 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 	return c.addMounted(ctx, config.Mounted)
 }
 
-// Objects returns the objects, for a node that reads them and for whoever changes
+// Objects returns the objects, for a node that reads them and for programs that change
 // them otherwise than by manifests. What is written of claims and volumes is on
 // disk first. After Close they can still be read.
 func (c *Cluster) Objects() objects.Client { return c.objects }

@@ -78,14 +78,14 @@ func nothingDeclared(kept []volume.ObjectRef) error {
 // called only once all manifests are known: what is not among these is taken to
 // be not wanted.
 //
-// A claim is deleted when nobody uses it any more; what becomes of its data its
+// A claim is deleted when no pod uses it any more; what becomes of its data its
 // volume's reclaim policy says. One of a StatefulSet stays unless the set's
 // persistentVolumeClaimRetentionPolicy says otherwise. A volume is deleted only
 // while it is no claim's: one that has held data for a claim stays, Released,
-// until somebody deletes it, so that nobody else is shown that data if its
+// until it is deleted by name, so that no other claim is shown that data if its
 // manifest comes back. What was not applied, or by another [Config.Manager], is
 // left alone: claims of ephemeral volumes, volumes that were made or discovered.
-// So are pods, which whoever runs them deletes when they have ended
+// So are pods, which their runner deletes when they have ended
 // ([Cluster.PodGone]).
 //
 // Where nothing at all is declared, and there are claims or volumes that would be

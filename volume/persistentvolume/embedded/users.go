@@ -51,7 +51,7 @@ type User struct {
 // Use writes down that the claims of pods, and the volumes that these have, are
 // used from now on, by this process and not by the node of [Config.Mounted]: they
 // are not deleted, emptied or, if their access mode is ReadWriteOncePod, given to
-// anybody else, until [User.Release] is called or the process ends, however it
+// any other process, until [User.Release] is called or the process ends, however it
 // ends. By names the user, as "podvol run (process 4711)". It must be called
 // before anything is mounted, and is durable when it returns; the cluster may be
 // closed then. The pods must be bound ([Cluster.Bind]); claims that are not are

@@ -126,7 +126,7 @@ func (x *Index) Volume(name string) (*v1.PersistentVolume, bool) {
 	return it.pv, ok
 }
 
-// Free returns a volume that nobody has, in whatever way.
+// Free returns a volume that no claim has, or is about to have.
 func (x *Index) Free(name string) (*v1.PersistentVolume, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

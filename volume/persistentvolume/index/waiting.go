@@ -33,7 +33,7 @@ type Waiting struct {
 }
 
 // maxWoken is how many claims that were woken already are asked whether they can
-// have a volume that nobody waits for.
+// have a volume that no claim waits for.
 const maxWoken = 8
 
 type turn struct {
@@ -227,7 +227,7 @@ func (w *Waiting) first(pv *v1.PersistentVolume) (first *waitingClaim) {
 	return first
 }
 
-// OfferWoken is for a free volume that nobody waits for: a claim that was woken
+// OfferWoken is for a free volume that no claim waits for: a claim that was woken
 // for another, which may have been taken meanwhile, may have this one instead.
 func (w *Waiting) OfferWoken(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 	w.mu.Lock()

@@ -7,7 +7,7 @@ import (
 )
 
 // lookPatience is how long a look at the API waits for the one before it: one
-// that is never answered holds up nobody for good.
+// that is never answered holds up no other for good.
 const lookPatience = 10 * time.Second
 
 // looks are looks at all that uses data. Who asks is answered by one that begins

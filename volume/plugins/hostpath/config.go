@@ -48,7 +48,7 @@ type ProvisionConfig struct {
 	// bound that are made before a pod's node is known; empty means the node's
 	// name.
 	Hostname string
-	// Volumes returns all PersistentVolumes on record; nil: nobody asks. With it,
+	// Volumes returns all PersistentVolumes on record; nil: none is asked for. With it,
 	// no volume is made in or below a base while one on record was made there, of
 	// this node, and the bookkeeping that was made for it is not there: a
 	// [ErrNoBook], since its disk seems not to be mounted. And a claim gets no
@@ -74,7 +74,7 @@ type Base struct {
 	Make bool
 	// Namespaces are those whose claims get volumes here; none means all.
 	Namespaces []string
-	// Own says that nobody makes volumes here but those who have the same
+	// Own says that volumes are made here only by those that have the same
 	// PersistentVolumes on record ([ProvisionConfig].Volumes).
 	Own bool
 }
@@ -96,7 +96,7 @@ type RecycleConfig struct {
 	// Action is what is done; nothing is deleted by default.
 	Action RecycleAction
 	// Archive is the directory for [RecycleArchive]. It must be root's or the
-	// agent's own, writable by nobody else, and neither hold a volume nor lie in
+	// agent's own, writable by no other user, and neither hold a volume nor lie in
 	// one. The directory itself is made where it is missing, those above it are
 	// not. Only what is below the same mount can be moved there; nothing is
 	// copied. Each release gets a directory of its own in it, of mode 0700, named

@@ -24,14 +24,14 @@
 //     that of [ProvisionConfig].
 //
 // The capacity is what the claim asks for and nothing more: a directory has no
-// size of its own, nobody keeps a pod from filling the file system, and all
+// size of its own, nothing keeps a pod from filling the file system, and all
 // volumes below one base share what is free there. Access modes are
 // ReadWriteOnce and ReadWriteOncePod.
 //
 // What was provisioned is marked in the directory .podvol of the class's path,
 // which no volume can have or see. Only a marked directory is ever deleted or
 // archived, only on the node that made it, and only for the claim that it was
-// made for, once the host's role [volume.ReleaseVerifier] says that nobody uses
+// made for, once the host's role [volume.ReleaseVerifier] says that no pod uses
 // it; without that role nothing is deleted. All this is done by descriptor and
 // never across a mount.
 //

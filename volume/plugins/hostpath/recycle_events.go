@@ -9,7 +9,7 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// eventGate passes events on while somebody listens.
+// eventGate passes events on while there is a listener.
 type eventGate struct {
 	mu     sync.Mutex
 	record volume.RecycleEventRecorder

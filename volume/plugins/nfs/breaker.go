@@ -23,7 +23,7 @@ import (
 // mount that has not ended after Patience, though it goes on. A server that
 // refuses a mount (access denied, no such export or version) has answered, and
 // so has one whose mount succeeds, at whatever time: that ends the trouble. A
-// refused connection costs nobody any time and is not counted; while a server is
+// refused connection costs no time and is not counted; while a server is
 // tried again it means that it is not back. What is wrong with the node or the
 // volume, a mount that was cancelled, unmounts and measurements say nothing:
 // they concern single mounts, which may hang on a server that takes others.

@@ -27,7 +27,7 @@ type ServerDownError struct {
 	// wanted then. A time that has passed means that this is under way.
 	Next time.Time
 	// Last is what the last of the mounts failed with, and Cause its cause. It
-	// names no volume, since it was somebody else's.
+	// names no volume, since it was another pod's.
 	Last  error
 	Cause mount.Cause
 }

@@ -17,7 +17,7 @@ import (
 // modeBits are those that a directory's mode has.
 const modeBits = 0o7777
 
-// errRaced says that somebody else has made or removed the same at the same time.
+// errRaced says that another process has made or removed the same at the same time.
 var errRaced = errors.New("made or removed meanwhile")
 
 // pathError says which element of a path could not be made, or is no directory.

@@ -23,7 +23,7 @@
 // other, while the server calls the client busy since it has other mounts, and
 // where the server is gone for good until the mount's time is over, three minutes
 // with the usual timeo and retrans of nfs(5) (Linux, nfs4_proc_destroy_clientid;
-// measured on 6.1). The volume itself is gone by then and nobody waits for that.
+// measured on 6.1). The volume itself is gone by then and nothing waits for that.
 //
 // A volume whose directory the server has made anew is stale: every use of it
 // fails, and its metrics say so ([mount.ErrStaleHandle]). It is not mounted again
@@ -42,7 +42,7 @@
 //
 // A released PersistentVolume with reclaim policy Recycle is emptied by a pod,
 // as Kubernetes does, or by this process ([RecycleConfig]). Without the host's
-// word that nobody uses it (role volume.ReleaseVerifier) nothing is deleted.
+// word that no pod uses it (role volume.ReleaseVerifier) nothing is deleted.
 //
 // # Provisioning
 //

@@ -24,7 +24,7 @@ import (
 // says that it is missing. PersistentVolumes have an annotation for the latter,
 // [AnnotationMakeDirectory], which needs MakeBelow as a pod's does: directories
 // are made on a share that others use too. Their mount options,
-// spec.mountOptions, are those of whoever made them, and no policy is asked.
+// spec.mountOptions, are those of their author, and no policy is asked.
 //
 // Options matter when a volume is mounted: what is mounted stays as it is, also
 // after the pod's annotations or the policy have changed. Its zero value allows

@@ -125,7 +125,7 @@ func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmou
 
 // ConstructVolumeSpec reads server, path and read-only from the mount table.
 // Options of the network file system itself, such as vers, are not told apart
-// from its defaults, whoever asked for them.
+// from its defaults, wherever they come from.
 // Without a mount, only the name is known.
 func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath string) (volume.ReconstructedVolume, error) {
 	rebuilt := &v1.NFSVolumeSource{}

@@ -18,7 +18,7 @@ type ProvisionConfig struct {
 	// MountPermissions are those of a volume's directory where the class has
 	// none, in Unix' bits (0o2770): read, write and search, setgid and sticky;
 	// the owner must have all three of his. 0 means 0755: what csi-driver-nfs's
-	// directories have in the end. It is safe, since nobody but root can write,
+	// directories have in the end. It is safe, since only root can write,
 	// or with root_squash whom the server takes it for; pods that run as others
 	// need a class with 0777, or better 2770 and the group of the share as a
 	// supplemental group.

@@ -18,7 +18,7 @@ import (
 
 // RecycleConfig is how a released PersistentVolume is emptied. Its zero value
 // has that done by a pod, as Kubernetes does, if the host can run one (role
-// [volume.PodRunner]), and by nobody else. In either way the host must know that
+// [volume.PodRunner]), and by nothing else. In either way the host must know that
 // the volume may be emptied (role [volume.ReleaseVerifier]).
 type RecycleConfig struct {
 	// Pod is the template of the pod; nil is a pod of one container with a
@@ -54,7 +54,7 @@ type EmbeddedRecycling struct {
 	// strictly above the volumes' ("/exports", for volumes like /exports/pv1),
 	// and ArchiveDir a path in it ("archive"), which is made where it is missing
 	// and neither holds a volume nor lies in one. All directories of that path
-	// must be root's or the agent's own, and writable by nobody else. Below it each
+	// must be root's or the agent's own, and writable by no other user. Below it each
 	// release gets a directory of its own, of mode 0700, named after
 	// PersistentVolume and release.
 	ArchiveShare, ArchiveDir string
