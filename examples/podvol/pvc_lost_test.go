@@ -75,12 +75,50 @@ func TestAllClaimsAreLost(t *testing.T) {
 		if _, err := os.Lstat(claims); err == nil {
 			t.Error("a command made the claims anew")
 		}
+		must(t, os.Mkdir(claims, 0o700)) // as empty as a directory at which a disk is missing
+		mustPodvol(t, exitFailed, "mount", "-f", "../../testdata/claims/dynamic.yaml", "--root-dir", root)
+		fsckAndStatus(t, exitFailed, root)
+		must(t, os.Remove(claims))
 		must(t, os.Rename(saved, claims))
 		fsckAndStatus(t, exitOK, root)
 		mustPodvol(t, exitOK, "unmount", "-f", "../../testdata/claims/dynamic.yaml", "--root-dir", root)
 		must(t, os.RemoveAll(claims))
 		fsckAndStatus(t, exitFailed, root)
 		must(t, os.Remove(filepath.Join(root, "podvol", "claims.made")))
+		fsckAndStatus(t, exitOK, root)
+	})
+}
+
+// A volume that a pod has mounted, and of which neither the claim nor the volume is on
+// record any more, is named until it is on record again, or unmounted.
+func TestAMountedVolumeIsMissed(t *testing.T) {
+	nstest.Parallel(t)
+	nstest.Run(t, func(t *testing.T) {
+		root := filepath.Join(t.TempDir(), "root")
+		mustPodvol(t, exitOK, "mount", "-f", "../../testdata/claims/dynamic.yaml", "--root-dir", root)
+		fsckAndStatus(t, exitOK, root)
+		claims, saved := standalone.ClaimsDir(root), t.TempDir()
+		record, err := os.ReadFile(filepath.Join(claims, "claim~lab~cache.json"))
+		must(t, err)
+		_, after, _ := strings.Cut(string(record), `"volumeName":"`)
+		volume, _, _ := strings.Cut(after, `"`)
+		lost := []string{"claim~lab~cache.json", "volume~" + volume + ".json"}
+		for _, name := range lost {
+			must(t, os.Rename(filepath.Join(claims, name), filepath.Join(saved, name)))
+		}
+		for _, errOut := range fsckAndStatus(t, exitFailed, root) {
+			if !strings.Contains(errOut, volume) || !strings.Contains(errOut, "lab/worker") || !strings.Contains(errOut, "lab/cache") || strings.Contains(errOut, "archive") {
+				t.Error(errOut)
+			}
+		}
+		for _, name := range lost {
+			must(t, os.Rename(filepath.Join(saved, name), filepath.Join(claims, name)))
+		}
+		fsckAndStatus(t, exitOK, root)
+		mustPodvol(t, exitOK, "unmount", "-f", "../../testdata/claims/dynamic.yaml", "--root-dir", root)
+		for _, name := range lost {
+			must(t, os.Remove(filepath.Join(claims, name)))
+		}
 		fsckAndStatus(t, exitOK, root)
 	})
 }

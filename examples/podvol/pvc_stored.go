@@ -28,26 +28,44 @@ func (s stored) lostVolume(claim *v1.PersistentVolumeClaim) string {
 		"if podvol made it, a mark in the directory .podvol of its share or base names the claim", claim.Spec.VolumeName)
 }
 
-// checkStored tells of lost and damaged records of claims and volumes, of volumes that have
-// lost their claims, and of claims that have lost their volumes. What seems lost is
-// looked at twice: a command that runs may have deleted both in between.
+// checkStored tells of lost and damaged records of claims and volumes, and of what is
+// missed. What is missed is looked for twice: a command that runs may have deleted
+// it in between.
 func checkStored(rootDir string) error {
-	first := readStored(rootDir)
 	errs := []error{standalone.CheckClaims(rootDir), persisted.Check(standalone.ClaimsDir(rootDir))}
-	var again *stored
-	for _, claim := range first.claims {
-		if first.lostVolume(claim) == "" {
-			continue
-		}
-		if again == nil {
-			second := readStored(rootDir)
-			again = &second
-		}
-		if text := again.lostVolume(again.claim(nameOfClaim(claim))); text != "" {
-			errs = append(errs, fmt.Errorf("PersistentVolumeClaim %s: %s", nameOfClaim(claim), text))
+	missed := missedBelow(rootDir)
+	if len(missed) == 0 {
+		return errors.Join(errs...)
+	}
+	still := missedBelow(rootDir)
+	for _, text := range missed {
+		if slices.Contains(still, text) {
+			errs = append(errs, errors.New(text))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// missedBelow says which volumes are not on record that claims are bound to, or that pods
+// have mounted for claims.
+func missedBelow(rootDir string) (missed []string) {
+	rows, _ := volumemanager.Inspect(rootDir, table.Kernel()) // before the records: a volume is deleted after it was unmounted
+	s := readStored(rootDir)
+	for _, claim := range s.claims {
+		if text := s.lostVolume(claim); text != "" {
+			missed = append(missed, fmt.Sprintf("PersistentVolumeClaim %s: %s", nameOfClaim(claim), text))
+		}
+	}
+	if !persisted.IsUsed(standalone.ClaimsDir(rootDir)) {
+		return missed // the claims are kept elsewhere, as by an API server
+	}
+	for _, v := range rows {
+		if v.Claim.Name != "" && v.PersistentVolume != "" && s.volume(v.PersistentVolume) == nil {
+			missed = append(missed, fmt.Sprintf("PersistentVolume %q: its record is lost, while pod %s has it mounted for PersistentVolumeClaim %s: its data is in %s; "+
+				"before the pod goes, restore the record from a backup, or declare a PersistentVolume with this source and a claimRef to the claim", v.PersistentVolume, v.Pod, v.Claim, v.Source))
+		}
+	}
+	return missed
 }
 
 // stored is what is recorded below a root directory.

@@ -6,8 +6,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -20,6 +18,7 @@ import (
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/persisted"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/plugins"
@@ -42,21 +41,25 @@ func claimsMark(rootDir string) string {
 // markClaims makes the mark. Where that fails, as on a full disk, the next opening tries
 // again: the claims themselves are as safe as without it.
 func markClaims(rootDir string) {
+	if !persisted.IsUsed(ClaimsDir(rootDir)) {
+		return // nor could it be written that they are used
+	}
 	if f, err := os.OpenFile(claimsMark(rootDir), os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW, 0o600); err == nil {
 		_ = f.Close()
 	}
 }
 
 // CheckClaims returns an error that matches [ErrClaimsLost] if a root directory had claims
-// and their whole directory is gone. It changes nothing and takes no lock.
+// and their whole directory is gone, or was emptied. It changes nothing and takes no lock.
 func CheckClaims(rootDir string) error {
 	if _, err := os.Lstat(claimsMark(rootDir)); err != nil {
 		return nil
 	}
-	if _, err := os.Lstat(ClaimsDir(rootDir)); !errors.Is(err, fs.ErrNotExist) {
+	dir := ClaimsDir(rootDir)
+	if info, err := os.Lstat(dir); persisted.IsUsed(dir) || err == nil && !info.IsDir() {
 		return nil // what is wrong with it otherwise, its reader says
 	}
-	return &volume.Failure{Cause: ErrClaimsLost, Subject: rootDir, What: "the records of all claims are lost: " + ClaimsDir(rootDir) + " is gone",
+	return &volume.Failure{Cause: ErrClaimsLost, Subject: rootDir, What: "the records of all claims are lost: " + dir + " is gone, or was emptied",
 		Next: "restore it from a backup before a pod is mounted; without one, remove " + claimsMark(rootDir) + ", and the next mount begins anew and says which data it finds"}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -99,4 +100,11 @@ func recordedClaims(claims []*v1.PersistentVolumeClaim) map[types.NamespacedName
 // that was deleted.
 func losesClaim(pv *v1.PersistentVolume) bool {
 	return pv.Status.Phase == v1.VolumeBound && pv.Spec.ClaimRef.UID != "" && !pvapi.AwaitsClaim(pv)
+}
+
+// IsUsed reports whether records were ever kept in a directory: each store writes its
+// versions there before its first record. It takes no lock.
+func IsUsed(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, epochFile))
+	return err == nil
 }
