@@ -184,7 +184,7 @@ func asError(e *AttachmentError) error {
 }
 
 // attachment is one attachable volume, which volumes of pods here want or have.
-// The manager's mutex guards it.
+// The world's lock guards it.
 type attachment struct {
 	m     *nodeDevices
 	name  v1.UniqueVolumeName
@@ -258,7 +258,7 @@ func (n *nodeDevices) leave(s *podVolume) {
 }
 
 // awaits says which reports must come before the volume is mounted; nil:
-// none. The caller holds the manager's lock.
+// none. The caller holds the world's lock.
 func (s *podVolume) awaits() *AttachmentError {
 	a := s.attachment
 	if a == nil {
@@ -311,7 +311,7 @@ func (r *reconciler) finishWaiting(s *podVolume, generation int, err error) bool
 }
 
 // attachmentTrouble is what the volume's rows say of its attachment. The caller
-// holds the manager's lock.
+// holds the world's lock.
 func (s *podVolume) attachmentTrouble() *AttachmentError {
 	trouble := s.awaits()
 	switch {

@@ -16,7 +16,7 @@ import (
 )
 
 // podState is what is wanted of one pod and what there is of it: the pod's part
-// of the desired and of the actual state of the world. The manager's mutex
+// of the desired and of the actual state of the world. The world's lock
 // guards it.
 type podState struct {
 	uid  types.UID
@@ -61,7 +61,7 @@ type podVolume struct {
 
 	// shown is what status rows say of a volume that has no record.
 	shown *mountrecord.Record
-	claim types.NamespacedName // by which the manager's index has it; empty: not
+	claim types.NamespacedName // by which the world's index has it; empty: not
 	state VolumeState
 	since time.Time
 	took  time.Duration

@@ -149,7 +149,7 @@ func (s VolumeStatus) ServerTrouble() string {
 }
 
 // claimIndex finds the volumes whose rows name a claim, so that a look-up costs
-// what it finds and not the size of the node. The manager's mutex guards it.
+// what it finds and not the size of the node. The world's lock guards it.
 type claimIndex map[types.NamespacedName]map[*podVolume]struct{}
 
 // note notes which claim a volume's rows name now. It must be called after each
