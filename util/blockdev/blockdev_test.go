@@ -22,7 +22,7 @@ func TestWhatIsNoDeviceIsNotOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{dir, pipe, "/dev/null"} {
-		if _, err := (blockdev.System{}).Open(path, unix.O_RDONLY); !blockdev.IsNoDevice(err) || !strings.Contains(err.Error(), path) {
+		if _, err := (blockdev.System{}).Open(path, unix.O_RDONLY); !errors.Is(err, unix.ENOTBLK) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

@@ -7,7 +7,6 @@
 package blockdev
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -145,7 +144,3 @@ func (d *Device) isAt(path string) bool {
 	err := eintr.Do(func() error { return unix.Stat(path, &st) })
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK && uint64(st.Rdev) == d.number
 }
-
-// IsNoDevice reports whether an error of Open says that there is something else
-// than a block device.
-func IsNoDevice(err error) bool { return errors.Is(err, unix.ENOTBLK) }

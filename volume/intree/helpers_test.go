@@ -1,14 +1,17 @@
 package intree_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	util "github.com/podvol/podvol/volume/intree"
 	"github.com/podvol/podvol/volume/volumetest"
@@ -33,6 +36,55 @@ func TestMountOptions(t *testing.T) {
 	}
 	if !slices.Equal(pv.Spec.MountOptions, []string{"noexec", "vers=4.2"}) {
 		t.Errorf("the spec has become %q", pv.Spec.MountOptions)
+	}
+}
+
+// The helpers take all mounts off a directory and remove it, succeed where it is gone, and
+// delete nothing.
+func TestUnmountHelpers(t *testing.T) {
+	for name, unmount := range map[string]func(context.Context, string, mount.Interface) error{
+		"UnmountPath": util.UnmountPath,
+		"UnmountMountPoint": func(ctx context.Context, dir string, m mount.Interface) error {
+			return util.UnmountMountPoint(ctx, dir, m, false)
+		},
+		"CleanupMountPoint": func(ctx context.Context, dir string, m mount.Interface) error {
+			return util.CleanupMountPoint(ctx, dir, m, true)
+		},
+		"CleanupMountWithForce": func(ctx context.Context, dir string, m mount.Interface) error {
+			return util.CleanupMountWithForce(ctx, dir, m, true, time.Minute)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			host := volumetest.NewHost(t)
+			dir := filepath.Join(util.GetPluginMountDir(host, "example.com/plugin"), "device")
+			if want := filepath.Join(host.RootDir, "plugins", "example.com/plugin", "mounts", "device"); dir != want {
+				t.Errorf("devices are mounted at %s, want %s", dir, want)
+			}
+			must(t, os.MkdirAll(dir, 0o750))
+			for range 2 {
+				must(t, host.Fake.Mount("none", dir, "tmpfs", nil))
+			}
+			must(t, unmount(t.Context(), dir, host.Fake))
+			if _, err := os.Lstat(dir); !os.IsNotExist(err) {
+				t.Errorf("it is still there: %v", err)
+			}
+			must(t, unmount(t.Context(), dir, host.Fake))
+			must(t, os.MkdirAll(dir, 0o750))
+			must(t, os.WriteFile(filepath.Join(dir, "data"), nil, 0o600))
+			if err := unmount(t.Context(), dir, host.Fake); err == nil {
+				t.Error("a directory that is not empty was unmounted with success")
+			}
+			if _, err := os.Lstat(filepath.Join(dir, "data")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

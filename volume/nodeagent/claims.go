@@ -164,14 +164,6 @@ func (c *claims) Place(ctx context.Context, pod *v1.Pod) error {
 	return c.Cluster.Place(ctx, pod)
 }
 
-// Explain calls the cluster's Explain, unless claims are not served.
-func (c *claims) Explain(ctx context.Context, claim types.NamespacedName) error {
-	if c.without != nil {
-		return c.without
-	}
-	return c.Cluster.Explain(ctx, claim)
-}
-
 // PodsComplete calls the cluster's PodsComplete, unless claims are not served.
 func (c *claims) PodsComplete() {
 	if c.without == nil {
