@@ -203,13 +203,13 @@ func (b *binding) tryPlace(ctx context.Context, pod *v1.Pod) (begun bool, err er
 // mountedForPlacing returns what is mounted of those claims of a pod for which that
 // decides whether it is placed: that are for one pod alone, and, for this pod, that
 // are being deleted.
-func (c *Cluster) mountedForPlacing(ctx context.Context, pod *v1.Pod) ([]Mounted, error) {
+func (b *binding) mountedForPlacing(ctx context.Context, pod *v1.Pod) ([]Mounted, error) {
 	var (
 		own  types.UID
 		sole []types.NamespacedName
 	)
 	for _, name := range claimsOf(pod) {
-		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, c.objects, volume.NewObjectRef(kindClaim, name.Namespace, name.Name))
+		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, b.objects, volume.NewObjectRef(kindClaim, name.Namespace, name.Name))
 		if err != nil {
 			continue // which others say
 		}
@@ -220,7 +220,7 @@ func (c *Cluster) mountedForPlacing(ctx context.Context, pod *v1.Pod) ([]Mounted
 			own = pod.UID
 		}
 	}
-	return c.mountedOf(ctx, own, sole...)
+	return b.mountedOf(ctx, own, sole...)
 }
 
 func isForOnePod(claim *v1.PersistentVolumeClaim) bool {
@@ -229,13 +229,13 @@ func isForOnePod(claim *v1.PersistentVolumeClaim) bool {
 
 // withoutDeleted returns a pod without the claims in deletion that it has mounted:
 // these it keeps until it ends, and a pod that has none of them mounted gets none.
-func (c *Cluster) withoutDeleted(ctx context.Context, pod *v1.Pod, mounted []Mounted) *v1.Pod {
+func (b *binding) withoutDeleted(ctx context.Context, pod *v1.Pod, mounted []Mounted) *v1.Pod {
 	kept := func(v v1.Volume) bool {
 		name := claimOfVolume(pod, &v)
 		if name.Name == "" || !slices.ContainsFunc(mounted, func(m Mounted) bool { return m.PodUID == pod.UID && m.Claim == name }) {
 			return false
 		}
-		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, c.objects, volume.NewObjectRef(kindClaim, name.Namespace, name.Name))
+		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, b.objects, volume.NewObjectRef(kindClaim, name.Namespace, name.Name))
 		return err == nil && claim.DeletionTimestamp != nil && hasMounted(mounted, pod.UID, name, claim.Spec.VolumeName)
 	}
 	if !slices.ContainsFunc(pod.Spec.Volumes, kept) {

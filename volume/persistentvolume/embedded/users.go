@@ -408,7 +408,7 @@ func (c *Cluster) allMounted(ctx context.Context) (all []Mounted, err error) {
 			return nil, incomplete
 		}
 	}
-	if all, err = c.besideUsers(all); err == nil {
+	if all, err = c.users.addTo(all); err == nil {
 		err = incomplete
 	}
 	return all, err
@@ -427,22 +427,22 @@ func (c *Cluster) mountedOf(ctx context.Context, pod types.UID, claims ...types.
 	if err != nil {
 		return nil, err
 	}
-	return c.besideUsers(all)
+	return c.users.addTo(all)
 }
 
-// besideUsers adds what others use to what the node has mounted.
-func (c *Cluster) besideUsers(all []Mounted) ([]Mounted, error) {
-	c.users.mu.Lock()
-	live := slices.Clone(c.users.live)
-	c.users.mu.Unlock()
+// addTo adds what others use to what the node has mounted.
+func (u *users) addTo(all []Mounted) ([]Mounted, error) {
+	u.mu.Lock()
+	live := slices.Clone(u.live)
+	u.mu.Unlock()
 	all = slices.Clone(all)
-	for _, u := range live {
-		lives, err := isLocked(u.path)
+	for _, user := range live {
+		lives, err := isLocked(user.path)
 		if err != nil {
 			return nil, err
 		}
 		if lives {
-			all = append(all, u.mounted...)
+			all = append(all, user.mounted...)
 		}
 	}
 	return all, nil
