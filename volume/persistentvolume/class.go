@@ -50,9 +50,9 @@ func checkClass(class *storagev1.StorageClass) error {
 	return nil
 }
 
-// canBeFilled reports whether the data source of a claim, if there is one, is
-// somebody else's business, who makes the volumes of its class. Of a class that is
-// not there yet nobody knows.
+// canBeFilled reports whether the data source of a claim, if there is one, is for the
+// external provisioner of its class to fill in. Of a class that is not there yet that
+// is not known, and counts as true.
 func (c *cluster) canBeFilled(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) bool {
 	switch {
 	case index.DataSourceOf(claim) == "":

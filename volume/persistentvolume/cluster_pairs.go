@@ -9,9 +9,9 @@ import (
 	"github.com/podvol/podvol/volume/internal/work"
 )
 
-// pairs are the locks of who writes a volume, by its name: a claim that binds it
-// or the volume's own work. The latter does not wait for the former, which may
-// take some calls to the API, but comes again after it.
+// pairs has one lock for each volume, by its name. It is held while a claim binds the
+// volume, or while the volume is synced. The latter does not wait for the former, which
+// may take some calls to the API, but comes again after it.
 type pairs struct {
 	locks keylock.Map[string]
 	queue *work.Queue
@@ -58,7 +58,7 @@ func (p *pairs) miss(volumeName string, look bool) {
 	p.missed[volumeName] = p.missed[volumeName] || look
 }
 
-// again queues a volume whose lock somebody has missed.
+// again enqueues a volume that could not be locked.
 func (p *pairs) again(volumeName string) {
 	p.mu.Lock()
 	look, missed := p.missed[volumeName]

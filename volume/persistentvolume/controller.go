@@ -232,15 +232,14 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) 
 	if !c.minds(ref) {
 		return c.learn(ctx, ref)
 	}
-	exists := false
 	switch ref.Kind {
 	case pvapi.KindClaim:
 		if !look {
-			_, exists, err = c.claims.get(ctx, ref.NamespacedName)
+			if _, exists, err := c.claims.get(ctx, ref.NamespacedName); err != nil || exists {
+				return err // a change of it was learned of, and has it looked at
+			}
 		}
-		if err == nil && !exists {
-			err = c.role.syncClaim(ctx, ref.NamespacedName)
-		}
+		return c.role.syncClaim(ctx, ref.NamespacedName)
 	case pvapi.KindVolume:
 		unlock, free := c.pairs.try(ref.Name, look)
 		if !free {
@@ -248,11 +247,11 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) 
 		}
 		defer unlock()
 		if !look {
-			_, exists, err = c.volumes.get(ctx, ref.NamespacedName)
+			if _, exists, err := c.volumes.get(ctx, ref.NamespacedName); err != nil || exists {
+				return err
+			}
 		}
-		if err == nil && !exists {
-			err = c.role.syncVolume(ctx, ref.Name)
-		}
+		return c.role.syncVolume(ctx, ref.Name)
 	case kindClass:
 		_, _, err = c.classes.get(ctx, ref.NamespacedName)
 	case pvapi.KindPod:

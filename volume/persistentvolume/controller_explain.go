@@ -21,7 +21,7 @@ var (
 
 // ErrNotLookedAt says that a claim is so new, or has changed so lately, that the
 // controller has not looked for a volume for it yet.
-var ErrNotLookedAt = errors.New("nobody has looked for a volume for it yet")
+var ErrNotLookedAt = errors.New("the controller has not looked for a volume for it yet")
 
 // Explain returns nil for a claim that has its volume, so that a node may mount
 // it, and else why it has not: an *[index.UnboundError], whose Err may be what went

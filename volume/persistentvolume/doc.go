@@ -63,7 +63,7 @@
 //
 // # Inside
 //
-// [Controller] works on one object after the other, from a queue (controller files), in one
+// [Controller] works on one object after the other, from a queue (controller.go), in one
 // of two roles: binder does everything, externalProvisioner (external.go) is what works
 // beside another controller. Both share a provisioner, which makes storage, and a
 // reclaimer, which empties and deletes it; a binder also has an expander, for what bound

@@ -36,13 +36,13 @@ type podHold struct {
 	claims []types.NamespacedName
 }
 
-// take keeps a claim, unless it is kept for another pod but the one given, of
-// which it is known that it is none any more. It returns for whom it is kept then.
-func (o *onePod) take(claim types.NamespacedName, want podKeep, but *podKeep) (other podKeep, ok bool) {
+// take reserves a claim for a pod. A reservation for another pod wins and is returned,
+// unless it is the stale one that is given.
+func (o *onePod) take(claim types.NamespacedName, want podKeep, stale *podKeep) (other podKeep, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	has, is := o.kept[claim]
-	if is && (has.pod != want.pod || has.uid != want.uid) && (but == nil || has != *but) {
+	if is && (has.pod != want.pod || has.uid != want.uid) && (stale == nil || has != *stale) {
 		return has, false
 	}
 	if o.kept == nil {

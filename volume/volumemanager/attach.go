@@ -186,7 +186,7 @@ func asError(e *AttachmentError) error {
 // attachment is one attachable volume, which volumes of pods here want or have.
 // The world's lock guards it.
 type attachment struct {
-	m     *nodeDevices
+	node  *nodeDevices
 	name  v1.UniqueVolumeName
 	users map[*podVolume]struct{}
 }
@@ -207,14 +207,14 @@ func (a *attachment) inUse() bool {
 func (a *attachment) proceed() {
 	for s := range a.users {
 		if s.doing == opNone && (s.isAwaiting() || s.state == StateFailed || s.state == StateDetached) && s.pod.wanted && s.awaits() == nil {
-			a.m.resync(s)
+			a.node.resync(s)
 		}
 	}
 }
 
 func (a *attachment) publish() {
 	for s := range a.users {
-		a.m.publish(s)
+		a.node.publish(s)
 	}
 }
 
@@ -237,7 +237,7 @@ func (n *nodeDevices) join(s *podVolume, use *deviceUse) {
 	}
 	a := n.attachments[name]
 	if a == nil {
-		a = &attachment{m: n, name: name, users: make(map[*podVolume]struct{})}
+		a = &attachment{node: n, name: name, users: make(map[*podVolume]struct{})}
 		n.attachments[name] = a
 	}
 	a.users[s] = struct{}{}
@@ -264,12 +264,12 @@ func (s *podVolume) awaits() *AttachmentError {
 	if a == nil {
 		return nil
 	}
-	_, reported := a.m.reported[a.name]
-	_, attached := a.m.attached[a.name]
+	_, reported := a.node.reported[a.name]
+	_, attached := a.node.attached[a.name]
 	if reported && attached {
 		return nil
 	}
-	return &AttachmentError{Volume: a.name, Node: a.m.config.NodeName, ReportedInUse: reported, Attached: attached}
+	return &AttachmentError{Volume: a.name, Node: a.node.config.NodeName, ReportedInUse: reported, Attached: attached}
 }
 
 // admissible refuses to have a volume mounted before the reports are there. One
@@ -319,7 +319,7 @@ func (s *podVolume) attachmentTrouble() *AttachmentError {
 		return nil
 	case s.isAwaiting():
 	case s.state == StateMounted:
-		if trouble.Attached || s.attachment.m.attached == nil { // nobody has said anything yet
+		if trouble.Attached || s.attachment.node.attached == nil { // nobody has said anything yet
 			return nil
 		}
 		trouble.Mounted = true

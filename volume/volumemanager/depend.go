@@ -22,8 +22,8 @@ type watch struct {
 // watched before it is read, so that no change goes unseen; one that does not
 // exist yet is watched too.
 type dependencies struct {
-	m *operator
-	s *podVolume
+	operator *operator
+	s        *podVolume
 }
 
 // on watches an object.
@@ -33,7 +33,7 @@ func (d dependencies) on(ref volume.ObjectRef) {
 		d.s.watches[i].used = true
 		return
 	}
-	stop := d.m.watch(ref, func() { d.m.dependencyChanged(d.s) })
+	stop := d.operator.watch(ref, func() { d.operator.dependencyChanged(d.s) })
 	d.s.watches = append(d.s.watches, watch{ref: ref, stop: stop, used: true})
 }
 
@@ -57,12 +57,12 @@ func (o *operator) watch(ref volume.ObjectRef, f func()) (stop func()) {
 // what they find.
 func (d dependencies) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
 	d.on(ref)
-	return d.m.config.Objects.Get(ctx, ref)
+	return d.operator.config.Objects.Get(ctx, ref)
 }
 
 // Watch implements [objects.Source].
 func (d dependencies) Watch(ref volume.ObjectRef, f func(volume.ObjectRef)) (stop func()) {
-	return d.m.config.Objects.Watch(ref, f)
+	return d.operator.config.Objects.Watch(ref, f)
 }
 
 var _ objects.Source = dependencies{}

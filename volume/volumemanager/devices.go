@@ -287,28 +287,6 @@ func labelConflict(name, mounted, asked string) error {
 	}
 }
 
-// label sets the label that the volume is asked to be mounted with. One that is
-// mounted keeps its own, since another needs another mount.
-func (o *operator) label(ctx context.Context, u *setUp, plugin volume.VolumePlugin, spec *volume.Spec) (err error) {
-	if label, mounted := o.mountedLabel(u); mounted {
-		u.record.SELinuxLabel = label
-		return nil
-	}
-	u.record.SELinuxLabel, err = o.config.SELinux.MountLabel(ctx, u.pod, u.record.Volumes, plugin, spec)
-	return err
-}
-
-func (o *operator) mountedLabel(u *setUp) (label string, mounted bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, s := range u.of.pod.volumes { // one that was adopted has another entry
-		if s.state == StateMounted && s.actual.record != nil && s.actual.key == u.key {
-			return s.actual.record.SELinuxLabel, true
-		}
-	}
-	return "", false
-}
-
 // conflict says that the device is mounted with another label for others; then
 // the volume is tried again when they have let go of it. The caller holds the
 // lock.

@@ -25,9 +25,17 @@
 //	forget    teardown.go   the directory is gone, and then its record
 //
 // The record comes first and goes last. So whatever crashes when, the next start
-// (recovery.go) knows what may be mounted and how to undo it. A failure is
-// tried again after a pause that grows, or when what the volume depends on has changed
-// (depend.go).
+// (recovery.go) knows what may be mounted and how to undo it. Records are written by
+// internal/rootdir, from setup.go, teardown.go and recovery.go; package mountrecord has
+// their form.
+//
+// A failure is tried again after a pause that grows (pauseAfter in reconcile.go, package
+// work), or when what the volume depends on has changed (depend.go).
+//
+// An unmount that hangs keeps its own volume alone. The plugin's TearDown climbs the ladder
+// of package mount: normal, forced, and lazily in the end, as the plugin allows. What was
+// detached lazily stays on record, and is looked for until its file system is gone
+// (package lazyunmount). The tear-down has no limit of its own.
 //
 // Volumes of one pod are worked on side by side, one operation at a time for
 // each volume, and none waits for another: a server that does not answer

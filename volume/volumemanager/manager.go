@@ -305,3 +305,48 @@ func claimOf(r *mountrecord.Record) types.NamespacedName {
 	ref := r.PersistentVolume.Spec.ClaimRef
 	return types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
 }
+
+// Subscribe calls f with each new status of a volume until stop is called. f
+// must not block and must not call the manager. After stop returns, f is not
+// called any more; stop must not be called from within f.
+func (m *Manager) Subscribe(f func(VolumeStatus)) (stop func()) {
+	w := &watcher{f}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.watchers[w] = struct{}{}
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.watchers, w)
+	}
+}
+
+// ExplainClaim returns those of [Manager.Explain]'s rows whose Claim is the given
+// one, in its order. Its cost grows with their number, not with that of all rows.
+func (m *Manager) ExplainClaim(claim types.NamespacedName) []VolumeStatus {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []VolumeStatus
+	for s := range m.byClaim[claim] {
+		all = append(all, m.rows(s)...)
+	}
+	slices.SortFunc(all, compareStatus)
+	return all
+}
+
+// ExplainPod returns those of [Manager.Explain]'s rows that are the given pod's, in
+// its order. Its cost grows with their number, not with that of all rows.
+func (m *Manager) ExplainPod(podUID types.UID) []VolumeStatus {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pods[podUID]
+	if p == nil {
+		return nil
+	}
+	var all []VolumeStatus
+	for _, s := range p.volumes {
+		all = append(all, m.rows(s)...)
+	}
+	slices.SortFunc(all, compareStatus)
+	return all
+}

@@ -15,9 +15,6 @@ import (
 )
 
 const (
-	// firstPause is the pause after an operation's first failure: the kubelet's.
-	firstPause = 500 * time.Millisecond
-
 	// grace is how long an operation that is told to give up may take to say
 	// what became of it.
 	grace = 2 * time.Second
@@ -193,7 +190,7 @@ func (r *reconciler) fail(s *podVolume, op operation, generation int, now time.T
 // pauseAfter is how long to wait before the next attempt. A pause until the time that an
 // error names does not count: nothing was tried, and what fails then begins where it was.
 func (s *podVolume) pauseAfter(err error) time.Duration {
-	pause := work.Pause(firstPause, s.pauses+1, err)
+	pause := work.Pause(work.OperationPause, s.pauses+1, err)
 	if _, says := volume.RetryAt(err); !says {
 		s.pauses++
 	}

@@ -50,24 +50,24 @@ type unmounter interface {
 	// one attempt will be made: then only who comes after another call for the
 	// same target has to know it.
 	Find(ctx context.Context, once bool)
-	// attempt makes one umount2(2) call for rung and tells whether it was
+	// Attempt makes one umount2(2) call for rung and tells whether it was
 	// made, or may have been.
 	Attempt(ctx context.Context, rung mount.Rung, flags int) (made bool, err error)
-	// onBlock tells whether the mount is on a block device, or may be.
+	// OnBlock tells whether the mount is on a block device, or may be.
 	OnBlock(ctx context.Context) bool
 	// HasForce tells whether the mount's type does anything when forced, or
 	// may.
 	HasForce(ctx context.Context) bool
-	// enter says that the ladder has got somewhere with the mount, until leave
-	// is called: whoever wants to force the file system need not spare it then.
+	// Enter says how far the ladder has got with the mount, until leave is called:
+	// another ladder that forces the file system need not spare this mount then.
 	Enter(Headway) (leave func())
-	// isShared tells whether further mounts show the file system, or may, which
-	// no ladder has got as far with: forcing would hit them too.
+	// IsShared tells whether further mounts show the file system, or may, that no
+	// ladder is unmounting at this step: forcing would hit them too.
 	IsShared(Headway) bool
-	// answers asks the mount's file system something and tells whether its
+	// Answers asks the mount's file system something and tells whether its
 	// server, or daemon, answers before ctx ends.
 	Answers(ctx context.Context) bool
-	// isOver tells whether the mount that was found is gone, and its file system
+	// IsOver tells whether the mount that was found is gone, and its file system
 	// too, whatever still hangs.
 	IsOver() bool
 }

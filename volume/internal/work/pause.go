@@ -9,8 +9,13 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// LastPause is the longest pause after a failure, that of the kubelet.
-const LastPause = 2*time.Minute + 2*time.Second
+const (
+	// OperationPause is the pause after the first failure of an operation, which mounts or
+	// makes storage: the kubelet's.
+	OperationPause = 500 * time.Millisecond
+	// LastPause is the longest pause after a failure: the kubelet's.
+	LastPause = 2*time.Minute + 2*time.Second
+)
 
 // Pause is how long to wait before the next attempt, after a number of failures in a row,
 // the last of which was err. It is first after one failure and doubles with each, up to

@@ -95,8 +95,8 @@ func (q *Queue) Add(key volume.ObjectRef) {
 	q.enqueue(s)
 }
 
-// Remind has a key worked on, unless it has failed and waits to be tried again:
-// two that keep each other from something would try for ever without a pause. It
+// Remind is Add that keeps the pause of a key that has failed: else two keys, each of
+// which keeps the other from something, would be tried for ever without a pause. It
 // never blocks.
 func (q *Queue) Remind(key volume.ObjectRef) {
 	q.mu.Lock()
@@ -108,8 +108,8 @@ func (q *Queue) Remind(key volume.ObjectRef) {
 	}
 }
 
-// Hear has it found out whether the object of a key has changed: much that is
-// heard is what the controller itself has done. It never blocks.
+// Hear has the work find out whether the object of a key has changed: most of what a
+// controller hears is its own doing. It never blocks.
 func (q *Queue) Hear(key volume.ObjectRef) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -59,7 +59,7 @@ func NewWaiting() *Waiting {
 	}
 }
 
-// Now is the turn of who would come now.
+// Now returns the next turn number, that of a claim that would come now.
 func (w *Waiting) Now() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -32,7 +32,7 @@ type mounter struct {
 	mustBeReadOnly bool
 	// directory is to be made if it is missing; nil: not.
 	directory *directoryWish
-	// refused says why nothing is mounted; what is, stays.
+	// refused is the policy's error; nil: none. An existing mount is kept.
 	refused error
 }
 

@@ -17,9 +17,6 @@ import (
 )
 
 const (
-	// firstPause is the pause after the first failure of an operation:
-	// the kubelet's.
-	firstPause = 500 * time.Millisecond
 	// maxOperations is how many run at the same time for one storage class.
 	maxOperations = 16
 	// Patience is after how long an operation counts as slow: the log tells
@@ -243,7 +240,7 @@ func pauseAfter(failures int, err error) time.Duration {
 	if _, refused := errors.AsType[*volume.InvalidSpecError](err); refused && !volume.IsUncertain(err) {
 		return work.LastPause
 	}
-	return work.Pause(firstPause, failures, err)
+	return work.Pause(work.OperationPause, failures, err)
 }
 
 // wake ends the pause of an operation.

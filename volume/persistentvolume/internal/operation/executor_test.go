@@ -123,7 +123,7 @@ func TestOneForAVolume(t *testing.T) {
 func TestFailuresAreTriedAgain(t *testing.T) {
 	run(t, func(t *testing.T, b *bench) {
 		broken := errors.New("broken")
-		for _, pause := range []time.Duration{firstPause, 2 * firstPause, 4 * firstPause} {
+		for _, pause := range []time.Duration{work.OperationPause, 2 * work.OperationPause, 4 * work.OperationPause} {
 			b.Do(task("a", "pv", 0, broken))
 			synctest.Wait()
 			now := b.Status("a")
