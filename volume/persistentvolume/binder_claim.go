@@ -18,7 +18,7 @@ import (
 
 // syncClaim does the next steps for one claim.
 func (b *binder) syncClaim(ctx context.Context, name types.NamespacedName) (err error) {
-	b.unbound.doubt(name)
+	b.unbound.markStale(name)
 	defer func() { b.unbound.settle(name, err) }()
 	// What it was woken for and does not take is for the next.
 	for _, pv := range b.waiting.Offered(name) {
@@ -89,7 +89,7 @@ func (b *binder) syncUnboundClaim(ctx context.Context, claim *v1.PersistentVolum
 		return nil // by who places its pod, and has it looked at again
 	}
 	if unbound, ok := errors.AsType[*index.UnboundError](err); ok {
-		return b.findNone(ctx, claim, class, unbound)
+		return b.handleUnbound(ctx, claim, class, unbound)
 	}
 	if err != nil {
 		return err
@@ -140,22 +140,22 @@ func (b *binder) giveClass(ctx context.Context, claim *v1.PersistentVolumeClaim,
 	return b.updateClaim(ctx, claim, next)
 }
 
-// findNone is for a claim for which there is no volume: one is made where its
+// handleUnbound is for a claim for which there is no volume: one is made where its
 // class does so, and for a class that waits once a node is selected.
-func (b *binder) findNone(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *index.UnboundError) error {
+func (b *binder) handleUnbound(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *index.UnboundError) error {
 	_, invalid := errors.AsType[*volume.InvalidSpecError](why)
 	waits := waitsForConsumer(class) && claim.Annotations[annSelectedNode] == ""
 	if invalid || waits || why.Volume != "" || !b.canBeFilled(claim, class) {
 		return b.leavePending(ctx, claim, why)
 	}
-	if inVain, err := b.isSelectedInVain(ctx, claim, class); err != nil || inVain {
+	if inVain, err := b.forgetGoneNode(ctx, claim, class); err != nil || inVain {
 		return err // which has it looked at again
 	}
 	handled, err := b.provisioner.provision(ctx, claim, class, why)
 	if err != nil || handled {
 		return err
 	}
-	return b.leavePending(ctx, claim, withoutClass(claim, b.noneThere(ctx, claim, why)))
+	return b.leavePending(ctx, claim, withoutClass(claim, b.explainOnNode(ctx, claim, why)))
 }
 
 // withoutClass adds to why a claim has found no volume that nothing makes one for
@@ -169,9 +169,9 @@ func withoutClass(claim *v1.PersistentVolumeClaim, why *index.UnboundError) *ind
 	return &alone
 }
 
-// isSelectedInVain gives the choice of a node back that does not exist, of a class
+// forgetGoneNode gives the choice of a node back that does not exist, of a class
 // that makes nothing there: no pod could be placed elsewhere.
-func (b *binder) isSelectedInVain(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (bool, error) {
+func (b *binder) forgetGoneNode(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (bool, error) {
 	if class == nil || class.Provisioner != noProvisioner {
 		return false, nil
 	}

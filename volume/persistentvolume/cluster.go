@@ -127,8 +127,8 @@ func (c *cluster) lookAtClaimsAndVolumes() {
 	}
 }
 
-// minds reports whether an object is one to work on.
-func (c *cluster) minds(ref volume.ObjectRef) bool {
+// isSelected reports whether an object is one to work on.
+func (c *cluster) isSelected(ref volume.ObjectRef) bool {
 	return c.only == nil || ref.Kind == kindClass || ref.Kind == kindNode || c.only(ref)
 }
 
@@ -186,7 +186,7 @@ func (c *cluster) claimChanged(name types.NamespacedName, prior, now *v1.Persist
 // expect has a claim wait that will be looked at, so that no volume that it could
 // have is shown as available first.
 func (c *cluster) expect(claim *v1.PersistentVolumeClaim) {
-	if _, bound := claim.Annotations[pvapi.AnnBindCompleted]; bound || claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "" || !c.minds(pvapi.ClaimRef(pvapi.NameOf(claim))) {
+	if _, bound := claim.Annotations[pvapi.AnnBindCompleted]; bound || claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "" || !c.isSelected(pvapi.ClaimRef(pvapi.NameOf(claim))) {
 		return
 	}
 	name := pvapi.ClaimClass(claim, "")
@@ -386,9 +386,9 @@ func (c *cluster) classOf(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 	return class, nil
 }
 
-// noneThere says of a claim whose pod was placed why there is no volume for it on
+// explainOnNode says of a claim whose pod was placed why there is no volume for it on
 // that node.
-func (c *cluster) noneThere(ctx context.Context, claim *v1.PersistentVolumeClaim, why *index.UnboundError) *index.UnboundError {
+func (c *cluster) explainOnNode(ctx context.Context, claim *v1.PersistentVolumeClaim, why *index.UnboundError) *index.UnboundError {
 	if !errors.Is(why, index.ErrWaitsForConsumer) {
 		return why
 	}

@@ -229,7 +229,7 @@ func (c *Controller) work(ctx context.Context, ref volume.ObjectRef, look bool) 
 // sync does what there is to do for one object. Without look it learns of a
 // claim or volume only; if that is news, it is looked at later.
 func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) (err error) {
-	if !c.minds(ref) {
+	if !c.isSelected(ref) {
 		return c.learn(ctx, ref)
 	}
 	switch ref.Kind {

@@ -111,8 +111,8 @@ type reason struct {
 	old bool
 }
 
-// doubt says that a claim is being looked at.
-func (r *reasons) doubt(claim types.NamespacedName) {
+// markStale says that a claim is being looked at.
+func (r *reasons) markStale(claim types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if why, ok := r.all[claim]; ok {

@@ -110,7 +110,7 @@ func (e *externalProvisioner) syncClaim(ctx context.Context, name types.Namespac
 			return e.provisioner.finishProvisioning(ctx, claim)
 		}
 		e.operations.Forget(provisionKey(claim))
-		e.tellNobodysStorage(claim)
+		e.tellOrphanedStorage(claim)
 		return nil
 	}
 	class, err := e.classOf(ctx, claim)
@@ -151,9 +151,9 @@ func (e *externalProvisioner) hasBegun(claim *v1.PersistentVolumeClaim) bool {
 	return ok && e.pluginFor(begun.Class.Provisioner) != ""
 }
 
-// tellNobodysStorage is for a claim that is being deleted and whose storage no instance
+// tellOrphanedStorage is for a claim that is being deleted and whose storage no instance
 // can look for, since it does not say what that was begun with.
-func (e *externalProvisioner) tellNobodysStorage(claim *v1.PersistentVolumeClaim) {
+func (e *externalProvisioner) tellOrphanedStorage(claim *v1.PersistentVolumeClaim) {
 	if _, known := begunWith(claim); known || claim.DeletionTimestamp == nil || !isProvisioning(claim) {
 		return
 	}

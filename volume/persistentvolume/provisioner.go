@@ -195,7 +195,7 @@ func (p *provisioner) awaitExternal(ctx context.Context, claim *v1.PersistentVol
 	}
 	p.events.is(claim, v1.EventTypeNormal, reasonExternalProvisioning, fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' "+
 		"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner), "")
-	waits := *p.noneThere(ctx, claim, why)
+	waits := *p.explainOnNode(ctx, claim, why)
 	waits.Err = fmt.Errorf("%w: it waits for a volume from the external provisioner %s", waits.Err, class.Provisioner)
 	p.unbound.set(pvapi.NameOf(claim), &waits)
 	return p.setPending(ctx, claim)
