@@ -11,7 +11,6 @@ import (
 	"time"
 
 	vklog "github.com/virtual-kubelet/virtual-kubelet/log"
-	vkslog "github.com/virtual-kubelet/virtual-kubelet/log/slog"
 	"github.com/virtual-kubelet/virtual-kubelet/node"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -44,7 +43,7 @@ const workers = 10
 
 // run is the node until ctx ends. What it has mounted stays; its processes do not.
 func run(ctx context.Context, c config) error {
-	ctx, stop := context.WithCancel(vklog.WithLogger(ctx, vkslog.FromSlog(c.log)))
+	ctx, stop := context.WithCancel(vklog.WithLogger(ctx, newLogger(c.log)))
 	defer stop()
 	broadcaster := record.NewBroadcaster()
 	defer broadcaster.Shutdown()
