@@ -32,7 +32,7 @@ type cluster struct {
 	pods    latest[*v1.Pod]
 	users   claimUsers
 	waiting *index.Waiting
-	queue   *work.Queue
+	queue   *work.Queue[volume.ObjectRef]
 	// activity is what of queue and operations is not idle.
 	activity *work.Activity
 	// operations make, empty and delete storage.

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/podvol/podvol/util/keylock"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/internal/work"
 )
@@ -14,7 +15,7 @@ import (
 // may take some calls to the API, but comes again after it.
 type pairs struct {
 	locks keylock.Map[string]
-	queue *work.Queue
+	queue *work.Queue[volume.ObjectRef]
 
 	mu     sync.Mutex
 	missed map[string]bool // and whether it is to be looked at

@@ -156,7 +156,7 @@ func NewController(config ControllerConfig) *Controller {
 	if workers <= 0 {
 		workers = 16
 	}
-	c.queue = work.NewQueue(workers, c.activity, objects.ErrConflict, c.work)
+	c.queue = work.NewQueue(work.Config[volume.ObjectRef]{Reconcile: c.reconcile, Workers: workers, Activity: c.activity, Conflict: objects.ErrConflict})
 	c.pairs.queue = c.queue
 	c.operations = operation.NewExecutor(operation.Config{Again: c.queue.Add, Watch: c.objects.Watch, Activity: c.activity, Slow: c.warnOfSlow})
 	provisioner := &provisioner{cluster: c.cluster, trustedClaims: config.TrustedClaims}
@@ -213,8 +213,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// work is what the queue does for one object.
-func (c *Controller) work(ctx context.Context, ref volume.ObjectRef, look bool) error {
+// reconcile is what the queue does for one object.
+func (c *Controller) reconcile(ctx context.Context, ref volume.ObjectRef, look bool) work.Result {
 	err := c.sync(ctx, ref, look)
 	if err != nil && ctx.Err() == nil {
 		level := slog.LevelWarn
@@ -223,7 +223,7 @@ func (c *Controller) work(ctx context.Context, ref volume.ObjectRef, look bool) 
 		}
 		c.log.Log(ctx, level, "to be tried again", "object", ref.String(), "error", err)
 	}
-	return err
+	return work.Result{Reason: err}
 }
 
 // sync does what there is to do for one object. Without look it learns of a

@@ -304,9 +304,7 @@ func (r *reconciler) finishWaiting(s *podVolume, generation int, err error) bool
 	r.publish(s)
 	if !s.actual.exists() && r.leaves(s.pod) {
 		r.drop(s)
-		return true
 	}
-	r.enqueue(s)
 	return true
 }
 

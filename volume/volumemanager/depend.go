@@ -3,7 +3,6 @@ package volumemanager
 import (
 	"context"
 	"slices"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -93,11 +92,5 @@ func (o *operator) refreshLater(s *podVolume, mounter volume.Mounter) {
 	due := volume.RefreshAfter(mounter)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if s.refresh != nil {
-		s.refresh.Stop()
-		s.refresh = nil
-	}
-	if !due.IsZero() && !o.stopping {
-		s.refresh = time.AfterFunc(time.Until(due), func() { o.dependencyChanged(s) })
-	}
+	s.refreshAt = due
 }

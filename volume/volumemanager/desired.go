@@ -180,10 +180,13 @@ func (w *world) leaves(p *podState) bool {
 // resync gives a volume a reason for another operation, at once. The caller holds
 // the lock.
 func (w *world) resync(s *podVolume) {
-	s.generation++
-	s.failures, s.pauses = 0, 0
-	s.stopRetry()
+	s.resync()
 	w.enqueue(s)
+}
+
+func (s *podVolume) resync() {
+	s.generation++
+	s.failures, s.pauses, s.retryAt = 0, 0, time.Time{}
 }
 
 // dependencyChanged is resync for those that do not hold the lock: something that the volume
@@ -328,7 +331,7 @@ func (w *world) recoverEnded() {
 // watch, and no wait for others. What is mounted stays, as with the kubelet, and goes
 // with the pod. It is idempotent. The caller holds the lock.
 func (w *world) rest(s *podVolume) {
-	s.stopRetry()
+	s.retryAt = time.Time{}
 	if s.doing != opNone {
 		return // it is reconciled again when the operation ends
 	}
@@ -348,13 +351,10 @@ func (w *world) rest(s *podVolume) {
 	w.publish(s)
 }
 
-// stopFollowing stops the timer and the watches that would set a volume up again, while
+// stopFollowing stops the refresh and the watches that would set a volume up again, while
 // no operation is under way. The caller holds the lock.
 func (w *world) stopFollowing(s *podVolume) {
-	if s.refresh != nil {
-		s.refresh.Stop()
-		s.refresh = nil
-	}
+	s.refreshAt = time.Time{}
 	if len(s.watches) > 0 {
 		watches := s.watches
 		s.watches = nil

@@ -29,8 +29,8 @@
 // internal/rootdir, from setup.go, teardown.go and recovery.go; package mountrecord has
 // their form.
 //
-// A failure is tried again after a pause that grows (pauseAfter in reconcile.go, package
-// work), or when what the volume depends on has changed (depend.go).
+// A failure is tried again after a pause that grows (pauseAfter in reconcile.go; the queue is package
+// work), or when an object that the volume depends on has changed (depend.go).
 //
 // An unmount that hangs keeps its own volume alone. The plugin's TearDown climbs the ladder
 // of package mount: normal, forced, and lazily in the end, as the plugin allows. What was

@@ -10,6 +10,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/containermounts"
+	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 	v1 "k8s.io/api/core/v1"
@@ -50,6 +51,7 @@ func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMg
 		world: w, operator: operator, reconciler: &reconciler{world: w, operator: operator},
 		recovery: &recovery{w}, mountWatch: &mountWatch{w}, began: make(chan struct{}),
 	}
+	w.queue = work.NewQueue(work.Config[*podVolume]{Reconcile: m.reconciler.reconcile})
 	w.containers = containermounts.New(host, plugins, containerVolumes{m})
 	return m
 }
@@ -86,7 +88,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	close(m.ready)
 	m.sweepWork(ctx)
 	m.running.Go(func() { m.mountWatch.watchMounts(watching, changes) })
-	m.reconciler.reconcileAll(ctx)
+	m.queue.Start(ctx)
+	<-ctx.Done()
 	m.end()
 	return m.close(unlock)
 }
@@ -113,10 +116,7 @@ func (m *Manager) end() {
 	close(m.stopped)
 	for _, p := range m.pods {
 		for _, s := range p.volumes {
-			s.stopRetry()
-			if s.refresh != nil {
-				s.refresh.Stop()
-			}
+			s.retryAt = time.Time{}
 		}
 	}
 }
@@ -145,6 +145,7 @@ const closingLimit = 30 * time.Second
 func (m *Manager) close(unlock func()) error {
 	ended, released := make(chan struct{}), make(chan error, 1)
 	go func() {
+		m.queue.Wait()
 		m.running.Wait()
 		close(ended)
 		m.stopWatches()

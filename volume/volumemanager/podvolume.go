@@ -67,7 +67,6 @@ type podVolume struct {
 	took  time.Duration
 	err   error
 
-	queued   bool
 	doing    operation
 	began    time.Time
 	ended    operation               // while its outcome is published
@@ -76,15 +75,15 @@ type podVolume struct {
 	giveUp   context.CancelCauseFunc // ends the operation that is under way
 	failures int
 	pauses   int // those of growing length since then
-	retry    *time.Timer
-	retryAt  time.Time
+	// retryAt is the end of the pause after a failure, and refreshAt when the plugin
+	// wants to be called again; zero: never.
+	retryAt, refreshAt time.Time
 
 	attachment *attachment  // nil: nothing attachable
 	labelled   *deviceMount // whose label the volume waits for to go; nil: none
 	oncePod    string       // the PersistentVolume that it waits for another pod to let go of
 
 	watches []watch // belongs to the operation under way
-	refresh *time.Timer
 }
 
 // operation is what is being done about a volume.

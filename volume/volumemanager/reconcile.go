@@ -27,75 +27,87 @@ type reconciler struct {
 	operator *operator
 }
 
-// enqueue has the volume reconciled. The caller holds the lock.
+// enqueue has the volume reconciled. It never blocks. The caller holds the lock.
 func (w *world) enqueue(s *podVolume) {
-	if s.queued || w.stopping {
-		return
-	}
-	s.queued = true
-	w.queue = append(w.queue, s)
-	select {
-	case w.wake <- struct{}{}:
-	default: // awake already
+	if !w.stopping {
+		w.queue.Add(s)
 	}
 }
 
-// reconcileAll reconciles what is enqueued until ctx ends. It never blocks on
-// anything but an empty queue: operations run in goroutines of their own.
-func (r *reconciler) reconcileAll(ctx context.Context) {
+// reconcile makes what there is of a volume what is wanted, one operation after the other,
+// and says when there may be a reason for another. An operation may hang: the queue has a
+// goroutine for each volume.
+func (r *reconciler) reconcile(ctx context.Context, s *podVolume, _ bool) work.Result {
 	for {
-		select {
-		case <-r.wake:
-		case <-ctx.Done():
-			return
+		limit, a := r.begin(ctx, s)
+		if a.op == opNone {
+			return a.then
 		}
-		r.mu.Lock()
-		queue := r.queue
-		r.queue = nil
-		for _, s := range queue {
-			s.queued = false
-			r.reconcile(ctx, s)
-		}
-		r.mu.Unlock()
+		r.finish(s, a, r.operate(limit, s, a))
 	}
-}
-
-// reconcile compares what is wanted of a volume with what there is, and starts
-// at most one operation. The caller holds the lock.
-func (r *reconciler) reconcile(ctx context.Context, s *podVolume) {
-	if s.doing != opNone || r.stopping {
-		return // it is enqueued again when the operation ends
-	}
-	op := r.decide(s)
-	if op == opNone {
-		return
-	}
-	s.waitForLabel(nil) // it looks for itself
-	r.node.stopWaitingForPod(s)
-	limit, cancel := context.WithCancelCause(ctx)
-	s.doing, s.began, s.giveUp = op, time.Now(), cancel
-	w := attempt{generation: s.generation, pod: s.pod.pod, names: s.names}
-	r.running.Add(1)
-	go func() {
-		defer r.running.Done()
-		defer cancel(nil)
-		r.finish(s, op, w.generation, r.operate(limit, s, op, w))
-	}()
 }
 
 // attempt is what an operation is about, as it was when the operation was decided
 // on: the pod may be declared anew, with other volumes, before it has begun.
 type attempt struct {
+	op         operation
 	generation int
 	pod        *v1.Pod
-	names      []string // those of the pod's volumes that are this directory
+	names      []string    // the pod's volumes that are this directory
+	then       work.Result // where there is no operation
+}
+
+// begin compares what is wanted of a volume with what there is, and begins one operation;
+// it ends with the context, which the volume's giveUp ends too.
+func (r *reconciler) begin(ctx context.Context, s *podVolume) (limit context.Context, a attempt) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopping || ctx.Err() != nil {
+		return ctx, attempt{}
+	}
+	now := time.Now()
+	s.takeDue(now)
+	op := r.decide(s)
+	if op == opNone {
+		return ctx, attempt{then: s.next(now)}
+	}
+	s.waitForLabel(nil) // it looks for itself
+	r.node.stopWaitingForPod(s)
+	limit, s.giveUp = context.WithCancelCause(ctx)
+	s.doing, s.began = op, now
+	return limit, attempt{op: op, generation: s.generation, pod: s.pod.pod, names: s.names}
+}
+
+// takeDue makes the end of a pause, or the time of a refresh, a reason for an operation.
+func (s *podVolume) takeDue(now time.Time) {
+	if isPast(s.refreshAt, now) {
+		s.refreshAt = time.Time{}
+		s.resync()
+	}
+	if isPast(s.retryAt, now) {
+		s.retryAt = time.Time{}
+		s.generation++
+	}
+}
+
+func isPast(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) }
+
+// next says when the volume will have another reason for an operation by itself.
+func (s *podVolume) next(now time.Time) work.Result {
+	switch {
+	case s.retryAt.IsZero() && s.refreshAt.IsZero():
+		return work.Result{}
+	case s.retryAt.IsZero(), !s.refreshAt.IsZero() && s.refreshAt.Before(s.retryAt):
+		return work.Result{After: s.refreshAt.Sub(now)}
+	}
+	return work.Result{After: s.retryAt.Sub(now), Reason: s.err}
 }
 
 // decide says what is to be done about a volume now. What does not exist and is
 // not wanted is dropped at once.
 func (r *reconciler) decide(s *podVolume) operation {
 	p := s.pod
-	waits := s.retry != nil || s.attempted == s.generation || s.isAwaiting()
+	waits := !s.retryAt.IsZero() || s.attempted == s.generation || s.isAwaiting()
 	switch {
 	case p.wanted && s.wanted:
 		if !waits {
@@ -117,10 +129,10 @@ func (r *reconciler) decide(s *podVolume) operation {
 	return opNone
 }
 
-func (r *reconciler) operate(ctx context.Context, s *podVolume, op operation, w attempt) error {
-	switch op {
+func (r *reconciler) operate(ctx context.Context, s *podVolume, a attempt) error {
+	switch a.op {
 	case opSetUp:
-		return r.operator.setUp(ctx, s, w)
+		return r.operator.setUp(ctx, s, a)
 	case opTearDown:
 		return r.operator.tearDown(ctx, s)
 	}
@@ -128,13 +140,15 @@ func (r *reconciler) operate(ctx context.Context, s *podVolume, op operation, w 
 }
 
 // finish takes down what became of an operation.
-func (r *reconciler) finish(s *podVolume, op operation, generation int, err error) {
+func (r *reconciler) finish(s *podVolume, a attempt, err error) {
+	op, generation := a.op, a.generation
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	if op != opRelease {
 		s.took = now.Sub(s.began)
 	}
+	s.giveUp(nil)
 	s.doing, s.giveUp = opNone, nil
 	if r.finishWaiting(s, generation, err) {
 		return
@@ -154,9 +168,7 @@ func (r *reconciler) finish(s *podVolume, op operation, generation int, err erro
 	s.ended = opNone
 	if !s.actual.exists() && r.leaves(s.pod) {
 		r.drop(s)
-		return
 	}
-	r.enqueue(s)
 }
 
 func (r *reconciler) succeed(s *podVolume, op operation, generation int, now time.Time) {
@@ -184,7 +196,6 @@ func (r *reconciler) fail(s *podVolume, op operation, generation int, now time.T
 	pause := s.pauseAfter(s.err)
 	s.failures++
 	s.retryAt = now.Add(pause)
-	s.retry = time.AfterFunc(pause, func() { r.retryNow(s) })
 }
 
 // pauseAfter is how long to wait before the next attempt. A pause until the time that an
@@ -214,25 +225,6 @@ func (w *world) enter(s *podVolume, state VolumeState, now time.Time) {
 	}
 }
 
-// retryNow is the end of a pause.
-func (r *reconciler) retryNow(s *podVolume) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s.retry == nil {
-		return
-	}
-	s.stopRetry()
-	s.generation++
-	r.enqueue(s)
-}
-
-func (s *podVolume) stopRetry() {
-	if s.retry != nil {
-		s.retry.Stop()
-		s.retry, s.retryAt = nil, time.Time{}
-	}
-}
-
 // drop forgets a volume of which nothing is left, and the pod with its last one.
 func (w *world) drop(s *podVolume) {
 	p := s.pod
@@ -245,8 +237,9 @@ func (w *world) drop(s *podVolume) {
 	w.node.leave(s)
 	s.waitForLabel(nil)
 	w.node.stopWaitingForPod(s)
-	s.stopRetry()
+	s.retryAt = time.Time{}
 	w.stopFollowing(s)
+	w.queue.Forget(s)
 	if s.state != StateUnmounted {
 		s.state, s.err, s.since = StateUnmounted, nil, time.Now()
 		w.publish(s)

@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/containermounts"
+	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -25,13 +26,13 @@ type world struct {
 	log     *slog.Logger
 	records rootdir.Records // set before ready is closed
 
-	running    sync.WaitGroup // operations, also those that nobody waits for
+	running    sync.WaitGroup // work beside the queue
 	podDirs    rootdir.PodDirs
 	containers *containermounts.Binder
 
 	ready   chan struct{} // closed when the records have been read
 	stopped chan struct{} // closed when Run ends
-	wake    chan struct{} // holds a value while the queue is not empty
+	queue   *work.Queue[*podVolume]
 
 	mu           sync.Mutex // guards what follows, and all pods, volumes and devices
 	stopping     bool
@@ -40,7 +41,6 @@ type world struct {
 	declarations int
 	complete     bool               // every pod has been declared once
 	kept         map[types.UID]bool // though they are not declared
-	queue        []*podVolume
 	watchers     map[*watcher]struct{}
 	node         *nodeDevices
 }
@@ -53,7 +53,6 @@ func newWorld(config Config, host *volume.Host, plugins *volume.VolumePluginMgr)
 		log:      config.Logger,
 		ready:    make(chan struct{}),
 		stopped:  make(chan struct{}),
-		wake:     make(chan struct{}, 1),
 		pods:     make(map[types.UID]*podState),
 		byClaim:  make(claimIndex),
 		watchers: make(map[*watcher]struct{}),

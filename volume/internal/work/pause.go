@@ -1,6 +1,6 @@
-// Package work is what controllers have in common: a queue of the objects to look at, the
-// pause after a failure, and the count of what is active. The node's volume manager takes
-// the pause from here, too.
+// Package work is what reconcilers have in common, those of the node and those of claims: a
+// queue of keys, the [Result] that says when to look at one again, the
+// pause after a failure, and the count of active keys.
 package work
 
 import (

@@ -5,9 +5,18 @@ import (
 	"errors"
 	"sync"
 	"time"
-
-	"github.com/podvol/podvol/volume"
 )
+
+// Result is what a reconciler says of a key once it has looked at it. The zero Result: there
+// is nothing to do until the key is added again.
+type Result struct {
+	// After is how long to wait before the key is looked at again, unless it is added
+	// before; 0 without a Reason: for ever.
+	After time.Duration
+	// Reason is why. With a Reason and no After, the look has failed: the queue waits for
+	// a [Pause] that grows with each failure in a row.
+	Reason error
+}
 
 // queuePause is the pause after a key's first failure: that of Kubernetes' controllers.
 const queuePause = 10 * time.Millisecond
@@ -16,51 +25,58 @@ const queuePause = 10 * time.Millisecond
 // it waits: they are how a controller learns that its cache is behind.
 const conflictsInARow = 5
 
-// Queue is a controller's queue of the objects to work on. One goroutine at a time works
-// on a key, as soon as one is free; without keys there is none. A key that fails is tried
-// again after a [Pause], or at once when it is added meanwhile. Its methods may be called
-// from several goroutines, also by the work.
-type Queue struct {
-	// work looks at the object of a key; or, unless look is set, only at whether
-	// it has changed at all.
-	work    func(ctx context.Context, key volume.ObjectRef, look bool) error
-	workers int // at most
-	// activity counts the keys that are queued or worked on.
-	activity *Activity
-	// conflict is matched by errors that say that somebody else was faster.
-	conflict error
+// Config is what a [Queue] is made of.
+type Config[K comparable] struct {
+	// Reconcile looks at the object of a key; or, unless look is set ([Queue.Hear]), only
+	// at whether it has changed at all. It is called for one key by one goroutine at a
+	// time, and may call the queue's methods but Wait.
+	Reconcile func(ctx context.Context, key K, look bool) Result
+	// Workers is how many keys are looked at at the same time at most; 0: all.
+	Workers int
+	// Activity counts the keys that are queued or looked at, and those that wait after an
+	// error that matches Conflict, the first few times; nil: nothing is counted.
+	Activity *Activity
+	// Conflict is matched by errors that say that another client was faster; nil: none is.
+	Conflict error
+}
+
+// Queue is a queue of the keys to reconcile. One goroutine at a time looks at a key, as soon
+// as one is free; without keys there is none. A key that is added while it waits is looked
+// at at once. The methods may be called from several goroutines.
+type Queue[K comparable] struct {
+	Config[K]
 
 	mu      sync.Mutex
 	ctx     context.Context // nil until started; work ends with it
-	ready   []*keyState
-	states  map[volume.ObjectRef]*keyState
+	ready   []*keyState[K]
+	states  map[K]*keyState[K]
 	started int // goroutines
 	working int // those of them that have a key
 	stopped bool
 	running sync.WaitGroup
 }
 
-type keyState struct {
-	key             volume.ObjectRef
+type keyState[K comparable] struct {
+	key             K
 	queued, running bool
 	look            bool // of what is queued
 	failures        int
-	retry           *time.Timer // nil unless it waits to be tried again
-	// conflict says that it failed because somebody else was faster; counted that
+	retry           *time.Timer // nil unless it waits to be looked at again
+	// conflict says that it failed because another client was faster; counted that
 	// it is active all the same while it waits.
 	conflict, counted bool
 }
 
-// NewQueue returns a queue that begins with [Queue.Start]. workers is how many keys are
-// worked on at the same time at most. The work's argument look is unset where the object
-// of the key was only heard of ([Queue.Hear]). A key that is queued or worked on is active,
-// and so is one that waits after an error that matches conflict, the first few times.
-func NewQueue(workers int, activity *Activity, conflict error, work func(ctx context.Context, key volume.ObjectRef, look bool) error) *Queue {
-	return &Queue{work: work, workers: workers, activity: activity, conflict: conflict, states: make(map[volume.ObjectRef]*keyState)}
+// NewQueue returns a queue that begins with [Queue.Start].
+func NewQueue[K comparable](config Config[K]) *Queue[K] {
+	if config.Activity == nil {
+		config.Activity = new(Activity)
+	}
+	return &Queue[K]{Config: config, states: make(map[K]*keyState[K])}
 }
 
 // Start begins to work on what was added so far.
-func (q *Queue) Start(ctx context.Context) {
+func (q *Queue[K]) Start(ctx context.Context) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.ctx = ctx
@@ -68,7 +84,7 @@ func (q *Queue) Start(ctx context.Context) {
 }
 
 // Wait returns when nothing runs any more, after the context of Start ended.
-func (q *Queue) Wait() {
+func (q *Queue[K]) Wait() {
 	q.mu.Lock()
 	q.stopped = true // from here on nothing begins
 	q.mu.Unlock()
@@ -83,7 +99,7 @@ func (q *Queue) Wait() {
 }
 
 // Add has a key worked on. It never blocks.
-func (q *Queue) Add(key volume.ObjectRef) {
+func (q *Queue[K]) Add(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.state(key)
@@ -98,7 +114,7 @@ func (q *Queue) Add(key volume.ObjectRef) {
 // Remind is Add that keeps the pause of a key that has failed: else two keys, each of
 // which keeps the other from something, would be tried for ever without a pause. It
 // never blocks.
-func (q *Queue) Remind(key volume.ObjectRef) {
+func (q *Queue[K]) Remind(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.state(key)
@@ -110,30 +126,45 @@ func (q *Queue) Remind(key volume.ObjectRef) {
 
 // Hear has the work find out whether the object of a key has changed: most of what a
 // controller hears is its own doing. It never blocks.
-func (q *Queue) Hear(key volume.ObjectRef) {
+func (q *Queue[K]) Hear(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.enqueue(q.state(key))
 }
 
+// Forget ends the wait of a key that is not to be looked at any more. It never blocks.
+func (q *Queue[K]) Forget(key K) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.states[key]
+	if s == nil || s.queued || s.running || s.retry == nil {
+		return
+	}
+	s.retry.Stop()
+	if s.counted {
+		q.Activity.Add(-1)
+	}
+	delete(q.states, key)
+}
+
 // state, enqueue, dispatch and mayWork are called with the lock held.
-func (q *Queue) state(key volume.ObjectRef) *keyState {
+func (q *Queue[K]) state(key K) *keyState[K] {
 	s := q.states[key]
 	if s == nil {
-		s = &keyState{key: key}
+		s = &keyState[K]{key: key}
 		q.states[key] = s
 	}
 	return s
 }
 
-func (q *Queue) enqueue(s *keyState) {
+func (q *Queue[K]) enqueue(s *keyState[K]) {
 	if s.queued {
 		return
 	}
 	s.queued = true
 	if !s.running { // else it follows when that has ended
 		if !s.counted {
-			q.activity.Add(1)
+			q.Activity.Add(1)
 		}
 		s.counted = false
 		q.ready = append(q.ready, s)
@@ -142,28 +173,28 @@ func (q *Queue) enqueue(s *keyState) {
 }
 
 // dispatch starts as many goroutines as there are keys to take.
-func (q *Queue) dispatch() {
-	for q.mayWork() && q.started < q.workers && q.started-q.working < len(q.ready) {
+func (q *Queue[K]) dispatch() {
+	for q.mayWork() && (q.Workers <= 0 || q.started < q.Workers) && q.started-q.working < len(q.ready) {
 		q.started++
 		q.running.Go(q.run)
 	}
 }
 
-func (q *Queue) mayWork() bool { return q.ctx != nil && q.ctx.Err() == nil && !q.stopped }
+func (q *Queue[K]) mayWork() bool { return q.ctx != nil && q.ctx.Err() == nil && !q.stopped }
 
 // run works on keys as long as there are some.
-func (q *Queue) run() {
+func (q *Queue[K]) run() {
 	for {
 		s, look := q.next()
 		if s == nil {
 			return
 		}
-		q.finish(s, look, q.work(q.ctx, s.key, look))
+		q.finish(s, look, q.Reconcile(q.ctx, s.key, look))
 	}
 }
 
 // next returns nil where there is nothing to do.
-func (q *Queue) next() (s *keyState, look bool) {
+func (q *Queue[K]) next() (s *keyState[K], look bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.mayWork() || len(q.ready) == 0 {
@@ -177,27 +208,21 @@ func (q *Queue) next() (s *keyState, look bool) {
 	return s, look
 }
 
-func (q *Queue) finish(s *keyState, look bool, err error) {
+func (q *Queue[K]) finish(s *keyState[K], look bool, result Result) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.working--
 	s.running = false
-	switch {
-	case err != nil:
-		s.failures++
-		s.conflict = errors.Is(err, q.conflict)
-	case look:
-		s.failures, s.conflict = 0, false
-	}
-	if err != nil && q.ctx.Err() == nil && s.retry == nil && !(s.queued && s.look) {
-		s.retry = time.AfterFunc(Pause(queuePause, s.failures, err), func() { q.Add(s.key) })
+	after := q.waitAfter(s, look, result)
+	if after > 0 && q.ctx.Err() == nil && s.retry == nil && !(s.queued && s.look) {
+		s.retry = time.AfterFunc(after, func() { q.Add(s.key) })
 	}
 	switch {
 	case s.queued:
 	case s.retry != nil && s.conflict && s.failures <= conflictsInARow:
 		s.counted = true
 	default:
-		q.activity.Add(-1)
+		q.Activity.Add(-1)
 	}
 	switch {
 	case s.queued:
@@ -205,6 +230,19 @@ func (q *Queue) finish(s *keyState, look bool, err error) {
 	case s.retry == nil:
 		delete(q.states, s.key)
 	}
+}
+
+// waitAfter counts failures, and returns how long to wait; 0: until the key is added.
+func (q *Queue[K]) waitAfter(s *keyState[K], look bool, result Result) time.Duration {
+	if result.Reason != nil && result.After <= 0 {
+		s.failures++
+		s.conflict = q.Conflict != nil && errors.Is(result.Reason, q.Conflict)
+		return Pause(queuePause, s.failures, result.Reason)
+	}
+	if look {
+		s.failures, s.conflict = 0, false
+	}
+	return result.After
 }
 
 // Activity counts what is to be done or being done. Its zero value is ready for use.

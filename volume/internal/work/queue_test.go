@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,13 +19,13 @@ func TestHearingOfAnObjectDoesNotEndItsPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var all []string
-		q := NewQueue(4, new(Activity), nil, func(_ context.Context, _ volume.ObjectRef, look bool) error {
+		q := NewQueue(Config[volume.ObjectRef]{Workers: 4, Reconcile: func(_ context.Context, _ volume.ObjectRef, look bool) Result {
 			all = append(all, fmt.Sprintf("%v look=%v", time.Since(start), look))
 			if look && len(all) < 4 {
-				return errors.New("broken")
+				return Result{Reason: errors.New("broken")}
 			}
-			return nil
-		})
+			return Result{}
+		}})
 		ctx, cancel := context.WithCancel(t.Context())
 		q.Start(ctx)
 		key := volume.NewObjectRef("PersistentVolume", "", "pv")
@@ -40,8 +41,8 @@ func TestHearingOfAnObjectDoesNotEndItsPause(t *testing.T) {
 		if !slices.Equal(all, want) {
 			t.Errorf("it was worked on at %v, want %v", all, want)
 		}
-		if len(q.states) != 0 || q.activity.n != 0 {
-			t.Errorf("%d keys are left, %d active", len(q.states), q.activity.n)
+		if len(q.states) != 0 || q.Activity.n != 0 {
+			t.Errorf("%d keys are left, %d active", len(q.states), q.Activity.n)
 		}
 	})
 }
@@ -51,7 +52,7 @@ func TestHearingOfAnObjectDoesNotEndItsPause(t *testing.T) {
 func TestAKeyIsWorkedOnByOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		running, looks := 0, 0
-		q := NewQueue(8, new(Activity), nil, func(_ context.Context, _ volume.ObjectRef, look bool) error {
+		q := NewQueue(Config[volume.ObjectRef]{Workers: 8, Reconcile: func(_ context.Context, _ volume.ObjectRef, look bool) Result {
 			if running++; running != 1 {
 				t.Errorf("%d at a time", running)
 			}
@@ -60,8 +61,8 @@ func TestAKeyIsWorkedOnByOneAtATime(t *testing.T) {
 			if look {
 				looks++
 			}
-			return nil
-		})
+			return Result{}
+		}})
 		ctx, cancel := context.WithCancel(t.Context())
 		q.Start(ctx)
 		key := volume.NewObjectRef("PersistentVolume", "", "pv")
@@ -77,8 +78,73 @@ func TestAKeyIsWorkedOnByOneAtATime(t *testing.T) {
 		if looks < 4 {
 			t.Errorf("%d looks", looks)
 		}
-		if len(q.states) != 0 || q.activity.n != 0 {
-			t.Errorf("%d keys are left, %d active", len(q.states), q.activity.n)
+		if len(q.states) != 0 || q.Activity.n != 0 {
+			t.Errorf("%d keys are left, %d active", len(q.states), q.Activity.n)
+		}
+	})
+}
+
+// A result that says when is heeded, whatever else it says; an addition comes before it, and
+// a key that is forgotten is not looked at again.
+func TestAResultSaysWhenToLookAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var at []time.Duration
+		q := NewQueue(Config[string]{Reconcile: func(context.Context, string, bool) Result {
+			at = append(at, time.Since(start))
+			return Result{After: time.Minute, Reason: errors.New("its contents expire")}
+		}})
+		q.Add("volume")
+		ctx, cancel := context.WithCancel(t.Context())
+		q.Start(ctx)
+		time.Sleep(90 * time.Second)
+		q.Add("volume")
+		time.Sleep(time.Minute + time.Second)
+		q.Forget("volume")
+		time.Sleep(time.Hour)
+		cancel()
+		q.Wait()
+		want := []time.Duration{0, time.Minute, 90 * time.Second, 150 * time.Second}
+		if !slices.Equal(at, want) {
+			t.Errorf("it was looked at after %v, want %v", at, want)
+		}
+		if len(q.states) != 0 || q.Activity.n != 0 {
+			t.Errorf("%d keys are left, %d active", len(q.states), q.Activity.n)
+		}
+	})
+}
+
+// Without a limit each key has a goroutine of its own: one that hangs keeps no other waiting.
+func TestWithoutALimitNoKeyWaitsForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release, looked := make(chan struct{}), 0
+		var mu sync.Mutex
+		q := NewQueue(Config[int]{Reconcile: func(_ context.Context, key int, _ bool) Result {
+			if key < 100 {
+				<-release
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			looked++
+			return Result{}
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		q.Start(ctx)
+		for key := range 200 {
+			q.Add(key)
+		}
+		synctest.Wait()
+		mu.Lock()
+		if looked != 100 {
+			t.Errorf("%d were looked at beside 100 that hang", looked)
+		}
+		mu.Unlock()
+		close(release)
+		synctest.Wait()
+		cancel()
+		q.Wait()
+		if looked != 200 {
+			t.Errorf("%d were looked at in the end", looked)
 		}
 	})
 }
