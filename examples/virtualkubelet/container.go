@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount/sandbox"
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume/containerenv"
 )
 
@@ -38,17 +39,19 @@ type process interface {
 // starting has ended; with ctx, what runs is killed.
 func (c *container) keep(ctx, starting context.Context) {
 	first := c.life.provider.processes.firstPause
-	for pause := first; c.mayRun(); pause = min(2*pause, lastPause) {
+	pause := retry.Pause{First: first, Last: lastPause}
+	for c.mayRun() {
 		begun := time.Now()
 		c.once(ctx, starting)
 		if starting.Err() != nil || !c.mayRun() {
 			return
 		}
 		if time.Since(begun) > pauseWanes {
-			pause = first
+			pause.Reset()
 		}
-		c.set(func(s *v1.ContainerStatus) { awaitRestart(s, pause) })
-		timer := time.NewTimer(pause)
+		wait := pause.Next()
+		c.set(func(s *v1.ContainerStatus) { awaitRestart(s, wait) })
+		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
 		case <-starting.Done():

@@ -20,6 +20,7 @@ import (
 	"github.com/podvol/podvol/mount/internal/statmount"
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/retry"
 )
 
 // New returns the mounter of this host. It does no I/O. Each mount finds the kernel's
@@ -130,15 +131,16 @@ type hostCalls struct{}
 // then for a fifth of a second, since execve closes them as it ends.
 func (hostCalls) unmount(target string, flags int) error {
 	const first = 100 * time.Microsecond
-	for pause := first; ; pause *= 2 {
+	pause := retry.Pause{First: first, Last: time.Second}
+	for {
 		err := eintr.Do(func() error { return unix.Unmount(target, flags) })
-		if !errors.Is(err, unix.EBUSY) || pause > 200*time.Millisecond {
+		if !errors.Is(err, unix.EBUSY) || pause.Due() > 200*time.Millisecond {
 			return err
 		}
-		if pause == first {
+		if pause.Due() == first {
 			awaitForks()
 		}
-		time.Sleep(pause)
+		time.Sleep(pause.Next())
 	}
 }
 

@@ -2,7 +2,7 @@
 // mount while the kernel resolved a path, a directory that somebody made or removed
 // between two steps. Such a disturbance passes, but nobody can say after how many
 // times: a busy machine uses up every number. So the only limit is the caller's
-// context.
+// context. [Pause] is for loops of other kinds.
 //
 // Like every package below util, it carries no promise of compatibility.
 package retry
@@ -27,7 +27,7 @@ const (
 // error matches disturbed and ctx has not ended. It returns try's last error, which
 // matches disturbed only where ctx has ended.
 func Do(ctx context.Context, disturbed error, try func() error) error {
-	pause := firstPause
+	pause := Pause{First: firstPause, Last: lastPause}
 	for n := 1; ; n++ {
 		err := try()
 		if !errors.Is(err, disturbed) || ctx.Err() != nil {
@@ -36,10 +36,9 @@ func Do(ctx context.Context, disturbed error, try func() error) error {
 		if n < eager {
 			continue
 		}
-		if !paused(ctx, pause) {
+		if !pause.Wait(ctx) {
 			return err
 		}
-		pause = min(2*pause, lastPause)
 	}
 }
 
@@ -50,9 +49,29 @@ func Patiently(disturbed error, try func() error) error {
 	return Do(ctx, disturbed, try)
 }
 
-// paused returns false as soon as ctx ends.
-func paused(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
+// Pause is the pause between two attempts: First, and twice as long each time, up to Last.
+// It is for one goroutine.
+type Pause struct {
+	First, Last time.Duration
+	next        time.Duration // 0: First
+}
+
+// Due returns the pause that is due.
+func (p *Pause) Due() time.Duration { return max(p.next, p.First) }
+
+// Next returns the pause that is due, and makes the next one so.
+func (p *Pause) Next() time.Duration {
+	due := p.Due()
+	p.next = min(2*due, p.Last)
+	return due
+}
+
+// Reset makes the first pause due again.
+func (p *Pause) Reset() { p.next = 0 }
+
+// Wait waits for the pause that is due. It returns false as soon as ctx ends.
+func (p *Pause) Wait(ctx context.Context) bool {
+	timer := time.NewTimer(p.Next())
 	defer timer.Stop()
 	select {
 	case <-timer.C:

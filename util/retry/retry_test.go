@@ -69,3 +69,25 @@ func TestUntilTheContextEnds(t *testing.T) {
 		}
 	})
 }
+
+// A pause doubles up to its last, begins anew when it is reset, and ends with the context.
+func TestPauseDoubles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pause := retry.Pause{First: time.Second, Last: 5 * time.Second}
+		for _, want := range []time.Duration{1, 2, 4, 5, 5} {
+			if due, next := pause.Due(), pause.Next(); due != want*time.Second || next != due {
+				t.Errorf("due %v, next %v, want %ds", due, next, want)
+			}
+		}
+		pause.Reset()
+		began := time.Now()
+		if !pause.Wait(t.Context()) || time.Since(began) != time.Second {
+			t.Errorf("after a reset it waited for %v", time.Since(began))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if pause.Wait(ctx) || time.Since(began) != 2*time.Second {
+			t.Errorf("it did not end with its context, but after %v", time.Since(began))
+		}
+	})
+}

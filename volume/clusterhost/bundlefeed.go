@@ -24,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/podvol/podvol/util/kubeapi"
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/following"
 	"github.com/podvol/podvol/volume/objects"
@@ -156,24 +157,24 @@ func (f *bundleFeed) close() {
 // follow keeps the bundles up to date, from later on, until ctx ends, or the API
 // server says that it serves none and nobody is to be told of them.
 func (f *bundleFeed) follow(ctx context.Context, later time.Duration) {
-	pause := firstBundlePause
+	pause := retry.Pause{First: firstBundlePause, Last: lastBundlePause}
 	for pausedFor(ctx, later) {
 		served, err := f.servedVersion(ctx)
 		switch {
 		case ctx.Err() != nil:
 		case err == nil:
 			f.reflect(ctx, served) // until that version is not served any more
-			pause = firstBundlePause
+			pause = retry.Pause{First: firstBundlePause, Last: lastBundlePause}
 		default:
 			f.fail(fmt.Errorf("cluster trust bundles: %w", err))
 			if errors.Is(err, ErrNotServed) {
 				if f.rests() {
 					return
 				}
-				pause = notServedFor
+				pause = retry.Pause{First: notServedFor, Last: lastBundlePause}
 			}
 		}
-		later, pause = wait.Jitter(pause, 0.2), min(2*pause, lastBundlePause)
+		later = wait.Jitter(pause.Next(), 0.2)
 	}
 	f.stopped()
 }

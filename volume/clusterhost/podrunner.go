@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/recyclerpod"
 )
@@ -364,7 +365,8 @@ func (r *podRun) abandon(ctx context.Context) error {
 		}
 		r.pod = pod
 	}
-	for pause := firstAbandonPause; !hasStarted(r.pod) && r.pod.DeletionTimestamp == nil; {
+	pause := retry.Pause{First: firstAbandonPause, Last: cleanUpTime}
+	for !hasStarted(r.pod) && r.pod.DeletionTimestamp == nil {
 		// Only in the state that was looked at: it may start just now.
 		err := r.remove(ctx, &r.pod.ResourceVersion)
 		if !apierrors.IsConflict(err) {
@@ -374,13 +376,8 @@ func (r *podRun) abandon(ctx context.Context) error {
 		if getErr != nil || pod == nil || pod.UID != r.pod.UID {
 			return getErr
 		}
-		if pod.ResourceVersion == r.pod.ResourceVersion { // something else is against it
-			select {
-			case <-time.After(pause):
-				pause *= 2
-			case <-ctx.Done():
-				return err
-			}
+		if pod.ResourceVersion == r.pod.ResourceVersion && !pause.Wait(ctx) { // something else is against it
+			return err
 		}
 		r.pod = pod
 	}

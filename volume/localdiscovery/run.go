@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -85,27 +86,26 @@ func (r *runner) volumeChanged(ref volume.ObjectRef) {
 }
 
 func (r *runner) run(ctx context.Context, mounts <-chan struct{}) error {
-	pause, settled := firstRetry, 0
-	retry := time.NewTimer(0)
-	retry.Stop()
-	defer retry.Stop()
+	pause, settled := retry.Pause{First: firstRetry, Last: lastRetry}, 0
+	timer := time.NewTimer(0)
+	timer.Stop()
+	defer timer.Stop()
 	for {
 		before := r.mountsThatMatter()
 		failed, busy, err := r.round(ctx)
 		if err != nil || ctx.Err() != nil {
 			return ignoreEnd(ctx, err)
 		}
-		retry.Stop()
+		timer.Stop()
 		switch {
 		case failed:
-			retry.Reset(pause)
-			pause = min(2*pause, lastRetry)
+			timer.Reset(pause.Next())
 		case busy && settled < settlings:
-			retry.Reset(firstSettling << settled)
+			timer.Reset(firstSettling << settled)
 			settled++
 		}
 		if !failed {
-			pause = firstRetry
+			pause.Reset()
 		}
 		for wait := true; wait; {
 			sign := true
@@ -122,7 +122,7 @@ func (r *runner) run(ctx context.Context, mounts <-chan struct{}) error {
 				wait = false
 			case <-r.again:
 				wait = false
-			case <-retry.C:
+			case <-timer.C:
 				wait, sign = false, false
 			case <-ctx.Done():
 				return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/blockingcall"
+	"github.com/podvol/podvol/util/retry"
 )
 
 // What says that the rung of force was not taken.
@@ -101,12 +102,8 @@ func (l *Ladder) keepForcing(ctx context.Context, c *caution, err error) (stop f
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for pause := busyFirst * 3 / 2; ; pause = min(2*pause, busyLast) { // between the normal ones
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-				return
-			}
+		pause := retry.Pause{First: busyFirst * 3 / 2, Last: busyLast} // between the normal ones
+		for pause.Wait(ctx) {
 			if now := l.forceAgain(ctx, c); ctx.Err() == nil {
 				err = now
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/internal/failure"
 	"github.com/podvol/podvol/util/blockingcall"
+	"github.com/podvol/podvol/util/retry"
 )
 
 const (
@@ -134,21 +135,20 @@ func (l *Ladder) rungs(ctx context.Context, o mount.UnmountOptions) error {
 	return l.lazy(ctx)
 }
 
-// normal unmounts normally; with retry, again and again until the context again
+// normal unmounts normally; with repeat, again and again until the context again
 // ends.
-func (l *Ladder) normal(ctx, again context.Context, retry bool) error {
-	for pause := busyFirst; ; pause = min(2*pause, busyLast) {
+func (l *Ladder) normal(ctx, again context.Context, repeat bool) error {
+	pause := retry.Pause{First: busyFirst, Last: busyLast}
+	for {
 		rung := max(l.Last, mount.RungNormal)
 		if l.forced.Load() {
 			rung = max(rung, mount.RungForce)
 		}
 		err := l.try(ctx, rung, 0)
-		if !retry || !goesOn(ctx, err) {
+		if !repeat || !goesOn(ctx, err) {
 			return err
 		}
-		select {
-		case <-time.After(pause):
-		case <-again.Done():
+		if !pause.Wait(again) {
 			return err
 		}
 	}

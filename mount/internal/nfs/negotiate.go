@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/podvol/podvol/util/retry"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,16 +41,13 @@ const (
 // before ctx's deadline has timed out, so that the caller learns what it was.
 func (c *Client) Negotiate(ctx context.Context, s Source, o Options, try func(context.Context, Attempt) error) (Result, error) {
 	start := time.Now()
-	for pause := retryFirst; ; pause = min(2*pause, retryLast) {
+	pause := retry.Pause{First: retryFirst, Last: retryLast}
+	for {
 		result, err := c.negotiateOnce(ctx, s, o, try)
-		if err == nil || !isTemporary(err) || time.Since(start)+pause > o.Retry || endsWithin(ctx, pause) {
+		if err == nil || !isTemporary(err) || time.Since(start)+pause.Due() > o.Retry || endsWithin(ctx, pause.Due()) {
 			return result, err
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !pause.Wait(ctx) {
 			return result, err // says more than that ctx ended
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/following"
 )
@@ -21,12 +22,13 @@ const (
 // changed, or has just got a watcher, tends to change again soon: a claim gets
 // bound.
 func (e *entry) poll(ctx context.Context, r resource, clientset kubernetes.Interface) {
-	for pause := firstPoll; ; pause = min(2*pause, lastPoll) {
+	pause := retry.Pause{First: firstPoll, Last: lastPoll}
+	for {
 		if e.look(ctx, r, clientset) {
-			pause = firstPoll
+			pause.Reset()
 		}
 		select {
-		case <-time.After(wait.Jitter(pause, 0.1)): // so that nodes do not ask in step
+		case <-time.After(wait.Jitter(pause.Next(), 0.1)): // so that nodes do not ask in step
 		case <-ctx.Done():
 			return
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/podvol/podvol/util/retry"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/klog/v2"
 )
@@ -50,7 +51,8 @@ func Run(ctx context.Context, c Config, lead func(ctx context.Context) error) er
 	if err != nil {
 		return err
 	}
-	for pause := time.Second; ctx.Err() == nil; {
+	pauses := retry.Pause{First: time.Second, Last: time.Minute}
+	for ctx.Err() == nil {
 		t := newTerm(c)
 		again, err := t.serve(ctx, lead)
 		switch {
@@ -60,14 +62,14 @@ func Run(ctx context.Context, c Config, lead func(ctx context.Context) error) er
 			continue
 		}
 		if !t.began.IsZero() && time.Since(t.began) > time.Minute {
-			pause = time.Second
+			pauses.Reset()
 		}
+		pause := pauses.Next()
 		c.Logger.Warn("the work that was led has failed; the lease was given up", "lease", t.lock.Describe(), "error", err, "campaignsAgainIn", pause)
 		select {
 		case <-time.After(pause/2 + rand.N(pause)):
 		case <-ctx.Done():
 		}
-		pause = min(2*pause, time.Minute)
 	}
 	return nil
 }
