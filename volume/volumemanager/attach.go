@@ -3,12 +3,11 @@ package volumemanager
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 )
 
 // VolumesInUse returns the unique names, sorted, of the attachable volumes that
@@ -35,51 +34,23 @@ func (m *Manager) VolumesInUse() []v1.UniqueVolumeName {
 	damaged := m.Damaged() != nil
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	names := make([]v1.UniqueVolumeName, 0, len(m.node.attachments))
-	for name, a := range m.node.attachments {
-		if a.inUse() {
-			names = append(names, name)
-		}
-	}
-	names = m.node.appendHidden(names, damaged)
-	slices.Sort(names)
-	names = slices.Compact(names)
-	// A report that lacks a volume may be on its way to whoever detaches.
-	maps.DeleteFunc(m.node.reported, func(name v1.UniqueVolumeName, _ struct{}) bool {
-		_, listed := slices.BinarySearch(names, name)
-		return !listed
-	})
-	return names
+	return m.devices.InUse(m.hiddenPrefixes(damaged))
 }
 
-// appendHidden adds what may be the volumes whose records cannot be read: which
-// they are nobody knows, so it is every volume of the same plugins that the
-// node's status has. The caller holds the lock.
-func (n *nodeDevices) appendHidden(names []v1.UniqueVolumeName, damaged bool) []v1.UniqueVolumeName {
-	hidden := make(map[string]bool)
+// hiddenPrefixes are the beginnings of the unique names of volumes whose records cannot be
+// read. The caller holds the lock.
+func (w *world) hiddenPrefixes(damaged bool) (prefixes []string) {
 	if damaged {
-		hidden[""] = true
+		return []string{""}
 	}
-	for _, p := range n.pods {
+	for _, p := range w.pods {
 		for _, s := range p.volumes {
 			if s.actual.unreadable != nil {
-				hidden[s.actual.key.Plugin+"/"] = true
+				prefixes = append(prefixes, s.actual.key.Plugin+"/")
 			}
 		}
 	}
-	for prefix := range hidden {
-		for name := range n.attached {
-			if strings.HasPrefix(string(name), prefix) {
-				names = append(names, name)
-			}
-		}
-		for name := range n.reported {
-			if strings.HasPrefix(string(name), prefix) {
-				names = append(names, name)
-			}
-		}
-	}
-	return names
+	return prefixes
 }
 
 // ReportedInUse says which volumes the node's status lists in use, after a
@@ -90,17 +61,7 @@ func (n *nodeDevices) appendHidden(names []v1.UniqueVolumeName, damaged bool) []
 func (m *Manager) ReportedInUse(names []v1.UniqueVolumeName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	before := m.node.reported
-	m.node.reported = make(map[v1.UniqueVolumeName]struct{}, len(names))
-	for _, name := range names {
-		m.node.reported[name] = struct{}{}
-	}
-	for name := range m.node.reported {
-		_, was := before[name]
-		if a := m.node.attachments[name]; a != nil && !was {
-			a.proceed()
-		}
-	}
+	m.devices.SetInUse(names)
 }
 
 // SetVolumesAttached says which volumes are attached to this node, all of them:
@@ -119,22 +80,7 @@ func (m *Manager) ReportedInUse(names []v1.UniqueVolumeName) {
 func (m *Manager) SetVolumesAttached(attached []v1.AttachedVolume) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	before := m.node.attached
-	m.node.attached = make(map[v1.UniqueVolumeName]string, len(attached))
-	for _, v := range attached {
-		m.node.attached[v.Name] = v.DevicePath
-	}
-	for name, a := range m.node.attachments {
-		was, wasAttached := before[name]
-		is, isAttached := m.node.attached[name]
-		switch {
-		case before == nil, wasAttached != isAttached:
-			a.publish()
-		case was == is:
-			continue
-		}
-		a.proceed()
-	}
+	m.devices.SetAttached(attached)
 }
 
 // AttachmentError says what is amiss with the attachment of a volume: it waits
@@ -175,116 +121,24 @@ func (e *AttachmentError) wait() string {
 	return fmt.Sprintf("the status of node %s to list %s in use, and for it to be reported attached", e.Node, e.Volume)
 }
 
-// asError keeps nil what is nil.
-func asError(e *AttachmentError) error {
-	if e == nil {
-		return nil
-	}
-	return e
+func newAttachmentError(node string, r devices.Reports) *AttachmentError {
+	return &AttachmentError{Volume: r.Volume, Node: node, ReportedInUse: r.InUse, Attached: r.Attached}
 }
 
-// attachment is one attachable volume, which volumes of pods here want or have.
-// The world's lock guards it.
-type attachment struct {
-	node  *nodeDevices
-	name  v1.UniqueVolumeName
-	users map[*podVolume]struct{}
-}
-
-// inUse reports whether the volume may not be detached.
-func (a *attachment) inUse() bool {
-	for s := range a.users {
-		if s.actual.exists() || s.wanted && s.pod.wanted {
-			return true
-		}
-	}
-	return false
-}
-
-// proceed has those go on that waited for the reports that are now there, and
-// those that have failed too, since what they met may have been the old state.
-// An operation that is under way looks again when it ends.
-func (a *attachment) proceed() {
-	for s := range a.users {
-		if s.doing == opNone && (s.isAwaiting() || s.state == StateFailed || s.state == StateDetached) && s.pod.wanted && s.awaits() == nil {
-			a.node.resync(s)
-		}
-	}
-}
-
-func (a *attachment) publish() {
-	for s := range a.users {
-		a.node.publish(s)
-	}
-}
-
-// join makes a volume count as one that wants or has the attachable volume; a
-// nil use, or one of nothing attachable: none. A volume that has one keeps it.
-// The caller holds the lock.
-func (n *nodeDevices) join(s *podVolume, use *deviceUse) {
-	var name v1.UniqueVolumeName
-	if use != nil && use.attach != nil {
-		name = use.device.name
-	}
-	if s.attachment != nil {
-		if s.attachment.name == name || s.actual.exists() {
-			return
-		}
-		n.leave(s)
-	}
-	if name == "" {
-		return
-	}
-	a := n.attachments[name]
-	if a == nil {
-		a = &attachment{node: n, name: name, users: make(map[*podVolume]struct{})}
-		n.attachments[name] = a
-	}
-	a.users[s] = struct{}{}
-	s.attachment = a
-}
-
-// leave undoes join. The caller holds the lock.
-func (n *nodeDevices) leave(s *podVolume) {
-	a := s.attachment
-	if a == nil {
-		return
-	}
-	s.attachment = nil
-	delete(a.users, s)
-	if len(a.users) == 0 {
-		delete(n.attachments, a.name)
-	}
-}
-
-// awaits says which reports must come before the volume is mounted; nil:
-// none. The caller holds the world's lock.
+// awaits says which reports must come before the volume is mounted; nil: none. The caller
+// holds the lock.
 func (s *podVolume) awaits() *AttachmentError {
-	a := s.attachment
-	if a == nil {
-		return nil
+	w := s.pod.world
+	if r, missing := w.devices.Missing(s); missing {
+		return newAttachmentError(w.config.NodeName, r)
 	}
-	_, reported := a.node.reported[a.name]
-	_, attached := a.node.attached[a.name]
-	if reported && attached {
-		return nil
-	}
-	return &AttachmentError{Volume: a.name, Node: a.node.config.NodeName, ReportedInUse: reported, Attached: attached}
-}
-
-// admissible refuses to have a volume mounted before the reports are there. One
-// that is mounted already may be looked at again. The caller holds the lock.
-func (s *podVolume) admissible() error {
-	if s.state == StateMounted && s.actual.exists() {
-		return nil
-	}
-	return asError(s.awaits())
+	return nil
 }
 
 // isAwaiting reports whether the volume does nothing until a report comes, or
 // another reason to look at it again.
 func (s *podVolume) isAwaiting() bool {
-	return s.attachment != nil && s.generation > 0 && s.awaited == s.generation
+	return s.generation > 0 && s.awaited == s.generation
 }
 
 // finishWaiting takes down that an operation ended since a report is missing,
@@ -317,7 +171,7 @@ func (s *podVolume) attachmentTrouble() *AttachmentError {
 		return nil
 	case s.isAwaiting():
 	case s.state == StateMounted:
-		if trouble.Attached || s.attachment.node.attached == nil { // nobody has said anything yet
+		if trouble.Attached || !s.pod.world.devices.IsReporting() {
 			return nil
 		}
 		trouble.Mounted = true
@@ -326,3 +180,33 @@ func (s *podVolume) attachmentTrouble() *AttachmentError {
 	}
 	return trouble
 }
+
+// Holding implements [devices.Holder].
+func (s *podVolume) Holding() *devices.Holding { return &s.holding }
+
+// Exists implements [devices.Holder].
+func (s *podVolume) Exists() bool { return s.actual.exists() }
+
+// IsWanted implements [devices.Holder].
+func (s *podVolume) IsWanted() bool { return s.wanted && s.pod.wanted }
+
+// IsMounted implements [devices.Holder].
+func (s *podVolume) IsMounted() bool { return s.state == StateMounted }
+
+// Resync implements [devices.Holder].
+func (s *podVolume) Resync() {
+	if s.IsWanted() {
+		s.pod.world.resync(s)
+	}
+}
+
+// Proceed implements [devices.Holder]. What the volume met may have been the state before
+// the reports. An operation that is under way looks again when it ends.
+func (s *podVolume) Proceed() {
+	if s.doing == opNone && (s.isAwaiting() || s.state == StateFailed || s.state == StateDetached) && s.pod.wanted {
+		s.pod.world.resync(s)
+	}
+}
+
+// Publish implements [devices.Holder].
+func (s *podVolume) Publish() { s.pod.world.publish(s) }

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
+	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -23,7 +21,7 @@ type mapping struct {
 
 // prepareBlock is the part of prepare that block volumes have for themselves.
 func (u *setUp) prepareBlock(plugin volume.VolumePlugin, spec *volume.Spec) error {
-	able, err := blockPlugin(plugin, spec)
+	able, err := devices.BlockPlugin(plugin, spec)
 	if err != nil {
 		return err
 	}
@@ -40,31 +38,22 @@ func (u *setUp) prepareBlock(plugin volume.VolumePlugin, spec *volume.Spec) erro
 	return nil
 }
 
-func blockPlugin(plugin volume.VolumePlugin, spec *volume.Spec) (volume.BlockVolumePlugin, error) {
-	able, ok := volume.AsBlock(plugin)
-	if !ok {
-		return nil, &volume.UnsupportedError{Volume: spec.Name(), Type: "volumeMode Block",
-			Reason: plugin.GetPluginName() + " has no devices", Replacement: "use volumeMode Filesystem"}
-	}
-	return able, nil
-}
-
 // mapDevice publishes the device, which is staged, to the pod. Each step finds
 // what an earlier attempt has done.
 func (o *operator) mapDevice(ctx context.Context, u *setUp) error {
 	spec := u.record.Spec()
 	published, err := u.mapping.mapper.MapPodDevice(ctx)
 	if err != nil {
-		return u.device.failed("MapPodDevice", spec, err)
+		return u.device.Failed("MapPodDevice", spec, err)
 	}
 	if published == "" {
-		published = o.node.attachedPath(u.device.device)
+		published = o.devices.AttachedAt(u.device)
 	}
 	if published == "" {
-		return u.device.failed("MapPodDevice", spec, errors.New("device path of the volume is empty"))
+		return u.device.Failed("MapPodDevice", spec, errors.New("device path of the volume is empty"))
 	}
 	if u.mapping.device, err = o.blocks.Publish(ctx, u.record.Volumes[0], u.mapping.place, published); err != nil {
-		return u.device.failed("MapBlockVolume", spec, err)
+		return u.device.Failed("MapBlockVolume", spec, err)
 	}
 	return nil
 }
@@ -93,7 +82,7 @@ func deviceNodeOf(r *mountrecord.Record) string {
 // of which succeeds where nothing is left to be done.
 func (o *operator) unmapDevice(ctx context.Context, was actualVolume, plugin volume.VolumePlugin) error {
 	spec := was.record.Spec()
-	able, err := blockPlugin(plugin, spec)
+	able, err := devices.BlockPlugin(plugin, spec)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
@@ -111,62 +100,10 @@ func (o *operator) unmapDevice(ctx context.Context, was actualVolume, plugin vol
 	return unmapper.UnmapPodDevice(ctx)
 }
 
-// setUpDevice makes the device of a block volume ready on this node.
-func (n *nodeDevices) setUpDevice(ctx context.Context, u *setUp, devicePath string) error {
-	before := n.setDevice(u.device.device, deviceState{touched: true})
-	if _, err := u.mapping.mapper.SetUpDevice(ctx); err != nil {
-		if !volume.IsUncertain(err) {
-			n.setDevice(u.device.device, before)
-		}
-		return u.device.failed("SetUpDevice", u.record.Spec(), err)
-	}
-	n.setDevice(u.device.device, deviceState{touched: true, mounted: true, attachedAt: devicePath})
-	return nil
-}
-
-// tearDownDevice undoes setUpDevice. First it removes the directory of the pods'
-// binds: where it is not empty, somebody has the device of whom there is no
-// record, and it is left alone.
-func (n *nodeDevices) tearDownDevice(ctx context.Context, use *deviceUse, spec *volume.Spec, podUID types.UID) error {
-	unmapper, err := use.block.NewBlockVolumeUnmapper(spec.Name(), podUID)
-	if err != nil {
-		return use.failed("NewBlockVolumeUnmapper", spec, volume.NothingDone(err))
-	}
-	if err := blockmap.RemoveGlobal(use.device.path); err != nil {
-		return use.failed("TearDownDevice", spec, err)
-	}
-	if err := unmapper.TearDownDevice(ctx, use.device.path, n.attachedPath(use.device)); err != nil {
-		return use.failed("TearDownDevice", spec, err)
-	}
-	return nil
-}
-
-// attachedPath is where an attached device is; empty where nothing is attached,
-// or nobody has said where.
-func (n *nodeDevices) attachedPath(key deviceKey) string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if d := n.mounts[key]; d != nil && d.attachedAt != "" {
-		return d.attachedAt
-	}
-	return n.attached[key.name]
-}
-
-// deviceLink is the pod's link to a block volume's device.
-func deviceLink(host volume.VolumeHost, key rootdir.Key) string {
-	return filepath.Join(volume.GetPodVolumeDeviceDir(host, key.PodUID, key.Plugin), key.Spec)
-}
-
-// hasDeviceLink reports whether what is without a record is a block volume.
-func (w *world) hasDeviceLink(key rootdir.Key) bool {
-	_, err := os.Readlink(deviceLink(w.host, key))
-	return err == nil
-}
-
 // rebuildBlock makes a record from a pod's link to a device. Which device that
 // is, is known by today's name only, so the source counts as guessed.
 func (v *recovery) rebuildBlock(ctx context.Context, key rootdir.Key, plugin volume.VolumePlugin) (*mountrecord.Record, error) {
-	link := deviceLink(v.host, key)
+	link := rootdir.DeviceLink(v.host, key)
 	able, ok := volume.AsBlock(plugin)
 	if !ok {
 		return nil, volume.Invalid(link, "%s has no block volumes, so this is none of podvol's", key.Plugin)
@@ -195,7 +132,7 @@ func (v *recovery) foundDevice(record *mountrecord.Record) (*mountrecord.MappedD
 	if err != nil {
 		return nil, err
 	}
-	use, err := deviceOf(plugin, spec, record.PodUID)
+	use, err := devices.Of(plugin, spec, record.PodUID)
 	if err != nil {
 		return nil, err
 	}
@@ -203,8 +140,5 @@ func (v *recovery) foundDevice(record *mountrecord.Record) (*mountrecord.MappedD
 	if err != nil {
 		return nil, err
 	}
-	return &mountrecord.MappedDevice{Node: node, Bind: use.bindOf(record.PodUID)}, nil
+	return &mountrecord.MappedDevice{Node: node, Bind: use.Bind(record.PodUID)}, nil
 }
-
-// bindOf is where the device of a block volume is bound for a pod.
-func (use *deviceUse) bindOf(podUID types.UID) string { return blockmap.Bind(use.device.path, podUID) }

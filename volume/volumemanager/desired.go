@@ -336,10 +336,9 @@ func (w *world) rest(s *podVolume) {
 		return // it is reconciled again when the operation ends
 	}
 	w.stopFollowing(s)
-	s.waitForLabel(nil)
-	w.node.stopWaitingForPod(s)
+	w.stopWaiting(s)
 	if !s.actual.exists() {
-		w.node.leave(s)
+		w.devices.Leave(s)
 		s.shown = nil
 		w.byClaim.note(s)
 	}

@@ -12,9 +12,10 @@
 //	declare   desired.go    [Manager.PutPod], [Manager.DeletePod]: what is wanted
 //	decide    reconcile.go  compare what is wanted with what there is: one operation, or none
 //	resolve   resolve.go    the claim's PersistentVolume, and the plugin; nothing is touched
+//	admit     admit.go      refuse what would hide, replace or take another volume
 //	record    setup.go      write what may be mounted from now on, and sync it
-//	act       stage.go      the device, where a plugin mounts one once per node
-//	          setup.go      the plugin's SetUp, or a block volume's device (block.go)
+//	act       setup.go      the device, where a plugin mounts one once per node (internal/devices)
+//	                        the plugin's SetUp, or a block volume's device (block.go)
 //	confirm   setup.go      note that it is mounted, and tell those that wait (wait.go)
 //
 // and back, once the pod is deleted:
@@ -29,8 +30,8 @@
 // internal/rootdir, from setup.go, teardown.go and recovery.go; package mountrecord has
 // their form.
 //
-// A failure is tried again after a pause that grows (pauseAfter in reconcile.go; the queue is package
-// work), or when an object that the volume depends on has changed (depend.go).
+// A failure is tried again after a pause that grows (pauseAfter in reconcile.go), or when
+// an object that the volume depends on has changed (depend.go). The queue is package work's.
 //
 // An unmount that hangs keeps its own volume alone. The plugin's TearDown climbs the ladder
 // of package mount: normal, forced, and lazily in the end, as the plugin allows. What was

@@ -254,7 +254,7 @@ func (x *examination) orphans(ctx context.Context, dirs []rootdir.Key) (problems
 		switch {
 		case x.manager.config.Adopt:
 			x.planAdoption(ctx, &p, key)
-		case x.manager.hasDeviceLink(key):
+		case rootdir.HasDeviceLink(x.manager.host, key):
 			x.explainLink(ctx, key)
 		}
 		problems = append(problems, p)

@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -63,31 +64,14 @@ func (x *examination) explainDevice(r *mountrecord.Record) {
 		x.incomplete = true
 		return
 	}
-	use, err := deviceOf(plugin, r.Spec(), r.PodUID)
+	use, err := devices.Of(plugin, r.Spec(), r.PodUID)
 	if err != nil {
 		x.incomplete = true
 		return
 	}
-	switch {
-	case use == nil || use.device.path == "":
-	case use.block == nil:
-		x.devices = append(x.devices, use.device.path)
-	default:
-		x.devices = append(x.devices, use.bindOf(r.PodUID))
-		x.addStaged(use, r)
-	}
-}
-
-// addStaged adds where a plugin may have mounted something for a block volume.
-func (x *examination) addStaged(use *deviceUse, r *mountrecord.Record) {
-	unmapper, err := use.block.NewBlockVolumeUnmapper(r.Spec().Name(), r.PodUID)
-	if err != nil {
-		x.incomplete = true
-		return
-	}
-	if staged := unmapper.GetStagingPath(); staged != "" {
-		x.devices = append(x.devices, staged)
-	}
+	places, err := use.Places(r.Spec(), r.PodUID)
+	x.devices = append(x.devices, places...)
+	x.incomplete = x.incomplete || err != nil
 }
 
 func (x *examination) isDevice(path string) bool {

@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -19,8 +20,9 @@ import (
 // of the desired and of the actual state of the world. The world's lock
 // guards it.
 type podState struct {
-	uid  types.UID
-	name types.NamespacedName
+	world *world
+	uid   types.UID
+	name  types.NamespacedName
 	// pod is the pod as it was declared last; nil if nobody has since the start.
 	pod *v1.Pod
 	// declaration counts up with each declaration, over all pods.
@@ -79,9 +81,8 @@ type podVolume struct {
 	// wants to be called again; zero: never.
 	retryAt, refreshAt time.Time
 
-	attachment *attachment  // nil: nothing attachable
-	labelled   *deviceMount // whose label the volume waits for to go; nil: none
-	oncePod    string       // the PersistentVolume that it waits for another pod to let go of
+	holding devices.Holding // what the node's devices keep of it
+	oncePod string          // the PersistentVolume that it waits for another pod to let go of
 
 	watches []watch // belongs to the operation under way
 }
@@ -115,7 +116,7 @@ type actualVolume struct {
 	record *mountrecord.Record // nil where there is none, or it cannot be read
 	digest rootdir.Digest      // of the record as it is stored, to see whether it changed
 	source string              // the plugin's name of the source, to see whether it changed
-	device *deviceUse          // what it needs of its node; nil: nothing, or not known
+	device *devices.Use        // what it needs of its node; nil: nothing, or not known
 	// unreadable says why the record cannot be read; then the volume is left
 	// alone.
 	unreadable *UnreadableRecordError
@@ -131,7 +132,7 @@ func (a actualVolume) exists() bool { return a.record != nil || a.unreadable != 
 func (w *world) pod(uid types.UID) *podState {
 	p, ok := w.pods[uid]
 	if !ok {
-		p = &podState{uid: uid}
+		p = &podState{world: w, uid: uid}
 		w.pods[uid] = p
 	}
 	return p

@@ -71,8 +71,7 @@ func (r *reconciler) begin(ctx context.Context, s *podVolume) (limit context.Con
 	if op == opNone {
 		return ctx, attempt{then: s.next(now)}
 	}
-	s.waitForLabel(nil) // it looks for itself
-	r.node.stopWaitingForPod(s)
+	r.stopWaiting(s) // it looks for itself
 	limit, s.giveUp = context.WithCancelCause(ctx)
 	s.doing, s.began = op, now
 	return limit, attempt{op: op, generation: s.generation, pod: s.pod.pod, names: s.names}
@@ -234,9 +233,8 @@ func (w *world) drop(s *podVolume) {
 	}
 	p.volumes = slices.Delete(p.volumes, i, i+1)
 	w.byClaim.note(s)
-	w.node.leave(s)
-	s.waitForLabel(nil)
-	w.node.stopWaitingForPod(s)
+	w.devices.Leave(s)
+	w.stopWaiting(s)
 	s.retryAt = time.Time{}
 	w.stopFollowing(s)
 	w.queue.Forget(s)

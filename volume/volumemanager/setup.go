@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
+	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -37,9 +38,9 @@ type setUp struct {
 	mapping *mapping       // nil for a file system
 	record  *mountrecord.Record
 	key     rootdir.Key
-	source  string     // the plugin's name of the source
-	device  *deviceUse // nil: none
-	undo    func()     // puts the record back, after the directories are gone; nil: it stays
+	source  string       // the plugin's name of the source
+	device  *devices.Use // nil: none
+	undo    func()       // puts the record back, after the directories are gone; nil: it stays
 	// progress is what the plugin reports to.
 	progress *progress
 }
@@ -85,7 +86,7 @@ func (o *operator) show(u *setUp) {
 	u.of.shown = u.record
 	o.byClaim.note(u.of)
 	if u.key != (rootdir.Key{}) { // a look-up that has failed says nothing
-		o.node.join(u.of, u.device)
+		o.devices.Join(u.of, u.device)
 	}
 	o.publish(u.of)
 }
@@ -163,7 +164,7 @@ func (o *operator) prepare(ctx context.Context, depends dependencies, u *setUp) 
 		return err
 	}
 	u.key = rootdir.KeyOf(u.record)
-	if u.device, err = deviceOf(plugin, spec, u.pod.UID); err != nil {
+	if u.device, err = devices.Of(plugin, spec, u.pod.UID); err != nil {
 		return err
 	}
 	return o.label(ctx, u, plugin, spec)
@@ -279,10 +280,8 @@ func (o *operator) detachment(s *podVolume) *lazyunmount.Detachment {
 
 // act mounts the device, if the volume has one, and then the volume.
 func (o *operator) act(ctx context.Context, u *setUp) error {
-	if u.device != nil {
-		if err := o.node.stage(ctx, u); err != nil {
-			return err
-		}
+	if err := o.devices.Stage(ctx, u.deviceRequest()); err != nil {
+		return err
 	}
 	if u.mapping != nil {
 		return o.mapDevice(ctx, u)
@@ -290,117 +289,17 @@ func (o *operator) act(ctx context.Context, u *setUp) error {
 	return u.mounter.SetUp(ctx, u.mounterArgs())
 }
 
-// admit refuses what would hide or replace a volume that is there already, and
-// else enters the new one. It returns what was known before, which is empty for
-// a new volume.
-func (o *operator) admit(u *setUp, digest rootdir.Digest) (before actualVolume, err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.takeOver(u)
-	before = u.of.actual
-	if before.unreadable != nil {
-		return before, volume.NothingDone(before.unreadable)
+// deviceRequest is what the set-up asks of the volume's device.
+func (u *setUp) deviceRequest() devices.Request {
+	args := u.mounterArgs()
+	r := devices.Request{
+		Holder: u.of, Use: u.device, Spec: u.record.Spec(), Pod: u.pod, Label: u.record.SELinuxLabel,
+		Args: volume.DeviceMounterArgs{FsGroup: args.FsGroup, SELinuxLabel: args.SELinuxLabel, Progress: args.Progress},
 	}
-	if before.record != nil && !u.continues(before) {
-		return before, u.replaces(before, u.record.Volumes[0])
+	if u.mapping != nil {
+		r.Mapper = u.mapping.mapper
 	}
-	for _, other := range u.of.pod.volumes {
-		if other == u.of || !other.actual.exists() {
-			continue
-		}
-		if name := other.mountedAs(u.record.Volumes); name != "" && other.actual.key != u.key {
-			return before, u.replaces(other.actual, name)
-		}
-		if other.actual.key != u.key {
-			continue
-		}
-		if other.actual.unreadable != nil {
-			return before, volume.NothingDone(other.actual.unreadable)
-		}
-		return before, u.replaces(other.actual, u.record.Volumes[0])
-	}
-	if err := u.of.admissible(); err != nil {
-		return before, volume.NothingDone(err)
-	}
-	if err := o.node.checkOncePod(u); err != nil {
-		return before, volume.NothingDone(err)
-	}
-	if err := o.node.conflict(u); err != nil {
-		return before, err
-	}
-	if d := before.device; d != nil && u.device != nil && d.device != u.device.device {
-		o.node.forget(u.of, d.device) // the source was guessed, and wrongly
-	}
-	entered := actualVolume{key: u.key, record: u.record, digest: digest, source: u.source, device: cmp.Or(u.device, before.device), detached: before.detached}
-	if before.digest == digest && before.record != nil {
-		entered.record = before.record // which may be confirmed
-	}
-	u.of.actual = entered
-	o.byClaim.note(u.of)
-	return before, nil
-}
-
-// takeOver moves a directory that was found on disk, under the name of its spec,
-// to the volume that turns out to want it, and puts aside one that only has the
-// name of what it wants.
-func (o *operator) takeOver(u *setUp) {
-	if a := u.of.actual; a.isFound() && a.key != u.key {
-		o.putAside(u.of)
-	}
-	if u.of.actual.exists() {
-		return
-	}
-	for _, other := range u.of.pod.volumes {
-		r := other.actual.record
-		if other == u.of || other.wanted || other.doing != opNone || r == nil || !r.Rebuilt || other.actual.key != u.key {
-			continue
-		}
-		o.node.passDevice(other, u.of, other.actual.device)
-		u.of.actual, other.actual = other.actual, actualVolume{}
-		o.byClaim.note(u.of)
-		u.of.state, u.of.since, u.of.took = other.state, other.since, other.took
-		if slices.ContainsFunc(other.pod.volumes, func(s *podVolume) bool { return s != other && slices.Contains(s.names, other.names[0]) }) {
-			other.state = StateUnmounted // of which nobody is told: the pod has a volume of that name
-		}
-		if other.unused {
-			o.rest(other)
-			return
-		}
-		o.drop(other)
-		return
-	}
-}
-
-// continues reports whether the set-up is of the volume that is there.
-func (u *setUp) continues(before actualVolume) bool {
-	r := before.record
-	if before.key != u.key {
-		return false
-	}
-	if r.Spec().IsBlock() != u.record.Spec().IsBlock() {
-		return false
-	}
-	if r.Rebuilt {
-		return r.Guessed || before.source == u.source
-	}
-	return before.source == u.source && (r.PersistentVolume == nil) == (u.record.PersistentVolume == nil)
-}
-
-// mountedAs returns the first of the pod's volumes that has what is mounted here
-// although something else is wanted for it; empty: none.
-func (s *podVolume) mountedAs(names []string) string {
-	r := s.actual.record
-	if r == nil || r.Rebuilt || !s.isLeft() {
-		return ""
-	}
-	if i := slices.IndexFunc(names, func(name string) bool { return slices.Contains(r.Volumes, name) }); i >= 0 {
-		return names[i]
-	}
-	return ""
-}
-
-func (u *setUp) replaces(before actualVolume, name string) error {
-	return volume.NothingDone(sourceReplaced(name, describe(before.record), describe(u.record)))
+	return r
 }
 
 // setActual replaces what is known of a volume's directory.
@@ -412,26 +311,14 @@ func (w *world) setActual(s *podVolume, a actualVolume) {
 	s.actual = a
 	w.byClaim.note(s)
 	if gone {
-		w.node.wakeForPod(name)
-	}
-}
-
-func describe(r *mountrecord.Record) string { return r.Plugin + " " + r.Source }
-
-// sourceReplaced says that a pod's volume is mounted from another source than is now
-// asked for. Its containers may be using it, so it is left alone.
-func sourceReplaced(name, was, is string) error {
-	return &volume.Failure{
-		Cause: ErrReplaced, Subject: name,
-		What: fmt.Sprintf("volume %q is mounted from %s, but %s is asked for", name, was, is),
-		Next: "tear the pod down first",
+		w.wakeForPod(name)
 	}
 }
 
 // restore puts the record back as it was before a set-up that did nothing. A
 // record too many is harmless, so failing to do it is only logged.
 func (o *operator) restore(u *setUp, before actualVolume, digest rootdir.Digest) {
-	if before.record == nil && u.device != nil && !o.node.letGoOf(u.of, u.device.device) {
+	if before.record == nil && !o.devices.LetGo(u.of, u.device) {
 		return // the record must stay for the device's sake
 	}
 	var err error

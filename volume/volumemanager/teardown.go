@@ -10,6 +10,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -79,7 +80,7 @@ func (o *operator) unapply(ctx context.Context, s *podVolume, was actualVolume) 
 	if detached != nil && detached.InUse() {
 		return detached
 	}
-	if err := o.node.unstage(ctx, s, was, plugin); err != nil {
+	if err := o.devices.Unstage(ctx, devices.Leaving{Holder: s, Plugin: plugin, Spec: was.record.Spec(), PodUID: was.key.PodUID, Use: was.device}); err != nil {
 		return err
 	}
 	if err := o.removeEmptyDirs(ctx, s); err != nil {

@@ -111,10 +111,8 @@ func (w *mountWatch) standing() (expected []standing) {
 			if device := r.Confirmed.Device; device != nil {
 				e.paths = append(e.paths, device.Bind)
 			}
-			if use := s.actual.device; use != nil {
-				if d := w.node.mounts[use.device]; d != nil && d.mounted && d.mountPoint {
-					e.paths = append(e.paths, use.device.path)
-				}
+			if path := w.devices.MountPoint(s.actual.device); path != "" {
+				e.paths = append(e.paths, path)
 			}
 			if len(e.paths) > 0 {
 				expected = append(expected, e)

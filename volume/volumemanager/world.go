@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/internal/work"
+	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -42,7 +43,8 @@ type world struct {
 	complete     bool               // every pod has been declared once
 	kept         map[types.UID]bool // though they are not declared
 	watchers     map[*watcher]struct{}
-	node         *nodeDevices
+	devices      *devices.Table
+	oncePod      map[string]map[*podVolume]struct{} // those that wait for a PersistentVolume that another pod has
 }
 
 func newWorld(config Config, host *volume.Host, plugins *volume.VolumePluginMgr) *world {
@@ -55,9 +57,13 @@ func newWorld(config Config, host *volume.Host, plugins *volume.VolumePluginMgr)
 		stopped:  make(chan struct{}),
 		pods:     make(map[types.UID]*podState),
 		byClaim:  make(claimIndex),
+		oncePod:  make(map[string]map[*podVolume]struct{}),
 		watchers: make(map[*watcher]struct{}),
 	}
-	w.node = newNodeDevices(w)
+	w.devices = devices.New(devices.Config{
+		Lock: &w.mu, IsMountPoint: w.isMountPoint, Hidden: w.hidden,
+		Unattached: func(r devices.Reports) error { return newAttachmentError(config.NodeName, r) },
+	})
 	return w
 }
 

@@ -1,0 +1,186 @@
+package volumemanager
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
+)
+
+// admit refuses what would hide or replace a volume that is there already, and
+// else enters the new one. It returns what was known before, which is empty for
+// a new volume.
+func (o *operator) admit(u *setUp, digest rootdir.Digest) (before actualVolume, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.takeOver(u)
+	before = u.of.actual
+	if before.unreadable != nil {
+		return before, volume.NothingDone(before.unreadable)
+	}
+	if before.record != nil && !u.continues(before) {
+		return before, u.replaces(before, u.record.Volumes[0])
+	}
+	for _, other := range u.of.pod.volumes {
+		if other == u.of || !other.actual.exists() {
+			continue
+		}
+		if name := other.mountedAs(u.record.Volumes); name != "" && other.actual.key != u.key {
+			return before, u.replaces(other.actual, name)
+		}
+		if other.actual.key != u.key {
+			continue
+		}
+		if other.actual.unreadable != nil {
+			return before, volume.NothingDone(other.actual.unreadable)
+		}
+		return before, u.replaces(other.actual, u.record.Volumes[0])
+	}
+	if err := o.admitOnNode(u); err != nil {
+		return before, err
+	}
+	entered := actualVolume{key: u.key, record: u.record, digest: digest, source: u.source, device: cmp.Or(u.device, before.device), detached: before.detached}
+	if before.digest == digest && before.record != nil {
+		entered.record = before.record // which may be confirmed
+	}
+	u.of.actual = entered
+	o.byClaim.note(u.of)
+	return before, nil
+}
+
+// admitOnNode refuses a volume that waits for reports about its attachment, for another pod,
+// or for the label of its device. One that is mounted already may be looked at again. The
+// caller holds the lock.
+func (o *operator) admitOnNode(u *setUp) error {
+	if !u.of.IsMounted() || !u.of.Exists() {
+		if err := o.devices.CheckReports(u.of); err != nil {
+			return volume.NothingDone(err)
+		}
+		if err := o.checkOncePod(u); err != nil {
+			return volume.NothingDone(err)
+		}
+	}
+	return o.devices.Admit(u.deviceRequest(), u.of.actual.device)
+}
+
+// takeOver moves a directory that was found on disk, under the name of its spec,
+// to the volume that turns out to want it, and puts aside one that only has the
+// name of what it wants.
+func (o *operator) takeOver(u *setUp) {
+	if a := u.of.actual; a.isFound() && a.key != u.key {
+		o.putAside(u.of)
+	}
+	if u.of.actual.exists() {
+		return
+	}
+	for _, other := range u.of.pod.volumes {
+		r := other.actual.record
+		if other == u.of || other.wanted || other.doing != opNone || r == nil || !r.Rebuilt || other.actual.key != u.key {
+			continue
+		}
+		o.devices.Pass(other, u.of, other.actual.device)
+		u.of.actual, other.actual = other.actual, actualVolume{}
+		o.byClaim.note(u.of)
+		u.of.state, u.of.since, u.of.took = other.state, other.since, other.took
+		if slices.ContainsFunc(other.pod.volumes, func(s *podVolume) bool { return s != other && slices.Contains(s.names, other.names[0]) }) {
+			other.state = StateUnmounted // of which nobody is told: the pod has a volume of that name
+		}
+		if other.unused {
+			o.rest(other)
+			return
+		}
+		o.drop(other)
+		return
+	}
+}
+
+// continues reports whether the set-up is of the volume that is there.
+func (u *setUp) continues(before actualVolume) bool {
+	r := before.record
+	if before.key != u.key {
+		return false
+	}
+	if r.Spec().IsBlock() != u.record.Spec().IsBlock() {
+		return false
+	}
+	if r.Rebuilt {
+		return r.Guessed || before.source == u.source
+	}
+	return before.source == u.source && (r.PersistentVolume == nil) == (u.record.PersistentVolume == nil)
+}
+
+// mountedAs returns the first of the pod's volumes that has what is mounted here
+// although something else is wanted for it; empty: none.
+func (s *podVolume) mountedAs(names []string) string {
+	r := s.actual.record
+	if r == nil || r.Rebuilt || !s.isLeft() {
+		return ""
+	}
+	if i := slices.IndexFunc(names, func(name string) bool { return slices.Contains(r.Volumes, name) }); i >= 0 {
+		return names[i]
+	}
+	return ""
+}
+
+func (u *setUp) replaces(before actualVolume, name string) error {
+	return volume.NothingDone(sourceReplaced(name, describe(before.record), describe(u.record)))
+}
+
+func describe(r *mountrecord.Record) string { return r.Plugin + " " + r.Source }
+
+// sourceReplaced says that a pod's volume is mounted from another source than is now
+// asked for. Its containers may be using it, so it is left alone.
+func sourceReplaced(name, was, is string) error {
+	return &volume.Failure{
+		Cause: ErrReplaced, Subject: name,
+		What: fmt.Sprintf("volume %q is mounted from %s, but %s is asked for", name, was, is),
+		Next: "tear the pod down first",
+	}
+}
+
+// unrecorded says that a volume was not set up because there is one at its place that
+// podvol has no record of: another agent may have made it, such as a kubelet that runs
+// the same pod, and podvol tears down some day whatever it sets up, with its data.
+// Nothing was done.
+func unrecorded(path, found string) error {
+	return &volume.Failure{
+		Cause: ErrNoRecord, Subject: path,
+		What: fmt.Sprintf("at %s there is %s, and no record says that podvol made it; it is left alone", path, found),
+		Next: "if another agent uses this root directory, choose one of your own; if none does, have it adopted first: Config.Adopt, or podvol fsck --repair --adopt",
+	}
+}
+
+// refuseUnrecorded fails where something is at the place of a new volume that
+// could be lost with it. Records come before directories and go after them, so
+// whatever crashed, podvol's own have one; a file of records that was lost or
+// cut is no reason to take another agent's data for its own. An empty directory
+// without a mount is no loss.
+func (o *operator) refuseUnrecorded(key rootdir.Key) error {
+	dir := o.host.GetPodVolumeDir(key.PodUID, key.Plugin, key.Spec)
+	if rootdir.HasDeviceLink(o.host, key) {
+		return unrecorded(rootdir.DeviceLink(o.host, key), "a link to a device")
+	}
+	found, err := rootdir.FoundAt(o.host, key)
+	if err != nil || found == "" {
+		return err
+	}
+	return unrecorded(dir, found)
+}
+
+// putAside gives what was found on disk an entry of its own where the pod's volume
+// of that name turns out to be another one. The caller holds the lock.
+func (o *operator) putAside(s *podVolume) {
+	own := &podVolume{pod: s.pod, names: []string{s.actual.key.Spec}, since: s.since, actual: s.actual, state: s.state}
+	if u := own.actual.unreadable; u != nil {
+		own.state, own.err = StateFailed, u
+	}
+	s.pod.volumes = append(s.pod.volumes, own)
+	o.devices.Pass(s, own, s.actual.device)
+	s.actual, s.state, s.since = actualVolume{}, StatePending, time.Now()
+	o.byClaim.note(s)
+	o.byClaim.note(own)
+}
