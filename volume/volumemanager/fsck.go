@@ -3,16 +3,13 @@ package volumemanager
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/lazyunmount"
+	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/fsck"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -23,34 +20,34 @@ type ProblemKind string
 const (
 	// ProblemUnfinished is the rest of a set-up that was begun and not
 	// confirmed.
-	ProblemUnfinished ProblemKind = "unfinished set-up"
+	ProblemUnfinished ProblemKind = fsck.Unfinished
 	// ProblemNotMounted is a recorded mount that is gone, as after a reboot.
-	ProblemNotMounted ProblemKind = "record without mount"
+	ProblemNotMounted ProblemKind = fsck.NotMounted
 	// ProblemNoDirectory is a recorded volume whose directory was removed.
-	ProblemNoDirectory ProblemKind = "record without directory"
+	ProblemNoDirectory ProblemKind = fsck.NoDirectory
 	// ProblemDetached is a volume whose mount was detached lazily, and whose file
 	// system may be in use.
-	ProblemDetached ProblemKind = "detached volume"
+	ProblemDetached ProblemKind = fsck.Detached
 	// ProblemStacked is a second mount on top of a volume's.
-	ProblemStacked ProblemKind = "mounted twice"
+	ProblemStacked ProblemKind = fsck.Stacked
 	// ProblemNoRecord is a volume's directory, or a mount there, without a
 	// record.
-	ProblemNoRecord ProblemKind = "volume without record"
+	ProblemNoRecord ProblemKind = fsck.NoRecord
 	// ProblemStrayMount is a mount below pods/ that is at no volume's place.
-	ProblemStrayMount ProblemKind = "mount that is no volume"
+	ProblemStrayMount ProblemKind = fsck.StrayMount
 	// ProblemStraySubPath is a part of a volume that is mounted for a container
 	// below pods/<uid>/volume-subpaths, where the pod has no such volume.
-	ProblemStraySubPath ProblemKind = "sub-path without volume"
+	ProblemStraySubPath ProblemKind = fsck.StraySubPath
 	// ProblemStrayDevice is a mount below plugins/ that no volume's record needs.
-	ProblemStrayDevice ProblemKind = "device mount without record"
+	ProblemStrayDevice ProblemKind = fsck.StrayDevice
 	// ProblemWorkMount is a mount that a plugin made for itself, as to make a
 	// directory of an export, when nothing works there any more.
-	ProblemWorkMount ProblemKind = "mount of a plugin's own"
+	ProblemWorkMount ProblemKind = fsck.WorkMount
 	// ProblemUnreadable is a record, or a part of the records' file, that
 	// cannot be read.
-	ProblemUnreadable ProblemKind = "unreadable record"
+	ProblemUnreadable ProblemKind = fsck.Unreadable
 	// ProblemHelper is a mount helper of an owner that is dead.
-	ProblemHelper ProblemKind = "mount helper of a dead owner"
+	ProblemHelper ProblemKind = fsck.Helper
 )
 
 // Problem is one thing that is wrong, and what can be done about it.
@@ -68,7 +65,7 @@ type Problem struct {
 	// what the node's owner can do.
 	Repair, Advice string
 
-	repair func(context.Context, *Manager) error
+	do func(context.Context) error
 }
 
 // Check looks for what is wrong below config.RootDir and changes nothing. It
@@ -126,166 +123,57 @@ func Repair(ctx context.Context, config Config, done func(Problem, error)) error
 
 func (m *Manager) repairAll(ctx context.Context, problems []Problem, done func(Problem, error)) error {
 	for _, p := range problems {
-		if p.repair == nil {
+		if p.do == nil {
 			done(p, nil)
 			continue
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		done(p, p.repair(ctx, m))
+		done(p, p.do(ctx))
 	}
 	return nil
 }
 
-// examine makes the plan: helpers first, since they may still mount, then what
-// is mounted too often, then the volumes.
 func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
-	root := m.host.RootDir
-	mounted, err := rootdir.ReadMounts(root, m.host.Mounter)
-	if err != nil {
-		return nil, err
+	found, err := fsck.Examine(ctx, fsck.Config{Host: m.host, Plugins: m.plugins, All: m.config.Plugins, Adopt: m.config.Adopt, Owner: owner{m}})
+	problems := make([]Problem, len(found))
+	for i, p := range found {
+		problems[i] = Problem{Kind: ProblemKind(p.Kind), Pod: p.Pod, PodUID: p.PodUID, Volume: p.Volume, Path: p.Path, PID: p.PID, Err: p.Err, Repair: p.Repair, Advice: p.Advice, do: p.Do}
 	}
-	found, unreadable, damaged, err := rootdir.ReadRecords(root)
-	if err != nil {
-		return nil, err
-	}
-	var problems []Problem
-	for _, h := range rootdir.FindHelpers(rootdir.ProcDir, root) {
-		problems = append(problems, helperProblem(h))
-	}
-	x := m.newExamination(mounted)
-	x.explain(found, unreadable, damaged)
-	dirs, err := rootdir.VolumeDirs(root)
-	gone := goneFrom(root, dirs, err)
-	var volumes []Problem
-	for _, r := range found {
-		key := rootdir.KeyOf(r)
-		if p, ok := recordProblem(key, actualVolume{key: key, record: r}, reasonOf(r, mounted, gone)); ok {
-			volumes = append(volumes, p)
-		}
-	}
-	for _, err := range unreadable {
-		volumes = append(volumes, unreadableProblem(err))
-	}
-	if damaged != nil {
-		volumes = append(volumes, Problem{Kind: ProblemUnreadable, Path: rootdir.RecordsPath(root), Err: errors.Join(damaged.Errs...), Advice: damaged.Advice()})
-	}
-	orphans := x.orphans(ctx, dirs)
-	problems = append(problems, x.mountProblems()...)
-	return slices.Concat(problems, volumes, orphans, x.strayMounts()), err
+	return problems, err
 }
 
-func helperProblem(h rootdir.Helper) Problem {
-	return Problem{Kind: ProblemHelper, PID: h.PID, Path: h.Target,
-		Err:    fmt.Errorf("%s was started by an owner of the root directory, and may mount at any time", h),
-		Repair: fmt.Sprintf("kill process %d", h.PID),
-		repair: func(ctx context.Context, _ *Manager) error { return h.End(ctx) }}
+// owner is what repairs ask of the manager, which owns the root directory and does not run.
+type owner struct{ *Manager }
+
+func (o owner) Rebuild(ctx context.Context, key rootdir.Key) (*mountrecord.Record, error) {
+	return o.recovery.rebuild(ctx, key)
 }
 
-func recordProblem(key rootdir.Key, v actualVolume, reason error) (Problem, bool) {
-	p := Problem{Pod: v.record.Pod, PodUID: key.PodUID, Volume: strings.Join(v.record.Volumes, ","), Path: v.record.Path, Err: reason,
-		Repair: "tear it down: unmount what is mounted, remove its directory and its record",
-		repair: func(ctx context.Context, m *Manager) error {
-			s := m.recovery.volumeAt(key)
-			if s == nil {
-				return nil // gone since the plan was made
-			}
-			m.mu.Lock()
-			s.doing = opTearDown // as it is for its pod's other volumes from now on
-			m.mu.Unlock()
-			return m.operator.tearDown(ctx, s)
-		}}
-	switch detached, ok := errors.AsType[*lazyunmount.Error](reason); {
-	case ok:
-		p.Kind = ProblemDetached
-		if detached.InUse() {
-			p.Repair, p.repair = "", nil
-			p.Advice = "End the processes that use the file system or bring its server back, then repair again; after a restart of the machine it is gone."
-		}
-	case errors.Is(reason, ErrOutcomeUnknown):
-		p.Kind = ProblemUnfinished
-	case errors.Is(reason, mountrecord.ErrNotMountedAnymore):
-		p.Kind = ProblemNotMounted
-	case errors.Is(reason, ErrDirectoryGone):
-		p.Kind = ProblemNoDirectory
-	default:
-		return Problem{}, false
-	}
-	return p, true
+func (o owner) Adopt(ctx context.Context, key rootdir.Key, mounted rootdir.Mounts) error {
+	return o.recovery.adoptOne(ctx, key, mounted)
 }
 
-// unreadableProblem is a record that cannot be read. A damaged one can go once
-// nothing is left of its volume; what a newer podvol wrote is for that one.
-func unreadableProblem(err *UnreadableRecordError) Problem {
-	p := Problem{Kind: ProblemUnreadable, Volume: err.Volume, Path: err.Path, Err: err,
-		Advice: "If a newer podvol wrote it, use that one; else unmount what is there, remove its directory, and repair again: then the record goes."}
-	key, ok := rootdir.ParseKey(err.Volume)
-	if !ok || !errors.Is(err, mountrecord.ErrDamaged) {
-		return p
+func (o owner) TearDown(ctx context.Context, key rootdir.Key) error {
+	s := o.recovery.volumeAt(key)
+	if s == nil {
+		return nil // gone since the plan was made
 	}
-	p.PodUID, p.Volume = key.PodUID, key.Spec
-	if gone, _ := rootdir.IsGone(err.Path); !gone {
-		return p
-	}
-	p.Repair, p.Advice = "remove the record: nothing is left of its volume", ""
-	p.repair = func(_ context.Context, m *Manager) error {
-		gone, failure := rootdir.IsGone(err.Path)
-		if failure != nil {
-			return failure
-		}
-		if !gone {
-			return err
-		}
-		return m.records.Remove(key)
-	}
-	return p
+	o.mu.Lock()
+	s.doing = opTearDown // as it is for its pod's other volumes from now on
+	o.mu.Unlock()
+	return o.operator.tearDown(ctx, s)
 }
 
-// orphans are volumes' directories without a record.
-func (x *examination) orphans(ctx context.Context, dirs []rootdir.Key) (problems []Problem) {
-	for _, key := range dirs {
-		if x.volumes[key] {
-			continue
-		}
-		row := unknownStatus(x.manager.host.RootDir, key)
-		p := Problem{Kind: ProblemNoRecord, PodUID: key.PodUID, Volume: key.Spec, Path: row.Path, Err: ErrNoRecord,
-			Advice: "If no other agent uses this root directory, --adopt makes records for such volumes."}
-		switch {
-		case x.manager.config.Adopt:
-			x.planAdoption(ctx, &p, key)
-		case rootdir.HasDeviceLink(x.manager.host, key):
-			x.explainLink(ctx, key)
-		}
-		problems = append(problems, p)
-	}
-	return problems
-}
+func (o owner) RemoveRecord(key rootdir.Key) error { return o.records.Remove(key) }
 
-// explainLink adds where the device is mounted that a pod's link leads to.
-func (x *examination) explainLink(ctx context.Context, key rootdir.Key) {
-	record, err := x.manager.recovery.rebuild(ctx, key)
-	if err != nil {
-		x.incomplete = true
-		return
+func (o owner) Unbind(ctx context.Context, sub containermounts.SubPaths) error {
+	detached, err := o.containers.Unbind(ctx, sub)
+	if detached != nil {
+		err = errors.Join(err, detached)
 	}
-	x.explainDevice(record)
-}
-
-func (x *examination) planAdoption(ctx context.Context, p *Problem, key rootdir.Key) {
-	x.subPaths[subPathsOf(key)] = true
-	record, err := x.manager.recovery.rebuild(ctx, key)
-	if err != nil {
-		x.incomplete = true
-		p.Err, p.Advice = fmt.Errorf("%w; and it cannot be adopted: %w", ErrNoRecord, err), "Unmount it by hand and remove its empty directory."
-		return
-	}
-	x.explainDevice(record)
-	p.Repair, p.Advice = "make a record of it: "+describe(record), ""
-	if record.Guessed {
-		p.Repair += ", whose source is guessed"
-	}
-	p.repair = func(ctx context.Context, m *Manager) error { return m.recovery.adoptOne(ctx, key, x.mounted) }
+	return errors.Join(err, o.podDirs.RemoveEmpty(ctx, o.host.RootDir, sub.PodUID))
 }
 
 // sweepWork begins to unmount what plugins of a dead owner mounted for
@@ -302,22 +190,4 @@ func (m *Manager) sweepWork(ctx context.Context) {
 			}
 		})
 	}
-}
-
-// worksAt returns the plugin that mounts at a path for itself.
-func (m *Manager) worksAt(path string) (volume.WorkMountPlugin, bool) {
-	for _, p := range m.config.Plugins {
-		if plugin, ok := volume.AsWorkMount(p); ok && pathin.Strictly(plugin.GetWorkDir(), path) {
-			return plugin, true
-		}
-	}
-	return nil, false
-}
-
-// leftWork is what a plugin mounted for itself, and left.
-func leftWork(plugin volume.WorkMountPlugin, path string) Problem {
-	return Problem{Kind: ProblemWorkMount, Path: path,
-		Err:    errors.New("plugin " + plugin.GetPluginName() + " had mounted this for work of its own, and did not come to unmount it"),
-		Repair: "unmount it and remove its empty directory",
-		repair: func(ctx context.Context, _ *Manager) error { return plugin.SweepWork(ctx) }}
 }

@@ -73,7 +73,7 @@ func (v *recovery) recoverRecord(record *mountrecord.Record, mounted rootdir.Mou
 	if err != nil {
 		return err
 	}
-	row := statusOf(record, mounted, noneGone)[0]
+	row := statusOf(record, mounted, rootdir.NoneGone)[0]
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	s := v.recovered(rootdir.KeyOf(record), record.Volumes)
@@ -86,7 +86,7 @@ func (v *recovery) recoverRecord(record *mountrecord.Record, mounted rootdir.Mou
 	if s.pod.name.Name == "" {
 		s.pod.name = record.Pod
 	}
-	s.state, s.since, s.took, s.err = row.State, row.Since, row.Duration, reasonOf(record, mounted, noneGone)
+	s.state, s.since, s.took, s.err = row.State, row.Since, row.Duration, rootdir.ReasonOf(record, mounted, rootdir.NoneGone)
 	if s.unused && s.pod.wanted {
 		v.rest(s)
 	}

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
@@ -176,14 +175,14 @@ const (
 var (
 	// ErrDirectoryGone says that a volume that is no mount of its own was set up
 	// once, and its directory below the root directory was removed since.
-	ErrDirectoryGone = errors.New("its directory is gone; set the pod up again, which makes a new one, or tear it down")
+	ErrDirectoryGone = rootdir.ErrDirectoryGone
 	// ErrVanished says that a volume's mount is gone although the manager has not
 	// unmounted it.
 	ErrVanished = errors.New("its mount has vanished")
 	// ErrOutcomeUnknown says that a set-up was begun and never confirmed.
-	ErrOutcomeUnknown = errors.New("its set-up was begun and not finished; set the pod up again, or tear it down")
+	ErrOutcomeUnknown = rootdir.ErrOutcomeUnknown
 	// ErrNoRecord says that a volume's directory has no record.
-	ErrNoRecord = errors.New("its directory has no record: podvol did not make it, or the record was lost; it is left alone")
+	ErrNoRecord = rootdir.ErrNoRecord
 )
 
 // Inspect returns what is below a root directory, from records, directories
@@ -213,7 +212,7 @@ func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
 	if err != nil {
 		errs = append(errs, err)
 	}
-	gone := goneFrom(rootDir, dirs, err)
+	gone := rootdir.GoneFrom(rootDir, dirs, err)
 	known := make(map[rootdir.Key]bool, len(found))
 	rows := make([]VolumeStatus, 0, len(found))
 	for _, record := range found {
@@ -240,7 +239,7 @@ func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
 // one row for each of its names in the pod.
 func statusOf(r *mountrecord.Record, mounted rootdir.Mounts, gone func(*mountrecord.Record) bool) []VolumeStatus {
 	s := VolumeStatus{Pod: r.Pod, PodUID: r.PodUID, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: persistentVolumeOf(r), Claim: claimOf(r), Path: r.Path, State: StateMounted, Found: r.Rebuilt}
-	reason := reasonOf(r, mounted, gone)
+	reason := rootdir.ReasonOf(r, mounted, gone)
 	switch {
 	case r.Detached != nil:
 		s.State, s.Since = StateDetached, r.Detached.At
@@ -262,36 +261,6 @@ func statusOf(r *mountrecord.Record, mounted rootdir.Mounts, gone func(*mountrec
 	}
 	return rows
 }
-
-// reasonOf says why a recorded volume may not be usable, or nil.
-func reasonOf(r *mountrecord.Record, mounted rootdir.Mounts, gone func(*mountrecord.Record) bool) error {
-	switch c := r.Confirmed; {
-	case r.Detached != nil:
-		return r.Detached.Recall(mounted.Mounter)
-	case c == nil:
-		return ErrOutcomeUnknown
-	case c.MountPoint && !mounted.Has(r.Path), c.Device != nil && !mounted.Has(c.Device.Bind):
-		return mountrecord.ErrNotMountedAnymore
-	case gone(r):
-		return ErrDirectoryGone
-	}
-	return nil
-}
-
-// goneFrom returns a function that tells whether a recorded volume's place below the
-// root directory is in no list of those that are there. Without a list, none is gone.
-func goneFrom(rootDir string, dirs []rootdir.Key, failed error) func(*mountrecord.Record) bool {
-	there := make(map[rootdir.Key]bool, len(dirs))
-	for _, key := range dirs {
-		there[key] = true
-	}
-	return func(r *mountrecord.Record) bool {
-		return failed == nil && !there[rootdir.KeyOf(r)] && pathin.Strictly(rootdir.PodsDir(rootDir), r.Path)
-	}
-}
-
-// noneGone is for those who do not look.
-func noneGone(*mountrecord.Record) bool { return false }
 
 func unknownStatus(rootDir string, key rootdir.Key) VolumeStatus {
 	return VolumeStatus{PodUID: key.PodUID, Volume: key.Spec, Plugin: key.Plugin, Path: rootdir.VolumePlace(rootDir, key), State: StateFailed, Found: true,

@@ -1,4 +1,4 @@
-package volumemanager
+package fsck
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 // examination is one look for what is wrong: what is mounted, and what records say
 // is there.
 type examination struct {
-	manager  *Manager
+	Config
 	mounted  rootdir.Mounts
 	volumes  map[rootdir.Key]bool
 	subPaths map[containermounts.SubPaths]bool
@@ -33,12 +33,12 @@ type examination struct {
 	incomplete bool
 }
 
-func (m *Manager) newExamination(mounted rootdir.Mounts) *examination {
-	return &examination{manager: m, mounted: mounted, volumes: make(map[rootdir.Key]bool), subPaths: make(map[containermounts.SubPaths]bool), pods: make(map[types.UID]bool)}
+func newExamination(config Config, mounted rootdir.Mounts) *examination {
+	return &examination{Config: config, mounted: mounted, volumes: make(map[rootdir.Key]bool), subPaths: make(map[containermounts.SubPaths]bool), pods: make(map[types.UID]bool)}
 }
 
 // explain adds what records say is there, also those that cannot be read.
-func (x *examination) explain(found []*mountrecord.Record, unreadable []*UnreadableRecordError, damaged *DamagedError) {
+func (x *examination) explain(found []*mountrecord.Record, unreadable []*rootdir.UnreadableRecordError, damaged *rootdir.DamagedError) {
 	add := func(key rootdir.Key) {
 		x.volumes[key], x.subPaths[subPathsOf(key)], x.pods[key.PodUID] = true, true, true
 	}
@@ -59,7 +59,7 @@ func (x *examination) explainDevice(r *mountrecord.Record) {
 	if c := r.Confirmed; c != nil && c.Device != nil {
 		x.devices = append(x.devices, c.Device.Bind, c.Device.Node)
 	}
-	plugin, err := x.manager.plugins.FindPluginByName(r.Plugin)
+	plugin, err := x.Plugins.FindPluginByName(r.Plugin)
 	if err != nil {
 		x.incomplete = true
 		return
@@ -92,7 +92,7 @@ func (x *examination) strayMounts() (problems []Problem) {
 				seen[key] = true
 				problems = append(problems, x.straySubPath(key, dir))
 			}
-		} else if plugin, ok := x.manager.worksAt(path); ok {
+		} else if plugin, ok := x.worksAt(path); ok {
 			problems = append(problems, leftWork(plugin, path))
 		} else if x.isDevicePlace(path) && !x.isDevice(path) {
 			problems = append(problems, x.strayDevice(path, count))
@@ -105,7 +105,7 @@ func (x *examination) strayMounts() (problems []Problem) {
 // isDevicePlace reports whether a path is one where a device may be mounted for
 // all pods, or bound for one.
 func (x *examination) isDevicePlace(path string) bool {
-	return pathin.Strictly(filepath.Join(x.manager.host.RootDir, "plugins"), path)
+	return pathin.Strictly(filepath.Join(x.Host.RootDir, "plugins"), path)
 }
 
 // isBlockPlace reports whether a path below plugins/ is one of raw devices, in
@@ -117,42 +117,36 @@ func isBlockPlace(path string) bool {
 // subPathOf returns whose sub-path a path below pods/ is, and the directory of
 // all those of its volume.
 func (x *examination) subPathOf(path string) (key containermounts.SubPaths, dir string, ok bool) {
-	rest, ok := pathin.Cut(rootdir.PodsDir(x.manager.host.RootDir), path)
+	rest, ok := pathin.Cut(rootdir.PodsDir(x.Host.RootDir), path)
 	parts := strings.Split(rest, string(filepath.Separator))
 	if !ok || len(parts) < 4 {
 		return containermounts.SubPaths{}, "", false
 	}
 	key = containermounts.SubPaths{PodUID: types.UID(parts[0]), Spec: parts[2]}
-	dir = key.Dir(x.manager.host.RootDir)
+	dir = key.Dir(x.Host.RootDir)
 	return key, dir, pathin.Strictly(dir, path)
 }
 
 func (x *examination) straySubPath(key containermounts.SubPaths, dir string) Problem {
-	p := Problem{Kind: ProblemStraySubPath, PodUID: key.PodUID, Volume: key.Spec, Path: dir,
+	p := Problem{Kind: StraySubPath, PodUID: key.PodUID, Volume: key.Spec, Path: dir,
 		Err: errors.New("parts of a volume are mounted here for containers, but no record knows the volume")}
 	switch {
 	case x.incomplete:
 		p.Advice = "Some records cannot be read, and one of them may explain it; see to these first."
-	case !x.pods[key.PodUID] && !x.manager.config.Adopt:
+	case !x.pods[key.PodUID] && !x.Adopt:
 		p.Advice = "If no other agent uses this root directory, --adopt unmounts them."
 	default:
 		p.Repair = "unmount what is mounted below it, and remove the empty directories"
-		p.repair = func(ctx context.Context, m *Manager) error {
-			detached, err := m.containers.Unbind(ctx, key)
-			if detached != nil {
-				err = errors.Join(err, detached)
-			}
-			return errors.Join(err, m.podDirs.RemoveEmpty(ctx, m.host.RootDir, key.PodUID))
-		}
+		p.Do = func(ctx context.Context) error { return x.Owner.Unbind(ctx, key) }
 	}
 	return p
 }
 
 func (x *examination) strayDevice(path string, count int) Problem {
-	p := Problem{Kind: ProblemStrayDevice, Path: path, Err: errors.New("something is mounted here for all pods of the node, and no record of a volume needs it")}
-	own := slices.ContainsFunc(x.manager.config.Plugins, func(plugin volume.VolumePlugin) bool {
+	p := Problem{Kind: StrayDevice, Path: path, Err: errors.New("something is mounted here for all pods of the node, and no record of a volume needs it")}
+	own := slices.ContainsFunc(x.All, func(plugin volume.VolumePlugin) bool {
 		_, mounts := volume.AsDeviceMountable(plugin)
-		return mounts && pathin.Strictly(x.manager.host.GetPluginDir(plugin.GetPluginName()), path)
+		return mounts && pathin.Strictly(x.Host.GetPluginDir(plugin.GetPluginName()), path)
 	})
 	switch {
 	case x.incomplete:
@@ -163,12 +157,12 @@ func (x *examination) strayDevice(path string, count int) Problem {
 		p.Advice = "When nobody needs the device: losetup -j " + path + " shows the loop device that holds it, losetup -d ends that; then umount " + path + "."
 	case !own:
 		p.Advice = "Find out who mounts here; umount " + path + " when it is not needed."
-	case !x.manager.config.Adopt:
+	case !x.Adopt:
 		p.Advice = "If no other agent uses this root directory, --adopt unmounts it."
 	default:
 		p.Repair = "unmount it and remove its empty directory"
-		p.repair = func(ctx context.Context, m *Manager) error {
-			if err := unstack(ctx, m.host.Mounter, path, count); err != nil {
+		p.Do = func(ctx context.Context) error {
+			if err := unstack(ctx, x.Host.Mounter, path, count); err != nil {
 				return err
 			}
 			return podmount.RemoveDir(path)
@@ -181,23 +175,23 @@ func (x *examination) strayDevice(path string, count int) Problem {
 func (x *examination) mountProblems() (problems []Problem) {
 	for target, count := range x.mounted.Targets {
 		path, ok := x.mounted.Shown(target)
-		if !ok || !pathin.Strictly(rootdir.PodsDir(x.manager.host.RootDir), path) {
+		if !ok || !pathin.Strictly(rootdir.PodsDir(x.Host.RootDir), path) {
 			continue
 		}
 		if _, _, ok := x.subPathOf(path); ok {
 			continue
 		}
-		key, isVolume := rootdir.KeyOfPath(x.manager.host.RootDir, path)
+		key, isVolume := rootdir.KeyOfPath(x.Host.RootDir, path)
 		switch {
 		case !isVolume:
-			problems = append(problems, Problem{Kind: ProblemStrayMount, Path: path, PodUID: key.PodUID,
+			problems = append(problems, Problem{Kind: StrayMount, Path: path, PodUID: key.PodUID,
 				Err:    errors.New("something is mounted here that is no volume"),
 				Advice: "Find out who mounts here; umount " + path + " when it is not needed."})
 		case count > 1 && x.volumes[key]:
-			problems = append(problems, Problem{Kind: ProblemStacked, Path: path, PodUID: key.PodUID, Volume: key.Spec,
+			problems = append(problems, Problem{Kind: Stacked, Path: path, PodUID: key.PodUID, Volume: key.Spec,
 				Err:    fmt.Errorf("%d mounts lie on top of each other", count),
 				Repair: fmt.Sprintf("unmount the upper %d", count-1),
-				repair: func(ctx context.Context, m *Manager) error { return unstack(ctx, m.host.Mounter, path, count-1) }})
+				Do:     func(ctx context.Context) error { return unstack(ctx, x.Host.Mounter, path, count-1) }})
 		}
 	}
 	slices.SortFunc(problems, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
@@ -212,4 +206,8 @@ func unstack(ctx context.Context, m mount.Interface, path string, n int) error {
 		}
 	}
 	return nil
+}
+
+func subPathsOf(key rootdir.Key) containermounts.SubPaths {
+	return containermounts.SubPaths{PodUID: key.PodUID, Spec: key.Spec}
 }
