@@ -43,7 +43,7 @@ func mayImport() map[string][]string {
 		"volume/persistentvolume/embedded": {"util", "mount", "mount/table", "volume", "volume/internal", "volume/objects", "volume/objects/persisted", "volume/persistentvolume", "volume/persistentvolume/index", "volume/persistentvolume/release"},
 		"volume/localdiscovery":            {"util", "mount", "mount/format", "mount/table", "volume", "volume/objects", "volume/internal"},
 		"volume/containermounts":           {"util", "mount", "mount/host", "mount/table", "volume", "volume/internal"},
-		"volume/volumemanager":             {"util", "mount", "mount/host", "mount/table", "volume", "volume/containermounts", "volume/objects", "volume/internal", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/fsck", "volume/volumemanager/internal/rootdir"},
+		"volume/volumemanager":             {"util", "mount", "mount/host", "mount/table", "volume", "volume/containermounts", "volume/objects", "volume/internal", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/fsck", "volume/volumemanager/internal/podspec", "volume/volumemanager/internal/progress", "volume/volumemanager/internal/rootdir"},
 		"volume/podrun":                    {"util", "mount", "mount/host", "mount/sandbox", "volume", "volume/containerenv", "volume/containermounts", "volume/objects", "volume/standalone", "volume/volumemanager"},
 		"volume/podrun/runroot":            {"util", "volume", "volume/volumemanager"},
 		"volume/standalone": {"util", "mount", "mount/host", "mount/table", "volume", "volume/objects", "volume/objects/persisted", "volume/persistentvolume", "volume/persistentvolume/embedded",
@@ -60,9 +60,11 @@ func mayImport() map[string][]string {
 			"volume/podrun", "volume/podrun/runroot"},
 		"volume/volumemanager/internal/blockmap": {"util", "mount", "mount/table", "volume", "volume/internal"},
 		// what a node mounts once for its pods, and not the manager that asks for it
-		"volume/volumemanager/internal/devices": {"util", "mount", "mount/table", "volume", "volume/selinux", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/rootdir"},
-		"volume/volumemanager/internal/fsck":    {"util", "mount", "mount/table", "volume", "volume/containermounts", "volume/internal", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/rootdir"},
-		"volume/volumemanager/internal/rootdir": {"util", "mount", "mount/table", "volume"},
+		"volume/volumemanager/internal/devices":  {"util", "mount", "mount/table", "volume", "volume/selinux", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/rootdir"},
+		"volume/volumemanager/internal/fsck":     {"util", "mount", "mount/table", "volume", "volume/containermounts", "volume/internal", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/rootdir"},
+		"volume/volumemanager/internal/podspec":  {"volume", "volume/claimbinding", "volume/objects"},
+		"volume/volumemanager/internal/progress": {"volume"},
+		"volume/volumemanager/internal/rootdir":  {"util", "mount", "mount/table", "volume"},
 	}
 }
 

@@ -24,8 +24,7 @@ const (
 // are to shrink: nothing is added here, and an entry that is not needed any more fails.
 func tooLarge() map[string]size {
 	return map[string]size{
-		"volume/volumemanager": {lines: 6_400},
-		"volume/volumetest":    {files: 41, lines: 6_620},
+		"volume/volumetest": {files: 41, lines: 6_620},
 	}
 }
 

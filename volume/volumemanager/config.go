@@ -10,10 +10,10 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/table"
-	"github.com/podvol/podvol/util/loophold"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/selinux"
+	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
 )
 
 // Config is what a [Manager] is made of. RootDir, NodeName, Objects and
@@ -100,7 +100,7 @@ func New(config Config) (*Manager, error) {
 		config.SetUpTimeout = 2 * time.Minute
 	}
 	if config.DeviceHolder == nil {
-		config.DeviceHolder = loopHolder{}
+		config.DeviceHolder = blockmap.LoopHolder{}
 	}
 	host := config.host()
 	plugins, err := volume.NewVolumePluginMgr(config.Plugins, host)
@@ -161,13 +161,3 @@ type DeviceHolder interface {
 	// Release ends the hold; none is success, also where path is gone.
 	Release(path string) error
 }
-
-// loopHolder is the kubelet's way: a loop device.
-type loopHolder struct{}
-
-func (loopHolder) Hold(path string) error {
-	_, err := loophold.Hold(path)
-	return err
-}
-
-func (loopHolder) Release(path string) error { return loophold.Release(path) }

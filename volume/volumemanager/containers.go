@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/podspec"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -181,15 +182,10 @@ func (m *Manager) ExtraSupplementalGroups(podUID types.UID) (groups []int64) {
 			continue
 		}
 		group, err := strconv.ParseUint(s.actual.record.PersistentVolume.Annotations[groupOfVolume], 10, 32)
-		if err == nil && !hasGroup(p.pod, int64(group)) {
+		if err == nil && !podspec.HasGroup(p.pod, int64(group)) {
 			groups = append(groups, int64(group))
 		}
 	}
 	slices.Sort(groups)
 	return slices.Compact(groups)
-}
-
-func hasGroup(pod *v1.Pod, group int64) bool {
-	sc := pod.Spec.SecurityContext
-	return sc != nil && slices.Contains(sc.SupplementalGroups, group)
 }

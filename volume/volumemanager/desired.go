@@ -6,11 +6,11 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/validation"
+	"github.com/podvol/podvol/volume/volumemanager/internal/podspec"
 )
 
 var (
@@ -61,16 +61,10 @@ func (m *Manager) PutPod(pod *v1.Pod) error {
 	if misunderstood != nil && m.isNew(pod.UID) {
 		return misunderstood
 	}
-	if p := m.pods[pod.UID]; p == nil || !p.wanted || !samePod(p.pod, pod) {
+	if p := m.pods[pod.UID]; p == nil || !p.wanted || !podspec.Same(p.pod, pod) {
 		m.declare(pod)
 	}
 	return nil
-}
-
-// samePod reports whether two pods want the same of their volumes.
-func samePod(a, b *v1.Pod) bool {
-	return equality.Semantic.DeepEqual(a.Labels, b.Labels) && equality.Semantic.DeepEqual(a.Annotations, b.Annotations) &&
-		equality.Semantic.DeepEqual(a.Spec, b.Spec)
 }
 
 // declare makes the pod a part of the desired state of the world. The caller holds the lock.
@@ -78,13 +72,13 @@ func (w *world) declare(pod *v1.Pod) *podState {
 	p := w.pod(pod.UID)
 	w.declarations++
 	p.declaration = w.declarations
-	p.name, p.pod = podName(pod), pod.DeepCopy() // operations may outlive the call
+	p.name, p.pod = podspec.Name(pod), pod.DeepCopy() // operations may outlive the call
 	p.wanted, p.deleted, p.ended, p.released = true, false, false, false
 	for _, s := range p.volumes {
 		s.wanted, s.unused = false, false
 	}
 	for i := range p.pod.Spec.Volumes {
-		names := namesOf(p.pod, &p.pod.Spec.Volumes[i])
+		names := podspec.NamesOf(p.pod, &p.pod.Spec.Volumes[i])
 		s := p.volumeFor(names)
 		if s.wanted || s.unused {
 			continue // another volume of the same claim
@@ -242,46 +236,10 @@ func (w *world) hasRecovered() bool {
 	}
 }
 
-func podName(pod *v1.Pod) types.NamespacedName {
-	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-}
-
-// namesOf returns the pod's volumes that are the same directory as v: those of
-// the same claim.
-func namesOf(pod *v1.Pod, v *v1.Volume) (names []string) {
-	claim, isClaim := claimFor(pod, v)
-	if !isClaim {
-		return []string{v.Name}
-	}
-	for i := range pod.Spec.Volumes {
-		other := &pod.Spec.Volumes[i]
-		if name, ok := claimFor(pod, other); ok && name == claim {
-			names = append(names, other.Name)
-		}
-	}
-	return names
-}
-
 // ErrPodEnded says that a pod's containers have ended for good: its status has the
 // phase Succeeded or Failed, and none of them running. Its volumes are not set up;
 // [Manager.PutPod] has them torn down.
 var ErrPodEnded = errors.New("the pod has ended (phase Succeeded or Failed), so that its volumes are torn down and not set up")
-
-func containerStatuses(pod *v1.Pod) []v1.ContainerStatus {
-	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses)
-}
-
-// tellsOfAll reports whether a pod's status names each of its containers, so that
-// there is none of which nothing is known.
-func tellsOfAll(pod *v1.Pod) bool {
-	told := containerStatuses(pod)
-	all := true
-	volume.EachContainer(pod, func(c *v1.Container, _ string) bool {
-		all = slices.ContainsFunc(told, func(s v1.ContainerStatus) bool { return s.Name == c.Name })
-		return all
-	})
-	return all
-}
 
 // endPod withdraws a pod that has ended, but does not forget it: its own data may stay
 // until it is deleted. The caller holds the lock.
@@ -294,11 +252,11 @@ func (w *world) endPod(pod *v1.Pod) {
 	default:
 		p = w.pod(pod.UID) // there may be records of it
 	}
-	gone := w.config.Containers == nil && tellsOfAll(pod)
+	gone := w.config.Containers == nil && podspec.TellsOfAll(pod)
 	if p.ended && (p.released || !gone) {
 		return // just so
 	}
-	p.name, p.pod, p.ended = podName(pod), pod.DeepCopy(), true
+	p.name, p.pod, p.ended = podspec.Name(pod), pod.DeepCopy(), true
 	w.withdraw(p, gone)
 }
 

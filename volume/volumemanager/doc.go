@@ -11,7 +11,8 @@
 //
 //	declare   desired.go    [Manager.PutPod], [Manager.DeletePod]: what is wanted
 //	decide    reconcile.go  compare what is wanted with what there is: one operation, or none
-//	resolve   resolve.go    the claim's PersistentVolume, and the plugin; nothing is touched
+//	resolve   setup.go      the claim's PersistentVolume (internal/podspec), and the plugin;
+//	                        nothing is touched
 //	admit     admit.go      refuse what would hide, replace or take another volume
 //	record    setup.go      write what may be mounted from now on, and sync it
 //	act       setup.go      the device, where a plugin mounts one once per node (internal/devices)

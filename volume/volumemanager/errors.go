@@ -4,13 +4,14 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/selinux"
 	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
+	"github.com/podvol/podvol/volume/volumemanager/internal/podspec"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
 // Causes of a volume's errors, for [errors.Is]; each is that of a *[volume.Failure].
 const (
 	// ErrNodeAffinity: the PersistentVolume belongs to other nodes.
-	ErrNodeAffinity volume.Cause = "the volume belongs to other nodes"
+	ErrNodeAffinity = podspec.ErrNodeAffinity
 	// ErrReplaced: a pod's volume is mounted from another source than is now asked for.
 	// Its containers may be using it, so it is left alone.
 	ErrReplaced volume.Cause = "the volume is mounted from another source"

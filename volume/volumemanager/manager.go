@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -237,14 +238,11 @@ func (m *Manager) waitForRun(ctx context.Context) error {
 func (m *Manager) Explain() []VolumeStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var all []VolumeStatus
+	var all []*podVolume
 	for _, p := range m.pods {
-		for _, s := range p.volumes {
-			all = append(all, m.rows(s)...)
-		}
+		all = append(all, p.volumes...)
 	}
-	slices.SortFunc(all, compareStatus)
-	return all
+	return m.sortedRows(slices.Values(all))
 }
 
 // Metrics measures one of a pod's volumes, by its name in the pod, and returns
@@ -327,12 +325,7 @@ func (m *Manager) Subscribe(f func(VolumeStatus)) (stop func()) {
 func (m *Manager) ExplainClaim(claim types.NamespacedName) []VolumeStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var all []VolumeStatus
-	for s := range m.byClaim[claim] {
-		all = append(all, m.rows(s)...)
-	}
-	slices.SortFunc(all, compareStatus)
-	return all
+	return m.sortedRows(maps.Keys(m.byClaim[claim]))
 }
 
 // ExplainPod returns those of [Manager.Explain]'s rows that are the given pod's, in
@@ -340,14 +333,8 @@ func (m *Manager) ExplainClaim(claim types.NamespacedName) []VolumeStatus {
 func (m *Manager) ExplainPod(podUID types.UID) []VolumeStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	p := m.pods[podUID]
-	if p == nil {
-		return nil
+	if p := m.pods[podUID]; p != nil {
+		return m.sortedRows(slices.Values(p.volumes))
 	}
-	var all []VolumeStatus
-	for _, s := range p.volumes {
-		all = append(all, m.rows(s)...)
-	}
-	slices.SortFunc(all, compareStatus)
-	return all
+	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/podvol/podvol/util/durable"
@@ -51,10 +50,8 @@ func (v *recovery) recover(ctx context.Context) error {
 		v.log.Warn("a volume record cannot be read", "error", err)
 		v.recoverUnreadable(err)
 	}
-	for _, record := range found {
-		if err := v.recoverRecord(record, mounted); err != nil {
-			return err
-		}
+	if err := v.recoverAll(found, mounted); err != nil {
+		return err
 	}
 	if v.config.Adopt {
 		if err := v.adopt(ctx, mounted); err != nil {
@@ -149,7 +146,7 @@ func (w *world) sourceName(record *mountrecord.Record) string {
 	return name
 }
 
-// load reads the records, so that it is known who shares a device.
+// load learns what the records say, so that it is known which volumes share a device.
 func (v *recovery) load() error {
 	mounted, err := rootdir.ReadMounts(v.host.RootDir, v.host.Mounter)
 	if err != nil {
@@ -159,9 +156,16 @@ func (v *recovery) load() error {
 	if v.records, found, _, err = rootdir.OpenRecords(v.host.RootDir); err != nil {
 		return err
 	}
-	for _, r := range found {
-		if err := v.recoverRecord(r, mounted); err != nil {
-			return errors.Join(err, v.records.Close())
+	if err := v.recoverAll(found, mounted); err != nil {
+		return errors.Join(err, v.records.Close())
+	}
+	return nil
+}
+
+func (v *recovery) recoverAll(found []*mountrecord.Record, mounted rootdir.Mounts) error {
+	for _, record := range found {
+		if err := v.recoverRecord(record, mounted); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -169,17 +173,10 @@ func (v *recovery) load() error {
 
 // ErrKubeletRuns says that a kubelet runs on this machine, whose volumes must
 // not be taken over under its hands.
-var ErrKubeletRuns = errors.New("a kubelet runs on this machine; stop it before its volumes are adopted")
+var ErrKubeletRuns = rootdir.ErrKubeletRuns
 
-// refuseKubelet fails while a process called kubelet runs.
 func (c Config) refuseKubelet() error {
-	proc := cmp.Or(c.kubeletDir, rootdir.ProcDir)
-	for _, pid := range rootdir.Processes(proc) {
-		if rootdir.CommandOf(proc, pid) == "kubelet" {
-			return fmt.Errorf("%w (process %d)", ErrKubeletRuns, pid)
-		}
-	}
-	return nil
+	return rootdir.RefuseKubelet(cmp.Or(c.kubeletDir, rootdir.ProcDir))
 }
 
 // adopt makes a record for each directory of a volume that has none. What no

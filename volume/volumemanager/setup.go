@@ -1,9 +1,7 @@
 package volumemanager
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -11,11 +9,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
+	"github.com/podvol/podvol/volume/volumemanager/internal/podspec"
+	"github.com/podvol/podvol/volume/volumemanager/internal/progress"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -42,17 +41,18 @@ type setUp struct {
 	device  *devices.Use // nil: none
 	undo    func()       // puts the record back, after the directories are gone; nil: it stays
 	// progress is what the plugin reports to.
-	progress *progress
+	progress *progress.Reporter
 }
 
 // setUp sets a volume up as its pod was declared when that was decided on.
 func (o *operator) setUp(ctx context.Context, s *podVolume, w attempt) error {
-	waits := newPatience(ctx, o.config.SetUpTimeout)
-	defer waits.end()
+	waits := progress.NewPatience(ctx, o.config.SetUpTimeout)
+	defer waits.End()
 	ctx = waits
-	u := &setUp{of: s, pod: w.pod, record: &mountrecord.Record{PodUID: w.pod.UID, Pod: podName(w.pod), NodeName: o.host.NodeName, Volumes: w.names}}
-	u.progress = o.newProgress(u, waits)
-	defer u.progress.end()
+	u := &setUp{of: s, pod: w.pod, record: &mountrecord.Record{PodUID: w.pod.UID, Pod: podspec.Name(w.pod), NodeName: o.host.NodeName, Volumes: w.names}}
+	u.progress = progress.Begin(progress.Config{Pod: u.pod, Volumes: w.names, Events: o.config.Events, Patience: waits,
+		Show: func(now volume.Progress) { o.showProgress(s, &now) }})
+	defer o.endProgress(s, u.progress)
 	err := o.trySetUp(ctx, u)
 	if err == nil {
 		o.refreshLater(s, u.mounter)
@@ -61,6 +61,23 @@ func (o *operator) setUp(ctx context.Context, s *podVolume, w attempt) error {
 	o.event(ctx, u, err)
 	o.undoSetUp(ctx, u)
 	return err
+}
+
+// showProgress makes what a plugin says part of the volume's rows.
+func (o *operator) showProgress(s *podVolume, now *volume.Progress) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s.progress = now
+	o.publish(s)
+}
+
+func (o *operator) endProgress(s *podVolume, r *progress.Reporter) {
+	if !r.End() {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s.progress = nil
 }
 
 func (o *operator) trySetUp(ctx context.Context, u *setUp) error {
@@ -133,12 +150,12 @@ func (o *operator) removeEmptyDirs(ctx context.Context, s *podVolume) error {
 // prepare finds out, without touching anything, what is to be done. With an
 // error, the record says as much as was found.
 func (o *operator) prepare(ctx context.Context, depends dependencies, u *setUp) error {
-	spec, err := o.resolve(ctx, depends, u.pod, volumeNamed(u.pod, u.record.Volumes[0]))
+	spec, err := podspec.Resolve(ctx, depends, o.config.NodeName, u.pod, podspec.Volume(u.pod, u.record.Volumes[0]))
 	if err != nil {
 		return err
 	}
 	u.record.InlineVolume, u.record.PersistentVolume, u.record.ReadOnly = spec.Volume, spec.PersistentVolume, spec.ReadOnly
-	if err := checkMode(u.pod, u.record.Volumes, spec); err != nil {
+	if err := podspec.CheckMode(u.pod, u.record.Volumes, spec); err != nil {
 		return err
 	}
 	plugin, err := o.plugins.FindPluginBySpec(spec)
@@ -146,10 +163,10 @@ func (o *operator) prepare(ctx context.Context, depends dependencies, u *setUp) 
 		return err
 	}
 	u.record.Plugin, u.record.Source = plugin.GetPluginName(), volume.DescribeSource(plugin, spec)
-	if err := checkMountOptions(plugin, spec); err != nil {
+	if err := podspec.CheckMountOptions(plugin, spec); err != nil {
 		return err
 	}
-	if err := o.checkNamesake(u.pod, spec, plugin); err != nil {
+	if err := podspec.CheckNamesake(o.plugins, u.pod, spec, plugin); err != nil {
 		return err
 	}
 	for _, ref := range volume.DependsOn(plugin, spec, u.pod) {
@@ -182,54 +199,12 @@ func (u *setUp) prepareVolume(plugin volume.VolumePlugin, spec *volume.Spec) (er
 	return nil
 }
 
-// mounterArgs are the wishes of the pod for this volume.
+// MounterArgs are the wishes of the pod for this volume.
 func (u *setUp) mounterArgs() volume.MounterArgs {
-	args := mounterArgs(u.pod)
+	args := podspec.MounterArgs(u.pod)
 	args.SELinuxLabel = u.record.SELinuxLabel
-	args.Progress = u.progress.report
+	args.Progress = u.progress.Report
 	return args
-}
-
-// volumeNamed returns the pod's volume of this name, which it has.
-func volumeNamed(pod *v1.Pod, name string) *v1.Volume {
-	i := slices.IndexFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
-	return &pod.Spec.Volumes[i]
-}
-
-func checkMountOptions(plugin volume.VolumePlugin, spec *volume.Spec) error {
-	pv := spec.PersistentVolume
-	if pv == nil || volume.SupportsMountOption(plugin) {
-		return nil
-	}
-	field := ""
-	switch {
-	case len(pv.Spec.MountOptions) > 0:
-		field = "spec.mountOptions"
-	case pv.Annotations[v1.MountOptionAnnotation] != "":
-		field = "annotation " + v1.MountOptionAnnotation
-	default:
-		return nil
-	}
-	return volume.Invalid(field, "volumes of %s take no mount options; remove them from PersistentVolume %s", plugin.GetPluginName(), pv.Name)
-}
-
-// checkNamesake refuses a PersistentVolume whose directory is that of an inline
-// volume of the pod: directories are named after both alike.
-func (o *operator) checkNamesake(pod *v1.Pod, spec *volume.Spec, plugin volume.VolumePlugin) error {
-	if spec.PersistentVolume == nil {
-		return nil
-	}
-	for i := range pod.Spec.Volumes {
-		v := &pod.Spec.Volumes[i]
-		if _, isClaim := claimFor(pod, v); isClaim || v.Name != spec.Name() || !volume.UsedByContainer(pod, v.Name) {
-			continue
-		}
-		other, err := o.plugins.FindPluginBySpec(volume.NewSpecFromVolume(v))
-		if err == nil && other.GetPluginName() == plugin.GetPluginName() {
-			return volume.Invalid("volume "+v.Name, "has the name of PersistentVolume %s, which this pod uses too, so that both would have one directory; rename the volume", v.Name)
-		}
-	}
-	return nil
 }
 
 // apply is the operation itself: record, sync, act, confirm.
@@ -389,36 +364,24 @@ func wrap(r *mountrecord.Record, volumeName, op string, err error) error {
 	return e
 }
 
-// event reports a failure in the kubelet's words, which begin with the volume's
-// own name as its directory has it, or with the pod's name for it while nobody knows
-// that of its claim, but not that it was given up.
-func (o *operator) event(ctx context.Context, u *setUp, err error) {
-	if o.config.Events == nil || errors.Is(context.Cause(ctx), ErrWithdrawn) || errors.Is(context.Cause(ctx), context.Canceled) {
-		return
+// label sets the label that the volume is asked to be mounted with. One that is
+// mounted keeps its own, since another needs another mount.
+func (o *operator) label(ctx context.Context, u *setUp, plugin volume.VolumePlugin, spec *volume.Spec) (err error) {
+	if label, mounted := o.mountedLabel(u); mounted {
+		u.record.SELinuxLabel = label
+		return nil
 	}
-	if _, waits := errors.AsType[*AttachmentError](err); waits || errors.Is(err, claimbinding.ErrUnbound) {
-		return
-	}
-	reason, step := failedStep(err, u.mapping != nil)
-	for _, name := range u.record.Volumes {
-		o.config.Events.Event(u.pod, v1.EventTypeWarning, reason,
-			fmt.Sprintf("%s failed for volume %q : %v", step, cmp.Or(u.record.Spec().Name(), name), wrap(u.record, name, "SetUp", err)))
-	}
+	u.record.SELinuxLabel, err = o.config.SELinux.MountLabel(ctx, u.pod, u.record.Volumes, plugin, spec)
+	return err
 }
 
-// failedStep are the kubelet's words for the part of a set-up that has failed.
-func failedStep(err error, block bool) (reason, step string) {
-	op := "SetUp"
-	if own, ok := errors.AsType[*volume.Error](err); ok {
-		op = own.Op
+func (o *operator) mountedLabel(u *setUp) (label string, mounted bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, s := range u.of.pod.volumes { // one that was adopted has another entry
+		if s.state == StateMounted && s.actual.record != nil && s.actual.key == u.key {
+			return s.actual.record.SELinuxLabel, true
+		}
 	}
-	switch {
-	case block && op == "SetUp":
-		return "FailedMapVolume", "MapVolume"
-	case block:
-		return "FailedMapVolume", "MapVolume." + op
-	case op == "MountDevice" || op == "WaitForAttach":
-		return "FailedMount", "MountVolume." + op
-	}
-	return "FailedMount", "MountVolume.SetUp"
+	return "", false
 }

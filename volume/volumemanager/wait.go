@@ -13,6 +13,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
+	"github.com/podvol/podvol/volume/volumemanager/internal/podspec"
 )
 
 // SetUpPod declares the pod as [Manager.PutPod] does and waits until each of
@@ -354,7 +355,7 @@ func pendingVolumes(pod *v1.Pod) *PodVolumes {
 	if pod == nil {
 		return &PodVolumes{}
 	}
-	result := &PodVolumes{Pod: podName(pod), PodUID: pod.UID, Volumes: make([]VolumeStatus, len(pod.Spec.Volumes))}
+	result := &PodVolumes{Pod: podspec.Name(pod), PodUID: pod.UID, Volumes: make([]VolumeStatus, len(pod.Spec.Volumes))}
 	now := time.Now()
 	for i, v := range pod.Spec.Volumes {
 		result.Volumes[i] = VolumeStatus{Pod: result.Pod, PodUID: pod.UID, Volume: v.Name, State: StatePending, Since: now}
@@ -416,16 +417,12 @@ func (m *Manager) remains(podUID types.UID, ended error) *PodVolumes {
 	if !ok {
 		return result
 	}
-	result.Pod = p.name
-	for _, s := range p.volumes {
-		for _, row := range m.rows(s) {
-			if ended != nil {
-				row = pending(row, ended, m.goneBefore(p))
-			}
-			result.Volumes = append(result.Volumes, row)
+	result.Pod, result.Volumes = p.name, m.sortedRows(slices.Values(p.volumes))
+	for i, row := range result.Volumes {
+		if ended != nil {
+			result.Volumes[i] = pending(row, ended, m.goneBefore(p))
 		}
 	}
-	slices.SortFunc(result.Volumes, compareStatus)
 	return result
 }
 

@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"fmt"
+	"iter"
 	"log/slog"
 	"slices"
 	"sync"
@@ -107,6 +108,15 @@ func (w *world) rows(s *podVolume) []VolumeStatus {
 		rows[i].Server = health
 	}
 	return rows
+}
+
+// sortedRows are the rows of several directories, by pod and volume. The caller holds the lock.
+func (w *world) sortedRows(volumes iter.Seq[*podVolume]) (all []VolumeStatus) {
+	for s := range volumes {
+		all = append(all, w.rows(s)...)
+	}
+	slices.SortFunc(all, compareStatus)
+	return all
 }
 
 // healthOf is what the plugin knows of the volume's server; zero: it keeps no

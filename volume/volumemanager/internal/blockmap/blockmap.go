@@ -25,6 +25,7 @@ import (
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/loophold"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
@@ -241,3 +242,15 @@ func unlink(path string) error {
 	}
 	return podmount.Unlink(path)
 }
+
+// LoopHolder holds devices as the kubelet does: by a loop device.
+type LoopHolder struct{}
+
+// Hold implements [Holder].
+func (LoopHolder) Hold(path string) error {
+	_, err := loophold.Hold(path)
+	return err
+}
+
+// Release implements [Holder].
+func (LoopHolder) Release(path string) error { return loophold.Release(path) }

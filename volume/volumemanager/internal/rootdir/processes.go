@@ -1,6 +1,8 @@
 package rootdir
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -31,4 +33,17 @@ func CommandOf(proc string, pid int) string {
 		return ""
 	}
 	return strings.TrimSuffix(string(text), "\n")
+}
+
+// ErrKubeletRuns says that a kubelet runs on this machine.
+var ErrKubeletRuns = errors.New("a kubelet runs on this machine; stop it before its volumes are adopted")
+
+// RefuseKubelet fails with [ErrKubeletRuns] while a process called kubelet runs.
+func RefuseKubelet(proc string) error {
+	for _, pid := range Processes(proc) {
+		if CommandOf(proc, pid) == "kubelet" {
+			return fmt.Errorf("%w (process %d)", ErrKubeletRuns, pid)
+		}
+	}
+	return nil
 }

@@ -1,4 +1,7 @@
-package volumemanager
+// Package podspec reads what a pod says of its volumes: which claim a volume is, and the
+// PersistentVolume of that, which volumes are one directory, how containers use them, and
+// what is asked of a mount.
+package podspec
 
 import (
 	"context"
@@ -7,6 +10,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -14,6 +18,9 @@ import (
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 )
+
+// ErrNodeAffinity is the cause where a PersistentVolume belongs to other nodes.
+const ErrNodeAffinity volume.Cause = "the volume belongs to other nodes"
 
 func otherNodes(pv, node string) error {
 	return &volume.Failure{
@@ -23,9 +30,9 @@ func otherNodes(pv, node string) error {
 	}
 }
 
-// claimFor returns the name of the claim that a pod's volume is, if it is one. That
+// ClaimOf returns the name of the claim that a pod's volume is, if it is one. That
 // of an ephemeral volume is named after pod and volume.
-func claimFor(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
+func ClaimOf(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
 	switch {
 	case v.PersistentVolumeClaim != nil:
 		return types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}, true
@@ -35,10 +42,10 @@ func claimFor(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
 	return types.NamespacedName{}, false
 }
 
-// resolve returns the spec of a pod's volume: the volume itself, or the
+// Resolve returns the spec of a pod's volume: the volume itself, or the
 // PersistentVolume that its claim is bound to.
-func (o *operator) resolve(ctx context.Context, source objects.Source, pod *v1.Pod, v *v1.Volume) (*volume.Spec, error) {
-	name, isClaim := claimFor(pod, v)
+func Resolve(ctx context.Context, source objects.Source, nodeName string, pod *v1.Pod, v *v1.Volume) (*volume.Spec, error) {
+	name, isClaim := ClaimOf(pod, v)
 	if !isClaim {
 		return volume.NewSpecFromVolume(v), nil
 	}
@@ -49,7 +56,7 @@ func (o *operator) resolve(ctx context.Context, source objects.Source, pod *v1.P
 	if err != nil {
 		return nil, volume.NothingDone(err)
 	}
-	pv, err := o.boundVolume(ctx, source, claim)
+	pv, err := boundVolume(ctx, source, nodeName, claim)
 	if err != nil {
 		return nil, volume.NothingDone(err)
 	}
@@ -72,7 +79,7 @@ func checkEphemeral(pod *v1.Pod, v *v1.Volume, name types.NamespacedName, claim 
 	return nil
 }
 
-func (o *operator) boundVolume(ctx context.Context, source objects.Source, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
+func boundVolume(ctx context.Context, source objects.Source, nodeName string, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
 	if claim.Spec.VolumeName == "" {
 		return nil, claimbinding.Check(claim, nil)
 	}
@@ -83,27 +90,27 @@ func (o *operator) boundVolume(ctx context.Context, source objects.Source, claim
 	if err := claimbinding.Check(claim, pv); err != nil {
 		return nil, err
 	}
-	return pv, o.checkAffinity(ctx, source, pv)
+	return pv, checkAffinity(ctx, source, nodeName, pv)
 }
 
-func (o *operator) checkAffinity(ctx context.Context, source objects.Source, pv *v1.PersistentVolume) error {
+func checkAffinity(ctx context.Context, source objects.Source, nodeName string, pv *v1.PersistentVolume) error {
 	if pv.Spec.NodeAffinity == nil {
 		return nil
 	}
 	var labels map[string]string // without a Node object just the host name, which MatchesNode knows
-	node, err := objects.Get[*v1.Node](ctx, source, volume.NewObjectRef("Node", "", o.config.NodeName))
+	node, err := objects.Get[*v1.Node](ctx, source, volume.NewObjectRef("Node", "", nodeName))
 	switch {
 	case err == nil:
 		labels = node.Labels
 	case !errors.Is(err, volume.ErrNotFound):
 		return err
 	}
-	matches, err := claimbinding.MatchesNode(pv, labels, o.config.NodeName)
+	matches, err := claimbinding.MatchesNode(pv, labels, nodeName)
 	if err != nil {
 		return err
 	}
 	if !matches {
-		return otherNodes(pv.Name, o.config.NodeName)
+		return otherNodes(pv.Name, nodeName)
 	}
 	return nil
 }
@@ -113,15 +120,15 @@ func (o *operator) checkAffinity(ctx context.Context, source objects.Source, pv 
 func readOnlyByAll(pod *v1.Pod, claim types.NamespacedName) bool {
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		if name, ok := claimFor(pod, v); ok && name == claim && (v.PersistentVolumeClaim == nil || !v.PersistentVolumeClaim.ReadOnly) {
+		if name, ok := ClaimOf(pod, v); ok && name == claim && (v.PersistentVolumeClaim == nil || !v.PersistentVolumeClaim.ReadOnly) {
 			return false
 		}
 	}
 	return true
 }
 
-// mounterArgs are the pod's wishes for all of its volumes.
-func mounterArgs(pod *v1.Pod) volume.MounterArgs {
+// MounterArgs are the pod's wishes for all of its volumes.
+func MounterArgs(pod *v1.Pod) volume.MounterArgs {
 	args := volume.MounterArgs{FsUser: commonUser(pod)}
 	if sc := pod.Spec.SecurityContext; sc != nil {
 		args.FsGroup = sc.FSGroup
@@ -165,9 +172,9 @@ func commonUser(pod *v1.Pod) *int64 {
 	return user
 }
 
-// checkMode refuses a container that mounts what is a device, or has as a device
+// CheckMode refuses a container that mounts what is a device, or has as a device
 // what is a file system. The names are the pod's, all of the same volume.
-func checkMode(pod *v1.Pod, names []string, spec *volume.Spec) (err error) {
+func CheckMode(pod *v1.Pod, names []string, spec *volume.Spec) (err error) {
 	volume.EachContainer(pod, func(c *v1.Container, _ string) bool {
 		err = checkUse(c, names, spec)
 		return err == nil
@@ -191,24 +198,94 @@ func checkUse(c *v1.Container, names []string, spec *volume.Spec) error {
 	return nil
 }
 
-// label sets the label that the volume is asked to be mounted with. One that is
-// mounted keeps its own, since another needs another mount.
-func (o *operator) label(ctx context.Context, u *setUp, plugin volume.VolumePlugin, spec *volume.Spec) (err error) {
-	if label, mounted := o.mountedLabel(u); mounted {
-		u.record.SELinuxLabel = label
-		return nil
-	}
-	u.record.SELinuxLabel, err = o.config.SELinux.MountLabel(ctx, u.pod, u.record.Volumes, plugin, spec)
-	return err
+// HasGroup reports whether a pod names a supplemental group.
+func HasGroup(pod *v1.Pod, group int64) bool {
+	sc := pod.Spec.SecurityContext
+	return sc != nil && slices.Contains(sc.SupplementalGroups, group)
 }
 
-func (o *operator) mountedLabel(u *setUp) (label string, mounted bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, s := range u.of.pod.volumes { // one that was adopted has another entry
-		if s.state == StateMounted && s.actual.record != nil && s.actual.key == u.key {
-			return s.actual.record.SELinuxLabel, true
+// Same reports whether two pods want the same of their volumes.
+func Same(a, b *v1.Pod) bool {
+	return equality.Semantic.DeepEqual(a.Labels, b.Labels) && equality.Semantic.DeepEqual(a.Annotations, b.Annotations) &&
+		equality.Semantic.DeepEqual(a.Spec, b.Spec)
+}
+
+// Name is the pod's namespace and name.
+func Name(pod *v1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}
+
+// NamesOf returns the pod's volumes that are the same directory as v: those of
+// the same claim.
+func NamesOf(pod *v1.Pod, v *v1.Volume) (names []string) {
+	claim, isClaim := ClaimOf(pod, v)
+	if !isClaim {
+		return []string{v.Name}
+	}
+	for i := range pod.Spec.Volumes {
+		other := &pod.Spec.Volumes[i]
+		if name, ok := ClaimOf(pod, other); ok && name == claim {
+			names = append(names, other.Name)
 		}
 	}
-	return "", false
+	return names
+}
+
+func containerStatuses(pod *v1.Pod) []v1.ContainerStatus {
+	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses)
+}
+
+// TellsOfAll reports whether a pod's status names each of its containers, so that
+// there is none of which nothing is known.
+func TellsOfAll(pod *v1.Pod) bool {
+	told := containerStatuses(pod)
+	all := true
+	volume.EachContainer(pod, func(c *v1.Container, _ string) bool {
+		all = slices.ContainsFunc(told, func(s v1.ContainerStatus) bool { return s.Name == c.Name })
+		return all
+	})
+	return all
+}
+
+// Volume returns the pod's volume of this name, which it has.
+func Volume(pod *v1.Pod, name string) *v1.Volume {
+	i := slices.IndexFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
+	return &pod.Spec.Volumes[i]
+}
+
+// CheckMountOptions refuses mount options of a PersistentVolume where the plugin takes none.
+func CheckMountOptions(plugin volume.VolumePlugin, spec *volume.Spec) error {
+	pv := spec.PersistentVolume
+	if pv == nil || volume.SupportsMountOption(plugin) {
+		return nil
+	}
+	field := ""
+	switch {
+	case len(pv.Spec.MountOptions) > 0:
+		field = "spec.mountOptions"
+	case pv.Annotations[v1.MountOptionAnnotation] != "":
+		field = "annotation " + v1.MountOptionAnnotation
+	default:
+		return nil
+	}
+	return volume.Invalid(field, "volumes of %s take no mount options; remove them from PersistentVolume %s", plugin.GetPluginName(), pv.Name)
+}
+
+// CheckNamesake refuses a PersistentVolume whose directory is that of an inline
+// volume of the pod: directories are named after both alike.
+func CheckNamesake(plugins *volume.VolumePluginMgr, pod *v1.Pod, spec *volume.Spec, plugin volume.VolumePlugin) error {
+	if spec.PersistentVolume == nil {
+		return nil
+	}
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if _, isClaim := ClaimOf(pod, v); isClaim || v.Name != spec.Name() || !volume.UsedByContainer(pod, v.Name) {
+			continue
+		}
+		other, err := plugins.FindPluginBySpec(volume.NewSpecFromVolume(v))
+		if err == nil && other.GetPluginName() == plugin.GetPluginName() {
+			return volume.Invalid("volume "+v.Name, "has the name of PersistentVolume %s, which this pod uses too, so that both would have one directory; rename the volume", v.Name)
+		}
+	}
+	return nil
 }
