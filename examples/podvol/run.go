@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,9 +15,7 @@ import (
 
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
-	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/podrun"
 	"github.com/podvol/podvol/volume/podrun/runroot"
 	"github.com/podvol/podvol/volume/standalone"
@@ -199,81 +196,44 @@ func (o runOptions) args() []string {
 	return append(append(args, "--"), o.command...)
 }
 
-// run does what there is to do at root, and removes it in the end. An error
-// comes with the exit code that it makes.
+// run runs the program at root, which is removed in the end. An error comes with the exit
+// code that it makes.
 func (j *job) run(ctx context.Context, s streams, o runOptions, root *runroot.Root) (code int, err error) {
-	signals := podrun.TakeSignals()
-	defer signals.Stop()
-	settingUp, done := signals.Interruptible(ctx)
-	code, err, left := j.runAt(settingUp, s, o, root, signals)
-	done()
-	if left == nil {
-		removing, done := signals.Interruptible(context.WithoutCancel(ctx))
-		defer done()
-		left = root.Remove(removing)
-	}
-	if left != nil {
-		// Whoever repairs that needs all of it: records say what may be mounted.
-		root.Unlock()
-		err = errors.Join(err, fmt.Errorf("%s stays behind: %w; when nothing uses it any more: %s", root.Path(), left,
-			shellJoin(append(programName(executable()), "fsck", "--repair", "--root-dir", o.rootDir))))
-	}
-	return code, err
-}
-
-// runAt owns the root while the program runs; left is why something may be
-// mounted there still.
-func (j *job) runAt(ctx context.Context, s streams, o runOptions, root *runroot.Root, signals *podrun.Signals) (code int, err, left error) {
 	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	config := standalone.NodeConfig{
-		RootDir: root.Path(), NodeName: j.set.NodeName, Objects: j.set, Plugins: j.plugins, SetUpTimeout: o.timeout,
-		Logger: log, Events: loggedEvents{log, func(s string) string { return s }},
+	r := podrun.Run{
+		Program: j.program, Root: root, Manifests: j.set, Name: "podvol run", Timeout: o.timeout,
+		Node: standalone.NodeConfig{NodeName: j.set.NodeName, Plugins: j.plugins, SetUpTimeout: o.timeout,
+			Logger: log, Events: loggedEvents{log, func(s string) string { return s }}},
+		Claims: standalone.ClaimsConfig{RootDir: o.rootDir, Manager: "podvol run", VolumeDirs: o.volumes, LockTimeout: min(o.timeout, claimsWait), Logger: log},
+		Stdin:  s.in, Stdout: plaintext.AsGiven(s.out), Stderr: plaintext.AsGiven(s.err),
+		Repair: shellJoin(append(programName(executable()), "fsck", "--repair", "--root-dir", o.rootDir)),
 	}
-	claims := standalone.ClaimsConfig{RootDir: o.rootDir, WorkDir: root.Path(), Node: config, Store: objects.NewStore(), Manager: "podvol run",
-		VolumeDirs: o.volumes, LockTimeout: min(o.timeout, claimsWait), Logger: log}
-	var user *embedded.User
-	if standalone.UsesClaims(j.pods()) {
-		config.Objects = claims.Store
-		// Others do not see what is mounted at this root.
-		claims.Bound = func(ctx context.Context, c *embedded.Cluster) (err error) {
-			user, err = c.Use(ctx, fmt.Sprintf("podvol run (process %d)", os.Getpid()), j.pods()...)
-			return err
+	r.Groups = func(groups []int64) {
+		fmt.Fprintf(s.err, "podvol: the volumes' files belong to groups %d (annotation pv.beta.kubernetes.io/gid), which podvol run does not add: name them in spec.securityContext.supplementalGroups\n", groups)
+	}
+	reported := false
+	r.SetUp = func(ctx context.Context, node *standalone.Node, unbound standalone.UnboundClaims) error {
+		err := j.setUp(ctx, s, o, node, unbound)
+		reported = errors.Is(err, errReported)
+		return err
+	}
+	r.DeleteEphemeral = func(ctx context.Context, ended bool) error {
+		if !ended {
+			return j.deleteEphemeral(ctx, o, io.Discard, io.Discard)
 		}
-	}
-	// What a run that was killed has left is not this one's: ephemeral volumes begin
-	// empty.
-	if err := j.deleteEphemeral(ctx, o, io.Discard, io.Discard); err != nil {
-		return exitRunFailed, err, nil
-	}
-	node, err := standalone.StartNode(ctx, config)
-	if err != nil {
-		return exitRunFailed, err, nil
-	}
-	if code, err = exitRunFailed, j.setUp(ctx, s, o, node, claims); err == nil {
-		code, err = j.execute(ctx, s, o, node, signals)
-	}
-	left = j.tearDown(context.WithoutCancel(ctx), o, node, signals)
-	if left == nil {
-		if user != nil {
-			err = errors.Join(err, user.Release())
+		err := j.deleteEphemeral(ctx, o, io.Discard, s.err)
+		if reported { // and main prints no more of that
+			_ = reportedAlso(s.err, err)
+			return nil
 		}
-		deleting, done := signals.Interruptible(context.WithoutCancel(ctx))
-		defer done()
-		if gone := j.deleteEphemeral(deleting, o, io.Discard, s.err); errors.Is(err, errReported) {
-			err = reportedAlso(s.err, gone)
-		} else {
-			err = errors.Join(err, gone)
-		}
+		return err
 	}
-	return code, err, errors.Join(left, node.Stop())
+	return r.Do(ctx)
 }
 
 // deleteEphemeral deletes the claims of the pod's ephemeral volumes that nobody
 // uses.
 func (j *job) deleteEphemeral(ctx context.Context, o runOptions, deleted, kept io.Writer) error {
-	if !standalone.UsesClaims(j.pods()) {
-		return nil
-	}
 	return ephemeralClaims{
 		options: changeOptions{rootDir: o.rootDir, nodeName: j.set.NodeName, volumeDirs: o.volumes, timeout: o.timeout},
 		whose:   func(_ types.NamespacedName, uid types.UID) bool { return uid == j.pod.UID },
@@ -283,17 +243,8 @@ func (j *job) deleteEphemeral(ctx context.Context, o runOptions, deleted, kept i
 
 // setUp mounts the pod's volumes; errReported says that their errors are
 // printed.
-func (j *job) setUp(ctx context.Context, s streams, o runOptions, node *standalone.Node, claims standalone.ClaimsConfig) error {
-	pods := j.pods()
-	var unbound standalone.UnboundClaims
-	if standalone.UsesClaims(pods) {
-		// The claims are not the run's: data must never be shown to another claim
-		// by the next one.
-		var err error
-		if unbound, err = standalone.BindClaims(ctx, claims, j.set, pods, o.timeout); err != nil {
-			return err
-		}
-	}
+func (j *job) setUp(ctx context.Context, s streams, o runOptions, node *standalone.Node, unbound standalone.UnboundClaims) error {
+	pods := []*v1.Pod{j.pod}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout+lastWord)
 	defer cancel()
 	report := newReport(failurePrinter{s.err}, s.err, volumemanager.StateMounted, volumesOf(pods))
@@ -307,28 +258,6 @@ func (j *job) setUp(ctx context.Context, s streams, o runOptions, node *standalo
 	return nil
 }
 
-// execute runs the program where the volumes are mounted.
-func (j *job) execute(ctx context.Context, s streams, o runOptions, node *standalone.Node, signals *podrun.Signals) (code int, err error) {
-	config, err := j.program.Sandbox(ctx, node.Manager)
-	if err != nil {
-		return exitRunFailed, err
-	}
-	if groups := node.ExtraSupplementalGroups(j.pod.UID); len(groups) > 0 {
-		fmt.Fprintf(s.err, "podvol: the volumes' files belong to groups %d (annotation pv.beta.kubernetes.io/gid), which podvol run does not add: name them in spec.securityContext.supplementalGroups\n", groups)
-	}
-	config.Stdin, config.Stdout, config.Stderr = s.in, plaintext.AsGiven(s.out), plaintext.AsGiven(s.err)
-	return signals.Run(ctx, config)
-}
-
-// tearDown unmounts the volumes; another signal ends the wait for it.
-func (j *job) tearDown(ctx context.Context, o runOptions, node *standalone.Node, signals *podrun.Signals) error {
-	ctx, done := signals.Interruptible(ctx)
-	defer done()
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
-	return node.TearDownPod(ctx, j.pod.UID)
-}
-
 // job is what shall be run: one container of one pod.
 type job struct {
 	set     *manifest.Set
@@ -336,9 +265,6 @@ type job struct {
 	program *podrun.Program
 	plugins []volume.VolumePlugin // in place of stock ones
 }
-
-// pods are those whose volumes are set up.
-func (j *job) pods() []*v1.Pod { return []*v1.Pod{j.pod} }
 
 // failurePrinter prints what failed and no rows: standard output is the
 // program's.

@@ -44,7 +44,7 @@ func mayImport() map[string][]string {
 		"volume/localdiscovery":            {"util", "mount", "mount/format", "mount/table", "volume", "volume/objects", "volume/internal"},
 		"volume/containermounts":           {"util", "mount", "mount/host", "mount/table", "volume", "volume/internal"},
 		"volume/volumemanager":             {"util", "mount", "mount/host", "mount/table", "volume", "volume/containermounts", "volume/objects", "volume/internal", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/fsck", "volume/volumemanager/internal/podspec", "volume/volumemanager/internal/progress", "volume/volumemanager/internal/rootdir"},
-		"volume/podrun":                    {"util", "mount", "mount/host", "mount/sandbox", "volume", "volume/containerenv", "volume/containermounts", "volume/objects", "volume/standalone", "volume/volumemanager"},
+		"volume/podrun":                    {"util", "mount", "mount/host", "mount/sandbox", "volume", "volume/containerenv", "volume/containermounts", "volume/objects", "volume/persistentvolume/embedded", "volume/podrun/runroot", "volume/standalone", "volume/volumemanager"},
 		"volume/podrun/runroot":            {"util", "volume", "volume/volumemanager"},
 		"volume/standalone": {"util", "mount", "mount/host", "mount/table", "volume", "volume/objects", "volume/objects/persisted", "volume/persistentvolume", "volume/persistentvolume/embedded",
 			"volume/plugins", "volume/volumemanager"},

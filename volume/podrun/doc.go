@@ -5,11 +5,11 @@
 // caller's.
 //
 //  1. [Prepare] finds every fault before anything is changed.
-//  2. The caller sets the pod's volumes up at a node, such as a node of package
-//     standalone at a root directory of package runroot.
-//  3. [Program.Sandbox] describes the program with its mounts. [Signals.Run] runs
-//     it to its end and forwards signals.
-//  4. The caller tears the volumes down.
+//  2. [Run.Do] binds the pod's claims, sets its volumes up at a root directory of package
+//     runroot, runs the program to its end, and takes everything down again.
+//
+// An agent with a node of its own calls [Program.Sandbox] and [Signals.Run] instead, while
+// the pod's volumes are set up there.
 //
 // An ordinary user may not mount. Such a user does all this in a program that
 // [Signals.RunInUserNamespace] runs.
