@@ -12,7 +12,7 @@ import (
 // nothing use them: they read a volume's files as bytes, or check manifests.
 func portable() []string {
 	return []string{
-		"volume", "volume/claimbinding", "volume/containerenv", "volume/internal/downward", "volume/internal/payload", "volume/objects", "volume/objects/manifest",
+		"volume", "volume/claimbinding", "volume/containerenv", "volume/fileset", "volume/internal/downward", "volume/internal/payload", "volume/objects", "volume/objects/manifest", "volume/podfiles",
 		"volume/validation",
 	}
 }
@@ -27,12 +27,22 @@ func TestPortablePackages(t *testing.T) {
 			t.Errorf("%s is needed by a package for every system; it is for Linux", path)
 		}
 	}
-	for _, system := range []string{"darwin", "windows"} {
-		build := exec.Command("go", append([]string{"build"}, paths...)...)
+	for _, system := range []string{"darwin", "freebsd", "windows"} {
+		build := exec.Command("go", append([]string{"build", module + "/volume/atomicdir"}, paths...)...)
 		build.Dir = "../.."
 		build.Env = append(os.Environ(), "GOOS="+system, "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Errorf("for %s: %v\n%s", system, err, strings.TrimSpace(string(out)))
+		}
+	}
+}
+
+// A set of files is described, and written into a directory, without anything of Kubernetes:
+// programs that have none of it use these packages, too.
+func TestFileSetsNeedNoKubernetes(t *testing.T) {
+	for _, p := range goList(t, "-deps", module+"/volume/atomicdir", module+"/volume/fileset") {
+		if _, ours := inModule(p.ImportPath); !ours && strings.Contains(p.ImportPath, ".") && !strings.HasPrefix(p.ImportPath, "golang.org/x/sys") && !p.Standard {
+			t.Errorf("they are built with %s", p.ImportPath)
 		}
 	}
 }

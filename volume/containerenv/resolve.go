@@ -20,7 +20,7 @@ import (
 // Sources are where the values come from that are not in the pod.
 type Sources struct {
 	// Objects has the config maps and secrets.
-	Objects objects.Source
+	Objects objects.Getter
 	// Allocatable tells the node's size, which is the limit of a container that
 	// has none. Nil: a variable that needs it is an error.
 	Allocatable volume.AllocatableGetter

@@ -15,9 +15,9 @@ import (
 
 // Roles plays the roles of a volume host that read objects: [volume.SecretGetter],
 // [volume.ConfigMapGetter] and [volume.TrustBundleGetter]. Trust bundles by signer need a
-// Source that is a [Lister]. Errors are those of the Source. Its methods may be called from
+// Source that is a [KindReader]. Errors are those of the Source. Its methods may be called from
 // several goroutines as the Source's may.
-type Roles struct{ Source Source }
+type Roles struct{ Source Getter }
 
 var (
 	_ volume.SecretGetter      = Roles{}
@@ -50,7 +50,7 @@ func (r Roles) GetTrustBundle(ctx context.Context, name string) (string, error) 
 
 // GetTrustBundlesBySigner implements the role.
 func (r Roles) GetTrustBundlesBySigner(ctx context.Context, signer string, selector *metav1.LabelSelector) (string, error) {
-	lister, ok := r.Source.(Lister)
+	lister, ok := r.Source.(KindReader)
 	if !ok {
 		return "", &volume.MissingRoleError{Role: "volume.TrustBundleGetter", Field: "TrustBundles"}
 	}

@@ -8,8 +8,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/fileset"
 	"github.com/podvol/podvol/util/kubeapi"
+	"github.com/podvol/podvol/volume/fileset"
 )
 
 // Bounds of a projected token's life in seconds, as in the API.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/containermounts"
+	"github.com/podvol/podvol/volume/internal/podspec"
 	"github.com/podvol/podvol/volume/mountrecord"
-	"github.com/podvol/podvol/volume/volumemanager/internal/podspec"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 

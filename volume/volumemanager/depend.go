@@ -32,24 +32,9 @@ func (d dependencies) on(ref volume.ObjectRef) {
 		d.s.watches[i].used = true
 		return
 	}
-	stop := d.operator.watch(ref, func() { d.operator.dependencyChanged(d.s) })
+	config := &d.operator.config
+	stop := objects.WatchRef(config.Objects, config.TrustBundles, ref, func() { d.operator.dependencyChanged(d.s) })
 	d.s.watches = append(d.s.watches, watch{ref: ref, stop: stop, used: true})
-}
-
-// watch calls f after changes of an object, or without a name of any of its kind.
-// Trust bundles are watched where they are read.
-func (o *operator) watch(ref volume.ObjectRef, f func()) (stop func()) {
-	told := func(volume.ObjectRef) { f() }
-	if bundles, ok := o.config.TrustBundles.(volume.TrustBundleWatcher); ok && ref.Kind == "ClusterTrustBundle" {
-		return bundles.WatchTrustBundles(f)
-	}
-	if ref.Name != "" {
-		return o.config.Objects.Watch(ref, told)
-	}
-	if lister, ok := o.config.Objects.(objects.Lister); ok {
-		return lister.WatchKind(ref.Kind, told)
-	}
-	return func() {} // nor can they be read
 }
 
 // Get implements [objects.Source] for look-ups that make the volume depend on

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podspec"
 	"github.com/podvol/podvol/volume/validation"
-	"github.com/podvol/podvol/volume/volumemanager/internal/podspec"
 )
 
 var (
@@ -29,7 +29,7 @@ var (
 // updates it in place: a changed label reaches the downwardAPI volumes that
 // show it. A pod that is being torn down is set up again after that. Before
 // Run, the declaration is kept; after it the error is [ErrStopped]. Volumes that are
-// invalid are refused with *volume.InvalidSpecErrors, and nothing is changed; so
+// invalid are refused with *volume.InvalidSpecError, and nothing is changed; so
 // are annotations that a plugin cannot understand, of a pod that is new here (see
 // [Manager.CheckPod]). A volume at whose place there is one without a record,
 // which podvol has not made, is not set up but fails with [ErrNoRecord]:
@@ -192,7 +192,7 @@ func (w *world) dependencyChanged(s *podVolume) {
 }
 
 // CheckPod returns why [Manager.PutPod] would refuse the pod if it were new here,
-// as *volume.InvalidSpecErrors; nothing is changed. A pod that was declared or
+// as *volume.InvalidSpecError; nothing is changed. A pod that was declared or
 // has records is refused only for its volumes, which never change: annotations
 // do, and what is mounted must not be lost for that. What a plugin cannot
 // understand of it is an error of the volume that it concerns, if that is not

@@ -2,9 +2,9 @@ package volumemanager
 
 import (
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podspec"
 	"github.com/podvol/podvol/volume/selinux"
 	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
-	"github.com/podvol/podvol/volume/volumemanager/internal/podspec"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 

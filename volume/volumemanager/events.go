@@ -9,7 +9,7 @@ import (
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
-	"github.com/podvol/podvol/volume/volumemanager/internal/podspec"
+	"github.com/podvol/podvol/volume/internal/podspec"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 	v1 "k8s.io/api/core/v1"
 )

@@ -9,11 +9,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podspec"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
-	"github.com/podvol/podvol/volume/volumemanager/internal/podspec"
 	"github.com/podvol/podvol/volume/volumemanager/internal/progress"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )

@@ -13,7 +13,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
-	"github.com/podvol/podvol/volume/volumemanager/internal/podspec"
+	"github.com/podvol/podvol/volume/internal/podspec"
 )
 
 // SetUpPod declares the pod as [Manager.PutPod] does and waits until each of

@@ -11,9 +11,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/fileset"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fileset"
 )
 
 const nestedMode fs.FileMode = 0o755

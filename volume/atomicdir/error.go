@@ -1,11 +1,8 @@
 package atomicdir
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 )
 
 // Error is a failed publication. It never shows contents.
@@ -40,18 +37,6 @@ func (e *Error) Error() string {
 
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
-
-func (e *Error) advice() string {
-	switch {
-	case errors.Is(e.Err, unix.ENOSPC), errors.Is(e.Err, unix.EDQUOT):
-		return "its file system is full: free space or raise the volume's size limit (an update needs room for three versions)"
-	case errors.Is(e.Err, unix.EROFS):
-		return "its file system is read-only: see the kernel log"
-	case errors.Is(e.Err, unix.EACCES), errors.Is(e.Err, unix.EPERM):
-		return "the agent's user may not write there, or not set that owner"
-	}
-	return ""
-}
 
 // ForeignEntryError says that something that was not published here has the
 // name of a file to be published. It is left alone and nothing was changed.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package atomicdir
 
 import (
@@ -16,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/fileset"
+	"github.com/podvol/podvol/volume/fileset"
 )
 
 // What else is in the directory stays: mount points of nested volumes, files

@@ -1,3 +1,5 @@
+//go:build unix
+
 package atomicdir
 
 import (
@@ -8,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/fileset"
+	"github.com/podvol/podvol/volume/fileset"
 )
 
 // compareChunk is how many files are worth a goroutine of their own when a
@@ -54,7 +56,7 @@ func compareDir(fd int, n *node, created owner) bool {
 	defer unix.Close(below)
 	var st unix.Stat_t
 	// Both, so that equal files are marked whatever the directory's mode.
-	return compare(below, n, created) && fstat(below, &st) == nil && st.Mode&0o777 == dirMode
+	return compare(below, n, created) && fstat(below, &st) == nil && uint32(st.Mode)&0o777 == dirMode
 }
 
 // compareFiles marks the files among the entries of one directory.
@@ -82,7 +84,7 @@ func sameFile(dirfd int, name string, f *fileset.File, created owner, buffer []b
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
-	if fstat(fd, &st) != nil || st.Mode != unix.S_IFREG|uint32(f.Mode) || st.Size != int64(len(f.Data)) {
+	if fstat(fd, &st) != nil || uint32(st.Mode) != unix.S_IFREG|uint32(f.Mode) || st.Size != int64(len(f.Data)) {
 		return false
 	}
 	if created.of(f) != (owner{st.Uid, st.Gid}) {

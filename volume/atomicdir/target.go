@@ -1,3 +1,5 @@
+//go:build unix
+
 package atomicdir
 
 import (
@@ -14,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/fileset"
+	"github.com/podvol/podvol/volume/fileset"
 )
 
 const (
@@ -48,7 +50,7 @@ func (v version) exists() bool { return v.name != "" }
 // target is the open directory of one publication.
 type target struct {
 	path string
-	// dir is open as O_PATH: that alone is no access that anybody could notice.
+	// dir is open as O_PATH, where there is that: it is no access that can be noticed.
 	dir *os.File
 	fd  int
 	id  fileID
@@ -61,7 +63,7 @@ type target struct {
 
 func openTarget(dir string, before func(op, name string) error) (*target, error) {
 	fd, err := eintr.Get(func() (int, error) {
-		return unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		return unix.Open(dir, pathOnly|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
 		return nil, err

@@ -1,3 +1,5 @@
+//go:build unix
+
 package atomicdir
 
 import (
@@ -6,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/fileset"
+	"github.com/podvol/podvol/volume/fileset"
 )
 
 // The os package resolves a path for each call, and registers each file with
@@ -32,7 +34,7 @@ func openDirAt(dirfd int, name string) (int, error) {
 // openUnnoticed opens without setting the time of access, where that is
 // allowed: for the owner of a file.
 func openUnnoticed(dirfd int, name string, flags int) (int, error) {
-	fd, err := openAt(dirfd, name, flags|unix.O_NOATIME, 0)
+	fd, err := openAt(dirfd, name, flags|noAccessTime, 0)
 	if errors.Is(err, unix.EPERM) {
 		return openAt(dirfd, name, flags, 0)
 	}
@@ -100,8 +102,8 @@ func makeDir(dirfd int, name string) (int, error) {
 	}
 	var st unix.Stat_t
 	err = fstat(fd, &st)
-	if err == nil && st.Mode&0o777 != dirMode {
-		err = eintr.Do(func() error { return unix.Fchmod(fd, st.Mode&unix.S_ISGID|dirMode) })
+	if err == nil && uint32(st.Mode)&0o777 != dirMode {
+		err = eintr.Do(func() error { return unix.Fchmod(fd, uint32(st.Mode)&unix.S_ISGID|dirMode) })
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -140,7 +142,7 @@ func makeFile(dirfd int, name string, f *fileset.File) (err error) {
 	if err := fstat(fd, &st); err != nil {
 		return err
 	}
-	if st.Mode&0o7777 != mode {
+	if uint32(st.Mode)&0o7777 != mode {
 		return eintr.Do(func() error { return unix.Fchmod(fd, mode) })
 	}
 	return nil

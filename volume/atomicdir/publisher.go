@@ -1,3 +1,5 @@
+//go:build unix
+
 package atomicdir
 
 import (
@@ -7,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/fileset"
 	"github.com/podvol/podvol/util/keylock"
+	"github.com/podvol/podvol/volume/fileset"
 )
 
 // Publisher publishes sets of files and remembers what it published, so that

@@ -1,3 +1,5 @@
+//go:build unix
+
 package atomicdir
 
 import (
@@ -7,8 +9,6 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/podvol/podvol/util/removetree"
 )
 
 // publish makes tree the published version and returns what is current then.
@@ -256,7 +256,7 @@ func (t *target) removeVersion(ctx context.Context, name string) error {
 	if err := t.step(ctx, "remove version", name); err != nil {
 		return err
 	}
-	if err := removetree.RemoveAt(ctx, t.dir, name); err != nil {
+	if err := removeTree(ctx, t.dir, name); err != nil {
 		return t.failed("remove version", name, err)
 	}
 	return nil

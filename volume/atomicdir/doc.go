@@ -24,5 +24,7 @@
 // Names that begin with ".." are reserved for the layout. Everything else in
 // the directory, such as mount points of other volumes, is left alone.
 //
-// Like every package below util, it carries no promise of compatibility.
+// It needs no root: files that are to have an owner of their own do. It builds for every
+// system and works on every Unix; elsewhere it fails with [errors.ErrUnsupported]. It imports
+// the standard library, golang.org/x/sys/unix and nothing of Kubernetes.
 package atomicdir

@@ -1,3 +1,5 @@
+//go:build linux
+
 package atomicdir
 
 import (
@@ -10,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/podvol/podvol/util/fileset"
 	"github.com/podvol/podvol/util/testenv/figures"
 	"github.com/podvol/podvol/util/topdir"
+	"github.com/podvol/podvol/volume/fileset"
 )
 
 // stopwatch is what a measured case and a testing.B have in common.
@@ -89,7 +91,7 @@ func oneChanged(files map[string]fileset.File, data string) map[string]fileset.F
 // TestRatios measures the cases in turn, so that all meet the same weather,
 // and prints ratios of medians and of the fastest rounds:
 //
-//	go test ./util/atomicdir -run Ratios -v
+//	go test ./volume/atomicdir -run Ratios -v
 //
 // The limits are for the fastest rounds, since what disturbs a round only ever
 // makes it slower: other processes, and on ext4 inodes that were freed within

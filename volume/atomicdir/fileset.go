@@ -1,3 +1,5 @@
+//go:build unix
+
 package atomicdir
 
 import (
@@ -11,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/podvol/podvol/util/fileset"
+	"github.com/podvol/podvol/volume/fileset"
 )
 
 // digest identifies a set of files.

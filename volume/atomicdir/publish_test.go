@@ -1,3 +1,5 @@
+//go:build linux
+
 package atomicdir
 
 import (
@@ -16,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/fileset"
+	"github.com/podvol/podvol/volume/fileset"
 )
 
 // text makes a set of files of mode 0644.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package atomicdir
 
 import (
@@ -6,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/podvol/podvol/util/fileset"
+	"github.com/podvol/podvol/volume/fileset"
 )
 
 // Whatever set of paths is accepted can be published, creates nothing outside

@@ -1,0 +1,157 @@
+package podfiles
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/payload"
+	"github.com/podvol/podvol/volume/internal/work"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// WatchSources are [Sources] that tell of changes.
+type WatchSources struct {
+	// Objects has the objects, and the pod too, if its labels and annotations may change.
+	Objects objects.Source
+	// Tokens, TrustBundles and Allocatable are as of [Sources]. Changes of trust bundles
+	// are those that TrustBundles tells of, as a [volume.TrustBundleWatcher], else
+	// those of Objects.
+	Tokens       volume.TokenRequester
+	TrustBundles volume.TrustBundleGetter
+	Allocatable  volume.AllocatableGetter
+	// Options are those of [Render].
+	Options Options
+}
+
+// Follow renders each volume of the pod that has files, calls f with each set, and does so
+// again after each change of an object, and before a token in it expires. It returns nil
+// when ctx has ended and f has returned; what it watched is not watched any more then. The
+// error is that of [Render] for a manifest that cannot be; f was not called then.
+//
+//   - f is called for one volume after the other, never concurrently. The set is f's.
+//   - f is called only if the files have changed, or after an error.
+//   - With an error, s is nil: the volume cannot be rendered now, and the files that f had
+//     are the newest that there are. It is tried again after a pause that grows to two
+//     minutes, and at once when an object changes that the volume depends on. f is called
+//     for each attempt that fails.
+//   - A token that cannot be renewed in time stays while it is valid.
+//
+// The pod is not changed. Its labels, annotations and status are read anew from Objects where
+// that has a pod of the same UID; its volumes are those that were given.
+func Follow(ctx context.Context, pod *v1.Pod, from WatchSources, f func(volumeName string, s *Set, err error)) error {
+	w := &follower{pod: pod.DeepCopy(), from: from, call: f, volumes: make(map[string]*followed)}
+	w.queue = work.NewQueue(work.Config[string]{Reconcile: w.reconcile})
+	names, err := w.prepare()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		defer w.watch(name)()
+		w.queue.Add(name)
+	}
+	w.queue.Start(ctx)
+	<-ctx.Done()
+	w.queue.Wait()
+	return nil
+}
+
+// follower follows the volumes of one pod.
+type follower struct {
+	pod     *v1.Pod
+	from    WatchSources
+	queue   *work.Queue[string]
+	tokens  payload.TokenCache
+	volumes map[string]*followed // by name; the map does not change
+
+	mu   sync.Mutex // held while call is called
+	call func(string, *Set, error)
+}
+
+// followed is what was found out about one volume. Only its own reconcile changes it.
+type followed struct {
+	dependsOn []volume.ObjectRef
+	last      *Set // nil: none, or it failed since
+	failures  int
+}
+
+// prepare refuses a pod with a volume that cannot be, and returns the names of those that
+// have files.
+func (w *follower) prepare() (names []string, err error) {
+	if w.pod == nil {
+		return nil, failed(nil, "", volume.Invalid("pod", "is missing"))
+	}
+	if w.from.Objects == nil {
+		return nil, failed(w.pod, "", volume.Invalid("Objects", "must say where API objects come from"))
+	}
+	var faults []error
+	for _, name := range fileVolumes(w.pod) {
+		projection, err := projectionOf(w.pod, name)
+		if err != nil {
+			faults = append(faults, failed(w.pod, name, err))
+			continue
+		}
+		names = append(names, name)
+		w.volumes[name] = &followed{dependsOn: projection.DependsOn(w.pod)}
+	}
+	return names, errors.Join(faults...)
+}
+
+// watch has a volume rendered again after changes of what it depends on.
+func (w *follower) watch(name string) (stop func()) {
+	var stops []func()
+	for _, ref := range w.volumes[name].dependsOn {
+		stops = append(stops, objects.WatchRef(w.from.Objects, w.from.TrustBundles, ref, func() { w.queue.Add(name) }))
+	}
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
+}
+
+// reconcile renders one volume and tells of news.
+func (w *follower) reconcile(ctx context.Context, name string, _ bool) work.Result {
+	v := w.volumes[name]
+	from := Sources{Objects: w.from.Objects, Tokens: w.from.Tokens, TrustBundles: w.from.TrustBundles, Allocatable: w.from.Allocatable}
+	s, err := render(ctx, w.current(ctx), name, from, w.from.Options, &w.tokens)
+	if ctx.Err() != nil {
+		return work.Result{}
+	}
+	if err != nil {
+		v.last = nil
+		v.failures++
+		w.tell(name, nil, err)
+		return work.Result{After: work.Pause(work.OperationPause, v.failures, err), Reason: err}
+	}
+	v.failures = 0
+	if v.last == nil || !v.last.Equal(s) {
+		v.last = s.clone()
+		w.tell(name, s, nil)
+	}
+	if s.RefreshAfter.IsZero() {
+		return work.Result{}
+	}
+	return work.Result{After: max(time.Until(s.RefreshAfter), time.Millisecond)}
+}
+
+func (w *follower) tell(name string, s *Set, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.call(name, s, err)
+}
+
+// current is the pod with what may have changed of it since it was given.
+func (w *follower) current(ctx context.Context) *v1.Pod {
+	now, err := objects.Get[*v1.Pod](ctx, w.from.Objects, volume.NewObjectRef("Pod", w.pod.Namespace, w.pod.Name))
+	if err != nil || now.UID != w.pod.UID {
+		return w.pod
+	}
+	pod := *w.pod
+	pod.Labels, pod.Annotations, pod.Status = now.Labels, now.Annotations, now.Status
+	return &pod
+}
