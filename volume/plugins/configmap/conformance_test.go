@@ -6,15 +6,21 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/testenv/rendertest"
 	"github.com/podvol/podvol/volume/plugins/configmap"
 	"github.com/podvol/podvol/volume/volumetest"
 )
 
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T) { volumetest.Run(t, configmap.New, suite()) }
+
+// Without a mount the files are the same.
+func TestRenderedFilesAreTheSame(t *testing.T) { rendertest.Run(t, configmap.New, suite()) }
+
+func suite() volumetest.Suite {
 	source := func(name string, items ...v1.KeyToPath) v1.VolumeSource {
 		return v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: name}, Items: items}}
 	}
-	volumetest.Run(t, configmap.New, volumetest.Suite{
+	return volumetest.Suite{
 		Objects: []metav1.Object{&v1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "config"},
 			Data:       map[string]string{"app.yaml": "level: debug\n"}, BinaryData: map[string][]byte{"logo": {0x89}},
@@ -34,5 +40,5 @@ func TestConformance(t *testing.T) {
 			{Name: "missing key", Spec: volumetest.Inline(source("config", v1.KeyToPath{Key: "none", Path: "p"})), Because: "none"},
 			{Name: "path outside", Spec: volumetest.Inline(source("config", v1.KeyToPath{Key: "logo", Path: "../logo"})), Because: "../logo"},
 		},
-	})
+	}
 }

@@ -5,11 +5,17 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/util/testenv/rendertest"
 	"github.com/podvol/podvol/volume/plugins/downwardapi"
 	"github.com/podvol/podvol/volume/volumetest"
 )
 
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T) { volumetest.Run(t, downwardapi.New, suite()) }
+
+// Without a mount the files are the same.
+func TestRenderedFilesAreTheSame(t *testing.T) { rendertest.Run(t, downwardapi.New, suite()) }
+
+func suite() volumetest.Suite {
 	source := func(field string) v1.VolumeSource {
 		return v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{Items: []v1.DownwardAPIVolumeFile{
 			{Path: "labels", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.labels"}},
@@ -21,7 +27,7 @@ func TestConformance(t *testing.T) {
 		p.Labels = map[string]string{"app": "web"}
 		p.Spec.Containers = []v1.Container{{Name: "main"}}
 	}
-	volumetest.Run(t, downwardapi.New, volumetest.Suite{
+	return volumetest.Suite{
 		Working: []volumetest.Case{{
 			Name: "labels and limits", Spec: volumetest.Inline(source("metadata.namespace")), Pod: pod, Want: volumetest.Want{
 				Exact: true, ReadOnly: true, Mount: &volumetest.Mount{FSType: "tmpfs"}, Files: map[string]volumetest.File{
@@ -31,5 +37,5 @@ func TestConformance(t *testing.T) {
 			{Name: "unknown field", Spec: volumetest.Inline(source("metadata.colour")), Pod: pod, Because: "metadata.colour"},
 			{Name: "unknown container", Spec: volumetest.Inline(source("metadata.name")), Because: "main"},
 		},
-	})
+	}
 }

@@ -7,11 +7,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/util/kubeapi"
+	"github.com/podvol/podvol/util/testenv/rendertest"
 	"github.com/podvol/podvol/volume/plugins/projected"
 	"github.com/podvol/podvol/volume/volumetest"
 )
 
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T) { volumetest.Run(t, projected.New, suite()) }
+
+// Without a mount the files are the same.
+func TestRenderedFilesAreTheSame(t *testing.T) { rendertest.Run(t, projected.New, suite()) }
+
+func suite() volumetest.Suite {
 	const canary = "a-canary-sings"
 	named := func(name string) v1.LocalObjectReference { return v1.LocalObjectReference{Name: name} }
 	source := func(secret string) v1.VolumeSource {
@@ -24,7 +30,7 @@ func TestConformance(t *testing.T) {
 		}}}
 	}
 	roots := kubeapi.MakeTrustBundle(kubeapi.TrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "roots"}, PEM: "PEM\n"})
-	volumetest.Run(t, projected.New, volumetest.Suite{
+	return volumetest.Suite{
 		Canary: canary,
 		Objects: []metav1.Object{
 			&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": "CA"}},
@@ -39,5 +45,5 @@ func TestConformance(t *testing.T) {
 		Refused: []volumetest.RefusedCase{
 			{Name: "missing secret", Spec: volumetest.Inline(source("none")), Because: "Secret default/none"},
 		},
-	})
+	}
 }

@@ -6,16 +6,22 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/testenv/rendertest"
 	"github.com/podvol/podvol/volume/plugins/secret"
 	"github.com/podvol/podvol/volume/volumetest"
 )
 
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T) { volumetest.Run(t, secret.New, suite()) }
+
+// Without a mount the files are the same.
+func TestRenderedFilesAreTheSame(t *testing.T) { rendertest.Run(t, secret.New, suite()) }
+
+func suite() volumetest.Suite {
 	const canary = "a-canary-sings"
 	source := func(name string, mode *int32) v1.VolumeSource {
 		return v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: name, DefaultMode: mode}}
 	}
-	volumetest.Run(t, secret.New, volumetest.Suite{
+	return volumetest.Suite{
 		Canary: canary,
 		Objects: []metav1.Object{&v1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tls"}, Data: map[string][]byte{"tls.key": []byte(canary)},
@@ -29,5 +35,5 @@ func TestConformance(t *testing.T) {
 			{Name: "missing object", Spec: volumetest.Inline(source("none", nil)), Because: "Secret default/none"},
 			{Name: "no mode", Spec: volumetest.Inline(source("tls", new(int32(0o1777)))), Because: "secret.defaultMode"},
 		},
-	})
+	}
 }
