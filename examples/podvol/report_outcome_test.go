@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
@@ -178,5 +179,21 @@ spec:
 	_, errOut = mustPodvol(t, exitUsage, "mount", "--fake", "-f", manifestFile(t, strings.Replace(idle, "server: 10.0.0.1, ", "", 1)))
 	if !strings.Contains(errOut, "server") {
 		t.Errorf("stderr: %s", errOut)
+	}
+}
+
+// An error that came beside those that are printed already is printed, too.
+func TestErrorsBesidesThePrintedOnes(t *testing.T) {
+	left := errors.New("it stays behind")
+	for _, tc := range []struct{ err, want error }{
+		{errReported, nil},
+		{errors.Join(errReported, nil), nil},
+		{errors.Join(errReported, left), left},
+		{errors.Join(errors.Join(errReported), left), left},
+		{left, left},
+	} {
+		if got := besides(tc.err, errReported); fmt.Sprint(got) != fmt.Sprint(tc.want) {
+			t.Errorf("besides(%q) = %v, want %v", tc.err, got, tc.want)
+		}
 	}
 }

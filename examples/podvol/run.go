@@ -171,13 +171,8 @@ func runPod(ctx context.Context, s streams, o runOptions) error {
 	code, err := job.run(ctx, s, o, root)
 	root.Close()
 	removeEmptyBase(base)
-	switch {
-	case err == nil && code == 0:
+	if err == nil && code == 0 {
 		return nil
-	case err == nil:
-		return &exitError{code: code}
-	case code == 0: // the program ended well, but then something stayed behind
-		code = exitRunFailed
 	}
 	return &exitError{code, err}
 }
@@ -211,24 +206,35 @@ func (j *job) run(ctx context.Context, s streams, o runOptions, root *runroot.Ro
 	r.Groups = func(groups []int64) {
 		fmt.Fprintf(s.err, "podvol: the volumes' files belong to groups %d (annotation pv.beta.kubernetes.io/gid), which podvol run does not add: name them in spec.securityContext.supplementalGroups\n", groups)
 	}
-	reported := false
 	r.SetUp = func(ctx context.Context, node *standalone.Node, unbound standalone.UnboundClaims) error {
-		err := j.setUp(ctx, s, o, node, unbound)
-		reported = errors.Is(err, errReported)
-		return err
+		return j.setUp(ctx, s, o, node, unbound)
 	}
 	r.DeleteEphemeral = func(ctx context.Context, ended bool) error {
 		if !ended {
 			return j.deleteEphemeral(ctx, o, io.Discard, io.Discard)
 		}
-		err := j.deleteEphemeral(ctx, o, io.Discard, s.err)
-		if reported { // and main prints no more of that
-			_ = reportedAlso(s.err, err)
-			return nil
-		}
+		return j.deleteEphemeral(ctx, o, io.Discard, s.err)
+	}
+	if code, err = r.Do(ctx); errors.Is(err, errReported) {
+		err = reportedAlso(s.err, besides(err, errReported))
+	}
+	return code, err
+}
+
+// besides are the errors that were joined to a given one.
+func besides(err, known error) error {
+	if err == known {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
 		return err
 	}
-	return r.Do(ctx)
+	var others []error
+	for _, e := range joined.Unwrap() {
+		others = append(others, besides(e, known))
+	}
+	return errors.Join(others...)
 }
 
 // deleteEphemeral deletes the claims of the pod's ephemeral volumes that nobody

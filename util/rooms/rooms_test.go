@@ -49,7 +49,7 @@ func mayImport() map[string][]string {
 		"volume/localdiscovery":            {"util", "mount", "mount/format", "mount/table", "volume", "volume/objects", "volume/internal"},
 		"volume/containermounts":           {"util", "mount", "mount/host", "mount/table", "volume", "volume/internal"},
 		"volume/volumemanager":             {"util", "mount", "mount/host", "mount/table", "volume", "volume/containermounts", "volume/objects", "volume/internal", "volume/internal/podspec", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/fsck", "volume/volumemanager/internal/progress", "volume/volumemanager/internal/rootdir"},
-		"volume/podrun":                    {"util", "mount", "mount/host", "mount/sandbox", "volume", "volume/containerenv", "volume/containermounts", "volume/objects", "volume/persistentvolume/embedded", "volume/podrun/runroot", "volume/standalone", "volume/volumemanager"},
+		"volume/podrun":                    {"util", "mount", "mount/host", "mount/sandbox", "volume", "volume/containerenv", "volume/containermounts", "volume/objects", "volume/persistentvolume/embedded", "volume/standalone", "volume/volumemanager"},
 		"volume/podrun/runroot":            {"util", "volume", "volume/volumemanager"},
 		"volume/standalone": {"util", "mount", "mount/host", "mount/table", "volume", "volume/objects", "volume/objects/persisted", "volume/persistentvolume", "volume/persistentvolume/embedded",
 			"volume/plugins", "volume/volumemanager"},
@@ -62,7 +62,7 @@ func mayImport() map[string][]string {
 		"volume/volumetest":            {"util", "util/testenv", "mount", "mount/fakemount", "mount/host", "mount/table", "volume"},
 		"examples": {"util", "mount", "mount/fakemount", "mount/host", "mount/sandbox", "mount/table", "volume", "volume/clusterhost", "volume/plugins", "volume/objects", "volume/objects/persisted", "volume/objects/cluster", "volume/persistentvolume", "volume/persistentvolume/embedded", "volume/persistentvolume/index", "volume/persistentvolume/release", "volume/localdiscovery",
 			"volume/containerenv", "volume/containermounts", "volume/volumemanager", "volume/standalone", "volume/nodeagent", "volume/nodeagent/manifestdir", "volume/nodeagent/nodehttp",
-			"volume/podrun", "volume/podrun/runroot"},
+			"volume/atomicdir", "volume/podfiles", "volume/podrun", "volume/podrun/runroot"},
 		"volume/volumemanager/internal/blockmap": {"util", "mount", "mount/table", "volume", "volume/internal"},
 		// what a node mounts once for its pods, and not the manager that asks for it
 		"volume/volumemanager/internal/devices":  {"util", "mount", "mount/table", "volume", "volume/selinux", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/rootdir"},

@@ -3,12 +3,12 @@ package podrun_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"time"
 
-	v1 "k8s.io/api/core/v1"
-
-	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/podrun"
+	"github.com/podvol/podvol/volume/podrun/runroot"
 	"github.com/podvol/podvol/volume/standalone"
 )
 
@@ -32,21 +32,22 @@ func ExamplePrepare() {
 	// not done: [readOnlyRootFilesystem]
 }
 
-// A program runs with a pod's volumes, while they are set up. Its main function calls
-// sandbox.Main first.
+// A program runs with a pod's volumes, at a root directory of its own. Its main function
+// calls sandbox.Main first.
 func Example() {
-	run := func(ctx context.Context, pod *v1.Pod, program *podrun.Program, node *standalone.Node) (code int, err error) {
-		signals := podrun.TakeSignals()
-		defer signals.Stop()
-		if _, err := node.SetUpPod(ctx, pod); err != nil {
+	run := func(ctx context.Context, base string, set *manifest.Set, program *podrun.Program) (code int, err error) {
+		root, err := runroot.Runs{Base: base}.New("a-pod")
+		if err != nil {
 			return podrun.ExitFailed, err
 		}
-		defer func() { _ = node.TearDownPod(context.WithoutCancel(ctx), pod.UID) }()
-		var config sandbox.Config
-		if config, err = program.Sandbox(ctx, node.Manager); err != nil {
-			return podrun.ExitFailed, err
+		defer root.Close()
+		r := podrun.Run{
+			Program: program, Root: root, Manifests: set, Name: "my agent", Timeout: time.Minute,
+			Node:   standalone.NodeConfig{NodeName: "node1"},
+			Claims: standalone.ClaimsConfig{RootDir: base, Manager: "my agent"},
+			Stdin:  os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		}
-		return signals.Run(ctx, config)
+		return r.Do(ctx)
 	}
 	_ = run
 }

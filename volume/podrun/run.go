@@ -10,18 +10,28 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
-	"github.com/podvol/podvol/volume/podrun/runroot"
 	"github.com/podvol/podvol/volume/standalone"
 )
+
+// Root is the root directory of a run. A *runroot.Root is one.
+type Root interface {
+	// Path is the directory.
+	Path() string
+	// Remove removes the directory, in which nothing is mounted any more.
+	Remove(context.Context) error
+	// Unlock leaves the directory to its repair by another process.
+	Unlock()
+}
 
 // Run is one run of a program with the volumes of its pod. It is used once.
 type Run struct {
 	Program *Program
-	// Root is the run's own root directory. Do removes it; the caller closes it.
-	Root *runroot.Root
+	// Root is the run's own root directory, which Do removes.
+	Root Root
 	// Node describes the node. RootDir is Root's, and Objects those of Manifests.
 	Node standalone.NodeConfig
 	// Claims say where the pod's claims are bound, if it has some. WorkDir, Node, Store
@@ -58,14 +68,22 @@ type Run struct {
 // everything down again. It takes the signals of this process: they go to the program, and
 // before and after that they end the wait for each step.
 //
-// The code is the program's, or [ExitFailed] where podvol has failed. An error may come with
-// any code, also after a program that ended well: then something could not be taken down.
-// If anything may still be mounted, Root stays, and the error names Repair.
+// The code is the program's, or what shells return for a program that cannot be run, or
+// [ExitFailed] where podvol has failed. An error may come with any code but 0, also after a
+// program that ran: then something could not be taken down. If anything may still be
+// mounted, Root stays, and the error names Repair.
 func (r *Run) Do(ctx context.Context) (code int, err error) {
 	signals := TakeSignals()
 	defer signals.Stop()
+	return r.do(ctx, signals, signals.Run)
+}
+
+// programRunner runs a program to its end.
+type programRunner func(context.Context, sandbox.Config) (code int, err error)
+
+func (r *Run) do(ctx context.Context, signals *Signals, run programRunner) (code int, err error) {
 	settingUp, done := signals.Interruptible(ctx)
-	code, err, left := r.atRoot(settingUp, signals)
+	code, err, left := r.atRoot(settingUp, signals, run)
 	done()
 	if left == nil {
 		removing, done := signals.Interruptible(context.WithoutCancel(ctx))
@@ -77,12 +95,15 @@ func (r *Run) Do(ctx context.Context) (code int, err error) {
 		r.Root.Unlock()
 		err = errors.Join(err, fmt.Errorf("%s stays behind: %w; when nothing uses it any more: %s", r.Root.Path(), left, r.Repair))
 	}
+	if err != nil && code == 0 {
+		code = ExitFailed
+	}
 	return code, err
 }
 
 // atRoot owns the root while the program runs; left is why something may still be mounted
 // there.
-func (r *Run) atRoot(ctx context.Context, signals *Signals) (code int, err, left error) {
+func (r *Run) atRoot(ctx context.Context, signals *Signals, run programRunner) (code int, err, left error) {
 	r.prepare()
 	if err := r.deleteEphemeral(ctx, false); err != nil {
 		return ExitFailed, err, nil
@@ -92,7 +113,7 @@ func (r *Run) atRoot(ctx context.Context, signals *Signals) (code int, err, left
 		return ExitFailed, err, nil
 	}
 	if code, err = ExitFailed, r.setUp(ctx, node); err == nil {
-		code, err = r.execute(ctx, node, signals)
+		code, err = r.execute(ctx, node, run)
 	}
 	left = r.tearDown(context.WithoutCancel(ctx), node, signals)
 	if left == nil {
@@ -155,7 +176,7 @@ func (r *Run) setUp(ctx context.Context, node *standalone.Node) error {
 }
 
 // execute runs the program where the volumes are mounted.
-func (r *Run) execute(ctx context.Context, node *standalone.Node, signals *Signals) (code int, err error) {
+func (r *Run) execute(ctx context.Context, node *standalone.Node, run programRunner) (code int, err error) {
 	config, err := r.Program.Sandbox(ctx, node.Manager)
 	if err != nil {
 		return ExitFailed, err
@@ -164,7 +185,7 @@ func (r *Run) execute(ctx context.Context, node *standalone.Node, signals *Signa
 		r.Groups(groups)
 	}
 	config.Stdin, config.Stdout, config.Stderr = r.Stdin, r.Stdout, r.Stderr
-	return signals.Run(ctx, config)
+	return run(ctx, config)
 }
 
 // tearDown unmounts the volumes; another signal ends the wait for it.

@@ -1,4 +1,4 @@
-package podrun_test
+package podrun
 
 import (
 	"context"
@@ -14,9 +14,8 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/volume/objects/manifest"
-	"github.com/podvol/podvol/volume/podrun"
-	"github.com/podvol/podvol/volume/podrun/runroot"
 	"github.com/podvol/podvol/volume/standalone"
 )
 
@@ -42,14 +41,46 @@ spec:
   - {name: c, image: i, command: [id], volumeMounts: [{name: share, mountPath: /share}, {name: data, mountPath: /data}]}
 `
 
-var errEnough = errors.New("that is enough")
+// course notes the steps of a run, and whether its volume is mounted then. It is the run's
+// root directory, too.
+type course struct {
+	t       *testing.T
+	mounter *fakemount.Mounter
+	dir     string
+	signals Signals
+	steps   []string
+	code    int              // the program's
+	fails   map[string]error // by the step
+	// during is called in each step.
+	during func(ctx context.Context, step string)
+}
 
-// newRun returns a run on a fake mounter, whose set-up mounts all volumes and then fails: so
-// no program is run. It notes what is called.
-func newRun(t *testing.T, fake *fakemount.Mounter, calls *[]string) *podrun.Run {
+func (c *course) step(ctx context.Context, name string) error {
+	list, err := c.mounter.List()
+	if err != nil {
+		c.t.Error(err)
+	}
+	noted := name
+	if len(list) > 1 { // one is that of /
+		noted += ", mounted"
+	}
+	c.steps = append(c.steps, noted)
+	if c.during != nil {
+		c.during(ctx, name)
+	}
+	return c.fails[name]
+}
+
+func (c *course) Path() string                     { return c.dir }
+func (c *course) Remove(ctx context.Context) error { return c.step(ctx, "remove") }
+func (c *course) Unlock()                          { _ = c.step(context.Background(), "unlock") }
+
+// newCourse returns a run of a pod with a claim, and a volume that is mounted.
+func newCourse(t *testing.T) (*course, *Run) {
 	t.Helper()
+	c := &course{t: t, mounter: fakemount.New(), dir: t.TempDir(), fails: map[string]error{}}
 	base := t.TempDir()
-	if err := os.Chmod(base, 0o755); err != nil {
+	if err := errors.Join(os.Chmod(base, 0o755), os.Chmod(c.dir, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	set, err := manifest.Loader{NodeName: "node1"}.Decode("pod.yaml", fmt.Appendf(nil, manifests, t.TempDir()))
@@ -57,73 +88,126 @@ func newRun(t *testing.T, fake *fakemount.Mounter, calls *[]string) *podrun.Run 
 		t.Fatal(err)
 	}
 	pod := set.Pods()[0]
-	program, err := podrun.Prepare(t.Context(), podrun.Options{Pod: pod, Container: &pod.Spec.Containers[0], Objects: set, NodeName: "node1"})
+	program, err := Prepare(t.Context(), Options{Pod: pod, Container: &pod.Spec.Containers[0], Objects: set, NodeName: "node1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, err := runroot.Runs{Base: base}.New("default_web")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(root.Close)
-	node := standalone.NodeConfig{NodeName: "node1", Mounter: fake}
-	r := &podrun.Run{
-		Program: program, Root: root, Node: node, Manifests: set, Name: "a test", Timeout: time.Minute, Repair: "repair it",
+	return c, &Run{
+		Program: program, Root: c, Manifests: set, Name: "a test", Timeout: time.Minute, Repair: "call the doctor",
+		Node:   standalone.NodeConfig{NodeName: "node1", Mounter: c.mounter},
 		Claims: standalone.ClaimsConfig{RootDir: base, Manager: "test"},
+		SetUp: func(ctx context.Context, node *standalone.Node, unbound standalone.UnboundClaims) error {
+			_, err := node.SetUpPod(ctx, pod)
+			return errors.Join(err, unbound.Explain(nil), c.step(ctx, "set up"))
+		},
+		DeleteEphemeral: func(ctx context.Context, ended bool) error {
+			if ended {
+				return c.step(ctx, "delete ephemeral")
+			}
+			return c.step(ctx, "delete left")
+		},
 	}
-	r.DeleteEphemeral = func(_ context.Context, ended bool) error {
-		*calls = append(*calls, fmt.Sprintf("delete ended=%v mounts=%d", ended, mounts(t, fake)))
-		return nil
-	}
-	r.SetUp = func(ctx context.Context, node *standalone.Node, unbound standalone.UnboundClaims) error {
-		_, err := node.SetUpPod(ctx, pod)
-		*calls = append(*calls, fmt.Sprintf("set up unbound=%d err=%v mounts=%d", len(unbound), err, mounts(t, fake)))
-		return errEnough
-	}
-	return r
 }
 
-func mounts(t *testing.T, fake *fakemount.Mounter) int {
-	t.Helper()
-	list, err := fake.List()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(list) - 1 // but that of / itself
+func (c *course) run(r *Run) (code int, err error) {
+	return r.do(c.t.Context(), &c.signals, func(ctx context.Context, config sandbox.Config) (int, error) {
+		if len(config.Mounts) != 2 {
+			c.t.Errorf("the program gets %+v", config.Mounts)
+		}
+		return c.code, c.step(ctx, "program")
+	})
 }
 
-// A run whose set-up fails takes everything down again, in order, and its root with it.
+// However a run ends, everything is taken down in order, and the code says how it ended.
 func TestRunTakesEverythingDown(t *testing.T) {
-	fake, calls := fakemount.New(), []string(nil)
-	r := newRun(t, fake, &calls)
-	code, err := r.Do(t.Context())
-	if code != podrun.ExitFailed || !errors.Is(err, errEnough) {
-		t.Errorf("code %d, %v", code, err)
-	}
-	want := []string{"delete ended=false mounts=0", "set up unbound=0 err=<nil> mounts=1", "delete ended=true mounts=0"}
-	if !slices.Equal(calls, want) {
-		t.Errorf("called: %q\nwant:   %q", calls, want)
-	}
-	if _, err := os.Lstat(r.Root.Path()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the root is left: %v", err)
+	broken := errors.New("broken")
+	const begun = "delete left|set up, mounted"
+	const ran = begun + "|program, mounted"
+	const cleared = "|delete ephemeral|remove"
+	for name, tc := range map[string]struct {
+		fails      string
+		code, want int
+		steps      string
+	}{
+		"all is well":           {"", 0, 0, ran + cleared},
+		"the program fails":     {"", 3, 3, ran + cleared},
+		"what is left stays":    {"delete left", 0, ExitFailed, "delete left|remove"},
+		"no volumes":            {"set up", 0, ExitFailed, begun + cleared},
+		"no program":            {"program", 127, 127, ran + cleared},
+		"claims stay":           {"delete ephemeral", 0, ExitFailed, ran + cleared},
+		"the directory stays":   {"remove", 0, ExitFailed, ran + cleared + "|unlock"},
+		"it stays after a code": {"remove", 3, 3, ran + cleared + "|unlock"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, r := newCourse(t)
+			c.code = tc.code
+			if tc.fails != "" {
+				c.fails[tc.fails] = broken
+			}
+			code, err := c.run(r)
+			if code != tc.want || errors.Is(err, broken) != (tc.fails != "") || (err != nil) != (tc.fails != "") {
+				t.Errorf("%d, %v", code, err)
+			}
+			if steps := strings.Join(c.steps, "|"); steps != tc.steps {
+				t.Errorf("the steps were %s\nand not %s", steps, tc.steps)
+			}
+			if tc.fails == "remove" && !strings.Contains(err.Error(), c.dir+" stays behind: broken; when nothing uses it any more: call the doctor") {
+				t.Error(err)
+			}
+		})
 	}
 }
 
-// Where something stays mounted, the root stays with its records, the claims stay in use, and
-// the error says what to do.
-func TestRunLeavesAMountedRoot(t *testing.T) {
-	fake, calls := fakemount.New(), []string(nil)
-	r := newRun(t, fake, &calls)
-	fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool { return c.Op == mount.OpUnmount }, Err: unix.EPERM})
-	code, err := r.Do(t.Context())
-	if code != podrun.ExitFailed || !errors.Is(err, errEnough) || !strings.Contains(err.Error(), "stays behind") || !strings.HasSuffix(err.Error(), ": repair it") {
-		t.Errorf("code %d, %v", code, err)
+// A claim that cannot be bound: no program is run, and the reason is told.
+func TestRunWithoutItsClaim(t *testing.T) {
+	c, r := newCourse(t)
+	r.Claims.RootDir = "/dev/null"
+	code, err := c.run(r)
+	if code != ExitFailed || err == nil || strings.Join(c.steps, "|") != "delete left|delete ephemeral|remove" {
+		t.Errorf("%d, %v after %q", code, err, c.steps)
 	}
-	want := []string{"delete ended=false mounts=0", "set up unbound=0 err=<nil> mounts=1"}
-	if !slices.Equal(calls, want) {
-		t.Errorf("called: %q\nwant:   %q", calls, want)
+}
+
+// A volume that stays mounted may still be written to: its claim stays in use, and the
+// records below the root directory stay too.
+func TestRunKeepsWhatIsMounted(t *testing.T) {
+	c, r := newCourse(t)
+	c.mounter.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool { return c.Op == mount.OpUnmount }, Err: unix.EPERM})
+	code, err := c.run(r)
+	if code != ExitFailed || !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "stays behind") {
+		t.Errorf("%d, %v", code, err)
 	}
-	if _, err := os.Lstat(r.Root.Path()); err != nil {
-		t.Errorf("the root is gone: %v", err)
+	if want := []string{"delete left", "set up, mounted", "program, mounted", "unlock, mounted"}; !slices.Equal(c.steps, want) {
+		t.Errorf("the steps were %q", c.steps)
+	}
+}
+
+// A signal ends the step that is under way, and only that.
+func TestRunIsTakenDownAfterSignals(t *testing.T) {
+	for _, at := range []string{"delete left", "set up", "delete ephemeral", "remove"} {
+		t.Run(at, func(t *testing.T) {
+			c, r := newCourse(t)
+			after := false
+			c.during = func(ctx context.Context, step string) {
+				switch {
+				case step == at:
+					c.signals.deliver(unix.SIGTERM)
+					if ctx.Err() == nil {
+						t.Errorf("%s goes on", step)
+					}
+					c.fails[at] = context.Cause(ctx)
+					after = true
+				case after && ctx.Err() != nil:
+					t.Errorf("%s is not done: %v", step, context.Cause(ctx))
+				}
+			}
+			code, err := c.run(r)
+			if code != ExitFailed || err == nil || !strings.Contains(err.Error(), "interrupted by signal") {
+				t.Errorf("%d, %v", code, err)
+			}
+			if !slices.Contains(c.steps, "remove") {
+				t.Errorf("the steps were %q", c.steps)
+			}
+		})
 	}
 }
