@@ -6,6 +6,7 @@
 //	podvol unmount -f pod.yaml    unmount
 //	podvol fsck                   look for leftovers, and repair them
 //	podvol run -f pod.yaml -- CMD run a command with the volumes of a container
+//	podvol render -f pod.yaml     print the files of volumes as an archive, without a mount
 //	podvol run-node -f DIR        keep the pods of a directory of manifests mounted
 //	podvol pvc                    print claims as kubectl does; delete them
 //	podvol pv                     the same for PersistentVolumes; release them
@@ -122,7 +123,7 @@ func rootCommand(s streams) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w; see %s --help", err, c.CommandPath())
 	})
-	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), runNodeCommand(s), pvcCommand(s), pvCommand(s), discoverCommand(s))
+	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), renderCommand(s), runNodeCommand(s), pvcCommand(s), pvCommand(s), discoverCommand(s))
 	return root
 }
 

@@ -3,14 +3,18 @@ package main
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -220,4 +224,51 @@ func shellJoin(words []string) string {
 		}
 	}
 	return strings.Join(quoted, " ")
+}
+
+// progress is one line on a terminal that says what is waited for; elsewhere
+// it is silent.
+type progress struct {
+	terminal io.Writer // nil where there is none
+	shown    bool
+}
+
+func newProgress(w io.Writer) *progress {
+	if !isTerminal(w) {
+		return &progress{}
+	}
+	return &progress{terminal: plaintext.AsGiven(w)}
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := plaintext.AsGiven(w).(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+const clearLine = "\r\x1b[K"
+
+// maxNamed is how many volumes the line names.
+const maxNamed = 3
+
+func (p *progress) show(waiting []string, elapsed time.Duration) {
+	if p.terminal == nil || len(waiting) == 0 {
+		return
+	}
+	p.shown = true
+	noun := "volumes"
+	if len(waiting) == 1 {
+		noun = "volume"
+	}
+	named, more := waiting, ""
+	if len(waiting) > maxNamed {
+		named, more = waiting[:maxNamed], ", …"
+	}
+	fmt.Fprintf(p.terminal, "%sWaiting for %d %s (%ds): %s%s", clearLine, len(waiting), noun, int(elapsed.Seconds()), plaintext.Cell(strings.Join(named, ", ")), more)
+}
+
+func (p *progress) clear() {
+	if p.shown {
+		fmt.Fprint(p.terminal, clearLine)
+		p.shown = false
+	}
 }

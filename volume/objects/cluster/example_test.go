@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/cluster"
+	"github.com/podvol/podvol/volume/podfiles"
 )
 
 // A kubelet has a clientset and a factory already; podvol adds its informers to
@@ -50,4 +51,20 @@ func ExampleFromInformers() {
 	// pv1 <nil>
 	// quiet <nil>
 	// true
+}
+
+// A program without informers reads what it needs, here for the files of a volume.
+func ExampleRead() {
+	clientset := fake.NewClientset(&v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "tls"}, Data: map[string][]byte{"key": []byte("…")}})
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "web"}, Spec: v1.PodSpec{
+		Volumes: []v1.Volume{{Name: "tls", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "tls"}}}}}}
+
+	files, err := podfiles.Render(context.Background(), pod, "tls", podfiles.Sources{Objects: cluster.Read(clientset)}, podfiles.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(files.Paths())
+	// Output:
+	// [key]
 }

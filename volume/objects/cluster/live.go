@@ -20,6 +20,11 @@ import (
 // API's most recent state.
 func (c *Client) Live() objects.Reader { return live{c.clientset} }
 
+// Read returns a reader over a clientset, for programs that look at objects now and then and
+// watch none: package podfiles and package containerenv take it. Every read is a request; its
+// errors are those of [Client]. It may be used concurrently.
+func Read(clientset kubernetes.Interface) objects.Reader { return live{clientset} }
+
 type live struct{ clientset kubernetes.Interface }
 
 func (l live) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
