@@ -28,7 +28,7 @@ func TestPortablePackages(t *testing.T) {
 		}
 	}
 	for _, system := range []string{"darwin", "freebsd", "windows"} {
-		build := exec.Command("go", append([]string{"build", module + "/volume/atomicdir"}, paths...)...)
+		build := exec.Command("go", append([]string{"build", module + "/volume/atomicdir", module + "/volume/objects/cluster", module + "/examples/renderpod"}, paths...)...)
 		build.Dir = "../.."
 		build.Env = append(os.Environ(), "GOOS="+system, "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {

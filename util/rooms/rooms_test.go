@@ -84,6 +84,7 @@ func isTestSupport(path string) bool {
 func offCore() map[string][]string {
 	return map[string][]string{
 		"examples/controller":                {"k8s.io/client-go", "github.com/prometheus/client_golang"},
+		"examples/renderpod":                 {"k8s.io/client-go"},
 		"examples/virtualkubelet":            {"k8s.io/client-go", "github.com/virtual-kubelet/virtual-kubelet"},
 		"volume/clusterhost":                 {"k8s.io/client-go"},
 		"volume/internal/following":          {"k8s.io/client-go"},
