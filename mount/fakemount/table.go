@@ -69,7 +69,7 @@ func (t fakeTable) Subscribe(ctx context.Context) <-chan struct{} {
 	return changes
 }
 
-// changed tells those who watch the table. The caller holds f.mu.
+// changed tells the watchers of the table. The caller holds f.mu.
 func (ns *namespace) changed() {
 	for changes := range ns.watchers {
 		select {

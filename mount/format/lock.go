@@ -18,7 +18,7 @@ var errWriteProtected = errors.New("the device is write-protected")
 
 // lockExclusively takes the exclusive lock. The error is EAGAIN where another
 // has a lock, errWriteProtected where nothing can be written, and EBUSY where
-// the kernel lets nobody write to what is mounted.
+// the kernel refuses all writes to a mounted device.
 func lockExclusively(n node) (*os.File, error) {
 	f, err := n.open(unix.O_RDWR)
 	if err != nil {

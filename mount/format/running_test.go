@@ -183,7 +183,7 @@ func TestOfManyAtOnceOneFormats(t *testing.T) {
 					if errors.Is(err, format.ErrInUse) {
 						busy++
 						mu.Unlock()
-						continue // as a caller does who was told
+						continue // as a caller does after the error
 					}
 					if err != nil {
 						t.Errorf("%v", err)

@@ -285,7 +285,7 @@ func causesOfServers() []realCause {
 		{name: "a server that refuses", vias: systemCalls(), want: mount.ErrConnectionRefused, fail: func(t *testing.T, on causeScene) error {
 			on.m.api = nfsKernel{}
 			listener, port := listen(t)
-			listener.Close() // nobody listens on the port any more
+			listener.Close() // the port has no listener any more
 			return on.mount(t, "127.0.0.1:/export", "nfs", "nfsvers=4.1", "port="+port)
 		}},
 		{name: "a server that does not answer", vias: systemCalls(), want: mount.ErrTimedOut, fail: func(t *testing.T, on causeScene) error {

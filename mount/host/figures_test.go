@@ -43,7 +43,7 @@ func mountWays() []mountWay {
 	}
 }
 
-// mountKind is what is mounted.
+// mountKind is a kind of mount.
 type mountKind struct {
 	name, source, fstype string
 	options              []string

@@ -165,7 +165,7 @@ func TestTargetReplacedMeanwhile(t *testing.T) {
 	})
 }
 
-// denying is a kernel that lets nobody mount.
+// denying is a kernel that refuses every mount.
 type denying struct{ mountapi.Kernel }
 
 func (denying) Fsopen(string) (int, error)                          { return -1, unix.EPERM }

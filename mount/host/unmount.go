@@ -180,7 +180,7 @@ func (u *hostUnmount) unmount(g *gate, flags int) error {
 	err = u.m.sys.unmount(name, flags)
 	if errors.Is(err, unix.EINVAL) {
 		if gone, _ := u.isGone(parent); gone {
-			return nil // somebody else was faster
+			return nil // another caller was faster
 		}
 	}
 	return err

@@ -42,7 +42,7 @@ func TestSubscribe(t *testing.T) {
 			t.Fatal(err)
 		}
 		wait("an unmount")
-		for range 50 { // coalesced: nobody receives, nothing blocks
+		for range 50 { // coalesced: without a receiver nothing blocks
 			mounttest.Mount(t, mounttest.Tmpfs(dir))
 			if err := mounttest.Unmount(t, dir); err != nil {
 				t.Fatal(err)

@@ -26,7 +26,7 @@ import (
 func hanging(t *testing.T) sandbox.Config {
 	t.Helper()
 	silentfuse.Need(t)
-	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0) // nobody reads it
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0) // no code reads it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package mountapi makes the kernel's calls for mounts: those of the mount API
+// Package mountapi makes the kernel's calls for mounts: the calls of the mount API
 // of Linux 5.2 (fsopen, fsconfig, fsmount, fspick, open_tree, move_mount),
 // mount_setattr of Linux 5.12, and mount(2).
 //

@@ -16,13 +16,13 @@ type Attempt struct {
 	Options []string
 }
 
-// defaultPort is that of NFS, but for RDMA.
+// defaultPort is the NFS port, but for RDMA.
 const defaultPort = 2049
 
 // endpoints are where the services of one server are.
 type endpoints struct {
 	address netip.Addr
-	// port is that of NFS, 0 for the kernel's default (RDMA has its own).
+	// port is the NFS port, 0 for the kernel's default (RDMA has its own).
 	port uint16
 	// local is this node's address towards the server.
 	local netip.Addr

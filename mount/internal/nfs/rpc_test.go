@@ -59,7 +59,7 @@ func TestCallToNobody(t *testing.T) {
 	}
 }
 
-// A server that does not answer holds nobody longer than the context.
+// A server that does not answer holds no caller longer than the context.
 func TestCallWithoutAnswer(t *testing.T) {
 	s := serve(t, "127.0.0.1", map[program]service{programNFS: {silent: true}})
 	for _, network := range []string{"tcp", "udp"} {
