@@ -25,13 +25,13 @@ import (
 func All(replacements ...volume.VolumePlugin) []volume.VolumePlugin {
 	all := []volume.VolumePlugin{
 		configmap.New(),
-		downwardapi.New(),
+		downwardapi.New(downwardapi.Config{}),
 		emptydir.New(),
 		hostpath.New(hostpath.Config{}),
 		local.New(local.Config{}),
 		nfs.New(nfs.Config{}),
-		projected.New(),
-		secret.New(),
+		projected.New(projected.Config{}),
+		secret.New(secret.Config{}),
 	}
 	replaced := make(map[string]bool)
 	for _, r := range replacements {

@@ -49,11 +49,11 @@ func pluginOf(source v1.VolumeSource) volume.VolumePlugin {
 	case source.ConfigMap != nil:
 		return configmap.New()
 	case source.Secret != nil:
-		return secret.New()
+		return secret.New(secret.Config{})
 	case source.DownwardAPI != nil:
-		return downwardapi.New()
+		return downwardapi.New(downwardapi.Config{})
 	}
-	return projected.New()
+	return projected.New(projected.Config{})
 }
 
 // use makes pod the bench's pod; its first volume is the volume.

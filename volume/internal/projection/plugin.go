@@ -29,6 +29,14 @@ type Kind struct {
 	VolumeName func(*v1.Volume) string
 }
 
+// Medium is where files lie that may be secret: on a tmpfs, unless they shall be on disk.
+func Medium(onDisk bool) v1.StorageMedium {
+	if onDisk {
+		return v1.StorageMediumDefault
+	}
+	return v1.StorageMediumMemory
+}
+
 // Plugin is the plugin of a kind. Beside the volume plugin itself it has the
 // capabilities [volume.DependentVolumePlugin] and [volume.SourceDescriber]; its
 // mounters are [volume.Refresher] values.

@@ -6,14 +6,17 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/util/testenv/rendertest"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/downwardapi"
 	"github.com/podvol/podvol/volume/volumetest"
 )
 
-func TestConformance(t *testing.T) { volumetest.Run(t, downwardapi.New, suite()) }
+func TestConformance(t *testing.T) { volumetest.Run(t, newPlugin, suite()) }
 
 // Without a mount the files are the same.
-func TestRenderedFilesAreTheSame(t *testing.T) { rendertest.Run(t, downwardapi.New, suite()) }
+func TestRenderedFilesAreTheSame(t *testing.T) { rendertest.Run(t, newPlugin, suite()) }
+
+func newPlugin() volume.VolumePlugin { return downwardapi.New(downwardapi.Config{}) }
 
 func suite() volumetest.Suite {
 	source := func(field string) v1.VolumeSource {

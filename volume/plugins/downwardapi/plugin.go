@@ -20,11 +20,18 @@ import (
 	"github.com/podvol/podvol/volume/internal/projection"
 )
 
+// Config says where the files lie.
+type Config struct {
+	// OnDisk puts them below the root directory, where that is: nothing is mounted then,
+	// and no root is needed. They may reach a disk. False: on a tmpfs of their own.
+	OnDisk bool
+}
+
 // New returns the plugin.
-func New() volume.VolumePlugin {
+func New(config Config) volume.VolumePlugin {
 	return projection.NewPlugin(projection.Kind{
 		Name:    "kubernetes.io/downward-api",
-		Medium:  v1.StorageMediumMemory,
+		Medium:  projection.Medium(config.OnDisk),
 		Empty:   v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{}},
 		Project: payload.DownwardAPI,
 	})

@@ -14,7 +14,7 @@ import (
 
 func TestPlugin(t *testing.T) {
 	host := volumetest.NewHost(t)
-	plugin := downwardapi.New()
+	plugin := downwardapi.New(downwardapi.Config{})
 	if err := plugin.Init(host); err != nil {
 		t.Fatal(err)
 	}

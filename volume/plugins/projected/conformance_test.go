@@ -8,14 +8,17 @@ import (
 
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/util/testenv/rendertest"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/projected"
 	"github.com/podvol/podvol/volume/volumetest"
 )
 
-func TestConformance(t *testing.T) { volumetest.Run(t, projected.New, suite()) }
+func TestConformance(t *testing.T) { volumetest.Run(t, newPlugin, suite()) }
 
 // Without a mount the files are the same.
-func TestRenderedFilesAreTheSame(t *testing.T) { rendertest.Run(t, projected.New, suite()) }
+func TestRenderedFilesAreTheSame(t *testing.T) { rendertest.Run(t, newPlugin, suite()) }
+
+func newPlugin() volume.VolumePlugin { return projected.New(projected.Config{}) }
 
 func suite() volumetest.Suite {
 	const canary = "a-canary-sings"

@@ -19,7 +19,7 @@ import (
 // The volume that the API adds to every pod, and some more.
 func TestPlugin(t *testing.T) {
 	host := volumetest.NewHost(t)
-	plugin := projected.New()
+	plugin := projected.New(projected.Config{})
 	if err := plugin.Init(host); err != nil {
 		t.Fatal(err)
 	}

@@ -7,14 +7,26 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/util/testenv/rendertest"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/secret"
 	"github.com/podvol/podvol/volume/volumetest"
 )
 
-func TestConformance(t *testing.T) { volumetest.Run(t, secret.New, suite()) }
+func TestConformance(t *testing.T) { volumetest.Run(t, newPlugin, suite()) }
+
+// On disk nothing is mounted, and all else holds.
+func TestConformanceOnDisk(t *testing.T) {
+	onDisk := suite()
+	for i := range onDisk.Working {
+		onDisk.Working[i].Want.Mount = nil
+	}
+	volumetest.Run(t, func() volume.VolumePlugin { return secret.New(secret.Config{OnDisk: true}) }, onDisk)
+}
 
 // Without a mount the files are the same.
-func TestRenderedFilesAreTheSame(t *testing.T) { rendertest.Run(t, secret.New, suite()) }
+func TestRenderedFilesAreTheSame(t *testing.T) { rendertest.Run(t, newPlugin, suite()) }
+
+func newPlugin() volume.VolumePlugin { return secret.New(secret.Config{}) }
 
 func suite() volumetest.Suite {
 	const canary = "a-canary-sings"

@@ -2,6 +2,7 @@ package secret_test
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -16,7 +17,7 @@ import (
 
 func TestPlugin(t *testing.T) {
 	host := volumetest.NewHost(t)
-	plugin := secret.New()
+	plugin := secret.New(secret.Config{})
 	if err := plugin.Init(host); err != nil {
 		t.Fatal(err)
 	}
@@ -52,5 +53,37 @@ func TestPlugin(t *testing.T) {
 	entry, mounted, err := host.Fake.Table().At(m.GetPath())
 	if err != nil || !mounted || entry.FSType != "tmpfs" {
 		t.Errorf("a secret belongs on a tmpfs: %+v, %v", entry, err)
+	}
+}
+
+// On disk, no mount is made, and none is needed to take the volume down.
+func TestOnDiskMountsNothing(t *testing.T) {
+	host := volumetest.NewHost(t)
+	host.Add(&v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}, Data: map[string][]byte{"key": []byte("x")}})
+	plugin := secret.New(secret.Config{OnDisk: true})
+	if err := plugin.Init(host); err != nil {
+		t.Fatal(err)
+	}
+	v := v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}}
+	pod := volumetest.Pod("web", v)
+	mounter, err := plugin.NewMounter(volume.NewSpecFromVolume(&v), pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mounter.SetUp(t.Context(), volume.MounterArgs{}); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(mounter.GetPath(), "key")); err != nil || string(text) != "x" {
+		t.Errorf("%q, %v", text, err)
+	}
+	unmounter, err := plugin.NewUnmounter("v", pod.UID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unmounter.TearDown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if calls := host.Fake.Calls(); len(calls) > 0 {
+		t.Errorf("the mounter was called: %v", calls)
 	}
 }
