@@ -8,6 +8,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/downward"
+	v1 "k8s.io/api/core/v1"
 )
 
 // Environment is a container's environment. It may hold secrets; printing it
@@ -50,6 +51,15 @@ func (e *Environment) List() []string {
 	list := make([]string, len(e.names))
 	for i, name := range e.names {
 		list[i] = name + "=" + e.values[name]
+	}
+	return list
+}
+
+// EnvVars returns the environment as an API object has it, without references.
+func (e *Environment) EnvVars() []v1.EnvVar {
+	list := make([]v1.EnvVar, len(e.names))
+	for i, name := range e.names {
+		list[i] = v1.EnvVar{Name: name, Value: e.values[name]}
 	}
 	return list
 }

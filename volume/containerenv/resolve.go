@@ -24,6 +24,12 @@ type Sources struct {
 	// Allocatable tells the node's size, which is the limit of a container that
 	// has none. Nil: a variable that needs it is an error.
 	Allocatable volume.AllocatableGetter
+	// Services are services of the cluster, of which those are chosen that the pod sees:
+	// those of its namespace, unless its enableServiceLinks is false, and
+	// default/kubernetes. Their variables, such as KUBERNETES_SERVICE_HOST, can be
+	// referred to by all others and come last; one that the container sets itself stays.
+	// Nil: none.
+	Services []v1.Service
 }
 
 // Resolve returns the environment of one of the pod's containers. The container
@@ -41,7 +47,7 @@ type Sources struct {
 func Resolve(ctx context.Context, pod *v1.Pod, container *v1.Container, from Sources) (*Environment, error) {
 	r := resolver{
 		pod: pod, container: container, from: from, objects: make(map[volume.ObjectRef]object),
-		env: &Environment{values: make(map[string]string)},
+		env: &Environment{values: make(map[string]string)}, services: servicesOf(pod, from.Services),
 	}
 	for i := range container.EnvFrom {
 		r.note(fmt.Sprintf("envFrom[%d]", i), "", r.all(ctx, &container.EnvFrom[i]))
@@ -50,7 +56,20 @@ func Resolve(ctx context.Context, pod *v1.Pod, container *v1.Container, from Sou
 		v := &container.Env[i]
 		r.note(fmt.Sprintf("env[%d]", i), v.Name, r.variable(ctx, v))
 	}
+	for _, name := range slices.Sorted(maps.Keys(r.services)) {
+		if _, own := r.env.Lookup(name); !own {
+			r.env.set(name, r.services[name])
+		}
+	}
 	return r.env, errors.Join(r.errs...)
+}
+
+// lookup finds what a value may refer to.
+func (r *resolver) lookup(name string) (value string, ok bool) {
+	if value, ok = r.env.Lookup(name); !ok {
+		value, ok = r.services[name]
+	}
+	return value, ok
 }
 
 type resolver struct {
@@ -59,6 +78,7 @@ type resolver struct {
 	from      Sources
 	objects   map[volume.ObjectRef]object
 	env       *Environment
+	services  map[string]string
 	errs      []error
 }
 
@@ -115,7 +135,7 @@ func (r *resolver) variable(ctx context.Context, v *v1.EnvVar) error {
 		return volume.Invalid("name", "%s", strings.Join(faults, "; "))
 	}
 	if v.ValueFrom == nil {
-		value, _ := downward.Expand(v.Value, r.env.Lookup)
+		value, _ := downward.Expand(v.Value, r.lookup)
 		return r.set(v.Name, value)
 	}
 	if v.Value != "" {
