@@ -46,3 +46,40 @@ func TestFileSetsNeedNoKubernetes(t *testing.T) {
 		}
 	}
 }
+
+// adopters are the packages that agents import by themselves, and what each may link: modules,
+// and packages that are neither podvol's nor the standard library's, beyond those of
+// k8s.io/api/core/v1. The numbers only shrink.
+func adopters() map[string]struct{ modules, packages int } {
+	return map[string]struct{ modules, packages int }{
+		"volume/fileset":       {modules: 0},
+		"volume/atomicdir":     {modules: 1, packages: 1}, // golang.org/x/sys/unix
+		"volume/podfiles":      {modules: 21, packages: 13},
+		"volume/containerenv":  {modules: 21, packages: 10},
+		"volume/volumemanager": {modules: 21, packages: 14},
+	}
+}
+
+func TestWhatAdoptersLink(t *testing.T) {
+	base := make(map[string]bool)
+	for _, p := range goList(t, "-deps", "k8s.io/api/core/v1") {
+		base[p.ImportPath] = true
+	}
+	for path, most := range adopters() {
+		modules := make(map[string]bool)
+		packages := 0
+		for _, p := range goList(t, "-deps", module+"/"+path) {
+			if _, ours := inModule(p.ImportPath); ours || p.Standard {
+				continue
+			}
+			modules[p.Module.Path] = true
+			if !base[p.ImportPath] {
+				packages++
+			}
+		}
+		t.Logf("%s links %d modules, and %d packages beyond those of k8s.io/api/core/v1", path, len(modules), packages)
+		if len(modules) > most.modules || packages > most.packages {
+			t.Errorf("%s links %d modules and %d packages beyond k8s.io/api/core/v1, of at most %d and %d", path, len(modules), packages, most.modules, most.packages)
+		}
+	}
+}
