@@ -87,6 +87,7 @@ func TestReadmeShowsCompiledCode(t *testing.T) {
 		"mount/README.md":                   {"mount/example_test.go"},
 		"volume/README.md":                  {"examples/ownplugin/main.go", "volume/intree/port_gitrepo_test.go"},
 		"volume/intree/README.md":           {"volume/intree/port_nfs_test.go"},
+		"volume/podfiles/README.md":         {"examples/renderpod/main.go"},
 	}
 	all := pages(t)
 	for page := range sources {

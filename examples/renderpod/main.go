@@ -64,7 +64,9 @@ func render(ctx context.Context, pod *v1.Pod, from podfiles.Sources) (*podfiles.
 		if !podfiles.HasFiles(v) {
 			continue // an emptyDir, a claim: a directory of the agent's
 		}
+		// README: begin
 		set, err := podfiles.Render(ctx, pod, v.Name, from, podfiles.Options{})
+		// README: end
 		if err != nil {
 			return nil, err
 		}
