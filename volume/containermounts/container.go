@@ -3,6 +3,7 @@ package containermounts
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 
@@ -88,9 +89,21 @@ type Device struct {
 	Permissions string
 }
 
+// places are where a pod's volumes are: a [Binder], or an agent's own directories.
+type places interface {
+	// mountedVolume finds a volume of the pod.
+	mountedVolume(pod *v1.Pod, name string) (mountedVolume, error)
+	// source finds out what is to be bound.
+	source(ctx context.Context, c *container, p *planned) error
+	// openSource opens what a container is shown, inside reach.
+	openSource(p *planned) (*os.File, error)
+	// reach calls f, which looks at a path and may hang, as long as ctx lasts.
+	reach(ctx context.Context, path string, f func() error) error
+}
+
 // container is one container whose mounts are asked for.
 type container struct {
-	binder  *Binder
+	places  places
 	pod     *v1.Pod
 	spec    *v1.Container
 	field   string // where the pod has it
@@ -113,7 +126,7 @@ func (c *container) mounts(ctx context.Context) ([]Mount, error) {
 	}
 	var errs []error
 	for _, p := range all {
-		if err := c.source(ctx, p); err != nil {
+		if err := c.places.source(ctx, c, p); err != nil {
 			errs = append(errs, p.volume.failed(err))
 		}
 	}
@@ -155,7 +168,7 @@ func elements(path string) []string { return strings.Split(path, "/") }
 
 func (c *container) planOne(i int) (*planned, error) {
 	asked := &c.spec.VolumeMounts[i]
-	v, err := c.binder.mountedVolume(c.pod, asked.Name)
+	v, err := c.places.mountedVolume(c.pod, asked.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ func (c *container) devices() ([]Device, error) {
 	var devices []Device
 	var errs []error
 	for i, asked := range c.spec.VolumeDevices {
-		v, err := c.binder.mountedVolume(c.pod, asked.Name)
+		v, err := c.places.mountedVolume(c.pod, asked.Name)
 		if err == nil && !v.isBlock() {
 			err = v.failed(volume.Invalid(c.deviceField(i)+".name", "volume %q is a file system; use volumeMounts for it", asked.Name))
 		}

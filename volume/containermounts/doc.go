@@ -30,6 +30,9 @@
 // is no record of sub-paths, and it does not matter how the process ended that bound
 // them.
 //
+// An agent that mounts nothing calls [Resolve] with directories of its own: the rules are the
+// same, and nothing is bound.
+//
 // # In the words of runtimes
 //
 // [OCIMounts], [CRIMounts], [DockerMountArgs] and their fellows for devices turn the

@@ -31,7 +31,7 @@ func (b *Binder) containerOf(podUID types.UID, name string, options Options) (*c
 	if spec == nil {
 		return nil, unknownContainer(podName(pod), name, containerNames(pod))
 	}
-	c := &container{binder: b, pod: pod, spec: spec, field: field, options: options}
+	c := &container{places: b, pod: pod, spec: spec, field: field, options: options}
 	return c, c.checkMappings()
 }
 

@@ -55,13 +55,8 @@ func (c *container) makeNestedPoint(ctx context.Context, outer, inner *planned, 
 		return volume.Invalid(c.mountField(inner.index)+".mountPath", "%s lies in %s, where volume %q shows a file", inner.Destination, outer.Destination, outer.Volume)
 	}
 	readOnly := outer.volume.readOnly() || outer.fixed
-	err := c.binder.reaches.Do(ctx, outer.Source+"\x00"+point, func() error {
-		done, err := c.binder.volumes.KeepRoot()
-		if err != nil {
-			return err
-		}
-		defer done()
-		root, err := c.binder.openSource(outer)
+	err := c.places.reach(ctx, outer.Source+"\x00"+point, func() error {
+		root, err := c.places.openSource(outer)
 		if err != nil {
 			return err
 		}
@@ -80,7 +75,19 @@ func (c *container) makeNestedPoint(ctx context.Context, outer, inner *planned, 
 	return nil
 }
 
-// openSource opens what a container is shown.
+// reach implements places. The root directory stays locked for a call that hangs.
+func (b *Binder) reach(ctx context.Context, path string, f func() error) error {
+	return b.reaches.Do(ctx, path, func() error {
+		done, err := b.volumes.KeepRoot()
+		if err != nil {
+			return err
+		}
+		defer done()
+		return f()
+	})
+}
+
+// openSource implements places.
 func (b *Binder) openSource(shown *planned) (*os.File, error) {
 	if shown.SubPath != "" {
 		return b.openMounted(shown.Source)

@@ -17,18 +17,17 @@ import (
 	"github.com/podvol/podvol/volume/mountrecord"
 )
 
-// source finds out what is to be bound, and binds a sub-path to where it is taken
-// from.
-func (c *container) source(ctx context.Context, p *planned) error {
+// source implements places. It binds a sub-path to where it is taken from.
+func (b *Binder) source(ctx context.Context, c *container, p *planned) error {
 	var seen sourceLook
 	var err error
 	if p.SubPath == "" {
 		p.Source = p.volume.record.Path
-		seen, err = c.binder.look(ctx, p.volume.record)
+		seen, err = b.look(ctx, p.volume.record)
 	} else {
-		b := c.subPathBind(p)
-		p.Source = b.target
-		seen, err = b.do(ctx)
+		part := b.subPathBind(c, p)
+		p.Source = part.target
+		seen, err = part.do(ctx)
 	}
 	if err != nil {
 		return err

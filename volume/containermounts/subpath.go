@@ -75,10 +75,10 @@ type subPathBind struct {
 	readOnly bool
 }
 
-func (c *container) subPathBind(p *planned) *subPathBind {
-	dir := p.volume.subPaths().Dir(c.binder.host.RootDir)
+func (b *Binder) subPathBind(c *container, p *planned) *subPathBind {
+	dir := p.volume.subPaths().Dir(b.host.RootDir)
 	return &subPathBind{
-		binder: c.binder, volume: p.volume, path: p.SubPath,
+		binder: b, volume: p.volume, path: p.SubPath,
 		target:   filepath.Join(dir, c.spec.Name, strconv.Itoa(p.index)),
 		readOnly: p.volume.readOnly(),
 	}
@@ -89,12 +89,7 @@ func (c *container) subPathBind(p *planned) *subPathBind {
 // stopped.
 func (b *subPathBind) do(ctx context.Context) (sourceLook, error) {
 	var made sourceLook
-	err := b.binder.reaches.Do(ctx, b.target, func() (err error) {
-		done, err := b.binder.volumes.KeepRoot()
-		if err != nil {
-			return err
-		}
-		defer done()
+	err := b.binder.reach(ctx, b.target, func() (err error) {
 		made, err = b.bind(ctx)
 		return err
 	})
