@@ -10,7 +10,7 @@ import (
 
 // plainly is the length in bytes from which a secret value is masked wherever
 // it occurs. Shorter ones are masked as whole words only: a text in which each
-// "1" is masked tells nobody anything.
+// "1" is masked tells nothing.
 const plainly = 4
 
 // Mask replaces each sensitive option, and each value in one, in what a mount

@@ -27,7 +27,7 @@ const (
 // written, if there is anything in it but files and directories with harmless
 // names, or too much.
 func openArchive(ctx context.Context, path string) (*os.File, error) {
-	// Without O_NONBLOCK a named pipe would wait for somebody to write into it.
+	// Without O_NONBLOCK a named pipe would wait for a writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err

@@ -30,15 +30,15 @@ type ephemeralClaims struct {
 	whose func(pod types.NamespacedName, uid types.UID) bool
 	// deleted is told what has gone, and what became of it.
 	deleted io.Writer
-	// kept is told of claims that stay because somebody uses them.
+	// kept is told of claims that stay because they are used.
 	kept io.Writer
 	wait time.Duration // for another process
 }
 
-// holderPoll is how often somebody is asked again who has the root directory.
+// holderPoll is how often the holder of the root directory is asked for again.
 const holderPoll = 50 * time.Millisecond
 
-// delete deletes the claims that nobody uses, data and all if their reclaim
+// delete deletes the claims that are not used, data and all if their reclaim
 // policy says so. While podvol run-node has the claims it leaves them to that.
 func (e ephemeralClaims) delete(ctx context.Context) error {
 	patience, cancel := context.WithTimeout(ctx, e.wait)
@@ -77,7 +77,7 @@ func (e ephemeralClaims) isTheirs(claim *v1.PersistentVolumeClaim) bool {
 
 const podKind = "Pod"
 
-// mayGo looks again, now that nobody else changes claims: one of the same name
+// mayGo looks again, now that no other process changes claims: one of the same name
 // may have been made for another pod.
 func (e ephemeralClaims) mayGo(ctx context.Context, c *embedded.Cluster, ref volume.ObjectRef) bool {
 	claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, c.Objects(), ref)
@@ -109,7 +109,7 @@ func isHeld(err error) bool {
 }
 
 // heldByRunNode reports whether it is podvol run-node that has the claims, as
-// asked when somebody has them.
+// asked when they are held.
 func heldByRunNode(rootDir string) bool {
 	holder, _ := os.ReadFile(filepath.Join(standalone.ClaimsDir(rootDir), "holder"))
 	owner, _ := os.ReadFile(filepath.Join(volumemanager.StateDir(rootDir), "lock"))

@@ -152,7 +152,7 @@ func mountWith(ctx context.Context, config standalone.NodeConfig, o mountOptions
 }
 
 // load reads manifests, but waits for standard input or a pipe only as long as
-// nobody interrupts.
+// no signal interrupts.
 func load(ctx context.Context, loader manifest.Loader, files []string) (set *manifest.Set, err error) {
 	read := make(chan struct{})
 	var loaded *manifest.Set

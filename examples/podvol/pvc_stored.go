@@ -72,7 +72,7 @@ func missedBelow(rootDir string) (missed []string) {
 type stored struct {
 	claims  []*v1.PersistentVolumeClaim
 	volumes []*v1.PersistentVolume
-	// reasons say why claims were not bound when somebody looked last.
+	// reasons say why claims were not bound at the last look.
 	reasons map[string]embedded.Reason
 	// damaged joins the records that are lost or cannot be read.
 	damaged error

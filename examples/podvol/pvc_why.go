@@ -66,7 +66,7 @@ func indexOf(found stored) *index.Index {
 	return index
 }
 
-// whyPending is for a claim of which nobody has said why it is pending. It asks the
+// whyPending is for a claim that is pending for a reason not told. It asks the
 // controller's own rules. Storage classes are not recorded: what they do for the
 // claim, only those can say who have read them.
 func whyPending(volumes *index.Index, claim *v1.PersistentVolumeClaim) string {

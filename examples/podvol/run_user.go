@@ -61,7 +61,7 @@ func shareMounts() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if ids.Has(math.MaxUint32 - 1) { // the last of all, which nobody can hand on
+	if ids.Has(math.MaxUint32 - 1) { // the last of all, which cannot be handed on
 		return false, usagef("--%s is for podvol itself, in a user namespace that it has made; leave it out", insideFlag)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {

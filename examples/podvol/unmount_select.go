@@ -99,7 +99,7 @@ func selectPods(ctx context.Context, s streams, o unmountOptions) (*selection, e
 }
 
 // ambiguous refuses a name that several pods have, as those of several nodes:
-// nobody has said which is meant.
+// it was not said which is meant.
 func (s *selection) ambiguous(mounted []volumemanager.VolumeStatus) error {
 	if s.pods != nil {
 		return nil // whose UIDs are known

@@ -25,7 +25,7 @@ const (
 	firstPause  = 10 * time.Second // unless the config says otherwise
 	lastPause   = 5 * time.Minute
 	pauseWanes  = 10 * time.Minute // of a run after which the first pause is due again
-	unknownCode = 137              // of a container whose end nobody saw, as the kubelet's
+	unknownCode = 137              // of a container whose end was not seen, as the kubelet's
 )
 
 // process is one run of a container.

@@ -70,7 +70,7 @@ func run(ctx context.Context, c config) error {
 	}
 
 	// What ends last is begun first: containers end before the volumes' manager
-	// does, and nobody creates pods by then.
+	// does, and no pods are created by then.
 	keeping, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopKeeping()
 	kept := make(chan error, 1)
@@ -91,7 +91,7 @@ func run(ctx context.Context, c config) error {
 
 // serve drives the provider by virtual-kubelet's controllers until ctx ends.
 func serve(ctx context.Context, c config, p *provider, factory informers.SharedInformerFactory, events record.EventRecorder) error {
-	idle := informers.NewSharedInformerFactory(c.api, 0) // virtual-kubelet asks for these, and nobody starts them
+	idle := informers.NewSharedInformerFactory(c.api, 0) // virtual-kubelet asks for these, and they are not started
 	pods := factory.Core().V1().Pods()
 	podController, err := node.NewPodController(node.PodControllerConfig{
 		PodClient: patching{c.api.CoreV1()}, PodInformer: copying{pods}, EventRecorder: events, Provider: p,

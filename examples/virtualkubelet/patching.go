@@ -15,7 +15,7 @@ import (
 // patching writes what a provider says of pods, and nothing else of them, as the
 // kubelet does. virtual-kubelet v1.12 updates the status with the pod that the
 // provider gave it last, at any version; an API server takes labels and annotations from
-// that, too, and so back what somebody has changed meanwhile. NodeRestriction
+// that, too, and so back what was changed meanwhile. NodeRestriction
 // refuses it for that.
 type patching struct{ corev1client.PodsGetter }
 
@@ -34,7 +34,7 @@ func (p patchingPods) UpdateStatus(ctx context.Context, pod *v1.Pod, options met
 }
 
 // ownConditions are those that this node sets. Others, such as readiness gates,
-// are somebody else's.
+// are another program's.
 var ownConditions = []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.ContainersReady, v1.PodReady}
 
 // statusPatch sets what this node knows of a pod, if it is the one of that UID.

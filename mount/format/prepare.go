@@ -29,7 +29,7 @@ func (g *gate) pass() bool {
 // close keeps everything from being done, and reports whether nothing was.
 func (g *gate) close() bool { return g.state.CompareAndSwap(0, gateClosed) }
 
-// errGivenUp is seen by nobody: the caller has left when it is returned.
+// errGivenUp is never seen: the caller has left when it is returned.
 var errGivenUp = errors.New("given up before anything was begun")
 
 // preparation makes one device ready to be mounted.
@@ -225,7 +225,7 @@ func (p *preparation) format(ctx context.Context) error {
 	return nil
 }
 
-// lookAgain makes sure that the device is still blank and nobody else's.
+// lookAgain makes sure that the device is still blank and no other program's.
 func (p *preparation) lookAgain(ctx context.Context) error {
 	exclusive, err := p.look(ctx)
 	switch {

@@ -65,7 +65,7 @@ func isImage(source string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// isPseudo tells types that have no helper anywhere, so that nobody need look.
+// isPseudo tells types that have no helper anywhere, so that it is not looked for.
 func isPseudo(fstype string) bool {
 	switch fstype {
 	case "tmpfs", "ramfs", "hugetlbfs", "proc", "sysfs", "devtmpfs", "devpts", "mqueue", "cgroup", "cgroup2", "bpf", "debugfs", "tracefs", "securityfs":

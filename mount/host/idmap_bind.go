@@ -96,7 +96,7 @@ func (n *native) bindIDMapped(ctx context.Context) error {
 	return err
 }
 
-// mapIDs changes the owners that a copy shows which nobody sees yet.
+// mapIDs changes the owners that a copy shows which no process sees yet.
 func (n *native) mapIDs(tree int) error {
 	if n.idMap == nil {
 		return nil

@@ -111,7 +111,7 @@ func (n *native) setAttributesOf(mount int, recursive bool, change unix.MountAtt
 }
 
 // explainDenied finds out which flags may not be taken away, on a copy that
-// nobody sees. A filter of system calls that denies every call of this name is
+// no process sees. A filter of system calls that denies every call of this name is
 // as good as a kernel without it.
 func (n *native) explainDenied(mount int, recursive bool, change unix.MountAttr) error {
 	if errors.Is(n.api.MountSetattr(mount, false, unix.MountAttr{}), unix.EPERM) {

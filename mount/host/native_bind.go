@@ -14,7 +14,7 @@ import (
 )
 
 // bind shows a directory or file at the target. Its options are set while
-// nobody can see it: a read-only bind mount is never writable.
+// no process can see it: a read-only bind mount is never writable.
 func (n *native) bind(ctx context.Context) error {
 	if err := n.checkBindOptions(); err != nil {
 		return err

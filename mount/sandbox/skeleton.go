@@ -98,7 +98,7 @@ func (b *builder) throughLink(parent int, missing []string, t tree) (string, err
 	defer unix.Close(link)
 	target, err := readLink(link)
 	switch {
-	case errors.Is(err, unix.ENOENT): // no link: somebody has made it meanwhile
+	case errors.Is(err, unix.ENOENT): // no link: another process has made it meanwhile
 		return t.Destination, nil
 	case err != nil:
 		return "", err

@@ -14,7 +14,7 @@ import (
 )
 
 // tree is a copy of a mount, with what is below it, that is attached nowhere
-// yet. Nobody can see it, so what is to be read-only never was writable.
+// yet. No process can see it, so what is to be read-only never was writable.
 type tree struct {
 	Mount
 	fd  int
@@ -137,7 +137,7 @@ func (b *builder) openSource(m Mount, idMap int) (tree, *Error) {
 	return t, b.configure(t, idMap)
 }
 
-// configure sets the attributes of a tree that nobody sees yet.
+// configure sets the attributes of a tree that no process sees yet.
 func (b *builder) configure(t tree, idMap int) *Error {
 	if idMap != noIDMap {
 		change := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(idMap)}

@@ -75,7 +75,7 @@ func (g *Group[K]) DoNoticing(ctx context.Context, key K, waiting func(), call f
 			return &AbandonedError{Earlier: true, Err: err}
 		}
 	}
-	if ctx.Done() == nil { // it never ends, so nobody would leave
+	if ctx.Done() == nil { // it never ends, so no caller would leave
 		defer unlock()
 		return call()
 	}

@@ -67,7 +67,7 @@ func UserIn(parent int) (uint32, error) {
 	err = eintr.Do(func() error { return unix.Fstat(fd, &st) })
 	unix.Close(fd) // first: NFS only renames what is open
 	removed := eintr.Do(func() error { return unix.Unlinkat(parent, name, 0) })
-	if errors.Is(removed, unix.ENOENT) { // by somebody else
+	if errors.Is(removed, unix.ENOENT) { // by another process
 		removed = nil
 	}
 	if err := errors.Join(err, removed); err != nil {

@@ -91,7 +91,7 @@ func realPath(path string) (string, error) {
 	return filepath.Join(parent, filepath.Base(path)), err
 }
 
-// take makes a free loop device one of file. EBUSY: somebody was quicker.
+// take makes a free loop device one of file. EBUSY: another process was quicker.
 func take(control, file *os.File, name tag, configure func(loop, file int, name tag) error) (string, error) {
 	number, err := eintr.Get(func() (int, error) { return unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE) })
 	if err != nil {

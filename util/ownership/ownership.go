@@ -34,7 +34,7 @@ type Options struct {
 	// permissions it should have: fsGroupChangePolicy OnRootMismatch.
 	OnRootMismatch bool
 	// Progress is told how many files have been looked at, at the beginning,
-	// each second and at the end, by one goroutine at a time; nil: nobody is.
+	// each second and at the end, by one goroutine at a time; nil: it is not.
 	Progress func(done int64)
 }
 

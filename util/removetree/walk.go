@@ -13,7 +13,7 @@ import (
 const (
 	// maxOpen is how many levels of the tree keep their descriptor.
 	maxOpen = 32
-	// maxRetries bounds, in each directory, the fight against somebody who
+	// maxRetries bounds, in each directory, the fight against a process that
 	// changes the tree while it is being deleted.
 	maxRetries = 1000
 )
@@ -132,7 +132,7 @@ func (w *walk) empty(ctx context.Context) (found int, err error) {
 	var names []string
 	for {
 		n, err := eintr.Get(func() (int, error) { return unix.ReadDirent(top.fd, w.buffer) })
-		if errors.Is(err, unix.ENOENT) || err == nil && n == 0 { // ENOENT: somebody else has removed it
+		if errors.Is(err, unix.ENOENT) || err == nil && n == 0 { // ENOENT: another process has removed it
 			return found, nil
 		}
 		if err != nil {
@@ -170,7 +170,7 @@ func (w *walk) leave() error {
 	case errors.Is(err, unix.EBUSY):
 		return w.busy(child.name, err)
 	case errors.Is(err, unix.EACCES) && w.widen(),
-		errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST), errors.Is(err, unix.ENOTDIR): // somebody added to it or replaced it
+		errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST), errors.Is(err, unix.ENOTDIR): // another process added to it or replaced it
 		return w.again(child.name)
 	}
 	return w.failed("unlinkat", child.name, err)

@@ -1,6 +1,6 @@
 // Package retry repeats what the changes of others have disturbed: a rename or a
-// mount while the kernel resolved a path, a directory that somebody made or removed
-// between two steps. Such a disturbance passes, but nobody can say after how many
+// mount while the kernel resolved a path, a directory that was made or removed
+// between two steps. Such a disturbance passes, but it cannot be said after how many
 // times: a busy machine uses up every number. So the only limit is the caller's
 // context. [Pause] is for loops of other kinds.
 //

@@ -106,7 +106,7 @@ func (w *walker) open(name string) (*os.File, error) {
 	return openAt(w.at, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 }
 
-// follow goes on where a link leads that nobody else has made.
+// follow goes on where a link leads that no other user has made.
 func (w *walker) follow(name string) error {
 	link, err := openAt(w.at, name, unix.O_PATH, 0)
 	if err != nil {

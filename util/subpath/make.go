@@ -82,7 +82,7 @@ func (m *maker) run(ctx context.Context) (fd int, err error) {
 	return fd, err
 }
 
-// makeMissing starts again whenever somebody else has made or exchanged
+// makeMissing starts again whenever another process has made or exchanged
 // something at the same time.
 func (m *maker) makeMissing(ctx context.Context) (fd int, err error) {
 	err = retry.Do(ctx, errChanged, func() (err error) {
@@ -175,7 +175,7 @@ func (m *maker) makeOne(dir int, name string, file bool) (int, error) {
 	return fd, nil
 }
 
-// inTheWay tells a link to nothing from what somebody else has just made. Below
+// inTheWay tells a link to nothing from what another process has just made. Below
 // it, so many elements of the path follow.
 func (m *maker) inTheWay(dir int, name string, follow int) error {
 	fd, err := openPath(dir, name, unix.O_NOFOLLOW)

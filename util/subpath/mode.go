@@ -33,7 +33,7 @@ func (k kernel) withoutUmask(f func()) {
 // setMode corrects the mode of a directory that was just made: mkdir(2) does not
 // set the set-group-id bit if the directory above lacks it, and a default ACL or
 // umask takes bits away. It changes only a directory that is ours and empty, so
-// that nobody can have one that hides something opened up by renaming it.
+// that no user can have one that hides something opened up by renaming it.
 func (m *maker) setMode(fd int) error {
 	st, err := stat(fd)
 	if err != nil || st.Mode&m.bits == m.mode&m.bits {

@@ -35,7 +35,7 @@ func (k kernel) resolve(at place) (int, error) {
 		// ENOSYS: before Linux 5.6. EPERM: the filter of an older container
 		// runtime. EACCES: perhaps only fs.protected_symlinks, which keeps
 		// others' links in a directory like /tmp from being followed; as the
-		// kubelet we follow them, for nobody can mislead us.
+		// kubelet we follow them: none can mislead us.
 		return walkTo(at)
 	}
 	return walkTo(at)

@@ -1,7 +1,7 @@
 // Package treewalk goes through directory trees by descriptor, with several
 // workers.
 //
-//   - Nobody who changes the tree meanwhile can lead a walk out of it: links
+//   - No process that changes the tree meanwhile can lead a walk out of it: links
 //     are never followed.
 //   - It never crosses a mount, not even a bind mount of the same file system
 //     where the kernel tells them apart, and looks before it opens, so as not

@@ -60,7 +60,7 @@ func (t *target) repair(ctx context.Context, tree *node) (changed bool, err erro
 }
 
 // repairLinks completes what a crash or a failure left after its rename, or
-// what somebody else undid.
+// what another process undid.
 func (t *target) repairLinks(ctx context.Context, inv inventory) (changed bool, err error) {
 	if len(inv.stale)+len(inv.missing) == 0 {
 		return false, nil

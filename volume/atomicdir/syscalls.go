@@ -13,7 +13,7 @@ import (
 
 // The os package resolves a path for each call, and registers each file with
 // the poller, in vain. Relative to an open directory neither is needed, and
-// nobody can redirect a path in between.
+// no other process can redirect a path in between.
 
 func idOf(st *unix.Stat_t) fileID { return fileID{dev: uint64(st.Dev), ino: st.Ino} }
 

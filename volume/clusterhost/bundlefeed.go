@@ -97,7 +97,7 @@ func newBundleFeed(clientset kubernetes.Interface, logger *slog.Logger) *bundleF
 		all: make(map[string]bundle), watchers: make(map[*objects.Watcher]struct{})}
 }
 
-// get returns all bundles by name, as a map that nobody changes, once there is an answer.
+// get returns all bundles by name, as a map that is never changed, once there is an answer.
 func (f *bundleFeed) get(ctx context.Context) (map[string]bundle, error) {
 	select {
 	case <-f.start():
@@ -155,7 +155,7 @@ func (f *bundleFeed) close() {
 }
 
 // follow keeps the bundles up to date, from later on, until ctx ends, or the API
-// server says that it serves none and nobody is to be told of them.
+// server says that it serves none and there is no watcher to be told.
 func (f *bundleFeed) follow(ctx context.Context, later time.Duration) {
 	pause := retry.Pause{First: firstBundlePause, Last: lastBundlePause}
 	for pausedFor(ctx, later) {
@@ -190,7 +190,7 @@ func pausedFor(ctx context.Context, d time.Duration) bool {
 }
 
 // rests ends the following after the API server has said that it serves no bundles,
-// unless somebody is to be told of them, or there were some, so that a proxy without
+// unless a watcher is to be told of them, or there were some, so that a proxy without
 // an API server may have said it.
 func (f *bundleFeed) rests() bool {
 	f.mu.Lock()

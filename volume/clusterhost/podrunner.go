@@ -95,7 +95,7 @@ func overduePod(pod types.NamespacedName, node string, started bool) error {
 // after it. Another pod of that name is [ErrForeignPod]; a pod without that label,
 // by which it could not be told from others, is a *[volume.InvalidSpecError].
 //
-// A pod that somebody deletes before it has started is made again, later it is a
+// A pod that is deleted by another before it has started is made again, later it is a
 // [recyclerpod.ErrFailed]. One that has not ended two minutes after its
 // activeDeadlineSeconds, counted by the clock of this process from when its start is
 // seen, or else from its creation or from when it was found, is [ErrOverduePod]:
@@ -156,7 +156,7 @@ func (r *podRun) do(ctx context.Context) error {
 		}
 		again := r.ours
 		r.pod, r.blind = nil, ""
-		if again { // not in a race with whoever deletes it
+		if again { // not in a race with its deletion
 			select {
 			case <-time.After(askAgain):
 			case <-ctx.Done():

@@ -270,7 +270,7 @@ func sorted(names []v1.UniqueVolumeName) []v1.UniqueVolumeName {
 }
 
 // tell has the manager know what the status says: what is attached, and what is
-// in use, if this is not known yet or somebody else has taken volumes off the list.
+// in use, if this is not known yet or another writer has taken volumes off the list.
 // It comes before the manager is asked what is in use: that may be some of these.
 func (r *report) tell() {
 	r.setVolumesAttached(r.node.Status.VolumesAttached)

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// toleratedRivalry is how often somebody else may replace the list, each time
+	// toleratedRivalry is how often another writer may replace the list, each time
 	// within rivalryMemory of the last, before that is more than an accident.
 	toleratedRivalry = 3
 	rivalryMemory    = time.Minute
@@ -21,7 +21,7 @@ type rival struct {
 	last, warned time.Time
 }
 
-// rivalry is the pause before the list is written over that of somebody else; 0:
+// rivalry is the pause before the list is written over that of another writer; 0:
 // there is no need of one.
 func (r *report) rivalry() pause {
 	o := &r.rival

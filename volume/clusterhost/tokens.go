@@ -158,7 +158,7 @@ func (t *Tokens) finish(key tokenKey, call *tokenCall, sent time.Time, answer *a
 	}
 }
 
-// settle keeps the outcome of a request, unless nobody wants it any more. It
+// settle keeps the outcome of a request, unless no caller wants it any more. It
 // returns the valid token that another try shall replace.
 func (t *Tokens) settle(key tokenKey, call *tokenCall, now time.Time) (old *token, current bool) {
 	t.mu.Lock()
@@ -183,7 +183,7 @@ func (t *Tokens) settle(key tokenKey, call *tokenCall, now time.Time) (old *toke
 	return old, true
 }
 
-// leave takes one caller off a request. One that nobody waits for is given up.
+// leave takes one caller off a request. One that no caller waits for is given up.
 func (t *Tokens) leave(key tokenKey, call *tokenCall) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

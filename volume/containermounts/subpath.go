@@ -122,7 +122,7 @@ func (b *subPathBind) bind(ctx context.Context) (sourceLook, error) {
 	}
 	e, mounted, err := mounts.At(b.target)
 	if err == nil && !mounted {
-		err = mountrecord.ErrNotMountedAnymore // by somebody else
+		err = mountrecord.ErrNotMountedAnymore // unmounted by another process
 	}
 	return sourceLook{mount: e, file: !want.dir}, err
 }
@@ -194,7 +194,7 @@ func (b *subPathBind) rebind(ctx context.Context, file *os.File, want fileIdenti
 	}
 	defer unlock()
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // nobody waits for it any more
+		return context.Cause(ctx) // no call waits for it any more
 	}
 	// It is seen through though the caller has left, since it must be known under the
 	// lock what is mounted.

@@ -32,7 +32,7 @@ type passes struct {
 	mu    sync.Mutex
 	stuck map[string]bool // calls that did not answer in time
 	told  map[string]string
-	wake  func() // a call has ended that was given up; nil: nobody waits
+	wake  func() // a call has ended that was given up; nil: no call waits
 }
 
 func (p *passes) isStuck(key string) bool {
@@ -194,7 +194,7 @@ func (d *Discoverer) check() ([]Class, error) {
 	return classes, nil
 }
 
-// readVolumes reads the local volumes of this node, whoever has made them.
+// readVolumes reads the local volumes of this node, also those that others have made.
 func (p *pass) readVolumes(ctx context.Context) error {
 	all, err := objects.List[*v1.PersistentVolume](ctx, p.Objects, kindVolume, metav1.NamespaceAll)
 	if err != nil {
@@ -260,7 +260,7 @@ func (p *pass) recognize(t *thing) {
 		case recorded == "":
 			unknown = name
 		case t.State == StateFailed:
-			p.at[name] = t // nobody knows, so it is not missing
+			p.at[name] = t // that is not known, so it is not missing
 		case t.known().Is(recorded):
 			t.State, t.Volume, t.ID = StateKnown, name, recorded
 			p.at[name] = t

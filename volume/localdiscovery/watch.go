@@ -22,7 +22,7 @@ type watched struct {
 	dirs []string
 	// links are paths: where they lead to.
 	links []string
-	// busy are devices: that somebody who could write to them closes them.
+	// busy are devices: that a program which could write to them closes them.
 	busy []string
 }
 
@@ -189,7 +189,7 @@ func (w *pathWatch) set(want watched) (grown bool, err error) {
 	return grown, nil
 }
 
-// drop ends the watches that nobody needs any more.
+// drop ends the watches that are not needed any more.
 func (w *pathWatch) drop(wanted map[int32]map[string]bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

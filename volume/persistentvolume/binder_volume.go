@@ -37,7 +37,7 @@ func (b *binder) syncVolume(ctx context.Context, name string) error {
 	return pvapi.IgnoreMissing(err)
 }
 
-// isWanted reports whether a volume that nobody has is about to be taken: what
+// isWanted reports whether a volume that no claim has is about to be taken: what
 // binds it writes all of it, or gives it back. It is offered first: a claim that
 // reserves it meanwhile would be seen by neither the other way round.
 func (b *binder) isWanted(pv *v1.PersistentVolume) bool {

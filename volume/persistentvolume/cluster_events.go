@@ -50,7 +50,7 @@ const (
 // eventLog passes events on, those about a state only once as long as it lasts:
 // it is looked at often, and is not to be read as often.
 type eventLog struct {
-	sink EventRecorder // nil: nobody listens
+	sink EventRecorder // nil: there is no listener
 
 	mu   sync.Mutex
 	told map[types.UID]string

@@ -27,7 +27,7 @@ type latest[T metav1.Object] struct {
 	changed func(name types.NamespacedName, prior, now T, how noticed)
 
 	// same is called with what is the version that was known already, in
-	// another place; nil for nobody.
+	// another place; nil: there is none.
 	same func(T)
 
 	mu    sync.Mutex

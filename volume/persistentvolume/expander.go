@@ -41,7 +41,7 @@ func requestOf(claim *v1.PersistentVolumeClaim) resource.Quantity {
 
 // recordGrowth writes down that a bound claim asks for more than it has: what it
 // is to get, and how far that is, in its status, where no restart loses it
-// (KEP-284, KEP-1790). Making the volume larger is somebody else's: an external
+// (KEP-284, KEP-1790). Another program makes the volume larger: an external
 // resizer, which keeps the status of a CSI volume by itself, or an administrator
 // who enlarges it and its PersistentVolume.
 func (e *expander) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, error) {
@@ -91,7 +91,7 @@ func (e *expander) awaitExpansion(claim *v1.PersistentVolumeClaim, pv *v1.Persis
 		fmt.Sprintf("it asks for %s, and volume %q has %s", want.String(), pv.Name, have.String()))
 }
 
-// refuseGrowth tells of a claim whose volume nobody may, or can, make larger.
+// refuseGrowth tells of a claim whose volume may not, or cannot, be made larger.
 func (e *expander) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, want resource.Quantity) (bool, error) {
 	class, err := e.classOf(ctx, claim)
 	if err != nil {

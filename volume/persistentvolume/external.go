@@ -97,7 +97,7 @@ func checkProvisioners(provisioners map[string]string, plugins *volume.VolumePlu
 }
 
 // syncClaim makes the volume for a claim that is to have one from here, and
-// leaves it to somebody else to bind it.
+// leaves it to the binding controller to bind it.
 func (e *externalProvisioner) syncClaim(ctx context.Context, name types.NamespacedName) error {
 	claim, exists, err := e.claims.get(ctx, name)
 	if err != nil || !exists {
@@ -173,7 +173,7 @@ func (e *externalProvisioner) noteMade(ctx context.Context, claim *v1.Persistent
 }
 
 // syncVolume deletes a volume, storage first, that was made here and that
-// somebody else has found to be released.
+// the binding controller has found to be released.
 func (e *externalProvisioner) syncVolume(ctx context.Context, name string) error {
 	pv, exists, err := e.volumes.get(ctx, types.NamespacedName{Name: name})
 	if err != nil || !exists || e.pluginFor(pv.Annotations[pvapi.AnnProvisionedBy]) == "" {
@@ -188,7 +188,7 @@ func (e *externalProvisioner) syncVolume(ctx context.Context, name string) error
 	}
 	claim, err := e.claimOf(ctx, pv.Spec.ClaimRef)
 	if err != nil || claim != nil && (claim.Spec.VolumeName == "" || claim.Spec.VolumeName == pv.Name) {
-		return err // whoever binds claims is wrong, or has not finished
+		return err // the binding controller is wrong, or has not finished
 	}
 	return e.reclaimer.deleteStorage(ctx, pv)
 }

@@ -52,7 +52,7 @@ func (o *onePod) take(claim types.NamespacedName, want podKeep, stale *podKeep) 
 	return podKeep{}, true
 }
 
-// drop says that a claim is kept for nobody, or not for this pod.
+// drop says that a claim is kept for no pod, or not for this one.
 func (o *onePod) drop(claim types.NamespacedName, pod *types.NamespacedName) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -373,7 +373,7 @@ func policyOf(class *storagev1.StorageClass) v1.PersistentVolumeReclaimPolicy {
 }
 
 // checkMade refuses what a plugin must not have made for a claim: bound, it would
-// be less than the claim asks for, or could be mounted by nobody.
+// be less than the claim asks for, or could not be mounted at all.
 func checkMade(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, node *v1.Node) error {
 	if pv == nil {
 		return errors.New("has made no PersistentVolume and says no reason")

@@ -61,7 +61,7 @@ func madeWith(class *storagev1.StorageClass) *storagev1.StorageClass {
 func (p *provisioner) withProvisioning(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, error) {
 	next, noted := p.begin(claim, class)
 	if !waitsForConsumer(class) {
-		delete(next.Annotations, annSelectedNode) // whoever wrote it: the pod is placed once the claim is bound
+		delete(next.Annotations, annSelectedNode) // also one that another program wrote: the pod is placed once the claim is bound
 	}
 	if _, known := begunWith(next); known || noted {
 		return next, nil

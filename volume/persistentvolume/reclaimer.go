@@ -35,7 +35,7 @@ func (r *reclaimer) reclaim(ctx context.Context, pv *v1.PersistentVolume) error 
 	switch policy {
 	case v1.PersistentVolumeReclaimRecycle:
 		if pv.DeletionTimestamp != nil {
-			return nil // nobody will want it any more
+			return nil // no claim will want it any more
 		}
 		return r.recycle(ctx, pv)
 	case v1.PersistentVolumeReclaimDelete:
@@ -205,7 +205,7 @@ func isOfDriver(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
 	return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.CanSupport(spec) })
 }
 
-// isForeign reports whether somebody else provisions and deletes volumes of this
+// isForeign reports whether another process provisions and deletes volumes of this
 // provisioner's name.
 func isForeign(provisioner string, plugins []volume.VolumePlugin) bool {
 	return provisioner != "" && !strings.HasPrefix(provisioner, pvapi.TreePrefix) &&

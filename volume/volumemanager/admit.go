@@ -87,7 +87,7 @@ func (o *operator) takeOver(u *setUp) {
 		o.byClaim.note(u.of)
 		u.of.state, u.of.since, u.of.took = other.state, other.since, other.took
 		if slices.ContainsFunc(other.pod.volumes, func(s *podVolume) bool { return s != other && slices.Contains(s.names, other.names[0]) }) {
-			other.state = StateUnmounted // of which nobody is told: the pod has a volume of that name
+			other.state = StateUnmounted // of which no subscriber is told: the pod has a volume of that name
 		}
 		if other.unused {
 			o.rest(other)

@@ -72,7 +72,7 @@ func (m containerVolumes) MountedVolume(podUID types.UID, name string) (*mountre
 // KeepRoot implements [containermounts.Volumes].
 func (m containerVolumes) KeepRoot() (done func(), err error) { return m.keepRoot() }
 
-// Admit implements [containermounts.Volumes]. Whoever is admitted holds the lock that
+// Admit implements [containermounts.Volumes]. An admitted caller holds the lock that
 // the tear-down takes first.
 func (m containerVolumes) Admit(ctx context.Context, r *mountrecord.Record) (kept context.Context, done func(), err error) {
 	if !m.isStanding(rootdir.KeyOf(r)) {
@@ -85,7 +85,7 @@ func (m containerVolumes) Admit(ctx context.Context, r *mountrecord.Record) (kep
 	kept, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
 		select {
-		case <-m.stopped: // nobody asks for it any more, and the next owner looks for itself
+		case <-m.stopped: // it is not needed any more, and the next owner looks for itself
 			cancel()
 		case <-kept.Done():
 		}
@@ -150,7 +150,7 @@ func (s *podVolume) notMounted(name string) *NotMountedError {
 	e := &NotMountedError{Last: rows[i].Err}
 	e.Waits, e.Attachment = rows[i].waitsFor("its set-up to begin")
 	if own, ok := e.Last.(*volume.Error); ok {
-		e.Last = own.Err // whoever wraps this says whose it is
+		e.Last = own.Err // the error around this one names the volume
 	}
 	return e
 }

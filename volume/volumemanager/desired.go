@@ -132,7 +132,7 @@ func (w *world) withdraw(p *podState, released bool) {
 	}
 	p.announce()
 	if len(p.volumes) == 0 && (!p.ended || w.hasRecovered()) {
-		delete(w.pods, p.uid) // nobody else would
+		delete(w.pods, p.uid) // no volume does that
 	}
 }
 
@@ -153,7 +153,7 @@ func (m *Manager) PodsComplete(kept ...types.UID) {
 	m.resyncUndeclared()
 }
 
-// resyncUndeclared has the volumes of pods that nobody has declared looked at
+// resyncUndeclared has the volumes of pods that were never declared looked at
 // again: they may leave by now. The caller holds the lock.
 func (w *world) resyncUndeclared() {
 	for _, p := range w.pods {

@@ -17,7 +17,7 @@ import (
 // adviseGroups tells a pod with an fsGroup, when its volume is set up for the
 // first time, that the volume's files do not belong to that: what a server
 // exports is not given to groups by its clients (kubernetes issue 90123). Of
-// what lies outside the root, a hostPath, nobody would expect it.
+// what lies outside the root, a hostPath, it is not expected.
 func (o *operator) adviseGroups(u *setUp) {
 	args := podspec.MounterArgs(u.pod)
 	if o.config.Events == nil || args.FsGroup == nil || u.mounter == nil || u.mounter.GetAttributes().Managed || !pathin.Strictly(rootdir.PodsDir(o.host.RootDir), u.record.Path) {
@@ -46,8 +46,7 @@ func (o *operator) tellShortfalls(u *setUp) {
 }
 
 // event reports a failure in the kubelet's words, which begin with the volume's
-// own name as its directory has it, or with the pod's name for it while nobody knows
-// that of its claim, but not that it was given up.
+// own name as its directory has it, or with the pod's name for it while that of its claim is not known, but not that it was given up.
 func (o *operator) event(ctx context.Context, u *setUp, err error) {
 	if o.config.Events == nil || errors.Is(context.Cause(ctx), ErrWithdrawn) || errors.Is(context.Cause(ctx), context.Canceled) {
 		return

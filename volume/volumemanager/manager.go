@@ -137,7 +137,7 @@ func (m *Manager) stopWatches() {
 }
 
 // closingLimit is how long the disk of the root directory may take to sync what
-// the records say, which a busy one does for seconds: whoever comes next for the
+// the records say, which a busy one does for seconds: the next owner of the
 // root finds it unlocked.
 const closingLimit = 30 * time.Second
 

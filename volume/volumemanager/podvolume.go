@@ -23,20 +23,20 @@ type podState struct {
 	world *world
 	uid   types.UID
 	name  types.NamespacedName
-	// pod is the pod as it was declared last; nil if nobody has since the start.
+	// pod is the pod as it was declared last; nil: not since the start.
 	pod *v1.Pod
 	// declaration counts up with each declaration, over all pods.
 	declaration int
 	// wanted: declared, and not deleted since.
 	wanted bool
-	// deleted: somebody has said that this pod shall go; ended: its status alone
-	// has said so, and somebody may yet.
+	// deleted: the agent has said that this pod shall go; ended: its status alone
+	// has said so, and the agent may yet.
 	deleted, ended bool
-	// released: somebody has promised that none of its containers runs.
+	// released: the agent has promised that none of its containers runs.
 	released bool
 	volumes  []*podVolume
 	// changed is closed at the next change of the pod or one of its volumes; nil
-	// while nobody waits.
+	// while no call waits.
 	changed chan struct{}
 }
 
@@ -139,7 +139,7 @@ func (w *world) pod(uid types.UID) *podState {
 }
 
 // volumeFor returns the entry for these of the pod's volumes: the one that has just them, else one
-// that nobody wants any more and has one of them, else a new one.
+// that is not wanted any more and has one of them, else a new one.
 func (p *podState) volumeFor(names []string) *podVolume {
 	fits := func(s *podVolume) bool { return slices.Equal(s.names, names) }
 	overlaps := func(s *podVolume) bool {

@@ -213,7 +213,7 @@ func (s *podVolume) failedState() VolumeState {
 	case s.actual.detached != nil:
 		return StateDetached
 	case errors.Is(s.err, claimbinding.ErrUnbound):
-		return StatePending // for whoever binds claims, which is watched
+		return StatePending // until the claim is bound, which is watched
 	}
 	return StateFailed
 }

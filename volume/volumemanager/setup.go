@@ -109,7 +109,7 @@ func (o *operator) show(u *setUp) {
 }
 
 // undoSetUp undoes a failed set-up, as far as it is known to have done nothing:
-// first what is empty, and then the record, without which nobody would know of
+// first what is empty, and then the record, without which nothing would lead to
 // the directories.
 func (o *operator) undoSetUp(ctx context.Context, u *setUp) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace) // its own may have ended

@@ -31,7 +31,7 @@ func (w *mountWatch) subscribeMounts(ctx context.Context) <-chan struct{} {
 	return mounts.Subscribe(ctx)
 }
 
-// watchMounts looks for mounts that somebody else took away whenever the mount
+// watchMounts looks for mounts that another process took away whenever the mount
 // table has changed, until ctx ends. Without a change nothing runs.
 func (w *mountWatch) watchMounts(ctx context.Context, changes <-chan struct{}) {
 	if changes == nil {

@@ -314,7 +314,7 @@ func (e *RecoveryError) Error() string {
 // Unwrap returns the cause.
 func (e *RecoveryError) Unwrap() error { return e.Cause }
 
-// pending turns the row of a volume that somebody stopped waiting for into one
+// pending turns the row of a volume that a caller stopped waiting for into one
 // that says so; otherwise is what it waits for if the row does not say it.
 func pending(row VolumeStatus, cause error, otherwise string) VolumeStatus {
 	e := &PendingError{Pod: row.Pod, Volume: row.Volume, Last: row.Err, Cause: cause}

@@ -80,7 +80,7 @@ func (w *world) isMountPoint(path string) (bool, error) {
 }
 
 // mountedBelow reports whether a volume's path is a mount point of its own. A
-// path outside the root, a hostPath's, is somebody else's matter.
+// path outside the root, a hostPath's, is not podvol's.
 func (w *world) mountedBelow(path string) (bool, error) {
 	if !pathin.Strictly(rootdir.PodsDir(w.host.RootDir), path) {
 		return false, nil

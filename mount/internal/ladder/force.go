@@ -79,7 +79,7 @@ func (l *Ladder) withForce(ctx context.Context, o mount.UnmountOptions, start ti
 	return err
 }
 
-// force forces, unless somebody would suffer: the kernel makes the requests of
+// force forces, unless another mount would suffer: the kernel makes the requests of
 // all mounts of a file system fail, a living server's too.
 func (l *Ladder) force(ctx context.Context, heard heard) error {
 	switch {

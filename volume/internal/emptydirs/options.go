@@ -26,7 +26,7 @@ type Options struct {
 	Wrapped bool
 }
 
-// defaultMode is what every container may use, whoever it runs as.
+// defaultMode is what every container may use, whatever its user.
 const defaultMode fs.FileMode = 0o777
 
 // normal checks the options and fills in what they leave open.

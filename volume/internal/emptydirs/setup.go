@@ -86,7 +86,7 @@ func setUpMount(ctx context.Context, m mount.Interface, dir string, o Options, m
 
 // complete does what remains once the directory or mount is there, and undoes
 // everything when it fails, unless the directory was not made by this call: it
-// may hold somebody's data then.
+// may hold a user's data then.
 func complete(ctx context.Context, m mount.Interface, dir string, o Options, mark marker, made bool) error {
 	err := own(dir, o)
 	if err == nil {

@@ -119,7 +119,7 @@ func (c *collector) add(origin, given string, data []byte, mode *int32, user *in
 }
 
 // addOwned adds a file made for this pod alone. Where it is known who may read
-// it, the pod's user or its fsGroup, nobody else may; the kubelet's rule.
+// it, the pod's user or its fsGroup, no other may; the kubelet's rule.
 func (c *collector) addOwned(origin, given string, data []byte, user *int64) error {
 	file := fileset.File{Data: data, Mode: c.mode, UID: cmp.Or(user, c.user, c.args.FsUser)}
 	if c.args.FsUser != nil || c.args.FsGroup != nil {

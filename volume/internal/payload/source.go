@@ -16,7 +16,7 @@ type Projection struct {
 	// DefaultMode is the mode of files without one; nil means 0644.
 	DefaultMode *int32
 	// DefaultUser owns the files without a user of their own; nil means
-	// nobody in particular.
+	// no user in particular.
 	DefaultUser *int64
 	// Sources are projected in this order, at least one. No two paths written
 	// down in them may be equal; of two files that come to the same path

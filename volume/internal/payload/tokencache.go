@@ -108,7 +108,7 @@ func (c *TokenCache) find(key tokenKey) (token, bool) {
 }
 
 // store keeps a token. It also drops what expired: a set-up that overlaps the
-// teardown of another volume of its pod can leave a token nobody asks for.
+// teardown of another volume of its pod can leave a token that is not asked for.
 func (c *TokenCache) store(now time.Time, key tokenKey, t token) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

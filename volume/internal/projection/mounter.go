@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// dirMode is the volume's own: nobody but us has to write to it.
+	// dirMode is the volume's own: only podvol writes to it.
 	dirMode fs.FileMode = 0o755
 	// published is there once a first version is.
 	published = "..data"

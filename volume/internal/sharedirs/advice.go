@@ -61,7 +61,7 @@ func (m Medium) lookAtPath() string {
 	return "check its " + field + ", and delete the PersistentVolume by hand if it should go"
 }
 
-// otherInodes is why a directory can be another one although nobody touched it.
+// otherInodes is why a directory can be another one although it was not touched.
 func (m Medium) otherInodes() string {
 	if m == Disk {
 		return "the disk was restored"
@@ -76,7 +76,7 @@ func (m Medium) lookForDisk() string {
 	return "look whether the disk of the share is mounted on the server"
 }
 
-// otherUser is why the bookkeeping can be somebody else's.
+// otherUser is why the bookkeeping can be another user's.
 func (m Medium) otherUser() string {
 	if m == Disk {
 		return "it runs as another user than before"

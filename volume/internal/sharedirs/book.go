@@ -187,7 +187,7 @@ func (b *base) forget(ctx context.Context, k *book, id string) error {
 	})
 }
 
-// errChanged says that somebody else has changed something at the same time.
+// errChanged says that another process has changed something at the same time.
 var errChanged = errors.New("changed meanwhile")
 
 // changed is errChanged, unless there is another error.

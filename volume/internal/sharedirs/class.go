@@ -74,7 +74,7 @@ func ParseClass(given map[string]string, modeName string, mode uint32, onDelete 
 }
 
 // CheckMode refuses a mode of a volume's directory that is not safe, or with which
-// nobody could delete the directory.
+// no process could delete the directory.
 func CheckMode(field string, mode uint32) error {
 	const owner, allowed = 0o700, uint32(fs.ModePerm) | 0o3000
 	if mode&^allowed != 0 || mode&owner != owner {

@@ -16,10 +16,10 @@ const (
 	// Delete deletes the directory with all that is in it.
 	Delete OnDelete = "delete"
 	// Archive renames it to "archived-<name>", beside where it was. It is
-	// nobody's from then on.
+	// no volume's from then on.
 	Archive OnDelete = "archive"
-	// Retain leaves it where it is. It is nobody's from then on, so that no
-	// later volume gets the path until somebody has moved it away.
+	// Retain leaves it where it is. It is no volume's from then on, so that no
+	// later volume gets the path until it was moved away.
 	Retain OnDelete = "retain"
 )
 

@@ -23,7 +23,7 @@ const parentMode = 0o755
 // named by what it is about, so that removing one never hits that of another
 // directory at the same path. It is written after the directory was made, which
 // nothing but mkdir(2) does without ever replacing anything on NFS: a crash in
-// between leaves an empty directory that is nobody's, and stays.
+// between leaves an empty directory that no volume has, and stays.
 type parent struct {
 	Version   int      `json:"version"`
 	Path      string   `json:"path"`
@@ -84,7 +84,7 @@ func (b *base) notIn(k *book, p, below string) error {
 	return &Error{Cause: ErrNested, Path: b.name(below), Other: b.name(p), Owner: m.Owner}
 }
 
-// makeParent makes one directory above a volume, unless somebody else has.
+// makeParent makes one directory above a volume, unless it is there.
 func (b *base) makeParent(ctx context.Context, k *book, dir *os.File, p, below string) error {
 	if err := b.notIn(k, p, below); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (b *base) makeParent(ctx context.Context, k *book, dir *os.File, p, below s
 }
 
 // asMade reports whether a directory may be the one that was just made at its
-// name: ours, and open to nobody further.
+// name: ours, and open to no further user.
 func asMade(k *book, made *os.File) (bool, error) {
 	own, err := stat(k.parents)
 	if err != nil {

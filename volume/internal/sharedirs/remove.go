@@ -180,7 +180,7 @@ func (b *base) delete(ctx context.Context, k *book, m *mark) error {
 		err := b.moveOut(ctx, m, dir, k.trash, m.id())
 		if isTaken(err) {
 			_, err = b.thrown(k, m)
-			return changed(err) // somebody else deletes it too
+			return changed(err) // another process deletes it too
 		}
 		if err != nil {
 			return err
@@ -258,7 +258,7 @@ func (b *base) archive(ctx context.Context, k *book, m *mark) error {
 }
 
 // moveOut moves the directory of a mark, and looks again whether it was that
-// one: what somebody has put in its place meanwhile is moved back.
+// one: what was put in its place meanwhile is moved back.
 func (b *base) moveOut(ctx context.Context, m *mark, dir, to *os.File, newName string) error {
 	name := path.Base(m.Path)
 	err := b.do(ctx, "move out", func() error {
@@ -332,7 +332,7 @@ func (b *base) emptyTrash(ctx context.Context, k *book, p string, owner Owner, a
 	b.emptied.Store(true)
 	err = b.do(ctx, "delete", func() error { return removetree.RemoveAt(ctx, k.trash, id) })
 	if errors.Is(err, fs.ErrNotExist) {
-		return errChanged // somebody else deletes it too
+		return errChanged // another process deletes it too
 	}
 	if err != nil {
 		return err

@@ -138,7 +138,7 @@ func (a *archiver) move(from *os.File, name string) error {
 			a.meter.step()
 			return nil
 		case errors.Is(err, unix.ENOENT):
-			return nil // somebody else has removed it
+			return nil // another process has removed it
 		case errors.Is(err, unix.EEXIST) && a.moved:
 			a.close()
 		case errors.Is(err, unix.EXDEV):

@@ -249,7 +249,7 @@ func (q *Queue[K]) waitAfter(s *keyState[K], look bool, result Result) time.Dura
 type Activity struct {
 	mu sync.Mutex
 	n  int
-	// none is closed when the count comes to zero; nil unless somebody waits.
+	// none is closed when the count comes to zero; nil: no call waits.
 	none chan struct{}
 }
 

@@ -72,7 +72,7 @@ func (s *Server) Serve(metrics *Metrics, explain func() []volumemanager.VolumeSt
 		w.Header().Set("Content-Type", "application/json")
 		encoder := json.NewEncoder(w)
 		encoder.SetIndent("", "  ")
-		_ = encoder.Encode(rows) // whoever asked has gone
+		_ = encoder.Encode(rows) // the client has gone
 	})
 	limited := limitConnections(s.listener, maxConnections)
 	s.server = &http.Server{Handler: mux, ConnState: limited.connState, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 16 << 10}

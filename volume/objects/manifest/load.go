@@ -165,7 +165,7 @@ func (b *builder) expand(w workload) {
 		b.sets = append(b.sets, w.retention.StatefulSet)
 	}
 	if count == 0 {
-		b.validate(w.pod(0), w.ref()) // a template is checked though nobody uses it
+		b.validate(w.pod(0), w.ref()) // a template is checked though it is not used
 		b.skipped = append(b.skipped, Skipped{
 			File: w.file, Document: w.document, Ref: w.ref(), Reason: "it asks for no pods",
 		})

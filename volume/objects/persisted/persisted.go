@@ -61,7 +61,7 @@ type Store struct {
 	writing   sync.WaitGroup
 }
 
-// memory is the store that shows them: unexported, so that nobody writes to it past
+// memory is the store that shows them: unexported, so that no program writes to it past
 // the disk.
 type memory = objects.Client
 
@@ -81,7 +81,7 @@ var _ objects.Cached = (*Store)(nil)
 // *[rootdir.Error]. A file that cannot be understood is a *[DamagedError] and nothing
 // is loaded: guessing could show data to another claim. It ends with
 // [Store.Close]. A call that has given up costs a thread for as long as
-// somebody else has the directory.
+// another process has the directory.
 func Open(ctx context.Context, store Loadable, dir string) (*Store, error) {
 	return OpenOn(ctx, store, dir, DurableDisk{})
 }
@@ -304,7 +304,7 @@ func (r *Store) record(re *rehearsal, next metav1.Object) error {
 	if failed, ok := errors.AsType[*durable.Error](err); !ok || !failed.Replaced {
 		return err
 	}
-	// It is there, and nobody knows whether for good.
+	// It is there, and whether for good is not known.
 	return r.takeBack(re.ref, re.stored, err)
 }
 

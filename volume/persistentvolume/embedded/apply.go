@@ -261,7 +261,7 @@ func (c *Cluster) giveDefaultClass(ctx context.Context, claim *v1.PersistentVolu
 // applyPod stores a pod that is on no node until it is placed; one that is
 // mounted was placed before. It uses what is mounted for it, be that declared no
 // more, until it is applied again or gone; so does another pod of its name. What it
-// did not use before keeps nobody's claim until it is placed with that.
+// did not use before keeps no claim until it is placed with that.
 func (c *Cluster) applyPod(ctx context.Context, ref volume.ObjectRef, declared *v1.Pod) (created bool, err error) {
 	next := declarable(declared).(*v1.Pod)
 	next.Spec.NodeName = ""
@@ -304,7 +304,7 @@ func (c *Cluster) applyPod(ctx context.Context, ref volume.ObjectRef, declared *
 	return c.applyPlain(ctx, ref, next)
 }
 
-// applyPlain stores an object that nobody but its manifest changes.
+// applyPlain stores an object that only its manifest changes.
 func (c *Cluster) applyPlain(ctx context.Context, ref volume.ObjectRef, next metav1.Object) (created bool, err error) {
 	stored, err := c.objects.Get(ctx, ref)
 	if err == nil && next.GetUID() != "" && stored.GetUID() != next.GetUID() && ref != c.nodeRef() {

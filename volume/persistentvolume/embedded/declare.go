@@ -50,7 +50,7 @@ func declarable(object metav1.Object) metav1.Object {
 	c.SetResourceVersion("")
 	c.SetDeletionTimestamp(nil)
 	c.SetDeletionGracePeriodSeconds(nil)
-	c.SetFinalizers(nil) // nobody here would remove them
+	c.SetFinalizers(nil) // nothing here would remove them
 	c.SetManagedFields(nil)
 	switch c := c.(type) {
 	case *v1.PersistentVolumeClaim:
@@ -66,7 +66,7 @@ func declarable(object metav1.Object) metav1.Object {
 	return c
 }
 
-// setDefaults gives a claim or volume the values of fields that nobody has
+// setDefaults gives a claim or volume the values of fields that no user has
 // declared, as the API does (SetDefaults_PersistentVolume and
 // SetDefaults_PersistentVolumeClaimSpec, Kubernetes v1.37). They are not noted as
 // declared.

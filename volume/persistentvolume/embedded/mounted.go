@@ -18,7 +18,7 @@ import (
 // usesByMounts returns the uses of a PersistentVolume by what is mounted. It is asked
 // after the stored pods, since one may be deleted there while its volumes are still
 // mounted, and before the volume is read for the last time: a pod that comes in between
-// gets a Released volume only if somebody has changed that, which is seen then.
+// gets a Released volume only if that was changed, which is seen then.
 func (c *Cluster) usesByMounts(ctx context.Context, pv *v1.PersistentVolume) (uses []release.Use, err error) {
 	all, err := c.allMounted(ctx)
 	if err != nil {

@@ -139,7 +139,7 @@ const reasonsPause = 200 * time.Millisecond
 
 // recordReasons writes down what changes until ctx ends.
 func (c *Cluster) recordReasons(ctx context.Context) {
-	c.writeReasons(ctx, false) // that somebody looks again
+	c.writeReasons(ctx, false) // that are looked at again
 	for {
 		select {
 		case <-c.reasons.news:

@@ -26,7 +26,7 @@ import (
 const (
 	// usersDir is where those have a file, below [Config.Dir], who use volumes for
 	// as long as they live: it is locked (flock(2)) by who has made it, so that
-	// one whose lock is free is what somebody has left who was killed.
+	// one whose lock is free was left by a process that was killed.
 	usersDir   = "users"
 	userSuffix = ".json"
 	// userUnfinished begins the name of a file that is being made.
@@ -260,7 +260,7 @@ func liveUsers(dir string, remove bool) (live []*liveUser, err error) {
 }
 
 // isLocked reports whether the one lives who has made a file; not where there is
-// no such file any more. Asking is shared, and so disturbs nobody who asks too.
+// no such file any more. Asking is shared, and so disturbs no other that asks.
 func isLocked(path string) (bool, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -9,7 +9,7 @@ import (
 )
 
 // ErrNeedsData says that a claim is to have the content of something else, so
-// that it gets no volume but one that somebody has chosen for it: an empty one, or
+// that it gets no volume but one that was chosen for it: an empty one, or
 // one with other data, would look as if the copy had been made.
 var ErrNeedsData = errors.New("the claim is to have the content of something else")
 

@@ -24,7 +24,7 @@ type Wanted struct {
 	NodeName   string
 	NodeLabels map[string]string
 	// Delayed is the claim of a class that waits for its first consumer, which
-	// is not placed yet: it gets only a volume that somebody has chosen for it.
+	// is not placed yet: it gets only a volume that was chosen for it.
 	Delayed bool
 }
 
@@ -112,7 +112,7 @@ func (q *query) rejectOwned(pv *v1.PersistentVolume, owner string) *Rejection {
 	return nil
 }
 
-// chosen reports whether somebody has chosen this volume for this claim, on
+// chosen reports whether this volume was chosen for this claim, on
 // whichever side.
 func (q *query) chosen(pv *v1.PersistentVolume) bool {
 	return q.named != "" || PreBound(pv, q.Claim)
@@ -140,7 +140,7 @@ func (q *query) rejectState(pv *v1.PersistentVolume) *Rejection {
 	return nil
 }
 
-// unavailable says in which state nobody gets the volume, except, by its
+// unavailable says in which state no claim gets the volume, except, by its
 // phase or a disk that may come back, who was chosen.
 func unavailable(pv *v1.PersistentVolume, chosen bool) string {
 	switch phase := pv.Status.Phase; {

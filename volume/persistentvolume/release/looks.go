@@ -15,14 +15,14 @@ const lookPatience = 10 * time.Second
 type looks struct {
 	mu   sync.Mutex
 	last <-chan struct{} // closed when the last that was begun has ended; nil before the first
-	next *look           // that is not begun yet; nil if nobody has asked for it
+	next *look           // that is not begun yet; nil: no call has asked for it
 }
 
 type look struct {
 	done chan struct{} // closed when the rest is set
 	all  *usage
 	err  error
-	// givenUp says that its caller's context ended, which is nobody else's.
+	// givenUp says that its caller's context ended, which is no other's.
 	givenUp bool
 }
 
@@ -70,7 +70,7 @@ func (l *looks) lead(ctx context.Context, mine *look, before <-chan struct{}, re
 		}
 	}
 	l.mu.Lock()
-	l.last, l.next = mine.done, nil // from here on it answers nobody who asks
+	l.last, l.next = mine.done, nil // from here on it answers no new call
 	l.mu.Unlock()
 	if ctx.Err() == nil {
 		mine.all, mine.err = read(ctx)

@@ -28,7 +28,7 @@ type usage struct {
 	byClaim map[types.NamespacedName][]*user
 
 	mu     sync.Mutex
-	places map[string]*places // by plugin, once somebody has asked
+	places map[string]*places // by plugin, once they were asked for
 }
 
 // user is a PersistentVolume, or a volume of a pod.

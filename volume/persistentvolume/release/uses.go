@@ -103,7 +103,7 @@ func (f *useFinder) hasOther(claim *v1.PersistentVolumeClaim) bool {
 
 // addUsers notes other PersistentVolumes that show this data, and volumes of pods
 // that have not ended. In which phase a PersistentVolume is makes no difference:
-// nobody has said that its data may go.
+// it was never said that its data may go.
 func (f *useFinder) addUsers() error {
 	near, err := f.all.near(f.plugin, f.spec)
 	if err != nil {

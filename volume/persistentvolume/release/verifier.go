@@ -83,7 +83,7 @@ func (r *Verifier) verify(ctx context.Context, given *v1.PersistentVolume) error
 			return &InUseError{Volume: pv.Name, Uses: uses}
 		}
 	}
-	_, err = r.readReleased(ctx, given) // somebody may have kept it since, as by another policy
+	_, err = r.readReleased(ctx, given) // it may have been kept since, as by another policy
 	return err
 }
 

@@ -55,7 +55,7 @@ func (m made) checkBook(ctx context.Context, files volume.HostFiles) error {
 func (m made) checkThere(ctx context.Context, files volume.HostFiles) error {
 	path := filepath.Join(m.dir, m.path)
 	if _, err := files.Stat(ctx, path); !errors.Is(err, fs.ErrNotExist) {
-		return nil // it is there, or whoever looks next says what is wrong
+		return nil // it is there, or the next look says what is wrong
 	}
 	if err := m.checkBook(ctx, files); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (m made) checkThere(ctx context.Context, files volume.HostFiles) error {
 
 // checkMounted refuses to make the first volume in a class's directory while one on
 // record that was made below the same base is not there: the new one would be made
-// where the disk hides it later, and nobody would miss the old one.
+// where the disk hides it later, and the old one would not be missed.
 func (p *plugin) checkMounted(ctx context.Context, class *dirClass) error {
 	volumes := p.config.Provision.Volumes
 	if volumes == nil {
@@ -73,7 +73,7 @@ func (p *plugin) checkMounted(ctx context.Context, class *dirClass) error {
 	}
 	_, err := p.files.Stat(ctx, sharedirs.BookOf(class.dir))
 	if !errors.Is(err, fs.ErrNotExist) {
-		return nil // it is there, or whoever opens it says what is wrong
+		return nil // it is there, or the next open says what is wrong
 	}
 	onRecord, err := volumes(ctx)
 	if err != nil {

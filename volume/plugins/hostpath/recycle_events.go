@@ -15,7 +15,7 @@ type eventGate struct {
 	record volume.RecycleEventRecorder
 }
 
-// to names the listener; nil: nobody. An event that is being told is told first.
+// to names the listener; nil: none. An event that is being told is told first.
 func (g *eventGate) to(record volume.RecycleEventRecorder) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -97,7 +97,7 @@ func ensure(ctx context.Context, files volume.HostFiles, path string, want pathT
 	}
 	info, err := files.Stat(ctx, path)
 	if errors.Is(err, fs.ErrNotExist) && want.create != nil {
-		// Somebody may be faster; what counts is what is there afterwards.
+		// Another process may be faster; what counts is what is there afterwards.
 		if err := want.create(ctx, files, path); err != nil && !errors.Is(err, fs.ErrExist) {
 			return createError(path, want, err)
 		}

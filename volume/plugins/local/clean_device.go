@@ -30,7 +30,7 @@ const (
 )
 
 // cleanDevice wipes the device. It holds it exclusively until the end, so that
-// nobody can mount, format or use it meanwhile.
+// no program can mount, format or use it meanwhile.
 func (c *cleaning) cleanDevice(ctx context.Context) error {
 	if c.plugin.config.Clean.Devices == WipeNever {
 		return volume.NothingDone(volume.Invalid("local.path", "is a device, and nobody has said how devices are wiped (local.Config.Clean.Devices)"))

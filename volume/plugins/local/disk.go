@@ -17,7 +17,7 @@ import (
 
 // checkDisk makes sure that what is at a volume's path is the disk that the
 // PersistentVolume says it is (annotation podvol.io/local-volume-id): another
-// one that was put there belongs to somebody else, and where nothing is mounted,
+// one that was put there is not podvol's, and where nothing is mounted,
 // a pod would write to the node's own disk. A PersistentVolume that does not say
 // has whatever is at its path, as in Kubernetes.
 func (p *plugin) checkDisk(ctx context.Context, pv *v1.PersistentVolume, isDevice bool) error {

@@ -53,13 +53,13 @@ func (c BreakerConfig) withDefaults() BreakerConfig {
 	return c
 }
 
-// remembers is how many LastPauses a server stays in the book that nobody asks
+// remembers is how many LastPauses a server stays in the book that no mount asks
 // for.
 const remembers = 10
 
 // breaker keeps book of the servers that are being mounted from or did not
 // answer, of no others. It has no goroutine and no timer: whether an attempt has
-// taken too long is found out when somebody asks. Its methods are safe for
+// taken too long is found out at the next question. Its methods are safe for
 // concurrent use.
 type breaker struct {
 	config BreakerConfig
@@ -161,7 +161,7 @@ func (b *breaker) leave(a *attempt, err error) (retryAt time.Time, down bool) {
 	return c.retryAt, c.isOpen() && (v == silent || v == refused)
 }
 
-// sweep forgets servers that nobody has asked for since long ago. The caller
+// sweep forgets servers that no mount has asked for since long ago. The caller
 // holds the lock.
 func (b *breaker) sweep(now time.Time) {
 	for server, c := range b.servers {

@@ -44,7 +44,7 @@ const (
 	saysNothing verdict = iota
 	answered
 	silent
-	// refused: somebody answers there, but not the server.
+	// refused: the machine answers, but not the server.
 	refused
 )
 

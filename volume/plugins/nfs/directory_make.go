@@ -147,7 +147,7 @@ func (m maker) finished(dir, fd int) (int, error) {
 		err = m.finish(dir, fd)
 	}
 	if errors.Is(err, justmade.ErrOther) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EROFS) {
-		return fd, nil // it is somebody's
+		return fd, nil // it was there before
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -216,7 +216,7 @@ func (m maker) finish(parent, fd int) error {
 	}
 	if err := justmade.Check(parent, fd, unfinished); err != nil {
 		if st, again := lookAt(fd); again == nil && uint32(st.Mode)&modeBits == wanted {
-			return nil // somebody who makes the same was faster
+			return nil // another process made the same
 		}
 		return &pathError{reason: "was made, but does not get its mode", err: err}
 	}

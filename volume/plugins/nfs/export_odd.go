@@ -40,7 +40,7 @@ func (r reading) overlaps(other reading) bool {
 const (
 	// maxSource is the length in bytes beyond which mount(2) takes no source.
 	maxSource = 4096
-	// maxColons is more than a source has that somebody mounts: an address has
+	// maxColons is more than a real source has: an address has
 	// seven, and one before its port or path.
 	maxColons = 32
 )
@@ -151,7 +151,7 @@ func readAddress(s string, octal bool) (netip.Addr, bool) {
 	for i, part := range parts {
 		base := 10
 		if octal {
-			base = 0 // as in C, and 0b, 0o and _, which nobody writes
+			base = 0 // as in C, and 0b, 0o and _, which are never written
 		}
 		n, err := strconv.ParseUint(strings.ToLower(part), base, 32)
 		last := i == len(parts)-1

@@ -26,7 +26,7 @@ type recycling struct {
 	releases volume.ReleaseVerifier
 
 	mu     sync.Mutex
-	events volume.RecycleEventRecorder // nil once nobody listens any more
+	events volume.RecycleEventRecorder // nil once there is no listener any more
 }
 
 // Recycle implements [volume.RecyclableVolumePlugin]; [RecycleConfig] says how.
@@ -120,7 +120,7 @@ func (r *recycling) verify(ctx context.Context) error {
 	return volume.NothingDone(r.releases.VerifyReleased(ctx, r.pv.DeepCopy()))
 }
 
-// record tells of progress, while somebody listens.
+// record tells of progress, while there is a listener.
 func (r *recycling) record(eventType, message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

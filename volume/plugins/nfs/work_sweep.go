@@ -16,7 +16,7 @@ import (
 )
 
 // workDir is where the plugin mounts exports for itself, below its own
-// directory and so in nobody's pod.
+// directory and so in no pod.
 const workDir = "work"
 
 // GetWorkDir implements [volume.WorkMountPlugin]. It asks for the host as whoever looks for
@@ -37,7 +37,7 @@ func (p *plugin) SweepWork(ctx context.Context) error {
 	for i, name := range names {
 		unlock, free := p.working.TryLock(name)
 		if !free {
-			continue // somebody works there, or clears it up already
+			continue // a process works there, or clears it up already
 		}
 		all.Go(func() {
 			defer unlock()

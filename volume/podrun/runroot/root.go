@@ -75,7 +75,7 @@ func (runs Runs) try(label string) (_ *Root, err error) {
 		return nil, err
 	}
 	defer unlockDir(place.dirs)
-	path, err := os.MkdirTemp(runs.Dir(), label+".") // nobody else can change that path
+	path, err := os.MkdirTemp(runs.Dir(), label+".") // no other user can change that path
 	if err != nil {
 		return nil, err
 	}

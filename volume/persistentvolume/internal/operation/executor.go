@@ -93,7 +93,7 @@ type operation struct {
 	// uncertain says that an attempt, maybe that of an earlier process, may have
 	// left something behind.
 	uncertain bool
-	// dropped says that nobody wants to know of it any more, once it has ended.
+	// dropped says that it is forgotten once it has ended.
 	dropped bool
 }
 
@@ -161,7 +161,7 @@ func (o *Executor) Do(t Task) (State, error) {
 }
 
 // attempt does a task when there is a slot for it. One that hangs leaves its slot
-// to others: calls that are never answered hold up nobody for good.
+// to others: calls that are never answered hold up no other for good.
 func (o *Executor) attempt(op *operation, t Task) error {
 	slots := o.slotsOf(t.Class)
 	select {
@@ -324,8 +324,7 @@ func (o *Executor) Status(key string) Status {
 	return now
 }
 
-// GiveUp says that an operation which failed has left nothing behind, as somebody
-// knows.
+// GiveUp says that an operation which failed has left nothing behind.
 func (o *Executor) GiveUp(key string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

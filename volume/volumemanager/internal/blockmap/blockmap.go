@@ -216,7 +216,7 @@ func linkTo(node string, place Place) error {
 	return replaceLink(node, place)
 }
 
-// replaceLink makes the link beside the bind, where nobody takes it for a
+// replaceLink makes the link beside the bind, where no program takes it for a
 // volume, and renames it to its place. What a crash leaves goes with the next
 // attempt, or when the device is taken from the pod.
 func replaceLink(node string, place Place) error {

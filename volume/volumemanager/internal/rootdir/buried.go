@@ -65,7 +65,7 @@ func syncDir(dir *os.File) error {
 
 // Release takes the record of a volume away that has been torn down, or was never
 // set up, and returns when that will survive a crash. What stands at its place all
-// the same is somebody else's, and must not be taken for podvol's later.
+// the same is not podvol's, and must not be taken for it later.
 func (r Records) Release(key Key, record *mountrecord.Record) error {
 	if isBack(r.buried.rootDir, key) {
 		return r.Remove(key)

@@ -79,7 +79,7 @@ func checkEntry(state *os.File, entry fs.DirEntry) error {
 	case entry.IsDir():
 		return rootdir.CheckDirAt(state, name)
 	case entry.Type().IsRegular() && name != lockName && name != filepath.Base(RecordsPath("")):
-		return nil // nobody else could put it there
+		return nil // no other user could put it there
 	default:
 		return rootdir.CheckFileAt(state, name)
 	}

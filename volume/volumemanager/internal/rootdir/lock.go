@@ -90,7 +90,7 @@ func tryLockRoot(rootDir string) (unlock func(), err error) {
 }
 
 // openLock makes the directories, where they are missing, and opens the lock. It
-// follows nobody else's links.
+// follows no other user's links.
 func openLock(rootDir string) (*os.File, error) {
 	root, err := rootdir.Make(rootDir, 0o750)
 	if err != nil {
@@ -112,7 +112,7 @@ func openLock(rootDir string) (*os.File, error) {
 }
 
 // signHolder writes down who holds the lock. The command's name only: its
-// arguments are nobody's business.
+// arguments may be secret.
 func signHolder(file *os.File) error {
 	if err := file.Truncate(0); err != nil {
 		return err

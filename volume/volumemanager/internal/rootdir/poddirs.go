@@ -68,7 +68,7 @@ func (d *PodDirs) count(podUID types.UID, delta int) (users int) {
 
 // RemoveEmpty removes the pod's directories as far as they are empty, unless a
 // set-up of the pod uses them. What is not ours keeps them, and that is no
-// error; that the disk fails is one, since nobody would look at them again.
+// error; that the disk fails is one, since no call would look at them again.
 func (d *PodDirs) RemoveEmpty(ctx context.Context, rootDir string, podUID types.UID) error {
 	unlock, err := d.changing.Lock(ctx, podUID)
 	if err != nil {
@@ -109,7 +109,7 @@ func removeEmptyTree(dir string, rmdir func(path string) error) error {
 }
 
 // ifFailing is the error of a disk or a file system that fails. All others say
-// that a directory is not there, not empty, or somebody else's.
+// that a directory is not there, not empty, or another user's.
 func ifFailing(path string, err error) error {
 	for _, fails := range []error{unix.EIO, unix.EUCLEAN, unix.EROFS, unix.ENOSPC, unix.EDQUOT, unix.ENOMEM} {
 		if errors.Is(err, fails) {
