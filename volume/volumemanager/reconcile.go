@@ -242,6 +242,7 @@ func (w *world) drop(s *podVolume) {
 		s.state, s.err, s.since = StateUnmounted, nil, time.Now()
 		w.publish(s)
 	}
+	s.wanted, s.unused = false, false // it may be decided on once more, when its pod has another entry
 	p.announce()
 	if len(p.volumes) == 0 && !p.wanted {
 		delete(w.pods, p.uid)

@@ -201,7 +201,8 @@ func (q *Queue[K]) next() (s *keyState[K], look bool) {
 		q.started--
 		return nil, false
 	}
-	s, q.ready = q.ready[0], q.ready[1:]
+	s, q.ready[0] = q.ready[0], nil // or the array would keep it
+	q.ready = q.ready[1:]
 	look = s.look
 	s.queued, s.look, s.running = false, false, true
 	q.working++
