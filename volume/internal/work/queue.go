@@ -60,6 +60,7 @@ type keyState[K comparable] struct {
 	key             K
 	queued, running bool
 	look            bool // of what is queued
+	reminded        bool // while it ran; counts unless that run fails
 	failures        int
 	retry           *time.Timer // nil unless it waits to be looked at again
 	// conflict says that it failed because another client was faster; counted that
@@ -111,14 +112,18 @@ func (q *Queue[K]) Add(key K) {
 	q.enqueue(s)
 }
 
-// Remind is Add that keeps the pause of a key that has failed: else two keys, each of
-// which keeps the other from something, would be tried for ever without a pause. It
-// never blocks.
+// Remind is Add that keeps the pause of a key that has failed, or that is being looked at
+// and fails: else two keys, each of which keeps the other from something, would be tried
+// for ever without a pause. It never blocks.
 func (q *Queue[K]) Remind(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.state(key)
-	if s.retry == nil {
+	switch {
+	case s.retry != nil:
+	case s.running:
+		s.reminded = true
+	default:
 		s.look = true
 		q.enqueue(s)
 	}
@@ -215,6 +220,10 @@ func (q *Queue[K]) finish(s *keyState[K], look bool, result Result) {
 	q.working--
 	s.running = false
 	after := q.waitAfter(s, look, result)
+	if s.reminded && result.Reason == nil {
+		s.queued, s.look = true, true
+	}
+	s.reminded = false
 	if after > 0 && q.ctx.Err() == nil && s.retry == nil && !(s.queued && s.look) {
 		s.retry = time.AfterFunc(after, func() { q.Add(s.key) })
 	}
