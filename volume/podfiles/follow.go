@@ -3,6 +3,7 @@ package podfiles
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +17,8 @@ import (
 
 // WatchSources are [Sources] that tell of changes.
 type WatchSources struct {
-	// Objects has the objects, and the pod too, if its labels and annotations may change.
+	// Objects has the objects, and the pod too, if its labels and annotations may change;
+	// else it says of the pod that it does not exist ([volume.ErrNotFound]).
 	Objects objects.Source
 	// Tokens, TrustBundles and Allocatable are as of [Sources]. Changes of trust bundles
 	// are those that TrustBundles tells of, as a [volume.TrustBundleWatcher], else
@@ -41,8 +43,9 @@ type WatchSources struct {
 //     for each attempt that fails.
 //   - A token that cannot be renewed in time stays while it is valid.
 //
-// The pod is not changed. Its labels, annotations and status are read anew from Objects where
-// that has a pod of the same UID; its volumes are those that were given.
+// The pod is not changed. For a volume that shows them, its labels, annotations and status are
+// read anew from Objects while that has a pod of the same UID; once it has none, they stay.
+// The pod's volumes are those that were given.
 func Follow(ctx context.Context, pod *v1.Pod, from WatchSources, f func(volumeName string, s *Set, err error)) error {
 	w := &follower{pod: pod.DeepCopy(), from: from, call: f, volumes: make(map[string]*followed)}
 	w.queue = work.NewQueue(work.Config[string]{Reconcile: w.reconcile})
@@ -75,7 +78,8 @@ type follower struct {
 // followed is what was found out about one volume. Only its own reconcile changes it.
 type followed struct {
 	dependsOn []volume.ObjectRef
-	last      *Set // nil: none, or it failed since
+	pod       *v1.Pod // as it was last known
+	last      *Set    // nil: none, or it failed since
 	failures  int
 }
 
@@ -96,7 +100,7 @@ func (w *follower) prepare() (names []string, err error) {
 			continue
 		}
 		names = append(names, name)
-		w.volumes[name] = &followed{dependsOn: projection.DependsOn(w.pod)}
+		w.volumes[name] = &followed{dependsOn: projection.DependsOn(w.pod), pod: w.pod}
 	}
 	return names, errors.Join(faults...)
 }
@@ -117,8 +121,7 @@ func (w *follower) watch(name string) (stop func()) {
 // reconcile renders one volume and tells of news.
 func (w *follower) reconcile(ctx context.Context, name string, _ bool) work.Result {
 	v := w.volumes[name]
-	from := Sources{Objects: w.from.Objects, Tokens: w.from.Tokens, TrustBundles: w.from.TrustBundles, Allocatable: w.from.Allocatable}
-	s, err := render(ctx, w.current(ctx), name, from, w.from.Options, &w.tokens)
+	s, err := w.render(ctx, v, name)
 	if ctx.Err() != nil {
 		return work.Result{}
 	}
@@ -145,13 +148,32 @@ func (w *follower) tell(name string, s *Set, err error) {
 	w.call(name, s, err)
 }
 
-// current is the pod with what may have changed of it since it was given.
-func (w *follower) current(ctx context.Context) *v1.Pod {
-	now, err := objects.Get[*v1.Pod](ctx, w.from.Objects, volume.NewObjectRef("Pod", w.pod.Namespace, w.pod.Name))
-	if err != nil || now.UID != w.pod.UID {
-		return w.pod
+func (w *follower) render(ctx context.Context, v *followed, name string) (*Set, error) {
+	if err := w.readPod(ctx, v); err != nil {
+		return nil, failed(w.pod, name, err)
+	}
+	from := Sources{Objects: w.from.Objects, Tokens: w.from.Tokens, TrustBundles: w.from.TrustBundles, Allocatable: w.from.Allocatable}
+	return render(ctx, v.pod, name, from, w.from.Options, &w.tokens)
+}
+
+// readPod reads what may have changed of the pod, for a volume that shows it. A look-up that
+// fails says nothing about the pod, so the volume is tried again.
+func (w *follower) readPod(ctx context.Context, v *followed) error {
+	ref := volume.NewObjectRef("Pod", w.pod.Namespace, w.pod.Name)
+	if !slices.Contains(v.dependsOn, ref) {
+		return nil
+	}
+	now, err := objects.Get[*v1.Pod](ctx, w.from.Objects, ref)
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case now.UID != w.pod.UID:
+		return nil // another pod of that name
 	}
 	pod := *w.pod
 	pod.Labels, pod.Annotations, pod.Status = now.Labels, now.Annotations, now.Status
-	return &pod
+	v.pod = &pod
+	return nil
 }
