@@ -74,7 +74,7 @@ const helperPatience = 5 * time.Second
 // processes are held by descriptor, so that a number that is used again hits
 // nobody else. The caller owns the root directory.
 func EndHelpers(ctx context.Context, rootDir string, log *slog.Logger) error {
-	ctx, cancel := context.WithTimeout(ctx, helperPatience)
+	ctx, cancel := context.WithTimeout(ctx, helperPatience) // of all together
 	defer cancel()
 	var errs []error
 	for _, h := range FindHelpers(ProcDir, rootDir) {
@@ -89,9 +89,11 @@ func EndHelpers(ctx context.Context, rootDir string, log *slog.Logger) error {
 	return errors.Join(errs...)
 }
 
-// End kills the helper and waits for its end until ctx, which has a deadline. A process
-// that has ended, or whose number another has by now, is success.
+// End kills the helper and waits for its end, for five seconds or until ctx's deadline. A
+// process that has ended, or whose number another has by now, is success.
 func (h Helper) End(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, helperPatience)
+	defer cancel()
 	process, err := unix.PidfdOpen(h.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
