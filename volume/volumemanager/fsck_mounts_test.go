@@ -152,3 +152,12 @@ func TestFsckUnmountsNothingForWantOfARecordThatItCannotRead(t *testing.T) {
 		t.Errorf("problems %+v", problems)
 	}
 }
+
+// A volume may have any name, also that of the directory that volumes are in.
+func TestAVolumeCalledVolumesIsNoStrayMount(t *testing.T) {
+	w := newWorld(t)
+	w.leave(newPod("web", nfsVolume("volumes", answering)))
+	if problems := w.check(false); len(problems) != 0 {
+		t.Errorf("problems: %+v", problems)
+	}
+}

@@ -70,13 +70,13 @@ func IsGone(path string) (bool, error) {
 	return !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == filepath.Base(path) }), nil
 }
 
-// KeyOfPath returns the volume whose place a path below pods/ is.
+// KeyOfPath returns the volume whose place a path below pods/ is; false: it is no
+// volume's place, and the key has the pod alone.
 func KeyOfPath(rootDir, path string) (Key, bool) {
 	rest, _ := pathin.Cut(PodsDir(rootDir), path)
 	parts := strings.Split(rest, string(filepath.Separator))
-	key, ok := ParseKey(strings.Join(slices.DeleteFunc(slices.Clone(parts), func(s string) bool { return s == "volumes" }), "/"))
-	if len(parts) != 4 || parts[1] != "volumes" || !ok {
+	if len(parts) != 4 || parts[1] != "volumes" {
 		return Key{PodUID: types.UID(parts[0])}, false
 	}
-	return key, true
+	return Key{types.UID(parts[0]), volume.UnescapeQualifiedName(parts[2]), parts[3]}, true
 }
