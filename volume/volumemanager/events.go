@@ -2,7 +2,6 @@ package volumemanager
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 
@@ -45,10 +44,11 @@ func (o *operator) tellShortfalls(u *setUp) {
 	}
 }
 
-// event reports a failure in the kubelet's words, which begin with the volume's
-// own name as its directory has it, or with the pod's name for it while that of its claim is not known, but not that it was given up.
-func (o *operator) event(ctx context.Context, u *setUp, err error) {
-	if o.config.Events == nil || errors.Is(context.Cause(ctx), ErrWithdrawn) || errors.Is(context.Cause(ctx), context.Canceled) {
+// event tells the pod of a failure, in the kubelet's words. They name the volume as its
+// directory does, or as the pod does while its claim is not resolved. A volume that waits
+// for its claim or its attachment has not failed.
+func (o *operator) event(u *setUp, err error) {
+	if o.config.Events == nil {
 		return
 	}
 	if _, waits := errors.AsType[*AttachmentError](err); waits || errors.Is(err, claimbinding.ErrUnbound) {

@@ -1,6 +1,7 @@
 package volumemanager_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -78,4 +79,48 @@ func TestEventSinksMayAskTheManager(t *testing.T) {
 	sink.expect("VolumeMountVanished")
 	mustTearDown(t, manager, pod)
 	w.assertClean()
+}
+
+// sinkOf keeps what pods are told.
+type sinkOf chan string
+
+func (s sinkOf) Event(_ *v1.Pod, _, reason, message string) { s <- reason + ": " + message }
+
+// A set-up that is given up because the agent ends has not failed, whatever the cause that
+// the agent gives its context.
+func TestNoEventWhereTheAgentEnds(t *testing.T) {
+	for _, cause := range []error{nil, errors.New("the agent is updated")} {
+		w := newWorld(t)
+		events := make(sinkOf, 100)
+		config := w.config()
+		config.Events = events
+		manager, err := volumemanager.New(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mounting, release := make(chan struct{}, 100), make(chan struct{})
+		w.fake.Inject(fakemount.Fault{Release: release, Match: func(c fakemount.Call) bool {
+			if isMount(c) {
+				mounting <- struct{}{}
+			}
+			return isMount(c)
+		}})
+		ctx, cancel := context.WithCancelCause(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- manager.Run(ctx) }()
+		if err := manager.PutPod(newPod("web", nfsVolume("share", answering))); err != nil {
+			t.Fatal(err)
+		}
+		<-mounting
+		cancel(cause)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		close(release)
+		select {
+		case told := <-events:
+			t.Errorf("with the cause %v: %s", cause, told)
+		default:
+		}
+	}
 }

@@ -48,17 +48,18 @@ type setUp struct {
 func (o *operator) setUp(ctx context.Context, s *podVolume, w attempt) error {
 	waits := progress.NewPatience(ctx, o.config.SetUpTimeout)
 	defer waits.End()
-	ctx = waits
 	u := &setUp{of: s, pod: w.pod, record: &mountrecord.Record{PodUID: w.pod.UID, Pod: podspec.Name(w.pod), NodeName: o.host.NodeName, Volumes: w.names}}
 	u.progress = progress.Begin(progress.Config{Pod: u.pod, Volumes: w.names, Events: o.config.Events, Patience: waits,
 		Show: func(now volume.Progress) { o.showProgress(s, &now) }})
 	defer o.endProgress(s, u.progress)
-	err := o.trySetUp(ctx, u)
+	err := o.trySetUp(waits, u)
 	if err == nil {
 		o.refreshLater(s, u.mounter)
 		return nil
 	}
-	o.event(ctx, u, err)
+	if ctx.Err() == nil { // else it was given up: the pod was deleted, or the manager ends
+		o.event(u, err)
+	}
 	o.undoSetUp(ctx, u)
 	return err
 }
