@@ -151,12 +151,12 @@ func TestReadmeLinksLeadSomewhere(t *testing.T) {
 func TestReadmeShowsCommandsThatTheGateRuns(t *testing.T) {
 	all := pages(t)
 	shown := strings.Join(blocks(all["README.md"], "console"), "")
-	for _, command := range []string{"go run ./examples/podvol mount --fake -f testdata/web.yaml", "go test ./..."} {
+	for _, command := range []string{"go run -C examples ./podvol mount --fake -f ../testdata/web.yaml", "go test ./... && go test -C examples ./..."} {
 		if !strings.Contains(shown, command) {
 			t.Errorf("the README no longer shows %q", command)
 		}
 	}
-	if first := "$ go run ./examples/podvol run -f testdata/tour.yaml\n"; !strings.HasPrefix(shown, first) {
+	if first := "$ go run -C examples ./podvol run -f ../testdata/tour.yaml\n"; !strings.HasPrefix(shown, first) {
 		t.Errorf("the README's first command is not %q", first)
 	}
 	for page, text := range all {

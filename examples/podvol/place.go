@@ -187,7 +187,7 @@ func (f rehearsedFile) Sys() any           { return nil }
 // its os.Args[0], which under go run is nothing to show.
 func programName(arg0 string) []string {
 	if strings.Contains(arg0, string(filepath.Separator)+"go-build") {
-		return []string{"go", "run", "./examples/podvol"}
+		return []string{"go", "run", "-C", "examples", "./podvol"}
 	}
 	return []string{arg0}
 }

@@ -126,7 +126,7 @@ func TestShellJoin(t *testing.T) {
 
 func TestProgramName(t *testing.T) {
 	for arg0, want := range map[string]string{
-		"/tmp/go-build123/b001/exe/podvol": "go run ./examples/podvol",
+		"/tmp/go-build123/b001/exe/podvol": "go run -C examples ./podvol",
 		"/usr/local/bin/podvol":            "/usr/local/bin/podvol",
 		"/opt/my tools/podvol":             "'/opt/my tools/podvol'",
 	} {

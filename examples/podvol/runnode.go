@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/podvol/podvol/examples/nodehttp"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/nodeagent"
-	"github.com/podvol/podvol/volume/nodeagent/nodehttp"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 

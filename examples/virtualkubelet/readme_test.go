@@ -17,7 +17,7 @@ func TestShownCommandsExist(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		shown := regexp.MustCompile(`(?m)^(?://\t|go run \./examples/)virtualkubelet (--.*)$`).FindAllStringSubmatch(string(text), -1)
+		shown := regexp.MustCompile(`(?m)^(?://\t|go run -C examples \./)virtualkubelet (--.*)$`).FindAllStringSubmatch(string(text), -1)
 		if len(shown) != want {
 			t.Errorf("%s shows the command %d times", path, len(shown))
 		}

@@ -4,8 +4,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,33 +15,23 @@ import (
 const maxErrorTypes = 50
 
 func TestErrorTypesAreFew(t *testing.T) {
-	const top = "../.."
 	var found []string
-	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if name := entry.Name(); entry.IsDir() && path != top && (strings.HasPrefix(name, ".") || slices.Contains([]string{"internal", "testdata", "util"}, name)) {
-			return filepath.SkipDir
-		}
-		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return nil
+	eachFile(t, func(dir, name, path string) {
+		promises := !slices.ContainsFunc(strings.Split(dir, "/"), func(part string) bool { return part == "internal" || part == "util" })
+		if !promises || strings.HasSuffix(name, "_test.go") {
+			return
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		for _, declared := range file.Decls {
 			f, ok := declared.(*ast.FuncDecl)
 			if ok && f.Recv != nil && f.Name.Name == "Error" && f.Type.Params.NumFields() == 0 && ast.IsExported(receiver(f)) {
-				found = append(found, strings.TrimPrefix(filepath.ToSlash(filepath.Dir(path)), top+"/")+"."+receiver(f))
+				found = append(found, dir+"."+receiver(f))
 			}
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if len(found) > maxErrorTypes {
 		t.Errorf("there are %d exported error types, more than %d: is the new one a volume.Failure with a cause?\n%s", len(found), maxErrorTypes, strings.Join(found, "\n"))
 	}

@@ -1,7 +1,11 @@
 package rooms
 
 import (
+	"fmt"
+	"maps"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -83,4 +87,67 @@ func TestWhatAdoptersLink(t *testing.T) {
 			t.Errorf("%s links %d modules and %d packages beyond k8s.io/api/core/v1, of at most %d and %d", path, len(modules), packages, most.modules, most.packages)
 		}
 	}
+}
+
+// What importers are given: a program that imports one package of podvol has all the modules
+// of this go.mod in its module graph, and cannot have an older one of any of them. What
+// only the examples need is in their own go.mod. The number only shrinks.
+const maxModulesOfImporters = 56
+
+func TestModuleGraphOfImporters(t *testing.T) {
+	for _, path := range []string{"volume/podfiles", "volume/volumemanager"} {
+		graph := moduleGraph(t, importer(t, path))
+		t.Logf("an importer of %s has %d modules in its graph", path, len(graph))
+		if len(graph) > maxModulesOfImporters {
+			t.Errorf("an importer of %s has %d modules in its graph, of at most %d: %v", path, len(graph), maxModulesOfImporters, graph)
+		}
+		for _, ofExamples := range []string{"github.com/virtual-kubelet/virtual-kubelet", "github.com/spf13/cobra", "github.com/prometheus/client_golang"} {
+			if slices.Contains(graph, ofExamples) {
+				t.Errorf("an importer of %s has %s in its graph, which only examples use", path, ofExamples)
+			}
+		}
+	}
+}
+
+// importer returns the directory of a program that imports a package of this module.
+func importer(t *testing.T, path string) string {
+	t.Helper()
+	dir := t.TempDir()
+	top, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sums, err := os.ReadFile(filepath.Join(top, "go.sum"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"go.mod":  fmt.Sprintf("module importer\n\ngo 1.26.0\n\nrequire %s v0.0.0\n\nreplace %[1]s => %s\n", module, top),
+		"go.sum":  string(sums),
+		"main.go": fmt.Sprintf("package main\n\nimport _ %q\n\nfunc main() {}\n", module+"/"+path),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// moduleGraph returns the paths of the modules that go mod graph names, but for the main one.
+func moduleGraph(t *testing.T, dir string) []string {
+	t.Helper()
+	command := exec.Command("go", "mod", "graph")
+	command.Dir = dir
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("%v: %v", command, err)
+	}
+	modules := make(map[string]bool)
+	for line := range strings.Lines(string(out)) {
+		_, required, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if path, _, _ := strings.Cut(required, "@"); path != module && path != "go" && path != "toolchain" {
+			modules[path] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(modules))
 }

@@ -3,7 +3,10 @@ package rooms
 import (
 	"encoding/json"
 	"errors"
+	"go/parser"
+	"go/token"
 	"io"
+	"maps"
 	"os/exec"
 	"slices"
 	"strings"
@@ -56,12 +59,11 @@ func mayImport() map[string][]string {
 		"volume/nodeagent": {"util", "mount", "mount/table", "volume", "volume/localdiscovery", "volume/nodeagent/manifestdir", "volume/objects", "volume/objects/persisted", "volume/persistentvolume",
 			"volume/persistentvolume/embedded", "volume/standalone", "volume/volumemanager"},
 		"volume/nodeagent/manifestdir": {"util", "volume", "volume/objects", "volume/volumemanager"},
-		"volume/nodeagent/nodehttp":    {"volume", "volume/volumemanager"},
 		"volume/plugins":               plugins,
 		"volume/intree":                {"util", "mount", "volume", "volume/internal"},
 		"volume/volumetest":            {"util", "util/testenv", "mount", "mount/fakemount", "mount/host", "mount/table", "volume"},
 		"examples": {"util", "mount", "mount/fakemount", "mount/host", "mount/sandbox", "mount/table", "volume", "volume/clusterhost", "volume/plugins", "volume/objects", "volume/objects/persisted", "volume/objects/cluster", "volume/persistentvolume", "volume/persistentvolume/embedded", "volume/persistentvolume/index", "volume/persistentvolume/release", "volume/localdiscovery",
-			"volume/containerenv", "volume/containermounts", "volume/volumemanager", "volume/standalone", "volume/nodeagent", "volume/nodeagent/manifestdir", "volume/nodeagent/nodehttp",
+			"volume/containerenv", "volume/containermounts", "volume/volumemanager", "volume/standalone", "volume/nodeagent", "volume/nodeagent/manifestdir",
 			"volume/atomicdir", "volume/podfiles", "volume/podrun", "volume/podrun/runroot"},
 		"volume/volumemanager/internal/blockmap": {"util", "mount", "mount/table", "volume", "volume/internal"},
 		// what a node mounts once for its pods, and not the manager that asks for it
@@ -84,11 +86,11 @@ func isTestSupport(path string) bool {
 func offCore() map[string][]string {
 	return map[string][]string{
 		"examples/controller":                {"k8s.io/client-go", "github.com/prometheus/client_golang"},
+		"examples/nodehttp":                  {"github.com/prometheus/client_golang"},
 		"examples/renderpod":                 {"k8s.io/client-go"},
 		"examples/virtualkubelet":            {"k8s.io/client-go", "github.com/virtual-kubelet/virtual-kubelet"},
 		"volume/clusterhost":                 {"k8s.io/client-go"},
 		"volume/internal/following":          {"k8s.io/client-go"},
-		"volume/nodeagent/nodehttp":          {"github.com/prometheus/client_golang"},
 		"volume/objects/cluster":             {"k8s.io/client-go"},
 		"volume/objects/cluster/clustertest": {"k8s.io/client-go"},
 		"volume/objects/cluster/election":    {"k8s.io/client-go"},
@@ -140,6 +142,40 @@ func goList(t *testing.T, args ...string) []goPackage {
 	}
 }
 
+// ofExamples returns the packages of the examples' module, by reading them: the modules that
+// only those need are not needed by tests of this one.
+func ofExamples(t *testing.T) []goPackage {
+	t.Helper()
+	found := make(map[string]*goPackage)
+	eachFile(t, func(dir, name string, path string) {
+		if roomOf(dir) != "examples" {
+			return
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := found[dir]
+		if p == nil {
+			p = &goPackage{ImportPath: module + "/" + dir}
+			found[dir] = p
+		}
+		for _, spec := range file.Imports {
+			imported := strings.Trim(spec.Path.Value, `"`)
+			if strings.HasSuffix(name, "_test.go") {
+				p.TestImports = append(p.TestImports, imported)
+			} else {
+				p.Imports = append(p.Imports, imported)
+			}
+		}
+	})
+	var packages []goPackage
+	for _, dir := range slices.Sorted(maps.Keys(found)) {
+		packages = append(packages, *found[dir])
+	}
+	return packages
+}
+
 // inModule returns the package's path below the module, and whether it is
 // there.
 func inModule(importPath string) (string, bool) {
@@ -157,7 +193,7 @@ func roomOf(path string) string {
 }
 
 func TestImportDirection(t *testing.T) {
-	packages := goList(t, "./...")
+	packages := append(goList(t, "./..."), ofExamples(t)...)
 	if len(packages) < 20 {
 		t.Fatalf("only %d packages are listed; the test sees the wrong tree", len(packages))
 	}
@@ -230,34 +266,13 @@ func TestModulesOffTheCore(t *testing.T) {
 			offered[module] = true
 		}
 	}
-	for _, p := range goList(t, "./...") {
+	for _, p := range append(goList(t, "./..."), ofExamples(t)...) {
 		path, _ := inModule(p.ImportPath)
 		imports := slices.Concat(p.Imports, p.TestImports, p.XTestImports)
 		for module := range offered {
 			uses := slices.ContainsFunc(imports, func(i string) bool { return i == module || strings.HasPrefix(i, module+"/") })
 			if may := slices.Contains(offCore()[path], module); uses != may {
 				t.Errorf("%s imports %s: %v; it should: %v", path, module, uses, may)
-			}
-		}
-	}
-}
-
-// Commands stand over the library: no package outside of examples needs one of
-// examples, or what parses a command line.
-func TestLibraryNeedsNoCommand(t *testing.T) {
-	var args []string
-	for _, p := range goList(t, "./...") {
-		if path, _ := inModule(p.ImportPath); roomOf(path) != "examples" {
-			args = append(args, p.ImportPath)
-		}
-	}
-	for _, p := range goList(t, append([]string{"-deps"}, args...)...) {
-		if path, _ := inModule(p.ImportPath); roomOf(path) == "examples" {
-			t.Errorf("the library needs %s", path)
-		}
-		for _, commandLine := range []string{"github.com/spf13/cobra", "github.com/spf13/pflag"} {
-			if p.ImportPath == commandLine {
-				t.Errorf("the library needs %s", commandLine)
 			}
 		}
 	}

@@ -67,25 +67,14 @@ func compare(t *testing.T, name, what string, has, usual, listed int) {
 // sizes reads all packages, by their paths below the module.
 func sizes(t *testing.T) map[string]size {
 	t.Helper()
-	const top = "../.."
 	all, fset := make(map[string]size), token.NewFileSet()
-	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if name := entry.Name(); entry.IsDir() && (name == "testdata" || path != top && strings.HasPrefix(name, ".")) {
-			return filepath.SkipDir
-		}
-		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return nil
+	eachFile(t, func(dir, name, path string) {
+		if strings.HasSuffix(name, "_test.go") {
+			return
 		}
 		file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
 		if err != nil {
-			return err
-		}
-		dir, err := filepath.Rel(top, filepath.Dir(path))
-		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		s := all[dir]
 		if s.methods == nil {
@@ -106,15 +95,42 @@ func sizes(t *testing.T) map[string]size {
 			s.functions[name] = fset.Position(f.End()).Line - fset.Position(f.Pos()).Line + 1
 		}
 		all[dir] = s
+	})
+	return all
+}
+
+// eachFile calls f with each Go file of the repository: its package's path below the top, its
+// name, and its path from here.
+func eachFile(t *testing.T, f func(dir, name, path string)) {
+	t.Helper()
+	const top = "../.."
+	packages := make(map[string]bool)
+	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := entry.Name()
+		if entry.IsDir() && (name == "testdata" || path != top && strings.HasPrefix(name, ".")) {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		dir, err := filepath.Rel(top, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		dir = filepath.ToSlash(dir)
+		packages[dir] = true
+		f(dir, name, path)
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) < 20 {
-		t.Fatalf("only %d packages are read; the test sees the wrong tree", len(all))
+	if len(packages) < 20 {
+		t.Fatalf("only %d packages are read; the test sees the wrong tree", len(packages))
 	}
-	return all
 }
 
 // receiver returns the name of a method's type.

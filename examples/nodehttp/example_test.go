@@ -7,8 +7,8 @@ import (
 	"net/http"
 	"os"
 
+	"github.com/podvol/podvol/examples/nodehttp"
 	"github.com/podvol/podvol/mount/fakemount"
-	"github.com/podvol/podvol/volume/nodeagent/nodehttp"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/standalone"
 )
