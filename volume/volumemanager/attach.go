@@ -141,7 +141,7 @@ func (s *podVolume) isAwaiting() bool {
 	return s.generation > 0 && s.awaited == s.generation
 }
 
-// finishWaiting takes down that an operation ended since a report is missing,
+// finishWaiting notes that an operation ended since a report is missing,
 // if it did; this is no failure, and no attempt either: those that wait for one
 // go on waiting. The caller holds the lock.
 func (r *reconciler) finishWaiting(s *podVolume, generation int, err error) bool {

@@ -138,7 +138,7 @@ func (r *reconciler) operate(ctx context.Context, s *podVolume, a attempt) error
 	return r.release(ctx, s)
 }
 
-// finish takes down what became of an operation.
+// finish notes the outcome of an operation, and tells it.
 func (r *reconciler) finish(s *podVolume, a attempt, err error) {
 	op, generation := a.op, a.generation
 	r.mu.Lock()

@@ -80,7 +80,7 @@ func (w *mountWatch) lookForVanished() error {
 	return nil
 }
 
-// noteVanished takes down what is gone, and returns what its pods are to be
+// noteVanished notes which mounts are gone, and returns what its pods are to be
 // told.
 func (w *mountWatch) noteVanished(expected []standing, mounted rootdir.Mounts) (gone []vanishedMount) {
 	w.mu.Lock()
@@ -122,7 +122,7 @@ func (w *mountWatch) standing() (expected []standing) {
 	return expected
 }
 
-// vanished takes down that a mount is gone, unless something was done about
+// vanished notes that a mount is gone, unless something was done about
 // its volume meanwhile, and reports whether a pod that wants it is to be told.
 // The caller holds the lock.
 func (w *mountWatch) vanished(e standing, path string) (tell bool) {
@@ -132,8 +132,8 @@ func (w *mountWatch) vanished(e standing, path string) (tell bool) {
 	}
 	wanted := s.wanted && s.pod.wanted
 	w.enter(s, StateFailed, time.Now())
-	s.err = fmt.Errorf("%w: somebody has unmounted %s", ErrVanished, path)
-	w.log.Warn("a mount has vanished: somebody else has unmounted it", "podUID", s.pod.uid, "volume", s.names[0], "path", path, "wanted", wanted)
+	s.err = fmt.Errorf("%w: another process has unmounted %s", ErrVanished, path)
+	w.log.Warn("a mount has vanished: another process has unmounted it", "podUID", s.pod.uid, "volume", s.names[0], "path", path, "wanted", wanted)
 	if wanted {
 		w.resync(s)
 	}
@@ -158,7 +158,7 @@ func (w *mountWatch) tellVanished(gone []vanishedMount) {
 	for _, g := range gone {
 		for _, name := range g.names {
 			w.config.Events.Event(g.pod, v1.EventTypeWarning, "VolumeMountVanished",
-				fmt.Sprintf("the mount of volume %q at %s is gone: somebody has unmounted it; it is set up again", name, g.path))
+				fmt.Sprintf("the mount of volume %q at %s is gone: another process has unmounted it; it is set up again", name, g.path))
 		}
 	}
 }

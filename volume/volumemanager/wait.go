@@ -329,7 +329,7 @@ func (m *Manager) goneBefore(p *podState) string {
 		return "the pod to be deleted: it has ended, and Config.KeepEndedPodData keeps its emptyDir volumes until then"
 	}
 	if m.config.Containers == nil && !p.released {
-		return "somebody to say that its containers are gone: Config.Containers is nil, so call TearDownPod"
+		return "the promise that its containers are gone: Config.Containers is nil, so call TearDownPod"
 	}
 	return "its containers to be gone"
 }

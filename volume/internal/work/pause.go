@@ -17,10 +17,11 @@ const (
 	LastPause = 2*time.Minute + 2*time.Second
 )
 
-// Pause is how long to wait before the next attempt, after a number of failures in a row,
-// the last of which was err. It is first after one failure and doubles with each, up to
-// [LastPause]. Where the error says when the next attempt makes sense ([volume.RetryAt]),
-// it is that time.
+// Pause is how long to wait before the next attempt, after a number of failures in a row.
+// The argument first is the pause after one failure. It doubles with each further one, up
+// to [LastPause]. If err, the last failure, says when the next attempt makes sense
+// ([volume.RetryAt]), the pause ends then, but is never shorter than first nor longer than
+// LastPause.
 func Pause(first time.Duration, failures int, err error) time.Duration {
 	if at, says := volume.RetryAt(err); says {
 		return min(max(time.Until(at), first), LastPause)
