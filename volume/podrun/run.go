@@ -1,6 +1,7 @@
 package podrun
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +42,8 @@ type Run struct {
 	Manifests *manifest.Set
 	// Name is how others see the run that uses a claim.
 	Name string
-	// Timeout limits the binding of claims and the tear-down.
+	// Timeout limits each of these steps: the binding of claims, the set-up unless SetUp
+	// is given, and the tear-down. 0: five minutes.
 	Timeout time.Duration
 
 	Stdin          io.Reader
@@ -63,6 +65,9 @@ type Run struct {
 
 	user *embedded.User
 }
+
+// defaultTimeout is that of a Run without one.
+const defaultTimeout = 5 * time.Minute
 
 // Do binds the pod's claims, sets its volumes up, runs the program to its end, and takes
 // everything down again. It takes the signals of this process: they go to the program, and
@@ -128,6 +133,7 @@ func (r *Run) pods() []*v1.Pod { return []*v1.Pod{r.Program.pod} }
 
 // prepare completes the configurations.
 func (r *Run) prepare() {
+	r.Timeout = cmp.Or(r.Timeout, defaultTimeout)
 	r.Node.RootDir, r.Node.Objects = r.Root.Path(), r.Manifests
 	if !standalone.UsesClaims(r.pods()) {
 		return

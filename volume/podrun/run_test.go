@@ -211,3 +211,12 @@ func TestRunIsTakenDownAfterSignals(t *testing.T) {
 		})
 	}
 }
+
+// A run without a Timeout has the usual one, and does not leave its volumes behind.
+func TestRunWithoutATimeout(t *testing.T) {
+	c, r := newCourse(t)
+	r.Timeout = 0
+	if code, err := c.run(r); code != 0 || err != nil {
+		t.Errorf("%d, %v", code, err)
+	}
+}
