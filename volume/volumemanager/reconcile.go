@@ -243,6 +243,7 @@ func (w *world) drop(s *podVolume) {
 		w.publish(s)
 	}
 	s.wanted, s.unused = false, false // it may be decided on once more, when its pod has another entry
+	s.attempted = s.generation        // no call waits for an attempt at what is gone
 	p.announce()
 	if len(p.volumes) == 0 && !p.wanted {
 		delete(w.pods, p.uid)
