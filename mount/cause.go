@@ -55,8 +55,8 @@ const (
 	// ErrBusy: EBUSY; "target is busy", "already mounted". [Error].Holders
 	// names who holds it, where that was asked for.
 	ErrBusy Cause = "busy"
-	// ErrNotPermitted: EPERM, EACCES. [Error].Capability and [Error].Also say
-	// what is missing or in the way, where it could be told.
+	// ErrNotPermitted: EPERM, EACCES. [Error].Capability and [Error].Also say, where
+	// known, what is missing or in the way.
 	ErrNotPermitted Cause = "not permitted"
 	// ErrNoTarget: the mount point, or a parent of it, is missing (ENOENT,
 	// ENOTDIR; "mount point does not exist").
@@ -86,9 +86,9 @@ const (
 	ErrNoIDMap Cause = "the files cannot be shown with other owners"
 	// ErrIO: EIO; "can't read superblock", "Input/output error".
 	ErrIO Cause = "the device cannot be read"
-	// ErrLocked, beside ErrNotPermitted: the mount came from a more privileged
-	// mount namespace, which locks it to those it came with (EINVAL of
-	// umount2(2) for what is mounted; mount_namespaces(7)).
+	// ErrLocked, beside ErrNotPermitted: the mount came from a more privileged mount
+	// namespace, which locks it to the mounts it came with (EINVAL of umount2(2) for
+	// a mount; mount_namespaces(7)).
 	ErrLocked Cause = "the mount is locked by the namespace it came from"
 	// ErrUserNamespace, beside ErrNotPermitted: the process has CAP_SYS_ADMIN
 	// in a user namespace only, which does not do for this type or source

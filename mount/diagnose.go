@@ -144,8 +144,8 @@ func CauseOfOutput(text string) Cause {
 	return ErrUnknown
 }
 
-// WithoutHelper is what mount(8)'s list of possibilities means where no helper
-// is missing: options for what is not on a device, else the device's contents.
+// WithoutHelper is what mount(8)'s list of possibilities means where no helper is
+// missing: the options if no device is mounted, else the device's contents.
 func WithoutHelper(r Request) Cause {
 	if fstypes.WantsHelper(r.FSType) || !strings.HasPrefix(r.Source, "/dev/") {
 		return ErrBadOption

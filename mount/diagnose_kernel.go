@@ -118,7 +118,7 @@ func causeOfMountErrno(r Request, errno unix.Errno) Cause {
 	return causeOfErrno(errno)
 }
 
-// isDisk reports whether the request mounts what is on a device.
+// isDisk reports whether the request mounts a device.
 func isDisk(r Request) bool {
 	return strings.HasPrefix(r.Source, "/dev/") && !fstypes.IsShare(r.FSType)
 }

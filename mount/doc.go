@@ -1,7 +1,7 @@
 // Package mount is what mounters have in common: requests, mount tables, and errors that
 // say why something failed and what to do. It mounts nothing itself.
 //
-// There are three kinds of mounters. All fit [Interface], which is that of
+// There are three kinds of mounters. All fit [Interface], the one of
 // k8s.io/mount-utils:
 //
 //   - the host's mounter, host.New in mount/host: it uses system calls if they are

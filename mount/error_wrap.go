@@ -11,8 +11,8 @@ import (
 	"github.com/podvol/podvol/util/blockingcall"
 )
 
-// Failed makes the *Error of a failed mount of the request, masked. One that is an
-// *Error already is left as it is: a mounter may give the same to everybody.
+// Failed makes the *Error of a failed mount of the request, masked. An *Error is
+// left as it is: a mounter may give the same one to several callers.
 func (r Request) Failed(err error) error {
 	if given, ok := errors.AsType[*Error](err); ok {
 		return given

@@ -13,7 +13,7 @@ type distribution struct {
 	// name is for a list, install the command before a package's name. One
 	// without a name is listed with another.
 	name, install string
-	// packages are those of mount helpers, by family of types; "mount" is the
+	// packages are the mount helpers' packages, by family of types; "mount" is the
 	// mount command itself, "kernel" the kernel's less common modules.
 	packages map[string]string
 }
@@ -67,8 +67,8 @@ func packageFor(key string, ids []string) string {
 	return packageList(key, all)
 }
 
-// packageList names the package of each distribution, those of one name
-// together.
+// packageList names the package of each distribution; distributions with the same
+// name for it stand together.
 func packageList(key string, all []distribution) string {
 	var names []string
 	where := map[string][]string{}

@@ -82,8 +82,8 @@ type Table interface {
 	Subscribe(ctx context.Context) <-chan struct{}
 }
 
-// belower is implemented by tables that find what is mounted below a directory
-// without reading every mount anew.
+// belower is implemented by tables that find the mounts below a directory without
+// reading every mount anew.
 type belower interface {
 	Below(dir string) ([]Entry, error)
 }

@@ -110,7 +110,7 @@ func (ns *namespace) remove(m *fakeMount) error {
 
 func sameContent(a, b *fakeMount) bool { return a.super == b.super && a.path == b.path }
 
-// reveal shows what is left at a slot at which nothing is shown.
+// reveal shows the topmost remaining mount or file at a slot that shows nothing.
 func (ns *namespace) reveal(s *fakeSlot) error {
 	if top := s.top(); top != nil {
 		return ns.show(s, top)

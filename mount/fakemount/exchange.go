@@ -11,10 +11,10 @@ import (
 	"github.com/podvol/podvol/util/pathin"
 )
 
-// cover shows m at a slot in place of what was there, in one step: with the
-// kernel, too, a mount point is never missing, and its parent never empty, which
-// somebody may be trying to remove just then. It reports whether that was done;
-// it cannot be across file systems, and on some that cannot exchange files.
+// cover shows m at a slot in one step, as the kernel does: the mount point is
+// never missing, and its parent never empty, even if another call tries to remove
+// it just then. It reports false, with nothing done, across file systems and
+// where the file system cannot exchange files.
 func (ns *namespace) cover(s *fakeSlot, m *fakeMount) (done bool, err error) {
 	at := ns.location(s)
 	ready, link, err := ns.ready(m, at)
@@ -35,8 +35,8 @@ func (ns *namespace) cover(s *fakeSlot, m *fakeMount) (done bool, err error) {
 	return true, ns.follow(fakeMove{at, ready})
 }
 
-// ready makes, in the fake's own directory, what m will show at a place when it
-// is exchanged for what is there. Link is where it points, if it is a link.
+// ready makes, in the fake's own directory, the file that m will show at a place
+// after the exchange. Link is its target, if it is a link.
 func (ns *namespace) ready(m *fakeMount, at string) (ready, link string, err error) {
 	if !m.first {
 		link = ns.real(fakeDentry{m.super, m.path})

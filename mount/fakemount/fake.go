@@ -49,10 +49,10 @@ import (
 //   - Read-only is recorded but not enforced. Sizes are not enforced.
 //   - Binds are links. So mounts below a directory show through every bind of it, and a
 //     bind below its own source is a loop.
-//   - The hidden content of a target stays beside the target, under a name that begins
-//     with ".podvol-fake-", if its file system is another than that of
-//     [Mounter.KeepIn]. Programs that list the directory, or remove empty ones, see
-//     it there.
+//   - The hidden content of a target stays beside the target, under a name that
+//     begins with ".podvol-fake-", if its file system is not the one of
+//     [Mounter.KeepIn]. Programs that list the directory, or remove empty ones,
+//     see it there.
 //   - While a mount covers or uncovers another one, the target does not exist for a
 //     moment. The same happens on file systems that cannot exchange two files
 //     (renameat2(2)).
@@ -148,8 +148,8 @@ func (f *Mounter) do(ctx context.Context, call Call, effect func() error) error 
 	return err
 }
 
-// namespace is what is mounted, and what that shows. Its methods are called
-// with mu held, but mount, unmount and unmountLazily, which take it.
+// namespace holds the mounts, and what they show. Its methods are called with mu
+// held, but mount, unmount and unmountLazily, which take it.
 type namespace struct {
 	mu       sync.Mutex
 	root     *fakeMount
@@ -158,7 +158,7 @@ type namespace struct {
 	supers   map[fakeSuperKey]*fakeSuper // those that a second mount shares
 	slots    map[fakeDentry]*fakeSlot
 	sources  map[string]string     // content by source
-	served   map[string]struct{}   // those of sources that were given to Serve
+	served   map[string]struct{}   // of sources that were given to Serve
 	types    map[string]Content    // those that were given to ServeType
 	names    fakeNames             // what is kept in sources, supers and slots
 	devices  map[string]uint64     // device numbers by device

@@ -52,7 +52,7 @@ type fakeSuper struct {
 	dir   string
 	slot  *fakeSlot
 	fresh bool
-	// rootOptions are those of the root of a file system that starts empty.
+	// rootOptions are for the root of a file system that starts empty.
 	rootOptions fakeRoot
 }
 
@@ -106,7 +106,7 @@ func (ns *namespace) mount(r mount.Request) error {
 	return err
 }
 
-// mountPoint looks up what is to be mounted on.
+// mountPoint looks up the file to mount on.
 func (ns *namespace) mountPoint(target string) (fakePlace, error) {
 	at, isLink, err := ns.walkTo(target, false)
 	switch {

@@ -3,8 +3,8 @@ package fakemount
 import "strings"
 
 // fakeNames counts, for every path, the names that the fake keeps at and below
-// it. Most of what is moved holds none of them, which need not be found out by
-// looking at every mount there is.
+// it. Most moved directories hold none, and then not every mount must be looked
+// at.
 type fakeNames map[string]int
 
 // add counts a clean, absolute name; with a negative number it is forgotten. An

@@ -15,7 +15,7 @@ import (
 // fakeOptions are the options of a request.
 type fakeOptions struct {
 	mountopt.Options
-	// shown are those of Data that are not sensitive.
+	// shown are the options of Data that are not sensitive.
 	shown []string
 }
 

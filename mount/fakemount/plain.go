@@ -29,8 +29,8 @@ func (f *Mounter) MountSensitiveWithoutSystemd(source, target, fstype string, op
 	return f.MountSensitive(source, target, fstype, options, sensitive)
 }
 
-// MountSensitiveWithoutSystemdWithMountFlags is MountSensitive; the flags are
-// those of a command that the fake does not run.
+// MountSensitiveWithoutSystemdWithMountFlags is MountSensitive; the flags are for
+// a command that the fake does not run.
 func (f *Mounter) MountSensitiveWithoutSystemdWithMountFlags(source, target, fstype string, options, sensitive, _ []string) error {
 	return f.MountSensitive(source, target, fstype, options, sensitive)
 }

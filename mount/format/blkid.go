@@ -15,8 +15,8 @@ const (
 )
 
 // askBlkid asks blkid(8) what is on a device. Where it is not installed, or
-// cannot probe, it knows nothing; any other failure is an error. It calls a
-// device that it cannot read blank, so its word alone is not enough.
+// cannot probe, it knows nothing; any other failure is an error. It takes a
+// device that it cannot read for blank, so its word alone is not enough.
 func (f *Formatter) askBlkid(ctx context.Context, device string) ([]Signature, error) {
 	path, err := f.find("blkid")
 	if err != nil {

@@ -50,8 +50,8 @@ func (c *command) String() string {
 }
 
 // finish runs a program that must not be cut short, to its end whatever happens
-// to the caller or to this process: in a session of its own, and with a file
-// for its output, as a pipe would kill it once nobody reads.
+// to the caller or to this process: in a session of its own, and with a file for
+// its output, as a pipe without a reader would kill it.
 func (c *command) finish() (output string, err error) {
 	fd, err := unix.MemfdCreate("output", unix.MFD_CLOEXEC)
 	if err != nil {

@@ -67,8 +67,8 @@ func (c Content) Filesystem() (string, bool) {
 	return c.Signatures[0].Type, true
 }
 
-// has reports whether a file system is among what was found: that of fstype,
-// or any where fstype is empty.
+// has reports whether a file system was found: an fstype, or any where fstype is
+// empty.
 func (c Content) has(fstype string) bool {
 	for _, s := range c.Signatures {
 		if s.Kind == Filesystem && (fstype == "" || s.Type == fstype) {
@@ -106,13 +106,13 @@ type ReadError struct {
 func (e *ReadError) Error() string { return fmt.Sprintf("read at byte %d: %v", e.Offset, e.Err) }
 func (e *ReadError) Unwrap() error { return e.Err }
 
-// Inspect looks for signatures on a device of size bytes, and where there is
-// none for data in its first 4 MiB and last 1 MiB. It only reads. A place that
-// cannot be read, or that ends early, is a *[ReadError]; an end of ctx is its
-// cause, and seen between two reads.
+// Inspect looks for signatures on a device of size bytes. Where there is none it
+// looks for data in the first 4 MiB and the last 1 MiB. It only reads. A place
+// that cannot be read, or that ends early, is a *[ReadError]. An end of ctx is
+// seen between two reads and is the error's cause.
 //
-// The offsets of magic numbers are those of the kernel's headers and of
-// util-linux's libblkid, 2.41.
+// The offsets of magic numbers come from the kernel's headers and util-linux's
+// libblkid, 2.41.
 func Inspect(ctx context.Context, device io.ReaderAt, size int64) (Content, error) {
 	r := &reader{device: device, size: size}
 	var found Content

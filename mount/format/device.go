@@ -17,8 +17,8 @@ type device struct {
 }
 
 // node is a block device as it was found under a name, links resolved. A link or
-// node that leads elsewhere later is refused, so that what is proven blank and
-// what is formatted is one device.
+// node that leads elsewhere later is refused, so the device that is formatted is
+// the one that was proven blank.
 type node struct {
 	path   string
 	number uint64
@@ -62,8 +62,8 @@ func (n node) open(flags int) (*os.File, error) {
 
 // openDevice opens a block device for reading. With O_EXCL it fails with EBUSY
 // where something on this node has claimed it: a mount, swap, RAID, the device
-// mapper, or another O_EXCL. What the kernel had cached of it is dropped, so
-// that what is read is what the device has.
+// mapper, or another O_EXCL. The kernel's cache of it is dropped, so that reads
+// come from the device.
 func openDevice(n node, flags int) (*device, error) {
 	f, err := n.open(unix.O_RDONLY | flags)
 	if err != nil {

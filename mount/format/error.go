@@ -15,7 +15,7 @@ const (
 	ErrNotBlockDevice Reason = "not a block device"
 	// ErrInUse: the device is mounted, stacked upon, or being formatted.
 	ErrInUse Reason = "the device is in use"
-	// ErrUnreadable: what is on the device could not be found out.
+	// ErrUnreadable: the device's contents could not be read.
 	ErrUnreadable Reason = "the device cannot be read"
 	// ErrNotBlank: there is something on it that is no file system.
 	ErrNotBlank Reason = "the device is neither blank nor a file system"
@@ -61,7 +61,7 @@ type Error struct {
 	Device, FSType string
 	// Reason classifies the failure.
 	Reason Reason
-	// Found is what is on the device, where that is why.
+	// Found is the device's content, where that is the cause.
 	Found Content
 	// Command is the command line that was run, if any, and Output what it
 	// printed, at most 64 KiB.
@@ -73,8 +73,8 @@ type Error struct {
 	Err error
 }
 
-// Error says what failed and why, what is on the device, what a command
-// printed, and what to do about it.
+// Error says what failed and why, the device's content, a command's output, and
+// what to do about it.
 func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s", e.Op, e.Device)

@@ -32,7 +32,7 @@ type Config struct {
 }
 
 // Formatter formats, checks, grows and mounts devices of this host. It is safe
-// for concurrent use; what is done to one device is done one after the other.
+// for concurrent use; calls for one device run one after the other.
 type Formatter struct {
 	config Config
 	calls  blockingcall.Group[uint64] // by device number
@@ -94,22 +94,22 @@ type Result struct {
 	Unchecked string
 }
 
-// FormatAndMount mounts a device, after making a file system on it if it is
-// proven blank (the package comment says how), or checking the one it has.
+// FormatAndMount mounts a device, after making a file system on it if it is proven
+// blank (the package comment says how), or checking the one it has.
 //
-// A file system other than the one asked for is never replaced: the mount is
-// tried as asked, since ext4 mounts ext3, and where it fails the error has the
-// reason [ErrWrongFilesystem] and names what was found. A device that is in use
-// already is neither formatted nor checked, but mounted a second time if it has
-// a file system. Calling again after success mounts again at another target,
-// without formatting; at the same one it is the mount's ErrBusy.
-// While another process has the device for the same purpose, the error is
-// [ErrInUse], and it is worth another try later.
-//
-// Errors are *[Error], or the *mount.Error of a mount that failed though the
-// file system is the right one. When ctx ends the wait ends, and the error says
-// by Uncertain whether a mkfs or fsck was begun; that goes on, and the next call
-// for the device waits for it.
+//   - Another file system than the one asked for is never replaced. The mount is tried as
+//     asked, since ext4 mounts ext3. If it fails, the error has the reason
+//     [ErrWrongFilesystem] and names what was found.
+//   - A device in use is neither formatted nor checked, but mounted a second time if it
+//     has a file system.
+//   - A second call never formats again. It mounts at another target; at the same target
+//     it fails with the mount's ErrBusy.
+//   - While another process has the device for the same purpose the error is [ErrInUse].
+//     Retry it later.
+//   - Other errors are *[Error], or the *mount.Error of a mount that failed though the
+//     file system is the right one.
+//   - When ctx ends, the error says by Uncertain whether a mkfs or fsck was begun. That
+//     goes on, and the next call for the device waits for it.
 func (f *Formatter) FormatAndMount(ctx context.Context, request Request) (Result, error) {
 	r := request
 	if r.FSType == "" {

@@ -42,8 +42,8 @@ func lockShared(n node) (*os.File, error) {
 }
 
 // share exchanges the exclusive lock, whose file is closed, for the shared one,
-// and leaves nobody a moment in between. A device open for writing cannot be
-// mounted on some kernels.
+// without a moment in between for another process. A device open for writing
+// cannot be mounted on some kernels.
 func share(n node, exclusive *os.File) (*os.File, error) {
 	defer exclusive.Close()
 	if _, err := lock(exclusive, unix.F_RDLCK); err != nil {

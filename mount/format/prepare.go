@@ -12,8 +12,8 @@ import (
 	"github.com/podvol/podvol/mount"
 )
 
-// gate decides between what is about to be done to a device and a caller that
-// has given up: whoever comes first wins.
+// gate decides between a change of a device and a caller that has given up: the
+// first wins.
 type gate struct{ state atomic.Int32 }
 
 const (
@@ -100,7 +100,7 @@ func (p *preparation) takeLock() (err error) {
 		p.lock, err = lockExclusively(p.node)
 	}
 	switch {
-	case errors.Is(err, unix.EBUSY): // mounted, on kernels that then let nobody write
+	case errors.Is(err, unix.EBUSY): // mounted, on kernels that then refuse writers
 		p.sharing = ErrInUse
 	case errors.Is(err, errWriteProtected), errors.Is(err, unix.EROFS):
 		p.sharing = ErrReadOnly
@@ -121,8 +121,8 @@ func (p *preparation) lockError(err error) error {
 	return p.openError(err)
 }
 
-// mount mounts what is on the device now, under the shared lock: another's claim
-// would make it fail.
+// mount mounts the device under the shared lock: it fails while another process
+// claims the device.
 func (p *preparation) mount(ctx context.Context) error {
 	if !p.begun.pass() {
 		return errGivenUp
@@ -148,9 +148,9 @@ func (p *preparation) foundError(reason Reason) error {
 	return e
 }
 
-// look finds out what is on the device and, under the exclusive lock, whether
-// nobody else has claimed it. Under the shared one it claims nothing, as that
-// would make another's mount fail.
+// look finds the device's content and, under the exclusive lock, whether another
+// process has claimed it. Under the shared lock it claims nothing, as that would
+// make another process's mount fail.
 func (p *preparation) look(ctx context.Context) (exclusive bool, err error) {
 	var device *device
 	if p.sharing == "" {

@@ -10,15 +10,14 @@ import (
 	"github.com/podvol/podvol/util/blockingcall"
 )
 
-// NeedsResize reports whether the device has room that the file system on it,
-// mounted at mountPoint, does not use: at least one of its blocks. It is false
-// for a write-protected device and for one that is blank, as a mkfs takes all
-// there is. It only reads. Of ext2 to ext4 and XFS a rest too small for another
-// block group is never used, so it may stay true after a resize; resizing again
-// does no harm.
+// NeedsResize reports whether the device has room, at least one block, that the file
+// system on it, mounted at mountPoint, does not use. It only reads. It is false for a
+// write-protected device and for a blank one, as a mkfs takes all there is. Ext2 to ext4
+// and XFS never use a rest that is too small for another block group: it may stay true
+// after a resize, and resizing again does no harm.
 //
-// Errors are *[Error]: [ErrNotSupported] for other file systems than ext2 to
-// ext4, xfs and btrfs, [ErrNotBlockDevice], [ErrUnreadable], [ErrCanceled].
+// Errors are *[Error]: [ErrNotSupported] for other file systems than ext2 to ext4, xfs
+// and btrfs, [ErrNotBlockDevice], [ErrUnreadable], [ErrCanceled].
 func (f *Formatter) NeedsResize(ctx context.Context, device, mountPoint string) (bool, error) {
 	needs := make(chan bool, 1)
 	err := f.onDevice(ctx, device, func() error {

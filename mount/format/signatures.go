@@ -95,8 +95,8 @@ func repeatedSignatures() (list []signature) {
 	return list
 }
 
-// swapSignatures are those of swap space and of suspended systems, at the end
-// of the first page of whatever size.
+// swapSignatures are of swap space and suspended systems, at the end of the first
+// page of any size.
 func swapSignatures() []signature {
 	var list []signature
 	for page := int64(4096); page <= 65536; page *= 2 {

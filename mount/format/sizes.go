@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sizes are those of a device and of the file system on it, in bytes. The zero
-// value has no room.
+// sizes are a device's size and its file system's, in bytes. The zero value has
+// no room.
 type sizes struct {
 	fstype             string
 	device, filesystem int64

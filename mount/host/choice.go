@@ -74,8 +74,8 @@ func isPseudo(fstype string) bool {
 	return false
 }
 
-// choose decides between system calls and mount(8) for a request, or refuses it. A remount
-// without a type is that of what is mounted.
+// choose decides between system calls and mount(8) for a request, or refuses it.
+// A remount without a type takes the mount's.
 func (m *Mounter) choose(ctx context.Context, r mount.Request, o mountopt.Options, flags []string) (native bool, err error) {
 	if m.config.Via == ViaCommand {
 		return false, nil
@@ -92,8 +92,7 @@ func (m *Mounter) choose(ctx context.Context, r mount.Request, o mountopt.Option
 	return why == "", nil
 }
 
-// typeAt returns the type of what is mounted at target; what is not mounted has
-// none.
+// typeAt returns the type of the mount at target, or none if there is no mount.
 func (m *Mounter) typeAt(ctx context.Context, target string) (string, error) {
 	fstypes := make(chan string, 1)
 	err := m.calls.Do(ctx, callKey{target, mount.RungNone}, func() error {
@@ -115,10 +114,10 @@ type commandLine struct {
 	shown string
 }
 
-// inScope runs a command in a systemd scope of its own, by the kubelet's
-// command line, where that is needed: in the scope of this agent, a daemon that
-// the helper leaves behind would be killed with the agent's service. Nobody is
-// asked whether systemd-run works; it is looked for where it is needed.
+// inScope runs a command in a systemd scope of its own, by the kubelet's command
+// line, where that is needed: in this agent's scope, a daemon that the helper
+// leaves behind would be killed with the agent's service. systemd-run is looked
+// up, not tried.
 func (m *Mounter) inScope(ctx context.Context, r mount.Request, line commandLine) commandLine {
 	if !m.config.leavesDaemon(r.FSType) || !m.config.hasSystemd() {
 		return line

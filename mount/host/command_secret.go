@@ -11,8 +11,8 @@ import (
 	"github.com/podvol/podvol/mount/internal/mountopt"
 )
 
-// maxSecret is how long a secret may be, in bytes, to go through a pipe that
-// nobody reads yet. Helpers take less.
+// maxSecret is how long a secret may be, in bytes, to go through a pipe before
+// the helper reads it. Helpers take less.
 const maxSecret = 4096
 
 // secretFD is the descriptor by which a helper gets a secret: the first after
@@ -21,8 +21,7 @@ const secretFD = 3
 
 // handover is how the sensitive options of a request reach a helper.
 type handover struct {
-	// args are those that go on the argument list, env what is added to the
-	// environment.
+	// args go on the argument list, env is added to the environment.
 	args, env []string
 	// secret goes through descriptor secretFD, if piped is set.
 	secret string

@@ -20,7 +20,7 @@ import (
 type landing struct {
 	m       *Mounter
 	request mount.Request
-	// flags are those of mount(8) that the caller has given.
+	// flags are the caller's for mount(8).
 	flags []string
 	// parent is the directory that held the target before, and name the
 	// target in it.
@@ -30,8 +30,8 @@ type landing struct {
 	before map[int]mounttable.Sighting
 }
 
-// prepare opens the target's parent, refuses a target that does not exist or is
-// a link, and notes what is mounted.
+// prepare opens the target's parent, refuses a target that does not exist or is a
+// link, and notes all mounts.
 func (l *landing) prepare() error {
 	target := filepath.Clean(l.request.Target)
 	fd, err := openPath(unix.AT_FDCWD, filepath.Dir(target), unix.O_DIRECTORY)

@@ -27,15 +27,15 @@ const (
 	holdersLimit = 3 * time.Second
 )
 
-// holders returns what holds a mount, as far as /proc shows it to this process
-// within ctx and holdersLimit: of processes of other users only to who may
-// trace them (ptrace(2)). The mount itself is not touched.
+// holders returns what holds a mount, as far as /proc shows it to this process within
+// ctx and holdersLimit. It does not touch the mount itself.
 //
-// Files are told by the mount id of their descriptors; directories, programs
-// and mappings by their paths, since the kernel shows no more. In another mount
-// namespace the copy of the mount counts that is in the same peer group: the
-// kernel refuses to unmount a mount whose copies are in use where it would
-// unmount them too (mount_namespaces(7)).
+//   - Processes of other users are shown only to a process that may trace them
+//     (ptrace(2)).
+//   - Files are told by the mount id of their descriptors. Directories, programs and
+//     mappings are told by their paths, since the kernel shows no more.
+//   - In another mount namespace the copy in the same peer group counts: the kernel
+//     refuses to unmount if it would unmount copies in use too (mount_namespaces(7)).
 func (m *Mounter) holders(ctx context.Context, held mount.Entry) []mount.Holder {
 	ctx, cancel := context.WithTimeout(ctx, holdersLimit)
 	defer cancel()
@@ -79,8 +79,7 @@ func (l *holderList) list() []mount.Holder {
 }
 
 // holderSearch looks through /proc for what holds one mount. It reads links and
-// files of /proc only and never follows a link, so that nothing of what
-// is mounted is touched.
+// files of /proc only and never follows a link, so the mount is not touched.
 type holderSearch struct {
 	proc, sys string
 	held      mount.Entry

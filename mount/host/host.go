@@ -126,9 +126,9 @@ type calls interface {
 type hostCalls struct{}
 
 // unmount is umount2(2), repeated while the mount is busy: a process that this
-// one is just starting holds copies of all its descriptors, those of a mount
-// under way too, from fork(2) until execve(2) closes them. It is waited for, and
-// then for a fifth of a second, since execve closes them as it ends.
+// one is just starting holds copies of all its descriptors from fork(2) until
+// execve(2) closes them. That is waited for, and a fifth of a second more, since
+// execve closes them as it ends.
 func (hostCalls) unmount(target string, flags int) error {
 	const first = 100 * time.Microsecond
 	pause := retry.Pause{First: first, Last: time.Second}
@@ -224,9 +224,9 @@ func (m *Mounter) MountSensitiveWithoutSystemd(source, target, fstype string, op
 	return m.MountSensitiveWithoutSystemdWithMountFlags(source, target, fstype, options, sensitive, nil)
 }
 
-// MountSensitiveWithoutSystemdWithMountFlags implements [mount.Interface]; flags are
-// those of mount(8), which then makes the mount, whatever its type, and starts
-// no systemd scope.
+// MountSensitiveWithoutSystemdWithMountFlags implements [mount.Interface]; flags
+// are for mount(8), which then makes the mount, whatever its type, without a
+// systemd scope.
 func (m *Mounter) MountSensitiveWithoutSystemdWithMountFlags(source, target, fstype string, options, sensitive, flags []string) error {
 	return m.mount(context.Background(), mount.Request{Source: source, Target: target, FSType: fstype, Options: options, Sensitive: sensitive}, runner{flags: flags, noScope: true})
 }

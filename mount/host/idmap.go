@@ -44,8 +44,8 @@ func (m IDMap) Namespace(ctx context.Context) (*os.File, error) {
 	if len(m.UIDs) == 0 || len(m.GIDs) == 0 {
 		return nil, errors.New("no users or no groups are mapped")
 	}
-	// It denies setgroups(2): nobody runs in it, and where the caller's own
-	// namespace denies that, as an ordinary user's does, it may not be allowed.
+	// It denies setgroups(2): no program runs in it, and a caller whose own
+	// namespace denies that may not allow it here.
 	//
 	// The child is traced by, and dies with, the thread that made it.
 	runtime.LockOSThread()

@@ -20,7 +20,7 @@ import (
 )
 
 // gate decides between a mount that is about to be made and a caller that has
-// given up: whoever comes first wins.
+// given up: the first wins.
 type gate struct{ taken atomic.Bool }
 
 // take reports whether the caller is the first.
@@ -30,8 +30,8 @@ func (g *gate) take() bool { return g.taken.CompareAndSwap(false, true) }
 var errGivenUp = errors.New("given up before the mount was made")
 
 // mountNative carries a request out by system calls, in a goroutine of its own.
-// Until the one call that takes effect it only prepares: what is given up
-// before is certain not to be made.
+// Until the one call that takes effect it only prepares: a mount given up before
+// is certain not to be made.
 func (m *Mounter) mountNative(ctx context.Context, r mount.Request, o mountopt.Options) error {
 	return m.nativeMount(ctx, r, o, nil)
 }
@@ -129,8 +129,8 @@ func (n *native) commit(ctx context.Context) error {
 	return nil
 }
 
-// openTarget opens the mount point and refuses a link. What is mounted there
-// already is what is opened.
+// openTarget opens the mount point and refuses a link. If there is a mount
+// already, its root is opened.
 func (n *native) openTarget() error {
 	target := filepath.Clean(n.request.Target)
 	parent, err := openPath(unix.AT_FDCWD, filepath.Dir(target), unix.O_DIRECTORY)
@@ -160,8 +160,8 @@ func (n *native) isRootOfMount() (bool, error) {
 	return from.mount != n.at.mount, err
 }
 
-// openNamed opens what is at the target's name now: after a mount, the root of
-// what was mounted.
+// openNamed opens what the target's name leads to now: after a mount, the root of
+// the mount.
 func (n *native) openNamed() (int, place, error) {
 	fd, err := openPath(n.parent, n.name, unix.O_NOFOLLOW)
 	if err != nil {
@@ -183,8 +183,8 @@ func targetError(err error) error {
 }
 
 // attach shows a mount that was made out of sight at the target: the one call
-// that takes effect. Propagation comes after it, since the kernel makes what is
-// attached below a shared mount shared.
+// that takes effect. Propagation comes after it, since the kernel makes a mount
+// below a shared one shared.
 func (n *native) attach(ctx context.Context, mount int) error {
 	if err := n.commit(ctx); err != nil {
 		return err
@@ -250,8 +250,8 @@ func (n *native) afterDetaching(err error, e *mount.Entry) error {
 }
 
 // afterDetaching is err, which made undo the mount e (nil if it is not known) by
-// detaching it. A file system on a block device lives on while somebody is in
-// it, so what it is on must not be touched yet.
+// detaching it. A file system on a block device lives on while a process is in
+// it, so the device must not be touched yet.
 func afterDetaching(err error, e *mount.Entry) error {
 	if e != nil && !mounttable.OnBlockDevice(*e) {
 		return err

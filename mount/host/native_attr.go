@@ -37,7 +37,7 @@ type attributeName struct {
 	on, off string
 }
 
-// attributeNames are all but those of atime, which exclude each other.
+// attributeNames are all but the atime ones, which exclude each other.
 func attributeNames() []attributeName {
 	return []attributeName{
 		{unix.MS_RDONLY, unix.MOUNT_ATTR_RDONLY, "ro", "rw"},

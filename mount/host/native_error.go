@@ -86,7 +86,7 @@ func (m *Mounter) explain(r mount.Request, err error) error {
 	return explained
 }
 
-// explainSource says why what is to be bound cannot be.
+// explainSource says why the source of a bind mount cannot be bound.
 func (n *native) explainSource(err error) error {
 	refused := &failure.Kernel{Call: "open_tree", Err: &os.PathError{Op: "bind", Path: n.request.Source, Err: err}}
 	switch {

@@ -44,8 +44,8 @@ func (n *native) mountNewByMount2(ctx context.Context, fs filesystem) error {
 	})
 }
 
-// dataOfMount2 joins the options of a file system. Mount(2) reads one page with
-// a NUL at its end and silently leaves out what is behind it.
+// dataOfMount2 joins the options of a file system. Mount(2) reads one page with a
+// NUL at its end and silently leaves out the rest.
 func dataOfMount2(options []string) (string, error) {
 	data := strings.Join(options, ",")
 	if most := os.Getpagesize() - 1; len(data) > most {
@@ -117,8 +117,8 @@ func (n *native) finishOrUndo(finish func(mount int) error) error {
 	return n.undoMount2(err)
 }
 
-// undoMount2 unmounts what was mounted on target, wherever that is by now, and
-// returns the error with what is left of it.
+// undoMount2 unmounts the new mount on target, wherever that is by now, and
+// returns the error with what remains.
 func (n *native) undoMount2(err error) error {
 	path, undoErr := os.Readlink(fdPath(n.target))
 	if undoErr != nil {
@@ -134,8 +134,8 @@ func (n *native) undoMount2(err error) error {
 	return n.afterDetaching(err, &made.Entry)
 }
 
-// remountByMount2 changes the options of the mount at the target, and unless
-// bind is asked for, those of its file system.
+// remountByMount2 changes the options of the mount at the target, and unless bind
+// is asked for, its file system's.
 func (n *native) remountByMount2() error {
 	if n.options.Bind {
 		return n.remountEach(n.target)
@@ -148,7 +148,7 @@ func (n *native) remountByMount2() error {
 	if err != nil {
 		return err
 	}
-	// mount(2) clears what is not mentioned, and knows read-only once.
+	// mount(2) clears flags that are not mentioned, and knows read-only once.
 	flags := unix.MS_REMOUNT | n.options.ApplyToMount(mountopt.FlagsShown(e.Options))&^unix.MS_RDONLY
 	flags |= n.options.ApplyToSuper(superFlagsShown(e.SuperOptions)) | n.options.Set&unix.MS_SILENT
 	if err := n.api.Mount("", fdPath(n.target), "", flags, data); err != nil {
@@ -206,7 +206,7 @@ func (n *native) remountFrom(mount int, current uintptr) error {
 }
 
 // remountBelow changes a mount below the one that is open as top. One that is
-// covered by another cannot be reached, nor can anybody else.
+// covered by another cannot be reached by any process.
 func (n *native) remountBelow(top int, e mount.Entry) error {
 	at, err := os.Readlink(fdPath(top))
 	if err != nil {

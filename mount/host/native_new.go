@@ -105,8 +105,8 @@ func (n *native) createOnce(fs filesystem) (mount int, err error) {
 	return mount, nil
 }
 
-// refuseTwice refuses to mount a file system on itself, as mount(2) does: who
-// asks again for what is mounted learns of it.
+// refuseTwice refuses to mount a file system on itself, as mount(2) does: a
+// caller that asks again for the same mount learns of it.
 func (n *native) refuseTwice(tree int) error {
 	if !n.at.root {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 )
 
-// openPath opens a path without opening what is there.
+// openPath opens a path without opening the file.
 func openPath(dir int, path string, flags int) (int, error) {
 	fd, err := eintr.Get(func() (int, error) { return unix.Openat(dir, path, unix.O_PATH|unix.O_CLOEXEC|flags, 0) })
 	if err != nil {
@@ -39,7 +39,7 @@ func (p place) isLink() bool { return p.mode&unix.S_IFMT == unix.S_IFLNK }
 
 func (p place) isDir() bool { return p.mode&unix.S_IFMT == unix.S_IFDIR }
 
-// look looks at what is at name in dir, which may be a link, or at dir itself.
+// look looks at name in dir, which may be a link, or at dir itself.
 func look(dir int, name string) (place, error) { return lookBy(unix.Statx, dir, name) }
 
 func lookBy(call mounttable.Statx, dir int, name string) (place, error) {

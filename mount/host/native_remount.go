@@ -11,9 +11,9 @@ import (
 	"github.com/podvol/podvol/mount/internal/mountopt"
 )
 
-// remount changes the options of what is mounted at the target, and keeps those
-// that are not mentioned. The mount comes first, as that can be taken back; then
-// the file system, for all its mounts.
+// remount changes the options of the mount at the target, and keeps those that
+// are not mentioned. The mount comes first, as that can be undone; then the file
+// system, for all its mounts.
 func (n *native) remount(ctx context.Context) error {
 	if !n.at.root {
 		return failure.Of(mount.ErrNotMounted, unix.EINVAL)

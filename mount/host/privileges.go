@@ -21,8 +21,8 @@ type privileges struct {
 	inUserNamespace bool
 }
 
-// ownPrivileges reads this process's. They are those of its main thread: a
-// thread that has dropped some on its own is not looked at.
+// ownPrivileges reads this process's. It reads the main thread's: other threads
+// may have dropped some.
 func ownPrivileges() (privileges, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -52,8 +52,7 @@ func parsePrivileges(status, ids string) (privileges, error) {
 
 func (p privileges) has(capability int) bool { return p.effective&(1<<capability) != 0 }
 
-// explainDenial says what is missing for, or in the way of, what was not
-// permitted.
+// explainDenial says which privilege is missing, or what stood in the way.
 func (p privileges) explainDenial(e *mount.Error) {
 	if e.Command == "" && !errors.Is(e.Err, unix.EPERM) && !errors.Is(e.Err, unix.EACCES) {
 		return // it was worked out from something else

@@ -15,8 +15,8 @@ import (
 // mounter keeps for its own questions.
 func (m *Mounter) Table() mount.Table { return m.table }
 
-// List implements [mount.Interface] from the mount table. Options are those of
-// /proc/mounts: of the mount and of its file system.
+// List implements [mount.Interface] from the mount table. Options are as in
+// /proc/mounts: the mount's and its file system's.
 //
 // If the kernel gave no signal of a change since the last read of the table, the
 // list is a copy from memory. There is no signal of these changes, which
@@ -53,7 +53,7 @@ func (m *Mounter) IsLikelyNotMountPoint(file string) (bool, error) {
 	return !mounted, err
 }
 
-// look asks the table first, so that what is mounted is never touched.
+// look asks the table first, so that no mounted file system is touched.
 func (m *Mounter) look(file string) (mounted bool, info os.FileInfo, err error) {
 	abs, err := filepath.Abs(file)
 	if err != nil {

@@ -77,9 +77,9 @@ type hostUnmount struct {
 	// found is the mount to be unmounted; nil until it is found. An abandoned
 	// call may set it.
 	found atomic.Pointer[mounttable.Sighting]
-	// blind: the kernel may act on what is topmost when the only call is made,
-	// since nobody leaves who must be told what that was. Whoever has to wait
-	// for another call looks all the same.
+	// blind: the kernel may act on the topmost mount at the time of the only call:
+	// no caller can give up and ask which one it was. A call that waits for another
+	// one looks all the same.
 	blind bool
 }
 
@@ -134,7 +134,7 @@ func (u *hostUnmount) known(ctx context.Context) *mounttable.Sighting {
 	if found := u.found.Load(); found != nil {
 		return found
 	}
-	// The error is that of giving up; then nothing is known.
+	// An error means that the caller gave up; then nothing is known.
 	_ = u.m.calls.Do(ctx, callKey{u.target, mount.RungNone}, func() error {
 		e, ok, err := u.m.table.At(u.target)
 		if err != nil || !ok {

@@ -137,9 +137,9 @@ func (b *builder) apply(t tree) *Error {
 	return nil
 }
 
-// mayCover refuses a mount that would appear on the host and stay there. What is
-// shared here is a Bidirectional mount: all else has been made a slave or
-// private. The kernel is asked, since where a path leads somebody may change.
+// mayCover refuses a mount that would appear on the host and stay there. A shared
+// mount here is a Bidirectional one: all others have been made slaves or private.
+// The kernel is asked, since another process may change where a path leads.
 func (b *builder) mayCover(target int, t tree) *Error {
 	if !slices.ContainsFunc(b.applied, func(a appliedMount) bool { return a.Propagation == mount.PropagationShared }) {
 		return nil
@@ -180,8 +180,8 @@ func (b *builder) exchangeRoot() *Error {
 	if err := unix.Fchdir(old); err != nil {
 		return failed("change to the old root", "", err)
 	}
-	// Copies of Bidirectional mounts may hang in the old root: to unmount what
-	// is below such a peer is to unmount it on the host.
+	// Copies of Bidirectional mounts may hang in the old root: an unmount below such
+	// a peer unmounts on the host too.
 	if err := b.api.Mount("", ".", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return failed("cut the old root off from the host", "", err)
 	}

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CapabilityNames returns those of capabilities(7) up to Linux 5.9, each at its
-// number, without "CAP_".
+// CapabilityNames returns the names in capabilities(7) up to Linux 5.9, each at
+// its number, without "CAP_".
 func CapabilityNames() []string {
 	return []string{"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
 		"LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER", "SYS_MODULE",

@@ -12,8 +12,8 @@ import (
 type Mount struct {
 	// Volume is a name for error messages; it may be empty.
 	Volume string
-	// Source is what is bound, on the host, with the mounts below it. Links in
-	// it are followed: it is the caller's own path, not a stranger's.
+	// Source is the path on the host that is bound, with the mounts below it. Links
+	// in it are followed: the caller must trust it.
 	Source string
 	// Destination is absolute and clean, in the container.
 	Destination string
@@ -43,16 +43,15 @@ type Credential struct {
 	KeepGroups bool
 }
 
-// UserNamespace is a new user namespace for the program. ContainerIDs are those
-// inside of it. A mapping that the caller may not make itself (any but that of
-// its own single id, without CAP_SETUID) is made by newuidmap(1) and
-// newgidmap(1).
+// UserNamespace is a new user namespace for the program. ContainerIDs are the ids
+// inside it. Without CAP_SETUID the caller may only map its own single id; any
+// other mapping is made by newuidmap(1) and newgidmap(1).
 type UserNamespace struct {
 	UIDMappings, GIDMappings []host.IDMapping
 }
 
-// Config says what is run and what it sees. Nothing in it is changed, and but for
-// Signals and the streams nothing is kept once the program has begun.
+// Config says what is run and what it sees. It is not changed. Once the program
+// has begun, only Signals and the streams are kept.
 type Config struct {
 	// Args is the program and its arguments, at least the former. Without a
 	// slash in it the program is looked up in the PATH of Env, in the root that
@@ -62,9 +61,9 @@ type Config struct {
 	Env []string
 	// Dir is its working directory, in its root; empty means "/".
 	Dir string
-	// Stdin, Stdout and Stderr are as those of [os/exec.Cmd]: nil is /dev/null, an
-	// *os.File is passed on as it is, and what is written to another Writer more
-	// than five seconds after the program has ended is lost.
+	// Stdin, Stdout and Stderr are as in [os/exec.Cmd]: nil is /dev/null, and an
+	// *os.File is passed on as it is. Output to another Writer is lost more than
+	// five seconds after the program's end.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 
@@ -82,8 +81,7 @@ type Config struct {
 	// ignored, and when it ends, all that it has started ends.
 	PIDNamespace bool
 
-	// Credential nil means the caller's ids, or those of root in a new user
-	// namespace.
+	// Credential nil means the caller's ids, or root's in a new user namespace.
 	Credential *Credential
 	// Capabilities, if not nil, are the only ones the program can ever have:
 	// names as "CAP_CHOWN" or "CHOWN". For another user than root they are made
@@ -92,9 +90,9 @@ type Config struct {
 	// NoNewPrivileges sets no_new_privs (prctl(2)).
 	NoNewPrivileges bool
 
-	// Signals that arrive here are sent to the program. Before it has begun
-	// SIGINT, SIGTERM, SIGHUP and SIGQUIT end the launch, and others wait. Those of a
-	// terminal (Ctrl-C) reach it by themselves: it stays in the caller's process
+	// Signals that arrive here are sent to the program. Before it has begun SIGINT,
+	// SIGTERM, SIGHUP and SIGQUIT end the launch, and others wait. A terminal's
+	// signals (Ctrl-C) reach it by themselves: it stays in the caller's process
 	// group.
 	Signals <-chan os.Signal
 }

@@ -37,8 +37,8 @@
 //
 // # Propagation
 //
-// Each mount is recursive, as those of a user namespace must be. Its
-// Propagation says what happens to mounts made below it later:
+// Each mount is recursive, as a user namespace requires. Its Propagation says
+// what happens to mounts made below it later:
 //
 //   - "rprivate", or empty: nothing, in either direction.
 //   - "rslave" (HostToContainer): what the host mounts below Source appears in

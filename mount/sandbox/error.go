@@ -37,7 +37,7 @@ const (
 	ErrLink Cause = "a link is in the way"
 	// ErrKindMismatch: a file was to be mounted on a directory, or the reverse.
 	ErrKindMismatch Cause = "source and mount point are not both directories or both files"
-	// ErrNotShared: a Bidirectional mount of what is not shared on the host.
+	// ErrNotShared: a Bidirectional mount whose source is not shared on the host.
 	ErrNotShared Cause = "the source is not in a shared mount"
 	// ErrPropagates: the mount would appear on the host and stay there.
 	ErrPropagates Cause = "the mount would stay on the host"
@@ -62,8 +62,8 @@ func (c Cause) Error() string { return string(c) }
 type Error struct {
 	// Op is what was being done, as "resolve the destination".
 	Op string
-	// Volume and Destination are those of the mount that it was done for; both
-	// are empty where it was for none.
+	// Volume and Destination name the mount that failed; both are empty where it was
+	// none.
 	Volume, Destination string
 	// Path is the path that it failed for, where that is another.
 	Path string

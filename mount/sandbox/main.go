@@ -23,8 +23,8 @@ func Main() {
 	if !isChild() {
 		return
 	}
-	// Capabilities belong to the thread that has them, and execve(2) takes over
-	// those of the thread that calls it.
+	// Capabilities belong to the thread that has them, and execve(2) takes over the
+	// calling thread's.
 	runtime.LockOSThread()
 	os.Exit(child())
 }
@@ -52,8 +52,8 @@ func child() int {
 	return failure.ExitCode()
 }
 
-// closeOnExec keeps from the program what it has not been given: besides our own
-// descriptors those that somebody has let the caller inherit.
+// closeOnExec keeps from the program all descriptors that it was not given: our
+// own, and those that the caller has inherited.
 func closeOnExec() *Error {
 	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil { // Linux 5.11
 		return failed("let go of open descriptors", "", err)
@@ -67,7 +67,7 @@ func (o *order) build(api mountapi.Calls, pivot func(newRoot, putOld string) err
 	defer unix.Umask(mask)
 	b := &builder{api: api, pivot: pivot, pidNamespace: o.PIDNamespace}
 	defer b.close()
-	// What is on the host is looked up with the caller's own ids, before the
+	// Paths on the host are looked up with the caller's own ids, before the
 	// namespace is cut off: a Bidirectional mount is a peer of the host's.
 	if err := b.open(o); err != nil {
 		return err

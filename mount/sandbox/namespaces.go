@@ -23,8 +23,8 @@ func attributes(c *Config) (*syscall.SysProcAttr, error) {
 		return a, nil
 	}
 	a.Cloneflags |= unix.CLONE_NEWUSER
-	// The child is executed before its ids are mapped. As nobody it would lose
-	// its capabilities there, but for the ambient ones.
+	// The child is executed before its ids are mapped. As an unmapped user it would
+	// lose its capabilities there, but for the ambient ones.
 	last, err := lastCapability()
 	if err != nil {
 		return nil, failed("read the kernel's capabilities", "", err)

@@ -12,14 +12,14 @@ import (
 	"github.com/podvol/podvol/util/retry"
 )
 
-// openPath opens a path without opening what is there.
+// openPath opens a path without opening the file.
 func openPath(dir int, path string, flags int) (int, error) {
 	return eintr.Get(func() (int, error) { return unix.Openat(dir, path, unix.O_PATH|unix.O_CLOEXEC|flags, 0) })
 }
 
 // openIn opens a path as if dir were the root: links and ".." stay inside it. It
-// looks again while somebody's renames disturb it; who waits for too long kills
-// this process.
+// retries while renames disturb it; a caller that has waited too long kills this
+// process.
 func openIn(dir int, path string, resolve uint64) (int, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | resolve}
 	fd := -1

@@ -30,12 +30,11 @@ type Process struct {
 	err     error
 }
 
-// Start begins the program and returns when it runs, or when it is known that
-// it will not: an *[Error]. ctx ends the program as in [Run]; when it ends before
+// Start begins the program and returns when it runs, or when it is known that it
+// will not: an *[Error]. ctx ends the program as in [Run]; when it ends before
 // the program runs, Start returns its cause. After an error nothing is left of
-// it, nor does anything use the streams of the configuration any more, unless the
-// process hangs in the kernel; that is waited for at most ten seconds. Nobody has
-// to call Wait.
+// it, and the configuration's streams are free, unless the process hangs in the
+// kernel; that is waited for at most ten seconds. Wait need not be called.
 func Start(ctx context.Context, c Config) (*Process, error) {
 	if isChild() { // else each would start the next
 		e := as(ErrConfig, "start", "", errors.New("this process is to become a sandbox itself"))

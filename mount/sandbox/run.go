@@ -9,16 +9,16 @@ import (
 // holds its output.
 const endAfter = 5 * time.Second
 
-// Run runs the program to its end and returns its exit code as a shell's $?:
-// 128+n where signal n ended it. When ctx ends the program is killed (SIGKILL;
-// whoever wants it to end politely sends a signal by [Config].Signals first), and
-// Run returns 137 and the cause of ctx.
+// Run runs the program to its end and returns its exit code as a shell's $?: 128+n where
+// signal n ended it. It is safe for concurrent use.
 //
-// Where the program could not be begun, the error is an *[Error], and the code
-// that error's [Error.ExitCode]. Nothing is left in the caller's mount
-// namespace then or later, but what the program has mounted itself in a
-// Bidirectional mount. Should the caller itself be killed, the program is
-// too. Safe for concurrent use.
+//   - When ctx ends the program is killed (SIGKILL), and Run returns 137 and the cause of
+//     ctx. To end it politely, send a signal by [Config].Signals first.
+//   - If the program could not be begun, the error is an *[Error] and the code its
+//     [Error.ExitCode].
+//   - Nothing stays in the caller's mount namespace but the program's own mounts in a
+//     Bidirectional mount.
+//   - If the caller is killed, the program is too.
 func Run(ctx context.Context, c Config) (code int, err error) {
 	p, err := Start(ctx, c)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/podvol/podvol/mount/host"
 )
 
-// tree is a copy of a mount, with what is below it, that is attached nowhere
-// yet. No process can see it, so what is to be read-only never was writable.
+// tree is a copy of a mount, with what is below it, that is attached nowhere yet.
+// No process can see it, so a read-only mount never was writable.
 type tree struct {
 	Mount
 	fd  int
@@ -109,8 +109,8 @@ func (b *builder) treeOf(m orderedMount) (tree, *Error) {
 	return tree{Mount: m.Mount, fd: m.Tree, dir: isDir}, nil
 }
 
-// openSource copies what is to be mounted and gives the copy everything that
-// it is to have. idMap is a descriptor of a user namespace.
+// openSource copies the source and gives the copy all its attributes. idMap is a
+// descriptor of a user namespace.
 func (b *builder) openSource(m Mount, idMap int) (tree, *Error) {
 	source, err := openPath(unix.AT_FDCWD, m.Source, 0)
 	if err != nil {

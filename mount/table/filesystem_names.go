@@ -17,7 +17,7 @@ import (
 const byUUIDDir = "/dev/disk/by-uuid"
 
 // fileSystemNamer is implemented by tables that are not the kernel's. It is false
-// for a mount that stands for what is really there.
+// for a mount that stands for the real files.
 type fileSystemNamer interface {
 	FileSystemNames(mount.Entry) (names []string, ok bool)
 }
@@ -29,8 +29,8 @@ type fileSystemNamer interface {
 //
 //   - "uuid:0c9e…" is the file system's own UUID, as the kernel and udev know it.
 //     It stays the same after a reboot.
-//   - "source:nfs4:server:/path" is that of a server's file system. It stays the
-//     same, too.
+//   - "source:nfs4:server:/path" is a server's file system. It stays the same,
+//     too.
 //   - A file system in memory, such as tmpfs, has a UUID or
 //     "boot:<boot>:<device>:<id>", which the next boot does not have.
 //   - A file system on a block device without a known UUID has no name. Then the
@@ -73,9 +73,8 @@ func kernelNames(dir *os.File, e mount.Entry, byUUID string) (names []string) {
 	return []string{fmt.Sprintf("boot:%s:%s:%x", hostSuperblocks().boot(), mounttable.DeviceNumber(e.Device), fileSystemID(dir))}
 }
 
-// fileSystemID is that of statfs(2): for a tmpfs, since Linux 5.13, a random
-// number, which tells it from a later one of the same device number. It is 0 where
-// there is none.
+// fileSystemID is the one of statfs(2). A tmpfs has a random number since Linux
+// 5.13, which tells it from a later one of the same device number. 0 means none.
 func fileSystemID(dir *os.File) uint64 {
 	var st unix.Statfs_t
 	if err := eintr.Do(func() error { return unix.Fstatfs(int(dir.Fd()), &st) }); err != nil {

@@ -39,7 +39,7 @@ func NewSuperblock(key func() string, alive func() (alive, known bool)) Superblo
 //
 // On the host it uses the file system's directory below /sys/class/bdi, which NFS
 // and FUSE have. Nothing is known of other types, of file systems on block
-// devices, whose directory is that of the device, and without sysfs.
+// devices, whose directory is the device's, and without sysfs.
 func SuperblockOf(m mount.Interface, e mount.Entry) Superblock {
 	if own, ok := m.(superblocker); ok {
 		return own.SuperblockOf(e)
@@ -133,8 +133,8 @@ func (k kernelSuperblocks) boot() string {
 	return id
 }
 
-// alive reports whether a file system still has its directory. The kernel gives
-// numbers of devices to new file systems at once, but not those of inodes.
+// alive reports whether a file system still has its directory. The kernel soon
+// reuses the numbers of devices, but not those of inodes.
 func (k kernelSuperblocks) alive(number string, inode uint64) (alive, known bool) {
 	is, err := mounttable.InodeOf(filepath.Join(k.bdi, number))
 	switch {

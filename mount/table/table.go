@@ -13,8 +13,8 @@ type Tabler interface {
 
 // Of returns the table that m acts on.
 //
-//   - It is m's own if m has a method Table() Table, as those of
-//     mount/host and mount/fakemount do.
+//   - It is m's own if m has a method Table() Table, as in mount/host and
+//     mount/fakemount.
 //   - Any other mounter must act on this process's mount namespace. Its table keeps
 //     nothing open and reads /proc/self/mountinfo for each question. For frequent
 //     questions use [Kernel] or a mounter from [Keep].

@@ -20,7 +20,7 @@ var (
 	ErrUnasked = errors.New("the server or daemon was not asked yet whether it answers, for the sake of other mounts of the file system")
 )
 
-// heard is what is known of a server or daemon.
+// heard is the last news of a server or daemon.
 type heard int
 
 const (

@@ -11,8 +11,8 @@ import (
 type Options struct {
 	// Set and Clear are MS_* flags asked for and asked against.
 	Set, Clear uintptr
-	// DeepSet and DeepClear are those of Set and Clear that hold for the mounts
-	// below as well: "ro=recursive".
+	// DeepSet and DeepClear are the part of Set and Clear that holds for mounts
+	// below too: "ro=recursive".
 	DeepSet, DeepClear uintptr
 	// ReadOnlyAt is where ro or rw holds: "ro=vfs", "ro=fs".
 	ReadOnlyAt Layer
@@ -282,8 +282,8 @@ func (p Options) ApplyBelow(current uintptr) uintptr {
 // IsDeep: something is asked for that holds for the mounts below as well.
 func (p Options) IsDeep() bool { return (p.DeepSet|p.DeepClear)&PerMountFlags != 0 }
 
-// OnlyPropagation: nothing is asked for but a change of propagation of what is
-// mounted at the target. With a source or a type it is that of a new mount.
+// OnlyPropagation: only a change of propagation of the mount at the target is
+// asked for. With a source or a type it is a new mount's.
 func (p Options) OnlyPropagation(fstype, source, target string) bool {
 	return (fstype == "" || fstype == "none") && (source == "" || source == "none" || source == target) &&
 		len(p.Propagation) > 0 && !p.Bind && !p.Remount && p.Set == 0 && p.Clear == 0 && len(p.Data) == 0 && len(p.Command) == 0

@@ -19,22 +19,20 @@ import (
 	"github.com/podvol/podvol/util/pathin"
 )
 
-// Table is the table of the process's mount namespace, kept in memory and
-// brought up to date before each answer: the kernel's signals are asked for
-// once, without waiting, and the mounts of the answer are read again, since
-// what a mount shows may change without a signal. It has no goroutine. Its two
-// descriptors are opened at the first question and closed when the index is
-// dropped.
+// Table is the table of the process's mount namespace, kept in memory. Before each
+// answer it asks once for the kernel's signals, without waiting, and reads the answer's
+// mounts again, since they may change without a signal.
 //
-// Signals: mountinfo is readable with priority after a mount was attached,
-// detached, moved or given other options; a fanotify group, where there is one,
-// names those that were attached or detached. Neither tells of renamed or
-// removed directories, of options of a file system that were changed from
-// another namespace or by fsconfig(2), and mountinfo not of propagation changed
-// by mount(2).
-//
-// The lock is never held while a file system is asked: what is below it are
-// questions about mounts only. The links in a path are read without it.
+//   - mountinfo is readable with priority after a mount was attached, detached, moved or
+//     given other options. A fanotify group, where there is one, names the mounts that
+//     were attached or detached.
+//   - There is no signal of renamed or removed directories, nor of a file system's options
+//     that were changed from another namespace or by fsconfig(2). Mountinfo has none of
+//     propagation changed by mount(2).
+//   - It has no goroutine. Its two descriptors are opened at the first question and closed
+//     when the index is dropped.
+//   - The lock is never held while a file system is asked. Links in a path are read
+//     without it.
 type Table struct {
 	kernel statmount.Kernel
 	statx  Statx
@@ -156,15 +154,15 @@ func (x *Table) At(target string) (mount.Entry, bool, error) {
 	return e, ok, nil
 }
 
-// isOfFiles tells the errors of the links in a path from those of the table.
+// isOfFiles tells the errors of links in a path from the table's.
 func isOfFiles(err error) bool {
 	_, ok := errors.AsType[*linkError](err)
 	return ok
 }
 
-// lookAgain makes sure that nothing is mounted at place, where a directory
-// above a mount point may have been renamed: there is no signal of that. What
-// is looked at lies in a directory that was looked at for links already.
+// lookAgain makes sure that nothing is mounted at place, where a directory above
+// a mount point may have been renamed: there is no signal of that. It only looks
+// in a directory where links were looked for already.
 func (x *Table) lookAgain(place string) (e mount.Entry, ok bool, err error) {
 	if _, ok, err := x.mountedAt(path.Dir(place)); ok || err != nil {
 		return mount.Entry{}, false, err // no directory to be renamed lies between

@@ -12,8 +12,8 @@ import (
 
 // node is one mount of a graph.
 type node struct {
-	// id and parent are what the graph goes by: unique ids of the kernel where
-	// it has them, else those of mountinfo.
+	// id and parent are the graph's keys: the kernel's unique ids where it has them,
+	// else mountinfo's.
 	id, parent uint64
 	// entry is never handed out, only copies are; its slices may be shared with
 	// other nodes and are never written to.

@@ -136,8 +136,8 @@ type findings struct {
 	err     error
 }
 
-// read reads mounts anew and enters what is new. It reports whether one of
-// those that were known is gone or is now elsewhere.
+// read reads mounts anew and enters the new ones. It reports whether a known one
+// is gone or is now elsewhere.
 func (x *Table) read(ids []uint64) (moved bool, err error) {
 	// A mount takes a microsecond or two: a second processor pays from some
 	// hundreds on.

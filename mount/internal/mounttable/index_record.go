@@ -10,7 +10,7 @@ import (
 	"github.com/podvol/podvol/mount/internal/statmount"
 )
 
-// What is asked of a mount: everything when it is new, and later what may
+// The questions about a mount: everything when it is new, and later what may
 // change. Device, source and type are of the file system's making.
 const (
 	lasting  = statmount.Type | statmount.Subtype | statmount.Source

@@ -16,8 +16,8 @@ import (
 // namespace than the process.
 var errElsewhere = errors.New("the calling thread sees another mount table")
 
-// rootDir tells root directories apart; those of two mount namespaces differ in
-// the mount.
+// rootDir tells root directories apart; in two mount namespaces the mount
+// differs.
 type rootDir struct {
 	mount, inode uint64
 	device       uint64
@@ -145,8 +145,8 @@ func (x *Table) takeEvents() error {
 const maxEvents = 4096
 
 // follow reads mounts that were attached, detached or moved, and those that
-// changed with them: what is mounted below has another target then, and what is
-// mounted at the same place another parent.
+// changed with them: mounts below have another target then, and mounts at the
+// same place another parent.
 func (x *Table) follow(ids []uint64) error {
 	slices.Sort(ids)
 	ids = slices.Compact(ids)

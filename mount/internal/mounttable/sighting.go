@@ -24,8 +24,8 @@ func (s Sighting) IsSame(o Sighting) bool {
 }
 
 // exactTable is implemented by tables that tell mounts apart which have the same
-// id one after the other, and find what is mounted at just a path, canonical as
-// in the table, without a look at anything else.
+// id one after the other, and find the mount at a path, canonical as in the
+// table, without a look at any other.
 type exactTable interface {
 	AtExactly(path string) (Sighting, bool, error)
 	Sightings() ([]Sighting, error)

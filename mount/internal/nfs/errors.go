@@ -120,6 +120,5 @@ func (e *Failure) Error() string {
 	return b.String()
 }
 
-// Unwrap returns the error that tells most; those of the other versions are in
-// Refused.
+// Unwrap returns the error that tells most; the other versions' are in Refused.
 func (e *Failure) Unwrap() error { return e.Err }

@@ -28,17 +28,17 @@ const (
 	headStart = 100 * time.Millisecond
 )
 
-// Negotiate resolves the server, and for one version after the other, and one
-// address after the other, looks whether the services answer and then calls
-// try, until that succeeds. As in mount.nfs(8) another version is tried only
-// after an error that means that this one is not to be had: EPROTONOSUPPORT,
-// EINVAL, a server without the program's version; and NFSv3 also where NFSv4
-// is refused a connection or knows no such path (ENOENT, EPERM), as servers
-// without a pseudo file system do.
+// Negotiate resolves the server and, version by version and address by address, probes
+// the services and calls try, until that succeeds.
 //
-// Try's errors are judged by the errno in them, a *[FinalError] ends it. The
-// error is a *[Failure] or a *[ResolveError]. What has not answered a little
-// before ctx's deadline has timed out, so that the caller learns what it was.
+//   - As in mount.nfs(8), only an error that says that this version cannot be had leads
+//     to another version: EPROTONOSUPPORT, EINVAL, a server without the program's
+//     version.
+//   - NFSv3 is also tried where NFSv4 is refused a connection or knows no such path
+//     (ENOENT, EPERM), as with servers without a pseudo file system.
+//   - Try's errors are judged by their errno. A *[FinalError] ends it.
+//   - The error is a *[Failure] or a *[ResolveError]. A server that has not answered a
+//     little before ctx's deadline has timed out, so the caller learns which one it was.
 func (c *Client) Negotiate(ctx context.Context, s Source, o Options, try func(context.Context, Attempt) error) (Result, error) {
 	start := time.Now()
 	pause := retry.Pause{First: retryFirst, Last: retryLast}
@@ -208,7 +208,7 @@ func (n *negotiation) tryAddress(ctx context.Context, v Version, address netip.A
 }
 
 // share gives the first of several addresses its part of the time left, and the
-// last what is left but for a twentieth, at most headStart.
+// last one all of it but a twentieth, at most headStart.
 func share(ctx context.Context, parts int) (context.Context, context.CancelFunc) {
 	deadline, limited := ctx.Deadline()
 	if !limited && parts == 1 {
@@ -226,8 +226,8 @@ func share(ctx context.Context, parts int) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, patience)
 }
 
-// failure picks the error that tells most: that of the last version, unless
-// that is NFSv3 and was not even asked for the path while NFSv4 said something.
+// failure picks the error that tells most: the last version's, unless that is
+// NFSv3 and was not even asked for the path while NFSv4 gave an answer.
 func (n *negotiation) failure(refused []Refusal) error {
 	last := len(refused) - 1
 	main := refused[last]
@@ -243,7 +243,7 @@ func (n *negotiation) failure(refused []Refusal) error {
 	return &Failure{Err: main.Err, Version: main.Version, Refused: refused}
 }
 
-// tellsMore compares an error of NFSv3 with that of NFSv4 before it. Where a
+// tellsMore compares an error of NFSv3 with the earlier one of NFSv4. Where a
 // server wants another security flavour, Linux has EPERM for NFSv4 and EINVAL,
 // which may mean anything, for NFSv3.
 func tellsMore(err3, err4 error) bool {

@@ -34,15 +34,15 @@ type Options struct {
 	Rest []string
 }
 
-// ParseOptions reads the options of an NFS mount, one word to an element,
-// without mount(8)'s generic ones; type is "nfs" or "nfs4". Where options
-// contradict each other the later one wins. Errors are *[OptionError]s and, for
-// versions that are never mounted, *[VersionError]s.
+// ParseOptions reads the options of an NFS mount, one word to an element, without
+// mount(8)'s generic ones; type is "nfs" or "nfs4". Of options that contradict each
+// other the last wins. Errors are *[OptionError]s and, for versions that are never
+// mounted, *[VersionError]s.
 //
-// What nfs(5) leaves to user space is carried out here: fg and bg (a mount has
-// its result when the call returns, so bg means fg), retry= (by default nothing
-// is retried: whoever mounts volumes does that), mounthost= and the addresses.
-// nfsprog= and mountprog=, which the kernel ignores, are refused.
+//   - "bg" means "fg": a mount has its result when the call returns.
+//   - "retry=" is by default 0: the volume manager retries.
+//   - "mounthost=" and the addresses are resolved here.
+//   - "nfsprog=" and "mountprog=", which the kernel ignores, are refused.
 func ParseOptions(fstype string, words []string) (Options, error) {
 	o := Options{Transport: Transport{Protocol: "tcp"}}
 	w := wish{major: absent, minor: absent, extra: absent}

@@ -106,7 +106,7 @@ func (r Record) u64(offset int) uint64 { return binary.NativeEndian.Uint64(r[off
 // Has reports whether all the fields were returned.
 func (r Record) Has(f Fields) bool { return Fields(r.u64(8))&f == f }
 
-// ID is unique as long as the machine runs; OldID is that of mountinfo.
+// ID is unique as long as the machine runs; OldID is mountinfo's.
 func (r Record) ID() uint64 { return r.u64(40) }
 
 // Parent is the ID of the mount it is mounted on.
@@ -158,8 +158,8 @@ func (r Record) Subtype() []byte { return r.text(Subtype, 120) }
 // Source is the mount source.
 func (r Record) Source() []byte { return r.text(Source, 124) }
 
-// Options are those of the security module and the file system, separated by
-// commas and escaped as in mountinfo.
+// Options are the security module's and the file system's, separated by commas
+// and escaped as in mountinfo.
 func (r Record) Options() []byte { return r.text(Options, 4) }
 
 func (r Record) text(field Fields, offset int) []byte {

@@ -46,9 +46,9 @@ const (
 	infoMountSize  = 16
 )
 
-// Events appends to ids those of the mounts that the events in read concern:
-// attached, detached, or both where a mount was moved. Complete is false where
-// events were lost or cannot be understood.
+// Events appends the ids of the mounts that the events in read concern: attached,
+// detached, or both where a mount was moved. Complete is false where events were
+// lost or cannot be understood.
 func Events(read []byte, ids []uint64) (_ []uint64, complete bool) {
 	complete = true
 	for len(read) > 0 {
