@@ -113,8 +113,8 @@ func (u *setUp) continues(before actualVolume) bool {
 	return before.source == u.source && (r.PersistentVolume == nil) == (u.record.PersistentVolume == nil)
 }
 
-// mountedAs returns the first of the pod's volumes that has what is mounted here
-// although something else is wanted for it; empty: none.
+// mountedAs returns the first of the pod's volumes whose mount is here although
+// another source is desired for it; empty: none.
 func (s *podVolume) mountedAs(names []string) string {
 	r := s.actual.record
 	if r == nil || r.Rebuilt || !s.isLeft() {

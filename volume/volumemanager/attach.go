@@ -10,21 +10,19 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 )
 
-// VolumesInUse returns the unique names, sorted, of the attachable volumes that
-// a declared pod wants, from the moment that its claim is resolved, or that are
-// still mounted here: what belongs into the node's status.volumesInUse, so that
-// they are not detached. A volume leaves the list after its device is unmounted.
-// While a record cannot be read, all volumes of its plugin stay listed that are
-// reported attached or were reported in use: it may be any of them. While
-// [Manager.Damaged] returns an error that goes for all plugins.
+// VolumesInUse returns the unique names, sorted, of the attachable volumes that a
+// declared pod wants, from the moment that its claim is resolved, or that are still
+// mounted here. They belong into the node's status.volumesInUse, which keeps them from
+// being detached.
 //
-// Until the manager has recovered the result is nil, which must not be
-// reported: what is mounted is not known yet.
-//
-// The list may have changed when a volume's status says so; see
-// [Manager.Subscribe]. Each call must be followed by a report and
-// [Manager.ReportedInUse]: a volume that is left out of the list counts as
-// unreported from then on.
+//   - A volume leaves the list after its device is unmounted.
+//   - While a record cannot be read, all volumes of its plugin stay listed that are
+//     reported attached or were reported in use: it may be any of them. While
+//     [Manager.Damaged] returns an error this holds for all plugins.
+//   - Until the manager has recovered the result is nil. It must not be reported.
+//   - A volume's status says when the list may have changed; see [Manager.Subscribe].
+//   - Each call must be followed by a report and [Manager.ReportedInUse]: a volume that
+//     is left out of the list counts as unreported from then on.
 func (m *Manager) VolumesInUse() []v1.UniqueVolumeName {
 	select {
 	case <-m.ready:
@@ -64,26 +62,23 @@ func (m *Manager) ReportedInUse(names []v1.UniqueVolumeName) {
 	m.devices.SetInUse(names)
 }
 
-// SetVolumesAttached says which volumes are attached to this node, all of them:
-// the status.volumesAttached of its Node object. Volumes that waited for it and
-// are reported in use are mounted at once. A volume that disappears while it is
-// mounted has its status say so, and is otherwise left alone. It never blocks.
-// The slice is not kept.
+// SetVolumesAttached says which volumes are attached to this node, all of them: the
+// status.volumesAttached of its Node object. It never blocks and does not keep the slice.
 //
-// What is given must not be older than the report that was acknowledged last:
-// the Node that an update of its status returns has both lists.
-//
-// A manager that is not told which volumes are attached mounts no attachable one;
-// the status of each says what it waits for. Where devices are attached by
-// other means, that must be said here, and what VolumesInUse returns
-// acknowledged.
+//   - Volumes that waited for it and are reported in use are mounted at once.
+//   - A volume that disappears while it is mounted is left alone; its status says so.
+//   - The list must not be older than the report that was acknowledged last: the Node
+//     that an update of its status returns has both lists.
+//   - Without a call no attachable volume is mounted; the status of each says what it
+//     waits for. Where devices are attached by other means, say so here, and acknowledge
+//     the list of VolumesInUse.
 func (m *Manager) SetVolumesAttached(attached []v1.AttachedVolume) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.devices.SetAttached(attached)
 }
 
-// AttachmentError says what is amiss with the attachment of a volume: it waits
+// AttachmentError says why the attachment of a volume is not in order: it waits
 // for a report, or it was detached although it is mounted.
 type AttachmentError struct {
 	// Volume is the volume's unique name, which reports are about.
@@ -110,7 +105,7 @@ func (e *AttachmentError) Error() string {
 	return fmt.Sprintf("%s waits until the status of node %s lists it in use, and to be reported attached", e.Volume, e.Node)
 }
 
-// wait is what is waited for.
+// wait names the missing reports.
 func (e *AttachmentError) wait() string {
 	switch {
 	case e.ReportedInUse:

@@ -122,7 +122,8 @@ func (v *recovery) rebuildBlock(ctx context.Context, key rootdir.Key, plugin vol
 	}, nil
 }
 
-// foundDevice is what is mapped of a rebuilt block volume; nil for file systems.
+// foundDevice is the mapped device of a rebuilt block volume; nil for file
+// systems.
 func (v *recovery) foundDevice(record *mountrecord.Record) (*mountrecord.MappedDevice, error) {
 	spec := record.Spec()
 	if !spec.IsBlock() {

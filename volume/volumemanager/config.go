@@ -55,10 +55,9 @@ type Config struct {
 	// Adopt takes volumes over that are below RootDir without a record when Run
 	// starts, as a kubelet leaves them: a record is rebuilt for each from its
 	// directory and the mount table, and a pod that wants it finds it as it is.
-	// Refused while a kubelet runs on this machine. Without it they are left
-	// alone, also where a pod is declared that has just them: that volume fails
-	// with ErrNoRecord, since whoever sets a volume up tears it down one
-	// day, with the data that another agent may have put there.
+	// Refused while a kubelet runs on this machine. Without Adopt they are left
+	// alone. Such a volume of a declared pod fails with ErrNoRecord: its tear-down
+	// could delete another agent's data.
 	Adopt bool
 	// SetUpTimeout is how long one attempt to set a volume up may take without
 	// progress that its plugin reports; 0 means two minutes. The attempt is
@@ -69,7 +68,7 @@ type Config struct {
 	// module.
 	DeviceHolder DeviceHolder
 	// SELinux says which volumes are mounted with a label, and how this node labels
-	// containers' files ([selinux.ReadNodeLabels]). Its zero value is that of a node
+	// containers' files ([selinux.ReadNodeLabels]). Its zero value means a node
 	// without SELinux.
 	SELinux selinux.Policy
 	// Events takes events about pods; nil: none are sent.

@@ -164,12 +164,12 @@ func subPathsOf(key rootdir.Key) containermounts.SubPaths {
 // group (Kubernetes' VolumeGidAnnotationKey).
 const groupOfVolume = "pv.beta.kubernetes.io/gid"
 
-// ExtraSupplementalGroups returns the groups that the containers of a declared pod
-// must have besides those of its securityContext, sorted: those that its
-// PersistentVolumes name in the annotation pv.beta.kubernetes.io/gid, as with the
-// kubelet. A volume that is not mounted yet does not count, so ask after
-// [Manager.SetUpPod]; what is no group id counts for nothing. Nil: none, or the
-// pod is not declared. The result is the caller's.
+// ExtraSupplementalGroups returns, sorted, the groups that the containers of a
+// declared pod must have besides its securityContext's: its PersistentVolumes
+// name them in the annotation pv.beta.kubernetes.io/gid, as with the kubelet.
+// Call it after [Manager.SetUpPod]: a volume counts once it is mounted. A value
+// that is no group id is ignored. Nil: none, or the pod is not declared. The
+// result is the caller's.
 func (m *Manager) ExtraSupplementalGroups(podUID types.UID) (groups []int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

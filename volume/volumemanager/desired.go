@@ -24,26 +24,26 @@ var (
 	ErrSuperseded = errors.New("the pod was declared anew meanwhile")
 )
 
-// PutPod declares that the pod runs, or is about to run, on this node, so that
-// its volumes are set up and kept up, and returns at once. Declaring it again
-// updates it in place: a changed label reaches the downwardAPI volumes that
-// show it. A pod that is being torn down is set up again after that. Before
-// Run, the declaration is kept; after it the error is [ErrStopped]. Volumes that are
-// invalid are refused with *volume.InvalidSpecError, and nothing is changed; so
-// are annotations that a plugin cannot understand, of a pod that is new here (see
-// [Manager.CheckPod]). A volume at whose place there is one without a record,
-// which podvol has not made, is not set up but fails with [ErrNoRecord]:
-// see [Config].Adopt. A volume that no container uses is not set up and fails
-// nothing, see [StateUnused]; of a pod without any container all are. The pod is
-// copied.
+// PutPod declares that the pod runs, or is about to run, on this node, so that its
+// volumes are set up and kept up. It returns at once and copies the pod. Before Run the
+// declaration is kept; after Run the error is [ErrStopped].
 //
-// A pod that has ended gives its volumes up, as with the kubelet: one whose status
-// has the phase Succeeded or Failed, and no container running. They are torn down
-// when [Config].Containers says that its containers are gone; without that role when
-// the status has a word of each container, and else by [Manager.TearDownPod]. See
-// [Config].KeepEndedPodData for what may stay. Such a pod is still to be deleted by
-// [Manager.DeletePod] or [Manager.TearDownPod]; declared again with another phase,
-// it is set up again.
+//   - A second declaration updates the pod in place: a changed label reaches its
+//     downwardAPI volumes. A pod that is being torn down is set up again after that.
+//   - Invalid volumes are refused with *volume.InvalidSpecError, and nothing is changed. So
+//     are annotations that a plugin cannot understand, of a new pod (see
+//     [Manager.CheckPod]).
+//   - A volume at whose place there is one that podvol has not recorded is not set up, but
+//     fails with [ErrNoRecord]: see [Config].Adopt.
+//   - A volume that no container uses is not set up and fails nothing, see [StateUnused].
+//     Of a pod without any container all volumes are set up.
+//   - A pod that has ended gives its volumes up, as with the kubelet: its phase is
+//     Succeeded or Failed, and no container runs. They are torn down when
+//     [Config].Containers says that the containers are gone. Without that role the status
+//     must speak of each container; otherwise call [Manager.TearDownPod].
+//     [Config].KeepEndedPodData says what may stay. The pod must still be deleted by
+//     [Manager.DeletePod] or [Manager.TearDownPod]. Declared with another phase it is set
+//     up again.
 func (m *Manager) PutPod(pod *v1.Pod) error {
 	if err := checkVolumes(pod); err != nil {
 		return err
@@ -136,12 +136,12 @@ func (w *world) withdraw(p *podState, released bool) {
 	}
 }
 
-// PodsComplete declares that every pod of this node has been declared: what is
-// left of others may be torn down from now on, once their containers are gone
-// as with [Manager.DeletePod]. Until then nothing is torn down but what was
-// deleted by name. Kept are pods that are known, and cannot be declared yet: what
-// they have stays until they are declared or deleted. It returns at once and may
-// be repeated, with others kept, and be called before Run.
+// PodsComplete declares that every pod of this node has been declared: the
+// volumes of others may be torn down from now on, once their containers are gone
+// as with [Manager.DeletePod]. Until then only pods that were deleted by name are
+// torn down. Kept are known pods that cannot be declared yet: their volumes stay
+// until they are declared or deleted. It returns at once, may be repeated with
+// others kept, and may be called before Run.
 func (m *Manager) PodsComplete(kept ...types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -192,11 +192,11 @@ func (w *world) dependencyChanged(s *podVolume) {
 }
 
 // CheckPod returns why [Manager.PutPod] would refuse the pod if it were new here,
-// as *volume.InvalidSpecError; nothing is changed. A pod that was declared or
-// has records is refused only for its volumes, which never change: annotations
-// do, and what is mounted must not be lost for that. What a plugin cannot
-// understand of it is an error of the volume that it concerns, if that is not
-// mounted. Before the records have been read, every pod may have some.
+// as *volume.InvalidSpecError; nothing is changed. A pod that was declared or has
+// records is refused only for its volumes, which never change. Annotations do
+// change, and must not cost it a mount: if a plugin cannot understand them, the
+// volume that they concern fails, unless it is mounted. Before the records have
+// been read, every pod may have some.
 func (m *Manager) CheckPod(pod *v1.Pod) error {
 	if err := checkVolumes(pod); err != nil {
 		return err
@@ -285,8 +285,8 @@ func (w *world) recoverEnded() {
 	}
 }
 
-// rest ends all work on a volume that no container uses: no attempt, no refresh, no
-// watch, and no wait for others. What is mounted stays, as with the kubelet, and goes
+// rest ends all work on a volume that no container uses: no attempt, no refresh,
+// no watch, and no wait for others. A mount stays, as with the kubelet, and goes
 // with the pod. It is idempotent. The caller holds the lock.
 func (w *world) rest(s *podVolume) {
 	s.retryAt = time.Time{}

@@ -10,7 +10,7 @@
 // the world, which is the desired and the actual state of the world:
 //
 //	declare   desired.go    [Manager.PutPod], [Manager.DeletePod]: what is wanted
-//	decide    reconcile.go  compare what is wanted with what there is: one operation, or none
+//	decide    reconcile.go  compare the desired with the actual state: one operation, or none
 //	resolve   setup.go      the claim's PersistentVolume (internal/podspec), and the plugin;
 //	                        nothing is touched
 //	admit     admit.go      refuse what would hide, replace or take another volume

@@ -8,7 +8,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
-// Causes of a volume's errors, for [errors.Is]; each is that of a *[volume.Failure].
+// Causes of a volume's errors, for [errors.Is]; each is a *[volume.Failure]'s.
 const (
 	// ErrNodeAffinity: the PersistentVolume belongs to other nodes.
 	ErrNodeAffinity = podspec.ErrNodeAffinity
@@ -33,19 +33,18 @@ type (
 	// RootError says that the root directory RootDir cannot be used, and why: Err.
 	RootError = rootdir.Error
 
-	// DamagedError says that records of volumes were lost, so that it is not known
-	// what is mounted, and for whom. As long as that is so nothing is deleted,
-	// emptied or detached that a lost record may have named: a volume that others
-	// may use keeps its device, [Manager.VolumesInUse] leaves out nothing, and
-	// [Repair] removes nothing that no record explains. A program that deletes or empties
-	// storage asks [Manager.Damaged] or [Inspect] before. Pods are set up and torn
-	// down as always.
+	// DamagedError says that records of volumes were lost: some mounts, and their pods, may
+	// be unknown. It is found again after each restart, until a person has seen to it; its
+	// method Advice says how.
 	//
-	// It is found again after each restart, until a person has seen to it: its method
-	// Advice says how. Files are the copies of damaged records that are kept, whose
-	// removal ends this; none: the first manager that owns the root directory makes
-	// one. Lines is how many lines of them are damaged; 0: that is not known. Errs are
-	// the single *journal.DamagedErrors.
+	//   - Nothing is deleted, emptied or detached that a lost record may have named: a volume
+	//     that others may use keeps its device, [Manager.VolumesInUse] leaves out nothing,
+	//     and [Repair] removes nothing that no record explains.
+	//   - A program that deletes or empties storage asks [Manager.Damaged] or [Inspect] first.
+	//   - Pods are set up and torn down as always.
+	//   - Files are the kept copies of damaged records. Their removal ends this. Without any,
+	//     the first manager that owns the root directory makes one.
+	//   - Lines counts their damaged lines; 0: unknown. Errs are the *journal.DamagedErrors.
 	DamagedError = rootdir.DamagedError
 
 	// UnreadableRecordError is a record that this podvol cannot read. The volume
@@ -56,20 +55,20 @@ type (
 	UnreadableRecordError = rootdir.UnreadableRecordError
 )
 
-// CheckRoot checks that a root directory, with what podvol keeps below it, can be
-// relied on: every directory on the way belongs to root or to this process's
-// user, no other user can change it, and no link, special file or other user's file
-// has the name of one of podvol's. If not, the error is a *[RootError]. A root that is
-// not there yet is checked as far as there is one, and is no error.
+// CheckRoot checks that a root directory, with podvol's own files below it, can be
+// relied on: every directory on the way belongs to root or to this process's user, no
+// other user can change it, and no link, special file or other user's file has the name
+// of one of podvol's. If not, the error is a *[RootError]. A missing root is checked as
+// far as it exists, and is no error.
 //
-// It changes nothing and takes no lock. All that this package does below a root
-// begins with it; programs that keep files of their own in [StateDir] call it
-// first. It can be repeated, and called concurrently.
+// It changes nothing, takes no lock, and may be called concurrently. All functions here
+// that work below a root call it; programs with files of their own in [StateDir] call it
+// first.
 func CheckRoot(rootDir string) error { return rootdir.Check(rootDir) }
 
-// StateDir returns the directory below a root that is podvol's own: the
-// manager's, and that of programs around it, for what must outlive them. It
-// has the mode 0700 and is not locked by itself; see the package comment.
+// StateDir returns the directory below a root that is podvol's own: for files of
+// the manager and of programs around it that must outlive them. It has the mode
+// 0700 and is not locked by itself; see the package comment.
 func StateDir(rootDir string) string { return rootdir.StateDir(rootDir) }
 
 // Damaged returns a *[DamagedError] while records of the root directory are

@@ -13,7 +13,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
-// ProblemKind says what is wrong below a root directory.
+// ProblemKind names a kind of fault below a root directory.
 type ProblemKind string
 
 // The kinds.
@@ -68,11 +68,11 @@ type Problem struct {
 	do func(context.Context) error
 }
 
-// Check looks for what is wrong below config.RootDir and changes nothing. It
-// takes no lock; while another process owns the root, what that is about to do
-// may look like a problem. With config.Adopt, volumes without records are
-// planned to be given one. Only RootDir, Mounter, Plugins and Adopt matter of
-// the configuration, but all of it must be valid.
+// Check looks for faults below config.RootDir and changes nothing. It takes no
+// lock: another process's operation under way may look like a problem. With
+// config.Adopt, the plan gives records to volumes without one. Of the
+// configuration only RootDir, Mounter, Plugins and Adopt matter, but all of it
+// must be valid.
 func Check(ctx context.Context, config Config) ([]Problem, error) {
 	m, err := New(config)
 	if err != nil {
@@ -84,16 +84,17 @@ func Check(ctx context.Context, config Config) ([]Problem, error) {
 	return m.examine(ctx)
 }
 
-// Repair owns the root directory as [Manager.Run] does, looks for what is
-// wrong, repairs what can be, and calls done with each problem and the error of
-// its repair. Nothing is ever removed recursively but by a plugin that tears its
-// own recorded volume down.
+// Repair owns the root directory as [Manager.Run] does, looks for faults, repairs them
+// where it can, and calls done with each problem and the error of its repair. Its own
+// errors are Run's.
 //
-// What podvol has no record of is only touched with config.Adopt: volumes are
-// given a record then, and devices' mounts that no record needs are unmounted.
-// Sub-paths without a volume count as podvol's own if it has a record of another
-// volume of their pod. A damaged record is removed once nothing is left at its
-// volume's place. Errors are those of Run.
+//   - Nothing is removed recursively but by a plugin that tears its own recorded volume
+//     down.
+//   - Only config.Adopt lets it touch what podvol has no record of: volumes get a record,
+//     and devices' mounts that no record needs are unmounted.
+//   - Sub-paths without a volume count as podvol's own if it has a record of another
+//     volume of their pod.
+//   - A damaged record is removed once its volume's place is empty.
 func Repair(ctx context.Context, config Config, done func(Problem, error)) error {
 	m, err := New(config)
 	if err != nil {

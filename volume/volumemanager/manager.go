@@ -28,12 +28,12 @@ var (
 	ErrAlreadyRun = errors.New("the volume manager runs only once")
 )
 
-// Manager keeps the volumes of pods below one root directory as they are
-// wanted. All methods are safe for concurrent use.
+// Manager keeps the volumes of pods below one root directory as declared. All
+// methods are safe for concurrent use.
 //
-// It is the door: behind it a reconciler compares what is wanted with what there is, both
-// in world, and an operator sets up and tears down. recovery learns what an earlier process
-// has left, and mountWatch what others unmount.
+// It is the door: behind it a reconciler compares the desired with the actual
+// state, both in world, and an operator sets up and tears down. recovery learns
+// what an earlier process has left, and mountWatch what others unmount.
 type Manager struct {
 	*world
 	reconciler *reconciler
@@ -57,15 +57,14 @@ func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMg
 	return m
 }
 
-// Run locks the root directory, reads its records, and keeps the volumes of
-// the declared pods as they are wanted until ctx ends, also where another process
-// unmounts them; then it cancels what is under way, waits for it, and returns nil. Mounts stay. A root that is owned by
-// another process is [ErrRootBusy], one that cannot be used a
-// *[RootError]; a second call returns [ErrAlreadyRun].
+// Run locks the root directory, reads its records, and keeps the volumes of the declared
+// pods set up until ctx ends, also where another process unmounts them. Then it cancels
+// the operations, waits for them, and returns nil. Mounts stay. A root that another
+// process owns is [ErrRootBusy], one that cannot be used a *[RootError]; a second call
+// returns [ErrAlreadyRun].
 //
-// An operation that hangs in the kernel does not keep Run from returning, but
-// the root stays locked until it ends, or the process does: what it may still
-// do must not surprise the next owner.
+// An operation that hangs in the kernel does not keep Run from returning. But the root
+// stays locked until the operation or the process ends, for the next owner's sake.
 func (m *Manager) Run(ctx context.Context) error {
 	if !m.begin() {
 		return ErrAlreadyRun
@@ -182,9 +181,9 @@ func comesWithin(limit time.Duration, event <-chan struct{}) bool {
 }
 
 // WaitForRecovery waits until Run owns the root directory and knows what is
-// there. It returns [ErrStopped] when Run has ended, and the cause of ctx's
-// end when that comes first, which matches [ErrNotRun] too where Run was not
-// called by then.
+// there. It returns [ErrStopped] when Run has ended, and the cause of ctx's end
+// when that comes first. If Run was not called by then, the error matches
+// [ErrNotRun] too.
 func (m *Manager) WaitForRecovery(ctx context.Context) error {
 	select {
 	case <-m.stopped:
@@ -320,16 +319,16 @@ func (m *Manager) Subscribe(f func(VolumeStatus)) (stop func()) {
 	}
 }
 
-// ExplainClaim returns those of [Manager.Explain]'s rows whose Claim is the given
-// one, in its order. Its cost grows with their number, not with that of all rows.
+// ExplainClaim returns the rows of [Manager.Explain] whose Claim is the given
+// one, in its order. Its cost grows with their number only.
 func (m *Manager) ExplainClaim(claim types.NamespacedName) []VolumeStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.sortedRows(maps.Keys(m.byClaim[claim]))
 }
 
-// ExplainPod returns those of [Manager.Explain]'s rows that are the given pod's, in
-// its order. Its cost grows with their number, not with that of all rows.
+// ExplainPod returns the given pod's rows of [Manager.Explain], in its order. Its
+// cost grows with their number only.
 func (m *Manager) ExplainPod(podUID types.UID) []VolumeStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()

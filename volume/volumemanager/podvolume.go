@@ -16,9 +16,8 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
-// podState is what is wanted of one pod and what there is of it: the pod's part
-// of the desired and of the actual state of the world. The world's lock
-// guards it.
+// podState is the pod's part of the desired and of the actual state of the world.
+// The world's lock guards it.
 type podState struct {
 	world *world
 	uid   types.UID
@@ -87,7 +86,7 @@ type podVolume struct {
 	watches []watch // belongs to the operation under way
 }
 
-// operation is what is being done about a volume.
+// operation is a volume's operation under way.
 type operation int
 
 const (
@@ -110,7 +109,7 @@ func (o operation) String() string {
 	return ""
 }
 
-// actualVolume is what is known of a directory.
+// actualVolume is the known state of a directory.
 type actualVolume struct {
 	key    rootdir.Key
 	record *mountrecord.Record // nil where there is none, or it cannot be read
@@ -231,14 +230,14 @@ func (s *podVolume) rows() []VolumeStatus {
 	return rows
 }
 
-// isOthers reports whether what is mounted was mounted for other volumes than this
-// one, which was declared to be the same as they.
+// isOthers reports whether the mount was made for other volumes, which this one
+// was declared to be the same as.
 func (s *podVolume) isOthers(name string) bool {
 	r := s.actual.record
 	return r != nil && !r.Rebuilt && s.err != nil && !slices.Contains(r.Volumes, name)
 }
 
-// withoutPlace leaves out what is known of a mounted volume.
+// withoutPlace leaves out the place of a mounted volume.
 func (s *VolumeStatus) withoutPlace() {
 	s.Source, s.PersistentVolume, s.Claim, s.Path, s.Device = "", "", types.NamespacedName{}, "", ""
 	if s.State == StateMounted {

@@ -20,8 +20,8 @@ const (
 	grace = 2 * time.Second
 )
 
-// reconciler makes what there is what is wanted, one operation after the other for each
-// volume.
+// reconciler brings the actual state to the desired one, one operation after the
+// other for each volume.
 type reconciler struct {
 	*world
 	operator *operator
@@ -34,9 +34,9 @@ func (w *world) enqueue(s *podVolume) {
 	}
 }
 
-// reconcile makes what there is of a volume what is wanted, one operation after the other,
-// and says when there may be a reason for another. An operation may hang: the queue has a
-// goroutine for each volume.
+// reconcile brings a volume to its desired state, one operation after the other,
+// and says when there may be a reason for another. An operation may hang: the
+// queue has a goroutine for each volume.
 func (r *reconciler) reconcile(ctx context.Context, s *podVolume, _ bool) work.Result {
 	for {
 		limit, a := r.begin(ctx, s)
@@ -57,8 +57,8 @@ type attempt struct {
 	then       work.Result // where there is no operation
 }
 
-// begin compares what is wanted of a volume with what there is, and begins one operation;
-// it ends with the context, which the volume's giveUp ends too.
+// begin compares a volume's desired with its actual state, and begins one
+// operation. That ends with the context, which the volume's giveUp ends too.
 func (r *reconciler) begin(ctx context.Context, s *podVolume) (limit context.Context, a attempt) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,8 +102,8 @@ func (s *podVolume) next(now time.Time) work.Result {
 	return work.Result{After: s.retryAt.Sub(now), Reason: s.err}
 }
 
-// decide says what is to be done about a volume now. What does not exist and is
-// not wanted is dropped at once.
+// decide returns a volume's next operation. A volume that neither exists nor is
+// wanted is dropped at once.
 func (r *reconciler) decide(s *podVolume) operation {
 	p := s.pod
 	waits := !s.retryAt.IsZero() || s.attempted == s.generation || s.isAwaiting()

@@ -17,8 +17,8 @@ import (
 // mount table.
 type recovery struct{ *world }
 
-// recover learns from the records and the mount table what is there, after the
-// mount helpers of a dead owner have been ended: they could mount later.
+// recover learns the actual state from the records and the mount table. First it
+// ends a dead owner's mount helpers, which could mount later.
 func (v *recovery) recover(ctx context.Context) error {
 	if v.config.Adopt {
 		if err := v.config.refuseKubelet(); err != nil {

@@ -109,9 +109,8 @@ func (o *operator) show(u *setUp) {
 	o.publish(u.of)
 }
 
-// undoSetUp undoes a failed set-up, as far as it is known to have done nothing:
-// first what is empty, and then the record, without which nothing would lead to
-// the directories.
+// undoSetUp undoes a failed set-up that is known to have done nothing: it removes
+// first the empty directories, and then the record, which alone leads to them.
 func (o *operator) undoSetUp(ctx context.Context, u *setUp) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace) // its own may have ended
 	defer cancel()
@@ -134,8 +133,8 @@ func (o *operator) setUndoing(s *podVolume, undoing bool) {
 }
 
 // removeEmptyDirs removes the pod's directories once none of its volumes has
-// anything in them, or only what is about to go: of volumes that are torn down
-// or undone at the same time, the last one finds the directories empty.
+// anything in them that stays: of volumes that are torn down or undone at the
+// same time, the last one finds the directories empty.
 func (o *operator) removeEmptyDirs(ctx context.Context, s *podVolume) error {
 	o.mu.Lock()
 	used := slices.ContainsFunc(s.pod.volumes, func(other *podVolume) bool {
@@ -148,8 +147,8 @@ func (o *operator) removeEmptyDirs(ctx context.Context, s *podVolume) error {
 	return o.podDirs.RemoveEmpty(ctx, o.host.RootDir, s.pod.uid)
 }
 
-// prepare finds out, without touching anything, what is to be done. With an
-// error, the record says as much as was found.
+// prepare finds out what to do, and touches nothing. With an error, the record
+// has as much as was found.
 func (o *operator) prepare(ctx context.Context, depends dependencies, u *setUp) error {
 	spec, err := podspec.Resolve(ctx, depends, o.config.NodeName, u.pod, podspec.Volume(u.pod, u.record.Volumes[0]))
 	if err != nil {
@@ -278,7 +277,7 @@ func (u *setUp) deviceRequest() devices.Request {
 	return r
 }
 
-// setActual replaces what is known of a volume's directory.
+// setActual replaces the known state of a volume's directory.
 func (w *world) setActual(s *podVolume, a actualVolume) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

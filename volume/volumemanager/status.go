@@ -33,18 +33,18 @@ const (
 	// system may still be in use; Err says which. The volume stays until it is
 	// gone.
 	StateDetached VolumeState = "detached"
-	// StateUnused: no container of the pod uses the volume, so that it is not
-	// mounted and nothing that it needs is looked up, as with the kubelet; see
+	// StateUnused: no container of the pod uses the volume, so it is not mounted and
+	// nothing that it needs is looked up, as with the kubelet; see
 	// volume.UsedByContainer. It is mounted once the pod is declared with a
-	// container that does, an ephemeral one for example. What is mounted when the
-	// last of them leaves the pod's declaration stays so until the pod goes.
+	// container that uses it, for example an ephemeral one. If the last such
+	// container leaves the declaration, it stays mounted until the pod goes.
 	StateUnused VolumeState = "not used"
 	// StateUnmounted: the volume is gone. Only subscribers see it.
 	StateUnmounted VolumeState = "unmounted"
 )
 
-// VolumeStatus is what is known about one volume of one pod. It is a copy; the
-// caller owns it.
+// VolumeStatus is the state of one volume of one pod. It is a copy; the caller
+// owns it.
 type VolumeStatus struct {
 	Pod    types.NamespacedName
 	PodUID types.UID
@@ -78,9 +78,8 @@ type VolumeStatus struct {
 	// Volume is the directory's name: for a PersistentVolume that is its own, not
 	// the pod's. A set-up of the pod's volumes finds out whose it is.
 	Found bool
-	// Operation is what is under way, "set-up" or "tear-down", and Began when
-	// it began; empty and zero if nothing is. An operation that hangs keeps one
-	// thread.
+	// Operation is the one under way, "set-up" or "tear-down", and Began its begin;
+	// without one, empty and zero. An operation that hangs keeps one thread.
 	Operation string
 	Began     time.Time
 	// Progress is how far a set-up is that takes long; its zero value: nothing
@@ -185,13 +184,12 @@ var (
 	ErrNoRecord = rootdir.ErrNoRecord
 )
 
-// Inspect returns what is below a root directory, from records, directories
-// and mount table, without taking the root's lock and without touching any
-// volume's file system. Rows are ordered by pod and volume. The error joins
-// what could not be read, such as damaged records (*[DamagedError],
-// *[UnreadableRecordError]); the rows are valid besides it, but there may be
-// more. A root that does not exist has no volumes; one that [CheckRoot] refuses is
-// not looked into.
+// Inspect returns the volumes below a root directory, ordered by pod and volume,
+// from records, directories and mount table. It neither takes the root's lock nor
+// touches a volume's file system. The error joins failures to read, such as of
+// damaged records (*[DamagedError], *[UnreadableRecordError]); the rows are valid
+// beside it, but there may be more. A missing root has no volumes; one that
+// [CheckRoot] refuses is not looked into.
 func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
 	if err := rootdir.Check(rootDir); err != nil {
 		return nil, err

@@ -54,8 +54,7 @@ type serverJSON struct {
 	Error    string     `json:"error,omitempty"`
 }
 
-// troubleOf returns what is to be said of a server; nil if it is not known to be
-// in trouble.
+// troubleOf describes a server's trouble; nil if none is known.
 func troubleOf(h volume.SourceHealth) *serverJSON {
 	if h.Source == "" || h.Answers && h.Failures == 0 {
 		return nil
@@ -74,17 +73,18 @@ type progressJSON struct {
 	Total int64  `json:"total,omitempty"`
 }
 
-// MarshalJSON writes the status for other programs: keys that do not change,
-// times as RFC 3339 says and absent where they are zero, durations in seconds, the
-// claim as "namespace/name", its volume as "persistentVolume", and the node as "node"
-// where it is known.
-// The error becomes its text ("error"), one word for its cause ("cause", such as
-// "NotFound", "HelperMissing" or "Unknown"), and whether it may have left
-// something behind ("uncertain"); all three are absent without an error. What
-// is amiss with the attachment becomes its text ("attachment"). What is known of
-// its server ("server": name, answers, since, failures, retryAt, error) is there
-// only if mounts from it have had no answer lately. There is no way
-// back: an error is more than its text.
+// MarshalJSON writes the status for other programs, with keys that do not change. There
+// is no way back: an error is more than its text.
+//
+//   - Times are as in RFC 3339, absent where they are zero. Durations are in seconds.
+//   - The claim is "namespace/name", its volume "persistentVolume". "node" is there where
+//     it is known.
+//   - An error has its text ("error"), one word for its cause ("cause", such as "NotFound",
+//     "HelperMissing" or "Unknown"), and whether it may have left something behind
+//     ("uncertain").
+//   - Trouble with the attachment is its text ("attachment").
+//   - "server" (name, answers, since, failures, retryAt, error) is there only if mounts
+//     from it have had no answer lately.
 func (s VolumeStatus) MarshalJSON() ([]byte, error) {
 	out := statusJSON{
 		Namespace: s.Pod.Namespace, Pod: s.Pod.Name, PodUID: s.PodUID, Node: string(s.NodeName), Volume: s.Volume,
@@ -117,8 +117,8 @@ func presentTime(t time.Time) *time.Time {
 	return &t
 }
 
-// causeOf returns the word for what is behind an error: the first of these that
-// it is, the more telling ones before.
+// causeOf returns the word for the cause of an error: the first that it matches,
+// the more telling ones before.
 func causeOf(err error) string {
 	for _, c := range causes() {
 		if c.is(err) {

@@ -14,9 +14,9 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
-// tearDown undoes a volume: unbind its sub-paths, act, let go of the device,
-// remove what is empty then, and only after that the record: nothing else leads
-// a later owner there.
+// tearDown undoes a volume: it unbinds its sub-paths, acts, lets go of the
+// device, removes empty directories, and last the record: nothing else leads a
+// later owner there.
 func (o *operator) tearDown(ctx context.Context, s *podVolume) error {
 	o.mu.Lock()
 	was := s.actual

@@ -65,8 +65,8 @@ type standing struct {
 	paths      []string
 }
 
-// lookForVanished compares the table with what is known to be mounted, and has
-// what is gone mounted again where it is wanted.
+// lookForVanished compares the table with the known mounts. Vanished ones are
+// mounted again where wanted.
 func (w *mountWatch) lookForVanished() error {
 	expected := w.standing()
 	if len(expected) == 0 {
@@ -148,9 +148,8 @@ type vanishedMount struct {
 	path  string
 }
 
-// tellVanished tells the pods' owners: what containers have mounted already may
-// differ from what is mounted from now on. The sink may call the manager, so
-// the caller must not hold the lock.
+// tellVanished tells the pods' owners: containers may still have the old mount.
+// The sink may call the manager, so the caller must not hold the lock.
 func (w *mountWatch) tellVanished(gone []vanishedMount) {
 	if w.config.Events == nil {
 		return

@@ -16,21 +16,21 @@ import (
 	"github.com/podvol/podvol/volume/internal/podspec"
 )
 
-// SetUpPod declares the pod as [Manager.PutPod] does and waits until each of
-// its volumes that a container uses is mounted, or an attempt at it has failed, or
-// ctx ends. Unlike
-// PutPod it always begins an attempt, so that a second call refreshes contents
-// and repairs what failed, whatever pause was due. The result is never nil and
-// has a row for each of the pod's volumes.
+// SetUpPod declares the pod as [Manager.PutPod] does and waits until each volume that a
+// container uses is mounted, or an attempt at it has failed, or ctx ends. The result is
+// never nil and has a row for each of the pod's volumes. The pod is copied.
 //
-// Invalid volumes are refused before any is touched, and so is a pod that has
-// ended, with [ErrPodEnded], which changes nothing; failures are collected in
-// a *[PodError]. The declaration stays after a failure and after the end of ctx: the
-// volumes are tried again with a growing pause until the pod is deleted. Before
-// Run has recovered, SetUpPod waits for it, and gives up with [ErrNotRun] where
-// Run is not even called within half a minute; after Run, the error is
-// [ErrStopped]. [ErrWithdrawn] and [ErrSuperseded] say that another caller
-// declared otherwise meanwhile. The pod is copied.
+//   - It always begins an attempt, whatever pause was due: a second call refreshes
+//     contents and repairs failures.
+//   - Invalid volumes are refused before any is touched. So is a pod that has ended, with
+//     [ErrPodEnded], which changes nothing.
+//   - Failures are collected in a *[PodError].
+//   - The declaration stays after a failure and after the end of ctx: the volumes are
+//     retried with a growing pause until the pod is deleted.
+//   - Before Run has recovered, SetUpPod waits for it. It gives up with [ErrNotRun] if Run
+//     is not called within half a minute. After Run the error is [ErrStopped].
+//   - [ErrWithdrawn] and [ErrSuperseded] say that another caller declared otherwise
+//     meanwhile.
 func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error) {
 	if err := checkVolumes(pod); err != nil {
 		return pendingVolumes(pod).failed(err), err
@@ -389,7 +389,7 @@ func (m *Manager) volumesOf(pod *v1.Pod, ended error) *PodVolumes {
 			}
 			switch {
 			case s.unused && s.pod.wanted:
-				if row.Err = nil; row.State != StateMounted { // whatever is to be said of what is left there
+				if row.Err = nil; row.State != StateMounted { // whatever remains there
 					row.State = StateUnused
 				}
 			case ended != nil && (row.State != StateMounted || s.doing != opNone || s.applied < s.generation):
@@ -408,7 +408,7 @@ func (p *PodVolumes) mounted() bool {
 	})
 }
 
-// remains returns what is left of a pod.
+// remains returns a pod's remaining volumes.
 func (m *Manager) remains(podUID types.UID, ended error) *PodVolumes {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
-// world is the desired and the actual state of the world of one node: its pods, and what
-// is wanted and what there is of each of their volumes.
+// world is the desired and the actual state of the world of one node: its pods
+// and their volumes.
 type world struct {
 	config  Config
 	host    *volume.Host
@@ -99,8 +99,8 @@ func (w *world) notify(status VolumeStatus) {
 	}
 }
 
-// rows are the status of a directory's volumes, with what is known of their server.
-// The caller holds the lock.
+// rows are the status of a directory's volumes, with their server's state. The
+// caller holds the lock.
 func (w *world) rows(s *podVolume) []VolumeStatus {
 	rows := s.rows()
 	health := w.healthOf(s)
@@ -134,8 +134,8 @@ func (w *world) healthOf(s *podVolume) volume.SourceHealth {
 	return health
 }
 
-// ServerTrouble says in a few words what is amiss with the volume's server;
-// empty where nothing is known to be.
+// ServerTrouble says in a few words what trouble the volume's server has; empty
+// where none is known.
 func (s VolumeStatus) ServerTrouble() string {
 	h := s.Server
 	if h.Source == "" || h.Answers {

@@ -99,7 +99,7 @@ func (m *Mapper) Withdraw(ctx context.Context, place Place) error {
 	if err := m.holding(ctx, place.Bind, m.Holder.Release); err != nil {
 		return err
 	}
-	// Never lazily: what is out of sight would still be in use.
+	// Never lazily: the device would still be in use, out of sight.
 	if err := podmount.UnmountAll(ctx, m.Mounter, place.Bind, mount.UnmountOptions{}); err != nil {
 		return err
 	}
@@ -154,8 +154,7 @@ func (m *Mapper) bind(ctx context.Context, volumeName, bind, node string) error 
 	if bound {
 		return m.checkBound(ctx, volumeName, bind, node)
 	}
-	// What is there is of an earlier attempt; if it is something else, the mount
-	// says so.
+	// An existing file is of an earlier attempt; if not, the mount fails.
 	if err := podmount.MakePoint(bind, false); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}

@@ -8,8 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Reports are what is reported of an attachable volume. Both reports must be there before
-// the volume is mounted.
+// Reports are the node's reports on an attachable volume. Both reports must be
+// there before the volume is mounted.
 type Reports struct {
 	Volume v1.UniqueVolumeName
 	// InUse: the node's status lists it in use; Attached: as attached.
@@ -92,7 +92,8 @@ func (t *Table) CheckReports(h Holder) error {
 	return nil
 }
 
-// IsReporting says whether it was ever reported what is attached. The caller holds the lock.
+// IsReporting says whether attached volumes were ever reported. The caller holds
+// the lock.
 func (t *Table) IsReporting() bool { return t.attached != nil }
 
 // InUse returns the names, sorted, of the attachable volumes that are wanted or mounted

@@ -29,15 +29,15 @@ type Request struct {
 	Args volume.DeviceMounterArgs
 }
 
-// Stage makes sure that the device of a set-up is there and mounted; without one it does
-// nothing. Waiting for others that work on the device ends with ctx. The error is that of
-// [Config].Unattached where the device must be attached first.
+// Stage makes sure that the device of a set-up is there and mounted; without one
+// it does nothing. Waiting for others that work on the device ends with ctx. The
+// error is [Config].Unattached's where the device must be attached first.
 func (t *Table) Stage(ctx context.Context, r Request) error {
 	if r.Use == nil {
 		return nil
 	}
 	t.keep(r)
-	// No other takes from a holder what is mounted, so it needs no lock to see it.
+	// No other caller unmounts a holder's device, so it needs no lock to see it.
 	if there, err := t.staged(r); err != nil || there {
 		return err
 	}

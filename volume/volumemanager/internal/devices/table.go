@@ -4,11 +4,11 @@
 //	use.go     what a volume needs of its node, and the plugin's calls for that
 //	table.go   which volumes hold a device, and with which label it is mounted
 //	stage.go   mount it before the first volume, unmount it after the last
-//	attach.go  what is reported attached, and in use
+//	attach.go  which devices are reported attached, and in use
 //
-// A device has no record of its own: it is known from those of its volumes, each of which
-// stays until its volume has let go of the device. So whatever crashes when, the next
-// tear-down of the last volume finds the device.
+// A device has no record of its own: it is known from its volumes' records. Each
+// stays until its volume has let go of the device. So whatever crashes when, the
+// next tear-down of the last volume finds the device.
 package devices
 
 import (

@@ -1,6 +1,6 @@
-// Package fsck looks below a root directory for what is wrong: records and mounts that do not
-// fit each other, directories and mounts without a record, helpers of dead owners. It
-// changes nothing; each [Problem] knows its repair.
+// Package fsck looks below a root directory for faults: records and mounts that
+// do not fit each other, directories and mounts without a record, helpers of dead
+// owners. It changes nothing; each [Problem] knows its repair.
 package fsck
 
 import (
@@ -35,7 +35,7 @@ const (
 	Helper       = "mount helper of a dead owner"
 )
 
-// Problem is one thing that is wrong; its fields are those of volumemanager.Problem.
+// Problem is one fault; volumemanager.Problem has the same fields.
 type Problem struct {
 	Kind           string
 	Pod            types.NamespacedName
@@ -59,7 +59,8 @@ type Owner interface {
 	TearDown(context.Context, rootdir.Key) error
 	// RemoveRecord removes a record that cannot be read.
 	RemoveRecord(rootdir.Key) error
-	// Unbind unmounts the sub-paths of a volume, and removes what is empty then.
+	// Unbind unmounts the sub-paths of a volume, and removes the directories that
+	// are empty then.
 	Unbind(context.Context, containermounts.SubPaths) error
 }
 
@@ -75,8 +76,8 @@ type Config struct {
 	Owner Owner
 }
 
-// Examine makes the plan: helpers first, since they may still mount, then what
-// is mounted too often, then the volumes.
+// Examine makes the plan: helpers first, since they may still mount, then surplus
+// mounts, then the volumes.
 func Examine(ctx context.Context, config Config) ([]Problem, error) {
 	root := config.Host.RootDir
 	mounted, err := rootdir.ReadMounts(root, config.Host.Mounter)

@@ -20,8 +20,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
-// examination is one look for what is wrong: what is mounted, and what records say
-// is there.
+// examination is one look for faults: the mounts, and the records.
 type examination struct {
 	Config
 	mounted  rootdir.Mounts
@@ -114,8 +113,8 @@ func isBlockPlace(path string) bool {
 	return slices.Contains(strings.Split(path, string(filepath.Separator)), "volumeDevices")
 }
 
-// subPathOf returns whose sub-path a path below pods/ is, and the directory of
-// all those of its volume.
+// subPathOf returns the pod and volume that a path below pods/ is a sub-path of,
+// and the directory of all sub-paths of that volume.
 func (x *examination) subPathOf(path string) (key containermounts.SubPaths, dir string, ok bool) {
 	rest, ok := pathin.Cut(rootdir.PodsDir(x.Host.RootDir), path)
 	parts := strings.Split(rest, string(filepath.Separator))

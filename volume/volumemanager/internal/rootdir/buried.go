@@ -23,10 +23,10 @@ import (
 // When a volume has been torn down, its directories are removed, but not for sure
 // on disk: after a power cut they may be there again. So its record is not
 // deleted but buried, at the cost of the one sync that the deletion would take:
-// kept under another key until the directories are known to be gone for good.
-// Those of many volumes are synced together. Whoever opens the records meanwhile
-// counts a buried record for nothing, unless there is something again at its
-// volume's place: then it is that volume's record as before, and unconfirmed.
+// it is kept under another key until the directories are known to be gone for
+// good. The directories of many volumes are synced together. A process that opens
+// the records meanwhile ignores a buried record. But if there is something again
+// at its volume's place, it is that volume's record as before, and unconfirmed.
 
 // buriedPrefix begins the keys of buried records. A text of its own follows, so
 // that no two are the same, and the volume's key.
@@ -132,7 +132,7 @@ func (b *buried) keep(all map[string]Key) {
 	maps.Copy(b.waiting, all)
 }
 
-// settleAll settles what is waiting.
+// settleAll settles all that wait.
 func (r Records) settleAll() {
 	r.buried.mu.Lock()
 	all := r.buried.take()
@@ -141,8 +141,8 @@ func (r Records) settleAll() {
 }
 
 // syncPlaces syncs, for each volume, the directories on the way to its own as far
-// as they are there: what is missing below the last one was removed from it. All
-// are opened before the first is synced, lest one go in between.
+// as they are there: missing ones were removed from the last one. All are opened
+// before the first is synced, lest one go in between.
 func (b *buried) syncPlaces(gone map[string]Key) (err error) {
 	dirs := make(map[string]*os.File)
 	defer func() {
@@ -191,7 +191,7 @@ func openWay(dirs map[string]*os.File, path string, names ...string) error {
 	}
 }
 
-// unburied are buried records, judged by what is at their volumes' places.
+// unburied are buried records, judged by their volumes' places.
 type unburied struct {
 	back []journal.Entry // as records, of volumes that are there again
 	gone map[string]Key  // of volumes that are not

@@ -10,8 +10,8 @@ import (
 	"github.com/podvol/podvol/util/journal"
 )
 
-// DamagedError says that records of volumes were lost, so that it is not known what is
-// mounted, and for whom. The manager's own name for it says what follows from that.
+// DamagedError says that records of volumes were lost: mounts, and their pods,
+// may be unknown. The manager's DamagedError says what follows.
 type DamagedError struct {
 	RootDir string
 	// Files are the copies of damaged records that are kept, whose removal ends

@@ -9,15 +9,13 @@ import (
 	"github.com/podvol/podvol/util/rootdir"
 )
 
-// Check checks that a root directory, with what podvol keeps below it, can be
-// relied on: every directory on the way belongs to root or to this process's
-// user, nobody else can change it, and no link, special file or other user's file
-// has the name of one of podvol's. If not, the error is a *[Error]. A root that is
-// not there yet is checked as far as there is one, and is no error.
+// Check checks that a root directory, with podvol's own files below it, can be relied on:
+// every directory on the way belongs to root or to this process's user, no other user can
+// change it, and no link, special file or other user's file has the name of one of
+// podvol's. If not, the error is a *[Error]. A missing root is checked as far as it
+// exists, and is no error.
 //
-// It changes nothing and takes no lock. All that this package does below a root
-// begins with it; programs that keep files of their own in [StateDir] call it
-// first. It can be repeated, and called concurrently.
+// It changes nothing, takes no lock, and may be called concurrently.
 func Check(rootDir string) error {
 	root, err := rootdir.Open(rootDir)
 	if err == nil {
@@ -30,8 +28,8 @@ func Check(rootDir string) error {
 	return nil
 }
 
-// checkLayout refuses what has the name of something of podvol's and is not. What
-// is missing is no error.
+// checkLayout refuses a file that has the name of one of podvol's and is not. A
+// missing one is no error.
 func checkLayout(root *os.File) error {
 	for _, name := range []string{"pods", "plugins"} { // which may lie on another disk
 		if err := checkPlace(filepath.Join(root.Name(), name)); err != nil {
@@ -71,9 +69,8 @@ func checkState(state *os.File) error {
 	return nil
 }
 
-// checkEntry judges what is in the state directory. Files that appear by a second
-// name (link(2)) have it until a crash is cleaned up after; not so those that are
-// written in place.
+// checkEntry judges an entry of the state directory. Files made by link(2) may
+// have a second name after a crash; files that are written in place never have.
 func checkEntry(state *os.File, entry fs.DirEntry) error {
 	switch name := entry.Name(); {
 	case entry.IsDir():

@@ -51,9 +51,9 @@ func (e *Error) Error() string {
 // Unwrap returns what the operating system said.
 func (e *Error) Unwrap() error { return e.Err }
 
-// StateDir returns the directory below a root that is podvol's own: the
-// manager's, and that of programs around it, for what must outlive them. It
-// has the mode 0700 and is not locked by itself; see the package comment.
+// StateDir returns the directory below a root that is podvol's own: for files of
+// the manager and of programs around it that must outlive them. It has the mode
+// 0700 and is not locked by itself; see the package comment.
 func StateDir(rootDir string) string { return filepath.Join(rootDir, stateName) }
 
 const stateName, lockName = "podvol", "lock"
@@ -61,8 +61,7 @@ const stateName, lockName = "podvol", "lock"
 // Lock makes the root directory ready and takes its lock. The lock is
 // flock(2)'s: it goes with the process, however that ends.
 func Lock(rootDir string) (unlock func(), err error) {
-	// Whoever removes the empty directories that he leaves may do so between two
-	// steps here.
+	// A process that leaves may remove its empty directories between two steps here.
 	err = retry.Patiently(fs.ErrNotExist, func() error {
 		unlock, err = tryLockRoot(rootDir)
 		return err

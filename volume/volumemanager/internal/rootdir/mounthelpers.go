@@ -30,9 +30,9 @@ func (h Helper) String() string {
 	return fmt.Sprintf("process %d (%s) on %s", h.PID, h.Command, h.Target)
 }
 
-// FindHelpers finds the helpers that work below rootDir, by its own path or that
-// behind its links: mount(8) resolves what it is given. Whoever owns the root and
-// has started none knows that they are a dead owner's.
+// FindHelpers finds the helpers that work below rootDir, by its own path or its
+// path without links: mount(8) resolves its arguments. For an owner of the root
+// that has started none, they are a dead owner's.
 func FindHelpers(proc, rootDir string) (found []Helper) {
 	dirs := mountDirs(rootDir)
 	if real, err := filepath.EvalSymlinks(rootDir); err == nil {
@@ -71,8 +71,8 @@ func isMountCommand(command string) bool {
 const helperPatience = 5 * time.Second
 
 // EndHelpers kills the helpers of a dead owner and waits for their end. The
-// processes are held by descriptor, so that a number that is used again hits
-// nobody else. The caller owns the root directory.
+// processes are held by descriptor, so that a number that is used again hits no
+// other process. The caller owns the root directory.
 func EndHelpers(ctx context.Context, rootDir string, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, helperPatience) // of all together
 	defer cancel()

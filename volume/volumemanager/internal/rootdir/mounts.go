@@ -12,8 +12,8 @@ import (
 	"github.com/podvol/podvol/volume/selinux"
 )
 
-// Mounts is one look at the mount table: what is mounted below the root
-// directory. One look serves any number of volumes.
+// Mounts has the mounts below the root directory from one look at the mount
+// table, which serves any number of volumes.
 type Mounts struct {
 	places  []place           // from the deepest
 	Targets map[string]int    // how many mounts are there
@@ -46,7 +46,7 @@ func ReadMounts(rootDir string, mounter mount.Interface) (Mounts, error) {
 	return m, err
 }
 
-// NewMounts picks out of a mount table what is mounted below a root directory.
+// NewMounts picks the mounts below a root directory out of a mount table.
 func NewMounts(rootDir string, table mount.Table) (Mounts, error) {
 	entries, err := table.All()
 	if err != nil {
@@ -72,8 +72,7 @@ func (m Mounts) Has(path string) bool {
 	return ok && (m.Targets[path] > 0 || m.Targets[real] > 0)
 }
 
-// Label is the SELinux label of what is mounted at a path below the root; empty:
-// none.
+// Label is the SELinux label of the mount at a path below the root; empty: none.
 func (m Mounts) Label(path string) string {
 	real, _ := m.real(path)
 	return cmp.Or(m.labels[path], m.labels[real])

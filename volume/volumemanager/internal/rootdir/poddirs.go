@@ -67,8 +67,8 @@ func (d *PodDirs) count(podUID types.UID, delta int) (users int) {
 }
 
 // RemoveEmpty removes the pod's directories as far as they are empty, unless a
-// set-up of the pod uses them. What is not ours keeps them, and that is no
-// error; that the disk fails is one, since no call would look at them again.
+// set-up of the pod uses them. Foreign files keep them, and that is no error. A
+// failing disk is one, since no call would look at them again.
 func (d *PodDirs) RemoveEmpty(ctx context.Context, rootDir string, podUID types.UID) error {
 	unlock, err := d.changing.Lock(ctx, podUID)
 	if err != nil {
