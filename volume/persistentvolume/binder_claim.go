@@ -113,8 +113,9 @@ func (b *binder) take(ctx context.Context, claim *v1.PersistentVolumeClaim, rese
 	return err
 }
 
-// wantedNow says what a claim can have by itself. What waits for its consumer is
-// chosen for it, as is what is being made for it; a bad class gives it nothing.
+// wantedNow says what a claim can have by itself. If it waits for its consumer,
+// or its storage is being made, its volume is chosen for it; a bad class gives it
+// none.
 func wantedNow(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) index.Wanted {
 	return index.Wanted{Claim: claim, Delayed: waitsForConsumer(class) || isProvisioning(claim) || checkClass(class) != nil}
 }

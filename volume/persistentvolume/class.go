@@ -29,8 +29,7 @@ func DefaultClass(classes []*storagev1.StorageClass) string {
 }
 
 // checkClass refuses a class, which may be nil, that the API server would not
-// have let in. What it means by an unknown word nobody can tell, so its claims
-// wait.
+// have let in. The meaning of an unknown word is not known, so its claims wait.
 func checkClass(class *storagev1.StorageClass) error {
 	if class == nil {
 		return nil

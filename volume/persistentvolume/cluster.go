@@ -40,7 +40,7 @@ type cluster struct {
 	pairs      pairs
 	onePod     onePod
 	unbound    reasons
-	// duties are those of the controller's role.
+	// duties come from the controller's role.
 	duties
 	// nodeName is ControllerConfig.NodeName.
 	nodeName string
@@ -145,10 +145,10 @@ func (c *cluster) learn(ctx context.Context, ref volume.ObjectRef) (err error) {
 	return err
 }
 
-// claimChanged has the claim looked at, the volumes that mean it, and the one that
-// it names no more. That holds for what the controller has read or written itself,
-// too: it may be gone again by the time that it is noted. Only what is written for
-// a pair is not looked at again for that.
+// claimChanged enqueues the claim, the volumes that mean it, and the one that it
+// names no more. It does so after the controller's own reads and writes too: the
+// claim may be gone again by the time that they are noted. Only a claim that is
+// written for a pair is not enqueued.
 func (c *cluster) claimChanged(name types.NamespacedName, prior, now *v1.PersistentVolumeClaim, how noticed) {
 	pair := ""
 	switch how {

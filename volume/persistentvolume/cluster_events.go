@@ -20,7 +20,7 @@ type EventRecorder interface {
 // (volume.StorageFinder).
 const ReasonStorageMissing = "VolumeStorageMissing"
 
-// Reasons of events, those of Kubernetes' controllers.
+// Reasons of events, as in Kubernetes' controllers.
 const (
 	reasonFailedBinding         = "FailedBinding"
 	reasonVolumeMismatch        = "VolumeMismatch"

@@ -26,8 +26,8 @@ type latest[T metav1.Object] struct {
 	// now where the object is gone. It must not block.
 	changed func(name types.NamespacedName, prior, now T, how noticed)
 
-	// same is called with what is the version that was known already, in
-	// another place; nil: there is none.
+	// same is called with another copy of the version that was known already; nil:
+	// it is not called.
 	same func(T)
 
 	mu    sync.Mutex
@@ -94,10 +94,9 @@ func (l *latest[T]) getLive(ctx context.Context, name types.NamespacedName) (obj
 	}
 }
 
-// failed is for a write that has failed, and returns why. It learns what there is
-// now, if the write may have taken effect or shows that what is known is old: the
-// cache may be long in hearing of it, and the queue in looking, and what the
-// controller does next would not count with it.
+// failed is for a write that has failed, and returns why. If the write may have
+// taken effect, or shows that the known version is old, it reads the object anew:
+// cache and queue may be late, and the controller's next step must count with it.
 func (l *latest[T]) failed(ctx context.Context, object T, err error) error {
 	name := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
 	switch {
@@ -212,7 +211,7 @@ func (l *latest[T]) unbury(name types.NamespacedName) {
 	delete(l.buried, name)
 }
 
-// last returns what is known of an object, if anything.
+// last returns the last known version of an object, if any.
 func (l *latest[T]) last(name types.NamespacedName) (object T, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -220,7 +219,7 @@ func (l *latest[T]) last(name types.NamespacedName) (object T, known bool) {
 	return object, known
 }
 
-// all returns what is known of every object, in no order.
+// all returns the last known version of every object, in no order.
 func (l *latest[T]) all() []T {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
-// here narrows what is wanted to what the only node can reach, if there is but
+// here narrows a search to volumes that the only node can reach, if there is but
 // one ([ControllerConfig.NodeName]).
 func (c *cluster) here(ctx context.Context, w index.Wanted) (index.Wanted, error) {
 	if c.nodeName == "" {

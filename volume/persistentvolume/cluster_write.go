@@ -15,7 +15,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
-// update writes an object and returns what is stored; on an error it returns
+// update writes an object and returns the stored version; on an error it returns
 // the object, so that it can be named.
 func update[T metav1.Object](ctx context.Context, f func(context.Context, metav1.Object) (metav1.Object, error), object T) (T, error) {
 	stored, err := f(ctx, object)
@@ -53,8 +53,8 @@ func boundClaim(claim *v1.PersistentVolumeClaim, volumeName string) *v1.Persiste
 	return &next
 }
 
-// updateVolume and updateClaim write only what differs, and return what is
-// stored; on an error the object as it was. What is new is looked at again.
+// updateVolume and updateClaim write only what differs, and return the stored
+// version; on an error the object as it was. A new version is enqueued.
 func (c *cluster) updateVolume(ctx context.Context, pv, next *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	if equality.Semantic.DeepEqual(pv, next) {
 		return pv, nil

@@ -43,21 +43,20 @@ type ControllerConfig struct {
 	// Logger takes failed attempts, which are tried again; nil drops them.
 	Logger *slog.Logger
 	// PodsComplete is closed once all pods that use claims are among the Objects.
-	// Until then the controller binds, makes volumes and keeps phases, but lets
-	// no claim and no volume go that is being deleted, deletes no claim whose pod
-	// is missing, and reclaims nothing: the pod that uses it may not have been
-	// announced yet. A program that knows some pods alone never closes it. Nil
-	// says that they are complete from the start, as those of an API are.
+	// Until then the controller binds, makes volumes and keeps phases. But it lets
+	// no deleted claim or volume go, deletes no claim whose pod is missing, and
+	// reclaims nothing: a pod that uses it may not be announced yet. A program that
+	// knows only some pods never closes it. Nil: they are complete from the start,
+	// as an API's are.
 	PodsComplete <-chan struct{}
-	// Provisioners has the controller work beside one that binds claims, such as
-	// kube-controller-manager's. It then does what an external provisioner does,
-	// and nothing else: it makes volumes for claims that the other one has given to
-	// one of these provisioners, and deletes those of them that are Released and
-	// whose policy is Delete. The keys are what StorageClasses call a provisioner,
-	// the values the names of the plugins that do it; keys that begin with
-	// "kubernetes.io/" are refused, since the other controller takes those for its
-	// own ([ControllerConfig.Validate] says so before anything is done). Nil: there is
-	// no other controller, and this one does everything.
+	// Provisioners makes the controller an external provisioner, beside a controller that
+	// binds claims, such as kube-controller-manager's. Then it only makes volumes for
+	// claims that the other one has given to one of these provisioners, and deletes their
+	// volumes when they are Released with policy Delete. Keys are provisioners' names in
+	// StorageClasses, values the names of their plugins. Keys that begin with
+	// "kubernetes.io/" are refused, since the other controller takes those for its own
+	// ([ControllerConfig.Validate]). Nil: there is no other controller, and this one does
+	// everything.
 	Provisioners map[string]string
 	// NodeName is the only node there is, where there is but one: claims are bound
 	// to no volume that cannot be reached from it, though they do not wait for a
@@ -85,23 +84,23 @@ type ControllerConfig struct {
 	Workers int
 }
 
-// Controller is Kubernetes' PersistentVolume controller: it binds claims to
-// volumes, has volumes made for claims that find none, reclaims those that were
-// left, keeps those in use from being deleted, and keeps the phases of both. The
-// claims of ephemeral volumes it makes and deletes with their pods. Behaviour,
-// annotations and the reasons of events are those of v1.37, with the differences
-// that [index.Index.Match] names.
+// Controller is Kubernetes' PersistentVolume controller. It binds claims to volumes, has
+// volumes made for claims that find none, reclaims released ones, protects those in use,
+// keeps the phases of both, and makes and deletes the claims of ephemeral volumes with
+// their pods.
 //
-// It works on what has changed and polls nothing: a claim that waits is looked
-// at again when a volume comes that it could have, or its class. A binding is
-// decided by one write, the volume's claimRef, which the API refuses if another
-// writer has changed the volume; whatever step a crash cuts off, the next start
-// completes it. Four writes bind a pair: the volume's claimRef, the claim's
-// volumeName, and the phases of both, since the API takes a status by itself; the
-// finalizers and annotations go with the first two. A claim that gets its default
-// class late, and a volume or claim that waits for its pair, takes one or two
-// more. Storage is made under a name that is known before, and deleted before the
-// volume that says where it is ([ProvisioningFinalizer]).
+//   - Behaviour, annotations and reasons of events are v1.37's, with the differences that
+//     [index.Index.Match] names.
+//   - It works on changes and polls nothing: a claim that waits is enqueued again when a
+//     volume comes that it could have, or its class.
+//   - One write decides a binding: the volume's claimRef, which the API refuses if another
+//     writer has changed the volume. The next start completes whatever a crash cuts off.
+//   - Four writes bind a pair: the volume's claimRef, the claim's volumeName, and the
+//     phases of both, since the API takes a status by itself. A claim that gets its
+//     default class late, and a volume or claim that waits for its pair, takes one or two
+//     more.
+//   - Storage is made under a name that is known before, and deleted before the volume
+//     that says where it is ([ProvisioningFinalizer]).
 type Controller struct {
 	*cluster
 	// role is a binder, or an externalProvisioner beside another controller.

@@ -55,7 +55,7 @@ func (c *Controller) Idle(ctx context.Context) error {
 }
 
 // catchUp learns of everything that the API has, without waiting for the watches.
-// It reports whether anything is new, and has looked at what is missing.
+// It reports whether anything is new, and enqueues missing objects.
 func (c *cluster) catchUp(ctx context.Context) (news bool, missing []volume.ObjectRef, err error) {
 	for _, one := range []func(context.Context) (bool, []volume.ObjectRef, error){c.classes.catchUp, c.pods.catchUp, c.volumes.catchUp, c.claims.catchUp} {
 		newer, gone, err := one(ctx)

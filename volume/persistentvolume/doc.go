@@ -10,7 +10,7 @@
 //
 // # Beside kube-controller-manager
 //
-// Kubernetes' own controller manager binds claims as well, and two that do would
+// Kubernetes' own controller manager binds claims as well, and two binders would
 // take each other's volumes for their own. There are two ways out.
 //
 // The safe one is to leave the binding to it, and to be an external provisioner:
@@ -30,32 +30,33 @@
 // volumes then.
 //
 // Either way one controller runs at a time: package election (of objects/cluster)
-// holds a lease for it. Changes that an earlier one has sent, and that arrive late,
-// are refused by their resourceVersion, and deletions by that or the UID. What it
-// creates carries none: a volume or claim that arrives late may appear while the next
-// one works, and is found by its name then, which is that of what it is for.
+// holds a lease for it. Changes that an earlier one has sent, and that arrive
+// late, are refused by their resourceVersion, and deletions by that or the UID.
+// What it creates carries none: a volume or claim that arrives late may appear
+// while the next one works, which finds it by its name: the one of its claim or
+// pod.
 //
-// An API server whose database was restored counts versions anew from where that
-// stood: what a running controller has seen is later than what there is. It does no
-// harm with it, since the API is asked before data goes, but gets only conflicts for
-// answers until the count has passed: start it again after a restore.
+// An API server whose database was restored counts versions anew from the
+// restored one: a running controller has seen later ones. It does no harm, since
+// the API is asked before data goes, but gets only conflicts until the count has
+// passed: start it again after a restore.
 //
-// A cluster that goes from one way to the other has two kinds of volumes and claims.
-// A volume says who has made it (pv.kubernetes.io/provisioned-by): what a provisioner
-// has made under a name of its own is deleted only by a controller that has that
-// name in Provisioners, or a plugin of that name; what was made as kubernetes.io/… is
-// deleted only by the controller that does everything. Change the reclaim policy of
-// those that nobody would delete any more to Retain first, or have their claims
-// deleted before. Wait until no claim has [ProvisioningFinalizer]: whoever has begun
-// storage must finish it. A StorageClass
-// keeps its provisioner for ever, so the other way needs classes of its own.
+// A cluster that goes from one way to the other has two kinds of volumes and
+// claims. A volume names its provisioner (pv.kubernetes.io/provisioned-by). One
+// with a name of its own is deleted only by a controller that has that name in
+// Provisioners, or a plugin of that name; one of kubernetes.io/… only by the
+// controller that does everything. Before the change, set the reclaim policy of
+// volumes that no controller would delete any more to Retain, or delete their
+// claims. Wait until no claim has [ProvisioningFinalizer]: the controller that
+// has begun storage must finish it. A StorageClass keeps its provisioner for
+// ever, so the other way needs classes of its own.
 //
 // # Where claims and volumes are kept
 //
-// An API forgets nothing, and an in-memory store everything: package persisted (of
-// objects) keeps claims and volumes on disk, so that no volume that was ever given to a
-// claim is given to another one. Package embedded makes of both what an agent for one
-// machine needs.
+// An API forgets nothing, and an in-memory store everything. Package persisted
+// (of objects) keeps claims and volumes on disk, so that no volume that was ever
+// given to a claim is given to another one. Package embedded joins both for an
+// agent of one machine.
 //
 // Before a released volume is emptied or deleted, [release.Verifier] makes sure
 // that it is that volume, that its claim has left it, and that no pod uses its
@@ -63,11 +64,11 @@
 //
 // # Inside
 //
-// [Controller] works on one object after the other, from a queue (controller.go), in one
-// of two roles: binder does everything, externalProvisioner (external.go) is what works
-// beside another controller. Both share a provisioner, which makes storage, and a
-// reclaimer, which empties and deletes it; a binder also has an expander, for what bound
-// claims ask for beyond what they have. The placer finds nodes for pods. All of them stand
-// on cluster: the newest version of each object, and the writes. Storage is made, emptied
-// and deleted beside the queue, by package operation.
+// [Controller] works on one object after the other, from a queue (controller.go),
+// in one of two roles: binder does everything, externalProvisioner (external.go)
+// works beside another controller. Both share a provisioner, which makes storage,
+// and a reclaimer, which empties and deletes it; a binder also has an expander,
+// for bound claims that ask for more. The placer finds nodes for pods. All of
+// them stand on cluster: the newest version of each object, and the writes.
+// Storage is made, emptied and deleted beside the queue, by package operation.
 package persistentvolume

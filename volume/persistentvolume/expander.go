@@ -119,7 +119,7 @@ func (e *expander) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeC
 }
 
 // growsOnNode reports whether a node has to do its part when a volume has grown.
-// What is not known here may.
+// True for a volume without a plugin here.
 func (e *expander) growsOnNode(pv *v1.PersistentVolume) bool {
 	plugin, err := e.pluginOf(pv)
 	if err != nil {
@@ -205,8 +205,8 @@ func noAttributesClass(name string) error {
 }
 
 // recordModification writes down that a bound claim is to have another
-// VolumeAttributesClass than its volume has: as Pending, until whoever can modify
-// the volume takes it up, whose record it is from then on (KEP-3751).
+// VolumeAttributesClass than its volume has: as Pending, until the resizer that
+// can modify the volume takes the record over (KEP-3751).
 func (e *expander) recordModification(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	target := ptr.Deref(claim.Spec.VolumeAttributesClassName, "")
 	wanted := target != "" && target != ptr.Deref(claim.Status.CurrentVolumeAttributesClassName, "")

@@ -193,8 +193,8 @@ func (e *externalProvisioner) syncVolume(ctx context.Context, name string) error
 	return e.reclaimer.deleteStorage(ctx, pv)
 }
 
-// holdStorage has a volume stay until its storage was deleted while that is its
-// policy, which anybody may change, as sig-storage-lib-external-provisioner does.
+// holdStorage keeps a volume with policy Delete until its storage was deleted, as
+// sig-storage-lib-external-provisioner does. A user may change the policy.
 func (e *externalProvisioner) holdStorage(ctx context.Context, pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	next := pv.DeepCopy()
 	switch {

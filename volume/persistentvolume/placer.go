@@ -89,8 +89,8 @@ type Placement struct {
 	Node string
 	// Bind are the volumes for claims that wait for their first consumer.
 	Bind []*index.Reservation
-	// Provision are those of these claims for which storage is to be made on
-	// the node. They must not be changed.
+	// Provision are the claims whose storage is to be made on the node. They must
+	// not be changed.
 	Provision []*v1.PersistentVolumeClaim
 
 	placer *placer
@@ -107,18 +107,20 @@ func (p *Placement) take() (bind []*index.Reservation, provision []*v1.Persisten
 	return bind, provision, hold
 }
 
-// Place returns the first of some nodes that can hold all volumes of a pod, by
-// the rules of Kubernetes' scheduler: what is bound must be reachable from it,
-// what waits for its first consumer must find a volume there, or have one made.
-// Where its CSI driver tells its capacity (storageCapacity), that must be enough; this
-// asks the API for the driver and for all CSIStorageCapacity at each call.
-// The nodes are in the caller's order of preference. It must be called while the
-// controller runs; until that has seen all objects it waits, at most for ctx.
+// Place returns the first of some nodes that can hold all volumes of a pod, by the rules
+// of Kubernetes' scheduler. The nodes are in the caller's order of preference. Pod and
+// nodes are only read.
 //
-// The error is a *[PlacementError]: it matches [volume.ErrNotFound] where a
-// claim does not exist, [ErrNotBoundYet], [ErrUsedByOtherPod],
-// [ErrOtherNodeSelected], [ErrNoCapacity], or [index.ErrReserved] while another pod is being placed
-// with the same claim. Pod and nodes are only read.
+//   - A bound volume must be reachable from the node. A claim that waits for its first
+//     consumer must find a volume there, or have one made.
+//   - If its CSI driver tells its capacity (storageCapacity), that must be enough. Each
+//     call asks the API for the driver and for all CSIStorageCapacity.
+//   - The controller must run. Until it has seen all objects, Place waits, at most for
+//     ctx.
+//   - The error is a *[PlacementError]: it matches [volume.ErrNotFound] where a claim does
+//     not exist, [ErrNotBoundYet], [ErrUsedByOtherPod], [ErrOtherNodeSelected],
+//     [ErrNoCapacity], or [index.ErrReserved] while another pod is placed with the same
+//     claim.
 func (c *Controller) Place(ctx context.Context, pod *v1.Pod, nodes []*v1.Node) (*Placement, error) {
 	select {
 	case <-c.synced:

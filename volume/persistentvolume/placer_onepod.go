@@ -125,8 +125,8 @@ func (c *placer) usedByOther(ctx context.Context, pod *v1.Pod, claim types.Names
 }
 
 // userAmong returns the pod that keeps another from a claim: one that is on a
-// node. Of several that whoever made them has put on nodes, one that runs comes
-// first, then the one that was made first.
+// node. Of several that were made with a node, one that runs comes first, then
+// the one that was made first.
 func userAmong(pods []*v1.Pod, pod *v1.Pod, claim types.NamespacedName) string {
 	if i := slices.IndexFunc(pods, func(p *v1.Pod) bool { return p.Name == pod.Name && p.UID == pod.UID }); i >= 0 {
 		pod = pods[i] // as it is by now

@@ -36,7 +36,7 @@ const (
 const ProvisioningFinalizer = "podvol.io/provisioning"
 
 // ProvisionedName returns the name of the PersistentVolume that is made for a
-// claim, that of Kubernetes: "pvc-" and the claim's UID.
+// claim, as in Kubernetes: "pvc-" and the claim's UID.
 func ProvisionedName(claim *v1.PersistentVolumeClaim) string { return "pvc-" + string(claim.UID) }
 
 // provisioner has storage made for claims.
@@ -220,9 +220,9 @@ func (p *provisioner) reschedule(ctx context.Context, name types.NamespacedName)
 	return err
 }
 
-// finishProvisioning is for a claim that does not want what is being made for
-// it any more. What was made, or may have been, gets its PersistentVolume, and
-// is reclaimed like every other whose claim has gone.
+// finishProvisioning is for a claim that does not want its new storage any more.
+// Storage that was made, or may have been, gets its PersistentVolume, and is
+// reclaimed as after any claim's end.
 func (p *provisioner) finishProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	if claim.DeletionTimestamp != nil && !p.podsComplete() {
 		return nil
@@ -280,8 +280,8 @@ func (p *provisioner) isLetGo(pv *v1.PersistentVolume) bool {
 // errMadeAgain is for a claim whose volume was deleted before it had it.
 var errMadeAgain = errors.New("the PersistentVolume that was made for it is being deleted, and is made again once it is gone")
 
-// errStorageIsThere keeps what is said of the PersistentVolume's write, that it has
-// left nothing, from being said of the storage.
+// errStorageIsThere hides that the PersistentVolume's write has left nothing: the
+// storage is there.
 var errStorageIsThere = errors.New("the storage is there, and its PersistentVolume is not")
 
 // makeVolume makes the storage, or finds what an earlier attempt has made, and

@@ -25,10 +25,10 @@ type making struct {
 	Node string `json:"node,omitempty"`
 }
 
-// makingOf returns what the storage is made with that may be there for a claim
-// already, else what it is to be made with. The class may be nil. Whoever may make
-// a claim could write the annotation, and so a class of his own: unless claims are
-// trusted it counts only where the class says the same.
+// makingOf returns class and node of the storage that was begun for a claim, else
+// those for a new one. The class may be nil. A user who may make claims could
+// write the annotation, and so a class of their own: unless claims are trusted it
+// counts only where the class says the same.
 func (p *provisioner) makingOf(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (making, error) {
 	if begun, ok := begunWith(claim); ok {
 		if p.trustedClaims || class != nil && equality.Semantic.DeepEqual(begun.Class, madeWith(class)) {
@@ -79,8 +79,8 @@ func (p *provisioner) withProvisioning(claim *v1.PersistentVolumeClaim, class *s
 	return next, nil
 }
 
-// endProvisioning says of a claim, whose annotations and finalizers it changes,
-// that no storage is there for it but that of a stored volume.
+// endProvisioning changes a claim's annotations and finalizers: only a stored
+// volume has storage for it now.
 func endProvisioning(claim *v1.PersistentVolumeClaim) {
 	delete(claim.Annotations, annProvisioning)
 	claim.Finalizers = pvapi.Without(claim.Finalizers, ProvisioningFinalizer)

@@ -98,8 +98,8 @@ func (r *reclaimer) recycle(ctx context.Context, pv *v1.PersistentVolume) error 
 	return nil
 }
 
-// reclaimTask keeps the volume from everybody while f runs, even if somebody
-// takes its claimRef away meanwhile.
+// reclaimTask keeps the volume from all claims while f runs, even if another
+// client removes its claimRef meanwhile.
 func (r *reclaimer) reclaimTask(pv *v1.PersistentVolume, f func(context.Context) error) operation.Task {
 	return operation.Task{Key: releaseKey(pv), Volume: pv.Name, Class: pvapi.VolumeClass(pv), About: pvapi.VolumeRef(pv.Name), Inherited: true, Do: func(ctx context.Context) error {
 		r.index.SetBusy(pv.Name, true)

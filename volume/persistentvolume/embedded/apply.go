@@ -35,7 +35,7 @@ const (
 // uses it keeps it. Once it is gone it is made anew.
 var ErrBeingDeleted = errors.New("it is being deleted, and made anew once it is gone")
 
-// ObjectError says what is wrong with one object.
+// ObjectError says why one object was refused.
 type ObjectError struct {
 	Ref volume.ObjectRef
 	Err error
@@ -51,32 +51,24 @@ func (e *ObjectError) Error() string {
 // Unwrap returns the cause.
 func (e *ObjectError) Unwrap() error { return e.Err }
 
-// Apply makes the objects what they are declared to be, as kubectl apply does:
-// those that do not exist are created, others get the fields that are declared
-// of them, and lose those that were declared the last time and are no more. What
-// others have written stays: the volume of a claim and the claim of a volume,
-// finalizers, status, a class that was given by default.
+// Apply makes the objects as declared, like kubectl apply: it creates missing ones. It
+// gives others the declared fields, and removes fields that were declared the last time
+// and are no more. Other writers' changes stay: the volume of a claim and the claim of a
+// volume, finalizers, status, a class that was given by default. The objects are only
+// read. Apply is idempotent and safe for concurrent use: calls run one after the other.
 //
-// A manifest's UID is kept where it is no derived one ([objects.DerivedUID]):
-// a claim that is deleted and declared again is another claim, and is not shown
-// the data of the first. Status, finalizers, owners and what else only a cluster
-// writes is taken from no manifest.
-//
-// A volume that is declared with the UID of its claim, as one is that was written
-// down earlier, waits for that claim: before it has had the volume here, nothing
-// is reclaimed, and no other claim gets the volume.
-//
-// Storage comes before claims and those before pods, so that claims find the
-// volumes that are declared with them, whatever their order. Pods are put on the
-// node by [Cluster.Bind].
-//
-// The error joins one *[ObjectError] for every object that was refused, which
-// stays as it was: [ErrImmutable], *[volume.InvalidSpecError],
-// [ErrBeingDeleted]. The others are applied. The objects are only read. Apply is
-// idempotent and safe for concurrent use: calls happen one after the other.
-//
-// While the cluster runs, claims that come with new volumes wait up to two seconds
-// for the controller to have noticed these.
+//   - A manifest's UID is kept unless it is derived ([objects.DerivedUID]): a claim that is
+//     deleted and declared again is another claim, and does not see the data of the first.
+//   - Status, finalizers, owners and other fields that only a cluster writes are ignored.
+//   - A volume that is declared with its claim's UID, from an earlier record, waits for
+//     that claim: until then nothing is reclaimed, and no other claim gets the volume.
+//   - Storage comes before claims and those before pods, whatever their order, so that
+//     claims find the volumes declared with them. [Cluster.Bind] puts pods on the node.
+//   - The error joins one *[ObjectError] for each refused object, which stays as it was:
+//     [ErrImmutable], *[volume.InvalidSpecError], [ErrBeingDeleted]. The others are
+//     applied.
+//   - While the cluster runs, claims that come with new volumes wait up to two seconds
+//     until the controller has noticed these.
 func (c *Cluster) Apply(ctx context.Context, declared ...metav1.Object) error {
 	unlock, err := c.applying.Lock(ctx, struct{}{})
 	if err != nil {
@@ -103,7 +95,7 @@ func (c *Cluster) Apply(ctx context.Context, declared ...metav1.Object) error {
 	return errors.Join(errs...)
 }
 
-// rank orders what is applied: what others need comes first.
+// rank orders objects for Apply: those that others need come first.
 func rank(object metav1.Object) int {
 	switch object.(type) {
 	case *v1.PersistentVolume:
@@ -258,10 +250,10 @@ func (c *Cluster) giveDefaultClass(ctx context.Context, claim *v1.PersistentVolu
 	return nil
 }
 
-// applyPod stores a pod that is on no node until it is placed; one that is
-// mounted was placed before. It uses what is mounted for it, be that declared no
-// more, until it is applied again or gone; so does another pod of its name. What it
-// did not use before keeps no claim until it is placed with that.
+// applyPod stores a pod that is on no node until it is placed; a mounted one was
+// placed before. It uses its mounted volumes, even if declared no more, until it
+// is applied again or gone; so does another pod of its name. A claim that it did
+// not use before is kept only once it is placed with that.
 func (c *Cluster) applyPod(ctx context.Context, ref volume.ObjectRef, declared *v1.Pod) (created bool, err error) {
 	next := declarable(declared).(*v1.Pod)
 	next.Spec.NodeName = ""

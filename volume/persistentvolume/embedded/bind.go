@@ -16,21 +16,19 @@ import (
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
-// Bind applies pods, puts them on this node, and returns when all their claims
-// are bound or it is known why they are not. Claims that wait for their first
-// consumer get their volumes here, or have them made here; how long that takes
-// is for ctx to say. Pods come first whose volumes are mounted already, then in
-// order: of two that want a claim with access mode ReadWriteOncePod, the first
-// has it.
+// Bind applies pods, puts them on this node, and returns when all their claims are bound
+// or it is known why they are not. It is idempotent and safe for concurrent use; the pods
+// are only read. The cluster must run meanwhile.
 //
-// A claim that no container of its pod uses is not waited for, see
-// [volume.UsedByContainer]: nodes do not mount it.
-//
-// The error is a *[BindError] with every claim that a pod has not got; all
-// others are bound. If ctx ends, it matches the context's cause too, and what was
-// begun goes on as long as the cluster runs, which it must meanwhile. Any other
-// error says that pods could not be applied, or objects not be read. Bind is
-// idempotent and safe for concurrent use; the pods are only read.
+//   - Claims that wait for their first consumer get their volumes here, or have them made
+//     here. ctx limits the time.
+//   - Pods whose volumes are mounted already come first, then the others in order: of two
+//     that want a claim with access mode ReadWriteOncePod, the first has it.
+//   - A claim that no container of its pod uses is not waited for: nodes do not mount it
+//     ([volume.UsedByContainer]).
+//   - The error is a *[BindError] with every claim that a pod has not got; all others are
+//     bound. If ctx ends, it matches the context's cause too, and the operations go on.
+//   - Any other error says that pods could not be applied, or objects not be read.
 func (c *Cluster) Bind(ctx context.Context, pods ...*v1.Pod) error {
 	for _, pod := range pods {
 		if err := c.Apply(ctx, pod); err != nil {
@@ -200,9 +198,9 @@ func (b *binding) tryPlace(ctx context.Context, pod *v1.Pod) (begun bool, err er
 	return begun, p.Commit(ctx)
 }
 
-// mountedForPlacing returns what is mounted of those claims of a pod for which that
-// decides whether it is placed: that are for one pod alone, and, for this pod, that
-// are being deleted.
+// mountedForPlacing returns the mounts of a pod's claims that decide whether it
+// is placed: of claims for one pod alone, and, for this pod, of claims that are
+// being deleted.
 func (b *binding) mountedForPlacing(ctx context.Context, pod *v1.Pod) ([]Mounted, error) {
 	var (
 		own  types.UID
@@ -272,8 +270,7 @@ func (b *binding) settleOn(ctx context.Context, pod *v1.Pod) error {
 	})
 }
 
-// claimsOf returns the claims of a pod, those of its ephemeral volumes too, each
-// once.
+// claimsOf returns the claims of a pod, also of its ephemeral volumes, each once.
 func claimsOf(pod *v1.Pod) (names []types.NamespacedName) {
 	seen := make(map[string]bool)
 	for i := range pod.Spec.Volumes {

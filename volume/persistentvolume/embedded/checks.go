@@ -16,15 +16,14 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// Checks say whether [Cluster.Delete], whose rules are those of [Cluster.Forget]
-// too, and [Cluster.Release] would do something,
-// without a cluster: for a rehearsal that locks nothing, over what
-// [persisted.Read] returns. They change nothing, and are safe for
-// concurrent use as far as their fields are.
+// Checks say, without a cluster, whether [Cluster.Delete], [Cluster.Forget] (by
+// the same rules) and [Cluster.Release] would do something: for a rehearsal that
+// locks nothing, over the result of [persisted.Read]. They change nothing, and
+// are safe for concurrent use as far as their fields are.
 type Checks struct {
 	// Objects are all claims and volumes, and the pods that are known.
 	Objects objects.Reader
-	// Mounted is what is mounted, as for [Config], and what [ReadUsers] returns; it
+	// Mounted returns the mounts, as in [Config], and the result of [ReadUsers]; it
 	// must not be nil.
 	Mounted func(context.Context) ([]Mounted, error)
 }
@@ -102,8 +101,7 @@ func (c Checks) left(ctx context.Context, ref volume.ObjectRef, pv *v1.Persisten
 	return c.unused(ctx, ref, pv.Name)
 }
 
-// unused makes sure that no pod uses a claim or volume, also one that
-// nobody has declared.
+// unused makes sure that no pod, declared or not, uses a claim or volume.
 func (c Checks) unused(ctx context.Context, ref volume.ObjectRef, volumeName string) error {
 	all, err := c.Mounted(ctx)
 	if err != nil {

@@ -37,9 +37,10 @@ type Config struct {
 	// NodeName and Releases are filled in, and a Mounter without a mount table of
 	// its own is given one for all that ask (table.Keep).
 	Host volume.Host
-	// Mounted says what is mounted on this machine, and for whom, be these pods
-	// declared or not. It is asked before storage is emptied or deleted; an error
-	// keeps it, and ends [Open] unless it matches [ErrIncomplete]. Nil: nothing is mounted but what pods among the objects use.
+	// Mounted returns the mounts on this machine and their pods, declared or not. It
+	// is asked before storage is emptied or deleted; an error keeps it, and ends
+	// [Open] unless it matches [ErrIncomplete]. Nil: nothing is mounted but what
+	// pods among the objects use.
 	Mounted func(context.Context) ([]Mounted, error)
 	// MountedFor is that part of what Mounted says that is for the pod of that UID,
 	// or of one of these claims for whichever pod; each may be empty. It is asked
@@ -73,7 +74,7 @@ type Mounted struct {
 	Volume string
 	// Claim is the claim that it was mounted for; empty for another volume.
 	Claim types.NamespacedName
-	// By is who has it mounted, if that is not this machine's node
+	// By names the user that has it mounted, if that is not this machine's node
 	// ([Cluster.Use]).
 	By string `json:"-"`
 }
@@ -103,16 +104,15 @@ type Cluster struct {
 	later map[volume.ObjectRef]metav1.Object // to be made when what has its name is gone
 }
 
-// Open loads the claims and volumes that are kept in a directory, and locks it
-// until Close. What else there is, is to be applied anew. Nothing is bound or made
-// before [Cluster.Run].
+// Open loads the claims and volumes that are kept in a directory, and locks it until
+// Close. All other objects must be applied anew. Nothing is bound or made before
+// [Cluster.Run].
 //
-// The error matches [ErrBusy] if another process has the directory for too long,
-// and a *[persisted.DamagedError] if a file cannot be understood:
-// guessing could show data to another claim. A node name that is empty is a
-// *[volume.InvalidSpecError], a Store with one of the claims or volumes matches
-// [objects.ErrExists]. What Mounted and the plugins' Init say is returned, too; the
-// directory is free then.
+// The error matches [ErrBusy] if another process has the directory for too long, and a
+// *[persisted.DamagedError] if a file cannot be understood: a guess could show data to
+// another claim. An empty node name is a *[volume.InvalidSpecError]; a Store with one of
+// the claims or volumes matches [objects.ErrExists]. Errors of Mounted and of the plugins'
+// Init are returned, too. After an error the directory is free.
 func Open(ctx context.Context, config Config) (*Cluster, error) {
 	c := &Cluster{
 		nodeName: config.NodeName, manager: config.Manager, dir: config.Dir, store: config.Store, mounted: config.Mounted, mountedFor: config.MountedFor, log: config.Logger,
@@ -166,15 +166,15 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 	return c.addMounted(ctx, config.Mounted)
 }
 
-// Objects returns the objects, for a node that reads them and for programs that change
-// them otherwise than by manifests. What is written of claims and volumes is on
-// disk first. After Close they can still be read.
+// Objects returns the objects, for a node that reads them and for programs that
+// change them otherwise than by manifests. Claims and volumes are written to disk
+// first. After Close they can still be read.
 func (c *Cluster) Objects() objects.Client { return c.objects }
 
 // Run binds claims, makes storage for them and reclaims it until ctx ends, and
 // returns nil then, after all that it began has ended. It can be called once
-// ([persistentvolume.ErrRunOnce]). What is applied before is looked at together:
-// of the volumes declared, each claim gets the one that fits it best.
+// ([persistentvolume.ErrRunOnce]). Objects applied before are looked at together:
+// each claim gets the declared volume that fits it best.
 func (c *Cluster) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -209,8 +209,8 @@ func (c *Cluster) Explain(ctx context.Context, claim types.NamespacedName) error
 	return c.withClass(ctx, claim, c.controller.Explain(claim))
 }
 
-// Close gives the directory back, after Run has returned; it waits for what is being
-// written. A second call does nothing but return an error that matches
+// Close gives the directory back, after Run has returned; it waits for writes
+// under way. A second call does nothing but return an error that matches
 // [os.ErrClosed].
 func (c *Cluster) Close() error { return c.objects.Close() }
 

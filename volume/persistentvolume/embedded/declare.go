@@ -34,14 +34,13 @@ var foreign = [...]string{
 	lastApplied, appliedBy, pvapi.AwaitsClaimAnnotation, pvapi.LostClaimAnnotation, persistentvolume.ProvisioningFinalizer,
 }
 
-// localVolumeNode is on volumes that discovery has stored, and lets this node's
-// plugin clean them (package local). A manifest that has it may name any file
-// system, so it is not taken from there: whoever declares a disk deletes what is
-// on it himself. Two annotations that seem alike are taken: by which disk a volume
-// is known (podvol.io/local-volume-id), which only has any other refused when
-// it is mounted, and with what a volume was made (provisioned.podvol.io/): a volume
-// that is restored is reclaimed like before, since its plugin deletes nothing
-// outside its own directories, and there only what its marks say it has made.
+// localVolumeNode is on volumes that discovery has stored, and lets this node's plugin
+// clean them (package local). It is not taken from a manifest, which may name any file
+// system: a user who declares a disk deletes its data by hand. Two similar annotations
+// are taken. podvol.io/local-volume-id names the volume's disk, and only has any other
+// one refused at the mount. provisioned.podvol.io/ names a volume's options when it was
+// made, so a restored volume is reclaimed like before: its plugin deletes only in its own
+// directories, and there only what its marks name.
 const localVolumeNode = "podvol.io/local-volume-node"
 
 // declarable copies an object without what only a cluster writes.

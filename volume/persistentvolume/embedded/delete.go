@@ -44,16 +44,15 @@ func refused(ref volume.ObjectRef, op, reason string) error {
 	return &volume.Failure{Cause: ErrRefused, Subject: ref.String(), What: fmt.Sprintf("%s cannot be %s: %s", ref, op, reason)}
 }
 
-// Delete deletes a claim, or a volume that is no claim's, whoever has applied
-// it. It only begins that: what follows, the controller does while the cluster
-// runs and the pods are complete, and has done when [Cluster.Idle] returns. Then
-// a claim is gone, and its volume is what its reclaim policy says. The storage of
-// a released volume whose policy is Delete goes before the volume does.
+// Delete deletes a claim, or a volume that is no claim's, whatever program has applied
+// it. It only begins that: the controller does the rest while the cluster runs and the
+// pods are complete, and has done it when [Cluster.Idle] returns. Then a claim is gone,
+// and its volume is as its reclaim policy says. The storage of a released volume whose
+// policy is Delete goes before the volume does.
 //
-// What pods use, be it that they are applied or that something is mounted for
-// them, is not deleted: [ErrInUse]. Nor is a volume whose claim exists, or
-// anything else but claims and volumes: [ErrRefused]. What does not exist is [volume.ErrNotFound]. Nothing has
-// changed then.
+// A claim or volume that a pod uses, applied or mounted, is [ErrInUse]. A volume whose
+// claim exists, or another kind of object, is [ErrRefused]; a missing one is
+// [volume.ErrNotFound]. Then nothing has changed.
 func (c *Cluster) Delete(ctx context.Context, ref volume.ObjectRef) error {
 	object, err := objects.Live(c.objects).Get(ctx, ref)
 	if err != nil {
@@ -70,11 +69,11 @@ func (c *Cluster) Delete(ctx context.Context, ref volume.ObjectRef) error {
 	return c.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
 }
 
-// Forget deletes a volume that is no claim's, as [Cluster.Delete] does, but leaves
-// its storage where it is, whatever its reclaim policy says: for one whose storage
-// cannot be deleted, such as that of a server that is no more. What was begun with
-// the storage before is not undone. The errors are those of Delete. A volume that
-// is left over by a crash keeps its data and has reclaim policy Retain.
+// Forget deletes a volume that is no claim's, as [Cluster.Delete] does, but
+// leaves its storage where it is, whatever its reclaim policy says: for storage
+// that cannot be deleted, such as on a server that is no more. A deletion that
+// was begun before is not undone. The errors are Delete's. A volume that a crash
+// leaves over keeps its data and has reclaim policy Retain.
 func (c *Cluster) Forget(ctx context.Context, name string) error {
 	ref := volume.NewObjectRef(kindVolume, "", name)
 	pv, err := objects.Get[*v1.PersistentVolume](ctx, objects.Live(c.objects), ref)
@@ -111,8 +110,8 @@ func (c *Cluster) withStorage(ctx context.Context, pv *v1.PersistentVolume) (met
 
 // Release takes the claim of a released volume away, whose data was kept: it is
 // available then, and the next claim that it fits gets it, with the data. The
-// errors are those of [Cluster.Delete]; a volume that is not released, or whose
-// data is to be deleted or was, maybe in part, is [ErrRefused].
+// errors are [Cluster.Delete]'s. A volume that is not released, or whose data is
+// to be deleted or was, even in part, is [ErrRefused].
 func (c *Cluster) Release(ctx context.Context, name string) error {
 	pv, err := c.checks().releasable(ctx, name)
 	if err != nil {

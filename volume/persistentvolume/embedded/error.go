@@ -46,8 +46,7 @@ type UnboundClaim struct {
 	Pod    types.NamespacedName
 	PodUID types.UID
 	Claim  types.NamespacedName
-	// Err is a *[index.UnboundError] or wraps one, as that of
-	// [ErrNotProvisionedHere].
+	// Err is a *[index.UnboundError] or wraps one, as with [ErrNotProvisionedHere].
 	Err error
 }
 

@@ -37,7 +37,7 @@ type field struct {
 }
 
 // checkClaim refuses changes to a claim that has a volume, or for which one is
-// being made, and puts into next what is not the manifest's to take away. A
+// being made, and puts into next the fields that a manifest cannot remove. A
 // claim that has none yet can be changed at will, unlike in Kubernetes.
 func checkClaim(stored, next *v1.PersistentVolumeClaim) error {
 	_, bound := stored.Annotations[bindCompleted]
@@ -90,8 +90,8 @@ func checkShrinking(ref volume.ObjectRef, stored, next *v1.PersistentVolumeClaim
 		fmt.Sprintf("put the manifest back, or ask for %s: it can not be less than status.capacity", least.String()))
 }
 
-// checkVolume refuses changes to a volume that a claim has, or had, and keeps
-// which claim that is. Where it is nobody's, anything can be changed, unlike in
+// checkVolume refuses changes to a volume that a claim has, or had, and keeps its
+// claimRef. A volume that never had a claim can be changed at will, unlike in
 // Kubernetes.
 func checkVolume(stored, next *v1.PersistentVolume) error {
 	ref := stored.Spec.ClaimRef

@@ -20,7 +20,8 @@ const (
 	holderFile         = "holder"
 )
 
-// openLocked opens the records, waiting for who has them no longer than it may.
+// openLocked opens the records, and waits for another process that has them no
+// longer than it may.
 func openLocked(ctx context.Context, store *objects.Store, manager string, config Config) (*persisted.Store, error) {
 	patience := config.LockTimeout
 	if patience <= 0 {

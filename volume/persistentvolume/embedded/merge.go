@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// merge returns what is stored, changed as from last to declared: a field that
-// is declared gets that value, one that is declared no more goes away, and every
-// other stays as it is. Objects are merged field by field, lists are values, as
-// in a JSON merge patch (RFC 7386). The arguments are only read.
+// merge returns the stored object, changed as from last to declared: a declared
+// field gets its value, one that is declared no more goes away, and every other
+// stays. Objects are merged field by field, lists are values, as in a JSON merge
+// patch (RFC 7386). The arguments are only read.
 func merge(stored, declared, last map[string]any) map[string]any {
 	merged := maps.Clone(stored)
 	if merged == nil {

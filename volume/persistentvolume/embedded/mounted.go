@@ -15,10 +15,10 @@ import (
 	"github.com/podvol/podvol/volume/persistentvolume/release"
 )
 
-// usesByMounts returns the uses of a PersistentVolume by what is mounted. It is asked
-// after the stored pods, since one may be deleted there while its volumes are still
-// mounted, and before the volume is read for the last time: a pod that comes in between
-// gets a Released volume only if that was changed, which is seen then.
+// usesByMounts returns the uses of a PersistentVolume by mounts. It is asked
+// after the stored pods, since a pod may be deleted while its volumes are still
+// mounted, and before the volume is read for the last time: a pod that comes in
+// between gets a Released volume only if that was changed, which is seen then.
 func (c *Cluster) usesByMounts(ctx context.Context, pv *v1.PersistentVolume) (uses []release.Use, err error) {
 	all, err := c.allMounted(ctx)
 	if err != nil {
@@ -47,8 +47,8 @@ func (m Mounted) how() string {
 	return fmt.Sprintf("UID %s, it is mounted", m.PodUID)
 }
 
-// addMounted stores the pods that something is mounted for: they use their
-// claims, whether anybody declares them or not.
+// addMounted stores the pods that have mounts: they use their claims, declared or
+// not.
 func (c *Cluster) addMounted(ctx context.Context, mounted func(context.Context) ([]Mounted, error)) error {
 	if mounted == nil {
 		return nil
@@ -76,7 +76,7 @@ func (c *Cluster) storeUsers(ctx context.Context, all []Mounted) error {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, m.asVolume(len(pod.Spec.Volumes)))
 	}
 	for _, pod := range pods {
-		// Of two of one name, the other is known by what is mounted alone.
+		// Of two of one name, the other is known by its mounts alone.
 		if _, err := c.objects.Create(ctx, pod); err != nil && !errors.Is(err, objects.ErrExists) {
 			return err
 		}
@@ -84,7 +84,7 @@ func (c *Cluster) storeUsers(ctx context.Context, all []Mounted) error {
 	return nil
 }
 
-// asVolume is what is mounted as the volume of a pod that uses it.
+// asVolume is a mount as the volume of the pod that uses it.
 func (m Mounted) asVolume(number int) v1.Volume {
 	source := v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: m.Claim.Name}}
 	return v1.Volume{Name: fmt.Sprintf("mounted-%d", number), VolumeSource: source}

@@ -25,15 +25,15 @@ type Declared struct {
 	// claim that came with one goes with it depends on that
 	// ([manifest.Retention]).
 	StatefulSets []types.NamespacedName
-	// NothingIsMeant says that it is no mistake if there are no Objects: somebody
-	// has seen the last of them being taken away. See [ErrNothingDeclared].
+	// NothingIsMeant says that it is no mistake if there are no Objects: the caller
+	// has seen the last of them go. See [ErrNothingDeclared].
 	NothingIsMeant bool
 	// Gone, if not nil, are those that were seen to be declared and to go: of
 	// claims and volumes, no others are deleted ([Cluster.Undeclared]).
 	Gone map[volume.ObjectRef]bool
 }
 
-// pruning is one look for what is declared no more.
+// pruning is one look for objects that are declared no more.
 type pruning struct {
 	*Cluster
 	// kept are the objects that stay; sets the StatefulSets that are declared.
@@ -74,24 +74,21 @@ func nothingDeclared(kept []volume.ObjectRef) error {
 	}
 }
 
-// Prune deletes what was applied earlier and is declared no more. It must be
-// called only once all manifests are known: what is not among these is taken to
-// be not wanted.
+// Prune deletes objects that were applied earlier and are declared no more. It must be
+// called only once all manifests are known: all others are taken to be not wanted.
 //
-// A claim is deleted when no pod uses it any more; what becomes of its data its
-// volume's reclaim policy says. One of a StatefulSet stays unless the set's
-// persistentVolumeClaimRetentionPolicy says otherwise. A volume is deleted only
-// while it is no claim's: one that has held data for a claim stays, Released,
-// until it is deleted by name, so that no other claim is shown that data if its
-// manifest comes back. What was not applied, or by another [Config.Manager], is
-// left alone: claims of ephemeral volumes, volumes that were made or discovered.
-// So are pods, which their runner deletes when they have ended
-// ([Cluster.PodGone]).
-//
-// Where nothing at all is declared, and there are claims or volumes that would be
-// deleted for that, nothing is, and the error matches [ErrNothingDeclared], unless
-// [Declared.NothingIsMeant]. Else the error joins one *[ObjectError] for each that
-// could not be deleted.
+//   - A claim is deleted when no pod uses it any more; its volume's reclaim policy decides
+//     on its data. A StatefulSet's claim stays unless the set's
+//     persistentVolumeClaimRetentionPolicy says otherwise.
+//   - A volume is deleted only while it is no claim's. One that has held data for a claim
+//     stays, Released, until it is deleted by name, so that no other claim sees that data
+//     if its manifest comes back.
+//   - Objects that were not applied, or by another [Config.Manager], are left alone: claims
+//     of ephemeral volumes, volumes that were made or discovered. So are pods, which their
+//     runner deletes when they have ended ([Cluster.PodGone]).
+//   - If nothing at all is declared, no claim or volume is deleted, and the error matches
+//     [ErrNothingDeclared], unless [Declared.NothingIsMeant].
+//   - Else the error joins one *[ObjectError] for each that could not be deleted.
 func (c *Cluster) Prune(ctx context.Context, declared Declared) error {
 	unlock, err := c.applying.Lock(ctx, struct{}{})
 	if err != nil {

@@ -37,10 +37,10 @@ type Reason struct {
 	Ended *time.Time `json:"-"`
 }
 
-// ReadReasons returns, by claim as "namespace/name", why claims had no volume, as
-// the cluster with this [Config.Dir] writes it down when [Cluster.Explain] says
-// something else: for programs that show it and run no cluster. It takes no lock.
-// What is there may be of a claim that was deleted or bound since.
+// ReadReasons returns, by claim as "namespace/name", why claims had no volume,
+// for programs that show it and run no cluster. The cluster with this
+// [Config.Dir] writes it down when the answer of [Cluster.Explain] changes. It
+// takes no lock. A row may be of a claim that was deleted or bound since.
 func ReadReasons(dir string) (map[string]Reason, error) {
 	var file reasonsFile
 	data, err := os.ReadFile(filepath.Join(dir, reasonsName))

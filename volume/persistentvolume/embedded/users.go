@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// usersDir is where those have a file, below [Config.Dir], who use volumes for
-	// as long as they live: it is locked (flock(2)) by who has made it, so that
-	// one whose lock is free was left by a process that was killed.
+	// usersDir, below [Config.Dir], has a file of each process that uses volumes for
+	// as long as it lives. The process locks its file (flock(2)): a file whose lock
+	// is free was left by a killed process.
 	usersDir   = "users"
 	userSuffix = ".json"
 	// userUnfinished begins the name of a file that is being made.
@@ -48,18 +48,17 @@ type User struct {
 	gone func() error
 }
 
-// Use writes down that the claims of pods, and the volumes that these have, are
-// used from now on, by this process and not by the node of [Config.Mounted]: they
-// are not deleted, emptied or, if their access mode is ReadWriteOncePod, given to
-// any other process, until [User.Release] is called or the process ends, however it
-// ends. By names the user, as "podvol run (process 4711)". It must be called
-// before anything is mounted, and is durable when it returns; the cluster may be
-// closed then. The pods must be bound ([Cluster.Bind]); claims that are not are
-// left out.
+// Use writes down that from now on this process, and not the node of [Config.Mounted],
+// uses the claims of pods and their volumes. They are not deleted or emptied, nor given to
+// another process if their access mode is ReadWriteOncePod, until [User.Release] is called
+// or the process ends, however it ends.
 //
-// What is in use already in a way that allows no second user is a
-// *[persistentvolume.PlacementError] that matches
-// [persistentvolume.ErrUsedByOtherPod].
+//   - By names the user, as "podvol run (process 4711)".
+//   - It must be called before the first mount. It is durable when it returns; the cluster
+//     may be closed then.
+//   - The pods must be bound ([Cluster.Bind]); unbound claims are left out.
+//   - A use that allows no second user is a *[persistentvolume.PlacementError] that
+//     matches [persistentvolume.ErrUsedByOtherPod].
 func (c *Cluster) Use(ctx context.Context, by string, pods ...*v1.Pod) (*User, error) {
 	content := userFile{SchemaVersion: userVersion, By: by}
 	mounted, err := c.knownMounted(ctx)
@@ -115,7 +114,7 @@ func soleUser(pod types.NamespacedName, claim *v1.PersistentVolumeClaim, mounted
 	return &persistentvolume.PlacementError{Pod: pod, Claim: name, Err: &usedError{mounted[i]}}
 }
 
-// usedError says who has a claim that is for one pod alone.
+// usedError names the user of a claim that is for one pod alone.
 type usedError struct{ user Mounted }
 
 func (e *usedError) Error() string {
@@ -132,7 +131,7 @@ func (m Mounted) who() string {
 	return fmt.Sprintf("%s of pod %s", m.By, m.Pod)
 }
 
-// newUser makes a file, which is locked before anybody can see it.
+// newUser makes a file, which is locked before another process can see it.
 func newUser(dir string, content userFile) (_ *User, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
@@ -209,8 +208,8 @@ func syncDir(dir string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// ReadUsers returns what is in use by those who have called [Cluster.Use], of the
-// claims and volumes in a directory. It takes no lock and changes nothing.
+// ReadUsers returns the claims and volumes in a directory that callers of
+// [Cluster.Use] use. It takes no lock and changes nothing.
 func ReadUsers(dir string) (all []Mounted, err error) {
 	users, err := liveUsers(filepath.Join(dir, usersDir), false)
 	for _, u := range users {
@@ -236,7 +235,7 @@ func liveUsers(dir string, remove bool) (live []*liveUser, err error) {
 		path := filepath.Join(dir, entry.Name())
 		finished := strings.HasSuffix(path, userSuffix)
 		if !finished && !strings.HasPrefix(entry.Name(), userUnfinished) {
-			continue // nobody's of ours
+			continue // no user's file
 		}
 		lives, err := isLocked(path)
 		switch {
@@ -259,8 +258,8 @@ func liveUsers(dir string, remove bool) (live []*liveUser, err error) {
 	return live, nil
 }
 
-// isLocked reports whether the one lives who has made a file; not where there is
-// no such file any more. Asking is shared, and so disturbs no other that asks.
+// isLocked reports whether the process that has made a file lives; false for a
+// missing file. The lock is shared, and so disturbs no other process that asks.
 func isLocked(path string) (bool, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -295,8 +294,8 @@ func readUser(path string) ([]Mounted, error) {
 	return content.Volumes, nil
 }
 
-// users are those who used volumes when the directory was opened, and this
-// process's own: others can be added only by who has the directory.
+// users are the processes that used volumes when the directory was opened, and
+// this process's own: only the owner of the directory can add others.
 type users struct {
 	waiting blockingcall.Group[string]
 
@@ -320,8 +319,8 @@ func (c *Cluster) loadUsers(ctx context.Context) error {
 	return nil
 }
 
-// asPods returns the volumes as those of pods that no manifest can declare, since
-// the one of that name and UID may be declared too, and come and go otherwise.
+// asPods returns the volumes under pods that no manifest can declare, since the
+// pod of that name and UID may be declared too, and come and go by itself.
 func (u *liveUser) asPods() []Mounted {
 	id := strings.TrimSuffix(filepath.Base(u.path), userSuffix)
 	own := slices.Clone(u.mounted)
@@ -361,7 +360,7 @@ func (c *Cluster) awaitUsers(ctx context.Context) {
 	all.Wait()
 }
 
-// waitUnlocked returns when the one has ended who has made a file.
+// waitUnlocked returns when the process that has made a file has ended.
 func waitUnlocked(path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -399,7 +398,7 @@ func (c *Cluster) knownMounted(ctx context.Context) ([]Mounted, error) {
 	return all, err
 }
 
-// allMounted returns what is mounted on this machine, and what others use. With
+// allMounted returns the mounts on this machine, and other processes' uses. With
 // [ErrIncomplete] that may not be all.
 func (c *Cluster) allMounted(ctx context.Context) (all []Mounted, err error) {
 	var incomplete error
@@ -448,9 +447,9 @@ func (u *users) addTo(all []Mounted) ([]Mounted, error) {
 	return all, nil
 }
 
-// checkUsers refuses a pod claims that are for one pod alone and that another has
-// mounted, be it declared no more, or with other volumes, or of the same name; or
-// that somebody has who runs beside the node, be it for a pod of the same UID.
+// checkUsers refuses a pod claims for one pod alone that another pod has mounted,
+// even one that is declared no more, or with other volumes, or of the same name;
+// or that a process beside the node uses, even for a pod of the same UID.
 func (c *Cluster) checkUsers(ctx context.Context, pod *v1.Pod, mounted []Mounted) error {
 	for _, name := range claimsOf(pod) {
 		others := slices.DeleteFunc(slices.Clone(mounted), func(m Mounted) bool {

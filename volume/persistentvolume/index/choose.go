@@ -25,16 +25,15 @@ import (
 //     those with the fewest access modes go first, whatever their size.
 //
 // It differs from Kubernetes on purpose: a volume that was never marked as
-// Available is taken, since a store may have nobody who marks it; a volume
-// that another claim names is left to that claim; a volume with claimRef wins
-// over free ones with fewer access modes; node affinity and volume mode are
-// looked at whoever chose, since the pod could not start; a claim with a data
-// source gets no free volume; what the API server would refuse (no source, no
-// capacity or no request) is not bound.
+// Available is taken, since a store may have no controller that marks it; a
+// volume that another claim names is left to that claim; a volume with claimRef
+// wins over free ones with fewer access modes; node affinity and volume mode are
+// always checked, since the pod could not start; a claim with a data source gets
+// no free volume; objects that the API server would refuse (no source, no
+// capacity or no request) are not bound.
 //
-// The result does not depend on the order in which volumes came. A claim that
-// has a reservation is answered by its volume, one with a record by nothing
-// else than that.
+// The result does not depend on the order in which volumes came. A claim with a
+// reservation gets that volume, one with a record only the recorded one.
 //
 // The error is an *[UnboundError]: it matches [claimbinding.ErrUnbound] and says
 // why no volume fits, matches [ErrWaitsForConsumer] or [ErrNeedsData], or holds a

@@ -30,19 +30,18 @@ type ClaimID struct {
 // IDOf returns the identity of a claim.
 func IDOf(pvc *v1.PersistentVolumeClaim) ClaimID { return ClaimID{pvapi.NameOf(pvc), pvc.UID} }
 
-// Index is all PersistentVolumes, kept so that a claim's volume is found
-// ([Index.Match], [Index.Reserve]) in a time that does not grow with their
-// number. Volumes come and go by [Index.Put] and [Index.Delete]; what else
-// takes one out of reach is told by [Index.PutClaim].
+// Index is all PersistentVolumes, kept so that a claim's volume is found ([Index.Match],
+// [Index.Reserve]) in a time that does not grow with their number.
 //
-// Free volumes are ordered by size in lists for each class, volume mode, set
-// of access modes, node and label; what belongs to a claim, is released or is
-// being deleted is in none of them. A selector or a node affinity that lists
-// no values (NotIn, Exists of a node's label) is checked volume by volume.
-//
-// All methods are safe for concurrent use and do no I/O. Objects passed are
-// kept and must not be changed any more; those returned must not be changed
-// either.
+//   - Volumes come and go by [Index.Put] and [Index.Delete]; [Index.PutClaim] tells which
+//     are out of reach for other reasons.
+//   - Free volumes are ordered by size in lists for each class, volume mode, set of access
+//     modes, node and label. A claim's volume, and one that is released or being deleted,
+//     is in none.
+//   - A selector or a node affinity that lists no values (NotIn, Exists of a node's label)
+//     is checked volume by volume.
+//   - All methods are safe for concurrent use and do no I/O. Objects that are passed or
+//     returned must not be changed any more.
 type Index struct {
 	mu      sync.RWMutex
 	volumes map[string]kept
@@ -107,8 +106,8 @@ func isOlder(pv, than *v1.PersistentVolume) bool {
 	return err == nil && c < 0
 }
 
-// Delete removes a volume, if it is there. What is recorded, named or reserved
-// of it stays: a later one of its name may hold the same data.
+// Delete removes a volume, if it is there. Its record, names and reservation
+// stay: a later one of its name may hold the same data.
 func (x *Index) Delete(name string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -221,9 +220,8 @@ func (x *Index) IsReserved(volumeName string) bool {
 	return x.owners.reserved[volumeName] != nil
 }
 
-// change makes f the only place where what is known of a volume changes: it is
-// put where it belongs after, and taken from where it was before, if that is
-// another place.
+// change calls f, which alone changes the known state of a volume, and moves the
+// volume to the list where it belongs then.
 func (x *Index) change(volumeName string, f func()) {
 	old := x.volumes[volumeName]
 	f()

@@ -124,7 +124,7 @@ func (q *query) agreed(pv *v1.PersistentVolume) bool {
 }
 
 // begun reports whether both sides agreed, and the volume was bound to this very
-// claim: what is left is to write that into the claim, even if the volume is being
+// claim: only the claim is left to be written, even if the volume is being
 // deleted since.
 func (q *query) begun(pv *v1.PersistentVolume) bool {
 	return q.agreed(pv) && pv.Spec.ClaimRef.UID != ""

@@ -57,8 +57,8 @@ func (s Size) Compare(other Size) int {
 	return mine.Cmp(other.quantity())
 }
 
-// item is one volume in an order, with the size beside it: what is compared
-// most is then not looked up elsewhere in memory.
+// item is one volume in an order, with the size beside it: the most frequent
+// comparison then looks up nothing elsewhere in memory.
 type item struct {
 	Size
 	pv *v1.PersistentVolume

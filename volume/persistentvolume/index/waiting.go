@@ -59,7 +59,7 @@ func NewWaiting() *Waiting {
 	}
 }
 
-// Now returns the next turn number, that of a claim that would come now.
+// Now returns the next turn number: a claim that comes now gets it.
 func (w *Waiting) Now() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -22,8 +22,8 @@ type usage struct {
 	claims   map[types.NamespacedName]*v1.PersistentVolumeClaim
 	byUID    map[types.UID][]*v1.PersistentVolumeClaim
 	byVolume map[string][]*v1.PersistentVolumeClaim // by what they name
-	// users are all PersistentVolumes, then the volumes of pods that have not
-	// ended; byClaim are those of them that are a claim's.
+	// users are all PersistentVolumes, then the volumes of pods that have not ended;
+	// byClaim are the ones with a claim.
 	users   []*user
 	byClaim map[types.NamespacedName][]*user
 

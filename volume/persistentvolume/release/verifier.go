@@ -16,24 +16,24 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// Verifier is the [volume.ReleaseVerifier] over stored objects. It reads
-// all pods, claims and PersistentVolumes after it was asked, at once for all who
-// ask while it reads, so that they must be complete: what the store does not know
-// it cannot protect. Nothing is changed. It is safe for concurrent use once its fields are set. Where Objects
-// answer from a cache ([objects.Cached]), the API itself is asked.
+// Verifier is the [volume.ReleaseVerifier] over stored objects. It reads all pods, claims
+// and PersistentVolumes after it was asked, once for all callers that wait meanwhile. They
+// must be complete: it cannot protect an object that the store does not have. If Objects
+// answer from a cache ([objects.Cached]), the API itself is asked. It changes nothing, and
+// is safe for concurrent use once its fields are set.
 //
-// Which volumes share data is the plugins' knowledge ([volume.SharesData]);
-// those of two plugins, as an export and a hostPath on its server, and those of
-// two names of one server, are not told to be the same.
+// The plugins know which volumes share data ([volume.SharesData]). It does not see that
+// volumes of two plugins do, as an export and a hostPath on its server, or two names of
+// one server.
 type Verifier struct {
 	Objects objects.Reader
-	// Plugins are those of the node or controller; they may be initialised
-	// later than the host that has this role.
+	// Plugins are the node's or controller's; they may be initialised later than the
+	// host that has this role.
 	Plugins *volume.VolumePluginMgr
-	// OtherUses, optional, returns uses that no object tells of, such as what is
-	// mounted for a pod that is deleted already. It is asked after the Objects, since
-	// a use may go from them while it lasts, and before the PersistentVolume is read
-	// for the last time. An error counts as a use. Nil: there are none.
+	// OtherUses, optional, returns uses that no object tells of, such as mounts for
+	// a pod that is deleted already. It is asked after the Objects, since a use may
+	// go from them while it lasts, and before the PersistentVolume is read for the
+	// last time. An error counts as a use. Nil: there are none.
 	OtherUses func(context.Context, *v1.PersistentVolume) ([]Use, error)
 
 	looks looks

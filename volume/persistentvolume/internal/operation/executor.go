@@ -42,7 +42,7 @@ type Config struct {
 // time, before it may begin again. Its methods may be called from several goroutines.
 type Executor struct {
 	Config
-	ctx context.Context // what is begun ends with it
+	ctx context.Context // ends all operations
 
 	mu      sync.Mutex
 	slots   map[string]chan struct{} // by class
@@ -90,8 +90,8 @@ type operation struct {
 	// takenBack says that the choice of where the last attempt was made was taken
 	// back for it.
 	takenBack bool
-	// uncertain says that an attempt, maybe that of an earlier process, may have
-	// left something behind.
+	// uncertain says that an attempt, maybe an earlier process's, may have left
+	// something behind.
 	uncertain bool
 	// dropped says that it is forgotten once it has ended.
 	dropped bool
