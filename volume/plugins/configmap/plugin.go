@@ -1,10 +1,9 @@
-// Package configmap is the plugin for configMap volumes, "kubernetes.io/configmap":
-// the data and binaryData of a config map as files, on the node's disk.
+// Package configmap is the plugin for configMap volumes, "kubernetes.io/configmap": the
+// data and binaryData of a config map as files, on the node's disk.
 //
-// Every key is a file, or those keys that items name, at their paths and with
-// their modes. Without optional, a config map or key that does not exist is an
-// error; with it, the volume goes without. Another SetUp brings the files up to
-// date, all at once; while nothing has changed it writes nothing.
+// Every key is a file, or only the keys that items name, at their paths and with their
+// modes. A missing config map or key is an error, unless it is optional. Another SetUp
+// brings the files up to date, all at once; without a change it writes nothing.
 //
 // The host needs the role [volume.ConfigMapGetter].
 package configmap

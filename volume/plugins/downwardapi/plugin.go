@@ -1,15 +1,13 @@
-// Package downwardapi is the plugin for downwardAPI volumes,
-// "kubernetes.io/downward-api": fields of the pod and resources of its
-// containers as files on a tmpfs.
+// Package downwardapi is the plugin for downwardAPI volumes, "kubernetes.io/downward-api":
+// fields of the pod and resources of its containers as files on a tmpfs.
 //
-// The fields are metadata.name, metadata.namespace, metadata.uid,
-// metadata.labels and metadata.annotations, whole (a line key="value" for each
-// entry) or one entry, as in metadata.labels['app']. The resources are limits
-// and requests of cpu, memory, ephemeral-storage and hugepages-<size>, divided
-// by the divisor and rounded up.
-//
-// The host needs the role [volume.AllocatableGetter] only for a limit that
-// neither container nor pod sets.
+//   - Fields: metadata.name, metadata.namespace, metadata.uid, metadata.labels and
+//     metadata.annotations, whole (a line key="value" for each entry) or one entry, as in
+//     metadata.labels['app'].
+//   - Resources: limits and requests of cpu, memory, ephemeral-storage and
+//     hugepages-<size>, divided by the divisor and rounded up.
+//   - The host needs the role [volume.AllocatableGetter] only for a limit that neither
+//     container nor pod sets.
 package downwardapi
 
 import (

@@ -18,8 +18,8 @@ type directory struct {
 	meter *meter.Meter
 }
 
-// GetMetrics returns those of the volume's file system where it has one of its
-// own, and walks the directory where it shares the node's.
+// GetMetrics measures the volume's file system where it has one of its own, and
+// walks the directory where it shares the node's.
 func (d *directory) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 	metrics, err := d.measure(ctx)
 	return metrics, d.Error("GetMetrics", err)

@@ -114,7 +114,7 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 		Name: volumeName, VolumeSource: v1.VolumeSource{EmptyDir: source}})}, nil
 }
 
-// modeOf returns the mode of the directory (KEP-5502); nil: that of every other.
+// modeOf returns the mode of the directory (KEP-5502); nil: the usual one.
 func modeOf(source *v1.EmptyDirVolumeSource) *fs.FileMode {
 	asked := kubeapi.EmptyDirMode(source)
 	if asked == nil {

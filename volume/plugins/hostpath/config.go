@@ -35,11 +35,11 @@ type ProvisionConfig struct {
 	// host has a role for its files: in a container they must have the same path
 	// as on the node.
 	Bases []Base
-	// Mode is that of a volume's directory where the class has none, in Unix'
-	// bits (0o2770): read, write and search, setgid and sticky; the owner must
-	// have all three of his. 0 means 0777, since hostPath volumes are not given to
-	// a pod's fsGroup, and a pod may run as any user: it is the base that should
-	// keep others out.
+	// Mode is the mode of a volume's directory where the class has none, in Unix'
+	// bits (0o2770): read, write and search, setgid and sticky; the owner must have
+	// all three. 0 means 0777, since hostPath volumes are not given to a pod's
+	// fsGroup, and a pod may run as any user: it is the base that should keep others
+	// out.
 	Mode uint32
 	// OnDelete is what becomes of a volume's directory where the class does not
 	// say it: "delete", "archive" or "retain". Empty means "delete".
@@ -69,7 +69,7 @@ type Base struct {
 	// Path is absolute.
 	Path string
 	// Make makes it where it is missing, with all directories above it, of mode
-	// 0700. It is not for what is, or is below, a disk's mount point: while that
+	// 0700. It is not for a disk's mount point, or a path below one: while the disk
 	// is not mounted, volumes would be made where it hides them later.
 	Make bool
 	// Namespaces are those whose claims get volumes here; none means all.
@@ -90,17 +90,17 @@ func DefaultBase(root string) Base {
 // [volume.RecyclableVolumePlugin].
 type RecycleConfig struct {
 	// Below are the directories strictly below which a volume must lie, all links
-	// resolved, to be emptied: no PersistentVolume, whoever writes it, can have
-	// anything else of the node deleted.
+	// resolved, to be emptied: no PersistentVolume can have anything else of the
+	// node deleted.
 	Below []string
-	// Action is what is done; nothing is deleted by default.
+	// Action chooses what to do; nothing is deleted by default.
 	Action RecycleAction
 	// Archive is the directory for [RecycleArchive]. It must be root's or the
 	// agent's own, writable by no other user, and neither hold a volume nor lie in
-	// one. The directory itself is made where it is missing, those above it are
-	// not. Only what is below the same mount can be moved there; nothing is
-	// copied. Each release gets a directory of its own in it, of mode 0700, named
-	// after PersistentVolume and release.
+	// one. The directory itself is made where it is missing, those above it are not.
+	// Only files below the same mount can be moved there; nothing is copied. Each
+	// release gets a directory of its own in it, of mode 0700, named after
+	// PersistentVolume and release.
 	Archive string
 	// MinimumTimeout and TimeoutPerGiB are how long an emptying may take: the
 	// latter for each full GiB of the volume's capacity, and no less than the
@@ -111,7 +111,7 @@ type RecycleConfig struct {
 	ProgressEvery time.Duration
 }
 
-// RecycleAction is what is done with what is in a released volume.
+// RecycleAction is the action on a released volume's content.
 type RecycleAction string
 
 const (

@@ -18,17 +18,17 @@
 //     first base.
 //   - subDir: the volume's path below that, made of ${pvc.metadata.name},
 //     ${pvc.metadata.namespace} and ${pv.metadata.name}; default: the latter. Two
-//     volumes never get the same; what exists already is never used.
-//   - mode: the directory's mode in octal; default: that of [ProvisionConfig].
+//     volumes never get the same; an existing directory is never used.
+//   - mode: the directory's mode in octal; default: [ProvisionConfig]'s.
 //   - onDelete: delete, archive (rename it to archived-…) or retain; default:
-//     that of [ProvisionConfig].
+//     [ProvisionConfig]'s.
 //
 // The capacity is what the claim asks for and nothing more: a directory has no
 // size of its own, nothing keeps a pod from filling the file system, and all
-// volumes below one base share what is free there. Access modes are
-// ReadWriteOnce and ReadWriteOncePod.
+// volumes below one base share its free space. Access modes are ReadWriteOnce and
+// ReadWriteOncePod.
 //
-// What was provisioned is marked in the directory .podvol of the class's path,
+// Provisioned directories are marked in the directory.podvol of the class's path,
 // which no volume can have or see. Only a marked directory is ever deleted or
 // archived, only on the node that made it, and only for the claim that it was
 // made for, once the host's role [volume.ReleaseVerifier] says that no pod uses

@@ -6,8 +6,8 @@ import (
 	"github.com/podvol/podvol/volume/internal/wipe"
 )
 
-// Causes of errors about the directories of volumes, for [errors.Is]. What is there is
-// kept.
+// Causes of errors about the directories of volumes, for [errors.Is]. Existing
+// files are kept.
 const (
 	ErrOccupied     = sharedirs.ErrOccupied     // something is at the volume's path that is not its own
 	ErrRetained     = sharedirs.ErrRetained     // it is the volume's former directory, which was retained; matches ErrOccupied

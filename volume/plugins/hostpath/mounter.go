@@ -24,7 +24,7 @@ func (m *mounter) GetAttributes() volume.Attributes {
 	return volume.Attributes{ReadOnly: m.readOnly}
 }
 
-// GetMetrics returns those of the file system that the path is on.
+// GetMetrics returns the metrics of the path's file system.
 func (m *mounter) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 	metrics, err := m.plugin.meter.FileSystem(ctx, m.path)
 	return metrics, m.Error("GetMetrics", err)

@@ -8,9 +8,9 @@ import (
 )
 
 // SharesData reports whether two volumes are the same path, or one lies in the
-// other, by their names alone: links are not followed. What a pod's own hostPath
-// volume holds does not count: whoever looks at the whole node, as monitors do,
-// uses no volume of somebody else's by that.
+// other, by their names alone: links are not followed. Volumes inside a pod's
+// inline hostPath do not count: a pod that looks at the whole node, like a
+// monitor, uses no other pod's volume.
 func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
 	first, err := p.Source(a)
 	if err != nil {

@@ -24,12 +24,12 @@ type deleter struct {
 	missing atomic.Bool // nothing was there to be deleted
 }
 
-// NewDeleter implements [volume.DeletableVolumePlugin] for PersistentVolumes
-// that the plugin has provisioned on this node; others are refused with a
+// NewDeleter implements [volume.DeletableVolumePlugin] for PersistentVolumes that
+// the plugin has provisioned on this node; others are refused with a
 // *[volume.InvalidSpecError] or [ErrOtherNode], and so are another reclaim policy
-// than Delete, and a directory that is below no configured base any more. What
-// the PersistentVolume says is not trusted: what is deleted is decided by the
-// marks, and whether, by the host's [volume.ReleaseVerifier].
+// than Delete, and a directory that is below no configured base any more. The
+// PersistentVolume is not trusted: the marks decide which directory is deleted,
+// the host's [volume.ReleaseVerifier] decides whether.
 func (m maker) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
 	d, err := m.plugin.newDeleter(spec)
 	if err != nil {
@@ -89,20 +89,22 @@ func (d *deleter) GetMetrics(context.Context) (*volume.Metrics, error) {
 // Found implements [volume.StorageFinder].
 func (d *deleter) Found() bool { return !d.missing.Load() }
 
-// Delete deletes the volume's directory, archives it, or forgets it, as
-// onDelete of its class and [OnDeleteAnnotation] say, whichever keeps more.
-// Nothing is touched that podvol has not made for just this volume and claim,
-// nor unless the host's [volume.ReleaseVerifier] lets it be destroyed and no part
-// of it is mounted elsewhere on this node; both are looked at again once the
-// directory is open. Who uses its path does not count where the marks say that this
-// is another volume's by now. What is gone is success; after a failure, a crash or the
-// end of ctx another call goes on. Errors are a *[volume.MissingRoleError], the
-// verifier's, [volume.ErrInUse], a *[removetree.MountError] for what is
-// mounted in it, and a *[DirectoryError], in a *[volume.Error].
+// Delete deletes the volume's directory, archives it, or forgets it, as onDelete of its
+// class and [OnDeleteAnnotation] say, whichever keeps more.
+//
+//   - It touches only what podvol has made for just this volume and claim, and only if the
+//     host's [volume.ReleaseVerifier] allows it and no part of it is mounted elsewhere on
+//     this node. It checks both again once the directory is open.
+//   - Users of its path do not count if the path is another volume's by now, by the marks.
+//   - A missing directory is success. After a failure, a crash or the end of ctx another
+//     call goes on.
+//   - Errors are a *[volume.MissingRoleError], the verifier's, [volume.ErrInUse], a
+//     *[removetree.MountError] for a mount in it, and a *[DirectoryError], in a
+//     *[volume.Error].
 func (d *deleter) Delete(ctx context.Context) error {
 	release := &release{plugin: d.plugin, pv: d.pv, path: d.pv.Spec.HostPath.Path}
 	err := release.verifyUnused(ctx)
-	if err == nil || errors.Is(err, volume.ErrInUse) { // maybe by who has the path by now
+	if err == nil || errors.Is(err, volume.ErrInUse) { // maybe by the path's new volume
 		err = d.plugin.do(ctx, "delete "+d.pv.Spec.HostPath.Path, func() error { return d.remove(ctx, release) })
 	}
 	if err != nil {

@@ -55,7 +55,7 @@ func (m made) checkBook(ctx context.Context, files volume.HostFiles) error {
 func (m made) checkThere(ctx context.Context, files volume.HostFiles) error {
 	path := filepath.Join(m.dir, m.path)
 	if _, err := files.Stat(ctx, path); !errors.Is(err, fs.ErrNotExist) {
-		return nil // it is there, or the next look says what is wrong
+		return nil // it is there, or the next look fails
 	}
 	if err := m.checkBook(ctx, files); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (p *plugin) checkMounted(ctx context.Context, class *dirClass) error {
 	}
 	_, err := p.files.Stat(ctx, sharedirs.BookOf(class.dir))
 	if !errors.Is(err, fs.ErrNotExist) {
-		return nil // it is there, or the next open says what is wrong
+		return nil // it is there, or the next open fails
 	}
 	onRecord, err := volumes(ctx)
 	if err != nil {

@@ -45,11 +45,11 @@ type recycling struct {
 
 // Recycle implements [volume.RecyclableVolumePlugin] as [RecycleConfig] says. The
 // host must have the role [volume.ReleaseVerifier], whose refusal is returned and
-// ends what has begun; else the error is a *[volume.MissingRoleError]. The spec
-// has to be that of the PersistentVolume as stored, with UIDs. The error is a
-// *[volume.DryRunError], a *[volume.IncompleteError] that says how far it came, or
-// what kept it from beginning, such as a *[volume.InvalidSpecError],
-// [ErrOtherNode], [volume.ErrInUse] or [ErrHoldsVolumes], in a *[volume.Error]. Record is not
+// ends a recycling under way; else the error is a *[volume.MissingRoleError]. The
+// spec must be the stored PersistentVolume's, with UIDs. The error is a
+// *[volume.DryRunError], a *[volume.IncompleteError] that says how far it came,
+// or the obstacle, such as a *[volume.InvalidSpecError], [ErrOtherNode],
+// [volume.ErrInUse] or [ErrHoldsVolumes], in a *[volume.Error]. Record is not
 // called after the return.
 func (m emptier) Recycle(ctx context.Context, pvName string, spec *volume.Spec, record volume.RecycleEventRecorder) error {
 	r, err := m.plugin.newRecycling(pvName, spec)
@@ -129,7 +129,7 @@ func (r *recycling) recycle(ctx context.Context) error {
 	return err
 }
 
-// scrub does what is configured. It may outlive the call to Recycle.
+// scrub takes the configured action. It may outlive the call to Recycle.
 func (r *recycling) scrub(ctx context.Context) error {
 	root, path, err := r.open()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
-// archive moves what is in the volume, which lies at path, into the archive.
+// archive moves the content of the volume, which lies at path, into the archive.
 func (r *recycling) archive(ctx context.Context, root *os.File, path string, options wipe.Options) error {
 	archives, err := r.openArchive(path)
 	if err != nil {
@@ -31,7 +31,7 @@ func (r *recycling) archive(ctx context.Context, root *os.File, path string, opt
 	return r.finished("moved", err)
 }
 
-// archiveName leaves room for what is added to it in a name of at most 255 bytes.
+// archiveName leaves room for additions in a name of at most 255 bytes.
 func archiveName(pv, release string) string {
 	const most = 200
 	return strings.TrimRight(pv[:min(len(pv), most)], ".-") + "-" + release

@@ -58,7 +58,7 @@ func (r *release) verifyUnused(ctx context.Context) error {
 func (r *release) verifyUnmounted() error {
 	dir, err := os.OpenFile(r.path, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return nil // its deletion finds out what is there
+		return nil // its deletion finds out why
 	}
 	if err != nil {
 		return err

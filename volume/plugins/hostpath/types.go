@@ -71,8 +71,8 @@ func makeFile(ctx context.Context, files volume.HostFiles, path string) error {
 	return files.MakeFile(ctx, path, filePerm)
 }
 
-// wrongType says that a path is not what its type asks for; found is what is there,
-// empty if nothing is.
+// wrongType says that a path is not of its type; found names the actual one,
+// empty if nothing is there.
 func wrongType(path string, want pathType, found string) error {
 	e := &volume.Failure{Cause: ErrWrongType, Subject: path}
 	switch {
@@ -97,7 +97,7 @@ func ensure(ctx context.Context, files volume.HostFiles, path string, want pathT
 	}
 	info, err := files.Stat(ctx, path)
 	if errors.Is(err, fs.ErrNotExist) && want.create != nil {
-		// Another process may be faster; what counts is what is there afterwards.
+		// Another process may be faster; the path's type afterwards counts.
 		if err := want.create(ctx, files, path); err != nil && !errors.Is(err, fs.ErrExist) {
 			return createError(path, want, err)
 		}

@@ -15,7 +15,7 @@ import (
 type binding struct {
 	// path is the directory of the node; empty where it is not known.
 	path string
-	// source is that of the mount which shows the path.
+	// source is the source of the mount that shows the path.
 	source   string
 	readOnly bool
 	// certain: the path is the only one, and the volume has no mount options

@@ -98,20 +98,20 @@ func (d *deleter) failed(op string, err error) error {
 	return &volume.Error{Op: op, Plugin: PluginName, Volume: d.pv.Name, Err: err}
 }
 
-// Delete empties the file system or wipes the device, as [CleanConfig] says, so
-// that the disk can be offered anew once the PersistentVolume is gone. Before, and
-// all the while, the host's [volume.ReleaseVerifier] must let the data be
-// destroyed, what is at the path must be the volume's own disk, and nothing else on this node
-// may have it mounted. It works from an open directory or device, never follows
-// a link or goes into a mount, and looks at everything before it removes anything:
-// mounts below the volume are refused then. A directory lost+found of ext4 stays,
-// emptied. It returns nil only after it has found nothing left and that is on the
-// disk. After a failure, a crash or the end of ctx another call goes on.
+// Delete empties the file system or wipes the device, as [CleanConfig] says, so that the
+// disk can be offered anew once the PersistentVolume is gone. It returns nil only after it
+// has found nothing left and that is on the disk.
 //
-// The error is a *[volume.Error] with a *[volume.MissingRoleError], the verifier's,
-// a *[volume.DryRunError], an *[volume.IncompleteError] that says how far it came, a
-// [volume.ErrInUse], the refusal of a disk that is not the volume's, or what
-// the file system or device answered.
+//   - Before, and all the while, the host's [volume.ReleaseVerifier] must allow it, the disk
+//     at the path must be the volume's own, and nothing else on this node may have it
+//     mounted.
+//   - It works from an open directory or device, never follows a link or goes into a mount,
+//     and looks at everything before it removes anything: mounts below the volume are
+//     refused then. A directory lost+found of ext4 stays, emptied.
+//   - After a failure, a crash or the end of ctx another call goes on.
+//   - The error is a *[volume.Error] with a *[volume.MissingRoleError], the verifier's, a
+//     *[volume.DryRunError], an *[volume.IncompleteError] that says how far it came, a
+//     [volume.ErrInUse], the refusal of another disk, or the file system's or device's.
 func (d *deleter) Delete(ctx context.Context) error {
 	releases, err := volume.Role[volume.ReleaseVerifier](d.plugin.Host)
 	if missing, ok := errors.AsType[*volume.MissingRoleError](err); ok {
@@ -160,9 +160,9 @@ func (c *cleaning) clean(ctx context.Context) error {
 	return c.cleanFiles(ctx, dir, e)
 }
 
-// mayClean refuses what does not lie where the node's administrator has volumes
-// cleaned. The last element of the path may be a link to a device, which whoever
-// has put it there has offered; a file system must be mounted at the very path.
+// mayClean refuses a path that is not where the node's administrator has volumes
+// cleaned. Its last element may be a link to a device, which the link's maker has
+// offered; a file system must be mounted at the very path.
 func (c *cleaning) mayClean() error {
 	parent, err := filepath.EvalSymlinks(filepath.Dir(c.path))
 	if err != nil {
@@ -180,9 +180,9 @@ func (c *cleaning) mayClean() error {
 }
 
 // SharesData reports whether two volumes have a directory in common, by their
-// paths. Those that are known to be on two nodes, or on two disks, have not. A path
-// that is refused is nobody's, unless cleaned it is the other's, lies in it or
-// around it: then the error says what is wrong with it.
+// paths. Volumes that are known to be on two nodes, or on two disks, have not. A
+// refused path shares nothing, unless cleaned it is the other's, lies in it or
+// around it: then the error is its refusal.
 func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
 	pathA, errA := p.pathOf(a)
 	pathB, errB := p.pathOf(b)

@@ -21,7 +21,7 @@ const (
 	// wipedHead and wipedTail are what package format wants to be zeroes.
 	wipedHead = 4 << 20
 	wipedTail = 1 << 20
-	// wipedAround is what is overwritten around a signature.
+	// wipedAround is the size that is overwritten around a signature.
 	wipedAround = 64 << 10
 	// atOnce is how much is overwritten by one call, which cannot be cancelled.
 	atOnce = 64 << 20

@@ -70,9 +70,9 @@ func kept(options wipe.Options) int64 {
 	return 1
 }
 
-// unused makes sure that the volume is where it was, and that nothing else on this
-// node shows what is in it: no pod's bind, no mount below it, no other mount of
-// its directory. A mount of the whole file system of which the volume is a
+// unused makes sure that the volume is where it was, and that nothing else on
+// this node shows its content: no pod's bind, no mount below it, no other mount
+// of its directory. A mount of the whole file system of which the volume is a
 // directory is none of these, unless it is a volume's itself.
 func (c *cleaning) unused(e mount.Entry) error {
 	top, mounted, err := c.table.At(c.path)
@@ -108,8 +108,8 @@ func (c *cleaning) unused(e mount.Entry) error {
 	return nil
 }
 
-// keepIn returns the name of the directory that belongs to the file system and not
-// to who has used it.
+// keepIn returns the name of the directory that belongs to the file system and
+// not to the volume's users.
 func keepIn(dir *os.File, e mount.Entry) string {
 	if !slices.Contains([]string{"ext2", "ext3", "ext4"}, e.FSType) || e.Root != "/" {
 		return ""

@@ -9,7 +9,7 @@ import (
 // Config is how the plugin works. Its zero value is what nodes need: released
 // volumes keep their data.
 type Config struct {
-	// Clean is what is done with released volumes whose reclaim policy is Delete.
+	// Clean says how released volumes with reclaim policy Delete are cleaned.
 	Clean CleanConfig
 	// System is where devices are described; its zero value is the process's own
 	// machine.
@@ -19,19 +19,19 @@ type Config struct {
 // CleanConfig is what Delete does with a volume. The PersistentVolume of a volume
 // that could not be cleaned stays, and says why.
 type CleanConfig struct {
-	// Action is what is done; "" is nothing: NewDeleter refuses.
+	// Action chooses what to do; "" is nothing: NewDeleter refuses.
 	Action CleanAction
 	// Below are the directories strictly below which a volume's path must lie to be
-	// cleaned, links of all but its last element resolved: those that discovery
-	// looks into. No PersistentVolume, whoever writes it, can have anything else of
-	// the node cleaned. Empty: nothing is cleaned.
+	// cleaned, links of all but its last element resolved: the ones that discovery
+	// looks into. No PersistentVolume can have anything else of the node cleaned.
+	// Empty: nothing is cleaned.
 	Below []string
 	// Devices is how block devices are wiped, also those with a file system that
 	// the plugin has made; "" refuses them.
 	Devices WipeMethod
 }
 
-// CleanAction is what is done with the content of a released volume.
+// CleanAction is the action on a released volume's content.
 type CleanAction string
 
 const (

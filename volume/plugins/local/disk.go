@@ -15,11 +15,11 @@ import (
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
-// checkDisk makes sure that what is at a volume's path is the disk that the
-// PersistentVolume says it is (annotation podvol.io/local-volume-id): another
-// one that was put there is not podvol's, and where nothing is mounted,
-// a pod would write to the node's own disk. A PersistentVolume that does not say
-// has whatever is at its path, as in Kubernetes.
+// checkDisk makes sure that the disk at a volume's path is the one that the
+// PersistentVolume names (annotation podvol.io/local-volume-id): another disk
+// there is not podvol's, and without a mount a pod would write to the node's own
+// disk. A PersistentVolume without the annotation has any disk at its path, as in
+// Kubernetes.
 func (p *plugin) checkDisk(ctx context.Context, pv *v1.PersistentVolume, isDevice bool) error {
 	if localdisk.RecordedID(pv) == "" {
 		return nil

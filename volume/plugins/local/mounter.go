@@ -22,7 +22,7 @@ type bound struct {
 	plugin *plugin
 }
 
-// GetMetrics returns those of the file system that the directory is on.
+// GetMetrics returns the metrics of the directory's file system.
 func (b *bound) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 	metrics, err := podmount.Metrics(ctx, b.Host.GetMounter(), &b.plugin.meter, b.GetPath())
 	return metrics, b.Error("GetMetrics", err)
@@ -126,7 +126,7 @@ type unmounter struct{ bound }
 
 func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.GetPath()) }
 
-// TearDownAt never forces and never detaches: what is bound may be on a block
+// TearDownAt never forces and never detaches: the volume may be on a block
 // device, whose file system would live on unseen.
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
 	return u.Error("TearDown", podmount.TearDown(ctx, u.Host.GetMounter(), dir, mount.UnmountOptions{}))

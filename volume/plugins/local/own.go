@@ -15,10 +15,9 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// own gives what is to be bound to the pod's fsGroup, unless another pod uses
-// the volume: that one may have another fsGroup, and its files are not taken from
-// it (Kubernetes v1.37). Done is to be called when the volume is bound: until
-// then no other pod looks whether it is used.
+// own gives the volume to the pod's fsGroup, unless another pod uses it, maybe
+// with another fsGroup (Kubernetes v1.37). Call done when the volume is bound:
+// until then no other pod looks whether it is used.
 func (m *mounter) own(ctx context.Context, bind mount.Request, args volume.MounterArgs) (done func(), err error) {
 	if args.FsGroup == nil || m.readOnly() {
 		return func() {}, nil

@@ -1,20 +1,18 @@
 // Package local gives pods directories of the node that are declared as
-// PersistentVolumes: plugin kubernetes.io/local-volume. The directory is bound
-// into the pod's. Where the path is a block device, its file system is mounted
-// once on the node, after a blank device was given one, and that is bound into
-// the pods'; or pods get the device itself, with volumeMode Block. Whether this
-// node is the volume's node (spec.nodeAffinity) is for the caller to see to. A
-// volume whose only access mode is ReadOnlyMany is bound read-only.
+// PersistentVolumes: plugin kubernetes.io/local-volume.
 //
-// A PersistentVolume that says which disk it is, as those of package
-// localdiscovery do (annotation podvol.io/local-volume-id), is refused while another
-// one, or none, is at its path. One that was released from its claim keeps its
-// data; with reclaim policy Delete it can be cleaned for the next claim, where
-// [Config] says so.
-//
-// A volume is given to the pod's fsGroup before it is bound, so that one that is
-// bound has been given to it whole. As with the kubelet, only the first pod's
-// fsGroup counts as long as several use the volume.
+//   - A directory is bound into the pod's.
+//   - A block device gets a file system if it is blank, which is mounted once on the node
+//     and bound into the pods'. With volumeMode Block pods get the device itself.
+//   - The caller must check that this node is the volume's (spec.nodeAffinity).
+//   - A volume whose only access mode is ReadOnlyMany is bound read-only.
+//   - A PersistentVolume that names its disk, like package localdiscovery's (annotation
+//     podvol.io/local-volume-id), is refused while another one, or none, is at its path.
+//   - One that was released from its claim keeps its data. With reclaim policy Delete it
+//     can be cleaned for the next claim, where [Config] says so.
+//   - A volume is given to the pod's fsGroup before it is bound, so a bound one has been
+//     given to it whole. As with the kubelet, only the first pod's fsGroup counts while
+//     several use the volume.
 package local
 
 import (

@@ -15,23 +15,21 @@ import (
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
-// BreakerConfig says when mounts from a server that does not answer are refused
-// at once, and how often it is tried then. Its zero value is what nodes need.
+// BreakerConfig says when mounts from a server that does not answer are refused at once,
+// and how often it is tried then. Its zero value suits nodes.
 //
-// What counts is a mount that had no answer: the cause [mount.ErrTimedOut], also
-// where its context's deadline ended it after three seconds or more, and every
-// mount that has not ended after Patience, though it goes on. A server that
-// refuses a mount (access denied, no such export or version) has answered, and
-// so has one whose mount succeeds, at whatever time: that ends the trouble. A
-// refused connection costs no time and is not counted; while a server is
-// tried again it means that it is not back. What is wrong with the node or the
-// volume, a mount that was cancelled, unmounts and measurements say nothing:
-// they concern single mounts, which may hang on a server that takes others.
-//
-// A server is its name or address and what of the mount options leads to
-// another of its services, such as port= and vers=3: what a firewall keeps from
-// the one may reach the other. It is forgotten when it answers, or when nobody
-// has asked for it for ten times LastPause.
+//   - A mount counts that had no answer: the cause [mount.ErrTimedOut], also where its
+//     context's deadline ended it after three seconds or more, and a mount that has not
+//     ended after Patience, though it goes on.
+//   - A server that refuses a mount (access denied, no such export or version) has
+//     answered. So has one whose mount succeeds, however late: that ends the trouble.
+//   - A refused connection costs no time and is not counted. While a server is tried again
+//     it means that the server is not back.
+//   - Faults of the node or the volume, cancelled mounts, unmounts and measurements do not
+//     count: they concern single mounts, which may hang on a server that takes others.
+//   - A server is its name or address with the mount options that lead to another of its
+//     services, such as port= and vers=3: a firewall may keep clients from one of them.
+//   - It is forgotten when it answers, or after ten times LastPause without a mount.
 type BreakerConfig struct {
 	// Failures is how many mounts in a row without an answer it takes; 0 means 3,
 	// less than 0 that no mount is ever refused.
@@ -171,15 +169,15 @@ func (b *breaker) sweep(now time.Time) {
 	}
 }
 
-// health returns what is known of a server.
+// health returns a server's state.
 func (b *breaker) health(server endpoint) volume.SourceHealth {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.look(server)
 }
 
-// worst returns what is known of that service of a server which is in the worst
-// trouble; of the server as such if none is in any.
+// worst returns the state of a server's service in the worst trouble, or the
+// server's own if none is in any.
 func (b *breaker) worst(server string) volume.SourceHealth {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,7 +204,7 @@ func compareTrouble(a, b volume.SourceHealth) int {
 	return cmp.Or(cmp.Compare(a.Failures, b.Failures), a.RetryAt.Compare(b.RetryAt), strings.Compare(b.Source, a.Source))
 }
 
-// look returns what is known of a server by now. The caller holds the lock.
+// look returns a server's state by now. The caller holds the lock.
 func (b *breaker) look(server endpoint) volume.SourceHealth {
 	h := volume.SourceHealth{Source: server.String(), Answers: true}
 	c, known := b.servers[server]
@@ -240,8 +238,8 @@ func (e *retryError) RetryAt() time.Time { return e.at }
 
 var errNoAnswerYet = errors.New("it has not ended, and the server has not answered so far")
 
-// setUp is [podmount.SetUp] that asks no server that is known not to answer.
-// What is mounted already is success, whatever its server does.
+// setUp is [podmount.SetUp] that asks no server that is known not to answer. A
+// volume that is mounted already is success, whatever its server does.
 func (p *plugin) setUp(ctx context.Context, e export, request mount.Request, same func(mount.Entry) bool) (made bool, err error) {
 	m := p.Host.GetMounter()
 	return podmount.SetUpBy(ctx, m, request, same, func() error {

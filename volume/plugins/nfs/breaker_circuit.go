@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// circuit is what is known of one server: closed while mounts from it are made,
-// open while they are refused, but for one that tries the server from retryAt
-// on. Nothing in it looks at a clock; times that are given to it never go back.
+// circuit is the state of one server: closed while mounts from it are made, open
+// while they are refused, except one that tries the server from retryAt on.
+// Nothing in it looks at a clock; times that are given to it never go back.
 type circuit struct {
 	config *BreakerConfig
 
@@ -91,8 +91,8 @@ func (c *circuit) end(a *attempt, now time.Time, v verdict, err error) {
 	}
 }
 
-// settle counts what has taken too long by now, when it had, and forgets what
-// is long ago.
+// settle counts attempts that have taken too long, at the time when they had, and
+// forgets old ones.
 func (c *circuit) settle(now time.Time) {
 	for first := c.waiting.Front(); first != nil; first = c.waiting.Front() {
 		a := first.Value.(*attempt)

@@ -126,7 +126,7 @@ func (m *mounter) makeAndMount(ctx context.Context, request mount.Request, args 
 	if err != nil {
 		return m.notMade(err, missing)
 	}
-	// Whatever it is by now: what is not ours does not get the mode.
+	// It may be another directory by now; only ours gets the mode.
 	_, err = m.plugin.setUp(ctx, m.export, request, m.isMounted)
 	return err
 }

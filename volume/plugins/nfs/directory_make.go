@@ -36,9 +36,9 @@ func (e *pathError) Error() string {
 
 func (e *pathError) Unwrap() error { return e.err }
 
-// unfinished is the mode in which a directory is made: what only its owner may
-// use needs no sticky bit, so nobody makes one like that on purpose, and whoever
-// finds it, empty and the agent's own, gives it the mode that it was made for.
+// unfinished is the mode in which a directory is made: a directory that only its
+// owner may use needs no sticky bit, so no program makes one like that on
+// purpose. A call that finds it, empty and the agent's own, gives it its mode.
 const unfinished = unix.S_ISVTX | 0o700
 
 // maker makes directories of one mode.
@@ -55,11 +55,11 @@ func newMaker(mode uint32) maker {
 	}}
 }
 
-// makeBelow makes what is missing of a clean, relative path beneath root with
-// this mode, whatever the umask is; a set-group-id bit that a directory inherits
-// stays. What exists is left as it is, unless it is [unfinished]: the mode comes
-// last. No link is followed, and no other file system entered. It is idempotent,
-// and safe where others make the same. The error is a *pathError.
+// makeBelow makes the missing directories of a clean, relative path beneath root
+// with this mode, whatever the umask is; an inherited set-group-id bit stays.
+// Existing ones are left as they are, unless [unfinished]: the mode comes last.
+// No link is followed, and no other file system entered. It is idempotent, and
+// safe where others make the same. The error is a *pathError.
 func makeBelow(root *os.File, path string, mode uint32) error {
 	return newMaker(mode).below(root, path)
 }
@@ -201,10 +201,10 @@ func lookAt(fd int) (st unix.Statx_t, err error) {
 }
 
 // finish gives a directory of parent its mode. mkdir(2) never sets the
-// set-group-id bit, and a default ACL or umask takes bits away. Whoever may write
-// in parent can have put another directory in place of the one that was made,
-// which keeps its own mode: unless it is as new ones are, and so belongs to
-// nobody else, the error matches [justmade.ErrOther].
+// set-group-id bit, and a default ACL or umask takes bits away. A user who may
+// write in parent may have put another directory in its place, which keeps its
+// own mode: unless it looks like a new one of ours, the error matches
+// [justmade.ErrOther].
 func (m maker) finish(parent, fd int) error {
 	st, err := lookAt(fd)
 	if err != nil {
@@ -235,8 +235,8 @@ func (m maker) finish(parent, fd int) error {
 	return nil
 }
 
-// removeMade takes back what is not as it should be: the next try would take it
-// for somebody's.
+// removeMade removes a directory that is not as it should be: the next try would
+// take it for another owner's.
 func removeMade(dir int, name string) error {
 	return eintr.Do(func() error { return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) })
 }

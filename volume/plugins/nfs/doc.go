@@ -2,28 +2,28 @@
 // or by a PersistentVolume.
 //
 // Whether a share is mounted is asked of the mount table; the share itself is
-// never touched, since a server may not answer and a share may be closed to
-// root. [Config] has what a node's administrator may choose; all of it but the
-// first is off until then.
+// never touched, since a server may not answer and a share may be closed to root.
+// [Config] has the administrator's choices; all but the first are off by default.
 //
 // # Servers that do not answer
 //
 // After some mounts without an answer, further ones from the same server are
 // refused at once with a [ServerDownError], until one that is let through
-// succeeds ([BreakerConfig]). What is mounted already is not concerned. The state
-// of each server is in the volume manager's Explain (Server of a volume's status)
+// succeeds ([BreakerConfig]). Existing mounts are not concerned. The state of
+// each server is in the volume manager's Explain (Server of a volume's status)
 // and its metric podvol_volume_server_up; volume.HealthOf asks the plugin itself.
 // Teardown goes from a normal unmount to a forced and a lazy one
 // (Config.ForceAfter, LazyAfter).
 //
 // A call that hangs when a volume is detached, as the question for its metrics,
-// keeps its thread until the server answers; nothing can end it before. Whoever
-// is the last to use an NFSv4 volume tells the server good-bye, an unmount as well
-// as such a question, and waits for its answer: up to ten seconds, one after the
-// other, while the server calls the client busy since it has other mounts, and
-// where the server is gone for good until the mount's time is over, three minutes
-// with the usual timeo and retrans of nfs(5) (Linux, nfs4_proc_destroy_clientid;
-// measured on 6.1). The volume itself is gone by then and nothing waits for that.
+// keeps its thread until the server answers; nothing can end it before. The last
+// use of an NFSv4 volume, an unmount or such a question, tells the server
+// good-bye and waits for its answer (Linux, nfs4_proc_destroy_clientid; measured
+// on 6.1): up to ten seconds, one after the other, while the server calls the
+// client busy since it has other mounts. Where the server is gone for good it
+// waits until the mount's time is over, three minutes with the usual timeo and
+// retrans of nfs(5). The volume itself is gone by then and nothing waits for
+// that.
 //
 // A volume whose directory the server has made anew is stale: every use of it
 // fails, and its metrics say so ([mount.ErrStaleHandle]). It is not mounted again
@@ -34,9 +34,8 @@
 //
 // Inline volumes have mount options by the pod's annotation
 // mount-options.podvol.io/<volume>, and a missing directory below an export is
-// made for make-directory.podvol.io/<volume>, as far as the node's
-// [InlinePolicy] allows it to volumes of that server. What it does not allow is
-// [ErrNotAllowed].
+// made for make-directory.podvol.io/<volume>, as far as the node's [InlinePolicy]
+// allows it to volumes of that server. Anything else is [ErrNotAllowed].
 //
 // # Recycling
 //
@@ -52,15 +51,15 @@
 //
 //   - server and share: the export; required.
 //   - subDir: the directory's path below it, made of ${pvc.metadata.name},
-//     ${pvc.metadata.namespace} and ${pv.metadata.name}; default: the latter.
-//     Nothing that leads out of the share is accepted, and two volumes never get
-//     the same; what exists already is never used.
+//     ${pvc.metadata.namespace} and ${pv.metadata.name}; default: the latter. No
+//     path may lead out of the share, and two volumes never get the same. An
+//     existing directory is never used.
 //   - mountPermissions: the directory's mode in octal; default, also of "0":
-//     that of [ProvisionConfig].
+//     [ProvisionConfig]'s.
 //   - onDelete: delete, archive (rename it to archived-…) or retain; default:
-//     that of [ProvisionConfig].
+//     [ProvisionConfig]'s.
 //
-// What was provisioned is marked in the directory .podvol of the share, which no
+// Provisioned directories are marked in the share's directory.podvol, which no
 // volume can have or see. Only a marked directory is ever deleted or archived,
 // and only for the volume that it was made for. Delete asks the host as recycling
 // does: without the role volume.ReleaseVerifier, of which package

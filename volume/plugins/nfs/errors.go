@@ -6,8 +6,8 @@ import (
 	"github.com/podvol/podvol/volume/internal/wipe"
 )
 
-// Causes of errors about the directories of volumes, for [errors.Is]. What is there is
-// kept.
+// Causes of errors about the directories of volumes, for [errors.Is]. Existing
+// files are kept.
 const (
 	ErrOccupied     = sharedirs.ErrOccupied     // something is at the volume's path that is not its own
 	ErrRetained     = sharedirs.ErrRetained     // it is the volume's former directory, which was retained; matches ErrOccupied
@@ -24,7 +24,7 @@ const (
 	ErrHoldsVolumes = sharedirs.ErrHoldsVolumes // the volume is not emptied, since volumes are provisioned in it
 
 	// ErrNotMade: the directory that a volume asks for could not be made. The error
-	// wraps that of the mount, too, which missed it.
+	// also wraps the one of the mount, which missed it.
 	ErrNotMade volume.Cause = "the directory could not be made"
 	// ErrNotAllowed: a pod asks a server for an option or a directory that this
 	// node's policy does not allow. Nothing was touched.

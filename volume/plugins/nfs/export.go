@@ -118,8 +118,8 @@ func parseTableSource(source string) (export, bool) {
 // same reports whether two exports are the same, however they are spelt.
 func (e export) same(other export) bool { return e.normal() == other.normal() }
 
-// normal is the one spelling that all of the same export have: that of its
-// server, and the kernel drops superfluous slashes at the end of a path.
+// normal is the one spelling of an export: its server has one, and the kernel
+// drops superfluous slashes at the end of a path.
 func (e export) normal() export {
 	path := strings.TrimRight(e.path, "/")
 	if path == "" {
@@ -144,9 +144,9 @@ var _ volume.SourcePlacer = (*plugin)(nil)
 // SharesData reports whether two volumes are the same directory of the same
 // server, or one is a directory of the other. A server that goes by two names,
 // and two paths that the server makes the same, as NFSv4 does below fsid=0,
-// cannot be told to be the same. A source that is refused is one of nobody's
-// volumes, unless it may be another spelling of the other's server and path: then
-// the error says what is wrong with it.
+// cannot be told to be the same. A refused source shares nothing, unless it may
+// be another spelling of the other's server and path: then the error is its
+// refusal.
 func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
 	first, errA := p.exportOf(a)
 	second, errB := p.exportOf(b)

@@ -14,9 +14,9 @@ import (
 )
 
 // mayOverlap compares volumes of which at least one has a source that podvol
-// refuses. Another node's mount(8) may take it, so it may be every server and path
-// that somebody could read it as, and no others: whoever can make a pod can write
-// anything there. A volume that has no source at all may be any.
+// refuses. Another node's mount(8) may take it, so it may be every server and
+// path that a program could read it as. It may be no other: a user who can make a
+// pod can write anything there. A volume without a source may be any.
 func (p *plugin) mayOverlap(a, b *volume.Spec) bool {
 	first, err := p.Source(a)
 	if err != nil {
@@ -45,10 +45,11 @@ const (
 	maxColons = 32
 )
 
-// readSource returns all that a source may be read as. What is no server may have
-// part of the path in it, or the path part of the server, since mount(8) is given
-// both as one text, server:path. The kernel and mount.nfs(8) split that at the first
-// colon that is not in brackets; others, and those who take lists, at another.
+// readSource returns all readings of a source. A server that is none may have
+// part of the path in it, or the path part of the server, since mount(8) gets
+// both as one text, server:path. The kernel and mount.nfs(8) split that at the
+// first colon that is not in brackets; programs that take lists, and others, at
+// another.
 func readSource(source *v1.NFSVolumeSource) []reading {
 	all := []reading{{source.Server, readPath(source.Path)}}
 	if _, err := parseServer(source.Server); err == nil {
@@ -100,9 +101,10 @@ func mayBeSameServer(a, b string) bool {
 	return a == b || slices.ContainsFunc(readServer(a), func(reading string) bool { return slices.Contains(readings, reading) })
 }
 
-// readServer returns all that a server may be read as: only itself, or, where it is
-// none, what is left without its brackets, port or zone, or one of several, and the
-// addresses that inet_aton(3) and those who take all its numbers for decimal find.
+// readServer returns all readings of a server: only itself, or, where it is none,
+// the text without its brackets, port or zone, or one of several, and the
+// addresses that inet_aton(3) and programs that take all numbers for decimal
+// find.
 func readServer(given string) (readings []string) {
 	if server, err := parseServer(given); err == nil {
 		return []string{hostOf(server)}
@@ -140,8 +142,7 @@ func readHost(host string) (readings []string) {
 }
 
 // readAddress reads an IPv4 address of one to four numbers, of which the last
-// fills what is left, as inet_aton(3) does where octal says that a leading zero
-// means base 8.
+// fills the rest, like inet_aton(3); octal: a leading zero means base 8.
 func readAddress(s string, octal bool) (netip.Addr, bool) {
 	parts := strings.Split(strings.TrimSuffix(s, "."), ".")
 	if len(parts) > 4 {

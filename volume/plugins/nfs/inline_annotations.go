@@ -28,10 +28,10 @@ const (
 
 var _ volume.PodCheckPlugin = (*plugin)(nil)
 
-// CheckPod implements [volume.PodCheckPlugin]: it refuses annotations for what is
-// no inline NFS volume of the pod, those that cannot be read, and others of
-// podvol.io and the domains below it, which would be asked for in vain. Whether
-// the node's policy allows them is the volume's affair.
+// CheckPod implements [volume.PodCheckPlugin]: it refuses annotations for volumes
+// that are no inline NFS volumes of the pod, unreadable ones, and unknown ones of
+// podvol.io and the domains below it. Whether the node's policy allows them is
+// decided for the volume.
 func (p *plugin) CheckPod(pod *v1.Pod) error {
 	var faults []error
 	for _, key := range slices.Sorted(maps.Keys(pod.Annotations)) {
@@ -73,7 +73,7 @@ func misspelled(key, domain string) error {
 
 func annotationField(key string) string { return "metadata.annotations[" + strconv.Quote(key) + "]" }
 
-// annotated refuses an annotation for what is no inline NFS volume.
+// annotated refuses an annotation for a volume that is no inline NFS volume.
 func annotated(pod *v1.Pod, key, name string) error {
 	field := annotationField(key)
 	i := slices.IndexFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
@@ -105,8 +105,8 @@ func askedMode(pod *v1.Pod, name string) (*uint32, error) {
 	return modeIn(pod.Annotations, AnnotationMakeVolumeDirectory+"/"+name)
 }
 
-// modeIn reads an annotation: three octal digits, or four with those of the
-// set-group-id and the sticky bit, after which a directory's owner can use it.
+// modeIn reads an annotation: three octal digits, or four with the set-group-id
+// and the sticky bit. The directory's owner must be able to use it.
 func modeIn(annotations map[string]string, key string) (*uint32, error) {
 	value, ok := annotations[key]
 	if !ok {

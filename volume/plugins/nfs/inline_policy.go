@@ -19,16 +19,16 @@ import (
 //	mount-options.podvol.io/<volume>: vers=4.1,nconnect=4
 //	make-directory.podvol.io/<volume>: "0770"
 //
-// The first mounts an inline NFS volume of the pod with these options, the
-// second makes its directory below the export, with this mode, when a mount
-// says that it is missing. PersistentVolumes have an annotation for the latter,
+// The first mounts an inline NFS volume of the pod with these options, the second
+// makes its directory below the export, with this mode, when a mount says that it
+// is missing. PersistentVolumes have an annotation for the latter,
 // [AnnotationMakeDirectory], which needs MakeBelow as a pod's does: directories
-// are made on a share that others use too. Their mount options,
-// spec.mountOptions, are those of their author, and no policy is asked.
+// are made on a share that others use too. Their spec.mountOptions are their
+// author's choice, and no policy is asked.
 //
-// Options matter when a volume is mounted: what is mounted stays as it is, also
-// after the pod's annotations or the policy have changed. Its zero value allows
-// nothing, and a pod that asks nevertheless is refused.
+// Options matter when a volume is mounted: a mount stays as it is after the pod's
+// annotations or the policy have changed. Its zero value allows nothing, and a
+// pod that asks nevertheless is refused.
 type InlinePolicy struct {
 	// Servers are the servers that pods may ask something of. For each volume
 	// the entry with the closest Server counts, and no other: the name or address
@@ -41,10 +41,10 @@ type InlinePolicy struct {
 type ServerPolicy struct {
 	// Server is a host name, "*.suffix" for all names below it, an address, a
 	// network ("10.0.0.0/8"), or "*". Names are compared as the manifests spell
-	// them, without case, and are not resolved: a network does not hold the
-	// servers that are given by name, nor a name those given by address. So a
-	// network's entry can be left by whoever names its servers in DNS: what must
-	// hold for all is written for "*" too.
+	// them, without case, and are not resolved: a network does not hold servers
+	// given by name, nor a name servers given by address. So a user who names a
+	// network's servers in DNS escapes its entry: write rules for all servers under
+	// "*" too.
 	Server string `yaml:"server"`
 	// Allow are the options that pods may ask for: "timeo" with any value or
 	// none, "vers=4.1" with just this one. Some options reach further than the
@@ -62,8 +62,8 @@ type ServerPolicy struct {
 	MakeBelow []string `yaml:"makeBelow"`
 }
 
-// Check returns what is wrong with the policy: one error of [ErrBadPolicy]
-// for each fault, joined.
+// Check returns the policy's faults: one error of [ErrBadPolicy] for each,
+// joined.
 func (p InlinePolicy) Check() error {
 	c := policyChecker{seen: make(map[string]int)}
 	for i, s := range p.Servers {
@@ -72,7 +72,7 @@ func (p InlinePolicy) Check() error {
 	return c.err()
 }
 
-// policyChecker collects what is wrong with a policy.
+// policyChecker collects the faults of a policy.
 type policyChecker struct {
 	seen   map[string]int // servers, in their one spelling
 	faults []error
@@ -199,10 +199,10 @@ const maxPolicy = 1 << 20
 //	  defaults: [nosuid, nodev]
 //	  makeBelow: [/export/pods]
 //
-// The fields are those of [InlinePolicy] and [ServerPolicy]. Unknown and
-// repeated fields are refused with their line, as what is no YAML is, and faults
-// of the values by [ErrBadPolicy]. The text of an error holds no more of the
-// file than field names and the faulty values.
+// The fields are [InlinePolicy]'s and [ServerPolicy]'s. Unknown and repeated
+// fields, and faults of YAML, are refused with their line; faults of the values
+// by [ErrBadPolicy]. The text of an error holds no more of the file than field
+// names and the faulty values.
 func ParsePolicy(r io.Reader) (InlinePolicy, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxPolicy+1))
 	if err != nil {

@@ -27,8 +27,8 @@ type mounter struct {
 	share
 	export  export
 	options []string
-	// mustBeReadOnly is the volume's own wish, which what is mounted already must
-	// fulfil; options may say so too, but what is mounted has those of its time.
+	// mustBeReadOnly is the volume's own wish, which an existing mount must fulfil.
+	// Options may say so too, but an existing mount may have older ones.
 	mustBeReadOnly bool
 	// directory is to be made if it is missing; nil: not.
 	directory *directoryWish
@@ -123,15 +123,14 @@ func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
 	return u.Error("TearDown", podmount.TearDown(ctx, u.Host.GetMounter(), dir, u.plugin.ladder()))
 }
 
-// mountByOwnName mounts an export so that the mount table shows it by the name
-// that was asked for.
+// mountByOwnName mounts an export so that the mount table shows it by the name that was
+// asked for.
 //
-// Linux lets mounts of one file system of a server share a superblock, however
-// the server is spelt: by name and by address, and with NFSv4.1 by any two of its
-// addresses, since it says that it is the same (RFC 8881, 2.10.5). All of them
-// then show the name by which it was mounted first. That would be taken for
-// somebody else's mount later, so such a mount is made again with a superblock of
-// its own (nosharecache of nfs(5)): it is cached apart from the others.
+// Linux lets mounts of one file system of a server share a superblock, however the server
+// is spelt: by name or address, and with NFSv4.1 by any two of its addresses (RFC 8881,
+// 2.10.5). All of them then show the first one's name, and would be taken for another
+// export's mount later. So such a mount is made again with a superblock of its own
+// (nosharecache of nfs(5)), with a cache of its own.
 func mountByOwnName(ctx context.Context, m mount.Interface, e export, request mount.Request) error {
 	if err := mount.Mount(ctx, m, request); err != nil {
 		return err
@@ -147,7 +146,7 @@ func mountByOwnName(ctx context.Context, m mount.Interface, e export, request mo
 	return mount.Mount(ctx, m, request)
 }
 
-// showsAnother reports whether what is mounted at dir has another export's name.
+// showsAnother reports whether the mount at dir has another export's name.
 func showsAnother(m mount.Interface, e export, dir string) (bool, error) {
 	mounts := table.Of(m)
 	entry, mounted, err := mounts.At(dir)

@@ -55,7 +55,7 @@ var (
 )
 
 // Init implements [volume.VolumePlugin]. A configuration that cannot work is an
-// error, that of a policy as [InlinePolicy.Check] says.
+// error, for a policy [InlinePolicy.Check]'s.
 func (p *plugin) Init(host volume.VolumeHost) error {
 	if err := errors.Join(p.config.Inline.Check(), p.config.Recycle.check(), p.config.Provision.check()); err != nil {
 		return err
@@ -141,9 +141,9 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 	}
 	if e, ok := parseTableSource(entry.Source); ok {
 		rebuilt.Server, rebuilt.Path, rebuilt.ReadOnly = e.server, e.path, entry.ReadOnly()
-		// A mount of a part of the file system may be some other directory of
-		// the server's than the source says. Options other than the usual ones
-		// are those of a PersistentVolume or a pod, of which only some can be told.
+		// A mount of a part of the file system may be some other directory of the
+		// server's than the source says. Unusual options come from a PersistentVolume
+		// or a pod, and only some of them can be told.
 		result.Complete = (entry.Root == "" || entry.Root == "/") && hasUsualOptions(entry)
 	}
 	return result, nil
@@ -195,8 +195,8 @@ func (p *plugin) ladder() mount.UnmountOptions {
 type place struct{ given, real string }
 
 // placeOf resolves the links of a directory that nothing is mounted at. One that
-// does not exist has nothing mounted below it either. Whoever compares it with
-// the mount table reads that first: a directory may be made meanwhile.
+// does not exist has nothing mounted below it either. The caller reads the mount
+// table first: a directory may be made meanwhile.
 func placeOf(dir string) (place, error) {
 	real, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -210,15 +210,14 @@ func (p place) holds(target string) bool {
 	return pathin.Strictly(p.real, target) || pathin.Strictly(p.given, target)
 }
 
-// GetMetrics returns those of the server's file system. Where the server does
-// not answer in time, or no longer knows the directory (its export was removed
-// or made anew), the error is a *[mount.Error] of cause [mount.ErrTimedOut] or
-// [mount.ErrStaleHandle] with what to do, around the *[meter.Error].
+// GetMetrics returns the metrics of the server's file system. Where the server does not
+// answer in time, or no longer knows the directory (its export was removed or made anew),
+// the error is a *[mount.Error] of cause [mount.ErrTimedOut] or [mount.ErrStaleHandle]
+// with advice, around the *[meter.Error].
 //
-// A stale share stays as it is mounted: the pod's containers have it, and a
-// mount beneath theirs would not reach them. A set-up that finds it in the mount
-// table changes nothing, also after a restart of the agent; a new pod gets a
-// new mount with a new handle. The pod itself has to be deleted and made anew.
+// A stale share stays mounted: the pod's containers have it, and a mount beneath theirs
+// would not reach them. A set-up that finds it in the mount table changes nothing, also
+// after a restart of the agent. The pod must be deleted and made anew.
 func (s *share) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 	m := s.Host.GetMounter()
 	metrics, err := podmount.Metrics(ctx, m, &s.plugin.meter, s.GetPath())

@@ -76,8 +76,8 @@ func (p *plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, err
 // made before. The node does not matter; topologies become the volume's node
 // affinity. A node that they do not allow is refused.
 //
-// Errors are those of the mount, a *[ShareError] and a *[volume.InvalidSpecError],
-// all in a *[volume.Error]. Whatever they are, it may be repeated.
+// Errors are the mount's, a *[ShareError] and a *[volume.InvalidSpecError], all
+// in a *[volume.Error]. It may be repeated after any of them.
 func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
 	pv := m.persistentVolume(affinityOf(allowedTopologies))
 	if err := checkNode(pv, selectedNode); err != nil {

@@ -15,13 +15,12 @@ import (
 
 // ProvisionConfig has what storage classes leave open.
 type ProvisionConfig struct {
-	// MountPermissions are those of a volume's directory where the class has
-	// none, in Unix' bits (0o2770): read, write and search, setgid and sticky;
-	// the owner must have all three of his. 0 means 0755: what csi-driver-nfs's
-	// directories have in the end. It is safe, since only root can write,
-	// or with root_squash whom the server takes it for; pods that run as others
-	// need a class with 0777, or better 2770 and the group of the share as a
-	// supplemental group.
+	// MountPermissions are the mode of a volume's directory where the class has
+	// none, in Unix' bits (0o2770): read, write and search, setgid and sticky; the
+	// owner must have all three. 0 means 0755, as csi-driver-nfs's directories have
+	// in the end. It is safe, since only root can write, or with root_squash the
+	// user that root is mapped to; pods that run as others need a class with 0777,
+	// or better 2770 and the group of the share as a supplemental group.
 	MountPermissions uint32
 	// OnDelete is what becomes of a volume's directory where the class does not
 	// say it: "delete", "archive" or "retain". Empty means "delete", as with
@@ -74,7 +73,7 @@ func parseShare(server, share string) (export, error) {
 	if err != nil {
 		return export{}, fmt.Errorf("server and share of the storage class: %w", err)
 	}
-	// One spelling only, for what is below it is found by it again.
+	// One spelling only, since paths below it are found by it again.
 	e.path = e.normal().path
 	if e.path != "/" && sharedirs.CheckRelative(e.path[1:]) != nil {
 		return export{}, volume.Invalid("parameters.share", "is %q; it must be a path without \".\" or empty elements", share)

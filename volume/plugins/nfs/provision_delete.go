@@ -32,11 +32,11 @@ type deleter struct {
 	missing  atomic.Bool // nothing was there to be deleted
 }
 
-// NewDeleter implements [volume.DeletableVolumePlugin] for PersistentVolumes
-// that the plugin has provisioned; others are refused with a
-// *[volume.InvalidSpecError], and so is another reclaim policy than Delete. What
-// the PersistentVolume says is not trusted: what is deleted is decided by the
-// marks on the share, and whether, by the host's [volume.ReleaseVerifier].
+// NewDeleter implements [volume.DeletableVolumePlugin] for PersistentVolumes that
+// the plugin has provisioned; others are refused with a
+// *[volume.InvalidSpecError], and so is another reclaim policy than Delete. The
+// PersistentVolume is not trusted: the marks on the share decide which directory
+// is deleted, the host's [volume.ReleaseVerifier] decides whether.
 func (p *plugin) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
 	d, err := p.newDeleter(spec)
 	if err != nil {
@@ -94,15 +94,17 @@ func (d *deleter) GetMetrics(context.Context) (*volume.Metrics, error) {
 // Found implements [volume.StorageFinder].
 func (d *deleter) Found() bool { return !d.missing.Load() }
 
-// Delete deletes the volume's directory, archives it, or forgets it, as
-// onDelete of its class and [OnDeleteAnnotation] say, whichever keeps more.
-// Nothing is touched that podvol has not made for just this volume and claim,
-// nor unless the host's [volume.ReleaseVerifier] lets it be destroyed and no pod
-// of this node has it mounted; both are looked at again once the share is
-// mounted. Who uses its path does not count where the marks say that this is another
-// volume's by now. What is gone is success; after a failure, a crash or the end of ctx
-// another call goes on. Errors are a *[volume.MissingRoleError], the verifier's,
-// [volume.ErrInUse], those of the mount, and a *[ShareError], in a *[volume.Error].
+// Delete deletes the volume's directory, archives it, or forgets it, as onDelete of its
+// class and [OnDeleteAnnotation] say, whichever keeps more.
+//
+//   - It touches only what podvol has made for just this volume and claim, and only if the
+//     host's [volume.ReleaseVerifier] allows it and no pod of this node has it mounted. It
+//     checks both again once the share is mounted.
+//   - Users of its path do not count if the path is another volume's by now, by the marks.
+//   - A missing directory is success. After a failure, a crash or the end of ctx another
+//     call goes on.
+//   - Errors are a *[volume.MissingRoleError], the verifier's, [volume.ErrInUse], the
+//     mount's, and a *[ShareError], in a *[volume.Error].
 func (d *deleter) Delete(ctx context.Context) error {
 	releases, err := d.plugin.releaseVerifier()
 	if err != nil {

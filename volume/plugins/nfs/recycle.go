@@ -30,15 +30,17 @@ type recycling struct {
 }
 
 // Recycle implements [volume.RecyclableVolumePlugin]; [RecycleConfig] says how.
-// The host must have the role [volume.ReleaseVerifier], whose refusal is
-// returned and ends what has begun, and either [volume.PodRunner] or a Config that enables the embedded
-// recycler; else the error is a *[volume.MissingRoleError]. Only the volume's own
-// claim must have left it, so the spec has to be that of the PersistentVolume as
-// stored, with UIDs. An embedded recycler's error is a *[volume.DryRunError], an
-// *[volume.IncompleteError] that says how far it came, or what kept it from
-// beginning, such as [volume.ErrInUse] or [ErrHoldsVolumes]. Record is not called after the return. The spec's mount options are
-// those of the embedded recycler's mount; a pod mounts without them, as in
-// Kubernetes.
+//
+//   - The host must have the role [volume.ReleaseVerifier], whose refusal is returned and
+//     ends a recycling under way. It also needs [volume.PodRunner], or a Config that
+//     enables the embedded recycler. Else the error is a *[volume.MissingRoleError].
+//   - The spec must be the stored PersistentVolume's, with UIDs: only the volume's own
+//     claim must have left it.
+//   - An embedded recycler's error is a *[volume.DryRunError], an *[volume.IncompleteError]
+//     that says how far it came, or the obstacle, such as [volume.ErrInUse] or
+//     [ErrHoldsVolumes]. Its mount has the spec's mount options; a pod mounts without
+//     them, as in Kubernetes.
+//   - Record is not called after the return.
 func (p *plugin) Recycle(ctx context.Context, pvName string, spec *volume.Spec, record volume.RecycleEventRecorder) error {
 	if err := p.recycle(ctx, pvName, spec, record); err != nil {
 		return &volume.Error{Op: "Recycle", Plugin: PluginName, Volume: pvName, Err: err}

@@ -18,7 +18,7 @@ import (
 	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
-// archive moves what is in the volume into the archive, through a mount of the
+// archive moves the volume's content into the archive, through a mount of the
 // share that has both.
 func (r *recycling) archive(ctx context.Context, root *os.File, options wipe.Options) error {
 	c := r.plugin.config.Recycle.Embedded
@@ -57,13 +57,12 @@ func (r *recycling) moveInto(ctx context.Context, from, archives *os.File, optio
 	return r.finished("moved", options.Count, withAdvice(r.export, err))
 }
 
-// maxArchiveName leaves room for what is added to it in a name of at most 255
-// bytes.
+// maxArchiveName leaves room for additions in a name of at most 255 bytes.
 const maxArchiveName = 200
 
 // descend opens a directory below another one, and makes it where it is missing
-// if it may. Nothing on the way may be a link: whoever can write there must not
-// choose where an archive is.
+// if it may. Nothing on the way may be a link: a user who can write there must
+// not choose where an archive is.
 func descend(base *os.File, rel string, create bool) (*os.File, error) {
 	at := base
 	for element := range strings.SplitSeq(path.Clean(rel), "/") {

@@ -45,22 +45,23 @@ type EmbeddedRecycling struct {
 	// ProgressEvery is the least time between two of its progress events. 0
 	// means ten seconds.
 	ProgressEvery time.Duration
-	// Action is what is done; nothing is deleted by default.
+	// Action chooses what to do; nothing is deleted by default.
 	Action RecycleAction
-	// ArchiveShare and ArchiveDir say where [RecycleArchive] moves things. The
-	// root of a volume is all that its next claim sees, so an archive cannot be
-	// below it; and only what is reached through one mount can be moved without
-	// copying it. So ArchiveShare is a directory that the server exports too,
-	// strictly above the volumes' ("/exports", for volumes like /exports/pv1),
-	// and ArchiveDir a path in it ("archive"), which is made where it is missing
-	// and neither holds a volume nor lies in one. All directories of that path
-	// must be root's or the agent's own, and writable by no other user. Below it each
-	// release gets a directory of its own, of mode 0700, named after
-	// PersistentVolume and release.
+	// ArchiveShare and ArchiveDir say where [RecycleArchive] moves things. An archive
+	// cannot lie in the volume, whose next claim would see it, and files can only be
+	// moved without a copy within one mount.
+	//
+	//   - ArchiveShare is a directory that the server exports too, strictly above the
+	//     volumes' ("/exports", for volumes like /exports/pv1).
+	//   - ArchiveDir is a path in it ("archive"), which is made where it is missing and
+	//     neither holds a volume nor lies in one. All its directories must be root's or
+	//     the agent's own, and writable by no other user.
+	//   - Each release gets a directory below it, of mode 0700, named after
+	//     PersistentVolume and release.
 	ArchiveShare, ArchiveDir string
 }
 
-// RecycleAction is what the embedded recycler does with what is in a volume.
+// RecycleAction is the embedded recycler's action on a volume's content.
 type RecycleAction string
 
 const (

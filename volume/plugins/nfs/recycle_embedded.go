@@ -116,8 +116,8 @@ func (r *recycling) isShare(book string) error {
 	return sharedirs.HoldsVolumes(r.export.String(), book, sharedirs.Share)
 }
 
-// scrub does what is configured with the volume that is open as root. It may
-// outlive the call to Recycle; then done is all that it still tells.
+// scrub takes the configured action on the volume that is open as root. It may
+// outlive the call to Recycle; then only its count, done, is still read.
 func (r *recycling) scrub(ctx context.Context, root *os.File, done *atomic.Int64) error {
 	if err := r.verifyHoldsNoShare(ctx, root); err != nil {
 		return err

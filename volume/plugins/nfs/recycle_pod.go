@@ -17,8 +17,7 @@ const (
 	recyclerImage = "busybox:stable"
 	// recyclerScript fails if anything is left, and at once where there is a share
 	// that has volumes provisioned in it, as [ErrHoldsVolumes] says. -xdev keeps it
-	// from emptying what is mounted in the volume. Not every busybox's find knows
-	// -delete.
+	// out of mounts in the volume. Not every busybox's find knows -delete.
 	recyclerScript = `test -d /scrub || exit 1
 books=$(find /scrub -xdev -type d -iname .podvol) || exit 1
 if test -n "$books"; then
@@ -30,7 +29,7 @@ find /scrub -xdev -depth -mindepth 1 -type d -exec rmdir {} + &&
 test -z "$(ls -A /scrub)"`
 	// recyclerName is what the names of these pods begin with, as in Kubernetes.
 	recyclerName = "recycler-for-"
-	// maxPodName is the API's limit, that of a DNS subdomain.
+	// maxPodName is the API's limit for a DNS subdomain.
 	maxPodName = 253
 )
 

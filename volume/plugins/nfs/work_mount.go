@@ -31,22 +31,21 @@ type workMount struct {
 	dir     string
 }
 
-// withExport mounts an export for the agent itself, nosuid, nodev and noexec,
-// and calls f with its root directory; then it unmounts it. No pod ever sees
-// that mount. There is one at a time for each name, which becomes a directory's:
-// what a crash left there is unmounted first.
+// withExport mounts an export for the agent itself, nosuid, nodev and noexec, and calls f
+// with its root directory; then it unmounts it. No pod ever sees that mount.
 //
-// f sees nothing but this export: the mount table says so before anything is
-// opened, and of what was opened. Root is readable if the server lets the agent
-// list it, and else opened with O_PATH; it is closed when f has returned. Its
-// name is the export's, for errors.
-//
-// The wait ends some seconds after ctx at the latest, with a
-// *[blockingcall.AbandonedError] that matches the cause of ctx's end. f may then still
-// run, on a server that does not answer, so it must not write to what the caller
-// reads; it should look at ctx between its steps. Its mount is taken away by
-// force after ForceAfter, which ends its calls, and detached after LazyAfter.
-// The error is f's own, joined by that of the unmount.
+//   - There is one at a time for each name, which becomes a directory's: a mount that a
+//     crash left there is unmounted first.
+//   - f sees nothing but this export: the mount table is checked before the root is opened,
+//     and for the opened root.
+//   - Root is readable if the server lets the agent list it, and else opened with O_PATH;
+//     it is closed when f has returned. Its name is the export's, for errors.
+//   - The wait ends some seconds after ctx at the latest, with a
+//     *[blockingcall.AbandonedError] that matches the cause of ctx's end. f may still run,
+//     on a server that does not answer: it must not write to the caller's variables, and
+//     should look at ctx between its steps. Its mount is forced away after ForceAfter,
+//     which ends its calls, and detached after LazyAfter.
+//   - The error is f's own, joined by the unmount's.
 func (p *plugin) withExport(ctx context.Context, e export, options []string, name string, f func(ctx context.Context, root *os.File) error) error {
 	if err := volume.CheckPathSegment("name of a work mount", name); err != nil {
 		return err
@@ -67,7 +66,7 @@ func (p *plugin) withExport(ctx context.Context, e export, options []string, nam
 	return awaitWork(ctx, done)
 }
 
-// awaitWork waits for what is done, and a little longer than ctx.
+// awaitWork waits for done, and a little longer than ctx.
 func awaitWork(ctx context.Context, done <-chan error) error {
 	select {
 	case err := <-done:
@@ -138,7 +137,7 @@ func (w *workMount) mount(ctx context.Context) error {
 	return err
 }
 
-// use opens the root of what is mounted, if it is the export, and calls f.
+// use opens the root of the mount, if it is the export's, and calls f.
 func (w *workMount) use(ctx context.Context, f func(context.Context, *os.File) error) error {
 	mounts := table.Of(w.plugin.Host.GetMounter())
 	found, mounted, err := mounts.At(w.dir)
@@ -168,8 +167,8 @@ func (w *workMount) use(ctx context.Context, f func(context.Context, *os.File) e
 	return f(ctx, shown)
 }
 
-// named is another descriptor of a directory, so that errors name what is in it
-// as the server does, and not where it is mounted for a while.
+// named is another descriptor of a directory, so that errors name files in it as
+// the server does, and not by the mount point.
 func named(dir *os.File, e export) (*os.File, error) {
 	fd, err := unix.FcntlInt(dir.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

@@ -19,14 +19,14 @@ import (
 // directory and so in no pod.
 const workDir = "work"
 
-// GetWorkDir implements [volume.WorkMountPlugin]. It asks for the host as whoever looks for
-// shared plugins does: the sweep of a manager may run while another one initialises them.
+// GetWorkDir implements [volume.WorkMountPlugin]. It asks InitHost for the host: a
+// manager's sweep may run while another manager initialises the shared plugin.
 func (p *plugin) GetWorkDir() string {
 	return filepath.Join(p.InitHost().GetPluginDir(PluginName), workDir)
 }
 
-// SweepWork implements [volume.WorkMountPlugin]. It works on all leftovers at
-// the same time, by the ladder: a dead server does not delay those of another.
+// SweepWork implements [volume.WorkMountPlugin]. It works on all leftovers at the
+// same time, by the ladder: a dead server does not delay another's.
 func (p *plugin) SweepWork(ctx context.Context) error {
 	names, err := p.workNames()
 	if err != nil {
@@ -48,11 +48,10 @@ func (p *plugin) SweepWork(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeWork unmounts what is mounted below the work directory and removes that
-// place, and the work directory if it is empty then. What the kernel has mounted
-// below by itself, since other file systems of the server begin there, goes
-// first. Where that took detaching, the error is a *[lazyunmount.Error], and
-// nothing is left to be done.
+// removeWork unmounts a place below the work directory and removes it, and the
+// work directory if it is empty then. Mounts that the kernel has made below it by
+// itself, for other file systems of the server, go first. If one had to be
+// detached, the error is a *[lazyunmount.Error], and nothing is left to do.
 func (p *plugin) removeWork(ctx context.Context, dir string) error {
 	if err := p.unmountBelow(ctx, dir); err != nil {
 		return err
@@ -68,7 +67,7 @@ func (p *plugin) removeWork(ctx context.Context, dir string) error {
 	return err
 }
 
-// unmountBelow unmounts what is mounted below a work directory, deepest first.
+// unmountBelow unmounts all mounts below a work directory, deepest first.
 func (p *plugin) unmountBelow(ctx context.Context, dir string) error {
 	mounts := table.Of(p.Host.GetMounter())
 	// The directory itself is not looked at, since its server may not answer.

@@ -1,17 +1,14 @@
-// Package projected is the plugin for projected volumes,
-// "kubernetes.io/projected": config maps, secrets, the downward API, service
-// account tokens and cluster trust bundles together in one directory on a
-// tmpfs.
+// Package projected is the plugin for projected volumes, "kubernetes.io/projected":
+// config maps, secrets, the downward API, service account tokens and cluster trust
+// bundles together in one directory on a tmpfs.
 //
-// Tokens are bound to the pod and renewed at 80 % of their life or after 24
-// hours: the mounter says when by [volume.Refresher]. Until then another SetUp
-// asks for none. A token that cannot be renewed is kept while it is valid, and
-// an event says so. A podCertificate source is refused with a
-// *[volume.UnsupportedError].
-//
-// The host needs the roles of the sources that pods use:
-// [volume.ConfigMapGetter], [volume.SecretGetter], [volume.TokenRequester],
-// [volume.TrustBundleGetter], [volume.AllocatableGetter].
+//   - Tokens are bound to the pod and renewed at 80 % of their life or after 24 hours: the
+//     mounter says when by [volume.Refresher]. Until then another SetUp asks for none.
+//   - A token that cannot be renewed is kept while it is valid, and an event says so.
+//   - A podCertificate source is refused with a *[volume.UnsupportedError].
+//   - The host needs the roles of the sources that pods use: [volume.ConfigMapGetter],
+//     [volume.SecretGetter], [volume.TokenRequester], [volume.TrustBundleGetter],
+//     [volume.AllocatableGetter].
 package projected
 
 import (

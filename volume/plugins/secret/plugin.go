@@ -1,10 +1,9 @@
-// Package secret is the plugin for secret volumes, "kubernetes.io/secret": the
-// data of a secret as files on a tmpfs, so that it never reaches a disk.
+// Package secret is the plugin for secret volumes, "kubernetes.io/secret": the data of a
+// secret as files on a tmpfs, so that it never reaches a disk.
 //
-// Every key is a file, or those keys that items name, at their paths and with
-// their modes. Without optional, a secret or key that does not exist is an
-// error; with it, the volume goes without. Another SetUp brings the files up to
-// date, all at once; while nothing has changed it writes nothing.
+// Every key is a file, or only the keys that items name, at their paths and with their
+// modes. A missing secret or key is an error, unless it is optional. Another SetUp brings
+// the files up to date, all at once; without a change it writes nothing.
 //
 // The host needs the role [volume.SecretGetter].
 package secret
