@@ -28,9 +28,9 @@ func NewAllocatable(source objects.Source, nodeName string) *Allocatable {
 	return &Allocatable{source: source, ref: volume.NewObjectRef("Node", "", nodeName)}
 }
 
-// GetAllocatable implements [volume.AllocatableGetter]. The errors are those of
-// [objects.Source]; a node that does not say what is allocatable is one too. The
-// caller must not change the result.
+// GetAllocatable implements [volume.AllocatableGetter]. The errors are as in
+// [objects.Source]; a node without allocatable resources is one too. The caller
+// must not change the result.
 func (a *Allocatable) GetAllocatable(ctx context.Context) (v1.ResourceList, error) {
 	a.watch.Do(func() { a.source.Watch(a.ref, func(volume.ObjectRef) {}) })
 	node, err := objects.Get[*v1.Node](ctx, a.source, a.ref)

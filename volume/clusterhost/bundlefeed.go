@@ -262,8 +262,8 @@ func (f *bundleFeed) reflect(ctx context.Context, version bundleVersion) {
 	bundles.Run(ctx)
 }
 
-// fail keeps the error of a look-up for those who know nothing yet. What is
-// known already stands.
+// fail keeps the error of a look-up for watchers without an answer yet. A known
+// answer stands.
 func (f *bundleFeed) fail(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

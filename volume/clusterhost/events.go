@@ -81,7 +81,7 @@ func (e *Events) put(next event, valid bool) {
 	}
 }
 
-// deliver passes on what is queued. It ends when nothing is.
+// deliver passes queued events on, and ends when there are none.
 func (e *Events) deliver() {
 	for {
 		next, ok := e.take()

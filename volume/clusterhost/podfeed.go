@@ -15,7 +15,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/following"
 )
 
-// podFeed is what is seen of one pod and of its events.
+// podFeed is the news of one pod and of its events.
 type podFeed struct {
 	pods     chan podSeen
 	events   chan *v1.Event

@@ -32,7 +32,7 @@ const (
 
 // PodRunnerConfig is the configuration of [PodRunner]; its zero value works.
 type PodRunnerConfig struct {
-	// Logger takes what is of no consequence for a pod: events that could not be
+	// Logger takes faults without consequence for a pod: events that could not be
 	// watched, for example; nil: none is logged.
 	Logger *slog.Logger
 }
@@ -88,22 +88,22 @@ func overduePod(pod types.NamespacedName, node string, started bool) error {
 	return failure
 }
 
-// RunPod implements [volume.PodRunner]. Only a pod that this very call has made gives
-// the result, known by the UID that the API has given it: name and label could be
-// anybody's who may make pods there. A leftover that has the pod's
-// [recyclerpod.Label] is waited for, removed once it has ended, and the pod made
-// after it. Another pod of that name is [ErrForeignPod]; a pod without that label,
-// by which it could not be told from others, is a *[volume.InvalidSpecError].
+// RunPod implements [volume.PodRunner].
 //
-// A pod that is deleted by another before it has started is made again, later it is a
-// [recyclerpod.ErrFailed]. One that has not ended two minutes after its
-// activeDeadlineSeconds, counted by the clock of this process from when its start is
-// seen, or else from its creation or from when it was found, is [ErrOverduePod]:
-// its node is lost, and it is left there with its deletion requested.
-//
-// A pod whose object is gone has ended, as everywhere in Kubernetes: whoever deletes
-// one by force, or the Node of a machine that still runs, vouches for its containers.
-// While they go on another pod may succeed, and its volume be given to a new claim.
+//   - Only a pod that this very call has made gives the result, known by the UID that the
+//     API has given it: any user who may make pods there could choose its name and label.
+//   - A leftover that has the pod's [recyclerpod.Label] is waited for and removed once it
+//     has ended. Then the pod is made. Another pod of that name is [ErrForeignPod]; a pod
+//     without that label is a *[volume.InvalidSpecError].
+//   - A pod that another client deletes before it has started is made again; later it is a
+//     [recyclerpod.ErrFailed].
+//   - One that has not ended two minutes after its activeDeadlineSeconds is [ErrOverduePod]:
+//     its node is lost, and it is left there with its deletion requested. The time counts by
+//     this process's clock, from when its start is seen, or else from its creation or from
+//     when it was found.
+//   - A pod whose object is gone has ended, as everywhere in Kubernetes: a user who deletes
+//     one by force, or the Node of a running machine, vouches for its containers. While they
+//     go on another pod may succeed, and its volume be given to a new claim.
 func (r *PodRunner) RunPod(ctx context.Context, pod *v1.Pod, mayRun func(ctx context.Context) error, record volume.RecycleEventRecorder) error {
 	if pod.Labels[recyclerpod.Label] == "" {
 		return volume.Invalid("metadata.labels", "a pod that is run needs the label %s", recyclerpod.Label)
@@ -282,7 +282,7 @@ func (r *podRun) follow(ctx context.Context) (ended bool, result, err error) {
 	}
 }
 
-// saw takes over what is there under the name of the pod; gone: it is not this one.
+// saw takes over the object with the pod's name; gone: it is not this pod.
 func (r *podRun) saw(pod *v1.Pod) (gone bool) {
 	if pod == nil || pod.UID != r.pod.UID {
 		return true
@@ -398,7 +398,7 @@ func (r *podRun) removeAtOnce(ctx context.Context) error {
 func (r *podRun) delete(ctx context.Context, options metav1.DeleteOptions) error {
 	err := r.clientset.CoreV1().Pods(r.name.Namespace).Delete(ctx, r.name.Name, options)
 	if err == nil || missingKind(err) == "pods" || apierrors.IsConflict(err) && options.Preconditions.ResourceVersion == nil {
-		return nil // what is there now, if anything, is another pod
+		return nil // if there is a pod now, it is another one
 	}
 	return r.failed("delete", err)
 }

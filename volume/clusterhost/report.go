@@ -31,7 +31,7 @@ const (
 // VolumeReporter is what [ReportVolumes] needs of a volume manager;
 // *volumemanager.Manager is one, with S its VolumeStatus.
 type VolumeReporter[S any] interface {
-	// WaitForRecovery returns nil once VolumesInUse knows what is mounted.
+	// WaitForRecovery returns nil once VolumesInUse knows all mounts.
 	WaitForRecovery(ctx context.Context) error
 	VolumesInUse() []v1.UniqueVolumeName
 	ReportedInUse([]v1.UniqueVolumeName)
@@ -46,30 +46,27 @@ type ReportConfig struct {
 	Logger *slog.Logger
 }
 
-// ReportVolumes keeps status.volumesInUse of a Node object as the volume manager
-// wants it, and tells the manager what its status.volumesAttached says, until ctx
-// ends; then it returns nil. That the manager has stopped before it had recovered
-// is its error.
+// ReportVolumes keeps status.volumesInUse of a Node object as the volume manager wants it,
+// and tells the manager its status.volumesAttached, until ctx ends; then it returns nil.
+// If the manager has stopped before it had recovered, that is its error.
 //
-// nodes is where changes of the Node are seen, such as a cluster.Client; all
-// writes, and reads of what was written, go through the clientset. A report is a
-// patch of status.volumesInUse alone, with the resourceVersion that it was decided
-// upon, so it neither overwrites nor is overwritten by what others have in the
-// status of the node. It is sent only when the list is another, never before the
-// manager has recovered, and repeated with growing pauses until it succeeds (10 ms
-// to 2 s after conflicts, 1 to 30 s after other failures).
-//
-// A volume is acknowledged to the manager only after the API has said that the
-// status lists it, and together with what it said is attached then: nothing is
-// mounted that a controller may still believe to be unused. A report whose answer was
-// lost, by this run or by one before it, may still take effect and take a volume off
-// the list. Before more is acknowledged, it is therefore ruled out: the Node gets
-// another version by a new value of [FenceAnnotation].
-//
-// A Node that does not exist, or not any more, is waited for. One that nodes cannot
-// tell is asked for again and again, with pauses from 1 to 30 s. Only one process may
-// report for a node: when another process keeps replacing the list, that is logged, and
-// the list restored with pauses of up to 2 s.
+//   - nodes is where changes of the Node are seen, such as a cluster.Client. All writes, and
+//     reads of what was written, go through the clientset.
+//   - A report is a patch of status.volumesInUse alone, with the resourceVersion that it was
+//     decided upon, so it and other writers of the status do not overwrite each other.
+//   - It is sent only when the list changes, never before the manager has recovered, and
+//     retried with growing pauses (10 ms to 2 s after conflicts, 1 to 30 s after other
+//     failures).
+//   - A volume is acknowledged to the manager only after the API has said that the status
+//     lists it, together with the attached volumes of that answer: nothing is mounted that
+//     a controller may still believe to be unused.
+//   - A report whose answer was lost, also an earlier run's, may still take effect and take a
+//     volume off the list. It is ruled out before more is acknowledged: the Node gets
+//     another version by a new value of [FenceAnnotation].
+//   - A Node that does not exist, or not any more, is waited for. If nodes cannot tell, it is
+//     asked for again, with pauses from 1 to 30 s.
+//   - Only one process may report for a node. If another one keeps replacing the list, that
+//     is logged, and the list restored with pauses of up to 2 s.
 func ReportVolumes[S any](ctx context.Context, clientset kubernetes.Interface, nodes objects.Source, nodeName string, manager VolumeReporter[S], config ReportConfig) error {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
@@ -91,7 +88,7 @@ func ReportVolumes[S any](ctx context.Context, clientset kubernetes.Interface, n
 	return nil
 }
 
-// signal leaves word for somebody who looks at everything anyway.
+// signal leaves word for a reader that looks at everything anyway.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -233,8 +230,8 @@ func (r *report) look(ctx context.Context) error {
 	order, err := kubeapi.CompareResourceVersion(seen.ResourceVersion, r.node.ResourceVersion)
 	switch {
 	case err != nil || seen.UID != r.node.UID || order < 0:
-		// What is seen is late, or the API has been restored from a backup, or the Node
-		// made anew: only the API itself knows.
+		// The seen version is late, or the API has been restored from a backup, or the
+		// Node made anew: only the API itself knows.
 		r.node = nil
 		return r.look(ctx)
 	case order > 0:
@@ -269,9 +266,10 @@ func sorted(names []v1.UniqueVolumeName) []v1.UniqueVolumeName {
 	return slices.Compact(names)
 }
 
-// tell has the manager know what the status says: what is attached, and what is
-// in use, if this is not known yet or another writer has taken volumes off the list.
-// It comes before the manager is asked what is in use: that may be some of these.
+// tell gives the manager the status: the volumes attached, and those in use, if
+// these are not known yet or another writer has taken some off the list. It comes
+// before the manager is asked for the volumes in use, which may include some of
+// them.
 func (r *report) tell() {
 	r.setVolumesAttached(r.node.Status.VolumesAttached)
 	reported := r.node.Status.VolumesInUse
@@ -284,7 +282,7 @@ func (r *report) tell() {
 	r.reportedInUse(reported)
 }
 
-// among returns those of names that are in all.
+// among returns the names that are in all.
 func among(names, all []v1.UniqueVolumeName) []v1.UniqueVolumeName {
 	found := []v1.UniqueVolumeName{}
 	for _, name := range names {
@@ -295,7 +293,7 @@ func among(names, all []v1.UniqueVolumeName) []v1.UniqueVolumeName {
 	return found
 }
 
-// acknowledge has the manager go on with what is listed.
+// acknowledge has the manager go on with the listed volumes.
 func (r *report) acknowledge() {
 	r.failures, r.conflicts = 0, 0
 	if len(r.acknowledged) < len(r.listed) { // it is a part of it

@@ -21,8 +21,8 @@ type rival struct {
 	last, warned time.Time
 }
 
-// rivalry is the pause before the list is written over that of another writer; 0:
-// there is no need of one.
+// rivalry is the pause before another writer's list is replaced; 0: none is
+// needed.
 func (r *report) rivalry() pause {
 	o := &r.rival
 	if o.written == nil || lists(r.node, o.written) {

@@ -13,8 +13,8 @@ import (
 const (
 	// maxTokenAge is how long a token is used at most, however long it lives.
 	maxTokenAge = 24 * time.Hour
-	// earliness keeps what was issued in one moment from being renewed in one, and
-	// renews what is due in another's eyes.
+	// earliness spreads the renewals of tokens that were issued in one moment, and
+	// renews a token that is due by another clock.
 	earliness = 10 * time.Second
 	// defaultTokenSeconds is the API's default for expirationSeconds.
 	defaultTokenSeconds = 3600

@@ -58,22 +58,20 @@ func NewTokens(clientset kubernetes.Interface, config TokensConfig) *Tokens {
 	return &Tokens{clientset: clientset, config: config, kept: make(map[tokenKey]*token), calls: make(map[tokenKey]*tokenCall)}
 }
 
-// RequestToken implements [volume.TokenRequester]. The same request (namespace,
-// account, audiences, seconds and bound object with its UID) gets the same token
-// until 80 % of its life or 24 hours have passed, less some seconds that differ
-// from token to token, as in the kubelet. Then a new one is requested. While that
-// fails, the old token is returned as long as it is valid: the failure is logged
-// and an event, and requests pause for 5 to 40 seconds.
+// RequestToken implements [volume.TokenRequester].
 //
-// Callers with the same request share one; it goes on when the ctx of one of them
-// ends, but not without any, nor for longer than half a minute. A caller whose ctx
-// ends while an old token is valid gets that.
-//
-// The life of a token is counted from when it was requested, by this machine's
-// clock; the expirationTimestamp that is returned is by this clock too. So it
-// does not matter if the API server's clock is another.
-//
-// The error is [ErrNoToken], or the cause of ctx's end.
+//   - The same request (namespace, account, audiences, seconds and bound object with its
+//     UID) gets the same token until 80 % of its life or 24 hours have passed, less some
+//     seconds that differ from token to token, as in the kubelet. Then a new one is
+//     requested.
+//   - While that fails, the old token is returned as long as it is valid: the failure is
+//     logged and an event, and requests pause for 5 to 40 seconds.
+//   - Callers with the same request share one. It goes on when one caller's ctx ends, but not
+//     without any, nor for longer than half a minute. A caller whose ctx ends while an old
+//     token is valid gets that.
+//   - A token's life counts from its request, by this machine's clock, and so does the
+//     returned expirationTimestamp: the API server's clock does not matter.
+//   - The error is [ErrNoToken], or the cause of ctx's end.
 func (t *Tokens) RequestToken(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	if request == nil {
 		return nil, volume.Invalid("request", "must be given")
@@ -113,8 +111,8 @@ func (t *Tokens) ForgetTokens(podUID types.UID) {
 	}
 }
 
-// join returns the token that is kept, if any, and the request to wait for; nil:
-// what is kept will do.
+// join returns the kept token, if any, and the request to wait for; nil: the kept
+// one will do.
 func (t *Tokens) join(ctx context.Context, key tokenKey, request *authenticationv1.TokenRequest) (*token, *tokenCall) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -32,7 +32,7 @@ type TrustBundlesConfig struct {
 // of them: they are few. It takes certificates.k8s.io/v1 (Kubernetes 1.37), or
 // v1beta1 where that is not served, or client-go is older than 0.37. All methods are safe for concurrent use.
 //
-// What is known stands through any outage of the API.
+// Known bundles stand through any outage of the API.
 type TrustBundles struct {
 	wait time.Duration
 	feed *bundleFeed
@@ -96,8 +96,9 @@ func (t *TrustBundles) GetTrustBundlesBySigner(ctx context.Context, signer strin
 // WatchTrustBundles implements [volume.TrustBundleWatcher].
 func (t *TrustBundles) WatchTrustBundles(f func()) (stop func()) { return t.feed.watch(f) }
 
-// Close ends the watch of the bundles, and returns when no watcher runs or will be
-// called again. Later questions are answered by what is known then, or fail. It may be called twice, but not by a watcher.
+// Close ends the watch of the bundles, and returns when no watcher runs or will
+// be called again. Later questions are answered from the bundles known then, or
+// fail. It may be called twice, but not by a watcher.
 func (t *TrustBundles) Close() { t.feed.close() }
 
 func (t *TrustBundles) bundles(ctx context.Context) (map[string]bundle, error) {

@@ -39,7 +39,7 @@ type Binder struct {
 	plugins *volume.VolumePluginMgr
 	volumes Volumes
 
-	reaches blockingcall.Group[string] // looks at paths that may hang, and binds of what is found
+	reaches blockingcall.Group[string] // looks at paths that may hang, and binds of the files found
 	binding keylock.Map[SubPaths]
 }
 
@@ -49,11 +49,11 @@ func New(host *volume.Host, plugins *volume.VolumePluginMgr, volumes Volumes) *B
 	return &Binder{host: host, plugins: plugins, volumes: volumes}
 }
 
-// Mounts returns what the runtime must show to one container, by name, of a declared
-// pod: a mount for each of its volumeMounts, a device for each of its volumeDevices.
-// Mounts come in the order in which they must be made, those of parent directories
-// first. Init and ephemeral containers are containers like any other. The results
-// are the caller's.
+// Mounts returns what the runtime must show to one container, by name, of a
+// declared pod: a mount for each of its volumeMounts, a device for each of its
+// volumeDevices. Mounts come in the order in which they must be made, parent
+// directories first. Init and ephemeral containers are containers like any other.
+// The results are the caller's.
 //
 // Sub-paths are made where they are missing, and bound to a place of the pod's own,
 // from where the runtime takes them. Mount points of volumes inside others are made
@@ -70,9 +70,9 @@ func New(host *volume.Host, plugins *volume.VolumePluginMgr, volumes Volumes) *B
 //   - *subpath.EscapeError: a sub-path leads out of its volume
 //   - *subpath.ReadOnlyError: a sub-path is missing and cannot be made
 //
-// What may hang on a server that does not answer is waited for until ctx ends. The
-// call may be concurrent, also for the same container, and repeated: what is bound
-// already stays, unless the volume has something else there by now.
+// A server that does not answer is waited for until ctx ends. The call may be
+// concurrent, also for the same container, and repeated: a bind stays, unless the
+// volume has something else there by now.
 func (b *Binder) Mounts(ctx context.Context, podUID types.UID, containerName string, options Options) ([]Mount, []Device, error) {
 	c, err := b.containerOf(podUID, containerName, options)
 	if err != nil {

@@ -35,8 +35,8 @@ type Options struct {
 	// Env is the container's environment as it will run, resolved: subPathExpr
 	// is expanded with it.
 	Env map[string]string
-	// UIDMappings and GIDMappings are those of the pod's user namespace; empty:
-	// it has none.
+	// UIDMappings and GIDMappings are the pod's user namespace's; empty: it has
+	// none.
 	UIDMappings, GIDMappings []host.IDMapping
 	// Runtime is what the container's runtime can do.
 	Runtime RuntimeFeatures
@@ -54,9 +54,8 @@ type Mount struct {
 	// SubPath is the part of the volume that Source is, subPathExpr expanded;
 	// empty: the whole volume.
 	SubPath string
-	// ReadOnly: the container cannot write, since its volumeMount, the claim,
-	// the volume or the mount of it says so. RecursiveReadOnly: nor to what is
-	// mounted inside.
+	// ReadOnly: the container cannot write, since its volumeMount, the claim, the
+	// volume or the mount of it says so. RecursiveReadOnly: nor to mounts inside.
 	ReadOnly, RecursiveReadOnly bool
 	// BindMountOptions are what the mount must have besides (KEP-5855): noexec,
 	// nodev, nosuid. The mounts inside keep their own.
@@ -71,9 +70,9 @@ type Mount struct {
 	// one flag of its bind must repeat them: else they are lost (kubernetes
 	// issue 124863), or in a user namespace the change is refused.
 	Locked []string
-	// UIDMappings and GIDMappings are those by which the runtime makes an
-	// idmapped mount; empty: a plain one. They are those of the pod's user
-	// namespace, for volumes of every kind, as in Kubernetes (KEP-127).
+	// With UIDMappings and GIDMappings the runtime makes an idmapped mount; empty: a
+	// plain one. They are the pod's user namespace's, for volumes of every kind, as
+	// in Kubernetes (KEP-127).
 	UIDMappings, GIDMappings []host.IDMapping
 }
 
@@ -84,8 +83,8 @@ type Device struct {
 	// Source is a path, or a link, that leads to the device on the host, and
 	// Destination its absolute, clean path in the container.
 	Source, Destination string
-	// Permissions are those of the device cgroup, "rwm", or "r" where the claim
-	// is read-only, or the PersistentVolume offers nothing but ReadOnlyMany.
+	// Permissions are the device cgroup's, "rwm", or "r" where the claim is
+	// read-only, or the PersistentVolume offers nothing but ReadOnlyMany.
 	Permissions string
 }
 
@@ -93,7 +92,7 @@ type Device struct {
 type places interface {
 	// mountedVolume finds a volume of the pod.
 	mountedVolume(pod *v1.Pod, name string) (mountedVolume, error)
-	// source finds out what is to be bound.
+	// source finds the file to bind.
 	source(ctx context.Context, c *container, p *planned) error
 	// openSource opens what a container is shown, inside reach.
 	openSource(p *planned) (*os.File, error)

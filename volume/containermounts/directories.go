@@ -32,9 +32,10 @@ const ErrNoDirectory volume.Cause = "the volume has no directory"
 // errors and the mount points inside one another are the same, but the volumes are the
 // agent's own directories, by their names in the pod. No manager and no root is needed.
 //
-// Sub-paths are looked up as safely: no link leads out of the volume, and what is missing is
-// made, unless the directory is read-only. But nothing is bound. Mount.Source is the name,
-// without links, that the sub-path had when it was looked up:
+// Sub-paths are looked up as safely: no link leads out of the volume, and a
+// missing one is made, unless the directory is read-only. But nothing is bound.
+// Mount.Source is the name, without links, that the sub-path had when it was
+// looked up:
 //
 //   - A container that writes to the volume can put something else there before the next one
 //     is started from that name. A bind would still lead to what was found. So resolve

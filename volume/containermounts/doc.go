@@ -7,28 +7,28 @@
 //
 //	pods/<pod's UID>/volume-subpaths/<spec's name>/<container>/<index of the volumeMount>
 //
-// since containers can exchange what lies inside their volumes: what was found
-// beneath the volume (package util/subpath says how) is what is bound, whatever
-// its name leads to by then. That bind has the flags of the volume's mount.
+// since containers can exchange files inside their volumes: the file found
+// beneath the volume (see package util/subpath) is bound, whatever its name leads
+// to by then. That bind has the flags of the volume's mount.
 //
-// Asking again leaves what is bound already, and binds anew what a name leads to
-// something else by now: the file of a ConfigMap that was updated, for example.
-// A container that runs goes on seeing what it was started with; only one that
-// is started after the new call sees the other. Between the unmount of the old
-// and the bind of the new the place is empty, so whoever asks again must not be
-// about to start a container with an earlier answer. A missing sub-path is made,
-// unless the volume is read-only: then it is an error, also for a ConfigMap,
-// whose misspelt key would become an empty directory otherwise. Unlike the
-// kubelet, an expression that expands to nothing is refused and not taken for
-// the whole volume.
+// Another call leaves binds as they are, but binds a name anew that leads to
+// something else by now: the file of a ConfigMap that was updated, for example. A
+// container that runs goes on seeing what it was started with; only one that is
+// started after the new call sees the other. Between the unmount of the old and
+// the bind of the new the place is empty, so do not start a container with an
+// earlier answer while another call runs. A missing sub-path is made, unless the
+// volume is read-only: then it is an error, also for a ConfigMap, whose misspelt
+// key would become an empty directory otherwise. Unlike the kubelet, an
+// expression that expands to nothing is refused and not taken for the whole
+// volume.
 //
 // Mount points of volumes inside other volumes are made beforehand, where the
 // outer one is writable on the host, be it read-only in the container.
 //
 // [Binder.Unbind] unmounts whatever the mount table shows below a volume's
-// volume-subpaths, deepest first; the tear-down of a volume begins with it. So there
-// is no record of sub-paths, and it does not matter how the process ended that bound
-// them.
+// volume-subpaths, deepest first; the tear-down of a volume begins with it. So
+// there is no record of sub-paths, and the end of the process that bound them
+// does not matter.
 //
 // An agent that mounts nothing calls [Resolve] with directories of its own: the rules are the
 // same, and nothing is bound.

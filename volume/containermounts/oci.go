@@ -96,10 +96,10 @@ func ociMappings(mappings []host.IDMapping) (all []OCIIDMapping) {
 	return all
 }
 
-// OCIDevices returns the devices for a bundle's config.json, with the numbers,
-// permissions and owner of those on the host, and the rules that let the
-// container use them. It looks at each device, which cannot hang: they are the
-// node's. The error is an [*fs.PathError], with ENODEV for what is no device.
+// OCIDevices returns the devices for a bundle's config.json, with their numbers,
+// permissions and owners on the host, and the rules that let the container use
+// them. It looks at each device, which cannot hang: they are the node's. The
+// error is an [*fs.PathError], with ENODEV for anything but a device.
 func OCIDevices(devices []Device) ([]OCIDevice, []OCIDeviceRule, error) {
 	made := make([]OCIDevice, 0, len(devices))
 	rules := make([]OCIDeviceRule, 0, len(devices))

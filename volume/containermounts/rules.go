@@ -15,7 +15,7 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// Causes of errors, for [errors.Is]; each is that of a *[volume.Failure].
+// Causes of errors, for [errors.Is]; each is a *[volume.Failure]'s.
 const (
 	// ErrUnknownContainer: the pod has no container of this name.
 	ErrUnknownContainer volume.Cause = "the pod has no such container"

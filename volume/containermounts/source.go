@@ -98,8 +98,8 @@ func (b *Binder) openVolume(r *mountrecord.Record) (*os.File, error) {
 	return b.openMounted(r.Path)
 }
 
-// openMounted opens what is mounted at a path: only after that does the mount
-// table say that it was no bare mount point.
+// openMounted opens the mount at a path: only after that does the mount table say
+// that it was no bare mount point.
 func (b *Binder) openMounted(path string) (*os.File, error) {
 	mounts := table.Of(b.host.Mounter)
 	root, err := openPlace(path)
@@ -118,7 +118,7 @@ func (b *Binder) openMounted(path string) (*os.File, error) {
 }
 
 // openPlace opens a path of the manager's own, or one that a manifest may name
-// freely, without opening what is there.
+// freely, without opening the file.
 func openPlace(path string) (*os.File, error) {
 	fd, err := eintr.Get(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) })
 	if err != nil {

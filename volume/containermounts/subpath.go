@@ -99,9 +99,9 @@ func (b *subPathBind) do(ctx context.Context) (sourceLook, error) {
 	return made, nil
 }
 
-// bind resolves the sub-path and compares it with what is bound already. Both
-// ask the volume's file system, which may hang: so nobody waits for them but
-// who wants the same.
+// bind resolves the sub-path and compares it with the existing bind. Both ask the
+// volume's file system, which may hang: only callers for the same sub-path wait
+// for them.
 func (b *subPathBind) bind(ctx context.Context) (sourceLook, error) {
 	file, err := b.open(ctx)
 	if err != nil {
@@ -158,8 +158,8 @@ func identify(f *os.File) (fileIdentity, error) {
 	return fileIdentity{st.Dev, st.Ino, st.Mode&unix.S_IFMT == unix.S_IFDIR}, nil
 }
 
-// isBound reports whether the target shows what is wanted, with all flags of
-// the volume's mount. As long as it is bound, no other file has its number.
+// isBound reports whether the target shows the wanted file, with all flags of the
+// volume's mount. As long as it is bound, no other file has its number.
 func (b *subPathBind) isBound(mounts mount.Table, want fileIdentity) (bool, error) {
 	at, mounted, err := mounts.At(b.target)
 	if err != nil || !mounted {
@@ -185,8 +185,9 @@ func containsAll(all, some []string) bool {
 	return !slices.ContainsFunc(some, func(s string) bool { return !slices.Contains(all, s) })
 }
 
-// rebind binds what is wanted to the target, in place of what is there. Nothing
-// here asks the volume's file system, so that a tear-down can wait for it.
+// rebind binds the wanted file to the target, in place of an existing bind.
+// Nothing here asks the volume's file system, so that a tear-down can wait for
+// it.
 func (b *subPathBind) rebind(ctx context.Context, file *os.File, want fileIdentity) error {
 	unlock, err := b.binder.binding.Lock(ctx, b.volume.subPaths())
 	if err != nil {
@@ -196,8 +197,8 @@ func (b *subPathBind) rebind(ctx context.Context, file *os.File, want fileIdenti
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // no call waits for it any more
 	}
-	// It is seen through though the caller has left, since it must be known under the
-	// lock what is mounted.
+	// It is seen through though the caller has left, since the mount must be known
+	// under the lock.
 	ctx, done, err := b.binder.volumes.Admit(ctx, b.volume.record)
 	if err != nil {
 		return err

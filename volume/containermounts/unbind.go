@@ -19,16 +19,16 @@ import (
 	"github.com/podvol/podvol/volume/lazyunmount"
 )
 
-// These are how long a bound sub-path may stay busy before what is asked of its
-// server is cut off, and before it is detached.
+// These are how long a bound sub-path may stay busy before its server's requests
+// are cut off, and before it is detached.
 const (
 	subPathForceAfter = 30 * time.Second
 	subPathLazyAfter  = time.Minute
 )
 
-// Bound lists what is mounted below the directory of sub-paths, deepest first. The
-// mount table says it, so that it does not matter which process bound them, or how
-// that ended. It matches [fs.ErrNotExist] where there is no such directory.
+// Bound lists the mounts below the directory of sub-paths, deepest first, from
+// the mount table: whichever process bound them, and however that ended. It
+// matches [fs.ErrNotExist] where there is no such directory.
 func (b *Binder) Bound(parts SubPaths) ([]mount.Entry, error) {
 	mounts := table.Of(b.host.Mounter)
 	real, err := filepath.EvalSymlinks(parts.Dir(b.host.RootDir)) // a root directory may lie behind links

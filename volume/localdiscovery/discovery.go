@@ -56,9 +56,9 @@ const (
 	ReasonBack = "LocalVolumeBack"
 )
 
-// Class says how what is found in a directory is offered. It corresponds to an
-// entry of the static provisioner's storageClassMap. The zero value offers what is
-// in [DefaultDir].
+// Class says how the disks in a directory are offered. It corresponds to an entry
+// of the static provisioner's storageClassMap. The zero value offers the disks in
+// [DefaultDir].
 type Class struct {
 	// StorageClass is the class of the volumes, one that waits for its first
 	// consumer (provisioner kubernetes.io/no-provisioner). May be empty.
@@ -77,13 +77,12 @@ type Class struct {
 	// FSType is the file system that a blank device is given; "" is the plugin's
 	// default, ext4. It is used with VolumeMode Filesystem only.
 	FSType string
-	// ReclaimPolicy is that of the volumes: Retain or "", which keeps the data of a
-	// released volume until an administrator decides, or Delete, which cleans it
-	// if the plugin is configured to. It is not taken from the StorageClass, whose
+	// ReclaimPolicy is the volumes': Retain or "", which keeps the data of a
+	// released volume until an administrator decides, or Delete, which cleans it if
+	// the plugin is configured to. It is not taken from the StorageClass, whose
 	// default is Delete.
 	ReclaimPolicy v1.PersistentVolumeReclaimPolicy
-	// MountOptions are those of the volumes; devices that are offered as such have
-	// none.
+	// MountOptions are the volumes'; devices that are offered as such have none.
 	MountOptions []string
 	// ShareFileSystems offers several directories of one file system, each mounted
 	// for itself, as a volume each, as long as none contains another. All have
@@ -91,12 +90,12 @@ type Class struct {
 	// is. Without it only one of them is offered.
 	ShareFileSystems bool
 	// AllowUnidentified offers devices without any name of their own, such as
-	// virtual disks without a serial number, by the slot that they are in. Nobody
-	// notices then when there is another one in it.
+	// virtual disks without a serial number, by the slot that they are in. Then
+	// another device in the slot is not noticed.
 	AllowUnidentified bool
 }
 
-// Discoverer offers what is in the directories of its classes. Its fields must
+// Discoverer offers the disks in the directories of its classes. Its fields must
 // not be changed once it is used, nor may it be copied; all methods are safe for
 // concurrent use.
 type Discoverer struct {
@@ -107,10 +106,10 @@ type Discoverer struct {
 	// volumes are pinned to HostLabel, the node's label kubernetes.io/hostname; empty
 	// means NodeName.
 	NodeName, HostLabel string
-	// Classes say what is looked for and how it is offered; none means a zero
+	// Classes say where to look for disks and how to offer them; none means a zero
 	// [Class].
 	Classes []Class
-	// Labels are those of the volumes, such as the node's for zone and region.
+	// Labels are the volumes', such as the node's for zone and region.
 	Labels map[string]string
 	// Provisioner is the value of the annotation pv.kubernetes.io/provisioned-by,
 	// which says who reclaims the volumes; "" means the plugin,
@@ -120,8 +119,8 @@ type Discoverer struct {
 	Provisioner string
 	// Events takes what happens to volumes; nil drops it.
 	Events EventRecorder
-	// Logger takes what is offered, and what cannot be and why, each once; nil
-	// drops it.
+	// Logger gets each offered disk, and each other one with the reason, once; nil:
+	// none.
 	Logger *slog.Logger
 	// System is where devices are described; its zero value is the process's own
 	// machine.
@@ -144,13 +143,13 @@ func (d *Discoverer) log() *slog.Logger {
 
 func (d *Discoverer) hostLabel() string { return cmp.Or(d.HostLabel, d.NodeName) }
 
-// Discover offers what is there now, and returns all that it has found, by path,
-// also what is not offered, and the PersistentVolumes whose disk is missing. It
-// may be repeated: what is offered already stays as it is.
+// Discover offers the disks that are there now. It returns all that it has found,
+// offered or not, by path, and the PersistentVolumes whose disk is missing. It
+// may be repeated: offered disks stay as they are.
 //
-// The error joins what failed, where another try may succeed: a device or file
-// system that could not be looked at, a store that did not answer. What was refused
-// for a reason is no failure; see [Found]. A configuration that cannot work is a
+// The error joins failures that another try may mend: a device or file system
+// that could not be looked at, a store that did not answer. A refused disk is no
+// failure; see [Found]. A configuration that cannot work is a
 // *[volume.InvalidSpecError].
 func (d *Discoverer) Discover(ctx context.Context) ([]Found, error) {
 	return d.pass(ctx, true)

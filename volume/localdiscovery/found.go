@@ -15,12 +15,12 @@ const (
 	StateOffered State = "Offered"
 	// StateKnown is what was offered before.
 	StateKnown State = "Known"
-	// StateRefused is what is not offered; Found.Err says why.
+	// StateRefused is a disk that is not offered; Found.Err says why.
 	StateRefused State = "Refused"
 	// StateFailed is what could not be looked at or stored this time; Found.Err says why.
 	StateFailed State = "Failed"
-	// StateMissing is a PersistentVolume whose disk is not at its path; Found.Err says
-	// what is.
+	// StateMissing is a PersistentVolume whose disk is not at its path; Found.Err
+	// says what is there.
 	StateMissing State = "Missing"
 )
 
@@ -29,10 +29,10 @@ const (
 type Found struct {
 	// Path is where it is.
 	Path string
-	// StorageClass is that of the class.
+	// StorageClass is the class's.
 	StorageClass string
 	State        State
-	// Volume is the PersistentVolume's name; with state Refused, that of the one
+	// Volume is the PersistentVolume's name; with state Refused, the name of the one
 	// that stands in its way, or empty.
 	Volume string
 	// ID is the name of the disk; see [VolumeIDAnnotation]. Empty where it has none.
@@ -57,11 +57,11 @@ type Found struct {
 
 // Why something is not offered; found with errors.Is in Found.Err.
 var (
-	// ErrNoVolume is of what is neither a mount point nor a block device.
+	// ErrNoVolume is of a file that is neither a mount point nor a block device.
 	ErrNoVolume = errors.New("it is neither a mount point nor a block device")
 	// ErrHidden is of a mount point that another mount hides.
 	ErrHidden = errors.New("another mount hides it")
-	// ErrSeenTwice is of what is offered by another path already.
+	// ErrSeenTwice is of a disk that is offered by another path already.
 	ErrSeenTwice = errors.New("the same disk is found at another path")
 	// ErrPathTaken is of another disk at the path of a PersistentVolume.
 	ErrPathTaken = errors.New("a PersistentVolume has this path, and it is not this disk")

@@ -60,7 +60,7 @@ func (d *Discoverer) free(ctx context.Context, t *thing) error {
 	return d.inspect(ctx, t)
 }
 
-// inspect has the device for itself while it looks at what is on it.
+// inspect has the device for itself while it looks at its content.
 func (d *Discoverer) inspect(ctx context.Context, t *thing) error {
 	device, err := d.System.Open(t.Path, unix.O_RDONLY|unix.O_EXCL)
 	if errors.Is(err, unix.EBUSY) {

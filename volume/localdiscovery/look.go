@@ -50,8 +50,8 @@ func (t *thing) refuse(why error, format string, args ...any) {
 
 func (t *thing) fail(err error) { t.State, t.Err = StateFailed, err }
 
-// look finds what is in the directories of all classes. Directories that cannot
-// be read are errors; those that do not exist are empty.
+// look finds the entries of all classes' directories. An unreadable directory is
+// an error, a missing one empty.
 func (d *Discoverer) look(ctx context.Context, classes []Class) (things []*thing, err error) {
 	entries, err := d.Mounts.All()
 	if err != nil {
@@ -111,8 +111,8 @@ func readDirectory(t mount.Table, dir string) (directory, error) {
 	return in, nil
 }
 
-// lookInto finds what is in the directory of the last class, and in none of the
-// others, without looking at it yet.
+// lookInto finds the entries of the last class's directory that belong to no
+// earlier class, without looking at them yet.
 func (d *Discoverer) lookInto(ctx context.Context, classes []Class, entries []mount.Entry) (things []*thing, err error) {
 	class := &classes[len(classes)-1]
 	has := func(name string) bool {
@@ -165,9 +165,9 @@ func (c *Class) has(name string) bool {
 	})
 }
 
-// topmost returns the mount that is seen at each mount point directly in a
-// directory, and those that others hide, in order. What is seen is mounted on the
-// mount that the directory lies in, or on what is seen.
+// topmost returns the visible mount at each mount point directly in a directory,
+// and the hidden ones, in order. A visible mount is mounted on the directory's
+// mount, or on a visible one.
 func topmost(entries []mount.Entry, dir directory) (seen, hidden []mount.Entry) {
 	at := make(map[string]mount.Entry)
 	for _, e := range entries { // oldest first
@@ -193,7 +193,7 @@ func topmost(entries []mount.Entry, dir directory) (seen, hidden []mount.Entry) 
 }
 
 const (
-	// defaultPatience is that of Discoverer.Patience.
+	// defaultPatience is the default of Discoverer.Patience.
 	defaultPatience = 10 * time.Second
 	// impatience is how long one is waited for that did not answer before.
 	impatience = 50 * time.Millisecond
@@ -331,7 +331,7 @@ func (d *Discoverer) identify(t *thing) error {
 	return nil
 }
 
-// namesUnder are those of the device that a file system is on.
+// namesUnder are the names of a file system's device.
 func (d *Discoverer) namesUnder(e mount.Entry) localdisk.Identity {
 	device, err := d.System.Open(e.Source, unix.O_RDONLY)
 	if err != nil {

@@ -110,7 +110,7 @@ func (d *Discoverer) pass(ctx context.Context, write bool) ([]Found, error) {
 	return found, errors.Join(errs...)
 }
 
-// found returns what is told of, by path.
+// found returns the result, by path.
 func (p *pass) found() []Found {
 	found := make([]Found, 0, len(p.things))
 	for _, t := range p.things {
@@ -219,9 +219,8 @@ func (p *pass) isHere(pv *v1.PersistentVolume) bool {
 	return here || err != nil
 }
 
-// decide says what becomes of each thing, first of those that are offered already,
-// then of file systems from the top, so that of two that have the same data always
-// the same is offered.
+// decide decides on each thing, first on offered ones, then on file systems from
+// the top, so that of two with the same data always the same is offered.
 func (p *pass) decide(ctx context.Context) {
 	for _, t := range p.things {
 		if t.State == "" || t.State == StateFailed {
@@ -348,7 +347,7 @@ func (p *pass) judgeVolumes(t *thing) {
 	}
 }
 
-// judgeOthers refuses what is offered already under another path.
+// judgeOthers refuses disks that are offered already under another path.
 func (p *pass) judgeOthers(t *thing) {
 	for _, other := range p.things {
 		if other == t || other.State != StateKnown && other.State != StateOffered {

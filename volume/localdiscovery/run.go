@@ -25,13 +25,12 @@ const (
 	settlings     = 8
 )
 
-// Run offers what is there, and what comes later as soon as it does, until ctx
-// ends and it returns nil. It does nothing while nothing changes: it waits for
-// signs of the mount table, of the directories and of what the links in them lead
-// to (inotify(7)), of the swap table, and of its PersistentVolumes. Only what
-// failed is tried again after a while. Directories need not exist yet. The error
-// says that something can no longer be watched, or is that of a configuration
-// that cannot work.
+// Run offers the disks that are there, and later ones as soon as they come, until
+// ctx ends and it returns nil. It does nothing while nothing changes: it waits
+// for signs of the mount table, of the directories and the targets of their links
+// (inotify(7)), of the swap table, and of its PersistentVolumes. Only failures
+// are retried after a while. Directories need not exist yet. The error says that
+// something can no longer be watched, or that the configuration cannot work.
 func (d *Discoverer) Run(ctx context.Context) error {
 	classes, err := d.check()
 	if err != nil {

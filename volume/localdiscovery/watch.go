@@ -141,7 +141,7 @@ func (w *pathWatch) matters(events []byte) (matters bool) {
 }
 
 // set watches just this, and reports whether something is watched that was not
-// before. What is missing is watched for where it would appear. It may block where
+// before. A missing file is watched for where it would appear. It may block where
 // a path leads into a file system that does not answer.
 func (w *pathWatch) set(want watched) (grown bool, err error) {
 	next := make(map[int32]map[string]bool)
@@ -204,8 +204,8 @@ func (w *pathWatch) drop(wanted map[int32]map[string]bool) {
 // step is one name on the way that a path leads.
 type step struct{ dir, name string }
 
-// trail returns the names that decide where an absolute path leads, those of links
-// on the way too, until the first that is missing.
+// trail returns the names that decide where an absolute path leads, also of links
+// on the way, until the first missing one.
 func trail(path string) (steps []step) {
 	dir, rest, hops := "/", strings.Split(strings.Trim(path, "/"), "/"), 0
 	for len(rest) > 0 {

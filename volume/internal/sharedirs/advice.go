@@ -52,7 +52,8 @@ func (e *Error) Advice() string {
 	return ""
 }
 
-// lookAtPath is what to do where a PersistentVolume leads to what is not its own.
+// lookAtPath is the advice where a PersistentVolume leads to a directory that is
+// not its own.
 func (m Medium) lookAtPath() string {
 	field := "nfs.path"
 	if m == Disk {

@@ -1,8 +1,7 @@
 // Package sharedirs makes and deletes the directories behind dynamically
 // provisioned volumes, below a base that many of them share: the root of an NFS
-// share, or a directory of the node's. Of all that is there, it deletes only the
-// directories that it has made itself, and it never gives one directory to two
-// volumes.
+// share, or a directory of the node's. It deletes only directories that it has
+// made itself, and it never gives one directory to two volumes.
 //
 // # Bookkeeping
 //
@@ -15,18 +14,18 @@
 //	.podvol/trash/<id>, <id>.json          one that is being deleted, and its mark
 //	.podvol/trash/<id>.retained.json       the mark that one had which was retained
 //
-// A directory is made in staging, with its mode; then its mark is written,
-// which tells its inode, and synced; only then is it moved to its path, by one
-// rename. So whatever is found at a path can be told from what is ours, after a
-// crash at any point as well. A mark appears whole, by a hard link, which fails
-// if there is one already, also on NFS; it never changes, and goes when the
-// volume does. That decides between processes and nodes that work on one share
-// at a time: no locks are needed, so none can be left.
+// A directory is made in staging, with its mode; then its mark is written, which
+// tells its inode, and synced; only then is it moved to its path, by one rename.
+// So a foreign directory at a path can be told from ours, also after a crash at
+// any point. A mark appears whole, by a hard link, which fails if there is one
+// already, also on NFS; it never changes, and goes with the volume. That decides
+// between processes and nodes that work on one share at the same time, without
+// locks.
 //
-// Deletion moves the directory to the trash, looks again which one that was,
-// and only then deletes it, by [removetree]. Directories above a volume that
-// did not exist are made by mkdir and then recorded; they go by rmdir with the
-// last volume in them. One that a crash kept from being recorded stays.
+// Deletion moves the directory to the trash, checks again which one it is, and
+// only then deletes it, by [removetree]. Directories above a volume that did not
+// exist are made by mkdir and then recorded; they go by rmdir with the last
+// volume in them. One that a crash kept from being recorded stays.
 //
 // # What is compared
 //
@@ -36,30 +35,30 @@
 //
 // # Limits
 //
-// The base's file system must know hard links to files and rename of
-// directories, and keep inode numbers, as NFS does. Where rename cannot be told
-// not to replace anything (NFS), an empty directory that somebody else makes at
-// a volume's path within the same instant is replaced. The name ".podvol", and
-// those that begin with "archived-", cannot be used in paths, in whatever case.
+// The base's file system must know hard links to files and rename of directories,
+// and keep inode numbers, as NFS does. Where rename cannot be told not to replace
+// anything (NFS), an empty directory that another user makes at a volume's path
+// within the same instant is replaced. The name ".podvol", and those that begin
+// with "archived-", cannot be used in paths, in whatever case.
 //
 // Paths are told apart by their exact spelling. Where the server does not tell
 // upper case from lower, a volume whose path differs from another's by nothing
 // else is refused, like one whose path a stranger's directory has.
 //
-// The bookkeeping is trusted if it belongs to whom the server takes this process
-// for, and nobody else can write in it. So root, and whoever else is the same
-// user for the server (with root_squash each root of each client), can forge
-// marks if he sees the base; a volume's users, who do not, cannot.
+// The bookkeeping is trusted if it belongs to this process's user on the server,
+// and no other user can write in it. So a process of the same user on the server
+// (with root_squash, root of any client) can forge marks if it sees the base; a
+// volume's users do not see it.
 //
 // A base whose disk is not mounted looks like a new one to [Make], which then
-// makes directories that the disk will hide. Only [Remove] can tell, and a caller that
-// knows which directories were made there before. Servers should not export a
-// directory whose disk is not mounted (the option mountpoint of exports(5)).
+// makes directories that the disk will hide. Only [Remove] can tell, and a caller
+// with a list of earlier directories. Servers should not export a directory whose
+// disk is not mounted (the option mountpoint of exports(5)).
 //
-// A crash in the middle of asking whose what is made is can leave a small file
-// (".podvol-probe-*") in the bookkeeping, and one in the middle of writing a mark
-// another (".durable-*.tmp") where the file system makes no file without a name, as
-// NFS. Nothing reads such files. They stay, since another node may be writing them.
+// A crash can leave a small file (".podvol-probe-*") in the bookkeeping, from the
+// probe for this process's user, and another (".durable-*.tmp"), from writing a
+// mark on a file system that makes no file without a name, as NFS. Nothing reads
+// such files. They stay, since another node may be writing them.
 //
 // The calls block as long as the file system does; ctx is looked at between
 // them.

@@ -9,7 +9,7 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// The causes. What is found at a path is left as it is.
+// The causes. Existing files are left as they are.
 const (
 	// ErrOccupied: something is at a volume's path that is not its own.
 	ErrOccupied volume.Cause = "the path is not this volume's"
@@ -25,8 +25,8 @@ const (
 	ErrNoBook volume.Cause = "no volume was ever made there"
 	// ErrLost: the directory is gone, although the bookkeeping is there.
 	ErrLost volume.Cause = "the volume's directory is gone"
-	// ErrTrashed: the deletion of a volume's directory was begun. What is left of it
-	// is in the trash, where nothing but another [Remove] that deletes touches it.
+	// ErrTrashed: the deletion of a volume's directory was begun. The rest is in the
+	// trash, where only another [Remove] that deletes touches it.
 	ErrTrashed volume.Cause = "the deletion of the volume's directory was begun"
 	// ErrDamaged: a mark cannot be used.
 	ErrDamaged volume.Cause = "the mark of the volume's directory cannot be used"
@@ -98,7 +98,7 @@ func (e *Error) Is(target error) bool {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// what is what happened.
+// what describes the error.
 func (e *Error) what() string {
 	switch e.Cause {
 	case ErrOccupied:

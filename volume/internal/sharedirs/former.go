@@ -19,9 +19,9 @@ type Former struct {
 	directory identity
 }
 
-// Formers returns the directories that were made below root, by the claim's namespace
-// and name. Marks that cannot be used are left out: the volumes that they are about
-// say so. Errors are those of [Make]. It changes nothing.
+// Formers returns the directories that were made below root, by the claim's
+// namespace and name. Marks that cannot be used are left out: the volumes that
+// they are about say so. Errors are as in [Make]. It changes nothing.
 func Formers(ctx context.Context, root *os.File) (map[string][]Former, error) {
 	formers, err := newBase(root).formers(ctx)
 	return formers, Disk.named(err)
@@ -57,8 +57,8 @@ func (b *base) formers(ctx context.Context) (map[string][]Former, error) {
 	return formers, nil
 }
 
-// Remains reports whether the directory is where it was made, with its mark. Another
-// directory in its place does not count. Errors are those of [Make].
+// Remains reports whether the directory is where it was made, with its mark.
+// Another directory in its place does not count. Errors are as in [Make].
 func (f Former) Remains(ctx context.Context, root *os.File) (bool, error) {
 	remains, err := newBase(root).remains(ctx, f)
 	return remains, Disk.named(err)

@@ -43,8 +43,8 @@ func isBook(element string) bool { return strings.EqualFold(element, bookDir) }
 func BookOf(base string) string { return path.Join(base, bookDir) }
 
 // HasBook reports whether directories were provisioned in this one: whether it
-// has a directory ".podvol". Whose that is, and what is in it, is not looked at.
-// Root may have been opened with O_PATH. The error is a *[io/fs.PathError].
+// has a directory ".podvol". It looks at neither its owner nor its content. Root
+// may have been opened with O_PATH. The error is a *[io/fs.PathError].
 func HasBook(root *os.File) (bool, error) {
 	var st unix.Stat_t
 	err := eintr.Do(func() error { return unix.Fstatat(int(root.Fd()), bookDir, &st, unix.AT_SYMLINK_NOFOLLOW) })
@@ -58,8 +58,8 @@ func HasBook(root *os.File) (bool, error) {
 }
 
 // CheckOutside refuses a path below root that is a volume made there, or lies in
-// one. It need not exist. Errors match [ErrNested], or are those of [Make] that
-// are about the bookkeeping.
+// one. It need not exist. Errors match [ErrNested], or are Make's about the
+// bookkeeping.
 func CheckOutside(ctx context.Context, root *os.File, p string, on Medium) error {
 	return on.named(newBase(root).checkOutside(ctx, p))
 }

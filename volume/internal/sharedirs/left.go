@@ -6,10 +6,10 @@ import (
 )
 
 // HasLeft reports whether a volume's path is no longer its own: its mark names
-// another volume, or nothing is there. All that [Remove] still has to delete is then in
-// the trash, where no pod sees it, so users of the path do not matter. It changes
-// nothing, except to complete a bookkeeping of which a part is missing. Errors are
-// those of [Remove].
+// another volume, or nothing is there. All that [Remove] still has to delete is
+// then in the trash, where no pod sees it, so users of the path do not matter. It
+// changes nothing, but completes a bookkeeping with a missing part. Errors are as
+// in [Remove].
 func HasLeft(ctx context.Context, root *os.File, r Removal) (bool, error) {
 	left, err := newBase(root).hasLeft(ctx, r.Path, r.Owner)
 	return left, r.On.named(err)

@@ -32,12 +32,12 @@ type Wish struct {
 }
 
 // Make makes a directory below root for a volume, or finds the one that it has
-// made for it before, which is left as it is: repeated after a failure or a
-// crash it goes on. Of several calls at the same time, also on other nodes, one
-// gets a path.
+// made for it before, and leaves that as it is. After a failure or a crash
+// another call goes on. Of several calls at the same time, also on other nodes,
+// one gets a path.
 //
-// Errors are that of [CheckPath], before anything is touched, *[Error]s and the
-// cause of ctx's end. What is there is left alone.
+// Errors are [CheckPath]'s, before anything is touched, *[Error]s and the cause
+// of ctx's end. Existing files are left alone.
 func Make(ctx context.Context, root *os.File, w Wish) error {
 	return w.On.named(newBase(root).make(ctx, w))
 }
@@ -111,7 +111,7 @@ func (b *base) isFree(k *book, dir *os.File, p string) error {
 	return &Error{Cause: ErrOccupied, Path: b.name(p), Reason: "it exists, and has no mark of podvol's"}
 }
 
-// unlessRetained says of what is at a path whether it was this volume's before.
+// unlessRetained says whether the directory at a path was this volume's before.
 func (b *base) unlessRetained(k *book, dir *os.File, want *mark, err error) error {
 	m, failure := readMark(k.trash, want.id()+retainedSuffix, want.Path)
 	if failure != nil || m == nil || m.Owner != want.Owner {

@@ -22,8 +22,8 @@ import (
 type Owner struct {
 	// Volume is the PersistentVolume's name.
 	Volume string `json:"volume"`
-	// ClaimUID is that of the claim that the volume was made for. A later
-	// volume of the same name has another.
+	// ClaimUID is the UID of the volume's claim. A later volume of the same name has
+	// another.
 	ClaimUID types.UID `json:"claimUID"`
 }
 
@@ -48,7 +48,7 @@ type mark struct {
 
 const markVersion = 1
 
-// id names what is staged or deleted for this owner and path.
+// id names the staged or deleted directory of this owner and path.
 func (m *mark) id() string { return stagingID(m.Path, m.Owner) }
 
 func stagingID(path string, owner Owner) string {
@@ -68,7 +68,7 @@ func digest(parts ...string) string {
 	return hex.EncodeToString(h[:20])
 }
 
-// maxMark bounds what is read of a mark.
+// maxMark limits the size of a mark.
 const maxMark = 64 << 10
 
 // readMark reads a mark in a directory of the bookkeeping. If there is none the

@@ -11,7 +11,7 @@ import (
 // OnDelete says what becomes of a directory when its volume is deleted.
 type OnDelete string
 
-// The values are those of csi-driver-nfs's parameter onDelete.
+// The values are as in csi-driver-nfs's parameter onDelete.
 const (
 	// Delete deletes the directory with all that is in it.
 	Delete OnDelete = "delete"

@@ -17,10 +17,9 @@ func openat(dir *os.File, name string, flags int) (int, error) {
 	return eintr.Get(func() (int, error) { return unix.Openat(int(dir.Fd()), name, flags|unix.O_CLOEXEC, 0) })
 }
 
-// openDir opens a directory in another one, never through a link and never
-// across a mount. flags is O_RDONLY, or O_PATH for what may not be read.
-// The error is an *[Error], with [ErrOccupied] for what is no directory of this
-// file system.
+// openDir opens a directory in another one, never through a link and never across
+// a mount. flags is O_RDONLY, or O_PATH for an unreadable one. The error is an
+// *[Error], with [ErrOccupied] for anything but a directory of this file system.
 func (k kernel) openDir(dir *os.File, name string, flags int) (*os.File, error) {
 	flags |= unix.O_DIRECTORY | unix.O_NOFOLLOW
 	path := filepath.Join(dir.Name(), name)
@@ -105,9 +104,9 @@ func (k kernel) look(dir *os.File, name string) (identity, error) {
 	return id, nil
 }
 
-// rename moves a directory, and replaces nothing: what is in the way is
-// EEXIST or ENOTEMPTY. Where the file system cannot be told so, as NFS, it is
-// looked at first; an empty directory that appears after that is replaced.
+// rename moves a directory, and replaces nothing: an existing target is EEXIST or
+// ENOTEMPTY. Where the file system cannot be told so, as NFS, it is looked at
+// first; an empty directory that appears after that is replaced.
 func (k kernel) rename(from *os.File, name string, to *os.File, newName string) error {
 	defer runtime.KeepAlive(from)
 	defer runtime.KeepAlive(to)

@@ -15,15 +15,15 @@ import (
 	"github.com/podvol/podvol/util/durable"
 )
 
-// parentMode is that of directories above volumes: pods' users must be able to
-// go through them.
+// parentMode is the mode of directories above volumes: pods' users must be able
+// to pass.
 const parentMode = 0o755
 
-// parent is a directory above volumes that was made for them. Its record is
-// named by what it is about, so that removing one never hits that of another
-// directory at the same path. It is written after the directory was made, which
-// nothing but mkdir(2) does without ever replacing anything on NFS: a crash in
-// between leaves an empty directory that no volume has, and stays.
+// parent is a directory above volumes that was made for them. Its record is named
+// by path and inode, so that its removal never hits another directory's record.
+// It is written after the directory was made, since on NFS only mkdir(2) never
+// replaces anything: a crash in between leaves an empty directory that no volume
+// has, and that stays.
 type parent struct {
 	Version   int      `json:"version"`
 	Path      string   `json:"path"`
@@ -45,9 +45,9 @@ func above(p string) (paths []string) {
 }
 
 // makeParents returns the directory above a volume's path. It makes and records
-// what is missing, and refuses what lies in another volume. Marks are looked at
-// only once the directory is open: a volume that takes its path afterwards does
-// not get what is made in it, since it replaces an empty directory at most.
+// missing ones, and refuses a path in another volume. It looks at marks only once
+// the directory is open: a volume that takes its path afterwards replaces an
+// empty directory at most.
 func (b *base) makeParents(ctx context.Context, k *book, below string) (*os.File, error) {
 	dir := b.root
 	for _, p := range above(below) {
@@ -105,7 +105,7 @@ func (b *base) makeParent(ctx context.Context, k *book, dir *os.File, p, below s
 	}
 	defer made.Close()
 	if as, err := asMade(k, made); err != nil || !as {
-		return err // somebody has put it there, who keeps it as it is
+		return err // another user's, and kept as it is
 	}
 	id, err := identify(int(made.Fd()))
 	if err != nil {
@@ -167,8 +167,8 @@ func (b *base) isParent(k *book, p string, id identity) (bool, error) {
 	return true, unix.Close(fd)
 }
 
-// prune removes the directories above a volume that were made for volumes and
-// are empty, from the innermost. What is in use in any way stays.
+// prune removes the directories above a volume that were made for volumes and are
+// empty, from the innermost. A directory in use stays.
 func (b *base) prune(ctx context.Context, k *book, p string) error {
 	paths := above(p)
 	for i := len(paths) - 1; i >= 0; i-- {
@@ -237,7 +237,7 @@ func (b *base) dropRecords(ctx context.Context, k *book, p string) error {
 			b.close(dir)
 			switch {
 			case err == nil && id.same(record.Directory), errors.Is(err, ErrOccupied):
-				continue // what is mounted there, or put there, may hide it
+				continue // a mount, or another file, may hide it
 			case err != nil && !errors.Is(err, fs.ErrNotExist):
 				return err
 			}

@@ -28,19 +28,17 @@ type Removal struct {
 	Missing func()
 }
 
-// Remove does away with the directory of a volume as its mark says, or as
-// AtLeast says if that keeps more, and with the directories above it that were
-// made for volumes and are empty now. Nothing is touched unless the mark is
-// this owner's and the directory is the one of the mark. Removing what is gone
-// is success, also where another volume has the path by now; so is removing what
-// was retained. After a failure or a crash a second call goes on; if its AtLeast
-// keeps more, what the first has not deleted yet is kept, if it must be, at its
-// path again.
+// Remove does away with the directory of a volume as its mark says, or as AtLeast says if
+// that keeps more, and with the empty directories above it that were made for volumes.
 //
-// Errors are those of [Make], with [ErrTrashed] for a directory that is to be kept
-// and cannot be moved back, and [ErrNoBook], unless AtLeast is Retain; and a
-// *[removetree.MountError] for what is mounted in the directory; that is kept,
-// in the trash.
+//   - It touches nothing unless the mark is this owner's and the directory is the mark's.
+//   - Removing a missing or retained directory is success, also where another volume has
+//     the path by now.
+//   - After a failure or a crash a second call goes on. If its AtLeast keeps more, it keeps
+//     what the first has not deleted yet, at its path again if it must be.
+//   - Errors are as in [Make], with [ErrTrashed] for a directory that is to be kept and
+//     cannot be moved back, and [ErrNoBook], unless AtLeast is Retain. A mount in the
+//     directory is a *[removetree.MountError]; it is kept, in the trash.
 func Remove(ctx context.Context, root *os.File, r Removal) error {
 	b := newBase(root)
 	err := b.remove(ctx, r.Path, r.Owner, r.AtLeast)
@@ -222,7 +220,7 @@ func (b *base) thrown(k *book, m *mark) (bool, error) {
 	return err == nil, err
 }
 
-// gone is for a mark without a directory; what is staged was never used.
+// gone is for a mark without a directory; a staged one was never used.
 func (b *base) gone(ctx context.Context, k *book, m *mark) error {
 	b.missing.Store(true)
 	if err := b.dropMark(ctx, k, m); err != nil {
@@ -231,7 +229,7 @@ func (b *base) gone(ctx context.Context, k *book, m *mark) error {
 	return b.dropStaged(ctx, k, m)
 }
 
-// archive renames a directory so that everybody sees that it was deleted.
+// archive renames a directory so that its name shows that it was deleted.
 func (b *base) archive(ctx context.Context, k *book, m *mark) error {
 	dir, err := b.find(m)
 	if dir == nil {

@@ -24,8 +24,8 @@ const (
 
 // pathError says why a template, or a path, is refused. Nothing was touched.
 type pathError struct {
-	// template is the template, or the path where there is none; reason says
-	// what is wrong with it and what would be right.
+	// template is the template, or the path where there is none; reason says what is
+	// wrong with it and how to mend it.
 	template, reason string
 }
 
@@ -40,9 +40,9 @@ func (e *pathError) Error() string { return fmt.Sprintf("%q is refused: %s", e.t
 //   - a value that is more than a part of one path element,
 //   - a variable that is not ended; a "$" before anything but "{" is itself.
 //
-// Whoever makes claims chooses their names. In CVE-2026-3864 a path with ".."
-// led a provisioner's deletion out of its share; here no value can add an
-// element to the path, and no path can leave what it is below.
+// Users choose the names of their claims. In CVE-2026-3864 a path with ".." led a
+// provisioner's deletion out of its share; here no value can add an element to
+// the path, and no path can leave its base.
 func Expand(template string, values map[string]string) (string, error) {
 	refuse := func(format string, args ...any) (string, error) {
 		return "", &pathError{template: template, reason: fmt.Sprintf(format, args...)}
@@ -101,10 +101,10 @@ func checkValue(value string) string {
 	return ""
 }
 
-// CheckRelative refuses what is not the one way to write the path of a directory below
-// another: empty or absolute paths, empty, "." and ".." elements, elements of
-// more than 255 bytes, paths of more than 2048, control characters, what is not
-// UTF-8, and backslashes, which separate elements for some servers.
+// CheckRelative refuses all but the one spelling of a path below a directory:
+// empty or absolute paths, empty, "." and ".." elements, elements of more than
+// 255 bytes, paths of more than 2048, control characters, invalid UTF-8, and
+// backslashes, which separate elements for some servers.
 func CheckRelative(path string) error {
 	refuse := func(format string, args ...any) error {
 		return &pathError{template: path, reason: fmt.Sprintf(format, args...)}

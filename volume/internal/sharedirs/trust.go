@@ -10,9 +10,9 @@ import (
 	"github.com/podvol/podvol/util/justmade"
 )
 
-// trust refuses a bookkeeping that somebody else has made, who would have
-// written its marks, and returns whose it is. Whoever may write in the base can
-// put one there.
+// trust refuses a bookkeeping that another user has made, maybe with forged
+// marks, and returns its owner. Any user who may write in the base can put one
+// there.
 func (b *base) trust(top *os.File) (owner uint32, err error) {
 	st, err := stat(top)
 	if err != nil {
