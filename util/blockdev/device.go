@@ -18,8 +18,8 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 )
 
-// System is where a machine's devices are described. The zero value is that of
-// the process's own.
+// System is where a machine's devices are described. The zero value is the
+// process's own machine.
 type System struct {
 	// Dev, Sys and Proc stand for /dev, /sys and /proc.
 	Dev, Sys, Proc string
@@ -46,8 +46,8 @@ type Device struct {
 
 // Open opens a block device with flags of open(2), such as unix.O_RDONLY or, to
 // have it for oneself, unix.O_RDWR|unix.O_EXCL: that is EBUSY where it is
-// mounted, swapped on, or part of something. Links are followed. What is no block
-// device is not opened, and is an error that matches ENOTBLK.
+// mounted, swapped on, or part of something. Links are followed. Another kind of
+// file is not opened: the error matches ENOTBLK.
 func (s System) Open(path string, flags int) (*Device, error) {
 	// A pipe would wait for a writer, and a character device may do anything when
 	// it is opened.
@@ -138,7 +138,7 @@ func attribute(path ...string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// isDevice reports whether the node at path is that of this device.
+// isDevice reports whether the node at path is this device's.
 func (d *Device) isAt(path string) bool {
 	var st unix.Stat_t
 	err := eintr.Do(func() error { return unix.Stat(path, &st) })

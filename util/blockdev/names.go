@@ -19,13 +19,13 @@ func preferred() []string {
 }
 
 // Names returns the names that tell the device from every other, whatever it is
-// called and wherever it is plugged in, the best first: those of udev, as
-// "id:wwn-0x5000c500a1b2c3d4", then those that the kernel knows itself, as
+// called and wherever it is plugged in, the best first: udev's, as
+// "id:wwn-0x5000c500a1b2c3d4", then the kernel's own, as
 // "wwid:naa.5000c500a1b2c3d4", "dm:LVM-…", "md:…", "serial:…" and, for a loop
-// device, "loop:inode:offset:path" of its file. A partition's are those of its
-// disk with "-part" and its number. There are none where nothing is known. Of
-// two devices that have one name in common one is a copy of the other, or they
-// are the same.
+// device, "loop:inode:offset:path" of its file. A partition has its disk's names
+// with "-part" and its number. There are none where nothing is known. Of two
+// devices that have one name in common one is a copy of the other, or they are
+// the same.
 func (d *Device) Names() []string {
 	var names []string
 	for _, id := range d.udevNames() {
@@ -66,8 +66,8 @@ func resolved(path string) string {
 	return real
 }
 
-// udevNames are the device's links in /dev/disk/by-id, best first. Names that an
-// administrator gives, or that are those of what is on the device, are none.
+// udevNames are the device's links in /dev/disk/by-id, best first. An
+// administrator's names, and names of the device's content, do not count.
 func (d *Device) udevNames() []string {
 	dir := filepath.Join(d.system.dev(), "disk/by-id")
 	entries, err := os.ReadDir(dir)

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Uses says what the kernel has the device in use for, as people read it:
-// "holder dm-3", "partition sdb1", "swap", "loop device loop7". Mounts are not
-// among it, nor who has just opened it: opening it with O_EXCL tells those, of
+// Uses says what the kernel has the device in use for, as people read it: "holder
+// dm-3", "partition sdb1", "swap", "loop device loop7". Mounts are not among it,
+// nor processes that have just opened it: an open with O_EXCL finds those, of
 // every mount namespace.
 func (d *Device) Uses() []string {
 	var uses []string

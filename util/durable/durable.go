@@ -1,10 +1,10 @@
 // Package durable writes small files that survive a crash.
 //
-// [WriteFile] replaces a file as a whole: whoever reads it, also after a crash
-// or loss of power at any moment, finds the old contents or the new, never a
-// part. [Create] makes one as a whole, and never replaces. When either or
-// [Remove] has returned without error, the change itself has reached the disk,
-// as far as the file system and the disk keep what fsync(2) promises.
+// [WriteFile] replaces a file as a whole: a reader finds the old contents or the
+// new, never a part, also after a crash or loss of power. [Create] makes one as a
+// whole, and never replaces. When either or [Remove] has returned without error,
+// the change has reached the disk, as far as file system and disk keep fsync(2)'s
+// promise.
 //
 // Like every package below util, it carries no promise of compatibility.
 package durable
@@ -163,9 +163,9 @@ func removeIn(dir *os.File, base, path string) error {
 	return nil
 }
 
-// Sweep removes from dir what writers that crashed have left, and returns how
-// many files that were. It must not run while somebody writes in dir, whose
-// temporary file it would take away. A missing dir is success.
+// Sweep removes the files that crashed writers have left in dir, and returns
+// their number. It must not run while another writer works in dir: it would
+// remove that one's temporary file. A missing dir is success.
 func Sweep(dir string) (removed int, err error) {
 	d, err := openDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

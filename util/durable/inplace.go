@@ -9,8 +9,9 @@ import (
 )
 
 // InPlace reports whether path still leads to the file or directory that is open:
-// somebody may have removed it, put another in its place or mounted over it. Whoever
-// opens path then does not find what is written to it. After an error neither is known.
+// another process may have removed it, put another in its place or mounted over
+// it. A later open of path then does not find new writes to it. After an error
+// neither is known.
 func InPlace(open *os.File, path string) (bool, error) {
 	own, err := open.Stat()
 	if err != nil {

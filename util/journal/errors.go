@@ -32,8 +32,8 @@ func (e *Error) Unwrap() error { return e.Err }
 // moving it elsewhere, once it is known what the lines were about.
 type DamagedError struct {
 	Path string
-	// Line, counted from 1, to Last are the lines that are damaged; 0: what is
-	// missing is not known.
+	// Line, counted from 1, to Last are the damaged lines; 0: the missing ones are
+	// not known.
 	Line, Last int
 	// Kept is the copy of the damaged file, an empty one if that was missing; empty
 	// where none was made yet, which [Open] does.
@@ -66,5 +66,5 @@ func (e *DamagedError) Error() string {
 	return text + "; the whole file is kept as " + e.Kept
 }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the cause.
 func (e *DamagedError) Unwrap() error { return e.Err }

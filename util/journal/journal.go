@@ -1,16 +1,16 @@
-// Package journal keeps a small set of keyed values in one file, appended to
-// and never overwritten, so that each change costs one short write and at most
-// one sync, however many values there are.
+// Package journal keeps a small set of keyed values in one file, appended to and never
+// overwritten, so that each change costs one short write and at most one sync, however
+// many values there are.
 //
-// Changes that are made at the same time share their write and their sync. The
-// file has one line for each change, with a checksum; it is compacted when it
-// is opened and when it has grown to several times what it holds. A crash at
-// any moment loses at most changes whose calls have not returned. Lines that cannot be
-// read are reported and kept in a copy of the file, never dropped.
-//
-// A journal belongs to one process; the caller holds a lock to make it so.
-// [Read] may be used beside it. When the file is removed or replaced meanwhile, no
-// change is confirmed any more ([ErrReplaced]).
+//   - Changes that are made at the same time share their write and their sync.
+//   - The file has one line for each change, with a checksum. It is compacted when it is
+//     opened and when it has grown to several times its content.
+//   - A crash at any moment loses at most changes whose calls have not returned. Unreadable
+//     lines are reported and kept in a copy of the file, never dropped.
+//   - A journal belongs to one process; the caller holds a lock to make it so. [Read] may be
+//     used beside it.
+//   - When the file is removed or replaced, no change is confirmed any more
+//     ([ErrReplaced]).
 //
 // Like every package below util, it carries no promise of compatibility.
 package journal
@@ -86,9 +86,9 @@ type change struct {
 	err   error
 }
 
-// ahead is how far ahead the file is filled with zeros. Writing into them
-// changes no metadata of the file, which makes its sync several times cheaper
-// than that of an append.
+// ahead is how far ahead the file is filled with zeros. Writing into them changes
+// no metadata of the file, which makes its sync several times cheaper than an
+// append's.
 const ahead = 256 << 10
 
 // slack is how much beyond twice its contents a journal may grow: more than
@@ -96,7 +96,7 @@ const ahead = 256 << 10
 const slack = 4 << 20
 
 // Open opens the journal at path, creates it (0600) if it is not there, and
-// returns what it holds, in no particular order, and what is damaged, each a
+// returns its content, in no particular order, and its damage, each a
 // *[DamagedError]; the whole file is then kept beside the journal under the name
 // that the errors tell. As long as such a copy is there, its damage is returned
 // by each Open and [Read]. A torn last line, as a crash leaves it, is no damage.
@@ -332,8 +332,8 @@ func (j *Journal) append(changes []*change) error {
 	return nil
 }
 
-// inPlace looks whether the file that is written is the one that is opened next. It
-// is not put back, since another process may have locked what is there now.
+// inPlace looks whether the file that is written is the one that is opened next.
+// It is not put back, since another process may have locked the file there now.
 func (j *Journal) inPlace() error {
 	if j.stale {
 		return nil
@@ -372,10 +372,10 @@ func (j *Journal) repair() error {
 	return nil
 }
 
-// extend fills the file with zeros beyond what is needed. That only saves
-// time, so a disk without room for them is no failure yet. An earlier attempt
-// may have failed, and lines been written beyond what it had filled: nothing is
-// ever written before the end of the lines.
+// extend fills the file with zeros beyond its lines. That only saves time, so a
+// disk without room for them is no failure yet. An earlier attempt may have
+// failed, and lines been written beyond what it had filled: nothing is ever
+// written before the end of the lines.
 func (j *Journal) extend(end int64) {
 	from := max(j.zeroed, j.end)
 	n, _ := j.writeAt(j.file, make([]byte, (end/j.ahead+1)*j.ahead-from), from)

@@ -12,22 +12,20 @@ import (
 	"github.com/podvol/podvol/util/durable"
 )
 
-// A journal has a second file beside it, its proof, which says that the journal
-// was made, and up to where it was on disk at some time since. So a journal that
-// is missing, was emptied or has lost its end is told from a new one, also where
-// it was cut between two lines. The proof is made after the journal, and is one
-// line of fixed length that is overwritten and not synced: what it says is true
-// whether or not the last update has reached the disk. A missing proof is made anew.
+// A journal has a second file beside it, its proof: the journal was made, and was on disk
+// up to this place at some time since. So a journal that is missing, was emptied or has
+// lost its end is told from a new one, also where it was cut between two lines. The proof
+// is made after the journal. It is one line of fixed length, overwritten and not synced: it
+// is true whether or not the last update has reached the disk. A missing one is made anew.
 //
-// A third file, the witness, is empty, and says only that the journal was made. Its
-// name does not begin as theirs do, so that it is still there for whoever removes
-// both by the beginning of their names.
+// A third file, the witness, is empty, and says only that the journal was made. Its name
+// begins differently, so that it survives a removal by the beginning of their names.
 
 // proof is what the second file says; the zero value: there is none.
 type proof struct {
 	made bool
-	// id is that of the file that had this many bytes of lines on disk. One that
-	// was written anew since has another id.
+	// id is the id of the file that had this many bytes of lines on disk. A file
+	// that was written anew since has another.
 	id  string
 	end int64
 }
@@ -95,8 +93,8 @@ func (j *Journal) bearWitness() {
 }
 
 // openProof opens the journal's proof, and makes it if it is not there. It only
-// serves to find damage, so where it cannot be made, the journal goes on
-// without: a full disk is no reason not to read what is there.
+// serves to find damage, so where it cannot be made, the journal goes on without:
+// a full disk is no reason not to read the journal.
 func (j *Journal) openProof() {
 	j.bearWitness()
 	if j.proof == nil {

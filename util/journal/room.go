@@ -102,8 +102,8 @@ func (j *Journal) reserveAll(held []Entry) {
 	_ = j.reserve(j.end + j.room)
 }
 
-// admit returns those of the changes for which there is room; the others have failed.
-// Those that end an entry are asked nothing: their room has been kept.
+// admit returns the changes for which there is room; the others have failed.
+// Changes that end an entry always have it: their room has been kept.
 func (j *Journal) admit(changes []*change) []*change {
 	if !slices.ContainsFunc(changes, func(c *change) bool { return !c.ends() }) ||
 		j.reserve(j.end+sizeOf(changes)+j.room+j.roomOf(changes)) == nil {
@@ -160,8 +160,8 @@ func allocateBlocks(file *os.File, offset, size int64) error {
 	return eintr.Do(func() error { return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_KEEP_SIZE, offset, size) })
 }
 
-// cut takes away what is in the file beyond the lines, as a write that has failed
-// midway leaves it. Zeros need no room where there is something already.
+// cut removes the rest of the file beyond the lines, which a write leaves that
+// has failed midway. Zeros need no room where there is something already.
 func (j *Journal) cut() error {
 	info, err := j.file.Stat()
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package justmade tells whether an open directory is the one that this process
-// has just made. A directory is made by name and opened by name: whoever may
-// write in the one above, as others do on a server's share, can put another
-// directory in its place in between.
+// has just made. A directory is made by name and opened by name: a user who may
+// write in the one above, such as on a server's share, can put another directory
+// in its place in between.
 //
 // Like every package below util, it carries no promise of compatibility.
 package justmade
@@ -21,10 +21,10 @@ import (
 var ErrOther = errors.New("another directory is in place of the one that was made")
 
 // Check returns nil if the directory dir, just made in parent with this mode, is
-// as it was made: owned as what this process makes in parent, without permissions
-// beyond mode, and empty. Whoever swaps one such directory for another gains
-// nothing. Both descriptors may have been opened with O_PATH. The error is
-// [ErrOther] with a reason, or that of a system call.
+// as it was made: owned like this process's new files in parent, without
+// permissions beyond mode, and empty. A user who swaps one such directory for
+// another gains nothing. Both descriptors may have been opened with O_PATH. The
+// error is [ErrOther] with a reason, or a system call's.
 func Check(parent, dir int, mode uint32) error {
 	var st unix.Stat_t
 	if err := eintr.Do(func() error { return unix.Fstat(dir, &st) }); err != nil {
@@ -52,10 +52,10 @@ func Owns(parent int, uid uint32) (bool, error) {
 	return err == nil && user == uid, err
 }
 
-// UserIn returns to whom belongs what this process makes in parent. A server may
-// make another user of root, which only shows in what is made for it, and
-// removed. That is a file, since open(2) makes and opens one in the same moment:
-// whoever else can write in parent cannot show his own instead.
+// UserIn returns the owner of this process's new files in parent. A server may
+// map root to another user, which only shows in a new file: it makes one and
+// removes it. Another user who can write in parent cannot put a file in its
+// place, since open(2) makes and opens it in one step.
 func UserIn(parent int) (uint32, error) {
 	name := ".podvol-probe-" + rand.Text()
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
@@ -65,7 +65,7 @@ func UserIn(parent int) (uint32, error) {
 	}
 	var st unix.Stat_t
 	err = eintr.Do(func() error { return unix.Fstat(fd, &st) })
-	unix.Close(fd) // first: NFS only renames what is open
+	unix.Close(fd) // first: NFS only renames an open file
 	removed := eintr.Do(func() error { return unix.Unlinkat(parent, name, 0) })
 	if errors.Is(removed, unix.ENOENT) { // by another process
 		removed = nil

@@ -22,8 +22,8 @@ type kernel struct {
 }
 
 // wanted returns the mode that a file is to have: its own, and more. Setgid was
-// meant for the group that a file had, and goes with that: else whoever made it
-// would let others act as a group that was never theirs.
+// meant for the group that a file had, and goes with that: else its maker could
+// let others act as a group that was never theirs.
 func (g Group) wanted(i treewalk.Info) uint32 {
 	mode := i.Mode & 0o7777
 	switch {
@@ -115,8 +115,8 @@ func (c *change) chmod(fd int, mode uint32) error {
 	return eintr.Do(func() error { return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode) })
 }
 
-// failed is the error for a file that could not be changed; nil for one that
-// nobody can change. Its path is added by the walk.
+// failed is the error for a file that could not be changed; nil for one that no
+// process can change. Its path is added by the walk.
 func (c *change) failed(op string, fd int, err error) error {
 	if errors.Is(err, unix.EPERM) && treewalk.Fixed(fd) || errors.Is(err, unix.EROFS) && !c.readOnlyTree {
 		return nil

@@ -1,6 +1,6 @@
-// Package ownership gives directory trees to a group, as Kubernetes' fsGroup
-// asks for: every file belongs to the group, and owner and group may read and
-// write it; directories pass the group on to what is made in them.
+// Package ownership gives directory trees to a group, as Kubernetes' fsGroup asks
+// for: every file belongs to the group, and owner and group may read and write
+// it; directories pass the group on to new files in them.
 //
 // Like every package below util, it carries no promise of compatibility.
 package ownership
@@ -44,25 +44,22 @@ const progressEvery = time.Second
 // workersPerProcessor is more than one since some of them wait for the disk.
 const workersPerProcessor = 2
 
-// Set gives the tree at dir to a group by the kubelet's rules (Kubernetes
-// v1.37, fsGroup): each file gets the group, and its mode's bits 0660, or 0440
-// of a read-only volume, in addition to those it has; directories also get
-// setgid and 0110. Unlike the kubelet's, a file that has setgid for another group
-// loses it with that group. Of a link only the group changes. Pipes, sockets and devices
-// are files like others. What is right already is not written to.
+// Set gives the tree at dir to a group by the kubelet's rules (Kubernetes v1.37, fsGroup).
 //
-// If dir is a link it is followed; links beneath it never are, and neither is
-// anything mounted there. A file that is swapped for another meanwhile gets no
-// mode that another file had. What appears in a directory after it was read
-// inherits the group from it; what disappears is fine.
-//
-// The root changes last, so that a walk that was interrupted does not look
-// finished; the next one skips what is right. Files that nobody can change, since
-// they are immutable or in a read-only part of a tree that can be written to
-// elsewhere, are left as they are, as the kubelet does.
-//
-// The error is an *[Error], another *[fs.PathError], or the cause of ctx's end,
-// which is looked at between system calls; one that hangs is not interrupted.
+//   - Each file gets the group, and the mode bits 0660, or 0440 of a read-only volume, beside
+//     its own; directories also get setgid and 0110. Of a link only the group changes.
+//     Pipes, sockets and devices are files like others. A right file is not written to.
+//   - Unlike the kubelet's, a file that has setgid for another group loses it with that
+//     group.
+//   - A link at dir is followed. Links beneath it never are, and mounts are not entered. A
+//     file that is swapped for another meanwhile gets no mode that another file had.
+//   - New files in a directory that was read already inherit the group from it. A file that
+//     disappears is no error.
+//   - The root changes last, so that an interrupted walk does not look finished; the next one
+//     skips right files. Files that no process can change, since they are immutable or in a
+//     read-only part of the tree, are left as they are, as the kubelet does.
+//   - The error is an *[Error], another *[fs.PathError], or the cause of ctx's end, which is
+//     looked at between system calls; one that hangs is not interrupted.
 func Set(ctx context.Context, dir string, g Group, o Options) error {
 	return set(ctx, dir, g, o, kernel{fchmodat2: true})
 }

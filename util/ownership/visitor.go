@@ -66,8 +66,8 @@ func (v *visitor) open(dirfd int, name treewalk.Name) (enter bool, err error) {
 	return false, v.fix(fd, info)
 }
 
-// Enter gives a directory to the group before it is read: what is made in it
-// after that inherits the group, and what was made before is found.
+// Enter gives a directory to the group before it is read: later files inherit the
+// group, and earlier ones are found.
 func (v *visitor) Enter(fd int, info treewalk.Info) error {
 	v.done.Add(1)
 	return v.fix(fd, info)

@@ -8,7 +8,7 @@ type Error struct {
 	Path string
 	// Owner is its owner's id.
 	Owner int
-	// Reason says what is wrong with it, Advice what to do.
+	// Reason says why it is refused, Advice what to do.
 	Reason, Advice string
 }
 

@@ -17,8 +17,8 @@ import (
 // *[Error]. A relative path is below the working directory.
 func Open(path string) (*os.File, error) { return walk(path, nil) }
 
-// Make is [Open], and makes what is missing with these permissions, less the
-// umask. What is there stays as it is. A directory that is removed meanwhile
+// Make is [Open], and makes missing directories with these permissions, less the
+// umask. Existing ones stay as they are. A directory that is removed meanwhile
 // matches [fs.ErrNotExist].
 func Make(path string, perm fs.FileMode) (*os.File, error) {
 	return walk(path, func(parent *os.File, name string) error { return mkdir(parent, name, perm) })
@@ -125,7 +125,7 @@ func (w *walker) follow(name string) error {
 		return err
 	}
 	trust := w.trust
-	if around.Mode&unix.S_ISVTX != 0 { // where everybody may make one
+	if around.Mode&unix.S_ISVTX != 0 { // where every user may make one
 		trust = trust.strictly()
 	}
 	if !trust.owner(st.Uid) || st.Nlink != 1 {
@@ -169,7 +169,7 @@ func openAt(parent *os.File, name string, flags int, perm fs.FileMode) (*os.File
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// mkdir leaves what is there.
+// mkdir leaves an existing directory as it is.
 func mkdir(parent *os.File, name string, perm fs.FileMode) error {
 	err := eintr.Do(func() error { return unix.Mkdirat(int(parent.Fd()), name, uint32(perm.Perm())) })
 	if err != nil && err != unix.EEXIST {

@@ -1,25 +1,24 @@
-// Package subpath opens and makes what lies beneath the root of a volume,
-// whatever a container that shares the volume does to it meanwhile. A container
-// writes its volume as it likes: links that lead to the host's files, and
-// directories that it exchanges for links between two system calls of ours,
-// have let containers out in CVE-2017-1002101 and CVE-2021-25741.
+// Package subpath opens and makes files beneath the root of a volume, whatever a
+// container that shares the volume does to it meanwhile. A container writes its
+// volume as it likes: links that lead to the host's files, and directories that
+// it exchanges for links between two system calls of ours, have let containers
+// out in CVE-2017-1002101 and CVE-2021-25741.
 //
 // # What is resolved, and how
 //
-// A path is resolved by the kernel in one call, openat2(2) with
-// RESOLVE_BENEATH (Linux 5.6), or where that is missing element by element from
-// descriptor to descriptor. What comes back is a descriptor of what was found,
-// so that nothing has to be looked up by name again. Of what can be met on the
-// way:
+// A path is resolved by the kernel in one call, openat2(2) with RESOLVE_BENEATH
+// (Linux 5.6), or where that is missing element by element from descriptor to
+// descriptor. The result is a descriptor of the file found, so that nothing has
+// to be looked up by name again. On the way:
 //
 //   - A link that stays beneath the root is followed, up to 40 in all, as in
 //     every other path.
 //   - A link that leads above the root is an [EscapeError], even where it would
 //     come back in: the names above the root are the host's.
-//   - An absolute link is an [EscapeError]. A container means its own file
-//     system by it, which does not exist here. The kubelet resolves it in the
-//     host's, where it leads out, except if somebody has written the host's
-//     name of the volume into it.
+//   - An absolute link is an [EscapeError]. A container means its own file system
+//     by it, which does not exist here. The kubelet resolves it in the host's,
+//     where it leads out, except if a user has written the host's name of the
+//     volume into it.
 //   - A magic link of /proc is an [EscapeError].
 //   - A mount beneath the root is entered: Kubernetes lets a subPath lie in a
 //     file system that is mounted in a hostPath volume. There as well, no link
@@ -28,7 +27,7 @@
 // # Limits
 //
 // A directory that is moved out of the volume after it was opened stays open.
-// Only who can write outside the volume can do that.
+// Only a process that can write outside the volume can do that.
 //
 // A file system that hangs makes these calls hang, which cannot be cancelled:
 // use [github.com/podvol/podvol/util/blockingcall]. All functions are safe for

@@ -41,9 +41,9 @@ func (e *EscapeError) Error() string {
 // Unwrap returns EXDEV, which is what the kernel says.
 func (e *EscapeError) Unwrap() error { return unix.EXDEV }
 
-// BusyError says that what is missing could not be made until the context ended,
-// since others changed the volume at every try. A later call may succeed. It
-// matches EAGAIN and the cause of the context's end.
+// BusyError says that a missing directory could not be made until the context
+// ended, since other processes changed the volume at every try. A later call may
+// succeed. It matches EAGAIN and the cause of the context's end.
 type BusyError struct {
 	// Volume is the name of the root, Path the path beneath it.
 	Volume, Path string
@@ -63,7 +63,7 @@ func (e *BusyError) Unwrap() []error { return []error{unix.EAGAIN, e.Err} }
 type NotDirectoryError struct {
 	// Volume is the name of the root, Path the path beneath it.
 	Volume, Path string
-	// Element is what is no directory, as it was reached from the root; empty
+	// Element is the file that is no directory, as reached from the root; empty
 	// where that had changed before it could be looked at.
 	Element string
 }

@@ -20,11 +20,11 @@ const (
 	fileMode    = 0o644
 )
 
-// maker makes what is missing of a place.
+// maker makes the missing directories of a place.
 type maker struct {
 	kernel kernel
 	at     place
-	// mode is that of directories, as far as bits says.
+	// mode is the mode of directories, as far as bits says.
 	mode, bits uint32
 	// file says that the last element becomes a file.
 	file bool

@@ -15,7 +15,7 @@ import (
 // machine. The walk needs the machine's rest for nothing.
 const kernelTries = 32
 
-// resolve opens a place with O_PATH. The errors are those of [Open].
+// resolve opens a place with O_PATH. The errors are as in [Open].
 func (k kernel) resolve(at place) (int, error) {
 	if k.openat2 == nil {
 		return walkTo(at)

@@ -47,29 +47,25 @@ func clean(p string) (string, error) {
 	return path.Clean(p), nil
 }
 
-// Open opens what is at path beneath root, a file of any kind, with O_PATH:
-// nothing is read, no device is opened and no FIFO waits. Path is slash
-// separated and relative; "." is root itself. Where path ends at a mount, what
-// is mounted is opened; an automount is triggered.
+// Open opens the file of any kind at path beneath root, with O_PATH: nothing is read, no
+// device is opened and no FIFO waits. Path is slash separated and relative; "." is root
+// itself. Where path ends at a mount, the mount is opened; an automount is triggered.
 //
-// The error is an *[InvalidPathError], *[EscapeError] or *[NotDirectoryError], or
-// an [*os.PathError]: one that matches [os.ErrNotExist] if there is nothing, also at
-// the end of a link, ELOOP after more than 40 links. What others rename or mount
-// meanwhile is no error.
+// The error is an *[InvalidPathError], *[EscapeError] or *[NotDirectoryError], or an
+// [*os.PathError]: one that matches [os.ErrNotExist] if there is nothing, also at the end
+// of a link, ELOOP after more than 40 links. Renames and mounts meanwhile are no error.
 func Open(root *os.File, path string) (*os.File, error) {
 	return system().open(root, path)
 }
 
-// OpenOrMake is [Open] that makes what is missing: directories with the mode of
-// root, set-group-id and sticky bits included, whatever the umask, as the
-// kubelet does. Their owner is the calling process' user; their group is that
-// of the directory above if that has the set-group-id bit. What exists is left
-// as it is.
+// OpenOrMake is [Open] that makes missing directories, with the mode of root, set-group-id
+// and sticky bits included, whatever the umask, as the kubelet does. Their owner is the
+// process's user; their group is the directory's above if that has the set-group-id bit.
+// Existing ones are left as they are.
 //
-// A change of the same elements meanwhile delays it until ctx ends at most.
-// Beyond the errors of Open there are *[BusyError] for that, *[ReadOnlyError],
-// *[DanglingError] for a link to nothing, and an [*os.PathError] if a directory
-// cannot be made; some of them may have been.
+// Changes of the same elements meanwhile delay it, until ctx ends at most: *[BusyError].
+// Other errors beyond Open's are *[ReadOnlyError], *[DanglingError] for a link to nothing,
+// and an [*os.PathError] if a directory cannot be made; some of them may have been.
 func OpenOrMake(ctx context.Context, root *os.File, path string) (*os.File, error) {
 	return system().openOrMake(ctx, root, path)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 )
 
-// Info is what is known of a file. Mode, with the type as stat(2) has it, GID
-// and Links are those of the inode, Blocks its space in units of 512 bytes.
+// Info is the known state of a file. Mode, with the type as stat(2) has it, GID
+// and Links are the inode's, Blocks its space in units of 512 bytes.
 type Info struct {
 	Mode, GID, Links uint32
 	Blocks           uint64

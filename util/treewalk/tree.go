@@ -34,7 +34,7 @@ var ErrMoved = errors.New("a directory was moved while the tree was walked throu
 // Options change how a tree is looked at. The zero value asks for everything
 // the kernel has.
 type Options struct {
-	// CachedAttributes takes what is known of a file on a server, instead of
+	// CachedAttributes takes the cached attributes of a file on a server, instead of
 	// asking the server.
 	CachedAttributes bool
 	// WithoutMountIDs does without the mount ids of statx(2), which Linux has
@@ -45,7 +45,7 @@ type Options struct {
 	WithoutOpenat2 bool
 }
 
-// Tree is an open directory and what is beneath it. Its methods are safe for
+// Tree is an open directory and everything beneath it. Its methods are safe for
 // concurrent use, but only one walk may be under way.
 type Tree struct {
 	path      string
@@ -114,10 +114,10 @@ type Visitor interface {
 // with a visitor that newVisitor makes. The caller's goroutine is one of them,
 // the others come and go as there is work; all have returned when Walk does.
 //
-// What is added, moved or removed meanwhile is visited or not; ctx is looked at
-// between entries, and its cause is returned when it has ended. Other errors
-// are the visitors', a *[fs.PathError] for a directory that cannot be read, or,
-// where everything else was walked through, [ErrMoved].
+// Files that are added, moved or removed meanwhile are visited or not; ctx is
+// looked at between entries, and its cause is returned when it has ended. Other
+// errors are the visitors', a *[fs.PathError] for a directory that cannot be
+// read, or, where everything else was walked through, [ErrMoved].
 func (t *Tree) Walk(ctx context.Context, workers int, newVisitor func() Visitor) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

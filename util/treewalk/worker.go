@@ -15,7 +15,7 @@ import (
 const (
 	// maxOpen is how many levels of the tree keep their descriptor.
 	maxOpen = 32
-	// bufferSize is that of what getdents64(2) fills: about a thousand entries.
+	// bufferSize is the size of getdents64(2)'s buffer: about a thousand entries.
 	bufferSize = 32 << 10
 	// worthSharing is how much of that is worth waking another worker for.
 	worthSharing = 4 << 10
@@ -239,8 +239,8 @@ func (w *worker) leave() {
 	w.reopen()
 }
 
-// reopen opens the closed directories of the stack by their names. Those that
-// are no longer where they were are dropped with what is left to do in them.
+// reopen opens the closed directories of the stack by their names. Directories
+// that were moved are dropped with the rest of their work.
 func (w *worker) reopen() {
 	for i := 1; i < len(w.stack); i++ {
 		if w.stack[i].fd < 0 && !w.reopenLevel(i) {
@@ -279,7 +279,7 @@ func (w *worker) closeFrom(level int) {
 	w.stack = w.stack[:level]
 }
 
-// closeFrame closes what is open at a level of the stack, but not the root.
+// closeFrame closes the directory at a level of the stack, but not the root.
 func (w *worker) closeFrame(level, fd int) {
 	if fd >= 0 && (level > 0 || fd != w.walk.tree.fd) {
 		unix.Close(fd)

@@ -1,11 +1,9 @@
-// Package containerenv resolves a container's environment as a kubelet does
-// before it starts the container: envFrom in order, then env in order, a later
-// name replacing an earlier one, $(NAME) in a value expanded by the variables
-// before it, $$ a dollar that begins no reference.
+// Package containerenv resolves a container's environment as a kubelet does before it
+// starts the container: envFrom in order, then env in order. A later name replaces an
+// earlier one; $(NAME) in a value is expanded by the variables before it; $$ is a dollar
+// that begins no reference.
 //
-// The variables of services are those that the kubelet gives, of the services that the
-// caller has ([Sources]). It gives no HOME and no PATH; those are the runtime's.
-//
-// A subPathExpr of a volumeMount is expanded with this environment, see
-// [Environment.Map].
+// The variables of services are the kubelet's, of the services that the caller has
+// ([Sources]). HOME and PATH are left to the runtime. A volumeMount's subPathExpr is
+// expanded with this environment, see [Environment.Map].
 package containerenv

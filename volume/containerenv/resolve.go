@@ -24,26 +24,24 @@ type Sources struct {
 	// Allocatable tells the node's size, which is the limit of a container that
 	// has none. Nil: a variable that needs it is an error.
 	Allocatable volume.AllocatableGetter
-	// Services are services of the cluster, of which those are chosen that the pod sees:
-	// those of its namespace, unless its enableServiceLinks is false, and
-	// default/kubernetes. Their variables, such as KUBERNETES_SERVICE_HOST, can be
-	// referred to by all others and come last; one that the container sets itself stays.
-	// Nil: none.
+	// Services are services of the cluster. Chosen are the ones in the pod's
+	// namespace, unless its enableServiceLinks is false, and default/kubernetes.
+	// Their variables, such as KUBERNETES_SERVICE_HOST, can be referred to by all
+	// others and come last; one that the container sets itself stays. Nil: none.
 	Services []v1.Service
 }
 
-// Resolve returns the environment of one of the pod's containers. The container
-// is passed by itself, so that it may also be an init container or a
-// v1.Container of an ephemeral container's common part. Addresses come from the
-// pod's status and are empty until it has them.
+// Resolve returns the environment of one of the pod's containers. The container is passed
+// by itself, so that it may also be an init container or a v1.Container of an ephemeral
+// container's common part. Pod and container are not changed.
 //
-// Names of variables are any printable ASCII without "=" (as the API allows
-// since v1.34); keys of envFrom that are not are skipped and reported in the
-// result. What is missing and optional sets nothing. Every other failure is an
-// *[Error], all of them joined, so that whoever has to provide what is missing
-// sees all of it at once; behind it are *[MissingError], [ErrEnvFile],
-// [ErrZeroByte], *volume.InvalidSpecError or a failed look-up. Each object is
-// read once. Pod and container are not changed.
+//   - Addresses come from the pod's status and are empty until it has them.
+//   - Names of variables are any printable ASCII without "=" (as the API allows since
+//     v1.34). Other keys of envFrom are skipped and reported in the result.
+//   - A missing optional source sets nothing. Every other failure is an *[Error], all joined,
+//     so that a user sees all missing objects at once; behind it are *[MissingError],
+//     [ErrEnvFile], [ErrZeroByte], *volume.InvalidSpecError or a failed look-up.
+//   - Each object is read once.
 func Resolve(ctx context.Context, pod *v1.Pod, container *v1.Container, from Sources) (*Environment, error) {
 	r := resolver{
 		pod: pod, container: container, from: from, objects: make(map[volume.ObjectRef]object),
@@ -156,7 +154,7 @@ func (r *resolver) set(name, value string) error {
 	return nil
 }
 
-// valueFrom looks a value up; not set is what is missing and optional.
+// valueFrom looks a value up; it is not set where it is missing and optional.
 func (r *resolver) valueFrom(ctx context.Context, s *v1.EnvVarSource) (value string, set bool, err error) {
 	if n := countSources(s); n != 1 {
 		return "", false, volume.Invalid("valueFrom", "must have exactly one source, has %d", n)

@@ -9,9 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// servicesOf returns the variables of the services that a pod sees, as the kubelet has them:
-// those of its namespace, unless enableServiceLinks is false, and the API server's in any
-// case. A service without an address of its own has none.
+// servicesOf returns the variables of the services that a pod sees, as the
+// kubelet has them: the services of its namespace, unless enableServiceLinks is
+// false, and the API server's in any case. A service without an address of its
+// own has none.
 func servicesOf(pod *v1.Pod, services []v1.Service) map[string]string {
 	seen := make(map[string]*v1.Service) // by name: one of the pod's own namespace comes first
 	for i := range services {

@@ -17,8 +17,8 @@ type File struct {
 	// Mode is its permissions, exactly, whatever the umask. Other bits are
 	// refused.
 	Mode fs.FileMode
-	// UID and GID own the file; nil means the owner that its creation gives:
-	// the process's user, and its group or that of a setgid directory.
+	// UID and GID own the file; nil means the owner that its creation gives: the
+	// process's user, and its group or a setgid directory's.
 	UID, GID *int64
 }
 

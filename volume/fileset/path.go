@@ -18,7 +18,7 @@ const (
 type PathError struct {
 	// Path is the path as it was given.
 	Path string
-	// Reason says what is wrong with it and what is allowed.
+	// Reason says why it is refused and what is allowed.
 	Reason string
 }
 
@@ -30,18 +30,17 @@ func (e *PathError) Error() string {
 	return fmt.Sprintf("file path %q cannot be published: %s", shown, e.Reason)
 }
 
-// CheckPath refuses, with a *[PathError], a path that cannot be that of a
-// published file. Paths are relative, their elements separated by "/"; empty
-// and "." elements are allowed and mean nothing. Refused are paths that are
-// empty or absolute, that have an element "..", whose first element begins
-// with "..", that contain a NUL byte, or that are too long (255 bytes an
-// element, 3584 in all).
+// CheckPath refuses, with a *[PathError], a path that no published file can have.
+// Paths are relative, their elements separated by "/"; empty and "." elements are
+// allowed and mean nothing. Refused are paths that are empty or absolute, that
+// have an element "..", whose first element begins with "..", that contain a NUL
+// byte, or that are too long (255 bytes an element, 3584 in all).
 func CheckPath(p string) error {
 	_, err := CleanPath(p)
 	return err
 }
 
-// CleanPath returns the clean form of a path. The error is that of [CheckPath].
+// CleanPath returns the clean form of a path. The error is as in [CheckPath].
 func CleanPath(p string) (string, error) {
 	refuse := func(format string, args ...any) (string, error) {
 		return "", &PathError{Path: p, Reason: fmt.Sprintf(format, args...)}

@@ -14,7 +14,7 @@ const cleanupTime = 5 * time.Second
 // WithContext gives the plain methods of a mounter a context: Mount and its kin
 // return when ctx ends, as [mount.Mount] does. Unmount does too, but has five
 // seconds more, so that a failed set-up can clean up after itself. It is for the
-// call that ctx was given to, and is not kept. Mount flags, which are those of a
+// call that ctx was given to, and is not kept. Mount flags, which belong to a
 // command, are left out.
 func WithContext(ctx context.Context, mounter mount.Interface) mount.Interface {
 	return &inContext{mounter, ctx}
@@ -52,9 +52,9 @@ func (m *inContext) Unmount(target string) error {
 }
 
 // UnmountPath takes every mount off a volume's directory and removes it, if it is
-// empty: nothing is ever deleted but an empty directory. Not mounted and not there
-// are success; a directory that is not empty is an error. What is mounted is asked
-// of the mount table alone, so that no server can block it.
+// empty: nothing is ever deleted but an empty directory. Not mounted and not
+// there are success; a directory that is not empty is an error. It asks the mount
+// table alone, so that no server can block it.
 func UnmountPath(ctx context.Context, mountPath string, mounter mount.Interface) error {
 	return podmount.TearDown(ctx, mounter, mountPath, mount.UnmountOptions{})
 }

@@ -23,16 +23,14 @@ func IsReady(dir string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// SetReady makes the file for [IsReady], in the plugin's own directory for the
-// volume (below GetPodPluginDir), whose missing parents it makes with mode 0750.
-// It is idempotent. Unlike the tree's it returns the error, which it must: a set-up
-// that is not known to be complete begins anew.
+// SetReady makes the file for [IsReady], in the plugin's own directory for the volume
+// (below GetPodPluginDir), whose missing parents it makes with mode 0750. It is
+// idempotent. Unlike the tree's it returns the error: a set-up that is not known to be
+// complete begins anew.
 //
-// The file stands for contents that a power cut must not take while it stays. So
-// before it is made, all that was written to the file system of the directory is
-// brought to disk (syncfs(2)), which takes as long as the disk needs; and when
-// SetReady returns without error, the file is on disk too. Contents on another file
-// system the plugin must sync itself.
+// First it brings all that was written to the directory's file system to disk (syncfs(2)),
+// so that a power cut cannot take contents and leave the file. When it returns without
+// error, the file is on disk too. The plugin must sync contents on other file systems.
 func SetReady(dir string) error {
 	if _, err := podmount.MakeDir(dir, 0o750); err != nil {
 		return err
@@ -53,10 +51,10 @@ func SetReady(dir string) error {
 }
 
 // ClearReady undoes [SetReady], and removes the directory if nothing else is in
-// it; what is not there is success. The tree has nothing like it: the kubelet
-// removes all that is a pod's, while here a plugin takes back what it has made.
-// Call it before the volume goes, so that half a volume never counts as one, not
-// even after a power cut: when it returns without error, the file is gone from the
+// it; a missing one is success. The tree has nothing like it: the kubelet removes
+// all that is a pod's, while here a plugin takes back what it has made. Call it
+// before the volume goes, so that half a volume never counts as one, not even
+// after a power cut: when it returns without error, the file is gone from the
 // disk. It must not run beside [SetReady] for the same directory.
 func ClearReady(dir string) error {
 	if err := durable.Remove(filepath.Join(dir, readyName)); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
-// VolumeConfig is how a plugin's volumes are recycled: those of the tree's fields
-// that a plugin reads.
+// VolumeConfig is how a plugin's volumes are recycled: the tree's fields that a
+// plugin reads.
 type VolumeConfig struct {
 	// RecyclerPodTemplate is the pod that empties a volume, its first one. A
 	// plugin that changes it copies it first.
@@ -33,12 +33,13 @@ func CalculateTimeoutForVolume(minimumTimeout, timeoutIncrement int, pv *v1.Pers
 }
 
 // RecycleVolumeByWatchingPodUntilCompletion has a pod empty the volume of a spec
-// that is a PersistentVolume, by the host's [volume.PodRunner]. The tree's makes the pod by a
-// client, which podvol's hosts do not have, and takes any volume for released:
-// this one asks the host's [volume.ReleaseVerifier] before and while the pod runs.
-// The pod is copied; its name is made of the volume's and its release, so that a
-// repeated call finds it. Errors are those of the two roles, a *[volume.MissingRoleError], or a
-// *[volume.InvalidSpecError] for a spec or a pod that cannot be used.
+// that is a PersistentVolume, by the host's [volume.PodRunner]. The tree's makes
+// the pod by a client, which podvol's hosts do not have, and takes any volume for
+// released: this one asks the host's [volume.ReleaseVerifier] before and while
+// the pod runs. The pod is copied; its name is made of the volume's and its
+// release, so that a repeated call finds it. Errors are the two roles', a
+// *[volume.MissingRoleError], or a *[volume.InvalidSpecError] for a spec or a pod
+// that cannot be used.
 func RecycleVolumeByWatchingPodUntilCompletion(ctx context.Context, pvName string, pod *v1.Pod, spec *volume.Spec, host volume.VolumeHost, record volume.RecycleEventRecorder) error {
 	release := ""
 	if spec != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// MountOptionFromSpec returns the mount options of a PersistentVolume, those of
-// the older annotation before those of its spec, and then the given ones, joined as
-// by [JoinMountOptions]. The tree's reads the spec only without an annotation, and
-// returns the given ones alone, as they are, for every other volume, as this does.
+// MountOptionFromSpec returns the mount options of a PersistentVolume, the older
+// annotation's before its spec's, and then the given ones, joined as by
+// [JoinMountOptions]. For every other volume it returns the given ones alone. The
+// tree's does the same, but reads the spec only without an annotation.
 func MountOptionFromSpec(spec *volume.Spec, options ...string) []string {
 	if spec == nil || spec.PersistentVolume == nil {
 		return options
@@ -57,10 +57,9 @@ func ContainsAllAccessModes(indexedModes, requestedModes []v1.PersistentVolumeAc
 	return !slices.ContainsFunc(requestedModes, missing)
 }
 
-// GetVolumeMode returns the volume mode of a spec: that of its PersistentVolume if
-// it says one, else Filesystem, for which the tree has an error where a
-// PersistentVolume that was not defaulted says nothing. A spec without any volume
-// is an error.
+// GetVolumeMode returns the volume mode of a spec: its PersistentVolume's if it
+// has one, else Filesystem, where the tree has an error for a PersistentVolume
+// without a mode. A spec without any volume is an error.
 func GetVolumeMode(volumeSpec *volume.Spec) (v1.PersistentVolumeMode, error) {
 	switch {
 	case volumeSpec == nil || volumeSpec.Volume == nil && volumeSpec.PersistentVolume == nil:
@@ -72,7 +71,7 @@ func GetVolumeMode(volumeSpec *volume.Spec) (v1.PersistentVolumeMode, error) {
 }
 
 // CheckVolumeModeFilesystem reports whether the spec's volume is to be shown as a
-// file system; the error is that of [GetVolumeMode].
+// file system; the error is as in [GetVolumeMode].
 func CheckVolumeModeFilesystem(volumeSpec *volume.Spec) (bool, error) {
 	mode, err := GetVolumeMode(volumeSpec)
 	return err == nil && mode != v1.PersistentVolumeBlock, err

@@ -8,7 +8,7 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// Reader reads objects and does not watch them. Its methods are those of [Source]
+// Reader reads objects and does not watch them. Its methods come from [Source]
 // and [Lister].
 type Reader interface {
 	Getter
@@ -26,8 +26,8 @@ type KindReader interface {
 }
 
 // Cached is implemented by a [Source] and [Lister] that answers from a cache, as
-// informers do. Its answers may be old. Absent: the answers are current, as those
-// of [Store].
+// informers do. Its answers may be old. Absent: the answers are current, like
+// [Store]'s.
 type Cached interface {
 	// Live returns a reader that sends each request to the API itself. It is
 	// slower, but its answers were true at the time of the request. It is safe

@@ -104,16 +104,14 @@ var (
 	ErrConflict = errors.New("the object has changed")
 	// ErrExists says that an object to be created exists already.
 	ErrExists = errors.New("already exists")
-	// ErrUncertain says that a write may have taken effect, or may still do so.
-	// Its answer was lost, for example by a timeout or a broken connection.
+	// ErrUncertain says that a write may have taken effect, or may still do so. Its
+	// answer was lost, for example by a timeout or a broken connection.
 	//
-	// To be certain, read the object, not from a cache, and write again with the
-	// version found as precondition. Then one of the two writes takes effect, not
-	// both.
+	// To be certain, read the object, not from a cache, and write again with that
+	// version as precondition. Then only one of the two writes takes effect.
 	//
-	// The error that wraps it may match [ErrExists], [ErrConflict] or
-	// [volume.ErrNotFound], too: a write that was repeated on the way may meet
-	// its own first attempt.
+	// The error may match [ErrExists], [ErrConflict] or [volume.ErrNotFound], too: a
+	// write that was repeated on the way may meet its own first attempt.
 	ErrUncertain = errors.New("the write may have taken effect")
 )
 

@@ -13,10 +13,10 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// Roles plays the roles of a volume host that read objects: [volume.SecretGetter],
-// [volume.ConfigMapGetter] and [volume.TrustBundleGetter]. Trust bundles by signer need a
-// Source that is a [KindReader]. Errors are those of the Source. Its methods may be called from
-// several goroutines as the Source's may.
+// Roles plays the roles of a volume host that read objects:
+// [volume.SecretGetter], [volume.ConfigMapGetter] and [volume.TrustBundleGetter].
+// Trust bundles by signer need a Source that is a [KindReader]. Errors are the
+// Source's. Its methods may be called concurrently if the Source's may.
 type Roles struct{ Source Getter }
 
 var (

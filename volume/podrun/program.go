@@ -145,8 +145,8 @@ func withAddresses(pod *v1.Pod) *v1.Pod {
 	return pod
 }
 
-// machineAddresses returns this machine's first address of each family, or that
-// of the loopback device.
+// machineAddresses returns this machine's first address of each family, or the
+// loopback device's.
 func machineAddresses() (addresses []string) {
 	all, _ := net.InterfaceAddrs() // none is as good as an error here
 	for _, isWanted := range []func(net.IP) bool{

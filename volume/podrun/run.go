@@ -33,7 +33,7 @@ type Run struct {
 	Program *Program
 	// Root is the run's own root directory, which Do removes.
 	Root Root
-	// Node describes the node. RootDir is Root's, and Objects those of Manifests.
+	// Node describes the node. RootDir is Root's, and Objects are Manifests'.
 	Node standalone.NodeConfig
 	// Claims say where the pod's claims are bound, if it has some. WorkDir, Node, Store
 	// and Bound are Do's.

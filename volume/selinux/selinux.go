@@ -39,10 +39,10 @@ func severalLabels(name string, labels []string) error {
 type Policy struct {
 	// Labels is nil for a node without SELinux.
 	Labels Labels
-	// Mount has volumes of every access mode mounted with their pod's label, unless its
-	// seLinuxChangePolicy is Recursive: the kubelet's feature gate SELinuxMount, on by
-	// default since Kubernetes 1.37. Otherwise those of ReadWriteOncePod are, and those
-	// of pods whose policy is MountOption.
+	// Mount has volumes of every access mode mounted with their pod's label, unless
+	// its seLinuxChangePolicy is Recursive: the kubelet's feature gate SELinuxMount,
+	// on by default since Kubernetes 1.37. Otherwise only volumes of
+	// ReadWriteOncePod are, and of pods whose policy is MountOption.
 	Mount bool
 }
 

@@ -57,7 +57,7 @@ func CheckClaims(rootDir string) error {
 	}
 	dir := ClaimsDir(rootDir)
 	if info, err := os.Lstat(dir); persisted.IsUsed(dir) || err == nil && !info.IsDir() {
-		return nil // what is wrong with it otherwise, its reader says
+		return nil // its reader tells other faults
 	}
 	return &volume.Failure{Cause: ErrClaimsLost, Subject: rootDir, What: "the records of all claims are lost: " + dir + " is gone, or was emptied",
 		Next: "restore it from a backup before a pod is mounted; without one, remove " + claimsMark(rootDir) + ", and the next mount begins anew and says which data it finds"}

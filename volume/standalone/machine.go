@@ -15,8 +15,8 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// Machine has the resources that pods may use in all: those of the Node object,
-// if the manifests have one, else this machine's.
+// Machine has the resources that pods may use in all: the Node object's, if the
+// manifests have one, else this machine's.
 type Machine struct {
 	// Objects may have the Node object.
 	Objects objects.Source

@@ -17,11 +17,10 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 )
 
-// Identity is what was found at a path: the names that tell it from everything
-// else, the best first. A file system's are those of [table.FileSystemNames], or
-// where it has none those of its device, followed by the directory that is
-// mounted unless that is all of it: "uuid:0c9e…/vol1". A device's are those of
-// [blockdev.Device.Names].
+// Identity has the unique names of the disk at a path, the best first. A file
+// system's come from [table.FileSystemNames], or where it has none from its
+// device, followed by the mounted directory unless that is the root:
+// "uuid:0c9e…/vol1". A device's come from [blockdev.Device.Names].
 type Identity []string
 
 // Best is the first name, or "".
@@ -56,7 +55,7 @@ func withSlash(s string) string {
 }
 
 // FileSystem returns the identity of the file system that an open directory lies
-// in, and its mount. It may block. The error is that of [table.Holding].
+// in, and its mount. It may block. The error is as in [table.Holding].
 func FileSystem(t mount.Table, dir *os.File, system blockdev.System) (mount.Entry, Identity, error) {
 	e, names, err := table.FileSystemNames(t, dir)
 	if err != nil {
@@ -73,7 +72,7 @@ func FileSystem(t mount.Table, dir *os.File, system blockdev.System) (mount.Entr
 	return e, names, nil
 }
 
-// namesOfDevice are those of the device that a file system is on.
+// namesOfDevice are the names of a file system's device.
 func namesOfDevice(e mount.Entry, system blockdev.System) []string {
 	d, err := system.Open(e.Source, unix.O_RDONLY)
 	if err != nil {
@@ -95,12 +94,12 @@ func RecordedID(pv *v1.PersistentVolume) string {
 	return pv.Annotations[VolumeID]
 }
 
-// OtherDiskError says that what is found at a volume's path is not the volume.
+// OtherDiskError says that another disk, or none, is at a volume's path.
 type OtherDiskError struct {
 	// Volume is the PersistentVolume, Path its path.
 	Volume, Path string
-	// Want is the name of its disk; Found that of what is there, empty where
-	// nothing is mounted there.
+	// Want is the name of its disk; Found the name of the disk there, empty where
+	// nothing is mounted.
 	Want, Found string
 }
 
@@ -144,7 +143,7 @@ func OpenFileSystem(t mount.Table, pv *v1.PersistentVolume, system blockdev.Syst
 }
 
 // OpenDevice opens the device at a volume's path, which must be the volume's; see
-// [OpenFileSystem]. Flags are those of [blockdev.System.Open].
+// [OpenFileSystem]. Flags are as in [blockdev.System.Open].
 func OpenDevice(pv *v1.PersistentVolume, system blockdev.System, flags int) (*blockdev.Device, error) {
 	other := &OtherDiskError{Volume: pv.Name, Path: pv.Spec.Local.Path, Want: RecordedID(pv)}
 	d, err := system.Open(pv.Spec.Local.Path, flags)
@@ -162,8 +161,8 @@ func OpenDevice(pv *v1.PersistentVolume, system blockdev.System, flags int) (*bl
 	return d, nil
 }
 
-// DeviceIdentity returns all names of a device, also that of its slot, which is
-// one for those who have agreed to it.
+// DeviceIdentity returns all names of a device, also its slot's, which is one
+// only for volumes of localdiscovery.Class.AllowUnidentified.
 func DeviceIdentity(d *blockdev.Device) Identity {
 	names := d.Names()
 	if slot := d.Slot(); slot != "" {

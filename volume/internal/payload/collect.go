@@ -42,10 +42,10 @@ type collector struct {
 	paths fileset.PathSet
 }
 
-// Collect reads all sources. The error joins those of all sources, so that
-// whoever has to provide what is missing sees all of it at once. Of args it takes the
-// user and the group. The caller owns the result. The projection must be valid:
-// [Projection.Validate] and [validation.Files] have accepted it.
+// Collect reads all sources. The error joins all sources' errors, so that a user
+// sees all missing objects at once. Of args it takes the user and the group. The
+// caller owns the result. The projection must be valid: [Projection.Validate] and
+// [validation.Files] have accepted it.
 func (p *Projection) Collect(ctx context.Context, host volume.VolumeHost, pod *v1.Pod, args volume.MounterArgs, tokens *TokenCache) (Files, error) {
 	c := collector{
 		host: host, pod: pod, args: args, mode: p.mode(), user: p.DefaultUser, tokens: tokens,
@@ -112,8 +112,8 @@ func (c *collector) reference(ctx context.Context, at string, item *v1.DownwardA
 	return value, nil
 }
 
-// add adds a file with the mode and owner that were written down for it, else
-// those of the volume.
+// add adds a file with the mode and owner that were written down for it, else the
+// volume's.
 func (c *collector) add(origin, given string, data []byte, mode *int32, user *int64) error {
 	return c.put(origin, given, fileset.File{Data: data, Mode: modeOr(mode, c.mode), UID: cmp.Or(user, c.user)})
 }

@@ -3,7 +3,6 @@
 // already is success, a failed one leaves neither mount nor directory, and
 // teardown takes every mount off the directory and removes it by rmdir alone.
 //
-// What is mounted is asked of the mount table, never of the mounted file
-// system, so that a server that does not answer cannot block anything here but
-// the mount itself.
+// It asks the mount table for mounts, never the mounted file system, so that a
+// server that does not answer can only block the mount itself.
 package podmount

@@ -10,8 +10,8 @@ import (
 )
 
 // Metrics measures the file system that is mounted at dir. Where nothing is
-// mounted the error matches [mount.ErrNotMounted]: the numbers would be those
-// of the node's own disk.
+// mounted the error matches [mount.ErrNotMounted]: the numbers would be the
+// node's own disk's.
 func Metrics(ctx context.Context, m mount.Interface, meter *meter.Meter, dir string) (*volume.Metrics, error) {
 	_, mounted, err := at(m, dir)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// dirMode is that of the kubelet's directories below pods/.
+	// dirMode is the mode of the kubelet's directories below pods/.
 	dirMode = 0o750
 	// undoTimeout bounds the clean-up after a failure, whose own context may
 	// have ended already.
@@ -146,13 +146,13 @@ func MakeDir(dir string, perm fs.FileMode) (made bool, err error) {
 	return err == nil, err
 }
 
-// newDir is MakeDir for what must not be there. It does not look at what is,
-// which may be a mount whose server never answers.
+// newDir is MakeDir for a directory that must not be there. It does not look at
+// an existing one, which may be a mount whose server never answers.
 func newDir(dir string, perm fs.FileMode) error {
 	if err := os.Mkdir(dir, perm); !errors.Is(err, unix.ENOENT) {
 		return err
 	}
-	// A parent may be removed under our feet, by whoever leaves it empty.
+	// Another process that leaves a parent empty may remove it meanwhile.
 	return retry.Patiently(unix.ENOENT, func() error {
 		if err := newDir(filepath.Dir(dir), dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err

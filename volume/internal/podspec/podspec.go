@@ -1,6 +1,6 @@
-// Package podspec reads what a pod says of its volumes: which claim a volume is, and the
-// PersistentVolume of that, which volumes are one directory, how containers use them, and
-// what is asked of a mount.
+// Package podspec reads what a pod says of its volumes: which claim a volume is,
+// and the PersistentVolume of that, which volumes are one directory, how
+// containers use them, and which options a mount must have.
 package podspec
 
 import (
@@ -30,8 +30,8 @@ func otherNodes(pv, node string) error {
 	}
 }
 
-// ClaimOf returns the name of the claim that a pod's volume is, if it is one. That
-// of an ephemeral volume is named after pod and volume.
+// ClaimOf returns the name of the claim that a pod's volume is, if it is one. An
+// ephemeral volume's claim is named after pod and volume.
 func ClaimOf(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -172,8 +172,8 @@ func commonUser(pod *v1.Pod) *int64 {
 	return user
 }
 
-// CheckMode refuses a container that mounts what is a device, or has as a device
-// what is a file system. The names are the pod's, all of the same volume.
+// CheckMode refuses a container that mounts a device, or has a file system as a
+// device. The names are the pod's, all of the same volume.
 func CheckMode(pod *v1.Pod, names []string, spec *volume.Spec) (err error) {
 	volume.EachContainer(pod, func(c *v1.Container, _ string) bool {
 		err = checkUse(c, names, spec)
@@ -215,7 +215,7 @@ func Name(pod *v1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
-// NamesOf returns the pod's volumes that are the same directory as v: those of
+// NamesOf returns the pod's volumes that are the same directory as v: the ones of
 // the same claim.
 func NamesOf(pod *v1.Pod, v *v1.Volume) (names []string) {
 	claim, isClaim := ClaimOf(pod, v)
@@ -271,8 +271,8 @@ func CheckMountOptions(plugin volume.VolumePlugin, spec *volume.Spec) error {
 	return volume.Invalid(field, "volumes of %s take no mount options; remove them from PersistentVolume %s", plugin.GetPluginName(), pv.Name)
 }
 
-// CheckNamesake refuses a PersistentVolume whose directory is that of an inline
-// volume of the pod: directories are named after both alike.
+// CheckNamesake refuses a PersistentVolume with the directory of an inline volume
+// of the pod: directories are named after both alike.
 func CheckNamesake(plugins *volume.VolumePluginMgr, pod *v1.Pod, spec *volume.Spec, plugin volume.VolumePlugin) error {
 	if spec.PersistentVolume == nil {
 		return nil

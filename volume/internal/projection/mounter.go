@@ -39,9 +39,9 @@ func (p *place) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 	return metrics, p.Error("GetMetrics", err)
 }
 
-// remove takes the volume away with all its files. What is remembered of it
-// goes first, so that a removal that fails half-way is not mistaken for an
-// unchanged volume later.
+// remove takes the volume away with all its files. Its remembered state goes
+// first, so that a removal that fails half-way is not mistaken for an unchanged
+// volume later.
 func (p *place) remove(ctx context.Context, dir string) error {
 	p.plugin.publisher.Forget(dir)
 	return emptydirs.TearDown(ctx, p.PodVolume, dir, true)

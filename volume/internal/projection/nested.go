@@ -75,9 +75,9 @@ func mountedInside(outer v1.VolumeMount, mounts []v1.VolumeMount) (inside []stri
 // inContainer is where a mount goes; ".." stops at the container's root.
 func inContainer(m v1.VolumeMount) string { return path.Clean("/" + m.MountPath) }
 
-// makeMountPoints makes the directories in the volume. One whose first element
-// is the name of a published file or directory is left out: what is published
-// there serves as the mount point, or the container runtime refuses it.
+// makeMountPoints makes the directories in the volume. One whose first element is
+// the name of a published file or directory is left out: that one serves as the
+// mount point, or the container runtime refuses it.
 func makeMountPoints(dir string, mountPoints []string, files map[string]fileset.File) error {
 	if len(mountPoints) == 0 {
 		return nil

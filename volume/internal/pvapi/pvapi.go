@@ -1,5 +1,5 @@
-// Package pvapi says what the fields and annotations of claims and volumes mean: which
-// class and mode they have, whom they refer to, who has made them. It reads and
+// Package pvapi says what the fields and annotations of claims and volumes mean:
+// their class and mode, the objects they refer to, and their maker. It reads and
 // returns values, keeps nothing and does no I/O.
 package pvapi
 
@@ -50,8 +50,8 @@ func ClaimRefOf(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 	return types.NamespacedName{}, false
 }
 
-// ClaimOf returns the claim of a pod's volume; that of an ephemeral one is
-// named after pod and volume.
+// ClaimOf returns the claim of a pod's volume; an ephemeral one's is named after
+// pod and volume.
 func ClaimOf(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -64,8 +64,8 @@ func ClaimOf(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
 
 // AwaitsClaimAnnotation is on a volume that was declared with the UID of its
 // claim, until that claim has it: it has not been created here, so that its
-// absence is not its deletion, and nothing is reclaimed. The value is the claim's UID. Whoever takes the
-// claimRef away gives the volume to others.
+// absence is not its deletion, and nothing is reclaimed. The value is the claim's
+// UID. A user who takes the claimRef away gives the volume to other claims.
 const AwaitsClaimAnnotation = "podvol.io/awaits-claim"
 
 // AwaitsClaim reports whether the claim of a volume is to be created yet.
@@ -161,7 +161,7 @@ func Without(finalizers []string, one string) []string {
 	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == one })
 }
 
-// IgnoreMissing is for what is to go and has gone.
+// IgnoreMissing is for an object that is to go and has gone.
 func IgnoreMissing(err error) error {
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil

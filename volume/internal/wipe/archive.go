@@ -20,7 +20,7 @@ import (
 var ErrOtherFileSystem = errors.New("the archive is on another file system, or reached through another mount, than what is to be moved there; it must be below the same mount")
 
 const (
-	// archiveMode keeps an archive from everybody but who made it.
+	// archiveMode keeps an archive from all users but its maker.
 	archiveMode = 0o700
 	// maxArchives bounds how often a volume is archived under one name.
 	maxArchives = 10_000
@@ -28,17 +28,16 @@ const (
 	batch = 1024
 )
 
-// Archive moves everything in root into a new directory of the directory
-// archives, of mode 0700, and returns that directory's name; it is empty if
-// nothing was moved. The name is the given one, or, if that exists as
-// after an earlier try, the given one with ".2", ".3" and so on: nothing that is
-// in an archive is ever replaced. Both directories must have been opened below
-// the same mount. Root itself stays. Moving is renaming: nothing is copied,
-// links and mounts are not followed.
+// Archive moves everything in root into a new directory of the directory archives, of mode
+// 0700, and returns that directory's name; it is empty if nothing was moved. Root stays.
 //
-// It returns nil only after it has read root and found nothing. The error is an
-// *[volume.IncompleteError]: [ErrOtherFileSystem], [ErrNoLonger], the cause of ctx's end, or a
-// *[io/fs.PathError] or *[os.LinkError].
+//   - The name is the given one. If it exists, as after an earlier try, ".2", ".3" and so on
+//     is added: nothing in an archive is ever replaced.
+//   - Both directories must have been opened below the same mount. Moving is renaming:
+//     nothing is copied, links and mounts are not followed.
+//   - It returns nil only after it has read root and found nothing. The error is an
+//     *[volume.IncompleteError]: [ErrOtherFileSystem], [ErrNoLonger], the cause of ctx's
+//     end, or a *[io/fs.PathError] or *[os.LinkError].
 func Archive(ctx context.Context, root, archives *os.File, name string, options Options) (archive string, err error) {
 	return archiveWith(ctx, root, archives, name, options, unix.Renameat2)
 }
@@ -154,7 +153,7 @@ func (a *archiver) failed(from *os.File, name string, err error) error {
 }
 
 // moveInto renames without replacing. File systems that cannot promise that, as
-// NFS, are asked first: nobody else writes into this new directory.
+// NFS, are asked first: no other process writes into this new directory.
 func (a *archiver) moveInto(from *os.File, name string) error {
 	olddir, newdir := int(from.Fd()), int(a.to.Fd())
 	err := eintr.Do(func() error { return a.rename(olddir, name, newdir, name, unix.RENAME_NOREPLACE) })
@@ -189,8 +188,8 @@ func (a *archiver) next() error {
 	return &fs.PathError{Op: "mkdir", Path: a.archives.Name() + "/" + a.name, Err: fmt.Errorf("there are %d archives of this name", maxArchives)}
 }
 
-// open opens the directory that was just made, and none that somebody has put in
-// its place to have the volume's data.
+// open opens the directory that was just made, and none that another user has put
+// in its place to have the volume's data.
 func (a *archiver) open(name string) error {
 	fd, err := eintr.Get(func() (int, error) {
 		return unix.Openat(int(a.archives.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

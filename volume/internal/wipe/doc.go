@@ -36,8 +36,8 @@ var ErrNoLonger = errors.New("it may not be emptied any more")
 // anything more.
 const askEvery = time.Second
 
-// Options is who is asked and told while a volume is emptied. The zero value
-// asks and tells nobody.
+// Options are the functions to ask and to tell while a volume is emptied. The
+// zero value has none.
 type Options struct {
 	// MayGoOn is asked again before anything is removed whenever its last answer,
 	// or the beginning, is a second ago. Its error ends the emptying, with

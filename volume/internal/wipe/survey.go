@@ -21,8 +21,8 @@ type Contents struct {
 	// First are the first names directly in the directory, ten at most, in the
 	// order in which the file system lists them.
 	First []string
-	// Mounts is how many mount points there are. They and what is mounted there
-	// are not counted, and would not be deleted.
+	// Mounts is how many mount points there are. They and their content are not
+	// counted, and would not be deleted.
 	Mounts int64
 }
 

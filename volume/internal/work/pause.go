@@ -1,6 +1,6 @@
-// Package work is what reconcilers have in common, those of the node and those of claims: a
-// queue of keys, the [Result] that says when to look at one again, the
-// pause after a failure, and the count of active keys.
+// Package work is what the reconcilers of nodes and of claims have in common: a
+// queue of keys, the [Result] that says when to look at one again, the pause
+// after a failure, and the count of active keys.
 package work
 
 import (

@@ -18,7 +18,8 @@ type Result struct {
 	Reason error
 }
 
-// queuePause is the pause after a key's first failure: that of Kubernetes' controllers.
+// queuePause is the pause after a key's first failure: as in Kubernetes'
+// controllers.
 const queuePause = 10 * time.Millisecond
 
 // conflictsInARow is how often a key that meets conflicts counts as active while
@@ -51,7 +52,7 @@ type Queue[K comparable] struct {
 	ready   []*keyState[K]
 	states  map[K]*keyState[K]
 	started int // goroutines
-	working int // those of them that have a key
+	working int // the ones with a key
 	stopped bool
 	running sync.WaitGroup
 }
@@ -255,7 +256,8 @@ func (q *Queue[K]) waitAfter(s *keyState[K], look bool, result Result) time.Dura
 	return result.After
 }
 
-// Activity counts what is to be done or being done. Its zero value is ready for use.
+// Activity counts keys that are queued or worked on. Its zero value is ready for
+// use.
 type Activity struct {
 	mu sync.Mutex
 	n  int
@@ -274,7 +276,8 @@ func (a *Activity) Add(n int) {
 	}
 }
 
-// Idle returns what is closed once there is nothing to do, be it for a moment.
+// Idle returns a channel that is closed once there is nothing to do, if only for
+// a moment.
 func (a *Activity) Idle() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()

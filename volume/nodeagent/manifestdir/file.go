@@ -22,7 +22,7 @@ type watchedFile struct {
 	name    string
 	good    *Contents // the last good version; nil: there was none
 	digest  [sha256.Size]byte
-	fault   string    // what is wrong with the file as it is now
+	fault   string    // the fault of the file as it is now
 	doubt   bool      // the version that is there now is not the good one
 	there   bool      // in the last scan
 	written time.Time // when it was found first to be open for writing; zero while it is not

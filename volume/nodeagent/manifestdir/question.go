@@ -29,12 +29,12 @@ func (d *Directory) ask() {
 	}
 	question, moving := d.questionAbout(now), slices.ContainsFunc(d.sorted(), func(f *watchedFile) bool { return !f.there })
 	if question != "" && moving {
-		return // what is missing may be on its way, and is in force until it is known
+		return // a missing object may be on its way, and is in force until it is known
 	}
 	if d.question = question; question != "" {
 		return
 	}
-	if d.unsettled() != "" { // what is missing may be wanted still
+	if d.unsettled() != "" { // a missing object may be wanted still
 		now = now.and(d.known.stored)
 	}
 	d.remember(now)

@@ -24,7 +24,7 @@ func keyedKind(kind string) error {
 	return &volume.Failure{Cause: ErrKeyedKind, Subject: kind, What: fmt.Sprintf("objects of kind %s are not listed here: %s", kind, advice)}
 }
 
-// failed translates the API's error into those of package objects. The API's own
+// failed translates the API's error into one of package objects. The API's own
 // error stays in the chain, unless it says that the object is missing or invalid.
 func failed(op string, ref volume.ObjectRef, err error) error {
 	switch {

@@ -20,9 +20,10 @@ import (
 // API's most recent state.
 func (c *Client) Live() objects.Reader { return live{c.clientset} }
 
-// Read returns a reader over a clientset, for programs that look at objects now and then and
-// watch none: package podfiles and package containerenv take it. Every read is a request; its
-// errors are those of [Client]. It may be used concurrently.
+// Read returns a reader over a clientset, for programs that look at objects now
+// and then and watch none: package podfiles and package containerenv take it.
+// Every read is a request; its errors are as in [Client]. It may be used
+// concurrently.
 func Read(clientset kubernetes.Interface) objects.Reader { return live{clientset} }
 
 type live struct{ clientset kubernetes.Interface }

@@ -54,8 +54,8 @@ type view interface {
 	Hold(kind string) (release func())
 }
 
-// Process is another process's view of a store. Its answers may be older than
-// those of its Live ([objects.Cached]).
+// Process is another process's view of a store. Its answers may be older than its
+// Live's ([objects.Cached]).
 type Process interface {
 	view
 	objects.Writer

@@ -63,7 +63,7 @@ func checkUnsynced(p *probe) error {
 	source, sync := p.Unsynced(p.t)
 	defer sync()
 	for _, ref := range []volume.ObjectRef{refOf(created), p.configMapRef("missing")} {
-		defer source.Watch(ref, func(volume.ObjectRef) {})() // some know only what is watched
+		defer source.Watch(ref, func(volume.ObjectRef) {})() // some know only watched objects
 	}
 	_, there := source.Get(p.ctx, refOf(created))
 	_, missing := source.Get(p.ctx, p.configMapRef("missing"))

@@ -28,9 +28,9 @@ func (e *LostClaimError) Error() string {
 		"declare the claim again, and it gets the volume again; if nobody needs the data, delete that volume", e.Claim, e.Path, e.Volume)
 }
 
-// Check returns what is wrong with the claims and volumes that are recorded in
-// a directory: the error joins a *[DamagedError] or a *[LostClaimError] for each,
-// and what is wrong with the file of versions. It takes no lock and changes nothing.
+// Check returns the faults of the claims and volumes that are recorded in a
+// directory: the error joins a *[DamagedError] or a *[LostClaimError] for each,
+// and a fault of the file of versions. It takes no lock and changes nothing.
 func Check(dir string) error {
 	_, epochErr := readEpoch(filepath.Join(dir, epochFile))
 	lost, err := lostClaims(dir)

@@ -12,8 +12,8 @@ import (
 )
 
 // lockDir locks a directory against every other opener, in this process too,
-// until the file is closed. It waits no longer than ctx; whoever shares waiting
-// costs one thread for each directory, however often it gives up.
+// until the file is closed. It waits no longer than ctx; callers that share
+// waiting cost one thread for each directory, however often they give up.
 func lockDir(ctx context.Context, waiting *blockingcall.Group[string], dir string) (*os.File, error) {
 	var f *os.File
 	// Set by whichever comes first, the lock or the end of the wait: who comes

@@ -33,7 +33,7 @@ type graves struct {
 }
 
 // findLost marks the volumes whose claims have no record, though they were not
-// deleted. What is left of claims that were, and whose volumes know, is removed.
+// deleted. Remains of deleted claims are removed once their volumes know.
 func (r *Store) findLost(claims []*v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume, deleted map[types.NamespacedName]types.UID) {
 	r.graves = graves{deleted: deleted, lost: make(map[types.NamespacedName]string)}
 	recorded := recordedClaims(claims)
@@ -62,8 +62,9 @@ func (r *Store) findLost(claims []*v1.PersistentVolumeClaim, volumes []*v1.Persi
 	}
 }
 
-// bury removes the record of an object. That of a claim whose volume may still say that
-// it is bound stays, and from then on says that the claim was deleted.
+// bury removes the record of an object. The record of a claim whose volume may
+// still say that it is bound stays, and from then on says that the claim was
+// deleted.
 func (r *Store) bury(ref volume.ObjectRef, stored metav1.Object) error {
 	claim, ok := stored.(*v1.PersistentVolumeClaim)
 	if !ok || !r.isBoundTo(claim) {

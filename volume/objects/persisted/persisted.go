@@ -49,7 +49,7 @@ type Store struct {
 	disk Disk
 	lock *os.File
 	keys keylock.Map[volume.ObjectRef]
-	// epoch is what is to be written before any version is given to a write.
+	// epoch is written before any version is given to a write.
 	epoch epoch
 	begun atomic.Bool
 	spare spare
@@ -73,15 +73,16 @@ type Loadable interface {
 
 var _ objects.Cached = (*Store)(nil)
 
-// Open locks the directory, waiting for who has it no longer than ctx,
-// and loads all claims and volumes that are recorded there into the store, which
-// must have none yet; as they were, with new resourceVersions that are higher
-// than all that were ever given. The directory is made where it is missing
-// (0700); one through which another user could lead this program elsewhere is a
-// *[rootdir.Error]. A file that cannot be understood is a *[DamagedError] and nothing
-// is loaded: guessing could show data to another claim. It ends with
-// [Store.Close]. A call that has given up costs a thread for as long as
-// another process has the directory.
+// Open locks the directory and loads all claims and volumes that are recorded there into
+// the store, which must have none yet. They get new resourceVersions, higher than all that
+// were ever given. [Store.Close] ends it.
+//
+//   - The directory is made where it is missing (0700). One through which another user could
+//     lead this program elsewhere is a *[rootdir.Error].
+//   - A file that cannot be understood is a *[DamagedError], and nothing is loaded: a guess
+//     could show data to another claim.
+//   - It waits for another process that has the directory no longer than ctx. A call that has
+//     given up costs a thread until that process ends its hold.
 func Open(ctx context.Context, store Loadable, dir string) (*Store, error) {
 	return OpenOn(ctx, store, dir, DurableDisk{})
 }
@@ -132,11 +133,11 @@ func (r *Store) load(ctx context.Context, store objects.Loader) error {
 	return store.Load(ctx, floor, all...)
 }
 
-// UncertainError says that a claim or volume may be recorded otherwise than
-// it is shown: neither a change of it was confirmed by the disk nor its being
-// taken back. That change matches [objects.ErrUncertain]; all later writes of claims
-// and volumes are refused with the same error, and have no effect. Who opens the
-// records anew goes on from what is on disk.
+// UncertainError says that a claim or volume may be recorded otherwise than it is
+// shown: the disk confirmed neither a change of it nor the undoing of that. The
+// error of the change matches [objects.ErrUncertain]; all later writes of claims
+// and volumes are refused with the same error, and have no effect. Another Open
+// goes on from the records on disk.
 type UncertainError struct {
 	Ref volume.ObjectRef
 	Dir string
@@ -151,10 +152,9 @@ func (e *UncertainError) Error() string {
 // Unwrap returns Err.
 func (e *UncertainError) Unwrap() error { return e.Err }
 
-// Close lets another process have the records, once all that is being written
-// is. What is to be written later is refused ([os.ErrClosed]); what is stored can
-// still be read. A second call does nothing but return an error that matches
-// [os.ErrClosed].
+// Close lets another process have the records, after all writes under way. Later
+// writes are refused ([os.ErrClosed]); stored objects can still be read. A second
+// call does nothing but return an error that matches [os.ErrClosed].
 func (r *Store) Close() error {
 	r.mu.Lock()
 	r.closed = true
@@ -180,9 +180,9 @@ func (r *Store) begin(ref volume.ObjectRef) (end func(), err error) {
 	return r.writing.Done, nil
 }
 
-// ErrReplaced says that the directory of records was removed or replaced since
-// it was opened: what it held is not there any more, and another process may have
-// locked what is. No claim and no volume is written until it is back.
+// ErrReplaced says that the directory of records was removed or replaced since it
+// was opened: its records are gone, and another process may have locked its
+// successor. No claim and no volume is written until it is back.
 var ErrReplaced = errors.New("somebody has removed or replaced the directory of records since it was opened: put it back, or end this process and start it again")
 
 // inPlace looks whether the directory is the one that is locked.
@@ -291,8 +291,8 @@ func (r *Store) write(ctx context.Context, re *rehearsal, object metav1.Object,
 	return r.perform(ctx, re.ref, func(ctx context.Context) (metav1.Object, error) { return verb(r.memory, ctx, based) })
 }
 
-// record makes the record that of the object as it is to be; nil if it is to go.
-// On an error it is, as far as that can be, as it was.
+// record writes the object's new record, or removes it where the object is nil.
+// On an error it restores the old record as far as possible.
 func (r *Store) record(re *rehearsal, next metav1.Object) error {
 	err := r.tryRecord(re, next)
 	if err == nil {
@@ -308,9 +308,9 @@ func (r *Store) record(re *rehearsal, next metav1.Object) error {
 	return r.takeBack(re.ref, re.stored, err)
 }
 
-// takeBack makes the record that of what is stored again, nil for nothing, after
-// a change of it has failed. If that fails, too, nothing is written any more: the
-// store would go on from what is not on disk.
+// takeBack writes the stored object's record again, nil for none, after a change
+// of it has failed. If that fails, too, all later writes are refused: the store
+// and the disk may differ.
 func (r *Store) takeBack(ref volume.ObjectRef, stored metav1.Object, failed error) error {
 	var err error
 	if stored == nil {
@@ -412,7 +412,7 @@ func (r *Store) rehearse(ctx context.Context, ref volume.ObjectRef) (*rehearsal,
 	return re, nil
 }
 
-// version is that of the stored object, empty where there is none.
+// version is the stored object's, empty where there is none.
 func (re *rehearsal) version() string {
 	if re.stored == nil {
 		return ""
@@ -420,8 +420,8 @@ func (re *rehearsal) version() string {
 	return re.stored.GetResourceVersion()
 }
 
-// expect refuses a write that is based on another version. That of nothing is
-// refused by the rehearsal.
+// expect refuses a write that is based on another version. The rehearsal refuses
+// one without an object.
 func (re *rehearsal) expect(version string) error {
 	if is := re.version(); version != "" && is != "" && version != is {
 		return fmt.Errorf("write %s: %w: it is at version %s, not %s", re.ref, objects.ErrConflict, is, version)
@@ -429,8 +429,8 @@ func (re *rehearsal) expect(version string) error {
 	return nil
 }
 
-// perform does what is recorded, whether or not anybody waits for it any more,
-// and takes the record back if that fails.
+// perform makes the recorded change, whether or not the caller still waits, and
+// takes the record back if that fails.
 func (r *Store) perform(ctx context.Context, ref volume.ObjectRef, do func(context.Context) (metav1.Object, error)) (metav1.Object, error) {
 	ctx = context.WithoutCancel(ctx)
 	written, err := do(ctx)

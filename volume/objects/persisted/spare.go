@@ -15,8 +15,8 @@ import (
 
 const (
 	spareFile = "spare"
-	// spareSize is room for some dozen records of usual size, and sparePiece
-	// what is given up at a time: more than one of them, and few are larger.
+	// spareSize is room for some dozen records of usual size, and sparePiece the
+	// size given up at a time: more than one of them, and few are larger.
 	spareSize, sparePiece = 256 << 10, 64 << 10
 )
 

@@ -33,10 +33,10 @@ import (
 //   - initial events, expired versions, preconditions and patches;
 //   - service account tokens.
 //
-// Tests compare its answers with those of a real one. It lacks admission, which
-// protects volumes and claims by finalizers, the validation of specs, and
-// namespaces. Pods have no time to end: they are deleted at once. Leases and
-// events are not patched.
+// Tests compare its answers with a real one's. It lacks admission, which protects
+// volumes and claims by finalizers, the validation of specs, and namespaces. Pods
+// have no time to end: they are deleted at once. Leases and events are not
+// patched.
 type Server struct {
 	store  *objects.Store
 	others others
@@ -48,7 +48,7 @@ type Server struct {
 	news     chan struct{} // closed with the next event
 	refuse   func(*http.Request) *metav1.Status
 	requests []string
-	pages    []page                             // what is left of lists
+	pages    []page                             // the rest of lists
 	watches  map[*http.Request]volume.ObjectRef // that are open
 	drop     context.CancelFunc                 // ends all watches
 	dropped  context.Context
@@ -479,8 +479,8 @@ func (s *Server) Direct(t testing.TB, method string, object metav1.Object) {
 	}
 }
 
-// DirectStatus writes the status of an object past all faults. The errors are those of
-// [objects.Store].
+// DirectStatus writes the status of an object past all faults. The errors are as
+// in [objects.Store].
 func (s *Server) DirectStatus(ctx context.Context, object metav1.Object) error {
 	return s.direct(ctx, http.MethodPut, object, true)
 }
