@@ -116,7 +116,7 @@ func symptoms() []symptom {
 		// What the kernel lacks.
 		list(ErrNoFilesystem, `unknown filesystem type`, `filesystem not supported by the system`, `mount error\(19\)`,
 			`mount\.nfs4?: no such device`, `modprobe: .*not found`, `not configured in kernel`),
-		// What is wrong on the node.
+		// Faults of the node.
 		list(ErrNotMounted, `: not mounted`, `no mount point specified`, `mount point not mounted or bad option`),
 		list(ErrNoTarget, `mount point .*does not exist`, `symbolic link to nowhere`),
 		list(ErrKindMismatch, `mount point .*is not a directory`, `mount spec .* or point .* is not a directory`,

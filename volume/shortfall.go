@@ -18,7 +18,7 @@ type ShortfallPlugin interface {
 type Shortfall struct {
 	// Reason is one word such as "SizeLimitNotEnforced".
 	Reason string
-	// Message says what is not done and what to do. It names the volume.
+	// Message says which part is left undone and what to do. It names the volume.
 	Message string
 }
 

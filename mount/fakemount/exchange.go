@@ -51,7 +51,7 @@ func (ns *namespace) ready(m *fakeMount, at string) (ready, link string, err err
 	if m.first {
 		return ready, "", makeRoot(ready, m.super)
 	}
-	if pathin.In(at, link) { // it is hidden with what is there
+	if pathin.In(at, link) { // it is hidden with the files there
 		link = ready + link[len(at):]
 	}
 	return ready, link, os.Symlink(link, ready)

@@ -160,7 +160,7 @@ type namespace struct {
 	sources  map[string]string     // content by source
 	served   map[string]struct{}   // of sources that were given to Serve
 	types    map[string]Content    // those that were given to ServeType
-	names    fakeNames             // what is kept in sources, supers and slots
+	names    fakeNames             // the names in sources, supers and slots
 	devices  map[string]uint64     // device numbers by device
 	asked    map[uint64]*fakeSuper // those that SuperblockOf was asked for, by device number
 	lastID   int

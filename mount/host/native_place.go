@@ -82,7 +82,7 @@ func sourceOf(r mount.Request) string {
 	}
 	real, err := filepath.EvalSymlinks(r.Source)
 	if err != nil {
-		return r.Source // the kernel says what is wrong with it
+		return r.Source // the kernel says why it fails
 	}
 	return mapperName(real)
 }

@@ -50,8 +50,8 @@ type UserNamespace struct {
 	UIDMappings, GIDMappings []host.IDMapping
 }
 
-// Config says what is run and what it sees. It is not changed. Once the program
-// has begun, only Signals and the streams are kept.
+// Config is the program and its view. It is not changed. Once the program has
+// begun, only Signals and the streams are kept.
 type Config struct {
 	// Args is the program and its arguments, at least the former. Without a
 	// slash in it the program is looked up in the PATH of Env, in the root that

@@ -1,7 +1,7 @@
 // Package table answers questions on the mount table that a mounter acts on: the host's,
 // a fake's, or one that was written for k8s.io/mount-utils.
 //
-//   - [Of] returns the table of a mounter, [Kernel] that of this process.
+//   - [Of] returns the table of a mounter, [Kernel] the one of this process.
 //   - [Keep] gives a mounter without a table of its own one that is kept in memory.
 //   - [Containing], [Holding] and [FileSystemNames] find the mount and the file system of
 //     a path or of an open file.

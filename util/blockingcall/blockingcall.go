@@ -1,5 +1,5 @@
-// Package blockingcall runs calls that may block for hours and that no context ends,
-// such as a mount, a stat or a statfs on a dead server.
+// Package blockingcall runs calls that may block for hours and that no context
+// ends, such as a stat on a dead server.
 //
 // A caller of [Group.Do] waits no longer than its context allows; the call itself
 // may go on. A [Group] runs one call a key at a time, so that retries against a dead
@@ -57,12 +57,11 @@ func (g *Group[K]) Do(ctx context.Context, key K, call func() error) error {
 	return g.DoNoticing(ctx, key, func() {}, call)
 }
 
-// DoNoticing is [Group.Do] for a call that must know whether others came
-// between. If call cannot begin at once, since an earlier one for key is
-// outstanding, waiting is called first, in the caller's goroutine; it has
-// returned before call begins. If it is not called, no other call for key ran
-// between the call of DoNoticing and that of call. Waiting must not block
-// longer than ctx allows.
+// DoNoticing is [Group.Do] for a call that must know whether others came between.
+// If call cannot begin at once, since an earlier one for key is outstanding,
+// waiting is called first, in the caller's goroutine; it has returned before call
+// begins. If it is not called, no other call for key ran between the begin of
+// DoNoticing and of call. Waiting must not block longer than ctx allows.
 func (g *Group[K]) DoNoticing(ctx context.Context, key K, waiting func(), call func() error) error {
 	if ctx.Err() != nil {
 		return &AbandonedError{Err: context.Cause(ctx)}

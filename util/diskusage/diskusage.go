@@ -50,19 +50,16 @@ func (e *BudgetError) Error() string {
 // maxWorkers bounds the threads of one measurement, also of one that hangs.
 const maxWorkers = 4
 
-// Walk measures the tree at dir. If dir is a link it is followed; links
-// beneath it are not. A file with several names in the tree counts once. What
-// is mounted beneath dir does not count, whatever its file system.
+// Walk measures the tree at dir. A link at dir is followed; links beneath it are not. A
+// file with several names in the tree counts once. Mounts beneath dir do not count,
+// whatever their file system.
 //
-// The tree may change meanwhile: what disappears or is moved is counted or is
-// not. Neither the depth of the tree nor the number of its files costs file
-// descriptors. As many threads as there are processors walk, at most 4; a
-// directory with many files is shared among them too.
-//
-// The error is a *[fs.PathError], for example for a directory that must not be
-// read, or the cause of ctx's end, which is looked at between system calls; one
-// that hangs is not interrupted. What was counted until then is returned with
-// the error.
+//   - The tree may change meanwhile: files that disappear or are moved are counted or not.
+//   - Neither the depth of the tree nor the number of its files costs file descriptors. As
+//     many threads as there are processors walk, at most 4, also in one large directory.
+//   - The error is a *[fs.PathError], for example for an unreadable directory, or the cause
+//     of ctx's end, which is looked at between system calls; one that hangs is not
+//     interrupted. The count until then is returned with the error.
 func Walk(ctx context.Context, dir string) (Usage, error) {
 	return WalkWithin(ctx, dir, Budget{})
 }

@@ -1,9 +1,8 @@
 // Package eintr repeats system calls that a signal interrupted.
 //
-// The Go runtime sends itself signals, and some file systems (FUSE, NFS)
-// answer them with EINTR although the handlers ask for a restart. The standard
-// library repeats such calls; whoever uses golang.org/x/sys/unix directly has
-// to do it too.
+// The Go runtime sends itself signals, and some file systems (FUSE, NFS) answer
+// them with EINTR although the handlers ask for a restart. The standard library
+// repeats such calls; users of golang.org/x/sys/unix have to do it too.
 //
 // Like every package below util, it carries no promise of compatibility.
 package eintr

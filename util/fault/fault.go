@@ -1,11 +1,9 @@
-// Package fault is the core of injected faults: which call is hit, what
-// happens to it, and the log of all calls.
+// Package fault injects faults into the calls of a fake, and keeps a log of all
+// calls.
 //
-// An [Injector] stands in front of a fake. The fake describes each call as a
-// value of its own type C and hands over the effect; the injector decides
-// whether the call is delayed, hangs, fails before its effect, or fails after
-// it. Faults are explicit values: there are no magic names that make a fake
-// fail.
+// The fake describes each call as a value of its own type C and hands over the
+// effect; an [Injector] decides whether the call is delayed, hangs, fails before
+// its effect, or fails after it. Faults are explicit values, not magic names.
 //
 // Like every package below util, it carries no promise of compatibility.
 package fault

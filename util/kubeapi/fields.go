@@ -27,7 +27,7 @@ type filesSource interface {
 // DefaultUser returns the user who owns a source's files (1.37).
 func DefaultUser[S filesSource](s *S) *int64 { return field[*int64](s, "DefaultUser") }
 
-// ownedFile is one file of a volume, or what is made one.
+// ownedFile is one file of a volume, or the source of one.
 type ownedFile interface {
 	v1.KeyToPath | v1.DownwardAPIVolumeFile | v1.ServiceAccountTokenProjection | v1.ClusterTrustBundleProjection |
 		v1.PodCertificateProjection

@@ -7,9 +7,9 @@ import (
 )
 
 // CompareResourceVersion returns -1, 0 or 1 where a is older than, the same as or
-// newer than b, two resource versions of one kind. What is no positive decimal
-// number without leading zeros is an error. It is as apimachinery's function of
-// that name, which 0.34 lacks.
+// newer than b, two resource versions of one kind. Anything but a positive
+// decimal number without leading zeros is an error. It is as apimachinery's
+// function of that name, which 0.34 lacks.
 func CompareResourceVersion(a, b string) (int, error) {
 	for _, version := range []string{a, b} {
 		if strings.Trim(version, "0123456789") != "" || version == "" || version[0] == '0' {

@@ -1,8 +1,8 @@
-// Package loophold keeps block devices open beyond the life of a process: a
-// loop device (loop(4)) whose backing file is the device's node. While it
-// exists, the kernel cannot give the device's number to another device, so that
-// nobody's node can come to mean another device silently. The kubelet does the
-// same, and finds the loop devices of this package, as this one finds its.
+// Package loophold keeps block devices open beyond the life of a process: a loop
+// device (loop(4)) whose backing file is the device's node. While it exists, the
+// kernel cannot give the device's number to another device, so that no node can
+// come to mean another device silently. The kubelet does the same, and finds the
+// loop devices of this package, as this one finds its.
 //
 // Like every package below util, it carries no promise of compatibility.
 package loophold
@@ -31,12 +31,11 @@ const (
 // ErrNoLoop says that the kernel has no loop devices.
 var ErrNoLoop = errors.New("this node has no loop devices; load the kernel's loop module (modprobe loop), and give the agent /dev/loop-control")
 
-// Hold makes a loop device that keeps what is at path open, and returns its
+// Hold makes a loop device that keeps the device at path open, and returns its
 // path; where there is one already, that one. The device is read-only and never
-// read. It stays when the process ends, until [Release]. It needs
-// CAP_SYS_ADMIN; opening path may block as long as the device does. Two calls
-// for one path must not overlap. The error matches [ErrNoLoop] where there is no
-// loop-control.
+// read. It stays when the process ends, until [Release]. It needs CAP_SYS_ADMIN;
+// opening path may block as long as the device does. Two calls for one path must
+// not overlap. The error matches [ErrNoLoop] where there is no loop-control.
 func Hold(path string) (device string, err error) {
 	held, err := Holding(path)
 	if err != nil {
@@ -191,8 +190,8 @@ func nameOf(device string) (name tag) {
 	return name
 }
 
-// Release ends every hold of path; none is success. A loop device that somebody
-// else has open goes when that is closed.
+// Release ends every hold of path; none is success. A loop device that another
+// process has open goes when that closes it.
 func Release(path string) error {
 	devices, err := Holding(path)
 	if err != nil {

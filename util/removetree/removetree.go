@@ -52,15 +52,13 @@ func (e *OpenError) Error() string {
 // Unwrap returns the errno.
 func (e *OpenError) Unwrap() error { return e.Err }
 
-// Remove removes the file, link or directory tree with this name in the
-// directory parent. That it is not there, or that parent is not, is success.
-// Links in the path of parent are followed. Directories without permissions
-// are opened up if the caller owns them.
+// Remove removes the file, link or directory tree with this name in the directory parent.
+// A missing one, or a missing parent, is success. Links in the path of parent are followed.
+// Directories without permissions are opened up if the caller owns them.
 //
-// Remove stops at the first failure: a *[MountError], an *[OpenError], the cause
-// of ctx's end, or a *[fs.PathError]; what was deleted until then stays deleted, and a later
-// call goes on. ctx is looked at between system calls and cannot interrupt
-// one. Entries that others add meanwhile are deleted too, within reason.
+// Remove stops at the first failure: a *[MountError], an *[OpenError], the cause of ctx's
+// end, or a *[fs.PathError]. A later call goes on. ctx is looked at between system calls and
+// cannot interrupt one. Entries that are added meanwhile are deleted too, within reason.
 func Remove(ctx context.Context, parent, name string) error {
 	dir, err := os.OpenFile(parent, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -13,12 +13,12 @@ import (
 
 const prefix = "sha256:"
 
-// length is that of what Add adds: the prefix, the sum in hexadecimal digits and a
+// length is how much Add adds: the prefix, the sum in hexadecimal digits and a
 // newline.
 const length = len(prefix) + 2*sha256.Size + 1
 
 var (
-	// ErrBroken says that a checksum is that of something else.
+	// ErrBroken says that a checksum does not match.
 	ErrBroken = errors.New("its checksum is not that of what it says: it was damaged, or changed by hand")
 	// ErrNone says that there is no checksum.
 	ErrNone = errors.New("it has no checksum, which every such file has: it was cut off, or changed by hand, or an unknown version wrote it")

@@ -1,10 +1,9 @@
-// Package secretopt knows which mount options and parameters carry a password or a
-// key in their value, so that these are kept out of what is written down or printed.
+// Package secretopt knows which mount options and parameters carry a password or a key in
+// their value, to keep these out of files and output.
 //
-// It goes by names: those of mount.cifs(8), mount.ceph(8), sshfs, s3fs, curlftpfs,
-// ecryptfs and their like. Options that name a file with a secret (credentials=,
-// secretfile=) are none. A value under a name that is not here is shown: where a
-// plugin knows an option to be secret, it passes it on as sensitive.
+// It goes by names, as of mount.cifs(8), mount.ceph(8), sshfs, s3fs, curlftpfs and ecryptfs.
+// Options that name a file with a secret (credentials=, secretfile=) are none. A plugin that
+// knows another option to be secret passes it on as sensitive.
 //
 // Like every package below util, it carries no promise of compatibility.
 package secretopt
@@ -19,10 +18,10 @@ import (
 // Masked stands for a secret.
 const Masked = "<masked>"
 
-// isSecretName reports whether the value of an option, parameter or key of this name
-// is a secret. Case does not matter, nor does what is no letter or digit, nor what
-// stands before the last word, as of "-o password": who mistypes a name, or puts a
-// whole command line there, has written a password all the same.
+// isSecretName reports whether the value of an option, parameter or key of this
+// name is a secret. Case does not matter, nor do characters other than letters
+// and digits, nor words before the last, as in "-o password": a mistyped name, or
+// a whole command line there, comes with a password all the same.
 func isSecretName(name string) bool {
 	words := strings.Fields(name)
 	return isSecretWord(name) || len(words) > 1 && isSecretWord(words[len(words)-1])

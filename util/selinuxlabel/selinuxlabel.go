@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// Files is where SELinux is looked for. Its zero value has no files at all; a
-// node's are those of [Host].
+// Files is where SELinux is looked for. Its zero value has no files at all;
+// [Host] has a node's.
 type Files struct {
 	// SysFS is where selinuxfs is mounted.
 	SysFS string

@@ -12,7 +12,7 @@ import (
 type InvalidPathError struct {
 	// Path is the path as it was given.
 	Path string
-	// Reason says what is wrong with it.
+	// Reason says why it is refused.
 	Reason string
 }
 

@@ -1,14 +1,12 @@
-// Package topdir asks a file system to lay the subdirectories of a directory out
-// over the disk instead of side by side.
+// Package topdir asks a file system to lay the subdirectories of a directory out over the
+// disk instead of side by side.
 //
-// ext4 makes a directory, and the files in it, near the directory above. Without
-// a journal, as on many a micro-VM, it does not use an inode again for one to five
-// minutes after it has been freed, and passes all of those in a block group one
-// by one, for each new file, in search of another (recently_deleted in
-// fs/ext4/ialloc.c). Where directories come and go below one, as pods do, soon
-// each new file costs what thousands of freed inodes cost to pass. Below the top
-// of a hierarchy of its own (chattr(1), the attribute T) each directory has a
-// block group of its own to begin with.
+// ext4 makes a directory, and its files, near the directory above. Without a journal, as on
+// many a micro-VM, it reuses an inode only one to five minutes after it was freed. Until then
+// each new file passes all freed inodes of its block group one by one (recently_deleted in
+// fs/ext4/ialloc.c). Below a directory where others come and go, as pods do, soon each new
+// file has to pass thousands. Below the top of a hierarchy of its own (chattr(1), the
+// attribute T) each directory begins with a block group of its own.
 //
 // Like every package below util, it carries no promise of compatibility.
 package topdir
@@ -25,13 +23,12 @@ import (
 
 const flag = 0x00020000 // FS_TOPDIR_FL of linux/fs.h
 
-// Mark gives a directory the attribute. It is for those of which the
-// subdirectories have nothing to do with each other, and may be repeated. What is
-// already in the directory stays where it is.
+// Mark gives a directory the attribute. It is for a directory with independent
+// subdirectories, and may be repeated. Existing files stay where they are.
 //
 // It returns an error that is [errors.ErrUnsupported] on a file system that does
-// not have the attribute, or does not need it: of those in Linux 6.18 ext4 alone
-// heeds it. Nothing that works depends on it.
+// not have the attribute, or does not need it: in Linux 6.18 ext4 alone heeds it.
+// Nothing depends on it.
 func Mark(dir string) error {
 	fd, err := eintr.Get(func() (int, error) {
 		return unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

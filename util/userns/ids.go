@@ -26,8 +26,8 @@ func (ids IDs) Has(id int64) bool {
 	return false
 }
 
-// UIDs and GIDs return the ids of this process's user namespace. The errors
-// are those of reading /proc/self/uid_map and gid_map.
+// UIDs and GIDs return the ids of this process's user namespace. The errors come
+// from reading /proc/self/uid_map and gid_map.
 func UIDs() (IDs, error) { return readFile("/proc/self/uid_map") }
 
 // GIDs: see UIDs.

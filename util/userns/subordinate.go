@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// maxRanges is how many lines the kernel takes for one map, less that of the
+// maxRanges is how many lines the kernel takes for one map, less one for the
 // user's own id; user_namespaces(7).
 const maxRanges = 339
 
 // Subordinate reads the format of /etc/subuid and /etc/subgid, "who:first:count",
 // and returns the map of a namespace in which 0 is the user's own id and 1 and up
-// are the ids that it was given there. It has one range, that of its own, if it
-// was given none. who are the user's name and its id in decimal; both files name
-// users, also for groups. Lines that are not of this format, and comments, are
-// passed over as newuidmap(1) does.
+// are the ids that it was given there. It has one range, its own, if it was given
+// none. who are the user's name and its id in decimal; both files name users,
+// also for groups. Lines that are not of this format, and comments, are passed
+// over as newuidmap(1) does.
 func Subordinate(r io.Reader, own uint32, who ...string) (IDs, error) {
 	ids := IDs{{Inside: 0, Outside: own, Size: 1}}
 	next := uint32(1)

@@ -61,7 +61,7 @@ func New(host *volume.Host, plugins *volume.VolumePluginMgr, volumes Volumes) *B
 //
 // Errors, of several volumes joined (errors.Join):
 //
-//   - those of [Volumes], the ones of a volume as a *volume.Error
+//   - [Volumes]' errors, for a single volume as a *volume.Error
 //   - [ErrUnknownContainer]: no container has the name
 //   - *volume.InvalidSpecError: a volumeMount or container that cannot be
 //   - [ErrRuntimeLacks]: the runtime cannot make a mount recursively read-only, or

@@ -97,8 +97,8 @@ func (m *Meter) FileSystem(ctx context.Context, path string) (*volume.Metrics, e
 
 // Tree measures the tree at path. Used and InodesUsed are the space and the
 // inodes of the tree itself ([diskusage.WalkWithin]). Capacity and the available
-// space are those of its file system. The error is a *[Error]. It says
-// whether there are older or incomplete metrics beside it.
+// space are its file system's. The error is a *[Error]. It says whether there are
+// older or incomplete metrics beside it.
 func (m *Meter) Tree(ctx context.Context, path string) (*volume.Metrics, error) {
 	budget := m.TreeBudget
 	if budget.Time == 0 {

@@ -72,7 +72,7 @@ func (c *claims) concerned(ctx context.Context, changed map[volume.ObjectRef]boo
 		case "PersistentVolume":
 			pv, err := objects.Get[*v1.PersistentVolume](ctx, c.Objects(), ref)
 			switch {
-			case errors.Is(err, volume.ErrNotFound): // which is no volume for anybody
+			case errors.Is(err, volume.ErrNotFound): // which is no pod's volume
 			case err != nil:
 				return nil
 			case pv.Spec.ClaimRef != nil:

@@ -78,8 +78,8 @@ type Loader interface {
 	// Load puts objects into the store as they are, with UID, status and times. A
 	// deletion that waits for finalizers keeps its time, too.
 	//
-	//   - Their resourceVersions are new, as are those of all later changes. They
-	//     are above floor, and above all that this store has given before.
+	//   - They get new resourceVersions, and so do all later changes. These are
+	//     above floor, and above all that this store has given before.
 	//   - Load puts all objects into the store or, on an error, none.
 	//   - If an object exists, or is given twice, the error matches [ErrExists].
 	//   - If an object has no UID, or is deleted and has no finalizers, the error

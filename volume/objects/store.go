@@ -148,8 +148,8 @@ func (s *Store) create(ref volume.ObjectRef, created stored) error {
 // Load puts objects from an earlier store into this one, unchanged, with UID,
 // status and times. A deletion that waits for finalizers keeps its time, too.
 //
-//   - Their resourceVersions are new, as are those of all later changes. They are
-//     above floor, and above all that this store has given before. A store that
+//   - They get new resourceVersions, and so do all later changes. These are above
+//     floor, and above all that this store has given before. A store that
 //     continues another one so needs a floor that the other did not reach.
 //   - Load puts all objects into the store or, on an error, none.
 //   - If an object exists, or is given twice, the error is [ErrExists].

@@ -55,15 +55,14 @@ type (
 	UnreadableRecordError = rootdir.UnreadableRecordError
 )
 
-// CheckRoot checks that a root directory, with podvol's own files below it, can be
-// relied on: every directory on the way belongs to root or to this process's user, no
-// other user can change it, and no link, special file or other user's file has the name
-// of one of podvol's. If not, the error is a *[RootError]. A missing root is checked as
-// far as it exists, and is no error.
+// CheckRoot checks that a root directory, with podvol's own files below it, can be relied
+// on: every directory on the way belongs to root or to this process's user, no other user
+// can change it, and no link, special file or other user's file has the name of one of
+// podvol's. If not, the error is a *[RootError]. A missing root is checked as far as it
+// exists, and is no error.
 //
-// It changes nothing, takes no lock, and may be called concurrently. All functions here
-// that work below a root call it; programs with files of their own in [StateDir] call it
-// first.
+// It changes nothing, takes no lock, and may be called concurrently. All functions here call
+// it before they work below a root; so must programs with own files in [StateDir].
 func CheckRoot(rootDir string) error { return rootdir.Check(rootDir) }
 
 // StateDir returns the directory below a root that is podvol's own: for files of

@@ -59,7 +59,7 @@ type Problem struct {
 	Volume, Path string
 	// PID is the helper's.
 	PID int
-	// Err says what is wrong.
+	// Err is the fault.
 	Err error
 	// Repair says what [Repair] does about it; empty: nothing, and Advice says
 	// what the node's owner can do.

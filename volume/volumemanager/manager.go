@@ -180,10 +180,9 @@ func comesWithin(limit time.Duration, event <-chan struct{}) bool {
 	}
 }
 
-// WaitForRecovery waits until Run owns the root directory and knows what is
-// there. It returns [ErrStopped] when Run has ended, and the cause of ctx's end
-// when that comes first. If Run was not called by then, the error matches
-// [ErrNotRun] too.
+// WaitForRecovery waits until Run owns the root directory and knows its state. It
+// returns [ErrStopped] when Run has ended, and the cause of ctx's end when that
+// comes first. If Run was not called by then, the error matches [ErrNotRun] too.
 func (m *Manager) WaitForRecovery(ctx context.Context) error {
 	select {
 	case <-m.stopped:

@@ -75,7 +75,7 @@ type podVolume struct {
 	progress *volume.Progress        // of the set-up that is under way; nil: nothing was said
 	giveUp   context.CancelCauseFunc // ends the operation that is under way
 	failures int
-	pauses   int // those of growing length since then
+	pauses   int // pauses of growing length since then
 	// retryAt is the end of the pause after a failure, and refreshAt when the plugin
 	// wants to be called again; zero: never.
 	retryAt, refreshAt time.Time

@@ -196,7 +196,7 @@ type expectation struct {
 	generations []int
 }
 
-// expectationOf returns what is desired now. The caller holds the lock.
+// expectationOf returns the desired state now. The caller holds the lock.
 func expectationOf(p *podState) expectation {
 	g := expectation{pod: p.pod, declaration: p.declaration}
 	for _, s := range p.volumes {

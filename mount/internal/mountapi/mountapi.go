@@ -43,8 +43,8 @@ type Calls interface {
 	// downwards; recursive takes the mounts below along. A link at the end of
 	// path is followed.
 	OpenTree(dir int, path string, recursive bool) (mount int, err error)
-	// MoveMount attaches a mount to the open directory or file target, on top
-	// of what is mounted there.
+	// MoveMount attaches a mount to the open directory or file target, on top of
+	// other mounts there.
 	MoveMount(mount, target int) error
 	// MountSetattr changes an open mount, and with recursive those below it, all
 	// or none.

@@ -117,7 +117,7 @@ func (r *Resource) Value(ctx context.Context, host volume.VolumeHost) (string, e
 func (r *Resource) quantity(ctx context.Context, host volume.VolumeHost) (resource.Quantity, error) {
 	limit, limited := r.limits()
 	if !r.limit {
-		// The API makes a limit the request of who has none.
+		// The API makes a limit the request where there is none.
 		if request, ok := r.container.Requests[r.name]; ok || !limited {
 			return request, nil
 		}

@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// PluginName is that of emptyDir volumes, whose marker all of them have.
+	// PluginName names the plugin of emptyDir volumes, whose marker all of them
+	// have.
 	PluginName    = "kubernetes.io/empty-dir"
 	wrappedPrefix = "wrapped_"
 	readyName     = "ready"

@@ -19,8 +19,8 @@ type Options struct {
 	// Mode is the directory's, permission bits, sticky and setgid, whatever the
 	// umask; nil means 0777.
 	Mode *fs.FileMode
-	// GID gets the directory, with rwx and the setgid bit, so that what is
-	// made in it belongs to the group too; nil leaves the process's group.
+	// GID gets the directory, with rwx and the setgid bit, so that new files in it
+	// belong to the group too; nil leaves the process's group.
 	GID *int64
 	// Wrapped says that another kind of volume is built in the directory.
 	Wrapped bool

@@ -45,7 +45,7 @@ type Follower struct {
 	Watch    func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	// Failed is told why nothing may be known; it is tried again.
 	Failed func(error)
-	// Store takes what is seen.
+	// Store takes the objects seen.
 	Store cache.ReflectorStore
 }
 

@@ -169,8 +169,8 @@ func (l listWatch) IsWatchListSemanticsUnSupported() bool {
 	return ok && c.IsWatchListSemanticsUnSupported()
 }
 
-// reflectorOptions gives the reflector its logger, where it takes one (0.36); before,
-// it takes that of its context.
+// reflectorOptions gives the reflector its logger, where it takes one (0.36);
+// before, it takes its context's.
 func reflectorOptions(kind string, logger *klog.Logger) cache.ReflectorOptions {
 	options := cache.ReflectorOptions{Name: "podvol", TypeDescription: kind}
 	if field := reflect.ValueOf(&options).Elem().FieldByName("Logger"); field.IsValid() {

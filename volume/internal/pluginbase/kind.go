@@ -59,8 +59,8 @@ func (k *Kind[S]) find(spec *volume.Spec) *S {
 	return nil
 }
 
-// Mounter returns what build makes of the spec's source for the pod. Errors
-// are those of NewMounter and name plugin, volume and pod.
+// Mounter returns what build makes of the spec's source for the pod. Errors are
+// as in NewMounter and name plugin, volume and pod.
 func (k *Kind[S]) Mounter(spec *volume.Spec, pod *v1.Pod, build func(volume.PodVolume, *S) (volume.Mounter, error)) (volume.Mounter, error) {
 	pv, err := volume.NewPodVolume(k.Host, k.Name, spec, pod)
 	if err != nil {

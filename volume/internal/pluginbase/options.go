@@ -25,11 +25,11 @@ func ReadOnly(spec *volume.Spec) bool {
 	return spec.ReadOnly || len(modes) > 0 && !slices.ContainsFunc(modes, other)
 }
 
-// Options returns the mount options of a spec, each once: "ro" if the volume
-// is read-only, then those of the older annotation, then spec.mountOptions, so
-// that the latter win where the file system takes the last of two. An option
-// that a manifest must not hand to mount(8) keeps the *[mount.OptionError];
-// "rw" on a read-only volume is a *[volume.InvalidSpecError].
+// Options returns the mount options of a spec, each once: "ro" if the volume is
+// read-only, then the older annotation's, then spec.mountOptions, so that the
+// latter win where the file system takes the last of two. An option that a
+// manifest must not hand to mount(8) keeps the *[mount.OptionError]; "rw" on a
+// read-only volume is a *[volume.InvalidSpecError].
 func Options(spec *volume.Spec, readOnly bool) ([]string, error) {
 	given := manifestOptions(spec)
 	if err := mount.CheckOptions(given); err != nil {

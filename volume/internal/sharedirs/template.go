@@ -24,8 +24,8 @@ const (
 
 // pathError says why a template, or a path, is refused. Nothing was touched.
 type pathError struct {
-	// template is the template, or the path where there is none; reason says what is
-	// wrong with it and how to mend it.
+	// template is the template, or the path where there is none; reason says why it
+	// is refused and how to mend it.
 	template, reason string
 }
 

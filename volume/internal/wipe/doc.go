@@ -57,7 +57,7 @@ type Options struct {
 	Keep string
 }
 
-// meter counts what is done and reports it.
+// meter counts entries and reports the number.
 type meter struct {
 	Options
 	done        int64

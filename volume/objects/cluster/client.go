@@ -166,7 +166,7 @@ func (c *Client) shutDown() {
 //   - A shared kind whose informer has not synced is [objects.ErrNotSynced].
 //   - A keyed object without a watch is read from the API.
 //   - A keyed object with a watch has its last known state. Before the first
-//     state, the error is that of the last look-up.
+//     state, the error is the last look-up's.
 func (c *Client) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
 	r, err := resourceOf(ref.Kind)
 	switch {

@@ -13,7 +13,7 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// The limits of a token's life in seconds are those of the API's validation.
+// The limits of a token's life in seconds come from the API's validation.
 const (
 	defaultExpiration = 3600
 	minExpiration     = 600

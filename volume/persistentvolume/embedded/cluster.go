@@ -104,15 +104,14 @@ type Cluster struct {
 	later map[volume.ObjectRef]metav1.Object // to be made when what has its name is gone
 }
 
-// Open loads the claims and volumes that are kept in a directory, and locks it until
-// Close. All other objects must be applied anew. Nothing is bound or made before
-// [Cluster.Run].
+// Open loads the claims and volumes that are kept in a directory, and locks it until Close.
+// All other objects must be applied anew. Nothing is bound or made before [Cluster.Run].
 //
 // The error matches [ErrBusy] if another process has the directory for too long, and a
 // *[persisted.DamagedError] if a file cannot be understood: a guess could show data to
 // another claim. An empty node name is a *[volume.InvalidSpecError]; a Store with one of
 // the claims or volumes matches [objects.ErrExists]. Errors of Mounted and of the plugins'
-// Init are returned, too. After an error the directory is free.
+// Init are returned, too, with the directory free.
 func Open(ctx context.Context, config Config) (*Cluster, error) {
 	c := &Cluster{
 		nodeName: config.NodeName, manager: config.Manager, dir: config.Dir, store: config.Store, mounted: config.Mounted, mountedFor: config.MountedFor, log: config.Logger,

@@ -44,11 +44,10 @@ func refused(ref volume.ObjectRef, op, reason string) error {
 	return &volume.Failure{Cause: ErrRefused, Subject: ref.String(), What: fmt.Sprintf("%s cannot be %s: %s", ref, op, reason)}
 }
 
-// Delete deletes a claim, or a volume that is no claim's, whatever program has applied
-// it. It only begins that: the controller does the rest while the cluster runs and the
-// pods are complete, and has done it when [Cluster.Idle] returns. Then a claim is gone,
-// and its volume is as its reclaim policy says. The storage of a released volume whose
-// policy is Delete goes before the volume does.
+// Delete deletes a claim, or a volume that is no claim's, whatever program has applied it.
+// It only begins that: the controller does the rest while the cluster runs and the pods are
+// complete, and has done it when [Cluster.Idle] returns. Then a claim is gone, and its
+// volume is as its reclaim policy says. A released volume's storage goes before the volume.
 //
 // A claim or volume that a pod uses, applied or mounted, is [ErrInUse]. A volume whose
 // claim exists, or another kind of object, is [ErrRefused]; a missing one is

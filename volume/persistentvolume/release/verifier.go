@@ -22,9 +22,8 @@ import (
 // answer from a cache ([objects.Cached]), the API itself is asked. It changes nothing, and
 // is safe for concurrent use once its fields are set.
 //
-// The plugins know which volumes share data ([volume.SharesData]). It does not see that
-// volumes of two plugins do, as an export and a hostPath on its server, or two names of
-// one server.
+// The plugins know which volumes share data ([volume.SharesData]): not volumes of two
+// plugins, as an export and a hostPath on its server, nor two names of one server.
 type Verifier struct {
 	Objects objects.Reader
 	// Plugins are the node's or controller's; they may be initialised later than the

@@ -13,7 +13,7 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// Config describes a campaign for a lease. The defaults of its times are those of
+// Config describes a campaign for a lease. Its times have the defaults of
 // Kubernetes' components.
 type Config struct {
 	// Client is the API that keeps the lease, such as kubernetes.Interface's

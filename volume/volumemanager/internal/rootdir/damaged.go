@@ -57,7 +57,7 @@ func (e *DamagedError) Advice() string {
 		"what podvol status shows without a record; unmount them, set their pods up again, or have them adopted (Config.Adopt, podvol fsck --repair --adopt); then remove " + files + ", or move it elsewhere."
 }
 
-// Unwrap returns what is damaged.
+// Unwrap returns the errors of the damaged files.
 func (e *DamagedError) Unwrap() []error { return e.Errs }
 
 // Damaged returns a *[DamagedError] while records of a root directory are known

@@ -12,8 +12,8 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// FoundAt says what is at a volume's place; empty: nothing that matters. A mount
-// there is not touched, since its server may not answer.
+// FoundAt returns the kind of file at a volume's place; empty: nothing that matters. A
+// mount there is not touched, since its server may not answer.
 func FoundAt(host *volume.Host, key Key) (string, error) {
 	dir := host.GetPodVolumeDir(key.PodUID, key.Plugin, key.Spec)
 	siblings, err := os.ReadDir(filepath.Dir(dir))
