@@ -52,8 +52,8 @@ const (
 	// ErrReadOnlyDevice: EROFS; EACCES of a mount from a device; "is
 	// write-protected".
 	ErrReadOnlyDevice Cause = "the device is read-only"
-	// ErrBusy: EBUSY; "target is busy", "already mounted". [Error].Holders
-	// names who holds it, where that was asked for.
+	// ErrBusy: EBUSY; "target is busy", "already mounted". [Error].Holders names its
+	// holders, where that was asked for.
 	ErrBusy Cause = "busy"
 	// ErrNotPermitted: EPERM, EACCES. [Error].Capability and [Error].Also say, where
 	// known, what is missing or in the way.

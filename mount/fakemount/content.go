@@ -177,7 +177,7 @@ func makeRoot(at string, s *fakeSuper) error {
 		return err
 	}
 	if options.uid != -1 || options.gid != -1 {
-		// Who may not give files away gets them in his own name.
+		// A process that may not give files away keeps them.
 		if err := unix.Lchown(at, options.uid, options.gid); err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINVAL) {
 			return errors.Join(&os.PathError{Op: "chown", Path: at, Err: err}, unix.Rmdir(at))
 		}

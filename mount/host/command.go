@@ -42,8 +42,8 @@ func usualGraces() graces { return graces{output: time.Second, kill: 500 * time.
 type commandError struct {
 	output    string // as it was printed
 	uncertain bool
-	// ended says that all who could still write output have ended, or closed
-	// it on purpose as daemons do.
+	// ended says that all writers of the output have ended, or closed it on purpose
+	// as daemons do.
 	ended bool
 	err   error
 }

@@ -22,8 +22,8 @@ import (
 const (
 	// maxHolders is how many processes are named.
 	maxHolders = 10
-	// holdersLimit bounds the search, as /proc may have a million entries and
-	// a process that is stuck in the kernel can hold up who reads its maps.
+	// holdersLimit bounds the search, as /proc may have a million entries and a
+	// process that is stuck in the kernel can hold up a reader of its maps.
 	holdersLimit = 3 * time.Second
 )
 

@@ -18,8 +18,8 @@ const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // execute becomes the program; it returns only why not.
 func (o *order) execute(parent *os.File, answers *json.Encoder) *Error {
-	// The working directory may be one that only those may search who build the
-	// sandbox, or only the program's user.
+	// Maybe only the sandbox's builder, or only the program's user, may search the
+	// working directory.
 	there, failure := o.changeDir()
 	if failure != nil {
 		return failure

@@ -55,9 +55,9 @@ func WriteFile(path string, data []byte, perm fs.FileMode) error {
 	return nil
 }
 
-// Create is [WriteFile] for a path where nothing is yet. Whatever is there, be
-// it a dangling link, stays as it is, and the error matches [fs.ErrExist]; then
-// that has reached the disk too. Of concurrent calls for one path exactly one
+// Create is [WriteFile] for a path where nothing is yet. An existing file, or
+// dangling link, stays as it is, and the error matches [fs.ErrExist]; then that
+// has reached the disk too. Of concurrent calls for one path exactly one
 // succeeds. The file system must know hard links.
 func Create(path string, data []byte, perm fs.FileMode) error {
 	dir, base, err := openParent(path)
@@ -86,7 +86,7 @@ func createIn(dir *os.File, base, path string, data []byte, perm fs.FileMode) er
 	if linked != nil && !errors.Is(linked, fs.ErrExist) {
 		return &Error{Op: "create", Path: path, Err: linked}
 	}
-	// Also for a file that was there: who made it may not have come this far.
+	// Also for a file that was there: its maker may not have come this far.
 	if err := dir.Sync(); err != nil {
 		return &Error{Op: "create", Path: path, Replaced: linked == nil, Err: err}
 	}

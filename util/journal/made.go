@@ -151,9 +151,9 @@ func keptPrefix(base string) string { return base + ".damaged-" }
 // goneName is the name of what tells of a journal that was missing.
 func goneName(base string) string { return keptPrefix(base) + "missing" }
 
-// keepDamaged copies the file beside itself, so that what was found is found by
-// everyone who looks, until a person takes the copy away. For a file that is
-// missing there is an empty one of another name.
+// keepDamaged copies the file beside itself, so that the damage is found again
+// until a person takes the copy away. For a missing file there is an empty one of
+// another name.
 func keepDamaged(path string) error {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

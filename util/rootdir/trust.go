@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trust is who may own, or change, what the program relies on.
+// trust is the ids that may own, or change, the program's files.
 type trust struct {
 	uids, gids []uint32
 	above      unix.Stat_t // of "/"

@@ -276,7 +276,7 @@ func (f *bundleFeed) fail(err error) {
 	}
 }
 
-// answer lets those go who wait for the first answer. f is locked.
+// answer wakes the callers that wait for the first answer. f is locked.
 func (f *bundleFeed) answer() {
 	select {
 	case <-f.answered:

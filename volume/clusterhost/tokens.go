@@ -207,7 +207,7 @@ func (t *Tokens) tell(key tokenKey, old *token, err error) {
 			key.namespace+"/"+key.account, old.expires().UTC().Format("2006-01-02 15:04:05 MST"), err))
 }
 
-// tokenCall is one request and those who wait for it.
+// tokenCall is one request and its waiting callers.
 type tokenCall struct {
 	waiting int // guarded by Tokens.mu
 	cancel  context.CancelFunc

@@ -23,7 +23,7 @@
 // volume.
 //
 // Mount points of volumes inside other volumes are made beforehand, where the
-// outer one is writable on the host, be it read-only in the container.
+// outer one is writable on the host, even if read-only in the container.
 //
 // [Binder.Unbind] unmounts whatever the mount table shows below a volume's
 // volume-subpaths, deepest first; the tear-down of a volume begins with it. So

@@ -112,7 +112,7 @@ type Discoverer struct {
 	// Labels are the volumes', such as the node's for zone and region.
 	Labels map[string]string
 	// Provisioner is the value of the annotation pv.kubernetes.io/provisioned-by,
-	// which says who reclaims the volumes; "" means the plugin,
+	// which names the volumes' reclaimer; "" means the plugin,
 	// kubernetes.io/local-volume. In a cluster whose own controller does not know
 	// that plugin's deleter, use a name that is not below kubernetes.io, as the
 	// static provisioner does: such volumes it leaves alone.

@@ -27,8 +27,9 @@ type watched struct {
 }
 
 // pathWatch tells that something may have changed about paths, through inotify(7)
-// and, for swap space, poll(2) of /proc/swaps. It says no more than that: who is
-// told looks for himself, so that lost, merged and superfluous signs do no harm.
+// and, for swap space, poll(2) of /proc/swaps. It says no more than that: the
+// receiver looks for itself, so that lost, merged and superfluous signs do no
+// harm.
 type pathWatch struct {
 	changed chan struct{} // holds a value after a change; closed at the end
 	err     error         // why it was closed, to be read then

@@ -32,7 +32,7 @@ const maxTreeTime = 2 * time.Minute
 //     four. It does not cost one thread per scrape (kubernetes issues 62917,
 //     122491).
 //   - A caller may ask while an earlier measurement is under way. It gets the
-//     result of the next measurement, and shares it with all who ask meanwhile.
+//     result of the next measurement, and shares it with all callers meanwhile.
 //   - A measurement may not finish in time, because ctx ends or a walk uses up
 //     its budget. Then the last metrics are returned beside the error, with their
 //     own Time, if they are at most an hour old; see [Error].

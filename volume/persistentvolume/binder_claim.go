@@ -86,7 +86,7 @@ func (b *binder) syncUnboundClaim(ctx context.Context, claim *v1.PersistentVolum
 	reserved, err := b.index.Reserve(wanted)
 	if errors.Is(err, index.ErrReserved) {
 		b.unbound.set(pvapi.NameOf(claim), err)
-		return nil // by who places its pod, and has it looked at again
+		return nil // by the placement of its pod, which enqueues it again
 	}
 	if unbound, ok := errors.AsType[*index.UnboundError](err); ok {
 		return b.handleUnbound(ctx, claim, class, unbound)

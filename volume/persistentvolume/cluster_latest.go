@@ -16,8 +16,8 @@ import (
 )
 
 // latest is the newest version of each object of a kind that the controller has
-// seen, be it in its cache or as the answer to a write: the cache may be behind
-// what the controller itself has done.
+// seen, in its cache or as the answer to a write: the cache may be behind the
+// controller's own writes.
 type latest[T metav1.Object] struct {
 	objects objects.Reader
 	kind    string

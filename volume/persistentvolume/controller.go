@@ -143,7 +143,8 @@ type duties interface {
 	complete(pv *v1.PersistentVolume)
 	// storageFinalizers are the finalizers that are removed once the storage is gone.
 	storageFinalizers() []string
-	// deleterOf returns who is to delete a volume's storage, and what that is given.
+	// deleterOf returns the plugin that is to delete a volume's storage, and its
+	// spec.
 	deleterOf(pv *v1.PersistentVolume) (volume.DeletableVolumePlugin, *volume.Spec, error)
 }
 

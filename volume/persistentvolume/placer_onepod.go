@@ -117,8 +117,8 @@ func hasTerminalPhase(pod *v1.Pod) bool {
 }
 
 // usedByOther returns the other pod that has a claim, if there is one. The API
-// itself is asked: two must not be placed because one was not heard of, and who
-// hears that one has gone asks once.
+// itself is asked: two must not be placed because one was not heard of, and after
+// one has gone it is asked only once.
 func (c *placer) usedByOther(ctx context.Context, pod *v1.Pod, claim types.NamespacedName) (string, error) {
 	pods, err := objects.List[*v1.Pod](ctx, objects.Live(c.objects), pvapi.KindPod, claim.Namespace)
 	return userAmong(pods, pod, claim), err

@@ -172,7 +172,7 @@ func (r *reclaimer) failReclaim(ctx context.Context, pv *v1.PersistentVolume, re
 	return err
 }
 
-// awaitRelease says who still uses a volume that is to be reclaimed. That is no
+// awaitRelease tells the users of a volume that is to be reclaimed. That is no
 // failure, so that it stays Released, as in Kubernetes.
 func (r *reclaimer) awaitRelease(ctx context.Context, pv *v1.PersistentVolume, reason string, why error) error {
 	r.events.is(pv, v1.EventTypeNormal, reason, why.Error(), "")
@@ -182,9 +182,9 @@ func (r *reclaimer) awaitRelease(ctx context.Context, pv *v1.PersistentVolume, r
 
 // DeletesStorage reports whether a controller with these plugins deletes the
 // storage of a volume once its claim has left it: its reclaim policy is Delete, a
-// claim has or had it, and it was not provisioned by another process, nor is it a CSI
-// driver's, who then deletes it. Whether a plugin can, only the deletion shows. The volume's finalizers
-// do not count; there is no I/O.
+// claim has or had it, and neither another process nor a CSI driver has
+// provisioned it, which then deletes it. Whether a plugin can, only the deletion
+// shows. The volume's finalizers do not count; there is no I/O.
 func DeletesStorage(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
 	ref := pv.Spec.ClaimRef
 	return pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && ref != nil && ref.UID != "" &&

@@ -47,8 +47,8 @@ type Ladder struct {
 // unmounter makes the calls of one unmount. All of them act on the mount that
 // was found at the start; where it is gone already that is success.
 type unmounter interface {
-	// find finds the mount that is to be unmounted, if it can. With once only
-	// one attempt will be made: then only who comes after another call for the
+	// find finds the mount that is to be unmounted, if it can. With once only one
+	// attempt will be made: then only a call that comes after another one for the
 	// same target has to know it.
 	Find(ctx context.Context, once bool)
 	// Attempt makes one umount2(2) call for rung and tells whether it was

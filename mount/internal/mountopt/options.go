@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options are mount options split by who understands them.
+// Options are mount options, split by the part that understands them.
 type Options struct {
 	// Set and Clear are MS_* flags asked for and asked against.
 	Set, Clear uintptr

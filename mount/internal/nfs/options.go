@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Options are the options of one NFS mount, by who carries them out.
+// Options are the options of one NFS mount, by the part that carries them out.
 type Options struct {
 	// Versions are to be tried in this order; Asked is what the options say of
 	// them, or empty.

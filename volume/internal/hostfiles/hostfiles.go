@@ -39,9 +39,9 @@ func (o *Own) Of(host volume.VolumeHost) volume.HostFiles {
 	return o
 }
 
-// OwnerOf returns who gives the host's trees to groups: o, unless the host has a
-// role for its files; then that role, or a *[volume.MissingRoleError] where it
-// cannot.
+// OwnerOf returns the role that gives the host's trees to groups: o, unless the
+// host has a role for its files; then that role, or a *[volume.MissingRoleError]
+// where it cannot.
 func (o *Own) OwnerOf(host volume.VolumeHost) (volume.HostOwnership, error) {
 	owner, err := volume.Role[volume.HostOwnership](host)
 	if err == nil {
@@ -99,9 +99,10 @@ func (o *Own) makeDirs(path string, perm fs.FileMode) error {
 	return nil
 }
 
-// makeDir gives the new directory its mode whatever the umask. Who else may
-// write in the one above can put another in its place meanwhile, which stays as
-// it is: the mode is changed by descriptor, and only of what looks as just made.
+// makeDir gives the new directory its mode whatever the umask. Another user who
+// may write in the one above can put another in its place meanwhile, which stays
+// as it is: the mode is changed by descriptor, and only of a directory that looks
+// as just made.
 func (o *Own) makeDir(path string, perm fs.FileMode) error {
 	parent, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

@@ -118,8 +118,8 @@ func (c *collector) add(origin, given string, data []byte, mode *int32, user *in
 	return c.put(origin, given, fileset.File{Data: data, Mode: modeOr(mode, c.mode), UID: cmp.Or(user, c.user)})
 }
 
-// addOwned adds a file made for this pod alone. Where it is known who may read
-// it, the pod's user or its fsGroup, no other may; the kubelet's rule.
+// addOwned adds a file made for this pod alone. If the pod has a user or an
+// fsGroup, only that may read it, as with the kubelet.
 func (c *collector) addOwned(origin, given string, data []byte, user *int64) error {
 	file := fileset.File{Data: data, Mode: c.mode, UID: cmp.Or(user, c.user, c.args.FsUser)}
 	if c.args.FsUser != nil || c.args.FsGroup != nil {

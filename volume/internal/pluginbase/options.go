@@ -11,11 +11,10 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// ReadOnly reports whether the pod must not write to a spec's volume, as far
-// as the PersistentVolume says: the claim is used read-only, or the
-// PersistentVolume offers no access mode but ReadOnlyMany. The latter
-// holds for every kind of volume: who offers only that does not mean to be
-// written to.
+// ReadOnly reports whether the pod must not write to a spec's volume, as far as
+// the PersistentVolume says: the claim is used read-only, or the PersistentVolume
+// offers no access mode but ReadOnlyMany. The latter holds for every kind of
+// volume: such a PersistentVolume is not meant to be written to.
 func ReadOnly(spec *volume.Spec) bool {
 	if spec.PersistentVolume == nil {
 		return false

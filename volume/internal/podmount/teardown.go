@@ -26,10 +26,10 @@ func (e *NotEmptyError) Error() string {
 func (e *NotEmptyError) Unwrap() error { return unix.ENOTEMPTY }
 
 // TearDown takes every mount off dir and removes dir. It is idempotent. After a
-// lazy detach it fails with a *[lazyunmount.Error], which it says once: who
-// tears down again must ask that first whether the file system is gone. A
-// directory that is not empty after that is a *[NotEmptyError]; nothing is
-// ever deleted but the empty directory.
+// lazy detach it fails with a *[lazyunmount.Error], only once: before another
+// TearDown the caller must ask that error whether the file system is gone. A
+// directory that is not empty after that is a *[NotEmptyError]; nothing is ever
+// deleted but the empty directory.
 func TearDown(ctx context.Context, m mount.Interface, dir string, options mount.UnmountOptions) error {
 	if err := UnmountAll(ctx, m, dir, options); err != nil {
 		return err

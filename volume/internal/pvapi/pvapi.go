@@ -169,9 +169,9 @@ func IgnoreMissing(err error) error {
 	return err
 }
 
-// IsGone reports whether an object that was just written was let go of by that.
-// It is looked at again then, for those who wait for it, without waiting for the
-// watch to say so.
+// IsGone reports whether the write of an object has let it go. Then it is
+// enqueued at once, for the objects that wait for it, without waiting for the
+// watch.
 func IsGone(o metav1.Object) bool {
 	return o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0
 }

@@ -67,7 +67,7 @@ type Error struct {
 	On Medium
 
 	deleting bool   // a volume was to be deleted there, and not made
-	ours     uint32 // the user to whom what this node makes belongs
+	ours     uint32 // the owner of this node's new files
 }
 
 // failed is a failed call to the base's file system.

@@ -166,7 +166,7 @@ func (b *base) stage(ctx context.Context, k *book, name, p string, mode uint32) 
 }
 
 // unstage removes the directory that was staged for a path that another volume
-// has got. Who makes the same volume may need it.
+// has got. Another call for the same volume may need it.
 func (b *base) unstage(ctx context.Context, k *book, want *mark) error {
 	have, err := readMark(k.marks, keyOf(want.Path), want.Path)
 	if err != nil || have == nil || have.Owner == want.Owner {

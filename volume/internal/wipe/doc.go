@@ -48,8 +48,8 @@ type Options struct {
 	Report func(Progress)
 	// Every is the least time between two reports.
 	Every time.Duration
-	// Count, unless nil, is increased with every entry, for those who cannot
-	// wait for the end.
+	// Count, unless nil, is increased with every entry, for callers that cannot wait
+	// for the end.
 	Count *atomic.Int64
 	// Keep is the name of a directory in the volume that stays, and is emptied
 	// too, such as "lost+found"; "" is none. Empty alone heeds it. What has this

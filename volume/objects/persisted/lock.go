@@ -16,8 +16,8 @@ import (
 // waiting cost one thread for each directory, however often they give up.
 func lockDir(ctx context.Context, waiting *blockingcall.Group[string], dir string) (*os.File, error) {
 	var f *os.File
-	// Set by whichever comes first, the lock or the end of the wait: who comes
-	// second closes the file, and nothing else does.
+	// Set by whichever comes first, the lock or the end of the wait: the second
+	// closes the file, and nothing else does.
 	var settled atomic.Bool
 	err := waiting.Do(ctx, dir, func() error {
 		locked, err := openLocked(dir)

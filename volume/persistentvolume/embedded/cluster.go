@@ -27,8 +27,8 @@ type Config struct {
 	Dir string
 	// NodeName is this machine's name as a node: the only one there is.
 	NodeName string
-	// Manager says who applies; [Cluster.Prune] deletes only what the same one has
-	// applied. Empty: "podvol".
+	// Manager names the applying program; [Cluster.Prune] deletes only what the same
+	// one has applied. Empty: "podvol".
 	Manager string
 	// Plugins make, empty and delete storage. They are instances of their own:
 	// none that a node uses too.

@@ -17,7 +17,8 @@ import (
 // was declared of them last. Others have none.
 const lastApplied = "podvol.io/last-applied-configuration"
 
-// appliedBy is the annotation of who applied an object last ([Config.Manager]).
+// appliedBy is the annotation with the program that applied an object last
+// ([Config.Manager]).
 const appliedBy = "podvol.io/applied-by"
 
 // bindCompleted is on a claim once it has its volume.

@@ -144,8 +144,8 @@ func merged(stored, declared metav1.Object, manager string) (metav1.Object, erro
 	return next, mark(next, declared, manager)
 }
 
-// mark notes in annotations of an object what was declared of it, as kubectl
-// does, and by whom.
+// mark notes in annotations of an object its declared fields, as kubectl does,
+// and the declaring program.
 func mark(object, declared metav1.Object, manager string) error {
 	data, err := json.Marshal(contentOf(declared))
 	if err != nil {

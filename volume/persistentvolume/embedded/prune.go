@@ -21,9 +21,8 @@ import (
 // Declared is all that manifests declare, as a [manifest.Set] has it.
 type Declared struct {
 	Objects []metav1.Object
-	// StatefulSets are those that are declared, be it without pods: whether a
-	// claim that came with one goes with it depends on that
-	// ([manifest.Retention]).
+	// StatefulSets are the declared ones, even without pods: whether a claim that
+	// came with one goes with it depends on that ([manifest.Retention]).
 	StatefulSets []types.NamespacedName
 	// NothingIsMeant says that it is no mistake if there are no Objects: the caller
 	// has seen the last of them go. See [ErrNothingDeclared].

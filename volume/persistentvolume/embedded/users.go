@@ -41,7 +41,7 @@ type userFile struct {
 	Volumes       []Mounted `json:"volumes"`
 }
 
-// User is an entry of those who use volumes; see [Cluster.Use].
+// User is a process's entry that it uses volumes; see [Cluster.Use].
 type User struct {
 	path string
 	file *os.File
@@ -224,8 +224,8 @@ type liveUser struct {
 	mounted []Mounted
 }
 
-// liveUsers reads a directory of users. What the dead have left is removed where
-// it may be: by who keeps others from adding to it.
+// liveUsers reads a directory of users. With remove, dead processes' files are
+// removed: the caller must keep others from adding to it.
 func liveUsers(dir string, remove bool) (live []*liveUser, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -303,8 +303,8 @@ type users struct {
 	live []*liveUser
 }
 
-// loadUsers takes over who uses volumes, and has pods in the store for them,
-// beside those that manifests declare.
+// loadUsers takes over the users of volumes, and stores pods for them, beside
+// declared ones.
 func (c *Cluster) loadUsers(ctx context.Context) error {
 	live, err := liveUsers(filepath.Join(c.dir, usersDir), true)
 	if err != nil {

@@ -169,8 +169,8 @@ func (x *Index) ClaimsOf(volumeName string, but types.NamespacedName) (others []
 }
 
 // PutClaim tells of a claim as it is now. A volume that a claim names in
-// spec.volumeName, and that names no claim itself, is left to those who name
-// it.
+// spec.volumeName, and that names no claim itself, is left to the claims that
+// name it.
 func (x *Index) PutClaim(claim *v1.PersistentVolumeClaim) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -140,8 +140,8 @@ func (q *query) rejectState(pv *v1.PersistentVolume) *Rejection {
 	return nil
 }
 
-// unavailable says in which state no claim gets the volume, except, by its
-// phase or a disk that may come back, who was chosen.
+// unavailable says in which state no claim gets the volume. A chosen claim gets
+// it in spite of its phase or of a disk that may come back.
 func unavailable(pv *v1.PersistentVolume, chosen bool) string {
 	switch phase := pv.Status.Phase; {
 	case pv.DeletionTimestamp != nil:

@@ -14,7 +14,7 @@ type owners struct {
 	// round.
 	named map[string]map[types.NamespacedName]types.UID
 	names map[types.NamespacedName]string
-	// reserved is who reserves a volume, held the same the other way round.
+	// reserved are the reservations by volume, held the same by claim.
 	reserved map[string]*Reservation
 	held     map[ClaimID]*Reservation
 	// busy are the volumes whose data is being removed.

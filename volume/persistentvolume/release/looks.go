@@ -10,8 +10,8 @@ import (
 // that is never answered holds up no other for good.
 const lookPatience = 10 * time.Second
 
-// looks are looks at all that uses data. Who asks is answered by one that begins
-// after that; those who ask while another look is under way share the next one.
+// looks are looks at all users of data. A call is answered by a look that begins
+// after it; calls during another look share the next one.
 type looks struct {
 	mu   sync.Mutex
 	last <-chan struct{} // closed when the last that was begun has ended; nil before the first

@@ -16,8 +16,8 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// usage is who may use the data of volumes, as the API told at one time, and in
-// such an order that the users of one volume are found without a look at all.
+// usage has the possible users of volumes' data, as the API told at one time, in
+// such an order that one volume's users are found without a look at all.
 type usage struct {
 	claims   map[types.NamespacedName]*v1.PersistentVolumeClaim
 	byUID    map[types.UID][]*v1.PersistentVolumeClaim
@@ -128,8 +128,8 @@ func (all *usage) claimNamesOf(pv *v1.PersistentVolume) []types.NamespacedName {
 	return names
 }
 
-// near returns who may show the data of a volume, in no order; what has no claim
-// and is not among them does not.
+// near returns the users that may show the data of a volume, in no order; no
+// others without a claim do.
 func (all *usage) near(plugin volume.VolumePlugin, spec *volume.Spec) ([]*user, error) {
 	on, at, err := volume.SourcePlace(plugin, spec)
 	if err != nil {
@@ -182,7 +182,7 @@ func (all *usage) placesOf(plugin volume.VolumePlugin) *places {
 	return known
 }
 
-// near returns who is at a place, above it, below it and who may be.
+// near returns the users at a place, above it, below it, and possible ones.
 func (known *places) near(p place) []*user {
 	found := slices.Concat(known.odd, known.at[p], known.below[p])
 	for p, more := p.above(); more; p, more = p.above() {

@@ -27,8 +27,7 @@ type Use struct {
 	How string
 }
 
-// InUseError says who uses the data of a PersistentVolume that is to be
-// destroyed.
+// InUseError names the users of a PersistentVolume whose data is to be destroyed.
 type InUseError struct {
 	Volume string
 	// Uses are never none.

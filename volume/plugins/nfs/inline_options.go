@@ -130,8 +130,8 @@ func checkTogether(options []string) error {
 	if first, second, ok := contradiction(options); ok {
 		return fmt.Errorf("%q and %q contradict each other; keep one", first, second)
 	}
-	// Alone it would replace another's version, and what it means then depends on
-	// who reads it.
+	// Alone it would replace another's version, and readers differ on its meaning
+	// then.
 	minor := slices.IndexFunc(options, func(o string) bool { return optionName(o) == "minorversion" })
 	if minor < 0 || slices.ContainsFunc(options, func(o string) bool { return o == "vers=4" || o == "nfsvers=4" || o == "v4" }) {
 		return nil

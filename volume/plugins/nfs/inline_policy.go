@@ -46,12 +46,12 @@ type ServerPolicy struct {
 	// network's servers in DNS escapes its entry: write rules for all servers under
 	// "*" too.
 	Server string `yaml:"server"`
-	// Allow are the options that pods may ask for: "timeo" with any value or
-	// none, "vers=4.1" with just this one. Some options reach further than the
-	// mount: which host is talked to and as whom (addr, clientaddr, mountaddr,
-	// mounthost, port, mountport, sec, xprtsec, cert_serial, privkey_serial),
-	// what SELinux takes the files for (context and the like), and what this node
-	// caches (fsc, lookupcache). Those are allowed only as they are written here.
+	// Allow are the options that pods may ask for: "timeo" with any value or none,
+	// "vers=4.1" with just this one. Some options reach further than the mount: the
+	// server's host and the client's identity (addr, clientaddr, mountaddr,
+	// mounthost, port, mountport, sec, xprtsec, cert_serial, privkey_serial), the
+	// files' SELinux label (context and the like), and this node's cache (fsc,
+	// lookupcache). Those are allowed only as they are written here.
 	Allow []string `yaml:"allow"`
 	// Defaults are options that inline volumes get which do not ask for others
 	// instead. They need not be allowed. They enforce nothing unless the entry of

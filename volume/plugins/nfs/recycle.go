@@ -74,7 +74,7 @@ func (p *plugin) releaseVerifier() (volume.ReleaseVerifier, error) {
 		"nothing is deleted without one: give the volume host one (Host.Releases), such as release.Verifier")
 }
 
-// role is [volume.Role] with advice for who lacks it.
+// role is [volume.Role] with advice for a host that lacks it.
 func role[R any](host volume.VolumeHost, advice string) (R, error) {
 	r, err := volume.Role[R](host)
 	if missing, ok := errors.AsType[*volume.MissingRoleError](err); ok {

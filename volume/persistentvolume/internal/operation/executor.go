@@ -37,9 +37,10 @@ type Config struct {
 	Activity *work.Activity
 }
 
-// Executor runs operations. There is one for a volume at a time, be it for several
-// releases of it or for several that had its name. One that fails waits, longer each
-// time, before it may begin again. Its methods may be called from several goroutines.
+// Executor runs operations. There is one for a volume at a time, even for several
+// releases of it or several that had its name. One that fails waits, longer each
+// time, before it may begin again. Its methods may be called from several
+// goroutines.
 type Executor struct {
 	Config
 	ctx context.Context // ends all operations
@@ -224,7 +225,7 @@ func (o *Executor) settle(op *operation, volumeName string, err error) (next []v
 	op.failures++
 	op.uncertain = op.uncertain || volume.IsUncertain(err)
 	op.waiting = time.AfterFunc(pauseAfter(op.failures, err), func() { o.wake(op) })
-	// Who uses the data says when it makes sense to try again.
+	// A change of the data's users is the time for a retry.
 	if inUse, ok := errors.AsType[*release.InUseError](err); ok {
 		for _, use := range inUse.Uses {
 			op.stops = append(op.stops, o.Watch(use.By, func(volume.ObjectRef) { go o.wake(op) }))

@@ -1,5 +1,5 @@
-// Package rootdir is a manager's root directory: what lies where below it, who owns
-// it, and what it says about volumes.
+// Package rootdir is a manager's root directory: its layout, its owner, and its
+// word about volumes.
 //
 //   - layout: [Check] refuses a directory that others can change
 //   - [Lock]: one owner at a time, also after a crash

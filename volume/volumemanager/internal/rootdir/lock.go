@@ -110,7 +110,7 @@ func openLock(rootDir string) (*os.File, error) {
 	return rootdir.OpenFileAt(state, lockName, unix.O_RDWR|unix.O_CREAT, 0o600)
 }
 
-// signHolder writes down who holds the lock. The command's name only: its
+// signHolder writes down the holder of the lock. The command's name only: its
 // arguments may be secret.
 func signHolder(file *os.File) error {
 	if err := file.Truncate(0); err != nil {

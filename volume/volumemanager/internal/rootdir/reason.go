@@ -44,5 +44,5 @@ func GoneFrom(rootDir string, dirs []Key, failed error) func(*mountrecord.Record
 	}
 }
 
-// NoneGone is for those who do not look.
+// NoneGone is for callers that do not look.
 func NoneGone(*mountrecord.Record) bool { return false }
