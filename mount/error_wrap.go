@@ -87,8 +87,8 @@ func nothingBegun(err error) bool {
 	return ok && !abandoned.Started && !abandoned.Earlier
 }
 
-// causeOfUnmount corrects a cause for what errnos mean to umount2(2): what does
-// not exist is not mounted either.
+// causeOfUnmount corrects a cause for what errnos mean to umount2(2): a missing
+// target is not mounted either.
 func causeOfUnmount(err error, cause Cause) (Cause, []Cause) {
 	if failure.HasCause(err) {
 		return cause, nil

@@ -22,9 +22,9 @@ func (e *OptionError) Error() string {
 	return fmt.Sprintf("mount option %q is refused: %s", withoutValue(e.Option), e.Reason)
 }
 
-// withoutValue returns what stands before an option's value, or before a sign
-// that makes it more than one option: a malformed one may hold a password
-// anywhere behind.
+// withoutValue returns the part before an option's value, or before a sign that
+// makes it more than one option: a malformed one may hold a password anywhere
+// behind.
 func withoutValue(option string) string {
 	at := strings.IndexAny(option, "=, ")
 	if at < 0 || at == len(option)-1 {

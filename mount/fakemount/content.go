@@ -17,8 +17,8 @@ import (
 	"github.com/podvol/podvol/util/removetree"
 )
 
-// fakeSlot is a file or directory that is mounted on. What was there waits at
-// hidden; in its place stands the content of the newest mount.
+// fakeSlot is a file or directory that is mounted on. The earlier content waits
+// at hidden; in its place stands the content of the newest mount.
 //
 // Mounts on top of a mount share the slot of the one that they cover.
 type fakeSlot struct {

@@ -102,8 +102,8 @@ func exchange(a, b string) error {
 // fakeMove is a file that has another name now.
 type fakeMove struct{ from, to string }
 
-// follow corrects everything that the fake knows to be below what was moved at
-// the same time.
+// follow corrects all known paths below directories that were moved at the same
+// time.
 func (ns *namespace) follow(moves ...fakeMove) error {
 	known := 0
 	for _, m := range moves {

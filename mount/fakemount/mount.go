@@ -265,8 +265,8 @@ func (ns *namespace) attach(m *fakeMount, p fakePlace) error {
 	return nil
 }
 
-// detach takes a mount and all that is on or below it out of the table, and
-// shows again what was hidden.
+// detach takes a mount and all that is on or below it out of the table, and shows
+// the hidden content again.
 func (ns *namespace) detach(m *fakeMount) error {
 	var first error
 	doomed := append([]*fakeMount{m}, ns.mountsBelow(fakePlace{m, m.path})...)

@@ -44,7 +44,7 @@ type Signature struct {
 	Offset int64
 }
 
-// Content is what was found on a device. Its zero value is a blank one.
+// Content has the signatures found on a device. Its zero value is a blank one.
 type Content struct {
 	// Signatures are all that were recognised, in no order to rely on.
 	Signatures []Signature
@@ -78,7 +78,7 @@ func (c Content) has(fstype string) bool {
 	return false
 }
 
-// String names what was found: "ext4 (file system at byte 1080)".
+// String names the content: "ext4 (file system at byte 1080)".
 func (c Content) String() string {
 	if c.Blank() {
 		return "nothing"
@@ -141,9 +141,9 @@ func Inspect(ctx context.Context, device io.ReaderAt, size int64) (Content, erro
 	return found, err
 }
 
-// withoutEchoes drops what belongs to a file system that was recognised: the
-// boot sector in its first sector, which looks like a partition table, and the
-// copies of its superblock.
+// withoutEchoes drops parts of a recognised file system: the boot sector in its
+// first sector, which looks like a partition table, and the copies of its
+// superblock.
 func withoutEchoes(all []Signature) []Signature {
 	return slices.DeleteFunc(slices.Clone(all), func(s Signature) bool {
 		return slices.ContainsFunc(all, func(owner Signature) bool {

@@ -56,8 +56,8 @@ type Check int
 
 // The policies.
 const (
-	// CheckWritable checks before a mount that may write: fsck -a, which corrects
-	// what can be corrected safely.
+	// CheckWritable checks before a mount that may write: fsck -a, which makes safe
+	// corrections only.
 	CheckWritable Check = iota
 	// CheckNever leaves it to the kernel's journal.
 	CheckNever

@@ -128,7 +128,7 @@ func (m *Mounter) inScope(ctx context.Context, r mount.Request, line commandLine
 	}
 	var scoped commandLine
 	scoped.name, scoped.args, _ = k8smount.AddSystemdScopeSensitive("systemd-run", r.Target, line.name, line.args, "")
-	options := scoped.args[:len(scoped.args)-len(line.args)-1] // what comes before the command itself
+	options := scoped.args[:len(scoped.args)-len(line.args)-1] // the arguments before the command itself
 	scoped.shown = "systemd-run"
 	for _, o := range options {
 		scoped.shown += " " + o
@@ -138,7 +138,7 @@ func (m *Mounter) inScope(ctx context.Context, r mount.Request, line commandLine
 }
 
 // leavesDaemon reports whether a type is served by a daemon that its helper
-// starts: FUSE and its relatives, and what has a helper and is not the
+// starts: FUSE and its relatives, and types with a helper that are not the
 // kernel's, such as ntfs by ntfs-3g.
 func (c Config) leavesDaemon(fstype string) bool {
 	switch fstypes.Family(fstype) {

@@ -57,10 +57,10 @@ type runner struct {
 	noScope bool     // never in a systemd scope
 }
 
-// mountByCommand runs mount(8), one at a time for each target. Sensitive
-// options are kept out of its argument list where the helper takes them
-// otherwise (handOver). What it mounted is looked for in the mount table: what
-// was led elsewhere is undone and [mount.ErrTargetReplaced].
+// mountByCommand runs mount(8), one at a time for each target. Sensitive options
+// are kept out of its argument list where the helper takes them otherwise
+// (handOver). Its mount is looked for in the mount table: one that was led
+// elsewhere is undone and [mount.ErrTargetReplaced].
 //
 // When ctx ends the command is killed, and for half a second its end is waited for:
 // the error is certain if all that it started has ended and nothing new is in

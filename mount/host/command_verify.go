@@ -108,7 +108,7 @@ func (l *landing) check() error {
 	if err != nil || !isNew {
 		return nil
 	}
-	// What was mounted elsewhere meanwhile is where the target's path leads to.
+	// A mount elsewhere is where the target's path leads to.
 	place, _ := l.place()
 	if astray.Target == place {
 		return nil

@@ -40,7 +40,7 @@ func (m *Mounter) holders(ctx context.Context, held mount.Entry) []mount.Holder 
 	ctx, cancel := context.WithTimeout(ctx, holdersLimit)
 	defer cancel()
 	found := &holderList{}
-	// What was found by the end of ctx is kept; the error says just that.
+	// Holders found by the end of ctx are kept; the error says just that.
 	_ = m.calls.Do(ctx, callKey{held.Target, rungHolders}, func() error {
 		entries, err := m.table.All()
 		if err != nil {

@@ -59,8 +59,8 @@ func lackingOrDenied(err error) error {
 	return lacking(err)
 }
 
-// explain makes the *Error of a failed native request: why the kernel refused
-// it, by errno, by what was being done, and by what the node has.
+// explain makes the *Error of a failed native request: why the kernel refused it,
+// by errno, by the step, and by the node's state.
 func (m *Mounter) explain(r mount.Request, err error) error {
 	explained := r.Failed(err)
 	e, ok := errors.AsType[*mount.Error](explained)

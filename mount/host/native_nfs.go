@@ -142,8 +142,8 @@ func explainNFS(err error) error {
 			case noStatd:
 				failed.also = append(failed.also, mount.ErrNoLockDaemon)
 			case errors.Is(refused.Err, unix.ENOENT) && errors.Is(tried.Err, unix.EACCES):
-				// Linux servers hide from NFSv4 what a client may not see, and deny
-				// to NFSv3 what does not exist: it may be either.
+				// Linux servers hide forbidden exports from NFSv4, and deny missing ones to
+				// NFSv3: it may be either.
 				failed.also = append(failed.also, mount.ErrNoSuchExport)
 			}
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/podvol/podvol/mount/internal/mountapi"
 )
 
-// builder makes the root of a sandbox. It works with descriptors only: what was
-// looked up once is not looked up again.
+// builder makes the root of a sandbox. It works with descriptors only: it looks
+// up each path only once.
 type builder struct {
 	api          mountapi.Calls
 	pidNamespace bool

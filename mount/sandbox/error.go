@@ -60,7 +60,7 @@ func (c Cause) Error() string { return string(c) }
 // Error is a sandbox that could not be made, or a program that could not be
 // begun. Nothing of it is left.
 type Error struct {
-	// Op is what was being done, as "resolve the destination".
+	// Op is the step that failed, as "resolve the destination".
 	Op string
 	// Volume and Destination name the mount that failed; both are empty where it was
 	// none.

@@ -87,9 +87,8 @@ func namesOf(path string) []string {
 	return slices.DeleteFunc(strings.Split(path, "/"), func(name string) bool { return name == "" || name == "." })
 }
 
-// throughLink returns the destination that is meant where the first missing
-// name is a link to what does not exist, as /var/run often is in small roots;
-// else it is empty.
+// throughLink returns the destination that is meant where the first missing name
+// is a dangling link, as /var/run often is in small roots; else it is empty.
 func (b *builder) throughLink(parent int, missing []string, t tree) (string, error) {
 	link, err := openPath(parent, missing[0], unix.O_NOFOLLOW)
 	if err != nil {

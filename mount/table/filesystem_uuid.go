@@ -14,7 +14,7 @@ import (
 // kernelUUID asks the kernel for a file system's UUID. It is empty where there is
 // none, or the kernel does not tell.
 func kernelUUID(dir *os.File, fstype string) string {
-	// What was opened with O_PATH takes no ioctl(2).
+	// A descriptor with O_PATH takes no ioctl(2).
 	fd, err := eintr.Get(func() (int, error) {
 		return unix.Openat(int(dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})

@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// byID begins the names that udev makes of what the hardware says
-// (/dev/disk/by-id), the best first: of several a disk is best known by what no
-// other can have.
+// byID begins the names that udev takes from the hardware (/dev/disk/by-id), the
+// best first: a disk is best known by a name that no other can have.
 func preferred() []string {
 	return []string{"wwn-", "nvme-eui.", "nvme-uuid.", "nvme-nguid.", "dm-uuid-", "md-uuid-", "scsi-", "ata-", "nvme-", "virtio-", "mmc-", "usb-"}
 }

@@ -30,13 +30,13 @@ type Budget struct {
 	Time time.Duration
 }
 
-// BudgetError says that a measurement has used up its budget. What was counted
-// until then is returned beside it: the tree is at least that large.
+// BudgetError says that a measurement has used up its budget. The count until
+// then is returned beside it: the tree is at least that large.
 type BudgetError struct {
 	// Path is the root of the tree.
 	Path string
-	// Budget is what was given; its other field than the one that was used up
-	// is zero.
+	// Budget is the given time; its other field than the one that was used up is
+	// zero.
 	Budget Budget
 }
 

@@ -25,11 +25,11 @@ func (e *Error) Error() string {
 // Unwrap returns what the operating system said.
 func (e *Error) Unwrap() error { return e.Err }
 
-// DamagedError is a run of lines that cannot be read although they were
-// written to their end, or a journal that has lost what it held. What was lost
-// may have said that something is used, so nothing may be deleted on the word of
-// the rest while the damage is there. A person ends that: by removing Kept, or
-// moving it elsewhere, once it is known what the lines were about.
+// DamagedError is a run of lines that cannot be read although they were written
+// to their end, or a journal that has lost what it held. A lost line may have
+// said that something is used, so nothing may be deleted by the rest while the
+// damage is there. A person ends that: by removing Kept, or moving it elsewhere,
+// once it is known what the lines were about.
 type DamagedError struct {
 	Path string
 	// Line, counted from 1, to Last are the damaged lines; 0: the missing ones are

@@ -32,7 +32,7 @@ import (
 type Entry struct {
 	Key   string
 	Value json.RawMessage
-	// Note is what was noted about the value since it was put, nil if nothing.
+	// Note is the last note on the value since it was put, nil if none.
 	Note json.RawMessage
 }
 

@@ -84,10 +84,10 @@ func decodeLine(text []byte) (line, error) {
 	return l, nil
 }
 
-// Read returns what the journal at path holds, without changing it and beside
-// its owner, if it has one: the changes that were whole at this moment. Damage
-// is *[DamagedError]s, as for [Open], what was found before included. A journal
-// that was never made holds nothing.
+// Read returns what the journal at path holds, without changing it and beside its
+// owner, if it has one: the changes that were whole at this moment. Damage is
+// *[DamagedError]s, as for [Open], earlier ones included. A journal that was
+// never made holds nothing.
 func Read(path string) (held []Entry, damaged []error, err error) {
 	c, err := readContent(path)
 	if err != nil {

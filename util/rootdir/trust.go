@@ -24,7 +24,7 @@ func newTrust(top *os.File) (trust, error) {
 	return t, nil
 }
 
-// strictly is for what lies at the end of the way, and below.
+// strictly is for the end of the way, and files below.
 func (t trust) strictly() trust {
 	t.uids = []uint32{0, uint32(os.Geteuid())}
 	t.gids = []uint32{0, uint32(os.Getegid())}

@@ -57,8 +57,8 @@ func (k kernel) openBeneath(at place) (int, error) {
 	return fd, err
 }
 
-// explain finds which element the kernel refused, by another walk. What it
-// finds may have changed; it does not change what was refused.
+// explain finds which element the kernel refused, by another walk. What it finds
+// may have changed; it does not change the refusal.
 func (p place) explain(refusal error) error {
 	fd, err := walkTo(p)
 	if err == nil {

@@ -25,7 +25,7 @@ const (
 // elements may take n descriptors while it is walked.
 type walk struct {
 	at    place
-	stack []level   // from the root to what has been reached
+	stack []level   // from the root to the element reached
 	todo  []element // the elements ahead, the next one last
 	links int
 }
@@ -159,7 +159,7 @@ func isMagic(target string) bool {
 	return target[0] == '(' || strings.Contains(target, ":")
 }
 
-// name says how an entry of what has been reached was reached.
+// name is the path, from the root, of an entry of the element reached.
 func (w *walk) name(entry string) string {
 	names := make([]string, 0, len(w.stack))
 	for _, l := range w.stack[1:] {

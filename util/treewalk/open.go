@@ -53,8 +53,8 @@ func (t *Tree) open(dirfd int, name Name, flags int) (int, Info, error) {
 	return t.opened(fd)
 }
 
-// opened describes what was opened, unless that is a mount, which openat2(2)
-// has refused already.
+// opened describes the opened file, unless that is a mount, which openat2(2) has
+// refused already.
 func (t *Tree) opened(fd int) (int, Info, error) {
 	info, err := t.StatOpen(fd)
 	if err != nil || !t.Holds(info) {

@@ -91,8 +91,8 @@ func newTree(dir string, fd int, o Options) (*Tree, error) {
 // Close closes the root. No walk may be under way.
 func (t *Tree) Close() error { return unix.Close(t.fd) }
 
-// Root returns what was known of the root when it was opened, and its
-// descriptor, which stays the tree's.
+// Root returns the root's state when it was opened, and its descriptor, which
+// stays the tree's.
 func (t *Tree) Root() (fd int, info Info) { return t.fd, t.root }
 
 // Visitor is what a walk does with what it finds. Each worker has one of its

@@ -220,8 +220,8 @@ func (w *worker) share(level int, part func(*task)) bool {
 }
 
 // leave goes back up. A directory on the way whose descriptor was closed is
-// opened again through "..", unless what we come from was moved elsewhere;
-// then by its path from the bottom. What cannot be found any more is given up.
+// opened again through "..", unless what we come from was moved elsewhere; then
+// by its path from the bottom. A missing one is given up.
 func (w *worker) leave() {
 	from := *w.top()
 	w.stack = w.stack[:len(w.stack)-1]

@@ -42,7 +42,7 @@ const (
 const ErrNotServed volume.Cause = "the API server serves ClusterTrustBundles neither as certificates.k8s.io/v1 nor as v1beta1; they need Kubernetes 1.37, or 1.33 and later with " +
 	"the feature gate ClusterTrustBundle and --runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true"
 
-// bundle is what counts of a ClusterTrustBundle of whichever version.
+// bundle has the fields that count of a ClusterTrustBundle of either version.
 type bundle struct {
 	name, signer, pem string
 	labels            map[string]string

@@ -314,8 +314,8 @@ func (r *podRun) tellBlind(err error) {
 	}
 }
 
-// inTime gives a pod up that is past its deadline, as the API has it now: what was
-// seen of it last may be old.
+// inTime gives a pod up that is past its deadline, as the API has it now: the
+// last seen version may be old.
 func (r *podRun) inTime(ctx context.Context) (gone bool, err error) {
 	if !r.isOverdue() {
 		return false, nil
@@ -353,8 +353,8 @@ func hasStarted(pod *v1.Pod) bool {
 	return false
 }
 
-// abandon removes a pod that has not started, since ctx has ended. What may have been
-// made without an answer is looked for.
+// abandon removes a pod that has not started, since ctx has ended. It looks for a
+// pod that may have been made without an answer.
 func (r *podRun) abandon(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
 	defer cancel()

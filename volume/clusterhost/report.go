@@ -225,7 +225,7 @@ func (r *report) look(ctx context.Context) error {
 	}
 	seen, err := objects.Get[*v1.Node](ctx, r.nodes, r.ref)
 	if err != nil {
-		return nil // what was known stands
+		return nil // the known list stands
 	}
 	order, err := kubeapi.CompareResourceVersion(seen.ResourceVersion, r.node.ResourceVersion)
 	switch {
@@ -321,7 +321,7 @@ func (r *report) send(ctx context.Context) error {
 	return nil
 }
 
-// failed says how long to pause. What was known of the Node is asked for again.
+// failed says how long to pause. The Node is asked for again.
 func (r *report) failed(err error) pause {
 	r.node = nil
 	if apierrors.IsConflict(err) {

@@ -73,7 +73,7 @@ func newToken(key tokenKey, sent time.Time, answer *authenticationv1.TokenReques
 }
 
 // lifeOf is how long a token is valid, by the server's clock alone or by none:
-// the server may shorten what was requested.
+// the server may shorten the requested time.
 func lifeOf(key tokenKey, answer *authenticationv1.TokenRequest) time.Duration {
 	seconds := key.seconds
 	if s := answer.Spec.ExpirationSeconds; s != nil && *s > 0 {

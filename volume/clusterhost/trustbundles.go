@@ -56,7 +56,7 @@ func NewTrustBundles(clientset kubernetes.Interface, config TrustBundlesConfig) 
 
 // GetTrustBundle implements [volume.TrustBundleGetter]. The result is what the
 // kubelet shows: the certificates of the bundle, each once, without comments, in
-// an order that only depends on which they are. What cannot be told yet is
+// an order that only depends on which they are. A bundle that is not known yet is
 // [objects.ErrNotSynced]; an API server that does not serve bundles a
 // [ErrNotServed].
 func (t *TrustBundles) GetTrustBundle(ctx context.Context, name string) (string, error) {

@@ -80,7 +80,7 @@ type resolver struct {
 	errs      []error
 }
 
-// object is what was read of a config map or secret.
+// object is a config map or secret as read.
 type object struct {
 	data map[string]string
 	err  error

@@ -37,15 +37,16 @@ const ErrNoDirectory volume.Cause = "the volume has no directory"
 // Mount.Source is the name, without links, that the sub-path had when it was
 // looked up:
 //
-//   - A container that writes to the volume can put something else there before the next one
-//     is started from that name. A bind would still lead to what was found. So resolve
-//     right before each start, and let no container run meanwhile that may change the
-//     volume; or use a [Binder].
+//   - A container that writes to the volume can put something else there before
+//     the next one is started from that name. A bind would still lead to the file
+//     found. So resolve right before each start, and let no container run
+//     meanwhile that may change the volume; or use a [Binder].
 //   - A file that is replaced (a ConfigMap's key, by an update) is seen by the next start only.
 //
-// Mount.Locked is empty: the mounts that the directories lie in are not looked at, nor are
-// devices. A volume without a directory is [ErrNoDirectory]. What may hang is waited for
-// until ctx ends. The call may be concurrent; the arguments are only read.
+// Mount.Locked is empty: the mounts that the directories lie in are not looked
+// at, nor are devices. A volume without a directory is [ErrNoDirectory]. A file
+// system that hangs is waited for until ctx ends. The call may be concurrent; the
+// arguments are only read.
 func Resolve(ctx context.Context, pod *v1.Pod, containerName string, volumes map[string]Directory, options Options) ([]Mount, error) {
 	spec, field := findContainer(pod, containerName)
 	if spec == nil {
@@ -123,7 +124,7 @@ func (d *directories) subPath(ctx context.Context, p *planned, root *os.File) er
 	return checkName(p.Source, is)
 }
 
-// checkName fails unless a name leads to what was found: it may have gone since.
+// checkName fails unless a name leads to the file found: it may have gone since.
 func checkName(name string, found fileIdentity) error {
 	place, err := openPlace(name)
 	if err != nil {

@@ -12,7 +12,7 @@ type InexpressibleError struct {
 	Form string
 	// Volume is the pod's name of the volume, Destination where it goes.
 	Volume, Destination string
-	// Reason says what cannot be said, and what can be done.
+	// Reason says what the runtime cannot express, and how to go on.
 	Reason string
 }
 

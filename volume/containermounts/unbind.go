@@ -47,8 +47,8 @@ func (b *Binder) Bound(parts SubPaths) ([]mount.Entry, error) {
 }
 
 // Unbind unmounts the sub-paths of a volume and removes their mount points. It is
-// idempotent, and waits for binds that were admitted before. What had to be detached
-// is no failure of Unbind: the caller goes on, and returns it at the end. It is also
+// idempotent, and waits for binds that were admitted before. A detached bind is
+// no failure of Unbind: the caller goes on, and returns it at the end. It is also
 // said beside a failure.
 func (b *Binder) Unbind(ctx context.Context, parts SubPaths) (detached *lazyunmount.Error, err error) {
 	unlock, err := b.binding.Lock(ctx, parts)

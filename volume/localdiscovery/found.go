@@ -11,9 +11,9 @@ import (
 type State string
 
 const (
-	// StateOffered is what was offered just now.
+	// StateOffered is a disk that was offered just now.
 	StateOffered State = "Offered"
-	// StateKnown is what was offered before.
+	// StateKnown is a disk that was offered before.
 	StateKnown State = "Known"
 	// StateRefused is a disk that is not offered; Found.Err says why.
 	StateRefused State = "Refused"
@@ -71,7 +71,7 @@ var (
 	ErrPartitioned = errors.New("the device has a partition table")
 	// ErrUnidentified is of what nothing tells from another disk.
 	ErrUnidentified = errors.New("nothing tells this disk from another one")
-	// ErrEmpty is of what has no size.
+	// ErrEmpty is of a device without size.
 	ErrEmpty = errors.New("it has no size")
 	// ErrWrongMode is of mount points in a class that offers devices only.
 	ErrWrongMode = errors.New("the class offers block devices only")

@@ -37,8 +37,8 @@ type thing struct {
 	root       string // of a mount
 	// slot is the device's place.
 	slot string
-	// other are names of what has the same data: of the device that a file system is
-	// on, or of the file system on a device.
+	// other are names of disks with the same data: of the device that a file system
+	// is on, or of the file system on a device.
 	other localdisk.Identity
 	// used has what keeps a device from being offered, as the kernel calls it.
 	used []string

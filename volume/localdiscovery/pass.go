@@ -149,7 +149,7 @@ func (d *Discoverer) newPass(ctx context.Context, write bool) (*pass, error) {
 	things, lookErr := d.look(ctx, classes)
 	p.things = things
 	p.decide(ctx)
-	if lookErr != nil { // what was not seen is not missing
+	if lookErr != nil { // an unseen disk is not missing
 		return p, lookErr
 	}
 	return p, p.findMissing(ctx)
@@ -279,7 +279,7 @@ func (t *thing) known() localdisk.Identity {
 	return append(slices.Clone(t.ids), t.slot)
 }
 
-// judge refuses what must not be offered.
+// judge refuses disks that must not be offered.
 func (p *pass) judge(ctx context.Context, t *thing) {
 	if !t.isDevice && t.class.VolumeMode == v1.PersistentVolumeBlock {
 		t.refuse(ErrWrongMode, "%s is a mounted file system", t.Path)

@@ -147,7 +147,7 @@ type Agent struct {
 	statuses *statusQueue
 	closers  []func() error // in the order of what they close
 
-	due      *time.Timer           // of the next look, at what was missing or refused
+	due      *time.Timer           // of the next look at missing or refused objects
 	want     *manifestdir.Contents // as seen last
 	volumes  int                   // of its pods
 	unpruned bool                  // since then
@@ -221,7 +221,7 @@ const knownFile = "manifests"
 func (a *Agent) nameUnrecorded() error {
 	rootDir := a.config.RootDir
 	mounts := table.Kernel()
-	rows, _ := volumemanager.Inspect(rootDir, mounts) // what cannot be read, the manager has said
+	rows, _ := volumemanager.Inspect(rootDir, mounts) // the manager has told of unreadable ones
 	rows = slices.DeleteFunc(rows, func(v volumemanager.VolumeStatus) bool { return !errors.Is(v.Err, volumemanager.ErrNoRecord) })
 	if len(rows) > 0 {
 		a.config.Notice(fmt.Sprintf("%d volumes below %s are left alone, since podvol has no record of them, such as %s; if no other agent uses this root directory, %s takes them over",

@@ -97,7 +97,7 @@ func (b *binder) syncUnboundClaim(ctx context.Context, claim *v1.PersistentVolum
 	return b.take(ctx, claim, reserved)
 }
 
-// take binds a claim to what was reserved for it.
+// take binds a claim to its reserved volume.
 func (b *binder) take(ctx context.Context, claim *v1.PersistentVolumeClaim, reserved *index.Reservation) error {
 	b.waiting.Pause(pvapi.NameOf(claim))
 	err := b.bind(ctx, claim, reserved.Volume(), reserved.Commit)

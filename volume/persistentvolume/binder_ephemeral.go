@@ -44,7 +44,7 @@ func (b *binder) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) error
 		return nil
 	case exists:
 		b.events.settled(volumeOf(pod, v.Name))
-		return nil // what goes has its pod looked at once it is gone
+		return nil // once a claim is gone its pod is enqueued
 	}
 	template := v.Ephemeral.VolumeClaimTemplate.DeepCopy()
 	claim := &v1.PersistentVolumeClaim{Spec: template.Spec}

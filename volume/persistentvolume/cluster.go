@@ -104,7 +104,7 @@ func (c *cluster) fill(ctx context.Context) error {
 	return nil
 }
 
-// podsComplete reports whether what no known pod uses is not used.
+// podsComplete reports whether all pods that use claims are known.
 func (c *cluster) podsComplete() bool {
 	if c.podsKnown == nil {
 		return true
@@ -117,7 +117,8 @@ func (c *cluster) podsComplete() bool {
 	}
 }
 
-// lookAtClaimsAndVolumes does what had to wait until the pods were complete.
+// lookAtClaimsAndVolumes enqueues all that had to wait until the pods were
+// complete.
 func (c *cluster) lookAtClaimsAndVolumes() {
 	for _, pv := range c.volumes.all() {
 		c.queue.Add(pvapi.VolumeRef(pv.Name))

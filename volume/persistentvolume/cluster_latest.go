@@ -32,8 +32,8 @@ type latest[T metav1.Object] struct {
 
 	mu    sync.Mutex
 	known map[types.NamespacedName]T
-	// buried is what was known last of objects that the API says are gone, while the
-	// cache still has them.
+	// buried has the last known version of objects that the API says are gone, while
+	// the cache still has them.
 	buried map[types.NamespacedName]T
 }
 
@@ -42,10 +42,10 @@ type noticed int
 
 const (
 	seen noticed = iota
-	// written is what the controller itself has written, where it does at once
-	// what follows from that for the object and its pair.
+	// written is the controller's own write, whose consequences for the object and
+	// its pair it sees to at once.
 	written
-	// listed is what was there at first, all of which is looked at anyway.
+	// listed is of the first list, all of which is looked at anyway.
 	listed
 	gone
 )
@@ -54,8 +54,8 @@ func newLatest[T metav1.Object](all objects.Reader, kind string, changed func(ty
 	return latest[T]{objects: all, kind: kind, changed: changed, known: make(map[types.NamespacedName]T), buried: make(map[types.NamespacedName]T)}
 }
 
-// get returns the object, or false if it is gone. What was seen once counts as
-// gone only when the API says so itself.
+// get returns the object, or false if it is gone. A seen object counts as gone
+// only when the API says so itself.
 func (l *latest[T]) get(ctx context.Context, name types.NamespacedName) (object T, exists bool, err error) {
 	object, err = objects.Get[T](ctx, l.objects, volume.ObjectRef{Kind: l.kind, NamespacedName: name})
 	switch {

@@ -53,7 +53,7 @@ func boundClaim(claim *v1.PersistentVolumeClaim, volumeName string) *v1.Persiste
 	return &next
 }
 
-// updateVolume and updateClaim write only what differs, and return the stored
+// updateVolume and updateClaim write only differences, and return the stored
 // version; on an error the object as it was. A new version is enqueued.
 func (c *cluster) updateVolume(ctx context.Context, pv, next *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	if equality.Semantic.DeepEqual(pv, next) {

@@ -27,8 +27,8 @@ var ErrRunOnce = errors.New("a controller can be run only once")
 // ControllerConfig is what a [Controller] is made of.
 type ControllerConfig struct {
 	// Objects are the API's. They may answer from a cache that is behind
-	// ([objects.Cached]): writes carry the resourceVersion that they are based
-	// on, and what cannot be undone is decided by what the API itself says.
+	// ([objects.Cached]): writes carry the resourceVersion that they are based on,
+	// and the API itself is asked before a step that cannot be undone.
 	Objects objects.Client
 	// Plugins make, empty and delete storage; their host needs the role
 	// [volume.ReleaseVerifier] for the latter two, such as [release.Verifier] over

@@ -64,8 +64,8 @@ func (c *Controller) explain(name types.NamespacedName) error {
 	return ErrNotLookedAt
 }
 
-// stillSo renews what was said of the volumes that a claim cannot have: those
-// that came since and are not for it have not had it looked at again.
+// stillSo renews the reasons why a claim cannot have volumes: new volumes that
+// are not for it have not enqueued it.
 func (c *Controller) stillSo(name types.NamespacedName, why error) error {
 	unbound, ok := errors.AsType[*index.UnboundError](why)
 	if !ok || unbound.Volume != "" || !errors.Is(unbound.Err, claimbinding.ErrUnbound) {

@@ -18,10 +18,11 @@ var ErrNotRunning = errors.New("the controller does not run any more")
 
 // Idle returns once the controller has done all that there is to do: it has seen
 // whatever was stored before the call, nothing is queued and no operation runs.
-// What has failed and waits for its next try, or for something to change, counts
+// An object that waits for its next try after a failure, or for a change, counts
 // as done. So does what a cache ([objects.Cached]) does not show yet, if it was
 // deleted meanwhile. It waits for the controller to be run, and may be called
-// often, at the cost of a list of everything. The error is the end of ctx, [ErrNotRunning], or a failed look-up.
+// often, at the cost of a list of everything. The error is the end of ctx,
+// [ErrNotRunning], or a failed look-up.
 func (c *Controller) Idle(ctx context.Context) error {
 	select {
 	case <-c.synced:

@@ -23,7 +23,7 @@ type expander struct{ *cluster }
 
 // tellOfShrinking is for a bound claim that was changed to ask for less than it
 // asked for and has. Nothing becomes smaller. Kubernetes' API server refuses
-// that, and allows no more than to take back what has not been reached (KEP-1790).
+// that, and only lets a size be taken back that was not reached (KEP-1790).
 func (c *cluster) tellOfShrinking(prior, now *v1.PersistentVolumeClaim) {
 	if prior == nil || prior.UID != now.UID || now.Annotations[pvapi.AnnBindCompleted] == "" {
 		return
@@ -62,7 +62,7 @@ func (e *expander) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeC
 		return claim, nil // the node's
 	case state == v1.PersistentVolumeClaimControllerResizeInProgress && known: // and goes on, whatever the claim asks for by now
 	case want.Cmp(have) <= 0 || state != "" && known && target.Cmp(want) == 0:
-		return claim, nil // what was infeasible still is
+		return claim, nil // an infeasible one still is
 	case size.Cmp(want) < 0:
 		if refused, err := e.refuseGrowth(ctx, claim, pv, want); err != nil || refused {
 			return claim, err

@@ -80,11 +80,11 @@ func (e *PlacementError) Unwrap() []error {
 	return errs
 }
 
-// Placement is a node that can hold all volumes of a pod, and what must be done
-// for that. Until it is committed or rolled back, no other claim gets these
-// volumes, and no other pod is placed that needs these claims bound. A claim with
-// access mode ReadWriteOncePod is kept for the pod even after it was committed,
-// until the pod has gone or ended, or another was put on a node first.
+// Placement is a node that can hold all volumes of a pod, and the steps for that.
+// Until it is committed or rolled back, no other claim gets these volumes, and no
+// other pod is placed that needs these claims bound. A claim with access mode
+// ReadWriteOncePod is kept for the pod even after it was committed, until the pod
+// has gone or ended, or another was put on a node first.
 type Placement struct {
 	Node string
 	// Bind are the volumes for claims that wait for their first consumer.
@@ -98,7 +98,7 @@ type Placement struct {
 	hold   *podHold
 }
 
-// take leaves nothing in the placement and returns what was in it.
+// take empties the placement and returns its content.
 func (p *Placement) take() (bind []*index.Reservation, provision []*v1.PersistentVolumeClaim, hold *podHold) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -282,8 +282,7 @@ func (c *placer) isUntried(claim *v1.PersistentVolumeClaim, node string) bool {
 // the node into claims for which storage is to be made; the controller does the
 // rest, and the pod can start when its claims are Bound. It ends the placement.
 // An error that matches [objects.ErrConflict] says that another writer was
-// faster; whatever the error, what was written stays, and Place can be asked
-// again.
+// faster; writes stay after any error, and Place can be called again.
 func (p *Placement) Commit(ctx context.Context) error {
 	bind, provision, hold := p.take()
 	err := p.commit(ctx, bind, provision)
@@ -335,8 +334,8 @@ func (p *Placement) bind(ctx context.Context, r *index.Reservation) error {
 	return nil
 }
 
-// Rollback gives back what was not committed. It may be called at any time, also
-// while the placement is committed, and twice.
+// Rollback gives back all that was not committed. It may be called at any time,
+// also while the placement is committed, and twice.
 func (p *Placement) Rollback() { p.giveBack(p.take()) }
 
 func (p *Placement) giveBack(bind []*index.Reservation, provision []*v1.PersistentVolumeClaim, hold *podHold) {

@@ -77,7 +77,7 @@ type room struct {
 	capacities []*storagev1.CSIStorageCapacity
 }
 
-// roomOf asks the API, since what was made elsewhere a moment ago is what counts.
+// roomOf asks the API, since storage made elsewhere a moment ago counts.
 func (c *placer) roomOf(ctx context.Context, class *storagev1.StorageClass) (room, error) {
 	if !c.isExternal(class.Provisioner) {
 		return room{}, nil

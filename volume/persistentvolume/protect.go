@@ -131,11 +131,12 @@ func (r *reclaimer) protectVolume(ctx context.Context, pv *v1.PersistentVolume) 
 	return r.updateVolume(ctx, pv, next)
 }
 
-// withDeletion returns finalizers with what has the storage of a volume go before
-// the volume, or without it, as its policy says now. Kubernetes (KEP-2644) does so
-// for what its own plugins have provisioned, and so it is done here. Once the storage
-// has gone nothing is added any more: else, where the API does not let the volume go,
-// each of the two writes would ask for the other one, without a pause.
+// withDeletion returns finalizers with, or without, the one that lets a volume's
+// storage go before the volume, by its policy now. Kubernetes (KEP-2644) does so
+// for what its own plugins have provisioned, and so it is done here. Once the
+// storage has gone nothing is added any more: else, where the API does not let
+// the volume go, each of the two writes would ask for the other one, without a
+// pause.
 func (r *reclaimer) withDeletion(pv *v1.PersistentVolume, finalizers []string) []string {
 	provisioner := pv.Annotations[pvapi.AnnProvisionedBy]
 	if provisioner == "" || r.plugins == nil {

@@ -329,7 +329,7 @@ func (p *provisioner) prepareAs(ctx context.Context, claim *v1.PersistentVolumeC
 	return p.prepare(ctx, claim, with)
 }
 
-// prepare does what comes before the storage is made.
+// prepare takes the steps before the storage is made.
 func (p *provisioner) prepare(ctx context.Context, claim *v1.PersistentVolumeClaim, with making) (volume.Provisioner, *v1.Node, error) {
 	attributes, err := p.attributesClassFor(ctx, claim, with.Class)
 	if err != nil {

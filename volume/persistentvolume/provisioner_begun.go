@@ -49,7 +49,7 @@ func begunWith(claim *v1.PersistentVolumeClaim) (begun making, ok bool) {
 	return begun, ok
 }
 
-// madeWith returns what counts of a class for the storage that it makes.
+// madeWith returns the fields of a class that its storage depends on.
 func madeWith(class *storagev1.StorageClass) *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: class.Name}, Provisioner: class.Provisioner, Parameters: class.Parameters, ReclaimPolicy: class.ReclaimPolicy,

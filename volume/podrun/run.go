@@ -96,7 +96,7 @@ func (r *Run) do(ctx context.Context, signals *Signals, run programRunner) (code
 		left = r.Root.Remove(removing)
 	}
 	if left != nil {
-		// A repair needs all of it: records say what may be mounted.
+		// A repair needs all of it: records name possible mounts.
 		r.Root.Unlock()
 		err = errors.Join(err, fmt.Errorf("%s stays behind: %w; when nothing uses it any more: %s", r.Root.Path(), left, r.Repair))
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // admit refuses what would hide or replace a volume that is there already, and
-// else enters the new one. It returns what was known before, which is empty for
+// else enters the new one. It returns the state known before, which is empty for
 // a new volume.
 func (o *operator) admit(u *setUp, digest rootdir.Digest) (before actualVolume, err error) {
 	o.mu.Lock()
@@ -171,8 +171,8 @@ func (o *operator) refuseUnrecorded(key rootdir.Key) error {
 	return unrecorded(dir, found)
 }
 
-// putAside gives what was found on disk an entry of its own where the pod's volume
-// of that name turns out to be another one. The caller holds the lock.
+// putAside gives a volume found on disk an entry of its own where the pod's
+// volume of that name turns out to be another one. The caller holds the lock.
 func (o *operator) putAside(s *podVolume) {
 	own := &podVolume{pod: s.pod, names: []string{s.actual.key.Spec}, since: s.since, actual: s.actual, state: s.state}
 	if u := own.actual.unreadable; u != nil {

@@ -62,7 +62,7 @@ func (m containerVolumes) MountedVolume(podUID types.UID, name string) (*mountre
 	if s == nil {
 		return nil, volume.NothingDone(&NotMountedError{Waits: "the pod to be declared with it"})
 	}
-	// What was rebuilt from a directory's name is not known well enough.
+	// A volume rebuilt from a directory's name is not known well enough.
 	if s.state == StateMounted && s.actual.record != nil && !s.actual.record.Rebuilt && s.doing != opTearDown {
 		return s.actual.record, nil
 	}

@@ -70,9 +70,9 @@ func CheckRoot(rootDir string) error { return rootdir.Check(rootDir) }
 // 0700 and is not locked by itself; see the package comment.
 func StateDir(rootDir string) string { return rootdir.StateDir(rootDir) }
 
-// Damaged returns a *[DamagedError] while records of the root directory are
-// known to be lost: what Explain returns need not be all then. Before the manager
-// has recovered it says what was found until then. It reads a directory, and
+// Damaged returns a *[DamagedError] while records of the root directory are known
+// to be lost: what Explain returns need not be all then. Before the manager has
+// recovered it returns the damage found until then. It reads a directory, and
 // returns any error of that too, which counts as damage.
 func (m *Manager) Damaged() error { return m.damaged() }
 

@@ -15,8 +15,8 @@ import (
 
 // adviseGroups tells a pod with an fsGroup, when its volume is set up for the
 // first time, that the volume's files do not belong to that: what a server
-// exports is not given to groups by its clients (kubernetes issue 90123). Of
-// what lies outside the root, a hostPath, it is not expected.
+// exports is not given to groups by its clients (kubernetes issue 90123). For a
+// volume outside the root, a hostPath, it is not expected.
 func (o *operator) adviseGroups(u *setUp) {
 	args := podspec.MounterArgs(u.pod)
 	if o.config.Events == nil || args.FsGroup == nil || u.mounter == nil || u.mounter.GetAttributes().Managed || !pathin.Strictly(rootdir.PodsDir(o.host.RootDir), u.record.Path) {

@@ -50,7 +50,7 @@ const (
 	ProblemHelper ProblemKind = fsck.Helper
 )
 
-// Problem is one thing that is wrong, and what can be done about it.
+// Problem is one fault, and its possible repair.
 type Problem struct {
 	Kind   ProblemKind
 	Pod    types.NamespacedName

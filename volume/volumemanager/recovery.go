@@ -179,8 +179,8 @@ func (c Config) refuseKubelet() error {
 	return rootdir.RefuseKubelet(cmp.Or(c.kubeletDir, rootdir.ProcDir))
 }
 
-// adopt makes a record for each directory of a volume that has none. What no
-// plugin knows is left alone.
+// adopt makes a record for each directory of a volume that has none. A directory
+// that no plugin knows is left alone.
 func (v *recovery) adopt(ctx context.Context, mounted rootdir.Mounts) error {
 	dirs, err := rootdir.VolumeDirs(v.host.RootDir)
 	if err != nil {

@@ -97,7 +97,7 @@ func (o *operator) trySetUp(ctx context.Context, u *setUp) error {
 	return o.apply(ctx, u)
 }
 
-// show makes what was found out part of the volume's rows.
+// show puts the findings into the volume's rows.
 func (o *operator) show(u *setUp) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

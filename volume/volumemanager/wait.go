@@ -146,7 +146,7 @@ func (m *Manager) awaitGone(ctx context.Context, podUID types.UID, done func(*po
 }
 
 // awaitRecovery is [Manager.WaitForRecovery], but does not mind the end of ctx
-// where there is nothing to wait for, and says what was waited for.
+// where there is nothing to wait for, and names the reason for the wait.
 func (m *Manager) awaitRecovery(ctx context.Context) error {
 	err := m.WaitForRecovery(ctx)
 	if err == nil || errors.Is(err, ErrStopped) {

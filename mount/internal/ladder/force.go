@@ -93,10 +93,10 @@ func (l *Ladder) force(ctx context.Context, heard heard) error {
 	return l.try(ctx, mount.RungForce, unix.MNT_FORCE)
 }
 
-// keepForcing forces again and again until stop is called or ctx ends: NFS
-// gives up what waits for the server at that moment, and then sends the next of
-// what was not yet written, which a process that wrote it waits for, even killed.
-// Stop returns what came of the last attempt; before the first that is err.
+// keepForcing forces again and again until stop is called or ctx ends: NFS gives
+// up the requests that wait for the server at that moment. Then it sends the next
+// unwritten data, and their writer waits for it, even killed. Stop returns what
+// came of the last attempt; before the first that is err.
 func (l *Ladder) keepForcing(ctx context.Context, c *caution, err error) (stop func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})

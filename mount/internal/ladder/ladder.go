@@ -73,7 +73,8 @@ type unmounter interface {
 	IsOver() bool
 }
 
-// Refuse refuses, as a certain *[mount.Error], what no unmount can begin with.
+// Refuse refuses, as a certain *[mount.Error], arguments that no unmount can
+// begin with.
 func Refuse(ctx context.Context, target string) error {
 	if !filepath.IsAbs(target) {
 		err := failure.Of(mount.ErrNoTarget, fmt.Errorf("the mount point %q is not an absolute path", target))
@@ -160,8 +161,8 @@ func (l *Ladder) lazy(ctx context.Context) error {
 	if !l.On.OnBlock(ctx) {
 		err := l.try(ctx, mount.RungLazy, unix.MNT_DETACH)
 		if err == nil && l.hung {
-			// A normal unmount takes the mount out of sight first, and hangs in
-			// writing what was not yet written: that is what detaching it leaves.
+			// A normal unmount takes the mount out of sight first, and then hangs in
+			// writing data: detaching it leaves the same.
 			l.Last = mount.RungLazy
 		}
 		return err

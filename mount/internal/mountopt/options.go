@@ -220,8 +220,8 @@ func (p *Options) addFlag(word string) bool {
 	return true
 }
 
-// holdsWhere reads what stands behind a word: "vfs", "fs", "recursive" or, in
-// quotes, several of them.
+// holdsWhere reads the value of a word: "vfs", "fs", "recursive" or, in quotes,
+// several of them.
 func holdsWhere(where string) (recursive bool, at Layer, ok bool) {
 	vfs, fs := false, false
 	for _, w := range strings.Split(strings.Trim(where, `"`), ",") {

@@ -27,9 +27,9 @@ type node struct {
 	links [graphKeys]link
 }
 
-// graph is a set of mounts that is found by whatever is asked for, in a time
-// that does not grow with the number of mounts. What changes must be taken out
-// and put in again, since the keys are made of it.
+// graph is a set of mounts that is found by whatever is asked for, in a time that
+// does not grow with the number of mounts. A changed node must be taken out and
+// put in again, since the keys are made of it.
 type graph struct {
 	nodes map[uint64]*node
 	// bySpot is what a walk along a path goes by: of mounts that have the

@@ -12,7 +12,7 @@ import (
 	"github.com/podvol/podvol/mount/internal/statmount"
 )
 
-// load reads the whole table anew. What does not change keeps its node.
+// load reads the whole table anew. An unchanged mount keeps its node.
 func (x *Table) load() error {
 	for range maxLoads {
 		x.complete = x.signals

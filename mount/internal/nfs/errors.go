@@ -37,7 +37,7 @@ func (e *ResolveError) Unwrap() error { return e.Err }
 
 // ReachError is a service that cannot be reached.
 type ReachError struct {
-	// Service is what was asked, with its address: "NFS at 10.0.0.1:2049".
+	// Service is the service asked, with its address: "NFS at 10.0.0.1:2049".
 	Service string
 	Err     error
 }

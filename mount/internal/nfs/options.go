@@ -120,7 +120,7 @@ func (o *Options) addRest(word, name, value string) {
 		o.LocalLocks = !o.lockWord && value == "all" || o.lockWord && o.LocalLocks
 	}
 	if name == "sloppy" {
-		o.Rest = slices.Insert(o.Rest, 0, word) // it excuses only what comes after it
+		o.Rest = slices.Insert(o.Rest, 0, word) // it excuses only later options
 		return
 	}
 	o.Rest = append(o.Rest, word)

@@ -9,7 +9,7 @@ import (
 type Source struct {
 	// Host is a name or an address, without brackets.
 	Host string
-	// Path is what follows the colon; it is not empty.
+	// Path is the part after the colon; it is not empty.
 	Path string
 }
 

@@ -31,7 +31,7 @@ type wish struct {
 // absent stands for a number that was not given.
 const absent = -1
 
-// parse reads the value of vers= or nfsvers=, or what follows "v" in v4.1.
+// parse reads the value of vers= or nfsvers=, or the part after "v" in v4.1.
 func (w *wish) parse(option, value string) (err error) {
 	w.option, w.asked, w.minor = option, value, absent
 	majorText, minorText, hasMinor := strings.Cut(value, ".")

@@ -152,7 +152,7 @@ func (r Record) Target() []byte { return r.text(Target, 108) }
 // Type is the file system's type without its subtype.
 func (r Record) Type() []byte { return r.text(Type, 36) }
 
-// Subtype is what comes behind the dot in "fuse.sshfs".
+// Subtype is the part after the dot in "fuse.sshfs".
 func (r Record) Subtype() []byte { return r.text(Subtype, 120) }
 
 // Source is the mount source.

@@ -19,8 +19,8 @@ func (Host) Watch() (*os.File, error) {
 		return nil, os.NewSyscallError("fanotify_init", err)
 	}
 	group := os.NewFile(uintptr(fd), "mount events")
-	// Only now: a file that is made of what does not block is handed to Go's own
-	// poller, which would wake up for each event.
+	// Only now: a file of a non-blocking descriptor is handed to Go's own poller,
+	// which would wake up for each event.
 	if err := unix.SetNonblock(fd, true); err != nil {
 		group.Close()
 		return nil, os.NewSyscallError("fcntl", err)

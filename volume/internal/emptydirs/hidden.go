@@ -15,7 +15,7 @@ import (
 // the volume was set up on disk before.
 type HiddenFilesError struct {
 	Dir string
-	// Medium is what was asked for.
+	// Medium is the medium asked for.
 	Medium v1.StorageMedium
 }
 

@@ -17,7 +17,8 @@ func IsDetached(err error) bool {
 	return only
 }
 
-// JoinDetached returns what was detached then and now, either of which may be nil.
+// JoinDetached joins the errors of earlier and new detached mounts; either may be
+// nil.
 func JoinDetached(then, now *lazyunmount.Error) *lazyunmount.Error {
 	switch {
 	case then == nil:

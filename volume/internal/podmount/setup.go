@@ -161,7 +161,7 @@ func newDir(dir string, perm fs.FileMode) error {
 	})
 }
 
-// checkDir refuses what stands where a volume's directory should be: a link
+// checkDir refuses any other file in the place of a volume's directory: a link
 // would lead the pod, and the volume's files, somewhere else.
 func checkDir(dir string) error {
 	info, err := os.Lstat(dir)

@@ -21,9 +21,9 @@ const (
 	archivePrefix = "archived-"
 )
 
-// CheckPath refuses what cannot be the path of a volume below a base: what
-// [CheckRelative] refuses, and names that are kept for bookkeeping and
-// archives. The error is a *[Error].
+// CheckPath refuses a path that no volume below a base can have: it refuses as
+// [CheckRelative], and also names for bookkeeping and archives. The error is a
+// *[Error].
 func CheckPath(p string) error {
 	if err := CheckRelative(p); err != nil {
 		return err
@@ -132,7 +132,7 @@ func (b *base) openOwn(ctx context.Context, dir *os.File, name string, create bo
 	return b.kernel.openDir(dir, name, unix.O_RDONLY)
 }
 
-// syncDir brings to disk what was made or renamed in dir, which may be open for
+// syncDir brings new and renamed entries of dir to disk, which may be open for
 // finding others only. What the server does not let be listed has no disk here.
 func syncDir(dir *os.File) error {
 	fd, err := openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY)
@@ -146,8 +146,8 @@ func syncDir(dir *os.File) error {
 	return failed("sync", dir.Name(), err)
 }
 
-// moveMark moves a mark out of the way, if it is still this one: else what has
-// taken its place is put back, and the error is errChanged.
+// moveMark moves a mark out of the way, if it is still this one: else the other
+// one is put back, and the error is errChanged.
 func (b *base) moveMark(ctx context.Context, k *book, m *mark, to string) error {
 	key := keyOf(m.Path)
 	return b.do(ctx, "move mark", func() error {

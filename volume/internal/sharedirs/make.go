@@ -144,7 +144,7 @@ func (b *base) claim(ctx context.Context, k *book, want *mark, mode uint32) (*ma
 // stage makes a directory without a path.
 func (b *base) stage(ctx context.Context, k *book, name, p string, mode uint32) (identity, error) {
 	err := b.do(ctx, "stage", func() error { return mkdir(k.staging, name, 0o700) })
-	if err != nil && !errors.Is(err, fs.ErrExist) { // what exists was left by a crash, or another process does the same
+	if err != nil && !errors.Is(err, fs.ErrExist) { // a crash has left it, or another process does the same
 		return identity{}, err
 	}
 	dir, err := b.kernel.openDir(k.staging, name, unix.O_RDONLY)

@@ -42,7 +42,7 @@ type mark struct {
 	// volumes below the base too.
 	Records  string   `json:"records,omitempty"`
 	OnDelete OnDelete `json:"onDelete,omitempty"`
-	// Directory is what was made.
+	// Directory is the directory made.
 	Directory identity `json:"directory"`
 }
 

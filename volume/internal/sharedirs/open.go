@@ -139,8 +139,8 @@ func isTaken(err error) bool {
 	return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR)
 }
 
-// isGone reports whether a rename failed since what was to be moved, or where
-// it was to be moved, is no longer there.
+// isGone reports whether a rename failed since its source, or the directory of
+// its target, is no longer there.
 func isGone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESTALE) }
 
 // rmdir removes an empty directory, and never anything else.

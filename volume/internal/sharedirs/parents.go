@@ -137,7 +137,7 @@ func asMade(k *book, made *os.File) (bool, error) {
 }
 
 // open gives a new parent its mode where the umask or an ACL has taken some of
-// it. What has entries is not new, or another node has been as fast.
+// it. A directory with entries is not new, or another node has been as fast.
 func (b *base) open(made *os.File, p string) error {
 	st, err := stat(made)
 	if err != nil || st.Mode&0o7777 == parentMode {

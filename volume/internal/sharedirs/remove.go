@@ -113,8 +113,7 @@ func (b *base) retain(ctx context.Context, k *book, m *mark) error {
 	return b.moveMark(ctx, k, m, m.id()+retainedSuffix)
 }
 
-// unmarked is for a path without a mark: nothing may be there but what was
-// retained.
+// unmarked is for a path without a mark: only a retained directory may be there.
 func (b *base) unmarked(k *book, p string, owner Owner, atLeast OnDelete) error {
 	if atLeast == Retain {
 		return nil
@@ -255,8 +254,8 @@ func (b *base) archive(ctx context.Context, k *book, m *mark) error {
 	return b.dropMark(ctx, k, m)
 }
 
-// moveOut moves the directory of a mark, and looks again whether it was that
-// one: what was put in its place meanwhile is moved back.
+// moveOut moves the directory of a mark, and looks again whether it was that one:
+// another one in its place is moved back.
 func (b *base) moveOut(ctx context.Context, m *mark, dir, to *os.File, newName string) error {
 	name := path.Base(m.Path)
 	err := b.do(ctx, "move out", func() error {
@@ -305,8 +304,8 @@ func (b *base) unlock(dir *os.File, name string, m *mark) error {
 	return eintr.Do(func() error { return unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), st.Mode&0o7777|0o700) })
 }
 
-// emptyTrash deletes what was moved there for this owner and path, or has it
-// back if it is to be kept by now.
+// emptyTrash deletes the directory that was moved there for this owner and path,
+// or moves it back if it is to be kept by now.
 func (b *base) emptyTrash(ctx context.Context, k *book, p string, owner Owner, atLeast OnDelete) error {
 	id := stagingID(p, owner)
 	m, err := readMark(k.trash, id+markSuffix, p)

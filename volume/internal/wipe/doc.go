@@ -21,8 +21,8 @@ import (
 
 // Progress is how far an emptying has come.
 type Progress struct {
-	// Done is how many entries were deleted or moved: a directory that is moved
-	// is one, a directory that is deleted is one more than what was in it.
+	// Done is how many entries were deleted or moved: a directory that is moved is
+	// one, a deleted directory counts one beside its entries.
 	Done int64
 	// Elapsed is the time since the beginning.
 	Elapsed time.Duration
@@ -51,9 +51,9 @@ type Options struct {
 	// Count, unless nil, is increased with every entry, for callers that cannot wait
 	// for the end.
 	Count *atomic.Int64
-	// Keep is the name of a directory in the volume that stays, and is emptied
-	// too, such as "lost+found"; "" is none. Empty alone heeds it. What has this
-	// name and is no directory is deleted.
+	// Keep is the name of a directory in the volume that stays, and is emptied too,
+	// such as "lost+found"; "" is none. Empty alone heeds it. Another file of this
+	// name is deleted.
 	Keep string
 }
 

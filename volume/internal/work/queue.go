@@ -77,7 +77,7 @@ func NewQueue[K comparable](config Config[K]) *Queue[K] {
 	return &Queue[K]{Config: config, states: make(map[K]*keyState[K])}
 }
 
-// Start begins to work on what was added so far.
+// Start begins to work on the keys added so far.
 func (q *Queue[K]) Start(ctx context.Context) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -47,7 +47,7 @@ type Config struct {
 type Directory struct {
 	dir        string
 	loader     manifest.Loader     // with a node's name
-	check      func(*v1.Pod) error // what else can be wrong with a pod
+	check      func(*v1.Pod) error // other faults of a pod
 	say        func(message string)
 	acceptHint string
 	files      map[string]*watchedFile

@@ -43,7 +43,7 @@ func (s *sending) failed(op string, ref volume.ObjectRef, err error) error {
 func (s *sending) mayHaveTakenEffect(err error) bool {
 	switch connected := s.connected.Load(); {
 	case connected > 1:
-		return true // client-go repeats what was answered 5xx with Retry-After
+		return true // client-go repeats a request with the answer 5xx and Retry-After
 	case connected == 0 && s.asked.Load() > 0:
 		return false
 	}

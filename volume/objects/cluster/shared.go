@@ -65,7 +65,7 @@ func (s *sharedKind) tellOfSync() {
 	}
 }
 
-// notSynced says what may be wrong. An informer that was never started looks like
+// notSynced names possible causes. An informer that was never started looks like
 // one that has no answer yet, or may not list its kind.
 func (s *sharedKind) notSynced() error {
 	return fmt.Errorf("the informer of kind %s is %w: it must have been started after FromInformers; if it was, it waits for the API, or for the right to list and watch that kind", s.kind, objects.ErrNotSynced)

@@ -46,7 +46,7 @@ func splitYAML(data []byte) (parts []document) {
 	return append(parts, part)
 }
 
-// marker returns what follows a document marker on its line.
+// marker returns the rest of a document marker's line.
 func marker(line []byte) (rest []byte, ok bool) {
 	for _, m := range []string{"---", "..."} {
 		after, found := bytes.CutPrefix(line, []byte(m))

@@ -328,7 +328,7 @@ func (c *Cluster) defaultNode() *v1.Node {
 	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.nodeName, Labels: map[string]string{v1.LabelHostname: c.nodeName}}}
 }
 
-// note remembers what was applied: objects that are in memory only, to know what
+// note remembers applied objects: objects that are in memory only, to know what
 // to prune, and those that have to wait for another to go.
 func (c *Cluster) note(ref volume.ObjectRef, declared metav1.Object, err error) {
 	c.mu.Lock()

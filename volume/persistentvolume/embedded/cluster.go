@@ -101,7 +101,7 @@ type Cluster struct {
 
 	mu    sync.Mutex
 	plain map[volume.ObjectRef]bool          // applied, and in memory only
-	later map[volume.ObjectRef]metav1.Object // to be made when what has its name is gone
+	later map[volume.ObjectRef]metav1.Object // to be made when the object of its name is gone
 }
 
 // Open loads the claims and volumes that are kept in a directory, and locks it until Close.
@@ -213,8 +213,8 @@ func (c *Cluster) Explain(ctx context.Context, claim types.NamespacedName) error
 // [os.ErrClosed].
 func (c *Cluster) Close() error { return c.objects.Close() }
 
-// remake applies again what was declared while an object of its name was being
-// deleted, when that is gone.
+// remake applies an object again that was declared while another of its name was
+// being deleted, when that is gone.
 func (c *Cluster) remake(ctx context.Context) {
 	changed, stop := c.watch(kindClaim, kindVolume)
 	defer stop()

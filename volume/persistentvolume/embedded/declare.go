@@ -13,8 +13,8 @@ import (
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
-// lastApplied is the annotation of claims and volumes that were applied: what
-// was declared of them last. Others have none.
+// lastApplied is the annotation of claims and volumes that were applied: their
+// last declared fields. Others have none.
 const lastApplied = "podvol.io/last-applied-configuration"
 
 // appliedBy is the annotation with the program that applied an object last

@@ -37,8 +37,8 @@ func merge(stored, declared, last map[string]any) map[string]any {
 	return merged
 }
 
-// drop removes a field that was declared, but of an object only what was
-// declared of it: others may have written the rest.
+// drop removes a declared field, but of an object only the declared fields: other
+// programs may have written the rest.
 func drop(from map[string]any, name string, was any) {
 	have, isObject := from[name].(map[string]any)
 	fields, wasObject := was.(map[string]any)
@@ -57,8 +57,8 @@ func drop(from map[string]any, name string, was any) {
 	from[name] = left
 }
 
-// content is what can be declared of a claim or volume that exists. The field of
-// the other kind is nil.
+// content is the part of a stored claim or volume that can be declared. The field
+// of the other kind is nil.
 type content struct {
 	Labels      map[string]string             `json:"labels,omitempty"`
 	Annotations map[string]string             `json:"annotations,omitempty"`
@@ -107,8 +107,8 @@ func withoutNull(fields map[string]any) map[string]any {
 	return fields
 }
 
-// merged returns the stored claim or volume as it is to be: what was declared
-// last is in its annotation. Declared is only read.
+// merged returns the stored claim or volume as it is to be: its annotation has
+// the last declaration. Declared is only read.
 func merged(stored, declared metav1.Object, manager string) (metav1.Object, error) {
 	want, err := contentOf(declared).fields()
 	if err != nil {

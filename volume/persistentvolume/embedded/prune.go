@@ -214,7 +214,7 @@ func (p *pruning) others(ctx context.Context) error {
 }
 
 // unwanted returns the objects in memory that are declared no more, and forgets
-// them and what was to be made anew.
+// them and objects to be made anew.
 func (p *pruning) unwanted() (refs []volume.ObjectRef) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

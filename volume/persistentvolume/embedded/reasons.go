@@ -92,7 +92,7 @@ type placing struct {
 func (r *reasons) start(config Config) {
 	r.tell, r.news = config.Explained, make(chan struct{}, 1)
 	r.changed, r.placed = make(map[types.NamespacedName]bool), make(map[types.NamespacedName]placing)
-	if r.known, _ = ReadReasons(config.Dir); r.known == nil { // what cannot be read is found again
+	if r.known, _ = ReadReasons(config.Dir); r.known == nil { // lost reasons are found again
 		r.known = make(map[string]Reason)
 	}
 	for name, reason := range r.known {
@@ -137,7 +137,7 @@ func (r *reasons) placing(claim types.NamespacedName, pod volume.ObjectRef, err 
 // reasonsPause keeps many changes from being written one by one.
 const reasonsPause = 200 * time.Millisecond
 
-// recordReasons writes down what changes until ctx ends.
+// recordReasons writes down changes until ctx ends.
 func (c *Cluster) recordReasons(ctx context.Context) {
 	c.writeReasons(ctx, false) // that are looked at again
 	for {
@@ -155,8 +155,8 @@ func (c *Cluster) recordReasons(ctx context.Context) {
 	}
 }
 
-// writeReasons writes down what has changed, also when ctx ends. One goroutine
-// calls it at a time.
+// writeReasons writes down the changes, also when ctx ends. One goroutine calls
+// it at a time.
 func (c *Cluster) writeReasons(ctx context.Context, ended bool) {
 	r, ctx := &c.reasons, context.WithoutCancel(ctx)
 	r.mu.Lock()

@@ -388,8 +388,8 @@ func (c *Cluster) userGone(ctx context.Context, gone *liveUser) error {
 	return nil
 }
 
-// knownMounted is allMounted for what may go on while more may be mounted than
-// is known.
+// knownMounted is allMounted for calls that may go on though some mounts may be
+// unknown.
 func (c *Cluster) knownMounted(ctx context.Context) ([]Mounted, error) {
 	all, err := c.allMounted(ctx)
 	if errors.Is(err, ErrIncomplete) {
@@ -429,7 +429,7 @@ func (c *Cluster) mountedOf(ctx context.Context, pod types.UID, claims ...types.
 	return c.users.addTo(all)
 }
 
-// addTo adds what others use to what the node has mounted.
+// addTo adds other processes' uses to the node's mounts.
 func (u *users) addTo(all []Mounted) ([]Mounted, error) {
 	u.mu.Lock()
 	live := slices.Clone(u.live)

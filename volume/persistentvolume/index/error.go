@@ -35,7 +35,7 @@ const (
 type Rejection struct {
 	Volume string
 	Reason Reason
-	// Detail is what was found, such as the volume's size; may be empty.
+	// Detail is the volume's value, such as its size; may be empty.
 	Detail string
 }
 

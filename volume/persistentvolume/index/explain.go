@@ -68,9 +68,9 @@ func (t tally) unbound(x *Index, q *query) *UnboundError {
 	return failed
 }
 
-// explain says why none of the volumes fits. It counts lists rather than look
-// at volumes, except where a selector must be compared. What was made for others
-// would only hide the rest.
+// explain says why none of the volumes fits. It counts lists rather than look at
+// volumes, except where a selector must be compared. Volumes made for other
+// claims would only hide the rest.
 func (x *Index) explain(q *query) *UnboundError {
 	t := make(tally)
 	mine, taken := x.claimRefs[pvapi.NameOf(q.Claim)], x.taken.count

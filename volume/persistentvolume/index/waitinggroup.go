@@ -108,7 +108,7 @@ func (c *waitingClaim) compare(other *waitingClaim) int {
 	return 1
 }
 
-// split divides what comes before a claim, or with it, from the rest.
+// split divides the claims up to and with a claim from the rest.
 func split(n *waitingNode, at *waitingClaim, with bool) (before, after *waitingNode) {
 	if n == nil {
 		return nil, nil

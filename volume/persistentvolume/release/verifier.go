@@ -44,7 +44,7 @@ var _ volume.ReleaseVerifier = (*Verifier)(nil)
 // destroyed.
 type NotReleasedError struct {
 	Volume string
-	// Reason says what was found.
+	// Reason says why.
 	Reason string
 }
 

@@ -59,7 +59,7 @@ type plugin struct {
 	meter  meter.Meter
 	// work has what makes, deletes and empties volumes.
 	work blockingcall.Group[string]
-	// formers has, by directory, what was in it when it was first used.
+	// formers has, by directory, the volumes found in it at its first use.
 	formers sync.Map
 }
 

@@ -21,9 +21,9 @@ const (
 	BaseAnnotation = "provisioned.podvol.io/base"
 	// NodeAnnotation is the name of the node that made it.
 	NodeAnnotation = "provisioned.podvol.io/node"
-	// OnDeleteAnnotation is the class's onDelete. Deletion obeys it where it
-	// keeps more than what was noted below the base, so that a volume's data can
-	// be saved by changing it to "archive" or "retain", but never the reverse.
+	// OnDeleteAnnotation is the class's onDelete. Deletion obeys it where it keeps
+	// more than the mark below the base, so that a volume's data can be saved by
+	// changing it to "archive" or "retain", but never the reverse.
 	OnDeleteAnnotation = sharedirs.OnDeleteAnnotation
 )
 

@@ -21,10 +21,10 @@ const (
 // pathType is what one of the API's types asks for.
 type pathType struct {
 	name v1.HostPathType
-	// isKind tells whether a file is of the type; nil accepts everything,
-	// what does not exist included.
+	// isKind tells whether a file is of the type; nil accepts everything, a missing
+	// file included.
 	isKind func(fs.FileMode) bool
-	// create makes what does not exist; nil where the type creates nothing.
+	// create makes a missing file; nil where the type creates nothing.
 	create func(context.Context, volume.HostFiles, string) error
 	// instead is the type that creates what this one only looks for.
 	instead v1.HostPathType

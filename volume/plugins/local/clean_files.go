@@ -122,8 +122,8 @@ func keepIn(dir *os.File, e mount.Entry) string {
 	return lostFound
 }
 
-// syncFileSystem makes sure that what was deleted does not come back when the
-// machine loses power after the PersistentVolume has gone (syncfs(2)).
+// syncFileSystem makes sure that deleted files do not come back when the machine
+// loses power after the PersistentVolume has gone (syncfs(2)).
 func syncFileSystem(dir *os.File) error {
 	fd, err := eintr.Get(func() (int, error) {
 		return unix.Openat(int(dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

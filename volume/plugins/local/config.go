@@ -50,13 +50,13 @@ type WipeMethod string
 const (
 	// WipeNever refuses devices.
 	WipeNever WipeMethod = ""
-	// WipeSignatures overwrites the first 4 MiB, the last MiB and every signature
-	// of a file system or anything else, so that the device counts as blank. What
-	// lies between stays and can be read by the next user of a raw device.
+	// WipeSignatures overwrites the first 4 MiB, the last MiB and every signature of
+	// a file system or anything else, so that the device counts as blank. Data in
+	// between stays, and the next user of a raw device can read it.
 	WipeSignatures WipeMethod = "Signatures"
 	// WipeDiscard tells the device that nothing of it is needed (BLKDISCARD), and
-	// does what WipeSignatures does. What can be read afterwards depends on the
-	// device.
+	// does what WipeSignatures does. It depends on the device which data can still
+	// be read.
 	WipeDiscard WipeMethod = "Discard"
 	// WipeZero overwrites all of it with zeroes (BLKZEROOUT), by a command of the
 	// device where it has one. It may take hours, and begins anew after a restart.

@@ -79,8 +79,8 @@ func reasonOf(err error) (cause mount.Cause, reason error) {
 }
 
 // leastSilence is how long a server must have been silent before a deadline ends
-// the mount for that to mean anything: TCP repeats what was lost after one
-// second and after two more.
+// the mount for that to mean anything: TCP repeats a lost packet after one second
+// and after two more.
 const leastSilence = 3 * time.Second
 
 // judge tells what the end of a mount says of its server. Whether a name could

@@ -64,8 +64,8 @@ func (p InlinePolicy) directoryFor(name string, e export, mode uint32) (*directo
 }
 
 // isMissing reports whether a mount failed as it does where its directory is not
-// there or not finished, and left nothing. NFSv3 servers deny access to what does
-// not exist.
+// there or not finished, and left nothing. NFSv3 servers deny access to missing
+// directories.
 func isMissing(err error) bool {
 	return err != nil && !volume.IsUncertain(err) &&
 		(errors.Is(err, mount.ErrNoSuchExport) || errors.Is(err, mount.ErrAccessDenied) || errors.Is(err, errUnfinished))
@@ -73,8 +73,8 @@ func isMissing(err error) bool {
 
 var errUnfinished = errors.New("somebody's making of it was interrupted, so that it lacks its mode")
 
-// refuseUnfinished unmounts what was just mounted at dir if that seems to be a
-// directory that did not get its mode.
+// refuseUnfinished undoes a new mount at dir that seems to show a directory that
+// did not get its mode.
 func (m *mounter) refuseUnfinished(ctx context.Context, dir string) error {
 	if m.directory.mode&0o1777 == unfinished {
 		return nil

@@ -156,8 +156,8 @@ func (m maker) finished(dir, fd int) (int, error) {
 	return fd, nil
 }
 
-// openDirElement opens what must be a directory of the same file system as top, and
-// no link.
+// openDirElement opens a directory, which must be of the same file system as top,
+// and no link.
 func openDirElement(dir int, name string, top unix.Statx_t) (int, error) {
 	fd, err := eintr.Get(func() (int, error) {
 		return unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

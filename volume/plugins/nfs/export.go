@@ -87,9 +87,9 @@ func unbracket(server string) (string, bool) {
 	return server, false
 }
 
-// checkHostName refuses what cannot be part of a source: names are resolved
-// when they are mounted, by a resolver that knows best what a name may be. Only an
-// IPv6 address has a zone.
+// checkHostName refuses names that cannot be part of a source: names are resolved
+// when they are mounted, by a resolver that knows best what a name may be. Only
+// an IPv6 address has a zone.
 func checkHostName(server string) error {
 	if strings.ContainsFunc(server, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`/\,[]"'%`, r) }) {
 		return volume.Invalid("nfs.server", "%q has a character that no host name has", server)

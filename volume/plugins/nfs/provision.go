@@ -20,9 +20,9 @@ const (
 	// ShareAnnotation is the path of the share on the server, below which the
 	// volume's directory was made. Without it the volume is not deleted.
 	ShareAnnotation = "provisioned.podvol.io/share"
-	// OnDeleteAnnotation is the class's onDelete. Deletion obeys it where it
-	// keeps more than what was noted on the share, so that a volume's data can
-	// be saved by changing it to "archive" or "retain", but never the reverse.
+	// OnDeleteAnnotation is the class's onDelete. Deletion obeys it where it keeps
+	// more than the mark on the share, so that a volume's data can be saved by
+	// changing it to "archive" or "retain", but never the reverse.
 	OnDeleteAnnotation = sharedirs.OnDeleteAnnotation
 )
 

@@ -174,7 +174,7 @@ func (r *recycling) dryRun(ctx context.Context, root *os.File) error {
 	return volume.NothingDone(e)
 }
 
-// withAdvice adds to an error of the server what can be done about it.
+// withAdvice adds advice to an error of the server.
 func withAdvice(e export, err error) error {
 	advice := ""
 	switch {

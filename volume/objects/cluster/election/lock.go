@@ -185,7 +185,7 @@ func (l *lock) release(ctx context.Context) error {
 func (l *lock) tryRelease(ctx context.Context) error {
 	ctx, cancel := l.patience(ctx)
 	defer cancel()
-	lease := leaseOf(l.config) // and not the elector's, which knows what may be old
+	lease := leaseOf(l.config) // and not the elector's, which may know an old one
 	record, _, err := lease.Get(ctx)
 	switch {
 	case apierrors.IsNotFound(err):

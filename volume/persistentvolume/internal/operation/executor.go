@@ -54,7 +54,7 @@ type Executor struct {
 
 // Task is what an operation is to do.
 type Task struct {
-	// Key names the operation: what was done under one key is not done again.
+	// Key names the operation: it is done once under a key.
 	Key string
 	// Volume is the name of the PersistentVolume whose storage it works on.
 	Volume string
@@ -234,8 +234,8 @@ func (o *Executor) settle(op *operation, volumeName string, err error) (next []v
 	return next
 }
 
-// pauseAfter is how long to wait after so many failures in a row. What was
-// refused for what it says is refused again until that changes, which ends the
+// pauseAfter is how long to wait after so many failures in a row. An object that
+// was refused for its content is refused again until that changes, which ends the
 // pause.
 func pauseAfter(failures int, err error) time.Duration {
 	if _, refused := errors.AsType[*volume.InvalidSpecError](err); refused && !volume.IsUncertain(err) {

@@ -32,9 +32,9 @@ func (a *attachment) isInUse() bool {
 	return false
 }
 
-// Join makes a volume count as one that wants or has what must be attached for it; a nil
-// use, or one of nothing attachable: none. A volume on disk keeps what it has. The caller
-// holds the lock.
+// Join makes a volume count as one that wants or has its attachable device; a nil
+// use, or one of nothing attachable: none. A volume on disk keeps what it has.
+// The caller holds the lock.
 func (t *Table) Join(h Holder, use *Use) {
 	name := use.attachable()
 	holding := h.Holding()

@@ -192,8 +192,8 @@ type Leaving struct {
 	Use *Use
 }
 
-// Unstage lets go of the device of a volume, and unmounts it if no other volume has it. Only
-// for that does it wait for what others do with the device.
+// Unstage lets go of the device of a volume, and unmounts it if no other volume
+// has it. Only for that does it wait for other calls for the device.
 func (t *Table) Unstage(ctx context.Context, l Leaving) error {
 	use, err := t.useOf(ctx, l)
 	if err != nil || !use.hasPlace() || t.LetGo(l.Holder, use) {

@@ -117,7 +117,7 @@ func (u *Use) Failed(op string, spec *volume.Spec, err error) error {
 // hasPlace reports whether something is done once per node; a nil Use needs nothing.
 func (u *Use) hasPlace() bool { return u != nil && u.Key.Path != "" }
 
-// attachable is the name of what must be attached; empty: nothing.
+// attachable is the name of the volume that must be attached; empty: nothing.
 func (u *Use) attachable() v1.UniqueVolumeName {
 	if u == nil || u.attach == nil {
 		return ""

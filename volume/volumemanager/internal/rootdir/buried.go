@@ -64,8 +64,8 @@ func syncDir(dir *os.File) error {
 }
 
 // Release takes the record of a volume away that has been torn down, or was never
-// set up, and returns when that will survive a crash. What stands at its place all
-// the same is not podvol's, and must not be taken for it later.
+// set up, and returns when that will survive a crash. Another file at its place
+// is not podvol's, and must not be taken for it later.
 func (r Records) Release(key Key, record *mountrecord.Record) error {
 	if isBack(r.buried.rootDir, key) {
 		return r.Remove(key)
@@ -109,8 +109,8 @@ func (b *buried) take() map[string]Key {
 }
 
 // settle sees to it that the directories of these volumes stay away, and forgets
-// the volumes. What cannot be synced is kept for another time: a record too many
-// is harmless.
+// the volumes. A record that cannot be synced is kept for another time: a record
+// too many is harmless.
 func (r Records) settle(gone map[string]Key) {
 	if len(gone) == 0 {
 		return
@@ -237,8 +237,7 @@ func parseBuried(under string) (name string, key Key, ok bool) {
 }
 
 // isBack reports whether there is, or may be, something at a volume's place, or
-// the rest of what was being removed. It touches nothing but the directories
-// around.
+// the rest of a removal. It touches nothing but the directories around.
 func isBack(rootDir string, key Key) bool {
 	for _, kind := range volumeKinds() {
 		plugin := filepath.Join(PodsDir(rootDir), string(key.PodUID), kind, volume.EscapeQualifiedName(key.Plugin))

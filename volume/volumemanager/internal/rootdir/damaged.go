@@ -23,7 +23,7 @@ type DamagedError struct {
 	Errs []error
 }
 
-// newDamagedError joins what was found in the journal; nil: nothing.
+// newDamagedError joins the journal's errors; nil: nothing.
 func newDamagedError(rootDir string, damage []error) *DamagedError {
 	if len(damage) == 0 {
 		return nil

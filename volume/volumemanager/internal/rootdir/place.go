@@ -57,8 +57,8 @@ func VolumeDirs(rootDir string) ([]Key, error) {
 	return keys, errors.Join(errs...)
 }
 
-// IsGone reports whether nothing has this name. It does not touch what has it,
-// whose server may not answer.
+// IsGone reports whether nothing has this name. It does not touch the file
+// itself, whose server may not answer.
 func IsGone(path string) (bool, error) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
