@@ -39,8 +39,8 @@ func (r Request) Mask(text string) string {
 
 // spellings are the ways in which an element of Sensitive may be printed: as a
 // whole and each option in it, as given and without the quotes and backslashes
-// that protect commas; and the parts that one falls into for a program that does
-// not know of these.
+// that protect commas. A program that does not know these prints parts of one, so
+// these count too.
 func spellings(element string) []string {
 	var all []string
 	for _, option := range append([]string{element}, mountopt.Split(element)...) {

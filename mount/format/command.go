@@ -49,9 +49,9 @@ func (c *command) String() string {
 	return strings.Join(append([]string{filepath.Base(c.path)}, c.args...), " ")
 }
 
-// finish runs a program that must not be cut short, to its end whatever happens
-// to the caller or to this process: in a session of its own, and with a file for
-// its output, as a pipe without a reader would kill it.
+// finish runs a program to its end, whatever happens to the caller or to this
+// process. It has a session of its own, and a file for its output: a pipe without
+// a reader would kill it.
 func (c *command) finish() (output string, err error) {
 	fd, err := unix.MemfdCreate("output", unix.MFD_CLOEXEC)
 	if err != nil {

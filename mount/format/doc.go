@@ -4,8 +4,8 @@
 //
 // # When a device is formatted
 //
-// Only where all of this holds; whatever else is found, or cannot be read, is
-// an *[Error] and the device stays as it is:
+// Only where all of this holds. Anything else, or an unreadable place, is an
+// *[Error] and the device stays as it is:
 //
 //   - it is a block device, writable, and opened with O_EXCL, so that nothing on
 //     this node has it mounted, swapped on or stacked upon;
@@ -21,13 +21,12 @@
 // # Between the proof and the mkfs
 //
 // A mkfs opens the device with O_EXCL itself, so the proof's own descriptor has
-// to be closed a moment before. A lock (fcntl(2), F_OFD_SETLK) on the device
-// node, exclusive from before the proof to the end of the mkfs or fsck and then
-// shared until it is mounted, lets only one of several users of this package at
-// the device, in one process or in several. Another program that makes a
-// file system in that moment, of a few milliseconds, is told by mkfs.xfs and
-// mkfs.btrfs, which run without their force flags and look again; mkfs.ext4
-// does not look.
+// to be closed a moment before. A lock (fcntl(2), F_OFD_SETLK) on the device node
+// lets only one user of this package at the device, in one process or in several.
+// It is exclusive from before the proof to the end of the mkfs or fsck, and then
+// shared until the device is mounted. Another program that makes a file system in
+// that moment, of a few milliseconds, is told by mkfs.xfs and mkfs.btrfs, which
+// run without their force flags and look again; mkfs.ext4 does not look.
 //
 // # What a crash leaves
 //
@@ -40,8 +39,8 @@
 // That leaves the crash of the machine itself, or of a service manager that kills
 // every process of the agent's control group. Where the mkfs had written nothing
 // yet the device is still blank. mke2fs, mkfs.xfs and mkfs.btrfs mark the file
-// system as complete with their last write, so half a one is never mistaken for
-// a whole: it is refused with [ErrNotBlank], named as unfinished where it can be
-// told, until its owner blanks the device. Nothing here can know that the rest
-// of it is worthless.
+// system as complete with their last write, so half a one is never mistaken for a
+// whole. It is refused with [ErrNotBlank], and named as unfinished where known,
+// until its owner blanks the device. Nothing here can know that the rest of it is
+// worthless.
 package format

@@ -18,17 +18,17 @@
 //
 // # What the program sees
 //
-// The root is the directory [Config].Root, with /proc, /sys (read-only) and
-// /dev of the machine, or else the machine's own root. Over it lie the mounts,
-// in their order. Nothing is ever created, in the machine's files or in the
-// root's: where a destination does not exist, its deepest existing parent is
-// covered by a tmpfs that only this namespace has, with the same owner and mode
-// and everything that was in it bound to its place again (links made again), and
-// the mount point is made there. Access control lists and security labels of
-// that directory are not copied. What the program then creates in that one
-// directory itself lives in memory and goes with it; what it creates further
-// down goes where it always went. A destination missing inside another mount of
-// the list is an error, since its mount point would have to be made in a volume.
+// The root is the directory [Config].Root, with /proc, /sys (read-only) and /dev
+// of the machine, or else the machine's own root. Over it lie the mounts, in
+// their order. Nothing is ever created in the machine's files or in the root's.
+// Where a destination does not exist, its deepest existing parent is covered by a
+// tmpfs that only this namespace has, with the same owner and mode. All its
+// entries are bound to their places again (links made again), and the mount point
+// is made there. Access control lists and security labels of that directory are
+// not copied. What the program then creates in that one directory itself lives in
+// memory and goes with it; what it creates further down goes where it always
+// went. A destination missing inside another mount of the list is an error, since
+// its mount point would have to be made in a volume.
 //
 // Links on the way to a destination are followed inside the root and lead
 // nowhere else, also if they are swapped meanwhile: each path is resolved

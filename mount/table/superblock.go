@@ -72,10 +72,10 @@ func (s Superblock) Alive() (alive, known bool) {
 	return s.alive()
 }
 
-// Key names the file system for [SuperblockByKey], in a form that can be
-// written down: no file system outlives the machine's boot, so that after the
-// next one each is known to be gone, even one of which nothing else is known.
-// It is empty for the zero value.
+// Key names the file system for [SuperblockByKey], in a form that can be written
+// down. No file system outlives the machine's boot: after the next one each is
+// known to be gone, even one of which nothing else is known. It is empty for the
+// zero value.
 func (s Superblock) Key() string {
 	if s.key == nil {
 		return ""

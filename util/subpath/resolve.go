@@ -10,9 +10,9 @@ import (
 
 // kernelTries is how often the kernel is asked before we walk ourselves. It gives
 // up with EAGAIN when anything on the machine was renamed or mounted while it
-// followed a "..": about one call in fifty next to a process that does nothing else
-// than rename, and any number of calls in a row for a path with many links on a busy
-// machine. The walk needs the machine's rest for nothing.
+// followed a "..". That is about one call in fifty next to a process that only
+// renames. On a busy machine it is any number of calls in a row for a path with
+// many links. The walk needs the machine's rest for nothing.
 const kernelTries = 32
 
 // resolve opens a place with O_PATH. The errors are as in [Open].

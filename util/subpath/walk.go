@@ -20,7 +20,7 @@ const (
 
 // walk resolves a path as openat2 with RESOLVE_BENEATH does. Each element is
 // opened in the directory before it without following a link, so that the file
-// checked is the one used; "..", which only links can contain, goes back to the
+// checked is the one used. "..", which only links can contain, goes back to the
 // descriptor it came from, wherever that directory is by now. A path of n
 // elements may take n descriptors while it is walked.
 type walk struct {

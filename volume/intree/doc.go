@@ -17,9 +17,9 @@
 //   - TearDownAt calls [ClearReady] where SetUpAt calls [SetReady].
 //
 // So nfs.go of Kubernetes 1.30 takes 20 changed lines to compile, and 16 more to
-// pass package volumetest, which finds what a port has forgotten; git_repo.go takes
-// 17 and 29 more, because the tree's does not give files to a pod's group, remove its
-// mark, begin anew after half a clone, or end git when the context ends.
+// pass package volumetest, which finds gaps of a port. git_repo.go takes 17 and
+// 29 more: the tree's does not give files to a pod's group, remove its mark,
+// begin anew after half a clone, or end git when the context ends.
 //
 // Each helper says where it differs from the tree's.
 package intree

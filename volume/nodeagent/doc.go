@@ -1,7 +1,7 @@
 // Package nodeagent keeps the volumes of the pods in a directory of manifests
-// mounted, as a kubelet does for its static pods: a new file's pods are mounted, a
-// changed ConfigMap or Secret reaches its volumes, the pods of a removed file are
-// torn down. It is podvol run-node as a library.
+// mounted, as a kubelet does for its static pods. A new file's pods are mounted,
+// a changed ConfigMap or Secret reaches its volumes, and the pods of a removed
+// file are torn down. It is podvol run-node as a library.
 //
 //		directory ──▶ manifestdir ──▶ keeper: objects applied ─▶ pods placed ─▶ pods declared ──▶ node
 //		                                ▲ a claim, volume or class has changed      ▲ outcome of an operation

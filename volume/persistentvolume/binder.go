@@ -121,9 +121,9 @@ func (b *binder) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *
 	return nil
 }
 
-// checkHeld refuses a volume that was made for a claim and let go before its lock was
-// taken here: nothing of the binding is written into it, which would show that it is
-// not as it was, and its storage is to be found again by the claim.
+// checkHeld refuses a volume that was made for a claim and let go before its lock
+// was taken here: no part of the binding may be written into it, and the claim
+// must find its storage again.
 func (b *binder) checkHeld(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
 	if pv.Name != ProvisionedName(claim) || !isProvisioning(claim) || !isBoundVolume(pv, claim) {
 		return nil

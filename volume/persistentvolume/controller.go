@@ -66,11 +66,10 @@ type ControllerConfig struct {
 	// program that is to do one thing and nothing besides; it must not block. All
 	// others stay as they are, and are only known. Nil: all.
 	Only func(volume.ObjectRef) bool
-	// TrustedClaims says that only controllers write the finalizers and
-	// annotations of claims. Then storage that was begun for a claim is finished as
-	// it was begun though its class has been replaced or deleted since; else a user
-	// could have made a claim that says so, and the claim keeps
-	// [ProvisioningFinalizer] and says what to do.
+	// TrustedClaims says that only controllers write the finalizers and annotations
+	// of claims. Then storage that was begun for a claim is finished as it was
+	// begun, even if its class has been replaced or deleted since. Else a user could
+	// forge such a claim: it keeps [ProvisioningFinalizer] and says what to do.
 	TrustedClaims bool
 	// UnusedCondition keeps the condition Unused of bound claims, as Kubernetes does
 	// by default from 1.37 on (PersistentVolumeClaimUnusedSinceTime): True with the
@@ -172,12 +171,12 @@ func NewController(config ControllerConfig) *Controller {
 }
 
 // Run works until ctx ends and then returns nil, after all that it began has
-// ended. Only one controller may run for a cluster at a time, which its caller sees
-// to, by a lease or a lock that was given up only after Run has returned: of two,
-// one may still empty a volume that the other has given to the next claim. The
-// error is [ErrRunOnce], a *[volume.InvalidSpecError] if [ControllerConfig].Provisioners
-// cannot be, or says why the objects could not be listed; it can be
-// tried again then, with a new controller.
+// ended. Only one controller may run for a cluster at a time: of two, one may
+// still empty a volume that the other has given to the next claim. The caller
+// sees to it, by a lease or a lock that is given up only after Run has returned.
+// The error is [ErrRunOnce], a *[volume.InvalidSpecError] if
+// [ControllerConfig].Provisioners cannot be, or says why the objects could not be
+// listed; it can be tried again then, with a new controller.
 func (c *Controller) Run(ctx context.Context) error {
 	if c.ran.Swap(true) {
 		return ErrRunOnce

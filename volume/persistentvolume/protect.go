@@ -156,7 +156,7 @@ func (r *reclaimer) withDeletion(pv *v1.PersistentVolume, finalizers []string) [
 
 // storageStays reports whether a volume that is being deleted is let go without
 // its storage: if the policy says so, if no claim has left it, or if it was made
-// for a claim that has not got it, for which its storage is found again.
+// for a claim that has not got it. That claim finds its storage again.
 func (r *reclaimer) storageStays(ctx context.Context, pv *v1.PersistentVolume) (bool, error) {
 	ref := pv.Spec.ClaimRef
 	if ref == nil || ref.UID == "" || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || isOfDriver(pv, r.allPlugins()) {

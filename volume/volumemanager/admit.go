@@ -142,10 +142,10 @@ func sourceReplaced(name, was, is string) error {
 	}
 }
 
-// unrecorded says that a volume was not set up because there is one at its place that
-// podvol has no record of: another agent may have made it, such as a kubelet that runs
-// the same pod, and podvol tears down some day whatever it sets up, with its data.
-// Nothing was done.
+// unrecorded says that a volume was not set up because there is one at its place
+// that podvol has no record of: another agent may have made it, such as a kubelet
+// that runs the same pod. Podvol's later tear-down would delete its data. Nothing
+// was done.
 func unrecorded(path, found string) error {
 	return &volume.Failure{
 		Cause: ErrNoRecord, Subject: path,

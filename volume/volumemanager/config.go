@@ -53,11 +53,11 @@ type Config struct {
 	// kubelet. Data of claims stays with the claim either way.
 	KeepEndedPodData bool
 	// Adopt takes volumes over that are below RootDir without a record when Run
-	// starts, as a kubelet leaves them: a record is rebuilt for each from its
-	// directory and the mount table, and a pod that wants it finds it as it is.
-	// Refused while a kubelet runs on this machine. Without Adopt they are left
-	// alone. Such a volume of a declared pod fails with ErrNoRecord: its tear-down
-	// could delete another agent's data.
+	// starts, as a kubelet leaves them: each gets a record, rebuilt from its
+	// directory and the mount table, and stays as it is for its pod. Refused while a
+	// kubelet runs on this machine. Without Adopt they are left alone. Such a volume
+	// of a declared pod fails with ErrNoRecord: its tear-down could delete another
+	// agent's data.
 	Adopt bool
 	// SetUpTimeout is how long one attempt to set a volume up may take without
 	// progress that its plugin reports; 0 means two minutes. The attempt is

@@ -2,9 +2,9 @@ package mounttable
 
 import "github.com/podvol/podvol/mount"
 
-// Sighting is a mount as it was seen in a table, with what tells it from those
-// that come after it: the kernel hands the lowest free id out again, so that a
-// mount made after another one ended has, as a rule, its ID.
+// Sighting is a mount as it was seen in a table, with marks that tell it from
+// later ones. The kernel hands the lowest free id out again: a mount made after
+// another one ended has, as a rule, its ID.
 type Sighting struct {
 	mount.Entry
 	// unique is the id that the kernel never hands out again (since Linux 6.8),

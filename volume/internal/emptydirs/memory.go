@@ -15,11 +15,11 @@ import (
 const noLimit int64 = 0
 
 // MemorySize is the size of a pod's tmpfs, as the kubelet's since Kubernetes 1.22
-// (SizeMemoryBackedVolumes): the least of the given limits, the pod's memory limit
-// and what the node has for pods; 0 where none of them is known, since limits of 0
-// are none, a host without [volume.AllocatableGetter] does not say, and not every
-// container of the pod has a limit. The error is that getter's; where another limit
-// is known, that stands alone while the getter fails.
+// (SizeMemoryBackedVolumes): the least of the given limits, the pod's memory
+// limit and the node's memory for pods. 0: none of them is known. Limits of 0 are
+// none, a host without [volume.AllocatableGetter] does not tell its memory, and a
+// pod with an unlimited container has no limit. The error is that getter's; where
+// another limit is known, that stands alone while the getter fails.
 func MemorySize(ctx context.Context, host volume.VolumeHost, pod *v1.Pod, limits ...int64) (int64, error) {
 	own := Least(append(limits, podMemoryLimit(pod))...)
 	allocatable, err := allocatableMemory(ctx, host)
@@ -44,10 +44,9 @@ func allocatableMemory(ctx context.Context, host volume.VolumeHost) (int64, erro
 	return max(allocatable.Memory().Value(), noLimit), nil
 }
 
-// podMemoryLimit is the most memory that the pod may use, if everything in it
-// is limited: its own limit, or the larger of what its containers may use
-// together and what one of its init containers may use beside those that
-// started before it and stay.
+// podMemoryLimit is the most memory that the pod may use, if everything in it is
+// limited: its own limit, or the larger of two sums. One is of its containers.
+// The other is of an init container and those that started before it and stay.
 func podMemoryLimit(pod *v1.Pod) int64 {
 	if pod.Spec.Resources != nil {
 		if limit, ok := pod.Spec.Resources.Limits[v1.ResourceMemory]; ok {

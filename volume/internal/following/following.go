@@ -81,9 +81,9 @@ func (r *run) restrict(options *metav1.ListOptions) {
 }
 
 // watch opens a watch. One that goes on from a version is only opened if the last
-// one lived as long as it was to: behind a broken connection there may be an API
-// that was restored from a backup, and would not say that it is yet to give that
-// version. So the objects are listed anew, which costs no more.
+// one lived its full time. Behind a broken connection there may be an API that
+// was restored from a backup. It would not say that it has not given that version
+// yet. So the objects are listed anew, which costs no more.
 func (r *run) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	goesOn := options.SendInitialEvents == nil
 	if goesOn && !r.until.IsZero() && time.Now().Before(r.until) {

@@ -63,11 +63,11 @@ func describe(fsType, source string) string {
 
 // SetUp mounts what request says at request.Target, whose missing parents it
 // makes with mode 0750. Where the topmost mount of the target is already the
-// wanted one, as same reports, it does nothing and made is false; any other
-// mount there is an *[OccupiedError]. When the mount fails, a mount that
-// appeared all the same is taken off again and the directory is removed if it
-// is empty; the error keeps the *[mount.Error] and is marked by
-// [volume.NothingDone] where nothing was left and nothing may still appear.
+// wanted one, as same reports, it does nothing and made is false; any other mount
+// there is an *[OccupiedError]. When the mount fails, a mount that appeared all
+// the same is taken off again and the directory is removed if it is empty. The
+// error keeps the *[mount.Error]. It is marked by [volume.NothingDone] where
+// nothing was left and nothing may still appear.
 func SetUp(ctx context.Context, m mount.Interface, request mount.Request, same func(mount.Entry) bool) (made bool, err error) {
 	return SetUpBy(ctx, m, request, same, func() error { return mount.Mount(ctx, m, request) })
 }

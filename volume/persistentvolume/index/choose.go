@@ -12,31 +12,34 @@ import (
 
 // Match returns the volume for a claim, by Kubernetes' rules (v1.37):
 //
-//   - The volume that the claim names in spec.volumeName. Its class,
-//     attributes class, size, access modes and volume mode must be right; the
-//     claim's selector and the volume's phase do not matter. Where the volume's
-//     claimRef names the claim as well, only the volume mode must be right.
-//   - Else one whose claimRef names the claim, by UID where it has one. Class,
-//     labels and phase do not matter. If what fits otherwise cannot be reached
-//     from the node, the claim cannot be used there, and gets no other volume.
+//   - The volume that the claim names in spec.volumeName. Its class, attributes class, size,
+//     access modes and volume mode must be right; the claim's selector and the volume's
+//     phase do not matter. If the volume's claimRef names the claim as well, only the volume
+//     mode must be right.
+//   - Else one whose claimRef names the claim, by UID where it has one. Class, labels and
+//     phase do not matter. If it cannot be reached from the node, the claim cannot be used
+//     there, and gets no other volume.
 //   - Else, for a claim with a data source, none: see [ErrNeedsData].
-//   - Else the smallest that is free and right in everything; of equal ones
-//     the first by name. Without a node, as for a claim that is bound at once,
-//     those with the fewest access modes go first, whatever their size.
+//   - Else the smallest that is free and right in everything; of equal ones the first by
+//     name. Without a node, as for a claim that is bound at once, volumes with the fewest
+//     access modes go first, whatever their size.
 //
-// It differs from Kubernetes on purpose: a volume that was never marked as
-// Available is taken, since a store may have no controller that marks it; a
-// volume that another claim names is left to that claim; a volume with claimRef
-// wins over free ones with fewer access modes; node affinity and volume mode are
-// always checked, since the pod could not start; a claim with a data source gets
-// no free volume; objects that the API server would refuse (no source, no
-// capacity or no request) are not bound.
+// It differs from Kubernetes on purpose:
 //
-// The result does not depend on the order in which volumes came. A claim with a
-// reservation gets that volume, one with a record only the recorded one.
+//   - A volume that was never marked as Available is taken, since a store may have no
+//     controller that marks it.
+//   - A volume that another claim names is left to that claim.
+//   - A volume with claimRef wins over free ones with fewer access modes.
+//   - Node affinity and volume mode are always checked, since the pod could not start.
+//   - A claim with a data source gets no free volume.
+//   - Objects that the API server would refuse (no source, no capacity or no request) are
+//     not bound.
 //
-// The error is an *[UnboundError]: it matches [claimbinding.ErrUnbound] and says
-// why no volume fits, matches [ErrWaitsForConsumer] or [ErrNeedsData], or holds a
+// The result does not depend on the order in which volumes came. A claim with a reservation
+// gets that volume, one with a record only the recorded one.
+//
+// The error is an *[UnboundError]: it matches [claimbinding.ErrUnbound] and says why no
+// volume fits, matches [ErrWaitsForConsumer] or [ErrNeedsData], or holds a
 // *[volume.InvalidSpecError] about the claim.
 func (x *Index) Match(w Wanted) (*v1.PersistentVolume, error) {
 	x.mu.RLock()

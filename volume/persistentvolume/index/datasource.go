@@ -8,9 +8,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// ErrNeedsData says that a claim is to have the content of something else, so
-// that it gets no volume but one that was chosen for it: an empty one, or
-// one with other data, would look as if the copy had been made.
+// ErrNeedsData says that a claim is to have the content of something else, so it
+// gets only a volume that was chosen for it. Any other would look as if the copy
+// had been made.
 var ErrNeedsData = errors.New("the claim is to have the content of something else")
 
 // DataSourceOf returns what the volume of a claim is to be filled from; empty:

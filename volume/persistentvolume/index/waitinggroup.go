@@ -37,9 +37,8 @@ func soughtMark(q *query) mark {
 }
 
 // waitingGroup holds claims that could have the same free volumes, if these are
-// large enough, so that the first of those that request no more than a size is
-// found: a treap by request, then turn, of which each node knows the first turn
-// below it.
+// large enough. It finds the first claim that requests no more than a size. It is
+// a treap by request, then turn; each node knows the first turn below it.
 type waitingGroup struct {
 	like *query // any of them, also one that has left
 	mark mark

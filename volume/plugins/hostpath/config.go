@@ -48,14 +48,13 @@ type ProvisionConfig struct {
 	// bound that are made before a pod's node is known; empty means the node's
 	// name.
 	Hostname string
-	// Volumes returns all PersistentVolumes on record; nil: none is asked for. With it,
-	// no volume is made in or below a base while one on record was made there, of
-	// this node, and the bookkeeping that was made for it is not there: a
-	// [ErrNoBook], since its disk seems not to be mounted. And a claim gets no
-	// volume while another directory is there that was made for a claim of its name,
-	// and whose PersistentVolume is not on record: [ErrForgotten]. That is so in
-	// a base that is Own, and in others for the directories of the same Records.
-	// What it returns is not changed.
+	// Volumes returns all PersistentVolumes on record; nil: none is asked for. With
+	// it, no volume is made in or below a base while a recorded one of this node was
+	// made there and its bookkeeping is missing ([ErrNoBook]): its disk seems not to
+	// be mounted. And a claim gets no volume while another directory is there that
+	// was made for a claim of its name, and whose PersistentVolume is not on record:
+	// [ErrForgotten]. That is so in a base that is Own, and in others for the
+	// directories of the same Records. What it returns is not changed.
 	Volumes func(context.Context) ([]*v1.PersistentVolume, error)
 	// Records names what Volumes reads, in bases where others make volumes too: it
 	// is noted beside each directory that is made. Another set of records has

@@ -63,9 +63,9 @@ func (m made) checkThere(ctx context.Context, files volume.HostFiles) error {
 	return volume.NothingDone(&DirectoryError{Cause: ErrLost, Path: path, Owner: m.owner, On: sharedirs.Disk})
 }
 
-// checkMounted refuses to make the first volume in a class's directory while one on
-// record that was made below the same base is not there: the new one would be made
-// where the disk hides it later, and the old one would not be missed.
+// checkMounted refuses to make the first volume in a class's directory while a
+// recorded one below the same base is missing: its disk may not be mounted, and
+// would hide the new one later.
 func (p *plugin) checkMounted(ctx context.Context, class *dirClass) error {
 	volumes := p.config.Provision.Volumes
 	if volumes == nil {

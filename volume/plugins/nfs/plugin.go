@@ -162,7 +162,7 @@ type Config struct {
 	// Inline is what pods may ask of servers by annotations.
 	Inline InlinePolicy
 	// ForceAfter is how long a normal unmount may take before a forced one is tried,
-	// which loses data not yet written to a server that does not answer; it is left
+	// which loses data not yet written to a server that does not answer. It is left
 	// out while the server answers or another pod has the same file system mounted,
 	// see [mount.UnmountOptions]. LazyAfter is how long after its beginning the
 	// mount is detached at last, so that its pod can end. 0 means one minute, which
