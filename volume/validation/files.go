@@ -59,6 +59,7 @@ func (c *checker) files(prefix string, v *v1.Volume) {
 	if s := v.Projected; s != nil {
 		field := join(prefix, "projected")
 		f.defaults(field, s.DefaultMode, kubeapi.DefaultUser(s))
+		f.distinct = true
 		f.projected(field, s)
 	}
 }
@@ -73,6 +74,9 @@ func join(prefix, field string) string {
 // fileChecker checks the files of one volume.
 type fileChecker struct {
 	*checker
+	// distinct: no two files may have one path, as the API has it for the sources of a
+	// projected volume. Elsewhere it takes both, and the last one is shown.
+	distinct bool
 	// paths are the paths of the files so far.
 	paths fileset.PathSet
 }
@@ -182,7 +186,7 @@ func (c *fileChecker) file(field, given string) {
 		return
 	}
 	clean := path.Clean(given)
-	if other, taken := c.paths.Origin(clean); taken {
+	if other, taken := c.paths.Origin(clean); taken && c.distinct {
 		c.refuse(field, "%q is the path of %s too; give each file a path of its own", given, other)
 		return
 	}

@@ -2,6 +2,7 @@ package downward
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -102,8 +103,6 @@ func subscript(path string) (base, key string, ok bool) {
 
 // Of returns the field's value. A key that a map lacks is empty, and so are
 // addresses that the pod's status does not have; several are joined by commas.
-// Unlike the kubelet's, the value of a single annotation keeps the order of its
-// lines.
 func (f Field) Of(pod *v1.Pod) string {
 	switch f.path {
 	case fieldName:
@@ -150,13 +149,12 @@ func (f Field) ofStatus(status *v1.PodStatus) string {
 	return strings.Join(addresses, ",")
 }
 
-// formatMap writes one line key="value" for each entry, the value quoted as in
-// Go, in the order of the lines.
+// formatMap writes one line key="value" for each entry, the value quoted as in Go, in the
+// order of the keys, as the kubelet does (FormatMap in pkg/fieldpath of Kubernetes v1.37).
 func formatMap(m map[string]string) string {
 	lines := make([]string, 0, len(m))
-	for key, value := range m {
-		lines = append(lines, fmt.Sprintf("%s=%q", key, value))
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		lines = append(lines, fmt.Sprintf("%s=%q", key, m[key]))
 	}
-	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }

@@ -18,9 +18,8 @@ type Projection struct {
 	// DefaultUser owns the files without a user of their own; nil means
 	// no user in particular.
 	DefaultUser *int64
-	// Sources are projected in this order, at least one. No two paths written
-	// down in them may be equal; of two files that come to the same path
-	// otherwise, the later one is shown.
+	// Sources are projected in this order, at least one. Of two files that come to
+	// the same path the later one is shown.
 	Sources []Source
 }
 

@@ -15,8 +15,8 @@ func TestPodFields(t *testing.T) {
 		"metadata.name":      "web",
 		"metadata.namespace": "default",
 		"metadata.uid":       "uid-of-web",
-		// Ordered as lines: '-' comes before '='.
-		"metadata.labels":                          "app-x=\"2\"\napp=\"1\"",
+		// In the order of the keys: that of the lines is another, since '-' comes before '='.
+		"metadata.labels":                          "app=\"1\"\napp-x=\"2\"",
 		"metadata.annotations":                     "example.com/note=\"two\\n\\\"lines\\\"\"",
 		"metadata.labels['app']":                   "1",
 		"metadata.labels['nix']":                   "",
