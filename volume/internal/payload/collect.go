@@ -79,17 +79,16 @@ func (c *collector) source(ctx context.Context, s *Source) error {
 }
 
 func (c *collector) downwardAPI(ctx context.Context, at string, items []v1.DownwardAPIVolumeFile) error {
+	var errs []error
 	for i := range items {
 		item, itemField := &items[i], fmt.Sprintf("%s.items[%d]", at, i)
 		value, err := c.reference(ctx, itemField, item)
-		if err != nil {
-			return err
+		if err == nil {
+			err = c.add(itemField, item.Path, []byte(value), item.Mode, kubeapi.User(item))
 		}
-		if err := c.add(itemField, item.Path, []byte(value), item.Mode, kubeapi.User(item)); err != nil {
-			return err
-		}
+		errs = append(errs, err)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (c *collector) reference(ctx context.Context, at string, item *v1.DownwardAPIVolumeFile) (string, error) {

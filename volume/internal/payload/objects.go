@@ -29,34 +29,31 @@ func (c *collector) keyed(ctx context.Context, at string, k keyed) error {
 	if len(k.items) == 0 {
 		return c.allKeys(at, ref, data)
 	}
+	var errs []error
 	for i, item := range k.items {
 		itemField := fmt.Sprintf("%s.items[%d]", at, i)
-		value, ok := data[item.Key]
-		if !ok && k.optional {
-			continue
-		}
-		if !ok {
-			return &MissingError{Field: itemField, Ref: ref, Key: item.Key}
-		}
-		if err := c.add(itemField, item.Path, value, item.Mode, kubeapi.User(&item)); err != nil {
-			return err
+		switch value, ok := data[item.Key]; {
+		case ok:
+			errs = append(errs, c.add(itemField, item.Path, value, item.Mode, kubeapi.User(&item)))
+		case !k.optional:
+			errs = append(errs, &MissingError{Field: itemField, Ref: ref, Key: item.Key})
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (c *collector) allKeys(at string, ref volume.ObjectRef, data map[string][]byte) error {
+	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		// The API would not have taken such a key, but not every object has
 		// been through the API.
 		if faults := validation.IsConfigMapKey(key); len(faults) > 0 {
-			return fmt.Errorf("%s: %s: key %q cannot be a file's name: %s", at, ref, key, strings.Join(faults, "; "))
+			errs = append(errs, fmt.Errorf("%s: %s: key %q cannot be a file's name: %s", at, ref, key, strings.Join(faults, "; ")))
+			continue
 		}
-		if err := c.add(at, key, data[key], nil, nil); err != nil {
-			return err
-		}
+		errs = append(errs, c.add(at, key, data[key], nil, nil))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // read returns an object's data by key. The caller must not change the bytes.
