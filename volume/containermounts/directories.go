@@ -20,7 +20,9 @@ import (
 type Directory struct {
 	// Path is the directory, or the file that a hostPath is: absolute.
 	Path string
-	// ReadOnly: no container can write to it, and nothing is made in it.
+	// ReadOnly: no container can write to it, and nothing is made in it. So it is anyway of a
+	// configMap, a secret, a downwardAPI, a projected or an image volume, and of a source
+	// whose field readOnly is set.
 	ReadOnly bool
 }
 
@@ -69,8 +71,8 @@ func (d *directories) mountedVolume(pod *v1.Pod, name string) (mountedVolume, er
 	dir, ok := d.all[name]
 	v := mountedVolume{name: name, record: &mountrecord.Record{PodUID: pod.UID, Pod: podName(pod), Path: dir.Path, ReadOnly: dir.ReadOnly}}
 	for i := range pod.Spec.Volumes {
-		if pod.Spec.Volumes[i].Name == name {
-			v.claim = pod.Spec.Volumes[i].PersistentVolumeClaim
+		if s := &pod.Spec.Volumes[i]; s.Name == name {
+			v.claim, v.attributes = s.PersistentVolumeClaim, attributesOf(s)
 		}
 	}
 	switch {
@@ -80,6 +82,41 @@ func (d *directories) mountedVolume(pod *v1.Pod, name string) (mountedVolume, er
 		return v, v.failed(volume.Invalid("directory", "%q must be an absolute path", dir.Path))
 	}
 	return v, nil
+}
+
+// attributesOf are those that the kubelet's plugin of this kind of volume has, as far as they
+// follow from the manifest: no container writes to files that are made for the pod, and they
+// get the container's SELinux label.
+func attributesOf(v *v1.Volume) volume.Attributes {
+	switch {
+	case v.ConfigMap != nil, v.Secret != nil, v.DownwardAPI != nil, v.Projected != nil:
+		return volume.Attributes{ReadOnly: true, Managed: true, SELinuxRelabel: true}
+	case v.EmptyDir != nil:
+		return volume.Attributes{Managed: true, SELinuxRelabel: true}
+	}
+	return volume.Attributes{ReadOnly: v.Image != nil || asksReadOnly(&v.VolumeSource)}
+}
+
+// asksReadOnly reports whether the source's own field readOnly is set.
+func asksReadOnly(s *v1.VolumeSource) bool {
+	isTrue := func(b *bool) bool { return b != nil && *b }
+	return s.NFS != nil && s.NFS.ReadOnly ||
+		s.CSI != nil && isTrue(s.CSI.ReadOnly) ||
+		s.ISCSI != nil && s.ISCSI.ReadOnly ||
+		s.FC != nil && s.FC.ReadOnly ||
+		s.RBD != nil && s.RBD.ReadOnly ||
+		s.CephFS != nil && s.CephFS.ReadOnly ||
+		s.Cinder != nil && s.Cinder.ReadOnly ||
+		s.Glusterfs != nil && s.Glusterfs.ReadOnly ||
+		s.FlexVolume != nil && s.FlexVolume.ReadOnly ||
+		s.AzureFile != nil && s.AzureFile.ReadOnly ||
+		s.AzureDisk != nil && isTrue(s.AzureDisk.ReadOnly) ||
+		s.AWSElasticBlockStore != nil && s.AWSElasticBlockStore.ReadOnly ||
+		s.GCEPersistentDisk != nil && s.GCEPersistentDisk.ReadOnly ||
+		s.PortworxVolume != nil && s.PortworxVolume.ReadOnly ||
+		s.Quobyte != nil && s.Quobyte.ReadOnly ||
+		s.ScaleIO != nil && s.ScaleIO.ReadOnly ||
+		s.StorageOS != nil && s.StorageOS.ReadOnly
 }
 
 func (d *directories) source(ctx context.Context, _ *container, p *planned) error {

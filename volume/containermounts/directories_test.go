@@ -75,6 +75,44 @@ func TestResolveDirectories(t *testing.T) {
 	}
 }
 
+// Files that are made for a pod are shown to be read only, whatever the agent says of their
+// directory, and nothing is made among them; so are sources that ask for it themselves.
+func TestResolveKnowsWhatIsReadOnly(t *testing.T) {
+	for name, tc := range map[string]struct {
+		source             v1.VolumeSource
+		readOnly, relabels bool
+	}{
+		"configMap":     {v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}, true, true},
+		"secret":        {v1.VolumeSource{Secret: &v1.SecretVolumeSource{}}, true, true},
+		"downwardAPI":   {v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{}}, true, true},
+		"projected":     {v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}}, true, true},
+		"image":         {v1.VolumeSource{Image: &v1.ImageVolumeSource{}}, true, false},
+		"nfs read-only": {v1.VolumeSource{NFS: &v1.NFSVolumeSource{ReadOnly: true}}, true, false},
+		"nfs":           {v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}, false, false},
+		"csi read-only": {v1.VolumeSource{CSI: &v1.CSIVolumeSource{ReadOnly: new(true)}}, true, false},
+		"emptyDir":      {v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			pod := volumetest.Pod("web", v1.Volume{Name: "v", VolumeSource: tc.source})
+			pod.Spec.Containers = []v1.Container{{Name: "c", VolumeMounts: []v1.VolumeMount{{Name: "v", MountPath: "/v"}}}}
+			all := map[string]containermounts.Directory{"v": {Path: dir}}
+			got, err := containermounts.Resolve(t.Context(), pod, "c", all, containermounts.Options{})
+			if err != nil || got[0].ReadOnly != tc.readOnly || got[0].SELinuxRelabel != tc.relabels {
+				t.Errorf("%+v, %v", got, err)
+			}
+			pod.Spec.Containers[0].VolumeMounts[0].SubPath = "misspelt"
+			_, err = containermounts.Resolve(t.Context(), pod, "c", all, containermounts.Options{})
+			if _, refused := errors.AsType[*subpath.ReadOnlyError](err); refused != tc.readOnly {
+				t.Errorf("a sub-path that is not there: %v", err)
+			}
+			if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 == tc.readOnly {
+				t.Errorf("the directory has %v, %v", entries, err)
+			}
+		})
+	}
+}
+
 // What breaks a rule is refused with the error that a manager's volumes have.
 func TestResolveRefuses(t *testing.T) {
 	escapes := func(err error) bool { _, ok := errors.AsType[*subpath.EscapeError](err); return ok }
