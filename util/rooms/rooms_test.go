@@ -22,7 +22,7 @@ func mayImport() map[string][]string {
 	return map[string][]string{
 		"util":                             {},
 		"util/testenv":                     {"util", "mount", "mount/fakemount", "mount/host", "mount/table", "volume", "volume/objects", "volume/persistentvolume/index", "volume/volumemanager"},
-		"util/testenv/rendertest":          {"volume", "volume/atomicdir", "volume/podfiles", "volume/volumetest"},
+		"util/testenv/rendertest":          {"util/testenv", "volume", "volume/atomicdir", "volume/podfiles", "volume/volumetest"},
 		"mount":                            {"util", "mount/internal/failure", "mount/internal/fstypes", "mount/internal/mountopt"},
 		"mount/internal/failure":           {},
 		"mount/internal/fstypes":           {},

@@ -7,15 +7,14 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/testenv/loopdev"
 	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testfs"
 	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume/atomicdir"
 	"github.com/podvol/podvol/volume/podfiles"
@@ -25,9 +24,9 @@ import (
 // root with owners and as an ordinary user without; an update removes the keys that went.
 func TestASetOnDisk(t *testing.T) {
 	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
-		for name, mount := range map[string]func(t *testing.T, dir string){
-			"tmpfs": func(t *testing.T, dir string) { mountAt(t, "tmpfs", dir, "tmpfs") },
-			"ext4":  mountExt4,
+		for name, mount := range map[string]func(t testing.TB, dir string){
+			"tmpfs": testfs.Tmpfs,
+			"ext4":  testfs.Ext4,
 		} {
 			t.Run(name, func(t *testing.T) {
 				dir := t.TempDir()
@@ -45,27 +44,6 @@ func TestASetOnDisk(t *testing.T) {
 			})
 		}
 	})
-}
-
-func mountAt(t *testing.T, source, dir, fstype string) {
-	t.Helper()
-	if err := unix.Mount(source, dir, fstype, 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-func mountExt4(t *testing.T, dir string) {
-	testtool.Need(t, "mkfs.ext4")
-	device := loopdev.New(t, 16<<20)
-	if out, err := exec.Command("mkfs.ext4", "-q", device.Path).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	mountAt(t, device.Path, dir, "ext4")
 }
 
 // asNobody runs f as an ordinary user, on a thread that ends with it.

@@ -17,6 +17,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testfs"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/atomicdir"
 	"github.com/podvol/podvol/volume/podfiles"
@@ -24,8 +26,31 @@ import (
 )
 
 // Run compares them for every case of a plugin's suite, before and after its update, also
-// with a user and a group; what the plugin refuses must be refused.
+// with a user and a group; the plugin's refusals must be Render's. The tests of root compare
+// them on ext4 and on tmpfs as well, in a mount namespace of their own.
 func Run(t *testing.T, newPlugin func() volume.VolumePlugin, suite volumetest.Suite) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		runIn(t, "", newPlugin, suite)
+		return
+	}
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		for name, mountOn := range map[string]func(testing.TB, string){"here": nil, "tmpfs": testfs.Tmpfs, "ext4": testfs.Ext4} {
+			t.Run(name, func(t *testing.T) {
+				if mountOn == nil {
+					runIn(t, "", newPlugin, suite)
+					return
+				}
+				dir := t.TempDir()
+				mountOn(t, dir)
+				runIn(t, dir, newPlugin, suite)
+			})
+		}
+	})
+}
+
+// runIn publishes below a directory; empty: that of the tests.
+func runIn(t *testing.T, below string, newPlugin func() volume.VolumePlugin, suite volumetest.Suite) {
 	t.Helper()
 	for _, c := range suite.Working {
 		args := map[string]volume.MounterArgs{"as it is": c.Args}
@@ -33,7 +58,7 @@ func Run(t *testing.T, newPlugin func() volume.VolumePlugin, suite volumetest.Su
 			args["with a group and a user"] = volume.MounterArgs{FsGroup: new(int64(4321)), FsUser: new(int64(1234))}
 		}
 		for name, a := range args {
-			t.Run(c.Name+"/"+name, func(t *testing.T) { compare(t, newPlugin(), suite, c, a) })
+			t.Run(c.Name+"/"+name, func(t *testing.T) { compare(t, below, newPlugin(), suite, c, a) })
 		}
 	}
 	for _, c := range suite.Refused {
@@ -48,7 +73,7 @@ func Run(t *testing.T, newPlugin func() volume.VolumePlugin, suite volumetest.Su
 	}
 }
 
-func compare(t *testing.T, plugin volume.VolumePlugin, suite volumetest.Suite, c volumetest.Case, args volume.MounterArgs) {
+func compare(t *testing.T, below string, plugin volume.VolumePlugin, suite volumetest.Suite, c volumetest.Case, args volume.MounterArgs) {
 	n := newNode(t, suite, c.Prepare)
 	if err := plugin.Init(n.Host); err != nil {
 		t.Fatal(err)
@@ -59,7 +84,7 @@ func compare(t *testing.T, plugin volume.VolumePlugin, suite volumetest.Suite, c
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := directory(t, args.FsGroup)
+	own := directory(t, below, args.FsGroup)
 	var publisher atomicdir.Publisher
 	same := func(when string, want map[string]volumetest.File) {
 		if err := mounter.SetUp(t.Context(), args); err != nil {
@@ -91,9 +116,18 @@ func compare(t *testing.T, plugin volume.VolumePlugin, suite volumetest.Suite, c
 }
 
 // directory is one that an agent publishes into; it belongs to the pod's group, if it has one.
-func directory(t *testing.T, group *int64) string {
+func directory(t *testing.T, below string, group *int64) string {
 	t.Helper()
 	dir := t.TempDir()
+	if below != "" {
+		var err error
+		if dir, err = os.MkdirTemp(below, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if group == nil {
 		return dir
 	}
