@@ -43,7 +43,7 @@ func ExampleRole() {
 	// Output:
 	// 1 <nil>
 	// true Secret ops/other not found
-	// this node has no Tokens (volume.TokenRequester); set Tokens in the configuration of the manager, or in volume.Host, to use this kind of volume
+	// this node has no Tokens (volume.TokenRequester); set Tokens in the configuration of the manager, in volume.Host or in podfiles.Sources, to use this kind of volume
 }
 
 // imagePlugin would mount images that were unpacked beforehand. Only what

@@ -213,7 +213,7 @@ func (e *MissingRoleError) Error() string {
 	role, advice := e.Role, "give the volume host one to use this kind of volume"
 	if e.Field != "" {
 		role = e.Field + " (" + e.Role + ")"
-		advice = "set " + e.Field + " in the configuration of the manager, or in volume.Host, to use this kind of volume"
+		advice = "set " + e.Field + " in the configuration of the manager, in volume.Host or in podfiles.Sources, to use this kind of volume"
 	}
 	return fmt.Sprintf("this node has no %s; %s", role, cmp.Or(e.Advice, advice))
 }

@@ -3,11 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"time"
@@ -47,7 +48,10 @@ func renderCommand(s streams) *cobra.Command {
 			"  tar   an archive on standard output: VOLUME/PATH\n" +
 			"  json  an object on standard output; contents are in base64\n" +
 			"  dir   files below --to: DIR/VOLUME/PATH. Another run changes all files of a volume\n" +
-			"        at once, and removes those that are gone. Owners are set by root alone.\n\n" +
+			"        at once, and removes the files that are gone from it. The directory of a\n" +
+			"        volume that is gone from the pod stays. Without root all files are yours, and\n" +
+			"        only you can look into the directories. Nothing is synced to the disk: run it\n" +
+			"        again after a power cut.\n\n" +
 			"Service account tokens are of the key that podvol mount uses, below --root-dir.",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return renderPod(c.Context(), s, o) },
@@ -94,11 +98,16 @@ func renderPod(ctx context.Context, s streams, o renderOptions) error {
 	from := podfiles.Sources{
 		Objects: set, Tokens: tokensOf{o.rootDir}, Allocatable: standalone.Machine{Objects: set, NodeName: types.NodeName(set.NodeName)},
 	}
+	// Only root can give files away, so the group that may read a file would be another.
+	options := podfiles.Options{NoOwners: o.output == "dir" && os.Geteuid() != 0}
 	rendered := make(map[string]*podfiles.Set)
+	var faults []error
 	for _, name := range names {
-		if rendered[name], err = podfiles.Render(ctx, pod, name, from, podfiles.Options{}); err != nil {
-			return err
-		}
+		set, err := podfiles.Render(ctx, pod, name, from, options)
+		rendered[name], faults = set, append(faults, err)
+	}
+	if err := errors.Join(faults...); err != nil {
+		return err
 	}
 	switch o.output {
 	case "tar":
@@ -143,11 +152,9 @@ func volumesToRender(pod *v1.Pod, asked []string) (names []string, err error) {
 
 // together are the files of several volumes, each below the volume's name.
 func together(rendered map[string]*podfiles.Set) *podfiles.Set {
-	all := &podfiles.Set{Files: make(map[string]podfiles.File)}
-	for name, s := range rendered {
-		for p, f := range s.Files {
-			all.Files[path.Join(name, p)] = f
-		}
+	all := &podfiles.Set{}
+	for _, name := range slices.Sorted(maps.Keys(rendered)) {
+		all.Put(name, rendered[name])
 	}
 	return all
 }
@@ -191,25 +198,21 @@ func publishAll(ctx context.Context, dir string, rendered map[string]*podfiles.S
 	var publisher atomicdir.Publisher
 	for _, name := range slices.Sorted(maps.Keys(rendered)) {
 		target := filepath.Join(dir, name)
-		if err := os.Mkdir(target, 0o755); err != nil && !os.IsExist(err) {
+		if err := os.Mkdir(target, volumeDirMode()); err != nil && !errors.Is(err, fs.ErrExist) {
 			return usagef("--to: %w", err)
 		}
-		if _, err := publisher.Publish(ctx, target, withoutOwners(rendered[name].Files)); err != nil {
+		if _, err := publisher.Publish(ctx, target, rendered[name].Files); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// withoutOwners leaves out the owners that only root can set.
-func withoutOwners(files map[string]podfiles.File) map[string]podfiles.File {
+// volumeDirMode is the mode of a new directory for a volume. Containers of a root's agent may
+// be of any user. Those of an ordinary user are of that user, to whom alone the secrets are shown.
+func volumeDirMode() fs.FileMode {
 	if os.Geteuid() == 0 {
-		return files
+		return 0o755
 	}
-	own := make(map[string]podfiles.File, len(files))
-	for p, f := range files {
-		f.UID, f.GID = nil, nil
-		own[p] = f
-	}
-	return own
+	return 0o700
 }

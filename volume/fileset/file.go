@@ -8,6 +8,7 @@ package fileset
 import (
 	"fmt"
 	"io/fs"
+	"log/slog"
 )
 
 // File is one file of a set. Printing it shows no contents: they may be secret.
@@ -32,6 +33,9 @@ func (f File) String() string {
 	}
 	return fmt.Sprintf("{%v, %d bytes, owner %s:%s}", f.Mode, len(f.Data), id(f.UID), id(f.GID))
 }
+
+// LogValue implements [slog.LogValuer]: logs show no contents either.
+func (f File) LogValue() slog.Value { return slog.StringValue(f.String()) }
 
 // GoString is String, for %#v.
 func (f File) GoString() string { return f.String() }

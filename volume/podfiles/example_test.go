@@ -57,7 +57,7 @@ func ExampleFollow() {
 	defer os.RemoveAll(dir)
 	ctx, stop := context.WithCancel(context.Background())
 	var publisher atomicdir.Publisher
-	err = podfiles.Follow(ctx, set.Pods()[0], podfiles.WatchSources{Objects: set}, func(volumeName string, s *podfiles.Set, err error) {
+	err = podfiles.Follow(ctx, set.Pods()[0], podfiles.WatchSources{Objects: set, Options: podfiles.Options{NoOwners: true}}, func(volumeName string, s *podfiles.Set, err error) {
 		defer stop() // an agent goes on until the pod goes
 		if err != nil {
 			fmt.Println(err)

@@ -26,6 +26,8 @@ type WatchSources struct {
 	Tokens       volume.TokenRequester
 	TrustBundles volume.TrustBundleGetter
 	Allocatable  volume.AllocatableGetter
+	// Events is as of [Sources].
+	Events volume.EventSink
 	// Options are those of [Render].
 	Options Options
 }
@@ -41,7 +43,7 @@ type WatchSources struct {
 //     are the newest that there are. It is tried again after a pause that grows to two
 //     minutes, and at once when an object changes that the volume depends on. f is called
 //     for each attempt that fails.
-//   - A token that cannot be renewed in time stays while it is valid.
+//   - A token that cannot be renewed in time stays while it is valid; Events is told.
 //
 // The pod is not changed. For a volume that shows them, its labels, annotations and status are
 // read anew from Objects while that has a pod of the same UID; once it has none, they stay.
@@ -152,7 +154,7 @@ func (w *follower) render(ctx context.Context, v *followed, name string) (*Set, 
 	if err := w.readPod(ctx, v); err != nil {
 		return nil, failed(w.pod, name, err)
 	}
-	from := Sources{Objects: w.from.Objects, Tokens: w.from.Tokens, TrustBundles: w.from.TrustBundles, Allocatable: w.from.Allocatable}
+	from := Sources{Objects: w.from.Objects, Tokens: w.from.Tokens, TrustBundles: w.from.TrustBundles, Allocatable: w.from.Allocatable, Events: w.from.Events}
 	return render(ctx, v.pod, name, from, w.from.Options, &w.tokens)
 }
 

@@ -135,7 +135,8 @@ func TestFollowRenewsTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tokens := &issuer{life: time.Hour}
 		token := projectedVolume(v1.VolumeProjection{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token"}})
-		told, stop := follow(t, podWith(token), podfiles.WatchSources{Objects: storeOf(t), Tokens: tokens})
+		var events eventLog
+		told, stop := follow(t, podWith(token), podfiles.WatchSources{Objects: storeOf(t), Tokens: tokens, Events: &events})
 		defer stop()
 		line := func(n int) string {
 			return fmt.Sprintf(`v: token 0644 "shop/default for [] to web uid-1, 3600 s, no. %d"`, n)
@@ -148,6 +149,9 @@ func TestFollowRenewsTokens(t *testing.T) {
 		tokens.refuse(errors.New("no"))
 		time.Sleep(58 * time.Minute)
 		told.want(t, "while the old one is valid")
+		if got := events.take(); len(got) == 0 || !strings.Contains(got[0], "could not be renewed") {
+			t.Errorf("events while the old one is valid: %q", got)
+		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if got := told.take(); len(got) == 0 || !strings.Contains(got[0], "cannot get a token") {
@@ -160,6 +164,25 @@ func TestFollowRenewsTokens(t *testing.T) {
 			t.Errorf("when it can be had again: %q", got)
 		}
 	})
+}
+
+// eventLog keeps the messages of events.
+type eventLog struct {
+	mu       sync.Mutex
+	messages []string
+}
+
+func (l *eventLog) Event(_ *v1.Pod, _, _, message string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.messages = append(l.messages, message)
+}
+
+func (l *eventLog) take() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer func() { l.messages = nil }()
+	return l.messages
 }
 
 // Labels come from the pod as it is now, but not from another pod of its name.
@@ -180,8 +203,7 @@ func TestFollowReadsThePodAnew(t *testing.T) {
 		if err := store.Delete(t.Context(), ref, objects.Preconditions{}); err != nil {
 			t.Fatal(err)
 		}
-		synctest.Wait()
-		told.take()
+		told.want(t, "after its end")
 		other := podWith(labels)
 		other.UID, other.Labels = "uid-2", map[string]string{"app": "other"}
 		if _, err := store.Create(t.Context(), other); err != nil {

@@ -11,14 +11,21 @@ import (
 )
 
 // FS returns the files as a file system, which is read-only and may be used concurrently. It
-// shows the set's own bytes: they must not be changed while it is used. It implements
+// shows the set's own bytes: they must not be changed while it is used. Paths that are not
+// [fs.ValidPath] are not shown. It implements
 // [fs.ReadFileFS], [fs.ReadDirFS] and [fs.StatFS].
 func (s *Set) FS() fs.FS {
 	t := tree{".": {info: info{name: ".", mode: fs.ModeDir | dirMode}}}
 	for p, f := range s.Files {
+		if !fs.ValidPath(p) {
+			continue
+		}
 		t[p] = &node{info: info{name: path.Base(p), mode: f.Mode.Perm(), size: int64(len(f.Data))}, data: f.Data}
 	}
 	for _, dir := range s.dirs() {
+		if !fs.ValidPath(dir) {
+			continue
+		}
 		t[dir] = &node{info: info{name: path.Base(dir), mode: fs.ModeDir | dirMode}}
 	}
 	for p, n := range t {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
@@ -18,7 +19,8 @@ import (
 // Sources are where the contents of volumes come from. A source that is nil is missed only by
 // a volume that needs it: the error is a *[volume.MissingRoleError].
 type Sources struct {
-	// Objects has the config maps and secrets. A ClusterTrustBundle by its name comes
+	// Objects has the config maps and secrets, as an API server has them: with data, and
+	// without stringData. A ClusterTrustBundle by its name comes
 	// from it too, and one by its signer where Objects is an [objects.KindReader], unless
 	// TrustBundles is set.
 	Objects objects.Getter
@@ -29,6 +31,9 @@ type Sources struct {
 	// Allocatable says what the node's pods may use in all. Only a resource limit that
 	// neither the container nor the pod sets needs it.
 	Allocatable volume.AllocatableGetter
+	// Events is told of a token that could not be renewed in time and is kept while it is
+	// valid; nil: the agent learns of it when the token has expired.
+	Events volume.EventSink
 }
 
 // Options are the owners of the files. A field that is nil is as the pod's securityContext
@@ -39,6 +44,10 @@ type Options struct {
 	FsUser *int64
 	// FsGroup is the pod's fsGroup: every file belongs to that group, which may read it.
 	FsGroup *int64
+	// NoOwners: no file has an owner or a group of its own. All belong to the process that
+	// writes them, and no group may read a file for the sake of an fsGroup. It is for agents
+	// without root, which cannot give files away, and whose containers are of their user.
+	NoOwners bool
 }
 
 // ErrNoFiles is the cause where a volume is of a kind that has no files of its own: an
@@ -71,11 +80,14 @@ func render(ctx context.Context, pod *v1.Pod, volumeName string, from Sources, o
 	}
 	args := podspec.MounterArgs(pod)
 	args.FsUser, args.FsGroup = cmp.Or(o.FsUser, args.FsUser), cmp.Or(o.FsGroup, args.FsGroup)
+	if o.NoOwners { // a token that is for one user or group is still for its owner alone
+		args.FsUser, args.FsGroup = cmp.Or(args.FsUser, args.FsGroup), nil
+	}
 	files, err := projection.Collect(ctx, from.host(pod), pod, args, tokens)
 	if err != nil {
 		return nil, failed(pod, volumeName, err)
 	}
-	return newSet(files, projection.DependsOn(pod)), nil
+	return newSet(files, projection.DependsOn(pod), o), nil
 }
 
 // projectionOf finds out what a volume shows, and refuses what cannot be.
@@ -105,9 +117,9 @@ func projectionOf(pod *v1.Pod, volumeName string) (payload.Projection, error) {
 
 // host plays the roles that the files are read by.
 func (s Sources) host(pod *v1.Pod) *volume.Host {
-	host := &volume.Host{NodeName: types.NodeName(pod.Spec.NodeName), Tokens: s.Tokens, TrustBundles: s.TrustBundles, Allocatable: s.Allocatable}
+	host := &volume.Host{NodeName: types.NodeName(pod.Spec.NodeName), Tokens: s.Tokens, TrustBundles: s.TrustBundles, Allocatable: s.Allocatable, Events: s.Events}
 	if s.Objects == nil {
-		return host
+		s.Objects = noObjects{}
 	}
 	read := objects.Roles{Source: s.Objects}
 	host.Secrets, host.ConfigMaps = read, read
@@ -115,6 +127,14 @@ func (s Sources) host(pod *v1.Pod) *volume.Host {
 		host.TrustBundles = read
 	}
 	return host
+}
+
+// noObjects says what to do where there are none.
+type noObjects struct{}
+
+// Get implements [objects.Getter].
+func (noObjects) Get(context.Context, volume.ObjectRef) (metav1.Object, error) {
+	return nil, &volume.MissingRoleError{Role: "objects.Getter", Field: "Objects", Advice: "set Objects in podfiles.Sources"}
 }
 
 func failed(pod *v1.Pod, volumeName string, err error) error {

@@ -4,10 +4,12 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -23,6 +25,7 @@ import (
 
 	"github.com/podvol/podvol/util/testenv/noleak"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fileset"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/podfiles"
 )
@@ -321,10 +324,115 @@ func (brokenPipe) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 // No way of printing a set shows what is in its files.
 func TestPrintingShowsNoContents(t *testing.T) {
 	s := exampleSet(t)
-	for _, text := range []string{fmt.Sprint(s), fmt.Sprint(*s), fmt.Sprintf("%+v", s), fmt.Sprintf("%#v", s), fmt.Sprintf("%+v", s.Files["etc/b"]), fmt.Sprintf("%#v", s.Files)} {
-		if strings.Contains(text, "s3cret") || strings.Contains(text, "115, 51") || strings.Contains(text, "0x73, 0x33") {
+	for _, text := range []string{fmt.Sprint(s), fmt.Sprint(*s), fmt.Sprintf("%+v", s), fmt.Sprintf("%#v", s), fmt.Sprintf("%+v", s.Files["etc/b"]), fmt.Sprintf("%#v", s.Files), logged(s), logged(s.Files["etc/b"])} {
+		if strings.Contains(text, "s3cret") || strings.Contains(text, "115, 51") || strings.Contains(text, "0x73, 0x33") || strings.Contains(text, base64.StdEncoding.EncodeToString(s.Files["etc/b"].Data)) {
 			t.Errorf("it shows its contents: %s", text)
 		}
+	}
+}
+
+// logged is a line of a log in JSON.
+func logged(value any) string {
+	var line bytes.Buffer
+	slog.New(slog.NewJSONHandler(&line, nil)).Info("a set", "value", value)
+	return line.String()
+}
+
+// Paths that no set has are refused, and no call takes for ever for them.
+func TestPathsOfASetMadeByHand(t *testing.T) {
+	file := podfiles.File{Mode: 0o644}
+	for name, s := range map[string]*podfiles.Set{
+		"absolute":               {Files: map[string]podfiles.File{"/etc/a": file}},
+		"leads out":              {Files: map[string]podfiles.File{"../a": file}},
+		"not clean":              {Files: map[string]podfiles.File{"a//b": file}},
+		"empty":                  {Files: map[string]podfiles.File{"": file}},
+		"a file and a directory": {Files: map[string]podfiles.File{"a": file, "a/b": file}},
+		"an absolute directory":  {Dirs: []string{"/a"}},
+		"a directory of a file":  {Files: map[string]podfiles.File{"a": file}, Dirs: []string{"a"}},
+		"a directory in a file":  {Files: map[string]podfiles.File{"a": file}, Dirs: []string{"a/b"}},
+	} {
+		var out bytes.Buffer
+		err := s.WriteTar(&out)
+		if _, ok := errors.AsType[*fileset.PathError](err); !ok || out.Len() > 0 {
+			t.Errorf("%s: %v, and %d bytes were written", name, err, out.Len())
+		}
+		if err := fs.WalkDir(s.FS(), ".", func(_ string, _ fs.DirEntry, err error) error { return err }); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The volumes of a pod become one set, those without files too.
+func TestPut(t *testing.T) {
+	early, late := time.Unix(1, 0), time.Unix(2, 0)
+	ref := volume.NewObjectRef("Secret", "shop", "tls")
+	all := &podfiles.Set{}
+	all.Put("tls", &podfiles.Set{Files: map[string]podfiles.File{"d/key": {Data: []byte("k"), Mode: 0o400}}, RefreshAfter: late, DependsOn: []volume.ObjectRef{ref}})
+	all.Put("token", &podfiles.Set{Files: map[string]podfiles.File{"t": {}}, RefreshAfter: early, DependsOn: []volume.ObjectRef{ref}})
+	all.Put("none", &podfiles.Set{})
+	if got := all.Paths(); !slices.Equal(got, []string{"tls/d/key", "token/t"}) || !slices.Equal(all.Dirs, []string{"none"}) || !all.RefreshAfter.Equal(early) || len(all.DependsOn) != 1 {
+		t.Errorf("%v, %q, %v, %v", all, all.Dirs, all.RefreshAfter, all.DependsOn)
+	}
+	var archive bytes.Buffer
+	if err := all.WriteTar(&archive); err != nil {
+		t.Fatal(err)
+	}
+	h, err := tar.NewReader(&archive).Next()
+	if err != nil || h.Name != "none/" || h.Typeflag != tar.TypeDir {
+		t.Errorf("the first entry is %v, %v", h, err)
+	}
+	if info, err := fs.Stat(all.FS(), "none"); err != nil || !info.IsDir() {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
+// Without owners, nothing is readable for the sake of a group that the files do not have.
+func TestRenderWithoutOwners(t *testing.T) {
+	token := v1.VolumeProjection{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token"}}
+	secret := v1.VolumeProjection{Secret: &v1.SecretProjection{LocalObjectReference: v1.LocalObjectReference{Name: "tls"}, Items: []v1.KeyToPath{{Key: "key", Path: "key", Mode: new(int32(0o400))}}}}
+	pod := podWith(projectedVolume(token, secret))
+	pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: new(int64(2000))}
+	from := podfiles.Sources{Objects: storeOf(t, &v1.Secret{ObjectMeta: meta("tls"), Data: map[string][]byte{"key": []byte("k")}}), Tokens: &issuer{life: time.Hour}}
+	modes := func(o podfiles.Options) string {
+		s, err := podfiles.Render(t.Context(), pod, "v", from, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text []string
+		for _, p := range s.Paths() {
+			f := s.Files[p]
+			text = append(text, fmt.Sprintf("%s %04o %v %v", p, f.Mode, f.UID != nil, f.GID != nil))
+		}
+		return strings.Join(text, ", ")
+	}
+	if got, want := modes(podfiles.Options{}), "key 0440 false true, token 0640 false true"; got != want {
+		t.Errorf("with owners: %s, want %s", got, want)
+	}
+	if got, want := modes(podfiles.Options{NoOwners: true}), "key 0400 false false, token 0600 false false"; got != want {
+		t.Errorf("without: %s, want %s", got, want)
+	}
+}
+
+// All that is missing in one source is said at once.
+func TestRenderSaysAllThatIsMissing(t *testing.T) {
+	store := storeOf(t, &v1.ConfigMap{ObjectMeta: meta("app")})
+	_, err := podfiles.Render(t.Context(), podWith(configMapVolume("app", v1.KeyToPath{Key: "one", Path: "1"}, v1.KeyToPath{Key: "two", Path: "2"})), "v", podfiles.Sources{Objects: store}, podfiles.Options{})
+	if err == nil || !strings.Contains(err.Error(), "one") || !strings.Contains(err.Error(), "two") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Two items with one path are what the API takes: the last one is shown.
+func TestItemsWithOnePath(t *testing.T) {
+	store := storeOf(t, &v1.ConfigMap{ObjectMeta: meta("app"), Data: map[string]string{"one": "1", "two": "2"}})
+	items := []v1.KeyToPath{{Key: "one", Path: "f"}, {Key: "two", Path: "f"}}
+	s, err := podfiles.Render(t.Context(), podWith(configMapVolume("app", items...)), "v", podfiles.Sources{Objects: store}, podfiles.Options{})
+	if err != nil || string(s.Files["f"].Data) != "2" {
+		t.Errorf("%v, %v", s, err)
+	}
+	source := v1.VolumeProjection{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "app"}, Items: items}}
+	if s, err := podfiles.Render(t.Context(), podWith(projectedVolume(source)), "v", podfiles.Sources{Objects: store}, podfiles.Options{}); err == nil {
+		t.Errorf("a projected volume, of which the API refuses it: %v", s)
 	}
 }
 
